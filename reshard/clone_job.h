@@ -9,7 +9,7 @@
 #define RESHARD_CLONE_JOB_H
 
 #include "core/progress.h"
-#include "reshard/formats/checkpoint.h"
+#include "reshard/formats/checkpoint/checkpoint.h"
 
 struct clone_job {
     bool *tensors;      /* [n_tensors] that are cloned; NULL: none */

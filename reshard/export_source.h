@@ -9,7 +9,7 @@
 
 #include "ckpt/root.h"
 #include "reshard/export_request.h"
-#include "reshard/formats/checkpoint.h"
+#include "reshard/formats/checkpoint/checkpoint.h"
 #include "reshard/formats/export_format.h"
 #include "reshard/import_source.h"
 

@@ -10,7 +10,7 @@
 #include "layout/family.h"
 #include "layout/model_config.h"
 #include "reshard/copy_job.h"
-#include "reshard/formats/checkpoint.h"
+#include "reshard/formats/checkpoint/checkpoint.h"
 #include "reshard/formats/foreign.h"
 #include "reshard/import_source.h"
 #include "reshard/root_model.h"

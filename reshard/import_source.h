@@ -5,8 +5,8 @@
 #ifndef RESHARD_IMPORT_SOURCE_H
 #define RESHARD_IMPORT_SOURCE_H
 
-#include "reshard/formats/piece.h"
-#include "reshard/formats/safetensors.h"
+#include "reshard/formats/pieces/piece.h"
+#include "reshard/formats/safetensors/safetensors.h"
 #include "reshard/import_request.h"
 
 struct import_source {

@@ -9,7 +9,7 @@
 #ifndef RESHARD_READ_BACK_H
 #define RESHARD_READ_BACK_H
 
-#include "reshard/formats/checkpoint.h"
+#include "reshard/formats/checkpoint/checkpoint.h"
 #include "reshard/transfer_journal.h"
 
 struct read_back {

@@ -9,7 +9,7 @@
 #include "ckpt/root.h"
 #include "reshard/clone_job.h"
 #include "reshard/copy_job.h"
-#include "reshard/formats/checkpoint.h"
+#include "reshard/formats/checkpoint/checkpoint.h"
 #include "reshard/reshard_kinds.h"
 #include "reshard/resume.h"
 

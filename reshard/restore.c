@@ -4,9 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "reshard/formats/checkpoint.h"
+#include "reshard/formats/checkpoint/checkpoint.h"
 #include "reshard/formats/memory.h"
-#include "reshard/formats/safetensors.h"
+#include "reshard/formats/safetensors/safetensors.h"
 
 /* Plan and execute. Executing ends with the source's own check of its checksums. */
 static tp_status copy_to_memory(const struct restore_request *q,

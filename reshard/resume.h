@@ -12,7 +12,7 @@
 
 #include "ckpt/transaction.h"
 #include "reshard/copy_job.h"
-#include "reshard/formats/checkpoint.h"
+#include "reshard/formats/checkpoint/checkpoint.h"
 #include "reshard/transfer_journal.h"
 
 struct resume {

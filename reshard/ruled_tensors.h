@@ -7,7 +7,7 @@
 
 #include "core/arena.h"
 #include "layout/tensor.h"
-#include "reshard/formats/safetensors.h"
+#include "reshard/formats/safetensors/safetensors.h"
 
 struct ruled_tensors {
     int n, layers;

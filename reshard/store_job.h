@@ -11,7 +11,7 @@
 
 #include "core/arena.h"
 #include "reshard/copy_job.h"
-#include "reshard/formats/checkpoint.h"
+#include "reshard/formats/checkpoint/checkpoint.h"
 
 struct store_job {
     const char *root; /* s3://... */

@@ -9,7 +9,7 @@
 
 #include "layout/model.h"
 #include "layout/tensor.h"
-#include "reshard/formats/safetensors.h"
+#include "reshard/formats/safetensors/safetensors.h"
 
 enum { UNKNOWN_TENSORS_TEXT = 700 };
 

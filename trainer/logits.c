@@ -4,7 +4,7 @@
 #include <stdlib.h>
 
 #include "kernels/copy.h"
-#include "reshard/formats/safetensors.h"
+#include "reshard/formats/safetensors/safetensors.h"
 #include "trainer/step.h"
 
 /* Queue the copy of one microbatch's logits to the pinned memory out[rows][net.logit.all]. Each

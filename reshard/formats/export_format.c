@@ -4,14 +4,14 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "reshard/formats/dcp.h"
-#include "reshard/formats/deepspeed.h"
+#include "reshard/formats/deepspeed/deepspeed.h"
 #include "reshard/formats/foreign.h"
-#include "reshard/formats/gguf.h"
-#include "reshard/formats/megatron.h"
-#include "reshard/formats/piece_target.h"
-#include "reshard/formats/safetensors.h"
-#include "reshard/formats/torch_dist.h"
+#include "reshard/formats/gguf/gguf.h"
+#include "reshard/formats/megatron/megatron.h"
+#include "reshard/formats/megatron/torch_dist.h"
+#include "reshard/formats/pieces/piece_target.h"
+#include "reshard/formats/safetensors/safetensors.h"
+#include "reshard/formats/torch/dcp.h"
 
 static const struct export_format formats[] = {
     { "safetensors", "safetensors", EXPORT_WEIGHTS, false, safetensors_export_create,

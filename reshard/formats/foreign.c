@@ -3,13 +3,13 @@
 
 #include <string.h>
 
-#include "reshard/formats/dcp.h"
-#include "reshard/formats/deepspeed.h"
-#include "reshard/formats/master_check.h"
-#include "reshard/formats/megatron.h"
-#include "reshard/formats/safetensors_pieces.h"
-#include "reshard/formats/torch_bin.h"
-#include "reshard/formats/torch_dist.h"
+#include "reshard/formats/deepspeed/deepspeed.h"
+#include "reshard/formats/megatron/master_check.h"
+#include "reshard/formats/megatron/megatron.h"
+#include "reshard/formats/megatron/torch_dist.h"
+#include "reshard/formats/safetensors/safetensors_pieces.h"
+#include "reshard/formats/torch/dcp.h"
+#include "reshard/formats/torch/torch_bin.h"
 
 static const struct foreign_format formats[] = {
     { "bin", "pytorch_model.bin", torch_bin_detect, torch_bin_read, NULL },

@@ -7,7 +7,7 @@
 #define RESHARD_FORMATS_FOREIGN_H
 
 #include "layout/model.h"
-#include "reshard/formats/piece.h"
+#include "reshard/formats/pieces/piece.h"
 
 struct foreign_format {
     const char *name;  /* of --format */

@@ -39,7 +39,8 @@ LAYERS = {
     "device": [".", "cpu/ cuda/ null/"],
     "comm": ["env", "host/", ".", "cuda/"],
     "kernels": [".", "cpu/ null/", "cuda/"],
-    "reshard": ["engine/", "formats/", "."],
+    "reshard": ["engine/", "formats/export_writer", "formats/checkpoint/ formats/pieces/", "formats/safetensors/",
+                "formats/torch/", "formats/deepspeed/ formats/gguf/ formats/megatron/", "formats/", "."],
     "trainer": ["sizing/", "config pipeline/ process_groups",
                 "context/ data_parallel/ tensor/", "data/ model/ same_bits/", "."],
     "orchestrator": ["job/", "process/ state/ watch/", "plan/ web/", "backend/", "."],
@@ -51,11 +52,11 @@ def part_of(path):
     """(folder, part): the part of LAYERS that a file belongs to; part "." also without layers."""
     folder, rest = path.split("/", 1)
     parts = " ".join(LAYERS.get(folder, [])).split()
-    subfolders = [p for p in parts if p.endswith("/") and rest.startswith(p)]
-    if subfolders:
-        return folder, max(subfolders, key=len)
     noun = os.path.splitext(rest)[0]
-    return folder, noun if noun in parts else "."
+    if noun in parts:
+        return folder, noun
+    subfolders = [p for p in parts if p.endswith("/") and rest.startswith(p)]
+    return folder, max(subfolders, key=len) if subfolders else "."
 
 
 def layer_of(folder, part):

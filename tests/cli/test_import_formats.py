@@ -8,14 +8,14 @@ With TP_FOREIGN=DIR, folders of real frameworks in DIR are imported too: DIR/CAS
 truth.safetensors,truth_optim.safetensors}.
 
 needs: tp-train tp-ckpt tp-reshard
-covers: reshard/import_source reshard/formats/foreign reshard/formats/piece_source reshard/formats/piece_endpoint
-    reshard/formats/torch_pieces reshard/formats/torch_bin reshard/formats/dcp reshard/formats/dcp_metadata
-    reshard/formats/file_table reshard/formats/flat_pieces reshard/formats/megatron reshard/formats/megatron_map
-    reshard/formats/megatron_rank reshard/formats/megatron_optimizer reshard/formats/megatron_folder reshard/formats/megatron_args
-    reshard/formats/megatron_flat reshard/formats/megatron_modules reshard/formats/torch_dist_flat
-    reshard/formats/torch_dist reshard/formats/deepspeed reshard/formats/deepspeed_zero
-    reshard/formats/deepspeed_universal reshard/foreign_contents cli/ckpt/foreign reshard/tensor_view
-    reshard/formats/safetensors_pieces reshard/formats/master_check cli/ckpt/cmd_diff
+covers: reshard/import_source reshard/formats/foreign reshard/formats/pieces/piece_source reshard/formats/pieces/piece_endpoint
+    reshard/formats/torch/torch_pieces reshard/formats/torch/torch_bin reshard/formats/torch/dcp reshard/formats/torch/dcp_metadata
+    reshard/formats/pieces/file_table reshard/formats/pieces/flat_pieces reshard/formats/megatron/megatron reshard/formats/megatron/megatron_map
+    reshard/formats/megatron/megatron_rank reshard/formats/megatron/megatron_optimizer reshard/formats/megatron/megatron_folder reshard/formats/megatron/megatron_args
+    reshard/formats/megatron/megatron_flat reshard/formats/megatron/megatron_modules reshard/formats/megatron/torch_dist_flat
+    reshard/formats/megatron/torch_dist reshard/formats/deepspeed/deepspeed reshard/formats/deepspeed/deepspeed_zero
+    reshard/formats/deepspeed/deepspeed_universal reshard/foreign_contents cli/ckpt/foreign reshard/tensor_view
+    reshard/formats/safetensors/safetensors_pieces reshard/formats/megatron/master_check cli/ckpt/cmd_diff
 """
 import json
 import os

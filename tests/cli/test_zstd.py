@@ -2,7 +2,7 @@
 and damage is found.
 
 needs: tp-reshard tp-ckpt tp-train make_ckpt
-covers: reshard/formats/chunk_cache ckpt/shard_pack
+covers: reshard/formats/checkpoint/chunk_cache ckpt/shard_pack
 """
 import json
 import os

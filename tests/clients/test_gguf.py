@@ -1,7 +1,7 @@
 """model.gguf of tp-ckpt export: llama.cpp computes the logits of transformers, and cuts text into the same tokens;
 gguf's reader and transformers' loader read the same values.
 
-covers: reshard/formats/gguf_target
+covers: reshard/formats/gguf/gguf_target
 """
 import json
 import os

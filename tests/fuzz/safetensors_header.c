@@ -3,7 +3,7 @@
 #include <endian.h>
 #include <sys/mman.h>
 
-#include "reshard/formats/safetensors_header.h"
+#include "reshard/formats/safetensors/safetensors_header.h"
 #include "tests/fuzz/fuzz.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)

@@ -1,6 +1,6 @@
 /* tests/fuzz/safetensors_index.c - model.safetensors.index.json. The names that are accepted must
  * not lead to another folder. */
-#include "reshard/formats/safetensors_index.h"
+#include "reshard/formats/safetensors/safetensors_index.h"
 #include "core/file.h"
 #include "tests/fuzz/fuzz.h"
 

@@ -2,10 +2,10 @@
  * tests/unit/reshard_checkpoint.c - a checkpoint's shards as source and as target of a transfer by
  * one process or several.
  *
- * covers: reshard/formats/checkpoint_source reshard/formats/checkpoint_target
- *     reshard/formats/shard_parts reshard/formats/reduce_sums
+ * covers: reshard/formats/checkpoint/checkpoint_source reshard/formats/checkpoint/checkpoint_target
+ *     reshard/formats/checkpoint/shard_parts reshard/formats/checkpoint/reduce_sums
  */
-#include "reshard/formats/checkpoint.h"
+#include "reshard/formats/checkpoint/checkpoint.h"
 
 #include <fcntl.h>
 #include <string.h>
@@ -13,7 +13,7 @@
 #include <unistd.h>
 
 #include "ckpt/transaction.h"
-#include "reshard/formats/reduce_sums.h"
+#include "reshard/formats/checkpoint/reduce_sums.h"
 #include "tests/unit/ranks.h"
 #include "tests/unit/temp_dir.h"
 #include "tests/unit/tiny_ckpt.h"

@@ -2,7 +2,7 @@
  * tests/unit/reshard_chunk_cache.c - parts of compressed chunks are read by several threads, also
  * when the cache is too small for them.
  */
-#include "reshard/formats/chunk_cache.h"
+#include "reshard/formats/checkpoint/chunk_cache.h"
 
 #include <string.h>
 

@@ -1,12 +1,12 @@
-/* Unit tests of reshard/formats/gguf_q8_0.h and gguf_tensors.h. */
+/* Unit tests of reshard/formats/gguf/gguf_q8_0.h and gguf_tensors.h. */
 #include <criterion/criterion.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "kernels/cast.h"
-#include "reshard/formats/gguf_q8_0.h"
-#include "reshard/formats/gguf_tensors.h"
+#include "reshard/formats/gguf/gguf_q8_0.h"
+#include "reshard/formats/gguf/gguf_tensors.h"
 #include "tests/unit/random.h"
 
 enum { N = 32 * 300 };

@@ -1,7 +1,7 @@
 /*
  * tests/unit/reshard_restore.c - each rank reads its boxes from a checkpoint of any layout.
  *
- * covers: reshard/formats/checkpoint_source reshard/formats/shard_parts
+ * covers: reshard/formats/checkpoint/checkpoint_source reshard/formats/checkpoint/shard_parts
  */
 #include <criterion/criterion.h>
 #include <fcntl.h>

@@ -2,9 +2,10 @@
  * tests/unit/reshard_safetensors.c - safetensors files: what is written is read, and false headers
  * are refused.
  *
- * covers: reshard/formats/safetensors_header reshard/formats/safetensors_source
- *     reshard/formats/safetensors_index
- *     reshard/formats/safetensors_target
+ * covers: reshard/formats/safetensors/safetensors_header
+ *     reshard/formats/safetensors/safetensors_source
+ *     reshard/formats/safetensors/safetensors_index
+ *     reshard/formats/safetensors/safetensors_target
  */
 #include <criterion/criterion.h>
 #include <stdio.h>
@@ -13,8 +14,8 @@
 
 #include "core/file.h"
 #include "reshard/formats/memory.h"
-#include "reshard/formats/safetensors.h"
-#include "reshard/formats/safetensors_index.h"
+#include "reshard/formats/safetensors/safetensors.h"
+#include "reshard/formats/safetensors/safetensors_index.h"
 #include "reshard/restore.h"
 #include "tests/unit/random.h"
 

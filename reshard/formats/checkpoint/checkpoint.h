@@ -1,0 +1,144 @@
+/*
+ * reshard/formats/checkpoint/checkpoint.h - a checkpoint's shards as the source or the target of a
+ * transfer.
+ */
+#ifndef RESHARD_FORMATS_CHECKPOINT_H
+#define RESHARD_FORMATS_CHECKPOINT_H
+
+#include "ckpt/root.h"
+#include "ckpt/shard_clone.h"
+#include "comm/control.h"
+#include "layout/stored_box.h"
+#include "reshard/engine/endpoint.h"
+
+/* ---- source ---- */
+
+struct checkpoint_source;
+
+/* Open the shards of a step that hold any of its manifest's tensors `ids`; tensor i of the transfer
+ * is ids[i], and an extent is a stored box. The checksums of chunks are added up while parts of
+ * them are read, in any order. The endpoint's `check` compares them, and first reads the rest of
+ * chunks that were read in part; with control, all processes together. Everything is borrowed.
+ * TP_E_CORRUPT: a shard is missing or damaged, its chunks do not make up a box, or the boxes of any
+ * tensor of the manifest do not hold each of its elements once. TP_E_IO also when another program
+ * removed or replaced the step. */
+tp_status checkpoint_source_open(struct checkpoint_source **out, const struct ckpt_found *step,
+                                 const int *ids, int n_ids, struct comm_control *control,
+                                 struct tp_err *err);
+void checkpoint_source_close(struct checkpoint_source *s);
+const struct reshard_endpoint *checkpoint_source_endpoint(const struct checkpoint_source *s);
+
+/* Chunks in the shards that are read. */
+int64_t checkpoint_source_chunks(const struct checkpoint_source *s);
+
+/* Whether any chunk that is read is compressed. */
+bool checkpoint_source_is_compressed(const struct checkpoint_source *s);
+
+/* What reading with this many threads needs besides tables and buffers: decompressed chunks. */
+int64_t checkpoint_source_memory(const struct checkpoint_source *s, int threads);
+
+/* The running checksums of what was read, an array per shard. `sums` has room for them or is NULL.
+ * Returns how many arrays there are. */
+int checkpoint_source_sums(const struct checkpoint_source *s, struct reshard_sums *sums);
+
+/* The sums were filled in by a journal: this process does not know which parts of the chunks were
+ * read before. */
+void checkpoint_source_resumed(struct checkpoint_source *s);
+
+/* Bytes that were read in addition to the requested ones: the indexes of the shards, and the rest
+ * of chunks that were read in part. */
+int64_t checkpoint_source_other_bytes(const struct checkpoint_source *s);
+
+/* The chunks of an extent. Their reader is the source's. */
+struct shard_clone checkpoint_source_dataset(const struct checkpoint_source *s, int extent);
+
+/* ---- target: a new step ---- */
+
+struct checkpoint_target;
+
+/* A target for planning; no file is created yet. Tensor i of the transfer is layout->tensors[i],
+ * and an extent is a box that some rank stores. layout and control (NULL: this process alone) are
+ * borrowed. */
+tp_status checkpoint_target_plan(struct checkpoint_target **out, const struct layout *layout,
+                                 struct comm_control *control, struct tp_err *err);
+
+/* Before the files are created: compress with this level, on this many threads, and collect at most
+ * about flush_bytes before. Only for one process alone, and such a target is neither resumed nor
+ * cloned into. */
+tp_status checkpoint_target_compress(struct checkpoint_target *t, int level, int threads,
+                                     int64_t flush_bytes, struct tp_err *err);
+
+/* What writing needs besides buffers and the entries of chunks; 0: nothing is compressed. */
+int64_t checkpoint_target_memory(const struct checkpoint_target *t);
+
+/* Bytes of payload in the files; less than the bytes of the tensors when they are compressed. */
+int64_t checkpoint_target_stored_bytes(const struct checkpoint_target *t);
+void checkpoint_target_close(struct checkpoint_target *t);
+const struct reshard_endpoint *checkpoint_target_endpoint(const struct checkpoint_target *t);
+
+/* Payload bytes of the file of a rank; 0: the rank has no file. */
+int64_t checkpoint_target_rank_bytes(const struct checkpoint_target *t, int rank);
+
+/* Chunks in all files. */
+int64_t checkpoint_target_chunks(const struct checkpoint_target *t);
+
+/* Create the shards in the directory `dir`, a transaction's; the endpoint can then be written.
+ * Collective over control: rank 0 creates the files, the others open them. */
+tp_status checkpoint_target_create(struct checkpoint_target *t, const char *dir,
+                                   struct tp_err *err);
+
+/* Make the chunks of another shard part of an extent; as shard_clone. */
+tp_status checkpoint_target_clone(struct checkpoint_target *t, int extent,
+                                  const struct shard_clone *chunks, bool *cloned,
+                                  struct tp_err *err);
+
+/* After the transfer: combine the checksums of all processes and finish every shard (index, fsync).
+ * Collective; m->shards (in the arena) is filled in on rank 0. */
+tp_status checkpoint_target_finish(struct checkpoint_target *t, struct manifest *m,
+                                   struct arena *arena, struct tp_err *err);
+
+/* All boxes, ordered by rank, then tensor. Borrowed. */
+const struct stored_box *checkpoint_target_boxes(const struct checkpoint_target *t, int *n);
+
+/* After checkpoint_target_finish, for a directory in a store: make all shards appear. After a
+ * failure none has. */
+tp_status checkpoint_target_appear(struct checkpoint_target *t, struct tp_err *err);
+
+/* From now on writing and finishing end with TP_E_STOPPED when a signal asks to stop (core/stop.h).
+ */
+void checkpoint_target_stops(struct checkpoint_target *t);
+
+/* Remove the shards that have appeared in a store, as far as it answers. */
+void checkpoint_target_remove(struct checkpoint_target *t);
+
+/* ---- resuming an interrupted transfer; one process only, without comm ---- */
+
+/* As checkpoint_target_create, for shards that a process created which died. */
+tp_status checkpoint_target_recreate(struct checkpoint_target *t, const char *dir,
+                                     struct tp_err *err);
+
+/* Suspect everything that was written according to the running checksums, which the caller has
+ * filled in: the endpoint's `suspects` and `read` then work (reshard/engine/transfer.h). */
+tp_status checkpoint_target_suspect(struct checkpoint_target *t, struct tp_err *err);
+
+/* After all suspect runs have been read: what is equal is no longer suspect. Returns the number of
+ * chunks that differ from what was written; their runs can be read again. */
+int64_t checkpoint_target_compare(struct checkpoint_target *t);
+
+/* Suspect nothing any more. */
+void checkpoint_target_trust(struct checkpoint_target *t);
+
+/* Forget the shards; they can then be created in another directory. */
+void checkpoint_target_reset(struct checkpoint_target *t);
+
+/* The running checksums of what was written; as checkpoint_source_sums. */
+int checkpoint_target_sums(const struct checkpoint_target *t, struct reshard_sums *sums);
+
+/* SHA-256 of which boxes are where in the shards. */
+tp_status checkpoint_target_layout_sha256(const struct checkpoint_target *t,
+                                          char sha256[SHA256_TEXT], struct tp_err *err);
+
+/* Return when everything that was written so far is on disk. */
+tp_status checkpoint_target_sync(const struct checkpoint_target *t, struct tp_err *err);
+
+#endif

@@ -1,0 +1,39 @@
+/* reshard/formats/checkpoint/reduce_sums.c - see reshard/formats/checkpoint/reduce_sums.h. */
+#include "reshard/formats/checkpoint/reduce_sums.h"
+
+#include <stdlib.h>
+
+enum { SLICE_GROUPS = 4096 };
+
+/* Reduce n words; sizes has room for one number of each process. */
+static tp_status reduce_slice(struct comm_control *c, uint64_t *words, int64_t n,
+                              reduce_sums_fn add, int64_t *sizes, struct tp_err *err)
+{
+    void *all = NULL;
+    tp_status st = control_gather(c, words, n * (int64_t)sizeof *words, &all, sizes, err);
+
+    if (!st && control_rank(c) == 0)
+        for (int r = 1; r < control_size(c); r++)
+            add(words, (const uint64_t *)all + r * n, n);
+    free(all);
+    return st;
+}
+
+tp_status reduce_sums(struct comm_control *c, const struct reduce_sums *s, struct tp_err *err)
+{
+    int64_t *sizes = calloc((size_t)control_size(c), sizeof *sizes);
+    int64_t step = (int64_t)SLICE_GROUPS * s->group;
+    tp_status st = TP_OK;
+
+    if (!sizes)
+        st = tp_fail(err, TP_E_NOMEM, "no memory to combine checksums");
+    TP_TRY(control_agree(c, st, err));
+    for (int64_t at = 0; at < s->n; at += step) {
+        int64_t n = s->n - at < step ? s->n - at : step;
+
+        TP_TRY(reduce_slice(c, s->words + at, n, s->add, sizes, err));
+    }
+done:
+    free(sizes);
+    return st;
+}

@@ -1,0 +1,230 @@
+/* reshard/formats/deepspeed/deepspeed.c - see reshard/formats/deepspeed/deepspeed.h. */
+#include "reshard/formats/deepspeed/deepspeed.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "core/file.h"
+#include "reshard/formats/deepspeed/deepspeed_state.h"
+
+#define MODEL_STATES       "mp_rank_00_model_states.pt"
+#define MODEL_STATES_ZERO3 "zero_pp_rank_0_mp_rank_00_model_states.pt"
+
+enum { TAG_BYTES_MAX = 255 };
+
+/* ---- the folder ---- */
+
+/* Follow `latest_universal` or `latest`, if there is one. */
+static tp_status find_tag(struct deepspeed_state *d, const char *path, struct tp_err *err)
+{
+    static const char *const names[] = { "latest_universal", "latest" };
+    struct arena arena = { 0 };
+    char file[PATH_MAX], *tag;
+    size_t size;
+    tp_status st = TP_OK;
+
+    snprintf(d->dir, sizeof d->dir, "%s", path);
+    for (int i = 0; i < 2; i++) {
+        TP_TRY(file_join(file, path, names[i], err));
+        if (!file_exists(file))
+            continue;
+        TP_TRY(file_read_all(&tag, &size, file, TAG_BYTES_MAX, &arena, err));
+        tag[strcspn(tag, "\r\n")] = 0;
+        if (!file_name_is_plain(tag))
+            st = tp_fail(err, TP_E_CORRUPT, "%s: names no folder", file);
+        else
+            st = file_join(d->dir, path, tag, err);
+        break;
+    }
+done:
+    arena_free(&arena);
+    return st;
+}
+
+static bool has(const struct deepspeed_state *d, const char *name)
+{
+    struct tp_err err = { 0 };
+    char path[PATH_MAX];
+
+    return !file_join(path, d->dir, name, &err) && file_exists(path);
+}
+
+static bool find_folder(struct deepspeed_state *d, const char *path)
+{
+    struct tp_err err = { 0 };
+    bool found;
+
+    if (find_tag(d, path, &err))
+        return false;
+    found = has(d, MODEL_STATES);
+    d->zero3 = !found && has(d, MODEL_STATES_ZERO3);
+    d->universal = has(d, "zero");
+    return found || d->zero3;
+}
+
+bool deepspeed_detect(const char *path)
+{
+    struct deepspeed_state d = { .source = NULL };
+
+    return find_folder(&d, path);
+}
+
+tp_status deepspeed_state_open(struct torch_pieces *x, const struct deepspeed_state *d,
+                               const char *name, struct tp_err *err)
+{
+    char path[PATH_MAX];
+    int file = 0;
+    tp_status st;
+
+    *x = (struct torch_pieces){ .source = d->source };
+    TP_TRY(file_join(path, d->dir, name, err));
+    TP_TRY(file_table_add(piece_source_files(d->source), &file, path, err));
+    TP_TRY(torch_pieces_open(x, d->source, file, 0, -1, err));
+done:
+    return st;
+}
+
+struct piece deepspeed_state_piece(const struct deepspeed_state_param *param, const char *group)
+{
+    struct piece p = { .group = group, .name = param->name, .ndim = param->ndim };
+
+    memcpy(p.shape, param->shape, sizeof p.shape);
+    p.box = box_whole(p.ndim, p.shape);
+    return p;
+}
+
+/* ---- model states ---- */
+
+static tp_status refuse(const struct torch_pieces *x, const char *what, struct tp_err *err)
+{
+    return tp_fail(err, TP_E_CORRUPT, "%s: %s",
+                   file_table_path(piece_source_files(x->source), x->file), what);
+}
+
+/* torch.Size: a call with a tuple. */
+static bool read_size(struct deepspeed_state_param *p, const struct pickle_value *v)
+{
+    if (pickle_is_call(v, "torch", "Size"))
+        v = pickle_item(v->object.args, 0);
+    p->ndim = (int)pickle_count(v);
+    if (!pickle_is(v, PICKLE_TUPLE) || pickle_count(v) > BOX_NDIM_MAX)
+        return false;
+    for (int d = 0; d < p->ndim; d++)
+        if (!pickle_int(&p->shape[d], pickle_item(v, d)) || p->shape[d] < 0)
+            return false;
+    return true;
+}
+
+/* param_shapes: a dict of shapes for each group of the optimizer, or one dict. */
+static tp_status read_shapes(struct deepspeed_state *d, const struct torch_pieces *x,
+                             struct tp_err *err)
+{
+    const struct pickle_value *shapes = pickle_get(x->root, "param_shapes");
+    const bool one = pickle_is(shapes, PICKLE_DICT);
+    const int64_t n_groups = one ? 1 : pickle_count(shapes);
+    int64_t n = 0;
+
+    for (int64_t g = 0; g < n_groups; g++)
+        n += pickle_entries(one ? shapes : pickle_item(shapes, g));
+    d->params = arena_array(piece_source_arena(d->source), (size_t)n + 1, sizeof *d->params);
+    if (!d->params)
+        return refuse(x, "no memory for its parameters", err);
+    for (int64_t g = 0; g < n_groups; g++) {
+        const struct pickle_value *group = one ? shapes : pickle_item(shapes, g);
+
+        for (int64_t i = 0; i < pickle_entries(group); i++) {
+            struct deepspeed_state_param *p = &d->params[d->n_params++];
+            const char *name = pickle_text(pickle_key(group, i));
+
+            p->group = (int)g;
+            p->name = name ? arena_strdup(piece_source_arena(d->source), name) : NULL;
+            if (!p->name || !read_size(p, pickle_entry(group, i)))
+                return refuse(x, "a shape in param_shapes is wrong", err);
+        }
+    }
+    return d->n_params ? TP_OK : refuse(x, "has no param_shapes", err);
+}
+
+static bool read_count(int *out, const struct pickle_value *root, const char *key)
+{
+    int64_t n = 0;
+
+    if (!pickle_int(&n, pickle_get(root, key)) || n < 1 || n > 1 << 20)
+        return false;
+    *out = (int)n;
+    return true;
+}
+
+/* The weights, which ZeRO-3 leaves empty. Their type is also that of the model. */
+static tp_status add_weights(struct deepspeed_state *d, struct torch_pieces *x, struct tp_err *err)
+{
+    const struct pickle_value *module = pickle_get(x->root, "module");
+    enum dtype dtype = DTYPE_F32;
+    tp_status st = TP_OK;
+
+    for (int64_t i = 0; i < pickle_entries(module) && !st; i++) {
+        const struct pickle_value *v = pickle_entry(module, i);
+        const char *key = pickle_text(pickle_key(module, i)), *name;
+        struct piece p;
+
+        if (!key || !torch_tensor_is(v))
+            continue;
+        name = arena_strdup(piece_source_arena(d->source), key);
+        if (!name)
+            return refuse(x, "no memory for its tensors", err);
+        TP_TRY(torch_pieces_tensor(&p, x, v, GROUP_PARAM, name, err));
+        dtype = p.dtype;
+        if (!d->zero3 && d->mp == 1)
+            st = piece_source_add(d->source, &p, err);
+    }
+    if ((d->zero3 || d->mp > 1) && dtype == DTYPE_F32)
+        d->masters = GROUP_PARAM;
+    else if (dtype == DTYPE_F16)
+        piece_source_set_weights(d->source, DTYPE_F16);
+done:
+    return st;
+}
+
+static tp_status read_model_states(struct deepspeed_state *d, struct tp_err *err)
+{
+    struct torch_pieces x;
+    tp_status st;
+
+    TP_TRY(deepspeed_state_open(&x, d, d->zero3 ? MODEL_STATES_ZERO3 : MODEL_STATES, err));
+    if (!read_count(&d->dp, x.root, "dp_world_size") ||
+        !read_count(&d->mp, x.root, "mp_world_size")) {
+        st = refuse(&x, "has no dp_world_size or mp_world_size", err);
+        goto done;
+    }
+    if (d->mp > 1 && !d->universal) {
+        st = tp_fail(err, TP_E_USAGE,
+                     "%s: was saved with a model-parallel size of %d; convert it with DeepSpeed's "
+                     "ds_to_universal first",
+                     d->dir, d->mp);
+        goto done;
+    }
+    if (!pickle_int(&d->global_step, pickle_get(x.root, "global_steps")))
+        d->global_step = -1;
+    TP_TRY(read_shapes(d, &x, err));
+    TP_TRY(add_weights(d, &x, err));
+done:
+    torch_pieces_close(&x);
+    return st;
+}
+
+tp_status deepspeed_read(struct piece_source *s, const struct model *m, struct tp_err *err)
+{
+    struct deepspeed_state d = { .source = s, .masters = GROUP_MASTER };
+    tp_status st;
+
+    (void)m;
+    if (!find_folder(&d, piece_source_path(s)))
+        return tp_fail(err, TP_E_NOTFOUND, "%s: has no " MODEL_STATES " nor " MODEL_STATES_ZERO3,
+                       piece_source_path(s));
+    TP_TRY(read_model_states(&d, err));
+    TP_TRY(d.universal ? deepspeed_universal_add(&d, err) : deepspeed_zero_add(&d, err));
+    if (piece_source_step(s) < 0 && d.global_step >= 0)
+        st = piece_source_set_step(s, d.global_step, "global_steps", err);
+done:
+    return st;
+}

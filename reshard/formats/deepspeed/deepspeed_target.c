@@ -1,0 +1,269 @@
+/* reshard/formats/deepspeed/deepspeed_target.c - writes DeepSpeed Universal; see
+ * reshard/formats/deepspeed/deepspeed.h.
+ */
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "core/file.h"
+#include "reshard/formats/deepspeed/deepspeed.h"
+#include "reshard/formats/torch/torch_target.h"
+
+/* The version whose keys are written; readers want one that is not old. */
+#define DS_VERSION "0.19.8"
+
+enum { TAG_BYTES = 48, NAME_BYTES = PATH_MAX };
+
+struct deepspeed_target {
+    const struct export_contents *q;
+    struct piece_target *pieces;
+    char tag[TAG_BYTES]; /* "global_step100_universal" */
+};
+
+static void push_dict(struct pickle_writer *w)
+{
+    pickle_write_op(w, PICKLE_OP_EMPTY_DICT);
+    pickle_write_op(w, PICKLE_OP_MARK);
+}
+
+static void push_ordered(struct pickle_writer *w)
+{
+    pickle_write_global(w, "collections", "OrderedDict");
+    pickle_write_op(w, PICKLE_OP_EMPTY_TUPLE);
+    pickle_write_op(w, PICKLE_OP_REDUCE);
+    pickle_write_op(w, PICKLE_OP_MARK);
+}
+
+/* Begin a file of the checkpoint's folder. */
+static tp_status begin_file(struct torch_target *x, struct deepspeed_target *t, const char *name,
+                            struct tp_err *err)
+{
+    char path[NAME_BYTES];
+    int file = 0;
+    tp_status st;
+
+    if (snprintf(path, sizeof path, "%s/%s", t->tag, name) >= (int)sizeof path)
+        return tp_fail(err, TP_E_USAGE, "%.100s...: the name is too long", name);
+    st = piece_target_file(t->pieces, &file, path, err);
+    if (!st)
+        torch_target_begin(x, t->pieces, file, 0);
+    return st;
+}
+
+static tp_status end_file(struct torch_target *x, tp_status st, struct tp_err *err)
+{
+    int64_t bytes;
+
+    if (!st)
+        st = torch_target_end(x, &bytes, err);
+    torch_target_free(x);
+    return st;
+}
+
+/* Push a whole tensor. */
+static tp_status push_tensor(struct torch_target *x, const struct deepspeed_target *t, int tensor,
+                             struct tp_err *err)
+{
+    const struct tensor *from = &t->q->tensors[tensor];
+    const struct box whole = box_whole(from->ndim, from->shape);
+
+    return torch_target_box(x, tensor, from->dtype, &whole, err);
+}
+
+/* ---- a folder for each parameter ---- */
+
+/* zero/NAME/FILE: {"cat_dim": 0, "param": tensor}, where cat_dim is of parts that there are not. */
+static tp_status write_tensor(struct deepspeed_target *t, const char *name, const char *file,
+                              int tensor, struct tp_err *err)
+{
+    char path[NAME_BYTES];
+    struct torch_target x;
+    tp_status st;
+
+    snprintf(path, sizeof path, "zero/%s/%s", name, file);
+    st = begin_file(&x, t, path, err);
+    if (st)
+        return st;
+    push_dict(&x.save.pickle);
+    pickle_write_key_int(&x.save.pickle, "cat_dim", 0);
+    pickle_write_text(&x.save.pickle, "param");
+    st = push_tensor(&x, t, tensor, err);
+    pickle_write_op(&x.save.pickle, PICKLE_OP_SETITEMS);
+    return end_file(&x, st, err);
+}
+
+static tp_status write_step(struct deepspeed_target *t, const char *name, struct tp_err *err)
+{
+    char path[NAME_BYTES];
+    struct torch_target x;
+    tp_status st;
+
+    snprintf(path, sizeof path, "zero/%s/step.pt", name);
+    st = begin_file(&x, t, path, err);
+    if (st)
+        return st;
+    torch_save_number(&x.save, (float)t->q->step);
+    return end_file(&x, TP_OK, err);
+}
+
+/* Weights in f32 are their own masters: they are in fp32.pt and in the module. */
+static tp_status write_param(struct deepspeed_target *t, int param, struct tp_err *err)
+{
+    static const struct {
+        const char *group, *file;
+    } files[] = { { GROUP_MASTER, "fp32.pt" },
+                  { GROUP_EXP_AVG, "exp_avg.pt" },
+                  { GROUP_EXP_AVG_SQ, "exp_avg_sq.pt" } };
+    const struct tensor *p = &t->q->tensors[param];
+    tp_status st = TP_OK;
+
+    for (int i = 0; i < 3 && !st; i++) {
+        int at = layout_find(t->q->layout, files[i].group, p->name);
+
+        if (at < 0 && i == 0 && p->dtype == DTYPE_F32)
+            at = param;
+        if (at < 0)
+            return tp_fail(err, TP_E_USAGE,
+                           "%s: has no %s/%s, which DeepSpeed Universal needs; without the "
+                           "optimizer's state export another format",
+                           t->q->dir, files[i].group, p->name);
+        st = write_tensor(t, p->name, files[i].file, at, err);
+    }
+    return st ? st : write_step(t, p->name, err);
+}
+
+/* ---- files of all parameters ---- */
+
+static bool is_param(const struct deepspeed_target *t, int i)
+{
+    return strcmp(t->q->tensors[i].group, GROUP_PARAM) == 0;
+}
+
+static void push_shapes(struct pickle_writer *w, const struct deepspeed_target *t)
+{
+    pickle_write_text(w, "param_shapes");
+    pickle_write_op(w, PICKLE_OP_EMPTY_LIST);
+    pickle_write_op(w, PICKLE_OP_MARK);
+    push_ordered(w);
+    for (int i = 0; i < t->q->n; i++)
+        if (is_param(t, i)) {
+            pickle_write_text(w, t->q->tensors[i].name);
+            pickle_write_global(w, "torch", "Size");
+            pickle_write_op(w, PICKLE_OP_MARK);
+            pickle_write_ints(w, t->q->tensors[i].shape, t->q->tensors[i].ndim);
+            pickle_write_op(w, PICKLE_OP_TUPLE);
+            pickle_write_op(w, PICKLE_OP_REDUCE);
+        }
+    pickle_write_op(w, PICKLE_OP_SETITEMS);
+    pickle_write_op(w, PICKLE_OP_APPENDS);
+}
+
+static void push_engine(struct pickle_writer *w, const struct deepspeed_target *t)
+{
+    static const char *const nothing[] = {
+        "optimizer",    "frozen_param_shapes", "frozen_param_fragments",
+        "lr_scheduler", "data_sampler",        "random_ltd"
+    };
+
+    pickle_write_text(w, "buffer_names");
+    pickle_write_op(w, PICKLE_OP_EMPTY_LIST);
+    for (size_t i = 0; i < sizeof nothing / sizeof *nothing; i++)
+        pickle_write_key_none(w, nothing[i]);
+    pickle_write_text(w, "shared_params");
+    pickle_write_op(w, PICKLE_OP_EMPTY_DICT);
+    pickle_write_key_int(w, "skipped_steps", 0);
+    pickle_write_key_int(w, "global_steps", t->q->step);
+    pickle_write_key_int(w, "global_samples", 0);
+    pickle_write_key_int(w, "dp_world_size", 1);
+    pickle_write_key_int(w, "mp_world_size", 1);
+    pickle_write_text(w, "ds_config");
+    pickle_write_op(w, PICKLE_OP_EMPTY_DICT);
+    pickle_write_text(w, "ds_version");
+    pickle_write_text(w, DS_VERSION);
+}
+
+static tp_status write_model_states(struct deepspeed_target *t, struct tp_err *err)
+{
+    struct torch_target x;
+    struct pickle_writer *w = &x.save.pickle;
+    tp_status st = begin_file(&x, t, "mp_rank_00_model_states.pt", err);
+
+    if (st)
+        return st;
+    push_dict(w);
+    pickle_write_text(w, "module");
+    push_ordered(w);
+    for (int i = 0; i < t->q->n && !st; i++)
+        if (is_param(t, i)) {
+            pickle_write_text(w, t->q->tensors[i].name);
+            st = push_tensor(&x, t, i, err);
+        }
+    pickle_write_op(w, PICKLE_OP_SETITEMS);
+    push_shapes(w, t);
+    push_engine(w, t);
+    pickle_write_op(w, PICKLE_OP_SETITEMS);
+    return end_file(&x, st, err);
+}
+
+static tp_status write_optimizer(struct deepspeed_target *t, struct tp_err *err)
+{
+    const struct export_adamw *a = &t->q->adamw;
+    const int64_t params[] = { 0 };
+    struct torch_target x;
+    struct pickle_writer *w = &x.save.pickle;
+    tp_status st = begin_file(&x, t, "zero/optimizer_state.pt", err);
+
+    if (st)
+        return st;
+    push_dict(w);
+    pickle_write_text(w, "ds_version");
+    pickle_write_text(w, DS_VERSION);
+    pickle_write_text(w, "param_groups");
+    pickle_write_op(w, PICKLE_OP_EMPTY_LIST);
+    pickle_write_op(w, PICKLE_OP_MARK);
+    push_dict(w);
+    pickle_write_key_float(w, "lr", a->lr);
+    pickle_write_text(w, "betas");
+    pickle_write_op(w, PICKLE_OP_MARK);
+    pickle_write_float(w, a->beta1);
+    pickle_write_float(w, a->beta2);
+    pickle_write_op(w, PICKLE_OP_TUPLE);
+    pickle_write_key_float(w, "eps", a->eps);
+    pickle_write_key_float(w, "weight_decay", a->weight_decay);
+    pickle_write_text(w, "params");
+    pickle_write_ints(w, params, 1);
+    pickle_write_op(w, PICKLE_OP_SETITEMS);
+    pickle_write_op(w, PICKLE_OP_APPENDS);
+    pickle_write_op(w, PICKLE_OP_SETITEMS);
+    return end_file(&x, TP_OK, err);
+}
+
+static tp_status write_latest(const struct deepspeed_target *t, struct tp_err *err)
+{
+    char path[PATH_MAX];
+    tp_status st = file_join(path, t->q->dir, "latest_universal", err);
+
+    return st ? st : file_write_new(path, t->tag, strlen(t->tag), err);
+}
+
+tp_status deepspeed_export_create(struct export_writer *w, const struct export_contents *q,
+                                  struct tp_err *err)
+{
+    struct deepspeed_target t = { .q = q };
+    tp_status st;
+
+    snprintf(t.tag, sizeof t.tag, "global_step%lld_universal", (long long)q->step);
+    TP_TRY(piece_target_new(&t.pieces, q->dir, q->tensors, q->n, err));
+    for (int i = 0; i < q->n; i++)
+        if (is_param(&t, i))
+            TP_TRY(write_param(&t, i, err));
+    TP_TRY(write_model_states(&t, err));
+    TP_TRY(write_optimizer(&t, err));
+    TP_TRY(write_latest(&t, err));
+    TP_TRY(piece_target_plan(t.pieces, err));
+    *w = piece_target_writer(t.pieces);
+    t.pieces = NULL;
+done:
+    piece_target_close(t.pieces);
+    return st;
+}

@@ -1,0 +1,78 @@
+/* reshard/formats/deepspeed/deepspeed_universal.c - Universal checkpoints, a folder for each
+ * parameter; see reshard/formats/deepspeed/deepspeed_state.h. */
+#include <stdio.h>
+#include <string.h>
+
+#include "core/file.h"
+#include "reshard/formats/deepspeed/deepspeed_state.h"
+#include "reshard/formats/pieces/flat_pieces.h"
+
+/* The tensor of a file: {"param": tensor, "cat_dim": 0}, or the tensor alone, flat. */
+static tp_status add_tensor(const struct deepspeed_state *d, struct torch_pieces *x,
+                            const struct deepspeed_state_param *param, const char *group,
+                            struct tp_err *err)
+{
+    const bool bare = torch_tensor_is(x->root);
+    struct piece p, whole = deepspeed_state_piece(param, group);
+    char is[BOX_TEXT_MAX], should[BOX_TEXT_MAX];
+    tp_status st;
+
+    TP_TRY(torch_pieces_tensor(&p, x, bare ? x->root : pickle_get(x->root, "param"), group,
+                               param->name, err));
+    if (box_equal(&p.box, &whole.box))
+        return piece_source_add(d->source, &p, err);
+    if (p.ndim != 1 || p.shape[0] != box_elements(&whole.box) || !flat_pieces_is_dense(&p))
+        return tp_fail(err, TP_E_CORRUPT, "%s: tensor %s is %s, but param_shapes says %s",
+                       file_table_path(piece_source_files(d->source), x->file), param->name,
+                       box_format(is, &p.box), box_format(should, &whole.box));
+    whole.dtype = p.dtype;
+    whole.file = p.file;
+    whole.sum = p.sum;
+    whole.begin = p.begin;
+    st = flat_pieces_add(d->source, &whole, 0, p.shape[0], err);
+done:
+    return st;
+}
+
+static tp_status add_file(const struct deepspeed_state *d,
+                          const struct deepspeed_state_param *param, const char *file,
+                          const char *group, struct tp_err *err)
+{
+    struct torch_pieces x = { .source = d->source };
+    char name[PATH_MAX], path[PATH_MAX];
+    int64_t step = 0;
+    tp_status st;
+
+    if (!file_name_is_plain(param->name))
+        return tp_fail(err, TP_E_CORRUPT, "%s: the name of a parameter is no plain name", d->dir);
+    snprintf(name, sizeof name, "zero/%s/%s", param->name, file);
+    TP_TRY(file_join(path, d->dir, name, err));
+    if (!group && !file_exists(path))
+        return TP_OK; /* made of ZeRO-3: the step is in the model states */
+    TP_TRY(deepspeed_state_open(&x, d, name, err));
+    if (group) {
+        TP_TRY(add_tensor(d, &x, param, group, err));
+    } else {
+        TP_TRY(torch_pieces_number(&step, &x, x.root, param->name, err));
+        TP_TRY(piece_source_set_step(d->source, step, path, err));
+    }
+done:
+    torch_pieces_close(&x);
+    return st;
+}
+
+tp_status deepspeed_universal_add(struct deepspeed_state *d, struct tp_err *err)
+{
+    tp_status st = TP_OK;
+
+    for (int i = 0; i < d->n_params && !st; i++) {
+        const struct deepspeed_state_param *p = &d->params[i];
+
+        TP_TRY(add_file(d, p, "fp32.pt", d->masters, err));
+        TP_TRY(add_file(d, p, "exp_avg.pt", GROUP_EXP_AVG, err));
+        TP_TRY(add_file(d, p, "exp_avg_sq.pt", GROUP_EXP_AVG_SQ, err));
+        TP_TRY(add_file(d, p, "step.pt", NULL, err));
+    }
+done:
+    return st;
+}

@@ -1,0 +1,211 @@
+/*
+ * reshard/formats/deepspeed/deepspeed_zero.c - the flat partitions of ZeRO's optimizer; see
+ * reshard/formats/deepspeed/deepspeed_state.h.
+ *
+ * ZeRO-1 and ZeRO-2 flatten all parameters of a group and give each rank an interval of it; a
+ * rank's file says which interval of its partition is which parameter (param_slice_mappings).
+ * ZeRO-3 pads and cuts each parameter by itself; a rank's partition has its part of each, in order.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/file.h"
+#include "reshard/formats/deepspeed/deepspeed_state.h"
+#include "reshard/formats/pieces/flat_pieces.h"
+
+enum { NAME_BYTES = 96 };
+
+/* One rank's flat tensors of one group of the optimizer: f32 weights, exp_avg and exp_avg_sq. */
+struct deepspeed_flat {
+    struct piece tensors[3];
+    int64_t numel;
+};
+
+static tp_status refuse(const struct torch_pieces *x, const char *what, struct tp_err *err)
+{
+    return tp_fail(err, TP_E_CORRUPT, "%s: %s",
+                   file_table_path(piece_source_files(x->source), x->file), what);
+}
+
+/* The flat tensors of group `g`. */
+static tp_status read_flat(struct deepspeed_flat *f, const struct deepspeed_state *d,
+                           struct torch_pieces *x, const struct pickle_value *state, int64_t g,
+                           struct tp_err *err)
+{
+    const struct pickle_value *base =
+        pickle_get(state, d->zero3 ? "optimizer_state_dict" : "base_optimizer_state");
+    const struct pickle_value *of_group = pickle_get_number(pickle_get(base, "state"), g);
+    const struct pickle_value *values[] = {
+        pickle_item(
+            pickle_get(state, d->zero3 ? "fp32_flat_groups" : "single_partition_of_fp32_groups"),
+            g),
+        pickle_get(of_group, "exp_avg"), pickle_get(of_group, "exp_avg_sq")
+    };
+    const char *groups[] = { d->masters, GROUP_EXP_AVG, GROUP_EXP_AVG_SQ };
+    const struct pickle_value *step = pickle_get(of_group, "step");
+    int64_t at = 0;
+    tp_status st = TP_OK;
+
+    for (int i = 0; i < 3; i++) {
+        struct piece *p = &f->tensors[i];
+
+        TP_TRY(torch_pieces_tensor(p, x, values[i], groups[i], groups[i], err));
+        if (p->ndim != 1 || !flat_pieces_is_dense(p) || p->dtype == DTYPE_COUNT ||
+            p->shape[0] != f->tensors[0].shape[0])
+            return refuse(x, "the flat tensors of the optimizer differ in length", err);
+    }
+    f->numel = f->tensors[0].shape[0];
+    if (torch_tensor_is(step)) {
+        TP_TRY(torch_pieces_number(&at, x, step, "step", err));
+        TP_TRY(piece_source_set_step(d->source, at, "the optimizer", err));
+    }
+done:
+    return st;
+}
+
+/* Add elements first .. first + n - 1 of a parameter, which are at `at` in the flat tensors. */
+static tp_status add_interval(const struct deepspeed_state *d, const struct deepspeed_flat *f,
+                              const struct deepspeed_state_param *param, int64_t first, int64_t n,
+                              int64_t at, struct tp_err *err)
+{
+    tp_status st = TP_OK;
+
+    for (int i = 0; i < 3 && !st; i++) {
+        const struct piece *flat = &f->tensors[i];
+        struct piece p = deepspeed_state_piece(param, flat->group);
+
+        p.dtype = flat->dtype;
+        p.file = flat->file;
+        p.sum = flat->sum;
+        p.begin = flat->begin + at * dtype_bytes(p.dtype);
+        st = flat_pieces_add(d->source, &p, first, n, err);
+    }
+    return st;
+}
+
+static int64_t elements_of(const struct deepspeed_state_param *p)
+{
+    const struct box whole = box_whole(p->ndim, p->shape);
+
+    return box_elements(&whole);
+}
+
+static struct deepspeed_state_param *find_param(struct deepspeed_state *d, const char *name)
+{
+    for (int i = 0; i < d->n_params && name; i++)
+        if (strcmp(d->params[i].name, name) == 0)
+            return &d->params[i];
+    return NULL;
+}
+
+/* ---- ZeRO-1 and ZeRO-2 ---- */
+
+/* The intervals of a rank's partition, as param_slice_mappings says. A parameter goes on where the
+ * rank before ended. */
+static tp_status add_partition(struct deepspeed_state *d, struct torch_pieces *x,
+                               const struct deepspeed_flat *f, const struct pickle_value *slices,
+                               struct tp_err *err)
+{
+    tp_status st = TP_OK;
+
+    for (int64_t i = 0; i < pickle_entries(slices) && !st; i++) {
+        const struct pickle_value *slice = pickle_entry(slices, i);
+        struct deepspeed_state_param *p = find_param(d, pickle_text(pickle_key(slices, i)));
+        int64_t start = -1, n = -1;
+
+        if (!p || !pickle_int(&start, pickle_get(slice, "start")) ||
+            !pickle_int(&n, pickle_get(slice, "numel")) || start < 0 || n < 0 || n > f->numel ||
+            start > f->numel - n || n > elements_of(p) - p->done)
+            return refuse(x, "an interval in param_slice_mappings is wrong", err);
+        st = add_interval(d, f, p, p->done, n, start, err);
+        p->done += n;
+    }
+    return st;
+}
+
+static tp_status add_rank(struct deepspeed_state *d, struct torch_pieces *x,
+                          const struct pickle_value *state, struct tp_err *err)
+{
+    const struct pickle_value *slices = pickle_get(state, "param_slice_mappings");
+    struct deepspeed_flat f;
+    tp_status st = TP_OK;
+
+    if (pickle_count(slices) == 0)
+        return refuse(x, "has no param_slice_mappings; DeepSpeed before 0.6.4 is not supported",
+                      err);
+    for (int64_t g = 0; g < pickle_count(slices) && !st; g++) {
+        st = read_flat(&f, d, x, state, g, err);
+        if (!st)
+            st = add_partition(d, x, &f, pickle_item(slices, g), err);
+    }
+    return st;
+}
+
+/* ---- ZeRO-3 ---- */
+
+/* The parts of all parameters, which fill one flat tensor after the other. */
+static tp_status add_rank_zero3(struct deepspeed_state *d, struct torch_pieces *x,
+                                const struct pickle_value *state, int rank, struct tp_err *err)
+{
+    const int64_t n_flat = pickle_count(pickle_get(state, "fp32_flat_groups"));
+    struct deepspeed_flat f = { .numel = 0 };
+    int64_t at = 0, next = 0;
+    tp_status st = TP_OK;
+
+    for (int i = 0; i < d->n_params; i++) {
+        const struct deepspeed_state_param *p = &d->params[i];
+        const int64_t n = elements_of(p), part = (n + d->dp - 1) / d->dp, first = rank * part;
+
+        if (at == f.numel && next < n_flat) {
+            TP_TRY(read_flat(&f, d, x, state, next++, err));
+            at = 0;
+        }
+        if (part > f.numel - at)
+            return refuse(x, "its flat tensors are shorter than the parameters", err);
+        if (first < n)
+            TP_TRY(add_interval(d, &f, p, first, n - first < part ? n - first : part, at, err));
+        at += part;
+    }
+    if (at != f.numel || next != n_flat)
+        st = refuse(x, "its flat tensors are longer than the parameters", err);
+done:
+    return st;
+}
+
+/* ---- ranks ---- */
+
+static tp_status open_rank(struct torch_pieces *x, const struct deepspeed_state *d, int rank,
+                           struct tp_err *err)
+{
+    static const char *const heads[] = { "bf16_", "", "fp16_" };
+    char name[NAME_BYTES], path[PATH_MAX];
+    tp_status st = TP_OK;
+
+    for (int i = 0; i < 3; i++) {
+        snprintf(name, sizeof name, "%szero_pp_rank_%d_mp_rank_00_optim_states.pt", heads[i], rank);
+        TP_TRY(file_join(path, d->dir, name, err));
+        if (file_exists(path))
+            break;
+    }
+    st = deepspeed_state_open(x, d, name, err);
+done:
+    return st;
+}
+
+tp_status deepspeed_zero_add(struct deepspeed_state *d, struct tp_err *err)
+{
+    tp_status st = TP_OK;
+
+    for (int rank = 0; rank < d->dp && !st; rank++) {
+        struct torch_pieces x = { .source = d->source };
+        const struct pickle_value *state;
+
+        st = open_rank(&x, d, rank, err);
+        state = st ? NULL : pickle_get(x.root, "optimizer_state_dict");
+        if (!st)
+            st = d->zero3 ? add_rank_zero3(d, &x, state, rank, err) : add_rank(d, &x, state, err);
+        torch_pieces_close(&x);
+    }
+    return st;
+}

@@ -1,0 +1,212 @@
+/* reshard/formats/gguf/gguf_model.c - see reshard/formats/gguf/gguf_model.h. */
+#include "reshard/formats/gguf/gguf_model.h"
+
+#include <jansson.h>
+#include <math.h>
+#include <string.h>
+
+#include "layout/family.h"
+
+enum { GEMMA2_27B_LAYERS = 46, GEMMA3_27B_LAYERS = 62 };
+
+static const struct gguf_arch archs[] = {
+    { .family = MODEL_LLAMA, .name = "llama", .rope_pairs = true },
+    { .family = MODEL_MISTRAL, .name = "llama", .rope_pairs = true },
+    { .family = MODEL_MIXTRAL, .name = "llama", .rope_pairs = true },
+    { .family = MODEL_QWEN2, .name = "qwen2" },
+    { .family = MODEL_QWEN3, .name = "qwen3" },
+    { .family = MODEL_QWEN3_MOE, .name = "qwen3moe" },
+    { .family = MODEL_GEMMA, .name = "gemma", .norms_plus_one = true },
+    { .family = MODEL_GEMMA2, .name = "gemma2", .norms_plus_one = true },
+    { .family = MODEL_GEMMA3, .name = "gemma3", .norms_plus_one = true },
+    { .family = MODEL_PHI3, .name = "phi3" },
+    { .family = MODEL_OLMO2, .name = "olmo2" },
+    { .family = MODEL_GPT2, .name = "gpt2", .transposed = true },
+    { .family = MODEL_GPT_NEOX, .name = "gptneox", .qkv_by_head = true },
+};
+
+tp_status gguf_model_arch(const struct gguf_arch **out, const struct model *m, const char *path,
+                          struct tp_err *err)
+{
+    for (size_t i = 0; i < sizeof archs / sizeof *archs; i++)
+        if (archs[i].family == m->family) {
+            *out = &archs[i];
+            return TP_OK;
+        }
+    return tp_fail(err, TP_E_USAGE,
+                   "%s: GGUF has no architecture for %s; export as safetensors instead", path,
+                   m->family == MODEL_OF_RULES ? "a model of --rules" : family_of(m)->architecture);
+}
+
+/* ---- values that only config.json has ---- */
+
+static double number_of(json_t *config, const char *key, double fallback)
+{
+    json_t *v = json_object_get(config, key);
+
+    return json_is_number(v) ? json_number_value(v) : fallback;
+}
+
+static json_t *rope_object(json_t *config)
+{
+    json_t *rope = json_object_get(config, "rope_scaling");
+
+    return json_is_object(rope) ? rope : json_object_get(config, "rope_parameters");
+}
+
+/* The part of each head that is rotated. */
+static double rotary_part(json_t *config)
+{
+    const double part =
+        number_of(config, "rotary_pct", number_of(config, "partial_rotary_factor", 1));
+
+    return number_of(rope_object(config), "partial_rotary_factor", part);
+}
+
+static tp_status refuse(const char *path, const char *key, const char *why, struct tp_err *err)
+{
+    return tp_fail(err, TP_E_USAGE, "%s: its config.json has %s, %s; export as safetensors instead",
+                   path, key, why);
+}
+
+/* What llama.cpp computes in one way only. */
+static tp_status check_config(json_t *config, const struct model *m, const char *path,
+                              struct tp_err *err)
+{
+    json_t *rope = rope_object(config), *type = json_object_get(rope, "rope_type");
+    const char *kind = json_string_value(type ? type : json_object_get(rope, "type"));
+    const double scalar = number_of(config, "query_pre_attn_scalar", (double)m->head_dim);
+    const bool is_27b = (m->family == MODEL_GEMMA2 && m->layers == GEMMA2_27B_LAYERS) ||
+                        (m->family == MODEL_GEMMA3 && m->layers == GEMMA3_27B_LAYERS);
+    const double computed = is_27b ? (double)m->hidden / m->heads : (double)m->head_dim;
+
+    if (kind && strcmp(kind, "default") != 0 && strcmp(kind, "dynamic") != 0 &&
+        m->rope_scaling.type == ROPE_SCALING_NONE)
+        return refuse(path, "another rotary embedding than linear, yarn or llama3",
+                      "which is not supported in GGUF here", err);
+    if ((m->family == MODEL_GEMMA2 || m->family == MODEL_GEMMA3) && scalar != computed)
+        return refuse(path, "a query_pre_attn_scalar",
+                      "for which llama.cpp computes another scale of attention", err);
+    if ((m->family == MODEL_GEMMA || m->family == MODEL_GEMMA2) && !m->tied)
+        return refuse(path, "tie_word_embeddings false", "but llama.cpp's Gemma has no head", err);
+    if (m->qkv_bias && m->family != MODEL_LLAMA && m->family != MODEL_QWEN2 &&
+        m->family != MODEL_GPT_NEOX && m->family != MODEL_GPT2)
+        return refuse(path, "attention_bias true", "but llama.cpp has no biases there", err);
+    if (m->family == MODEL_QWEN3_MOE && !json_is_true(json_object_get(config, "norm_topk_prob")))
+        return refuse(path, "norm_topk_prob false", "but llama.cpp always divides by the sum", err);
+    if (m->family == MODEL_GPT_NEOX && (!m->qkv_bias || !m->out_bias))
+        return refuse(path, "attention_bias false", "but llama.cpp's gptneox needs biases", err);
+    return TP_OK;
+}
+
+/* ---- keys ---- */
+
+static void add_rope(struct gguf_bytes *b, const struct gguf_arch *a, const struct model *m,
+                     json_t *config)
+{
+    const struct rope_scaling *s = &m->rope_scaling;
+
+    gguf_key_u32(b, a->name, "rope.dimension_count",
+                 (int64_t)(rotary_part(config) * (double)m->head_dim));
+    gguf_key_f32(b, a->name, "rope.freq_base", m->rope_theta);
+    if (s->type != ROPE_SCALING_LINEAR && s->type != ROPE_SCALING_YARN)
+        return;
+    gguf_key_string(b, a->name, "rope.scaling.type", rope_scaling_name(s->type));
+    gguf_key_f32(b, a->name, "rope.scaling.factor", s->factor);
+    if (s->type == ROPE_SCALING_LINEAR)
+        return;
+    gguf_key_u32(b, a->name, "rope.scaling.original_context_length",
+                 (int64_t)s->original_positions);
+    gguf_key_f32(b, a->name, "rope.scaling.yarn_beta_fast", s->beta_fast);
+    gguf_key_f32(b, a->name, "rope.scaling.yarn_beta_slow", s->beta_slow);
+    /* llama.cpp multiplies by its own factor for yarn */
+    gguf_key_f32(b, a->name, "rope.scaling.attn_factor",
+                 rope_scaling_attention_factor(s) / (0.1 * log(s->factor) + 1));
+}
+
+static void add_experts(struct gguf_bytes *b, const struct gguf_arch *a, const struct model *m)
+{
+    if (m->experts == 0)
+        return;
+    gguf_key_u32(b, a->name, "expert_count", m->experts);
+    gguf_key_u32(b, a->name, "expert_used_count", m->experts_per_token);
+    if (m->expert_ffn)
+        gguf_key_u32(b, a->name, "expert_feed_forward_length", m->expert_ffn);
+}
+
+/* Keys that one family has. */
+static void add_own(struct gguf_bytes *b, const struct gguf_arch *a, const struct model *m,
+                    json_t *config)
+{
+    json_t *parallel = json_object_get(config, "use_parallel_residual");
+
+    switch (m->family) {
+    case MODEL_GEMMA2:
+        gguf_key_f32(b, a->name, "attn_logit_softcapping",
+                     number_of(config, "attn_logit_softcapping", 50));
+        gguf_key_f32(b, a->name, "final_logit_softcapping",
+                     number_of(config, "final_logit_softcapping", 30));
+        break;
+    case MODEL_GEMMA3:
+        if (number_of(config, "final_logit_softcapping", 0) > 0)
+            gguf_key_f32(b, a->name, "final_logit_softcapping",
+                         number_of(config, "final_logit_softcapping", 0));
+        break;
+    case MODEL_GPT_NEOX:
+        gguf_key_bool(b, a->name, "use_parallel_residual", !json_is_false(parallel));
+        break;
+    default:
+        break;
+    }
+    if (m->sliding_window > 0 && m->family != MODEL_MISTRAL)
+        gguf_key_u32(b, a->name, "attention.sliding_window", m->sliding_window);
+}
+
+tp_status gguf_model_keys(struct gguf_bytes *b, const struct gguf_arch *a, const struct model *m,
+                          const char *path, struct tp_err *err)
+{
+    const struct family *f = family_of(m);
+    json_t *config = m->config ? json_loads(m->config, 0, NULL) : NULL;
+    tp_status st = check_config(config, m, path, err);
+
+    if (st)
+        goto done;
+    gguf_key_u32(b, a->name, "block_count", m->layers);
+    gguf_key_u32(b, a->name, "context_length", m->max_positions);
+    gguf_key_u32(b, a->name, "embedding_length", m->hidden);
+    gguf_key_u32(b, a->name, "feed_forward_length", m->ffn);
+    gguf_key_u32(b, a->name, "attention.head_count", m->heads);
+    gguf_key_u32(b, a->name, "attention.head_count_kv", m->kv_heads);
+    gguf_key_u32(b, a->name, "attention.key_length", m->head_dim);
+    gguf_key_u32(b, a->name, "attention.value_length", m->head_dim);
+    gguf_key_f32(b, a->name,
+                 f->norm == FAMILY_LAYER_NORM ? "attention.layer_norm_epsilon"
+                                              : "attention.layer_norm_rms_epsilon",
+                 m->norm_eps);
+    gguf_key_u32(b, a->name, "vocab_size", m->vocab);
+    if (f->position == FAMILY_ROTARY)
+        add_rope(b, a, m, config);
+    add_experts(b, a, m);
+    add_own(b, a, m, config);
+done:
+    json_decref(config);
+    return st;
+}
+
+/* ---- factors of llama3 ---- */
+
+bool gguf_model_has_rope_factors(const struct model *m)
+{
+    return m->rope_scaling.type == ROPE_SCALING_LLAMA3;
+}
+
+float gguf_model_rope_factor(const struct model *m, int64_t i)
+{
+    struct rope_scaling_embedding plain = { m->head_dim,
+                                            m->rope_theta,
+                                            { .type = ROPE_SCALING_NONE } },
+                                  scaled = plain;
+
+    scaled.scaling = m->rope_scaling;
+    return (float)(rope_scaling_frequency(&plain, i) / rope_scaling_frequency(&scaled, i));
+}

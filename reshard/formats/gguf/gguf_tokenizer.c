@@ -1,0 +1,409 @@
+/* reshard/formats/gguf/gguf_tokenizer.c - see reshard/formats/gguf/gguf_tokenizer.h. */
+#include "reshard/formats/gguf/gguf_tokenizer.h"
+
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "core/file.h"
+#include "core/json_scan.h"
+#include "reshard/formats/gguf/gguf_pre.h"
+
+/* A file that is being read. */
+struct tokenizer_file {
+    struct gguf_tokenizer *out;
+    struct json_scan *scan;
+    const char *path;
+    struct arena *arena;
+    bool fallback, ignore_merges, is_bpe, has_model;
+    json_t *pre_tokenizer, *normalizer, *post_processor;
+    int64_t *sorted; /* tokens by text */
+    int64_t n_sorted;
+};
+
+static tp_status damaged(const struct tokenizer_file *f, const char *what, struct tp_err *err)
+{
+    return tp_fail(err, TP_E_CORRUPT, "%s: %s", f->path, what);
+}
+
+static tp_status no_memory(const struct tokenizer_file *f, struct tp_err *err)
+{
+    return tp_fail(err, TP_E_NOMEM, "%s: no memory for its tokens", f->path);
+}
+
+/* ---- values ---- */
+
+static tp_status parse(json_t **out, const struct tokenizer_file *f,
+                       const struct json_scan_text *text, struct tp_err *err)
+{
+    *out = json_loadb(text->text, text->n, JSON_DECODE_ANY, NULL);
+    return *out ? TP_OK : damaged(f, "has a value that is no JSON", err);
+}
+
+/* The next value. */
+static tp_status read_value(json_t **out, const struct tokenizer_file *f, struct tp_err *err)
+{
+    struct json_scan_text text;
+    tp_status st = json_scan_value(f->scan, &text, err);
+
+    return st ? st : parse(out, f, &text, err);
+}
+
+static tp_status read_flag(bool *out, const struct tokenizer_file *f, struct tp_err *err)
+{
+    json_t *v;
+    tp_status st = read_value(&v, f, err);
+
+    if (st)
+        return st;
+    *out = json_is_true(v);
+    json_decref(v);
+    return TP_OK;
+}
+
+/* ---- tokens ---- */
+
+static enum gguf_token type_of(const char *text)
+{
+    if (strcmp(text, "<unk>") == 0)
+        return GGUF_TOKEN_UNKNOWN;
+    return strlen(text) == 6 && strncmp(text, "<0x", 3) == 0 && text[5] == '>' ? GGUF_TOKEN_BYTE
+                                                                               : GGUF_TOKEN_NORMAL;
+}
+
+static tp_status add_token(struct tokenizer_file *f, const char *text, json_t *id,
+                           enum gguf_token type, struct tp_err *err)
+{
+    struct gguf_tokenizer *t = f->out;
+    const int64_t number = json_is_integer(id) ? json_integer_value(id) : -1;
+
+    if (number < 0 || number >= t->n)
+        return tp_fail(err, TP_E_CORRUPT, "%s: token \"%.60s\" is not one of the model's %lld rows",
+                       f->path, text, (long long)t->n);
+    t->tokens[number] = arena_strdup(f->arena, text);
+    if (type != GGUF_TOKEN_NORMAL || t->types[number] == 0) /* added tokens may come first */
+        t->types[number] = (unsigned char)type;
+    return t->tokens[number] ? TP_OK : no_memory(f, err);
+}
+
+static tp_status read_vocab(struct tokenizer_file *f, struct tp_err *err)
+{
+    struct json_scan_text key;
+    bool more, is_object;
+    tp_status st;
+
+    TP_TRY(json_scan_enter(f->scan, '{', &is_object, err));
+    if (!is_object)
+        return damaged(f, "its vocabulary is no object", err);
+    while (!(st = json_scan_member(f->scan, &key, &more, err)) && more) {
+        json_t *text, *id = NULL;
+
+        TP_TRY(parse(&text, f, &key, err));
+        st = read_value(&id, f, err);
+        if (!st)
+            st = add_token(f, json_string_value(text), id, type_of(json_string_value(text)), err);
+        json_decref(text);
+        json_decref(id);
+        if (st)
+            goto done;
+    }
+done:
+    return st;
+}
+
+static tp_status read_added_tokens(struct tokenizer_file *f, struct tp_err *err)
+{
+    bool more, is_list;
+    tp_status st;
+
+    TP_TRY(json_scan_enter(f->scan, '[', &is_list, err));
+    if (!is_list)
+        return json_scan_skip(f->scan, err);
+    while (!(st = json_scan_entry(f->scan, &more, err)) && more) {
+        json_t *token;
+        const char *text;
+        bool special;
+
+        TP_TRY(read_value(&token, f, err));
+        text = json_string_value(json_object_get(token, "content"));
+        special = json_is_true(json_object_get(token, "special"));
+        st = !text ? damaged(f, "an added token has no content", err)
+                   : add_token(f, text, json_object_get(token, "id"),
+                               strcmp(text, "<unk>") == 0 ? GGUF_TOKEN_UNKNOWN
+                               : special                  ? GGUF_TOKEN_CONTROL
+                                                          : GGUF_TOKEN_USER_DEFINED,
+                               err);
+        json_decref(token);
+        if (st)
+            goto done;
+    }
+done:
+    return st;
+}
+
+/* ---- merges ---- */
+
+static int compare_tokens(const void *a, const void *b, void *tokens)
+{
+    const char *const *list = tokens;
+
+    return strcmp(list[*(const int64_t *)a], list[*(const int64_t *)b]);
+}
+
+static tp_status sort_tokens(struct tokenizer_file *f, struct tp_err *err)
+{
+    f->sorted = arena_array(f->arena, (size_t)f->out->n + 1, sizeof *f->sorted);
+    if (!f->sorted)
+        return no_memory(f, err);
+    for (int64_t i = 0; i < f->out->n; i++)
+        if (f->out->tokens[i])
+            f->sorted[f->n_sorted++] = i;
+    qsort_r(f->sorted, (size_t)f->n_sorted, sizeof *f->sorted, compare_tokens,
+            (void *)f->out->tokens);
+    return TP_OK;
+}
+
+/* The token of a text, by the sorted list. */
+static int64_t find_sorted(const struct tokenizer_file *f, const char *text)
+{
+    int64_t lo = 0, hi = f->n_sorted;
+
+    while (lo < hi) {
+        const int64_t middle = lo + (hi - lo) / 2;
+        const int order = strcmp(f->out->tokens[f->sorted[middle]], text);
+
+        if (order == 0)
+            return f->sorted[middle];
+        if (order < 0)
+            lo = middle + 1;
+        else
+            hi = middle;
+    }
+    return -1;
+}
+
+/* A merge: "a b" or ["a", "b"]. */
+static tp_status add_merge(struct tokenizer_file *f, json_t *merge, struct tp_err *err)
+{
+    struct gguf_tokenizer *t = f->out;
+    const char *text = json_string_value(merge), *space = text ? strchr(text, ' ') : NULL;
+    const char *a = json_string_value(json_array_get(merge, 0)),
+               *b = json_string_value(json_array_get(merge, 1));
+    const size_t n_a = text && space ? (size_t)(space - text) : a ? strlen(a) : 0;
+    struct gguf_bytes joined = { 0 };
+    int64_t token;
+
+    if (text && space) {
+        a = text;
+        b = space + 1;
+    }
+    if (!a || !b)
+        return damaged(f, "a merge is not two tokens", err);
+    gguf_bytes_u64(&t->merges, n_a + 1 + strlen(b));
+    gguf_bytes_add(&t->merges, a, n_a);
+    gguf_bytes_add(&t->merges, " ", 1);
+    gguf_bytes_add(&t->merges, b, strlen(b));
+    gguf_bytes_add(&joined, a, n_a);
+    gguf_bytes_add(&joined, b, strlen(b) + 1);
+    token = joined.failed || t->bytes ? -1 : find_sorted(f, joined.data);
+    if (t->merges.failed || joined.failed) {
+        gguf_bytes_free(&joined);
+        return no_memory(f, err);
+    }
+    gguf_bytes_free(&joined);
+    t->n_merges++;
+    if (token >= 0 && t->scores[token] == 0)
+        t->scores[token] = -(float)t->n_merges;
+    return TP_OK;
+}
+
+static tp_status read_merges(struct tokenizer_file *f, struct tp_err *err)
+{
+    bool more, is_list;
+    tp_status st;
+
+    TP_TRY(json_scan_enter(f->scan, '[', &is_list, err));
+    if (!is_list)
+        return damaged(f, "its merges are no list", err);
+    while (!(st = json_scan_entry(f->scan, &more, err)) && more) {
+        json_t *merge;
+
+        TP_TRY(read_value(&merge, f, err));
+        st = add_merge(f, merge, err);
+        json_decref(merge);
+        if (st)
+            goto done;
+    }
+done:
+    return st;
+}
+
+/* ---- the file, once for the tokens and once for the merges ---- */
+
+static bool key_is(const struct json_scan_text *key, const char *name)
+{
+    const size_t n = strlen(name);
+
+    return key->n == n + 2 && memcmp(key->text + 1, name, n) == 0;
+}
+
+static tp_status read_model(struct tokenizer_file *f, bool merges, struct tp_err *err)
+{
+    struct json_scan_text key;
+    bool more;
+    tp_status st;
+
+    TP_TRY(json_scan_enter(f->scan, '{', NULL, err));
+    while (!(st = json_scan_member(f->scan, &key, &more, err)) && more) {
+        if (merges && key_is(&key, "merges")) {
+            TP_TRY(read_merges(f, err));
+        } else if (!merges && key_is(&key, "vocab")) {
+            if (!f->is_bpe)
+                return tp_fail(
+                    err, TP_E_USAGE,
+                    "%s: is not a tokenizer of type BPE, which GGUF has no form for here", f->path);
+            TP_TRY(read_vocab(f, err));
+        } else if (key_is(&key, "type")) {
+            json_t *type;
+
+            TP_TRY(read_value(&type, f, err));
+            f->is_bpe = json_is_string(type) && strcmp(json_string_value(type), "BPE") == 0;
+            json_decref(type);
+        } else if (key_is(&key, "byte_fallback")) {
+            TP_TRY(read_flag(&f->fallback, f, err));
+        } else if (key_is(&key, "ignore_merges")) {
+            TP_TRY(read_flag(&f->ignore_merges, f, err));
+        } else {
+            TP_TRY(json_scan_skip(f->scan, err));
+        }
+    }
+    f->has_model = true;
+done:
+    return st;
+}
+
+static tp_status keep_value(json_t **out, struct tokenizer_file *f, struct tp_err *err)
+{
+    json_decref(*out);
+    *out = NULL;
+    return read_value(out, f, err);
+}
+
+static tp_status read_file(struct tokenizer_file *f, bool merges, struct tp_err *err)
+{
+    struct json_scan_text key;
+    bool more;
+    tp_status st;
+
+    json_scan_rewind(f->scan);
+    TP_TRY(json_scan_enter(f->scan, '{', NULL, err));
+    while (!(st = json_scan_member(f->scan, &key, &more, err)) && more) {
+        if (key_is(&key, "model"))
+            TP_TRY(read_model(f, merges, err));
+        else if (!merges && key_is(&key, "added_tokens"))
+            TP_TRY(read_added_tokens(f, err));
+        else if (!merges && key_is(&key, "pre_tokenizer"))
+            TP_TRY(keep_value(&f->pre_tokenizer, f, err));
+        else if (!merges && key_is(&key, "normalizer"))
+            TP_TRY(keep_value(&f->normalizer, f, err));
+        else if (!merges && key_is(&key, "post_processor"))
+            TP_TRY(keep_value(&f->post_processor, f, err));
+        else
+            TP_TRY(json_scan_skip(f->scan, err));
+    }
+    if (!st && !f->has_model)
+        st = damaged(f, "has no model", err);
+done:
+    return st;
+}
+
+/* ---- what it does with a text ---- */
+
+static tp_status choose_kind(struct tokenizer_file *f, struct tp_err *err)
+{
+    struct gguf_tokenizer *t = f->out;
+    struct gguf_pre pre = gguf_pre_find(f->pre_tokenizer, f->ignore_merges);
+
+    t->bytes = pre.bytes;
+    t->pre = pre.bytes ? pre.name : "default";
+    t->space_prefix = gguf_pre_has_space_prefix(f->normalizer, f->pre_tokenizer);
+    if (!pre.bytes && !f->fallback)
+        return tp_fail(err, TP_E_USAGE,
+                       "%s: its BPE works neither on bytes nor with byte_fallback, which llama.cpp "
+                       "has no tokenizer for",
+                       f->path);
+    if (pre.bytes && !pre.name)
+        return tp_fail(err, TP_E_USAGE,
+                       "%s: its pre_tokenizer cuts text by a rule that is not known here: %.200s",
+                       f->path, pre.regex ? pre.regex : "no regular expression");
+    return TP_OK;
+}
+
+/* Tokens of another type than their text says: only byte fallback has bytes and <unk>. */
+static void correct_types(struct gguf_tokenizer *t)
+{
+    for (int64_t i = 0; i < t->n; i++)
+        if (!t->tokens[i])
+            t->types[i] = GGUF_TOKEN_UNUSED;
+        else if (t->bytes && (t->types[i] == GGUF_TOKEN_BYTE || t->types[i] == GGUF_TOKEN_UNKNOWN))
+            t->types[i] = GGUF_TOKEN_NORMAL;
+}
+
+static tp_status read_all(struct tokenizer_file *f, struct tp_err *err)
+{
+    const char *first;
+    tp_status st;
+
+    TP_TRY(read_file(f, false, err));
+    TP_TRY(choose_kind(f, err));
+    TP_TRY(sort_tokens(f, err));
+    TP_TRY(read_file(f, true, err));
+    correct_types(f->out);
+    first = gguf_pre_first_token(f->post_processor);
+    f->out->first = first ? gguf_tokenizer_find(f->out, first) : -1;
+done:
+    return st;
+}
+
+tp_status gguf_tokenizer_read(struct gguf_tokenizer *out, const char *path, int64_t vocab,
+                              struct arena *arena, struct tp_err *err)
+{
+    struct tokenizer_file f = { .out = out, .path = path, .arena = arena, .is_bpe = true };
+    struct json_scan_input input;
+    int fd = -1;
+    int64_t size;
+    tp_status st;
+
+    *out = (struct gguf_tokenizer){ .n = vocab, .first = -1 };
+    out->tokens = arena_array(arena, (size_t)vocab, sizeof *out->tokens);
+    out->types = arena_array(arena, (size_t)vocab, sizeof *out->types);
+    out->scores = arena_array(arena, (size_t)vocab, sizeof *out->scores);
+    if (!out->tokens || !out->types || !out->scores)
+        return no_memory(&f, err);
+    TP_TRY(file_open_read(&fd, &size, path, err));
+    input = json_scan_input_file(fd, 0, size, path);
+    TP_TRY(json_scan_open(&f.scan, &input, err));
+    TP_TRY(read_all(&f, err));
+done:
+    json_decref(f.pre_tokenizer);
+    json_decref(f.normalizer);
+    json_decref(f.post_processor);
+    json_scan_close(f.scan);
+    if (fd >= 0)
+        close(fd);
+    return st;
+}
+
+void gguf_tokenizer_free(struct gguf_tokenizer *t)
+{
+    gguf_bytes_free(&t->merges);
+}
+
+int64_t gguf_tokenizer_find(const struct gguf_tokenizer *t, const char *text)
+{
+    for (int64_t i = 0; i < t->n; i++)
+        if (t->tokens[i] && strcmp(t->tokens[i], text) == 0)
+            return i;
+    return -1;
+}

@@ -1,0 +1,52 @@
+/*
+ * reshard/formats/megatron/megatron_args.h - the arguments of the Megatron-LM program that saved:
+ * whether its model is the one of config.json.
+ *
+ * Shapes alone do not tell: with other numbers of heads, the rows of query, key and value would be
+ * taken apart at the wrong places.
+ */
+#ifndef RESHARD_FORMATS_MEGATRON_ARGS_H
+#define RESHARD_FORMATS_MEGATRON_ARGS_H
+
+#include "layout/model.h"
+#include "reshard/formats/export_writer.h"
+#include "torch/pickle.h"
+#include "torch/pickle_writer.h"
+
+/* What the arguments say about where tensors are. */
+struct megatron_args {
+    int tp, pp, vpp;     /* sizes; 1 when they are not given */
+    bool local_modules;  /* --transformer-impl local: norms are modules of their own */
+    int64_t bucket_size; /* elements after which the distributed optimizer begins a new bucket; 0:
+                            it has one bucket */
+    int64_t buckets;     /* --ddp-num-buckets: how many instead; 0: not given */
+};
+
+/* Read `args` of the file at `path`, and compare them with m. TP_E_USAGE: a size differs, or the
+ * program used an option that changes what tensors mean. TP_E_CORRUPT: a parallel size is no
+ * number. Arguments that are absent are not compared. */
+tp_status megatron_args_read(struct megatron_args *out, const struct pickle_value *args,
+                             const struct model *m, const char *path, struct tp_err *err);
+
+/* ---- writing ---- */
+
+/* Sizes of the job for which a checkpoint is written. */
+struct megatron_args_sizes {
+    int tp, pp, vpp;
+    int64_t padded_vocab;
+};
+
+/* Rows of the padded vocabulary, as --make-vocab-size-divisible-by 128, Megatron's default. */
+int64_t megatron_args_padded_vocab(const struct model *m, int tp);
+
+/* Push keys and values of what is beside model and optimizer: args, iteration, versions. */
+void megatron_args_write(struct pickle_writer *w, const struct export_contents *q,
+                         const struct megatron_args_sizes *sizes);
+
+/* Push a parameter group of the optimizer, which Megatron finds by its multipliers. Keys and values
+ * that are pushed between the two calls belong to it too. */
+void megatron_args_begin_group(struct pickle_writer *w, const struct export_adamw *adamw,
+                               bool weight_decay);
+void megatron_args_end_group(struct pickle_writer *w);
+
+#endif

@@ -1,0 +1,132 @@
+/* reshard/formats/megatron/megatron_flat.c - see reshard/formats/megatron/megatron_flat.h. */
+#include "reshard/formats/megatron/megatron_flat.h"
+
+enum { FLAT_ALIGN = 64 };
+
+/* How buckets end: by known sizes, or when they have `full` elements (0: never). */
+struct bucket_rule {
+    const int64_t *sizes;
+    int n_sizes;
+    int64_t full;
+};
+
+/* A bucket that is being filled. */
+struct bucket {
+    int number;
+    int64_t begin; /* in the buffer */
+};
+
+/* Elements after which a bucket ends; the first chunk of the first stage alone has several. */
+static int64_t bucket_size(const struct megatron_rank *r, int chunk)
+{
+    int64_t n = 0;
+
+    if (r->pp_rank > 0 || chunk > 0)
+        return 0;
+    if (r->args.buckets == 0)
+        return r->args.bucket_size;
+    for (int i = 0; i < r->n_params; i++)
+        n += megatron_rank_elements(&r->params[i]);
+    return n / r->args.buckets;
+}
+
+static void close_bucket(struct bucket *b, int64_t at)
+{
+    b->number++;
+    b->begin = at;
+}
+
+static bool is_full(const struct bucket_rule *rule, const struct bucket *b, int64_t at)
+{
+    const int64_t n = at - b->begin;
+
+    if (rule->sizes)
+        return b->number < rule->n_sizes && n == rule->sizes[b->number];
+    return rule->full > 0 && n >= rule->full;
+}
+
+static tp_status place_params(struct megatron_flat *f, const struct megatron_rank *r, int chunk,
+                              const struct bucket_rule *rule, struct tp_err *err)
+{
+    struct bucket b = { 0, 0 };
+    int64_t at = 0;
+
+    *f = (struct megatron_flat){ .params = arena_array(r->map.arena, (size_t)r->n_params + 1,
+                                                       sizeof *f->params) };
+    if (!f->params)
+        return tp_fail(err, TP_E_NOMEM, "%s: no memory for its parameters", r->dir);
+    for (int i = r->n_params - 1; i >= 0; i--) {
+        const struct megatron_rank_param *p = &r->params[i];
+        const int64_t n = megatron_rank_elements(p);
+
+        if (p->chunk != chunk)
+            continue;
+        at = b.begin + (at - b.begin + FLAT_ALIGN - 1) / FLAT_ALIGN * FLAT_ALIGN;
+        if (p->shared && at > b.begin)
+            close_bucket(&b, at);
+        f->params[f->n++] = (struct megatron_flat_param){ p, at, n };
+        at += n;
+        if (p->shared || is_full(rule, &b, at))
+            close_bucket(&b, at);
+    }
+    f->numel = at;
+    return TP_OK;
+}
+
+tp_status megatron_flat_make(struct megatron_flat *out, const struct megatron_rank *r, int chunk,
+                             const int64_t *sizes, int n_sizes, struct tp_err *err)
+{
+    const struct bucket_rule rule = { sizes, n_sizes, bucket_size(r, chunk) };
+    int64_t all = 0;
+    tp_status st = place_params(out, r, chunk, &rule, err);
+
+    for (int i = 0; i < n_sizes; i++)
+        all += sizes[i];
+    if (!st && sizes && all != out->numel)
+        return tp_fail(err, TP_E_CORRUPT,
+                       "%s: the optimizer's buckets of tensor-parallel rank %d, stage %d have %lld "
+                       "elements, but the model's parameters there need %lld",
+                       r->dir, r->tp_rank, r->pp_rank, (long long)all, (long long)out->numel);
+    return st;
+}
+
+tp_status megatron_flat_make_whole(struct megatron_flat *out, const struct megatron_rank *r,
+                                   int chunk, struct tp_err *err)
+{
+    const struct bucket_rule rule = { NULL, 0, 0 };
+
+    return place_params(out, r, chunk, &rule, err);
+}
+
+int megatron_flat_find(const struct megatron_flat *f, int64_t at)
+{
+    int lo = 0, hi = f->n;
+
+    while (lo < hi) {
+        const int middle = lo + (hi - lo) / 2;
+
+        if (f->params[middle].begin + f->params[middle].n > at)
+            hi = middle;
+        else
+            lo = middle + 1;
+    }
+    return lo;
+}
+
+tp_status megatron_flat_add(struct megatron_rank *r, const struct megatron_flat *f,
+                            const struct piece *flat, int64_t at, struct tp_err *err)
+{
+    const int64_t end = at + flat->shape[0];
+    tp_status st = TP_OK;
+
+    for (int i = megatron_flat_find(f, at); i < f->n && f->params[i].begin < end && !st; i++) {
+        const struct megatron_flat_param *p = &f->params[i];
+        const int64_t from = p->begin > at ? p->begin : at,
+                      to = p->begin + p->n < end ? p->begin + p->n : end;
+        struct piece part = *flat;
+
+        part.begin += (from - at) * dtype_bytes(flat->dtype);
+        st = megatron_rank_add(r, p->param, &part, from - p->begin, to - from, err);
+    }
+    return st;
+}

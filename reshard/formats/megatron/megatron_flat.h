@@ -1,0 +1,44 @@
+/*
+ * reshard/formats/megatron/megatron_flat.h - where the parameters of a rank are in the flat buffers
+ * of Megatron-LM's distributed optimizer (megatron/core/distributed/param_and_grad_buffer.py).
+ *
+ * A model chunk has one buffer, which is cut into buckets. The parameters are in it in the opposite
+ * order of modules. Each begins at a multiple of 64 elements of its bucket. A bucket ends with the
+ * parameter that fills it; an embedding that the first and the last stage share has one of its own.
+ * Positions here are in the buffer without the padding between buckets.
+ */
+#ifndef RESHARD_FORMATS_MEGATRON_FLAT_H
+#define RESHARD_FORMATS_MEGATRON_FLAT_H
+
+#include "reshard/formats/megatron/megatron_rank.h"
+
+struct megatron_flat_param {
+    const struct megatron_rank_param *param;
+    int64_t begin, n; /* elements */
+};
+
+/* The buffer of a model chunk. */
+struct megatron_flat {
+    struct megatron_flat_param *params; /* ascending by begin */
+    int n;
+    int64_t numel; /* elements, as far as parameters reach */
+};
+
+/* Find the parameters of r's model chunk `chunk`. sizes[n_sizes] has the elements of each bucket;
+ * with NULL buckets are cut as the program's arguments say. The table lives as long as the source.
+ * TP_E_CORRUPT: the parameters of the model do not fill these buckets. */
+tp_status megatron_flat_make(struct megatron_flat *out, const struct megatron_rank *r, int chunk,
+                             const int64_t *sizes, int n_sizes, struct tp_err *err);
+
+/* The same as one bucket. */
+tp_status megatron_flat_make_whole(struct megatron_flat *out, const struct megatron_rank *r,
+                                   int chunk, struct tp_err *err);
+
+/* The first parameter that ends after element `at`, as an index; f->n: there is none. */
+int megatron_flat_find(const struct megatron_flat *f, int64_t at);
+
+/* Add what a flat piece has of the parameters. Its first element is number `at` of the buffer. */
+tp_status megatron_flat_add(struct megatron_rank *r, const struct megatron_flat *f,
+                            const struct piece *flat, int64_t at, struct tp_err *err);
+
+#endif

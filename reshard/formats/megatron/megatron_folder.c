@@ -1,0 +1,39 @@
+/* reshard/formats/megatron/megatron_folder.c - see reshard/formats/megatron/megatron_folder.h. */
+#include "reshard/formats/megatron/megatron_folder.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/file.h"
+
+enum { LATEST_BYTES_MAX = 64, NAME_BYTES = 32 };
+
+tp_status megatron_folder_find(char dir[PATH_MAX], const char *path, struct tp_err *err)
+{
+    struct arena arena = { 0 };
+    char latest[PATH_MAX], name[NAME_BYTES] = "release", *text, *end;
+    size_t size;
+    long long iteration;
+    tp_status st;
+
+    TP_TRY(file_join(latest, path, "latest_checkpointed_iteration.txt", err));
+    if (!file_exists(latest)) {
+        snprintf(dir, PATH_MAX, "%s", path);
+        return TP_OK;
+    }
+    TP_TRY(file_read_all(&text, &size, latest, LATEST_BYTES_MAX, &arena, err));
+    text[strcspn(text, "\r\n ")] = 0;
+    iteration = strtoll(text, &end, 10);
+    if (strcmp(text, name) != 0) {
+        if (end == text || *end || iteration < 0) {
+            st = tp_fail(err, TP_E_CORRUPT, "%s: is no iteration, nor \"release\"", latest);
+            goto done;
+        }
+        snprintf(name, sizeof name, "iter_%07lld", iteration);
+    }
+    st = file_join(dir, path, name, err);
+done:
+    arena_free(&arena);
+    return st;
+}

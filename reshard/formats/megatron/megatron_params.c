@@ -1,0 +1,225 @@
+/* reshard/formats/megatron/megatron_params.c - see reshard/formats/megatron/megatron_params.h. */
+#include "reshard/formats/megatron/megatron_params.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* The modules of a layer, in the order in which PyTorch lists their parameters. */
+static const struct {
+    const char *name;
+    bool linear;
+} layer_modules[] = { { "input_layernorm", false },
+                      { "self_attention.linear_proj", true },
+                      { "self_attention.linear_qkv", true },
+                      { "self_attention.q_layernorm", false },
+                      { "self_attention.k_layernorm", false },
+                      { "pre_mlp_layernorm", false },
+                      { "mlp.linear_fc1", true },
+                      { "mlp.linear_fc2", true } };
+
+enum { LAYER_MODULES = sizeof layer_modules / sizeof *layer_modules, KINDS = 2, OTHERS = 3 };
+
+static const char *const kinds[KINDS] = { "weight", "bias" };
+
+/* The list as it grows. */
+struct megatron_param_list {
+    const struct megatron_map *map;
+    const struct megatron_chunk *at;
+    struct megatron_param *params;
+    int n;
+};
+
+/* Rows and columns of the rank's tensor. Its first rows tell the columns; they cover all rows but
+ * the padding of the vocabulary. */
+static void fill_shape(struct megatron_param *p, const struct megatron_map *map, const char *name,
+                       bool cut_columns)
+{
+    const struct tensor *t = p->rows[0].tensor;
+
+    p->ndim = t->ndim;
+    p->shape[1] = t->ndim == 2 ? t->shape[1] / (cut_columns ? map->tp : 1) : 1;
+    p->shape[0] = 0;
+    for (int i = 0; i < p->n_rows; i++)
+        p->shape[0] += p->rows[i].n;
+    if (strcmp(name, "embedding.word_embeddings.weight") == 0 ||
+        strcmp(name, "output_layer.weight") == 0)
+        p->shape[0] = map->padded_vocab / map->tp;
+}
+
+static tp_status no_memory(struct tp_err *err)
+{
+    return tp_fail(err, TP_E_NOMEM, "no memory for the list of Megatron's tensors");
+}
+
+/* The rows of a module's weight or bias on the rank, those that every rank has included. *n is 0
+ * when the model has no such tensor. */
+static tp_status find_rows(struct megatron_rows **rows, int *n, const struct megatron_map *map,
+                           const char *name, int layer, int tp_rank, struct tp_err *err)
+{
+    enum megatron_found found;
+
+    *n = 0;
+    found = megatron_map_find(rows, n, map, name, layer, tp_rank);
+    if (*rows && found == MEGATRON_COPY && tp_rank > 0)
+        (void)megatron_map_find(rows, n, map, name, layer, 0);
+    return *rows ? TP_OK : no_memory(err);
+}
+
+/* Add a parameter if the model has it. `as` is the name by which the map knows it. */
+static tp_status add(struct megatron_param_list *l, const char *as, const char *full, int layer,
+                     bool linear, struct tp_err *err)
+{
+    struct megatron_param p = { .name = full, .layer = layer, .linear = linear };
+    const char *dot = strrchr(as, '.');
+    const bool cut_columns = dot && strcmp(dot, ".weight") == 0 &&
+                             (strstr(as, "linear_proj") || strstr(as, "linear_fc2"));
+    tp_status st = find_rows(&p.rows, &p.n_rows, l->map, as, layer, l->at->tp_rank, err);
+
+    if (st)
+        return st;
+    if (!full)
+        return no_memory(err);
+    if (p.n_rows == 0 && layer >= 0)
+        return TP_OK;
+    if (p.n_rows == 0) { /* a rank that has only padding: the first one tells the columns */
+        st = find_rows(&p.rows, &p.n_rows, l->map, as, layer, 0, err);
+        if (st || p.n_rows == 0)
+            return st;
+        fill_shape(&p, l->map, as, false);
+        p.n_rows = 0;
+    } else {
+        fill_shape(&p, l->map, as, cut_columns);
+    }
+    l->params[l->n++] = p;
+    return TP_OK;
+}
+
+static tp_status add_layer(struct megatron_param_list *l, int layer, int local, struct tp_err *err)
+{
+    struct arena *arena = l->map->arena;
+    tp_status st = TP_OK;
+
+    for (int i = 0; i < LAYER_MODULES && !st; i++)
+        for (int k = 0; k < KINDS && !st; k++) {
+            const char *as = arena_printf(arena, "%s.%s", layer_modules[i].name, kinds[k]);
+
+            st = as ? add(l, as, arena_printf(arena, "decoder.layers.%d.%s", local, as), layer,
+                          layer_modules[i].linear && k == 0, err)
+                    : no_memory(err);
+        }
+    return st;
+}
+
+static tp_status check_divides(const struct megatron_map *map, const struct megatron_chunk *at,
+                               struct tp_err *err)
+{
+    const struct model *m = map->model;
+    const struct {
+        const char *what;
+        int64_t n, by;
+    } rules[] = { { "layers by pp * vpp", m->layers, (int64_t)at->pp * at->vpp },
+                  { "rows of query, key and value by tp",
+                    (m->heads + 2 * (int64_t)m->kv_heads) * m->head_dim, map->tp },
+                  { "columns of the attention's output by tp", m->heads * m->head_dim, map->tp },
+                  { "columns of the MLP's output by tp", m->ffn, map->tp } };
+
+    for (size_t i = 0; i < sizeof rules / sizeof *rules; i++)
+        if (rules[i].n % rules[i].by != 0)
+            return tp_fail(err, TP_E_LAYOUT,
+                           "Megatron cuts %s, but %lld are not divisible by %lld; choose another "
+                           "layout",
+                           rules[i].what, (long long)rules[i].n, (long long)rules[i].by);
+    return TP_OK;
+}
+
+tp_status megatron_params_list(struct megatron_param **params, int *n,
+                               const struct megatron_map *map, const struct megatron_chunk *at,
+                               struct tp_err *err)
+{
+    const int per_chunk = map->model->layers / (at->pp * at->vpp);
+    const bool first = at->pp_rank == 0 && at->chunk == 0,
+               last = at->pp_rank == at->pp - 1 && at->chunk == at->vpp - 1;
+    struct megatron_param_list l = { map, at, NULL, 0 };
+    tp_status st = check_divides(map, at, err);
+
+    if (st)
+        return st;
+    l.params = arena_array(map->arena, (size_t)per_chunk * LAYER_MODULES * KINDS + OTHERS + 1,
+                           sizeof *l.params);
+    if (!l.params)
+        return no_memory(err);
+    if (first)
+        TP_TRY(add(&l, "embedding.word_embeddings.weight", "embedding.word_embeddings.weight", -1,
+                   false, err));
+    for (int i = 0; i < per_chunk; i++)
+        TP_TRY(add_layer(&l, (at->chunk * at->pp + at->pp_rank) * per_chunk + i, i, err));
+    if (last)
+        TP_TRY(add(&l, "decoder.final_layernorm.weight", "decoder.final_layernorm.weight", -1,
+                   false, err));
+    if (last && !map->model->tied)
+        TP_TRY(add(&l, "output_layer.weight", "output_layer.weight", -1, true, err));
+    /* With stages, the last one has a copy of the embedding as its head. */
+    if (last && map->model->tied && !first)
+        TP_TRY(add(&l, "embedding.word_embeddings.weight", "output_layer.weight", -1, true, err));
+    *params = l.params;
+    *n = l.n;
+done:
+    return st;
+}
+
+tp_status megatron_params_number(struct megatron_numbers *out, const struct megatron_map *map,
+                                 const struct layout *l, const char *path, struct tp_err *err)
+{
+    static const char *const groups[MEGATRON_GROUPS] = { GROUP_PARAM, GROUP_MASTER, GROUP_EXP_AVG,
+                                                         GROUP_EXP_AVG_SQ };
+
+    *out = (struct megatron_numbers){
+        .of = arena_array(map->arena, (size_t)map->n_params * MEGATRON_GROUPS + 1, sizeof *out->of)
+    };
+    if (!out->of)
+        return no_memory(err);
+    for (int i = 0; i < map->n_params; i++)
+        for (int g = 0; g < MEGATRON_GROUPS; g++) {
+            const int at = layout_find(l, groups[g], map->params[i].name);
+
+            out->of[i * MEGATRON_GROUPS + g] = at;
+            out->has[g] |= at >= 0;
+            if (at < 0 && out->has[g])
+                return tp_fail(err, TP_E_CORRUPT, "%s: tensor %s/%s is missing", path, groups[g],
+                               map->params[i].name);
+        }
+    if (out->has[MEGATRON_EXP_AVG] && !out->has[MEGATRON_MASTER] &&
+        l->tensors[out->of[MEGATRON_PARAM]].dtype != DTYPE_F32)
+        return tp_fail(err, TP_E_USAGE,
+                       "%s: has moments but no masters, so weights that are not f32 would lose "
+                       "bits; leave --dtype out, or add --no-optim",
+                       path);
+    return TP_OK;
+}
+
+tp_status megatron_params_check(const struct megatron_map *map, struct tp_err *err)
+{
+    const struct megatron_chunk all = { .pp = 1, .vpp = 1 };
+    struct megatron_map whole = *map;
+    struct megatron_param *params = NULL;
+    bool *seen = calloc((size_t)map->n_params + 1, sizeof *seen);
+    int n = 0;
+    tp_status st;
+
+    if (!seen)
+        return no_memory(err);
+    whole.tp = 1;
+    TP_TRY(megatron_params_list(&params, &n, &whole, &all, err));
+    for (int i = 0; i < n; i++)
+        for (int k = 0; k < params[i].n_rows; k++)
+            seen[params[i].rows[k].tensor - map->params] = true;
+    for (int i = 0; i < map->n_params && !st; i++)
+        if (!seen[i])
+            st = tp_fail(err, TP_E_USAGE,
+                         "tensor %s of this model has no place in Megatron-LM's format, as it is "
+                         "written here",
+                         map->params[i].name);
+done:
+    free(seen);
+    return st;
+}

@@ -1,0 +1,276 @@
+/*
+ * reshard/formats/megatron/torch_dist_flat.c - see reshard/formats/megatron/torch_dist_flat.h. The
+ * names:
+ *
+ *     optimizer.distributed.dp_group_idx_G.gbuf_idx_C.dtype_(...).bucket_idx_B.exp_avg
+ *     optimizer.distributed.dp_group_idx_G.param_state/shard_0_1
+ *
+ * G = stage * tp + tensor-parallel rank, C is the model chunk.
+ */
+#include "reshard/formats/megatron/torch_dist_flat.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "reshard/formats/megatron/megatron_flat.h"
+#include "reshard/formats/megatron/megatron_modules.h"
+
+#define HEAD "optimizer.distributed."
+
+enum { FLAT_NUMBER_MAX = 1 << 30 };
+
+/* An item that has state. */
+struct flat_item {
+    int rank, chunk, bucket; /* chunk -1: an object with whole buffers */
+    const char *group;
+    const struct dcp_item *item;
+};
+
+/* The items of a reading, by rank, chunk and bucket. */
+struct flat_items {
+    struct flat_item *list;
+    int n;
+};
+
+bool torch_dist_flat_is(const struct dcp_item *item)
+{
+    return strncmp(item->name, HEAD, strlen(HEAD)) == 0;
+}
+
+static tp_status damaged(const struct megatron_rank *r, const struct dcp_item *item,
+                         const char *what, struct tp_err *err)
+{
+    return tp_fail(err, TP_E_CORRUPT, "%s/%s: %s %s", r->dir, item->file, item->name, what);
+}
+
+/* ---- names ---- */
+
+static const char *group_of(const char *key)
+{
+    return strcmp(key, "exp_avg") == 0      ? GROUP_EXP_AVG
+           : strcmp(key, "exp_avg_sq") == 0 ? GROUP_EXP_AVG_SQ
+           : strcmp(key, "param") == 0      ? GROUP_MASTER
+                                            : NULL;
+}
+
+/* Read "HEAD" and a number and "." at *at, and go beyond them. */
+static bool take_number(int *number, const char **at, const char *head)
+{
+    const size_t n = strlen(head);
+    char *end;
+    long value;
+
+    if (!*at || strncmp(*at, head, n) != 0 || (*at)[n] < '0' || (*at)[n] > '9')
+        return false;
+    value = strtol(*at + n, &end, 10);
+    if (*end != '.' || value > FLAT_NUMBER_MAX)
+        return false;
+    *number = (int)value;
+    *at = end + 1;
+    return true;
+}
+
+/* False: it is not state of the parameters. */
+static bool parse_name(struct flat_item *out, const struct dcp_item *item)
+{
+    const char *rest = item->name + strlen(HEAD);
+
+    *out = (struct flat_item){ .item = item, .chunk = -1 };
+    if (!take_number(&out->rank, &rest, "dp_group_idx_"))
+        return false;
+    if (item->is_object)
+        return strncmp(rest, "param_state/", strlen("param_state/")) == 0;
+    if (!take_number(&out->chunk, &rest, "gbuf_idx_"))
+        return false;
+    rest = strstr(rest, "bucket_idx_");
+    if (!take_number(&out->bucket, &rest, "bucket_idx_"))
+        return false;
+    out->group = group_of(rest);
+    return true;
+}
+
+static int by_place(const void *a, const void *b)
+{
+    const struct flat_item *x = a, *y = b;
+
+    if (x->rank != y->rank)
+        return x->rank < y->rank ? -1 : 1;
+    if (x->chunk != y->chunk)
+        return x->chunk < y->chunk ? -1 : 1;
+    return (x->bucket > y->bucket) - (x->bucket < y->bucket);
+}
+
+/* Sizes of buckets follow from their tensors. Learning rates and so on stay behind, and are listed
+ * for the first rank, because all ranks have the same. */
+static tp_status keep_or_leave(struct flat_items *out, const struct megatron_rank *r,
+                               const struct dcp_item *item, struct tp_err *err)
+{
+    struct flat_item *to = &out->list[out->n];
+
+    if (parse_name(to, item)) {
+        if (!item->is_object && !to->group)
+            return damaged(r, item, "is unknown state of the optimizer, which is not AdamW's", err);
+        if (to->rank < 0 || to->rank >= r->args.tp * r->args.pp || to->chunk >= r->args.vpp ||
+            to->bucket < 0)
+            return damaged(r, item, "is of a rank that the job of common.pt did not have", err);
+        out->n++;
+        return TP_OK;
+    }
+    if (!item->is_object)
+        return damaged(r, item, "is not known in a distributed optimizer", err);
+    if (to->rank > 0 || strstr(item->name, ".per_bucket_numel"))
+        return TP_OK;
+    return piece_source_leave(r->source, item->name, err);
+}
+
+static tp_status find_items(struct flat_items *out, const struct megatron_rank *r,
+                            const struct dcp_item *items, int n, struct tp_err *err)
+{
+    tp_status st = TP_OK;
+
+    out->list = calloc((size_t)n + 1, sizeof *out->list);
+    if (!out->list)
+        return tp_fail(err, TP_E_NOMEM, "%s: no memory for its optimizer", r->dir);
+    for (int i = 0; i < n && !st; i++)
+        if (torch_dist_flat_is(&items[i]))
+            st = keep_or_leave(out, r, &items[i], err);
+    qsort(out->list, (size_t)out->n, sizeof *out->list, by_place);
+    return st;
+}
+
+/* ---- dp_reshardable ---- */
+
+/* A parameter, or padding, or a part of either: another cut means that the parameters are in
+ * another order than here. */
+static bool is_cut_at_params(const struct megatron_flat *f, int64_t at, int64_t n)
+{
+    const int i = megatron_flat_find(f, at);
+
+    if (i == f->n || f->params[i].begin >= at + n)
+        return true;
+    return f->params[i].begin <= at && at + n <= f->params[i].begin + f->params[i].n;
+}
+
+/* `at` is the first element of its bucket. */
+static tp_status add_item(struct megatron_rank *r, const struct megatron_flat *f,
+                          const struct flat_item *x, int64_t at, struct tp_err *err)
+{
+    const struct dcp_item *item = x->item;
+    const int64_t n = item->box.len[0];
+    struct torch_pieces pieces = { .source = r->source };
+    struct piece flat;
+    tp_status st = TP_OK;
+
+    at += item->box.lo[0];
+    if (n > item->shape[0] - item->box.lo[0])
+        return damaged(r, item, "has a chunk beyond its end", err);
+    if (!is_cut_at_params(f, at, n))
+        return damaged(r, item,
+                       "is cut elsewhere than between the model's parameters; the program that "
+                       "saved it has them in an unknown order",
+                       err);
+    TP_TRY(torch_pieces_open(&pieces, r->source, item->file_number, item->begin, item->size, err));
+    TP_TRY(torch_pieces_tensor(&flat, &pieces, pieces.root, x->group, item->name, err));
+    if (flat.ndim != 1 || flat.shape[0] != n || flat.stride[0] > 1 || flat.dtype == DTYPE_COUNT ||
+        flat.dtype != item->dtype) {
+        st = damaged(r, item, "has another shape or type than .metadata says", err);
+        goto done;
+    }
+    TP_TRY(megatron_flat_add(r, f, &flat, at, err));
+done:
+    torch_pieces_close(&pieces);
+    return st;
+}
+
+/* The sizes of the buckets of list[0 .. n - 1], in the arena. */
+static tp_status find_sizes(int64_t **sizes, int *n_sizes, const struct megatron_rank *r,
+                            const struct flat_item *list, int n, struct tp_err *err)
+{
+    *n_sizes = list[n - 1].bucket + 1;
+    *sizes = *n_sizes > n ? NULL : arena_array(r->map.arena, (size_t)n, sizeof **sizes);
+    if (*n_sizes > n)
+        return damaged(r, list[n - 1].item, "exists, but a bucket before it is missing", err);
+    if (!*sizes)
+        return tp_fail(err, TP_E_NOMEM, "%s: no memory for its buckets", r->dir);
+    for (int i = 0; i < n; i++) {
+        const struct dcp_item *item = list[i].item;
+        int64_t *size = &(*sizes)[list[i].bucket];
+
+        if (item->ndim != 1 || item->shape[0] < 1 || (*size && *size != item->shape[0]) ||
+            item->shape[0] > INT64_MAX / n)
+            return damaged(r, item, "has another shape than the bucket's other tensors", err);
+        *size = item->shape[0];
+    }
+    for (int b = 0; b < *n_sizes; b++)
+        if ((*sizes)[b] == 0)
+            return damaged(r, list[0].item, "exists, but another bucket of its buffer is missing",
+                           err);
+    return TP_OK;
+}
+
+/* The items of one chunk of a rank. */
+static tp_status add_chunk(struct megatron_rank *r, const struct flat_item *list, int n,
+                           struct tp_err *err)
+{
+    struct megatron_flat f;
+    int64_t *sizes, at = 0;
+    int n_sizes, bucket = 0;
+    tp_status st;
+
+    TP_TRY(find_sizes(&sizes, &n_sizes, r, list, n, err));
+    TP_TRY(megatron_flat_make(&f, r, list[0].chunk, sizes, n_sizes, err));
+    for (int i = 0; i < n; i++) {
+        while (bucket < list[i].bucket)
+            at += sizes[bucket++];
+        TP_TRY(add_item(r, &f, &list[i], at, err));
+    }
+done:
+    return st;
+}
+
+/* ---- dp_zero_gather_scatter ---- */
+
+static tp_status add_object(struct megatron_rank *r, const struct flat_item *x, struct tp_err *err)
+{
+    const struct dcp_item *item = x->item;
+    struct torch_pieces pieces = { .source = r->source };
+    tp_status st;
+
+    TP_TRY(torch_pieces_open(&pieces, r->source, item->file_number, item->begin, item->size, err));
+    TP_TRY(megatron_optimizer_add_buffers(r, &pieces, pickle_item(pieces.root, 0), err));
+done:
+    torch_pieces_close(&pieces);
+    return st;
+}
+
+/* ---- all ranks ---- */
+
+tp_status torch_dist_flat_read(struct megatron_rank *r, const struct dcp_item *items, int n,
+                               struct tp_err *err)
+{
+    struct flat_items all = { 0 };
+    int rank = -1;
+    tp_status st;
+
+    TP_TRY(find_items(&all, r, items, n, err));
+    for (int i = 0, end; i < all.n; i = end) {
+        const struct flat_item *first = &all.list[i];
+
+        if (first->rank != rank) {
+            rank = first->rank;
+            r->tp_rank = rank % r->args.tp;
+            r->pp_rank = rank / r->args.tp;
+            TP_TRY(megatron_modules_list(r, err));
+        }
+        for (end = i + 1; end < all.n && all.list[end].rank == rank &&
+                          all.list[end].chunk == first->chunk && first->chunk >= 0;)
+            end++;
+        if (first->chunk < 0)
+            TP_TRY(add_object(r, first, err));
+        else
+            TP_TRY(add_chunk(r, first, end - i, err));
+    }
+done:
+    free(all.list);
+    return st;
+}

@@ -1,0 +1,339 @@
+/*
+ * reshard/formats/megatron/torch_dist_target.c - writes Megatron-core's torch_dist, with the
+ * ordinary optimizer; see reshard/formats/megatron/torch_dist.h.
+ *
+ * A DCP checkpoint in which the tensors of all layers are stacked in one, and gate is before up. An
+ * item is what a rank has of one layer, so gate and up are two.
+ */
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/file.h"
+#include "reshard/formats/megatron/megatron.h"
+#include "reshard/formats/megatron/megatron_args.h"
+#include "reshard/formats/megatron/megatron_params.h"
+#include "reshard/formats/megatron/torch_dist.h"
+#include "reshard/formats/torch/dcp_items.h"
+
+#define METADATA_JSON                                                        \
+    "{\"sharded_backend\": \"torch_dist\", \"sharded_backend_version\": 1, " \
+    "\"common_backend\": \"torch\", \"common_backend_version\": 1}"
+#define LAYERS "decoder.layers."
+
+enum { FOLDER_BYTES = 32, NAME_BYTES = 512 };
+
+struct torch_dist_target {
+    const struct export_contents *q;
+    struct dcp_items items;
+    struct megatron_map map;
+    struct megatron_numbers numbers;
+    int pp;
+    char folder[FOLDER_BYTES]; /* "iter_0000100/" */
+};
+
+/* Rows of a rank's parameter that are one item. */
+struct torch_dist_item {
+    const struct megatron_param *param;
+    int first, n_rows;  /* of the param's list of rows */
+    int64_t lo, column; /* where they begin in the whole tensor */
+    int64_t rows;       /* how many, with padding */
+    int64_t shape[2];   /* of the whole tensor, without the axis of layers */
+};
+
+static tp_status no_memory(const struct torch_dist_target *t, struct tp_err *err)
+{
+    return tp_fail(err, TP_E_NOMEM, "%s: no memory for its index", t->q->dir);
+}
+
+/* ---- names ---- */
+
+/* What comes before the name of a parameter in each group. */
+static const char *const heads[MEGATRON_GROUPS] = { "", "optimizer.state.fp32_param.",
+                                                    "optimizer.state.exp_avg.",
+                                                    "optimizer.state.exp_avg_sq." };
+
+/* "decoder.layers.3.input_layernorm.weight" is "decoder.layers." and the norm that Transformer
+ * Engine fuses with the linear layer after it. */
+static const char *name_of(struct torch_dist_target *t, const struct megatron_param *p,
+                           enum megatron_group group)
+{
+    static const struct {
+        const char *from, *to;
+    } norms[] = { { "input_layernorm.", "self_attention.linear_qkv.layer_norm_" },
+                  { "pre_mlp_layernorm.", "mlp.linear_fc1.layer_norm_" } };
+    const char *name = p->name;
+
+    if (p->layer < 0)
+        return arena_printf(t->map.arena, "%s%s", heads[group], name);
+    name = strchr(name + strlen(LAYERS), '.') + 1;
+    for (int i = 0; i < 2; i++)
+        if (strncmp(name, norms[i].from, strlen(norms[i].from)) == 0)
+            return arena_printf(t->map.arena, "%s" LAYERS "%s%s", heads[group], norms[i].to,
+                                name + strlen(norms[i].from));
+    return arena_printf(t->map.arena, "%s" LAYERS "%s", heads[group], name);
+}
+
+/* ---- tensors ---- */
+
+static tp_status add_tensor(struct torch_dist_target *t, int rank,
+                            const struct torch_dist_item *part, enum megatron_group group,
+                            struct tp_err *err)
+{
+    const struct megatron_param *p = part->param;
+    const int stacked = p->layer >= 0;
+    struct dcp_new_item item = { .item.name = name_of(t, p, group) };
+    struct dcp_item *to = &item.item;
+    struct torch_target x;
+    int64_t row_bytes;
+    int storage;
+    tp_status st;
+
+    to->dtype = t->q->tensors[t->numbers.of[group]].dtype;
+    to->ndim = to->box.ndim = p->ndim + stacked;
+    row_bytes = p->shape[1] * dtype_bytes(to->dtype);
+    if (stacked) {
+        to->shape[0] = t->map.model->layers;
+        to->box.lo[0] = p->layer;
+        to->box.len[0] = 1;
+    }
+    for (int d = 0; d < p->ndim; d++) {
+        to->shape[d + stacked] = part->shape[d];
+        to->box.lo[d + stacked] = d == 0 ? part->lo : part->column;
+        to->box.len[d + stacked] = d == 0 ? part->rows : p->shape[1];
+    }
+    st = dcp_items_begin(&x, &t->items, rank, &item, err);
+    if (st)
+        return st;
+    storage = torch_save_tensor(&x.save, to->dtype, to->ndim, to->box.len);
+    for (int i = part->first; i < part->first + part->n_rows && !st; i++) {
+        const struct megatron_rows *rows = &p->rows[i];
+        const struct box box = { p->ndim, { rows->to, rows->column }, { rows->n, p->shape[1] } };
+        const int at = (int)(rows->tensor - t->map.params);
+
+        st = torch_target_add(&x, storage, t->numbers.of[at * MEGATRON_GROUPS + group], &box,
+                              (rows->row - p->rows[part->first].row) * row_bytes, err);
+    }
+    if (!st)
+        return dcp_items_end(&x, &t->items, rank, err);
+    torch_target_free(&x);
+    return st;
+}
+
+/* A linear layer has an object for each layer, a list with nothing in it. */
+static tp_status add_extra_state(struct torch_dist_target *t, int rank,
+                                 const struct megatron_param *p, struct tp_err *err)
+{
+    const char *name = name_of(t, p, MEGATRON_PARAM);
+    struct dcp_new_item item = { .item.is_object = true };
+    struct torch_target x;
+    tp_status st;
+
+    if (!name)
+        return no_memory(t, err);
+    item.item.name =
+        arena_printf(t->map.arena, "%.*s_extra_state/shard_%d_%d",
+                     (int)(strlen(name) - strlen("weight")), name, p->layer, t->map.model->layers);
+    st = dcp_items_begin(&x, &t->items, rank, &item, err);
+    if (st)
+        return st;
+    pickle_write_op(&x.save.pickle, PICKLE_OP_EMPTY_LIST);
+    pickle_write_op(&x.save.pickle, PICKLE_OP_MARK);
+    pickle_write_op(&x.save.pickle, PICKLE_OP_NONE);
+    pickle_write_op(&x.save.pickle, PICKLE_OP_APPENDS);
+    return dcp_items_end(&x, &t->items, rank, err);
+}
+
+static tp_status add_groups(struct torch_dist_target *t, int rank,
+                            const struct torch_dist_item *part, struct tp_err *err)
+{
+    tp_status st = TP_OK;
+
+    for (int g = 0; g < MEGATRON_GROUPS && !st; g++)
+        if (t->numbers.has[g])
+            st = add_tensor(t, rank, part, (enum megatron_group)g, err);
+    return st;
+}
+
+/* Add a parameter of a rank; those that all ranks have are the first one's. */
+static tp_status add_param(struct torch_dist_target *t, int rank, int tp_rank,
+                           const struct megatron_param *p, struct tp_err *err)
+{
+    const bool fc1 = strstr(p->name, "mlp.linear_fc1.") != NULL, gated = fc1 && p->n_rows == 2;
+    const bool rows_cut = fc1 || strstr(p->name, "linear_qkv.") || (p->layer < 0 && p->ndim == 2);
+    const bool columns_cut = p->linear && !rows_cut;
+    struct torch_dist_item part = { .param = p, .n_rows = p->n_rows, .rows = p->shape[0] };
+    tp_status st = TP_OK;
+
+    if (!rows_cut && !columns_cut && tp_rank > 0)
+        return TP_OK;
+    part.shape[0] = p->shape[0] * (rows_cut ? t->map.tp : 1);
+    part.shape[1] = p->shape[1] * (columns_cut ? t->map.tp : 1);
+    part.lo = rows_cut ? tp_rank * p->shape[0] : 0;
+    part.column = columns_cut ? tp_rank * p->shape[1] : 0;
+    if (!gated)
+        st = add_groups(t, rank, &part, err);
+    for (int k = 0; k < 2 && gated && !st; k++) { /* gate, up */
+        part.first = k;
+        part.n_rows = 1;
+        part.rows = p->rows[k].n;
+        part.lo = (k * t->map.tp + tp_rank) * part.rows;
+        st = add_groups(t, rank, &part, err);
+    }
+    if (!st && p->linear && p->layer >= 0 && tp_rank == 0)
+        st = add_extra_state(t, rank, p, err);
+    return st;
+}
+
+/* Boxes of a tensor must be neighbours in .metadata. */
+static int by_name(const void *a, const void *b)
+{
+    const struct dcp_item *x = &((const struct dcp_new_item *)a)->item,
+                          *y = &((const struct dcp_new_item *)b)->item;
+    int order = strcmp(x->name, y->name);
+
+    for (int d = 0; d < x->ndim && !order; d++)
+        order = (x->box.lo[d] > y->box.lo[d]) - (x->box.lo[d] < y->box.lo[d]);
+    return order;
+}
+
+static tp_status add_ranks(struct torch_dist_target *t, struct tp_err *err)
+{
+    tp_status st = TP_OK;
+
+    for (int rank = 0; rank < t->pp * t->map.tp && !st; rank++) {
+        const struct megatron_chunk at = { t->pp, 1, (int)(rank % t->map.tp),
+                                           (int)(rank / t->map.tp), 0 };
+        struct megatron_param *params = NULL;
+        int n = 0;
+
+        st = megatron_params_list(&params, &n, &t->map, &at, err);
+        for (int i = 0; i < n && !st; i++)
+            if (!t->map.model->tied || strcmp(params[i].name, "output_layer.weight") != 0)
+                st = add_param(t, rank, at.tp_rank, &params[i], err);
+    }
+    if (!st)
+        qsort(t->items.items, (size_t)t->items.n, sizeof *t->items.items, by_name);
+    return st;
+}
+
+/* ---- common.pt ---- */
+
+static void push_adamw(struct torch_save *s, const struct export_contents *q)
+{
+    struct pickle_writer *w = &s->pickle;
+
+    pickle_write_op(w, PICKLE_OP_EMPTY_DICT);
+    pickle_write_op(w, PICKLE_OP_MARK);
+    pickle_write_text(w, "state");
+    pickle_write_op(w, PICKLE_OP_EMPTY_DICT);
+    pickle_write_op(w, PICKLE_OP_MARK);
+    pickle_write_text(w, "common_step");
+    torch_save_number(s, (float)q->step);
+    pickle_write_op(w, PICKLE_OP_SETITEMS);
+    pickle_write_text(w, "param_groups");
+    pickle_write_op(w, PICKLE_OP_EMPTY_LIST);
+    pickle_write_op(w, PICKLE_OP_MARK);
+    for (int vectors = 0; vectors < 2; vectors++) {
+        megatron_args_begin_group(w, &q->adamw, vectors == 0);
+        megatron_args_end_group(w);
+    }
+    pickle_write_op(w, PICKLE_OP_APPENDS);
+    pickle_write_op(w, PICKLE_OP_SETITEMS);
+}
+
+static void push_optimizer(struct torch_save *s, const struct torch_dist_target *t)
+{
+    struct pickle_writer *w = &s->pickle;
+
+    pickle_write_text(w, "optimizer");
+    if (t->numbers.has[MEGATRON_MASTER]) { /* around the masters */
+        pickle_write_op(w, PICKLE_OP_EMPTY_DICT);
+        pickle_write_op(w, PICKLE_OP_MARK);
+        pickle_write_text(w, "optimizer");
+    }
+    push_adamw(s, t->q);
+    if (t->numbers.has[MEGATRON_MASTER])
+        pickle_write_op(w, PICKLE_OP_SETITEMS);
+}
+
+static tp_status write_common(struct torch_dist_target *t, struct tp_err *err)
+{
+    const struct megatron_args_sizes sizes = { (int)t->map.tp, t->pp, 1, t->map.padded_vocab };
+    char name[NAME_BYTES];
+    struct torch_target x;
+    int64_t bytes;
+    int file = 0;
+    tp_status st;
+
+    snprintf(name, sizeof name, "%scommon.pt", t->folder);
+    TP_TRY(piece_target_file(t->items.pieces, &file, name, err));
+    torch_target_begin(&x, t->items.pieces, file, 0);
+    pickle_write_op(&x.save.pickle, PICKLE_OP_EMPTY_DICT);
+    pickle_write_op(&x.save.pickle, PICKLE_OP_MARK);
+    megatron_args_write(&x.save.pickle, t->q, &sizes);
+    if (t->numbers.has[MEGATRON_EXP_AVG])
+        push_optimizer(&x.save, t);
+    pickle_write_text(&x.save.pickle, "content_metadata");
+    pickle_write_op(&x.save.pickle, PICKLE_OP_EMPTY_DICT);
+    pickle_write_op(&x.save.pickle, PICKLE_OP_MARK);
+    pickle_write_text(&x.save.pickle, "singleton_local_shards");
+    pickle_write_op(&x.save.pickle, PICKLE_OP_FALSE);
+    pickle_write_text(&x.save.pickle, "chained_optim_avoid_prefix");
+    pickle_write_op(&x.save.pickle, PICKLE_OP_TRUE);
+    pickle_write_op(&x.save.pickle, PICKLE_OP_SETITEMS);
+    pickle_write_op(&x.save.pickle, PICKLE_OP_SETITEMS);
+    st = torch_target_end(&x, &bytes, err);
+    torch_target_free(&x);
+done:
+    return st;
+}
+
+/* ---- as a format of tp-ckpt export ---- */
+
+static tp_status write_all(struct torch_dist_target *t, struct tp_err *err)
+{
+    char dir[PATH_MAX], path[PATH_MAX];
+    tp_status st;
+
+    TP_TRY(write_common(t, err));
+    TP_TRY(add_ranks(t, err));
+    TP_TRY(file_join(dir, t->q->dir, t->folder, err));
+    TP_TRY(dcp_items_write(&t->items, dir, err));
+    TP_TRY(file_join(path, dir, "metadata.json", err));
+    TP_TRY(file_write_new(path, METADATA_JSON, strlen(METADATA_JSON), err));
+    TP_TRY(megatron_write_latest(t->q, err));
+    TP_TRY(piece_target_plan(t->items.pieces, err));
+done:
+    return st;
+}
+
+tp_status torch_dist_export_create(struct export_writer *w, const struct export_contents *q,
+                                   struct tp_err *err)
+{
+    const struct spec *spec = &q->layout->spec;
+    struct torch_dist_target t = { .q = q, .pp = spec->pp };
+    struct piece_target *pieces = NULL;
+    tp_status st;
+
+    if (q->model->family == MODEL_OF_RULES)
+        return tp_fail(err, TP_E_USAGE,
+                       "%s: a model of an unknown architecture cannot be written in this format",
+                       q->dir);
+    snprintf(t.folder, sizeof t.folder, "iter_%07lld/", (long long)q->step);
+    TP_TRY(piece_target_new(&pieces, q->dir, q->tensors, q->n, err));
+    TP_TRY(dcp_items_make(&t.items, pieces, t.folder, spec->tp * spec->pp, err));
+    TP_TRY(megatron_map_make(&t.map, q->model, t.items.arena, err));
+    t.map.tp = spec->tp;
+    t.map.padded_vocab = megatron_args_padded_vocab(q->model, spec->tp);
+    TP_TRY(megatron_params_check(&t.map, err));
+    TP_TRY(megatron_params_number(&t.numbers, &t.map, q->layout, q->dir, err));
+    TP_TRY(write_all(&t, err));
+    *w = piece_target_writer(pieces);
+    pieces = NULL;
+done:
+    dcp_items_free(&t.items);
+    piece_target_close(pieces);
+    return st;
+}

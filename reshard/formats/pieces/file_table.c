@@ -1,0 +1,175 @@
+/* reshard/formats/pieces/file_table.c - see reshard/formats/pieces/file_table.h. */
+#include "reshard/formats/pieces/file_table.h"
+
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "core/file.h"
+
+enum { OPEN_MAX_FILES = 128 };
+
+struct file_entry {
+    char *path;
+    int fd; /* -1: it is closed */
+    int users;
+    int64_t size;
+};
+
+struct file_table {
+    struct file_entry *files;
+    int n, room, n_open;
+    bool writable;
+    int next; /* where the search for a file to close begins */
+    pthread_mutex_t lock;
+};
+
+struct file_table *file_table_new(void)
+{
+    struct file_table *t = calloc(1, sizeof *t);
+
+    if (t)
+        pthread_mutex_init(&t->lock, NULL);
+    return t;
+}
+
+struct file_table *file_table_new_writable(void)
+{
+    struct file_table *t = file_table_new();
+
+    if (t)
+        t->writable = true;
+    return t;
+}
+
+void file_table_free(struct file_table *t)
+{
+    if (!t)
+        return;
+    for (int i = 0; i < t->n; i++) {
+        if (t->files[i].fd >= 0)
+            close(t->files[i].fd);
+        free(t->files[i].path);
+    }
+    pthread_mutex_destroy(&t->lock);
+    free(t->files);
+    free(t);
+}
+
+tp_status file_table_add(struct file_table *t, int *number, const char *path, struct tp_err *err)
+{
+    char *copy = strdup(path);
+
+    if (copy && t->n == t->room) {
+        int room = t->room ? 2 * t->room : 16;
+        void *grown = realloc(t->files, (size_t)room * sizeof *t->files);
+
+        if (grown) {
+            t->files = grown;
+            t->room = room;
+        }
+    }
+    if (!copy || t->n == t->room) {
+        free(copy);
+        return tp_fail(err, TP_E_NOMEM, "%s: no memory for its place in the list of files", path);
+    }
+    memset(&t->files[t->n], 0, sizeof *t->files);
+    t->files[t->n].path = copy;
+    t->files[t->n].fd = -1;
+    *number = t->n++;
+    return TP_OK;
+}
+
+const char *file_table_path(const struct file_table *t, int number)
+{
+    return t->files[number].path;
+}
+
+/* Close one file that nobody uses, when there are many. */
+static void close_one(struct file_table *t)
+{
+    for (int i = 0; i < t->n && t->n_open >= OPEN_MAX_FILES; i++) {
+        struct file_entry *f = &t->files[t->next];
+
+        t->next = (t->next + 1) % t->n;
+        if (f->fd >= 0 && f->users == 0) {
+            close(f->fd);
+            f->fd = -1;
+            t->n_open--;
+        }
+    }
+}
+
+/* Open a file of a folder that this process alone writes. */
+static tp_status open_new(struct file_entry *f, struct tp_err *err)
+{
+    f->fd = open(f->path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666);
+    return f->fd < 0 ? tp_fail_errno(err, "%s: cannot create", f->path) : TP_OK;
+}
+
+tp_status file_table_use(struct file_table *t, int number, struct file_part *part,
+                         struct tp_err *err)
+{
+    struct file_entry *f = &t->files[number];
+    tp_status st = TP_OK;
+
+    pthread_mutex_lock(&t->lock);
+    if (f->fd < 0) {
+        close_one(t);
+        st = t->writable ? open_new(f, err) : file_open_read(&f->fd, &f->size, f->path, err);
+        if (st)
+            f->fd = -1;
+        else
+            t->n_open++;
+    }
+    if (!st) {
+        f->users++;
+        *part = (struct file_part){ f->fd, f->path, 0, f->size };
+    }
+    pthread_mutex_unlock(&t->lock);
+    return st;
+}
+
+void file_table_release(struct file_table *t, int number)
+{
+    pthread_mutex_lock(&t->lock);
+    t->files[number].users--;
+    pthread_mutex_unlock(&t->lock);
+}
+
+/* Begin to write the pages of all files, so that the fsync of each finds little to do. It is only a
+ * hint: a failure shows in the fsync. */
+static tp_status begin_sync(struct file_table *t, struct tp_err *err)
+{
+    tp_status st = TP_OK;
+
+    for (int i = 0; i < t->n && !st; i++) {
+        struct file_part part;
+
+        st = file_table_use(t, i, &part, err);
+        if (st)
+            break;
+        (void)sync_file_range(part.fd, 0, 0, SYNC_FILE_RANGE_WRITE);
+        file_table_release(t, i);
+    }
+    return st;
+}
+
+tp_status file_table_sync(struct file_table *t, struct tp_err *err)
+{
+    tp_status st = begin_sync(t, err);
+
+    for (int i = 0; i < t->n && !st; i++) {
+        struct file_part part;
+
+        st = file_table_use(t, i, &part, err);
+        if (st)
+            break;
+        st = file_sync(part.fd, part.path, false, err);
+        file_table_release(t, i);
+    }
+    return st;
+}

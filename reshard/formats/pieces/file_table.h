@@ -1,0 +1,37 @@
+/*
+ * reshard/formats/pieces/file_table.h - the files of a source or target, of which only some are
+ * open at a time. A checkpoint of a large job has thousands of files, and a process may open about
+ * a thousand.
+ */
+#ifndef RESHARD_FORMATS_FILE_TABLE_H
+#define RESHARD_FORMATS_FILE_TABLE_H
+
+#include <stdint.h>
+
+#include "core/err.h"
+#include "torch/file_part.h"
+
+struct file_table;
+
+/* An empty table of files to read, or of new files to write: these are created when they are first
+ * used. NULL: memory is out. */
+struct file_table *file_table_new(void);
+struct file_table *file_table_new_writable(void);
+void file_table_free(struct file_table *t);
+
+/* Add a file; it gets the numbers 0, 1, ... in order. It need not exist yet. */
+tp_status file_table_add(struct file_table *t, int *number, const char *path, struct tp_err *err);
+
+/* The path of a file. Borrowed. */
+const char *file_table_path(const struct file_table *t, int number);
+
+/* Open a file, unless it is open; *part is all of it. It stays open until file_table_release, and
+ * for as long afterwards as few files are open. Both are thread safe. */
+tp_status file_table_use(struct file_table *t, int number, struct file_part *part,
+                         struct tp_err *err);
+void file_table_release(struct file_table *t, int number);
+
+/* fsync all files of a writable table. */
+tp_status file_table_sync(struct file_table *t, struct tp_err *err);
+
+#endif

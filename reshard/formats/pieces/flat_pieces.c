@@ -1,0 +1,56 @@
+/* reshard/formats/pieces/flat_pieces.c - see reshard/formats/pieces/flat_pieces.h. */
+#include "reshard/formats/pieces/flat_pieces.h"
+
+/* The largest box that begins at element `at` of p->box and ends before `end`: single indices on
+ * the axes before one axis, a range on that axis, all of the later ones. */
+static struct box largest_box(const struct piece *p, const int64_t *stride, int64_t at, int64_t end)
+{
+    struct box b = { .ndim = p->ndim };
+    int64_t left = at;
+    int axis = 0;
+
+    while (axis < p->ndim - 1 && (at % stride[axis] != 0 || stride[axis] > end - at))
+        axis++;
+    for (int d = 0; d < p->ndim; d++) {
+        int64_t index = left / stride[d], room = p->box.len[d] - index,
+                rows = (end - at) / stride[d];
+
+        left %= stride[d];
+        b.lo[d] = p->box.lo[d] + index;
+        b.len[d] = d < axis ? 1 : d > axis ? p->box.len[d] : rows < room ? rows : room;
+    }
+    return b;
+}
+
+tp_status flat_pieces_add(struct piece_source *s, const struct piece *p, int64_t first, int64_t n,
+                          struct tp_err *err)
+{
+    struct piece part = *p;
+    int64_t elements = 1;
+    tp_status st = TP_OK;
+
+    for (int d = p->ndim - 1; d >= 0; d--) {
+        part.stride[d] = elements;
+        elements *= p->box.len[d];
+    }
+    for (int64_t at = first; at < first + n && !st;) {
+        part.box = largest_box(p, part.stride, at, first + n);
+        part.begin =
+            p->begin + (at - first) * (p->dtype == DTYPE_COUNT ? 0 : dtype_bytes(p->dtype));
+        st = piece_source_add(s, &part, err);
+        at += box_elements(&part.box);
+    }
+    return st;
+}
+
+bool flat_pieces_is_dense(const struct piece *p)
+{
+    int64_t elements = 1;
+
+    for (int d = p->ndim - 1; d >= 0; d--) {
+        if (p->box.len[d] > 1 && p->stride[d] != elements)
+            return false;
+        elements *= p->box.len[d];
+    }
+    return true;
+}

@@ -1,0 +1,19 @@
+/*
+ * reshard/formats/pieces/flat_pieces.h - an interval of a flattened tensor, as the flat buffers of
+ * optimizers have it, as pieces.
+ */
+#ifndef RESHARD_FORMATS_FLAT_PIECES_H
+#define RESHARD_FORMATS_FLAT_PIECES_H
+
+#include "reshard/formats/pieces/piece.h"
+
+/* Add elements first .. first + n - 1 of the box p->box, counted in its row-major order; they lie
+ * in the file one after the other from byte p->begin on. p->stride is not used. An interval becomes
+ * at most 2 * axes - 1 pieces. */
+tp_status flat_pieces_add(struct piece_source *s, const struct piece *p, int64_t first, int64_t n,
+                          struct tp_err *err);
+
+/* Whether the elements of a piece lie in the file one after the other, in row-major order. */
+bool flat_pieces_is_dense(const struct piece *p);
+
+#endif

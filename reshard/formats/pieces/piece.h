@@ -1,0 +1,113 @@
+/*
+ * reshard/formats/pieces/piece.h - tensors that lie in pieces in the files of another framework, as
+ * the source of a transfer.
+ *
+ * A piece is a box of a tensor, the file that has it, the byte of its first element, and a stride
+ * for every axis. What a format cuts, fuses, stacks, flattens or transposes becomes pieces: a row
+ * of a fused tensor is a piece with the strides of the whole. A reader of a format adds the pieces
+ * of everything that it finds, under the group and the name that the tensor has here; all further
+ * work is the same for all formats.
+ */
+#ifndef RESHARD_FORMATS_PIECE_H
+#define RESHARD_FORMATS_PIECE_H
+
+#include "core/arena.h"
+#include "layout/tensor.h"
+#include "reshard/engine/endpoint.h"
+#include "reshard/formats/pieces/file_table.h"
+
+struct piece {
+    const char *group, *name; /* GROUP_PARAM, "model.norm.weight"; borrowed */
+    enum dtype dtype;         /* DTYPE_COUNT: a type that is not supported here */
+    int ndim;
+    int64_t shape[BOX_NDIM_MAX];  /* of the whole tensor */
+    struct box box;               /* what of it is stored here */
+    int file;                     /* in the source's table of files */
+    int64_t begin;                /* byte of its first element */
+    int64_t stride[BOX_NDIM_MAX]; /* elements */
+    int sum; /* of the bytes that contain it (piece_source_add_sum); -1: none */
+};
+
+/* Bytes of a file whose CRC-32 the format records. */
+struct piece_sum {
+    int file;
+    int64_t begin, size;
+    uint32_t crc;
+    const char *what; /* the member, for messages; borrowed */
+};
+
+struct piece_source;
+
+/* A source without pieces; `path` is the folder or file that people named. */
+tp_status piece_source_new(struct piece_source **out, const char *path, struct tp_err *err);
+void piece_source_close(struct piece_source *s);
+
+const char *piece_source_path(const struct piece_source *s);
+
+/* For the strings and tables that live as long as the source. */
+struct arena *piece_source_arena(struct piece_source *s);
+struct file_table *piece_source_files(struct piece_source *s);
+
+/* Add a piece; an empty box adds nothing. TP_E_CORRUPT: the box does not fit its tensor. */
+tp_status piece_source_add(struct piece_source *s, const struct piece *p, struct tp_err *err);
+
+/* Add a sum; *number is for struct piece. What a transfer has read of it is compared at its end. */
+tp_status piece_source_add_sum(struct piece_source *s, int *number, const struct piece_sum *sum,
+                               struct tp_err *err);
+
+/* The optimizer's step that the format records; -1: none. Two different ones are TP_E_CORRUPT.
+ * `where` names what has this step, for the message. */
+tp_status piece_source_set_step(struct piece_source *s, int64_t step, const char *where,
+                                struct tp_err *err);
+int64_t piece_source_step(const struct piece_source *s);
+
+/* The type that weights are made of when only their f32 masters are there; bf16 unless it is set.
+ */
+void piece_source_set_weights(struct piece_source *s, enum dtype dtype);
+enum dtype piece_source_weights(const struct piece_source *s);
+
+/* Note something that is not a tensor of the model, and stays behind. `name` is copied. */
+tp_status piece_source_leave(struct piece_source *s, const char *name, struct tp_err *err);
+int piece_source_left(const struct piece_source *s);
+const char *piece_source_left_name(const struct piece_source *s, int i);
+
+/* After all pieces were added: gather them into tensors. TP_E_CORRUPT: two pieces of a tensor
+ * differ in shape or type. */
+tp_status piece_source_finish(struct piece_source *s, struct tp_err *err);
+
+/* ---- what there is, after piece_source_finish; ascending by group and name ---- */
+
+struct piece_tensor {
+    const struct piece *pieces; /* borrowed; the first of n */
+    int n;
+};
+
+int piece_source_count(const struct piece_source *s);
+struct piece_tensor piece_source_tensor(const struct piece_source *s, int i);
+
+/* The tensor of this group and name; -1: there is none. */
+int piece_source_find(const struct piece_source *s, const char *group, const char *name);
+
+/* Whether it has any tensor of a group. */
+bool piece_source_has(const struct piece_source *s, const char *group);
+
+/* Compare the sum of every range that has one. *checked and *unchecked count bytes of pieces with
+ * and without a sum. */
+tp_status piece_source_verify(struct piece_source *s, int64_t *checked, int64_t *unchecked,
+                              struct tp_err *err);
+
+/* ---- as an endpoint ---- */
+
+/* Choose the tensors of the transfer: wanted[i] is taken from group from[i] (it may be another one,
+ * when a weight is to be made from its master copy). TP_E_CORRUPT: one is missing or has another
+ * shape or type; the message names it. */
+tp_status piece_source_select(struct piece_source *s, const struct tensor *wanted,
+                              const char *const *from, int n, struct tp_err *err);
+
+/* Whether each byte that was chosen has a sum. */
+bool piece_source_has_sums(const struct piece_source *s);
+
+/* Its digests are of what was read so far, and its check compares the sums. */
+const struct reshard_endpoint *piece_source_endpoint(const struct piece_source *s);
+
+#endif

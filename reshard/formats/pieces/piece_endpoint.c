@@ -1,0 +1,273 @@
+/* reshard/formats/pieces/piece_endpoint.c - pieces as the source of a transfer; see
+ * reshard/formats/pieces/piece.h. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "reshard/formats/pieces/piece_source.h"
+
+/* ---- reading ---- */
+
+enum { GATHER_BYTES = 16 << 10 };
+
+/* A run of a piece that is being read: a box of the tensor, and where its elements go. */
+struct piece_run {
+    struct file_part part;
+    const struct piece *piece;
+    struct box box;
+    int64_t to_stride[BOX_NDIM_MAX]; /* bytes, in the row-major buffer */
+    char *buf;
+    int elem;
+};
+
+/* The innermost axes that lie in the file as in the buffer, as one row: from axis *first on.
+ * Returns the bytes of such a row. */
+static int64_t dense_bytes(const struct piece_run *r, int *first)
+{
+    int64_t elements = 1;
+    int d = r->box.ndim;
+
+    while (d > 0 && (r->box.len[d - 1] == 1 || r->piece->stride[d - 1] == elements)) {
+        d--;
+        elements *= r->box.len[d];
+    }
+    *first = d;
+    return elements * r->elem;
+}
+
+static int64_t file_offset(const struct piece_run *r, const int64_t *at)
+{
+    int64_t offset = 0;
+
+    for (int d = 0; d < r->box.ndim; d++)
+        offset += (r->box.lo[d] + at[d] - r->piece->box.lo[d]) * r->piece->stride[d];
+    return r->piece->begin + offset * r->elem;
+}
+
+static char *memory_at(const struct piece_run *r, const int64_t *at)
+{
+    char *p = r->buf;
+
+    for (int d = 0; d < r->box.ndim; d++)
+        p += at[d] * r->to_stride[d];
+    return p;
+}
+
+/* The next index below `n` on all axes but `skip`. False: it was the last one. */
+static bool next_index(int64_t *at, const int64_t *len, int n, int skip)
+{
+    for (int d = n - 1; d >= 0; d--) {
+        if (d == skip)
+            continue;
+        if (++at[d] < len[d])
+            return true;
+        at[d] = 0;
+    }
+    return false;
+}
+
+/* Rows that are contiguous in the file and in the buffer. */
+static tp_status read_rows(const struct piece_run *r, int first, int64_t bytes, struct tp_err *err)
+{
+    int64_t at[BOX_NDIM_MAX] = { 0 };
+    tp_status st;
+
+    do
+        st = file_part_read(&r->part, file_offset(r, at), memory_at(r, at), bytes, err);
+    while (!st && next_index(at, r->box.len, first, -1));
+    return st;
+}
+
+/* A line of elements along an axis, which are contiguous in the file but not in the buffer. */
+static tp_status read_line(const struct piece_run *r, int64_t *at, int axis, struct tp_err *err)
+{
+    char bounce[GATHER_BYTES];
+    const int64_t room = GATHER_BYTES / r->elem;
+    tp_status st = TP_OK;
+
+    for (at[axis] = 0; at[axis] < r->box.len[axis] && !st;) {
+        int64_t n = r->box.len[axis] - at[axis] < room ? r->box.len[axis] - at[axis] : room;
+        char *to = memory_at(r, at);
+
+        st = file_part_read(&r->part, file_offset(r, at), bounce, n * r->elem, err);
+        for (int64_t i = 0; i < n && !st; i++)
+            memcpy(to + i * r->to_stride[axis], bounce + i * r->elem, (size_t)r->elem);
+        at[axis] += n;
+    }
+    at[axis] = 0;
+    return st;
+}
+
+/* Elements that lie apart in the buffer: line by line along the axis that is dense in the file, or
+ * one by one when there is none. */
+static tp_status read_lines(const struct piece_run *r, struct tp_err *err)
+{
+    int64_t at[BOX_NDIM_MAX] = { 0 };
+    int axis = -1;
+    tp_status st;
+
+    for (int d = 0; d < r->box.ndim; d++)
+        if (r->piece->stride[d] == 1 && r->box.len[d] > 1)
+            axis = d;
+    if (axis < 0)
+        return read_rows(r, r->box.ndim, r->elem, err);
+    do
+        st = read_line(r, at, axis, err);
+    while (!st && next_index(at, r->box.len, r->box.ndim, axis));
+    return st;
+}
+
+static tp_status read_run(const struct piece_source *s, const struct piece *p,
+                          const struct box *run, void *buf, struct tp_err *err)
+{
+    struct piece_run r = { .piece = p, .box = *run, .buf = buf, .elem = dtype_bytes(p->dtype) };
+    int64_t step = r.elem, bytes;
+    int first;
+    tp_status st;
+
+    for (int d = run->ndim - 1; d >= 0; d--) {
+        r.to_stride[d] = step;
+        step *= run->len[d];
+    }
+    st = file_table_use(s->files, p->file, &r.part, err);
+    if (st)
+        return st;
+    bytes = dense_bytes(&r, &first);
+    st = bytes > r.elem || first == 0 ? read_rows(&r, first, bytes, err) : read_lines(&r, err);
+    file_table_release(s->files, p->file);
+    return st;
+}
+
+static tp_status source_read(void *ctx, int extent, const struct box *run, void *buf,
+                             struct tp_err *err)
+{
+    struct piece_source *s = ctx;
+    const struct piece *p = s->extents[extent];
+    const int tensor = s->endpoint.extents[extent].tensor;
+    struct digest part;
+    tp_status st;
+
+    if (box_is_empty(run))
+        return TP_OK;
+    st = read_run(s, p, run, buf, err);
+    if (st)
+        return tp_fail_in(err, "tensor %s/%s", p->group, p->name);
+    part = digest_box(buf, run, p->ndim, p->shape, dtype_bytes(p->dtype));
+    pthread_mutex_lock(&s->lock);
+    digest_add(&s->digests[tensor], &part);
+    pthread_mutex_unlock(&s->lock);
+    return TP_OK;
+}
+
+static struct digest source_digest(const void *ctx, int tensor)
+{
+    return ((const struct piece_source *)ctx)->digests[tensor];
+}
+
+/* Compare the sums of everything that was read. */
+static tp_status source_check(void *ctx, struct tp_err *err)
+{
+    struct piece_source *s = ctx;
+    bool *wanted = calloc((size_t)s->n_sums + 1, sizeof *wanted);
+    tp_status st = TP_OK;
+
+    if (!wanted)
+        return tp_fail(err, TP_E_NOMEM, "%s: no memory to check it", s->path);
+    for (int i = 0; i < s->endpoint.n_extents; i++)
+        if (s->extents[i]->sum >= 0)
+            wanted[s->extents[i]->sum] = true;
+    for (int i = 0; i < s->n_sums && !st; i++)
+        if (wanted[i])
+            st = piece_source_check_sum(s, i, err);
+    free(wanted);
+    return st;
+}
+
+/* ---- choosing ---- */
+
+static tp_status match(int *out, const struct piece_source *s, const struct tensor *want,
+                       const char *group, struct tp_err *err)
+{
+    int i = piece_source_find(s, group, want->name);
+    struct box want_box = box_whole(want->ndim, want->shape), found_box;
+    char want_text[BOX_TEXT_MAX], found_text[BOX_TEXT_MAX];
+    const struct piece *p;
+
+    if (i < 0)
+        return tp_fail(err, TP_E_CORRUPT, "%s: tensor %s/%s is missing", s->path, group,
+                       want->name);
+    p = s->tensors[i].pieces;
+    found_box = box_whole(p->ndim, p->shape);
+    if (!box_equal(&want_box, &found_box))
+        return tp_fail(err, TP_E_CORRUPT, "%s: tensor %s/%s is %s, but the model has %s",
+                       file_table_path(s->files, p->file), group, want->name,
+                       box_format(found_text, &found_box), box_format(want_text, &want_box));
+    if (p->dtype == DTYPE_COUNT)
+        return tp_fail(err, TP_E_CORRUPT,
+                       "%s: tensor %s/%s has a dtype that is not supported; supported are f32, "
+                       "bf16, f16, f64, i64, i32 and u8",
+                       file_table_path(s->files, p->file), group, want->name);
+    *out = i;
+    return TP_OK;
+}
+
+static tp_status add_extents(struct piece_source *s, const int *chosen, int n, int n_extents,
+                             struct tp_err *err)
+{
+    struct reshard_extent *extents = arena_array(&s->arena, (size_t)n_extents + 1, sizeof *extents);
+    enum dtype *dtypes = arena_array(&s->arena, (size_t)n + 1, sizeof *dtypes);
+    int k = 0;
+
+    s->extents = arena_array(&s->arena, (size_t)n_extents + 1, sizeof *s->extents);
+    s->digests = arena_array(&s->arena, (size_t)n + 1, sizeof *s->digests);
+    if (!extents || !dtypes || !s->extents || !s->digests)
+        return tp_fail(err, TP_E_NOMEM, "%s: no memory for its index", s->path);
+    for (int i = 0; i < n; i++) {
+        const struct piece_tensor *t = &s->tensors[chosen[i]];
+
+        dtypes[i] = t->pieces->dtype;
+        for (int j = 0; j < t->n; j++) {
+            extents[k] = (struct reshard_extent){ i, t->pieces[j].box };
+            s->extents[k++] = &t->pieces[j];
+        }
+    }
+    s->endpoint = (struct reshard_endpoint){ .name = s->path,
+                                             .n_extents = n_extents,
+                                             .extents = extents,
+                                             .dtypes = dtypes,
+                                             .ctx = s,
+                                             .read = source_read,
+                                             .check = source_check,
+                                             .digest = source_digest };
+    return TP_OK;
+}
+
+tp_status piece_source_select(struct piece_source *s, const struct tensor *wanted,
+                              const char *const *from, int n, struct tp_err *err)
+{
+    int *chosen = calloc((size_t)n + 1, sizeof *chosen), n_extents = 0;
+    tp_status st = TP_OK;
+
+    if (!chosen)
+        return tp_fail(err, TP_E_NOMEM, "%s: no memory for its index", s->path);
+    for (int i = 0; i < n; i++) {
+        TP_TRY(match(&chosen[i], s, &wanted[i], from[i], err));
+        n_extents += s->tensors[chosen[i]].n;
+    }
+    st = add_extents(s, chosen, n, n_extents, err);
+done:
+    free(chosen);
+    return st;
+}
+
+bool piece_source_has_sums(const struct piece_source *s)
+{
+    for (int i = 0; i < s->endpoint.n_extents; i++)
+        if (s->extents[i]->sum < 0)
+            return false;
+    return true;
+}
+
+const struct reshard_endpoint *piece_source_endpoint(const struct piece_source *s)
+{
+    return &s->endpoint;
+}

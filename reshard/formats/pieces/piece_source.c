@@ -1,0 +1,293 @@
+/* reshard/formats/pieces/piece_source.c - the pieces that there are; see
+ * reshard/formats/pieces/piece.h. piece_endpoint.c reads them. */
+#include "reshard/formats/pieces/piece_source.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "torch/zip.h"
+
+tp_status piece_source_new(struct piece_source **out, const char *path, struct tp_err *err)
+{
+    struct piece_source *s = calloc(1, sizeof *s);
+
+    if (s) {
+        pthread_mutex_init(&s->lock, NULL);
+        s->path = arena_strdup(&s->arena, path);
+        s->files = file_table_new();
+        s->step = -1;
+        s->weights = DTYPE_BF16;
+    }
+    if (!s || !s->path || !s->files) {
+        piece_source_close(s);
+        return tp_fail(err, TP_E_NOMEM, "%s: no memory for its index", path);
+    }
+    *out = s;
+    return TP_OK;
+}
+
+void piece_source_close(struct piece_source *s)
+{
+    if (!s)
+        return;
+    pthread_mutex_destroy(&s->lock);
+    file_table_free(s->files);
+    free(s->pieces);
+    free(s->sums);
+    free(s->tensors);
+    free((void *)s->left);
+    arena_free(&s->arena);
+    free(s);
+}
+
+const char *piece_source_path(const struct piece_source *s)
+{
+    return s->path;
+}
+
+struct arena *piece_source_arena(struct piece_source *s)
+{
+    return &s->arena;
+}
+
+struct file_table *piece_source_files(struct piece_source *s)
+{
+    return s->files;
+}
+
+/* ---- adding ---- */
+
+static tp_status no_memory(const struct piece_source *s, struct tp_err *err)
+{
+    return tp_fail(err, TP_E_NOMEM, "%s: no memory for its index", s->path);
+}
+
+/* Make room for one more element of a list. */
+static tp_status grow(const struct piece_source *s, void *list, int n, int *room, size_t size,
+                      struct tp_err *err)
+{
+    void **p = list, *grown;
+    int larger = *room ? 2 * *room : 64;
+
+    if (n < *room)
+        return TP_OK;
+    if (n > (1 << 29))
+        return no_memory(s, err);
+    grown = realloc(*p, (size_t)larger * size);
+    if (!grown)
+        return no_memory(s, err);
+    *p = grown;
+    *room = larger;
+    return TP_OK;
+}
+
+/* Names go to terminals and into our manifest. */
+static bool is_printable(const char *name)
+{
+    for (const char *p = name; *p; p++)
+        if ((unsigned char)*p < 0x20 || *p == 0x7f)
+            return false;
+    return *name != 0;
+}
+
+tp_status piece_source_add(struct piece_source *s, const struct piece *p, struct tp_err *err)
+{
+    struct box whole = box_whole(p->ndim, p->shape);
+    char has[BOX_TEXT_MAX], is[BOX_TEXT_MAX];
+    tp_status st;
+
+    if (!is_printable(p->name))
+        return tp_fail(err, TP_E_CORRUPT, "%s: a tensor's name has control characters",
+                       file_table_path(s->files, p->file));
+    if (!box_contains(&whole, &p->box))
+        return tp_fail(err, TP_E_CORRUPT, "%s: tensor %s/%s is %s, but a part of it is %s",
+                       file_table_path(s->files, p->file), p->group, p->name,
+                       box_format(is, &whole), box_format(has, &p->box));
+    if (box_is_empty(&p->box) && !box_is_empty(&whole))
+        return TP_OK;
+    st = grow(s, &s->pieces, s->n_pieces, &s->pieces_room, sizeof *s->pieces, err);
+    if (!st)
+        s->pieces[s->n_pieces++] = *p;
+    return st;
+}
+
+tp_status piece_source_add_sum(struct piece_source *s, int *number, const struct piece_sum *sum,
+                               struct tp_err *err)
+{
+    tp_status st = grow(s, &s->sums, s->n_sums, &s->sums_room, sizeof *s->sums, err);
+
+    if (st)
+        return st;
+    s->sums[s->n_sums] = *sum;
+    *number = s->n_sums++;
+    return TP_OK;
+}
+
+tp_status piece_source_set_step(struct piece_source *s, int64_t step, const char *where,
+                                struct tp_err *err)
+{
+    if (s->step >= 0 && s->step != step)
+        return tp_fail(err, TP_E_CORRUPT, "%s: %s is at step %lld, but %s at step %lld", s->path,
+                       where, (long long)step, s->step_where, (long long)s->step);
+    s->step = step;
+    s->step_where = arena_strdup(&s->arena, where);
+    return s->step_where ? TP_OK : no_memory(s, err);
+}
+
+int64_t piece_source_step(const struct piece_source *s)
+{
+    return s->step;
+}
+
+void piece_source_set_weights(struct piece_source *s, enum dtype dtype)
+{
+    s->weights = dtype;
+}
+
+enum dtype piece_source_weights(const struct piece_source *s)
+{
+    return s->weights;
+}
+
+tp_status piece_source_leave(struct piece_source *s, const char *name, struct tp_err *err)
+{
+    tp_status st = grow(s, &s->left, s->n_left, &s->left_room, sizeof *s->left, err);
+
+    if (st)
+        return st;
+    s->left[s->n_left] = arena_strdup(&s->arena, name);
+    return s->left[s->n_left++] ? TP_OK : no_memory(s, err);
+}
+
+int piece_source_left(const struct piece_source *s)
+{
+    return s->n_left;
+}
+
+const char *piece_source_left_name(const struct piece_source *s, int i)
+{
+    return s->left[i];
+}
+
+/* ---- tensors ---- */
+
+static int by_group_and_name(const struct piece *x, const struct piece *y)
+{
+    int order = strcmp(x->group, y->group);
+
+    return order ? order : strcmp(x->name, y->name);
+}
+
+static int by_place(const void *a, const void *b)
+{
+    const struct piece *x = a, *y = b;
+    int order = by_group_and_name(x, y);
+
+    for (int d = 0; d < BOX_NDIM_MAX && !order && d < x->ndim && d < y->ndim; d++)
+        order = (x->box.lo[d] > y->box.lo[d]) - (x->box.lo[d] < y->box.lo[d]);
+    if (!order)
+        order = (x->file > y->file) - (x->file < y->file);
+    return order ? order : (x->begin > y->begin) - (x->begin < y->begin);
+}
+
+static tp_status check_alike(const struct piece_source *s, const struct piece *a,
+                             const struct piece *b, struct tp_err *err)
+{
+    struct box x = box_whole(a->ndim, a->shape), y = box_whole(b->ndim, b->shape);
+    char x_text[BOX_TEXT_MAX], y_text[BOX_TEXT_MAX];
+
+    if (!box_equal(&x, &y))
+        return tp_fail(err, TP_E_CORRUPT, "%s: tensor %s/%s is %s, but in %s it is %s",
+                       file_table_path(s->files, b->file), b->group, b->name,
+                       box_format(y_text, &y), file_table_path(s->files, a->file),
+                       box_format(x_text, &x));
+    if (a->dtype != b->dtype)
+        return tp_fail(err, TP_E_CORRUPT, "%s: tensor %s/%s has another type than in %s",
+                       file_table_path(s->files, b->file), b->group, b->name,
+                       file_table_path(s->files, a->file));
+    return TP_OK;
+}
+
+tp_status piece_source_finish(struct piece_source *s, struct tp_err *err)
+{
+    tp_status st;
+
+    s->tensors = calloc((size_t)s->n_pieces + 1, sizeof *s->tensors);
+    if (!s->tensors)
+        return no_memory(s, err);
+    if (s->n_pieces)
+        qsort(s->pieces, (size_t)s->n_pieces, sizeof *s->pieces, by_place);
+    for (int i = 0; i < s->n_pieces; i++) {
+        struct piece *p = &s->pieces[i];
+
+        if (i == 0 || by_group_and_name(p - 1, p) != 0)
+            s->tensors[s->n_tensors++] = (struct piece_tensor){ p, 0 };
+        else if ((st = check_alike(s, p - 1, p, err)))
+            return st;
+        s->tensors[s->n_tensors - 1].n++;
+    }
+    return TP_OK;
+}
+
+int piece_source_count(const struct piece_source *s)
+{
+    return s->n_tensors;
+}
+
+struct piece_tensor piece_source_tensor(const struct piece_source *s, int i)
+{
+    return s->tensors[i];
+}
+
+static int by_tensor(const void *a, const void *b)
+{
+    return by_group_and_name(((const struct piece_tensor *)a)->pieces,
+                             ((const struct piece_tensor *)b)->pieces);
+}
+
+int piece_source_find(const struct piece_source *s, const char *group, const char *name)
+{
+    const struct piece piece = { .group = group, .name = name };
+    const struct piece_tensor key = { &piece, 0 }, *t;
+
+    t = bsearch(&key, s->tensors, (size_t)s->n_tensors, sizeof key, by_tensor);
+    return t ? (int)(t - s->tensors) : -1;
+}
+
+bool piece_source_has(const struct piece_source *s, const char *group)
+{
+    for (int i = 0; i < s->n_tensors; i++)
+        if (strcmp(s->tensors[i].pieces->group, group) == 0)
+            return true;
+    return false;
+}
+
+tp_status piece_source_check_sum(struct piece_source *s, int number, struct tp_err *err)
+{
+    const struct piece_sum *sum = &s->sums[number];
+    struct file_part part;
+    tp_status st = file_table_use(s->files, sum->file, &part, err);
+
+    if (st)
+        return st;
+    st = zip_check_range(&part, sum->begin, sum->size, sum->crc, sum->what, err);
+    file_table_release(s->files, sum->file);
+    return st;
+}
+
+tp_status piece_source_verify(struct piece_source *s, int64_t *checked, int64_t *unchecked,
+                              struct tp_err *err)
+{
+    tp_status st = TP_OK;
+
+    *checked = *unchecked = 0;
+    for (int i = 0; i < s->n_pieces; i++) {
+        const struct piece *p = &s->pieces[i];
+        int bytes = p->dtype == DTYPE_COUNT ? 0 : dtype_bytes(p->dtype);
+
+        *(p->sum >= 0 ? checked : unchecked) += box_elements(&p->box) * bytes;
+    }
+    for (int i = 0; i < s->n_sums && !st; i++)
+        st = piece_source_check_sum(s, i, err);
+    return st;
+}

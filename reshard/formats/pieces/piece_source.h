@@ -1,0 +1,36 @@
+/*
+ * reshard/formats/pieces/piece_source.h - what a source of pieces contains: inside reshard/formats/
+ * only. piece_source.c collects the pieces, piece_endpoint.c reads them.
+ */
+#ifndef RESHARD_FORMATS_PIECE_SOURCE_H
+#define RESHARD_FORMATS_PIECE_SOURCE_H
+
+#include <pthread.h>
+
+#include "reshard/formats/pieces/piece.h"
+
+struct piece_source {
+    struct arena arena;
+    const char *path;
+    struct file_table *files;
+    struct piece *pieces;
+    struct piece_sum *sums;
+    const char **left;
+    int n_pieces, pieces_room, n_sums, sums_room, n_left, left_room;
+    int64_t step; /* -1: none */
+    const char *step_where;
+    enum dtype weights; /* when there are only masters */
+    struct piece_tensor *tensors;
+    int n_tensors;
+
+    /* chosen */
+    struct reshard_endpoint endpoint;
+    const struct piece **extents; /* [endpoint.n_extents] */
+    struct digest *digests;       /* [tensors of the transfer] */
+    pthread_mutex_t lock;         /* guards digests */
+};
+
+/* Compare sum number `number` with the bytes of its file. */
+tp_status piece_source_check_sum(struct piece_source *s, int number, struct tp_err *err);
+
+#endif

@@ -1,0 +1,327 @@
+/* reshard/formats/pieces/piece_target.c - see reshard/formats/pieces/piece_target.h. */
+#include "reshard/formats/pieces/piece_target.h"
+
+#include <limits.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/file.h"
+#include "reshard/formats/pieces/file_table.h"
+#include "torch/crc32.h"
+
+struct piece_target {
+    struct reshard_endpoint endpoint;
+    struct arena arena;
+    const char *dir;
+    const struct tensor *tensors;
+    int n_tensors;
+    struct file_table *files;
+    int n_files;
+    struct piece_place *places; /* ordered by tensor and box after piece_target_plan */
+    int n_places, places_room;
+    int *first; /* [n_extents + 1] the places of extent i begin at first[i] */
+    struct piece_target_sum *sums;
+    int n_sums, sums_room;
+    struct digest *digests; /* [n_tensors] */
+    pthread_mutex_t lock;   /* guards digests and the parts of sums */
+};
+
+static tp_status no_memory(const struct piece_target *t, struct tp_err *err)
+{
+    return tp_fail(err, TP_E_NOMEM, "%s: no memory for its index", t->dir);
+}
+
+tp_status piece_target_new(struct piece_target **out, const char *dir, const struct tensor *tensors,
+                           int n, struct tp_err *err)
+{
+    struct piece_target *t = calloc(1, sizeof *t);
+
+    if (!t)
+        return tp_fail(err, TP_E_NOMEM, "%s: no memory for its index", dir);
+    pthread_mutex_init(&t->lock, NULL);
+    t->dir = dir;
+    t->tensors = tensors;
+    t->n_tensors = n;
+    t->files = file_table_new_writable();
+    t->digests = arena_array(&t->arena, (size_t)n + 1, sizeof *t->digests);
+    if (!t->files || !t->digests) {
+        piece_target_close(t);
+        return tp_fail(err, TP_E_NOMEM, "%s: no memory for its index", dir);
+    }
+    *out = t;
+    return TP_OK;
+}
+
+void piece_target_close(struct piece_target *t)
+{
+    if (!t)
+        return;
+    file_table_free(t->files);
+    pthread_mutex_destroy(&t->lock);
+    free(t->places);
+    free(t->sums);
+    arena_free(&t->arena);
+    free(t);
+}
+
+struct arena *piece_target_arena(struct piece_target *t)
+{
+    return &t->arena;
+}
+
+/* ---- files ---- */
+
+tp_status piece_target_file(struct piece_target *t, int *file, const char *name, struct tp_err *err)
+{
+    char path[PATH_MAX], *slash;
+    tp_status st;
+
+    TP_TRY(file_join(path, t->dir, name, err));
+    slash = strrchr(path, '/');
+    *slash = 0;
+    TP_TRY(file_make_dirs(path, err));
+    *slash = '/';
+    TP_TRY(file_table_add(t->files, file, path, err));
+    t->n_files++;
+done:
+    return st;
+}
+
+int piece_target_files(const struct piece_target *t)
+{
+    return t->n_files;
+}
+
+tp_status piece_target_use(struct piece_target *t, int file, struct file_part *part,
+                           struct tp_err *err)
+{
+    return file_table_use(t->files, file, part, err);
+}
+
+void piece_target_release(struct piece_target *t, int file)
+{
+    file_table_release(t->files, file);
+}
+
+/* ---- places ---- */
+
+/* Make room for one more element of an array. */
+static tp_status grow(const struct piece_target *t, void *array, int n, int *room, size_t size,
+                      struct tp_err *err)
+{
+    void **at = array, *grown;
+    const int wanted = *room ? 2 * *room : 64;
+
+    if (n < *room)
+        return TP_OK;
+    grown = n > 1 << 28 ? NULL : realloc(*at, (size_t)wanted * size);
+    if (!grown)
+        return no_memory(t, err);
+    *at = grown;
+    *room = wanted;
+    return TP_OK;
+}
+
+tp_status piece_target_sum(struct piece_target *t, int *number, const struct piece_target_sum *sum,
+                           struct tp_err *err)
+{
+    tp_status st = grow(t, &t->sums, t->n_sums, &t->sums_room, sizeof *t->sums, err);
+
+    if (st)
+        return st;
+    t->sums[t->n_sums] = *sum;
+    *number = t->n_sums++;
+    return TP_OK;
+}
+
+tp_status piece_target_add(struct piece_target *t, const struct piece_place *place,
+                           struct tp_err *err)
+{
+    tp_status st = grow(t, &t->places, t->n_places, &t->places_room, sizeof *t->places, err);
+
+    if (!st && !box_is_empty(&place->box))
+        t->places[t->n_places++] = *place;
+    return st;
+}
+
+static int by_tensor_and_box(const struct piece_place *x, const struct piece_place *y)
+{
+    int order = (x->tensor > y->tensor) - (x->tensor < y->tensor);
+
+    for (int d = 0; d < x->box.ndim && !order; d++)
+        order = (x->box.lo[d] > y->box.lo[d]) - (x->box.lo[d] < y->box.lo[d]);
+    for (int d = 0; d < x->box.ndim && !order; d++)
+        order = (x->box.len[d] > y->box.len[d]) - (x->box.len[d] < y->box.len[d]);
+    return order;
+}
+
+static int by_place(const void *a, const void *b)
+{
+    const struct piece_place *x = a, *y = b;
+    int order = by_tensor_and_box(x, y);
+
+    if (!order)
+        order = (x->file > y->file) - (x->file < y->file);
+    return order ? order : (x->begin > y->begin) - (x->begin < y->begin);
+}
+
+/* ---- the endpoint ---- */
+
+/* Write a run to one of its places. */
+static tp_status write_place(struct piece_target *t, const struct piece_place *p,
+                             const struct box *run, const void *buf, struct tp_err *err)
+{
+    const int elem = dtype_bytes(t->tensors[p->tensor].dtype);
+    const int64_t bytes = box_elements(run) * elem,
+                  at = p->begin + box_offset_in(&p->box, run) * elem;
+    struct file_part part;
+    tp_status st = file_table_use(t->files, p->file, &part, err);
+
+    if (st)
+        return st;
+    st = file_write_at(part.fd, part.path, at, buf, (size_t)bytes, err);
+    file_table_release(t->files, p->file);
+    if (!st && p->sum >= 0) {
+        struct piece_target_sum *sum = &t->sums[p->sum];
+        const uint32_t crc =
+            crc32_part(buf, (size_t)bytes, (uint64_t)(sum->begin + sum->size - at - bytes));
+
+        pthread_mutex_lock(&t->lock);
+        sum->parts ^= crc;
+        pthread_mutex_unlock(&t->lock);
+    }
+    return st;
+}
+
+static tp_status target_write(void *ctx, int extent, const struct box *run, const void *buf,
+                              struct tp_err *err)
+{
+    struct piece_target *t = ctx;
+    const int number = t->endpoint.extents[extent].tensor;
+    const struct tensor *tensor = &t->tensors[number];
+    struct digest part =
+        digest_box(buf, run, tensor->ndim, tensor->shape, dtype_bytes(tensor->dtype));
+    tp_status st = TP_OK;
+
+    pthread_mutex_lock(&t->lock);
+    digest_add(&t->digests[number], &part);
+    pthread_mutex_unlock(&t->lock);
+    for (int i = t->first[extent]; i < t->first[extent + 1] && !st; i++)
+        st = write_place(t, &t->places[i], run, buf, err);
+    return st;
+}
+
+static struct digest target_digest(const void *ctx, int tensor)
+{
+    return ((const struct piece_target *)ctx)->digests[tensor];
+}
+
+tp_status piece_target_plan(struct piece_target *t, struct tp_err *err)
+{
+    struct reshard_extent *extents =
+        arena_array(&t->arena, (size_t)t->n_places + 1, sizeof *extents);
+    enum dtype *dtypes = arena_array(&t->arena, (size_t)t->n_tensors + 1, sizeof *dtypes);
+    int n = 0;
+
+    t->first = arena_array(&t->arena, (size_t)t->n_places + 2, sizeof *t->first);
+    if (!extents || !dtypes || !t->first)
+        return no_memory(t, err);
+    if (t->n_places)
+        qsort(t->places, (size_t)t->n_places, sizeof *t->places, by_place);
+    for (int i = 0; i < t->n_places; i++) {
+        const struct piece_place *p = &t->places[i];
+
+        if (i > 0 && by_tensor_and_box(p - 1, p) == 0)
+            continue;
+        t->first[n] = i;
+        extents[n++] = (struct reshard_extent){ p->tensor, p->box };
+    }
+    t->first[n] = t->n_places;
+    for (int i = 0; i < t->n_tensors; i++)
+        dtypes[i] = t->tensors[i].dtype;
+    t->endpoint = (struct reshard_endpoint){ .name = t->dir,
+                                             .n_extents = n,
+                                             .extents = extents,
+                                             .dtypes = dtypes,
+                                             .ctx = t,
+                                             .write = target_write,
+                                             .digest = target_digest };
+    return TP_OK;
+}
+
+const struct reshard_endpoint *piece_target_endpoint(const struct piece_target *t)
+{
+    return &t->endpoint;
+}
+
+/* ---- the end ---- */
+
+static tp_status write_sum(struct piece_target *t, const struct piece_target_sum *sum,
+                           struct tp_err *err)
+{
+    const uint32_t crc = crc32_whole(sum->parts, (uint64_t)sum->size);
+    unsigned char bytes[4];
+    struct file_part part;
+    tp_status st = file_table_use(t->files, sum->file, &part, err);
+
+    if (st)
+        return st;
+    for (int i = 0; i < 4; i++)
+        bytes[i] = (unsigned char)(crc >> (8 * i));
+    for (int i = 0; i < 2 && !st; i++)
+        st = file_write_at(part.fd, part.path, sum->crc_at[i], bytes, sizeof bytes, err);
+    file_table_release(t->files, sum->file);
+    return st;
+}
+
+/* fsync the folders between the target's own and a file, but not those that have the next file
+ * too: the last of their files is enough. */
+static tp_status sync_folders(const struct piece_target *t, const char *file, const char *next,
+                              struct tp_err *err)
+{
+    const size_t top = strlen(t->dir);
+    char path[PATH_MAX], *slash;
+    tp_status st = TP_OK;
+
+    snprintf(path, sizeof path, "%s", file);
+    while (!st && (slash = strrchr(path, '/')) && (size_t)(slash - path) > top) {
+        if (strncmp(path, next, (size_t)(slash - path) + 1) == 0)
+            break;
+        *slash = 0;
+        st = file_sync_dir(path, err);
+    }
+    return st;
+}
+
+tp_status piece_target_finish(struct piece_target *t, struct tp_err *err)
+{
+    tp_status st = TP_OK;
+
+    for (int i = 0; i < t->n_sums && !st; i++)
+        st = write_sum(t, &t->sums[i], err);
+    if (!st)
+        st = file_table_sync(t->files, err);
+    for (int i = 0; i < t->n_files && !st; i++)
+        st = sync_folders(t, file_table_path(t->files, i),
+                          i + 1 < t->n_files ? file_table_path(t->files, i + 1) : "", err);
+    return st;
+}
+
+struct export_writer piece_target_writer(struct piece_target *t)
+{
+    return (struct export_writer){ .endpoint = piece_target_endpoint(t),
+                                   .files = piece_target_files(t),
+                                   .ctx = t };
+}
+
+tp_status piece_target_export_finish(struct export_writer *w, struct tp_err *err)
+{
+    return piece_target_finish(w->ctx, err);
+}
+
+void piece_target_export_close(struct export_writer *w)
+{
+    piece_target_close(w->ctx);
+}

@@ -1,0 +1,81 @@
+/*
+ * reshard/formats/safetensors/safetensors.h - safetensors files, one or several with an index, as
+ * endpoints. The format: github.com/huggingface/safetensors, with the limits that its readers have.
+ */
+#ifndef RESHARD_FORMATS_SAFETENSORS_H
+#define RESHARD_FORMATS_SAFETENSORS_H
+
+#include "reshard/engine/endpoint.h"
+#include "reshard/formats/export_writer.h"
+
+struct safetensors_tensor {
+    const char *name;
+    enum dtype dtype;
+    int ndim;
+    int64_t shape[BOX_NDIM_MAX];
+};
+
+/* ---- source ---- */
+
+struct safetensors_source;
+
+/* Open a folder (model.safetensors, or model.safetensors.index.json and its parts) or one file.
+ * TP_E_CORRUPT: a header has holes, overlaps, duplicates or offsets outside the file.
+ * TP_E_NOTFOUND: there is no such path, or nothing of this format in it. */
+tp_status safetensors_open(struct safetensors_source **out, const char *path, struct tp_err *err);
+
+/* All tensors of the files, ascending by name. */
+int safetensors_count(const struct safetensors_source *s);
+const char *safetensors_name(const struct safetensors_source *s, int i);
+const struct safetensors_tensor *safetensors_tensor_at(const struct safetensors_source *s, int i);
+const char *safetensors_path(const struct safetensors_source *s);
+
+/* The files, and where tensor i is: the number of its file, and the byte at which it begins. Paths
+ * are borrowed. */
+int safetensors_files(const struct safetensors_source *s);
+const char *safetensors_file(const struct safetensors_source *s, int file);
+int safetensors_place(const struct safetensors_source *s, int i, int64_t *begin);
+
+/* Choose the tensors of the transfer. TP_E_CORRUPT: one is missing or has another shape; the
+ * message names it and both shapes. */
+tp_status safetensors_select(struct safetensors_source *s, const struct reshard_tensor *tensors,
+                             int n_tensors, struct tp_err *err);
+
+/* Its digests are of what was read so far, because the files have no checksums. */
+const struct reshard_endpoint *safetensors_source_endpoint(const struct safetensors_source *s);
+void safetensors_source_close(struct safetensors_source *s);
+
+/* ---- target ---- */
+
+struct safetensors_target;
+
+/* Create the files in dir, which exists: model.safetensors, or model-0000i-of-0000n.safetensors and
+ * model.safetensors.index.json when the tensors need more than max_shard_bytes (0: never). Tensor i
+ * of the transfer is tensors[i], whole. The metadata is {"format": "pt"}. */
+tp_status safetensors_create(struct safetensors_target **out, const char *dir,
+                             const struct safetensors_tensor *tensors, int n_tensors,
+                             int64_t max_shard_bytes, struct tp_err *err);
+
+/* Its digests are of what was written so far. */
+const struct reshard_endpoint *safetensors_target_endpoint(const struct safetensors_target *t);
+
+/* Number of files with tensors. */
+int safetensors_target_files(const struct safetensors_target *t);
+
+/* fsync and close the files, and write the index. */
+tp_status safetensors_finish(struct safetensors_target *t, struct tp_err *err);
+void safetensors_target_close(struct safetensors_target *t);
+
+/* The same as a row of reshard/formats/export_format.h. */
+tp_status safetensors_export_create(struct export_writer *w, const struct export_contents *q,
+                                    struct tp_err *err);
+tp_status safetensors_export_finish(struct export_writer *w, struct tp_err *err);
+void safetensors_export_close(struct export_writer *w);
+
+/* ---- one small file ---- */
+
+/* Write a file at once and atomically (rename). tensors[i] has the row-major data[i]. */
+tp_status safetensors_write_file(const char *path, const struct safetensors_tensor *tensors,
+                                 const void *const *data, int n, struct tp_err *err);
+
+#endif

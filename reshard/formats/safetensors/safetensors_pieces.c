@@ -1,0 +1,69 @@
+/* reshard/formats/safetensors/safetensors_pieces.c - see
+ * reshard/formats/safetensors/safetensors_pieces.h. */
+#include "reshard/formats/safetensors/safetensors_pieces.h"
+
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/file.h"
+#include "core/text.h"
+#include "reshard/formats/safetensors/safetensors.h"
+
+bool safetensors_pieces_detect(const char *path)
+{
+    static const char *const names[] = { "model.safetensors", "model.safetensors.index.json" };
+    struct tp_err err = { 0 };
+    char file[PATH_MAX];
+
+    for (int i = 0; i < 2; i++)
+        if (!file_join(file, path, names[i], &err) && file_exists(file))
+            return true;
+    return text_ends_with(path, ".safetensors") && file_exists(path) && !file_is_dir(path);
+}
+
+static tp_status add_tensor(struct piece_source *s, const struct safetensors_source *from, int i,
+                            const int *numbers, struct tp_err *err)
+{
+    const struct safetensors_tensor *t = safetensors_tensor_at(from, i);
+    struct piece p = { .group = GROUP_PARAM, .dtype = t->dtype, .ndim = t->ndim, .sum = -1 };
+    int64_t stride = 1;
+    int file;
+
+    p.name = arena_strdup(piece_source_arena(s), t->name);
+    if (!p.name)
+        return tp_fail(err, TP_E_NOMEM, "%s: no memory for its index", piece_source_path(s));
+    memcpy(p.shape, t->shape, sizeof p.shape);
+    p.box = box_whole(t->ndim, t->shape);
+    for (int d = t->ndim - 1; d >= 0; d--) {
+        p.stride[d] = stride;
+        stride *= t->shape[d];
+    }
+    file = safetensors_place(from, i, &p.begin);
+    p.file = numbers[file];
+    return piece_source_add(s, &p, err);
+}
+
+tp_status safetensors_pieces_read(struct piece_source *s, const struct model *m, struct tp_err *err)
+{
+    struct safetensors_source *from = NULL;
+    int *numbers = NULL, n;
+    tp_status st;
+
+    (void)m;
+    TP_TRY(safetensors_open(&from, piece_source_path(s), err));
+    n = safetensors_files(from);
+    numbers = calloc((size_t)n + 1, sizeof *numbers);
+    if (!numbers) {
+        st = tp_fail(err, TP_E_NOMEM, "%s: no memory for its index", piece_source_path(s));
+        goto done;
+    }
+    for (int i = 0; i < n; i++)
+        TP_TRY(file_table_add(piece_source_files(s), &numbers[i], safetensors_file(from, i), err));
+    for (int i = 0; i < safetensors_count(from); i++)
+        TP_TRY(add_tensor(s, from, i, numbers, err));
+done:
+    free(numbers);
+    safetensors_source_close(from);
+    return st;
+}

@@ -1,0 +1,313 @@
+/* reshard/formats/safetensors/safetensors_source.c - reads safetensors; see
+ * reshard/formats/safetensors/safetensors.h. */
+#include <limits.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "core/file.h"
+#include "reshard/formats/safetensors/safetensors_header.h"
+#include "reshard/formats/safetensors/safetensors_index.h"
+
+struct safetensors_source_file {
+    int fd;
+    const char *path;
+};
+
+/* An entry of one of the files. */
+struct safetensors_found {
+    struct safetensors_entry entry;
+    int file;
+};
+
+struct safetensors_source {
+    struct reshard_endpoint endpoint;
+    struct arena arena;
+    const char *path;
+    struct safetensors_source_file *files;
+    int n_files;
+    struct safetensors_found *found; /* sorted by name */
+    int n_found;
+    const struct safetensors_found **selected; /* [endpoint.n_extents] */
+    struct digest *digests;                    /* [endpoint.n_extents] */
+    pthread_mutex_t lock;                      /* guards digests */
+};
+
+static tp_status no_memory(const struct safetensors_source *s, struct tp_err *err)
+{
+    return tp_fail(err, TP_E_NOMEM, "%s: no memory for its index", s->path);
+}
+
+static tp_status source_read(void *ctx, int extent, const struct box *run, void *buf,
+                             struct tp_err *err)
+{
+    struct safetensors_source *s = ctx;
+    const struct safetensors_found *f = s->selected[extent];
+    const struct safetensors_source_file *file = &s->files[f->file];
+    struct box whole = box_whole(f->entry.tensor.ndim, f->entry.tensor.shape);
+    int elem = dtype_bytes(f->entry.tensor.dtype);
+    int64_t at = f->entry.begin + box_offset_in(&whole, run) * elem;
+    tp_status st =
+        file_read_at(file->fd, file->path, at, buf, (size_t)(box_elements(run) * elem), err);
+    struct digest part;
+
+    if (st)
+        return st;
+    part = digest_box(buf, run, f->entry.tensor.ndim, f->entry.tensor.shape, elem);
+    pthread_mutex_lock(&s->lock);
+    digest_add(&s->digests[extent], &part);
+    pthread_mutex_unlock(&s->lock);
+    return TP_OK;
+}
+
+static struct digest source_digest(const void *ctx, int tensor)
+{
+    return ((const struct safetensors_source *)ctx)->digests[tensor];
+}
+
+/* ---- opening ---- */
+
+/* Open a file and append its tensors to s->found, in file order. */
+static tp_status add_file(struct safetensors_source *s, const char *path, struct tp_err *err)
+{
+    struct safetensors_entry *entries;
+    struct safetensors_source_file *file = &s->files[s->n_files];
+    struct safetensors_header_file header;
+    int64_t size;
+    void *grown;
+    int n;
+    tp_status st = file_open_read(&file->fd, &size, path, err);
+
+    if (st)
+        return st;
+    s->n_files++; /* from now on it is closed with s */
+    file->path = arena_strdup(&s->arena, path);
+    if (!file->path)
+        return no_memory(s, err);
+    header = (struct safetensors_header_file){ file->fd, size, file->path };
+    TP_TRY(safetensors_header_read(&entries, &n, &header, &s->arena, err));
+    grown = realloc(s->found, (size_t)(s->n_found + n + 1) * sizeof *s->found);
+    if (!grown)
+        return no_memory(s, err);
+    s->found = grown;
+    for (int i = 0; i < n; i++)
+        s->found[s->n_found++] = (struct safetensors_found){ entries[i], s->n_files - 1 };
+done:
+    return st;
+}
+
+static tp_status add_indexed(struct safetensors_source *s, const char *index, struct tp_err *err)
+{
+    struct arena arena = { 0 };
+    struct safetensors_files files = { .n = 0 };
+    tp_status st;
+
+    TP_TRY(safetensors_index_read(&files, index, &arena, err));
+    s->files = calloc((size_t)files.n + 1, sizeof *s->files);
+    if (!s->files) {
+        st = no_memory(s, err);
+        goto done;
+    }
+    for (int i = 0; i < files.n; i++) {
+        char path[PATH_MAX];
+
+        TP_TRY(file_join(path, s->path, files.names[i], err));
+        TP_TRY(add_file(s, path, err));
+    }
+done:
+    arena_free(&arena);
+    return st;
+}
+
+static tp_status add_files(struct safetensors_source *s, struct tp_err *err)
+{
+    char one[PATH_MAX], index[PATH_MAX];
+    bool is_dir = file_is_dir(s->path);
+    tp_status st;
+
+    TP_TRY(file_join(one, s->path, "model.safetensors", err));
+    TP_TRY(file_join(index, s->path, "model.safetensors.index.json", err));
+    if (!file_exists(s->path))
+        return tp_fail(err, TP_E_NOTFOUND, "%s: no such file or folder", s->path);
+    if (is_dir && !file_exists(one) && file_exists(index))
+        return add_indexed(s, index, err);
+    if (is_dir && !file_exists(one))
+        return tp_fail(err, TP_E_NOTFOUND,
+                       "%s: contains neither model.safetensors nor model.safetensors.index.json",
+                       s->path);
+    s->files = calloc(1, sizeof *s->files);
+    if (!s->files)
+        return no_memory(s, err);
+    st = add_file(s, is_dir ? one : s->path, err);
+done:
+    return st;
+}
+
+static int by_name(const void *a, const void *b)
+{
+    return strcmp(((const struct safetensors_found *)a)->entry.tensor.name,
+                  ((const struct safetensors_found *)b)->entry.tensor.name);
+}
+
+/* Sort by name. TP_E_CORRUPT: a name occurs twice. */
+static tp_status sort_found(struct safetensors_source *s, struct tp_err *err)
+{
+    if (s->n_found > 0)
+        qsort(s->found, (size_t)s->n_found, sizeof *s->found, by_name);
+    for (int i = 1; i < s->n_found; i++)
+        if (by_name(&s->found[i - 1], &s->found[i]) == 0)
+            return tp_fail(err, TP_E_CORRUPT, "%s: tensor %s occurs twice, in %s and in %s",
+                           s->path, s->found[i].entry.tensor.name,
+                           s->files[s->found[i - 1].file].path, s->files[s->found[i].file].path);
+    return TP_OK;
+}
+
+tp_status safetensors_open(struct safetensors_source **out, const char *path, struct tp_err *err)
+{
+    struct safetensors_source *s = calloc(1, sizeof *s);
+    tp_status st = TP_OK;
+
+    if (!s || !(s->path = arena_strdup(&s->arena, path))) {
+        free(s);
+        return tp_fail(err, TP_E_NOMEM, "%s: no memory for its index", path);
+    }
+    pthread_mutex_init(&s->lock, NULL);
+    TP_TRY(add_files(s, err));
+    TP_TRY(sort_found(s, err));
+    *out = s;
+    s = NULL;
+done:
+    safetensors_source_close(s);
+    return st;
+}
+
+int safetensors_count(const struct safetensors_source *s)
+{
+    return s->n_found;
+}
+
+const char *safetensors_name(const struct safetensors_source *s, int i)
+{
+    return s->found[i].entry.tensor.name;
+}
+
+const struct safetensors_tensor *safetensors_tensor_at(const struct safetensors_source *s, int i)
+{
+    return &s->found[i].entry.tensor;
+}
+
+const char *safetensors_path(const struct safetensors_source *s)
+{
+    return s->path;
+}
+
+int safetensors_files(const struct safetensors_source *s)
+{
+    return s->n_files;
+}
+
+const char *safetensors_file(const struct safetensors_source *s, int file)
+{
+    return s->files[file].path;
+}
+
+int safetensors_place(const struct safetensors_source *s, int i, int64_t *begin)
+{
+    *begin = s->found[i].entry.begin;
+    return s->found[i].file;
+}
+
+/* ---- selecting ---- */
+
+static const struct safetensors_found *find(const struct safetensors_source *s, const char *name)
+{
+    struct safetensors_found key = { .entry.tensor.name = name };
+
+    return s->n_found ? bsearch(&key, s->found, (size_t)s->n_found, sizeof key, by_name) : NULL;
+}
+
+/* GPT-2 as first published has tensor names without the prefix of the model. transformers reads
+ * both forms, and so does this. */
+static const struct safetensors_found *find_with_prefix(const struct safetensors_source *s,
+                                                        const char *name)
+{
+    static const char prefix[] = "transformer.";
+    const struct safetensors_found *f = find(s, name);
+
+    if (!f && strncmp(name, prefix, sizeof prefix - 1) == 0)
+        f = find(s, name + sizeof prefix - 1);
+    return f;
+}
+
+static tp_status match(const struct safetensors_found **out, const struct safetensors_source *s,
+                       const struct reshard_tensor *want, struct tp_err *err)
+{
+    const struct safetensors_found *f = find_with_prefix(s, want->name);
+    char want_text[BOX_TEXT_MAX], found_text[BOX_TEXT_MAX];
+    struct box want_box = box_whole(want->ndim, want->shape), found_box;
+
+    if (!f)
+        return tp_fail(err, TP_E_CORRUPT, "%s: tensor %s is missing", s->path, want->name);
+    found_box = box_whole(f->entry.tensor.ndim, f->entry.tensor.shape);
+    if (!box_equal(&want_box, &found_box))
+        return tp_fail(err, TP_E_CORRUPT, "%s: tensor %s is %s, but the model has %s", s->path,
+                       want->name, box_format(found_text, &found_box),
+                       box_format(want_text, &want_box));
+    if (f->entry.tensor.dtype == DTYPE_COUNT)
+        return tp_fail(err, TP_E_CORRUPT,
+                       "%s: tensor %s has a dtype that is not supported; supported are F32, BF16, "
+                       "F16, F64, I64, I32 and U8",
+                       s->path, want->name);
+    *out = f;
+    return TP_OK;
+}
+
+tp_status safetensors_select(struct safetensors_source *s, const struct reshard_tensor *tensors,
+                             int n_tensors, struct tp_err *err)
+{
+    size_t n = (size_t)n_tensors + 1;
+    struct reshard_extent *extents = arena_array(&s->arena, n, sizeof *extents);
+    enum dtype *dtypes = arena_array(&s->arena, n, sizeof *dtypes);
+    tp_status st = TP_OK;
+
+    s->selected = arena_array(&s->arena, n, sizeof *s->selected);
+    s->digests = arena_array(&s->arena, n, sizeof *s->digests);
+    if (!extents || !dtypes || !s->selected || !s->digests)
+        return no_memory(s, err);
+    for (int i = 0; i < n_tensors; i++) {
+        TP_TRY(match(&s->selected[i], s, &tensors[i], err));
+        extents[i] = (struct reshard_extent){ i, box_whole(tensors[i].ndim, tensors[i].shape) };
+        dtypes[i] = s->selected[i]->entry.tensor.dtype;
+    }
+    s->endpoint = (struct reshard_endpoint){
+        .name = s->path,
+        .n_extents = n_tensors,
+        .extents = extents,
+        .dtypes = dtypes,
+        .ctx = s,
+        .read = source_read,
+        .digest = source_digest,
+    };
+done:
+    return st;
+}
+
+const struct reshard_endpoint *safetensors_source_endpoint(const struct safetensors_source *s)
+{
+    return &s->endpoint;
+}
+
+void safetensors_source_close(struct safetensors_source *s)
+{
+    if (!s)
+        return;
+    for (int i = 0; i < s->n_files; i++)
+        close(s->files[i].fd);
+    free(s->files);
+    free(s->found);
+    pthread_mutex_destroy(&s->lock);
+    arena_free(&s->arena);
+    free(s);
+}

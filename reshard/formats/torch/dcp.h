@@ -1,0 +1,29 @@
+/*
+ * reshard/formats/torch/dcp.h - a checkpoint of torch.distributed.checkpoint (DCP): what FSDP2,
+ * DTensor and torchtitan programs save.
+ *
+ * `.metadata` is a pickle that says, for each tensor, which boxes of it are stored where. Each box
+ * is a file of torch.save inside a larger file, `__RANK_N.distcp`.
+ */
+#ifndef RESHARD_FORMATS_DCP_H
+#define RESHARD_FORMATS_DCP_H
+
+#include "layout/model.h"
+#include "reshard/formats/export_writer.h"
+#include "reshard/formats/pieces/piece.h"
+#include "torch/torch_file.h"
+
+bool dcp_detect(const char *path);
+
+/* Add everything of the folder to s. "optim.state.NAME.exp_avg" is tensor NAME of group exp_avg;
+ * the prefix that all weights have in addition to the names in the optimizer is left out. A model
+ * is not needed. */
+tp_status dcp_read(struct piece_source *s, const struct model *m, struct tp_err *err);
+
+/* Write one: a row of reshard/formats/export_format.h. Each rank of the layout that stores anything
+ * has a file, `__RANK_0.distcp`. Names are those of {"model": ..., "optim": ...} with the results
+ * of torch.distributed.checkpoint.state_dict.get_state_dict. */
+tp_status dcp_export_create(struct export_writer *w, const struct export_contents *q,
+                            struct tp_err *err);
+
+#endif

@@ -1,0 +1,46 @@
+/*
+ * reshard/formats/torch/dcp_metadata.h - the file .metadata of a DCP checkpoint.
+ */
+#ifndef RESHARD_FORMATS_DCP_METADATA_H
+#define RESHARD_FORMATS_DCP_METADATA_H
+
+#include "core/arena.h"
+#include "layout/box.h"
+#include "layout/dtype.h"
+#include "reshard/formats/pieces/file_table.h"
+#include "torch/pickle.h"
+
+/* A stored box of a tensor, or an object. */
+struct dcp_item {
+    const char *name; /* the fully qualified name */
+    bool is_object;   /* bytes, no tensor: dtype, shape and box are not set */
+    enum dtype dtype; /* DTYPE_COUNT: not supported */
+    int ndim;
+    int64_t shape[BOX_NDIM_MAX]; /* of the whole tensor */
+    struct box box;
+    const char *file; /* a plain name */
+    int file_number;  /* in a table of files (dcp_metadata_add_files) */
+    int64_t begin, size;
+};
+
+/* All items of the folder `dir`, in the arena. TP_E_CORRUPT: the file is damaged, an item is stored
+ * nowhere, or outside the folder. */
+tp_status dcp_metadata_read(struct dcp_item **items, int *n, const char *dir, struct arena *arena,
+                            struct tp_err *err);
+
+/* Add each file of the items, which lie in the folder `dir`, to a table once. */
+tp_status dcp_metadata_add_files(struct dcp_item *items, int n, const char *dir,
+                                 struct file_table *files, struct tp_err *err);
+
+/* An item of a new checkpoint. */
+struct dcp_new_item {
+    struct dcp_item item;
+    const char *path; /* of its name in the program's state dict: "optim/param_groups/0/lr"; words
+                         that are numbers are indexes of lists; NULL: not recorded */
+};
+
+/* Write the file `path`; the boxes of a tensor are neighbours in items. */
+tp_status dcp_metadata_write(const char *path, const struct dcp_new_item *items, int n,
+                             struct tp_err *err);
+
+#endif

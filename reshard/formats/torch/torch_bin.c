@@ -1,0 +1,85 @@
+/* reshard/formats/torch/torch_bin.c - see reshard/formats/torch/torch_bin.h. */
+#include "reshard/formats/torch/torch_bin.h"
+
+#include <limits.h>
+
+#include "core/file.h"
+#include "reshard/formats/safetensors/safetensors_index.h"
+#include "reshard/formats/torch/torch_pieces.h"
+
+#define ONE_FILE "pytorch_model.bin"
+#define INDEX    "pytorch_model.bin.index.json"
+
+bool torch_bin_detect(const char *path)
+{
+    static const char *const names[] = { ONE_FILE, INDEX };
+    struct tp_err err = { 0 };
+    char file[PATH_MAX];
+
+    for (int i = 0; i < 2; i++)
+        if (!file_join(file, path, names[i], &err) && file_exists(file))
+            return true;
+    return false;
+}
+
+static tp_status add_tensors(struct torch_pieces *x, struct tp_err *err)
+{
+    const char *path = file_table_path(piece_source_files(x->source), x->file);
+    tp_status st = TP_OK;
+
+    if (!pickle_is(x->root, PICKLE_DICT))
+        return tp_fail(err, TP_E_CORRUPT, "%s: is no dict from names to tensors", path);
+    for (int64_t i = 0; i < pickle_entries(x->root) && !st; i++) {
+        const char *key = pickle_text(pickle_key(x->root, i)), *name;
+        const struct pickle_value *v = pickle_entry(x->root, i);
+        struct piece p;
+
+        if (!key)
+            return tp_fail(err, TP_E_CORRUPT, "%s: the name of a tensor is no text", path);
+        if (!torch_tensor_is(v)) {
+            st = piece_source_leave(x->source, key, err);
+            continue;
+        }
+        name = arena_strdup(piece_source_arena(x->source), key);
+        if (!name)
+            return tp_fail(err, TP_E_NOMEM, "%s: no memory for its index", path);
+        st = torch_pieces_tensor(&p, x, v, GROUP_PARAM, name, err);
+        if (!st)
+            st = piece_source_add(x->source, &p, err);
+    }
+    return st;
+}
+
+static tp_status add_file(struct piece_source *s, const char *name, struct tp_err *err)
+{
+    struct torch_pieces x = { .source = s };
+    char path[PATH_MAX];
+    int file = 0;
+    tp_status st;
+
+    TP_TRY(file_join(path, piece_source_path(s), name, err));
+    TP_TRY(file_table_add(piece_source_files(s), &file, path, err));
+    TP_TRY(torch_pieces_open(&x, s, file, 0, -1, err));
+    TP_TRY(add_tensors(&x, err));
+done:
+    torch_pieces_close(&x);
+    return st;
+}
+
+tp_status torch_bin_read(struct piece_source *s, const struct model *m, struct tp_err *err)
+{
+    struct safetensors_files files = { .n = 0 };
+    char path[PATH_MAX];
+    tp_status st;
+
+    (void)m;
+    TP_TRY(file_join(path, piece_source_path(s), ONE_FILE, err));
+    if (file_exists(path))
+        return add_file(s, ONE_FILE, err);
+    TP_TRY(file_join(path, piece_source_path(s), INDEX, err));
+    TP_TRY(safetensors_index_read(&files, path, piece_source_arena(s), err));
+    for (int i = 0; i < files.n; i++)
+        TP_TRY(add_file(s, files.names[i], err));
+done:
+    return st;
+}

@@ -1,0 +1,17 @@
+/*
+ * reshard/formats/torch/torch_bin.h - pytorch_model.bin, or its parts with
+ * pytorch_model.bin.index.json: Hugging Face's files of before safetensors, a dict from names to
+ * tensors.
+ */
+#ifndef RESHARD_FORMATS_TORCH_BIN_H
+#define RESHARD_FORMATS_TORCH_BIN_H
+
+#include "layout/model.h"
+#include "reshard/formats/pieces/piece.h"
+
+bool torch_bin_detect(const char *path);
+
+/* Add everything of the folder to s. A model is not needed. */
+tp_status torch_bin_read(struct piece_source *s, const struct model *m, struct tp_err *err);
+
+#endif

@@ -1,0 +1,116 @@
+/* reshard/formats/torch/torch_pieces.c - see reshard/formats/torch/torch_pieces.h. */
+#include "reshard/formats/torch/torch_pieces.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+tp_status torch_pieces_open(struct torch_pieces *out, struct piece_source *s, int file,
+                            int64_t begin, int64_t size, struct tp_err *err)
+{
+    struct file_part part;
+    tp_status st = TP_OK;
+
+    *out = (struct torch_pieces){ .source = s, .file = file };
+    st = file_table_use(piece_source_files(s), file, &part, err);
+    if (st)
+        return st;
+    if (size >= 0 && (begin < 0 || begin > part.size || size > part.size - begin)) {
+        st = tp_fail(err, TP_E_CORRUPT,
+                     "%s: is cut off: it should have %lld bytes from byte %lld on", part.path,
+                     (long long)size, (long long)begin);
+        goto done;
+    }
+    if (size >= 0) {
+        part.begin = begin;
+        part.size = size;
+    }
+    TP_TRY(torch_file_read(&out->torch, &part, &out->arena, err));
+    out->root = out->torch.root;
+    out->sums = calloc((size_t)out->torch.zip.n, sizeof *out->sums);
+    if (!out->sums)
+        st = tp_fail(err, TP_E_NOMEM, "%s: no memory for its index", part.path);
+done:
+    file_table_release(piece_source_files(s), file);
+    return st;
+}
+
+void torch_pieces_close(struct torch_pieces *x)
+{
+    free(x->sums);
+    x->sums = NULL;
+    arena_free(&x->arena);
+}
+
+/* The number of the sum of a member, which is added to the source when it is first needed. */
+static tp_status sum_of(int *out, struct torch_pieces *x, const struct zip_member *m,
+                        struct tp_err *err)
+{
+    int *known = &x->sums[m - x->torch.zip.members];
+    struct piece_sum sum = { x->file, x->torch.zip.part.begin + m->begin, m->size, m->crc, NULL };
+    tp_status st = TP_OK;
+
+    if (!*known && m->crc != 0) {
+        sum.what = arena_strdup(piece_source_arena(x->source), m->name);
+        if (!sum.what)
+            return tp_fail(err, TP_E_NOMEM, "%s: no memory for its index",
+                           piece_source_path(x->source));
+        st = piece_source_add_sum(x->source, known, &sum, err);
+        ++*known;
+    }
+    *out = *known - 1;
+    return st;
+}
+
+tp_status torch_pieces_tensor(struct piece *out, struct torch_pieces *x,
+                              const struct pickle_value *v, const char *group, const char *name,
+                              struct tp_err *err)
+{
+    struct torch_tensor t;
+    struct piece p = { .group = group, .name = name, .file = x->file };
+    tp_status st = torch_tensor_read(&t, &x->torch, v, name, err);
+
+    if (st)
+        return st;
+    p.dtype = t.dtype;
+    p.ndim = t.ndim;
+    memcpy(p.shape, t.shape, sizeof p.shape);
+    memcpy(p.stride, t.stride, sizeof p.stride);
+    p.box = box_whole(t.ndim, t.shape);
+    p.begin = t.begin;
+    TP_TRY(sum_of(&p.sum, x, t.storage, err));
+    *out = p;
+done:
+    return st;
+}
+
+tp_status torch_pieces_number(int64_t *out, struct torch_pieces *x, const struct pickle_value *v,
+                              const char *name, struct tp_err *err)
+{
+    struct torch_tensor t;
+    struct file_part part;
+    char bytes[8] = { 0 };
+    float f32;
+    int64_t i64;
+    tp_status st = torch_tensor_read(&t, &x->torch, v, name, err);
+
+    if (st)
+        return st;
+    for (int d = 0; d < t.ndim; d++)
+        if (t.shape[d] != 1)
+            t.dtype = DTYPE_COUNT;
+    if (t.dtype != DTYPE_F32 && t.dtype != DTYPE_I64)
+        return tp_fail(err, TP_E_CORRUPT, "%s: tensor %s is not one number of type f32 or i64",
+                       file_table_path(piece_source_files(x->source), x->file), name);
+    TP_TRY(file_table_use(piece_source_files(x->source), x->file, &part, err));
+    st = file_part_read(&part, t.begin, bytes, dtype_bytes(t.dtype), err);
+    file_table_release(piece_source_files(x->source), x->file);
+    memcpy(&f32, bytes, sizeof f32);
+    memcpy(&i64, bytes, sizeof i64);
+    if (!st && t.dtype == DTYPE_F32 && !(f32 >= 0 && f32 < 0x1p53f && f32 == truncf(f32)))
+        st = tp_fail(err, TP_E_CORRUPT, "%s: tensor %s is no whole number", part.path, name);
+    if (!st)
+        *out = t.dtype == DTYPE_F32 ? (int64_t)f32 : i64;
+done:
+    return st;
+}

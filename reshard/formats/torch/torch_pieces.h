@@ -1,0 +1,36 @@
+/*
+ * reshard/formats/torch/torch_pieces.h - tensors in files of torch.save as pieces of a source.
+ */
+#ifndef RESHARD_FORMATS_TORCH_PIECES_H
+#define RESHARD_FORMATS_TORCH_PIECES_H
+
+#include "reshard/formats/pieces/piece.h"
+#include "torch/torch_tensor.h"
+
+/* A file whose pickle has been read, or a part of a file. */
+struct torch_pieces {
+    struct piece_source *source;
+    int file; /* in the source's table of files */
+    struct torch_file torch;
+    const struct pickle_value *root;
+    struct arena arena; /* of the pickle's values */
+    int *sums; /* [members of the archive] number of its sum in the source, plus 1; 0: none */
+};
+
+/* Read the pickle of file number `file`: of its bytes from `begin` on, `size` of them; -1: all.
+ * Close also after a failure. */
+tp_status torch_pieces_open(struct torch_pieces *out, struct piece_source *s, int file,
+                            int64_t begin, int64_t size, struct tp_err *err);
+void torch_pieces_close(struct torch_pieces *x);
+
+/* A whole tensor of the file as a piece; the caller may then narrow it. Group and name are
+ * borrowed. */
+tp_status torch_pieces_tensor(struct piece *out, struct torch_pieces *x,
+                              const struct pickle_value *v, const char *group, const char *name,
+                              struct tp_err *err);
+
+/* The value of a tensor of one element, such as an optimizer's step, as a whole number. */
+tp_status torch_pieces_number(int64_t *out, struct torch_pieces *x, const struct pickle_value *v,
+                              const char *name, struct tp_err *err);
+
+#endif

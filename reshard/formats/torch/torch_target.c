@@ -1,0 +1,101 @@
+/* reshard/formats/torch/torch_target.c - see reshard/formats/torch/torch_target.h. */
+#include "reshard/formats/torch/torch_target.h"
+
+#include <stdlib.h>
+
+/* What a storage holds, from byte `at` of it on. */
+struct torch_target_part {
+    int storage, tensor;
+    struct box box;
+    int64_t at;
+};
+
+void torch_target_begin(struct torch_target *x, struct piece_target *target, int file,
+                        int64_t begin)
+{
+    *x = (struct torch_target){ .target = target, .file = file, .begin = begin };
+    torch_save_begin(&x->save);
+}
+
+void torch_target_free(struct torch_target *x)
+{
+    torch_save_free(&x->save);
+    free(x->parts);
+    *x = (struct torch_target){ 0 };
+}
+
+tp_status torch_target_add(struct torch_target *x, int storage, int tensor, const struct box *box,
+                           int64_t at, struct tp_err *err)
+{
+    if (x->n == x->room) {
+        const int room = x->room ? 2 * x->room : 8;
+        struct torch_target_part *grown = realloc(x->parts, (size_t)room * sizeof *grown);
+
+        if (!grown)
+            return tp_fail(err, TP_E_NOMEM, "no memory for a list of tensors");
+        x->parts = grown;
+        x->room = room;
+    }
+    x->parts[x->n++] = (struct torch_target_part){ storage, tensor, *box, at };
+    return TP_OK;
+}
+
+tp_status torch_target_box(struct torch_target *x, int tensor, enum dtype dtype,
+                           const struct box *box, struct tp_err *err)
+{
+    const int storage = torch_save_tensor(&x->save, dtype, box->ndim, box->len);
+
+    return torch_target_add(x, storage, tensor, box, 0, err);
+}
+
+/* A sum for each storage that is written later; numbers[storage] is its number. */
+static tp_status add_sums(struct torch_target *x, int *numbers, struct tp_err *err)
+{
+    tp_status st = TP_OK;
+
+    for (int i = 0; i < x->save.n && !st; i++) {
+        const struct zip_plan_member *m = torch_save_member(&x->save, i);
+        const struct piece_target_sum sum = { .file = x->file,
+                                              .begin = x->begin + m->begin,
+                                              .size = m->size,
+                                              .crc_at = { x->begin + m->crc_at[0],
+                                                          x->begin + m->crc_at[1] } };
+
+        if (!m->data)
+            st = piece_target_sum(x->target, &numbers[i], &sum, err);
+    }
+    return st;
+}
+
+tp_status torch_target_end(struct torch_target *x, int64_t *bytes, struct tp_err *err)
+{
+    int *sums = calloc((size_t)x->save.n + 1, sizeof *sums);
+    struct file_part part;
+    tp_status st;
+
+    if (!sums)
+        return tp_fail(err, TP_E_NOMEM, "no memory for a list of tensors");
+    TP_TRY(torch_save_place(&x->save, err));
+    TP_TRY(piece_target_use(x->target, x->file, &part, err));
+    st = torch_save_write(&x->save, part.fd, part.path, x->begin, err);
+    piece_target_release(x->target, x->file);
+    if (!st)
+        st = add_sums(x, sums, err);
+    for (int i = 0; i < x->n && !st; i++) {
+        const struct torch_target_part *p = &x->parts[i];
+        const struct piece_place place = {
+            .tensor = p->tensor,
+            .box = p->box,
+            .file = x->file,
+            .begin = x->begin + torch_save_member(&x->save, p->storage)->begin + p->at,
+            .sum = sums[p->storage],
+        };
+
+        st = piece_target_add(x->target, &place, err);
+    }
+    if (!st)
+        *bytes = torch_save_bytes(&x->save);
+done:
+    free(sums);
+    return st;
+}

@@ -1,0 +1,45 @@
+/*
+ * reshard/formats/torch/torch_target.h - a file of torch.save, or one of many that lie side by side
+ * in a file, as a part of a target of pieces: the counterpart of
+ * reshard/formats/torch/torch_pieces.h.
+ *
+ *     torch_target_begin(&x, target, file, begin);
+ *     storage = torch_save_tensor(&x.save, ...);             the pickle is the caller's to write
+ *     TP_TRY(torch_target_add(&x, storage, i, &box, 0, err));   what it holds
+ *     TP_TRY(torch_target_end(&x, &bytes, err));
+ *     torch_target_free(&x);
+ */
+#ifndef RESHARD_FORMATS_TORCH_TARGET_H
+#define RESHARD_FORMATS_TORCH_TARGET_H
+
+#include "reshard/formats/pieces/piece_target.h"
+#include "torch/torch_save.h"
+
+struct torch_target_part;
+
+struct torch_target {
+    struct piece_target *target;
+    int file;
+    int64_t begin;          /* of this torch.save file, in the file */
+    struct torch_save save; /* the caller writes its pickle */
+    struct torch_target_part *parts;
+    int n, room;
+};
+
+void torch_target_begin(struct torch_target *x, struct piece_target *target, int file,
+                        int64_t begin);
+void torch_target_free(struct torch_target *x);
+
+/* Box `box` of tensor number `tensor` lies in a storage, from byte `at` of it on. */
+tp_status torch_target_add(struct torch_target *x, int storage, int tensor, const struct box *box,
+                           int64_t at, struct tp_err *err);
+
+/* Push a tensor that is exactly this box. */
+tp_status torch_target_box(struct torch_target *x, int tensor, enum dtype dtype,
+                           const struct box *box, struct tp_err *err);
+
+/* Write everything but the tensors, and give the target their places and sums. *bytes is the length
+ * of this torch.save file. */
+tp_status torch_target_end(struct torch_target *x, int64_t *bytes, struct tp_err *err);
+
+#endif
