@@ -10,6 +10,7 @@ from .manifest import rule
 
 FIRST, LAST = -1, -2  # before and after the layers
 
+_EXPERT = re.compile(r"\.experts\.(\d+)\.")
 _LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks|layer)\.(\d+)\.")
 _ARCHITECTURES = {"LlamaForCausalLM", "GPT2LMHeadModel", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM",
                   "GemmaForCausalLM", "Gemma2ForCausalLM", "Gemma3ForCausalLM", "Phi3ForCausalLM", "Olmo2ForCausalLM",
@@ -43,6 +44,7 @@ class FamilyCuts:
         hidden = config.get("hidden_size", config.get("n_embd", 768))
         self.head_dim = config.get("head_dim") or hidden // heads
         self.q_rows = heads * self.head_dim
+        self.experts = config.get("num_local_experts") or config.get("num_experts")
         self.few_kv = (config.get("num_key_value_heads") or heads) != heads
 
     def layer(self, name):
@@ -55,6 +57,11 @@ class FamilyCuts:
         return {"head": self.head_dim, "heads of 3": 3 * self.head_dim}.get(unit, unit)
 
     def rule(self, name):
+        expert = _EXPERT.search(name) if self.experts else None
+        more = {"expert": int(expert[1]), "experts": self.experts} if expert else {}
+        return {**self._cut(name), **more}
+
+    def _cut(self, name):
         path, _, kind = name.rpartition(".")
         last = path.rsplit(".", 1)[-1]
         if kind not in ("weight", "bias"):
