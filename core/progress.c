@@ -191,7 +191,7 @@ void progress_erase(struct progress *p)
 {
     if (!p)
         return;
-    if (p->style == PROGRESS_JSON)
+    if (p->style == PROGRESS_JSON && p->done > 0)
         print_json(p, clock_seconds());
     else if (p->drawn && p->tty)
         fputs("\r\033[K", stderr);

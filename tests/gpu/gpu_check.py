@@ -185,7 +185,7 @@ def reshard(c):
         shutil.rmtree(c.out / ("ckpt-" + on), ignore_errors=True)
         text = c.run(c.program("tp-reshard"), root, "--to", "tp2", "-o", c.out / ("ckpt-" + on), "--device", on, "--json",
                      *(["--device-mem", "1M"] if c.options.small else []))
-        done = json.loads(text[text.index("{"):])
+        done, _ = json.JSONDecoder().raw_decode(text[text.index("{\n"):])  # progress lines are objects, too
         found[on + "_GB_per_s"] = done["bytes_written"] / max(done["seconds"], 1e-9) / 1e9
     c.run(c.program("tp-ckpt"), "diff", c.out / "ckpt-cpu", c.out / "ckpt-cuda")
     return found
