@@ -72,6 +72,7 @@ static tp_status make_checkpoint(struct convert_report *r, const struct convert_
                                  struct tp_err *err)
 {
     const struct import_request import = { .source = q->source,
+                                           .zstd = q->zstd,
                                            .format = r->from,
                                            .config = q->config,
                                            .layout = q->to,

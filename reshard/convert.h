@@ -28,6 +28,7 @@ struct convert_request {
     int64_t step;            /* -1: the newest complete one, or as the optimizer says */
     const enum dtype *dtype; /* cast the weights; NULL: no cast */
     bool no_optim;           /* weights only */
+    int zstd;                /* level with which a checkpoint is compressed; 0: it is not */
     int64_t memory_bytes;    /* the most resident memory */
     int threads;
     bool force;                /* replace what is there when it is the same kind of thing */

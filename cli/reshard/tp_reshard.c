@@ -180,7 +180,8 @@ static tp_status check_conversion(const struct reshard_options *o, struct comm_c
                     { q->link, "--link" },
                     { q->dry_run, "--dry-run" },
                     { o->device_kind == RESHARD_DEVICE_CUDA, "--device cuda" },
-                    { o->model, "--model" } };
+                    { o->model, "--model" },
+                    { q->zstd && (!o->format || strcmp(o->format, CONVERT_OWN) != 0), "--zstd" } };
 
     for (size_t i = 0; i < sizeof refused / sizeof *refused; i++)
         if (refused[i].given)
@@ -209,6 +210,7 @@ static tp_status convert(struct reshard_options *o, struct comm_control *control
                                  .step = q->step,
                                  .dtype = q->dtype,
                                  .no_optim = q->no_optim,
+                                 .zstd = q->zstd,
                                  .memory_bytes = q->memory_bytes,
                                  .threads = q->threads,
                                  .force = q->force };
@@ -217,7 +219,7 @@ static tp_status convert(struct reshard_options *o, struct comm_control *control
 
     if (st)
         return st;
-    c.progress = progress_new("resharding", 0, false);
+    c.progress = progress_new("resharding", 0, o->json ? PROGRESS_JSON : PROGRESS_TEXT);
     st = convert_run(&report, &c, err);
     if (st)
         progress_end(c.progress, false);

@@ -57,8 +57,7 @@ bool train_request_options(struct train_request *r, int *exit_code, int argc, ch
                   "sequences per step, over all ranks (default 8)"),
         OPT_INT64(0, "micro", "M", &c->micro_batch_size,
                   "sequences in a microbatch of a dp rank (default: its share)"),
-        OPT_STR(0, "dtype", "fp32|bf16", &r->dtype,
-                "type of weights and products; bf16 keeps fp32 masters (default fp32)"),
+        OPT_STR(0, "dtype", "fp32|bf16", &r->dtype, "bf16 keeps fp32 masters (default fp32)"),
         OPT_INT64(0, "seed", "N", &c->seed, "of the random weights (default 1234)"),
         OPT_HEADING("optimizer (AdamW; linear warmup, then cosine)"),
         OPT_DOUBLE(0, "lr", "X", &o->lr, "largest learning rate (default 1e-3)"),
@@ -75,9 +74,7 @@ bool train_request_options(struct train_request *r, int *exit_code, int argc, ch
         OPT_INT64(0, "save-every", "K", &c->save_every, "and every K-th step"),
         OPT_INT(0, "keep", "N", &c->keep,
                 "steps to keep, up to the one just saved; 0: all (default)"),
-        OPT_STR_OPT(0, "ckpt-zstd", "LEVEL", &r->ckpt_zstd,
-                    "compress checkpoints with zstd, level 1 to 19 (default 1); takes\n"
-                    "up to 40 MiB more per rank while it saves"),
+        OPT_STR_OPT(0, "ckpt-zstd", "L", &r->ckpt_zstd, "compress them, level 1 to 19 (default 1)"),
         OPT_STR_OPT(0, "resume", "auto|must", &r->resume,
                     "continue from ROOT's newest intact step, of any layout;\n"
                     "without one: start at step 0 (auto, the default) or fail (must)"),
@@ -129,14 +126,19 @@ static tp_status read_dtype(struct train_request *r, struct tp_err *err)
     return tp_fail(err, TP_E_USAGE, "--dtype is fp32 or bf16, not '%s'", r->dtype);
 }
 
-static tp_status read_resume(struct train_request *r, struct tp_err *err)
+/* The options of checkpoints. */
+static tp_status read_checkpoints(struct train_request *r, struct tp_err *err)
 {
+    struct train_config *c = &r->config;
+
+    if (r->ckpt_zstd && codec_parse_level(&c->ckpt_zstd, "--ckpt-zstd", r->ckpt_zstd, err))
+        return err->status;
     if (!r->resume)
         return TP_OK;
     if (strcmp(r->resume, "must") == 0)
-        r->config.resume = RESUME_MUST;
+        c->resume = RESUME_MUST;
     else if (!*r->resume || strcmp(r->resume, "auto") == 0)
-        r->config.resume = RESUME_AUTO;
+        c->resume = RESUME_AUTO;
     else
         return tp_fail(err, TP_E_USAGE, "--resume is auto or must, not '%s'", r->resume);
     return TP_OK;
@@ -284,9 +286,7 @@ tp_status train_request_check(struct train_request *r, struct tp_err *err)
     struct layout layout;
     tp_status st;
 
-    TP_TRY(read_resume(r, err));
-    if (r->ckpt_zstd)
-        TP_TRY(codec_parse_level(&c->ckpt_zstd, "--ckpt-zstd", r->ckpt_zstd, err));
+    TP_TRY(read_checkpoints(r, err));
     if (c->resume == RESUME_NO || !c->ckpt)
         TP_TRY(need(c->model_path, "--model", err));
     if (train_request_prints(r))

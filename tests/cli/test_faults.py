@@ -236,6 +236,16 @@ def test_a_reshard_that_fails_at_any_point_reports_it_and_keeps_the_old(reshard,
     enumerate_points(reshard, tmp_path, do, 10, failing(reshard, do), figure)
 
 
+@pytest.mark.parametrize("do", ["enospc", "kill"])
+def test_compressed_files_keep_these_promises(tmp_path, tiny, do, figure):
+    job = Reshard(tmp_path, tiny)
+    job.argv.append("--zstd")
+
+    def killed(status, err, new, call):
+        job.assert_old_or_new(new)
+    enumerate_points(job, tmp_path, do, 5, failing(job, do) if do == "enospc" else killed, figure)
+
+
 def test_a_reshard_that_fails_at_its_start_reports_it(tmp_path, tiny):
     """The first calls create root, lock and temporary directory. The tests above may skip some of them."""
     job = Reshard(tmp_path, tiny)

@@ -81,6 +81,18 @@ def test_a_remote_source_is_resharded_to_the_same_bytes(store, web, root, digest
         assert harness.ok("tp-ckpt", "digest", out).out == digest
 
 
+def test_compressed_checkpoints_are_read(root, digest, tmp_path):
+    harness.ok("tp-reshard", root, "--to", "tp2", "--out", tmp_path / "ckpt", "--zstd")
+    with ObjectStore() as store:
+        store.add_tree("bucket/runs/ckpt", tmp_path / "ckpt")
+        ok(store, "tp-ckpt", "verify", CKPT)
+        assert ok(store, "tp-ckpt", "digest", CKPT).out == digest
+        assert reshard(store, CKPT, tmp_path / "raw", "--mem", "128M").rc == 0
+        assert reshard(store, CKPT, tmp_path / "zstd", "--zstd").rc == 0
+    for out in ("raw", "zstd"):
+        assert harness.ok("tp-ckpt", "digest", tmp_path / out).out == digest
+
+
 def test_a_web_server_needs_no_listing(web, root, digest):
     url = web.url + "/runs/ckpt"
     for argv in ([url], [url + "/"], [url + "/step-00000002"], [url, "--step", "2"]):
