@@ -72,7 +72,7 @@ static tp_status check_listed(const struct manifest *m, const char *dir, struct 
         return st;
     qsort(entries, (size_t)n, sizeof *entries, by_name);
     for (int i = 0; i < m->n_shards && !st; i++) {
-        struct folder_entry key;
+        struct folder_entry key = { 0 };
         const struct folder_entry *found;
 
         memcpy(key.name, m->shards[i].file, sizeof m->shards[i].file);

@@ -194,10 +194,9 @@ static const char *error_code(char out[CODE_MAX], const char *text)
     const char *begin = strstr(text, "<Code>");
     size_t n = 0;
 
-    begin = begin ? begin + strlen("<Code>") : "";
-    while (n < CODE_MAX - 1 && isalnum((unsigned char)begin[n]))
-        n++;
-    memcpy(out, begin, n);
+    if (begin)
+        for (begin += strlen("<Code>"); n < CODE_MAX - 1 && isalnum((unsigned char)begin[n]); n++)
+            out[n] = begin[n];
     out[n] = 0;
     return out;
 }

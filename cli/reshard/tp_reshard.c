@@ -261,6 +261,7 @@ static tp_status run(struct reshard_options *o, struct comm_world *ranks, struct
                      : reshard_print(&report, &device, q->dry_run, err);
     }
     reshard_report_free(&report);
+    q->device = NULL;
     reshard_device_close(&device);
     return st;
 }
