@@ -259,7 +259,7 @@ static void help_line(FILE *f, const char *left, const char *help)
 
 static void help_option(FILE *f, const struct opt *o)
 {
-    char left[96], value[48] = "";
+    char left[160], value[112] = "";
 
     if (o->kind == OPT_KIND_STR_OPT)
         snprintf(value, sizeof value, "[=%s]", o->value);

@@ -58,7 +58,7 @@ BASH = """# bash completion of PROGRAM, generated from its option tables
 _FUNCTION_layout() { # the next axis of a layout, or its degree
     local word=${1,,} axes=" AXES " rest axis
     rest=$word
-    while [[ $rest =~ ^,?(vpp|tp|pp|dp|cp|zero)=?[0-9]+ || $rest =~ ^,?(sp) ]]; do
+    while [[ $rest =~ ^,?(vpp|tp|pp|dp|cp|ep|zero)=?[0-9]+ || $rest =~ ^,?(sp) ]]; do
         axes=${axes/ ${BASH_REMATCH[1]} / }
         rest=${rest#"${BASH_REMATCH[0]}"}
     done
@@ -167,7 +167,7 @@ ZSH_LAYOUT = """_FUNCTION_layout() { # the next axis of a layout, or its degree
     local word=$PREFIX rest axis
     local -a axes=(AXES) degrees=(DEGREES)
     rest=$word
-    while [[ $rest =~ '^,?(vpp|tp|pp|dp|cp|zero)=?[0-9]+' || $rest =~ '^,?(sp)' ]]; do
+    while [[ $rest =~ '^,?(vpp|tp|pp|dp|cp|ep|zero)=?[0-9]+' || $rest =~ '^,?(sp)' ]]; do
         axes=(${axes:#$match[1]})
         rest=${rest#$MATCH}
     done
@@ -255,7 +255,7 @@ FISH_LAYOUT = """function FUNCTION_layout --description 'the next axis of a layo
     set -l word (commandline -ct | string replace -r '^--?[a-z-]+=' '')
     set -l axes AXES
     set -l rest $word
-    while set -l found (string match -r '^,?(?:(vpp|tp|pp|dp|cp|zero)=?[0-9]+|(sp))' -- $rest)
+    while set -l found (string match -r '^,?(?:(vpp|tp|pp|dp|cp|ep|zero)=?[0-9]+|(sp))' -- $rest)
         set axes (string match -v -- $found[2] $axes)
         set rest (string sub -s (math (string length -- $found[1]) + 1) -- $rest)
     end

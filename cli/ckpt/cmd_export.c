@@ -33,8 +33,8 @@ static bool parse(struct export_request *q, struct copy_options *copy, bool *jso
     const struct opt opts[] = {
         OPT_ARG("CKPT", &q->ckpt, "checkpoint root (its newest complete step) or step directory"),
         OPT_STR('o', "out", "DIR", &q->out, "folder to create"),
-        OPT_STR(0, "format", "FORMAT", &q->format,
-                "format to write, from the list above (default safetensors)"),
+        OPT_STR(0, "format", "safetensors|gguf|dcp|megatron|torch_dist|deepspeed", &q->format,
+                "format to write (default safetensors)"),
         OPT_STR(0, "layout", "SPEC", &q->layout,
                 "layout of the files, for formats that cut tensors (default:\nCKPT's)"),
         OPT_FLAG(0, "no-optim", &q->no_optim, "write the weights only"),

@@ -39,8 +39,8 @@ static const char tail[] =
     "SPEC is axes and degrees in any order: tp4, tp4pp2, tp=4,pp=2, tp2dp4zero1. Axes that --to\n"
     "does not name stay as they are in the source. Under `mpirun -n K " PROG " ...` K processes\n"
     "share the work.\n\n"
-    "FORMAT is tp (a checkpoint of tp-train) or a format of tp-ckpt import (--from-format) and\n"
-    "tp-ckpt export (--format). Other frameworks do not say at which layout a checkpoint is: axes\n"
+    "The format tp is a checkpoint of tp-train; tp-ckpt import --help and tp-ckpt export --help\n"
+    "explain the others. Other frameworks do not say at which layout a checkpoint is: axes\n"
     "that --to does not name are 1 then. OUT gets config.json and tokenizer files. Such a\n"
     "conversion is done by one process; when it is interrupted, it starts over.\n\n" REMOTE_ENV_HELP
     "\n\n"
@@ -69,9 +69,10 @@ static bool parse(struct reshard_options *o, int *exit_code, int argc, char **ar
         OPT_SIZE(0, "mem", "SIZE", &o->copy.memory_bytes,
                  "most resident memory of a process (default 1G)"),
         OPT_INT('j', "jobs", "N", &o->copy.threads, "threads (default: processors)"),
-        OPT_STR(0, "from-format", "FORMAT", &o->from_format,
-                "format of CKPT (default: what its files are)"),
-        OPT_STR(0, "format", "FORMAT", &o->format, "format to write (default: that of CKPT)"),
+        OPT_STR(0, "from-format", "safetensors|bin|dcp|megatron|torch_dist|deepspeed",
+                &o->from_format, "format of CKPT (default: what its files are)"),
+        OPT_STR(0, "format", "tp|safetensors|gguf|dcp|megatron|torch_dist|deepspeed", &o->format,
+                "format to write (default: that of CKPT)"),
         OPT_STR(0, "config", "FILE", &o->config,
                 "config.json of the model, if CKPT is of another framework and\nhas none"),
         OPT_STR(0, "device", "auto|cpu|cuda", &o->device,
