@@ -1,45 +1,25 @@
 /*
  * ckpt/crc.c - see ckpt/crc.h.
  *
- * Values are reflected as in RFC 3720: bit 31 is the coefficient of x^0. ISA-L's crc32_iscsi
- * applies neither the initial nor the final complement.
+ * ISA-L's crc32_iscsi applies neither the initial nor the final complement.
  */
 #include "ckpt/crc.h"
 
 #include <isa-l/crc.h>
 
-#define POLYNOMIAL 0x82f63b78u /* Castagnoli, reflected */
+#include "core/crc_shift.h"
 
-enum { ISAL_MAX = 1 << 30, POWERS = 31 };
+enum { ISAL_MAX = 1 << 30 };
 
-/* x^(8 * 2^k) modulo the polynomial. The order of x is 2^31 - 1, so the powers repeat after 31. */
-static const uint32_t power[POWERS] = {
-    0x00800000, 0x00008000, 0x82f63b78, 0x6ea2d55c, 0x18b8ea18, 0x510ac59a, 0xb82be955, 0xb8fdb1e7,
-    0x88e56f72, 0x74c360a4, 0xe4172b16, 0x0d65762a, 0x35d73a62, 0x28461564, 0xbf455269, 0xe2ea32dc,
-    0xfe7740e6, 0xf946610b, 0x3c204f8f, 0x538586e3, 0x59726915, 0x734d5309, 0xbc1ac763, 0x7d0722cc,
-    0xd289cabe, 0xe94ca9bc, 0x05b74f3f, 0xa51e1f42, 0x40000000, 0x20000000, 0x08000000
+static const struct crc_shift_polynomial castagnoli = {
+    .bits = 0x82f63b78,
+    .n_powers = 31,
+    .power = { 0x00800000, 0x00008000, 0x82f63b78, 0x6ea2d55c, 0x18b8ea18, 0x510ac59a, 0xb82be955,
+               0xb8fdb1e7, 0x88e56f72, 0x74c360a4, 0xe4172b16, 0x0d65762a, 0x35d73a62, 0x28461564,
+               0xbf455269, 0xe2ea32dc, 0xfe7740e6, 0xf946610b, 0x3c204f8f, 0x538586e3, 0x59726915,
+               0x734d5309, 0xbc1ac763, 0x7d0722cc, 0xd289cabe, 0xe94ca9bc, 0x05b74f3f, 0xa51e1f42,
+               0x40000000, 0x20000000, 0x08000000 },
 };
-
-/* a times b modulo the polynomial. */
-static uint32_t multiply(uint32_t a, uint32_t b)
-{
-    uint32_t product = 0;
-
-    for (; a; a <<= 1) {
-        product ^= b & -(a >> 31);
-        b = (b >> 1) ^ (POLYNOMIAL & -(b & 1));
-    }
-    return product;
-}
-
-/* The CRC register after n_bytes more zero bytes. */
-static uint32_t shift(uint32_t crc, uint64_t n_bytes)
-{
-    for (int k = 0; n_bytes && crc; n_bytes >>= 1, k = k + 1 == POWERS ? 0 : k + 1)
-        if (n_bytes & 1)
-            crc = multiply(power[k], crc);
-    return crc;
-}
 
 /* The CRC register after n bytes, starting from `init`, without complements. */
 static uint32_t run(const unsigned char *p, size_t n, uint32_t init)
@@ -61,15 +41,15 @@ uint32_t crc32c(const void *data, size_t n)
 
 uint32_t crc32c_part(const void *data, size_t n, uint64_t after)
 {
-    return shift(run(data, n, 0), after);
+    return crc_shift(&castagnoli, run(data, n, 0), after);
 }
 
 uint32_t crc32c_part_of(uint32_t crc32c, uint64_t n, uint64_t after)
 {
-    return shift(~crc32c ^ shift(UINT32_MAX, n), after);
+    return crc_shift(&castagnoli, ~crc32c ^ crc_shift(&castagnoli, UINT32_MAX, n), after);
 }
 
 uint32_t crc32c_whole(uint32_t xor_of_parts, uint64_t total)
 {
-    return ~(xor_of_parts ^ shift(UINT32_MAX, total));
+    return ~(xor_of_parts ^ crc_shift(&castagnoli, UINT32_MAX, total));
 }

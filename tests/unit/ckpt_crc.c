@@ -1,4 +1,8 @@
-/* tests/unit/ckpt_crc.c - CRC32C from the parts of a buffer, against a simple one. */
+/*
+ * tests/unit/ckpt_crc.c - CRC32C from the parts of a buffer, against a simple one.
+ *
+ * covers: core/crc_shift
+ */
 #include <criterion/criterion.h>
 
 #include "ckpt/crc.h"
