@@ -104,3 +104,16 @@ done:
         close(lock);
     return st;
 }
+
+tp_status ckpt_epoch_check(const char *root, int64_t epoch, int64_t step, struct tp_err *err)
+{
+    int64_t newest = 0;
+    tp_status st = ckpt_epoch(&newest, root, err);
+
+    if (!st && newest > epoch)
+        st = tp_fail(err, TP_E_STALE,
+                     "%s: belongs to a newer job (epoch %lld; this one has %lld); step %lld was "
+                     "not committed",
+                     root, (long long)newest, (long long)epoch, (long long)step);
+    return st;
+}

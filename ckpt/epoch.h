@@ -22,4 +22,8 @@ tp_status ckpt_claim(int64_t *epoch, const char *root, const struct root_lock_wa
  * root. A program that adds a step to what exists (tp-reshard, tp-ckpt import) begins with it. */
 tp_status ckpt_epoch(int64_t *epoch, const char *root, struct tp_err *err);
 
+/* Right before a commit: TP_E_STALE when a job with a newer epoch than this one has claimed the
+ * root; `step` is for the message. */
+tp_status ckpt_epoch_check(const char *root, int64_t epoch, int64_t step, struct tp_err *err);
+
 #endif

@@ -89,19 +89,6 @@ done:
     return st;
 }
 
-static tp_status check_epoch(const struct store_step *s, struct tp_err *err)
-{
-    int64_t newest = 0;
-    tp_status st = ckpt_epoch(&newest, s->root, err);
-
-    if (!st && newest > s->epoch)
-        st = tp_fail(err, TP_E_STALE,
-                     "%s: belongs to a newer job (epoch %lld; this one has %lld); step %lld was "
-                     "not committed",
-                     s->root, (long long)newest, (long long)s->epoch, (long long)s->step);
-    return st;
-}
-
 tp_status store_step_clear(const struct store_step *s, struct tp_err *err)
 {
     struct folder_entry *entries = NULL;
@@ -111,7 +98,7 @@ tp_status store_step_clear(const struct store_step *s, struct tp_err *err)
 
     if (!s->replaces)
         return TP_OK;
-    TP_TRY(check_epoch(s, err));
+    TP_TRY(ckpt_epoch_check(s->root, s->epoch, s->step, err));
     TP_TRY(file_join(path, s->dir, MANIFEST_FILE, err));
     TP_TRY(upload_delete(path, err));
     st = folder_list(&entries, &n, s->dir, err);
@@ -135,7 +122,7 @@ tp_status store_step_commit(const struct store_step *s, struct manifest *m, stru
     m->epoch = s->epoch;
     TP_TRY(file_join(path, s->dir, MANIFEST_FILE, err));
     TP_TRY(manifest_format(&text, &size, m, err));
-    TP_TRY(check_epoch(s, err));
+    TP_TRY(ckpt_epoch_check(s->root, s->epoch, s->step, err));
     TP_TRY(upload_object(path, text, size, err));
     /* Another writer that began meanwhile may have taken these shards for a dead writer's. */
     st = step_check_remote(m, s->dir, err);

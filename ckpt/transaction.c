@@ -126,19 +126,6 @@ static tp_status rename_to(const struct ckpt_transaction *t, const char *dir, bo
     return TP_OK;
 }
 
-static tp_status check_epoch(const struct ckpt_transaction *t, struct tp_err *err)
-{
-    int64_t newest = 0;
-    tp_status st = ckpt_epoch(&newest, t->root, err);
-
-    if (!st && newest > t->epoch)
-        st = tp_fail(err, TP_E_STALE,
-                     "%s: belongs to a newer job (epoch %lld; this one has %lld); step %lld was "
-                     "not committed",
-                     t->root, (long long)newest, (long long)t->epoch, (long long)t->step);
-    return st;
-}
-
 /* A crash after this and before the rename leaves a directory that cannot be resumed, but nothing
  * else; the other order could leave the file in a committed step. */
 static tp_status remove_scratch(const struct ckpt_transaction *t, struct tp_err *err)
@@ -165,7 +152,7 @@ static tp_status make_visible(struct ckpt_transaction *t, const char *dir, struc
     tp_status st;
 
     TP_TRY(root_lock(&lock, t->root, &t->wait, err));
-    TP_TRY(check_epoch(t, err));
+    TP_TRY(ckpt_epoch_check(t->root, t->epoch, t->step, err));
     TP_TRY(remove_scratch(t, err));
     TP_TRY(rename_to(t, dir, &exchanged, err));
     st = file_sync_dir(t->root, err);
