@@ -139,6 +139,15 @@ void pickle_write_key_bool(struct pickle_writer *w, const char *key, bool v)
     pickle_write_op(w, v ? PICKLE_OP_TRUE : PICKLE_OP_FALSE);
 }
 
+void pickle_write_key_floats(struct pickle_writer *w, const char *key, double a, double b)
+{
+    pickle_write_text(w, key);
+    pickle_write_op(w, PICKLE_OP_MARK);
+    pickle_write_float(w, a);
+    pickle_write_float(w, b);
+    pickle_write_op(w, PICKLE_OP_TUPLE);
+}
+
 void pickle_write_key_none(struct pickle_writer *w, const char *key)
 {
     pickle_write_text(w, key);

@@ -63,6 +63,8 @@ void pickle_write_key_int(struct pickle_writer *w, const char *key, int64_t v);
 void pickle_write_key_float(struct pickle_writer *w, const char *key, double v);
 void pickle_write_key_bool(struct pickle_writer *w, const char *key, bool v);
 void pickle_write_key_none(struct pickle_writer *w, const char *key);
+/* The value is a tuple of two numbers. */
+void pickle_write_key_floats(struct pickle_writer *w, const char *key, double a, double b);
 
 /* Remember the value on top of the stack; the result is for pickle_write_again. */
 int pickle_write_remember(struct pickle_writer *w);

@@ -223,11 +223,7 @@ static tp_status write_optimizer(struct deepspeed_target *t, struct tp_err *err)
     pickle_write_op(w, PICKLE_OP_MARK);
     push_dict(w);
     pickle_write_key_float(w, "lr", a->lr);
-    pickle_write_text(w, "betas");
-    pickle_write_op(w, PICKLE_OP_MARK);
-    pickle_write_float(w, a->beta1);
-    pickle_write_float(w, a->beta2);
-    pickle_write_op(w, PICKLE_OP_TUPLE);
+    pickle_write_key_floats(w, "betas", a->beta1, a->beta2);
     pickle_write_key_float(w, "eps", a->eps);
     pickle_write_key_float(w, "weight_decay", a->weight_decay);
     pickle_write_text(w, "params");

@@ -74,11 +74,7 @@ void megatron_args_begin_group(struct pickle_writer *w, const struct export_adam
     pickle_write_key_float(w, "max_lr", adamw->lr);
     pickle_write_key_float(w, "min_lr", adamw->lr);
     pickle_write_key_float(w, "lr", adamw->lr);
-    pickle_write_text(w, "betas");
-    pickle_write_op(w, PICKLE_OP_MARK);
-    pickle_write_float(w, adamw->beta1);
-    pickle_write_float(w, adamw->beta2);
-    pickle_write_op(w, PICKLE_OP_TUPLE);
+    pickle_write_key_floats(w, "betas", adamw->beta1, adamw->beta2);
     pickle_write_key_float(w, "eps", adamw->eps);
     pickle_write_key_float(w, "weight_decay", weight_decay ? adamw->weight_decay : 0);
     pickle_write_key_bool(w, "amsgrad", false);
