@@ -99,3 +99,18 @@ tp_status print_done(struct tp_err *err)
         return tp_fail_errno(err, "standard output");
     return TP_OK;
 }
+
+tp_status print_json_joined(json_t *a, json_t *b, const char *path, struct tp_err *err)
+{
+    tp_status st;
+
+    if (!a || !b || json_object_update(a, b) != 0) {
+        st = tp_fail(err, TP_E_IO, "%s: is not UTF-8, so it cannot be printed as JSON", path);
+    } else {
+        print_json(a);
+        st = print_done(err);
+    }
+    json_decref(a);
+    json_decref(b);
+    return st;
+}

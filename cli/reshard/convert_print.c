@@ -38,15 +38,6 @@ tp_status convert_print_json(const struct convert_report *r, struct tp_err *err)
     json_t *more = json_pack("{s:s, s:s, s:s, s:i, s:i, s:b}", "from_format", r->from, "format",
                              r->format, "left_out", r->left_out, "digests_equal", r->digests_equal,
                              "casts", r->casts, "checksums", r->checksums);
-    tp_status st;
 
-    if (!o || !more || json_object_update(o, more) != 0) {
-        st = tp_fail(err, TP_E_IO, "%s: is not UTF-8, so it cannot be printed as JSON", r->out);
-    } else {
-        print_json(o);
-        st = print_done(err);
-    }
-    json_decref(more);
-    json_decref(o);
-    return st;
+    return print_json_joined(o, more, r->out, err);
 }

@@ -211,7 +211,6 @@ tp_status reshard_print_json(const struct reshard_report *r, const struct reshar
                              reshard_report_files(r), "windows", (json_int_t)r->tiles,
                              "buffer_bytes", (json_int_t)s->buffer_bytes, "processes", r->processes,
                              "boxes_from", r->boxes_from);
-    tp_status st;
 
     json_object_update_new(more,
                            json_pack("{s:I, s:i, s:i, s:I}", "bytes_cloned",
@@ -229,13 +228,5 @@ tp_status reshard_print_json(const struct reshard_report *r, const struct reshar
                                                r->digests_equal, "casts", r->casts,
                                                "windows_before", (json_int_t)r->resumed_tiles,
                                                "damaged_chunks", (json_int_t)r->damaged_chunks));
-    if (!o || !more || json_object_update(o, more) != 0) {
-        st = tp_fail(err, TP_E_IO, "%s: is not UTF-8, so it cannot be printed as JSON", r->out);
-    } else {
-        print_json(o);
-        st = print_done(err);
-    }
-    json_decref(more);
-    json_decref(o);
-    return st;
+    return print_json_joined(o, more, r->out, err);
 }
