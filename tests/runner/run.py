@@ -11,8 +11,8 @@ line is `N passed, N failed` (and `, N skipped` if any were); exit 1 if any fail
 From the environment: T (a pattern, see selection.py), BUILD, BIN (where the programs are), PYTHON,
 JOBS, SANITIZE, LONG=1 (also the long tests).
 
-A few tests of pytest that fail run once more, one after the other, because a test of a time limit
-can fail on a busy machine. Those that pass then are counted as passed and listed.
+A few tests that fail run once more, one after the other, because a test of a time limit can fail on
+a busy machine. Those that pass then are counted as passed and listed.
 
 Under a sanitizer a report counts as a failure even if the program exits with 0, because Criterion
 runs every test in a process of its own and does not notice how that process ends.
@@ -56,7 +56,7 @@ class Outcome:
     skipped: int = 0
     tests: list = dataclasses.field(default_factory=list)
     notes: list = dataclasses.field(default_factory=list)
-    failures: list = dataclasses.field(default_factory=list)  # of pytest: [id, text]
+    failures: list = dataclasses.field(default_factory=list)  # [name, text]; text of pytest only
 
     def line(self):
         text = "  %-40s %d passed" % (self.name, self.passed)
@@ -118,6 +118,7 @@ def read_tap(path, name, filtered):
                 o.notes.append("skipped: %s/%s:%s" % (m[2], m[3], m[4].split("# SKIP")[1]))
             continue
         o.failed += bool(m[1])
+        o.failures += [["%s/%s" % (m[2], m[3]), ""]] if m[1] else []
         o.passed += not m[1]
         seconds = re.search(r"\(([0-9.]+)s\)", m[4])
         o.tests.append([float(seconds[1]) if seconds else 0.0, "%s/%s" % (m[2], m[3])])
@@ -229,17 +230,34 @@ def run_pytest(files, keywords, jobs):
 
 # ---- all of them -----------------------------------------------------------------------------
 
+def run_programs(jobs):
+    """Run programs and checks side by side; those that fail run once more, alone."""
+    outcomes, job_of = [], {}
+    with concurrent.futures.ThreadPoolExecutor(JOBS) as pool:
+        running = {pool.submit(*job): job for job in jobs}
+        for done in concurrent.futures.as_completed(running):
+            outcomes.append(done.result())
+            job_of[outcomes[-1].name] = running[done]
+            print(outcomes[-1].line(), flush=True)
+    failed = [i for i, o in enumerate(outcomes) if o.failed and not sanitizer_reports(o.name)]
+    for i in failed if len(failed) <= RUN_AGAIN else []:
+        name = outcomes[i].name
+        print("---- %s failed; it runs again alone" % name)
+        print_lines("%s/%s.log" % (OUT, name), 0, 60)
+        function, *arguments = job_of[name]
+        outcomes[i] = function(*arguments)
+        print(outcomes[i].line(), flush=True)
+        if not outcomes[i].failed:
+            outcomes[i].notes.append("%s: failed beside other tests, passed alone" % name)
+    return outcomes
+
+
 def run_all(s):
     """Run what is selected; print a line for each program."""
     jobs = [(run_check, name) for name in s.checks]
     jobs += [(run_unit, *unit) for unit in s.units.items()]
     jobs += [(run_mpi, *job) for job in s.mpi]
-    outcomes = []
-    with concurrent.futures.ThreadPoolExecutor(JOBS) as pool:
-        running = [pool.submit(*job) for job in jobs]
-        for done in concurrent.futures.as_completed(running):
-            outcomes.append(done.result())
-            print(outcomes[-1].line(), flush=True)
+    outcomes = run_programs(jobs)
     if s.pytest:
         # one worker more than processors, because many tests of programs wait most of their time
         outcomes.append(run_pytest(s.pytest, s.keywords, JOBS + 1))
@@ -280,6 +298,16 @@ def print_slowest(outcomes):
         print("  %6.1f s  %s" % (seconds, name))
 
 
+def print_names_of_failed(outcomes):
+    """A line or two for each test that failed, before the sum: the end of a long log shows them."""
+    for o in outcomes:
+        for name, text in (o.failures or [[o.name, ""]]) if o.failed else []:
+            print("FAILED " + name)
+            reason = [line for line in text.splitlines() if line.startswith("E  ")]
+            for line in reason[-1:]:
+                print("    " + line[:200])
+
+
 def main():
     os.chdir(selection.ROOT)
     if "--targets" in sys.argv:
@@ -300,6 +328,7 @@ def main():
         outcomes = run_all(selection.Selection.load(SELECTED))
     print_failures(outcomes)
     print_slowest(outcomes)
+    print_names_of_failed(outcomes)
     passed, failed, skipped = (sum(getattr(o, k) for o in outcomes)
                                for k in ("passed", "failed", "skipped"))
     print("%d passed, %d failed%s" % (passed, failed, ", %d skipped" % skipped if skipped else ""))
