@@ -17,7 +17,8 @@
 #include "orchestrator/process/spawn.h"
 
 static const int FORWARDED[] = { SIGTERM, SIGINT, SIGUSR1, SIGUSR2, SIGHUP };
-enum { N_FORWARDED = sizeof FORWARDED / sizeof FORWARDED[0], SWEEPS = 1000, SWEEP_MS = 10 };
+enum { N_FORWARDED = sizeof FORWARDED / sizeof FORWARDED[0] };
+enum { SWEEPS = 1000, SWEEP_MS = 10, QUIET_SWEEPS = 20 };
 
 /* Start the command with the signals in `mask` blocked. *failed: the errno if it cannot be
  * executed, else 0. Returns its pid, or -1: see errno. */
@@ -49,16 +50,22 @@ static pid_t start(const struct supervisor_setup *setup, const sigset_t *mask, i
     return child;
 }
 
-/* Kill and reap until no process of the attempt remains. A process in an uninterruptible wait stays
- * until the kernel ends the wait; after ten seconds tp-run takes over and reports it. */
+/* Kill and reap until no process of the attempt remains. While a process executes a program, its
+ * environment cannot be read for a moment, and a sweep misses it. It is then still a descendant of
+ * this process, and the next sweeps find it. A process in an uninterruptible wait stays until the
+ * kernel ends the wait; after ten seconds tp-run takes over and reports it. */
 static void end_all(const char *id)
 {
     const struct timespec pause = { .tv_nsec = SWEEP_MS * 1000 * 1000 };
+    int quiet = 0;
 
-    for (int i = 0; i < SWEEPS; i++) {
-        while (waitpid(-1, NULL, WNOHANG) > 0)
+    for (int i = 0; i < SWEEPS && quiet < QUIET_SWEEPS; i++) {
+        pid_t reaped;
+
+        while ((reaped = waitpid(-1, NULL, WNOHANG)) > 0)
             ;
-        if (process_sweep(PROCESS_ID_ENV, id, SIGKILL) == 0)
+        quiet = process_sweep(PROCESS_ID_ENV, id, SIGKILL) == 0 ? quiet + 1 : 0;
+        if (quiet && reaped < 0) /* no descendants */
             return;
         nanosleep(&pause, NULL);
     }

@@ -10,15 +10,19 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
+#include "core/arena.h"
 #include "core/clock.h"
 #include "core/file.h"
 #include "orchestrator/process/child.h"
 #include "orchestrator/process/spawn.h"
 #include "orchestrator/process/supervisor.h"
+
+enum { TRIES = 20 };
 
 static char dir[] = "/tmp/tp-process-XXXXXX";
 static struct tp_err err;
@@ -216,6 +220,48 @@ Test(process, a_supervisor_kills_what_the_command_leaves)
 
     cr_expect(o.started && o.exit_code == 0);
     cr_expect_lt(clock_seconds() - begin, 20);
+}
+
+/* Supervise a command that leaves a process which executes `script` again and again, and whose pid
+ * is in the file pid_path. Returns whether the supervisor has ended it. */
+static bool ends_what_executes(const char *script, const char *pid_path)
+{
+    struct arena a = { 0 };
+    char *text, state;
+    size_t size;
+    pid_t pid;
+
+    unlink(pid_path);
+    supervise((char *[]){ "sh", "-c", "setsid $0 & until [ -s $1 ]; do :; done",
+                          (char *)(uintptr_t)script, (char *)(uintptr_t)pid_path, NULL });
+    cr_assert_eq(file_read_own(&text, &size, pid_path, 100, &a, &err), TP_OK, "%s", err.msg);
+    pid = (pid_t)strtol(text, NULL, 10);
+    arena_free(&a);
+    cr_assert_gt(pid, 0);
+    state = process_state(pid);
+    if (state)
+        kill(pid, SIGKILL);
+    return state == 0 || state == 'Z';
+}
+
+/* The environment of a process cannot be read while it executes a program, so one sweep may miss
+ * it. */
+Test(process, a_supervisor_kills_a_process_that_executes_one_program_after_another)
+{
+    char script[64], pid_path[64];
+    int ended = 0;
+    FILE *f;
+
+    snprintf(script, sizeof script, "%s/again", dir);
+    snprintf(pid_path, sizeof pid_path, "%s/pid", dir);
+    f = fopen(script, "w");
+    cr_assert(f && fprintf(f, "#!/bin/sh\n[ -s %s ] || echo $$ > %s\nexec %s\n", pid_path, pid_path,
+                           script) > 0);
+    fclose(f);
+    chmod(script, 0700);
+    for (int i = 0; i < TRIES; i++)
+        ended += ends_what_executes(script, pid_path);
+    cr_expect_eq(ended, TRIES, "%d of %d were ended", ended, TRIES);
 }
 
 Test(process, a_missing_or_damaged_outcome_is_refused)
