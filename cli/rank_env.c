@@ -3,6 +3,7 @@
 
 #include <limits.h>
 #include <stdlib.h>
+#include <time.h>
 #include <unistd.h>
 
 /* The number in an environment variable if it is greater than 0, else 0. */
@@ -44,6 +45,12 @@ void rank_env_read(struct comm_env *env)
 bool rank_env_is_echo(void)
 {
     return env_int("OMPI_COMM_WORLD_RANK") || env_int("PMIX_RANK") || env_int("PMI_RANK");
+}
+
+void rank_env_wait_for_first(void)
+{
+    if (rank_env_is_echo())
+        nanosleep(&(struct timespec){ .tv_sec = 5 }, NULL); /* a signal ends it */
 }
 
 void rank_env_prepare(char **argv)

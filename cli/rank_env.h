@@ -22,4 +22,9 @@ void rank_env_prepare(char **argv);
  * only the first prints what is wrong with it. */
 bool rank_env_is_echo(void);
 
+/* Call it before this process exits with an error and has not joined the other ranks. A launcher
+ * may end all ranks as soon as one of them exits with an error. So ranks that print nothing wait
+ * until the launcher ends them because the first has exited, or for five seconds. */
+void rank_env_wait_for_first(void);
+
 #endif

@@ -137,8 +137,10 @@ static int run_under_mpi(struct train_request *r, const struct comm_env *env)
     char text[SPEC_TEXT_MAX];
     int n = spec_world(&r->config.spec), world = env->mpi_size;
 
-    if (world && world != n && rank_env_is_echo())
+    if (world && world != n && rank_env_is_echo()) {
+        rank_env_wait_for_first();
         return tp_exit_code(TP_E_USAGE);
+    }
     if (world && world != n)
         return report(TRAIN_PROG,
                       tp_fail(&err, TP_E_USAGE,
@@ -202,6 +204,8 @@ int main(int argc, char **argv)
         code = report(TRAIN_PROG, err.status, &err);
     else if (understand(&r, &code, argc, argv))
         code = env.is_mpi ? run_under_mpi(&r, &env) : run_own_ranks(&r, &env);
+    else if (code)
+        rank_env_wait_for_first();
     arena_free(&r.arena);
     return code;
 }

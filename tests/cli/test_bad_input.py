@@ -246,6 +246,16 @@ def test_another_number_of_ranks_than_the_layout_has_is_refused(tiny, tmp_path):
     assert not (tmp_path / "ckpt").exists()
 
 
+@pytest.mark.parametrize("flags", [["--layout", "tp2"], ["--layout", "tp3", "--batch", "x"]])
+def test_of_many_ranks_the_first_prints_even_if_it_is_the_last_to_know(tiny, tmp_path, flags):
+    """mpirun ends all ranks when one exits with an error, so the others wait for the first."""
+    late = 'if [ "$OMPI_COMM_WORLD_RANK" = 0 ]; then sleep 1; fi; exec "$@"'
+    r = run("mpirun", "-n", 3, "sh", "-c", late, "sh", str(harness.BIN / "tp-train"),
+            *train_args(tiny, tmp_path / "ckpt")[1:], *flags)
+    messages = [x for x in r.lines if x.startswith("tp-train")]
+    assert r.rc == 2 and messages, repr(r)
+
+
 # ---- damage -----------------------------------------------------------------------------------
 
 
