@@ -12,8 +12,9 @@
 #include "layout/dtype.h"
 
 /* The end of --help of tp-ckpt export and import. */
-#define COPY_EXIT_CODES \
-    "exit codes: 0 done; 2 the request is wrong; 3 it failed (after 2 and 3 nothing was written)."
+#define COPY_EXIT_CODES                                                                 \
+    "exit codes: 0 done; 2 the request is wrong; 3 it failed; 75 a signal stopped it\n" \
+    "(after 2, 3 and 75 nothing was written)."
 
 /* Values of options, to be put into an option table. */
 struct copy_options {

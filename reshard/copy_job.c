@@ -3,6 +3,11 @@
 
 #include <stddef.h>
 
+#include "core/stop.h"
+
+/* Seconds between questions whether to stop. */
+#define ROUND_S 0.5
+
 /* For each thread, and the least for all; at most this part of the memory, if that is more. */
 enum { FLUSH_BYTES = 24 << 20, FLUSH_BYTES_MIN = 4 << 20, FLUSH_PART = 8 };
 
@@ -34,6 +39,27 @@ tp_status copy_job_run(struct copy_job *job, struct tp_err *err)
 {
     progress_action(job->transfer.progress, "copying", PROGRESS_COPIED, job->planned.bytes_written);
     return transfer_execute(job->plan, &job->done, err);
+}
+
+tp_status copy_job_run_or_stop(struct copy_job *job, struct tp_err *err)
+{
+    struct transfer_run *run = NULL;
+    int64_t done = 0;
+    tp_status st = transfer_begin(&run, job->plan, err);
+
+    if (st)
+        return st;
+    progress_action(job->transfer.progress, "copying", PROGRESS_COPIED, job->planned.bytes_written);
+    while (!st && !transfer_is_done(run)) {
+        if (stop_requested())
+            st = tp_fail(err, TP_E_STOPPED,
+                         "interrupted: %lld of %lld tiles were complete; nothing is kept, so the "
+                         "same command starts over",
+                         (long long)done, (long long)job->planned.tiles);
+        else
+            st = transfer_round(run, ROUND_S, &done, err);
+    }
+    return transfer_end(run, st, &job->done, err);
 }
 
 tp_status copy_job_prove(struct copy_job *job, struct tp_err *err)

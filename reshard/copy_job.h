@@ -2,8 +2,8 @@
  * reshard/copy_job.h - a transfer within a memory limit, with progress and proof: what reshard,
  * export and import have in common.
  *
- * Call order: plan, run (or the rounds of reshard/engine/transfer.h), then finish the target,
- * prove.
+ * Call order: plan, run (or run_or_stop, or the rounds of reshard/engine/transfer.h), then finish
+ * the target, prove.
  */
 #ifndef RESHARD_COPY_JOB_H
 #define RESHARD_COPY_JOB_H
@@ -34,6 +34,11 @@ int64_t copy_job_flush_bytes(int64_t memory_bytes, int threads);
 
 /* Execute the plan. */
 tp_status copy_job_run(struct copy_job *job, struct tp_err *err);
+
+/* The same for a target that cannot be continued: when a signal asks to stop before the last tile
+ * (core/stop.h, stop_listen_all), the result is TP_E_STOPPED and the caller removes what was
+ * written. */
+tp_status copy_job_run_or_stop(struct copy_job *job, struct tp_err *err);
 
 /* Compare the digests of both ends. The target must be finished. */
 tp_status copy_job_prove(struct copy_job *job, struct tp_err *err);

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "core/file.h"
+#include "core/stop.h"
 #include "reshard/atomic_folder.h"
 #include "reshard/copy_job.h"
 #include "reshard/export_source.h"
@@ -67,7 +68,7 @@ static tp_status copy_tensors(struct export_job *x, struct tp_err *err)
         LATER_BYTES + x->remote_bytes + x->writer.later_bytes +
             (from->checkpoint ? checkpoint_source_memory(from->checkpoint, q->threads) : 0),
         err));
-    TP_TRY(copy_job_run(&x->copy, err));
+    TP_TRY(copy_job_run_or_stop(&x->copy, err));
     TP_TRY(copy_job_prove(&x->copy, err));
     TP_TRY(x->format->finish(&x->writer, err));
     if (x->writer.bytes > 0)
@@ -97,6 +98,7 @@ static tp_status write_folder(struct export_job *x, struct tp_err *err)
 
     if (q->assets)
         TP_TRY(hf_assets_check(q->assets, err));
+    stop_listen_all(); /* before it nothing has begun */
     TP_TRY(atomic_folder_begin(&x->folder, q->out, q->force, CONFIG_FILE, err));
     TP_TRY(copy_tensors(x, err));
     TP_TRY(write_config(x, err));

@@ -7,6 +7,7 @@
 #include "ckpt/epoch.h"
 #include "ckpt/transaction.h"
 #include "core/file.h"
+#include "core/stop.h"
 #include "layout/family.h"
 #include "layout/model_config.h"
 #include "reshard/copy_job.h"
@@ -122,10 +123,11 @@ static tp_status write_step(struct import_job *x, struct tp_err *err)
 
     m.step = m.state.step = x->source.step;
     m.state.dtype = x->layout.tensors[0].dtype == DTYPE_BF16 ? "bf16" : "fp32";
+    stop_listen_all(); /* before it nothing has begun */
     TP_TRY(ckpt_epoch(&begin.epoch, begin.root, err));
     TP_TRY(ckpt_begin(&t, &begin, err));
     TP_TRY(checkpoint_target_create(x->target, t.tmp.path, err));
-    TP_TRY(copy_job_run(&x->copy, err));
+    TP_TRY(copy_job_run_or_stop(&x->copy, err));
     TP_TRY(checkpoint_target_finish(x->target, &m, &x->arena, err));
     TP_TRY(copy_job_prove(&x->copy, err));
     TP_TRY(ckpt_commit(&t, &m, err));

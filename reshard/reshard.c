@@ -20,9 +20,6 @@
  * later; the entry of a chunk in the writer and in the index that is written; an open file. */
 enum { LATER_BYTES = 12 << 20, CHUNK_BYTES = 512, FILE_BYTES = 64 << 10 };
 
-/* Seconds between questions whether to stop, where there is no journal. */
-#define ROUND_S 0.5
-
 struct reshard_job {
     const struct reshard_request *request;
     struct comm_control *control; /* NULL: this process alone */
@@ -301,32 +298,17 @@ done:
     return st;
 }
 
-/* Copy without a journal, and stop between two rounds when a signal asks for it. */
+/* Copy without a journal, because compressed files cannot be continued. */
 static tp_status copy_compressed(struct reshard_job *job, const struct ckpt_begin_request *request,
                                  struct tp_err *err)
 {
     struct ckpt_begin_request begin = *request;
-    struct copy_job *copy = &job->copy;
-    struct transfer_run *run = NULL;
-    int64_t done = 0;
     tp_status st;
 
     begin.exclusive = true;
     TP_TRY(ckpt_begin(&job->transaction, &begin, err));
     TP_TRY(checkpoint_target_create(job->target, job->transaction.tmp.path, err));
-    TP_TRY(transfer_begin(&run, copy->plan, err));
-    progress_action(job->request->progress, "copying", PROGRESS_COPIED,
-                    copy->planned.bytes_written);
-    while (!st && !transfer_is_done(run)) {
-        st = transfer_round(run, ROUND_S, &done, err);
-        if (!st && !transfer_is_done(run) && stop_requested())
-            st = tp_fail(err, TP_E_STOPPED,
-                         "interrupted: %lld of %lld tiles were complete, and nothing is kept, "
-                         "because compressed files cannot be continued; the same command starts "
-                         "over",
-                         (long long)done, (long long)copy->planned.tiles);
-    }
-    return transfer_end(run, st, &copy->done, err);
+    TP_TRY(copy_job_run_or_stop(&job->copy, err));
 done:
     return st;
 }

@@ -42,8 +42,8 @@ static const char tail[] =
     "The format tp is a checkpoint of tp-train; tp-ckpt import --help and tp-ckpt export --help\n"
     "explain the others. Other frameworks do not say at which layout a checkpoint is: axes\n"
     "that --to does not name are 1 then. OUT gets config.json and tokenizer files. Such a\n"
-    "conversion is done by one process; when it is interrupted, it starts over.\n\n" REMOTE_ENV_HELP
-    "\n\n"
+    "conversion is done by one process; when it is interrupted, nothing is left, and the same\n"
+    "command starts over.\n\n" REMOTE_ENV_HELP "\n\n"
     "Ctrl-C, SIGTERM, a crash or a power failure leaves the unfinished step in OUT, in\n"
     "step-N.tmp-ID; the same command then resumes it. It starts over when CKPT or the options "
     "have\n"
