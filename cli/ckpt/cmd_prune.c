@@ -106,15 +106,24 @@ static json_t *damaged_json(const struct ckpt_pruned *pruned)
 }
 
 /* After a failure the only object is that of the failure, so the names are on stderr. */
+static void note_names(const struct ckpt_pruned *pruned, bool dry_run)
+{
+    for (int i = 0; i < pruned->n_damaged; i++)
+        report_note("tp-ckpt", "%s is damaged: %s", pruned->damaged[i].name,
+                    pruned->damaged[i].finding);
+    for (int i = 0; i < pruned->n && !dry_run; i++)
+        report_note("tp-ckpt", "deleted %s", pruned->names[i]);
+}
+
 static void print_object(const struct ckpt_pruned *pruned, const struct ckpt_prune_request *q,
                          bool complete)
 {
     json_t *o;
 
-    for (int i = 0; i < pruned->n && !complete && !q->dry_run; i++)
-        report_note("tp-ckpt", "deleted %s", pruned->names[i]);
-    if (!complete)
+    if (!complete) {
+        note_names(pruned, q->dry_run);
         return;
+    }
     o = json_pack("{s:o, s:b, s:i, s:b, s:I, s:o, s:o}", "root", clean_string(q->root), "dry_run",
                   q->dry_run, "kept", pruned->n_kept, "verified", q->verify_jobs > 0,
                   "bytes_verified", (json_int_t)pruned->verified_bytes, "deleted",

@@ -481,6 +481,8 @@ def test_prune_without_an_intact_step_deletes_nothing(tp4, tiny):
     r = run("tp-ckpt", "prune", tp4, "--keep", 1)
     assert r.rc == 3 and "no step is intact, so nothing was deleted" in r.err
     assert r.out.count("damaged step-") == 2
+    r = run("tp-ckpt", "prune", tp4, "--keep", 1, "--json")
+    assert json.loads(r.out)["exit"] == 3 and r.err.count(" is damaged: ") == 2
     assert harness.tree(tp4) == before
 
 
