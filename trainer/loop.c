@@ -330,8 +330,8 @@ static tp_status end(struct loop *l, struct tp_err *err)
                      c->steps);
         else
             format_total(total, sizeof total, l);
-        print(l, false, "done: %" PRId64 " steps%s%s%s", step, c->ckpt ? ", saved in " : "",
-              c->ckpt ? c->ckpt : "", total);
+        print(l, false, "done: %" PRId64 " step%s%s%s%s", step, step == 1 ? "" : "s",
+              c->ckpt ? ", saved in " : "", c->ckpt ? c->ckpt : "", total);
         return TP_OK;
     }
     if (!c->ckpt)

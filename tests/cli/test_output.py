@@ -8,7 +8,7 @@ import harness
 
 
 def test_one_of_something_is_singular(tiny, tmp_path):
-    harness.train(tiny, tmp_path / "ckpt", steps=1, layout="tp1")
+    assert "done: 1 step, saved in " in harness.train(tiny, tmp_path / "ckpt", steps=1, layout="tp1").err
     out = harness.ok("tp-ckpt", "show", tmp_path / "ckpt").out
     assert "tp1: 1 rank\n" in out and " in 1 shard\n" in out, out
     out = harness.ok("tp-reshard", tmp_path / "ckpt", "--to", "tp2", "--dry-run").out

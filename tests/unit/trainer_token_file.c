@@ -296,8 +296,9 @@ static void expect_no_text(const char *path)
 
 Test(tokens, names_of_other_kinds_of_files_are_refused)
 {
-    static const char *const endings[] = { ".jsonl", ".json", ".csv", ".parquet",    ".npy",
-                                           ".gz",    ".zst",  ".pt",  ".safetensors" };
+    static const char *const endings[] = { ".jsonl", ".json", ".csv", ".parquet",     ".npy",
+                                           ".gz",    ".zst",  ".pt",  ".safetensors", ".tfrecord",
+                                           ".pkl",   ".h5",   ".tgz" };
     struct place p = place_make();
     struct tp_err err = { 0 };
     struct token_file t;
