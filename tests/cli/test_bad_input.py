@@ -315,25 +315,7 @@ def flip(path, rng):
     return at
 
 
-@pytest.mark.parametrize("n", range(6))
-def test_a_flipped_bit_in_a_shard_is_found(n, ckpt, tmp_path):
-    rng = random.Random(SEED + n)
-    shard = rng.choice(shards(ckpt))
-    at = flip(shard, rng)
-    print("seed", SEED + n, shard.name, "bit", at)
-    assert_damage_found("verify", ckpt, tmp_path, shard.name)
-    # Other commands read only /index and the payloads, so they succeed if the bit is elsewhere.
-    for name in ("reshard", "export"):
-        out = tmp_path / name
-        program, argv = reader(name, ckpt, out)
-        r = run(*argv)
-        assert r.rc in (0, 3), repr(r)
-        if r.rc == 3:
-            assert_sentence(r, program, shard.name)
-            assert not out.exists()
-
-
-@pytest.mark.parametrize("n", range(6))
+@pytest.mark.parametrize("n", range(2))
 def test_a_flipped_bit_in_the_manifest_is_found(n, ckpt, tmp_path):
     rng = random.Random(SEED + n)
     step = harness.steps(ckpt)[-1]
