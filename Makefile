@@ -256,7 +256,7 @@ test:
 ## test-long     also the tests that take longer: a bare Debian, long properties, every fault point
 test-long:
 	@tools/setup.sh build test chroot
-	@LONG=1 $(RUN_TESTS) --targets >/dev/null && $(MAKE) tests
+	@targets=$$(LONG=1 $(RUN_TESTS) --targets) && { [ -z "$$targets" ] || $(MAKE) $$targets; }
 	@LONG=1 $(RUN_TESTS)
 
 ## test-map      print which tests cover each module

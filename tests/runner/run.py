@@ -41,6 +41,7 @@ OUT = os.path.join(selection.ROOT, BUILD, "test-results")
 SELECTED = os.path.join(selection.ROOT, BUILD, "selected-tests.json")
 SLOWEST = 20
 LAST = 25  # lines of a failure of pytest that are printed at the end
+LIMIT = 8 * 3600 if LONG else 5000  # seconds of pytest
 RUN_AGAIN = 10  # more failures than this have a common cause
 # The files with the longest run time first, so that all workers of pytest end at about the same time.
 LONGEST = ["parallel", "deferred", "reshard_triples", "run_self", "run", "faults", "run_reshard",
@@ -213,7 +214,7 @@ def run_pytest(files, keywords, jobs):
     if SANITIZE:  # whole stacks for the ranks of mpirun; for all programs they would take too long
         env["OMPI_MCA_mca_base_env_list"] = "ASAN_OPTIONS=%s:fast_unwind_on_malloc=0" % \
             env["ASAN_OPTIONS"]
-    pytest = ["timeout", "5000", PYTHON, "-m", "pytest", "-q", "-rs", *selection.PYTEST]
+    pytest = ["timeout", str(LIMIT), PYTHON, "-m", "pytest", "-q", "-rs", *selection.PYTEST]
     command = [*pytest, "--junitxml=" + report]
     command += ["-n", str(jobs), "--dist", "loadgroup"] if jobs > 1 else []
     command += ["-k", keywords] if keywords else []
