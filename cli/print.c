@@ -64,12 +64,22 @@ char *print_shorten(char *json)
     return json;
 }
 
-void print_json(const json_t *value)
+static void dump(const json_t *value, size_t flags)
 {
-    char *text = json_dumps(value, JSON_INDENT(2) | JSON_PRESERVE_ORDER | JSON_ENCODE_ANY);
+    char *text = json_dumps(value, flags | JSON_PRESERVE_ORDER | JSON_ENCODE_ANY);
 
     puts(text ? print_shorten(text) : "null");
     free(text);
+}
+
+void print_json(const json_t *value)
+{
+    dump(value, JSON_INDENT(2));
+}
+
+void print_json_line(const json_t *value)
+{
+    dump(value, JSON_COMPACT);
 }
 
 json_t *print_int_list(const int64_t *values, int n)

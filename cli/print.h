@@ -14,6 +14,9 @@ void print_safe(const char *text);
 /* Print a JSON value and a newline. */
 void print_json(const json_t *value);
 
+/* The same in one line without spaces. */
+void print_json_line(const json_t *value);
+
 /* Print one JSON object with the members of both, which are freed, and flush stdout. NULL for
  * either means that json_pack refused a text, which is then named after `path`: TP_E_IO. */
 tp_status print_json_joined(json_t *a, json_t *b, const char *path, struct tp_err *err);

@@ -32,7 +32,8 @@ int main(int argc, char **argv)
             "CKPT is a root (its newest complete step, or --step N) or a step "
             "directory.\n" REMOTE_ENV_HELP "\n"
             "`tp-ckpt VERB --help` describes a verb. Exit codes: 0 done, or the answer is yes;\n"
-            "1 the answer is no (damaged, different); 2 the request is wrong; 3 it failed.",
+            "1 the answer is no (damaged, different); 2 the request is wrong; 3 it failed;\n"
+            "75 a signal stopped export or import.",
         .verbs = verbs,
     };
 

@@ -11,7 +11,8 @@ static int send(const char *path, json_t *request, bool as_json)
 {
     struct tp_err err = { 0 };
     json_t *answer = NULL;
-    int code = report("tp-run", run_context_ask_once(&answer, path, request, &err), &err);
+    int code =
+        report_json(as_json, "tp-run", run_context_ask_once(&answer, path, request, &err), &err);
 
     if (code == 0)
         run_context_print(answer, as_json);
@@ -68,7 +69,7 @@ static int resize(const char *path, const char *to, bool wait, bool as_json)
     if (st == TP_OK && wait)
         st = wait_for_layout(&c, answer, &err);
     run_context_close(&c);
-    code = report("tp-run", st, &err);
+    code = report_json(as_json, "tp-run", st, &err);
     if (code == 0 && wait && !as_json)
         printf("the job trains at %s\n", json_string_value(json_object_get(answer, "layout")));
     else if (code == 0)
@@ -112,8 +113,8 @@ int cmd_run_node(int argc, char **argv)
                         "down kills the ranks on the node, as a crash of the node would.\n", NULL))
         return code;
     if (strcmp(what, "up") != 0 && strcmp(what, "down") != 0)
-        return report("tp-run", tp_fail(&err, TP_E_USAGE, "\"%s\": expected up or down", what),
-                      &err);
+        return report_json(as_json, "tp-run",
+                           tp_fail(&err, TP_E_USAGE, "\"%s\": expected up or down", what), &err);
     return send(
         path,
         json_pack("{s:s,s:s,s:b}", "verb", "node", "node", node, "up", strcmp(what, "up") == 0),

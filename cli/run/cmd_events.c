@@ -81,5 +81,5 @@ int cmd_run_events(int argc, char **argv)
         fclose(f);
     }
     run_context_close(&c);
-    return report("tp-run", st, &err);
+    return report_json(as_json, "tp-run", st, &err);
 }

@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "cli/print.h"
 #include "cli/report.h"
 #include "cli/run/cmd.h"
 #include "cli/run/run_context.h"
@@ -74,14 +75,13 @@ static void print_people(const struct plan_candidate *c, int n, int ranks, bool 
         printf("\n%d more differ from these only in sp, ZeRO or vpp: --all shows them\n", hidden);
 }
 
-static void print_json(const struct plan_candidate *c, int n)
+static void print_list(const struct plan_candidate *c, int n)
 {
     json_t *all = json_array();
 
     for (int i = 0; i < n; i++)
         json_array_append_new(all, candidate_json(&c[i]));
-    json_dumpf(all, stdout, JSON_COMPACT);
-    putchar('\n');
+    print_json_line(all);
     json_decref(all);
 }
 
@@ -129,10 +129,10 @@ int cmd_run_plan(int argc, char **argv)
         ranks = job_ranks(&context.job);
     TP_TRY(candidates_find(&c, &n, &context.job, &times, ranks, &context.arena, &err));
     if (as_json)
-        print_json(c, n);
+        print_list(c, n);
     else
         print_people(c, n, ranks, variants);
 done:
     run_context_close(&context);
-    return report("tp-run", st, &err);
+    return report_json(as_json, "tp-run", st, &err);
 }

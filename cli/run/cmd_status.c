@@ -3,6 +3,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "cli/print.h"
 #include "cli/report.h"
 #include "cli/run/cmd.h"
 #include "cli/run/run_context.h"
@@ -151,15 +152,13 @@ int cmd_run_status(int argc, char **argv)
         st = run_status_stored(&status, &c.job, c.backend, &err);
     if (st == TP_E_NOTFOUND)
         st = tp_fail(&err, TP_E_NOTFOUND, "%s: this job has not been run", path);
-    if (status && as_json) {
-        json_dumpf(status, stdout, JSON_COMPACT);
-        putchar('\n');
-    } else if (status) {
+    if (status && as_json)
+        print_json_line(status);
+    else if (status)
         print_status(status);
-    }
 done:
     json_decref(status);
     json_decref(answer);
     run_context_close(&c);
-    return report("tp-run", st, &err);
+    return report_json(as_json, "tp-run", st, &err);
 }

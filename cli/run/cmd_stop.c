@@ -68,7 +68,7 @@ int cmd_run_stop(int argc, char **argv)
         st = wait_for_end(&c, &err);
 done:
     run_context_close(&c);
-    code = report("tp-run", st, &err);
+    code = report_json(as_json, "tp-run", st, &err);
     if (code == 0 && (as_json || !wait || cancelled))
         run_context_print(answer, as_json);
     json_decref(answer);

@@ -33,5 +33,5 @@ int cmd_run_submit(int argc, char **argv)
     if (st == TP_OK)
         printf(as_json ? "{\"ok\":true,\"slurm_job\":%s}\n" : "%s\n", id);
     run_context_close(&c);
-    return report("tp-run", st, &err);
+    return report_json(as_json, "tp-run", st, &err);
 }

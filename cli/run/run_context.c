@@ -1,5 +1,6 @@
 /* cli/run/run_context.c - see cli/run/run_context.h. */
 #include "cli/run/run_context.h"
+#include "cli/print.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -130,8 +131,7 @@ tp_status run_context_wait(struct run_context *c, bool (*done)(void *ctx, const 
 void run_context_print(const json_t *answer, bool as_json)
 {
     if (as_json)
-        json_dumpf(answer, stdout, JSON_COMPACT);
+        print_json_line(answer);
     else
-        fputs(json_string_value(json_object_get(answer, "text")), stdout);
-    putchar('\n');
+        puts(json_string_value(json_object_get(answer, "text")));
 }

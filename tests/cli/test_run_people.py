@@ -145,16 +145,26 @@ def test_status_has_the_same_fields_when_the_job_is_over(tmp_path):
         assert "stopped: saved and stopped (tp-run is not running)" in text and "goodput" in text
 
 
+def shortest(text):
+    """A number of a JSON text, which has no more digits than it needs."""
+    assert len(text) <= len(repr(float(text))) + 2, text
+    return float(text)
+
+
 def test_every_verb_answers_as_json(tmp_path):
     with fake_job(tmp_path, "--steps", 3000) as job:
         job.start()
         job.await_step(3)
         for verb in (["node", "up", "a"], ["resize", "dp2"], ["status"], ["plan"], ["stop"]):
             r = job.verb(verb[0], *verb[1:], "--json")
-            assert r.rc == 0 and json.loads(r.out), repr(r)
+            assert r.rc == 0 and len(r.out.splitlines()) == 1, repr(r)
+            assert json.loads(r.out, parse_float=shortest), repr(r)
         for line in job.verb("events", "--json").out.splitlines():
             assert json.loads(line)
         job.wait()
+        for verb in (["node", "sideways", "a"], ["node", "up", "a"], ["resize", "dp2"], ["stop"], ["submit"]):
+            r = job.verb(verb[0], *verb[1:], "--json")
+            assert r.rc == 2 and json.loads(r.out) == {"error": r.lines[-1][len("tp-run: "):], "exit": 2}, repr(r)
 
 
 def test_status_shows_speed_time_left_and_the_last_fault(tmp_path, tiny):
