@@ -1,8 +1,9 @@
 /*
  * ckpt/digest.c - see ckpt/digest.h.
  *
- * A run of consecutive elements is summed in blocks (ckpt/digest_block.h), and the sum of a block
- * is multiplied by the power at which the block starts.
+ * Rows of consecutive elements are cut into blocks (ckpt/digest_block.h), and the sum of a block
+ * is multiplied by the power at which the block starts. What is left of all rows behind their
+ * blocks, or all of short rows, is summed at once.
  */
 #include "ckpt/digest.h"
 
@@ -21,33 +22,63 @@ struct digest_walk {
     struct digest sum;
 };
 
-static void walk_row(struct digest_walk *w, int64_t n, const uint64_t start[POINTS])
+/* The sum of some rows, times the power at which the first one starts. */
+static void add_rows(struct digest_walk *w, const struct digest_rows *rows,
+                     const uint64_t start[POINTS])
 {
-    uint64_t power[POINTS] = { start[0], start[1] };
+    uint64_t sum[POINTS];
 
-    while (n > 0) {
-        int part = n < DIGEST_BLOCK ? (int)n : DIGEST_BLOCK;
-        uint64_t sum[POINTS];
-
-        digest_block_sum(sum, w->data, w->elem_bytes, part, w->variant);
-        for (int p = 0; p < POINTS; p++)
-            w->sum.d[p] = digest_mod_add(w->sum.d[p], digest_mod_multiply(sum[p], power[p]));
-        w->data += (size_t)part * (size_t)w->elem_bytes;
-        n -= part;
-        if (n > 0)
-            for (int p = 0; p < POINTS; p++)
-                power[p] = digest_mod_multiply(power[p], w->block[p]);
-    }
+    digest_block_rows(sum, rows, w->variant);
+    for (int p = 0; p < POINTS; p++)
+        w->sum.d[p] = digest_mod_add(w->sum.d[p], digest_mod_multiply(sum[p], start[p]));
 }
 
-/* The rows of axes `axis` and later; from axis `last` on, elements are consecutive. */
+/* n_rows rows of n consecutive elements each; factor: of each point for one row more. */
+static void walk_rows(struct digest_walk *w, int64_t n_rows, int64_t n,
+                      const uint64_t factor[POINTS], const uint64_t start[POINTS])
+{
+    const int64_t blocks = n / DIGEST_BLOCK, row_bytes = n * w->elem_bytes;
+    uint64_t power[POINTS] = { start[0], start[1] };
+    struct digest_rows rows = { .n_rows = blocks,
+                                .stride_bytes = (int64_t)DIGEST_BLOCK * w->elem_bytes,
+                                .elem_bytes = w->elem_bytes,
+                                .n = DIGEST_BLOCK,
+                                .factor = { w->block[0], w->block[1] } };
+
+    for (int64_t i = 0; i < n_rows && blocks > 0; i++) {
+        rows.data = w->data + i * row_bytes;
+        add_rows(w, &rows, power);
+        for (int p = 0; p < POINTS; p++)
+            power[p] = digest_mod_multiply(power[p], factor[p]);
+    }
+    rows = (struct digest_rows){ .data = w->data + blocks * rows.stride_bytes,
+                                 .n_rows = n_rows,
+                                 .stride_bytes = row_bytes,
+                                 .elem_bytes = w->elem_bytes,
+                                 .n = (int)(n % DIGEST_BLOCK),
+                                 .factor = { factor[0], factor[1] } };
+    w->data += n_rows * row_bytes;
+    if (rows.n == 0)
+        return;
+    for (int p = 0; p < POINTS; p++)
+        power[p] =
+            digest_mod_multiply(start[p], digest_power(p, (uint64_t)(blocks * DIGEST_BLOCK)));
+    add_rows(w, &rows, power);
+}
+
+/* The elements of axes `axis` and later; from axis `last` on they are consecutive: `run` elements.
+ */
 static void walk_axis(struct digest_walk *w, int axis, int last, int64_t run,
                       const uint64_t start[POINTS])
 {
     uint64_t power[POINTS] = { start[0], start[1] };
 
-    if (axis >= last || axis == BOX_NDIM_MAX - 1) { /* the second follows from the first */
-        walk_row(w, run, start);
+    if (axis >= last) {
+        walk_rows(w, 1, run, w->block, start);
+        return;
+    }
+    if (axis == last - 1) {
+        walk_rows(w, w->box->len[axis], run, w->step[axis], start);
         return;
     }
     for (int64_t i = 0; i < w->box->len[axis]; i++) {

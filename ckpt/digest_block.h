@@ -1,5 +1,5 @@
 /*
- * ckpt/digest_block.h - the digest of a short run of elements: the inner loop of ckpt/digest.h.
+ * ckpt/digest_block.h - the digest of short runs of elements: the inner loop of ckpt/digest.h.
  *
  * There is a variant in plain C, and one for each set of vector instructions that makes it faster.
  * All give the same sums.
@@ -10,9 +10,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum { DIGEST_POINTS = 2, DIGEST_BLOCK = 1024 };
-
-#define DIGEST_PRIME ((UINT64_C(1) << 61) - 1)
+#include "ckpt/digest_mod.h"
+#include "ckpt/digest_rows.h"
 
 /* The variants, slowest first. */
 enum digest_variant { DIGEST_PLAIN, DIGEST_AVX2, DIGEST_IFMA, DIGEST_VARIANTS };
@@ -26,11 +25,8 @@ enum digest_variant digest_variant_best(void);
 void digest_block_sum(uint64_t sum[DIGEST_POINTS], const void *data, int elem_bytes, int n,
                       enum digest_variant v);
 
-/* r_p^exponent. */
-uint64_t digest_power(int p, uint64_t exponent);
-
-/* Sums and products modulo DIGEST_PRIME, of numbers below it. */
-uint64_t digest_mod_add(uint64_t a, uint64_t b);
-uint64_t digest_mod_multiply(uint64_t a, uint64_t b);
+/* sum[p] = sum over rows i of factor[p]^i times the sum of row i, which is digest_block_sum. */
+void digest_block_rows(uint64_t sum[DIGEST_POINTS], const struct digest_rows *rows,
+                       enum digest_variant v);
 
 #endif

@@ -138,6 +138,10 @@ static tp_status move_on_device(struct transfer_run *run, int64_t n, struct tp_e
     return st;
 }
 
+/* How much longer a round may become than the one before it. The first rounds are short, because
+ * how fast the storage is, is not known yet. */
+enum { ROUND_GROWTH = 8 };
+
 /* The most bytes that a tile writes, whatever its tensor. */
 static int64_t tile_bytes_max(const struct transfer_plan *p)
 {
@@ -174,6 +178,18 @@ static tp_status move_tiles(struct transfer_run *run, int64_t n, struct tp_err *
     return st;
 }
 
+/* The tiles of the next round, so that it takes about `seconds`; the last one took `took`. */
+static int64_t next_round_size(const struct transfer_run *run, double seconds, double took)
+{
+    const int64_t n = run->round_size;
+
+    if (took < seconds / (2 * ROUND_GROWTH))
+        return n * ROUND_GROWTH;
+    if (took < seconds / 2)
+        return n * 2;
+    return took > seconds * 2 && n / 2 >= run->plan->threads ? n / 2 : n;
+}
+
 /* At the end of a round all threads wait for the slowest. So long rounds waste less time. */
 tp_status transfer_round(struct transfer_run *run, double seconds, int64_t *tiles_done,
                          struct tp_err *err)
@@ -191,10 +207,7 @@ tp_status transfer_round(struct transfer_run *run, double seconds, int64_t *tile
     *tiles_done = run->next;
     took = clock_seconds() - start;
     measure(run, on_device, atomic_load(&run->bytes_written) - written, took);
-    if (took < seconds / 2)
-        run->round_size *= 2;
-    else if (took > seconds * 2 && run->round_size / 2 >= p->threads)
-        run->round_size /= 2;
+    run->round_size = next_round_size(run, seconds, took);
     return TP_OK;
 }
 

@@ -1,5 +1,5 @@
 /* tests/unit/ckpt_digest.c - a digest depends on every bit of a tensor, but not on how it is cut.
- * covers: ckpt/digest_block */
+ * covers: ckpt/digest_block ckpt/digest_mod ckpt/digest_rows */
 #include <criterion/criterion.h>
 #include <string.h>
 
