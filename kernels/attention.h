@@ -27,7 +27,8 @@ struct attention {
     void *out; /* [batch * seq][ldo] */
     int64_t ldo;
     float *lse;           /* [batch][heads][seq] */
-    float scale;          /* 1 / sqrt(head_dim) */
+    float scale;          /* of the products of queries and keys: 1 / sqrt(head_dim) */
+    float cap;            /* > 0: scores s become cap tanh(s / cap) */
     int64_t window;       /* > 0: row i sees keys i - window + 1 .. i only; without parts */
     bool one_thread_each; /* one thread computes a head, even if there is only one head: then no
                              result depends on the number of threads */

@@ -22,7 +22,7 @@ struct loss_max {
 
 /* With row_max over the whole vocabulary: logits = exp(logits - row_max) in place, row_sum[r] their
  * sum, row_target[r] = the target's logit minus row_max if it lies in [first, first + cols), else
- * 0.
+ * 0. With `keep` the logits stay as they are.
  */
 struct loss_sum_exp {
     float *row_sum, *row_target;
@@ -30,10 +30,14 @@ struct loss_sum_exp {
     const float *row_max;
     const int32_t *targets; /* [rows] */
     int64_t first, rows, cols;
+    bool keep;
 };
 
 /* With row_sum over the whole vocabulary: dlogits = scale * (exps / row_sum - [target]), `type`;
- * dlogits may be exps where type is f32. */
+ * dlogits may be exps where type is f32.
+ *
+ * With cap > 0 the logits were bent by a soft_cap and kept: exps has them, and dlogits is the
+ * gradient of what they were before. */
 struct loss_backward {
     void *dlogits;
     enum dtype type;
@@ -42,6 +46,8 @@ struct loss_backward {
     const int32_t *targets;
     int64_t first, rows, cols;
     float scale;
+    float cap;
+    const float *row_max; /* of loss_sum_exp; read only with a cap */
 };
 
 /* *out = the sum over rows of log(row_sum) - row_target, in double, row by row. */

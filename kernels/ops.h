@@ -30,6 +30,7 @@
 #include "kernels/rope.h"
 #include "kernels/router.h"
 #include "kernels/scale.h"
+#include "kernels/soft_cap.h"
 #include "kernels/sum.h"
 
 struct kernel_ops {
@@ -69,6 +70,7 @@ struct kernel_ops {
     void (*copy_table)(struct device_queue *q, const struct copy_table *a);
     void (*part_sums)(struct device_queue *q, const struct part_sums *a);
     void (*scale)(struct device_queue *q, const struct scale *a);
+    void (*soft_cap)(struct device_queue *q, const struct soft_cap *a);
 
     /* Of mixtures of experts; a device has all of these or none. */
     void (*router_forward)(struct device_queue *q, const struct router_forward *a);

@@ -37,6 +37,11 @@ bool family_find(enum model_family *out, const char *architecture, const char *m
     return false;
 }
 
+bool family_layer_has_window(const struct model *m, int layer)
+{
+    return m->sliding_window > 0 && !(m->full_layers && m->full_layers[layer]);
+}
+
 const struct family_tensor *family_tensor_find(const struct family *f, enum tensor_role role)
 {
     for (const struct family_tensor *t = f->tensors; t->role != ROLE_NONE; t++)

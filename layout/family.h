@@ -37,10 +37,14 @@ enum family_value {
     FAMILY_VALUE_FLAG,     /* bool */
     FAMILY_VALUE_DROPOUT,  /* double from 0 to below 1; the largest of such keys is kept */
     FAMILY_VALUE_ROPE,     /* the rotary embedding (layout/rope_config.h) */
-    FAMILY_VALUE_WINDOW,   /* int64_t: a count; null means 0, none */
-    FAMILY_VALUE_FIXED,    /* bool: no key; the member has the same value in the whole family */
-    FAMILY_VALUE_ONLY,     /* no member, because the tensors are known for one value only */
-    FAMILY_VALUE_TRAINS,   /* no member, because tp-train implements one value only */
+    FAMILY_VALUE_LOCAL,  /* double: theta of the layers with a sliding window, in the same header */
+    FAMILY_VALUE_WINDOW, /* int64_t: a count; null means 0, none */
+    FAMILY_VALUE_LAYERS, /* const bool *: which layers have no sliding window; a list of types, or
+                            N for every Nth layer. Needs the number of layers before it */
+    FAMILY_VALUE_CAP,    /* double above 0; null means 0, none */
+    FAMILY_VALUE_FIXED,  /* bool: no key; the member has the same value in the whole family */
+    FAMILY_VALUE_ONLY,   /* no member, because the tensors are known for one value only */
+    FAMILY_VALUE_TRAINS, /* no member, because tp-train implements one value only */
 };
 
 struct family_key {
@@ -65,6 +69,9 @@ struct family_key {
 #define FAMILY_DROPOUT(k, m, f)     { k, FAMILY_VALUE_DROPOUT, FAMILY_MEMBER(m), 0, f, 0, 0 }
 #define FAMILY_ROPE(f)              { "rope_theta", FAMILY_VALUE_ROPE, FAMILY_MEMBER(rope_theta), 0, f, 0, 0 }
 #define FAMILY_WINDOW(k, m, f)      { k, FAMILY_VALUE_WINDOW, FAMILY_MEMBER(m), FAMILY_POSITIONS_MAX, f, 0, 0 }
+#define FAMILY_LOCAL_ROPE(f)        { "rope_local_base_freq", FAMILY_VALUE_LOCAL, FAMILY_MEMBER(local_rope_theta), 0, f, 0, 0 }
+#define FAMILY_LAYERS(k, m, f)      { k, FAMILY_VALUE_LAYERS, FAMILY_MEMBER(m), FAMILY_LAYERS_MAX, f, 0, 0 }
+#define FAMILY_CAP(k, m, f)         { k, FAMILY_VALUE_CAP, FAMILY_MEMBER(m), 0, f, 0, 0 }
 #define FAMILY_FIXED(m, v)          { "-", FAMILY_VALUE_FIXED, FAMILY_MEMBER(m), 0, v, 0, 0 }
 #define FAMILY_ONLY(k, json, other) { k, FAMILY_VALUE_ONLY, 0, 0, 0, 0, json, other }
 #define FAMILY_TRAINS(k, json)      { k, FAMILY_VALUE_TRAINS, 0, 0, 0, 0, json, 0 }
@@ -132,6 +139,9 @@ struct family {
 /* The table of a model's family. */
 const struct family *family_of(const struct model *m);
 const struct family *family_at(enum model_family number);
+
+/* Whether the layer's tokens see only the model's sliding window. */
+bool family_layer_has_window(const struct model *m, int layer);
 
 /* The family with this architecture, or, where `architecture` is NULL, with this model_type.
  * False: none has. */

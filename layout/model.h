@@ -46,8 +46,17 @@ struct model {
     bool balances_experts;          /* the loss has a part that balances the experts' load */
     double balance_factor;          /* of that part */
     int64_t sliding_window;         /* keys that a token sees, itself included; 0: all before it */
+    const bool *full_layers;        /* [layers] whose tokens see all keys before them, whatever the
+                                       window; NULL: none */
+    double attention_scalar;        /* products of queries and keys are divided by its root; 0:
+                                       head_dim */
+    double attention_cap;           /* scores s become cap tanh(s / cap), as do logits by the next
+                                       one; 0: they stay */
+    double logit_cap;
     double norm_eps, rope_theta, init_std;
     struct rope_scaling rope_scaling;
+    double local_rope_theta;           /* of layers with the window, which nothing scales; 0: these
+                                          are as the others */
     bool qkv_bias, out_bias, mlp_bias; /* linear layers that have biases, where families differ */
     bool head_norms;                   /* norms of each head's queries and keys */
     double dropout;                   /* the largest that config.json asks for; tp-train has none */

@@ -132,6 +132,56 @@ static void read_rope(struct config_reader *r, const struct family_key *k, struc
         keep_untrained(r, m, "partial_rotary_factor");
 }
 
+static void read_local_rope(struct config_reader *r, const struct family_key *k, struct model *m)
+{
+    bool is_scaled;
+
+    r->st = rope_config_read_local(&m->local_rope_theta, &is_scaled, r->root, k->fallback, r->path,
+                                   r->err);
+    if (!r->st && is_scaled)
+        keep_untrained(r, m, "scaled rotary embedding of layers with a sliding window");
+}
+
+static void read_cap(struct config_reader *r, const struct family_key *k, json_t *v, double *member)
+{
+    *member = json_is_null(v) ? 0 : read_positive(r, k->key, v, k->fallback);
+}
+
+/* Whether the layer has no sliding window; `types` has no more than a period, or one for each. */
+static bool is_full_layer(struct config_reader *r, json_t *types, int64_t period, int layer)
+{
+    const char *type = json_string_value(json_array_get(types, (size_t)layer));
+
+    if (!types)
+        return (layer + 1) % period == 0;
+    if (type && strcmp(type, "full_attention") == 0)
+        return true;
+    if (!r->st && (!type || strcmp(type, "sliding_attention") != 0))
+        fail(r, "layer_types", "\"full_attention\" and \"sliding_attention\" alone", types);
+    return false;
+}
+
+/* transformers writes a list of types; older versions wrote the period, or knew it. */
+static void read_layers(struct config_reader *r, const struct family_key *k, json_t *v,
+                        const struct model *m, const bool **member)
+{
+    bool is_list = json_is_array(v);
+    int64_t period = is_list ? 1 : (int64_t)k->fallback;
+    bool *full = arena_array(r->arena, (size_t)m->layers, sizeof *full);
+
+    if (!full) {
+        r->st = tp_fail(r->err, TP_E_NOMEM, "%s: no memory", r->path);
+        return;
+    }
+    if (is_list && json_array_size(v) != (size_t)m->layers)
+        fail(r, "layer_types", "a type for each layer", v);
+    else if (!is_list && !is_absent(v))
+        read_count(r, k, v, &period);
+    for (int i = 0; i < m->layers && !r->st; i++)
+        full[i] = is_full_layer(r, is_list ? v : NULL, period, i);
+    *member = full;
+}
+
 /* null means none, which is not the same as an absent key. */
 static void read_window(struct config_reader *r, const struct family_key *k, json_t *v,
                         int64_t *member)
@@ -219,6 +269,15 @@ static void read_key(struct config_reader *r, const struct family_key *k, struct
         break;
     case FAMILY_VALUE_ROPE:
         read_rope(r, k, m);
+        break;
+    case FAMILY_VALUE_LOCAL:
+        read_local_rope(r, k, m);
+        break;
+    case FAMILY_VALUE_LAYERS:
+        read_layers(r, k, v, m, member);
+        break;
+    case FAMILY_VALUE_CAP:
+        read_cap(r, k, v, member);
         break;
     case FAMILY_VALUE_WINDOW:
         read_window(r, k, v, member);

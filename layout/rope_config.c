@@ -128,6 +128,39 @@ done:
     return st;
 }
 
+/* Change *o, rope_parameters, to its object for a type of layer, if it has such objects. */
+static void select_type(struct rope_object *o, const char *type, const char *name)
+{
+    json_t *object = json_object_get(o->object, type);
+
+    if (json_is_object(object)) {
+        o->object = object;
+        o->name = name;
+    }
+}
+
+tp_status rope_config_read_local(double *theta, bool *is_scaled, json_t *root, double fallback,
+                                 const char *path, struct tp_err *err)
+{
+    const struct rope_object top = { root, "", path };
+    struct rope_object o = { json_object_get(root, "rope_parameters"), "rope_parameters", path };
+    struct rope_config c = { .theta = fallback };
+    json_t *parameters = o.object;
+    tp_status st;
+
+    TP_TRY(read_optional(&c.theta, &top, "rope_local_base_freq", err));
+    select_type(&o, "sliding_attention", "rope_parameters.sliding_attention");
+    if (o.object != parameters) {
+        TP_TRY(read_optional(&c.theta, &o, "rope_theta", err));
+        TP_TRY(read_type(&c, &o, err));
+    }
+    *theta = c.theta;
+    *is_scaled = c.scaling.type != ROPE_SCALING_NONE || *c.unknown;
+    st = TP_OK;
+done:
+    return st;
+}
+
 tp_status rope_config_read(struct rope_config *out, json_t *root, double fallback, const char *path,
                            struct tp_err *err)
 {
@@ -142,6 +175,7 @@ tp_status rope_config_read(struct rope_config *out, json_t *root, double fallbac
                                   path };
     if (!is_absent(o.object) && !json_is_object(o.object))
         return tp_fail(err, TP_E_USAGE, "%s: \"%s\" is not an object", path, o.name);
+    select_type(&o, "full_attention", "rope_parameters.full_attention");
     TP_TRY(read_type(&c, &o, err));
     TP_TRY(read_optional(&c.theta, &top, "rope_theta", err));
     TP_TRY(read_optional(&c.theta, &o, "rope_theta", err));

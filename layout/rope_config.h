@@ -1,6 +1,7 @@
 /*
  * layout/rope_config.h - the rotary embedding of a config.json. transformers 5 writes
- * rope_parameters; older versions write rope_theta and rope_scaling.
+ * rope_parameters; older versions write rope_theta and rope_scaling. Where layers with a sliding
+ * window have their own, rope_parameters has an object for each type of layer.
  */
 #ifndef LAYOUT_ROPE_CONFIG_H
 #define LAYOUT_ROPE_CONFIG_H
@@ -21,5 +22,10 @@ struct rope_config {
  * TP_E_USAGE: a value is not what it must be; the message names it. */
 tp_status rope_config_read(struct rope_config *out, json_t *root, double fallback, const char *path,
                            struct tp_err *err);
+
+/* Read theta of the layers with a sliding window of a model where these have their own;
+ * *is_scaled: it has a type of scaling too. The rest as rope_config_read. */
+tp_status rope_config_read_local(double *theta, bool *is_scaled, json_t *root, double fallback,
+                                 const char *path, struct tp_err *err);
 
 #endif

@@ -116,6 +116,14 @@ static tp_status check_experts(const struct spec *s, const struct model *m, stru
                    down->pattern, tensor_cut_name(down->cut));
 }
 
+static bool has_windows(const struct model *m)
+{
+    for (int i = 0; i < m->layers; i++)
+        if (family_layer_has_window(m, i))
+            return true;
+    return false;
+}
+
 /* Context parallelism cuts each sequence into two blocks per rank. */
 static tp_status check_cp(const struct workload *w, const struct spec *s, const struct model *m,
                           struct tp_err *err)
@@ -123,7 +131,7 @@ static tp_status check_cp(const struct workload *w, const struct spec *s, const 
     int64_t blocks = 2 * (int64_t)s->cp, below = w->seq_length / blocks * blocks;
     char lengths[64] = "";
 
-    if (m && s->cp > 1 && m->sliding_window && w->seq_length > m->sliding_window)
+    if (m && s->cp > 1 && has_windows(m) && w->seq_length > m->sliding_window)
         return tp_fail(err, TP_E_LAYOUT,
                        "context parallelism (cp %d) does not compute the model's sliding_window "
                        "%" PRId64 "; up to that --seq it changes nothing",

@@ -74,6 +74,10 @@ static void add_model(struct sentence *s, const struct manifest *m, const struct
     add_number(s, "the type of rope_scaling", was.rope_scaling.type, now->rope_scaling.type);
     add_number(s, "rope_scaling's factor", was.rope_scaling.factor, now->rope_scaling.factor);
     add_number(s, "sliding_window", (double)was.sliding_window, (double)now->sliding_window);
+    add_number(s, "query_pre_attn_scalar", was.attention_scalar, now->attention_scalar);
+    add_number(s, "attn_logit_softcapping", was.attention_cap, now->attention_cap);
+    add_number(s, "final_logit_softcapping", was.logit_cap, now->logit_cap);
+    add_number(s, "rope_local_base_freq", was.local_rope_theta, now->local_rope_theta);
     add_number(s, "num_experts_per_tok", was.experts_per_token, now->experts_per_token);
     add_number(s, "norm_topk_prob", was.normalized_experts, now->normalized_experts);
     add_number(s, "output_router_logits", was.balances_experts, now->balances_experts);

@@ -174,6 +174,8 @@ static tp_status backward_softmax(const struct attention_tile *t, const char *d_
     for (int64_t i = 0; i < t->rows; i++) {
         attention_score_gradient(w->ds + i * t->ld, w->s + i * t->ld, w->delta[i],
                                  t->ld / ATTENTION_LANES);
+        if (a->cap > 0)
+            attention_multiply_row(w->ds + i * t->ld, w->slope + i * t->ld, t->ld);
         if (a->type != DTYPE_F32)
             attention_round_row(w->p16 + i * t->ld, w->ds + i * t->ld, t->ld);
     }

@@ -20,7 +20,7 @@ bool attention_bf16_usable(const struct device_queue *q, const struct attention 
     bool windowed = a->window > 0 && a->window < a->seq;
 
     /* keys and values are read in pairs along head_dim */
-    return a->type == DTYPE_BF16 && !windowed && a->head_dim % 2 == 0 &&
+    return a->type == DTYPE_BF16 && !windowed && !(a->cap > 0) && a->head_dim % 2 == 0 &&
            a->head_dim <= LARGEST_HEAD && unit_usable(q, UNIT_AVX512_BF16);
 }
 

@@ -15,7 +15,8 @@
 #include "device/device.h"
 #include "kernels/attention.h"
 
-/* Whether the processor has the unit, the heads' shape suits it, and no window hides keys. */
+/* Whether the processor has the unit, the heads' shape suits it, no window hides keys, and scores
+ * have no cap. */
 bool attention_bf16_usable(const struct device_queue *q, const struct attention *a);
 
 /* Floats of scratch that a thread needs. */

@@ -37,6 +37,24 @@ KERNEL_CLONES float attention_softmax_row(float *s, int64_t n, int64_t ld, float
     return sum;
 }
 
+KERNEL_CLONES void attention_cap_row(float *restrict s, float *restrict slope, float cap, int64_t n)
+{
+    const float by = 1.0f / cap;
+
+    for (int64_t i = 0; i < n; i++) {
+        float t = vec_tanh(s[i] * by);
+
+        s[i] = cap * t;
+        slope[i] = 1.0f - t * t;
+    }
+}
+
+KERNEL_CLONES void attention_multiply_row(float *restrict x, const float *restrict y, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        x[i] *= y[i];
+}
+
 KERNEL_CLONES void attention_round_row(uint16_t *restrict y, const float *restrict x, int64_t n)
 {
     for (int64_t i = 0; i < n; i++)

@@ -18,6 +18,12 @@ float attention_softmax_row(float *s, int64_t n, int64_t ld, float *max);
 /* s = exp(s - lse) for the n first, zero to ld. */
 void attention_probability_row(float *s, float lse, int64_t n, int64_t ld);
 
+/* s = cap tanh(s / cap), and slope = d s / d s before. */
+void attention_cap_row(float *restrict s, float *restrict slope, float cap, int64_t n);
+
+/* x *= y. */
+void attention_multiply_row(float *restrict x, const float *restrict y, int64_t n);
+
 /* Gradient of the scores before scaling, in place of the probabilities' gradient dp:
  * ds = p (dp - delta). */
 void attention_score_gradient(float *dp, const float *p, float delta, int64_t vectors);

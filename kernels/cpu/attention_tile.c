@@ -23,6 +23,7 @@ static int64_t keys_of(const struct attention *a)
 static int64_t scratch_floats(const struct attention *a, struct attention_scratch *w, float *base)
 {
     int64_t kv = padded(keys_of(a)) * a->head_dim, scores = padded(keys_of(a)) * ATTENTION_BLOCK;
+    int64_t slopes = a->cap > 0 ? scores : 0;
 
     if (w) {
         w->ldkt = padded(keys_of(a));
@@ -31,11 +32,12 @@ static int64_t scratch_floats(const struct attention *a, struct attention_scratc
         w->s = w->vt + kv;
         w->ds = w->s + scores;
         w->p16 = (uint16_t *)(w->ds + scores);
-        w->o = w->ds + scores + scores / 2;
+        w->slope = w->ds + scores + scores / 2;
+        w->o = w->slope + slopes;
         w->delta = w->o + ATTENTION_BLOCK * padded(a->head_dim);
         w->kt_of = -1;
     }
-    return 2 * kv + scores * 5 / 2 + ATTENTION_BLOCK * (padded(a->head_dim) + 1);
+    return 2 * kv + scores * 5 / 2 + slopes + ATTENTION_BLOCK * (padded(a->head_dim) + 1);
 }
 
 int64_t attention_scratch_floats(const struct attention *a)
@@ -114,6 +116,8 @@ tp_status attention_tile_scores(const struct attention_tile *t, struct tp_err *e
                             .type = a->type };
     tp_status st = gemm_one(t->w->queue, &g, err);
 
+    if (!st && a->cap > 0)
+        attention_cap_row(t->w->s, t->w->slope, a->cap, t->rows * t->ld);
     if (!st && a->window)
         hide_before_window(t);
     return st;

@@ -29,6 +29,7 @@ struct attention_scratch {
     int64_t ldkt;     /* padded keys */
     float *s, *ds;    /* scores and their gradient, [ATTENTION_BLOCK][padded cols] */
     uint16_t *p16;    /* either in bf16 */
+    float *slope;     /* with a cap: its derivative at each score, as s */
     float *o, *delta; /* [ATTENTION_BLOCK][head_dim], [ATTENTION_BLOCK] */
     int64_t kt_of;    /* the sequence and kv head in kt and vt; -1: none */
 };
@@ -92,8 +93,8 @@ void attention_load_head(struct attention_scratch *w, const struct attention *a,
 void attention_tile_at(struct attention_tile *t, const struct attention *a,
                        const struct attention_scratch *w, int64_t b, int64_t h, int64_t row0);
 
-/* Scores s = scale q k^T of the tile; -infinity before a row's first key. Those right of the
- * diagonal are not meaningful. */
+/* Scores s = scale q k^T of the tile, with a cap bent by it; -infinity before a row's first key.
+ * Those right of the diagonal are not meaningful. */
 tp_status attention_tile_scores(const struct attention_tile *t, struct tp_err *err);
 
 /* Make the result of row i from o[head_dim], its sum of values; `max` and `sum` are those of its

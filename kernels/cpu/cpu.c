@@ -53,6 +53,7 @@ CPU_KERNEL(queue_copy_box, cpu_run_copy_box, copy_box)
 CPU_KERNEL(queue_copy_table, cpu_run_copy_table, copy_table)
 CPU_KERNEL(queue_part_sums, cpu_run_part_sums, part_sums)
 CPU_KERNEL(queue_scale, cpu_run_scale, scale)
+CPU_KERNEL(queue_soft_cap, cpu_run_soft_cap, soft_cap)
 CPU_KERNEL(queue_router_forward, cpu_run_router_forward, router_forward)
 CPU_KERNEL(queue_router_backward, cpu_run_router_backward, router_backward)
 CPU_KERNEL(queue_router_load, cpu_run_router_load, router_load)
@@ -106,6 +107,7 @@ const struct kernel_ops kernels_cpu = {
     .copy_table = queue_copy_table,
     .part_sums = queue_part_sums,
     .scale = queue_scale,
+    .soft_cap = queue_soft_cap,
     .router_forward = queue_router_forward,
     .router_backward = queue_router_backward,
     .router_load = queue_router_load,

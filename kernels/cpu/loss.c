@@ -34,6 +34,22 @@ static KERNEL_CLONES double exp_sum(float *x, float shift, int64_t n)
     return total;
 }
 
+/* The same sum, and x stays. */
+static KERNEL_CLONES double exp_sum_keep(const float *x, float shift, int64_t n)
+{
+    double total = 0;
+
+    for (int64_t lo = 0; lo < n; lo += 256) {
+        int64_t hi = n - lo < 256 ? n : lo + 256;
+        float sum = 0;
+#pragma omp simd reduction(+ : sum)
+        for (int64_t i = lo; i < hi; i++)
+            sum += vec_exp(x[i] - shift);
+        total += (double)sum;
+    }
+    return total;
+}
+
 static KERNEL_CLONES void scale_f32(float *y, const float *x, float by, int64_t n)
 {
 #pragma omp simd
@@ -46,6 +62,32 @@ static KERNEL_CLONES void scale_bf16(uint16_t *restrict y, const float *restrict
 {
     for (int64_t i = 0; i < n; i++)
         y[i] = vec_to_bf16(x[i] * by);
+}
+
+/* The derivative of a soft cap where its result is x. */
+VEC_INLINE float cap_slope(float x, float by_cap)
+{
+    return 1.0f - x * by_cap * (x * by_cap);
+}
+
+/* As scale_f32 and scale_bf16, of exponentials of capped logits. y may be x. */
+static KERNEL_CLONES void capped_f32(float *y, const float *x, const struct loss_backward *a,
+                                     int64_t row)
+{
+    float by = a->scale / a->row_sum[row], shift = a->row_max[row], by_cap = 1.0f / a->cap;
+
+#pragma omp simd
+    for (int64_t i = 0; i < a->cols; i++)
+        y[i] = vec_exp(x[i] - shift) * by * cap_slope(x[i], by_cap);
+}
+
+static KERNEL_CLONES void capped_bf16(uint16_t *restrict y, const float *restrict x,
+                                      const struct loss_backward *a, int64_t row)
+{
+    float by = a->scale / a->row_sum[row], shift = a->row_max[row], by_cap = 1.0f / a->cap;
+
+    for (int64_t i = 0; i < a->cols; i++)
+        y[i] = vec_to_bf16(vec_exp(x[i] - shift) * by * cap_slope(x[i], by_cap));
 }
 
 /* Column of a target in this part of the vocabulary, or -1. */
@@ -88,7 +130,8 @@ static void sum_exp_range(void *ctx, int64_t lo, int64_t hi, int thread)
         int64_t c = target_column(a->targets[r], a->first, a->cols);
 
         a->row_target[r] = c >= 0 ? row[c] - a->row_max[r] : 0;
-        a->row_sum[r] = (float)exp_sum(row, a->row_max[r], a->cols);
+        a->row_sum[r] = (float)(a->keep ? exp_sum_keep(row, a->row_max[r], a->cols)
+                                        : exp_sum(row, a->row_max[r], a->cols));
     }
 }
 
@@ -102,6 +145,15 @@ tp_status cpu_run_loss_sum_exp(struct device_queue *q, const struct loss_sum_exp
     return TP_OK;
 }
 
+/* The gradient of the target's logit, whose element of exps is x. */
+static float target_gradient(const struct loss_backward *a, int64_t row, float x)
+{
+    if (a->cap > 0)
+        return a->scale * (vec_exp(x - a->row_max[row]) / a->row_sum[row] - 1.0f) *
+               cap_slope(x, 1.0f / a->cap);
+    return a->scale * (x / a->row_sum[row] - 1.0f);
+}
+
 static void backward_range(void *ctx, int64_t lo, int64_t hi, int thread)
 {
     const struct loss_backward *a = ctx;
@@ -111,18 +163,24 @@ static void backward_range(void *ctx, int64_t lo, int64_t hi, int thread)
         const float *exps = a->exps + r * a->cols;
         float by = a->scale / a->row_sum[r];
         int64_t c = target_column(a->targets[r], a->first, a->cols);
-        float at_target = c >= 0 ? a->scale * (exps[c] / a->row_sum[r] - 1.0f) : 0;
+        float at_target = c >= 0 ? target_gradient(a, r, exps[c]) : 0;
 
         if (a->type == DTYPE_F32) {
             float *d = (float *)a->dlogits + r * a->cols;
 
-            scale_f32(d, exps, by, a->cols);
+            if (a->cap > 0)
+                capped_f32(d, exps, a, r);
+            else
+                scale_f32(d, exps, by, a->cols);
             if (c >= 0)
                 d[c] = at_target;
         } else {
             uint16_t *d = (uint16_t *)a->dlogits + r * a->cols;
 
-            scale_bf16(d, exps, by, a->cols);
+            if (a->cap > 0)
+                capped_bf16(d, exps, a, r);
+            else
+                scale_bf16(d, exps, by, a->cols);
             if (c >= 0)
                 d[c] = vec_to_bf16(at_target);
         }

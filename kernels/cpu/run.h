@@ -32,6 +32,7 @@ tp_status cpu_run_copy_table(struct device_queue *q, const struct copy_table *a,
                              struct tp_err *err);
 tp_status cpu_run_part_sums(struct device_queue *q, const struct part_sums *a, struct tp_err *err);
 tp_status cpu_run_scale(struct device_queue *q, const struct scale *a, struct tp_err *err);
+tp_status cpu_run_soft_cap(struct device_queue *q, const struct soft_cap *a, struct tp_err *err);
 tp_status cpu_run_gelu_forward(struct device_queue *q, const struct gelu_forward *a,
                                struct tp_err *err);
 tp_status cpu_run_gelu_backward(struct device_queue *q, const struct gelu_backward *a,

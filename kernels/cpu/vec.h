@@ -135,4 +135,22 @@ VEC_INLINE float vec_exp(float x)
     return y * vec_float((half + 127) << 23) * vec_float((k - half + 127) << 23);
 }
 
+/*
+ * tanh x to within 3 units in the last place, and NaN as tanhf. Near 0, where the exponential would
+ * cancel, x + x^3 p(x^2), p by a minimax fit of degree 4 (relative error 2^-28).
+ */
+VEC_INLINE float vec_tanh(float x)
+{
+    float a = fabsf(x), z = x * x;
+    float far = 1.0f - 2.0f / (1.0f + vec_exp(2.0f * a));
+    float p = -0x1.825836p-8f;
+    p = p * z + 0x1.54b89ap-6f;
+    p = p * z - 0x1.b898dcp-5f;
+    p = p * z + 0x1.1109aep-3f;
+    p = p * z - 0x1.55553ep-2f;
+    float near = x + x * (z * p);
+
+    return a < 0.6f ? near : x < 0.0f ? -far : far;
+}
+
 #endif

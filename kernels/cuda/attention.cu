@@ -95,8 +95,9 @@ __global__ void __launch_bounds__(LAUNCH_THREADS, 2)
 
             attention_dots(&tile, &a, a.q, a.ldq, q, a.k, a.ldk, k, n, s);
             for (int i = 0; i < ATTENTION_OWN; i++)
-                s[i] = attention_sees(&a, q.first + attention_own_row(i), n + lane) ? s[i] * a.scale
-                                                                                    : -INFINITY;
+                s[i] = attention_sees(&a, q.first + attention_own_row(i), n + lane)
+                           ? attention_score(&a, s[i])
+                           : -INFINITY;
             softmax_add(&t, s, lane, weights);
             attention_add(&tile, &a, weights, a.v, a.ldv, k, n, t.o);
         }
@@ -134,16 +135,11 @@ __global__ void __launch_bounds__(LAUNCH_THREADS)
     }
 }
 
-/* The probability of a score, and the gradient of the score from dp. */
-static __device__ inline float probability(const struct attention &a, float s, float lse)
+/* The gradient of a product of a query and a key, whose score is s, from dp. */
+static __device__ inline float dot_gradient(const struct attention &a, float s, float p, float dp,
+                                            float delta)
 {
-    return expf(s * a.scale - lse);
-}
-
-static __device__ inline float score_gradient(const struct attention &a, float p, float dp,
-                                              float delta)
-{
-    return p * (dp - delta) * a.scale;
+    return p * (dp - delta) * attention_score_slope(&a, s);
 }
 
 /* Store or add a warp's own rows of a gradient. */
@@ -184,10 +180,11 @@ __global__ void __launch_bounds__(LAUNCH_THREADS, 2)
             for (int i = 0; i < ATTENTION_OWN; i++) {
                 int64_t row = q.first + attention_own_row(i);
                 bool seen = row < q.rows && attention_sees(&a, row, n + lane);
-                float p = seen ? probability(a, s[i], a.lse[q.lse_at + row]) : 0;
+                float score = attention_score(&a, s[i]);
+                float p = seen ? expf(score - a.lse[q.lse_at + row]) : 0;
 
                 weights[attention_own_row(i)][lane] =
-                    seen ? score_gradient(a, p, dp[i], delta[q.lse_at + row]) : 0;
+                    seen ? dot_gradient(a, score, p, dp[i], delta[q.lse_at + row]) : 0;
             }
             attention_add(&tile, &a, weights, a.k, a.ldk, k, n, dq);
         }
@@ -223,11 +220,12 @@ __global__ void __launch_bounds__(LAUNCH_THREADS, 1)
                 for (int i = 0; i < ATTENTION_OWN; i++) {
                     int own = attention_own_row(i);
                     bool seen = row < q.rows && attention_sees(&a, row, k.first + own);
-                    float p = seen ? probability(a, s[i], a.lse[q.lse_at + row]) : 0;
+                    float score = attention_score(&a, s[i]);
+                    float p = seen ? expf(score - a.lse[q.lse_at + row]) : 0;
 
                     to_dv[own][lane] = p;
                     to_dk[own][lane] =
-                        seen ? score_gradient(a, p, dp[i], delta[q.lse_at + row]) : 0;
+                        seen ? dot_gradient(a, score, p, dp[i], delta[q.lse_at + row]) : 0;
                 }
                 attention_add(&tile, &a, to_dv, g.d_out, a.ldo, q, n, dv);
                 attention_add(&tile, &a, to_dk, a.q, a.ldq, q, n, dk);

@@ -67,6 +67,22 @@ static __host__ __device__ inline int64_t attention_parts(int64_t rows)
     return (rows + ATTENTION_M - 1) / ATTENTION_M;
 }
 
+/* The score of a product of a query and a key. */
+static __device__ inline float attention_score(const struct attention *a, float dot)
+{
+    float s = dot * a->scale;
+
+    return a->cap > 0 ? a->cap * vec_tanh(s / a->cap) : s;
+}
+
+/* Its derivative by the product. */
+static __device__ inline float attention_score_slope(const struct attention *a, float score)
+{
+    float t = a->cap > 0 ? score / a->cap : 0;
+
+    return a->scale * (1.0f - t * t);
+}
+
 /* Blocks' own rows, over all sequences and heads. */
 static __host__ __device__ inline int64_t attention_query_blocks(const struct attention *a)
 {

@@ -40,4 +40,5 @@ const struct kernel_ops kernels_cuda = {
     .copy_table = cuda_run_copy_table,
     .part_sums = cuda_run_part_sums,
     .scale = cuda_run_scale,
+    .soft_cap = cuda_run_soft_cap,
 };

@@ -45,7 +45,8 @@ __global__ void __launch_bounds__(LAUNCH_THREADS)
 
             if (c == target)
                 a.row_target[r] = x;
-            a.logits[r * a.cols + c] = e;
+            if (!a.keep)
+                a.logits[r * a.cols + c] = e;
             sum += (double)e;
         }
         sum = reduce_block(sum, reduce_sum());
@@ -59,6 +60,14 @@ void cuda_run_loss_sum_exp(struct device_queue *q, const struct loss_sum_exp *a)
     launch_rows(q, "the sums of the loss", a->rows, loss_sum_exp_kernel, *a);
 }
 
+/* The derivative of a soft cap where its result is x; 1 without a cap. */
+static __device__ inline float cap_slope(const struct loss_backward &a, float x)
+{
+    float t = a.cap > 0 ? x / a.cap : 0;
+
+    return 1.0f - t * t;
+}
+
 /* dlogits may be exps: a thread reads its element before it writes it. */
 __global__ void __launch_bounds__(LAUNCH_THREADS)
     loss_backward_kernel(const __grid_constant__ struct loss_backward a)
@@ -68,10 +77,10 @@ __global__ void __launch_bounds__(LAUNCH_THREADS)
         const float by = a.scale / a.row_sum[r];
 
         for (int64_t c = threadIdx.x; c < a.cols; c += LAUNCH_THREADS) {
-            float e = a.exps[r * a.cols + c];
+            float x = a.exps[r * a.cols + c], e = a.cap > 0 ? vec_exp(x - a.row_max[r]) : x;
             float d = c == target ? a.scale * (e / a.row_sum[r] - 1.0f) : e * by;
 
-            launch_store(a.dlogits, a.type, r * a.cols + c, d);
+            launch_store(a.dlogits, a.type, r * a.cols + c, d * cap_slope(a, x));
         }
     }
 }

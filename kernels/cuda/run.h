@@ -27,6 +27,7 @@ extern "C" {
 #include "kernels/rms_norm.h"
 #include "kernels/rope.h"
 #include "kernels/scale.h"
+#include "kernels/soft_cap.h"
 #include "kernels/sum.h"
 
 void cuda_run_gemm(struct device_queue *q, const struct gemm *a);
@@ -62,6 +63,7 @@ void cuda_run_grad_norm_squares_rows(struct device_queue *q,
 void cuda_run_grad_norm_clip(struct device_queue *q, const struct grad_norm_clip *a);
 void cuda_run_adamw_step(struct device_queue *q, const struct adamw_step *a);
 void cuda_run_scale(struct device_queue *q, const struct scale *a);
+void cuda_run_soft_cap(struct device_queue *q, const struct soft_cap *a);
 void cuda_run_cast(struct device_queue *q, const struct cast *a);
 void cuda_run_copy_box(struct device_queue *q, const struct copy_box *a);
 void cuda_run_copy_table(struct device_queue *q, const struct copy_table *a);

@@ -44,6 +44,7 @@ NOTHING(copy_box, copy_box)
 NOTHING(copy_table, copy_table)
 NOTHING(part_sums, part_sums)
 NOTHING(scale, scale)
+NOTHING(soft_cap, soft_cap)
 NOTHING(router_forward, router_forward)
 NOTHING(router_backward, router_backward)
 NOTHING(router_load, router_load)
@@ -92,6 +93,7 @@ const struct kernel_ops kernels_null = {
     .copy_table = nothing_copy_table,
     .part_sums = nothing_part_sums,
     .scale = nothing_scale,
+    .soft_cap = nothing_soft_cap,
     .router_forward = nothing_router_forward,
     .router_backward = nothing_router_backward,
     .router_load = nothing_router_load,

@@ -1,5 +1,6 @@
 /* layout/family/gemma2.c - Gemma 2 (Gemma Team 2024) as transformers stores it: norms before and
- * after both blocks. Gemma 3 has its tensors. */
+ * after both blocks, capped scores and logits, and a sliding window in every second layer. Gemma 3
+ * has its tensors. */
 #include "layout/family.h"
 
 static const struct family_key keys[] = {
@@ -16,8 +17,15 @@ static const struct family_key keys[] = {
     FAMILY_FLAG("tie_word_embeddings", tied, true),
     FAMILY_ROPE(10000),
     FAMILY_WINDOW("sliding_window", sliding_window, 4096),
+    FAMILY_LAYERS("layer_types", full_layers, 2),
+    FAMILY_POSITIVE("query_pre_attn_scalar", attention_scalar, 256),
+    FAMILY_CAP("attn_logit_softcapping", attention_cap, 50),
+    FAMILY_CAP("final_logit_softcapping", logit_cap, 30),
     FAMILY_FLAG("attention_bias", qkv_bias, false),
     FAMILY_FLAG("attention_bias", out_bias, false),
+    FAMILY_TRAINS("hidden_activation", "[\"gelu\", \"gelu_pytorch_tanh\"]"),
+    FAMILY_TRAINS("attention_dropout", "0"),
+    FAMILY_TRAINS("use_bidirectional_attention", "false"),
     FAMILY_KEYS_END,
 };
 
@@ -55,7 +63,6 @@ const struct family family_gemma2 = {
     .mlp = FAMILY_GEGLU,
     .scaled_embedding = true,
     .position = FAMILY_ROTARY,
-    .untrained = "norms after its blocks and capped logits",
     .buffers = { ".inv_freq" },
     .keys = keys,
     .tensors = family_gemma2_tensors,

@@ -1,6 +1,6 @@
 /* layout/family/gemma3.c - the text model of Gemma 3 (Gemma Team 2025) as transformers stores it:
- * Gemma 2 with norms of each head's queries and keys. Its two rotary embeddings are left as they
- * are. */
+ * Gemma 2 with norms of each head's queries and keys, and with a rotary embedding of its own for
+ * the layers with a sliding window, which are five of six. */
 #include "layout/family.h"
 
 static const struct family_key keys[] = {
@@ -16,9 +16,18 @@ static const struct family_key keys[] = {
     FAMILY_POSITIVE("initializer_range", init_std, 0.02),
     FAMILY_FLAG("tie_word_embeddings", tied, true),
     FAMILY_FIXED(head_norms, true),
+    FAMILY_ROPE(1000000),
+    FAMILY_LOCAL_ROPE(10000),
     FAMILY_WINDOW("sliding_window", sliding_window, 4096),
+    FAMILY_LAYERS("layer_types or sliding_window_pattern", full_layers, 6),
+    FAMILY_POSITIVE("query_pre_attn_scalar", attention_scalar, 256),
+    FAMILY_CAP("final_logit_softcapping", logit_cap, 0),
     FAMILY_FLAG("attention_bias", qkv_bias, false),
     FAMILY_FLAG("attention_bias", out_bias, false),
+    FAMILY_TRAINS("hidden_activation", "[\"gelu\", \"gelu_pytorch_tanh\"]"),
+    FAMILY_TRAINS("attn_logit_softcapping", "null"),
+    FAMILY_TRAINS("attention_dropout", "0"),
+    FAMILY_TRAINS("use_bidirectional_attention", "false"),
     FAMILY_KEYS_END,
 };
 
@@ -29,7 +38,6 @@ const struct family family_gemma3 = {
     .mlp = FAMILY_GEGLU,
     .scaled_embedding = true,
     .position = FAMILY_ROTARY,
-    .untrained = "norms after its blocks and two rotary embeddings",
     .buffers = { ".inv_freq" },
     .keys = keys,
     .tensors = family_gemma2_tensors,

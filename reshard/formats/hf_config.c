@@ -19,9 +19,44 @@ static const char *torch_name(enum dtype dtype)
     }
 }
 
+/* The parameters of a type of layer; added if they are not there. NULL: no memory. */
+static json_t *type_parameters(json_t *parameters, const char *type, json_t *otherwise)
+{
+    json_t *rope = json_object_get(parameters, type);
+
+    if (json_is_object(rope))
+        return rope;
+    rope = json_is_object(otherwise) ? json_deep_copy(otherwise)
+                                     : json_pack("{s:s}", "rope_type", "default");
+    return json_object_set_new(parameters, type, rope) == 0 ? rope : NULL;
+}
+
+/* Set both rotary embeddings of a model whose layers with a sliding window have their own. */
+static int set_two_ropes(json_t *root, const struct model *m)
+{
+    json_t *parameters = json_object_get(root, "rope_parameters"), *full, *local;
+
+    if (!json_is_object(json_object_get(parameters, "full_attention"))) {
+        parameters = json_object();
+        if (json_object_set_new(root, "rope_parameters", parameters) != 0)
+            return -1;
+    }
+    full = type_parameters(parameters, "full_attention", json_object_get(root, "rope_scaling"));
+    local = type_parameters(parameters, "sliding_attention", NULL);
+    if (!full || !local)
+        return -1;
+    if (m->rope_scaling.type != ROPE_SCALING_NONE &&
+        json_object_set_new(root, "rope_scaling", json_deep_copy(full)) != 0)
+        return -1;
+    return json_object_set_new(full, "rope_theta", json_real(m->rope_theta)) |
+           json_object_set_new(local, "rope_theta", json_real(m->local_rope_theta)) |
+           json_object_set_new(root, "rope_theta", json_real(m->rope_theta)) |
+           json_object_set_new(root, "rope_local_base_freq", json_real(m->local_rope_theta));
+}
+
 /* Set rope_theta both at the top level and in rope_parameters, whose other members stay. What
- * scales it is in both rope_parameters and rope_scaling. Gemma 3 has two rotary embeddings, and
- * GPT-2 none: nothing of them is read, so nothing is set. */
+ * scales it is in both rope_parameters and rope_scaling. Nothing is read of GPT-2, so nothing is
+ * set. */
 static int set_rope(json_t *root, const struct model *m)
 {
     json_t *rope = json_object_get(root, "rope_parameters");
@@ -29,6 +64,8 @@ static int set_rope(json_t *root, const struct model *m)
 
     if (!(m->rope_theta > 0))
         return 0;
+    if (m->local_rope_theta > 0)
+        return set_two_ropes(root, m);
     if (json_is_object(scaling)) {
         rope = json_copy(scaling);
         if (json_object_set_new(root, "rope_parameters", rope) != 0)

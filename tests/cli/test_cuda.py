@@ -26,13 +26,18 @@ LIBRARY = harness.built("libtp-cuda.so")
 TOLERANCE = {"fp32": 1e-5, "bf16": 2e-2}  # of losses; gradient norms: ten times as much
 MORE = [("llama", "tp2cp2pp2", []), ("llama", "pp4", ["--micro", "1"]), ("llama", "cp4", []), ("gpt2", "cp3", []),
         ("llama", "cp2pp2dp2zero3", []), ("llama", "pp2vpp2dp2zero3", ["--micro", "1"])]
-# Families that attend in a window, have norms of each head, biases, GeGLU, or a scaled rotary embedding.
+# Families that attend in a window, have norms of each head or after blocks, biases, GeGLU, caps of scores and logits,
+# or a scaled rotary embedding.
 FAMILIES = {
     "mistral": {"architectures": ["MistralForCausalLM"], "model_type": "mistral", "sliding_window": 6},
     "qwen2": {"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2"},
     "qwen3": {"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3"},
     "gemma": {"architectures": ["GemmaForCausalLM"], "model_type": "gemma", "hidden_act": "gelu_pytorch_tanh",
               "tie_word_embeddings": True},
+    "gemma2": {"architectures": ["Gemma2ForCausalLM"], "model_type": "gemma2", "sliding_window": 6, "query_pre_attn_scalar": 3,
+               "attn_logit_softcapping": 0.5, "final_logit_softcapping": 0.5},
+    "gemma3": {"architectures": ["Gemma3ForCausalLM"], "model_type": "gemma3_text", "sliding_window": 6,
+               "query_pre_attn_scalar": 3, "sliding_window_pattern": 2},
     "llama3": {"rope_scaling": {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
                                 "original_max_position_embeddings": 32}},
 }
@@ -44,7 +49,7 @@ SEED = int(os.environ.get("TP_SEED", time.time_ns() % 1000000))
 SMALL = {"hidden_size": 16, "intermediate_size": 24, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 4,
          "n_embd": 16, "n_inner": 32, "n_head": 4, "vocab_size": 128}
 EVERY = [(*run, dtype) for run in MATRIX for dtype in compare_builds.DTYPES]
-SHORT = [("llama", "tp2", [], "fp32"), ("gemma", "tp2", [], "fp32"), *random.Random(SEED).sample([run for run in EVERY if run[1] != "tp8"], 2)]
+SHORT = [("llama", "tp2", [], "fp32"), ("gemma2", "tp2", [], "fp32"), *random.Random(SEED).sample([run for run in EVERY if run[1] != "tp8"], 2)]
 SEQ = {"cp3": 12}
 
 

@@ -60,8 +60,21 @@ def test_a_scaled_rotary_embedding_is_exported_for_old_and_new_transformers(tmp_
         assert {**config["rope_scaling"], "rope_theta": 0} == {**parameters, "rope_theta": 0}
 
 
+def test_both_rotary_embeddings_are_exported_for_old_and_new_transformers(tmp_path):
+    full, local = dict(rope_type="linear", factor=8.0, rope_theta=7.0), dict(rope_type="default", rope_theta=5.0)
+    parameters = dict(full_attention=full, sliding_attention=local)
+    write(tmp_path / "new", "gemma3", rope_parameters=parameters)
+    write(tmp_path / "old", "gemma3", rope_parameters=None, rope_scaling=dict(rope_type="linear", factor=8.0),
+          rope_theta=7.0, rope_local_base_freq=5.0)
+    for folder in ("new", "old"):
+        _, config = moved(tmp_path / folder, tmp_path / (folder + "-out"), "tp1", "tp2")
+        assert config["rope_parameters"] == parameters
+        assert config["rope_theta"] == 7.0 and config["rope_local_base_freq"] == 5.0
+        assert {**config["rope_scaling"], "rope_theta": 0} == {**full, "rope_theta": 0}
+
+
 @pytest.mark.parametrize("name,words", [
-    ("gemma2", "capped logits"), ("opt", "relu")])
+    ("olmo2", "norms after its blocks"), ("opt", "relu")])
 def test_training_a_family_that_only_moves_is_refused(name, words, tmp_path):
     write(tmp_path / "model", name)
     r = run("tp-train", "--model", tmp_path / "model", "--data", harness.TEXT, "--steps", 1, "--seq", 16)

@@ -19,10 +19,20 @@ from harness import LONG, ok, run
 FAMILIES = json.loads((harness.REPO / "tests/fixture/families.json").read_text())
 BYTES = dict(vocab_size=256, hidden_size=32)
 MODELS = {name: dict(FAMILIES[name]["config"], **BYTES) for name in (
-    "llama-biases", "llama-linear", "llama-dynamic", "llama-yarn", "llama-llama3", "mistral", "qwen2", "qwen3", "gemma", "mixtral", "qwen3-moe")}
+    "llama-biases", "llama-linear", "llama-dynamic", "llama-yarn", "llama-llama3", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3",
+    "mixtral", "qwen3-moe")}
 for _name in ("llama-biases", "mistral", "qwen2"):
     MODELS[_name].update(tie_word_embeddings=_name == "mistral", head_dim=8)
 MODELS["qwen3-moe"]["norm_topk_prob"] = True
+# A window in some layers, caps and a scale that matter in models as small as these.
+MODELS["gemma2"].update(sliding_window=8, query_pre_attn_scalar=3, attn_logit_softcapping=0.15,
+                        final_logit_softcapping=0.7, num_hidden_layers=3,
+                        layer_types=["sliding_attention", "full_attention", "sliding_attention"])
+MODELS["gemma2-biases"] = dict(MODELS["gemma2"], attention_bias=True, layer_types=None)
+MODELS["gemma3"].update(sliding_window=5, query_pre_attn_scalar=13, final_logit_softcapping=0.9,
+                        layer_types=["full_attention", "sliding_attention"], rope_parameters=dict(
+                            full_attention=dict(rope_type="linear", factor=4.0, rope_theta=1e6),
+                            sliding_attention=dict(rope_type="default", rope_theta=100.0)))
 MODELS["mixtral-balanced"] = dict(MODELS["mixtral"], output_router_logits=True, router_aux_loss_coef=0.02,
                                   num_hidden_layers=4)
 MODELS["qwen3-moe-balanced"] = dict(MODELS["qwen3-moe"], output_router_logits=True, router_aux_loss_coef=0.05,
@@ -35,6 +45,9 @@ LAYOUTS = {
     "llama-biases": EVERYWHERE + [("tp4sp", 0), ("pp2cp2", 4)],
     "qwen3": EVERYWHERE + [("tp4sp", 0), ("pp2cp2", 4)],
     "gemma": [("tp1", 0), ("tp4sp", 4), ("tp2pp2dp2zero3", 2)],
+    "gemma2": [("tp1", 0), ("tp8", 4), ("tp2pp3dp2spzero1", 2)],
+    "gemma2-biases": [("tp4sp", 0), ("tp2dp2zero3", 2)],
+    "gemma3": [("tp1", 0), ("tp4sp", 4), ("tp2pp2dp2zero3", 2)],
     "mixtral": [("tp1", 0), ("tp2pp2dp2spzero1", 2), ("tp4", 0), ("pp2cp2", 4), ("ep2dp2", 4), ("tp2spep4dp4", 2),
                 ("pp2ep2dp4zero1", 1)],
     "mixtral-balanced": [("tp1", 0), ("pp2vpp2dp2", 2)],
@@ -48,7 +61,7 @@ LAYOUTS = {
     "llama-dynamic": [("tp2", 0)],
 }
 CASES = [(name, layout, micro, ()) for name, some in LAYOUTS.items() for layout, micro in some]
-CASES += [(name, "tp2sp", 4, ("--recompute", how)) for name in ("llama-biases", "qwen3")
+CASES += [(name, "tp2sp", 4, ("--recompute", how)) for name in ("llama-biases", "qwen3", "gemma2-biases", "gemma3")
           for how in ("full", "selective")]
 CASES += [("mixtral-balanced", "ep2dp2zero1", 2, ("--recompute", how)) for how in ("full", "selective")]
 CASES += [(name, layout, micro, ()) for name in MODELS for layout, micro in EVERYWHERE
@@ -67,13 +80,15 @@ def test_the_curve_is_the_oracles_at_every_layout(name, layout, micro, more, ref
     curves.assert_same(log, trace, "%s at %s" % (name, layout))
 
 
-@pytest.mark.parametrize("name", ["llama-biases", "mistral", "qwen3", "gemma", "qwen3-moe-balanced"])
+@pytest.mark.parametrize("name", ["llama-biases", "mistral", "qwen3", "gemma", "gemma2-biases", "gemma3",
+                                  "qwen3-moe-balanced"])
 def test_bf16_is_near_the_oracle(name, reference, tmp_path):
     _, log, trace = reference.train(name, "tp2", tmp_path / "log", "--dtype", "bf16")
     assert oracle.deviation(log, trace)[0] <= 2e-2
 
 
-@pytest.mark.parametrize("name,layouts", [("llama-biases", ("tp1", "tp8", "tp2pp2dp2")), ("gemma", ("tp1", "tp8sp"))])
+@pytest.mark.parametrize("name,layouts", [("llama-biases", ("tp1", "tp8", "tp2pp2dp2")), ("gemma", ("tp1", "tp8sp")),
+                                          ("gemma2-biases", ("tp2pp3", "tp8sp"))])
 def test_same_bits_at_every_layout(name, layouts, reference, tmp_path):
     logs = []
     for i, layout in enumerate(layouts):
@@ -99,7 +114,7 @@ def test_a_run_continues_at_another_layout(name, first, then, reference, tmp_pat
 
 
 @pytest.mark.parametrize("name,layout", [("llama-biases", "tp2sp"), ("qwen3", "tp2dp2zero3"), ("llama-yarn", "cp2"),
-                                         ("gemma", "tp2pp2"), ("mistral", "tp1"), ("mixtral-balanced", "tp2pp2"),
+                                         ("gemma", "tp2pp2"), ("gemma2-biases", "tp2sp"), ("gemma3", "tp2pp2"), ("mistral", "tp1"), ("mixtral-balanced", "tp2pp2"),
                                          ("qwen3-moe-balanced", "dp2zero3"), ("mixtral", "tp2ep2dp2")])
 def test_a_late_device_has_the_same_bits(name, layout, reference, tmp_path):
     """As in test_deferred.py: queued work runs late and in a random order."""
@@ -115,10 +130,12 @@ def test_a_late_device_has_the_same_bits(name, layout, reference, tmp_path):
     assert (tmp_path / "logits").read_bytes() == (tmp_path / "late").read_bytes(), "TP_SEED=%d" % seed
 
 
-@pytest.mark.parametrize("name", ["llama-biases", "llama-yarn", "llama-llama3", "mistral", "qwen3", "gemma",
+@pytest.mark.parametrize("name", ["llama-biases", "llama-yarn", "llama-llama3", "mistral", "qwen3", "gemma", "gemma2", "gemma3",
                                   "mixtral-balanced", "qwen3-moe", "qwen3-moe-balanced"])
 def test_the_oracles_gradients_are_slopes(name):
     config = dict(MODELS[name], num_hidden_layers=1, sliding_window=3)
+    if "layer_types" in config:
+        config["layer_types"] = ["sliding_attention"]
     curves.assert_gradient_is_slope(oracle.Llama, config, 3)
 
 

@@ -77,6 +77,20 @@ def experts_of(c):
     return c.get("num_experts") or c.get("num_local_experts") or 0
 
 
+def has_post_norms(c):
+    return c["model_type"] in ("gemma2", "gemma3_text")
+
+
+def layer_types(c):
+    """Of Gemma 2 and 3; of others only whether there is a sliding window."""
+    n = c["num_hidden_layers"]
+    if not has_post_norms(c):
+        has_window = c["model_type"] in ("mistral", "mixtral") and c["sliding_window"]
+        return n * ["sliding_attention" if has_window else "full_attention"]
+    every = 2 if c["model_type"] == "gemma2" else 6
+    return c.get("layer_types") or [("sliding" if (i + 1) % every else "full") + "_attention" for i in range(n)]
+
+
 def shapes(c):
     """{name: shape} of the model with this config.json."""
     if is_gpt2(c):
@@ -94,6 +108,8 @@ def shapes(c):
         s[p + "self_attn.v_proj.weight"] = (kv * width, dim)
         s[p + "self_attn.o_proj.weight"] = (dim, heads * width)
         s[p + "post_attention_layernorm.weight"] = (dim,)
+        if has_post_norms(c):
+            s[p + "pre_feedforward_layernorm.weight"] = s[p + "post_feedforward_layernorm.weight"] = (dim,)
         if experts_of(c):
             s.update(expert_shapes(c, p))
         else:
@@ -108,10 +124,10 @@ def shapes(c):
         if c.get("mlp_bias"):
             s[p + "mlp.gate_proj.bias"] = s[p + "mlp.up_proj.bias"] = (ffn,)
             s[p + "mlp.down_proj.bias"] = (dim,)
-        if c["model_type"] in ("qwen3", "qwen3_moe"):
+        if c["model_type"] in ("qwen3", "qwen3_moe", "gemma3_text"):
             s[p + "self_attn.q_norm.weight"] = s[p + "self_attn.k_norm.weight"] = (width,)
     s["model.norm.weight"] = (dim,)
-    if not c.get("tie_word_embeddings", c["model_type"] == "gemma"):
+    if not c.get("tie_word_embeddings", c["model_type"].startswith("gemma")):
         s["lm_head.weight"] = (vocab, dim)
     return s
 
@@ -177,6 +193,14 @@ def norm_backward(dy, x, w, r):
     return r * (dunit - unit * (dunit * unit).mean(-1, keepdims=True)), (dy * unit).sum((0, 1))
 
 
+def capped(x, cap):
+    """(cap tanh(x / cap), its derivative); x itself without a cap."""
+    if not cap:
+        return x, 1.0
+    t = np.tanh(x / cap)
+    return cap * t, 1 - t * t
+
+
 def linear(x, w, p):
     """x W^T and the bias, where there is one."""
     y = product(x, w[p + ".weight"])
@@ -191,9 +215,10 @@ def linear_backward(dy, x, w, p, g):
     return dy @ w[p + ".weight"]
 
 
-def frequencies(c, width):
+def frequencies(c, width, layer_type):
     """(angle per position of each pair, factor of cos and sin), as transformers' rope_parameters say."""
     r = c.get("rope_parameters", c)
+    r = r.get(layer_type, r)
     theta, kind = r.get("rope_theta", 10000.0), r.get("rope_type", "default")
     f = theta ** (-np.arange(0, width, 2) / width)
     if kind in ("default", "dynamic"):
@@ -213,8 +238,8 @@ def frequencies(c, width):
 
 
 class Llama:
-    """Also Mistral (a sliding window), Qwen2 (biases), Qwen3 (norms of each head's queries and keys), Gemma, and
-    Mixtral and Qwen3-MoE (mixtures of experts)."""
+    """Also Mistral (a sliding window), Qwen2 (biases), Qwen3 (norms of each head's queries and keys), Gemma 1 to 3,
+    and Mixtral and Qwen3-MoE (mixtures of experts)."""
 
     def __init__(self, config, seq):
         c = self.c = config
@@ -222,20 +247,27 @@ class Llama:
         self.is_normalized = c["model_type"] == "mixtral" or c.get("norm_topk_prob")
         self.balances = bool(experts_of(c) and c.get("output_router_logits"))
         self.width = c.get("head_dim") or c["hidden_size"] // self.heads
-        self.is_gemma = c["model_type"] == "gemma"  # norms of 1 + weight, a gated gelu, a scaled embedding
+        self.is_gemma = c["model_type"].startswith("gemma")  # norms of 1 + weight, a gated gelu, a scaled embedding
         self.eps, self.tied = c["rms_norm_eps"], bool(c.get("tie_word_embeddings", self.is_gemma))
-        each, factor = frequencies(c, self.width)
-        angle = np.arange(seq)[:, None] * each
-        self.cos, self.sin = factor * np.cos(angle), factor * np.sin(angle)
-        self.mask = np.triu(np.ones((seq, seq), bool), 1)
-        if c["model_type"] in ("mistral", "mixtral") and c["sliding_window"]:
-            self.mask |= np.tril(np.ones((seq, seq), bool), -c["sliding_window"])
+        self.post_norms, self.types = has_post_norms(c), layer_types(c)
+        self.root = math.sqrt(c["query_pre_attn_scalar"] if self.post_norms else self.width)
+        self.score_cap = c.get("attn_logit_softcapping") if c["model_type"] == "gemma2" else None
+        self.logit_cap = c.get("final_logit_softcapping") if self.post_norms else None
+        self.tables, self.masks = {}, {}
+        for kind in set(self.types):
+            each, factor = frequencies(c, self.width, kind)
+            angle = np.arange(seq)[:, None] * each
+            self.tables[kind] = factor * np.cos(angle), factor * np.sin(angle)
+            self.masks[kind] = np.triu(np.ones((seq, seq), bool), 1)
+            if kind == "sliding_attention":
+                self.masks[kind] |= np.tril(np.ones((seq, seq), bool), -c["sliding_window"])
 
-    def rotate(self, x, sign=1):
+    def rotate(self, x, kind, sign=1):
         """RoPE rotates element i of a head together with element i + width / 2."""
         a, b = np.split(x, 2, -1)
-        s = sign * self.sin
-        return np.concatenate((a * self.cos - b * s, b * self.cos + a * s), -1)
+        cos, sin = self.tables[kind]
+        s = sign * sin
+        return np.concatenate((a * cos - b * s, b * cos + a * s), -1)
 
     def split(self, x, n):
         return x.reshape(*x.shape[:2], n, self.width).swapaxes(1, 2)
@@ -244,41 +276,41 @@ class Llama:
     def join(x):
         return x.swapaxes(1, 2).reshape(x.shape[0], x.shape[2], -1)
 
-    def attention_forward(self, n, w, p):
+    def attention_forward(self, n, w, p, kind):
         q0, k0 = self.split(linear(n, w, p + "q_proj"), self.heads), self.split(linear(n, w, p + "k_proj"), self.kv)
         q, rq = self.head_norm(q0, w, p + "q_norm.weight")
         k, rk = self.head_norm(k0, w, p + "k_norm.weight")
-        q, k, v = self.rotate(q), self.rotate(k), self.split(linear(n, w, p + "v_proj"), self.kv)
+        q, k, v = self.rotate(q, kind), self.rotate(k, kind), self.split(linear(n, w, p + "v_proj"), self.kv)
         group = self.heads // self.kv
         kk, vv = k.repeat(group, 1), v.repeat(group, 1)
-        s = np.where(self.mask, -np.inf, q @ kk.swapaxes(2, 3) / math.sqrt(self.width))
+        s, slope = capped(q @ kk.swapaxes(2, 3) / self.root, self.score_cap)
+        s = np.where(self.masks[kind], -np.inf, s)
         e = np.exp(s - s.max(-1, keepdims=True))
         a = e / e.sum(-1, keepdims=True)
         o = self.join(a @ vv)
-        return linear(o, w, p + "o_proj"), (n, q, kk, vv, a, o, q0, rq, k0, rk)
+        return linear(o, w, p + "o_proj"), (n, q, kk, vv, a, o, q0, rq, k0, rk, slope, kind)
 
     def head_norm(self, x, w, name):
         """(x normed over each head, for backward); x itself where there is no such norm."""
-        return norm_forward(x, w[name], self.eps) if name in w else (x, None)
+        return norm_forward(x, self.unit(w[name]), self.eps) if name in w else (x, None)
 
-    @staticmethod
-    def head_norm_backward(dy, x, w, name, r, g):
+    def head_norm_backward(self, dy, x, w, name, r, g):
         if r is None:
             return dy
-        dx, dw = norm_backward(dy, x, w[name], r)
+        dx, dw = norm_backward(dy, x, self.unit(w[name]), r)
         g[name] = dw.sum(0)
         return dx
 
     def attention_backward(self, d, saved, w, p, g):
-        n, q, kk, vv, a, o, q0, rq, k0, rk = saved
+        n, q, kk, vv, a, o, q0, rq, k0, rk, slope, kind = saved
         do = self.split(linear_backward(d, o, w, p + "o_proj", g), self.heads)
         da = do @ vv.swapaxes(2, 3)
-        ds = a * (da - (da * a).sum(-1, keepdims=True)) / math.sqrt(self.width)
+        ds = a * (da - (da * a).sum(-1, keepdims=True)) * slope / self.root
         dq, dkk, dvv = ds @ kk, ds.swapaxes(2, 3) @ q, a.swapaxes(2, 3) @ do
         b, _, t, _ = dkk.shape
         dk, dv = (x.reshape(b, self.kv, -1, t, self.width).sum(2) for x in (dkk, dvv))
-        dq = self.head_norm_backward(self.rotate(dq, -1), q0, w, p + "q_norm.weight", rq, g)
-        dk = self.head_norm_backward(self.rotate(dk, -1), k0, w, p + "k_norm.weight", rk, g)
+        dq = self.head_norm_backward(self.rotate(dq, kind, -1), q0, w, p + "q_norm.weight", rq, g)
+        dk = self.head_norm_backward(self.rotate(dk, kind, -1), k0, w, p + "k_norm.weight", rk, g)
         return sum(linear_backward(self.join(dx), n, w, p + name + "_proj", g)
                    for name, dx in (("q", dq), ("k", dk), ("v", dv)))
 
@@ -369,35 +401,56 @@ class Llama:
         for i in range(self.c["num_hidden_layers"]):
             p = "model.layers.%d." % i
             n, r = norm_forward(x, self.unit(w[p + "input_layernorm.weight"]), self.eps)
-            y, attention = self.attention_forward(n, w, p + "self_attn.")
+            y, attention = self.attention_forward(n, w, p + "self_attn.", self.types[i])
+            y, attention_post = self.post_norm(y, w, p + "post_attention_layernorm.weight")
             mid = x + y
-            n, r2 = norm_forward(mid, self.unit(w[p + "post_attention_layernorm.weight"]), self.eps)
+            n, r2 = norm_forward(mid, self.unit(w[p + self.mlp_norm()]), self.eps)
             y, mlp = self.experts_forward(n, w, p) if experts_of(self.c) else self.mlp_forward(n, w, p + "mlp.")
-            saved.append((x, r, attention, mid, r2, mlp))
+            y, mlp_post = self.post_norm(y, w, p + "post_feedforward_layernorm.weight")
+            saved.append((x, r, attention, attention_post, mid, r2, mlp_post, mlp))
             x = mid + y
         n, r = norm_forward(x, self.unit(w["model.norm.weight"]), self.eps)
-        return product(n, self.head(w)), (ids, saved, x, r, n)
+        logits, slope = capped(product(n, self.head(w)), self.logit_cap)
+        return logits, (ids, saved, x, r, n, slope)
+
+    def mlp_norm(self):
+        return "pre_feedforward_layernorm.weight" if self.post_norms else "post_attention_layernorm.weight"
+
+    def post_norm(self, y, w, name):
+        """(a block's result normed, for backward); y itself where no norm follows a block."""
+        if not self.post_norms:
+            return y, None
+        out, r = norm_forward(y, self.unit(w[name]), self.eps)
+        return out, (y, r, name)
+
+    def post_norm_backward(self, d, saved, w, g):
+        if saved is None:
+            return d
+        y, r, name = saved
+        dy, g[name] = norm_backward(d, y, self.unit(w[name]), r)
+        return dy
 
     def head(self, w):
         return w["model.embed_tokens.weight" if self.tied else "lm_head.weight"]
 
     def backward(self, w, dlogits, saved):
         """{name: gradient}"""
-        ids, layers, x, r, n = saved
+        ids, layers, x, r, n, slope = saved
+        dlogits = dlogits * slope
         balance = self.balance_factor(ids) * self.load(layers)[0][:, None] if self.balances else 0.0
         g, dhead = {}, outer(dlogits, n)
         d, g["model.norm.weight"] = norm_backward(dlogits @ self.head(w), x,
                                                   self.unit(w["model.norm.weight"]), r)
         for i in reversed(range(len(layers))):
-            p, (x, r, attention, mid, r2, mlp) = "model.layers.%d." % i, layers[i]
-            for norm, inner, residual, rr in (
-                    ("post_attention_layernorm",
-                     lambda: self.experts_backward(d, mlp, w, p, g, balance) if experts_of(self.c)
+            p, (x, r, attention, attention_post, mid, r2, mlp_post, mlp) = "model.layers.%d." % i, layers[i]
+            for norm, post, inner, residual, rr in (
+                    (self.mlp_norm(), mlp_post,
+                     lambda d: self.experts_backward(d, mlp, w, p, g, balance) if experts_of(self.c)
                      else self.mlp_backward(d, mlp, w, p + "mlp.", g), mid, r2),
-                    ("input_layernorm",
-                     lambda: self.attention_backward(d, attention, w, p + "self_attn.", g), x, r)):
-                dx, g[p + norm + ".weight"] = norm_backward(inner(), residual,
-                                                            self.unit(w[p + norm + ".weight"]), rr)
+                    ("input_layernorm.weight", attention_post,
+                     lambda d: self.attention_backward(d, attention, w, p + "self_attn.", g), x, r)):
+                dn = inner(self.post_norm_backward(d, post, w, g))
+                dx, g[p + norm] = norm_backward(dn, residual, self.unit(w[p + norm]), rr)
                 d = d + dx
         d = d * math.sqrt(d.shape[-1]) if self.is_gemma else d
         table = np.zeros_like(w["model.embed_tokens.weight"])

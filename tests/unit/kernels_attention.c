@@ -15,7 +15,7 @@ struct setup {
     float *qkv, *d_out; /* as stored, in float */
     void *qkv_stored, *d_out_stored;
     double *out, *lse, *dqkv; /* [rows][heads * head_dim], [batch][heads][seq], [rows][ld] */
-    double *p, *dp;           /* [seq] */
+    double *p, *dp, *slope;   /* [seq] */
 };
 
 static void *zeroes(int64_t n, size_t size)
@@ -49,6 +49,7 @@ static struct setup setup_make(struct rng *r, struct attention a)
     s.dqkv = zeroes(s.rows * s.ld, sizeof(double));
     s.p = zeroes(a.seq, sizeof(double));
     s.dp = zeroes(a.seq, sizeof(double));
+    s.slope = zeroes(a.seq, sizeof(double));
     s.a = a;
     return s;
 }
@@ -56,7 +57,7 @@ static struct setup setup_make(struct rng *r, struct attention a)
 static void setup_free(struct setup *s)
 {
     void *all[] = { s->qkv, s->qkv_stored, s->d_out, s->d_out_stored, s->a.out, s->a.lse, s->out,
-                    s->lse, s->dqkv,       s->p,     s->dp,           s->a.sum };
+                    s->lse, s->dqkv,       s->p,     s->dp,           s->slope, s->a.sum };
 
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         free(all[i]);
@@ -77,6 +78,13 @@ static void reference_row(struct setup *s, int64_t b, int64_t h, int64_t t)
         s->p[j] = 0;
         for (int64_t i = 0; i < d; i++)
             s->p[j] += (double)q[i] * (double)k[i] * (double)a->scale;
+        s->slope[j] = 1;
+        if (a->cap > 0) {
+            double bent = tanh(s->p[j] / (double)a->cap);
+
+            s->p[j] = (double)a->cap * bent;
+            s->slope[j] = 1 - bent * bent;
+        }
         max = fmax(max, s->p[j]);
     }
     for (int64_t j = first; j <= t; j++)
@@ -95,7 +103,7 @@ static void reference_row(struct setup *s, int64_t b, int64_t h, int64_t t)
         delta += s->p[j] * s->dp[j];
     }
     for (int64_t j = first; j <= t; j++) {
-        double ds = s->p[j] * (s->dp[j] - delta) * (double)a->scale;
+        double ds = s->p[j] * (s->dp[j] - delta) * s->slope[j] * (double)a->scale;
         const float *k = s->qkv + (b * a->seq + j) * s->ld + at_k;
         double *dk = s->dqkv + (b * a->seq + j) * s->ld + at_k;
         for (int64_t i = 0; i < d; i++) {
@@ -244,6 +252,8 @@ static void random_cases(const char *name, enum dtype type, int times, int64_t s
         a.heads = a.kv_heads * rng_int(&r, 1, 3);
         if (i % 5 == 0)
             a.seq = 64 * rng_int(&r, 1, 3);
+        if (i % 3 == 1)
+            a.cap = (float)rng_int(&r, 1, 40) / 8;
         if (how == IN_A_WINDOW)
             a.window = rng_int(&r, 1, a.seq + 1);
         s = setup_make(&r, a);

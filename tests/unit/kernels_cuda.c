@@ -274,6 +274,16 @@ CASES(scale, 10)
     assert_similar(x, DTYPE_F32, 1, 1e-6, "scaled");
 }
 
+CASES(soft_cap, 10)
+{
+    int64_t n = rng_int(r, 0, 3000);
+    float cap = (float)rng_int(r, 1, 40) / 8;
+    struct pair x = floats(r, n, 4);
+
+    BOTH(soft_cap, soft_cap, AT(x), n, cap);
+    assert_similar(x, DTYPE_F32, 1, 1e-6, "capped");
+}
+
 CASES(gelu, 20)
 {
     int64_t n = rng_int(r, 0, 3000);
@@ -426,17 +436,18 @@ CASES(loss, 20)
     struct pair targets = integers(r, rows, 0, (int32_t)cols + 9);
     struct pair d = numbers(r, type, rows * cols, 1);
     bool merge = rng_int(r, 0, 1);
+    float cap = rng_int(r, 0, 1) ? 6 : 0; /* above every logit */
 
     BOTH(loss_max, loss_max, AT(max), AT(logits), rows, cols, merge);
     assert_same_bits(max, "maxima");
     BOTH(loss_sum_exp, loss_sum_exp, AT(sum), AT(target), AT(logits), AT(max), AT(targets), first,
-         rows, cols);
+         rows, cols, cap > 0);
     assert_similar(sum, DTYPE_F32, 0, 3e-6, "sums");
     assert_same_bits(target, "targets");
     BOTH(loss_total, loss_total, AT(total), AT(sum), AT(target), rows);
     assert_similar(total, DTYPE_F64, 1, 1e-6, "loss");
     BOTH(loss_backward, loss_backward, AT(d), type, AT(logits), AT(sum), AT(targets), first, rows,
-         cols, 0.125f);
+         cols, 0.125f, cap, AT(max));
     assert_similar(d, type, 0.125, 2e-6, "gradient of the loss");
 }
 

@@ -123,6 +123,7 @@ static struct setup any_attention(struct rng *r, int64_t seq_max)
     s.a.merge = rng_int(r, 0, 1);
     if (!s.a.keys && !s.a.merge && rng_int(r, 0, 1))
         s.a.window = rng_int(r, 1, seq_max);
+    s.a.cap = rng_int(r, 0, 1) ? (float)rng_int(r, 1, 40) / 8 : 0;
     if (s.a.type == DTYPE_BF16 ? s.a.merge || rng_int(r, 0, 1) : rng_int(r, 0, 3) == 0)
         s.a.sum = (float[]){ 0 }; /* only whether it is NULL counts */
     return s;

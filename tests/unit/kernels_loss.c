@@ -11,6 +11,8 @@ struct setup {
     int shards;
     enum dtype type;
     float *logits; /* [rows][vocab] */
+    float *before; /* with a cap: before it */
+    float cap, *max;
     float *part[SHARDS_MAX];
     int32_t *targets;
     float *sum, *target;
@@ -28,6 +30,14 @@ static struct setup setup_make(struct rng *r, enum dtype type)
                          ? (s.vocab + s.shards - 1) / s.shards * i
                          : s.vocab;
     s.logits = random_floats(r, s.rows * s.vocab, rng_int(r, 0, 1) ? 2 : 60);
+    if (rng_int(r, 0, 1)) {
+        s.cap = (float)rng_int(r, 1, 100);
+        s.before = s.logits;
+        s.logits = filled_floats(s.rows * s.vocab, 0);
+        memcpy(s.logits, s.before, (size_t)(s.rows * s.vocab) * 4);
+        RUN(soft_cap, soft_cap, s.logits, s.rows * s.vocab, s.cap);
+    }
+    s.max = filled_floats(s.rows, NAN);
     s.targets = calloc((size_t)s.rows + 1, sizeof *s.targets);
     for (int64_t i = 0; i < s.rows; i++)
         s.targets[i] = (int32_t)rng_int(r, 0, s.vocab - 1);
@@ -39,25 +49,23 @@ static struct setup setup_make(struct rng *r, enum dtype type)
 /* Run the two local steps of every shard, with the reductions between them. */
 static void run_shards(struct setup *s)
 {
-    float *max = filled_floats(s->rows, NAN), *one = filled_floats(s->rows, 0);
-    float *target = filled_floats(s->rows, 0);
+    float *one = filled_floats(s->rows, 0), *target = filled_floats(s->rows, 0);
 
     for (int i = 0; i < s->shards; i++) {
         int64_t cols = s->first[i + 1] - s->first[i];
         s->part[i] = filled_floats(s->rows * cols, 0);
         for (int64_t r = 0; r < s->rows; r++)
             memcpy(s->part[i] + r * cols, s->logits + r * s->vocab + s->first[i], (size_t)cols * 4);
-        RUN(loss_max, loss_max, max, s->part[i], s->rows, cols, i > 0);
+        RUN(loss_max, loss_max, s->max, s->part[i], s->rows, cols, i > 0);
     }
     for (int i = 0; i < s->shards; i++) {
-        RUN(loss_sum_exp, loss_sum_exp, one, target, s->part[i], max, s->targets, s->first[i],
-            s->rows, s->first[i + 1] - s->first[i]);
+        RUN(loss_sum_exp, loss_sum_exp, one, target, s->part[i], s->max, s->targets, s->first[i],
+            s->rows, s->first[i + 1] - s->first[i], s->cap > 0);
         for (int64_t r = 0; r < s->rows; r++) {
             s->sum[r] += one[r];
             s->target[r] += target[r];
         }
     }
-    free(max);
     free(one);
     free(target);
 }
@@ -73,6 +81,14 @@ static double log_sum_exp(const float *x, int64_t n)
     return max + log(sum);
 }
 
+/* The derivative of the cap at an element of the logits. */
+static double slope_at(const struct setup *s, int64_t i)
+{
+    double bent = s->cap > 0 ? tanh((double)s->before[i] / (double)s->cap) : 0;
+
+    return 1 - bent * bent;
+}
+
 static void check_gradient(const struct setup *s, double scale)
 {
     for (int i = 0; i < s->shards; i++) {
@@ -82,14 +98,15 @@ static void check_gradient(const struct setup *s, double scale)
         float *d;
 
         RUN(loss_backward, loss_backward, out, s->type, s->part[i], s->sum, s->targets, s->first[i],
-            s->rows, cols, (float)scale);
+            s->rows, cols, (float)scale, s->cap, s->max);
         d = as_floats(s->type, out, n);
         for (int64_t e = 0; e < n; e++) {
             int64_t r = e / cols, c = s->first[i] + e % cols;
             const float *row = s->logits + r * s->vocab;
             double p = exp((double)row[c] - log_sum_exp(row, s->vocab));
-            double want = scale * (p - (s->targets[r] == c));
+            double want = scale * (p - (s->targets[r] == c)) * slope_at(s, r * s->vocab + c);
             double off = scale * (6e-6 * p + 1e-7);
+            off += s->cap > 0 ? scale * 5e-7 : 0; /* of 1 - t t where t is rounded */
             off += s->type == DTYPE_F32 ? 0 : 0x1p-8 * fabs(want);
             assert_near(d[e], want, off, "dlogits");
         }
@@ -117,6 +134,8 @@ Test(loss, shards_give_the_loss_of_the_full_vocabulary)
         for (int j = 0; j < s.shards; j++)
             free(s.part[j]);
         free(s.logits);
+        free(s.before);
+        free(s.max);
         free(s.targets);
         free(s.sum);
         free(s.target);

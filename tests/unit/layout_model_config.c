@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "layout/family.h"
 #include "layout/model_config.h"
 
 #define BASE                                                                                 \
@@ -229,4 +230,99 @@ Test(model_config, refuses_an_embedding_of_another_width)
                    "\"ffn_dim\": 344, \"num_hidden_layers\": 6, \"num_attention_heads\": 8, "
                    "\"max_position_embeddings\": 64",
                    ", \"word_embed_proj_dim\": 64", "word_embed_proj_dim");
+}
+
+#define GEMMA                                                                            \
+    "\"vocab_size\": 260, \"hidden_size\": 128, \"intermediate_size\": 344, "            \
+    "\"num_hidden_layers\": 4, \"num_attention_heads\": 8, \"num_key_value_heads\": 2, " \
+    "\"head_dim\": 16"
+#define GEMMA2 "\"model_type\": \"gemma2\", " GEMMA
+#define GEMMA3 "\"model_type\": \"gemma3_text\", " GEMMA
+
+/* Which layers have the window, as text: w or -. */
+static void expect_windows(const char *text, const char *windows)
+{
+    struct arena arena = { 0 };
+    struct tp_err err = { 0 };
+    struct model m;
+
+    cr_assert_eq(parse(&m, text, &arena, &err), TP_OK, "%s", err.msg);
+    for (int i = 0; i < m.layers; i++)
+        cr_expect_eq(family_layer_has_window(&m, i), windows[i] == 'w', "%s: layer %d", text, i);
+    arena_free(&arena);
+}
+
+Test(model_config, finds_the_layers_with_a_window)
+{
+    expect_windows("{" GEMMA2 "}", "w-w-");
+    expect_windows("{" GEMMA2 ", \"sliding_window_pattern\": 3}", "w-w-");
+    expect_windows("{" GEMMA2 ", \"sliding_window\": null}", "----");
+    expect_windows("{" GEMMA3 "}", "wwww");
+    expect_windows("{" GEMMA3 ", \"sliding_window_pattern\": 3}", "ww-w");
+    expect_windows("{" GEMMA3 ", \"layer_types\": [\"full_attention\", \"sliding_attention\", "
+                   "\"sliding_attention\", \"full_attention\"], \"sliding_window_pattern\": 2}",
+                   "-ww-");
+    expect_refused(GEMMA2, ", \"layer_types\": [\"full_attention\"]", "layer_types");
+    expect_refused(GEMMA2,
+                   ", \"layer_types\": [\"full_attention\", \"sliding_attention\", 3, "
+                   "\"full_attention\"]",
+                   "layer_types");
+    expect_refused(GEMMA3, ", \"sliding_window_pattern\": 0", "sliding_window_pattern");
+}
+
+/* A cap that is null is none; an absent one has the family's value. */
+Test(model_config, reads_caps_and_the_scale_of_attention)
+{
+    struct arena arena = { 0 };
+    struct tp_err err = { 0 };
+    struct model m;
+
+    cr_assert_eq(parse(&m, "{" GEMMA2 "}", &arena, &err), TP_OK, "%s", err.msg);
+    cr_expect(m.attention_cap == 50 && m.logit_cap == 30 && m.attention_scalar == 256 &&
+              m.local_rope_theta == 0 && !m.untrained);
+    cr_assert_eq(parse(&m,
+                       "{" GEMMA2 ", \"attn_logit_softcapping\": null, "
+                       "\"final_logit_softcapping\": 2.5, \"query_pre_attn_scalar\": 9}",
+                       &arena, &err),
+                 TP_OK, "%s", err.msg);
+    cr_expect(m.attention_cap == 0 && m.logit_cap == 2.5 && m.attention_scalar == 9);
+    cr_assert_eq(parse(&m, "{" GEMMA3 "}", &arena, &err), TP_OK, "%s", err.msg);
+    cr_expect(m.attention_cap == 0 && m.logit_cap == 0 && !m.untrained);
+    expect_refused(GEMMA2, ", \"attn_logit_softcapping\": 0", "attn_logit_softcapping");
+    expect_refused(GEMMA3, ", \"final_logit_softcapping\": -1", "final_logit_softcapping");
+    cr_assert_eq(parse(&m, "{" GEMMA3 ", \"attn_logit_softcapping\": 50}", &arena, &err), TP_OK);
+    cr_expect(m.untrained && strstr(m.untrained, "attn_logit_softcapping"));
+    arena_free(&arena);
+}
+
+/* transformers 5 writes an object for each type of layer, and older versions keys of their own. */
+Test(model_config, reads_both_rotary_embeddings)
+{
+    static const char *const configs[] = {
+        "{" GEMMA3 ", \"rope_theta\": 7, \"rope_local_base_freq\": 5, \"rope_scaling\": "
+        "{\"rope_type\": \"linear\", \"factor\": 8}}",
+        "{" GEMMA3 ", \"rope_parameters\": {\"full_attention\": {\"rope_type\": \"linear\", "
+        "\"factor\": 8, \"rope_theta\": 7}, \"sliding_attention\": {\"rope_type\": \"default\", "
+        "\"rope_theta\": 5}}}",
+    };
+    struct arena arena = { 0 };
+    struct tp_err err = { 0 };
+    struct model m;
+
+    for (int i = 0; i < 2; i++) {
+        cr_assert_eq(parse(&m, configs[i], &arena, &err), TP_OK, "%s", err.msg);
+        cr_expect(m.rope_theta == 7 && m.local_rope_theta == 5 && !m.untrained &&
+                      m.rope_scaling.type == ROPE_SCALING_LINEAR && m.rope_scaling.factor == 8,
+                  "%s", configs[i]);
+    }
+    cr_assert_eq(parse(&m, "{" GEMMA3 "}", &arena, &err), TP_OK, "%s", err.msg);
+    cr_expect(m.rope_theta == 1e6 && m.local_rope_theta == 1e4);
+    cr_assert_eq(parse(&m,
+                       "{" GEMMA3 ", \"rope_parameters\": {\"sliding_attention\": "
+                       "{\"rope_type\": \"yarn\", \"factor\": 2}}}",
+                       &arena, &err),
+                 TP_OK, "%s", err.msg);
+    cr_expect(m.untrained && strstr(m.untrained, "sliding window"));
+    expect_refused(GEMMA3, ", \"rope_local_base_freq\": \"x\"", "rope_local_base_freq");
+    arena_free(&arena);
 }

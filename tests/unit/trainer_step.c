@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "layout/family.h"
 #include "layout/parallel_plan.h"
 #include "tests/unit/random_model.h"
 #include "tests/unit/trainer_ranks.h"
@@ -62,6 +63,21 @@ static void want_plan(struct rng *r, struct model *m, struct train_config *c)
     c->spec.sp = 0;
 }
 
+/* Gemma 2 or 3: norms after blocks, caps, and layers with a window and a rotary embedding of their
+ * own. */
+static void random_gemma(struct rng *r, struct model *m, const struct train_config *c)
+{
+    static const bool full[64] = { false, true, false, false, true }; /* the model points to it */
+
+    m->family = m->head_norms ? MODEL_GEMMA3 : MODEL_GEMMA2;
+    m->sliding_window = c->spec.cp == 1 ? rng_int(r, 0, 12) : 0;
+    m->full_layers = rng_int(r, 0, 1) && m->layers <= 64 ? full : NULL;
+    m->local_rope_theta = rng_int(r, 0, 1) ? 100 : 0;
+    m->attention_scalar = (double)rng_int(r, 1, 40);
+    m->attention_cap = rng_int(r, 0, 1) ? 0.5 : 0;
+    m->logit_cap = rng_int(r, 0, 1) ? 0.5 : 0;
+}
+
 /* What relatives of Llama have and a Llama may have: biases, norms of heads, norms of 1 + weight.
  */
 static void random_relative(struct rng *r, struct model *m, const struct train_config *c)
@@ -73,6 +89,8 @@ static void random_relative(struct rng *r, struct model *m, const struct train_c
     m->mlp_bias = rng_int(r, 0, 1);
     m->head_norms = !c->same_bits && rng_int(r, 0, 2) == 0;
     m->family = m->head_norms || rng_int(r, 0, 2) ? MODEL_LLAMA : MODEL_GEMMA;
+    if (rng_int(r, 0, 3) == 0)
+        random_gemma(r, m, c);
 }
 
 /* A mixture of experts, which there is without --same-bits and with experts that the plan cuts. */
@@ -421,6 +439,8 @@ Test(trainer_step, random_weights_are_a_function_of_name_and_index)
             const struct param_owned o = params_owned(&p, q);
             struct box whole = box_whole(t->ndim, t->shape), one = q->own.box;
             int64_t pick = o.n ? rng_int(&r, 0, o.n - 1) : 0, at = pick;
+            bool is_zero =
+                tensor_role_is_bias(t->role) || family_of(&m)->norm == FAMILY_UNIT_RMS_NORM;
 
             if (o.n == 0)
                 continue;
@@ -431,9 +451,9 @@ Test(trainer_step, random_weights_are_a_function_of_name_and_index)
             }
             at = box_offset_in(&whole, &one);
             cr_expect_eq(o.value[pick],
-                         q->decay ? (float)(m.init_std * init_normal(99, t->name, at))
-                         : tensor_role_is_bias(t->role) || m.family == MODEL_GEMMA ? 0.0f
-                                                                                   : 1.0f,
+                         q->decay  ? (float)(m.init_std * init_normal(99, t->name, at))
+                         : is_zero ? 0.0f
+                                   : 1.0f,
                          "%s", t->name);
         }
         device_queue_close(p.k.queue);

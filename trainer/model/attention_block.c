@@ -6,18 +6,21 @@
 #include <math.h>
 
 /* The kernel's view of a slot: each row has q, k and v side by side. */
-static struct attention view(const struct network *n, int64_t sequences,
+static struct attention view(const struct pass *p, const struct network_layer *y,
                              const struct activations_layer *s)
 {
-    int64_t e = dtype_bytes(n->dtype), window = n->model->sliding_window;
+    const struct network *n = p->net;
+    const struct model *m = n->model;
+    int64_t e = dtype_bytes(n->dtype);
+    double scalar = m->attention_scalar > 0 ? m->attention_scalar : (double)m->head_dim;
     const char *qkv = s->qkv;
 
-    return (struct attention){ .batch = sequences * n->shards,
+    return (struct attention){ .batch = p->sequences * n->shards,
                                .one_thread_each = n->same_bits,
                                .seq = n->seq,
                                .heads = n->heads,
                                .kv_heads = n->kv_heads,
-                               .head_dim = n->model->head_dim,
+                               .head_dim = m->head_dim,
                                .type = n->dtype,
                                .q = qkv,
                                .k = qkv + n->q_width * e,
@@ -28,15 +31,17 @@ static struct attention view(const struct network *n, int64_t sequences,
                                .out = s->attended,
                                .ldo = n->q_width,
                                .lse = s->lse,
-                               .window = window < n->seq ? window : 0,
-                               .scale = (float)(1 / sqrt((double)n->model->head_dim)) };
+                               .window = y->window,
+                               .scale = (float)(1 / sqrt(scalar)),
+                               .cap = (float)m->attention_cap };
 }
 
 /* q and k are side by side, so one call rotates the heads of both. */
-static void rotate(const struct network *n, float *qkv, int64_t rows, int sign)
+static void rotate(const struct network *n, const struct network_layer *y, float *qkv, int64_t rows,
+                   int sign)
 {
     const struct rope_apply a = { .x = qkv,
-                                  .cos_sin = n->rope,
+                                  .cos_sin = y->rope,
                                   .rows = rows * n->shards,
                                   .n_positions = n->seq,
                                   .heads = n->heads + n->kv_heads,
@@ -90,15 +95,16 @@ static void norm_heads(const struct pass *p, const struct network_layer *y,
         float *x = s->heads + h.before * p->rows, *normed = p->scratch->head_normed;
 
         copy_heads(n, x, qkv + h.column, p->rows, &h, false);
-        n->k.ops->rms_norm_forward(n->k.queue, &(struct rms_norm_forward){
-                                                   .y = normed,
-                                                   .type = DTYPE_F32,
-                                                   .rstd = s->head_stats + h.heads_before * p->rows,
-                                                   .x = x,
-                                                   .w = h.norm->weight,
-                                                   .rows = p->rows * h.heads,
-                                                   .cols = n->model->head_dim,
-                                                   .eps = (float)n->model->norm_eps });
+        n->k.ops->rms_norm_forward(
+            n->k.queue,
+            &(struct rms_norm_forward){ .y = normed,
+                                        .type = DTYPE_F32,
+                                        .rstd = s->head_stats + h.heads_before * p->rows,
+                                        .x = x,
+                                        .w = residual_norm_weight(p, h.norm, n->model->head_dim),
+                                        .rows = p->rows * h.heads,
+                                        .cols = n->model->head_dim,
+                                        .eps = (float)n->model->norm_eps });
         copy_heads(n, qkv + h.column, normed, p->rows, &h, true);
     }
 }
@@ -121,7 +127,7 @@ static void norm_heads_backward(const struct pass *p, const struct network_layer
                                          .dy = dy,
                                          .x = s->heads + h.before * p->rows,
                                          .rstd = s->head_stats + h.heads_before * p->rows,
-                                         .w = h.norm->weight,
+                                         .w = residual_norm_weight(p, h.norm, n->model->head_dim),
                                          .rows = p->rows * h.heads,
                                          .cols = n->model->head_dim });
         copy_heads(n, dqkv + h.column, dx, p->rows, &h, true);
@@ -134,10 +140,11 @@ static void round_bf16(const struct network *n, void *to, const float *from, int
 }
 
 /* Compute s->attended and s->lse from s->qkv. */
-static void attend(const struct pass *p, const struct activations_layer *s)
+static void attend(const struct pass *p, const struct network_layer *y,
+                   const struct activations_layer *s)
 {
     struct activations_scratch *w = p->scratch;
-    struct attention a = view(p->net, p->sequences, s);
+    struct attention a = view(p, y, s);
 
     ring_attention_forward(&p->net->ring, &w->ring, &a, w->ffn_scratch);
 }
@@ -154,12 +161,16 @@ void attention_block_forward(const struct pass *p, const struct network_layer *y
     linear_bias_add(&y->qkv, qkv, p->rows);
     if (y->q_norm.weight)
         norm_heads(p, y, s, qkv);
-    if (n->rope)
-        rotate(n, qkv, p->rows, +1);
+    if (y->rope)
+        rotate(n, y, qkv, p->rows, +1);
     if (is_bf16)
         round_bf16(n, s->qkv, qkv, p->rows * n->shards * n->qkv_width);
-    attend(p, s);
-    linear_row_forward(&y->out, s->mid, s->attended, p->rows);
+    attend(p, y, s);
+    linear_row_forward(&y->out, y->attn_post_norm.weight ? s->attn_out : s->mid, s->attended,
+                       p->rows);
+    if (y->attn_post_norm.weight)
+        residual_post_norm(p, &y->attn_post_norm, s->mid, s->attn_out_stats, s->attn_out,
+                           y->out.bias);
 }
 
 void attention_block_backward(const struct pass *p, const struct network_layer *y,
@@ -168,25 +179,27 @@ void attention_block_backward(const struct pass *p, const struct network_layer *
     const struct network *n = p->net;
     struct activations_scratch *w = p->scratch;
     bool is_bf16 = n->dtype == DTYPE_BF16;
-    struct attention a = view(n, p->sequences, s);
-    const void *dy = w->dx, *d_attended = w->ffn_scratch, *dqkv = w->dqkv;
+    struct attention a = view(p, y, s);
+    const float *dout =
+        residual_post_norm_backward(p, &y->attn_post_norm, s->attn_out, s->attn_out_stats);
+    const void *dy = dout, *d_attended = w->ffn_scratch, *dqkv = w->dqkv;
     int64_t parts = p->rows * n->shards;
 
     if (n->recompute == RECOMPUTE_SELECTIVE)
-        attend(p, s);
+        attend(p, y, s);
     if (is_bf16) {
-        round_bf16(n, w->dy, w->dx, p->residual_rows * n->model->hidden);
+        round_bf16(n, w->dy, dout, p->residual_rows * n->model->hidden);
         dy = w->dy;
     }
-    residual_bias_backward(p, &y->out, w->dx);
+    residual_bias_backward(p, &y->out, dout);
     linear_row_backward(&y->out, w->ffn_scratch, dy, s->attended, p->rows, p->add);
     if (is_bf16) {
         round_bf16(n, w->bf16_scratch, w->ffn_scratch, parts * n->q_width);
         d_attended = w->bf16_scratch;
     }
     ring_attention_backward(&n->ring, &w->ring, &a, d_attended, w->dqkv);
-    if (n->rope)
-        rotate(n, w->dqkv, p->rows, -1);
+    if (y->rope)
+        rotate(n, y, w->dqkv, p->rows, -1);
     if (y->q_norm.weight)
         norm_heads_backward(p, y, s, w->dqkv);
     if (is_bf16) {

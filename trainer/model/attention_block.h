@@ -10,7 +10,7 @@
 #include "trainer/model/residual.h"
 
 /* s->x with `in` becomes the residual. s->mid gets what this block adds to it, without the bias of
- * its row-parallel layer. */
+ * its row-parallel layer unless a norm follows. */
 void attention_block_forward(const struct pass *p, const struct network_layer *y,
                              struct activations_layer *s, const struct residual_pending *in);
 

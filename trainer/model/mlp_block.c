@@ -59,7 +59,7 @@ static void activate_backward(const struct pass *p, char *dup, const float *dy,
 void mlp_block_forward(const struct pass *p, const struct network_layer *y,
                        struct activations_layer *s, float *out)
 {
-    const struct residual_pending in = { s->x, y->out.bias };
+    const struct residual_pending in = { s->x, y->attn_post_norm.weight ? NULL : y->out.bias };
 
     residual_norm(p, &y->mlp_norm, s->mid_normed, s->mid_stats, s->mid, &in);
     if (p->net->experts) {
@@ -69,10 +69,20 @@ void mlp_block_forward(const struct pass *p, const struct network_layer *y,
         linear_bias_add(&y->up, s->up, p->rows);
     }
     activate(p, s);
-    if (out && p->net->experts)
+    if (y->mlp_post_norm.weight) {
+        linear_row_forward(&y->down, s->mlp_out, s->hidden, p->rows);
+        residual_post_norm(p, &y->mlp_post_norm, out ? out : p->scratch->dnormed, s->mlp_out_stats,
+                           s->mlp_out, y->down.bias);
+    } else if (out && p->net->experts)
         experts_down_forward(p, y, s, out);
     else if (out)
         linear_row_forward(&y->down, out, s->hidden, p->rows);
+}
+
+struct residual_pending mlp_block_pending(const struct network_layer *y,
+                                          const struct activations_layer *s)
+{
+    return (struct residual_pending){ s->mid, y->mlp_post_norm.weight ? NULL : y->down.bias };
 }
 
 void mlp_block_backward(const struct pass *p, const struct network_layer *y,
@@ -81,16 +91,18 @@ void mlp_block_backward(const struct pass *p, const struct network_layer *y,
     const struct network *n = p->net;
     const struct activations_scratch *w = p->scratch;
     bool is_bf16 = n->dtype == DTYPE_BF16;
-    const void *dy = w->dx;
+    const float *dout =
+        residual_post_norm_backward(p, &y->mlp_post_norm, s->mlp_out, s->mlp_out_stats);
+    const void *dy = dout;
     char *dup = (char *)s->up; /* in place, because nothing reads it afterwards */
 
     if (is_bf16) {
-        n->k.ops->cast(n->k.queue, &(struct cast){ w->dy, DTYPE_BF16, w->dx, DTYPE_F32,
+        n->k.ops->cast(n->k.queue, &(struct cast){ w->dy, DTYPE_BF16, dout, DTYPE_F32,
                                                    p->residual_rows * n->model->hidden });
         dy = w->dy;
         dup = (char *)w->bf16_scratch;
     }
-    residual_bias_backward(p, &y->down, w->dx);
+    residual_bias_backward(p, &y->down, dout);
     if (n->experts)
         experts_down_backward(p, y, s, dy);
     else

@@ -231,6 +231,35 @@ done:
     return st;
 }
 
+static tp_status bind_norms(struct network_layer *y, const struct source *s, int layer,
+                            struct tp_err *err)
+{
+    const struct family *f = family_of(s->net->model);
+    tp_status st;
+
+    TP_TRY(bind_norm(&y->attn_norm, s, ROLE_ATTENTION_NORM, ROLE_ATTENTION_NORM_BIAS, layer, err));
+    TP_TRY(bind_norm(&y->mlp_norm, s, ROLE_MLP_NORM, ROLE_MLP_NORM_BIAS, layer, err));
+    if (s->net->model->head_norms) {
+        TP_TRY(bind_norm(&y->q_norm, s, ROLE_Q_NORM, ROLE_NONE, layer, err));
+        TP_TRY(bind_norm(&y->k_norm, s, ROLE_K_NORM, ROLE_NONE, layer, err));
+    }
+    if (family_tensor_find(f, ROLE_MLP_POST_NORM)) {
+        TP_TRY(bind_norm(&y->attn_post_norm, s, ROLE_ATTENTION_POST_NORM, ROLE_NONE, layer, err));
+        TP_TRY(bind_norm(&y->mlp_post_norm, s, ROLE_MLP_POST_NORM, ROLE_NONE, layer, err));
+    }
+done:
+    return st;
+}
+
+/* What the layer's attention sees, and where its positions are. */
+static void bind_positions(struct network_layer *y, const struct network *n, int layer)
+{
+    bool is_local = family_layer_has_window(n->model, layer);
+
+    y->window = is_local && n->model->sliding_window < n->seq ? n->model->sliding_window : 0;
+    y->rope = is_local && n->local_rope ? n->local_rope : n->rope;
+}
+
 static tp_status bind_layer(struct network_layer *y, const struct source *s, int layer,
                             struct tp_err *err)
 {
@@ -240,15 +269,11 @@ static tp_status bind_layer(struct network_layer *y, const struct source *s, int
     int64_t h = n->model->hidden;
     tp_status st;
 
-    TP_TRY(bind_norm(&y->attn_norm, s, ROLE_ATTENTION_NORM, ROLE_ATTENTION_NORM_BIAS, layer, err));
+    bind_positions(y, n, layer);
+    TP_TRY(bind_norms(y, s, layer, err));
     TP_TRY(bind_linear(&y->qkv, s, fused ? ROLE_QKV : ROLE_Q, fused ? ROLE_QKV_BIAS : ROLE_Q_BIAS,
                        layer, n->qkv_width, h, err));
-    if (n->model->head_norms) {
-        TP_TRY(bind_norm(&y->q_norm, s, ROLE_Q_NORM, ROLE_NONE, layer, err));
-        TP_TRY(bind_norm(&y->k_norm, s, ROLE_K_NORM, ROLE_NONE, layer, err));
-    }
     TP_TRY(bind_linear(&y->out, s, ROLE_OUT, ROLE_OUT_BIAS, layer, h, n->q_width, err));
-    TP_TRY(bind_norm(&y->mlp_norm, s, ROLE_MLP_NORM, ROLE_MLP_NORM_BIAS, layer, err));
     st = bind_mlp(y, s, layer, err);
 done:
     return st;
@@ -305,6 +330,18 @@ static void bind_ranges(struct network *n, const struct source *s)
     n->after[1] = s->params->head.n ? s->params->head : range_of(s, LAYER_FIRST, true);
 }
 
+static tp_status fill_tables(const struct network *n, struct tp_err *err)
+{
+    struct rotary_table t = {
+        .cos_sin = n->rope, .model = n->model, .tokens = &n->tokens, .n = n->seq
+    };
+    tp_status st = n->rope ? rotary_table_fill(&t, &n->k, err) : TP_OK;
+
+    t.cos_sin = n->local_rope;
+    t.is_local = true;
+    return st || !n->local_rope ? st : rotary_table_fill(&t, &n->k, err);
+}
+
 tp_status network_bind(struct network *n, const struct layout *l, const struct params *p,
                        const struct activations_scratch *w, const struct process_groups *groups,
                        struct tp_err *err)
@@ -319,6 +356,7 @@ tp_status network_bind(struct network *n, const struct layout *l, const struct p
     n->whole = w->whole;
     n->sums = w->sums;
     n->rope = w->rope;
+    n->local_rope = w->local_rope;
     for (int i = 0; i < n->n_layers; i++)
         TP_TRY(bind_layer(&n->layers[i], &s, n->layer_numbers[i], err));
     if (n->is_first)
@@ -333,9 +371,7 @@ tp_status network_bind(struct network *n, const struct layout *l, const struct p
             n->head.grad = p->grad + p->head.at;
     }
     bind_ranges(n, &s);
-    if (n->rope)
-        st =
-            rotary_table_fill(&(struct rotary_table){ n->rope, m, &n->tokens, n->seq }, &n->k, err);
+    st = fill_tables(n, err);
 done:
     return st;
 }

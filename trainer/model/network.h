@@ -29,8 +29,12 @@ struct network_norm {
 
 struct network_layer {
     struct network_norm attn_norm, mlp_norm;
-    struct linear qkv, out;             /* column-parallel, row-parallel */
-    struct network_norm q_norm, k_norm; /* of each head; weight NULL: none */
+    struct network_norm attn_post_norm, mlp_post_norm; /* of what a block adds to the residual;
+                                                          weight NULL: none */
+    struct linear qkv, out;                            /* column-parallel, row-parallel */
+    struct network_norm q_norm, k_norm;                /* of each head; weight NULL: none */
+    int64_t window;         /* keys that a token sees, itself included; 0: all before it */
+    const float *rope;      /* its rotary table; NULL: learned positions */
     struct linear up, down; /* column-parallel (in Llama gate and up side by side), row-parallel */
     struct linear router, gate; /* of a mixture of experts, where gate, up and down are those of its
                                    first expert, and `stride` leads to the next one's */
@@ -91,7 +95,8 @@ struct network {
     struct linear head;                     /* its weight is the embedding when tied */
     struct pairwise_range before, after[2]; /* gradients before and after the layers */
     const struct pairwise_sum *pairwise;    /* borrowed */
-    float *rope; /* kernels/rope.h's table for the rank's seq positions */
+    float *rope;       /* kernels/rope.h's table for the rank's seq positions */
+    float *local_rope; /* that of layers with a sliding window; NULL: the same */
 };
 
 /* Find this rank's layers and tokens, and its rows of the vocabulary from the boxes of `p`. d: the

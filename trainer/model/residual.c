@@ -3,17 +3,16 @@
 
 #include "layout/family.h"
 
-/* What a norm multiplies by: its weight, or 1 + its weight. */
-static const float *weight_of(const struct pass *p, const struct network_norm *norm)
+const float *residual_norm_weight(const struct pass *p, const struct network_norm *norm,
+                                  int64_t cols)
 {
     const struct network *n = p->net;
     float *sum = p->scratch->unit_weight;
-    int64_t h = n->model->hidden;
 
     if (family_of(n->model)->norm != FAMILY_UNIT_RMS_NORM)
         return norm->weight;
-    device_copy(n->k.queue, sum, norm->weight, h * (int64_t)sizeof *sum);
-    n->k.ops->scale(n->k.queue, &(struct scale){ sum, h, 1, 1 });
+    device_copy(n->k.queue, sum, norm->weight, cols * (int64_t)sizeof *sum);
+    n->k.ops->scale(n->k.queue, &(struct scale){ sum, cols, 1, 1 });
     return sum;
 }
 
@@ -43,15 +42,16 @@ void residual_norm(const struct pass *p, const struct network_norm *norm, void *
                                                                            .cols = cols,
                                                                            .eps = eps });
     else
-        k->ops->rms_norm_forward(k->queue, &(struct rms_norm_forward){ .y = y,
-                                                                       .type = p->net->dtype,
-                                                                       .rstd = stats,
-                                                                       .x = x,
-                                                                       .residual = residual,
-                                                                       .w = weight_of(p, norm),
-                                                                       .rows = rows,
-                                                                       .cols = cols,
-                                                                       .eps = eps });
+        k->ops->rms_norm_forward(
+            k->queue, &(struct rms_norm_forward){ .y = y,
+                                                  .type = p->net->dtype,
+                                                  .rstd = stats,
+                                                  .x = x,
+                                                  .residual = residual,
+                                                  .w = residual_norm_weight(p, norm, cols),
+                                                  .rows = rows,
+                                                  .cols = cols,
+                                                  .eps = eps });
 }
 
 /* ---- gradients that are sums over rows ----
@@ -122,7 +122,7 @@ static void rms_norm_backward(const struct pass *p, const struct network_norm *n
                                          .dy = dy,
                                          .x = x,
                                          .rstd = stats,
-                                         .w = weight_of(p, norm),
+                                         .w = residual_norm_weight(p, norm, h),
                                          .rows = p->residual_rows,
                                          .cols = h,
                                          .blocks = blocks,
@@ -139,6 +139,38 @@ void residual_norm_backward(const struct pass *p, const struct network_norm *nor
                             const float *dy, float *x, float *stats)
 {
     (norm->bias ? layer_norm_backward : rms_norm_backward)(p, norm, dx, dy, x, stats);
+}
+
+void residual_post_norm(const struct pass *p, const struct network_norm *norm, float *y,
+                        float *stats, float *x, const float *bias)
+{
+    const struct kernel_queue *k = &p->net->k;
+    int64_t cols = p->net->model->hidden;
+
+    if (bias)
+        residual_finish(p, x, &(struct residual_pending){ NULL, bias });
+    k->ops->rms_norm_forward(k->queue,
+                             &(struct rms_norm_forward){ .y = y,
+                                                         .type = DTYPE_F32,
+                                                         .rstd = stats,
+                                                         .x = x,
+                                                         .w = residual_norm_weight(p, norm, cols),
+                                                         .rows = p->residual_rows,
+                                                         .cols = cols,
+                                                         .eps = (float)p->net->model->norm_eps });
+}
+
+const float *residual_post_norm_backward(const struct pass *p, const struct network_norm *norm,
+                                         float *x, float *stats)
+{
+    const struct activations_scratch *w = p->scratch;
+    int64_t bytes = p->residual_rows * p->net->model->hidden * (int64_t)sizeof(float);
+
+    if (!norm->weight)
+        return w->dx;
+    device_fill(p->net->k.queue, w->dblock, 0, bytes);
+    rms_norm_backward(p, norm, w->dblock, w->dx, x, stats);
+    return w->dblock;
 }
 
 void residual_bias_backward(const struct pass *p, const struct linear *l, const float *dx)

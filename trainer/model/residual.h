@@ -20,6 +20,21 @@ struct residual_pending {
 void residual_norm(const struct pass *p, const struct network_norm *norm, void *y, float *stats,
                    float *x, const struct residual_pending *in);
 
+/* What the norm multiplies its `cols` columns by: its weight, or 1 + its weight. The memory is
+ * valid until the next call. */
+const float *residual_norm_weight(const struct pass *p, const struct network_norm *norm,
+                                  int64_t cols);
+
+/* y = the norm of what a block computed, x with the bias of its row-parallel layer (NULL: none),
+ * which x gets. stats: [rows] floats for backward. */
+void residual_post_norm(const struct pass *p, const struct network_norm *norm, float *y,
+                        float *stats, float *x, const float *bias);
+
+/* The gradient of what a block computed: scratch dx, or, where a norm follows, scratch dblock,
+ * which is computed from dx, with the norm's own gradients. */
+const float *residual_post_norm_backward(const struct pass *p, const struct network_norm *norm,
+                                         float *x, float *stats);
+
 /* Add to dx the gradient of the residual, from dy, and compute the norm's own gradients. */
 void residual_norm_backward(const struct pass *p, const struct network_norm *norm, float *dx,
                             const float *dy, float *x, float *stats);

@@ -6,6 +6,11 @@
 #include "device/staging.h"
 #include "layout/rope_scaling.h"
 
+static double theta_of(const struct rotary_table *t)
+{
+    return t->is_local ? t->model->local_rope_theta : t->model->rope_theta;
+}
+
 static void fill_on_device(const struct rotary_table *t, const struct kernel_queue *k)
 {
     int64_t head_dim = t->model->head_dim, run;
@@ -14,7 +19,7 @@ static void fill_on_device(const struct rotary_table *t, const struct kernel_que
         struct rope_table table = { .cos_sin = t->cos_sin + i * head_dim,
                                     .first = zigzag_position(t->tokens, i, &run),
                                     .head_dim = head_dim,
-                                    .theta = t->model->rope_theta };
+                                    .theta = theta_of(t) };
 
         table.n_positions = run;
         k->ops->rope_table(k->queue, &table);
@@ -39,7 +44,7 @@ static tp_status fill_on_host(const struct rotary_table *t, const struct kernel_
                               struct tp_err *err)
 {
     const struct model *m = t->model;
-    const struct rope_scaling_embedding e = { m->head_dim, m->rope_theta, m->rope_scaling };
+    const struct rope_scaling_embedding e = { m->head_dim, theta_of(t), m->rope_scaling };
     int64_t bytes = m->head_dim * (int64_t)sizeof(float), run;
     struct staging staging;
     void *row;
@@ -62,7 +67,7 @@ tp_status rotary_table_fill(const struct rotary_table *t, const struct kernel_qu
 {
     enum rope_scaling_type type = t->model->rope_scaling.type;
 
-    if (type != ROPE_SCALING_NONE && type != ROPE_SCALING_DYNAMIC)
+    if (!t->is_local && type != ROPE_SCALING_NONE && type != ROPE_SCALING_DYNAMIC)
         return fill_on_host(t, k, err);
     fill_on_device(t, k);
     return TP_OK;

@@ -13,6 +13,7 @@
 struct rotary_table {
     float *cos_sin; /* [n][head_dim], to be filled */
     const struct model *model;
+    bool is_local; /* of the model's layers with a sliding window, which have their own */
     const struct zigzag *tokens;
     int64_t n; /* tokens of a sequence that the rank has */
 };

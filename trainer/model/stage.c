@@ -57,8 +57,7 @@ static struct residual_pending leaving(const struct network *n, int vstage,
 
     if (finishes_layers(n))
         return (struct residual_pending){ 0 };
-    return (struct residual_pending){ s->layers[last].mid,
-                                      n->layers[n->vstages[vstage].first + last].down.bias };
+    return mlp_block_pending(&n->layers[n->vstages[vstage].first + last], &s->layers[last]);
 }
 
 void stage_forward(const struct pass *p, int vstage, struct activations *s)
@@ -81,7 +80,7 @@ void stage_forward(const struct pass *p, int vstage, struct activations *s)
         attention_block_forward(p, y, &layer, &in);
         mlp_block_forward(p, y, &layer, out);
         experts_load_add(p, &layer, s->x);
-        in = (struct residual_pending){ layer.mid, y->down.bias };
+        in = mlp_block_pending(y, &layer);
         if (finishes_layers(n)) {
             residual_finish(p, out, &in);
             in = (struct residual_pending){ 0 };
@@ -123,6 +122,8 @@ static void clear_layer(const struct network *n, const struct network_layer *y)
 {
     clear_norm(n, &y->attn_norm);
     clear_norm(n, &y->mlp_norm);
+    clear_norm(n, &y->attn_post_norm);
+    clear_norm(n, &y->mlp_post_norm);
     clear(n, y->q_norm.grad, n->model->head_dim);
     clear(n, y->k_norm.grad, n->model->head_dim);
     clear_linear_bias(n, &y->qkv);
@@ -198,6 +199,8 @@ static struct network_layer layer_in(const struct network *n, const struct netwo
 
     move_norm(&out.attn_norm, by);
     move_norm(&out.mlp_norm, by);
+    move_norm(&out.attn_post_norm, by);
+    move_norm(&out.mlp_post_norm, by);
     move_norm(&out.q_norm, by);
     move_norm(&out.k_norm, by);
     move_linear(&out.qkv, by);
@@ -243,8 +246,8 @@ void stage_loss(const struct pass *p, struct activations *s, double *total)
     is_final(p, LAYER_LAST);
 }
 
-/* Run a layer forward again from its input, without the last product, whose result backward does
- * not need. */
+/* Run a layer forward again from its input, without the last product, unless backward needs its
+ * result. */
 static void run_again(const struct pass *p, const struct network_layer *y,
                       struct activations_layer *layer)
 {

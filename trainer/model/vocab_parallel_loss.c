@@ -1,15 +1,6 @@
 /* trainer/model/vocab_parallel_loss.c - see trainer/model/vocab_parallel_loss.h. */
 #include "trainer/model/vocab_parallel_loss.h"
 
-void vocab_parallel_loss_logits(const struct pass *p, struct activations *s,
-                                const struct residual_pending *in)
-{
-    const struct network *n = p->net;
-
-    residual_norm(p, &n->final_norm, s->normed, s->stats, s->x, in);
-    linear_column_forward(&n->head, p->scratch->ffn_scratch, s->normed, p->rows);
-}
-
 /* Logits of a shard in scratch ffn_scratch, and which columns they are. */
 struct shard {
     float *logits;
@@ -22,6 +13,30 @@ static struct shard shard_of(const struct pass *p, int i)
 
     s.cols = network_vocab_rows_of(&p->net->logit, i, &s.first);
     return s;
+}
+
+static void cap_logits(const struct pass *p)
+{
+    const struct kernel_queue *k = &p->net->k;
+
+    for (int i = 0; i < p->net->shards; i++) {
+        struct shard s = shard_of(p, i);
+
+        k->ops->soft_cap(k->queue, &(struct soft_cap){ .x = s.logits,
+                                                       .n = p->rows * s.cols,
+                                                       .cap = (float)p->net->model->logit_cap });
+    }
+}
+
+void vocab_parallel_loss_logits(const struct pass *p, struct activations *s,
+                                const struct residual_pending *in)
+{
+    const struct network *n = p->net;
+
+    residual_norm(p, &n->final_norm, s->normed, s->stats, s->x, in);
+    linear_column_forward(&n->head, p->scratch->ffn_scratch, s->normed, p->rows);
+    if (n->model->logit_cap > 0)
+        cap_logits(p);
 }
 
 /* The largest logit of each row over the shards of this rank. */
@@ -51,14 +66,16 @@ static void sum_up(const struct pass *p, const int32_t *targets, float *row_sums
         float *sums = shards > 1 ? w->part_sums + i * 2 * p->rows : row_sums;
         struct shard s = shard_of(p, i);
 
-        k->ops->loss_sum_exp(k->queue, &(struct loss_sum_exp){ .row_sum = sums,
-                                                               .row_target = sums + p->rows,
-                                                               .logits = s.logits,
-                                                               .row_max = w->row_max,
-                                                               .targets = targets,
-                                                               .first = s.first,
-                                                               .rows = p->rows,
-                                                               .cols = s.cols });
+        k->ops->loss_sum_exp(k->queue,
+                             &(struct loss_sum_exp){ .row_sum = sums,
+                                                     .row_target = sums + p->rows,
+                                                     .logits = s.logits,
+                                                     .row_max = w->row_max,
+                                                     .targets = targets,
+                                                     .first = s.first,
+                                                     .rows = p->rows,
+                                                     .cols = s.cols,
+                                                     .keep = p->net->model->logit_cap > 0 });
     }
     if (shards > 1)
         k->ops->sum_tree(k->queue, &(struct sum_tree){ row_sums, w->part_sums, shards, 2 * p->rows,
@@ -97,15 +114,18 @@ void vocab_parallel_loss_backward(const struct pass *p, struct activations *s, f
     for (int i = 0; i < n->shards; i++) {
         struct shard x = shard_of(p, i);
 
-        n->k.ops->loss_backward(n->k.queue, &(struct loss_backward){ .dlogits = dlogits + i * step,
-                                                                     .type = n->dtype,
-                                                                     .exps = x.logits,
-                                                                     .row_sum = w->row_sums,
-                                                                     .targets = s->targets,
-                                                                     .first = x.first,
-                                                                     .rows = p->rows,
-                                                                     .cols = x.cols,
-                                                                     .scale = scale });
+        n->k.ops->loss_backward(n->k.queue,
+                                &(struct loss_backward){ .dlogits = dlogits + i * step,
+                                                         .type = n->dtype,
+                                                         .exps = x.logits,
+                                                         .row_sum = w->row_sums,
+                                                         .targets = s->targets,
+                                                         .first = x.first,
+                                                         .rows = p->rows,
+                                                         .cols = x.cols,
+                                                         .scale = scale,
+                                                         .cap = (float)n->model->logit_cap,
+                                                         .row_max = w->row_max });
     }
     linear_column_backward(&n->head, w->dnormed, dlogits, s->normed, p->rows, p->add);
     device_fill(n->k.queue, w->dx, 0, p->residual_rows * hidden * (int64_t)sizeof(float));

@@ -98,6 +98,12 @@ static void layer_take(struct activations_layer *s, const struct place *p)
     s->mid = take_shared(p, rows * d->hidden);
     s->mid_stats = take_floats(p, d->norm_stats * rows);
     s->mid_normed = take_typed(p, rows * d->hidden);
+    if (d->has_post_norms) {
+        s->attn_out = take_shared(p, rows * d->hidden);
+        s->attn_out_stats = take_floats(p, rows);
+        s->mlp_out = take_shared(p, rows * d->hidden);
+        s->mlp_out_stats = take_floats(p, rows);
+    }
     if (d->experts)
         experts_take(&s->experts, p);
     s->up = take_floats(p, parts * d->token_copies * d->up_width);
@@ -161,6 +167,8 @@ static void residual_grads_take(struct activations_scratch *s, const struct plac
         s->dx_buffers[i] = take_shared(p, n);
     s->dx = s->dx_buffers[0];
     s->dnormed = take_shared(p, residual_rows(d) * d->hidden);
+    if (d->has_post_norms)
+        s->dblock = take_floats(p, residual_rows(d) * d->hidden);
 }
 
 /* Scratch that is as wide as a tensor shard's part. */
@@ -240,7 +248,9 @@ void activations_scratch_take(struct activations_scratch *s, const struct rank_d
     if (d->shards > 1)
         s->sums = take_floats(&p, d->shards * whole);
     if (d->has_unit_norms)
-        s->unit_weight = take_floats(&p, d->hidden);
+        s->unit_weight = take_floats(&p, most(d->hidden, d->head_dim));
     if (d->is_rotary)
         s->rope = take_floats(&p, d->seq * d->head_dim);
+    if (d->has_local_rope)
+        s->local_rope = take_floats(&p, d->seq * d->head_dim);
 }

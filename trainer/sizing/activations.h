@@ -48,7 +48,10 @@ struct activations_layer {
     float *lse;        /* [sequences][heads][tokens] */
     float *mid;        /* [rows][h] the residual between the blocks; for collectives */
     float *mid_stats;
-    void *mid_normed;                   /* [rows][h] type: mlp_norm(mid) */
+    void *mid_normed;          /* [rows][h] type: mlp_norm(mid) */
+    float *attn_out, *mlp_out; /* [rows][h] what a block computes, before the norm of it, of
+                                  models that have these; for collectives */
+    float *attn_out_stats, *mlp_out_stats; /* [rows] of these norms */
     struct activations_experts experts; /* of a mixture of experts, whose up and hidden have a row
                                            for each copy of a token, sorted by expert */
     float *up; /* [rows][up_width] gate and up, or up; in fp32 backward overwrites them with their
@@ -96,6 +99,7 @@ struct activations_scratch {
     int32_t *all;    /* [ep][experts + 1] offsets of all ranks */
     void *dlogits;   /* [rows][experts] type */
     float *dnormed;  /* [rows][h] gradient of a norm's output; for collectives */
+    float *dblock;   /* [rows][h] gradient of what a block computes, before the norm of it */
     float *ffn_scratch; /* [rows][max(ffn, q_width, vocab)]: logits; gradients of a row-parallel
                            layer's input */
     float *head_normed, *dheads; /* as `heads` of a layer: after the norms or its gradient; gradient
@@ -113,8 +117,9 @@ struct activations_scratch {
     struct ring_buffers ring; /* with cp */
     float *whole;             /* with sp: [rows][h] for collectives */
     float *sums;              /* with several shards: [shards][rows][h], terms of a sum */
-    float *unit_weight;       /* [h] of norms that multiply by 1 + weight: this sum */
-    float *rope;              /* the rotary table of the rank's tokens (kernels/rope.h) */
+    float *unit_weight; /* [max(h, head_dim)] of norms that multiply by 1 + weight: this sum */
+    float *rope;        /* the rotary table of the rank's tokens (kernels/rope.h) */
+    float *local_rope;  /* that of layers with a sliding window, where they have their own */
 };
 
 /* Take the buffers of n slots; each slot has room for d->stage_layers layers. While counting, one

@@ -93,11 +93,12 @@ bool memory_rank_count(struct memory_rank *out, struct memory_model *mm, const s
 /* ---- what is not taken from pools ---- */
 
 /* The attention kernel's own memory for one thread: a head's keys and values, and a block of rows
- * of scores with their gradients, in bf16 also rounded. */
+ * of scores with their gradients, in bf16 also rounded, and the slopes of a cap. */
 static int64_t attention_bytes(const struct rank_dims *d)
 {
-    return 4 * (d->seq * (2 * d->head_dim + ATTENTION_ROWS * 5 / 2) +
-                ATTENTION_ROWS * (d->head_dim + 1));
+    int64_t scores = ATTENTION_ROWS * 5 / 2 + (d->caps_scores ? ATTENTION_ROWS : 0);
+
+    return 4 * (d->seq * (2 * d->head_dim + scores) + ATTENTION_ROWS * (d->head_dim + 1));
 }
 
 static int64_t least(int64_t a, int64_t b)

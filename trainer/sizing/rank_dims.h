@@ -33,6 +33,9 @@ struct rank_dims {
     bool is_rotary;           /* positions come from a table, not from weights */
     bool has_unit_norms;      /* norms multiply by 1 + weight */
     bool has_head_norms;      /* of each head's queries and keys */
+    bool has_post_norms;      /* of what a block adds to the residual */
+    bool has_local_rope;      /* layers with a sliding window have a rotary table of their own */
+    bool caps_scores;         /* of attention */
     int experts, per_token;   /* of a mixture of experts, and of these a token's; else 0 and 1 */
     int ep;                   /* ranks that share the experts */
     int64_t token_copies;     /* most rows of the MLP for each of the rank's tokens: per_token, or

@@ -69,6 +69,17 @@ static tp_status refuse(const char *path, const char *key, const char *why, stru
                    path, key, why);
 }
 
+/* Whether the layers that llama.cpp gives a sliding window are those of the model. */
+static bool has_known_windows(const struct model *m)
+{
+    int period = m->family == MODEL_GEMMA2 ? 2 : 6;
+
+    for (int i = 0; m->full_layers && i < m->layers; i++)
+        if (m->full_layers[i] != ((i + 1) % period == 0))
+            return false;
+    return true;
+}
+
 /* What llama.cpp computes in one way only. */
 static tp_status check_config(json_t *config, const struct model *m, const char *path,
                               struct tp_err *err)
@@ -87,6 +98,11 @@ static tp_status check_config(json_t *config, const struct model *m, const char 
     if ((m->family == MODEL_GEMMA2 || m->family == MODEL_GEMMA3) && scalar != computed)
         return refuse(path, "a query_pre_attn_scalar",
                       "for which llama.cpp computes another scale of attention", err);
+    if (m->local_rope_theta > 0 && m->local_rope_theta != 10000)
+        return refuse(path, "a rope_local_base_freq", "but llama.cpp's Gemma 3 has 10000", err);
+    if (!has_known_windows(m))
+        return refuse(path, "layer_types", "but in llama.cpp other layers have a sliding window",
+                      err);
     if ((m->family == MODEL_GEMMA || m->family == MODEL_GEMMA2) && !m->tied)
         return refuse(path, "tie_word_embeddings false", "but llama.cpp's Gemma has no head", err);
     if (m->qkv_bias && m->family != MODEL_LLAMA && m->family != MODEL_QWEN2 &&

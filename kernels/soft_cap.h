@@ -1,0 +1,16 @@
+/*
+ * kernels/soft_cap.h - numbers bent so that none exceeds a limit (Gemma 2, 2024).
+ */
+#ifndef KERNELS_SOFT_CAP_H
+#define KERNELS_SOFT_CAP_H
+
+#include <stdint.h>
+
+/* x[n] = cap tanh(x / cap), in f32. */
+struct soft_cap {
+    float *x;
+    int64_t n;
+    float cap; /* above 0 */
+};
+
+#endif
