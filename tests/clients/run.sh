@@ -2,6 +2,8 @@
 #
 # tests/clients/run.sh - compare with transformers and PyTorch; `make test-clients` calls this.
 #
+#   run.sh [--install]                 --install: only install the packages, and test nothing
+#
 # Makes a virtual environment in .venv/ (or in TP_VENV) with the packages of requirements.txt from
 # PyPI, and runs the tests of this folder in it. T is an expression of pytest -k. The last line is
 # `N passed, N failed`.
@@ -22,6 +24,7 @@ if ! cmp -s "$wants" "$venv/requirements.txt"; then
     }
     cp "$wants" "$venv/requirements.txt"
 fi
+[ "${1:-}" != --install ] || exit 0
 
 # Do not use the model hub or a GPU: both sides compute on the CPU.
 export HF_HUB_OFFLINE=1 CUDA_VISIBLE_DEVICES='' PYTHON=$venv/bin/python

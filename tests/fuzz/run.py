@@ -20,8 +20,9 @@ import corpus
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 KEPT = ROOT / "build" / "fuzz"
 
-# Seconds for one input, MiB of the process, MiB of one allocation, bytes of an input.
-LIMITS = ["-timeout=10", "-rss_limit_mb=1024", "-malloc_limit_mb=512", "-max_len=16384"]
+# Seconds for one input (many, because other work may run beside), MiB of the process, MiB of one allocation, bytes of
+# an input.
+LIMITS = ["-timeout=30", "-rss_limit_mb=1024", "-malloc_limit_mb=512", "-max_len=16384"]
 
 
 def write_seeds(name):
