@@ -250,7 +250,7 @@ demo:
 test:
 	@tools/setup.sh build test
 	@targets=$$($(RUN_TESTS) --targets) && { [ -z "$$targets" ] || $(MAKE) $$targets; }
-	@$(if $(SANITIZE),$(MAKE) SANITIZE= CC=gcc bin/tp-train)
+	@$(if $(SANITIZE),$(MAKE) SANITIZE= CC=gcc bin/tp-train lib/libtp-progress.so)
 	@$(RUN_TESTS)
 
 ## test-long     also the tests that take longer: a bare Debian, long properties, every fault point
