@@ -25,7 +25,7 @@ static void squeeze(char *text)
 static char *edited(const struct model *m, const char *from, const char *to, struct arena *arena)
 {
     const struct parallel_plan plan = parallel_plan_builtin(m->family);
-    char *text = parallel_plan_format(&plan, arena), *at;
+    char *text = parallel_plan_format(&plan, arena), *at = NULL;
 
     squeeze(text);
     cr_assert(text && (at = strstr(text, from)), "no '%s' in the plan", from);
