@@ -1,6 +1,7 @@
 /* ckpt/shard_create.c - creates or opens the file of a shard that is written; see ckpt/shard.h. */
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <linux/magic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -94,6 +95,18 @@ static tp_status make_chunks(struct shard_writer *w, struct tp_err *err)
     return TP_OK;
 }
 
+static tp_status name_file(struct shard_writer *w, const char *dir, struct tp_err *err)
+{
+    snprintf(w->file, sizeof w->file, "rank-%05d.h5", w->rank);
+    if (strlen(dir) + 1 + strlen(w->file) >= PATH_MAX)
+        return tp_fail(err, TP_E_USAGE, "%.200s...: the path is too long", dir);
+    if (asprintf(&w->path, "%s/%s", dir, w->file) < 0) {
+        w->path = NULL;
+        return tp_fail(err, TP_E_NOMEM, "no memory for the shard of rank %d", w->rank);
+    }
+    return TP_OK;
+}
+
 static tp_status writer_new(struct shard_writer **out, const struct shard_plan *plan,
                             struct tp_err *err)
 {
@@ -108,11 +121,7 @@ static tp_status writer_new(struct shard_writer **out, const struct shard_plan *
     w->layout = plan->layout;
     w->boxes = plan->boxes;
     w->zstd = plan->zstd;
-    snprintf(w->file, sizeof w->file, "rank-%05d.h5", plan->rank);
-    if (snprintf(w->path, sizeof w->path, "%s/%s", plan->dir, w->file) >= (int)sizeof w->path) {
-        st = tp_fail(err, TP_E_USAGE, "%.200s...: the path is too long", plan->dir);
-        goto done;
-    }
+    TP_TRY(name_file(w, plan->dir, err));
     TP_TRY(find_boxes(w, plan->n_boxes, err));
     TP_TRY(make_chunks(w, err));
     *out = w;

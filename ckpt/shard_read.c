@@ -17,7 +17,7 @@ enum { ENTRIES_AT_ONCE = 512 };
 static const unsigned char hdf5_signature[8] = { 0x89, 'H', 'D', 'F', '\r', '\n', 0x1a, '\n' };
 
 struct shard_reader {
-    char path[PATH_MAX];
+    char *path;
     struct object object;
     struct shard_info info;
     const struct layout *layout; /* the manifest's; borrowed */
@@ -42,8 +42,12 @@ static tp_status open_file(struct shard_reader *r, const char *dir, struct tp_er
 
     if (!file_name_is_plain(info->file))
         return tp_fail(err, TP_E_CORRUPT, "%s: '%s' is not a plain file name", dir, info->file);
-    if (snprintf(r->path, sizeof r->path, "%s/%s", dir, info->file) >= (int)sizeof r->path)
+    if (strlen(dir) + 1 + strlen(info->file) >= PATH_MAX)
         return tp_fail(err, TP_E_USAGE, "%.200s...: the path is too long", dir);
+    if (asprintf(&r->path, "%s/%s", dir, info->file) < 0) {
+        r->path = NULL;
+        return tp_fail(err, TP_E_NOMEM, "no memory to open %s", info->file);
+    }
     st = object_open(&r->object, &size, r->path, err);
     if (st == TP_E_NOTFOUND)
         return tp_fail(err, TP_E_CORRUPT, "%s: the shard of rank %d is missing", r->path,
@@ -139,8 +143,11 @@ static tp_status append_chunk(struct shard_reader *r, const struct chunk_entry *
 {
     if (r->n_chunks == r->capacity) {
         int64_t capacity = r->capacity ? 2 * r->capacity : 64;
-        struct chunk_entry *chunks = realloc(r->chunks, (size_t)capacity * sizeof *chunks);
+        struct chunk_entry *chunks;
 
+        if (capacity > r->info.index_rows)
+            capacity = r->info.index_rows;
+        chunks = realloc(r->chunks, (size_t)capacity * sizeof *chunks);
         if (!chunks)
             return tp_fail(err, TP_E_NOMEM, "%s: no memory for its index", r->path);
         r->chunks = chunks;
@@ -293,6 +300,7 @@ void shard_reader_close(struct shard_reader *r)
     if (!r)
         return;
     object_close(&r->object);
+    free(r->path);
     free(r->chunks);
     free(r);
 }

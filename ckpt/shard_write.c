@@ -261,6 +261,7 @@ void shard_close(struct shard_writer *w)
         close(w->fd);
     shard_pack_free(w);
     pthread_mutex_destroy(&w->lock);
+    free(w->path);
     free(w->first_chunk);
     free(w->chunks);
     free(w->sums);

@@ -5,7 +5,6 @@
 #ifndef CKPT_SHARD_WRITER_H
 #define CKPT_SHARD_WRITER_H
 
-#include <limits.h>
 #include <pthread.h>
 
 #include "ckpt/chunk_sums.h"
@@ -31,7 +30,7 @@ struct shard_pack {
 };
 
 struct shard_writer {
-    char path[PATH_MAX];
+    char *path;
     char file[SHARD_NAME_MAX];
     int fd;                      /* the file; of an upload, what is outside payloads */
     struct shard_upload *upload; /* NULL: the shard is a local file */

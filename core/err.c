@@ -30,7 +30,8 @@ tp_status tp_fail_errno(struct tp_err *err, const char *fmt, ...)
     vsnprintf(err->msg, sizeof err->msg, fmt, ap);
     va_end(ap);
     used = strlen(err->msg);
-    snprintf(err->msg + used, sizeof err->msg - used, ": %s", strerror(saved));
+    snprintf(err->msg + used, sizeof err->msg - used, ": %s%s", strerror(saved),
+             saved == EMFILE ? "; raise the limit of this process (ulimit -n)" : "");
     return TP_E_IO;
 }
 

@@ -18,7 +18,7 @@
 
 /* Upper estimates of what becomes resident later, without buffers: libhdf5 and code that is used
  * later; the entry of a chunk in the writer and in the index that is written; an open file. */
-enum { LATER_BYTES = 12 << 20, CHUNK_BYTES = 512, FILE_BYTES = 64 << 10 };
+enum { LATER_BYTES = 12 << 20, CHUNK_BYTES = 512, FILE_BYTES = 16 << 10 };
 
 struct reshard_job {
     const struct reshard_request *request;

@@ -2,6 +2,7 @@
 #include <stddef.h>
 
 #include "cli/ckpt/cmd.h"
+#include "cli/open_files.h"
 #include "cli/remote_env.h"
 #include "cli/report.h"
 #include "cli/verb.h"
@@ -37,6 +38,7 @@ int main(int argc, char **argv)
         .verbs = verbs,
     };
 
+    open_files_raise();
     if (remote_env_read(&err))
         return report("tp-ckpt", err.status, &err);
     return verb_main(&program, argc, argv);

@@ -1,8 +1,8 @@
 /* cli/reshard/tp_reshard.c - tp-reshard: rewrite a checkpoint at another layout. */
 #include <string.h>
-#include <sys/resource.h>
 
 #include "cli/copy_options.h"
+#include "cli/open_files.h"
 #include "cli/print.h"
 #include "cli/rank_env.h"
 #include "cli/remote_env.h"
@@ -152,17 +152,6 @@ static tp_status check_options(struct reshard_options *o, struct tp_err *err)
     return copy_options_check(&o->copy, &q->dtype, err);
 }
 
-/* A checkpoint of many ranks is many files, and all are open at the same time. */
-static void raise_open_files(void)
-{
-    struct rlimit limit;
-
-    if (getrlimit(RLIMIT_NOFILE, &limit) == 0) {
-        limit.rlim_cur = limit.rlim_max;
-        setrlimit(RLIMIT_NOFILE, &limit);
-    }
-}
-
 /* ---- other frameworks ---- */
 
 static bool is_conversion(const struct reshard_options *o)
@@ -286,7 +275,7 @@ int main(int argc, char **argv)
         st = remote_env_read(&err);
     if (st)
         return report_json(o.json, PROG, st, &err);
-    raise_open_files();
+    open_files_raise();
     rank_env_read(&env);
     st = comm_open(&ranks, &env, 0, &err);
     if (st)

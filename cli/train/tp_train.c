@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "cli/open_files.h"
 #include "cli/rank_env.h"
 #include "cli/remote_env.h"
 #include "cli/report.h"
@@ -196,6 +197,7 @@ int main(int argc, char **argv)
     r.epoch = getenv("TP_EPOCH");
     report_begin();
     rank_env_prepare(argv);
+    open_files_raise();
     heap_keep();
     rank_env_read(&env);
     if (env.is_mpi)
