@@ -113,7 +113,7 @@ static tp_status plan_tensor(struct model_plan_kind *k, const struct layout *fro
     t.to = checkpoint_target_endpoint(target);
     TP_TRY(transfer_plan_make(&plan, &t, err));
     transfer_plan_stats(plan, &k->all);
-    transfer_plan_tensor(plan, 0, &k->tensor);
+    st = transfer_plan_tensors(plan, &k->tensor, err);
 done:
     transfer_plan_free(plan);
     checkpoint_target_close(source);

@@ -53,8 +53,8 @@ static tp_status fill_kinds(struct reshard_report *r, const struct reshard_outco
 
     if (!stats)
         return tp_fail(err, TP_E_NOMEM, "no memory for a list of %d tensors", n);
-    for (int i = 0; i < n; i++)
-        transfer_plan_tensor(o->copy->plan, i, &stats[i]);
+    if (transfer_plan_tensors(o->copy->plan, stats, err))
+        return err->status;
     return reshard_kinds_list(&r->kinds, &r->n_kinds, o->to, stats, &r->arena, err);
 }
 

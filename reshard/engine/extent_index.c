@@ -17,20 +17,28 @@ static int64_t end_of(const struct box *b, int axis)
     return b->lo[axis] + b->len[axis];
 }
 
+/* Whether extent number i belongs into an index of these tensors. */
+static bool is_of(const struct extent_tensors *which, const struct reshard_endpoint *endpoint,
+                  int i)
+{
+    const struct reshard_extent *r = &endpoint->extents[i];
+
+    return r->tensor >= which->begin && r->tensor < which->end && !box_is_empty(&r->box);
+}
+
 static tp_status check_extent(const struct reshard_endpoint *endpoint, int i,
-                              const struct reshard_tensor *tensors, int n_tensors,
-                              struct tp_err *err)
+                              const struct extent_tensors *which, struct tp_err *err)
 {
     const struct reshard_extent *r = &endpoint->extents[i];
     const struct reshard_tensor *t;
     char text[BOX_TEXT_MAX];
     struct box whole;
 
-    if (r->tensor < 0 || r->tensor >= n_tensors)
+    if (r->tensor < 0 || r->tensor >= which->n)
         return tp_fail(err, TP_E_INTERNAL,
                        "%s: extent %d belongs to tensor %d, but there are %d tensors",
-                       endpoint->name, i, r->tensor, n_tensors);
-    t = &tensors[r->tensor];
+                       endpoint->name, i, r->tensor, which->n);
+    t = &which->tensors[r->tensor];
     whole = box_whole(t->ndim, t->shape);
     if (r->box.ndim != t->ndim || (!box_is_empty(&r->box) && !box_contains(&whole, &r->box)))
         return tp_fail(err, TP_E_INTERNAL, "%s: the box %s does not fit into tensor %s",
@@ -40,17 +48,17 @@ static tp_status check_extent(const struct reshard_endpoint *endpoint, int i,
 
 /* Counting sort by tensor. It is stable: extents keep the endpoint's order. */
 static void group_by_tensor(struct extent_index *x, const struct reshard_endpoint *endpoint,
-                            int n_tensors)
+                            const struct extent_tensors *which)
 {
     for (int i = 0; i < endpoint->n_extents; i++)
-        if (!box_is_empty(&endpoint->extents[i].box))
+        if (is_of(which, endpoint, i))
             x->first[endpoint->extents[i].tensor + 1]++;
-    for (int t = 0; t < n_tensors; t++)
+    for (int t = 0; t < which->n; t++)
         x->first[t + 1] += x->first[t];
     for (int i = 0; i < endpoint->n_extents; i++)
-        if (!box_is_empty(&endpoint->extents[i].box))
+        if (is_of(which, endpoint, i))
             x->order[x->first[endpoint->extents[i].tensor]++] = i;
-    for (int t = n_tensors; t > 0; t--) /* each now points to the start of the next */
+    for (int t = which->n; t > 0; t--) /* each now points to the start of the next */
         x->first[t] = x->first[t - 1];
     x->first[0] = 0;
 }
@@ -124,15 +132,25 @@ static void sort_tensor(struct extent_index *x, int tensor)
 tp_status extent_index_make(struct extent_index **out, const struct reshard_endpoint *endpoint,
                             const struct reshard_tensor *tensors, int n_tensors, struct tp_err *err)
 {
+    const struct extent_tensors all = { tensors, n_tensors, 0, n_tensors };
+
+    return extent_index_make_of(out, endpoint, &all, err);
+}
+
+tp_status extent_index_make_of(struct extent_index **out, const struct reshard_endpoint *endpoint,
+                               const struct extent_tensors *which, struct tp_err *err)
+{
     struct extent_index *x = calloc(1, sizeof *x);
-    size_t n = (size_t)endpoint->n_extents;
+    size_t n = 0;
     tp_status st = TP_OK;
 
     if (!x)
         return tp_fail(err, TP_E_NOMEM, "%s: no memory for the plan", endpoint->name);
+    for (int i = 0; i < endpoint->n_extents; i++)
+        n += is_of(which, endpoint, i);
     x->extents = endpoint->extents;
-    x->first = calloc((size_t)n_tensors + 1, sizeof *x->first);
-    x->axis = calloc((size_t)n_tensors + 1, sizeof *x->axis);
+    x->first = calloc((size_t)which->n + 1, sizeof *x->first);
+    x->axis = calloc((size_t)which->n + 1, sizeof *x->axis);
     x->order = calloc(n + 1, sizeof *x->order);
     x->max_end = calloc(n + 1, sizeof *x->max_end);
     if (!x->first || !x->axis || !x->order || !x->max_end) {
@@ -140,9 +158,9 @@ tp_status extent_index_make(struct extent_index **out, const struct reshard_endp
         goto done;
     }
     for (int i = 0; i < endpoint->n_extents; i++)
-        TP_TRY(check_extent(endpoint, i, tensors, n_tensors, err));
-    group_by_tensor(x, endpoint, n_tensors);
-    for (int t = 0; t < n_tensors; t++)
+        TP_TRY(check_extent(endpoint, i, which, err));
+    group_by_tensor(x, endpoint, which);
+    for (int t = which->begin; t < which->end; t++)
         sort_tensor(x, t);
     *out = x;
     x = NULL;

@@ -82,8 +82,10 @@ void transfer_plan_free(struct transfer_plan *p);
 
 /* What executing the plan will do. */
 void transfer_plan_stats(const struct transfer_plan *p, struct transfer_stats *stats);
-void transfer_plan_tensor(const struct transfer_plan *p, int tensor,
-                          struct transfer_tensor_stats *stats);
+
+/* stats[i]: what happens to tensor i. Collective over the transfer's control. */
+tp_status transfer_plan_tensors(const struct transfer_plan *p, struct transfer_tensor_stats *stats,
+                                struct tp_err *err);
 
 /* The buffer of one thread. With the same size, the same tensors are cut into the same tiles. */
 int64_t transfer_plan_thread_bytes(const struct transfer_plan *p);

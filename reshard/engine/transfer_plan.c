@@ -93,7 +93,7 @@ static tp_status prove(struct transfer_plan *p, int *found, struct tp_err *err)
     const struct transfer *t = &p->transfer;
     tp_status st = TP_OK;
 
-    for (int i = 0; i < t->n_tensors; i++) {
+    for (int i = p->tensors_begin; i < p->tensors_end; i++) {
         const struct reshard_tensor *tensor = &t->tensors[i];
 
         TP_TRY(check_disjoint(p->to, t->to, TP_E_INTERNAL, tensor, i, err));
@@ -181,25 +181,6 @@ static tp_status size_buffers(struct transfer_plan *p, struct tp_err *err)
 
 /* ---- tiles ---- */
 
-static int64_t count_tiles(const struct transfer_plan *p, int t)
-{
-    const struct reshard_tensor *tensor = &p->transfer.tensors[t];
-    struct box whole = box_whole(tensor->ndim, tensor->shape);
-
-    if (p->transfer.elsewhere && p->transfer.elsewhere[t])
-        return 0;
-    return extent_index_count(p->to, t) > 0 ? box_run_count(&whole, transfer_tile_elements(p, t))
-                                            : 0;
-}
-
-static void number_tiles(struct transfer_plan *p)
-{
-    for (int t = 0; t < p->transfer.n_tensors; t++)
-        p->first_tile[t + 1] = p->first_tile[t] + count_tiles(p, t);
-    p->begin = 0;
-    p->end = p->first_tile[p->transfer.n_tensors];
-}
-
 /* Bytes of this process's tiles, one by one, so that the sum is exact for a partial target too. */
 static void count_bytes(struct transfer_plan *p, struct transfer_tile *w)
 {
@@ -211,52 +192,6 @@ static void count_bytes(struct transfer_plan *p, struct transfer_tile *w)
         transfer_tile_bytes(p, w, &read, &written);
         p->stats.bytes_read += read;
         p->stats.bytes_written += written;
-    }
-}
-
-/* Give each process of the transfer a range of tiles with about the same bytes. */
-static void divide_tiles(struct transfer_plan *p, struct transfer_tile *w)
-{
-    int n = p->transfer.control ? control_size(p->transfer.control) : 1;
-    int rank = p->transfer.control ? control_rank(p->transfer.control) : 0;
-    int64_t all = p->end, total, seen = 0, begin = all, end = all;
-
-    if (n == 1)
-        return;
-    count_bytes(p, w);
-    total = p->stats.bytes_written;
-    p->stats = (struct transfer_stats){ 0 };
-    for (int64_t k = 0; k < all; k++) {
-        int64_t read, written;
-        int owner;
-
-        transfer_tile_get(p, k, w);
-        transfer_tile_bytes(p, w, &read, &written);
-        owner = total > 0 ? (int)((double)seen / (double)total * n) : 0;
-        if (owner >= n)
-            owner = n - 1;
-        if (owner == rank && begin == all)
-            begin = k;
-        if (owner > rank && end == all)
-            end = k;
-        seen += written;
-    }
-    p->begin = begin;
-    p->end = end > begin ? end : begin;
-}
-
-static void count_kinds(struct transfer_plan *p)
-{
-    for (int t = 0; t < p->transfer.n_tensors; t++) {
-        const int64_t elem = dtype_bytes(p->transfer.from->dtypes[t]);
-        struct transfer_tensor_stats s;
-
-        transfer_plan_tensor(p, t, &s);
-        p->stats.splits += s.split;
-        p->stats.merges += s.merge;
-        p->stats.copies += s.to > 0 && !s.split && !s.merge;
-        for (int i = 0; i < extent_index_count(p->to, t); i++)
-            p->stats.bytes_wanted += box_elements(extent_index_box(p->to, t, i)) * elem;
     }
 }
 
@@ -320,6 +255,27 @@ static tp_status make_cast_digests(struct transfer_plan *p, struct tp_err *err)
     return p->cast_digests ? TP_OK : tp_fail(err, TP_E_NOMEM, "no memory for digests");
 }
 
+/* A shared transfer is divided first, so that each process indexes only its tensors. A target that
+ * is partial has no tiles of tensors without extents, which its index shows. */
+static tp_status make_indexes(struct transfer_plan *p, struct tp_err *err)
+{
+    const struct transfer *t = &p->transfer;
+    struct extent_tensors which = { t->tensors, t->n_tensors, 0, t->n_tensors };
+    tp_status st;
+
+    if (transfer_is_shared(p)) {
+        transfer_share_make(p);
+        which.begin = p->tensors_begin;
+        which.end = p->tensors_end;
+    }
+    TP_TRY(extent_index_make_of(&p->from, t->from, &which, err));
+    TP_TRY(extent_index_make_of(&p->to, t->to, &which, err));
+    if (!transfer_is_shared(p))
+        transfer_share_make(p);
+done:
+    return st;
+}
+
 static tp_status build(struct transfer_plan *p, struct tp_err *err)
 {
     const struct transfer *t = &p->transfer;
@@ -328,21 +284,18 @@ static tp_status build(struct transfer_plan *p, struct tp_err *err)
 
     for (int i = 0; i < t->n_tensors; i++)
         TP_TRY(check_tensor(t, i, err));
-    TP_TRY(extent_index_make(&p->from, t->from, t->tensors, t->n_tensors, err));
-    TP_TRY(extent_index_make(&p->to, t->to, t->tensors, t->n_tensors, err));
-    p->max_from = max_extents(p->from, t->n_tensors);
-    p->max_to = max_extents(p->to, t->n_tensors);
     p->first_tile = calloc((size_t)t->n_tensors + 1, sizeof *p->first_tile);
     if (!p->first_tile)
         return tp_fail(err, TP_E_NOMEM, "no memory for the plan of %d tensors", t->n_tensors);
+    TP_TRY(size_buffers(p, err));
+    TP_TRY(make_indexes(p, err));
+    p->max_from = max_extents(p->from, t->n_tensors);
+    p->max_to = max_extents(p->to, t->n_tensors);
     TP_TRY(make_cast_digests(p, err));
     TP_TRY(tile_make(&w, p, err));
     TP_TRY(prove(p, w.from, err));
-    TP_TRY(size_buffers(p, err));
-    number_tiles(p);
-    divide_tiles(p, &w);
     count_bytes(p, &w);
-    count_kinds(p);
+    transfer_kinds_count(p);
     p->stats.buffer_bytes = p->threads * p->thread_bytes + p->ring_bytes;
 done:
     tile_free(&w);
@@ -364,6 +317,8 @@ tp_status transfer_plan_make(struct transfer_plan **out, const struct transfer *
         st = build(p, err);
     if (t->control)
         st = control_agree(t->control, st, err);
+    if (!st && transfer_is_shared(p))
+        st = transfer_kinds_add_up(p, err);
     if (st) {
         transfer_plan_free(p);
         return st;
@@ -389,30 +344,6 @@ void transfer_plan_free(struct transfer_plan *p)
 void transfer_plan_stats(const struct transfer_plan *p, struct transfer_stats *stats)
 {
     *stats = p->stats;
-}
-
-/* Whether an extent of one index overlaps several of the other. */
-static bool overlaps_several(const struct extent_index *one, const struct extent_index *other,
-                             int tensor)
-{
-    for (int i = 0; i < extent_index_count(one, tensor); i++)
-        if (extent_index_find(other, tensor, extent_index_box(one, tensor, i), NULL) > 1)
-            return true;
-    return false;
-}
-
-void transfer_plan_tensor(const struct transfer_plan *p, int tensor,
-                          struct transfer_tensor_stats *s)
-{
-    const struct extent_index *from = p->from, *to = p->to;
-
-    *s = (struct transfer_tensor_stats){
-        .from = extent_index_count(from, tensor),
-        .to = extent_index_count(to, tensor),
-        .merge = overlaps_several(to, from, tensor),
-        .split = overlaps_several(from, to, tensor),
-        .cast = p->transfer.from->dtypes[tensor] != p->transfer.to->dtypes[tensor],
-    };
 }
 
 int64_t transfer_plan_thread_bytes(const struct transfer_plan *p)

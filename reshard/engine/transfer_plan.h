@@ -15,6 +15,7 @@ struct transfer_plan {
     struct extent_index *from, *to; /* extents by tensor and position */
     int64_t *first_tile;            /* [n_tensors + 1] tiles are numbered through all tensors */
     int64_t begin, end;             /* the tiles of this process */
+    int tensors_begin, tensors_end; /* the tensors of these tiles: `from` and `to` have only them */
     int threads;                    /* transfer.threads, or fewer when memory is short */
     int64_t thread_bytes;           /* buffer of one thread */
     int64_t ring_bytes;             /* pinned memory for the device; 0: there is none */
@@ -38,6 +39,23 @@ struct transfer_tile {
     int *from, *to; /* positions in the indexes that overlap the tile; the arrays belong to the
                        caller and have room for max_from and max_to */
 };
+
+/* Whether processes share the transfer. Then each indexes and proves only the tensors of its tiles.
+ */
+bool transfer_is_shared(const struct transfer_plan *p);
+
+/* Number the tiles of all tensors, and give this process its share: a range with about the same
+ * bytes as that of every other process, and the tensors of these tiles. A tensor without tiles
+ * belongs to one of the processes too. When the transfer is not shared, all of them. */
+void transfer_share_make(struct transfer_plan *p);
+
+/* Whether this process is the one that counts tensor t: that with its first tile. */
+bool transfer_share_counts(const struct transfer_plan *p, int t);
+
+/* Count splits, merges and copies, and the bytes that are wanted, of the tensors of this process;
+ * and add up what the processes of a shared transfer have counted. Collective. */
+void transfer_kinds_count(struct transfer_plan *p);
+tp_status transfer_kinds_add_up(struct transfer_plan *p, struct tp_err *err);
 
 /* Buffer bytes that a tile needs for each of its elements. */
 int64_t transfer_tile_need(enum dtype from, enum dtype to);

@@ -2,7 +2,7 @@
 memory, processes and options. Each test prints its seed; TP_SEED sets it.
 
 needs: tp-reshard tp-ckpt make_ckpt
-covers: cli/reshard/tp_reshard cli/reshard/reshard_print cli/copy_options
+covers: cli/reshard/tp_reshard cli/reshard/reshard_print cli/copy_options reshard/engine/share
 """
 import filecmp
 import json
@@ -266,6 +266,23 @@ def test_several_processes_share_the_work_and_write_the_same_bytes(n, tmp_path):
     assert many["bytes_read"] == one["bytes_read"], "some bytes are read by two processes"
     assert same_shards(step_dir(tmp_path / "one"), step_dir(tmp_path / "many"))
     harness.ok("tp-ckpt", "verify", tmp_path / "many")
+
+
+@pytest.mark.parametrize("n", [2, 5])
+def test_several_processes_plan_the_same_as_one(n, tmp_path):
+    """Each plans its own tensors; the parts add up, and every box is still proved."""
+    root = make(tmp_path, "tp8dp2zero1", {"num_hidden_layers": 3})
+    argv = ["tp-reshard", root, "--to", "tp2pp3", "--dry-run"]
+    same = ["bytes_read", "bytes_written", "splits", "merges", "copies", "boxes", "boxes_from", "windows"]
+
+    def plans(*prefix):
+        text = harness.ok(*prefix, *argv).out.splitlines()
+        report = json.loads(harness.ok(*prefix, *argv, "--json").out)
+        return [line for line in text if "param" in line or "exp_avg" in line or "master" in line], {
+            key: report[key] for key in same}
+
+    assert plans(*mpirun(n)) == plans()
+    assert plans()[0], "the table of kinds is compared too"
 
 
 def test_several_processes_find_damage(tmp_path):

@@ -2,7 +2,7 @@
  * tests/unit/reshard_engine.c - transfers between random layouts and tilings, in memory.
  *
  * covers: reshard/engine/execute reshard/engine/move_tile reshard/engine/tile
- *     reshard/engine/transfer_plan reshard/formats/memory
+ *     reshard/engine/transfer_plan reshard/engine/kinds reshard/formats/memory
  */
 #include <criterion/criterion.h>
 #include <string.h>

@@ -1,5 +1,6 @@
 /*
- * tests/unit/reshard_huge_tensor.c - a tensor of more than 2^31 elements moves from columns to rows.
+ * tests/unit/reshard_huge_tensor.c - a tensor of more than 2^31 elements moves from columns to
+ * rows.
  *
  * The bytes are never in memory at the same time: the source computes them, and the target compares
  * them with what it computes.
