@@ -66,8 +66,10 @@ def check_declared(name):
     """`make test T=one` builds only what the test's file declares, so the file must declare what it runs."""
     test_file = os.environ.get("PYTEST_CURRENT_TEST", "").split("::")[0]
     names = declared(test_file)
-    assert name in (names or [name]), "%s runs %s; add it to the line `needs: %s`" % (
-        test_file, name, " ".join(names))
+    if names is None and not test_file.startswith("tests/cli/"):  # make builds all programs for these
+        return
+    assert name in (names or []), "%s runs %s; add it to the line `needs: %s`" % (
+        test_file, name, " ".join(names or []))
 
 
 def built(name):

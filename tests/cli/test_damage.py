@@ -1,6 +1,8 @@
 """Damaged checkpoints and races, as users see them: a program never gives a wrong result in silence.
 
-A test prints its seed; TP_SEED repeats it. TP_LONG=1 tries more. needs: tp-train tp-reshard tp-ckpt
+A test prints its seed; TP_SEED repeats it. TP_LONG=1 tries more.
+
+needs: tp-train tp-reshard tp-ckpt
 """
 import json
 import os

@@ -1,7 +1,9 @@
 """Another user, who may read a checkpoint root and not write to it, cannot delay its writers; and waits for
 a lock are announced and end on a signal.
 
-Tests of other users need root. needs: tp-train tp-reshard tp-ckpt
+Tests of other users need root.
+
+needs: tp-train tp-reshard tp-ckpt
 """
 import fcntl
 import os

@@ -1,6 +1,8 @@
 """Files that were made to mislead use at most 64 MiB more memory than honest ones.
 
-The peak of each program is what wait4 reports (ru_maxrss). needs: tp-train tp-reshard tp-ckpt
+The peak of each program is what wait4 reports (ru_maxrss).
+
+needs: tp-train tp-reshard tp-ckpt
 """
 import hashlib
 import json

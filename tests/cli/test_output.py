@@ -1,4 +1,7 @@
-"""What programs print: words, numbers and JSON. needs: tp-train tp-reshard tp-ckpt"""
+"""What programs print: words, numbers and JSON.
+
+needs: tp-train tp-reshard tp-ckpt
+"""
 import json
 import re
 

@@ -227,15 +227,15 @@ def large(tmp_path_factory):
 
 @pytest.mark.skipif(bool(harness.SANITIZE), reason="sanitizers use memory themselves")
 @pytest.mark.parametrize("spec,jobs", [("tp4", 1), ("tp1pp2", 2), ("tp8dp3zero1", 2)])
-def test_memory_stays_within_mem_for_a_checkpoint_ten_times_as_large(spec, jobs, large, tmp_path):
+def test_memory_stays_within_mem_for_a_checkpoint_ten_times_as_large(spec, jobs, large, tmp_path, figure):
     size = sum(p.stat().st_size for p in large.rglob("*.h5"))
     mem = 48 << 20
     assert size > 10 * mem
     rc, rss, err = peak("tp-reshard", large, "--to", spec, "-o", tmp_path / "b", "--mem", "48M",
                         "--jobs", jobs)
     assert rc == 0, err
-    print("%s: %.1f MiB of --mem 48M, checkpoint %.0f MiB" % (spec, rss / 2 ** 20, size / 2 ** 20))
     assert rss <= mem
+    figure("MiB of --mem 48M to reshard %.0f MiB to %s" % (size / 2 ** 20, spec), round(rss / 2 ** 20, 1))
     assert harness.digest(tmp_path / "b") == harness.digest(large)
 
 

@@ -135,7 +135,7 @@ def folder(tmp_path):
 
 
 @pytest.mark.parametrize("batch", range(BATCHES))
-def test_conversions_over_any_layouts_give_the_same_tensors(batch, folder):
+def test_conversions_over_any_layouts_give_the_same_tensors(batch, folder, figure):
     first = SEED + batch * CASES
     print("TP_SEED=%d" % first)
     for n in range(first, first + CASES, AT_ONCE):
@@ -148,6 +148,7 @@ def test_conversions_over_any_layouts_give_the_same_tensors(batch, folder):
             except (AssertionError, naive_reshard.Differs) as e:
                 pytest.fail("%r: %s" % (case, e))
             shutil.rmtree(case.folder)
+    figure("triples of random layouts: A to B to A is A", "%d of %d" % (CASES, CASES))
 
 
 def test_the_check_finds_wrong_results(folder):
