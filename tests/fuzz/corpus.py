@@ -133,6 +133,12 @@ SEEDS = {
     },
     "token_file": {"two": idx([3, 4], [0, 2]), "bytes": idx([2], [0, 1], kind=1), "none": idx([], [0])},
     "run_journal": {"record": b"\1" + text(RUN), "file": b"\0" + b"00000000 0000000002 {}\n", "empty": b"\1{}"},
+    "s3_list": {
+        "page": b"<ListBucketResult><Contents><Key>a/f.h5</Key><Size>123</Size></Contents><CommonPrefixes><Prefix>a/b/</Prefix>"
+                b"</CommonPrefixes><NextContinuationToken>1/a=</NextContinuationToken></ListBucketResult>",
+        "escaped": b"<ListBucketResult><Contents><Key>x&amp;y&#65;</Key><Size>1</Size></Contents></ListBucketResult>",
+        "path": b"<ListBucketResult><Contents><Key>../f</Key><Size>1</Size></Contents></ListBucketResult>",
+    },
     "transfer_journal": {
         "records": b"\1" + bytes([8]) + struct.pack("<q", 3) + bytes([40]) + struct.pack("<qQQQQ", 7, 2, 2, 1, 2),
         "file": b"\0" + bytes(64),
