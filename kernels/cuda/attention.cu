@@ -4,8 +4,10 @@
  * al. 2022. The backward pass has one kernel whose own rows are queries (dq) and one whose own rows
  * are keys (dk, dv), so nothing is added by two blocks, and every run gives the same bits.
  *
- * All arithmetic is f32 on ordinary cores, also for bf16: correct, and slower than tensor cores.
+ * All arithmetic here is f32 on ordinary cores. bf16 goes to attention_mma.cu where that can
+ * compute it; of bf16 only heads of odd sizes are left.
  */
+#include "kernels/cuda/attention_run.cuh"
 #include "kernels/cuda/attention_tile.cuh"
 #include "kernels/cuda/run.h"
 
@@ -46,28 +48,21 @@ static __device__ void forward_store(const struct attention *a, const struct att
         if (row >= q->rows)
             continue;
         float *kept = a->lse + q->lse_at + row;
-        float lse = t->max[i] + logf(t->sum[i]), before = *kept, all = lse;
-        float by = 1.0f / t->sum[i], by_old = 0;
+        struct attention_merge m =
+            attention_merge_of(a, t->max[i], t->sum[i], a->merge ? *kept : -INFINITY);
 
-        if (a->merge) {
-            float high = fmaxf(before, lse), low = fminf(before, lse);
-
-            all = high + log1pf(expf(low - high));
-            by_old = expf(before - all);
-            by = expf(t->max[i] - all);
-        }
         __syncwarp(); /* all lanes have read lse */
         if (lane == 0)
-            *kept = all;
+            *kept = m.lse;
 #pragma unroll
         for (int c = 0; c < ATTENTION_CHUNKS; c++) {
             int64_t col = 32 * c + lane, at = (q->at + row) * a->ldo + q->col + col;
-            float x = t->o[i][c] * by;
+            float x = t->o[i][c] * m.by;
 
             if (col >= a->head_dim)
                 continue;
             if (a->merge)
-                x += by_old * (a->sum ? a->sum[at] : static_cast<const float *>(a->out)[at]);
+                x += m.by_old * (a->sum ? a->sum[at] : static_cast<const float *>(a->out)[at]);
             if (a->sum)
                 a->sum[at] = x;
             else
@@ -83,14 +78,14 @@ __global__ void __launch_bounds__(LAUNCH_THREADS, 2)
     __shared__ float weights[ATTENTION_M][ATTENTION_N];
     const int lane = (int)(threadIdx.x % 32);
 
-    for (int64_t b = blockIdx.x; b < attention_query_blocks(&a); b += gridDim.x) {
-        const struct attention_rows q = attention_queries(&a, b);
+    for (int64_t b = blockIdx.x; b < attention_query_blocks(&a, ATTENTION_M); b += gridDim.x) {
+        const struct attention_rows q = attention_queries(&a, ATTENTION_M, b);
         const struct attention_rows k = attention_keys_of(&a, &q);
         struct softmax_state t = {};
 
         for (int i = 0; i < ATTENTION_OWN; i++)
             t.max[i] = -INFINITY;
-        for (int64_t n = attention_first_tile(&a, &q); n < k.rows; n += ATTENTION_N) {
+        for (int64_t n = attention_first_tile(&a, &q, ATTENTION_N); n < k.rows; n += ATTENTION_N) {
             float s[ATTENTION_OWN] = {};
 
             attention_dots(&tile, &a, a.q, a.ldq, q, a.k, a.ldk, k, n, s);
@@ -107,8 +102,13 @@ __global__ void __launch_bounds__(LAUNCH_THREADS, 2)
 
 void cuda_run_attention_forward(struct device_queue *q, const struct attention *a)
 {
-    if (attention_check(q, a))
-        launch_rows(q, "attention", attention_query_blocks(a), attention_forward_kernel, *a);
+    if (!attention_check(q, a))
+        return;
+    if (attention_mma_fits(a))
+        attention_mma_forward(q, a);
+    else
+        launch_rows(q, "attention", attention_query_blocks(a, ATTENTION_M),
+                    attention_forward_kernel, *a);
 }
 
 /* ---- backward ---- */
@@ -167,12 +167,12 @@ __global__ void __launch_bounds__(LAUNCH_THREADS, 2)
     const struct attention &a = g.of;
     const int lane = (int)(threadIdx.x % 32);
 
-    for (int64_t b = blockIdx.x; b < attention_query_blocks(&a); b += gridDim.x) {
-        const struct attention_rows q = attention_queries(&a, b);
+    for (int64_t b = blockIdx.x; b < attention_query_blocks(&a, ATTENTION_M); b += gridDim.x) {
+        const struct attention_rows q = attention_queries(&a, ATTENTION_M, b);
         const struct attention_rows k = attention_keys_of(&a, &q);
         float dq[ATTENTION_OWN][ATTENTION_CHUNKS] = {};
 
-        for (int64_t n = attention_first_tile(&a, &q); n < k.rows; n += ATTENTION_N) {
+        for (int64_t n = attention_first_tile(&a, &q, ATTENTION_N); n < k.rows; n += ATTENTION_N) {
             float s[ATTENTION_OWN] = {}, dp[ATTENTION_OWN] = {};
 
             attention_dots(&tile, &a, a.q, a.ldq, q, a.k, a.ldk, k, n, s);
@@ -202,8 +202,8 @@ __global__ void __launch_bounds__(LAUNCH_THREADS, 1)
     const struct attention &a = g.of;
     const int lane = (int)(threadIdx.x % 32);
 
-    for (int64_t b = blockIdx.x; b < attention_key_blocks(&a); b += gridDim.x) {
-        const struct attention_rows k = attention_own_keys(&a, b);
+    for (int64_t b = blockIdx.x; b < attention_key_blocks(&a, ATTENTION_M); b += gridDim.x) {
+        const struct attention_rows k = attention_own_keys(&a, ATTENTION_M, b);
         float dk[ATTENTION_OWN][ATTENTION_CHUNKS] = {}, dv[ATTENTION_OWN][ATTENTION_CHUNKS] = {};
 
         for (int64_t head = 0; head < a.heads / a.kv_heads; head++) {
@@ -249,8 +249,12 @@ void cuda_run_attention_backward(struct device_queue *q, const struct attention_
     launch_rows(q, "the gradient of attention",
                 (a->batch * a->heads * a->seq + LAUNCH_WARPS - 1) / LAUNCH_WARPS,
                 attention_delta_kernel, *g, delta);
-    launch_rows(q, "the gradient of attention", attention_query_blocks(a), attention_dq_kernel, *g,
-                delta);
-    launch_rows(q, "the gradient of attention", attention_key_blocks(a), attention_dkv_kernel, *g,
-                delta);
+    if (attention_mma_fits(a) && (uintptr_t)g->d_out % 16 == 0) {
+        attention_mma_backward(q, g, delta);
+        return;
+    }
+    launch_rows(q, "the gradient of attention", attention_query_blocks(a, ATTENTION_M),
+                attention_dq_kernel, *g, delta);
+    launch_rows(q, "the gradient of attention", attention_key_blocks(a, ATTENTION_M),
+                attention_dkv_kernel, *g, delta);
 }

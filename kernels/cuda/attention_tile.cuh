@@ -1,6 +1,6 @@
 /*
  * kernels/cuda/attention_tile.cuh - the two products of attention.cu, of a block's own rows with a
- * tile of others, and where the rows are.
+ * tile of others.
  *
  * Warp w has its block's rows w and w + 8; lane l has the tile's row l in a product of rows, and
  * columns l, l + 32, ... in a sum of rows. Both pass over the columns of a head 32 at a time,
@@ -9,8 +9,7 @@
 #ifndef KERNELS_CUDA_ATTENTION_TILE_CUH
 #define KERNELS_CUDA_ATTENTION_TILE_CUH
 
-#include "kernels/attention.h"
-#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/attention_rows.cuh"
 
 enum {
     ATTENTION_M = 16, /* a block's own rows */
@@ -26,47 +25,6 @@ struct attention_pair_tile {
     float own[ATTENTION_M][33], other[ATTENTION_N][33];
 };
 
-/* Rows of one head in one sequence: row i is at ((at + i) * ld + col) of its matrix. */
-struct attention_rows {
-    int64_t at, col, rows;
-    int64_t first;  /* the block's own rows begin here */
-    int64_t lse_at; /* of queries: where row 0 is in lse */
-    int64_t batch, head;
-};
-
-/* Rows from one sequence to the next. */
-static __host__ __device__ inline int64_t attention_query_step(const struct attention *a)
-{
-    return a->q_step ? a->q_step : a->seq;
-}
-
-static __device__ inline int64_t attention_keys(const struct attention *a)
-{
-    return a->keys ? a->keys : a->seq;
-}
-
-/* The keys that query `row` sees: 0 .. n - 1. */
-static __device__ inline int64_t attention_seen(const struct attention *a, int64_t row)
-{
-    return a->keys ? a->keys : row + 1;
-}
-
-/* The first of them that a window leaves. */
-static __device__ inline int64_t attention_first(const struct attention *a, int64_t row)
-{
-    return a->window > 0 && row + 1 > a->window ? row + 1 - a->window : 0;
-}
-
-static __device__ inline bool attention_sees(const struct attention *a, int64_t row, int64_t key)
-{
-    return key < attention_seen(a, row) && key >= attention_first(a, row);
-}
-
-static __host__ __device__ inline int64_t attention_parts(int64_t rows)
-{
-    return (rows + ATTENTION_M - 1) / ATTENTION_M;
-}
-
 /* The score of a product of a query and a key. */
 static __device__ inline float attention_score(const struct attention *a, float dot)
 {
@@ -81,101 +39,6 @@ static __device__ inline float attention_score_slope(const struct attention *a, 
     float t = a->cap > 0 ? score / a->cap : 0;
 
     return a->scale * (1.0f - t * t);
-}
-
-/* Blocks' own rows, over all sequences and heads. */
-static __host__ __device__ inline int64_t attention_query_blocks(const struct attention *a)
-{
-    return a->batch * a->heads * attention_parts(a->seq);
-}
-
-static __host__ __device__ inline int64_t attention_key_blocks(const struct attention *a)
-{
-    return a->batch * a->kv_heads * attention_parts(a->keys ? a->keys : a->seq);
-}
-
-static __device__ inline struct attention_rows attention_head_queries(const struct attention *a,
-                                                                      int64_t batch, int64_t head)
-{
-    struct attention_rows q = {};
-
-    q.at = batch * attention_query_step(a);
-    q.col = head * a->head_dim;
-    q.rows = a->seq;
-    q.lse_at = (batch * a->heads + head) * attention_query_step(a);
-    q.batch = batch;
-    q.head = head;
-    return q;
-}
-
-static __device__ inline struct attention_rows attention_head_keys(const struct attention *a,
-                                                                   int64_t batch, int64_t head)
-{
-    struct attention_rows k = {};
-
-    k.at = batch * (a->k_step ? a->k_step : attention_keys(a));
-    k.col = head * a->head_dim;
-    k.rows = attention_keys(a);
-    k.batch = batch;
-    k.head = head;
-    return k;
-}
-
-/* Block number b's own queries. The last queries come first, because they see most keys. */
-static __device__ inline struct attention_rows attention_queries(const struct attention *a,
-                                                                 int64_t b)
-{
-    const int64_t heads = a->batch * a->heads, parts = attention_parts(a->seq);
-    struct attention_rows q = attention_head_queries(a, b % heads / a->heads, b % a->heads);
-
-    q.first = (parts - 1 - b / heads) * ATTENTION_M;
-    return q;
-}
-
-/* The keys that these queries see. */
-static __device__ inline struct attention_rows attention_keys_of(const struct attention *a,
-                                                                 const struct attention_rows *q)
-{
-    struct attention_rows k = attention_head_keys(a, q->batch, q->head / (a->heads / a->kv_heads));
-    int64_t last = q->first + ATTENTION_M < q->rows ? q->first + ATTENTION_M : q->rows;
-
-    k.rows = attention_seen(a, last - 1);
-    return k;
-}
-
-/* Block number b's own keys. */
-static __device__ inline struct attention_rows attention_own_keys(const struct attention *a,
-                                                                  int64_t b)
-{
-    const int64_t heads = a->batch * a->kv_heads;
-    struct attention_rows k = attention_head_keys(a, b % heads / a->kv_heads, b % a->kv_heads);
-
-    k.first = b / heads * ATTENTION_M;
-    return k;
-}
-
-/* The first tile that the block's own queries see, and the end of the queries that see its own
- * keys. */
-static __device__ inline int64_t attention_first_tile(const struct attention *a,
-                                                      const struct attention_rows *q)
-{
-    return attention_first(a, q->first) / ATTENTION_N * ATTENTION_N;
-}
-
-static __device__ inline int64_t attention_queries_end(const struct attention *a,
-                                                       const struct attention_rows *k)
-{
-    int64_t end = k->first + ATTENTION_M - 1 + a->window;
-
-    return a->window > 0 && end < a->seq ? end : a->seq;
-}
-
-/* The queries of one of the heads that read these keys. */
-static __device__ inline struct attention_rows attention_queries_of(const struct attention *a,
-                                                                    const struct attention_rows *k,
-                                                                    int64_t number)
-{
-    return attention_head_queries(a, k->batch, k->head * (a->heads / a->kv_heads) + number);
 }
 
 /* ---- a warp ---- */

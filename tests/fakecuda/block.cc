@@ -49,7 +49,7 @@ enum : size_t { STACK = 64 << 10, THREADS_MAX = 1024, WARP = 32 };
 
 enum fiber_state { READY, AT_BARRIER, IN_WARP, ENDED };
 
-enum warp_operation { WARP_BARRIER, WARP_SHUFFLE, WARP_BALLOT };
+enum warp_operation { WARP_BARRIER, WARP_SHUFFLE, WARP_BALLOT, WARP_TOGETHER };
 
 struct fiber {
     void *stack_pointer;
@@ -62,6 +62,7 @@ struct fiber {
     warp_operation operation;
     unsigned mask;
     void *exchange;
+    void (*together)(void *const *of_lane);
     const char *name;
 };
 
@@ -154,6 +155,15 @@ static void release_barrier()
         }
 }
 
+static void run_together(const fiber *warp)
+{
+    void *of_lane[WARP];
+
+    for (unsigned l = 0; l < WARP; l++)
+        of_lane[l] = warp[l].exchange;
+    warp->together(of_lane);
+}
+
 static void exchange(fiber *warp, unsigned mask)
 {
     fakecuda_shuffle *s[WARP] = {};
@@ -200,7 +210,10 @@ static void try_warp(const fiber *f)
         if (!waits_like(&warp[l], f))
             return;
     }
-    exchange(warp, f->mask);
+    if (f->operation == WARP_TOGETHER)
+        run_together(warp);
+    else
+        exchange(warp, f->mask);
     if (f->operation == WARP_BARRIER && all)
         here.warp_barrier[first / WARP]++;
     unsigned mask = f->mask;
@@ -319,6 +332,13 @@ static void wait_in_warp(warp_operation operation, unsigned mask, void *exchange
     f->exchange = exchange;
     f->name = name;
     wait(f, IN_WARP, pc);
+}
+
+void warp_together(const char *name, void (*together)(void *const *of_lane), void *mine,
+                   const void *pc)
+{
+    block.current->together = together;
+    wait_in_warp(WARP_TOGETHER, 0xffffffffu, mine, name, pc);
 }
 
 } // namespace fake

@@ -20,6 +20,8 @@ struct fakecuda_control {
     void (*fail)(int error, int after);
     /* Operations that are queued and have not run. */
     int (*queued)(void);
+    /* How many products of a warp (mma.sync) tensor cores have computed. */
+    int64_t (*mma_products)(void);
 };
 
 #endif

@@ -80,6 +80,11 @@ char *shared_begin(); /* static shared memory of all kernels */
 char *shared_end();
 bool on_a_stack(const void *p); /* of a thread of the block */
 
+/* Wait until all 32 lanes of the warp have called this, each with `mine`; then `together` gets all
+ * of them and runs once. */
+void warp_together(const char *name, void (*together)(void *const *of_lane), void *mine,
+                   const void *pc);
+
 /* ---- watch.cc ---- */
 
 void watch_begin();
@@ -87,6 +92,11 @@ void watch_new(memory_kind kind, const void *p, size_t n); /* allocated: nothing
 void watch_copy(void *dst, const void *src, size_t n);     /* before a copy */
 void watch_fill(void *dst, size_t n);
 void watch_read(const void *src, size_t n); /* device memory, by the operation that runs */
+void watch_load(const void *p, size_t n, const void *pc); /* by the thread that runs */
+
+/* ---- mma.cc ---- */
+
+int64_t mma_products(); /* how many mma.sync have run */
 
 } // namespace fake
 

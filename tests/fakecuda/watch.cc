@@ -332,6 +332,11 @@ static void hook(const void *p, size_t n, bool is_write, bool is_atomic, const v
     is_checking = false;
 }
 
+void watch_load(const void *p, size_t n, const void *pc)
+{
+    hook(p, n, false, false, pc);
+}
+
 } // namespace fake
 
 void fakecuda_atomic(void *p, int n_bytes)

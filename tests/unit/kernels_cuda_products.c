@@ -3,6 +3,7 @@
  * CPU's, on the fake CUDA device.
  *
  * needs: libtp-cuda.so
+ * covers: kernels/cuda/attention_mma
  */
 #include "tests/unit/cuda_arrays.h"
 
@@ -129,16 +130,39 @@ static struct setup any_attention(struct rng *r, int64_t seq_max)
     return s;
 }
 
-static void attention_cases(const char *name, int n, int64_t seq_max)
+/* The same with rows that tensor cores can load: heads of a multiple of 8 columns. */
+static struct setup any_aligned_attention(struct rng *r, int64_t seq_max)
+{
+    struct setup s = any_attention(r, seq_max);
+    struct attention *a = &s.a;
+
+    a->head_dim = 8 * rng_int(r, 1, rng_int(r, 0, 3) ? 4 : 16);
+    a->scale = 1 / sqrtf((float)a->head_dim);
+    a->ldq = a->heads * a->head_dim + 8 * rng_int(r, 0, 1);
+    a->ldk = a->kv_heads * a->head_dim + 8 * rng_int(r, 0, 1);
+    a->ldv = a->kv_heads * a->head_dim + 8 * rng_int(r, 0, 1);
+    a->ldo = a->heads * a->head_dim + 8 * rng_int(r, 0, 1);
+    return s;
+}
+
+static int64_t mma_products(void)
+{
+    return fake ? fake->mma_products() : 0;
+}
+
+static void attention_cases(const char *name, int n, int64_t seq_max,
+                            struct setup (*any)(struct rng *r, int64_t seq_max))
 {
     struct rng r = rng_start(name);
 
     for (int i = 0; i < n; i++) {
-        struct setup s = any_attention(&r, seq_max);
+        struct setup s = any(&r, seq_max);
         double tolerance = s.a.type == DTYPE_F32 ? 3e-6 : 2e-2;
+        int64_t products;
 
         start(&r);
         setup_make(&s, &r);
+        products = mma_products();
         for (int side = 0; side < 2; side++) {
             struct attention a;
 
@@ -159,6 +183,10 @@ static void attention_cases(const char *name, int n, int64_t seq_max)
             (side ? cuda->kernels : &kernels_cpu)
                 ->attention_backward(side ? queue : kernels_on(), &g);
         }
+        if (s.a.type == DTYPE_F32)
+            cr_assert_eq(mma_products(), products, "tensor cores have no f32");
+        else if (fake && any == any_aligned_attention)
+            cr_assert_gt(mma_products(), products, "bf16 did not use tensor cores");
         assert_similar(s.dq, DTYPE_F32, 1, tolerance, "dq");
         assert_similar(s.dk, DTYPE_F32, 1, tolerance, "dk");
         assert_similar(s.dv, DTYPE_F32, 1, tolerance, "dv");
@@ -168,12 +196,22 @@ static void attention_cases(const char *name, int n, int64_t seq_max)
 
 Test(cuda_products, attention_of_short_sequences)
 {
-    attention_cases("cuda/attention short", 16, 12);
+    attention_cases("cuda/attention short", 16, 12, any_attention);
 }
 
 Test(cuda_products, attention_of_long_sequences)
 {
-    attention_cases("cuda/attention long", 4, 80);
+    attention_cases("cuda/attention long", 4, 80, any_attention);
+}
+
+Test(cuda_products, attention_of_aligned_short_sequences)
+{
+    attention_cases("cuda/attention aligned short", 10, 20, any_aligned_attention);
+}
+
+Test(cuda_products, attention_of_aligned_long_sequences)
+{
+    attention_cases("cuda/attention aligned long", 4, 200, any_aligned_attention);
 }
 
 Test(cuda_products, heads_that_are_too_wide_are_refused)

@@ -129,6 +129,12 @@ static __forceinline__ T __shfl_up_sync(unsigned mask, T x, unsigned by, int wid
     return fakecuda_from_lane(mask, x, outside ? lane : lane - (int)by, "__shfl_up_sync");
 }
 
+/* ---- tensor cores: see kernels/cuda/mma.cuh ---- */
+
+void fakecuda_mma_m16n8k16(float *d, const uint32_t *a, const uint32_t *b);
+void fakecuda_ldmatrix_x4(uint32_t *to, const uint16_t *row, bool transposed);
+uint32_t fakecuda_cvt_bf16x2(float upper, float lower);
+
 /* ---- atomics ---- */
 
 #define FAKECUDA_UNWATCHED __attribute__((no_sanitize("thread"), noinline))

@@ -1,0 +1,42 @@
+/*
+ * kernels/cuda/attention_run.cuh - what attention.cu and attention_mma.cu share: how a part
+ * enters a row, and the launches on tensor cores.
+ */
+#ifndef KERNELS_CUDA_ATTENTION_RUN_CUH
+#define KERNELS_CUDA_ATTENTION_RUN_CUH
+
+#include "kernels/cuda/launch.cuh"
+extern "C" {
+#include "kernels/attention.h"
+}
+
+/* How the result of a part, not yet divided by its sum of exponentials, enters a row: out = part *
+ * by + out * by_old. */
+struct attention_merge {
+    float lse, by, by_old;
+};
+
+/* max and sum are those of the part's scores; before is the row's log-sum-exp of earlier parts. */
+static __device__ inline struct attention_merge attention_merge_of(const struct attention *a,
+                                                                   float max, float sum,
+                                                                   float before)
+{
+    float lse = max + logf(sum);
+
+    if (!a->merge)
+        return { lse, 1.0f / sum, 0 };
+    float high = fmaxf(before, lse), low = fminf(before, lse);
+    float all = high + log1pf(expf(low - high));
+
+    return { all, expf(max - all), expf(before - all) };
+}
+
+/* Whether attention_mma.cu can compute this: bf16, scores without a cap, heads of at most 128
+ * columns and a multiple of 8, matrices whose rows begin at multiples of 16 bytes. */
+bool attention_mma_fits(const struct attention *a);
+void attention_mma_forward(struct device_queue *q, const struct attention *a);
+/* delta: see attention_delta_kernel. */
+void attention_mma_backward(struct device_queue *q, const struct attention_backward *g,
+                            const float *delta);
+
+#endif
