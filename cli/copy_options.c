@@ -7,9 +7,12 @@
 #include "core/size.h"
 #include "core/thread_pool.h"
 
+enum { JOURNAL_S = 2 };
+
 struct copy_options copy_options_default(void)
 {
     return (struct copy_options){ .memory_bytes = INT64_C(1) << 30,
+                                  .journal_s = JOURNAL_S,
                                   .threads = thread_pool_cores() };
 }
 
@@ -18,6 +21,8 @@ tp_status copy_options_check(struct copy_options *o, const enum dtype **dtype, s
     tp_status st = thread_pool_check_workers("--jobs", o->threads, err);
 
     *dtype = NULL;
+    if (!st && o->journal_s < 0)
+        st = tp_fail(err, TP_E_USAGE, "--journal %g: must not be negative", o->journal_s);
     if (st || !o->dtype_text)
         return st;
     if (!dtype_parse(&o->dtype, o->dtype_text) ||
@@ -40,6 +45,14 @@ void copy_options_print_stored(int level, int64_t stored_bytes, int64_t bytes_wr
     if (level && stored_bytes > 0)
         printf("zstd     level %d: %s in the files, %.2f times less\n", level,
                size_format(stored, stored_bytes), (double)bytes_written / (double)stored_bytes);
+}
+
+void copy_options_print_resumed(int64_t tiles, int64_t all, int64_t damaged)
+{
+    if (tiles > 0)
+        printf("resumed  after %lld of %lld tiles, which were read back and compared; %lld chunks "
+               "differed and were written again\n",
+               (long long)tiles, (long long)all, (long long)damaged);
 }
 
 void copy_options_print_proof(int digests_equal, int casts, bool from_checkpoint)

@@ -12,9 +12,12 @@
 #include "layout/dtype.h"
 
 /* The end of --help of tp-ckpt export and import. */
-#define COPY_EXIT_CODES                                                                 \
-    "exit codes: 0 done; 2 the request is wrong; 3 it failed; 75 a signal stopped it\n" \
-    "(after 2, 3 and 75 nothing was written)."
+#define COPY_EXIT_CODES                                                                            \
+    "Ctrl-C, SIGTERM, a crash or a power failure leaves what was written beside the result, and\n" \
+    "the same command resumes from it. It starts over when the source or the options changed.\n\n" \
+    "exit codes: 0 done; 2 the request is wrong; 3 it failed (after 2 and 3 nothing was "          \
+    "written);\n"                                                                                  \
+    "75 interrupted: run the same command again to resume."
 
 /* Values of options, to be put into an option table. */
 struct copy_options {
@@ -22,6 +25,7 @@ struct copy_options {
     int threads;            /* --jobs */
     const char *dtype_text; /* --dtype; NULL: not given */
     enum dtype dtype;       /* filled in by copy_options_check */
+    double journal_s;       /* --journal */
     const char *zstd;       /* --zstd[=LEVEL]; NULL: not given, "": without a level */
 };
 
@@ -32,10 +36,17 @@ struct copy_options {
         "compress the files with zstd, level 1 to 19 (default 1); chunks\n" \
         "that do not shrink stay as they are. h5py reads them with the\npackage hdf5plugin")
 
-/* The defaults: 1 GiB, a thread for each processor, no cast. */
+/* The option --journal, for an option table. */
+#define COPY_OPTION_JOURNAL(v)                                        \
+    OPT_DOUBLE(0, "journal", "SECONDS", v,                            \
+               "seconds between records of progress, from which an\n" \
+               "interrupted run resumes (default 2)")
+
+/* The defaults: a record each 2 s, 1 GiB, a thread for each processor, no cast. */
 struct copy_options copy_options_default(void);
 
-/* Check --jobs and --dtype. *dtype is the type to cast the weights to, or NULL; it points into o.
+/* Check --jobs, --journal and --dtype. *dtype is the type to cast the weights to, or NULL; it
+ * points into o.
  */
 tp_status copy_options_check(struct copy_options *o, const enum dtype **dtype, struct tp_err *err);
 
@@ -44,6 +55,10 @@ tp_status copy_options_level(int *level, const struct copy_options *o, struct tp
 
 /* Print the line "zstd  ...": what compressed files have of the bytes that were written. */
 void copy_options_print_stored(int level, int64_t stored_bytes, int64_t bytes_written);
+
+/* Print the line "resumed  ...": how many tiles of all an interrupted run had completed, and how
+ * many chunks of those were damaged. Nothing when tiles is 0. */
+void copy_options_print_resumed(int64_t tiles, int64_t all, int64_t damaged);
 
 /* Print the line "checked  ..." for people, which says what was proved. digests_equal: how many
  * tensors have the same digest at both ends. casts: how many were cast, and what was written has

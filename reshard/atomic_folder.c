@@ -77,8 +77,9 @@ static bool is_temporary(const char *name, const char *base)
            strspn(name + n + mark, "0123456789abcdef") == digits;
 }
 
-/* Remove a temporary folder if it is this user's and its writer is dead. */
-static void remove_if_dead(const char *path)
+/* Take over a temporary folder, or remove it, if it is this user's and its writer is dead. */
+static void inherit(struct atomic_folder *f, const char *path,
+                    const struct atomic_folder_heir *heir)
 {
     int fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     struct stat sb;
@@ -86,13 +87,21 @@ static void remove_if_dead(const char *path)
 
     if (fd < 0)
         return;
-    if (fstat(fd, &sb) == 0 && sb.st_uid == geteuid() && flock(fd, LOCK_EX | LOCK_NB) == 0)
+    if (fstat(fd, &sb) == 0 && sb.st_uid == geteuid() && flock(fd, LOCK_EX | LOCK_NB) == 0) {
+        if (!f->locked && heir->wants && heir->wants(heir->ctx, path)) {
+            snprintf(f->tmp, sizeof f->tmp, "%s", path);
+            f->lock_fd = fd;
+            f->locked = f->resumed = true;
+            return;
+        }
         file_remove_tree(path, &ignored);
+    }
     close(fd);
 }
 
-/* Remove what dead writers of f left. A failure to do so is no reason not to write. */
-static void remove_dead(const struct atomic_folder *f, const char *parent)
+/* Take over or remove what dead writers of f left. A failure to do so is no reason not to write. */
+static void inherit_all(struct atomic_folder *f, const char *parent,
+                        const struct atomic_folder_heir *heir)
 {
     const char *slash = strrchr(f->dir, '/');
     DIR *d = opendir(parent);
@@ -103,7 +112,7 @@ static void remove_dead(const struct atomic_folder *f, const char *parent)
     while (d && (e = readdir(d)))
         if (is_temporary(e->d_name, slash ? slash + 1 : f->dir) &&
             !file_join(path, parent, e->d_name, &ignored))
-            remove_if_dead(path);
+            inherit(f, path, heir);
     if (d)
         closedir(d);
 }
@@ -149,9 +158,16 @@ static tp_status make_temporary(struct atomic_folder *f, bool *locked, struct tp
 tp_status atomic_folder_begin(struct atomic_folder *f, const char *dir, bool force,
                               const char *mark, struct tp_err *err)
 {
+    return atomic_folder_resume(f, dir, force, mark, &(struct atomic_folder_heir){ 0 }, err);
+}
+
+tp_status atomic_folder_resume(struct atomic_folder *f, const char *dir, bool force,
+                               const char *mark, const struct atomic_folder_heir *heir,
+                               struct tp_err *err)
+{
     char parent[PATH_MAX];
     size_t n = strlen(dir);
-    bool locked = false;
+    bool locked;
     tp_status st;
 
     *f = (struct atomic_folder){ .force = force };
@@ -164,7 +180,8 @@ tp_status atomic_folder_begin(struct atomic_folder *f, const char *dir, bool for
         return tp_fail(err, TP_E_USAGE, "'%.100s': is not a valid folder name", dir);
     TP_TRY(check_place(f, mark, err));
     TP_TRY(make_parent(f->dir, parent, err));
-    remove_dead(f, parent);
+    inherit_all(f, parent, heir);
+    locked = f->locked;
     for (int i = 0; i < TRIES && !locked; i++)
         TP_TRY(make_temporary(f, &locked, err));
     if (!locked)
@@ -176,9 +193,16 @@ done:
 
 tp_status atomic_folder_commit(struct atomic_folder *f, struct tp_err *err)
 {
-    char parent[PATH_MAX];
+    char parent[PATH_MAX], scratch[PATH_MAX];
     tp_status st;
 
+    if (f->scratch) {
+        TP_TRY(file_join(scratch, f->tmp, f->scratch, err));
+        if (unlink(scratch) != 0 && errno != ENOENT) {
+            st = tp_fail_errno(err, "%s: cannot remove", scratch);
+            goto done;
+        }
+    }
     TP_TRY(file_sync_dir(f->tmp, err));
     if (rename(f->tmp, f->dir) == 0) { /* dir does not exist, or is an empty folder */
         f->tmp[0] = 0;
@@ -197,6 +221,12 @@ tp_status atomic_folder_commit(struct atomic_folder *f, struct tp_err *err)
     atomic_folder_abort(f); /* removes what was replaced */
 done:
     return st;
+}
+
+void atomic_folder_suspend(struct atomic_folder *f)
+{
+    f->tmp[0] = 0;
+    atomic_folder_abort(f);
 }
 
 void atomic_folder_abort(struct atomic_folder *f)

@@ -3,8 +3,8 @@
  * temporary name in the same parent folder, and then renamed.
  *
  * The writer holds a lock (flock) on the temporary folder as long as it lives. What a writer that
- * was killed left behind is therefore recognized, and removed when the next one begins the same
- * folder. On a file system without flock it stays.
+ * was killed left behind is therefore recognized, and taken over or removed when the next one
+ * begins the same folder. On a file system without flock it stays.
  */
 #ifndef RESHARD_ATOMIC_FOLDER_H
 #define RESHARD_ATOMIC_FOLDER_H
@@ -20,6 +20,15 @@ struct atomic_folder {
                            remove */
     int lock_fd;        /* holds the lock, while locked */
     bool locked, force;
+    bool resumed;        /* tmp was taken over from a dead writer */
+    const char *scratch; /* set by the caller: a file of its own in tmp, which is removed right
+                            before the folder appears; NULL: none */
+};
+
+/* Whether to take over the temporary folder of a dead writer; at most one is. */
+struct atomic_folder_heir {
+    bool (*wants)(void *ctx, const char *path); /* NULL: none */
+    void *ctx;
 };
 
 /* Begin. Parent directories are created, and what dead writers of dir left is removed. TP_E_EXISTS:
@@ -27,6 +36,14 @@ struct atomic_folder {
  * named `mark`, so it is something else than what would replace it. */
 tp_status atomic_folder_begin(struct atomic_folder *f, const char *dir, bool force,
                               const char *mark, struct tp_err *err);
+
+/* The same, with what a dead writer left if `heir` wants it. */
+tp_status atomic_folder_resume(struct atomic_folder *f, const char *dir, bool force,
+                               const char *mark, const struct atomic_folder_heir *heir,
+                               struct tp_err *err);
+
+/* Leave what was begun as it is, for a later process to take over. */
+void atomic_folder_suspend(struct atomic_folder *f);
 
 /* Make the folder appear: fsync, rename (or exchange, then remove what was there). */
 tp_status atomic_folder_commit(struct atomic_folder *f, struct tp_err *err);

@@ -82,6 +82,7 @@ static tp_status make_checkpoint(struct convert_report *r, const struct convert_
                                            .dtype = q->dtype,
                                            .memory_bytes = q->memory_bytes,
                                            .threads = q->threads,
+                                           .journal_s = q->journal_s,
                                            .force = q->force,
                                            .progress = q->progress };
     struct import_report done;
@@ -89,16 +90,7 @@ static tp_status make_checkpoint(struct convert_report *r, const struct convert_
 
     if (st)
         return st;
-    r->to = done.spec;
-    r->step = done.step;
-    r->n_tensors = done.n_tensors;
-    r->boxes = done.boxes;
-    r->bytes_read = done.bytes_read;
-    r->bytes_written = done.bytes_written;
-    r->peak_bytes = done.peak_bytes;
-    r->checksums = done.checksums;
-    r->digests_equal = done.digests_equal;
-    r->casts = done.casts;
+    r->totals = done.totals;
     memcpy(r->left_out, done.left_out.text, sizeof r->left_out);
     return TP_OK;
 }
@@ -119,6 +111,7 @@ static tp_status make_folder(struct convert_report *r, const struct convert_requ
                                            .max_shard_bytes = NO_LIMIT,
                                            .memory_bytes = q->memory_bytes,
                                            .threads = q->threads,
+                                           .journal_s = q->journal_s,
                                            .force = q->force,
                                            .progress = q->progress };
     struct export_report done;
@@ -126,16 +119,7 @@ static tp_status make_folder(struct convert_report *r, const struct convert_requ
 
     if (st)
         return st;
-    r->to = done.spec;
-    r->step = done.step;
-    r->n_tensors = done.n_tensors;
-    r->boxes = done.boxes;
-    r->bytes_read = done.bytes_read;
-    r->bytes_written = done.bytes_written;
-    r->peak_bytes = done.peak_bytes;
-    r->checksums = done.checksums;
-    r->digests_equal = done.digests_equal;
-    r->casts = done.casts;
+    r->totals = done.totals;
     memcpy(r->left_out, done.left_out, sizeof r->left_out);
     return TP_OK;
 }

@@ -12,7 +12,7 @@
 #include "core/err.h"
 #include "core/progress.h"
 #include "layout/dtype.h"
-#include "layout/spec.h"
+#include "reshard/copy_totals.h"
 #include "reshard/unknown_tensors.h"
 
 /* The name of the format of checkpoints here. */
@@ -31,20 +31,16 @@ struct convert_request {
     int zstd;                /* level with which a checkpoint is compressed; 0: it is not */
     int64_t memory_bytes;    /* the most resident memory */
     int threads;
+    double journal_s;          /* seconds between records of progress; 0: after each tile */
     bool force;                /* replace what is there when it is the same kind of thing */
     struct progress *progress; /* counts bytes written; NULL: none */
 };
 
 struct convert_report {
+    struct copy_totals totals;
     char out[PATH_MAX];
     const char *from, *format; /* names of formats; constants, or the request's */
-    struct spec to;
-    int64_t step;
-    int n_tensors, boxes;
-    int64_t bytes_read, bytes_written, peak_bytes;
     double seconds;
-    bool checksums; /* of the source, and all that cover what was read agree */
-    int digests_equal, casts;
     char left_out[UNKNOWN_TENSORS_TEXT]; /* what stays behind; "": nothing */
 };
 

@@ -7,29 +7,22 @@
 #define RESHARD_EXPORT_H
 
 #include <limits.h>
-#include <stdbool.h>
-#include <stdint.h>
 
 #include "core/err.h"
 #include "layout/dtype.h"
-#include "layout/spec.h"
+#include "reshard/copy_totals.h"
 #include "reshard/export_request.h"
 #include "reshard/unknown_tensors.h"
 
 struct export_report {
-    char dir[PATH_MAX]; /* step directory of the source, or its folder */
-    const char *format; /* of the request */
-    const char *from;   /* of a foreign source, for people; a constant */
-    struct spec spec;
-    bool checksums;                      /* of the source, and all that cover what was read agree */
+    struct copy_totals totals;
+    char dir[PATH_MAX];                  /* step directory of the source, or its folder */
+    const char *format;                  /* of the request */
+    const char *from;                    /* of a foreign source, for people; a constant */
     char left_out[UNKNOWN_TENSORS_TEXT]; /* what was not written; "": nothing */
     char out[PATH_MAX];
-    int64_t step;
     enum dtype dtype; /* of the first tensor */
-    int n_tensors, files, boxes;
-    int64_t bytes_read, bytes_written, peak_bytes;
-    int digests_equal; /* tensors whose digest is the same at both ends */
-    int casts; /* tensors that were cast, and have the digest of the cast of what was read */
+    int files;
 };
 
 /* TP_E_USAGE: this version does not write the format; the message lists those that it writes. */

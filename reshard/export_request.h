@@ -29,6 +29,7 @@ struct export_request {
     const char *assets;      /* folder with tokenizer and so on to copy, or NULL */
     int64_t memory_bytes;    /* the most resident memory */
     int threads;
+    double journal_s;          /* seconds between records of progress; 0: after each tile */
     bool force;                /* replace OUT when it is an export */
     struct progress *progress; /* counts bytes written and receives notes; NULL: none */
 };

@@ -235,9 +235,11 @@ static tp_status open_foreign(struct export_source *s, const struct export_reque
                                          .own_masters = format->state == EXPORT_MOMENTS };
     tp_status st;
 
+    s->request = from;
+
     snprintf(s->path, sizeof s->path, "%s", q->ckpt);
     TP_TRY(model_config_read(&s->model, q->config ? q->config : q->ckpt, arena, err));
-    TP_TRY(import_source_open(&s->import, &from, &s->model, arena, err));
+    TP_TRY(import_source_open(&s->import, &s->request, &s->model, arena, err));
     s->endpoint = s->import.endpoint;
     s->transferred = s->import.transferred;
     s->step = s->import.step;
@@ -274,6 +276,22 @@ tp_status export_source_open(struct export_source *s, const struct export_reques
     }
     return layout_make(&s->layout, &spec, s->layout.n_layers, s->layout.tensors,
                        s->layout.n_tensors, arena, err);
+}
+
+tp_status export_source_identify(const struct export_source *s, const struct export_request *q,
+                                 struct sha256 *h, struct tp_err *err)
+{
+    char path[PATH_MAX], manifest[SHA256_TEXT];
+    tp_status st;
+
+    if (q->foreign)
+        return import_source_identify(&s->import, &s->request, h, err);
+    TP_TRY(file_join(path, s->path, MANIFEST_FILE, err));
+    TP_TRY(sha256_file(manifest, path, err));
+    job_identity_text(h, manifest);
+    job_identity_tensors(h, s->layout.tensors, s->layout.n_tensors);
+done:
+    return st;
 }
 
 void export_source_close(struct export_source *s)

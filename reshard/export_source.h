@@ -26,7 +26,8 @@ struct export_source {
 
     struct ckpt_found found; /* of a checkpoint */
     struct checkpoint_source *checkpoint;
-    struct import_source import; /* of another framework */
+    struct import_request request; /* of another framework */
+    struct import_source import;
 };
 
 /* Open the request's source for a format. Close also after a failure. TP_E_CORRUPT: a tensor of the
@@ -35,6 +36,9 @@ struct export_source {
 tp_status export_source_open(struct export_source *s, const struct export_request *q,
                              const struct export_format *format, struct arena *arena,
                              struct tp_err *err);
+/* Add what is read to the identity of a job (reshard/job_identity.h). */
+tp_status export_source_identify(const struct export_source *s, const struct export_request *q,
+                                 struct sha256 *h, struct tp_err *err);
 void export_source_close(struct export_source *s);
 
 #endif

@@ -14,6 +14,7 @@
 #include "reshard/formats/checkpoint/checkpoint.h"
 #include "reshard/formats/foreign.h"
 #include "reshard/import_source.h"
+#include "reshard/resume.h"
 #include "reshard/root_model.h"
 #include "storage/location.h"
 
@@ -28,7 +29,13 @@ struct import_job {
     struct import_source source;
     struct checkpoint_target *target;
     struct copy_job copy;
+    struct resume resume;
 };
+
+static struct resume_job resume_job_of(struct import_job *x)
+{
+    return (struct resume_job){ &x->copy, &x->arena, x->request->progress };
+}
 
 tp_status import_check_format(const char *format, struct tp_err *err)
 {
@@ -88,8 +95,27 @@ done:
     return st;
 }
 
+/* Look for what an interrupted run of this import left. */
+static tp_status find_interrupted(struct import_job *x, struct tp_err *err)
+{
+    char identity[SHA256_TEXT], spec[SPEC_TEXT_MAX];
+    struct sha256 *h;
+    tp_status st = job_identity_new(&h, "import", err);
+
+    if (st)
+        return st;
+    job_identity_text(h, spec_format(spec, &x->layout.spec));
+    job_identity_text(h, x->model.config);
+    st = import_source_identify(&x->source, x->request, h, err);
+    sha256_end(h, identity);
+    return st ? st
+              : resume_find(&x->resume, identity, x->request->out, x->source.step, &x->arena, err);
+}
+
 static tp_status plan(struct import_job *x, struct tp_err *err)
 {
+    const int64_t tables = LATER_BYTES + resume_memory_bytes(x->source.endpoint, &x->arena);
+    int64_t chunks;
     const struct import_request *q = x->request;
     tp_status st;
 
@@ -103,10 +129,32 @@ static tp_status plan(struct import_job *x, struct tp_err *err)
                                           .to = checkpoint_target_endpoint(x->target),
                                           .threads = q->threads,
                                           .progress = q->progress };
-    TP_TRY(copy_job_plan(&x->copy, q->memory_bytes,
-                         LATER_BYTES + CHUNK_BYTES * checkpoint_target_chunks(x->target) +
-                             checkpoint_target_memory(x->target),
-                         err));
+    if (!q->zstd)
+        TP_TRY(find_interrupted(x, err));
+    chunks = checkpoint_target_chunks(x->target);
+    TP_TRY(resume_plan(&x->resume, &x->copy, q->memory_bytes,
+                       tables + CHUNK_BYTES * chunks + resume_chunk_bytes(chunks) +
+                           checkpoint_target_memory(x->target),
+                       err));
+done:
+    return st;
+}
+
+/* Compressed files cannot be continued: there is no journal. */
+static tp_status copy(struct import_job *x, struct ckpt_transaction *t,
+                      const struct ckpt_begin_request *begin, struct tp_err *err)
+{
+    const struct resume_job resume = resume_job_of(x);
+    tp_status st;
+
+    if (x->request->zstd) {
+        TP_TRY(ckpt_begin(t, begin, err));
+        TP_TRY(checkpoint_target_create(x->target, t->tmp.path, err));
+        return copy_job_run_or_stop(&x->copy, err);
+    }
+    x->resume.interval_s = x->request->journal_s;
+    TP_TRY(resume_begin(&x->resume, t, begin, &resume, x->target, err));
+    TP_TRY(resume_run(&x->resume, &resume, err));
 done:
     return st;
 }
@@ -125,16 +173,27 @@ static tp_status write_step(struct import_job *x, struct tp_err *err)
     m.state.dtype = x->layout.tensors[0].dtype == DTYPE_BF16 ? "bf16" : "fp32";
     stop_listen_all(); /* before it nothing has begun */
     TP_TRY(ckpt_epoch(&begin.epoch, begin.root, err));
-    TP_TRY(ckpt_begin(&t, &begin, err));
-    TP_TRY(checkpoint_target_create(x->target, t.tmp.path, err));
-    TP_TRY(copy_job_run_or_stop(&x->copy, err));
+    TP_TRY(copy(x, &t, &begin, err));
     TP_TRY(checkpoint_target_finish(x->target, &m, &x->arena, err));
     TP_TRY(copy_job_prove(&x->copy, err));
     TP_TRY(ckpt_commit(&t, &m, err));
 done:
-    if (st)
+    if (st == TP_E_STOPPED && !x->request->zstd)
+        ckpt_suspend(&t);
+    else if (st)
         ckpt_abort(&t);
     return st;
+}
+
+static void fill_report(struct import_report *r, const struct import_job *x)
+{
+    *r = (struct import_report){ .totals = resume_totals(&x->resume, &x->copy),
+                                 .format = x->source.title,
+                                 .stored_bytes = checkpoint_target_stored_bytes(x->target),
+                                 .left_out = x->source.left_out };
+    r->totals.spec = x->layout.spec;
+    r->totals.step = x->source.step;
+    r->totals.checksums = x->source.checksums;
 }
 
 tp_status import_run(struct import_report *report, const struct import_request *request,
@@ -151,20 +210,9 @@ tp_status import_run(struct import_report *report, const struct import_request *
     TP_TRY(lay_out(x, err));
     TP_TRY(plan(x, err));
     TP_TRY(write_step(x, err));
-    *report = (struct import_report){ .spec = x->layout.spec,
-                                      .n_tensors = x->layout.n_tensors,
-                                      .boxes = x->copy.transfer.to->n_extents,
-                                      .bytes_read = x->copy.done.bytes_read,
-                                      .bytes_written = x->copy.done.bytes_written,
-                                      .stored_bytes = checkpoint_target_stored_bytes(x->target),
-                                      .peak_bytes = memory_peak_bytes(),
-                                      .left_out = x->source.left_out,
-                                      .step = x->source.step,
-                                      .format = x->source.title,
-                                      .checksums = x->source.checksums,
-                                      .digests_equal = x->copy.digests_equal,
-                                      .casts = x->copy.casts };
+    fill_report(report, x);
 done:
+    resume_free(&x->resume);
     copy_job_free(&x->copy);
     checkpoint_target_close(x->target);
     import_source_close(&x->source);

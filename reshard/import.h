@@ -6,20 +6,14 @@
 #define RESHARD_IMPORT_H
 
 #include "core/err.h"
-#include "layout/spec.h"
+#include "reshard/copy_totals.h"
 #include "reshard/import_request.h"
 
 struct import_report {
-    struct spec spec;
-    const char *format; /* for people; a constant */
-    int64_t step;
-    bool checksums; /* of the source, and all that cover what was read agree */
-    int n_tensors, boxes;
-    int64_t bytes_read, bytes_written, peak_bytes;
+    struct copy_totals totals;
+    const char *format;   /* for people; a constant */
     int64_t stored_bytes; /* of payload in the files, when they are compressed */
     struct unknown_tensors left_out;
-    int digests_equal; /* tensors whose digest is the same at both ends */
-    int casts; /* tensors that were cast, and have the digest of the cast of what was read */
 };
 
 /* TP_E_USAGE: this version does not read the format. */

@@ -30,6 +30,7 @@ struct import_request {
     int zstd;                             /* level of compression; 0: none */
     int64_t memory_bytes;                 /* the most resident memory */
     int threads;
+    double journal_s;          /* seconds between records of progress; 0: after each tile */
     bool force;                /* replace the step when it exists */
     struct progress *progress; /* counts bytes written; NULL: none */
 };

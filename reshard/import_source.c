@@ -219,6 +219,25 @@ tp_status import_source_open(struct import_source *s, const struct import_reques
                   : open_safetensors(s, q, m, arena, err);
 }
 
+tp_status import_source_identify(const struct import_source *s, const struct import_request *q,
+                                 struct sha256 *h, struct tp_err *err)
+{
+    struct file_table *files = s->pieces ? piece_source_files(s->pieces) : NULL;
+    const int n = files ? file_table_count(files) : safetensors_files(s->safetensors);
+    tp_status st = TP_OK;
+
+    job_identity_text(h, s->title);
+    job_identity_number(h, s->step);
+    job_identity_number(h, q->no_optim);
+    job_identity_number(h, q->own_masters);
+    job_identity_text(h, q->dtype ? dtype_name(*q->dtype) : NULL);
+    job_identity_tensors(h, s->tensors, s->n_tensors);
+    for (int i = 0; i < n && !st; i++)
+        st = job_identity_file(
+            h, files ? file_table_path(files, i) : safetensors_file(s->safetensors, i), err);
+    return st;
+}
+
 void import_source_close(struct import_source *s)
 {
     safetensors_source_close(s->safetensors);

@@ -8,6 +8,7 @@
 #include "reshard/formats/pieces/piece.h"
 #include "reshard/formats/safetensors/safetensors.h"
 #include "reshard/import_request.h"
+#include "reshard/job_identity.h"
 
 struct import_source {
     struct safetensors_source *safetensors; /* one of these two */
@@ -28,5 +29,9 @@ struct import_source {
 tp_status import_source_open(struct import_source *s, const struct import_request *q,
                              const struct model *m, struct arena *arena, struct tp_err *err);
 void import_source_close(struct import_source *s);
+
+/* Add what is read, and from which files, to the identity of a job (reshard/job_identity.h). */
+tp_status import_source_identify(const struct import_source *s, const struct import_request *q,
+                                 struct sha256 *h, struct tp_err *err);
 
 #endif

@@ -2,7 +2,6 @@
 #include "reshard/read_back.h"
 
 #include "core/stop.h"
-#include "reshard/engine/transfer.h"
 
 /* Between two batches a signal is noticed. */
 enum { BATCH_TILES = 64 };
@@ -41,7 +40,7 @@ static tp_status repair(struct read_back *r, struct transfer_run *run, struct tp
     TP_TRY(for_all_tiles(r, run, transfer_redo, err));
     transfer_journal_restore(r->journal);
     TP_TRY(for_all_tiles(r, run, transfer_read_back, err));
-    left = checkpoint_target_compare(r->target);
+    left = r->target->resumable->compare(r->target->ctx);
     if (left > 0)
         st = tp_fail(err, TP_E_CORRUPT,
                      "%lld chunks of the unfinished shards differ from what the source has now",
@@ -58,15 +57,15 @@ tp_status read_back_run(struct read_back *r, struct tp_err *err)
     r->damaged = 0;
     if (r->tiles == 0)
         return TP_OK;
-    TP_TRY(checkpoint_target_suspect(r->target, err));
+    TP_TRY(r->target->resumable->suspect(r->target->ctx, err));
     TP_TRY(transfer_begin(&run, r->plan, err));
     progress_action(r->progress, "reading back", PROGRESS_OTHER, r->bytes);
     TP_TRY(for_all_tiles(r, run, transfer_read_back, err));
-    r->damaged = checkpoint_target_compare(r->target);
+    r->damaged = r->target->resumable->compare(r->target->ctx);
     if (r->damaged > 0)
         TP_TRY(repair(r, run, err));
 done:
     transfer_cancel(run);
-    checkpoint_target_trust(r->target);
+    r->target->resumable->trust(r->target->ctx);
     return st;
 }

@@ -1,6 +1,6 @@
 /*
- * reshard/read_back.h - checks that what a journal claims is on the disk, before a reshard resumes.
- * Inside reshard/ only.
+ * reshard/read_back.h - checks that what a journal claims is on the disk, before a transfer
+ * resumes. Inside reshard/ only.
  *
  * What the interrupted run wrote is read again and compared with the journal's checksums. Chunks
  * that differ, because a disk or another program damaged them, are copied again from the source,
@@ -9,12 +9,12 @@
 #ifndef RESHARD_READ_BACK_H
 #define RESHARD_READ_BACK_H
 
-#include "reshard/formats/checkpoint/checkpoint.h"
+#include "reshard/engine/transfer.h"
 #include "reshard/transfer_journal.h"
 
 struct read_back {
     struct transfer_plan *plan;
-    struct checkpoint_target *target; /* recreated; its sums are the journal's */
+    const struct reshard_endpoint *target; /* created again; its sums are the journal's */
     struct transfer_journal *journal;
     int64_t tiles;             /* 0 .. tiles - 1 are complete, says the journal */
     int64_t bytes;             /* that they wrote */

@@ -42,8 +42,7 @@ struct reshard_job {
 
 static struct resume_job resume_job_of(struct reshard_job *job)
 {
-    return (struct resume_job){ &job->copy, job->source, job->target, job->arena,
-                                job->request->progress };
+    return (struct resume_job){ &job->copy, job->arena, job->request->progress };
 }
 
 /* ---- layouts ---- */
@@ -235,17 +234,16 @@ static tp_status choose_device(struct transfer *t, const struct reshard_job *job
                    "--device cpu");
 }
 
-/* Plan with the tiles of an interrupted run when there is one and they fit into the memory, else
- * with any tiles. */
 static tp_status plan(struct reshard_job *job, struct tp_err *err)
 {
     const struct reshard_request *q = job->request;
-    const struct resume_job resume = resume_job_of(job);
     struct transfer *t = &job->copy.transfer;
-    int64_t later = LATER_BYTES + checkpoint_target_chunks(job->target) * CHUNK_BYTES +
-                    (int64_t)spec_world(&job->to.spec) * FILE_BYTES + resume_memory_bytes(&resume) +
-                    job->remote_bytes + checkpoint_source_memory(job->source, q->threads) +
-                    checkpoint_target_memory(job->target);
+    int64_t later =
+        LATER_BYTES + job->remote_bytes + (int64_t)spec_world(&job->to.spec) * FILE_BYTES +
+        checkpoint_target_chunks(job->target) * CHUNK_BYTES +
+        resume_chunk_bytes(checkpoint_target_chunks(job->target)) +
+        resume_memory_bytes(checkpoint_source_endpoint(job->source), job->arena) +
+        checkpoint_source_memory(job->source, q->threads) + checkpoint_target_memory(job->target);
     tp_status st;
 
     t->from = checkpoint_source_endpoint(job->source);
@@ -262,12 +260,7 @@ static tp_status plan(struct reshard_job *job, struct tp_err *err)
     t->control = job->control;
     t->progress = q->progress;
     t->elsewhere = job->clone.tensors;
-    t->thread_bytes = job->resume.found_thread_bytes;
-    st = copy_job_plan(&job->copy, q->memory_bytes, later, err);
-    if (st == TP_E_BUDGET && t->thread_bytes > 0) {
-        t->thread_bytes = 0;
-        st = copy_job_plan(&job->copy, q->memory_bytes, later, err);
-    }
+    st = resume_plan(&job->resume, &job->copy, q->memory_bytes, later, err);
 done:
     return st;
 }
@@ -333,7 +326,7 @@ static tp_status copy(struct reshard_job *job, struct tp_err *err)
     if (q->zstd)
         return copy_compressed(job, &begin, err);
     job->resume.interval_s = q->journal_s;
-    TP_TRY(resume_begin(&job->resume, &job->transaction, &begin, &resume, err));
+    TP_TRY(resume_begin(&job->resume, &job->transaction, &begin, &resume, job->target, err));
     TP_TRY(resume_run(&job->resume, &resume, err));
     TP_TRY(clone_job_run(&job->clone, job->source, job->target, q->threads, q->progress, err));
 done:

@@ -50,6 +50,7 @@ static bool parse(struct export_request *q, struct copy_options *copy, bool *jso
         OPT_INT64(0, "step", "N", &q->step, "this step (default: the newest complete one)"),
         OPT_SIZE(0, "mem", "SIZE", &copy->memory_bytes, "most resident memory (default 1G)"),
         OPT_INT('j', "jobs", "N", &copy->threads, "threads (default: processors)"),
+        COPY_OPTION_JOURNAL(&copy->journal_s),
         OPT_FLAG('f', "force", &q->force, "replace DIR when it is an export"),
         OPT_FLAG(0, "json", json,
                  "print one JSON object; on stderr, an object per line says how far it is"),
@@ -61,26 +62,31 @@ static bool parse(struct export_request *q, struct copy_options *copy, bool *jso
 
 static void print_result(const struct export_report *r, const char *dtype, bool json)
 {
+    const struct copy_totals *t = &r->totals;
     char bytes[SIZE_TEXT_MAX];
 
     if (json) {
         json_t *root =
             json_pack("{s:s, s:s, s:I, s:i, s:i, s:i, s:i, s:I, s:s, s:I, s:s}", "out", r->out,
-                      "format", r->format, "step", (json_int_t)r->step, "tensors", r->n_tensors,
-                      "files", r->files, "digests_equal", r->digests_equal, "casts", r->casts,
-                      "bytes_written", (json_int_t)r->bytes_written, "dtype", dtype,
-                      "peak_rss_bytes", (json_int_t)r->peak_bytes, "left_out", r->left_out);
+                      "format", r->format, "step", (json_int_t)t->step, "tensors", t->n_tensors,
+                      "files", r->files, "digests_equal", t->digests_equal, "casts", t->casts,
+                      "bytes_written", (json_int_t)t->bytes_written, "dtype", dtype,
+                      "peak_rss_bytes", (json_int_t)t->peak_bytes, "left_out", r->left_out);
 
+        json_object_update_new(root, json_pack("{s:I, s:I, s:I}", "windows", (json_int_t)t->tiles,
+                                               "windows_before", (json_int_t)t->resumed_tiles,
+                                               "damaged_chunks", (json_int_t)t->damaged_chunks));
         print_json(root);
         json_decref(root);
         return;
     }
     printf("exported %s\nto       %s\ntensors  %d, %s as %s, in %d file%s\n", r->dir, r->out,
-           r->n_tensors, size_format(bytes, r->bytes_written), dtype, r->files,
+           t->n_tensors, size_format(bytes, t->bytes_written), dtype, r->files,
            r->files == 1 ? "" : "s");
     if (r->left_out[0])
         printf("left out %s\n", r->left_out);
-    copy_options_print_proof(r->digests_equal, r->casts, true);
+    copy_options_print_resumed(t->resumed_tiles, t->tiles, t->damaged_chunks);
+    copy_options_print_proof(t->digests_equal, t->casts, true);
 }
 
 int cmd_export(int argc, char **argv)
@@ -106,6 +112,7 @@ int cmd_export(int argc, char **argv)
     TP_TRY(copy_options_check(&copy, &q.dtype, &err));
     q.memory_bytes = copy.memory_bytes;
     q.threads = copy.threads;
+    q.journal_s = copy.journal_s;
     q.progress = progress_new("exporting", 0, json ? PROGRESS_JSON : PROGRESS_TEXT);
     st = export_run(&r, &q, &err);
     progress_end(q.progress, st == TP_OK);

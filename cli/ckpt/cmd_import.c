@@ -48,6 +48,7 @@ static bool parse(struct import_request *q, struct copy_options *copy, struct op
                 "cast the weights (default: as they are)"),
         OPT_SIZE(0, "mem", "SIZE", &copy->memory_bytes, "most resident memory (default 1G)"),
         OPT_INT('j', "jobs", "N", &copy->threads, "threads (default: processors)"),
+        COPY_OPTION_JOURNAL(&copy->journal_s),
         COPY_OPTION_ZSTD(&copy->zstd),
         OPT_LIST(0, "ignore", "NAME", ignore,
                  "leave out this tensor of SRC, which the model does not have; * matches\n"
@@ -65,28 +66,33 @@ static bool parse(struct import_request *q, struct copy_options *copy, struct op
 
 static void print_result(const struct import_report *r, const struct import_request *q, bool json)
 {
+    const struct copy_totals *t = &r->totals;
     char bytes[SIZE_TEXT_MAX], spec[SPEC_TEXT_MAX];
 
-    spec_format(spec, &r->spec);
+    spec_format(spec, &t->spec);
     if (json) {
         json_t *root =
             json_pack("{s:s, s:s, s:s, s:I, s:I, s:i, s:i, s:i, s:i, s:I, s:I, s:I}", "out", q->out,
-                      "format", r->format, "layout", spec, "step", (json_int_t)r->step, "tensors",
-                      (json_int_t)r->n_tensors, "boxes", r->boxes, "left_out", r->left_out.n,
-                      "digests_equal", r->digests_equal, "casts", r->casts, "bytes_written",
-                      (json_int_t)r->bytes_written, "peak_rss_bytes", (json_int_t)r->peak_bytes,
-                      "bytes_stored", (json_int_t)(q->zstd ? r->stored_bytes : r->bytes_written));
+                      "format", r->format, "layout", spec, "step", (json_int_t)t->step, "tensors",
+                      (json_int_t)t->n_tensors, "boxes", t->boxes, "left_out", r->left_out.n,
+                      "digests_equal", t->digests_equal, "casts", t->casts, "bytes_written",
+                      (json_int_t)t->bytes_written, "peak_rss_bytes", (json_int_t)t->peak_bytes,
+                      "bytes_stored", (json_int_t)(q->zstd ? r->stored_bytes : t->bytes_written));
 
+        json_object_update_new(root, json_pack("{s:I, s:I, s:I}", "windows", (json_int_t)t->tiles,
+                                               "windows_before", (json_int_t)t->resumed_tiles,
+                                               "damaged_chunks", (json_int_t)t->damaged_chunks));
         print_json(root);
         json_decref(root);
         return;
     }
     printf("imported %s, %s\nto       %s, step %lld, %s\ntensors  %d, %s\n", q->source, r->format,
-           q->out, (long long)r->step, spec, r->n_tensors, size_format(bytes, r->bytes_written));
-    copy_options_print_stored(q->zstd, r->stored_bytes, r->bytes_written);
+           q->out, (long long)t->step, spec, t->n_tensors, size_format(bytes, t->bytes_written));
+    copy_options_print_stored(q->zstd, r->stored_bytes, t->bytes_written);
     if (r->left_out.n)
         printf("left out %d, %s\n", r->left_out.n, r->left_out.text);
-    copy_options_print_proof(r->digests_equal, r->casts, r->checksums);
+    copy_options_print_resumed(t->resumed_tiles, t->tiles, t->damaged_chunks);
+    copy_options_print_proof(t->digests_equal, t->casts, t->checksums);
 }
 
 int cmd_import(int argc, char **argv)
@@ -109,6 +115,7 @@ int cmd_import(int argc, char **argv)
     TP_TRY(copy_options_level(&q.zstd, &copy, &err));
     q.memory_bytes = copy.memory_bytes;
     q.threads = copy.threads;
+    q.journal_s = copy.journal_s;
     q.ignore = (struct unknown_tensors_ignore){ ignore.values, ignore.n };
     q.progress = progress_new("importing", 0, json ? PROGRESS_JSON : PROGRESS_TEXT);
     st = import_run(&r, &q, &err);

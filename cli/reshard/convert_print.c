@@ -10,34 +10,40 @@
 
 tp_status convert_print(const struct convert_report *r, const char *source, struct tp_err *err)
 {
+    const struct copy_totals *t = &r->totals;
     const double seconds = r->seconds > 1e-9 ? r->seconds : 1e-9;
     char a[SIZE_TEXT_MAX], b[SIZE_TEXT_MAX], c[SIZE_TEXT_MAX], to[SPEC_TEXT_MAX];
 
     printf("resharded %s -> %s at %s, step %lld\nfrom     %s\nto       %s\n", r->from, r->format,
-           spec_format(to, &r->to), (long long)r->step, source, r->out);
-    printf("tensors  %d, in %d boxes now\n", r->n_tensors, r->boxes);
-    printf("bytes    %s read, %s written in %.2f s (%s/s)\n", size_format(a, r->bytes_read),
-           size_format(b, r->bytes_written), r->seconds,
-           size_format(c, (int64_t)((double)r->bytes_written / seconds)));
-    printf("memory   %s at its peak\n", size_format(a, r->peak_bytes));
+           spec_format(to, &t->spec), (long long)t->step, source, r->out);
+    printf("tensors  %d, in %d boxes now\n", t->n_tensors, t->boxes);
+    printf("bytes    %s read, %s written in %.2f s (%s/s)\n", size_format(a, t->bytes_read),
+           size_format(b, t->bytes_written), r->seconds,
+           size_format(c, (int64_t)((double)t->bytes_written / seconds)));
+    printf("memory   %s at its peak\n", size_format(a, t->peak_bytes));
     if (r->left_out[0])
         printf("left out %s\n", r->left_out);
-    copy_options_print_proof(r->digests_equal, r->casts, r->checksums);
+    copy_options_print_resumed(t->resumed_tiles, t->tiles, t->damaged_chunks);
+    copy_options_print_proof(t->digests_equal, t->casts, t->checksums);
     return print_done(err);
 }
 
 tp_status convert_print_json(const struct convert_report *r, struct tp_err *err)
 {
     char to[SPEC_TEXT_MAX];
+    const struct copy_totals *t = &r->totals;
     json_t *o =
         json_pack("{s:n, s:s, s:I, s:i, s:i, s:I, s:I, s:f, s:I, s:s, s:s}", "from", "to",
-                  spec_format(to, &r->to), "step", (json_int_t)r->step, "tensors", r->n_tensors,
-                  "boxes", r->boxes, "bytes_read", (json_int_t)r->bytes_read, "bytes_written",
-                  (json_int_t)r->bytes_written, "seconds", r->seconds, "peak_rss_bytes",
-                  (json_int_t)r->peak_bytes, "device", "cpu", "out", r->out);
+                  spec_format(to, &t->spec), "step", (json_int_t)t->step, "tensors", t->n_tensors,
+                  "boxes", t->boxes, "bytes_read", (json_int_t)t->bytes_read, "bytes_written",
+                  (json_int_t)t->bytes_written, "seconds", r->seconds, "peak_rss_bytes",
+                  (json_int_t)t->peak_bytes, "device", "cpu", "out", r->out);
     json_t *more = json_pack("{s:s, s:s, s:s, s:i, s:i, s:b}", "from_format", r->from, "format",
-                             r->format, "left_out", r->left_out, "digests_equal", r->digests_equal,
-                             "casts", r->casts, "checksums", r->checksums);
+                             r->format, "left_out", r->left_out, "digests_equal", t->digests_equal,
+                             "casts", t->casts, "checksums", t->checksums);
 
+    json_object_update_new(more, json_pack("{s:I, s:I, s:I}", "windows", (json_int_t)t->tiles,
+                                           "windows_before", (json_int_t)t->resumed_tiles,
+                                           "damaged_chunks", (json_int_t)t->damaged_chunks));
     return print_json_joined(o, more, r->out, err);
 }

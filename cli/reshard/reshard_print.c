@@ -150,10 +150,7 @@ static void print_result(const struct reshard_report *r)
         printf("cloned   %s, which share their blocks with the source: their checksums are those "
                "of its\n         index, and they were not read. tp-ckpt verify reads them\n",
                size_format(c, r->cloned_bytes));
-    if (r->resumed_tiles > 0)
-        printf("resumed  after %lld of %lld tiles, which were read back and compared; %lld chunks "
-               "differed and were written again\n",
-               (long long)r->resumed_tiles, (long long)r->all_tiles, (long long)r->damaged_chunks);
+    copy_options_print_resumed(r->resumed_tiles, r->all_tiles, r->damaged_chunks);
     printf("memory   %s at its peak%s\n", size_format(a, r->peak_bytes),
            r->processes > 1 ? ", in the process that needed most" : "");
     if (r->cloned_bytes > 0)

@@ -17,8 +17,6 @@
 
 #define PROG "tp-reshard"
 
-enum { JOURNAL_S = 2 };
-
 struct reshard_options {
     struct reshard_request request;
     struct copy_options copy;
@@ -42,14 +40,15 @@ static const char tail[] =
     "The format tp is a checkpoint of tp-train; tp-ckpt import --help and tp-ckpt export --help\n"
     "explain the others. Other frameworks do not say at which layout a checkpoint is: axes\n"
     "that --to does not name are 1 then. OUT gets config.json and tokenizer files. Such a\n"
-    "conversion is done by one process; when it is interrupted, nothing is left, and the same\n"
-    "command starts over.\n\n" REMOTE_ENV_HELP "\n\n"
+    "conversion is done by one process.\n\n" REMOTE_ENV_HELP "\n\n"
     "Ctrl-C, SIGTERM, a crash or a power failure leaves the unfinished step in OUT, in\n"
-    "step-N.tmp-ID; the same command then resumes it. It starts over when CKPT or the options "
+    "step-N.tmp-ID (another framework's: OUT.tmp-ID); the same command then resumes it. It starts "
+    "over when CKPT or the options "
     "have\n"
     "changed, and under mpirun. An error removes the unfinished step.\n\n"
     "--device cuda needs libtp-cuda.so, as tp-train does, and raw shards. It has never run on a\n"
-    "GPU. With --zstd, under mpirun and to s3://, an interrupted run starts over.\n\n"
+    "GPU. With --zstd, under mpirun, to s3:// and to GGUF, an interrupted run starts\n"
+    "over.\n\n"
     "exit codes: 0 done; 2 the request is wrong; 3 it failed (after 2 and 3 nothing was\n"
     "committed); 75 interrupted: run the same command again to resume.";
 
@@ -98,9 +97,7 @@ static bool parse(struct reshard_options *o, int *exit_code, int argc, char **ar
             "with --dry-run and --from, instead of CKPT: plan for the model of\nthis config.json "
             "(or its folder), trained in bf16"),
         OPT_FLAG('f', "force", &q->force, "replace the step of OUT when it exists"),
-        OPT_DOUBLE(0, "journal", "SECONDS", &q->journal_s,
-                   "seconds between records of progress, from which an\ninterrupted run resumes "
-                   "(default 2)"),
+        COPY_OPTION_JOURNAL(&o->copy.journal_s),
         OPT_FLAG(0, "json", &o->json,
                  "print one JSON object; on stderr, an object per line says\nhow far it is, each "
                  "second"),
@@ -135,8 +132,6 @@ static tp_status check_options(struct reshard_options *o, struct tp_err *err)
 
     if (!q->to)
         return tp_fail(err, TP_E_USAGE, "--to is missing: the layout to write, as --to tp4");
-    if (q->journal_s < 0)
-        return tp_fail(err, TP_E_USAGE, "--journal %g: must not be negative", q->journal_s);
     if (o->copy.zstd && o->no_compress)
         return tp_fail(err, TP_E_USAGE, "--zstd and --no-compress exclude each other");
     if ((st = copy_options_level(&q->zstd, &o->copy, err)))
@@ -149,6 +144,7 @@ static tp_status check_options(struct reshard_options *o, struct tp_err *err)
             "--device cuda: only the processor compresses; use --device cpu with --zstd");
     q->memory_bytes = o->copy.memory_bytes;
     q->threads = o->copy.threads;
+    q->journal_s = o->copy.journal_s;
     return copy_options_check(&o->copy, &q->dtype, err);
 }
 
@@ -203,6 +199,7 @@ static tp_status convert(struct reshard_options *o, struct comm_control *control
                                  .zstd = q->zstd,
                                  .memory_bytes = q->memory_bytes,
                                  .threads = q->threads,
+                                 .journal_s = q->journal_s,
                                  .force = q->force };
     struct convert_report report;
     tp_status st = check_conversion(o, control, err);
@@ -258,7 +255,7 @@ static tp_status run(struct reshard_options *o, struct comm_world *ranks, struct
 
 int main(int argc, char **argv)
 {
-    struct reshard_options o = { .request = { .step = -1, .journal_s = JOURNAL_S },
+    struct reshard_options o = { .request = { .step = -1 },
                                  .copy = copy_options_default(),
                                  .device_memory_bytes = INT64_C(1) << 30 };
     struct comm_env env;

@@ -12,6 +12,7 @@
 #include <stdint.h>
 
 #include "ckpt/digest.h"
+#include "ckpt/sha256.h"
 #include "core/err.h"
 #include "layout/box.h"
 #include "layout/dtype.h"
@@ -57,6 +58,36 @@ struct reshard_unsummed {
                 const struct reshard_part_sums *sums);
 };
 
+/* Running checksums of an endpoint, as an array of words. A journal saves them, so that a later
+ * process can continue an interrupted transfer. Borrowed. */
+struct reshard_sums {
+    uint64_t *words;
+    int64_t n;
+};
+
+/* What a later process needs to continue a transfer that was interrupted (reshard/resume.h). All
+ * functions get the endpoint's ctx. */
+struct reshard_resumable {
+    /* The running checksums. `sums` has room for all arrays or is NULL. Returns how many there are.
+     */
+    int (*sums)(const void *ctx, struct reshard_sums *sums);
+    /* Source: a journal has filled in the sums, so this process does not know which parts were read
+     * before. NULL: it need not know. */
+    void (*resumed)(void *ctx);
+    /* The others are of a target. SHA-256 of which boxes are where in its files. */
+    tp_status (*layout_sha256)(const void *ctx, char sha256[SHA256_TEXT], struct tp_err *err);
+    /* Return when everything that was written so far is on disk. */
+    tp_status (*sync)(const void *ctx, struct tp_err *err);
+    /* Suspect everything that was written according to the sums, which the caller has filled in:
+     * the endpoint's `suspects` and `read` then work. */
+    tp_status (*suspect)(void *ctx, struct tp_err *err);
+    /* After all suspect runs have been read: what is equal is no longer suspect. Returns how many
+     * parts of the files differ from what was written; their runs can be read again. */
+    int64_t (*compare)(void *ctx);
+    /* Suspect nothing any more. */
+    void (*trust)(void *ctx);
+};
+
 struct reshard_endpoint {
     const char *name; /* "runs/ckpt/step-00000500", for messages; borrowed */
     int n_extents;
@@ -71,6 +102,8 @@ struct reshard_endpoint {
                        struct tp_err *err);
     /* NULL: the endpoint has no checksums, or cannot let others compute them. */
     const struct reshard_unsummed *unsummed;
+    /* NULL: an interrupted transfer with this endpoint starts over. */
+    const struct reshard_resumable *resumable;
     /* Target: whether a run, which an earlier process wrote, has bytes that have not been proved to
      * be what that process wrote. NULL: nothing is suspect. Thread safe. */
     bool (*suspects)(const void *ctx, int extent, const struct box *run);
@@ -84,13 +117,6 @@ struct reshard_endpoint {
     /* The digest of a tensor: as the source states it or read it, as the target wrote it. Valid
      * when the transfer is complete. NULL: the endpoint keeps no digests. */
     struct digest (*digest)(const void *ctx, int tensor);
-};
-
-/* Running checksums of an endpoint, as an array of words. A journal saves them, so that a later
- * process can continue an interrupted transfer. Borrowed. */
-struct reshard_sums {
-    uint64_t *words;
-    int64_t n;
 };
 
 #endif

@@ -15,17 +15,18 @@
 
 static const struct export_format formats[] = {
     { "safetensors", "safetensors", EXPORT_WEIGHTS, false, safetensors_export_create,
-      safetensors_export_finish, safetensors_export_close },
+      piece_target_export_finish, piece_target_export_close, piece_target_export_keep },
     { "gguf", "GGUF of llama.cpp", EXPORT_WEIGHTS, true, gguf_export_create, gguf_export_finish,
-      gguf_export_close },
+      gguf_export_close, NULL },
     { "dcp", "PyTorch distributed checkpoint", EXPORT_MOMENTS, false, dcp_export_create,
-      piece_target_export_finish, piece_target_export_close },
+      piece_target_export_finish, piece_target_export_close, piece_target_export_keep },
     { "megatron", "Megatron-LM, a folder for each rank", EXPORT_MASTERS, false,
-      megatron_export_create, piece_target_export_finish, piece_target_export_close },
+      megatron_export_create, piece_target_export_finish, piece_target_export_close,
+      piece_target_export_keep },
     { "torch_dist", "Megatron-core torch_dist", EXPORT_MASTERS, false, torch_dist_export_create,
-      piece_target_export_finish, piece_target_export_close },
+      piece_target_export_finish, piece_target_export_close, piece_target_export_keep },
     { "deepspeed", "DeepSpeed Universal", EXPORT_MASTERS, false, deepspeed_export_create,
-      piece_target_export_finish, piece_target_export_close },
+      piece_target_export_finish, piece_target_export_close, piece_target_export_keep },
 };
 
 enum { FORMATS = sizeof formats / sizeof *formats, LIST_TEXT = 256 };

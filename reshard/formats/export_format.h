@@ -31,6 +31,11 @@ struct export_format {
     tp_status (*finish)(struct export_writer *w, struct tp_err *err);
     /* Free it; also without finish. */
     void (*close)(struct export_writer *w);
+    /* The writer is of another folder, but has the same files. Prepare `dir`, where an interrupted
+     * run left such files, so that `create` can be called there: keep the bytes of tensors and the
+     * file `journal`, and remove everything else. NULL: the format cannot be continued. */
+    tp_status (*keep)(struct export_writer *w, const char *dir, const char *journal,
+                      struct tp_err *err);
 };
 
 /* The format of a name; TP_E_USAGE: there is none, and the message lists them. */

@@ -79,17 +79,17 @@ Test(export, what_is_exported_is_imported_and_exported_again_with_the_same_bytes
 
     tiny_ckpt(first.ckpt, "tp2dp2zero3", STEP, SEED, DTYPE_BF16);
     cr_assert_eq(export_run(&exported, &first, &err), TP_OK, "%s", err.msg);
-    cr_expect_eq(exported.n_tensors, 2 * 9 + 3);
-    cr_expect_eq(exported.digests_equal, exported.n_tensors);
-    cr_expect(exported.dtype == DTYPE_BF16 && exported.step == STEP && exported.files == 1);
+    cr_expect_eq(exported.totals.n_tensors, 2 * 9 + 3);
+    cr_expect_eq(exported.totals.digests_equal, exported.totals.n_tensors);
+    cr_expect(exported.dtype == DTYPE_BF16 && exported.totals.step == STEP && exported.files == 1);
     cr_assert_eq(import_run(&imported, &back, &err), TP_OK, "%s", err.msg);
-    cr_expect_eq(imported.n_tensors, exported.n_tensors);
-    cr_expect_eq(imported.digests_equal, imported.n_tensors);
-    cr_expect_eq(imported.bytes_written, exported.bytes_written);
+    cr_expect_eq(imported.totals.n_tensors, exported.totals.n_tensors);
+    cr_expect_eq(imported.totals.digests_equal, imported.totals.n_tensors);
+    cr_expect_eq(imported.totals.bytes_written, exported.totals.bytes_written);
     snprintf(out, sizeof out, "%s", temp_path("hf2"));
     again.out = out;
     cr_assert_eq(export_run(&exported, &again, &err), TP_OK, "%s", err.msg);
-    cr_expect_eq(exported.step, 0);
+    cr_expect_eq(exported.totals.step, 0);
     cr_expect(same_file(temp_path("hf/model.safetensors"), temp_path("hf2/model.safetensors")));
     cr_expect(same_file(temp_path("hf/config.json"), temp_path("hf2/config.json")));
 }
@@ -114,7 +114,7 @@ Test(export, f32_weights_are_the_masters)
     tiny_ckpt(q.ckpt, "tp2", STEP, SEED, DTYPE_BF16);
     q.dtype = &f32;
     cr_assert_eq(export_run(&r, &q, &err), TP_OK, "%s", err.msg);
-    cr_expect_eq(r.digests_equal, r.n_tensors, "masters are copied, not cast");
+    cr_expect_eq(r.totals.digests_equal, r.totals.n_tensors, "masters are copied, not cast");
     file = read_text(temp_path("hf/model.safetensors"), &size, &arena);
     cr_expect_not_null(memmem(file, size, master, sizeof master));
     arena_free(&arena);
@@ -242,6 +242,40 @@ Test(export, what_a_dead_writer_left_is_removed_and_a_live_one_is_not)
     cr_expect(file_exists(temp_path("out2.tmp-00112233445566778899aabbccddeeff")));
     atomic_folder_abort(&f);
     atomic_folder_abort(&live);
+}
+
+static bool wants_all(void *ctx, const char *path)
+{
+    snprintf(ctx, PATH_MAX, "%s", path);
+    return true;
+}
+
+Test(export, what_a_dead_writer_left_is_taken_over_by_an_heir_that_wants_it)
+{
+    struct atomic_folder first, f;
+    struct tp_err err = { 0 };
+    char dir[PATH_MAX], path[PATH_MAX], seen[PATH_MAX] = "";
+    const struct atomic_folder_heir heir = { wants_all, seen };
+
+    snprintf(dir, sizeof dir, "%s", temp_path("out"));
+    cr_assert_eq(atomic_folder_resume(&first, dir, false, "mark", &heir, &err), TP_OK, "%s",
+                 err.msg);
+    cr_expect_not(first.resumed, "there was nothing");
+    cr_assert_eq(atomic_folder_begin(&f, dir, false, "mark", &err), TP_OK, "%s", err.msg);
+    cr_expect(file_exists(first.tmp), "its writer is alive");
+    atomic_folder_abort(&f);
+    cr_assert_eq(file_join(path, first.tmp, "progress", &err), TP_OK);
+    cr_assert_eq(file_write_new(path, "x", 1, &err), TP_OK, "%s", err.msg);
+    atomic_folder_suspend(&first);
+
+    cr_assert_eq(atomic_folder_resume(&f, dir, false, "mark", &heir, &err), TP_OK, "%s", err.msg);
+    cr_expect(f.resumed);
+    cr_expect_str_eq(f.tmp, seen);
+    cr_expect(file_exists(path));
+    f.scratch = "progress";
+    cr_assert_eq(atomic_folder_commit(&f, &err), TP_OK, "%s", err.msg);
+    cr_expect(file_is_dir(dir));
+    cr_expect_not(file_exists(temp_path("out/progress")), "the scratch file is removed");
 }
 
 /* ---- the other files ---- */

@@ -37,14 +37,6 @@ bool checkpoint_source_is_compressed(const struct checkpoint_source *s);
 /* What reading with this many threads needs besides tables and buffers: decompressed chunks. */
 int64_t checkpoint_source_memory(const struct checkpoint_source *s, int threads);
 
-/* The running checksums of what was read, an array per shard. `sums` has room for them or is NULL.
- * Returns how many arrays there are. */
-int checkpoint_source_sums(const struct checkpoint_source *s, struct reshard_sums *sums);
-
-/* The sums were filled in by a journal: this process does not know which parts of the chunks were
- * read before. */
-void checkpoint_source_resumed(struct checkpoint_source *s);
-
 /* Bytes that were read in addition to the requested ones: the indexes of the shards, and the rest
  * of chunks that were read in part. */
 int64_t checkpoint_source_other_bytes(const struct checkpoint_source *s);
@@ -111,34 +103,15 @@ void checkpoint_target_stops(struct checkpoint_target *t);
 /* Remove the shards that have appeared in a store, as far as it answers. */
 void checkpoint_target_remove(struct checkpoint_target *t);
 
-/* ---- resuming an interrupted transfer; one process only, without comm ---- */
+/* ---- resuming an interrupted transfer; one process only, without comm ----
+ *
+ * What else it needs is the endpoint's `resumable`. */
 
 /* As checkpoint_target_create, for shards that a process created which died. */
 tp_status checkpoint_target_recreate(struct checkpoint_target *t, const char *dir,
                                      struct tp_err *err);
 
-/* Suspect everything that was written according to the running checksums, which the caller has
- * filled in: the endpoint's `suspects` and `read` then work (reshard/engine/transfer.h). */
-tp_status checkpoint_target_suspect(struct checkpoint_target *t, struct tp_err *err);
-
-/* After all suspect runs have been read: what is equal is no longer suspect. Returns the number of
- * chunks that differ from what was written; their runs can be read again. */
-int64_t checkpoint_target_compare(struct checkpoint_target *t);
-
-/* Suspect nothing any more. */
-void checkpoint_target_trust(struct checkpoint_target *t);
-
 /* Forget the shards; they can then be created in another directory. */
 void checkpoint_target_reset(struct checkpoint_target *t);
-
-/* The running checksums of what was written; as checkpoint_source_sums. */
-int checkpoint_target_sums(const struct checkpoint_target *t, struct reshard_sums *sums);
-
-/* SHA-256 of which boxes are where in the shards. */
-tp_status checkpoint_target_layout_sha256(const struct checkpoint_target *t,
-                                          char sha256[SHA256_TEXT], struct tp_err *err);
-
-/* Return when everything that was written so far is on disk. */
-tp_status checkpoint_target_sync(const struct checkpoint_target *t, struct tp_err *err);
 
 #endif

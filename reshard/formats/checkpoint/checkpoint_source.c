@@ -153,6 +153,37 @@ static struct digest source_digest(const void *ctx, int tensor)
     return ((const struct checkpoint_source *)ctx)->digests[tensor];
 }
 
+/* ---- resuming ---- */
+
+static int source_sums(const void *ctx, struct reshard_sums *sums)
+{
+    const struct checkpoint_source *s = ctx;
+    int n = 0;
+
+    for (int i = 0; i < s->n_shards; i++) {
+        const struct shard_parts *p = &s->shards[i];
+
+        if (!p->reader)
+            continue;
+        if (sums)
+            sums[n] = (struct reshard_sums){ p->sums, p->n_chunks * PART_SUM_WORDS };
+        n++;
+    }
+    return n;
+}
+
+static void source_resumed(void *ctx)
+{
+    struct checkpoint_source *s = ctx;
+
+    for (int i = 0; i < s->n_shards; i++)
+        if (s->shards[i].reader)
+            shard_parts_resumed(&s->shards[i]);
+}
+
+static const struct reshard_resumable source_resumable = { .sums = source_sums,
+                                                           .resumed = source_resumed };
+
 /* ---- opening ---- */
 
 /* Order by tensor, part, and position in the box. The chunks of a box are runs of it, so their
@@ -363,6 +394,7 @@ tp_status checkpoint_source_open(struct checkpoint_source **out, const struct ck
     s->endpoint.ctx = s;
     s->endpoint.read = source_read;
     s->endpoint.unsummed = &source_unsummed;
+    s->endpoint.resumable = &source_resumable;
     s->endpoint.check = source_check;
     s->endpoint.digest = source_digest;
     *out = s;
@@ -430,22 +462,6 @@ int64_t checkpoint_source_memory(const struct checkpoint_source *s, int threads)
     return chunk_cache_bytes(all < CACHE_BYTES ? all : CACHE_BYTES, most, threads);
 }
 
-int checkpoint_source_sums(const struct checkpoint_source *s, struct reshard_sums *sums)
-{
-    int n = 0;
-
-    for (int i = 0; i < s->n_shards; i++) {
-        const struct shard_parts *p = &s->shards[i];
-
-        if (!p->reader)
-            continue;
-        if (sums)
-            sums[n] = (struct reshard_sums){ p->sums, p->n_chunks * PART_SUM_WORDS };
-        n++;
-    }
-    return n;
-}
-
 struct shard_clone checkpoint_source_dataset(const struct checkpoint_source *s, int extent)
 {
     const struct checkpoint_box *b = &s->boxes[extent];
@@ -454,13 +470,6 @@ struct shard_clone checkpoint_source_dataset(const struct checkpoint_source *s, 
                                  .first = s->order[b->first],
                                  .n = b->n,
                                  .box = s->extents[extent].box };
-}
-
-void checkpoint_source_resumed(struct checkpoint_source *s)
-{
-    for (int i = 0; i < s->n_shards; i++)
-        if (s->shards[i].reader)
-            shard_parts_resumed(&s->shards[i]);
 }
 
 int64_t checkpoint_source_other_bytes(const struct checkpoint_source *s)

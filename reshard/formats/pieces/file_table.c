@@ -16,6 +16,7 @@ struct file_entry {
     char *path;
     int fd; /* -1: it is closed */
     int users;
+    bool changed; /* it was used, perhaps to write, since the last sync */
     int64_t size;
 };
 
@@ -83,6 +84,11 @@ tp_status file_table_add(struct file_table *t, int *number, const char *path, st
     return TP_OK;
 }
 
+int file_table_count(const struct file_table *t)
+{
+    return t->n;
+}
+
 const char *file_table_path(const struct file_table *t, int number)
 {
     return t->files[number].path;
@@ -127,6 +133,7 @@ tp_status file_table_use(struct file_table *t, int number, struct file_part *par
     }
     if (!st) {
         f->users++;
+        f->changed = t->writable;
         *part = (struct file_part){ f->fd, f->path, 0, f->size };
     }
     pthread_mutex_unlock(&t->lock);
@@ -149,6 +156,8 @@ static tp_status begin_sync(struct file_table *t, struct tp_err *err)
     for (int i = 0; i < t->n && !st; i++) {
         struct file_part part;
 
+        if (!t->files[i].changed)
+            continue;
         st = file_table_use(t, i, &part, err);
         if (st)
             break;
@@ -165,11 +174,14 @@ tp_status file_table_sync(struct file_table *t, struct tp_err *err)
     for (int i = 0; i < t->n && !st; i++) {
         struct file_part part;
 
+        if (!t->files[i].changed)
+            continue;
         st = file_table_use(t, i, &part, err);
         if (st)
             break;
         st = file_sync(part.fd, part.path, false, err);
         file_table_release(t, i);
+        t->files[i].changed = st != TP_OK;
     }
     return st;
 }

@@ -22,7 +22,8 @@ void file_table_free(struct file_table *t);
 /* Add a file; it gets the numbers 0, 1, ... in order. It need not exist yet. */
 tp_status file_table_add(struct file_table *t, int *number, const char *path, struct tp_err *err);
 
-/* The path of a file. Borrowed. */
+/* How many files there are, and the path of one. Borrowed. */
+int file_table_count(const struct file_table *t);
 const char *file_table_path(const struct file_table *t, int number);
 
 /* Open a file, unless it is open; *part is all of it. It stays open until file_table_release, and
@@ -31,7 +32,8 @@ tp_status file_table_use(struct file_table *t, int number, struct file_part *par
                          struct tp_err *err);
 void file_table_release(struct file_table *t, int number);
 
-/* fsync all files of a writable table. */
+/* fsync all files of a writable table that were used since the last sync. Not while others use
+ * them. */
 tp_status file_table_sync(struct file_table *t, struct tp_err *err);
 
 #endif

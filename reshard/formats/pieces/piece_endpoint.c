@@ -17,6 +17,8 @@ struct piece_run {
     int64_t to_stride[BOX_NDIM_MAX]; /* bytes, in the row-major buffer */
     char *buf;
     int elem;
+    const struct piece_sums *sums; /* that the parts are added to; NULL: none */
+    uint32_t parts;                /* exclusive or of what was read */
 };
 
 /* The innermost axes that lie in the file as in the buffer, as one row: from axis *first on.
@@ -65,20 +67,30 @@ static bool next_index(int64_t *at, const int64_t *len, int n, int skip)
     return false;
 }
 
+static tp_status read_part(struct piece_run *r, int64_t at, char *to, int64_t bytes,
+                           struct tp_err *err)
+{
+    tp_status st = file_part_read(&r->part, at, to, bytes, err);
+
+    if (!st && r->sums)
+        r->parts ^= piece_sums_part(r->sums, r->piece, at, to, bytes);
+    return st;
+}
+
 /* Rows that are contiguous in the file and in the buffer. */
-static tp_status read_rows(const struct piece_run *r, int first, int64_t bytes, struct tp_err *err)
+static tp_status read_rows(struct piece_run *r, int first, int64_t bytes, struct tp_err *err)
 {
     int64_t at[BOX_NDIM_MAX] = { 0 };
     tp_status st;
 
     do
-        st = file_part_read(&r->part, file_offset(r, at), memory_at(r, at), bytes, err);
+        st = read_part(r, file_offset(r, at), memory_at(r, at), bytes, err);
     while (!st && next_index(at, r->box.len, first, -1));
     return st;
 }
 
 /* A line of elements along an axis, which are contiguous in the file but not in the buffer. */
-static tp_status read_line(const struct piece_run *r, int64_t *at, int axis, struct tp_err *err)
+static tp_status read_line(struct piece_run *r, int64_t *at, int axis, struct tp_err *err)
 {
     char bounce[GATHER_BYTES];
     const int64_t room = GATHER_BYTES / r->elem;
@@ -88,7 +100,7 @@ static tp_status read_line(const struct piece_run *r, int64_t *at, int axis, str
         int64_t n = r->box.len[axis] - at[axis] < room ? r->box.len[axis] - at[axis] : room;
         char *to = memory_at(r, at);
 
-        st = file_part_read(&r->part, file_offset(r, at), bounce, n * r->elem, err);
+        st = read_part(r, file_offset(r, at), bounce, n * r->elem, err);
         for (int64_t i = 0; i < n && !st; i++)
             memcpy(to + i * r->to_stride[axis], bounce + i * r->elem, (size_t)r->elem);
         at[axis] += n;
@@ -99,7 +111,7 @@ static tp_status read_line(const struct piece_run *r, int64_t *at, int axis, str
 
 /* Elements that lie apart in the buffer: line by line along the axis that is dense in the file, or
  * one by one when there is none. */
-static tp_status read_lines(const struct piece_run *r, struct tp_err *err)
+static tp_status read_lines(struct piece_run *r, struct tp_err *err)
 {
     int64_t at[BOX_NDIM_MAX] = { 0 };
     int axis = -1;
@@ -116,23 +128,22 @@ static tp_status read_lines(const struct piece_run *r, struct tp_err *err)
     return st;
 }
 
-static tp_status read_run(const struct piece_source *s, const struct piece *p,
-                          const struct box *run, void *buf, struct tp_err *err)
+static tp_status read_run(struct piece_run *r, const struct piece_source *s, struct tp_err *err)
 {
-    struct piece_run r = { .piece = p, .box = *run, .buf = buf, .elem = dtype_bytes(p->dtype) };
-    int64_t step = r.elem, bytes;
+    const struct piece *p = r->piece;
+    int64_t step = r->elem, bytes;
     int first;
     tp_status st;
 
-    for (int d = run->ndim - 1; d >= 0; d--) {
-        r.to_stride[d] = step;
-        step *= run->len[d];
+    for (int d = r->box.ndim - 1; d >= 0; d--) {
+        r->to_stride[d] = step;
+        step *= r->box.len[d];
     }
-    st = file_table_use(s->files, p->file, &r.part, err);
+    st = file_table_use(s->files, p->file, &r->part, err);
     if (st)
         return st;
-    bytes = dense_bytes(&r, &first);
-    st = bytes > r.elem || first == 0 ? read_rows(&r, first, bytes, err) : read_lines(&r, err);
+    bytes = dense_bytes(r, &first);
+    st = bytes > r->elem || first == 0 ? read_rows(r, first, bytes, err) : read_lines(r, err);
     file_table_release(s->files, p->file);
     return st;
 }
@@ -143,17 +154,24 @@ static tp_status source_read(void *ctx, int extent, const struct box *run, void 
     struct piece_source *s = ctx;
     const struct piece *p = s->extents[extent];
     const int tensor = s->endpoint.extents[extent].tensor;
+    struct piece_run r = { .piece = p,
+                           .box = *run,
+                           .buf = buf,
+                           .elem = dtype_bytes(p->dtype),
+                           .sums = s->read.added[extent] ? &s->read : NULL };
     struct digest part;
     tp_status st;
 
     if (box_is_empty(run))
         return TP_OK;
-    st = read_run(s, p, run, buf, err);
+    st = read_run(&r, s, err);
     if (st)
         return tp_fail_in(err, "tensor %s/%s", p->group, p->name);
-    part = digest_box(buf, run, p->ndim, p->shape, dtype_bytes(p->dtype));
+    part = digest_box(buf, run, p->ndim, p->shape, r.elem);
     pthread_mutex_lock(&s->lock);
     digest_add(&s->digests[tensor], &part);
+    if (r.sums)
+        piece_sums_add(&s->read, p->sum, r.parts, box_elements(run) * r.elem);
     pthread_mutex_unlock(&s->lock);
     return TP_OK;
 }
@@ -163,24 +181,25 @@ static struct digest source_digest(const void *ctx, int tensor)
     return ((const struct piece_source *)ctx)->digests[tensor];
 }
 
-/* Compare the sums of everything that was read. */
 static tp_status source_check(void *ctx, struct tp_err *err)
 {
-    struct piece_source *s = ctx;
-    bool *wanted = calloc((size_t)s->n_sums + 1, sizeof *wanted);
-    tp_status st = TP_OK;
+    const struct piece_source *s = ctx;
 
-    if (!wanted)
-        return tp_fail(err, TP_E_NOMEM, "%s: no memory to check it", s->path);
-    for (int i = 0; i < s->endpoint.n_extents; i++)
-        if (s->extents[i]->sum >= 0)
-            wanted[s->extents[i]->sum] = true;
-    for (int i = 0; i < s->n_sums && !st; i++)
-        if (wanted[i])
-            st = piece_source_check_sum(s, i, err);
-    free(wanted);
-    return st;
+    return piece_sums_check(&s->read, err);
 }
+
+static int source_sums(const void *ctx, struct reshard_sums *sums)
+{
+    const struct piece_source *s = ctx;
+
+    if (sums) {
+        sums[0] = (struct reshard_sums){ s->digests->d, 2 * (int64_t)s->n_digests };
+        sums[1] = (struct reshard_sums){ s->read.words, 2 * (int64_t)s->read.n };
+    }
+    return 2;
+}
+
+static const struct reshard_resumable source_resumable = { .sums = source_sums };
 
 /* ---- choosing ---- */
 
@@ -236,9 +255,12 @@ static tp_status add_extents(struct piece_source *s, const int *chosen, int n, i
                                              .dtypes = dtypes,
                                              .ctx = s,
                                              .read = source_read,
+                                             .resumable = &source_resumable,
                                              .check = source_check,
                                              .digest = source_digest };
-    return TP_OK;
+    s->n_digests = n;
+    s->read = (struct piece_sums){ .sums = s->sums, .files = s->files, .n = s->n_sums };
+    return piece_sums_make(&s->read, s->extents, n_extents, &s->arena, err);
 }
 
 tp_status piece_source_select(struct piece_source *s, const struct tensor *wanted,

@@ -5,8 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "torch/zip.h"
-
 tp_status piece_source_new(struct piece_source **out, const char *path, struct tp_err *err)
 {
     struct piece_source *s = calloc(1, sizeof *s);
@@ -262,19 +260,6 @@ bool piece_source_has(const struct piece_source *s, const char *group)
     return false;
 }
 
-tp_status piece_source_check_sum(struct piece_source *s, int number, struct tp_err *err)
-{
-    const struct piece_sum *sum = &s->sums[number];
-    struct file_part part;
-    tp_status st = file_table_use(s->files, sum->file, &part, err);
-
-    if (st)
-        return st;
-    st = zip_check_range(&part, sum->begin, sum->size, sum->crc, sum->what, err);
-    file_table_release(s->files, sum->file);
-    return st;
-}
-
 tp_status piece_source_verify(struct piece_source *s, int64_t *checked, int64_t *unchecked,
                               struct tp_err *err)
 {
@@ -288,6 +273,6 @@ tp_status piece_source_verify(struct piece_source *s, int64_t *checked, int64_t 
         *(p->sum >= 0 ? checked : unchecked) += box_elements(&p->box) * bytes;
     }
     for (int i = 0; i < s->n_sums && !st; i++)
-        st = piece_source_check_sum(s, i, err);
+        st = piece_sums_separate(&s->sums[i], s->files, err);
     return st;
 }

@@ -7,7 +7,7 @@
 
 #include <pthread.h>
 
-#include "reshard/formats/pieces/piece.h"
+#include "reshard/formats/pieces/piece_sums.h"
 
 struct piece_source {
     struct arena arena;
@@ -26,11 +26,10 @@ struct piece_source {
     /* chosen */
     struct reshard_endpoint endpoint;
     const struct piece **extents; /* [endpoint.n_extents] */
-    struct digest *digests;       /* [tensors of the transfer] */
-    pthread_mutex_t lock;         /* guards digests */
+    struct digest *digests;       /* [n_digests] of the tensors of the transfer */
+    int n_digests;
+    struct piece_sums read; /* of what was read */
+    pthread_mutex_t lock;   /* guards digests and the words of `read` */
 };
-
-/* Compare sum number `number` with the bytes of its file. */
-tp_status piece_source_check_sum(struct piece_source *s, int number, struct tp_err *err);
 
 #endif

@@ -2,31 +2,13 @@
 #include "reshard/formats/pieces/piece_target.h"
 
 #include <limits.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "core/file.h"
-#include "reshard/formats/pieces/file_table.h"
+#include "reshard/formats/pieces/piece_resume.h"
 #include "torch/crc32.h"
-
-struct piece_target {
-    struct reshard_endpoint endpoint;
-    struct arena arena;
-    const char *dir;
-    const struct tensor *tensors;
-    int n_tensors;
-    struct file_table *files;
-    int n_files;
-    struct piece_place *places; /* ordered by tensor and box after piece_target_plan */
-    int n_places, places_room;
-    int *first; /* [n_extents + 1] the places of extent i begin at first[i] */
-    struct piece_target_sum *sums;
-    int n_sums, sums_room;
-    struct digest *digests; /* [n_tensors] */
-    pthread_mutex_t lock;   /* guards digests and the parts of sums */
-};
 
 static tp_status no_memory(const struct piece_target *t, struct tp_err *err)
 {
@@ -184,12 +166,12 @@ static tp_status write_place(struct piece_target *t, const struct piece_place *p
     st = file_write_at(part.fd, part.path, at, buf, (size_t)bytes, err);
     file_table_release(t->files, p->file);
     if (!st && p->sum >= 0) {
-        struct piece_target_sum *sum = &t->sums[p->sum];
+        const struct piece_target_sum *sum = &t->sums[p->sum];
         const uint32_t crc =
             crc32_part(buf, (size_t)bytes, (uint64_t)(sum->begin + sum->size - at - bytes));
 
         pthread_mutex_lock(&t->lock);
-        sum->parts ^= crc;
+        t->parts[p->sum] ^= crc;
         pthread_mutex_unlock(&t->lock);
     }
     return st;
@@ -226,7 +208,8 @@ tp_status piece_target_plan(struct piece_target *t, struct tp_err *err)
     int n = 0;
 
     t->first = arena_array(&t->arena, (size_t)t->n_places + 2, sizeof *t->first);
-    if (!extents || !dtypes || !t->first)
+    t->parts = arena_array(&t->arena, (size_t)t->n_sums + 1, sizeof *t->parts);
+    if (!extents || !dtypes || !t->first || !t->parts)
         return no_memory(t, err);
     if (t->n_places)
         qsort(t->places, (size_t)t->n_places, sizeof *t->places, by_place);
@@ -246,7 +229,10 @@ tp_status piece_target_plan(struct piece_target *t, struct tp_err *err)
                                              .extents = extents,
                                              .dtypes = dtypes,
                                              .ctx = t,
+                                             .read = piece_resume_read,
                                              .write = target_write,
+                                             .resumable = &piece_resumable,
+                                             .suspects = piece_resume_suspects,
                                              .digest = target_digest };
     return TP_OK;
 }
@@ -258,10 +244,10 @@ const struct reshard_endpoint *piece_target_endpoint(const struct piece_target *
 
 /* ---- the end ---- */
 
-static tp_status write_sum(struct piece_target *t, const struct piece_target_sum *sum,
-                           struct tp_err *err)
+static tp_status write_sum(struct piece_target *t, int number, struct tp_err *err)
 {
-    const uint32_t crc = crc32_whole(sum->parts, (uint64_t)sum->size);
+    const struct piece_target_sum *sum = &t->sums[number];
+    const uint32_t crc = crc32_whole((uint32_t)t->parts[number], (uint64_t)sum->size);
     unsigned char bytes[4];
     struct file_part part;
     tp_status st = file_table_use(t->files, sum->file, &part, err);
@@ -300,7 +286,7 @@ tp_status piece_target_finish(struct piece_target *t, struct tp_err *err)
     tp_status st = TP_OK;
 
     for (int i = 0; i < t->n_sums && !st; i++)
-        st = write_sum(t, &t->sums[i], err);
+        st = write_sum(t, i, err);
     if (!st)
         st = file_table_sync(t->files, err);
     for (int i = 0; i < t->n_files && !st; i++)
@@ -319,6 +305,12 @@ struct export_writer piece_target_writer(struct piece_target *t)
 tp_status piece_target_export_finish(struct export_writer *w, struct tp_err *err)
 {
     return piece_target_finish(w->ctx, err);
+}
+
+tp_status piece_target_export_keep(struct export_writer *w, const char *dir, const char *journal,
+                                   struct tp_err *err)
+{
+    return piece_resume_keep(w->ctx, dir, journal, err);
 }
 
 void piece_target_export_close(struct export_writer *w)

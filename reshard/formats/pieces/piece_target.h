@@ -19,24 +19,8 @@
 #include "layout/tensor.h"
 #include "reshard/engine/endpoint.h"
 #include "reshard/formats/export_writer.h"
+#include "reshard/formats/pieces/piece_place.h"
 #include "torch/file_part.h"
-
-/* Where a box of a tensor goes: row-major and without gaps. */
-struct piece_place {
-    int tensor; /* of the target */
-    struct box box;
-    int file;      /* of the target */
-    int64_t begin; /* byte of its first element */
-    int sum;       /* of the bytes that contain it (piece_target_sum); -1: none */
-};
-
-/* Bytes of a file whose CRC-32 the format records. What nobody writes is zero. */
-struct piece_target_sum {
-    int file;
-    int64_t begin, size;
-    int64_t crc_at[2]; /* bytes of the file that get the CRC-32, little-endian */
-    uint32_t parts;    /* the sum so far; 0 at first */
-};
 
 struct piece_target;
 
@@ -78,6 +62,8 @@ tp_status piece_target_finish(struct piece_target *t, struct tp_err *err);
 /* The same as a row of reshard/formats/export_format.h. */
 struct export_writer piece_target_writer(struct piece_target *t);
 tp_status piece_target_export_finish(struct export_writer *w, struct tp_err *err);
+tp_status piece_target_export_keep(struct export_writer *w, const char *dir, const char *journal,
+                                   struct tp_err *err);
 void piece_target_export_close(struct export_writer *w);
 
 #endif

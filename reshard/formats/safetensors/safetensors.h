@@ -6,7 +6,7 @@
 #define RESHARD_FORMATS_SAFETENSORS_H
 
 #include "reshard/engine/endpoint.h"
-#include "reshard/formats/export_writer.h"
+#include "reshard/formats/pieces/piece_target.h"
 
 struct safetensors_tensor {
     const char *name;
@@ -47,30 +47,17 @@ void safetensors_source_close(struct safetensors_source *s);
 
 /* ---- target ---- */
 
-struct safetensors_target;
-
 /* Create the files in dir, which exists: model.safetensors, or model-0000i-of-0000n.safetensors and
  * model.safetensors.index.json when the tensors need more than max_shard_bytes (0: never). Tensor i
- * of the transfer is tensors[i], whole. The metadata is {"format": "pt"}. */
-tp_status safetensors_create(struct safetensors_target **out, const char *dir,
-                             const struct safetensors_tensor *tensors, int n_tensors,
-                             int64_t max_shard_bytes, struct tp_err *err);
-
-/* Its digests are of what was written so far. */
-const struct reshard_endpoint *safetensors_target_endpoint(const struct safetensors_target *t);
-
-/* Number of files with tensors. */
-int safetensors_target_files(const struct safetensors_target *t);
-
-/* fsync and close the files, and write the index. */
-tp_status safetensors_finish(struct safetensors_target *t, struct tp_err *err);
-void safetensors_target_close(struct safetensors_target *t);
+ * of the transfer is tensors[i], whole; dir and tensors are borrowed. The metadata is
+ * {"format": "pt"}. */
+tp_status safetensors_create(struct piece_target **out, const char *dir,
+                             const struct tensor *tensors, int n, int64_t max_shard_bytes,
+                             struct tp_err *err);
 
 /* The same as a row of reshard/formats/export_format.h. */
 tp_status safetensors_export_create(struct export_writer *w, const struct export_contents *q,
                                     struct tp_err *err);
-tp_status safetensors_export_finish(struct export_writer *w, struct tp_err *err);
-void safetensors_export_close(struct export_writer *w);
 
 /* ---- one small file ---- */
 

@@ -67,6 +67,17 @@ static struct digest source_digest(const void *ctx, int tensor)
     return ((const struct safetensors_source *)ctx)->digests[tensor];
 }
 
+static int source_sums(const void *ctx, struct reshard_sums *sums)
+{
+    const struct safetensors_source *s = ctx;
+
+    if (sums)
+        *sums = (struct reshard_sums){ s->digests->d, 2 * (int64_t)s->endpoint.n_extents };
+    return 1;
+}
+
+static const struct reshard_resumable source_resumable = { .sums = source_sums };
+
 /* ---- opening ---- */
 
 /* Open a file and append its tensors to s->found, in file order. */
@@ -288,6 +299,7 @@ tp_status safetensors_select(struct safetensors_source *s, const struct reshard_
         .dtypes = dtypes,
         .ctx = s,
         .read = source_read,
+        .resumable = &source_resumable,
         .digest = source_digest,
     };
 done:

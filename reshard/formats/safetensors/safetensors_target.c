@@ -1,10 +1,7 @@
 /* reshard/formats/safetensors/safetensors_target.c - writes safetensors; see
  * reshard/formats/safetensors/safetensors.h. */
-#include <errno.h>
-#include <fcntl.h>
 #include <jansson.h>
 #include <limits.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,22 +10,13 @@
 #include "core/file.h"
 #include "reshard/formats/safetensors/safetensors_header.h"
 
-struct safetensors_target_file {
-    int fd;
-    char path[PATH_MAX];
-};
-
-struct safetensors_target {
-    struct reshard_endpoint endpoint;
-    struct arena arena;
+/* Which tensors go to which files. */
+struct safetensors_files_plan {
     const char *dir;
-    struct safetensors_entry *entries; /* [n] extent i is tensor i */
+    const struct tensor *tensors;      /* [n] */
+    struct safetensors_entry *entries; /* [n] */
     int *file_of;                      /* [n] ascending */
-    struct digest *digests;            /* [n] */
-    pthread_mutex_t lock;              /* guards digests */
-    int n;
-    struct safetensors_target_file *files;
-    int n_files;
+    int n, n_files;
 };
 
 static int64_t tensor_bytes(const struct safetensors_tensor *t)
@@ -38,81 +26,27 @@ static int64_t tensor_bytes(const struct safetensors_tensor *t)
     return box_elements(&whole) * dtype_bytes(t->dtype);
 }
 
-static tp_status target_write(void *ctx, int extent, const struct box *run, const void *buf,
-                              struct tp_err *err)
-{
-    struct safetensors_target *t = ctx;
-    const struct safetensors_entry *e = &t->entries[extent];
-    const struct safetensors_target_file *file = &t->files[t->file_of[extent]];
-    struct box whole = box_whole(e->tensor.ndim, e->tensor.shape);
-    int elem = dtype_bytes(e->tensor.dtype);
-    struct digest part = digest_box(buf, run, e->tensor.ndim, e->tensor.shape, elem);
-
-    pthread_mutex_lock(&t->lock);
-    digest_add(&t->digests[extent], &part);
-    pthread_mutex_unlock(&t->lock);
-    return file_write_at(file->fd, file->path, e->begin + box_offset_in(&whole, run) * elem, buf,
-                         (size_t)(box_elements(run) * elem), err);
-}
-
-static struct digest target_digest(const void *ctx, int tensor)
-{
-    return ((const struct safetensors_target *)ctx)->digests[tensor];
-}
-
 /* Assign tensors to files of at most max_bytes of data. A larger tensor gets a file of its own. */
-static void assign_files(struct safetensors_target *t, int64_t max_bytes)
+static void assign_files(struct safetensors_files_plan *p, int64_t max_bytes)
 {
     int64_t used = 0;
 
-    t->n_files = 1;
-    for (int i = 0; i < t->n; i++) {
-        int64_t bytes = tensor_bytes(&t->entries[i].tensor);
+    p->n_files = 1;
+    for (int i = 0; i < p->n; i++) {
+        const struct tensor *t = &p->tensors[i];
+        struct safetensors_tensor *entry = &p->entries[i].tensor;
+        int64_t bytes;
 
+        *entry = (struct safetensors_tensor){ t->name, t->dtype, t->ndim, { 0 } };
+        memcpy(entry->shape, t->shape, sizeof t->shape);
+        bytes = tensor_bytes(entry);
         if (max_bytes > 0 && used > 0 && used + bytes > max_bytes) {
-            t->n_files++;
+            p->n_files++;
             used = 0;
         }
-        t->file_of[i] = t->n_files - 1;
+        p->file_of[i] = p->n_files - 1;
         used += bytes;
     }
-}
-
-static tp_status allocate(struct safetensors_target *t, const char *dir,
-                          const struct safetensors_tensor *tensors, int n, int64_t max_shard_bytes,
-                          struct tp_err *err)
-{
-    struct reshard_extent *extents = arena_array(&t->arena, (size_t)n + 1, sizeof *extents);
-    enum dtype *dtypes = arena_array(&t->arena, (size_t)n + 1, sizeof *dtypes);
-
-    t->n = n;
-    t->dir = arena_strdup(&t->arena, dir);
-    t->entries = arena_array(&t->arena, (size_t)n + 1, sizeof *t->entries);
-    t->file_of = arena_array(&t->arena, (size_t)n + 1, sizeof *t->file_of);
-    t->digests = arena_array(&t->arena, (size_t)n + 1, sizeof *t->digests);
-    if (!extents || !dtypes || !t->dir || !t->entries || !t->file_of || !t->digests)
-        return tp_fail(err, TP_E_NOMEM, "%s: no memory for %d tensors", dir, n);
-    for (int i = 0; i < n; i++) {
-        t->entries[i].tensor = tensors[i];
-        extents[i] = (struct reshard_extent){ i, box_whole(tensors[i].ndim, tensors[i].shape) };
-        dtypes[i] = tensors[i].dtype;
-    }
-    assign_files(t, max_shard_bytes);
-    t->files = arena_array(&t->arena, (size_t)t->n_files, sizeof *t->files);
-    if (!t->files)
-        return tp_fail(err, TP_E_NOMEM, "%s: no memory for %d files", dir, t->n_files);
-    for (int i = 0; i < t->n_files; i++)
-        t->files[i].fd = -1;
-    t->endpoint = (struct reshard_endpoint){
-        .name = t->dir,
-        .n_extents = n,
-        .extents = extents,
-        .dtypes = dtypes,
-        .ctx = t,
-        .write = target_write,
-        .digest = target_digest,
-    };
-    return TP_OK;
 }
 
 /* "model.safetensors", or "model-00002-of-00008.safetensors". */
@@ -124,82 +58,67 @@ static void file_name(char *buf, size_t size, int i, int n)
         snprintf(buf, size, "model-%05d-of-%05d.safetensors", i + 1, n);
 }
 
-/* Create file number i, whose tensors are `entries`, with its header and its final length. */
-static tp_status create_file(struct safetensors_target *t, int i, struct safetensors_entry *entries,
-                             int n, struct tp_err *err)
+/* Write the header of a file whose tensors are `entries`, and set its length. */
+static tp_status write_header(struct piece_target *t, int file, struct safetensors_entry *entries,
+                              int n, struct tp_err *err)
 {
-    struct safetensors_target_file *file = &t->files[i];
-    char *header = NULL, name[64];
+    char *header = NULL;
     int64_t header_bytes;
+    struct file_part part;
     tp_status st = safetensors_header_make(&header, &header_bytes, entries, n, err);
 
     if (st)
         return st;
-    file_name(name, sizeof name, i, t->n_files);
-    TP_TRY(file_join(file->path, t->dir, name, err));
-    file->fd = open(file->path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0666);
-    if (file->fd < 0) {
-        st = tp_fail_errno(err, "%s: cannot create", file->path);
-        goto done;
-    }
-    TP_TRY(file_write_at(file->fd, file->path, 0, header, (size_t)header_bytes, err));
-    if (ftruncate(file->fd, n > 0 ? entries[n - 1].end : header_bytes) != 0)
-        st = tp_fail_errno(err, "%s: cannot set its length", file->path);
+    TP_TRY(piece_target_use(t, file, &part, err));
+    st = file_write_at(part.fd, part.path, 0, header, (size_t)header_bytes, err);
+    if (!st && ftruncate(part.fd, n > 0 ? entries[n - 1].end : header_bytes) != 0)
+        st = tp_fail_errno(err, "%s: cannot set its length", part.path);
+    piece_target_release(t, file);
 done:
     free(header);
     return st;
 }
 
-tp_status safetensors_create(struct safetensors_target **out, const char *dir,
-                             const struct safetensors_tensor *tensors, int n_tensors,
-                             int64_t max_shard_bytes, struct tp_err *err)
+/* File number i has tensors first .. end - 1. */
+static tp_status add_file(struct piece_target *t, struct safetensors_files_plan *p, int i,
+                          int first, int end, struct tp_err *err)
 {
-    struct safetensors_target *t = calloc(1, sizeof *t);
-    tp_status st = TP_OK;
+    char name[64];
+    int file;
+    tp_status st;
 
-    if (!t)
-        return tp_fail(err, TP_E_NOMEM, "%s: no memory for its files", dir);
-    pthread_mutex_init(&t->lock, NULL);
-    TP_TRY(allocate(t, dir, tensors, n_tensors, max_shard_bytes, err));
-    for (int i = 0, begin = 0; i < t->n_files; i++) {
-        int end = begin;
+    file_name(name, sizeof name, i, p->n_files);
+    TP_TRY(piece_target_file(t, &file, name, err));
+    TP_TRY(write_header(t, file, p->entries + first, end - first, err));
+    for (int k = first; k < end; k++) {
+        const struct safetensors_entry *e = &p->entries[k];
+        const struct piece_place place = { .tensor = k,
+                                           .box = box_whole(e->tensor.ndim, e->tensor.shape),
+                                           .file = file,
+                                           .begin = e->begin,
+                                           .sum = -1 };
 
-        while (end < t->n && t->file_of[end] == i)
-            end++;
-        TP_TRY(create_file(t, i, t->entries + begin, end - begin, err));
-        begin = end;
+        TP_TRY(piece_target_add(t, &place, err));
     }
-    *out = t;
-    t = NULL;
 done:
-    safetensors_target_close(t);
     return st;
 }
 
-const struct reshard_endpoint *safetensors_target_endpoint(const struct safetensors_target *t)
-{
-    return &t->endpoint;
-}
-
-int safetensors_target_files(const struct safetensors_target *t)
-{
-    return t->n_files;
-}
-
-static char *index_text(const struct safetensors_target *t)
+static char *index_text(const struct safetensors_files_plan *p)
 {
     json_t *map = json_object(), *root;
     int64_t parameters = 0, bytes = 0;
     char *text;
 
-    for (int i = 0; i < t->n; i++) {
-        struct box whole = box_whole(t->entries[i].tensor.ndim, t->entries[i].tensor.shape);
+    for (int i = 0; i < p->n; i++) {
+        const struct safetensors_tensor *t = &p->entries[i].tensor;
+        struct box whole = box_whole(t->ndim, t->shape);
         char name[64];
 
         parameters += box_elements(&whole);
-        bytes += tensor_bytes(&t->entries[i].tensor);
-        file_name(name, sizeof name, t->file_of[i], t->n_files);
-        json_object_set_new(map, t->entries[i].tensor.name, json_string(name));
+        bytes += tensor_bytes(t);
+        file_name(name, sizeof name, p->file_of[i], p->n_files);
+        json_object_set_new(map, t->name, json_string(name));
     }
     root = json_pack("{s:{s:I, s:I}, s:o}", "metadata", "total_parameters", (json_int_t)parameters,
                      "total_size", (json_int_t)bytes, "weight_map", map);
@@ -208,47 +127,63 @@ static char *index_text(const struct safetensors_target *t)
     return text;
 }
 
-static tp_status write_index(const struct safetensors_target *t, struct tp_err *err)
+static tp_status write_index(const struct safetensors_files_plan *p, struct tp_err *err)
 {
     char path[PATH_MAX];
-    char *text = index_text(t);
+    char *text = index_text(p);
     tp_status st;
 
     if (!text)
-        return tp_fail(err, TP_E_NOMEM, "%s: no memory for its index", t->dir);
-    st = file_join(path, t->dir, "model.safetensors.index.json", err);
+        return tp_fail(err, TP_E_NOMEM, "%s: no memory for its index", p->dir);
+    st = file_join(path, p->dir, "model.safetensors.index.json", err);
     if (!st)
         st = file_write_new(path, text, strlen(text), err);
     free(text);
     return st;
 }
 
-tp_status safetensors_finish(struct safetensors_target *t, struct tp_err *err)
+static tp_status write_files(struct piece_target *t, struct safetensors_files_plan *p,
+                             struct tp_err *err)
 {
-    for (int i = 0; i < t->n_files; i++) {
-        struct safetensors_target_file *file = &t->files[i];
-        int fd = file->fd;
-        tp_status st = file_sync(fd, file->path, false, err);
+    tp_status st = TP_OK;
 
-        if (st)
-            return st;
-        file->fd = -1;
-        if (close(fd) != 0)
-            return tp_fail_errno(err, "%s: close failed", file->path);
+    for (int i = 0, first = 0; i < p->n_files; i++) {
+        int end = first;
+
+        while (end < p->n && p->file_of[end] == i)
+            end++;
+        TP_TRY(add_file(t, p, i, first, end, err));
+        first = end;
     }
-    return t->n_files > 1 ? write_index(t, err) : TP_OK;
+    if (p->n_files > 1)
+        TP_TRY(write_index(p, err));
+    st = piece_target_plan(t, err);
+done:
+    return st;
 }
 
-void safetensors_target_close(struct safetensors_target *t)
+tp_status safetensors_create(struct piece_target **out, const char *dir,
+                             const struct tensor *tensors, int n, int64_t max_shard_bytes,
+                             struct tp_err *err)
 {
-    if (!t)
-        return;
-    for (int i = 0; t->files && i < t->n_files; i++)
-        if (t->files[i].fd >= 0)
-            close(t->files[i].fd);
-    pthread_mutex_destroy(&t->lock);
-    arena_free(&t->arena);
-    free(t);
+    struct safetensors_files_plan p = { .dir = dir, .tensors = tensors, .n = n };
+    struct piece_target *t = NULL;
+    tp_status st;
+
+    TP_TRY(piece_target_new(&t, dir, tensors, n, err));
+    p.entries = arena_array(piece_target_arena(t), (size_t)n + 1, sizeof *p.entries);
+    p.file_of = arena_array(piece_target_arena(t), (size_t)n + 1, sizeof *p.file_of);
+    if (!p.entries || !p.file_of) {
+        st = tp_fail(err, TP_E_NOMEM, "%s: no memory for %d tensors", dir, n);
+        goto done;
+    }
+    assign_files(&p, max_shard_bytes);
+    TP_TRY(write_files(t, &p, err));
+    *out = t;
+    t = NULL;
+done:
+    piece_target_close(t);
+    return st;
 }
 
 /* ---- as a format of tp-ckpt export ---- */
@@ -256,36 +191,12 @@ void safetensors_target_close(struct safetensors_target *t)
 tp_status safetensors_export_create(struct export_writer *w, const struct export_contents *q,
                                     struct tp_err *err)
 {
-    struct safetensors_tensor *tensors = calloc((size_t)q->n + 1, sizeof *tensors);
-    struct safetensors_target *target = NULL;
-    tp_status st;
+    struct piece_target *t = NULL;
+    tp_status st = safetensors_create(&t, q->dir, q->tensors, q->n, q->max_shard_bytes, err);
 
-    if (!tensors)
-        return tp_fail(err, TP_E_NOMEM, "%s: no memory for %d tensors", q->dir, q->n);
-    for (int i = 0; i < q->n; i++) {
-        const struct tensor *t = &q->tensors[i];
-
-        tensors[i] = (struct safetensors_tensor){ t->name, t->dtype, t->ndim, { 0 } };
-        memcpy(tensors[i].shape, t->shape, sizeof t->shape);
-    }
-    st = safetensors_create(&target, q->dir, tensors, q->n, q->max_shard_bytes, err);
-    free(tensors);
-    if (st)
-        return st;
-    *w = (struct export_writer){ .endpoint = safetensors_target_endpoint(target),
-                                 .files = safetensors_target_files(target),
-                                 .ctx = target };
-    return TP_OK;
-}
-
-tp_status safetensors_export_finish(struct export_writer *w, struct tp_err *err)
-{
-    return safetensors_finish(w->ctx, err);
-}
-
-void safetensors_export_close(struct export_writer *w)
-{
-    safetensors_target_close(w->ctx);
+    if (!st)
+        *w = piece_target_writer(t);
+    return st;
 }
 
 /* ---- one small file ---- */

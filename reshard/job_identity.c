@@ -1,0 +1,54 @@
+/* reshard/job_identity.c - see reshard/job_identity.h. */
+#include "reshard/job_identity.h"
+
+#include <string.h>
+#include <sys/stat.h>
+
+tp_status job_identity_new(struct sha256 **h, const char *what, struct tp_err *err)
+{
+    tp_status st = sha256_new(h, err);
+
+    if (st)
+        return st;
+    job_identity_text(*h, what);
+    job_identity_text(*h, TP_VERSION);
+    return TP_OK;
+}
+
+/* With the zero at its end, so that two texts are not one longer text. */
+void job_identity_text(struct sha256 *h, const char *text)
+{
+    sha256_add(h, text ? text : "", text ? strlen(text) + 1 : 1);
+}
+
+void job_identity_number(struct sha256 *h, int64_t number)
+{
+    sha256_add(h, &number, sizeof number);
+}
+
+void job_identity_tensors(struct sha256 *h, const struct tensor *tensors, int n)
+{
+    job_identity_number(h, n);
+    for (int i = 0; i < n; i++) {
+        const struct tensor *t = &tensors[i];
+
+        job_identity_text(h, t->group);
+        job_identity_text(h, t->name);
+        job_identity_number(h, t->dtype);
+        for (int d = 0; d < t->ndim; d++)
+            job_identity_number(h, t->shape[d]);
+    }
+}
+
+tp_status job_identity_file(struct sha256 *h, const char *path, struct tp_err *err)
+{
+    struct stat sb;
+
+    if (stat(path, &sb) != 0)
+        return tp_fail_errno(err, "%s: cannot be found", path);
+    job_identity_text(h, path);
+    job_identity_number(h, sb.st_size);
+    job_identity_number(h, sb.st_mtim.tv_sec);
+    job_identity_number(h, sb.st_mtim.tv_nsec);
+    return TP_OK;
+}
