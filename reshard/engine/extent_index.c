@@ -18,7 +18,7 @@ static int64_t end_of(const struct box *b, int axis)
 }
 
 /* Whether extent number i belongs into an index of these tensors. */
-static bool is_of(const struct extent_tensors *which, const struct reshard_endpoint *endpoint,
+static bool is_of(const struct extent_index_tensors *which, const struct reshard_endpoint *endpoint,
                   int i)
 {
     const struct reshard_extent *r = &endpoint->extents[i];
@@ -27,7 +27,7 @@ static bool is_of(const struct extent_tensors *which, const struct reshard_endpo
 }
 
 static tp_status check_extent(const struct reshard_endpoint *endpoint, int i,
-                              const struct extent_tensors *which, struct tp_err *err)
+                              const struct extent_index_tensors *which, struct tp_err *err)
 {
     const struct reshard_extent *r = &endpoint->extents[i];
     const struct reshard_tensor *t;
@@ -48,7 +48,7 @@ static tp_status check_extent(const struct reshard_endpoint *endpoint, int i,
 
 /* Counting sort by tensor. It is stable: extents keep the endpoint's order. */
 static void group_by_tensor(struct extent_index *x, const struct reshard_endpoint *endpoint,
-                            const struct extent_tensors *which)
+                            const struct extent_index_tensors *which)
 {
     for (int i = 0; i < endpoint->n_extents; i++)
         if (is_of(which, endpoint, i))
@@ -132,13 +132,13 @@ static void sort_tensor(struct extent_index *x, int tensor)
 tp_status extent_index_make(struct extent_index **out, const struct reshard_endpoint *endpoint,
                             const struct reshard_tensor *tensors, int n_tensors, struct tp_err *err)
 {
-    const struct extent_tensors all = { tensors, n_tensors, 0, n_tensors };
+    const struct extent_index_tensors all = { tensors, n_tensors, 0, n_tensors };
 
     return extent_index_make_of(out, endpoint, &all, err);
 }
 
 tp_status extent_index_make_of(struct extent_index **out, const struct reshard_endpoint *endpoint,
-                               const struct extent_tensors *which, struct tp_err *err)
+                               const struct extent_index_tensors *which, struct tp_err *err)
 {
     struct extent_index *x = calloc(1, sizeof *x);
     size_t n = 0;

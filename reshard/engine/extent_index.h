@@ -19,7 +19,7 @@ tp_status extent_index_make(struct extent_index **out, const struct reshard_endp
                             struct tp_err *err);
 
 /* Tensors begin .. end - 1 of n. */
-struct extent_tensors {
+struct extent_index_tensors {
     const struct reshard_tensor *tensors;
     int n, begin, end;
 };
@@ -27,7 +27,7 @@ struct extent_tensors {
 /* The same for some of the tensors; the others have no extents in this index, and take no memory.
  */
 tp_status extent_index_make_of(struct extent_index **out, const struct reshard_endpoint *endpoint,
-                               const struct extent_tensors *which, struct tp_err *err);
+                               const struct extent_index_tensors *which, struct tp_err *err);
 void extent_index_free(struct extent_index *x);
 
 /* Number of extents of a tensor. They have positions 0 .. n - 1. */

@@ -260,7 +260,7 @@ static tp_status make_cast_digests(struct transfer_plan *p, struct tp_err *err)
 static tp_status make_indexes(struct transfer_plan *p, struct tp_err *err)
 {
     const struct transfer *t = &p->transfer;
-    struct extent_tensors which = { t->tensors, t->n_tensors, 0, t->n_tensors };
+    struct extent_index_tensors which = { t->tensors, t->n_tensors, 0, t->n_tensors };
     tp_status st;
 
     if (transfer_is_shared(p)) {
