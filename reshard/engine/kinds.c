@@ -73,7 +73,7 @@ tp_status transfer_plan_tensors(const struct transfer_plan *p, struct transfer_t
 
     if (transfer_is_shared(p))
         st = control_agree(p->transfer.control, st, err);
-    if (st)
+    if (st || !all)
         goto done;
     for (int t = p->tensors_begin; t < p->tensors_end; t++)
         if (transfer_share_counts(p, t)) {
