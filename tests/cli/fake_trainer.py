@@ -3,14 +3,14 @@
 
     fake_trainer.py RANKS [--steps N] [--state FILE] [--nan-at STEP] [--jump-at STEP] [--slow RANK]
                     [--exit-at STEP CODE] [--never-start] [--ignore-signals] [--step-ms MS]
-                    [--freeze RANK PHASE ATTEMPT] [--busy RANK]
+                    [--freeze RANK PHASE ATTEMPT] [--busy RANK] [--slower-at STEP]
 
 It stores its step in FILE and continues from there. SIGUSR1 or SIGTERM: it stores the step and exits
 with 75. Rank 0 chooses the step after which all ranks stop. If one rank stopped a step earlier, the other
 ranks would wait for it in the barrier.
 
 --freeze: the rank stops itself (SIGSTOP) in a phase of the first ATTEMPT: start, train, save or drain.
---slow: the rank sleeps 200 ms per step; --busy: it computes for 200 ms.
+--slow: the rank sleeps 200 ms per step; --busy: it computes for 200 ms. --slower-at: all sleep so long, from this step on.
 """
 import argparse
 import math
@@ -53,7 +53,7 @@ def work(rank, a, shared, stop):
     freeze(rank, a, "start")
     progress.phase(Progress.TRAIN)
     for step in range(first, a.steps):
-        time.sleep(0.2 if rank == a.slow else a.step_ms / 1000)
+        time.sleep(0.2 if rank == a.slow or step >= a.slower_at else a.step_ms / 1000)
         compute(0.2 if rank == a.busy else 0)
         if step == first + 10:
             freeze(rank, a, "train")
@@ -93,6 +93,7 @@ def main():
     p.add_argument("--ignore-signals", action="store_true")
     p.add_argument("--freeze", nargs=3)
     p.add_argument("--busy", type=int)
+    p.add_argument("--slower-at", type=int, default=2**62)
     a = p.parse_args()
     if a.never_start:
         sys.exit("fake: cannot start")

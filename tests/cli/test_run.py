@@ -269,6 +269,18 @@ def test_a_slow_rank_and_a_jump_are_reported(tmp_path):
         assert job.events("loss_jump")[0]["loss"] == 50
 
 
+@pytest.mark.long
+def test_steps_that_become_slow_are_reported_once_with_the_part_that_grew(tmp_path):
+    with fake_job(tmp_path, "--slower-at", 150, "--steps", 100000, watch={"slow_steps": 5}) as job:
+        job.start()
+        slow = job.await_event("slowdown")
+        assert slow["step"] >= 190 and slow["reason"] in ("compute_slower", "processors_busy"), slow
+        assert re.search(r"steps have taken \d+ ms for \d+ steps, before \d+ ms: ranks ", slow["message"]), slow
+        job.await_step(job.status()["step"] + 20)
+        assert len(job.events("slowdown")) == 1 and not job.events("slow")
+        job.verb("stop", "--wait")
+
+
 def test_a_jump_or_a_nan_of_one_short_step_is_not_missed(tmp_path):
     """Steps take one or two milliseconds, so tp-run looks only once in about fifty steps."""
     with fake_job(tmp_path / "jump", "--step-ms", 1, "--jump-at", 333, "--steps", 600) as job:
