@@ -15,13 +15,19 @@ struct adamw_options {
 
 /* p *= 1 - lr * weight_decay; m = beta1 m + (1 - beta1) g; v = beta2 v + (1 - beta2) g^2;
  * p -= lr (m / correction1) / (sqrt(v / correction2) + eps), where g = grad * *grad_scale. */
-struct adamw_step {
+struct adamw_tensor {
     float *p, *m, *v; /* [n] f32 */
     const float *grad;
-    uint16_t *p_bf16;         /* receives p rounded to bf16; or NULL */
-    const double *grad_scale; /* one number in device memory: the clip factor */
+    uint16_t *p_bf16; /* receives p rounded to bf16; or NULL */
     int64_t n;
     double weight_decay; /* 0 for norms and biases */
+};
+
+/* One step of several tensors, which do not overlap: a GPU updates many of them with one kernel. */
+struct adamw_step {
+    const struct adamw_tensor *tensors; /* [n_tensors], in host memory */
+    int n_tensors;
+    const double *grad_scale; /* one number in device memory: the clip factor */
     struct adamw_options options;
 };
 

@@ -40,19 +40,25 @@ void optimizer_norm(struct step_optimizer *n, const struct params *p,
 static void update_bucket(const struct params *p, const struct param_bucket *b,
                           const struct adamw_options *o, double weight_decay, const double *scale)
 {
-    for (int i = b->first; i < b->first + b->n; i++) {
-        const struct param_owned x = params_owned(p, &p->list[i]);
+    enum { TOGETHER = 64 };
+    struct adamw_tensor tensors[TOGETHER];
 
-        p->k.ops->adamw_step(
-            p->k.queue, &(struct adamw_step){ .p = x.value,
-                                              .m = x.exp_avg,
-                                              .v = x.exp_avg_sq,
-                                              .grad = x.grad,
-                                              .p_bf16 = x.value_bf16,
-                                              .grad_scale = scale,
-                                              .n = x.n,
-                                              .weight_decay = p->list[i].decay ? weight_decay : 0,
-                                              .options = *o });
+    for (int first = 0; first < b->n; first += TOGETHER) {
+        int n = b->n - first < TOGETHER ? b->n - first : TOGETHER;
+
+        for (int i = 0; i < n; i++) {
+            const struct param *entry = &p->list[b->first + first + i];
+            const struct param_owned x = params_owned(p, entry);
+
+            tensors[i] = (struct adamw_tensor){ .p = x.value,
+                                                .m = x.exp_avg,
+                                                .v = x.exp_avg_sq,
+                                                .grad = x.grad,
+                                                .p_bf16 = x.value_bf16,
+                                                .n = x.n,
+                                                .weight_decay = entry->decay ? weight_decay : 0 };
+        }
+        p->k.ops->adamw_step(p->k.queue, &(struct adamw_step){ tensors, n, scale, *o });
     }
 }
 

@@ -14,7 +14,7 @@ struct adamw_factors {
 };
 
 struct adamw_work {
-    const struct adamw_step *a;
+    const struct adamw_tensor *a;
     struct adamw_factors f;
 };
 
@@ -43,7 +43,7 @@ static KERNEL_CLONES void round_bf16(uint16_t *restrict y, const float *restrict
 static void step_range(void *ctx, int64_t lo, int64_t hi, int thread)
 {
     const struct adamw_work *w = ctx;
-    const struct adamw_step *a = w->a;
+    const struct adamw_tensor *a = w->a;
     enum { CHUNK = 4096 }; /* so that p is in cache when it is rounded */
 
     (void)thread;
@@ -59,18 +59,22 @@ static void step_range(void *ctx, int64_t lo, int64_t hi, int thread)
 tp_status cpu_run_adamw_step(struct device_queue *q, const struct adamw_step *a, struct tp_err *err)
 {
     const struct adamw_options *o = &a->options;
-    struct adamw_work w = { a,
-                            { .decay = (float)(1.0 - o->lr * a->weight_decay),
-                              .beta1 = (float)o->beta1,
-                              .rest1 = (float)(1.0 - o->beta1),
-                              .beta2 = (float)o->beta2,
-                              .rest2 = (float)(1.0 - o->beta2),
-                              .step = (float)(o->lr / o->correction1),
-                              .root = (float)(1.0 / sqrt(o->correction2)),
-                              .eps = (float)o->eps,
-                              .grad_scale = (float)*a->grad_scale } };
 
     (void)err;
-    kernels_for(q, a->n, kernels_grain(28), step_range, &w);
+    for (int i = 0; i < a->n_tensors; i++) {
+        const struct adamw_tensor *t = &a->tensors[i];
+        struct adamw_work w = { t,
+                                { .decay = (float)(1.0 - o->lr * t->weight_decay),
+                                  .beta1 = (float)o->beta1,
+                                  .rest1 = (float)(1.0 - o->beta1),
+                                  .beta2 = (float)o->beta2,
+                                  .rest2 = (float)(1.0 - o->beta2),
+                                  .step = (float)(o->lr / o->correction1),
+                                  .root = (float)(1.0 / sqrt(o->correction2)),
+                                  .eps = (float)o->eps,
+                                  .grad_scale = (float)*a->grad_scale } };
+
+        kernels_for(q, t->n, kernels_grain(28), step_range, &w);
+    }
     return TP_OK;
 }

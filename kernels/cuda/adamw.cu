@@ -1,45 +1,102 @@
-/* kernels/cuda/adamw.cu - see kernels/adamw.h. */
+/*
+ * kernels/cuda/adamw.cu - see kernels/adamw.h. One launch updates many tensors: its argument is a
+ * table of them, and the blocks share the chunks of all tensors together, so that small tensors do
+ * not leave most of the GPU idle.
+ */
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/run.h"
+
+enum { ADAMW_TOGETHER = 56, ADAMW_CHUNK = 8 * LAUNCH_THREADS };
 
 /* What an element needs, from the header's formula: lr (m / c1) / (sqrt(v / c2) + eps) is
  * step m / (sqrt(v) root + eps). */
 struct adamw_constants {
-    float decay, beta1, rest1, beta2, rest2, step, root, eps;
+    float beta1, rest1, beta2, rest2, step, root, eps;
 };
 
-__global__ void __launch_bounds__(LAUNCH_THREADS)
-    adamw_kernel(const __grid_constant__ struct adamw_step a,
-                 const __grid_constant__ struct adamw_constants k)
+struct adamw_entry {
+    float *p, *m, *v;
+    const float *grad;
+    uint16_t *p_bf16;
+    int64_t n, end; /* end: the chunks of this entry and of those before it */
+    float decay;
+};
+
+struct adamw_table {
+    struct adamw_entry of[ADAMW_TOGETHER];
+    int n;
+    const double *grad_scale;
+    struct adamw_constants k;
+};
+static_assert(sizeof(struct adamw_table) <= 4096, "the arguments of a kernel have at most 4 KiB");
+
+static __device__ inline void adamw_element(const struct adamw_entry &a,
+                                            const struct adamw_constants &k, float grad_scale,
+                                            int64_t i)
+{
+    float g = a.grad[i] * grad_scale;
+    float m = k.beta1 * a.m[i] + k.rest1 * g;
+    float v = k.beta2 * a.v[i] + k.rest2 * (g * g);
+    float p = a.p[i] * a.decay - k.step * m / (sqrtf(v) * k.root + k.eps);
+
+    a.m[i] = m;
+    a.v[i] = v;
+    a.p[i] = p;
+    if (a.p_bf16)
+        a.p_bf16[i] = vec_to_bf16(p);
+}
+
+/* Four blocks on a processor: with more, registers would be spilled. */
+__global__ void __launch_bounds__(LAUNCH_THREADS, 4)
+    adamw_kernel(const __grid_constant__ struct adamw_table a)
 {
     const float grad_scale = (float)*a.grad_scale;
+    int t = 0;
 
-    for (int64_t i = launch_thread(); i < a.n; i += launch_threads()) {
-        float g = a.grad[i] * grad_scale;
-        float m = k.beta1 * a.m[i] + k.rest1 * g;
-        float v = k.beta2 * a.v[i] + k.rest2 * (g * g);
-        float p = a.p[i] * k.decay - k.step * m / (sqrtf(v) * k.root + k.eps);
+    for (int64_t c = blockIdx.x; c < a.of[a.n - 1].end; c += gridDim.x) {
+        while (c >= a.of[t].end)
+            t++;
+        int64_t first = (c - (t > 0 ? a.of[t - 1].end : 0)) * ADAMW_CHUNK;
+        int64_t end = first + ADAMW_CHUNK < a.of[t].n ? first + ADAMW_CHUNK : a.of[t].n;
 
-        a.m[i] = m;
-        a.v[i] = v;
-        a.p[i] = p;
-        if (a.p_bf16)
-            a.p_bf16[i] = vec_to_bf16(p);
+        for (int64_t i = first + threadIdx.x; i < end; i += LAUNCH_THREADS)
+            adamw_element(a.of[t], a.k, grad_scale, i);
     }
+}
+
+/* Put tensors into the table; returns how many chunks they have. */
+static int64_t fill_table(struct adamw_table *t, const struct adamw_tensor *tensors, int n,
+                          double lr)
+{
+    int64_t end = 0;
+
+    for (int i = 0; i < n; i++) {
+        const struct adamw_tensor *a = &tensors[i];
+
+        end += (a->n + ADAMW_CHUNK - 1) / ADAMW_CHUNK;
+        t->of[i] = { a->p,      a->m, a->v, a->grad,
+                     a->p_bf16, a->n, end,  (float)(1.0 - lr * a->weight_decay) };
+    }
+    t->n = n;
+    return end;
 }
 
 void cuda_run_adamw_step(struct device_queue *q, const struct adamw_step *a)
 {
     const struct adamw_options *o = &a->options;
-    struct adamw_constants k;
+    struct adamw_table t = {};
 
-    k.decay = (float)(1.0 - o->lr * a->weight_decay);
-    k.beta1 = (float)o->beta1;
-    k.rest1 = (float)(1.0 - o->beta1);
-    k.beta2 = (float)o->beta2;
-    k.rest2 = (float)(1.0 - o->beta2);
-    k.step = (float)(o->lr / o->correction1);
-    k.root = (float)(1.0 / sqrt(o->correction2));
-    k.eps = (float)o->eps;
-    launch_elements(q, "AdamW", a->n, adamw_kernel, *a, k);
+    t.grad_scale = a->grad_scale;
+    t.k.beta1 = (float)o->beta1;
+    t.k.rest1 = (float)(1.0 - o->beta1);
+    t.k.beta2 = (float)o->beta2;
+    t.k.rest2 = (float)(1.0 - o->beta2);
+    t.k.step = (float)(o->lr / o->correction1);
+    t.k.root = (float)(1.0 / sqrt(o->correction2));
+    t.k.eps = (float)o->eps;
+    for (int i = 0; i < a->n_tensors; i += ADAMW_TOGETHER) {
+        int left = a->n_tensors - i, n = left < ADAMW_TOGETHER ? left : ADAMW_TOGETHER;
+
+        launch_rows(q, "AdamW", fill_table(&t, a->tensors + i, n, o->lr), adamw_kernel, t);
+    }
 }

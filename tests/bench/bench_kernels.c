@@ -253,8 +253,11 @@ static void run_adamw(struct bench *b, const void *arg)
 
     (void)arg;
     b->numbers[1] = 0.5;
-    RUN(adamw_step, adamw_step, b->x, b->z, b->w, b->y,
-        b->type == DTYPE_BF16 ? (uint16_t *)(b->w + n) : NULL, &b->numbers[1], n, 0.1, o);
+    const struct adamw_tensor tensor = {
+        b->x, b->z, b->w, b->y, b->type == DTYPE_BF16 ? (uint16_t *)(b->w + n) : NULL, n, 0.1
+    };
+
+    RUN(adamw_step, adamw_step, &tensor, 1, &b->numbers[1], o);
 }
 
 static void run_squares(struct bench *b, const void *arg)

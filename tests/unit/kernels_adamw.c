@@ -32,7 +32,13 @@ static void one_case(struct rng *r, int64_t n)
         was[3 * i + 1] = m[i];
         was[3 * i + 2] = v[i] = fabsf(v[i]) * (i % 5 > 0);
     }
-    RUN(adamw_step, adamw_step, p, m, v, g, bf16, &SCALE, n, weight_decay, h);
+    /* as two tensors */
+    const int64_t half = n / 2;
+    const struct adamw_tensor tensors[] = {
+        { p, m, v, g, bf16, half, weight_decay },
+        { p + half, m + half, v + half, g + half, bf16 + half, n - half, weight_decay },
+    };
+    RUN(adamw_step, adamw_step, tensors, 2, &SCALE, h);
     for (int64_t i = 0; i < n; i++) {
         double gi = (double)g[i] * SCALE;
         double m1 = h.beta1 * (double)was[3 * i + 1] + (1 - h.beta1) * gi;
@@ -68,6 +74,8 @@ Test(adamw, zero_gradient_at_the_start_leaves_no_nan)
     const double one = 1;
     float p = 2, m = 0, v = 0, g = 0;
 
-    RUN(adamw_step, adamw_step, &p, &m, &v, &g, NULL, &one, 1, 0, h);
+    const struct adamw_tensor tensor = { &p, &m, &v, &g, NULL, 1, 0 };
+
+    RUN(adamw_step, adamw_step, &tensor, 1, &one, h);
     cr_assert(p == 2 && m == 0 && v == 0);
 }
