@@ -35,6 +35,8 @@ void *arena_alloc(struct arena *a, size_t n)
     if (n > SIZE_MAX / 2)
         return NULL;
     need = (n + align - 1) / align * align;
+    if (a->limit_bytes > 0 && a->used_bytes + need > a->limit_bytes)
+        return NULL;
     if (!b || b->size - b->used < need) {
         size_t size = need > BLOCK_BYTES ? need : BLOCK_BYTES;
 

@@ -13,9 +13,11 @@
 struct arena {
     struct arena_block *blocks; /* newest first */
     size_t used_bytes;          /* allocated so far */
+    size_t limit_bytes; /* set by the caller: used_bytes does not grow beyond it, as if memory
+                           were out; 0: no limit */
 };
 
-/* Free everything. The arena is empty then and may be used again. */
+/* Free everything. The arena is empty then, keeps its limit, and may be used again. */
 void arena_free(struct arena *a);
 
 /* n bytes, zeroed and aligned for any type; NULL when memory is out. n may be 0. */

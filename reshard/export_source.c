@@ -232,6 +232,7 @@ static tp_status open_foreign(struct export_source *s, const struct export_reque
                                          .step = q->step,
                                          .no_optim = q->no_optim || format->state == EXPORT_WEIGHTS,
                                          .dtype = q->dtype,
+                                         .memory_bytes = q->memory_bytes,
                                          .own_masters = format->state == EXPORT_MOMENTS };
     tp_status st;
 

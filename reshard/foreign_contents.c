@@ -57,7 +57,7 @@ tp_status foreign_contents_open(struct foreign_contents *out, const char *path, 
     }
     if (has_model)
         TP_TRY(model_config_read(&model, config ? config : path, &out->arena, err));
-    TP_TRY(foreign_open(&out->source, out->format, path, has_model ? &model : NULL, err));
+    TP_TRY(foreign_open(&out->source, out->format, path, has_model ? &model : NULL, 0, err));
     if (out->format->check)
         TP_TRY(out->format->check(out->source, err));
     TP_TRY(list_tensors(out, err));

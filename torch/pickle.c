@@ -401,6 +401,7 @@ tp_status pickle_read(const struct pickle_value **out, const void *bytes, size_t
     m->end = m->begin + size;
     m->path = path;
     m->arena = arena;
+    m->limit_bytes = arena->limit_bytes;
     m->err = err;
     if (size > PICKLE_BYTES_MAX)
         st = pickle_refuse(m, "it is too large");
@@ -410,6 +411,7 @@ tp_status pickle_read(const struct pickle_value **out, const void *bytes, size_t
         st = run(m);
     if (!st)
         *out = m->stack[0];
+    arena->limit_bytes = m->limit_bytes;
     free(m->stack);
     free(m->memo);
     free(m);

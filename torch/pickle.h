@@ -23,7 +23,8 @@ enum { PICKLE_BYTES_MAX = 512 << 20 };
 
 /* Read a pickle of `size` bytes. `path` is for messages. Values and their strings live in the
  * arena, which is the only memory that stays. TP_E_CORRUPT: it is damaged or hostile, and the
- * message says what is wrong at which byte; bytes after its end are ignored. */
+ * message says what is wrong at which byte; bytes after its end are ignored.
+ * TP_E_BUDGET: the arena has a limit, and values, stack and memo need more. */
 tp_status pickle_read(const struct pickle_value **out, const void *bytes, size_t size,
                       const char *path, struct arena *arena, struct tp_err *err);
 

@@ -13,6 +13,12 @@ tp_status pickle_refuse(struct pickle_machine *m, const char *what)
 
 tp_status pickle_no_memory(struct pickle_machine *m)
 {
+    if (m->limit_bytes > 0)
+        return tp_fail(
+            m->err, TP_E_BUDGET,
+            "%s: the values of its pickle, which has %lld bytes, need more than %lld MiB, "
+            "which is what is left of --mem; give more, unless the file is hostile",
+            m->path, (long long)(m->end - m->begin), (long long)(m->limit_bytes >> 20));
     return tp_fail(m->err, TP_E_NOMEM, "%s: no memory for the values of its pickle", m->path);
 }
 
@@ -55,6 +61,19 @@ tp_status pickle_take_line(char *buf, size_t size, struct pickle_machine *m)
 
 /* ---- the stack ---- */
 
+/* Take bytes from what the arena may still allocate. */
+static bool take_memory(struct pickle_machine *m, size_t bytes)
+{
+    struct arena *a = m->arena;
+
+    if (a->limit_bytes == 0)
+        return true;
+    if (a->used_bytes + bytes >= a->limit_bytes)
+        return false;
+    a->limit_bytes -= bytes;
+    return true;
+}
+
 tp_status pickle_grow(struct pickle_machine *m, struct pickle_value ***list, int64_t *room,
                       int64_t need)
 {
@@ -65,6 +84,8 @@ tp_status pickle_grow(struct pickle_machine *m, struct pickle_value ***list, int
         return TP_OK;
     if (larger < need)
         larger = need;
+    if (!take_memory(m, (size_t)(larger - *room) * sizeof **list))
+        return pickle_no_memory(m);
     grown = realloc(*list, (size_t)larger * sizeof **list);
     if (!grown)
         return pickle_no_memory(m);

@@ -18,6 +18,7 @@ struct pickle_machine {
     const unsigned char *at, *begin, *end; /* the bytes that are left, and all */
     const char *path;
     struct arena *arena;
+    size_t limit_bytes; /* of the arena at the beginning; the stack and the memo take from it */
     struct tp_err *err;
     struct pickle_value **stack, **memo;
     int64_t n_stack, stack_room, n_memo, memo_room;

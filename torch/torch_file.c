@@ -10,18 +10,28 @@ enum { MEMBER_NAME_MAX = 4200, BYTE_ORDER_MAX = 16 };
 static tp_status read_pickle(const struct pickle_value **out, const struct file_part *part,
                              int64_t begin, int64_t size, struct arena *arena, struct tp_err *err)
 {
+    const size_t limit = arena->limit_bytes;
     char *bytes;
     tp_status st;
 
     if (size > PICKLE_BYTES_MAX)
         return tp_fail(err, TP_E_CORRUPT, "%s: its pickle has %lld bytes; the limit is %d",
                        part->path, (long long)size, PICKLE_BYTES_MAX);
+    if (limit > 0 && (size_t)size + arena->used_bytes >= limit)
+        return tp_fail(
+            err, TP_E_BUDGET,
+            "%s: its pickle has %lld bytes, more than the %lld MiB that are left of --mem; "
+            "give more, unless the file is hostile",
+            part->path, (long long)size, (long long)(limit >> 20));
     bytes = malloc((size_t)size + 1);
     if (!bytes)
         return tp_fail(err, TP_E_NOMEM, "%s: no memory for its pickle", part->path);
     st = file_part_read(part, begin, bytes, size, err);
+    if (limit > 0)
+        arena->limit_bytes -= (size_t)size;
     if (!st)
         st = pickle_read(out, bytes, (size_t)size, part->path, arena, err);
+    arena->limit_bytes = limit;
     free(bytes);
     return st;
 }

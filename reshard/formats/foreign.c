@@ -60,12 +60,14 @@ const struct foreign_format *foreign_format_detect_any(const char *path)
 }
 
 tp_status foreign_open(struct piece_source **out, const struct foreign_format *format,
-                       const char *path, const struct model *m, struct tp_err *err)
+                       const char *path, const struct model *m, int64_t memory_bytes,
+                       struct tp_err *err)
 {
     struct piece_source *s = NULL;
     tp_status st;
 
     TP_TRY(piece_source_new(&s, path, err));
+    piece_source_limit(s, memory_bytes);
     TP_TRY(format->read(s, m, err));
     TP_TRY(piece_source_finish(s, err));
     if (piece_source_count(s) == 0) {

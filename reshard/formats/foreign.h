@@ -32,8 +32,10 @@ const struct foreign_format *foreign_format_detect(const char *path);
 /* The same with safetensors, which imports read in another way. */
 const struct foreign_format *foreign_format_detect_any(const char *path);
 
-/* Open and read `path`. */
+/* Open and read `path` with at most memory_bytes for tables; 0: no limit. TP_E_BUDGET: it needs
+ * more. */
 tp_status foreign_open(struct piece_source **out, const struct foreign_format *format,
-                       const char *path, const struct model *m, struct tp_err *err);
+                       const char *path, const struct model *m, int64_t memory_bytes,
+                       struct tp_err *err);
 
 #endif

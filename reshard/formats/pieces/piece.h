@@ -44,6 +44,13 @@ void piece_source_close(struct piece_source *s);
 
 const char *piece_source_path(const struct piece_source *s);
 
+/* Before anything is added: the most memory for its tables, and for what is read at a time to fill
+ * them. 0: no limit. */
+void piece_source_limit(struct piece_source *s, int64_t memory_bytes);
+
+/* What is left of it, at least 1; 0: there is no limit. */
+size_t piece_source_memory_left(struct piece_source *s);
+
 /* For the strings and tables that live as long as the source. */
 struct arena *piece_source_arena(struct piece_source *s);
 struct file_table *piece_source_files(struct piece_source *s);

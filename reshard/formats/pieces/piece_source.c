@@ -43,6 +43,18 @@ const char *piece_source_path(const struct piece_source *s)
     return s->path;
 }
 
+void piece_source_limit(struct piece_source *s, int64_t memory_bytes)
+{
+    s->arena.limit_bytes = (size_t)memory_bytes;
+}
+
+size_t piece_source_memory_left(struct piece_source *s)
+{
+    const size_t limit = s->arena.limit_bytes, used = s->arena.used_bytes;
+
+    return limit == 0 ? 0 : limit > used ? limit - used : 1;
+}
+
 struct arena *piece_source_arena(struct piece_source *s)
 {
     return &s->arena;

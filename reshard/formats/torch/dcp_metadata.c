@@ -210,7 +210,7 @@ static tp_status read_root(const struct pickle_value **root, struct dcp_metadata
 tp_status dcp_metadata_read(struct dcp_item **items, int *n, const char *dir, struct arena *arena,
                             struct tp_err *err)
 {
-    struct dcp_metadata x = { .arena = arena };
+    struct dcp_metadata x = { .arena = arena, .values.limit_bytes = arena->limit_bytes };
     const struct pickle_value *root = NULL, *entries;
     char path[PATH_MAX];
     tp_status st;

@@ -12,6 +12,7 @@ tp_status torch_pieces_open(struct torch_pieces *out, struct piece_source *s, in
     tp_status st = TP_OK;
 
     *out = (struct torch_pieces){ .source = s, .file = file };
+    out->arena.limit_bytes = piece_source_memory_left(s);
     st = file_table_use(piece_source_files(s), file, &part, err);
     if (st)
         return st;
