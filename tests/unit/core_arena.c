@@ -48,6 +48,20 @@ Test(arena, refuses_sizes_that_overflow)
     arena_free(&a);
 }
 
+Test(arena, with_a_limit_it_stops_there_and_keeps_the_limit)
+{
+    struct arena a = { .limit_bytes = 1000 };
+
+    for (int round = 0; round < 2; round++) {
+        cr_assert_not_null(arena_alloc(&a, 900));
+        cr_assert_null(arena_alloc(&a, 200));
+        cr_assert_not_null(arena_alloc(&a, 50));
+        cr_assert_leq(a.used_bytes, 1000);
+        arena_free(&a);
+    }
+    cr_assert_eq(a.limit_bytes, 1000);
+}
+
 Test(arena, strings_are_copied_and_formatted_whole)
 {
     struct arena a = { 0 };
