@@ -60,17 +60,4 @@ struct chunk_range {
 tp_status chunks_sort_ranges(struct chunk_range **out, const struct chunk_entry *chunks, int64_t n,
                              struct tp_err *err);
 
-/* An open shard: size bytes, of which n chunks are payload. */
-struct chunk_file {
-    const struct object *object;
-    const char *path; /* for messages */
-    int64_t size;
-    const struct chunk_entry *chunks; /* in any order; inside the file, without overlaps */
-    int64_t n;
-};
-
-/* SHA-256 of all bytes of the file outside the payloads. */
-tp_status chunks_hash_outside(char out[SHA256_TEXT], const struct chunk_file *file,
-                              struct tp_err *err);
-
 #endif

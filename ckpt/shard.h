@@ -133,6 +133,9 @@ const struct chunk_entry *shard_chunks(const struct shard_reader *r, int64_t *n)
 tp_status shard_read_part(const struct shard_reader *r, int64_t chunk, int64_t skip, void *buf,
                           int64_t n, struct tp_err *err);
 
+/* Say that this part of a payload will be read (object_will_read). */
+void shard_will_read_part(const struct shard_reader *r, int64_t chunk, int64_t skip, int64_t n);
+
 /* Read a whole chunk, check it, and decompress it: raw_bytes. Of a compressed chunk, the digest is
  * checked too. TP_E_CORRUPT names file, tensor, box and both checksums. */
 tp_status shard_read_chunk(const struct shard_reader *r, int64_t chunk, void *buf,
@@ -163,5 +166,12 @@ int shard_reader_fd(const struct shard_reader *r);
 /* Check the bytes outside payloads: the HDF5 signature at the start of the file, and meta_sha256.
  * TP_E_CORRUPT says which. */
 tp_status shard_check_meta(const struct shard_reader *r, struct tp_err *err);
+
+/* The same while all payloads are read, in the order of the file: the first function says that they
+ * will be, and after each one chunk_gaps_passed is called; the second one compares. */
+struct chunk_gaps;
+tp_status shard_begin_meta(struct chunk_gaps **out, const struct shard_reader *r,
+                           struct tp_err *err);
+tp_status shard_end_meta(const struct shard_reader *r, struct chunk_gaps *g, struct tp_err *err);
 
 #endif

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "ckpt/chunk_gaps.h"
 #include "ckpt/shard.h"
 #include "core/file.h"
 
@@ -48,7 +49,12 @@ static tp_status open_file(struct shard_reader *r, const char *dir, struct tp_er
         r->path = NULL;
         return tp_fail(err, TP_E_NOMEM, "no memory to open %s", info->file);
     }
-    st = object_open(&r->object, &size, r->path, err);
+    if (info->index_rows < 1 || info->index_rows > SHARD_CHUNKS_MAX)
+        return tp_fail(err, TP_E_CORRUPT,
+                       "%s: the manifest says that /index has %lld rows, expected 1 to %d", r->path,
+                       (long long)info->index_rows, SHARD_CHUNKS_MAX);
+    index_bytes = info->index_rows * CHUNK_ENTRY_BYTES;
+    st = object_open_ahead(&r->object, &size, r->path, info->index_offset, index_bytes, err);
     if (st == TP_E_NOTFOUND)
         return tp_fail(err, TP_E_CORRUPT, "%s: the shard of rank %d is missing", r->path,
                        info->rank);
@@ -57,11 +63,6 @@ static tp_status open_file(struct shard_reader *r, const char *dir, struct tp_er
     if (size != info->size_bytes)
         return tp_fail(err, TP_E_CORRUPT, "%s: has %lld bytes, but the manifest says %lld", r->path,
                        (long long)size, (long long)info->size_bytes);
-    if (info->index_rows < 1 || info->index_rows > SHARD_CHUNKS_MAX)
-        return tp_fail(err, TP_E_CORRUPT,
-                       "%s: the manifest says that /index has %lld rows, expected 1 to %d", r->path,
-                       (long long)info->index_rows, SHARD_CHUNKS_MAX);
-    index_bytes = info->index_rows * CHUNK_ENTRY_BYTES;
     if (info->index_offset < 0 || index_bytes > size || info->index_offset > size - index_bytes)
         return tp_fail(err, TP_E_CORRUPT,
                        "%s: the manifest says that /index is %lld bytes at offset %lld, but the "
@@ -328,6 +329,11 @@ tp_status shard_read_part(const struct shard_reader *r, int64_t chunk, int64_t s
     return object_read_at(&r->object, r->path, r->chunks[chunk].offset + skip, buf, (size_t)n, err);
 }
 
+void shard_will_read_part(const struct shard_reader *r, int64_t chunk, int64_t skip, int64_t n)
+{
+    object_will_read(&r->object, r->chunks[chunk].offset + skip, n);
+}
+
 tp_status shard_chunk_error(const struct shard_reader *r, int64_t chunk, const char *what,
                             struct tp_err *err)
 {
@@ -360,32 +366,42 @@ bool shard_is_chunked(const struct shard_reader *r)
     return r->info.chunked;
 }
 
-static tp_status check_signature(const struct shard_reader *r, struct tp_err *err)
+tp_status shard_begin_meta(struct chunk_gaps **out, const struct shard_reader *r,
+                           struct tp_err *err)
 {
-    unsigned char found[sizeof hdf5_signature] = { 0 };
-    tp_status st;
+    const struct chunk_file file = { &r->object, r->path, r->info.size_bytes, r->chunks,
+                                     r->n_chunks };
 
-    if (r->info.size_bytes >= (int64_t)sizeof found &&
-        (st = object_read_at(&r->object, r->path, 0, found, sizeof found, err)))
+    object_will_read(&r->object, 0, r->info.size_bytes);
+    return chunk_gaps_new(out, &file, err);
+}
+
+tp_status shard_end_meta(const struct shard_reader *r, struct chunk_gaps *g, struct tp_err *err)
+{
+    char found[SHA256_TEXT];
+    tp_status st = chunk_gaps_end(g, found, err);
+
+    if (st)
         return st;
-    if (memcmp(found, hdf5_signature, sizeof found) == 0)
+    if (!chunk_gaps_begin_with(g, hdf5_signature, sizeof hdf5_signature))
+        return tp_fail(err, TP_E_CORRUPT, "%s: does not begin with the HDF5 signature", r->path);
+    if (strcmp(found, r->info.meta_sha256) == 0)
         return TP_OK;
-    return tp_fail(err, TP_E_CORRUPT, "%s: does not begin with the HDF5 signature", r->path);
+    return tp_fail(err, TP_E_CORRUPT,
+                   "%s: the bytes outside payloads have the SHA-256 %.16s..., but the manifest "
+                   "says %.16s...: the HDF5 structures are damaged",
+                   r->path, found, r->info.meta_sha256);
 }
 
 tp_status shard_check_meta(const struct shard_reader *r, struct tp_err *err)
 {
     const struct chunk_file file = { &r->object, r->path, r->info.size_bytes, r->chunks,
                                      r->n_chunks };
-    char found[SHA256_TEXT];
-    tp_status st = check_signature(r, err);
+    struct chunk_gaps *g = NULL;
+    tp_status st = chunk_gaps_new(&g, &file, err);
 
     if (!st)
-        st = chunks_hash_outside(found, &file, err);
-    if (!st && strcmp(found, r->info.meta_sha256) != 0)
-        st = tp_fail(err, TP_E_CORRUPT,
-                     "%s: the bytes outside payloads have the SHA-256 %.16s..., but the manifest "
-                     "says %.16s...: the HDF5 structures are damaged",
-                     r->path, found, r->info.meta_sha256);
+        st = shard_end_meta(r, g, err);
+    chunk_gaps_free(g);
     return st;
 }

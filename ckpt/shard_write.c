@@ -4,6 +4,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "ckpt/chunk_gaps.h"
 #include "ckpt/shard_upload.h"
 #include "ckpt/shard_writer.h"
 #include "core/file.h"

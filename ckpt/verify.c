@@ -5,7 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "ckpt/chunk_gaps.h"
 #include "ckpt/crc.h"
+#include "ckpt/shard_opener.h"
 #include "ckpt/step.h"
 #include "ckpt/tiling.h"
 #include "core/file.h"
@@ -24,6 +26,7 @@ struct verify_unpacker {
 struct verify_scan {
     struct verify *v;
     struct shard_reader **shards;      /* [n_shards] NULL: could not be opened */
+    struct chunk_gaps **gaps;          /* [n_shards] what is outside its payloads */
     int64_t *first;                    /* [n_shards + 1] number of each shard's first chunk */
     unsigned char **buffers;           /* [jobs] */
     struct verify_unpacker *unpackers; /* [jobs] */
@@ -46,26 +49,28 @@ static tp_status add_finding(struct verify_scan *s, tp_status st, const struct t
 static tp_status open_shards(struct verify_scan *s, struct tp_err *err)
 {
     const struct manifest *m = &s->v->manifest;
+    struct shard_opener *opener = NULL;
     int64_t total = 0;
+    tp_status st = shard_opener_new(&opener, s->v->dir, m, err);
 
-    for (int i = 0; i < m->n_shards; i++) {
+    for (int i = 0; i < m->n_shards && !st; i++) {
         int64_t n = 0;
-        tp_status st = ckpt_open_shard(&s->shards[i], s->v->dir, m, i, err);
+
+        st = shard_opener_next(opener, &s->shards[i], err);
 
         if (!st) {
             const struct chunk_entry *chunks = shard_chunks(s->shards[i], &n);
 
             for (int64_t r = 0; r < n; r++)
                 total += chunks[r].stored_bytes;
-            st = shard_check_meta(s->shards[i], err);
+            st = shard_begin_meta(&s->gaps[i], s->shards[i], err);
         }
         st = add_finding(s, st, err);
-        if (st)
-            return st;
         s->first[i + 1] = s->first[i] + n;
     }
+    shard_opener_free(opener);
     progress_total(s->v->progress, total);
-    return TP_OK;
+    return st;
 }
 
 static tp_status check_digest(const struct verify_scan *s, int shard,
@@ -126,23 +131,17 @@ static tp_status unpack_chunk(struct verify_scan *s, int shard, int64_t item, in
     return shard_unpack_chunk(s->shards[shard], item, &u->decoder, u->chunk, err);
 }
 
-/* Read and check one chunk; `item` counts over all shards. */
-static tp_status scan_chunk(void *ctx, int64_t item, int worker, struct tp_err *err)
+/* Read and check one chunk. */
+static tp_status scan_chunk(struct verify_scan *s, int shard, int64_t item, int worker,
+                            struct tp_err *err)
 {
-    struct verify_scan *s = ctx;
-    const struct chunk_entry *chunk;
-    struct digest found;
     int64_t n;
-    int shard = 0;
-    tp_status st;
+    const struct chunk_entry *chunk = &shard_chunks(s->shards[shard], &n)[item];
+    struct digest found = chunk->digest;
+    tp_status st = chunk->codec == CODEC_RAW
+                       ? read_chunk(&found, s, shard, item, s->buffers[worker], err)
+                       : unpack_chunk(s, shard, item, worker, err);
 
-    while (item >= s->first[shard + 1])
-        shard++;
-    item -= s->first[shard];
-    chunk = &shard_chunks(s->shards[shard], &n)[item];
-    found = chunk->digest;
-    st = chunk->codec == CODEC_RAW ? read_chunk(&found, s, shard, item, s->buffers[worker], err)
-                                   : unpack_chunk(s, shard, item, worker, err);
     if (st)
         return add_finding(s, st, err);
     progress_add(s->v->progress, chunk->stored_bytes);
@@ -151,6 +150,26 @@ static tp_status scan_chunk(void *ctx, int64_t item, int worker, struct tp_err *
     digest_add(&s->v->digests[chunk->tensor], &found);
     pthread_mutex_unlock(&s->lock);
     return add_finding(s, check_digest(s, shard, chunk, &found, err), err);
+}
+
+/* A thread_pool_fn: `item` counts chunks over all shards, in the order of the files, so that each
+ * file is read once from its beginning to its end. */
+static tp_status scan_item(void *ctx, int64_t item, int worker, struct tp_err *err)
+{
+    struct verify_scan *s = ctx;
+    int shard = 0;
+    bool all = false;
+    tp_status st;
+
+    while (item >= s->first[shard + 1])
+        shard++;
+    item -= s->first[shard];
+    TP_TRY(scan_chunk(s, shard, chunk_gaps_chunk(s->gaps[shard], item), worker, err));
+    TP_TRY(add_finding(s, chunk_gaps_passed(s->gaps[shard], item, &all, err), err));
+    if (all)
+        st = add_finding(s, shard_end_meta(s->shards[shard], s->gaps[shard], err), err);
+done:
+    return st;
 }
 
 /* ---- boxes ---- */
@@ -218,11 +237,12 @@ static tp_status prepare(struct verify_scan *s, struct arena *arena, struct tp_e
     if (v->jobs < 1)
         v->jobs = 1;
     s->shards = arena_array(arena, n, sizeof(struct shard_reader *));
+    s->gaps = arena_array(arena, n, sizeof(struct chunk_gaps *));
     s->first = arena_array(arena, n + 1, sizeof *s->first);
     s->buffers = arena_array(arena, (size_t)v->jobs, sizeof(unsigned char *));
     s->unpackers = arena_array(arena, (size_t)v->jobs, sizeof *s->unpackers);
     v->digests = arena_array(arena, (size_t)v->manifest.layout.n_tensors, sizeof *v->digests);
-    if (!s->shards || !s->first || !s->buffers || !s->unpackers || !v->digests)
+    if (!s->shards || !s->gaps || !s->first || !s->buffers || !s->unpackers || !v->digests)
         return tp_fail(err, TP_E_NOMEM, "no memory to verify %s", v->dir);
     for (int i = 0; i < v->jobs; i++)
         if (!(s->buffers[i] = malloc(PIECE_BYTES)))
@@ -245,10 +265,12 @@ tp_status ckpt_verify(struct verify *v, struct arena *arena, struct tp_err *err)
     TP_TRY(open_shards(&s, err));
     TP_TRY(check_extra(&s, err));
     TP_TRY(check_boxes(&s, err));
-    TP_TRY(thread_pool_run(scan_chunk, &s, s.first[v->manifest.n_shards], v->jobs, err));
+    TP_TRY(thread_pool_run(scan_item, &s, s.first[v->manifest.n_shards], v->jobs, err));
 done:
-    for (int i = 0; s.shards && i < v->manifest.n_shards; i++)
+    for (int i = 0; s.shards && s.gaps && i < v->manifest.n_shards; i++) {
+        chunk_gaps_free(s.gaps[i]);
         shard_reader_close(s.shards[i]);
+    }
     for (int i = 0; s.buffers && i < v->jobs; i++)
         free(s.buffers[i]);
     for (int i = 0; s.unpackers && i < v->jobs; i++) {

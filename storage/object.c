@@ -7,12 +7,18 @@
 #include "storage/location.h"
 #include "storage/remote_object.h"
 
-tp_status object_open(struct object *out, int64_t *size, const char *path, struct tp_err *err)
+tp_status object_open_ahead(struct object *out, int64_t *size, const char *path, int64_t offset,
+                            int64_t n, struct tp_err *err)
 {
     *out = OBJECT_NONE;
     if (location_is_remote(path))
-        return remote_object_open(&out->remote, size, path, err);
+        return remote_object_open(&out->remote, size, path, offset, n, err);
     return file_open_own(&out->fd, size, path, err);
+}
+
+tp_status object_open(struct object *out, int64_t *size, const char *path, struct tp_err *err)
+{
+    return object_open_ahead(out, size, path, 0, 1, err);
 }
 
 void object_close(struct object *o)
@@ -47,7 +53,7 @@ tp_status object_read_at(const struct object *o, const char *path, int64_t offse
     return file_read_at(o->fd, path, offset, buf, n, err);
 }
 
-void object_will_read(const struct object *o, int64_t offset, size_t n)
+void object_will_read(const struct object *o, int64_t offset, int64_t n)
 {
     if (o->remote)
         remote_object_will_read(o->remote, offset, n);

@@ -35,6 +35,11 @@ static inline struct object object_of_file(int fd)
 tp_status object_open(struct object *out, int64_t *size, const char *path, struct tp_err *err);
 void object_close(struct object *o);
 
+/* The same, for a reader that begins with n bytes at `offset`: a remote object answers with them
+ * when it is opened. */
+tp_status object_open_ahead(struct object *out, int64_t *size, const char *path, int64_t offset,
+                            int64_t n, struct tp_err *err);
+
 /* Whether there is something at a path. TP_E_IO, TP_E_USAGE: that cannot be known. */
 tp_status object_exists(bool *exists, const char *path, struct tp_err *err);
 
@@ -43,9 +48,9 @@ tp_status object_exists(bool *exists, const char *path, struct tp_err *err);
 tp_status object_read_all(char **data, size_t *size, const char *path, size_t max_bytes,
                           struct arena *arena, struct tp_err *err);
 
-/* Say that n bytes at `offset` will be read soon, so that a remote object begins to send them. Only
- * a hint; for local objects nothing. */
-void object_will_read(const struct object *o, int64_t offset, size_t n);
+/* Say that n bytes at `offset` will be read, once, after what was named before; so long requests
+ * are sent for remote objects, early enough. Only a hint; for local objects nothing. */
+void object_will_read(const struct object *o, int64_t offset, int64_t n);
 
 /* Read exactly n bytes at `offset`. TP_E_CORRUPT: the object ends before that; otherwise TP_E_IO.
  * Thread safe. */

@@ -11,10 +11,9 @@
 enum {
     SEGMENT_BYTES_MIN = 256 << 10,
     SEGMENT_BYTES_FIRST = 1 << 20, /* where nothing was read yet: a request takes a while anyway */
-    SEGMENT_BYTES_MAX = 4 << 20,
     LIMIT_MIN = 4 << 20,
     TICKS_ACTIVE = 64,
-    GAP_BYTES = 64 << 10, /* a reader that leaves out so little goes on where it was */
+    LIMITS_AHEAD = 2, /* so that there are whole requests to choose when there is room again */
 };
 
 void remote_object_limit(int64_t bytes)
@@ -26,57 +25,86 @@ void remote_object_limit(int64_t bytes)
     pthread_mutex_unlock(&s->lock);
 }
 
-/* Read the first byte, for the length and the ETag. */
-static tp_status examine(struct remote_object *o, struct tp_err *err)
+/* Read n bytes, and learn the length and the ETag. *got: they came. TP_OK without them: the object
+ * is shorter, or its length is not known yet. */
+static tp_status examine(struct remote_object *o, int64_t offset, int64_t n, unsigned char *into,
+                         bool *got, struct tp_err *err)
 {
-    char byte;
+    char range[80];
     const struct remote_request q = { .method = "GET",
                                       .path = o->path,
-                                      .headers = { "range: bytes=0-0" },
+                                      .headers = { range },
                                       .n_headers = 1,
-                                      .into = &byte,
-                                      .room = 1,
+                                      .into = into,
+                                      .room = (size_t)n,
                                       .status = 206,
                                       .least = 1 };
     struct http_reply reply;
-    tp_status st = remote_send(&reply, &q, err);
+    tp_status st;
 
-    if (st)
+    *got = false;
+    snprintf(range, sizeof range, "range: bytes=%lld-%lld", (long long)offset,
+             (long long)(offset + n - 1));
+    st = remote_send(&reply, &q, err);
+    if (st || reply.status == 416)
         return st;
-    if (reply.status == 416 && reply.total == 0) {
-        o->size = 0;
-        return TP_OK;
-    }
     if (reply.status != 206)
         return remote_fail(&q, &reply, err);
-    if (reply.total < 1 || reply.first != 0 || reply.last != 0)
+    if (reply.total < 1 || reply.first != offset || reply.last > offset + n - 1)
         return tp_fail(err, TP_E_IO, "%s: the server does not say how long it is", o->path);
     o->size = reply.total;
     memcpy(o->etag, reply.etag, sizeof o->etag);
+    *got = reply.last == offset + n - 1 && reply.bytes == (size_t)n;
     return TP_OK;
 }
 
+/* The same with the first byte. An object without bytes answers 416. */
+static tp_status examine_begin(struct remote_object *o, struct tp_err *err)
+{
+    unsigned char byte;
+    bool got;
+
+    return examine(o, 0, 1, &byte, &got, err);
+}
+
+/* Count an open object, and keep its first bytes, or NULL. */
+static void count_object(struct remote_object *o, int64_t offset, int64_t n, unsigned char *first)
+{
+    struct remote_segments *s = segments_of_process();
+
+    pthread_mutex_lock(&s->lock);
+    while (s->stop) /* the threads of earlier objects are ending */
+        pthread_cond_wait(&s->done, &s->lock);
+    s->n_objects++;
+    if (first && !segments_put(s, o, offset, n, first))
+        free(first);
+    pthread_mutex_unlock(&s->lock);
+}
+
 tp_status remote_object_open(struct remote_object **out, int64_t *size, const char *path,
-                             struct tp_err *err)
+                             int64_t offset, int64_t n, struct tp_err *err)
 {
     struct remote_object *o = calloc(1, sizeof *o);
-    struct remote_segments *s = segments_of_process();
-    tp_status st;
+    unsigned char *first = NULL;
+    bool got = false;
+    tp_status st = TP_OK;
 
     if (!o)
         return tp_fail(err, TP_E_NOMEM, "%s: no memory to open it", path);
     if (snprintf(o->path, sizeof o->path, "%s", path) >= (int)sizeof o->path)
         TP_TRY(tp_fail(err, TP_E_USAGE, "%.200s...: the path is too long", path));
-    TP_TRY(examine(o, err));
-    pthread_mutex_lock(&s->lock);
-    while (s->stop) /* the threads of earlier objects are ending */
-        pthread_cond_wait(&s->done, &s->lock);
-    s->n_objects++;
-    pthread_mutex_unlock(&s->lock);
+    if (offset >= 0 && n > 1 && n <= REMOTE_SEGMENT_MAX && (first = malloc((size_t)n)))
+        TP_TRY(examine(o, offset, n, first, &got, err));
+    if (o->size == 0)
+        TP_TRY(examine_begin(o, err));
+    count_object(o, offset, n, got ? first : NULL);
+    if (got)
+        first = NULL;
     *size = o->size;
     *out = o;
     o = NULL;
 done:
+    free(first);
     free(o);
     return st;
 }
@@ -103,6 +131,7 @@ void remote_object_close(struct remote_object *o)
     if (!o)
         return;
     pthread_mutex_lock(&s->lock);
+    remote_wanted_forget(&s->wanted, o);
     while ((g = one_of(s, o, &loading)) || loading)
         if (g)
             segments_remove(s, g);
@@ -138,9 +167,9 @@ static int64_t longest(const struct remote_segments *s)
     const int streams = n_active > remote_connections() ? n_active : remote_connections();
     const int64_t n = s->limit / 2 / streams;
 
-    return n < SEGMENT_BYTES_MIN   ? SEGMENT_BYTES_MIN
-           : n < SEGMENT_BYTES_MAX ? n
-                                   : SEGMENT_BYTES_MAX;
+    return n < SEGMENT_BYTES_MIN    ? SEGMENT_BYTES_MIN
+           : n < REMOTE_SEGMENT_MAX ? n
+                                    : REMOTE_SEGMENT_MAX;
 }
 
 /* The length of a segment at `begin`: what is wanted, but not what another segment has. */
@@ -159,7 +188,7 @@ static bool follows(const struct remote_segments *s, const struct remote_object 
 {
     for (const struct remote_segment *x = s->first; x; x = x->next)
         if (x->object == o && !x->exact && offset >= x->begin &&
-            offset <= x->begin + x->n + GAP_BYTES)
+            offset <= x->begin + x->n + REMOTE_GAP_BYTES)
             return true;
     return false;
 }
@@ -185,21 +214,50 @@ static void read_ahead(struct remote_segments *s, struct remote_object *o, int64
     }
 }
 
+/* The length of the segment for n bytes at `offset`, of which no segment has the first. */
+static int64_t begin_window(const struct remote_segments *s, struct remote_object *o,
+                            int64_t offset, int64_t n, bool sequential)
+{
+    const int64_t most = longest(s);
+    const int64_t first = SEGMENT_BYTES_FIRST < most ? SEGMENT_BYTES_FIRST : most;
+
+    if (!sequential || o->window == 0)
+        o->window = o->window / 2 > first ? o->window / 2 : first;
+    if (n > most)
+        n = most;
+    return cut(s, o, offset, n > o->window ? n : o->window);
+}
+
+/* A segment of an object whose readers name what they read: a request that was named, or what is
+ * read now and nothing else. */
+static struct remote_segment *use_named(struct remote_segments *s, struct remote_object *o,
+                                        int64_t offset, int64_t n)
+{
+    bool wait = false;
+    struct remote_segment *g = segments_add_wanted(s, o, offset, &wait);
+
+    if (g || wait)
+        return g;
+    n = cut(s, o, offset, n < longest(s) ? n : longest(s));
+    g = segments_add(s, o, offset, n, false);
+    if (g) {
+        g->wanted = n;
+        g->exact = true;
+    }
+    return g;
+}
+
 /* The segment with the byte at `offset`, in use by the caller; NULL: there is no room now. */
 static struct remote_segment *use_segment(struct remote_segments *s, struct remote_object *o,
                                           int64_t offset, int64_t n)
 {
-    const bool sequential = follows(s, o, offset);
-    const int64_t first = SEGMENT_BYTES_FIRST < longest(s) ? SEGMENT_BYTES_FIRST : longest(s);
+    const bool sequential = !o->is_named && follows(s, o, offset);
     struct remote_segment *g = segments_find(s, o, offset);
 
-    if (!g) {
-        if (!sequential || o->window == 0)
-            o->window = o->window / 2 > first ? o->window / 2 : first;
-        if (n > longest(s))
-            n = longest(s);
-        g = segments_add(s, o, offset, cut(s, o, offset, n > o->window ? n : o->window), false);
-    }
+    if (!g && o->is_named)
+        g = use_named(s, o, offset, n);
+    else if (!g)
+        g = segments_add(s, o, offset, begin_window(s, o, offset, n, sequential), false);
     if (!g)
         return NULL;
     o->read_at = s->ticks;
@@ -209,20 +267,26 @@ static struct remote_segment *use_segment(struct remote_segments *s, struct remo
     return g;
 }
 
-void remote_object_will_read(struct remote_object *o, int64_t offset, size_t n)
+void remote_object_will_read(struct remote_object *o, int64_t offset, int64_t n)
 {
     struct remote_segments *s = segments_of_process();
-    struct remote_segment *g;
 
-    if (offset < 0 || n == 0 || (int64_t)n > SEGMENT_BYTES_MAX || offset > o->size - (int64_t)n)
+    if (offset < 0 || n <= 0 || offset > o->size - n)
         return;
     pthread_mutex_lock(&s->lock);
-    if (!segments_find(s, o, offset)) {
-        g = segments_add(s, o, offset, cut(s, o, offset, (int64_t)n), true);
-        if (g)
-            g->exact = true;
-    }
+    segments_want(s, o, offset, offset + n);
     pthread_mutex_unlock(&s->lock);
+}
+
+int64_t remote_object_ahead_bytes(void)
+{
+    struct remote_segments *s = segments_of_process();
+    int64_t bytes;
+
+    pthread_mutex_lock(&s->lock);
+    bytes = LIMITS_AHEAD * s->limit;
+    pthread_mutex_unlock(&s->lock);
+    return bytes;
 }
 
 /* Wait until it is fetched. */
@@ -271,8 +335,8 @@ tp_status remote_object_read(struct remote_object *o, int64_t offset, void *buf,
         pthread_mutex_lock(&s->lock);
         g->consumed += got;
         g->used_at = ++s->ticks;
-        if (--g->users == 0)
-            pthread_cond_broadcast(&s->done);
+        g->users--;
+        segments_release(s, g);
         to += got;
         offset += got;
         n -= (size_t)got;

@@ -1,9 +1,10 @@
 /*
  * storage/remote_object.h - an object of a web server or a store, read by ranges.
  *
- * Ranges are fetched by threads of their own, several at a time, into segments in memory. A reader
- * that goes on where an earlier read ended makes the segments longer, up to 4 MiB, and the next
- * ones are fetched before they are asked for. All segments of a process together have at most the
+ * Ranges are fetched by threads of their own, several at a time, into segments in memory. Who knows
+ * what it will read names it, and it is fetched once, in long requests. Otherwise a reader that
+ * goes on where an earlier read ended makes the segments longer, up to 4 MiB, and the next ones are
+ * fetched before they are asked for. All segments of a process together have at most the
  * bytes that remote_object_limit allows.
  *
  * The object must stay the same while it is open: its ETag is sent with every request and compared
@@ -24,13 +25,19 @@ struct remote_object;
  * each besides. */
 void remote_object_limit(int64_t bytes);
 
-/* Open; *size is the length. TP_E_NOTFOUND: there is no such object. Errors else as remote_send. */
+/* Open; *size is the length. The request that opens asks for n bytes at `offset`, which are read
+ * first; what is outside the object, or too long, is no error. TP_E_NOTFOUND: there is no such
+ * object. Errors else as remote_send. */
 tp_status remote_object_open(struct remote_object **out, int64_t *size, const char *path,
-                             struct tp_err *err);
+                             int64_t offset, int64_t n, struct tp_err *err);
 void remote_object_close(struct remote_object *o);
 
-/* Begin to fetch n bytes at `offset`, if there is room. What follows them is not fetched. */
-void remote_object_will_read(struct remote_object *o, int64_t offset, size_t n);
+/* Say that n bytes at `offset` will be read, once, after what was named before. They are fetched as
+ * soon as there is room, in one request with neighbours that were named too. */
+void remote_object_will_read(struct remote_object *o, int64_t offset, int64_t n);
+
+/* How much it helps to name ahead of what is read. */
+int64_t remote_object_ahead_bytes(void);
 
 /* Read exactly n bytes at `offset`. TP_E_CORRUPT: the object ends before that. TP_E_IO: it cannot
  * be read, or was replaced since it was opened. Thread safe. */

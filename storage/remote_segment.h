@@ -13,6 +13,9 @@
 
 #include "core/err.h"
 #include "storage/remote.h"
+#include "storage/remote_wanted.h"
+
+enum { REMOTE_SEGMENT_MAX = 4 << 20 };
 
 enum remote_segment_state { SEGMENT_WAITING, SEGMENT_LOADING, SEGMENT_READY, SEGMENT_FAILED };
 
@@ -22,6 +25,7 @@ struct remote_object {
     char etag[HTTP_VALUE_MAX];
     int64_t read_at; /* the last read, in ticks */
     int64_t window;  /* length of the last segment that was begun */
+    bool is_named;   /* its readers name what they read, so nothing else is fetched */
 };
 
 struct remote_segment {
@@ -30,6 +34,7 @@ struct remote_segment {
     enum remote_segment_state state;
     int64_t begin, n;
     unsigned char *data;
+    int64_t wanted;   /* bytes that a reader has named; 0: it was not named */
     int64_t consumed; /* bytes that were copied out; may count some twice */
     int64_t used_at;  /* the last time, in ticks */
     bool exact;       /* what follows it is not wanted */
@@ -42,6 +47,7 @@ struct remote_segments {
     pthread_mutex_t lock;
     pthread_cond_t work, done; /* there is a segment to fetch; one was fetched or is not used */
     struct remote_segment *first;
+    struct remote_wanted_list wanted;
     int64_t bytes, limit, ticks;
     int n_objects, n_threads, n_idle;
     bool stop; /* threads shall end */
@@ -60,6 +66,22 @@ struct remote_segment *segments_find(const struct remote_segments *s, const stru
  * that were read, else any. NULL: there is no room now. */
 struct remote_segment *segments_add(struct remote_segments *s, struct remote_object *o,
                                     int64_t begin, int64_t n, bool ahead);
+
+/* Keep n bytes that were fetched otherwise, if there is room; `data` is malloc'ed, and belongs to
+ * the segments then. */
+bool segments_put(struct remote_segments *s, struct remote_object *o, int64_t begin, int64_t n,
+                  unsigned char *data);
+
+/* Note that a range will be read, and let the threads fetch it when there is room. */
+void segments_want(struct remote_segments *s, struct remote_object *o, int64_t begin, int64_t end);
+
+/* Begin to fetch the wanted range that has the byte at `offset`, for a reader that waits for it.
+ * NULL: no range has it, or there is no room now; *wait: there will be. */
+struct remote_segment *segments_add_wanted(struct remote_segments *s, const struct remote_object *o,
+                                           int64_t offset, bool *wait);
+
+/* Forget a segment of which nothing more is wanted, when nobody uses it. */
+void segments_release(struct remote_segments *s, struct remote_segment *segment);
 
 /* Forget a segment, which no thread loads and nobody uses. */
 void segments_remove(struct remote_segments *s, struct remote_segment *segment);

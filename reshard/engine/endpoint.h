@@ -100,6 +100,10 @@ struct reshard_endpoint {
     tp_status (*read)(void *ctx, int extent, const struct box *run, void *buf, struct tp_err *err);
     tp_status (*write)(void *ctx, int extent, const struct box *run, const void *buf,
                        struct tp_err *err);
+    /* Source: a run will be read, after those that were named before; about ahead_bytes are named
+     * ahead of what is read. NULL: it need not know, because its files are local. Thread safe. */
+    void (*will_read)(void *ctx, int extent, const struct box *run);
+    int64_t ahead_bytes;
     /* NULL: the endpoint has no checksums, or cannot let others compute them. */
     const struct reshard_unsummed *unsummed;
     /* NULL: an interrupted transfer with this endpoint starts over. */

@@ -63,9 +63,27 @@ static tp_status agree(const struct transfer_plan *p, tp_status st, struct tp_er
     return p->transfer.control ? control_agree(p->transfer.control, st, err) : st;
 }
 
+/* The arrays are for look_ahead.c. */
+static tp_status make_ahead(struct transfer_ahead *a, const struct transfer_plan *p,
+                            struct tp_err *err)
+{
+    pthread_mutex_init(&a->lock, NULL);
+    a->next = p->begin;
+    if (!p->transfer.from->will_read)
+        return TP_OK;
+    a->tile.from = calloc((size_t)p->max_from, sizeof *a->tile.from);
+    a->tile.to = calloc((size_t)p->max_to, sizeof *a->tile.to);
+    if (!a->tile.from || !a->tile.to)
+        return tp_fail(err, TP_E_NOMEM, "no memory for a transfer");
+    return TP_OK;
+}
+
 void transfer_cancel(struct transfer_run *run)
 {
     if (run) {
+        free(run->ahead.tile.from);
+        free(run->ahead.tile.to);
+        pthread_mutex_destroy(&run->ahead.lock);
         device_ring_close(run->ring);
         free_workers(run->workers, run->plan->threads);
     }
@@ -81,7 +99,9 @@ tp_status transfer_begin(struct transfer_run **out, struct transfer_plan *p, str
         run->plan = p;
         run->next = p->begin;
         run->round_size = p->threads;
-        st = make_workers(&run->workers, p, err);
+        st = make_ahead(&run->ahead, p, err);
+        if (!st)
+            st = make_workers(&run->workers, p, err);
     }
     st = agree(p, st, err);
     if (st) {

@@ -179,6 +179,7 @@ tp_status transfer_move_tile(struct transfer_run *r, int64_t tile, int worker, s
     struct transfer_overlap o = { 0 };
     tp_status st = TP_OK;
 
+    transfer_look_ahead(r, tile);
     transfer_tile_get(r->plan, tile, w);
     divide_buffer(r, k);
     o.tensor = w->tensor;

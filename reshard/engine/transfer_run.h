@@ -1,7 +1,7 @@
 /*
  * reshard/engine/transfer_run.h - a plan that is being executed: inside reshard/engine/ only.
- * execute.c runs it in rounds, move_tile.c copies a tile, repeat.c reads back or copies again what
- * an earlier process did.
+ * execute.c runs it in rounds, move_tile.c copies a tile, look_ahead.c names what will be read,
+ * repeat.c reads back or copies again what an earlier process did.
  */
 #ifndef RESHARD_ENGINE_TRANSFER_RUN_H
 #define RESHARD_ENGINE_TRANSFER_RUN_H
@@ -28,8 +28,17 @@ struct transfer_worker {
     bool is_cast; /* `cast` holds the run that was read */
 };
 
+/* Which tiles the source has been told of. */
+struct transfer_ahead {
+    pthread_mutex_t lock;
+    int64_t next;              /* the first tile that was not named */
+    int64_t bytes;             /* of the tiles that were named */
+    struct transfer_tile tile; /* with room for its arrays */
+};
+
 struct transfer_run {
     struct transfer_plan *plan;
+    struct transfer_ahead ahead;
     struct transfer_worker *workers;
     int64_t next;       /* the first tile that is left */
     int64_t round_size; /* tiles of the next round */
@@ -47,6 +56,10 @@ static inline int64_t transfer_aligned(int64_t n_bytes)
 {
     return (n_bytes + TRANSFER_ALIGN - 1) / TRANSFER_ALIGN * TRANSFER_ALIGN;
 }
+
+/* Tell the source what the tiles after number `tile` will read, as far ahead as it wants to know.
+ */
+void transfer_look_ahead(struct transfer_run *r, int64_t tile);
 
 /* Copy tile number `tile` with the buffers of a worker. */
 tp_status transfer_move_tile(struct transfer_run *r, int64_t tile, int worker, struct tp_err *err);

@@ -2,7 +2,7 @@
 
 needs: tp-ckpt tp-reshard make_ckpt
 covers: storage/http storage/remote storage/remote_object storage/remote_segment storage/s3_list
-covers: storage/folder ckpt/step_remote cli/remote_env
+covers: storage/folder ckpt/step_remote ckpt/shard_opener reshard/engine/look_ahead cli/remote_env
 """
 import json
 import re
@@ -91,6 +91,31 @@ def test_compressed_checkpoints_are_read(root, digest, tmp_path):
         assert reshard(store, CKPT, tmp_path / "zstd", "--zstd").rc == 0
     for out in ("raw", "zstd"):
         assert harness.ok("tp-ckpt", "digest", tmp_path / out).out == digest
+
+
+def fetched(store, folder):
+    """What was sent of the shards in a folder: bytes, and requests."""
+    ranges = [re.search(r"bytes=(\d+)-(\d+)", h.get("range", "")) for m, path, h in store.requests
+              if m == "GET" and "step-00000001" in path and path.endswith(".h5")]
+    return sum(int(r[2]) - int(r[1]) + 1 for r in ranges), len(ranges), sum(f.stat().st_size for f in folder.glob("*.h5"))
+
+
+@pytest.mark.parametrize("zstd", [[], ["--zstd"]], ids=["raw", "zstd"])
+def test_each_byte_is_fetched_once_and_in_few_requests(zstd, figure, tmp_path):
+    config = harness.write_config(tmp_path, hidden_size=256, intermediate_size=704, vocab_size=2000)
+    harness.ok(harness.built("make_ckpt"), config, "tp4", tmp_path / "raw", 1, 11, "bf16")
+    harness.ok("tp-reshard", tmp_path / "raw", "--to", "tp4", "--out", tmp_path / "ckpt", *zstd)
+    for argv in (["tp-ckpt", "verify", CKPT, "--jobs", "4"],
+                 ["tp-reshard", CKPT, "--to", "tp2", "--out", tmp_path / "out", "--mem", "96M", "--jobs", "4"],
+                 ["tp-ckpt", "export", CKPT, "-o", tmp_path / "hf"]):
+        with ObjectStore() as store:
+            store.add_tree("bucket/runs/ckpt", tmp_path / "ckpt")
+            ok(store, *argv)
+            sent, requests, size = fetched(store, tmp_path / "ckpt/step-00000001")
+        if "-o" not in argv:
+            figure("%s%s: bytes fetched / bytes of the shards" % (argv[0], " ".join(["", *zstd])), sent / size)
+        assert sent < 1.02 * size, argv
+        assert requests < 16 + 12 * 4 + sent / 100e3, argv
 
 
 def test_a_web_server_needs_no_listing(web, root, digest):

@@ -3,9 +3,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "ckpt/shard_opener.h"
 #include "ckpt/tiling.h"
 #include "reshard/formats/checkpoint/checkpoint.h"
 #include "reshard/formats/checkpoint/shard_parts.h"
+#include "storage/location.h"
+#include "storage/remote_object.h"
 
 /* Of chunks that are decompressed: for each thread, those that the tiles of the engine need. */
 enum { CACHE_BYTES = 24 << 20 };
@@ -124,6 +127,19 @@ static void source_add(void *ctx, int extent, const struct reshard_part *part,
 
     shard_parts_add(&s->shards[s->boxes[extent].shard], part->chunk, part->skip, part->n,
                     sums->crc);
+}
+
+static void source_will_read(void *ctx, int extent, const struct box *run)
+{
+    struct checkpoint_source *s = ctx;
+    struct shard_parts *shard = &s->shards[s->boxes[extent].shard];
+    int64_t n_bytes = box_elements(run) * dtype_bytes(s->dtypes[s->extents[extent].tensor]);
+    struct reshard_part part;
+
+    for (int64_t at = 0; at < n_bytes; at += part.n) {
+        source_part(s, extent, run, at, &part);
+        shard_parts_will_read(shard, part.chunk, part.skip, part.n);
+    }
 }
 
 static const struct reshard_unsummed source_unsummed = {
@@ -330,14 +346,17 @@ static tp_status select_chunks(struct checkpoint_source *s, int number, struct t
  * whatever is read of it. */
 static tp_status open_shards(struct checkpoint_source *s, struct tp_err *err)
 {
+    struct shard_opener *opener = NULL;
     struct tiling *tiling = NULL;
     tp_status st = tiling_begin(&tiling, s->dir, s->m, err);
 
+    if (!st)
+        st = shard_opener_new(&opener, s->dir, s->m, err);
     for (int i = 0; i < s->n_shards && !st; i++) {
         struct shard_parts *shard = &s->shards[i];
 
         shard->dir = s->dir;
-        TP_TRY(ckpt_open_shard(&shard->reader, s->dir, s->m, i, err));
+        TP_TRY(shard_opener_next(opener, &shard->reader, err));
         shard->chunks = shard_chunks(shard->reader, &shard->n_chunks);
         s->other_bytes += shard->n_chunks * CHUNK_ENTRY_BYTES;
         TP_TRY(tiling_add(tiling, i, shard->chunks, shard->n_chunks, err));
@@ -346,6 +365,7 @@ static tp_status open_shards(struct checkpoint_source *s, struct tp_err *err)
     for (int t = 0; t < s->m->layout.n_tensors && !st; t++)
         st = tiling_check(tiling, t, err);
 done:
+    shard_opener_free(opener);
     tiling_end(tiling);
     return st;
 }
@@ -395,6 +415,10 @@ tp_status checkpoint_source_open(struct checkpoint_source **out, const struct ck
     s->endpoint.read = source_read;
     s->endpoint.unsummed = &source_unsummed;
     s->endpoint.resumable = &source_resumable;
+    if (location_is_remote(s->dir)) {
+        s->endpoint.will_read = source_will_read;
+        s->endpoint.ahead_bytes = remote_object_ahead_bytes();
+    }
     s->endpoint.check = source_check;
     s->endpoint.digest = source_digest;
     *out = s;

@@ -67,6 +67,16 @@ tp_status shard_parts_read(struct shard_parts *p, int64_t chunk, int64_t skip, v
     return st;
 }
 
+void shard_parts_will_read(struct shard_parts *p, int64_t chunk, int64_t skip, int64_t n)
+{
+    const struct chunk_entry *c = &p->chunks[chunk];
+
+    if (c->codec == CODEC_RAW)
+        shard_will_read_part(p->reader, chunk, skip, n);
+    else if (skip == 0)
+        shard_will_read_part(p->reader, chunk, 0, c->stored_bytes);
+}
+
 void shard_parts_resumed(struct shard_parts *p)
 {
     for (int64_t k = 0; k < p->n_chunks; k++)

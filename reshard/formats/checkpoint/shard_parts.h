@@ -32,6 +32,10 @@ tp_status shard_parts_begin(struct shard_parts *p, struct tp_err *err);
 tp_status shard_parts_read(struct shard_parts *p, int64_t chunk, int64_t skip, void *buf, int64_t n,
                            struct tp_err *err);
 
+/* Say that this will be read (object_will_read). Of a compressed chunk, all is read when its first
+ * byte is. Thread safe. */
+void shard_parts_will_read(struct shard_parts *p, int64_t chunk, int64_t skip, int64_t n);
+
 /* The same in two steps: read without checksums; and add what was read, whose crc32c_part is `crc`.
  */
 tp_status shard_parts_read_unsummed(struct shard_parts *p, int64_t chunk, int64_t skip, void *buf,
