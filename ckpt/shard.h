@@ -103,7 +103,10 @@ uint64_t *shard_sums(struct shard_writer *w, int64_t *n_words);
  * TP_E_INTERNAL: a byte of payload was not written, or was written twice. */
 tp_status shard_finish(struct shard_writer *w, struct shard_info *info, struct tp_err *err);
 
-/* After shard_finish, of a shard in a store: make the object appear, if there is none yet
+/* After shard_finish, of a shard in a store: wait until the store has all of it. */
+tp_status shard_wait(struct shard_writer *w, struct tp_err *err);
+
+/* After shard_wait, of a shard in a store: make the object appear, if there is none yet
  * (TP_E_EXISTS). Local files are there already. */
 tp_status shard_appear(struct shard_writer *w, struct tp_err *err);
 

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "core/file.h"
-#include "storage/upload.h"
+#include "storage/upload_sender.h"
 
 struct shard_upload_part {
     unsigned char *bytes; /* NULL: not begun, or sent */
@@ -16,6 +16,7 @@ struct shard_upload_part {
 struct shard_upload {
     const struct shard_writer *w;
     struct upload *upload;
+    struct upload_sender *sender;
     int64_t part_bytes;
     int n_parts;
     bool appeared;
@@ -76,6 +77,7 @@ tp_status shard_upload_begin(struct shard_upload **out, const struct shard_write
         TP_TRY(tp_fail(err, TP_E_NOMEM, "%s: no memory to write it", w->path));
     count(u);
     TP_TRY(upload_begin(&u->upload, w->path, w->size, err));
+    TP_TRY(upload_sender_new(&u->sender, u->upload, err));
     *out = u;
     u = NULL;
 done:
@@ -111,14 +113,14 @@ static tp_status begin_part(struct shard_upload *u, int part, struct tp_err *err
 static tp_status send_part(struct shard_upload *u, int part, struct tp_err *err)
 {
     struct shard_upload_part *p = &u->parts[part];
-    tp_status st = upload_part(u->upload, part, p->bytes, (size_t)part_length(u, part), err);
+    unsigned char *bytes;
 
     pthread_mutex_lock(&u->lock);
-    free(p->bytes);
+    bytes = p->bytes;
     p->bytes = NULL;
     p->sent = true;
     pthread_mutex_unlock(&u->lock);
-    return st;
+    return upload_sender_add(u->sender, part, bytes, (size_t)part_length(u, part), err);
 }
 
 tp_status shard_upload_write(struct shard_upload *u, int64_t offset, const void *data, int64_t n,
@@ -185,6 +187,11 @@ done:
     return st;
 }
 
+tp_status shard_upload_wait(struct shard_upload *u, struct tp_err *err)
+{
+    return upload_sender_wait(u->sender, err);
+}
+
 tp_status shard_upload_complete(struct shard_upload *u, struct tp_err *err)
 {
     tp_status st = upload_complete(u->upload, err);
@@ -206,6 +213,7 @@ void shard_upload_end(struct shard_upload *u)
 {
     if (!u)
         return;
+    upload_sender_free(u->sender);
     upload_end(u->upload);
     for (int i = 0; u->parts && i < u->n_parts; i++)
         free(u->parts[i].bytes);

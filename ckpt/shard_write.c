@@ -242,6 +242,11 @@ done:
     return st;
 }
 
+tp_status shard_wait(struct shard_writer *w, struct tp_err *err)
+{
+    return w->upload ? shard_upload_wait(w->upload, err) : TP_OK;
+}
+
 tp_status shard_appear(struct shard_writer *w, struct tp_err *err)
 {
     return w->upload ? shard_upload_complete(w->upload, err) : TP_OK;

@@ -253,8 +253,7 @@ static tp_status plan(struct reshard_job *job, struct tp_err *err)
     if (location_is_remote(job->out)) {
         int64_t parts = 0;
 
-        t->threads = store_job_threads(q->threads);
-        TP_TRY(store_job_bytes(&parts, job->target, &job->to, t->threads, err));
+        TP_TRY(store_job_bytes(&parts, job->target, &job->to, err));
         later += parts + memory_budget_connections();
     }
     t->control = job->control;

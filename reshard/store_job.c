@@ -6,12 +6,9 @@
 #include "ckpt/store_step.h"
 #include "core/stop.h"
 #include "storage/remote.h"
-#include "storage/upload.h"
+#include "storage/upload_sender.h"
 
-int store_job_threads(int threads)
-{
-    return threads > remote_connections() ? threads : remote_connections();
-}
+enum { PARTS_NEXT = 2 };
 
 /* ---- memory ---- */
 
@@ -24,8 +21,14 @@ static int64_t parts_of(int64_t boxes, int64_t bytes)
     return 2 * boxes + 1 < all ? 2 * boxes + 1 : all;
 }
 
+/* Parts that are complete and on their way: one for each connection, and the next ones. */
+static int parts_sent(void)
+{
+    return remote_connections() + PARTS_NEXT;
+}
+
 tp_status store_job_bytes(int64_t *out, const struct checkpoint_target *target,
-                          const struct layout *to, int threads, struct tp_err *err)
+                          const struct layout *to, struct tp_err *err)
 {
     int n = 0, next, files = 0;
     const struct stored_box *boxes = checkpoint_target_boxes(target, &n);
@@ -46,7 +49,7 @@ tp_status store_job_bytes(int64_t *out, const struct checkpoint_target *target,
     }
     free(parts);
     index = files + checkpoint_target_chunks(target) * CHUNK_ENTRY_BYTES / UPLOAD_PART_BYTES_MIN;
-    *out = (most + index + threads) * UPLOAD_PART_BYTES_MIN;
+    *out = (most + index + parts_sent()) * UPLOAD_PART_BYTES_MIN;
     return TP_OK;
 }
 
@@ -77,6 +80,7 @@ tp_status store_job_run(struct store_job *job, struct tp_err *err)
     tp_status st;
 
     stop_listen_all();
+    upload_sender_limit(parts_sent());
     checkpoint_target_stops(job->target);
     st = run(job, err);
     if (st == TP_E_STOPPED)

@@ -22,13 +22,10 @@ struct store_job {
     struct arena *arena;
 };
 
-/* Threads of a transfer to a store: as many as requests may be in flight, because a thread waits
- * until what it sends has arrived. */
-int store_job_threads(int threads);
-
-/* The most bytes that parts of uploads need at the same time. */
+/* The most bytes that parts of uploads need at the same time: those that are incomplete, and those
+ * that are sent. */
 tp_status store_job_bytes(int64_t *out, const struct checkpoint_target *target,
-                          const struct layout *to, int threads, struct tp_err *err);
+                          const struct layout *to, struct tp_err *err);
 
 /* Copy, prove and commit. TP_E_STOPPED: a signal asked to stop. After a failure nothing is left in
  * the store, as far as it answers. */

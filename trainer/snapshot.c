@@ -213,6 +213,7 @@ static tp_status write_shard(struct snapshot *s, struct tp_err *err)
         TP_TRY(shard_write(w, i, &e->box, from, err));
     }
     TP_TRY(shard_finish(w, &s->info, err));
+    TP_TRY(shard_wait(w, err));
     if (s->save.in_store) { /* it appears when the shards of all ranks are finished */
         s->writer = w;
         w = NULL;

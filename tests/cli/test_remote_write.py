@@ -1,7 +1,7 @@
 """Reshards whose result goes to an S3-compatible store: the whole step, or nothing.
 
 needs: tp-ckpt tp-reshard make_ckpt
-covers: storage/upload ckpt/shard_upload ckpt/store_step reshard/store_job reshard/output_root
+covers: storage/upload storage/upload_sender ckpt/shard_upload ckpt/store_step reshard/store_job reshard/output_root
 """
 import os
 import re
@@ -75,6 +75,21 @@ def test_parts_are_streamed_within_the_memory(store, tmp_path):
     assert int(re.search(r'"peak_rss_bytes": (\d+)', r.out)[1]) <= 200 << 20
     assert sum("partNumber" in p for _, p, _ in store.requests) >= 3
     assert sorted(tmp_path.rglob("*")) == before, "a local copy was made"
+    assert ok(store, "tp-ckpt", "diff", OUT, tmp_path / "ckpt").rc == 0
+
+
+def test_one_thread_has_several_parts_in_flight(store, tmp_path):
+    config = harness.write_config(tmp_path, hidden_size=256, intermediate_size=768, head_dim=32)
+    harness.ok(harness.built("make_ckpt"), config, "tp4", tmp_path / "ckpt", 1, 5)
+
+    def wait_for_another(s):  # the first part is not answered before the second one arrives
+        deadline = time.monotonic() + 30
+        while s.most_in_flight < 2 and time.monotonic() < deadline:
+            time.sleep(0.01)
+
+    store.faults.append(Fault(wait_for_another, method="PUT", path="partNumber"))
+    ok(store, "tp-reshard", tmp_path / "ckpt", "--to", "tp1", "--out", OUT, "--jobs", "1", TP_REMOTE_TIMEOUT="120")
+    assert store.most_in_flight >= 2
     assert ok(store, "tp-ckpt", "diff", OUT, tmp_path / "ckpt").rc == 0
 
 

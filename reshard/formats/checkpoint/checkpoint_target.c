@@ -467,6 +467,9 @@ tp_status checkpoint_target_finish(struct checkpoint_target *t, struct manifest 
     for (int rank = 0; rank < t->world; rank++)
         if (t->writers[rank])
             TP_TRY(finish_shard(t, rank, &shards[n++], err));
+    for (int rank = 0; rank < t->world; rank++)
+        if (t->writers[rank])
+            TP_TRY(shard_wait(t->writers[rank], err));
     m->shards = shards;
     m->n_shards = n;
 done:
@@ -489,8 +492,10 @@ const struct stored_box *checkpoint_target_boxes(const struct checkpoint_target 
 tp_status checkpoint_target_appear(struct checkpoint_target *t, struct tp_err *err)
 {
     for (int rank = 0; rank < t->world; rank++) {
-        tp_status st = t->writers[rank] ? shard_appear(t->writers[rank], err) : TP_OK;
+        tp_status st = check_stop(t, err);
 
+        if (!st && t->writers[rank])
+            st = shard_appear(t->writers[rank], err);
         if (st) {
             checkpoint_target_remove(t);
             return st;
