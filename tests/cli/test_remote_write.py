@@ -142,6 +142,24 @@ def test_of_two_writers_one_wins(store, root, expected):
     assert store.uploads == {}
 
 
+def test_of_two_writers_at_the_same_time_one_wins(store, root, expected):
+    """Both have sent all parts before the store lets the first shard of either appear."""
+    def wait_for_both(s):
+        deadline = time.monotonic() + 60
+        while sum(m == "POST" and "00000.h5?uploadId" in p for m, p, _ in s.requests) < 2 and time.monotonic() < deadline:
+            time.sleep(0.01)
+
+    store.faults.append(Fault(wait_for_both, times=2, method="POST", path="00000.h5.uploadId"))
+    env = {**os.environ, **store.environment(TP_REMOTE_TIMEOUT="120")}
+    writers = [subprocess.Popen(harness.command(argv(root)), env=env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+                                text=True) for _ in range(2)]
+    errors = [w.communicate(timeout=200)[1] for w in writers]
+    assert sorted(w.returncode for w in writers) == [0, 2], errors
+    assert "another writer was faster" in "".join(errors)
+    assert is_whole(store, expected)
+    assert ok(store, "tp-ckpt", "verify", OUT).rc == 0
+
+
 def test_a_newer_job_keeps_an_older_one_from_committing(store, root):
     store.faults.append(Fault(lambda s: s.put("bucket/runs/out/epoch", b"7\n"), method="PUT"))
     fails(store, *argv(root), says="belongs to a newer job .epoch 7")
