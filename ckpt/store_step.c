@@ -15,6 +15,8 @@
 #include "storage/object.h"
 #include "storage/upload.h"
 
+#define CLEANER_FILE "cleaner"
+
 tp_status store_step_check_root(const char *root, struct tp_err *err)
 {
     char path[PATH_MAX];
@@ -55,6 +57,62 @@ done:
     return st;
 }
 
+/* A writer that removes leftovers could take a living writer's shards for them. So it says before
+ * that it does: it writes its save id to ROOT/step-N/cleaner, and then looks whether there is a
+ * manifest. The other one writes its manifest, and then looks whether there is another cleaner than
+ * when it began. Whatever the order of the four, one of the two notices the other. */
+static tp_status read_cleaner(char out[SAVE_ID_TEXT], const char *dir, struct tp_err *err)
+{
+    struct arena arena = { 0 };
+    char path[PATH_MAX], *text = NULL;
+    size_t n = 0;
+    tp_status st;
+
+    out[0] = 0;
+    TP_TRY(file_join(path, dir, CLEANER_FILE, err));
+    st = object_read_all(&text, &n, path, SAVE_ID_TEXT - 1, &arena, err);
+    if (st == TP_E_NOTFOUND)
+        st = TP_OK;
+    else if (!st)
+        memcpy(out, text, n + 1);
+done:
+    arena_free(&arena);
+    return st;
+}
+
+static tp_status write_cleaner(const struct store_step *s, struct tp_err *err)
+{
+    char path[PATH_MAX];
+    tp_status st = file_join(path, s->dir, CLEANER_FILE, err);
+
+    return st ? st : upload_replace(path, s->save_id, strlen(s->save_id), err);
+}
+
+/* List what is there of the step. */
+static tp_status look(struct store_step *s, struct folder_entry **entries, int *n,
+                      struct tp_err *err)
+{
+    tp_status st;
+
+    free(*entries);
+    *entries = NULL;
+    *n = 0;
+    st = folder_list(entries, n, s->dir, err);
+    if (st == TP_E_NOTFOUND)
+        return TP_OK;
+    for (int i = 0; i < *n && !st; i++)
+        s->replaces = s->replaces || strcmp((*entries)[i].name, MANIFEST_FILE) == 0;
+    return st;
+}
+
+static bool has_shards(const struct folder_entry *entries, int n)
+{
+    for (int i = 0; i < n; i++)
+        if (!entries[i].is_folder && strncmp(entries[i].name, "rank-", 5) == 0)
+            return true;
+    return false;
+}
+
 tp_status store_step_begin(struct store_step *s, const char *root, int64_t step, bool force,
                            struct tp_err *err)
 {
@@ -70,20 +128,20 @@ tp_status store_step_begin(struct store_step *s, const char *root, int64_t step,
     TP_TRY(file_join(s->dir, root, step_name(name, step), err));
     TP_TRY(ckpt_epoch(&s->epoch, root, err));
     TP_TRY(temporary_save_id(s->save_id, err));
-    st = folder_list(&entries, &n, s->dir, err);
-    if (st == TP_E_NOTFOUND)
-        return TP_OK;
-    TP_TRY(st);
-    for (int i = 0; i < n; i++)
-        s->replaces = s->replaces || strcmp(entries[i].name, MANIFEST_FILE) == 0;
+    TP_TRY(look(s, &entries, &n, err));
+    if (!s->replaces && has_shards(entries, n)) {
+        TP_TRY(write_cleaner(s, err));
+        TP_TRY(look(s, &entries, &n, err));
+    }
     if (s->replaces && !force)
         TP_TRY(tp_fail(err, TP_E_EXISTS,
                        "%s: exists already; a store cannot replace a step in one go, so remove it "
                        "first, or name another prefix",
                        s->dir));
-    if (s->replaces)
-        goto done;
-    st = remove_leftovers(s->dir, entries, n, err);
+    if (!s->replaces)
+        TP_TRY(remove_leftovers(s->dir, entries, n, err));
+    if (n > 0)
+        st = read_cleaner(s->cleaner, s->dir, err);
 done:
     free(entries);
     return st;
@@ -110,6 +168,20 @@ done:
     return st;
 }
 
+/* Whether another writer may have taken these shards for a dead writer's. */
+static tp_status check_cleaner(const struct store_step *s, struct tp_err *err)
+{
+    char now[SAVE_ID_TEXT];
+    tp_status st = read_cleaner(now, s->dir, err);
+
+    if (st || strcmp(now, s->cleaner) == 0)
+        return st;
+    return tp_fail(err, TP_E_EXISTS,
+                   "%s: another writer of this step began while its shards appeared; nothing was "
+                   "committed; let one of them run alone",
+                   s->dir);
+}
+
 tp_status store_step_commit(const struct store_step *s, struct manifest *m, struct tp_err *err)
 {
     char path[PATH_MAX], *text = NULL;
@@ -124,8 +196,9 @@ tp_status store_step_commit(const struct store_step *s, struct manifest *m, stru
     TP_TRY(manifest_format(&text, &size, m, err));
     TP_TRY(ckpt_epoch_check(s->root, s->epoch, s->step, err));
     TP_TRY(upload_object(path, text, size, err));
-    /* Another writer that began meanwhile may have taken these shards for a dead writer's. */
-    st = step_check_remote(m, s->dir, err);
+    st = check_cleaner(s, err);
+    if (!st)
+        st = step_check_remote(m, s->dir, err);
     if (st)
         upload_delete(path, &ignored);
 done:

@@ -21,6 +21,7 @@ struct store_step {
     int64_t step, epoch;
     bool replaces; /* the step exists */
     char save_id[SAVE_ID_TEXT];
+    char cleaner[SAVE_ID_TEXT]; /* the writer that last removed leftovers; "": none has */
 };
 
 /* TP_E_USAGE: the root is a step itself, or not in a store. */

@@ -95,6 +95,17 @@ tp_status upload_swap(const char *path, const char *before, const char *after, s
                    path);
 }
 
+tp_status upload_replace(const char *path, const void *data, size_t n, struct tp_err *err)
+{
+    const struct remote_request q = {
+        .method = "PUT", .path = path, .body = data, .body_bytes = n, .status = 200
+    };
+    struct http_reply reply;
+    tp_status st = remote_send(&reply, &q, err);
+
+    return st || reply.status == 200 ? st : remote_fail(&q, &reply, err);
+}
+
 tp_status upload_delete(const char *path, struct tp_err *err)
 {
     const struct remote_request q = { .method = "DELETE", .path = path, .status = 204 };

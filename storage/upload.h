@@ -24,6 +24,9 @@ tp_status upload_object(const char *path, const void *data, size_t n, struct tp_
  * unless another program changes it meanwhile: TP_E_EXISTS. */
 tp_status upload_swap(const char *path, const char *before, const char *after, struct tp_err *err);
 
+/* Write an object, also over one that exists. */
+tp_status upload_replace(const char *path, const void *data, size_t n, struct tp_err *err);
+
 /* Remove an object; one that does not exist is no error. */
 tp_status upload_delete(const char *path, struct tp_err *err);
 

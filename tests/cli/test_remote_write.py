@@ -160,6 +160,19 @@ def test_of_two_writers_at_the_same_time_one_wins(store, root, expected):
     assert ok(store, "tp-ckpt", "verify", OUT).rc == 0
 
 
+def test_a_writer_that_removes_leftovers_and_one_that_commits_notice_each_other(store, root):
+    # another one begins to remove leftovers, and sees no manifest yet
+    store.faults.append(Fault(lambda s: s.put(KEY + "cleaner", b"another"), method="PUT", path="manifest"))
+    fails(store, *argv(root), says="another writer of this step began while its shards appeared", code=2)
+    assert "manifest.json" not in store.tree(KEY) and store.uploads == {}
+    # there is a manifest when this one has begun to remove leftovers
+    before = store.tree(KEY)
+    assert "rank-00000.h5" in before
+    store.faults[:] = [Fault(lambda s: s.put(KEY + "manifest.json", b"of another writer"), method="PUT", path="cleaner")]
+    fails(store, *argv(root), says="exists already", code=2)
+    assert store.tree(KEY).items() >= {k: v for k, v in before.items() if k != "cleaner"}.items()
+
+
 def test_a_newer_job_keeps_an_older_one_from_committing(store, root):
     store.faults.append(Fault(lambda s: s.put("bucket/runs/out/epoch", b"7\n"), method="PUT"))
     fails(store, *argv(root), says="belongs to a newer job .epoch 7")
