@@ -196,6 +196,18 @@ static void fill_report(struct import_report *r, const struct import_job *x)
     r->totals.checksums = x->source.checksums;
 }
 
+/* Before anything is read. */
+static tp_status check_out(const char *out, struct tp_err *err)
+{
+    if (location_kind(out) == LOCATION_S3)
+        return tp_fail(
+            err, TP_E_USAGE,
+            "%.400s: an import writes to local folders only; name a folder, and then run "
+            "tp-reshard with --out to write to the store",
+            out);
+    return location_check_local(out, err);
+}
+
 tp_status import_run(struct import_report *report, const struct import_request *request,
                      struct tp_err *err)
 {
@@ -205,6 +217,7 @@ tp_status import_run(struct import_report *report, const struct import_request *
     if (!x)
         return tp_fail(err, TP_E_NOMEM, "no memory to import");
     x->request = request;
+    TP_TRY(check_out(request->out, err));
     TP_TRY(import_check_format(request->format, err));
     TP_TRY(read_model(x, err));
     TP_TRY(lay_out(x, err));

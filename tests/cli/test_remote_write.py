@@ -205,6 +205,9 @@ def test_places_that_cannot_be_written_to_are_refused(root, tmp_path):
         url = web.url + "/out"
         fails(web, "tp-reshard", root, "--to", "tp1", "--out", url, code=2, says="in local folders only")
         fails(web, "tp-ckpt", "export", root, "-o", url, code=2, says="in local folders only")
+        harness.ok("tp-ckpt", "export", root, "-o", root.parent / "hf")
+        for out in (url, OUT):
+            fails(web, "tp-ckpt", "import", root.parent / "hf", "-o", out, code=2, says="local folders only")
         fails(web, "tp-ckpt", "prune", url, "--keep", "1", code=2, says="in local folders only")
         r = run(web, "tp-reshard", url, "--to", "tp1")
         assert r.rc == 2, repr(r)
