@@ -130,12 +130,16 @@ static struct setup any_attention(struct rng *r, int64_t seq_max)
     return s;
 }
 
-/* The same with rows that tensor cores can load: heads of a multiple of 8 columns. */
+/* The same in bf16, with rows that tensor cores can load: heads of a multiple of 8 columns. */
 static struct setup any_aligned_attention(struct rng *r, int64_t seq_max)
 {
     struct setup s = any_attention(r, seq_max);
+    static float not_null;
     struct attention *a = &s.a;
 
+    if (a->type == DTYPE_F32 && a->merge)
+        a->sum = &not_null; /* bf16 is merged in f32 */
+    a->type = DTYPE_BF16;
     a->head_dim = 8 * rng_int(r, 1, rng_int(r, 0, 3) ? 4 : 16);
     a->scale = 1 / sqrtf((float)a->head_dim);
     a->ldq = a->heads * a->head_dim + 8 * rng_int(r, 0, 1);
