@@ -21,18 +21,18 @@ static bool is_near(int64_t at, int64_t begin, int64_t end)
 bool remote_wanted_add(struct remote_wanted_list *l, struct remote_object *o, int64_t begin,
                        int64_t end)
 {
-    struct remote_wanted *last = l->n > l->first ? &l->items[l->n - 1] : NULL;
+    struct remote_wanted *last = l->items && l->n > l->first ? &l->items[l->n - 1] : NULL;
 
     if (last && last->object == o && last->end == begin && last->begin < last->end) {
         last->end = end;
         return true;
     }
-    if (l->n == l->room && l->first > l->n / 2) {
+    if (l->items && l->n == l->room && l->first > l->n / 2) {
         memmove(l->items, l->items + l->first, (size_t)(l->n - l->first) * sizeof *l->items);
         l->n -= l->first;
         l->first = 0;
     }
-    if (l->n == l->room) {
+    if (!l->items || l->n == l->room) {
         const int64_t room = l->room ? 2 * l->room : 256;
         void *more = realloc(l->items, (size_t)room * sizeof *l->items);
 
