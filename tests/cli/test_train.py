@@ -65,6 +65,19 @@ def test_bf16_follows_the_fp32_curve(reference, name, layout, tmp_path):
     assert 1e-6 < dloss <= 2e-2  # a smaller difference would mean that it computed in fp32
 
 
+def test_bf16_follows_fp32_over_200_steps(reference, tmp_path):
+    logs = []
+    for dtype in ("fp32", "bf16"):
+        ok("tp-train", "--model", reference.model("untied"), "--data", TEXT, "--steps", 200, "--batch", 8,
+           "--seq", 64, "--dtype", dtype, "--log", tmp_path / dtype, "-q")
+        logs.append([x["loss"] for x in read_log(tmp_path / dtype)])
+    off = max(abs(a - b) for a, b in zip(*logs))
+    print("200 steps: |dloss| %.1e, loss %.3f to %.3f" % (off, logs[0][0], logs[0][-1]))
+    assert len(logs[0]) == len(logs[1]) == 200
+    assert logs[0][-1] < logs[0][0] - 1  # it learns, so the curves have moved far
+    assert 1e-6 < off <= 2e-2
+
+
 def test_the_tolerances_find_a_wrong_rule(reference):
     """A small change of any rule gives differences above the tolerances."""
     data, weights = reference.data("nine words").read_bytes(), reference.weights("nine words")
