@@ -12,7 +12,7 @@ import subprocess
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent / "lib"))
-import llama  # noqa: E402
+import training  # noqa: E402
 
 SHAPES = [(4, 256), (1, 1024), (1, 4096)]
 TORCH = """
@@ -46,13 +46,13 @@ def times(argv):
 
 
 def main():
-    a = llama.arguments(__doc__, 3).parse_args()
-    program = llama.BUILD / "bench/bench_kernels"
+    a = training.arguments(__doc__, 3).parse_args()
+    program = training.BUILD / "bench/bench_kernels"
     if not program.exists():
-        subprocess.run(["make", "-s", "-C", llama.REPO, program], check=True)
+        subprocess.run(["make", "-s", "-C", training.REPO, program], check=True)
     if not pathlib.Path(a.torch).exists():
         print("no %s: PyTorch is not measured (make test-clients installs it)" % a.torch)
-    print(llama.machine())
+    print(training.machine())
     print("%-28s %10s %10s %7s" % ("batch x T, pass, type", "tp, ms", "PyTorch", "ratio"))
     for batch, seq in SHAPES:
         ours, theirs = [], []

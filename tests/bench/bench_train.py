@@ -3,7 +3,7 @@
 
     tests/bench/bench_train.py [--rounds 5] [--torch PYTHON] [--no-bf16] [--no-fp32]
 
-lib/llama.py describes the model and how time is measured. Every round runs each program once, and the
+lib/training.py describes the model and how time is measured. Every round runs each program once, and the
 table has medians; `wall` is the time of the fastest step.
 
   MFU     model FLOPs (6 N + 12 L H Q T per token, PaLM's count) per CPU second, divided by the rate of
@@ -16,18 +16,18 @@ import subprocess
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent / "lib"))
-import llama  # noqa: E402
+import training  # noqa: E402
 
 
 def main():
-    p = llama.arguments(__doc__, 5)
+    p = training.arguments(__doc__, 5)
     p.add_argument("--no-bf16", action="store_true", help="fp32 alone")
     p.add_argument("--no-fp32", action="store_true", help="bf16 alone")
     a = p.parse_args()
-    program = llama.BUILD / "bench/bench_train"
+    program = training.BUILD / "bench/bench_train"
     if not program.exists():
-        subprocess.run(["make", "-s", "-C", llama.REPO, "all", program], check=True)
-    bench = llama.Bench(a.torch)
+        subprocess.run(["make", "-s", "-C", training.REPO, "all", program], check=True)
+    bench = training.Bench(a.torch)
     rates = []
     runs = {"sgemm": lambda: rates.append(float(subprocess.check_output([program]))),
             "tp1": lambda: bench.tp("tp1"),
@@ -41,24 +41,24 @@ def main():
         print("no %s: PyTorch is not measured (make test-clients installs it)" % a.torch)
     runs = {k: v for k, v in runs.items() if (bench.python or "PyTorch" not in k)
             and not (a.no_bf16 and "bf16" in k) and not (a.no_fp32 and "bf16" not in k and k != "sgemm")}
-    print(llama.machine())
-    done = llama.in_turn(runs, a.rounds)
+    print(training.machine())
+    done = training.in_turn(runs, a.rounds)
 
     print("sgemm over the step's products: %.0f GFLOP per CPU second; a step is %.0f GFLOP"
-          % (statistics.median(rates), llama.FLOPS / 1e9))
+          % (statistics.median(rates), training.FLOPS / 1e9))
     print("%-20s %10s %12s %9s %6s %7s" % ("", "CPU s/step", "tokens/CPU s", "wall", "MFU", "ratio"))
     for name, r in done.items():
         if name == "sgemm":
             continue
-        mfu = statistics.median(llama.FLOPS / x.cpu / g / 1e9 for x, g in zip(r, rates))
+        mfu = statistics.median(training.FLOPS / x.cpu / g / 1e9 for x, g in zip(r, rates))
         ours = done.get(name.replace("PyTorch compile", "tp1").replace("PyTorch", "tp1"))
         print("%-20s %10.3f %12.0f %9.3f %5.0f%% %7s"
-              % (name, llama.cpu(r), llama.TOKENS / llama.cpu(r), min(x.wall for x in r), 100 * mfu,
-                 "%.2f" % llama.ratio(r, ours) if "PyTorch" in name else ""))
+              % (name, training.cpu(r), training.TOKENS / training.cpu(r), min(x.wall for x in r), 100 * mfu,
+                 "%.2f" % training.ratio(r, ours) if "PyTorch" in name else ""))
     if a.no_fp32:
         return
     print("tp2 takes %+.1f %% of tp1's CPU time (median of rounds)"
-          % (100 * (llama.ratio(done["tp2"], done["tp1"]) - 1)))
+          % (100 * (training.ratio(done["tp2"], done["tp1"]) - 1)))
 
 
 if __name__ == "__main__":

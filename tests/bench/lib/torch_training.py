@@ -1,10 +1,9 @@
-"""The PyTorch program that the training benchmarks compare with: a Llama in one process or two ranks.
+"""The PyTorch program that the training benchmarks compare with: one process, or a Llama in two ranks.
 
-    PYTHON torch_llama.py '{"mode": "tp", ...}'      (from lib/llama.py)
+    PYTHON torch_training.py '{"mode": "tp", ...}'      (from lib/training.py)
 
-The model is like those of torchtitan and of tutorials on DTensor: fused RMSNorm, scaled dot-product
-attention, separate products for q, k, v, gate and up. It is faster than transformers' Llama. AdamW is
-fused, gradients are clipped in one fused pass and set to None. Each process has one thread.
+The models are those of torch_models.py, which are faster than transformers'. AdamW is fused, gradients are
+clipped in one fused pass and set to None. Each process has one thread.
 
   mode  one  one process
         tp   DTensor: parallelize_module, column- and row-parallel layers, vocabulary-parallel embedding
@@ -31,89 +30,11 @@ for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
 import torch  # noqa: E402 (threads are set before it is loaded)
 import torch.distributed as dist
 import torch.nn.functional as F
+import torch_models
 from torch import nn
 
 
 REPLICAS = ("dp", "hf")  # modes in which each rank has its own sequences
-
-
-class Attention(nn.Module):
-    def __init__(self, c):
-        super().__init__()
-        h, kv = c["hidden_size"], c["num_key_value_heads"] * c["head_dim"]
-        self.head_dim = c["head_dim"]
-        self.q_proj = nn.Linear(h, h, bias=False)
-        self.k_proj = nn.Linear(h, kv, bias=False)
-        self.v_proj = nn.Linear(h, kv, bias=False)
-        self.o_proj = nn.Linear(h, h, bias=False)
-
-    def forward(self, x, cos, sin):
-        q, k, v = (p(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
-                   for p in (self.q_proj, self.k_proj, self.v_proj))
-        q, k = rotate(q, cos, sin), rotate(k, cos, sin)
-        y = F.scaled_dot_product_attention(q, k, v, is_causal=True,
-                                           enable_gqa=k.shape[1] != q.shape[1])
-        return self.o_proj(y.transpose(1, 2).flatten(2))
-
-
-class MLP(nn.Module):
-    def __init__(self, c):
-        super().__init__()
-        h, f = c["hidden_size"], c["intermediate_size"]
-        self.gate_proj = nn.Linear(h, f, bias=False)
-        self.up_proj = nn.Linear(h, f, bias=False)
-        self.down_proj = nn.Linear(f, h, bias=False)
-
-    def forward(self, x):
-        return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
-
-
-class Layer(nn.Module):
-    def __init__(self, c):
-        super().__init__()
-        h, eps = c["hidden_size"], c["rms_norm_eps"]
-        self.input_layernorm = nn.RMSNorm(h, eps)
-        self.self_attn = Attention(c)
-        self.post_attention_layernorm = nn.RMSNorm(h, eps)
-        self.mlp = MLP(c)
-
-    def forward(self, x, cos, sin):
-        x = x + self.self_attn(self.input_layernorm(x), cos, sin)
-        return x + self.mlp(self.post_attention_layernorm(x))
-
-
-class Llama(nn.Module):
-    """Parameters have Hugging Face's names, without the leading "model."."""
-
-    def __init__(self, c):
-        super().__init__()
-        h = c["hidden_size"]
-        self.embed_tokens = nn.Embedding(c["vocab_size"], h)
-        self.layers = nn.ModuleList(Layer(c) for _ in range(c["num_hidden_layers"]))
-        self.norm = nn.RMSNorm(h, c["rms_norm_eps"])
-        self.lm_head = nn.Linear(h, c["vocab_size"], bias=False)
-        angle = torch.outer(torch.arange(c["max_position_embeddings"]).float(),
-                            c["rope_theta"] ** (-torch.arange(0, c["head_dim"], 2).float()
-                                                / c["head_dim"]))
-        self.register_buffer("cos", angle.cos().repeat(1, 2), persistent=False)
-        self.register_buffer("sin", angle.sin().repeat(1, 2), persistent=False)
-
-    def forward(self, ids):
-        x, t = self.embed_tokens(ids), ids.shape[1]
-        for layer in self.layers:
-            x = layer(x, self.cos[:t], self.sin[:t])
-        return self.lm_head(self.norm(x))
-
-
-def rotate(x, cos, sin):
-    a, b = x.chunk(2, -1)
-    return x * cos + torch.cat((-b, a), -1) * sin
-
-
-def load(model, folder):
-    from safetensors.torch import load_file
-    state = load_file(os.path.join(folder, "model.safetensors"))
-    model.load_state_dict({k.removeprefix("model."): v for k, v in state.items()})
 
 
 def tensor_parallel(model, sequence):
@@ -169,7 +90,11 @@ def clip(groups, most, is_part):
 
 def batches(w, rank):
     """This rank's token windows of every step."""
-    text = torch.frombuffer(bytearray(open(w["data"], "rb").read()), dtype=torch.uint8).long()
+    data = bytearray(open(w["data"], "rb").read())
+    if w["data"].endswith(".bin"):
+        text = torch.frombuffer(data, dtype=torch.int16).long() & 0xffff
+    else:
+        text = torch.frombuffer(data, dtype=torch.uint8).long()
     windows, share = (len(text) - 1) // w["seq"], w["batch"]
     first = 0
     if w["mode"] in REPLICAS:
@@ -200,8 +125,7 @@ def built(w):
     if mode == "hf":
         model, around = hugging_face(w["folder"])
     else:
-        model = around = Llama(c)
-        load(model, w["folder"])
+        model = around = torch_models.build(c, w["folder"])
     if mode in ("tp", "sp"):
         from torch.distributed.tensor.parallel import loss_parallel
         tensor_parallel(model, mode == "sp")
@@ -221,7 +145,7 @@ def train(w, rank):
     groups = [[p for p in model.parameters() if (p.dim() > 1) == wide] for wide in (True, False)]
     opt = torch.optim.AdamW([{"params": groups[0], "weight_decay": 0.1},
                              {"params": groups[1], "weight_decay": 0.0}],
-                            lr=1e-3, betas=(0.9, 0.95), eps=1e-8, fused=True)
+                            lr=w["lr"], betas=(0.9, 0.95), eps=1e-8, fused=True)
     out = {"cpu": [], "wall": [], "loss": []}
     for x in batches(w, rank):
         cpu, wall = time.process_time(), time.monotonic()
