@@ -5,7 +5,8 @@
 #   run.sh [--install]                 --install: only install the packages, and test nothing
 #
 # Makes a virtual environment in .venv/ (or in TP_VENV) with the packages of requirements.txt from
-# PyPI, and runs the tests of this folder in it. T is an expression of pytest -k. The last line is
+# PyPI, and in its folder frameworks/ those of requirements-frameworks.txt, and runs the tests of this
+# folder in it. T is an expression of pytest -k. The last line is
 # `N passed, N failed`.
 set -uo pipefail
 cd "$(dirname "$0")/../.." || exit 1
@@ -25,6 +26,18 @@ if ! cmp -s "$wants" "$venv/requirements.txt"; then
     cp "$wants" "$venv/requirements.txt"
 fi
 [ "${1:-}" != --install ] || exit 0
+
+adds=tests/clients/requirements-frameworks.txt
+if ! cmp -s "$adds" "$venv/frameworks/requirements.txt"; then
+    rm -rf "$venv/frameworks"
+    "$venv/bin/python" -m pip install -q --disable-pip-version-check --no-deps --target "$venv/frameworks" \
+        -r "$adds" </dev/null || {
+        echo "clients: pip could not install $adds; its output is above" >&2
+        exit 1
+    }
+    cp "$adds" "$venv/frameworks/requirements.txt"
+fi
+export TP_FRAMEWORKS=$venv/frameworks
 
 # Do not use the model hub or a GPU: both sides compute on the CPU.
 export HF_HUB_OFFLINE=1 CUDA_VISIBLE_DEVICES='' PYTHON=$venv/bin/python

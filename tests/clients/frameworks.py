@@ -1,0 +1,17 @@
+"""Runs programs of this folder that need packages of requirements-frameworks.txt, which are in a folder of their own: other
+programs would import them where they find them."""
+import os
+import pathlib
+import subprocess
+import sys
+
+HERE = pathlib.Path(__file__).resolve().parent
+
+
+def run(program, *argv):
+    """Run it and return what it printed. The end of a failure's output is shown."""
+    env = dict(os.environ, PYTHONPATH=os.environ["TP_FRAMEWORKS"], PYTHONWARNINGS="ignore", OMP_NUM_THREADS="1")
+    r = subprocess.run([sys.executable, "-B", HERE / program, *map(str, argv)], env=env, text=True, timeout=500,
+                       stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    assert r.returncode == 0, r.stdout[-6000:]
+    return r.stdout
