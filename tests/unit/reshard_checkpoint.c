@@ -3,7 +3,8 @@
  * one process or several.
  *
  * covers: reshard/formats/checkpoint/checkpoint_source reshard/formats/checkpoint/checkpoint_target
- *     reshard/formats/checkpoint/shard_parts reshard/formats/checkpoint/reduce_sums
+ *     reshard/formats/checkpoint/chunk_extents reshard/formats/checkpoint/shard_parts
+ *     reshard/formats/checkpoint/reduce_sums
  */
 #include "reshard/formats/checkpoint/checkpoint.h"
 
