@@ -12,29 +12,19 @@
 #include "ckpt/prune.h"
 #include "ckpt/save.h"
 #include "ckpt/shard.h"
-#include "ckpt/shard_pack.h"
 #include "kernels/copy.h"
-#include "layout/stored_box.h"
-
-/* Compression collects so many bytes at a time, and takes this many threads of a rank that has
- * them.
- */
-enum { COMPRESS_BYTES = 16 << 20, COMPRESS_THREADS = 4 };
+#include "trainer/snapshot_shard.h"
 
 enum phase { IDLE, COPYING, WRITING, APPEARING, COMMITTING };
 
 struct snapshot {
     struct comm_control *control; /* borrowed */
-    const struct layout *layout;
     const struct train_config *config;
     const struct model *model;
-    int rank;
     bool force;
     struct root_lock_wait wait;
-    int64_t epoch; /* rank 0 */
-    struct stored_box *extents;
-    int n_extents;
-    int first, n_own; /* this rank's extents follow each other */
+    int64_t epoch;               /* rank 0 */
+    struct snapshot_shard shard; /* what this rank saves */
     struct arena arena;
     struct device *device; /* borrowed, as its kernels */
     const struct kernel_ops *ops;
@@ -66,7 +56,7 @@ static tp_status claim(struct snapshot *s, struct tp_err *err)
     int64_t newest = 0;
     tp_status st;
 
-    if (s->rank != 0)
+    if (s->shard.rank != 0)
         return TP_OK;
     s->epoch = s->config->epoch;
     if (!s->epoch)
@@ -80,25 +70,15 @@ static tp_status claim(struct snapshot *s, struct tp_err *err)
                                         s->config->ckpt, s->epoch, newest);
 }
 
-/* Find this rank's extents and allocate memory for their copies. */
+/* Find what this rank saves, and allocate memory for the copies. */
 static tp_status make_room(struct snapshot *s, struct tp_err *err)
 {
-    struct buffer_pool count = { 0 };
     void *pinned;
-    tp_status st = stored_box_list(&s->extents, &s->n_extents, s->layout, &s->arena, err);
+    int64_t n_bytes;
+    tp_status st;
 
-    if (st)
-        return st;
-    for (int i = 0; i < s->n_extents; i++) {
-        const struct stored_box *e = &s->extents[i];
-        if (e->rank != s->rank)
-            continue;
-        if (s->n_own++ == 0)
-            s->first = i;
-        buffer_pool_take(&count, BUFFER_STAGING, box_elements(&e->box),
-                         dtype_bytes(s->layout->tensors[e->tensor].dtype));
-    }
-    TP_TRY(device_alloc_pinned(s->device, &pinned, count.used, err));
+    TP_TRY(snapshot_shard_plan(&s->shard, &n_bytes, &s->arena, err));
+    TP_TRY(device_alloc_pinned(s->device, &pinned, n_bytes, err));
     s->pinned = pinned;
     TP_TRY(device_queue_open(s->device, &s->queue, DEVICE_QUEUE_COPY, err));
     TP_TRY(device_event_open(s->device, &s->updated, err));
@@ -116,10 +96,12 @@ tp_status snapshot_open(struct snapshot **out, const struct trainer *t, bool for
     TP_TRY(control_agree(control, s ? TP_OK : tp_fail(err, TP_E_NOMEM, "no memory to save"), err));
     s->control = control;
     s->newest_step = -1;
-    s->layout = &t->layout;
     s->config = t->config;
     s->model = t->model;
-    s->rank = control_rank(control);
+    s->shard = (struct snapshot_shard){ .layout = &t->layout,
+                                        .rank = control_rank(control),
+                                        .zstd = t->config->ckpt_zstd,
+                                        .threads = t->config->threads };
     s->force = force;
     s->wait = *wait;
     s->device = t->device;
@@ -136,91 +118,19 @@ done:
 
 /* ---- the threads ---- */
 
-/* Where the copy of each of this rank's extents begins; malloc'ed. */
-static const char **find_copies(const struct snapshot *s)
-{
-    const char **copies = calloc((size_t)s->n_own + 1, sizeof *copies);
-    struct buffer_pool data = { .base = s->pinned };
-
-    for (int i = 0; copies && i < s->n_own; i++) {
-        const struct stored_box *e = &s->extents[s->first + i];
-
-        copies[i] = buffer_pool_take(&data, BUFFER_STAGING, box_elements(&e->box),
-                                     dtype_bytes(s->layout->tensors[e->tensor].dtype));
-    }
-    return copies;
-}
-
-/* Write this rank's chunks in the order in which they are in the file, so that few are in memory a
- * second time. */
-static tp_status write_compressed(const struct snapshot *s, struct shard_writer *w,
-                                  struct tp_err *err)
-{
-    const int threads = s->config->threads < COMPRESS_THREADS ? 1 : COMPRESS_THREADS;
-    const char **copies = find_copies(s);
-    struct shard_packer packer = { .encoders = NULL };
-    struct box run;
-    int64_t collected = 0;
-    tp_status st = TP_OK;
-    int box;
-
-    if (!copies)
-        return tp_fail(err, TP_E_NOMEM, "no memory to save");
-    TP_TRY(shard_packer_open(&packer, s->config->ckpt_zstd, threads, err));
-    for (int64_t i = 0; shard_pack_chunk(w, i, &box, &run); i++) {
-        const struct stored_box *e = &s->extents[box];
-        const int elem = dtype_bytes(s->layout->tensors[e->tensor].dtype);
-
-        TP_TRY(shard_write(w, box, &run,
-                           copies[box - s->first] + box_offset_in(&e->box, &run) * elem, err));
-        collected += box_elements(&run) * elem;
-        if (collected < COMPRESS_BYTES)
-            continue;
-        TP_TRY(shard_pack_flush(&packer, &w, 1, err));
-        collected = 0;
-    }
-    TP_TRY(shard_pack_flush(&packer, &w, 1, err));
-done:
-    shard_packer_close(&packer);
-    free(copies);
-    return st;
-}
-
 static tp_status write_shard(struct snapshot *s, struct tp_err *err)
 {
-    struct buffer_pool data = { .base = s->pinned };
-    const struct shard_plan plan = {
-        .dir = ckpt_save_dir(&s->save),
-        .rank = s->rank,
-        .layout = s->layout,
-        .boxes = s->extents,
-        .n_boxes = s->n_extents,
-        .zstd = s->config->ckpt_zstd,
-    };
-    struct shard_writer *w = NULL;
-    tp_status st = TP_OK;
+    struct shard_writer *w;
+    tp_status st =
+        snapshot_shard_write(&w, &s->info, &s->shard, s->pinned, ckpt_save_dir(&s->save), err);
 
-    if (s->n_own == 0)
-        return TP_OK;
-    TP_TRY(shard_create(&w, &plan, err));
-    if (plan.zstd)
-        TP_TRY(write_compressed(s, w, err));
-    for (int i = s->first; i < s->first + s->n_own && !plan.zstd; i++) {
-        const struct stored_box *e = &s->extents[i];
-        const void *from = buffer_pool_take(&data, BUFFER_STAGING, box_elements(&e->box),
-                                            dtype_bytes(s->layout->tensors[e->tensor].dtype));
-
-        TP_TRY(shard_write(w, i, &e->box, from, err));
-    }
-    TP_TRY(shard_finish(w, &s->info, err));
-    TP_TRY(shard_wait(w, err));
-    if (s->save.in_store) { /* it appears when the shards of all ranks are finished */
+    if (st)
+        return st;
+    if (s->save.in_store) /* it appears when the shards of all ranks are finished */
         s->writer = w;
-        w = NULL;
-    }
-done:
-    shard_close(w);
-    return st;
+    else
+        shard_close(w);
+    return TP_OK;
 }
 
 static char *options_text(const struct snapshot *s, struct arena *a)
@@ -252,7 +162,7 @@ static tp_status commit(struct snapshot *s, struct tp_err *err)
     struct ckpt_pruned pruned;
     struct manifest m = {
         .step = s->position.step,
-        .layout = *s->layout,
+        .layout = *s->shard.layout,
         .model_config = s->model->config,
         .state = { .step = s->position.step,
                    .optimizer_start = s->position.optimizer_start,
@@ -317,13 +227,13 @@ static tp_status join_work(struct snapshot *s, struct tp_err *err)
 static void copy_extent(const struct snapshot *s, void *dst, const struct stored_box *e,
                         const struct params *p)
 {
-    const struct tensor *tensor = &s->layout->tensors[e->tensor];
+    const struct tensor *tensor = &s->shard.layout->tensors[e->tensor];
 
     for (int i = 0; i < p->n; i++) {
         struct copy_box copy = { .dst = dst, .dst_box = e->box };
         enum dtype dtype;
 
-        if (strcmp(s->layout->tensors[p->list[i].tensor].name, tensor->name) != 0)
+        if (strcmp(s->shard.layout->tensors[p->list[i].tensor].name, tensor->name) != 0)
             continue;
         copy.src = params_place(p, i, tensor->group, &copy.src_box, &dtype);
         copy.elem_bytes = dtype_bytes(dtype);
@@ -339,9 +249,9 @@ static void copy_state(struct snapshot *s, const struct trainer *t)
 
     device_record(t->queue, s->updated);
     device_wait(s->queue, s->updated);
-    for (int i = s->first; i < s->first + s->n_own; i++) {
-        const struct stored_box *e = &s->extents[i];
-        enum dtype dtype = s->layout->tensors[e->tensor].dtype;
+    for (int i = s->shard.first; i < s->shard.first + s->shard.n_own; i++) {
+        const struct stored_box *e = &s->shard.boxes[i];
+        enum dtype dtype = s->shard.layout->tensors[e->tensor].dtype;
 
         copy_extent(
             s, buffer_pool_take(&to, BUFFER_STAGING, box_elements(&e->box), dtype_bytes(dtype)), e,
@@ -380,7 +290,7 @@ tp_status snapshot_begin(struct snapshot *s, const struct trainer *t, struct tp_
     tp_status st = TP_OK;
 
     TP_TRY(snapshot_wait(s, err));
-    if (s->rank == 0)
+    if (s->shard.rank == 0)
         st = ckpt_save_begin(&s->save, &request, err);
     TP_TRY(control_agree(s->control, st, err));
     s->phase = COPYING; /* from here on a failure has files to remove */
@@ -400,8 +310,8 @@ static tp_status gather_infos(struct snapshot *s, struct tp_err *err)
 
     TP_TRY(control_agree(s->control, sizes ? TP_OK : tp_fail(err, TP_E_NOMEM, "no memory to save"),
                          err));
-    TP_TRY(control_gather(s->control, &s->info, s->n_own ? (int64_t)sizeof s->info : 0, &all, sizes,
-                          err));
+    TP_TRY(control_gather(s->control, &s->info, s->shard.n_own ? (int64_t)sizeof s->info : 0, &all,
+                          sizes, err));
     for (int r = 0; all && r < control_size(s->control); r++)
         total += sizes[r];
     free(s->infos);
@@ -423,7 +333,7 @@ static void give_up(struct snapshot *s)
     if (s->writer)
         shard_remove(s->writer);
     close_writer(s);
-    if (s->phase != IDLE && s->rank == 0)
+    if (s->phase != IDLE && s->shard.rank == 0)
         ckpt_save_abort(&s->save);
     s->phase = IDLE;
 }
@@ -436,13 +346,13 @@ static bool next_phase(struct snapshot *s, tp_status *st, struct tp_err *err)
     if (s->phase == WRITING) {
         *st = gather_infos(s, err);
         if (!*st && s->save.in_store)
-            *st = control_agree(s->control, s->rank == 0 ? ckpt_save_clear(&s->save, err) : TP_OK,
-                                err);
+            *st = control_agree(s->control,
+                                s->shard.rank == 0 ? ckpt_save_clear(&s->save, err) : TP_OK, err);
         if (*st)
             return false;
     }
     s->phase = s->phase == WRITING && s->save.in_store ? APPEARING : COMMITTING;
-    if (s->phase == APPEARING || s->rank == 0)
+    if (s->phase == APPEARING || s->shard.rank == 0)
         start_work(s);
     return true;
 }

@@ -1,0 +1,125 @@
+/* trainer/snapshot_shard.c - see trainer/snapshot_shard.h. */
+#include "trainer/snapshot_shard.h"
+
+#include <stdlib.h>
+
+#include "ckpt/shard_pack.h"
+#include "trainer/sizing/buffer_pool.h"
+
+/* Compression collects so many bytes at a time, and takes this many threads of a rank that has
+ * them.
+ */
+enum { COMPRESS_BYTES = 16 << 20, COMPRESS_THREADS = 4 };
+
+/* Take the copy of box number i from the pool. */
+static void *take_copy(struct buffer_pool *pool, const struct snapshot_shard *s, int i)
+{
+    const struct stored_box *b = &s->boxes[i];
+
+    return buffer_pool_take(pool, BUFFER_STAGING, box_elements(&b->box),
+                            dtype_bytes(s->layout->tensors[b->tensor].dtype));
+}
+
+tp_status snapshot_shard_plan(struct snapshot_shard *s, int64_t *n_bytes, struct arena *arena,
+                              struct tp_err *err)
+{
+    struct buffer_pool count = { 0 };
+    tp_status st = stored_box_list(&s->boxes, &s->n_boxes, s->layout, arena, err);
+
+    if (st)
+        return st;
+    for (int i = 0; i < s->n_boxes; i++) {
+        if (s->boxes[i].rank != s->rank)
+            continue;
+        if (s->n_own++ == 0)
+            s->first = i;
+        take_copy(&count, s, i);
+    }
+    *n_bytes = count.used;
+    return TP_OK;
+}
+
+/* Where the copy of each of this rank's boxes begins; malloc'ed. */
+static const char **find_copies(const struct snapshot_shard *s, char *data)
+{
+    const char **copies = calloc((size_t)s->n_own + 1, sizeof *copies);
+    struct buffer_pool pool = { .base = data };
+
+    for (int i = 0; copies && i < s->n_own; i++)
+        copies[i] = take_copy(&pool, s, s->first + i);
+    return copies;
+}
+
+/* Write this rank's chunks in the order in which they are in the file, so that few are in memory a
+ * second time. */
+static tp_status write_compressed(const struct snapshot_shard *s, struct shard_writer *w,
+                                  const char *const *copies, struct tp_err *err)
+{
+    const int threads = s->threads < COMPRESS_THREADS ? 1 : COMPRESS_THREADS;
+    struct shard_packer packer = { .encoders = NULL };
+    struct box run;
+    int64_t collected = 0;
+    tp_status st = TP_OK;
+    int box;
+
+    TP_TRY(shard_packer_open(&packer, s->zstd, threads, err));
+    for (int64_t i = 0; shard_pack_chunk(w, i, &box, &run); i++) {
+        const struct stored_box *b = &s->boxes[box];
+        const int elem = dtype_bytes(s->layout->tensors[b->tensor].dtype);
+
+        TP_TRY(shard_write(w, box, &run,
+                           copies[box - s->first] + box_offset_in(&b->box, &run) * elem, err));
+        collected += box_elements(&run) * elem;
+        if (collected < COMPRESS_BYTES)
+            continue;
+        TP_TRY(shard_pack_flush(&packer, &w, 1, err));
+        collected = 0;
+    }
+    TP_TRY(shard_pack_flush(&packer, &w, 1, err));
+done:
+    shard_packer_close(&packer);
+    return st;
+}
+
+static tp_status write_boxes(const struct snapshot_shard *s, struct shard_writer *w,
+                             const char *const *copies, struct tp_err *err)
+{
+    tp_status st = TP_OK;
+
+    for (int i = 0; i < s->n_own && !st; i++)
+        st = shard_write(w, s->first + i, &s->boxes[s->first + i].box, copies[i], err);
+    return st;
+}
+
+tp_status snapshot_shard_write(struct shard_writer **out, struct shard_info *info,
+                               const struct snapshot_shard *s, char *copies, const char *dir,
+                               struct tp_err *err)
+{
+    const struct shard_plan plan = {
+        .dir = dir,
+        .rank = s->rank,
+        .layout = s->layout,
+        .boxes = s->boxes,
+        .n_boxes = s->n_boxes,
+        .zstd = s->zstd,
+    };
+    const char **from = NULL;
+    struct shard_writer *w = NULL;
+    tp_status st = TP_OK;
+
+    *out = NULL;
+    if (s->n_own == 0)
+        return TP_OK;
+    if (!(from = find_copies(s, copies)))
+        return tp_fail(err, TP_E_NOMEM, "no memory to save");
+    TP_TRY(shard_create(&w, &plan, err));
+    TP_TRY(s->zstd ? write_compressed(s, w, from, err) : write_boxes(s, w, from, err));
+    TP_TRY(shard_finish(w, info, err));
+    TP_TRY(shard_wait(w, err));
+    *out = w;
+    w = NULL;
+done:
+    shard_close(w);
+    free(from);
+    return st;
+}
