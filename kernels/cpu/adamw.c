@@ -56,25 +56,22 @@ static void step_range(void *ctx, int64_t lo, int64_t hi, int thread)
     }
 }
 
-tp_status cpu_run_adamw_step(struct device_queue *q, const struct adamw_step *a, struct tp_err *err)
+tp_status cpu_run_adamw_tensor(struct device_queue *q, const struct cpu_adamw_tensor *a,
+                               struct tp_err *err)
 {
     const struct adamw_options *o = &a->options;
+    struct adamw_work w = { &a->tensor,
+                            { .decay = (float)(1.0 - o->lr * a->tensor.weight_decay),
+                              .beta1 = (float)o->beta1,
+                              .rest1 = (float)(1.0 - o->beta1),
+                              .beta2 = (float)o->beta2,
+                              .rest2 = (float)(1.0 - o->beta2),
+                              .step = (float)(o->lr / o->correction1),
+                              .root = (float)(1.0 / sqrt(o->correction2)),
+                              .eps = (float)o->eps,
+                              .grad_scale = (float)*a->grad_scale } };
 
     (void)err;
-    for (int i = 0; i < a->n_tensors; i++) {
-        const struct adamw_tensor *t = &a->tensors[i];
-        struct adamw_work w = { t,
-                                { .decay = (float)(1.0 - o->lr * t->weight_decay),
-                                  .beta1 = (float)o->beta1,
-                                  .rest1 = (float)(1.0 - o->beta1),
-                                  .beta2 = (float)o->beta2,
-                                  .rest2 = (float)(1.0 - o->beta2),
-                                  .step = (float)(o->lr / o->correction1),
-                                  .root = (float)(1.0 / sqrt(o->correction2)),
-                                  .eps = (float)o->eps,
-                                  .grad_scale = (float)*a->grad_scale } };
-
-        kernels_for(q, t->n, kernels_grain(28), step_range, &w);
-    }
+    kernels_for(q, a->tensor.n, kernels_grain(28), step_range, &w);
     return TP_OK;
 }

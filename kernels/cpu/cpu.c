@@ -47,7 +47,7 @@ CPU_KERNEL(queue_sum_halves, cpu_run_sum_halves, sum_halves)
 CPU_KERNEL(queue_grad_norm_squares, cpu_run_grad_norm_squares, grad_norm_squares)
 CPU_KERNEL(queue_grad_norm_squares_rows, cpu_run_grad_norm_squares_rows, grad_norm_squares_rows)
 CPU_KERNEL(queue_grad_norm_clip, cpu_run_grad_norm_clip, grad_norm_clip)
-CPU_KERNEL(queue_adamw_step, cpu_run_adamw_step, adamw_step)
+CPU_KERNEL(queue_adamw_tensor, cpu_run_adamw_tensor, cpu_adamw_tensor)
 CPU_KERNEL(queue_cast, cpu_run_cast, cast)
 CPU_KERNEL(queue_copy_box, cpu_run_copy_box, copy_box)
 CPU_KERNEL(queue_copy_table, cpu_run_copy_table, copy_table)
@@ -68,6 +68,15 @@ CPU_KERNEL(queue_grouped_gemm, cpu_run_grouped_gemm, grouped_gemm)
 const char *kernels_cpu_description(void)
 {
     return unit_description();
+}
+
+/* The list of tensors is the caller's, who may change it before the work is done. So each tensor is
+ * an operation of its own. */
+static void queue_adamw_step(struct device_queue *q, const struct adamw_step *a)
+{
+    for (int i = 0; i < a->n_tensors; i++)
+        queue_adamw_tensor(q,
+                           &(struct cpu_adamw_tensor){ a->tensors[i], a->grad_scale, a->options });
 }
 
 const struct kernel_ops kernels_cpu = {

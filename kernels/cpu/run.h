@@ -68,8 +68,15 @@ tp_status cpu_run_grad_norm_squares_rows(struct device_queue *q,
                                          struct tp_err *err);
 tp_status cpu_run_grad_norm_clip(struct device_queue *q, const struct grad_norm_clip *a,
                                  struct tp_err *err);
-tp_status cpu_run_adamw_step(struct device_queue *q, const struct adamw_step *a,
-                             struct tp_err *err);
+
+/* One tensor of an adamw_step. */
+struct cpu_adamw_tensor {
+    struct adamw_tensor tensor;
+    const double *grad_scale;
+    struct adamw_options options;
+};
+tp_status cpu_run_adamw_tensor(struct device_queue *q, const struct cpu_adamw_tensor *a,
+                               struct tp_err *err);
 tp_status cpu_run_cast(struct device_queue *q, const struct cast *a, struct tp_err *err);
 tp_status cpu_run_copy_box(struct device_queue *q, const struct copy_box *a, struct tp_err *err);
 tp_status cpu_run_router_forward(struct device_queue *q, const struct router_forward *a,
