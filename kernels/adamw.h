@@ -23,8 +23,8 @@ struct adamw_tensor {
     double weight_decay; /* 0 for norms and biases */
 };
 
-/* One step of several tensors, which do not overlap: a GPU updates many of them with one kernel. The
- * list is in host memory and is read before the call returns. */
+/* One step of several tensors, which do not overlap: a GPU updates many of them with one kernel.
+ * The list is in host memory and is read before the call returns. */
 struct adamw_step {
     const struct adamw_tensor *tensors; /* [n_tensors] */
     int n_tensors;

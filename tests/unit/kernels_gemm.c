@@ -31,7 +31,7 @@ static void compare(struct rng *r, struct gemm g)
     cr_assert_eq(gemm_one(kernels_on(), &g, &err), TP_OK, "%s", err.msg);
     for (int64_t i = 0; i < g.m * g.ldc; i++)
         cr_assert(fabs((double)c[i] - (double)want[i]) <=
-                      4e-7 * (1 + sqrt((double)g.k)) * (fabs((double)g.alpha) + 1),
+                      1e-6 * (1 + sqrt((double)g.k)) * (fabs((double)g.alpha) + 1),
                   "%s %c%c %lld x %lld x %lld alpha %g beta %g at %lld: %.9g, want %.9g",
                   dtype_name(g.type), g.trans_a ? 'T' : 'N', g.trans_b ? 'T' : 'N', (long long)g.m,
                   (long long)g.n, (long long)g.k, (double)g.alpha, (double)g.beta, (long long)i,
