@@ -139,7 +139,7 @@ def compare_bits(old, new, only):
 
 def compare_time(old, new, rounds):
     big = dict(LLAMA, hidden_size=512, intermediate_size=1376, num_hidden_layers=6,
-               num_attention_heads=8, head_dim=64, vocab_size=4096, max_position_embeddings=256)
+               num_attention_heads=8, head_dim=64, vocab_size=1024, max_position_embeddings=256)
     jobs = {}
     with tempfile.TemporaryDirectory(prefix="compare-builds-", dir="/dev/shm") as name:
         folder = pathlib.Path(name)
