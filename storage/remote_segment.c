@@ -1,12 +1,12 @@
 /* storage/remote_segment.c - see storage/remote_segment.h. */
 #include "storage/remote_segment.h"
 
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "core/background_thread.h"
 #include "storage/remote.h"
 
 /* A segment that was used so lately may be used again, by another thread. */
@@ -300,23 +300,16 @@ static struct remote_segment *next_to_fetch(const struct remote_segments *s)
 
 static void *run_thread(void *ctx);
 
-/* One more thread, when more segments wait than threads and more may be. Signals are for the
- * threads of the program.
- */
+/* One more thread, when more segments wait than threads and more may be. */
 static bool start_thread(struct remote_segments *s)
 {
-    sigset_t all, before;
-    int failed, waiting = 1;
+    int waiting = 1;
 
     for (const struct remote_segment *x = s->first; x; x = x->next)
         waiting += x->state == SEGMENT_WAITING;
     if (s->n_idle >= waiting || s->n_threads >= remote_connections())
         return s->n_threads > 0;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    failed = pthread_create(&s->threads[s->n_threads], NULL, run_thread, s);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    if (!failed)
+    if (background_thread_start(&s->threads[s->n_threads], run_thread, s) == 0)
         s->n_threads++;
     return s->n_threads > 0;
 }

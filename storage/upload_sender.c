@@ -2,11 +2,11 @@
 #include "storage/upload_sender.h"
 
 #include <pthread.h>
-#include <signal.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "core/background_thread.h"
 #include "storage/remote.h"
 
 struct sender_part {
@@ -94,20 +94,12 @@ static void *run_thread(void *ctx)
     return NULL;
 }
 
-/* One more thread for the part that is to be added, if all are busy and more may be. Signals are
- * for the threads of the program. */
+/* One more thread for the part that is to be added, if all are busy and more may be. */
 static bool start_thread(void)
 {
-    sigset_t all, before;
-    int failed;
-
     if (process.n_idle > process.n_waiting || process.n_threads >= remote_connections())
         return process.n_threads > 0;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    failed = pthread_create(&process.threads[process.n_threads], NULL, run_thread, NULL);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    if (!failed)
+    if (background_thread_start(&process.threads[process.n_threads], run_thread, NULL) == 0)
         process.n_threads++;
     return process.n_threads > 0;
 }

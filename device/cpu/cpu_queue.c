@@ -2,10 +2,10 @@
 #include "device/cpu/cpu_queue.h"
 
 #include <pthread.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/background_thread.h"
 #include "core/clock.h"
 
 enum { RING = 64 }; /* operations that can wait; the next one waits for the oldest to finish */
@@ -103,16 +103,10 @@ static void *work(void *arg)
     return NULL;
 }
 
-/* Start the thread. It blocks all signals, so the thread that uses the device gets them. */
 static tp_status begin(struct cpu_queue *q, struct tp_err *err)
 {
-    sigset_t all, old;
-    int code;
+    const int code = background_thread_start(&q->worker->thread, work, q);
 
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &old);
-    code = pthread_create(&q->worker->thread, NULL, work, q);
-    pthread_sigmask(SIG_SETMASK, &old, NULL);
     if (code)
         return tp_fail(err, TP_E_NOMEM, "cannot start a thread for a queue: %s", strerror(code));
     q->worker->has_begun = true;
