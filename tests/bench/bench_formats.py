@@ -15,15 +15,13 @@ Prints wall and CPU seconds, the medians of the rounds, their ratio to `cp -r`, 
 seconds mean more on a machine that does other work, too. The checkpoint is a Llama of 8 layers with f32 weights and moments:
 0.35 GiB at width 384, 0.6 GiB at 512, 1.8 GiB at 1024; safetensors has a third of it.
 """
-import argparse
 import json
 import os
 import pathlib
 import shutil
-import statistics
 import tempfile
 
-from bench_reshard import BIN, BUILD, CHECKPOINT, du, run, shell
+from bench_reshard import BIN, BUILD, CHECKPOINT, arguments, du, print_medians, run, shell
 
 FORMATS = ["safetensors", "dcp", "megatron", "torch_dist", "deepspeed"]
 CONVERSIONS = ([(f, "tp") for f in FORMATS] + [("tp", f) for f in FORMATS] +
@@ -89,28 +87,15 @@ def measure(folder, source, target, args):
             if out:
                 peaks[name] = max(peaks.get(name, 0), json.loads(out)["peak_rss_bytes"])
             remove(folder / "new")
-    median = {name: [statistics.median(t[i] for t in all_times) for i in (0, 1)] for name, all_times in times.items()}
-    cp = median["cp -r"]
-    for name, (wall, cpu) in median.items():
-        peak = f"{peaks[name] / 2**20:6.0f} MiB" if name in peaks else ""
-        print(f"{name:26} {wall:7.2f} s {wall / cp[0]:6.2f} x  {cpu:7.2f} s cpu {cpu / cp[1]:6.2f} x {peak}",
-              flush=True)
+    print_medians(times, peaks)
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--width", type=int, default=512)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--folder", default="/dev/shm" if os.path.isdir("/dev/shm") else None)
-    parser.add_argument("--torch", metavar="PYTHON")
-    parser.add_argument("--only", metavar="FROM,TO", help="one conversion")
-    args = parser.parse_args()
+    args = arguments(__doc__)
     with tempfile.TemporaryDirectory(prefix="bench-formats-", dir=args.folder) as name:
         folder = pathlib.Path(name)
         make(folder, args.width)
         print(f"{du(folder / 'tp') / 1e9:.2f} GB, {args.rounds} rounds, load {os.getloadavg()[0]:.0f}")
-        if not args.torch:
-            print("PyTorch: not compared, because --torch names no Python that has it")
         for source, target in [tuple(args.only.split(","))] if args.only else CONVERSIONS:
             measure(folder, source, target, args)
 

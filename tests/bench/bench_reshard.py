@@ -84,6 +84,29 @@ def du(folder):
     return sum(f.stat().st_size for f in folder.rglob("*") if f.is_file())
 
 
+def print_medians(times, peaks):
+    """A line for each command. times: {name: [(wall, CPU seconds)]}; peaks: {name: bytes} of those that are known."""
+    median = {name: [statistics.median(t[i] for t in all_times) for i in (0, 1)] for name, all_times in times.items()}
+    cp = median["cp -r"]
+    for name, (wall, cpu) in median.items():
+        peak = f"{peaks[name] / 2**20:6.0f} MiB" if name in peaks else ""
+        print(f"{name:26} {wall:7.2f} s {wall / cp[0]:6.2f} x  {cpu:7.2f} s cpu {cpu / cp[1]:6.2f} x {peak}",
+              flush=True)
+
+
+def arguments(doc):
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--width", type=int, default=512)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--folder", default="/dev/shm" if os.path.isdir("/dev/shm") else None)
+    parser.add_argument("--torch", metavar="PYTHON")
+    parser.add_argument("--only", metavar="FROM,TO", help="one conversion")
+    args = parser.parse_args()
+    if not args.torch:
+        print("PyTorch: not compared, because --torch names no Python that has it")
+    return args
+
+
 def measure(folder, source, target, torch, rounds):
     commands = list(competitors(folder, source, target, torch))
     times = {name: [] for name, _, _ in commands}
@@ -101,29 +124,16 @@ def measure(folder, source, target, torch, rounds):
             shutil.rmtree(output, ignore_errors=True)
             if name != "PyTorch" and target != "safetensors" and size < du(folder / source) * 0.99:
                 raise SystemExit(f"{name}: wrote {size} bytes")
-    median = {name: [statistics.median(t[i] for t in all_times) for i in (0, 1)] for name, all_times in times.items()}
-    cp = median["cp -r"]
-    for name, (wall, cpu) in median.items():
-        peak = f"{max(peaks) / 2**20:6.0f} MiB" if name == commands[0][0] and max(peaks) else ""
-        print(f"{name:24} {wall:7.2f} s {wall / cp[0]:6.2f} x  {cpu:7.2f} s cpu {cpu / cp[1]:6.2f} x {peak}",
-              flush=True)
+    print_medians(times, {commands[0][0]: max(peaks)} if max(peaks) else {})
     print()
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--width", type=int, default=512)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--folder", default="/dev/shm" if os.path.isdir("/dev/shm") else None)
-    parser.add_argument("--torch", metavar="PYTHON")
-    parser.add_argument("--only", metavar="FROM,TO", help="one conversion")
-    args = parser.parse_args()
+    args = arguments(__doc__)
     with tempfile.TemporaryDirectory(prefix="bench-reshard-", dir=args.folder) as name:
         folder = pathlib.Path(name)
         make(folder, args.width)
         print(f"{du(folder / 'tp8') / 1e9:.2f} GB, {args.rounds} rounds, load {os.getloadavg()[0]:.0f}")
-        if not args.torch:
-            print("PyTorch: not compared, because --torch names no Python that has it")
         for source, target in [tuple(args.only.split(","))] if args.only else CONVERSIONS:
             measure(folder, source, target, args.torch, args.rounds)
 
