@@ -78,7 +78,8 @@ static tp_status open_regular(int *fd, int64_t *size, const char *path, int flag
     }
     if (!S_ISREG(sb.st_mode)) {
         close(f);
-        return tp_fail(err, TP_E_CORRUPT, "%s: expected a regular file", path);
+        return tp_fail(err, TP_E_CORRUPT, "%s: is %s, expected a regular file", path,
+                       S_ISDIR(sb.st_mode) ? "a folder" : "a device or pipe");
     }
     *fd = f;
     *size = sb.st_size;

@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -209,12 +210,20 @@ void heartbeat_close(struct heartbeat *h, bool finished)
     free(h);
 }
 
-/* Whether s is a status of this version that `rank` wrote. */
+/* Whether s is a status of this version that `rank` wrote. The file may be another program's. */
 static bool is_valid(const struct heartbeat_status *s, int rank)
 {
+    const int64_t counts[] = { s->pid_start,   s->opened_ns, s->phase_ns, s->step_ns,
+                               s->step_len_ns, s->entered,   s->left,     s->wait_ns,
+                               s->bad_step,    s->history,   s->delay_ns };
+
+    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++)
+        if (counts[i] < 0 || counts[i] > HEARTBEAT_NUMBER_MAX)
+            return false;
     return memcmp(s->magic, MAGIC, sizeof MAGIC) == 0 && s->rank == rank && s->world > rank &&
-           s->pid > 0 && s->phase >= 0 && s->phase < HEARTBEAT_PHASES && s->step >= -1 &&
-           s->entered >= s->left && s->left >= 0;
+           s->world <= INT_MAX && s->pid > 0 && s->pid <= INT_MAX && s->phase >= 0 &&
+           s->phase < HEARTBEAT_PHASES && s->step >= -1 && s->step <= HEARTBEAT_NUMBER_MAX &&
+           s->saved >= -1 && s->saved <= HEARTBEAT_NUMBER_MAX && s->entered >= s->left;
 }
 
 static bool is_same_loss(double a, double b)
@@ -272,9 +281,11 @@ int heartbeat_losses(struct heartbeat_loss *out, int max, int fd,
                      const struct heartbeat_status *status, int64_t after)
 {
     int64_t entries = status->history, first = after + 1;
+    struct stat sb;
     int n = 0;
 
-    if (entries < 1 || entries > 1 << 20 || status->step <= after)
+    if (entries < 1 || status->step <= after || fstat(fd, &sb) != 0 ||
+        entries > (sb.st_size - HEARTBEAT_BYTES) / (int64_t)sizeof *out)
         return 0;
     if (first <= status->step - entries)
         first = status->step - entries + 1;

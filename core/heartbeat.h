@@ -63,6 +63,10 @@ struct heartbeat_status {
                           all threads; 0: not known */
     int64_t spare[13]; /* 0 */
 };
+
+/* Larger numbers are damage. Sums of a few cannot overflow. */
+#define HEARTBEAT_NUMBER_MAX (INT64_C(1) << 60)
+
 _Static_assert(sizeof(struct heartbeat_status) == HEARTBEAT_BYTES, "the layout is fixed");
 
 /* The last losses follow the status, that of step s in entry s % history. So a watcher that looks
@@ -112,7 +116,8 @@ tp_status heartbeat_find(int *fd, int dir, int rank, struct tp_err *err);
 bool heartbeat_is_replaced(int fd);
 
 /* Read the status of `rank`. Step and loss belong together; the other words may be from slightly
- * different moments. TP_E_CORRUPT: not a heartbeat file of this version, or another rank's. */
+ * different moments. TP_E_CORRUPT: not a heartbeat file of this version, another rank's, or a
+ * number that no rank reports. */
 tp_status heartbeat_read(struct heartbeat_status *out, int fd, int rank, struct tp_err *err);
 
 /* The losses after step `after` up to status->step that the history in the file still has, oldest

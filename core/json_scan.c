@@ -41,6 +41,8 @@ struct json_scan_input json_scan_input_file(int fd, int64_t begin, int64_t size,
 tp_status json_scan_input_read(const struct json_scan_input *in, int64_t offset, void *buf,
                                size_t n, struct tp_err *err)
 {
+    if (in->read)
+        return in->read(in->ctx, in->path, in->begin + offset, buf, n, err);
     if (!in->text)
         return file_read_at(in->fd, in->path, in->begin + offset, buf, n, err);
     memcpy(buf, in->text + offset, n);

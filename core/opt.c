@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/similar.h"
 #include "core/size.h"
 
 enum { OPT_MAX = 64, LONG_BASE = 256, ID_HELP = 1000, ID_VERSION = 1001, HELP_COLUMN = 26 };
@@ -22,51 +23,31 @@ static bool is_option(const struct opt *o)
     return !is_positional(o) && o->kind != OPT_KIND_HEADING;
 }
 
-int opt_distance(const char *a, const char *b)
-{
-    int row[64], n = (int)strlen(b);
-
-    if (n > 62)
-        return 99;
-    for (int j = 0; j <= n; j++)
-        row[j] = j;
-    for (int i = 1; *a; a++, i++) {
-        int diagonal = row[0];
-
-        row[0] = i;
-        for (int j = 1; j <= n; j++) {
-            int up = row[j], best = diagonal + (*a != b[j - 1]);
-
-            if (up + 1 < best)
-                best = up + 1;
-            if (row[j - 1] + 1 < best)
-                best = row[j - 1] + 1;
-            diagonal = up;
-            row[j] = best;
-        }
-    }
-    return row[n];
-}
-
 static tp_status unknown_option(const struct opt *opts, const char *word, struct tp_err *err)
 {
-    const char *nearest = NULL;
+    struct similar similar;
     char name[64];
-    int best = 4;
 
     snprintf(name, sizeof name, "%s", word + strspn(word, "-"));
     name[strcspn(name, "=")] = 0;
-    for (const struct opt *o = opts; o->kind != OPT_KIND_END; o++) {
-        int d = is_option(o) ? opt_distance(name, o->name) : 99;
-
-        if (d < best) {
-            best = d;
-            nearest = o->name;
-        }
-    }
-    if (nearest && word[1] == '-')
-        return tp_fail(err, TP_E_USAGE, "unknown option '%s'; did you mean --%s?", word, nearest);
+    similar = similar_to(name);
+    for (const struct opt *o = opts; o->kind != OPT_KIND_END; o++)
+        if (is_option(o))
+            similar_try(&similar, o->name);
+    if (similar.name && name[1])
+        return tp_fail(err, TP_E_USAGE, "unknown option '%s'; did you mean --%s?", word,
+                       similar.name);
     return tp_fail(err, TP_E_USAGE, "unknown option '%s'; --help lists the options", word);
+}
+
+/* The argument in which getopt found an option that it does not know. Of the letters in "-abc" it
+ * goes to the next argument after the last one only, so `optind` does not tell. */
+static const char *unknown_word(int argc, char **argv)
+{
+    for (int i = 1; optopt && i < argc; i++)
+        if (argv[i][0] == '-' && argv[i][1] != '-' && strchr(argv[i], optopt))
+            return argv[i];
+    return argv[optind - 1];
 }
 
 static tp_status parse_integer(int64_t *out, int64_t max, const struct opt *o, const char *text,
@@ -231,7 +212,7 @@ tp_status opt_parse(const struct opt *opts, int argc, char **argv, enum opt_resu
         if (id == '?' && optopt >= LONG_BASE && optopt < ID_HELP)
             return tp_fail(err, TP_E_USAGE, "--%s takes no value", find(opts, optopt)->name);
         if (id == '?')
-            return unknown_option(opts, argv[optind - 1], err);
+            return unknown_option(opts, unknown_word(argc, argv), err);
         o = find(opts, id);
         if ((st = store_value(o, optarg, err)))
             return st;

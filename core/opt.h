@@ -87,7 +87,4 @@ tp_status opt_parse(const struct opt *opts, int argc, char **argv, enum opt_resu
 void opt_help(FILE *f, const char *prog, const struct opt *opts, const char *intro,
               const char *tail);
 
-/* Edit distance of two short names (Levenshtein 1966), to suggest a similar one. */
-int opt_distance(const char *a, const char *b);
-
 #endif

@@ -8,7 +8,10 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { FIELD_STATE = 3, FIELD_START = 22, FIELD_STATUS = 52 };
+enum { FIELD_STATE = 3, FIELD_FLAGS = 9, FIELD_START = 22, FIELD_ENV = 50, FIELD_STATUS = 52 };
+
+/* The kernel's flags of a task (linux/sched.h). */
+enum { TASK_EXITS = 0x4, TASK_OF_KERNEL = 0x200000 };
 
 /* The text of a file of /proc; "" when it cannot be read. */
 static void read_text(char *text, size_t size, const char *path)
@@ -36,6 +39,7 @@ static char *skip_fields(char *p, int n)
 static bool read_stat(struct process_stat *out, const char *path)
 {
     char text[1024], *open, *close, *p;
+    unsigned long flags, env;
 
     *out = (struct process_stat){ 0 };
     read_text(text, sizeof text, path);
@@ -46,9 +50,16 @@ static bool read_stat(struct process_stat *out, const char *path)
         return false;
     p = close + 2;
     out->state = *p;
-    p = skip_fields(p, FIELD_START - FIELD_STATE);
+    p = skip_fields(p, FIELD_FLAGS - FIELD_STATE);
+    flags = p ? strtoul(p, NULL, 10) : 0;
+    out->has_program = out->state != 'Z' && out->state != 'X' && !(flags & TASK_OF_KERNEL) &&
+                       !(flags & TASK_EXITS);
+    p = skip_fields(p, FIELD_START - FIELD_FLAGS);
     out->start = p ? strtoll(p, NULL, 10) : 0;
-    p = skip_fields(p, FIELD_STATUS - FIELD_START);
+    p = skip_fields(p, FIELD_ENV - FIELD_START); /* its first address, and the one after it */
+    env = p ? strtoul(p, &p, 10) : 0;
+    out->env_bytes = env && p ? (int64_t)(strtoul(p, NULL, 10) - env) : -1;
+    p = skip_fields(p, FIELD_STATUS - FIELD_ENV);
     out->status = p && out->state == 'Z' ? (int)strtol(p, NULL, 10) : 0;
     snprintf(out->name, sizeof out->name, "%.*s", (int)(close - open - 1), open + 1);
     return true;

@@ -63,7 +63,7 @@ static tp_status read_option(struct placement *p, const struct rules_line *l, co
         p->replicate = true;
     else if (strcmp(word, "pad") == 0)
         p->uneven = true;
-    else if (strncmp(word, "unit=", 5) == 0 && read_number(&n, word + 5, 1))
+    else if (strncmp(word, "unit=", 5) == 0 && read_number(&n, word + 5, 1) && n <= TENSOR_UNIT_MAX)
         p->unit = n;
     else if (strncmp(word, "first=", 6) == 0 && read_number(&n, word + 6, 1))
         p->first_block = n;
@@ -71,7 +71,8 @@ static tp_status read_option(struct placement *p, const struct rules_line *l, co
              n <= TENSOR_BOXES_MAX)
         p->blocks = (int)n;
     else
-        return fail_word(l, word, "unit=N, blocks=N (1 to 8), first=N, share or pad", err);
+        return fail_word(l, word, "unit=N (1 to 2^30), blocks=N (1 to 8), first=N, share or pad",
+                         err);
     return TP_OK;
 }
 
@@ -217,7 +218,8 @@ static tp_status check_shape(const struct cut_rules *r, const struct cut_rule *r
     if (!tensor_first_block_fits(t))
         return tp_fail(err, TP_E_USAGE,
                        "%s:%d: first=%" PRId64 " does not fit tensor %s, whose axis %d has %" PRId64
-                       ": it must be a multiple of each of the %d other blocks",
+                       ": it must be a multiple of each of the %d other blocks, "
+                       "which must have a unit at least",
                        r->path, rule->line, t->placement.first_block, t->name, t->placement.dim,
                        t->shape[t->placement.dim], t->placement.blocks - 1);
     return TP_OK;

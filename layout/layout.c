@@ -7,11 +7,22 @@
 #include "layout/suggest.h"
 #include "layout/tensor_parts.h"
 
-bool layout_is_dp_sharded(const struct spec *s, const struct tensor *t)
+int layout_owners(const struct spec *s, const struct tensor *t)
 {
+    if (s->dp == 1 || s->zero == 0)
+        return 1;
     if (layout_ep_of(s, t) >= 0)
-        return false;
-    return s->dp > 1 && (s->zero == 3 || (s->zero && strcmp(t->group, GROUP_PARAM) != 0));
+        return s->zero == 3 ? s->dp * s->cp / s->ep : 1;
+    return s->zero == 3 || strcmp(t->group, GROUP_PARAM) != 0 ? s->dp : 1;
+}
+
+struct layout_owner layout_owner_of(const struct spec *s, const struct tensor *t,
+                                    struct mesh_coord at)
+{
+    struct layout_owner owner = { .of = layout_owners(s, t) };
+
+    owner.number = (at.dp * s->cp + at.cp) / (s->dp * s->cp / owner.of);
+    return owner;
 }
 
 int layout_ep_of(const struct spec *s, const struct tensor *t)
@@ -46,12 +57,12 @@ int layout_tp_boxes(const struct tensor *t, const struct spec *s, int tp_rank, s
     return tensor_parts_boxes(t, &p, tp_rank / p.repeat, boxes);
 }
 
-int layout_dp_boxes(const struct tensor *t, const struct spec *s, int tp_rank, int dp_rank,
-                    struct box *boxes)
+int layout_owned_boxes(const struct tensor *t, const struct spec *s, int tp_rank,
+                       struct layout_owner owner, struct box *boxes)
 {
     int n = layout_tp_boxes(t, s, tp_rank, boxes);
 
-    return tensor_parts_shard(t, s->dp, dp_rank, boxes, n);
+    return owner.of > 1 ? tensor_parts_shard(t, owner.of, owner.number, boxes, n) : n;
 }
 
 int layout_first_holder(const struct tensor *t, const struct spec *s, int tp_rank)
@@ -69,9 +80,8 @@ int layout_boxes(const struct layout *l, int t, int rank, struct box *boxes)
 
     if (!layout_holds(l, t, rank))
         return 0;
-    if (layout_is_dp_sharded(&l->spec, tensor))
-        return layout_dp_boxes(tensor, &l->spec, at.tp, at.dp, boxes);
-    return layout_tp_boxes(tensor, &l->spec, at.tp, boxes);
+    return layout_owned_boxes(tensor, &l->spec, at.tp, layout_owner_of(&l->spec, tensor, at),
+                              boxes);
 }
 
 int layout_find(const struct layout *l, const char *group, const char *name)

@@ -45,9 +45,19 @@ int layout_stage_rank(const struct layout *l, int layer);
 /* Whether `rank` has tensor t: is on its pipeline stage, and with ep has its expert. */
 bool layout_holds(const struct layout *l, int t, int rank);
 
-/* Whether ZeRO shards this tensor over dp: with zero1 the optimizer state, with zero3 everything.
- * Experts that ep divides are not sharded further. */
-bool layout_is_dp_sharded(const struct spec *s, const struct tensor *t);
+/* An owner under ZeRO: neighbouring ranks of dp x cp that hold the same part of a tensor. */
+struct layout_owner {
+    int number, of; /* 0 .. of - 1 */
+};
+
+/* Among how many owners ZeRO divides this tensor: with zero1 the optimizer state, with zero3
+ * everything, among the dp ranks. Experts that ep divides are divided by zero3 alone, among the dp
+ * x cp / ep ranks that have them. 1: it is not divided. */
+int layout_owners(const struct spec *s, const struct tensor *t);
+
+/* The owner to which a rank belongs. */
+struct layout_owner layout_owner_of(const struct spec *s, const struct tensor *t,
+                                    struct mesh_coord at);
 
 /* The boxes of tensor t that `rank` stores. None is empty; they are in storage order. Returns their
  * number, 0 .. TENSOR_BOXES_MAX. */
@@ -56,9 +66,9 @@ int layout_boxes(const struct layout *l, int t, int rank, struct box *boxes);
 /* The same by tensor parallelism alone, without stages and ZeRO: what a tp rank computes with. */
 int layout_tp_boxes(const struct tensor *t, const struct spec *s, int tp_rank, struct box *boxes);
 
-/* The same by tensor parallelism and ZeRO: what dp rank `dp_rank` owns of the tensor. */
-int layout_dp_boxes(const struct tensor *t, const struct spec *s, int tp_rank, int dp_rank,
-                    struct box *boxes);
+/* The same by tensor parallelism and ZeRO: what an owner has of what tp_rank computes with. */
+int layout_owned_boxes(const struct tensor *t, const struct spec *s, int tp_rank,
+                       struct layout_owner owner, struct box *boxes);
 
 /* The first of the tp ranks that hold the same part of t as tp_rank: they are neighbours. tp_rank
  * itself when it holds nothing. */

@@ -41,7 +41,7 @@ static tp_status fail_layout(const struct spec *spec, const char *what, const ch
 }
 
 /* ep divides the ranks of dp x cp, and the experts; the tensors of experts say of how many there
- * are. zero3 would have to gather experts over other ranks than the rest of a layer. */
+ * are. */
 static tp_status check_ep(const struct spec *spec, const struct tensor_kinds *kinds,
                           struct tp_err *err)
 {
@@ -58,8 +58,6 @@ static tp_status check_ep(const struct spec *spec, const struct tensor_kinds *ki
     else if (spec->dp * spec->cp % spec->ep)
         snprintf(why, sizeof why, "ep %d does not divide the %d ranks of dp x cp", spec->ep,
                  spec->dp * spec->cp);
-    else if (spec->zero == 3)
-        snprintf(why, sizeof why, "ep does not work with zero3; zero1 does");
     else if (experts)
         return TP_OK;
     return fail_layout(spec, "the model", why, err);

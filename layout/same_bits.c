@@ -64,7 +64,8 @@ static tp_status check_model(const struct model *m, int n, struct tp_err *err)
                        " %s do not divide among them; --same-bits %d would work",
                        n, n, count, what, fits);
     for (int i = 0; i < plan.n; i++)
-        if (plan.entries[i].cut == CUT_REPLICATED && tensor_role_unit(plan.entries[i].role))
+        if (plan.entries[i].cut == CUT_REPLICATED && !tensor_role_is_norm(plan.entries[i].role) &&
+            tensor_role_unit(plan.entries[i].role))
             return tp_fail(err, TP_E_USAGE,
                            "--same-bits needs a plan that cuts every linear layer, the embedding "
                            "and the head: %s (%s) is replicated",

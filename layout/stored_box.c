@@ -13,25 +13,25 @@ struct stored_box_writers {
     int n;
 };
 
-/* The rank with the fewest bytes among those that hold tp part `part` of t and have a dp rank in
- * the given range; the lowest of equals. */
+/* The rank with the fewest bytes among those that hold tp part `part` of t and belong to the owner;
+ * the lowest of equals. */
 static int pick_writer(const struct stored_box_writers *list, const struct tensor *t,
-                       const struct tensor_parts *p, int part, int dp_first, int dp_count)
+                       const struct tensor_parts *p, int part, struct layout_owner owner)
 {
     const struct spec *s = &list->layout->spec;
-    int best = -1, ep = layout_ep_of(s, t);
+    int best = -1, ep = layout_ep_of(s, t), lanes = s->dp * s->cp / owner.of;
 
-    for (int dp = dp_first; dp < dp_first + dp_count; dp++)
-        for (int cp = 0; cp < s->cp; cp++)
-            for (int tp = part * p->repeat; tp < (part + 1) * p->repeat; tp++) {
-                struct mesh_coord at = { layout_stage_rank(list->layout, t->layer), dp, cp, tp };
-                int rank = mesh_rank_of(s, at);
+    for (int lane = owner.number * lanes; lane < (owner.number + 1) * lanes; lane++)
+        for (int tp = part * p->repeat; tp < (part + 1) * p->repeat; tp++) {
+            struct mesh_coord at = { layout_stage_rank(list->layout, t->layer), lane / s->cp,
+                                     lane % s->cp, tp };
+            int rank = mesh_rank_of(s, at);
 
-                if (ep >= 0 && ep != mesh_ep_of(s, at))
-                    continue;
-                if (best < 0 || list->bytes_of[rank] < list->bytes_of[best])
-                    best = rank;
-            }
+            if (ep >= 0 && ep != mesh_ep_of(s, at))
+                continue;
+            if (best < 0 || list->bytes_of[rank] < list->bytes_of[best])
+                best = rank;
+        }
     return best;
 }
 
@@ -59,19 +59,19 @@ static int64_t add_tensor(struct stored_box_writers *list, int t)
     const struct tensor *tensor = &list->layout->tensors[t];
     const struct spec *s = &list->layout->spec;
     struct tensor_parts p = tensor_parts_of(tensor, s->tp);
-    bool sharded = layout_is_dp_sharded(s, tensor);
+    struct layout_owner owner = { .of = layout_owners(s, tensor) };
     int64_t elements = 0;
 
     for (int part = 0; part < p.parts; part++)
-        for (int dp = 0; dp < (sharded ? s->dp : 1); dp++) {
+        for (owner.number = 0; owner.number < owner.of; owner.number++) {
             struct box boxes[TENSOR_BOXES_MAX];
             int n = tensor_parts_boxes(tensor, &p, part, boxes), writer;
 
-            if (sharded)
-                n = tensor_parts_shard(tensor, s->dp, dp, boxes, n);
+            if (owner.of > 1)
+                n = tensor_parts_shard(tensor, owner.of, owner.number, boxes, n);
             if (n == 0)
                 continue;
-            writer = pick_writer(list, tensor, &p, part, dp, sharded ? 1 : s->dp);
+            writer = pick_writer(list, tensor, &p, part, owner);
             for (int i = 0, number = 0; i < n; i++)
                 number += add_box(list, t, number, writer, &boxes[i], &elements);
         }
@@ -92,8 +92,8 @@ static int by_rank_tensor_part(const void *a, const void *b)
 /* Whether several ranks hold the same box of t, so that one must be chosen. */
 static bool has_choice(const struct layout *l, const struct tensor *t)
 {
-    return tensor_parts_of(t, l->spec.tp).repeat > 1 || l->spec.cp > 1 ||
-           (l->spec.dp > 1 && !layout_is_dp_sharded(&l->spec, t));
+    return tensor_parts_of(t, l->spec.tp).repeat > 1 ||
+           l->spec.dp * l->spec.cp > layout_owners(&l->spec, t);
 }
 
 /* The most boxes that the tensors can be stored in. */
@@ -105,7 +105,7 @@ static int64_t boxes_max(const struct layout *l)
         n += (int64_t)tensor_parts_of(&l->tensors[t], l->spec.tp).parts *
              l->tensors[t].placement.blocks *
              (l->tensors[t].placement.dim > 0 ? COLUMN_BLOCKS_MAX : 1) *
-             (layout_is_dp_sharded(&l->spec, &l->tensors[t]) ? l->spec.dp : 1);
+             layout_owners(&l->spec, &l->tensors[t]);
     return n;
 }
 

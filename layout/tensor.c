@@ -69,6 +69,17 @@ static const char *const units[] = {
     [UNIT_KV_HEAD] = "kv_head", [UNIT_FEATURE] = "feature",
 };
 
+bool tensor_shape_is_possible(int ndim, const int64_t *shape)
+{
+    int64_t elements = 1;
+
+    for (int d = 0; d < ndim; d++)
+        if (__builtin_mul_overflow(elements, shape[d] ? shape[d] : 1, &elements) ||
+            elements > TENSOR_ELEMENTS_MAX)
+            return false;
+    return true;
+}
+
 bool tensor_same_shape(const struct tensor *a, const struct tensor *b)
 {
     return a->ndim == b->ndim &&
@@ -96,7 +107,7 @@ bool tensor_first_block_fits(const struct tensor *t)
     if (p->first_block == 0)
         return true;
     return p->blocks > 1 && rest > 0 && rest % (p->blocks - 1) == 0 &&
-           p->first_block % (rest / (p->blocks - 1)) == 0;
+           p->unit <= rest / (p->blocks - 1) && p->first_block % (rest / (p->blocks - 1)) == 0;
 }
 
 int64_t tensor_units(const struct tensor *t)

@@ -85,6 +85,7 @@ enum {
     LAYER_FIRST = -1,     /* before the layers: on the first stage (embeddings, a tied head) */
     LAYER_LAST = -2,      /* after the layers: on the last stage (final norm, head) */
     TENSOR_BOXES_MAX = 8, /* most boxes of one tensor that a rank holds: one for each fused block */
+    TENSOR_UNIT_MAX = 1 << 30, /* of a placement */
 };
 
 /* The groups of tensors that AdamW needs. A group may have any name; all but GROUP_PARAM are
@@ -105,6 +106,13 @@ struct tensor {
     enum tensor_role role;
 };
 
+/* A tensor has at most 2^58 elements, so that sums of a few sizes in bytes do not overflow. */
+#define TENSOR_ELEMENTS_MAX (INT64_C(1) << 58)
+
+/* Whether a shape whose axes are at least 0 has at most that many elements. An axis of length 0
+ * counts as 1: it must not hide one that is too long. */
+bool tensor_shape_is_possible(int ndim, const int64_t *shape);
+
 /* Whether two tensors have the same axes of the same sizes. */
 bool tensor_same_shape(const struct tensor *a, const struct tensor *b);
 
@@ -118,8 +126,8 @@ struct tensor_block {
 };
 struct tensor_block tensor_block_of(const struct tensor *t, int block);
 
-/* Whether placement.first_block is 0, or leaves blocks of equal length and is a multiple of these.
- */
+/* Whether placement.first_block is 0, or leaves blocks of equal length, which have a unit at least,
+ * and is a multiple of these. */
 bool tensor_first_block_fits(const struct tensor *t);
 
 /* "attention.q", "column", "kv_head": the words of a parallel plan. UNIT_NONE is "". */

@@ -24,7 +24,7 @@ struct tensor_parts tensor_parts_of(const struct tensor *t, int tp)
     p.units = tensor_units(t);
     p.parts = tp;
     p.repeat = 1;
-    if (t->placement.replicate && p.units < tp) {
+    if (t->placement.replicate && p.units > 0 && p.units < tp) {
         p.parts = (int)p.units;
         p.repeat = tp / p.parts;
     }

@@ -27,11 +27,6 @@ static tp_status check_trained(const struct workload *w, const struct model *m, 
     if (m->untrained)
         return tp_fail(err, TP_E_USAGE, "%s; the model can be imported, resharded and exported",
                        m->untrained);
-    if (m->head_norms && w->same_bits)
-        return tp_fail(err, TP_E_USAGE,
-                       "--same-bits cannot train a %s, which has norms of each head's queries and "
-                       "keys",
-                       family_of(m)->architecture);
     if (m->experts && w->same_bits)
         return tp_fail(err, TP_E_USAGE,
                        "--same-bits cannot train a %s: how many rows an expert's products have "
@@ -116,26 +111,12 @@ static tp_status check_experts(const struct spec *s, const struct model *m, stru
                    down->pattern, tensor_cut_name(down->cut));
 }
 
-static bool has_windows(const struct model *m)
-{
-    for (int i = 0; i < m->layers; i++)
-        if (family_layer_has_window(m, i))
-            return true;
-    return false;
-}
-
 /* Context parallelism cuts each sequence into two blocks per rank. */
-static tp_status check_cp(const struct workload *w, const struct spec *s, const struct model *m,
-                          struct tp_err *err)
+static tp_status check_cp(const struct workload *w, const struct spec *s, struct tp_err *err)
 {
     int64_t blocks = 2 * (int64_t)s->cp, below = w->seq_length / blocks * blocks;
     char lengths[64] = "";
 
-    if (m && s->cp > 1 && has_windows(m) && w->seq_length > m->sliding_window)
-        return tp_fail(err, TP_E_LAYOUT,
-                       "context parallelism (cp %d) does not compute the model's sliding_window "
-                       "%" PRId64 "; up to that --seq it changes nothing",
-                       s->cp, m->sliding_window);
     if (s->cp == 1 || w->seq_length % blocks == 0)
         return TP_OK;
     if (below)
@@ -155,7 +136,7 @@ tp_status workload_check_mesh(const struct workload *w, const struct spec *s, co
         return st;
     if (m && ((st = check_head_norms(s, m, err)) || (st = check_experts(s, m, err))))
         return st;
-    if ((st = check_cp(w, s, m, err)))
+    if ((st = check_cp(w, s, err)))
         return st;
     if (w->global_batch_size % s->dp)
         return tp_fail(err, TP_E_LAYOUT,
