@@ -18,42 +18,49 @@ struct adamw_work {
     struct adamw_factors f;
 };
 
+/* One element; the new p. */
+VEC_INLINE float step_one(float p, float *m, float *v, float grad, const struct adamw_factors *k)
+{
+    float g = grad * k->grad_scale;
+    float mi = k->beta1 * *m + k->rest1 * g;
+    float vi = k->beta2 * *v + k->rest2 * (g * g);
+
+    *m = mi;
+    *v = vi;
+    return p * k->decay - k->step * mi / (sqrtf(vi) * k->root + k->eps);
+}
+
 static KERNEL_CLONES void step(float *restrict p, float *restrict m, float *restrict v,
                                const float *restrict grad, int64_t n, const struct adamw_factors *f)
 {
     const struct adamw_factors k = *f;
 
-    for (int64_t i = 0; i < n; i++) {
-        float g = grad[i] * k.grad_scale;
-        float mi = k.beta1 * m[i] + k.rest1 * g;
-        float vi = k.beta2 * v[i] + k.rest2 * (g * g);
-
-        m[i] = mi;
-        v[i] = vi;
-        p[i] = p[i] * k.decay - k.step * mi / (sqrtf(vi) * k.root + k.eps);
-    }
+    for (int64_t i = 0; i < n; i++)
+        p[i] = step_one(p[i], &m[i], &v[i], grad[i], &k);
 }
 
-static KERNEL_CLONES void round_bf16(uint16_t *restrict y, const float *restrict x, int64_t n)
+static KERNEL_CLONES void step_bf16(uint16_t *restrict p_bf16, float *restrict p, float *restrict m,
+                                    float *restrict v, const float *restrict grad, int64_t n,
+                                    const struct adamw_factors *f)
 {
-    for (int64_t i = 0; i < n; i++)
-        y[i] = vec_to_bf16(x[i]);
+    const struct adamw_factors k = *f;
+
+    for (int64_t i = 0; i < n; i++) {
+        p[i] = step_one(p[i], &m[i], &v[i], grad[i], &k);
+        p_bf16[i] = vec_to_bf16(p[i]);
+    }
 }
 
 static void step_range(void *ctx, int64_t lo, int64_t hi, int thread)
 {
     const struct adamw_work *w = ctx;
     const struct adamw_tensor *a = w->a;
-    enum { CHUNK = 4096 }; /* so that p is in cache when it is rounded */
 
     (void)thread;
-    for (int64_t i = lo; i < hi; i += CHUNK) {
-        int64_t n = hi - i < CHUNK ? hi - i : CHUNK;
-
-        step(a->p + i, a->m + i, a->v + i, a->grad + i, n, &w->f);
-        if (a->p_bf16)
-            round_bf16(a->p_bf16 + i, a->p + i, n);
-    }
+    if (a->p_bf16)
+        step_bf16(a->p_bf16 + lo, a->p + lo, a->m + lo, a->v + lo, a->grad + lo, hi - lo, &w->f);
+    else
+        step(a->p + lo, a->m + lo, a->v + lo, a->grad + lo, hi - lo, &w->f);
 }
 
 tp_status cpu_run_adamw_tensor(struct device_queue *q, const struct cpu_adamw_tensor *a,

@@ -33,15 +33,6 @@ static void add_range(void *ctx, int64_t lo, int64_t hi, int thread)
     }
 }
 
-tp_status cpu_run_bias_add(struct device_queue *q, const struct bias_add *a, struct tp_err *err)
-{
-    struct bias_residual_add b = { a->x, NULL, a->bias, a->rows, a->cols };
-
-    (void)err;
-    kernels_for(q, a->rows, kernels_grain(a->cols * 8), add_range, &b);
-    return TP_OK;
-}
-
 tp_status cpu_run_bias_residual_add(struct device_queue *q, const struct bias_residual_add *a,
                                     struct tp_err *err)
 {

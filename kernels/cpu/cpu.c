@@ -30,7 +30,6 @@ CPU_KERNEL(queue_gated_forward, cpu_run_gated_forward, gated_forward)
 CPU_KERNEL(queue_gated_backward, cpu_run_gated_backward, gated_backward)
 CPU_KERNEL(queue_gelu_forward, cpu_run_gelu_forward, gelu_forward)
 CPU_KERNEL(queue_gelu_backward, cpu_run_gelu_backward, gelu_backward)
-CPU_KERNEL(queue_bias_add, cpu_run_bias_add, bias_add)
 CPU_KERNEL(queue_bias_residual_add, cpu_run_bias_residual_add, bias_residual_add)
 CPU_KERNEL(queue_bias_gradient, cpu_run_bias_gradient, bias_gradient)
 CPU_KERNEL(queue_embedding_forward, cpu_run_embedding_forward, embedding_forward)
@@ -44,7 +43,7 @@ CPU_KERNEL(queue_sum_tree, cpu_run_sum_tree, sum_tree)
 CPU_KERNEL(queue_sum_levels, cpu_run_sum_levels, sum_levels)
 CPU_KERNEL(queue_sum_doubles, cpu_run_sum_doubles, sum_doubles)
 CPU_KERNEL(queue_sum_halves, cpu_run_sum_halves, sum_halves)
-CPU_KERNEL(queue_grad_norm_squares, cpu_run_grad_norm_squares, grad_norm_squares)
+CPU_KERNEL(queue_grad_norm_tensor, cpu_run_grad_norm_tensor, cpu_grad_norm_tensor)
 CPU_KERNEL(queue_grad_norm_squares_rows, cpu_run_grad_norm_squares_rows, grad_norm_squares_rows)
 CPU_KERNEL(queue_grad_norm_clip, cpu_run_grad_norm_clip, grad_norm_clip)
 CPU_KERNEL(queue_adamw_tensor, cpu_run_adamw_tensor, cpu_adamw_tensor)
@@ -70,8 +69,14 @@ const char *kernels_cpu_description(void)
     return unit_description();
 }
 
-/* The list of tensors is the caller's, who may change it before the work is done. So each tensor is
+/* A list of tensors is the caller's, who may change it before the work is done. So each tensor is
  * an operation of its own. */
+static void queue_grad_norm_squares(struct device_queue *q, const struct grad_norm_squares *a)
+{
+    for (int i = 0; i < a->n_tensors; i++)
+        queue_grad_norm_tensor(q, &(struct cpu_grad_norm_tensor){ a->tensors[i], a->out + i });
+}
+
 static void queue_adamw_step(struct device_queue *q, const struct adamw_step *a)
 {
     for (int i = 0; i < a->n_tensors; i++)
@@ -93,7 +98,6 @@ const struct kernel_ops kernels_cpu = {
     .gated_backward = queue_gated_backward,
     .gelu_forward = queue_gelu_forward,
     .gelu_backward = queue_gelu_backward,
-    .bias_add = queue_bias_add,
     .bias_residual_add = queue_bias_residual_add,
     .bias_gradient = queue_bias_gradient,
     .embedding_forward = queue_embedding_forward,

@@ -12,13 +12,15 @@
  * A block of A (0.4 MiB at most) stays in the second-level cache while a panel of B (128 KiB) goes
  * past it, and the PANEL_ROWS rows of A in use stay in the first-level cache. Sums over k are cut
  * only where k is large, because each cut reads and writes C once more. Measured on Zen 4 (GFLOP/s,
- * 1024 x 2752 x 1024): blocks of 256 along k 200, 512 205 to 220, 1024 216 to 227.
+ * 1024 x 2752 x 1024): blocks of 256 along k 200, 512 205 to 220, 1024 216 to 227. On Zen 5 (peak
+ * 490 to 510) 512 gives 2 % less, 1536 to 3072 the same; fewer columns and more rows give less.
  */
 enum {
-    A_WIDTH = 48, /* columns of a panel of A: a multiple of PANEL_ROWS and PANEL_LANES */
-    BLOCK_M = 4 * A_WIDTH,
+    A_WIDTH = 96, /* columns of a panel of A: a multiple of PANEL_ROWS and 2 PANEL_LANES */
+    BLOCK_M = 2 * A_WIDTH,
     BLOCK_N = 16 * PANEL_COLUMNS,
     BLOCK_K = 1024,
+    CACHE_LINE = 64, /* bytes */
 };
 
 static int64_t least(int64_t x, int64_t y)
@@ -26,12 +28,15 @@ static int64_t least(int64_t x, int64_t y)
     return x < y ? x : y;
 }
 
+static int64_t count(int64_t n, int64_t of)
+{
+    return (n + of - 1) / of;
+}
+
 /* k is cut into as few blocks of at most BLOCK_K as possible, of even and about equal length. */
 static int64_t block_k(int64_t k)
 {
-    int64_t n = (k + BLOCK_K - 1) / BLOCK_K;
-
-    return ((k + n - 1) / n + 1) / 2 * 2;
+    return (count(k, count(k, BLOCK_K)) + 1) / 2 * 2;
 }
 
 static const uint16_t *at(const void *x, bool trans, int64_t row, int64_t col, int64_t ld)
@@ -39,50 +44,120 @@ static const uint16_t *at(const void *x, bool trans, int64_t row, int64_t col, i
     return (const uint16_t *)x + (trans ? col * ld + row : row * ld + col);
 }
 
-/* Multiply a packed block of A with one of B: C[m][n] = alpha A B + beta C. */
-static void multiply(const struct gemm *g, const uint32_t *a, const uint32_t *b)
-{
-    int64_t pairs = panel_pairs(g->k);
-    struct panel_product p = { .pairs = pairs,
-                               .a_row = a ? 2 : g->lda,
-                               .a_step = a ? 2 * A_WIDTH : 2,
-                               .ldc = g->ldc,
-                               .alpha = g->alpha,
-                               .beta = g->beta };
+/* An operand that is needed soon. Products keep the core busy and leave memory idle, so a few lines
+ * of it are brought into the second-level cache before each tile of C. */
+struct fetch {
+    const char *row;
+    int64_t ld, row_bytes, rows; /* rows that are left */
+    int64_t at;                  /* byte of the row */
+    int64_t lines;               /* of one tile */
+};
 
-    for (int64_t j = 0; j < g->n; j += PANEL_COLUMNS) {
-        p.n = least(PANEL_COLUMNS, g->n - j);
-        p.b = b + j * pairs;
-        for (int64_t i = 0; i < g->m; i += A_WIDTH) {
-            p.m = least(A_WIDTH, g->m - i);
-            p.a = a ? (const uint16_t *)(a + i * pairs) : at(g->a, false, i, 0, g->lda);
-            p.c = g->c + i * g->ldc + j;
-            panel_product_rows(&p);
+/* op(X)[rows][cols], during `tiles` tiles. */
+static struct fetch fetch_of(const void *x, bool trans, int64_t rows, int64_t cols, int64_t ld,
+                             int64_t tiles)
+{
+    struct fetch f = { .row = x,
+                       .ld = ld * (int64_t)sizeof(uint16_t),
+                       .row_bytes = (trans ? rows : cols) * (int64_t)sizeof(uint16_t),
+                       .rows = trans ? cols : rows };
+
+    f.lines = (f.rows * (f.row_bytes / CACHE_LINE + 1) + tiles - 1) / tiles;
+    return f;
+}
+
+static void fetch_some(struct fetch *f)
+{
+    for (int64_t i = 0; i < f->lines && f->rows > 0; i++) {
+        __builtin_prefetch(f->row + f->at, 0, 2);
+        f->at += CACHE_LINE;
+        if (f->at >= f->row_bytes) {
+            f->at = 0;
+            f->row += f->ld;
+            f->rows--;
         }
     }
 }
 
-/* The parts of C that use the block of B which begins at row k0 and column j0. */
+/* A block of op(A) and one of op(B), and what is known about their product. */
+struct part {
+    struct gemm g;
+    const uint32_t *a; /* packed; NULL: g.a as it is */
+    uint32_t *b;       /* packed by the first part that uses it, a panel right before its use */
+    bool is_first;
+    struct fetch next_a; /* the next part's A */
+};
+
+static void pack_panel_of_b(const struct gemm *g, uint32_t *b, int64_t j)
+{
+    (g->trans_b ? panel_pack_columns : panel_pack_rows)(b, PANEL_COLUMNS,
+                                                        at(g->b, g->trans_b, 0, j, g->ldb), g->ldb,
+                                                        g->k, least(PANEL_COLUMNS, g->n - j));
+}
+
+/* C[m][n] = alpha A B + beta C */
+static void multiply(struct part *t)
+{
+    const struct gemm *g = &t->g;
+    int64_t pairs = panel_pairs(g->k), tiles = count(g->m, PANEL_ROWS);
+    struct panel_product p = { .pairs = pairs,
+                               .a_row = t->a ? 2 : g->lda,
+                               .a_step = t->a ? 2 * A_WIDTH : 2,
+                               .ldc = g->ldc,
+                               .alpha = g->alpha,
+                               .beta = g->beta };
+
+    for (int64_t j = 0, next; j < g->n; j = next) {
+        struct fetch next_b = { 0 };
+
+        next = j + PANEL_COLUMNS;
+        p.n = least(PANEL_COLUMNS, g->n - j);
+        p.b = t->b + j * pairs;
+        if (t->is_first)
+            pack_panel_of_b(g, t->b + j * pairs, j);
+        if (t->is_first && next < g->n)
+            next_b = fetch_of(at(g->b, g->trans_b, 0, next, g->ldb), g->trans_b, g->k,
+                              least(PANEL_COLUMNS, g->n - next), g->ldb, tiles);
+        for (int64_t i = 0; i < g->m; i += PANEL_ROWS) {
+            p.m = least(PANEL_ROWS, g->m - i);
+            p.a = t->a ? (const uint16_t *)(t->a + i / A_WIDTH * A_WIDTH * pairs + i % A_WIDTH)
+                       : at(g->a, false, i, 0, g->lda);
+            p.c = g->c + i * g->ldc + j;
+            fetch_some(&next_b);
+            fetch_some(&t->next_a);
+            panel_product(&p);
+        }
+    }
+}
+
+/* The parts of C that use the block of B which begins at row k0 and column j0. a and b: memory for
+ * packed blocks. */
 static void block_of_b(const struct gemm *g, int64_t j0, int64_t k0, uint32_t *a, uint32_t *b)
 {
-    struct gemm part = *g;
+    struct part t = { .g = *g, .b = b };
 
-    part.n = least(BLOCK_N, g->n - j0);
-    part.k = least(block_k(g->k), g->k - k0);
-    part.beta = k0 ? 1 : g->beta;
-    (g->trans_b ? panel_pack_columns : panel_pack_rows)(
-        b, PANEL_COLUMNS, at(g->b, g->trans_b, k0, j0, g->ldb), g->ldb, part.k, part.n);
-    for (int64_t i = 0; i < g->m; i += BLOCK_M) {
-        part.m = least(BLOCK_M, g->m - i);
-        part.c = g->c + i * g->ldc + j0;
-        part.a = at(g->a, g->trans_a, i, k0, g->lda);
-        if (part.k % 2 == 0 && !g->trans_a) { /* pairs lie in its rows */
-            multiply(&part, NULL, b);
-            continue;
+    t.g.n = least(BLOCK_N, g->n - j0);
+    t.g.k = least(block_k(g->k), g->k - k0);
+    t.g.beta = k0 ? 1 : g->beta;
+    t.g.b = at(g->b, g->trans_b, k0, j0, g->ldb);
+    for (int64_t i = 0, next; i < g->m; i = next) {
+        next = i + BLOCK_M;
+        t.is_first = i == 0;
+        t.g.m = least(BLOCK_M, g->m - i);
+        t.g.c = g->c + i * g->ldc + j0;
+        t.g.a = at(g->a, g->trans_a, i, k0, g->lda);
+        t.next_a = (struct fetch){ 0 };
+        if (next < g->m)
+            t.next_a = fetch_of(at(g->a, g->trans_a, next, k0, g->lda), g->trans_a,
+                                least(BLOCK_M, g->m - next), t.g.k, g->lda,
+                                count(t.g.m, PANEL_ROWS) * count(t.g.n, PANEL_COLUMNS));
+        t.a = NULL;
+        if (g->trans_a || t.g.k % 2) { /* otherwise pairs lie in the rows of A */
+            (g->trans_a ? panel_pack_rows : panel_pack_columns)(a, A_WIDTH, t.g.a, g->lda, t.g.k,
+                                                                t.g.m);
+            t.a = a;
         }
-        (g->trans_a ? panel_pack_rows : panel_pack_columns)(a, A_WIDTH, part.a, g->lda, part.k,
-                                                            part.m);
-        multiply(&part, a, b);
+        multiply(&t);
     }
 }
 

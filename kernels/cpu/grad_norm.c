@@ -34,14 +34,14 @@ static void part_range(void *ctx, int64_t lo, int64_t hi, int thread)
         w->part[i] = squares(w->x + each * i, i + 1 < SUM_PARTS ? each : w->n - each * i);
 }
 
-tp_status cpu_run_grad_norm_squares(struct device_queue *q, const struct grad_norm_squares *a,
-                                    struct tp_err *err)
+tp_status cpu_run_grad_norm_tensor(struct device_queue *q, const struct cpu_grad_norm_tensor *a,
+                                   struct tp_err *err)
 {
-    struct grad_norm_work w = { .x = a->x, .n = a->n };
+    struct grad_norm_work w = { .x = a->tensor.x, .n = a->tensor.n };
     double sum = 0;
 
     (void)err;
-    kernels_for(q, SUM_PARTS, kernels_grain(a->n / SUM_PARTS * 4), part_range, &w);
+    kernels_for(q, SUM_PARTS, kernels_grain(w.n / SUM_PARTS * 4), part_range, &w);
     for (int i = 0; i < SUM_PARTS; i++)
         sum += w.part[i];
     *a->out = sum;

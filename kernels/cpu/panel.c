@@ -22,34 +22,65 @@ static __mmask32 first_32(int64_t n)
 
 /* ---- packing ---- */
 
-/* y[16] = pairs of the n first lanes of two rows. */
-AVX512_BF16 static inline __attribute__((always_inline)) void pack_lanes(
-    uint32_t *y, const uint16_t *low, const uint16_t *high, __mmask16 have, __mmask16 have_high)
-{
-    __m512i a = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(have, low));
-    __m512i b = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(have_high, high));
+/* Rows of a matrix are too far apart for the processor to guess which one is next: so many pairs
+ * ahead they are fetched. */
+enum { AHEAD = 16 };
 
-    _mm512_store_si512(y, _mm512_or_si512(a, _mm512_slli_epi32(b, 16)));
+/* Interleave two rows of n elements, the second only if has_high; what is missing is zero. */
+AVX512_BF16 static void pack_rest(uint32_t *y, int64_t width, const uint16_t *low,
+                                  const uint16_t *high, bool has_high, int64_t n)
+{
+    for (int64_t j = 0; j < width; j += LANES) {
+        __mmask16 have = first_16(n - j);
+        __m512i a = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(have, low + j));
+        __m512i b = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(has_high ? have : 0, high + j));
+
+        _mm512_store_si512(y + j, _mm512_or_si512(a, _mm512_slli_epi32(b, 16)));
+    }
 }
 
-AVX512_BF16 void panel_pack_rows(uint32_t *panels, int64_t width, const uint16_t *x, int64_t ld,
-                                 int64_t k, int64_t n)
+/* The same where nothing is missing and width is a multiple of 2 LANES. `order` has which elements
+ * of both rows the first vector gets, and which the second. */
+AVX512_BF16 static inline void pack_whole(uint32_t *y, int64_t width, const uint16_t *low,
+                                          const uint16_t *high, const __m512i *order)
 {
-    int64_t pairs = panel_pairs(k);
+    for (int64_t j = 0; j < width; j += 2 * LANES) {
+        __m512i a = _mm512_loadu_si512(low + j), b = _mm512_loadu_si512(high + j);
 
-    for (int64_t p = 0; p < pairs; p++) {
-        bool has_high = 2 * p + 1 < k;
-        const uint16_t *low = x + 2 * p * ld, *high = has_high ? low + ld : low;
-        uint32_t *y = panels + p * width;
-        for (int64_t j0 = 0; j0 < n; j0 += width, y += pairs * width)
-            if (has_high && j0 + width <= n)
-                for (int64_t j = 0; j < width; j += LANES)
-                    pack_lanes(y + j, low + j0 + j, high + j0 + j, 0xffff, 0xffff);
-            else
-                for (int64_t j = 0; j < width; j += LANES)
-                    pack_lanes(y + j, low + j0 + j, high + j0 + j, first_16(n - j0 - j),
-                               has_high ? first_16(n - j0 - j) : 0);
+        _mm512_store_si512(y + j, _mm512_permutex2var_epi16(a, order[0], b));
+        _mm512_store_si512(y + j + LANES, _mm512_permutex2var_epi16(a, order[1], b));
     }
+}
+
+AVX512_BF16 static void pack_rows_panel(uint32_t *y, int64_t width, const uint16_t *x, int64_t ld,
+                                        int64_t k, int64_t n)
+{
+    bool is_whole = n >= width && width % (2 * LANES) == 0;
+    const __m512i first =
+        _mm512_set_epi32(0x002f000f, 0x002e000e, 0x002d000d, 0x002c000c, 0x002b000b, 0x002a000a,
+                         0x00290009, 0x00280008, 0x00270007, 0x00260006, 0x00250005, 0x00240004,
+                         0x00230003, 0x00220002, 0x00210001, 0x00200000);
+    const __m512i order[2] = { first, _mm512_add_epi16(first, _mm512_set1_epi16(LANES)) };
+
+    for (int64_t i = 0; i < k; i += 2, x += 2 * ld, y += width) {
+        bool has_high = i + 1 < k;
+        if (i + 2 * AHEAD + 1 < k)
+            for (int64_t j = 0; j < width; j += 2 * LANES) {
+                _mm_prefetch(x + 2 * AHEAD * ld + j, _MM_HINT_T0);
+                _mm_prefetch(x + (2 * AHEAD + 1) * ld + j, _MM_HINT_T0);
+            }
+        if (is_whole && has_high)
+            pack_whole(y, width, x, x + ld, order);
+        else
+            pack_rest(y, width, x, has_high ? x + ld : x, has_high, n);
+    }
+}
+
+void panel_pack_rows(uint32_t *panels, int64_t width, const uint16_t *x, int64_t ld, int64_t k,
+                     int64_t n)
+{
+    for (int64_t j = 0; j < n; j += width)
+        pack_rows_panel(panels + j * panel_pairs(k), width, x + j, ld, k, n - j);
 }
 
 /* y[p][16] = x[16][16] transposed; both in words. */
@@ -82,38 +113,55 @@ AVX512_BF16 static void transpose_square(__m512i *x)
     }
 }
 
-AVX512_BF16 void panel_pack_columns(uint32_t *panels, int64_t width, const uint16_t *x, int64_t ld,
+/* y[p][width] = pair p of n rows of k elements, LANES of each at most; what is missing is zero. */
+AVX512_BF16 static void pack_square(uint32_t *y, int64_t width, const uint16_t *x, int64_t ld,
                                     int64_t k, int64_t n)
 {
-    int64_t pairs = panel_pairs(k), padded = (n + width - 1) / width * width;
+    __m512i rows[LANES];
+    __mmask32 have = first_32(k);
 
-    for (int64_t j = 0; j < padded; j += LANES) {
-        uint32_t *y = panels + j / width * pairs * width + j % width;
-        for (int64_t p = 0; p < pairs; p += LANES) {
-            __m512i rows[LANES];
-            __mmask32 have = first_32(k - 2 * p);
-            for (int64_t i = 0; i < LANES; i++)
-                rows[i] = j + i < n ? _mm512_maskz_loadu_epi16(have, x + (j + i) * ld + 2 * p)
-                                    : _mm512_setzero_si512();
-            transpose_square(rows);
-            for (int64_t i = 0; i < LANES && p + i < pairs; i++)
-                _mm512_store_si512(y + (p + i) * width, rows[i]);
+    if (n >= LANES && k >= 2 * LANES) {
+        UNROLL
+        for (int64_t i = 0; i < LANES; i++) {
+            rows[i] = _mm512_loadu_si512(x + i * ld);
+            _mm_prefetch(x + i * ld + 8 * LANES, _MM_HINT_T0);
         }
+        transpose_square(rows);
+        UNROLL
+        for (int64_t i = 0; i < LANES; i++)
+            _mm512_store_si512(y + i * width, rows[i]);
+        return;
+    }
+    for (int64_t i = 0; i < LANES; i++)
+        rows[i] = i < n ? _mm512_maskz_loadu_epi16(have, x + i * ld) : _mm512_setzero_si512();
+    transpose_square(rows);
+    for (int64_t i = 0; i < LANES && 2 * i < k; i++)
+        _mm512_store_si512(y + i * width, rows[i]);
+}
+
+void panel_pack_columns(uint32_t *panels, int64_t width, const uint16_t *x, int64_t ld, int64_t k,
+                        int64_t n)
+{
+    for (int64_t j0 = 0; j0 < n; j0 += width) {
+        uint32_t *y = panels + j0 * panel_pairs(k);
+        for (int64_t l = 0; l < k; l += 2 * LANES)
+            for (int64_t j = 0; j < width; j += LANES)
+                pack_square(y + l / 2 * width + j, width, x + (j0 + j) * ld + l, ld, k - l,
+                            n - j0 - j);
     }
 }
 
 /* ---- the product ---- */
 
 /* m rows and `vectors` vectors of columns, both known to the compiler, so that all sums are
- * registers. C is fetched early, because it is not in the cache. */
+ * registers. alpha and beta are read after the loop, because no register is left for them. C is
+ * fetched early, because it is not in the cache. */
 AVX512_BF16 static inline __attribute__((always_inline)) void sums(const struct panel_product *t,
                                                                    const int m, const int vectors)
 {
     __m512 sum[PANEL_ROWS][PANEL_COLUMNS / LANES];
     const uint16_t *a = t->a;
     const uint32_t *b = t->b;
-    const __m512 alpha = _mm512_set1_ps(t->alpha), beta = _mm512_set1_ps(t->beta);
-    const __mmask16 last = first_16(t->n - (int64_t)(vectors - 1) * LANES);
 
     UNROLL
     for (int i = 0; i < m; i++)
@@ -137,17 +185,27 @@ AVX512_BF16 static inline __attribute__((always_inline)) void sums(const struct 
                                              (__m512bh)right[j]);
         }
     }
+    const __m512 alpha = _mm512_set1_ps(t->alpha), beta = _mm512_set1_ps(t->beta);
+    const __mmask16 last = first_16(t->n - (int64_t)(vectors - 1) * LANES);
+    const bool adds = t->beta != 0;
+    float *const c = t->c;
+    const int64_t ldc = t->ldc;
     UNROLL
     for (int i = 0; i < m; i++)
         UNROLL
     for (int j = 0; j < vectors; j++) {
-        float *c = t->c + i * t->ldc + (int64_t)j * LANES;
         __mmask16 have = j == vectors - 1 ? last : 0xffff;
-        __m512 y = _mm512_mul_ps(alpha, sum[i][j]);
-        if (t->beta != 0)
-            y = _mm512_fmadd_ps(beta, _mm512_maskz_loadu_ps(have, c), y);
-        _mm512_mask_storeu_ps(c, have, y);
+        sum[i][j] = _mm512_mul_ps(alpha, sum[i][j]);
+        if (adds)
+            sum[i][j] = _mm512_fmadd_ps(
+                beta, _mm512_maskz_loadu_ps(have, c + i * ldc + (int64_t)j * LANES), sum[i][j]);
     }
+    UNROLL
+    for (int i = 0; i < m; i++)
+        UNROLL
+    for (int j = 0; j < vectors; j++)
+        _mm512_mask_storeu_ps(c + i * ldc + (int64_t)j * LANES, j == vectors - 1 ? last : 0xffff,
+                              sum[i][j]);
 }
 
 #define SUMS(m, vectors)                                                        \

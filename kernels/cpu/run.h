@@ -37,7 +37,6 @@ tp_status cpu_run_gelu_forward(struct device_queue *q, const struct gelu_forward
                                struct tp_err *err);
 tp_status cpu_run_gelu_backward(struct device_queue *q, const struct gelu_backward *a,
                                 struct tp_err *err);
-tp_status cpu_run_bias_add(struct device_queue *q, const struct bias_add *a, struct tp_err *err);
 tp_status cpu_run_bias_residual_add(struct device_queue *q, const struct bias_residual_add *a,
                                     struct tp_err *err);
 tp_status cpu_run_bias_gradient(struct device_queue *q, const struct bias_gradient *a,
@@ -61,8 +60,14 @@ tp_status cpu_run_sum_doubles(struct device_queue *q, const struct sum_doubles *
                               struct tp_err *err);
 tp_status cpu_run_sum_halves(struct device_queue *q, const struct sum_halves *a,
                              struct tp_err *err);
-tp_status cpu_run_grad_norm_squares(struct device_queue *q, const struct grad_norm_squares *a,
-                                    struct tp_err *err);
+
+/* One tensor of a grad_norm_squares. */
+struct cpu_grad_norm_tensor {
+    struct grad_norm_tensor tensor;
+    double *out;
+};
+tp_status cpu_run_grad_norm_tensor(struct device_queue *q, const struct cpu_grad_norm_tensor *a,
+                                   struct tp_err *err);
 tp_status cpu_run_grad_norm_squares_rows(struct device_queue *q,
                                          const struct grad_norm_squares_rows *a,
                                          struct tp_err *err);
