@@ -117,7 +117,9 @@ void comm_all_to_all(struct comm *c, struct device_queue *q, void *out, const vo
                                  .in = in,
                                  .row_bytes = rows->row_bytes,
                                  .send_rows = rows->send,
-                                 .recv_rows = rows->recv };
+                                 .recv_rows = rows->recv,
+                                 .host_send = rows->host_send,
+                                 .host_recv = rows->host_recv };
 
     count(c, COMM_ALL_TO_ALL, rows->counted * rows->row_bytes, DTYPE_U8);
     if (c->size > 1)

@@ -42,16 +42,20 @@ void comm_reduce_scatter(struct comm *c, struct device_queue *q, void *out, cons
                          int64_t n, enum dtype type);
 
 /* The rows that a rank sends to each rank, and those that it receives: device memory, which is read
- * when the call runs. Both ranks of a pair must have the same number. */
+ * when the call runs. Both ranks of a pair must have the same number. NCCL takes numbers from the
+ * host only: it reads host_send and host_recv, the same numbers in host memory, before the call
+ * returns. Between CPUs these may be NULL. */
 struct comm_rows {
     int64_t row_bytes;
     const int32_t *send; /* [size + 1]: rows send[r] to send[r + 1] - 1 of `in` go to rank r */
     const int32_t *recv; /* [size + 1]: what rank r sends gets to rows recv[r] to recv[r + 1] - 1 */
     int64_t counted;     /* how many rows the counts of this call have */
+    const int32_t *host_send, *host_recv;
 };
 
-/* Each rank sends rows to each rank. Only between CPUs; `in` and out do not overlap, and `in` is
- * memory of comm_alloc. TP_E_INTERNAL: a pair of ranks does not agree. */
+/* Each rank sends rows to each rank. `in` and out do not overlap, and `in` is memory of comm_alloc.
+ * TP_E_INTERNAL: a pair of ranks does not agree (between CPUs; NCCL cannot tell), or NCCL has no
+ * numbers. */
 void comm_all_to_all(struct comm *c, struct device_queue *q, void *out, const void *in,
                      const struct comm_rows *rows);
 

@@ -30,7 +30,8 @@ struct comm_call {
     enum comm_op op;
     int peer;                             /* the other rank of a message */
     int64_t row_bytes;                    /* of an all-to-all, where n is not used */
-    const int32_t *send_rows, *recv_rows; /* as comm_all_to_all has them */
+    const int32_t *send_rows, *recv_rows; /* as struct comm_rows has them, as are the next two */
+    const int32_t *host_send, *host_recv;
     struct comm_request *request;
 };
 

@@ -8,9 +8,9 @@
  * waits.
  *
  * There are two kinds of memory. Device memory belongs to queued operations: host code computes
- * with its addresses and never reads or writes it. Pinned host memory can be used by both; after
- * host code has queued an operation on it, host code does not use it until it has synchronised
- * with an event after that operation.
+ * with its addresses and never reads or writes it, but for device->host_memory. Pinned host memory
+ * can be used by both; after host code has queued an operation on it, host code does not use it
+ * until it has synchronised with an event after that operation.
  *
  * Queued operations return no status. The device keeps the first failure, drops all work that is
  * queued after it, and returns the failure from every device_event_sync.
@@ -31,6 +31,8 @@ struct device_times;
 struct device {
     const struct device_ops *ops;
     int threads; /* host threads that one operation may use; 0: the device does not use the host */
+    bool host_memory; /* device memory is plain host memory, which host code may fill while nothing
+                         that is queued uses it */
     unsigned without_units; /* the CPU's units (kernels/cpu/unit.h) that no operation may use: tests
                                set it to run the kernels of other processors */
 };

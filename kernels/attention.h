@@ -29,12 +29,13 @@ struct attention {
     float *lse;           /* [batch][heads][seq] */
     float scale;          /* of the products of queries and keys: 1 / sqrt(head_dim) */
     float cap;            /* > 0: scores s become cap tanh(s / cap) */
-    int64_t window;       /* > 0: row i sees keys i - window + 1 .. i only; without parts */
+    int64_t window;       /* > 0: row i does not see keys before i - window + 1. With `keys` at
+                             least one key must be left for each row */
     bool one_thread_each; /* one thread computes a head, even if there is only one head: then no
                              result depends on the number of threads */
 
     /* For one of several parts with the same rows. All zero: the whole attention. */
-    int64_t keys;           /* > 0: no mask, each row sees keys 0 .. keys - 1 of its sequence */
+    int64_t keys;           /* > 0: not causal, each row sees keys 0 .. keys - 1 of its sequence */
     int64_t q_step, k_step; /* rows from one sequence to the next: of q, out and lse; of k, v and
                                their gradients. For when they exceed seq and keys */
     float *sum;             /* forward writes out here in f32, for bf16 too; or NULL */

@@ -1,6 +1,6 @@
 /*
- * kernels/bias.h - one number for each column, added to every row, and its gradient. Matrices are
- * rows x cols, row-major, f32 where no type is given.
+ * kernels/bias.h - one number for each column, added to every row, and its gradient. The bias of a
+ * product is in kernels/gemm.h. Matrices are rows x cols, row-major, f32 where no type is given.
  */
 #ifndef KERNELS_BIAS_H
 #define KERNELS_BIAS_H
@@ -9,13 +9,6 @@
 #include <stdint.h>
 
 #include "layout/dtype.h"
-
-/* x[r][c] += bias[c]. */
-struct bias_add {
-    float *x;
-    const float *bias;
-    int64_t rows, cols;
-};
 
 /* x += residual, then x[r][c] += bias[c]; either may be NULL. */
 struct bias_residual_add {

@@ -14,19 +14,20 @@ enum gemm_axis { GEMM_NO_AXIS, GEMM_M, GEMM_N, GEMM_K };
 
 /* Several products of one shape, each computed by one thread, so that no result depends on the
  * number of threads: the tensor shards that a rank emulates. Product i uses a + i step_a,
- * b + i step_b and c + i step_c (steps in elements; 0: all products share the matrix).
+ * b + i step_b, c + i step_c and bias + i step_bias (steps in elements; 0: all products share it).
  *
  * The last products may be shorter along `axis`: the sizes add up to `total`, and product i has
  * min(size, max(0, total - i * size)). Matrices whose rows run along that axis are dense: their
  * distance between rows is that size too. */
 struct gemm_batch {
     int count; /* 0: one product, shared by all threads */
-    int64_t step_a, step_b, step_c;
+    int64_t step_a, step_b, step_c, step_bias;
     enum gemm_axis axis;
     int64_t total;
 };
 
-/* C[m,n] = alpha * op(A)[m,k] * op(B)[k,n] + beta * C; op is the transpose where trans_* is set.
+/* C[m,n] = alpha * op(A)[m,k] * op(B)[k,n] + beta * C, then each row of C += bias, which a GPU does
+ * in the kernel that multiplies. op is the transpose where trans_* is set.
  * ld*: elements between rows as stored. A and B are `type` (DTYPE_F32 or DTYPE_BF16), C is f32;
  * products are summed in f32. A zero m, n or k is allowed (k = 0 scales C by beta). */
 struct gemm {
@@ -37,6 +38,7 @@ struct gemm {
     int64_t lda, ldb, ldc;
     float alpha, beta;
     enum dtype type;
+    const float *bias; /* [n]; or NULL */
     struct gemm_batch batch;
 };
 

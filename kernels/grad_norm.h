@@ -8,11 +8,18 @@
 
 #include <stdint.h>
 
-/* *out = the sum of squares of x[n]. */
-struct grad_norm_squares {
-    double *out;
+/* x[n] of one tensor. */
+struct grad_norm_tensor {
     const float *x;
     int64_t n;
+};
+
+/* out[i] = the sum of squares of tensor i: a GPU sums many of them with one kernel. The list is in
+ * host memory and is read before the call returns. */
+struct grad_norm_squares {
+    double *out; /* [n_tensors] */
+    const struct grad_norm_tensor *tensors;
+    int n_tensors;
 };
 
 /* out[r] = the sum of squares of row r of x[rows][cols]. */

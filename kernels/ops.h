@@ -10,6 +10,8 @@
 #ifndef KERNELS_OPS_H
 #define KERNELS_OPS_H
 
+#include <stdbool.h>
+
 #include "device/device.h"
 #include "kernels/adamw.h"
 #include "kernels/attention.h"
@@ -47,7 +49,6 @@ struct kernel_ops {
     void (*gated_backward)(struct device_queue *q, const struct gated_backward *a);
     void (*gelu_forward)(struct device_queue *q, const struct gelu_forward *a);
     void (*gelu_backward)(struct device_queue *q, const struct gelu_backward *a);
-    void (*bias_add)(struct device_queue *q, const struct bias_add *a);
     void (*bias_residual_add)(struct device_queue *q, const struct bias_residual_add *a);
     void (*bias_gradient)(struct device_queue *q, const struct bias_gradient *a);
     void (*embedding_forward)(struct device_queue *q, const struct embedding_forward *a);
@@ -84,6 +85,9 @@ struct kernel_ops {
     void (*permute_weight_backward)(struct device_queue *q,
                                     const struct permute_weight_backward *a);
     void (*grouped_gemm)(struct device_queue *q, const struct grouped_gemm *a);
+    /* grouped_gemm, and the device's collectives, read numbers of rows from host memory while they
+     * are queued (host_offsets; comm/collective.h). */
+    bool reads_rows_on_host;
 };
 
 /* A queue, and the operations of its device. */

@@ -307,13 +307,57 @@ static void queue_wait(struct device_queue *q, struct nccl_request *r)
     r->pending = false;
 }
 
+/* The bytes that begin with a row. */
+static char *row_at(const struct comm_call *x, const void *p, int32_t row)
+{
+    return (char *)(uintptr_t)p + row * x->row_bytes;
+}
+
+/* One message for each other rank that gets rows, and one from each that sends some, all at once.
+ * Both ranks of a pair know its number, so no message is empty. */
+static void queue_messages_to_all(struct comm *c, struct device_queue *q, const struct comm_call *x)
+{
+    const struct nccl_group *g = c->impl;
+    struct CUstream_st *s = cuda_queue_stream(q);
+
+    check(q, "an all-to-all", ncclGroupStart());
+    for (int r = 0; r < c->size; r++) {
+        int64_t out = (x->host_send[r + 1] - x->host_send[r]) * x->row_bytes;
+        int64_t in = (x->host_recv[r + 1] - x->host_recv[r]) * x->row_bytes;
+
+        if (r != c->rank && out > 0)
+            check(
+                q, "a send of rows",
+                ncclSend(row_at(x, x->in, x->host_send[r]), (size_t)out, ncclUint8, r, g->comm, s));
+        if (r != c->rank && in > 0)
+            check(
+                q, "a receive of rows",
+                ncclRecv(row_at(x, x->out, x->host_recv[r]), (size_t)in, ncclUint8, r, g->comm, s));
+    }
+    check(q, "an all-to-all", ncclGroupEnd());
+}
+
+static void queue_all_to_all(struct comm *c, struct device_queue *q, const struct comm_call *x)
+{
+    const int32_t *send = x->host_send, *recv = x->host_recv;
+    struct tp_err err;
+
+    if (!send || !recv) {
+        tp_fail(&err, TP_E_INTERNAL, "NCCL needs the rows of an all-to-all on the host");
+        device_fail(q->device, &err);
+        return;
+    }
+    device_copy(q, row_at(x, x->out, recv[c->rank]), row_at(x, x->in, send[c->rank]),
+                (send[c->rank + 1] - send[c->rank]) * x->row_bytes);
+    queue_messages_to_all(c, q, x);
+}
+
 /* A queue of another device belongs to a step that only counts its calls. */
 static void nccl_queue(struct comm *c, struct device_queue *q, const struct comm_call *x)
 {
     const struct nccl_group *g = c->impl;
     ncclDataType_t type = type_of(x->type);
     struct CUstream_st *s;
-    struct tp_err err = { 0 };
 
     if (q->device != c->world->device || !cuda_queue_begin(q))
         return;
@@ -334,9 +378,8 @@ static void nccl_queue(struct comm *c, struct device_queue *q, const struct comm
     case COMM_WAIT:
         queue_wait(q, x->request->impl);
         break;
-    case COMM_ALL_TO_ALL: /* the host would have to know the numbers of rows */
-        tp_fail(&err, TP_E_INTERNAL, "an all-to-all between GPUs is not implemented");
-        device_fail(q->device, &err);
+    case COMM_ALL_TO_ALL:
+        queue_all_to_all(c, q, x);
         break;
     default:
         queue_message(c, q, x);

@@ -4,7 +4,8 @@
  *
  * Messages go to the next or the previous rank of their communicator, in a ring. A send runs on a
  * stream of its own, with an NCCL communicator of its own for each direction between two ranks, so
- * it delays neither its queue nor what other ranks send.
+ * it delays neither its queue nor what other ranks send. An all-to-all is a group of messages on
+ * its queue, whose sizes are read from host memory (comm/collective.h).
  */
 #ifndef COMM_CUDA_NCCL_TRANSPORT_H
 #define COMM_CUDA_NCCL_TRANSPORT_H

@@ -313,7 +313,9 @@ tp_status cpu_device_open(struct device **out, const struct cpu_options *o, stru
 
     if (!c)
         return tp_fail(err, TP_E_NOMEM, "out of memory for the CPU device");
-    c->device = (struct device){ .ops = &CPU_OPS, .threads = o->threads < 1 ? 1 : o->threads };
+    c->device = (struct device){ .ops = &CPU_OPS,
+                                 .threads = o->threads < 1 ? 1 : o->threads,
+                                 .host_memory = true };
     c->options = *o;
     device_failure_open(&c->failure);
     *out = &c->device;

@@ -20,11 +20,14 @@ struct cuda_device {
     struct device_failure failure;
 };
 
+enum { SCRATCHES_MAX = 48 }; /* each is twice as large as the one before */
+
 struct cuda_queue {
     struct device_queue queue;
     cudaStream_t stream;
-    void *scratch;
-    int64_t scratch_bytes;
+    void *scratch[SCRATCHES_MAX]; /* the last one is in use; queued work may still use the others */
+    int n_scratches;
+    int64_t scratch_bytes; /* of the last one */
     struct cuda_attachment attachment;
 };
 
@@ -184,7 +187,8 @@ static void cuda_queue_close(struct device_queue *queue)
         check(c, "work on a queue", cudaStreamSynchronize(q->stream));
     if (q->attachment.close)
         q->attachment.close(q->attachment.p);
-    (void)cudaFree(q->scratch);
+    for (int i = 0; i < q->n_scratches; i++)
+        (void)cudaFree(q->scratch[i]);
     (void)cudaStreamDestroy(q->stream);
     free(q);
 }
@@ -199,7 +203,9 @@ static void cuda_submit(struct device_queue *q, const struct device_operation *o
     cuda_fail(&c->device, &err);
 }
 
-/* Waits for the queue when the memory has to grow, which happens in the first step only. */
+/* When the memory has to grow, which happens in the first step only, the old memory is kept.
+ * Freeing it would wait for all queued work, and that may wait for messages of which this rank has
+ * not queued its part yet. */
 static void *cuda_scratch(struct device_queue *queue, int64_t n_bytes)
 {
     struct cuda_device *c = device_of(queue->device);
@@ -207,16 +213,19 @@ static void *cuda_scratch(struct device_queue *queue, int64_t n_bytes)
     struct tp_err err;
     void *p = NULL;
 
-    if (n_bytes <= q->scratch_bytes)
-        return q->scratch;
+    if (q->n_scratches && n_bytes <= q->scratch_bytes)
+        return q->scratch[q->n_scratches - 1];
     if (!begin(c))
         return NULL;
-    check(c, "work on a queue", cudaStreamSynchronize(q->stream));
-    (void)cudaFree(q->scratch);
-    if (cuda_memory_take(&c->memory, &p, n_bytes, &err))
+    n_bytes = n_bytes > 2 * q->scratch_bytes ? n_bytes : 2 * q->scratch_bytes;
+    if (q->n_scratches == SCRATCHES_MAX)
+        tp_fail(&err, TP_E_INTERNAL, "scratch has grown %d times", q->n_scratches);
+    if (q->n_scratches == SCRATCHES_MAX || cuda_memory_take(&c->memory, &p, n_bytes, &err)) {
         cuda_fail(&c->device, &err);
-    q->scratch = p;
-    q->scratch_bytes = p ? n_bytes : 0;
+        return NULL;
+    }
+    q->scratch[q->n_scratches++] = p;
+    q->scratch_bytes = n_bytes;
     return p;
 }
 

@@ -1,30 +1,53 @@
 /*
- * kernels/cuda/attention_mma.cuh - the two products of attention_mma.cu on tensor cores, of a
- * block's own rows with a tile of others.
+ * kernels/cuda/attention_mma.cuh - what the kernels of attention_mma.cu and
+ * attention_mma_backward.cu share: the two products on tensor cores, of a block's own rows with a
+ * tile of others.
  *
  * Warp w has its block's own rows 16 w .. 16 w + 15, in registers, as fragments (mma.cuh). The
  * other rows are in shared memory, and a warp takes 16 of them at a time. D is the number of
- * columns for which registers and shared memory are reserved; a head may have fewer.
+ * columns for which registers and shared memory are reserved; a head may have fewer. C is the
+ * number of columns of a sum; where it is less than D, because registers do not suffice, a block
+ * computes the sum in passes, each with all products of rows again.
  */
 #ifndef KERNELS_CUDA_ATTENTION_MMA_CUH
 #define KERNELS_CUDA_ATTENTION_MMA_CUH
 
 #include "kernels/cuda/attention_rows.cuh"
+#include "kernels/cuda/attention_run.cuh"
 #include "kernels/cuda/mma.cuh"
 
 enum {
     ATTENTION_MMA_ROWS = 16,                               /* of a warp's own, and of others */
     ATTENTION_MMA_OWN = ATTENTION_MMA_ROWS * LAUNCH_WARPS, /* a block's own rows */
-    ATTENTION_MMA_TILE = 64,                               /* others in shared memory */
-    ATTENTION_MMA_PARTS = ATTENTION_MMA_TILE / ATTENTION_MMA_ROWS,
-    ATTENTION_MMA_HEAD_DIM_MAX = 128,
+    ATTENTION_MMA_HEAD_DIM_MAX = 256,
 };
 
-/* Other rows. Eight more columns, so that the eight rows that are loaded at once are in different
- * banks. */
+/* Other rows in shared memory, which has 48 KiB for two tiles. Eight more columns, so that the
+ * eight rows that are loaded at once are in different banks. */
 template <int D> struct alignas(16) attention_mma_tile {
-    uint16_t x[ATTENTION_MMA_TILE][D + 8];
+    enum { ROWS = D > 128 ? 32 : 64, PARTS = ROWS / ATTENTION_MMA_ROWS };
+    uint16_t x[ROWS][D + 8];
 };
+
+/* The columns D for which registers and shared memory are reserved. */
+static inline int attention_mma_columns(const struct attention *a)
+{
+    return a->cap > 0 || a->head_dim > 128 ? 256 : a->head_dim > 64 ? 128 : 64;
+}
+
+/* The kernels of wide heads. They keep less in registers, and only they know caps of scores, for
+ * which they compute narrow heads too. */
+template <int D> static __host__ __device__ constexpr bool attention_mma_wide(void)
+{
+    return D > 128;
+}
+
+/* The score of a product. */
+template <int D>
+static __device__ inline float attention_mma_score(const struct attention &a, float dot)
+{
+    return attention_mma_wide<D>() ? attention_score(&a, dot) : dot * a.scale;
+}
 
 static __device__ inline int attention_mma_lane(void)
 {
@@ -83,7 +106,8 @@ static __device__ void attention_mma_load(struct attention_mma_tile<D> *t,
 {
     enum { AT_ONCE = 8 };
 
-    for (int i = (int)threadIdx.x; i < ATTENTION_MMA_TILE * D / AT_ONCE; i += LAUNCH_THREADS) {
+    for (int i = (int)threadIdx.x; i < attention_mma_tile<D>::ROWS * D / AT_ONCE;
+         i += LAUNCH_THREADS) {
         int r = i / (D / AT_ONCE), c = i % (D / AT_ONCE) * AT_ONCE;
         int64_t row = first + r;
         const uint16_t *from = static_cast<const uint16_t *>(x) + (rows.at + row) * ld + rows.col;
@@ -95,37 +119,44 @@ static __device__ void attention_mma_load(struct attention_mma_tile<D> *t,
     }
 }
 
-/* Load the warp's own rows as fragments: own[k] has columns 16 k .. 16 k + 15. */
+/* Load columns 16 k .. 16 k + 15 of the warp's own rows as a fragment. */
+static __device__ inline void attention_mma_load_part(uint32_t *own, const struct attention *a,
+                                                      const void *x, int64_t ld,
+                                                      const struct attention_rows &rows, int k)
+{
+    const int64_t first = attention_mma_first(&rows);
+
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        int64_t row = first + attention_mma_row(i % 2 * 2);
+        int col = 16 * k + attention_mma_col(0) + i / 2 * 8;
+        const uint16_t *from = static_cast<const uint16_t *>(x) + (rows.at + row) * ld + rows.col;
+
+        own[i] = row < rows.rows && col < a->head_dim
+                     ? *reinterpret_cast<const uint32_t *>(from + col)
+                     : 0;
+    }
+}
+
 template <int D>
 static __device__ void attention_mma_load_own(uint32_t (*own)[4], const struct attention *a,
                                               const void *x, int64_t ld,
                                               const struct attention_rows &rows)
 {
-    const int64_t first = attention_mma_first(&rows);
-
 #pragma unroll
     for (int k = 0; k < D / 16; k++)
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            int64_t row = first + attention_mma_row(i % 2 * 2);
-            int col = 16 * k + attention_mma_col(0) + i / 2 * 8;
-            const uint16_t *from =
-                static_cast<const uint16_t *>(x) + (rows.at + row) * ld + rows.col;
-
-            own[k][i] = row < rows.rows && col < a->head_dim
-                            ? *reinterpret_cast<const uint32_t *>(from + col)
-                            : 0;
-        }
+        attention_mma_load_part(own[k], a, x, ld, rows, k);
 }
 
 /* ---- products ---- */
 
 /* dots = the products of the warp's own rows with rows first .. first + 15 of a tile. dots[j] has
- * rows first + 8 j .. first + 8 j + 7, as columns. */
-template <int D>
-static __device__ void attention_mma_dots(float (*dots)[4], const uint32_t (*own)[4],
-                                          const struct attention_mma_tile<D> &t, int first,
-                                          int64_t head_dim)
+ * rows first + 8 j .. first + 8 j + 7, as columns. own(k) gives columns 16 k .. 16 k + 15 of the
+ * own rows, as attention_mma_load_part loads them. */
+template <int D, typename F>
+static __device__ void attention_mma_dots_of(float (*dots)[4], F own,
+                                             const struct attention_mma_tile<D> &t, int first,
+                                             int64_t head_dim)
 {
     const int lane = attention_mma_lane();
     const uint16_t *row = &t.x[first + lane / 16 * 8 + lane % 8][lane / 8 % 2 * 8];
@@ -139,29 +170,59 @@ static __device__ void attention_mma_dots(float (*dots)[4], const uint32_t (*own
 
         if (16 * k >= head_dim)
             break;
+        const uint32_t *a = own(k);
         mma_load(b, row + 16 * k);
-        mma_add(dots[0], own[k], b);
-        mma_add(dots[1], own[k], b + 2);
+        mma_add(dots[0], a, b);
+        mma_add(dots[1], a, b + 2);
     }
 }
 
-/* sums += weights times rows first .. first + 15 of a tile. weights are as attention_mma_dots has
- * them, and are rounded to bf16. sums[j] has columns 8 j .. 8 j + 7. */
+/* The own rows are in registers. */
 template <int D>
+static __device__ void attention_mma_dots(float (*dots)[4], const uint32_t (*own)[4],
+                                          const struct attention_mma_tile<D> &t, int first,
+                                          int64_t head_dim)
+{
+    attention_mma_dots_of<D>(
+        dots, [own](int k) { return own[k]; }, t, first, head_dim);
+}
+
+/* The own rows of x are loaded again: from the first cache, because other warps evict little. */
+template <int D>
+static __device__ void attention_mma_dots_loaded(float (*dots)[4], const struct attention *a,
+                                                 const void *x, int64_t ld,
+                                                 const struct attention_rows &rows,
+                                                 const struct attention_mma_tile<D> &t, int first)
+{
+    uint32_t part[4];
+
+    attention_mma_dots_of<D>(
+        dots,
+        [&](int k) {
+            attention_mma_load_part(part, a, x, ld, rows, k);
+            return const_cast<const uint32_t *>(part);
+        },
+        t, first, a->head_dim);
+}
+
+/* sums += weights times columns col .. col + C - 1 of rows first .. first + 15 of a tile. weights
+ * are as attention_mma_dots has them, and are rounded to bf16. sums[j] has eight columns from
+ * col + 8 j. */
+template <int C, int D>
 static __device__ void attention_mma_sum(float (*sums)[4], const float (*weights)[4],
-                                         const struct attention_mma_tile<D> &t, int first,
+                                         const struct attention_mma_tile<D> &t, int first, int col,
                                          int64_t head_dim)
 {
     const int lane = attention_mma_lane();
-    const uint16_t *row = &t.x[first + lane / 8 % 2 * 8 + lane % 8][lane / 16 * 8];
+    const uint16_t *row = &t.x[first + lane / 8 % 2 * 8 + lane % 8][col + lane / 16 * 8];
     uint32_t a[4], b[4];
 
 #pragma unroll
     for (int i = 0; i < 4; i++)
         a[i] = mma_pack(weights[i / 2][i % 2 * 2], weights[i / 2][i % 2 * 2 + 1]);
 #pragma unroll
-    for (int k = 0; k < D / 16; k++) {
-        if (16 * k >= head_dim)
+    for (int k = 0; k < C / 16; k++) {
+        if (col + 16 * k >= head_dim)
             break;
         mma_load_transposed(b, row + 16 * k);
         mma_add(sums[2 * k], a, b);

@@ -1,5 +1,5 @@
 /*
- * kernels/cuda/attention_run.cuh - what attention.cu and attention_mma.cu share: how a part
+ * kernels/cuda/attention_run.cuh - what attention.cu and attention_mma.cu share: scores, how a part
  * enters a row, and the launches on tensor cores.
  */
 #ifndef KERNELS_CUDA_ATTENTION_RUN_CUH
@@ -8,6 +8,22 @@
 #include "kernels/cuda/launch.cuh"
 extern "C" {
 #include "kernels/attention.h"
+}
+
+/* The score of a product of a query and a key. */
+static __device__ inline float attention_score(const struct attention *a, float dot)
+{
+    float s = dot * a->scale;
+
+    return a->cap > 0 ? a->cap * vec_tanh(s / a->cap) : s;
+}
+
+/* Its derivative by the product. */
+static __device__ inline float attention_score_slope(const struct attention *a, float score)
+{
+    float t = a->cap > 0 ? score / a->cap : 0;
+
+    return a->scale * (1.0f - t * t);
 }
 
 /* How the result of a part, not yet divided by its sum of exponentials, enters a row: out = part *
@@ -31,8 +47,8 @@ static __device__ inline struct attention_merge attention_merge_of(const struct 
     return { all, expf(max - all), expf(before - all) };
 }
 
-/* Whether attention_mma.cu can compute this: bf16, scores without a cap, heads of at most 128
- * columns and a multiple of 8, matrices whose rows begin at multiples of 16 bytes. */
+/* Whether attention_mma.cu can compute this: bf16, heads of at most 256 columns and a multiple
+ * of 8, matrices whose rows begin at multiples of 16 bytes. */
 bool attention_mma_fits(const struct attention *a);
 void attention_mma_forward(struct device_queue *q, const struct attention *a);
 /* delta: see attention_delta_kernel. */

@@ -25,22 +25,6 @@ struct attention_pair_tile {
     float own[ATTENTION_M][33], other[ATTENTION_N][33];
 };
 
-/* The score of a product of a query and a key. */
-static __device__ inline float attention_score(const struct attention *a, float dot)
-{
-    float s = dot * a->scale;
-
-    return a->cap > 0 ? a->cap * vec_tanh(s / a->cap) : s;
-}
-
-/* Its derivative by the product. */
-static __device__ inline float attention_score_slope(const struct attention *a, float score)
-{
-    float t = a->cap > 0 ? score / a->cap : 0;
-
-    return a->scale * (1.0f - t * t);
-}
-
 /* ---- a warp ---- */
 
 static __device__ inline int attention_own_row(int i)

@@ -17,13 +17,6 @@ __global__ void __launch_bounds__(LAUNCH_THREADS)
         }
 }
 
-void cuda_run_bias_add(struct device_queue *q, const struct bias_add *a)
-{
-    const struct bias_residual_add b = { a->x, nullptr, a->bias, a->rows, a->cols };
-
-    launch_rows(q, "a sum with a bias", a->rows, bias_kernel, b);
-}
-
 void cuda_run_bias_residual_add(struct device_queue *q, const struct bias_residual_add *a)
 {
     launch_rows(q, "a sum with a bias", a->rows, bias_kernel, *a);

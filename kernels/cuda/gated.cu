@@ -7,7 +7,9 @@ template <enum gated_kind kind>
 __global__ void __launch_bounds__(LAUNCH_THREADS)
     gated_forward_kernel(const __grid_constant__ struct gated_forward a)
 {
-    for (int64_t r = blockIdx.x; r < a.rows; r += gridDim.x)
+    const int64_t rows = a.count ? *a.count : a.rows;
+
+    for (int64_t r = blockIdx.x; r < rows; r += gridDim.x)
         for (int64_t c = threadIdx.x; c < a.cols; c += LAUNCH_THREADS) {
             float gate = a.gate[r * a.ld + c], up = a.up[r * a.ld + c];
 
@@ -29,7 +31,9 @@ template <enum gated_kind kind>
 __global__ void __launch_bounds__(LAUNCH_THREADS)
     gated_backward_kernel(const __grid_constant__ struct gated_backward a)
 {
-    for (int64_t r = blockIdx.x; r < a.rows; r += gridDim.x)
+    const int64_t rows = a.count ? *a.count : a.rows;
+
+    for (int64_t r = blockIdx.x; r < rows; r += gridDim.x)
         for (int64_t c = threadIdx.x; c < a.cols; c += LAUNCH_THREADS) {
             int64_t at = r * a.ld + c;
             float g = a.gate[at], up = a.up[at], dy = a.dy[r * a.cols + c];

@@ -1,12 +1,12 @@
 /*
  * kernels/cuda/gemm.cu - see kernels/gemm.h. By cuBLAS: each queue has a handle of its own, so its
- * results do not depend on what other queues do.
+ * results do not depend on what other queues do. A product with a bias is cuBLASLt's, where it has
+ * one (gemm_bias.cuh).
  *
  * cuBLAS stores matrices column by column, so it sees the transpose of each matrix here:
  * C = op(A) op(B) is computed as C^T = op(B)^T op(A)^T. f32 is computed in f32, not in TF32.
  */
-#include <cublas_v2.h>
-
+#include "kernels/cuda/gemm_bias.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/run.h"
 
@@ -53,26 +53,51 @@ __global__ void __launch_bounds__(LAUNCH_THREADS)
             c[r * ldc + i] = beta == 0 ? 0 : beta * c[r * ldc + i];
 }
 
-static void one_product(struct device_queue *q, const struct gemm *g)
+/* Each row of C += bias. */
+__global__ void __launch_bounds__(LAUNCH_THREADS)
+    gemm_bias_kernel(float *c, int64_t m, int64_t n, int64_t ldc, const float *bias)
+{
+    for (int64_t r = blockIdx.x; r < m; r += gridDim.x)
+        for (int64_t i = threadIdx.x; i < n; i += LAUNCH_THREADS)
+            c[r * ldc + i] += bias[i];
+}
+
+/* The product without its bias. */
+static cublasStatus_t multiply(cublasHandle_t handle, const struct gemm *g)
 {
     const cudaDataType type = g->type == DTYPE_F32 ? CUDA_R_32F : CUDA_R_16BF;
+
+    return cublasGemmEx_64(handle, g->trans_b ? CUBLAS_OP_T : CUBLAS_OP_N,
+                           g->trans_a ? CUBLAS_OP_T : CUBLAS_OP_N, g->n, g->m, g->k, &g->alpha,
+                           g->b, type, g->ldb, g->a, type, g->lda, &g->beta, g->c, CUDA_R_32F,
+                           g->ldc, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT);
+}
+
+static void one_product(struct device_queue *q, const struct gemm *g)
+{
     cublasHandle_t handle;
-    cublasStatus_t s;
+    cublasStatus_t s = CUBLAS_STATUS_NOT_SUPPORTED;
 
     if (g->m == 0 || g->n == 0)
         return;
     if (g->k == 0 || g->alpha == 0) {
         launch_rows(q, "a product", g->m, gemm_scale_kernel, g->c, g->m, g->n, g->ldc, g->beta);
-        return;
+    } else {
+        if (!cuda_queue_begin(q) || !(handle = handle_of(q)))
+            return;
+        if (g->bias)
+            s = gemm_with_bias(q, handle, g);
+        if (s == CUBLAS_STATUS_SUCCESS)
+            return;
+        if (s == CUBLAS_STATUS_NOT_SUPPORTED)
+            s = multiply(handle, g);
+        if (s != CUBLAS_STATUS_SUCCESS) {
+            fail(q, "a product", s);
+            return;
+        }
     }
-    if (!cuda_queue_begin(q) || !(handle = handle_of(q)))
-        return;
-    s = cublasGemmEx_64(handle, g->trans_b ? CUBLAS_OP_T : CUBLAS_OP_N,
-                        g->trans_a ? CUBLAS_OP_T : CUBLAS_OP_N, g->n, g->m, g->k, &g->alpha, g->b,
-                        type, g->ldb, g->a, type, g->lda, &g->beta, g->c, CUDA_R_32F, g->ldc,
-                        CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT);
-    if (s != CUBLAS_STATUS_SUCCESS)
-        fail(q, "a product", s);
+    if (g->bias)
+        launch_rows(q, "a bias", g->m, gemm_bias_kernel, g->c, g->m, g->n, g->ldc, g->bias);
 }
 
 /* Product i of a batch: shorter along the batch's axis, if it is one of the last, and so are the
@@ -87,6 +112,8 @@ static struct gemm product_of(const struct gemm *all, int64_t i)
     g.a = static_cast<const char *>(g.a) + i * g.batch.step_a * dtype_bytes(g.type);
     g.b = static_cast<const char *>(g.b) + i * g.batch.step_b * dtype_bytes(g.type);
     g.c += i * g.batch.step_c;
+    if (g.bias)
+        g.bias += i * g.batch.step_bias;
     if (axis == GEMM_NO_AXIS || left >= *size)
         return g;
     *size = left > 0 ? left : 0;

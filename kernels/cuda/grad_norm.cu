@@ -1,58 +1,120 @@
-/* kernels/cuda/grad_norm.cu - see kernels/grad_norm.h. */
+/*
+ * kernels/cuda/grad_norm.cu - see kernels/grad_norm.h. Two launches sum the squares of many
+ * tensors: the blocks of the first share the parts of all tensors together, and those of the second
+ * add the parts of each tensor. A tensor's parts follow from its size, so every GPU gives the same
+ * bits, whatever the tensors beside it.
+ */
 #include "kernels/cuda/reduce.cuh"
 #include "kernels/cuda/run.h"
 
-static const int PARTS = 1024; /* the same partial sums on every GPU */
+enum {
+    SQUARES_TOGETHER = 160,
+    SQUARES_PART = 32 * LAUNCH_THREADS, /* elements, at least */
+    SQUARES_PARTS = 1024                /* of a tensor, at most */
+};
 
-/* The sum of squares of x[first], x[first + step], ... for each thread's `first`, over the block.
- */
-static __device__ double squares_of(const float *x, int64_t n, int64_t first, int64_t step)
+struct squares_entry {
+    const float *x;
+    int64_t n;
+    int first; /* number of its first part */
+};
+
+struct squares_table {
+    struct squares_entry of[SQUARES_TOGETHER];
+    int n, n_parts;
+    double *parts; /* [n_parts] */
+};
+static_assert(sizeof(struct squares_table) <= 4096, "the arguments of a kernel have at most 4 KiB");
+
+/* The sum of squares of x[n], over the block. */
+static __device__ double squares_of(const float *x, int64_t n)
 {
     double sum = 0;
 
-    for (int64_t i = first; i < n; i += step)
+    for (int64_t i = threadIdx.x; i < n; i += LAUNCH_THREADS)
         sum += (double)x[i] * (double)x[i];
     return reduce_block(sum, reduce_sum());
 }
 
-__global__ void __launch_bounds__(LAUNCH_THREADS)
-    squares_parts_kernel(double *parts, const float *x, int64_t n)
+static __host__ __device__ int64_t part_size(int64_t n)
 {
-    double sum = squares_of(x, n, launch_thread(), launch_threads());
+    int64_t least = (n + SQUARES_PARTS - 1) / SQUARES_PARTS;
 
-    if (threadIdx.x == 0)
-        parts[blockIdx.x] = sum;
+    return least > SQUARES_PART ? least : (int64_t)SQUARES_PART;
+}
+
+/* The number of the first part after those of entry t. */
+static __device__ int parts_end(const struct squares_table &a, int t)
+{
+    return t + 1 < a.n ? a.of[t + 1].first : a.n_parts;
 }
 
 __global__ void __launch_bounds__(LAUNCH_THREADS)
-    sum_parts_kernel(double *out, const double *parts, int n)
+    squares_parts_kernel(const __grid_constant__ struct squares_table a)
 {
-    double sum = 0;
+    int t = 0;
 
-    for (int i = (int)threadIdx.x; i < n; i += LAUNCH_THREADS)
-        sum += parts[i];
-    sum = reduce_block(sum, reduce_sum());
-    if (threadIdx.x == 0)
-        *out = sum;
+    for (int part = (int)blockIdx.x; part < a.n_parts; part += (int)gridDim.x) {
+        while (part >= parts_end(a, t))
+            t++;
+        const int64_t each = part_size(a.of[t].n), from = (part - a.of[t].first) * each;
+        const int64_t left = a.of[t].n - from;
+        double sum = squares_of(a.of[t].x + from, left < each ? left : each);
+
+        if (threadIdx.x == 0)
+            a.parts[part] = sum;
+    }
+}
+
+__global__ void __launch_bounds__(LAUNCH_THREADS)
+    squares_sum_kernel(double *out, const __grid_constant__ struct squares_table a)
+{
+    for (int t = (int)blockIdx.x; t < a.n; t += (int)gridDim.x) {
+        double sum = 0;
+
+        for (int i = a.of[t].first + (int)threadIdx.x; i < parts_end(a, t); i += LAUNCH_THREADS)
+            sum += a.parts[i];
+        sum = reduce_block(sum, reduce_sum());
+        if (threadIdx.x == 0)
+            out[t] = sum;
+    }
+}
+
+static void squares_together(struct device_queue *q, double *out,
+                             const struct grad_norm_tensor *tensors, int n)
+{
+    struct squares_table a = {};
+
+    for (a.n = 0; a.n < n; a.n++) {
+        const struct grad_norm_tensor *t = &tensors[a.n];
+        const int64_t each = part_size(t->n);
+
+        a.of[a.n] = { t->x, t->n, a.n_parts };
+        a.n_parts += (int)((t->n + each - 1) / each);
+    }
+    a.parts = static_cast<double *>(
+        device_scratch(q, (int64_t)SQUARES_TOGETHER * SQUARES_PARTS * (int64_t)sizeof *a.parts));
+    if (!a.parts) /* the device keeps the failure */
+        return;
+    launch_rows(q, "sums of squares", a.n_parts, squares_parts_kernel, a);
+    launch_rows(q, "sums of squares", a.n, squares_sum_kernel, out, a);
 }
 
 void cuda_run_grad_norm_squares(struct device_queue *q, const struct grad_norm_squares *a)
 {
-    double *parts = static_cast<double *>(device_scratch(q, PARTS * (int64_t)sizeof *parts));
-    int64_t blocks = a->n / LAUNCH_THREADS + 1;
-    int n = (int)(blocks < PARTS ? blocks : PARTS);
+    for (int i = 0; i < a->n_tensors; i += SQUARES_TOGETHER) {
+        int left = a->n_tensors - i;
 
-    if (!parts) /* the device keeps the failure */
-        return;
-    launch(q, "a sum of squares", dim3((unsigned)n), squares_parts_kernel, parts, a->x, a->n);
-    launch(q, "a sum of squares", dim3(1), sum_parts_kernel, a->out, parts, n);
+        squares_together(q, a->out + i, a->tensors + i,
+                         left < SQUARES_TOGETHER ? left : SQUARES_TOGETHER);
+    }
 }
 
 __global__ void __launch_bounds__(LAUNCH_THREADS)
     squares_rows_kernel(const __grid_constant__ struct grad_norm_squares_rows a)
 {
     for (int64_t r = blockIdx.x; r < a.rows; r += gridDim.x) {
-        double sum = squares_of(a.x + r * a.cols, a.cols, threadIdx.x, LAUNCH_THREADS);
+        double sum = squares_of(a.x + r * a.cols, a.cols);
 
         if (threadIdx.x == 0)
             a.out[r] = sum;

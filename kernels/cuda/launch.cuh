@@ -29,6 +29,21 @@ static __device__ inline int64_t launch_threads(void)
     return (int64_t)gridDim.x * LAUNCH_THREADS;
 }
 
+static __device__ inline int launch_lane(void)
+{
+    return (int)(threadIdx.x % 32);
+}
+
+static __device__ inline int64_t launch_warp(void)
+{
+    return (int64_t)blockIdx.x * LAUNCH_WARPS + threadIdx.x / 32;
+}
+
+static __device__ inline int64_t launch_warps(void)
+{
+    return (int64_t)gridDim.x * LAUNCH_WARPS;
+}
+
 /* Blocks for so many blocks' work, at most what the GPU holds at once with blocks_a_processor on
  * each of its processors; at least 1. */
 static inline unsigned launch_blocks(const struct device_queue *q, int64_t wanted,
@@ -73,6 +88,14 @@ static inline void launch_rows(struct device_queue *q, const char *what, int64_t
 {
     if (rows > 0)
         launch(q, what, dim3(launch_blocks(q, rows, LAUNCH_BLOCKS)), kernel, std::forward<A>(a)...);
+}
+
+/* A grid whose warps share rows: launch_warp() has rows launch_warp(), + launch_warps(), ... */
+template <typename... P, typename... A>
+static inline void launch_warp_rows(struct device_queue *q, const char *what, int64_t rows,
+                                    void (*kernel)(P...), A &&...a)
+{
+    launch_rows(q, what, (rows + LAUNCH_WARPS - 1) / LAUNCH_WARPS, kernel, std::forward<A>(a)...);
 }
 
 /* Element i of an array of f32 or bf16. */

@@ -15,11 +15,19 @@ struct reduce_sum {
 };
 
 struct reduce_max {
-    __device__ float operator()(float a, float b) const
+    template <typename T> __device__ T operator()(T a, T b) const
     {
         return a > b ? a : b;
     }
 };
+
+/* op over the x of all lanes of a warp, for every lane. All lanes call it. */
+template <typename T, typename F> static __device__ T reduce_warp(T x, F op)
+{
+    for (int d = 16; d > 0; d /= 2)
+        x = op(x, __shfl_xor_sync(0xffffffffu, x, d));
+    return x;
+}
 
 /* op over the x of all threads of a block, for every thread. All threads call it. */
 template <typename T, typename F> static __device__ T reduce_block(T x, F op)

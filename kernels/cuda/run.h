@@ -21,11 +21,14 @@ extern "C" {
 #include "kernels/gelu.h"
 #include "kernels/gemm.h"
 #include "kernels/grad_norm.h"
+#include "kernels/grouped_gemm.h"
 #include "kernels/layer_norm.h"
 #include "kernels/loss.h"
 #include "kernels/part_sums.h"
+#include "kernels/permute.h"
 #include "kernels/rms_norm.h"
 #include "kernels/rope.h"
+#include "kernels/router.h"
 #include "kernels/scale.h"
 #include "kernels/soft_cap.h"
 #include "kernels/sum.h"
@@ -43,7 +46,6 @@ void cuda_run_gated_forward(struct device_queue *q, const struct gated_forward *
 void cuda_run_gated_backward(struct device_queue *q, const struct gated_backward *a);
 void cuda_run_gelu_forward(struct device_queue *q, const struct gelu_forward *a);
 void cuda_run_gelu_backward(struct device_queue *q, const struct gelu_backward *a);
-void cuda_run_bias_add(struct device_queue *q, const struct bias_add *a);
 void cuda_run_bias_residual_add(struct device_queue *q, const struct bias_residual_add *a);
 void cuda_run_bias_gradient(struct device_queue *q, const struct bias_gradient *a);
 void cuda_run_embedding_forward(struct device_queue *q, const struct embedding_forward *a);
@@ -68,6 +70,17 @@ void cuda_run_cast(struct device_queue *q, const struct cast *a);
 void cuda_run_copy_box(struct device_queue *q, const struct copy_box *a);
 void cuda_run_copy_table(struct device_queue *q, const struct copy_table *a);
 void cuda_run_part_sums(struct device_queue *q, const struct part_sums *a);
+void cuda_run_router_forward(struct device_queue *q, const struct router_forward *a);
+void cuda_run_router_backward(struct device_queue *q, const struct router_backward *a);
+void cuda_run_router_load(struct device_queue *q, const struct router_load *a);
+void cuda_run_router_balance(struct device_queue *q, const struct router_balance *a);
+void cuda_run_permute_sort(struct device_queue *q, const struct permute_sort *a);
+void cuda_run_permute_dispatch(struct device_queue *q, const struct permute_dispatch *a);
+void cuda_run_permute_rows(struct device_queue *q, const struct permute_rows *a);
+void cuda_run_permute_sum(struct device_queue *q, const struct permute_sum *a);
+void cuda_run_permute_weight_backward(struct device_queue *q,
+                                      const struct permute_weight_backward *a);
+void cuda_run_grouped_gemm(struct device_queue *q, const struct grouped_gemm *a);
 
 #ifdef __cplusplus
 }

@@ -491,5 +491,12 @@ static void set_failure(int error, int after)
 
 extern "C" __attribute__((visibility("default"))) const struct fakecuda_control fakecuda_control;
 const struct fakecuda_control fakecuda_control = {
-    set_seed, set_devices, set_memory, set_failure, fake::n_queued, fake::mma_products,
+    set_seed,
+    set_devices,
+    set_memory,
+    set_failure,
+    fake::n_queued,
+    fake::mma_products,
+    fake::epilogue_products,
+    fake::memory_pinned_peak,
 };

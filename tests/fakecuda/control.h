@@ -22,6 +22,10 @@ struct fakecuda_control {
     int (*queued)(void);
     /* How many products of a warp (mma.sync) tensor cores have computed. */
     int64_t (*mma_products)(void);
+    /* How many products with a bias cuBLASLt has taken. */
+    int64_t (*epilogue_products)(void);
+    /* The most bytes of pinned memory that there were at a time. */
+    int64_t (*pinned_peak)(void);
 };
 
 #endif

@@ -40,6 +40,7 @@ void memory_begin();
 void *memory_take(memory_kind kind, size_t n); /* NULL: no memory is left */
 bool memory_give(memory_kind kind, void *p);   /* false: p is no allocation of this kind */
 int64_t memory_used(memory_kind kind);
+int64_t memory_pinned_peak();
 
 /* Whether [p, p + n) lies in one allocation of this kind. If not, *begin and *size are of the
  * allocation before p (NULL: none). */
@@ -97,6 +98,10 @@ void watch_load(const void *p, size_t n, const void *pc); /* by the thread that 
 /* ---- mma.cc ---- */
 
 int64_t mma_products(); /* how many mma.sync have run */
+
+/* ---- cublaslt.cc ---- */
+
+int64_t epilogue_products(); /* how many products with a bias have been queued */
 
 } // namespace fake
 

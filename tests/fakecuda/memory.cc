@@ -21,7 +21,7 @@ enum : size_t {
 
 arena arenas[MEMORY_KINDS];
 static std::map<const char *, size_t> *allocations[MEMORY_KINDS]; /* begin to size; never freed */
-static int64_t used[MEMORY_KINDS];
+static int64_t used[MEMORY_KINDS], pinned_peak;
 static int n_open;
 static const char *last_begin, *last_end; /* the allocation that was looked up last */
 
@@ -76,6 +76,11 @@ int64_t memory_used(memory_kind kind)
     return used[kind];
 }
 
+int64_t memory_pinned_peak()
+{
+    return pinned_peak;
+}
+
 /* All device memory that was ever given out. */
 static void protect(bool open)
 {
@@ -112,6 +117,8 @@ void *memory_take(memory_kind kind, size_t n)
     a->top = p + (n + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT + ALIGNMENT;
     (*allocations[kind])[p] = n;
     used[kind] += (int64_t)n;
+    if (used[PINNED_MEMORY] > pinned_peak)
+        pinned_peak = used[PINNED_MEMORY];
     memory_open open;
     memset(p, 0xff, n);
     watch_new(kind, p, n);

@@ -241,6 +241,7 @@ struct progress {
     bool has_started; /* the input counts as read */
     bool has_posted;  /* the current part */
     bool scatters;    /* the input is a part for each rank */
+    bool is_done;     /* of a group, which may not be complete */
     /* Make progress. True: the call is complete. */
     bool (*step)(progress *);
 };
@@ -389,10 +390,17 @@ static void check_buffer(const progress *p, const char *side, const void *buf, s
                      p->comm->rank, text_of(p->call).c_str(), side, n, buf);
 }
 
-static bool run_step(progress *p)
+/* The calls between ncclGroupStart and ncclGroupEnd: messages of one communicator and stream, which
+ * are one of its calls and progress together. */
+struct group {
+    bool is_open;
+    cudaStream_t stream;
+    std::vector<std::shared_ptr<progress>> calls;
+};
+static group grouped;
+
+static bool run_part(progress *p)
 {
-    if (p->comm->finished + 1 != p->number)
-        return false; /* an earlier call of the communicator, on another stream */
     if (!p->has_started && p->in_bytes)
         fake::watch_read(p->in, p->in_bytes);
     p->has_started = true;
@@ -400,8 +408,33 @@ static bool run_step(progress *p)
         return false;
     if (p->out_bytes)
         fake::watch_fill(p->out, p->out_bytes);
+    return true;
+}
+
+static bool run_step(progress *p)
+{
+    if (p->comm->finished + 1 != p->number)
+        return false; /* an earlier call of the communicator, on another stream */
+    if (!run_part(p))
+        return false;
     p->comm->finished++;
     return true;
+}
+
+/* All calls of a group, in any order. */
+static bool run_group(std::vector<std::shared_ptr<progress>> *calls)
+{
+    ncclComm *comm = (*calls)[0]->comm;
+    bool is_done = true;
+
+    if (comm->finished + 1 != (*calls)[0]->number)
+        return false;
+    for (auto &p : *calls) {
+        p->is_done = p->is_done || run_part(p.get());
+        is_done = is_done && p->is_done;
+    }
+    comm->finished += is_done;
+    return is_done;
 }
 
 /* Append a line for the call, and the elements that it was given, to the file FAKECUDA_CALLS. One
@@ -421,17 +454,61 @@ static void record(const progress *p)
     close(fd);
 }
 
+static void add_to_group(const std::shared_ptr<progress> &p, cudaStream_t stream)
+{
+    if (p->step == step_collective)
+        fake::report(nullptr, "NCCL: the fake device groups messages only, and this is a %s",
+                     p->name);
+    if (!grouped.calls.empty() && (grouped.calls[0]->comm != p->comm || grouped.stream != stream))
+        fake::report(nullptr, "NCCL: the calls of a group are of several communicators or streams");
+    for (const auto &other : grouped.calls)
+        if (p->out_bytes && other->out_bytes && p->out < other->out + other->out_bytes &&
+            other->out < p->out + p->out_bytes)
+            fake::report(nullptr, "NCCL: rank %d: two receives of a group overlap", p->comm->rank);
+    grouped.stream = stream;
+    grouped.calls.push_back(p);
+}
+
+ncclResult_t ncclGroupStart(void)
+{
+    if (grouped.is_open)
+        fake::report(nullptr, "NCCL: the fake device has no groups in groups");
+    grouped = {};
+    grouped.is_open = true;
+    return ncclSuccess;
+}
+
+ncclResult_t ncclGroupEnd(void)
+{
+    auto calls = std::make_shared<std::vector<std::shared_ptr<progress>>>(grouped.calls);
+
+    if (!grouped.is_open)
+        fake::report(nullptr, "NCCL: ncclGroupEnd without ncclGroupStart");
+    grouped.is_open = false;
+    grouped.calls.clear();
+    if (!calls->empty())
+        fake::api_enqueue_steps(grouped.stream, "group of messages",
+                                [=] { return run_group(calls.get()); });
+    return ncclSuccess;
+}
+
 static ncclResult_t queue(const progress &made, cudaStream_t stream)
 {
     auto p = std::make_shared<progress>(made);
 
     record(p.get());
 
-    p->number = ++p->comm->queued;
+    if (!grouped.is_open || grouped.calls.empty())
+        p->comm->queued++;
+    p->number = p->comm->queued;
     if (!p->call.number)
         p->call.number = p->number;
     check_buffer(p.get(), "input", p->in, p->in_bytes);
     check_buffer(p.get(), "output", p->out, p->out_bytes);
+    if (grouped.is_open) {
+        add_to_group(p, stream);
+        return ncclSuccess;
+    }
     fake::api_enqueue_steps(stream, made.name, [=] { return run_step(p.get()); });
     return ncclSuccess;
 }

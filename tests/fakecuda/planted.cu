@@ -109,6 +109,31 @@ __global__ void load_at_kernel(float *to, const char *from, int offset)
     *to = *reinterpret_cast<const float *>(from + offset);
 }
 
+/* One kind of arithmetic that C++ does not define for every n. */
+__global__ void undefined_behaviour_kernel(float *to, int kind, int n)
+{
+    int small[4];
+
+    if (kind == 0)
+        to[0] = (float)(0x7fffff00 + n);
+    if (kind == 1)
+        to[0] = (float)(1u << n);
+    for (int i = 0; kind == 2 && i < n; i++)
+        small[i] = i;
+    if (kind == 2)
+        to[0] = (float)small[0];
+    if (kind == 3)
+        to[0] = (float)(int)(1e8f * (float)n);
+    if (kind == 4)
+        to[0] = (float)(100 / (n - 31));
+}
+
+/* The same on the host. */
+static int host_sum(int n)
+{
+    return 0x7fffff00 + n;
+}
+
 __global__ void undefined_shared_kernel(float *to)
 {
     __shared__ float part[64];
@@ -365,6 +390,14 @@ static const struct {
     { "misaligned", [] { run_on(stream, 1, 1, load_at_kernel, y, (const char *)x, 2); } },
     { "misaligned-struct", [] { run_on(stream, 1, 8, sum_four_kernel, y, x, 2); } },
     { "misaligned-vector", [] { run_on(stream, 1, 8, copy_four_kernel, y, x, 1); } },
+    /* undefined behaviour of C++ */
+    { "defined", [] { run_on(stream, 1, 1, undefined_behaviour_kernel, y, 1, 31); } },
+    { "overflow", [] { run_on(stream, 1, 1, undefined_behaviour_kernel, y, 0, 1000); } },
+    { "shift", [] { run_on(stream, 1, 1, undefined_behaviour_kernel, y, 1, 40); } },
+    { "index", [] { run_on(stream, 1, 1, undefined_behaviour_kernel, y, 2, 5); } },
+    { "float-to-int", [] { run_on(stream, 1, 1, undefined_behaviour_kernel, y, 3, 40); } },
+    { "division", [] { run_on(stream, 1, 1, undefined_behaviour_kernel, y, 4, 31); } },
+    { "host-overflow", [] { printf("%d\n", host_sum(1000)); } },
     /* undefined reads */
     { "undefined", [] { run_on(stream, 1, 64, add_kernel, x, y, (int)N, 1.0f); } },
     { "undefined-shared", [] { run_on(stream, 1, 64, undefined_shared_kernel, y); } },

@@ -4,6 +4,7 @@
  * processes, waits for them, and exits with the largest of their exit codes; tests/cli/
  * test_fakecuda.py has the names and what each must print.
  */
+#include <cublasLt.h>
 #include <cublas_v2.h>
 #include <cuda_runtime.h>
 #include <nccl.h>
@@ -86,6 +87,47 @@ static void product(int64_t k, float beta, const float *a)
     }
 }
 
+enum biased_mistake { RIGHT, OTHER_SHAPE, MISALIGNED, HOST_WORKSPACE, HOST_BIAS };
+
+/* The same product with a bias; the algorithm is chosen for k = 2 and for D at y. */
+static void biased(biased_mistake mistake)
+{
+    const float alpha = 1, beta = 0;
+    const int32_t trans = CUBLAS_OP_T;
+    const uint32_t epilogue = CUBLASLT_EPILOGUE_BIAS;
+    const uint64_t most = 4096;
+    const void *bias = mistake == HOST_BIAS ? host : x, *room = x + 32000;
+    float *to = mistake == MISALIGNED ? y + 1 : y;
+    cublasLtMatmulDescOpaque_t product;
+    cublasLtMatrixLayoutOpaque_t in, out;
+    cublasLtMatmulPreferenceOpaque_t preference;
+    cublasLtMatmulHeuristicResult_t chosen;
+    int n = 0;
+
+    cublasLtMatmulDescInit(&product, CUBLAS_COMPUTE_32F, CUDA_R_32F);
+    cublasLtMatmulDescSetAttribute(&product, CUBLASLT_MATMUL_DESC_TRANSB, &trans, sizeof trans);
+    cublasLtMatmulDescSetAttribute(&product, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue,
+                                   sizeof epilogue);
+    cublasLtMatmulDescSetAttribute(&product, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof bias);
+    cublasLtMatrixLayoutInit(&in, CUDA_R_32F, 4, 2, 4);
+    cublasLtMatrixLayoutInit(&out, CUDA_R_32F, 4, 4, 4);
+    cublasLtMatmulPreferenceInit(&preference);
+    cublasLtMatmulPreferenceSetAttribute(&preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
+                                         &most, sizeof most);
+    cublasLtMatmulAlgoGetHeuristic(nullptr, &product, &in, &in, &out, &out, &preference, 1, &chosen,
+                                   &n);
+    if (mistake == OTHER_SHAPE)
+        cublasLtMatrixLayoutInit(&in, CUDA_R_32F, 4, 3, 4);
+    cublasLtMatmul(nullptr, &product, &alpha, x, &in, x, &in, &beta, to, &out, to, &out,
+                   &chosen.algo, mistake == HOST_WORKSPACE ? host : (void *)(uintptr_t)room,
+                   chosen.workspaceSize, stream);
+    if (rank == 0) {
+        cudaMemcpyAsync(host, y, 64, cudaMemcpyDefault, stream);
+        cudaStreamSynchronize(stream);
+        printf("D[1][2] = %g\n", (double)host[6]); /* 32, and the bias 2 */
+    }
+}
+
 struct program {
     const char *name;
     void (*run)();
@@ -96,6 +138,7 @@ static const program programs[] = {
     { "collectives", correct_collectives },
     { "ring", [] { correct_ring(all); } },
     { "product", [] { product(2, 0, x); } },
+    { "bias", [] { biased(RIGHT); } },
     /* the ranks disagree */
     { "another-count",
       [] { ncclAllReduce(x, y, rank == 1 ? N - 1 : N, ncclFloat32, ncclSum, all, stream); } },
@@ -144,6 +187,10 @@ static const program programs[] = {
     { "product-beyond", [] { product(N, 0, x + 2 * RANKS * N - 4 * N); } },
     { "product-of-undefined", [] { product(3, 1, x); } },
     { "product-in-host-memory", [] { product(3, 0, host); } },
+    { "bias-another-shape", [] { biased(OTHER_SHAPE); } },
+    { "bias-misaligned", [] { biased(MISALIGNED); } },
+    { "bias-workspace", [] { biased(HOST_WORKSPACE); } },
+    { "bias-in-host-memory", [] { biased(HOST_BIAS); } },
 };
 
 static int run(const program &p, const ncclUniqueId &id)

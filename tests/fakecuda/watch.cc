@@ -418,25 +418,4 @@ void *__wrap_memset(void *dst, int byte, size_t n)
     return __real_memset(dst, byte, n);
 }
 
-/* What -fsanitize=alignment,null passes: see compiler-rt's ubsan_handlers.h. */
-struct mismatch {
-    const char *file;
-    uint32_t line, column;
-    const void *type;
-    uint8_t log_alignment, kind;
-};
-
-void __ubsan_handle_type_mismatch_v1(const mismatch *m, const void *p)
-{
-    if (!p)
-        fake::report(PC, "an access through NULL (%s:%u)", m->file, m->line);
-    fake::report(PC, "a misaligned access: %p is no multiple of %u (%s:%u)", p,
-                 1u << m->log_alignment, m->file, m->line);
-}
-
-void __ubsan_handle_type_mismatch_v1_abort(const mismatch *m, const void *p)
-{
-    __ubsan_handle_type_mismatch_v1(m, p);
-}
-
 } // extern "C"

@@ -15,17 +15,20 @@ import os
 import pathlib
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import time
 
 REPO = pathlib.Path(__file__).resolve().parents[2]
 HERE = pathlib.Path(__file__).resolve().parent
-LAYOUTS = {"tp2": 2, "pp2": 2, "dp2": 2, "tp2pp2": 4, "dp2zero3": 2}
+LAYOUTS = {"tp2": 2, "pp2": 2, "dp2": 2, "tp2pp2": 4, "dp2zero3": 2, "ep2dp2": 2}  # ep2dp2: a mixture of experts
 TINY = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 32, "intermediate_size": 64,
         "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8, "vocab_size": 256,
         "max_position_embeddings": 8192, "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "tie_word_embeddings": False,
         "hidden_act": "silu"}
+EXPERTS = {**TINY, "architectures": ["MixtralForCausalLM"], "model_type": "mixtral", "num_local_experts": 4,
+           "num_experts_per_tok": 2}
 GPT2_124M = {"architectures": ["GPT2LMHeadModel"], "model_type": "gpt2", "n_embd": 768, "n_layer": 12, "n_head": 12,
              "n_positions": 4096, "n_inner": 3072, "vocab_size": 50304, "activation_function": "gelu_new",
              "layer_norm_epsilon": 1e-5, "tie_word_embeddings": True, "resid_pdrop": 0.0, "embd_pdrop": 0.0,
@@ -37,6 +40,11 @@ LLAMA_1B = {**TINY, "hidden_size": 2048, "intermediate_size": 5632, "num_hidden_
 SHARED_GPU = {"NCCL_NET": "Socket", "NCCL_NET_PLUGIN": "none", "NCCL_IB_DISABLE": "1", "NCCL_SOCKET_IFNAME": "lo",
               "NCCL_MNNVL_ENABLE": "0", "NCCL_NVLS_ENABLE": "0", "NCCL_CUMEM_ENABLE": "0", "NCCL_RAS_ENABLE": "0",
               "NCCL_MAX_CTAS": "1", "NCCL_ALGO": "Ring", "NCCL_PROTO": "Simple"}
+
+
+# Seconds that a part may take; 90 where nothing is said. PyTorch compiles its models in training, which may use up all
+# time, so it comes late.
+SHARES = {"kernels": 150, "layouts": 120, "training": 270}
 
 
 class Missing(Exception):
@@ -52,8 +60,12 @@ class Check:
         self.options = options
         self.out = options.out.resolve()
         self.bin, self.build = options.bin.resolve(), options.build.resolve()
-        self.deadline = time.monotonic() + options.seconds
+        self.end = self.deadline = time.monotonic() + options.seconds
         self.number = 0
+
+    def begin(self, part):
+        """Let a part have its share of the time that is left."""
+        self.deadline = min(self.end, time.monotonic() + SHARES.get(part.__name__, 90))
 
     def run(self, *argv, seconds=120, env=None, codes=(0,)):
         """Run a command and return its output, which a file of `out` also gets."""
@@ -62,21 +74,26 @@ class Check:
             raise Missing("no time was left")
         self.number += 1
         log = self.out / ("%02d-%s.log" % (self.number, pathlib.Path(str(argv[0])).name))
-        try:
-            p = subprocess.run([str(a) for a in argv], env={**os.environ, **(env or {})}, stdout=subprocess.PIPE,
-                               stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, timeout=min(seconds, left), cwd=self.out,
-                               text=True, errors="replace", check=False)
-        except subprocess.TimeoutExpired as e:
-            log.write_text(str(e.stdout))
-            raise Failed("%s took more than %d s" % (argv[0], min(seconds, left))) from e
+        try:  # in a session of its own, so that all ranks of mpirun end with it
+            p = subprocess.Popen([str(a) for a in argv], env={**os.environ, **(env or {})}, stdout=subprocess.PIPE,
+                                 stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, cwd=self.out, text=True,
+                                 errors="replace", start_new_session=True)
         except OSError as e:
             raise Missing(str(e)) from e
-        log.write_text(" ".join(map(str, argv)) + "\n" + p.stdout)
+        try:
+            text, _ = p.communicate(timeout=min(seconds, left))
+        except subprocess.TimeoutExpired as e:
+            os.killpg(p.pid, signal.SIGKILL)
+            p.wait()
+            p.stdout.close()
+            log.write_text(str(e.stdout))
+            raise Failed("%s took more than %d s" % (argv[0], min(seconds, left))) from e
+        log.write_text(" ".join(map(str, argv)) + "\n" + text)
         if p.returncode == 3 and 3 not in codes:
-            raise Missing(last_line(p.stdout) or "exit 3")
+            raise Missing(last_line(text) or "exit 3")
         if p.returncode not in codes:
-            raise Failed("%s: exit %d: %s (all of it is in %s)" % (argv[0], p.returncode, last_line(p.stdout), log.name))
-        return p.stdout
+            raise Failed("%s: exit %d: %s (all of it is in %s)" % (argv[0], p.returncode, last_line(text), log.name))
+        return text
 
     def program(self, name):
         path = self.bin / name if name.startswith("tp-") else self.build / name
@@ -124,7 +141,7 @@ def device(c):
 def kernels(c):
     """The kernels of copies and casts, bit for bit, and every other operation against the CPU's."""
     found = {}
-    for name in ("kernels_cuda", "kernels_cuda_products"):
+    for name in ("kernels_cuda", "kernels_cuda_products", "kernels_cuda_experts", "kernels_cuda_optimizer"):
         text = c.run(c.program("tests/" + name), seconds=180)
         found[name] = last_line(text)
     if not c.options.small:
@@ -153,7 +170,8 @@ def layouts(c):
         raise Missing("mpirun is not installed")
     found, wrong = {}, []
     for layout, ranks in LAYOUTS.items():
-        common = [c.program("tp-train"), "--model", c.config("tiny", TINY), "--data", c.text(), "--layout", layout, "--steps",
+        model = c.config("experts", EXPERTS) if "ep" in layout else c.config("tiny", TINY)
+        common = [c.program("tp-train"), "--model", model, "--data", c.text(), "--layout", layout, "--steps",
                   3, "--batch", 4, "--seq", 32 if not c.options.small else 8, "--warmup", 1, "--quiet"]
         logs = [c.out / ("%s-%s.jsonl" % (layout, on)) for on in ("cpu", "cuda")]
         try:
@@ -255,13 +273,14 @@ def saving(c):
     return {"longest_save_stall_s": stall, "resume_and_one_step_s": time.monotonic() - start}
 
 
-PARTS = [device, kernels, layouts, reshard, training, bandwidth, attention, saving, sanitizer]
+PARTS = [device, kernels, layouts, reshard, bandwidth, attention, saving, training, sanitizer]
 
 
 # ---- the report ----
 
 def run_part(c, part):
     start = time.monotonic()
+    c.begin(part)
     row = {"part": part.__name__, "what": part.__doc__}
     try:
         row.update(status="passed", figures=part(c))

@@ -1,0 +1,115 @@
+/*
+ * kernels/cuda/gemm_bias.cu - see kernels/cuda/gemm_bias.cuh. As in gemm.cu, cuBLASLt sees the
+ * transpose of each matrix, so its bias has an element for each row of its result.
+ *
+ * Only the bias is an epilogue. Those with GELU keep what they were applied to in the type of their
+ * result, bf16, where this trainer keeps f32; those with gradients of a bias replace it, where
+ * microbatches are added.
+ */
+#include "kernels/cuda/gemm_bias.cuh"
+
+#include <cublasLt.h>
+
+#include "kernels/cuda/launch.cuh"
+
+/* cuBLAS's own workspace on Hopper has this size too. */
+static const size_t WORKSPACE_BYTES = 32 << 20;
+
+/* A product as cuBLASLt describes it: D = op(A) op(B), column by column. C and D are the same. */
+struct description {
+    cublasLtMatmulDescOpaque_t product;
+    cublasLtMatrixLayoutOpaque_t a, b, d;
+    cublasLtMatmulPreferenceOpaque_t preference;
+};
+
+#define BLAS_TRY(call)                        \
+    do {                                      \
+        cublasStatus_t status_ = (call);      \
+        if (status_ != CUBLAS_STATUS_SUCCESS) \
+            return status_;                   \
+    } while (0)
+
+template <typename T>
+static cublasStatus_t set(cublasLtMatmulDescOpaque_t *product, cublasLtMatmulDescAttributes_t name,
+                          T value)
+{
+    return cublasLtMatmulDescSetAttribute(product, name, &value, sizeof value);
+}
+
+template <typename T>
+static cublasStatus_t prefer(cublasLtMatmulPreferenceOpaque_t *preference,
+                             cublasLtMatmulPreferenceAttributes_t name, T value)
+{
+    return cublasLtMatmulPreferenceSetAttribute(preference, name, &value, sizeof value);
+}
+
+/* The largest power of two that divides an address, at most 256. */
+static uint32_t alignment(const void *p)
+{
+    uintptr_t at = reinterpret_cast<uintptr_t>(p) | 256;
+
+    return static_cast<uint32_t>(at & (~at + 1));
+}
+
+static cublasStatus_t describe_product(cublasLtMatmulDescOpaque_t *product, const struct gemm *g)
+{
+    const int32_t trans_a = g->trans_b ? CUBLAS_OP_T : CUBLAS_OP_N;
+    const int32_t trans_b = g->trans_a ? CUBLAS_OP_T : CUBLAS_OP_N;
+
+    BLAS_TRY(cublasLtMatmulDescInit(product, CUBLAS_COMPUTE_32F, CUDA_R_32F));
+    BLAS_TRY(set(product, CUBLASLT_MATMUL_DESC_TRANSA, trans_a));
+    BLAS_TRY(set(product, CUBLASLT_MATMUL_DESC_TRANSB, trans_b));
+    BLAS_TRY(set(product, CUBLASLT_MATMUL_DESC_EPILOGUE, (uint32_t)CUBLASLT_EPILOGUE_BIAS));
+    return set(product, CUBLASLT_MATMUL_DESC_BIAS_POINTER, static_cast<const void *>(g->bias));
+}
+
+static cublasStatus_t layout(cublasLtMatrixLayoutOpaque_t *to, cudaDataType type, bool trans,
+                             int64_t rows, int64_t cols, int64_t ld)
+{
+    return cublasLtMatrixLayoutInit(to, type, (uint64_t)(trans ? cols : rows),
+                                    (uint64_t)(trans ? rows : cols), ld);
+}
+
+/* cuBLASLt expects 256 bytes where it is not told another alignment. */
+static cublasStatus_t describe_preference(cublasLtMatmulPreferenceOpaque_t *to,
+                                          const struct gemm *g)
+{
+    BLAS_TRY(cublasLtMatmulPreferenceInit(to));
+    BLAS_TRY(prefer(to, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, (uint64_t)WORKSPACE_BYTES));
+    BLAS_TRY(prefer(to, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignment(g->b)));
+    BLAS_TRY(prefer(to, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignment(g->a)));
+    BLAS_TRY(prefer(to, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignment(g->c)));
+    return prefer(to, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignment(g->c));
+}
+
+static cublasStatus_t describe(struct description *d, const struct gemm *g)
+{
+    const cudaDataType type = g->type == DTYPE_F32 ? CUDA_R_32F : CUDA_R_16BF;
+
+    BLAS_TRY(describe_product(&d->product, g));
+    BLAS_TRY(layout(&d->a, type, g->trans_b, g->n, g->k, g->ldb));
+    BLAS_TRY(layout(&d->b, type, g->trans_a, g->k, g->m, g->lda));
+    BLAS_TRY(layout(&d->d, CUDA_R_32F, false, g->n, g->m, g->ldc));
+    return describe_preference(&d->preference, g);
+}
+
+/* cuBLASLt remembers what it chose for a description, so it is asked each time. */
+cublasStatus_t gemm_with_bias(struct device_queue *q, cublasHandle_t handle, const struct gemm *g)
+{
+    const cublasLtHandle_t lt = reinterpret_cast<cublasLtHandle_t>(handle);
+    struct description d;
+    cublasLtMatmulHeuristicResult_t chosen;
+    void *workspace;
+    int n = 0;
+
+    BLAS_TRY(describe(&d, g));
+    if (cublasLtMatmulAlgoGetHeuristic(lt, &d.product, &d.a, &d.b, &d.d, &d.d, &d.preference, 1,
+                                       &chosen, &n) != CUBLAS_STATUS_SUCCESS ||
+        n == 0 || chosen.state != CUBLAS_STATUS_SUCCESS)
+        return CUBLAS_STATUS_NOT_SUPPORTED;
+    if (!(workspace = device_scratch(q, WORKSPACE_BYTES))) /* the device keeps the failure */
+        return CUBLAS_STATUS_SUCCESS;
+    return cublasLtMatmul(lt, &d.product, &g->alpha, g->b, &d.a, g->a, &d.b, &g->beta, g->c, &d.d,
+                          g->c, &d.d, &chosen.algo, workspace, chosen.workspaceSize,
+                          cuda_queue_stream(q));
+}

@@ -1,0 +1,84 @@
+/* tests/fakecuda/product.cc - see tests/fakecuda/product.h. */
+#include "tests/fakecuda/product.h"
+
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+namespace fake
+{
+
+void matrix_check(const char *call, const char *name, const matrix &x)
+{
+    const char *begin;
+    size_t size, n = (size_t)(((x.stored_cols() - 1) * x.ld + x.stored_rows()) * x.width());
+
+    if (x.type != CUDA_R_32F && x.type != CUDA_R_16BF)
+        report(nullptr, "%s: %s has the type %d, which the fake device lacks", call, name,
+               (int)x.type);
+    if (x.ld < x.stored_rows() || x.ld < 1)
+        report(nullptr, "%s: the leading dimension of %s is %lld, and it has %lld rows", call, name,
+               (long long)x.ld, (long long)x.stored_rows());
+    if (x.rows == 0 || x.cols == 0)
+        return;
+    if (!is_kind(DEVICE_MEMORY, x.at) || !memory_contains(DEVICE_MEMORY, x.at, n, &begin, &size))
+        report(nullptr, "%s: %zu bytes of %s at %p are not in device memory", call, n, name,
+               (void *)x.at);
+    if ((uintptr_t)x.at % (uintptr_t)x.width())
+        report(nullptr, "%s: %s at %p is misaligned", call, name, (void *)x.at);
+}
+
+static float element(const matrix &x, int64_t i)
+{
+    uint32_t bits;
+    float f;
+
+    if (x.type == CUDA_R_32F)
+        return ((const float *)x.at)[i];
+    bits = (uint32_t)((const uint16_t *)x.at)[i] << 16;
+    memcpy(&f, &bits, sizeof f);
+    return f;
+}
+
+/* op(X), row-major, so that the loops below run along rows. */
+static std::vector<float> load(const matrix &x)
+{
+    std::vector<float> y((size_t)(x.rows * x.cols));
+
+    for (int64_t j = 0; j < x.stored_cols(); j++) {
+        watch_read(x.at + j * x.ld * x.width(), (size_t)(x.stored_rows() * x.width()));
+        for (int64_t i = 0; i < x.stored_rows(); i++)
+            y[(size_t)(x.trans ? j * x.cols + i : i * x.cols + j)] = element(x, j * x.ld + i);
+    }
+    return y;
+}
+
+void product_run(const product &p)
+{
+    const matrix &c = p.c;
+    const int64_t n = p.b.cols;
+    std::vector<float> x = load(p.a), y = load(p.b), old, row((size_t)n);
+
+    if (p.beta != 0) /* otherwise C may have any content */
+        old = load(c);
+    if (p.bias)
+        watch_read(p.bias, (size_t)c.rows * sizeof *p.bias);
+    for (int64_t j = 0; j < n; j++)
+        watch_fill(c.at + j * c.ld * 4, (size_t)(c.rows * 4));
+    for (int64_t i = 0; i < p.a.rows; i++) {
+        const float bias = p.bias ? p.bias[i] : 0;
+
+        std::fill(row.begin(), row.end(), 0.f);
+        for (int64_t l = 0; l < p.a.cols; l++) {
+            const float *from = &y[(size_t)(l * n)], by = x[(size_t)(i * p.a.cols + l)];
+            for (int64_t j = 0; j < n; j++)
+                row[(size_t)j] += by * from[j];
+        }
+        for (int64_t j = 0; j < n; j++)
+            ((float *)c.at)[j * c.ld + i] = p.alpha * row[(size_t)j] +
+                                            (p.beta != 0 ? p.beta * old[(size_t)(i * n + j)] : 0) +
+                                            bias;
+    }
+}
+
+} // namespace fake

@@ -1,0 +1,51 @@
+/*
+ * tests/fakecuda/product.h - a product of matrices as plain loops, for the doubles of cuBLAS and
+ * cuBLASLt.
+ */
+#ifndef TESTS_FAKECUDA_PRODUCT_H
+#define TESTS_FAKECUDA_PRODUCT_H
+
+#include <cublas_v2.h>
+
+#include "tests/fakecuda/fake.h"
+
+namespace fake
+{
+
+/* A stored matrix, column-major: op(X) has rows x cols. */
+struct matrix {
+    char *at;
+    cudaDataType type;
+    int64_t ld;
+    bool trans;
+    int64_t rows, cols;
+
+    int64_t stored_rows() const
+    {
+        return trans ? cols : rows;
+    }
+    int64_t stored_cols() const
+    {
+        return trans ? rows : cols;
+    }
+    int64_t width() const
+    {
+        return type == CUDA_R_16BF ? 2 : 4;
+    }
+};
+
+/* End the process if `call` cannot use x: its type, leading dimension, memory or alignment. */
+void matrix_check(const char *call, const char *name, const matrix &x);
+
+/* C = alpha op(A) op(B) + beta C; then bias[i] is added to row i, if there is one. By the operation
+ * that runs. */
+struct product {
+    matrix a, b, c;
+    float alpha, beta;
+    const float *bias;
+};
+void product_run(const product &p);
+
+} // namespace fake
+
+#endif
