@@ -8,14 +8,24 @@
 /* The sum of squares of the gradients that this rank counts: first of each entry, then of all. */
 static void own_squares(double *sum, const struct params *p)
 {
+    enum { TOGETHER = 128 };
+    struct grad_norm_tensor tensors[TOGETHER];
+    struct grad_norm_squares a = { p->squares, tensors, 0 };
     int n = 0;
 
-    for (int i = 0; i < p->n; i++)
-        if (p->list[i].counted)
-            p->k.ops->grad_norm_squares(
-                p->k.queue,
-                &(struct grad_norm_squares){ p->squares + n++, params_owned(p, &p->list[i]).grad,
-                                             p->list[i].own.n });
+    for (int i = 0; i < p->n; i++) {
+        if (!p->list[i].counted)
+            continue;
+        n++;
+        tensors[a.n_tensors++] =
+            (struct grad_norm_tensor){ params_owned(p, &p->list[i]).grad, p->list[i].own.n };
+        if (a.n_tensors == TOGETHER) {
+            p->k.ops->grad_norm_squares(p->k.queue, &a);
+            a.n_tensors = 0;
+            a.out = p->squares + n;
+        }
+    }
+    p->k.ops->grad_norm_squares(p->k.queue, &a);
     p->k.ops->sum_doubles(p->k.queue, &(struct sum_doubles){ sum, p->squares, 1, n });
 }
 
@@ -77,7 +87,7 @@ void optimizer_update(const struct step_optimizer *n, const struct optimizer_ste
 
     for (int i = 0; i < p->n_buckets; i++) {
         update_bucket(p, &p->buckets[i], &adamw, o->weight_decay, &n->scale);
-        if (p->n_owners > 1 && !p->sharded && !p->buckets[i].is_expert)
+        if (!p->sharded && params_sends(p, &p->buckets[i]))
             bucket_transfer_send(weights, i); /* it is sent while the next one is updated */
     }
     if (p->n_owners > 1 && !p->sharded)

@@ -15,8 +15,9 @@
 #include "trainer/model/weight_init.h"
 #include "trainer/resume_diff.h"
 
-/* Buffers for reading. At that time the activations' memory is not resident yet. */
-static const int64_t READ_BYTES = INT64_C(64) << 20, STAGING_BYTES = INT64_C(4) << 20;
+/* Buffers for reading, of the host and of a GPU. At that time the activations' memory is not
+ * resident yet on a host. */
+static const int64_t READ_BYTES = INT64_C(64) << 20;
 
 /* ---- what to read, in the engine's form ---- */
 
@@ -27,18 +28,22 @@ struct read_list {
     struct reshard_extent *extents;
     void **data;
     enum dtype *dtypes;
+    struct transfer_device device; /* that copies, unless host code can */
 };
 
-static tp_status read_list_init(struct read_list *w, const struct params *p, struct arena *a,
+static tp_status read_list_init(struct read_list *w, const struct trainer *t, struct arena *a,
                                 struct tp_err *err)
 {
-    size_t most = 3 * (size_t)p->n; /* weights and two moments of each entry */
+    size_t most = 3 * (size_t)t->params.n; /* weights and two moments of each entry */
 
-    *w = (struct read_list){ .ids = arena_array(a, most, sizeof *w->ids),
-                             .tensors = arena_array(a, most, sizeof *w->tensors),
-                             .extents = arena_array(a, most, sizeof *w->extents),
-                             .data = arena_array(a, most, sizeof *w->data),
-                             .dtypes = arena_array(a, most, sizeof *w->dtypes) };
+    *w = (struct read_list){
+        .ids = arena_array(a, most, sizeof *w->ids),
+        .tensors = arena_array(a, most, sizeof *w->tensors),
+        .extents = arena_array(a, most, sizeof *w->extents),
+        .data = arena_array(a, most, sizeof *w->data),
+        .dtypes = arena_array(a, most, sizeof *w->dtypes),
+        .device = { .device = t->device, .ops = t->params.k.ops, .memory_bytes = READ_BYTES }
+    };
     if (!w->ids || !w->tensors || !w->extents || !w->data || !w->dtypes)
         return tp_fail(err, TP_E_NOMEM, "no memory for a list of %zu tensors", most);
     return TP_OK;
@@ -78,16 +83,16 @@ static void read_list_add(struct read_list *w, const struct tensor *t, const str
     w->n++;
 }
 
-static struct restore_request request_of(const struct read_list *w, struct staging *staging)
+static struct restore_request request_of(const struct read_list *w, const struct trainer *t)
 {
-    return (struct restore_request){ .staging = staging,
+    return (struct restore_request){ .device = t->device->host_memory ? NULL : &w->device,
                                      .n_tensors = w->n_tensors,
                                      .n_extents = w->n,
                                      .extents = w->extents,
                                      .data = w->data,
                                      .dtypes = w->dtypes,
                                      .memory_bytes = READ_BYTES,
-                                     .threads = 1 };
+                                     .threads = t->host_threads };
 }
 
 /* ---- a checkpoint ---- */
@@ -193,7 +198,7 @@ static tp_status read_list_add_ckpt(struct read_list *w, const struct trainer *t
 }
 
 static tp_status read_ckpt(struct trainer *t, struct restore_report *r, int64_t step,
-                           struct staging *staging, struct arena *a, struct tp_err *err)
+                           struct arena *a, struct tp_err *err)
 {
     struct transfer_stats stats = { 0 };
     struct restore_request q;
@@ -205,9 +210,9 @@ static tp_status read_ckpt(struct trainer *t, struct restore_report *r, int64_t 
     TP_TRY(ckpt_open(&found, t->config->ckpt, step, a, err));
     snprintf(r->from, sizeof r->from, "%s", found.dir);
     TP_TRY(check_model(t, m, r->from, a, err));
-    TP_TRY(read_list_init(&w, &t->params, a, err));
+    TP_TRY(read_list_init(&w, t, a, err));
     TP_TRY(read_list_add_ckpt(&w, t, m, r->from, err));
-    q = request_of(&w, staging);
+    q = request_of(&w, t);
     TP_TRY(restore_checkpoint(&q, &found, w.ids, &stats, err));
     r->new_optimizer = is_new_optimizer(t->config, m);
     if (r->new_optimizer)
@@ -247,8 +252,8 @@ done:
     return st;
 }
 
-static tp_status read_safetensors(struct trainer *t, struct restore_report *r,
-                                  struct staging *staging, struct arena *a, struct tp_err *err)
+static tp_status read_safetensors(struct trainer *t, struct restore_report *r, struct arena *a,
+                                  struct tp_err *err)
 {
     const struct params *p = &t->params;
     struct transfer_stats stats = { 0 };
@@ -258,12 +263,12 @@ static tp_status read_safetensors(struct trainer *t, struct restore_report *r,
 
     if (control_rank(t->parallel.control) == 0)
         TP_TRY(check_unknown(t, r, a, err));
-    TP_TRY(read_list_init(&w, p, a, err));
+    TP_TRY(read_list_init(&w, t, a, err));
     for (int i = 0; i < p->n; i++)
         if (p->list[i].own.n && params_first_holder(p, i) == i)
             read_list_add(&w, &t->layout.tensors[p->list[i].tensor], &p->list[i].own.box,
                           params_owned(p, &p->list[i]).value, 0);
-    q = request_of(&w, staging);
+    q = request_of(&w, t);
     st = restore_safetensors(&q, t->config->model_path, w.tensors, &stats, err);
     snprintf(r->from, sizeof r->from, "%s", t->config->model_path);
     r->kind = RESTORE_SAFETENSORS;
@@ -277,19 +282,11 @@ static tp_status read_start(struct trainer *t, struct restore_report *r, int64_t
                             struct tp_err *err)
 {
     struct arena a = { 0 };
-    struct staging staging;
     tp_status st;
 
     if (step < 0 && !file_is_dir(t->config->model_path))
         return weight_init(&t->params, &t->layout, t->model, (uint64_t)t->config->seed, err);
-    TP_TRY(staging_open(&staging, t->queue, STAGING_BYTES, err));
-    if (step >= 0)
-        TP_TRY(read_ckpt(t, r, step, &staging, &a, err));
-    else
-        TP_TRY(read_safetensors(t, r, &staging, &a, err));
-    st = staging_finish(&staging, err);
-done:
-    staging_close(&staging);
+    st = step >= 0 ? read_ckpt(t, r, step, &a, err) : read_safetensors(t, r, &a, err);
     arena_free(&a);
     return st;
 }
@@ -327,7 +324,7 @@ static tp_status read_chosen(struct trainer *t, struct restore_report *r, struct
         }
     } while (again);
 done:
-    return st;
+    return resume_step_advise(st, t->config, err);
 }
 
 tp_status restore_start(struct trainer *t, struct restore_report *r, struct tp_err *err)

@@ -91,6 +91,16 @@ done:
     return st ? tp_fail_in(err, "--step %" PRId64, c->step) : TP_OK;
 }
 
+tp_status resume_step_advise(tp_status st, const struct train_config *c, struct tp_err *err)
+{
+    const struct tp_err why = *err;
+
+    if (st != TP_E_CORRUPT || c->step < 0)
+        return st;
+    return tp_fail(err, st, "%.900s; leave out --step to resume from the newest intact step",
+                   why.msg);
+}
+
 /* Refuse a root whose steps cannot be read: one of them may be intact and of a later version. */
 static tp_status refuse_damaged(const struct resume_step *r, const struct train_config *c,
                                 struct tp_err *err)
@@ -107,16 +117,6 @@ tp_status resume_step_choose(struct resume_step *r, const struct train_config *c
     tp_status st;
 
     TP_TRY(ckpt_save_check_root(c->ckpt, err));
-    if (location_is_remote(c->ckpt) && c->keep > 0)
-        return tp_fail(err, TP_E_USAGE,
-                       "%.400s: --keep is for local folders; in a store, let a lifecycle rule of "
-                       "the bucket remove old steps",
-                       c->ckpt);
-    if (location_is_remote(c->ckpt) && c->ckpt_zstd)
-        return tp_fail(err, TP_E_USAGE,
-                       "%.400s: --ckpt-zstd is for local folders; shards in a store are not "
-                       "compressed yet",
-                       c->ckpt);
     if (c->step >= 0)
         return choose_given(r, c, err);
     TP_TRY(choose_newest(r, c->ckpt, err));

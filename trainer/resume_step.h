@@ -36,6 +36,9 @@ struct resume_step resume_step_init(void);
 tp_status resume_step_choose(struct resume_step *r, const struct train_config *c,
                              struct tp_err *err);
 
+/* Returns st. When the step of --step is damaged, the message says how to resume from another. */
+tp_status resume_step_advise(tp_status st, const struct train_config *c, struct tp_err *err);
+
 /* The chosen step is damaged. */
 void resume_step_reject(struct resume_step *r, const char *why);
 

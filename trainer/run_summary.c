@@ -108,20 +108,23 @@ static void line_data(char *buf, const struct trainer *t)
             t->data.path, t->model->vocab);
 }
 
-/* Parameters of the largest FSDP unit. */
-static int64_t largest_unit(const struct trainer *t)
+/* Number of FSDP units; *largest gets the parameters of the largest. */
+static int count_units(const struct params *p, int64_t *largest)
 {
-    const struct params *p = &t->params;
-    int64_t most = 0;
+    int units = 0;
 
-    for (int b = 0; b < p->n_buckets; b++) {
+    *largest = 0;
+    for (int unit = 0, end; unit < p->n_buckets; unit = end, units++) {
+        const struct param_bucket *last;
         int64_t n = 0;
 
-        for (int i = 0; i < p->buckets[b].n; i++)
-            n += p->list[p->buckets[b].first + i].n;
-        most = n > most ? n : most;
+        end = params_unit_end(p, unit);
+        last = &p->buckets[end - 1];
+        for (int i = p->buckets[unit].first; i < last->first + last->n; i++)
+            n += p->list[i].n;
+        *largest = n > *largest ? n : *largest;
     }
-    return most;
+    return units;
 }
 
 static void line_bytes(char *buf, const struct trainer *t)
@@ -142,13 +145,21 @@ static void line_bytes(char *buf, const struct trainer *t)
 
 static void line_zero3(char *buf, const struct trainer *t)
 {
+    char experts[64] = "";
+    int64_t largest;
+    int units;
+
     buf[0] = '\0';
-    if (t->params.sharded)
-        snprintf(
-            buf, RUN_SUMMARY_MAX,
-            "zero3: weights and gradients are partitioned over %d ranks; %d times per step one of "
-            "%d FSDP units is gathered (the largest has %" PRId64 " parameters)",
-            t->params.n_owners, t->units.n_visits, t->params.n_buckets, largest_unit(t));
+    if (!t->params.sharded)
+        return;
+    units = count_units(&t->params, &largest);
+    if (t->config->spec.ep > 1)
+        snprintf(experts, sizeof experts, ", those of experts over %d",
+                 t->params.rank.n_expert_owners);
+    snprintf(buf, RUN_SUMMARY_MAX,
+             "zero3: weights and gradients are partitioned over %d ranks%s; %d times per step one "
+             "of %d FSDP units is gathered (the largest has %" PRId64 " parameters)",
+             t->params.n_owners, experts, t->units.n_visits, units, largest);
 }
 
 /* Append for example "36 all-reduces over tp (68.0 MiB), " to buf; nothing when there are no

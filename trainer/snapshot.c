@@ -330,7 +330,7 @@ static void close_writer(struct snapshot *s)
 
 static void give_up(struct snapshot *s)
 {
-    if (s->writer)
+    if (s->writer && s->phase > WRITING && ckpt_save_owns(&s->save))
         shard_remove(s->writer);
     close_writer(s);
     if (s->phase != IDLE && s->shard.rank == 0)

@@ -50,19 +50,34 @@ static const char **find_copies(const struct snapshot_shard *s, char *data)
     return copies;
 }
 
+static int compress_threads(int threads)
+{
+    return threads < COMPRESS_THREADS ? 1 : COMPRESS_THREADS;
+}
+
+/* An encoder for each thread, and the chunks of a batch with their frames. */
+int64_t snapshot_shard_compress_bytes(int level, int threads, int64_t state_bytes)
+{
+    const int64_t chunk = state_bytes < CHUNK_BYTES_MAX ? state_bytes : CHUNK_BYTES_MAX;
+    const int64_t batch =
+        state_bytes < COMPRESS_BYTES + chunk ? state_bytes : COMPRESS_BYTES + chunk;
+
+    return compress_threads(threads) * codec_encoder_bytes(level, chunk) + batch +
+           codec_stored_bound(batch);
+}
+
 /* Write this rank's chunks in the order in which they are in the file, so that few are in memory a
  * second time. */
 static tp_status write_compressed(const struct snapshot_shard *s, struct shard_writer *w,
                                   const char *const *copies, struct tp_err *err)
 {
-    const int threads = s->threads < COMPRESS_THREADS ? 1 : COMPRESS_THREADS;
     struct shard_packer packer = { .encoders = NULL };
     struct box run;
     int64_t collected = 0;
     tp_status st = TP_OK;
     int box;
 
-    TP_TRY(shard_packer_open(&packer, s->zstd, threads, err));
+    TP_TRY(shard_packer_open(&packer, s->zstd, compress_threads(s->threads), err));
     for (int64_t i = 0; shard_pack_chunk(w, i, &box, &run); i++) {
         const struct stored_box *b = &s->boxes[box];
         const int elem = dtype_bytes(s->layout->tensors[b->tensor].dtype);

@@ -22,6 +22,9 @@ struct snapshot_shard {
 tp_status snapshot_shard_plan(struct snapshot_shard *s, int64_t *n_bytes, struct arena *arena,
                               struct tp_err *err);
 
+/* Upper estimate of the bytes that compression needs beside the copies, which have state_bytes. */
+int64_t snapshot_shard_compress_bytes(int level, int threads, int64_t state_bytes);
+
 /* Write the shard in folder dir from the copies. *out: the writer, finished, for the caller to
  * close; NULL without an error if this rank has nothing to save. */
 tp_status snapshot_shard_write(struct shard_writer **out, struct shard_info *info,

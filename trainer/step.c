@@ -148,7 +148,8 @@ static void sum_losses(struct trainer *t)
                                                              train_config_micros(t->config) });
 }
 
-/* Copy the step's numbers to the host and wait for them: the only wait of a step. */
+/* Copy the step's numbers to the host and wait for them: the only wait of a step, except
+ * for the rows of experts on some devices (trainer/model/expert_exchange.h). */
 static tp_status read_numbers(struct trainer *t, struct step_result *r, struct tp_err *err)
 {
     const struct train_config *c = t->config;

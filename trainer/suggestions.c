@@ -10,6 +10,7 @@
 #include "layout/model_tensors.h"
 #include "layout/suggest.h"
 #include "trainer/sizing/memory.h"
+#include "trainer/snapshot_shard.h"
 
 struct question {
     const struct train_config *asked;
@@ -23,8 +24,14 @@ struct question {
 static struct memory_need need_of(struct question *q, const struct train_config *c)
 {
     const struct workload w = train_config_work(c);
+    struct memory_need need = memory_estimate(&q->memory, &c->spec, &w, c->ckpt != NULL);
+    int64_t more = 0;
 
-    return memory_estimate(&q->memory, &c->spec, &w, c->ckpt != NULL);
+    if (c->ckpt && c->ckpt_zstd && need.total < MEMORY_MOST)
+        more = snapshot_shard_compress_bytes(c->ckpt_zstd, c->threads, need.staging);
+    need.staging += more;
+    need.total += more;
+    return need;
 }
 
 /* Bytes that a rank needs with another spec; -1: the run is not possible. */
@@ -164,12 +171,13 @@ static tp_status too_large(const struct train_config *c, const struct memory_nee
     return tp_fail(
         err, TP_E_BUDGET,
         "%.400s does not fit at %s: a rank needs about %s of --mem %s (weights %s, gradients "
-        "and optimizer %s, activations %s, saving %s, program %s); would fit: %s",
+        "and optimizer %s, activations %s, saving %s, program %s); %s%s",
         c->model_path, spec_format(spec, &c->spec), size_format(total, need->total),
         size_format(mem, c->mem_bytes), size_format(weights, need->params + need->master),
         size_format(state, need->grads + need->moments),
         size_format(act, need->activations + need->workspace), size_format(staging, need->staging),
-        size_format(other, need->overhead), instead);
+        size_format(other, need->overhead),
+        instead[0] ? "would fit: " : "no layout near it fits either: give more --mem", instead);
 }
 
 tp_status suggestions_budget(const struct train_config *asked, const struct model *m,
@@ -195,7 +203,7 @@ tp_status suggestions_budget(const struct train_config *asked, const struct mode
     }
     try_at_this_layout(&instead, &q, &c);
     try_layouts(&instead, &q);
-    st = too_large(&c, &need, instead.used ? instead.text : "nothing near", err);
+    st = too_large(&c, &need, instead.used ? instead.text : "", err);
 done:
     arena_free(&q.arena);
     return st;

@@ -190,6 +190,8 @@ static tp_status open_alone(struct trainer *t, int rank, struct tp_err *err)
     TP_TRY(device_queue_open(t->device, &t->queue, DEVICE_QUEUE_COMPUTE, err));
     TP_TRY(device_queue_open(t->device, &t->comm_queue, DEVICE_QUEUE_COMM, err));
     TP_TRY(device_event_open(t->device, &t->computed, err));
+    if (t->model->experts)
+        TP_TRY(device_event_open(t->device, &t->net.counted, err));
     TP_TRY(device_event_open(t->device, &t->state_copied, err));
     TP_TRY(data_open(&t->data, t->config->data_path, t->config->seq_length, t->model->vocab, err));
 done:
@@ -256,7 +258,10 @@ tp_status trainer_open(struct trainer *t, const struct train_config *c, const st
     void *memory;
     tp_status st;
 
-    *t = (struct trainer){ .device = d->device, .config = c, .model = m };
+    *t = (struct trainer){ .device = d->device,
+                           .host_threads = d->threads > 1 ? d->threads : 1,
+                           .config = c,
+                           .model = m };
     TP_TRY(control_agree(control, open_alone(t, control_rank(control), err), err));
     TP_TRY(control_agree(control, trainer_measure(&largest, c, m, err), err));
     TP_TRY(process_groups_make(&t->parallel, ranks, t->device, d->transport, &t->layout, err));
@@ -280,6 +285,7 @@ void trainer_close(struct trainer *t)
     bucket_transfer_close(&t->grads);
     grad_reduction_close(&t->reduction);
     device_event_close(t->computed);
+    device_event_close(t->net.counted);
     device_event_close(t->state_copied);
     if (t->device) {
         device_free(t->device, t->pools.pinned.base);

@@ -40,10 +40,12 @@ struct trainer_device {
     struct device *device; /* borrowed */
     const struct kernel_ops *ops;
     const struct comm_transport *transport; /* of collectives; NULL: the CPU's */
+    int threads; /* of the host, for work outside of the device; 0 is 1 */
 };
 
 struct trainer {
     struct device *device;             /* borrowed */
+    int host_threads;                  /* for work outside of it; at least 1 */
     const struct train_config *config; /* borrowed */
     const struct model *model;         /* borrowed */
     struct layout layout;              /* of the whole state: param, (master), moments */

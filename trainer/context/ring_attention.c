@@ -92,35 +92,93 @@ static void take_gradients(const struct ring_group *g, struct ring_buffers *r,
 
 /* ---- steps ---- */
 
-/* The rows of `a` that attend to keys of the block of step `step`, and those keys. */
-struct ring_share {
+/* Some rows of this rank and the keys of a block that they attend to. */
+struct ring_part {
     struct attention a;
-    int64_t row0; /* of each sequence */
+    int64_t row0, key0; /* of each sequence */
 };
 
-static struct ring_share share_of(const struct ring_group *g, const struct ring_buffers *r,
-                                  const struct attention *a, int step)
-{
-    struct ring_share s = { .a = *a };
-    const char *kv = r->kv[step % 2];
-    int64_t e = dtype_bytes(a->type), half = a->seq / 2;
+enum { PARTS_MAX = 4 };
 
-    s.a.k = kv;
-    s.a.v = kv + g->kv_width * e;
-    s.a.ldk = s.a.ldv = 2 * g->kv_width;
-    s.a.q_step = s.a.k_step = a->seq;
-    s.a.merge = true;
-    s.a.keys = half;
-    if (step <= comm_rank(g->cp)) /* from a rank before this one */
-        return s;
-    s.row0 = half;
-    s.a.keys = a->seq;
-    s.a.seq -= half;
-    s.a.q = (const char *)a->q + half * a->ldq * e;
-    s.a.out = (char *)a->out + half * a->ldo * e;
-    s.a.sum = a->sum ? a->sum + half * a->ldo : NULL;
-    s.a.lse = a->lse + half;
-    return s;
+/* Rows from row0 and keys from key0 of `a`, whose sequences are as long as before. */
+static struct ring_part part_of(const struct attention *a, int64_t row0, int64_t key0)
+{
+    struct ring_part p = { .a = *a, .row0 = row0, .key0 = key0 };
+    int64_t e = dtype_bytes(a->type);
+
+    p.a.q_step = p.a.k_step = a->seq;
+    p.a.seq -= row0;
+    p.a.q = (const char *)a->q + row0 * a->ldq * e;
+    p.a.out = (char *)a->out + row0 * a->ldo * e;
+    p.a.sum = a->sum ? a->sum + row0 * a->ldo : NULL;
+    p.a.lse = a->lse + row0;
+    p.a.k = (const char *)a->k + key0 * a->ldk * e;
+    p.a.v = (const char *)a->v + key0 * a->ldv * e;
+    return p;
+}
+
+/* With a window: a half of the rows and a half of the keys, both of consecutive tokens, of which
+ * the rows' first is `apart` tokens after the keys' first. False: the mask hides all of it. */
+static bool windowed_part(struct ring_part *p, const struct attention *a, int64_t row0,
+                          int64_t key0, int64_t apart)
+{
+    int64_t half = a->seq / 2, seen;
+    int64_t hidden = apart < a->window ? 0 : apart - a->window + 1; /* from all rows */
+
+    if (apart < 0 || hidden >= half)
+        return false;
+    *p = part_of(a, row0, key0 + hidden);
+    p->a.seq = half;
+    if (apart == 0)
+        return true;
+    p->a.merge = true;
+    p->a.keys = half - hidden;
+    p->a.window = hidden ? 1 : a->window - apart;
+    seen = p->a.keys + p->a.window - 1; /* later rows see none of these keys */
+    p->a.seq = seen < half ? seen : half;
+    return true;
+}
+
+/* The parts of the block that came from rank `from`, whose keys and values `a` has. Of its own
+ * block come first those that do not merge. */
+static int windowed_parts(struct ring_part parts[PARTS_MAX], const struct ring_group *g,
+                          const struct attention *a, int from)
+{
+    static const int halves[PARTS_MAX][2] = { { 0, 0 }, { 1, 1 }, { 1, 0 }, { 0, 1 } };
+    const int last = 2 * comm_size(g->cp) - 1, me = comm_rank(g->cp);
+    int64_t half = a->seq / 2;
+    int n = 0;
+
+    for (int i = 0; i < PARTS_MAX; i++) {
+        int rows = halves[i][0], keys = halves[i][1];
+        int apart = (rows ? last - me : me) - (keys ? last - from : from);
+
+        n += windowed_part(&parts[n], a, rows * half, keys * half, apart * half);
+    }
+    return n;
+}
+
+/* What this rank computes with the block of step `step`; returns the number of parts. */
+static int parts_of(struct ring_part parts[PARTS_MAX], const struct ring_group *g,
+                    const struct ring_buffers *r, const struct attention *a, int step)
+{
+    const int size = comm_size(g->cp), from = (comm_rank(g->cp) + size - step) % size;
+    const char *kv = r->kv[step % 2];
+    struct attention block = *a;
+
+    if (step > 0) {
+        block.k = kv;
+        block.v = kv + g->kv_width * dtype_bytes(a->type);
+        block.ldk = block.ldv = 2 * g->kv_width;
+    }
+    if (a->window && size > 1)
+        return windowed_parts(parts, g, &block, from);
+    parts[0] = part_of(&block, step > comm_rank(g->cp) ? a->seq / 2 : 0, 0);
+    if (step > 0) {
+        parts[0].a.merge = true;
+        parts[0].a.keys = from < comm_rank(g->cp) ? a->seq / 2 : a->seq;
+    }
+    return 1;
 }
 
 void ring_attention_forward(const struct ring_group *g, struct ring_buffers *r,
@@ -135,13 +193,15 @@ void ring_attention_forward(const struct ring_group *g, struct ring_buffers *r,
     if (a->type != DTYPE_F32)
         own.sum = sum;
     send_own(g, r, a);
-    g->k->ops->attention_forward(g->k->queue, &own);
-    for (int step = 1; step < comm_size(g->cp); step++) {
-        struct ring_share s;
+    for (int step = 0; step < comm_size(g->cp); step++) {
+        struct ring_part parts[PARTS_MAX];
+        int n;
 
-        pass_block(g, r, a, step);
-        s = share_of(g, r, &own, step);
-        g->k->ops->attention_forward(g->k->queue, &s.a);
+        if (step > 0)
+            pass_block(g, r, a, step);
+        n = parts_of(parts, g, r, &own, step);
+        for (int i = 0; i < n; i++)
+            g->k->ops->attention_forward(g->k->queue, &parts[i].a);
     }
     if (own.sum)
         g->k->ops->cast(g->k->queue,
@@ -156,39 +216,54 @@ static void add_own(const struct ring_group *g, float *dk, const float *dkv, int
     g->k->ops->sum_add(g->k->queue, &(struct sum_add){ dk, dkv, rows, width, g->qkv_width, width });
 }
 
+/* Compute the parts of a step; `all` has the gradients of all rows and of the block's keys. */
+static void backward_step(const struct ring_group *g, const struct ring_buffers *r,
+                          const struct attention_backward *all, int step)
+{
+    const struct attention *a = &all->of;
+    struct ring_part parts[PARTS_MAX];
+    int n = parts_of(parts, g, r, a, step);
+
+    for (int i = 0; i < n; i++) {
+        struct attention_backward part = *all;
+
+        part.of = parts[i].a;
+        part.d_out = (const char *)all->d_out + parts[i].row0 * a->ldo * dtype_bytes(a->type);
+        part.dq += parts[i].row0 * all->lddq;
+        part.dk += parts[i].key0 * all->lddk;
+        part.dv += parts[i].key0 * all->lddv;
+        g->k->ops->attention_backward(g->k->queue, &part);
+    }
+}
+
 void ring_attention_backward(const struct ring_group *g, struct ring_buffers *r,
                              const struct attention *a, const void *d_out, float *dqkv)
 {
     int64_t ld = g->qkv_width, kv = g->kv_width;
     int ranks = comm_size(g->cp), home = ranks % 2;
-    struct attention_backward own = { .of = *a, .d_out = d_out, .dq = dqkv };
+    struct attention_backward own = { .of = *a, .d_out = d_out, .dq = dqkv }, block;
 
     own.dk = dqkv + g->q_width;
     own.dv = own.dk + kv;
     own.lddq = own.lddk = own.lddv = ld;
-    if (ranks > 1)
-        send_own(g, r, a);
-    g->k->ops->attention_backward(g->k->queue, &own);
+    if (ranks == 1) {
+        g->k->ops->attention_backward(g->k->queue, &own);
+        return;
+    }
+    send_own(g, r, a);
+    backward_step(g, r, &own, 0);
+    block = own;
+    block.lddk = block.lddv = 2 * kv;
     for (int step = 1; step < ranks; step++) {
-        struct attention_backward part = own;
-        struct ring_share s;
-
         pass_block(g, r, a, step);
         take_gradients(g, r, a, step);
-        s = share_of(g, r, a, step);
-        part.of = s.a;
-        part.d_out = (const char *)d_out + s.row0 * a->ldo * dtype_bytes(a->type);
-        part.dq = dqkv + s.row0 * ld;
-        part.dk = r->dkv[step % 2];
-        part.dv = part.dk + kv;
-        part.lddk = part.lddv = 2 * kv;
-        g->k->ops->attention_backward(g->k->queue, &part);
-        send_on(g, part.dk, elements_of(g, a), DTYPE_F32, r->dkv_sent[step % 2]);
+        block.dk = r->dkv[step % 2];
+        block.dv = block.dk + kv;
+        backward_step(g, r, &block, step);
+        send_on(g, block.dk, elements_of(g, a), DTYPE_F32, r->dkv_sent[step % 2]);
     }
-    if (ranks > 1) {
-        receive(g, r->dkv[home], elements_of(g, a), DTYPE_F32, r->dkv_sent[home]);
-        add_own(g, own.dk, r->dkv[home], rows_of(a));
-    }
+    receive(g, r->dkv[home], elements_of(g, a), DTYPE_F32, r->dkv_sent[home]);
+    add_own(g, own.dk, r->dkv[home], rows_of(a));
 }
 
 void ring_attention_wait(const struct ring_group *g, const struct ring_buffers *r)

@@ -11,9 +11,12 @@
  *     j < r    all its rows attend to the first half of the block, none to the second half
  *     j > r    the second half of its rows attends to all of the block, the first half to nothing
  *
- * So in every step except the first, every rank has the same work: half of rows * keys. In the
- * backward pass keys and values travel again, and the gradients of a block travel with it back to
- * its rank. Each rank sends to the next rank, for each layer and microbatch:
+ * With a window (a->window, in tokens) each half of the rows meets each half of the keys by itself,
+ * where the window leaves some of them. Blocks travel all the same.
+ *
+ * So without a window, in every step except the first, every rank has the same work: half of rows *
+ * keys. In the backward pass keys and values travel again, and the gradients of a block travel with
+ * it back to its rank. Each rank sends to the next rank, for each layer and microbatch:
  *
  *     forward     n - 1 times [rows][2 kv_width] of the run's dtype
  *     backward    the same, and n - 1 times [rows][2 kv_width] floats

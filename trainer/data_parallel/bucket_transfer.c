@@ -8,10 +8,10 @@ static const struct param_partition *piece_of(const struct params *p, int owner,
 
 /* ---- packing ---- */
 
-/* Copy all gradients of a bucket to data[n_owners][b->each]. */
+/* Copy all gradients of a bucket to data[b->n_owners][b->each]. */
 static void pack_grads(const struct params *p, const struct param_bucket *b, float *data)
 {
-    for (int owner = 0; owner < p->n_owners; owner++)
+    for (int owner = 0; owner < b->n_owners; owner++)
         for (int i = b->first; i < b->first + b->n; i++) {
             const struct param_partition *x = piece_of(p, owner, i);
 
@@ -20,8 +20,8 @@ static void pack_grads(const struct params *p, const struct param_bucket *b, flo
         }
 }
 
-/* Copy the weights of a bucket that rank `me` owns to its part of data[n_owners][b->weights_each].
- */
+/* Copy the weights of a bucket that owner `me` has to its part of
+ * data[b->n_owners][b->weights_each]. */
 static void pack_weights(const struct params *p, const struct param_bucket *b, int me, float *data)
 {
     char *part = (char *)(data + me * b->weights_each);
@@ -51,7 +51,7 @@ static void unpack_rows(const struct params *p, const struct param *q,
 
 static void unpack_weights(const struct params *p, const struct param_bucket *b, const float *data)
 {
-    for (int owner = 0; owner < p->n_owners; owner++) {
+    for (int owner = 0; owner < b->n_owners; owner++) {
         const char *part = (const char *)(data + owner * b->weights_each);
 
         for (int i = b->first; i < b->first + b->n; i++) {
@@ -66,7 +66,24 @@ static void unpack_weights(const struct params *p, const struct param_bucket *b,
 
 static float *data_of(const struct params *p, enum bucket_payload payload, int buffer)
 {
-    return p->sharded && payload == BUCKET_GRADS ? p->grad_pack : p->pack + buffer * p->pack_each;
+    if (!p->sharded)
+        return p->pack + buffer * p->pack_each;
+    if (payload == BUCKET_GRADS)
+        return buffer ? p->expert_grad_pack : p->grad_pack;
+    return buffer ? p->expert_pack : p->pack;
+}
+
+static struct bucket_buffer *buffer_of(struct bucket_transfer *t, int bucket)
+{
+    const struct params *p = t->params;
+
+    return &t->buffers[p->sharded ? p->buckets[bucket].is_expert : bucket % t->n_buffers];
+}
+
+/* The ranks among which a bucket is partitioned. */
+static struct comm *owners_of(const struct bucket_transfer *t, const struct param_bucket *b)
+{
+    return b->is_expert ? t->groups->experts : t->groups->dp;
 }
 
 tp_status bucket_transfer_open(struct bucket_transfer *t, const struct params *p,
@@ -79,7 +96,7 @@ tp_status bucket_transfer_open(struct bucket_transfer *t, const struct params *p
     *t = (struct bucket_transfer){ .payload = payload, .params = p, .groups = groups };
     if (p->n_owners == 1)
         return TP_OK;
-    t->n_buffers = p->n_packs;
+    t->n_buffers = p->sharded ? 1 + (t->groups->experts != NULL) : p->n_packs;
     for (int i = 0; i < t->n_buffers; i++) {
         t->buffers[i].data = data_of(p, payload, i);
         TP_TRY(device_event_open(d, &t->buffers[i].packed, err));
@@ -102,7 +119,7 @@ static float *arrival_of(const struct bucket_transfer *t, const struct param_buc
 {
     const struct params *p = t->params;
 
-    return p->sharded ? data + comm_rank(t->groups->dp) * b->each : p->grad + b->from;
+    return p->sharded ? data + comm_rank(owners_of(t, b)) * b->each : p->grad + b->from;
 }
 
 /* Queue the collective of a packed bucket. */
@@ -110,18 +127,18 @@ static void queue_collective(const struct bucket_transfer *t, const struct param
                              float *data)
 {
     const struct params *p = t->params;
-    const struct process_groups *g = t->groups;
+    struct comm *owners = owners_of(t, b), *cp = t->groups->cp_grads;
     float *arrival;
 
     if (t->payload == BUCKET_WEIGHTS) {
-        comm_all_gather(g->dp, p->comm_queue, data, data + comm_rank(g->dp) * b->weights_each,
+        comm_all_gather(owners, p->comm_queue, data, data + comm_rank(owners) * b->weights_each,
                         b->weights_each * (int64_t)sizeof *data, DTYPE_U8);
         return;
     }
     arrival = arrival_of(t, b, data);
-    comm_reduce_scatter(g->dp, p->comm_queue, arrival, data, b->each, DTYPE_F32);
-    if (g->cp_grads && !p->sharded)
-        comm_all_reduce(g->cp_grads, p->comm_queue, arrival, b->each, DTYPE_F32, COMM_SUM);
+    comm_reduce_scatter(owners, p->comm_queue, arrival, data, b->each, DTYPE_F32);
+    if (cp && !p->sharded)
+        comm_all_reduce(cp, p->comm_queue, arrival, b->each, DTYPE_F32, COMM_SUM);
 }
 
 static const float *receive(struct bucket_transfer *t, struct bucket_buffer *x)
@@ -142,11 +159,11 @@ void bucket_transfer_send(struct bucket_transfer *t, int bucket)
 {
     const struct params *p = t->params;
     const struct param_bucket *b = &p->buckets[bucket];
-    struct bucket_buffer *x = &t->buffers[bucket % t->n_buffers];
+    struct bucket_buffer *x = buffer_of(t, bucket);
 
     receive(t, x);
     if (t->payload == BUCKET_WEIGHTS)
-        pack_weights(p, b, comm_rank(t->groups->dp), x->data);
+        pack_weights(p, b, comm_rank(owners_of(t, b)), x->data);
     else
         pack_grads(p, b, x->data);
     device_record(p->k.queue, x->packed);
@@ -158,7 +175,7 @@ void bucket_transfer_send(struct bucket_transfer *t, int bucket)
 
 const float *bucket_transfer_receive(struct bucket_transfer *t, int bucket)
 {
-    struct bucket_buffer *x = &t->buffers[bucket % t->n_buffers];
+    struct bucket_buffer *x = buffer_of(t, bucket);
 
     return x->bucket == &t->params->buckets[bucket] ? receive(t, x) : NULL;
 }
@@ -177,7 +194,7 @@ void bucket_transfer_start_weights(struct bucket_transfer *t)
     if (p->n_owners == 1 || p->sharded)
         return;
     for (int i = 0; i < p->n_buckets; i++)
-        if (!p->buckets[i].is_expert)
+        if (params_sends(p, &p->buckets[i]))
             bucket_transfer_send(t, i);
     bucket_transfer_finish(t);
 }

@@ -9,7 +9,9 @@
  * partitions weights and gradients too (trainer/data_parallel/fsdp_units.h), and its buckets are
  * FSDP units.
  *
- * With ep every rank updates its experts as a whole, and their buckets are not transferred.
+ * With ep, under zero1 every rank updates its experts as a whole, and their buckets are not
+ * transferred. zero3 partitions them over the dp x cp / ep ranks that have the same experts; a unit
+ * is then two buckets, which are sent one after the other.
  *
  * A rank owns rows of every tensor, as the layout cuts them, so that a checkpoint contains boxes
  * and not intervals of a bucket. A bucket is packed into a communication buffer, where the rows of
@@ -43,7 +45,8 @@ struct bucket_transfer {
     const struct params *params; /* borrowed, like the next field */
     const struct process_groups *groups;
     int n_buffers;
-    struct bucket_buffer buffers[PARAM_PACKS_MAX]; /* bucket b uses buffer b % n_buffers */
+    struct bucket_buffer buffers[PARAM_PACKS_MAX]; /* bucket b uses buffer b % n_buffers; with zero3
+                                                      the second one is for experts */
 };
 
 /* p must have its queues and its memory already. Without ZeRO there is nothing to transfer, so this

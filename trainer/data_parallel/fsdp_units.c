@@ -3,11 +3,6 @@
 
 enum { NONE = -1 };
 
-static const struct param_bucket *bucket_of(const struct fsdp_units *u, int unit)
-{
-    return &u->params->buckets[unit];
-}
-
 /* ---- the order ---- */
 
 /* Two visits of the same unit in a row are one, because it is gathered once. */
@@ -55,7 +50,8 @@ void fsdp_units_open(struct fsdp_units *u, struct bucket_transfer *weights,
 
 static void start_gather(struct fsdp_units *u, int unit)
 {
-    bucket_transfer_send(u->weights, unit);
+    for (int b = unit; b < params_unit_end(u->params, unit); b++)
+        bucket_transfer_send(u->weights, b);
     u->coming = unit;
 }
 
@@ -92,7 +88,8 @@ void fsdp_units_need(struct fsdp_units *u, int unit)
                 unit);
         device_fail(p->k.queue->device, &err);
     }
-    bucket_transfer_receive(u->weights, unit);
+    for (int b = unit; b < params_unit_end(p, unit); b++)
+        bucket_transfer_receive(u->weights, b);
     u->held = unit;
     u->coming = NONE;
     start_next(u);
@@ -103,11 +100,13 @@ void fsdp_units_need(struct fsdp_units *u, int unit)
 void fsdp_units_clear(const struct fsdp_units *u, int unit)
 {
     const struct params *p = u->params;
+    const struct param_bucket *last;
 
     if (!p->sharded)
         return;
-    for (int i = 0; i < bucket_of(u, unit)->n; i++) {
-        const struct param *q = &p->list[bucket_of(u, unit)->first + i];
+    last = &p->buckets[params_unit_end(p, unit) - 1];
+    for (int i = p->buckets[unit].first; i < last->first + last->n; i++) {
+        const struct param *q = &p->list[i];
 
         if (q->summed)
             device_fill(p->k.queue, params_grad(p, q), 0, q->n * (int64_t)sizeof(float));
@@ -153,7 +152,8 @@ static void finish_reduce(struct fsdp_units *u)
 {
     if (u->leaving == NONE)
         return;
-    add_to_sums(u, bucket_of(u, u->leaving), bucket_transfer_receive(u->grads, u->leaving));
+    for (int b = u->leaving; b < params_unit_end(u->params, u->leaving); b++)
+        add_to_sums(u, &u->params->buckets[b], bucket_transfer_receive(u->grads, b));
     u->leaving = NONE;
 }
 
@@ -164,7 +164,8 @@ void fsdp_units_reduce(struct fsdp_units *u, int unit, enum fsdp_units_pass pass
     finish_reduce(u);
     u->leaving_pass = pass;
     u->leaving_group = group;
-    bucket_transfer_send(u->grads, unit);
+    for (int b = unit; b < params_unit_end(u->params, unit); b++)
+        bucket_transfer_send(u->grads, b);
     u->leaving = unit;
 }
 

@@ -9,6 +9,8 @@
  * gradients. Layers are bound to their places in these buffers once. A unit that is needed twice in
  * a row is gathered once.
  *
+ * With ep a unit has two buckets: its experts are partitioned over other ranks than the rest.
+ *
  * While one unit is computed, the weights of the next and the gradients of the previous one are
  * communicated. The next unit is known, because the passes of a step are a list
  * (trainer/pipeline/schedule.h).
@@ -31,7 +33,8 @@ struct fsdp_units {
     const struct params *params;             /* borrowed, like the next two fields */
     struct bucket_transfer *weights, *grads; /* NULL until fsdp_units_open */
     int n_visits;
-    int *visits; /* buckets of params, in the order in which a step gathers them */
+    int *visits; /* units, each by its first bucket of params, in the order in which a step gathers
+                    them */
     int next;    /* the next visit; n_visits: no unit is gathered in advance */
     int held;    /* the unit whose weights are in the buffer, -1: none */
     int coming;  /* the unit whose weights are being sent, -1: none */
@@ -60,8 +63,8 @@ void fsdp_units_open(struct fsdp_units *u, struct bucket_transfer *weights,
  * the functions below. */
 void fsdp_units_begin(struct fsdp_units *u);
 
-/* Work that is queued after this call finds the weights of this unit in the buffer. unit: the
- * number of a bucket, by params_unit; -1 only without zero3. */
+/* Work that is queued after this call finds the weights of this unit in the buffer. unit: as
+ * params_unit has it; -1 only without zero3. */
 void fsdp_units_need(struct fsdp_units *u, int unit);
 
 /* Before a unit's backward pass: zero the gradients that kernels only add to. */

@@ -96,7 +96,7 @@ static void start_bucket(struct grad_reduction *r, int bucket)
     struct comm *replicas = replicas_of(r, b);
 
     reduce_within(r, b->first, b->first + b->n);
-    if (p->n_owners > 1 && !b->is_expert) {
+    if (params_sends(p, b)) {
         bucket_transfer_send(r->grads, bucket);
     } else if (comm_size(replicas) > 1) {
         device_record(p->k.queue, r->ready);
@@ -150,16 +150,33 @@ void grad_reduction_ready(struct grad_reduction *r, int unit)
     }
 }
 
+/* Sum what cp ranks own of the buckets first .. end - 1. */
+static void reduce_over_cp(const struct grad_reduction *r, int first, int end)
+{
+    const struct params *p = r->params;
+    const struct param_bucket *last = &p->buckets[end - 1];
+    const struct param_partition *from = &p->list[p->buckets[first].first].own,
+                                 *to = &p->list[last->first + last->n - 1].own;
+
+    comm_all_reduce(r->groups->cp_grads, p->k.queue, p->owned_grad + from->to,
+                    to->to + to->n - from->to, DTYPE_F32, COMM_SUM);
+}
+
 /* Under zero3 each microbatch's gradients were sent to their owners. The cp ranks that own the same
- * rows have processed different tokens. */
+ * rows have processed different tokens. With ep the owners of experts have all tokens. */
 static void end_sharded(const struct grad_reduction *r)
 {
     const struct params *p = r->params;
 
     reduce_within(r, 0, p->n);
-    if (r->groups->cp_grads)
-        comm_all_reduce(r->groups->cp_grads, p->k.queue, p->owned_grad, p->n_owned, DTYPE_F32,
-                        COMM_SUM);
+    for (int first = 0, end; r->groups->cp_grads && first < p->n_buckets; first = end) {
+        end = first + 1;
+        if (p->buckets[first].is_expert)
+            continue;
+        while (end < p->n_buckets && !p->buckets[end].is_expert)
+            end++;
+        reduce_over_cp(r, first, end);
+    }
 }
 
 /* Start the remaining buckets and wait for all sums over replicas. */

@@ -71,13 +71,14 @@ static tp_status add_unit(struct params *p, const struct layout *l, int rank, in
 }
 
 /* With ep the norm is a sum over all ranks, and the first replica of an entry counts it. With ZeRO
- * each dp rank has rows of its own. */
+ * each dp rank has rows of its own, with zero3 each rank those of its experts. */
 static void count_first_replicas(struct params *p, const struct spec *s, struct mesh_coord at)
 {
     int lane = at.dp * s->cp + at.cp, replica = s->zero ? at.cp : lane;
+    bool counts_experts = p->sharded || lane < s->ep;
 
     for (int i = 0; i < p->n && s->ep > 1; i++)
-        p->list[i].counted &= p->list[i].is_expert ? lane < s->ep : replica == 0;
+        p->list[i].counted &= p->list[i].is_expert ? counts_experts : replica == 0;
 }
 
 /* Set every entry's rows and its place in the gradient norm. Places are the same at every layout.
@@ -125,20 +126,23 @@ static void add_head(struct params *p, const struct layout *l)
         p->head = (struct pairwise_range){ p->n_elements, b->at + b->n - a->at };
 }
 
-/* Floats of a pack that can hold any bucket's gradients, weights, or both in turn. */
-static int64_t pack_floats(const struct params *p, bool grads, bool weights)
+/* Floats of a pack that can hold the gradients of any bucket that is sent, of experts or of other
+ * entries, its weights, or both in turn. */
+static int64_t pack_floats(const struct params *p, bool of_experts, bool grads, bool weights)
 {
     int64_t largest = 0;
 
     for (int i = 0; i < p->n_buckets; i++) {
         const struct param_bucket *b = &p->buckets[i];
 
+        if (b->is_expert != of_experts || !params_sends(p, b))
+            continue;
         if (grads && b->each > largest)
             largest = b->each;
         if (weights && b->weights_each > largest)
             largest = b->weights_each;
     }
-    return p->n_owners > 1 ? p->n_owners * largest : 0;
+    return param_owners(&p->rank, of_experts) * largest;
 }
 
 /* trainer/sizing/param_count.h counts a rank's memory from a single layer. This checks the count.
@@ -159,8 +163,12 @@ static tp_status check_counted(const struct params *p, const struct param_sizes 
         { "numbers of the norm", p->n_places, z->n_places },
         { "rows of the norm", p->n_rows, z->n_rows },
         { "packs", p->n_packs, z->n_packs },
-        { "floats of a pack", pack_floats(p, !p->sharded, true), z->pack_floats },
-        { "floats of a gradient pack", pack_floats(p, p->sharded, false), z->grad_pack_floats },
+        { "floats of a pack", pack_floats(p, false, !p->sharded, true), z->pack_floats },
+        { "floats of a gradient pack", pack_floats(p, false, p->sharded, false),
+          z->grad_pack_floats },
+        { "floats of a pack of experts", pack_floats(p, true, false, true), z->expert_pack_floats },
+        { "floats of a gradient pack of experts", pack_floats(p, true, true, false),
+          z->expert_grad_pack_floats },
     };
 
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
@@ -245,4 +253,13 @@ int params_unit(const struct params *p, int unit)
         if (p->buckets[i].unit == unit)
             return i;
     return -1;
+}
+
+int params_unit_end(const struct params *p, int first)
+{
+    int end = first + 1;
+
+    while (end < p->n_buckets && p->buckets[end].unit == p->buckets[first].unit)
+        end++;
+    return end;
 }

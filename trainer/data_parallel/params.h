@@ -20,11 +20,12 @@
 #include "trainer/sizing/param_spans.h"
 
 /* Neighbouring entries of the list whose gradients, and with ZeRO weights, are sent in one call.
- * With zero3 a bucket is an FSDP unit. */
+ * With zero3 a bucket is an FSDP unit, or with ep a unit without its experts, or these. */
 struct param_bucket {
     int first, n;
     int64_t from, to;     /* in the whole spans, with the gaps after entries: buckets tile them */
     bool is_expert;       /* its entries are those of experts, with ep */
+    int n_owners;         /* over which ZeRO partitions its entries */
     int unit;             /* of its entries, the unit whose gradients are final last */
     int64_t each;         /* elements of the largest owner's part of the gradients */
     int64_t weights_each; /* floats of the largest owner's part of the weights, as they are sent */
@@ -56,15 +57,16 @@ struct params {
     int n_buckets;
     struct param_bucket *buckets;
 
-    /* ZeRO over the n_owners ranks of dp (1: everyone owns all); see
+    /* ZeRO over the n_owners ranks of dp (1: everyone owns all), with ep other than experts; see
      * trainer/data_parallel/bucket_transfer.h */
     int n_owners;
-    struct param_partition *pieces; /* [n_owners][n] */
+    struct param_partition *pieces; /* [n_owners or rank.n_expert_owners][n] */
     int n_packs;                    /* buckets that can be sent at the same time */
     int64_t pack_each;              /* floats of a pack */
     float *pack;      /* [n_packs][pack_each]: each is [n_owners][each] of a bucket, in memory that
                          collectives reach */
     float *grad_pack; /* zero3: for gradients, while `pack` is for weights */
+    float *expert_pack, *expert_grad_pack; /* zero3 with ep: the same for experts */
 
     /* --same-bits; see trainer/same_bits/same_bits.h */
     bool same_bits;
@@ -86,6 +88,13 @@ struct params {
 static inline bool params_is_before(int a, int b)
 {
     return a != b && (a == LAYER_LAST || b == LAYER_FIRST || (b >= 0 && a > b));
+}
+
+/* Whether ZeRO sends a bucket: under zero1 every rank updates the experts that it has as a whole.
+ */
+static inline bool params_sends(const struct params *p, const struct param_bucket *b)
+{
+    return p->n_owners > 1 && (p->sharded || !b->is_expert);
 }
 
 /* What this rank updates of an entry: n elements each. */
@@ -123,9 +132,12 @@ void params_copy_to_holders(const struct params *p);
 /* Elements from one shard of entry i's tensor to the next; 0: there is only one shard. */
 int64_t params_stride(const struct params *p, int i);
 
-/* The bucket that is the FSDP unit of a layer, LAYER_FIRST or LAYER_LAST; -1: there is none, or
- * zero3 is off. */
+/* The bucket that is the FSDP unit of a layer, LAYER_FIRST or LAYER_LAST, or the first of its two;
+ * -1: there is none, or zero3 is off. */
 int params_unit(const struct params *p, int unit);
+
+/* The end of the buckets of the FSDP unit that begins with bucket `first`. */
+int params_unit_end(const struct params *p, int first);
 
 /* Where layers read an entry, as q->type, and where they write its gradient. */
 const void *params_weight(const struct params *p, const struct param *q);

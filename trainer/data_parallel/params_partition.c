@@ -3,7 +3,7 @@
  * trainer/data_parallel/bucket_transfer.h. */
 #include "trainer/data_parallel/params.h"
 
-/* Give `owner` its part of every entry. */
+/* Give owner number `owner` its part of every entry that has so many. */
 static void partition_to(struct params *p, const struct layout *l, int owner)
 {
     int64_t end = 0;
@@ -12,8 +12,30 @@ static void partition_to(struct params *p, const struct layout *l, int owner)
         const struct param *q = &p->list[i];
         struct param_partition *x = &p->pieces[owner * p->n + i];
 
+        if (owner >= param_owners(&p->rank, q->is_expert))
+            continue;
         *x = param_piece(&p->rank, &l->tensors[q->tensor], q, owner);
         x->to = param_place(&end, x->n, q->joins);
+    }
+    p->n_owned = end > p->n_owned ? end : p->n_owned;
+}
+
+/* Set what this rank owns. Of experts and of other entries it may be another owner, so the places
+ * in owned spans are its own. */
+static void set_owned(struct params *p, const struct spec *s, struct mesh_coord at)
+{
+    int64_t end = 0;
+
+    for (int i = 0; i < p->n; i++) {
+        struct param *q = &p->list[i];
+        int owner = q->is_expert ? (at.dp * s->cp + at.cp) / s->ep : at.dp;
+
+        if (param_owners(&p->rank, q->is_expert) == 1)
+            owner = 0;
+        q->own = p->pieces[owner * p->n + i];
+        q->own.to = param_place(&end, q->own.n, q->joins);
+        if (q->partial)
+            p->n_partial += p->sharded ? q->own.n : q->n;
     }
     p->n_owned = end > p->n_owned ? end : p->n_owned;
 }
@@ -21,19 +43,15 @@ static void partition_to(struct params *p, const struct layout *l, int owner)
 /* Set the places of a bucket's entries in every owner's part of a pack. */
 static void lay_out_packs(struct params *p, struct param_bucket *b)
 {
-    for (int owner = 0; owner < p->n_owners; owner++) {
+    for (int owner = 0; owner < b->n_owners; owner++) {
         int64_t at = 0, bytes = 0;
 
         for (int i = b->first; i < b->first + b->n; i++) {
             const struct param *q = &p->list[i];
             struct param_partition *x = &p->pieces[owner * p->n + i];
 
-            if (b->is_expert) { /* is not sent */
-                x->grad = x->from;
-                continue;
-            }
             x->packed = at;
-            x->grad = p->n_owners > 1 ? b->from + at : x->from;
+            x->grad = b->n_owners > 1 ? b->from + at : x->from;
             x->packed_bytes = param_pack(&bytes, x->n * dtype_bytes(q->type), q->begins_group);
             at += x->n;
         }
@@ -52,7 +70,7 @@ static bool takes(const struct params *p, const struct param_bucket *b,
     if (b->n == 0)
         return true;
     if (p->sharded)
-        return p->list[i].unit == b->unit;
+        return p->list[i].unit == b->unit && p->list[i].is_expert == b->is_expert;
     return param_bucket_takes(fill, p->list[i - 1].layer, &p->list[i]);
 }
 
@@ -69,7 +87,8 @@ static void fill_buckets(struct params *p, bool is_one)
         *b = (struct param_bucket){ .first = i,
                                     .from = p->list[i].at,
                                     .unit = p->list[i].unit,
-                                    .is_expert = p->list[i].is_expert };
+                                    .is_expert = p->list[i].is_expert,
+                                    .n_owners = param_owners(&p->rank, p->list[i].is_expert) };
         while (takes(p, b, &fill, i)) {
             if (params_is_before(b->unit, p->list[i].unit))
                 b->unit = p->list[i].unit;
@@ -84,20 +103,17 @@ static void fill_buckets(struct params *p, bool is_one)
 tp_status params_partition(struct params *p, const struct layout *l, struct mesh_coord at,
                            bool is_one_bucket, struct arena *arena, struct tp_err *err)
 {
-    p->pieces = arena_array(arena, (size_t)p->n_owners * (size_t)p->n + 1, sizeof *p->pieces);
+    int owners = p->rank.n_expert_owners;
+
+    owners = p->rank.n_owners > owners ? p->rank.n_owners : owners;
+    p->pieces = arena_array(arena, (size_t)owners * (size_t)p->n + 1, sizeof *p->pieces);
     p->buckets = arena_array(arena, (size_t)p->n + 1, sizeof *p->buckets);
     if (!p->pieces || !p->buckets)
         return tp_fail(err, TP_E_NOMEM, "no memory for the list of parameters");
-    for (int owner = 0; owner < p->n_owners; owner++)
+    for (int owner = 0; owner < owners; owner++)
         partition_to(p, l, owner);
     fill_buckets(p, is_one_bucket);
+    set_owned(p, &l->spec, at);
     p->n_packs = p->sharded || p->n_buckets == 1 ? 1 : PARAM_PACKS_MAX;
-    for (int i = 0; i < p->n; i++) {
-        struct param *q = &p->list[i];
-
-        q->own = p->pieces[(p->n_owners > 1 ? at.dp : 0) * p->n + i];
-        if (q->partial)
-            p->n_partial += p->sharded ? q->own.n : q->n;
-    }
     return TP_OK;
 }

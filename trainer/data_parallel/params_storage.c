@@ -26,6 +26,8 @@ void params_take(struct params *p, const struct param_sizes *z, struct buffer_po
     p->pack = s.pack;
     p->pack_each = z->pack_floats;
     p->grad_pack = s.grad_pack;
+    p->expert_pack = s.expert_pack;
+    p->expert_grad_pack = s.expert_grad_pack;
     p->places = s.places;
     p->rows = s.rows;
     p->squares = s.squares;

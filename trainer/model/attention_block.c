@@ -72,6 +72,12 @@ static struct head_part part_of(const struct network *n, const struct network_la
     return (struct head_part){ &y->q_norm, 0, n->q_width, n->heads, 0, 0 };
 }
 
+/* Rows of qkv: one for each token and shard. */
+static int64_t parts_of(const struct pass *p)
+{
+    return p->rows * p->net->shards;
+}
+
 /* Copy a part of `rows` rows between qkv and dense rows. */
 static void copy_heads(const struct network *n, float *to, const float *from, int64_t rows,
                        const struct head_part *h, bool is_back)
@@ -89,49 +95,69 @@ static void norm_heads(const struct pass *p, const struct network_layer *y,
                        const struct activations_layer *s, float *qkv)
 {
     const struct network *n = p->net;
+    int64_t rows = parts_of(p);
 
     for (int keys = 0; keys < 2; keys++) {
         struct head_part h = part_of(n, y, keys);
-        float *x = s->heads + h.before * p->rows, *normed = p->scratch->head_normed;
+        float *x = s->heads + h.before * rows, *normed = p->scratch->head_normed;
 
-        copy_heads(n, x, qkv + h.column, p->rows, &h, false);
+        copy_heads(n, x, qkv + h.column, rows, &h, false);
         n->k.ops->rms_norm_forward(
             n->k.queue,
             &(struct rms_norm_forward){ .y = normed,
                                         .type = DTYPE_F32,
-                                        .rstd = s->head_stats + h.heads_before * p->rows,
+                                        .rstd = s->head_stats + h.heads_before * rows,
                                         .x = x,
                                         .w = residual_norm_weight(p, h.norm, n->model->head_dim),
-                                        .rows = p->rows * h.heads,
+                                        .rows = rows * h.heads,
                                         .cols = n->model->head_dim,
                                         .eps = (float)n->model->norm_eps });
-        copy_heads(n, qkv + h.column, normed, p->rows, &h, true);
+        copy_heads(n, qkv + h.column, normed, rows, &h, true);
     }
+}
+
+/* --same-bits: add the shards' gradients of both weights, [shards][2][head_dim], along the tree. */
+static void add_shards(const struct pass *p, const struct network_layer *y)
+{
+    const struct network *n = p->net;
+    int64_t width = n->model->head_dim;
+    float *sum = p->scratch->blocks;
+
+    n->k.ops->sum_tree(n->k.queue, &(struct sum_tree){ sum, sum, n->shards, 2 * width, 2 * width });
+    if (comm_size(n->tp) > 1)
+        comm_all_reduce(n->tp, n->k.queue, sum, 2 * width, DTYPE_F32, COMM_SUM);
+    n->k.ops->sum_add(n->k.queue, &(struct sum_add){ y->q_norm.grad, sum, 1, width, 0, 0 });
+    n->k.ops->sum_add(n->k.queue, &(struct sum_add){ y->k_norm.grad, sum + width, 1, width, 0, 0 });
 }
 
 static void norm_heads_backward(const struct pass *p, const struct network_layer *y,
                                 const struct activations_layer *s, float *dqkv)
 {
     const struct network *n = p->net;
+    int64_t rows = parts_of(p), width = n->model->head_dim;
 
     for (int keys = 0; keys < 2; keys++) {
         struct head_part h = part_of(n, y, keys);
         float *dy = p->scratch->head_normed, *dx = p->scratch->dheads;
 
-        copy_heads(n, dy, dqkv + h.column, p->rows, &h, false);
-        device_fill(n->k.queue, dx, 0, p->rows * h.width * (int64_t)sizeof(float));
+        copy_heads(n, dy, dqkv + h.column, rows, &h, false);
+        device_fill(n->k.queue, dx, 0, rows * h.width * (int64_t)sizeof(float));
         n->k.ops->rms_norm_backward(
-            n->k.queue,
-            &(struct rms_norm_backward){ .dx = dx,
-                                         .dw = h.norm->grad,
-                                         .dy = dy,
-                                         .x = s->heads + h.before * p->rows,
-                                         .rstd = s->head_stats + h.heads_before * p->rows,
-                                         .w = residual_norm_weight(p, h.norm, n->model->head_dim),
-                                         .rows = p->rows * h.heads,
-                                         .cols = n->model->head_dim });
-        copy_heads(n, dqkv + h.column, dx, p->rows, &h, true);
+            n->k.queue, &(struct rms_norm_backward){
+                            .dx = dx,
+                            .dw = n->same_bits ? p->scratch->blocks + keys * width : h.norm->grad,
+                            .dy = dy,
+                            .x = s->heads + h.before * rows,
+                            .rstd = s->head_stats + h.heads_before * rows,
+                            .w = residual_norm_weight(p, h.norm, width),
+                            .rows = rows * h.heads,
+                            .cols = width,
+                            .blocks = n->same_bits ? n->shards : 0,
+                            .block_step = 2 * width });
+        copy_heads(n, dqkv + h.column, dx, rows, &h, true);
     }
+    if (n->same_bits)
+        add_shards(p, y);
 }
 
 static void round_bf16(const struct network *n, void *to, const float *from, int64_t count)
@@ -158,7 +184,6 @@ void attention_block_forward(const struct pass *p, const struct network_layer *y
 
     residual_norm(p, &y->attn_norm, s->normed, s->stats, s->x, in);
     linear_column_forward(&y->qkv, qkv, s->normed, p->rows);
-    linear_bias_add(&y->qkv, qkv, p->rows);
     if (y->q_norm.weight)
         norm_heads(p, y, s, qkv);
     if (y->rope)

@@ -2,84 +2,14 @@
 #include "trainer/model/experts.h"
 
 #include "layout/family.h"
+#include "trainer/model/expert_exchange.h"
 #include "trainer/tensor/expert_linear.h"
 
 _Static_assert((int)FAMILY_EXPERTS_MAX <= (int)ROUTER_EXPERTS_MAX, "a router for every model");
 
-static int ep_of(const struct network *n)
-{
-    return n->ep ? comm_size(n->ep) : 1;
-}
-
-/* The rows of this rank's experts. */
-static struct expert_linear_rows rows_of(const struct pass *p, const struct activations_layer *s)
-{
-    const struct network *n = p->net;
-
-    return (struct expert_linear_rows){ n->ep ? s->experts.groups : s->experts.offsets,
-                                        n->experts / ep_of(n), n->experts };
-}
-
 const int32_t *experts_count(const struct pass *p, const struct activations_layer *s)
 {
     return p->net->ep ? s->experts.groups + p->net->experts : NULL;
-}
-
-/* ---- between ranks ---- */
-
-/* Send every copy to the rank of its expert, in its order; rows of row_bytes. Returns where this
- * rank's experts find theirs: `to`, or without ep `copies` itself. */
-static const void *dispatch(const struct pass *p, const struct activations_experts *e, void *to,
-                            const void *copies, int64_t row_bytes)
-{
-    const struct network *n = p->net;
-    const struct comm_rows rows = { row_bytes, e->send, e->recv, p->rows * n->per_token };
-
-    if (!n->ep)
-        return copies;
-    comm_all_to_all(n->ep, n->k.queue, to, copies, &rows);
-    return to;
-}
-
-/* The other way: returns the results of this rank's own copies. */
-static const float *collect(const struct pass *p, const struct activations_experts *e, float *to,
-                            const float *results, int64_t cols)
-{
-    const struct network *n = p->net;
-    const struct comm_rows rows = { cols * (int64_t)sizeof *to, e->recv, e->send,
-                                    p->rows * n->per_token };
-
-    if (!n->ep)
-        return results;
-    comm_all_to_all(n->ep, n->k.queue, to, results, &rows);
-    return to;
-}
-
-/* Tell each rank how many copies it gets, and send the weights there. */
-static void dispatch_plan(const struct pass *p, const struct activations_experts *e)
-{
-    const struct network *n = p->net;
-    const struct activations_scratch *w = p->scratch;
-
-    if (!n->ep)
-        return;
-    comm_all_gather(n->ep, n->k.queue, w->all, e->offsets,
-                    (n->experts + 1) * (int64_t)sizeof *w->all, DTYPE_U8);
-    n->k.ops->permute_dispatch(n->k.queue, &(struct permute_dispatch){ .send = e->send,
-                                                                       .recv = e->recv,
-                                                                       .groups = e->groups,
-                                                                       .all = w->all,
-                                                                       .size = comm_size(n->ep),
-                                                                       .rank = comm_rank(n->ep),
-                                                                       .experts = n->experts });
-    n->k.ops->permute_rows(n->k.queue, &(struct permute_rows){ .y = w->sorted,
-                                                               .x = e->weights,
-                                                               .type = DTYPE_F32,
-                                                               .source = e->source,
-                                                               .n = p->rows * n->per_token,
-                                                               .cols = 1,
-                                                               .per_row = 1 });
-    dispatch(p, e, e->given, w->sorted, sizeof(float));
 }
 
 /* ---- rows and copies ---- */
@@ -104,12 +34,25 @@ static void route(const struct pass *p, const struct linear *router, const void 
                                                                .chosen = e->chosen,
                                                                .n = p->rows * n->per_token,
                                                                .experts = n->experts });
-    dispatch_plan(p, e);
+    expert_exchange_counts(p, e);
 }
 
-/* Returns the copies of all ranks' rows of x that this rank's experts compute. */
-static const void *copy_rows(const struct pass *p, const void *x,
-                             const struct activations_experts *e)
+/* With ep: the weights of the copies, in their order. */
+static void sort_weights(const struct pass *p, const struct activations_experts *e)
+{
+    const struct network *n = p->net;
+
+    if (n->ep)
+        n->k.ops->permute_rows(n->k.queue, &(struct permute_rows){ .y = p->scratch->sorted,
+                                                                   .x = e->weights,
+                                                                   .type = DTYPE_F32,
+                                                                   .source = e->source,
+                                                                   .n = p->rows * n->per_token,
+                                                                   .cols = 1,
+                                                                   .per_row = 1 });
+}
+
+static void copy_rows(const struct pass *p, const void *x, const struct activations_experts *e)
 {
     const struct network *n = p->net;
 
@@ -120,8 +63,15 @@ static const void *copy_rows(const struct pass *p, const void *x,
                                                                .n = p->rows * n->per_token,
                                                                .cols = n->model->hidden,
                                                                .per_row = n->per_token });
-    return dispatch(p, e, p->scratch->received, p->scratch->copies,
-                    n->model->hidden * dtype_bytes(n->dtype));
+}
+
+/* Returns the copies of all ranks' rows that this rank's experts compute. */
+static const void *dispatch_copies(const struct pass *p, const struct activations_experts *e)
+{
+    const struct network *n = p->net;
+
+    return expert_exchange_dispatch(p, e, p->scratch->received, p->scratch->copies,
+                                    n->model->hidden * dtype_bytes(n->dtype));
 }
 
 /* y (+)= the sums over the copies of each row; their experts' ranks have them in scratch results.
@@ -131,7 +81,7 @@ static void sum_copies(const struct pass *p, float *y, const struct activations_
 {
     const struct network *n = p->net;
     const struct activations_scratch *w = p->scratch;
-    const float *results = collect(p, e, w->returned, w->results, n->model->hidden);
+    const float *results = expert_exchange_collect(p, e, w->returned, w->results, n->model->hidden);
 
     n->k.ops->permute_sum(n->k.queue, &(struct permute_sum){ .y = y,
                                                              .x = results,
@@ -149,11 +99,15 @@ void experts_up_forward(const struct pass *p, const struct network_layer *y,
                         struct activations_layer *s)
 {
     const struct network *n = p->net;
-    const struct expert_linear_rows r = rows_of(p, s);
+    const struct expert_linear_rows r = expert_exchange_rows(p, &s->experts);
     const void *x = linear_gather(&y->up, s->mid_normed, p->rows, n->model->hidden), *copies;
 
     route(p, &y->router, x, &s->experts);
-    copies = copy_rows(p, x, &s->experts);
+    sort_weights(p, &s->experts);
+    copy_rows(p, x, &s->experts);
+    expert_exchange_wait(p, &s->experts);
+    expert_exchange_dispatch(p, &s->experts, s->experts.given, p->scratch->sorted, sizeof(float));
+    copies = dispatch_copies(p, &s->experts);
     expert_linear_forward(&y->gate, &r, s->up, n->up_width, copies);
     expert_linear_forward(&y->up, &r, s->up + n->ffn, n->up_width, copies);
 }
@@ -161,7 +115,7 @@ void experts_up_forward(const struct pass *p, const struct network_layer *y,
 void experts_down_forward(const struct pass *p, const struct network_layer *y,
                           const struct activations_layer *s, float *out)
 {
-    const struct expert_linear_rows r = rows_of(p, s);
+    const struct expert_linear_rows r = expert_exchange_rows(p, &s->experts);
     int64_t hidden = p->net->model->hidden;
 
     expert_linear_forward(&y->down, &r, p->scratch->results, hidden, s->hidden);
@@ -180,7 +134,7 @@ static void return_dweights(const struct pass *p, const struct activations_exper
 
     if (!n->ep)
         return;
-    collect(p, e, w->sorted, w->dweights, 1);
+    expert_exchange_collect(p, e, w->sorted, w->dweights, 1);
     n->k.ops->permute_sum(n->k.queue, &(struct permute_sum){ .y = w->dweights,
                                                              .x = w->sorted,
                                                              .place = e->place,
@@ -194,10 +148,12 @@ void experts_down_backward(const struct pass *p, const struct network_layer *y,
 {
     const struct network *n = p->net;
     const struct activations_scratch *w = p->scratch;
-    const struct expert_linear_rows r = rows_of(p, s);
+    const struct expert_linear_rows r = expert_exchange_rows(p, &s->experts);
     const void *whole = linear_gather(&y->down, dy, p->rows, n->model->hidden);
-    const void *copies = copy_rows(p, whole, &s->experts);
+    const void *copies;
 
+    copy_rows(p, whole, &s->experts);
+    copies = dispatch_copies(p, &s->experts);
     expert_linear_input_gradient(&y->down, &r, w->ffn_scratch, copies, n->model->hidden, false);
     n->k.ops->permute_weight_backward(
         n->k.queue,
@@ -265,7 +221,7 @@ void experts_up_backward(const struct pass *p, const struct network_layer *y,
 {
     const struct network *n = p->net;
     const struct activations_scratch *w = p->scratch;
-    const struct expert_linear_rows r = rows_of(p, s);
+    const struct expert_linear_rows r = expert_exchange_rows(p, &s->experts);
     const void *dgate = dup, *x, *copies;
     float *dx = linear_sum_place(&y->up, w->dnormed);
 
@@ -279,7 +235,8 @@ void experts_up_backward(const struct pass *p, const struct network_layer *y,
 
     x = linear_gather(&y->up, s->mid_normed, p->rows, n->model->hidden);
     linear_uncut_weight_gradient(&y->router, w->dlogits, x, p->rows, p->add);
-    copies = copy_rows(p, x, &s->experts);
+    copy_rows(p, x, &s->experts);
+    copies = dispatch_copies(p, &s->experts);
     expert_linear_weight_gradient(&y->gate, &r, dgate, n->up_width, copies, p->add);
     expert_linear_weight_gradient(&y->up, &r, dup, n->up_width, copies, p->add);
 }

@@ -4,7 +4,8 @@
  *
  * The router chooses experts for each row; the row is copied once for each of them, and the copies
  * are sorted by expert. Each expert computes its copies as an MLP does, and a row's result is the
- * weighted sum of those of its copies. How many copies an expert has is known to the device alone.
+ * weighted sum of those of its copies. How many copies an expert has is known to the device
+ * alone, unless its products need it on the host (trainer/model/expert_exchange.h).
  *
  * Tensor parallelism cuts each expert as an MLP. All tp ranks route all rows (with sp after they
  * were gathered), so they choose alike. A rank's copies give it only a part of the gradient of the

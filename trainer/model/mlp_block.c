@@ -62,12 +62,10 @@ void mlp_block_forward(const struct pass *p, const struct network_layer *y,
     const struct residual_pending in = { s->x, y->attn_post_norm.weight ? NULL : y->out.bias };
 
     residual_norm(p, &y->mlp_norm, s->mid_normed, s->mid_stats, s->mid, &in);
-    if (p->net->experts) {
+    if (p->net->experts)
         experts_up_forward(p, y, s);
-    } else {
+    else
         linear_column_forward(&y->up, s->up, s->mid_normed, p->rows);
-        linear_bias_add(&y->up, s->up, p->rows);
-    }
     activate(p, s);
     if (y->mlp_post_norm.weight) {
         linear_row_forward(&y->down, s->mlp_out, s->hidden, p->rows);

@@ -256,7 +256,9 @@ static void bind_positions(struct network_layer *y, const struct network *n, int
 {
     bool is_local = family_layer_has_window(n->model, layer);
 
-    y->window = is_local && n->model->sliding_window < n->seq ? n->model->sliding_window : 0;
+    int64_t window = n->model->sliding_window;
+
+    y->window = is_local && window < n->tokens.seq ? window : 0;
     y->rope = is_local && n->local_rope ? n->local_rope : n->rope;
 }
 

@@ -75,6 +75,7 @@ struct network {
     int experts, per_token;          /* of a mixture of experts; else 0 and 1 */
     int64_t token_copies;            /* most rows of the MLP for each token */
     struct comm *ep;                 /* ranks that share the experts; NULL: there are no others */
+    struct device_event *counted;    /* the rows of experts have been copied to the host */
     int load;                        /* floats of a sequence; see trainer/model/experts.h */
     struct network_vocab_rows table; /* of the embedding, on the first stage */
     struct network_vocab_rows logit; /* of the head, on the last */

@@ -1,6 +1,8 @@
 /* trainer/sizing/activations.c - see trainer/sizing/activations.h. */
 #include "trainer/sizing/activations.h"
 
+#include <stddef.h>
+
 /* The pools that a layer's buffers are taken from, and the buffers' kind. */
 struct place {
     const struct rank_dims *dims;
@@ -59,11 +61,17 @@ static void attended_take(struct activations_layer *s, const struct place *p)
     s->lse = take_floats(p, parts * d->heads);
 }
 
+int64_t activations_host_rows(int experts, int ep)
+{
+    return experts + 1 + (ep > 1 ? 2 * (ep + 1) : 0);
+}
+
 /* Which experts compute the tokens. */
 static void experts_take(struct activations_experts *e, const struct place *p)
 {
     const struct rank_dims *d = p->dims;
     int64_t rows = rows_of(d), copies = rows * d->per_token;
+    int64_t n = activations_host_rows(d->experts, d->ep);
     struct buffer_pool *own = &p->pools->own;
 
     e->probs = take_floats(p, rows * d->experts);
@@ -72,11 +80,12 @@ static void experts_take(struct activations_experts *e, const struct place *p)
     e->place = buffer_pool_take(own, p->kind, copies, sizeof *e->place);
     e->source = buffer_pool_take(own, p->kind, copies, sizeof *e->source);
     e->offsets = buffer_pool_take(own, p->kind, d->experts + 1, sizeof *e->offsets);
+    e->host_rows = buffer_pool_take(&p->pools->pinned, BUFFER_HOST, n, sizeof *e->host_rows);
     if (d->ep == 1)
         return;
-    e->send = buffer_pool_take(own, p->kind, d->ep + 1, sizeof *e->send);
-    e->recv = buffer_pool_take(own, p->kind, d->ep + 1, sizeof *e->recv);
-    e->groups = buffer_pool_take(own, p->kind, d->experts + 1, sizeof *e->groups);
+    e->groups = buffer_pool_take(own, p->kind, n, sizeof *e->groups);
+    e->send = e->groups ? e->groups + d->experts + 1 : NULL;
+    e->recv = e->groups ? e->send + d->ep + 1 : NULL;
     e->given = take_floats(p, rows * d->token_copies);
 }
 
@@ -242,7 +251,8 @@ void activations_scratch_take(struct activations_scratch *s, const struct rank_d
     ring_attention_take(&s->ring, &p);
     loss_take(s, &p);
     if (d->same_bits)
-        s->blocks = take_shared(&p, d->n_virtual / d->split * d->norm_stats * d->hidden);
+        s->blocks = take_shared(&p, most(d->n_virtual / d->split * d->norm_stats * d->hidden,
+                                         d->has_head_norms ? 2 * d->shards * d->head_dim : 0));
     if (d->split > 1)
         s->whole = take_shared(&p, whole);
     if (d->shards > 1)

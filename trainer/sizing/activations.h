@@ -30,9 +30,13 @@ struct activations_experts {
 
     /* with ep (struct permute_dispatch); its copies are those of all ep ranks for this one's
      * experts */
+    int32_t *groups;      /* [experts + 1]; send and recv follow it at once */
     int32_t *send, *recv; /* [ep + 1] */
-    int32_t *groups;      /* [experts + 1] */
     float *given;         /* [copies] weights */
+
+    /* pinned, for devices whose operations read numbers of rows on the host: groups, send and recv,
+     * or without ep offsets */
+    int32_t *host_rows;
 };
 
 struct activations_layer {
@@ -113,7 +117,7 @@ struct activations_scratch {
     float *row_sums;  /* [2][rows]: sums of exponentials, logits of targets; for collectives */
     float *part_sums; /* with several shards: row_sums of each */
     float *blocks;    /* --same-bits: [blocks][stats][h], gradients of blocks of the residual's
-                         rows; for collectives */
+                         rows, or [shards][2][head_dim] of norms of heads; for collectives */
     struct ring_buffers ring; /* with cp */
     float *whole;             /* with sp: [rows][h] for collectives */
     float *sums;              /* with several shards: [shards][rows][h], terms of a sum */
@@ -121,6 +125,9 @@ struct activations_scratch {
     float *rope;        /* the rotary table of the rank's tokens (kernels/rope.h) */
     float *local_rope;  /* that of layers with a sliding window, where they have their own */
 };
+
+/* How many numbers host_rows has. */
+int64_t activations_host_rows(int experts, int ep);
 
 /* Take the buffers of n slots; each slot has room for d->stage_layers layers. While counting, one
  * slot with one layer is enough. */

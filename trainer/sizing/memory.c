@@ -136,6 +136,8 @@ static int64_t staging_of(const struct memory_need *n, const struct memory_rank 
 {
     int64_t replicas = (int64_t)s->dp * s->cp / (s->ep > 1 ? s->ep : 1); /* of the experts */
 
+    if (s->ep > 1 && r->params.is_sharded) /* each rank has its own rows of its experts */
+        return n->params + n->master + n->moments + SAVING_BYTES;
     if (s->ep > 1)
         return (n->params + n->master + n->moments) / replicas + SAVING_BYTES;
     return n->params / (r->params.is_sharded ? 1 : s->dp) / s->cp +

@@ -72,8 +72,11 @@ static void count_entry(struct unit_count *c, const struct param *q)
     if (q->counted && q->n)
         u->rows += q->box.len[0];
     c->bucket_n += q->n;
-    if (q->is_expert) /* ZeRO sends nothing of experts */
+    if (q->is_expert) { /* zero3 sends them by themselves, and zero1 does not */
+        u->expert_grads += owned;
+        param_pack(&u->expert_bytes, bytes, q->begins_group);
         return;
+    }
     u->owned_grads += owned;
     param_pack(&u->owned_bytes, bytes, q->begins_group);
     c->bucket_grads += owned;
@@ -141,6 +144,7 @@ static struct param_unit count_unit(const struct param_rank *r, const struct ten
     c.unit.vectors = round_up(c.unit.vectors, PARAM_GAP);
     c.unit.owned = round_up(c.unit.owned, PARAM_GAP);
     c.unit.owned_bytes = round_up(c.unit.owned_bytes, 4);
+    c.unit.expert_bytes = round_up(c.unit.expert_bytes, 4);
     return c.unit;
 }
 
@@ -246,6 +250,8 @@ static void count_zero3(struct param_sizes *z, const struct stage_units *x)
     z->n_packs = 1;
     z->pack_floats = round_up(owners * bytes / 4, PARAM_GAP);
     z->grad_pack_floats = owners * largest(x, a->owned_grads, y->owned_grads, b->owned_grads);
+    z->expert_pack_floats = x->units->rank.n_expert_owners * y->expert_bytes / 4;
+    z->expert_grad_pack_floats = x->units->rank.n_expert_owners * y->expert_grads;
 }
 
 static void count_whole(struct param_sizes *z, const struct stage_units *x)

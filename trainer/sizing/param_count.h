@@ -33,6 +33,7 @@ struct param_unit {
     int64_t elements, vectors, partial; /* in the spans */
     int64_t owned, owned_partial;       /* of the first owner */
     int64_t owned_grads, owned_bytes;   /* in a pack of the whole unit */
+    int64_t expert_grads, expert_bytes; /* zero3 with ep: in a pack of its experts */
     int64_t table, owned_table;         /* up to the embedding's end */
     int64_t rows;                       /* counted in the norm */
     int64_t places;                     /* numbers of the norm, for all ranks of a stage */

@@ -12,10 +12,18 @@ struct param_rank param_rank_make(const struct spec *s, int tp, enum dtype dtype
                             .dtype = dtype,
                             .same_bits = same_bits > 0,
                             .n_virtual = same_bits ? same_bits : s->tp,
-                            .n_owners = s->zero ? s->dp : 1 };
+                            .n_owners = s->zero ? s->dp : 1,
+                            .n_expert_owners = 1 };
 
     r.n_shards = r.n_virtual / s->tp;
+    if (s->ep > 1 && param_rank_is_sharded(&r))
+        r.n_expert_owners = s->dp * s->cp / s->ep;
     return r;
+}
+
+int param_owners(const struct param_rank *r, bool is_expert)
+{
+    return is_expert ? r->n_expert_owners : r->n_owners;
 }
 
 bool param_rank_is_sharded(const struct param_rank *r)
@@ -151,11 +159,11 @@ struct param_partition param_piece(const struct param_rank *r, const struct tens
 {
     struct box boxes[TENSOR_BOXES_MAX], meet;
     struct param_partition piece = { .box = q->box, .from = q->at, .n = q->n };
-    int n;
+    int n, owners = param_owners(r, q->is_expert);
 
-    if (r->n_owners == 1 || !q->n || q->is_expert)
+    if (owners == 1 || !q->n)
         return piece;
-    n = layout_dp_boxes(t, &r->spec, r->tp, owner, boxes);
+    n = layout_owned_boxes(t, &r->spec, r->tp, (struct layout_owner){ owner, owners }, boxes);
     piece.n = 0;
     for (int i = 0; i < n; i++)
         if (box_meet(&meet, &q->box, &boxes[i])) {

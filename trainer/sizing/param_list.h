@@ -73,9 +73,10 @@ struct param_rank {
     bool ties; /* the head uses the embedding's weights */
     enum dtype dtype;
     bool same_bits;
-    int n_virtual; /* tensor shards of the run; without --same-bits tp */
-    int n_shards;  /* of these, this rank's */
-    int n_owners;  /* ranks that ZeRO partitions the tensors over: dp, or 1 */
+    int n_virtual;       /* tensor shards of the run; without --same-bits tp */
+    int n_shards;        /* of these, this rank's */
+    int n_owners;        /* ranks that ZeRO partitions the tensors over: dp, or 1 */
+    int n_expert_owners; /* those that zero3 partitions experts over that ep divides, or 1 */
 };
 
 /* same_bits: the emulated tensor-parallel degree, a multiple of tp; 0: off. */
@@ -92,6 +93,9 @@ int param_group_size(const struct tensor *tensors, int n_tensors, int t);
  * stage owns it, the last one has a copy. */
 bool param_is_at_both_ends(const struct param_rank *r, const struct tensor *t);
 
+/* The ranks over which ZeRO partitions an entry. */
+int param_owners(const struct param_rank *r, bool is_expert);
+
 /* The unit with which zero3 gathers a tensor: its layer, or what is before or after the layers. */
 int param_unit_of(const struct param_rank *r, const struct tensor *t, bool copy);
 
@@ -104,8 +108,8 @@ int param_list_shard(struct param out[PARAM_SHARD_MAX], const struct param_rank 
 /* The shards of a group that the rank has: returns the first, and *n gets their number. */
 int param_shards_of(const struct param_rank *r, const struct tensor *t, int *n);
 
-/* The part of an entry that dp rank `owner` updates; with ep every rank updates its experts as a
- * whole. The positions `to` and in packs are left 0. */
+/* The part of an entry that number `owner` of its owners updates. The positions `to` and in packs
+ * are left 0. */
 struct param_partition param_piece(const struct param_rank *r, const struct tensor *t,
                                    const struct param *q, int owner);
 

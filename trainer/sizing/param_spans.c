@@ -51,6 +51,10 @@ static void packs_take(struct param_spans *s, const struct param_sizes *z,
         s->pack = buffer_pool_take(shared, kind, z->n_packs * z->pack_floats, FLOAT);
     if (z->is_sharded)
         s->grad_pack = buffer_pool_take(shared, kind, z->grad_pack_floats, FLOAT);
+    if (z->is_sharded && z->rank.spec.ep > 1) {
+        s->expert_pack = buffer_pool_take(shared, kind, z->expert_pack_floats, FLOAT);
+        s->expert_grad_pack = buffer_pool_take(shared, kind, z->expert_grad_pack_floats, FLOAT);
+    }
 }
 
 void param_spans_take(struct param_spans *s, const struct param_sizes *z, struct buffer_pools *p)

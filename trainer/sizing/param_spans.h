@@ -40,6 +40,7 @@ struct param_sizes {
     bool is_one_bucket;       /* the list has fewer elements than a bucket */
     int64_t pack_floats;      /* of each: a bucket's gradients (zero1) or weights of all owners */
     int64_t grad_pack_floats; /* zero3: a unit's gradients of all owners */
+    int64_t expert_pack_floats, expert_grad_pack_floats; /* zero3 with ep: the same of experts */
     int64_t n_places, n_rows; /* --same-bits: numbers of the gradient norm */
 };
 
@@ -55,8 +56,9 @@ struct param_spans {
     float *exp_avg, *exp_avg_sq;
     float *pack;      /* [n_packs][pack_floats], in memory for collectives, as is the next */
     float *grad_pack; /* zero3: for gradients, while `pack` is for weights */
-    float *level[PARAM_LEVELS_MAX]; /* for --same-bits, as are the next two */
-    double *places, *rows;          /* in memory for collectives */
+    float *expert_pack, *expert_grad_pack; /* zero3 with ep: the same for experts */
+    float *level[PARAM_LEVELS_MAX];        /* for --same-bits, as are the next two */
+    double *places, *rows;                 /* in memory for collectives */
     double *squares; /* [n_entries] sum of squares of each entry's gradient, for the norm */
 };
 

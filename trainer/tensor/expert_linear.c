@@ -9,7 +9,8 @@ static void run(const struct linear *l, const struct expert_linear_rows *r,
                               .groups = r->groups,
                               .matrices = r->experts,
                               .step = l->stride,
-                              .offsets = r->offsets };
+                              .offsets = r->offsets,
+                              .host_offsets = r->host_offsets };
 
     g.product.alpha = 1;
     g.product.type = l->type;

@@ -9,9 +9,9 @@
 #include "trainer/tensor/linear.h"
 
 /* Rows that are sorted by expert: those of expert e are offsets[e] to offsets[e + 1] - 1, in device
- * memory. */
+ * memory. host_offsets: the same in host memory, if the device's products need it there. */
 struct expert_linear_rows {
-    const int32_t *offsets;
+    const int32_t *offsets, *host_offsets;
     int experts;
     int groups; /* a multiple of experts: after the rows of all experts, more of them follow */
 };

@@ -27,8 +27,8 @@ struct linear {
     float *sums;       /* with shards: [shards][rows][width], the terms of a sum over shards */
     bool in_out;       /* stored with inputs first, as in GPT-2 */
     int parts;         /* matrices whose outputs are side by side in y; 0: one. More need in_out */
-    const float *bias; /* [out] f32, or NULL. The caller adds it: the bias of a row layer is added
-                        * after the sum over ranks */
+    const float *bias; /* [out] f32, or NULL. The caller adds the bias of a row layer, after the sum
+                        * over ranks */
     float *bias_grad;
     enum dtype type; /* of weight, x and dy: f32 or bf16; y and dx are f32 */
     float *whole;    /* sequence parallelism: [rows][in or out] for collectives; NULL: off */

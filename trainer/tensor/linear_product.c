@@ -1,6 +1,8 @@
 /* trainer/tensor/linear_product.c - see trainer/tensor/linear_product.h. */
 #include "trainer/tensor/linear_product.h"
 
+#include <stddef.h>
+
 /* One matrix of an in_out layer; of other layers, the whole [out][in] matrix. */
 struct linear_part {
     const void *weight;
@@ -56,10 +58,12 @@ void linear_output(const struct linear *l, const struct linear_operands *o)
                                 .b = w.weight,
                                 .ldb = l->in_out ? w.n : l->in,
                                 .c = o->to + w.at,
-                                .ldc = l->out };
+                                .ldc = l->out,
+                                .bias = o->with_bias && l->bias ? l->bias + w.at : NULL };
         const struct gemm_batch steps = { .step_a = o->x_step,
                                           .step_b = l->stride,
-                                          .step_c = o->to_step };
+                                          .step_c = o->to_step,
+                                          .step_bias = l->bias_stride };
 
         run(l, &g, &steps, GEMM_N);
     }

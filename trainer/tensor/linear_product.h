@@ -15,9 +15,10 @@ struct linear_operands {
     int64_t to_step, dy_step, x_step;
     int64_t rows;
     bool add;
+    bool with_bias; /* of an output */
 };
 
-/* to = y[rows, out] = x[rows, in] W^T */
+/* to = y[rows, out] = x[rows, in] W^T, with the layer's bias where the layer and `o` have it */
 void linear_output(const struct linear *l, const struct linear_operands *o);
 
 /* to = dx[rows, in] = dy[rows, out] W */

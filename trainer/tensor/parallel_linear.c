@@ -7,15 +7,6 @@
 
 /* ---- biases ---- */
 
-void linear_bias_add(const struct linear *l, float *y, int64_t rows)
-{
-    for (int s = 0; l->bias && (s == 0 || s < l->shards); s++)
-        l->k->ops->bias_add(l->k->queue, &(struct bias_add){ .x = y + s * rows * l->out,
-                                                             .bias = l->bias + s * l->bias_stride,
-                                                             .rows = rows,
-                                                             .cols = l->out });
-}
-
 void linear_bias_backward(const struct linear *l, const void *dy, int64_t rows)
 {
     const struct bias_gradient a = { .dbias = l->bias_grad,
@@ -93,9 +84,11 @@ void linear_uncut_weight_gradient(const struct linear *l, const void *dy, const 
 
 void linear_column_forward(const struct linear *l, float *y, const void *x, int64_t rows)
 {
-    const struct linear_operands o = {
-        .to = y, .to_step = rows * l->out, .x = linear_gather(l, x, rows, l->in), .rows = rows
-    };
+    const struct linear_operands o = { .to = y,
+                                       .to_step = rows * l->out,
+                                       .x = linear_gather(l, x, rows, l->in),
+                                       .rows = rows,
+                                       .with_bias = true };
 
     linear_output(l, &o);
 }

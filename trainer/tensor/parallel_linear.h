@@ -41,12 +41,10 @@ void linear_uncut_input_gradient(const struct linear *l, float *dx, const void *
 void linear_uncut_weight_gradient(const struct linear *l, const void *dy, const void *x,
                                   int64_t rows, bool add);
 
-/* y += bias of a column layer; without a bias this does nothing. */
-void linear_bias_add(const struct linear *l, float *y, int64_t rows);
-
 /* The bias' gradient, from all rows of dy, `type`. */
 void linear_bias_backward(const struct linear *l, const void *dy, int64_t rows);
 
+/* With the bias, if the layer has one. */
 void linear_column_forward(const struct linear *l, float *y, const void *x, int64_t rows);
 
 /* dx is memory for collectives. add: add the gradients of the weight to what is there (a later
