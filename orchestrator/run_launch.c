@@ -58,11 +58,15 @@ pid_t run_spawn(struct run *r, char *const *argv, const char *log, bool supervis
                        .report = -1,
                        .own_session = supervisor,
                        .dies_with_parent = !supervisor };
+    sigset_t forwarded;
     pid_t pid = -1;
 
     make_env(&env, r);
-    if (supervisor)
+    if (supervisor) {
+        supervisor_signals(&forwarded);
+        s.mask = &forwarded;
         add_attempt(&env, r);
+    }
     s.out = open(log, O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW | O_CLOEXEC, 0644);
     if (s.out >= 0) {
         pid = spawn_start(&s);

@@ -1,6 +1,7 @@
 /* orchestrator/run_rescale.c - see run_state.h: whether a larger layout is worth a restart. */
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "orchestrator/run_state.h"
 
@@ -9,7 +10,7 @@
 static const double RESTART_GUESS_S = 10, HORIZON_S = 600;
 
 struct run_rescale {
-    struct run_config reported; /* the larger layout for which RESULT_STAYS was reported */
+    char reported[SPEC_TEXT_MAX]; /* the larger layout for which RESULT_STAYS was reported */
 };
 
 /* The benefit of a larger layout. Times in seconds. */
@@ -31,19 +32,20 @@ void run_rescale_reset(struct run *r)
     *r->rescale = (struct run_rescale){ 0 };
 }
 
-/* Report that the job stays at its layout, once for each larger one. */
+/* Report that the job stays at its layout, once for each larger one: the microbatch that goes with
+ * it can change with the memory that is free. */
 static void report_stay(struct run *r, const struct run_prospect *p)
 {
     char to[SPEC_TEXT_MAX], why[256];
 
-    if (run_config_same(&r->rescale->reported, &p->best.config))
+    spec_format(to, &p->best.config.spec);
+    if (strcmp(r->rescale->reported, to) == 0)
         return;
-    r->rescale->reported = p->best.config;
+    memcpy(r->rescale->reported, to, sizeof to);
     snprintf(why, sizeof why,
              "%s would take about %.0f ms per step, here it is %.0f ms: over %.0f steps that saves "
              "%.1f s, and restart.worth asks for %.1f s",
-             spec_format(to, &p->best.config.spec), 1e3 * p->best.seconds, 1e3 * p->here, p->left,
-             p->gain, p->need);
+             to, 1e3 * p->best.seconds, 1e3 * p->here, p->left, p->gain, p->need);
     run_event(r, EVENT_PLAN, REASON_RESTART_NOT_WORTH, why,
               json_pack("{s:s,s:s,s:f,s:f}", "result", event_result_name(RESULT_STAYS), "better",
                         to, "gain_seconds", p->gain, "needed_seconds", p->need));

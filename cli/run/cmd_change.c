@@ -92,7 +92,7 @@ int cmd_run_resize(int argc, char **argv)
 
     if (!report_options(&code, "tp-run resize", opts, argc, argv,
                         "The job saves at its next step and continues at the layout. With auto,\n"
-                        "tp-run selects the layout again.\n",
+                        "tp-run selects the layout again.",
                         NULL))
         return code;
     return resize(path, to, wait, as_json);
@@ -110,7 +110,7 @@ int cmd_run_node(int argc, char **argv)
                                 OPT_FLAG(0, "json", &as_json, "print JSON"), OPT_END };
 
     if (!report_options(&code, "tp-run node", opts, argc, argv,
-                        "down kills the ranks on the node, as a crash of the node would.\n", NULL))
+                        "down kills the ranks on the node, as a crash of the node would.", NULL))
         return code;
     if (strcmp(what, "up") != 0 && strcmp(what, "down") != 0)
         return report_json(as_json, "tp-run",

@@ -66,7 +66,8 @@ int cmd_run_events(int argc, char **argv)
     };
     tp_status st;
 
-    if (!report_options(&code, "tp-run events", opts, argc, argv, NULL, NULL))
+    if (!report_options(&code, "tp-run events", opts, argc, argv,
+                        "Prints what happened to the job, oldest first.", NULL))
         return code;
     st = run_context_open(&c, path, &err);
     if (st == TP_OK) {

@@ -119,9 +119,11 @@ int cmd_run_plan(int argc, char **argv)
     };
     tp_status st;
 
-    if (!report_options(&code, "tp-run plan", opts, argc, argv,
-                        "Runs nothing. Step times are predicted from those measured in this job.\n",
-                        NULL))
+    if (!report_options(
+            &code, "tp-run plan", opts, argc, argv,
+            "Shows which layouts fit which number of ranks, and why others do not. Runs\n"
+            "nothing. Step times are predicted from those measured in this job.",
+            NULL))
         return code;
     TP_TRY(run_context_open(&context, path, &err));
     TP_TRY(read_times(&times, &context.job, &err));

@@ -142,7 +142,8 @@ int cmd_run_status(int argc, char **argv)
                                 OPT_FLAG(0, "json", &as_json, "print JSON"), OPT_END };
     tp_status st;
 
-    if (!report_options(&code, "tp-run status", opts, argc, argv, NULL, NULL))
+    if (!report_options(&code, "tp-run status", opts, argc, argv,
+                        "Shows the state of the job, also when no tp-run runs it.", NULL))
         return code;
     TP_TRY(run_context_open(&c, path, &err));
     st = run_context_ask(&answer, &c, json_pack("{s:s}", "verb", "status"), &err);

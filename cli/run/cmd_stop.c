@@ -55,8 +55,7 @@ int cmd_run_stop(int argc, char **argv)
     tp_status st;
 
     if (!report_options(&code, "tp-run stop", opts, argc, argv,
-                        "The job saves at its next step and ends; its tp-run exits with 75.\n",
-                        NULL))
+                        "The job saves at its next step and ends; its tp-run exits with 75.", NULL))
         return code;
     TP_TRY(run_context_open(&c, path, &err));
     st = run_context_ask(&answer, &c, json_pack("{s:s}", "verb", "stop"), &err);

@@ -20,7 +20,7 @@ int cmd_run_submit(int argc, char **argv)
 
     if (!report_options(&code, "tp-run submit", opts, argc, argv,
                         "Submits `tp-run JOB.yaml` with sbatch and slurm.options, so that nothing\n"
-                        "has to run on a login node. Prints the number of the Slurm job.\n",
+                        "has to run on a login node. Prints the number of the Slurm job.",
                         NULL))
         return code;
     st = run_context_open(&c, path, &err);

@@ -152,7 +152,8 @@ static bool is_common(const char *name)
     return false;
 }
 
-/* What belongs to an event that has no sentence of its own: ", slurm_job 7". */
+/* What belongs to an event that has no sentence of its own: ", slurm job 7". A negative number
+ * means that there is none, as of a checkpoint in a job that starts from the beginning. */
 static void print_fields(FILE *f, const json_t *event)
 {
     const char *name;
@@ -160,16 +161,20 @@ static void print_fields(FILE *f, const json_t *event)
 
     json_object_foreach((json_t *)(uintptr_t)event, name, v)
     {
-        if (is_common(name))
+        if (is_common(name) || json_number_value(v) < 0 ||
+            (json_is_string(v) && json_string_length(v) == 0))
             continue;
-        if (json_is_string(v) && json_string_length(v) > 0)
-            fprintf(f, ", %s %s", name, json_string_value(v));
+        fputs(", ", f);
+        for (const char *p = name; *p; p++)
+            fputc(*p == '_' ? ' ' : *p, f);
+        if (json_is_string(v))
+            fprintf(f, " %s", json_string_value(v));
         else if (json_is_integer(v))
-            fprintf(f, ", %s %lld", name, (long long)json_integer_value(v));
+            fprintf(f, " %lld", (long long)json_integer_value(v));
         else if (json_is_real(v))
-            fprintf(f, ", %s %.4g", name, json_real_value(v));
+            fprintf(f, " %.4g", json_real_value(v));
         else if (json_is_boolean(v))
-            fprintf(f, ", %s %s", name, json_is_true(v) ? "yes" : "no");
+            fprintf(f, " %s", json_is_true(v) ? "yes" : "no");
     }
 }
 

@@ -9,6 +9,7 @@
 #include "core/text.h"
 #include "orchestrator/job/job_option.h"
 #include "orchestrator/job/job_yaml.h"
+#include "storage/location.h"
 
 static bool is_axis(const char *name)
 {
@@ -58,6 +59,13 @@ static tp_status check(const struct job *j, struct tp_err *err)
         return tp_fail(err, TP_E_USAGE, "%s: the key \"command\" is missing", j->path);
     if (!j->ckpt)
         return tp_fail(err, TP_E_USAGE, "%s: the key \"ckpt\" is missing", j->path);
+    if (location_is_remote(j->ckpt) && j->checkpoints == JOB_CKPT_TP)
+        return tp_fail(
+            err, TP_E_USAGE,
+            "%s: ckpt: tp-run verifies and locks checkpoints in local folders only, not "
+            "%.400s; name a folder, or set \"checkpoints: none\", so that it leaves them "
+            "to the command",
+            j->path, j->ckpt);
     if (j->watch.factor < 1)
         return tp_fail(err, TP_E_USAGE, "%s: watch.factor must be at least 1", j->path);
     if (j->page.textfile && !text_ends_with(j->page.textfile, ".prom"))
@@ -136,7 +144,7 @@ tp_status job_file_read(struct job *out, const char *path,
 {
     char *text;
     size_t size;
-    tp_status st = file_read_all(&text, &size, path, JOB_FILE_MAX, arena, err);
+    tp_status st = file_read_argument(&text, &size, path, JOB_FILE_MAX, arena, err);
 
     return st ? st : job_file_parse(out, text, size, path, backends, arena, err);
 }

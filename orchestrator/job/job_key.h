@@ -13,6 +13,7 @@ enum job_kind {
     JOB_KIND_END,
     JOB_KIND_STR,
     JOB_KIND_PATH,    /* made absolute from the job file's folder */
+    JOB_KIND_PLACE,   /* the same, or a URL, which stays as it is */
     JOB_KIND_INT,     /* int64_t >= 0 */
     JOB_KIND_DOUBLE,  /* >= 0 */
     JOB_KIND_SECONDS, /* double: 0.5, 30s, 5m, 2h */

@@ -9,6 +9,7 @@
 #include "core/size.h"
 #include "layout/train_option.h"
 #include "layout/workload.h"
+#include "storage/location.h"
 
 /* tp-train's option with this letter; an option with letter 0: there is none. */
 static const struct train_option *option_of(char letter)
@@ -139,9 +140,13 @@ static tp_status check_ckpt(const struct job *j, struct tp_err *err)
 
     if (!given || strchr(given, '{') || !j->ckpt)
         return TP_OK;
-    if (!resolve(saved, j->dir, given) || !resolve(kept, j->dir, j->ckpt) ||
-        strcmp(saved, kept) == 0)
+    if (location_is_remote(given) || location_is_remote(j->ckpt)) {
+        if (strcmp(given, j->ckpt) == 0)
+            return TP_OK;
+    } else if (!resolve(saved, j->dir, given) || !resolve(kept, j->dir, j->ckpt) ||
+               strcmp(saved, kept) == 0) {
         return TP_OK;
+    }
     return tp_fail(err, TP_E_USAGE,
                    "%s: the command has --ckpt %.400s, but ckpt is %.400s; leave it out, because "
                    "tp-run adds --ckpt",

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "core/size.h"
+#include "storage/location.h"
 
 static tp_status read_seconds(double *out, const char *text, const char **expected)
 {
@@ -59,12 +60,16 @@ tp_status job_value(void *out, const char **expected, const struct job_key *k, c
         *(const char **)out = arena_strdup(arena, text);
         return *(const char **)out ? TP_OK : tp_fail(err, TP_E_NOMEM, "no memory");
     case JOB_KIND_PATH:
+    case JOB_KIND_PLACE:
         *expected = "a path that is absolute or relative to this file's folder (~ is not expanded)";
         if (text[0] == '~' && (!text[1] || text[1] == '/'))
             return TP_E_USAGE;
-        *(const char **)out = !text[0]         ? NULL
-                              : text[0] == '/' ? arena_strdup(arena, text)
-                                               : arena_printf(arena, "%s/%s", dir, text);
+        if (location_is_remote(text) && k->kind == JOB_KIND_PATH)
+            return TP_E_USAGE;
+        *(const char **)out = !text[0] ? NULL
+                              : text[0] == '/' || location_is_remote(text)
+                                  ? arena_strdup(arena, text)
+                                  : arena_printf(arena, "%s/%s", dir, text);
         return TP_OK;
     case JOB_KIND_INT:
         errno = 0;

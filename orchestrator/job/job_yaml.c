@@ -5,6 +5,7 @@
 #include <string.h>
 #include <yaml.h>
 
+#include "orchestrator/job/job_key_set.h"
 #include "orchestrator/job/job_value.h"
 
 struct job_yaml_reader {
@@ -209,31 +210,19 @@ static tp_status read_value(struct job_yaml_reader *r, const struct job_key *k,
     return TP_OK;
 }
 
-static const struct job_key *find_in(const struct job_key *keys, const char *section,
-                                     const char *name)
+static tp_status refuse_key(struct job_yaml_reader *r, const yaml_node_t *key, const char *section,
+                            const char *name)
 {
-    for (const struct job_key *k = keys; k && k->kind != JOB_KIND_END; k++)
-        if (strcmp(k->section, section) == 0 && strcmp(k->name, name) == 0)
-            return k;
-    return NULL;
-}
+    const char *similar = name ? job_key_set_similar(r->backends, section, name) : NULL;
+    const char *dot = section[0] ? "." : "";
 
-static const struct job_key *find_key(const struct job_yaml_reader *r, const char *section,
-                                      const char *name)
-{
-    const struct job_key *k = find_in(job_keys(), section, name);
-
-    for (int i = 0; !k && r->backends[i]; i++)
-        k = find_in(r->backends[i]->keys, section, name);
-    return k;
-}
-
-static bool is_section(const struct job_yaml_reader *r, const char *name)
-{
-    for (int i = 0; r->backends[i]; i++)
-        if (r->backends[i]->keys && strcmp(r->backends[i]->name, name) == 0)
-            return true;
-    return job_section_help(name) != NULL;
+    if (similar)
+        return FAIL(
+            r, key,
+            "there is no key \"%s%s%s\"; did you mean \"%s%s%s\"? (tp-run --example shows all)",
+            section, dot, name, section, dot, similar);
+    return FAIL(r, key, "there is no key \"%s%s%s\" (tp-run --example shows all)", section, dot,
+                name ? name : "?");
 }
 
 /* Whether no key before `p` has this name. */
@@ -259,15 +248,14 @@ static tp_status read_mapping(struct job_yaml_reader *r, const yaml_node_t *map,
         const yaml_node_t *key = yaml_document_get_node(r->doc, p->key);
         const yaml_node_t *value = yaml_document_get_node(r->doc, p->value);
         const char *name = scalar(key);
-        const struct job_key *k = name ? find_key(r, section, name) : NULL;
+        const struct job_key *k = name ? job_key_set_find(r->backends, section, name) : NULL;
 
         if (name && !is_first(r, map, p, name))
             return FAIL(r, key, "\"%s\" occurs twice", name);
         if (k) {
             st = read_value(r, k, value);
-        } else if (!name || section[0] || !is_section(r, name)) {
-            return FAIL(r, key, "there is no key \"%s%s%s\" (tp-run --example shows all)", section,
-                        section[0] ? "." : "", name ? name : "?");
+        } else if (!name || section[0] || !job_key_set_has_section(r->backends, name)) {
+            return refuse_key(r, key, section, name);
         } else if (value->type == YAML_MAPPING_NODE) {
             st = read_mapping(r, value, name);
         } else if (!scalar(value) || scalar(value)[0]) { /* a section may be empty */

@@ -78,8 +78,7 @@ static void add_variants(struct candidates *l, const struct spec *mesh)
                 if (p.zero && (p.dp == 1 || !allowed(l, p.zero == 1 ? "zero1" : "zero3")))
                     continue;
                 add(l, &p);
-                if (p.zero != 3)
-                    add_expert_parallel(l, &p);
+                add_expert_parallel(l, &p);
             }
     }
 }

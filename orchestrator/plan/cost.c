@@ -5,6 +5,7 @@
 
 #include "layout/model_flops.h"
 
+enum { EXPERT_CALLS = 8 }; /* of a layer with ep: offsets, weights and rows, there and back */
 enum { FLOPS, BYTES_TP, BYTES_DP, CALLS, BYTES_WEIGHTS };
 
 /* Seconds per unit before the first measurement: a core of a server, and shared memory. */
@@ -40,6 +41,16 @@ static double recomputed(const struct model *m, const struct workload *w)
                                                : 1;
 }
 
+/* Bytes that a rank sends between the ranks of ep in a layer: copies of tokens to their experts and
+ * the floats that come back, in forward; the gradients of both and the copies again, in backward. A
+ * rank keeps those of its own experts, one part of ep. */
+static double expert_bytes(const struct model *m, const struct spec *p, double tokens, double e)
+{
+    double copies = tokens * m->experts_per_token;
+
+    return copies * (double)m->hidden * (3 * e + 2 * 4) * (p->ep - 1) / p->ep;
+}
+
 void cost_terms(double x[COST_TERMS], const struct cost_work *work, const struct run_config *c)
 {
     const struct workload load = run_config_work(&work->asked, c);
@@ -62,13 +73,16 @@ void cost_terms(double x[COST_TERMS], const struct cost_work *work, const struct
 
     x[FLOPS] = model_flops_step(m, (int64_t)tokens, load.seq_length) / spec_world(p) * busiest *
                bubble * repeated;
-    x[BYTES_TP] = bubble * (layers * 4 * row_bytes * ring(p->tp) * repeated +
-                            layers * 3 * kv_bytes * (p->cp - 1) +
-                            (p->pp > 1 ? 2 * p->vpp * row_bytes / (p->sp ? p->tp : 1) : 0));
+    x[BYTES_TP] =
+        bubble *
+        (layers * 4 * row_bytes * ring(p->tp) * repeated + layers * 3 * kv_bytes * (p->cp - 1) +
+         layers * expert_bytes(m, p, share * (double)load.seq_length / p->cp, e) * repeated +
+         (p->pp > 1 ? 2 * p->vpp * row_bytes / (p->sp ? p->tp : 1) : 0));
     x[BYTES_DP] =
         params * 4 * ring(p->dp * p->cp) + (p->zero == 3 ? 2 * params * e * ring(p->dp) / 2 : 0);
     x[CALLS] = micros * bubble *
-                   (layers * ((p->tp > 1 ? 4 * (p->sp ? 2 : 1) : 0) + 3.0 * (p->cp - 1)) +
+                   (layers * ((p->tp > 1 ? 4 * (p->sp ? 2 : 1) : 0) + 3.0 * (p->cp - 1) +
+                              (p->ep > 1 ? EXPERT_CALLS : 0)) +
                     (p->pp > 1 ? 4 * p->vpp : 0)) +
                (p->dp > 1 ? 8 + (p->zero ? 8 : 0) : 0) + (p->zero == 3 ? 2 * layers : 0) + 2;
     x[BYTES_WEIGHTS] = params * (3 * e * micros * bubble * repeated + 28.0 / (p->zero ? p->dp : 1));

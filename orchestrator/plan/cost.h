@@ -5,7 +5,7 @@
  * the seconds that one unit of it takes on this machine:
  *
  *     flops of the busiest rank    with the pipeline's bubble, uneven stages and recomputation
- *     bytes over tp, cp and pp     activations, which the computation waits for
+ *     bytes over tp, cp, ep, pp    activations, which the computation waits for
  *     bytes over dp                gradients, and what ZeRO gathers
  *     collectives                  their latency
  *     bytes of weights touched     each microbatch reads them, the optimizer once more

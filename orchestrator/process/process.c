@@ -3,6 +3,7 @@
 
 #include <ctype.h>
 #include <dirent.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
@@ -10,11 +11,14 @@
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
+#include "core/clock.h"
 #include "core/process_stat.h"
 
-enum { ENVIRON_MAX = 1 << 20 };
+enum { ENVIRON_MAX = 1 << 20, AGAIN_MAX = 1024, AGAIN_PAUSE_NS = 500 * 1000 };
+static const double AGAIN_S = 1;
 
 int process_pidfd(pid_t pid)
 {
@@ -62,76 +66,148 @@ char process_state(pid_t pid)
     return stat.state;
 }
 
-/* Whether pid was started with env=id in its environment. buf has ENVIRON_MAX + 1 bytes. */
-static bool has_env(pid_t pid, const char *env, const char *id, char *buf)
+/* What is looked for: a process with env=id in its environment. */
+struct process_mark {
+    const char *env, *id;
+    char *buf;         /* for an environment: ENVIRON_MAX + 1 bytes */
+    bool lengths_told; /* the kernel says how long environments are; some sandboxes do not */
+};
+
+enum process_look { LOOK_IS, LOOK_IS_NOT, LOOK_AGAIN };
+
+/* Read the environment that a process was started with into buf. Returns its bytes; -1: the process
+ * is another user's. 0 also when there is no such process, or it executes a program. */
+static int64_t read_environment(char *buf, pid_t pid)
 {
     char path[64];
-    size_t n_env = strlen(env), n_id = strlen(id);
-    size_t n = 0;
+    int64_t n = 0;
     ssize_t got;
     int fd;
 
     snprintf(path, sizeof path, "/proc/%d/environ", (int)pid);
     fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0)
-        return false;
-    while (n < ENVIRON_MAX && (got = read(fd, buf + n, ENVIRON_MAX - n)) > 0)
-        n += (size_t)got;
+        return errno == EACCES || errno == EPERM ? -1 : 0;
+    while (n < ENVIRON_MAX && (got = read(fd, buf + n, (size_t)(ENVIRON_MAX - n))) > 0)
+        n += got;
     close(fd);
     buf[n] = 0;
-    for (size_t at = 0; at < n; at += strlen(buf + at) + 1) {
-        const char *v = buf + at + n_env + 1;
+    return n;
+}
 
-        if (strncmp(buf + at, env, n_env) != 0 || buf[at + n_env] != '=')
+static bool has_mark(const struct process_mark *m, int64_t size)
+{
+    size_t n_env = strlen(m->env), n_id = strlen(m->id);
+
+    for (int64_t at = 0; at < size; at += (int64_t)strlen(m->buf + at) + 1) {
+        const char *v = m->buf + at + n_env + 1;
+
+        if (strncmp(m->buf + at, m->env, n_env) != 0 || m->buf[at + (int64_t)n_env] != '=')
             continue;
-        if (strcmp(v, id) == 0 || (n_id > 0 && id[n_id - 1] == '.' && strncmp(v, id, n_id) == 0))
+        if (strcmp(v, m->id) == 0 ||
+            (n_id > 0 && m->id[n_id - 1] == '.' && strncmp(v, m->id, n_id) == 0))
             return true;
     }
     return false;
 }
 
+/* Look at a process. From the moment when it executes a program until the kernel has copied the new
+ * environment, nothing can be read, and a read that has begun ends early; the kernel then tells no
+ * length, or another one. */
+static enum process_look look_at(const struct process_mark *m, pid_t pid)
+{
+    struct process_stat stat;
+    int64_t n = read_environment(m->buf, pid);
+
+    if (n < 0)
+        return LOOK_IS_NOT;
+    if (has_mark(m, n))
+        return LOOK_IS;
+    if (!m->lengths_told || !process_stat_read(&stat, pid) || !stat.has_program)
+        return LOOK_IS_NOT;
+    return n == ENVIRON_MAX || n == stat.env_bytes ? LOOK_IS_NOT : LOOK_AGAIN;
+}
+
+/* A sweep over all processes. */
+struct process_sweep_state {
+    struct process_mark mark;
+    int sig;
+    pid_t first; /* with the mark; 0: none */
+    int found;
+    pid_t again[AGAIN_MAX]; /* processes that could not be judged */
+    int n_again;
+};
+
+static void sweep_one(struct process_sweep_state *s, pid_t pid)
+{
+    int fd = process_pidfd(pid); /* before the look: the pid may be reused at any time */
+    enum process_look look = fd >= 0 ? look_at(&s->mark, pid) : LOOK_IS_NOT;
+
+    if (look == LOOK_IS) {
+        if (s->sig)
+            process_signal(fd, s->sig);
+        if (!s->first)
+            s->first = pid;
+        s->found++;
+    } else if (look == LOOK_AGAIN && s->n_again < AGAIN_MAX) {
+        s->again[s->n_again++] = pid;
+    }
+    if (fd >= 0)
+        close(fd);
+}
+
+/* Look again at those that could not be judged. One that stays so for AGAIN_S is passed over. */
+static void sweep_again(struct process_sweep_state *s)
+{
+    const struct timespec pause = { .tv_nsec = AGAIN_PAUSE_NS };
+    const double until = clock_seconds() + AGAIN_S;
+
+    while (s->n_again > 0 && clock_seconds() < until) {
+        int n = s->n_again;
+
+        nanosleep(&pause, NULL);
+        s->n_again = 0;
+        for (int i = 0; i < n; i++)
+            sweep_one(s, s->again[i]);
+    }
+}
+
 /* Send sig, if not 0, to each process with env=id; *first gets the pid of the first one. Returns
  * their number. */
-static int signal_all(const char *env, const char *id, int sig, pid_t *first)
+static int sweep(const char *env, const char *id, int sig, pid_t *first)
 {
+    struct process_sweep_state s = { .mark = { .env = env, .id = id }, .sig = sig };
+    struct process_stat self;
     DIR *d = opendir("/proc");
-    char *buf = malloc(ENVIRON_MAX + 1);
     struct dirent *e;
-    int count = 0;
 
-    while (d && buf && (e = readdir(d))) {
+    s.mark.buf = malloc(ENVIRON_MAX + 1);
+    s.mark.lengths_told = process_stat_self(&self) && self.env_bytes >= 0;
+    while (d && s.mark.buf && (e = readdir(d))) {
         pid_t pid = isdigit((unsigned char)e->d_name[0]) ? (pid_t)strtol(e->d_name, NULL, 10) : 0;
-        int fd;
 
-        if (pid <= 0 || pid == getpid() || !has_env(pid, env, id, buf))
-            continue;
-        fd = process_pidfd(pid);
-        /* read again, because the pid may have been reused before the pidfd was opened */
-        if (fd >= 0 && has_env(pid, env, id, buf) && process_state(pid) != 'Z') {
-            if (sig)
-                process_signal(fd, sig);
-            if (first && !*first)
-                *first = pid;
-            count++;
-        }
-        if (fd >= 0)
-            close(fd);
+        if (pid > 0 && pid != getpid())
+            sweep_one(&s, pid);
     }
+    sweep_again(&s);
     if (d)
         closedir(d);
-    free(buf);
-    return count;
+    free(s.mark.buf);
+    *first = s.first;
+    return s.found;
 }
 
 int process_sweep(const char *env, const char *id, int sig)
 {
-    return signal_all(env, id, sig, NULL);
+    pid_t first;
+
+    return sweep(env, id, sig, &first);
 }
 
 pid_t process_find(const char *env, const char *id)
 {
-    pid_t first = 0;
+    pid_t first;
 
-    signal_all(env, id, 0, &first);
+    sweep(env, id, 0, &first);
     return first;
 }

@@ -35,7 +35,9 @@ int64_t process_start(pid_t pid);
 char process_state(pid_t pid);
 
 /* Send sig (0: none) to every process whose environment has `env`=`id`; an id that ends in '.'
- * matches every attempt of a run. Zombies do not count. Returns the number of processes. */
+ * matches every attempt of a run. Zombies do not count. Returns the number of processes. A process
+ * that executes a program at this moment has no environment to read: the sweep looks at it again
+ * until it has one, for a second at most. So 0 means that there is none. */
 int process_sweep(const char *env, const char *id, int sig);
 
 /* The pid of a process whose environment has `env`=`id`; 0: there is none. */

@@ -103,9 +103,15 @@ static void become(const struct spawn *s, pid_t parent)
 
 pid_t spawn_start(const struct spawn *s)
 {
-    pid_t parent = getpid(), pid = fork();
+    pid_t parent = getpid(), pid;
+    sigset_t before;
 
+    if (s->mask) /* so that they are blocked in the new process from its first moment */
+        sigprocmask(SIG_BLOCK, s->mask, &before);
+    pid = fork();
     if (pid == 0)
         become(s, parent);
+    if (s->mask)
+        sigprocmask(SIG_SETMASK, &before, NULL);
     return pid;
 }

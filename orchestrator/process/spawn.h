@@ -17,7 +17,7 @@ struct spawn {
     int out;    /* becomes standard output and error; input is /dev/null. -1: inherit all three */
     int report; /* gets the errno (an int) when argv[0] cannot be executed; -1: a sentence is
                    written to standard error */
-    const sigset_t *mask;  /* blocked signals; NULL: none */
+    const sigset_t *mask;  /* blocked signals, from the first moment; NULL: none */
     bool own_session;      /* a terminal's Ctrl-C does not reach it */
     bool own_group;        /* in a process group of its own */
     bool dies_with_parent; /* SIGKILL when this process ends */

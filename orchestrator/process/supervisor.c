@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <jansson.h>
 #include <signal.h>
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
@@ -12,13 +13,22 @@
 #include <unistd.h>
 
 #include "core/arena.h"
+#include "core/clock.h"
 #include "core/file.h"
 #include "orchestrator/process/process.h"
 #include "orchestrator/process/spawn.h"
 
 static const int FORWARDED[] = { SIGTERM, SIGINT, SIGUSR1, SIGUSR2, SIGHUP };
 enum { N_FORWARDED = sizeof FORWARDED / sizeof FORWARDED[0] };
-enum { SWEEPS = 1000, SWEEP_MS = 10, QUIET_SWEEPS = 20 };
+enum { SWEEP_MS = 10 };
+static const double END_S = 10; /* in which all processes end */
+
+void supervisor_signals(sigset_t *out)
+{
+    sigemptyset(out);
+    for (int i = 0; i < N_FORWARDED; i++)
+        sigaddset(out, FORWARDED[i]);
+}
 
 /* Start the command with the signals in `mask` blocked. *failed: the errno if it cannot be
  * executed, else 0. Returns its pid, or -1: see errno. */
@@ -50,24 +60,17 @@ static pid_t start(const struct supervisor_setup *setup, const sigset_t *mask, i
     return child;
 }
 
-/* Kill and reap until no process of the attempt remains. While a process executes a program, its
- * environment cannot be read for a moment, and a sweep misses it. It is then still a descendant of
- * this process, and the next sweeps find it. A process in an uninterruptible wait stays until the
- * kernel ends the wait; after ten seconds tp-run takes over and reports it. */
+/* Kill and reap until no process of the attempt remains. A process in an uninterruptible wait stays
+ * until the kernel ends the wait; after ten seconds tp-run takes over and reports it. */
 static void end_all(const char *id)
 {
     const struct timespec pause = { .tv_nsec = SWEEP_MS * 1000 * 1000 };
-    int quiet = 0;
+    const double until = clock_seconds() + END_S;
 
-    for (int i = 0; i < SWEEPS && quiet < QUIET_SWEEPS; i++) {
-        pid_t reaped;
-
-        while ((reaped = waitpid(-1, NULL, WNOHANG)) > 0)
-            ;
-        quiet = process_sweep(PROCESS_ID_ENV, id, SIGKILL) == 0 ? quiet + 1 : 0;
-        if (quiet && reaped < 0) /* no descendants */
-            return;
+    while (process_sweep(PROCESS_ID_ENV, id, SIGKILL) > 0 && clock_seconds() < until) {
         nanosleep(&pause, NULL);
+        while (waitpid(-1, NULL, WNOHANG) > 0)
+            ;
     }
 }
 
@@ -113,10 +116,8 @@ tp_status supervisor_run(const struct supervisor_setup *setup, struct tp_err *er
     pid_t child;
     int failed;
 
-    sigemptyset(&handled);
+    supervisor_signals(&handled);
     sigaddset(&handled, SIGCHLD);
-    for (int i = 0; i < N_FORWARDED; i++)
-        sigaddset(&handled, FORWARDED[i]);
     sigprocmask(SIG_BLOCK, &handled, &before);
     for (int i = 0; i < N_FORWARDED; i++)
         sigdelset(&before, FORWARDED[i]);
@@ -156,22 +157,33 @@ void supervisor_ask_to_stop(const struct supervisor *s, int sig)
         kill(s->pid, sig);
 }
 
+/* Whether a command can have ended so. */
+static bool is_outcome(json_int_t exit_code, json_int_t sig)
+{
+    enum { ERRNO_MAX = 4095 };
+
+    return sig == 0 ? exit_code >= 0 && exit_code <= ERRNO_MAX
+                    : sig > 0 && sig < NSIG && exit_code == -1;
+}
+
 tp_status supervisor_read(struct supervisor_outcome *out, const char *exit_path, struct tp_err *err)
 {
     struct arena arena = { 0 };
-    struct supervisor_outcome o = { 0 };
+    json_int_t exit_code = 0, sig = 0;
+    int started = 0;
     json_t *json = NULL;
     char *text;
     size_t size;
     tp_status st = file_read_own(&text, &size, exit_path, 4096, &arena, err);
 
     if (st == TP_OK) {
-        json = json_loadb(text, size, 0, NULL);
-        if (json_unpack(json, "{s:i,s:i,s:b}", "exit_code", &o.exit_code, "signal", &o.signal,
-                        "started", &o.started) != 0)
+        json = json_loadb(text, size, JSON_REJECT_DUPLICATES, NULL);
+        if (json_unpack(json, "{s:I,s:I,s:b}", "exit_code", &exit_code, "signal", &sig, "started",
+                        &started) != 0 ||
+            !is_outcome(exit_code, sig))
             st = tp_fail(err, TP_E_CORRUPT, "%s: does not say how a command ended", exit_path);
         else
-            *out = o;
+            *out = (struct supervisor_outcome){ (int)exit_code, (int)sig, started };
     }
     json_decref(json);
     arena_free(&arena);

@@ -10,6 +10,7 @@
 #ifndef ORCHESTRATOR_PROCESS_SUPERVISOR_H
 #define ORCHESTRATOR_PROCESS_SUPERVISOR_H
 
+#include <signal.h>
 #include <sys/types.h>
 
 #include "core/err.h"
@@ -30,6 +31,10 @@ struct supervisor_setup {
     const char *exit_path; /* where the outcome is written atomically */
     const struct environment *env;
 };
+
+/* The signals that it forwards. Who starts it blocks them in it, so that one that comes before it
+ * can forward it does not kill it. */
+void supervisor_signals(sigset_t *out);
 
 /* Start the command, wait for its end, kill the remaining processes, write the outcome. */
 tp_status supervisor_run(const struct supervisor_setup *setup, struct tp_err *err);

@@ -2,14 +2,16 @@
 #
 # tests/slurm/run.sh - the tests of tp-run on a real Slurm; the last line counts them.
 # They start a cluster in namespaces of this machine and stop it at the end. Without root or without
-# Slurm they are skipped and print the reason.
+# Slurm they are skipped and print the reason. TP_LONG=1 runs the long forms.
 set -uo pipefail
 cd "$(dirname "$0")/../.." || exit 1
 TP_BIN=${TP_BIN:-$PWD/bin}
 export TP_BIN
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
-timeout 1800 "${PYTHON:-/usr/bin/python3}" -m pytest -c tests/pytest.ini --rootdir=. -q -rfEs tests/slurm \
+limit=3600 # many times what they take, because other work may run beside them
+[ -z "${TP_LONG:-}" ] || limit=$((4 * limit))
+timeout "$limit" "${PYTHON:-/usr/bin/python3}" -m pytest -c tests/pytest.ini --rootdir=. -q -rfEs tests/slurm \
     2>&1 | tee "$log"
 rc=${PIPESTATUS[0]}
 count() { grep -oE "[0-9]+ $1" "$log" | tail -n 1 | cut -d' ' -f1; }

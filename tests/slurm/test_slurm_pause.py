@@ -78,11 +78,11 @@ def no_step_is_lost(job, again):
             and sorted(steps) == list(range(len(steps))))
 
 
-def run_at_once(slurm_id):
+def run_at_once(slurm_id, *changes):
     """Slurm starts a requeued job after two minutes. Start it earlier; at first its nodes refuse that."""
     time.sleep(3)
-    wait_until(lambda: queue("%i|%T", states="all").count("%s|PENDING" % slurm_id), 30)
-    slurm("scontrol", "update", "JobId=%s" % slurm_id, "StartTime=now")
+    wait_until(lambda: queue("%i|%T", states="all").count("%s|PENDING" % slurm_id), 60)
+    slurm("scontrol", "update", "JobId=%s" % slurm_id, "StartTime=now", *changes)
 
 
 def test_preempted_it_saves_within_the_grace_and_asks_for_another_allocation(tmp_path, model, cluster):
@@ -120,20 +120,22 @@ def test_a_preempted_batch_job_continues_in_the_next_job_or_requeued(tmp_path, m
 
 
 def test_with_chain_requeue_other_jobs_can_depend_on_one_job_id(tmp_path, model, cluster):
-    job = slurm_job(tmp_path, model, steps=300, chain="requeue", margin="12s", options="[--time=60]")
+    """The margin is as long as what is left, so that the first run ends at once, and has a minute to do so on a slow
+    machine. Slurm keeps the short limit for the second run, which would not end in it there."""
+    job = slurm_job(tmp_path, model, steps=300, chain="requeue", margin="60s", options="[--time=60]")
     first = job.verb("submit").out.strip()
     after = slurm("sbatch", "--parsable", "-J", "after", "-o", "/dev/null", "--dependency=afterok:" + first,
                   "--wrap=true")
-    wait_until(lambda: job.events("save"))
-    end_in(first, 14)
-    wait_until(lambda: job.events("stopped"), 30)
+    wait_until(lambda: job.events("save"), 120)
+    end_in(first, 60)
+    wait_until(lambda: job.events("stopped"), 60)
     assert "job %s, which continues" % first in job.events("stopped")[0]["message"], job.story()
-    run_at_once(first)
-    wait_until(lambda: job.events("training")[1:], 60)
+    run_at_once(first, "TimeLimit=60")
+    wait_until(lambda: job.events("training")[1:], 120)
     assert queue("%i|%T", states="all", name="after") == [after + "|PENDING"]
     assert queue(states="all") == [first] and not job.events("chain")
-    wait_until(lambda: job.events("done"), 60)
-    wait_until(lambda: queue("%i|%T", states="all", name="after") == [after + "|COMPLETED"], 30)
+    wait_until(lambda: job.events("done"), 600)
+    wait_until(lambda: queue("%i|%T", states="all", name="after") == [after + "|COMPLETED"], 60)
     assert queue("%i|%T", states="all") == [first + "|COMPLETED"]
 
 

@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/wait.h>
@@ -256,6 +257,7 @@ tp_status slurm_ask(char **output, const struct job_words *words, const struct s
                                        .dir = client->dir };
     struct child c = { .fd = -1 };
     int status = -1, code;
+    bool late;
     pid_t ended = 0;
     tp_status st = words->n ? child_start(&c, &setup, err)
                             : tp_fail(err, TP_E_NOMEM, "no memory for a Slurm command");
@@ -267,8 +269,11 @@ tp_status slurm_ask(char **output, const struct job_words *words, const struct s
         child_poll(&c, clock_seconds());
         nanosleep(&pause, NULL);
     }
+    late = c.until > 0 && clock_seconds() > c.until;
     code = child_ended(&c, status);
-    if (code)
+    if (code && late && !c.last[0])
+        st = tp_fail(err, TP_E_IO, "%s did not answer within %.0f s", words->word[0], patience_s);
+    else if (code)
         st = tp_fail(err, TP_E_IO, "%s failed: %s", words->word[0], c.last);
     else if (output)
         *output = arena_strdup(arena, c.text ? c.text : "");

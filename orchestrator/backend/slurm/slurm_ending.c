@@ -12,7 +12,7 @@
 
 #include "orchestrator/backend/slurm/slurm_run.h"
 
-static const double PATIENCE_S = 10;
+static const double PATIENCE_S = 10, REQUEUE_PATIENCE_S = 60;
 
 bool slurm_is_ending(const void *state, struct backend_cause *cause)
 {
@@ -160,6 +160,15 @@ tp_status slurm_ending_tick(struct slurm *s)
 
 /* ---- after that attempt has ended ---- */
 
+/* The answer to a requeue decides which job continues: it is waited for as long as half of the wall
+ * time that is left, because a busy controller needs many seconds. */
+static double requeue_patience(const struct slurm *s)
+{
+    const double half = slurm_left(s) / 2;
+
+    return half < PATIENCE_S ? PATIENCE_S : half < REQUEUE_PATIENCE_S ? half : REQUEUE_PATIENCE_S;
+}
+
 /* Ask Slurm to requeue the batch job of tp-run, and wait for the answer. False: it refuses. */
 static bool requeue(struct slurm *s)
 {
@@ -169,7 +178,8 @@ static bool requeue(struct slurm *s)
 
     slurm_words(&words, &arena, "scontrol", "requeue", arena_printf(&arena, "%ld", s->inside),
                 NULL);
-    s->ending.requeued = slurm_ask(NULL, &words, &s->client, PATIENCE_S, &arena, &err) == TP_OK;
+    s->ending.requeued =
+        slurm_ask(NULL, &words, &s->client, requeue_patience(s), &arena, &err) == TP_OK;
     if (!s->ending.requeued) /* the next batch job is submitted instead */
         slurm_event(s, SLURM_CANNOT_REQUEUE, SLURM_REASON_NONE, err.msg);
     arena_free(&arena);
