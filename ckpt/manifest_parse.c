@@ -18,16 +18,7 @@
 #include "ckpt/member.h"
 #include "ckpt/tensor_name.h"
 
-enum {
-    LAYERS_MAX = 1 << 20,
-    TENSORS_MAX = 1 << 22,
-    UNIT_MAX = 1 << 30,
-    EXPERTS_MAX = 1 << 20,
-    SEED_TEXT_MAX = 20
-};
-
-/* So that elements times 8 bytes stay below 2^62. */
-#define ELEMENTS_MAX (INT64_C(1) << 58)
+enum { LAYERS_MAX = 1 << 20, TENSORS_MAX = 1 << 22, EXPERTS_MAX = 1 << 20, SEED_TEXT_MAX = 20 };
 
 static tp_status parse_layout(const struct member_reader *p, struct layout *l, json_t *root)
 {
@@ -76,7 +67,7 @@ static tp_status parse_rule(const struct member_reader *p, struct tensor *t, jso
 
     TP_TRY(member_object(p, &object, tensor, "rule"));
     TP_TRY(member_small(p, &r->dim, object, "dim", -1, t->ndim - 1));
-    TP_TRY(member_int(p, &r->unit, object, "unit", 1, UNIT_MAX));
+    TP_TRY(member_int(p, &r->unit, object, "unit", 1, TENSOR_UNIT_MAX));
     TP_TRY(member_small(p, &r->blocks, object, "blocks", 1, TENSOR_BOXES_MAX));
     TP_TRY(member_bool(p, &r->replicate, object, "share"));
     TP_TRY(member_bool(p, &r->uneven, object, "pad"));
@@ -95,7 +86,6 @@ done:
 
 static tp_status parse_shape(const struct member_reader *p, struct tensor *t, json_t *object)
 {
-    int64_t elements = 1;
     json_t *list = NULL;
     size_t n = 0;
     tp_status st = member_list(p, &list, &n, object, "shape", BOX_NDIM_MAX);
@@ -111,12 +101,9 @@ static tp_status parse_shape(const struct member_reader *p, struct tensor *t, js
                 p, "tensor %s: axis %d of its shape is not an integer of at least 0: not a size",
                 t->name, d);
         t->shape[d] = json_integer_value(v);
-        /* another axis of length 0 must not hide one that is too large */
-        if (t->shape[d] > ELEMENTS_MAX ||
-            __builtin_mul_overflow(elements, t->shape[d] ? t->shape[d] : 1, &elements) ||
-            elements > ELEMENTS_MAX)
-            return member_fail(p, "tensor %s: has more than 2^58 elements", t->name);
     }
+    if (!tensor_shape_is_possible(t->ndim, t->shape))
+        return member_fail(p, "tensor %s: has more than 2^58 elements", t->name);
     return TP_OK;
 }
 

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "ckpt/root.h"
+#include "ckpt/store_prune.h"
 #include "ckpt/temporary.h"
 #include "ckpt/verify.h"
 #include "core/file.h"
@@ -22,6 +23,10 @@ struct prune {
     int n;
     unsigned char *fates;           /* [n] enum prune_fate */
     char (*save_ids)[SAVE_ID_TEXT]; /* [n] of the steps that are kept */
+
+    bool in_store;
+    struct store_prune store;
+    bool has_owned; /* an intact step of the job that owns the store is kept */
 };
 
 /* ---- which steps are intact ---- */
@@ -105,11 +110,59 @@ done:
 
 /* ---- what happens to each step ---- */
 
+static void leave(struct prune *p, int i, const char *why)
+{
+    p->out->left[p->out->n_left++] = (struct ckpt_left_step){ p->steps[i].name, why };
+}
+
+/* In a store: whether a step must be kept because the job that owns the root has saved it, and no
+ * later one that is intact. */
+static tp_status is_needed(bool *needed, struct prune *p, int i, struct tp_err *err)
+{
+    tp_status st;
+
+    *needed = false;
+    if (!p->in_store || p->has_owned || !p->steps[i].complete)
+        return TP_OK;
+    st = store_prune_is_owned(needed, &p->store, p->steps[i].name, err);
+    return st == TP_E_NOTFOUND ? TP_OK : st; /* another program removes it */
+}
+
+/* What cannot be read of a store: damaged, half of a step, or out of reach. */
+static tp_status decide_incomplete(struct prune *p, int i, struct tp_err *err)
+{
+    struct arena arena = { 0 };
+    struct prune_finding f = { .n = 0 };
+    enum store_prune_rest rest = STORE_REST_NONE;
+    struct manifest m;
+    struct tp_err why;
+    char dir[PATH_MAX];
+    tp_status st;
+
+    TP_TRY(file_join(dir, p->request->root, p->steps[i].name, err));
+    st = step_load(&m, dir, &arena, err);
+    if (st == TP_E_IO && step_read_manifest(&m, dir, &arena, &why) == TP_E_NOTFOUND)
+        st = TP_E_NOTFOUND; /* another program removes it */
+    if (st == TP_E_CORRUPT) {
+        note_finding(&f, err->msg);
+        st = add_damaged(p, p->steps[i].name, &f, err);
+    } else if (st == TP_E_NOTFOUND) {
+        st = store_prune_rest(&rest, &p->store, p->steps[i].name, err);
+    }
+    if (rest == STORE_REST_PRUNED && p->has_owned)
+        p->fates[i] = DELETE;
+    else if (rest != STORE_REST_NONE)
+        leave(p, i, "it has no manifest: its writer is at work, or died");
+done:
+    arena_free(&arena);
+    return st;
+}
+
 /* Newest first, so p->out->n_kept says how many newer ones are kept. */
 static tp_status decide(struct prune *p, int i, struct tp_err *err)
 {
     const struct ckpt_prune_request *q = p->request;
-    bool wanted, saved, intact = false;
+    bool wanted, saved, needed, intact = false;
     int64_t step = 0;
     tp_status st;
 
@@ -117,9 +170,17 @@ static tp_status decide(struct prune *p, int i, struct tp_err *err)
         return TP_OK; /* decided when it is known whether its writer is alive */
     if (q->saved && step > *q->saved)
         return TP_OK;
-    wanted = p->out->n_kept < q->keep || (q->keep_every > 0 && step % q->keep_every == 0);
+    if (p->in_store && !p->steps[i].complete)
+        return decide_incomplete(p, i, err);
+    TP_TRY(is_needed(&needed, p, i, err));
+    wanted = p->out->n_kept < q->keep || (q->keep_every > 0 && step % q->keep_every == 0) || needed;
     if (p->steps[i].complete && !wanted) {
-        p->fates[i] = DELETE;
+        if (p->in_store && !p->has_owned)
+            leave(p, i,
+                  "the job that owns the root has not saved a later step, so it may write "
+                  "this one");
+        else
+            p->fates[i] = DELETE;
         return TP_OK;
     }
     saved = q->saved && step == *q->saved;
@@ -127,7 +188,9 @@ static tp_status decide(struct prune *p, int i, struct tp_err *err)
     if (!st && intact && p->steps[i].complete) {
         p->fates[i] = KEEP;
         p->out->n_kept++;
+        p->has_owned = p->has_owned || needed;
     }
+done:
     return st;
 }
 
@@ -205,8 +268,10 @@ static tp_status delete_all(struct prune *p, struct tp_err *err)
         const char *name = p->steps[i].name;
         bool deleted = p->fates[i] == DELETE;
 
-        if (step_parse_name(&step, name) == STEP_TMP)
+        if (step_parse_name(&step, name) == STEP_TMP && !p->in_store)
             st = temporary_remove_dead(q->root, name, q->dry_run, &deleted, err);
+        else if (deleted && !q->dry_run && p->in_store)
+            st = store_prune_remove(&deleted, &p->store, name, err);
         else if (deleted && !q->dry_run)
             st = remove_step(&deleted, q->root, name, err);
         if (deleted)
@@ -223,7 +288,8 @@ static tp_status allocate(struct prune *p, struct tp_err *err)
     p->save_ids = arena_array(p->arena, n, sizeof *p->save_ids);
     p->out->names = arena_array(p->arena, n, sizeof *p->out->names);
     p->out->damaged = arena_array(p->arena, n, sizeof *p->out->damaged);
-    if (p->fates && p->save_ids && p->out->names && p->out->damaged)
+    p->out->left = arena_array(p->arena, n, sizeof *p->out->left);
+    if (p->fates && p->save_ids && p->out->names && p->out->damaged && p->out->left)
         return TP_OK;
     return tp_fail(err, TP_E_NOMEM, "%s: no memory to prune it", p->request->root);
 }
@@ -231,14 +297,17 @@ static tp_status allocate(struct prune *p, struct tp_err *err)
 tp_status ckpt_prune(struct ckpt_pruned *out, const struct ckpt_prune_request *q,
                      struct arena *arena, struct tp_err *err)
 {
-    struct prune p = { .request = q, .out = out, .arena = arena };
+    struct prune p = {
+        .request = q, .out = out, .arena = arena, .in_store = location_kind(q->root) == LOCATION_S3
+    };
     int lock = -1;
     tp_status st;
 
     *out = (struct ckpt_pruned){ .n = 0 };
     if (q->keep < 1)
         return tp_fail(err, TP_E_USAGE, "at least one step must be kept");
-    TP_TRY(location_check_local(q->root, err));
+    TP_TRY(p.in_store ? store_prune_begin(&p.store, q->root, err)
+                      : location_check_local(q->root, err));
     TP_TRY(ckpt_list(&p.steps, &p.n, q->root, arena, err));
     if (p.n == 0) {
         st = tp_fail(err, TP_E_NOTFOUND, "%s: has no step-NNNNNNNN directories", q->root);
@@ -246,7 +315,7 @@ tp_status ckpt_prune(struct ckpt_pruned *out, const struct ckpt_prune_request *q
     }
     TP_TRY(allocate(&p, err));
     TP_TRY(decide_all(&p, err));
-    if (!q->dry_run)
+    if (!q->dry_run && !p.in_store)
         TP_TRY(root_lock(&lock, q->root, &q->wait, err));
     if (q->verify_jobs > 0)
         TP_TRY(check_kept(&p, err));

@@ -35,22 +35,34 @@ struct ckpt_damaged_step {
     int findings;
 };
 
+/* A step of a store that stays although it would be deleted, or is not complete. */
+struct ckpt_left_step {
+    const char *name, *why; /* a sentence */
+};
+
 /* What was done, or would be. Everything is in the arena. */
 struct ckpt_pruned {
     const char **names; /* [n] of steps and temporary directories that were deleted, in order */
     int n;
     struct ckpt_damaged_step *damaged; /* [n_damaged] newest first */
     int n_damaged;
+    struct ckpt_left_step *left; /* [n_left] newest first */
+    int n_left;
     int n_kept;             /* intact steps that are kept */
     int64_t verified_bytes; /* of payload that were read */
 };
 
-/* Delete intact steps that are not kept, and the temporary directories of dead writers. A damaged
+/* In a store, where others may write meanwhile: one more intact step is kept, if none of those that
+ * are kept is of the job that owns the root, and later steps than the newest intact one of this job
+ * are not deleted (ckpt/store_prune.h). A step's manifest is deleted first.
+ *
+ * Delete intact steps that are not kept, and the temporary directories of dead writers. A damaged
  * step does not count as kept, and stays, so that people can examine it. A step is first renamed to
  * a temporary directory, so no reader sees half of it. After a failure *out has what was deleted
  * before it.
  * TP_E_CORRUPT: no step is intact; nothing was deleted. TP_E_STALE: another program removed or
- * replaced a step that is kept while it was verified; nothing was deleted. */
+ * replaced a step that is kept while it was verified; nothing was deleted. In a store also: a new
+ * job has claimed the root; what had not been deleted stays. */
 tp_status ckpt_prune(struct ckpt_pruned *out, const struct ckpt_prune_request *request,
                      struct arena *arena, struct tp_err *err);
 

@@ -188,11 +188,12 @@ static bool is_live(const struct owner_record *o, double set_at, double now)
 
 static tp_status refuse(const struct owner_record *o, const char *root, struct tp_err *err)
 {
-    time_t since = (time_t)o->since;
+    static const double year_10000 = 253402300800;
+    const time_t since = o->since > 0 && o->since < year_10000 ? (time_t)o->since : 0;
     char when[32] = "?";
     struct tm t;
 
-    if (localtime_r(&since, &t))
+    if (since > 0 && localtime_r(&since, &t))
         strftime(when, sizeof when, "%Y-%m-%d %H:%M:%S", &t);
     return tp_fail(err, TP_E_EXISTS,
                    "%s: belongs to job \"%s\" of user %s on host %s (tp-run has pid %lld, since "

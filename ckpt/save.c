@@ -33,6 +33,11 @@ tp_status ckpt_save_commit(struct ckpt_save *s, struct manifest *m, struct tp_er
     return s->in_store ? store_step_commit(&s->store, m, err) : ckpt_commit(&s->local, m, err);
 }
 
+bool ckpt_save_owns(const struct ckpt_save *s)
+{
+    return s->in_store && store_step_owns(&s->store);
+}
+
 void ckpt_save_abort(struct ckpt_save *s)
 {
     if (!s->in_store)

@@ -28,11 +28,14 @@ tp_status ckpt_save_begin(struct ckpt_save *s, const struct ckpt_begin_request *
 /* The directory to which shards are written. Borrowed. */
 const char *ckpt_save_dir(const struct ckpt_save *s);
 
-/* When all shards are finished, and before the first appears: remove the step that is replaced. */
+/* When all shards are finished, and before the first appears: as store_step_clear. */
 tp_status ckpt_save_clear(struct ckpt_save *s, struct tp_err *err);
 
 /* As ckpt_commit, or store_step_commit. */
 tp_status ckpt_save_commit(struct ckpt_save *s, struct manifest *m, struct tp_err *err);
+
+/* As store_step_owns: whether shards that have appeared are to be removed after a failure. */
+bool ckpt_save_owns(const struct ckpt_save *s);
 
 /* As ckpt_abort. Shards that have appeared in a store are their writers' to remove. */
 void ckpt_save_abort(struct ckpt_save *s);

@@ -49,16 +49,18 @@ struct shard_plan {
     const struct layout *layout;
     const struct stored_box *boxes; /* of all ranks, grouped by rank */
     int n_boxes;
+    const char *upload_id; /* to join a shard in a store: upload_file_id of its creator */
     int zstd; /* level of compression; 0: none. Only shard_create can begin such a file, and
                  ckpt/shard_pack.h says how it is written */
 };
 
 struct shard_writer;
+struct upload_file;
 
 /* Create plan->dir/rank-NNNNN.h5, which must not exist. In a store (s3://) payload is uploaded
- * while it is written, and the object appears by shard_appear; only one process writes it. When
- * several processes write the same file, one of them creates it; the others join it with the same
- * plan, after shard_create has returned.
+ * while it is written, and the object appears by shard_appear. When several processes write the
+ * same file, one of them creates it; the others join it with the same plan, after shard_create has
+ * returned. In a store they combine what they have (storage/upload_file.h) before shard_finish.
  */
 tp_status shard_create(struct shard_writer **out, const struct shard_plan *plan,
                        struct tp_err *err);
@@ -78,6 +80,10 @@ const char *shard_layout_sha256(const struct shard_writer *w);
  * checksums. Each byte must be written once. Thread safe. */
 tp_status shard_write(struct shard_writer *w, int box, const struct box *run, const void *data,
                       struct tp_err *err);
+
+/* The same; *written is the digest of what was written. */
+tp_status shard_write_digested(struct shard_writer *w, int box, const struct box *run,
+                               const void *data, struct digest *written, struct tp_err *err);
 
 /* The same without checksums, which the caller computes and adds. */
 tp_status shard_write_unsummed(struct shard_writer *w, int box, const struct box *run,
@@ -112,6 +118,9 @@ tp_status shard_appear(struct shard_writer *w, struct tp_err *err);
 
 /* Remove an object that shard_appear made to appear, as far as the store answers. */
 void shard_remove(const struct shard_writer *w);
+
+/* The upload of a shard in a store; NULL: a local file. Borrowed. */
+struct upload_file *shard_upload_of(const struct shard_writer *w);
 
 /* Close and free; w may be NULL. An object that has not appeared never does. The file stays; the
  * owner of the directory removes it. */

@@ -184,19 +184,22 @@ done:
     return st;
 }
 
+/* The file; of a shard in a store, one in memory for what is outside payloads. */
+static tp_status create_file(struct shard_writer *w, struct tp_err *err)
+{
+    w->fd = location_is_remote(w->path)
+                ? memfd_create("shard", MFD_CLOEXEC)
+                : open(w->path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0666);
+    return w->fd < 0 ? tp_fail_errno(err, "%s: cannot create", w->path) : TP_OK;
+}
+
 tp_status shard_create(struct shard_writer **out, const struct shard_plan *plan, struct tp_err *err)
 {
     struct shard_writer *w = NULL;
     tp_status st;
 
     TP_TRY(writer_new(&w, plan, err));
-    w->fd = location_is_remote(w->path)
-                ? memfd_create("shard", MFD_CLOEXEC)
-                : open(w->path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0666);
-    if (w->fd < 0) {
-        st = tp_fail_errno(err, "%s: cannot create", w->path);
-        goto done;
-    }
+    TP_TRY(create_file(w, err));
     if (plan->zstd) {
         TP_TRY(shard_pack_begin(w, err));
     } else {
@@ -205,7 +208,7 @@ tp_status shard_create(struct shard_writer **out, const struct shard_plan *plan,
                                  err)); /* without checksums yet; shard_join reads it */
     }
     if (location_is_remote(w->path))
-        TP_TRY(shard_upload_begin(&w->upload, w, err));
+        TP_TRY(shard_upload_begin(&w->upload, w, NULL, err));
     *out = w;
     w = NULL;
 done:
@@ -313,12 +316,30 @@ static tp_status read_offsets(struct shard_writer *w, struct tp_err *err)
     return st;
 }
 
+/* Each process has the structure of a shard in a store in memory; it is the same in all. */
+static tp_status join_upload(struct shard_writer *w, const char *id, struct tp_err *err)
+{
+    tp_status st;
+
+    TP_TRY(create_file(w, err));
+    TP_TRY(create_structure(w, err));
+    TP_TRY(shard_write_index(w, w->layout_sha256, err));
+    TP_TRY(shard_upload_begin(&w->upload, w, id, err));
+done:
+    return st;
+}
+
 tp_status shard_join(struct shard_writer **out, const struct shard_plan *plan, struct tp_err *err)
 {
     struct shard_writer *w = NULL;
     tp_status st;
 
     TP_TRY(writer_new(&w, plan, err));
+    if (location_is_remote(w->path)) {
+        TP_TRY(join_upload(w, plan->upload_id, err));
+        *out = w;
+        return TP_OK;
+    }
     TP_TRY(open_existing(w, &w->size, err));
     TP_TRY(read_offsets(w, err));
     *out = w;

@@ -10,6 +10,7 @@
 #include "ckpt/shard_writer.h"
 #include "core/file.h"
 #include "core/thread_pool.h"
+#include "storage/upload_file.h"
 
 /* ---- beginning ---- */
 
@@ -249,7 +250,9 @@ static tp_status write_item(void *ctx, int64_t item, int worker, struct tp_err *
     const struct shard_pack_batch *b = ctx;
     const struct shard_writer *w = b->items[item].w;
     struct shard_pack_chunk *c = &w->pack->chunks[b->items[item].chunk];
-    tp_status st = file_write_at(w->fd, w->path, c->offset, c->data, (size_t)c->stored.bytes, err);
+    tp_status st =
+        w->upload ? upload_file_write(w->upload, c->offset, c->data, c->stored.bytes, err)
+                  : file_write_at(w->fd, w->path, c->offset, c->data, (size_t)c->stored.bytes, err);
 
     (void)worker;
     page_pool_give(&w->pack->pool, c->data, room_of(w, b->items[item].chunk));

@@ -96,7 +96,7 @@ static tp_status write_payload(const struct shard_writer *w, const struct shard_
     if (r->left == 0)
         return TP_OK;
     if (w->upload)
-        return shard_upload_write(w->upload, r->at, r->bytes, r->left, err);
+        return upload_file_write(w->upload, r->at, r->bytes, r->left, err);
     st = file_write_at(w->fd, w->path, r->at, r->bytes, (size_t)r->left, err);
     /* Ask the kernel to start writing back now, so that the fsync of shard_finish has little left
      * to do. Only a hint: if it fails, fsync does the work. */
@@ -112,8 +112,8 @@ static void add_sums(struct shard_writer *w, int64_t chunk, const uint64_t sums[
     pthread_mutex_unlock(&w->lock);
 }
 
-tp_status shard_write(struct shard_writer *w, int box, const struct box *run, const void *data,
-                      struct tp_err *err)
+tp_status shard_write_digested(struct shard_writer *w, int box, const struct box *run,
+                               const void *data, struct digest *written, struct tp_err *err)
 {
     struct shard_run r;
     struct chunk_part part;
@@ -121,6 +121,7 @@ tp_status shard_write(struct shard_writer *w, int box, const struct box *run, co
     int64_t k;
     tp_status st = shard_run_begin(&r, w, box, run, data, err);
 
+    *written = (struct digest){ 0 };
     if (!st && !w->pack)
         st = write_payload(w, &r, err);
     while (!st && shard_run_next(&r, &k, &part, &overlap)) {
@@ -130,8 +131,17 @@ tp_status shard_write(struct shard_writer *w, int box, const struct box *run, co
             return st;
         shard_run_sums(sums, w, k, &part, &overlap);
         add_sums(w, k, sums);
+        digest_add(written, &part.digest);
     }
     return st;
+}
+
+tp_status shard_write(struct shard_writer *w, int box, const struct box *run, const void *data,
+                      struct tp_err *err)
+{
+    struct digest written;
+
+    return shard_write_digested(w, box, run, data, &written, err);
 }
 
 tp_status shard_write_unsummed(struct shard_writer *w, int box, const struct box *run,
@@ -236,7 +246,8 @@ tp_status shard_finish(struct shard_writer *w, struct shard_info *info, struct t
     found.index_offset = w->index_offset;
     TP_TRY(shard_write_index(w, found.index_sha256, err));
     TP_TRY(chunks_hash_outside(found.meta_sha256, &file, err));
-    TP_TRY(w->upload ? shard_upload_finish(w->upload, err) : file_sync(w->fd, w->path, false, err));
+    TP_TRY(w->upload ? shard_upload_finish(w->upload, w, err)
+                     : file_sync(w->fd, w->path, false, err));
     *info = found;
 done:
     return st;
@@ -244,25 +255,30 @@ done:
 
 tp_status shard_wait(struct shard_writer *w, struct tp_err *err)
 {
-    return w->upload ? shard_upload_wait(w->upload, err) : TP_OK;
+    return w->upload ? upload_file_wait(w->upload, err) : TP_OK;
 }
 
 tp_status shard_appear(struct shard_writer *w, struct tp_err *err)
 {
-    return w->upload ? shard_upload_complete(w->upload, err) : TP_OK;
+    return w->upload ? upload_file_complete(w->upload, err) : TP_OK;
 }
 
 void shard_remove(const struct shard_writer *w)
 {
     if (w->upload)
-        shard_upload_remove(w->upload);
+        upload_file_remove(w->upload);
+}
+
+struct upload_file *shard_upload_of(const struct shard_writer *w)
+{
+    return w->upload;
 }
 
 void shard_close(struct shard_writer *w)
 {
     if (!w)
         return;
-    shard_upload_end(w->upload);
+    upload_file_end(w->upload);
     if (w->fd >= 0)
         close(w->fd);
     shard_pack_free(w);

@@ -32,8 +32,8 @@ struct shard_pack {
 struct shard_writer {
     char *path;
     char file[SHARD_NAME_MAX];
-    int fd;                      /* the file; of an upload, what is outside payloads */
-    struct shard_upload *upload; /* NULL: the shard is a local file */
+    int fd;                     /* the file; of an upload, what is outside payloads */
+    struct upload_file *upload; /* NULL: the shard is a local file */
     int rank;
     int zstd; /* as in the plan */
     const struct layout *layout;

@@ -11,7 +11,9 @@
 #include "storage/location.h"
 #include "storage/object.h"
 
-enum { CHECKS_AT_ONCE = 8 };
+/* A manifest of up to AHEAD_BYTES comes in the request that opens it, so that another program
+ * cannot remove or replace it between two. */
+enum { CHECKS_AT_ONCE = 8, AHEAD_BYTES = 256 << 10 };
 
 tp_status step_read_remote(struct manifest *m, const char *path, struct arena *arena,
                            struct tp_err *err)
@@ -20,7 +22,7 @@ tp_status step_read_remote(struct manifest *m, const char *path, struct arena *a
     struct json_scan_input in;
     char *text = NULL;
     int64_t size = 0;
-    tp_status st = object_open(&object, &size, path, err);
+    tp_status st = object_open_ahead(&object, &size, path, 0, AHEAD_BYTES, err);
 
     if (st)
         return st;

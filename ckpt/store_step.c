@@ -7,6 +7,7 @@
 
 #include "ckpt/epoch.h"
 #include "ckpt/step.h"
+#include "ckpt/step_cleaner.h"
 #include "ckpt/step_remote.h"
 #include "ckpt/temporary.h"
 #include "core/file.h"
@@ -14,8 +15,6 @@
 #include "storage/location.h"
 #include "storage/object.h"
 #include "storage/upload.h"
-
-#define CLEANER_FILE "cleaner"
 
 tp_status store_step_check_root(const char *root, struct tp_err *err)
 {
@@ -40,54 +39,6 @@ done:
     return st;
 }
 
-/* Remove what a writer left that died while its shards appeared. */
-static tp_status remove_leftovers(const char *dir, const struct folder_entry *entries, int n,
-                                  struct tp_err *err)
-{
-    char path[PATH_MAX];
-    tp_status st = TP_OK;
-
-    for (int i = 0; i < n && !st; i++) {
-        if (entries[i].is_folder || strncmp(entries[i].name, "rank-", 5) != 0)
-            continue;
-        TP_TRY(file_join(path, dir, entries[i].name, err));
-        TP_TRY(upload_delete(path, err));
-    }
-done:
-    return st;
-}
-
-/* A writer that removes leftovers could take a living writer's shards for them. So it says before
- * that it does: it writes its save id to ROOT/step-N/cleaner, and then looks whether there is a
- * manifest. The other one writes its manifest, and then looks whether there is another cleaner than
- * when it began. Whatever the order of the four, one of the two notices the other. */
-static tp_status read_cleaner(char out[SAVE_ID_TEXT], const char *dir, struct tp_err *err)
-{
-    struct arena arena = { 0 };
-    char path[PATH_MAX], *text = NULL;
-    size_t n = 0;
-    tp_status st;
-
-    out[0] = 0;
-    TP_TRY(file_join(path, dir, CLEANER_FILE, err));
-    st = object_read_all(&text, &n, path, SAVE_ID_TEXT - 1, &arena, err);
-    if (st == TP_E_NOTFOUND)
-        st = TP_OK;
-    else if (!st)
-        memcpy(out, text, n + 1);
-done:
-    arena_free(&arena);
-    return st;
-}
-
-static tp_status write_cleaner(const struct store_step *s, struct tp_err *err)
-{
-    char path[PATH_MAX];
-    tp_status st = file_join(path, s->dir, CLEANER_FILE, err);
-
-    return st ? st : upload_replace(path, s->save_id, strlen(s->save_id), err);
-}
-
 /* List what is there of the step. */
 static tp_status look(struct store_step *s, struct folder_entry **entries, int *n,
                       struct tp_err *err)
@@ -108,7 +59,7 @@ static tp_status look(struct store_step *s, struct folder_entry **entries, int *
 static bool has_shards(const struct folder_entry *entries, int n)
 {
     for (int i = 0; i < n; i++)
-        if (!entries[i].is_folder && strncmp(entries[i].name, "rank-", 5) == 0)
+        if (step_cleaner_is_shard(&entries[i]))
             return true;
     return false;
 }
@@ -129,8 +80,12 @@ tp_status store_step_begin(struct store_step *s, const char *root, int64_t step,
     TP_TRY(ckpt_epoch(&s->epoch, root, err));
     TP_TRY(temporary_save_id(s->save_id, err));
     TP_TRY(look(s, &entries, &n, err));
+    if (n > 0)
+        TP_TRY(step_cleaner_read(s->cleaner, s->dir, err));
     if (!s->replaces && has_shards(entries, n)) {
-        TP_TRY(write_cleaner(s, err));
+        TP_TRY(step_cleaner_write(s->dir, s->save_id, err));
+        /* not what is there now: of two that clean, the first one has to notice */
+        memcpy(s->cleaner, s->save_id, sizeof s->cleaner);
         TP_TRY(look(s, &entries, &n, err));
     }
     if (s->replaces && !force)
@@ -139,30 +94,7 @@ tp_status store_step_begin(struct store_step *s, const char *root, int64_t step,
                        "first, or name another prefix",
                        s->dir));
     if (!s->replaces)
-        TP_TRY(remove_leftovers(s->dir, entries, n, err));
-    if (n > 0)
-        st = read_cleaner(s->cleaner, s->dir, err);
-done:
-    free(entries);
-    return st;
-}
-
-tp_status store_step_clear(const struct store_step *s, struct tp_err *err)
-{
-    struct folder_entry *entries = NULL;
-    char path[PATH_MAX];
-    int n = 0;
-    tp_status st = TP_OK;
-
-    if (!s->replaces)
-        return TP_OK;
-    TP_TRY(ckpt_epoch_check(s->root, s->epoch, s->step, err));
-    TP_TRY(file_join(path, s->dir, MANIFEST_FILE, err));
-    TP_TRY(upload_delete(path, err));
-    st = folder_list(&entries, &n, s->dir, err);
-    st = st == TP_E_NOTFOUND ? TP_OK : st;
-    if (!st)
-        st = remove_leftovers(s->dir, entries, n, err);
+        st = step_cleaner_remove_shards(s->dir, entries, n, err);
 done:
     free(entries);
     return st;
@@ -172,7 +104,7 @@ done:
 static tp_status check_cleaner(const struct store_step *s, struct tp_err *err)
 {
     char now[SAVE_ID_TEXT];
-    tp_status st = read_cleaner(now, s->dir, err);
+    tp_status st = step_cleaner_read(now, s->dir, err);
 
     if (st || strcmp(now, s->cleaner) == 0)
         return st;
@@ -180,6 +112,35 @@ static tp_status check_cleaner(const struct store_step *s, struct tp_err *err)
                    "%s: another writer of this step began while its shards appeared; nothing was "
                    "committed; let one of them run alone",
                    s->dir);
+}
+
+bool store_step_owns(const struct store_step *s)
+{
+    struct tp_err ignored;
+
+    return check_cleaner(s, &ignored) == TP_OK;
+}
+
+tp_status store_step_clear(const struct store_step *s, struct tp_err *err)
+{
+    struct folder_entry *entries = NULL;
+    char path[PATH_MAX];
+    int n = 0;
+    tp_status st = TP_OK;
+
+    TP_TRY(ckpt_epoch_check(s->root, s->epoch, s->step, err));
+    TP_TRY(check_cleaner(s, err));
+    if (!s->replaces)
+        return TP_OK;
+    TP_TRY(file_join(path, s->dir, MANIFEST_FILE, err));
+    TP_TRY(upload_delete(path, err));
+    st = folder_list(&entries, &n, s->dir, err);
+    st = st == TP_E_NOTFOUND ? TP_OK : st;
+    if (!st)
+        st = step_cleaner_remove_shards(s->dir, entries, n, err);
+done:
+    free(entries);
+    return st;
 }
 
 tp_status store_step_commit(const struct store_step *s, struct manifest *m, struct tp_err *err)
@@ -197,10 +158,12 @@ tp_status store_step_commit(const struct store_step *s, struct manifest *m, stru
     TP_TRY(ckpt_epoch_check(s->root, s->epoch, s->step, err));
     TP_TRY(upload_object(path, text, size, err));
     st = check_cleaner(s, err);
+    if (!st) /* a job that has claimed the root since then does not expect this step any more */
+        st = ckpt_epoch_check(s->root, s->epoch, s->step, err);
     if (!st)
         st = step_check_remote(m, s->dir, err);
     if (st)
-        upload_delete(path, &ignored);
+        upload_withdraw(path, text, size, &ignored);
 done:
     free(text);
     return st;

@@ -21,7 +21,8 @@ struct store_step {
     int64_t step, epoch;
     bool replaces; /* the step exists */
     char save_id[SAVE_ID_TEXT];
-    char cleaner[SAVE_ID_TEXT]; /* the writer that last removed leftovers; "": none has */
+    char cleaner[SAVE_ID_TEXT]; /* the writer that last removed leftovers, maybe this one; "": none
+                                   has */
 };
 
 /* TP_E_USAGE: the root is a step itself, or not in a store. */
@@ -32,14 +33,20 @@ tp_status store_step_check_root(const char *root, struct tp_err *err);
 tp_status store_step_begin(struct store_step *s, const char *root, int64_t step, bool force,
                            struct tp_err *err);
 
-/* With force: remove the step that is replaced, its manifest first. Not in one go with the commit:
- * if the writer dies in between, the step is gone. So only a writer that owns the root may do it,
- * such as a trainer that resumed from an older step. */
+/* Right before the shards appear: check that this writer may still commit (TP_E_STALE,
+ * TP_E_EXISTS). With force, remove the step that is replaced, its manifest first. Not in one go
+ * with the commit: if the writer dies in between, the step is gone. So only a writer that owns the
+ * root may do it, such as a trainer that resumed from an older step. */
 tp_status store_step_clear(const struct store_step *s, struct tp_err *err);
 
 /* Write the manifest, with the save id, step and epoch, when all its shards have appeared.
  * TP_E_STALE: a newer job has claimed the root. TP_E_EXISTS: another writer was faster. After a
- * failure there is no manifest of this save; the caller removes its shards. */
+ * failure there is no manifest of this save; the caller removes its shards if store_step_owns. */
 tp_status store_step_commit(const struct store_step *s, struct manifest *m, struct tp_err *err);
+
+/* Whether the shards that this writer made to appear are its own: no other writer has begun to
+ * remove leftovers, after which shards of the same names may be that one's. False also when the
+ * store does not answer; then the next writer of the step removes them. */
+bool store_step_owns(const struct store_step *s);
 
 #endif

@@ -6,7 +6,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <strings.h>
 
 enum { IDLE_MAX = 64, REDIRECTS_MAX = 5, CONNECT_S = 10, LOW_BYTES_PER_S = 1000 };
 enum { BUFFER_BYTES = 256 << 10 };
@@ -67,75 +66,12 @@ static void give_back(struct http_client *c, CURL *h)
 
 /* ---- the reply ---- */
 
-/* Copy the value of the header `name` when this line is that header. */
-static bool header_value(char out[HTTP_VALUE_MAX], const char *line, size_t n, const char *name)
-{
-    const size_t length = strlen(name);
-    size_t begin = length + 1, end = n;
-
-    if (n <= length || line[length] != ':' || strncasecmp(line, name, length) != 0)
-        return false;
-    while (begin < end && (line[begin] == ' ' || line[begin] == '\t'))
-        begin++;
-    while (end > begin && (unsigned char)line[end - 1] <= ' ')
-        end--;
-    if (end - begin >= HTTP_VALUE_MAX)
-        return false;
-    memcpy(out, line + begin, end - begin);
-    out[end - begin] = 0;
-    return true;
-}
-
-/* "bytes 0-9/100", or "bytes *" "/100". */
-static void parse_range(struct http_reply *r, const char *value)
-{
-    int64_t first = -1, last = -1, total = -1;
-    char *end = NULL;
-
-    if (strncmp(value, "bytes ", 6) != 0)
-        return;
-    value += 6;
-    if (*value == '*') {
-        value++;
-    } else {
-        first = strtoll(value, &end, 10);
-        if (end == value || *end != '-')
-            return;
-        value = end + 1;
-        last = strtoll(value, &end, 10);
-        if (end == value)
-            return;
-        value = end;
-    }
-    if (*value != '/')
-        return;
-    total = strtoll(value + 1, &end, 10); /* "*" is not a number: not known */
-    r->first = first;
-    r->last = last;
-    r->total = end == value + 1 ? -1 : total;
-}
-
 static size_t on_header(char *line, size_t size, size_t count, void *ctx)
 {
     struct http_exchange *x = ctx;
-    struct http_reply *r = x->reply;
-    const size_t n = size * count;
-    char value[HTTP_VALUE_MAX] = "";
 
-    if (n > 5 && strncmp(line, "HTTP/", 5) == 0) { /* of another reply: after a redirect */
-        r->etag[0] = 0;
-        r->first = r->last = r->total = -1;
-        r->retry_after_s = 0;
-    } else if (header_value(value, line, n, "content-range")) {
-        parse_range(r, value);
-    } else if (header_value(value, line, n, "retry-after")) {
-        r->retry_after_s = (double)strtoul(value, NULL, 10); /* a date is not understood: 0 */
-    } else if (header_value(value, line, n, "x-amz-bucket-region")) {
-        memcpy(r->region, value, sizeof value);
-    } else if (header_value(value, line, n, "etag")) {
-        memcpy(r->etag, value, sizeof value);
-    }
-    return n;
+    http_reply_header(x->reply, line, size * count);
+    return size * count;
 }
 
 static size_t on_body(char *data, size_t size, size_t count, void *ctx)
@@ -271,7 +207,7 @@ void http_send(struct http_reply *reply, struct http_client *c, const struct htt
     struct curl_slist *headers = header_list(q);
     CURLcode code;
 
-    *reply = (struct http_reply){ .first = -1, .last = -1, .total = -1 };
+    http_reply_begin(reply);
     if (!x.curl || (!headers && (q->n_headers > 0 || q->body))) {
         snprintf(reply->problem, sizeof reply->problem, "there is no memory for a connection");
         curl_easy_cleanup(x.curl);

@@ -13,8 +13,9 @@
 #include <stdint.h>
 
 #include "core/err.h"
+#include "storage/http_reply.h"
 
-enum { HTTP_HEADERS_MAX = 16, HTTP_VALUE_MAX = 256, HTTP_ERROR_BYTES = 2048 };
+enum { HTTP_HEADERS_MAX = 16 };
 
 /* The connections that are open and idle. */
 struct http_client;
@@ -40,20 +41,6 @@ struct http_request {
     void *into; /* the body of a reply with `status` goes here, at most `room` bytes */
     size_t room;
     long status; /* 206 for a range, else 200 */
-};
-
-struct http_reply {
-    long status;                  /* 0: there was no reply */
-    size_t bytes;                 /* of the body, in `into` */
-    bool too_long;                /* the body has more than `room` bytes */
-    char etag[HTTP_VALUE_MAX];    /* with its quotes; "": the server sent none */
-    char region[HTTP_VALUE_MAX];  /* x-amz-bucket-region */
-    int64_t first, last, total;   /* Content-Range; -1: not known */
-    double retry_after_s;         /* Retry-After in seconds; 0: none */
-    char text[HTTP_ERROR_BYTES];  /* the body of any other reply, or its beginning */
-    int tries;                    /* requests that were sent until this reply; remote_send */
-    bool may_retry;               /* there was no reply, and there may be one next time */
-    char problem[HTTP_VALUE_MAX]; /* why there was none: a part of a sentence */
 };
 
 /* Send a request. Thread safe: each call uses an idle connection or opens one. The outcome is in

@@ -64,6 +64,20 @@ static tp_status check_s3(const char *path, struct tp_err *err)
     return TP_OK;
 }
 
+/* A URL of another kind is no name of a local folder. */
+static tp_status check_scheme(const char *path, struct tp_err *err)
+{
+    const size_t n = strspn(path, "abcdefghijklmnopqrstuvwxyz0123456789+.-");
+
+    if (n == 0 || strncmp(path + n, "://", 3) != 0)
+        return TP_OK;
+    return tp_fail(
+        err, TP_E_USAGE,
+        "%.*s://...: URLs of this kind cannot be used; expected a folder, https://HOST/PATH, "
+        "http://HOST/PATH or s3://BUCKET/PREFIX",
+        (int)(n < 40 ? n : 40), path);
+}
+
 tp_status location_check(const char *path, struct tp_err *err)
 {
     switch (location_kind(path)) {
@@ -72,7 +86,7 @@ tp_status location_check(const char *path, struct tp_err *err)
     case LOCATION_S3:
         return check_s3(path, err);
     default:
-        return TP_OK;
+        return check_scheme(path, err);
     }
 }
 
@@ -82,6 +96,11 @@ tp_status location_check_local(const char *path, struct tp_err *err)
 
     if (st || !location_is_remote(path))
         return st;
+    if (location_kind(path) == LOCATION_HTTP)
+        return tp_fail(err, TP_E_USAGE,
+                       "%.400s: from a web server checkpoints are only read; name a folder, or "
+                       "s3://BUCKET/PREFIX",
+                       path);
     return tp_fail(err, TP_E_USAGE, "%.400s: this is done in local folders only; name a folder",
                    path);
 }

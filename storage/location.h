@@ -25,9 +25,9 @@ enum location_kind location_kind(const char *path);
 /* Whether a path is not local. */
 bool location_is_remote(const char *path);
 
-/* Check that a remote path can be used; local paths always can. TP_E_USAGE: an invalid bucket; or a
- * URL with a user, a password, a query or a fragment. These often are secrets, so the message does
- * not repeat them. */
+/* Check that a remote path can be used; local paths always can. TP_E_USAGE: an invalid bucket, a
+ * URL of another kind (ftp://...), or a URL with a user, a password, a query or a fragment. These
+ * often are secrets, so the message does not repeat them. */
 tp_status location_check(const char *path, struct tp_err *err);
 
 /* TP_E_USAGE: the path is not local, and what is done needs a local folder. */

@@ -45,6 +45,49 @@ tp_status object_exists(bool *exists, const char *path, struct tp_err *err)
     return st == TP_E_NOTFOUND ? TP_OK : st;
 }
 
+const char *object_etag(const struct object *o)
+{
+    return o->remote ? remote_object_etag(o->remote) : "";
+}
+
+tp_status object_open_any(struct object *out, int64_t *size, const char *path, struct tp_err *err)
+{
+    *out = OBJECT_NONE;
+    return location_is_remote(path) ? object_open(out, size, path, err)
+                                    : file_open_read(&out->fd, size, path, err);
+}
+
+bool object_is_there(const char *path)
+{
+    struct tp_err ignored;
+    bool exists = false;
+
+    return object_exists(&exists, path, &ignored) == TP_OK && exists;
+}
+
+tp_status object_read_any(char **data, size_t *size, const char *path, size_t max_bytes,
+                          struct arena *arena, struct tp_err *err)
+{
+    return location_is_remote(path) ? object_read_all(data, size, path, max_bytes, arena, err)
+                                    : file_read_all(data, size, path, max_bytes, arena, err);
+}
+
+static tp_status read_json(const void *ctx, const char *path, int64_t offset, void *buf, size_t n,
+                           struct tp_err *err)
+{
+    return object_read_at(ctx, path, offset, buf, n, err);
+}
+
+struct json_scan_input object_json(const struct object *o, int64_t begin, int64_t size,
+                                   const char *path)
+{
+    struct json_scan_input in = json_scan_input_file(o->fd, begin, size, path);
+
+    in.read = read_json;
+    in.ctx = o;
+    return in;
+}
+
 tp_status object_read_at(const struct object *o, const char *path, int64_t offset, void *buf,
                          size_t n, struct tp_err *err)
 {
@@ -65,7 +108,7 @@ tp_status object_read_all(char **data, size_t *size, const char *path, size_t ma
     struct object o = OBJECT_NONE;
     int64_t n = 0;
     char *buf;
-    tp_status st = object_open(&o, &n, path, err);
+    tp_status st = object_open_ahead(&o, &n, path, 0, (int64_t)max_bytes, err);
 
     if (st)
         return st;

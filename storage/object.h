@@ -15,6 +15,7 @@
 
 #include "core/arena.h"
 #include "core/err.h"
+#include "core/json_scan.h"
 
 struct object {
     int fd;                       /* of a local file, else -1 */
@@ -43,10 +44,32 @@ tp_status object_open_ahead(struct object *out, int64_t *size, const char *path,
 /* Whether there is something at a path. TP_E_IO, TP_E_USAGE: that cannot be known. */
 tp_status object_exists(bool *exists, const char *path, struct tp_err *err);
 
-/* Read a whole object into the arena, with a 0 byte after it. TP_E_CORRUPT: it is longer than
- * max_bytes. Opens as object_open. */
+/* Read a whole object into the arena, with a 0 byte after it; a remote one in one request, so
+ * another program may replace it meanwhile. TP_E_CORRUPT: it is longer than max_bytes. Opens as
+ * object_open. */
 tp_status object_read_all(char **data, size_t *size, const char *path, size_t max_bytes,
                           struct arena *arena, struct tp_err *err);
+
+/* The ETag of an open remote object; "": it has none. Borrowed. */
+const char *object_etag(const struct object *o);
+
+/* ---- files of other programs ---- */
+
+/* As object_open, but a local path may be a symbolic link to a file. */
+tp_status object_open_any(struct object *out, int64_t *size, const char *path, struct tp_err *err);
+
+/* Whether there is something at a path. False also when that cannot be known. */
+bool object_is_there(const char *path);
+
+/* As object_read_all, but a local path may be a symbolic link to a file. */
+tp_status object_read_any(char **data, size_t *size, const char *path, size_t max_bytes,
+                          struct arena *arena, struct tp_err *err);
+
+/* size bytes at `begin` of an open object, as JSON. o and path are borrowed. */
+struct json_scan_input object_json(const struct object *o, int64_t begin, int64_t size,
+                                   const char *path);
+
+/* ---- reading ---- */
 
 /* Say that n bytes at `offset` will be read, once, after what was named before; so long requests
  * are sent for remote objects, early enough. Only a hint; for local objects nothing. */

@@ -13,9 +13,10 @@
 #include "core/clock.h"
 #include "storage/location.h"
 
-enum { TRIES_MAX = 12, CODE_MAX = 64, LINE_MAX_BYTES = 4352 };
+enum { TRIES_MAX = 12, LINE_MAX_BYTES = 4352 };
 
 static const double first_pause_s = 0.1, longest_pause_s = 20;
+static const double say_after_s = 2, say_again_s = 30; /* of tries that do not succeed */
 static const double slowest_bytes_per_s = 16384; /* of one request, so that it ends some time */
 
 /* What belongs to the process. */
@@ -26,6 +27,7 @@ static struct {
     pid_t owner; /* of http: a forked process must not use its parent's connections */
     struct aws_config aws;
     bool has_aws;
+    double said; /* when a wait was announced; 0: never */
 } process = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
 void remote_configure(const struct remote_settings *settings)
@@ -187,20 +189,6 @@ done:
 
 /* ---- replies ---- */
 
-/* The error code of S3's XML, "NoSuchKey"; "" when there is none. Only letters are taken, because a
- * server may send anything. */
-static const char *error_code(char out[CODE_MAX], const char *text)
-{
-    const char *begin = strstr(text, "<Code>");
-    size_t n = 0;
-
-    if (begin)
-        for (begin += strlen("<Code>"); n < CODE_MAX - 1 && isalnum((unsigned char)begin[n]); n++)
-            out[n] = begin[n];
-    out[n] = 0;
-    return out;
-}
-
 /* Whether a body that came with the hoped-for status is an error. S3 answers 200 first and may find
  * out later that it cannot do what was asked. */
 static bool is_error_document(struct http_reply *r, const struct remote_request *q)
@@ -232,12 +220,12 @@ static bool code_is_transient(const char *code)
 /* Whether to try again; `problem` says why. */
 static bool is_transient(struct http_reply *r, const struct remote_request *q)
 {
-    char code[CODE_MAX];
+    char code[HTTP_CODE_MAX];
 
     if (r->status == 0)
         return r->may_retry;
     if (is_error_document(r, q)) {
-        error_code(code, r->text);
+        http_reply_code(code, r->text);
         snprintf(r->problem, sizeof r->problem, "the server answers 200 with the error '%s'", code);
         r->status = 500;
         return code_is_transient(code);
@@ -250,7 +238,7 @@ static bool is_transient(struct http_reply *r, const struct remote_request *q)
     }
     if (r->status / 100 == 2)
         return false;
-    error_code(code, r->text);
+    http_reply_code(code, r->text);
     snprintf(r->problem, sizeof r->problem, "the server answers %ld%s%s%s", r->status,
              code[0] ? " (" : "", code, code[0] ? ")" : "");
     return r->status == 408 || r->status == 429 || (r->status >= 500 && r->status != 501) ||
@@ -283,9 +271,9 @@ static const char *advice(const struct http_reply *r, const char *code)
 tp_status remote_fail(const struct remote_request *q, const struct http_reply *r,
                       struct tp_err *err)
 {
-    char code[CODE_MAX];
+    char code[HTTP_CODE_MAX];
 
-    error_code(code, r->text);
+    http_reply_code(code, r->text);
     if ((r->status == 404 || r->status == 410) && strcmp(code, "NoSuchBucket") != 0 &&
         strcmp(code, "NoSuchUpload") != 0)
         return tp_fail(err, TP_E_NOTFOUND, "%s: there is no such object", q->path);
@@ -349,12 +337,34 @@ static tp_status give_up(const struct remote_request *q, const struct http_reply
                    seconds);
 }
 
+/* Of many threads that wait, one says so. */
+static void announce(const struct remote_request *q, const struct http_reply *reply, double left_s)
+{
+    const double now = clock_seconds();
+    char sentence[TP_ERR_MAX];
+    bool is_due;
+
+    if (!process.settings.say)
+        return;
+    pthread_mutex_lock(&process.lock);
+    is_due = process.said == 0 || now - process.said > say_again_s;
+    if (is_due)
+        process.said = now;
+    pthread_mutex_unlock(&process.lock);
+    if (!is_due)
+        return;
+    snprintf(sentence, sizeof sentence, "%.400s: %.200s; trying again, for at most %.0f s", q->path,
+             reply->problem[0] ? reply->problem : "the server is busy", left_s);
+    process.settings.say(sentence);
+}
+
 tp_status remote_send(struct http_reply *reply, const struct remote_request *q, struct tp_err *err)
 {
     struct remote_try *t = calloc(1, sizeof *t);
     const struct aws_config *config = NULL;
     const double begin = clock_seconds(), most_s = q->within_s > 0 ? q->within_s : timeout_s(),
                  limit = most_s + (double)(q->room + q->body_bytes) / slowest_bytes_per_s;
+    const int most_tries = q->most_tries > 0 ? q->most_tries : TRIES_MAX;
     struct http_client *http = NULL;
     tp_status st = TP_OK;
 
@@ -375,10 +385,12 @@ tp_status remote_send(struct http_reply *reply, const struct remote_request *q, 
             break;
         }
         wait = pause_s(tries, reply->retry_after_s);
-        if (tries == TRIES_MAX || clock_seconds() - begin + wait > most_s) {
+        if (tries == most_tries || clock_seconds() - begin + wait > most_s) {
             st = give_up(q, reply, tries, clock_seconds() - begin, err);
             break;
         }
+        if (clock_seconds() - begin + wait > say_after_s)
+            announce(q, reply, begin + most_s - clock_seconds());
         sleep_s(wait);
     }
 done:

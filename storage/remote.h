@@ -29,6 +29,8 @@ struct remote_settings {
     const char *ca_file;               /* as http_client_options; borrowed */
     double timeout_s;                  /* 0: the default */
     int connections; /* requests in flight while an object is read; 0: the default */
+    void (*say)(const char *sentence); /* told when a request is tried again for long; any thread
+                                          may call it; NULL: nobody is told */
 };
 
 enum { REMOTE_TIMEOUT_S = 120, REMOTE_CONNECTIONS = 8, REMOTE_CONNECTIONS_MAX = 64 };
@@ -58,6 +60,7 @@ struct remote_request {
     long status;     /* the one that is hoped for: 206 for a range, else 200 */
     bool once;       /* as in http_request */
     double within_s; /* try no longer than this; 0: as long as the settings say */
+    int most_tries;  /* 0: as many as are usual */
     size_t least;    /* a body with less bytes was cut off on its way */
 };
 

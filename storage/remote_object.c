@@ -25,10 +25,10 @@ void remote_object_limit(int64_t bytes)
     pthread_mutex_unlock(&s->lock);
 }
 
-/* Read n bytes, and learn the length and the ETag. *got: they came. TP_OK without them: the object
- * is shorter, or its length is not known yet. */
+/* Read n bytes, and learn the length and the ETag. *got: they came, or, from an object that is
+ * shorter, those that it has; their number. 0: its length is not known yet. */
 static tp_status examine(struct remote_object *o, int64_t offset, int64_t n, unsigned char *into,
-                         bool *got, struct tp_err *err)
+                         int64_t *got, struct tp_err *err)
 {
     char range[80];
     const struct remote_request q = { .method = "GET",
@@ -40,9 +40,10 @@ static tp_status examine(struct remote_object *o, int64_t offset, int64_t n, uns
                                       .status = 206,
                                       .least = 1 };
     struct http_reply reply;
+    int64_t end;
     tp_status st;
 
-    *got = false;
+    *got = 0;
     snprintf(range, sizeof range, "range: bytes=%lld-%lld", (long long)offset,
              (long long)(offset + n - 1));
     st = remote_send(&reply, &q, err);
@@ -54,7 +55,9 @@ static tp_status examine(struct remote_object *o, int64_t offset, int64_t n, uns
         return tp_fail(err, TP_E_IO, "%s: the server does not say how long it is", o->path);
     o->size = reply.total;
     memcpy(o->etag, reply.etag, sizeof o->etag);
-    *got = reply.last == offset + n - 1 && reply.bytes == (size_t)n;
+    end = offset + n < o->size ? offset + n : o->size;
+    if (reply.last == end - 1 && reply.bytes == (size_t)(end - offset))
+        *got = end - offset;
     return TP_OK;
 }
 
@@ -62,7 +65,7 @@ static tp_status examine(struct remote_object *o, int64_t offset, int64_t n, uns
 static tp_status examine_begin(struct remote_object *o, struct tp_err *err)
 {
     unsigned char byte;
-    bool got;
+    int64_t got;
 
     return examine(o, 0, 1, &byte, &got, err);
 }
@@ -86,7 +89,7 @@ tp_status remote_object_open(struct remote_object **out, int64_t *size, const ch
 {
     struct remote_object *o = calloc(1, sizeof *o);
     unsigned char *first = NULL;
-    bool got = false;
+    int64_t got = 0;
     tp_status st = TP_OK;
 
     if (!o)
@@ -97,8 +100,8 @@ tp_status remote_object_open(struct remote_object **out, int64_t *size, const ch
         TP_TRY(examine(o, offset, n, first, &got, err));
     if (o->size == 0)
         TP_TRY(examine_begin(o, err));
-    count_object(o, offset, n, got ? first : NULL);
-    if (got)
+    count_object(o, offset, got, got > 0 ? first : NULL);
+    if (got > 0)
         first = NULL;
     *size = o->size;
     *out = o;
@@ -303,6 +306,11 @@ static tp_status await(struct remote_segments *s, struct remote_segment *g, stru
             segments_remove(s, g);
     }
     return st;
+}
+
+const char *remote_object_etag(const struct remote_object *o)
+{
+    return o->etag;
 }
 
 tp_status remote_object_read(struct remote_object *o, int64_t offset, void *buf, size_t n,

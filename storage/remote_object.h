@@ -32,6 +32,9 @@ tp_status remote_object_open(struct remote_object **out, int64_t *size, const ch
                              int64_t offset, int64_t n, struct tp_err *err);
 void remote_object_close(struct remote_object *o);
 
+/* Its ETag; "": the server gave none. Borrowed. */
+const char *remote_object_etag(const struct remote_object *o);
+
 /* Say that n bytes at `offset` will be read, once, after what was named before. They are fetched as
  * soon as there is room, in one request with neighbours that were named too. */
 void remote_object_will_read(struct remote_object *o, int64_t offset, int64_t n);

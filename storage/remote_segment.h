@@ -34,6 +34,7 @@ struct remote_segment {
     enum remote_segment_state state;
     int64_t begin, n;
     unsigned char *data;
+    bool is_pooled;   /* data is of the pool, else malloc'ed */
     int64_t wanted;   /* bytes that a reader has named; 0: it was not named */
     int64_t consumed; /* bytes that were copied out; may count some twice */
     int64_t used_at;  /* the last time, in ticks */

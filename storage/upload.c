@@ -12,9 +12,10 @@
 #include "storage/object.h"
 #include "storage/remote.h"
 
-enum { SWAP_BYTES = 4096 };
+enum { SWAP_BYTES = 4096, WITHDRAWALS = 6 };
 enum { ABORT_S = 2 }; /* what is done after a failure does not wait for long */
-enum { ID_MAX = 1024, ETAG_MAX = 80, REPLY_BYTES = 8192, QUERY_MAX = 3 * ID_MAX + 64 };
+enum { REPLY_BYTES = 8192, QUERY_MAX = 3 * UPLOAD_ID_MAX + 64 };
+enum { ETAG_MAX = UPLOAD_RECEIPT_WORDS * sizeof(uint64_t) };
 
 static const char only_new[] = "if-none-match: *";
 
@@ -117,16 +118,34 @@ tp_status upload_delete(const char *path, struct tp_err *err)
     return remote_fail(&q, &reply, err);
 }
 
+tp_status upload_withdraw(const char *path, const void *data, size_t n, struct tp_err *err)
+{
+    const struct remote_request q = {
+        .method = "DELETE", .path = path, .most_tries = 1, .status = 204
+    };
+    struct http_reply reply;
+    tp_status st = TP_OK;
+
+    for (int i = 0; i < WITHDRAWALS && is_content(path, data, n); i++)
+        st = remote_send(&reply, &q, err); /* is_content asks whether it was done, and may wait */
+    return st;
+}
+
 /* ---- in parts ---- */
 
 struct upload {
     char path[PATH_MAX];
-    char id[ID_MAX]; /* as it is in a query: encoded */
-    int64_t size;
+    char id[UPLOAD_ID_MAX]; /* as it is in a query: encoded */
+    int64_t size, part_bytes;
     int n_parts;
-    char (*etags)[ETAG_MAX]; /* [n_parts] */
+    uint64_t *receipts; /* [n_parts * UPLOAD_RECEIPT_WORDS] the ETag of each part, as a text */
     bool begun, completed;
 };
+
+static char *etag_of(const struct upload *u, int part)
+{
+    return (char *)(u->receipts + (int64_t)part * UPLOAD_RECEIPT_WORDS);
+}
 
 int64_t upload_part_bytes(int64_t size)
 {
@@ -140,7 +159,7 @@ int64_t upload_part_bytes(int64_t size)
 static bool take_id(struct upload *u, const char *text)
 {
     const char *begin = strstr(text, "<UploadId>"), *end;
-    char id[ID_MAX / 3];
+    char id[UPLOAD_ID_MAX / 3];
 
     begin = begin ? begin + strlen("<UploadId>") : "";
     end = strstr(begin, "</UploadId>");
@@ -174,27 +193,72 @@ static tp_status initiate(struct upload *u, struct tp_err *err)
     return TP_OK;
 }
 
-tp_status upload_begin(struct upload **out, const char *path, int64_t size, struct tp_err *err)
+void upload_shorten(struct upload *u, int64_t size)
+{
+    u->size = size;
+    u->n_parts = size > 0 ? (int)((size + u->part_bytes - 1) / u->part_bytes) : 1;
+}
+
+/* An upload that is not begun. */
+static tp_status upload_new(struct upload **out, const char *path, int64_t size, struct tp_err *err)
 {
     struct upload *u = calloc(1, sizeof *u);
-    const int64_t part = upload_part_bytes(size);
-    tp_status st;
+    tp_status st = TP_OK;
 
     if (!u)
         return tp_fail(err, TP_E_NOMEM, "%s: no memory to write it", path);
-    u->size = size;
-    u->n_parts = size > 0 ? (int)((size + part - 1) / part) : 1;
-    u->etags = calloc((size_t)u->n_parts, sizeof *u->etags);
-    if (!u->etags)
+    u->part_bytes = upload_part_bytes(size);
+    upload_shorten(u, size);
+    u->receipts = calloc((size_t)u->n_parts * UPLOAD_RECEIPT_WORDS, sizeof *u->receipts);
+    if (!u->receipts)
         TP_TRY(tp_fail(err, TP_E_NOMEM, "%s: no memory to write it", path));
     if (snprintf(u->path, sizeof u->path, "%s", path) >= (int)sizeof u->path)
         TP_TRY(tp_fail(err, TP_E_USAGE, "%.200s...: the path is too long", path));
-    TP_TRY(initiate(u, err));
     *out = u;
     u = NULL;
 done:
     upload_end(u);
     return st;
+}
+
+tp_status upload_begin(struct upload **out, const char *path, int64_t size, struct tp_err *err)
+{
+    struct upload *u = NULL;
+    tp_status st = upload_new(&u, path, size, err);
+
+    if (!st)
+        st = initiate(u, err);
+    if (st)
+        upload_end(u);
+    else
+        *out = u;
+    return st;
+}
+
+tp_status upload_join(struct upload **out, const char *path, int64_t size, const char *id,
+                      struct tp_err *err)
+{
+    tp_status st = upload_new(out, path, size, err);
+
+    if (!st)
+        snprintf((*out)->id, sizeof(*out)->id, "%s", id);
+    return st;
+}
+
+const char *upload_id(const struct upload *u)
+{
+    return u->id;
+}
+
+uint64_t *upload_receipts(const struct upload *u, int64_t *n_words)
+{
+    *n_words = (int64_t)u->n_parts * UPLOAD_RECEIPT_WORDS;
+    return u->receipts;
+}
+
+bool upload_has_part(const struct upload *u, int part)
+{
+    return etag_of(u, part)[0] != 0;
 }
 
 tp_status upload_part(struct upload *u, int part, const void *data, size_t n, struct tp_err *err)
@@ -219,7 +283,7 @@ tp_status upload_part(struct upload *u, int part, const void *data, size_t n, st
         return remote_fail(&q, &reply, err);
     if (!reply.etag[0] || strlen(reply.etag) >= ETAG_MAX || strpbrk(reply.etag, "<>&"))
         return tp_fail(err, TP_E_IO, "%s: the store did not confirm part %d", u->path, part + 1);
-    memcpy(u->etags[part], reply.etag, strlen(reply.etag) + 1);
+    memcpy(etag_of(u, part), reply.etag, strlen(reply.etag) + 1);
     return TP_OK;
 }
 
@@ -233,7 +297,7 @@ static char *list_parts(const struct upload *u, size_t *n)
         return NULL;
     fputs("<CompleteMultipartUpload>", f);
     for (int i = 0; i < u->n_parts; i++)
-        fprintf(f, "<Part><PartNumber>%d</PartNumber><ETag>%s</ETag></Part>", i + 1, u->etags[i]);
+        fprintf(f, "<Part><PartNumber>%d</PartNumber><ETag>%s</ETag></Part>", i + 1, etag_of(u, i));
     fputs("</CompleteMultipartUpload>", f);
     if (fclose(f) != 0) {
         free(text);
@@ -306,6 +370,6 @@ void upload_end(struct upload *u)
                                               .status = 204 },
                     &ignored);
     }
-    free(u->etags);
+    free(u->receipts);
     free(u);
 }

@@ -9,6 +9,8 @@
 #include "core/background_thread.h"
 #include "storage/remote.h"
 
+enum { PARTS_NEXT = 2 };
+
 struct sender_part {
     struct sender_part *next;
     struct upload_sender *sender;
@@ -37,6 +39,11 @@ static struct {
               .work = PTHREAD_COND_INITIALIZER,
               .done = PTHREAD_COND_INITIALIZER,
               .limit = UPLOAD_SENDER_PARTS };
+
+int upload_sender_usual(void)
+{
+    return remote_connections() + PARTS_NEXT;
+}
 
 void upload_sender_limit(int parts)
 {
@@ -76,6 +83,7 @@ static void *run_thread(void *ctx)
     while (!process.stop) {
         struct sender_part *p = take(NULL);
         struct tp_err err = { 0 };
+        tp_status st;
 
         if (!p) {
             process.n_idle++;
@@ -84,9 +92,9 @@ static void *run_thread(void *ctx)
             continue;
         }
         pthread_mutex_unlock(&process.lock);
-        upload_part(p->sender->upload, p->part, p->data, p->n, &err);
+        st = upload_part(p->sender->upload, p->part, p->data, p->n, &err);
         pthread_mutex_lock(&process.lock);
-        if (err.status && !p->sender->err.status)
+        if (st && !p->sender->err.status)
             p->sender->err = err;
         forget(p);
     }

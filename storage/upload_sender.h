@@ -16,6 +16,9 @@ enum { UPLOAD_SENDER_PARTS = 2 };
 
 void upload_sender_limit(int parts);
 
+/* A limit with which all connections are busy: one part for each, and the next ones. */
+int upload_sender_usual(void);
+
 struct upload_sender;
 
 /* u is borrowed. */

@@ -1,0 +1,106 @@
+/* storage/http_reply.c - see storage/http_reply.h. */
+#include "storage/http_reply.h"
+
+#include <ctype.h>
+#include <string.h>
+#include <strings.h>
+
+void http_reply_begin(struct http_reply *r)
+{
+    *r = (struct http_reply){ .first = -1, .last = -1, .total = -1 };
+}
+
+/* Copy the value of the header `name` when this line is that header. */
+static bool header_value(char out[HTTP_VALUE_MAX], const char *line, size_t n, const char *name)
+{
+    const size_t length = strlen(name);
+    size_t begin = length + 1, end = n;
+
+    if (n <= length || line[length] != ':' || strncasecmp(line, name, length) != 0)
+        return false;
+    while (begin < end && (line[begin] == ' ' || line[begin] == '\t'))
+        begin++;
+    while (end > begin && (unsigned char)line[end - 1] <= ' ')
+        end--;
+    if (end - begin >= HTTP_VALUE_MAX)
+        return false;
+    for (size_t i = begin; i < end; i++)
+        if (!isprint((unsigned char)line[i]))
+            return false;
+    memcpy(out, line + begin, end - begin);
+    out[end - begin] = 0;
+    return true;
+}
+
+/* Take decimal digits from *at. -1: there are none, or too many. */
+static int64_t take_number(const char **at)
+{
+    int64_t n = isdigit((unsigned char)**at) ? 0 : -1;
+
+    for (; isdigit((unsigned char)**at); ++*at)
+        n = n < 0 || n > (INT64_MAX - 9) / 10 ? -1 : 10 * n + (**at - '0');
+    return n;
+}
+
+/* "bytes 0-9/100", with "*" for the numbers that the server does not know. One that contradicts
+ * itself is none. */
+static void parse_range(struct http_reply *r, const char *value)
+{
+    int64_t first = -1, last = -1, total = -1;
+
+    if (strncmp(value, "bytes ", 6) != 0)
+        return;
+    value += 6;
+    if (*value == '*') {
+        value++;
+    } else {
+        first = take_number(&value);
+        if (first < 0 || *value++ != '-')
+            return;
+        last = take_number(&value);
+        if (last < first)
+            return;
+    }
+    if (*value++ != '/')
+        return;
+    if (*value != '*' && ((total = take_number(&value)) < 0 || total <= last))
+        return;
+    r->first = first;
+    r->last = last;
+    r->total = total;
+}
+
+void http_reply_header(struct http_reply *r, const char *line, size_t n)
+{
+    char value[HTTP_VALUE_MAX] = "";
+    const char *at = value;
+
+    if (n > 5 && strncmp(line, "HTTP/", 5) == 0) {
+        r->etag[0] = r->region[0] = 0;
+        r->first = r->last = r->total = -1;
+        r->retry_after_s = 0;
+    } else if (header_value(value, line, n, "content-range")) {
+        parse_range(r, value);
+    } else if (header_value(value, line, n, "retry-after")) {
+        r->retry_after_s = (double)take_number(&at); /* a date is not understood: 0 */
+        if (*at || r->retry_after_s < 0)
+            r->retry_after_s = 0;
+    } else if (header_value(value, line, n, "x-amz-bucket-region")) {
+        memcpy(r->region, value, sizeof value);
+    } else if (header_value(value, line, n, "etag")) {
+        memcpy(r->etag, value, sizeof value);
+    }
+}
+
+const char *http_reply_code(char out[HTTP_CODE_MAX], const char *text)
+{
+    const char *begin = strstr(text, "<Code>");
+    size_t n = 0;
+
+    if (begin)
+        for (begin += strlen("<Code>"); n < HTTP_CODE_MAX - 1 && isalnum((unsigned char)begin[n]);
+             n++)
+            out[n] = begin[n];
+    out[n] = 0;
+    return out;
+}
