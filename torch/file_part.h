@@ -1,6 +1,6 @@
 /*
- * torch/file_part.h - a range of bytes of an open file. An archive or a pickle may be a whole file,
- * or one of many that lie in a file side by side.
+ * torch/file_part.h - a range of bytes of an open file, wherever it is. An archive or a pickle may
+ * be a whole file, or one of many that lie in a file side by side.
  */
 #ifndef TORCH_FILE_PART_H
 #define TORCH_FILE_PART_H
@@ -9,9 +9,10 @@
 #include <stdint.h>
 
 #include "core/err.h"
+#include "storage/object.h"
 
 struct file_part {
-    int fd;
+    struct object object;
     const char *path; /* for messages; borrowed */
     int64_t begin;    /* of the range, in the file */
     int64_t size;

@@ -122,3 +122,11 @@ bool pickle_int(int64_t *n, const struct pickle_value *v)
     *n = v->number;
     return true;
 }
+
+bool pickle_real(double *x, const struct pickle_value *v)
+{
+    if (!v || (v->kind != PICKLE_FLOAT && v->kind != PICKLE_INT))
+        return false;
+    *x = v->kind == PICKLE_FLOAT ? v->real : (double)v->number;
+    return true;
+}

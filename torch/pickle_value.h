@@ -104,4 +104,7 @@ const struct pickle_value *pickle_numbers_find(const struct pickle_numbers *numb
 /* Whether v is an integer; *n is its value. */
 bool pickle_int(int64_t *n, const struct pickle_value *v);
 
+/* Whether v is a number; *x is its value, else it stays as it is. */
+bool pickle_real(double *x, const struct pickle_value *v);
+
 #endif

@@ -65,6 +65,11 @@ void pickle_write_begin(struct pickle_writer *w)
     append_byte(w, PROTOCOL);
 }
 
+void pickle_write_pushed(struct pickle_writer *w, const void *bytes, size_t n)
+{
+    append(w, bytes, n);
+}
+
 void pickle_write_op(struct pickle_writer *w, enum pickle_op op)
 {
     append_byte(w, (int)op);

@@ -58,6 +58,9 @@ void pickle_write_global(struct pickle_writer *w, const char *module, const char
 /* A tuple of n whole numbers. */
 void pickle_write_ints(struct pickle_writer *w, const int64_t *v, int n);
 
+/* What a writer that remembered nothing has pushed. */
+void pickle_write_pushed(struct pickle_writer *w, const void *bytes, size_t n);
+
 /* A key of a dict and its value. */
 void pickle_write_key_int(struct pickle_writer *w, const char *key, int64_t v);
 void pickle_write_key_float(struct pickle_writer *w, const char *key, double v);

@@ -14,19 +14,26 @@
 #include "reshard/formats/torch/dcp.h"
 
 static const struct export_format formats[] = {
-    { "safetensors", "safetensors", EXPORT_WEIGHTS, false, safetensors_export_create,
-      piece_target_export_finish, piece_target_export_close, piece_target_export_keep },
-    { "gguf", "GGUF of llama.cpp", EXPORT_WEIGHTS, true, gguf_export_create, gguf_export_finish,
-      gguf_export_close, NULL },
-    { "dcp", "PyTorch distributed checkpoint", EXPORT_MOMENTS, false, dcp_export_create,
-      piece_target_export_finish, piece_target_export_close, piece_target_export_keep },
-    { "megatron", "Megatron-LM, a folder for each rank", EXPORT_MASTERS, false,
-      megatron_export_create, piece_target_export_finish, piece_target_export_close,
+    { "safetensors", "safetensors", EXPORT_WEIGHTS, false, false, NULL, safetensors_export_create,
+      piece_target_export_send, piece_target_export_finish, piece_target_export_close,
       piece_target_export_keep },
-    { "torch_dist", "Megatron-core torch_dist", EXPORT_MASTERS, false, torch_dist_export_create,
-      piece_target_export_finish, piece_target_export_close, piece_target_export_keep },
-    { "deepspeed", "DeepSpeed Universal", EXPORT_MASTERS, false, deepspeed_export_create,
-      piece_target_export_finish, piece_target_export_close, piece_target_export_keep },
+    { "gguf", "GGUF of llama.cpp", EXPORT_WEIGHTS, true, false, NULL, gguf_export_create,
+      gguf_export_send, gguf_export_finish, gguf_export_close, NULL },
+    { "dcp", "PyTorch distributed checkpoint", EXPORT_MOMENTS, false, false, "dcp",
+      dcp_export_create, piece_target_export_send, piece_target_export_finish,
+      piece_target_export_close, piece_target_export_keep },
+    { "torchtitan", "torchtitan", EXPORT_MOMENTS, false, false, NULL, torchtitan_export_create,
+      piece_target_export_send, piece_target_export_finish, piece_target_export_close,
+      piece_target_export_keep },
+    { "megatron", "Megatron-LM, a folder for each rank", EXPORT_MASTERS, false, false, "megatron",
+      megatron_export_create, piece_target_export_send, piece_target_export_finish,
+      piece_target_export_close, piece_target_export_keep },
+    { "torch_dist", "Megatron-core torch_dist", EXPORT_MASTERS, false, true, "megatron",
+      torch_dist_export_create, piece_target_export_send, piece_target_export_finish,
+      piece_target_export_close, piece_target_export_keep },
+    { "deepspeed", "DeepSpeed Universal", EXPORT_MASTERS, false, false, NULL,
+      deepspeed_export_create, piece_target_export_send, piece_target_export_finish,
+      piece_target_export_close, piece_target_export_keep },
 };
 
 enum { FORMATS = sizeof formats / sizeof *formats, LIST_TEXT = 256 };

@@ -9,6 +9,7 @@
 
 #include "core/err.h"
 #include "reshard/formats/export_writer.h"
+#include "reshard/formats/upload_set.h"
 
 /* What of the optimizer's state a format has a place for. */
 enum export_state {
@@ -21,12 +22,18 @@ struct export_format {
     const char *name;  /* of --format */
     const char *title; /* for people */
     enum export_state state;
-    bool q8_0; /* it has ggml's Q8_0 */
+    bool q8_0;                  /* it has ggml's Q8_0 */
+    bool distributed_optimizer; /* it has the state of Megatron-LM's */
+    const char *extras;         /* formats with the same text here write each other's extras
+                                   (reshard/formats/pieces/piece.h); NULL: it writes none */
 
     /* Create the files. All borrowed parts of q outlive the writer. After a failure nothing needs
      * to be closed. */
     tp_status (*create)(struct export_writer *w, const struct export_contents *q,
                         struct tp_err *err);
+    /* The tensors go to a store: name the files and what will be written to them, before the first
+     * write. The set is borrowed, and outlives the writer. TP_E_USAGE: this model cannot. */
+    tp_status (*send)(struct export_writer *w, struct upload_set *to, struct tp_err *err);
     /* After all writes, once. */
     tp_status (*finish)(struct export_writer *w, struct tp_err *err);
     /* Free it; also without finish. */

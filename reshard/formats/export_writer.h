@@ -13,7 +13,13 @@
 /* AdamW's options, for formats that record them. */
 struct export_adamw {
     double lr, beta1, beta2, eps, weight_decay;
+    double max_lr, min_lr; /* of a schedule; negative: as lr */
 };
+
+/* Those of torch.optim.AdamW. */
+#define EXPORT_ADAMW_DEFAULT ((struct export_adamw){ 1e-3, 0.9, 0.999, 1e-8, 0.01, -1, -1 })
+
+struct piece_source;
 
 /* What is written. */
 struct export_contents {
@@ -25,10 +31,14 @@ struct export_contents {
     const struct layout *layout; /* of these tensors: how a format that cuts them cuts them */
     int64_t step;                /* of the optimizer */
     struct export_adamw adamw;
-    int64_t max_shard_bytes;   /* the most bytes of tensors in a file; 0: no limit */
-    bool q8_0;                 /* weights become ggml's Q8_0; their type above is f32 then */
-    const char *assets;        /* the folder of the tokenizer, or NULL */
-    struct progress *progress; /* receives notes; NULL: none */
+    bool distributed_optimizer; /* Megatron-LM's, where the format has it */
+    int64_t max_shard_bytes;    /* the most bytes of tensors in a file; 0: no limit */
+    bool q8_0;                  /* weights become ggml's Q8_0; their type above is f32 then */
+    const char *assets;         /* the folder of the tokenizer, or NULL */
+    struct progress *progress;  /* receives notes; NULL: none */
+    /* What is read, where its extras (reshard/formats/pieces/piece.h) are those of the format; they
+     * are written too. NULL: there are none. */
+    struct piece_source *extras;
 };
 
 /* A folder that is being written. */

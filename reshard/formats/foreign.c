@@ -1,8 +1,10 @@
 /* reshard/formats/foreign.c - see reshard/formats/foreign.h. */
 #include "reshard/formats/foreign.h"
 
+#include <limits.h>
 #include <string.h>
 
+#include "core/file.h"
 #include "reshard/formats/deepspeed/deepspeed.h"
 #include "reshard/formats/megatron/master_check.h"
 #include "reshard/formats/megatron/megatron.h"
@@ -10,14 +12,17 @@
 #include "reshard/formats/safetensors/safetensors_pieces.h"
 #include "reshard/formats/torch/dcp.h"
 #include "reshard/formats/torch/torch_bin.h"
+#include "storage/object.h"
 
 static const struct foreign_format formats[] = {
-    { "bin", "pytorch_model.bin", torch_bin_detect, torch_bin_read, NULL },
+    { "bin", "pytorch_model.bin", torch_bin_detect, torch_bin_read, NULL, NULL },
     { "megatron", "Megatron-LM, a folder for each rank", megatron_detect, megatron_read,
-      master_check },
-    { "torch_dist", "Megatron-core torch_dist", torch_dist_detect, torch_dist_read, master_check },
-    { "deepspeed", "DeepSpeed, ZeRO or Universal", deepspeed_detect, deepspeed_read, NULL },
-    { "dcp", "PyTorch distributed checkpoint", dcp_detect, dcp_read, NULL },
+      master_check, megatron_config },
+    { "torch_dist", "Megatron-core torch_dist", torch_dist_detect, torch_dist_read, master_check,
+      torch_dist_config },
+    { "deepspeed", "DeepSpeed, ZeRO or Universal", deepspeed_detect, deepspeed_read, NULL, NULL },
+    { "torchtitan", "torchtitan", torchtitan_detect, torchtitan_read, NULL, NULL },
+    { "dcp", "PyTorch distributed checkpoint", dcp_detect, dcp_read, NULL, NULL },
 };
 
 enum { FORMATS = sizeof formats / sizeof *formats };
@@ -51,12 +56,24 @@ const struct foreign_format *foreign_format_detect(const char *path)
 
 const struct foreign_format *foreign_format_detect_any(const char *path)
 {
-    static const struct foreign_format safetensors = { "safetensors", "Hugging Face safetensors",
+    static const struct foreign_format safetensors = { "safetensors",
+                                                       "Hugging Face safetensors",
                                                        safetensors_pieces_detect,
-                                                       safetensors_pieces_read, NULL };
+                                                       safetensors_pieces_read,
+                                                       NULL,
+                                                       NULL };
     const struct foreign_format *found = foreign_format_detect(path);
 
     return found ? found : safetensors_pieces_detect(path) ? &safetensors : NULL;
+}
+
+tp_status foreign_reach(const char *path, struct tp_err *err)
+{
+    char file[PATH_MAX];
+    bool ignored;
+    tp_status st = file_join(file, path, "config.json", err);
+
+    return st ? st : object_exists(&ignored, file, err);
 }
 
 tp_status foreign_open(struct piece_source **out, const struct foreign_format *format,

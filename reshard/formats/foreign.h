@@ -14,11 +14,15 @@ struct foreign_format {
     const char *title; /* for people */
     bool (*detect)(const char *path);
     /* Add the pieces of all tensors in piece_source_path(s), under their names here. `m` is NULL
-     * when there is no config.json. */
+     * when there is no config.json, and none can be made. */
     tp_status (*read)(struct piece_source *s, const struct model *m, struct tp_err *err);
     /* Whether the optimizer's state that was opened belongs to the weights; NULL: its names say so.
      */
     tp_status (*check)(struct piece_source *s, struct tp_err *err);
+    /* Make the text of a config.json from what else piece_source_path(s) has, and a note of what
+     * was chosen; both live as long as s. NULL: the format does not say enough. */
+    tp_status (*config)(const char **text, const char **note, struct piece_source *s,
+                        struct tp_err *err);
 };
 
 /* Formats have second names: "torch" is "bin", "megatron-dist" is "torch_dist". The first name, or
@@ -31,6 +35,10 @@ const struct foreign_format *foreign_format_detect(const char *path);
 
 /* The same with safetensors, which imports read in another way. */
 const struct foreign_format *foreign_format_detect_any(const char *path);
+
+/* For a remote path: whether the server answers, so that what is not there is not there. Errors as
+ * object_open's, but TP_E_NOTFOUND. */
+tp_status foreign_reach(const char *path, struct tp_err *err);
 
 /* Open and read `path` with at most memory_bytes for tables; 0: no limit. TP_E_BUDGET: it needs
  * more. */

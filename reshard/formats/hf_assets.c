@@ -4,6 +4,8 @@
 #include <limits.h>
 
 #include "core/file.h"
+#include "storage/location.h"
+#include "storage/object.h"
 
 enum { ASSET_MAX_BYTES = 1 << 30 };
 
@@ -26,7 +28,7 @@ static tp_status copy_file(const char *from, const char *to, struct tp_err *err)
     struct arena arena = { 0 };
     char *data;
     size_t size;
-    tp_status st = file_read_all(&data, &size, from, ASSET_MAX_BYTES, &arena, err);
+    tp_status st = object_read_any(&data, &size, from, ASSET_MAX_BYTES, &arena, err);
 
     if (!st)
         st = file_write_new(to, data, size, err);
@@ -40,12 +42,12 @@ tp_status hf_assets_check(const char *from, struct tp_err *err)
     int found = 0;
     tp_status st;
 
-    if (!file_is_dir(from))
+    if (!location_is_remote(from) && !file_is_dir(from))
         return tp_fail(err, TP_E_NOTFOUND, "%s: no such folder", from);
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         if ((st = file_join(source, from, names[i], err)))
             return st;
-        found += file_exists(source);
+        found += object_is_there(source);
     }
     if (found == 0)
         return tp_fail(err, TP_E_NOTFOUND,
@@ -62,7 +64,7 @@ tp_status hf_assets_copy(const char *from, const char *to, struct tp_err *err)
         if ((st = file_join(source, from, names[i], err)) ||
             (st = file_join(target, to, names[i], err)))
             return st;
-        if (file_exists(source) && (st = copy_file(source, target, err)))
+        if (object_is_there(source) && (st = copy_file(source, target, err)))
             return st;
     }
     return TP_OK;

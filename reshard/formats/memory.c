@@ -32,10 +32,19 @@ static tp_status memory_write(void *ctx, int extent, const struct box *run, cons
     size_t n;
     char *at = find_run(m, extent, run, &n);
 
+    if (at == buf) /* it was gathered here */
+        return TP_OK;
     if (m->staging)
         return staging_put(m->staging, at, buf, (int64_t)n, err);
     memcpy(at, buf, n);
     return TP_OK;
+}
+
+static void *memory_place(const void *ctx, int extent, const struct box *run)
+{
+    size_t n;
+
+    return find_run(ctx, extent, run, &n);
 }
 
 struct reshard_endpoint memory_endpoint_make(struct memory_endpoint *m)
@@ -48,5 +57,6 @@ struct reshard_endpoint memory_endpoint_make(struct memory_endpoint *m)
         .ctx = m,
         .read = memory_read,
         .write = memory_write,
+        .place = memory_place,
     };
 }

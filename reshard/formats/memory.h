@@ -13,8 +13,9 @@ struct memory_endpoint {
     const enum dtype *dtypes;             /* [tensors] borrowed */
     void *const *data;                    /* [n] the elements of each extent, row-major; borrowed */
     int n;
-    struct staging *staging; /* data is device memory, written through it by one thread and never
-                                read; NULL: host memory. Borrowed */
+    struct staging *staging; /* data is memory of the transfer's device, which writes most of it;
+                                the rest is sent through this, by one thread. NULL: host memory.
+                                Borrowed */
 };
 
 /* An endpoint over m, which must outlive it. Set its name yourself if messages need another. */

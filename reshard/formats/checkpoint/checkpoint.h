@@ -92,8 +92,8 @@ tp_status checkpoint_target_finish(struct checkpoint_target *t, struct manifest 
 /* All boxes, ordered by rank, then tensor. Borrowed. */
 const struct stored_box *checkpoint_target_boxes(const struct checkpoint_target *t, int *n);
 
-/* After checkpoint_target_finish, for a directory in a store: make all shards appear. After a
- * failure none has. */
+/* After checkpoint_target_finish, for a directory in a store: make all shards appear, on rank 0.
+ * Not collective. After a failure some may have: the caller removes them if they are its own. */
 tp_status checkpoint_target_appear(struct checkpoint_target *t, struct tp_err *err);
 
 /* From now on writing and finishing end with TP_E_STOPPED when a signal asks to stop (core/stop.h).

@@ -1,33 +1,11 @@
 /* reshard/formats/checkpoint/checkpoint_target.c - new shards as a target; see
- * reshard/formats/checkpoint/checkpoint.h.
+ * reshard/formats/checkpoint/checkpoint.h and checkpoint_target.h.
  */
 #include <stdlib.h>
 
-#include "ckpt/chunk_sums.h"
-#include "ckpt/shard_pack.h"
 #include "ckpt/shard_read_back.h"
-#include "core/arena.h"
 #include "core/stop.h"
-#include "layout/stored_box.h"
-#include "reshard/formats/checkpoint/checkpoint.h"
-#include "reshard/formats/checkpoint/reduce_sums.h"
-
-struct checkpoint_target {
-    struct reshard_endpoint endpoint;
-    struct arena arena;
-    const struct layout *layout;
-    struct stored_box *boxes; /* ordered by rank; extent i is box i */
-    struct reshard_extent *extents;
-    enum dtype *dtypes;
-    struct shard_writer **writers;      /* [world] NULL: the rank has nothing to write */
-    struct shard_read_back **read_back; /* [world] of the writers; NULL: nothing is suspect */
-    struct digest *digests;             /* [tensors] after checkpoint_target_finish, on rank 0 */
-    int world;
-    struct comm_control *control;
-    bool stops;                 /* checkpoint_target_stops */
-    struct shard_packer packer; /* its level is 0: nothing is compressed */
-    int64_t stored_bytes;       /* after checkpoint_target_finish */
-};
+#include "reshard/formats/checkpoint/checkpoint_target.h"
 
 /* Collected chunks that are complete only in part: those at the begin and at the end of what is
  * written between two flushes, and 4 MiB each by chunk_elements_packed. */
@@ -35,21 +13,28 @@ enum { PARTIAL_BYTES = 2 * CHUNK_BYTES_MAX };
 
 /* ---- the endpoint ---- */
 
-static tp_status check_stop(const struct checkpoint_target *t, struct tp_err *err)
+tp_status target_check_stop(const struct checkpoint_target *t, struct tp_err *err)
 {
     return t->stops && stop_requested() ? tp_fail(err, TP_E_STOPPED, "interrupted") : TP_OK;
+}
+
+static tp_status target_write_digested(void *ctx, int extent, const struct box *run,
+                                       const void *buf, struct digest *written, struct tp_err *err)
+{
+    struct checkpoint_target *t = ctx;
+    tp_status st = target_check_stop(t, err);
+
+    if (st)
+        return st;
+    return shard_write_digested(t->writers[t->boxes[extent].rank], extent, run, buf, written, err);
 }
 
 static tp_status target_write(void *ctx, int extent, const struct box *run, const void *buf,
                               struct tp_err *err)
 {
-    struct checkpoint_target *t = ctx;
+    struct digest written;
 
-    tp_status st = check_stop(t, err);
-
-    if (st)
-        return st;
-    return shard_write(t->writers[t->boxes[extent].rank], extent, run, buf, err);
+    return target_write_digested(ctx, extent, run, buf, &written, err);
 }
 
 static tp_status target_write_unsummed(void *ctx, int extent, const struct box *run,
@@ -112,107 +97,6 @@ static tp_status target_flush(void *ctx, struct tp_err *err)
     return shard_pack_flush(&t->packer, t->writers, t->world, err);
 }
 
-static bool target_suspects(const void *ctx, int extent, const struct box *run)
-{
-    const struct checkpoint_target *t = ctx;
-    const struct shard_read_back *b = t->read_back[t->boxes[extent].rank];
-
-    return b && shard_read_back_wants(b, extent, run);
-}
-
-static tp_status target_read(void *ctx, int extent, const struct box *run, void *buf,
-                             struct tp_err *err)
-{
-    struct checkpoint_target *t = ctx;
-
-    return shard_read_back_run(t->read_back[t->boxes[extent].rank], extent, run, buf, err);
-}
-
-static void target_trust(void *ctx)
-{
-    struct checkpoint_target *t = ctx;
-
-    for (int rank = 0; rank < t->world; rank++) {
-        shard_read_back_end(t->read_back[rank]);
-        t->read_back[rank] = NULL;
-    }
-}
-
-static tp_status target_suspect(void *ctx, struct tp_err *err)
-{
-    struct checkpoint_target *t = ctx;
-    tp_status st = TP_OK;
-
-    target_trust(t);
-    for (int rank = 0; rank < t->world && !st; rank++)
-        if (t->writers[rank])
-            st = shard_read_back_begin(&t->read_back[rank], t->writers[rank], err);
-    return st;
-}
-
-static int64_t target_compare(void *ctx)
-{
-    struct checkpoint_target *t = ctx;
-    int64_t left = 0;
-
-    for (int rank = 0; rank < t->world; rank++)
-        if (t->read_back[rank])
-            left += shard_read_back_compare(t->read_back[rank]);
-    return left;
-}
-
-static int target_sums(const void *ctx, struct reshard_sums *sums)
-{
-    const struct checkpoint_target *t = ctx;
-    int n = 0;
-
-    for (int rank = 0; rank < t->world; rank++) {
-        if (!t->writers[rank])
-            continue;
-        if (sums)
-            sums[n].words = shard_sums(t->writers[rank], &sums[n].n);
-        n++;
-    }
-    return n;
-}
-
-static tp_status target_layout_sha256(const void *ctx, char sha256[SHA256_TEXT], struct tp_err *err)
-{
-    const struct checkpoint_target *t = ctx;
-    struct sha256 *h;
-    tp_status st = sha256_new(&h, err);
-
-    if (st)
-        return st;
-    for (int rank = 0; rank < t->world; rank++)
-        if (t->writers[rank]) {
-            sha256_add(h, &rank, sizeof rank);
-            sha256_add(h, shard_layout_sha256(t->writers[rank]), SHA256_TEXT);
-        }
-    sha256_end(h, sha256);
-    return TP_OK;
-}
-
-static tp_status target_sync(const void *ctx, struct tp_err *err)
-{
-    const struct checkpoint_target *t = ctx;
-    tp_status st = TP_OK;
-
-    for (int rank = 0; rank < t->world && !st; rank++)
-        if (t->writers[rank])
-            st = shard_sync(t->writers[rank], err);
-    return st;
-}
-
-static const struct reshard_resumable target_resumable = {
-    .sums = target_sums,
-    .layout_sha256 = target_layout_sha256,
-    .sync = target_sync,
-    .suspect = target_suspect,
-    .compare = target_compare,
-    .trust = target_trust,
-};
-
 static struct digest target_digest(const void *ctx, int tensor)
 {
     return ((const struct checkpoint_target *)ctx)->digests[tensor];
@@ -246,6 +130,7 @@ static tp_status allocate(struct checkpoint_target *t, struct tp_err *err)
         .ctx = t,
         .read = target_read,
         .write = target_write,
+        .write_digested = target_write_digested,
         .unsummed = &target_unsummed,
         .resumable = &target_resumable,
         .suspects = target_suspects,
@@ -334,7 +219,7 @@ int64_t checkpoint_target_rank_bytes(const struct checkpoint_target *t, int rank
     return sum;
 }
 
-static int64_t box_chunks(const struct checkpoint_target *t, int i)
+int64_t target_box_chunks(const struct checkpoint_target *t, int i)
 {
     return box_run_count(&t->boxes[i].box, chunk_size(t, i));
 }
@@ -344,139 +229,9 @@ int64_t checkpoint_target_chunks(const struct checkpoint_target *t)
     int64_t sum = 0;
 
     for (int i = 0; i < t->endpoint.n_extents; i++)
-        sum += box_chunks(t, i);
+        sum += target_box_chunks(t, i);
     return sum;
 }
-
-/* ---- the files ---- */
-
-static bool is_root(const struct checkpoint_target *t)
-{
-    return !t->control || control_rank(t->control) == 0;
-}
-
-static tp_status agree(const struct checkpoint_target *t, tp_status st, struct tp_err *err)
-{
-    return t->control ? control_agree(t->control, st, err) : st;
-}
-
-/* shard_create, shard_join or shard_recreate. */
-typedef tp_status (*open_shard)(struct shard_writer **out, const struct shard_plan *plan,
-                                struct tp_err *err);
-
-/* Open the shard of each rank that has something to write. */
-static tp_status open_writers(struct checkpoint_target *t, const char *dir, open_shard open,
-                              struct tp_err *err)
-{
-    struct shard_plan plan = {
-        .dir = dir,
-        .layout = t->layout,
-        .boxes = t->boxes,
-        .n_boxes = t->endpoint.n_extents,
-        .zstd = t->packer.level,
-    };
-    tp_status st = TP_OK;
-
-    for (int i = 0; i < plan.n_boxes && !st; i++) {
-        plan.rank = t->boxes[i].rank;
-        if (!t->writers[plan.rank])
-            st = open(&t->writers[plan.rank], &plan, err);
-    }
-    return st;
-}
-
-tp_status checkpoint_target_create(struct checkpoint_target *t, const char *dir, struct tp_err *err)
-{
-    tp_status st = TP_OK;
-
-    if (is_root(t))
-        st = open_writers(t, dir, shard_create, err);
-    st = agree(t, st, err);
-    if (!st && !is_root(t))
-        st = open_writers(t, dir, shard_join, err);
-    return agree(t, st, err);
-}
-
-tp_status checkpoint_target_recreate(struct checkpoint_target *t, const char *dir,
-                                     struct tp_err *err)
-{
-    return open_writers(t, dir, shard_recreate, err);
-}
-
-void checkpoint_target_reset(struct checkpoint_target *t)
-{
-    target_trust(t);
-    for (int rank = 0; rank < t->world; rank++) {
-        shard_close(t->writers[rank]);
-        t->writers[rank] = NULL;
-    }
-}
-
-/* ---- finishing ---- */
-
-/* Add up the digests of a shard's chunks, which are those of its boxes in order. */
-static tp_status sum_digests(struct checkpoint_target *t, int rank, const uint64_t *sums, int64_t n,
-                             struct tp_err *err)
-{
-    int64_t chunk = 0;
-
-    for (int i = 0; i < t->endpoint.n_extents; i++) {
-        int64_t left = t->boxes[i].rank == rank ? box_chunks(t, i) : 0;
-
-        for (; left > 0 && (chunk + 1) * CHUNK_SUM_WORDS <= n; left--, chunk++) {
-            const struct digest d = chunk_sums_digest(sums + chunk * CHUNK_SUM_WORDS);
-
-            digest_add(&t->digests[t->boxes[i].tensor], &d);
-        }
-    }
-    if (chunk * CHUNK_SUM_WORDS == n)
-        return TP_OK;
-    return tp_fail(err, TP_E_INTERNAL, "the shard of rank %d has %lld chunks, expected %lld", rank,
-                   (long long)(n / CHUNK_SUM_WORDS), (long long)chunk);
-}
-
-static tp_status finish_shard(struct checkpoint_target *t, int rank, struct shard_info *info,
-                              struct tp_err *err)
-{
-    struct reduce_sums sums = { .group = CHUNK_SUM_WORDS, .add = chunk_sums_add };
-    tp_status st;
-
-    TP_TRY(check_stop(t, err));
-    sums.words = shard_sums(t->writers[rank], &sums.n);
-    if (t->control)
-        TP_TRY(reduce_sums(t->control, &sums, err));
-    if (is_root(t)) {
-        TP_TRY(sum_digests(t, rank, sums.words, sums.n, err));
-        TP_TRY(shard_finish(t->writers[rank], info, err));
-        t->stored_bytes += shard_pack_stored_bytes(t->writers[rank]);
-    }
-done:
-    return agree(t, st, err);
-}
-
-tp_status checkpoint_target_finish(struct checkpoint_target *t, struct manifest *m,
-                                   struct arena *arena, struct tp_err *err)
-{
-    struct shard_info *shards = arena_array(arena, (size_t)t->world, sizeof *shards);
-    tp_status st = TP_OK;
-    int n = 0;
-
-    if (!shards)
-        st = tp_fail(err, TP_E_NOMEM, "no memory for a list of %d shards", t->world);
-    TP_TRY(agree(t, st, err));
-    for (int rank = 0; rank < t->world; rank++)
-        if (t->writers[rank])
-            TP_TRY(finish_shard(t, rank, &shards[n++], err));
-    for (int rank = 0; rank < t->world; rank++)
-        if (t->writers[rank])
-            TP_TRY(shard_wait(t->writers[rank], err));
-    m->shards = shards;
-    m->n_shards = n;
-done:
-    return st;
-}
-
-/* ---- stores ---- */
 
 void checkpoint_target_stops(struct checkpoint_target *t)
 {
@@ -489,24 +244,11 @@ const struct stored_box *checkpoint_target_boxes(const struct checkpoint_target 
     return t->boxes;
 }
 
-tp_status checkpoint_target_appear(struct checkpoint_target *t, struct tp_err *err)
+void checkpoint_target_reset(struct checkpoint_target *t)
 {
+    target_trust(t);
     for (int rank = 0; rank < t->world; rank++) {
-        tp_status st = check_stop(t, err);
-
-        if (!st && t->writers[rank])
-            st = shard_appear(t->writers[rank], err);
-        if (st) {
-            checkpoint_target_remove(t);
-            return st;
-        }
+        shard_close(t->writers[rank]);
+        t->writers[rank] = NULL;
     }
-    return TP_OK;
-}
-
-void checkpoint_target_remove(struct checkpoint_target *t)
-{
-    for (int rank = 0; rank < t->world; rank++)
-        if (t->writers[rank])
-            shard_remove(t->writers[rank]);
 }

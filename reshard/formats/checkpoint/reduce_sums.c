@@ -5,16 +5,21 @@
 
 enum { SLICE_GROUPS = 4096 };
 
-/* Reduce n words; sizes has room for one number of each process. */
+/* Reduce n words, or nothing of this process (NULL); sizes has room for one number of each process.
+ */
 static tp_status reduce_slice(struct comm_control *c, uint64_t *words, int64_t n,
                               reduce_sums_fn add, int64_t *sizes, struct tp_err *err)
 {
+    const int64_t bytes = n * (int64_t)sizeof *words;
     void *all = NULL;
-    tp_status st = control_gather(c, words, n * (int64_t)sizeof *words, &all, sizes, err);
+    tp_status st = control_gather(c, words, words ? bytes : 0, &all, sizes, err);
 
-    if (!st && control_rank(c) == 0)
-        for (int r = 1; r < control_size(c); r++)
-            add(words, (const uint64_t *)all + r * n, n);
+    if (!st && words && all && sizes && control_rank(c) == 0)
+        for (int64_t r = 1, at = n; r < control_size(c); r++)
+            if (sizes[r] > 0) {
+                add(words, (const uint64_t *)all + at, n);
+                at += n;
+            }
     free(all);
     return st;
 }
@@ -31,7 +36,7 @@ tp_status reduce_sums(struct comm_control *c, const struct reduce_sums *s, struc
     for (int64_t at = 0; at < s->n; at += step) {
         int64_t n = s->n - at < step ? s->n - at : step;
 
-        TP_TRY(reduce_slice(c, s->words + at, n, s->add, sizes, err));
+        TP_TRY(reduce_slice(c, s->words ? s->words + at : NULL, n, s->add, sizes, err));
     }
 done:
     free(sizes);

@@ -11,7 +11,7 @@ typedef void (*reduce_sums_fn)(uint64_t *into, const uint64_t *from, int64_t n);
 
 /* Words that belong together in groups, as chunk_sums_add takes them. */
 struct reduce_sums {
-    uint64_t *words;
+    uint64_t *words; /* NULL, but not on rank 0: this process has only zeros */
     int64_t n;
     int group; /* words in a group; n is a multiple of it */
     reduce_sums_fn add;

@@ -41,6 +41,8 @@ static void extend(struct shard_parts_range *r, int64_t lo, int64_t end)
 tp_status shard_parts_read_unsummed(struct shard_parts *p, int64_t chunk, int64_t skip, void *buf,
                                     int64_t n, struct tp_err *err)
 {
+    if (p->chunks[chunk].codec != CODEC_RAW)
+        return chunk_cache_read(p->cache, p->reader, chunk, skip, buf, n, err);
     return shard_read_part(p->reader, chunk, skip, buf, n, err);
 }
 
@@ -48,6 +50,8 @@ void shard_parts_add(struct shard_parts *p, int64_t chunk, int64_t skip, int64_t
 {
     uint64_t *sums = &p->sums[chunk * PART_SUM_WORDS];
 
+    if (p->chunks[chunk].codec != CODEC_RAW)
+        return; /* it was checked before it was decompressed */
     __atomic_fetch_xor(&sums[PART_SUM_CRC], crc, __ATOMIC_RELAXED);
     __atomic_fetch_add(&sums[PART_SUM_BYTES], (uint64_t)n, __ATOMIC_RELAXED);
     extend(&p->ranges[chunk], skip, skip + n);
@@ -57,12 +61,9 @@ tp_status shard_parts_read(struct shard_parts *p, int64_t chunk, int64_t skip, v
                            struct tp_err *err)
 {
     int64_t after = p->chunks[chunk].raw_bytes - skip - n;
-    tp_status st;
+    tp_status st = shard_parts_read_unsummed(p, chunk, skip, buf, n, err);
 
-    if (p->chunks[chunk].codec != CODEC_RAW)
-        return chunk_cache_read(p->cache, p->reader, chunk, skip, buf, n, err);
-    st = shard_parts_read_unsummed(p, chunk, skip, buf, n, err);
-    if (!st)
+    if (!st && p->chunks[chunk].codec == CODEC_RAW)
         shard_parts_add(p, chunk, skip, n, crc32c_part(buf, (size_t)n, (uint64_t)after));
     return st;
 }

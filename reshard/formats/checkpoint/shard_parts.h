@@ -37,7 +37,7 @@ tp_status shard_parts_read(struct shard_parts *p, int64_t chunk, int64_t skip, v
 void shard_parts_will_read(struct shard_parts *p, int64_t chunk, int64_t skip, int64_t n);
 
 /* The same in two steps: read without checksums; and add what was read, whose crc32c_part is `crc`.
- */
+ * Nothing is added for a compressed chunk, which the first step has checked. */
 tp_status shard_parts_read_unsummed(struct shard_parts *p, int64_t chunk, int64_t skip, void *buf,
                                     int64_t n, struct tp_err *err);
 void shard_parts_add(struct shard_parts *p, int64_t chunk, int64_t skip, int64_t n, uint32_t crc);

@@ -6,6 +6,8 @@
 
 #include "core/file.h"
 #include "reshard/formats/deepspeed/deepspeed_state.h"
+#include "storage/location.h"
+#include "storage/object.h"
 
 #define MODEL_STATES       "mp_rank_00_model_states.pt"
 #define MODEL_STATES_ZERO3 "zero_pp_rank_0_mp_rank_00_model_states.pt"
@@ -26,9 +28,9 @@ static tp_status find_tag(struct deepspeed_state *d, const char *path, struct tp
     snprintf(d->dir, sizeof d->dir, "%s", path);
     for (int i = 0; i < 2; i++) {
         TP_TRY(file_join(file, path, names[i], err));
-        if (!file_exists(file))
+        if (!object_is_there(file))
             continue;
-        TP_TRY(file_read_all(&tag, &size, file, TAG_BYTES_MAX, &arena, err));
+        TP_TRY(object_read_any(&tag, &size, file, TAG_BYTES_MAX, &arena, err));
         tag[strcspn(tag, "\r\n")] = 0;
         if (!file_name_is_plain(tag))
             st = tp_fail(err, TP_E_CORRUPT, "%s: names no folder", file);
@@ -46,7 +48,22 @@ static bool has(const struct deepspeed_state *d, const char *name)
     struct tp_err err = { 0 };
     char path[PATH_MAX];
 
-    return !file_join(path, d->dir, name, &err) && file_exists(path);
+    return !file_join(path, d->dir, name, &err) && object_is_there(path);
+}
+
+/* Universal has a folder "zero". A web server shows no folders, so there it is what is not ZeRO. */
+static bool is_universal(const struct deepspeed_state *d)
+{
+    static const char *const zero[] = { "zero_pp_rank_0_mp_rank_00_optim_states.pt",
+                                        "bf16_zero_pp_rank_0_mp_rank_00_optim_states.pt",
+                                        "fp16_zero_pp_rank_0_mp_rank_00_optim_states.pt" };
+
+    if (!location_is_remote(d->dir))
+        return has(d, "zero");
+    for (int i = 0; i < 3; i++)
+        if (has(d, zero[i]))
+            return false;
+    return true;
 }
 
 static bool find_folder(struct deepspeed_state *d, const char *path)
@@ -58,7 +75,7 @@ static bool find_folder(struct deepspeed_state *d, const char *path)
         return false;
     found = has(d, MODEL_STATES);
     d->zero3 = !found && has(d, MODEL_STATES_ZERO3);
-    d->universal = has(d, "zero");
+    d->universal = is_universal(d);
     return found || d->zero3;
 }
 

@@ -205,19 +205,30 @@ static tp_status write_model_states(struct deepspeed_target *t, struct tp_err *e
     return end_file(&x, st, err);
 }
 
-static tp_status write_optimizer(struct deepspeed_target *t, struct tp_err *err)
+/* ZeRO-3 has a file for each rank, without weights. All ranks that load Universal read that of
+ * rank 0, however many they are. */
+static tp_status write_rank_states(struct deepspeed_target *t, struct tp_err *err)
 {
-    const struct export_adamw *a = &t->q->adamw;
-    const int64_t params[] = { 0 };
     struct torch_target x;
     struct pickle_writer *w = &x.save.pickle;
-    tp_status st = begin_file(&x, t, "zero/optimizer_state.pt", err);
+    tp_status st = begin_file(&x, t, "zero_pp_rank_0_mp_rank_00_model_states.pt", err);
 
     if (st)
         return st;
     push_dict(w);
-    pickle_write_text(w, "ds_version");
-    pickle_write_text(w, DS_VERSION);
+    pickle_write_text(w, "module");
+    push_dict(w);
+    pickle_write_op(w, PICKLE_OP_SETITEMS);
+    push_shapes(w, t);
+    push_engine(w, t);
+    pickle_write_op(w, PICKLE_OP_SETITEMS);
+    return end_file(&x, TP_OK, err);
+}
+
+static void push_groups(struct pickle_writer *w, const struct export_adamw *a)
+{
+    const int64_t params[] = { 0 };
+
     pickle_write_text(w, "param_groups");
     pickle_write_op(w, PICKLE_OP_EMPTY_LIST);
     pickle_write_op(w, PICKLE_OP_MARK);
@@ -230,6 +241,34 @@ static tp_status write_optimizer(struct deepspeed_target *t, struct tp_err *err)
     pickle_write_ints(w, params, 1);
     pickle_write_op(w, PICKLE_OP_SETITEMS);
     pickle_write_op(w, PICKLE_OP_APPENDS);
+}
+
+/* The optimizer without its tensors. ZeRO-1 and ZeRO-2 read the groups, and the steps from the
+ * folders of parameters; ZeRO-3 reads both from optimizer_state_dict. */
+static tp_status write_optimizer(struct deepspeed_target *t, struct tp_err *err)
+{
+    struct torch_target x;
+    struct pickle_writer *w = &x.save.pickle;
+    tp_status st = begin_file(&x, t, "zero/optimizer_state.pt", err);
+
+    if (st)
+        return st;
+    push_dict(w);
+    pickle_write_text(w, "ds_version");
+    pickle_write_text(w, DS_VERSION);
+    push_groups(w, &t->q->adamw);
+    pickle_write_text(w, "optimizer_state_dict");
+    push_dict(w);
+    pickle_write_text(w, "state");
+    push_dict(w);
+    pickle_write_int(w, 0);
+    push_dict(w);
+    pickle_write_text(w, "step");
+    torch_save_number(&x.save, (float)t->q->step);
+    pickle_write_op(w, PICKLE_OP_SETITEMS);
+    pickle_write_op(w, PICKLE_OP_SETITEMS);
+    push_groups(w, &t->q->adamw);
+    pickle_write_op(w, PICKLE_OP_SETITEMS);
     pickle_write_op(w, PICKLE_OP_SETITEMS);
     return end_file(&x, TP_OK, err);
 }
@@ -254,6 +293,7 @@ tp_status deepspeed_export_create(struct export_writer *w, const struct export_c
         if (is_param(&t, i))
             TP_TRY(write_param(&t, i, err));
     TP_TRY(write_model_states(&t, err));
+    TP_TRY(write_rank_states(&t, err));
     TP_TRY(write_optimizer(&t, err));
     TP_TRY(write_latest(&t, err));
     TP_TRY(piece_target_plan(t.pieces, err));

@@ -6,6 +6,7 @@
 #include "core/file.h"
 #include "reshard/formats/deepspeed/deepspeed_state.h"
 #include "reshard/formats/pieces/flat_pieces.h"
+#include "storage/object.h"
 
 /* The tensor of a file: {"param": tensor, "cat_dim": 0}, or the tensor alone, flat. */
 static tp_status add_tensor(const struct deepspeed_state *d, struct torch_pieces *x,
@@ -47,7 +48,7 @@ static tp_status add_file(const struct deepspeed_state *d,
         return tp_fail(err, TP_E_CORRUPT, "%s: the name of a parameter is no plain name", d->dir);
     snprintf(name, sizeof name, "zero/%s/%s", param->name, file);
     TP_TRY(file_join(path, d->dir, name, err));
-    if (!group && !file_exists(path))
+    if (!group && !object_is_there(path))
         return TP_OK; /* made of ZeRO-3: the step is in the model states */
     TP_TRY(deepspeed_state_open(&x, d, name, err));
     if (group) {

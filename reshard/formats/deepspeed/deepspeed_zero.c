@@ -13,6 +13,7 @@
 #include "core/file.h"
 #include "reshard/formats/deepspeed/deepspeed_state.h"
 #include "reshard/formats/pieces/flat_pieces.h"
+#include "storage/object.h"
 
 enum { NAME_BYTES = 96 };
 
@@ -28,7 +29,8 @@ static tp_status refuse(const struct torch_pieces *x, const char *what, struct t
                    file_table_path(piece_source_files(x->source), x->file), what);
 }
 
-/* The flat tensors of group `g`. */
+/* The flat tensors of group `g`. ZeRO-1 and ZeRO-2 leave the padding at the end of the last rank's
+ * partition out of the weights, but not out of the moments. */
 static tp_status read_flat(struct deepspeed_flat *f, const struct deepspeed_state *d,
                            struct torch_pieces *x, const struct pickle_value *state, int64_t g,
                            struct tp_err *err)
@@ -52,7 +54,8 @@ static tp_status read_flat(struct deepspeed_flat *f, const struct deepspeed_stat
 
         TP_TRY(torch_pieces_tensor(p, x, values[i], groups[i], groups[i], err));
         if (p->ndim != 1 || !flat_pieces_is_dense(p) || p->dtype == DTYPE_COUNT ||
-            p->shape[0] != f->tensors[0].shape[0])
+            p->shape[0] < f->tensors[0].shape[0] ||
+            (d->zero3 && p->shape[0] != f->tensors[0].shape[0]))
             return refuse(x, "the flat tensors of the optimizer differ in length", err);
     }
     f->numel = f->tensors[0].shape[0];
@@ -185,7 +188,7 @@ static tp_status open_rank(struct torch_pieces *x, const struct deepspeed_state 
     for (int i = 0; i < 3; i++) {
         snprintf(name, sizeof name, "%szero_pp_rank_%d_mp_rank_00_optim_states.pt", heads[i], rank);
         TP_TRY(file_join(path, d->dir, name, err));
-        if (file_exists(path))
+        if (object_is_there(path))
             break;
     }
     st = deepspeed_state_open(x, d, name, err);

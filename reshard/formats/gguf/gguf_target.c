@@ -23,13 +23,21 @@ struct gguf_target {
     struct digest *digests;
     pthread_mutex_t lock; /* guards digests */
     int n;
-    int fd, staged_fd; /* -1: none */
-    int64_t data;      /* byte at which data begins */
-    int64_t largest;   /* elements of the largest staged part */
+    int fd, staged_fd;          /* -1: none */
+    struct upload_set *uploads; /* the tensors go to a store; NULL: into the file */
+    int64_t data;               /* byte at which data begins */
+    int64_t largest;            /* elements of the largest staged part */
     char path[PATH_MAX], staged_path[PATH_MAX];
 };
 
 /* ---- elements on their way into the file ---- */
+
+static tp_status put_bytes(const struct gguf_target *t, int64_t at, const void *bytes, int64_t n,
+                           struct tp_err *err)
+{
+    return t->uploads ? upload_set_write(t->uploads, 0, at, bytes, n, err)
+                      : file_write_at(t->fd, t->path, at, bytes, (size_t)n, err);
+}
 
 /* n elements of a part, from element `first` of the file's tensor on, in the engine's type. */
 static tp_status put(const struct gguf_target *t, const struct gguf_part *p, int64_t first,
@@ -40,8 +48,7 @@ static tp_status put(const struct gguf_target *t, const struct gguf_part *p, int
     tp_status st = TP_OK;
 
     if (p->type != GGUF_Q8_0)
-        return file_write_at(t->fd, t->path, at + gguf_type_bytes(p->type, first), elements,
-                             (size_t)bytes, err);
+        return put_bytes(t, at + gguf_type_bytes(p->type, first), elements, bytes, err);
     if (first % GGUF_Q8_0_ELEMENTS != 0 || n % GGUF_Q8_0_ELEMENTS != 0)
         return tp_fail(
             err, TP_E_BUDGET,
@@ -52,8 +59,7 @@ static tp_status put(const struct gguf_target *t, const struct gguf_part *p, int
     if (!blocks)
         return tp_fail(err, TP_E_NOMEM, "%s: no memory for %lld bytes", t->path, (long long)bytes);
     if (gguf_q8_0_quantize(blocks, elements, n))
-        st = file_write_at(t->fd, t->path, at + gguf_type_bytes(p->type, first), blocks,
-                           (size_t)bytes, err);
+        st = put_bytes(t, at + gguf_type_bytes(p->type, first), blocks, bytes, err);
     else
         st = tp_fail(err, TP_E_CORRUPT, "%s: tensor %s has values that Q8_0 does not have: %s",
                      t->path, p->name, "infinite, no number, or too large");
@@ -307,6 +313,28 @@ done:
     return st;
 }
 
+tp_status gguf_export_send(struct export_writer *w, struct upload_set *to, struct tp_err *err)
+{
+    struct gguf_target *t = w->ctx;
+    tp_status st;
+
+    if (t->largest > 0)
+        return tp_fail(err, TP_E_USAGE,
+                       "--format gguf: matrices of this model are transposed at the end, which is "
+                       "not possible in a store; write to a folder, and copy the file");
+    TP_TRY(upload_set_add(to, t->path, err));
+    for (int i = 0; i < t->n; i++) {
+        const struct gguf_part *p = &t->tensors.parts[i];
+
+        TP_TRY(upload_set_expect(to, 0, t->data + p->begin,
+                                 gguf_type_bytes(p->type, p->rows * p->columns), i, i, err));
+        upload_set_places(to, i, 1, false);
+    }
+    t->uploads = to;
+done:
+    return st;
+}
+
 /* ---- transposition ---- */
 
 /* Columns from .. from + n - 1 of a matrix as rows. */
@@ -367,6 +395,8 @@ tp_status gguf_export_finish(struct export_writer *w, struct tp_err *err)
     tp_status st = t->largest > 0 ? finish_staged(t, err) : TP_OK;
     const int fd = t->fd;
 
+    if (t->uploads)
+        return upload_set_finish(t->uploads, err);
     if (!st)
         st = file_sync(fd, t->path, false, err);
     if (st)

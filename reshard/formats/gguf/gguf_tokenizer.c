@@ -366,6 +366,18 @@ done:
     return st;
 }
 
+tp_status gguf_tokenizer_make(struct gguf_tokenizer *out, const char *path, int64_t vocab,
+                              struct arena *arena, struct tp_err *err)
+{
+    *out = (struct gguf_tokenizer){ .n = vocab, .first = -1 };
+    out->tokens = arena_array(arena, (size_t)vocab, sizeof *out->tokens);
+    out->types = arena_array(arena, (size_t)vocab, sizeof *out->types);
+    out->scores = arena_array(arena, (size_t)vocab, sizeof *out->scores);
+    if (!out->tokens || !out->types || !out->scores)
+        return tp_fail(err, TP_E_NOMEM, "%s: no memory for its tokens", path);
+    return TP_OK;
+}
+
 tp_status gguf_tokenizer_read(struct gguf_tokenizer *out, const char *path, int64_t vocab,
                               struct arena *arena, struct tp_err *err)
 {
@@ -375,12 +387,7 @@ tp_status gguf_tokenizer_read(struct gguf_tokenizer *out, const char *path, int6
     int64_t size;
     tp_status st;
 
-    *out = (struct gguf_tokenizer){ .n = vocab, .first = -1 };
-    out->tokens = arena_array(arena, (size_t)vocab, sizeof *out->tokens);
-    out->types = arena_array(arena, (size_t)vocab, sizeof *out->types);
-    out->scores = arena_array(arena, (size_t)vocab, sizeof *out->scores);
-    if (!out->tokens || !out->types || !out->scores)
-        return no_memory(&f, err);
+    TP_TRY(gguf_tokenizer_make(out, path, vocab, arena, err));
     TP_TRY(file_open_read(&fd, &size, path, err));
     input = json_scan_input_file(fd, 0, size, path);
     TP_TRY(json_scan_open(&f.scan, &input, err));

@@ -24,13 +24,18 @@ struct gguf_tokenizer {
     const char *pre;      /* llama.cpp's name of the rule that cuts text into words */
     const char **tokens;  /* [n]; NULL: the model has a row for it, the tokenizer no token */
     unsigned char *types; /* [n] enum gguf_token */
-    float *scores;        /* [n] of BPE with byte fallback: minus the rank of its merge */
+    float *scores;        /* [n] of BPE with byte fallback: minus the rank of its merge, or what
+                             SentencePiece has */
     int64_t n;
     struct gguf_bytes merges; /* "a b" as strings of GGUF */
     int64_t n_merges;
     bool space_prefix; /* a space is put before a text */
     int64_t first;     /* the token that is put before a text; -1: none */
 };
+
+/* An empty one for a model of `vocab` rows, to be filled from `path`. TP_E_NOMEM. */
+tp_status gguf_tokenizer_make(struct gguf_tokenizer *out, const char *path, int64_t vocab,
+                              struct arena *arena, struct tp_err *err);
 
 /* Read the file for a model of `vocab` rows. Free also after a failure. TP_E_USAGE: llama.cpp has
  * no such tokenizer. TP_E_CORRUPT: it is damaged, or has tokens beyond the model's rows. */

@@ -8,6 +8,7 @@
 
 #include "core/file.h"
 #include "core/json_scan.h"
+#include "reshard/formats/gguf/gguf_sentencepiece.h"
 #include "reshard/formats/gguf/gguf_tokenizer.h"
 
 enum { TOKEN_TEXT = 32 };
@@ -127,15 +128,34 @@ done:
     return st;
 }
 
+/* A tokenizer.model, with the tokens that are beside it. */
+static tp_status read_sentencepiece(struct gguf_tokenizer *t, const struct export_contents *q,
+                                    const char *path, json_t *settings, struct arena *arena,
+                                    struct tp_err *err)
+{
+    json_t *added = NULL;
+    tp_status st;
+
+    TP_TRY(gguf_sentencepiece_read(t, path, q->model->vocab, arena, err));
+    TP_TRY(read_json(&added, q->assets, "added_tokens.json", arena, err));
+    TP_TRY(gguf_sentencepiece_add(t, path, added, json_object_get(settings, "added_tokens_decoder"),
+                                  arena, err));
+done:
+    json_decref(added);
+    return st;
+}
+
 static tp_status add_tokenizer(struct gguf_bytes *b, const struct export_contents *q,
-                               const char *path, struct arena *arena, struct tp_err *err)
+                               const char *path, bool is_json, struct arena *arena,
+                               struct tp_err *err)
 {
     struct gguf_tokenizer t = { 0 };
     json_t *settings = NULL, *config = NULL;
     tp_status st;
 
-    TP_TRY(gguf_tokenizer_read(&t, path, q->model->vocab, arena, err));
     TP_TRY(read_json(&settings, q->assets, "tokenizer_config.json", arena, err));
+    TP_TRY(is_json ? gguf_tokenizer_read(&t, path, q->model->vocab, arena, err)
+                   : read_sentencepiece(&t, q, path, settings, arena, err));
     config = q->model->config ? json_loads(q->model->config, 0, NULL) : NULL;
     gguf_key_string(b, NULL, KEY "model", t.bytes ? "gpt2" : "llama");
     gguf_key_string(b, NULL, KEY "pre", t.pre);
@@ -155,14 +175,15 @@ tp_status gguf_vocab_keys(struct gguf_bytes *b, const struct export_contents *q,
     char path[PATH_MAX];
     tp_status st = TP_OK;
 
-    if (q->assets) {
-        TP_TRY(file_join(path, q->assets, "tokenizer.json", err));
+    for (int i = 0; q->assets && i < 2; i++) {
+        TP_TRY(file_join(path, q->assets, i ? "tokenizer.model" : "tokenizer.json", err));
         if (file_exists(path))
-            return add_tokenizer(b, q, path, arena, err);
+            return add_tokenizer(b, q, path, i == 0, arena, err);
     }
     progress_note(q->progress,
                   q->assets
-                      ? "%s has no tokenizer.json, so model.gguf has no tokenizer"
+                      ? "%s has no tokenizer.json or tokenizer.model, so model.gguf has no "
+                        "tokenizer"
                       : "%s has no tokenizer; model.gguf gets one from the folder of --assets",
                   q->assets ? q->assets : q->source);
     gguf_key_string(b, NULL, KEY "model", "none");

@@ -1,6 +1,6 @@
 /*
  * reshard/formats/gguf/gguf_vocab.h - the tokenizer of a GGUF file, from Hugging Face's
- * tokenizer.json.
+ * tokenizer.json, or where there is none from SentencePiece's tokenizer.model.
  *
  * llama.cpp has code of its own for tokenizers: byte-level BPE ("gpt2"), where the file names the
  * rule by which text is cut into words, and BPE with byte fallback ("llama"), where it has a score

@@ -5,20 +5,27 @@
 #include <string.h>
 
 #include "core/file.h"
+#include "reshard/formats/megatron/megatron_config.h"
+#include "reshard/formats/megatron/megatron_extras.h"
 #include "reshard/formats/megatron/megatron_folder.h"
 #include "reshard/formats/megatron/megatron_rank.h"
+#include "storage/object.h"
 
 #define MODEL_FILE "model_optim_rng.pt"
 
-/* The first rank's folder tells whether there are pipeline stages. */
+/* The first rank's folder has a number more for pipeline stages, and one for expert-parallel ranks.
+ * The sizes are only right in that: mp_rank_00_000 may be either. */
 static bool find_first(struct megatron_rank *r)
 {
     struct tp_err err = { 0 };
     char path[PATH_MAX];
 
-    for (r->args.pp = 1; r->args.pp <= 2; r->args.pp++)
-        if (!megatron_rank_path(path, r, MODEL_FILE, &err) && file_exists(path))
+    for (int numbers = 0; numbers < 3; numbers++) {
+        r->args.pp = numbers > 0 ? 2 : 1;
+        r->args.ep = numbers > 1 ? 2 : 1;
+        if (!megatron_rank_path(path, r, MODEL_FILE, &err) && object_is_there(path))
             return true;
+    }
     return false;
 }
 
@@ -28,6 +35,36 @@ bool megatron_detect(const char *path)
     struct tp_err err = { 0 };
 
     return !megatron_folder_find(r.dir, path, &err) && find_first(&r);
+}
+
+/* Find the iteration, and whether it has pipeline stages. */
+static tp_status open_folder(struct megatron_rank *r, struct tp_err *err)
+{
+    tp_status st = megatron_folder_find(r->dir, piece_source_path(r->source), err);
+
+    if (!st && !find_first(r))
+        st = tp_fail(err, TP_E_NOTFOUND, "%s: has no mp_rank_00/" MODEL_FILE, r->dir);
+    return st;
+}
+
+tp_status megatron_config(const char **text, const char **note, struct piece_source *s,
+                          struct tp_err *err)
+{
+    struct megatron_rank r = { .source = s };
+    struct torch_pieces x = { .source = s };
+    char path[PATH_MAX];
+    int file = 0;
+    tp_status st;
+
+    TP_TRY(open_folder(&r, err));
+    TP_TRY(megatron_rank_path(path, &r, MODEL_FILE, err));
+    TP_TRY(file_table_add(piece_source_files(s), &file, path, err));
+    TP_TRY(torch_pieces_open(&x, s, file, 0, -1, err));
+    TP_TRY(megatron_config_make(text, note, pickle_get(x.root, "args"), path, piece_source_arena(s),
+                                err));
+done:
+    torch_pieces_close(&x);
+    return st;
 }
 
 /* The sizes of the job, which every file has. */
@@ -43,21 +80,14 @@ static tp_status read_sizes(struct megatron_rank *r, const struct torch_pieces *
                        "%s: checkpoint_version is not 3.0: older ones order query, key and value "
                        "in another way",
                        path);
-    st = megatron_args_read(&r->args, pickle_get(x->root, "args"), r->map.model, path, err);
+    st = megatron_args_read(&r->args, pickle_get(x->root, "args"), r->map.model, path, r->map.arena,
+                            err);
+    if (!st && r->map.model->experts > 0 && r->args.expert_tp != r->args.tp)
+        st = tp_fail(err, TP_E_USAGE,
+                     "%s: was saved with experts cut over %d ranks and other layers over %d, which "
+                     "is only read from torch_dist",
+                     path, r->args.expert_tp, r->args.tp);
     return st ? st : megatron_rank_stages(r, path, err);
-}
-
-/* What is neither a weight nor of the optimizer stays behind. */
-static tp_status leave_others(struct megatron_rank *r, const struct torch_pieces *x,
-                              struct tp_err *err)
-{
-    static const char *const names[] = { "args", "opt_param_scheduler", "rng_state" };
-    tp_status st = TP_OK;
-
-    for (int i = 0; i < 3 && !st; i++)
-        if (pickle_get(x->root, names[i]))
-            st = piece_source_leave(r->source, names[i], err);
-    return st;
 }
 
 static tp_status read_rank(struct megatron_rank *r, bool first, struct tp_err *err)
@@ -73,7 +103,7 @@ static tp_status read_rank(struct megatron_rank *r, bool first, struct tp_err *e
     TP_TRY(torch_pieces_open(&x, r->source, file, 0, -1, err));
     if (first) {
         TP_TRY(read_sizes(r, &x, err));
-        TP_TRY(leave_others(r, &x, err));
+        TP_TRY(megatron_extras_read(r->source, x.root, err));
     }
     if (pickle_int(&iteration, pickle_get(x.root, "iteration")) && iteration >= 0)
         TP_TRY(piece_source_set_step(r->source, iteration, path, err));
@@ -90,17 +120,13 @@ tp_status megatron_read(struct piece_source *s, const struct model *m, struct tp
     struct megatron_rank r = { .source = s };
     tp_status st;
 
-    if (!m)
-        return tp_fail(err, TP_E_USAGE, "%s: Megatron's format needs a config.json; give --config",
-                       piece_source_path(s));
-    TP_TRY(megatron_folder_find(r.dir, piece_source_path(s), err));
+    TP_TRY(open_folder(&r, err));
     TP_TRY(megatron_map_make(&r.map, m, piece_source_arena(s), err));
-    if (!find_first(&r))
-        return tp_fail(err, TP_E_NOTFOUND, "%s: has no mp_rank_00/" MODEL_FILE, r.dir);
     TP_TRY(read_rank(&r, true, err));
-    for (int i = 1; i < r.args.tp * r.args.pp; i++) {
-        r.tp_rank = i % r.args.tp;
-        r.pp_rank = i / r.args.tp;
+    for (int64_t i = 1; i < (int64_t)r.args.tp * r.args.pp * r.args.ep; i++) {
+        r.tp_rank = (int)(i % r.args.tp);
+        r.pp_rank = (int)(i / r.args.tp % r.args.pp);
+        r.map.ep_rank = (int)(i / r.args.tp / r.args.pp);
         TP_TRY(read_rank(&r, false, err));
     }
 done:

@@ -1,9 +1,9 @@
 /*
  * reshard/formats/megatron/megatron.h - Megatron-LM's checkpoints of before torch_dist ("legacy"):
- * a folder for each tensor-parallel and pipeline rank.
+ * a folder for each tensor-parallel, pipeline and expert-parallel rank.
  *
- *     iter_0000100/mp_rank_TT[_PPP]/model_optim_rng.pt   weights; the ordinary optimizer
- *                                  /distrib_optim.pt     the distributed optimizer, flat
+ *     iter_0000100/mp_rank_TT[_PPP][_EEE]/model_optim_rng.pt   weights; the ordinary optimizer
+ *                                        /distrib_optim.pt     the distributed optimizer, flat
  */
 #ifndef RESHARD_FORMATS_MEGATRON_H
 #define RESHARD_FORMATS_MEGATRON_H
@@ -13,6 +13,10 @@
 #include "reshard/formats/pieces/piece.h"
 
 bool megatron_detect(const char *path);
+
+/* Make a config.json of the arguments in the first rank's file (megatron_config.h). */
+tp_status megatron_config(const char **text, const char **note, struct piece_source *s,
+                          struct tp_err *err);
 
 /* Add everything of the folder to s. The model is needed, because the files have neither the shapes
  * of whole tensors nor the number of heads. */

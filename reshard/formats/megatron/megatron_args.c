@@ -25,7 +25,9 @@ static tp_status check_sizes(const struct pickle_value *args, const struct model
     } sizes[] = {
         { "num_layers", m->layers, true },
         { "hidden_size", m->hidden, true },
-        { "ffn_hidden_size", m->ffn, true },
+        { "ffn_hidden_size", m->ffn, m->experts == 0 },
+        { "num_experts", m->experts, true },
+        { "moe_ffn_hidden_size", m->expert_ffn ? m->expert_ffn : m->ffn, m->experts > 0 },
         { "num_attention_heads", m->heads, true },
         { "num_query_groups", m->kv_heads, grouped },
         { "kv_channels", m->head_dim, true },
@@ -49,7 +51,8 @@ static tp_status check_options(const struct pickle_value *args, const char *path
                                struct tp_err *err)
 {
     static const char *const options[] = { "apply_layernorm_1p", "rotary_interleaved",
-                                           "multi_latent_attention", "num_experts" };
+                                           "multi_latent_attention", "standalone_embedding_stage",
+                                           "moe_shared_expert_intermediate_size" };
     int64_t n;
 
     for (size_t i = 0; i < sizeof options / sizeof *options; i++) {
@@ -90,11 +93,47 @@ static bool read_buckets(struct megatron_args *out, const struct pickle_value *a
            read_count(&out->buckets, args, "ddp_num_buckets", 0, INT64_MAX);
 }
 
+/* Its stages are those of all chunks. */
+static tp_status read_layout(struct megatron_args *out, const struct pickle_value *args,
+                             const char *path, struct arena *arena, struct tp_err *err)
+{
+    const struct pickle_value *v = pickle_get(args, "pipeline_model_parallel_layout");
+    tp_status st;
+
+    if (!v || pickle_is(v, PICKLE_NONE))
+        return TP_OK;
+    if (!pickle_text(v))
+        return tp_fail(err, TP_E_USAGE,
+                       "%s: was saved with a pipeline_model_parallel_layout that is no text; write "
+                       "it as one, such as Et*2|t*2L, in its args",
+                       path);
+    st = pipeline_layout_read(&out->layout, pickle_text(v), path, arena, err);
+    if (!st && out->layout.n % out->pp != 0)
+        st = tp_fail(err, TP_E_USAGE,
+                     "%s: was saved with pipeline_model_parallel_layout %.80s, whose %d stages are "
+                     "no multiple of the pipeline-parallel size %d",
+                     path, pickle_text(v), out->layout.n, out->pp);
+    if (!st)
+        out->vpp = out->layout.n / out->pp;
+    return st;
+}
+
+/* Transformer Engine's grouped layers, or Megatron's own. */
+static enum megatron_experts read_experts(const struct pickle_value *args, bool local_modules)
+{
+    if (!is_true(pickle_get(args, "moe_grouped_gemm")))
+        return MEGATRON_EXPERTS_SEQUENTIAL;
+    return local_modules || is_true(pickle_get(args, "moe_use_legacy_grouped_gemm"))
+               ? MEGATRON_EXPERTS_STACKED
+               : MEGATRON_EXPERTS_GROUPED;
+}
+
 tp_status megatron_args_read(struct megatron_args *out, const struct pickle_value *args,
-                             const struct model *m, const char *path, struct tp_err *err)
+                             const struct model *m, const char *path, struct arena *arena,
+                             struct tp_err *err)
 {
     const char *impl = pickle_text(pickle_get(args, "transformer_impl"));
-    int64_t tp, pp, vpp, ep;
+    int64_t tp, pp, vpp, ep, expert_tp, first_layers, last_layers;
     tp_status st = check_options(args, path, err);
 
     if (st)
@@ -104,12 +143,27 @@ tp_status megatron_args_read(struct megatron_args *out, const struct pickle_valu
         !read_count(&pp, args, "pipeline_model_parallel_size", 1, MEGATRON_SIZE_MAX) ||
         !read_count(&vpp, args, "virtual_pipeline_model_parallel_size", 1, MEGATRON_SIZE_MAX) ||
         !read_count(&ep, args, "expert_model_parallel_size", 1, MEGATRON_SIZE_MAX) ||
+        !read_count(&expert_tp, args, "expert_tensor_parallel_size", tp, MEGATRON_SIZE_MAX) ||
+        !read_count(&first_layers, args, "decoder_first_pipeline_num_layers", 0,
+                    MEGATRON_SIZE_MAX) ||
+        !read_count(&last_layers, args, "decoder_last_pipeline_num_layers", 0, MEGATRON_SIZE_MAX) ||
         !read_buckets(out, args))
         return tp_fail(err, TP_E_CORRUPT, "%s: its args have no valid parallel sizes", path);
-    if (ep > 1)
-        return tp_fail(err, TP_E_USAGE, "%s: expert parallelism is not supported", path);
+    if (ep > 1 && m->experts % ep != 0)
+        return tp_fail(err, TP_E_USAGE,
+                       "%s: was saved with expert parallelism %lld, which does not divide the %d "
+                       "experts of config.json",
+                       path, (long long)ep, m->experts);
     out->tp = (int)tp;
     out->pp = (int)pp;
     out->vpp = (int)vpp;
-    return check_sizes(args, m, path, err);
+    out->ep = (int)ep;
+    out->first_layers = (int)first_layers;
+    out->last_layers = (int)last_layers;
+    out->counts_embedding = is_true(pickle_get(args, "account_for_embedding_in_pipeline_split"));
+    out->counts_loss = is_true(pickle_get(args, "account_for_loss_in_pipeline_split"));
+    out->expert_tp = (int)expert_tp;
+    out->experts = read_experts(args, out->local_modules);
+    st = read_layout(out, args, path, arena, err);
+    return st ? st : check_sizes(args, m, path, err);
 }

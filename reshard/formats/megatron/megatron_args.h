@@ -10,13 +10,26 @@
 
 #include "layout/model.h"
 #include "reshard/formats/export_writer.h"
+#include "reshard/formats/megatron/pipeline_layout.h"
 #include "torch/pickle.h"
 #include "torch/pickle_writer.h"
 
+/* How the experts of a rank are stored (--moe-grouped-gemm). */
+enum megatron_experts {
+    MEGATRON_EXPERTS_SEQUENTIAL, /* each has two matrices */
+    MEGATRON_EXPERTS_GROUPED,    /* the same, but all first ones are before all second ones */
+    MEGATRON_EXPERTS_STACKED,    /* weight1 and weight2, which are transposed */
+};
+
 /* What the arguments say about where tensors are. */
 struct megatron_args {
-    int tp, pp, vpp;     /* sizes; 1 when they are not given */
-    bool local_modules;  /* --transformer-impl local: norms are modules of their own */
+    int tp, pp, vpp, ep;           /* sizes; 1 when they are not given */
+    int expert_tp;                 /* ranks over which an expert is cut; tp when it is not given */
+    int first_layers, last_layers; /* of the first and the last stage; 0: as the others */
+    bool counts_embedding, counts_loss; /* as a layer, when layers are divided among stages */
+    struct pipeline_layout layout;      /* instead of these four, if there is one */
+    bool local_modules; /* --transformer-impl local: norms are modules of their own */
+    enum megatron_experts experts;
     int64_t bucket_size; /* elements after which the distributed optimizer begins a new bucket; 0:
                             it has one bucket */
     int64_t buckets;     /* --ddp-num-buckets: how many instead; 0: not given */
@@ -24,16 +37,18 @@ struct megatron_args {
 
 /* Read `args` of the file at `path`, and compare them with m. TP_E_USAGE: a size differs, or the
  * program used an option that changes what tensors mean. TP_E_CORRUPT: a parallel size is no
- * number. Arguments that are absent are not compared. */
+ * number. Arguments that are absent are not compared. `out` lives as long as the arena. */
 tp_status megatron_args_read(struct megatron_args *out, const struct pickle_value *args,
-                             const struct model *m, const char *path, struct tp_err *err);
+                             const struct model *m, const char *path, struct arena *arena,
+                             struct tp_err *err);
 
 /* ---- writing ---- */
 
 /* Sizes of the job for which a checkpoint is written. */
 struct megatron_args_sizes {
-    int tp, pp, vpp;
+    int tp, pp, vpp, ep;
     int64_t padded_vocab;
+    bool distributed_optimizer;
 };
 
 /* Rows of the padded vocabulary, as --make-vocab-size-divisible-by 128, Megatron's default. */
@@ -43,10 +58,11 @@ int64_t megatron_args_padded_vocab(const struct model *m, int tp);
 void megatron_args_write(struct pickle_writer *w, const struct export_contents *q,
                          const struct megatron_args_sizes *sizes);
 
-/* Push a parameter group of the optimizer, which Megatron finds by its multipliers. Keys and values
- * that are pushed between the two calls belong to it too. */
+/* Push a parameter group of the optimizer, which Megatron finds by its multipliers and by whether
+ * it is that of experts on several ranks. Keys and values that are pushed between the two calls
+ * belong to it too. */
 void megatron_args_begin_group(struct pickle_writer *w, const struct export_adamw *adamw,
-                               bool weight_decay);
+                               bool weight_decay, bool experts);
 void megatron_args_end_group(struct pickle_writer *w);
 
 #endif

@@ -2,6 +2,10 @@
  * options of its optimizer; see reshard/formats/megatron/megatron_args.h. */
 #include "reshard/formats/megatron/megatron_args.h"
 
+#include "layout/family.h"
+#include "reshard/formats/megatron/megatron_extras.h"
+#include "reshard/formats/megatron/megatron_rope.h"
+
 enum { VOCAB_DIVISOR = 128 };
 
 int64_t megatron_args_padded_vocab(const struct model *m, int tp)
@@ -13,6 +17,8 @@ int64_t megatron_args_padded_vocab(const struct model *m, int tp)
 
 static void push_model_args(struct pickle_writer *w, const struct model *m)
 {
+    const struct family_tensor *down_bias = family_tensor_find(family_of(m), ROLE_DOWN_BIAS);
+
     pickle_write_key_int(w, "num_layers", m->layers);
     pickle_write_key_int(w, "hidden_size", m->hidden);
     pickle_write_key_int(w, "ffn_hidden_size", m->ffn);
@@ -25,9 +31,67 @@ static void push_model_args(struct pickle_writer *w, const struct model *m)
     pickle_write_key_float(w, "norm_epsilon", m->norm_eps);
     pickle_write_key_float(w, "rotary_base", m->rope_theta);
     pickle_write_key_bool(w, "add_qkv_bias", m->qkv_bias);
-    pickle_write_key_bool(w, "add_bias_linear", m->out_bias || m->mlp_bias);
+    pickle_write_key_bool(w, "add_bias_linear",
+                          m->out_bias || (down_bias && family_tensor_is_in(down_bias, m)));
     pickle_write_key_bool(w, "qk_layernorm", m->head_norms);
     pickle_write_key_bool(w, "untie_embeddings_and_output_weights", !m->tied);
+}
+
+/* A token's weights of its experts are a softmax of the chosen scores, unless that is taken before
+ * the choice. */
+static void push_experts_args(struct pickle_writer *w, const struct model *m,
+                              const struct megatron_args_sizes *sizes)
+{
+    pickle_write_key_int(w, "num_experts", m->experts);
+    pickle_write_key_int(w, "moe_router_topk", m->experts_per_token);
+    pickle_write_key_int(w, "moe_ffn_hidden_size", m->expert_ffn ? m->expert_ffn : m->ffn);
+    pickle_write_key_bool(w, "moe_router_pre_softmax", !m->normalized_experts);
+    pickle_write_key_int(w, "expert_model_parallel_size", sizes->ep);
+    pickle_write_key_int(w, "expert_tensor_parallel_size", sizes->tp);
+}
+
+static void push_text(struct pickle_writer *w, const char *key, const char *text)
+{
+    pickle_write_text(w, key);
+    pickle_write_text(w, text);
+}
+
+/* The rotary embedding. What Megatron-LM has no options for is not said at all, so that no config
+ * is made from half of it (megatron_config.h). */
+static void push_rope_args(struct pickle_writer *w, const struct model *m)
+{
+    const struct rope_scaling *s = &m->rope_scaling;
+
+    if (s->type == ROPE_SCALING_LINEAR) {
+        pickle_write_key_float(w, "rotary_seq_len_interpolation_factor", s->factor);
+    } else if (s->type == ROPE_SCALING_LLAMA3 && s->low_freq_factor == MEGATRON_ROPE_LOW_FREQ &&
+               s->high_freq_factor == MEGATRON_ROPE_HIGH_FREQ &&
+               s->original_positions == MEGATRON_ROPE_POSITIONS) {
+        pickle_write_key_bool(w, "use_rope_scaling", true);
+        pickle_write_key_float(w, "rope_scaling_factor", s->factor);
+    } else if (s->type != ROPE_SCALING_NONE) {
+        return;
+    }
+    push_text(w, "position_embedding_type", "rope");
+    pickle_write_key_float(w, "rotary_percent", 1);
+}
+
+/* What the layers compute. */
+static void push_family_args(struct pickle_writer *w, const struct model *m)
+{
+    const struct family *f = family_of(m);
+    const int64_t window[2] = { m->sliding_window - 1, 0 };
+
+    if (f->position == FAMILY_ROTARY)
+        push_rope_args(w, m);
+    else
+        push_text(w, "position_embedding_type", "learned_absolute");
+    push_text(w, "normalization", f->norm == FAMILY_LAYER_NORM ? "LayerNorm" : "RMSNorm");
+    pickle_write_key_bool(w, "swiglu", f->mlp == FAMILY_SWIGLU);
+    if (m->sliding_window > 0) {
+        pickle_write_text(w, "window_size");
+        pickle_write_ints(w, window, 2);
+    }
 }
 
 void megatron_args_write(struct pickle_writer *w, const struct export_contents *q,
@@ -39,7 +103,11 @@ void megatron_args_write(struct pickle_writer *w, const struct export_contents *
     pickle_write_op(w, PICKLE_OP_NEWOBJ);
     pickle_write_op(w, PICKLE_OP_EMPTY_DICT);
     pickle_write_op(w, PICKLE_OP_MARK);
+    pickle_write_key_int(w, "consumed_train_samples", 0);
+    pickle_write_key_int(w, "consumed_valid_samples", 0);
+    megatron_extras_write_args(w, q->extras); /* of a key that is repeated, the last one holds */
     push_model_args(w, q->model);
+    push_family_args(w, q->model);
     pickle_write_key_int(w, "padded_vocab_size", sizes->padded_vocab);
     pickle_write_key_int(w, "make_vocab_size_divisible_by", VOCAB_DIVISOR);
     pickle_write_key_int(w, "tensor_model_parallel_size", sizes->tp);
@@ -48,31 +116,32 @@ void megatron_args_write(struct pickle_writer *w, const struct export_contents *
         pickle_write_key_int(w, "virtual_pipeline_model_parallel_size", sizes->vpp);
     else
         pickle_write_key_none(w, "virtual_pipeline_model_parallel_size");
-    pickle_write_key_bool(w, "use_distributed_optimizer", false);
+    if (q->model->experts > 0)
+        push_experts_args(w, q->model, sizes);
+    pickle_write_key_bool(w, "use_distributed_optimizer", sizes->distributed_optimizer);
     pickle_write_key_bool(w, "bf16", q->tensors[0].dtype == DTYPE_BF16);
     pickle_write_key_bool(w, "fp16", q->tensors[0].dtype == DTYPE_F16);
     pickle_write_key_int(w, "iteration", q->step);
-    pickle_write_key_int(w, "consumed_train_samples", 0);
-    pickle_write_key_int(w, "consumed_valid_samples", 0);
     pickle_write_op(w, PICKLE_OP_SETITEMS);
     pickle_write_op(w, PICKLE_OP_BUILD);
     pickle_write_key_float(w, "checkpoint_version", 3.0);
     pickle_write_key_int(w, "iteration", q->step);
     pickle_write_key_float(w, "num_floating_point_operations_so_far", 0);
+    megatron_extras_write_others(w, q->extras);
 }
 
 void megatron_args_begin_group(struct pickle_writer *w, const struct export_adamw *adamw,
-                               bool weight_decay)
+                               bool weight_decay, bool experts)
 {
     pickle_write_op(w, PICKLE_OP_EMPTY_DICT);
     pickle_write_op(w, PICKLE_OP_MARK);
     pickle_write_key_float(w, "wd_mult", weight_decay ? 1 : 0);
     pickle_write_key_float(w, "lr_mult", 1);
-    pickle_write_key_bool(w, "is_expert_parallel", false);
+    pickle_write_key_bool(w, "is_expert_parallel", experts);
     pickle_write_key_bool(w, "is_decoupled_lr", false);
     pickle_write_key_bool(w, "default_config", true);
-    pickle_write_key_float(w, "max_lr", adamw->lr);
-    pickle_write_key_float(w, "min_lr", adamw->lr);
+    pickle_write_key_float(w, "max_lr", adamw->max_lr >= 0 ? adamw->max_lr : adamw->lr);
+    pickle_write_key_float(w, "min_lr", adamw->min_lr >= 0 ? adamw->min_lr : adamw->lr);
     pickle_write_key_float(w, "lr", adamw->lr);
     pickle_write_key_floats(w, "betas", adamw->beta1, adamw->beta2);
     pickle_write_key_float(w, "eps", adamw->eps);

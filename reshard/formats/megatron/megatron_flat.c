@@ -16,6 +16,42 @@ struct bucket {
     int64_t begin; /* in the buffer */
 };
 
+/* ---- buffers ---- */
+
+static bool is_in(const struct megatron_rank *r, const struct megatron_rank_param *p, int chunk)
+{
+    return p->chunk == chunk && megatron_part_has(r->part, p->expert);
+}
+
+static bool has_buffer(const struct megatron_rank *r, int chunk)
+{
+    for (int i = 0; i < r->n_params; i++)
+        if (is_in(r, &r->params[i], chunk))
+            return true;
+    return false;
+}
+
+int megatron_flat_buffers(const struct megatron_rank *r)
+{
+    int n = 0;
+
+    for (int chunk = 0; chunk < r->args.vpp; chunk++)
+        n += has_buffer(r, chunk);
+    return n;
+}
+
+/* The model chunk of a buffer. */
+static int chunk_of(const struct megatron_rank *r, int number)
+{
+    int chunk = 0;
+
+    while (!has_buffer(r, chunk) || number-- > 0)
+        chunk++;
+    return chunk;
+}
+
+/* ---- buckets ---- */
+
 /* Elements after which a bucket ends; the first chunk of the first stage alone has several. */
 static int64_t bucket_size(const struct megatron_rank *r, int chunk)
 {
@@ -59,7 +95,7 @@ static tp_status place_params(struct megatron_flat *f, const struct megatron_ran
         const struct megatron_rank_param *p = &r->params[i];
         const int64_t n = megatron_rank_elements(p);
 
-        if (p->chunk != chunk)
+        if (!is_in(r, p, chunk))
             continue;
         at = b.begin + (at - b.begin + FLAT_ALIGN - 1) / FLAT_ALIGN * FLAT_ALIGN;
         if (p->shared && at > b.begin)
@@ -73,9 +109,10 @@ static tp_status place_params(struct megatron_flat *f, const struct megatron_ran
     return TP_OK;
 }
 
-tp_status megatron_flat_make(struct megatron_flat *out, const struct megatron_rank *r, int chunk,
+tp_status megatron_flat_make(struct megatron_flat *out, const struct megatron_rank *r, int number,
                              const int64_t *sizes, int n_sizes, struct tp_err *err)
 {
+    const int chunk = chunk_of(r, number);
     const struct bucket_rule rule = { sizes, n_sizes, bucket_size(r, chunk) };
     int64_t all = 0;
     tp_status st = place_params(out, r, chunk, &rule, err);
@@ -91,11 +128,11 @@ tp_status megatron_flat_make(struct megatron_flat *out, const struct megatron_ra
 }
 
 tp_status megatron_flat_make_whole(struct megatron_flat *out, const struct megatron_rank *r,
-                                   int chunk, struct tp_err *err)
+                                   int number, struct tp_err *err)
 {
     const struct bucket_rule rule = { NULL, 0, 0 };
 
-    return place_params(out, r, chunk, &rule, err);
+    return place_params(out, r, chunk_of(r, number), &rule, err);
 }
 
 int megatron_flat_find(const struct megatron_flat *f, int64_t at)

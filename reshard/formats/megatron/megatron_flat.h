@@ -2,10 +2,11 @@
  * reshard/formats/megatron/megatron_flat.h - where the parameters of a rank are in the flat buffers
  * of Megatron-LM's distributed optimizer (megatron/core/distributed/param_and_grad_buffer.py).
  *
- * A model chunk has one buffer, which is cut into buckets. The parameters are in it in the opposite
- * order of modules. Each begins at a multiple of 64 elements of its bucket. A bucket ends with the
- * parameter that fills it; an embedding that the first and the last stage share has one of its own.
- * Positions here are in the buffer without the padding between buckets.
+ * An optimizer (r->part) has one buffer for each model chunk with parameters of its own, which is
+ * cut into buckets. The parameters are in it in the opposite order of modules. Each begins at a
+ * multiple of 64 elements of its bucket. A bucket ends with the parameter that fills it; an
+ * embedding that the first and the last stage share has one of its own. Positions here are in the
+ * buffer without the padding between buckets.
  */
 #ifndef RESHARD_FORMATS_MEGATRON_FLAT_H
 #define RESHARD_FORMATS_MEGATRON_FLAT_H
@@ -17,22 +18,25 @@ struct megatron_flat_param {
     int64_t begin, n; /* elements */
 };
 
-/* The buffer of a model chunk. */
+/* A buffer. */
 struct megatron_flat {
     struct megatron_flat_param *params; /* ascending by begin */
     int n;
     int64_t numel; /* elements, as far as parameters reach */
 };
 
-/* Find the parameters of r's model chunk `chunk`. sizes[n_sizes] has the elements of each bucket;
- * with NULL buckets are cut as the program's arguments say. The table lives as long as the source.
- * TP_E_CORRUPT: the parameters of the model do not fill these buckets. */
-tp_status megatron_flat_make(struct megatron_flat *out, const struct megatron_rank *r, int chunk,
+/* How many buffers the optimizer of r->part has. */
+int megatron_flat_buffers(const struct megatron_rank *r);
+
+/* Find the parameters of buffer `number`, below that many. sizes[n_sizes] has the elements of each
+ * bucket; with NULL buckets are cut as the program's arguments say. The table lives as long as the
+ * source. TP_E_CORRUPT: the parameters of the model do not fill these buckets. */
+tp_status megatron_flat_make(struct megatron_flat *out, const struct megatron_rank *r, int number,
                              const int64_t *sizes, int n_sizes, struct tp_err *err);
 
 /* The same as one bucket. */
 tp_status megatron_flat_make_whole(struct megatron_flat *out, const struct megatron_rank *r,
-                                   int chunk, struct tp_err *err);
+                                   int number, struct tp_err *err);
 
 /* The first parameter that ends after element `at`, as an index; f->n: there is none. */
 int megatron_flat_find(const struct megatron_flat *f, int64_t at);

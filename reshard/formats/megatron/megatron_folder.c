@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "core/file.h"
+#include "storage/object.h"
 
 enum { LATEST_BYTES_MAX = 64, NAME_BYTES = 32 };
 
@@ -18,11 +19,11 @@ tp_status megatron_folder_find(char dir[PATH_MAX], const char *path, struct tp_e
     tp_status st;
 
     TP_TRY(file_join(latest, path, "latest_checkpointed_iteration.txt", err));
-    if (!file_exists(latest)) {
+    if (!object_is_there(latest)) {
         snprintf(dir, PATH_MAX, "%s", path);
         return TP_OK;
     }
-    TP_TRY(file_read_all(&text, &size, latest, LATEST_BYTES_MAX, &arena, err));
+    TP_TRY(object_read_any(&text, &size, latest, LATEST_BYTES_MAX, &arena, err));
     text[strcspn(text, "\r\n ")] = 0;
     iteration = strtoll(text, &end, 10);
     if (strcmp(text, name) != 0) {

@@ -1,6 +1,7 @@
 /* reshard/formats/megatron/megatron_map.c - see reshard/formats/megatron/megatron_map.h. */
 #include "reshard/formats/megatron/megatron_map.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -21,32 +22,57 @@ static const struct megatron_module {
     const char *name;
     enum tensor_role role;
     enum megatron_cut cut;
-    const char *instead_of, *with; /* in the name of the role's tensor; NULL: nothing */
 } modules[] = {
-    { "embedding.word_embeddings", ROLE_EMBEDDING, MEGATRON_VOCAB, NULL, NULL },
-    { "input_layernorm", ROLE_ATTENTION_NORM, MEGATRON_WHOLE, NULL, NULL },
-    { "self_attention.linear_qkv", ROLE_Q, MEGATRON_QKV, NULL, NULL },
-    { "self_attention.linear_proj", ROLE_OUT, MEGATRON_COLUMNS, NULL, NULL },
-    { "self_attention.q_layernorm", ROLE_Q, MEGATRON_WHOLE, "q_proj", "q_norm" },
-    { "self_attention.k_layernorm", ROLE_K, MEGATRON_WHOLE, "k_proj", "k_norm" },
-    { "pre_mlp_layernorm", ROLE_MLP_NORM, MEGATRON_WHOLE, NULL, NULL },
-    { "mlp.linear_fc1", ROLE_UP, MEGATRON_FC1, NULL, NULL },
-    { "mlp.linear_fc2", ROLE_DOWN, MEGATRON_COLUMNS, NULL, NULL },
-    { "decoder.final_layernorm", ROLE_FINAL_NORM, MEGATRON_WHOLE, NULL, NULL },
-    { "output_layer", ROLE_HEAD, MEGATRON_VOCAB, NULL, NULL },
+    { "embedding.word_embeddings", ROLE_EMBEDDING, MEGATRON_VOCAB },
+    { "embedding.position_embeddings", ROLE_POSITIONS, MEGATRON_WHOLE },
+    { "input_layernorm", ROLE_ATTENTION_NORM, MEGATRON_WHOLE },
+    { "self_attention.linear_qkv", ROLE_Q, MEGATRON_QKV },
+    { "self_attention.linear_proj", ROLE_OUT, MEGATRON_COLUMNS },
+    { "self_attention.q_layernorm", ROLE_Q_NORM, MEGATRON_WHOLE },
+    { "self_attention.k_layernorm", ROLE_K_NORM, MEGATRON_WHOLE },
+    { "pre_mlp_layernorm", ROLE_MLP_NORM, MEGATRON_WHOLE },
+    { "mlp.linear_fc1", ROLE_UP, MEGATRON_FC1 },
+    { "mlp.linear_fc2", ROLE_DOWN, MEGATRON_COLUMNS },
+    { "mlp.router", ROLE_ROUTER, MEGATRON_WHOLE },
+    { "mlp.experts.linear_fc1", ROLE_EXPERT_UP, MEGATRON_FC1 },
+    { "mlp.experts.linear_fc2", ROLE_EXPERT_DOWN, MEGATRON_COLUMNS },
+    { "decoder.final_layernorm", ROLE_FINAL_NORM, MEGATRON_WHOLE },
+    { "output_layer", ROLE_HEAD, MEGATRON_VOCAB },
 };
 
 enum { MODULES = sizeof modules / sizeof *modules, NAME_ROOM = 512 };
 
+/* What a name says. */
+struct megatron_name {
+    const struct megatron_module *module;
+    int layer;  /* -1: outside of layers */
+    int expert; /* of the model; 0 where there is none */
+    bool bias;
+};
+
+/* The tensors of layer i begin at (i + 1) * ROLE_COUNT, those outside of layers at 0. */
+static int *index_of(const struct megatron_map *map, enum tensor_role role, int layer)
+{
+    return &map->first[((size_t)(layer < 0 ? -1 : layer) + 1) * ROLE_COUNT + role];
+}
+
 tp_status megatron_map_make(struct megatron_map *out, const struct model *m, struct arena *arena,
                             struct tp_err *err)
 {
-    *out = (struct megatron_map){ .model = m, .arena = arena, .tp = 1, .padded_vocab = m->vocab };
-    if (family_of(m)->in_out)
-        return tp_fail(err, TP_E_USAGE,
-                       "a %s in Megatron's format is not supported: its matrices are transposed",
-                       family_of(m)->architecture);
-    return model_params(&out->params, &out->n_params, m, DTYPE_F32, arena, err);
+    tp_status st;
+
+    *out = (struct megatron_map){
+        .model = m, .arena = arena, .tp = 1, .ep = 1, .padded_vocab = m->vocab
+    };
+    st = model_params(&out->params, &out->n_params, m, DTYPE_F32, arena, err);
+    if (st)
+        return st;
+    out->first = arena_array(arena, ((size_t)m->layers + 1) * ROLE_COUNT, sizeof *out->first);
+    if (!out->first)
+        return tp_fail(err, TP_E_NOMEM, "no memory for an index of %d tensors", out->n_params);
+    for (int i = out->n_params - 1; i >= 0; i--)
+        *index_of(out, out->params[i].role, out->params[i].layer) = i + 1;
+    return TP_OK;
 }
 
 /* ---- the model's tensors ---- */
@@ -61,43 +87,69 @@ static const struct tensor *find_name(const struct megatron_map *map, const char
 
 /* The tensor of a role: its weight, or its bias. */
 static const struct tensor *find_role(const struct megatron_map *map, enum tensor_role role,
-                                      int layer, bool bias)
+                                      const struct megatron_name *name)
 {
-    for (int i = 0; i < map->n_params; i++) {
-        const struct tensor *t = &map->params[i];
-        size_t n = strlen(t->name), weight = strlen(".weight");
-        char name[NAME_ROOM];
+    const size_t weight = strlen(".weight");
+    const int first = *index_of(map, role, name->layer);
+    const struct tensor *t = first ? &map->params[first - 1 + name->expert] : NULL;
+    const size_t n = t ? strlen(t->name) : 0;
+    char bias[NAME_ROOM];
 
-        if (t->role != role || (layer >= 0 && t->layer != layer))
-            continue;
-        if (!bias)
-            return t;
-        if (n < weight || n >= NAME_ROOM || strcmp(t->name + n - weight, ".weight") != 0)
-            return NULL;
-        memcpy(name, t->name, n + 1);
-        memcpy(name + n - weight, ".bias", sizeof ".bias");
-        return find_name(map, name);
-    }
-    return NULL;
+    if (!t || !name->bias)
+        return t;
+    if (tensor_role_is_of_expert(role) || n < weight || n >= NAME_ROOM ||
+        strcmp(t->name + n - weight, ".weight") != 0)
+        return NULL;
+    memcpy(bias, t->name, n + 1);
+    memcpy(bias + n - weight, ".bias", sizeof ".bias");
+    return find_name(map, bias);
 }
 
-/* The same when its name is another tensor's with one word replaced. */
-static const struct tensor *find_module(const struct megatron_map *map,
-                                        const struct megatron_module *m, int layer, bool bias)
+/* The tensor of a module, or one of its tensors. GPT-2 has query, key and value in one, each as a
+ * block; other families that fuse them have more that Megatron does not have. OPT's table of
+ * positions begins with rows that are none. */
+static const struct tensor *find_tensor(const struct megatron_map *map,
+                                        const struct megatron_name *name)
 {
-    const struct tensor *t = find_role(map, m->role, layer, bias);
-    const char *at = t && m->with ? strstr(t->name, m->instead_of) : NULL;
-    const char *name;
+    const enum tensor_role role = name->module->role;
+    const struct family *family = family_of(map->model);
 
-    if (!m->with)
-        return t;
-    name = at ? arena_printf(map->arena, "%.*s%s%s", (int)(at - t->name), t->name, m->with,
-                             at + strlen(m->instead_of))
-              : NULL;
-    return name ? find_name(map, name) : NULL;
+    if (role == ROLE_POSITIONS && family->extra_positions > 0)
+        return NULL;
+    return find_role(map, role == ROLE_Q && family->in_out ? ROLE_QKV : role, name);
 }
 
 /* ---- rows ---- */
+
+/* The axis of a matrix's outputs is the second one. */
+static bool is_transposed(const struct megatron_map *map, const struct tensor *t)
+{
+    return family_of(map->model)->in_out && t->ndim == 2 && tensor_role_is_of_layer(t->role);
+}
+
+static int64_t outputs_of(const struct megatron_map *map, const struct tensor *t)
+{
+    return t->shape[is_transposed(map, t)];
+}
+
+struct box megatron_rows_box(const struct megatron_rows *rows, int64_t column, int64_t n)
+{
+    const int out = rows->transposed, in = 1 - out;
+    struct box b = { .ndim = rows->tensor->ndim };
+
+    b.lo[out] = rows->to;
+    b.len[out] = rows->n;
+    if (b.ndim == 2) {
+        b.lo[in] = rows->column + column;
+        b.len[in] = n;
+    }
+    return b;
+}
+
+int64_t megatron_rows_columns(const struct megatron_rows *rows)
+{
+    return rows->tensor->ndim == 2 ? rows->tensor->shape[!rows->transposed] : 1;
+}
 
 struct row_list {
     struct megatron_rows *rows;
@@ -112,60 +164,124 @@ static void add_rows(struct row_list *l, const struct tensor *t, int64_t at, int
 
     if (begin < end)
         l->rows[l->n++] =
-            (struct megatron_rows){ t, begin - l->begin, end - begin, to + begin - at, 0 };
+            (struct megatron_rows){ t, begin - l->begin, end - begin, to + begin - at, 0, false };
 }
 
-static void add_qkv(struct row_list *l, const struct megatron_map *map, int layer, bool bias)
+static void add_qkv(struct row_list *l, const struct megatron_map *map,
+                    const struct megatron_name *name)
 {
     const struct model *m = map->model;
-    const struct tensor *q = find_role(map, ROLE_Q, layer, bias),
-                        *k = find_role(map, ROLE_K, layer, bias),
-                        *v = find_role(map, ROLE_V, layer, bias);
+    const struct tensor *q = find_role(map, ROLE_Q, name), *k = find_role(map, ROLE_K, name),
+                        *v = find_role(map, ROLE_V, name);
     const int64_t hd = m->head_dim, per_group = m->heads / m->kv_heads * hd;
+    int64_t k_at = 0, v_at = 0;
+
+    if (!q) {
+        q = k = v = find_tensor(map, name);
+        k_at = m->heads * hd;
+        v_at = k_at + m->kv_heads * hd;
+    }
 
     for (int g = 0; g < m->kv_heads && q && k && v; g++) {
         const int64_t at = g * (per_group + 2 * hd);
 
         add_rows(l, q, at, per_group, g * per_group);
-        add_rows(l, k, at + per_group, hd, g * hd);
-        add_rows(l, v, at + per_group + hd, hd, g * hd);
+        add_rows(l, k, at + per_group, hd, k_at + g * hd);
+        add_rows(l, v, at + per_group + hd, hd, v_at + g * hd);
     }
 }
 
-static void add_fc1(struct row_list *l, const struct megatron_map *map, int layer, bool bias,
-                    int64_t tp_rank)
+/* `up` is the tensor of the module's role. */
+static void add_fc1(struct row_list *l, const struct megatron_map *map, const struct tensor *up,
+                    const struct megatron_name *name, int64_t tp_rank)
 {
-    const struct tensor *gate = find_role(map, ROLE_GATE, layer, bias),
-                        *up = find_role(map, ROLE_UP, layer, bias);
-    const int64_t rows = map->model->ffn / map->tp;
+    const bool expert = name->module->role == ROLE_EXPERT_UP;
+    const struct tensor *gate = find_role(map, expert ? ROLE_EXPERT_GATE : ROLE_GATE, name);
+    const int64_t rows = outputs_of(map, up) / map->tp;
 
     if (gate)
-        l->rows[l->n++] = (struct megatron_rows){ gate, 0, rows, tp_rank * rows, 0 };
-    if (up)
-        l->rows[l->n++] = (struct megatron_rows){ up, gate ? rows : 0, rows, tp_rank * rows, 0 };
+        l->rows[l->n++] = (struct megatron_rows){ gate, 0, rows, tp_rank * rows, 0, false };
+    l->rows[l->n++] = (struct megatron_rows){ up, gate ? rows : 0, rows, tp_rank * rows, 0, false };
 }
 
-/* The module and the kind of a name: "mlp.linear_fc1.layer_norm_weight", as Transformer Engine
- * writes it, is the weight of the norm before it. */
-static const struct megatron_module *parse(bool *bias, const char *name)
-{
-    const char *dot = strrchr(name, '.'), *kind = dot ? dot + 1 : "";
-    const bool fused_norm = strncmp(kind, "layer_norm_", strlen("layer_norm_")) == 0;
-    size_t n = dot ? (size_t)(dot - name) : 0;
+/* ---- names ---- */
 
-    if (fused_norm)
-        kind += strlen("layer_norm_");
-    *bias = strcmp(kind, "bias") == 0;
-    if (!*bias && strcmp(kind, "weight") != 0)
-        return NULL;
-    if (fused_norm) {
-        name = strncmp(name, "mlp.", 4) == 0 ? "pre_mlp_layernorm" : "input_layernorm";
-        n = strlen(name);
-    }
+static const struct megatron_module *find_module(const char *name, size_t n)
+{
     for (int i = 0; i < MODULES; i++)
         if (strlen(modules[i].name) == n && strncmp(modules[i].name, name, n) == 0)
             return &modules[i];
     return NULL;
+}
+
+/* Take the number of an expert of this rank out of a name that begins with "mlp.experts.":
+ * "local_experts.3.linear_fc1.weight", or "linear_fc1.weight3", as Transformer Engine's grouped
+ * layers have it, becomes "mlp.experts.linear_fc1.weight" in `out`. False: it has none. */
+static bool take_expert(char out[NAME_ROOM], int *expert, const struct megatron_map *map,
+                        const char *name)
+{
+    static const char local[] = "local_experts.";
+    const char *rest = name + strlen(MEGATRON_EXPERTS), *digits = rest + strlen(rest);
+    char *end;
+    long number;
+
+    if (strncmp(rest, local, sizeof local - 1) == 0) {
+        digits = rest + sizeof local - 1;
+        number = strtol(digits, &end, 10);
+        if (*end != '.')
+            return false;
+        snprintf(out, NAME_ROOM, MEGATRON_EXPERTS "%s", end + 1);
+    } else {
+        while (digits > rest && digits[-1] >= '0' && digits[-1] <= '9')
+            digits--;
+        number = strtol(digits, &end, 10);
+        snprintf(out, NAME_ROOM, "%.*s", (int)(digits - name), name);
+    }
+    if (*digits < '0' || *digits > '9' || number >= map->model->experts / map->ep)
+        return false;
+    *expert = map->ep_rank * (map->model->experts / map->ep) + (int)number;
+    return true;
+}
+
+/* The module and the kind of a name: "mlp.linear_fc1.layer_norm_weight", as Transformer Engine
+ * writes it, is the weight of the norm before it. */
+static bool parse(struct megatron_name *out, const struct megatron_map *map, const char *name,
+                  int layer)
+{
+    char of_expert[NAME_ROOM];
+    const char *dot, *kind;
+    bool fused_norm;
+    size_t n;
+
+    *out = (struct megatron_name){ .layer = layer };
+    if (megatron_map_is_expert(name)) {
+        if (!take_expert(of_expert, &out->expert, map, name))
+            return false;
+        name = of_expert;
+    }
+    dot = strrchr(name, '.');
+    kind = dot ? dot + 1 : "";
+    n = dot ? (size_t)(dot - name) : 0;
+    fused_norm = strncmp(kind, "layer_norm_", strlen("layer_norm_")) == 0;
+    if (fused_norm) {
+        kind += strlen("layer_norm_");
+        name = strncmp(name, "mlp.", 4) == 0 ? "pre_mlp_layernorm" : "input_layernorm";
+        n = strlen(name);
+    }
+    out->bias = strcmp(kind, "bias") == 0;
+    out->module = find_module(name, n);
+    return out->module && (out->bias || strcmp(kind, "weight") == 0);
+}
+
+bool megatron_map_is_vocabulary(const char *name)
+{
+    return strcmp(name, "embedding.word_embeddings.weight") == 0 ||
+           strcmp(name, "output_layer.weight") == 0;
+}
+
+bool megatron_map_is_expert(const char *name)
+{
+    return strncmp(name, MEGATRON_EXPERTS, strlen(MEGATRON_EXPERTS)) == 0;
 }
 
 enum megatron_found megatron_map_find(struct megatron_rows **rows, int *n,
@@ -174,15 +290,16 @@ enum megatron_found megatron_map_find(struct megatron_rows **rows, int *n,
 {
     const struct model *m = map->model;
     const int64_t qkv = (m->heads + 2 * (int64_t)m->kv_heads) * m->head_dim;
-    bool bias;
-    const struct megatron_module *module = parse(&bias, name);
-    const struct tensor *t = module ? find_module(map, module, layer, bias) : NULL;
+    struct megatron_name parsed;
+    const bool known = parse(&parsed, map, name, layer);
+    const struct megatron_module *module = parsed.module;
+    const struct tensor *t = known ? find_tensor(map, &parsed) : NULL;
     struct row_list l = { arena_array(map->arena, 3 * (size_t)m->kv_heads + 2, sizeof *l.rows), 0,
                           0, 0 };
 
     *rows = l.rows;
-    if (!module || !l.rows || (module->role == ROLE_HEAD && m->tied))
-        return module && l.rows ? MEGATRON_COPY : MEGATRON_UNKNOWN;
+    if (!known || !l.rows || (module->role == ROLE_HEAD && m->tied))
+        return known && l.rows ? MEGATRON_COPY : MEGATRON_UNKNOWN;
     if (!t)
         return MEGATRON_UNKNOWN;
     switch (module->cut) {
@@ -194,19 +311,22 @@ enum megatron_found megatron_map_find(struct megatron_rows **rows, int *n,
     case MEGATRON_QKV:
         l.begin = tp_rank * (qkv / map->tp);
         l.end = l.begin + qkv / map->tp;
-        add_qkv(&l, map, layer, bias);
+        add_qkv(&l, map, &parsed);
         break;
     case MEGATRON_FC1:
-        add_fc1(&l, map, layer, bias, tp_rank);
+        add_fc1(&l, map, t, &parsed, tp_rank);
         break;
     default:
-        l.end = t->shape[0];
-        add_rows(&l, t, 0, t->shape[0], 0);
-        if (module->cut == MEGATRON_COLUMNS && !bias)
-            l.rows[0].column = tp_rank * (t->shape[1] / map->tp);
+        l.end = outputs_of(map, t);
+        add_rows(&l, t, 0, l.end, 0);
+        l.rows[0].transposed = is_transposed(map, t);
+        if (module->cut == MEGATRON_COLUMNS && !parsed.bias)
+            l.rows[0].column = tp_rank * (megatron_rows_columns(&l.rows[0]) / map->tp);
         else if (tp_rank > 0)
             return MEGATRON_COPY;
     }
+    for (int i = 0; i < l.n; i++)
+        l.rows[i].transposed = is_transposed(map, l.rows[i].tensor);
     *n = l.n;
     return MEGATRON_FOUND;
 }

@@ -3,7 +3,8 @@
  * reshard/formats/megatron/megatron_rank.h.
  *
  * The ordinary optimizer numbers a rank's parameters: matrices first, which have weight decay, then
- * vectors; within each in the order of modules. The distributed optimizer has flat buffers
+ * vectors; within each in the order of modules. With expert parallelism there are two, one without
+ * and one with the experts' parameters. The distributed optimizer has flat buffers
  * (reshard/formats/megatron/megatron_flat.h).
  */
 #include <stdlib.h>
@@ -11,6 +12,7 @@
 
 #include "core/file.h"
 #include "reshard/formats/megatron/megatron_flat.h"
+#include "storage/object.h"
 
 static const struct {
     const char *key, *group;
@@ -44,7 +46,7 @@ static tp_status add_whole(struct megatron_rank *r, struct torch_pieces *x,
             "%s: %s of the optimizer has another shape than parameter %s; its parameters "
             "may have been numbered in an unknown way",
             path_of(x), group, param->name);
-    return megatron_rank_add(r, param, &p, 0, megatron_rank_elements(param), err);
+    return megatron_rank_add_tensor(r, param, &p, err);
 }
 
 /* Master number `number`, counted through the groups. */
@@ -85,11 +87,11 @@ done:
     return st;
 }
 
-tp_status megatron_optimizer_add(struct megatron_rank *r, struct torch_pieces *x,
-                                 struct tp_err *err)
+static tp_status add_optimizer(struct megatron_rank *r, struct torch_pieces *x,
+                               const struct pickle_value *optimizer, enum megatron_part part,
+                               struct tp_err *err)
 {
-    const struct pickle_value *optimizer = pickle_get(x->root, "optimizer"),
-                              *inner = pickle_get(optimizer, "optimizer"),
+    const struct pickle_value *inner = pickle_get(optimizer, "optimizer"),
                               *state = pickle_get(inner ? inner : optimizer, "state");
     struct ordinary_optimizer o = { .masters = pickle_get(optimizer, "fp32_from_fp16_params") };
     int64_t number = 0;
@@ -101,12 +103,29 @@ tp_status megatron_optimizer_add(struct megatron_rank *r, struct torch_pieces *x
         return tp_fail(err, TP_E_NOMEM, "%s: no memory for its index", path_of(x));
     for (int vectors = 0; vectors < 2; vectors++)
         for (int i = 0; i < r->n_params && !st; i++)
-            if ((r->params[i].ndim == 1) == vectors)
+            if ((r->params[i].ndim == 1) == vectors && megatron_part_has(part, r->params[i].expert))
                 st = add_state(r, x, number++, &r->params[i], &o, err);
     if (!st && number != pickle_entries(state))
         st = tp_fail(err, TP_E_CORRUPT, "%s: the optimizer has %lld parameters, the model %lld",
                      path_of(x), (long long)pickle_entries(state), (long long)number);
     return st;
+}
+
+tp_status megatron_optimizer_add(struct megatron_rank *r, struct torch_pieces *x,
+                                 struct tp_err *err)
+{
+    const struct pickle_value *optimizer = pickle_get(x->root, "optimizer");
+    tp_status st;
+
+    if (!pickle_is(optimizer, PICKLE_LIST))
+        return add_optimizer(r, x, optimizer, ALL_PARAMS, err);
+    /* ChainedOptimizer: with expert parallelism the experts have one of their own. */
+    if (pickle_count(optimizer) != 2)
+        return tp_fail(err, TP_E_CORRUPT,
+                       "%s: has %lld optimizers; expected two, the second one for experts",
+                       path_of(x), (long long)pickle_count(optimizer));
+    st = add_optimizer(r, x, pickle_item(optimizer, 0), PARAMS_OF_LAYERS, err);
+    return st ? st : add_optimizer(r, x, pickle_item(optimizer, 1), PARAMS_OF_EXPERTS, err);
 }
 
 /* ---- the distributed optimizer ---- */
@@ -117,16 +136,16 @@ static const struct {
                 { "exp_avg_sq", GROUP_EXP_AVG_SQ },
                 { "param", GROUP_MASTER } };
 
-/* Find the parameters of a chunk in a buffer of `numel` elements. Sizes of buckets are not
+/* Find the parameters of buffer `number`, which has `numel` elements. Sizes of buckets are not
  * recorded, and matter only where parameters are no multiples of 64 elements. */
 static tp_status find_params(struct megatron_flat *f, const struct megatron_rank *r,
-                             const struct torch_pieces *x, int chunk, int64_t numel,
+                             const struct torch_pieces *x, int number, int64_t numel,
                              struct tp_err *err)
 {
-    tp_status st = megatron_flat_make(f, r, chunk, NULL, 0, err);
+    tp_status st = megatron_flat_make(f, r, number, NULL, 0, err);
 
     if (!st && f->numel != numel)
-        st = megatron_flat_make_whole(f, r, chunk, err);
+        st = megatron_flat_make_whole(f, r, number, err);
     if (!st && f->numel != numel)
         st = tp_fail(err, TP_E_CORRUPT,
                      "%s: the optimizer's buffer has %lld elements, but the parameters of the "
@@ -136,9 +155,9 @@ static tp_status find_params(struct megatron_flat *f, const struct megatron_rank
     return st;
 }
 
-/* The buffers of one chunk: {"param": ..., "exp_avg": ..., "numel_unpadded": ...}. */
-static tp_status add_chunk(struct megatron_rank *r, struct torch_pieces *x, int chunk,
-                           const struct pickle_value *buffer, struct tp_err *err)
+/* Buffer `number`: {"param": ..., "exp_avg": ..., "numel_unpadded": ...}. */
+static tp_status add_buffer(struct megatron_rank *r, struct torch_pieces *x, int number,
+                            const struct pickle_value *buffer, struct tp_err *err)
 {
     struct megatron_flat f;
     struct piece flat;
@@ -151,7 +170,7 @@ static tp_status add_chunk(struct megatron_rank *r, struct torch_pieces *x, int 
                        "%s: is no state of a distributed optimizer with one buffer for each model "
                        "chunk",
                        path_of(x));
-    TP_TRY(find_params(&f, r, x, chunk, numel, err));
+    TP_TRY(find_params(&f, r, x, number, numel, err));
     for (int i = 0; i < 3; i++) {
         TP_TRY(torch_pieces_tensor(&flat, x, pickle_get(buffer, buffers[i].key), buffers[i].group,
                                    buffers[i].key, err));
@@ -170,12 +189,32 @@ tp_status megatron_optimizer_add_buffers(struct megatron_rank *r, struct torch_p
 {
     tp_status st = TP_OK;
 
-    for (int chunk = 0; chunk < r->args.vpp && !st; chunk++) {
-        const struct pickle_value *of_chunk = pickle_get_number(root, chunk);
+    for (int i = 0; i < megatron_flat_buffers(r) && !st; i++) {
+        const struct pickle_value *by_type = pickle_get_number(root, i);
 
-        st = add_chunk(r, x, chunk,
-                       pickle_entries(of_chunk) == 1 ? pickle_entry(of_chunk, 0) : NULL, err);
+        st = add_buffer(r, x, i, pickle_entries(by_type) == 1 ? pickle_entry(by_type, 0) : NULL,
+                        err);
     }
+    return st;
+}
+
+/* With expert parallelism the file has a list: the state of the layers, which is None where another
+ * expert-parallel rank has the same, and that of the experts. */
+static tp_status add_both_buffers(struct megatron_rank *r, struct torch_pieces *x,
+                                  struct tp_err *err)
+{
+    tp_status st = TP_OK;
+
+    if (pickle_count(x->root) != 2)
+        return tp_fail(err, TP_E_CORRUPT,
+                       "%s: has the state of %lld optimizers; expected two, the second one for "
+                       "experts",
+                       path_of(x), (long long)pickle_count(x->root));
+    for (int experts = r->map.ep_rank > 0; experts < 2 && !st; experts++) {
+        r->part = experts ? PARAMS_OF_EXPERTS : PARAMS_OF_LAYERS;
+        st = megatron_optimizer_add_buffers(r, x, pickle_item(x->root, experts), err);
+    }
+    r->part = ALL_PARAMS;
     return st;
 }
 
@@ -187,11 +226,14 @@ tp_status megatron_optimizer_add_distributed(struct megatron_rank *r, struct tp_
     tp_status st;
 
     TP_TRY(megatron_rank_path(path, r, "distrib_optim.pt", err));
-    if (!file_exists(path))
+    if (!object_is_there(path))
         return TP_OK;
     TP_TRY(file_table_add(piece_source_files(r->source), &file, path, err));
     TP_TRY(torch_pieces_open(&x, r->source, file, 0, -1, err));
-    TP_TRY(megatron_optimizer_add_buffers(r, &x, x.root, err));
+    if (r->args.ep > 1)
+        TP_TRY(add_both_buffers(r, &x, err));
+    else
+        TP_TRY(megatron_optimizer_add_buffers(r, &x, x.root, err));
 done:
     torch_pieces_close(&x);
     return st;

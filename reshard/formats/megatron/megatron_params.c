@@ -4,8 +4,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define EMBEDDING "embedding.word_embeddings.weight"
+#define HEAD      "output_layer.weight"
+
 /* The modules of a layer, in the order in which PyTorch lists their parameters. */
-static const struct {
+static const struct megatron_layer_module {
     const char *name;
     bool linear;
 } layer_modules[] = { { "input_layernorm", false },
@@ -15,9 +18,15 @@ static const struct {
                       { "self_attention.k_layernorm", false },
                       { "pre_mlp_layernorm", false },
                       { "mlp.linear_fc1", true },
-                      { "mlp.linear_fc2", true } };
+                      { "mlp.linear_fc2", true },
+                      { "mlp.router", false } };
 
-enum { LAYER_MODULES = sizeof layer_modules / sizeof *layer_modules, KINDS = 2, OTHERS = 3 };
+enum {
+    LAYER_MODULES = sizeof layer_modules / sizeof *layer_modules,
+    EXPERT_MODULES = 2,
+    KINDS = 2,
+    OTHERS = 5
+};
 
 static const char *const kinds[KINDS] = { "weight", "bias" };
 
@@ -37,12 +46,11 @@ static void fill_shape(struct megatron_param *p, const struct megatron_map *map,
     const struct tensor *t = p->rows[0].tensor;
 
     p->ndim = t->ndim;
-    p->shape[1] = t->ndim == 2 ? t->shape[1] / (cut_columns ? map->tp : 1) : 1;
+    p->shape[1] = megatron_rows_columns(&p->rows[0]) / (cut_columns ? map->tp : 1);
     p->shape[0] = 0;
     for (int i = 0; i < p->n_rows; i++)
         p->shape[0] += p->rows[i].n;
-    if (strcmp(name, "embedding.word_embeddings.weight") == 0 ||
-        strcmp(name, "output_layer.weight") == 0)
+    if (megatron_map_is_vocabulary(name))
         p->shape[0] = map->padded_vocab / map->tp;
 }
 
@@ -65,11 +73,12 @@ static tp_status find_rows(struct megatron_rows **rows, int *n, const struct meg
     return *rows ? TP_OK : no_memory(err);
 }
 
-/* Add a parameter if the model has it. `as` is the name by which the map knows it. */
-static tp_status add(struct megatron_param_list *l, const char *as, const char *full, int layer,
-                     bool linear, struct tp_err *err)
+/* Add a parameter if the model has it. `as` is the name by which the map knows it; p has its name
+ * for Megatron, and what follows from the module. */
+static tp_status add(struct megatron_param_list *l, const char *as, struct megatron_param p,
+                     struct tp_err *err)
 {
-    struct megatron_param p = { .name = full, .layer = layer, .linear = linear };
+    const int layer = p.layer;
     const char *dot = strrchr(as, '.');
     const bool cut_columns = dot && strcmp(dot, ".weight") == 0 &&
                              (strstr(as, "linear_proj") || strstr(as, "linear_fc2"));
@@ -77,7 +86,7 @@ static tp_status add(struct megatron_param_list *l, const char *as, const char *
 
     if (st)
         return st;
-    if (!full)
+    if (!p.name)
         return no_memory(err);
     if (p.n_rows == 0 && layer >= 0)
         return TP_OK;
@@ -94,19 +103,78 @@ static tp_status add(struct megatron_param_list *l, const char *as, const char *
     return TP_OK;
 }
 
-static tp_status add_layer(struct megatron_param_list *l, int layer, int local, struct tp_err *err)
+/* Add a parameter outside of layers, if the model has it. `as` is as above. */
+static tp_status add_other(struct megatron_param_list *l, const char *as, const char *name,
+                           struct tp_err *err)
+{
+    const struct megatron_param p = {
+        .name = name, .layer = -1, .linear = strcmp(name, HEAD) == 0, .expert = -1
+    };
+
+    return add(l, as, p, err);
+}
+
+static tp_status add_first(struct megatron_param_list *l, struct tp_err *err)
+{
+    static const char positions[] = "embedding.position_embeddings.weight";
+    const tp_status st = add_other(l, EMBEDDING, EMBEDDING, err);
+
+    return st ? st : add_other(l, positions, positions, err);
+}
+
+/* With stages, the last one has a copy of a tied embedding as its head. */
+static tp_status add_last(struct megatron_param_list *l, bool first, struct tp_err *err)
+{
+    static const char *const norm[KINDS] = { "decoder.final_layernorm.weight",
+                                             "decoder.final_layernorm.bias" };
+    const bool tied = l->map->model->tied;
+    tp_status st = TP_OK;
+
+    for (int k = 0; k < KINDS && !st; k++)
+        st = add_other(l, norm[k], norm[k], err);
+    if (!st && (!tied || !first))
+        st = add_other(l, tied ? EMBEDDING : HEAD, HEAD, err);
+    return st;
+}
+
+/* Add weight and bias of a module of a layer, whose number in its chunk is `local`. */
+static tp_status add_module(struct megatron_param_list *l, const struct megatron_layer_module *m,
+                            int layer, int local, int expert, struct tp_err *err)
 {
     struct arena *arena = l->map->arena;
     tp_status st = TP_OK;
 
-    for (int i = 0; i < LAYER_MODULES && !st; i++)
-        for (int k = 0; k < KINDS && !st; k++) {
-            const char *as = arena_printf(arena, "%s.%s", layer_modules[i].name, kinds[k]);
+    for (int k = 0; k < KINDS && !st; k++) {
+        const char *as = arena_printf(arena, "%s.%s", m->name, kinds[k]);
+        const struct megatron_param p = {
+            .name = as ? arena_printf(arena, "decoder.layers.%d.%s", local, as) : NULL,
+            .layer = layer,
+            .linear = m->linear && k == 0,
+            .expert = expert,
+        };
 
-            st = as ? add(l, as, arena_printf(arena, "decoder.layers.%d.%s", local, as), layer,
-                          layer_modules[i].linear && k == 0, err)
-                    : no_memory(err);
-        }
+        st = as ? add(l, as, p, err) : no_memory(err);
+    }
+    return st;
+}
+
+static tp_status add_layer(struct megatron_param_list *l, int layer, int local, struct tp_err *err)
+{
+    const int experts = l->map->model->experts / l->map->ep;
+    tp_status st = TP_OK;
+
+    for (int i = 0; i < LAYER_MODULES && !st; i++)
+        st = add_module(l, &layer_modules[i], layer, local, -1, err);
+    for (int i = 0; i < experts * EXPERT_MODULES && !st; i++) {
+        const int e = i / EXPERT_MODULES;
+        const char *name =
+            arena_printf(l->map->arena, MEGATRON_EXPERTS "local_experts.%d.linear_fc%d", e,
+                         1 + i % EXPERT_MODULES);
+        const struct megatron_layer_module module = { name, true };
+
+        st = name ? add_module(l, &module, layer, local, l->map->ep_rank * experts + e, err)
+                  : no_memory(err);
+    }
     return st;
 }
 
@@ -121,7 +189,9 @@ static tp_status check_divides(const struct megatron_map *map, const struct mega
                   { "rows of query, key and value by tp",
                     (m->heads + 2 * (int64_t)m->kv_heads) * m->head_dim, map->tp },
                   { "columns of the attention's output by tp", m->heads * m->head_dim, map->tp },
-                  { "columns of the MLP's output by tp", m->ffn, map->tp } };
+                  { "columns of the MLP's output by tp", m->expert_ffn ? m->expert_ffn : m->ffn,
+                    map->tp },
+                  { "experts by ep", m->experts, map->ep } };
 
     for (size_t i = 0; i < sizeof rules / sizeof *rules; i++)
         if (rules[i].n % rules[i].by != 0)
@@ -140,31 +210,36 @@ tp_status megatron_params_list(struct megatron_param **params, int *n,
     const bool first = at->pp_rank == 0 && at->chunk == 0,
                last = at->pp_rank == at->pp - 1 && at->chunk == at->vpp - 1;
     struct megatron_param_list l = { map, at, NULL, 0 };
+    size_t per_layer = LAYER_MODULES;
     tp_status st = check_divides(map, at, err);
 
     if (st)
         return st;
-    l.params = arena_array(map->arena, (size_t)per_chunk * LAYER_MODULES * KINDS + OTHERS + 1,
+    per_layer += (size_t)(map->model->experts / map->ep) * EXPERT_MODULES;
+    l.params = arena_array(map->arena, (size_t)per_chunk * per_layer * KINDS + OTHERS + 1,
                            sizeof *l.params);
     if (!l.params)
         return no_memory(err);
     if (first)
-        TP_TRY(add(&l, "embedding.word_embeddings.weight", "embedding.word_embeddings.weight", -1,
-                   false, err));
+        TP_TRY(add_first(&l, err));
     for (int i = 0; i < per_chunk; i++)
         TP_TRY(add_layer(&l, (at->chunk * at->pp + at->pp_rank) * per_chunk + i, i, err));
     if (last)
-        TP_TRY(add(&l, "decoder.final_layernorm.weight", "decoder.final_layernorm.weight", -1,
-                   false, err));
-    if (last && !map->model->tied)
-        TP_TRY(add(&l, "output_layer.weight", "output_layer.weight", -1, true, err));
-    /* With stages, the last one has a copy of the embedding as its head. */
-    if (last && map->model->tied && !first)
-        TP_TRY(add(&l, "embedding.word_embeddings.weight", "output_layer.weight", -1, true, err));
+        TP_TRY(add_last(&l, first, err));
     *params = l.params;
     *n = l.n;
 done:
     return st;
+}
+
+tp_status megatron_params_place(struct torch_target *x, int storage, int tensor,
+                                const struct megatron_param *p, const struct megatron_rows *rows,
+                                int64_t at, struct tp_err *err)
+{
+    const struct box box = megatron_rows_box(rows, 0, p->shape[1]);
+
+    return rows->transposed ? torch_target_add_transposed(x, storage, tensor, &box, at, err)
+                            : torch_target_add(x, storage, tensor, &box, at, err);
 }
 
 tp_status megatron_params_number(struct megatron_numbers *out, const struct megatron_map *map,
@@ -208,7 +283,7 @@ tp_status megatron_params_check(const struct megatron_map *map, struct tp_err *e
 
     if (!seen)
         return no_memory(err);
-    whole.tp = 1;
+    whole.tp = whole.ep = 1;
     TP_TRY(megatron_params_list(&params, &n, &whole, &all, err));
     for (int i = 0; i < n; i++)
         for (int k = 0; k < params[i].n_rows; k++)

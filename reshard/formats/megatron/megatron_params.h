@@ -7,6 +7,7 @@
 
 #include "layout/layout.h"
 #include "reshard/formats/megatron/megatron_map.h"
+#include "reshard/formats/torch/torch_target.h"
 
 /* A model chunk of a rank. Sizes of the job are pp and vpp; tp is map->tp. */
 struct megatron_chunk {
@@ -22,13 +23,20 @@ struct megatron_param {
     struct megatron_rows *rows;
     int n_rows;
     bool linear; /* of a linear layer, which has an _extra_state */
+    int expert;  /* of the model; -1: of none */
 };
 
-/* The parameters of a chunk in the order of Megatron's modules, in the map's arena. TP_E_LAYOUT: tp
- * or the stages do not divide the model. */
+/* The parameters of a chunk in the order of Megatron's modules, in the map's arena, on the
+ * expert-parallel rank map->ep_rank. TP_E_LAYOUT: tp, ep or the stages do not divide the model. */
 tp_status megatron_params_list(struct megatron_param **params, int *n,
                                const struct megatron_map *map, const struct megatron_chunk *at,
                                struct tp_err *err);
+
+/* These rows of a parameter lie in a storage from byte `at` of it on. `tensor` is the number of
+ * their tensor in the target. */
+tp_status megatron_params_place(struct torch_target *x, int storage, int tensor,
+                                const struct megatron_param *p, const struct megatron_rows *rows,
+                                int64_t at, struct tp_err *err);
 
 /* The groups of tensors that Megatron has. */
 enum megatron_group {

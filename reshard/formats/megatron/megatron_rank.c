@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "core/file.h"
+#include "reshard/formats/megatron/megatron_stages.h"
 #include "reshard/formats/pieces/flat_pieces.h"
 
 enum { NAME_BYTES = 64 };
@@ -13,12 +14,13 @@ enum { NAME_BYTES = 64 };
 tp_status megatron_rank_path(char path[PATH_MAX], const struct megatron_rank *r, const char *file,
                              struct tp_err *err)
 {
-    char name[NAME_BYTES];
+    char stage[NAME_BYTES] = "", expert[NAME_BYTES] = "", name[4 * NAME_BYTES];
 
     if (r->args.pp > 1)
-        snprintf(name, sizeof name, "mp_rank_%02d_%03d/%s", r->tp_rank, r->pp_rank, file);
-    else
-        snprintf(name, sizeof name, "mp_rank_%02d/%s", r->tp_rank, file);
+        snprintf(stage, sizeof stage, "_%03d", r->pp_rank);
+    if (r->args.ep > 1)
+        snprintf(expert, sizeof expert, "_%03d", r->map.ep_rank);
+    snprintf(name, sizeof name, "mp_rank_%02d%s%s/%s", r->tp_rank, stage, expert, file);
     return file_join(path, r->dir, name, err);
 }
 
@@ -27,12 +29,87 @@ int64_t megatron_rank_elements(const struct megatron_rank_param *param)
     return param->shape[0] * (param->ndim == 2 ? param->shape[1] : 1);
 }
 
+/* The first element of `part` is that of columns column .. column + n - 1 of rows, and its strides
+ * are those of Megatron's tensor: add it to the model's. */
+static tp_status add_box(struct megatron_rank *r, struct piece *part,
+                         const struct megatron_rows *rows, int64_t column, int64_t n,
+                         struct tp_err *err)
+{
+    const int64_t stride = part->stride[0];
+
+    part->name = rows->tensor->name;
+    part->ndim = rows->tensor->ndim;
+    memcpy(part->shape, rows->tensor->shape, sizeof part->shape);
+    part->box = megatron_rows_box(rows, column, n);
+    if (rows->transposed) {
+        part->stride[0] = part->stride[1];
+        part->stride[1] = stride;
+    }
+    return piece_source_add(r->source, part, err);
+}
+
+/* Whether a matrix is stored row by row without gaps. */
+static bool is_contiguous(const struct piece *p)
+{
+    return p->ndim == 2 && (p->shape[1] == 1 || p->stride[1] == 1) &&
+           (p->shape[0] == 1 || p->stride[0] == p->shape[1]);
+}
+
+tp_status megatron_rank_add_tensor(struct megatron_rank *r, const struct megatron_rank_param *param,
+                                   const struct piece *p, struct tp_err *err)
+{
+    tp_status st = TP_OK;
+
+    if (param->stack.n > 0 && !is_contiguous(p))
+        return tp_fail(err, TP_E_CORRUPT, "%s: %s of the experts is not stored row by row", r->dir,
+                       param->name);
+    if (param->stack.n > 0)
+        return megatron_stacked_add(r, param, p, 0, megatron_rank_elements(param), err);
+    for (int i = 0; i < param->n_rows && !st; i++) {
+        struct piece part = *p;
+
+        part.begin += param->rows[i].row * p->stride[0] * dtype_bytes(p->dtype);
+        st = add_box(r, &part, &param->rows[i], 0, param->ndim == 2 ? param->shape[1] : 1, err);
+    }
+    return st;
+}
+
+/* Add elements at .. at + n - 1 of rows that are columns of the model's tensor: the rest of a row,
+ * whole rows, the beginning of a row. */
+static tp_status add_transposed(struct megatron_rank *r, const struct megatron_rows *rows,
+                                const struct piece *p, int64_t columns, int64_t at, int64_t n,
+                                struct tp_err *err)
+{
+    const int64_t end = at + n;
+    tp_status st = TP_OK;
+
+    for (int64_t next; at < end && !st; at = next) {
+        const int64_t column = at % columns,
+                      whole = column == 0 && end - at >= columns ? (end - at) / columns : 0;
+        struct megatron_rows some = *rows;
+        struct piece part = *p;
+
+        next = whole                         ? at + whole * columns
+               : at - column + columns < end ? at - column + columns
+                                             : end;
+        some.to += at / columns;
+        some.n = whole ? whole : 1;
+        part.begin += (at - (end - n)) * dtype_bytes(p->dtype);
+        part.stride[0] = columns;
+        part.stride[1] = 1;
+        st = add_box(r, &part, &some, column, whole ? columns : next - at, err);
+    }
+    return st;
+}
+
 tp_status megatron_rank_add(struct megatron_rank *r, const struct megatron_rank_param *param,
                             const struct piece *p, int64_t first, int64_t n, struct tp_err *err)
 {
     const int64_t columns = param->ndim == 2 ? param->shape[1] : 1;
     tp_status st = TP_OK;
 
+    if (param->stack.n > 0)
+        return megatron_stacked_add(r, param, p, first, n, err);
     for (int i = 0; i < param->n_rows && !st; i++) {
         const struct megatron_rows *rows = &param->rows[i];
         const int64_t at = rows->row * columns, end = at + rows->n * columns;
@@ -44,23 +121,19 @@ tp_status megatron_rank_add(struct megatron_rank *r, const struct megatron_rank_
         part.name = rows->tensor->name;
         part.ndim = rows->tensor->ndim;
         memcpy(part.shape, rows->tensor->shape, sizeof part.shape);
-        part.box = (struct box){ param->ndim, { rows->to, rows->column }, { rows->n, columns } };
+        part.box = megatron_rows_box(rows, 0, columns);
         part.begin = p->begin + (from - first) * dtype_bytes(p->dtype);
-        st = flat_pieces_add(r->source, &part, from - at, to - from, err);
+        st = rows->transposed ? add_transposed(r, rows, &part, columns, from - at, to - from, err)
+                              : flat_pieces_add(r->source, &part, from - at, to - from, err);
     }
     return st;
 }
 
 tp_status megatron_rank_stages(struct megatron_rank *r, const char *path, struct tp_err *err)
 {
-    const int layers = r->map.model->layers, stages = r->args.pp * r->args.vpp;
-
     r->map.tp = r->args.tp;
-    if (layers % stages != 0)
-        return tp_fail(err, TP_E_USAGE,
-                       "%s: %d layers in %d stages: stages with unequal layers are not supported",
-                       path, layers, stages);
-    return TP_OK;
+    r->map.ep = r->args.ep;
+    return megatron_stages_check(&r->args, r->map.model->layers, path, err);
 }
 
 /* ---- parameters ---- */
@@ -71,7 +144,8 @@ static const char *find_layer(int *layer, const struct megatron_rank *r, int chu
                               const char *name)
 {
     static const char head[] = "decoder.layers.";
-    const int per_chunk = r->map.model->layers / (r->args.pp * r->args.vpp);
+    const struct megatron_stage_layers of_chunk =
+        megatron_stages_find(&r->args, r->map.model->layers, r->pp_rank, chunk);
     char *end;
     long local;
 
@@ -79,9 +153,9 @@ static const char *find_layer(int *layer, const struct megatron_rank *r, int chu
     if (strncmp(name, head, sizeof head - 1) != 0)
         return name;
     local = strtol(name + sizeof head - 1, &end, 10);
-    if (*end != '.' || local < 0 || local >= per_chunk)
+    if (*end != '.' || local < 0 || local >= of_chunk.n)
         return NULL;
-    *layer = (chunk * r->args.pp + r->pp_rank) * per_chunk + (int)local;
+    *layer = of_chunk.first + (int)local;
     return end + 1;
 }
 
@@ -101,13 +175,28 @@ static bool fits(const struct megatron_rank *r, const struct megatron_rank_param
         const struct megatron_rows *x = &p->rows[i];
 
         rows += x->n;
-        if (x->tensor->ndim != p->ndim || x->to + x->n > x->tensor->shape[0] ||
-            (p->ndim == 2 && p->shape[1] != x->tensor->shape[1] &&
-             p->shape[1] * r->map.tp != x->tensor->shape[1]))
+        if (x->tensor->ndim != p->ndim || x->to + x->n > x->tensor->shape[x->transposed] ||
+            (p->ndim == 2 && p->shape[1] != megatron_rows_columns(x) &&
+             p->shape[1] * r->map.tp != megatron_rows_columns(x)))
             return false;
     }
     return p->n_rows == 0 || rows == p->shape[0] ||
-           (p->rows[0].tensor->layer < 0 && rows < p->shape[0]); /* padding of the vocabulary */
+           (megatron_map_is_vocabulary(p->name) && rows < p->shape[0]); /* padding */
+}
+
+/* GroupedMLP's weight1 or weight2. */
+static tp_status add_stacked(struct megatron_rank *r, struct torch_pieces *x,
+                             struct megatron_rank_param *p, const char *name, int layer,
+                             const struct piece *piece, struct tp_err *err)
+{
+    int64_t found[2];
+
+    memcpy(found, p->shape, sizeof found);
+    if (!megatron_stacked_find(p, r, name, layer))
+        return piece_source_add(r->source, piece, err);
+    if (piece->ndim != 2 || memcmp(found, p->shape, sizeof found) != 0)
+        return refuse(r, x, p->name, "has another shape than the model says", err);
+    return megatron_rank_add_tensor(r, p, piece, err);
 }
 
 static tp_status add_param(struct megatron_rank *r, struct torch_pieces *x, int chunk,
@@ -126,22 +215,27 @@ static tp_status add_param(struct megatron_rank *r, struct torch_pieces *x, int 
     p->chunk = chunk;
     TP_TRY(torch_pieces_tensor(&piece, x, v, GROUP_PARAM, p->name, err));
     p->ndim = piece.ndim;
-    if (p->ndim < 1 || p->ndim > 2 || !flat_pieces_is_dense(&piece))
-        return refuse(r, x, key, "is neither a dense matrix nor a vector", err);
+    if (p->ndim < 1 || p->ndim > 2)
+        return refuse(r, x, key, "is neither a matrix nor a vector", err);
     memcpy(p->shape, piece.shape, sizeof p->shape);
     name = find_layer(&layer, r, chunk, key);
     if (!name)
         return refuse(r, x, key, "is of a layer that the model does not have", err);
-    if (layer < 0 && p->ndim == 2)
+    if (layer < 0 && p->ndim == 2 && megatron_map_is_vocabulary(name))
         r->map.padded_vocab = p->shape[0] * r->args.tp;
-    p->shared = r->map.model->tied && r->args.pp > 1 && layer < 0 && p->ndim == 2;
+    p->shared = r->map.model->tied && r->args.pp > 1 && megatron_map_is_vocabulary(name);
+    p->expert = layer >= 0 && megatron_map_is_expert(name);
+    if (layer >= 0 && megatron_stacked_is(name))
+        return add_stacked(r, x, p, name, layer, &piece, err);
     found = megatron_map_find(&p->rows, &p->n_rows, &r->map, name, layer, r->tp_rank);
+    if (found == MEGATRON_FOUND && !p->expert && r->map.ep_rank > 0)
+        p->n_rows = 0;             /* the first expert-parallel rank has the same */
     if (found == MEGATRON_UNKNOWN) /* the import decides: it may be left out on purpose */
         return piece_source_add(r->source, &piece, err);
     if (!fits(r, p))
         return refuse(r, x, key, "has another shape than the model says", err);
     if (found == MEGATRON_FOUND)
-        st = megatron_rank_add(r, p, &piece, 0, megatron_rank_elements(p), err);
+        st = megatron_rank_add_tensor(r, p, &piece, err);
 done:
     return st;
 }

@@ -1,7 +1,7 @@
 /*
  * reshard/formats/megatron/megatron_rank.h - what one rank of Megatron-LM saved: inside
  * reshard/formats/ only. megatron.c finds the ranks, megatron_rank.c reads the weights of one,
- * megatron_optimizer.c the state of its optimizer.
+ * megatron_stacked.c those of GroupedMLP, megatron_optimizer.c the state of its optimizer.
  */
 #ifndef RESHARD_FORMATS_MEGATRON_RANK_H
 #define RESHARD_FORMATS_MEGATRON_RANK_H
@@ -12,6 +12,12 @@
 #include "reshard/formats/megatron/megatron_map.h"
 #include "reshard/formats/torch/torch_pieces.h"
 
+/* Matrices of several experts in one parameter, one after the other, each [in, out]. */
+struct megatron_stack {
+    int n; /* 0: it is no such parameter */
+    int64_t in, out;
+};
+
 /* A parameter of a rank, in the order of its modules. */
 struct megatron_rank_param {
     const char *name; /* Megatron's */
@@ -20,7 +26,9 @@ struct megatron_rank_param {
     int64_t shape[2]; /* of the rank's tensor */
     struct megatron_rows *rows;
     int n_rows;
-    bool shared; /* the embedding that the first and the last stage both have */
+    bool shared;                 /* the embedding that the first and the last stage both have */
+    bool expert;                 /* of an expert */
+    struct megatron_stack stack; /* rows are then those of the first expert, of the second, ... */
 };
 
 struct megatron_rank {
@@ -28,16 +36,19 @@ struct megatron_rank {
     struct megatron_map map; /* its arena lives as long as the source */
     char dir[PATH_MAX];      /* of the iteration */
     struct megatron_args args;
-    int tp_rank, pp_rank;
+    int tp_rank, pp_rank;    /* its expert-parallel rank is map.ep_rank */
+    enum megatron_part part; /* of the optimizer that is read */
     struct megatron_rank_param *params;
     int n_params;
 };
 
-/* "mp_rank_01_002/FILE" of the folder. */
+/* "mp_rank_01_002_003/FILE" of the folder: tensor-parallel rank, and with more than one of them
+ * stage and expert-parallel rank. */
 tp_status megatron_rank_path(char path[PATH_MAX], const struct megatron_rank *r, const char *file,
                              struct tp_err *err);
 
-/* Take over the sizes of r->args. TP_E_USAGE: the layers do not divide. `path` is for messages. */
+/* Take over the sizes of r->args. TP_E_USAGE: the layers do not divide, or experts are cut over
+ * another number of ranks than other layers. `path` is for messages. */
 tp_status megatron_rank_stages(struct megatron_rank *r, const char *path, struct tp_err *err);
 
 /* Find the parameters in the pickle of model_optim_rng.pt, and add the weights. */
@@ -49,6 +60,25 @@ tp_status megatron_rank_weights(struct megatron_rank *r, struct torch_pieces *x,
 tp_status megatron_rank_add(struct megatron_rank *r, const struct megatron_rank_param *param,
                             const struct piece *p, int64_t first, int64_t n, struct tp_err *err);
 
+/* Add all of a parameter of the rank; p is the tensor that has it, with its strides. */
+tp_status megatron_rank_add_tensor(struct megatron_rank *r, const struct megatron_rank_param *param,
+                                   const struct piece *p, struct tp_err *err);
+
+/* Whether a name, without the layer, is weight1 or weight2 of Megatron-core's GroupedMLP
+ * (--moe-grouped-gemm with local modules, --moe-use-legacy-grouped-gemm): the first or the second
+ * matrices of all experts of a rank. Their shapes, [hidden, ...] and [..., hidden], mean nothing.
+ */
+bool megatron_stacked_is(const char *name);
+
+/* Fill in shape, stack and rows of p in layer `layer`. False: the model has no such experts, or
+ * memory is out. */
+bool megatron_stacked_find(struct megatron_rank_param *p, const struct megatron_rank *r,
+                           const char *name, int layer);
+
+/* As megatron_rank_add, for such a parameter. */
+tp_status megatron_stacked_add(struct megatron_rank *r, const struct megatron_rank_param *param,
+                               const struct piece *p, int64_t first, int64_t n, struct tp_err *err);
+
 /* Elements of a parameter on its rank. */
 int64_t megatron_rank_elements(const struct megatron_rank_param *param);
 
@@ -56,8 +86,8 @@ int64_t megatron_rank_elements(const struct megatron_rank_param *param);
 tp_status megatron_optimizer_add(struct megatron_rank *r, struct torch_pieces *x,
                                  struct tp_err *err);
 
-/* Add the flat buffers of the distributed optimizer that `root` has: one for each model chunk, with
- * all of its buckets. */
+/* Add the flat buffers of the distributed optimizer of r->part that `root` has: one for each model
+ * chunk with such parameters, with all of its buckets. */
 tp_status megatron_optimizer_add_buffers(struct megatron_rank *r, struct torch_pieces *x,
                                          const struct pickle_value *root, struct tp_err *err);
 

@@ -24,6 +24,8 @@ struct megatron_target {
     int pp, vpp;
 };
 
+/* With expert parallelism, the parameters of experts have an optimizer of their own. */
+
 /* What one rank has: the parameters of all its chunks, and the file that is being written. */
 struct megatron_rank_target {
     struct megatron_target *t;
@@ -31,6 +33,7 @@ struct megatron_rank_target {
     struct megatron_param **params; /* [vpp] */
     int *n;                         /* [vpp] */
     int tp_rank, pp_rank;
+    enum megatron_part part; /* that is being written */
 };
 
 /* ---- tensors ---- */
@@ -48,10 +51,9 @@ static tp_status push_tensor(struct megatron_rank_target *r, const struct megatr
 
     for (int i = 0; i < p->n_rows && !st; i++) {
         const struct megatron_rows *rows = &p->rows[i];
-        const struct box box = { p->ndim, { rows->to, rows->column }, { rows->n, p->shape[1] } };
         const int tensor = t->numbers.of[(rows->tensor - t->map.params) * MEGATRON_GROUPS + group];
 
-        st = torch_target_add(&r->x, storage, tensor, &box, rows->row * row_bytes, err);
+        st = megatron_params_place(&r->x, storage, tensor, p, rows, rows->row * row_bytes, err);
     }
     return st;
 }
@@ -85,6 +87,20 @@ static tp_status push_model(struct megatron_rank_target *r, int chunk, struct tp
 
 /* ---- the optimizer ---- */
 
+/* Experts have no vectors, and so one group less. */
+static int groups_of(const struct megatron_rank_target *r)
+{
+    return r->part == PARAMS_OF_EXPERTS ? 1 : 2;
+}
+
+static bool is_in(const struct megatron_rank_target *r, const struct megatron_param *p,
+                  bool vectors)
+{
+    if ((p->ndim == 1) != vectors)
+        return false;
+    return megatron_part_has(r->part, p->expert >= 0);
+}
+
 /* Call `visit` for each parameter of an optimizer's group, in its order: of all chunks the
  * matrices, which have weight decay, or the vectors. *number counts them. */
 static tp_status visit_group(struct megatron_rank_target *r, bool vectors, int *number,
@@ -96,7 +112,7 @@ static tp_status visit_group(struct megatron_rank_target *r, bool vectors, int *
 
     for (int c = 0; c < r->t->vpp; c++)
         for (int i = 0; i < r->n[c] && !st; i++)
-            if ((r->params[c][i].ndim == 1) == vectors)
+            if (is_in(r, &r->params[c][i], vectors))
                 st = visit(r, (*number)++, &r->params[c][i], err);
     return st;
 }
@@ -142,22 +158,22 @@ static tp_status push_adamw(struct megatron_rank_target *r, struct tp_err *err)
 {
     struct pickle_writer *w = &r->x.save.pickle;
     int number = 0;
-    tp_status st;
+    tp_status st = TP_OK;
 
     pickle_write_op(w, PICKLE_OP_EMPTY_DICT);
     pickle_write_op(w, PICKLE_OP_MARK);
     pickle_write_text(w, "state");
     pickle_write_op(w, PICKLE_OP_EMPTY_DICT);
     pickle_write_op(w, PICKLE_OP_MARK);
-    for (int vectors = 0; vectors < 2; vectors++)
+    for (int vectors = 0; vectors < groups_of(r); vectors++)
         TP_TRY(visit_group(r, vectors, &number, push_state, err));
     pickle_write_op(w, PICKLE_OP_SETITEMS);
     pickle_write_text(w, "param_groups");
     pickle_write_op(w, PICKLE_OP_EMPTY_LIST);
     pickle_write_op(w, PICKLE_OP_MARK);
     number = 0;
-    for (int vectors = 0; vectors < 2; vectors++) {
-        megatron_args_begin_group(w, &r->t->q->adamw, vectors == 0);
+    for (int vectors = 0; vectors < groups_of(r); vectors++) {
+        megatron_args_begin_group(w, &r->t->q->adamw, vectors == 0, r->part == PARAMS_OF_EXPERTS);
         pickle_write_text(w, "params");
         pickle_write_op(w, PICKLE_OP_EMPTY_LIST);
         pickle_write_op(w, PICKLE_OP_MARK);
@@ -172,7 +188,7 @@ done:
 }
 
 /* Float16OptimizerWithFloat16Params has the masters beside it; FP32Optimizer is it alone. */
-static tp_status push_optimizer(struct megatron_rank_target *r, struct tp_err *err)
+static tp_status push_part(struct megatron_rank_target *r, struct tp_err *err)
 {
     struct pickle_writer *w = &r->x.save.pickle;
     int number = 0;
@@ -187,7 +203,7 @@ static tp_status push_optimizer(struct megatron_rank_target *r, struct tp_err *e
     pickle_write_text(w, "fp32_from_fp16_params");
     pickle_write_op(w, PICKLE_OP_EMPTY_LIST);
     pickle_write_op(w, PICKLE_OP_MARK);
-    for (int vectors = 0; vectors < 2; vectors++) {
+    for (int vectors = 0; vectors < groups_of(r); vectors++) {
         pickle_write_op(w, PICKLE_OP_EMPTY_LIST);
         pickle_write_op(w, PICKLE_OP_MARK);
         TP_TRY(visit_group(r, vectors, &number, push_master, err));
@@ -199,12 +215,33 @@ done:
     return st;
 }
 
+/* A ChainedOptimizer is a list. */
+static tp_status push_optimizer(struct megatron_rank_target *r, struct tp_err *err)
+{
+    struct pickle_writer *w = &r->x.save.pickle;
+    tp_status st;
+
+    r->part = ALL_PARAMS;
+    if (r->t->map.ep == 1)
+        return push_part(r, err);
+    pickle_write_op(w, PICKLE_OP_EMPTY_LIST);
+    pickle_write_op(w, PICKLE_OP_MARK);
+    r->part = PARAMS_OF_LAYERS;
+    TP_TRY(push_part(r, err));
+    r->part = PARAMS_OF_EXPERTS;
+    TP_TRY(push_part(r, err));
+    pickle_write_op(w, PICKLE_OP_APPENDS);
+done:
+    return st;
+}
+
 /* ---- files ---- */
 
 static tp_status push_root(struct megatron_rank_target *r, struct tp_err *err)
 {
     const struct megatron_target *t = r->t;
-    const struct megatron_args_sizes sizes = { (int)t->map.tp, t->pp, t->vpp, t->map.padded_vocab };
+    const struct megatron_args_sizes sizes = { (int)t->map.tp,      t->pp, t->vpp, t->map.ep,
+                                               t->map.padded_vocab, false };
     struct pickle_writer *w = &r->x.save.pickle;
     char key[NAME_BYTES] = "model";
     tp_status st = TP_OK;
@@ -229,7 +266,7 @@ static tp_status push_root(struct megatron_rank_target *r, struct tp_err *err)
 static tp_status write_rank(struct megatron_rank_target *r, struct tp_err *err)
 {
     const struct megatron_target *t = r->t;
-    char stage[NAME_BYTES] = "", name[PATH_MAX];
+    char stage[NAME_BYTES] = "", expert[NAME_BYTES] = "", name[PATH_MAX];
     int64_t bytes;
     int file = 0;
     tp_status st;
@@ -241,8 +278,10 @@ static tp_status write_rank(struct megatron_rank_target *r, struct tp_err *err)
     }
     if (t->pp > 1)
         snprintf(stage, sizeof stage, "_%03d", r->pp_rank);
-    snprintf(name, sizeof name, "iter_%07lld/mp_rank_%02d%s/model_optim_rng.pt",
-             (long long)t->q->step, r->tp_rank, stage);
+    if (t->map.ep > 1)
+        snprintf(expert, sizeof expert, "_%03d", t->map.ep_rank);
+    snprintf(name, sizeof name, "iter_%07lld/mp_rank_%02d%s%s/model_optim_rng.pt",
+             (long long)t->q->step, r->tp_rank, stage, expert);
     TP_TRY(piece_target_file(t->pieces, &file, name, err));
     torch_target_begin(&r->x, t->pieces, file, 0);
     st = push_root(r, err);
@@ -262,9 +301,12 @@ static tp_status write_ranks(struct megatron_target *t, struct tp_err *err)
     r.n = arena_array(t->map.arena, (size_t)t->vpp, sizeof *r.n);
     if (!r.params || !r.n)
         return tp_fail(err, TP_E_NOMEM, "%s: no memory for its index", t->q->dir);
-    for (r.pp_rank = 0; r.pp_rank < t->pp && !st; r.pp_rank++)
-        for (r.tp_rank = 0; r.tp_rank < t->map.tp && !st; r.tp_rank++)
-            st = write_rank(&r, err);
+    for (int i = 0; i < t->pp * t->map.ep * t->map.tp && !st; i++) {
+        r.tp_rank = (int)(i % t->map.tp);
+        r.pp_rank = (int)(i / t->map.tp / t->map.ep);
+        t->map.ep_rank = (int)(i / t->map.tp % t->map.ep);
+        st = write_rank(&r, err);
+    }
     return st;
 }
 
@@ -291,6 +333,7 @@ tp_status megatron_export_create(struct export_writer *w, const struct export_co
     TP_TRY(piece_target_new(&t.pieces, q->dir, q->tensors, q->n, err));
     TP_TRY(megatron_map_make(&t.map, q->model, piece_target_arena(t.pieces), err));
     t.map.tp = spec->tp;
+    t.map.ep = spec->ep;
     t.map.padded_vocab = megatron_args_padded_vocab(q->model, spec->tp);
     TP_TRY(megatron_params_check(&t.map, err));
     TP_TRY(megatron_params_number(&t.numbers, &t.map, q->layout, q->dir, err));

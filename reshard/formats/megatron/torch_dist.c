@@ -2,15 +2,20 @@
 #include "reshard/formats/megatron/torch_dist.h"
 
 #include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "core/file.h"
 #include "reshard/formats/megatron/megatron_args.h"
+#include "reshard/formats/megatron/megatron_config.h"
+#include "reshard/formats/megatron/megatron_extras.h"
 #include "reshard/formats/megatron/megatron_folder.h"
 #include "reshard/formats/megatron/megatron_map.h"
 #include "reshard/formats/megatron/torch_dist_flat.h"
 #include "reshard/formats/torch/dcp_metadata.h"
 #include "reshard/formats/torch/torch_pieces.h"
+#include "storage/object.h"
 
 struct torch_dist {
     struct piece_source *source;
@@ -23,16 +28,21 @@ struct torch_dist {
  * mlp.linear_fc1.weight of all layers. */
 struct torch_dist_name {
     const char *group;
-    const char *name; /* without "decoder.layers." */
-    bool stacked;     /* the first axis is the layer */
+    const char
+        *name;    /* without "decoder.layers.", or "mlp.experts.experts." when it is of_experts */
+    int layer;    /* -1: outside of layers, or stacked */
+    bool stacked; /* the first axis is the layer */
+    bool of_experts; /* the next axis is the expert */
 };
+
+enum { EXPERT_NAME_BYTES = 128 };
 
 static bool has_file(const char *dir, const char *name)
 {
     struct tp_err err = { 0 };
     char path[PATH_MAX];
 
-    return !file_join(path, dir, name, &err) && file_exists(path);
+    return !file_join(path, dir, name, &err) && object_is_there(path);
 }
 
 bool torch_dist_detect(const char *path)
@@ -44,6 +54,32 @@ bool torch_dist_detect(const char *path)
            has_file(dir, ".metadata");
 }
 
+/* Go beyond `head`, if *at begins with it. */
+static bool take(const char **at, const char *head)
+{
+    const size_t n = strlen(head);
+
+    if (strncmp(*at, head, n) != 0)
+        return false;
+    *at += n;
+    return true;
+}
+
+/* Go beyond a number and a ".". */
+static bool take_number(const char **at, int *number)
+{
+    char *end;
+    const long n = **at >= '0' && **at <= '9' ? strtol(*at, &end, 10) : -1;
+
+    if (n < 0 || n > INT_MAX || *end != '.')
+        return false;
+    *number = (int)n;
+    *at = end + 1;
+    return true;
+}
+
+/* With expert parallelism, earlier versions put "chained_1." before the names of the experts'
+ * optimizer. Layers that are not alike are not stacked. */
 static struct torch_dist_name parse_name(const char *name)
 {
     static const struct {
@@ -51,19 +87,34 @@ static struct torch_dist_name parse_name(const char *name)
     } heads[] = { { "optimizer.state.exp_avg.", GROUP_EXP_AVG },
                   { "optimizer.state.exp_avg_sq.", GROUP_EXP_AVG_SQ },
                   { "optimizer.state.fp32_param.", GROUP_MASTER },
-                  { "optimizer.state.param.", GROUP_MASTER },
-                  { "decoder.layers.", NULL } };
-    struct torch_dist_name n = { GROUP_PARAM, name, false };
+                  { "optimizer.state.param.", GROUP_MASTER } };
+    struct torch_dist_name n = { GROUP_PARAM, name, -1, false, false };
+    int optimizer;
 
-    for (int i = 0; i < 5; i++)
-        if (strncmp(n.name, heads[i].head, strlen(heads[i].head)) == 0) {
-            n.name += strlen(heads[i].head);
-            if (heads[i].group)
-                n.group = heads[i].group;
-            else
-                n.stacked = true;
-        }
+    if (take(&n.name, "chained_") && !take_number(&n.name, &optimizer))
+        n.name = name;
+    for (int i = 0; i < 4; i++)
+        if (take(&n.name, heads[i].head))
+            n.group = heads[i].group;
+    if (take(&n.name, "decoder.layers.")) {
+        n.stacked = !take_number(&n.name, &n.layer);
+        n.of_experts = take(&n.name, MEGATRON_EXPERTS "experts.");
+    }
     return n;
+}
+
+/* Whether the rows that were found are all of the tensor, but for the padding of the vocabulary. */
+static bool fits(const struct piece *p, const char *name, const struct megatron_rows *rows, int n)
+{
+    int64_t all = 0;
+
+    for (int i = 0; i < n; i++) {
+        all += rows[i].n;
+        if (rows[i].tensor->ndim != p->ndim ||
+            (p->ndim == 2 && megatron_rows_columns(&rows[i]) != p->shape[1]))
+            return false;
+    }
+    return all == p->shape[0] || (megatron_map_is_vocabulary(name) && all < p->shape[0]);
 }
 
 /* Add the rows of one layer's fused tensor that a chunk has. `p` is the chunk without the axis of
@@ -77,40 +128,45 @@ static tp_status add_rows(struct torch_dist *d, const struct piece *p, const cha
     enum megatron_found found;
     tp_status st = TP_OK;
 
-    if (layer < 0 && p->ndim == 2)
+    if (layer < 0 && megatron_map_is_vocabulary(name))
         d->map.padded_vocab = p->shape[0];
     found = megatron_map_find(&rows, &n, &d->map, name, layer, 0);
     if (found == MEGATRON_UNKNOWN)
         return piece_source_add(d->source, p, err);
+    if (found == MEGATRON_FOUND && !fits(p, name, rows, n))
+        return tp_fail(err, TP_E_CORRUPT, "%s: tensor %s has another shape than the model says",
+                       d->dir, p->name);
     for (int i = 0; i < n && !st && found == MEGATRON_FOUND; i++) {
-        const struct tensor *t = rows[i].tensor;
         const int64_t from = rows[i].row > lo ? rows[i].row : lo,
                       rows_end = rows[i].row + rows[i].n, to = rows_end < end ? rows_end : end;
+        const int out = rows[i].transposed, in = 1 - out;
         struct piece part = *p;
 
-        if (t->ndim != p->ndim || (p->ndim == 2 && t->shape[1] != p->shape[1]) ||
-            rows_end > p->shape[0])
-            return tp_fail(err, TP_E_CORRUPT, "%s: tensor %s has another shape than the model says",
-                           d->dir, p->name);
         if (from >= to)
             continue;
-        part.name = t->name;
-        memcpy(part.shape, t->shape, sizeof part.shape);
-        part.box.lo[0] = rows[i].to + from - rows[i].row;
-        part.box.len[0] = to - from;
+        part.name = rows[i].tensor->name;
+        memcpy(part.shape, rows[i].tensor->shape, sizeof part.shape);
+        part.box.lo[out] = rows[i].to + from - rows[i].row;
+        part.box.len[out] = to - from;
+        part.stride[out] = p->stride[0];
+        if (p->ndim == 2) {
+            part.box.lo[in] = p->box.lo[1];
+            part.box.len[in] = p->box.len[1];
+            part.stride[in] = p->stride[1];
+        }
         part.begin += (from - lo) * p->stride[0] * dtype_bytes(p->dtype);
         st = piece_source_add(d->source, &part, err);
     }
     return st;
 }
 
-/* One layer of a chunk whose first axis is the layer. */
-static struct piece take_layer(const struct piece *p, int64_t layer)
+/* Index `at` of a chunk's first axis, as a chunk without that axis. */
+static struct piece take_first(const struct piece *p, int64_t at)
 {
     struct piece one = *p;
 
     one.ndim = one.box.ndim = p->ndim - 1;
-    one.begin += (layer - p->box.lo[0]) * p->stride[0] * dtype_bytes(p->dtype);
+    one.begin += (at - p->box.lo[0]) * p->stride[0] * dtype_bytes(p->dtype);
     for (int i = 0; i < one.ndim; i++) {
         one.shape[i] = p->shape[i + 1];
         one.stride[i] = p->stride[i + 1];
@@ -120,32 +176,71 @@ static struct piece take_layer(const struct piece *p, int64_t layer)
     return one;
 }
 
+/* Add what a chunk has of one layer. */
+static tp_status add_layer(struct torch_dist *d, const struct piece *p,
+                           const struct torch_dist_name *name, int layer, struct tp_err *err)
+{
+    char of_expert[EXPERT_NAME_BYTES];
+    tp_status st = TP_OK;
+
+    if (!name->of_experts)
+        return add_rows(d, p, name->name, layer, err);
+    for (int64_t e = p->box.lo[0]; e < p->box.lo[0] + p->box.len[0] && !st; e++) {
+        const struct piece one = take_first(p, e);
+
+        snprintf(of_expert, sizeof of_expert, MEGATRON_EXPERTS "local_experts.%lld.%s",
+                 (long long)e, name->name);
+        st = add_rows(d, &one, of_expert, layer, err);
+    }
+    return st;
+}
+
+/* The axes before those of a parameter have the model's layers and experts. */
+static tp_status check_axes(const struct torch_dist *d, const struct dcp_item *item,
+                            const struct torch_dist_name *name, struct tp_err *err)
+{
+    const struct model *m = d->map.model;
+    const int before = name->stacked + name->of_experts;
+
+    if (item->ndim < before + 1 || item->ndim > before + 2)
+        return tp_fail(err, TP_E_CORRUPT, "%s: tensor %s is neither a matrix nor a vector", d->dir,
+                       item->name);
+    if (name->stacked ? item->shape[0] != m->layers : name->layer >= m->layers)
+        return tp_fail(err, TP_E_CORRUPT, "%s: tensor %s is of %lld layers, the model has %d",
+                       d->dir, item->name,
+                       name->stacked ? (long long)item->shape[0] : (long long)name->layer + 1,
+                       m->layers);
+    if (name->of_experts && item->shape[before - 1] != m->experts)
+        return tp_fail(err, TP_E_CORRUPT, "%s: tensor %s has %lld experts, the model %d", d->dir,
+                       item->name, (long long)item->shape[before - 1], m->experts);
+    for (int i = 0; i < before; i++)
+        if (item->box.lo[i] < 0 || item->box.lo[i] > item->shape[i] - item->box.len[i])
+            return tp_fail(err, TP_E_CORRUPT, "%s: tensor %s has a chunk beyond its end", d->dir,
+                           item->name);
+    return TP_OK;
+}
+
 static tp_status add_chunk(struct torch_dist *d, const struct dcp_item *item,
                            const struct torch_dist_name *name, struct piece *p, struct tp_err *err)
 {
     const struct box chunk = box_whole(item->ndim, item->box.len);
-    tp_status st = TP_OK;
+    tp_status st = check_axes(d, item, name, err);
 
-    if (!box_equal(&p->box, &chunk) || p->dtype != item->dtype)
+    if (st)
+        return st;
+    if (!box_equal(&p->box, &chunk) || p->dtype != item->dtype || p->dtype == DTYPE_COUNT)
         return tp_fail(err, TP_E_CORRUPT,
                        "%s/%s: tensor %s has another shape or type than .metadata "
                        "says",
                        d->dir, item->file, item->name);
-    if (p->dtype == DTYPE_COUNT || p->ndim < (name->stacked ? 2 : 1) ||
-        p->ndim > (name->stacked ? 3 : 2))
-        return tp_fail(err, TP_E_CORRUPT, "%s: tensor %s is neither a matrix nor a vector", d->dir,
-                       item->name);
     memcpy(p->shape, item->shape, sizeof p->shape);
     p->box = item->box;
     if (!name->stacked)
-        return add_rows(d, p, name->name, -1, err);
-    if (p->shape[0] != d->map.model->layers)
-        return tp_fail(err, TP_E_CORRUPT, "%s: tensor %s has %lld layers, the model %d", d->dir,
-                       item->name, (long long)p->shape[0], d->map.model->layers);
-    for (int64_t i = 0; i < item->box.len[0] && !st; i++) {
-        struct piece one = take_layer(p, item->box.lo[0] + i);
+        return add_layer(d, p, name, name->layer, err);
+    for (int64_t i = item->box.lo[0]; i < item->box.lo[0] + item->box.len[0] && !st; i++) {
+        const struct piece one = take_first(p, i);
 
-        st = add_rows(d, &one, name->name, (int)(item->box.lo[0] + i), err);
+        st = add_layer(d, &one, name, (int)i, err);
     }
     return st;
 }
@@ -168,22 +263,50 @@ done:
     return st;
 }
 
+/* Open common.pt, and set `path` to it. */
+static tp_status open_common(struct torch_pieces *x, char path[PATH_MAX], const char *dir,
+                             struct tp_err *err)
+{
+    int file = 0;
+    tp_status st;
+
+    TP_TRY(file_join(path, dir, "common.pt", err));
+    TP_TRY(file_table_add(piece_source_files(x->source), &file, path, err));
+    TP_TRY(torch_pieces_open(x, x->source, file, 0, -1, err));
+done:
+    return st;
+}
+
+tp_status torch_dist_config(const char **text, const char **note, struct piece_source *s,
+                            struct tp_err *err)
+{
+    struct torch_pieces x = { .source = s };
+    char dir[PATH_MAX], path[PATH_MAX];
+    tp_status st;
+
+    TP_TRY(megatron_folder_find(dir, piece_source_path(s), err));
+    TP_TRY(open_common(&x, path, dir, err));
+    TP_TRY(megatron_config_make(text, note, pickle_get(x.root, "args"), path, piece_source_arena(s),
+                                err));
+done:
+    torch_pieces_close(&x);
+    return st;
+}
+
 /* The iteration, and what stays behind. */
 static tp_status read_common(struct torch_dist *d, struct tp_err *err)
 {
     struct torch_pieces x = { .source = d->source };
     char path[PATH_MAX];
-    int file = 0;
     int64_t iteration = 0;
     tp_status st;
 
-    TP_TRY(file_join(path, d->dir, "common.pt", err));
-    TP_TRY(file_table_add(piece_source_files(d->source), &file, path, err));
-    TP_TRY(torch_pieces_open(&x, d->source, file, 0, -1, err));
-    TP_TRY(megatron_args_read(&d->args, pickle_get(x.root, "args"), d->map.model, path, err));
+    TP_TRY(open_common(&x, path, d->dir, err));
+    TP_TRY(megatron_args_read(&d->args, pickle_get(x.root, "args"), d->map.model, path,
+                              d->map.arena, err));
     if (pickle_int(&iteration, pickle_get(x.root, "iteration")) && iteration >= 0)
         TP_TRY(piece_source_set_step(d->source, iteration, path, err));
-    TP_TRY(piece_source_leave(d->source, "common.pt", err));
+    TP_TRY(megatron_extras_read(d->source, x.root, err));
 done:
     torch_pieces_close(&x);
     return st;
@@ -216,9 +339,6 @@ tp_status torch_dist_read(struct piece_source *s, const struct model *m, struct 
     int n = 0;
     tp_status st;
 
-    if (!m)
-        return tp_fail(err, TP_E_USAGE, "%s: Megatron's format needs a config.json; give --config",
-                       piece_source_path(s));
     TP_TRY(megatron_folder_find(d.dir, piece_source_path(s), err));
     TP_TRY(megatron_map_make(&d.map, m, piece_source_arena(s), err));
     TP_TRY(dcp_metadata_read(&items, &n, d.dir, piece_source_arena(s), err));

@@ -14,12 +14,17 @@
 
 bool torch_dist_detect(const char *path);
 
+/* Make a config.json of the arguments in common.pt (megatron_config.h). */
+tp_status torch_dist_config(const char **text, const char **note, struct piece_source *s,
+                            struct tp_err *err);
+
 /* Add everything of the folder to s: weights, and the state of the ordinary optimizer or of the
  * distributed one, as fully_reshardable, dp_reshardable or dp_zero_gather_scatter. The model is
  * needed to split what is fused. */
 tp_status torch_dist_read(struct piece_source *s, const struct model *m, struct tp_err *err);
 
-/* Write one, as with the ordinary optimizer: a row of reshard/formats/export_format.h. Each tensor-
+/* Write one, as with the ordinary optimizer, or as the distributed one saves with
+ * fully_reshardable: a row of reshard/formats/export_format.h. Each tensor-
  * parallel and pipeline rank of the layout has a file. Errors as megatron_export_create. */
 tp_status torch_dist_export_create(struct export_writer *w, const struct export_contents *q,
                                    struct tp_err *err);

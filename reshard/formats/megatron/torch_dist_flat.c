@@ -5,7 +5,9 @@
  *     optimizer.distributed.dp_group_idx_G.gbuf_idx_C.dtype_(...).bucket_idx_B.exp_avg
  *     optimizer.distributed.dp_group_idx_G.param_state/shard_0_1
  *
- * G = stage * tp + tensor-parallel rank, C is the model chunk.
+ * G = stage * tp + tensor-parallel rank, C is the buffer. With expert parallelism "chained_0." or
+ * "chained_1." is before them, and for experts, which is the second one, G = (stage * ep +
+ * expert-parallel rank) * expert-tp + expert-tensor-parallel rank.
  */
 #include "reshard/formats/megatron/torch_dist_flat.h"
 
@@ -21,20 +23,49 @@ enum { FLAT_NUMBER_MAX = 1 << 30 };
 
 /* An item that has state. */
 struct flat_item {
-    int rank, chunk, bucket; /* chunk -1: an object with whole buffers */
+    enum megatron_part part;
+    int rank, buffer, bucket; /* buffer -1: an object with all buffers */
     const char *group;
     const struct dcp_item *item;
 };
 
-/* The items of a reading, by rank, chunk and bucket. */
+/* The items of a reading, by part, rank, buffer and bucket. */
 struct flat_items {
     struct flat_item *list;
     int n;
 };
 
+/* Read `head` and a number and "." at *at, and go beyond them. */
+static bool take_number(int *number, const char **at, const char *head)
+{
+    const size_t n = strlen(head);
+    char *end;
+    long value;
+
+    if (!*at || strncmp(*at, head, n) != 0 || (*at)[n] < '0' || (*at)[n] > '9')
+        return false;
+    value = strtol(*at + n, &end, 10);
+    if (*end != '.' || value > FLAT_NUMBER_MAX)
+        return false;
+    *number = (int)value;
+    *at = end + 1;
+    return true;
+}
+
+/* A name without "chained_N.", and N, or -1. */
+static const char *without_optimizer(int *optimizer, const char *name)
+{
+    const char *rest = name;
+
+    *optimizer = -1;
+    return take_number(optimizer, &rest, "chained_") ? rest : name;
+}
+
 bool torch_dist_flat_is(const struct dcp_item *item)
 {
-    return strncmp(item->name, HEAD, strlen(HEAD)) == 0;
+    int optimizer;
+
+    return strncmp(without_optimizer(&optimizer, item->name), HEAD, strlen(HEAD)) == 0;
 }
 
 static tp_status damaged(const struct megatron_rank *r, const struct dcp_item *item,
@@ -53,34 +84,20 @@ static const char *group_of(const char *key)
                                             : NULL;
 }
 
-/* Read "HEAD" and a number and "." at *at, and go beyond them. */
-static bool take_number(int *number, const char **at, const char *head)
-{
-    const size_t n = strlen(head);
-    char *end;
-    long value;
-
-    if (!*at || strncmp(*at, head, n) != 0 || (*at)[n] < '0' || (*at)[n] > '9')
-        return false;
-    value = strtol(*at + n, &end, 10);
-    if (*end != '.' || value > FLAT_NUMBER_MAX)
-        return false;
-    *number = (int)value;
-    *at = end + 1;
-    return true;
-}
-
 /* False: it is not state of the parameters. */
 static bool parse_name(struct flat_item *out, const struct dcp_item *item)
 {
-    const char *rest = item->name + strlen(HEAD);
+    int optimizer;
+    const char *rest = without_optimizer(&optimizer, item->name) + strlen(HEAD);
 
-    *out = (struct flat_item){ .item = item, .chunk = -1 };
+    *out = (struct flat_item){ .item = item,
+                               .buffer = -1,
+                               .part = (enum megatron_part)(optimizer + 1) };
     if (!take_number(&out->rank, &rest, "dp_group_idx_"))
         return false;
     if (item->is_object)
         return strncmp(rest, "param_state/", strlen("param_state/")) == 0;
-    if (!take_number(&out->chunk, &rest, "gbuf_idx_"))
+    if (!take_number(&out->buffer, &rest, "gbuf_idx_"))
         return false;
     rest = strstr(rest, "bucket_idx_");
     if (!take_number(&out->bucket, &rest, "bucket_idx_"))
@@ -93,11 +110,29 @@ static int by_place(const void *a, const void *b)
 {
     const struct flat_item *x = a, *y = b;
 
+    if (x->part != y->part)
+        return x->part < y->part ? -1 : 1;
     if (x->rank != y->rank)
         return x->rank < y->rank ? -1 : 1;
-    if (x->chunk != y->chunk)
-        return x->chunk < y->chunk ? -1 : 1;
+    if (x->buffer != y->buffer)
+        return x->buffer < y->buffer ? -1 : 1;
     return (x->bucket > y->bucket) - (x->bucket < y->bucket);
+}
+
+/* Ranks that have different parameters of an optimizer. */
+static int64_t ranks_of(const struct megatron_rank *r, enum megatron_part part)
+{
+    const bool experts = part == PARAMS_OF_EXPERTS;
+
+    return (int64_t)r->args.pp * (experts ? r->args.expert_tp : r->args.tp) *
+           (experts ? r->args.ep : 1);
+}
+
+static bool is_of_job(const struct megatron_rank *r, const struct flat_item *x)
+{
+    return x->rank >= 0 && x->rank < ranks_of(r, x->part) && x->buffer < r->args.vpp &&
+           x->bucket >= 0 && (r->args.ep > 1) == (x->part != ALL_PARAMS) &&
+           x->part <= PARAMS_OF_EXPERTS;
 }
 
 /* Sizes of buckets follow from their tensors. Learning rates and so on stay behind, and are listed
@@ -110,8 +145,7 @@ static tp_status keep_or_leave(struct flat_items *out, const struct megatron_ran
     if (parse_name(to, item)) {
         if (!item->is_object && !to->group)
             return damaged(r, item, "is unknown state of the optimizer, which is not AdamW's", err);
-        if (to->rank < 0 || to->rank >= r->args.tp * r->args.pp || to->chunk >= r->args.vpp ||
-            to->bucket < 0)
+        if (!is_of_job(r, to))
             return damaged(r, item, "is of a rank that the job of common.pt did not have", err);
         out->n++;
         return TP_OK;
@@ -208,17 +242,19 @@ static tp_status find_sizes(int64_t **sizes, int *n_sizes, const struct megatron
     return TP_OK;
 }
 
-/* The items of one chunk of a rank. */
-static tp_status add_chunk(struct megatron_rank *r, const struct flat_item *list, int n,
-                           struct tp_err *err)
+/* The items of one buffer of a rank. */
+static tp_status add_buffer(struct megatron_rank *r, const struct flat_item *list, int n,
+                            struct tp_err *err)
 {
     struct megatron_flat f;
     int64_t *sizes, at = 0;
     int n_sizes, bucket = 0;
     tp_status st;
 
+    if (list[0].buffer >= megatron_flat_buffers(r))
+        return damaged(r, list[0].item, "is of a buffer that has no parameters", err);
     TP_TRY(find_sizes(&sizes, &n_sizes, r, list, n, err));
-    TP_TRY(megatron_flat_make(&f, r, list[0].chunk, sizes, n_sizes, err));
+    TP_TRY(megatron_flat_make(&f, r, list[0].buffer, sizes, n_sizes, err));
     for (int i = 0; i < n; i++) {
         while (bucket < list[i].bucket)
             at += sizes[bucket++];
@@ -245,30 +281,58 @@ done:
 
 /* ---- all ranks ---- */
 
+static bool is_same_buffer(const struct flat_item *a, const struct flat_item *b)
+{
+    return a->part == b->part && a->rank == b->rank && a->buffer == b->buffer && a->buffer >= 0;
+}
+
+/* r becomes a rank of an optimizer, with its parameters. */
+static tp_status begin_rank(struct megatron_rank *r, enum megatron_part part, int rank,
+                            struct tp_err *err)
+{
+    const bool experts = part == PARAMS_OF_EXPERTS;
+    const int tp = experts ? r->args.expert_tp : r->args.tp, ep = experts ? r->args.ep : 1;
+
+    r->part = part;
+    r->map.tp = tp;
+    r->tp_rank = rank % tp;
+    r->map.ep_rank = rank / tp % ep;
+    r->pp_rank = rank / tp / ep;
+    return megatron_modules_list(r, err);
+}
+
+static tp_status check_experts(const struct megatron_rank *r, struct tp_err *err)
+{
+    if (r->map.model->experts > 0 && r->args.ep == 1 && r->args.expert_tp != r->args.tp)
+        return tp_fail(err, TP_E_USAGE,
+                       "%s: the flat buffers of the distributed optimizer are not read when "
+                       "experts are cut over %d ranks and other layers over %d, without expert "
+                       "parallelism; save with --dist-ckpt-optim-fully-reshardable",
+                       r->dir, r->args.expert_tp, r->args.tp);
+    return TP_OK;
+}
+
 tp_status torch_dist_flat_read(struct megatron_rank *r, const struct dcp_item *items, int n,
                                struct tp_err *err)
 {
     struct flat_items all = { 0 };
-    int rank = -1;
+    const struct flat_item *before = NULL;
     tp_status st;
 
+    TP_TRY(check_experts(r, err));
     TP_TRY(find_items(&all, r, items, n, err));
     for (int i = 0, end; i < all.n; i = end) {
         const struct flat_item *first = &all.list[i];
 
-        if (first->rank != rank) {
-            rank = first->rank;
-            r->tp_rank = rank % r->args.tp;
-            r->pp_rank = rank / r->args.tp;
-            TP_TRY(megatron_modules_list(r, err));
-        }
-        for (end = i + 1; end < all.n && all.list[end].rank == rank &&
-                          all.list[end].chunk == first->chunk && first->chunk >= 0;)
+        if (!before || first->part != before->part || first->rank != before->rank)
+            TP_TRY(begin_rank(r, first->part, first->rank, err));
+        before = first;
+        for (end = i + 1; end < all.n && is_same_buffer(first, &all.list[end]);)
             end++;
-        if (first->chunk < 0)
+        if (first->buffer < 0)
             TP_TRY(add_object(r, first, err));
         else
-            TP_TRY(add_chunk(r, first, end - i, err));
+            TP_TRY(add_buffer(r, first, end - i, err));
     }
 done:
     free(all.list);

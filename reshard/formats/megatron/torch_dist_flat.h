@@ -5,7 +5,9 @@
  *     dp_reshardable           a tensor for each bucket, cut at parameters and data-parallel ranks
  *     dp_zero_gather_scatter   one object for each rank, with whole buffers as in distrib_optim.pt
  *
- * Neither has names; positions follow from the model and the sizes of the job.
+ * Neither has names; positions follow from the model and the sizes of the job. With expert
+ * parallelism there are two optimizers: the names of the layers' begin with "chained_0.", those of
+ * the experts' with "chained_1.".
  */
 #ifndef RESHARD_FORMATS_TORCH_DIST_FLAT_H
 #define RESHARD_FORMATS_TORCH_DIST_FLAT_H
@@ -16,7 +18,8 @@
 /* Whether an item belongs to such an optimizer. */
 bool torch_dist_flat_is(const struct dcp_item *item);
 
-/* Add the items that do. r has source, dir, args, and the map with the padded vocabulary. */
+/* Add the items that do. r has source, dir, args, and the map with the padded vocabulary.
+ * TP_E_USAGE: its experts are stored in a way that is not read. */
 tp_status torch_dist_flat_read(struct megatron_rank *r, const struct dcp_item *items, int n,
                                struct tp_err *err);
 

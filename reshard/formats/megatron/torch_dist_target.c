@@ -1,9 +1,10 @@
 /*
- * reshard/formats/megatron/torch_dist_target.c - writes Megatron-core's torch_dist, with the
- * ordinary optimizer; see reshard/formats/megatron/torch_dist.h.
+ * reshard/formats/megatron/torch_dist_target.c - writes Megatron-core's torch_dist, with the state
+ * of the ordinary optimizer or of the distributed one; see reshard/formats/megatron/torch_dist.h.
  *
- * A DCP checkpoint in which the tensors of all layers are stacked in one, and gate is before up. An
- * item is what a rank has of one layer, so gate and up are two.
+ * A DCP checkpoint in which the tensors of all layers are stacked in one, those of experts also
+ * along a second axis, and gate is before up. An item is what a rank has of one layer and expert,
+ * so gate and up are two.
  */
 #include <limits.h>
 #include <stdio.h>
@@ -20,7 +21,8 @@
 #define METADATA_JSON                                                        \
     "{\"sharded_backend\": \"torch_dist\", \"sharded_backend_version\": 1, " \
     "\"common_backend\": \"torch\", \"common_backend_version\": 1}"
-#define LAYERS "decoder.layers."
+#define LAYERS   "decoder.layers."
+#define SHARDING "fully_reshardable" /* of the distributed optimizer */
 
 enum { FOLDER_BYTES = 32, NAME_BYTES = 512 };
 
@@ -39,7 +41,7 @@ struct torch_dist_item {
     int first, n_rows;  /* of the param's list of rows */
     int64_t lo, column; /* where they begin in the whole tensor */
     int64_t rows;       /* how many, with padding */
-    int64_t shape[2];   /* of the whole tensor, without the axis of layers */
+    int64_t shape[2];   /* of the whole tensor, without the axes of layers and experts */
 };
 
 static tp_status no_memory(const struct torch_dist_target *t, struct tp_err *err)
@@ -49,13 +51,22 @@ static tp_status no_memory(const struct torch_dist_target *t, struct tp_err *err
 
 /* ---- names ---- */
 
-/* What comes before the name of a parameter in each group. */
-static const char *const heads[MEGATRON_GROUPS] = { "", "optimizer.state.fp32_param.",
-                                                    "optimizer.state.exp_avg.",
-                                                    "optimizer.state.exp_avg_sq." };
+/* What comes before the name of a parameter in each group. The distributed optimizer, saved as
+ * fully_reshardable, has the shapes of the ordinary one, and another name for the masters. */
+static const char *head_of(const struct torch_dist_target *t, enum megatron_group group)
+{
+    static const char *const heads[MEGATRON_GROUPS] = { "", "optimizer.state.fp32_param.",
+                                                        "optimizer.state.exp_avg.",
+                                                        "optimizer.state.exp_avg_sq." };
+
+    if (group == MEGATRON_MASTER && t->q->distributed_optimizer)
+        return "optimizer.state.param.";
+    return heads[group];
+}
 
 /* "decoder.layers.3.input_layernorm.weight" is "decoder.layers." and the norm that Transformer
- * Engine fuses with the linear layer after it. */
+ * Engine fuses with the linear layer after it; before experts there is none.
+ * "mlp.experts.local_experts.2.linear_fc1.weight" is "mlp.experts.experts.linear_fc1.weight". */
 static const char *name_of(struct torch_dist_target *t, const struct megatron_param *p,
                            enum megatron_group group)
 {
@@ -63,26 +74,39 @@ static const char *name_of(struct torch_dist_target *t, const struct megatron_pa
         const char *from, *to;
     } norms[] = { { "input_layernorm.", "self_attention.linear_qkv.layer_norm_" },
                   { "pre_mlp_layernorm.", "mlp.linear_fc1.layer_norm_" } };
-    const char *name = p->name;
+    const char *name = p->name, *head = head_of(t, group);
 
     if (p->layer < 0)
-        return arena_printf(t->map.arena, "%s%s", heads[group], name);
+        return arena_printf(t->map.arena, "%s%s", head, name);
     name = strchr(name + strlen(LAYERS), '.') + 1;
-    for (int i = 0; i < 2; i++)
+    if (p->expert >= 0) {
+        name += strlen(MEGATRON_EXPERTS "local_experts.");
+        return arena_printf(t->map.arena, "%s" LAYERS MEGATRON_EXPERTS "experts%s", head,
+                            strchr(name, '.'));
+    }
+    for (int i = 0; i < (t->map.model->experts > 0 ? 1 : 2); i++)
         if (strncmp(name, norms[i].from, strlen(norms[i].from)) == 0)
-            return arena_printf(t->map.arena, "%s" LAYERS "%s%s", heads[group], norms[i].to,
+            return arena_printf(t->map.arena, "%s" LAYERS "%s%s", head, norms[i].to,
                                 name + strlen(norms[i].from));
-    return arena_printf(t->map.arena, "%s" LAYERS "%s", heads[group], name);
+    return arena_printf(t->map.arena, "%s" LAYERS "%s", head, name);
 }
 
 /* ---- tensors ---- */
+
+/* The group whose tensors are written as those of `group`: the distributed optimizer has masters
+ * also where the weights are their own. */
+static enum megatron_group source_of(const struct torch_dist_target *t, enum megatron_group group)
+{
+    return group == MEGATRON_MASTER && !t->numbers.has[group] ? MEGATRON_PARAM : group;
+}
 
 static tp_status add_tensor(struct torch_dist_target *t, int rank,
                             const struct torch_dist_item *part, enum megatron_group group,
                             struct tp_err *err)
 {
+    const enum megatron_group from = source_of(t, group);
     const struct megatron_param *p = part->param;
-    const int stacked = p->layer >= 0;
+    const int stacked = (p->layer >= 0) + (p->expert >= 0); /* axes */
     struct dcp_new_item item = { .item.name = name_of(t, p, group) };
     struct dcp_item *to = &item.item;
     struct torch_target x;
@@ -90,13 +114,13 @@ static tp_status add_tensor(struct torch_dist_target *t, int rank,
     int storage;
     tp_status st;
 
-    to->dtype = t->q->tensors[t->numbers.of[group]].dtype;
+    to->dtype = t->q->tensors[t->numbers.of[from]].dtype;
     to->ndim = to->box.ndim = p->ndim + stacked;
     row_bytes = p->shape[1] * dtype_bytes(to->dtype);
-    if (stacked) {
-        to->shape[0] = t->map.model->layers;
-        to->box.lo[0] = p->layer;
-        to->box.len[0] = 1;
+    for (int d = 0; d < stacked; d++) {
+        to->shape[d] = d == 0 ? t->map.model->layers : t->map.model->experts;
+        to->box.lo[d] = d == 0 ? p->layer : p->expert;
+        to->box.len[d] = 1;
     }
     for (int d = 0; d < p->ndim; d++) {
         to->shape[d + stacked] = part->shape[d];
@@ -109,11 +133,10 @@ static tp_status add_tensor(struct torch_dist_target *t, int rank,
     storage = torch_save_tensor(&x.save, to->dtype, to->ndim, to->box.len);
     for (int i = part->first; i < part->first + part->n_rows && !st; i++) {
         const struct megatron_rows *rows = &p->rows[i];
-        const struct box box = { p->ndim, { rows->to, rows->column }, { rows->n, p->shape[1] } };
         const int at = (int)(rows->tensor - t->map.params);
 
-        st = torch_target_add(&x, storage, t->numbers.of[at * MEGATRON_GROUPS + group], &box,
-                              (rows->row - p->rows[part->first].row) * row_bytes, err);
+        st = megatron_params_place(&x, storage, t->numbers.of[at * MEGATRON_GROUPS + from], p, rows,
+                                   (rows->row - p->rows[part->first].row) * row_bytes, err);
     }
     if (!st)
         return dcp_items_end(&x, &t->items, rank, err);
@@ -121,20 +144,34 @@ static tp_status add_tensor(struct torch_dist_target *t, int rank,
     return st;
 }
 
-/* A linear layer has an object for each layer, a list with nothing in it. */
+/* Whether a module of Transformer Engine asks for an _extra_state when it loads: linear layers in
+ * layers, and norms (since 2.0), but for those that are part of the linear layer after them. */
+static bool has_extra_state(const struct torch_dist_target *t, const struct megatron_param *p)
+{
+    if (!strstr(p->name, "layernorm.weight"))
+        return p->linear && p->layer >= 0;
+    return !strstr(p->name, ".input_layernorm.") &&
+           (t->map.model->experts > 0 || !strstr(p->name, ".pre_mlp_layernorm."));
+}
+
+/* An object for each layer, a list with nothing in it. */
 static tp_status add_extra_state(struct torch_dist_target *t, int rank,
                                  const struct megatron_param *p, struct tp_err *err)
 {
     const char *name = name_of(t, p, MEGATRON_PARAM);
+    const int head = name ? (int)(strlen(name) - strlen("weight")) : 0;
+    const struct model *m = t->map.model;
     struct dcp_new_item item = { .item.is_object = true };
     struct torch_target x;
     tp_status st;
 
     if (!name)
         return no_memory(t, err);
-    item.item.name =
-        arena_printf(t->map.arena, "%.*s_extra_state/shard_%d_%d",
-                     (int)(strlen(name) - strlen("weight")), name, p->layer, t->map.model->layers);
+    item.item.name = p->expert >= 0
+                         ? arena_printf(t->map.arena, "%.*s_extra_state/shard_%d.%d_%d.%d", head,
+                                        name, p->layer, p->expert, m->layers, m->experts)
+                         : arena_printf(t->map.arena, "%.*s_extra_state/shard_%d_%d", head, name,
+                                        p->layer < 0 ? 0 : p->layer, p->layer < 0 ? 1 : m->layers);
     st = dcp_items_begin(&x, &t->items, rank, &item, err);
     if (st)
         return st;
@@ -151,7 +188,7 @@ static tp_status add_groups(struct torch_dist_target *t, int rank,
     tp_status st = TP_OK;
 
     for (int g = 0; g < MEGATRON_GROUPS && !st; g++)
-        if (t->numbers.has[g])
+        if (t->numbers.has[g] || (g == MEGATRON_MASTER && t->q->distributed_optimizer))
             st = add_tensor(t, rank, part, (enum megatron_group)g, err);
     return st;
 }
@@ -160,8 +197,9 @@ static tp_status add_groups(struct torch_dist_target *t, int rank,
 static tp_status add_param(struct torch_dist_target *t, int rank, int tp_rank,
                            const struct megatron_param *p, struct tp_err *err)
 {
-    const bool fc1 = strstr(p->name, "mlp.linear_fc1.") != NULL, gated = fc1 && p->n_rows == 2;
-    const bool rows_cut = fc1 || strstr(p->name, "linear_qkv.") || (p->layer < 0 && p->ndim == 2);
+    const bool fc1 = strstr(p->name, "linear_fc1.") != NULL, gated = fc1 && p->n_rows == 2;
+    const bool rows_cut =
+        fc1 || strstr(p->name, "linear_qkv.") || megatron_map_is_vocabulary(p->name);
     const bool columns_cut = p->linear && !rows_cut;
     struct torch_dist_item part = { .param = p, .n_rows = p->n_rows, .rows = p->shape[0] };
     tp_status st = TP_OK;
@@ -181,7 +219,7 @@ static tp_status add_param(struct torch_dist_target *t, int rank, int tp_rank,
         part.lo = (k * t->map.tp + tp_rank) * part.rows;
         st = add_groups(t, rank, &part, err);
     }
-    if (!st && p->linear && p->layer >= 0 && tp_rank == 0)
+    if (!st && has_extra_state(t, p) && tp_rank == 0)
         st = add_extra_state(t, rank, p, err);
     return st;
 }
@@ -202,15 +240,17 @@ static tp_status add_ranks(struct torch_dist_target *t, struct tp_err *err)
 {
     tp_status st = TP_OK;
 
-    for (int rank = 0; rank < t->pp * t->map.tp && !st; rank++) {
+    for (int rank = 0; rank < t->pp * t->map.ep * t->map.tp && !st; rank++) {
         const struct megatron_chunk at = { t->pp, 1, (int)(rank % t->map.tp),
-                                           (int)(rank / t->map.tp), 0 };
+                                           (int)(rank / t->map.tp / t->map.ep), 0 };
         struct megatron_param *params = NULL;
         int n = 0;
 
+        t->map.ep_rank = (int)(rank / t->map.tp % t->map.ep);
         st = megatron_params_list(&params, &n, &t->map, &at, err);
         for (int i = 0; i < n && !st; i++)
-            if (!t->map.model->tied || strcmp(params[i].name, "output_layer.weight") != 0)
+            if ((t->map.ep_rank == 0 || params[i].expert >= 0) &&
+                (!t->map.model->tied || strcmp(params[i].name, "output_layer.weight") != 0))
                 st = add_param(t, rank, at.tp_rank, &params[i], err);
     }
     if (!st)
@@ -220,47 +260,100 @@ static tp_status add_ranks(struct torch_dist_target *t, struct tp_err *err)
 
 /* ---- common.pt ---- */
 
-static void push_adamw(struct torch_save *s, const struct export_contents *q)
+/* Of experts on several ranks there are matrices only. */
+static void push_param_groups(struct pickle_writer *w, const struct export_contents *q,
+                              bool experts)
 {
-    struct pickle_writer *w = &s->pickle;
-
-    pickle_write_op(w, PICKLE_OP_EMPTY_DICT);
-    pickle_write_op(w, PICKLE_OP_MARK);
-    pickle_write_text(w, "state");
-    pickle_write_op(w, PICKLE_OP_EMPTY_DICT);
-    pickle_write_op(w, PICKLE_OP_MARK);
-    pickle_write_text(w, "common_step");
-    torch_save_number(s, (float)q->step);
-    pickle_write_op(w, PICKLE_OP_SETITEMS);
     pickle_write_text(w, "param_groups");
     pickle_write_op(w, PICKLE_OP_EMPTY_LIST);
     pickle_write_op(w, PICKLE_OP_MARK);
-    for (int vectors = 0; vectors < 2; vectors++) {
-        megatron_args_begin_group(w, &q->adamw, vectors == 0);
+    for (int vectors = 0; vectors < (experts ? 1 : 2); vectors++) {
+        megatron_args_begin_group(w, &q->adamw, vectors == 0, experts);
+        if (q->distributed_optimizer)
+            pickle_write_key_int(w, "step", q->step);
         megatron_args_end_group(w);
     }
     pickle_write_op(w, PICKLE_OP_APPENDS);
-    pickle_write_op(w, PICKLE_OP_SETITEMS);
 }
 
-static void push_optimizer(struct torch_save *s, const struct torch_dist_target *t)
+static void push_adamw(struct torch_save *s, const struct export_contents *q, bool experts)
 {
     struct pickle_writer *w = &s->pickle;
 
-    pickle_write_text(w, "optimizer");
-    if (t->numbers.has[MEGATRON_MASTER]) { /* around the masters */
+    pickle_write_op(w, PICKLE_OP_EMPTY_DICT);
+    pickle_write_op(w, PICKLE_OP_MARK);
+    if (!q->distributed_optimizer) { /* which has the step in its groups */
+        pickle_write_text(w, "state");
+        pickle_write_op(w, PICKLE_OP_EMPTY_DICT);
+        pickle_write_op(w, PICKLE_OP_MARK);
+        pickle_write_text(w, "common_step");
+        torch_save_number(s, (float)q->step);
+        pickle_write_op(w, PICKLE_OP_SETITEMS);
+    }
+    push_param_groups(w, q, experts);
+    pickle_write_op(w, PICKLE_OP_SETITEMS);
+}
+
+static void push_optimizer(struct torch_save *s, const struct torch_dist_target *t, bool experts)
+{
+    struct pickle_writer *w = &s->pickle;
+    const bool distributed = t->q->distributed_optimizer,
+               wrapped = distributed || t->numbers.has[MEGATRON_MASTER]; /* around the masters */
+
+    if (wrapped) {
         pickle_write_op(w, PICKLE_OP_EMPTY_DICT);
         pickle_write_op(w, PICKLE_OP_MARK);
         pickle_write_text(w, "optimizer");
     }
-    push_adamw(s, t->q);
-    if (t->numbers.has[MEGATRON_MASTER])
+    push_adamw(s, t->q, experts);
+    if (distributed) {
+        pickle_write_text(w, "param_state_sharding_type");
+        pickle_write_text(w, SHARDING);
+    }
+    if (wrapped)
         pickle_write_op(w, PICKLE_OP_SETITEMS);
+}
+
+/* A ChainedOptimizer, of layers and of experts, is a dict by number. */
+static void push_optimizers(struct torch_save *s, const struct torch_dist_target *t)
+{
+    struct pickle_writer *w = &s->pickle;
+
+    pickle_write_text(w, "optimizer");
+    if (t->map.ep == 1) {
+        push_optimizer(s, t, false);
+        return;
+    }
+    pickle_write_op(w, PICKLE_OP_EMPTY_DICT);
+    pickle_write_op(w, PICKLE_OP_MARK);
+    for (int experts = 0; experts < 2; experts++) {
+        pickle_write_int(w, experts);
+        push_optimizer(s, t, experts == 1);
+    }
+    pickle_write_op(w, PICKLE_OP_SETITEMS);
+}
+
+/* How Megatron-core is to ask for the tensors. */
+static void push_content(struct pickle_writer *w, bool distributed)
+{
+    pickle_write_text(w, "content_metadata");
+    pickle_write_op(w, PICKLE_OP_EMPTY_DICT);
+    pickle_write_op(w, PICKLE_OP_MARK);
+    pickle_write_key_bool(w, "singleton_local_shards", false);
+    pickle_write_key_bool(w, "chained_optim_avoid_prefix", true);
+    if (distributed) {
+        pickle_write_text(w, "distrib_optim_sharding_type");
+        pickle_write_text(w, SHARDING);
+        pickle_write_key_bool(w, "distrib_optim_fully_reshardable_mem_efficient", false);
+    }
+    pickle_write_op(w, PICKLE_OP_SETITEMS);
 }
 
 static tp_status write_common(struct torch_dist_target *t, struct tp_err *err)
 {
-    const struct megatron_args_sizes sizes = { (int)t->map.tp, t->pp, 1, t->map.padded_vocab };
+    const struct megatron_args_sizes sizes = {
+        (int)t->map.tp, t->pp, 1, t->map.ep, t->map.padded_vocab, t->q->distributed_optimizer
+    };
     char name[NAME_BYTES];
     struct torch_target x;
     int64_t bytes;
@@ -274,15 +367,8 @@ static tp_status write_common(struct torch_dist_target *t, struct tp_err *err)
     pickle_write_op(&x.save.pickle, PICKLE_OP_MARK);
     megatron_args_write(&x.save.pickle, t->q, &sizes);
     if (t->numbers.has[MEGATRON_EXP_AVG])
-        push_optimizer(&x.save, t);
-    pickle_write_text(&x.save.pickle, "content_metadata");
-    pickle_write_op(&x.save.pickle, PICKLE_OP_EMPTY_DICT);
-    pickle_write_op(&x.save.pickle, PICKLE_OP_MARK);
-    pickle_write_text(&x.save.pickle, "singleton_local_shards");
-    pickle_write_op(&x.save.pickle, PICKLE_OP_FALSE);
-    pickle_write_text(&x.save.pickle, "chained_optim_avoid_prefix");
-    pickle_write_op(&x.save.pickle, PICKLE_OP_TRUE);
-    pickle_write_op(&x.save.pickle, PICKLE_OP_SETITEMS);
+        push_optimizers(&x.save, t);
+    push_content(&x.save.pickle, t->q->distributed_optimizer);
     pickle_write_op(&x.save.pickle, PICKLE_OP_SETITEMS);
     st = torch_target_end(&x, &bytes, err);
     torch_target_free(&x);
@@ -309,6 +395,16 @@ done:
     return st;
 }
 
+static tp_status check_optimizer(const struct torch_dist_target *t, struct tp_err *err)
+{
+    if (!t->q->distributed_optimizer)
+        return TP_OK;
+    if (!t->numbers.has[MEGATRON_EXP_AVG])
+        return tp_fail(err, TP_E_USAGE, "--distributed-optimizer: %s has no state of an optimizer",
+                       t->q->source);
+    return TP_OK;
+}
+
 tp_status torch_dist_export_create(struct export_writer *w, const struct export_contents *q,
                                    struct tp_err *err)
 {
@@ -323,12 +419,14 @@ tp_status torch_dist_export_create(struct export_writer *w, const struct export_
                        q->dir);
     snprintf(t.folder, sizeof t.folder, "iter_%07lld/", (long long)q->step);
     TP_TRY(piece_target_new(&pieces, q->dir, q->tensors, q->n, err));
-    TP_TRY(dcp_items_make(&t.items, pieces, t.folder, spec->tp * spec->pp, err));
+    TP_TRY(dcp_items_make(&t.items, pieces, t.folder, spec->tp * spec->pp * spec->ep, err));
     TP_TRY(megatron_map_make(&t.map, q->model, t.items.arena, err));
     t.map.tp = spec->tp;
+    t.map.ep = spec->ep;
     t.map.padded_vocab = megatron_args_padded_vocab(q->model, spec->tp);
     TP_TRY(megatron_params_check(&t.map, err));
     TP_TRY(megatron_params_number(&t.numbers, &t.map, q->layout, q->dir, err));
+    TP_TRY(check_optimizer(&t, err));
     TP_TRY(write_all(&t, err));
     *w = piece_target_writer(pieces);
     pieces = NULL;

@@ -14,7 +14,8 @@ enum { OPEN_MAX_FILES = 128 };
 
 struct file_entry {
     char *path;
-    int fd; /* -1: it is closed */
+    struct object object;
+    bool open;
     int users;
     bool changed; /* it was used, perhaps to write, since the last sync */
     int64_t size;
@@ -51,8 +52,7 @@ void file_table_free(struct file_table *t)
     if (!t)
         return;
     for (int i = 0; i < t->n; i++) {
-        if (t->files[i].fd >= 0)
-            close(t->files[i].fd);
+        object_close(&t->files[i].object);
         free(t->files[i].path);
     }
     pthread_mutex_destroy(&t->lock);
@@ -79,7 +79,7 @@ tp_status file_table_add(struct file_table *t, int *number, const char *path, st
     }
     memset(&t->files[t->n], 0, sizeof *t->files);
     t->files[t->n].path = copy;
-    t->files[t->n].fd = -1;
+    t->files[t->n].object = OBJECT_NONE;
     *number = t->n++;
     return TP_OK;
 }
@@ -101,9 +101,9 @@ static void close_one(struct file_table *t)
         struct file_entry *f = &t->files[t->next];
 
         t->next = (t->next + 1) % t->n;
-        if (f->fd >= 0 && f->users == 0) {
-            close(f->fd);
-            f->fd = -1;
+        if (f->open && f->users == 0) {
+            object_close(&f->object);
+            f->open = false;
             t->n_open--;
         }
     }
@@ -112,8 +112,8 @@ static void close_one(struct file_table *t)
 /* Open a file of a folder that this process alone writes. */
 static tp_status open_new(struct file_entry *f, struct tp_err *err)
 {
-    f->fd = open(f->path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666);
-    return f->fd < 0 ? tp_fail_errno(err, "%s: cannot create", f->path) : TP_OK;
+    f->object.fd = open(f->path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666);
+    return f->object.fd < 0 ? tp_fail_errno(err, "%s: cannot create", f->path) : TP_OK;
 }
 
 tp_status file_table_use(struct file_table *t, int number, struct file_part *part,
@@ -123,18 +123,16 @@ tp_status file_table_use(struct file_table *t, int number, struct file_part *par
     tp_status st = TP_OK;
 
     pthread_mutex_lock(&t->lock);
-    if (f->fd < 0) {
+    if (!f->open) {
         close_one(t);
-        st = t->writable ? open_new(f, err) : file_open_read(&f->fd, &f->size, f->path, err);
-        if (st)
-            f->fd = -1;
-        else
-            t->n_open++;
+        st = t->writable ? open_new(f, err) : object_open_any(&f->object, &f->size, f->path, err);
+        f->open = !st;
+        t->n_open += f->open;
     }
     if (!st) {
         f->users++;
         f->changed = t->writable;
-        *part = (struct file_part){ f->fd, f->path, 0, f->size };
+        *part = (struct file_part){ f->object, f->path, 0, f->size };
     }
     pthread_mutex_unlock(&t->lock);
     return st;
@@ -161,7 +159,7 @@ static tp_status begin_sync(struct file_table *t, struct tp_err *err)
         st = file_table_use(t, i, &part, err);
         if (st)
             break;
-        (void)sync_file_range(part.fd, 0, 0, SYNC_FILE_RANGE_WRITE);
+        (void)sync_file_range(part.object.fd, 0, 0, SYNC_FILE_RANGE_WRITE);
         file_table_release(t, i);
     }
     return st;
@@ -179,7 +177,7 @@ tp_status file_table_sync(struct file_table *t, struct tp_err *err)
         st = file_table_use(t, i, &part, err);
         if (st)
             break;
-        st = file_sync(part.fd, part.path, false, err);
+        st = file_sync(part.object.fd, part.path, false, err);
         file_table_release(t, i);
         t->files[i].changed = st != TP_OK;
     }

@@ -14,6 +14,7 @@
 #include "core/arena.h"
 #include "layout/tensor.h"
 #include "reshard/engine/endpoint.h"
+#include "reshard/formats/export_writer.h"
 #include "reshard/formats/pieces/file_table.h"
 
 struct piece {
@@ -73,9 +74,26 @@ int64_t piece_source_step(const struct piece_source *s);
 void piece_source_set_weights(struct piece_source *s, enum dtype dtype);
 enum dtype piece_source_weights(const struct piece_source *s);
 
+/* AdamW's options that the format records. *out stays as it is when it records none. */
+void piece_source_set_adamw(struct piece_source *s, const struct export_adamw *adamw);
+void piece_source_adamw(const struct piece_source *s, struct export_adamw *out);
+
 /* Note something that is not a tensor of the model, and stays behind. `name` is copied. */
 tp_status piece_source_leave(struct piece_source *s, const char *name, struct tp_err *err);
 int piece_source_left(const struct piece_source *s);
+
+/* What of it means the same at every layout, in words of its format: an extra. A target with
+ * the same kind of extras gets it (reshard/formats/export_format.h). */
+struct piece_extra {
+    const void *bytes;
+    size_t n;
+};
+
+/* Note an extra. The bytes are copied. */
+tp_status piece_source_leave_extra(struct piece_source *s, const char *name, const void *bytes,
+                                   size_t n, struct tp_err *err);
+/* NULL: it is none. */
+const struct piece_extra *piece_source_left_extra(const struct piece_source *s, int i);
 const char *piece_source_left_name(const struct piece_source *s, int i);
 
 /* After all pieces were added: gather them into tensors. TP_E_CORRUPT: two pieces of a tensor

@@ -4,6 +4,8 @@
 #include <string.h>
 
 #include "reshard/formats/pieces/piece_source.h"
+#include "storage/location.h"
+#include "storage/remote_object.h"
 
 /* ---- reading ---- */
 
@@ -148,18 +150,16 @@ static tp_status read_run(struct piece_run *r, const struct piece_source *s, str
     return st;
 }
 
-static tp_status source_read(void *ctx, int extent, const struct box *run, void *buf,
-                             struct tp_err *err)
+static tp_status source_read_undigested(void *ctx, int extent, const struct box *run, void *buf,
+                                        struct tp_err *err)
 {
     struct piece_source *s = ctx;
     const struct piece *p = s->extents[extent];
-    const int tensor = s->endpoint.extents[extent].tensor;
     struct piece_run r = { .piece = p,
                            .box = *run,
                            .buf = buf,
                            .elem = dtype_bytes(p->dtype),
                            .sums = s->read.added[extent] ? &s->read : NULL };
-    struct digest part;
     tp_status st;
 
     if (box_is_empty(run))
@@ -167,12 +167,54 @@ static tp_status source_read(void *ctx, int extent, const struct box *run, void 
     st = read_run(&r, s, err);
     if (st)
         return tp_fail_in(err, "tensor %s/%s", p->group, p->name);
-    part = digest_box(buf, run, p->ndim, p->shape, r.elem);
-    pthread_mutex_lock(&s->lock);
-    digest_add(&s->digests[tensor], &part);
-    if (r.sums)
+    if (r.sums) {
+        pthread_mutex_lock(&s->lock);
         piece_sums_add(&s->read, p->sum, r.parts, box_elements(run) * r.elem);
+        pthread_mutex_unlock(&s->lock);
+    }
+    return TP_OK;
+}
+
+/* Only what is contiguous in the file is named; the rest is fetched when it is read. */
+static void source_will_read(void *ctx, int extent, const struct box *run)
+{
+    struct piece_source *s = ctx;
+    struct piece_run r = { .piece = s->extents[extent],
+                           .box = *run,
+                           .elem = dtype_bytes(s->extents[extent]->dtype) };
+    const int64_t at[BOX_NDIM_MAX] = { 0 };
+    struct tp_err ignored;
+    int first;
+    const int64_t bytes = box_is_empty(run) ? 0 : dense_bytes(&r, &first);
+
+    if (bytes == 0 || bytes < box_elements(run) * r.elem ||
+        file_table_use(s->files, r.piece->file, &r.part, &ignored))
+        return;
+    object_will_read(&r.part.object, file_offset(&r, at), bytes);
+    file_table_release(s->files, r.piece->file);
+}
+
+static void source_add_digest(void *ctx, int tensor, const struct digest *part)
+{
+    struct piece_source *s = ctx;
+
+    pthread_mutex_lock(&s->lock);
+    digest_add(&s->digests[tensor], part);
     pthread_mutex_unlock(&s->lock);
+}
+
+static tp_status source_read(void *ctx, int extent, const struct box *run, void *buf,
+                             struct tp_err *err)
+{
+    struct piece_source *s = ctx;
+    const struct piece *p = s->extents[extent];
+    struct digest part;
+    tp_status st = source_read_undigested(ctx, extent, run, buf, err);
+
+    if (st || box_is_empty(run))
+        return st;
+    part = digest_box(buf, run, p->ndim, p->shape, dtype_bytes(p->dtype));
+    source_add_digest(ctx, s->endpoint.extents[extent].tensor, &part);
     return TP_OK;
 }
 
@@ -255,9 +297,15 @@ static tp_status add_extents(struct piece_source *s, const int *chosen, int n, i
                                              .dtypes = dtypes,
                                              .ctx = s,
                                              .read = source_read,
+                                             .read_undigested = source_read_undigested,
+                                             .add_digest = source_add_digest,
                                              .resumable = &source_resumable,
                                              .check = source_check,
                                              .digest = source_digest };
+    if (location_is_remote(s->path)) {
+        s->endpoint.will_read = source_will_read;
+        s->endpoint.ahead_bytes = remote_object_ahead_bytes();
+    }
     s->n_digests = n;
     s->read = (struct piece_sums){ .sums = s->sums, .files = s->files, .n = s->n_sums };
     return piece_sums_make(&s->read, s->extents, n_extents, &s->arena, err);

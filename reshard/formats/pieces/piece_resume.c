@@ -12,7 +12,7 @@
 
 #include "core/file.h"
 
-enum { ZERO_BYTES = 64 << 10 };
+enum { ZERO_BYTES = 64 << 10, SPREAD_BYTES = 8 << 10 };
 
 /* ---- what is recorded ---- */
 
@@ -43,9 +43,11 @@ static tp_status target_layout_sha256(const void *ctx, char sha256[SHA256_TEXT],
     }
     for (int i = 0; i < t->n_places; i++) {
         const struct piece_place *p = &t->places[i];
-        const int64_t numbers[] = { p->tensor, p->file, p->begin, p->sum };
+        const int64_t numbers[] = { p->tensor, p->file, p->begin, p->row_bytes, p->sum };
 
         sha256_add(h, numbers, sizeof numbers);
+        if (p->transposed)
+            sha256_add(h, "transposed", sizeof "transposed");
         sha256_add(h, p->box.lo, (size_t)p->box.ndim * sizeof *p->box.lo);
         sha256_add(h, p->box.len, (size_t)p->box.ndim * sizeof *p->box.len);
     }
@@ -82,8 +84,30 @@ bool piece_resume_suspects(const void *ctx, int extent, const struct box *run)
     return t->suspect && t->suspect[t->endpoint.extents[extent].tensor];
 }
 
+/* Read a span, and spread it over the buffer. */
+static tp_status read_span(const struct file_part *part, const struct piece_span *s, int elem,
+                           char *buf, struct tp_err *err)
+{
+    char room[SPREAD_BYTES];
+    tp_status st = TP_OK;
+
+    if (s->stride == 1)
+        return file_read_at(part->object.fd, part->path, s->at, buf + s->first * elem,
+                            (size_t)(s->n * elem), err);
+    for (int64_t i = 0; i < s->n && !st;) {
+        const int64_t left = s->n - i, n = left < SPREAD_BYTES / elem ? left : SPREAD_BYTES / elem;
+
+        st = file_read_at(part->object.fd, part->path, s->at + i * elem, room, (size_t)(n * elem),
+                          err);
+        for (int64_t k = 0; k < n; k++)
+            memcpy(buf + (s->first + (i + k) * s->stride) * elem, room + k * elem, (size_t)elem);
+        i += n;
+    }
+    return st;
+}
+
 static tp_status read_place(const struct piece_target *t, const struct piece_place *p,
-                            const struct box *run, void *buf, struct tp_err *err)
+                            const struct box *run, char *buf, struct tp_err *err)
 {
     const int elem = dtype_bytes(t->tensors[p->tensor].dtype);
     struct file_part part;
@@ -91,8 +115,11 @@ static tp_status read_place(const struct piece_target *t, const struct piece_pla
 
     if (st)
         return st;
-    st = file_read_at(part.fd, part.path, p->begin + box_offset_in(&p->box, run) * elem, buf,
-                      (size_t)(box_elements(run) * elem), err);
+    for (int64_t i = 0; i < piece_place_spans(p, run) && !st; i++) {
+        const struct piece_span s = piece_place_span(p, run, i, elem);
+
+        st = read_span(&part, &s, elem, buf, err);
+    }
     file_table_release(t->files, p->file);
     return st;
 }
@@ -190,7 +217,7 @@ static tp_status list_ranges(struct kept_range **out, int *n, const struct piece
 
         list[i].name = file_table_path(t->files, p->file) + top;
         list[i].begin = p->begin;
-        list[i].end = p->begin + box_elements(&p->box) * dtype_bytes(t->tensors[p->tensor].dtype);
+        list[i].end = piece_place_end(p, dtype_bytes(t->tensors[p->tensor].dtype));
     }
     list[t->n_places].name = journal;
     *n = t->n_places + 1;

@@ -28,7 +28,9 @@ struct piece_target {
     struct piece_target_sum *sums;
     uint64_t *parts; /* [n_sums] exclusive or of the parts that were written */
     int n_sums, sums_room;
-    struct digest *digests; /* [n_tensors] */
+    struct upload_set *uploads; /* the tensors go to a store; NULL: into the files */
+    int64_t *sum_left;          /* [n_sums] then: bytes that were not written */
+    struct digest *digests;     /* [n_tensors] */
 
     /* of tensors that an interrupted run wrote; NULL: nothing is suspect */
     bool *suspect;       /* [n_tensors] */

@@ -33,7 +33,7 @@ void piece_source_close(struct piece_source *s)
     free(s->pieces);
     free(s->sums);
     free(s->tensors);
-    free((void *)s->left);
+    free(s->left);
     arena_free(&s->arena);
     free(s);
 }
@@ -165,8 +165,39 @@ tp_status piece_source_leave(struct piece_source *s, const char *name, struct tp
 
     if (st)
         return st;
-    s->left[s->n_left] = arena_strdup(&s->arena, name);
-    return s->left[s->n_left++] ? TP_OK : no_memory(s, err);
+    s->left[s->n_left] = (struct piece_left){ .name = arena_strdup(&s->arena, name) };
+    return s->left[s->n_left++].name ? TP_OK : no_memory(s, err);
+}
+
+tp_status piece_source_leave_extra(struct piece_source *s, const char *name, const void *bytes,
+                                   size_t n, struct tp_err *err)
+{
+    tp_status st = piece_source_leave(s, name, err);
+    void *copy = st ? NULL : arena_alloc(&s->arena, n);
+
+    if (!copy)
+        return st ? st : no_memory(s, err);
+    if (n > 0)
+        memcpy(copy, bytes, n);
+    s->left[s->n_left - 1].extra = (struct piece_extra){ copy, n };
+    return TP_OK;
+}
+
+const struct piece_extra *piece_source_left_extra(const struct piece_source *s, int i)
+{
+    return s->left[i].extra.bytes ? &s->left[i].extra : NULL;
+}
+
+void piece_source_set_adamw(struct piece_source *s, const struct export_adamw *adamw)
+{
+    s->adamw = *adamw;
+    s->has_adamw = true;
+}
+
+void piece_source_adamw(const struct piece_source *s, struct export_adamw *out)
+{
+    if (s->has_adamw)
+        *out = s->adamw;
 }
 
 int piece_source_left(const struct piece_source *s)
@@ -176,7 +207,7 @@ int piece_source_left(const struct piece_source *s)
 
 const char *piece_source_left_name(const struct piece_source *s, int i)
 {
-    return s->left[i];
+    return s->left[i].name;
 }
 
 /* ---- tensors ---- */

@@ -9,17 +9,25 @@
 
 #include "reshard/formats/pieces/piece_sums.h"
 
+/* What stays behind. */
+struct piece_left {
+    const char *name;
+    struct piece_extra extra; /* without bytes: there is none */
+};
+
 struct piece_source {
     struct arena arena;
     const char *path;
     struct file_table *files;
     struct piece *pieces;
     struct piece_sum *sums;
-    const char **left;
+    struct piece_left *left;
     int n_pieces, pieces_room, n_sums, sums_room, n_left, left_room;
     int64_t step; /* -1: none */
     const char *step_where;
     enum dtype weights; /* when there are only masters */
+    struct export_adamw adamw;
+    bool has_adamw;
     struct piece_tensor *tensors;
     int n_tensors;
 

@@ -10,6 +10,8 @@
 #include "reshard/formats/pieces/piece_resume.h"
 #include "torch/crc32.h"
 
+enum { GATHER_BYTES = 8 << 10, CRC_BYTES = 4 };
+
 static tp_status no_memory(const struct piece_target *t, struct tp_err *err)
 {
     return tp_fail(err, TP_E_NOMEM, "%s: no memory for its index", t->dir);
@@ -151,48 +153,124 @@ static int by_place(const void *a, const void *b)
 
 /* ---- the endpoint ---- */
 
-/* Write a run to one of its places. */
-static tp_status write_place(struct piece_target *t, const struct piece_place *p,
-                             const struct box *run, const void *buf, struct tp_err *err)
+/* Write bytes to a file, or send them; a file that is sent is not used. */
+static tp_status put(const struct piece_target *t, int file, const struct file_part *part,
+                     int64_t at, const void *bytes, int64_t n, struct tp_err *err)
+{
+    return t->uploads ? upload_set_write(t->uploads, file, at, bytes, n, err)
+                      : file_write_at(part->object.fd, part->path, at, bytes, (size_t)n, err);
+}
+
+/* Write bytes to a place from byte `at` of the file on, and add their part of its sum to *crc. */
+static tp_status write_bytes(const struct piece_target *t, const struct piece_place *p,
+                             const struct file_part *part, int64_t at, const void *bytes, int64_t n,
+                             uint32_t *crc, struct tp_err *err)
+{
+    if (p->sum >= 0) {
+        const struct piece_target_sum *sum = &t->sums[p->sum];
+
+        *crc ^= crc32_part(bytes, (size_t)n, (uint64_t)(sum->begin + sum->size - at - n));
+    }
+    return put(t, p->file, part, at, bytes, n, err);
+}
+
+/* Write a span that is gathered from the buffer. */
+static tp_status write_gathered(const struct piece_target *t, const struct piece_place *p,
+                                const struct file_part *part, const struct piece_span *s,
+                                const char *buf, uint32_t *crc, struct tp_err *err)
 {
     const int elem = dtype_bytes(t->tensors[p->tensor].dtype);
-    const int64_t bytes = box_elements(run) * elem,
-                  at = p->begin + box_offset_in(&p->box, run) * elem;
+    char room[GATHER_BYTES];
+    tp_status st = TP_OK;
+
+    for (int64_t i = 0; i < s->n && !st;) {
+        const int64_t left = s->n - i, n = left < GATHER_BYTES / elem ? left : GATHER_BYTES / elem;
+
+        for (int64_t k = 0; k < n; k++)
+            memcpy(room + k * elem, buf + (s->first + (i + k) * s->stride) * elem, (size_t)elem);
+        st = write_bytes(t, p, part, s->at + i * elem, room, n * elem, crc, err);
+        i += n;
+    }
+    return st;
+}
+
+/* The CRC-32 of all that was written, where the format has it. */
+static tp_status write_sum(struct piece_target *t, int number, struct tp_err *err)
+{
+    const struct piece_target_sum *sum = &t->sums[number];
+    const uint32_t crc = crc32_whole((uint32_t)t->parts[number], (uint64_t)sum->size);
+    unsigned char bytes[CRC_BYTES];
+    struct file_part part;
+    tp_status st = file_table_use(t->files, sum->file, &part, err);
+
+    if (st)
+        return st;
+    for (int i = 0; i < CRC_BYTES; i++)
+        bytes[i] = (unsigned char)(crc >> (8 * i));
+    for (int i = 0; i < 2 && !st; i++)
+        st = put(t, sum->file, &part, sum->crc_at[i], bytes, sizeof bytes, err);
+    file_table_release(t->files, sum->file);
+    return st;
+}
+
+/* n bytes of a sum were written, with this part of it. */
+static tp_status add_sum(struct piece_target *t, int number, uint32_t crc, int64_t n,
+                         struct tp_err *err)
+{
+    bool complete;
+
+    pthread_mutex_lock(&t->lock);
+    t->parts[number] ^= crc;
+    complete = t->uploads && (t->sum_left[number] -= n) == 0;
+    pthread_mutex_unlock(&t->lock);
+    return complete ? write_sum(t, number, err) : TP_OK;
+}
+
+/* Write a run to one of its places. */
+static tp_status write_place(struct piece_target *t, const struct piece_place *p,
+                             const struct box *run, const char *buf, struct tp_err *err)
+{
+    const int elem = dtype_bytes(t->tensors[p->tensor].dtype);
+    uint32_t crc = 0;
     struct file_part part;
     tp_status st = file_table_use(t->files, p->file, &part, err);
 
     if (st)
         return st;
-    st = file_write_at(part.fd, part.path, at, buf, (size_t)bytes, err);
-    file_table_release(t->files, p->file);
-    if (!st && p->sum >= 0) {
-        const struct piece_target_sum *sum = &t->sums[p->sum];
-        const uint32_t crc =
-            crc32_part(buf, (size_t)bytes, (uint64_t)(sum->begin + sum->size - at - bytes));
+    for (int64_t i = 0; i < piece_place_spans(p, run) && !st; i++) {
+        const struct piece_span s = piece_place_span(p, run, i, elem);
 
-        pthread_mutex_lock(&t->lock);
-        t->parts[p->sum] ^= crc;
-        pthread_mutex_unlock(&t->lock);
+        st = s.stride != 1
+                 ? write_gathered(t, p, &part, &s, buf, &crc, err)
+                 : write_bytes(t, p, &part, s.at, buf + s.first * elem, s.n * elem, &crc, err);
     }
+    file_table_release(t->files, p->file);
+    return !st && p->sum >= 0 ? add_sum(t, p->sum, crc, box_elements(run) * elem, err) : st;
+}
+
+static tp_status target_write_digested(void *ctx, int extent, const struct box *run,
+                                       const void *buf, struct digest *written, struct tp_err *err)
+{
+    struct piece_target *t = ctx;
+    const int number = t->endpoint.extents[extent].tensor;
+    const struct tensor *tensor = &t->tensors[number];
+    tp_status st = TP_OK;
+
+    *written = digest_box(buf, run, tensor->ndim, tensor->shape, dtype_bytes(tensor->dtype));
+    pthread_mutex_lock(&t->lock);
+    digest_add(&t->digests[number], written);
+    pthread_mutex_unlock(&t->lock);
+    for (int i = t->first[extent]; i < t->first[extent + 1] && !st; i++)
+        st = write_place(t, &t->places[i], run, buf, err);
     return st;
 }
 
 static tp_status target_write(void *ctx, int extent, const struct box *run, const void *buf,
                               struct tp_err *err)
 {
-    struct piece_target *t = ctx;
-    const int number = t->endpoint.extents[extent].tensor;
-    const struct tensor *tensor = &t->tensors[number];
-    struct digest part =
-        digest_box(buf, run, tensor->ndim, tensor->shape, dtype_bytes(tensor->dtype));
-    tp_status st = TP_OK;
+    struct digest written;
 
-    pthread_mutex_lock(&t->lock);
-    digest_add(&t->digests[number], &part);
-    pthread_mutex_unlock(&t->lock);
-    for (int i = t->first[extent]; i < t->first[extent + 1] && !st; i++)
-        st = write_place(t, &t->places[i], run, buf, err);
-    return st;
+    return target_write_digested(ctx, extent, run, buf, &written, err);
 }
 
 static struct digest target_digest(const void *ctx, int tensor)
@@ -231,6 +309,7 @@ tp_status piece_target_plan(struct piece_target *t, struct tp_err *err)
                                              .ctx = t,
                                              .read = piece_resume_read,
                                              .write = target_write,
+                                             .write_digested = target_write_digested,
                                              .resumable = &piece_resumable,
                                              .suspects = piece_resume_suspects,
                                              .digest = target_digest };
@@ -243,24 +322,6 @@ const struct reshard_endpoint *piece_target_endpoint(const struct piece_target *
 }
 
 /* ---- the end ---- */
-
-static tp_status write_sum(struct piece_target *t, int number, struct tp_err *err)
-{
-    const struct piece_target_sum *sum = &t->sums[number];
-    const uint32_t crc = crc32_whole((uint32_t)t->parts[number], (uint64_t)sum->size);
-    unsigned char bytes[4];
-    struct file_part part;
-    tp_status st = file_table_use(t->files, sum->file, &part, err);
-
-    if (st)
-        return st;
-    for (int i = 0; i < 4; i++)
-        bytes[i] = (unsigned char)(crc >> (8 * i));
-    for (int i = 0; i < 2 && !st; i++)
-        st = file_write_at(part.fd, part.path, sum->crc_at[i], bytes, sizeof bytes, err);
-    file_table_release(t->files, sum->file);
-    return st;
-}
 
 /* fsync the folders between the target's own and a file, but not those that have the next file
  * too: the last of their files is enough. */
@@ -285,6 +346,8 @@ tp_status piece_target_finish(struct piece_target *t, struct tp_err *err)
 {
     tp_status st = TP_OK;
 
+    if (t->uploads) /* each sum was sent with the last byte of it */
+        return upload_set_finish(t->uploads, err);
     for (int i = 0; i < t->n_sums && !st; i++)
         st = write_sum(t, i, err);
     if (!st)
@@ -295,11 +358,83 @@ tp_status piece_target_finish(struct piece_target *t, struct tp_err *err)
     return st;
 }
 
+/* ---- to a store ---- */
+
+/* Name the bytes of a place. */
+static tp_status expect_place(const struct piece_target *t, const struct piece_place *p,
+                              struct upload_set *to, struct tp_err *err)
+{
+    const int elem = dtype_bytes(t->tensors[p->tensor].dtype);
+    const int64_t rows = p->row_bytes ? p->box.len[0] : 1;
+    const int64_t bytes = box_elements(&p->box) * elem / rows;
+    tp_status st = TP_OK;
+
+    for (int64_t i = 0; i < rows && !st; i++)
+        st = upload_set_expect(to, p->file, p->begin + i * p->row_bytes, bytes, p->tensor,
+                               p->tensor, err);
+    upload_set_places(to, p->tensor, 1, p->transposed);
+    if (p->sum >= 0)
+        t->sum_left[p->sum] += bytes * rows;
+    return st;
+}
+
+/* The CRC-32 of each sum is sent when the last of its tensors is written. What has no tensor is
+ * written now. */
+static tp_status expect_sums(struct piece_target *t, struct upload_set *to, struct tp_err *err)
+{
+    int *first = calloc(2 * ((size_t)t->n_sums + 1), sizeof *first), *last = first + t->n_sums;
+    tp_status st = first ? TP_OK : no_memory(t, err);
+
+    for (int i = t->n_places - 1; i >= 0 && !st; i--)
+        if (t->places[i].sum >= 0)
+            first[t->places[i].sum] = t->places[i].tensor;
+    for (int i = 0; i < t->n_places && !st; i++)
+        if (t->places[i].sum >= 0)
+            last[t->places[i].sum] = t->places[i].tensor;
+    for (int i = 0; i < t->n_sums && !st; i++) {
+        const struct piece_target_sum *sum = &t->sums[i];
+
+        if (t->sum_left[i] == 0)
+            st = write_sum(t, i, err);
+        for (int k = 0; k < 2 && t->sum_left[i] > 0 && !st; k++)
+            st =
+                upload_set_expect(to, sum->file, sum->crc_at[k], CRC_BYTES, first[i], last[i], err);
+    }
+    free(first);
+    return st;
+}
+
+tp_status piece_target_send(struct piece_target *t, struct upload_set *to, struct tp_err *err)
+{
+    tp_status st = TP_OK;
+
+    t->sum_left = arena_array(&t->arena, (size_t)t->n_sums + 1, sizeof *t->sum_left);
+    if (!t->sum_left)
+        return no_memory(t, err);
+    for (int i = 0; i < t->n_files && !st; i++)
+        st = upload_set_add(to, file_table_path(t->files, i), err);
+    for (int i = 0; i < t->n_places && !st; i++)
+        st = expect_place(t, &t->places[i], to, err);
+    if (!st)
+        st = expect_sums(t, to, err);
+    t->uploads = to;
+    t->endpoint.read = NULL;
+    t->endpoint.resumable = NULL;
+    t->endpoint.suspects = NULL;
+    return st;
+}
+
 struct export_writer piece_target_writer(struct piece_target *t)
 {
     return (struct export_writer){ .endpoint = piece_target_endpoint(t),
                                    .files = piece_target_files(t),
                                    .ctx = t };
+}
+
+tp_status piece_target_export_send(struct export_writer *w, struct upload_set *to,
+                                   struct tp_err *err)
+{
+    return piece_target_send(w->ctx, to, err);
 }
 
 tp_status piece_target_export_finish(struct export_writer *w, struct tp_err *err)

@@ -20,6 +20,7 @@
 #include "reshard/engine/endpoint.h"
 #include "reshard/formats/export_writer.h"
 #include "reshard/formats/pieces/piece_place.h"
+#include "reshard/formats/upload_set.h"
 #include "torch/file_part.h"
 
 struct piece_target;
@@ -59,8 +60,13 @@ const struct reshard_endpoint *piece_target_endpoint(const struct piece_target *
 /* After the transfer: write the sums, and fsync all files. */
 tp_status piece_target_finish(struct piece_target *t, struct tp_err *err);
 
+/* After the plan: tensors are sent to a store, as `send` of reshard/formats/export_format.h. */
+tp_status piece_target_send(struct piece_target *t, struct upload_set *to, struct tp_err *err);
+
 /* The same as a row of reshard/formats/export_format.h. */
 struct export_writer piece_target_writer(struct piece_target *t);
+tp_status piece_target_export_send(struct export_writer *w, struct upload_set *to,
+                                   struct tp_err *err);
 tp_status piece_target_export_finish(struct export_writer *w, struct tp_err *err);
 tp_status piece_target_export_keep(struct export_writer *w, const char *dir, const char *journal,
                                    struct tp_err *err);

@@ -52,13 +52,13 @@ static tp_status read_shape(struct safetensors_tensor *t, int64_t *elements, con
                             const struct safetensors_reading *r)
 {
     size_t ndim = json_array_size(shape);
+    struct box whole;
 
     if (!json_is_array(shape))
         return bad_tensor(r, t->name, "has no shape");
     if (ndim > BOX_NDIM_MAX)
         return bad_tensor(r, t->name, "has more axes than this version supports");
     t->ndim = (int)ndim;
-    *elements = 1;
     for (size_t d = 0; d < ndim; d++) {
         const json_t *v = json_array_get(shape, d);
 
@@ -66,9 +66,11 @@ static tp_status read_shape(struct safetensors_tensor *t, int64_t *elements, con
             return bad_tensor(r, t->name,
                               "has a shape with a number that is not an integer of at least 0");
         t->shape[d] = json_integer_value(v);
-        if (__builtin_mul_overflow(*elements, t->shape[d], elements))
-            return bad_tensor(r, t->name, "has a shape with too many elements");
     }
+    if (!tensor_shape_is_possible(t->ndim, t->shape))
+        return bad_tensor(r, t->name, "has a shape with too many elements");
+    whole = box_whole(t->ndim, t->shape);
+    *elements = box_elements(&whole);
     return TP_OK;
 }
 
@@ -276,14 +278,14 @@ tp_status safetensors_header_read(struct safetensors_entry **entries, int *n,
         return tp_fail(err, TP_E_CORRUPT,
                        "%s: has %lld bytes, which is too short for a safetensors file", path,
                        (long long)size);
-    TP_TRY(file_read_at(file->fd, path, 0, &length, sizeof length, err));
+    TP_TRY(object_read_at(&file->object, path, 0, &length, sizeof length, err));
     length = le64toh(length);
     if (length > HEADER_MAX_BYTES || (int64_t)length > size - LENGTH_BYTES)
         return tp_fail(err, TP_E_CORRUPT,
                        "%s: says that its header has %llu bytes, but the file has %lld: it is "
                        "truncated or not a safetensors file",
                        path, (unsigned long long)length, (long long)size);
-    in = json_scan_input_file(file->fd, LENGTH_BYTES, (int64_t)length, path);
+    in = object_json(&file->object, LENGTH_BYTES, (int64_t)length, path);
     TP_TRY(json_scan_open(&scan, &in, err));
     r.data_begin = LENGTH_BYTES + (int64_t)length;
     r.data_bytes = size - r.data_begin;

@@ -13,6 +13,7 @@
 
 #include "core/arena.h"
 #include "reshard/formats/safetensors/safetensors.h"
+#include "storage/object.h"
 
 struct safetensors_entry {
     struct safetensors_tensor tensor; /* dtype DTYPE_COUNT: a type that is not supported here */
@@ -21,7 +22,7 @@ struct safetensors_entry {
 
 /* An open file. */
 struct safetensors_header_file {
-    int fd;
+    struct object object; /* borrowed */
     int64_t size;
     const char *path; /* for messages */
 };

@@ -8,6 +8,7 @@
 
 #include "core/file.h"
 #include "core/json_scan.h"
+#include "storage/object.h"
 
 enum { INDEX_FILES_MAX = 100000 };
 
@@ -131,17 +132,17 @@ tp_status safetensors_index_read(struct safetensors_files *out, const char *path
     struct json_scan *scan = NULL;
     struct json_scan_input in;
     int64_t size = 0;
-    int fd = -1;
-    tp_status st = file_open_read(&fd, &size, path, err);
+    struct object o;
+    tp_status st = object_open_any(&o, &size, path, err);
 
     if (st)
         return st;
-    in = json_scan_input_file(fd, 0, size, path);
+    in = object_json(&o, 0, size, path);
     TP_TRY(json_scan_open(&scan, &in, err));
     TP_TRY(read_index(&f, scan, err));
     *out = (struct safetensors_files){ f.names, f.n };
 done:
     json_scan_close(scan);
-    close(fd);
+    object_close(&o);
     return st;
 }

@@ -9,6 +9,7 @@
 #include "core/file.h"
 #include "core/text.h"
 #include "reshard/formats/safetensors/safetensors.h"
+#include "storage/object.h"
 
 bool safetensors_pieces_detect(const char *path)
 {
@@ -17,9 +18,9 @@ bool safetensors_pieces_detect(const char *path)
     char file[PATH_MAX];
 
     for (int i = 0; i < 2; i++)
-        if (!file_join(file, path, names[i], &err) && file_exists(file))
+        if (!file_join(file, path, names[i], &err) && object_is_there(file))
             return true;
-    return text_ends_with(path, ".safetensors") && file_exists(path) && !file_is_dir(path);
+    return text_ends_with(path, ".safetensors") && object_is_there(path) && !file_is_dir(path);
 }
 
 static tp_status add_tensor(struct piece_source *s, const struct safetensors_source *from, int i,

@@ -8,11 +8,14 @@
 #include <unistd.h>
 
 #include "core/file.h"
+#include "core/text.h"
 #include "reshard/formats/safetensors/safetensors_header.h"
 #include "reshard/formats/safetensors/safetensors_index.h"
+#include "storage/location.h"
+#include "storage/remote_object.h"
 
 struct safetensors_source_file {
-    int fd;
+    struct object object;
     const char *path;
 };
 
@@ -40,25 +43,53 @@ static tp_status no_memory(const struct safetensors_source *s, struct tp_err *er
     return tp_fail(err, TP_E_NOMEM, "%s: no memory for its index", s->path);
 }
 
-static tp_status source_read(void *ctx, int extent, const struct box *run, void *buf,
-                             struct tp_err *err)
+static tp_status source_read_undigested(void *ctx, int extent, const struct box *run, void *buf,
+                                        struct tp_err *err)
 {
-    struct safetensors_source *s = ctx;
+    const struct safetensors_source *s = ctx;
     const struct safetensors_found *f = s->selected[extent];
     const struct safetensors_source_file *file = &s->files[f->file];
     struct box whole = box_whole(f->entry.tensor.ndim, f->entry.tensor.shape);
     int elem = dtype_bytes(f->entry.tensor.dtype);
     int64_t at = f->entry.begin + box_offset_in(&whole, run) * elem;
-    tp_status st =
-        file_read_at(file->fd, file->path, at, buf, (size_t)(box_elements(run) * elem), err);
+
+    return object_read_at(&file->object, file->path, at, buf, (size_t)(box_elements(run) * elem),
+                          err);
+}
+
+static void source_will_read(void *ctx, int extent, const struct box *run)
+{
+    const struct safetensors_source *s = ctx;
+    const struct safetensors_found *f = s->selected[extent];
+    const struct box whole = box_whole(f->entry.tensor.ndim, f->entry.tensor.shape);
+    const int elem = dtype_bytes(f->entry.tensor.dtype);
+
+    object_will_read(&s->files[f->file].object, f->entry.begin + box_offset_in(&whole, run) * elem,
+                     box_elements(run) * elem);
+}
+
+/* Extent i is all of tensor i. */
+static void source_add_digest(void *ctx, int tensor, const struct digest *part)
+{
+    struct safetensors_source *s = ctx;
+
+    pthread_mutex_lock(&s->lock);
+    digest_add(&s->digests[tensor], part);
+    pthread_mutex_unlock(&s->lock);
+}
+
+static tp_status source_read(void *ctx, int extent, const struct box *run, void *buf,
+                             struct tp_err *err)
+{
+    const struct safetensors_source *s = ctx;
+    const struct safetensors_tensor *t = &s->selected[extent]->entry.tensor;
     struct digest part;
+    tp_status st = source_read_undigested(ctx, extent, run, buf, err);
 
     if (st)
         return st;
-    part = digest_box(buf, run, f->entry.tensor.ndim, f->entry.tensor.shape, elem);
-    pthread_mutex_lock(&s->lock);
-    digest_add(&s->digests[extent], &part);
-    pthread_mutex_unlock(&s->lock);
+    part = digest_box(buf, run, t->ndim, t->shape, dtype_bytes(t->dtype));
+    source_add_digest(ctx, extent, &part);
     return TP_OK;
 }
 
@@ -89,7 +120,7 @@ static tp_status add_file(struct safetensors_source *s, const char *path, struct
     int64_t size;
     void *grown;
     int n;
-    tp_status st = file_open_read(&file->fd, &size, path, err);
+    tp_status st = object_open_any(&file->object, &size, path, err);
 
     if (st)
         return st;
@@ -97,7 +128,7 @@ static tp_status add_file(struct safetensors_source *s, const char *path, struct
     file->path = arena_strdup(&s->arena, path);
     if (!file->path)
         return no_memory(s, err);
-    header = (struct safetensors_header_file){ file->fd, size, file->path };
+    header = (struct safetensors_header_file){ file->object, size, file->path };
     TP_TRY(safetensors_header_read(&entries, &n, &header, &s->arena, err));
     grown = realloc(s->found, (size_t)(s->n_found + n + 1) * sizeof *s->found);
     if (!grown)
@@ -132,19 +163,28 @@ done:
     return st;
 }
 
+/* Whether a path is a folder; a remote one is, unless it is named like a file. */
+static bool is_folder(const char *path)
+{
+    return location_is_remote(path) ? !text_ends_with(path, ".safetensors") : file_is_dir(path);
+}
+
 static tp_status add_files(struct safetensors_source *s, struct tp_err *err)
 {
     char one[PATH_MAX], index[PATH_MAX];
-    bool is_dir = file_is_dir(s->path);
+    const bool is_dir = is_folder(s->path);
+    bool is_one, is_indexed;
     tp_status st;
 
     TP_TRY(file_join(one, s->path, "model.safetensors", err));
     TP_TRY(file_join(index, s->path, "model.safetensors.index.json", err));
-    if (!file_exists(s->path))
+    if (!is_dir && !location_is_remote(s->path) && !file_exists(s->path))
         return tp_fail(err, TP_E_NOTFOUND, "%s: no such file or folder", s->path);
-    if (is_dir && !file_exists(one) && file_exists(index))
+    TP_TRY(object_exists(&is_one, is_dir ? one : s->path, err));
+    TP_TRY(object_exists(&is_indexed, index, err));
+    if (is_dir && !is_one && is_indexed)
         return add_indexed(s, index, err);
-    if (is_dir && !file_exists(one))
+    if (is_dir && !is_one)
         return tp_fail(err, TP_E_NOTFOUND,
                        "%s: contains neither model.safetensors nor model.safetensors.index.json",
                        s->path);
@@ -299,9 +339,15 @@ tp_status safetensors_select(struct safetensors_source *s, const struct reshard_
         .dtypes = dtypes,
         .ctx = s,
         .read = source_read,
+        .read_undigested = source_read_undigested,
+        .add_digest = source_add_digest,
         .resumable = &source_resumable,
         .digest = source_digest,
     };
+    if (location_is_remote(s->path)) {
+        s->endpoint.will_read = source_will_read;
+        s->endpoint.ahead_bytes = remote_object_ahead_bytes();
+    }
 done:
     return st;
 }
@@ -316,7 +362,7 @@ void safetensors_source_close(struct safetensors_source *s)
     if (!s)
         return;
     for (int i = 0; i < s->n_files; i++)
-        close(s->files[i].fd);
+        object_close(&s->files[i].object);
     free(s->files);
     free(s->found);
     pthread_mutex_destroy(&s->lock);

@@ -70,8 +70,8 @@ static tp_status write_header(struct piece_target *t, int file, struct safetenso
     if (st)
         return st;
     TP_TRY(piece_target_use(t, file, &part, err));
-    st = file_write_at(part.fd, part.path, 0, header, (size_t)header_bytes, err);
-    if (!st && ftruncate(part.fd, n > 0 ? entries[n - 1].end : header_bytes) != 0)
+    st = file_write_at(part.object.fd, part.path, 0, header, (size_t)header_bytes, err);
+    if (!st && ftruncate(part.object.fd, n > 0 ? entries[n - 1].end : header_bytes) != 0)
         st = tp_fail_errno(err, "%s: cannot set its length", part.path);
     piece_target_release(t, file);
 done:

@@ -4,25 +4,31 @@
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "core/file.h"
-#include "reshard/formats/torch/dcp_metadata.h"
+#include "layout/family.h"
+#include "reshard/formats/torch/dcp_extras.h"
 #include "reshard/formats/torch/torch_pieces.h"
+#include "reshard/formats/torch/torchtitan_map.h"
+#include "storage/object.h"
 
 bool dcp_detect(const char *path)
 {
     struct tp_err err = { 0 };
     char file[PATH_MAX];
 
-    return !file_join(file, path, ".metadata", &err) && file_exists(file);
+    return !file_join(file, path, ".metadata", &err) && object_is_there(file);
 }
 
 /* ---- names ---- */
 
 /* What an item is called here. */
 struct dcp_name {
-    const char *group; /* GROUP_PARAM, or the optimizer's name: "exp_avg", "step" */
+    const char *group; /* GROUP_PARAM, or the optimizer's name: "exp_avg", "step"; NULL: it stays
+                          behind */
     const char *name;
+    bool pairs; /* its rows are in torchtitan's order */
 };
 
 /* "optim.state.NAME.exp_avg" is exp_avg of NAME; any other name is a weight. */
@@ -32,7 +38,7 @@ static tp_status name_of(struct dcp_name *out, const char *name, struct arena *a
     static const char *const groups[] = { GROUP_EXP_AVG, GROUP_EXP_AVG_SQ, "step" };
     const char *state = strstr(name, ".state."), *dot = strrchr(name, '.');
 
-    *out = (struct dcp_name){ GROUP_PARAM, name };
+    *out = (struct dcp_name){ GROUP_PARAM, name, false };
     if (!state)
         return TP_OK;
     state += strlen(".state.");
@@ -49,7 +55,7 @@ static tp_status name_of(struct dcp_name *out, const char *name, struct arena *a
 static const char *const model_heads[] = { "model.model.", "model.lm_head.", "model.transformer.",
                                            "model.gpt_neox." };
 
-enum { WEIGHTS_TRIED = 64 };
+enum { WEIGHTS_TRIED = 64, WINDOW_BYTES = 64 << 10 };
 
 /* The prefix, "model." for example, of which this weight's own name is free. 0: none. */
 static size_t prefix_length(const char *weight, const struct dcp_name *names, int n)
@@ -87,12 +93,32 @@ static tp_status strip_prefix(struct dcp_name *names, int n, struct arena *arena
     return TP_OK;
 }
 
+/* Give torchtitan's tensors their names here. A name that it does not have stays, and is refused as
+ * a tensor that the model does not have. */
+static tp_status translate(struct dcp_name *names, int n, struct arena *arena, struct tp_err *err)
+{
+    for (int i = 0; i < n; i++) {
+        struct torchtitan_map_name to;
+
+        if (strcmp(names[i].group, GROUP_PARAM) == 0 && torchtitan_map_is_other(names[i].name)) {
+            names[i].group = NULL;
+        } else if (torchtitan_map_ours(&to, names[i].name, arena)) {
+            if (!to.name)
+                return tp_fail(err, TP_E_NOMEM, "no memory for the names of weights");
+            names[i].name = to.name;
+            names[i].pairs = to.pairs;
+        }
+    }
+    return TP_OK;
+}
+
 /* ---- items ---- */
 
 struct dcp_reader {
     struct piece_source *source;
     const struct dcp_item *items;
     int n;
+    int64_t head_dim; /* of torchtitan's queries and keys; 0: another program's */
 };
 
 static int by_file(const void *a, const void *b)
@@ -118,6 +144,34 @@ static tp_status check_chunk(const struct piece *p, const struct dcp_item *item,
     return TP_OK;
 }
 
+/* Add a box whose rows are in torchtitan's order. */
+static tp_status add_pairs(const struct dcp_reader *r, const struct piece *p, const char *path,
+                           struct tp_err *err)
+{
+    const int64_t hd = r->head_dim, begin = p->box.lo[0], end = begin + p->box.len[0];
+    tp_status st = TP_OK;
+
+    if (p->shape[0] % hd != 0)
+        return tp_fail(
+            err, TP_E_CORRUPT,
+            "%s: tensor %s has %lld rows, which is no multiple of config.json's head_dim "
+            "%lld",
+            path, p->name, (long long)p->shape[0], (long long)hd);
+    for (int64_t i = 2 * (begin / hd); i < 2 * ((end + hd - 1) / hd) && !st; i++) {
+        const struct torchtitan_map_part rows =
+            torchtitan_map_rows(hd, i / 2, (int)(i % 2), begin, end);
+        struct piece part = *p;
+
+        part.box.lo[0] = rows.row;
+        part.box.len[0] = rows.n;
+        part.begin += (rows.at - begin) * p->stride[0] * dtype_bytes(p->dtype);
+        part.stride[0] *= 2;
+        if (rows.n)
+            st = piece_source_add(r->source, &part, err);
+    }
+    return st;
+}
+
 /* Add the stored box of a tensor, or read it when it is a step. */
 static tp_status add_item(struct dcp_reader *r, int file, const struct dcp_item *item,
                           const struct dcp_name *name, struct tp_err *err)
@@ -138,10 +192,24 @@ static tp_status add_item(struct dcp_reader *r, int file, const struct dcp_item 
     TP_TRY(check_chunk(&p, item, path, err));
     memcpy(p.shape, item->shape, sizeof p.shape);
     p.box = item->box;
-    TP_TRY(piece_source_add(r->source, &p, err));
+    if (name->pairs && r->head_dim && p.ndim == 2 && p.dtype != DTYPE_COUNT)
+        st = add_pairs(r, &p, path, err);
+    else
+        st = piece_source_add(r->source, &p, err);
 done:
     torch_pieces_close(&x);
     return st;
+}
+
+/* Whether an item is the one before it by another name: torchtitan_map.h has two for some. */
+static bool is_again(const struct dcp_reader *r, const struct dcp_item *const *item,
+                     const struct dcp_name *names)
+{
+    const struct dcp_name *a = &names[item[-1] - r->items], *b = &names[item[0] - r->items];
+
+    return item[0]->begin == item[-1]->begin && strcmp(item[0]->file, item[-1]->file) == 0 &&
+           (item[0]->is_object || (a->group && b->group && strcmp(a->group, b->group) == 0 &&
+                                   strcmp(a->name, b->name) == 0));
 }
 
 /* Read the items file by file, in the order in which they lie. */
@@ -165,7 +233,11 @@ static tp_status add_items(struct dcp_reader *r, const struct dcp_name *names, s
             TP_TRY(file_join(path, piece_source_path(r->source), item->file, err));
             TP_TRY(file_table_add(piece_source_files(r->source), &file, path, err));
         }
+        if (i > 0 && r->head_dim && is_again(r, &order[i], names))
+            continue;
         if (item->is_object)
+            TP_TRY(dcp_extras_read(r->source, file, item, err));
+        else if (!names[item - r->items].group)
             TP_TRY(piece_source_leave(r->source, item->name, err));
         else
             TP_TRY(add_item(r, file, item, &names[item - r->items], err));
@@ -175,15 +247,14 @@ done:
     return st;
 }
 
-tp_status dcp_read(struct piece_source *s, const struct model *m, struct tp_err *err)
+static tp_status read_folder(struct piece_source *s, int64_t head_dim, struct tp_err *err)
 {
     struct arena *arena = piece_source_arena(s);
     struct dcp_item *items = NULL;
-    struct dcp_reader r = { .source = s };
+    struct dcp_reader r = { .source = s, .head_dim = head_dim };
     struct dcp_name *names;
     tp_status st;
 
-    (void)m;
     TP_TRY(dcp_metadata_read(&items, &r.n, piece_source_path(s), arena, err));
     r.items = items;
     names = arena_array(arena, (size_t)r.n + 1, sizeof *names);
@@ -192,7 +263,69 @@ tp_status dcp_read(struct piece_source *s, const struct model *m, struct tp_err 
     for (int i = 0; i < r.n; i++)
         TP_TRY(name_of(&names[i], items[i].name, arena, err));
     TP_TRY(strip_prefix(names, r.n, arena, err));
+    if (head_dim)
+        TP_TRY(translate(names, r.n, arena, err));
     TP_TRY(add_items(&r, names, err));
 done:
     return st;
+}
+
+tp_status dcp_read(struct piece_source *s, const struct model *m, struct tp_err *err)
+{
+    (void)m;
+    return read_folder(s, 0, err);
+}
+
+/* ---- torchtitan ---- */
+
+/* Whether a file contains a text. */
+static bool contains(const char *path, const char *text)
+{
+    const int64_t length = (int64_t)strlen(text);
+    struct tp_err err = { 0 };
+    char window[WINDOW_BYTES];
+    int64_t size;
+    bool found = false;
+    struct object o;
+
+    if (object_open_any(&o, &size, path, &err))
+        return false;
+    for (int64_t at = 0; at + length <= size && !found; at += WINDOW_BYTES - length + 1) {
+        const int64_t n = size - at < WINDOW_BYTES ? size - at : WINDOW_BYTES;
+
+        if (object_read_at(&o, path, at, window, (size_t)n, &err))
+            break;
+        found = memmem(window, (size_t)n, text, (size_t)length) != NULL;
+    }
+    object_close(&o);
+    return found;
+}
+
+/* Names are plain text in the pickle, so it need not be read as one. */
+bool torchtitan_detect(const char *path)
+{
+    struct tp_err err = { 0 };
+    char file[PATH_MAX];
+
+    return dcp_detect(path) && !file_join(file, path, ".metadata", &err) &&
+           contains(file, "tok_embeddings.weight");
+}
+
+tp_status torchtitan_check_model(const struct model *m, const char *path, struct tp_err *err)
+{
+    if (m && m->family == MODEL_LLAMA && m->head_dim % 2 == 0)
+        return TP_OK;
+    if (!m)
+        return tp_fail(err, TP_E_USAGE,
+                       "%s: torchtitan's format needs a config.json; give --config", path);
+    return tp_fail(err, TP_E_USAGE,
+                   "%s: of torchtitan's models only Llama is supported, and config.json is of %s",
+                   path, m->family < MODEL_FAMILIES ? family_of(m)->architecture : "another one");
+}
+
+tp_status torchtitan_read(struct piece_source *s, const struct model *m, struct tp_err *err)
+{
+    tp_status st = torchtitan_check_model(m, piece_source_path(s), err);
+
+    return st ? st : read_folder(s, m->head_dim, err);
 }

@@ -20,10 +20,22 @@ bool dcp_detect(const char *path);
  * is not needed. */
 tp_status dcp_read(struct piece_source *s, const struct model *m, struct tp_err *err);
 
+/* The same of torchtitan: a Llama with the names and the order of rows of torchtitan_map.h, and
+ * "optimizer.state.NAME.exp_avg". TP_E_USAGE: there is no model, or it is no Llama. */
+bool torchtitan_detect(const char *path);
+tp_status torchtitan_read(struct piece_source *s, const struct model *m, struct tp_err *err);
+
+/* Whether torchtitan_read and torchtitan_export_create know a model. `path` is for the message. */
+tp_status torchtitan_check_model(const struct model *m, const char *path, struct tp_err *err);
+
 /* Write one: a row of reshard/formats/export_format.h. Each rank of the layout that stores anything
  * has a file, `__RANK_0.distcp`. Names are those of {"model": ..., "optim": ...} with the results
  * of torch.distributed.checkpoint.state_dict.get_state_dict. */
 tp_status dcp_export_create(struct export_writer *w, const struct export_contents *q,
                             struct tp_err *err);
+
+/* The same as torchtitan saves it, by both of its names where it has two. */
+tp_status torchtitan_export_create(struct export_writer *w, const struct export_contents *q,
+                                   struct tp_err *err);
 
 #endif

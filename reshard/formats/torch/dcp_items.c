@@ -6,6 +6,8 @@
 
 #include "core/file.h"
 
+enum { COPY_BYTES = 64 << 10 };
+
 static tp_status no_memory(struct tp_err *err)
 {
     return tp_fail(err, TP_E_NOMEM, "no memory for the items of .metadata");
@@ -35,6 +37,22 @@ const char *dcp_items_name(struct dcp_items *d, const char *path)
         if (*c == '/')
             *c = '.';
     return name;
+}
+
+struct dcp_new_item dcp_items_object(struct dcp_items *d, const char *path)
+{
+    return (struct dcp_new_item){ .item = { .name = dcp_items_name(d, path), .is_object = true },
+                                  .path = path };
+}
+
+tp_status dcp_items_again(struct dcp_items *d, int i, const char *path, struct tp_err *err)
+{
+    struct dcp_new_item item = dcp_items_object(d, path);
+    const char *name = item.item.name;
+
+    item.item = d->items[i].item;
+    item.item.name = name;
+    return dcp_items_add(d, &item, err);
 }
 
 tp_status dcp_items_add(struct dcp_items *d, const struct dcp_new_item *item, struct tp_err *err)
@@ -79,13 +97,59 @@ tp_status dcp_items_begin(struct torch_target *x, struct dcp_items *d, int rank,
     return TP_OK;
 }
 
+/* The next item begins after the last one. */
+static void end_item(struct dcp_items *d, int rank)
+{
+    const int64_t size = d->items[d->n - 1].item.size;
+
+    d->ranks[rank].end += (size + ZIP_PLAN_ALIGN - 1) / ZIP_PLAN_ALIGN * ZIP_PLAN_ALIGN;
+}
+
 tp_status dcp_items_end(struct torch_target *x, struct dcp_items *d, int rank, struct tp_err *err)
 {
-    struct dcp_item *item = &d->items[d->n - 1].item;
-    tp_status st = torch_target_end(x, &item->size, err);
+    tp_status st = torch_target_end(x, &d->items[d->n - 1].item.size, err);
 
     torch_target_free(x);
-    d->ranks[rank].end += (item->size + ZIP_PLAN_ALIGN - 1) / ZIP_PLAN_ALIGN * ZIP_PLAN_ALIGN;
+    end_item(d, rank);
+    return st;
+}
+
+static tp_status copy_bytes(const struct file_part *to, int64_t at, const struct file_part *from,
+                            int64_t begin, int64_t size, struct tp_err *err)
+{
+    char bytes[COPY_BYTES];
+    tp_status st = TP_OK;
+
+    for (int64_t done = 0, n; done < size && !st; done += n) {
+        n = size - done < COPY_BYTES ? size - done : COPY_BYTES;
+        st = file_part_read(from, begin + done, bytes, n, err);
+        if (!st)
+            st = file_write_at(to->object.fd, to->path, at + done, bytes, (size_t)n, err);
+    }
+    return st;
+}
+
+tp_status dcp_items_copy(struct dcp_items *d, int rank, const struct dcp_new_item *item,
+                         const struct dcp_items_bytes *from, struct tp_err *err)
+{
+    struct file_part in, out;
+    struct torch_target x;
+    tp_status st = dcp_items_begin(&x, d, rank, item, err);
+
+    if (st)
+        return st;
+    torch_target_free(&x); /* nothing is pickled */
+    d->items[d->n - 1].item.size = from->size;
+    st = file_table_use(from->files, from->file, &in, err);
+    if (st)
+        return st;
+    st = piece_target_use(d->pieces, d->ranks[rank].file, &out, err);
+    if (!st) {
+        st = copy_bytes(&out, d->ranks[rank].end, &in, from->begin, from->size, err);
+        piece_target_release(d->pieces, d->ranks[rank].file);
+    }
+    file_table_release(from->files, from->file);
+    end_item(d, rank);
     return st;
 }
 

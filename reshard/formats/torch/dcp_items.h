@@ -33,6 +33,12 @@ tp_status dcp_items_make(struct dcp_items *d, struct piece_target *pieces, const
                          int n_ranks, struct tp_err *err);
 void dcp_items_free(struct dcp_items *d);
 
+/* An object of this path. */
+struct dcp_new_item dcp_items_object(struct dcp_items *d, const char *path);
+
+/* Add item number i once more by another path: a second entry for the same bytes. */
+tp_status dcp_items_again(struct dcp_items *d, int i, const char *path, struct tp_err *err);
+
 /* Add an item; its place is filled in here, and its name and path are borrowed. */
 tp_status dcp_items_add(struct dcp_items *d, const struct dcp_new_item *item, struct tp_err *err);
 
@@ -42,6 +48,17 @@ tp_status dcp_items_begin(struct torch_target *x, struct dcp_items *d, int rank,
 
 /* End the bytes of the item that was begun, and free x. */
 tp_status dcp_items_end(struct torch_target *x, struct dcp_items *d, int rank, struct tp_err *err);
+
+/* Bytes of a file of a source. */
+struct dcp_items_bytes {
+    struct file_table *files;
+    int file;
+    int64_t begin, size;
+};
+
+/* Add an item whose bytes, a file of torch.save, are copied. */
+tp_status dcp_items_copy(struct dcp_items *d, int rank, const struct dcp_new_item *item,
+                         const struct dcp_items_bytes *from, struct tp_err *err);
 
 /* A name from a path: "optim/state/x" is "optim.state.x". NULL: memory is out. */
 const char *dcp_items_name(struct dcp_items *d, const char *path);

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "core/file.h"
+#include "torch/pickle_copy.h"
 #include "torch/torch_tensor.h"
 
 #define METADATA "torch.distributed.checkpoint.metadata"
@@ -22,12 +23,20 @@ struct dcp_place {
     const struct pickle_value *info;
 };
 
+/* A row of planner_data. */
+struct dcp_path {
+    const char *name;
+    const struct pickle_value *value;
+};
+
 struct dcp_metadata {
     const char *path;
     struct arena values; /* of the pickle */
     struct arena *arena; /* of the items */
     struct dcp_place *places;
     int64_t n_places;
+    struct dcp_path *paths;
+    int64_t n_paths;
     struct dcp_item *items;
     int n, room;
 };
@@ -92,6 +101,50 @@ static tp_status read_places(struct dcp_metadata *x, const struct pickle_value *
     }
     qsort(x->places, (size_t)n, sizeof *x->places, by_place);
     return TP_OK;
+}
+
+static int by_name(const void *a, const void *b)
+{
+    return strcmp(((const struct dcp_path *)a)->name, ((const struct dcp_path *)b)->name);
+}
+
+/* What is no dict is another program's. */
+static tp_status read_paths(struct dcp_metadata *x, const struct pickle_value *planner,
+                            struct tp_err *err)
+{
+    const int64_t n = pickle_entries(planner);
+
+    x->paths = arena_array(&x->values, (size_t)n + 1, sizeof *x->paths);
+    if (!x->paths)
+        return no_memory(x, err);
+    for (int64_t i = 0; i < n; i++) {
+        struct dcp_path *p = &x->paths[x->n_paths];
+
+        *p = (struct dcp_path){ pickle_text(pickle_key(planner, i)), pickle_entry(planner, i) };
+        x->n_paths += p->name && pickle_is(p->value, PICKLE_TUPLE) && pickle_copy_can(p->value);
+    }
+    qsort(x->paths, (size_t)x->n_paths, sizeof *x->paths, by_name);
+    return TP_OK;
+}
+
+static tp_status find_path(struct dcp_item *item, const struct dcp_metadata *x, struct tp_err *err)
+{
+    const struct dcp_path key = { .name = item->name },
+                          *p = bsearch(&key, x->paths, (size_t)x->n_paths, sizeof key, by_name);
+    struct pickle_writer w = { 0 };
+    void *copy = NULL;
+
+    if (!p)
+        return TP_OK;
+    pickle_copy(&w, p->value);
+    if (!w.failed)
+        copy = arena_alloc(x->arena, w.n);
+    if (copy)
+        memcpy(copy, w.data, w.n);
+    item->planner = copy;
+    item->planner_bytes = w.n;
+    pickle_writer_free(&w);
+    return copy ? TP_OK : no_memory(x, err);
 }
 
 /* Add an item, which is stored where its name and offsets are in storage_data. */
@@ -178,14 +231,17 @@ static tp_status add_tensor(struct dcp_metadata *x, const char *name, const stru
 static tp_status add_entry(struct dcp_metadata *x, const char *name, const struct pickle_value *v,
                            struct tp_err *err)
 {
-    const struct dcp_item object = { .name = name, .is_object = true };
+    struct dcp_item object = { .name = name, .is_object = true };
+    tp_status st;
 
     if (!name || !*name)
         return damaged(x, NULL, "its name is no text", err);
     if (pickle_is_call(v, METADATA, "TensorStorageMetadata"))
         return add_tensor(x, name, v, err);
-    if (pickle_is_call(v, METADATA, "BytesStorageMetadata"))
-        return add_item(x, &object, err);
+    if (pickle_is_call(v, METADATA, "BytesStorageMetadata")) {
+        st = find_path(&object, x, err);
+        return st ? st : add_item(x, &object, err);
+    }
     return damaged(x, name, "is neither a tensor nor bytes", err);
 }
 
@@ -193,12 +249,12 @@ static tp_status read_root(const struct pickle_value **root, struct dcp_metadata
                            struct tp_err *err)
 {
     struct file_part part = { .path = x->path };
-    tp_status st = file_open_read(&part.fd, &part.size, x->path, err);
+    tp_status st = object_open_any(&part.object, &part.size, x->path, err);
 
     if (st)
         return st;
     st = torch_file_read_pickle(root, &part, &x->values, err);
-    close(part.fd);
+    object_close(&part.object);
     if (!st && (!pickle_is_call(*root, METADATA, "Metadata") ||
                 !pickle_is(pickle_get(*root, "state_dict_metadata"), PICKLE_DICT) ||
                 !pickle_is(pickle_get(*root, "storage_data"), PICKLE_DICT)))
@@ -219,6 +275,7 @@ tp_status dcp_metadata_read(struct dcp_item **items, int *n, const char *dir, st
     x.path = path;
     TP_TRY(read_root(&root, &x, err));
     TP_TRY(read_places(&x, pickle_get(root, "storage_data"), err));
+    TP_TRY(read_paths(&x, pickle_get(root, "planner_data"), err));
     entries = pickle_get(root, "state_dict_metadata");
     for (int64_t i = 0; i < pickle_entries(entries); i++)
         TP_TRY(add_entry(&x, pickle_text(pickle_key(entries, i)), pickle_entry(entries, i), err));

@@ -21,6 +21,9 @@ struct dcp_item {
     const char *file; /* a plain name */
     int file_number;  /* in a table of files (dcp_metadata_add_files) */
     int64_t begin, size;
+    const void *planner; /* of an object: its path as planner_data records it, pushed by a
+                            pickle_writer; NULL: it records none */
+    size_t planner_bytes;
 };
 
 /* All items of the folder `dir`, in the arena. TP_E_CORRUPT: the file is damaged, an item is stored
@@ -36,7 +39,7 @@ tp_status dcp_metadata_add_files(struct dcp_item *items, int n, const char *dir,
 struct dcp_new_item {
     struct dcp_item item;
     const char *path; /* of its name in the program's state dict: "optim/param_groups/0/lr"; words
-                         that are numbers are indexes of lists; NULL: not recorded */
+                         that are numbers are indexes of lists; NULL: that of item.planner */
 };
 
 /* Write the file `path`; the boxes of a tensor are neighbours in items. */

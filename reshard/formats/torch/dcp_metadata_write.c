@@ -190,6 +190,9 @@ static void push_planner(struct dcp_pickle *p, const struct dcp_new_item *items,
         if (items[i].path) {
             pickle_write_text(w, items[i].item.name);
             push_path(p, items[i].path);
+        } else if (items[i].item.planner) {
+            pickle_write_text(w, items[i].item.name);
+            pickle_write_pushed(w, items[i].item.planner, items[i].item.planner_bytes);
         }
     pickle_write_op(w, PICKLE_OP_SETITEMS);
 }

@@ -3,12 +3,16 @@
 
 #include "layout/model_tensors.h"
 #include "reshard/formats/torch/dcp.h"
+#include "reshard/formats/torch/dcp_adamw.h"
+#include "reshard/formats/torch/dcp_extras.h"
 #include "reshard/formats/torch/dcp_items.h"
+#include "reshard/formats/torch/torchtitan_map.h"
 
 struct dcp_target {
     const struct export_contents *q;
     struct dcp_items items;
     struct arena *arena;
+    bool torchtitan; /* by its names and in its order of rows */
 };
 
 static tp_status no_memory(const struct dcp_target *t, struct tp_err *err)
@@ -16,20 +20,89 @@ static tp_status no_memory(const struct dcp_target *t, struct tp_err *err)
     return tp_fail(err, TP_E_NOMEM, "%s: no memory for its index", t->q->dir);
 }
 
-/* An object of this path. */
-static struct dcp_new_item item_of(struct dcp_target *t, const char *path)
+/* What a parameter is called, by the first name of torchtitan or by another one. NULL: it has no
+ * such name. */
+static tp_status name_of(struct torchtitan_map_name *out, const struct dcp_target *t,
+                         const char *name, int which, struct tp_err *err)
 {
-    return (struct dcp_new_item){
-        .item = { .name = dcp_items_name(&t->items, path), .is_object = true }, .path = path
-    };
+    *out = (struct torchtitan_map_name){ which ? NULL : name, false };
+    if (!t->torchtitan)
+        return TP_OK;
+    out->name = NULL;
+    if (torchtitan_map_theirs(out, name, which, t->arena))
+        return out->name ? TP_OK : no_memory(t, err);
+    if (which)
+        return TP_OK;
+    return tp_fail(err, TP_E_USAGE, "%s: torchtitan has no tensor %s; export another format",
+                   t->q->source, name);
+}
+
+/* The path of a parameter, or of what `state` names of its state in the optimizer. */
+static const char *path_of(const struct dcp_target *t, const char *name, const char *state)
+{
+    if (!state)
+        return t->torchtitan ? name : arena_printf(t->arena, "model/%s", name);
+    return arena_printf(t->arena, t->torchtitan ? "optimizer/state.%s.%s" : "optim/state/%s/%s",
+                        name, state);
+}
+
+/* The items from `first` on once more by another name: a second entry for the same bytes. */
+static tp_status add_again(struct dcp_target *t, int first, const char *path, struct tp_err *err)
+{
+    const int n = t->items.n;
+    tp_status st = TP_OK;
+
+    for (int i = first; i < n && !st; i++)
+        st = dcp_items_again(&t->items, i, path, err);
+    return st;
+}
+
+/* The items from `first` on, which are a parameter or its state, by its other names. */
+static tp_status add_other_names(struct dcp_target *t, int first, const char *param,
+                                 const char *state, struct tp_err *err)
+{
+    const int n = t->items.n;
+    tp_status st = TP_OK;
+
+    for (int which = 1; which < TORCHTITAN_NAMES && !st; which++) {
+        struct torchtitan_map_name other;
+
+        st = name_of(&other, t, param, which, err);
+        if (!st && other.name && t->items.n == n)
+            st = add_again(t, first, path_of(t, other.name, state), err);
+    }
+    return st;
+}
+
+/* Push a box whose rows get torchtitan's order. */
+static tp_status push_pairs(struct torch_target *x, const struct dcp_target *t, int tensor,
+                            const struct box *box, struct tp_err *err)
+{
+    const struct tensor *from = &t->q->tensors[tensor];
+    const int64_t hd = t->q->model->head_dim, begin = box->lo[0], end = begin + box->len[0];
+    const int64_t row_bytes = box->len[1] * dtype_bytes(from->dtype);
+    const int storage = torch_save_tensor(&x->save, from->dtype, box->ndim, box->len);
+    tp_status st = TP_OK;
+
+    for (int64_t i = 2 * (begin / hd); i < 2 * ((end + hd - 1) / hd) && !st; i++) {
+        const struct torchtitan_map_part rows =
+            torchtitan_map_rows(hd, i / 2, (int)(i % 2), begin, end);
+        struct box part = *box;
+
+        part.lo[0] = rows.row;
+        part.len[0] = rows.n;
+        st = torch_target_add_rows(x, storage, tensor, &part, (rows.at - begin) * row_bytes,
+                                   2 * row_bytes, err);
+    }
+    return st;
 }
 
 /* A box of tensor number `tensor`, which the rank stores. */
-static tp_status add_box(struct dcp_target *t, int rank, int tensor, const char *path,
+static tp_status add_box(struct dcp_target *t, int rank, int tensor, const char *path, bool pairs,
                          const struct box *box, struct tp_err *err)
 {
     const struct tensor *from = &t->q->tensors[tensor];
-    struct dcp_new_item item = item_of(t, path);
+    struct dcp_new_item item = dcp_items_object(&t->items, path);
     struct torch_target x;
     tp_status st;
 
@@ -39,7 +112,8 @@ static tp_status add_box(struct dcp_target *t, int rank, int tensor, const char 
     memcpy(item.item.shape, from->shape, sizeof item.item.shape);
     item.item.box = *box;
     TP_TRY(dcp_items_begin(&x, &t->items, rank, &item, err));
-    st = torch_target_box(&x, tensor, from->dtype, box, err);
+    st = pairs ? push_pairs(&x, t, tensor, box, err)
+               : torch_target_box(&x, tensor, from->dtype, box, err);
     if (st)
         torch_target_free(&x);
     else
@@ -52,31 +126,37 @@ done:
  * the first. */
 static bool is_writer(const struct layout *l, const struct tensor *t, int rank)
 {
-    const struct mesh_coord at = mesh_coord_of(&l->spec, rank);
+    const struct spec *s = &l->spec;
+    const struct mesh_coord at = mesh_coord_of(s, rank);
+    const struct layout_owner owner = layout_owner_of(s, t, at);
+    const int ep = layout_ep_of(s, t), first = owner.number * (s->dp * s->cp / owner.of);
 
-    return at.cp == 0 && (at.dp == 0 || layout_is_dp_sharded(&l->spec, t)) &&
-           layout_first_holder(t, &l->spec, at.tp) == at.tp;
+    return at.dp * s->cp + at.cp == first + (ep > 0 ? ep : 0) &&
+           layout_first_holder(t, s, at.tp) == at.tp;
 }
 
 static tp_status add_tensor(struct dcp_target *t, int tensor, struct tp_err *err)
 {
     const struct layout *l = t->q->layout;
     const struct tensor *from = &l->tensors[tensor];
-    const char *path = strcmp(from->group, GROUP_PARAM) == 0
-                           ? arena_printf(t->arena, "model/%s", from->name)
-                           : arena_printf(t->arena, "optim/state/%s/%s", from->name, from->group);
+    const char *state = strcmp(from->group, GROUP_PARAM) == 0 ? NULL : from->group, *path;
+    const int first = t->items.n;
     struct box boxes[TENSOR_BOXES_MAX];
-    tp_status st = TP_OK;
+    struct torchtitan_map_name name;
+    tp_status st = name_of(&name, t, from->name, 0, err);
 
+    if (st)
+        return st;
+    path = path_of(t, name.name, state);
     if (!path)
         return no_memory(t, err);
     for (int rank = 0; rank < spec_world(&l->spec) && !st; rank++) {
         const int n = is_writer(l, from, rank) ? layout_boxes(l, tensor, rank, boxes) : 0;
 
         for (int i = 0; i < n && !st; i++)
-            st = add_box(t, rank, tensor, path, &boxes[i], err);
+            st = add_box(t, rank, tensor, path, name.pairs, &boxes[i], err);
     }
-    return st;
+    return st ? st : add_other_names(t, first, from->name, state, err);
 }
 
 /* ---- what is no tensor of the model ---- */
@@ -98,125 +178,56 @@ static tp_status find_embedding(const char **name, struct dcp_target *t, struct 
     return st;
 }
 
-/* A tied head has no tensor here, but a program's state dict has both names: a second entry for
- * the same bytes. */
+/* A tied head has no tensor here, but a program's state dict has both names. */
 static tp_status add_tied_head(struct dcp_target *t, int first, struct tp_err *err)
 {
     const int n = t->items.n;
-    tp_status st = TP_OK;
+    struct torchtitan_map_name name;
+    tp_status st;
 
-    for (int i = first; i < n && !st; i++) {
-        struct dcp_new_item item = item_of(t, "model/lm_head.weight");
-        const char *name = item.item.name;
-
-        item.item = t->items.items[i].item;
-        item.item.name = name;
-        st = dcp_items_add(&t->items, &item, err);
-    }
+    TP_TRY(name_of(&name, t, "lm_head.weight", 0, err));
+    TP_TRY(add_again(t, first, path_of(t, name.name, NULL), err));
+    st = add_other_names(t, n, "lm_head.weight", NULL, err);
+done:
     return st;
 }
 
 /* The step of a parameter, an f32 of no axes, in the file of rank 0. */
 static tp_status add_step(struct dcp_target *t, const struct tensor *param, struct tp_err *err)
 {
-    struct dcp_new_item item =
-        item_of(t, arena_printf(t->arena, "optim/state/%s/step", param->name));
+    const int first = t->items.n;
+    struct torchtitan_map_name name;
+    struct dcp_new_item item;
     struct torch_target x;
     tp_status st;
 
+    TP_TRY(name_of(&name, t, param->name, 0, err));
+    item = dcp_items_object(&t->items, path_of(t, name.name, "step"));
     item.item.is_object = false;
     item.item.dtype = DTYPE_F32;
-    st = dcp_items_begin(&x, &t->items, 0, &item, err);
-    if (st)
-        return st;
+    TP_TRY(dcp_items_begin(&x, &t->items, 0, &item, err));
     torch_save_number(&x.save, (float)t->q->step);
-    return dcp_items_end(&x, &t->items, 0, err);
+    TP_TRY(dcp_items_end(&x, &t->items, 0, err));
+    st = add_other_names(t, first, param->name, "step", err);
+done:
+    return st;
 }
 
-/* The names of all parameters, a list. */
-static void push_names(struct pickle_writer *w, const struct export_contents *q)
+/* The options of all parameters by all of their names. */
+static tp_status add_all_options(struct dcp_target *t, struct tp_err *err)
 {
-    pickle_write_op(w, PICKLE_OP_EMPTY_LIST);
-    pickle_write_op(w, PICKLE_OP_MARK);
-    for (int i = 0; i < q->n; i++)
-        if (strcmp(q->tensors[i].group, GROUP_PARAM) == 0)
-            pickle_write_text(w, q->tensors[i].name);
-    pickle_write_op(w, PICKLE_OP_APPENDS);
-}
-
-static void push_betas(struct pickle_writer *w, const struct export_contents *q)
-{
-    pickle_write_op(w, PICKLE_OP_MARK);
-    pickle_write_float(w, q->adamw.beta1);
-    pickle_write_float(w, q->adamw.beta2);
-    pickle_write_op(w, PICKLE_OP_TUPLE);
-}
-
-static void push_lr(struct pickle_writer *w, const struct export_contents *q)
-{
-    pickle_write_float(w, q->adamw.lr);
-}
-
-static void push_eps(struct pickle_writer *w, const struct export_contents *q)
-{
-    pickle_write_float(w, q->adamw.eps);
-}
-
-static void push_decay(struct pickle_writer *w, const struct export_contents *q)
-{
-    pickle_write_float(w, q->adamw.weight_decay);
-}
-
-static void push_true(struct pickle_writer *w, const struct export_contents *q)
-{
-    (void)q;
-    pickle_write_op(w, PICKLE_OP_TRUE);
-}
-
-static void push_false(struct pickle_writer *w, const struct export_contents *q)
-{
-    (void)q;
-    pickle_write_op(w, PICKLE_OP_FALSE);
-}
-
-static void push_none(struct pickle_writer *w, const struct export_contents *q)
-{
-    (void)q;
-    pickle_write_op(w, PICKLE_OP_NONE);
-}
-
-/* torch.optim.AdamW's parameter group, as get_optimizer_state_dict returns it. */
-static const struct {
-    const char *path;
-    void (*push)(struct pickle_writer *w, const struct export_contents *q);
-} adamw_group[] = {
-    { "optim/param_groups/0/lr", push_lr },
-    { "optim/param_groups/0/betas", push_betas },
-    { "optim/param_groups/0/eps", push_eps },
-    { "optim/param_groups/0/weight_decay", push_decay },
-    { "optim/param_groups/0/amsgrad", push_false },
-    { "optim/param_groups/0/maximize", push_false },
-    { "optim/param_groups/0/foreach", push_none },
-    { "optim/param_groups/0/capturable", push_false },
-    { "optim/param_groups/0/differentiable", push_false },
-    { "optim/param_groups/0/fused", push_none },
-    { "optim/param_groups/0/decoupled_weight_decay", push_true },
-    { "optim/param_groups/0/params", push_names },
-};
-
-static tp_status add_group(struct dcp_target *t, struct tp_err *err)
-{
+    int first = -1;
     tp_status st = TP_OK;
 
-    for (size_t i = 0; i < sizeof adamw_group / sizeof *adamw_group && !st; i++) {
-        const struct dcp_new_item item = item_of(t, adamw_group[i].path);
-        struct torch_target x;
+    for (int i = 0; i < t->q->n && !st; i++)
+        for (int which = 0; which < TORCHTITAN_NAMES && !st; which++) {
+            struct torchtitan_map_name name = { NULL, false };
 
-        TP_TRY(dcp_items_begin(&x, &t->items, 0, &item, err));
-        adamw_group[i].push(&x.save.pickle, t->q);
-        st = dcp_items_end(&x, &t->items, 0, err);
-    }
-done:
+            if (strcmp(t->q->tensors[i].group, GROUP_PARAM) == 0)
+                st = name_of(&name, t, t->q->tensors[i].name, which, err);
+            if (!st && name.name)
+                st = dcp_adamw_add_param(&t->items, t->q, name.name, &first, err);
+        }
     return st;
 }
 
@@ -226,7 +237,7 @@ static tp_status add_all(struct dcp_target *t, struct tp_err *err)
 {
     const struct export_contents *q = t->q;
     const char *embedding;
-    bool moments = false;
+    bool moments = false, groups = false;
     tp_status st;
 
     TP_TRY(find_embedding(&embedding, t, err));
@@ -242,16 +253,17 @@ static tp_status add_all(struct dcp_target *t, struct tp_err *err)
     for (int i = 0; i < q->n && moments; i++)
         if (strcmp(q->tensors[i].group, GROUP_PARAM) == 0)
             TP_TRY(add_step(t, &q->tensors[i], err));
-    if (moments)
-        TP_TRY(add_group(t, err));
+    TP_TRY(dcp_extras_write(&t->items, &groups, q->extras, err));
+    if (moments && !groups)
+        TP_TRY(t->torchtitan ? add_all_options(t, err) : dcp_adamw_add_group(&t->items, t->q, err));
 done:
     return st;
 }
 
-tp_status dcp_export_create(struct export_writer *w, const struct export_contents *q,
-                            struct tp_err *err)
+static tp_status create(struct export_writer *w, const struct export_contents *q, bool torchtitan,
+                        struct tp_err *err)
 {
-    struct dcp_target t = { .q = q };
+    struct dcp_target t = { .q = q, .torchtitan = torchtitan };
     struct piece_target *pieces = NULL;
     tp_status st;
 
@@ -267,4 +279,18 @@ done:
     dcp_items_free(&t.items);
     piece_target_close(pieces);
     return st;
+}
+
+tp_status dcp_export_create(struct export_writer *w, const struct export_contents *q,
+                            struct tp_err *err)
+{
+    return create(w, q, false, err);
+}
+
+tp_status torchtitan_export_create(struct export_writer *w, const struct export_contents *q,
+                                   struct tp_err *err)
+{
+    tp_status st = torchtitan_check_model(q->model, q->source, err);
+
+    return st ? st : create(w, q, true, err);
 }

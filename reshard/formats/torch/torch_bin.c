@@ -6,6 +6,7 @@
 #include "core/file.h"
 #include "reshard/formats/safetensors/safetensors_index.h"
 #include "reshard/formats/torch/torch_pieces.h"
+#include "storage/object.h"
 
 #define ONE_FILE "pytorch_model.bin"
 #define INDEX    "pytorch_model.bin.index.json"
@@ -17,7 +18,7 @@ bool torch_bin_detect(const char *path)
     char file[PATH_MAX];
 
     for (int i = 0; i < 2; i++)
-        if (!file_join(file, path, names[i], &err) && file_exists(file))
+        if (!file_join(file, path, names[i], &err) && object_is_there(file))
             return true;
     return false;
 }
@@ -74,7 +75,7 @@ tp_status torch_bin_read(struct piece_source *s, const struct model *m, struct t
 
     (void)m;
     TP_TRY(file_join(path, piece_source_path(s), ONE_FILE, err));
-    if (file_exists(path))
+    if (object_is_there(path))
         return add_file(s, ONE_FILE, err);
     TP_TRY(file_join(path, piece_source_path(s), INDEX, err));
     TP_TRY(safetensors_index_read(&files, path, piece_source_arena(s), err));

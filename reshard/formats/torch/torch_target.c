@@ -7,7 +7,8 @@
 struct torch_target_part {
     int storage, tensor;
     struct box box;
-    int64_t at;
+    int64_t at, row_bytes;
+    bool transposed;
 };
 
 void torch_target_begin(struct torch_target *x, struct piece_target *target, int file,
@@ -27,6 +28,13 @@ void torch_target_free(struct torch_target *x)
 tp_status torch_target_add(struct torch_target *x, int storage, int tensor, const struct box *box,
                            int64_t at, struct tp_err *err)
 {
+    return torch_target_add_rows(x, storage, tensor, box, at, 0, err);
+}
+
+tp_status torch_target_add_rows(struct torch_target *x, int storage, int tensor,
+                                const struct box *box, int64_t at, int64_t row_bytes,
+                                struct tp_err *err)
+{
     if (x->n == x->room) {
         const int room = x->room ? 2 * x->room : 8;
         struct torch_target_part *grown = realloc(x->parts, (size_t)room * sizeof *grown);
@@ -36,8 +44,18 @@ tp_status torch_target_add(struct torch_target *x, int storage, int tensor, cons
         x->parts = grown;
         x->room = room;
     }
-    x->parts[x->n++] = (struct torch_target_part){ storage, tensor, *box, at };
+    x->parts[x->n++] = (struct torch_target_part){ storage, tensor, *box, at, row_bytes, false };
     return TP_OK;
+}
+
+tp_status torch_target_add_transposed(struct torch_target *x, int storage, int tensor,
+                                      const struct box *box, int64_t at, struct tp_err *err)
+{
+    const tp_status st = torch_target_add(x, storage, tensor, box, at, err);
+
+    if (!st)
+        x->parts[x->n - 1].transposed = true;
+    return st;
 }
 
 tp_status torch_target_box(struct torch_target *x, int tensor, enum dtype dtype,
@@ -77,7 +95,7 @@ tp_status torch_target_end(struct torch_target *x, int64_t *bytes, struct tp_err
         return tp_fail(err, TP_E_NOMEM, "no memory for a list of tensors");
     TP_TRY(torch_save_place(&x->save, err));
     TP_TRY(piece_target_use(x->target, x->file, &part, err));
-    st = torch_save_write(&x->save, part.fd, part.path, x->begin, err);
+    st = torch_save_write(&x->save, part.object.fd, part.path, x->begin, err);
     piece_target_release(x->target, x->file);
     if (!st)
         st = add_sums(x, sums, err);
@@ -88,7 +106,9 @@ tp_status torch_target_end(struct torch_target *x, int64_t *bytes, struct tp_err
             .box = p->box,
             .file = x->file,
             .begin = x->begin + torch_save_member(&x->save, p->storage)->begin + p->at,
+            .row_bytes = p->row_bytes,
             .sum = sums[p->storage],
+            .transposed = p->transposed,
         };
 
         st = piece_target_add(x->target, &place, err);

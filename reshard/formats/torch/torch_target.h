@@ -34,6 +34,15 @@ void torch_target_free(struct torch_target *x);
 tp_status torch_target_add(struct torch_target *x, int storage, int tensor, const struct box *box,
                            int64_t at, struct tp_err *err);
 
+/* The same where rows of the first axis lie row_bytes apart. */
+tp_status torch_target_add_rows(struct torch_target *x, int storage, int tensor,
+                                const struct box *box, int64_t at, int64_t row_bytes,
+                                struct tp_err *err);
+
+/* The same with the two axes of the box exchanged in the storage. */
+tp_status torch_target_add_transposed(struct torch_target *x, int storage, int tensor,
+                                      const struct box *box, int64_t at, struct tp_err *err);
+
 /* Push a tensor that is exactly this box. */
 tp_status torch_target_box(struct torch_target *x, int tensor, enum dtype dtype,
                            const struct box *box, struct tp_err *err);

@@ -1,0 +1,51 @@
+/*
+ * reshard/formats/checkpoint/checkpoint_target.h - a checkpoint that is being written: what
+ * checkpoint_target.c (plan, endpoint), target_resume.c and target_shards.c share. Inside this
+ * folder only; checkpoint.h is for others.
+ */
+#ifndef RESHARD_FORMATS_CHECKPOINT_CHECKPOINT_TARGET_H
+#define RESHARD_FORMATS_CHECKPOINT_CHECKPOINT_TARGET_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "ckpt/shard_pack.h"
+#include "core/arena.h"
+#include "layout/stored_box.h"
+#include "reshard/formats/checkpoint/checkpoint.h"
+
+struct checkpoint_target {
+    struct reshard_endpoint endpoint;
+    struct arena arena;
+    const struct layout *layout;
+    struct stored_box *boxes; /* ordered by rank; extent i is box i */
+    struct reshard_extent *extents;
+    enum dtype *dtypes;
+    struct shard_writer **writers;      /* [world] NULL: the rank has nothing to write */
+    struct shard_read_back **read_back; /* [world] of the writers; NULL: nothing is suspect */
+    struct digest *digests;             /* [tensors] after checkpoint_target_finish, on rank 0 */
+    int world;
+    struct comm_control *control;
+    bool stops;                 /* checkpoint_target_stops */
+    struct shard_packer packer; /* its level is 0: nothing is compressed */
+    int64_t stored_bytes;       /* after checkpoint_target_finish */
+};
+
+/* TP_E_STOPPED: the program was asked to stop, and this target ends then. */
+tp_status target_check_stop(const struct checkpoint_target *t, struct tp_err *err);
+
+/* How many chunks extent i has. */
+int64_t target_box_chunks(const struct checkpoint_target *t, int i);
+
+/* ---- target_resume.c: what an interrupted run wrote is read back ---- */
+
+extern const struct reshard_resumable target_resumable;
+
+/* The endpoint's `suspects` and `read`. */
+bool target_suspects(const void *ctx, int extent, const struct box *run);
+tp_status target_read(void *ctx, int extent, const struct box *run, void *buf, struct tp_err *err);
+
+/* Nothing is suspect any more. */
+void target_trust(void *ctx);
+
+#endif

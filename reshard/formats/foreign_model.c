@@ -1,0 +1,81 @@
+/* reshard/formats/foreign_model.c - see reshard/formats/foreign_model.h. */
+#include "reshard/formats/foreign_model.h"
+
+#include <limits.h>
+#include <string.h>
+
+#include "core/file.h"
+#include "core/text.h"
+#include "layout/model_config.h"
+#include "storage/location.h"
+#include "storage/object.h"
+
+static bool has_file(const struct foreign_model_request *q)
+{
+    struct tp_err ignored;
+    char file[PATH_MAX];
+
+    return q->config ||
+           ((location_is_remote(q->path) || file_is_dir(q->path)) &&
+            !file_join(file, q->path, "config.json", &ignored) && object_is_there(file));
+}
+
+static bool can_make(const struct foreign_model_request *q)
+{
+    return q->format && q->format->config;
+}
+
+bool foreign_model_exists(const struct foreign_model_request *q)
+{
+    return has_file(q) || can_make(q);
+}
+
+static tp_status make(struct model *out, const char **note, const struct foreign_model_request *q,
+                      struct arena *arena, struct tp_err *err)
+{
+    struct piece_source *s = NULL;
+    const char *text = NULL, *said = NULL, *path;
+    tp_status st;
+
+    TP_TRY(piece_source_new(&s, q->path, err));
+    piece_source_limit(s, q->memory_bytes);
+    TP_TRY(q->format->config(&text, &said, s, err));
+    path = arena_printf(arena, "%s (its arguments as a config.json)", q->path);
+    *note = arena_strdup(arena, said);
+    if (!path || !*note) {
+        st = tp_fail(err, TP_E_NOMEM, "%s: no memory for a config.json", q->path);
+        goto done;
+    }
+    st = model_config_parse(out, text, strlen(text), path, arena, err);
+done:
+    piece_source_close(s);
+    return st;
+}
+
+/* A config.json, or that of a folder. */
+static tp_status read_remote(struct model *out, const char *path, struct arena *arena,
+                             struct tp_err *err)
+{
+    const char *file =
+        text_ends_with(path, ".json") ? path : arena_printf(arena, "%s/config.json", path);
+    char *text;
+    size_t size;
+    tp_status st;
+
+    if (!file)
+        return tp_fail(err, TP_E_NOMEM, "%s: no memory", path);
+    st = object_read_all(&text, &size, file, MODEL_CONFIG_BYTES_MAX, arena, err);
+    return st ? st : model_config_parse(out, text, size, file, arena, err);
+}
+
+tp_status foreign_model_read(struct model *out, const char **note,
+                             const struct foreign_model_request *q, struct arena *arena,
+                             struct tp_err *err)
+{
+    *note = NULL;
+    if (!has_file(q) && can_make(q))
+        return make(out, note, q, arena, err);
+    if (location_is_remote(q->config ? q->config : q->path))
+        return read_remote(out, q->config ? q->config : q->path, arena, err);
+    return model_config_read(out, q->config ? q->config : q->path, arena, err);
+}

@@ -1,0 +1,28 @@
+/*
+ * reshard/formats/foreign_model.h - the model of a checkpoint of another framework.
+ */
+#ifndef RESHARD_FORMATS_FOREIGN_MODEL_H
+#define RESHARD_FORMATS_FOREIGN_MODEL_H
+
+#include "layout/model.h"
+#include "reshard/formats/foreign.h"
+
+struct foreign_model_request {
+    const char *path;                    /* the checkpoint */
+    const char *config;                  /* config.json, or a folder that has one; NULL: that in
+                                            `path`, or one that is made */
+    const struct foreign_format *format; /* of the checkpoint; NULL: safetensors */
+    int64_t memory_bytes;                /* the most for what is read; 0: no limit */
+};
+
+/* Read the config.json that is named, else the one in the folder, else one that the format makes
+ * from the checkpoint. *note is what to tell people then; else NULL. Strings live in the arena.
+ * TP_E_NOTFOUND: there is none, and the format makes none. Other errors as model_config_read. */
+tp_status foreign_model_read(struct model *out, const char **note,
+                             const struct foreign_model_request *q, struct arena *arena,
+                             struct tp_err *err);
+
+/* Whether there is one, of whatever kind. */
+bool foreign_model_exists(const struct foreign_model_request *q);
+
+#endif

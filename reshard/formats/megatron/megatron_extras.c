@@ -1,0 +1,189 @@
+/* reshard/formats/megatron/megatron_extras.c - see reshard/formats/megatron/megatron_extras.h. */
+#include "reshard/formats/megatron/megatron_extras.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define ARGS "args"
+
+enum { NAME_BYTES = 128 };
+
+static bool is_one_of(const char *key, const char *const *names, int n)
+{
+    for (int i = 0; i < n; i++)
+        if (strcmp(key, names[i]) == 0)
+            return true;
+    return false;
+}
+
+/* Arguments that say how this job's ranks shared the work. Those that a target writes itself
+ * replace the others. */
+static bool is_of_job(const char *key)
+{
+    static const char *const names[] = { "rank",
+                                         "local_rank",
+                                         "world_size",
+                                         "data_parallel_size",
+                                         "context_parallel_size",
+                                         "sequence_parallel",
+                                         "transformer_pipeline_model_parallel_size",
+                                         "num_layers_per_virtual_pipeline_stage",
+                                         "num_virtual_stages_per_pipeline_rank",
+                                         "pipeline_model_parallel_layout",
+                                         "decoder_first_pipeline_num_layers",
+                                         "decoder_last_pipeline_num_layers",
+                                         "account_for_embedding_in_pipeline_split",
+                                         "account_for_loss_in_pipeline_split",
+                                         "ckpt_format",
+                                         "transformer_impl",
+                                         "moe_grouped_gemm",
+                                         "moe_use_legacy_grouped_gemm" };
+
+    return is_one_of(key, names, sizeof names / sizeof *names);
+}
+
+/* What is read elsewhere. */
+static bool is_known(const char *key)
+{
+    static const char *const names[] = { "optimizer", "checkpoint_version", "iteration",
+                                         "content_metadata" };
+
+    return strncmp(key, "model", strlen("model")) == 0 ||
+           is_one_of(key, names, sizeof names / sizeof *names);
+}
+
+/* ---- the options of AdamW ---- */
+
+/* The group with weight decay is the one that has the options of the whole. */
+static const struct pickle_value *find_group(const struct pickle_value *root)
+{
+    const struct pickle_value *optimizer = pickle_get(root, "optimizer"), *groups;
+
+    if (pickle_is(optimizer, PICKLE_LIST))
+        optimizer = pickle_item(optimizer, 0);
+    else if (pickle_get_number(optimizer, 0))
+        optimizer = pickle_get_number(optimizer, 0);
+    if (pickle_get(optimizer, "optimizer"))
+        optimizer = pickle_get(optimizer, "optimizer");
+    groups = pickle_get(optimizer, "param_groups");
+    for (int64_t i = 0; i < pickle_count(groups); i++) {
+        const struct pickle_value *group = pickle_item(groups, i);
+        double mult = 0;
+
+        pickle_real(&mult, pickle_get(group, "wd_mult"));
+        if (mult > 0)
+            return group;
+    }
+    return NULL;
+}
+
+static void read_adamw(struct piece_source *s, const struct pickle_value *root)
+{
+    const struct pickle_value *group = find_group(root), *betas = pickle_get(group, "betas");
+    struct export_adamw a = EXPORT_ADAMW_DEFAULT;
+
+    if (!pickle_get(group, "lr"))
+        return;
+    pickle_real(&a.lr, pickle_get(group, "lr"));
+    pickle_real(&a.max_lr, pickle_get(group, "max_lr"));
+    pickle_real(&a.min_lr, pickle_get(group, "min_lr"));
+    pickle_real(&a.beta1, pickle_item(betas, 0));
+    pickle_real(&a.beta2, pickle_item(betas, 1));
+    pickle_real(&a.eps, pickle_get(group, "eps"));
+    pickle_real(&a.weight_decay, pickle_get(group, "weight_decay"));
+    piece_source_set_adamw(s, &a);
+}
+
+/* ---- reading ---- */
+
+/* Note an entry. `w` has what is taken over of it. */
+static tp_status leave(struct piece_source *s, const char *key, const struct pickle_writer *w,
+                       struct tp_err *err)
+{
+    if (w->failed)
+        return tp_fail(err, TP_E_NOMEM, "%s: no memory for its %s", piece_source_path(s), key);
+    return piece_source_leave_extra(s, key, w->data, w->n, err);
+}
+
+static tp_status leave_args(struct piece_source *s, const struct pickle_value *args,
+                            struct tp_err *err)
+{
+    const struct pickle_value *state = pickle_is(args, PICKLE_OBJECT) ? args->object.state : NULL;
+    struct pickle_writer w = { 0 };
+    char name[NAME_BYTES];
+    tp_status st = TP_OK;
+
+    for (int64_t i = 0; i < pickle_entries(state) && !st; i++) {
+        const char *key = pickle_text(pickle_key(state, i));
+
+        if (!key || is_of_job(key))
+            continue;
+        snprintf(name, sizeof name, ARGS ".%s", key);
+        if (pickle_copy_can(pickle_entry(state, i))) {
+            pickle_write_text(&w, key);
+            pickle_copy(&w, pickle_entry(state, i));
+        } else {
+            st = piece_source_leave(s, name, err);
+        }
+    }
+    if (!st)
+        st = leave(s, ARGS, &w, err);
+    pickle_writer_free(&w);
+    return st;
+}
+
+static tp_status leave_other(struct piece_source *s, const char *key, const struct pickle_value *v,
+                             struct tp_err *err)
+{
+    struct pickle_writer w = { 0 };
+    tp_status st;
+
+    if (strcmp(key, "rng_state") == 0 || !pickle_copy_can(v)) /* the former is of a rank */
+        return piece_source_leave(s, key, err);
+    pickle_copy(&w, v);
+    st = leave(s, key, &w, err);
+    pickle_writer_free(&w);
+    return st;
+}
+
+tp_status megatron_extras_read(struct piece_source *s, const struct pickle_value *root,
+                               struct tp_err *err)
+{
+    tp_status st = TP_OK;
+
+    read_adamw(s, root);
+    for (int64_t i = 0; i < pickle_entries(root) && !st; i++) {
+        const char *key = pickle_text(pickle_key(root, i));
+
+        if (!key || is_known(key))
+            continue;
+        st = strcmp(key, ARGS) == 0 ? leave_args(s, pickle_entry(root, i), err)
+                                    : leave_other(s, key, pickle_entry(root, i), err);
+    }
+    return st;
+}
+
+/* ---- writing ---- */
+
+void megatron_extras_write_args(struct pickle_writer *w, const struct piece_source *from)
+{
+    for (int i = 0; from && i < piece_source_left(from); i++) {
+        const struct piece_extra *x = piece_source_left_extra(from, i);
+
+        if (x && strcmp(piece_source_left_name(from, i), ARGS) == 0)
+            pickle_write_pushed(w, x->bytes, x->n);
+    }
+}
+
+void megatron_extras_write_others(struct pickle_writer *w, const struct piece_source *from)
+{
+    for (int i = 0; from && i < piece_source_left(from); i++) {
+        const struct piece_extra *x = piece_source_left_extra(from, i);
+        const char *key = piece_source_left_name(from, i);
+
+        if (!x || strcmp(key, ARGS) == 0)
+            continue;
+        pickle_write_text(w, key);
+        pickle_write_pushed(w, x->bytes, x->n);
+    }
+}

@@ -1,0 +1,24 @@
+/*
+ * reshard/formats/megatron/megatron_extras.h - what Megatron-LM saves beside model and optimizer
+ * and that means the same at every layout: most arguments (the consumed samples are among them),
+ * the state of the learning rate's schedule, counters. A target in one of Megatron's formats gets
+ * them.
+ *
+ * Only plain values are taken over (torch/pickle_copy.h).
+ */
+#ifndef RESHARD_FORMATS_MEGATRON_EXTRAS_H
+#define RESHARD_FORMATS_MEGATRON_EXTRAS_H
+
+#include "reshard/formats/pieces/piece.h"
+#include "torch/pickle_copy.h"
+
+/* Note the entries of a root dict, model_optim_rng.pt's or common.pt's, as left behind or as
+ * extras; and tell s the options of AdamW. */
+tp_status megatron_extras_read(struct piece_source *s, const struct pickle_value *root,
+                               struct tp_err *err);
+
+/* Push keys and values: the arguments, or all others. `from` is the source; NULL: nothing. */
+void megatron_extras_write_args(struct pickle_writer *w, const struct piece_source *from);
+void megatron_extras_write_others(struct pickle_writer *w, const struct piece_source *from);
+
+#endif

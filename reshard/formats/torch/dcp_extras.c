@@ -1,0 +1,138 @@
+/* reshard/formats/torch/dcp_extras.c - see reshard/formats/torch/dcp_extras.h. */
+#include "reshard/formats/torch/dcp_extras.h"
+
+#include <string.h>
+
+#define GROUPS "param_groups."
+
+/* The words of a DCP extra. */
+struct dcp_extra {
+    int file;
+    int64_t begin, size;
+    const void *planner; /* lives as long as the source */
+    size_t planner_bytes;
+};
+
+/* "0.lr" of "optim.param_groups.0.lr"; NULL: a name is none of a group with a number. */
+static const char *option_of(const char *name)
+{
+    const char *at = strstr(name, GROUPS), *dot;
+
+    if (!at || (at > name && at[-1] != '.'))
+        return NULL;
+    at += strlen(GROUPS);
+    dot = strchr(at, '.');
+    return dot > at && strspn(at, "0123456789") == (size_t)(dot - at) && !strchr(dot + 1, '.')
+               ? at
+               : NULL;
+}
+
+/* ---- reading ---- */
+
+/* The options of the first group are those of the optimizer. An object that is no number, or cannot
+ * be read, is not needed. */
+static void read_option(struct piece_source *s, int file, const struct dcp_item *item,
+                        const char *key)
+{
+    struct export_adamw a = EXPORT_ADAMW_DEFAULT;
+    struct torch_pieces x = { .source = s };
+    struct tp_err ignored = { 0 };
+
+    if (torch_pieces_open(&x, s, file, item->begin, item->size, &ignored))
+        x.root = NULL;
+    piece_source_adamw(s, &a);
+    if (strcmp(key, "lr") == 0)
+        pickle_real(&a.lr, x.root);
+    else if (strcmp(key, "eps") == 0)
+        pickle_real(&a.eps, x.root);
+    else if (strcmp(key, "weight_decay") == 0)
+        pickle_real(&a.weight_decay, x.root);
+    pickle_real(&a.beta1, pickle_item(x.root, 0));
+    pickle_real(&a.beta2, pickle_item(x.root, 1));
+    piece_source_set_adamw(s, &a);
+    torch_pieces_close(&x);
+}
+
+/* Whether another optimizer has left the same option, which would get the same name. */
+static bool is_again(const struct piece_source *s, const char *option)
+{
+    for (int i = 0; i < piece_source_left(s); i++) {
+        const char *other = option_of(piece_source_left_name(s, i));
+
+        if (other && strcmp(other, option) == 0)
+            return true;
+    }
+    return false;
+}
+
+/* Whether it is an option of the first group that export_adamw has. */
+static const char *adamw_key(const char *option)
+{
+    static const char *const keys[] = { "lr", "betas", "eps", "weight_decay" };
+
+    for (size_t i = 0; option && i < sizeof keys / sizeof *keys; i++)
+        if (strncmp(option, "0.", 2) == 0 && strcmp(option + 2, keys[i]) == 0)
+            return keys[i];
+    return NULL;
+}
+
+tp_status dcp_extras_read(struct piece_source *s, int file, const struct dcp_item *item,
+                          struct tp_err *err)
+{
+    const char *option = option_of(item->name), *key = adamw_key(option);
+    const struct dcp_extra x = { file, item->begin, item->size, item->planner,
+                                 item->planner_bytes };
+
+    /* With flatten_optimizer_state_dict options have the names of parameters, which are other ones
+     * in the target. */
+    if (strstr(item->name, GROUPS) && (!option || is_again(s, option)))
+        return piece_source_leave(s, item->name, err);
+    if (key)
+        read_option(s, file, item, key);
+    return piece_source_leave_extra(s, item->name, &x, sizeof x, err);
+}
+
+/* ---- writing ---- */
+
+/* The target's optimizer is "optim", whatever the source's is. */
+static struct dcp_new_item name_item(struct dcp_items *d, const char *name,
+                                     const struct dcp_extra *x)
+{
+    const char *option = option_of(name);
+    struct dcp_new_item item = { .item = { .name = name,
+                                           .is_object = true,
+                                           .planner = x->planner,
+                                           .planner_bytes = x->planner_bytes } };
+    char *path = option ? arena_printf(d->arena, "optim/param_groups/%s", option) : NULL;
+    char *dot = path ? strrchr(path, '.') : NULL;
+
+    if (!option)
+        return item;
+    if (dot)
+        *dot = '/';
+    return dcp_items_object(d, path);
+}
+
+tp_status dcp_extras_write(struct dcp_items *d, bool *groups, struct piece_source *from,
+                           struct tp_err *err)
+{
+    tp_status st = TP_OK;
+
+    *groups = false;
+    for (int i = 0; from && i < piece_source_left(from) && !st; i++) {
+        const struct piece_extra *found = piece_source_left_extra(from, i);
+        const char *name = piece_source_left_name(from, i);
+        struct dcp_new_item item;
+        struct dcp_extra x;
+
+        if (!found)
+            continue;
+        memcpy(&x, found->bytes, sizeof x);
+        item = name_item(d, name, &x);
+        *groups |= option_of(name) != NULL;
+        st = dcp_items_copy(
+            d, 0, &item,
+            &(struct dcp_items_bytes){ piece_source_files(from), x.file, x.begin, x.size }, err);
+    }
+    return st;
+}
