@@ -55,6 +55,12 @@ void copy_options_print_resumed(int64_t tiles, int64_t all, int64_t damaged)
                (long long)tiles, (long long)all, (long long)damaged);
 }
 
+json_t *copy_options_resumed_json(const struct copy_totals *t)
+{
+    return json_pack("{s:I, s:I, s:I}", "windows", (json_int_t)t->tiles, "windows_before",
+                     (json_int_t)t->resumed_tiles, "damaged_chunks", (json_int_t)t->damaged_chunks);
+}
+
 void copy_options_print_proof(int digests_equal, int casts, bool from_checkpoint)
 {
     printf("checked  %s", from_checkpoint ? "every checksum of the source; " : "");

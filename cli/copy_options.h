@@ -5,11 +5,13 @@
 #ifndef CLI_COPY_OPTIONS_H
 #define CLI_COPY_OPTIONS_H
 
+#include <jansson.h>
 #include <stdbool.h>
 #include <stdint.h>
 
 #include "core/err.h"
 #include "layout/dtype.h"
+#include "reshard/copy_totals.h"
 
 /* The end of --help of tp-ckpt export and import. */
 #define COPY_EXIT_CODES                                                                            \
@@ -59,6 +61,9 @@ void copy_options_print_stored(int level, int64_t stored_bytes, int64_t bytes_wr
 /* Print the line "resumed  ...": how many tiles of all an interrupted run had completed, and how
  * many chunks of those were damaged. Nothing when tiles is 0. */
 void copy_options_print_resumed(int64_t tiles, int64_t all, int64_t damaged);
+
+/* The same as members of a JSON object. */
+json_t *copy_options_resumed_json(const struct copy_totals *t);
 
 /* Print the line "checked  ..." for people, which says what was proved. digests_equal: how many
  * tensors have the same digest at both ends. casts: how many were cast, and what was written has

@@ -6,10 +6,29 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/text.h"
+
 void print_safe(const char *text)
 {
     for (const unsigned char *p = (const unsigned char *)text; *p; p++)
         putchar(*p < 0x20 || *p == 0x7f ? '?' : *p);
+}
+
+json_t *print_text(const char *text)
+{
+    char *copy = strdup(text);
+    json_t *string;
+
+    for (char *p = copy; p && *p;) {
+        int n = text_utf8_length(p);
+
+        if (!n)
+            *p = '?';
+        p += n ? n : 1;
+    }
+    string = copy ? json_string(copy) : NULL;
+    free(copy);
+    return string;
 }
 
 /* The fewest digits that read back as v; it stays a number with a fraction or exponent. */
@@ -110,12 +129,12 @@ tp_status print_done(struct tp_err *err)
     return TP_OK;
 }
 
-tp_status print_json_joined(json_t *a, json_t *b, const char *path, struct tp_err *err)
+tp_status print_json_joined(json_t *a, json_t *b, struct tp_err *err)
 {
     tp_status st;
 
     if (!a || !b || json_object_update(a, b) != 0) {
-        st = tp_fail(err, TP_E_IO, "%s: is not UTF-8, so it cannot be printed as JSON", path);
+        st = tp_fail(err, TP_E_NOMEM, "no memory for the result as JSON");
     } else {
         print_json(a);
         st = print_done(err);

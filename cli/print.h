@@ -11,15 +11,18 @@
 /* Print text that came from a file, with control characters as '?'. */
 void print_safe(const char *text);
 
+/* A text as a JSON string. Paths and names may have any bytes, but a JSON string must be UTF-8: in
+ * one that is not, bytes that do not belong to a character become '?'. */
+json_t *print_text(const char *text);
+
 /* Print a JSON value and a newline. */
 void print_json(const json_t *value);
 
 /* The same in one line without spaces. */
 void print_json_line(const json_t *value);
 
-/* Print one JSON object with the members of both, which are freed, and flush stdout. NULL for
- * either means that json_pack refused a text, which is then named after `path`: TP_E_IO. */
-tp_status print_json_joined(json_t *a, json_t *b, const char *path, struct tp_err *err);
+/* Print one JSON object with the members of both, which are freed, and flush stdout. */
+tp_status print_json_joined(json_t *a, json_t *b, struct tp_err *err);
 
 /* "a, b, c" of n numbers in brackets: "[64, 128]". Returns buf of size bytes. */
 char *print_shape(char *buf, size_t size, int ndim, const int64_t *shape);

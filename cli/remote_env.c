@@ -1,9 +1,11 @@
 /* cli/remote_env.c - see cli/remote_env.h. */
 #include "cli/remote_env.h"
 
+#include <errno.h>
 #include <stddef.h>
 #include <stdlib.h>
 
+#include "cli/report.h"
 #include "storage/remote.h"
 
 /* The first of two variables that is set. */
@@ -29,6 +31,11 @@ static tp_status number(double *out, const char *name, double least, double most
     return TP_OK;
 }
 
+static void say(const char *sentence)
+{
+    report_note(program_invocation_short_name, "%s", sentence);
+}
+
 tp_status remote_env_read(struct tp_err *err)
 {
     struct remote_settings s = {
@@ -42,6 +49,7 @@ tp_status remote_env_read(struct tp_err *err)
                  .config_file = getenv("AWS_CONFIG_FILE"),
                  .home = getenv("HOME") },
         .ca_file = first_of("AWS_CA_BUNDLE", "CURL_CA_BUNDLE"),
+        .say = say,
     };
     double connections = 0;
     tp_status st;

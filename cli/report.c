@@ -8,6 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "cli/print.h"
 #include "core/text.h"
 
 static void print_line(const char *prog, const char *text)
@@ -91,11 +92,14 @@ bool report_program_options(int *exit_code, const struct report_program *p, cons
         *exit_code = report_json(wants_json(opts, argc, argv), prog, st, &err);
         return false;
     }
+    if (result == OPT_GO_ON)
+        return true;
     if (result == OPT_HELP)
         opt_help(stdout, p->usage, opts, p->intro, p->tail);
-    else if (result == OPT_VERSION)
+    else
         printf("%s %s\n%s", prog, TP_VERSION, p->version ? p->version : "");
-    return result == OPT_GO_ON;
+    *exit_code = report(prog, print_done(&err), &err);
+    return false;
 }
 
 bool report_options(int *exit_code, const char *usage, const struct opt *opts, int argc,

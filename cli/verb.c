@@ -6,7 +6,9 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "cli/print.h"
 #include "cli/report.h"
+#include "core/similar.h"
 
 static int widest(const struct verb *verbs, bool of_args)
 {
@@ -36,35 +38,40 @@ static void print_help(FILE *f, const struct verb_program *p)
  * a verb also take any other word: it must look like a verb. */
 static const char *similar(const struct verb_program *p, const char *word)
 {
-    const char *nearest = NULL;
-    int best = 3;
+    struct similar similar = similar_to(word);
 
     if (word[strspn(word, "abcdefghijklmnopqrstuvwxyz-")] != 0)
         return NULL;
-    for (const struct verb *v = p->verbs; v->name; v++) {
-        int d = v->help ? opt_distance(word, v->name) : best;
-
-        if (d < best && d < (int)strlen(v->name)) {
-            best = d;
-            nearest = v->name;
-        }
-    }
-    return nearest;
+    for (const struct verb *v = p->verbs; v->name; v++)
+        if (v->help)
+            similar_try(&similar, v->name);
+    return similar.name;
 }
 
-static int refuse(const struct verb_program *p, const char *word)
+static int refuse(const struct verb_program *p, int argc, char **argv)
 {
-    const char *verb = similar(p, word);
+    const char *word = argv[1], *verb = similar(p, word);
     struct tp_err err;
+    bool json = false;
 
-    return report(p->name,
-                  verb ? tp_fail(&err, TP_E_USAGE,
-                                 "unknown verb '%.100s'; did you mean '%s'? %s --help lists the "
-                                 "verbs",
-                                 word, verb, p->name)
-                       : tp_fail(&err, TP_E_USAGE,
-                                 "unknown verb '%.100s'; %s --help lists the verbs", word, p->name),
-                  &err);
+    for (int i = 1; i < argc; i++)
+        json = json || strcmp(argv[i], "--json") == 0;
+    if (verb)
+        tp_fail(&err, TP_E_USAGE,
+                "unknown verb '%.100s'; did you mean '%s'? %s --help lists the verbs", word, verb,
+                p->name);
+    else
+        tp_fail(&err, TP_E_USAGE, "unknown verb '%.100s'; %s --help lists the verbs", word,
+                p->name);
+    return report_json(json, p->name, TP_E_USAGE, &err);
+}
+
+/* The exit code after help or version was printed. */
+static int printed(const struct verb_program *p)
+{
+    struct tp_err err = { 0 };
+
+    return report(p->name, print_done(&err), &err);
 }
 
 int verb_main(const struct verb_program *p, int argc, char **argv)
@@ -81,13 +88,13 @@ int verb_main(const struct verb_program *p, int argc, char **argv)
             return v->run(argc - 1, argv + 1);
     if (strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0 || strcmp(word, "help") == 0) {
         print_help(stdout, p);
-        return 0;
+        return printed(p);
     }
     if (strcmp(word, "--version") == 0) {
         printf("%s %s\n", p->name, TP_VERSION);
-        return 0;
+        return printed(p);
     }
     if (p->no_verb && (access(word, F_OK) == 0 || !similar(p, word)))
         return p->no_verb(argc, argv);
-    return refuse(p, word);
+    return refuse(p, argc, argv);
 }

@@ -10,6 +10,7 @@
 #include "reshard/formats/export_format.h"
 #include "reshard/formats/foreign.h"
 #include "reshard/import.h"
+#include "storage/location.h"
 
 /* Larger than any file of the source. */
 #define NO_LIMIT 0
@@ -29,8 +30,11 @@ static bool is_safetensors(const char *path)
 /* The name of the format of a folder of another framework; NULL: it is none. */
 static const char *detect(const char *path)
 {
-    const struct foreign_format *format = foreign_format_detect(path);
+    const struct foreign_format *format;
 
+    if (location_is_remote(path)) /* it would take many requests, so --from-format says it */
+        return NULL;
+    format = foreign_format_detect(path);
     if (format)
         return format->name;
     return is_safetensors(path) ? "safetensors" : NULL;
@@ -75,6 +79,7 @@ static tp_status make_checkpoint(struct convert_report *r, const struct convert_
                                            .zstd = q->zstd,
                                            .format = r->from,
                                            .config = q->config,
+                                           .rules = q->rules,
                                            .layout = q->to,
                                            .out = r->out,
                                            .step = q->step,
@@ -105,7 +110,9 @@ static tp_status make_folder(struct convert_report *r, const struct convert_requ
                                            .step = q->step,
                                            .layout = q->to,
                                            .format = r->format,
+                                           .distributed_optimizer = q->distributed_optimizer,
                                            .out = r->out,
+                                           .scratch = q->scratch,
                                            .dtype = q->dtype,
                                            .no_optim = q->no_optim,
                                            .max_shard_bytes = NO_LIMIT,
@@ -143,6 +150,12 @@ tp_status convert_run(struct convert_report *report, const struct convert_reques
         st = export_format_find(&ignored, r.format, err);
         if (st)
             return tp_fail_in(err, "%s", q->source);
+    }
+    if (q->rules && (!foreign || strcmp(r.format, CONVERT_OWN) != 0)) {
+        st = tp_fail(err, TP_E_USAGE,
+                     "--rules: a checkpoint of tp-train knows how its tensors are cut, and other "
+                     "formats do not record it; --rules are for --format tp of safetensors");
+        goto done;
     }
     TP_TRY(name_out(r.out, q, foreign, err));
     if (strcmp(r.format, CONVERT_OWN) == 0)

@@ -22,14 +22,17 @@ struct convert_request {
     const char *source;      /* folder of another framework, or checkpoint root or step directory */
     const char *from_format; /* NULL: what its files are; CONVERT_OWN: a checkpoint */
     const char *format;      /* to write; NULL: the source's; CONVERT_OWN: a checkpoint */
+    const char *rules;       /* as of struct import_request; only to write a checkpoint */
     const char *to;          /* spec; axes that it does not name are 1, or as in a checkpoint */
     const char *config;      /* config.json, or a folder that has one; NULL: the source's */
     const char *out;         /* folder; NULL: SOURCE-SPEC, the whole new layout */
+    const char *scratch;     /* as of struct export_request */
     int64_t step;            /* -1: the newest complete one, or as the optimizer says */
     const enum dtype *dtype; /* cast the weights; NULL: no cast */
     bool no_optim;           /* weights only */
-    int zstd;                /* level with which a checkpoint is compressed; 0: it is not */
-    int64_t memory_bytes;    /* the most resident memory */
+    bool distributed_optimizer; /* torch_dist: as with --use-distributed-optimizer */
+    int zstd;                   /* level with which a checkpoint is compressed; 0: it is not */
+    int64_t memory_bytes;       /* the most resident memory */
     int threads;
     double journal_s;          /* seconds between records of progress; 0: after each tile */
     bool force;                /* replace what is there when it is the same kind of thing */
@@ -49,7 +52,8 @@ struct convert_report {
 bool convert_is_meant(const char *path, const char *from_format, const char *format);
 
 /* Convert. The new folder or step appears complete or not at all. TP_E_USAGE: a format is not
- * known or cannot be written, or the request does not fit the source. */
+ * known or cannot be written, the request does not fit the source, or rules are given and no
+ * checkpoint is written. */
 tp_status convert_run(struct convert_report *report, const struct convert_request *request,
                       struct tp_err *err);
 

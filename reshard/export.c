@@ -9,9 +9,12 @@
 #include "reshard/atomic_folder.h"
 #include "reshard/copy_job.h"
 #include "reshard/export_source.h"
+#include "reshard/export_store.h"
 #include "reshard/formats/hf_assets.h"
 #include "reshard/formats/hf_config.h"
 #include "reshard/resume.h"
+#include "storage/location.h"
+#include "storage/upload_sender.h"
 
 /* Code and tables that become resident later. */
 enum { LATER_BYTES = 4 << 20 };
@@ -28,7 +31,8 @@ struct export_job {
     const struct export_format *format;
     struct export_source source;
     struct export_writer writer; /* open while it has an endpoint */
-    struct atomic_folder folder;
+    struct atomic_folder folder; /* of a local export */
+    struct export_store store;   /* of one to a store */
     struct copy_job copy;
     int64_t remote_bytes; /* resident later for a source that is not local */
     struct resume resume;
@@ -48,6 +52,17 @@ tp_status export_check_format(const char *format, struct tp_err *err)
 
 /* ---- where it is written ---- */
 
+static bool to_store(const struct export_job *x)
+{
+    return location_is_remote(x->request->out);
+}
+
+/* The folder that is written, or that has headers and small files. */
+static const char *folder_of(const struct export_job *x)
+{
+    return to_store(x) ? x->store.dir : x->folder.tmp;
+}
+
 /* Create the files in `dir`, which exists. */
 static tp_status create(struct export_job *x, const char *dir, struct tp_err *err)
 {
@@ -61,10 +76,12 @@ static tp_status create(struct export_job *x, const char *dir, struct tp_err *er
                                               .layout = &from->layout,
                                               .step = from->step,
                                               .adamw = from->adamw,
+                                              .distributed_optimizer = q->distributed_optimizer,
                                               .max_shard_bytes = q->max_shard_bytes,
                                               .q8_0 = q->q8_0,
                                               .assets = q->assets,
-                                              .progress = q->progress };
+                                              .progress = q->progress,
+                                              .extras = from->extras };
 
     return x->format->create(&x->writer, &contents, err);
 }
@@ -182,6 +199,8 @@ static tp_status identify(struct export_job *x, struct tp_err *err)
     job_identity_number(h, q->max_shard_bytes);
     job_identity_number(h, from->step);
     sha256_add(h, &from->adamw, sizeof from->adamw);
+    if (q->distributed_optimizer)
+        job_identity_text(h, "distributed optimizer");
     job_identity_text(h, from->model.config);
     st = export_source_identify(from, q, h, err);
     sha256_end(h, x->resume.head.identity_sha256);
@@ -214,8 +233,8 @@ static tp_status copy_tensors(struct export_job *x, struct tp_err *err)
     const struct resume_job job = resume_job_of(x);
     tp_status st;
 
-    TP_TRY(x->format->keep ? resume_run(&x->resume, &job, err)
-                           : copy_job_run_or_stop(&x->copy, err));
+    TP_TRY(x->format->keep && !to_store(x) ? resume_run(&x->resume, &job, err)
+                                           : copy_job_run_or_stop(&x->copy, err));
     TP_TRY(copy_job_prove(&x->copy, err));
     TP_TRY(x->format->finish(&x->writer, err));
     if (x->writer.bytes > 0)
@@ -231,34 +250,70 @@ static tp_status write_config(struct export_job *x, struct tp_err *err)
 
     if (st)
         return st;
-    st = file_join(path, x->folder.tmp, CONFIG_FILE, err);
+    st = file_join(path, folder_of(x), CONFIG_FILE, err);
     if (!st)
         st = file_write_new(path, text, strlen(text), err);
     free(text);
     return st;
 }
 
-static tp_status write_folder(struct export_job *x, struct tp_err *err)
+/* What is beside the tensors. */
+static tp_status write_small_files(struct export_job *x, struct tp_err *err)
 {
     const struct export_request *q = x->request;
+    const char *assets = q->assets ? q->assets : q->foreign ? q->ckpt : NULL;
+    tp_status st = write_config(x, err);
+
+    return st || !assets ? st : hf_assets_copy(assets, folder_of(x), err);
+}
+
+static tp_status write_folder(struct export_job *x, struct tp_err *err)
+{
     tp_status st;
 
-    if (q->assets)
-        TP_TRY(hf_assets_check(q->assets, err));
     stop_listen_all(); /* before it nothing has begun */
     TP_TRY(begin_or_continue(x, err));
     TP_TRY(copy_tensors(x, err));
-    TP_TRY(write_config(x, err));
-    if (q->assets)
-        TP_TRY(hf_assets_copy(q->assets, x->folder.tmp, err));
-    else if (q->foreign)
-        TP_TRY(hf_assets_copy(q->ckpt, x->folder.tmp, err));
+    TP_TRY(write_small_files(x, err));
     TP_TRY(atomic_folder_commit(&x->folder, err));
 done:
     if (st == TP_E_STOPPED && x->format->keep)
         atomic_folder_suspend(&x->folder);
     else
         atomic_folder_abort(&x->folder);
+    return st;
+}
+
+/* The same in a store. */
+static tp_status write_store(struct export_job *x, struct tp_err *err)
+{
+    const struct export_request *q = x->request;
+    int64_t parts = 0;
+    tp_status st;
+
+    if (q->force)
+        return tp_fail(err, TP_E_USAGE,
+                       "%s: a store cannot replace several objects in one go, so --force is not "
+                       "possible there; remove them first, or name another prefix",
+                       q->out);
+    TP_TRY(export_store_begin(&x->store, q->out, CONFIG_FILE, q->scratch,
+                              x->source.layout.n_tensors, err));
+    stop_listen_all();
+    TP_TRY(create(x, x->store.dir, err));
+    TP_TRY(x->format->send(&x->writer, x->store.files, err));
+    TP_TRY(upload_set_bytes(&parts, x->store.files, q->threads, err));
+    x->remote_bytes += parts + (location_is_remote(q->ckpt) ? 0 : memory_budget_connections());
+    TP_TRY(plan(x, err));
+    upload_sender_limit(upload_sender_usual());
+    TP_TRY(upload_set_begin(x->store.files, err));
+    TP_TRY(copy_tensors(x, err));
+    TP_TRY(write_small_files(x, err));
+    if (stop_requested())
+        TP_TRY(
+            tp_fail(err, TP_E_STOPPED,
+                    "interrupted; nothing is kept in the store, so the same command starts over"));
+    st = export_store_commit(&x->store, err);
+done:
     return st;
 }
 
@@ -275,8 +330,24 @@ static void fill_report(struct export_report *r, const struct export_job *x)
     r->totals.step = from->step;
     r->totals.checksums = from->checksums;
     memcpy(r->dir, from->path, sizeof r->dir);
-    memcpy(r->out, x->folder.dir, sizeof r->out);
+    memcpy(r->out, to_store(x) ? x->store.to : x->folder.dir, sizeof r->out);
     memcpy(r->left_out, from->left_out, sizeof r->left_out);
+}
+
+/* What only some formats have. */
+static tp_status check_options(const struct export_job *x, struct tp_err *err)
+{
+    const struct export_request *q = x->request;
+
+    if (q->q8_0 && !x->format->q8_0)
+        return tp_fail(err, TP_E_USAGE, "--dtype q8_0 is for --format gguf, not %s", q->format);
+    if (q->distributed_optimizer && !x->format->distributed_optimizer)
+        return tp_fail(err, TP_E_USAGE,
+                       "--distributed-optimizer is for --format torch_dist, not %s", q->format);
+    if (q->distributed_optimizer && q->no_optim)
+        return tp_fail(err, TP_E_USAGE,
+                       "--distributed-optimizer and --no-optim exclude each other");
+    return TP_OK;
 }
 
 tp_status export_run(struct export_report *report, const struct export_request *request,
@@ -289,18 +360,18 @@ tp_status export_run(struct export_report *report, const struct export_request *
         return tp_fail(err, TP_E_NOMEM, "no memory to export");
     x->request = request;
     TP_TRY(export_format_find(&x->format, request->format, err));
-    if (request->q8_0 && !x->format->q8_0) {
-        st = tp_fail(err, TP_E_USAGE, "--dtype q8_0 is for --format gguf, not %s", request->format);
-        goto done;
-    }
+    TP_TRY(check_options(x, err));
     x->remote_bytes = memory_budget_remote(request->ckpt, request->memory_bytes);
     TP_TRY(export_source_open(&x->source, request, x->format, &x->arena, err));
-    TP_TRY(write_folder(x, err));
+    if (request->assets)
+        TP_TRY(hf_assets_check(request->assets, err));
+    TP_TRY(to_store(x) ? write_store(x, err) : write_folder(x, err));
     fill_report(report, x);
 done:
     resume_free(&x->resume);
     copy_job_free(&x->copy);
     close_writer(x);
+    export_store_end(&x->store);
     export_source_close(&x->source);
     arena_free(&x->arena);
     free(x);

@@ -19,15 +19,17 @@ struct export_request {
     const char *layout;      /* spec of the files, for formats that cut tensors; axes that it does
                                 not name, or all when NULL, are as in the source; foreign: 1 */
     const char *format;      /* of reshard/formats/export_format.h */
-    const char *out;         /* folder to create */
+    const char *out;         /* folder to create; or s3://... */
+    const char *scratch;     /* for a store: where headers are made (TMPDIR); NULL: /tmp */
     const enum dtype *dtype; /* of the weights; NULL: as trained, but f32 where a format has the
                                 optimizer's moments and no masters. f32 is taken from the masters
                                 where there are any */
     bool q8_0;               /* GGUF: weights become Q8_0; dtype is f32 then */
     bool no_optim;           /* weights only */
-    int64_t max_shard_bytes; /* the most bytes of tensors in a file; 0: no limit */
-    const char *assets;      /* folder with tokenizer and so on to copy, or NULL */
-    int64_t memory_bytes;    /* the most resident memory */
+    bool distributed_optimizer; /* torch_dist: as with --use-distributed-optimizer */
+    int64_t max_shard_bytes;    /* the most bytes of tensors in a file; 0: no limit */
+    const char *assets;         /* folder with tokenizer and so on to copy, or NULL */
+    int64_t memory_bytes;       /* the most resident memory */
     int threads;
     double journal_s;          /* seconds between records of progress; 0: after each tile */
     bool force;                /* replace OUT when it is an export */

@@ -222,6 +222,17 @@ done:
 
 /* ---- another framework's ---- */
 
+/* Whether the source's format has the extras of the target's. */
+static bool keeps_extras(const struct export_request *q, const struct export_format *format)
+{
+    const struct export_format *from;
+    struct tp_err ignored = { 0 };
+
+    return q->from_format && !q->no_optim && format->extras &&
+           !export_format_find(&from, q->from_format, &ignored) && from->extras &&
+           strcmp(from->extras, format->extras) == 0;
+}
+
 static tp_status open_foreign(struct export_source *s, const struct export_request *q,
                               const struct export_format *format, struct arena *arena,
                               struct tp_err *err)
@@ -233,18 +244,24 @@ static tp_status open_foreign(struct export_source *s, const struct export_reque
                                          .no_optim = q->no_optim || format->state == EXPORT_WEIGHTS,
                                          .dtype = q->dtype,
                                          .memory_bytes = q->memory_bytes,
-                                         .own_masters = format->state == EXPORT_MOMENTS };
+                                         .own_masters = format->state == EXPORT_MOMENTS,
+                                         .progress = q->progress };
     tp_status st;
 
     s->request = from;
+    s->request.keeps_extras = keeps_extras(q, format);
 
     snprintf(s->path, sizeof s->path, "%s", q->ckpt);
-    TP_TRY(model_config_read(&s->model, q->config ? q->config : q->ckpt, arena, err));
+    TP_TRY(import_source_model(&s->model, &s->request, arena, err));
     TP_TRY(import_source_open(&s->import, &s->request, &s->model, arena, err));
     s->endpoint = s->import.endpoint;
     s->transferred = s->import.transferred;
     s->step = s->import.step;
     s->checksums = s->import.checksums;
+    if (s->import.pieces)
+        piece_source_adamw(s->import.pieces, &s->adamw);
+    if (s->request.keeps_extras)
+        s->extras = s->import.pieces;
     memcpy(s->left_out, s->import.left_out.text, sizeof s->left_out);
     s->layout.tensors = s->import.tensors;
     s->layout.n_tensors = s->import.n_tensors;
@@ -261,9 +278,10 @@ tp_status export_source_open(struct export_source *s, const struct export_reques
                              struct tp_err *err)
 {
     struct spec spec;
+    unsigned named;
     tp_status st;
 
-    s->adamw = (struct export_adamw){ 1e-3, 0.9, 0.999, 1e-8, 0.01 }; /* of torch.optim.AdamW */
+    s->adamw = EXPORT_ADAMW_DEFAULT;
     st = q->foreign ? open_foreign(s, q, format, arena, err)
                     : open_checkpoint(s, q, format, arena, err);
     if (st)
@@ -273,7 +291,11 @@ tp_status export_source_open(struct export_source *s, const struct export_reques
         st = spec_parse(&spec, q->layout, err);
         if (st)
             return tp_fail_in(err, "%s", q->foreign ? "--to" : "--layout");
+        named = spec.given;
         spec_fill(&spec, &s->layout.spec);
+        /* Experts are on different data-parallel ranks, of which other formats say nothing. */
+        if (!(named & SPEC_DP) && (int64_t)spec.dp * spec.cp % spec.ep != 0)
+            spec.dp = spec.ep;
     }
     return layout_make(&s->layout, &spec, s->layout.n_layers, s->layout.tensors,
                        s->layout.n_tensors, arena, err);

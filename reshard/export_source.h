@@ -28,6 +28,7 @@ struct export_source {
     struct checkpoint_source *checkpoint;
     struct import_request request; /* of another framework */
     struct import_source import;
+    struct piece_source *extras; /* whose extras are written; NULL: none are */
 };
 
 /* Open the request's source for a format. Close also after a failure. TP_E_CORRUPT: a tensor of the

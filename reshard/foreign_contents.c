@@ -1,19 +1,18 @@
 /* reshard/foreign_contents.c - see reshard/foreign_contents.h. */
 #include "reshard/foreign_contents.h"
 
-#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/file.h"
-#include "layout/model_config.h"
 #include "reshard/engine/extent_index.h"
+#include "reshard/formats/foreign_model.h"
+#include "storage/location.h"
 
 enum { RUN_BYTES = 1 << 20 };
 
 bool foreign_contents_detect(const char *path)
 {
-    return foreign_format_detect_any(path) != NULL;
+    return !location_is_remote(path) && foreign_format_detect_any(path) != NULL;
 }
 
 /* All tensors, as they are stored; each is taken from its own group. */
@@ -42,21 +41,19 @@ static tp_status list_tensors(struct foreign_contents *c, struct tp_err *err)
 tp_status foreign_contents_open(struct foreign_contents *out, const char *path, const char *config,
                                 struct tp_err *err)
 {
+    struct foreign_model_request q = { .path = path, .config = config };
     struct model model;
-    char file[PATH_MAX];
-    bool has_model = config != NULL;
+    bool has_model;
     tp_status st;
 
     memset(out, 0, sizeof *out);
     out->format = foreign_format_detect_any(path);
     if (!out->format)
         return tp_fail(err, TP_E_NOTFOUND, "%s: is no checkpoint of a known format", path);
-    if (!config && file_is_dir(path)) {
-        TP_TRY(file_join(file, path, "config.json", err));
-        has_model = file_exists(file);
-    }
+    q.format = out->format;
+    has_model = foreign_model_exists(&q);
     if (has_model)
-        TP_TRY(model_config_read(&model, config ? config : path, &out->arena, err));
+        TP_TRY(foreign_model_read(&model, &out->note, &q, &out->arena, err));
     TP_TRY(foreign_open(&out->source, out->format, path, has_model ? &model : NULL, 0, err));
     if (out->format->check)
         TP_TRY(out->format->check(out->source, err));

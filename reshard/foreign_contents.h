@@ -16,13 +16,15 @@ struct foreign_contents {
     struct piece_source *source;
     struct tensor *tensors; /* those of supported types, ascending by group and name */
     int n_tensors;
+    const char *note; /* what to tell people of the model that was chosen; NULL: nothing */
 };
 
 /* Whether there is a checkpoint of another framework at `path`. */
 bool foreign_contents_detect(const char *path);
 
-/* Open it. `config` is a config.json, or NULL: that of the folder, if there is one; formats that
- * need none are read without. Close also after a failure. */
+/* Open it. `config` is a config.json, or NULL: that of the folder, or one that is made from the
+ * checkpoint (foreign_model.h); formats that need none are read without. Close also after a
+ * failure. */
 tp_status foreign_contents_open(struct foreign_contents *out, const char *path, const char *config,
                                 struct tp_err *err);
 void foreign_contents_close(struct foreign_contents *c);

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "ckpt/epoch.h"
+#include "ckpt/root.h"
 #include "ckpt/transaction.h"
 #include "core/file.h"
 #include "core/stop.h"
@@ -14,15 +15,19 @@
 #include "reshard/formats/checkpoint/checkpoint.h"
 #include "reshard/formats/foreign.h"
 #include "reshard/import_source.h"
+#include "reshard/output_root.h"
 #include "reshard/resume.h"
 #include "reshard/root_model.h"
+#include "reshard/store_job.h"
 #include "storage/location.h"
 
 /* What becomes resident later: libhdf5, and a chunk's entry. */
 enum { LATER_BYTES = 12 << 20, CHUNK_BYTES = 512 };
 
 struct import_job {
+    struct import_request own; /* the request, with `out` */
     const struct import_request *request;
+    char out[PATH_MAX]; /* without trailing slashes, if it is in a store */
     struct arena arena;
     struct model model;
     struct layout layout;
@@ -30,6 +35,7 @@ struct import_job {
     struct checkpoint_target *target;
     struct copy_job copy;
     struct resume resume;
+    int64_t remote_bytes; /* resident later for a source that is not local */
 };
 
 static struct resume_job resume_job_of(struct import_job *x)
@@ -66,14 +72,16 @@ static tp_status read_model(struct import_job *x, struct tp_err *err)
     const struct import_request *q = x->request;
     const char *config = q->config ? q->config : q->source;
 
-    tp_status st = location_check_local(q->source, err);
+    tp_status st = location_check(q->source, err);
 
+    if (!st && location_is_remote(q->source))
+        st = foreign_reach(q->source, err);
     if (st)
         return st;
-    if (!file_is_dir(q->source))
+    if (!location_is_remote(q->source) && !file_is_dir(q->source))
         return tp_fail(err, TP_E_NOTFOUND, "%s: no such folder", q->source);
     return q->rules ? read_model_of_rules(x, config, err)
-                    : model_config_read(&x->model, config, &x->arena, err);
+                    : import_source_model(&x->model, q, &x->arena, err);
 }
 
 static tp_status lay_out(struct import_job *x, struct tp_err *err)
@@ -114,9 +122,10 @@ static tp_status find_interrupted(struct import_job *x, struct tp_err *err)
 
 static tp_status plan(struct import_job *x, struct tp_err *err)
 {
-    const int64_t tables = LATER_BYTES + resume_memory_bytes(x->source.endpoint, &x->arena);
-    int64_t chunks;
+    const int64_t tables =
+        LATER_BYTES + x->remote_bytes + resume_memory_bytes(x->source.endpoint, &x->arena);
     const struct import_request *q = x->request;
+    int64_t chunks, parts = 0;
     tp_status st;
 
     TP_TRY(checkpoint_target_plan(&x->target, &x->layout, NULL, err));
@@ -129,12 +138,17 @@ static tp_status plan(struct import_job *x, struct tp_err *err)
                                           .to = checkpoint_target_endpoint(x->target),
                                           .threads = q->threads,
                                           .progress = q->progress };
-    if (!q->zstd)
+    if (location_is_remote(q->out)) {
+        TP_TRY(
+            store_job_bytes(&parts, x->target, &x->layout, q->zstd ? q->threads : 0, false, err));
+        parts += memory_budget_connections();
+    } else if (!q->zstd) {
         TP_TRY(find_interrupted(x, err));
+    }
     chunks = checkpoint_target_chunks(x->target);
     TP_TRY(resume_plan(&x->resume, &x->copy, q->memory_bytes,
                        tables + CHUNK_BYTES * chunks + resume_chunk_bytes(chunks) +
-                           checkpoint_target_memory(x->target),
+                           checkpoint_target_memory(x->target) + parts,
                        err));
 done:
     return st;
@@ -159,9 +173,8 @@ done:
     return st;
 }
 
-static tp_status write_step(struct import_job *x, struct tp_err *err)
+static tp_status write_local_step(struct import_job *x, struct manifest *m, struct tp_err *err)
 {
-    struct manifest m = { .layout = x->layout, .model_config = x->model.config };
     struct ckpt_begin_request begin = { .root = x->request->out,
                                         .step = x->source.step,
                                         .force = x->request->force,
@@ -169,20 +182,36 @@ static tp_status write_step(struct import_job *x, struct tp_err *err)
     struct ckpt_transaction t = { .tmp.lock_fd = -1 };
     tp_status st;
 
-    m.step = m.state.step = x->source.step;
-    m.state.dtype = x->layout.tensors[0].dtype == DTYPE_BF16 ? "bf16" : "fp32";
     stop_listen_all(); /* before it nothing has begun */
     TP_TRY(ckpt_epoch(&begin.epoch, begin.root, err));
     TP_TRY(copy(x, &t, &begin, err));
-    TP_TRY(checkpoint_target_finish(x->target, &m, &x->arena, err));
+    TP_TRY(checkpoint_target_finish(x->target, m, &x->arena, err));
     TP_TRY(copy_job_prove(&x->copy, err));
-    TP_TRY(ckpt_commit(&t, &m, err));
+    TP_TRY(ckpt_commit(&t, m, err));
 done:
     if (st == TP_E_STOPPED && !x->request->zstd)
         ckpt_suspend(&t);
     else if (st)
         ckpt_abort(&t);
     return st;
+}
+
+static tp_status write_step(struct import_job *x, struct tp_err *err)
+{
+    const int64_t step = x->source.step;
+    struct manifest m = {
+        .layout = x->layout,
+        .model_config = x->model.config,
+        .step = step,
+        .state = { .step = step,
+                   .dtype = x->layout.tensors[0].dtype == DTYPE_BF16 ? "bf16" : "fp32" },
+    };
+    struct store_job store = {
+        x->request->out, &m, &x->layout, x->target, &x->copy, &x->arena, NULL
+    };
+
+    return location_is_remote(x->request->out) ? store_job_run(&store, err)
+                                               : write_local_step(x, &m, err);
 }
 
 static void fill_report(struct import_report *r, const struct import_job *x)
@@ -197,15 +226,38 @@ static void fill_report(struct import_report *r, const struct import_job *x)
 }
 
 /* Before anything is read. */
-static tp_status check_out(const char *out, struct tp_err *err)
+static tp_status take_request(struct import_job *x, const struct import_request *q,
+                              struct tp_err *err)
 {
-    if (location_kind(out) == LOCATION_S3)
-        return tp_fail(
-            err, TP_E_USAGE,
-            "%.400s: an import writes to local folders only; name a folder, and then run "
-            "tp-reshard with --out to write to the store",
-            out);
-    return location_check_local(out, err);
+    tp_status st;
+
+    x->own = *q;
+    x->own.out = x->out;
+    x->request = &x->own;
+    TP_TRY(output_root_name(x->out, q->out, q->source, NULL, NULL, err));
+    st = location_kind(x->out) == LOCATION_S3 ? output_root_check(x->out, q->force, err)
+                                              : location_check_local(x->out, err);
+done:
+    return st;
+}
+
+/* What people name by mistake: a file of the folder, or a checkpoint that needs no import. */
+static tp_status check_source(const char *source, struct tp_err *err)
+{
+    char dir[PATH_MAX];
+    struct tp_err ignored;
+
+    if (location_is_remote(source) || !file_exists(source))
+        return TP_OK;
+    if (!file_is_dir(source))
+        return tp_fail(err, TP_E_USAGE, "%s: is not a folder; name the folder that has this file",
+                       source);
+    if (ckpt_locate(dir, source, -1, &ignored) == TP_OK)
+        return tp_fail(err, TP_E_USAGE,
+                       "%s: is a checkpoint of tp-train, which needs no import; tp-reshard changes "
+                       "its layout",
+                       source);
+    return TP_OK;
 }
 
 tp_status import_run(struct import_report *report, const struct import_request *request,
@@ -216,9 +268,10 @@ tp_status import_run(struct import_report *report, const struct import_request *
 
     if (!x)
         return tp_fail(err, TP_E_NOMEM, "no memory to import");
-    x->request = request;
-    TP_TRY(check_out(request->out, err));
+    TP_TRY(take_request(x, request, err));
+    TP_TRY(check_source(request->source, err));
     TP_TRY(import_check_format(request->format, err));
+    x->remote_bytes = memory_budget_remote(request->source, request->memory_bytes);
     TP_TRY(read_model(x, err));
     TP_TRY(lay_out(x, err));
     TP_TRY(plan(x, err));

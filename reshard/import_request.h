@@ -12,7 +12,7 @@
 #include "reshard/unknown_tensors.h"
 
 /* What can be read. */
-#define IMPORT_FORMATS "safetensors, bin, dcp, megatron, torch_dist, deepspeed"
+#define IMPORT_FORMATS "safetensors, bin, dcp, torchtitan, megatron, torch_dist, deepspeed"
 
 struct import_request {
     const char *source; /* folder */
@@ -24,6 +24,7 @@ struct import_request {
     bool no_optim;      /* weights only */
     bool own_masters;   /* weights are to be their own masters: f32 where there are moments, if
                            dtype is NULL */
+    bool keeps_extras;  /* the target gets the source's extras (piece.h) */
     const char *rules;  /* how tensors are cut (layout/cut_rules.h); NULL: by the model's family */
     struct unknown_tensors_ignore ignore; /* tensors to leave out on purpose */
     const enum dtype *dtype;              /* cast the weights; NULL: no cast */

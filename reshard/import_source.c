@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "layout/model_tensors.h"
-#include "reshard/formats/foreign.h"
+#include "reshard/formats/foreign_model.h"
 #include "reshard/memory_budget.h"
 #include "reshard/ruled_tensors.h"
 
@@ -174,7 +174,8 @@ static tp_status check_unknown(struct import_source *s, const struct import_requ
     }
     found.others = names + found.n;
     for (int i = 0; i < n_left; i++)
-        found.others[found.n_others++] = piece_source_left_name(s->pieces, i);
+        if (!q->keeps_extras || !piece_source_left_extra(s->pieces, i))
+            found.others[found.n_others++] = piece_source_left_name(s->pieces, i);
     st = unknown_tensors_check_names(&s->left_out, &found, m, params, n_params, &q->ignore, err);
     free((void *)names);
     return st;
@@ -215,15 +216,34 @@ done:
     return st;
 }
 
+/* NULL: safetensors. */
+static const struct foreign_format *format_of(const struct import_request *q)
+{
+    if (strcmp(q->format, "auto") == 0)
+        return foreign_format_detect(q->source);
+    return strcmp(q->format, "safetensors") == 0 ? NULL : foreign_format_find(q->format);
+}
+
+tp_status import_source_model(struct model *out, const struct import_request *q,
+                              struct arena *arena, struct tp_err *err)
+{
+    const struct foreign_model_request from = { .path = q->source,
+                                                .config = q->config,
+                                                .format = format_of(q),
+                                                .memory_bytes = memory_for_tables(q) };
+    const char *note = NULL;
+    tp_status st = foreign_model_read(out, &note, &from, arena, err);
+
+    if (!st && note)
+        progress_note(q->progress, "%s", note);
+    return st;
+}
+
 tp_status import_source_open(struct import_source *s, const struct import_request *q,
                              const struct model *m, struct arena *arena, struct tp_err *err)
 {
-    const struct foreign_format *format = NULL;
+    const struct foreign_format *format = format_of(q);
 
-    if (strcmp(q->format, "auto") == 0)
-        format = foreign_format_detect(q->source);
-    else if (strcmp(q->format, "safetensors") != 0)
-        format = foreign_format_find(q->format);
     if (format && q->rules)
         return tp_fail(err, TP_E_USAGE, "--rules: %s is %s, and rules are for safetensors only",
                        q->source, format->title);

@@ -24,6 +24,11 @@ struct import_source {
     struct unknown_tensors left_out;
 };
 
+/* Read the model of the request's source: its config.json, or one that the format makes from the
+ * checkpoint, which the request's progress says. Errors as foreign_model_read. */
+tp_status import_source_model(struct model *out, const struct import_request *q,
+                              struct arena *arena, struct tp_err *err);
+
 /* Open the request's source. TP_E_NOTFOUND: it is no folder. TP_E_USAGE: it has no known format, or
  * the rules do not fit. */
 tp_status import_source_open(struct import_source *s, const struct import_request *q,

@@ -4,6 +4,10 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "ckpt/temporary.h"
+#include "storage/location.h"
+#include "storage/object.h"
+
 tp_status job_identity_new(struct sha256 **h, const char *what, struct tp_err *err)
 {
     tp_status st = sha256_new(h, err);
@@ -40,10 +44,32 @@ void job_identity_tensors(struct sha256 *h, const struct tensor *tensors, int n)
     }
 }
 
+/* Its ETag changes with its content. What has none is never the same. */
+static tp_status add_remote(struct sha256 *h, const char *path, struct tp_err *err)
+{
+    char id[SAVE_ID_TEXT] = "";
+    struct object o;
+    int64_t size;
+    tp_status st = object_open(&o, &size, path, err);
+
+    if (st)
+        return st;
+    job_identity_text(h, path);
+    job_identity_number(h, size);
+    job_identity_text(h, object_etag(&o));
+    if (!object_etag(&o)[0])
+        st = temporary_save_id(id, err);
+    job_identity_text(h, id);
+    object_close(&o);
+    return st;
+}
+
 tp_status job_identity_file(struct sha256 *h, const char *path, struct tp_err *err)
 {
     struct stat sb;
 
+    if (location_is_remote(path))
+        return add_remote(h, path, err);
     if (stat(path, &sb) != 0)
         return tp_fail_errno(err, "%s: cannot be found", path);
     job_identity_text(h, path);

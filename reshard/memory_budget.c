@@ -10,7 +10,14 @@
 #include "storage/remote.h"
 #include "storage/remote_object.h"
 
-enum { REMOTE_BYTES_MIN = 4 << 20, REMOTE_PART = 8, CONNECTION_BYTES = 512 << 10 };
+/* A tile often reads from as many shards as there are connections: as many requests of 4 MiB that
+ * it uses, as many on their way, and some that wait. */
+enum {
+    REMOTE_BYTES_MIN = 4 << 20,
+    REMOTE_BYTES_MAX = 96 << 20,
+    REMOTE_PART = 8,
+    CONNECTION_BYTES = 512 << 10
+};
 enum { TLS_BYTES = 8 << 20 }; /* libcurl, OpenSSL and their tables */
 enum { THREAD_BYTES = 512 << 10, BUFFER_BYTES_MIN = 4 << 20 };
 
@@ -49,8 +56,8 @@ int64_t memory_budget_remote(const char *source, int64_t limit_bytes)
 
     if (!location_is_remote(source))
         return 0;
-    if (bytes > REMOTE_SEGMENTS_BYTES)
-        bytes = REMOTE_SEGMENTS_BYTES;
+    if (bytes > REMOTE_BYTES_MAX)
+        bytes = REMOTE_BYTES_MAX;
     if (bytes < REMOTE_BYTES_MIN)
         bytes = REMOTE_BYTES_MIN;
     remote_object_limit(bytes);

@@ -89,8 +89,8 @@ static bool same_kind(const struct model_plan *p, const struct tensor *a, const 
     return tensor_same_shape(a, b) && a->dtype == b->dtype && x->dim == y->dim &&
            x->unit == y->unit && x->blocks == y->blocks && x->replicate == y->replicate &&
            x->uneven == y->uneven &&
-           layout_is_dp_sharded(&p->from.spec, a) == layout_is_dp_sharded(&p->from.spec, b) &&
-           layout_is_dp_sharded(&p->to.spec, a) == layout_is_dp_sharded(&p->to.spec, b);
+           layout_owners(&p->from.spec, a) == layout_owners(&p->from.spec, b) &&
+           layout_owners(&p->to.spec, a) == layout_owners(&p->to.spec, b);
 }
 
 /* Plan a transfer of the one tensor that both layouts have. */

@@ -33,16 +33,10 @@ static tp_status name_beside(char out[PATH_MAX], const char *dir, const struct s
     return tp_fail(err, TP_E_USAGE, "%.100s...: the path is too long", dir);
 }
 
-tp_status output_root_check(const char *out, bool force, const struct comm_control *control,
-                            struct tp_err *err)
+tp_status output_root_check(const char *out, bool force, struct tp_err *err)
 {
     if (location_kind(out) != LOCATION_S3)
         return ckpt_check_root(out, err);
-    if (control)
-        return tp_fail(err, TP_E_USAGE,
-                       "%.400s: several processes cannot write to a store together; run without "
-                       "mpirun",
-                       out);
     if (force)
         return tp_fail(
             err, TP_E_USAGE,

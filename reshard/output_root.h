@@ -9,7 +9,6 @@
 #include <stdbool.h>
 
 #include "ckpt/root.h"
-#include "comm/control.h"
 #include "core/err.h"
 
 /* The OUT that was given, or, if that is NULL, the default for the source `ckpt`, which was opened
@@ -22,7 +21,6 @@ tp_status output_root_name(char out[PATH_MAX], const char *given, const char *ck
                            struct tp_err *err);
 
 /* Whether it can be written to, as far as that is known before. */
-tp_status output_root_check(const char *out, bool force, const struct comm_control *control,
-                            struct tp_err *err);
+tp_status output_root_check(const char *out, bool force, struct tp_err *err);
 
 #endif

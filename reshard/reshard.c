@@ -166,12 +166,6 @@ static tp_status compress_target(struct reshard_job *job, struct tp_err *err)
 {
     const struct reshard_request *q = job->request;
 
-    if (location_is_remote(job->out))
-        return tp_fail(
-            err, TP_E_USAGE,
-            "--zstd: shards in a store cannot be compressed yet; write %s without it, or "
-            "a local folder with it",
-            job->out);
     if (job->control)
         return tp_fail(err, TP_E_USAGE,
                        "--zstd: %d processes cannot compress together yet; run one, with --jobs",
@@ -196,8 +190,7 @@ static tp_status open_endpoints(struct reshard_job *job, struct tp_err *err)
         TP_TRY(check_from(job, err));
     TP_TRY(lay_out_target(job, err));
     TP_TRY(output_root_name(job->out, q->out, q->ckpt, &job->from, &job->to.spec, err));
-    TP_TRY(output_root_check(job->out, q->force, job->control,
-                             err)); /* so that a dry run finds it too */
+    TP_TRY(output_root_check(job->out, q->force, err)); /* so that a dry run finds it too */
     TP_TRY(checkpoint_source_open(&job->source, &job->from, job->ids, job->to.n_tensors,
                                   job->control, err));
     TP_TRY(checkpoint_target_plan(&job->target, &job->to, job->control, err));
@@ -253,13 +246,16 @@ static tp_status plan(struct reshard_job *job, struct tp_err *err)
     if (location_is_remote(job->out)) {
         int64_t parts = 0;
 
-        TP_TRY(store_job_bytes(&parts, job->target, &job->to, err));
+        TP_TRY(store_job_bytes(&parts, job->target, &job->to, q->zstd ? q->threads : 0,
+                               job->control != NULL, err));
         later += parts + memory_budget_connections();
     }
     t->control = job->control;
     t->progress = q->progress;
     t->elsewhere = job->clone.tensors;
-    st = resume_plan(&job->resume, &job->copy, q->memory_bytes, later, err);
+    TP_TRY(resume_plan(&job->resume, &job->copy, q->memory_bytes, later, err));
+    if (!q->dry_run && !job->resume.tmp && !job->linked_rank_bytes)
+        transfer_plan_announce(job->copy.plan);
 done:
     return st;
 }
@@ -376,8 +372,8 @@ done:
 
 static tp_status execute(struct reshard_job *job, struct tp_err *err)
 {
-    struct store_job store = { job->out,    &job->from.manifest, &job->to,
-                               job->target, &job->copy,          job->arena };
+    struct store_job store = { job->out,   &job->from.manifest, &job->to,    job->target,
+                               &job->copy, job->arena,          job->control };
     tp_status st;
 
     if (location_is_remote(job->out))

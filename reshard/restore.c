@@ -4,24 +4,28 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "device/staging.h"
 #include "reshard/formats/checkpoint/checkpoint.h"
 #include "reshard/formats/memory.h"
 #include "reshard/formats/safetensors/safetensors.h"
 
+/* For tiles that the device does not copy: those of more parts than a ring's tables have room for.
+ */
+enum { STAGING_BYTES = 256 << 10 };
+
 /* Plan and execute. Executing ends with the source's own check of its checksums. */
-static tp_status copy_to_memory(const struct restore_request *q,
-                                const struct reshard_endpoint *from,
-                                const struct reshard_tensor *tensors, struct transfer_stats *stats,
-                                struct tp_err *err)
+static tp_status copy_to(struct memory_endpoint *memory, const struct restore_request *q,
+                         const struct reshard_endpoint *from, const struct reshard_tensor *tensors,
+                         struct transfer_stats *stats, struct tp_err *err)
 {
-    struct memory_endpoint memory = { q->extents, q->dtypes, q->data, q->n_extents, q->staging };
-    struct reshard_endpoint to = memory_endpoint_make(&memory);
+    struct reshard_endpoint to = memory_endpoint_make(memory);
     struct transfer t = { .n_tensors = q->n_tensors,
                           .tensors = tensors,
                           .from = from,
                           .to = &to,
                           .memory_bytes = q->memory_bytes,
                           .threads = q->threads,
+                          .device = q->device,
                           .partial = true };
     struct transfer_plan *plan = NULL;
     tp_status st;
@@ -30,6 +34,29 @@ static tp_status copy_to_memory(const struct restore_request *q,
     TP_TRY(transfer_execute(plan, stats, err));
 done:
     transfer_plan_free(plan);
+    return st;
+}
+
+static tp_status copy_to_memory(const struct restore_request *q,
+                                const struct reshard_endpoint *from,
+                                const struct reshard_tensor *tensors, struct transfer_stats *stats,
+                                struct tp_err *err)
+{
+    struct memory_endpoint memory = { q->extents, q->dtypes, q->data, q->n_extents, NULL };
+    struct device_queue *queue = NULL;
+    struct staging staging = { 0 };
+    tp_status st;
+
+    if (!q->device)
+        return copy_to(&memory, q, from, tensors, stats, err);
+    TP_TRY(device_queue_open(q->device->device, &queue, DEVICE_QUEUE_COPY, err));
+    TP_TRY(staging_open(&staging, queue, STAGING_BYTES, err));
+    memory.staging = &staging;
+    TP_TRY(copy_to(&memory, q, from, tensors, stats, err));
+    st = staging_finish(&staging, err);
+done:
+    staging_close(&staging);
+    device_queue_close(queue);
     return st;
 }
 

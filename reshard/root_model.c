@@ -8,6 +8,8 @@
 #include "core/file.h"
 #include "layout/model_config.h"
 #include "layout/model_diff.h"
+#include "storage/folder.h"
+#include "storage/location.h"
 
 enum { DIFFERENCE_MAX = 400 };
 
@@ -78,10 +80,13 @@ tp_status root_model_check(const char *root, int64_t replaced, const struct mode
     struct arena arena = { 0 };
     char difference[DIFFERENCE_MAX];
     struct ckpt_found found;
+    bool exists = file_is_dir(root);
     int64_t step = -1;
     tp_status st = TP_OK;
 
-    if (!file_is_dir(root))
+    if (location_is_remote(root))
+        TP_TRY(folder_exists(&exists, root, err));
+    if (!exists)
         goto done;
     TP_TRY(newest_step(&step, root, replaced, &arena, err));
     if (step < 0)

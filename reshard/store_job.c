@@ -5,10 +5,7 @@
 
 #include "ckpt/store_step.h"
 #include "core/stop.h"
-#include "storage/remote.h"
 #include "storage/upload_sender.h"
-
-enum { PARTS_NEXT = 2 };
 
 /* ---- memory ---- */
 
@@ -21,19 +18,30 @@ static int64_t parts_of(int64_t boxes, int64_t bytes)
     return 2 * boxes + 1 < all ? 2 * boxes + 1 : all;
 }
 
-/* Parts that are complete and on their way: one for each connection, and the next ones. */
-static int parts_sent(void)
+/* Of each file of compressed chunks, the first part waits for the end, and one is not full; each
+ * thread completes another one, or two. */
+static int64_t packed_bytes(const struct checkpoint_target *target, int threads)
 {
-    return remote_connections() + PARTS_NEXT;
+    int n = 0, files = 0;
+    const struct stored_box *boxes = checkpoint_target_boxes(target, &n);
+
+    for (int i = 0; i < n; i++)
+        files += i == 0 || boxes[i].rank != boxes[i - 1].rank;
+    return (2 * ((int64_t)files + threads) + upload_sender_usual()) * UPLOAD_PART_BYTES_MIN;
 }
 
 tp_status store_job_bytes(int64_t *out, const struct checkpoint_target *target,
-                          const struct layout *to, struct tp_err *err)
+                          const struct layout *to, int packers, bool shared, struct tp_err *err)
 {
     int n = 0, next, files = 0;
     const struct stored_box *boxes = checkpoint_target_boxes(target, &n);
-    int64_t *parts = calloc((size_t)to->n_tensors + 1, sizeof *parts), most = 0, index;
+    int64_t *parts, most = 0, index;
 
+    if (packers) {
+        *out = packed_bytes(target, packers);
+        return TP_OK;
+    }
+    parts = calloc((size_t)to->n_tensors + 1, sizeof *parts);
     if (!parts)
         return tp_fail(err, TP_E_NOMEM, "no memory for a plan of %d tensors", to->n_tensors);
     for (int i = 0; i < n; i = next) {
@@ -48,29 +56,79 @@ tp_status store_job_bytes(int64_t *out, const struct checkpoint_target *target,
         most = parts[tensor] > most ? parts[tensor] : most;
     }
     free(parts);
+    if (shared) /* of each file, the part in which the tiles of a process begin stays incomplete */
+        most += files;
     index = files + checkpoint_target_chunks(target) * CHUNK_ENTRY_BYTES / UPLOAD_PART_BYTES_MIN;
-    *out = (most + index + parts_sent()) * UPLOAD_PART_BYTES_MIN;
+    *out = (most + index + upload_sender_usual()) * UPLOAD_PART_BYTES_MIN;
     return TP_OK;
 }
 
 /* ---- the work ---- */
 
+static bool is_root(const struct store_job *job)
+{
+    return !job->control || control_rank(job->control) == 0;
+}
+
+static tp_status agree(const struct store_job *job, tp_status st, struct tp_err *err)
+{
+    return job->control ? control_agree(job->control, st, err) : st;
+}
+
+/* Begin the step, and create or join its shards. */
+static tp_status begin(struct store_job *job, struct store_step *step, struct tp_err *err)
+{
+    tp_status st =
+        is_root(job) ? store_step_begin(step, job->root, job->from->step, false, err) : TP_OK;
+
+    TP_TRY(agree(job, st, err));
+    if (job->control)
+        TP_TRY(control_broadcast(job->control, step->dir, sizeof step->dir, 0, err));
+    TP_TRY(checkpoint_target_create(job->target, step->dir, err));
+done:
+    return st;
+}
+
+/* Rank 0, when the store has all of all shards: make them appear, and write the manifest. */
+static tp_status commit(struct store_job *job, const struct store_step *step, struct manifest *m,
+                        struct tp_err *err)
+{
+    tp_status st;
+
+    TP_TRY(copy_job_prove(job->copy, err));
+    TP_TRY(store_step_clear(step, err));
+    st = checkpoint_target_appear(job->target, err);
+    if (!st)
+        st = store_step_commit(step, m, err);
+    if (st && store_step_owns(step))
+        checkpoint_target_remove(job->target);
+done:
+    return st;
+}
+
+/* After a failure on all processes: no part may arrive after rank 0 has ended its upload. */
+static void end_uploads(struct store_job *job)
+{
+    struct tp_err ignored = { 0 };
+
+    if (!job->control)
+        return;
+    if (!is_root(job))
+        checkpoint_target_reset(job->target);
+    control_barrier(job->control, &ignored);
+}
+
 static tp_status run(struct store_job *job, struct tp_err *err)
 {
     struct manifest m = *job->from;
-    struct store_step step;
+    struct store_step step = { .step = 0 };
     tp_status st;
 
     m.layout = *job->to;
-    TP_TRY(store_step_begin(&step, job->root, job->from->step, false, err));
-    TP_TRY(checkpoint_target_create(job->target, step.dir, err));
+    TP_TRY(begin(job, &step, err));
     TP_TRY(copy_job_run(job->copy, err));
     TP_TRY(checkpoint_target_finish(job->target, &m, job->arena, err));
-    TP_TRY(copy_job_prove(job->copy, err));
-    TP_TRY(checkpoint_target_appear(job->target, err));
-    st = store_step_commit(&step, &m, err);
-    if (st && st != TP_E_EXISTS) /* else the shards may belong to the writer that was faster */
-        checkpoint_target_remove(job->target);
+    TP_TRY(agree(job, is_root(job) ? commit(job, &step, &m, err) : TP_OK, err));
 done:
     return st;
 }
@@ -80,9 +138,11 @@ tp_status store_job_run(struct store_job *job, struct tp_err *err)
     tp_status st;
 
     stop_listen_all();
-    upload_sender_limit(parts_sent());
+    upload_sender_limit(upload_sender_usual());
     checkpoint_target_stops(job->target);
     st = run(job, err);
+    if (st && st != TP_E_COMM)
+        end_uploads(job);
     if (st == TP_E_STOPPED)
         st = tp_fail(err, TP_E_STOPPED,
                      "interrupted; nothing was kept in the store; run the same command again to "

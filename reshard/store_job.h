@@ -20,15 +20,18 @@ struct store_job {
     struct checkpoint_target *target;
     struct copy_job *copy;
     struct arena *arena;
+    struct comm_control *control; /* processes that share the work; NULL: this one alone */
 };
 
 /* The most bytes that parts of uploads need at the same time: those that are incomplete, and those
- * that are sent. */
+ * that are sent. packers: threads that compress; 0: nothing is compressed. `shared`: several
+ * processes write together. */
 tp_status store_job_bytes(int64_t *out, const struct checkpoint_target *target,
-                          const struct layout *to, struct tp_err *err);
+                          const struct layout *to, int packers, bool shared, struct tp_err *err);
 
 /* Copy, prove and commit. TP_E_STOPPED: a signal asked to stop. After a failure nothing is left in
- * the store, as far as it answers. */
+ * the store, as far as it answers. Collective over control; rank 0 begins and completes uploads and
+ * commits. */
 tp_status store_job_run(struct store_job *job, struct tp_err *err);
 
 #endif

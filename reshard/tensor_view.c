@@ -124,7 +124,7 @@ const char *tensor_view_path(const struct tensor_view *v)
 
 const char *tensor_view_note(const struct tensor_view *v)
 {
-    return v->found.note;
+    return v->foreign.note ? v->foreign.note : v->found.note;
 }
 
 /* ---- tensors ---- */

@@ -165,8 +165,9 @@ static void put_text(struct diff_output *o, const struct tensor *t, const char *
 {
     o->n++;
     if (o->json)
-        json_array_append_new(o->list, json_pack("{s:s, s:s, s:s}", "group", t->group, "name",
-                                                 t->name, "difference", what));
+        json_array_append_new(o->list,
+                              json_pack("{s:s, s:o, s:o}", "group", t->group, "name",
+                                        print_text(t->name), "difference", print_text(what)));
     else
         printf("%s/%s: %s\n", t->group, t->name, what);
 }
@@ -178,7 +179,7 @@ static json_t *put_place(const struct diff_side *s, const int64_t *at, const cha
 
     tensor_view_locate(&place, s->view, s->tensor, at);
     if (json)
-        return json_pack("{s:s, s:o}", "file", place.file, "rank",
+        return json_pack("{s:o, s:o}", "file", print_text(place.file), "rank",
                          place.rank < 0 ? json_null() : json_integer(place.rank));
     printf("    %s: ", which);
     print_safe(place.file);
@@ -274,9 +275,9 @@ static void print_result(const struct diff_output *o, const struct diff_side *a,
                          const struct diff_side *b)
 {
     if (o->json) {
-        json_t *root =
-            json_pack("{s:s, s:s, s:b, s:O}", "a", tensor_view_path(a->view), "b",
-                      tensor_view_path(b->view), "equal", o->n == 0, "differences", o->list);
+        json_t *root = json_pack("{s:o, s:o, s:b, s:O}", "a", print_text(tensor_view_path(a->view)),
+                                 "b", print_text(tensor_view_path(b->view)), "equal", o->n == 0,
+                                 "differences", o->list);
 
         print_json(root);
         json_decref(root);

@@ -81,9 +81,9 @@ static void print_lines(const struct digest_line *lines, int n, const char *all,
     json_t *list = json_array(), *root;
 
     for (int i = 0; i < n && json; i++)
-        json_array_append_new(list,
-                              json_pack("{s:s, s:s, s:s}", "digest", lines[i].digest, "group",
-                                        lines[i].tensor->group, "name", lines[i].tensor->name));
+        json_array_append_new(list, json_pack("{s:s, s:s, s:o}", "digest", lines[i].digest, "group",
+                                              lines[i].tensor->group, "name",
+                                              print_text(lines[i].tensor->name)));
     for (int i = 0; i < n && !json; i++)
         printf("%s  %s/%s\n", lines[i].digest, lines[i].tensor->group, lines[i].tensor->name);
     if (json) {
@@ -199,7 +199,7 @@ static tp_status digest_foreign(const char *path, const char *config, bool json,
     struct digest *sums;
     tp_status st;
 
-    TP_TRY(foreign_contents_open(&c, path, config, err));
+    TP_TRY(foreign_open_noted(&c, path, config, err));
     sums = arena_array(&c.arena, (size_t)c.n_tensors + 1, sizeof *sums);
     st = sums ? foreign_contents_digest(&c, sums, progress, err)
               : tp_fail(err, TP_E_NOMEM, "no memory for %d digests", c.n_tensors);

@@ -1,6 +1,7 @@
 /* cli/ckpt/cmd_export.c - tp-ckpt export: write the weights as whole tensors for other programs. */
 #include <jansson.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <strings.h>
 
 #include "cli/ckpt/cmd.h"
@@ -21,23 +22,28 @@ static const char intro[] =
     "    gguf         model.gguf, weights and tokenizer for llama.cpp\n"
     "    dcp          a torch.distributed.checkpoint with AdamW's state, which FSDP2 and other\n"
     "                 programs load at any layout\n"
+    "    torchtitan   the same of a Llama by torchtitan's names, for torchtitan\n"
     "    megatron     Megatron-LM, a folder for each rank, with AdamW's state and masters\n"
     "    torch_dist   Megatron-core's torch_dist, with the same\n"
     "    deepspeed    DeepSpeed Universal, with the same\n"
     "\n"
-    "The folder appears complete or not at all. What is not written is listed.";
+    "The folder appears complete or not at all; in a store, config.json is created last. What is\n"
+    "not written is listed.";
 
 static bool parse(struct export_request *q, struct copy_options *copy, bool *json, int *exit_code,
                   int argc, char **argv)
 {
     const struct opt opts[] = {
         OPT_ARG("CKPT", &q->ckpt, "checkpoint root (its newest complete step) or step directory"),
-        OPT_STR('o', "out", "DIR", &q->out, "folder to create"),
-        OPT_STR(0, "format", "safetensors|gguf|dcp|megatron|torch_dist|deepspeed", &q->format,
-                "format to write (default safetensors)"),
+        OPT_STR('o', "out", "DIR", &q->out, "folder to create, or s3://BUCKET/PREFIX"),
+        OPT_STR(0, "format", "safetensors|gguf|dcp|torchtitan|megatron|torch_dist|deepspeed",
+                &q->format, "format to write (default safetensors)"),
         OPT_STR(0, "layout", "SPEC", &q->layout,
                 "layout of the files, for formats that cut tensors (default:\nCKPT's)"),
         OPT_FLAG(0, "no-optim", &q->no_optim, "write the weights only"),
+        OPT_FLAG(0, "distributed-optimizer", &q->distributed_optimizer,
+                 "torch_dist: write the optimizer as --use-distributed-optimizer of\nMegatron-LM "
+                 "loads it (default: the ordinary optimizer)"),
         OPT_STR(0, "dtype", "f32|bf16|f16|q8_0", &copy->dtype_text,
                 "cast the weights (default: as trained, but f32 where a format has\n"
                 "the moments without masters); f32 is taken from the masters where\n"
@@ -51,7 +57,8 @@ static bool parse(struct export_request *q, struct copy_options *copy, bool *jso
         OPT_SIZE(0, "mem", "SIZE", &copy->memory_bytes, "most resident memory (default 1G)"),
         OPT_INT('j', "jobs", "N", &copy->threads, "threads (default: processors)"),
         COPY_OPTION_JOURNAL(&copy->journal_s),
-        OPT_FLAG('f', "force", &q->force, "replace DIR when it is an export"),
+        OPT_FLAG('f', "force", &q->force,
+                 "replace DIR, with all that is in it, if it has config.json"),
         OPT_FLAG(0, "json", json,
                  "print one JSON object; on stderr, an object per line says how far it is"),
         OPT_END
@@ -67,15 +74,13 @@ static void print_result(const struct export_report *r, const char *dtype, bool 
 
     if (json) {
         json_t *root =
-            json_pack("{s:s, s:s, s:I, s:i, s:i, s:i, s:i, s:I, s:s, s:I, s:s}", "out", r->out,
-                      "format", r->format, "step", (json_int_t)t->step, "tensors", t->n_tensors,
-                      "files", r->files, "digests_equal", t->digests_equal, "casts", t->casts,
-                      "bytes_written", (json_int_t)t->bytes_written, "dtype", dtype,
-                      "peak_rss_bytes", (json_int_t)t->peak_bytes, "left_out", r->left_out);
+            json_pack("{s:o, s:s, s:I, s:i, s:i, s:i, s:i, s:I, s:s, s:I, s:s}", "out",
+                      print_text(r->out), "format", r->format, "step", (json_int_t)t->step,
+                      "tensors", t->n_tensors, "files", r->files, "digests_equal", t->digests_equal,
+                      "casts", t->casts, "bytes_written", (json_int_t)t->bytes_written, "dtype",
+                      dtype, "peak_rss_bytes", (json_int_t)t->peak_bytes, "left_out", r->left_out);
 
-        json_object_update_new(root, json_pack("{s:I, s:I, s:I}", "windows", (json_int_t)t->tiles,
-                                               "windows_before", (json_int_t)t->resumed_tiles,
-                                               "damaged_chunks", (json_int_t)t->damaged_chunks));
+        json_object_update_new(root, copy_options_resumed_json(t));
         print_json(root);
         json_decref(root);
         return;
@@ -113,6 +118,7 @@ int cmd_export(int argc, char **argv)
     q.memory_bytes = copy.memory_bytes;
     q.threads = copy.threads;
     q.journal_s = copy.journal_s;
+    q.scratch = getenv("TMPDIR");
     q.progress = progress_new("exporting", 0, json ? PROGRESS_JSON : PROGRESS_TEXT);
     st = export_run(&r, &q, &err);
     progress_end(q.progress, st == TP_OK);

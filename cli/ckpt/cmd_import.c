@@ -17,6 +17,7 @@ static const char intro[] =
     "    safetensors  model.safetensors or its parts, of Hugging Face\n"
     "    bin          pytorch_model.bin or its parts, of Hugging Face\n"
     "    dcp          a torch.distributed.checkpoint, of FSDP2, DTensor and other programs\n"
+    "    torchtitan   a Llama of torchtitan\n"
     "    megatron     Megatron-LM, a folder for each rank\n"
     "    torch_dist   Megatron-core's torch_dist\n"
     "    deepspeed    ZeRO-1, ZeRO-2, ZeRO-3, Universal\n"
@@ -30,18 +31,22 @@ static const char intro[] =
     "out:\n"
     "rotary inv_freq, GPT-2's causal mask attn.bias, and the copy of a tied head; objects that "
     "are\n"
-    "no tensors stay behind and are listed.";
+    "no tensors stay behind and are listed.\n"
+    "\n"
+    "ROOT may be in a store, s3://BUCKET/PREFIX; an interrupted import to it starts over.";
 
 static bool parse(struct import_request *q, struct copy_options *copy, struct opt_list *ignore,
                   bool *json, int *exit_code, int argc, char **argv)
 {
     const struct opt opts[] = {
-        OPT_ARG("SRC", &q->source, "folder that the framework wrote"),
+        OPT_ARG("SRC", &q->source, "folder that the framework wrote, also https:// or s3://"),
         OPT_STR('o', "out", "ROOT", &q->out, "checkpoint root to which the step is added"),
         OPT_STR(0, "layout", "SPEC", &q->layout, "layout to write (default tp1)"),
-        OPT_STR(0, "format", "auto|safetensors|bin|dcp|megatron|torch_dist|deepspeed", &q->format,
-                "format of SRC (default auto: what its files are)"),
-        OPT_STR(0, "config", "FILE", &q->config, "config.json of the model (default: SRC's)"),
+        OPT_STR(0, "format", "auto|safetensors|bin|dcp|torchtitan|megatron|torch_dist|deepspeed",
+                &q->format, "format of SRC (default auto: what its files are)"),
+        OPT_STR(0, "config", "FILE", &q->config,
+                "config.json of the model (default: SRC's; of Megatron-LM, one\nthat is made from "
+                "its arguments)"),
         OPT_INT64(0, "step", "N", &q->step, "step of the optimizer (default: as SRC says)"),
         OPT_FLAG(0, "no-optim", &q->no_optim, "import the weights only"),
         OPT_STR(0, "dtype", "f32|bf16|f16", &copy->dtype_text,
@@ -71,17 +76,15 @@ static void print_result(const struct import_report *r, const struct import_requ
 
     spec_format(spec, &t->spec);
     if (json) {
-        json_t *root =
-            json_pack("{s:s, s:s, s:s, s:I, s:I, s:i, s:i, s:i, s:i, s:I, s:I, s:I}", "out", q->out,
-                      "format", r->format, "layout", spec, "step", (json_int_t)t->step, "tensors",
-                      (json_int_t)t->n_tensors, "boxes", t->boxes, "left_out", r->left_out.n,
-                      "digests_equal", t->digests_equal, "casts", t->casts, "bytes_written",
-                      (json_int_t)t->bytes_written, "peak_rss_bytes", (json_int_t)t->peak_bytes,
-                      "bytes_stored", (json_int_t)(q->zstd ? r->stored_bytes : t->bytes_written));
+        json_t *root = json_pack(
+            "{s:o, s:s, s:s, s:I, s:I, s:i, s:i, s:i, s:i, s:I, s:I, s:I}", "out",
+            print_text(q->out), "format", r->format, "layout", spec, "step", (json_int_t)t->step,
+            "tensors", (json_int_t)t->n_tensors, "boxes", t->boxes, "left_out", r->left_out.n,
+            "digests_equal", t->digests_equal, "casts", t->casts, "bytes_written",
+            (json_int_t)t->bytes_written, "peak_rss_bytes", (json_int_t)t->peak_bytes,
+            "bytes_stored", (json_int_t)(q->zstd ? r->stored_bytes : t->bytes_written));
 
-        json_object_update_new(root, json_pack("{s:I, s:I, s:I}", "windows", (json_int_t)t->tiles,
-                                               "windows_before", (json_int_t)t->resumed_tiles,
-                                               "damaged_chunks", (json_int_t)t->damaged_chunks));
+        json_object_update_new(root, copy_options_resumed_json(t));
         print_json(root);
         json_decref(root);
         return;

@@ -71,11 +71,12 @@ static json_t *entry_json(const struct ls_entry *e)
     char spec[SPEC_TEXT_MAX];
 
     if (e->why.status)
-        return json_pack("{s:s, s:b, s:s}", "name", e->name, "complete", 0, "reason", e->why.msg);
-    return json_pack("{s:s, s:b, s:I, s:s, s:I, s:i, s:i, s:I}", "name", e->name, "complete", 1,
-                     "step", (json_int_t)m->step, "layout", spec_format(spec, &m->layout.spec),
-                     "bytes", (json_int_t)e->bytes, "shards", m->n_shards, "tensors",
-                     m->layout.n_tensors, "saved", (json_int_t)e->saved);
+        return json_pack("{s:o, s:b, s:o}", "name", print_text(e->name), "complete", 0, "reason",
+                         print_text(e->why.msg));
+    return json_pack("{s:o, s:b, s:I, s:s, s:I, s:i, s:i, s:I}", "name", print_text(e->name),
+                     "complete", 1, "step", (json_int_t)m->step, "layout",
+                     spec_format(spec, &m->layout.spec), "bytes", (json_int_t)e->bytes, "shards",
+                     m->n_shards, "tensors", m->layout.n_tensors, "saved", (json_int_t)e->saved);
 }
 
 /* Split a path into folder and name: "a/b" into "a" and "b", "/b" into "/" and "b". */

@@ -18,7 +18,11 @@ static const char intro[] =
     "\n"
     "The steps that are kept are verified first: every byte is read, as by tp-ckpt verify. A\n"
     "damaged step is named, does not count as kept, and stays, so that you can examine it. When\n"
-    "no step is intact, nothing is deleted and the exit code is 3.";
+    "no step is intact, nothing is deleted and the exit code is 3.\n"
+    "\n"
+    "In a store (s3://), where a job may write meanwhile, only steps before the newest one that "
+    "it\n"
+    "has saved are deleted; the others are named.";
 
 static void print_damaged(const struct ckpt_pruned *pruned)
 {
@@ -31,6 +35,15 @@ static void print_damaged(const struct ckpt_pruned *pruned)
                d->findings == 1 ? "" : "s");
         print_safe(d->finding);
         putchar('\n');
+    }
+}
+
+static void print_left(const struct ckpt_pruned *pruned)
+{
+    for (int i = 0; i < pruned->n_left; i++) {
+        printf("left ");
+        print_safe(pruned->left[i].name);
+        printf(": %s\n", pruned->left[i].why);
     }
 }
 
@@ -66,6 +79,7 @@ static void print_lines(const struct ckpt_pruned *pruned, const struct ckpt_prun
                         bool complete)
 {
     print_damaged(pruned);
+    print_left(pruned);
     print_names(pruned, q->dry_run); /* also after a failure in the middle */
     if (complete)
         print_summary(pruned, q);
@@ -73,21 +87,12 @@ static void print_lines(const struct ckpt_pruned *pruned, const struct ckpt_prun
 
 /* ---- as JSON ---- */
 
-/* Names come from the disk, so they may have any bytes. */
-static json_t *clean_string(const char *text)
-{
-    char copy[TP_ERR_MAX];
-
-    snprintf(copy, sizeof copy, "%s", text);
-    return json_string(text_clean(copy));
-}
-
 static json_t *names_json(const struct ckpt_pruned *pruned)
 {
     json_t *list = json_array();
 
     for (int i = 0; i < pruned->n; i++)
-        json_array_append_new(list, clean_string(pruned->names[i]));
+        json_array_append_new(list, print_text(pruned->names[i]));
     return list;
 }
 
@@ -98,10 +103,21 @@ static json_t *damaged_json(const struct ckpt_pruned *pruned)
     for (int i = 0; i < pruned->n_damaged; i++) {
         const struct ckpt_damaged_step *d = &pruned->damaged[i];
 
-        json_array_append_new(list, json_pack("{s:o, s:i, s:o}", "name", clean_string(d->name),
-                                              "findings", d->findings, "first",
-                                              clean_string(d->finding)));
+        json_array_append_new(list,
+                              json_pack("{s:o, s:i, s:o}", "name", print_text(d->name), "findings",
+                                        d->findings, "first", print_text(d->finding)));
     }
+    return list;
+}
+
+static json_t *left_json(const struct ckpt_pruned *pruned)
+{
+    json_t *list = json_array();
+
+    for (int i = 0; i < pruned->n_left; i++)
+        json_array_append_new(list,
+                              json_pack("{s:o, s:s}", "name", print_text(pruned->left[i].name),
+                                        "why", pruned->left[i].why));
     return list;
 }
 
@@ -124,10 +140,10 @@ static void print_object(const struct ckpt_pruned *pruned, const struct ckpt_pru
         note_names(pruned, q->dry_run);
         return;
     }
-    o = json_pack("{s:o, s:b, s:i, s:b, s:I, s:o, s:o}", "root", clean_string(q->root), "dry_run",
-                  q->dry_run, "kept", pruned->n_kept, "verified", q->verify_jobs > 0,
+    o = json_pack("{s:o, s:b, s:i, s:b, s:I, s:o, s:o, s:o}", "root", print_text(q->root),
+                  "dry_run", q->dry_run, "kept", pruned->n_kept, "verified", q->verify_jobs > 0,
                   "bytes_verified", (json_int_t)pruned->verified_bytes, "deleted",
-                  names_json(pruned), "damaged", damaged_json(pruned));
+                  names_json(pruned), "damaged", damaged_json(pruned), "left", left_json(pruned));
     print_json(o);
     json_decref(o);
 }

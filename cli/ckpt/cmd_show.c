@@ -151,10 +151,10 @@ static json_t *tensor_object(const struct tensor *t)
 {
     char cut[64];
 
-    return json_pack("{s:s, s:s, s:s, s:o, s:I, s:i, s:s}", "group", t->group, "name", t->name,
-                     "dtype", dtype_name(t->dtype), "shape", print_int_list(t->shape, t->ndim),
-                     "bytes", (json_int_t)tensor_bytes(t), "layer", t->layer, "cut",
-                     cut_text(cut, sizeof cut, t));
+    return json_pack("{s:s, s:o, s:s, s:o, s:I, s:i, s:s}", "group", t->group, "name",
+                     print_text(t->name), "dtype", dtype_name(t->dtype), "shape",
+                     print_int_list(t->shape, t->ndim), "bytes", (json_int_t)tensor_bytes(t),
+                     "layer", t->layer, "cut", cut_text(cut, sizeof cut, t));
 }
 
 static void print_whole_json(const struct show *s)
@@ -170,14 +170,15 @@ static void print_whole_json(const struct show *s)
                                                 "rank", m->shards[i].rank, "bytes",
                                                 (json_int_t)m->shards[i].size_bytes));
     snprintf(seed, sizeof seed, "%llu", (unsigned long long)m->state.seed);
-    root = json_pack("{s:s, s:I, s:s, s:I, s:s, s:i, s:I, s:I, s:s, s:s, s:o, s:o, s:o, s:o}",
-                     "path", s->dir, "step", (json_int_t)m->step, "save_id", m->save_id, "epoch",
-                     (json_int_t)m->epoch, "layout", spec_format(spec, &m->layout.spec), "ranks",
-                     spec_world(&m->layout.spec), "next_sample", (json_int_t)m->state.next_sample,
-                     "tokens", (json_int_t)m->state.tokens, "seed", seed, "dtype", m->state.dtype,
-                     "options", json_loads(m->state.options, 0, NULL), "model_config",
-                     m->model_config ? json_loads(m->model_config, 0, NULL) : json_null(),
-                     "tensors", tensors, "shards", shards);
+    root =
+        json_pack("{s:o, s:I, s:s, s:I, s:s, s:i, s:I, s:I, s:s, s:s, s:o, s:o, s:o, s:o}", "path",
+                  print_text(s->dir), "step", (json_int_t)m->step, "save_id", m->save_id, "epoch",
+                  (json_int_t)m->epoch, "layout", spec_format(spec, &m->layout.spec), "ranks",
+                  spec_world(&m->layout.spec), "next_sample", (json_int_t)m->state.next_sample,
+                  "tokens", (json_int_t)m->state.tokens, "seed", seed, "dtype", m->state.dtype,
+                  "options", json_loads(m->state.options, 0, NULL), "model_config",
+                  m->model_config ? json_loads(m->model_config, 0, NULL) : json_null(), "tensors",
+                  tensors, "shards", shards);
     print_json(root);
     json_decref(root);
 }
@@ -222,11 +223,12 @@ static void put_box(const struct show *s, const struct shard_info *info, const s
     snprintf(dataset, sizeof dataset, first->part ? "/%s/%s@%d" : "/%s/%s", t->group, t->name,
              first->part);
     if (s->json)
-        json_array_append_new(
-            list, json_pack("{s:i, s:s, s:s, s:o, s:o, s:I, s:I}", "rank", info->rank, "file",
-                            info->file, "dataset", dataset, "lo", print_int_list(box.lo, box.ndim),
-                            "len", print_int_list(box.len, box.ndim), "offset",
-                            (json_int_t)first->offset, "bytes", (json_int_t)bytes));
+        json_array_append_new(list,
+                              json_pack("{s:i, s:s, s:o, s:o, s:o, s:I, s:I}", "rank", info->rank,
+                                        "file", info->file, "dataset", print_text(dataset), "lo",
+                                        print_int_list(box.lo, box.ndim), "len",
+                                        print_int_list(box.len, box.ndim), "offset",
+                                        (json_int_t)first->offset, "bytes", (json_int_t)bytes));
     else
         printf("%5d  %-14s  %12lld  %12lld  %-28s  %s\n", info->rank, info->file,
                (long long)first->offset, (long long)bytes, box_format(text, &box), dataset);

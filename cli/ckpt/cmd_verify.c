@@ -41,7 +41,7 @@ static void print_finding(void *ctx, const char *sentence)
     struct findings *f = ctx;
 
     if (f->json) {
-        json_array_append_new(f->list, json_string(sentence));
+        json_array_append_new(f->list, print_text(sentence));
         return;
     }
     print_safe(sentence);
@@ -55,10 +55,11 @@ static void print_summary(const struct verify *v, const struct findings *f, doub
     char size[SIZE_TEXT_MAX];
 
     if (f->json) {
-        json_t *o = json_pack("{s:s, s:b, s:I, s:i, s:i, s:I, s:f, s:O}", "path", v->dir, "ok",
-                              v->findings == 0, "step", (json_int_t)m->step, "shards", m->n_shards,
-                              "tensors", m->layout.n_tensors, "bytes", (json_int_t)v->bytes,
-                              "seconds", seconds, "findings", f->list);
+        json_t *o =
+            json_pack("{s:o, s:b, s:I, s:i, s:i, s:I, s:f, s:O}", "path", print_text(v->dir), "ok",
+                      v->findings == 0, "step", (json_int_t)m->step, "shards", m->n_shards,
+                      "tensors", m->layout.n_tensors, "bytes", (json_int_t)v->bytes, "seconds",
+                      seconds, "findings", f->list);
 
         print_json(o);
         json_decref(o);

@@ -6,10 +6,21 @@
 #include <string.h>
 
 #include "cli/print.h"
+#include "cli/report.h"
 #include "core/size.h"
 #include "reshard/foreign_contents.h"
 
 enum { SHAPE_TEXT = 160 };
+
+tp_status foreign_open_noted(struct foreign_contents *c, const char *path, const char *config,
+                             struct tp_err *err)
+{
+    tp_status st = foreign_contents_open(c, path, config, err);
+
+    if (!st && c->note)
+        report_note("tp-ckpt", "%s", c->note);
+    return st;
+}
 
 static int64_t tensor_bytes(const struct tensor *t)
 {
@@ -38,9 +49,9 @@ static const char *step_text(char buf[SIZE_TEXT_MAX], const struct foreign_conte
 
 static json_t *head_json(const struct foreign_contents *c, const char *path)
 {
-    return json_pack("{s:s, s:s, s:I, s:i, s:I}", "path", path, "format", c->format->name, "step",
-                     (json_int_t)piece_source_step(c->source), "tensors", c->n_tensors, "bytes",
-                     (json_int_t)all_bytes(c));
+    return json_pack("{s:o, s:s, s:I, s:i, s:I}", "path", print_text(path), "format",
+                     c->format->name, "step", (json_int_t)piece_source_step(c->source), "tensors",
+                     c->n_tensors, "bytes", (json_int_t)all_bytes(c));
 }
 
 static void print_object(json_t *root)
@@ -57,7 +68,7 @@ tp_status foreign_ls(const char *path, const char *config, bool json, struct tp_
     char size[SIZE_TEXT_MAX], step[SIZE_TEXT_MAX];
     tp_status st;
 
-    TP_TRY(foreign_contents_open(&c, path, config, err));
+    TP_TRY(foreign_open_noted(&c, path, config, err));
     if (json) {
         json_t *list = json_array();
 
@@ -81,9 +92,10 @@ static json_t *tensor_json(const struct foreign_contents *c, int i)
     const struct tensor *t = &c->tensors[i];
     const int k = piece_source_find(c->source, t->group, t->name);
 
-    return json_pack("{s:s, s:s, s:s, s:o, s:I, s:i}", "group", t->group, "name", t->name, "dtype",
-                     dtype_name(t->dtype), "shape", print_int_list(t->shape, t->ndim), "bytes",
-                     (json_int_t)tensor_bytes(t), "pieces", piece_source_tensor(c->source, k).n);
+    return json_pack("{s:s, s:o, s:s, s:o, s:I, s:i}", "group", t->group, "name",
+                     print_text(t->name), "dtype", dtype_name(t->dtype), "shape",
+                     print_int_list(t->shape, t->ndim), "bytes", (json_int_t)tensor_bytes(t),
+                     "pieces", piece_source_tensor(c->source, k).n);
 }
 
 static void show_json(const struct foreign_contents *c, const char *path)
@@ -93,7 +105,7 @@ static void show_json(const struct foreign_contents *c, const char *path)
     for (int i = 0; i < c->n_tensors; i++)
         json_array_append_new(tensors, tensor_json(c, i));
     for (int i = 0; i < piece_source_left(c->source); i++)
-        json_array_append_new(left, json_string(piece_source_left_name(c->source, i)));
+        json_array_append_new(left, print_text(piece_source_left_name(c->source, i)));
     json_object_set_new(root, "tensors", tensors);
     json_object_set_new(root, "others", left);
     print_object(root);
@@ -130,7 +142,7 @@ tp_status foreign_show(const char *path, const char *config, bool json, struct t
     struct foreign_contents c;
     tp_status st;
 
-    TP_TRY(foreign_contents_open(&c, path, config, err));
+    TP_TRY(foreign_open_noted(&c, path, config, err));
     if (json)
         show_json(&c, path);
     else
@@ -170,9 +182,9 @@ static void print_piece(const struct foreign_contents *c, const struct piece *p)
 
 static json_t *piece_json(const struct foreign_contents *c, const struct piece *p)
 {
-    return json_pack("{s:o, s:o, s:s, s:I, s:o}", "offset", print_int_list(p->box.lo, p->ndim),
+    return json_pack("{s:o, s:o, s:o, s:I, s:o}", "offset", print_int_list(p->box.lo, p->ndim),
                      "shape", print_int_list(p->box.len, p->ndim), "file",
-                     file_table_path(piece_source_files(c->source), p->file), "byte",
+                     print_text(file_table_path(piece_source_files(c->source), p->file)), "byte",
                      (json_int_t)p->begin, "strides", print_int_list(p->stride, p->ndim));
 }
 
@@ -209,7 +221,7 @@ tp_status foreign_show_tensor(const char *path, const char *config, const char *
     int i;
     tp_status st;
 
-    TP_TRY(foreign_contents_open(&c, path, config, err));
+    TP_TRY(foreign_open_noted(&c, path, config, err));
     i = find_tensor(&c, name);
     if (i < 0) {
         st =
@@ -232,12 +244,14 @@ static void print_verified(const struct foreign_contents *c, const char *path, i
     const bool ok = finding->status == TP_OK;
 
     if (json) {
-        json_t *root = c->source ? head_json(c, path) : json_pack("{s:s}", "path", path);
+        json_t *root =
+            c->source ? head_json(c, path) : json_pack("{s:o}", "path", print_text(path));
 
         json_object_set_new(root, "ok", json_boolean(ok));
         json_object_set_new(root, "bytes_checked", json_integer(checked));
         json_object_set_new(root, "bytes_without_checksum", json_integer(unchecked));
-        json_object_set_new(root, "findings", ok ? json_array() : json_pack("[s]", finding->msg));
+        json_object_set_new(root, "findings",
+                            ok ? json_array() : json_pack("[o]", print_text(finding->msg)));
         print_object(root);
         return;
     }
@@ -261,7 +275,7 @@ tp_status foreign_verify(const char *path, const char *config, bool json, struct
     int64_t checked = 0, unchecked = 0;
     tp_status st;
 
-    st = foreign_contents_open(&c, path, config, &finding);
+    st = foreign_open_noted(&c, path, config, &finding);
     if (!st)
         st = foreign_contents_verify(&c, &checked, &unchecked, &finding);
     if (st != TP_OK && st != TP_E_CORRUPT) {

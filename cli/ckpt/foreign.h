@@ -7,9 +7,16 @@
 #include <stdbool.h>
 
 #include "core/err.h"
+#include "reshard/foreign_contents.h"
 
 /* The option --config of these verbs. */
-#define FOREIGN_CONFIG_HELP "config.json, for a checkpoint of Megatron-LM (default: CKPT's)"
+#define FOREIGN_CONFIG_HELP                                            \
+    "config.json, for a checkpoint of Megatron-LM (default: CKPT's,\n" \
+    "or one that is made from its arguments)"
+
+/* foreign_contents_open, which also prints the note. */
+tp_status foreign_open_noted(struct foreign_contents *c, const char *path, const char *config,
+                             struct tp_err *err);
 
 /* Each prints its result. `config` may be NULL. */
 tp_status foreign_ls(const char *path, const char *config, bool json, struct tp_err *err);

@@ -19,8 +19,10 @@ int main(int argc, char **argv)
         { "digest", "CKPT", "print a fingerprint of every tensor, the same at every layout",
           cmd_digest },
         { "diff", "A B", "compare two checkpoints by value, across layouts", cmd_diff },
-        { "export", "CKPT -o DIR", "write it in the format of another framework", cmd_export },
-        { "import", "SRC -o ROOT", "turn another framework's into one with a layout", cmd_import },
+        { "export", "CKPT -o DIR", "write a checkpoint in the format of another framework",
+          cmd_export },
+        { "import", "SRC -o ROOT", "make a checkpoint of what another framework saved",
+          cmd_import },
         { "prune", "ROOT", "delete old steps", cmd_prune },
         { 0 },
     };

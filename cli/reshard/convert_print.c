@@ -33,17 +33,15 @@ tp_status convert_print_json(const struct convert_report *r, struct tp_err *err)
     char to[SPEC_TEXT_MAX];
     const struct copy_totals *t = &r->totals;
     json_t *o =
-        json_pack("{s:n, s:s, s:I, s:i, s:i, s:I, s:I, s:f, s:I, s:s, s:s}", "from", "to",
+        json_pack("{s:n, s:s, s:I, s:i, s:i, s:I, s:I, s:f, s:I, s:s, s:o}", "from", "to",
                   spec_format(to, &t->spec), "step", (json_int_t)t->step, "tensors", t->n_tensors,
                   "boxes", t->boxes, "bytes_read", (json_int_t)t->bytes_read, "bytes_written",
                   (json_int_t)t->bytes_written, "seconds", r->seconds, "peak_rss_bytes",
-                  (json_int_t)t->peak_bytes, "device", "cpu", "out", r->out);
+                  (json_int_t)t->peak_bytes, "device", "cpu", "out", print_text(r->out));
     json_t *more = json_pack("{s:s, s:s, s:s, s:i, s:i, s:b}", "from_format", r->from, "format",
                              r->format, "left_out", r->left_out, "digests_equal", t->digests_equal,
                              "casts", t->casts, "checksums", t->checksums);
 
-    json_object_update_new(more, json_pack("{s:I, s:I, s:I}", "windows", (json_int_t)t->tiles,
-                                           "windows_before", (json_int_t)t->resumed_tiles,
-                                           "damaged_chunks", (json_int_t)t->damaged_chunks));
-    return print_json_joined(o, more, r->out, err);
+    json_object_update_new(more, copy_options_resumed_json(t));
+    return print_json_joined(o, more, err);
 }

@@ -197,12 +197,12 @@ tp_status reshard_print_json(const struct reshard_report *r, const struct reshar
     const struct transfer_stats *s = &r->planned;
     char from[SPEC_TEXT_MAX], to[SPEC_TEXT_MAX], kept[SPEC_TEXT_MAX];
     json_t *o =
-        json_pack("{s:s, s:s, s:o, s:i, s:i, s:I, s:I, s:f, s:I, s:s, s:s}", "from",
+        json_pack("{s:s, s:s, s:o, s:i, s:i, s:I, s:I, s:f, s:I, s:s, s:o}", "from",
                   spec_format(from, &r->from), "to", spec_format(to, &r->to), "step",
                   r->step < 0 ? json_null() : json_integer(r->step), "tensors", r->n_tensors,
                   "boxes", r->boxes_to, "bytes_read", (json_int_t)r->bytes_read, "bytes_written",
                   (json_int_t)r->bytes_written, "seconds", r->seconds, "peak_rss_bytes",
-                  (json_int_t)r->peak_bytes, "device", device->used, "out", r->out);
+                  (json_int_t)r->peak_bytes, "device", device->used, "out", print_text(r->out));
     json_t *more = json_pack("{s:b, s:i, s:i, s:i, s:i, s:I, s:I, s:i, s:i}", "dry_run", dry_run,
                              "splits", s->splits, "merges", s->merges, "copies", s->copies, "files",
                              reshard_report_files(r), "windows", (json_int_t)r->tiles,
@@ -214,7 +214,7 @@ tp_status reshard_print_json(const struct reshard_report *r, const struct reshar
                                      (json_int_t)r->cloned_bytes, "zstd", r->zstd, "linked_files",
                                      r->linked_files, "bytes_linked", (json_int_t)r->linked_bytes));
     if (device->why[0])
-        json_object_set_new(more, "device_reason", json_string(device->why));
+        json_object_set_new(more, "device_reason", print_text(device->why));
     json_object_set_new(more, "kept", json_string(spec_format_given(kept, &r->kept)));
     if (r->zstd && !dry_run)
         json_object_set_new(more, "bytes_stored", json_integer(r->stored_bytes));
@@ -225,5 +225,5 @@ tp_status reshard_print_json(const struct reshard_report *r, const struct reshar
                                                r->digests_equal, "casts", r->casts,
                                                "windows_before", (json_int_t)r->resumed_tiles,
                                                "damaged_chunks", (json_int_t)r->damaged_chunks));
-    return print_json_joined(o, more, r->out, err);
+    return print_json_joined(o, more, err);
 }

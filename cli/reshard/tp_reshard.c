@@ -1,4 +1,5 @@
 /* cli/reshard/tp_reshard.c - tp-reshard: rewrite a checkpoint at another layout. */
+#include <stdlib.h>
 #include <string.h>
 
 #include "cli/copy_options.h"
@@ -21,10 +22,10 @@ struct reshard_options {
     struct reshard_request request;
     struct copy_options copy;
     const char *device, *model;
-    const char *from_format, *format, *config;
+    const char *from_format, *format, *config, *rules;
     enum reshard_device_kind device_kind;
     int64_t device_memory_bytes;
-    bool no_compress, json;
+    bool distributed_optimizer, no_compress, json;
 };
 
 static const char intro[] =
@@ -42,13 +43,11 @@ static const char tail[] =
     "that --to does not name are 1 then. OUT gets config.json and tokenizer files. Such a\n"
     "conversion is done by one process.\n\n" REMOTE_ENV_HELP "\n\n"
     "Ctrl-C, SIGTERM, a crash or a power failure leaves the unfinished step in OUT, in\n"
-    "step-N.tmp-ID (another framework's: OUT.tmp-ID); the same command then resumes it. It starts "
-    "over when CKPT or the options "
-    "have\n"
-    "changed, and under mpirun. An error removes the unfinished step.\n\n"
+    "step-N.tmp-ID (another framework's: OUT.tmp-ID), and the same command resumes it. It starts\n"
+    "over when CKPT or the options have changed, with --zstd, under mpirun, to s3:// and to GGUF.\n"
+    "An error removes the unfinished step.\n\n"
     "--device cuda needs libtp-cuda.so, as tp-train does, and raw shards. It has never run on a\n"
-    "GPU. With --zstd, under mpirun, to s3:// and to GGUF, an interrupted run starts\n"
-    "over.\n\n"
+    "GPU.\n\n"
     "exit codes: 0 done; 2 the request is wrong; 3 it failed (after 2 and 3 nothing was\n"
     "committed); 75 interrupted: run the same command again to resume.";
 
@@ -68,18 +67,25 @@ static bool parse(struct reshard_options *o, int *exit_code, int argc, char **ar
         OPT_SIZE(0, "mem", "SIZE", &o->copy.memory_bytes,
                  "most resident memory of a process (default 1G)"),
         OPT_INT('j', "jobs", "N", &o->copy.threads, "threads (default: processors)"),
-        OPT_STR(0, "from-format", "safetensors|bin|dcp|megatron|torch_dist|deepspeed",
+        OPT_STR(0, "from-format", "safetensors|bin|dcp|torchtitan|megatron|torch_dist|deepspeed",
                 &o->from_format, "format of CKPT (default: what its files are)"),
-        OPT_STR(0, "format", "tp|safetensors|gguf|dcp|megatron|torch_dist|deepspeed", &o->format,
-                "format to write (default: that of CKPT)"),
+        OPT_STR(0, "format", "tp|safetensors|gguf|dcp|torchtitan|megatron|torch_dist|deepspeed",
+                &o->format, "format to write (default: that of CKPT)"),
         OPT_STR(0, "config", "FILE", &o->config,
-                "config.json of the model, if CKPT is of another framework and\nhas none"),
+                "config.json of the model, if CKPT is of another framework and\nhas none (of "
+                "Megatron-LM, one is made from its arguments)"),
+        OPT_STR(0, "rules", "FILE", &o->rules,
+                "how tensors are cut, if CKPT is in safetensors and of an unknown\narchitecture; "
+                "--format is tp then"),
         OPT_STR(0, "device", "auto|cpu|cuda", &o->device,
                 "what gathers, splits, casts and sums (default auto: the\nprocessor, unless a GPU "
                 "is there, --mem is at least 1G, and\nthe first seconds show that it is faster)"),
         OPT_SIZE(0, "device-mem", "SIZE", &o->device_memory_bytes,
                  "most GPU memory of a process for buffers (default 1G)"),
         OPT_FLAG(0, "no-optim", &q->no_optim, "weights only"),
+        OPT_FLAG(0, "distributed-optimizer", &o->distributed_optimizer,
+                 "torch_dist: write the optimizer as --use-distributed-optimizer of\nMegatron-LM "
+                 "loads it (default: the ordinary optimizer)"),
         OPT_STR(0, "dtype", "f32|bf16|f16", &o->copy.dtype_text, "cast the weights"),
         COPY_OPTION_ZSTD(&o->copy.zstd),
         OPT_FLAG(0, "no-compress", &o->no_compress,
@@ -113,7 +119,8 @@ static tp_status check_source(const struct reshard_options *o, struct tp_err *er
     const struct reshard_request *q = &o->request;
 
     if (!q->ckpt && !o->model)
-        return tp_fail(err, TP_E_USAGE, "CKPT is missing");
+        return tp_fail(err, TP_E_USAGE,
+                       "CKPT is missing: the checkpoint to reshard; --help shows the usage");
     if (q->ckpt && o->model)
         return tp_fail(err, TP_E_USAGE, "CKPT and --model exclude each other");
     if (o->model && (!q->dry_run || !q->from))
@@ -142,6 +149,8 @@ static tp_status check_options(struct reshard_options *o, struct tp_err *err)
         return tp_fail(
             err, TP_E_USAGE,
             "--device cuda: only the processor compresses; use --device cpu with --zstd");
+    if (o->rules && !o->format)
+        o->format = CONVERT_OWN;
     q->memory_bytes = o->copy.memory_bytes;
     q->threads = o->copy.threads;
     q->journal_s = o->copy.journal_s;
@@ -153,6 +162,23 @@ static tp_status check_options(struct reshard_options *o, struct tp_err *err)
 static bool is_conversion(const struct reshard_options *o)
 {
     return o->request.ckpt && convert_is_meant(o->request.ckpt, o->from_format, o->format);
+}
+
+/* What a checkpoint of tp-train has by itself: one kind of optimizer, and how tensors are cut. */
+static tp_status check_foreign(const struct reshard_options *o, struct tp_err *err)
+{
+    if (o->rules && !is_conversion(o))
+        return tp_fail(err, TP_E_USAGE,
+                       "--rules are for safetensors of an unknown architecture; a checkpoint of "
+                       "tp-train has them already");
+    if (o->config && !is_conversion(o))
+        return tp_fail(err, TP_E_USAGE,
+                       "--config is for checkpoints of other frameworks; a checkpoint of tp-train "
+                       "has a config.json already");
+    if (o->distributed_optimizer &&
+        (!is_conversion(o) || (o->format && strcmp(o->format, CONVERT_OWN) == 0)))
+        return tp_fail(err, TP_E_USAGE, "--distributed-optimizer is for --format torch_dist");
+    return TP_OK;
 }
 
 static tp_status check_conversion(const struct reshard_options *o, struct comm_control *control,
@@ -190,12 +216,15 @@ static tp_status convert(struct reshard_options *o, struct comm_control *control
     struct convert_request c = { .source = q->ckpt,
                                  .from_format = o->from_format,
                                  .format = o->format,
+                                 .rules = o->rules,
                                  .to = q->to,
                                  .config = o->config,
                                  .out = q->out,
+                                 .scratch = getenv("TMPDIR"),
                                  .step = q->step,
                                  .dtype = q->dtype,
                                  .no_optim = q->no_optim,
+                                 .distributed_optimizer = o->distributed_optimizer,
                                  .zstd = q->zstd,
                                  .memory_bytes = q->memory_bytes,
                                  .threads = q->threads,
@@ -226,8 +255,10 @@ static tp_status run(struct reshard_options *o, struct comm_world *ranks, struct
     struct reshard_report report;
     struct reshard_device device;
     bool root = control_rank(comm_control(ranks)) == 0;
-    tp_status st;
+    tp_status st = check_foreign(o, err);
 
+    if (st)
+        return st;
     if (is_conversion(o))
         return convert(o, comm_control(ranks), err);
     st = reshard_device_open(&device, &d, err);

@@ -63,6 +63,7 @@ static tp_status train(struct train_request *r, struct comm_world *ranks, bool *
         return st;
     if (*note && control_rank(comm_control(ranks)) == 0)
         report_note(TRAIN_PROG, "%s", note);
+    d.threads = options.threads;
     st = trainer_open(&t, &r->config, &r->model, &d, ranks, err);
     if (!st)
         st = loop_run(&t, &output, agreed, err);

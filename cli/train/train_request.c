@@ -14,6 +14,7 @@
 #include "layout/model_config.h"
 #include "layout/train_option.h"
 #include "trainer/pipeline/schedule_diagram.h"
+#include "trainer/resume_step.h"
 #include "trainer/suggestions.h"
 
 static const char INTRO[] =
@@ -86,7 +87,8 @@ bool train_request_options(struct train_request *r, int *exit_code, int argc, ch
         OPT_FLAG(train_option_letter("quiet"), "quiet", &r->quiet, "print no line per step"),
         OPT_HEADING("machine"),
         OPT_STR(0, "device", "cpu|cuda|auto", &r->device,
-                "cpu (default); cuda, which has never run on a GPU (docs/GPU.md); auto: either"),
+                "cpu (default); cuda: NVIDIA GPUs, never tried on one (docs/GPU.md); auto: cuda\n"
+                "if each rank has a GPU, otherwise cpu"),
         OPT_INT(train_option_letter("threads"), "threads", "N", &c->threads,
                 "threads of a rank (default: cores / ranks of the host)"),
         OPT_INT(0, "same-bits", "N", &c->same_bits,
@@ -100,11 +102,10 @@ bool train_request_options(struct train_request *r, int *exit_code, int argc, ch
                 "full: keep only the layers' inputs, and compute each layer again"),
         OPT_HEADING("parallel plan and schedule"),
         OPT_STR(0, "plan", "FILE", &r->plan_path,
-                "names and cuts of tensors, for the built-in plan's (layout/parallel_plan.h)"),
-        OPT_FLAG(0, "print-plan", &r->print_plan, "print that table and exit"),
+                "names and cuts of tensors; default: built in (layout/parallel_plan.h)"),
+        OPT_FLAG(0, "print-plan", &r->print_plan, "print the plan and exit"),
         OPT_STR_OPT(0, "print-schedule", "svg", &r->print_schedule,
-                    "print when each rank of the pipeline runs which pass, and exit;\n"
-                    "as text, or as a picture"),
+                    "print when each pipeline rank runs which pass, as text or svg, and exit"),
         OPT_END
     };
 
@@ -195,6 +196,7 @@ static tp_status read_saved_model(struct train_request *r, struct tp_err *err)
 
     if (st) {
         tp_fail_in(err, "--model is missing, and no checkpoint has the model");
+        resume_step_advise(st, c, err);
     } else if (!found.manifest.model_config) {
         st = tp_fail(err, TP_E_USAGE, "%s does not say which model it is; give --model", found.dir);
     } else {

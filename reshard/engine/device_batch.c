@@ -27,16 +27,24 @@ static void go_back(struct device_batch *b, const struct device_batch_mark *m)
     b->written_bytes = m->written_bytes;
 }
 
-/* Add a run to a list. False: there is no room. */
-static bool add_run(const struct device_batch *b, struct device_batch_run *list, int *n,
-                    int64_t *used, const struct device_batch_run *run)
+/* Give a run a place in a buffer that is at `buffer` on the device. False: there is no room. */
+static bool place_run(const struct device_batch *b, struct device_batch_run *run, char *buffer,
+                      int64_t *used)
 {
-    if (*n == b->items || transfer_aligned(run->n_bytes) > b->buffer_bytes - *used)
+    if (transfer_aligned(run->n_bytes) > b->buffer_bytes - *used)
         return false;
-    list[*n] = *run;
-    list[*n].at = *used;
-    ++*n;
+    run->at = *used;
+    run->data = buffer + *used;
     *used += transfer_aligned(run->n_bytes);
+    return true;
+}
+
+static bool add_run(const struct device_batch *b, struct device_batch_run *list, int *n,
+                    const struct device_batch_run *run)
+{
+    if (*n == b->items)
+        return false;
+    list[(*n)++] = *run;
     return true;
 }
 
@@ -53,8 +61,7 @@ static struct part_sums_item *add_sum(struct device_batch *b, enum device_batch_
 
 /* The checksums of the parts of a run that lies at `data` on the device. */
 static bool add_parts(struct device_batch *b, const struct transfer_plan *p, int tensor,
-                      enum device_batch_sum_kind kind, const struct device_batch_run *run,
-                      const char *data)
+                      enum device_batch_sum_kind kind, const struct device_batch_run *run)
 {
     const struct reshard_endpoint *e =
         kind == DEVICE_BATCH_SOURCE ? p->transfer.from : p->transfer.to;
@@ -71,7 +78,7 @@ static bool add_parts(struct device_batch *b, const struct transfer_plan *p, int
             return false;
         e->unsummed->part(e->ctx, run->extent, &run->box, at, &part);
         b->sums[b->n_sums - 1].part = part;
-        *it = part_sums_item_crc(data + at, part.n, part.after);
+        *it = part_sums_item_crc(run->data + at, part.n, part.after);
         if (kind == DEVICE_BATCH_TARGET)
             part_sums_item_digest(it, &part.box, &whole, e->dtypes[tensor], e->dtypes[tensor]);
     }
@@ -80,7 +87,7 @@ static bool add_parts(struct device_batch *b, const struct transfer_plan *p, int
 
 /* The digest of a run after its cast. */
 static bool add_cast(struct device_batch *b, const struct transfer_plan *p, int tensor,
-                     const struct device_batch_run *run, const char *data)
+                     const struct device_batch_run *run)
 {
     const struct reshard_tensor *t = &p->transfer.tensors[tensor];
     const struct box whole = box_whole(t->ndim, t->shape);
@@ -91,16 +98,17 @@ static bool add_cast(struct device_batch *b, const struct transfer_plan *p, int 
         return true;
     if (!(it = add_sum(b, DEVICE_BATCH_CAST, tensor)))
         return false;
-    *it = part_sums_item_crc(data, 0, 0);
+    *it = part_sums_item_crc(run->data, 0, 0);
     part_sums_item_digest(it, &run->box, &whole, from, to);
     return true;
 }
 
 /* The run of an extent in a tile. */
-static struct device_batch_run run_of(const struct extent_index *x, const struct transfer_tile *w,
-                                      int position, enum dtype type)
+static struct device_batch_run run_of(const struct extent_index *x, int64_t tile,
+                                      const struct transfer_tile *w, int position, enum dtype type)
 {
-    struct device_batch_run run = { .extent = extent_index_number(x, w->tensor, position) };
+    struct device_batch_run run = { .tile = tile,
+                                    .extent = extent_index_number(x, w->tensor, position) };
 
     box_meet(&run.box, extent_index_box(x, w->tensor, position), &w->box); /* they overlap */
     run.n_bytes = box_elements(&run.box) * dtype_bytes(type);
@@ -116,8 +124,8 @@ static bool add_copies(struct device_batch *b, const struct transfer_plan *p, in
 
     for (int i = first; i < b->n_writes; i++) {
         const struct device_batch_run *to = &b->writes[i];
-        struct copy_box c = { .dst = b->written + to->at,
-                              .src = b->read + from->at,
+        struct copy_box c = { .dst = to->data,
+                              .src = from->data,
                               .dst_box = to->box,
                               .src_box = from->box,
                               .elem_bytes = dtype_bytes(from_type) };
@@ -131,7 +139,21 @@ static bool add_copies(struct device_batch *b, const struct transfer_plan *p, in
     return true;
 }
 
-static bool add_tile(struct device_batch *b, const struct transfer_plan *p,
+static bool add_target(struct device_batch *b, const struct transfer_plan *p, int tensor,
+                       struct device_batch_run *run)
+{
+    const struct reshard_endpoint *to = p->transfer.to;
+
+    if (to->place)
+        run->data = to->place(to->ctx, run->extent, &run->box);
+    else if (!place_run(b, run, b->written, &b->written_bytes))
+        return false;
+    return add_run(b, b->writes, &b->n_writes, run) &&
+           add_parts(b, p, tensor, DEVICE_BATCH_TARGET, run);
+}
+
+/* Add tile number `tile`, which is w. False: there is no room for all of it. */
+static bool add_tile(struct device_batch *b, const struct transfer_plan *p, int64_t tile,
                      const struct transfer_tile *w)
 {
     enum dtype from_type = p->transfer.from->dtypes[w->tensor];
@@ -139,20 +161,18 @@ static bool add_tile(struct device_batch *b, const struct transfer_plan *p,
     const int first = b->n_writes;
 
     for (int i = 0; i < w->n_to; i++) {
-        struct device_batch_run run = run_of(p->to, w, w->to[i], to_type);
-        const char *data = b->written + b->written_bytes;
+        struct device_batch_run run = run_of(p->to, tile, w, w->to[i], to_type);
 
-        if (!add_run(b, b->writes, &b->n_writes, &b->written_bytes, &run) ||
-            !add_parts(b, p, w->tensor, DEVICE_BATCH_TARGET, &run, data))
+        if (!add_target(b, p, w->tensor, &run))
             return false;
     }
     for (int i = 0; i < w->n_from; i++) {
-        struct device_batch_run run = run_of(p->from, w, w->from[i], from_type);
-        const char *data = b->read + b->read_bytes;
+        struct device_batch_run run = run_of(p->from, tile, w, w->from[i], from_type);
 
-        if (!add_run(b, b->reads, &b->n_reads, &b->read_bytes, &run) ||
-            !add_parts(b, p, w->tensor, DEVICE_BATCH_SOURCE, &run, data) ||
-            !add_cast(b, p, w->tensor, &run, data) || !add_copies(b, p, w->tensor, first))
+        if (!place_run(b, &run, b->read, &b->read_bytes) ||
+            !add_run(b, b->reads, &b->n_reads, &run) ||
+            !add_parts(b, p, w->tensor, DEVICE_BATCH_SOURCE, &run) ||
+            !add_cast(b, p, w->tensor, &run) || !add_copies(b, p, w->tensor, first))
             return false;
     }
     return true;
@@ -169,7 +189,7 @@ void device_batch_fill(struct device_batch *b, const struct transfer_plan *p,
         struct device_batch_mark before = mark_of(b);
 
         transfer_tile_get(p, *next, &k->tile);
-        if (!add_tile(b, p, &k->tile)) {
+        if (!add_tile(b, p, *next, &k->tile)) {
             go_back(b, &before);
             break;
         }

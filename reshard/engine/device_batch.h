@@ -8,11 +8,14 @@
 #include "kernels/part_sums.h"
 #include "reshard/engine/transfer_run.h"
 
-/* A run of an extent, and where it is in the batch's buffer. */
+/* A run of an extent, where it is in the batch's buffer, and where on the device: in its copy of
+ * the buffer, or in the target's memory. */
 struct device_batch_run {
+    int64_t tile;
     int extent;
     struct box box;
     int64_t at, n_bytes;
+    char *data;
 };
 
 /* Whose checksum the device computes. */
@@ -24,9 +27,10 @@ struct device_batch_sum {
 };
 
 struct device_batch {
-    int64_t buffer_bytes;     /* room for runs that are read, and for those that are written */
-    int items;                /* room of each table */
-    char *read, *written;     /* where they are on the device */
+    int64_t buffer_bytes; /* room for runs that are read; as much for those that are written, unless
+                             the target is memory of the device */
+    int items;            /* room of each table */
+    char *read, *written; /* where they are on the device */
     struct copy_item *copies; /* tables, as the device will read them: pinned memory */
     struct part_sums_item *parts;
     struct device_batch_run *reads, *writes;

@@ -44,10 +44,12 @@ static void *take(struct device *d, bool pinned, int64_t n_bytes, tp_status *st,
     return *st ? NULL : p;
 }
 
-/* A slot of so many bytes: a sixteenth for the tables. */
-static tp_status open_slot(struct device_ring *ring, struct device_ring_slot *s, int64_t bytes,
-                           struct tp_err *err)
+/* A slot of so many bytes: a sixteenth for the tables, the rest for what is read and what is
+ * written. A target in the device's memory needs no buffer. */
+static tp_status open_slot(struct device_ring *ring, struct device_ring_slot *s,
+                           const struct transfer_plan *p, struct tp_err *err)
 {
+    const int64_t bytes = p->ring_bytes / SLOTS, buffers = p->transfer.to->place ? 1 : 2;
     struct device *d = ring->on->device;
     struct device_batch *b = &s->batch;
     size_t items;
@@ -55,13 +57,15 @@ static tp_status open_slot(struct device_ring *ring, struct device_ring_slot *s,
 
     b->items = (int)(bytes / 16 / DEVICE_BATCH_PINNED);
     b->items = b->items > ITEMS_MIN ? b->items : ITEMS_MIN;
-    b->buffer_bytes =
-        (bytes - (int64_t)b->items * DEVICE_BATCH_PINNED) / 2 / TRANSFER_ALIGN * TRANSFER_ALIGN;
+    b->buffer_bytes = (bytes - (int64_t)b->items * DEVICE_BATCH_PINNED) / buffers / TRANSFER_ALIGN *
+                      TRANSFER_ALIGN;
     items = (size_t)b->items;
     s->pinned_read = take(d, true, b->buffer_bytes, &st, err);
-    s->pinned_written = take(d, true, b->buffer_bytes, &st, err);
     b->read = take(d, false, b->buffer_bytes, &st, err);
-    b->written = take(d, false, b->buffer_bytes, &st, err);
+    if (buffers == 2) {
+        s->pinned_written = take(d, true, b->buffer_bytes, &st, err);
+        b->written = take(d, false, b->buffer_bytes, &st, err);
+    }
     b->copies = take(d, true, (int64_t)(items * sizeof *b->copies), &st, err);
     s->copies = take(d, false, (int64_t)(items * sizeof *b->copies), &st, err);
     b->parts = take(d, true, (int64_t)(items * sizeof *b->parts), &st, err);
@@ -131,7 +135,7 @@ tp_status device_ring_open(struct device_ring **out, const struct transfer_plan 
     TP_TRY(device_queue_open(on->device, &ring->from_device, DEVICE_QUEUE_COPY, err));
     TP_TRY(send_powers(ring, err));
     for (int i = 0; i < SLOTS; i++)
-        TP_TRY(open_slot(ring, &ring->slots[i], p->ring_bytes / SLOTS, err));
+        TP_TRY(open_slot(ring, &ring->slots[i], p, err));
     *out = ring;
     ring = NULL;
 done:
@@ -216,6 +220,7 @@ static tp_status read_one(struct transfer_run *r, const struct device_ring_slot 
     const struct reshard_endpoint *from = r->plan->transfer.from;
     const struct device_batch_run *run = &s->batch.reads[i];
 
+    transfer_look_ahead(r, run->tile);
     atomic_fetch_add(&r->bytes_read, run->n_bytes);
     return (from->unsummed ? from->unsummed->read : from->read)(from->ctx, run->extent, &run->box,
                                                                 s->pinned_read + run->at, err);
@@ -226,9 +231,11 @@ static tp_status write_one(struct transfer_run *r, const struct device_ring_slot
 {
     const struct reshard_endpoint *to = r->plan->transfer.to;
     const struct device_batch_run *run = &s->batch.writes[i];
-    tp_status st = (to->unsummed ? to->unsummed->write : to->write)(
-        to->ctx, run->extent, &run->box, s->pinned_written + run->at, err);
+    tp_status st = TP_OK;
 
+    if (!to->place) /* else the device has written it */
+        st = (to->unsummed ? to->unsummed->write : to->write)(to->ctx, run->extent, &run->box,
+                                                              s->pinned_written + run->at, err);
     if (!st) {
         atomic_fetch_add(&r->bytes_written, run->n_bytes);
         progress_add(r->plan->transfer.progress, run->n_bytes);

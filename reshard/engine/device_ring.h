@@ -5,7 +5,8 @@
  * batch of tiles. While threads read the runs of one batch into pinned memory and write those of
  * another, the device works on the third: a transfer to the device, one kernel that gathers, splits
  * and casts from a table of copies, one that sums (CRC32C and digests) from a table of parts, a
- * transfer back. A tile that does not fit into a slot is copied as without a device.
+ * transfer back. If the target is memory of the device, the first kernel writes right there, and
+ * only checksums come back. A tile that does not fit into a slot is copied as without a device.
  */
 #ifndef RESHARD_ENGINE_DEVICE_RING_H
 #define RESHARD_ENGINE_DEVICE_RING_H

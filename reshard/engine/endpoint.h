@@ -100,6 +100,20 @@ struct reshard_endpoint {
     tp_status (*read)(void *ctx, int extent, const struct box *run, void *buf, struct tp_err *err);
     tp_status (*write)(void *ctx, int extent, const struct box *run, const void *buf,
                        struct tp_err *err);
+    /* Target in memory: the address of a run, which is contiguous there too. What is gathered is
+     * gathered right there, and `write` gets this address as buf, so it has nothing to copy. When
+     * the transfer has a device, it is memory of the device: the device's kernels write to it, and
+     * `write` copies to it from ordinary memory what they do not. NULL: the target is not memory.
+     */
+    void *(*place)(const void *ctx, int extent, const struct box *run);
+    /* The digest of a run that is written as it was read, in the same box, is computed once: the
+     * source reads without it, the target says what it wrote, and the source is told. NULL: the
+     * endpoint keeps no digests of what it reads or writes, or cannot do this. Thread safe. */
+    tp_status (*read_undigested)(void *ctx, int extent, const struct box *run, void *buf,
+                                 struct tp_err *err);
+    void (*add_digest)(void *ctx, int tensor, const struct digest *part);
+    tp_status (*write_digested)(void *ctx, int extent, const struct box *run, const void *buf,
+                                struct digest *written, struct tp_err *err);
     /* Source: a run will be read, after those that were named before; about ahead_bytes are named
      * ahead of what is read. NULL: it need not know, because its files are local. Thread safe. */
     void (*will_read)(void *ctx, int extent, const struct box *run);

@@ -18,7 +18,7 @@ static void free_workers(struct transfer_worker *workers, int n)
         free(workers[i].tile.from);
         free(workers[i].tile.to);
         free(workers[i].targets);
-        free(workers[i].gathered_at);
+        free(workers[i].gathered);
     }
     free(workers);
 }
@@ -38,8 +38,8 @@ static tp_status make_workers(struct transfer_worker **out, const struct transfe
         k->tile.from = calloc(max_from, sizeof *k->tile.from);
         k->tile.to = calloc(max_to, sizeof *k->tile.to);
         k->targets = calloc(max_to, sizeof *k->targets);
-        k->gathered_at = calloc(max_to, sizeof *k->gathered_at);
-        ok = k->buffer && k->tile.from && k->tile.to && k->targets && k->gathered_at;
+        k->gathered = calloc(max_to, sizeof *k->gathered);
+        ok = k->buffer && k->tile.from && k->tile.to && k->targets && k->gathered;
     }
     if (!ok) {
         free_workers(workers, p->threads);
@@ -68,7 +68,8 @@ static tp_status make_ahead(struct transfer_ahead *a, const struct transfer_plan
                             struct tp_err *err)
 {
     pthread_mutex_init(&a->lock, NULL);
-    a->next = p->begin;
+    a->next = p->announced > p->begin ? p->announced : p->begin;
+    a->bytes = p->announced > p->begin ? p->announced_bytes : 0;
     if (!p->transfer.from->will_read)
         return TP_OK;
     a->tile.from = calloc((size_t)p->max_from, sizeof *a->tile.from);

@@ -24,39 +24,60 @@ static int64_t bytes_of(const struct box *b, enum dtype type)
     return box_elements(b) * dtype_bytes(type);
 }
 
-static tp_status read_run(struct transfer_run *r, const struct transfer_overlap *o, void *buf,
-                          struct tp_err *err)
+/* Whether the digest of what was cast is compared, and not that of what was read. */
+static bool proves_cast(const struct transfer_run *r, const struct transfer_overlap *o)
 {
-    const struct reshard_endpoint *from = r->plan->transfer.from;
-
-    atomic_fetch_add(&r->bytes_read, bytes_of(&o->from_run, o->from_type));
-    return from->read(from->ctx, extent_index_number(r->plan->from, o->tensor, o->from),
-                      &o->from_run, buf, err);
+    return r->plan->cast_digests && o->from_type != o->to_type;
 }
 
-static tp_status write_run(struct transfer_run *r, const struct transfer_overlap *o,
-                           const void *buf, struct tp_err *err)
+static tp_status read_run(struct transfer_run *r, const struct transfer_worker *k,
+                          const struct transfer_overlap *o, void *buf, struct tp_err *err)
+{
+    const struct reshard_endpoint *from = r->plan->transfer.from;
+    const bool digested = !from->read_undigested || !(k->is_direct || proves_cast(r, o));
+
+    atomic_fetch_add(&r->bytes_read, bytes_of(&o->from_run, o->from_type));
+    return (digested ? from->read : from->read_undigested)(
+        from->ctx, extent_index_number(r->plan->from, o->tensor, o->from), &o->from_run, buf, err);
+}
+
+static tp_status write_run(struct transfer_run *r, struct transfer_worker *k,
+                           const struct transfer_overlap *o, const void *buf, struct tp_err *err)
 {
     const struct reshard_endpoint *to = r->plan->transfer.to;
+    const int extent = extent_index_number(r->plan->to, o->tensor, o->to);
     int64_t n = bytes_of(&o->to_run, o->to_type);
-    tp_status st = to->write(to->ctx, extent_index_number(r->plan->to, o->tensor, o->to),
-                             &o->to_run, buf, err);
+    struct digest part;
+    tp_status st = k->is_direct ? to->write_digested(to->ctx, extent, &o->to_run, buf, &part, err)
+                                : to->write(to->ctx, extent, &o->to_run, buf, err);
 
     if (!st) {
+        if (k->is_direct)
+            digest_add(&k->written, &part);
         atomic_fetch_add(&r->bytes_written, n);
         progress_add(r->plan->transfer.progress, n);
     }
     return st;
 }
 
-/* Where the target's run is gathered. The first call for a target reserves the bytes. */
-static char *gathered_run(struct transfer_worker *k, const struct transfer_overlap *o)
+/* Where the target's run is gathered. The first call for a target reserves the bytes, unless they
+ * are the target's own. */
+static char *gathered_run(const struct transfer_run *r, struct transfer_worker *k,
+                          const struct transfer_overlap *o)
 {
-    if (k->gathered_at[o->to] < 0) {
-        k->gathered_at[o->to] = k->gathered_bytes;
-        k->gathered_bytes += bytes_of(&o->to_run, o->to_type);
+    const struct reshard_endpoint *to = r->plan->transfer.to;
+
+    if (k->gathered[o->to])
+        return k->gathered[o->to];
+    if (transfer_gathers_in_place(r->plan)) {
+        int extent = extent_index_number(r->plan->to, o->tensor, o->to);
+
+        k->gathered[o->to] = to->place(to->ctx, extent, &o->to_run);
+    } else {
+        k->gathered[o->to] = k->free;
+        k->free += bytes_of(&o->to_run, o->to_type);
     }
-    return k->gathered + k->gathered_at[o->to];
+    return k->gathered[o->to];
 }
 
 /* Whether the source's run is contiguous within the target's run. */
@@ -71,6 +92,31 @@ static bool target_is_part(const struct transfer_overlap *o)
 {
     return o->from_type == o->to_type && box_contains(&o->from_run, &o->to_run) &&
            box_is_run_in(&o->from_run, &o->to_run);
+}
+
+/* Whether every run of a tile is written as it was read: the same box, from the same buffer. One
+ * digest is then enough for both ends. Where runs are split, merged or gathered, two digests prove
+ * that each byte got to its place. */
+static bool tile_is_direct(const struct transfer_run *r, struct transfer_worker *k,
+                           const struct transfer_overlap *o)
+{
+    const struct transfer *t = &r->plan->transfer;
+    const struct transfer_tile *w = &k->tile;
+
+    if (!t->from->read_undigested || !t->to->write_digested || t->partial ||
+        o->from_type != o->to_type)
+        return false;
+    for (int i = 0; i < w->n_from; i++) {
+        const struct box from_run = run_of(r->plan->from, w, w->from[i]);
+        struct box to_run;
+
+        if (extent_index_find(r->plan->to, w->tensor, &from_run, k->targets) != 1)
+            return false;
+        to_run = run_of(r->plan->to, w, k->targets[0]);
+        if (!box_equal(&from_run, &to_run))
+            return false;
+    }
+    return true;
 }
 
 /* Cast the run that was read. All of the overlaps with targets are then copied from the cast run,
@@ -103,7 +149,7 @@ static void gather(struct transfer_run *r, struct transfer_worker *k,
 {
     const int from_bytes = dtype_bytes(o->from_type), to_bytes = dtype_bytes(o->to_type);
     const char *data = k->read;
-    char *to = gathered_run(k, o);
+    char *to = gathered_run(r, k, o);
 
     if (o->from_type == o->to_type) {
         copy_box(to, &o->to_run, data, &o->from_run, &o->common, from_bytes);
@@ -134,15 +180,16 @@ static tp_status move_source(struct transfer_run *r, struct transfer_worker *k,
     if (n == 1) {
         o->to = k->targets[0];
         o->to_run = run_of(r->plan->to, w, o->to);
-        if (source_is_part(o) && !box_equal(&o->from_run, &o->to_run)) {
+        if (source_is_part(o) &&
+            (transfer_gathers_in_place(r->plan) || !box_equal(&o->from_run, &o->to_run))) {
             int64_t at = box_offset_in(&o->to_run, &o->from_run) * dtype_bytes(o->to_type);
 
-            return read_run(r, o, gathered_run(k, o) + at, err);
+            return read_run(r, k, o, gathered_run(r, k, o) + at, err);
         }
     }
-    TP_TRY(read_run(r, o, k->read, err));
+    TP_TRY(read_run(r, k, o, k->read, err));
     k->is_cast = false;
-    if (r->plan->cast_digests && o->from_type != o->to_type)
+    if (proves_cast(r, o))
         cast_run(r, k, o);
     for (int i = 0; i < n; i++) {
         o->to = k->targets[i];
@@ -151,7 +198,7 @@ static tp_status move_source(struct transfer_run *r, struct transfer_worker *k,
         if (target_is_part(o)) {
             int64_t at = box_offset_in(&o->from_run, &o->to_run) * dtype_bytes(o->from_type);
 
-            TP_TRY(write_run(r, o, k->read + at, err));
+            TP_TRY(write_run(r, k, o, k->read + at, err));
         } else {
             gather(r, k, o);
         }
@@ -168,8 +215,7 @@ static void divide_buffer(const struct transfer_run *r, struct transfer_worker *
 
     k->read = k->buffer;
     k->cast = k->read + transfer_aligned(n * dtype_bytes(from));
-    k->gathered = k->cast + (from == to ? 0 : transfer_aligned(n * dtype_bytes(to)));
-    k->gathered_bytes = 0;
+    k->free = k->cast + (from == to ? 0 : transfer_aligned(n * dtype_bytes(to)));
 }
 
 tp_status transfer_move_tile(struct transfer_run *r, int64_t tile, int worker, struct tp_err *err)
@@ -185,19 +231,23 @@ tp_status transfer_move_tile(struct transfer_run *r, int64_t tile, int worker, s
     o.tensor = w->tensor;
     o.from_type = r->plan->transfer.from->dtypes[w->tensor];
     o.to_type = r->plan->transfer.to->dtypes[w->tensor];
+    k->is_direct = tile_is_direct(r, k, &o);
+    k->written = (struct digest){ 0 };
     for (int i = 0; i < w->n_to; i++)
-        k->gathered_at[w->to[i]] = -1;
+        k->gathered[w->to[i]] = NULL;
     for (int i = 0; i < w->n_from; i++) {
         o.from = w->from[i];
         TP_TRY(move_source(r, k, &o, err));
     }
     for (int i = 0; i < w->n_to; i++) {
         o.to = w->to[i];
-        if (k->gathered_at[o.to] < 0)
+        if (!k->gathered[o.to])
             continue; /* already written by move_source */
         o.to_run = run_of(r->plan->to, w, o.to);
-        TP_TRY(write_run(r, &o, k->gathered + k->gathered_at[o.to], err));
+        TP_TRY(write_run(r, k, &o, k->gathered[o.to], err));
     }
+    if (k->is_direct)
+        r->plan->transfer.from->add_digest(r->plan->transfer.from->ctx, w->tensor, &k->written);
 done:
     return st;
 }

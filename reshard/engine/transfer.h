@@ -87,6 +87,10 @@ void transfer_plan_stats(const struct transfer_plan *p, struct transfer_stats *s
 tp_status transfer_plan_tensors(const struct transfer_plan *p, struct transfer_tensor_stats *stats,
                                 struct tp_err *err);
 
+/* Tell a source that is not local now what the first tiles will read, so that it fetches that while
+ * the target is created. Only before transfer_begin, and when no tiles will be skipped. */
+void transfer_plan_announce(struct transfer_plan *p);
+
 /* The buffer of one thread. With the same size, the same tensors are cut into the same tiles. */
 int64_t transfer_plan_thread_bytes(const struct transfer_plan *p);
 

@@ -179,6 +179,15 @@ static tp_status size_buffers(struct transfer_plan *p, struct tp_err *err)
     return TP_OK;
 }
 
+/* A ring in which each slot has room for all that is copied need not be larger. */
+static void shrink_ring(struct transfer_plan *p)
+{
+    const int64_t all = p->stats.bytes_read + p->stats.bytes_written;
+
+    if (all < RING_MAX && RING_MIN + 6 * all < p->ring_bytes) /* three slots with two buffers */
+        p->ring_bytes = RING_MIN + 6 * all;
+}
+
 /* ---- tiles ---- */
 
 /* Bytes of this process's tiles, one by one, so that the sum is exact for a partial target too. */
@@ -295,6 +304,7 @@ static tp_status build(struct transfer_plan *p, struct tp_err *err)
     TP_TRY(tile_make(&w, p, err));
     TP_TRY(prove(p, w.from, err));
     count_bytes(p, &w);
+    shrink_ring(p);
     transfer_kinds_count(p);
     p->stats.buffer_bytes = p->threads * p->thread_bytes + p->ring_bytes;
 done:

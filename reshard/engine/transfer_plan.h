@@ -21,6 +21,7 @@ struct transfer_plan {
     int64_t ring_bytes;             /* pinned memory for the device; 0: there is none */
     int max_from, max_to;           /* most extents that any tensor has */
     struct transfer_stats stats;
+    int64_t announced, announced_bytes; /* the first tile that was not announced; bytes before it */
     /* [n_tensors * 2] digests of what was read and then cast, so far; NULL: nothing is cast, or the
      * target is partial */
     uint64_t *cast_digests;

@@ -16,16 +16,19 @@ enum { TRANSFER_ALIGN = 64 }; /* of the parts of a buffer */
  * The buffer of a thread has three parts for the tile that the thread works on: the run that is
  * read from the source, the same run after a cast, and the runs of all targets that are gathered
  * from several sources. A run that one extent holds contiguously for one other extent needs no
- * copy: it is written from where it was read, or read to where it will be written from.
+ * copy: it is written from where it was read, or read to where it will be written from. A target in
+ * host memory needs no third part: its runs are gathered where they belong.
  */
 struct transfer_worker {
     char *buffer;
     struct transfer_tile tile;
-    int *targets;         /* positions of the targets that overlap the source's run */
-    int64_t *gathered_at; /* [position of a target] offset of its run in `gathered`, or -1 */
-    char *read, *cast, *gathered; /* the parts of the buffer, for this tile */
-    int64_t gathered_bytes;
-    bool is_cast; /* `cast` holds the run that was read */
+    int *targets;          /* positions of the targets that overlap the source's run */
+    char **gathered;       /* [position of a target] where its run is gathered; NULL: nowhere yet */
+    char *read, *cast;     /* parts of the buffer, for this tile */
+    char *free;            /* the rest of it */
+    bool is_cast;          /* `cast` holds the run that was read */
+    bool is_direct;        /* every run of the tile is written as it was read */
+    struct digest written; /* of a direct tile, so far */
 };
 
 /* Which tiles the source has been told of. */
@@ -51,6 +54,12 @@ struct transfer_run {
         int64_t device_bytes;
     } choice;
 };
+
+/* Whether runs are gathered in the target's memory, because host code can write there. */
+static inline bool transfer_gathers_in_place(const struct transfer_plan *p)
+{
+    return p->transfer.to->place && !p->transfer.device;
+}
 
 static inline int64_t transfer_aligned(int64_t n_bytes)
 {
