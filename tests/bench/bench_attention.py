@@ -61,9 +61,10 @@ def main():
             if pathlib.Path(a.torch).exists():
                 theirs.append(times([a.torch, "-c", TORCH, batch, seq]))
         for key in ours[0]:
-            ms, other = (min((r[key] for r in runs), default=0) for runs in (ours, theirs))
-            print("%-28s %10.2f %10.2f %7s" % ("%d x %d %s %s" % (batch, seq, *key), ms, other,
-                                               "%.2f" % (other / ms) if theirs else ""))
+            ms = min(r[key] for r in ours)
+            other = min((r[key] for r in theirs), default=None)
+            print("%-28s %10.2f %10s %7s" % ("%d x %d %s %s" % (batch, seq, *key), ms,
+                                             "%.2f" % other if theirs else "", "%.2f" % (other / ms) if theirs else ""))
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""tp-reshard between formats compared with copying the same files, and with PyTorch's own converter.
+"""tp-reshard between formats compared with copying the same files, and with the converters of other frameworks.
 
     bench_formats.py [--width 512] [--rounds 3] [--folder /dev/shm] [--torch PYTHON] [--only FROM,TO]
 
@@ -7,13 +7,16 @@ For each conversion these commands run in turn, from the page cache, and end whe
 (in /dev/shm at once):
 
   A to B     tp-reshard --mem 64M: all checksums of A and the digests of both are computed and compared
-  cp -r      the source
-  PyTorch    torch.distributed.checkpoint.format_utils: dcp_to_torch_save for dcp as a source, torch_save_to_dcp for dcp as a
-             target (of the file that the former wrote). Without the start of Python. Left out without --torch
+  cp -r      what tp-reshard wrote
+  others     the framework's own converter for the same files, if it has one (lib/format_converters.py), once: PyTorch's
+             dcp_to_torch_save and torch_save_to_dcp; transformers loads and saves safetensors; Megatron-core loads and saves
+             torch_dist; DeepSpeed's ds_to_universal, and zero_to_fp32, which keeps only weights. Without the start of
+             Python. One that cannot run gets a line that says why. PYTHON has torch, transformers, megatron-core, deepspeed
 
 Prints wall and CPU seconds, the medians of the rounds, their ratio to `cp -r`, and the most resident memory. CPU
 seconds mean more on a machine that does other work, too. The checkpoint is a Llama of 8 layers with f32 weights and moments:
-0.35 GiB at width 384, 0.6 GiB at 512, 1.8 GiB at 1024; safetensors has a third of it.
+0.35 GiB at width 384, 0.6 GiB at 512, 1.8 GiB at 1024; safetensors has a third of it, zero (ZeRO-1) and deepspeed (Universal)
+four thirds. The folder needs four times as much.
 """
 import json
 import os
@@ -21,52 +24,18 @@ import pathlib
 import shutil
 import tempfile
 
-from bench_reshard import BIN, BUILD, CHECKPOINT, arguments, du, print_medians, run, shell
+from bench_reshard import BIN, BUILD, CHECKPOINT, LIB, arguments, du, print_medians, run, shell
 
-FORMATS = ["safetensors", "dcp", "megatron", "torch_dist", "deepspeed"]
-CONVERSIONS = ([(f, "tp") for f in FORMATS] + [("tp", f) for f in FORMATS] +
-               [("megatron", "megatron"), ("dcp", "deepspeed"), ("megatron", "dcp")])
-TORCH = """
-import json, resource, sys, time
-from torch.distributed.checkpoint.format_utils import dcp_to_torch_save, torch_save_to_dcp
-start, cpu = time.monotonic(), time.process_time()
-{"save": dcp_to_torch_save, "dcp": torch_save_to_dcp}[sys.argv[1]](sys.argv[2], sys.argv[3])
-print(json.dumps({"wall": time.monotonic() - start, "cpu": time.process_time() - cpu,
-                  "peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10}))
-"""
-
-
-def make(folder, width):
-    """folder/tp, and the same in all formats at tp2pp2."""
-    config = folder / "config.json"
-    config.write_text(CHECKPOINT % (width, 11 * width // 4, width // 16))
-    run([BUILD / "tests" / "make_ckpt", config, "tp2pp2", folder / "tp", 1, 1, "f32"])
-    for f in FORMATS:
-        run([BIN / "tp-ckpt", "export", folder / "tp", "--format", f, "-o", folder / f])
-
-
-def torch_command(torch, folder, what, source):
-    def command():
-        wall, cpu, out = run([torch, "-c", TORCH, what, source, folder / "new"])
-        found = json.loads(out)
-        return found["wall"], found["cpu"], out
-    return command
-
-
-def commands(folder, source, target, torch):
-    """[(name, a function that runs it once)]."""
-    new, ckpt = folder / "new", folder / source
-    to = "tp4" if target != "safetensors" else "tp1"
-    yield (f"{source} to {target}", lambda: run(
-        [BIN / "tp-reshard", ckpt, "--to", to, "--format", target, "-o", new, "--mem", "64M", "--json"]))
-    yield "cp -r", lambda: shell('cp -r "$1" "$2"; sync -f "$2"', ckpt, new)
-    if torch and source == "dcp":
-        yield "PyTorch dcp_to_torch_save", torch_command(torch, folder, "save", ckpt)
-    if torch and target == "dcp" and source == "tp":
-        saved = folder / "saved.pt"
-        if not saved.exists():
-            run([torch, "-c", TORCH, "save", folder / "dcp", saved])
-        yield "PyTorch torch_save_to_dcp", torch_command(torch, folder, "dcp", saved)
+CONVERSIONS = [("tp", "safetensors"), ("safetensors", "tp"), ("safetensors", "safetensors"),
+               ("tp", "dcp"), ("dcp", "tp"), ("dcp", "deepspeed"),
+               ("tp", "megatron"), ("megatron", "tp"), ("megatron", "megatron"), ("megatron", "dcp"),
+               ("tp", "torch_dist"), ("torch_dist", "tp"), ("torch_dist", "torch_dist"),
+               ("tp", "deepspeed"), ("deepspeed", "tp"), ("zero", "tp"), ("zero", "deepspeed")]
+OTHERS = {("dcp", "tp"): [("PyTorch", "dcp_to_torch_save")],
+          ("tp", "dcp"): [("PyTorch", "torch_save_to_dcp")],
+          ("safetensors", "safetensors"): [("transformers", "save_pretrained")],
+          ("torch_dist", "torch_dist"): [("Megatron-core", "megatron_core")],
+          ("zero", "deepspeed"): [("DeepSpeed", "ds_to_universal"), ("DeepSpeed", "zero_to_fp32")]}
 
 
 def remove(path):
@@ -76,28 +45,80 @@ def remove(path):
         path.unlink()
 
 
+def converter(args, name, source, target):
+    """Wall and CPU seconds, peak memory."""
+    _, _, out = run([args.torch, LIB / "format_converters.py", name, source, target])
+    return [json.loads(out)[key] for key in ("wall", "cpu", "peak_rss_bytes")]
+
+
+def make(folder, name, args):
+    """folder/NAME: the checkpoint at tp2pp2, as a format. Another format that was made before is removed."""
+    if (folder / name).exists():
+        return
+    for other in folder.iterdir():
+        if other.name not in ("config.json", "tp"):
+            remove(other)
+    config = folder / "config.json"
+    if name == "tp":
+        config.write_text(CHECKPOINT % (args.width, 11 * args.width // 4, args.width // 16))
+        run([BUILD / "tests" / "make_ckpt", config, "tp2pp2", folder / "tp", 1, 1, "f32"])
+    elif name == "zero":
+        run([BIN / "tp-ckpt", "export", folder / "tp", "--format", "safetensors", "-o", folder / "safetensors"])
+        converter(args, "make_zero", folder / "safetensors", folder / "zero")
+        remove(folder / "safetensors")
+        shutil.copy(config, folder / "zero")
+    else:
+        run([BIN / "tp-ckpt", "export", folder / "tp", "--format", name, "-o", folder / name])
+
+
+def print_others(folder, source, target, args, cp):
+    """A line for each converter of a framework. cp: wall and CPU seconds of `cp -r`."""
+    for framework, name in OTHERS.get((source, target), []):
+        label, at = f"{framework} {name}", folder / source
+        try:
+            if name == "torch_save_to_dcp":
+                make(folder, "dcp", args)
+                at = folder / "saved.pt"
+                converter(args, "dcp_to_torch_save", folder / "dcp", at)
+            wall, cpu, peak = converter(args, name, at, folder / "new")
+            print(f"{label:26} {wall:7.2f} s {wall / cp[0]:6.2f} x  {cpu:7.2f} s cpu {cpu / cp[1]:6.2f} x "
+                  f"{peak / 2**20:6.0f} MiB", flush=True)
+        except SystemExit as e:
+            print(f"{label:26} did not run: {str(e).strip().splitlines()[-1]}", flush=True)
+        remove(folder / "new")
+
+
 def measure(folder, source, target, args):
-    all_commands = list(commands(folder, source, target, args.torch))
-    times, peaks = {name: [] for name, _ in all_commands}, {}
+    make(folder, source, args)
+    new, copied = folder / "new", folder / "copied"
+    ours = [BIN / "tp-reshard", folder / source, "--to", "tp1" if target == "safetensors" else "tp4", "--format", target,
+            "--mem", "64M", "--json", "-o"]
+    run([*ours, copied])
+    name, times, peak = f"{source} to {target}", {}, 0
     for _ in range(args.rounds):
-        for name, command in all_commands:
-            remove(folder / "new")
-            wall, cpu, out = command()
-            times[name].append((wall, cpu))
-            if out:
-                peaks[name] = max(peaks.get(name, 0), json.loads(out)["peak_rss_bytes"])
-            remove(folder / "new")
-    print_medians(times, peaks)
+        wall, cpu, out = run([*ours, new])
+        times.setdefault(name, []).append((wall, cpu))
+        peak = max(peak, json.loads(out)["peak_rss_bytes"])
+        remove(new)
+        times.setdefault("cp -r", []).append(shell('cp -r "$1" "$2"; sync -f "$2"', copied, new)[:2])
+        remove(new)
+    remove(copied)
+    cp = print_medians(times, {name: peak})["cp -r"]
+    if args.torch:
+        print_others(folder, source, target, args, cp)
 
 
 def main():
     args = arguments(__doc__)
     with tempfile.TemporaryDirectory(prefix="bench-formats-", dir=args.folder) as name:
         folder = pathlib.Path(name)
-        make(folder, args.width)
+        make(folder, "tp", args)
         print(f"{du(folder / 'tp') / 1e9:.2f} GB, {args.rounds} rounds, load {os.getloadavg()[0]:.0f}")
         for source, target in [tuple(args.only.split(","))] if args.only else CONVERSIONS:
-            measure(folder, source, target, args)
+            if source == "zero" and not args.torch:
+                print(f"zero to {target}: not measured, because DeepSpeed is needed to make it")
+            else:
+                measure(folder, source, target, args)
 
 
 if __name__ == "__main__":

@@ -235,8 +235,10 @@ static void run_loss(struct bench *b, const void *arg)
 
     (void)arg;
     RUN(loss_max, loss_max, b->w, b->z, n, b->vocab, false);
-    RUN(loss_sum_exp, loss_sum_exp, b->w + n, b->w + 2 * n, b->z, b->w, b->ids, 0, n, b->vocab);
-    RUN(loss_backward, loss_backward, b->y, b->type, b->z, b->w + n, b->ids, 0, n, b->vocab, 1.0f);
+    RUN(loss_sum_exp, loss_sum_exp, b->w + n, b->w + 2 * n, b->z, b->w, b->ids, 0, n, b->vocab,
+        false);
+    RUN(loss_backward, loss_backward, b->y, b->type, b->z, b->w + n, b->ids, 0, n, b->vocab, 1.0f,
+        0.0f, NULL);
 }
 
 static int64_t layer_parameters(const struct bench *b)
@@ -263,7 +265,9 @@ static void run_adamw(struct bench *b, const void *arg)
 static void run_squares(struct bench *b, const void *arg)
 {
     (void)arg;
-    RUN(grad_norm_squares, grad_norm_squares, &b->numbers[0], b->x, layer_parameters(b));
+    const struct grad_norm_tensor tensor = { b->x, layer_parameters(b) };
+
+    RUN(grad_norm_squares, grad_norm_squares, &b->numbers[0], &tensor, 1);
 }
 
 static void run_cast(struct bench *b, const void *arg)

@@ -27,6 +27,17 @@ from run_job import train_job  # noqa: E402
 PARTS = ("detect", "end", "plan", "launch", "ranks")
 
 
+def times_after_fault(records):
+    """{transition: when it first happened from the fault on}. A save may end between the kill and the fault, and its
+    return to training is no part of the recovery."""
+    names, times = [r["transition"] for r in records], {}
+    fault = min(names.index(t) for t in ("drain", "diagnose") if t in names)
+    for r in records[fault:]:
+        times.setdefault(r["transition"], r["time"])
+    times.setdefault("drain", times["diagnose"])  # the command ended before its rank was looked at
+    return times
+
+
 def recover(folder, model, ranks):
     """Seconds of each of PARTS."""
     with train_job(folder, model, steps=100000, nodes=str(ranks), allow="[dp%d, dp%d]" % (ranks, ranks // 2),
@@ -38,18 +49,15 @@ def recover(folder, model, ranks):
         begin = time.time()
         os.kill(pid, signal.SIGKILL)
         job.await_event("training", 2, timeout=300)
-        times = {}
-        for r in job.journal()[seen:]:
-            times.setdefault(r["transition"], r["time"])
+        times = times_after_fault(job.journal()[seen:])
         job.verb("stop", "--wait")
-    times.setdefault("drain", times["diagnose"])  # the command ended before its rank was looked at
     marks = [begin] + [times[t] for t in ("drain", "diagnose", "launch", "init", "train")]
     return [b - a for a, b in zip(marks, marks[1:])]
 
 
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    p.add_argument("--runs", type=int, default=int(os.environ.get("RUNS", 3)))
+    p.add_argument("--runs", type=int, default=3)
     p.add_argument("--ranks", type=int, nargs="*", default=[4, 8, 16, 32, 64])
     a = p.parse_args()
     print("seconds, medians of %d; load at start %s, %d cores" %

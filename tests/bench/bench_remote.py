@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Checkpoints in a store compared with curl, with as many connections.
 
-    bench_remote.py [--width 384] [--rounds 3] [--connections 8] [--rate 25]
+    bench_remote.py [--width 1024] [--rounds 3] [--connections 8] [--rate 25]
 
 A server of this machine (lib/range_server.py: files, ranges, uploads, no signature check) has the checkpoint in
 /dev/shm. In turn:
@@ -33,8 +33,8 @@ BIN = pathlib.Path(os.environ.get("TP_BIN", REPO / "bin"))
 BUILD = pathlib.Path(os.environ.get("TP_BUILD", REPO / "build" / "plain"))
 SERVER = pathlib.Path(__file__).resolve().parent / "lib" / "range_server.py"
 PIECE, PART = 4 << 20, 5 << 20
-CONFIG = """{"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_act": "silu", "vocab_size": 32000,
- "hidden_size": %d, "intermediate_size": %d, "head_dim": %d, "num_hidden_layers": 8, "num_attention_heads": 16,
+CONFIG = """{"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_act": "silu", "vocab_size": 8192,
+ "hidden_size": %d, "intermediate_size": %d, "head_dim": %d, "num_hidden_layers": 2, "num_attention_heads": 16,
  "num_key_value_heads": 8, "max_position_embeddings": 64, "rms_norm_eps": 1e-5, "rope_theta": 10000.0,
  "tie_word_embeddings": false}
 """
@@ -69,7 +69,7 @@ def upload_list(path, url, folder, size):
 
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("--width", type=int, default=384)
+    p.add_argument("--width", type=int, default=1024)
     p.add_argument("--rounds", type=int, default=3)
     p.add_argument("--connections", type=int, default=8)
     p.add_argument("--rate", type=float, default=25)

@@ -136,7 +136,7 @@ def row(who, fault, what, seconds, note=""):
 
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    p.add_argument("--runs", type=int, default=int(os.environ.get("RUNS", 5)))
+    p.add_argument("--runs", type=int, default=5)
     p.add_argument("--torch", metavar="PYTHON", help="the python of an installation with torch")
     p.add_argument("--torch-runs", type=int, default=3)
     p.add_argument("--patience", type=float, default=60)

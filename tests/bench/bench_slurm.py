@@ -6,8 +6,9 @@
   cut     a node's link is taken down: the same two times
   wall    the wall time ends: from "save and stop" until every rank trains in the next allocation
 
-Prints medians of RUNS (default 5). Slurm itself marks a node as down after SlurmdTimeout, here 10 s.
+Prints medians of --runs. Slurm itself marks a node as down after SlurmdTimeout, here 10 s.
 """
+import argparse
 import os
 import pathlib
 import shutil
@@ -22,7 +23,6 @@ sys.path[:0] = [str(TESTS / "cli"), str(TESTS / "slurm")]
 import harness  # noqa: E402
 from slurm_job import end_in, node_of, queue, slurm_job  # noqa: E402
 
-RUNS = int(os.environ.get("RUNS", 5))
 # a step of four ranks takes about 50 ms on two cores
 MODEL = dict(hidden_size=256, intermediate_size=704, num_hidden_layers=4, head_dim=32,
              max_position_embeddings=512)
@@ -57,6 +57,9 @@ def one(kind, folder, model):
 
 
 def main():
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("--runs", type=int, default=5, help="of each kind (5)")
+    runs = p.parse_args().runs
     if os.geteuid() != 0 or not shutil.which("slurmctld"):
         print("skipped: needs root and Slurm")
         return
@@ -64,10 +67,10 @@ def main():
         folder = pathlib.Path(folder)
         model = harness.write_config(folder / "model", **MODEL)
         print("load at start: %s; %d runs each" % (
-            pathlib.Path("/proc/loadavg").read_text().split()[0], RUNS))
+            pathlib.Path("/proc/loadavg").read_text().split()[0], runs))
         for kind in ("crash", "cut", "wall"):
             got = []
-            for i in range(RUNS):
+            for i in range(runs):
                 cluster("up", "3")
                 try:
                     got.append(one(kind, folder / kind / str(i), model))

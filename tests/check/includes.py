@@ -18,7 +18,7 @@ import source
 MAY_INCLUDE = {
     "core": "",
     "layout": "core",
-    "torch": "core layout",
+    "torch": "core storage layout",
     "device": "core",
     "kernels": "core device layout/dtype.h layout/box.h",
     "comm": "core layout/dtype.h device kernels/cpu/tree_reduce.h kernels/cuda/cuda.h",
@@ -39,7 +39,7 @@ LAYERS = {
     "device": [".", "cpu/ cuda/ null/"],
     "comm": ["env", "host/", ".", "cuda/"],
     "kernels": [".", "cpu/ null/", "cuda/"],
-    "reshard": ["engine/", "formats/export_writer", "formats/checkpoint/ formats/pieces/", "formats/safetensors/",
+    "reshard": ["engine/", "formats/export_writer formats/upload_set", "formats/checkpoint/ formats/pieces/", "formats/safetensors/",
                 "formats/torch/", "formats/deepspeed/ formats/gguf/ formats/megatron/", "formats/", "."],
     "trainer": ["sizing/", "config pipeline/ process_groups",
                 "context/ data_parallel/ tensor/", "data/ model/ same_bits/", "."],

@@ -6,7 +6,7 @@ import sys
 ROOT = os.path.normpath(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", ".."))
 
 # The folders of the product, from the bottom up; tests/check/includes.py says what each may include.
-FOLDERS = ["core", "layout", "torch", "device", "kernels", "comm", "storage", "ckpt", "reshard", "trainer", "progress",
+FOLDERS = ["core", "storage", "layout", "torch", "device", "kernels", "comm", "ckpt", "reshard", "trainer", "progress",
            "orchestrator", "cli"]
 
 TOKEN = re.compile(r"""

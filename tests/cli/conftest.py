@@ -2,20 +2,27 @@
 
 Fixtures of a session are made once for each pytest worker.
 """
+import collections
+
 import pytest
 
 import curves
 import harness
+from state import State
+
+MANY = 6  # cases of a test
 
 
 def leave_out_sanitized(config, items):
-    """With a sanitizer, keep every n-th case of a test that is marked sanitized(n). pytest counts the
-    others as deselected."""
+    """With a sanitizer, keep every n-th case of a test that is marked sanitized(n), and every third one of a test with
+    many cases: programs are three times as slow then. pytest counts the others as deselected. `make test-long` has all."""
+    cases = collections.Counter(item.function for item in items)
     seen, kept, left_out = {}, [], []
     for item in items:
         mark = item.get_closest_marker("sanitized")
+        every = mark.args[0] if mark else 3 if cases[item.function] >= MANY else 1
         nth = seen[item.function] = seen.get(item.function, -1) + 1
-        (left_out if mark and nth % mark.args[0] else kept).append(item)
+        (left_out if nth % every else kept).append(item)
     config.hook.pytest_deselected(items=left_out)
     items[:] = kept
 
@@ -50,6 +57,26 @@ def trained(tmp_path_factory, tiny):
 def ckpt(trained, tmp_path):
     """The test's own copy of `trained`."""
     return harness.copy(trained, tmp_path / "ckpt")
+
+
+@pytest.fixture(scope="session")
+def root(tmp_path_factory, tiny):
+    """A root with step 1 of the tiny model at tp2, in bf16, which make_ckpt writes."""
+    folder = tmp_path_factory.mktemp("root")
+    harness.ok(harness.built("make_ckpt"), tiny, "tp2", folder / "ckpt", 1, 11, "bf16")
+    return folder / "ckpt"
+
+
+@pytest.fixture(scope="session")
+def f32(tmp_path_factory, tiny):
+    """The State of the tiny model after three steps."""
+    return State(tmp_path_factory.mktemp("f32"), tiny)
+
+
+@pytest.fixture(scope="session")
+def bf16(tmp_path_factory, tiny):
+    """The same, trained in bf16."""
+    return State(tmp_path_factory.mktemp("bf16"), tiny, dtype="bf16")
 
 
 @pytest.fixture(scope="module")

@@ -3,6 +3,7 @@
 State is {group: {name: array}}, with the groups param, exp_avg, exp_avg_sq and, for bf16, master.
 """
 import collections
+import itertools
 import sys
 
 import numpy as np
@@ -27,19 +28,24 @@ def _opaque(module, name):
 # ---- Megatron ----
 
 class Megatron:
-    """Megatron's tensors of a model: fused, with padding, for a mesh of tp, pp and vpp."""
+    """Megatron's tensors of a model: fused, with padding, for a mesh of tp, pp, vpp and ep."""
 
-    def __init__(self, config, tp=1, pp=1, vpp=1, padding=8, dp=1, bucket_size=None, engine=False):
-        self.config, self.tp, self.pp, self.vpp, self.dp = config, tp, pp, vpp, dp
-        self.bucket_size, self.engine = bucket_size, engine
+    fill = 7  # in padding
+    param_groups = ()  # of the optimizer
+
+    def __init__(self, config, tp=1, pp=1, vpp=1, padding=8, dp=1, bucket_size=None, engine=False, ep=1, stacked=False):
+        self.config, self.tp, self.pp, self.vpp, self.dp, self.ep = config, tp, pp, vpp, dp, ep
+        self.experts = config.get("num_local_experts", config.get("num_experts", 0))
+        self.bucket_size, self.engine, self.grouped_mlp = bucket_size, engine, stacked
         self.vocab = -(-config["vocab_size"] // (padding * tp)) * padding * tp
-        self.layers = config["num_hidden_layers"] // (pp * vpp)
+        self.counts = [config["num_hidden_layers"] // (pp * vpp)] * (pp * vpp)  # layers of the first chunks, then of the second
+        self.more_root = {}
         self.more_args = {"data_parallel_size": dp, "overlap_grad_reduce": bucket_size is not None,
-                          "ddp_bucket_size": bucket_size,
+                          "ddp_bucket_size": bucket_size, "moe_grouped_gemm": stacked,
                           "transformer_impl": "transformer_engine" if engine else "local"}
 
     def padded(self, array):
-        extra = np.full((self.vocab - array.shape[0],) + array.shape[1:], 7, array.dtype)
+        extra = np.full((self.vocab - array.shape[0],) + array.shape[1:], self.fill, array.dtype)
         return np.concatenate([array, extra])
 
     def qkv(self, q, k, v):
@@ -52,14 +58,50 @@ class Megatron:
         """{name: (whole tensor, how it is cut)} of a layer, in the order of Megatron's modules."""
         p = "model.layers.%d." % number
         attention = [t[p + "self_attn.%s_proj.weight" % x] for x in "qkv"]
-        return {
+        out = {
             "input_layernorm.weight": (t[p + "input_layernorm.weight"], None),
             "self_attention.linear_proj.weight": (t[p + "self_attn.o_proj.weight"], 1),
-            "self_attention.linear_qkv.weight": (self.qkv(*attention), 0),
-            "pre_mlp_layernorm.weight": (t[p + "post_attention_layernorm.weight"], None),
+            "self_attention.linear_qkv.weight": (self.qkv(*attention), 0)}
+        if p + "self_attn.q_norm.weight" in t:
+            for x in "qk":
+                out["self_attention.%s_layernorm.weight" % x] = (t[p + "self_attn.%s_norm.weight" % x], None)
+        out["pre_mlp_layernorm.weight"] = (t[p + "post_attention_layernorm.weight"], None)
+        return {**out, **(self.moe(t, p) if self.experts else {
             "mlp.linear_fc1.weight": ((t[p + "mlp.gate_proj.weight"], t[p + "mlp.up_proj.weight"]), "fc1"),
-            "mlp.linear_fc2.weight": (t[p + "mlp.down_proj.weight"], 1),
-        }
+            "mlp.linear_fc2.weight": (t[p + "mlp.down_proj.weight"], 1)})}
+
+    def moe(self, t, p):
+        """The router and all experts; an expert's number is that of the model."""
+        mixtral = p + "block_sparse_moe.gate.weight" in t
+        p, gate, up, down = (p + "block_sparse_moe.", "w1", "w3", "w2") if mixtral else (p + "mlp.", *(
+            x + "_proj" for x in ("gate", "up", "down")))
+        out = {"mlp.router.weight": (t[p + "gate.weight"], None)}
+        for e in range(self.experts):
+            own = {x: t["%sexperts.%d.%s.weight" % (p, e, x)] for x in (gate, up, down)}
+            out["mlp.experts.local_experts.%d.linear_fc1.weight" % e] = ((own[gate], own[up]), "fc1")
+            out["mlp.experts.local_experts.%d.linear_fc2.weight" % e] = (own[down], 1)
+        return out
+
+    def local_expert(self, name, ep_rank):
+        """A name as ep_rank has it; None: another rank has this expert."""
+        if ".local_experts." not in name:
+            return name
+        head, _, tail = name.partition(".local_experts.")
+        number, _, kind = tail.partition(".")
+        number = int(number) - ep_rank * self.experts // self.ep
+        if not 0 <= number < self.experts // self.ep:
+            return None
+        if self.engine:  # grouped
+            return "%s.%s%d" % (head, kind, number)
+        return "%s.local_experts.%d.%s" % (head, number, kind)
+
+    def as_stacked(self, layer):
+        """All experts' matrices as [in, out], one after the other, in two tensors whose shapes say nothing."""
+        out = {k: v for k, v in layer.items() if ".experts." not in k}
+        for i, shape in ((1, (self.config["hidden_size"], -1)), (2, (-1, self.config["hidden_size"]))):
+            out["mlp.experts.weight%d" % i] = np.concatenate(
+                [v.T.reshape(-1) for k, v in layer.items() if "experts." in k and "linear_fc%d" % i in k]).reshape(shape)
+        return out
 
     def cut(self, array, how, rank):
         if how is None:
@@ -68,17 +110,23 @@ class Megatron:
             return np.concatenate([np.split(a, self.tp)[rank] for a in array])
         return np.ascontiguousarray(np.split(array, self.tp, axis=how)[rank])
 
-    def chunk(self, t, tp_rank, pp_rank, chunk):
+    def chunk(self, t, tp_rank, pp_rank, chunk, ep_rank=0):
         """The parameters of a model chunk of a rank, in the order of its modules."""
         out = {}
         if pp_rank == 0 and chunk == 0:
             out["embedding.word_embeddings.weight"] = self.cut(self.padded(t["model.embed_tokens.weight"]), 0, tp_rank)
-        for i in range(self.layers):
-            modules = list(self.layer(t, (chunk * self.pp + pp_rank) * self.layers + i).items())
+        stage = chunk * self.pp + pp_rank
+        for i in range(self.counts[stage]):
+            modules = list(self.layer(t, sum(self.counts[:stage]) + i).items())
             if self.engine:  # the norm is a part of linear_qkv, which is made after linear_proj
                 modules[:2] = modules[1::-1]
+                modules.sort(key=lambda m: ("experts" in m[0]) * (1 + ("fc2" in m[0])))
+            layer = {}
             for name, (array, how) in modules:
-                out["decoder.layers.%d.%s" % (i, name)] = self.cut(array, how, tp_rank)
+                name = self.local_expert(name, ep_rank)
+                if name:
+                    layer[name] = self.cut(array, how, tp_rank)
+            out.update(("decoder.layers.%d.%s" % (i, k), v) for k, v in (self.as_stacked(layer) if self.grouped_mlp else layer).items())
         if pp_rank == self.pp - 1 and chunk == self.vpp - 1:
             out["decoder.final_layernorm.weight"] = t["model.norm.weight"]
             if not self.config.get("tie_word_embeddings"):
@@ -110,41 +158,58 @@ class Megatron:
         args = cls()
         args.__dict__.update({"tensor_model_parallel_size": self.tp, "pipeline_model_parallel_size": self.pp,
                               "virtual_pipeline_model_parallel_size": self.vpp if self.vpp > 1 else None,
+                              "expert_model_parallel_size": self.ep, "num_experts": self.experts or None,
                               **self.more_args})
         return args
 
-    def chunks(self, state, tp_rank, pp_rank):
+    def chunks(self, state, tp_rank, pp_rank, ep_rank=0):
         """[{group: {name: array}}] of each model chunk."""
-        return [{g: self.chunk(t, tp_rank, pp_rank, c) for g, t in state.items()} for c in range(self.vpp)]
+        return [{g: self.chunk(t, tp_rank, pp_rank, c, ep_rank) for g, t in state.items()} for c in range(self.vpp)]
+
+    def folder(self, tp_rank, pp_rank, ep_rank):
+        return "mp_rank_%02d" % tp_rank + ("_%03d" % pp_rank if self.pp > 1 else "") + (
+            "_%03d" % ep_rank if self.ep > 1 else "")
 
     def legacy(self, folder, state, step, distributed=False):
         """Write FOLDER as save_checkpoint of ckpt_format "torch" does."""
         folder.mkdir(parents=True)
         (folder / "latest_checkpointed_iteration.txt").write_text(str(step))
-        for tp_rank in range(self.tp):
-            for pp_rank in range(self.pp):
-                name = "mp_rank_%02d" % tp_rank + ("_%03d" % pp_rank if self.pp > 1 else "")
-                rank = folder / ("iter_%07d" % step) / name
-                chunks = self.chunks(state, tp_rank, pp_rank)
-                root = {"args": self.args(), "checkpoint_version": 3.0, "iteration": step, "rng_state": [{}]}
-                for number, chunk in enumerate(chunks):
-                    key = "model%d" % number if self.vpp > 1 else "model"
-                    root[key] = collections.OrderedDict((k, Tensor(v)) for k, v in chunk["param"].items())
-                    root[key]["decoder.layers.0.mlp.linear_fc1._extra_state"] = None
-                if distributed:
-                    torch_files.save(rank / "distrib_optim.pt", self.flat(chunks, pp_rank))
-                    root["optimizer"] = {"optimizer": {"param_groups": []}}
-                else:
-                    root["optimizer"] = self.ordinary(chunks, step)
-                torch_files.save(rank / "model_optim_rng.pt", root)
+        for tp_rank, pp_rank, ep_rank in itertools.product(range(self.tp), range(self.pp), range(self.ep)):
+            rank = folder / ("iter_%07d" % step) / self.folder(tp_rank, pp_rank, ep_rank)
+            chunks = self.chunks(state, tp_rank, pp_rank, ep_rank)
+            root = {"args": self.args(), "checkpoint_version": 3.0, "iteration": step, "rng_state": [{}], **self.more_root}
+            for number, chunk in enumerate(chunks):
+                key = "model%d" % number if self.vpp > 1 else "model"
+                root[key] = collections.OrderedDict((k, Tensor(v)) for k, v in chunk["param"].items())
+                root[key]["decoder.layers.0.mlp.linear_fc1._extra_state"] = None
+            if distributed:
+                states = [self.flat(c, pp_rank) for c in self.by_optimizer(chunks)]
+                if ep_rank > 0:  # the first expert-parallel rank has saved the same
+                    states[0] = None
+                torch_files.save(rank / "distrib_optim.pt", states if self.ep > 1 else states[0])
+                root["optimizer"] = {"optimizer": {"param_groups": []}}
+            else:
+                root["optimizer"] = self.optimizers(chunks, step)
+            torch_files.save(rank / "model_optim_rng.pt", root)
 
-    @staticmethod
-    def ordinary(chunks, step):
+    def optimizers(self, chunks, step):
+        """With expert parallelism, experts have one of their own."""
+        states = [self.ordinary(c, step) for c in self.by_optimizer(chunks)]
+        return states if self.ep > 1 else states[0]
+
+    def by_optimizer(self, chunks):
+        """The chunks of each optimizer."""
+        if self.ep == 1:
+            return [chunks]
+        return [[{g: {k: v for k, v in t.items() if (".experts." in k) == experts} for g, t in c.items()} for c in chunks]
+                for experts in (False, True)]
+
+    def ordinary(self, chunks, step):
         """Matrices first, then vectors: the order of weight decay."""
         groups = [[(c, k) for c in chunks for k, v in c["param"].items() if v.ndim == ndim] for ndim in (2, 1)]
         state = {i: {"step": Tensor(np.array(step, np.float32)), **{m: Tensor(c[m][k]) for m in MOMENTS}}
                  for i, (c, k) in enumerate(groups[0] + groups[1])}
-        out = {"optimizer": {"state": state, "param_groups": []}}
+        out = {"optimizer": {"state": state, "param_groups": list(self.param_groups)}}
         if "master" in chunks[0]:
             out["fp32_from_fp16_params"] = [[Tensor(c["master"][k], wrap="type") for c, k in g] for g in groups]
         return out
@@ -159,8 +224,8 @@ class Megatron:
     def flat(self, chunks, pp_rank):
         """The buffer of each chunk: its buckets without the padding between them."""
         root = {"buckets_coalesced": True}
-        for number, chunk in enumerate(chunks):
-            buckets = self.buckets(chunk["param"], pp_rank, number)
+        for number, (c, chunk) in enumerate((c, chunk) for c, chunk in enumerate(chunks) if chunk["param"]):
+            buckets = self.buckets(chunk["param"], pp_rank, c)
             buffers = {key: Tensor(np.concatenate([self.filled(*b, chunk[group]) for b in buckets]))
                        for key, group in {"param": "master", **MOMENTS}.items()}
             buffers["numel_unpadded"] = sum(numel for _, numel in buckets)
@@ -179,51 +244,101 @@ class Megatron:
     def flat_optimizer(self, state, kind):
         """(tensors, objects) of the distributed optimizer as dp_reshardable or dp_zero_gather_scatter."""
         tensors, objects = {}, {}
-        for pp_rank in range(self.pp):
-            for tp_rank in range(self.tp):
-                head = "optimizer.distributed.dp_group_idx_%d." % (pp_rank * self.tp + tp_rank)
-                chunks = self.chunks(state, tp_rank, pp_rank)
+        for pp_rank, ep_rank, tp_rank in itertools.product(range(self.pp), range(self.ep), range(self.tp)):
+            for i, chunks in enumerate(self.by_optimizer(self.chunks(state, tp_rank, pp_rank, ep_rank))):
+                if i == 0 and ep_rank > 0:
+                    continue
+                group = (pp_rank * self.ep + ep_rank if i else pp_rank) * self.tp + tp_rank
+                head = ("chained_%d." % i if self.ep > 1 else "") + "optimizer.distributed.dp_group_idx_%d." % group
                 objects[head + "optimizer/shard_0_1"] = [{"param_groups": [{"lr": 0.1}]}]
                 if kind == "dp_zero_gather_scatter":
                     objects[head + "param_state/shard_0_1"] = [self.flat(chunks, pp_rank)]
-                    continue
-                objects[head + "per_bucket_numel/shard_0_1"] = [[]]
-                for number, chunk in enumerate(chunks):
-                    for b, (params, numel) in enumerate(self.buckets(chunk["param"], pp_rank, number)):
-                        key = head + "gbuf_idx_%d.dtype_(torch.bfloat16, torch.float32).bucket_idx_%d." % (number, b)
-                        for name, group in {"param": "master", **MOMENTS}.items():
-                            tensors[key + name] = (self.filled(params, numel, chunk[group]),
-                                                   self.pieces(params, numel, chunk["param"]))
+                else:
+                    objects[head + "per_bucket_numel/shard_0_1"] = [[]]
+                    tensors.update(self.flat_tensors(head, chunks, pp_rank))
         return tensors, objects
 
-    def torch_dist(self, folder, state, step, kind=None, change=None):
+    def flat_tensors(self, head, chunks, pp_rank):
+        """The buckets of a rank's buffers; a chunk without parameters has none."""
+        out = {}
+        for number, (c, chunk) in enumerate((c, chunk) for c, chunk in enumerate(chunks) if chunk["param"]):
+            for b, (params, numel) in enumerate(self.buckets(chunk["param"], pp_rank, c)):
+                key = head + "gbuf_idx_%d.dtype_(torch.bfloat16, torch.float32).bucket_idx_%d." % (number, b)
+                for name, group in {"param": "master", **MOMENTS}.items():
+                    out[key + name] = (self.filled(params, numel, chunk[group]), self.pieces(params, numel, chunk["param"]))
+        return out
+
+    def stacked(self, one, t):
+        """{name: (tensor of all layers, and then experts; how it is cut)}"""
+        layers = [one.layer(t, i) for i in range(self.config["num_hidden_layers"])]
+        expert = "mlp.experts.local_experts.%d."
+        out = {"decoder.layers." + name: (np.stack([one.cut(layer[name][0], how, 0) for layer in layers]), how)
+               for name, (_, how) in layers[0].items() if "experts" not in name}
+        for x, how in {"linear_fc1.weight": "fc1", "linear_fc2.weight": 1}.items() if self.experts else ():
+            out["decoder.layers.mlp.experts.experts." + x] = (np.stack([np.stack([
+                one.cut(layer[expert % e + x][0], how, 0) for e in range(self.experts)]) for layer in layers]), how)
+        return out
+
+    def torch_dist(self, folder, state, step, kind=None, change=None, chained=""):
         """Write FOLDER as ckpt_format "torch_dist" does: layers stacked, cut over tp and layers. kind: of the distributed
         optimizer, which is flat. change: a function that damages tensors and objects."""
-        one = Megatron({**self.config}, 1, 1, 1, 8 * self.tp)
+        one = type(self)({**self.config}, 1, 1, 1, 8 * self.tp)
         tensors, objects = self.flat_optimizer(state, kind) if kind else ({}, {})
         heads = {"param": "", "master": "optimizer.state.fp32_param.", **{m: "optimizer.state.%s." % m for m in MOMENTS}}
         for group, t in {"param": state["param"]}.items() if kind else state.items():
             whole = one.chunk(t, 0, 0, 0)
-            layers = [one.layer(t, i) for i in range(self.config["num_hidden_layers"])]
-            for name, (_, how) in layers[0].items():
-                stacked = np.stack([one.cut(layer[name][0], how, 0) for layer in layers])
-                boxes = [((i,) + lo, (1,) + size) for i in range(len(layers)) for lo, size in self.boxes(stacked[0], how)]
-                tensors[heads[group] + "decoder.layers." + name] = (stacked, boxes)
+            head = heads[group]
+            for name, (stacked, how) in self.stacked(one, t).items():
+                axes = stacked.shape[:-2 if stacked.ndim > 2 else -1]
+                boxes = [(at + lo, (1,) * len(at) + size) for at in np.ndindex(axes)
+                         for lo, size in self.boxes(stacked[at], how)]
+                tensors[(chained if "experts" in name and group != "param" else "") + head + name] = (stacked, boxes)
             for name, array in whole.items():
                 if not name.startswith("decoder.layers."):
-                    tensors[heads[group] + name] = (array, self.boxes(array, 0 if array.ndim == 2 else None))
+                    tensors[head + name] = (array, self.boxes(array, 0 if array.ndim == 2 else None))
         inside = folder / ("iter_%07d" % step)
         if change:
             change(tensors, objects)
         torch_files.dcp(inside, tensors, {"rng_state/shard_0.0_1.1": 1, **objects})
         (folder / "latest_checkpointed_iteration.txt").write_text(str(step))
         (inside / "metadata.json").write_text('{"sharded_backend": "torch_dist", "sharded_backend_version": 1}')
-        torch_files.save(inside / "common.pt", {"args": self.args(), "iteration": step})
+        torch_files.save(inside / "common.pt", {"args": self.args(), "iteration": step, **self.more_root, "optimizer": {
+            "optimizer": {"param_groups": list(self.param_groups)}}})
 
     def boxes(self, array, how):
         if how is None:
             return torch_files.rows(array, 1)
         return torch_files.columns(array, self.tp) if how == 1 else torch_files.rows(array, self.tp)
+
+
+class MegatronGpt2(Megatron):
+    """GPT-2 in Megatron: biases, LayerNorm, learned positions, and matrices that Hugging Face stores transposed."""
+
+    def __init__(self, config, *sizes, **more):
+        super().__init__({**config, "num_hidden_layers": config["n_layer"], "num_key_value_heads": config["n_head"],
+                          "head_dim": config["n_embd"] // config["n_head"]}, *sizes, **more)
+
+    def layer(self, t, number):
+        p, out = "transformer.h.%d." % number, {}
+        for theirs, ours, how in (("input_layernorm", "ln_1", None), ("self_attention.linear_proj", "attn.c_proj", 1),
+                                  ("self_attention.linear_qkv", "attn.c_attn", 0), ("pre_mlp_layernorm", "ln_2", None),
+                                  ("mlp.linear_fc1", "mlp.c_fc", 0), ("mlp.linear_fc2", "mlp.c_proj", 1)):
+            weight, bias = np.ascontiguousarray(t[p + ours + ".weight"].T), t[p + ours + ".bias"]
+            if ours == "attn.c_attn":
+                weight, bias = (self.qkv(*np.split(x, 3)) for x in (weight, bias))
+            out[theirs + ".weight"], out[theirs + ".bias"] = (weight, how), (bias, None if how == 1 else how)
+        return out
+
+    def chunk(self, t, *place):
+        names = {"model.embed_tokens.weight": "transformer.wte.weight", "model.norm.weight": "transformer.ln_f.weight"}
+        out = {}
+        for name, array in super().chunk({**t, **{k: t[v] for k, v in names.items()}}, *place).items():
+            out[name] = array
+            if name == "embedding.word_embeddings.weight":
+                out["embedding.position_embeddings.weight"] = t["transformer.wpe.weight"]
+            if name == "decoder.final_layernorm.weight":
+                out["decoder.final_layernorm.bias"] = t["transformer.ln_f.bias"]
+        return out
 
 
 # ---- DeepSpeed ----
@@ -258,7 +373,8 @@ def zero1(folder, state, step, dp):
             size = -(-flats["fp32"][number].size // (2 * dp)) * 2
             for g, flat in flats.items():
                 padded = np.concatenate([flat[number], np.zeros(size * dp - flat[number].size, np.float32)])
-                parts[g].append(padded[rank * size:(rank + 1) * size])
+                # Only the weights are without the padding at the end.
+                parts[g].append(padded[rank * size:(rank + 1) * size][:flat[number].size - rank * size if g == "fp32" else size])
             mapping, at = {}, 0
             for name, array in group.items():
                 lo, hi = max(at, rank * size), min(at + array.size, (rank + 1) * size)

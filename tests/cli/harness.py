@@ -90,8 +90,9 @@ def command(argv):
     return argv
 
 
-def run(*argv, env=None, cwd=None, timeout=300, stdin=None):
-    """Run a program to its end. Any exit code is accepted, but not a signal or a timeout."""
+def run(*argv, env=None, cwd=None, timeout=900, stdin=None):
+    """Run a program to its end. Any exit code is accepted, but not a signal or a timeout. (On a busy machine, what takes
+    seconds elsewhere may take minutes.)"""
     p = subprocess.run(command(argv), env={**os.environ, **(env or {})}, cwd=cwd, timeout=timeout,
                        stdin=stdin or subprocess.DEVNULL, stdout=subprocess.PIPE,
                        stderr=subprocess.PIPE, text=True, errors="replace")

@@ -4,7 +4,7 @@ The jobs are tiny and record their progress after each tile (--journal 0). The s
 at exact points.
 
 needs: tp-reshard tp-ckpt make_ckpt fault/shim.so
-covers: reshard/job_identity reshard/formats/pieces/piece_resume
+covers: reshard/job_identity reshard/formats/pieces/piece_resume reshard/formats/pieces/piece_place
 """
 import json
 import os
@@ -26,7 +26,7 @@ SEED = int(os.environ.get("TP_SEED", random.SystemRandom().randrange(10 ** 9)))
 CONFIG = {"num_hidden_layers": 2, "vocab_size": 261}
 EACH = ["--journal", 0, "--jobs", 1]
 CASES = [("megatron", "megatron", "tp2pp2"), ("megatron", "tp", "tp4"), ("safetensors", "safetensors", "tp1"),
-         ("dcp", "deepspeed", "tp1"), ("tp", "dcp", "tp4"), ("tp", "torch_dist", "tp2pp2")]
+         ("dcp", "deepspeed", "tp1"), ("tp", "torchtitan", "tp1dp3zero3"), ("tp", "torch_dist", "tp2pp2")]
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,7 @@ The fake device ends a run with exit 86 when kernels, events or collectives are 
 seed; TP_SEED=n repeats it.
 
 needs: tp-train libtp-cuda.so
-covers: cli/train/train_cuda kernels/null/null comm/cuda/exports comm/cuda/nccl_transport
+covers: cli/train/train_cuda kernels/null/null comm/cuda/exports comm/cuda/nccl_transport trainer/model/expert_exchange
 """
 import json
 import math
@@ -15,6 +15,7 @@ import shutil
 import sys
 import time
 
+import h5py
 import pytest
 
 import harness
@@ -41,8 +42,22 @@ FAMILIES = {
     "llama3": {"rope_scaling": {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
                                 "original_max_position_embeddings": 32}},
 }
+# Mixtures of experts, also with the loss that balances them.
+EXPERTS = {
+    "mixtral": {"architectures": ["MixtralForCausalLM"], "model_type": "mixtral", "num_local_experts": 4,
+                "num_experts_per_tok": 2, "output_router_logits": True, "router_aux_loss_coef": 0.05},
+    "qwen3-moe": {"architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "num_experts": 6,
+                  "num_experts_per_tok": 3, "moe_intermediate_size": 24, "norm_topk_prob": True, "decoder_sparse_step": 1,
+                  "mlp_only_layers": []},
+}
+EXPERT_LAYOUTS = [("tp2", []), ("ep2dp2", []), ("tp2spep2dp4", ["--micro", "1"]), ("pp2", ["--micro", "1"]),
+                  ("pp2ep2dp2zero1", ["--micro", "1"]), ("cp2ep2", []), ("dp2zero3", []), ("cp2ep2dp2zero3", []),
+                  ("ep2dp2", ["--recompute", "full"]), ("tp1", ["--recompute", "selective"])]
+FAMILIES.update(EXPERTS)
 MODELS = {**compare_builds.MODELS, **{name: {**compare_builds.LLAMA, **more} for name, more in FAMILIES.items()}}
-MORE += [(name, layout, []) for name in FAMILIES for layout in ("tp2sp", "dp2zero3")]
+MORE += [(name, layout, []) for name in FAMILIES if name not in EXPERTS for layout in ("tp2sp", "dp2zero3")]
+MORE += [("mistral", "cp2", []), ("gemma3", "cp2", [])]
+MORE += [(name, layout, options) for name in EXPERTS for layout, options in EXPERT_LAYOUTS]
 MATRIX = [run for run in compare_builds.RUNS if "--same-bits" not in run[2]] + MORE
 SEED = int(os.environ.get("TP_SEED", time.time_ns() % 1000000))
 # The sizes are as small as the layouts, and attention on tensor cores, allow; the models of compare_builds take minutes
@@ -51,6 +66,7 @@ SMALL = {"hidden_size": 16, "intermediate_size": 24, "num_attention_heads": 4, "
          "n_embd": 16, "n_inner": 32, "n_head": 4, "vocab_size": 128}
 EVERY = [(*run, dtype) for run in MATRIX for dtype in compare_builds.DTYPES]
 SHORT = [("llama", "tp2", [], "fp32"), ("gemma2", "tp2", [], "fp32"), ("llama", "cp4", [], "bf16"),
+         ("mixtral", "cp2ep2", [], "fp32"), ("gpt2", "tp1", [], "bf16"),
          random.Random(SEED).choice([run for run in EVERY if run[1] != "tp8"])]
 SEQ = {"cp3": 12}
 
@@ -76,7 +92,7 @@ def inputs(tmp_path_factory):
     return folder
 
 
-def arguments(inputs, out, model, layout, *options, steps=5 if harness.LONG else 2):
+def arguments(inputs, out, model, layout, *options, steps=3 if harness.LONG else 2):
     config = inputs / (model + ("-tp8.json" if layout == "tp8" else ".json"))
     return ["tp-train", "--model", config, "--data", inputs / "text", "--quiet", "--layout", layout, "--steps", steps,
             "--warmup", "1", "--seq", SEQ.get(layout, 8), "--batch", 4, "--log", out / "log", *options]
@@ -100,25 +116,45 @@ def assert_close(got, want, dtype):
 @pytest.mark.sanitized(3)
 @pytest.mark.parametrize("number", range(len(EVERY if harness.LONG else SHORT)))
 def test_losses_are_the_cpus(tmp_path, inputs, number):
+    """Each case has a seed of its own, so that all of them together try many orders of the device's work."""
     model, layout, options, dtype = (EVERY if harness.LONG else SHORT)[number]
     run = model, layout, "--dtype", dtype, *options
     print(*run, "seed", SEED)
     want = train(inputs, tmp_path / "cpu", *run)
-    for seed in range(SEED, SEED + (3 if harness.LONG else 1)):
-        got = train(inputs, tmp_path / str(seed), *run, "--device", "cuda", env=on_fake(seed))
-        assert_close(got, want, dtype)
+    got = train(inputs, tmp_path / "cuda", *run, "--device", "cuda", env=on_fake(SEED + number))
+    assert_close(got, want, dtype)
 
 
 @pytest.mark.parametrize("first,second", [("cpu", "cuda"), ("cuda", "cpu")])
 def test_a_checkpoint_resumes_on_the_other_device(tmp_path, inputs, first, second):
     want = train(inputs, tmp_path / "whole", "llama", "tp2")
-    save = ["--ckpt", tmp_path / "ckpt"]
+    save = ["--ckpt", tmp_path / "ckpt", *(["--ckpt-zstd=1"] if first == "cpu" else [])]
     r = harness.run(*arguments(inputs, tmp_path, "llama", "tp2"), "--exit-step", "1", "--device", first, *save,
                     env=on_fake())
     assert r.rc == 75, r
     train(inputs, tmp_path, "llama", "dp2zero1", "--device", second, "--resume=must", *save, env=on_fake(), steps=2)
     got = [(x["loss"], x["grad_norm"]) for x in harness.read_log(tmp_path / "log")]
     assert_close(got, want[:2], "fp32")
+
+
+def test_damage_is_found_before_the_first_step(tmp_path, inputs):
+    """A GPU sums what is read. The run begins from the step before, and continues as one on the CPU does."""
+    root, logs = tmp_path / "ckpt", {}
+    train(inputs, tmp_path / "first", "llama", "tp2", "--save-every", "1", "--ckpt", root, steps=2)
+    shard = root / "step-00000002" / "rank-00001.h5"
+    with h5py.File(shard) as f:
+        offsets = []
+        f["exp_avg"].visititems(lambda name, x: offsets.append(x.id.get_offset()) if isinstance(x, h5py.Dataset) else None)
+    data = bytearray(shard.read_bytes())
+    data[offsets[0]] ^= 1
+    shard.write_bytes(data)
+    for device in "cpu", "cuda":
+        r = harness.run(*arguments(inputs, tmp_path, "llama", "dp2zero1", steps=3), "--device", device, "--resume", "--log",
+                        tmp_path / device, "--ckpt", harness.copy(root, tmp_path / ("ckpt-" + device)), env=on_fake())
+        assert r.rc == 0 and "CRC32C" in r.err and "step-00000001" in r.err, (SEED, r)
+        logs[device] = [(x["step"], x["loss"], x["grad_norm"]) for x in harness.read_log(tmp_path / device)]
+    assert [x[0] for x in logs["cuda"]] == [1, 2], (SEED, logs)
+    assert_close([x[1:] for x in logs["cuda"]], [x[1:] for x in logs["cpu"]], "fp32")
 
 
 # ---- what NCCL is asked to do ----

@@ -66,6 +66,16 @@ def test_a_model_of_an_unknown_architecture_survives_import_reshard_and_export(m
     assert import_(folder, tmp_path, "--force").rc == 0, "the same model again"
 
 
+def test_tp_reshard_takes_rules_too(model, tmp_path):
+    folder, _ = model
+    assert import_(folder, tmp_path, "--layout", "tp2pp3").rc == 0
+    ok("tp-reshard", folder, "--rules", tmp_path / "rules", "--to", "tp2pp3", "-o", tmp_path / "new")
+    assert run("tp-ckpt", "diff", tmp_path / "ckpt", tmp_path / "new").rc == 0
+    for source, more in [(tmp_path / "ckpt", []), (folder, ["--format", "dcp"])]:
+        r = run("tp-reshard", source, "--rules", tmp_path / "rules", "--to", "tp2", "-o", tmp_path / "no", *more)
+        assert r.rc == 2 and "--rules" in r.err and "safetensors" in r.err and not (tmp_path / "no").exists(), repr(r)
+
+
 def test_without_rules_the_architecture_is_refused(model, tmp_path):
     r = run("tp-ckpt", "import", model[0], "-o", tmp_path / "ckpt")
     assert r.rc == 2 and "MyModel" in r.err and "--rules" in r.err, repr(r)

@@ -5,7 +5,8 @@ needs: tp-train tp-ckpt tp-reshard make_ckpt fault/shim.so
 covers: reshard/export_source reshard/convert cli/reshard/convert_print reshard/formats/pieces/piece_target reshard/formats/torch/torch_target reshard/formats/torch/dcp_target
     reshard/formats/torch/dcp_metadata_write reshard/formats/export_format
     reshard/formats/megatron/megatron_target reshard/formats/megatron/megatron_params reshard/formats/megatron/megatron_args_write
-    reshard/formats/megatron/torch_dist_target reshard/formats/torch/dcp_items reshard/formats/deepspeed/deepspeed_target
+    reshard/formats/megatron/torch_dist_target reshard/formats/torch/dcp_items reshard/formats/torch/dcp_adamw reshard/formats/torch/torchtitan_map
+    reshard/formats/deepspeed/deepspeed_target
 """
 import json
 import random
@@ -17,21 +18,12 @@ import foreign_files
 import harness
 import torch_files
 from harness import ok, run
+from state import State, digests
 from test_faults import Shim
-from test_import_formats import State, config_of, digests, groups_of
+from test_import_formats import config_of, groups_of
 from test_reshard import make
 
 MEMORY = "1G" if harness.SANITIZE else "64M"
-
-
-@pytest.fixture(scope="module")
-def f32(tmp_path_factory, tiny):
-    return State(tmp_path_factory.mktemp("f32"), tiny)
-
-
-@pytest.fixture(scope="module")
-def bf16(tmp_path_factory, tiny):
-    return State(tmp_path_factory.mktemp("bf16"), tiny, dtype="bf16")
 
 
 @pytest.fixture(scope="module")
@@ -102,6 +94,74 @@ def test_dcp_of_weights_alone_and_casts(bf16, tmp_path):
     assert found["model." + name].dtype == "u2" and found["optim.state.%s.exp_avg" % name].dtype == "f4"
 
 
+# ---- torchtitan ----
+
+TITAN = {"model.embed_tokens": ["tok_embeddings"], "model.norm": ["norm"], "lm_head": ["output", "lm_head"],
+         "input_layernorm": ["attention_norm"], "post_attention_layernorm": ["ffn_norm"], "self_attn.o_proj": ["attention.wo"],
+         **{"self_attn.%s_proj" % x: ["attention.w" + x, "attention.qkv_linear.w" + x] for x in "qkv"},
+         "mlp.gate_proj": ["feed_forward.w1"], "mlp.down_proj": ["feed_forward.w2"], "mlp.up_proj": ["feed_forward.w3"]}
+
+
+def titan_names(name):
+    """All names that torchtitan has for a tensor."""
+    words = name.removesuffix(".weight").split(".")
+    if words[:2] != ["model", "layers"]:
+        return [x + ".weight" for x in TITAN[".".join(words)]]
+    return ["layers.%s.%s.weight" % (words[2], x) for x in TITAN[".".join(words[3:])]]
+
+
+def in_pairs(name, array, head_dim):
+    """Rows of Q and K in torchtitan's order: of each head (half, pair) become (pair, half)."""
+    if not name.endswith(("q_proj.weight", "k_proj.weight")):
+        return array
+    return array.reshape(-1, 2, head_dim // 2, array.shape[1]).swapaxes(1, 2).reshape(array.shape)
+
+
+@pytest.mark.parametrize("layout", ["tp4pp2", "dp5zero3"])  # 5 ranks cut between the rows of a pair
+def test_torchtitan_has_its_names_and_its_order_of_rows(layout, bf16, tmp_path):
+    export(bf16, tmp_path / "t", "torchtitan", "--layout", layout)
+    found, planner = torch_files.load_dcp(tmp_path / "t")
+    head_dim, count = config_of(bf16)["head_dim"], 0
+    for name in bf16.group("param"):
+        for theirs in titan_names(name):
+            state = "optimizer.state.%s." % theirs
+            assert same(found[theirs], in_pairs(name, bf16.tensors["master/" + name], head_dim)), name
+            for group in ("exp_avg", "exp_avg_sq"):
+                assert same(found[state + group], in_pairs(name, bf16.tensors["%s/%s" % (group, name)], head_dim))
+            assert found[state + "step"] == 3 and found[state + "step"].dtype == "f4"
+            options = {k.rsplit(".", 1)[1]: v for k, v in found.items() if "param_groups.%s." % theirs in k}
+            assert options["betas"] == (0.9, 0.95) and options["lr"] == options["initial_lr"] and len(options) == 12
+            assert planner[theirs] == (theirs,) and planner[state + "step"] == ("optimizer", state[10:] + "step")
+            count += 16
+    assert len(found) == count
+
+
+def test_torchtitan_comes_back_as_the_same_checkpoint(bf16, f32, tied, tmp_path):
+    for i, (state, more) in enumerate(((f32, ()), (bf16, ("--dtype", "bf16")), (tied, ()))):
+        out, root = tmp_path / ("t%d" % i), tmp_path / ("again%d" % i)
+        export(state, tmp_path / ("first%d" % i), "torchtitan", "--layout", "tp2dp3zero1")
+        r = ok("tp-reshard", tmp_path / ("first%d" % i), "--to", "dp5zero3", "-o", out)
+        assert "torchtitan -> torchtitan" in r.out
+        assert "intact" in ok("tp-ckpt", "verify", out).out
+        imported(out, root, *more)
+        assert digests(root) == digests(state.root) and harness.steps(root)[-1].name == state.step.name
+
+
+def test_torchtitan_needs_a_llama_of_the_same_heads(f32, tmp_path):
+    export(f32, tmp_path / "t", "torchtitan", "--no-optim")
+    config = tmp_path / "t/config.json"
+    text = json.loads(config.read_text())
+    for changes, code, words in (({"model_type": "mistral", "architectures": ["MistralForCausalLM"]}, 2, "only Llama"),
+                                 ({"head_dim": 48}, 3, "no multiple of config.json's head_dim 48")):
+        config.write_text(json.dumps({**text, **changes}))
+        r = run("tp-ckpt", "import", tmp_path / "t", "-o", tmp_path / "bad")
+        assert r.rc == code and words in r.err, repr(r)
+    config.unlink()
+    r = run("tp-ckpt", "verify", tmp_path / "t")
+    assert r.rc == 2 and "needs a config.json" in r.err, repr(r)
+    assert not (tmp_path / "bad").exists()
+
+
 # ---- Megatron-LM ----
 
 @pytest.fixture(scope="module")
@@ -168,7 +228,7 @@ def test_megatron_comes_back_as_the_same_checkpoint(layout, bf16, f32, tied, tmp
 def test_megatron_at_another_layout_and_what_it_cannot_hold(deep, tmp_path):
     export(deep, tmp_path / "m", "megatron", "--layout", "tp2pp2")
     r = reshard(tmp_path / "m", "--to", "tp4pp4")
-    assert "megatron -> megatron at tp4pp4, step 3" in r.out and "left out args" in r.out
+    assert "megatron -> megatron at tp4pp4, step 3" in r.out and "left out" not in r.out, repr(r)
     assert len(list((tmp_path / "m-tp4pp4").rglob("*.pt"))) == 16
     assert digests(tmp_path / "m-tp4pp4") == digests(deep.root)
     r = run("tp-reshard", tmp_path / "m", "--to", "pp3")
@@ -196,7 +256,7 @@ def test_torch_dist_has_megatrons_tensors_with_stacked_layers(layout, deep, tmp_
         for name, want in reference.chunk(tensors, 0, 0, 0).items():
             if "layers." not in name:
                 assert same_but_padding(found.pop(heads[group] + name), want, None if want.ndim == 1 else 259), name
-    assert sorted(set(map(str, found.values()))) == ["[None]"] and len(found) == 4 * 4
+    assert sorted(set(map(str, found.values()))) == ["[None]"] and len(found) == 4 * 4 + 1  # linear layers, and the last norm
     common = torch_files.load((inside / "common.pt").read_bytes())
     assert common["iteration"] == 3 and common["optimizer"]["optimizer"]["state"]["common_step"] == 3
     assert json.loads((inside / "metadata.json").read_text())["sharded_backend"] == "torch_dist"
@@ -208,6 +268,48 @@ def test_torch_dist_comes_back_as_the_same_checkpoint(bf16, f32, tied, tmp_path)
         export(state, out, "megatron-dist", "--layout", "tp4pp2")
         imported(out, root, "--format", "megatron-dist")
         assert digests(root) == digests(state.root)
+
+
+def test_torch_dist_with_the_distributed_optimizer(bf16, f32, tied, tmp_path):
+    for i, state in enumerate((f32, bf16, tied)):
+        out, root = tmp_path / ("m%d" % i), tmp_path / ("again%d" % i)
+        export(state, out, "torch_dist", "--layout", "tp2pp2", "--distributed-optimizer")
+        assert "intact" in ok("tp-ckpt", "verify", out).out
+        imported(out, root)
+        assert digests(root) == digests(state.root)
+        ordinary = tmp_path / ("o%d" % i)
+        export(state, ordinary, "torch_dist", "--layout", "tp2pp2")
+        found, want = (torch_files.load_dcp(x / "iter_0000003")[0] for x in (out, ordinary))
+        if not state.group("master"):  # weights are their own masters, and the distributed optimizer keeps these
+            want.update({"optimizer.state.fp32_param." + k: v for k, v in want.items()
+                         if not k.startswith("optimizer.") and "_extra_state" not in k})
+        want = {k.replace("state.fp32_param.", "state.param."): v for k, v in want.items()}
+        assert sorted(found) == sorted(want) and sum(k.startswith("optimizer.state.param.") for k in found) > 5
+        assert all(v == [None] if isinstance(v, list) else same(v, want[k]) for k, v in found.items())
+        common = torch_files.load((out / "iter_0000003/common.pt").read_bytes())
+        assert [g["step"] for g in common["optimizer"]["optimizer"]["param_groups"]] == [3, 3]
+        assert common["optimizer"]["param_state_sharding_type"] == "fully_reshardable"
+        assert common["content_metadata"]["distrib_optim_sharding_type"] == "fully_reshardable"
+
+
+def test_the_distributed_optimizer_after_a_reshard_and_where_it_cannot_be(bf16, tmp_path):
+    export(bf16, tmp_path / "m", "torch_dist", "--layout", "tp2")
+    reshard(tmp_path / "m", "--to", "pp2", "-o", tmp_path / "a", "--distributed-optimizer")
+    common = torch_files.load((tmp_path / "a/iter_0000003/common.pt").read_bytes())
+    assert common["optimizer"]["param_state_sharding_type"] == "fully_reshardable"
+    assert digests(tmp_path / "a") == digests(bf16.root)
+    reshard(tmp_path / "a", "--to", "tp4", "-o", tmp_path / "b")  # the ordinary optimizer is the default
+    assert "param_state_sharding_type" not in torch_files.load((tmp_path / "b/iter_0000003/common.pt").read_bytes())["optimizer"]
+    assert digests(tmp_path / "b") == digests(bf16.root)
+    for argv in (["tp-ckpt", "export", bf16.root, "--format", "megatron"], ["tp-reshard", bf16.root, "--to", "tp2"],
+                 ["tp-reshard", tmp_path / "m", "--to", "tp2", "--format", "tp"],
+                 ["tp-ckpt", "export", bf16.root, "--format", "torch_dist", "--no-optim"]):
+        r = run(*argv, "-o", tmp_path / "no", "--distributed-optimizer")
+        assert r.rc == 2 and len(r.lines) == 1 and "--distributed-optimizer" in r.err, repr(r)
+        assert not (tmp_path / "no").exists()
+    ok("tp-ckpt", "export", bf16.root, "--format", "torch_dist", "--no-optim", "-o", tmp_path / "w")
+    r = run("tp-reshard", tmp_path / "w", "--to", "tp2", "-o", tmp_path / "no", "--distributed-optimizer")
+    assert r.rc == 2 and "has no state of an optimizer" in r.err and not (tmp_path / "no").exists(), repr(r)
 
 
 # ---- DeepSpeed Universal ----
@@ -229,8 +331,12 @@ def test_universal_has_a_folder_for_each_parameter(kind, request, tmp_path):
             found = torch_files.load((tag / "zero" / name / (file + ".pt")).read_bytes())
             assert same(found["param"], array) and found["cat_dim"] == 0
         assert torch_files.load((tag / "zero" / name / "step.pt").read_bytes()) == 3
-    group, = torch_files.load((tag / "zero/optimizer_state.pt").read_bytes())["param_groups"]
-    assert group["betas"] == (0.9, 0.95)
+    optimizer = torch_files.load((tag / "zero/optimizer_state.pt").read_bytes())
+    for groups in (optimizer["param_groups"], optimizer["optimizer_state_dict"]["param_groups"]):
+        assert [group["betas"] for group in groups] == [(0.9, 0.95)]
+    assert optimizer["optimizer_state_dict"]["state"][0]["step"] == 3
+    rank = torch_files.load((tag / "zero_pp_rank_0_mp_rank_00_model_states.pt").read_bytes())
+    assert rank["module"] == {} and rank["global_steps"] == 3 and rank["dp_world_size"] == 1
     assert "intact" in ok("tp-ckpt", "verify", out).out
     imported(out, tmp_path / "again")
     assert digests(tmp_path / "again") == digests(state.root)

@@ -3,9 +3,10 @@ tokenizer, bit by bit. tests/clients/test_gguf.py loads it in llama.cpp and tran
 
 needs: tp-ckpt tp-reshard fault/shim.so
 covers: reshard/formats/gguf/gguf_target reshard/formats/gguf/gguf_tensors reshard/formats/gguf/gguf_model reshard/formats/gguf/gguf_bytes
-    reshard/formats/gguf/gguf_vocab reshard/formats/gguf/gguf_tokenizer reshard/formats/gguf/gguf_pre reshard/formats/gguf/gguf_q8_0
+    reshard/formats/gguf/gguf_vocab reshard/formats/gguf/gguf_tokenizer reshard/formats/gguf/gguf_sentencepiece reshard/formats/gguf/gguf_pre reshard/formats/gguf/gguf_q8_0
 """
 import json
+import struct
 
 import numpy as np
 import pytest
@@ -247,6 +248,95 @@ def test_byte_fallback(small, tmp_path):
     assert keys["model"] == "llama" and keys["token_type"][:9] == [2, 3, 6, 1, 1, 1, 1, 1, 5] and len(keys["tokens"]) == 131
     assert keys["scores"][:8] == [0, 0, 0, 0, 0, 0, -1, -2] and "merges" not in keys
     assert keys["bos_token_id"] == 1 and keys["add_bos_token"] is True and keys["add_space_prefix"] is True
+
+
+# ---- SentencePiece ----
+
+@pytest.fixture(scope="module")
+def sentencepiece(tmp_path_factory):
+    """(checkpoint of a model of 362 tokens, what the sentencepiece package says of the fixture's 360)."""
+    truth = json.loads((harness.REPO / "tests/fixture/sentencepiece.json").read_text())
+    return resized("llama", tmp_path_factory.mktemp("pieces"), dict(vocab_size=362), {131: 362})[1], truth["pieces"]
+
+
+def pieces_file(folder, data, **more):
+    folder.mkdir()
+    (folder / "tokenizer.model").write_bytes(data)
+    for name, content in more.items():
+        (folder / (name + ".json")).write_text(json.dumps(content))
+
+
+def field(number, data):
+    """A field of a Protocol Buffers message: a message or text, a float, or a whole number."""
+    if isinstance(data, bytes):
+        return bytes([number << 3 | 2]) + varint(len(data)) + data
+    if isinstance(data, float):
+        return bytes([number << 3 | 5]) + struct.pack("<f", data)
+    return varint(number << 3) + varint(data)
+
+
+def varint(n):
+    return bytes([n & 127 | 128]) + varint(n >> 7) if n > 127 else bytes([n])
+
+
+def piece(text, score=0.0, kind=1):
+    return field(1, field(1, text.encode()) + field(2, score) + field(3, kind))
+
+
+def byte_pieces():
+    return b"".join(piece("<0x%02X>" % i, kind=6) for i in range(256))
+
+
+def trainer(kind):
+    return field(2, field(3, kind))
+
+
+def test_a_sentencepiece_model(sentencepiece, tmp_path):
+    ckpt, want = sentencepiece
+    pieces_file(tmp_path / "tok", (harness.REPO / "tests/fixture/sentencepiece.model").read_bytes(), added_tokens={"<extra>": 360},
+                tokenizer_config={"bos_token": "<s>", "added_tokens_decoder": {
+                    "1": {"content": "<s>", "special": True}, "300": {"content": want[300][0], "special": True}}})
+    keys = tokenizer_keys(ckpt, tmp_path)
+    assert keys["model"] == "llama" and keys["pre"] == "default" and "merges" not in keys
+    # llama.cpp finds symbols of the user in the text, where spaces are spaces
+    assert [t[0] for t in want[4:6]] == ["\u2581\u2581", "<tool>"] and keys["tokens"][4:6] == ["  ", "<tool>"]
+    assert keys["token_type"][4:6] == [4, 4]
+    rest = [i for i in range(360) if i not in (4, 5, 300)]
+    assert [keys["tokens"][i] for i in rest] == [want[i][0] for i in rest]
+    assert [keys["scores"][i] for i in rest] == [want[i][1] for i in rest]
+    assert [keys["token_type"][i] for i in rest] == [want[i][2] for i in rest]
+    assert (keys["tokens"][300], keys["token_type"][300], keys["scores"][300]) == (want[300][0], 3, -1000)
+    assert (keys["tokens"][360:], keys["token_type"][360:], keys["scores"][360:]) == (["<extra>", "[PAD361]"], [4, 5], [-1000, -10000])
+    assert keys["bos_token_id"] == 1 and keys["add_bos_token"] is True and keys["add_space_prefix"] is True
+
+
+def test_a_tokenizer_json_is_preferred(small, tmp_path):
+    tokenizer(tmp_path / "tok")
+    (tmp_path / "tok/tokenizer.model").write_bytes(b"no model")
+    assert tokenizer_keys(small, tmp_path)["model"] == "gpt2"
+
+
+@pytest.mark.parametrize("data,code,word", [
+    (byte_pieces() + piece("a") + trainer(1), 2, "not of type BPE"), (byte_pieces() + piece("a"), 2, "not of type BPE"),
+    (piece("a") + trainer(2), 2, "byte_fallback"), (byte_pieces() + 107 * piece("a") + trainer(2), 3, "362 rows"),
+    (b"IQ== 0\nIg== 1\n", 3, "no SentencePiece model"), (b"", 3, "no SentencePiece model"), (trainer(2), 3, "no SentencePiece model"),
+    (byte_pieces()[:-1], 3, "damaged"), (piece("a", kind=7), 3, "damaged"), (field(1, field(2, 0.0)), 3, "damaged"),
+    (piece("a\0b"), 3, "damaged"), (b"\x0a" + b"\xff" * 9 + b"\x01", 3, "damaged"), (b"\x0a" + b"\xff" * 20, 3, "damaged"),
+    (b"\x0b\x0c", 3, "damaged")])
+def test_a_sentencepiece_model_that_cannot_be_written_is_refused(data, code, word, sentencepiece, tmp_path):
+    pieces_file(tmp_path / "tok", data)
+    r = run("tp-ckpt", "export", sentencepiece[0], "--format", "gguf", "-o", tmp_path / "g", "--assets", tmp_path / "tok")
+    assert r.rc == code and word in r.err and "tokenizer.model" in r.err and len(r.lines) == 1, repr(r)
+    assert not (tmp_path / "g").exists()
+
+
+@pytest.mark.parametrize("name,content", [("added_tokens", {"a": 362}), ("added_tokens", {"a": "1"}),
+                                          ("tokenizer_config", {"added_tokens_decoder": {"x": {"content": "a"}}}),
+                                          ("tokenizer_config", {"added_tokens_decoder": {"1": {}}})])
+def test_added_tokens_that_do_not_fit_are_refused(name, content, sentencepiece, tmp_path):
+    pieces_file(tmp_path / "tok", byte_pieces() + piece("a") + trainer(2), **{name: content})
+    r = run("tp-ckpt", "export", sentencepiece[0], "--format", "gguf", "-o", tmp_path / "g", "--assets", tmp_path / "tok")
+    assert r.rc == 3 and "tokenizer.model" in r.err and len(r.lines) == 1, repr(r)
 
 
 def test_without_a_tokenizer(small, tmp_path):

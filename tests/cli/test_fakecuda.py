@@ -16,7 +16,7 @@ CORRECT = {
     "sum": "y[0] = 32640\n", "shared": "", "warp-memory": "", "vectors": "", "structs": "",
     "event": "host[1] = 2\n", "event-write": "host[1] = 1\n", "atomics": "",
     "mma": "equal\n", "mma-layout": "another product\n",  # a wrong layout is seen in the result only
-    "large-block": "invalid configuration argument\n",
+    "large-block": "invalid configuration argument\n", "defined": "",
 }
 # What the report says, and the kernel or the line that it names.
 MISTAKES = {
@@ -29,6 +29,12 @@ MISTAKES = {
     "misaligned": ("a misaligned access: .* is no multiple of 4", "load_at_kernel"),
     "misaligned-struct": ("a misaligned access: .* is no multiple of 16", "sum_four_kernel"),
     "misaligned-vector": ("a misaligned access: .* is no multiple of 16", "copy_four_kernel"),
+    "overflow": (r"undefined behaviour: a sum that overflows \(.*planted.cu:[0-9]+\)", "undefined_behaviour_kernel"),
+    "shift": ("undefined behaviour: a shift by too many bits", "undefined_behaviour_kernel"),
+    "index": ("undefined behaviour: an index outside of its array", "undefined_behaviour_kernel"),
+    "float-to-int": ("undefined behaviour: a number that the integer type cannot hold", "undefined_behaviour_kernel"),
+    "division": ("undefined behaviour: a division by zero", "undefined_behaviour_kernel"),
+    "host-overflow": (r"undefined behaviour: a sum that overflows \(.*planted.cu:[0-9]+\)", ""),
     "undefined": ("a read of .*, which was never written", "add_kernel"),
     "undefined-shared": ("a read of .*, which was never written", "undefined_shared_kernel"),
     "undefined-copy": ("a read of .*, which was never written", "a copy"),
@@ -99,7 +105,8 @@ def test_nothing_is_done_before_the_host_waits():
 # ---- NCCL and cuBLAS: three ranks ----
 
 RANKS_PROGRAM = harness.built("fakecuda_planted_ranks")
-RANKS_CORRECT = {"collectives": "", "ring": "", "product": "C[1][2] = 32\n"}
+RANKS_CORRECT = {"collectives": "", "ring": "", "product": "C[1][2] = 32\n",
+                 "bias": "D[1][2] = 34\n"}
 # What the reports of all ranks together say.
 RANKS_MISTAKES = {
     "another-count": "rank 1 calls ncclAllReduce of 19999 f32 as call 1, and rank [02] ncclAllReduce of 20000 f32",
@@ -117,6 +124,10 @@ RANKS_MISTAKES = {
     "product-beyond": "320000 bytes of A at .* are not in device memory",
     "product-of-undefined": "a read of .*, which was never written\nfakecuda: by operation 2 of stream 1, a product",
     "product-in-host-memory": "48 bytes of A at .* are not in device memory",
+    "bias-another-shape": "the algorithm was chosen for another product",
+    "bias-misaligned": "C at .* is no multiple of 256, for which the algorithm was chosen",
+    "bias-workspace": "1024 bytes of the workspace at .* are not in device memory",
+    "bias-in-host-memory": "16 bytes of the bias at .* are not in device memory",
 }
 RANKS_THAT_WAIT = {"missing-call", "message-of-another-size", "sends-that-wait-for-each-other"}
 

@@ -1,9 +1,10 @@
 """tests/gpu/gpu_check.py, the script of `make gpu-check`, on the fake CUDA device: its report, and that failures do not end it.
 
-needs: tp-train tp-reshard tp-ckpt kernels_cuda kernels_cuda_products libtp-cuda.so
+needs: tp-train tp-reshard tp-ckpt kernels_cuda kernels_cuda_products kernels_cuda_experts kernels_cuda_optimizer libtp-cuda.so
 """
 import json
 import os
+import pathlib
 import subprocess
 import sys
 
@@ -25,7 +26,7 @@ def check(out, *options, build=None, **more):
 
 
 def test_the_parts_that_a_fake_device_can_run_pass(tmp_path):
-    parts = "device,layouts,reshard,training,saving" if harness.LONG else "device,reshard"
+    parts = "device,layouts,reshard,saving,training" if harness.LONG else "device,reshard"
     code, rows = check(tmp_path, "--only", parts)
     assert code == 0 and list(rows) == parts.split(","), rows
     assert all(row["status"] == "passed" and row["figures"] for row in rows.values()), rows
@@ -48,6 +49,16 @@ def test_a_part_that_fails_is_reported_and_the_next_one_runs(tmp_path):
 def test_a_machine_without_a_gpu_is_exit_3(tmp_path):
     code, rows = check(tmp_path, FAKECUDA_GPUS="0")
     assert code == 3 and list(rows) == ["device"] and "no GPU" in rows["device"]["why"], rows
+
+
+def test_what_takes_too_long_ends_with_all_its_processes(tmp_path):
+    program, pid = tmp_path / "gpu_check", tmp_path / "pid"
+    program.write_text("#!/bin/sh\nsleep 1000 &\necho $! >%s\nwait\n" % pid)
+    program.chmod(0o755)
+    _, rows = check(tmp_path / "out", "--seconds", "3", "--only", "bandwidth", build=tmp_path)
+    assert "took more than" in rows["bandwidth"]["why"] and rows["bandwidth"]["seconds"] < 30, rows
+    sleeper = pathlib.Path("/proc", pid.read_text().strip(), "cmdline")
+    assert not sleeper.exists() or not sleeper.read_bytes(), "sleep goes on"  # without a command line: it is a zombie
 
 
 def test_nothing_begins_after_the_time_is_over(tmp_path):

@@ -55,6 +55,14 @@ EXTRA = ["model.layers.0.self_attn.q_norm.weight", "model.layers.1.self_attn.q_n
          "model.layers.0.self_attn.k_norm.weight", "foo.bar"]
 
 
+def test_what_is_no_checkpoint_of_another_framework_is_refused(hf, trained, tmp_path):
+    for source, words in ((trained, "is a checkpoint of tp-train, which needs no import; tp-reshard"),
+                          (harness.steps(trained)[0], "is a checkpoint of tp-train"), (hf / "config.json", "is not a folder"),
+                          (tmp_path / "absent", "no such folder")):
+        r = harness.run("tp-ckpt", "import", source, "-o", tmp_path / "out")
+        assert r.rc == 2 and words in r.err and not (tmp_path / "out").exists(), repr(r)
+
+
 def test_unknown_tensors_are_refused_and_listed(hf, tmp_path):
     add_tensors(hf, EXTRA)
     r = import_(hf, tmp_path / "ckpt")

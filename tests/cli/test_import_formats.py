@@ -30,41 +30,10 @@ import foreign_files
 import harness
 import torch_files
 from harness import ok, run
+from state import State, digests
 
 GROUPS = ("exp_avg", "exp_avg_sq")
 MEMORY = "1G" if harness.SANITIZE else "64M"  # a sanitizer keeps what is freed
-
-
-class State:
-    """A checkpoint of tp-train: its root, config.json, step, and tensors by "group/name"."""
-
-    def __init__(self, folder, config, **options):
-        self.root, self.config = folder / "ckpt", config
-        harness.train(config, self.root, steps=3, layout="tp1", **options)
-        self.step = harness.steps(self.root)[-1]
-        subprocess.run([sys.executable, harness.REPO / "tests/reader/read_ckpt.py", self.step, folder / "all.npz"],
-                       check=True, stdout=subprocess.DEVNULL)
-        self.tensors = dict(np.load(folder / "all.npz"))
-
-    def group(self, name):
-        return {k.split("/", 1)[1]: v for k, v in self.tensors.items() if k.startswith(name + "/")}
-
-    def digests(self, *groups):
-        return [d for d in digests(self.root) if d.split()[1].split("/")[0] in groups]
-
-
-def digests(root):
-    return ok("tp-ckpt", "digest", root).out.splitlines()[:-1]
-
-
-@pytest.fixture(scope="module")
-def f32(tmp_path_factory, tiny):
-    return State(tmp_path_factory.mktemp("f32"), tiny)
-
-
-@pytest.fixture(scope="module")
-def bf16(tmp_path_factory, tiny):
-    return State(tmp_path_factory.mktemp("bf16"), tiny, dtype="bf16")
 
 
 def import_(state, source, root, *more):
@@ -284,7 +253,7 @@ def test_flat_buffers_of_an_untied_model(deep, tmp_path):
     megatron = foreign_files.Megatron(config_of(deep), 2, 2, dp=2, bucket_size=5000, engine=True)
     megatron.torch_dist(tmp_path / "m", groups_of(deep), 3, "dp_reshardable")
     r = imported(deep, tmp_path / "m", tmp_path / "ckpt", "--layout", "tp4")
-    assert "left out 3, common.pt" in r.out and "dp_group_idx_0.optimizer/shard_0_1" in r.out, repr(r)
+    assert "left out 3, args" in r.out and "dp_group_idx_0.optimizer/shard_0_1" in r.out, repr(r)
     assert digests(tmp_path / "ckpt") == digests(deep.root)
 
 

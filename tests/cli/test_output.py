@@ -3,6 +3,7 @@
 needs: tp-train tp-reshard tp-ckpt
 """
 import json
+import os
 import re
 
 import pytest
@@ -69,6 +70,18 @@ def test_with_json_a_failure_is_an_object_too(argv, code, tmp_path):
     assert r.rc == code and len(r.lines) == 1, repr(r)
     answer = json.loads(r.out)
     assert answer["exit"] == code and answer["error"] in r.err, repr(r)
+
+
+def test_a_path_that_is_not_utf8_is_printed_as_json(ckpt, tmp_path):
+    """Each object has the path with '?' for the byte, and the command does what it does without --json."""
+    folder = os.fsencode(tmp_path) + b"/caf\xe9"
+    os.rename(ckpt, folder)
+    for argv, member in ((["tp-ckpt", "verify", folder], "path"), (["tp-ckpt", "diff", folder, folder], "b"),
+                         (["tp-ckpt", "show", folder], "path"), (["tp-reshard", folder, "--to", "tp1"], "out"),
+                         (["tp-ckpt", "export", folder, "-o", folder + b"-hf"], "out"), (["tp-ckpt", "show", folder + b"-hf"], "path"),
+                         (["tp-ckpt", "import", folder + b"-hf", "-o", folder + b"-again"], "out")):
+        r = harness.ok(*[os.fsdecode(a) for a in argv], "--json")
+        assert "/caf?" in json.loads(r.out)[member], repr(r)
 
 
 def test_without_json_a_failure_prints_nothing_to_stdout(tmp_path):

@@ -271,6 +271,8 @@ def test_damage_and_missing_shards_are_found(store, root):
 
 def test_an_unreachable_store_is_an_error_soon(store):
     fails(store, "tp-ckpt", "ls", CKPT, AWS_ENDPOINT_URL="http://127.0.0.1:1", TP_REMOTE_TIMEOUT="1", says="tries in")
+    r = fails(store, "tp-ckpt", "ls", CKPT, AWS_ENDPOINT_URL="http://127.0.0.1:1", TP_REMOTE_TIMEOUT="7", says="tries in")
+    assert len(r.lines) == 2 and CKPT in r.lines[0] and "trying again, for at most" in r.lines[0], repr(r)
     fails(store, "tp-ckpt", "ls", "s3://", code=2, says="bucket")
     fails(store, "tp-ckpt", "ls", "s3://bucket/none", code=2, says="no object")
     fails(store, "tp-ckpt", "ls", "s3://bucket", TP_REMOTE_TIMEOUT="soon", code=2, says="TP_REMOTE_TIMEOUT")

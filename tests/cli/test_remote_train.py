@@ -1,6 +1,6 @@
 """tp-train saves to an S3-compatible store, and resumes from it.
 
-needs: tp-ckpt tp-train
+needs: tp-ckpt tp-train tp-run
 covers: ckpt/save
 """
 import re
@@ -8,7 +8,7 @@ import re
 import pytest
 
 import harness
-from object_store import Fault, ObjectStore, fails, ok
+from object_store import ACCESS_KEY, SECRET_KEY, Fault, ObjectStore, fails, ok
 
 ROOT = "s3://bucket/runs/train"
 KEY = "bucket/runs/train/"
@@ -45,6 +45,15 @@ def test_a_store_gets_the_same_shards_as_a_folder(store, tiny, local):
     assert store.uploads == {}
 
 
+def test_a_store_gets_the_same_compressed_shards_as_a_folder(store, tiny, tmp_path):
+    ok(store, *argv(tiny, steps=2, ckpt_zstd="2"))
+    harness.ok(*argv(tiny, tmp_path / "ckpt", steps=2, ckpt_zstd="2"))
+    found = shards(store.tree(KEY))
+    assert found == {str(p.relative_to(tmp_path / "ckpt")): p.read_bytes() for p in tmp_path.glob("ckpt/step-*/*.h5")}
+    assert '"version": 3' in store.tree(KEY)["step-00000002/manifest.json"].decode() and store.uploads == {}
+    assert ok(store, "tp-ckpt", "verify", ROOT).rc == 0
+
+
 def test_a_run_that_resumes_from_a_store_goes_on_with_the_same_losses(store, tiny, local, tmp_path):
     first = harness.run(*argv(tiny, save_every=2, exit_step=4), env=store.environment())
     assert first.rc == 75, repr(first)
@@ -73,8 +82,19 @@ def test_a_newer_job_stops_an_older_one(store, tiny):
     assert not shards({k: v for k, v in store.tree(KEY).items() if "00000004" in k})
 
 
+def test_tp_run_leaves_checkpoints_in_a_store_to_the_command(store, tiny, tmp_path):
+    job = tmp_path / "job.yaml"
+    job.write_text("command: %s\nckpt: %s\ncheckpoints: none\nnodes: [a:2]\n" %
+                   (" ".join(map(str, harness.train_args(tiny, steps=4, save_every=2))), ROOT))
+    run_job = harness.run("tp-run", job, env=store.environment())
+    assert run_job.rc == 0, repr(run_job)
+    assert {k.split("/")[0] for k in store.tree(KEY)} == {"epoch", "step-00000002", "step-00000004"}
+    assert not list(tmp_path.glob("s3:*")) and ok(store, "tp-ckpt", "verify", ROOT).rc == 0
+    for secret in (SECRET_KEY, ACCESS_KEY):  # neither the journal nor a log has one
+        assert not [p for p in tmp_path.rglob("*") if p.is_file() and secret.encode() in p.read_bytes()]
+
+
 def test_what_a_store_cannot_do_is_refused_at_the_start(store, tiny, local):
-    fails(store, *argv(tiny, save_every=2, keep=1), says="--keep is for local folders", code=2)
     store.add_tree("bucket/runs/train", local[0])
     fails(store, *argv(tiny), says="already has checkpoints", code=2)
-    fails(store, *argv(tiny, root="https://127.0.0.1:1/x"), says="in local folders only", code=2)
+    fails(store, *argv(tiny, root="https://127.0.0.1:1/x"), says="are only read", code=2)

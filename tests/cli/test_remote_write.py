@@ -16,13 +16,7 @@ from object_store import Fault, ObjectStore, fails, ok, run
 
 OUT = "s3://bucket/runs/out"
 KEY = "bucket/runs/out/step-00000001/"
-
-
-@pytest.fixture(scope="module")
-def root(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("write")
-    harness.ok(harness.built("make_ckpt"), harness.write_config(folder), "tp2", folder / "ckpt", 1, 11, "bf16")
-    return folder / "ckpt"
+SMOOTH = 1 << 30  # a seed of make_ckpt with this bit gives numbers that compress (tests/unit/fixture.h)
 
 
 @pytest.fixture(scope="module")
@@ -78,6 +72,36 @@ def test_parts_are_streamed_within_the_memory(store, tmp_path):
     assert ok(store, "tp-ckpt", "diff", OUT, tmp_path / "ckpt").rc == 0
 
 
+@pytest.fixture(scope="module")
+def large(tmp_path_factory):
+    """A checkpoint of numbers that compress, whose compressed shards have several parts, and these shards."""
+    folder = tmp_path_factory.mktemp("large")
+    config = harness.write_config(folder, hidden_size=256, intermediate_size=1536, head_dim=32, vocab_size=4000)
+    harness.ok(harness.built("make_ckpt"), config, "tp4", folder / "ckpt", 1, SMOOTH + 5)
+    harness.ok("tp-reshard", folder / "ckpt", "--to", "tp2", "--out", folder / "out", "--zstd")
+    return folder / "ckpt", {p.name: p.read_bytes() for p in (folder / "out/step-00000001").glob("*.h5")}
+
+
+@pytest.mark.parametrize("jobs", (1, 5))
+def test_compressed_shards_are_the_same_bytes_as_in_a_folder(store, large, jobs):
+    root, shards = large
+    store.faults.append(Fault(503, times=2, method="PUT", path="partNumber", code="SlowDown"))
+    r = ok(store, "tp-reshard", root, "--to", "tp2", "--out", OUT, "--zstd", "--jobs", jobs, "--mem", "300M", "--json")
+    if not harness.SANITIZE:
+        assert int(re.search(r'"peak_rss_bytes": (\d+)', r.out)[1]) <= 300 << 20
+    assert is_whole(store, shards)
+    for name in shards:
+        assert sum("partNumber" in p and name in p for _, p, _ in store.requests) >= 3
+    assert ok(store, "tp-ckpt", "digest", OUT).out == harness.ok("tp-ckpt", "digest", root).out
+    assert ok(store, "tp-ckpt", "verify", OUT).rc == 0
+
+
+def test_small_compressed_shards_are_one_part_each(store, root):
+    ok(store, *argv(root, "--zstd"))
+    harness.ok("tp-reshard", root, "--to", "tp4pp2", "--out", root.parent / "zstd", "--zstd")
+    assert is_whole(store, {p.name: p.read_bytes() for p in (root.parent / "zstd/step-00000001").glob("*.h5")})
+
+
 def test_one_thread_has_several_parts_in_flight(store, tmp_path):
     config = harness.write_config(tmp_path, hidden_size=256, intermediate_size=768, head_dim=32)
     harness.ok(harness.built("make_ckpt"), config, "tp4", tmp_path / "ckpt", 1, 5)
@@ -128,6 +152,7 @@ def test_faults_that_stay_leave_nothing_in_the_store(store, root, name):
     fault, says = LASTING[name]
     store.faults.append(fault)
     fails(store, *argv(root), says=says, TP_REMOTE_TIMEOUT="2")
+    fails(store, *argv(root, "--zstd"), says=says, TP_REMOTE_TIMEOUT="2")
     assert is_empty(store)
 
 
@@ -188,9 +213,10 @@ def test_a_step_is_not_replaced_but_leftovers_of_a_dead_writer_are(store, root, 
     assert is_whole(store, expected)
 
 
-def test_an_interrupted_run_leaves_nothing(store, root):
+@pytest.mark.parametrize("options", ((), ("--zstd",)))
+def test_an_interrupted_run_leaves_nothing(store, root, options):
     store.delay = 0.15
-    p = subprocess.Popen(harness.command(argv(root)), env={**os.environ, **store.environment()},
+    p = subprocess.Popen(harness.command(argv(root, *options)), env={**os.environ, **store.environment()},
                          stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 60
     while not any("partNumber" in path for _, path, _ in store.requests) and time.monotonic() < deadline:
@@ -200,15 +226,51 @@ def test_an_interrupted_run_leaves_nothing(store, root):
     assert (p.returncode, is_empty(store)) == (75, True) and "nothing was kept" in err, err
 
 
+@pytest.fixture(scope="module")
+def foreign(root):
+    harness.ok("tp-ckpt", "export", root, "-o", root.parent / "foreign")
+    harness.ok("tp-ckpt", "export", root, "-o", root.parent / "dcp", "--format", "dcp")
+    return root.parent
+
+
+@pytest.mark.parametrize("kind, options", [("foreign", ()), ("dcp", ("--zstd",))])
+def test_an_import_writes_the_same_shards_as_into_a_folder(store, foreign, tmp_path, kind, options):
+    argv = ("tp-ckpt", "import", foreign / kind, "--layout", "tp2pp2", *options)
+    harness.ok(*argv, "-o", tmp_path / "ckpt")
+    assert "imported" in ok(store, *argv, "-o", OUT + "/").out
+    here = {str(p.relative_to(tmp_path / "ckpt")): p.read_bytes() for p in tmp_path.glob("ckpt/step-*/*.h5")}
+    assert {k: v for k, v in store.tree("bucket/runs/out/").items() if k.endswith(".h5")} == here and store.uploads == {}
+    assert ok(store, "tp-ckpt", "diff", OUT, tmp_path / "ckpt").rc == 0
+    fails(store, *argv, "-o", OUT, code=2, says="exists already")
+    fails(store, *argv, "-o", OUT, "--force", code=2, says="remove the step first")
+
+
+def test_an_import_that_fails_or_is_of_another_model_leaves_nothing_in_the_store(store, root, foreign, tmp_path):
+    argv = ("tp-ckpt", "import", foreign / "foreign", "-o", OUT)
+    store.faults.append(Fault(403, times=9999, method="PUT", path="manifest", code="AccessDenied"))
+    fails(store, *argv, says="AccessDenied")
+    assert store.tree("bucket/runs/out/") == {} and store.uploads == {}
+    store.faults.clear()
+    harness.ok(harness.built("make_ckpt"), harness.write_config(tmp_path, hidden_size=128), "tp1", tmp_path / "other", 1, 1)
+    store.add_tree("bucket/runs/out", tmp_path / "other")
+    fails(store, *argv, code=2, says="is of another model")
+
+
+def test_a_conversion_of_a_foreign_folder_writes_to_a_store(store, foreign):
+    ok(store, "tp-reshard", foreign / "foreign", "--to", "tp2", "--format", "tp", "--out", OUT)
+    assert ok(store, "tp-ckpt", "verify", OUT).rc == 0
+    ok(store, "tp-reshard", foreign / "foreign", "--to", "tp2", "--format", "dcp", "--no-optim", "--out", OUT + "2")
+    assert ".metadata" in store.tree("bucket/runs/out2/")
+
+
 def test_places_that_cannot_be_written_to_are_refused(root, tmp_path):
     with ObjectStore(public=True) as web:
         url = web.url + "/out"
-        fails(web, "tp-reshard", root, "--to", "tp1", "--out", url, code=2, says="in local folders only")
-        fails(web, "tp-ckpt", "export", root, "-o", url, code=2, says="in local folders only")
+        fails(web, "tp-reshard", root, "--to", "tp1", "--out", url, code=2, says="are only read")
+        fails(web, "tp-ckpt", "export", root, "-o", url, code=2, says="a web server cannot be written to")
         harness.ok("tp-ckpt", "export", root, "-o", root.parent / "hf")
-        for out in (url, OUT):
-            fails(web, "tp-ckpt", "import", root.parent / "hf", "-o", out, code=2, says="local folders only")
-        fails(web, "tp-ckpt", "prune", url, "--keep", "1", code=2, says="in local folders only")
+        fails(web, "tp-ckpt", "import", root.parent / "hf", "-o", url, code=2, says="are only read")
+        fails(web, "tp-ckpt", "prune", url, "--keep", "1", code=2, says="are only read")
         r = run(web, "tp-reshard", url, "--to", "tp1")
         assert r.rc == 2, repr(r)
         assert all(m == "GET" for m, _, _ in web.requests)

@@ -140,6 +140,7 @@ def test_step_never_falls_back(step, damage, code, words, root):
     before = harness.tree(root)
     r = run(*argv(root, resume=True, step=step))
     assert r.rc == code and words in r.err and len(r.lines) == 1 and r.out == "", repr(r)
+    assert r.err.count("leave out --step to resume from the newest intact step") == (damage is not None), repr(r)
     assert "IS DAMAGED" not in r.err and harness.tree(root) == before
 
 

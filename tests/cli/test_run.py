@@ -35,6 +35,10 @@ def test_example_is_a_job_file_that_plans(tmp_path, tiny):
     ("command: x\nckpt: y\nwatch: {flor: 1}\n", 'x.yaml:3: there is no key "watch.flor"'),
     ("command: x\nckpt: y\npage: {listen: '0.0.0.0:0'}\n", "set page.token_file"),
     ("command: x\nckpt: y\npage: {listen: nowhere}\n", "expected address:port"),
+    ("command: tp-train --steps 1\nckpt: s3://bucket/ckpt\n", "in local folders only, not s3://bucket/ckpt"),
+    ("command: x\nckpt: https://host/ckpt\ncheckpoints: tp\n", "in local folders only, not https://host/ckpt"),
+    ("command: tp-train --ckpt s3://bucket/a\nckpt: b\n", "the command has --ckpt s3://bucket/a, but ckpt is"),
+    ("command: x\nckpt: y\nstate: s3://bucket/state\n", "expected a path"),
 ])
 def test_a_wrong_job_file_gives_one_sentence(tmp_path, text, sentence):
     (tmp_path / "x.yaml").write_text(text)
@@ -49,6 +53,8 @@ def test_requests_without_a_running_job_are_refused(tmp_path, tiny):
         assert r.rc == 2 and len(r.lines) == 1, repr(r)
     r = harness.run("tp-run", "status", tmp_path / "absent.yaml")
     assert r.rc == 2 and "absent.yaml" in r.err
+    r = harness.run("tp-run", "plan", tmp_path)
+    assert r.rc == 2 and "is a folder, expected a regular file" in r.err, repr(r)
 
 
 # ---- faults ----
@@ -423,6 +429,18 @@ def test_on_a_request_to_stop_it_saves_and_continues_later(tmp_path, tiny, how):
         assert job.start().wait() == 0
         assert job.events("training")[1]["resumed_at"] == step
         assert harness.ok("tp-run", job.path).rc == 0  # the job is already done
+
+
+def test_a_stop_before_the_first_step_is_no_fault(tmp_path, tiny):
+    """The signal comes while the supervisor of the attempt starts."""
+    with train_job(tmp_path, tiny, steps=1000) as job:
+        job.start()
+        while not job.events("launch"):
+            assert job.process.poll() is None, job.story()
+            time.sleep(0.001)
+        job.process.send_signal(signal.SIGTERM)
+        assert job.wait() == 75
+        assert job.events("stopped")[0]["message"] in ("stopped; it had not saved", "saved and stopped"), job.story()
 
 
 def test_resize_down_and_up_while_training(tmp_path, tiny, curve):

@@ -134,8 +134,8 @@ def _size(numbers):
     return _Reduce()
 
 
-def dcp(folder, tensors, objects=None, files=2):
-    """Write a checkpoint. tensors: {name: (array, [(offsets, sizes), ...])}; objects: {name: object}."""
+def dcp(folder, tensors, objects=None, files=2, paths=None):
+    """Write a checkpoint. tensors: {name: (array, [(offsets, sizes), ...])}; objects: {name: object}; paths: planner_data."""
     folder.mkdir(parents=True, exist_ok=True)
     entries, places, data = {}, {}, [b""] * files
     for name, (array, boxes) in tensors.items():
@@ -161,7 +161,7 @@ def dcp(folder, tensors, objects=None, files=2):
         entries[name] = _make(META.BytesStorageMetadata)
     for number, content in enumerate(data):
         (folder / ("__%d_0.distcp" % number)).write_bytes(content)
-    root = _make(META.Metadata, state_dict_metadata=entries, storage_data=places, planner_data=None, version="1.0.0")
+    root = _make(META.Metadata, state_dict_metadata=entries, storage_data=places, planner_data=paths, version="1.0.0")
     (folder / ".metadata").write_bytes(pickle.dumps(root, protocol=4))
 
 

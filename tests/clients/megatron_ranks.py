@@ -2,9 +2,12 @@
 
     megatron_ranks.py JOBS.json
 
-A job is {"format", "tp", "pp", "load", "save", "out", "config"}: format torch or torch_dist (Megatron's --ckpt-format),
-folders, and the config.json of a Llama. Rank R writes OUT/R.pt with {"loaded": state, "saved": state}; a state is
-{Megatron's name with the layer's number in the model: {"weight", "master", "exp_avg", "exp_avg_sq", "step"}}.
+A job is {"format", "tp", "pp", "dp", "ep", "distributed", "load", "save", "flat", "stacked", "out", "config"}: format torch or torch_dist (Megatron's
+--ckpt-format), whether with the distributed optimizer (as fully_reshardable), folders, and the config.json of a Llama, a
+Mixtral or a GPT-2; ep is part of dp. flat: how to save a second and a third time, to SAVE-dp_reshardable and so on; "torch" is with
+distrib_optim.pt. stacked: whether experts are a GroupedMLP. Rank R of tp, ep and pp writes OUT/R.pt with {"loaded": state, "saved": state}; a state is
+{Megatron's name with the numbers of layer and expert in the model: {"weight", "master", "exp_avg", "exp_avg_sq", "step"}},
+whole also where data-parallel ranks share it.
 """
 import contextlib
 import json
@@ -23,12 +26,15 @@ from megatron.core.distributed import DistributedDataParallel, DistributedDataPa
 from megatron.core.models.gpt import GPTModel
 from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
 from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
+from megatron.core.optimizer.distrib_optimizer import DistributedOptimizer
 from megatron.core.tensor_parallel.random import CudaRNGStatesTracker
 from megatron.core.transformer.module import Float16Module
+from megatron.core.transformer.moe import grouped_gemm_util
 from megatron.core.transformer.transformer_config import TransformerConfig
 from torch.overrides import TorchFunctionMode
 
 CONTENT = {"singleton_local_shards": False, "chained_optim_avoid_prefix": True}
+DISTRIBUTED = {"distrib_optim_sharding_type": "fully_reshardable", "distrib_optim_fully_reshardable_mem_efficient": False}
 
 
 class OnCpu(TorchFunctionMode):
@@ -58,59 +64,155 @@ def without_gpus():
     param_and_grad_buffer._coalescing_manager = lambda *args, **kwargs: contextlib.nullcontext(Waited())
     # Files are written by threads: a fork of a rank, which has threads, may wait for ever.
     filesystem_async.mp = types.SimpleNamespace(get_context=lambda how: multiprocessing.dummy)
+    grouped_gemm_util.assert_grouped_gemm_is_available = lambda: None  # nothing is computed
     OnCpu().__enter__()
+    keep_steps()
+
+
+def keep_steps():
+    """PyTorch's AdamW has a step for each parameter, Apex's and Transformer Engine's one for a group, as the files do."""
+    get, put = (getattr(DistributedOptimizer, "_%s_main_param_and_optimizer_states" % x) for x in ("get", "set"))
+    DistributedOptimizer._set_main_param_and_optimizer_states = lambda self, p, tensors: put(
+        self, p, {"step": get(self, p)["step"], **tensors})
+
+
+def kind_of(job):
+    """What GPT-2 has, and what Llama and Mixtral have."""
+    if "n_embd" in job["config"]:
+        return dict(gated_linear_unit=False, activation_func=torch.nn.functional.gelu, add_bias_linear=True,
+                    normalization="LayerNorm")
+    return dict(gated_linear_unit=True, activation_func=torch.nn.functional.silu, add_bias_linear=False,
+                normalization="RMSNorm")
+
+
+def layer_spec(job):
+    spec = get_gpt_layer_local_spec(num_experts=job["config"].get("num_local_experts"), normalization=kind_of(job)["normalization"],
+                                    moe_grouped_gemm=job["stacked"])
+    if "num_local_experts" in job["config"]:  # as Transformer Engine, which has this norm by itself before experts
+        del spec.submodules.sharded_state_dict_keys_map["pre_mlp_layernorm."]
+    return spec
+
+
+class Norm:
+    """What norms of Transformer Engine 2 have, and so ask for when they load: a state that is empty without FP8."""
+
+    def get_extra_state(self):
+        return torch.empty(0, dtype=torch.uint8)
+
+    def set_extra_state(self, state):
+        assert state is None or state.numel() == 0
+
+
+def as_transformer_engine(model, experts):
+    """Norms that are modules of their own there."""
+    for name, module in model.named_modules():
+        own = ("final_layernorm", "q_layernorm", "k_layernorm") + ("pre_mlp_layernorm",) * bool(experts)
+        if name.endswith(own) and list(module.parameters()):
+            module.__class__ = type("Norm", (Norm, type(module)), {})
 
 
 def make_model(job, args):
     c = job["config"]
+    experts = dict(num_moe_experts=c["num_local_experts"], moe_router_topk=c["num_experts_per_tok"],
+                   moe_router_load_balancing_type="none", moe_token_dispatcher_type="allgather",
+                   expert_model_parallel_size=job["ep"]) if "num_local_experts" in c else {}
     config = TransformerConfig(
+        **experts, **kind_of(job),
         num_layers=c["num_hidden_layers"], hidden_size=c["hidden_size"], num_attention_heads=c["num_attention_heads"],
         num_query_groups=c["num_key_value_heads"], kv_channels=c["head_dim"], ffn_hidden_size=c["intermediate_size"],
-        gated_linear_unit=True, activation_func=torch.nn.functional.silu, add_bias_linear=False,
-        normalization="RMSNorm", layernorm_epsilon=c["rms_norm_eps"], hidden_dropout=0.0, attention_dropout=0.0,
+        layernorm_epsilon=c["rms_norm_eps"], hidden_dropout=0.0, attention_dropout=0.0,
         use_cpu_initialization=True, gradient_accumulation_fusion=False, bias_activation_fusion=False,
         bias_dropout_fusion=False, masked_softmax_fusion=False, apply_rope_fusion=False, persist_layer_norm=False,
         tensor_model_parallel_size=job["tp"], pipeline_model_parallel_size=job["pp"], bf16=True,
         params_dtype=torch.bfloat16, pipeline_dtype=torch.bfloat16)
     model = GPTModel(
-        config=config, transformer_layer_spec=get_gpt_layer_local_spec(normalization="RMSNorm"),
+        config=config, transformer_layer_spec=layer_spec(job),
         vocab_size=args.padded_vocab_size, max_sequence_length=c["max_position_embeddings"],
         pre_process=parallel_state.is_pipeline_first_stage(), post_process=parallel_state.is_pipeline_last_stage(),
-        share_embeddings_and_output_weights=False, position_embedding_type="rope")
+        share_embeddings_and_output_weights=c["tie_word_embeddings"],
+        position_embedding_type="learned_absolute" if "n_embd" in c else "rope")
+    if job["format"] == "torch_dist":
+        as_transformer_engine(model, experts)
     for p in model.parameters():
         tensor_parallel.set_defaults_if_not_set_tensor_model_parallel_attributes(p)
-    wrapped = DistributedDataParallel(config, DistributedDataParallelConfig(grad_reduce_in_fp32=True),
+    wrapped = DistributedDataParallel(config, DistributedDataParallelConfig(
+        grad_reduce_in_fp32=True, use_distributed_optimizer=job["distributed"]),
                                       Float16Module(config, model))
     optimizer = get_megatron_optimizer(
         OptimizerConfig(optimizer="adam", lr=1e-3, weight_decay=0.1, bf16=True, params_dtype=torch.bfloat16,
-                        clip_grad=0.0), [wrapped])
+                        clip_grad=0.0, use_distributed_optimizer=job["distributed"]), [wrapped])
+    for each in chained_of(optimizer) if job["distributed"] else ():
+        each._init_optimizer_states_with_dummy_values()
     return model, optimizer
 
 
 def named(job, model):
-    """(name with the layer's number in the model, parameter) of this rank."""
+    """(name with the numbers of layer and expert in the model, parameter) of this rank."""
     first = parallel_state.get_pipeline_model_parallel_rank() * job["config"]["num_hidden_layers"] // job["pp"]
+    first_expert = parallel_state.get_expert_model_parallel_rank() * job["config"].get("num_local_experts", 0) // job["ep"]
     for name, p in model.named_parameters():
         parts = name.split(".")
         if name.startswith("decoder.layers."):
             parts[2] = str(int(parts[2]) + first)
+        if "local_experts" in parts:
+            parts[6] = str(int(parts[6]) + first_expert)
         yield ".".join(parts), p
 
 
+def chained_of(optimizer):
+    return getattr(optimizer, "chained_optimizers", [optimizer])
+
+
+def gathered(chained, p):
+    """Master, moments and step of a parameter, of which each data-parallel rank has an interval, or nothing. With expert
+    parallelism a second optimizer has the experts, and fewer ranks share them."""
+    of_experts = not getattr(p, "allreduce", True)
+    optimizer = chained[of_experts]
+    own, out = {}, {}
+    group = parallel_state.get_expert_data_parallel_group() if of_experts else parallel_state.get_data_parallel_group()
+    if p in optimizer.model_param_gbuf_map:
+        own = optimizer._get_main_param_and_optimizer_states(p)
+        at = optimizer._get_model_param_range_map(p)["param"]
+    for theirs, name in (("param", "master"), ("exp_avg", "exp_avg"), ("exp_avg_sq", "exp_avg_sq")):
+        bits = torch.zeros(p.numel(), dtype=torch.int32)
+        if own:
+            bits[at.start:at.end] = own[theirs].detach().view(torch.int32)
+        dist.all_reduce(bits, group=group)
+        out[name] = bits.view(torch.float32).view(p.shape)
+    out["step"] = own["step"].clone() if own else torch.tensor(-1.0)
+    dist.all_reduce(out["step"], dist.ReduceOp.MAX, group=group)
+    return out
+
+
 def state_of(job, model, optimizer):
-    inner = getattr(optimizer, "chained_optimizers", [optimizer])[0].optimizer
-    state = {}
+    chained, state = chained_of(optimizer), {}
     for name, p in named(job, model):
-        own = inner.state[p.main_param]
-        tensors = {"weight": p, "master": p.main_param, **{k: own[k] for k in ("exp_avg", "exp_avg_sq", "step")}}
-        state[name] = {k: x.detach().clone() for k, x in tensors.items()}
+        if job["distributed"]:
+            tensors = gathered(chained, p)
+        else:
+            own = next(o.optimizer.state[p.main_param] for o in chained if p.main_param in o.optimizer.state)
+            tensors = {"master": p.main_param, **{k: own[k] for k in ("exp_avg", "exp_avg_sq", "step")}}
+        state.update(unstacked(job, name, {k: x.detach().clone() for k, x in {"weight": p, **tensors}.items()}))
     return state
+
+
+def unstacked(job, name, tensors):
+    """{name: tensors} of each expert in a GroupedMLP's parameter, as a SequentialMLP has them; else {name: tensors}."""
+    head, dot, kind = name.rpartition(".weight")
+    if not job["stacked"] or kind not in ("1", "2"):
+        return {name: tensors}
+    hidden, n = job["config"]["hidden_size"], job["config"]["num_local_experts"] // job["ep"]
+    shape = (n, hidden, -1) if kind == "1" else (n, -1, hidden)
+    return {"%s.local_experts.%d.linear_fc%s.weight" % (head, parallel_state.get_expert_model_parallel_rank() * n + e, kind): {
+        k: x if k == "step" else x.view(shape)[e].t() for k, x in tensors.items()} for e in range(n)}
 
 
 def legacy_file(folder, job):
     name = "mp_rank_%02d" % parallel_state.get_tensor_model_parallel_rank()
     if job["pp"] > 1:
         name += "_%03d" % parallel_state.get_pipeline_model_parallel_rank()
+    if job["ep"] > 1:
+        name += "_%03d" % parallel_state.get_expert_model_parallel_rank()
     (latest,) = pathlib.Path(folder).glob("iter_*")
     return latest / name / "model_optim_rng.pt"
 
@@ -143,39 +245,52 @@ def step(job, model, optimizer):
     assert optimizer.step()[0]
 
 
-def save(job, args, model, optimizer):
-    args.iteration += 1
+def save(job, args, model, optimizer, flat=None):
+    kind = "torch" if flat == "torch" else job["format"]
+    job = {**job, "save": job["save"] + ("-" + flat if flat else "")}
     folder = pathlib.Path(job["save"]) / ("iter_%07d" % args.iteration)
     folder.mkdir(parents=True, exist_ok=True)
     (folder.parent / "latest_checkpointed_iteration.txt").write_text(str(args.iteration))
     common = {"args": args, "checkpoint_version": 3.0, "iteration": args.iteration}
-    if job["format"] == "torch":
+    if kind == "torch":
         path = legacy_file(job["save"], job)
-        path.parent.mkdir()
+        path.parent.mkdir(exist_ok=True)
+        if flat:
+            optimizer.save_parameter_state(str(path.with_name("distrib_optim.pt")))
         torch.save({**common, "model": model.state_dict_for_save_checkpoint(), "optimizer": optimizer.state_dict()},
                    path)
         return
     dist.barrier()
-    state = {**common, "model": model.sharded_state_dict(metadata=CONTENT)}
-    state["optimizer"] = optimizer.sharded_state_dict(state, metadata=CONTENT)
-    dist_checkpointing.save(state, str(folder), content_metadata=CONTENT)
+    content = {**CONTENT, **DISTRIBUTED} if job["distributed"] else CONTENT
+    if flat:
+        content = {**content, "distrib_optim_sharding_type": flat}
+    state = {**common, "model": model.sharded_state_dict(metadata=content)}
+    state["optimizer"] = optimizer.sharded_state_dict(state, metadata=content)
+    dist_checkpointing.save(state, str(folder), content_metadata=content)
 
 
 def rank_main(job, rank, world, port):
     without_gpus()
     dist.init_process_group("gloo", init_method="tcp://127.0.0.1:%d" % port, rank=rank,
                             world_size=world)
-    parallel_state.initialize_model_parallel(job["tp"], job["pp"])
+    parallel_state.initialize_model_parallel(job["tp"], job["pp"], expert_model_parallel_size=job["ep"])
     args, model, optimizer = load(job)
     out = {"loaded": state_of(job, model, optimizer)}
     step(job, model, optimizer)
     out["saved"] = state_of(job, model, optimizer)
-    save(job, args, model, optimizer)
-    torch.save(out, pathlib.Path(job["out"]) / ("%d.pt" % rank))
+    args.iteration += 1
+    args.expert_model_parallel_size, args.expert_tensor_parallel_size = job["ep"], job["tp"]
+    args.transformer_impl, args.moe_grouped_gemm = "local", job["stacked"]
+    for flat in (None, *job["flat"]):
+        save(job, args, model, optimizer, flat)
+    if parallel_state.get_expert_data_parallel_rank() == 0:
+        stage = parallel_state.get_pipeline_model_parallel_rank() * job["ep"] + parallel_state.get_expert_model_parallel_rank()
+        number = stage * job["tp"] + parallel_state.get_tensor_model_parallel_rank()
+        torch.save(out, pathlib.Path(job["out"]) / ("%d.pt" % number))
     dist.barrier()
     dist.destroy_process_group()
 
 
 if __name__ == "__main__":
     for each in json.loads(pathlib.Path(sys.argv[1]).read_text()):
-        forked_ranks.run(rank_main, each, each["tp"] * each["pp"])
+        forked_ranks.run(rank_main, each, each["tp"] * each["pp"] * each["dp"])

@@ -25,18 +25,20 @@ if ! cmp -s "$wants" "$venv/requirements.txt"; then
     }
     cp "$wants" "$venv/requirements.txt"
 fi
-[ "${1:-}" != --install ] || exit 0
 
 adds=tests/clients/requirements-frameworks.txt
 if ! cmp -s "$adds" "$venv/frameworks/requirements.txt"; then
     rm -rf "$venv/frameworks"
-    "$venv/bin/python" -m pip install -q --disable-pip-version-check --no-deps --target "$venv/frameworks" \
-        -r "$adds" </dev/null || {
+    # DeepSpeed has no wheels: it is built, without its kernels, with the packages that are there.
+    "$venv/bin/python" -m pip install -q --disable-pip-version-check --no-deps --no-build-isolation \
+        --target "$venv/frameworks" -r "$adds" </dev/null || {
         echo "clients: pip could not install $adds; its output is above" >&2
         exit 1
     }
     cp "$adds" "$venv/frameworks/requirements.txt"
 fi
+[ "${1:-}" != --install ] || exit 0
+
 export TP_FRAMEWORKS=$venv/frameworks
 
 # Do not use the model hub or a GPU: both sides compute on the CPU.

@@ -57,3 +57,37 @@ def test_a_program_of_pytorch_continues_from_dcp(layout, trained, tmp_path):
     ids = torch.randint(0, 200, (2, 16))
     model(ids, labels=ids).loss.backward()
     optimizer.step()
+
+
+def test_what_a_program_of_pytorch_saved_besides_comes_along(tmp_path):
+    """Options of the optimizer, a schedule and objects of the program: from DCP to DCP they stay as they are."""
+    config = harness.write_config(tmp_path / "model")
+    model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(tmp_path / "model"), dtype=torch.float32)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.02, betas=(0.8, 0.9), weight_decay=0.3)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 50)
+    ids = torch.randint(0, 200, (2, 16))
+    model(ids, labels=ids).loss.backward()
+    optimizer.step()
+    schedule.step()
+
+    def state():
+        model_state, optim_state = get_state_dict(model, optimizer)
+        return {"model": model_state, "optim": optim_state, "schedule": schedule.state_dict(), "loader": {"0": [1, {"at": 7}]}}
+
+    saved = state()
+    dcp.save(saved, checkpoint_id=tmp_path / "saved", no_dist=True)
+    r = harness.ok("tp-reshard", tmp_path / "saved", "--to", "tp2", "--config", config, "-o", tmp_path / "dcp")
+    assert "left out" not in r.out, repr(r)
+    loaded = state()
+    loaded["schedule"], loaded["loader"] = {k: None for k in saved["schedule"]}, {"0": [None, {"at": None}]}
+    loaded["optim"]["param_groups"][0]["lr"] = -1.0
+    dcp.load(loaded, checkpoint_id=tmp_path / "dcp", no_dist=True)
+    assert loaded["optim"]["param_groups"] == saved["optim"]["param_groups"] and loaded["optim"]["param_groups"][0]["lr"] < 0.02
+    assert loaded["schedule"] == saved["schedule"] and loaded["loader"] == saved["loader"]
+    assert dcp_names(tmp_path / "dcp") == dcp_names(tmp_path / "saved")
+
+
+def dcp_names(folder):
+    """{name: path in the state dict}"""
+    metadata = dcp.FileSystemReader(folder).read_metadata()
+    return {name: metadata.planner_data[name] for name in metadata.state_dict_metadata}

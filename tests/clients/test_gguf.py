@@ -6,6 +6,7 @@ covers: reshard/formats/gguf/gguf_target
 import json
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
 
@@ -112,6 +113,21 @@ def test_llama_cpp_cuts_text_into_the_same_tokens(kind, tmp_path):
     answers = ask(folder / "model.gguf", [texts[i] for i in kept] + [tokens[i] for i in kept])
     equal = [a == b for a, b in zip(answers[:len(kept)], answers[len(kept):]) if a and b]
     assert len(equal) >= 5 and all(equal)
+
+
+def test_llama_cpp_cuts_text_as_sentencepiece_does(tmp_path):
+    fixture = harness.REPO / "tests/fixture/sentencepiece.model"
+    truth = json.loads(fixture.with_suffix(".json").read_text())
+    family_models.make("llama", tmp_path / "hf", vocab_size=len(truth["pieces"]))
+    (tmp_path / "tok").mkdir()
+    shutil.copy(fixture, tmp_path / "tok/tokenizer.model")
+    (tmp_path / "tok/tokenizer_config.json").write_text('{"add_bos_token": false}')
+    harness.ok("tp-ckpt", "import", tmp_path / "hf", "--layout", "tp1", "-o", tmp_path / "ckpt")
+    harness.ok("tp-ckpt", "export", tmp_path / "ckpt", "--format", "gguf", "--assets", tmp_path / "tok", "-o", tmp_path / "gguf")
+    n = len(truth["texts"])
+    answers = ask(tmp_path / "gguf/model.gguf", truth["texts"] + truth["tokens"])
+    equal = [a == b for a, b in zip(answers[:n], answers[n:]) if a and b]
+    assert len(equal) >= 2 and all(equal)
 
 
 # transformers' loader of GGUF knows neither biases of Llama nor all sizes of the others, so these have its own

@@ -1,5 +1,5 @@
-"""Megatron-core loads what tp-ckpt export writes, and tp-ckpt import reads what Megatron-core saved after a step: weights,
-masters, moments and step are equal, bit for bit."""
+"""Megatron-core loads what tp-ckpt export writes, with its ordinary and its distributed optimizer, and tp-ckpt import reads what
+Megatron-core saved after a step, without a config.json: weights, masters, moments and step are equal, bit for bit."""
 import json
 import pathlib
 import sys
@@ -13,44 +13,100 @@ import harness  # noqa: E402
 from test_formats import tensors  # noqa: E402
 
 STEPS = 3
-# format of tp-ckpt, Megatron's --ckpt-format, the layout of the export, and the ranks' (torch_dist: any)
-CASES = {"megatron-tp2": ("megatron", "torch", "tp2pp1", 2, 1), "megatron-pp2": ("megatron", "torch", "tp1pp2", 1, 2),
-         "torch_dist-tp2": ("torch_dist", "torch_dist", "tp1pp2", 2, 1),
-         "torch_dist-pp2": ("torch_dist", "torch_dist", "tp4pp1", 1, 2)}
+# model, format of tp-ckpt, Megatron's --ckpt-format, the layout of the export, and the ranks' tp, pp, dp and ep (torch_dist: any)
+CASES = {"megatron-tp2": ("llama", "megatron", "torch", "tp2pp1", 2, 1, 1, 1),
+         "megatron-pp2": ("llama", "megatron", "torch", "tp1pp2", 1, 2, 1, 1),
+         "torch_dist-tp2": ("llama", "torch_dist", "torch_dist", "tp1pp2", 2, 1, 1, 1),
+         "torch_dist-pp2": ("llama", "torch_dist", "torch_dist", "tp4pp1", 1, 2, 1, 1),
+         "distributed-tp2dp2": ("llama", "torch_dist", "torch_dist", "tp1pp2", 2, 1, 2, 1),
+         "distributed-pp2dp3": ("llama", "torch_dist", "torch_dist", "tp4pp1", 1, 2, 3, 1),
+         "experts-megatron-tp2ep2": ("mixtral", "megatron", "torch", "tp2pp1ep2", 2, 1, 2, 2),
+         "experts-megatron-pp2": ("mixtral", "megatron", "torch", "tp1pp2", 1, 2, 1, 1),
+         "experts-torch_dist-ep2": ("mixtral", "torch_dist", "torch_dist", "tp2pp2ep4", 1, 1, 2, 2),
+         "experts-torch_dist-tp2": ("mixtral", "torch_dist", "torch_dist", "tp1pp2", 2, 1, 1, 1),
+         "distributed-experts-dp2": ("mixtral", "torch_dist", "torch_dist", "tp2pp1", 1, 1, 2, 1),
+         "distributed-experts-pp2ep2": ("mixtral", "torch_dist", "torch_dist", "tp1pp1ep4", 1, 2, 2, 2),
+         "distributed-stacked-tp2ep2": ("mixtral", "torch_dist", "torch_dist", "tp2pp2ep2", 2, 1, 2, 2),
+         "gpt2-megatron-tp2": ("gpt2", "megatron", "torch", "tp2pp1", 2, 1, 1, 1),
+         "gpt2-torch_dist-tp2": ("gpt2", "torch_dist", "torch_dist", "tp1pp2", 2, 1, 1, 1)}
+# Cases that are saved in other ways too: as dp_reshardable, dp_zero_gather_scatter, and as folders with distrib_optim.pt.
+FLAT = ("dp_reshardable", "dp_zero_gather_scatter", "torch")
+FLAT_CASES = ("distributed-experts-dp2", "distributed-experts-pp2ep2", "distributed-stacked-tp2ep2")
+CHANGES = {"llama": {}, "mixtral": dict(
+    architectures=["MixtralForCausalLM"], model_type="mixtral", num_local_experts=4, num_experts_per_tok=2), "gpt2": dict(
+        architectures=["GPT2LMHeadModel"], model_type="gpt2", n_embd=64, n_layer=2, n_head=8, n_inner=96, n_positions=64,
+        num_key_value_heads=8, tie_word_embeddings=True, hidden_act=None, activation_function="gelu_new")}
 GROUPS = {"master": "param", "exp_avg": "exp_avg", "exp_avg_sq": "exp_avg_sq"}
 
 
 @pytest.fixture(scope="module")
 def ran(tmp_path_factory):
-    """(config, tensors that were exported, {case: job}) after Megatron-core's ranks have run."""
+    """({model: tensors that were exported}, {case: job}) after Megatron-core's ranks have run."""
     folder = tmp_path_factory.mktemp("megatron")
-    path = harness.write_config(folder / "model")
-    harness.train(path, folder / "ckpt", steps=STEPS, layout="tp2pp2", dtype="bf16")
-    config, jobs = json.loads(path.read_text()), {}
-    for name, (ours, theirs, layout, tp, pp) in CASES.items():
-        harness.ok("tp-ckpt", "export", folder / "ckpt", "--format", ours, "-o", folder / name, "--layout", layout)
+    trained, jobs = {}, {}
+    for model, changes in CHANGES.items():
+        path = harness.write_config(folder / model, **changes)
+        harness.train(path, folder / model / "ckpt", steps=STEPS, layout="tp2pp2", dtype="bf16")
+        trained[model] = tensors(folder / model / "ckpt", folder / model / "all.npz")
+    for name, (model, ours, theirs, layout, tp, pp, dp, ep) in CASES.items():
+        distributed = name.startswith("distributed")
+        harness.ok("tp-ckpt", "export", folder / model / "ckpt", "--format", ours, "-o", folder / name, "--layout", layout,
+                   *["--distributed-optimizer"] * distributed)
         (folder / name / "out").mkdir()
-        jobs[name] = dict(format=theirs, tp=tp, pp=pp, load=str(folder / name), save=str(folder / name / "saved"),
-                          out=str(folder / name / "out"), config=config)
+        jobs[name] = dict(format=theirs, tp=tp, pp=pp, dp=dp, ep=ep, distributed=distributed, load=str(folder / name),
+                          save=str(folder / name / "saved"), flat=FLAT if name in FLAT_CASES else (), out=str(folder / name / "out"), stacked="stacked" in name,
+                          config=json.loads((folder / model / "config.json").read_text()))
     (folder / "jobs").write_text(json.dumps(list(jobs.values())))
     frameworks.run("megatron_ranks.py", folder / "jobs")
-    return config, tensors(folder / "ckpt", folder / "all.npz"), jobs
+    return trained, jobs
 
 
-def join(config, job, when, group):
+def mlp(found, theirs, ours, names, take):
+    """A gated MLP, or an expert."""
+    gate, up, down = names
+    gates = [x.chunk(2) for x in take(theirs + "linear_fc1.weight", None)]
+    found[ours % gate], found[ours % up] = map(torch.cat, zip(*gates))
+    found[ours % down] = take(theirs + "linear_fc2.weight", 1)
+
+
+def gpt2(config, take, one):
+    found = {"transformer.wte.weight": take("embedding.word_embeddings.weight")[:config["vocab_size"]],
+             "transformer.wpe.weight": one("embedding.position_embeddings.weight")}
+    for kind in ("weight", "bias"):
+        found["transformer.ln_f." + kind] = one("decoder.final_layernorm." + kind)
+        for i in range(config["n_layer"]):
+            theirs, ours, whole = "decoder.layers.%d.%%s.%s" % (i, kind), "transformer.h.%d.%%s.%s" % (i, kind), kind == "bias"
+            qkv = take(theirs % "self_attention.linear_qkv")
+            heads = qkv.view(config["n_head"], 3, -1, *qkv.shape[1:])
+            found[ours % "attn.c_attn"] = torch.cat([heads[:, x].flatten(0, 1) for x in range(3)]).t()
+            found[ours % "mlp.c_fc"] = take(theirs % "mlp.linear_fc1").t()
+            for x, y in {"self_attention.linear_proj": "attn.c_proj", "mlp.linear_fc2": "mlp.c_proj"}.items():
+                found[ours % y] = one(theirs % x) if whole else take(theirs % x, 1).t()
+            found[ours % "ln_1"], found[ours % "ln_2"] = one(theirs % "input_layernorm"), one(theirs % "pre_mlp_layernorm")
+    return found
+
+
+def join(job, when, group):
     """{Hugging Face's name: tensor} from what the ranks hold."""
-    ranks = [torch.load(pathlib.Path(job["out"]) / ("%d.pt" % r))[when] for r in range(job["tp"] * job["pp"])]
+    ranks = [torch.load(pathlib.Path(job["out"]) / ("%d.pt" % r))[when] for r in range(job["tp"] * job["pp"] * job["ep"])]
+    config = job["config"]
     heads, kv, width = (config[k] for k in ("num_attention_heads", "num_key_value_heads", "head_dim"))
     hidden, vocab, found = config["hidden_size"], config["vocab_size"], {}
 
     def take(name, axis=0):
-        return torch.cat([r[name][group] for r in ranks if name in r], axis)
+        """From the tensor-parallel ranks of the first expert-parallel one that has it; others have the same or nothing."""
+        parts = [r[name][group] for r in ranks if name in r]
+        for copy in range(job["tp"], len(parts), job["tp"]):
+            assert all(map(torch.equal, parts[:job["tp"]], parts[copy:])), name
+        return parts[:job["tp"]] if axis is None else torch.cat(parts[:job["tp"]], axis)
 
     def one(name):
         parts = [r[name][group] for r in ranks if name in r]
         assert all(torch.equal(p, parts[0]) for p in parts), name
         return parts[0]
 
+    if "n_embd" in config:
+        return gpt2(config, take, one)
     found["model.embed_tokens.weight"] = take("embedding.word_embeddings.weight")[:vocab]
     found["lm_head.weight"] = take("output_layer.weight")[:vocab]
     found["model.norm.weight"] = one("decoder.final_layernorm.weight")
@@ -60,9 +116,13 @@ def join(config, job, when, group):
         for name, x in zip("qkv", (qkv[:, :-2], qkv[:, -2], qkv[:, -1])):
             found[ours + "self_attn.%s_proj.weight" % name] = x.reshape(-1, hidden)
         found[ours + "self_attn.o_proj.weight"] = take(theirs + "self_attention.linear_proj.weight", 1)
-        gates = [r[theirs + "mlp.linear_fc1.weight"][group].chunk(2) for r in ranks if theirs + "mlp.linear_fc1.weight" in r]
-        found[ours + "mlp.gate_proj.weight"], found[ours + "mlp.up_proj.weight"] = map(torch.cat, zip(*gates))
-        found[ours + "mlp.down_proj.weight"] = take(theirs + "mlp.linear_fc2.weight", 1)
+        if "num_local_experts" in config:
+            moe = ours + "block_sparse_moe."
+            found[moe + "gate.weight"] = one(theirs + "mlp.router.weight")
+            for e in range(config["num_local_experts"]):
+                mlp(found, theirs + "mlp.experts.local_experts.%d." % e, moe + "experts.%d.%%s.weight" % e, ("w1", "w3", "w2"), take)
+        else:
+            mlp(found, theirs + "mlp.", ours + "mlp.%s_proj.weight", ("gate", "up", "down"), take)
         found[ours + "input_layernorm.weight"] = one(theirs + "input_layernorm.weight")
         found[ours + "post_attention_layernorm.weight"] = one(theirs + "pre_mlp_layernorm.weight")
     return found
@@ -76,22 +136,35 @@ def assert_equal(found, want, group):
 
 @pytest.mark.parametrize("case", CASES)
 def test_megatron_loads_the_export(case, ran):
-    config, want, jobs = ran
+    trained, jobs = ran
+    job = jobs[case]
     for group, ours in GROUPS.items():
-        assert_equal(join(config, jobs[case], "loaded", group), want, ours)
-    for rank in range(jobs[case]["tp"] * jobs[case]["pp"]):
-        for name, x in torch.load(pathlib.Path(jobs[case]["out"]) / ("%d.pt" % rank))["loaded"].items():
+        assert_equal(join(job, "loaded", group), trained[CASES[case][0]], ours)
+    for rank in range(job["tp"] * job["pp"] * job["ep"]):
+        for name, x in torch.load(pathlib.Path(job["out"]) / ("%d.pt" % rank))["loaded"].items():
             assert torch.equal(x["weight"], x["master"].bfloat16()) and x["step"] == STEPS, name
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_what_megatron_saves_is_imported(case, ran, tmp_path):
-    config, before, jobs = ran
-    harness.write_config(tmp_path)
-    harness.ok("tp-ckpt", "import", jobs[case]["save"], "--config", tmp_path / "config.json", "-o", tmp_path / "ckpt")
+    trained, jobs = ran
+    before, job = trained[CASES[case][0]], jobs[case]
+    r = harness.ok("tp-ckpt", "import", job["save"], "-o", tmp_path / "ckpt")
+    assert job["config"]["architectures"][0] in r.err, repr(r)
+    assert "vocabulary of %d," % job["config"]["vocab_size"] in r.err, repr(r)
     want = tensors(tmp_path / "ckpt", tmp_path / "all.npz")
     for group, ours in GROUPS.items():
-        saved = join(config, jobs[case], "saved", group)
+        saved = join(job, "saved", group)
         assert_equal(saved, want, ours)
-        assert not torch.equal(saved["lm_head.weight"], before[ours + "/lm_head.weight"]), "there was no step"
+        assert not any(torch.equal(x, before["%s/%s" % (ours, name)]) for name, x in saved.items()), "there was no step"
     assert harness.steps(tmp_path / "ckpt")[-1].name == "step-%08d" % (STEPS + 1)
+
+
+@pytest.mark.parametrize("kind", FLAT)
+@pytest.mark.parametrize("case", FLAT_CASES)
+def test_flat_buffers_with_experts_are_imported(case, kind, ran, tmp_path):
+    job = ran[1][case]
+    harness.ok("tp-ckpt", "import", job["save"] + "-" + kind, "-o", tmp_path / "ckpt")
+    want = tensors(tmp_path / "ckpt", tmp_path / "all.npz")
+    for group, ours in GROUPS.items():
+        assert_equal(join(job, "saved", group), want, ours)

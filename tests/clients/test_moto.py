@@ -92,6 +92,18 @@ def test_an_export_from_the_store_is_that_of_the_folder(environment, local, tmp_
         assert (tmp_path / "there" / file.name).read_bytes() == file.read_bytes()
 
 
+@pytest.mark.parametrize("format", ("safetensors", "dcp"))
+def test_an_export_to_the_store_is_read_from_there(environment, local, tmp_path, format):
+    there = "s3://checkpoints/to-" + format
+    ok(environment, "tp-ckpt", "export", local, "-o", there, "--format", format)
+    harness.ok("tp-ckpt", "export", local, "-o", tmp_path / "here", "--format", format)
+    ok(environment, "tp-ckpt", "import", there, "-o", tmp_path / "a")
+    harness.ok("tp-ckpt", "import", tmp_path / "here", "-o", tmp_path / "b")
+    assert harness.digest(tmp_path / "a") == harness.digest(tmp_path / "b")
+    again = harness.run("tp-ckpt", "export", local, "-o", there, env=environment)
+    assert again.rc == 2 and "exists already" in again.err, repr(again)
+
+
 def test_a_run_saves_there_and_resumes(environment, tmp_path):
     model = harness.write_config(tmp_path)
     whole = harness.train_args(model, tmp_path / "ckpt", steps=6, save_every=2, log=tmp_path / "whole")
@@ -103,6 +115,18 @@ def test_a_run_saves_there_and_resumes(environment, tmp_path):
     assert harness.losses(tmp_path / "rest") == harness.losses(tmp_path / "whole")[4:]
     ok(environment, "tp-ckpt", "verify", root)
     assert ok(environment, "tp-ckpt", "diff", root, tmp_path / "ckpt").rc == 0
+
+
+def test_compressed_steps_an_import_and_a_prune(environment, local, tmp_path):
+    root = "s3://checkpoints/packed"
+    ok(environment, "tp-reshard", local, "--to", "tp2", "--out", root, "--zstd")
+    harness.ok("tp-reshard", local, "--to", "tp2", "--out", tmp_path / "packed", "--zstd")
+    assert ok(environment, "tp-ckpt", "digest", root).out == harness.ok("tp-ckpt", "digest", tmp_path / "packed").out
+    harness.ok("tp-ckpt", "export", local, "-o", tmp_path / "hf")
+    ok(environment, "tp-ckpt", "import", tmp_path / "hf", "-o", root)  # as step 0
+    assert "delete step-00000000\n" in ok(environment, "tp-ckpt", "prune", root, "--keep", 1).out
+    ok(environment, "tp-ckpt", "verify", root)
+    assert "step-00000000" not in ok(environment, "tp-ckpt", "ls", root).out
 
 
 def test_wrong_keys_are_refused(environment):

@@ -1,8 +1,27 @@
 /* tests/fuzz/manifest.c - manifest.json: the input is its text up to the checksum. What is accepted
- * is written again and must be accepted again. */
+ * is cut, written again and must be accepted again. */
 #include "ckpt/manifest.h"
 #include "ckpt/sha256.h"
 #include "tests/fuzz/fuzz.h"
+
+enum { RANKS = 8, CUTS = 64 };
+
+/* The boxes of some tensors and ranks lie in their tensors. */
+static void check_cuts(const struct layout *l)
+{
+    for (int t = 0; t < l->n_tensors && t < CUTS; t++) {
+        const struct box whole = box_whole(l->tensors[t].ndim, l->tensors[t].shape);
+
+        for (int rank = 0; rank < spec_world(&l->spec) && rank < RANKS; rank++) {
+            struct box boxes[TENSOR_BOXES_MAX];
+            int n = layout_boxes(l, t, rank, boxes);
+
+            fuzz_must(n >= 0 && n <= TENSOR_BOXES_MAX, "too many boxes");
+            for (int i = 0; i < n; i++)
+                fuzz_must(box_contains(&whole, &boxes[i]), "a box outside its tensor");
+        }
+    }
+}
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
@@ -21,6 +40,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     in = json_scan_input_text(text, n, "manifest.json");
     st = manifest_parse(&m, &in, &arena, &err);
     fuzz_check_error(st, &err);
+    if (st == TP_OK)
+        check_cuts(&m.layout);
     if (st == TP_OK && manifest_format(&again, &n, &m, &err) == TP_OK) {
         in = json_scan_input_text(again, n, "manifest.json");
         fuzz_must(manifest_parse(&m, &in, &arena, &err) == TP_OK, "what was written is refused");

@@ -11,7 +11,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     static const uint8_t zeros[256];
     size_t extra = fuzz_take(&data, &size);
     uint64_t length = htole64(size);
-    struct safetensors_header_file file = { memfd_create("header", MFD_CLOEXEC),
+    struct safetensors_header_file file = { object_of_file(memfd_create("header", MFD_CLOEXEC)),
                                             (int64_t)(sizeof length + size + extra), "the file" };
     struct safetensors_entry *entries = NULL;
     struct arena arena = { 0 };
@@ -19,9 +19,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     int n = 0;
     tp_status st;
 
-    fuzz_must(write(file.fd, &length, sizeof length) == (ssize_t)sizeof length &&
-                  write(file.fd, data, size) == (ssize_t)size &&
-                  write(file.fd, zeros, extra) == (ssize_t)extra,
+    fuzz_must(write(file.object.fd, &length, sizeof length) == (ssize_t)sizeof length &&
+                  write(file.object.fd, data, size) == (ssize_t)size &&
+                  write(file.object.fd, zeros, extra) == (ssize_t)extra,
               "no memory");
     st = safetensors_header_read(&entries, &n, &file, &arena, &err);
     fuzz_check_error(st, &err);
@@ -29,7 +29,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         fuzz_must(entries[i].begin >= 0 && entries[i].begin <= entries[i].end &&
                       entries[i].end <= file.size && entries[i].tensor.name[0] != 1,
                   "a tensor outside the file");
-    close(file.fd);
+    close(file.object.fd);
     arena_free(&arena);
     return 0;
 }

@@ -52,7 +52,7 @@ static void visit(const struct torch_file *f, const struct pickle_value *v, int 
 static void read_pickle(const uint8_t *data, size_t size, struct arena *arena)
 {
     struct zip_member member = { .name = "archive/data/0", .size = STORAGE };
-    struct torch_file f = { .zip = { { -1, "the file", 0, STORAGE }, &member, 1 },
+    struct torch_file f = { .zip = { { OBJECT_NONE, "the file", 0, STORAGE }, &member, 1 },
                             .prefix = "archive/" };
     struct tp_err err = { 0 };
     int left = 5000;
@@ -66,20 +66,21 @@ static void read_pickle(const uint8_t *data, size_t size, struct arena *arena)
 
 static void read_archive(const uint8_t *data, size_t size, struct arena *arena)
 {
-    struct file_part part = { memfd_create("file", MFD_CLOEXEC), "the file", 0, (int64_t)size };
+    struct file_part part = { object_of_file(memfd_create("file", MFD_CLOEXEC)), "the file", 0,
+                              (int64_t)size };
     struct torch_file f;
     struct tp_err err = { 0 };
     int left = 5000;
     tp_status st;
 
-    fuzz_must(write(part.fd, data, size) == (ssize_t)size, "no memory");
+    fuzz_must(write(part.object.fd, data, size) == (ssize_t)size, "no memory");
     st = torch_file_read(&f, &part, arena, &err);
     fuzz_check_error(st, &err);
     if (st == TP_OK)
         visit(&f, f.root, 0, &left);
     for (int i = 0; i < f.zip.n && st == TP_OK; i++)
         (void)zip_check(&f.zip, &f.zip.members[i], &err);
-    close(part.fd);
+    close(part.object.fd);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)

@@ -179,3 +179,21 @@ Test(root_owner, a_damaged_file_owns_nothing_and_its_text_does_no_harm)
     cr_expect_eq(root_owner_check(temp_dir, "x", &err), TP_E_EXISTS);
     cr_expect(!strchr(err.msg, 0x1b) && !strchr(err.msg, '\n'), "%s", err.msg);
 }
+
+/* Its time may be anything; 1e300 is no time_t. */
+Test(root_owner, an_owner_of_no_time_is_named_all_the_same)
+{
+    const double wrong[] = { 1e300, -1e300, -1 };
+
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        json_t *json;
+
+        root_owner_close(claim(&ONE), false);
+        json = json_load_file(temp_path("owner"), 0, NULL);
+        json_object_set_new(json, "since", json_real(wrong[i]));
+        cr_assert_eq(json_dump_file(json, temp_path("owner"), 0), 0);
+        json_decref(json);
+        expect_refused(&TWO);
+        cr_expect(strstr(err.msg, "since ?"), "%s", err.msg);
+    }
+}

@@ -25,6 +25,16 @@ Test(print, json_keeps_the_order_of_members, .init = cr_redirect_stdout)
     cr_assert_stdout_eq_str("{\n  \"z\": 1,\n  \"a\": \"\xc3\xa4\"\n}\n");
 }
 
+Test(print, a_text_that_is_not_utf8_is_still_a_json_string, .init = cr_redirect_stdout)
+{
+    json_t *list = json_pack("[o, o]", print_text("caf\xe9"), print_text("a\n\xc3\xa4"));
+
+    print_json_line(list);
+    json_decref(list);
+    fflush(stdout);
+    cr_assert_stdout_eq_str("[\"caf?\",\"a\\n\xc3\xa4\"]\n");
+}
+
 Test(print, numbers_have_the_fewest_digits_that_read_back)
 {
     static const char *const cases[][2] = {

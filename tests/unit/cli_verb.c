@@ -66,6 +66,21 @@ Test(verb, an_unknown_word_is_a_usage_error, .init = redirect)
     cr_expect_stderr_eq_str("prog: unknown verb 'something'; prog --help lists the verbs\n");
 }
 
+Test(verb, with_json_an_unknown_word_is_an_object_too, .init = redirect)
+{
+    cr_expect_eq(START(NULL, "prog", "something", "--json"), 2);
+    fflush(stdout);
+    cr_expect_stdout_eq_str(
+        "{\n  \"error\": \"unknown verb 'something'; prog --help lists the verbs\",\n"
+        "  \"exit\": 2\n}\n");
+}
+
+Test(verb, help_that_cannot_be_written_is_a_failure, .init = cr_redirect_stderr)
+{
+    cr_assert(freopen("/dev/full", "w", stdout));
+    cr_expect_eq(START(NULL, "prog", "--help"), 3);
+}
+
 Test(verb, a_similar_verb_is_suggested, .init = redirect)
 {
     cr_expect_eq(START(NULL, "prog", "frist"), 2);

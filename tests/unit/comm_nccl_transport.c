@@ -194,6 +194,58 @@ static int messages(struct comm_world *ranks, void *ctx)
     return setup_close(&s);
 }
 
+/* How many rows of rank `from` are for rank `to`: often none. */
+static int32_t rows_for(int from, int to)
+{
+    int n = (3 * from + 2 * to) % 5 - 1;
+
+    return n > 0 ? n : 0;
+}
+
+enum { ROW = 3 }; /* floats */
+
+/* Element i of what this rank should receive: rank r's rows for this rank follow its rows for the
+ * ranks before. */
+static double exchanged(const struct setup *s, int64_t i)
+{
+    int64_t row = i / ROW, at = 0;
+    int from = 0;
+
+    while (row >= rows_for(from, s->rank))
+        row -= rows_for(from++, s->rank);
+    for (int to = 0; to < s->rank; to++)
+        at += rows_for(from, to);
+    return element(from, (at + row) * ROW + i % ROW);
+}
+
+/* The numbers are overwritten when the call has returned: it must have read them. */
+static int all_to_all(struct comm_world *ranks, void *ctx)
+{
+    int32_t send[9], recv[9];
+    struct setup s;
+    int64_t n;
+
+    setup_open(&s, ranks, *(uint64_t *)ctx + 7 * (uint64_t)control_rank(comm_control(ranks)));
+    for (int round = 0; round < 3; round++) {
+        send[0] = recv[0] = 0;
+        for (int r = 0; r < s.size; r++) {
+            send[r + 1] = send[r] + rows_for(s.rank, r);
+            recv[r + 1] = recv[r] + rows_for(r, s.rank);
+        }
+        put(&s, s.x, DTYPE_F32, (int64_t)send[s.size] * ROW);
+        comm_all_to_all(s.all, s.queue, s.y, s.x,
+                        &(struct comm_rows){ .row_bytes = ROW * (int64_t)sizeof(float),
+                                             .host_send = send,
+                                             .host_recv = recv,
+                                             .counted = send[s.size] });
+        n = (int64_t)recv[s.size] * ROW;
+        memset(send, 0x7f, sizeof send);
+        memset(recv, 0x7f, sizeof recv);
+        expect(&s, s.y, DTYPE_F32, n, exchanged, "rows of all ranks");
+    }
+    return setup_close(&s);
+}
+
 /* The communicators of even and of odd ranks, in the opposite order of ranks. */
 static int splits(struct comm_world *ranks, void *ctx)
 {
@@ -240,4 +292,9 @@ Test(nccl_transport, messages_arrive_although_all_ranks_send_first)
 Test(nccl_transport, a_split_orders_ranks_by_their_key)
 {
     run("nccl/splits", splits);
+}
+
+Test(nccl_transport, all_to_all_brings_the_rows_of_every_rank)
+{
+    run("nccl/all_to_all", all_to_all);
 }

@@ -6,6 +6,7 @@
 #include <limits.h>
 #include <math.h>
 #include <pthread.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -123,6 +124,40 @@ Test(heartbeat, another_ranks_file_garbage_and_short_files_are_refused)
     cr_assert_eq(truncate(path, 100), 0);
     cr_expect_eq(heartbeat_read(&m, file, 9, &err), TP_E_CORRUPT);
     heartbeat_close(s, true);
+}
+
+/* Programs of others write these files too. */
+Test(heartbeat, a_number_that_no_rank_reports_is_refused)
+{
+    static const size_t words[] = {
+        offsetof(struct heartbeat_status, pid),      offsetof(struct heartbeat_status, step),
+        offsetof(struct heartbeat_status, step_ns),  offsetof(struct heartbeat_status, entered),
+        offsetof(struct heartbeat_status, wait_ns),  offsetof(struct heartbeat_status, saved),
+        offsetof(struct heartbeat_status, bad_step), offsetof(struct heartbeat_status, history),
+    };
+    static const int64_t wrong[] = { INT64_MIN, -2, INT64_MAX, HEARTBEAT_NUMBER_MAX + 1 };
+    struct heartbeat *s = NULL;
+    struct heartbeat_loss losses[4];
+    struct heartbeat_status good, m;
+    char path[PATH_MAX];
+    int fd;
+
+    cr_assert_eq(heartbeat_open(&s, dir, 0, 1, &err), TP_OK, "%s", err.msg);
+    heartbeat_close(s, true);
+    snprintf(path, sizeof path, "%s/rank-00000", dir);
+    fd = open(path, O_RDWR | O_CLOEXEC);
+    cr_assert_eq(heartbeat_read(&good, fd, 0, &err), TP_OK, "%s", err.msg);
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+        for (size_t k = 0; k < sizeof wrong / sizeof *wrong; k++) {
+            m = good;
+            memcpy((char *)&m + words[i], &wrong[k], sizeof wrong[k]);
+            cr_assert_eq(pwrite(fd, &m, sizeof m, 0), sizeof m);
+            cr_expect_eq(heartbeat_read(&m, fd, 0, &err), TP_E_CORRUPT, "%zu, %zu", i, k);
+        }
+    good.step = HEARTBEAT_NUMBER_MAX;
+    good.history = HEARTBEAT_HISTORY + 1;
+    cr_expect_eq(heartbeat_losses(losses, 4, fd, &good, -1), 0, "the file is shorter");
+    close(fd);
 }
 
 Test(heartbeat, without_a_directory_every_call_does_nothing)

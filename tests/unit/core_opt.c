@@ -1,5 +1,6 @@
 /* tests/unit/core_opt.c - one table parses the command line, names what is wrong, and prints the
- * help. */
+ * help.
+ * covers: core/similar */
 #include "core/opt.h"
 
 #include <criterion/criterion.h>
@@ -110,7 +111,12 @@ Test(opt, names_what_is_wrong)
         { "a b c", "'c' is one argument too many" },
         { "a --stpes 3", "did you mean --steps?" },
         { "a --frobnicate", "unknown option '--frobnicate'; --help" },
-        { "a -x", "unknown option" },
+        { "a --jsno", "did you mean --json?" },
+        { "a --lrs", "did you mean --lr?" },
+        { "a --nao", "unknown option '--nao'; --help" },
+        { "a -x", "unknown option '-x'; --help" },
+        { "a -mem b", "unknown option '-mem'; did you mean --mem?" },
+        { "a -qx b", "unknown option '-qx'; --help" },
         { "a --steps", "needs a value" },
         { "a --json=1", "--json takes no value" },
         { "a -j x", "--jobs takes a whole number from 0 to 2147483647, not 'x'" },

@@ -5,6 +5,7 @@
 #include <criterion/criterion.h>
 #include <errno.h>
 #include <signal.h>
+#include <string.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -21,6 +22,29 @@ Test(process_stat, shows_the_name_and_start_of_this_process)
     cr_expect_eq(self.state, 'R');
     cr_expect_gt(self.start, 0);
     cr_expect_eq(self.start, by_pid.start);
+}
+
+/* What has no program never gets an environment; what has one may have an empty one. */
+Test(process_stat, tells_an_empty_environment_from_none)
+{
+    struct process_stat self, child, kernel;
+    pid_t pid = fork();
+
+    cr_assert_geq(pid, 0);
+    if (pid == 0)
+        _exit(execve("/bin/sleep", (char *[]){ "sleep", "60", NULL }, (char *[]){ NULL }));
+    cr_assert(process_stat_self(&self));
+    cr_expect(self.has_program && self.env_bytes > 0);
+    do
+        cr_assert(process_stat_read(&child, pid) && child.has_program);
+    while (child.env_bytes != 0);
+    kill(pid, SIGKILL);
+    cr_assert_eq(waitid(P_PID, (id_t)pid, &(siginfo_t){ 0 }, WEXITED | WNOWAIT), 0);
+    cr_assert(process_stat_read(&child, pid));
+    cr_expect(!child.has_program && child.env_bytes == -1);
+    waitpid(pid, NULL, 0);
+    if (process_stat_read(&kernel, 2) && strcmp(kernel.name, "kthreadd") == 0) /* no container */
+        cr_expect(!kernel.has_program && kernel.env_bytes == -1);
 }
 
 Test(process_stat, shows_when_a_child_is_stopped_and_when_it_has_ended)

@@ -153,7 +153,19 @@ static struct attention part_of(const struct setup *s, int64_t row0, int64_t row
     a.keys = n;
     a.q_step = a.k_step = s->a.seq;
     a.merge = n > 0;
+    if (n > 0 && a.window) { /* row 0 of the part is the row `window` before key 0's last row */
+        a.window -= row0 - key0;
+        a.seq = a.window + n - 1 < rows ? a.window + n - 1 : rows;
+    }
     return a;
+}
+
+/* The first of the keys before `end` from key0 on that a row sees. */
+static int64_t first_seen(const struct setup *s, int64_t row, int64_t key0, int64_t end)
+{
+    int64_t first = s->a.window && row + 1 > s->a.window ? row + 1 - s->a.window : 0;
+
+    return first < key0 ? key0 : first < end ? first : end;
 }
 
 static void part_backward(const struct setup *s, const struct attention *a, int64_t row0,
@@ -177,20 +189,22 @@ static void run_in_parts(struct setup *s, int64_t cut, const int64_t *ends, int 
     kernels_cpu.attention_forward(kernels_on(), &head);
     kernels_cpu.attention_forward(kernels_on(), &rest);
     for (int i = 0; i < n; i++) {
-        int64_t key0 = i ? ends[i - 1] : 0;
+        int64_t key0 = first_seen(s, cut, i ? ends[i - 1] : 0, ends[i]);
         struct attention more = part_of(s, cut, tail, key0, ends[i] - key0);
 
-        kernels_cpu.attention_forward(kernels_on(), &more);
+        if (more.keys)
+            kernels_cpu.attention_forward(kernels_on(), &more);
     }
     if (s->a.sum)
         cast(s->a.out, s->a.type, s->a.sum, DTYPE_F32, elements);
     part_backward(s, &rest, cut, cut, g);
     part_backward(s, &head, 0, 0, g);
     for (int i = 0; i < n; i++) {
-        int64_t key0 = i ? ends[i - 1] : 0;
+        int64_t key0 = first_seen(s, cut, i ? ends[i - 1] : 0, ends[i]);
         struct attention more = part_of(s, cut, tail, key0, ends[i] - key0);
 
-        part_backward(s, &more, cut, key0, g);
+        if (more.keys)
+            part_backward(s, &more, cut, key0, g);
     }
 }
 
@@ -233,13 +247,13 @@ static void check(struct setup *s, struct rng *r)
     free(out);
 }
 
-enum attention_case { AT_ONCE, IN_PARTS, IN_A_WINDOW };
+enum attention_case { AT_ONCE, IN_PARTS, IN_A_WINDOW, WINDOW_IN_PARTS };
 
 static void random_cases(const char *name, enum dtype type, int times, int64_t seq_max,
                          enum attention_case how)
 {
     struct rng r = rng_start(name);
-    bool in_parts = how == IN_PARTS;
+    bool in_parts = how == IN_PARTS || how == WINDOW_IN_PARTS;
 
     for (int i = 0; i < times; i++) {
         struct attention a = { .batch = rng_int(&r, 1, 3),
@@ -254,7 +268,7 @@ static void random_cases(const char *name, enum dtype type, int times, int64_t s
             a.seq = 64 * rng_int(&r, 1, 3);
         if (i % 3 == 1)
             a.cap = (float)rng_int(&r, 1, 40) / 8;
-        if (how == IN_A_WINDOW)
+        if (how == IN_A_WINDOW || how == WINDOW_IN_PARTS)
             a.window = rng_int(&r, 1, a.seq + 1);
         s = setup_make(&r, a);
         if (in_parts && type == DTYPE_BF16)
@@ -373,6 +387,9 @@ Test(attention, a_row_sees_only_its_window)
     random_cases("attention/f32 short, window", DTYPE_F32, 40, 20, IN_A_WINDOW);
     random_cases("attention/f32 long, window", DTYPE_F32, 8, 300, IN_A_WINDOW);
     random_cases("attention/bf16, window", DTYPE_BF16, 5, 150, IN_A_WINDOW);
+    random_cases("attention/f32 short, window in parts", DTYPE_F32, 40, 20, WINDOW_IN_PARTS);
+    random_cases("attention/f32 long, window in parts", DTYPE_F32, 8, 300, WINDOW_IN_PARTS);
+    random_cases("attention/bf16, window in parts", DTYPE_BF16, 5, 150, WINDOW_IN_PARTS);
 }
 
 Test(attention, nothing_to_do)

@@ -18,7 +18,7 @@ Test(bias, adds_to_every_row_and_sums_over_them)
 
         use_threads((int)rng_int(&r, 1, 3));
         memcpy(was, x, (size_t)n * sizeof *was);
-        RUN(bias_add, bias_add, x, bias, rows, cols);
+        RUN(bias_residual_add, bias_residual_add, x, NULL, bias, rows, cols);
         for (int64_t k = 0; k < n; k++)
             cr_assert_eq(x[k], was[k] + bias[k % cols]);
         RUN(bias_residual_add, bias_residual_add, was, was, bias, rows,

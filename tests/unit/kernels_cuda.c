@@ -298,71 +298,6 @@ CASES(gelu, 20)
     assert_similar(u, DTYPE_F32, 1, 2e-6, "gelu gradient in place");
 }
 
-enum { ADAMW_TENSORS = 130 };
-
-/* The arrays of all tensors lie in five arrays, one tensor after the other. */
-struct adamw_arrays {
-    struct pair p, m, v, grad, half;
-    struct adamw_tensor
-        tensors[ADAMW_TENSORS]; /* without pointers; p_bf16: only whether it is NULL */
-    int n;
-};
-
-static void adamw_run(const struct adamw_arrays *a, struct pair scale, bool gpu)
-{
-    struct adamw_tensor tensors[ADAMW_TENSORS];
-    int64_t at = 0;
-
-    on_gpu = gpu;
-    for (int i = 0; i < a->n; i++) {
-        struct adamw_tensor *t = &tensors[i];
-
-        *t = a->tensors[i];
-        t->p = (float *)AT(a->p) + at;
-        t->m = (float *)AT(a->m) + at;
-        t->v = (float *)AT(a->v) + at;
-        t->grad = (float *)AT(a->grad) + at;
-        if (t->p_bf16)
-            t->p_bf16 = (uint16_t *)AT(a->half) + at;
-        at += t->n;
-    }
-    (gpu ? cuda->kernels : &kernels_cpu)
-        ->adamw_step(
-            gpu ? queue : kernels_on(),
-            &(struct adamw_step){ tensors, a->n, AT(scale), { 1e-2, 0.9, 0.95, 1e-8, 0.1, 0.05 } });
-}
-
-/* Many small tensors, or few that are large; some are empty. */
-CASES(adamw, 20)
-{
-    static uint16_t not_null;
-    struct adamw_arrays a = { .n = (int)rng_int(r, 0, rng_int(r, 0, 3) ? 4 : ADAMW_TENSORS) };
-    int64_t n = 0;
-
-    for (int i = 0; i < a.n; i++) {
-        a.tensors[i].n = rng_int(r, 0, a.n > 4 ? 20 : 2500);
-        a.tensors[i].weight_decay = rng_int(r, 0, 1) ? 0.1 : 0;
-        a.tensors[i].p_bf16 = rng_int(r, 0, 1) ? &not_null : NULL;
-        n += a.tensors[i].n;
-    }
-    float *squares = random_floats(r, n, 1);
-    for (int64_t i = 0; i < n; i++)
-        squares[i] *= squares[i];
-    a.p = floats(r, n, 1);
-    a.m = floats(r, n, 0.1);
-    a.v = pair_of(squares, n * (int64_t)sizeof *squares);
-    a.grad = floats(r, n, 1);
-    a.half = numbers(r, DTYPE_BF16, n, 1);
-    const struct pair scale = doubles(r, 1);
-    adamw_run(&a, scale, false);
-    adamw_run(&a, scale, true);
-    assert_similar(a.p, DTYPE_F32, 1, 1e-6, "p");
-    assert_similar(a.m, DTYPE_F32, 1, 1e-6, "m");
-    assert_similar(a.v, DTYPE_F32, 1, 1e-6, "v");
-    assert_similar(a.half, DTYPE_BF16, 1, 1e-6, "p in bf16");
-    free(squares);
-}
-
 CASES(bias, 20)
 {
     int64_t rows, cols;
@@ -375,7 +310,7 @@ CASES(bias, 20)
     struct pair dy = numbers(r, type, rows * cols * 3, 1);
     bool no_bias = rng_int(r, 0, 1), clear = rng_int(r, 0, 1);
 
-    BOTH(bias_add, bias_add, AT(x), AT(bias), rows, cols);
+    BOTH(bias_residual_add, bias_residual_add, AT(x), NULL, AT(bias), rows, cols);
     BOTH(bias_residual_add, bias_residual_add, AT(x), AT(residual), no_bias ? NULL : AT(bias), rows,
          cols);
     assert_same_bits(x, "bias");
@@ -524,24 +459,6 @@ CASES(sums_of_doubles, 20)
     assert_same_bits(x, "sums of doubles");
     BOTH(sum_halves, sum_halves, AT(out), AT(y), power);
     assert_same_bits(out, "sum by halves");
-}
-
-CASES(grad_norm, 20)
-{
-    int64_t rows, cols;
-
-    any_shape(r, &rows, &cols);
-    struct pair x = floats(r, rows * cols, 1), sum = doubles(r, 1), sums = doubles(r, rows);
-    struct pair norm = doubles(r, 1), scale = doubles(r, 1);
-    double clip = rng_int(r, 0, 2) * 0.7;
-
-    BOTH(grad_norm_squares, grad_norm_squares, AT(sum), AT(x), rows * cols);
-    assert_similar(sum, DTYPE_F64, 0, 1e-13, "sum of squares");
-    BOTH(grad_norm_squares_rows, grad_norm_squares_rows, AT(sums), AT(x), rows, cols);
-    assert_similar(sums, DTYPE_F64, 0, 1e-13, "sums of squares");
-    BOTH(grad_norm_clip, grad_norm_clip, AT(sum), clip, AT(norm), AT(scale));
-    assert_similar(norm, DTYPE_F64, 0, 1e-13, "norm");
-    assert_similar(scale, DTYPE_F64, 0, 1e-13, "clip factor");
 }
 
 /* ---- what is refused ---- */

@@ -3,7 +3,7 @@
  * CPU's, on the fake CUDA device.
  *
  * needs: libtp-cuda.so
- * covers: kernels/cuda/attention_mma
+ * covers: kernels/cuda/attention_mma kernels/cuda/attention_mma_backward kernels/cuda/gemm_bias
  */
 #include "tests/unit/cuda_arrays.h"
 
@@ -36,7 +36,7 @@ Test(cuda_products, gemm)
         struct pair b = matrix(&r, type, trans_b, k, n, &ldb);
         struct pair c = matrix(&r, DTYPE_F32, false, m, n, &ldc);
         BOTH(gemm, gemm, trans_a, trans_b, m, n, k, AT(a), AT(b), AT(c), lda > 0 ? lda : 1,
-             ldb > 0 ? ldb : 1, ldc > 0 ? ldc : 1, alpha, beta, type, { 0 });
+             ldb > 0 ? ldb : 1, ldc > 0 ? ldc : 1, alpha, beta, type, NULL, { 0 });
         assert_similar(c, DTYPE_F32, 10, 1e-6, "a product");
         end();
     }
@@ -59,9 +59,36 @@ Test(cuda_products, batches)
         struct pair a = numbers(&r, type, m * k * count, 1),
                     b = numbers(&r, type, k * n * count, 1);
         struct pair c = floats(&r, m * n * count, 1);
+        struct pair bias = floats(&r, n * count, 1);
         BOTH(gemm, gemm, false, true, m, n, k, AT(a), AT(b), AT(c), k, k, n, 1, 0, type,
-             { count, m * k, k * n, m * n, axis, total });
+             i % 2 ? AT(bias) : NULL, { count, m * k, k * n, m * n, n, axis, total });
         assert_similar(c, DTYPE_F32, 10, 1e-6, "products");
+        end();
+    }
+}
+
+/* cuBLASLt adds the bias where C and the bias are aligned as it wants them, a kernel elsewhere. */
+Test(cuda_products, biases)
+{
+    struct rng r = rng_start("cuda/gemm bias");
+
+    for (int i = 0; i < 30; i++) {
+        enum dtype type = any_type(&r);
+        bool trans_a = rng_int(&r, 0, 1), trans_b = rng_int(&r, 0, 1), aligned = rng_int(&r, 0, 2);
+        int64_t m = rng_int(&r, 1, 40), n = rng_int(&r, 1, 40), k = rng_int(&r, 0, 40);
+        int64_t lda, ldb, ldc, at = aligned ? 4 * rng_int(&r, 0, 2) : 1 + rng_int(&r, 0, 2);
+        float beta = (float)rng_int(&r, 0, 2) / 2;
+
+        start(&r);
+        int64_t before = fake ? fake->epilogue_products() : 0;
+        struct pair a = matrix(&r, type, trans_a, m, k, &lda);
+        struct pair b = matrix(&r, type, trans_b, k, n, &ldb);
+        struct pair c = matrix(&r, DTYPE_F32, false, m, n, &ldc), bias = floats(&r, n + at, 1);
+        BOTH(gemm, gemm, trans_a, trans_b, m, n, k, AT(a), AT(b), AT(c), lda > 0 ? lda : 1,
+             ldb > 0 ? ldb : 1, ldc, 1, beta, type, (float *)AT(bias) + at, { 0 });
+        if (fake)
+            cr_assert_eq(fake->epilogue_products() - before, aligned && k > 0);
+        assert_similar(c, DTYPE_F32, 10, 1e-6, "a product with a bias");
         end();
     }
 }
@@ -122,7 +149,9 @@ static struct setup any_attention(struct rng *r, int64_t seq_max)
     s.a.q_step = s.a.seq + rng_int(r, 0, 2);
     s.a.k_step = (s.a.keys ? s.a.keys : s.a.seq) + rng_int(r, 0, 2);
     s.a.merge = rng_int(r, 0, 1);
-    if (!s.a.keys && !s.a.merge && rng_int(r, 0, 1))
+    if (s.a.keys && rng_int(r, 0, 1)) /* each row sees a key */
+        s.a.window = rng_int(r, s.a.seq > s.a.keys ? s.a.seq - s.a.keys + 1 : 1, seq_max);
+    else if (!s.a.keys && !s.a.merge && rng_int(r, 0, 1))
         s.a.window = rng_int(r, 1, seq_max);
     s.a.cap = rng_int(r, 0, 1) ? (float)rng_int(r, 1, 40) / 8 : 0;
     if (s.a.type == DTYPE_BF16 ? s.a.merge || rng_int(r, 0, 1) : rng_int(r, 0, 3) == 0)
@@ -140,12 +169,26 @@ static struct setup any_aligned_attention(struct rng *r, int64_t seq_max)
     if (a->type == DTYPE_F32 && a->merge)
         a->sum = &not_null; /* bf16 is merged in f32 */
     a->type = DTYPE_BF16;
-    a->head_dim = 8 * rng_int(r, 1, rng_int(r, 0, 3) ? 4 : 16);
+    a->head_dim = 8 * rng_int(r, 1, rng_int(r, 0, 2) ? 4 : 32);
     a->scale = 1 / sqrtf((float)a->head_dim);
     a->ldq = a->heads * a->head_dim + 8 * rng_int(r, 0, 1);
     a->ldk = a->kv_heads * a->head_dim + 8 * rng_int(r, 0, 1);
     a->ldv = a->kv_heads * a->head_dim + 8 * rng_int(r, 0, 1);
     a->ldo = a->heads * a->head_dim + 8 * rng_int(r, 0, 1);
+    return s;
+}
+
+/* Heads of more than 128 columns, or scores with a cap: the sums are computed in passes. */
+static struct setup any_wide_attention(struct rng *r, int64_t seq_max)
+{
+    struct setup s = any_aligned_attention(r, seq_max);
+    struct attention *a = &s.a;
+
+    a->head_dim = 8 * rng_int(r, 1, 32);
+    a->cap = a->head_dim <= 128 || rng_int(r, 0, 1) ? (float)rng_int(r, 1, 40) / 8 : 0;
+    a->scale = 1 / sqrtf((float)a->head_dim);
+    a->ldq = a->ldo = a->heads * a->head_dim;
+    a->ldk = a->ldv = a->kv_heads * a->head_dim;
     return s;
 }
 
@@ -187,9 +230,9 @@ static void attention_cases(const char *name, int n, int64_t seq_max,
             (side ? cuda->kernels : &kernels_cpu)
                 ->attention_backward(side ? queue : kernels_on(), &g);
         }
-        if (s.a.type == DTYPE_F32 || s.a.cap > 0)
-            cr_assert_eq(mma_products(), products, "tensor cores have no f32 and no caps");
-        else if (fake && any == any_aligned_attention)
+        if (s.a.type == DTYPE_F32)
+            cr_assert_eq(mma_products(), products, "tensor cores have no f32");
+        else if (fake && any != any_attention)
             cr_assert_gt(mma_products(), products, "bf16 did not use tensor cores");
         assert_similar(s.dq, DTYPE_F32, 1, tolerance, "dq");
         assert_similar(s.dk, DTYPE_F32, 1, tolerance, "dk");
@@ -216,6 +259,11 @@ Test(cuda_products, attention_of_aligned_short_sequences)
 Test(cuda_products, attention_of_aligned_long_sequences)
 {
     attention_cases("cuda/attention aligned long", 4, 200, any_aligned_attention);
+}
+
+Test(cuda_products, attention_of_wide_heads_and_caps)
+{
+    attention_cases("cuda/attention wide", 8, 50, any_wide_attention);
 }
 
 Test(cuda_products, heads_that_are_too_wide_are_refused)

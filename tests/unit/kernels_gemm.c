@@ -19,12 +19,14 @@ static void compare(struct rng *r, struct gemm g)
     g.ldc = g.n + rng_int(r, g.n == 0, 3);
     float *fa = random_floats(r, rows_a * g.lda, 1), *fb = random_floats(r, rows_b * g.ldb, 1);
     float *c = random_floats(r, g.m * g.ldc, 1), *want = random_floats(r, g.m * g.ldc, 0);
+    float *bias = random_floats(r, g.n, 1);
     if (g.beta == 0)
         for (int64_t i = 0; i < g.m * g.ldc; i++)
             c[i] = i % g.ldc < g.n ? NAN : 7; /* must not be read; padding must not be written */
     memcpy(want, c, (size_t)(g.m * g.ldc) * sizeof *c);
     g.a = stored_as(g.type, fa, rows_a * g.lda);
     g.b = stored_as(g.type, fb, rows_b * g.ldb);
+    g.bias = rng_int(r, 0, 1) ? bias : NULL;
     g.c = want;
     gemm_reference(&g);
     g.c = c;
@@ -42,6 +44,7 @@ static void compare(struct rng *r, struct gemm g)
     free(fb);
     free(c);
     free(want);
+    free(bias);
 }
 
 static void random_products(const char *name, enum dtype type, int64_t largest, int times)

@@ -19,16 +19,36 @@ Test(grad_norm, the_sum_of_squares_is_the_same_with_threads)
     for (int i = 0; i < 30; i++) {
         int64_t n = rng_int(&r, 0, i < 20 ? 200 : 2000000);
         float *x = random_floats(&r, n, 1);
+        const struct grad_norm_tensor all = { x, n };
         double want = squares(x, n), one, three;
 
         use_threads(1);
-        RUN(grad_norm_squares, grad_norm_squares, &one, x, n);
+        RUN(grad_norm_squares, grad_norm_squares, &one, &all, 1);
         assert_near(one, want, 1e-12 * want, "sum");
         use_threads(3);
-        RUN(grad_norm_squares, grad_norm_squares, &three, x, n);
+        RUN(grad_norm_squares, grad_norm_squares, &three, &all, 1);
         cr_assert_eq(one, three);
         free(x);
     }
+}
+
+Test(grad_norm, a_tensor_has_the_same_sum_alone_and_among_others)
+{
+    struct rng r = rng_start("grad_norm/list");
+    struct grad_norm_tensor list[20];
+    float *x = random_floats(&r, 50000, 1);
+    double together[20], alone;
+
+    for (int i = 0; i < 20; i++)
+        list[i] = (struct grad_norm_tensor){ x + rng_int(&r, 0, 20000), rng_int(&r, 0, 30000) };
+    use_threads(2);
+    RUN(grad_norm_squares, grad_norm_squares, together, list, 20);
+    for (int i = 0; i < 20; i++) {
+        RUN(grad_norm_squares, grad_norm_squares, &alone, &list[i], 1);
+        cr_assert_eq(together[i], alone);
+        assert_near(alone, squares(list[i].x, list[i].n), 1e-12 * alone, "sum");
+    }
+    free(x);
 }
 
 Test(grad_norm, rows_have_their_own_sums)

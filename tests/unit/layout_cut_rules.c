@@ -76,6 +76,7 @@ Test(cut_rules, bad_lines_are_refused_by_number)
         { "a 0 unit=4x\n", "unit=4x" },
         { "a 0 blocks=9\n", "blocks=9" },
         { "a 0 unit=99999999999999999999\n", "unit=9999" },
+        { "a 0 unit=1073741825\n", "1 to 2^30" },
         { "a - pad\n", "'pad'" },
         { "a 0 paf\n", "'paf'" },
     };
@@ -104,6 +105,7 @@ Test(cut_rules, tensors_that_do_not_fit_are_refused_by_name)
         { "a 0 first=40\n", "a", "first=40" },
         { "a 0 blocks=3 first=48\n", "a", "first=48" },
         { "a 0 blocks=3 first=20\n", "a", "first=20" },
+        { "a 0 blocks=3 first=32 unit=16\n", "a", "a unit at least" },
         { "a.* 0\n", "a.10000", "is not below" },
         { "a.* 0\n", "a.99999999999999999999", "is not below" },
     };

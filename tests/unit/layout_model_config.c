@@ -1,5 +1,5 @@
 /* tests/unit/layout_model_config.c - config.json is read as transformers reads it, or refused.
- * covers: layout/rope_config */
+ * covers: layout/config_key layout/rope_config */
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <string.h>

@@ -62,7 +62,7 @@ Test(stored_box, every_element_is_written_once_by_a_rank_that_holds_it)
 }
 
 /* With ep, every rank writes tensors that it has: an expert has one rank of each ep group. */
-Test(stored_box, experts_are_written_by_ranks_that_have_them)
+static void expect_experts(const char *spec)
 {
     struct model m = small_llama();
     struct arena arena = { 0 };
@@ -75,11 +75,14 @@ Test(stored_box, experts_are_written_by_ranks_that_have_them)
     m.family = MODEL_MIXTRAL;
     m.experts = 8;
     m.experts_per_token = 2;
-    cr_assert_eq(spec_parse(&s, "tp2pp2ep4dp8", &err), TP_OK);
+    cr_assert_eq(spec_parse(&s, spec, &err), TP_OK);
     l = bf16_layout(&m, &s, &arena);
-    cr_assert_eq(stored_box_list(&e, &n, &l, &arena, &err), TP_OK, "%s", err.msg);
+    cr_assert_eq(stored_box_list(&e, &n, &l, &arena, &err), TP_OK, "%s: %s", spec, err.msg);
     for (int k = 0; k < n; k++) {
-        cr_assert(layout_holds(&l, e[k].tensor, e[k].rank), "%s", l.tensors[e[k].tensor].name);
+        struct box held[TENSOR_BOXES_MAX];
+
+        cr_assert(stored_in(held, layout_boxes(&l, e[k].tensor, e[k].rank, held), &e[k].box),
+                  "%s: %s", spec, l.tensors[e[k].tensor].name);
         written += l.tensors[e[k].tensor].placement.experts != 0;
     }
     cr_assert(written > 0);
@@ -91,6 +94,33 @@ Test(stored_box, experts_are_written_by_ranks_that_have_them)
         cr_assert_eq(holders, l.tensors[t].placement.experts ? 4 : 16, "%s", l.tensors[t].name);
     }
     arena_free(&arena);
+}
+
+Test(stored_box, experts_are_written_by_ranks_that_have_them)
+{
+    expect_experts("tp2pp2ep4dp8");
+    expect_experts("tp2ep4dp4cp2zero3");
+}
+
+/* zero3 divides an expert over the ranks that have it, and other tensors over dp. */
+Test(stored_box, zero3_divides_experts_over_the_ranks_that_have_them)
+{
+    static const struct {
+        const char *spec;
+        int owners, expert_owners;
+    } cases[] = { { "ep2dp4zero3", 4, 2 }, { "cp2ep2dp2zero3", 2, 2 }, { "cp4ep2dp2zero3", 2, 4 },
+                  { "ep4dp4zero3", 4, 1 }, { "cp4ep2zero3", 1, 1 },    { "ep2dp4", 1, 1 } };
+    struct tensor t = { .group = GROUP_PARAM, .ndim = 2, .shape = { 8, 8 } }, expert = t;
+    struct tp_err err = { 0 };
+
+    expert.placement.experts = 4;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct spec s;
+
+        cr_assert_eq(spec_parse(&s, cases[i].spec, &err), TP_OK);
+        cr_expect_eq(layout_owners(&s, &t), cases[i].owners, "%s", cases[i].spec);
+        cr_expect_eq(layout_owners(&s, &expert), cases[i].expert_owners, "%s", cases[i].spec);
+    }
 }
 
 Test(stored_box, writers_are_balanced)

@@ -37,6 +37,23 @@ Test(tensor_parts, more_ranks_than_units_hold_replicas)
     cr_assert(b[0].lo[0] == 16 && b[0].len[0] == 16 && b[0].len[1] == 8);
 }
 
+/* A file may have such a tensor: no rank holds any of it. */
+Test(tensor_parts, a_tensor_without_elements_has_empty_parts)
+{
+    struct tensor t = { .ndim = 1,
+                        .shape = { 0 },
+                        .placement = { .dim = 0, .unit = 4, .blocks = 1, .replicate = true } };
+
+    for (int tp = 1; tp < 9; tp++) {
+        struct tensor_parts p = tensor_parts_of(&t, tp);
+        struct box b[TENSOR_BOXES_MAX];
+
+        cr_assert(p.units == 0 && p.parts >= 1 && p.repeat >= 1);
+        for (int part = 0; part < p.parts; part++)
+            cr_assert_eq(tensor_parts_boxes(&t, &p, part, b), 0);
+    }
+}
+
 /* A matrix that is cut on either axis, whole, fused or uneven. */
 static struct tensor random_tensor(struct rng *r)
 {

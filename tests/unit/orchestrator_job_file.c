@@ -1,6 +1,6 @@
 /* tests/unit/orchestrator_job_file.c - job files: the example, defaults, mistakes, damaged text.
  *
- * covers: orchestrator/job/job_key orchestrator/job/job_value
+ * covers: orchestrator/job/job_key orchestrator/job/job_key_set orchestrator/job/job_value
  * covers: orchestrator/job/job_yaml */
 #include "orchestrator/backends.h"
 #include "orchestrator/job/job_file.h"
@@ -57,7 +57,10 @@ Test(job_file, mistakes_are_named_with_their_line)
         { "command: x\nckpt: y\nnodes: 5000\n", "or a number from 1 to 4096" },
         { "command: x\nckpt: y\nnodes: [a:65536, b:1]\n", "hold 65537 ranks, at most 65536" },
         { "command: x\nckpt: y\nlayouts: {min_ranks: 8, max_ranks: 2}\n", "8 is more than" },
-        { "command: x\nckpt: y\nwach: {}\n", ":3: there is no key \"wach\"" },
+        { "command: x\nckpt: y\nwach: {}\n",
+          ":3: there is no key \"wach\"; did you mean \"watch\"?" },
+        { "command: x\nckpt: y\nrestart: {setle: 1s}\n", "did you mean \"restart.settle\"?" },
+        { "command: x\nckpt: y\nqqq: 1\n", ":3: there is no key \"qqq\" (tp-run" },
         { "command: x\nckpt: y\nwatch: {flor: 3}\n", "no key \"watch.flor\"" },
         { "command: x\nckpt: y\nwatch: {floor: soon}\n", "expected a time such as" },
         { "command: x\nckpt: y\nnodes: [a:0]\n", "expected name:slots" },

@@ -22,7 +22,7 @@
 #include "orchestrator/process/spawn.h"
 #include "orchestrator/process/supervisor.h"
 
-enum { TRIES = 20 };
+enum { TRIES = 20, SWEEPS = 150 };
 
 static char dir[] = "/tmp/tp-process-XXXXXX";
 static struct tp_err err;
@@ -134,6 +134,28 @@ Test(process, a_program_that_does_not_exist_exits_with_127)
     child_free(&c);
 }
 
+/* The new process gets a signal before it can do anything. */
+Test(process, signals_are_blocked_from_the_first_moment)
+{
+    char *argv[] = { "sh", "-c", "exit 7", NULL };
+    sigset_t mask;
+    struct spawn s = { .argv = argv, .env = &env, .out = -1, .report = -1, .mask = &mask };
+    int status, lived = 0;
+
+    sigemptyset(&mask);
+    sigaddset(&mask, SIGUSR2);
+    for (int i = 0; i < TRIES; i++) {
+        pid_t pid = spawn_start(&s);
+
+        cr_assert(pid > 0 && kill(pid, SIGUSR2) == 0);
+        cr_assert_eq(waitpid(pid, &status, 0), pid);
+        lived += WIFEXITED(status) && WEXITSTATUS(status) == 7;
+    }
+    cr_expect_eq(lived, TRIES, "%d of %d lived", lived, TRIES);
+    cr_assert_eq(sigprocmask(SIG_BLOCK, NULL, &mask), 0);
+    cr_expect_not(sigismember(&mask, SIGUSR2), "this process blocks what it blocked before");
+}
+
 /* ---- sweeping ---- */
 
 static pid_t sleeper(const char *id)
@@ -172,6 +194,44 @@ Test(process, processes_are_found_by_their_environment)
     waitpid(b, &status, 0);
     cr_expect_eq(process_sweep(PROCESS_ID_ENV, all, 0), 0);
     cr_expect_eq(process_start(a), 0);
+}
+
+/* A process that executes one program after the other. Its environment cannot be read while it
+ * begins one. */
+static pid_t start_again_and_again(const char *id)
+{
+    char path[64];
+    char *argv[] = { path, NULL };
+    struct spawn s = { .argv = argv, .env = &env, .out = -1, .report = -1 };
+    FILE *f;
+    pid_t pid;
+
+    snprintf(path, sizeof path, "%s/again", dir);
+    f = fopen(path, "w");
+    cr_assert(f && fprintf(f, "#!/bin/sh\nexec %s\n", path) > 0);
+    fclose(f);
+    chmod(path, 0700);
+    environment_set(&env, PROCESS_ID_ENV, id);
+    pid = spawn_start(&s);
+    cr_assert_gt(pid, 0);
+    while (process_find(PROCESS_ID_ENV, id) != pid)
+        sleep_ms(5);
+    return pid;
+}
+
+Test(process, each_sweep_finds_a_process_that_executes_one_program_after_another)
+{
+    char id[64];
+    pid_t pid;
+    int found = 0;
+
+    snprintf(id, sizeof id, "again%d.1", (int)getpid());
+    pid = start_again_and_again(id);
+    for (int i = 0; i < SWEEPS; i++)
+        found += process_sweep(PROCESS_ID_ENV, id, 0);
+    cr_expect_eq(process_sweep(PROCESS_ID_ENV, id, SIGKILL), 1);
+    cr_expect_eq(waitpid(pid, NULL, 0), pid);
+    cr_expect_eq(found, SWEEPS, "found by %d of %d sweeps", found, SWEEPS);
 }
 
 /* ---- the supervisor ---- */
@@ -244,8 +304,6 @@ static bool ends_what_executes(const char *script, const char *pid_path)
     return state == 0 || state == 'Z';
 }
 
-/* The environment of a process cannot be read while it executes a program, so one sweep may miss
- * it. */
 Test(process, a_supervisor_kills_a_process_that_executes_one_program_after_another)
 {
     char script[64], pid_path[64];
@@ -273,4 +331,24 @@ Test(process, a_missing_or_damaged_outcome_is_refused)
     cr_expect_eq(supervisor_read(&o, path, &err), TP_E_NOTFOUND);
     cr_assert_eq(file_replace(path, "{\"exit_code\": 1}", 16, &err), TP_OK);
     cr_expect_eq(supervisor_read(&o, path, &err), TP_E_CORRUPT);
+}
+
+/* 4294967296 is 0 in 32 bits: a success. */
+Test(process, an_outcome_that_no_command_has_is_refused)
+{
+    const char *const wrong[] = {
+        "{\"exit_code\": 4294967296, \"signal\": 0, \"started\": true}",
+        "{\"exit_code\": -1, \"signal\": 0, \"started\": true}",
+        "{\"exit_code\": 0, \"signal\": 9, \"started\": true}",
+        "{\"exit_code\": -1, \"signal\": 4294967305, \"started\": true}",
+        "{\"exit_code\": 3, \"exit_code\": 0, \"signal\": 0, \"started\": true}",
+    };
+    struct supervisor_outcome o;
+    char path[64];
+
+    snprintf(path, sizeof path, "%s/exit", dir);
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        cr_assert_eq(file_replace(path, wrong[i], strlen(wrong[i]), &err), TP_OK);
+        cr_expect_eq(supervisor_read(&o, path, &err), TP_E_CORRUPT, "%s", wrong[i]);
+    }
 }

@@ -31,10 +31,13 @@ static char dir[] = "/tmp/tp-run-unit-XXXXXX";
 static char self[64];
 static struct job job;
 
-/* `tp-run supervise ID FILE COMMAND...`, as process/supervisor.h says: signals are forwarded. */
+/* `tp-run supervise ID FILE COMMAND...`, as process/supervisor.h says: signals are forwarded. They
+ * are blocked at its start, and a shell cannot change that, so it begins once more without. */
 static const char SUPERVISOR[] =
     "#!/bin/sh\n"
     "[ \"$1\" = supervise ] || exit 0\n"
+    "[ $AGAIN ] || AGAIN=1 exec perl -MPOSIX -e 'sigprocmask(SIG_SETMASK, POSIX::SigSet->new);"
+    " exec @ARGV' \"$0\" \"$@\"\n"
     "out=$3; id=$2; shift 3\n"
     "TP_RUN_ID=$id \"$@\" &\n"
     "pid=$!\n"

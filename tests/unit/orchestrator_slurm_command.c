@@ -145,6 +145,7 @@ Test(slurm_command, a_program_that_hangs_is_killed, .timeout = 20)
     put(dir, "squeue", "exec sleep 1000");
     slurm_view_words(&words, 5, &arena);
     cr_expect_eq(slurm_ask(&answer, &words, &client, 0.3, &arena, &err), TP_E_IO);
+    cr_expect(strstr(err.msg, "did not answer within"), "%s", err.msg);
     put(dir, "squeue", "echo one; echo two");
     cr_expect_eq(slurm_ask(&answer, &words, &client, 10, &arena, &err), TP_OK);
     cr_expect_str_eq(answer, "one\ntwo");

@@ -3,6 +3,7 @@
  * one process or several.
  *
  * covers: reshard/formats/checkpoint/checkpoint_source reshard/formats/checkpoint/checkpoint_target
+ *     reshard/formats/checkpoint/target_resume reshard/formats/checkpoint/target_shards
  *     reshard/formats/checkpoint/chunk_extents reshard/formats/checkpoint/shard_parts
  *     reshard/formats/checkpoint/reduce_sums
  */

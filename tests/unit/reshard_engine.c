@@ -283,6 +283,7 @@ static tp_status prove_cast(const struct store *a, const struct store *b,
     to.endpoint = b->endpoint;
     to.endpoint.ctx = &to;
     to.endpoint.write = proving_write;
+    to.endpoint.place = NULL; /* it counts what is written */
     to.endpoint.digest = proving_digest;
     TP_TRY(transfer_plan_make(&plan, &t, err));
     TP_TRY(transfer_execute(plan, &stats, err));
@@ -315,6 +316,144 @@ Test(engine, a_cast_is_proved_and_any_other_bit_is_found)
         store_free(&a);
         store_free(&b);
     }
+}
+
+/* A store that is read, and keeps digests of that. */
+struct digesting_source {
+    const struct store *store;
+    struct reshard_endpoint endpoint;
+    const struct reshard_tensor *tensors;
+    struct digest digests[TILING_TENSORS];
+    int undigested; /* reads whose digest was added by what was written */
+};
+
+static void source_add_digest(void *ctx, int tensor, const struct digest *part)
+{
+    digest_add(&((struct digesting_source *)ctx)->digests[tensor], part);
+}
+
+static tp_status source_read_undigested(void *ctx, int extent, const struct box *run, void *buf,
+                                        struct tp_err *err)
+{
+    struct digesting_source *s = ctx;
+
+    s->undigested++;
+    return s->store->endpoint.read(s->store->endpoint.ctx, extent, run, buf, err);
+}
+
+static tp_status source_read(void *ctx, int extent, const struct box *run, void *buf,
+                             struct tp_err *err)
+{
+    struct digesting_source *s = ctx;
+    const int tensor = s->store->extents[extent].tensor;
+    const struct reshard_tensor *t = &s->tensors[tensor];
+    tp_status st = s->store->endpoint.read(s->store->endpoint.ctx, extent, run, buf, err);
+    struct digest part =
+        digest_box(buf, run, t->ndim, t->shape, dtype_bytes(s->endpoint.dtypes[tensor]));
+
+    source_add_digest(ctx, tensor, &part);
+    return st;
+}
+
+static struct digest source_digest(const void *ctx, int tensor)
+{
+    return ((const struct digesting_source *)ctx)->digests[tensor];
+}
+
+static tp_status proving_write_digested(void *ctx, int extent, const struct box *run,
+                                        const void *buf, struct digest *written, struct tp_err *err)
+{
+    const struct proving_store *s = ctx;
+    const int tensor = s->store->extents[extent].tensor;
+    const struct reshard_tensor *t = &s->tensors[tensor];
+
+    *written = digest_box(buf, run, t->ndim, t->shape, dtype_bytes(s->endpoint.dtypes[tensor]));
+    return proving_write(ctx, extent, run, buf, err);
+}
+
+/* Transfer a to b, both with digests, and compare. undigested: reads without a digest of their own.
+ */
+static tp_status prove_copy(const struct store *a, const struct store *b,
+                            const struct reshard_tensor *tensors, int64_t memory, int flip_in,
+                            int *undigested, struct tp_err *err)
+{
+    struct digesting_source from = { .store = a, .tensors = tensors };
+    struct proving_store to = { .store = b, .tensors = tensors, .flip_in = flip_in };
+    struct transfer t = { .n_tensors = TILING_TENSORS,
+                          .tensors = tensors,
+                          .from = &from.endpoint,
+                          .to = &to.endpoint,
+                          .memory_bytes = memory,
+                          .threads = 1 };
+    struct transfer_plan *plan = NULL;
+    struct transfer_stats stats;
+    int equal = 0, casts = 0;
+    tp_status st;
+
+    from.endpoint = a->endpoint;
+    from.endpoint.ctx = &from;
+    from.endpoint.read = source_read;
+    from.endpoint.read_undigested = source_read_undigested;
+    from.endpoint.add_digest = source_add_digest;
+    from.endpoint.digest = source_digest;
+    to.endpoint = b->endpoint;
+    to.endpoint.ctx = &to;
+    to.endpoint.write = proving_write;
+    to.endpoint.place = NULL; /* it counts what is written */
+    to.endpoint.write_digested = proving_write_digested;
+    to.endpoint.digest = proving_digest;
+    TP_TRY(transfer_plan_make(&plan, &t, err));
+    TP_TRY(transfer_execute(plan, &stats, err));
+    TP_TRY(transfer_compare_digests(plan, &equal, &casts, err));
+    cr_expect_eq(equal, TILING_TENSORS);
+    for (int i = 0; i < a->n; i++) { /* the digests are those of the source's bytes */
+        const struct reshard_extent *e = &a->extents[i];
+        const struct reshard_tensor *tensor = &tensors[e->tensor];
+        struct digest part = digest_box(a->data[i], &e->box, tensor->ndim, tensor->shape,
+                                        dtype_bytes(a->endpoint.dtypes[e->tensor]));
+        const uint64_t prime = (UINT64_C(1) << 61) - 1;
+
+        for (int p = 0; p < 2; p++) /* to.digests becomes the difference */
+            to.digests[e->tensor].d[p] = (to.digests[e->tensor].d[p] + prime - part.d[p]) % prime;
+    }
+    for (int i = 0; i < TILING_TENSORS; i++)
+        cr_expect(to.digests[i].d[0] == 0 && to.digests[i].d[1] == 0);
+    *undigested = from.undigested;
+done:
+    transfer_plan_free(plan);
+    return st;
+}
+
+Test(engine, a_run_that_is_not_cut_has_one_digest_and_any_bit_of_the_others_is_found)
+{
+    struct rng r = rng_start("engine/one_digest");
+    int direct = 0, cut = 0;
+
+    for (int i = 0; i < 300; i++) {
+        const enum dtype type = rng_int(&r, 0, 1) ? DTYPE_F32 : DTYPE_BF16;
+        struct reshard_tensor tensors[TILING_TENSORS];
+        struct store a, b;
+        struct tp_err err = { 0 };
+        const int64_t memory = rng_int(&r, 16, 2000);
+        int undigested = 0, same = 0;
+
+        random_shapes(tensors, &r);
+        random_tiling(&a, tensors, type, &r);
+        random_tiling(&b, tensors, type, &r);
+        store_visit(&a, tensors, true);
+        cr_assert_eq(prove_copy(&a, &b, tensors, memory, -1, &undigested, &err), TP_OK, "%s",
+                     err.msg);
+        if (undigested == 0) { /* every tile is cut, so every digest is computed twice */
+            cut++;
+            cr_assert_eq(prove_copy(&a, &b, tensors, memory, 0, &same, &err), TP_E_CORRUPT);
+        }
+        direct += undigested > 0;
+        cr_assert_eq(prove_copy(&a, &a, tensors, 1 << 20, -1, &same, &err), TP_OK, "%s", err.msg);
+        cr_assert_eq(same, a.n, "%d of %d extents", same, a.n);
+        store_free(&a);
+        store_free(&b);
+    }
+    cr_assert(direct > 0 && cut > 0, "%d direct, %d cut", direct, cut);
 }
 
 Test(engine, a_partial_transfer_writes_only_the_wanted_extents)

@@ -32,6 +32,8 @@ Test(location, wrong_ones_are_refused_without_repeating_secrets)
         "https://h/k?X-Amz-Signature=hidden",
         "https://h/k#hidden",
         "https://user:hidden@h/k",
+        "ftp://user:hidden@h/k",
+        "gs://bucket/hidden",
     };
 
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {

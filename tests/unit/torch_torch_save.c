@@ -29,7 +29,8 @@ static int new_file(const char *name)
 /* The whole of an open file. */
 static struct file_part part_of(int fd, int64_t begin)
 {
-    return (struct file_part){ fd, temp_dir, begin, lseek(fd, 0, SEEK_END) - begin };
+    return (struct file_part){ object_of_file(fd), temp_dir, begin,
+                               lseek(fd, 0, SEEK_END) - begin };
 }
 
 /* ---- CRC-32 ---- */

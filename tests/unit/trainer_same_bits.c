@@ -30,6 +30,7 @@ static void random_job(struct rng *r, struct model *m, struct train_config *c)
     while (m->heads < 2);
     m->vocab = 256 + rng_int(r, 0, 40); /* bytes are tokens */
     m->max_positions += 15;
+    m->head_norms = m->family == MODEL_LLAMA && rng_int(r, 0, 1);
     *c = train_config_default();
     c->data_path = TEXT;
     c->model_path = "a random model";

@@ -65,12 +65,12 @@ static void want_plan(struct rng *r, struct model *m, struct train_config *c)
 
 /* Gemma 2 or 3: norms after blocks, caps, and layers with a window and a rotary embedding of their
  * own. */
-static void random_gemma(struct rng *r, struct model *m, const struct train_config *c)
+static void random_gemma(struct rng *r, struct model *m)
 {
     static const bool full[64] = { false, true, false, false, true }; /* the model points to it */
 
     m->family = m->head_norms ? MODEL_GEMMA3 : MODEL_GEMMA2;
-    m->sliding_window = c->spec.cp == 1 ? rng_int(r, 0, 12) : 0;
+    m->sliding_window = rng_int(r, 0, 12);
     m->full_layers = rng_int(r, 0, 1) && m->layers <= 64 ? full : NULL;
     m->local_rope_theta = rng_int(r, 0, 1) ? 100 : 0;
     m->attention_scalar = (double)rng_int(r, 1, 40);
@@ -80,17 +80,17 @@ static void random_gemma(struct rng *r, struct model *m, const struct train_conf
 
 /* What relatives of Llama have and a Llama may have: biases, norms of heads, norms of 1 + weight.
  */
-static void random_relative(struct rng *r, struct model *m, const struct train_config *c)
+static void random_relative(struct rng *r, struct model *m)
 {
     if (m->family != MODEL_LLAMA || m->plan)
         return;
     m->qkv_bias = rng_int(r, 0, 1);
     m->out_bias = rng_int(r, 0, 1);
     m->mlp_bias = rng_int(r, 0, 1);
-    m->head_norms = !c->same_bits && rng_int(r, 0, 2) == 0;
+    m->head_norms = rng_int(r, 0, 2) == 0;
     m->family = m->head_norms || rng_int(r, 0, 2) ? MODEL_LLAMA : MODEL_GEMMA;
     if (rng_int(r, 0, 3) == 0)
-        random_gemma(r, m, c);
+        random_gemma(r, m);
 }
 
 /* A mixture of experts, which there is without --same-bits and with experts that the plan cuts. */
@@ -110,7 +110,6 @@ static void random_experts(struct rng *r, struct model *m, struct train_config *
         while (c->spec.ep % 2 == 0 && rng_int(r, 0, 1))
             c->spec.ep /= 2;
         m->experts *= c->spec.ep;
-        c->spec.zero = c->spec.zero == 3 ? 1 : c->spec.zero;
     }
 }
 
@@ -137,7 +136,7 @@ static void random_run(struct rng *r, struct model *m, struct train_config *c, i
         want_same_bits(r, m, c);
     else if (rng_int(r, 0, 2) == 0)
         want_plan(r, m, c);
-    random_relative(r, m, c);
+    random_relative(r, m);
     random_experts(r, m, c);
     c->recompute = (enum recompute)rng_int(r, 0, RECOMPUTE_COUNT - 1);
     c->spec.sp = c->spec.sp && c->seq_length / c->spec.cp * c->micro_batch_size % c->spec.tp == 0 &&
@@ -172,6 +171,8 @@ static int64_t largest_pack(const struct params *p)
         const struct param_bucket *b = &p->buckets[i];
         int64_t each = p->sharded || b->weights_each > b->each ? b->weights_each : b->each;
 
+        if (b->is_expert) /* zero1 does not send them, and zero3 has another pack */
+            continue;
         most = p->n_owners * each > most ? p->n_owners * each : most;
     }
     return p->n_owners > 1 ? (most + PARAM_GAP - 1) / PARAM_GAP * PARAM_GAP : 0;

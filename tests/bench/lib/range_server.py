@@ -1,6 +1,8 @@
-"""A fast web server and store for bench_remote.py: range_server.py FOLDER [RATE] prints its URL and serves FOLDER.
+"""A fast web server and store for bench_remote.py and bench_hosts.py: range_server.py FOLDER [RATE [TOTAL [LOG]]] prints its URL
+and serves FOLDER. The file LOG gets a line for each request: when it began and ended, in seconds, method, path, query or range, bytes.
 
 With RATE, each connection moves at most so many MB per second, and answers after 20 ms, as a store in a data center does.
+With TOTAL, all connections together move at most so many MB per second, in each direction.
 
 GET with ranges uses sendfile. Of what is uploaded only the size is kept. Signatures are not checked. Threads share one interpreter,
 which sendfile and recv leave while they work.
@@ -15,19 +17,34 @@ import urllib.parse
 
 DELAY_S = 0.02
 SIZES = {}  # of uploaded objects
+LOG = []    # the file
 TEXTS = {"uploads": b"<R><UploadId>1</UploadId></R>", "uploadId": b"<R></R>"}
 
 
-class Pace:
-    """Holds a connection back to the rate."""
+class Total:
+    """What the storage moves at most in one direction; 0: without a limit."""
 
     def __init__(self, rate):
-        self.rate, self.bytes, self.begin = rate, 0, time.monotonic()
+        self.rate, self.busy_until, self.lock = rate, 0.0, threading.Lock()
+
+    def take(self, n):
+        """Returns when the storage has moved n bytes after those of all others."""
+        with self.lock:
+            self.busy_until = max(self.busy_until, time.monotonic()) + (n / self.rate if self.rate else 0)
+            return self.busy_until
+
+
+class Pace:
+    """Holds a connection back to its rate, and to what is left of the storage's."""
+
+    def __init__(self, rate, total):
+        self.rate, self.total, self.bytes, self.begin = rate, total, 0, time.monotonic()
 
     def wait(self, n):
         self.bytes += n
         if self.rate:
-            time.sleep(max(0, self.begin + DELAY_S + self.bytes / self.rate - time.monotonic()))
+            time.sleep(max(0, self.begin + DELAY_S + self.bytes / self.rate - time.monotonic(),
+                           self.total.take(n) - time.monotonic()))
 
     @property
     def piece(self):
@@ -69,7 +86,7 @@ def send_file(conn, path, headers, pace):
         os.close(fd)
 
 
-def serve(conn, folder, rate):
+def serve(conn, folder, rate, totals):
     conn.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     f = conn.makefile("rb", buffering=1 << 16)
     buffer = bytearray(1 << 20)
@@ -79,7 +96,8 @@ def serve(conn, folder, rate):
             return
         url = urllib.parse.urlsplit(request[1])
         left = int(headers.get("content-length", 0))
-        pace = Pace(rate)
+        pace = Pace(rate, totals[request[0] == "PUT"])
+        begin = time.monotonic()
         if headers.get("expect"):
             conn.sendall(b"HTTP/1.1 100 Continue\r\n\r\n")
         while left > 0:
@@ -99,15 +117,21 @@ def serve(conn, folder, rate):
             conn.sendall(head("200 OK", len(text)) + text)
         else:
             send_file(conn, folder + urllib.parse.unquote(url.path), headers, pace)
+        if LOG:
+            LOG[0].write("%.3f %.3f %s %s %s %d\n" %
+                         (begin, time.monotonic(), request[0], url.path, url.query or headers.get("range", "-"), pace.bytes))
 
 
 def main():
     listener = socket.create_server(("127.0.0.1", 0), backlog=128)
     rate = float(sys.argv[2]) * 1e6 if len(sys.argv) > 2 else 0
+    if len(sys.argv) > 4:
+        LOG.append(open(sys.argv[4], "w", buffering=1, encoding="utf-8"))
+    totals = [Total(float(sys.argv[3]) * 1e6 if len(sys.argv) > 3 else 0) for _ in range(2)]
     print("http://127.0.0.1:%d" % listener.getsockname()[1], flush=True)
     while True:
         conn, _ = listener.accept()
-        threading.Thread(target=serve, args=(conn, sys.argv[1], rate), daemon=True).start()
+        threading.Thread(target=serve, args=(conn, sys.argv[1], rate, totals), daemon=True).start()
 
 
 if __name__ == "__main__":

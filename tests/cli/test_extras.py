@@ -1,0 +1,105 @@
+"""What tp-reshard carries along, unchanged, from Megatron to Megatron: arguments, schedule and counters;
+from DCP to DCP: objects.
+
+needs: tp-train tp-ckpt tp-reshard
+covers: reshard/formats/megatron/megatron_extras reshard/formats/torch/dcp_extras torch/pickle_copy
+"""
+import numpy as np
+import pytest
+
+import foreign_files
+import torch_files
+from harness import ok
+from test_import_formats import State, config_of, dcp_tensors, digests, groups_of
+
+SCHEDULE = {"max_lr": 0.02, "lr_warmup_steps": 10, "num_steps": 640, "lr_decay_style": "cosine", "end_wd": 0.1, "start_wd": None}
+ARGS = {"consumed_train_samples": 12345, "seed": 7, "data_path": ["a", "b"], "blend": (0.5, {"x": -3}), "train_iters": 10 ** 12,
+        "bias_swiglu_fusion": True, "world_size": 64, "rank": 63, "num_layers": 2}
+GROUP = {"wd_mult": 1.0, "lr": 0.004, "max_lr": 0.02, "min_lr": 0.0, "betas": (0.9, 0.95), "eps": 1e-9, "weight_decay": 0.3}
+
+
+@pytest.fixture(scope="module")
+def f32(tmp_path_factory, tiny):
+    return State(tmp_path_factory.mktemp("f32"), tiny)
+
+
+@pytest.fixture(scope="module")
+def bf16(tmp_path_factory, tiny):
+    return State(tmp_path_factory.mktemp("bf16"), tiny, dtype="bf16")
+
+
+@pytest.fixture(scope="module")
+def megatron(bf16):
+    found = foreign_files.Megatron(config_of(bf16), 2)
+    found.param_groups = [{"wd_mult": 0, "lr": 9.0}, GROUP]
+    found.more_root = {"opt_param_scheduler": SCHEDULE, "num_floating_point_operations_so_far": 1e20, "tokens": [3, 2 ** 40],
+                       "rerun_state": foreign_files._opaque("megatron_state", "State")()}
+    found.more_args.update(ARGS, params_dtype=torch_files.torch.bfloat16)
+    return found
+
+
+def root_of(folder, kind):
+    inside = folder / "iter_0000003"
+    return torch_files.load((inside / ("common.pt" if kind == "torch_dist" else "mp_rank_00_001/model_optim_rng.pt")).read_bytes())
+
+
+@pytest.mark.parametrize("kind,to", [("megatron", "megatron"), ("torch_dist", "torch_dist"), ("megatron", "torch_dist")])
+def test_what_does_not_depend_on_the_layout_is_carried(kind, to, megatron, bf16, tmp_path):
+    (megatron.torch_dist if kind == "torch_dist" else megatron.legacy)(tmp_path / "m", groups_of(bf16), 3)
+    r = ok("tp-reshard", tmp_path / "m", "--to", "pp2", "--format", to, "--config", bf16.config, "-o", tmp_path / "out")
+    assert digests(tmp_path / "out") == digests(bf16.root)
+    root = root_of(tmp_path / "out", to)
+    for name in ("opt_param_scheduler", "num_floating_point_operations_so_far", "tokens"):
+        assert root[name] == megatron.more_root[name], name
+    args = vars(root["args"])
+    for name in ("consumed_train_samples", "seed", "data_path", "blend", "train_iters", "bias_swiglu_fusion"):
+        assert args[name] == ARGS[name], name
+    assert args["pipeline_model_parallel_size"] == 2 and args["tensor_model_parallel_size"] == 1
+    assert not {"world_size", "rank", "params_dtype"} & set(args)
+    group = root["optimizer"]["optimizer"]["param_groups"][0]
+    assert {k: group[k] for k in GROUP} == GROUP
+    left = {"megatron": "left out args.params_dtype, rng_state, rerun_state", "torch_dist": "left out args.params_dtype, rerun_state, rng_state/shard"}
+    assert left[kind] in r.out, repr(r)
+
+
+def test_another_format_and_weights_alone_get_nothing(megatron, bf16, tmp_path):
+    megatron.legacy(tmp_path / "m", groups_of(bf16), 3)
+    r = ok("tp-reshard", tmp_path / "m", "--to", "tp1", "--format", "deepspeed", "--config", bf16.config, "-o", tmp_path / "other")
+    assert "left out args.params_dtype, args, rng_state, opt_param_scheduler, " in r.out, repr(r)
+    group = torch_files.load(next((tmp_path / "other").rglob("optimizer_state.pt")).read_bytes())["param_groups"][0]
+    assert (group["lr"], group["betas"]) == (0.004, (0.9, 0.95))  # which every optimizer has
+    ok("tp-reshard", tmp_path / "m", "--to", "pp2", "--no-optim", "--config", bf16.config, "-o", tmp_path / "weights")
+    root = torch_files.load((tmp_path / "weights/iter_0000000/mp_rank_00_001/model_optim_rng.pt").read_bytes())
+    assert "opt_param_scheduler" not in root and vars(root["args"])["consumed_train_samples"] == 0
+
+
+def test_a_value_that_contains_one_value_many_times_is_not_carried(bf16, tmp_path):
+    bomb = []
+    for _ in range(90):
+        bomb = [bomb, bomb]
+    megatron = foreign_files.Megatron(config_of(bf16))
+    megatron.more_root = {"bomb": bomb}
+    megatron.legacy(tmp_path / "m", groups_of(bf16), 3)
+    r = ok("tp-reshard", tmp_path / "m", "--to", "tp2", "--config", bf16.config, "-o", tmp_path / "out")
+    assert "bomb" in r.out
+
+
+OBJECTS = {"scheduler.last_epoch": 640, "loader.0": {"seen": [1, 2]}, "optim.param_groups.0.lr": 0.004,
+           "optim.param_groups.0.betas": (0.9, 0.95), "optim.param_groups.0.params": ["a"], "noted/odd.x": "text"}
+PATHS = {"scheduler.last_epoch": ("scheduler", "last_epoch"), "loader.0": ("loader", "0"), "noted/odd.x": ("noted/odd.x",)}
+
+
+@pytest.mark.parametrize("tail", ["optim.state.", "app.optimizer.state."])
+def test_objects_of_dcp_are_carried(tail, f32, tmp_path):
+    head = tail.replace("state.", "")
+    objects = {k.replace("optim.", head): v for k, v in OBJECTS.items()}
+    torch_files.dcp(tmp_path / "dcp", dcp_tensors(f32, 2, tail=tail), {**objects, "optim.param_groups.layers.0.weight.lr": 1.0}, paths=PATHS)
+    r = ok("tp-reshard", tmp_path / "dcp", "--to", "tp2", "--config", f32.config, "-o", tmp_path / "out")
+    assert "left out optim.param_groups.layers.*.weight.lr" in r.out, repr(r)
+    found, paths = torch_files.load_dcp(tmp_path / "out")
+    assert {k: v for k, v in found.items() if not isinstance(v, np.ndarray)} == OBJECTS
+    assert {k: tuple(paths[k]) for k in PATHS} == PATHS and tuple(paths["optim.param_groups.0.lr"]) == ("optim", "param_groups", 0, "lr")
+    assert digests(tmp_path / "out") == digests(f32.root)
+    ok("tp-reshard", tmp_path / "dcp", "--to", "tp2", "--format", "megatron", "--config", f32.config, "-o", tmp_path / "m")
+    group = torch_files.load((tmp_path / "m/iter_0000003/mp_rank_01/model_optim_rng.pt").read_bytes())["optimizer"]["param_groups"][0]
+    assert (group["lr"], group["betas"]) == (0.004, (0.9, 0.95))

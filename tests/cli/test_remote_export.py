@@ -1,0 +1,176 @@
+"""Exports to an S3-compatible store: the same files as in a folder, or nothing.
+
+needs: tp-ckpt tp-reshard make_ckpt
+covers: storage/upload_file reshard/formats/upload_set reshard/export_store
+"""
+import os
+import re
+import signal
+import subprocess
+import time
+
+import pytest
+
+import harness
+from object_store import Fault, ObjectStore, fails, ok
+
+OUT = "s3://bucket/runs/hf"
+KEY = "bucket/runs/hf/"
+FORMATS = {"safetensors": ("--max-shard-size", "2M"), "dcp": (), "torchtitan": (), "megatron": ("--layout", "tp2pp2"),
+           "torch_dist": ("--layout", "tp2"), "deepspeed": (), "gguf": ()}
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory):
+    """A checkpoint whose exports have files of several parts."""
+    folder = tmp_path_factory.mktemp("export")
+    config = harness.write_config(folder, hidden_size=256, intermediate_size=768, head_dim=32, vocab_size=6000)
+    harness.ok(harness.built("make_ckpt"), config, "tp2", folder / "ckpt", 1, 11, "bf16")
+    return folder / "ckpt"
+
+
+@pytest.fixture
+def store():
+    with ObjectStore() as s:
+        yield s
+
+
+def files(folder):
+    return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
+def is_empty(store, key=KEY):
+    assert store.tree(key) == {} and store.uploads == {}
+    return True
+
+
+def export(root, *more):
+    return "tp-ckpt", "export", root, "-o", OUT, *more
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_a_store_gets_the_same_files_as_a_folder(store, root, tmp_path, format):
+    options = ("--format", format, *FORMATS[format])
+    harness.ok("tp-ckpt", "export", root, "-o", tmp_path / "out", *options)
+    (tmp_path / "scratch").mkdir()
+    store.faults.append(Fault(503, times=2, method="PUT", path="partNumber", code="SlowDown"))
+    r = ok(store, *export(root, *options, "--json", "--mem", "200M"), TMPDIR=str(tmp_path / "scratch"))
+    assert store.tree(KEY) == files(tmp_path / "out") and store.uploads == {}
+    changes = [p for m, p, _ in store.requests if m != "GET"]
+    assert changes[-1].endswith("/config.json"), "config.json is the commit"
+    assert list((tmp_path / "scratch").iterdir()) == []
+    if not harness.SANITIZE:
+        assert int(re.search(r'"peak_rss_bytes": (\d+)', r.out)[1]) <= 200 << 20
+
+
+def test_a_conversion_to_a_store_is_that_to_a_folder(store, root, tmp_path):
+    harness.ok("tp-ckpt", "export", root, "-o", tmp_path / "hf")
+    harness.ok("tp-reshard", tmp_path / "hf", "--to", "tp2", "--format", "megatron", "--no-optim", "-o", tmp_path / "out")
+    ok(store, "tp-reshard", tmp_path / "hf", "--to", "tp2", "--format", "megatron", "--no-optim", "-o", OUT)
+    assert store.tree(KEY) == files(tmp_path / "out")
+
+
+def test_a_prefix_with_objects_is_left_as_it_is(store, root):
+    store.put(KEY + "notes", b"mine")
+    fails(store, *export(root), says="has 1 objects but no config.json", code=2)
+    store.put(KEY + "config.json", b"{}")
+    fails(store, *export(root), says="exists already", code=2)
+    fails(store, *export(root, "--force"), says="--force is not possible", code=2)
+    assert store.tree(KEY) == {"notes": b"mine", "config.json": b"{}"}
+
+
+@pytest.mark.parametrize("method, path", (("POST", "uploads"), ("PUT", "partNumber"), ("POST", "uploadId"),
+                                          ("PUT", "config.json")))
+def test_after_an_error_nothing_has_appeared(store, root, method, path):
+    store.faults.append(Fault(403, times=99, method=method, path=path, code="AccessDenied"))
+    fails(store, *export(root, "--max-shard-size", "2M"), says="AccessDenied")
+    assert is_empty(store)
+
+
+def test_of_two_writers_the_second_removes_only_its_own_files(store, root):
+    """Another export of another format commits right before this one does."""
+    def commit(s):
+        s.put(KEY + "config.json", b"other")
+
+    store.faults.append(Fault(commit, method="PUT", path="config.json"))
+    fails(store, *export(root), says="another writer was faster", code=2)
+    assert store.tree(KEY) == {"config.json": b"other"} and store.uploads == {}
+
+
+def test_a_lost_reply_to_the_commit_is_no_error(store, root):
+    store.faults.append(Fault("lost reply", method="PUT", path="config.json"))
+    ok(store, *export(root))
+    assert {"config.json", "model.safetensors"} == set(store.tree(KEY))
+
+
+def test_a_signal_leaves_nothing(store, root, tmp_path):
+    store.delay = 0.15
+    p = subprocess.Popen(harness.command(export(root, "--jobs", 1)), stderr=subprocess.PIPE, text=True,
+                         env={**os.environ, **store.environment(TMPDIR=str(tmp_path))})
+    deadline = time.monotonic() + 60
+    while not any("partNumber" in path for _, path, _ in store.requests) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    p.send_signal(signal.SIGTERM)
+    _, err = p.communicate(timeout=60)
+    assert p.returncode == 75 and "nothing is kept" in err, err
+    assert is_empty(store) and list(tmp_path.iterdir()) == []
+
+
+def test_too_little_memory_is_said_before_anything_is_sent(store, root):
+    fails(store, *export(root, "--mem", "20M"), says="--mem 20.0 MiB is too little", code=2)
+    assert is_empty(store)
+
+
+def test_a_web_server_is_not_written_to(store, root):
+    fails(store, "tp-ckpt", "export", root, "-o", store.url + "/bucket/x", says="a web server cannot be written to", code=2)
+
+
+# ---- reading ----
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("small")
+    harness.ok(harness.built("make_ckpt"), harness.write_config(folder), "tp2", folder / "ckpt", 1, 11, "bf16")
+    return folder / "ckpt"
+
+
+def imported(folder):
+    return {p.name: p.read_bytes() for p in folder.glob("step-*/*.h5")}
+
+
+@pytest.mark.parametrize("format", [f for f in FORMATS if f != "gguf"])
+def test_an_import_from_a_store_reads_what_it_reads_from_a_folder(store, small, tmp_path, format):
+    harness.ok("tp-ckpt", "export", small, "-o", tmp_path / "out", "--format", format, *FORMATS[format])
+    more = ("--no-optim",) if format in ("megatron", "torch_dist") else ()  # the masters of make_ckpt are random
+    store.add_tree(KEY[:-1], tmp_path / "out")
+    harness.ok("tp-ckpt", "import", tmp_path / "out", "--layout", "tp2", "-o", tmp_path / "local", "--step", 1, *more)
+    store.faults += [Fault("drop", times=2, path=KEY), Fault(503, after=5, code="SlowDown"), Fault("truncate", after=9)]
+    ok(store, "tp-ckpt", "import", OUT, "--layout", "tp2", "-o", tmp_path / "remote", "--step", 1, *more)
+    assert imported(tmp_path / "remote") == imported(tmp_path / "local") != {}
+
+
+def test_a_web_server_and_a_store_are_read_by_tp_reshard(store, small, tmp_path):
+    harness.ok("tp-ckpt", "export", small, "-o", tmp_path / "hf")
+    (tmp_path / "hf/tokenizer.json").write_text("{}")
+    store.add_tree(KEY[:-1], tmp_path / "hf")
+    argv = "--to", "tp1", "--from-format", "safetensors", "--format", "dcp", "--no-optim"
+    harness.ok("tp-reshard", tmp_path / "hf", *argv, "-o", tmp_path / "dcp")
+    ok(store, "tp-reshard", OUT, *argv, "-o", "s3://bucket/dcp")  # from the store to the store
+    assert store.tree("bucket/dcp/") == files(tmp_path / "dcp")
+    store.public = True
+    ok(store, "tp-ckpt", "import", store.url + "/" + KEY[:-1], "-o", tmp_path / "http")
+    harness.ok("tp-ckpt", "import", tmp_path / "hf", "-o", tmp_path / "local")
+    assert imported(tmp_path / "http") == imported(tmp_path / "local") != {}
+
+
+def test_what_cannot_be_read_is_said(store, small, tmp_path):
+    argv = "tp-ckpt", "import", OUT, "-o", tmp_path / "ckpt"
+    fails(store, *argv, says="config.json", code=2)
+    fails(store, *argv, says="AWS_ACCESS_KEY_ID is not", code=2, AWS_ACCESS_KEY_ID="")
+    harness.ok("tp-ckpt", "export", small, "-o", tmp_path / "hf")
+    store.add_tree(KEY[:-1], tmp_path / "hf")
+    store.faults.append(Fault("etag", times=99, path="model.safetensors", after=2))
+    fails(store, *argv, says="another program replaced it")
+    store.faults[:] = [Fault(403, times=99, path="model.safetensors", code="AccessDenied")]
+    fails(store, *argv, says="AccessDenied")
+    assert not (tmp_path / "ckpt").exists() or imported(tmp_path / "ckpt") == {}

@@ -1,0 +1,80 @@
+"""Ranks of DeepSpeed on CPUs: train a Llama or load a checkpoint, say what they hold, make a step, say it again, and save.
+
+    deepspeed_ranks.py JOBS.json
+
+A job is {"stage", "ranks", "load", "save", "out", "config", "bf16"}: ZeRO's stage, folders, and the config.json of a
+Llama. "load" is a Universal checkpoint, or null: the model starts from random weights and makes a step more. Rank 0
+writes OUT: {"loaded": state, "saved": state}; a state is {name: {"master", "exp_avg", "exp_avg_sq", "step"}}, whole
+tensors as DeepSpeed's own functions gather them.
+"""
+import json
+import os
+import pathlib
+import sys
+
+import forked_ranks
+
+os.environ.update(DS_ACCELERATOR="cpu", DS_BUILD_OPS="0", LOCAL_RANK="0")
+import deepspeed  # noqa: E402
+import torch  # noqa: E402
+import torch.distributed as dist  # noqa: E402
+from deepspeed.runtime.zero.muon import muon_optimizer  # noqa: E402, F401 else each rank imports it, for many seconds
+from deepspeed.utils import safe_get_full_fp32_param, safe_get_full_optimizer_state  # noqa: E402
+from transformers import LlamaConfig, LlamaForCausalLM  # noqa: E402
+
+BATCH, TOKENS = 2, 16
+# Its communication through shared memory would be compiled for minutes; gloo does without.
+sys.modules["deepspeed.comm.torch"].build_shm_op = lambda: None
+
+
+def make_engine(job):
+    torch.manual_seed(1)
+    config = LlamaConfig.from_dict(job["config"])
+    model = LlamaForCausalLM(config)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, betas=(0.9, 0.95), weight_decay=0.1)
+    settings = {"train_micro_batch_size_per_gpu": BATCH, "bf16": {"enabled": job["bf16"]}, "gradient_clipping": 1.0,
+                "zero_optimization": {"stage": job["stage"], "stage3_param_persistence_threshold": 0},
+                "checkpoint": {"load_universal": job["load"] is not None}}
+    engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=settings, dist_init_required=False)
+    return engine
+
+
+def step(job, engine, number):
+    random = torch.Generator().manual_seed(100 * number + dist.get_rank())
+    ids = torch.randint(0, job["config"]["vocab_size"], (BATCH, TOKENS), generator=random)
+    engine.backward(engine(input_ids=ids, labels=ids, use_cache=False).loss)
+    engine.step()
+
+
+def state_of(engine):
+    (at,) = {float(s["step"]) for s in engine.optimizer.optimizer.state.values() if "step" in s}
+    found = {}
+    for name, p in engine.module.named_parameters():
+        groups = {"master": safe_get_full_fp32_param(p)}
+        groups.update((k, safe_get_full_optimizer_state(p, k)) for k in ("exp_avg", "exp_avg_sq"))
+        found[name] = {**{k: x.detach().clone() for k, x in groups.items()}, "step": at}
+    return found
+
+
+def rank_main(job, rank, world, port):
+    os.environ.update(RANK=str(rank), WORLD_SIZE=str(world), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+    torch.set_num_threads(1)
+    deepspeed.init_distributed(dist_backend="gloo", auto_mpi_discovery=False, verbose=False)
+    engine = make_engine(job)
+    if job["load"]:
+        assert engine.load_checkpoint(job["load"])[0]
+    else:
+        step(job, engine, 0)
+    out = {"loaded": state_of(engine)}
+    step(job, engine, 1)
+    out["saved"] = state_of(engine)
+    engine.save_checkpoint(job["save"])
+    if rank == 0:
+        torch.save(out, job["out"])
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    for each in json.loads(pathlib.Path(sys.argv[1]).read_text()):
+        forked_ranks.run(rank_main, each, each["ranks"])
