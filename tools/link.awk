@@ -14,7 +14,8 @@
 # FOLDER makes the program a variant: what the files of FOLDER define replaces what other files
 # define under the same name. The tests replace a device or add faults in this way.
 #
-# A file mentions every word of its code and of the headers that it includes; prototypes do not count.
+# A file mentions every word of its code and of the headers that it includes; prototypes do not count. The
+# first file that defines a name counts, in the order of FILE, so that every awk finds the same.
 # Definitions are recognized by clang-format's layout: they begin in the first column.
 # tests/cli/test_build.py has an example of each rule.
 
@@ -44,6 +45,7 @@ function read_file(path, file,    text, n, i, part, name) {
             includes[file] = includes[file] " " name
     }
     gsub(/"(\\.|[^"\\\n])*"|'(\\.|[^'\\\n])*'|\/\*([^*]|\*+[^*\/])*\*+\/|\/\/[^\n]*/, " ", text)
+    gsub(/__attribute__\(\(([^()]|\([^()]*\))*\)\)/, " ", text) # `used` and `format` are no names of ours
     if (path ~ /\.(h|cuh)$/) { # without prototypes
         gsub(/\n[A-Za-z_][^;{}()=]*\([^;{}]*;|\nextern [^;{]*;/, "\n", text)
     } else {
@@ -51,7 +53,7 @@ function read_file(path, file,    text, n, i, part, name) {
         for (i = 1; i <= n; i++)
             if ((name = defined(part[i])) == "main")
                 has_main[file] = 1
-            else if (name != "" && part[i] ~ /^static /)
+            else if (name != "" && part[i] ~ /(^|[ \t])static /)
                 seen[file, name] = 1 # its own, whatever other files define under this name
             else if (name != "")
                 defines[file] = defines[file] " " name
@@ -64,11 +66,12 @@ function read_file(path, file,    text, n, i, part, name) {
         }
 }
 
-# Put the names that a file defines into the table `owner`.
+# Put the names that a file defines into the table `owner`, unless an earlier file defined them.
 function own(owner, file,    i, n, names) {
     n = split(defines[file], names, " ")
     for (i = 1; i <= n; i++)
-        owner[names[i]] = file
+        if (!(names[i] in owner))
+            owner[names[i]] = file
 }
 
 function need(file) {
@@ -83,9 +86,10 @@ function link(program, main, folder,    i, j, n, word, file, list) {
     split("", needed)
     split("", replaced)
     n_todo = 0
-    for (file in defines)
-        if (file == main || folder != "" && index(file, folder "/") == 1)
-            own(replaced, file)
+    own(replaced, main)
+    for (i = 1; i <= n_files; i++)
+        if (folder != "" && index(files[i], folder "/") == 1)
+            own(replaced, files[i])
     need(main)
     for (i = 1; i <= n_todo; i++) {
         file = todo[i]
@@ -112,15 +116,16 @@ BEGIN {
     }
     for (n_programs = i++ - 1; i <= ARGC; i++)
         if (ARGV[i] != "" && !(ARGV[i] in defines)) {
+            files[++n_files] = ARGV[i]
             defines[ARGV[i]] = ""
             read_file(ARGV[i], ARGV[i])
         }
-    for (file in defines) {
+    for (i = 1; i <= n_files; i++) {
         replaces = 0
         for (folder in replacing)
-            replaces += index(file, folder "/") == 1
-        if (!replaces && !(file in has_main) && file !~ /^tests\//)
-            own(owner, file)
+            replaces += index(files[i], folder "/") == 1
+        if (!replaces && !(files[i] in has_main) && files[i] !~ /^tests\//)
+            own(owner, files[i])
     }
     for (i = 1; i <= n_programs; i++) {
         split(programs[i], part, /[=,]/)

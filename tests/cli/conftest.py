@@ -8,6 +8,7 @@ import pytest
 
 import curves
 import harness
+import run_job
 from state import State
 
 MANY = 6  # cases of a test
@@ -88,15 +89,15 @@ def reference(request, tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def curve(tmp_path_factory, tiny):
-    """curve(steps) is {step: loss} of a run of the tiny model without failures, with run_job.PACE."""
+    """curve(steps) is {step: loss} of a run of the tiny model without failures, with run_job.PACE (or another batch)."""
     known = {}
 
-    def of(steps):
-        if steps not in known:
+    def of(steps, batch=run_job.PACE["batch"]):
+        if (steps, batch) not in known:
             log = tmp_path_factory.mktemp("curve") / "log"
             harness.ok("tp-train", "--model", tiny, "--data", harness.TEXT, "--steps", steps,
-                       "--warmup", 2, "--seq", 64, "--batch", 8, "--log", log)
-            known[steps] = dict(enumerate(harness.losses(log)))
-        return known[steps]
+                       "--warmup", 2, "--seq", run_job.PACE["seq"], "--batch", batch, "--log", log)
+            known[steps, batch] = dict(enumerate(harness.losses(log)))
+        return known[steps, batch]
 
     return of

@@ -14,7 +14,8 @@ from test_faults import preload
 FAKE = pathlib.Path(__file__).with_name("fake_trainer.py")
 PICKY = pathlib.Path(__file__).with_name("picky_trainer.py")
 JOURNAL_KILL = harness.BUILD / "tests/fault/journal_kill.so"
-PACE = {"seq": 64, "batch": 8, "save-every": 10}  # tp-train needs about 10 ms per step of the tiny model
+PACE = {"seq": 64, "batch": 8, "save-every": 10}  # tp-train needs 1 to 10 ms per step of the tiny model
+SLOW = 32  # a batch with which the job still trains after a test has acted several times, on a fast machine too
 
 
 def killed_after(record):

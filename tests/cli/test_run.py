@@ -17,7 +17,7 @@ import time
 import pytest
 
 import harness
-from run_job import Job, alive, assert_same_curve, fake_job, train_job
+from run_job import SLOW, Job, alive, assert_same_curve, fake_job, train_job
 
 STEPS = 250
 
@@ -444,7 +444,7 @@ def test_a_stop_before_the_first_step_is_no_fault(tmp_path, tiny):
 
 
 def test_resize_down_and_up_while_training(tmp_path, tiny, curve):
-    with train_job(tmp_path, tiny, steps=STEPS) as job:
+    with train_job(tmp_path, tiny, steps=STEPS, options={"batch": SLOW}) as job:
         job.start()
         job.await_step(10)
         assert job.verb("resize", "tp3").rc == 2
@@ -455,7 +455,7 @@ def test_resize_down_and_up_while_training(tmp_path, tiny, curve):
         assert job.verb("resize", "auto").rc == 0
         assert job.await_event("training", 4)["layout"] == "tp4"
         assert job.wait() == 0
-        assert_same_curve(job, curve(STEPS))
+        assert_same_curve(job, curve(STEPS, SLOW))
         drained = [e["seconds"] for e in job.events("training")[1:]]
         assert max(drained) < 10, drained
 

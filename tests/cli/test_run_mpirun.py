@@ -6,7 +6,7 @@ import os
 import signal
 
 import harness
-from run_job import alive, assert_same_curve, train_job
+from run_job import SLOW, alive, assert_same_curve, train_job
 
 STEPS = 300
 MPIRUN = {"launcher": "mpirun", "allow": "[tp2, tp1]", "nodes": "[a, b]"}
@@ -42,7 +42,7 @@ def test_a_stopped_rank_is_named_and_mpirun_is_ended(tmp_path, tiny):
 
 def test_sigusr1_saves_and_stops(tmp_path, tiny, curve):
     """With SIGTERM mpirun would kill the ranks, so tp-run forwards every request to stop as SIGUSR1."""
-    with train_job(tmp_path, tiny, steps=STEPS, options={"save-every": 10000}, **MPIRUN) as job:
+    with train_job(tmp_path, tiny, steps=STEPS, options={"save-every": 10000, "batch": SLOW}, **MPIRUN) as job:
         for sent in (signal.SIGUSR1, signal.SIGTERM):
             job.start()
             job.await_step(5 if sent == signal.SIGUSR1 else 20, timeout=120)
@@ -51,4 +51,4 @@ def test_sigusr1_saves_and_stops(tmp_path, tiny, curve):
             step = job.events("stopped")[-1]["step"]
             assert harness.steps(job.ckpt)[-1].name == "step-%08d" % step
         assert job.start().wait(300) == 0
-        assert_same_curve(job, curve(STEPS))
+        assert_same_curve(job, curve(STEPS, SLOW))
