@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """tp-reshard between formats compared with copying the same files, and with the converters of other frameworks.
 
-    bench_formats.py [--width 512] [--rounds 3] [--folder /dev/shm] [--torch PYTHON] [--only FROM,TO]
+    bench_formats.py [--width 512] [--rounds 3] [--folder /dev/shm] [--torch PYTHON] [--only FROM,TO] [--least]
 
 For each conversion these commands run in turn, from the page cache, and end when everything is on the disk
 (in /dev/shm at once):
@@ -13,7 +13,8 @@ For each conversion these commands run in turn, from the page cache, and end whe
              torch_dist; DeepSpeed's ds_to_universal, and zero_to_fp32, which keeps only weights. Without the start of
              Python. One that cannot run gets a line that says why. PYTHON has torch, transformers, megatron-core, deepspeed
 
-Prints wall and CPU seconds, the medians of the rounds, their ratio to `cp -r`, and the most resident memory. CPU
+Prints wall and CPU seconds, the medians of the rounds, their ratio to `cp -r`, and the most resident memory. --least
+prints the least of the rounds: in a virtual machine, memory that the host must supply first makes commands slower. CPU
 seconds mean more on a machine that does other work, too. The checkpoint is a Llama of 8 layers with f32 weights and moments:
 0.35 GiB at width 384, 0.6 GiB at 512, 1.8 GiB at 1024; safetensors has a third of it, zero (ZeRO-1) and deepspeed (Universal)
 four thirds. The folder needs four times as much.
@@ -24,7 +25,7 @@ import pathlib
 import shutil
 import tempfile
 
-from bench_reshard import BIN, BUILD, CHECKPOINT, LIB, arguments, du, print_medians, run, shell
+from bench_reshard import BIN, BUILD, CHECKPOINT, LIB, arguments, du, print_times, run, shell
 
 CONVERSIONS = [("tp", "safetensors"), ("safetensors", "tp"), ("safetensors", "safetensors"),
                ("tp", "dcp"), ("dcp", "tp"), ("dcp", "deepspeed"),
@@ -103,7 +104,7 @@ def measure(folder, source, target, args):
         times.setdefault("cp -r", []).append(shell('cp -r "$1" "$2"; sync -f "$2"', copied, new)[:2])
         remove(new)
     remove(copied)
-    cp = print_medians(times, {name: peak})["cp -r"]
+    cp = print_times(times, {name: peak}, args.of)["cp -r"]
     if args.torch:
         print_others(folder, source, target, args, cp)
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """tp-reshard compared with copying the same files, and with a PyTorch script that does the same.
 
-    bench_reshard.py [--width 512] [--rounds 3] [--folder /dev/shm] [--torch PYTHON]
+    bench_reshard.py [--width 512] [--rounds 3] [--folder /dev/shm] [--torch PYTHON] [--least]
 
 For each conversion these commands run in turn, from the page cache, and end when everything is on the disk
 (in /dev/shm at once):
@@ -13,7 +13,8 @@ For each conversion these commands run in turn, from the page cache, and end whe
   PyTorch      lib/torch_reshard.py: torch.load of all files, cat and split, torch.save; checks nothing.
                Without the start of Python and PyTorch, which takes seconds. Left out, with a line that says so, without --torch
 
-Prints wall and CPU seconds, the medians of the rounds, their ratio to `cp -r`, and the most resident memory.
+Prints wall and CPU seconds, the medians of the rounds, their ratio to `cp -r`, and the most resident memory. --least
+prints the least of the rounds: in a virtual machine, memory that the host must supply first makes commands slower.
 CPU seconds mean more on a machine that does other work, too. The checkpoint is a Llama of 8 layers with bf16
 weights, fp32 masters and moments: 0.4 GiB at width 384, 0.7 GiB at 512, 2.1 GiB at 1024.
 """
@@ -89,16 +90,16 @@ def du(folder):
     return sum(f.stat().st_size for f in folder.rglob("*") if f.is_file())
 
 
-def print_medians(times, peaks):
-    """A line for each command. times: {name: [(wall, CPU seconds)]}; peaks: {name: bytes} of those that are known. Returns
-    {name: [wall, CPU seconds]}."""
-    median = {name: [statistics.median(t[i] for t in all_times) for i in (0, 1)] for name, all_times in times.items()}
-    cp = median["cp -r"]
-    for name, (wall, cpu) in median.items():
+def print_times(times, peaks, of):
+    """A line for each command. times: {name: [(wall, CPU seconds)]}; peaks: {name: bytes} of those that are known; of: which
+    of the rounds, statistics.median or min. Returns {name: [wall, CPU seconds]}."""
+    chosen = {name: [of(t[i] for t in all_times) for i in (0, 1)] for name, all_times in times.items()}
+    cp = chosen["cp -r"]
+    for name, (wall, cpu) in chosen.items():
         peak = f"{peaks[name] / 2**20:6.0f} MiB" if name in peaks else ""
         print(f"{name:26} {wall:7.2f} s {wall / cp[0]:6.2f} x  {cpu:7.2f} s cpu {cpu / cp[1]:6.2f} x {peak}",
               flush=True)
-    return median
+    return chosen
 
 
 def arguments(doc):
@@ -108,6 +109,7 @@ def arguments(doc):
     parser.add_argument("--folder", default="/dev/shm" if os.path.isdir("/dev/shm") else None)
     parser.add_argument("--torch", metavar="PYTHON")
     parser.add_argument("--only", metavar="FROM,TO", help="one conversion")
+    parser.add_argument("--least", dest="of", action="store_const", const=min, default=statistics.median)
     args = parser.parse_args()
     if not args.torch:
         print("PyTorch: not compared, because --torch names no Python that has it")
@@ -131,7 +133,7 @@ def measure(folder, source, target, args):
             shutil.rmtree(output, ignore_errors=True)
             if name != "PyTorch" and target != "safetensors" and size < du(folder / source) * 0.9:
                 raise SystemExit(f"{name}: wrote {size} bytes")
-    print_medians(times, {commands[0][0]: max(peaks)} if max(peaks) else {})
+    print_times(times, {commands[0][0]: max(peaks)} if max(peaks) else {}, args.of)
     print()
 
 
