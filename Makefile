@@ -157,7 +157,7 @@ cuda:
 	@$(MAKE) $(BUILD)/cuda/libtp-cuda.so
 	@mkdir -p $(LIB) && cp $(BUILD)/cuda/libtp-cuda.so $(LIB)/
 	@$(PYTHON) -B tests/check/kernel_resources.py $(BUILD)/cuda
-	$(Q)for double in api cublas cublaslt nccl; do \
+	$(Q)for double in api cublas cublaslt nccl nccl_comm; do \
 	  g++ -std=c++17 -Wall -Wextra -fsyntax-only -I. -isystem $(CUDA_INCLUDE) tests/fakecuda/$$double.cc || exit 1; done
 
 $(BUILD)/cuda/libtp-cuda.so: $(call CUDA_FILES,$(BUILD)/cuda)

@@ -1,0 +1,105 @@
+/* tests/fakecuda/nccl_comm.cc - see tests/fakecuda/nccl_comm.h. */
+#include "tests/fakecuda/nccl_comm.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+#include <utility>
+#include <vector>
+
+#include "tests/fakecuda/stream.h"
+
+ncclResult_t ncclGetUniqueId(ncclUniqueId *uniqueId)
+{
+    static unsigned n;
+    struct timespec t;
+
+    clock_gettime(CLOCK_REALTIME, &t);
+    memset(uniqueId, 0, sizeof *uniqueId);
+    snprintf(uniqueId->internal, sizeof uniqueId->internal, "fakenccl-%d-%u-%lld%09ld",
+             (int)getpid(), n++, (long long)t.tv_sec, t.tv_nsec);
+    return ncclSuccess;
+}
+
+static ncclComm *join(const std::string &name, int rank, int size)
+{
+    auto *c = new ncclComm();
+
+    c->name = name;
+    c->rank = rank;
+    c->size = size;
+    c->shared = fake::nccl_join(name, rank, size);
+    return c;
+}
+
+ncclResult_t ncclCommInitRank(ncclComm_t *comm, int nranks, ncclUniqueId commId, int rank)
+{
+    commId.internal[NCCL_UNIQUE_ID_BYTES - 1] = '\0';
+    *comm = join(commId.internal, rank, nranks);
+    return ncclSuccess;
+}
+
+ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t *newcomm, ncclConfig_t *)
+{
+    fake::nccl_split *all = comm->shared->splits;
+    std::vector<std::pair<int, int>> members; /* key and rank */
+    uint64_t number = ++comm->n_splits;
+
+    auto all_have = [&](std::atomic<uint64_t> fake::nccl_split::*counter, uint64_t n) {
+        fake::nccl_wait("not all ranks have called ncclCommSplit", comm->rank, [&] {
+            return std::all_of(all, all + comm->size,
+                               [&](fake::nccl_split &s) { return s.*counter >= n; });
+        });
+    };
+    all_have(&fake::nccl_split::taken, number - 1);
+    all[comm->rank].color = color;
+    all[comm->rank].key = key;
+    all[comm->rank].posted = number;
+    all_have(&fake::nccl_split::posted, number);
+    for (int r = 0; r < comm->size; r++)
+        if (all[r].color == color)
+            members.push_back({ all[r].key, r });
+    all[comm->rank].taken = number;
+    *newcomm = nullptr;
+    if (color == NCCL_SPLIT_NOCOLOR)
+        return ncclSuccess;
+    std::sort(members.begin(), members.end());
+    for (int r = 0; r < (int)members.size(); r++)
+        if (members[(size_t)r].second == comm->rank)
+            *newcomm = join(comm->name + "-" + std::to_string(number) + "." + std::to_string(color),
+                            r, (int)members.size());
+    return ncclSuccess;
+}
+
+ncclResult_t ncclCommDestroy(ncclComm_t comm)
+{
+    if (comm->queued != comm->finished && fake::device_failure == cudaSuccess)
+        fake::report(nullptr, "NCCL: rank %d destroys a communicator that has %llu queued calls",
+                     comm->rank, (unsigned long long)(comm->queued - comm->finished));
+    if (comm->queued == comm->finished) {
+        munmap(comm->shared, sizeof *comm->shared);
+        delete comm;
+    }
+    return ncclSuccess;
+}
+
+ncclResult_t ncclCommAbort(ncclComm_t comm)
+{
+    (void)comm; /* queued calls may still name it */
+    return ncclSuccess;
+}
+
+ncclResult_t ncclCommCount(const ncclComm_t comm, int *count)
+{
+    *count = comm->size;
+    return ncclSuccess;
+}
+
+ncclResult_t ncclCommUserRank(const ncclComm_t comm, int *rank)
+{
+    *rank = comm->rank;
+    return ncclSuccess;
+}
