@@ -24,7 +24,7 @@ struct shard_structure {
 };
 
 /* The superblock and the first block of structure are before the payload. */
-enum { SHARD_PAYLOAD_BEGIN = 4096, SHARD_ZSTD_FILTER = 32015 };
+enum { SHARD_PAYLOAD_BEGIN = 4096 };
 
 /* Byte offsets that libhdf5 chose. */
 struct shard_offsets {
