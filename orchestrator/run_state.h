@@ -12,6 +12,7 @@
  *     run_helper.c      programs that run for PLAN and RESHARD
  *     run_launch.c      LAUNCH, and taking over
  *     run_watch.c       INIT, TRAIN, SAVE: heartbeats and verdicts
+ *     run_ranks.c       ranks that end
  *     run_relays.c      messages of relays
  *     run_rescale.c     scaling up
  *     run_drain.c       DRAIN: ending an attempt
@@ -238,10 +239,11 @@ tp_status run_watch_begin(struct run *r);
 tp_status run_watch_tick(struct run *r);
 /* The same while the ranks save and stop: a rank that hangs ends the attempt. */
 tp_status run_watch_drain(struct run *r);
+/* Pass the newest heartbeats of all ranks to the monitor, also those of ranks that have ended. */
+void run_watch_read(struct run *r);
 /* Read the heartbeats a last time after the end. */
 void run_watch_last(struct run *r);
 void run_watch_forget(struct run *r);
-tp_status run_rank_ended(struct run *r, int rank);
 /* NULL: no ranks. */
 const struct monitor *run_monitor(const struct run *r);
 /* Call this at each tick while the job is suspended. */
@@ -250,6 +252,12 @@ void run_watch_hold(struct run *r);
 double run_saved_at(const struct run *r);
 /* Whether the attempt has run longer than watch.init without any report. */
 bool run_outlived_init(const struct run *r);
+
+/* ---- run_ranks.c ---- */
+
+/* The process of a rank of this host has ended. In INIT, TRAIN and SAVE that ends the attempt,
+ * unless the rank had reported that it is done, or is not tp-train's and ended as planned. */
+tp_status run_rank_ended(struct run *r, int rank);
 
 /* ---- run_relays.c ---- */
 

@@ -2,11 +2,8 @@
  * acts on them. */
 #include <math.h>
 #include <stdlib.h>
-#include <string.h>
-#include <sys/wait.h>
 
 #include "core/clock.h"
-#include "core/process_stat.h"
 #include "orchestrator/process/process.h"
 #include "orchestrator/run_state.h"
 
@@ -135,7 +132,7 @@ static void read_heartbeat(struct run *r, int rank, int fd, int64_t now)
         read_losses(r, fd, &status);
 }
 
-static void read_heartbeats(struct run *r)
+void run_watch_read(struct run *r)
 {
     struct attempt *a = &r->attempt;
     int64_t now = clock_ns();
@@ -318,7 +315,7 @@ tp_status run_watch_tick(struct run *r)
     struct monitor_verdict v;
     tp_status st = TP_OK;
 
-    read_heartbeats(r);
+    run_watch_read(r);
     if (backend_is_paused(&r->backend)) {
         run_relays_hold(r);
         run_watch_hold(r);
@@ -356,7 +353,7 @@ tp_status run_watch_drain(struct run *r)
 
     if (!r->watch->monitor)
         return TP_OK;
-    read_heartbeats(r);
+    run_watch_read(r);
     if (backend_is_paused(&r->backend)) {
         run_watch_hold(r);
         return TP_OK;
@@ -376,63 +373,11 @@ void run_watch_last(struct run *r)
 
     if (!m)
         return;
-    read_heartbeats(r);
+    run_watch_read(r);
     remember_step_time(r);
     if (monitor_best_step(m) > b->best_step)
         b->best_step = monitor_best_step(m);
     run_loss_point(r, monitor_best_step(m), monitor_loss(m));
     b->loss_known = b->loss_known || !isnan(monitor_loss(m));
     see_save(r);
-}
-
-/* The exit status of a rank: before its launcher has read it from /proc, and then from the pidfd.
- * False: it is not known. */
-static bool exit_status(int *status, const struct attempt_rank *k)
-{
-    struct process_stat stat;
-
-    if (!process_stat_read(&stat, k->pid) || stat.state != 'Z')
-        return process_exit_status(status, k->pidfd);
-    *status = stat.status;
-    return true;
-}
-
-/* What is known about a rank that has ended. False: it ended as planned. */
-static bool fault_of_rank(struct attempt_fault *f, int rank, const struct attempt_rank *k)
-{
-    int status = 0;
-    bool known = exit_status(&status, k);
-
-    if (known && WIFSIGNALED(status))
-        *f = attempt_fault(FAULT_RANK, REASON_RANK_KILLED, "rank %d was killed by signal %d", rank,
-                           WTERMSIG(status));
-    else if (known && WEXITSTATUS(status) != 0)
-        *f = attempt_fault(FAULT_RANK, REASON_RANK_FAILED, "rank %d ended with exit code %d", rank,
-                           WEXITSTATUS(status));
-    else
-        *f = attempt_fault(FAULT_RANK, REASON_RANK_GONE, "rank %d is gone (pid %d)", rank,
-                           (int)k->pid);
-    return !known || !WIFEXITED(status) ||
-           (WEXITSTATUS(status) != 0 && WEXITSTATUS(status) != tp_exit_code(TP_E_STOPPED));
-}
-
-tp_status run_rank_ended(struct run *r, int rank)
-{
-    const struct attempt_rank *k = &r->attempt.rank[rank];
-    struct attempt_fault f;
-    struct heartbeat_status status;
-    bool failed = fault_of_rank(&f, rank, k);
-
-    attempt_rank_ended(&r->attempt, rank);
-    if (r->record.state != RUN_INIT && r->record.state != RUN_TRAIN && r->record.state != RUN_SAVE)
-        return TP_OK;
-    read_heartbeats(r);
-    if (monitor_present(r->watch->monitor, rank, &status) && status.phase == HEARTBEAT_DONE)
-        return TP_OK;
-    if (!failed && !r->job->is_tp_train)
-        return TP_OK; /* the others end soon, or hang */
-    f.rank = rank;
-    f.node = k->node;
-    f.step = monitor_best_step(r->watch->monitor);
-    return run_drain_fault(r, &f);
 }

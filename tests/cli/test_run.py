@@ -2,7 +2,7 @@
 
 needs: tp-run tp-train tp-ckpt tp-reshard libtp-progress.so
 covers: cli/run/cmd_change cli/run/cmd_job cli/run/cmd_worker cli/run/run_context
-covers: orchestrator/run_watch
+covers: orchestrator/run_watch orchestrator/run_ranks
 """
 import json
 import os
