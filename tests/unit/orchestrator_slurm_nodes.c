@@ -3,7 +3,8 @@
  * The run is replaced by functions that note what they are told. Slurm's answers are texts, as its
  * controller gives them before, while and after it is started again.
  *
- * covers: orchestrator/backend/slurm/slurm_allocation orchestrator/backend/slurm/slurm_nodes */
+ * covers: orchestrator/backend/slurm/slurm_allocation orchestrator/backend/slurm/slurm_nodes
+ * covers: orchestrator/backend/slurm/slurm_query */
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -166,10 +167,10 @@ Test(slurm_nodes, an_allocation_whose_ranks_report_exists)
 {
     struct child *view = &slurm.command[SLURM_COMMAND_VIEW];
 
-    slurm.allocation.asked_about = 7;
+    slurm.query.asked_about = 7;
     reports = true;
     for (int i = 0; i < 3; i++) {
-        slurm.allocation.gone_since = i ? clock_seconds() - 100 : 0;
+        slurm.query.gone_since = i ? clock_seconds() - 100 : 0;
         view->last[0] = 0; /* an empty answer */
         cr_assert_eq(slurm_viewed(&slurm, 0), TP_OK);
         snprintf(view->last, sizeof view->last, "slurm_load_jobs error: Invalid job id specified");
@@ -177,10 +178,10 @@ Test(slurm_nodes, an_allocation_whose_ranks_report_exists)
     }
     cr_expect(over == 0 && slurm.allocation.job == 7);
     reports = false;
-    slurm.allocation.gone_since = 0;
+    slurm.query.gone_since = 0;
     cr_assert_eq(slurm_viewed(&slurm, 1), TP_OK);
     cr_expect_eq(over, 0, "one answer is not enough");
-    slurm.allocation.gone_since = clock_seconds() - 100;
+    slurm.query.gone_since = clock_seconds() - 100;
     cr_assert_eq(slurm_viewed(&slurm, 1), TP_OK);
     cr_expect(over == 1 && slurm.allocation.job == 0);
 }

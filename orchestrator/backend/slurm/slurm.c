@@ -154,7 +154,7 @@ static tp_status slurm_open(void **state, const struct backend_host *host, const
     s->allocation.wanted = s->options->nodes   ? s->options->nodes
                            : s->inside && size ? strtol(size, NULL, 10)
                                                : 1;
-    s->allocation.view.left = -1;
+    s->query.view.left = -1;
     s->ending.cause = (struct backend_cause){ "", "" };
     slurm_allocation_read(s, own ? own : run_record, own == NULL);
     slurm_next_read(s, own ? own : run_record, own == NULL);
@@ -310,8 +310,8 @@ static void slurm_close(void *state, bool over)
     for (int i = 0; i < SLURM_COMMANDS; i++)
         child_free(&s->command[i]);
     environment_free(&s->env);
-    free(s->allocation.view_text);
-    free(s->allocation.list);
+    free(s->query.view_text);
+    free(s->query.list);
     free(s);
 }
 
@@ -336,9 +336,9 @@ static json_t *slurm_status(const void *state)
 {
     const struct slurm *s = state;
     const struct slurm_allocation *a = &s->allocation;
-    bool seen = a->view_text != NULL && a->job != 0;
-    const char *name = seen ? a->view.state : a->stage == SLURM_STAGE_NONE ? "none" : "asked";
-    const char *reason = seen ? a->view.reason : "";
+    bool seen = s->query.view_text != NULL && a->job != 0;
+    const char *name = seen ? s->query.view.state : a->stage == SLURM_STAGE_NONE ? "none" : "asked";
+    const char *reason = seen ? s->query.view.reason : "";
     char text[200];
 
     write_text(s, name, reason, text, sizeof text);
@@ -351,11 +351,11 @@ static void slurm_line(const void *state, char *line, size_t size)
 {
     const struct slurm *s = state;
     const struct slurm_allocation *a = &s->allocation;
-    bool seen = a->view_text != NULL && a->job != 0;
+    bool seen = s->query.view_text != NULL && a->job != 0;
 
     if (a->stage == SLURM_STAGE_ASKED && !s->host->record->open)
         snprintf(line, size, "%s: waits for Slurm job %ld (%s)", s->host->job->name, a->job,
-                 seen ? a->view.reason : "asked");
+                 seen ? s->query.view.reason : "asked");
     else if (slurm_is_paused(s))
         snprintf(line, size, "%s: Slurm has suspended job %ld, %.0f s ago", s->host->job->name,
                  a->job, clock_seconds() - s->pause.since);

@@ -24,7 +24,7 @@ bool slurm_is_ending(const void *state, struct backend_cause *cause)
 
 void slurm_ending_begin(struct slurm *s)
 {
-    double left = s->allocation.view.left;
+    double left = s->query.view.left;
 
     s->ending.margin = s->options->margin;
     if (left >= 0 && left < 2 * s->ending.margin)
@@ -127,7 +127,7 @@ static tp_status see_preempted(struct slurm *s)
 {
     const struct backend_cause cause = slurm_cause(SLURM_PREEMPTED, "Slurm preempts the job");
 
-    if (s->ending.ending || !s->allocation.view.preempted)
+    if (s->ending.ending || !s->query.view.preempted)
         return TP_OK;
     s->ending.preempted = true;
     report_taken(s, &cause);

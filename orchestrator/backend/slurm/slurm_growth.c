@@ -74,8 +74,8 @@ static tp_status ask_idle(struct slurm *s)
     struct job_words words;
     tp_status st;
 
-    slurm_words(&words, &arena, "sinfo", "-h", "-t", "idle", "-p", s->allocation.view.partition,
-                "-o", "%D", NULL);
+    slurm_words(&words, &arena, "sinfo", "-h", "-t", "idle", "-p", s->query.view.partition, "-o",
+                "%D", NULL);
     st = slurm_start(s, SLURM_COMMAND_IDLE, &words, PATIENCE_S);
     arena_free(&arena);
     return st;

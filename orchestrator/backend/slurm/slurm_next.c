@@ -45,7 +45,7 @@ void slurm_next_forgive(struct slurm *s)
 
 bool slurm_next_is_fresh(const struct slurm *s)
 {
-    return s->next.held != s->allocation.job || s->next.restarts != s->allocation.view.restarts;
+    return s->next.held != s->allocation.job || s->next.restarts != s->query.view.restarts;
 }
 
 /* The progress that allocations are judged by: the saved step, or the best step. */
@@ -64,7 +64,7 @@ tp_status slurm_next_count(struct slurm *s)
 
     n->idle = n->held && progress(s) <= n->progress ? n->idle + 1 : 0;
     n->held = s->allocation.job;
-    n->restarts = s->allocation.view.restarts;
+    n->restarts = s->query.view.restarts;
     n->progress = progress(s);
     st = s->host->commit(s->host->run, "a new allocation");
     if (st == TP_OK && n->idle >= s->host->job->restart.no_progress) {
@@ -87,7 +87,7 @@ static void find_words(const struct slurm *s, struct job_words *words, struct ar
 static struct slurm_batch next_batch(const struct slurm *s)
 {
     return (struct slurm_batch){ .after = s->allocation.job,
-                                 .like = s->allocation.view_text ? &s->allocation.view : NULL,
+                                 .like = s->query.view_text ? &s->query.view : NULL,
                                  .nodes = s->allocation.wanted };
 }
 

@@ -26,10 +26,10 @@ bool slurm_explains_silence(void *state)
 {
     struct slurm *s = state;
     struct slurm_pause *p = &s->pause;
-    const struct slurm_allocation *a = &s->allocation;
+    const struct slurm_query *q = &s->query;
     double now = clock_seconds();
 
-    if (!a->job)
+    if (!s->allocation.job)
         return false;
     if (p->since > 0)
         return true;
@@ -38,12 +38,12 @@ bool slurm_explains_silence(void *state)
     p->silence_asked_at = now;
     if (now - p->silent_since > ANSWER_S)
         return false;
-    if (a->asked_at < p->silent_since) { /* squeue was not asked about this silence yet */
+    if (q->asked_at < p->silent_since) { /* squeue was not asked about this silence yet */
         slurm_look(s, false);
         return true;
     }
-    return a->seen_at <
-           a->asked_at; /* after an answer, p->since shows a suspension; else the job runs */
+    return q->seen_at <
+           q->asked_at; /* after an answer, p->since shows a suspension; else the job runs */
 }
 
 static void end_pause(struct slurm *s)
@@ -62,7 +62,7 @@ static void end_pause(struct slurm *s)
 
 void slurm_pause_see(struct slurm *s)
 {
-    if (!slurm_state_is_suspended(s->allocation.view.state)) {
+    if (!slurm_state_is_suspended(s->query.view.state)) {
         end_pause(s);
         return;
     }

@@ -50,19 +50,24 @@ struct slurm_allocation {
     bool own;        /* tp-run has requested it, so it gives it back */
     bool remembered; /* from an earlier tp-run: its end says nothing about this run */
     int64_t wanted;  /* nodes that it should have */
+    double next_request;
+    char over[32];   /* the state in which the last allocation ended, "": none */
+    bool never_held; /* the last allocation ended before it was granted */
+};
+
+/* slurm_query.c: what Slurm says about the allocation */
+struct slurm_query {
     char *view_text; /* malloc'ed; `view` points into it. NULL: there is no view yet */
     struct slurm_view view;
     double seen_at;   /* when view was read */
     double asked_at;  /* when squeue was asked last */
     long asked_about; /* the job that squeue was asked about */
-    double next_look, next_request;
+    double next_look;
     char *list;        /* the nodes as Slurm last wrote them; malloc'ed, NULL: none */
     bool runs;         /* according to view */
     bool must_look;    /* it may be over: check it before it is used again */
     bool no_answer;    /* Slurm does not answer, and that was reported */
     double gone_since; /* since when Slurm says that there is no such job, 0: it knows the job */
-    char over[32];     /* the state in which the last allocation ended, "": none */
-    bool never_held;   /* the last allocation ended before it was granted */
 };
 
 /* slurm_ending.c */
@@ -120,6 +125,7 @@ struct slurm {
     const char *this_node; /* its node there, "" */
     struct child command[SLURM_COMMANDS];
     struct slurm_allocation allocation;
+    struct slurm_query query;
     struct slurm_ending ending;
     struct slurm_next next;
     struct slurm_growth growth;
@@ -153,21 +159,35 @@ void slurm_allocation_read(struct slurm *s, const json_t *json, bool is_old);
 void slurm_allocation_begin(struct slurm *s);
 tp_status slurm_allocation_tick(struct slurm *s);
 tp_status slurm_ready(void *state, bool *ready);
-/* Check the allocation soon; first: before it is used again. */
-void slurm_look(void *state, bool first);
-/* Seconds until the allocation ends, -1: no limit. */
-double slurm_left(const struct slurm *s);
-/* Report once that Slurm does not answer, until it answers again. */
-void slurm_report_no_answer(struct slurm *s, const char *said);
+/* Its nodes are known: from the first time on it is held. fresh: it was not held before. */
+void slurm_allocation_held(struct slurm *s, bool fresh);
+/* Slurm says that it is over: its last state. */
+tp_status slurm_allocation_over(struct slurm *s, const char *state);
 /* Give the allocation back and request another one. */
 tp_status slurm_renew(struct slurm *s, const struct backend_cause *cause);
 /* End salloc and wait for it, at the end of tp-run. */
 void slurm_end_request(struct slurm *s);
-/* Call these when their commands have ended. */
+/* Call this when SLURM_COMMAND_ALLOC has ended. */
+tp_status slurm_requested(struct slurm *s, int exit_code);
+
+/* ---- slurm_query.c ---- */
+
+/* If there is an allocation or a request, and it is time: ask squeue about it. */
+tp_status slurm_query_tick(struct slurm *s);
+/* Ask at the next tick; first: before the allocation is used again. */
+void slurm_look(void *state, bool first);
+/* Ask within a second. */
+void slurm_query_soon(struct slurm *s);
+/* The allocation is gone. */
+void slurm_query_forget(struct slurm *s);
+/* Seconds until the allocation ends, -1: no limit. */
+double slurm_left(const struct slurm *s);
+/* Report once that Slurm does not answer, until it answers again. */
+void slurm_report_no_answer(struct slurm *s, const char *said);
+/* Call these when their commands have ended: VIEW, HOSTS, STATES. */
 tp_status slurm_viewed(struct slurm *s, int exit_code);
 tp_status slurm_named(struct slurm *s, int exit_code);
 tp_status slurm_saw_states(struct slurm *s, int exit_code);
-tp_status slurm_requested(struct slurm *s, int exit_code);
 
 /* ---- slurm_nodes.c ---- */
 
