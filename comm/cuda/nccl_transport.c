@@ -6,25 +6,14 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "comm/cuda/nccl_failure.h"
+#include "comm/cuda/nccl_lane.h"
 #include "device/cuda/cuda.h"
-
-/* Messages to or from a neighbour in the ring, in one direction. The sender is rank 0 of comm, the
- * receiver rank 1. */
-struct nccl_lane {
-    ncclComm_t comm;
-    cudaStream_t stream; /* of the sender */
-};
-
-/* Up: from a rank to the next one; down: to the previous one. A ring of two ranks has no lanes
- * down, because the next rank is also the previous one. */
-enum nccl_lane_name { LANE_UP_OUT, LANE_UP_IN, LANE_DOWN_OUT, LANE_DOWN_IN, LANES };
 
 /* comm->impl. */
 struct nccl_group {
     ncclComm_t comm; /* NULL: only one rank */
-    bool has_lanes;
-    struct nccl_lane lanes[LANES];
-    cudaEvent_t queued; /* what the last send waits for */
+    struct nccl_lane_set lanes;
 };
 
 /* request->impl. */
@@ -32,32 +21,6 @@ struct nccl_request {
     cudaEvent_t sent;
     bool pending;
 };
-
-/* ---- failures ---- */
-
-static tp_status nccl_fail(struct tp_err *err, const char *what, ncclResult_t r)
-{
-    const char *more = ncclGetLastError(NULL);
-
-    return tp_fail(err, TP_E_COMM, "NCCL: %s failed: %s (error %d)%s%s", what,
-                   ncclGetErrorString(r), (int)r, more && *more ? ": " : "", more ? more : "");
-}
-
-static tp_status cuda_fail(struct tp_err *err, const char *what, cudaError_t e)
-{
-    return tp_fail(err, TP_E_IO, "%s for NCCL failed: %s (CUDA error %d)", what,
-                   cudaGetErrorString(e), (int)e);
-}
-
-static void check(struct device_queue *q, const char *what, ncclResult_t r)
-{
-    struct tp_err err;
-
-    if (r == ncclSuccess)
-        return;
-    nccl_fail(&err, what, r);
-    device_fail(q->device, &err);
-}
 
 /* Let this thread's calls mean the GPU of c. */
 static tp_status begin(const struct comm *c, struct tp_err *err)
@@ -149,103 +112,19 @@ static tp_status nccl_split(struct comm *out, bool *made, struct comm *c, int co
     return comm ? take_split(out, comm, err) : TP_OK;
 }
 
-/* After a failure of the GPU, calls may never end, so they are aborted. */
-static void comm_end(ncclComm_t comm, bool works)
-{
-    if (comm)
-        (void)(works ? ncclCommDestroy(comm) : ncclCommAbort(comm));
-}
-
 static void nccl_free(struct comm *c)
 {
     struct nccl_group *g = c->impl;
     bool works = cuda_device_begin(c->world->device);
 
-    for (int i = 0; i < LANES; i++) {
-        if (g->lanes[i].stream && works)
-            (void)cudaStreamSynchronize(g->lanes[i].stream);
-        comm_end(g->lanes[i].comm, works);
-        if (g->lanes[i].stream && works)
-            (void)cudaStreamDestroy(g->lanes[i].stream);
-    }
-    if (g->queued)
-        (void)cudaEventDestroy(g->queued);
-    comm_end(g->comm, works);
+    nccl_lane_set_close(&g->lanes, works);
+    nccl_end(g->comm, works);
     free(g);
 }
 
 static tp_status nccl_alloc(struct comm_world *w, void **out, int64_t n_bytes, struct tp_err *err)
 {
     return device_alloc(w->device, out, n_bytes, err);
-}
-
-/* ---- lanes ---- */
-
-/* Edge e of a ring is between e and e + 1. A rank has at most one edge of each set. */
-static int edge_set(int e, int size)
-{
-    return size % 2 && e == size - 1 ? 2 : e % 2;
-}
-
-/* Connect the ends of the edges of a set, in one direction. Collective over g. */
-static tp_status connect_set(struct comm *c, int set, bool up, struct tp_err *err)
-{
-    struct nccl_group *g = c->impl;
-    int before = (c->rank + c->size - 1) % c->size;
-    bool is_lower = edge_set(c->rank, c->size) == set; /* this rank's edge to the next one */
-    bool is_upper = edge_set(before, c->size) == set;
-    int color = is_lower ? c->rank : is_upper ? before : NCCL_SPLIT_NOCOLOR;
-    bool sends = is_lower == up;
-    struct nccl_lane *lane =
-        &g->lanes[up ? (sends ? LANE_UP_OUT : LANE_UP_IN) : (sends ? LANE_DOWN_OUT : LANE_DOWN_IN)];
-    ncclComm_t made = NULL;
-    ncclResult_t r = ncclCommSplit(g->comm, color, sends ? 0 : 1, &made, NULL);
-    cudaError_t e = cudaSuccess;
-
-    if (r != ncclSuccess)
-        return nccl_fail(err, "connecting neighbours", r);
-    if (!made)
-        return TP_OK;
-    lane->comm = made;
-    if (sends)
-        e = cudaStreamCreateWithFlags(&lane->stream, cudaStreamNonBlocking);
-    return e == cudaSuccess ? TP_OK : cuda_fail(err, "a stream", e);
-}
-
-static tp_status open_lanes(struct comm *c, struct tp_err *err)
-{
-    struct nccl_group *g = c->impl;
-    int n_sets = c->size % 2 ? 3 : 2;
-    tp_status st = begin(c, err);
-    cudaError_t e;
-
-    for (int set = 0; set < n_sets && !st; set++)
-        st = connect_set(c, set, true, err);
-    for (int set = 0; set < n_sets && !st && c->size > 2; set++)
-        st = connect_set(c, set, false, err);
-    if (st)
-        return st;
-    g->has_lanes = true;
-    e = cudaEventCreateWithFlags(&g->queued, cudaEventDisableTiming);
-    return e == cudaSuccess ? TP_OK : cuda_fail(err, "an event", e);
-}
-
-/* The lane for a message to, or from, a peer; NULL: it is no neighbour. */
-static struct nccl_lane *lane_of(const struct comm *c, const struct comm_call *x)
-{
-    struct nccl_group *g = c->impl;
-    bool is_next = x->peer == (c->rank + 1) % c->size;
-    bool is_previous = x->peer == (c->rank + c->size - 1) % c->size;
-    bool sends = x->kind == COMM_SEND;
-    enum nccl_lane_name name;
-
-    if (!g->has_lanes || (!is_next && !is_previous))
-        return NULL;
-    if (sends)
-        name = is_next ? LANE_UP_OUT : LANE_DOWN_OUT;
-    else
-        name = is_previous ? LANE_UP_IN : LANE_DOWN_IN;
-    return &g->lanes[name];
 }
 
 /* ---- calls ---- */
@@ -272,17 +151,18 @@ static void queue_send(struct comm *c, struct device_queue *q, const struct comm
     struct nccl_group *g = c->impl;
     struct nccl_request *request = x->request->impl;
 
-    cuda_queue_check(q, "an event", cudaEventRecord(g->queued, cuda_queue_stream(q)));
-    cuda_queue_check(q, "a wait", cudaStreamWaitEvent(lane->stream, g->queued, 0));
-    check(q, "a send",
-          ncclSend(x->in, (size_t)x->n, type_of(x->type), 1, lane->comm, lane->stream));
+    cuda_queue_check(q, "an event", cudaEventRecord(g->lanes.queued, cuda_queue_stream(q)));
+    cuda_queue_check(q, "a wait", cudaStreamWaitEvent(lane->stream, g->lanes.queued, 0));
+    nccl_check(q, "a send",
+               ncclSend(x->in, (size_t)x->n, type_of(x->type), 1, lane->comm, lane->stream));
     cuda_queue_check(q, "an event", cudaEventRecord(request->sent, lane->stream));
     request->pending = true;
 }
 
 static void queue_message(struct comm *c, struct device_queue *q, const struct comm_call *x)
 {
-    const struct nccl_lane *lane = lane_of(c, x);
+    const struct nccl_group *g = c->impl;
+    const struct nccl_lane *lane = nccl_lane_of(&g->lanes, c, x);
     struct tp_err err;
 
     if (!lane) {
@@ -294,7 +174,7 @@ static void queue_message(struct comm *c, struct device_queue *q, const struct c
     } else if (x->kind == COMM_SEND) {
         queue_send(c, q, x, lane);
     } else {
-        check(
+        nccl_check(
             q, "a receive",
             ncclRecv(x->out, (size_t)x->n, type_of(x->type), 0, lane->comm, cuda_queue_stream(q)));
     }
@@ -320,21 +200,21 @@ static void queue_messages_to_all(struct comm *c, struct device_queue *q, const 
     const struct nccl_group *g = c->impl;
     struct CUstream_st *s = cuda_queue_stream(q);
 
-    check(q, "an all-to-all", ncclGroupStart());
+    nccl_check(q, "an all-to-all", ncclGroupStart());
     for (int r = 0; r < c->size; r++) {
         int64_t out = (x->host_send[r + 1] - x->host_send[r]) * x->row_bytes;
         int64_t in = (x->host_recv[r + 1] - x->host_recv[r]) * x->row_bytes;
 
         if (r != c->rank && out > 0)
-            check(
+            nccl_check(
                 q, "a send of rows",
                 ncclSend(row_at(x, x->in, x->host_send[r]), (size_t)out, ncclUint8, r, g->comm, s));
         if (r != c->rank && in > 0)
-            check(
+            nccl_check(
                 q, "a receive of rows",
                 ncclRecv(row_at(x, x->out, x->host_recv[r]), (size_t)in, ncclUint8, r, g->comm, s));
     }
-    check(q, "an all-to-all", ncclGroupEnd());
+    nccl_check(q, "an all-to-all", ncclGroupEnd());
 }
 
 static void queue_all_to_all(struct comm *c, struct device_queue *q, const struct comm_call *x)
@@ -364,16 +244,17 @@ static void nccl_queue(struct comm *c, struct device_queue *q, const struct comm
     s = cuda_queue_stream(q);
     switch (x->kind) {
     case COMM_ALL_REDUCE:
-        check(q, "an all-reduce",
-              ncclAllReduce(x->in, x->out, (size_t)x->n, type,
-                            x->op == COMM_SUM ? ncclSum : ncclMax, g->comm, s));
+        nccl_check(q, "an all-reduce",
+                   ncclAllReduce(x->in, x->out, (size_t)x->n, type,
+                                 x->op == COMM_SUM ? ncclSum : ncclMax, g->comm, s));
         break;
     case COMM_ALL_GATHER:
-        check(q, "an all-gather", ncclAllGather(x->in, x->out, (size_t)x->n, type, g->comm, s));
+        nccl_check(q, "an all-gather",
+                   ncclAllGather(x->in, x->out, (size_t)x->n, type, g->comm, s));
         break;
     case COMM_REDUCE_SCATTER:
-        check(q, "a reduce-scatter",
-              ncclReduceScatter(x->in, x->out, (size_t)x->n, type, ncclSum, g->comm, s));
+        nccl_check(q, "a reduce-scatter",
+                   ncclReduceScatter(x->in, x->out, (size_t)x->n, type, ncclSum, g->comm, s));
         break;
     case COMM_WAIT:
         queue_wait(q, x->request->impl);
@@ -391,15 +272,17 @@ static tp_status nccl_request_open(struct comm *c, struct comm_request *r, struc
     struct nccl_group *g = c->impl;
     struct nccl_request *request;
     cudaError_t e;
-    tp_status st = c->size > 1 && !g->has_lanes ? open_lanes(c, err) : begin(c, err);
+    tp_status st = begin(c, err);
 
+    if (!st && c->size > 1 && !g->lanes.are_open)
+        st = nccl_lane_set_open(&g->lanes, c, g->comm, err);
     if (st)
         return st;
     if (!(request = calloc(1, sizeof *request)))
         return tp_fail(err, TP_E_NOMEM, "out of memory for a message");
     if ((e = cudaEventCreateWithFlags(&request->sent, cudaEventDisableTiming)) != cudaSuccess) {
         free(request);
-        return cuda_fail(err, "an event", e);
+        return nccl_fail_cuda(err, "an event", e);
     }
     r->impl = request;
     return TP_OK;

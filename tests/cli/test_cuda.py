@@ -4,7 +4,8 @@ The fake device ends a run with exit 86 when kernels, events or collectives are 
 seed; TP_SEED=n repeats it.
 
 needs: tp-train libtp-cuda.so
-covers: cli/train/train_cuda kernels/null/null comm/cuda/exports comm/cuda/nccl_transport trainer/model/expert_exchange
+covers: cli/train/train_cuda kernels/null/null comm/cuda/exports comm/cuda/nccl_transport
+covers: comm/cuda/nccl_lane comm/cuda/nccl_failure trainer/model/expert_exchange
 """
 import json
 import math

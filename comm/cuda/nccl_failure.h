@@ -1,0 +1,28 @@
+/*
+ * comm/cuda/nccl_failure.h - failures of NCCL, and of CUDA where NCCL needs it. Only comm/cuda/
+ * uses this.
+ */
+#ifndef COMM_CUDA_NCCL_FAILURE_H
+#define COMM_CUDA_NCCL_FAILURE_H
+
+#include <cuda_runtime_api.h>
+#include <nccl.h>
+#include <stdbool.h>
+
+#include "core/err.h"
+#include "device/device.h"
+
+/* TP_E_COMM, with NCCL's words; what: what failed, "a group of ranks". */
+tp_status nccl_fail(struct tp_err *err, const char *what, ncclResult_t r);
+
+/* TP_E_IO, with CUDA's words; what: what NCCL needs, "a stream". */
+tp_status nccl_fail_cuda(struct tp_err *err, const char *what, cudaError_t e);
+
+/* A call on q was not accepted: its device has failed. Does nothing after ncclSuccess. */
+void nccl_check(struct device_queue *q, const char *what, ncclResult_t r);
+
+/* End a communicator; NULL: there is none. works: the GPU has not failed. After a failure of the
+ * GPU, calls may never end, so they are aborted. */
+void nccl_end(ncclComm_t comm, bool works);
+
+#endif

@@ -1,0 +1,84 @@
+/* comm/cuda/nccl_lane.c - see comm/cuda/nccl_lane.h. */
+#include "comm/cuda/nccl_lane.h"
+
+#include "comm/cuda/nccl_failure.h"
+
+/* Edge e of a ring is between e and e + 1. A rank has at most one edge of each set. */
+static int edge_set(int e, int size)
+{
+    return size % 2 && e == size - 1 ? 2 : e % 2;
+}
+
+/* Connect the ends of the edges of a set, in one direction. Collective over c, whose communicator
+ * is `all`. */
+static tp_status connect_set(struct nccl_lane_set *l, const struct comm *c, ncclComm_t all, int set,
+                             bool up, struct tp_err *err)
+{
+    int before = (c->rank + c->size - 1) % c->size;
+    bool is_lower = edge_set(c->rank, c->size) == set; /* this rank's edge to the next one */
+    bool is_upper = edge_set(before, c->size) == set;
+    int color = is_lower ? c->rank : is_upper ? before : NCCL_SPLIT_NOCOLOR;
+    bool sends = is_lower == up;
+    struct nccl_lane *lane = &l->lane[up ? (sends ? NCCL_LANE_UP_OUT : NCCL_LANE_UP_IN)
+                                         : (sends ? NCCL_LANE_DOWN_OUT : NCCL_LANE_DOWN_IN)];
+    ncclComm_t made = NULL;
+    ncclResult_t r = ncclCommSplit(all, color, sends ? 0 : 1, &made, NULL);
+    cudaError_t e = cudaSuccess;
+
+    if (r != ncclSuccess)
+        return nccl_fail(err, "connecting neighbours", r);
+    if (!made)
+        return TP_OK;
+    lane->comm = made;
+    if (sends)
+        e = cudaStreamCreateWithFlags(&lane->stream, cudaStreamNonBlocking);
+    return e == cudaSuccess ? TP_OK : nccl_fail_cuda(err, "a stream", e);
+}
+
+tp_status nccl_lane_set_open(struct nccl_lane_set *l, const struct comm *c, ncclComm_t all,
+                             struct tp_err *err)
+{
+    int n_sets = c->size % 2 ? 3 : 2;
+    tp_status st = TP_OK;
+    cudaError_t e;
+
+    for (int set = 0; set < n_sets && !st; set++)
+        st = connect_set(l, c, all, set, true, err);
+    for (int set = 0; set < n_sets && !st && c->size > 2; set++)
+        st = connect_set(l, c, all, set, false, err);
+    if (st)
+        return st;
+    l->are_open = true;
+    e = cudaEventCreateWithFlags(&l->queued, cudaEventDisableTiming);
+    return e == cudaSuccess ? TP_OK : nccl_fail_cuda(err, "an event", e);
+}
+
+const struct nccl_lane *nccl_lane_of(const struct nccl_lane_set *l, const struct comm *c,
+                                     const struct comm_call *x)
+{
+    bool is_next = x->peer == (c->rank + 1) % c->size;
+    bool is_previous = x->peer == (c->rank + c->size - 1) % c->size;
+    bool sends = x->kind == COMM_SEND;
+    enum nccl_lane_name name;
+
+    if (!l->are_open || (!is_next && !is_previous))
+        return NULL;
+    if (sends)
+        name = is_next ? NCCL_LANE_UP_OUT : NCCL_LANE_DOWN_OUT;
+    else
+        name = is_previous ? NCCL_LANE_UP_IN : NCCL_LANE_DOWN_IN;
+    return &l->lane[name];
+}
+
+void nccl_lane_set_close(struct nccl_lane_set *l, bool works)
+{
+    for (int i = 0; i < NCCL_LANES; i++) {
+        if (l->lane[i].stream && works)
+            (void)cudaStreamSynchronize(l->lane[i].stream);
+        nccl_end(l->lane[i].comm, works);
+        if (l->lane[i].stream && works)
+            (void)cudaStreamDestroy(l->lane[i].stream);
+    }
+    if (l->queued)
+        (void)cudaEventDestroy(l->queued);
+}

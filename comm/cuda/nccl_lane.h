@@ -1,0 +1,53 @@
+/*
+ * comm/cuda/nccl_lane.h - lanes: what messages between neighbours of a ring use, so that a message
+ * delays neither its sender's queue nor other messages. Each direction between two ranks has an
+ * NCCL communicator of its own, and a stream of the sender. Only comm/cuda/ uses this.
+ */
+#ifndef COMM_CUDA_NCCL_LANE_H
+#define COMM_CUDA_NCCL_LANE_H
+
+#include <cuda_runtime_api.h>
+#include <nccl.h>
+#include <stdbool.h>
+
+#include "comm/transport.h"
+#include "core/err.h"
+
+/* Messages to or from a neighbour in the ring, in one direction. The sender is rank 0 of comm, the
+ * receiver rank 1. */
+struct nccl_lane {
+    ncclComm_t comm;
+    cudaStream_t stream; /* of the sender */
+};
+
+/* Up: from a rank to the next one; down: to the previous one. A ring of two ranks has no lanes
+ * down, because the next rank is also the previous one. */
+enum nccl_lane_name {
+    NCCL_LANE_UP_OUT,
+    NCCL_LANE_UP_IN,
+    NCCL_LANE_DOWN_OUT,
+    NCCL_LANE_DOWN_IN,
+    NCCL_LANES
+};
+
+/* The lanes of a rank. Zero: they are not open. */
+struct nccl_lane_set {
+    bool are_open;
+    struct nccl_lane lane[NCCL_LANES];
+    cudaEvent_t queued; /* what the last send waits for */
+};
+
+/* Connect each rank of c with its neighbours; all: NCCL's communicator of c, which has at least two
+ * ranks. Collective over c, on its GPU. TP_E_COMM, TP_E_IO: what was opened stays for
+ * nccl_lane_set_close. */
+tp_status nccl_lane_set_open(struct nccl_lane_set *l, const struct comm *c, ncclComm_t all,
+                             struct tp_err *err);
+
+/* The lane for a message of c to, or from, a peer; NULL: it is no neighbour, or no lane is open. */
+const struct nccl_lane *nccl_lane_of(const struct nccl_lane_set *l, const struct comm *c,
+                                     const struct comm_call *x);
+
+/* End the lanes that are open, after their sends. works: see nccl_end. */
+void nccl_lane_set_close(struct nccl_lane_set *l, bool works);
+
+#endif
