@@ -148,9 +148,16 @@ tp_status shard_write_unsummed(struct shard_writer *w, int box, const struct box
                                const void *data, struct tp_err *err)
 {
     struct shard_run r;
+    struct chunk_part part;
+    struct box overlap;
+    int64_t k;
     tp_status st = shard_run_begin(&r, w, box, run, data, err);
 
-    return st ? st : write_payload(w, &r, err);
+    if (!st && !w->pack)
+        return write_payload(w, &r, err);
+    while (!st && shard_run_next(&r, &k, &part, &overlap))
+        st = shard_pack_add(w, k, &part, err);
+    return st;
 }
 
 int64_t shard_part_at(const struct shard_writer *w, int box, const struct box *run, int64_t at,

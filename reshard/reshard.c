@@ -210,23 +210,6 @@ done:
     return st;
 }
 
-/* A device copies raw chunks only. */
-static tp_status choose_device(struct transfer *t, const struct reshard_job *job,
-                               struct tp_err *err)
-{
-    const struct reshard_request *q = job->request;
-
-    if (!q->device || (!q->zstd && !checkpoint_source_is_compressed(job->source))) {
-        t->device = q->device;
-        return TP_OK;
-    }
-    if (q->device->if_faster)
-        return TP_OK;
-    return tp_fail(err, TP_E_USAGE,
-                   "--device cuda: only the processor reads and writes compressed shards; use "
-                   "--device cpu");
-}
-
 static tp_status plan(struct reshard_job *job, struct tp_err *err)
 {
     const struct reshard_request *q = job->request;
@@ -242,7 +225,7 @@ static tp_status plan(struct reshard_job *job, struct tp_err *err)
     t->from = checkpoint_source_endpoint(job->source);
     t->to = checkpoint_target_endpoint(job->target);
     t->threads = q->threads;
-    TP_TRY(choose_device(t, job, err));
+    t->device = q->device;
     if (location_is_remote(job->out)) {
         int64_t parts = 0;
 

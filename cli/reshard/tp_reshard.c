@@ -46,8 +46,8 @@ static const char tail[] =
     "step-N.tmp-ID (another framework's: OUT.tmp-ID), and the same command resumes it. It starts\n"
     "over when CKPT or the options have changed, with --zstd, under mpirun, to s3:// and to GGUF.\n"
     "An error removes the unfinished step.\n\n"
-    "--device cuda needs libtp-cuda.so, as tp-train does, and raw shards. It has never run on a\n"
-    "GPU.\n\n"
+    "--device cuda needs libtp-cuda.so, as tp-train does. The processor compresses and\n"
+    "decompresses. It has never run on a GPU.\n\n"
     "exit codes: 0 done; 2 the request is wrong; 3 it failed (after 2 and 3 nothing was\n"
     "committed); 75 interrupted: run the same command again to resume.";
 
@@ -145,10 +145,6 @@ static tp_status check_options(struct reshard_options *o, struct tp_err *err)
         return st;
     if ((st = reshard_device_kind_parse(&o->device_kind, o->device, err)))
         return st;
-    if (q->zstd && o->device_kind == RESHARD_DEVICE_CUDA)
-        return tp_fail(
-            err, TP_E_USAGE,
-            "--device cuda: only the processor compresses; use --device cpu with --zstd");
     if (o->rules && !o->format)
         o->format = CONVERT_OWN;
     q->memory_bytes = o->copy.memory_bytes;

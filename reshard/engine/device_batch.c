@@ -72,11 +72,13 @@ static bool add_parts(struct device_batch *b, const struct transfer_plan *p, int
     if (!e->unsummed)
         return true;
     for (int64_t at = 0; at < run->n_bytes; at += part.n) {
-        struct part_sums_item *it = add_sum(b, kind, run->extent);
+        struct part_sums_item *it;
 
-        if (!it)
-            return false;
         e->unsummed->part(e->ctx, run->extent, &run->box, at, &part);
+        if (part.is_checked)
+            continue;
+        if (!(it = add_sum(b, kind, run->extent)))
+            return false;
         b->sums[b->n_sums - 1].part = part;
         *it = part_sums_item_crc(run->data + at, part.n, part.after);
         if (kind == DEVICE_BATCH_TARGET)

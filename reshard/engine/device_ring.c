@@ -29,6 +29,7 @@ struct device_ring {
     uint64_t (*powers)[PART_SUMS_POWERS]; /* pinned */
     uint64_t (*device_powers)[PART_SUMS_POWERS];
     uint32_t crc_powers[PART_SUMS_CRC_POWERS];
+    int64_t unflushed_bytes; /* written since the target last flushed */
 };
 
 /* ---- memory ---- */
@@ -45,11 +46,13 @@ static void *take(struct device *d, bool pinned, int64_t n_bytes, tp_status *st,
 }
 
 /* A slot of so many bytes: a sixteenth for the tables, the rest for what is read and what is
- * written. A target in the device's memory needs no buffer. */
+ * written. A target in the device's memory needs no buffer. One that flushes gets no more at a time
+ * than it collects. */
 static tp_status open_slot(struct device_ring *ring, struct device_ring_slot *s,
                            const struct transfer_plan *p, struct tp_err *err)
 {
-    const int64_t bytes = p->ring_bytes / SLOTS, buffers = p->transfer.to->place ? 1 : 2;
+    const struct reshard_endpoint *to = p->transfer.to;
+    const int64_t bytes = p->ring_bytes / SLOTS, buffers = to->place ? 1 : 2;
     struct device *d = ring->on->device;
     struct device_batch *b = &s->batch;
     size_t items;
@@ -59,6 +62,8 @@ static tp_status open_slot(struct device_ring *ring, struct device_ring_slot *s,
     b->items = b->items > ITEMS_MIN ? b->items : ITEMS_MIN;
     b->buffer_bytes = (bytes - (int64_t)b->items * DEVICE_BATCH_PINNED) / buffers / TRANSFER_ALIGN *
                       TRANSFER_ALIGN;
+    if (to->flush && b->buffer_bytes > to->flush_bytes)
+        b->buffer_bytes = to->flush_bytes / TRANSFER_ALIGN * TRANSFER_ALIGN;
     items = (size_t)b->items;
     s->pinned_read = take(d, true, b->buffer_bytes, &st, err);
     b->read = take(d, false, b->buffer_bytes, &st, err);
@@ -268,6 +273,33 @@ static tp_status work(const struct device_ring_work *w, struct tp_err *err)
     return thread_pool_run(work_on, (void *)w, n, w->run->plan->threads, err);
 }
 
+/* Flush the target, unless it has no more than `most_bytes` to flush. No thread writes now. */
+static tp_status flush(struct device_ring *ring, const struct transfer_run *r, int64_t most_bytes,
+                       struct tp_err *err)
+{
+    const struct reshard_endpoint *to = r->plan->transfer.to;
+
+    if (!to->flush || ring->unflushed_bytes <= most_bytes)
+        return TP_OK;
+    ring->unflushed_bytes = 0;
+    return to->flush(to->ctx, err);
+}
+
+/* Write and read; a target that flushes never has more than its flush_bytes and a tile. */
+static tp_status work_flushed(struct device_ring *ring, const struct device_ring_work *w,
+                              struct tp_err *err)
+{
+    const struct transfer_run *r = w->run;
+    const int64_t more = w->writing ? w->writing->batch.written_bytes : 0;
+    const int64_t before = atomic_load(&r->bytes_written);
+    tp_status st = flush(ring, r, r->plan->transfer.to->flush_bytes - more, err);
+
+    if (!st)
+        st = work(w, err);
+    ring->unflushed_bytes += atomic_load(&r->bytes_written) - before;
+    return st;
+}
+
 tp_status device_ring_move(struct device_ring *ring, struct transfer_run *r, int64_t first,
                            int64_t n, struct tp_err *err)
 {
@@ -292,7 +324,7 @@ tp_status device_ring_move(struct device_ring *ring, struct transfer_run *r, int
             TP_TRY(device_event_sync(out->returned, err));
             w.writing = out;
         }
-        TP_TRY(work(&w, err));
+        TP_TRY(work_flushed(ring, &w, err));
         if (w.writing)
             device_batch_add_sums(&out->batch, r->plan, out->results);
         out->is_full = false;
@@ -303,6 +335,7 @@ tp_status device_ring_move(struct device_ring *ring, struct transfer_run *r, int
             in->is_full = true;
         }
     }
+    st = flush(ring, r, 0, err);
 done:
     return st;
 }

@@ -35,6 +35,7 @@ struct reshard_part {
     int64_t chunk;       /* the endpoint's number of the chunk */
     int64_t skip, after; /* bytes of the chunk before and after the part */
     struct box box;      /* the elements of the part */
+    bool is_checked;     /* reading compares its checksum, so there is nothing to add */
 };
 
 /* crc32c_part (ckpt/crc.h) of a part; and its digest, which only targets need. */
@@ -53,7 +54,7 @@ struct reshard_unsummed {
     /* The part that contains byte `at` of a run, from that byte on. */
     void (*part)(const void *ctx, int extent, const struct box *run, int64_t at,
                  struct reshard_part *out);
-    /* What was read or written has these checksums. */
+    /* What was read or written has these checksums. Not for a part that is checked. */
     void (*add)(void *ctx, int extent, const struct reshard_part *part,
                 const struct reshard_part_sums *sums);
 };

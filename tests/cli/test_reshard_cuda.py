@@ -21,6 +21,7 @@ import harness
 MAKE = harness.built("make_ckpt")
 SEED = int(os.environ.get("TP_SEED", time.time_ns() % 1000000))
 LITTLE = ["--device-mem", "1M"]  # the fake device tracks every byte of its memory
+SMOOTH = 1 << 30  # a seed of make_ckpt with this bit gives numbers that compress (tests/unit/fixture.h)
 LAYOUTS = ["tp1", "tp2", "tp4", "tp3", "pp2", "tp2pp2", "dp2zero1", "tp2dp2zero1", "dp3zero3"]
 MODEL = {"num_attention_heads": 12, "num_key_value_heads": 12, "head_dim": 2, "hidden_size": 20, "vocab_size": 101,
          "intermediate_size": 60, "num_hidden_layers": 2}
@@ -31,10 +32,22 @@ def on_fake(**more):
     return {**env, **{"FAKECUDA_" + name: str(value) for name, value in more.items()}}
 
 
-def make(folder, spec, dtype="bf16"):
+def make(folder, spec, dtype="bf16", seed=SEED):
     folder.mkdir(parents=True, exist_ok=True)
-    harness.ok(MAKE, harness.write_config(folder, **MODEL), spec, folder / "ckpt", 5, SEED, dtype)
+    harness.ok(MAKE, harness.write_config(folder, **MODEL), spec, folder / "ckpt", 5, seed, dtype)
     return folder / "ckpt"
+
+
+def make_compressed(folder, spec):
+    """A checkpoint that the CPU has compressed, and the same one raw."""
+    raw = make(folder, spec, seed=SEED | SMOOTH)
+    reshard(raw, spec, folder / "zstd", "--zstd", "--device", "cpu")
+    assert is_compressed(folder / "zstd") and not is_compressed(raw)
+    return folder / "zstd", raw
+
+
+def is_compressed(root):
+    return json.loads((root / "step-00000005/manifest.json").read_text())["version"] == 3
 
 
 def sums_of(root):
@@ -70,6 +83,27 @@ def test_bytes_and_digests_are_the_cpus(tmp_path, number):
     harness.ok("tp-ckpt", "verify", tmp_path / "cuda")
 
 
+@pytest.mark.parametrize("number", range(40 if harness.LONG else 4))
+def test_compressed_bytes_and_digests_are_the_cpus(tmp_path, number):
+    """The processor decompresses into pinned memory and compresses what returns there; in turns only one of the two."""
+    rng = random.Random(SEED * 1000 + number)
+    from_zstd, to_zstd = ((True, False), (False, True), (True, True))[number % 3]
+    source, target = rng.choice(LAYOUTS), rng.choice(LAYOUTS)
+    options = rng.choice([[], [], ["--dtype", "f32"], ["--dtype", "f16"], ["--no-optim"]])
+    options += ["--zstd=%d" % rng.randint(1, 4)] if to_zstd else []
+    memory = ["--device-mem", rng.choice(["1M", "1500K", "4M"]), "--jobs", rng.randint(1, 3)]
+    print(SEED, number, source, target, from_zstd, options, memory)
+    compressed, raw = make_compressed(tmp_path, source)
+    root = compressed if from_zstd else raw
+    want = reshard(root, target, tmp_path / "cpu", "--device", "cpu", *options)
+    got = reshard(root, target, tmp_path / "cuda", "--device", "cuda", *options, *memory, env=on_fake(SEED=SEED + number))
+    assert (got["device"], got["zstd"]) == ("cuda", want["zstd"]) and is_compressed(tmp_path / "cuda") == to_zstd
+    for key in ("bytes_read", "bytes_written", "digests_equal", "casts", "tensors", "boxes", *["bytes_stored"] * to_zstd):
+        assert got[key] == want[key], (SEED, key)
+    assert_same(tmp_path / "cpu", tmp_path / "cuda")
+    harness.ok("tp-ckpt", "verify", tmp_path / "cuda")
+
+
 def test_processes_share_a_gpu(tmp_path):
     root = make(tmp_path, "tp2")
     want = reshard(root, "tp4", tmp_path / "cpu", "--device", "cpu")
@@ -96,8 +130,10 @@ def test_a_killed_run_resumes_on_either_device(tmp_path, second):
     assert_same(tmp_path / "cpu", out)
 
 
-def test_damage_in_the_source_is_found_by_the_device(tmp_path):
-    root = make(tmp_path, "tp2")
+@pytest.mark.parametrize("compressed", [False, True])
+def test_damage_in_the_source_is_found(tmp_path, compressed):
+    """In raw shards by the device, in compressed ones by the processor."""
+    root = make_compressed(tmp_path, "tp2")[0] if compressed else make(tmp_path, "tp2")
     shard = sorted((root / "step-00000005").glob("rank-*.h5"))[0]
     damaged = bytearray(shard.read_bytes())
     damaged[len(damaged) // 2] ^= 4

@@ -31,9 +31,6 @@ const struct reshard_endpoint *checkpoint_source_endpoint(const struct checkpoin
 /* Chunks in the shards that are read. */
 int64_t checkpoint_source_chunks(const struct checkpoint_source *s);
 
-/* Whether any chunk that is read is compressed. */
-bool checkpoint_source_is_compressed(const struct checkpoint_source *s);
-
 /* What reading with this many threads needs besides tables and buffers: decompressed chunks. */
 int64_t checkpoint_source_memory(const struct checkpoint_source *s, int threads);
 

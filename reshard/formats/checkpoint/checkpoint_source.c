@@ -47,6 +47,7 @@ static void source_part(const void *ctx, int extent, const struct box *run, int6
                                   .skip = begin - chunk_extents_begin(&s->index, extent, i) };
     out->n = c->raw_bytes - out->skip < left ? c->raw_bytes - out->skip : left;
     out->after = c->raw_bytes - out->skip - out->n;
+    out->is_checked = c->codec != CODEC_RAW;
     box_meet(&out->box, run, &c->box);
 }
 
@@ -311,15 +312,6 @@ int64_t checkpoint_source_chunks(const struct checkpoint_source *s)
         if (s->shards[i].reader)
             n += s->shards[i].n_chunks;
     return n;
-}
-
-bool checkpoint_source_is_compressed(const struct checkpoint_source *s)
-{
-    for (int64_t i = 0; i < s->endpoint.n_extents; i++)
-        for (int64_t k = 0; k < s->index.boxes[i].n; k++)
-            if (chunk_extents_chunk(&s->index, (int)i, k)->codec != CODEC_RAW)
-                return true;
-    return false;
 }
 
 int64_t checkpoint_source_memory(const struct checkpoint_source *s, int threads)
