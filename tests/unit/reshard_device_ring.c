@@ -1,0 +1,140 @@
+/*
+ * tests/unit/reshard_device_ring.c - the ring on the fake CUDA device, with targets that flush.
+ *
+ * needs: libtp-cuda.so
+ * covers: reshard/engine/device_ring
+ */
+#include <criterion/criterion.h>
+#include <stdatomic.h>
+
+#include "tests/unit/cuda_support.h"
+#include "tests/unit/store.h"
+
+enum { TENSORS = 60, ROWS = 24, COLUMNS = 40 };
+
+/* What a target that flushes was asked to do. */
+struct flushed {
+    struct store store;
+    struct reshard_endpoint endpoint;
+    atomic_llong unflushed, most;
+    atomic_int writers;
+    int flushes;
+};
+
+static tp_status write_counted(void *ctx, int extent, const struct box *run, const void *buf,
+                               struct tp_err *err)
+{
+    struct flushed *f = ctx;
+    const struct store *s = &f->store;
+    const int64_t n = box_elements(run) * dtype_bytes(s->dtypes[s->extents[extent].tensor]);
+    tp_status st;
+
+    atomic_fetch_add(&f->writers, 1);
+    atomic_fetch_add(&f->unflushed, n);
+    st = s->endpoint.write(s->endpoint.ctx, extent, run, buf, err);
+    atomic_fetch_sub(&f->writers, 1);
+    return st;
+}
+
+static tp_status flush(void *ctx, struct tp_err *err)
+{
+    struct flushed *f = ctx;
+    const long long n = atomic_exchange(&f->unflushed, 0);
+
+    if (atomic_load(&f->writers) > 0)
+        return tp_fail(err, TP_E_INTERNAL, "a thread writes while the target is flushed");
+    if (n > atomic_load(&f->most))
+        atomic_store(&f->most, n);
+    f->flushes++;
+    return TP_OK;
+}
+
+/* Each tensor cut into `parts` along an axis. */
+static void store_cut(struct store *s, const struct reshard_tensor *tensors, int axis, int parts)
+{
+    struct reshard_extent *extents = calloc(TENSORS * (size_t)parts, sizeof *extents);
+    enum dtype dtypes[TENSORS];
+
+    for (int t = 0; t < TENSORS; t++) {
+        const int64_t length = tensors[t].shape[axis];
+
+        dtypes[t] = DTYPE_F32;
+        for (int k = 0; k < parts; k++) {
+            struct reshard_extent *e = &extents[t * parts + k];
+
+            e->tensor = t;
+            e->box = box_whole(2, tensors[t].shape);
+            e->box.lo[axis] = length * k / parts;
+            e->box.len[axis] = length * (k + 1) / parts - e->box.lo[axis];
+        }
+    }
+    store_make(s, extents, TENSORS * parts, TENSORS, dtypes);
+}
+
+static void move_on_gpu(struct flushed *f, const struct store *from,
+                        const struct reshard_tensor *tensors, struct rng *r)
+{
+    struct device *gpu = open_cuda(rng_next(r));
+    const struct transfer_device on = { gpu, cuda->kernels, 1 << 20, false };
+    const struct transfer m = { .n_tensors = TENSORS,
+                                .tensors = tensors,
+                                .from = &from->endpoint,
+                                .to = &f->endpoint,
+                                .memory_bytes = 8 << 20,
+                                .threads = (int)rng_int(r, 1, 3),
+                                .device = &on };
+    struct tp_err err = { 0 };
+    struct transfer_run *run;
+    struct transfer_stats stats;
+    struct transfer_plan *p;
+    int64_t done;
+    tp_status st = TP_OK;
+
+    cr_assert_eq(transfer_plan_make(&p, &m, &err), TP_OK, "%s", err.msg);
+    cr_assert_eq(transfer_begin(&run, p, &err), TP_OK, "%s", err.msg);
+    while (!st && !transfer_is_done(run))
+        st = transfer_round(run, 0.05, &done, &err);
+    st = transfer_end(run, st, &stats, &err);
+    cr_assert_eq(st, TP_OK, "%s", err.msg);
+    transfer_plan_free(p);
+    device_close(gpu);
+}
+
+/* Some tiles do not fit into what is flushed at a time, so threads copy them. */
+Test(device_ring, a_target_is_flushed_before_it_has_more_than_its_limit_and_a_tile)
+{
+    struct rng r = rng_start("device_ring/flush");
+
+    for (int round = 0; round < 4; round++) {
+        struct reshard_tensor tensors[TENSORS];
+        struct flushed f = { .flushes = 0 };
+        struct store from;
+        int64_t all = 0, tile = 0;
+
+        for (int t = 0; t < TENSORS; t++) {
+            int64_t n;
+
+            tensors[t] = (struct reshard_tensor){ "w", 2, { rng_int(&r, 4, ROWS), 0 } };
+            tensors[t].shape[1] = rng_int(&r, 4, COLUMNS);
+            n = tensors[t].shape[0] * tensors[t].shape[1] * dtype_bytes(DTYPE_F32);
+            all += n;
+            tile = n > tile ? n : tile;
+        }
+        store_cut(&from, tensors, 0, (int)rng_int(&r, 1, 4));
+        store_visit(&from, tensors, true);
+        store_cut(&f.store, tensors, 1, (int)rng_int(&r, 1, 4));
+        f.endpoint = f.store.endpoint;
+        f.endpoint.ctx = &f;
+        f.endpoint.place = NULL;
+        f.endpoint.write = write_counted;
+        f.endpoint.flush = flush;
+        f.endpoint.flush_bytes = rng_int(&r, 1, 12) << 10;
+        move_on_gpu(&f, &from, tensors, &r);
+        cr_assert_eq(store_visit(&f.store, tensors, false), 0);
+        cr_assert_eq(atomic_load(&f.unflushed), 0, "what was written last was not flushed");
+        cr_assert_leq(atomic_load(&f.most), f.endpoint.flush_bytes + tile);
+        cr_assert_geq(f.flushes, all / (f.endpoint.flush_bytes + tile));
+        store_free(&from);
+        store_free(&f.store);
+    }
+}
