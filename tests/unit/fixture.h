@@ -113,10 +113,11 @@ static inline tp_status fixture_shard(struct shard_info *info, const struct shar
     return st;
 }
 
-/* Write a whole checkpoint: ROOT/step-N. */
-static inline tp_status fixture_checkpoint(const char *root, int64_t step, const struct layout *l,
-                                           const char *config, uint64_t seed, bool force,
-                                           struct tp_err *err)
+/* Write a whole checkpoint: ROOT/step-N. zstd: the level of compression, or 0. */
+static inline tp_status fixture_checkpoint_zstd(const char *root, int64_t step,
+                                                const struct layout *l, const char *config,
+                                                uint64_t seed, bool force, int zstd,
+                                                struct tp_err *err)
 {
     struct manifest m = { .layout = *l, .model_config = config };
     struct arena arena = { 0 };
@@ -137,9 +138,12 @@ static inline tp_status fixture_checkpoint(const char *root, int64_t step, const
     TP_TRY(ckpt_begin(&txn, &begin, err));
     for (int i = 0; i < n; i++)
         if (i == 0 || e[i].rank != e[i - 1].rank) {
-            const struct shard_plan plan = {
-                .dir = txn.tmp.path, .rank = e[i].rank, .layout = l, .boxes = e, .n_boxes = n
-            };
+            const struct shard_plan plan = { .dir = txn.tmp.path,
+                                             .rank = e[i].rank,
+                                             .layout = l,
+                                             .boxes = e,
+                                             .n_boxes = n,
+                                             .zstd = zstd };
 
             TP_TRY(fixture_shard(&m.shards[m.n_shards++], &plan, seed, err));
         }
@@ -148,6 +152,13 @@ done:
     ckpt_abort(&txn);
     arena_free(&arena);
     return st;
+}
+
+static inline tp_status fixture_checkpoint(const char *root, int64_t step, const struct layout *l,
+                                           const char *config, uint64_t seed, bool force,
+                                           struct tp_err *err)
+{
+    return fixture_checkpoint_zstd(root, step, l, config, seed, force, 0, err);
 }
 
 #endif

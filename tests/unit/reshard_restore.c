@@ -26,7 +26,8 @@ enum { SANITIZED = 1 };
 enum { SANITIZED = 0 };
 #endif
 
-enum { SEED = 3, STEP = 4 };
+enum { STEP = 4 };
+static const uint64_t SEED = 3 | FIXTURE_SMOOTH;
 
 struct saved {
     char root[64];
@@ -35,8 +36,9 @@ struct saved {
     struct ckpt_found step;
 };
 
-/* Write a checkpoint of the first tensors of a model at a layout, at most so many, and open it. */
-static void save_at(struct saved *s, const struct model *m, struct spec spec, int most)
+/* Write a checkpoint of the first tensors of a model at a layout, at most so many, and open it.
+ * zstd: the level of compression, or 0. */
+static void save_at(struct saved *s, const struct model *m, struct spec spec, int most, int zstd)
 {
     struct tp_err err = { 0 };
     struct tensor *tensors;
@@ -49,17 +51,18 @@ static void save_at(struct saved *s, const struct model *m, struct spec spec, in
     n = n < most ? n : most;
     cr_assert_eq(layout_make(&l, &spec, s->model.layers, tensors, n, &s->arena, &err), TP_OK, "%s",
                  err.msg);
-    cr_assert_eq(fixture_checkpoint(s->root, STEP, &l, NULL, SEED, false, &err), TP_OK, "%s",
-                 err.msg);
+    cr_assert_eq(fixture_checkpoint_zstd(s->root, STEP, &l, NULL, SEED, false, zstd, &err), TP_OK,
+                 "%s", err.msg);
     cr_assert_eq(ckpt_open(&s->step, s->root, -1, &s->arena, &err), TP_OK, "%s", err.msg);
 }
 
-/* A random model at a random layout. */
-static void save(struct saved *s, struct rng *r)
+/* A random model at a random layout. zstd: the level of compression, or 0. */
+static void save(struct saved *s, struct rng *r, int zstd)
 {
     struct model m = random_model(r);
+    struct spec spec = random_spec(r, &m);
 
-    save_at(s, &m, random_spec(r, &m), INT_MAX);
+    save_at(s, &m, spec, INT_MAX, zstd);
 }
 
 static void discard(struct saved *s)
@@ -208,7 +211,7 @@ static void check_boxes(struct rng *r, int times)
         struct layout to;
         struct tp_err err = { 0 };
 
-        save(&s, r);
+        save(&s, r, i & 1); /* every other one is compressed */
         spec = random_spec(r, &s.model);
         cr_assert_eq(layout_make(&to, &spec, s.model.layers, s.step.manifest.layout.tensors,
                                  s.step.manifest.layout.n_tensors, &s.arena, &err),
@@ -295,7 +298,7 @@ static void check_damage(struct rng *r, int times)
         struct box box;
         int tensor;
 
-        save(&s, r);
+        save(&s, r, i & 1); /* every other one is compressed */
         flip(&s, r, &tensor, &box);
         spec = random_spec(r, &s.model);
         cr_assert_eq(layout_make(&to, &spec, s.model.layers, s.step.manifest.layout.tensors,
@@ -374,7 +377,7 @@ static void restore_tensor(int64_t rows, enum dtype type, int64_t memory_bytes, 
     tp_status st;
 
     m.vocab = rows;
-    save_at(&s, &m, spec_default(), 1);
+    save_at(&s, &m, spec_default(), 1, 0);
     extent.box = box_whole(2, s.step.manifest.layout.tensors[0].shape);
     data = memory(NULL, box_elements(&extent.box) * dtype_bytes(type));
     if (limit)
