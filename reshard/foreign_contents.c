@@ -1,19 +1,98 @@
 /* reshard/foreign_contents.c - see reshard/foreign_contents.h. */
 #include "reshard/foreign_contents.h"
 
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "ckpt/manifest.h"
+#include "ckpt/root.h"
+#include "ckpt/step.h"
+#include "core/file.h"
 #include "reshard/engine/extent_index.h"
 #include "reshard/formats/foreign_model.h"
+#include "reshard/memory_budget.h"
 #include "storage/location.h"
+#include "storage/object.h"
 
-enum { RUN_BYTES = 1 << 20 };
+enum { RUN_BYTES = 1 << 20, LATER_BYTES = 4 << 20 };
 
-bool foreign_contents_detect(const char *path)
+/* ---- finding ---- */
+
+/* A URL without trailing slashes, which stores take for parts of a key. */
+static tp_status clean_url(char out[PATH_MAX], const char *path, struct tp_err *err)
 {
-    return !location_is_remote(path) && foreign_format_detect_any(path) != NULL;
+    size_t n = strlen(path);
+    tp_status st = location_check(path, err);
+
+    if (st)
+        return st;
+    while (n > 1 && path[n - 1] == '/')
+        n--;
+    if (n >= PATH_MAX)
+        return tp_fail(err, TP_E_USAGE, "%.200s...: the path is too long", path);
+    memcpy(out, path, n);
+    out[n] = 0;
+    return TP_OK;
 }
+
+static tp_status has_file(bool *has, const char *path, const char *name, struct tp_err *err)
+{
+    char file[PATH_MAX];
+    tp_status st = file_join(file, path, name, err);
+
+    return st ? st : object_exists(has, file, err);
+}
+
+/* A name like step-00000001, which others give to their folders too. */
+static bool is_step_name(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    int64_t step;
+
+    return step_parse_name(&step, slash ? slash + 1 : path) != STEP_NONE;
+}
+
+/* Looking for formats takes many requests, and treats files that cannot be reached as missing. So
+ * first comes one whose answer says that the server can be reached. */
+static tp_status find_remote(const struct foreign_format **format, const char *path,
+                             struct tp_err *err)
+{
+    char dir[PATH_MAX], url[PATH_MAX];
+    bool is_own = false, has_config = false;
+    tp_status st;
+
+    TP_TRY(clean_url(url, path, err));
+    if (is_step_name(url)) {
+        TP_TRY(has_file(&is_own, url, MANIFEST_FILE, err));
+        if (!is_own)
+            *format = foreign_format_detect_any(url);
+        return TP_OK;
+    }
+    TP_TRY(has_file(&has_config, url, "config.json", err));
+    if (has_config && (*format = foreign_format_detect_any(url)))
+        return TP_OK;
+    st = ckpt_locate(dir, url, -1, err);
+    if (st != TP_E_NOTFOUND)
+        return st;
+    if (!has_config && (*format = foreign_format_detect_any(url)))
+        return TP_OK;
+    st = tp_fail_in(err, "no checkpoint of this project, nor of another framework");
+done:
+    return st;
+}
+
+tp_status foreign_contents_find(const struct foreign_format **format, const char *path,
+                                struct tp_err *err)
+{
+    *format = NULL;
+    if (location_is_remote(path))
+        return find_remote(format, path, err);
+    *format = foreign_format_detect_any(path);
+    return TP_OK;
+}
+
+/* ---- opening ---- */
 
 /* All tensors, as they are stored; each is taken from its own group. */
 static tp_status list_tensors(struct foreign_contents *c, struct tp_err *err)
@@ -38,26 +117,44 @@ static tp_status list_tensors(struct foreign_contents *c, struct tp_err *err)
     return piece_source_select(c->source, c->tensors, from, c->n_tensors, err);
 }
 
-tp_status foreign_contents_open(struct foreign_contents *out, const char *path, const char *config,
-                                struct tp_err *err)
+static tp_status open_source(struct foreign_contents *out, const char *path,
+                             const struct foreign_contents_request *q, struct tp_err *err)
 {
-    struct foreign_model_request q = { .path = path, .config = config };
+    const struct foreign_model_request model_of = { .path = path,
+                                                    .config = q->config,
+                                                    .format = q->format,
+                                                    .memory_bytes =
+                                                        memory_budget_tables(q->memory_bytes) };
+    const bool has_model = foreign_model_exists(&model_of);
     struct model model;
-    bool has_model;
     tp_status st;
 
-    memset(out, 0, sizeof *out);
-    out->format = foreign_format_detect_any(path);
-    if (!out->format)
-        return tp_fail(err, TP_E_NOTFOUND, "%s: is no checkpoint of a known format", path);
-    q.format = out->format;
-    has_model = foreign_model_exists(&q);
     if (has_model)
-        TP_TRY(foreign_model_read(&model, &out->note, &q, &out->arena, err));
-    TP_TRY(foreign_open(&out->source, out->format, path, has_model ? &model : NULL, 0, err));
-    if (out->format->check)
-        TP_TRY(out->format->check(out->source, err));
+        TP_TRY(foreign_model_read(&model, &out->note, &model_of, &out->arena, err));
+    TP_TRY(foreign_open(&out->source, q->format, path, has_model ? &model : NULL,
+                        memory_budget_tables(q->memory_bytes), err));
+    if (q->format->check)
+        TP_TRY(q->format->check(out->source, err));
     TP_TRY(list_tensors(out, err));
+done:
+    return st;
+}
+
+tp_status foreign_contents_open(struct foreign_contents *out,
+                                const struct foreign_contents_request *q, struct tp_err *err)
+{
+    const int64_t remote_bytes = memory_budget_remote(q->path, q->memory_bytes);
+    struct memory_budget budget;
+    char url[PATH_MAX];
+    tp_status st = TP_OK;
+
+    memset(out, 0, sizeof *out);
+    out->format = q->format;
+    if (location_is_remote(q->path))
+        TP_TRY(clean_url(url, q->path, err));
+    TP_TRY(open_source(out, location_is_remote(q->path) ? url : q->path, q, err));
+    TP_TRY(memory_budget_make(&budget, q->memory_bytes,
+                              LATER_BYTES + remote_bytes + q->buffer_bytes, 1, err));
 done:
     return st;
 }
@@ -127,20 +224,53 @@ tp_status foreign_contents_verify(struct foreign_contents *c, int64_t *checked, 
 
 /* ---- digest ---- */
 
-static tp_status read_extent(const struct reshard_endpoint *from, int extent, void *buf,
-                             struct progress *progress, struct tp_err *err)
+/* A place in the runs of all extents, in order. */
+struct run_cursor {
+    int extent;
+    int64_t run;
+};
+
+/* The next run, which has *bytes bytes; false: there is none. */
+static bool next_run(struct run_cursor *c, const struct reshard_endpoint *from, int *extent,
+                     struct box *run, int64_t *bytes)
 {
-    const struct reshard_extent *e = &from->extents[extent];
-    const int64_t elem = dtype_bytes(from->dtypes[e->tensor]),
-                  n = box_run_count(&e->box, RUN_BYTES / elem);
+    for (; c->extent < from->n_extents; c->extent++, c->run = 0) {
+        const struct reshard_extent *e = &from->extents[c->extent];
+        const int64_t elem = dtype_bytes(from->dtypes[e->tensor]);
+
+        if (c->run >= box_run_count(&e->box, RUN_BYTES / elem))
+            continue;
+        box_run(run, &e->box, RUN_BYTES / elem, c->run++);
+        *extent = c->extent;
+        *bytes = box_elements(run) * elem;
+        return true;
+    }
+    return false;
+}
+
+/* Read all runs. A source that takes a while to answer is told of those that follow. */
+static tp_status read_all(const struct reshard_endpoint *from, void *buf, struct progress *progress,
+                          struct tp_err *err)
+{
+    struct run_cursor at = { 0 }, ahead = { 0 };
+    int64_t bytes, ahead_bytes = 0;
+    struct box run;
+    int extent;
     tp_status st = TP_OK;
 
-    for (int64_t i = 0; i < n && !st; i++) {
-        struct box run;
+    while (!st && next_run(&at, from, &extent, &run, &bytes)) {
+        struct box later;
+        int64_t later_bytes;
+        int number;
 
-        box_run(&run, &e->box, RUN_BYTES / elem, i);
+        while (from->will_read && ahead_bytes < from->ahead_bytes &&
+               next_run(&ahead, from, &number, &later, &later_bytes)) {
+            from->will_read(from->ctx, number, &later);
+            ahead_bytes += later_bytes;
+        }
         st = from->read(from->ctx, extent, &run, buf, err);
-        progress_add(progress, box_elements(&run) * elem);
+        ahead_bytes -= bytes;
+        progress_add(progress, bytes);
     }
     return st;
 }
@@ -155,8 +285,7 @@ tp_status foreign_contents_digest(struct foreign_contents *c, struct digest *dig
     if (!buf)
         return tp_fail(err, TP_E_NOMEM, "no memory to read tensors");
     TP_TRY(check_coverage(c, err));
-    for (int i = 0; i < from->n_extents; i++)
-        TP_TRY(read_extent(from, i, buf, progress, err));
+    TP_TRY(read_all(from, buf, progress, err));
     TP_TRY(from->check(from->ctx, err));
     for (int i = 0; i < c->n_tensors; i++)
         digests[i] = from->digest(from->ctx, i);

@@ -1,6 +1,6 @@
 /*
  * reshard/foreign_contents.h - what a checkpoint of another framework contains, and whether it is
- * intact: for tp-ckpt show, verify and digest.
+ * intact: for tp-ckpt ls, show, verify and digest. It may be on a web server or in a store.
  */
 #ifndef RESHARD_FOREIGN_CONTENTS_H
 #define RESHARD_FOREIGN_CONTENTS_H
@@ -19,14 +19,27 @@ struct foreign_contents {
     const char *note; /* what to tell people of the model that was chosen; NULL: nothing */
 };
 
-/* Whether there is a checkpoint of another framework at `path`. */
-bool foreign_contents_detect(const char *path);
+/* What is opened, and how. */
+struct foreign_contents_request {
+    const char *path; /* a folder, or its URL */
+    const char
+        *config; /* config.json or its URL; NULL: that of the folder, or one that is made from
+                    the checkpoint (foreign_model.h); formats that need none are read without
+                  */
+    const struct foreign_format *format; /* what foreign_contents_find found */
+    int64_t memory_bytes;                /* the most that may be resident */
+    int64_t buffer_bytes;                /* of it, what the caller needs for buffers later */
+};
 
-/* Open it. `config` is a config.json, or NULL: that of the folder, or one that is made from the
- * checkpoint (foreign_model.h); formats that need none are read without. Close also after a
- * failure. */
-tp_status foreign_contents_open(struct foreign_contents *out, const char *path, const char *config,
+/* What of another framework is at `path`; *format is NULL: nothing, so it is a checkpoint of this
+ * project or none. At a URL a checkpoint of this project is never taken for another one. Errors are
+ * of URLs only: TP_E_NOTFOUND: neither is there; else as object_exists. */
+tp_status foreign_contents_find(const struct foreign_format **format, const char *path,
                                 struct tp_err *err);
+
+/* Open it. Close also after a failure. TP_E_BUDGET: memory_bytes is too little. */
+tp_status foreign_contents_open(struct foreign_contents *out,
+                                const struct foreign_contents_request *q, struct tp_err *err);
 void foreign_contents_close(struct foreign_contents *c);
 
 /* Prove that the pieces hold each element of each tensor once, and that the bytes of all ranges

@@ -181,17 +181,6 @@ static tp_status check_unknown(struct import_source *s, const struct import_requ
     return st;
 }
 
-/* Code and buffers that become resident while tables are read. */
-enum { LATER_BYTES = 4 << 20 };
-
-/* What is left of --mem, without what this process has already. */
-static int64_t memory_for_tables(const struct import_request *q)
-{
-    const int64_t left = q->memory_bytes - memory_peak_bytes() - LATER_BYTES;
-
-    return left > 1 ? left : 1;
-}
-
 static tp_status open_pieces(struct import_source *s, const struct import_request *q,
                              const struct foreign_format *format, const struct model *m,
                              struct arena *arena, struct tp_err *err)
@@ -203,7 +192,8 @@ static tp_status open_pieces(struct import_source *s, const struct import_reques
 
     s->title = format->title;
     TP_TRY(model_params(&params, &n_params, m, DTYPE_F32, arena, err));
-    TP_TRY(foreign_open(&s->pieces, format, q->source, m, memory_for_tables(q), err));
+    TP_TRY(
+        foreign_open(&s->pieces, format, q->source, m, memory_budget_tables(q->memory_bytes), err));
     if (format->check && !q->no_optim)
         TP_TRY(format->check(s->pieces, err));
     TP_TRY(check_unknown(s, q, m, params, n_params, err));
@@ -230,7 +220,8 @@ tp_status import_source_model(struct model *out, const struct import_request *q,
     const struct foreign_model_request from = { .path = q->source,
                                                 .config = q->config,
                                                 .format = format_of(q),
-                                                .memory_bytes = memory_for_tables(q) };
+                                                .memory_bytes =
+                                                    memory_budget_tables(q->memory_bytes) };
     const char *note = NULL;
     tp_status st = foreign_model_read(out, &note, &from, arena, err);
 

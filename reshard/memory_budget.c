@@ -18,7 +18,8 @@ enum {
     REMOTE_PART = 8,
     CONNECTION_BYTES = 512 << 10
 };
-enum { TLS_BYTES = 8 << 20 }; /* libcurl, OpenSSL and their tables */
+enum { TLS_BYTES = 8 << 20 };   /* libcurl, OpenSSL and their tables */
+enum { LATER_BYTES = 4 << 20 }; /* code and buffers that become resident while tables are read */
 enum { THREAD_BYTES = 512 << 10, BUFFER_BYTES_MIN = 4 << 20 };
 
 /* A field of /proc/self/status in bytes. getrusage cannot be used: its maximum includes that of the
@@ -43,6 +44,13 @@ static int64_t status_bytes(const char *field)
 int64_t memory_peak_bytes(void)
 {
     return status_bytes("VmHWM:");
+}
+
+int64_t memory_budget_tables(int64_t limit_bytes)
+{
+    const int64_t left = limit_bytes - memory_peak_bytes() - LATER_BYTES;
+
+    return left > 1 ? left : 1;
 }
 
 int64_t memory_budget_connections(void)

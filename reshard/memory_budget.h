@@ -26,6 +26,10 @@ tp_status memory_budget_make(struct memory_budget *out, int64_t limit_bytes, int
  * sources. */
 int64_t memory_budget_remote(const char *source, int64_t limit_bytes);
 
+/* What is left of limit_bytes for the tables of a source, at least 1; this process has the rest
+ * already. */
+int64_t memory_budget_tables(int64_t limit_bytes);
+
 /* What connections to a store need. */
 int64_t memory_budget_connections(void);
 

@@ -9,7 +9,6 @@
 #include "ckpt/tensor_reader.h"
 #include "core/file.h"
 #include "kernels/copy.h"
-#include "reshard/foreign_contents.h"
 
 struct tensor_view {
     struct arena arena;
@@ -62,20 +61,20 @@ static tp_status open_own(struct tensor_view *v, const char *path, int64_t step,
     return tensor_reader_open(&v->reader, v->found.dir, &v->found.manifest, err);
 }
 
-static tp_status open_foreign(struct tensor_view *v, const char *path, const char *config,
+static tp_status open_foreign(struct tensor_view *v, const struct foreign_contents_request *q,
                               struct tp_err *err)
 {
     const struct reshard_endpoint *from;
     tp_status st;
 
     v->is_foreign = true;
-    snprintf(v->path, sizeof v->path, "%s", path);
-    TP_TRY(foreign_contents_open(&v->foreign, path, config, err));
+    snprintf(v->path, sizeof v->path, "%s", q->path);
+    TP_TRY(foreign_contents_open(&v->foreign, q, err));
     v->tensors = v->foreign.tensors;
     v->n = v->foreign.n_tensors;
     v->first = arena_array(&v->arena, (size_t)v->n + 1, sizeof *v->first);
     if (!v->first) {
-        st = tp_fail(err, TP_E_NOMEM, "%s: no memory for a list of %d tensors", path, v->n);
+        st = tp_fail(err, TP_E_NOMEM, "%s: no memory for a list of %d tensors", v->path, v->n);
         goto done;
     }
     from = piece_source_endpoint(v->foreign.source);
@@ -85,16 +84,18 @@ done:
     return st;
 }
 
-tp_status tensor_view_open(struct tensor_view **out, const char *path, int64_t step,
-                           const char *config, struct tp_err *err)
+tp_status tensor_view_open(struct tensor_view **out, const struct foreign_contents_request *q,
+                           int64_t step, struct tp_err *err)
 {
+    struct foreign_contents_request found = *q;
     struct tensor_view *v = calloc(1, sizeof *v);
     tp_status st;
 
     if (!v)
-        return tp_fail(err, TP_E_NOMEM, "no memory to open %s", path);
-    st = foreign_contents_detect(path) ? open_foreign(v, path, config, err)
-                                       : open_own(v, path, step, err);
+        return tp_fail(err, TP_E_NOMEM, "no memory to open %s", q->path);
+    st = foreign_contents_find(&found.format, q->path, err);
+    if (!st)
+        st = found.format ? open_foreign(v, &found, err) : open_own(v, q->path, step, err);
     if (!st)
         st = sort_tensors(v, err);
     if (st) {

@@ -13,6 +13,9 @@
 
 enum { BUFFER_BYTES = 8 << 20, SHAPE_TEXT = 160, WHAT_TEXT = 512 };
 
+/* What both sides need while they are compared: a buffer each, and one for a part of it. */
+enum { SIDES_BYTES = 4 * BUFFER_BYTES };
+
 static const char intro[] =
     "Compares two checkpoints tensor by tensor, by value. Their layouts may differ, and their\n"
     "formats: of this project, safetensors, PyTorch, Megatron-LM, DeepSpeed. Without --atol and\n"
@@ -26,7 +29,7 @@ static const char tail[] =
 
 /* One of the two checkpoints. */
 struct diff_side {
-    const char *path, *config;
+    struct foreign_contents_request from;
     struct tensor_view *view;
     unsigned char *buffer;
     int tensor; /* number of the tensor that is compared */
@@ -291,7 +294,7 @@ static void print_result(const struct diff_output *o, const struct diff_side *a,
 
 static tp_status open_side(struct diff_side *s, int64_t step, struct tp_err *err)
 {
-    tp_status st = tensor_view_open(&s->view, s->path, step, s->config, err);
+    tp_status st = tensor_view_open(&s->view, &s->from, step, err);
 
     if (st)
         return st;
@@ -323,7 +326,7 @@ static tp_status diff(struct diff_output *o, struct diff_side *a, struct diff_si
     TP_TRY(compare(o, a, b, tol, err));
     if (o->group && o->compared == 0 && o->n == 0) {
         st = tp_fail(err, TP_E_USAGE, "--group %s: neither %s nor %s has tensors of this group",
-                     o->group, a->path, b->path);
+                     o->group, a->from.path, b->from.path);
         goto done;
     }
     print_result(o, a, b);
@@ -339,7 +342,10 @@ done:
 
 int cmd_diff(int argc, char **argv)
 {
-    struct diff_side a = { 0 }, b = { 0 };
+    struct diff_side a = { .from = { .memory_bytes = FOREIGN_MEMORY_BYTES,
+                                     .buffer_bytes = SIDES_BYTES } },
+                     b = { 0 };
+    const char *other = NULL;
     struct diff_output o = { 0 };
     struct diff_tolerance tol = { .exact = true };
     bool atol_given = false, rtol_given = false;
@@ -347,21 +353,23 @@ int cmd_diff(int argc, char **argv)
     int64_t step = -1;
     int code;
     const struct opt opts[] = {
-        OPT_ARG("A", &a.path, "checkpoint root or step directory, or one of another framework"),
-        OPT_ARG("B", &b.path, "the one to compare it with"),
+        OPT_ARG("A", &a.from.path,
+                "checkpoint root or step directory, or one of another framework"),
+        OPT_ARG("B", &other, "the one to compare it with"),
         { OPT_KIND_DOUBLE, 0, "atol", "X", &tol.atol, "absolute difference allowed", &atol_given },
         { OPT_KIND_DOUBLE, 0, "rtol", "X", &tol.rtol, "relative difference allowed", &rtol_given },
         OPT_STR(0, "group", "NAME", &o.group,
                 "compare only this group of tensors, such as param: the weights"),
         OPT_INT64(0, "step", "N", &step, "this step of both roots (default: the newest of each)"),
-        OPT_STR(0, "config", "FILE", &a.config, FOREIGN_CONFIG_HELP),
+        FOREIGN_OPTIONS(&a.from),
         OPT_FLAG(0, "json", &o.json, "print one JSON object"),
         OPT_END
     };
 
     if (!report_options(&code, "tp-ckpt diff", opts, argc, argv, intro, tail))
         return code;
-    b.config = a.config;
+    b.from = a.from;
+    b.from.path = other;
     tol.exact = !atol_given && !rtol_given;
     return report_json(o.json, "tp-ckpt", diff(&o, &a, &b, step, &tol, &err), &err);
 }

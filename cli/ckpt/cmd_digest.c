@@ -192,14 +192,15 @@ done:
 }
 
 /* The digests of a checkpoint of another framework: those of the tensors that it is imported as. */
-static tp_status digest_foreign(const char *path, const char *config, bool json, struct tp_err *err)
+static tp_status digest_foreign(const struct foreign_contents_request *q, bool json,
+                                struct tp_err *err)
 {
     struct foreign_contents c;
     struct progress *progress = progress_new("digest", 0, json ? PROGRESS_JSON : PROGRESS_TEXT);
     struct digest *sums;
     tp_status st;
 
-    TP_TRY(foreign_open_noted(&c, path, config, err));
+    TP_TRY(foreign_open_noted(&c, q, err));
     sums = arena_array(&c.arena, (size_t)c.n_tensors + 1, sizeof *sums);
     st = sums ? foreign_contents_digest(&c, sums, progress, err)
               : tp_fail(err, TP_E_NOMEM, "no memory for %d digests", c.n_tensors);
@@ -216,25 +217,27 @@ done:
 
 int cmd_digest(int argc, char **argv)
 {
-    const char *path = NULL, *config = NULL;
+    struct foreign_contents_request from = { .memory_bytes = FOREIGN_MEMORY_BYTES };
     int64_t step = -1;
     int jobs = thread_pool_cores(), code;
     bool json = false, index = false;
     struct tp_err err = { 0 };
+    tp_status st;
     const struct opt opts[] = {
-        OPT_ARG("CKPT", &path, "checkpoint root or step directory"),
+        OPT_ARG("CKPT", &from.path, "checkpoint root or step directory"),
         OPT_INT64(0, "step", "N", &step, "this step of a root (default: the newest complete one)"),
         OPT_FLAG(0, "index", &index, "trust the indexes of the shards and read no payload"),
         OPT_INT('j', "jobs", "N", &jobs, "threads (default: processors)"),
-        OPT_STR(0, "config", "FILE", &config, FOREIGN_CONFIG_HELP),
+        FOREIGN_OPTIONS(&from),
         OPT_FLAG(0, "json", &json, "print one JSON object"),
         OPT_END
     };
 
     if (!report_options(&code, "tp-ckpt digest", opts, argc, argv, intro, tail))
         return code;
-    return report_json(json, "tp-ckpt",
-                       foreign_contents_detect(path) ? digest_foreign(path, config, json, &err)
-                                                     : digest(path, step, jobs, index, json, &err),
-                       &err);
+    st = foreign_contents_find(&from.format, from.path, &err);
+    if (!st)
+        st = from.format ? digest_foreign(&from, json, &err)
+                         : digest(from.path, step, jobs, index, json, &err);
+    return report_json(json, "tp-ckpt", st, &err);
 }

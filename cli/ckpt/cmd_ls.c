@@ -145,20 +145,20 @@ done:
 
 int cmd_ls(int argc, char **argv)
 {
-    const char *path = NULL, *config = NULL;
+    struct foreign_contents_request from = { .memory_bytes = FOREIGN_MEMORY_BYTES };
     bool json = false;
     struct tp_err err = { 0 };
     int code;
+    tp_status st;
     const struct opt opts[] = {
-        OPT_ARG("ROOT", &path, "checkpoint root, or one of its steps"),
-        OPT_STR(0, "config", "FILE", &config, FOREIGN_CONFIG_HELP),
+        OPT_ARG("ROOT", &from.path, "checkpoint root, or one of its steps"), FOREIGN_OPTIONS(&from),
         OPT_FLAG(0, "json", &json, "print a JSON list, one object per step"), OPT_END
     };
 
     if (!report_options(&code, "tp-ckpt ls", opts, argc, argv, intro, NULL))
         return code;
-    return report_json(json, "tp-ckpt",
-                       foreign_contents_detect(path) ? foreign_ls(path, config, json, &err)
-                                                     : list(path, json, &err),
-                       &err);
+    st = foreign_contents_find(&from.format, from.path, &err);
+    if (!st)
+        st = from.format ? foreign_ls(&from, json, &err) : list(from.path, json, &err);
+    return report_json(json, "tp-ckpt", st, &err);
 }

@@ -324,27 +324,29 @@ done:
 
 int cmd_show(int argc, char **argv)
 {
-    const char *path = NULL, *name = NULL, *config = NULL;
+    struct foreign_contents_request from = { .memory_bytes = FOREIGN_MEMORY_BYTES };
+    const char *name = NULL;
     int64_t step = -1;
     bool json = false;
     struct tp_err err = { 0 };
     int code;
     tp_status st;
-    const struct opt opts[] = { OPT_ARG("CKPT", &path, "checkpoint root or step directory"),
+    const struct opt opts[] = { OPT_ARG("CKPT", &from.path, "checkpoint root or step directory"),
                                 OPT_ARG_OPT("NAME", &name, "a tensor, or GROUP/TENSOR"),
                                 OPT_INT64(0, "step", "N", &step,
                                           "this step of a root (default: the newest complete one)"),
-                                OPT_STR(0, "config", "FILE", &config, FOREIGN_CONFIG_HELP),
+                                FOREIGN_OPTIONS(&from),
                                 OPT_FLAG(0, "json", &json, "print one JSON object"),
                                 OPT_END };
 
     if (!report_options(&code, "tp-ckpt show", opts, argc, argv, intro, tail))
         return code;
-    if (!foreign_contents_detect(path))
-        st = show(path, name, step, json, &err);
-    else if (name)
-        st = foreign_show_tensor(path, config, name, json, &err);
-    else
-        st = foreign_show(path, config, json, &err);
+    st = foreign_contents_find(&from.format, from.path, &err);
+    if (!st && !from.format)
+        st = show(from.path, name, step, json, &err);
+    else if (!st && name)
+        st = foreign_show_tensor(&from, name, json, &err);
+    else if (!st)
+        st = foreign_show(&from, json, &err);
     return report_json(json, "tp-ckpt", st, &err);
 }

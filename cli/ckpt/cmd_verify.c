@@ -103,23 +103,25 @@ done:
 
 int cmd_verify(int argc, char **argv)
 {
-    const char *path = NULL, *config = NULL;
+    struct foreign_contents_request from = { .memory_bytes = FOREIGN_MEMORY_BYTES };
     int64_t step = -1;
     int jobs = thread_pool_cores(), code;
     bool json = false;
     struct tp_err err = { 0 };
-    const struct opt opts[] = { OPT_ARG("CKPT", &path, "checkpoint root or step directory"),
+    tp_status st;
+    const struct opt opts[] = { OPT_ARG("CKPT", &from.path, "checkpoint root or step directory"),
                                 OPT_INT64(0, "step", "N", &step,
                                           "this step of a root (default: the newest)"),
                                 OPT_INT('j', "jobs", "N", &jobs, "threads (default: processors)"),
-                                OPT_STR(0, "config", "FILE", &config, FOREIGN_CONFIG_HELP),
+                                FOREIGN_OPTIONS(&from),
                                 OPT_FLAG(0, "json", &json, "print one JSON object"),
                                 OPT_END };
 
     if (!report_options(&code, "tp-ckpt verify", opts, argc, argv, intro, tail))
         return code;
-    return report_json(json, "tp-ckpt",
-                       foreign_contents_detect(path) ? foreign_verify(path, config, json, &err)
-                                                     : verify(path, step, jobs, json, &err),
-                       &err);
+    st = foreign_contents_find(&from.format, from.path, &err);
+    if (!st)
+        st = from.format ? foreign_verify(&from, json, &err)
+                         : verify(from.path, step, jobs, json, &err);
+    return report_json(json, "tp-ckpt", st, &err);
 }

@@ -12,10 +12,10 @@
 
 enum { SHAPE_TEXT = 160 };
 
-tp_status foreign_open_noted(struct foreign_contents *c, const char *path, const char *config,
+tp_status foreign_open_noted(struct foreign_contents *c, const struct foreign_contents_request *q,
                              struct tp_err *err)
 {
-    tp_status st = foreign_contents_open(c, path, config, err);
+    tp_status st = foreign_contents_open(c, q, err);
 
     if (!st && c->note)
         report_note("tp-ckpt", "%s", c->note);
@@ -62,17 +62,17 @@ static void print_object(json_t *root)
 
 /* ---- ls ---- */
 
-tp_status foreign_ls(const char *path, const char *config, bool json, struct tp_err *err)
+tp_status foreign_ls(const struct foreign_contents_request *q, bool json, struct tp_err *err)
 {
     struct foreign_contents c;
     char size[SIZE_TEXT_MAX], step[SIZE_TEXT_MAX];
     tp_status st;
 
-    TP_TRY(foreign_open_noted(&c, path, config, err));
+    TP_TRY(foreign_open_noted(&c, q, err));
     if (json) {
         json_t *list = json_array();
 
-        json_array_append_new(list, head_json(&c, path));
+        json_array_append_new(list, head_json(&c, q->path));
         print_object(list);
     } else {
         printf("%-12s  %10s  %8s  %10s  %s\n", "FORMAT", "STEP", "TENSORS", "SIZE", "WRITTEN BY");
@@ -137,16 +137,16 @@ static void show_text(const struct foreign_contents *c, const char *path)
     }
 }
 
-tp_status foreign_show(const char *path, const char *config, bool json, struct tp_err *err)
+tp_status foreign_show(const struct foreign_contents_request *q, bool json, struct tp_err *err)
 {
     struct foreign_contents c;
     tp_status st;
 
-    TP_TRY(foreign_open_noted(&c, path, config, err));
+    TP_TRY(foreign_open_noted(&c, q, err));
     if (json)
-        show_json(&c, path);
+        show_json(&c, q->path);
     else
-        show_text(&c, path);
+        show_text(&c, q->path);
     st = print_done(err);
 done:
     foreign_contents_close(&c);
@@ -214,18 +214,18 @@ static void show_pieces(const struct foreign_contents *c, int i, bool json)
     json_decref(root);
 }
 
-tp_status foreign_show_tensor(const char *path, const char *config, const char *name, bool json,
+tp_status foreign_show_tensor(const struct foreign_contents_request *q, const char *name, bool json,
                               struct tp_err *err)
 {
     struct foreign_contents c;
     int i;
     tp_status st;
 
-    TP_TRY(foreign_open_noted(&c, path, config, err));
+    TP_TRY(foreign_open_noted(&c, q, err));
     i = find_tensor(&c, name);
     if (i < 0) {
-        st =
-            tp_fail(err, TP_E_NOTFOUND, "%s: has no tensor %s; tp-ckpt show lists all", path, name);
+        st = tp_fail(err, TP_E_NOTFOUND, "%s: has no tensor %s; tp-ckpt show lists all", q->path,
+                     name);
         goto done;
     }
     show_pieces(&c, i, json);
@@ -268,14 +268,14 @@ static void print_verified(const struct foreign_contents *c, const char *path, i
            c->n_tensors, size_format(size, checked), size_format(other, unchecked));
 }
 
-tp_status foreign_verify(const char *path, const char *config, bool json, struct tp_err *err)
+tp_status foreign_verify(const struct foreign_contents_request *q, bool json, struct tp_err *err)
 {
     struct foreign_contents c;
     struct tp_err finding = { 0 };
     int64_t checked = 0, unchecked = 0;
     tp_status st;
 
-    st = foreign_open_noted(&c, path, config, &finding);
+    st = foreign_open_noted(&c, q, &finding);
     if (!st)
         st = foreign_contents_verify(&c, &checked, &unchecked, &finding);
     if (st != TP_OK && st != TP_E_CORRUPT) {
@@ -283,7 +283,7 @@ tp_status foreign_verify(const char *path, const char *config, bool json, struct
         goto done;
     }
     finding.status = st;
-    print_verified(&c, path, checked, unchecked, &finding, json);
+    print_verified(&c, q->path, checked, unchecked, &finding, json);
     st = print_done(err);
     if (!st && finding.status)
         st = tp_fail(err, TP_E_NO, "%s", "");

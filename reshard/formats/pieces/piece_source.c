@@ -5,6 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "storage/location.h"
+#include "storage/remote_object.h"
+
 tp_status piece_source_new(struct piece_source **out, const char *path, struct tp_err *err)
 {
     struct piece_source *s = calloc(1, sizeof *s);
@@ -303,11 +306,40 @@ bool piece_source_has(const struct piece_source *s, const char *group)
     return false;
 }
 
+/* Say that the bytes of a sum will be read. */
+static void name_sum(const struct piece_source *s, const struct piece_sum *sum)
+{
+    struct file_part part;
+    struct tp_err ignored;
+
+    if (file_table_use(s->files, sum->file, &part, &ignored))
+        return;
+    object_will_read(&part.object, sum->begin, sum->size);
+    file_table_release(s->files, sum->file);
+}
+
+/* Compare all sums. A source that is not local is told early of those that follow. */
+static tp_status check_sums(const struct piece_source *s, struct tp_err *err)
+{
+    const int64_t most = location_is_remote(s->path) ? remote_object_ahead_bytes() : 0;
+    int64_t named_bytes = 0;
+    int named = 0;
+    tp_status st = TP_OK;
+
+    for (int i = 0; i < s->n_sums && !st; i++) {
+        for (; named < s->n_sums && named_bytes < most; named++) {
+            name_sum(s, &s->sums[named]);
+            named_bytes += s->sums[named].size;
+        }
+        st = piece_sums_separate(&s->sums[i], s->files, err);
+        named_bytes -= s->sums[i].size;
+    }
+    return st;
+}
+
 tp_status piece_source_verify(struct piece_source *s, int64_t *checked, int64_t *unchecked,
                               struct tp_err *err)
 {
-    tp_status st = TP_OK;
-
     *checked = *unchecked = 0;
     for (int i = 0; i < s->n_pieces; i++) {
         const struct piece *p = &s->pieces[i];
@@ -315,7 +347,5 @@ tp_status piece_source_verify(struct piece_source *s, int64_t *checked, int64_t 
 
         *(p->sum >= 0 ? checked : unchecked) += box_elements(&p->box) * bytes;
     }
-    for (int i = 0; i < s->n_sums && !st; i++)
-        st = piece_sums_separate(&s->sums[i], s->files, err);
-    return st;
+    return check_sums(s, err);
 }
