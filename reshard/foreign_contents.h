@@ -32,8 +32,8 @@ struct foreign_contents_request {
 };
 
 /* What of another framework is at `path`; *format is NULL: nothing, so it is a checkpoint of this
- * project or none. At a URL a checkpoint of this project is never taken for another one. Errors are
- * of URLs only: TP_E_NOTFOUND: neither is there; else as object_exists. */
+ * project or none. A URL that ends in the name of a step is this project's if it has a manifest.
+ * Errors are of URLs only: TP_E_NOTFOUND: neither is there; else as object_exists. */
 tp_status foreign_contents_find(const struct foreign_format **format, const char *path,
                                 struct tp_err *err);
 
