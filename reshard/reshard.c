@@ -45,6 +45,11 @@ static struct resume_job resume_job_of(struct reshard_job *job)
     return (struct resume_job){ &job->copy, job->arena, job->request->progress };
 }
 
+static bool is_root(const struct reshard_job *job)
+{
+    return !job->control || control_rank(job->control) == 0;
+}
+
 /* ---- layouts ---- */
 
 static tp_status check_from(const struct reshard_job *job, struct tp_err *err)
@@ -166,14 +171,18 @@ static tp_status compress_target(struct reshard_job *job, struct tp_err *err)
 {
     const struct reshard_request *q = job->request;
 
-    if (job->control)
-        return tp_fail(err, TP_E_USAGE,
-                       "--zstd: %d processes cannot compress together yet; run one, with --jobs",
-                       control_size(job->control));
+    tp_status st;
+
     if (q->link)
         return tp_fail(err, TP_E_USAGE, "--link keeps files as they are, so it excludes --zstd");
-    return checkpoint_target_compress(job->target, q->zstd, q->threads,
-                                      copy_job_flush_bytes(q->memory_bytes, q->threads), err);
+    st = checkpoint_target_compress(job->target, q->zstd, q->threads,
+                                    copy_job_flush_bytes(q->memory_bytes, q->threads), err);
+    if (!st && is_root(job) && checkpoint_target_idle(job->target) > 0)
+        progress_note(q->progress,
+                      "--zstd: each shard is compressed by one process, so %d of %d processes have "
+                      "nothing to do",
+                      checkpoint_target_idle(job->target), control_size(job->control));
+    return st;
 }
 
 static tp_status open_endpoints(struct reshard_job *job, struct tp_err *err)
@@ -192,7 +201,7 @@ static tp_status open_endpoints(struct reshard_job *job, struct tp_err *err)
     TP_TRY(output_root_name(job->out, q->out, q->ckpt, &job->from, &job->to.spec, err));
     TP_TRY(output_root_check(job->out, q->force, err)); /* so that a dry run finds it too */
     TP_TRY(checkpoint_source_open(&job->source, &job->from, job->ids, job->to.n_tensors,
-                                  job->control, err));
+                                  q->zstd ? NULL : job->control, err));
     TP_TRY(checkpoint_target_plan(&job->target, &job->to, job->control, err));
     TP_TRY(decide_link(job, err));
     if (q->zstd)
@@ -236,6 +245,7 @@ static tp_status plan(struct reshard_job *job, struct tp_err *err)
     t->control = job->control;
     t->progress = q->progress;
     t->elsewhere = job->clone.tensors;
+    t->mine = checkpoint_target_mine(job->target);
     TP_TRY(resume_plan(&job->resume, &job->copy, q->memory_bytes, later, err));
     if (!q->dry_run && !job->resume.tmp && !job->linked_rank_bytes)
         transfer_plan_announce(job->copy.plan);
@@ -244,11 +254,6 @@ done:
 }
 
 /* ---- the work ---- */
-
-static bool is_root(const struct reshard_job *job)
-{
-    return !job->control || control_rank(job->control) == 0;
-}
 
 static tp_status agree(const struct reshard_job *job, tp_status st, struct tp_err *err)
 {

@@ -22,11 +22,12 @@ static int64_t parts_of(int64_t boxes, int64_t bytes)
  * thread completes another one, or two. */
 static int64_t packed_bytes(const struct checkpoint_target *target, int threads)
 {
+    const bool *mine = checkpoint_target_mine(target);
     int n = 0, files = 0;
     const struct stored_box *boxes = checkpoint_target_boxes(target, &n);
 
     for (int i = 0; i < n; i++)
-        files += i == 0 || boxes[i].rank != boxes[i - 1].rank;
+        files += (!mine || mine[i]) && (i == 0 || boxes[i].rank != boxes[i - 1].rank);
     return (2 * ((int64_t)files + threads) + upload_sender_usual()) * UPLOAD_PART_BYTES_MIN;
 }
 
@@ -89,18 +90,30 @@ done:
     return st;
 }
 
-/* Rank 0, when the store has all of all shards: make them appear, and write the manifest. */
+/* All processes, when the store has all of all shards: rank 0 makes them appear, or each process
+ * its own, and rank 0 writes the manifest. */
 static tp_status commit(struct store_job *job, const struct store_step *step, struct manifest *m,
                         struct tp_err *err)
 {
-    tp_status st;
+    const bool each = job->control && checkpoint_target_mine(job->target);
+    int64_t remove;
+    tp_status st = is_root(job) ? copy_job_prove(job->copy, err) : TP_OK;
 
-    TP_TRY(copy_job_prove(job->copy, err));
-    TP_TRY(store_step_clear(step, err));
-    st = checkpoint_target_appear(job->target, err);
-    if (!st)
+    if (!st && is_root(job))
+        st = store_step_clear(step, err);
+    TP_TRY(agree(job, st, err));
+    if (each || is_root(job))
+        st = checkpoint_target_appear(job->target, err);
+    if (!st && is_root(job))
         st = store_step_commit(step, m, err);
-    if (st && store_step_owns(step))
+    st = agree(job, st, err);
+    remove = st && st != TP_E_COMM && is_root(job) && store_step_owns(step);
+    if (st && st != TP_E_COMM && each) {
+        struct tp_err ignored = { 0 };
+
+        control_broadcast(job->control, &remove, sizeof remove, 0, &ignored);
+    }
+    if (remove && (each || is_root(job)))
         checkpoint_target_remove(job->target);
 done:
     return st;
@@ -128,7 +141,7 @@ static tp_status run(struct store_job *job, struct tp_err *err)
     TP_TRY(begin(job, &step, err));
     TP_TRY(copy_job_run(job->copy, err));
     TP_TRY(checkpoint_target_finish(job->target, &m, job->arena, err));
-    TP_TRY(agree(job, is_root(job) ? commit(job, &step, &m, err) : TP_OK, err));
+    TP_TRY(commit(job, &step, &m, err));
 done:
     return st;
 }

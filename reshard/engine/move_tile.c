@@ -103,7 +103,7 @@ static bool tile_is_direct(const struct transfer_run *r, struct transfer_worker 
     const struct transfer *t = &r->plan->transfer;
     const struct transfer_tile *w = &k->tile;
 
-    if (!t->from->read_undigested || !t->to->write_digested || t->partial ||
+    if (!t->from->read_undigested || !t->to->write_digested || t->partial || t->mine ||
         o->from_type != o->to_type)
         return false;
     for (int i = 0; i < w->n_from; i++) {
@@ -131,7 +131,7 @@ static void cast_run(struct transfer_run *r, struct transfer_worker *k,
 
     cast(k->cast, o->to_type, k->read, o->from_type, box_elements(&o->from_run));
     k->is_cast = true;
-    if (!p->cast_digests)
+    if (!p->cast_digests || !k->counts_cast)
         return;
     words = &p->cast_digests[2 * (int64_t)o->tensor];
     part = digest_box(k->cast, &o->from_run, t->ndim, t->shape, dtype_bytes(o->to_type));
@@ -177,6 +177,8 @@ static tp_status move_source(struct transfer_run *r, struct transfer_worker *k,
 
     o->from_run = run_of(r->plan->from, w, o->from);
     n = extent_index_find(r->plan->to, w->tensor, &o->from_run, k->targets);
+    k->counts_cast = n > 0 && transfer_keep_mine(r->plan, w->tensor, k->targets, 1) == 1;
+    n = transfer_keep_mine(r->plan, w->tensor, k->targets, n);
     if (n == 1) {
         o->to = k->targets[0];
         o->to_run = run_of(r->plan->to, w, o->to);

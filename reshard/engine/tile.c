@@ -90,6 +90,16 @@ static void keep_wanted(const struct transfer_plan *p, struct transfer_tile *w)
     w->n_from = kept;
 }
 
+int transfer_keep_mine(const struct transfer_plan *p, int tensor, int *positions, int n)
+{
+    int kept = 0;
+
+    for (int i = 0; i < n; i++)
+        if (!p->transfer.mine || p->transfer.mine[extent_index_number(p->to, tensor, positions[i])])
+            positions[kept++] = positions[i];
+    return kept;
+}
+
 void transfer_tile_get(const struct transfer_plan *p, int64_t k, struct transfer_tile *w)
 {
     const struct reshard_tensor *t;
@@ -101,11 +111,14 @@ void transfer_tile_get(const struct transfer_plan *p, int64_t k, struct transfer
     box_run(&w->box, &whole, transfer_tile_elements(p, w->tensor), k - p->first_tile[w->tensor]);
     w->n_from = 0;
     w->n_to = extent_index_find(p->to, w->tensor, &w->box, w->to);
+    w->n_to = transfer_keep_mine(p, w->tensor, w->to, w->n_to);
     if (w->n_to == 0)
         return;
-    trim(p, w);
+    if (!p->transfer
+             .mine) /* then every process has the same tiles, so one can count a cast for all */
+        trim(p, w);
     w->n_from = extent_index_find(p->from, w->tensor, &w->box, w->from);
-    if (p->transfer.partial)
+    if (p->transfer.partial || p->transfer.mine)
         keep_wanted(p, w);
 }
 

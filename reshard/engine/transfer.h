@@ -37,10 +37,14 @@ struct transfer {
     int n_tensors;
     const struct reshard_tensor *tensors;
     const struct reshard_endpoint *from, *to;
-    int64_t memory_bytes;  /* for all buffers of this process together */
-    int threads;           /* at least 1 */
-    bool partial;          /* the target's extents may leave out parts of a tensor, as when one rank
-                              resumes; else they must tile every tensor */
+    int64_t memory_bytes; /* for all buffers of this process together */
+    int threads;          /* at least 1 */
+    bool partial;         /* the target's extents may leave out parts of a tensor, as when one rank
+                             resumes; else they must tile every tensor */
+    const bool *mine; /* [extents of the target] true: this process writes the extent, and no other
+                         does; NULL: processes share the tiles. The extents of all processes
+                         together must tile every tensor, each process reads what its own extents
+                         need, and the source's `check` covers what this process read */
     const bool *elsewhere; /* [n_tensors] true: the caller fills in this tensor of the target, so it
                               has no tiles; NULL: none */
     const struct transfer_device *device; /* NULL: the threads do everything */

@@ -198,6 +198,7 @@ static void count_bytes(struct transfer_plan *p, struct transfer_tile *w)
         int64_t read, written;
 
         transfer_tile_get(p, k, w);
+        p->stats.tiles -= p->transfer.mine && w->n_to == 0;
         transfer_tile_bytes(p, w, &read, &written);
         p->stats.bytes_read += read;
         p->stats.bytes_written += written;

@@ -64,6 +64,9 @@ int64_t transfer_tile_need(enum dtype from, enum dtype to);
 /* Elements of the largest tile of a tensor that fits the buffer of a thread; 0: none fits. */
 int64_t transfer_tile_elements(const struct transfer_plan *p, int tensor);
 
+/* Keep those of n positions of target extents that this process writes; returns how many. */
+int transfer_keep_mine(const struct transfer_plan *p, int tensor, int *positions, int n);
+
 /* Fill in tile number k. n_to = 0: the target wants nothing of it. */
 void transfer_tile_get(const struct transfer_plan *p, int64_t k, struct transfer_tile *w);
 

@@ -3,6 +3,7 @@
 needs: tp-ckpt tp-reshard tp-train make_ckpt
 covers: reshard/formats/checkpoint/shared_upload reshard/store_job ckpt/store_step ckpt/save storage/upload_sender
 """
+import copy
 import json
 import os
 import random
@@ -86,6 +87,17 @@ def test_several_processes_upload_each_byte_of_a_shard_once(store, large, expect
     assert ok(store, "tp-ckpt", "diff", OUT, large).rc == 0
 
 
+@pytest.mark.parametrize("n,spec", [(2, "tp4"), (3, "tp2")])
+def test_several_processes_upload_compressed_shards_of_their_own(store, large, tmp_path, n, spec):
+    """Also when one of them has no shard. The objects have the bytes of files that one process writes."""
+    harness.ok("tp-reshard", large, "--to", spec, "--out", tmp_path / "one", "--zstd")
+    ok(store, *MPIRUN, "-n", n, harness.BIN / "tp-reshard", large, "--to", spec, "--out", OUT, "--zstd", "--mem", "512M")
+    assert shards(store) == {p.name: p.read_bytes() for p in (tmp_path / "one/step-00000001").glob("*.h5")}
+    assert store.uploads == {}
+    assert sum("manifest.json" in p for m, p, _ in store.requests if m != "GET") == 1, "the manifest is committed once"
+    assert ok(store, "tp-ckpt", "diff", OUT, large).rc == 0
+
+
 def test_every_process_sends_parts(store, large):
     def wait_for_another(s):  # the first part is not answered before a second one is on its way
         deadline = time.monotonic() + 30
@@ -104,9 +116,10 @@ def test_every_process_sends_parts(store, large):
     (Fault(lambda s: s.put("bucket/out/epoch", b"7\n"), method="PUT", path="partNumber"), 3, "newer job .epoch 7"),
     (Fault(lambda s: s.put(KEY + "manifest.json", b"another's"), method="PUT", path="partNumber"), 2, "exists already"),
 ], ids=["part", "completion", "epoch", "another"])
-def test_after_a_failure_of_any_process_nothing_of_the_job_is_in_the_store(store, large, fault, code, says):
-    store.faults.append(fault)
-    r = run(store, *MPIRUN, "-n", 3, harness.BIN / "tp-reshard", large, "--to", "tp2", "--out", OUT)
+@pytest.mark.parametrize("options", [[], ["--zstd", "--mem", "512M"]], ids=["raw", "zstd"])
+def test_after_a_failure_of_any_process_nothing_of_the_job_is_in_the_store(store, large, fault, code, says, options):
+    store.faults.append(copy.copy(fault))  # it counts how often it acted
+    r = run(store, *MPIRUN, "-n", 3, harness.BIN / "tp-reshard", large, "--to", "tp2", "--out", OUT, *options)
     assert r.rc == code and re.search(says, r.err), repr(r)
     assert shards(store) == {} and store.uploads == {}
     assert store.tree(KEY).get("manifest.json", b"another's") == b"another's"

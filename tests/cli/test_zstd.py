@@ -130,9 +130,6 @@ def test_wrong_requests_are_refused(raw, packed, tmp_path):
                           (["--zstd", "--no-compress"], "exclude"), (["--zstd", "--link"], "excludes --zstd")):
         r = harness.run("tp-reshard", raw, "--to", "tp2", "-o", tmp_path / "out", *options)
         assert r.rc == 2 and text in r.err and not (tmp_path / "out").exists(), r.err
-    r = harness.run("mpirun", "--oversubscribe", "--allow-run-as-root", "-n", 2, harness.BIN / "tp-reshard", raw, "--to", "tp2",
-                    "-o", tmp_path / "out", "--zstd")
-    assert r.rc == 2 and "2 processes cannot compress together" in r.err and not (tmp_path / "out").exists(), r.err
 
 
 def test_links_keep_files_compressed(packed, tmp_path):

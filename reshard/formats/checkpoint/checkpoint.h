@@ -52,10 +52,18 @@ tp_status checkpoint_target_plan(struct checkpoint_target **out, const struct la
                                  struct comm_control *control, struct tp_err *err);
 
 /* Before the files are created: compress with this level, on this many threads, and collect at most
- * about flush_bytes before. Only for one process alone, and such a target is neither resumed nor
- * cloned into. */
+ * about flush_bytes before. Such a target is neither resumed nor cloned into. With control each
+ * shard is then written by one of the processes (checkpoint_target_mine), and the files are the
+ * same as those of one process. Such a source is opened without control, because several processes
+ * may read the same part of it. */
 tp_status checkpoint_target_compress(struct checkpoint_target *t, int level, int threads,
                                      int64_t flush_bytes, struct tp_err *err);
+
+/* [extents] those that this process writes, for struct transfer. NULL: processes share all. */
+const bool *checkpoint_target_mine(const struct checkpoint_target *t);
+
+/* How many processes have no shard to write, because there are fewer shards. */
+int checkpoint_target_idle(const struct checkpoint_target *t);
 
 /* What writing needs besides buffers and the entries of chunks; 0: nothing is compressed. */
 int64_t checkpoint_target_memory(const struct checkpoint_target *t);
@@ -72,7 +80,8 @@ int64_t checkpoint_target_rank_bytes(const struct checkpoint_target *t, int rank
 int64_t checkpoint_target_chunks(const struct checkpoint_target *t);
 
 /* Create the shards in the directory `dir`, a transaction's; the endpoint can then be written.
- * Collective over control: rank 0 creates the files, the others open them. */
+ * Collective over control: rank 0 creates the files, the others open them; if each shard belongs
+ * to one process, this one creates it. */
 tp_status checkpoint_target_create(struct checkpoint_target *t, const char *dir,
                                    struct tp_err *err);
 
@@ -82,7 +91,7 @@ tp_status checkpoint_target_clone(struct checkpoint_target *t, int extent,
                                   struct tp_err *err);
 
 /* After the transfer: combine the checksums of all processes and finish every shard (index, fsync).
- * Collective; m->shards (in the arena) is filled in on rank 0. */
+ * Collective; m->shards (in the arena) and the digests are filled in on rank 0. */
 tp_status checkpoint_target_finish(struct checkpoint_target *t, struct manifest *m,
                                    struct arena *arena, struct tp_err *err);
 
@@ -90,14 +99,15 @@ tp_status checkpoint_target_finish(struct checkpoint_target *t, struct manifest 
 const struct stored_box *checkpoint_target_boxes(const struct checkpoint_target *t, int *n);
 
 /* After checkpoint_target_finish, for a directory in a store: make all shards appear, on rank 0.
- * Not collective. After a failure some may have: the caller removes them if they are its own. */
+ * Not collective, unless each shard belongs to one process (checkpoint_target_mine): then all call
+ * it. After a failure some may have: the caller removes them if they are its own. */
 tp_status checkpoint_target_appear(struct checkpoint_target *t, struct tp_err *err);
 
 /* From now on writing and finishing end with TP_E_STOPPED when a signal asks to stop (core/stop.h).
  */
 void checkpoint_target_stops(struct checkpoint_target *t);
 
-/* Remove the shards that have appeared in a store, as far as it answers. */
+/* Remove the shards that this process made to appear in a store, as far as it answers. */
 void checkpoint_target_remove(struct checkpoint_target *t);
 
 /* ---- resuming an interrupted transfer; one process only, without comm ----

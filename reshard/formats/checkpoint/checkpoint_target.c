@@ -161,9 +161,10 @@ tp_status checkpoint_target_plan(struct checkpoint_target **out, const struct la
 tp_status checkpoint_target_compress(struct checkpoint_target *t, int level, int threads,
                                      int64_t flush_bytes, struct tp_err *err)
 {
-    tp_status st = t->control ? tp_fail(err, TP_E_INTERNAL, "several processes cannot compress")
-                              : shard_packer_open(&t->packer, level, threads, err);
+    tp_status st = shard_packer_open(&t->packer, level, threads, err);
 
+    if (!st && t->control)
+        st = target_divide(t, err);
     t->endpoint.flush = target_flush;
     t->endpoint.flush_bytes = flush_bytes;
     return st;
@@ -180,6 +181,8 @@ int64_t checkpoint_target_memory(const struct checkpoint_target *t)
         const int elem = dtype_bytes(t->dtypes[t->boxes[i].tensor]);
         struct box chunk;
 
+        if (t->mine && !t->mine[i])
+            continue;
         box_run(&chunk, b, chunk_size(t, i), 0);
         all += box_elements(b) * elem;
         if (box_elements(&chunk) * elem > most)

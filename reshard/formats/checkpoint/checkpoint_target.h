@@ -26,6 +26,9 @@ struct checkpoint_target {
     struct digest *digests;             /* [tensors] after checkpoint_target_finish, on rank 0 */
     int world;
     struct comm_control *control;
+    bool *mine;                 /* [boxes] this process writes the box; NULL: all of them share */
+    int *owners;                /* [world] the process that writes the shard, -1: there is none;
+                                   NULL without `mine` */
     bool stops;                 /* checkpoint_target_stops */
     struct shard_packer packer; /* its level is 0: nothing is compressed */
     int64_t stored_bytes;       /* after checkpoint_target_finish */
@@ -33,6 +36,17 @@ struct checkpoint_target {
 
 /* TP_E_STOPPED: the program was asked to stop, and this target ends then. */
 tp_status target_check_stop(const struct checkpoint_target *t, struct tp_err *err);
+
+/* target_owners.c: give each shard to one process, which alone writes it. */
+tp_status target_divide(struct checkpoint_target *t, struct tp_err *err);
+
+/* The same when no process has been chosen: true of all. */
+bool target_is_mine(const struct checkpoint_target *t, int rank);
+
+/* After every process has finished its shards, of which `found` has those of this process, and
+ * t->digests and t->stored_bytes their sums: all processes get all of `found`, and rank 0 the
+ * digests and bytes of all. Collective. */
+tp_status target_combine(struct checkpoint_target *t, struct shard_info *found, struct tp_err *err);
 
 /* How many chunks extent i has. */
 int64_t target_box_chunks(const struct checkpoint_target *t, int i);

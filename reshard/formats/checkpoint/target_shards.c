@@ -46,7 +46,7 @@ static tp_status open_writers(struct checkpoint_target *t, const char *dir, open
 
     for (int i = 0; i < plan.n_boxes && !st; i++) {
         plan.rank = t->boxes[i].rank;
-        if (!t->writers[plan.rank])
+        if (!t->writers[plan.rank] && target_is_mine(t, plan.rank))
             st = open(&t->writers[plan.rank], &plan, err);
     }
     return st;
@@ -80,9 +80,11 @@ tp_status checkpoint_target_create(struct checkpoint_target *t, const char *dir,
 {
     tp_status st = TP_OK;
 
-    if (is_root(t))
+    if (is_root(t) || t->owners)
         st = open_writers(t, dir, shard_create, err);
     st = agree(t, st, err);
+    if (t->owners)
+        return st;
     if (!st && t->control && location_is_remote(dir))
         st = join_uploads(t, dir, err);
     else if (!st && !is_root(t))
@@ -117,6 +119,42 @@ static tp_status sum_digests(struct checkpoint_target *t, int rank, const uint64
         return TP_OK;
     return tp_fail(err, TP_E_INTERNAL, "the shard of rank %d has %lld chunks, expected %lld", rank,
                    (long long)(n / CHUNK_SUM_WORDS), (long long)chunk);
+}
+
+/* Of a shard that this process alone has written. */
+static tp_status finish_own_shard(struct checkpoint_target *t, int rank, struct shard_info *info,
+                                  struct tp_err *err)
+{
+    int64_t n;
+    const uint64_t *sums = shard_sums(t->writers[rank], &n);
+    tp_status st;
+
+    TP_TRY(target_check_stop(t, err));
+    TP_TRY(sum_digests(t, rank, sums, n, err));
+    TP_TRY(shard_finish(t->writers[rank], info, err));
+    t->stored_bytes += shard_pack_stored_bytes(t->writers[rank]);
+done:
+    return st;
+}
+
+/* Each process finishes its shards at the same time as the others. */
+static tp_status finish_divided(struct checkpoint_target *t, struct shard_info *shards, int *n,
+                                struct tp_err *err)
+{
+    tp_status st = TP_OK;
+
+    for (int rank = 0; rank < t->world; rank++) {
+        if (t->writers[rank] && !st)
+            st = finish_own_shard(t, rank, &shards[*n], err);
+        *n += t->owners[rank] >= 0;
+    }
+    for (int rank = 0; rank < t->world && !st; rank++)
+        if (t->writers[rank])
+            st = shard_wait(t->writers[rank], err);
+    TP_TRY(agree(t, st, err));
+    TP_TRY(target_combine(t, shards, err));
+done:
+    return st;
 }
 
 static tp_status finish_shard(struct checkpoint_target *t, int rank, struct shard_info *info,
@@ -159,6 +197,12 @@ tp_status checkpoint_target_finish(struct checkpoint_target *t, struct manifest 
     if (!shards)
         st = tp_fail(err, TP_E_NOMEM, "no memory for a list of %d shards", t->world);
     TP_TRY(agree(t, st, err));
+    m->shards = shards;
+    if (t->owners) {
+        TP_TRY(finish_divided(t, shards, &n, err));
+        m->n_shards = n;
+        return TP_OK;
+    }
     for (int rank = 0; rank < t->world && t->control; rank++)
         if (t->writers[rank] && shard_upload_of(t->writers[rank]))
             TP_TRY(shared_upload_combine(t->control, shard_upload_of(t->writers[rank]), err));
@@ -167,7 +211,6 @@ tp_status checkpoint_target_finish(struct checkpoint_target *t, struct manifest 
             TP_TRY(finish_shard(t, rank, &shards[n++], err));
     for (int rank = 0; rank < t->world; rank++)
         TP_TRY(wait_for_shard(t, rank, err));
-    m->shards = shards;
     m->n_shards = n;
 done:
     return st;
@@ -179,7 +222,7 @@ static int first_shard(const struct checkpoint_target *t)
 {
     int rank = 0;
 
-    while (rank < t->world - 1 && !t->writers[rank])
+    while (rank < t->world - 1 && (t->owners ? t->owners[rank] < 0 : !t->writers[rank]))
         rank++;
     return rank;
 }
@@ -204,7 +247,11 @@ tp_status checkpoint_target_appear(struct checkpoint_target *t, struct tp_err *e
     const int threads = t->world < remote_connections() ? t->world : remote_connections();
     tp_status st = appear(t, first_shard(t), err);
 
-    return st ? st : thread_pool_run(appear_other, t, t->world, threads, err);
+    if (t->owners)
+        st = agree(t, st, err);
+    if (!st)
+        st = thread_pool_run(appear_other, t, t->world, threads, err);
+    return t->owners ? agree(t, st, err) : st;
 }
 
 void checkpoint_target_remove(struct checkpoint_target *t)
