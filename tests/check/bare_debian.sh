@@ -18,7 +18,7 @@ root=${CHROOT:-$(mktemp -d "${TMPDIR:-/tmp}/$name.XXXXXX")}
 # shellcheck disable=SC2317  # called by the trap
 unmount() {
     local at
-    for at in proc sys dev/pts dev/shm dev; do
+    for at in proc sys dev/shm dev/pts dev; do
         umount -q "$root/$at" 2>/dev/null || true
     done
 }
@@ -47,6 +47,7 @@ bootstrap() { # PACKAGES
         return 1
     fi
     echo "$name: debootstrap into $root"
+    chmod 755 "$root" # for the tests' other users
     debootstrap --variant=minbase --include="$1" bookworm "$root" "$from" >"$root.log" 2>&1 || {
         tail -n 20 "$root.log" >&2
         return 1
@@ -72,6 +73,7 @@ configure() {
     mount --bind /dev "$root/dev"
     mkdir -p "$root/dev/shm" "$root/root/tp"
     mount --bind /dev/shm "$root/dev/shm" 2>/dev/null || true
+    mount --bind /dev/pts "$root/dev/pts" 2>/dev/null || true # terminals
 }
 
 bare_debian() { # PACKAGES
