@@ -1,16 +1,10 @@
-/*
- * torch/pickle.c - see torch/pickle.h. The instructions: Python's Lib/pickletools.py.
- *
- * A value that another one contains is never changed afterwards. So no value can contain itself,
- * and the depth that a container computes when it takes a value stays right. What Python would do
- * to a contained value (give an object its state, for example) is left out when it only concerns
- * objects that nobody here looks at, and refused for lists and dicts.
- */
+/* torch/pickle.c - see torch/pickle.h. The instructions: Python's Lib/pickletools.py. */
 #include "torch/pickle.h"
 
 #include <stdlib.h>
 #include <string.h>
 
+#include "torch/pickle_instruction.h"
 #include "torch/pickle_machine.h"
 
 enum { INDEX_TEXT_MAX = 32, NAME_TEXT_MAX = 1024 };
@@ -31,145 +25,6 @@ static tp_status read_index_text(uint64_t *index, struct pickle_machine *m)
     return TP_OK;
 }
 
-/* ---- instructions that take values from the stack ---- */
-
-/* APPEND, APPENDS, SETITEM, SETITEMS: n values go into the value below them. */
-static tp_status do_append(struct pickle_machine *m, struct pickle_value *const *items, int64_t n,
-                           enum pickle_kind kind)
-{
-    struct pickle_value *v = NULL;
-    tp_status st = pickle_top(&v, m);
-
-    if (st)
-        return st;
-    if (v->kind == PICKLE_OBJECT || v->kind == PICKLE_OPAQUE)
-        return TP_OK; /* an instance of a class that is a list, dict or set: its items are left out
-                       */
-    if (v->kind != kind)
-        return pickle_refuse(m, "items are added to what is no list or dict");
-    if (kind == PICKLE_DICT && n % 2)
-        return pickle_refuse(m, "a key has no value");
-    return pickle_append(m, v, items, n);
-}
-
-static tp_status do_append_marked(struct pickle_machine *m, enum pickle_kind kind)
-{
-    struct pickle_value **items = NULL;
-    int64_t n = 0;
-    tp_status st = pickle_pop_mark(&items, &n, m);
-
-    return st ? st : do_append(m, items, n, kind);
-}
-
-static tp_status do_append_few(struct pickle_machine *m, int64_t n, enum pickle_kind kind)
-{
-    struct pickle_value **items = NULL;
-    tp_status st = pickle_pop_many(&items, m, n);
-
-    return st ? st : do_append(m, items, n, kind);
-}
-
-static tp_status do_tuple(struct pickle_machine *m, int64_t n)
-{
-    struct pickle_value **items = NULL;
-    tp_status st = pickle_pop_many(&items, m, n);
-
-    return st ? st : pickle_push_list(m, PICKLE_TUPLE, items, n);
-}
-
-/* TUPLE, LIST, DICT: what is after the mark. */
-static tp_status do_collect(struct pickle_machine *m, enum pickle_kind kind)
-{
-    struct pickle_value **items = NULL;
-    int64_t n = 0;
-    tp_status st = pickle_pop_mark(&items, &n, m);
-
-    if (!st && kind == PICKLE_DICT && n % 2)
-        return pickle_refuse(m, "a key has no value");
-    return st ? st : pickle_push_list(m, kind, items, n);
-}
-
-static tp_status do_pop_mark(struct pickle_machine *m, bool push_opaque)
-{
-    struct pickle_value **items = NULL;
-    int64_t n = 0;
-    tp_status st = pickle_pop_mark(&items, &n, m);
-
-    return st || !push_opaque ? st : pickle_push_new(m, PICKLE_OPAQUE, 0);
-}
-
-static tp_status do_pop(struct pickle_machine *m)
-{
-    struct pickle_value *v;
-
-    if (m->n_marks && m->n_stack == pickle_bottom(m)) {
-        m->n_marks--;
-        return TP_OK;
-    }
-    return pickle_pop(&v, m);
-}
-
-static tp_status do_call(struct pickle_machine *m, bool reduce)
-{
-    struct pickle_value **items = NULL;
-    tp_status st = pickle_pop_many(&items, m, 2);
-
-    return st ? st : pickle_push_call(m, items[0], items[1], reduce);
-}
-
-static tp_status do_new_object_ex(struct pickle_machine *m)
-{
-    struct pickle_value **items = NULL;
-    tp_status st = pickle_pop_many(&items, m, 3); /* class, arguments, keyword arguments */
-
-    return st ? st : pickle_push_call(m, items[0], items[1], false);
-}
-
-static tp_status do_build(struct pickle_machine *m)
-{
-    struct pickle_value *state = NULL, *v = NULL;
-    tp_status st = pickle_pop(&state, m);
-
-    if (!st)
-        st = pickle_top(&v, m);
-    if (st)
-        return st;
-    if (v->kind == PICKLE_OBJECT && !v->held && !v->object.state) {
-        v->object.state = state;
-        return pickle_hold(m, v, state);
-    }
-    if (v->kind == PICKLE_OBJECT || v->kind == PICKLE_OPAQUE || v->kind == PICKLE_DICT)
-        return TP_OK; /* attributes of an OrderedDict, or of an object that is contained already */
-    return pickle_refuse(m, "a state is given to what is no object");
-}
-
-static tp_status do_persistent(struct pickle_machine *m)
-{
-    struct pickle_value *id = NULL, *v = NULL;
-    tp_status st = pickle_pop(&id, m);
-
-    if (!st)
-        st = pickle_make(&v, m, PICKLE_PERSISTENT);
-    if (!st)
-        st = pickle_hold(m, v, id);
-    if (st)
-        return st;
-    v->id = id;
-    return pickle_push(m, v);
-}
-
-static tp_status do_stack_global(struct pickle_machine *m)
-{
-    struct pickle_value **items = NULL;
-    tp_status st = pickle_pop_many(&items, m, 2);
-
-    if (st)
-        return st;
-    if (!pickle_text(items[0]) || !pickle_text(items[1]))
-        return pickle_refuse(m, "the name of a class is no text");
-    return pickle_push_global(m, pickle_text(items[0]), pickle_text(items[1]));
-}
-
 static tp_status read_global(struct pickle_machine *m)
 {
     char module[NAME_TEXT_MAX], name[NAME_TEXT_MAX];
@@ -180,15 +35,7 @@ static tp_status read_global(struct pickle_machine *m)
     return st ? st : pickle_push_global(m, module, name);
 }
 
-static tp_status do_duplicate(struct pickle_machine *m)
-{
-    struct pickle_value *v = NULL;
-    tp_status st = pickle_top(&v, m);
-
-    return st ? st : pickle_push(m, v);
-}
-
-/* ---- the machine ---- */
+/* ---- codes ---- */
 
 static tp_status do_number(struct pickle_machine *m, unsigned char code)
 {
@@ -288,19 +135,19 @@ static tp_status do_object(struct pickle_machine *m, unsigned char code)
 {
     switch (code) {
     case 'R': /* REDUCE */
-        return do_call(m, true);
+        return pickle_do_call(m, true);
     case 0x81: /* NEWOBJ */
-        return do_call(m, false);
+        return pickle_do_call(m, false);
     case 0x92: /* NEWOBJ_EX */
-        return do_new_object_ex(m);
+        return pickle_do_new_object_ex(m);
     case 'b': /* BUILD */
-        return do_build(m);
+        return pickle_do_build(m);
     case 'c': /* GLOBAL */
         return read_global(m);
     case 0x93: /* STACK_GLOBAL */
-        return do_stack_global(m);
+        return pickle_do_stack_global(m);
     default: /* BINPERSID */
-        return do_persistent(m);
+        return pickle_do_persistent(m);
     }
 }
 
@@ -314,27 +161,27 @@ static tp_status do_container(struct pickle_machine *m, unsigned char code)
     case '}':
         return pickle_push_list(m, PICKLE_DICT, NULL, 0);
     case 't':
-        return do_collect(m, PICKLE_TUPLE);
+        return pickle_do_collect(m, PICKLE_TUPLE);
     case 'l':
-        return do_collect(m, PICKLE_LIST);
+        return pickle_do_collect(m, PICKLE_LIST);
     case 'd':
-        return do_collect(m, PICKLE_DICT);
+        return pickle_do_collect(m, PICKLE_DICT);
     case 'a': /* APPEND */
-        return do_append_few(m, 1, PICKLE_LIST);
+        return pickle_do_append_few(m, 1, PICKLE_LIST);
     case 's': /* SETITEM */
-        return do_append_few(m, 2, PICKLE_DICT);
+        return pickle_do_append_few(m, 2, PICKLE_DICT);
     case 'e': /* APPENDS */
-        return do_append_marked(m, PICKLE_LIST);
+        return pickle_do_append_marked(m, PICKLE_LIST);
     case 'u': /* SETITEMS */
-        return do_append_marked(m, PICKLE_DICT);
+        return pickle_do_append_marked(m, PICKLE_DICT);
     case 0x8f: /* EMPTY_SET */
         return pickle_push_new(m, PICKLE_OPAQUE, 0);
     case 0x90: /* ADDITEMS */
-        return do_append_marked(m, PICKLE_OPAQUE);
+        return pickle_do_append_marked(m, PICKLE_OPAQUE);
     case 0x91: /* FROZENSET */
-        return do_pop_mark(m, true);
+        return pickle_do_pop_mark(m, true);
     default: /* TUPLE1, TUPLE2, TUPLE3 */
-        return do_tuple(m, code - 0x84);
+        return pickle_do_tuple(m, code - 0x84);
     }
 }
 
@@ -344,11 +191,11 @@ static tp_status do_stack(struct pickle_machine *m, unsigned char code)
     case '(':
         return pickle_push_mark(m);
     case '0':
-        return do_pop(m);
+        return pickle_do_pop(m);
     case '1':
-        return do_pop_mark(m, false);
+        return pickle_do_pop_mark(m, false);
     case '2':
-        return do_duplicate(m);
+        return pickle_do_duplicate(m);
     case 'N':
         return pickle_push_new(m, PICKLE_NONE, 0);
     default: /* NEWTRUE, NEWFALSE */

@@ -1,7 +1,7 @@
 /*
  * torch/pickle_machine.h - the machine that a pickle is a program for: its bytes, its stack, its
- * memo, and the values that instructions make. Inside torch/ only; torch/pickle.c has the
- * instructions.
+ * memo, and the values that instructions make. Inside torch/ only; torch/pickle.c and
+ * torch/pickle_instruction.c have the instructions.
  *
  * All calls fail with TP_E_CORRUPT and what is wrong with the pickle, or with TP_E_NOMEM.
  */

@@ -4,8 +4,8 @@ little memory and time.
 With TP_FOREIGN=DIR, the files in DIR/hostile are read too.
 
 needs: tp-ckpt
-covers: torch/zip torch/pickle torch/pickle_machine torch/pickle_make torch/pickle_value torch/torch_file
-    torch/torch_tensor torch/file_part
+covers: torch/zip torch/pickle torch/pickle_instruction torch/pickle_machine torch/pickle_make torch/pickle_value
+    torch/torch_file torch/torch_tensor torch/file_part
 """
 import os
 import pathlib
