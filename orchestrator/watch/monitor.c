@@ -8,6 +8,7 @@
 
 #include "orchestrator/watch/loss_watch.h"
 #include "orchestrator/watch/quantile.h"
+#include "orchestrator/watch/rank_progress.h"
 
 enum {
     TIMES = QUANTILE_MAX, /* step times that are kept */
@@ -22,14 +23,6 @@ static const int64_t LOOK_MAX_NS =
 static const int64_t STOPPED_NS =
     4000000000; /* after this time the ranks may have been stopped, too */
 
-struct monitor_rank {
-    bool seen;
-    int skip; /* number of next steps that are not measured */
-    char state;
-    struct heartbeat_status status;
-    int64_t changed_ns; /* by the watcher's clock */
-};
-
 struct monitor {
     struct monitor_limits limits;
     int world, steps_seen;
@@ -43,7 +36,7 @@ struct monitor {
     struct monitor_verdict finding[FINDINGS];
     int64_t save_ns; /* the longest save so far */
     int64_t load_ns; /* the longest time of reading a checkpoint */
-    struct monitor_rank rank[];
+    struct rank_progress rank[];
 };
 
 struct monitor *monitor_new(int world, const struct monitor_limits *limits, int64_t now_ns)
@@ -80,7 +73,7 @@ double monitor_compute_seconds(const struct monitor *m, int rank)
 }
 
 /* A step ended on this rank. Keep its time, if it contains only training. */
-static void learn_step(struct monitor *m, const struct monitor_rank *r,
+static void learn_step(struct monitor *m, const struct rank_progress *r,
                        const struct heartbeat_status *status)
 {
     if (r->skip > 0 || r->status.step < 0 || status->step_len_ns <= 0 ||
@@ -94,7 +87,7 @@ static void learn_step(struct monitor *m, const struct monitor_rank *r,
 void monitor_feed(struct monitor *m, int rank, const struct heartbeat_status *status,
                   char process_state, int64_t now_ns)
 {
-    struct monitor_rank *r = rank >= 0 && rank < m->world ? &m->rank[rank] : NULL;
+    struct rank_progress *r = rank >= 0 && rank < m->world ? &m->rank[rank] : NULL;
 
     if (!r)
         return;
@@ -178,74 +171,11 @@ static int64_t deadline_now(const struct monitor *m)
     return longest > m->limits.floor_ns ? longest : m->limits.floor_ns;
 }
 
-static bool is_stopped(char state)
-{
-    return state == 'T' || state == 't' || state == 'D' || state == 'Z';
-}
-
-/* Compare the progress of two ranks; < 0: a is behind b. A rank that has not reported is behind all
- * others. */
-static int compare(const struct monitor_rank *a, const struct monitor_rank *b)
-{
-    int64_t x, y;
-
-    if (!a->seen || !b->seen)
-        return (int)a->seen - (int)b->seen;
-    if (a->status.step != b->status.step)
-        return a->status.step < b->status.step ? -1 : 1;
-    x = a->status.entered + a->status.left;
-    y = b->status.entered + b->status.left;
-    return (x > y) - (x < y);
-}
-
-/* The rank that the others wait for, -1: none can be named. */
-static int rank_at_fault(const struct monitor *m)
-{
-    int worst = -1, ties = 0, stopped = -1, n_stopped = 0;
-
-    for (int i = 0; i < m->world; i++) {
-        int c = worst < 0 ? -1 : compare(&m->rank[i], &m->rank[worst]);
-
-        if (m->rank[i].seen && m->rank[i].status.phase == HEARTBEAT_DONE)
-            continue;
-        ties = c < 0 ? 1 : ties + (c == 0);
-        worst = c < 0 ? i : worst;
-    }
-    if (ties <= 1)
-        return worst;
-    for (int i = 0; i < m->world; i++)
-        if (compare(&m->rank[i], &m->rank[worst]) == 0 && is_stopped(m->rank[i].state)) {
-            stopped = i;
-            n_stopped++;
-        }
-    return n_stopped == 1 ? stopped : -1;
-}
-
-/* The rank that is stopped (SIGSTOP, a debugger) for longer than a step may take; -1: none, or all
- * are. It makes no progress in any phase, so the longer deadlines of starting and saving do not
- * apply. */
-static int stopped_rank(const struct monitor *m, int64_t now_ns)
-{
-    int worst = -1, n = 0;
-
-    for (int i = 0; i < m->world; i++) {
-        const struct monitor_rank *r = &m->rank[i];
-
-        if (!r->seen || r->status.phase == HEARTBEAT_DONE || (r->state != 'T' && r->state != 't') ||
-            now_ns - r->changed_ns <= monitor_deadline(m))
-            continue;
-        n++;
-        if (worst < 0 || compare(r, &m->rank[worst]) < 0)
-            worst = i;
-    }
-    return n < m->world ? worst : -1;
-}
-
 static bool judge_hang(struct monitor *m, struct monitor_verdict *v, int64_t now_ns)
 {
     int64_t deadline = deadline_now(m), oldest = now_ns;
-    int stopped = stopped_rank(m, now_ns);
-    const struct monitor_rank *r;
+    int stopped = rank_progress_stopped(m->rank, m->world, now_ns, monitor_deadline(m));
+    const struct rank_progress *r;
 
     for (int i = 0; i < m->world; i++) {
         int64_t at = m->rank[i].seen ? m->rank[i].changed_ns : m->began_ns;
@@ -260,7 +190,7 @@ static bool judge_hang(struct monitor *m, struct monitor_verdict *v, int64_t now
         return false;
     }
     v->what = MONITOR_HANG;
-    v->rank = stopped >= 0 ? stopped : rank_at_fault(m);
+    v->rank = stopped >= 0 ? stopped : rank_progress_last(m->rank, m->world);
     v->waited_ns = now_ns - oldest;
     v->deadline_ns = deadline;
     r = v->rank >= 0 ? &m->rank[v->rank] : &m->rank[0];

@@ -1,4 +1,6 @@
-/* tests/unit/orchestrator_monitor.c - verdicts on a simulated clock. */
+/* tests/unit/orchestrator_monitor.c - verdicts on a simulated clock.
+ *
+ * covers: orchestrator/watch/rank_progress */
 #include "orchestrator/watch/monitor.h"
 
 #include <criterion/criterion.h>
