@@ -104,8 +104,9 @@ def test_compressed_bytes_and_digests_are_the_cpus(tmp_path, number):
     harness.ok("tp-ckpt", "verify", tmp_path / "cuda")
 
 
-def test_processes_share_a_gpu(tmp_path):
-    root = make(tmp_path, "tp2")
+@pytest.mark.parametrize("compressed", [False, True])
+def test_processes_share_a_gpu(tmp_path, compressed):
+    root = make_compressed(tmp_path, "tp2")[0] if compressed else make(tmp_path, "tp2")
     want = reshard(root, "tp4", tmp_path / "cpu", "--device", "cpu")
     got = json.loads(harness.ok("mpirun", "--allow-run-as-root", "--oversubscribe", "-n", 2, harness.BIN / "tp-reshard", root,
                                 "--to", "tp4", "-o", tmp_path / "cuda", "--json", "--device", "cuda", *LITTLE, env=on_fake()).out)
