@@ -14,6 +14,7 @@
 #include "reshard/memory_budget.h"
 #include "storage/location.h"
 #include "storage/object.h"
+#include "storage/remote_object.h"
 
 enum { RUN_BYTES = 1 << 20, LATER_BYTES = 4 << 20 };
 
@@ -152,7 +153,10 @@ tp_status foreign_contents_open(struct foreign_contents *out,
     out->format = q->format;
     if (location_is_remote(q->path))
         TP_TRY(clean_url(url, q->path, err));
-    TP_TRY(open_source(out, location_is_remote(q->path) ? url : q->path, q, err));
+    remote_object_sparse(true); /* tables and headers only */
+    st = open_source(out, location_is_remote(q->path) ? url : q->path, q, err);
+    remote_object_sparse(false);
+    TP_TRY(st);
     TP_TRY(memory_budget_make(&budget, q->memory_bytes,
                               LATER_BYTES + remote_bytes + q->buffer_bytes, 1, err));
 done:

@@ -11,6 +11,7 @@
 enum {
     SEGMENT_BYTES_MIN = 256 << 10,
     SEGMENT_BYTES_FIRST = 1 << 20, /* where nothing was read yet: a request takes a while anyway */
+    SEGMENT_BYTES_SPARSE = 128 << 10, /* more than the end of an archive that readers look at */
     LIMIT_MIN = 4 << 20,
     TICKS_ACTIVE = 64,
     LIMITS_AHEAD = 2, /* so that there are whole requests to choose when there is room again */
@@ -22,6 +23,15 @@ void remote_object_limit(int64_t bytes)
 
     pthread_mutex_lock(&s->lock);
     s->limit = bytes < LIMIT_MIN ? LIMIT_MIN : bytes;
+    pthread_mutex_unlock(&s->lock);
+}
+
+void remote_object_sparse(bool sparse)
+{
+    struct remote_segments *s = segments_of_process();
+
+    pthread_mutex_lock(&s->lock);
+    s->sparse = sparse;
     pthread_mutex_unlock(&s->lock);
 }
 
@@ -226,6 +236,8 @@ static int64_t begin_window(const struct remote_segments *s, struct remote_objec
 
     if (!sequential || o->window == 0)
         o->window = o->window / 2 > first ? o->window / 2 : first;
+    if (s->sparse)
+        o->window = SEGMENT_BYTES_SPARSE;
     if (n > most)
         n = most;
     return cut(s, o, offset, n > o->window ? n : o->window);
@@ -265,7 +277,7 @@ static struct remote_segment *use_segment(struct remote_segments *s, struct remo
         return NULL;
     o->read_at = s->ticks;
     g->users++;
-    if (sequential)
+    if (sequential && (!s->sparse || n > SEGMENT_BYTES_SPARSE))
         read_ahead(s, o, offset);
     return g;
 }

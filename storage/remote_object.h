@@ -13,6 +13,7 @@
 #ifndef STORAGE_REMOTE_OBJECT_H
 #define STORAGE_REMOTE_OBJECT_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -24,6 +25,10 @@ struct remote_object;
  * (storage/remote.h) unless this is called. Connections need up to 512 KiB
  * each besides. */
 void remote_object_limit(int64_t bytes);
+
+/* Whether readers of this process look at small parts of objects for now, as at the headers of
+ * archives: then short ranges are fetched, and nothing ahead of them. */
+void remote_object_sparse(bool sparse);
 
 /* Open; *size is the length. The request that opens asks for n bytes at `offset`, which are read
  * first; what is outside the object, or too long, is no error. TP_E_NOTFOUND: there is no such

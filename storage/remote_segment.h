@@ -51,7 +51,8 @@ struct remote_segments {
     struct remote_wanted_list wanted;
     int64_t bytes, limit, ticks;
     int n_objects, n_threads, n_idle;
-    bool stop; /* threads shall end */
+    bool sparse; /* remote_object_sparse */
+    bool stop;   /* threads shall end */
     pid_t owner;
     pthread_t threads[REMOTE_CONNECTIONS_MAX];
 };

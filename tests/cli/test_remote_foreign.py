@@ -184,4 +184,8 @@ def test_a_large_one_is_read_in_long_ranges_within_the_memory(tmp_path, store, m
         assert code == 0, out
         assert harness.SANITIZE or peak <= 96 << 20, argv
         assert sent < size / (512 << 10) and bytes_ < 1.3 * size, argv
+    del store.requests[:]
+    ok(store, "tp-ckpt", "ls", URL)
+    figure("ls in a store: requests, bytes fetched / bytes", (len(store.requests), round(fetched(store) / size, 3)))
+    assert fetched(store) < size / 10, "headers only"
     fails(store, "tp-ckpt", "digest", URL, "--mem", "20M", says="--mem 20.0 MiB is too little", code=2)
