@@ -50,8 +50,8 @@ struct shard_plan {
     const struct stored_box *boxes; /* of all ranks, grouped by rank */
     int n_boxes;
     const char *upload_id; /* to join a shard in a store: upload_file_id of its creator */
-    int zstd; /* level of compression; 0: none. Only shard_create can begin such a file, and
-                 ckpt/shard_pack.h says how it is written */
+    int zstd; /* level of compression; 0: none. Such a file cannot be joined, and ckpt/shard_pack.h
+                 says how it is written */
 };
 
 struct shard_writer;
@@ -67,7 +67,8 @@ tp_status shard_create(struct shard_writer **out, const struct shard_plan *plan,
 tp_status shard_join(struct shard_writer **out, const struct shard_plan *plan, struct tp_err *err);
 
 /* Continue a file that shard_create made for a process that died. The structure is created anew;
- * payload stays. The caller fills in shard_sums. TP_E_CORRUPT: the file has another length than it
+ * payload stays. The caller fills in shard_sums; of a compressed shard, also what
+ * ckpt/shard_pack_resume.h says. TP_E_CORRUPT: the file has another length than it
  * should have, or is a hard link to a file that belongs to another step, too. */
 tp_status shard_recreate(struct shard_writer **out, const struct shard_plan *plan,
                          struct tp_err *err);

@@ -270,6 +270,12 @@ tp_status shard_recreate(struct shard_writer **out, const struct shard_plan *pla
 
     TP_TRY(writer_new(&w, plan, err));
     TP_TRY(open_existing(w, &size, err));
+    if (plan->zstd) { /* its length follows from the journal */
+        TP_TRY(shard_pack_begin(w, err));
+        w->pack->is_continued = true;
+        *out = w;
+        return TP_OK;
+    }
     TP_TRY(create_structure(w, err));
     if (size != w->size) {
         st = tp_fail(err, TP_E_CORRUPT, "%s: had %lld bytes, expected %lld", w->path,

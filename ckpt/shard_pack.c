@@ -55,9 +55,10 @@ tp_status shard_pack_begin(struct shard_writer *w, struct tp_err *err)
         page_pool_init(&p->pool);
         p->order = calloc(n, sizeof *p->order);
         p->chunks = calloc(n, sizeof *p->chunks);
+        p->words = calloc(n, sizeof *p->words);
     }
     w->pack = p;
-    if (!keys || !p || !p->order || !p->chunks) {
+    if (!keys || !p || !p->order || !p->chunks || !p->words) {
         free(keys);
         return tp_fail(err, TP_E_NOMEM, "%s: no memory for its index", w->path);
     }
@@ -90,6 +91,7 @@ void shard_pack_free(struct shard_writer *w)
     page_pool_release(&p->pool);
     free(p->order);
     free(p->chunks);
+    free(p->words);
     free(p);
 }
 
@@ -283,6 +285,17 @@ tp_status shard_pack_flush(struct shard_packer *p, struct shard_writer *const *w
 
 /* ---- finishing ---- */
 
+/* Remove what a process that died left outside of payloads: libhdf5 does not write all of it, and
+ * meta_sha256 would cover it. */
+static tp_status clear_outside(const struct shard_writer *w, struct tp_err *err)
+{
+    static const unsigned char zeros[SHARD_PAYLOAD_BEGIN];
+
+    if (ftruncate(w->fd, w->pack->end) != 0)
+        return tp_fail_errno(err, "%s: cannot truncate", w->path);
+    return file_write_at(w->fd, w->path, 0, zeros, sizeof zeros, err);
+}
+
 tp_status shard_pack_finish(struct shard_writer *w, struct tp_err *err)
 {
     const struct shard_structure structure = { .layout = w->layout,
@@ -306,7 +319,9 @@ tp_status shard_pack_finish(struct shard_writer *w, struct tp_err *err)
         w->chunks[k].codec = c->stored.codec;
         w->chunks[k].crc32c = c->crc32c;
     }
-    st = shard_hdf5_create(&offsets, w->fd, w->path, &structure, err);
+    st = w->pack->is_continued ? clear_outside(w, err) : TP_OK;
+    if (!st)
+        st = shard_hdf5_create(&offsets, w->fd, w->path, &structure, err);
     if (st)
         return st;
     w->index_offset = offsets.index;

@@ -27,6 +27,9 @@ struct shard_pack {
     int64_t end;                     /* of what is in the file */
     struct shard_pack_chunk *chunks; /* [n_chunks] */
     struct page_pool pool;
+    uint64_t *words; /* [n_chunks] what a journal records of the chunks, in the order of the file */
+    int64_t n_words; /* of them, those that have been filled in */
+    bool is_continued; /* an earlier process may have written anything outside of payloads */
 };
 
 struct shard_writer {

@@ -135,11 +135,14 @@ static tp_status remove_scratch(const struct ckpt_transaction *t, struct tp_err 
 
     if (!t->scratch)
         return TP_OK;
-    TP_TRY(file_join(path, t->tmp.path, t->scratch, err));
-    if (unlink(path) != 0 && errno != ENOENT)
-        st = tp_fail_errno(err, "%s: cannot remove", path);
-    else
-        st = file_sync_dir(t->tmp.path, err);
+    for (int i = 0; t->scratch[i]; i++) {
+        TP_TRY(file_join(path, t->tmp.path, t->scratch[i], err));
+        if (unlink(path) != 0 && errno != ENOENT) {
+            st = tp_fail_errno(err, "%s: cannot remove", path);
+            goto done;
+        }
+    }
+    st = file_sync_dir(t->tmp.path, err);
 done:
     return st;
 }

@@ -35,11 +35,11 @@ struct ckpt_transaction {
     int64_t step, epoch;
     bool force;
     struct root_lock_wait wait;
-    const char *scratch; /* set by the caller: a file of its own in tmp, which is removed right
-                            before the step appears; NULL: none */
-    bool resumed;        /* tmp is the one that was to be continued */
-    bool made_root;      /* the root did not exist before; false after resuming, so the caller must
-                            remember it */
+    const char *const *scratch; /* set by the caller: files of its own in tmp, which are removed
+                                   right before the step appears; ends with NULL. NULL: none */
+    bool resumed;               /* tmp is the one that was to be continued */
+    bool made_root; /* the root did not exist before; false after resuming, so the caller must
+                       remember it */
 };
 
 /* Begin a step: create the root and the temporary directory, and remove what dead writers left.

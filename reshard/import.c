@@ -1,6 +1,7 @@
 /* reshard/import.c - see reshard/import.h. */
 #include "reshard/import.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -106,7 +107,7 @@ done:
 /* Look for what an interrupted run of this import left. */
 static tp_status find_interrupted(struct import_job *x, struct tp_err *err)
 {
-    char identity[SHA256_TEXT], spec[SPEC_TEXT_MAX];
+    char identity[SHA256_TEXT], spec[SPEC_TEXT_MAX], zstd[24];
     struct sha256 *h;
     tp_status st = job_identity_new(&h, "import", err);
 
@@ -114,6 +115,10 @@ static tp_status find_interrupted(struct import_job *x, struct tp_err *err)
         return st;
     job_identity_text(h, spec_format(spec, &x->layout.spec));
     job_identity_text(h, x->model.config);
+    if (x->request->zstd) {
+        snprintf(zstd, sizeof zstd, "zstd %d", x->request->zstd);
+        job_identity_text(h, zstd);
+    }
     st = import_source_identify(&x->source, x->request, h, err);
     sha256_end(h, identity);
     return st ? st
@@ -142,7 +147,7 @@ static tp_status plan(struct import_job *x, struct tp_err *err)
         TP_TRY(
             store_job_bytes(&parts, x->target, &x->layout, q->zstd ? q->threads : 0, false, err));
         parts += memory_budget_connections();
-    } else if (!q->zstd) {
+    } else {
         TP_TRY(find_interrupted(x, err));
     }
     chunks = checkpoint_target_chunks(x->target);
@@ -154,18 +159,12 @@ done:
     return st;
 }
 
-/* Compressed files cannot be continued: there is no journal. */
 static tp_status copy(struct import_job *x, struct ckpt_transaction *t,
                       const struct ckpt_begin_request *begin, struct tp_err *err)
 {
     const struct resume_job resume = resume_job_of(x);
     tp_status st;
 
-    if (x->request->zstd) {
-        TP_TRY(ckpt_begin(t, begin, err));
-        TP_TRY(checkpoint_target_create(x->target, t->tmp.path, err));
-        return copy_job_run_or_stop(&x->copy, err);
-    }
     x->resume.interval_s = x->request->journal_s;
     TP_TRY(resume_begin(&x->resume, t, begin, &resume, x->target, err));
     TP_TRY(resume_run(&x->resume, &resume, err));
@@ -189,7 +188,7 @@ static tp_status write_local_step(struct import_job *x, struct manifest *m, stru
     TP_TRY(copy_job_prove(&x->copy, err));
     TP_TRY(ckpt_commit(&t, m, err));
 done:
-    if (st == TP_E_STOPPED && !x->request->zstd)
+    if (st == TP_E_STOPPED)
         ckpt_suspend(&t);
     else if (st)
         ckpt_abort(&t);

@@ -130,16 +130,19 @@ static tp_status identify(char out[SHA256_TEXT], const struct reshard_job *job, 
     const struct reshard_request *q = job->request;
     const struct manifest *m = &job->from.manifest;
     struct arena arena = { 0 };
-    char path[PATH_MAX], sha[SHA256_TEXT], to[SPEC_TEXT_MAX];
+    char path[PATH_MAX], sha[SHA256_TEXT], to[SPEC_TEXT_MAX], zstd[24] = "";
     const char *text;
     tp_status st;
 
     TP_TRY(file_join(path, job->from.dir, MANIFEST_FILE, err));
     TP_TRY(sha256_file(sha, path, err));
-    text = arena_printf(
-        &arena, "tp-reshard %s\nsource %s step %" PRId64 " manifest %s\nto %s\n%s%s%s", TP_VERSION,
-        m->save_id, m->step, sha, spec_format(to, &job->to.spec), q->no_optim ? "no-optim\n" : "",
-        q->dtype ? dtype_name(*q->dtype) : "", job->clone.n_tensors > 0 ? " clone" : "");
+    if (q->zstd)
+        snprintf(zstd, sizeof zstd, " zstd %d", q->zstd);
+    text = arena_printf(&arena,
+                        "tp-reshard %s\nsource %s step %" PRId64 " manifest %s\nto %s\n%s%s%s%s",
+                        TP_VERSION, m->save_id, m->step, sha, spec_format(to, &job->to.spec),
+                        q->no_optim ? "no-optim\n" : "", q->dtype ? dtype_name(*q->dtype) : "",
+                        job->clone.n_tensors > 0 ? " clone" : "", zstd);
     st = text ? sha256_of(out, text, strlen(text), err)
               : tp_fail(err, TP_E_NOMEM, "%s: no memory for a journal", job->from.dir);
 done:
@@ -166,7 +169,7 @@ static tp_status decide_link(struct reshard_job *job, struct tp_err *err)
     return linked_shards_check(&job->from, job->linked_rank_bytes, err);
 }
 
-/* Nothing is cloned then, and there is no journal. */
+/* Nothing is cloned then. */
 static tp_status compress_target(struct reshard_job *job, struct tp_err *err)
 {
     const struct reshard_request *q = job->request;
@@ -205,9 +208,9 @@ static tp_status open_endpoints(struct reshard_job *job, struct tp_err *err)
     TP_TRY(checkpoint_target_plan(&job->target, &job->to, job->control, err));
     TP_TRY(decide_link(job, err));
     if (q->zstd)
-        return compress_target(job, err);
-    if (!job->control && !job->linked_rank_bytes && !q->no_clone &&
-        clone_job_possible(job->from.dir, job->out))
+        TP_TRY(compress_target(job, err));
+    else if (!job->control && !job->linked_rank_bytes && !q->no_clone &&
+             clone_job_possible(job->from.dir, job->out))
         TP_TRY(clone_job_plan(&job->clone, job->source, job->target, job->copy.transfer.tensors,
                               &job->to, err));
     if (!job->control && !job->linked_rank_bytes && !location_is_remote(job->out)) {
@@ -274,21 +277,6 @@ done:
     return st;
 }
 
-/* Copy without a journal, because compressed files cannot be continued. */
-static tp_status copy_compressed(struct reshard_job *job, const struct ckpt_begin_request *request,
-                                 struct tp_err *err)
-{
-    struct ckpt_begin_request begin = *request;
-    tp_status st;
-
-    begin.exclusive = true;
-    TP_TRY(ckpt_begin(&job->transaction, &begin, err));
-    TP_TRY(checkpoint_target_create(job->target, job->transaction.tmp.path, err));
-    TP_TRY(copy_job_run_or_stop(&job->copy, err));
-done:
-    return st;
-}
-
 /* Begin OUT's step and copy everything into it. */
 static tp_status copy(struct reshard_job *job, struct tp_err *err)
 {
@@ -306,8 +294,6 @@ static tp_status copy(struct reshard_job *job, struct tp_err *err)
         return copy_job_run(&job->copy, err);
     }
     stop_listen_all();
-    if (q->zstd)
-        return copy_compressed(job, &begin, err);
     job->resume.interval_s = q->journal_s;
     TP_TRY(resume_begin(&job->resume, &job->transaction, &begin, &resume, job->target, err));
     TP_TRY(resume_run(&job->resume, &resume, err));
@@ -369,7 +355,7 @@ static tp_status execute(struct reshard_job *job, struct tp_err *err)
     st = job->linked_rank_bytes ? link_step(job, err) : copy(job, err);
     if (!st && !job->linked_rank_bytes)
         st = commit(job, err);
-    if (st == TP_E_STOPPED && !job->request->zstd)
+    if (st == TP_E_STOPPED)
         ckpt_suspend(&job->transaction);
     else if (st && is_root(job))
         ckpt_abort(&job->transaction);

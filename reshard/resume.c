@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "ckpt/chunk_sums.h"
+#include "ckpt/shard_pack_resume.h"
 #include "core/clock.h"
 #include "core/stop.h"
 #include "reshard/read_back.h"
@@ -69,7 +70,8 @@ int64_t resume_memory_bytes(const struct reshard_endpoint *e, struct arena *aren
 
 int64_t resume_chunk_bytes(int64_t chunks)
 {
-    return chunks * (CHUNK_SUM_WORDS * WORD_BYTES + READ_BACK_CHUNK_BYTES);
+    return chunks *
+           ((CHUNK_SUM_WORDS + SHARD_PACK_CHUNK_WORDS) * WORD_BYTES + READ_BACK_CHUNK_BYTES);
 }
 
 tp_status resume_plan(struct resume *r, struct copy_job *copy, int64_t memory_bytes,
@@ -205,13 +207,16 @@ void resume_note_failed(const struct tp_err *why, const struct resume_job *job)
 
 /* ---- the step of a checkpoint ---- */
 
+static const char *const scratch[] = { TRANSFER_JOURNAL_FILE, SHARD_PACK_FILE_0, SHARD_PACK_FILE_1,
+                                       NULL };
+
 static tp_status continue_step(struct resume *r, struct ckpt_transaction *t,
                                const struct resume_job *job, struct checkpoint_target *target,
                                struct tp_err *err)
 {
     tp_status st;
 
-    t->scratch = TRANSFER_JOURNAL_FILE;
+    t->scratch = scratch;
     t->made_root = r->found_made_root;
     st = checkpoint_target_recreate(target, t->tmp.path, err);
     return st ? st : resume_continue(r, t->tmp.path, job, err);
@@ -260,7 +265,7 @@ tp_status resume_begin(struct resume *r, struct ckpt_transaction *t,
         TP_TRY(discard(r, t, &q, job, target, err));
     }
     if (!t->resumed) {
-        t->scratch = TRANSFER_JOURNAL_FILE;
+        t->scratch = scratch;
         r->head.made_root = t->made_root;
         TP_TRY(checkpoint_target_create(target, t->tmp.path, err));
         TP_TRY(resume_create(r, t->tmp.path, job, err));

@@ -44,7 +44,7 @@ static const char tail[] =
     "conversion is done by one process.\n\n" REMOTE_ENV_HELP "\n\n"
     "Ctrl-C, SIGTERM, a crash or a power failure leaves the unfinished step in OUT, in\n"
     "step-N.tmp-ID (another framework's: OUT.tmp-ID), and the same command resumes it. It starts\n"
-    "over when CKPT or the options have changed, with --zstd, under mpirun, to s3:// and to GGUF.\n"
+    "over when CKPT or the options have changed, under mpirun, to s3:// and to GGUF.\n"
     "An error removes the unfinished step.\n\n"
     "--device cuda needs libtp-cuda.so, as tp-train does. The processor compresses and\n"
     "decompresses. It has never run on a GPU.\n\n"

@@ -168,7 +168,6 @@ def test_export_and_import_stop_with_75_at_any_moment_and_the_same_command_compl
     argv = {"export": ["tp-ckpt", "export", trained], "export dcp": ["tp-ckpt", "export", trained, "--format", "dcp"],
             "import": ["tp-ckpt", "import", source], "import --zstd": ["tp-ckpt", "import", source, "--zstd"],
             "reshard dcp": ["tp-reshard", source, "--to", "tp4"]}[what]
-    keeps = "--zstd" not in argv
     began = time.monotonic()
     harness.ok(*argv, "-o", tmp_path / "whole")
     seconds = time.monotonic() - began
@@ -183,7 +182,6 @@ def test_export_and_import_stop_with_75_at_any_moment_and_the_same_command_compl
         p.send_signal(number)
         _, err = p.communicate(timeout=120)
         assert p.returncode in (0, 75, -number), err
-        assert p.returncode == 0 or keeps or not harness.tree(work), "try %d, exit %d: %s" % (i, p.returncode, err)
         if p.returncode:
             harness.ok(*argv)
         assert sorted(p.name for p in out.iterdir()) == sorted(p.name for p in (tmp_path / "whole").iterdir())

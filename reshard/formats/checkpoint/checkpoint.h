@@ -52,7 +52,7 @@ tp_status checkpoint_target_plan(struct checkpoint_target **out, const struct la
                                  struct comm_control *control, struct tp_err *err);
 
 /* Before the files are created: compress with this level, on this many threads, and collect at most
- * about flush_bytes before. Such a target is neither resumed nor cloned into. With control each
+ * about flush_bytes before. Such a target is not cloned into. With control each
  * shard is then written by one of the processes (checkpoint_target_mine), and the files are the
  * same as those of one process. Such a source is opened without control, because several processes
  * may read the same part of it. */

@@ -3,6 +3,7 @@
  */
 #include <stdlib.h>
 
+#include "ckpt/shard_pack_resume.h"
 #include "ckpt/shard_read_back.h"
 #include "core/stop.h"
 #include "reshard/formats/checkpoint/checkpoint_target.h"
@@ -165,6 +166,9 @@ tp_status checkpoint_target_compress(struct checkpoint_target *t, int level, int
 
     if (!st && t->control)
         st = target_divide(t, err);
+    t->saved = arena_array(&t->arena, SHARD_PACK_SAVED_WORDS, sizeof *t->saved);
+    if (!st && !t->saved)
+        st = tp_fail(err, TP_E_NOMEM, "no memory to compress");
     t->endpoint.flush = target_flush;
     t->endpoint.flush_bytes = flush_bytes;
     return st;

@@ -31,6 +31,8 @@ struct checkpoint_target {
                                    NULL without `mine` */
     bool stops;                 /* checkpoint_target_stops */
     struct shard_packer packer; /* its level is 0: nothing is compressed */
+    const char *dir;            /* where the shards are; in the arena */
+    uint64_t *saved;            /* [SHARD_PACK_SAVED_WORDS] where incomplete chunks are saved */
     int64_t stored_bytes;       /* after checkpoint_target_finish */
 };
 

@@ -1,6 +1,7 @@
 /* reshard/formats/checkpoint/target_resume.c - see checkpoint_target.h: sums of what is written,
  * and reading back what an interrupted run wrote.
  */
+#include "ckpt/shard_pack_resume.h"
 #include "ckpt/shard_read_back.h"
 #include "reshard/formats/checkpoint/checkpoint_target.h"
 
@@ -29,12 +30,17 @@ void target_trust(void *ctx)
     }
 }
 
+/* Of raw shards every run is suspect. Compressed ones are read back right here, chunk by chunk:
+ * they are as the interrupted run left them, or it cannot be continued, because a chunk that is
+ * written again may need more room. */
 static tp_status target_suspect(void *ctx, struct tp_err *err)
 {
     struct checkpoint_target *t = ctx;
     tp_status st = TP_OK;
 
     target_trust(t);
+    if (t->packer.level)
+        return shard_pack_restore(t->writers, t->world, t->dir, t->saved, t->packer.threads, err);
     for (int rank = 0; rank < t->world && !st; rank++)
         if (t->writers[rank])
             st = shard_read_back_begin(&t->read_back[rank], t->writers[rank], err);
@@ -63,7 +69,13 @@ static int target_sums(const void *ctx, struct reshard_sums *sums)
         if (sums)
             sums[n].words = shard_sums(t->writers[rank], &sums[n].n);
         n++;
+        if (sums && t->packer.level)
+            sums[n].words = shard_pack_words(t->writers[rank], &sums[n].n);
+        n += t->packer.level > 0;
     }
+    if (sums && t->packer.level)
+        sums[n] = (struct reshard_sums){ t->saved, SHARD_PACK_SAVED_WORDS };
+    n += t->packer.level > 0;
     return n;
 }
 
@@ -89,6 +101,8 @@ static tp_status target_sync(const void *ctx, struct tp_err *err)
     const struct checkpoint_target *t = ctx;
     tp_status st = TP_OK;
 
+    if (t->packer.level)
+        st = shard_pack_save(t->writers, t->world, t->dir, t->saved, err);
     for (int rank = 0; rank < t->world && !st; rank++)
         if (t->writers[rank])
             st = shard_sync(t->writers[rank], err);

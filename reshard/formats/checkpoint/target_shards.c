@@ -76,11 +76,18 @@ done:
     return st;
 }
 
+/* Remember where the shards are, for what is saved beside them. */
+static tp_status keep_dir(struct checkpoint_target *t, const char *dir, struct tp_err *err)
+{
+    t->dir = arena_printf(&t->arena, "%s", dir);
+    return t->dir ? TP_OK : tp_fail(err, TP_E_NOMEM, "no memory for a path");
+}
+
 tp_status checkpoint_target_create(struct checkpoint_target *t, const char *dir, struct tp_err *err)
 {
-    tp_status st = TP_OK;
+    tp_status st = keep_dir(t, dir, err);
 
-    if (is_root(t) || t->owners)
+    if (!st && (is_root(t) || t->owners))
         st = open_writers(t, dir, shard_create, err);
     st = agree(t, st, err);
     if (t->owners)
@@ -95,7 +102,9 @@ tp_status checkpoint_target_create(struct checkpoint_target *t, const char *dir,
 tp_status checkpoint_target_recreate(struct checkpoint_target *t, const char *dir,
                                      struct tp_err *err)
 {
-    return open_writers(t, dir, shard_recreate, err);
+    tp_status st = keep_dir(t, dir, err);
+
+    return st ? st : open_writers(t, dir, shard_recreate, err);
 }
 
 /* ---- finishing ---- */
