@@ -87,9 +87,9 @@ static bool add_parts(struct device_batch *b, const struct transfer_plan *p, int
     return true;
 }
 
-/* The digest of a run after its cast. */
+/* The digest of a run after its cast. targets: room for positions. */
 static bool add_cast(struct device_batch *b, const struct transfer_plan *p, int tensor,
-                     const struct device_batch_run *run)
+                     const struct device_batch_run *run, int *targets)
 {
     const struct reshard_tensor *t = &p->transfer.tensors[tensor];
     const struct box whole = box_whole(t->ndim, t->shape);
@@ -97,6 +97,9 @@ static bool add_cast(struct device_batch *b, const struct transfer_plan *p, int 
     struct part_sums_item *it;
 
     if (from == to || !p->cast_digests)
+        return true;
+    if (!transfer_counts_cast(p, tensor, targets,
+                              extent_index_find(p->to, tensor, &run->box, targets)))
         return true;
     if (!(it = add_sum(b, DEVICE_BATCH_CAST, tensor)))
         return false;
@@ -154,10 +157,11 @@ static bool add_target(struct device_batch *b, const struct transfer_plan *p, in
            add_parts(b, p, tensor, DEVICE_BATCH_TARGET, run);
 }
 
-/* Add tile number `tile`, which is w. False: there is no room for all of it. */
+/* Add tile number `tile`, which is k's. False: there is no room for all of it. */
 static bool add_tile(struct device_batch *b, const struct transfer_plan *p, int64_t tile,
-                     const struct transfer_tile *w)
+                     struct transfer_worker *k)
 {
+    const struct transfer_tile *w = &k->tile;
     enum dtype from_type = p->transfer.from->dtypes[w->tensor];
     enum dtype to_type = p->transfer.to->dtypes[w->tensor];
     const int first = b->n_writes;
@@ -174,7 +178,7 @@ static bool add_tile(struct device_batch *b, const struct transfer_plan *p, int6
         if (!place_run(b, &run, b->read, &b->read_bytes) ||
             !add_run(b, b->reads, &b->n_reads, &run) ||
             !add_parts(b, p, w->tensor, DEVICE_BATCH_SOURCE, &run) ||
-            !add_cast(b, p, w->tensor, &run) || !add_copies(b, p, w->tensor, first))
+            !add_cast(b, p, w->tensor, &run, k->targets) || !add_copies(b, p, w->tensor, first))
             return false;
     }
     return true;
@@ -191,7 +195,7 @@ void device_batch_fill(struct device_batch *b, const struct transfer_plan *p,
         struct device_batch_mark before = mark_of(b);
 
         transfer_tile_get(p, *next, &k->tile);
-        if (!add_tile(b, p, *next, &k->tile)) {
+        if (!add_tile(b, p, *next, k)) {
             go_back(b, &before);
             break;
         }

@@ -177,7 +177,7 @@ static tp_status move_source(struct transfer_run *r, struct transfer_worker *k,
 
     o->from_run = run_of(r->plan->from, w, o->from);
     n = extent_index_find(r->plan->to, w->tensor, &o->from_run, k->targets);
-    k->counts_cast = n > 0 && transfer_keep_mine(r->plan, w->tensor, k->targets, 1) == 1;
+    k->counts_cast = transfer_counts_cast(r->plan, w->tensor, k->targets, n);
     n = transfer_keep_mine(r->plan, w->tensor, k->targets, n);
     if (n == 1) {
         o->to = k->targets[0];

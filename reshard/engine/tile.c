@@ -90,12 +90,22 @@ static void keep_wanted(const struct transfer_plan *p, struct transfer_tile *w)
     w->n_from = kept;
 }
 
+static bool is_mine(const struct transfer_plan *p, int tensor, int position)
+{
+    return !p->transfer.mine || p->transfer.mine[extent_index_number(p->to, tensor, position)];
+}
+
+bool transfer_counts_cast(const struct transfer_plan *p, int tensor, const int *positions, int n)
+{
+    return n > 0 && is_mine(p, tensor, positions[0]);
+}
+
 int transfer_keep_mine(const struct transfer_plan *p, int tensor, int *positions, int n)
 {
     int kept = 0;
 
     for (int i = 0; i < n; i++)
-        if (!p->transfer.mine || p->transfer.mine[extent_index_number(p->to, tensor, positions[i])])
+        if (is_mine(p, tensor, positions[i]))
             positions[kept++] = positions[i];
     return kept;
 }
@@ -114,8 +124,7 @@ void transfer_tile_get(const struct transfer_plan *p, int64_t k, struct transfer
     w->n_to = transfer_keep_mine(p, w->tensor, w->to, w->n_to);
     if (w->n_to == 0)
         return;
-    if (!p->transfer
-             .mine) /* then every process has the same tiles, so one can count a cast for all */
+    if (!p->transfer.mine) /* else all processes have the same tiles, so that one counts a cast */
         trim(p, w);
     w->n_from = extent_index_find(p->from, w->tensor, &w->box, w->from);
     if (p->transfer.partial || p->transfer.mine)

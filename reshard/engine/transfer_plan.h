@@ -67,6 +67,11 @@ int64_t transfer_tile_elements(const struct transfer_plan *p, int tensor);
 /* Keep those of n positions of target extents that this process writes; returns how many. */
 int transfer_keep_mine(const struct transfer_plan *p, int tensor, int *positions, int n);
 
+/* Whether this process adds a run that it read to the digests of what was cast: of the processes
+ * that read it, the one that writes the first of the n target extents that want it, at `positions`.
+ */
+bool transfer_counts_cast(const struct transfer_plan *p, int tensor, const int *positions, int n);
+
 /* Fill in tile number k. n_to = 0: the target wants nothing of it. */
 void transfer_tile_get(const struct transfer_plan *p, int64_t k, struct transfer_tile *w);
 

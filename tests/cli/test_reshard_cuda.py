@@ -38,9 +38,9 @@ def make(folder, spec, dtype="bf16", seed=SEED):
     return folder / "ckpt"
 
 
-def make_compressed(folder, spec):
+def make_compressed(folder, spec, dtype="bf16"):
     """A checkpoint that the CPU has compressed, and the same one raw."""
-    raw = make(folder, spec, seed=SEED | SMOOTH)
+    raw = make(folder, spec, dtype, seed=SEED | SMOOTH)
     reshard(raw, spec, folder / "zstd", "--zstd", "--device", "cpu")
     assert is_compressed(folder / "zstd") and not is_compressed(raw)
     return folder / "zstd", raw
@@ -104,21 +104,27 @@ def test_compressed_bytes_and_digests_are_the_cpus(tmp_path, number):
     harness.ok("tp-ckpt", "verify", tmp_path / "cuda")
 
 
+@pytest.mark.parametrize("options", [[], ["--zstd", "--dtype", "bf16"]], ids=["", "zstd"])
 @pytest.mark.parametrize("compressed", [False, True])
-def test_processes_share_a_gpu(tmp_path, compressed):
-    root = make_compressed(tmp_path, "tp2")[0] if compressed else make(tmp_path, "tp2")
-    want = reshard(root, "tp4", tmp_path / "cpu", "--device", "cpu")
+def test_processes_share_a_gpu(tmp_path, compressed, options):
+    """With --zstd both read some parts of the source, and one of them counts the cast."""
+    root = (make_compressed(tmp_path, "tp1", "fp32")[0] if compressed else make(tmp_path, "tp1", "fp32"))
+    want = reshard(root, "tp4", tmp_path / "cpu", "--device", "cpu", *options)
     got = json.loads(harness.ok("mpirun", "--allow-run-as-root", "--oversubscribe", "-n", 2, harness.BIN / "tp-reshard", root,
-                                "--to", "tp4", "-o", tmp_path / "cuda", "--json", "--device", "cuda", *LITTLE, env=on_fake()).out)
-    assert (got["device"], got["processes"], got["digests_equal"]) == ("cuda", 2, want["digests_equal"])
+                                "--to", "tp4", "-o", tmp_path / "cuda", "--json", "--device", "cuda", *LITTLE, *options,
+                                env=on_fake()).out)
+    assert (got["device"], got["processes"]) == ("cuda", 2)
+    assert (want["casts"] > 0) == ("--dtype" in options)
+    assert (got["digests_equal"], got["casts"]) == (want["digests_equal"], want["casts"])
     assert_same(tmp_path / "cpu", tmp_path / "cuda")
 
 
+@pytest.mark.parametrize("options", [[], ["--zstd"]], ids=["", "zstd"])
 @pytest.mark.parametrize("second", ["cpu", "cuda"] if harness.LONG else ["cuda"])
-def test_a_killed_run_resumes_on_either_device(tmp_path, second):
+def test_a_killed_run_resumes_on_either_device(tmp_path, second, options):
     root, out = make(tmp_path, "tp2"), tmp_path / "out"
-    argv = ["tp-reshard", root, "--to", "tp4", "-o", out, "--journal", "0", "--jobs", "1", "--json", *LITTLE]
-    reshard(root, "tp4", tmp_path / "cpu", "--device", "cpu")
+    argv = ["tp-reshard", root, "--to", "tp4", "-o", out, "--journal", "0", "--jobs", "1", "--json", *LITTLE, *options]
+    reshard(root, "tp4", tmp_path / "cpu", "--device", "cpu", *options)
     p = subprocess.Popen(harness.command([*argv, "--device", "cuda"]), env={**os.environ, **on_fake()},
                          stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     while p.poll() is None and not any(f.stat().st_size > 4000 for f in out.glob("step-*.tmp-*/progress")):
