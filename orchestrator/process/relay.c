@@ -21,7 +21,11 @@
 
 static const char STOP[] = "stop", PREFIX[] = "tp-relay-";
 
-enum { PERIOD_MS = 200, PORT_EVERY = 5 }; /* messages between two readings of the port */
+enum {
+    PERIOD_MS = 200,
+    PORT_EVERY = 5,    /* messages between two readings of the port */
+    LOCAL_TRIES = 1000 /* relays that start at the same time can remove a folder a few times */
+};
 
 struct relay {
     const struct relay_setup *setup;
@@ -178,24 +182,33 @@ static void remove_dead(const char *parent)
         closedir(d);
 }
 
-/* Make and lock the folder of the rank's heartbeat file. */
-static tp_status make_local(struct relay *r, struct tp_err *err)
+/* Make and lock a folder for the rank's heartbeat file. TP_E_NOTFOUND: another relay, which took it
+ * for a dead one's, has removed it before it was locked. */
+static tp_status try_local(struct relay *r, const char *parent, struct tp_err *err)
 {
-    const char *parent = access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp";
     struct stat sb;
     tp_status st;
 
-    remove_dead(parent);
-    for (;;) {
-        TP_TRY(private_dir_name(r->local, parent, PREFIX, err));
-        TP_TRY(private_dir_make(&r->local_dir, r->local, err));
-        if (flock(r->local_dir, LOCK_EX) != 0 || fstat(r->local_dir, &sb) != 0)
-            TP_TRY(tp_fail_errno(err, "%s: cannot lock", r->local));
-        if (sb.st_nlink > 0)
-            return TP_OK;
-        close(r->local_dir); /* another relay removed it before it was locked */
-    }
+    TP_TRY(private_dir_name(r->local, parent, PREFIX, err));
+    TP_TRY(private_dir_make(&r->local_dir, r->local, err));
+    if (flock(r->local_dir, LOCK_EX) != 0 || fstat(r->local_dir, &sb) != 0)
+        st = tp_fail_errno(err, "%s: cannot lock", r->local);
+    else if (sb.st_nlink == 0)
+        st = tp_fail(err, TP_E_NOTFOUND, "%s: was removed while it was made", r->local);
+    if (st)
+        close(r->local_dir);
 done:
+    return st;
+}
+
+static tp_status make_local(struct relay *r, struct tp_err *err)
+{
+    const char *parent = access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp";
+    tp_status st = TP_E_NOTFOUND;
+
+    remove_dead(parent);
+    for (int i = 0; i < LOCAL_TRIES && st == TP_E_NOTFOUND; i++)
+        st = try_local(r, parent, err);
     return st;
 }
 

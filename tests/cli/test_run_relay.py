@@ -138,3 +138,10 @@ def test_a_signal_is_forwarded(tmp_path):
     p.send_signal(signal.SIGUSR1)
     assert p.wait(10) == 75
     p.stdout.close()
+
+
+def test_relays_that_start_at_the_same_time_do_not_remove_each_others_folders(tmp_path):
+    """Each removes the folders of dead relays, and a folder that is not locked yet looks like one."""
+    for _ in range(100 if harness.LONG else 10):
+        started = [relay(tmp_path, "true") for _ in range(24)]
+        assert [finish(p) for p in started] == [(0, "")] * len(started)
