@@ -17,6 +17,7 @@
 /* A word has the stored bytes of a chunk in its low bits, then the codec, then the CRC32C. 0: the
  * chunk is not in the file. */
 enum { BYTES_BITS = 24, CODEC_BITS = 8 };
+_Static_assert(CODEC_STORED_MAX < 1 << BYTES_BITS, "the stored bytes of a chunk fit in a word");
 
 /* Before the bytes of each incomplete chunk; in this machine's byte order. */
 struct saved_chunk {
