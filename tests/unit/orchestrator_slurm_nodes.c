@@ -20,7 +20,8 @@ static struct run_record record = { .state = RUN_TRAIN, .open = true };
 static struct tp_err err;
 static struct slurm slurm;
 static bool reports; /* the ranks of every node report */
-static int lost, kept, over;
+static int lost, kept, over, taken;
+static char stopped_for[40];
 
 static void on_event(void *run, const char *event, const char *reason, const char *message,
                      json_t *more)
@@ -31,6 +32,7 @@ static void on_event(void *run, const char *event, const char *reason, const cha
     cr_assert_str_eq(event, "allocation", "%s: %s", reason, message);
     kept += result && strcmp(result, "node_kept") == 0;
     over += result && strcmp(result, "over") == 0;
+    taken += result && strcmp(result, "taken") == 0;
     json_decref(more);
 }
 
@@ -61,6 +63,18 @@ static tp_status on_commit(void *run, const char *what)
     return what ? TP_OK : TP_E_USAGE;
 }
 
+static void on_relaunch(void *run)
+{
+    (void)run;
+}
+
+static tp_status on_save_and_stop(void *run, const struct backend_cause *cause)
+{
+    (void)run;
+    snprintf(stopped_for, sizeof stopped_for, "%s", cause->reason);
+    return TP_OK;
+}
+
 static const struct job job = { .state = "/nonexistent" };
 
 static const struct backend_host HOST = { .job = &job,
@@ -69,6 +83,8 @@ static const struct backend_host HOST = { .job = &job,
                                           .err = &err,
                                           .event = on_event,
                                           .commit = on_commit,
+                                          .relaunch = on_relaunch,
+                                          .save_and_stop = on_save_and_stop,
                                           .node_lost = on_lost,
                                           .node_has_ranks = has_ranks,
                                           .node_reports = node_reports };
@@ -184,4 +200,40 @@ Test(slurm_nodes, an_allocation_whose_ranks_report_exists)
     slurm.query.gone_since = clock_seconds() - 100;
     cr_assert_eq(slurm_viewed(&slurm, 1), TP_OK);
     cr_expect(over == 1 && slurm.allocation.job == 0);
+}
+
+/* Slurm ends a batch job that it requeues, and squeue may say so before SIGTERM arrives. */
+static void view_ends(long restarts)
+{
+    struct child *view = &slurm.command[SLURM_COMMAND_VIEW];
+    char text[120];
+
+    slurm.query.asked_about = 7;
+    snprintf(text, sizeof text, "COMPLETING|None|10:00|N/A|2|1:00:00|a|p|q|N/A|%ld|n[1-2]|\n",
+             restarts);
+    view->text = text;
+    snprintf(view->last, sizeof view->last, "%.60s", text);
+    cr_assert_eq(slurm_viewed(&slurm, 0), TP_OK, "%s", err.msg);
+    view->text = NULL;
+}
+
+Test(slurm_nodes, a_batch_job_that_slurm_requeues_is_not_over)
+{
+    slurm.inside = slurm.next.held = 7;
+    slurm.next.restarts = 2;
+    view_ends(3);
+    view_ends(3);
+    cr_expect(over == 0 && taken == 1 && slurm.ending.requeued && slurm.allocation.job == 7);
+    cr_expect_str_eq(stopped_for, "slurm_requeued");
+    free(slurm.query.view_text);
+}
+
+Test(slurm_nodes, a_batch_job_that_is_cancelled_is_over)
+{
+    slurm.inside = slurm.next.held = 7;
+    slurm.next.restarts = 2;
+    view_ends(2);
+    cr_expect(over == 1 && taken == 0 && !slurm.ending.requeued && slurm.allocation.job == 0);
+    cr_expect_str_empty(stopped_for);
+    free(slurm.query.view_text);
 }

@@ -77,6 +77,18 @@ static void report_taken(struct slurm *s, const struct backend_cause *cause)
                              (json_int_t)s->allocation.job));
 }
 
+tp_status slurm_see_requeued(struct slurm *s, bool *requeued)
+{
+    const struct backend_cause cause = slurm_cause(SLURM_REQUEUED, "Slurm requeues the job");
+
+    *requeued = s->inside == s->allocation.job && is_requeued(s, &s->query.view);
+    if (!*requeued)
+        return TP_OK;
+    s->ending.requeued = true;
+    report_taken(s, &cause);
+    return slurm_end_for(s, &cause);
+}
+
 /* Ask Slurm and wait for the answer. BACKEND_ALLOCATION_STAYS also if there is none. */
 static enum backend_allocation ask_slurm(struct slurm *s)
 {
@@ -86,6 +98,7 @@ static enum backend_allocation ask_slurm(struct slurm *s)
     struct backend_cause cause;
     struct tp_err ignored;
     enum backend_allocation allocation = BACKEND_ALLOCATION_STAYS;
+    const bool is_known = s->ending.requeued; /* slurm_see_requeued has reported it */
     char *text;
 
     if (!s->allocation.job)
@@ -97,7 +110,8 @@ static enum backend_allocation ask_slurm(struct slurm *s)
         s->ending.requeued = s->inside == s->allocation.job && is_requeued(s, &view);
         if (is_taken(&cause, s, &view)) {
             end_because(s, &cause);
-            report_taken(s, &cause);
+            if (!is_known)
+                report_taken(s, &cause);
         } else if (strcmp(view.state, "RUNNING") != 0) {
             allocation = BACKEND_ALLOCATION_OVER;
         }

@@ -90,6 +90,8 @@ static tp_status use_view(struct slurm *s)
     const struct slurm_allocation *a = &s->allocation;
     struct slurm_query *q = &s->query;
     const char *state = q->view.state;
+    bool requeued;
+    tp_status st;
 
     q->runs = slurm_state_runs(state);
     slurm_pause_see(s);
@@ -99,8 +101,10 @@ static tp_status use_view(struct slurm *s)
         return TP_OK;
     if (strcmp(state, "COMPLETING") == 0 && a->own)
         return TP_OK; /* it is over; its next state says how it ended */
-    if (!q->runs)
-        return slurm_allocation_over(s, state);
+    if (!q->runs) {
+        st = slurm_see_requeued(s, &requeued);
+        return st || requeued ? st : slurm_allocation_over(s, state);
+    }
     if (q->list && strcmp(q->list, q->view.list) == 0 && a->stage == SLURM_STAGE_HELD)
         return ask_nodes(s, SLURM_COMMAND_STATES);
     free(q->list);

@@ -231,6 +231,10 @@ tp_status slurm_hand_over(void *state, const struct backend_cause *cause, bool *
 void slurm_ending_begin(struct slurm *s);
 void slurm_ending_forget(struct slurm *s);
 tp_status slurm_ending_tick(struct slurm *s);
+/* A new view says that the job does not run: *requeued when Slurm has requeued the batch job of
+ * tp-run, which then saves and stops. The SIGTERM that Slurm sends may come before or after such a
+ * view. */
+tp_status slurm_see_requeued(struct slurm *s, bool *requeued);
 /* Save and stop for this cause; the job continues afterwards. */
 tp_status slurm_end_for(struct slurm *s, const struct backend_cause *cause);
 
