@@ -167,6 +167,9 @@ def fetched(store):
     return sum(int(r[2]) + 1 - int(r[1]) for r in ranges if r)
 
 
+MEM = "192M" if harness.SANITIZE else "96M"  # a sanitizer's own memory counts
+
+
 def test_a_large_one_is_read_in_long_ranges_within_the_memory(tmp_path, store, monkeypatch, figure):
     config = harness.write_config(tmp_path, hidden_size=512, intermediate_size=1536, head_dim=64, vocab_size=20000)
     harness.ok(harness.built("make_ckpt"), config, "tp1", tmp_path / "ckpt", 1, 5)
@@ -178,7 +181,7 @@ def test_a_large_one_is_read_in_long_ranges_within_the_memory(tmp_path, store, m
         monkeypatch.setenv(name, value)
     for argv in (["verify", URL], ["digest", URL], ["diff", URL, str(tmp_path / "ckpt")]):
         del store.requests[:]
-        code, peak, _, out = harness.measure(tmp_path, "tp-ckpt", *argv, "--mem", "96M")
+        code, peak, _, out = harness.measure(tmp_path, "tp-ckpt", *argv, "--mem", MEM)
         sent, bytes_ = len(store.requests), fetched(store)
         figure("%s in a store: requests, bytes fetched / bytes, peak MiB" % argv[0], (sent, round(bytes_ / size, 2), peak >> 20))
         assert code == 0, out
@@ -188,4 +191,5 @@ def test_a_large_one_is_read_in_long_ranges_within_the_memory(tmp_path, store, m
     ok(store, "tp-ckpt", "ls", URL)
     figure("ls in a store: requests, bytes fetched / bytes", (len(store.requests), round(fetched(store) / size, 3)))
     assert fetched(store) < size / 10, "headers only"
-    fails(store, "tp-ckpt", "digest", URL, "--mem", "20M", says="--mem 20.0 MiB is too little", code=2)
+    if not harness.SANITIZE:
+        fails(store, "tp-ckpt", "digest", URL, "--mem", "20M", says="--mem 20.0 MiB is too little", code=2)
