@@ -58,25 +58,6 @@ tp_status ckpt_list(struct ckpt_step **steps, int *n, const char *root, struct a
     return TP_OK;
 }
 
-/* The path without trailing slashes. */
-static tp_status clean_path(char out[PATH_MAX], const char *path, struct tp_err *err)
-{
-    size_t n = strlen(path);
-    tp_status st = location_check(path, err);
-
-    if (st)
-        return st;
-    while (n > 1 && path[n - 1] == '/')
-        n--;
-    if (n == 0)
-        return tp_fail(err, TP_E_USAGE, "the path of the checkpoint is empty");
-    if (n >= PATH_MAX)
-        return tp_fail(err, TP_E_USAGE, "%.200s...: the path is too long", path);
-    memcpy(out, path, n);
-    out[n] = 0;
-    return TP_OK;
-}
-
 static tp_status is_step_dir(bool *is, const char *path, struct tp_err *err)
 {
     char manifest[PATH_MAX];
@@ -185,7 +166,7 @@ static tp_status examine(char clean[PATH_MAX], struct ckpt_step **steps, int *n,
     tp_status st;
 
     *n = 0;
-    TP_TRY(clean_path(clean, path, err));
+    TP_TRY(location_clean(clean, path, err));
     TP_TRY(check_is_dir(clean, err));
     TP_TRY(is_step_dir(&is_step, clean, err));
     if (is_step)

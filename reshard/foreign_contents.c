@@ -20,23 +20,6 @@ enum { RUN_BYTES = 1 << 20, LATER_BYTES = 4 << 20 };
 
 /* ---- finding ---- */
 
-/* A URL without trailing slashes, which stores take for parts of a key. */
-static tp_status clean_url(char out[PATH_MAX], const char *path, struct tp_err *err)
-{
-    size_t n = strlen(path);
-    tp_status st = location_check(path, err);
-
-    if (st)
-        return st;
-    while (n > 1 && path[n - 1] == '/')
-        n--;
-    if (n >= PATH_MAX)
-        return tp_fail(err, TP_E_USAGE, "%.200s...: the path is too long", path);
-    memcpy(out, path, n);
-    out[n] = 0;
-    return TP_OK;
-}
-
 static tp_status has_file(bool *has, const char *path, const char *name, struct tp_err *err)
 {
     char file[PATH_MAX];
@@ -63,7 +46,7 @@ static tp_status find_remote(const struct foreign_format **format, const char *p
     bool is_own = false, has_config = false;
     tp_status st;
 
-    TP_TRY(clean_url(url, path, err));
+    TP_TRY(location_clean(url, path, err));
     if (is_step_name(url)) {
         TP_TRY(has_file(&is_own, url, MANIFEST_FILE, err));
         if (!is_own)
@@ -152,7 +135,7 @@ tp_status foreign_contents_open(struct foreign_contents *out,
     memset(out, 0, sizeof *out);
     out->format = q->format;
     if (location_is_remote(q->path))
-        TP_TRY(clean_url(url, q->path, err));
+        TP_TRY(location_clean(url, q->path, err));
     remote_object_sparse(true); /* tables and headers only */
     st = open_source(out, location_is_remote(q->path) ? url : q->path, q, err);
     remote_object_sparse(false);

@@ -90,6 +90,24 @@ tp_status location_check(const char *path, struct tp_err *err)
     }
 }
 
+tp_status location_clean(char out[PATH_MAX], const char *path, struct tp_err *err)
+{
+    size_t n = strlen(path);
+    tp_status st = location_check(path, err);
+
+    if (st)
+        return st;
+    while (n > 1 && path[n - 1] == '/')
+        n--;
+    if (n == 0)
+        return tp_fail(err, TP_E_USAGE, "the path of the checkpoint is empty");
+    if (n >= PATH_MAX)
+        return tp_fail(err, TP_E_USAGE, "%.200s...: the path is too long", path);
+    memcpy(out, path, n);
+    out[n] = 0;
+    return TP_OK;
+}
+
 tp_status location_check_local(const char *path, struct tp_err *err)
 {
     tp_status st = location_check(path, err);

@@ -11,6 +11,7 @@
 #ifndef STORAGE_LOCATION_H
 #define STORAGE_LOCATION_H
 
+#include <limits.h>
 #include <stdbool.h>
 #include <stddef.h>
 
@@ -29,6 +30,10 @@ bool location_is_remote(const char *path);
  * URL of another kind (ftp://...), or a URL with a user, a password, a query or a fragment. These
  * often are secrets, so the message does not repeat them. */
 tp_status location_check(const char *path, struct tp_err *err);
+
+/* The path of a checkpoint, checked as by location_check, without the slashes at its end: stores
+ * take them for parts of a key. TP_E_USAGE also: it is empty, or has PATH_MAX bytes. */
+tp_status location_clean(char out[PATH_MAX], const char *path, struct tp_err *err);
 
 /* TP_E_USAGE: the path is not local, and what is done needs a local folder. */
 tp_status location_check_local(const char *path, struct tp_err *err);

@@ -68,3 +68,22 @@ Test(location, encoding_follows_the_rules_of_signatures)
     cr_expect_str_eq(out, "a%2Fb");
     cr_expect_not(location_encode(out, 8, "abcdefgh", false), "no room");
 }
+
+Test(location, slashes_at_the_end_of_a_path_are_removed)
+{
+    static const char *const paths[][2] = { { "s3://bucket/runs//", "s3://bucket/runs" },
+                                            { "http://host/a/", "http://host/a" },
+                                            { "folder/", "folder" },
+                                            { "/", "/" } };
+    char out[PATH_MAX], path[PATH_MAX + 1];
+
+    for (size_t i = 0; i < sizeof paths / sizeof paths[0]; i++) {
+        cr_assert_eq(location_clean(out, paths[i][0], &err), TP_OK, "%s", err.msg);
+        cr_expect_str_eq(out, paths[i][1]);
+    }
+    cr_expect_eq(location_clean(out, "", &err), TP_E_USAGE);
+    cr_expect_eq(location_clean(out, "s3://", &err), TP_E_USAGE);
+    memset(path, 'a', sizeof path - 1);
+    path[PATH_MAX] = 0;
+    cr_expect_eq(location_clean(out, path, &err), TP_E_USAGE);
+}

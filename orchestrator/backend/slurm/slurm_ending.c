@@ -55,6 +55,12 @@ static bool is_requeued(const struct slurm *s, const struct slurm_view *v)
     return s->next.held == s->allocation.job && v->restarts > s->next.restarts;
 }
 
+/* The same of the batch job in which tp-run runs. */
+static bool is_requeued_here(const struct slurm *s, const struct slurm_view *v)
+{
+    return s->inside == s->allocation.job && is_requeued(s, v);
+}
+
 /* Whether Slurm takes the nodes away, and why. */
 static bool is_taken(struct backend_cause *cause, const struct slurm *s, const struct slurm_view *v)
 {
@@ -81,7 +87,7 @@ tp_status slurm_see_requeued(struct slurm *s, bool *requeued)
 {
     const struct backend_cause cause = slurm_cause(SLURM_REQUEUED, "Slurm requeues the job");
 
-    *requeued = s->inside == s->allocation.job && is_requeued(s, &s->query.view);
+    *requeued = is_requeued_here(s, &s->query.view);
     if (!*requeued)
         return TP_OK;
     s->ending.requeued = true;
@@ -107,7 +113,7 @@ static enum backend_allocation ask_slurm(struct slurm *s)
     if (slurm_ask(&text, &words, &s->client, PATIENCE_S, &arena, &ignored) == TP_OK &&
         slurm_view_read(&view, text, time(NULL))) {
         s->ending.preempted = view.preempted;
-        s->ending.requeued = s->inside == s->allocation.job && is_requeued(s, &view);
+        s->ending.requeued = is_requeued_here(s, &view);
         if (is_taken(&cause, s, &view)) {
             end_because(s, &cause);
             if (!is_known)
