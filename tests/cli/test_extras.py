@@ -10,22 +10,12 @@ import pytest
 import foreign_files
 import torch_files
 from harness import ok
-from test_import_formats import State, config_of, dcp_tensors, digests, groups_of
+from test_import_formats import config_of, dcp_tensors, digests, groups_of
 
 SCHEDULE = {"max_lr": 0.02, "lr_warmup_steps": 10, "num_steps": 640, "lr_decay_style": "cosine", "end_wd": 0.1, "start_wd": None}
 ARGS = {"consumed_train_samples": 12345, "seed": 7, "data_path": ["a", "b"], "blend": (0.5, {"x": -3}), "train_iters": 10 ** 12,
         "bias_swiglu_fusion": True, "world_size": 64, "rank": 63, "num_layers": 2}
 GROUP = {"wd_mult": 1.0, "lr": 0.004, "max_lr": 0.02, "min_lr": 0.0, "betas": (0.9, 0.95), "eps": 1e-9, "weight_decay": 0.3}
-
-
-@pytest.fixture(scope="module")
-def f32(tmp_path_factory, tiny):
-    return State(tmp_path_factory.mktemp("f32"), tiny)
-
-
-@pytest.fixture(scope="module")
-def bf16(tmp_path_factory, tiny):
-    return State(tmp_path_factory.mktemp("bf16"), tiny, dtype="bf16")
 
 
 @pytest.fixture(scope="module")

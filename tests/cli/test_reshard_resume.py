@@ -115,18 +115,8 @@ def resumed_tiles(err):
     return int(m[1]) if m else None
 
 
-@pytest.fixture
-def job(tmp_path):
-    return Job(tmp_path)
-
-
-@pytest.mark.parametrize("start,to,options", [
-    ("tp4", "tp2pp2", []), ("tp1", "tp8dp2zero1", ["--mem", "64M"]),
-    ("tp2dp2zero3", "tp1", ["--no-optim"]), ("tp2", "tp4", ["--dtype", "f32"])])
-def test_it_resumes_after_every_kill_and_writes_the_same_bytes(start, to, options, tmp_path, figure):
-    rng = random.Random(SEED)
-    print("TP_SEED=%d" % SEED)
-    job = Job(tmp_path, start, to, {**CONFIG, "num_hidden_layers": 5}, options)
+def kill_until_done(job, rng):
+    """Kill the job and run it again until it is done. Returns how often, and after how many kills more tiles were complete."""
     done, kills, grew = 0, 0, 0
     while True:
         p = job.start()
@@ -136,29 +126,28 @@ def test_it_resumes_after_every_kill_and_writes_the_same_bytes(start, to, option
             p.send_signal(signal.SIGKILL)
         _, err = p.communicate()
         now = resumed_tiles(err)
+        assert "starting over" not in err, err
         if now is not None:
             assert now >= done, "complete tiles went from %d back to %d" % (done, now)
             grew += now > done
             done = now
         else:
-            assert "starting over" not in err and (not done or "resharding" not in err), err
+            assert not done or "resharding" not in err, err
         if p.returncode == 0 or "exists already" in err:  # the previous run was killed after its commit
             break
         assert p.returncode == -signal.SIGKILL, err
         kills += 1
     job.check(killed_late=p.returncode != 0)
-    figure("kills, and kills after which more tiles were complete", "%d, %d" % (kills, grew))
+    return kills, grew
 
 
-def test_it_resumes_when_it_was_killed_at_any_change_of_a_file(job, tmp_path, figure):
-    """After the kill the next run resumes from the last record of the journal."""
-    shim = Shim(tmp_path, job.out)
+def kill_at_changes(job, shim, rng, record_bytes):
+    """Kill the job at changes of a file, each time in a new folder, and run it to its end. A journal longer than
+    record_bytes has a record to resume from. Returns at how many changes, and how often it resumed."""
     status, err = shim.run(job.argv)
     assert status == 0, err
-    calls = shim.points()
-    rng = random.Random(SEED)
-    tried = range(1, len(calls) + 1) if harness.LONG else sorted(rng.sample(
-        range(1, len(calls) + 1), 15))
+    points = range(1, len(shim.points()) + 1)
+    tried = points if harness.LONG else sorted(rng.sample(points, 15))
     resumed = 0
     for at in tried:
         shutil.rmtree(job.out)
@@ -167,24 +156,46 @@ def test_it_resumes_when_it_was_killed_at_any_change_of_a_file(job, tmp_path, fi
         if job.out.exists() and harness.steps(job.out):  # the step was already committed
             job.check(killed_late=True)
             continue
-        had = job.tmp() and (job.tmp() / "progress").exists() and (
-            job.tmp() / "progress").stat().st_size > 200
+        had = job.tmp() and (job.tmp() / "progress").exists() and (job.tmp() / "progress").stat().st_size > record_bytes
         before, err = job.finish()
         assert before is not None or not had, "TP_SEED=%d, point %d: %s" % (SEED, at, err)
         assert "starting over" not in err, "TP_SEED=%d, point %d: %s" % (SEED, at, err)
         resumed += before is not None
     assert resumed > len(tried) / 2
-    figure("killed at points, resumed", "%d, %d" % (len(tried), resumed))
+    return len(tried), resumed
+
+
+def stop_and_resume(job, how):
+    status, err = job.interrupt(how=how)
+    assert status == 75
+    found = re.search(r"interrupted: (\d+) of (\d+) tiles are complete; run the same command again", err)
+    assert found and 0 < int(found[1]) < job.tiles == int(found[2])
+    assert job.finish()[0] == int(found[1])
+
+
+@pytest.fixture
+def job(tmp_path):
+    return Job(tmp_path)
+
+
+@pytest.mark.parametrize("start,to,options", [
+    ("tp4", "tp2pp2", []), ("tp1", "tp8dp2zero1", ["--mem", "64M"]),
+    ("tp2dp2zero3", "tp1", ["--no-optim"]), ("tp2", "tp4", ["--dtype", "f32"])])
+def test_it_resumes_after_every_kill_and_writes_the_same_bytes(start, to, options, tmp_path, figure):
+    print("TP_SEED=%d" % SEED)
+    job = Job(tmp_path, start, to, {**CONFIG, "num_hidden_layers": 5}, options)
+    figure("kills, and kills after which more tiles were complete", "%d, %d" % kill_until_done(job, random.Random(SEED)))
+
+
+def test_it_resumes_when_it_was_killed_at_any_change_of_a_file(job, tmp_path, figure):
+    """After the kill the next run resumes from the last record of the journal."""
+    print("TP_SEED=%d" % SEED)
+    figure("killed at points, resumed", "%d, %d" % kill_at_changes(job, Shim(tmp_path, job.out), random.Random(SEED), 200))
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_stops_it_with_75_and_the_same_command_resumes(job, how):
-    status, err = job.interrupt(how=how)
-    assert status == 75
-    found = re.search(r"interrupted: (\d+) of (\d+) tiles are complete; run the same command again",
-                      err)
-    assert found and 0 < int(found[1]) < job.tiles == int(found[2])
-    assert job.finish()[0] == int(found[1])
+    stop_and_resume(job, how)
 
 
 def test_a_truncated_journal_is_used_up_to_its_last_complete_record(job, figure):

@@ -5,7 +5,6 @@ covers: ckpt/shard_pack_resume
 """
 import os
 import random
-import re
 import shutil
 import signal
 import subprocess
@@ -14,9 +13,9 @@ import time
 import pytest
 
 import harness
-from test_faults import Shim, died
+from test_faults import Shim
 from test_reshard import make, random_config, random_spec, same_shards, step_dir
-from test_reshard_resume import CONFIG, EACH, START, Job, resumed_tiles
+from test_reshard_resume import CONFIG, EACH, Job, kill_at_changes, kill_until_done, resumed_tiles, stop_and_resume
 
 SEED = int(os.environ.get("TP_SEED", random.SystemRandom().randrange(10 ** 9)))
 SMOOTH = 1 << 30  # a seed of make_ckpt with this bit gives numbers that compress (tests/unit/fixture.h)
@@ -33,27 +32,9 @@ def job(tmp_path):
     ("tp4", "tp2pp2", ["--zstd=3"]), ("tp1", "tp8dp2zero1", ["--zstd", "--mem", "64M"]),
     ("tp2dp2zero3", "tp1", ["--zstd=19", "--no-optim"]), ("tp2", "tp4", ["--zstd", "--dtype", "bf16"])])
 def test_it_resumes_after_every_kill_and_writes_the_same_bytes(start, to, options, tmp_path, figure):
-    rng = random.Random(SEED)
     print("TP_SEED=%d" % SEED)
     job = Job(tmp_path, start, to, {**CONFIG, "num_hidden_layers": 5}, options)
-    done, kills, grew = 0, 0, 0
-    while True:
-        p = job.start()
-        try:
-            p.wait(START + rng.uniform(0, 0.5) * job.seconds * (1 + kills / 5))
-        except subprocess.TimeoutExpired:
-            p.send_signal(signal.SIGKILL)
-        _, err = p.communicate()
-        now = resumed_tiles(err)
-        assert "starting over" not in err and (now is None or now >= done), err
-        grew += now is not None and now > done
-        done = now if now is not None else done
-        if p.returncode == 0 or "exists already" in err:  # the previous run was killed after its commit
-            break
-        assert p.returncode == -signal.SIGKILL, err
-        kills += 1
-    job.check(killed_late=p.returncode != 0)
-    figure("zstd: kills, and kills after which more tiles were complete", "%d, %d" % (kills, grew))
+    figure("zstd: kills, and kills after which more tiles were complete", "%d, %d" % kill_until_done(job, random.Random(SEED)))
 
 
 @pytest.mark.parametrize("n", range(30 if harness.LONG else 4))
@@ -75,37 +56,13 @@ def test_random_layouts_resume_with_other_threads_and_memory(n, tmp_path):
 
 def test_it_resumes_when_it_was_killed_at_any_change_of_a_file(job, tmp_path, figure):
     """After the kill the next run resumes from the last record of the journal, also while shards are finished."""
-    shim = Shim(tmp_path, job.out)
-    status, err = shim.run(job.argv)
-    assert status == 0, err
-    calls = shim.points()
-    rng = random.Random(SEED)
     print("TP_SEED=%d" % SEED)
-    tried = range(1, len(calls) + 1) if harness.LONG else sorted(rng.sample(range(1, len(calls) + 1), 15))
-    resumed = 0
-    for at in tried:
-        shutil.rmtree(job.out)
-        status, err = shim.run(job.argv, at, rng.choice(["kill", "torn"]))
-        assert died(status)
-        if job.out.exists() and harness.steps(job.out):  # the step was already committed
-            job.check(killed_late=True)
-            continue
-        had = job.tmp() and (job.tmp() / "progress").exists() and (job.tmp() / "progress").stat().st_size > 300
-        before, err = job.finish()
-        assert before is not None or not had, "TP_SEED=%d, point %d: %s" % (SEED, at, err)
-        assert "starting over" not in err, "TP_SEED=%d, point %d: %s" % (SEED, at, err)
-        resumed += before is not None
-    assert resumed > len(tried) / 2
-    figure("zstd: killed at points, resumed", "%d, %d" % (len(tried), resumed))
+    figure("zstd: killed at points, resumed", "%d, %d" % kill_at_changes(job, Shim(tmp_path, job.out), random.Random(SEED), 300))
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_stops_it_with_75_and_the_same_command_resumes(job, how):
-    status, err = job.interrupt(how=how)
-    assert status == 75
-    found = re.search(r"interrupted: (\d+) of (\d+) tiles are complete; run the same command again", err)
-    assert found and 0 < int(found[1]) < job.tiles == int(found[2])
-    assert job.finish()[0] == int(found[1])
+    stop_and_resume(job, how)
 
 
 def test_what_was_written_is_read_back(tmp_path):
