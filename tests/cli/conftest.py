@@ -12,6 +12,20 @@ import run_job
 from state import State
 
 MANY = 6  # cases of a test
+# What the fixtures below run. Only a worker's first test with a fixture of a session runs it, so without this list a
+# name that is missing in a `needs:` line would be noticed or not, as the tests are spread.
+RUN_BY = {"trained": "tp-train", "f32": "tp-train", "bf16": "tp-train", "curve": "tp-train", "root": "make_ckpt"}
+
+
+def refuse_undeclared(items):
+    """Each test's file must declare what the fixtures run."""
+    missing = set()
+    for item in items:
+        test_file = str(item.path.relative_to(harness.REPO))
+        ours = {name for name in item.fixturenames if not hasattr(item.module, name)}  # a file may have its own of the same name
+        missing |= {(test_file, RUN_BY[name]) for name in RUN_BY.keys() & ours if RUN_BY[name] not in harness.declared(test_file)}
+    if missing:
+        raise pytest.UsageError("\n".join("%s runs %s: add it to its line `needs:`" % found for found in sorted(missing)))
 
 
 def leave_out_sanitized(config, items):
@@ -34,6 +48,7 @@ def pytest_collection_modifyitems(config, items):
     they share are made once."""
     if harness.SANITIZE and not harness.LONG:
         leave_out_sanitized(config, items)
+    refuse_undeclared(items)
     for item in items:
         params = item.callspec.params if hasattr(item, "callspec") else {}
         model = params.get("name", "") if "reference" in item.fixturenames else ""

@@ -1,6 +1,6 @@
 """Checkpoints of other frameworks on web servers and in S3: ls, show, verify, digest and diff answer as for a folder.
 
-needs: tp-ckpt make_ckpt
+needs: tp-ckpt tp-train make_ckpt
 covers: reshard/foreign_contents reshard/tensor_view cli/ckpt/foreign reshard/formats/foreign reshard/memory_budget
 """
 import json
