@@ -46,6 +46,8 @@ RUN_AGAIN = 10  # more failures than this have a common cause
 # The files with the longest run time first, so that all workers of pytest end at about the same time.
 LONGEST = ["parallel", "deferred", "reshard_triples", "run_self", "run", "faults", "run_reshard",
            "train", "samebits"]
+if LONG:
+    LONGEST = ["faults", "cuda", "stop", "reshard_resume", *LONGEST]
 
 
 @dataclasses.dataclass
