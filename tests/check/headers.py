@@ -10,13 +10,14 @@ import subprocess
 import source
 
 PACKAGES = ["ompi-c", "jansson", "hdf5-serial"]
+FAKE_CUDA = "tests/fakecuda/include"  # for machines without CUDA
 
 
 def compiler():
     flags = subprocess.run(["pkg-config", "--cflags"] + PACKAGES, stdout=subprocess.PIPE, text=True,
                            check=False).stdout.split()
     return os.environ.get("CC", "gcc").split() + flags + [
-        "-std=c11", "-D_GNU_SOURCE", "-I.", "-fopenmp", "-Wall", "-Wextra", "-Werror", "-fsyntax-only",
+        "-std=c11", "-D_GNU_SOURCE", "-I.", "-idirafter", FAKE_CUDA, "-fopenmp", "-Wall", "-Wextra", "-Werror", "-fsyntax-only",
         "-x", "c", "-"]
 
 
