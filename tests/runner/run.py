@@ -257,14 +257,21 @@ def run_programs(jobs):
 
 def run_all(s):
     """Run what is selected; print a line for each program."""
-    jobs = [(run_check, name) for name in s.checks]
+    # These checks take many minutes, so they run beside everything else, one after the other.
+    beside = [name for name, _, only_long in selection.CHECKS if only_long and name in s.checks]
+    jobs = [(run_check, name) for name in s.checks if name not in beside]
     jobs += [(run_unit, *unit) for unit in s.units.items()]
     jobs += [(run_mpi, *job) for job in s.mpi]
-    outcomes = run_programs(jobs)
-    if s.pytest:
-        # one worker more than processors, because many tests of programs wait most of their time
-        outcomes.append(run_pytest(s.pytest, s.keywords, JOBS + 1))
-        print(outcomes[-1].line())
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        checks = pool.map(run_check, beside)
+        outcomes = run_programs(jobs)
+        if s.pytest:
+            # one worker more than processors, because many tests of programs wait most of their time
+            outcomes.append(run_pytest(s.pytest, s.keywords, JOBS + 1))
+            print(outcomes[-1].line())
+        for outcome in checks:
+            outcomes.append(outcome)
+            print(outcome.line())
     return outcomes
 
 
