@@ -201,6 +201,30 @@ def test_nccl_is_given_what_the_formulas_say(tmp_path, inputs, layout):
     assert {call: n for call, n in step.items() if n} == FORMULAS[layout], (SEED, seen)
 
 
+# ---- what a step costs the host ----
+
+WAITS = [("llama", "tp2sp", []), ("llama", "pp2vpp2dp2zero1", ["--micro", "1"]), ("llama", "cp2dp2zero3", []),
+         ("gpt2", "tp2", ["--recompute", "full"]), ("mixtral", "tp1", ["--micro", "2"])]
+
+
+@pytest.mark.parametrize("number", range(len(WAITS)) if harness.LONG else [1, 4])
+def test_a_step_allocates_nothing_and_the_host_waits_once(tmp_path, inputs, number):
+    """What one step more adds to the calls of all ranks. Experts: once more for each layer and microbatch."""
+    model, layout, options = WAITS[number]
+    seen = []
+    for steps in (2, 3):
+        path = tmp_path / str(steps)
+        train(inputs, tmp_path / "out", model, layout, *options, "--device", "cuda", steps=steps, env=on_fake(HOST_CALLS=path))
+        ranks = [line.split()[:2] for line in path.read_text().splitlines()]
+        seen.append(([call for _, call in ranks], len({process for process, _ in ranks})))
+    (few, n_ranks), (more, _) = seen
+    added = {call: more.count(call) - few.count(call) for call in more}
+    layers = MODELS[model].get("num_hidden_layers", 0) if model in EXPERTS else 0
+    microbatches = 4 // 2
+    assert "cudaMalloc" in added and "cudaHostAlloc" in added, seen
+    assert {call: n for call, n in added.items() if n} == {"cudaEventSynchronize": n_ranks + layers * microbatches}, (SEED, added)
+
+
 # ---- what is refused ----
 
 REFUSED = {

@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <mutex>
+#include <unistd.h>
 
 #include "tests/fakecuda/control.h"
 #include "tests/fakecuda/stream.h"
@@ -67,6 +68,14 @@ struct api_call {
         return fake::device_failure == cudaSuccess ? cudaSuccess : fail(fake::device_failure);
     }
 };
+
+/* A call that allocates, frees or waits: a line of the file FAKECUDA_HOST_CALLS. */
+static void record(const char *name)
+{
+    fake::append_line("FAKECUDA_HOST_CALLS", "%d %s %lld %lld\n", (int)getpid(), name,
+                      (long long)fake::memory_used(fake::DEVICE_MEMORY),
+                      (long long)fake::memory_used(fake::PINNED_MEMORY));
+}
 
 /* ---- errors and devices ---- */
 
@@ -188,6 +197,7 @@ cudaError_t cudaDeviceSynchronize(void)
 {
     api_call call;
 
+    record("cudaDeviceSynchronize");
     fake::run_all();
     return call.done();
 }
@@ -203,6 +213,7 @@ cudaError_t cudaMalloc(void **p, size_t size)
     if (size > (size_t)(memory_bytes - fake::memory_used(fake::DEVICE_MEMORY)) ||
         !(*p = fake::memory_take(fake::DEVICE_MEMORY, size)))
         return call.fail(cudaErrorMemoryAllocation);
+    record("cudaMalloc");
     return cudaSuccess;
 }
 
@@ -216,6 +227,7 @@ cudaError_t cudaFree(void *p)
     fake::run_all();
     if (!fake::memory_give(fake::DEVICE_MEMORY, p))
         fake::report(nullptr, "cudaFree of %p, which is no device memory", p);
+    record("cudaFree");
     return call.done();
 }
 
@@ -227,6 +239,7 @@ cudaError_t cudaHostAlloc(void **p, size_t size, unsigned int)
         return call.done();
     if (!(*p = fake::memory_take(fake::PINNED_MEMORY, size)))
         return call.fail(cudaErrorMemoryAllocation);
+    record("cudaHostAlloc");
     return cudaSuccess;
 }
 
@@ -239,6 +252,7 @@ cudaError_t cudaFreeHost(void *p)
     fake::run_all();
     if (!fake::memory_give(fake::PINNED_MEMORY, p))
         fake::report(nullptr, "cudaFreeHost of %p, which is no pinned memory", p);
+    record("cudaFreeHost");
     return call.done();
 }
 
@@ -400,6 +414,7 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream)
     api_call call;
 
     check_stream("cudaStreamSynchronize", stream);
+    record("cudaStreamSynchronize");
     return finish(call, stream);
 }
 
@@ -443,6 +458,7 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event)
 {
     api_call call;
 
+    record("cudaEventSynchronize");
     if (event->at.stream)
         fake::run_until(event->at, event->now);
     return call.done();

@@ -23,6 +23,10 @@ enum { MISTAKE = 86 };
 /* "function at file.cu:12" of an address in the code, for messages. */
 const char *symbol_of(const void *pc);
 
+/* Append a line to the file that an environment variable names, if it is set. */
+void append_line(const char *variable, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+
 uint64_t random_below(uint64_t n); /* by the seed */
 void seed(uint64_t seed);
 

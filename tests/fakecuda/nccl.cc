@@ -13,10 +13,7 @@
 #include <nccl.h>
 
 #include <cstdio>
-#include <cstdlib>
-#include <fcntl.h>
 #include <memory>
-#include <unistd.h>
 #include <vector>
 
 #include "tests/fakecuda/nccl_comm.h"
@@ -101,22 +98,12 @@ static bool run_group(std::vector<std::shared_ptr<nccl_progress>> *calls)
     return is_done;
 }
 
-/* Append a line for the call, and the elements that it was given, to the file FAKECUDA_CALLS. One
- * write, because ranks share the file. */
+/* The call, and the elements that it was given: a line of the file FAKECUDA_CALLS. */
 static void record(const nccl_progress *p)
 {
-    const char *path = getenv("FAKECUDA_CALLS");
-    char line[160];
-    int fd, n;
-
-    if (!path || (fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666)) < 0)
-        return;
-    n = snprintf(line, sizeof line, "%s %s %llu %d\n", p->call.name,
-                 fake::nccl_type_name(p->call.type), (unsigned long long)p->call.count,
-                 p->comm->size);
-    if (write(fd, line, (size_t)n) != n)
-        fake::report(nullptr, "NCCL: %s cannot be written", path);
-    close(fd);
+    fake::append_line("FAKECUDA_CALLS", "%s %s %llu %d\n", p->call.name,
+                      fake::nccl_type_name(p->call.type), (unsigned long long)p->call.count,
+                      p->comm->size);
 }
 
 static void add_to_group(const std::shared_ptr<nccl_progress> &p, cudaStream_t stream)
