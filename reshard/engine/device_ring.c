@@ -9,6 +9,7 @@
 #include "reshard/engine/device_batch.h"
 
 enum { SLOTS = 3, ITEMS_MIN = 16 };
+enum { POWERS_BYTES = PART_SUMS_POINTS * PART_SUMS_POWERS * (int)sizeof(uint64_t) };
 
 struct device_ring_slot {
     struct device_batch batch;
@@ -45,14 +46,14 @@ static void *take(struct device *d, bool pinned, int64_t n_bytes, tp_status *st,
     return *st ? NULL : p;
 }
 
-/* A slot of so many bytes: a sixteenth for the tables, the rest for what is read and what is
- * written. A target in the device's memory needs no buffer. One that flushes gets no more at a time
- * than it collects. */
+/* A slot, of a third of what the powers leave: a sixteenth for the tables, the rest for what is
+ * read and what is written. A target in the device's memory needs no buffer. One that flushes gets
+ * no more at a time than it collects. */
 static tp_status open_slot(struct device_ring *ring, struct device_ring_slot *s,
                            const struct transfer_plan *p, struct tp_err *err)
 {
     const struct reshard_endpoint *to = p->transfer.to;
-    const int64_t bytes = p->ring_bytes / SLOTS, buffers = to->place ? 1 : 2;
+    const int64_t bytes = (p->ring_bytes - POWERS_BYTES) / SLOTS, buffers = to->place ? 1 : 2;
     struct device *d = ring->on->device;
     struct device_batch *b = &s->batch;
     size_t items;
@@ -110,18 +111,17 @@ static void close_slot(struct device *d, struct device_ring_slot *s)
 /* Send the powers of the digest's points; whatever is queued after them sees them. */
 static tp_status send_powers(struct device_ring *ring, struct tp_err *err)
 {
-    const int64_t n_bytes = PART_SUMS_POINTS * (int64_t)sizeof *ring->powers;
     tp_status st = TP_OK;
 
-    ring->powers = take(ring->on->device, true, n_bytes, &st, err);
-    ring->device_powers = take(ring->on->device, false, n_bytes, &st, err);
+    ring->powers = take(ring->on->device, true, POWERS_BYTES, &st, err);
+    ring->device_powers = take(ring->on->device, false, POWERS_BYTES, &st, err);
     if (st)
         return st;
     part_sums_crc_powers(ring->crc_powers);
     for (int p = 0; p < PART_SUMS_POINTS; p++)
         for (int k = 0; k < PART_SUMS_POWERS; k++)
             ring->powers[p][k] = digest_power(p, UINT64_C(1) << k);
-    device_copy(ring->to_device, ring->device_powers, ring->powers, n_bytes);
+    device_copy(ring->to_device, ring->device_powers, ring->powers, POWERS_BYTES);
     return TP_OK;
 }
 

@@ -32,9 +32,9 @@ def on_fake(**more):
     return {**env, **{"FAKECUDA_" + name: str(value) for name, value in more.items()}}
 
 
-def make(folder, spec, dtype="bf16", seed=SEED):
+def make(folder, spec, dtype="bf16", seed=SEED, **model):
     folder.mkdir(parents=True, exist_ok=True)
-    harness.ok(MAKE, harness.write_config(folder, **MODEL), spec, folder / "ckpt", 5, seed, dtype)
+    harness.ok(MAKE, harness.write_config(folder, **{**MODEL, **model}), spec, folder / "ckpt", 5, seed, dtype)
     return folder / "ckpt"
 
 
@@ -102,6 +102,20 @@ def test_compressed_bytes_and_digests_are_the_cpus(tmp_path, number):
         assert got[key] == want[key], (SEED, key)
     assert_same(tmp_path / "cpu", tmp_path / "cuda")
     harness.ok("tp-ckpt", "verify", tmp_path / "cuda")
+
+
+@pytest.mark.parametrize("options,most_pinned,most_on_device", [(["--device-mem", "1M"], 1 << 20, 1 << 20),
+                                                                (["--mem", "40M"], 40 << 20, 1 << 30)], ids=["device-mem", "mem"])
+def test_memory_of_host_and_device_is_bounded(tmp_path, options, most_pinned, most_on_device, figure):
+    """The ring would take six times what is copied if it could. Pinned memory is a part of what --mem bounds."""
+    root, calls = make(tmp_path, "tp2", vocab_size=9001), tmp_path / "calls"
+    result = reshard(root, "tp4", tmp_path / "out", "--device", "cuda", *options, env=on_fake(HOST_CALLS=calls))
+    lines = [line.split() for line in calls.read_text().splitlines()]
+    pinned, on_device = (max(int(line[column]) for line in lines) for column in (3, 2))
+    figure("memory of tp-reshard --device cuda %s, MiB" % " ".join(options), "%.1f pinned, %.1f on the device, of %.1f copied" % (
+        pinned / 2**20, on_device / 2**20, result["bytes_written"] / 2**20))
+    assert (result["bytes_read"] + result["bytes_written"]) * 6 > most_pinned and pinned > 0, SEED
+    assert pinned <= most_pinned and on_device <= most_on_device, SEED
 
 
 @pytest.mark.parametrize("options", [[], ["--zstd", "--dtype", "bf16"]], ids=["", "zstd"])
