@@ -5,8 +5,10 @@
     kernel_resources.py BUILD --write   write the limits anew, after a change that is meant
 
 For each kernel, the worst of all architectures: registers of a thread, bytes of stack, bytes of shared memory, none of which
-may grow; and the fewest loads and stores of 16 bytes in its PTX, which may not become fewer. A spilled register, a kernel
-without limits and limits without a kernel are breaches, too. Exit 1 when there is any.
+may grow; and the fewest loads and stores of 16 bytes in its PTX, and in its machine code, which may not become fewer. Machine code is
+read where there is cuobjdump: on the PATH, beside nvcc, in .venv (a part of triton), or where CUOBJDUMP says. A spilled register, a
+kernel that uses local memory and has no stack, a kernel without limits and limits without a kernel are breaches, too. Exit 1 when
+there is any.
 
 The figures are those of one version of nvcc, which the first line names; with another one, small differences are no fault of
 the kernels.
@@ -14,14 +16,17 @@ the kernels.
 import os
 import pathlib
 import re
+import shutil
 import subprocess
 import sys
 
 LIMITS = pathlib.Path(os.environ.get("KERNEL_LIMITS") or pathlib.Path(__file__).with_name("kernel_limits.txt"))
 REPO = pathlib.Path(__file__).resolve().parents[2]
-COLUMNS = ["registers", "stack", "shared", "wide"]
+COLUMNS = ["registers", "stack", "shared", "wide", "wide_machine_code"]
 # 16 bytes at once: two of 64 bits, or four of 32.
 IS_WIDE = re.compile(r"\b(?:ld|st)(?:\.global|\.volatile|\.nc|\.L\d::\w+|\.shared)*\.(?:v2\.[busf]64|v4\.[busf]32)\b")
+
+WIDE_CODE, LOCAL_CODE = re.compile(r"\b(?:LD|ST)[GS]?(?:\.\w+)*\.128\b"), re.compile(r"\b(?:LDL|STL)\b")
 
 
 def demangle(names):
@@ -75,11 +80,39 @@ def of_ptx(folder):
     return found
 
 
+def find_cuobjdump():
+    """Its path; None: it is not installed."""
+    named = os.environ.get("CUOBJDUMP")
+    nvcc = pathlib.Path(shutil.which("nvcc") or "nvcc")
+    places = [pathlib.Path(named)] if named else [nvcc.with_name("cuobjdump"), *REPO.glob(
+        ".venv/lib/python3*/site-packages/triton/backends/nvidia/bin/cuobjdump")]
+    return (None if named else shutil.which("cuobjdump")) or next((str(p) for p in places if p.exists()), None)
+
+
+def of_code(folder, cuobjdump):
+    """{mangled name: loads and stores of 16 bytes}: the fewest over all architectures; and kernels that use local memory."""
+    found, local = {}, set()
+    for path in logs(folder, ".o"):
+        r = subprocess.run([cuobjdump, "-sass", path], text=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=False)
+        for kernel in re.split(r"\n\s+Function : ", r.stdout)[1:]:  # an object of C has none
+            name = kernel.split(None, 1)[0]
+            found[name] = min(len(WIDE_CODE.findall(kernel)), found.get(name, sys.maxsize))
+            if LOCAL_CODE.search(kernel):
+                local.add(name)
+    return found, local
+
+
 def measure(folder):
+    """{kernel: columns}, the last one None where there is no cuobjdump; and the breaches."""
     taken, breaches = of_ptxas(folder)
-    wide = of_ptx(folder)
-    names = demangle(taken)
-    return {names[k]: [*v, wide.get(k, 0)] for k, v in taken.items()}, breaches
+    wide, names, cuobjdump = of_ptx(folder), demangle(taken), find_cuobjdump()
+    code, local = of_code(folder, cuobjdump) if cuobjdump else ({}, set())
+    for k in sorted(taken):
+        if cuobjdump and k not in code:
+            breaches.append(f"{names[k]}: {cuobjdump} finds no machine code of it")
+        if k in local and not taken[k][1]:
+            breaches.append(f"{names[k]} uses local memory, and ptxas says that it has no stack")
+    return {names[k]: [*v, wide.get(k, 0), code.get(k)] for k, v in taken.items()}, breaches
 
 
 def version():
@@ -94,6 +127,8 @@ def read_limits():
 
 
 def write_limits(now, nvcc):
+    if any(values[-1] is None for values in now.values()):
+        sys.exit("kernel_resources: the limits of machine code need cuobjdump; CUOBJDUMP names another place")
     width = max(map(len, now)) + 2
     head = [f"# {nvcc}", "# kernel, " + ", ".join(COLUMNS) + ": see kernel_resources.py, which writes this file"]
     rows = [f"{name:{width}}" + "".join(f"{x:>8}" for x in values) for name, values in sorted(now.items())]
@@ -108,7 +143,7 @@ def compare(now, limits):
             yield f"{name} has limits, but no longer exists"
         else:
             for what, is_now, limit in zip(COLUMNS, now[name], limits[name]):
-                if is_now < limit if what == "wide" else is_now > limit:
+                if is_now is not None and (is_now < limit if what.startswith("wide") else is_now > limit):
                     yield f"{name}: {what}: {is_now}, and the limit is {limit}"
 
 
@@ -126,7 +161,9 @@ def main():
     if breaches:
         sys.exit(f"{len(breaches)} kernels take more of a GPU than tests/check/kernel_limits.txt allows (made with {version()}); "
                  "if that is meant, run tests/check/kernel_resources.py BUILD --write")
-    print(f"  ok    registers, stack, shared memory and wide loads of {len(now)} kernels")
+    code = "wide loads in PTX (no cuobjdump, so not in machine code)" if None in [v[-1] for v in now.values()] else \
+        "wide loads in PTX and machine code"
+    print(f"  ok    registers, stack, shared memory, {code} of {len(now)} kernels")
 
 
 if __name__ == "__main__":

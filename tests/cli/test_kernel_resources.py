@@ -1,4 +1,5 @@
-"""tests/check/kernel_resources.py finds kernels that spill, grow, lose wide loads, or have no limits."""
+"""tests/check/kernel_resources.py finds kernels that spill, grow, lose wide loads, or have no limits; in machine code too, where
+there is cuobjdump, which is a script here."""
 import os
 import subprocess
 import sys
@@ -16,15 +17,30 @@ PTX = """.visible .entry _Z3onei(
     st.global.v4.f32 [%rd4], {%f1, %f2, %f3, %f4};
     ld.global.u32 %r1, [%rd4];
 """
+# Two architectures; the second one has fewer wide loads.
+SASS = """code for sm_80
+		Function : _Z3onei
+        /*0430*/                   LDG.E.128.CONSTANT R8, [R16.64] ;
+        /*0440*/                   STG.E.128 [R16.64], R8 ;
+        /*0450*/                   LDG.E.64 R8, [R16.64] ;
+code for sm_90
+		Function : _Z3onei
+        /*0430*/                   LDG.E.128.CONSTANT R8, [R16.64] ;
+"""
 
 
-def check(folder, limits, registers=32, spilled=0, ptx=PTX):
+def check(folder, limits, registers=32, spilled=0, ptx=PTX, sass=None, stack=8):
     folder.mkdir(exist_ok=True)
-    (folder / "one.ptxas").write_text(PTXAS % (spilled, registers))
+    tool = folder / "cuobjdump"
+    if sass is not None:
+        (folder / "one.o").touch()
+        tool.write_text("#!/bin/sh\ncat <<'END'\n%sEND\n" % sass)
+        tool.chmod(0o755)
+    (folder / "one.ptxas").write_text((PTXAS % (spilled, registers)).replace("8 bytes stack frame", "%d bytes stack frame" % stack))
     (folder / "one.ptx").write_text(ptx)
     (folder / "limits").write_text("# nvcc 13\n" + limits)
     r = subprocess.run([sys.executable, "-B", SCRIPT, folder], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                       env={**os.environ, "KERNEL_LIMITS": str(folder / "limits")}, check=False)
+                       env={**os.environ, "KERNEL_LIMITS": str(folder / "limits"), "CUOBJDUMP": str(tool)}, check=False)
     return r.returncode, r.stdout
 
 
@@ -49,6 +65,19 @@ def test_each_breach_is_named(tmp_path):
             ("one 32 8 64 3\n", {}, "one: wide: 2, and the limit is 3"),
             ("one 32 8 64 2\n", {"spilled": 12}, "_Z3onei for sm_90 spills registers: 12 bytes stored"),
             ("one 32 8 64 2\ntwo 1 1 1 1\n", {}, "two has limits, but no longer exists"),
-            ("", {}, "one has no limits: [32, 8, 64, 2]")]):
+            ("", {}, "one has no limits: [32, 8, 64, 2, None]")]):
+        code, out = check(tmp_path / str(number), limits, **more)
+        assert code == 1 and said in out, (limits, out)
+
+
+def test_machine_code_is_compared_where_there_is_cuobjdump(tmp_path):
+    code, out = check(tmp_path / "a", "one 32 8 64 2 5\n")
+    assert code == 0 and "not in machine code" in out
+    code, out = check(tmp_path / "b", "one 32 8 64 2 1\n", sass=SASS)
+    assert code == 0 and "PTX and machine code" in out
+    for number, (limits, more, said) in enumerate([
+            ("one 32 8 64 2 2\n", {"sass": SASS}, "one: wide_machine_code: 1, and the limit is 2"),
+            ("one 32 0 64 2 1\n", {"sass": SASS + "  STL.64 [R1], R38 ;\n", "stack": 0}, "one uses local memory, and"),
+            ("one 32 8 64 2 1\n", {"sass": "nothing\n"}, "finds no machine code of it")]):
         code, out = check(tmp_path / str(number), limits, **more)
         assert code == 1 and said in out, (limits, out)
