@@ -34,6 +34,12 @@ MISTAKES = {
     "index": ("undefined behaviour: an index outside of its array", "undefined_behaviour_kernel"),
     "float-to-int": ("undefined behaviour: a number that the integer type cannot hold", "undefined_behaviour_kernel"),
     "division": ("undefined behaviour: a division by zero", "undefined_behaviour_kernel"),
+    "difference": (r"undefined behaviour: a difference that overflows", "undefined_behaviour_kernel"),
+    "multiplication": ("undefined behaviour: a product that overflows", "undefined_behaviour_kernel"),
+    "zeros-of-zero": ("undefined behaviour: a count of the zeros of 0", "undefined_behaviour_kernel"),
+    "negation": ("undefined behaviour: a negation that overflows", "undefined_behaviour_kernel"),
+    "index-shared": ("undefined behaviour: an index outside of its array", "shared_index_kernel"),
+    "bool": ("undefined behaviour: a bool or enum that has no such value", "bool_kernel"),
     "host-overflow": (r"undefined behaviour: a sum that overflows \(.*planted.cu:[0-9]+\)", ""),
     "undefined": ("a read of .*, which was never written", "add_kernel"),
     "undefined-shared": ("a read of .*, which was never written", "undefined_shared_kernel"),
@@ -43,12 +49,14 @@ MISTAKES = {
     "blocks": ("race between blocks: a write of .*, and a write", "own_place_kernel"),
     "threads": ("race within a block, in global memory: a write", "own_place_kernel"),
     "in-place-shift": ("race (between blocks|within a block, in global)", "add_kernel"),
+    "atomic-and-read": ("race within a block, in global memory", "atomic_and_read_kernel"),
     "not-atomic": ("race (between blocks|within a block, in global)", "count_kernel"),
     "no-event": ("race between streams: .* which no event orders", ""),
     "no-event-write": ("race between streams: .* which no event orders", ""),
     "one-of-two-readers": ("race between streams: .*, and a read by operation 1 of stream 2", "a fill"),
     "different-barriers": ("threads of a block wait at different barriers", "different_barriers_kernel"),
     "stuck": ("stuck_kernel .* waits for ever.* thread 0 waits in .*", "stuck_kernel"),
+    "no-such-lane": ("__shfl_sync: the mask 0xffffffff has lane 16, which does not exist|has lane 5, which has ended", ""),
     "ended-lane": ("__shfl_sync: the mask 0xffffffff has lane 5, which has ended", ""),
     "lane-not-in-mask": ("lane [0-9]+ reads lane 20, which is not in the mask 0xffff", ""),
     "mask-without-caller": ("the mask 0xff00 does not have the calling lane", "mask_kernel"),
@@ -57,6 +65,11 @@ MISTAKES = {
     "mma-misaligned": ("ldmatrix: the row at .* is no multiple of 16", "mma_load"),
     "mma-global": ("ldmatrix: the row at .* is not in shared memory", "mma_load"),
     "pageable": ("the destination .* is pageable memory", ""),
+    "pageable-source": ("the source .* is pageable memory", ""),
+    "fill-beyond": ("1024 bytes of the destination .* are outside of every allocation", ""),
+    "free-pinned-twice": ("cudaFreeHost of .*, which is no pinned memory", ""),
+    "launch-without-stream": ("a launch: the stream does not exist", ""),
+    "copy-without-stream": ("cudaMemcpy2DAsync: the stream does not exist", ""),
     "copy-beyond": ("1024 bytes of the source .* are outside of every allocation", ""),
     "wrong-kind": ("the destination .* is pinned memory, and the kind of the copy says otherwise", ""),
 }
@@ -106,7 +119,7 @@ def test_nothing_is_done_before_the_host_waits():
 
 RANKS_PROGRAM = harness.built("fakecuda_planted_ranks")
 RANKS_CORRECT = {"collectives": "", "ring": "", "product": "C[1][2] = 32\n",
-                 "bias": "D[1][2] = 34\n"}
+                 "bias": "D[1][2] = 34\n", "group": ""}
 # What the reports of all ranks together say.
 RANKS_MISTAKES = {
     "another-count": "rank 1 calls ncclAllReduce of 19999 f32 as call 1, and rank [02] ncclAllReduce of 20000 f32",
@@ -116,11 +129,21 @@ RANKS_MISTAKES = {
     "missing-call": "the device waits for ever for other ranks: ncclAllReduce of stream 1",
     "message-of-another-size": "rank 1 calls ncclRecv of 11 f32 as call 1, and rank 0 ncclSend of 10 f32",
     "sends-that-wait-for-each-other": "the device waits for ever for other ranks: ncclSend of stream 1",
+    "message-to-nobody": "rank 0 of 3: ncclSend with rank 3",
+    "group-overlap": "rank 0: two receives of a group overlap",
+    "group-of-two-streams": "the calls of a group are of several communicators or streams",
+    "group-not-begun": "ncclGroupEnd without ncclGroupStart",
+    "closed-with-calls": "rank 2 destroys a communicator that has 1 queued calls",
     "host-memory": "rank 1: ncclAllReduce of 8 f32 as call 1: the input, 32 bytes at .*, is not device memory",
     "beyond": "the output, 240000 bytes at .*, is not device memory",
     "overlap": "rank 2: ncclAllReduce of 8 f32 .* input and output overlap",
     "undefined-message": "a read of .*, which was never written\nfakecuda: by operation 2 of stream 1, a ncclAllReduce",
     "no-event": "race between streams: .* which no event orders",
+    "message-overwritten": "race between streams: .* which no event orders",
+    "product-no-event": "race between streams: .* which no event orders",
+    "product-narrow": "the leading dimension of A is 3, and it has 4 rows",
+    "product-misaligned": "A at .* is misaligned",
+    "product-scalar-on-device": "alpha and beta are in host memory",
     "product-beyond": "320000 bytes of A at .* are not in device memory",
     "product-of-undefined": "a read of .*, which was never written\nfakecuda: by operation 2 of stream 1, a product",
     "product-in-host-memory": "48 bytes of A at .* are not in device memory",
@@ -129,7 +152,7 @@ RANKS_MISTAKES = {
     "bias-workspace": "1024 bytes of the workspace at .* are not in device memory",
     "bias-in-host-memory": "16 bytes of the bias at .* are not in device memory",
 }
-RANKS_THAT_WAIT = {"missing-call", "message-of-another-size", "sends-that-wait-for-each-other"}
+RANKS_THAT_WAIT = {"group-overlap", "group-of-two-streams", "message-overwritten", "missing-call", "message-of-another-size", "sends-that-wait-for-each-other"}
 
 
 def run_ranks(name, seed):

@@ -50,7 +50,6 @@ cublasStatus_t cublasGemmEx_64(cublasHandle_t handle, cublasOperation_t transa,
     const fake::matrix a = { (char *)(uintptr_t)A, Atype, lda, transa != CUBLAS_OP_N, m, k };
     const fake::matrix b = { (char *)(uintptr_t)B, Btype, ldb, transb != CUBLAS_OP_N, k, n };
     const fake::matrix c = { (char *)C, Ctype, ldc, false, m, n };
-    const float by_product = *(const float *)alpha, by_c = *(const float *)beta;
 
     if (m < 0 || n < 0 || k < 0)
         return CUBLAS_STATUS_INVALID_VALUE;
@@ -58,6 +57,7 @@ cublasStatus_t cublasGemmEx_64(cublasHandle_t handle, cublasOperation_t transa,
         return CUBLAS_STATUS_NOT_SUPPORTED;
     if (fake::is_kind(fake::DEVICE_MEMORY, alpha) || fake::is_kind(fake::DEVICE_MEMORY, beta))
         fake::report(nullptr, "cublasGemmEx: alpha and beta are in host memory");
+    const float by_product = *(const float *)alpha, by_c = *(const float *)beta;
     fake::matrix_check("cublasGemmEx", "A", a);
     fake::matrix_check("cublasGemmEx", "B", b);
     fake::matrix_check("cublasGemmEx", "C", c);

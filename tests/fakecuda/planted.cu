@@ -126,6 +126,42 @@ __global__ void undefined_behaviour_kernel(float *to, int kind, int n)
         to[0] = (float)(int)(1e8f * (float)n);
     if (kind == 4)
         to[0] = (float)(100 / (n - 31));
+    if (kind == 5)
+        to[0] = (float)(-0x7fffff00 - n);
+    if (kind == 6)
+        to[0] = (float)((n << 8) * 0x10000);
+    if (kind == 7)
+        to[0] = (float)__builtin_clz((unsigned)(n - 31));
+    if (kind == 8)
+        to[0] = (float)-(n - 1 - 0x7fffffff);
+}
+
+/* An index that is outside of an array in shared memory. */
+__global__ void shared_index_kernel(float *to, int n)
+{
+    __shared__ float part[4];
+
+    part[n] = 1;
+    to[0] = part[n];
+}
+
+/* A byte that is no bool. */
+__global__ void bool_kernel(float *to)
+{
+    const unsigned char two = 2;
+    bool b;
+
+    memcpy(&b, &two, 1);
+    to[0] = b ? 1.0f : 0.0f;
+}
+
+/* Lane 0 adds to a number that another lane reads. */
+__global__ void atomic_and_read_kernel(float *to)
+{
+    if (threadIdx.x == 0)
+        atomicAdd(to, 1.0f);
+    else
+        to[1] = to[0];
 }
 
 /* The same on the host. */
@@ -354,6 +390,15 @@ static void free_twice()
     cudaFree(p);
 }
 
+static void free_pinned_twice()
+{
+    float *p;
+
+    cudaHostAlloc((void **)&p, 4, cudaHostAllocDefault);
+    cudaFreeHost(p);
+    cudaFreeHost(p);
+}
+
 static void pageable()
 {
     float z[8];
@@ -397,6 +442,12 @@ static const struct {
     { "index", [] { run_on(stream, 1, 1, undefined_behaviour_kernel, y, 2, 5); } },
     { "float-to-int", [] { run_on(stream, 1, 1, undefined_behaviour_kernel, y, 3, 40); } },
     { "division", [] { run_on(stream, 1, 1, undefined_behaviour_kernel, y, 4, 31); } },
+    { "difference", [] { run_on(stream, 1, 1, undefined_behaviour_kernel, y, 5, 1000); } },
+    { "multiplication", [] { run_on(stream, 1, 1, undefined_behaviour_kernel, y, 6, 1000); } },
+    { "zeros-of-zero", [] { run_on(stream, 1, 1, undefined_behaviour_kernel, y, 7, 31); } },
+    { "negation", [] { run_on(stream, 1, 1, undefined_behaviour_kernel, y, 8, 0); } },
+    { "index-shared", [] { run_on(stream, 1, 1, shared_index_kernel, y, 4); } },
+    { "bool", [] { run_on(stream, 1, 1, bool_kernel, y); } },
     { "host-overflow", [] { printf("%d\n", host_sum(1000)); } },
     /* undefined reads */
     { "undefined", [] { run_on(stream, 1, 64, add_kernel, x, y, (int)N, 1.0f); } },
@@ -408,6 +459,7 @@ static const struct {
     { "blocks", [] { run_on(stream, 2, 1, own_place_kernel, y, 3); } },
     { "threads", [] { run_on(stream, 1, 2, own_place_kernel, y, 3); } },
     { "in-place-shift", [] { run_on(stream, 2, 64, add_kernel, x, x + 1, N - 1, 0.f); } },
+    { "atomic-and-read", [] { run_on(stream, 1, 32, atomic_and_read_kernel, x); } },
     { "not-atomic", [] { run_on(stream, 4, 32, count_kernel, x, false); } },
     { "no-event", [] { chain(false, false); } },
     { "no-event-write", [] { chain(false, true); } },
@@ -415,6 +467,7 @@ static const struct {
     /* barriers and warps */
     { "different-barriers", [] { run_on(stream, 1, 64, different_barriers_kernel, y); } },
     { "stuck", [] { run_on(stream, 1, 64, stuck_kernel, y); } },
+    { "no-such-lane", [] { run_on(stream, 1, 16, ended_lane_kernel, y); } },
     { "ended-lane", [] { run_on(stream, 1, 32, ended_lane_kernel, y); } },
     { "lane-not-in-mask", [] { run_on(stream, 1, 32, mask_kernel, y, 0xffffu, 20); } },
     { "mask-without-caller", [] { run_on(stream, 1, 32, mask_kernel, y, 0xff00u, 8); } },
@@ -427,6 +480,23 @@ static const struct {
     { "host-reads", [] { printf("%g\n", (double)x[0]); } },
     { "host-writes", [] { x[0] = 1; } },
     { "pageable", pageable },
+    { "pageable-source",
+      [] {
+          static const float z[8] = {};
+          cudaMemcpyAsync(x, z, sizeof z, cudaMemcpyHostToDevice, stream);
+      } },
+    { "fill-beyond", [] { cudaMemsetAsync(x + 1, 0, N * sizeof *x, stream); } },
+    { "free-pinned-twice", free_pinned_twice },
+    { "launch-without-stream",
+      [] {
+          cudaStreamDestroy(other);
+          run_on(other, 1, 1, own_place_kernel, y, 3);
+      } },
+    { "copy-without-stream",
+      [] {
+          cudaStreamDestroy(other);
+          cudaMemcpyAsync(host, x, 4, cudaMemcpyDeviceToHost, other);
+      } },
     { "copy-beyond", [] { cudaMemcpyAsync(host, x + 1, N * 4, cudaMemcpyDefault, stream); } },
     { "wrong-kind", [] { cudaMemcpyAsync(host, x, 4, cudaMemcpyHostToDevice, stream); } },
 };

@@ -16,6 +16,7 @@
 
 enum { N = 20000, RANKS = 3 }; /* N: more than one part of a message */
 
+static const float ONE = 1;
 static int rank;
 static cudaStream_t stream, other;
 static ncclComm_t all;
@@ -128,6 +129,34 @@ static void biased(biased_mistake mistake)
     }
 }
 
+/* Products that cannot be computed. */
+static void wrong_product(const float *a, int64_t lda, const float *alpha)
+{
+    cublasHandle_t handle;
+    const float beta = 0;
+
+    cublasCreate(&handle);
+    cublasSetStream(handle, stream);
+    cublasGemmEx_64(handle, CUBLAS_OP_N, CUBLAS_OP_T, 4, 4, 2, alpha, a, CUDA_R_32F, lda, x,
+                    CUDA_R_32F, 4, &beta, y, CUDA_R_32F, 4, CUBLAS_COMPUTE_32F,
+                    CUBLAS_GEMM_DEFAULT);
+}
+
+/* Rank 0 receives from both others; the others send. */
+static void receive_all(int64_t distance, cudaStream_t of_second)
+{
+    ncclGroupStart();
+    if (rank == 0) {
+        ncclRecv(y, 10, ncclFloat32, 1, all, stream);
+        ncclRecv(y + distance, 10, ncclFloat32, 2, all, of_second);
+    } else {
+        ncclSend(x, 10, ncclFloat32, 0, all, stream);
+    }
+    ncclGroupEnd();
+    if (rank == 0)
+        expect("message of a group", y, distance + 3, 203);
+}
+
 struct program {
     const char *name;
     void (*run)();
@@ -139,6 +168,7 @@ static const program programs[] = {
     { "ring", [] { correct_ring(all); } },
     { "product", [] { product(2, 0, x); } },
     { "bias", [] { biased(RIGHT); } },
+    { "group", [] { receive_all(10, stream); } },
     /* the ranks disagree */
     { "another-count",
       [] { ncclAllReduce(x, y, rank == 1 ? N - 1 : N, ncclFloat32, ncclSum, all, stream); } },
@@ -173,6 +203,15 @@ static const program programs[] = {
               ncclRecv(y, N, ncclFloat32, 1 - rank, all, stream);
           }
       } },
+    { "message-to-nobody", [] { ncclSend(x, 10, ncclFloat32, RANKS, all, stream); } },
+    { "group-overlap", [] { receive_all(9, stream); } },
+    { "group-of-two-streams", [] { receive_all(10, other); } },
+    { "group-not-begun", [] { ncclGroupEnd(); } },
+    { "closed-with-calls",
+      [] {
+          ncclAllReduce(x, y, 8, ncclFloat32, ncclSum, all, stream);
+          ncclCommDestroy(all);
+      } },
     /* memory */
     { "host-memory", [] { ncclAllReduce(host, y, 8, ncclFloat32, ncclSum, all, stream); } },
     { "beyond", [] { ncclAllGather(x, y + 1, N, ncclFloat32, all, stream); } },
@@ -183,7 +222,24 @@ static const program programs[] = {
           cudaMemsetAsync(x, 0, 64, other);
           ncclAllReduce(x, y, 8, ncclFloat32, ncclSum, all, stream);
       } },
+    { "message-overwritten",
+      [] {
+          if (rank == 1)
+              ncclRecv(y, N, ncclFloat32, 0, all, stream);
+          if (rank != 0)
+              return;
+          ncclSend(x, N, ncclFloat32, 1, all, stream);
+          cudaMemsetAsync(x, 0, 64, other);
+      } },
     /* cuBLAS */
+    { "product-no-event",
+      [] {
+          cudaMemsetAsync(x, 0, 64, other);
+          product(2, 0, x);
+      } },
+    { "product-narrow", [] { wrong_product(x, 3, &ONE); } },
+    { "product-misaligned", [] { wrong_product((const float *)((const char *)x + 2), 4, &ONE); } },
+    { "product-scalar-on-device", [] { wrong_product(x, 4, x); } },
     { "product-beyond", [] { product(N, 0, x + 2 * RANKS * N - 4 * N); } },
     { "product-of-undefined", [] { product(3, 1, x); } },
     { "product-in-host-memory", [] { product(3, 0, host); } },
