@@ -166,28 +166,37 @@ H, F, L, KV, V = (COUNTED[key] for key in ("hidden_size", "intermediate_size", "
                                            "vocab_size"))
 P = L * (2 * H * H + 2 * KV * 4 * H + 3 * H * F + 2 * H) + H + 2 * V * H  # parameters
 B, S, M = 1, 8, 2  # sequences of a microbatch, their tokens, microbatches
-# What all ranks together give to NCCL in a step: {call: elements}, by the formulas of tests/unit/trainer_formulas.c. The
-# f64 are the gradient norm (and dp's sums of the loss). DDP sums P; ZeRO scatters P and gathers a rank's part of P.
+LAYER = (P - H - 2 * V * H) // L
+# What all ranks together give to NCCL in a step: {call: (calls, elements)}, by the formulas of tests/unit/trainer_formulas.c. The
+# f64 are the gradient norm (and dp's sums of the loss). DDP sums P in one bucket; ZeRO scatters P and gathers a rank's part of P. zero3
+# gathers each FSDP unit (layers, embedding, head) in the forward pass, and the layers again in the backward pass. cp passes on
+# keys and values twice, and their gradients once.
 FORMULAS = {
-    "tp2": {"ncclAllReduce f32": 2 * M * ((4 * L + 2) * B * S * H + 3 * B * S)},
-    "tp2sp": {"ncclAllReduce f32": 2 * (M * 3 * B * S + (2 * L + 1) * H),
-              "ncclAllGather f32": M * (6 * L + 3) * B * S * H, "ncclReduceScatter f32": M * (4 * L + 2) * B * S * H},
-    "dp2": {"ncclAllReduce f32": 2 * P},
-    "dp2zero1": {"ncclReduceScatter f32": P, "ncclAllGather bytes": 4 * P},
-    "pp2": {"ncclSend f32": 2 * M * B * S * H, "ncclRecv f32": 2 * M * B * S * H},
+    "tp2": {"ncclAllReduce f32": (2 * M * (4 * L + 4), 2 * M * ((4 * L + 2) * B * S * H + 3 * B * S))},
+    "tp2sp": {"ncclAllReduce f32": (2 * (M * 2 + 1), 2 * (M * 3 * B * S + (2 * L + 1) * H)),
+              "ncclAllGather f32": (2 * M * (6 * L + 3), M * (6 * L + 3) * B * S * H),
+              "ncclReduceScatter f32": (2 * M * (4 * L + 2), M * (4 * L + 2) * B * S * H)},
+    "dp2": {"ncclAllReduce f32": (2, 2 * P)},
+    "dp2zero1": {"ncclReduceScatter f32": (2, P), "ncclAllGather bytes": (2, 4 * P)},
+    "dp2zero3": {"ncclReduceScatter f32": (2 * M * (L + 2), M * P),
+                 "ncclAllGather bytes": (2 * M * (2 * L + 2), 4 * M * (P + L * LAYER))},
+    "cp2": {call: (2 * M * L * 3, 2 * M * L * 3 * B * (S // 2) * 2 * KV * 4) for call in ("ncclSend f32", "ncclRecv f32")},
+    "pp2": {call: (2 * M, 2 * M * B * S * H) for call in ("ncclSend f32", "ncclRecv f32")},
 }
+FORMULAS["cp2"]["ncclAllReduce f32"] = (2, 2 * P)
 
 
 def calls(path):
-    """{"ncclAllReduce f32": elements} of a file that the fake device has written."""
+    """{"ncclAllReduce f32": (calls, elements)} of a file that the fake device has written."""
     sums = {}
     for line in path.read_text().splitlines():
         name, kind, elements, _ = line.split()
-        sums[name + " " + kind] = sums.get(name + " " + kind, 0) + int(elements)
+        n, total = sums.get(name + " " + kind, (0, 0))
+        sums[name + " " + kind] = n + 1, total + int(elements)
     return sums
 
 
-@pytest.mark.parametrize("layout", FORMULAS if harness.LONG else ["tp2sp", "dp2zero1"])
+@pytest.mark.parametrize("layout", FORMULAS if harness.LONG else ["tp2sp", "dp2zero3"])
 def test_nccl_is_given_what_the_formulas_say(tmp_path, inputs, layout):
     (inputs / "counted.json").write_text(json.dumps(COUNTED))
     seen = []
@@ -197,8 +206,9 @@ def test_nccl_is_given_what_the_formulas_say(tmp_path, inputs, layout):
         train(inputs, tmp_path / "out", "counted", layout, "--dtype", "fp32", "--device", "cuda", "--micro", B, "--batch",
               B * M * ranks, steps=steps, env=on_fake(CALLS=path))
         seen.append(calls(path))
-    step = {call: n - seen[0].get(call, 0) for call, n in seen[1].items() if not call.endswith("f64")}
-    assert {call: n for call, n in step.items() if n} == FORMULAS[layout], (SEED, seen)
+    step = {call: tuple(a - b for a, b in zip(both, seen[0].get(call, (0, 0))))
+            for call, both in seen[1].items() if not call.endswith("f64")}
+    assert {call: both for call, both in step.items() if any(both)} == FORMULAS[layout], (SEED, seen)
 
 
 # ---- what a step costs the host ----
