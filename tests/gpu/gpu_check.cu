@@ -246,13 +246,16 @@ template <typename F> static double best_ms(F work)
     return best;
 }
 
-/* Gather the first `cols` bytes of rows of `pitch` bytes. Compare with cudaMemcpy2DAsync. */
+/* Split off `cols` bytes, from `offset` on, of rows of `pitch` bytes; or gather them into such
+ * rows. Compare with cudaMemcpy2DAsync. */
 static void bandwidth_of(const char *what, unsigned char *dst, unsigned char *src, int64_t total,
-                         int64_t cols, int64_t pitch, int64_t offset)
+                         int64_t cols, int64_t pitch, int64_t offset, bool gather = false)
 {
     int64_t rows = total / pitch;
     struct box whole = {}, part;
     struct copy_box copy = { dst, src, {}, {}, {}, 2 };
+    unsigned char *to = gather ? dst + offset : dst, *from = gather ? src : src + offset;
+    const int64_t to_pitch = gather ? pitch : cols, from_pitch = gather ? cols : pitch;
     double bytes = 2.0 * (double)rows * (double)cols, own, theirs;
 
     whole.ndim = 2;
@@ -261,11 +264,12 @@ static void bandwidth_of(const char *what, unsigned char *dst, unsigned char *sr
     part = whole;
     part.lo[1] = offset / 2;
     part.len[1] = cols / 2;
-    copy.src_box = whole;
-    copy.dst_box = copy.region = part;
+    copy.src_box = gather ? part : whole;
+    copy.dst_box = gather ? whole : part;
+    copy.region = part;
     own = best_ms([&] { cuda_run_copy_box(queue, &copy); });
     theirs = best_ms([&] {
-        CUDA_MUST(cudaMemcpy2DAsync(dst, (size_t)cols, src + offset, (size_t)pitch, (size_t)cols,
+        CUDA_MUST(cudaMemcpy2DAsync(to, (size_t)to_pitch, from, (size_t)from_pitch, (size_t)cols,
                                     (size_t)rows, cudaMemcpyDeviceToDevice,
                                     cuda_queue_stream(queue)));
     });
@@ -287,6 +291,8 @@ static void bandwidth(void)
     bandwidth_of("contiguous", dst, src, total, 8192, 8192, 0);
     bandwidth_of("half of rows of 8 KiB", dst, src, total, 4096, 8192, 0);
     bandwidth_of("half of rows of 1 KiB", dst, src, total, 512, 1024, 512);
+    bandwidth_of("gathered into half of rows of 8 KiB", dst, src, total, 4096, 8192, 0, true);
+    bandwidth_of("gathered into half of rows of 1 KiB", dst, src, total, 512, 1024, 512, true);
     bandwidth_of("a quarter of rows of 256 B", dst, src, total, 64, 256, 64);
     bandwidth_of("1000 B of rows of 2 KiB, aligned to 8", dst, src, total, 1000, 2048, 8);
     bandwidth_of("998 B of rows of 2 KiB, aligned to 2", dst, src, total, 998, 2048, 2);

@@ -42,9 +42,13 @@ SHARED_GPU = {"NCCL_NET": "Socket", "NCCL_NET_PLUGIN": "none", "NCCL_IB_DISABLE"
               "NCCL_MAX_CTAS": "1", "NCCL_ALGO": "Ring", "NCCL_PROTO": "Simple"}
 
 
+# TFLOP/s of dense bf16 products, by NVIDIA's data sheets.
+PEAKS = {"A100": 312, "A800": 312, "H100": 989, "H200": 989, "GH200": 989, "H800": 989, "B200": 2250, "GB200": 2250}
+KERNEL_TESTS = ("kernels_cuda", "kernels_cuda_products", "kernels_cuda_experts", "kernels_cuda_optimizer")
+
 # Seconds that a part may take; 90 where nothing is said. PyTorch compiles its models in training, which may use up all
 # time, so it comes late.
-SHARES = {"kernels": 150, "layouts": 120, "training": 270}
+SHARES = {"kernels": 150, "layouts": 120, "training": 270, "sanitizer": 240}
 
 
 class Missing(Exception):
@@ -141,7 +145,7 @@ def device(c):
 def kernels(c):
     """The kernels of copies and casts, bit for bit, and every other operation against the CPU's."""
     found = {}
-    for name in ("kernels_cuda", "kernels_cuda_products", "kernels_cuda_experts", "kernels_cuda_optimizer"):
+    for name in KERNEL_TESTS:
         text = c.run(c.program("tests/" + name), seconds=180)
         found[name] = last_line(text)
     if not c.options.small:
@@ -150,18 +154,26 @@ def kernels(c):
 
 
 def sanitizer(c):
-    """compute-sanitizer's tools on the kernels of copies and casts."""
+    """compute-sanitizer's tools on the kernels of copies and casts; then, as far as time goes, on all tests of kernels."""
     if not shutil.which("compute-sanitizer"):
         raise Missing("compute-sanitizer is not installed")
-    wrong = []
-    for tool in ("memcheck", "racecheck", "initcheck", "synccheck"):
-        try:
-            c.run("compute-sanitizer", "--tool", tool, "--error-exitcode", "1", c.program("gpu_check"), "--quick", seconds=90)
-        except Failed as e:
-            wrong.append("%s: %s" % (tool, e))
+    tools, wrong, unfinished = ("memcheck", "racecheck", "initcheck", "synccheck"), [], []
+    programs = [("gpu_check", "--quick"), *(("tests/" + name,) for name in KERNEL_TESTS)]
+    for name, *options in programs:
+        for tool in tools:
+            try:  # each test of a program is a process of its own
+                text = c.run("compute-sanitizer", "--tool", tool, "--target-processes", "all", "--error-exitcode", "1",
+                             c.program(name), *options, seconds=90)
+                if summary := re.search(r"SUMMARY: [1-9].*", text):
+                    wrong.append("%s of %s: %s" % (tool, name, summary[0]))
+            except (Failed, Missing) as e:
+                if isinstance(e, Missing) and name == "gpu_check":
+                    raise
+                late = isinstance(e, Missing) or "took more than" in str(e)
+                (unfinished if late and name != "gpu_check" else wrong).append("%s of %s: %s" % (tool, name, e))
     if wrong:
         raise Failed("; ".join(wrong))
-    return {"tools": 4}
+    return {"runs": len(programs) * len(tools) - len(unfinished), "unfinished": unfinished}
 
 
 def layouts(c):
@@ -218,6 +230,7 @@ def bandwidth(c):
     card = rows.get("contiguous", {}).get("cudaMemcpy2DAsync")
     for row in rows.values():
         row["of_card"] = row["GB_per_s"] / card if card else None
+        row["is_85_percent"] = row["of_card"] >= 0.85 if card else None
     return rows
 
 
@@ -234,11 +247,44 @@ def attention(c):
     return {"ours": rows, "pytorch": theirs}
 
 
+def flops_per_token(model, seq):
+    """Of a training step, without recomputation: three times the forward pass, with half of the scores."""
+    if model["model_type"] == "gpt2":
+        hidden, layers, vocab = model["n_embd"], model["n_layer"], model["vocab_size"]
+        layer, width = 4 * hidden * hidden + 2 * hidden * model["n_inner"], hidden
+    else:
+        hidden, layers, vocab = model["hidden_size"], model["num_hidden_layers"], model["vocab_size"]
+        width = model["num_attention_heads"] * model["head_dim"]
+        kv = model["num_key_value_heads"] * model["head_dim"]
+        layer = 2 * hidden * (width + kv) + 3 * hidden * model["intermediate_size"]
+    return 3 * (2 * (layers * layer + vocab * hidden) + 2 * layers * seq * width)
+
+
+def peak_of(gpu):
+    """TFLOP/s of a GPU's name; None: it is not in the table."""
+    return next((PEAKS[word] for word in re.split(r"\W+", gpu or "") if word in PEAKS), None)
+
+
+def judge_training(row, model, seq, gpu):
+    """Add the part of the peak, and whether the goals are reached: 45 % of it, and faster than torch.compile."""
+    rate, compiled, peak = row.get("tokens_per_s"), row.get("pytorch_compile"), peak_of(gpu)
+    row["of_peak"] = rate * flops_per_token(model, seq) / (peak * 1e12) if rate and peak else None
+    row["is_45_percent"] = row["of_peak"] >= 0.45 if row["of_peak"] is not None else None
+    row["is_faster_than_compile"] = rate > compiled if rate and isinstance(compiled, float) else None
+
+
+def gpu_name(c):
+    try:
+        return c.run("nvidia-smi", "--query-gpu=name", "--format=csv,noheader", seconds=30).split("\n")[0]
+    except (Missing, Failed):
+        return None
+
+
 def training(c):
-    """Tokens per second, bf16, one GPU, beside PyTorch's eager and compiled model."""
+    """Tokens per second and the part of the GPU's peak, bf16, one GPU, beside PyTorch's eager and compiled model."""
     sizes = [("gpt2-124m", GPT2_124M, 1024, 16), ("gpt2-124m", GPT2_124M, 4096, 4), ("llama-1b", LLAMA_1B, 1024, 8),
              ("llama-1b", LLAMA_1B, 4096, 2)]
-    found, wrong = {}, []
+    found, wrong, gpu = {}, [], gpu_name(c)
     for name, model, seq, batch in [("tiny", TINY, 16, 2)] if c.options.small else sizes:
         row = found["%s, sequence %d" % (name, seq)] = {}
         log = c.out / ("%s-%d.jsonl" % (name, seq))
@@ -254,13 +300,14 @@ def training(c):
                 row["pytorch_" + mode] = json.loads(last_line(text))["tokens_per_s"]
             except (Missing, Failed, ValueError) as e:
                 row["pytorch_" + mode] = str(e)
+        judge_training(row, model, seq, gpu)
     if wrong:
         raise Failed("; ".join(wrong))
     return found
 
 
 def saving(c):
-    """The seconds by which saves delay a step, and those that resuming takes."""
+    """The seconds by which saves delay a step, and how fast a run resumes, with its start and a step."""
     root, log = c.out / "saves", c.out / "saves.jsonl"
     shutil.rmtree(root, ignore_errors=True)
     model = c.config("tiny", TINY) if c.options.small else c.config("gpt2-124m", GPT2_124M)
@@ -268,9 +315,11 @@ def saving(c):
               4, "--seq", 16 if c.options.small else 1024, "--ckpt", root, "--log", log]
     c.run(*common, "--steps", 6, "--save-every", 2, "--quiet")
     stall = max(x["save_seconds"] for x in c.losses(log))
+    n_bytes = sum(f.stat().st_size for f in max(root.glob("step-*")).iterdir())
     start = time.monotonic()
     c.run(*common, "--steps", 7, "--resume=must", "--quiet")
-    return {"longest_save_stall_s": stall, "resume_and_one_step_s": time.monotonic() - start}
+    seconds = time.monotonic() - start
+    return {"longest_save_stall_s": stall, "resume_and_one_step_s": seconds, "resume_GB_per_s_with_start_and_step": n_bytes / seconds / 1e9}
 
 
 PARTS = [device, kernels, layouts, reshard, bandwidth, attention, saving, training, sanitizer]
