@@ -167,6 +167,7 @@ def test_damage_in_the_source_is_found(tmp_path, compressed):
 REFUSED = {
     "no library": ([], {"TP_CUDA_LIBRARY": "/nowhere/libtp-cuda.so"}, 2, "/nowhere/libtp-cuda.so"),
     "no driver": ([], on_fake(DRIVER=0), 2, "no NVIDIA driver"),
+    "old driver": ([], on_fake(DRIVER=12040), 2, "supports CUDA 12.4, and 13.0 is needed"),
     "no GPU": ([], on_fake(GPUS=0), 2, "no GPU that this process may use"),
     "little GPU memory": ([], on_fake(MEMORY=100000), 3, "GPU 0 is out of memory"),
     "little --device-mem": (["--device-mem", "1000"], on_fake(), 2, "--device-mem 1000 B is too little; at least 1.00 MiB"),

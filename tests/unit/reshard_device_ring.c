@@ -1,12 +1,15 @@
 /*
- * tests/unit/reshard_device_ring.c - the ring on the fake CUDA device, with targets that flush.
+ * tests/unit/reshard_device_ring.c - the ring on the fake CUDA device, with targets that flush;
+ * and the choice between the device and the host.
  *
  * needs: libtp-cuda.so
  * covers: reshard/engine/device_ring
  */
 #include <criterion/criterion.h>
 #include <stdatomic.h>
+#include <time.h>
 
+#include "reshard/engine/transfer_run.h"
 #include "tests/unit/cuda_support.h"
 #include "tests/unit/store.h"
 
@@ -137,4 +140,83 @@ Test(device_ring, a_target_is_flushed_before_it_has_more_than_its_limit_and_a_ti
         store_free(&from);
         store_free(&f.store);
     }
+}
+
+/* ---- the faster one ---- */
+
+/* A target that is slow while the host, or the device, does the work. */
+struct paced {
+    struct store store;
+    struct reshard_endpoint endpoint;
+    const struct transfer_run *run;
+    bool device_is_slow;
+};
+
+static tp_status write_paced(void *ctx, int extent, const struct box *box, const void *buf,
+                             struct tp_err *err)
+{
+    const struct paced *p = ctx;
+    const struct transfer_choice *c = &p->run->choice;
+    const bool on_device = c->is_made ? !c->host_only : c->host_rate > 0;
+    const long ms = on_device == p->device_is_slow ? 32 : 4;
+    const struct timespec pause = { 0, ms * 1000000 };
+
+    nanosleep(&pause, NULL);
+    return p->store.endpoint.write(p->store.endpoint.ctx, extent, box, buf, err);
+}
+
+static void check_choice(struct rng *r, bool device_is_slow)
+{
+    struct device *gpu = open_cuda(rng_next(r));
+    const struct transfer_device on = { gpu, cuda->kernels, 1 << 20, true };
+    struct reshard_tensor tensors[TENSORS];
+    struct paced target = { .device_is_slow = device_is_slow };
+    struct store from;
+    struct transfer m = { .n_tensors = TENSORS, .tensors = tensors, .threads = 1, .device = &on };
+    struct transfer_run *run;
+    struct transfer_stats stats;
+    struct transfer_plan *p;
+    struct tp_err err = { 0 };
+    int64_t done, on_device_then = -1;
+    tp_status st = TP_OK;
+
+    for (int t = 0; t < TENSORS; t++)
+        tensors[t] = (struct reshard_tensor){ "w", 2, { 4, 8 } };
+    store_cut(&from, tensors, 0, 2);
+    store_visit(&from, tensors, true);
+    store_cut(&target.store, tensors, 1, 4);
+    target.endpoint = target.store.endpoint;
+    target.endpoint.ctx = &target;
+    target.endpoint.place = NULL;
+    target.endpoint.write = write_paced;
+    m.from = &from.endpoint;
+    m.to = &target.endpoint;
+    m.memory_bytes = 8 << 20;
+    cr_assert_eq(transfer_plan_make(&p, &m, &err), TP_OK, "%s", err.msg);
+    cr_assert_eq(transfer_begin(&run, p, &err), TP_OK, "%s", err.msg);
+    target.run = run;
+    while (!st && !transfer_is_done(run)) {
+        st = transfer_round(run, 0.5, &done, &err);
+        if (run->choice.is_made && on_device_then < 0)
+            on_device_then = run->choice.device_bytes;
+    }
+    st = transfer_end(run, st, &stats, &err);
+    cr_assert_eq(st, TP_OK, "%s", err.msg);
+    cr_assert_eq(store_visit(&target.store, tensors, false), 0);
+    cr_assert(stats.host_rate > 0 && stats.device_rate > 0 && on_device_then > 0);
+    cr_assert_eq(stats.host_rate > stats.device_rate, device_is_slow);
+    cr_assert_eq(stats.device_bytes > on_device_then, !device_is_slow,
+                 "after the choice, the faster one continues");
+    transfer_plan_free(p);
+    store_free(&from);
+    store_free(&target.store);
+    device_close(gpu);
+}
+
+Test(device_ring, both_are_measured_and_the_faster_one_continues)
+{
+    struct rng r = rng_start("device_ring/choice");
+
+    check_choice(&r, true);
+    check_choice(&r, false);
 }
