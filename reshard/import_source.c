@@ -130,6 +130,7 @@ static tp_status choose_tensors(struct import_source *s, const char ***from,
     struct import_group groups[IMPORT_GROUPS_MAX];
     int n_groups = choose_groups(groups, s->pieces, q, params[0].name);
 
+    s->n_params = n_params;
     s->n_tensors = n_groups * n_params;
     s->tensors = arena_array(arena, (size_t)s->n_tensors + 1, sizeof *s->tensors);
     *from = arena_array(arena, (size_t)s->n_tensors + 1, sizeof **from);
@@ -154,10 +155,54 @@ static tp_status choose_tensors(struct import_source *s, const char ***from,
     return TP_OK;
 }
 
+/* Whether a group of the source is transferred. */
+static bool takes_group(const struct import_source *s, const char *const *from, const char *group)
+{
+    for (int i = 0; i < s->n_tensors; i += s->n_params)
+        if (strcmp(from[i], group) == 0)
+            return true;
+    return false;
+}
+
+/* Add to `out` what the source has of an optimizer and is not taken: a whole group as one name, or
+ * that of a parameter which the model does not have. Masters of weights in f32 are these weights.
+ */
+static tp_status list_lost_state(struct unknown_tensors_found *out, const struct import_source *s,
+                                 const struct import_request *q, const char *const *from,
+                                 struct arena *arena, struct tp_err *err)
+{
+    const bool f32 = s->tensors[0].dtype == DTYPE_F32;
+    const int n = piece_source_count(s->pieces);
+    bool *taken = calloc((size_t)n + 1, sizeof *taken);
+    tp_status st = taken ? TP_OK : no_memory(q, err);
+
+    for (int i = 0; i < s->n_tensors && !st; i++) {
+        int k = piece_source_find(s->pieces, from[i], s->tensors[i].name);
+
+        if (k >= 0)
+            taken[k] = true;
+    }
+    for (int i = 0; i < n && !st; i++) {
+        const struct piece *p = piece_source_tensor(s->pieces, i).pieces;
+        const char *name = takes_group(s, from, p->group) ? p->name : "*";
+
+        if (taken[i] || strcmp(p->group, GROUP_PARAM) == 0 ||
+            (f32 && strcmp(p->group, GROUP_MASTER) == 0))
+            continue;
+        name = arena_printf(arena, "%s/%s", p->group, name);
+        if (name)
+            out->others[out->n_others++] = name;
+        else
+            st = no_memory(q, err);
+    }
+    free(taken);
+    return st;
+}
+
 /* The source's weights, and what else is in it, must be known to the model or be left out. */
 static tp_status check_unknown(struct import_source *s, const struct import_request *q,
-                               const struct model *m, const struct tensor *params, int n_params,
-                               struct tp_err *err)
+                               const struct model *m, const struct tensor *params,
+                               const char *const *from, struct arena *arena, struct tp_err *err)
 {
     const int n = piece_source_count(s->pieces), n_left = piece_source_left(s->pieces);
     const char **names = calloc((size_t)n + (size_t)n_left + 1, sizeof *names);
@@ -173,10 +218,14 @@ static tp_status check_unknown(struct import_source *s, const struct import_requ
             names[found.n++] = p->name;
     }
     found.others = names + found.n;
+    if (!q->no_optim)
+        TP_TRY(list_lost_state(&found, s, q, from, arena, err));
     for (int i = 0; i < n_left; i++)
         if (!q->keeps_extras || !piece_source_left_extra(s->pieces, i))
             found.others[found.n_others++] = piece_source_left_name(s->pieces, i);
-    st = unknown_tensors_check_names(&s->left_out, &found, m, params, n_params, &q->ignore, err);
+    st =
+        unknown_tensors_check_names(&s->left_out, &found, m, params, s->n_params, &q->ignore, err);
+done:
     free((void *)names);
     return st;
 }
@@ -196,8 +245,8 @@ static tp_status open_pieces(struct import_source *s, const struct import_reques
         foreign_open(&s->pieces, format, q->source, m, memory_budget_tables(q->memory_bytes), err));
     if (format->check && !q->no_optim)
         TP_TRY(format->check(s->pieces, err));
-    TP_TRY(check_unknown(s, q, m, params, n_params, err));
     TP_TRY(choose_tensors(s, &from, q, params, n_params, arena, err));
+    TP_TRY(check_unknown(s, q, m, params, from, arena, err));
     TP_TRY(piece_source_select(s->pieces, s->tensors, from, s->n_tensors, err));
     TP_TRY(make_transferred(s, q, arena, err));
     s->endpoint = piece_source_endpoint(s->pieces);

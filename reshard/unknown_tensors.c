@@ -169,8 +169,10 @@ tp_status unknown_tensors_check_names(struct unknown_tensors *out,
         name_kinds_add(is_ignored(name, ignore, used) || is_redundant(name, m) ? left_out : unknown,
                        name);
     }
-    for (int i = 0; i < found->n_others; i++)
+    for (int i = 0; i < found->n_others; i++) {
+        is_ignored(found->others[i], ignore, used); /* it stays behind anyway */
         name_kinds_add(left_out, found->others[i]);
+    }
     for (int i = 0; i < ignore->n && !st; i++)
         if (!used[i])
             st = tp_fail(err, TP_E_USAGE,

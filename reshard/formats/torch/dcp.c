@@ -31,7 +31,17 @@ struct dcp_name {
     bool pairs; /* its rows are in torchtitan's order */
 };
 
-/* "optim.state.NAME.exp_avg" is exp_avg of NAME; any other name is a weight. */
+/* Whether "HEAD.state.NAME.LEAF" is state of an optimizer, by the names that programs give it. */
+static bool is_other_state(const char *name, const char *state, const char *leaf)
+{
+    const char *found = strstr(name, "opt");
+
+    return found && found < state && strcmp(leaf, GROUP_PARAM) != 0 &&
+           strcmp(leaf, GROUP_MASTER) != 0;
+}
+
+/* "optim.state.NAME.exp_avg" is exp_avg of NAME, and "momentum_buffer" likewise, which is not
+ * AdamW's; any other name is a weight. */
 static tp_status name_of(struct dcp_name *out, const char *name, struct arena *arena,
                          struct tp_err *err)
 {
@@ -47,7 +57,13 @@ static tp_status name_of(struct dcp_name *out, const char *name, struct arena *a
             out->group = groups[i];
             out->name = arena_printf(arena, "%.*s", (int)(dot - state), state);
         }
-    return out->name ? TP_OK : tp_fail(err, TP_E_NOMEM, "%s: no memory for its name", name);
+    if (dot > state && out->name == name && is_other_state(name, state, dot + 1)) {
+        out->group = arena_strdup(arena, dot + 1);
+        out->name = arena_printf(arena, "%.*s", (int)(dot - state), state);
+    }
+    return out->name && out->group
+               ? TP_OK
+               : tp_fail(err, TP_E_NOMEM, "%s: no memory for its name", name);
 }
 
 /* What weights are called in a program's state dict besides their own name: get_state_dict's result

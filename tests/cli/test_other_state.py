@@ -1,0 +1,74 @@
+"""What a checkpoint of another framework has besides the weights and AdamW's state, which no tensor here is made of: state of other
+optimizers, schedules, counters. It is listed as left behind, and the weights come along.
+
+needs: tp-train tp-ckpt tp-reshard
+covers: reshard/import_source reshard/unknown_tensors reshard/formats/torch/dcp
+"""
+import json
+
+import numpy as np
+import pytest
+
+import torch_files
+from harness import ok, run
+from test_import_formats import dcp_tensors, digests
+
+MOMENTS = ("exp_avg", "exp_avg_sq")
+
+
+def left_out(source, config, tmp_path):
+    """What import and tp-reshard say is left out, and the digests of the checkpoint that import makes."""
+    text = ok("tp-ckpt", "import", source, "--config", config, "-o", tmp_path / "ckpt").out
+    line, = [line for line in text.splitlines() if line.startswith("left out ")]
+    again = ok("tp-reshard", source, "--config", config, "--to", "tp1", "--format", "tp", "-o", tmp_path / "again").out
+    assert "left out " + line.split(", ", 1)[1] in again
+    return line, digests(tmp_path / "ckpt")
+
+
+# ---- DCP ----
+
+def dcp_of(state, folder, rename):
+    """The state dict of an FSDP program whose optimizer has other state: {exp_avg or exp_avg_sq: its name; None: it is not there}."""
+    tensors = {}
+    for name, value in dcp_tensors(state, 2).items():
+        head, _, leaf = name.rpartition(".")
+        if rename.get(leaf, leaf):
+            tensors[head + "." + rename.get(leaf, leaf)] = value
+    torch_files.dcp(folder, tensors)
+    return folder, tensors
+
+
+@pytest.mark.parametrize("rename,groups", [
+    ({"exp_avg": "momentum_buffer", "exp_avg_sq": None}, ["momentum_buffer"]),  # SGD
+    ({"exp_avg_sq": None}, ["exp_avg"])])  # Lion
+def test_the_state_of_another_optimizer_in_dcp_is_listed(rename, groups, f32, tmp_path):
+    source, tensors = dcp_of(f32, tmp_path / "dcp", rename)
+    line, found = left_out(source, f32.config, tmp_path)
+    n = len(f32.group("param"))
+    assert line == "left out %d, %s/* (%d)" % (n, groups[0], n) and found == f32.digests("param")
+    shown = json.loads(ok("tp-ckpt", "show", source, "--config", f32.config, "--json").out)["tensors"]
+    assert len(shown) == 2 * n and {t["group"] for t in shown} == {"param", *groups}
+    ok("tp-ckpt", "import", source, "--config", f32.config, "--ignore", groups[0] + "/*", "-o", tmp_path / "ignored")
+    assert "left out" not in ok("tp-ckpt", "import", source, "--config", f32.config, "--no-optim", "-o", tmp_path / "w").out
+
+
+def test_more_state_than_adamws_in_dcp_is_listed(f32, tmp_path):
+    tensors = dcp_tensors(f32, 2)
+    for name in [n for n in tensors if n.endswith(".exp_avg_sq")]:
+        tensors[name.replace("exp_avg_sq", "max_exp_avg_sq")] = tensors[name]
+        tensors[name.replace("exp_avg_sq", "mu_product")] = (np.array(0.5, np.float32), [((), ())])
+    gone = "optim.state.model.norm2.weight.exp_avg"
+    tensors[gone] = tensors[gone.replace("norm2", "norm")]
+    torch_files.dcp(tmp_path / "dcp", tensors)
+    line, found = left_out(tmp_path / "dcp", f32.config, tmp_path)
+    n = len(f32.group("param"))
+    for text in ("exp_avg/model.norm2.weight", "max_exp_avg_sq/* (%d)" % n, "mu_product/* (%d)" % n):
+        assert text in line
+    assert found == digests(f32.root)
+
+
+def test_a_weight_that_the_model_lacks_is_still_an_error(f32, tmp_path):
+    for name in ("model.gate.state.weight", "optim.state.model.norm.weight.param"):
+        torch_files.dcp(tmp_path / name, {**dcp_tensors(f32, 2), name: (np.ones((2, 2), np.float32), [((0, 0), (2, 2))])})
+        r = run("tp-ckpt", "import", tmp_path / name, "--config", f32.config, "-o", tmp_path / "no")
+        assert r.rc == 2 and name.removeprefix("model.") in r.err and not (tmp_path / "no").exists(), repr(r)
