@@ -2,16 +2,18 @@
 optimizers, schedules, counters. It is listed as left behind, and the weights come along.
 
 needs: tp-train tp-ckpt tp-reshard
-covers: reshard/import_source reshard/unknown_tensors reshard/formats/torch/dcp
+covers: reshard/import_source reshard/unknown_tensors reshard/formats/torch/dcp reshard/formats/megatron/megatron_optimizer
+    reshard/formats/megatron/megatron_extras reshard/formats/megatron/torch_dist
 """
 import json
 
 import numpy as np
 import pytest
 
+import foreign_files
 import torch_files
 from harness import ok, run
-from test_import_formats import dcp_tensors, digests
+from test_import_formats import config_of, dcp_tensors, digests, groups_of
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
 
@@ -72,3 +74,50 @@ def test_a_weight_that_the_model_lacks_is_still_an_error(f32, tmp_path):
         torch_files.dcp(tmp_path / name, {**dcp_tensors(f32, 2), name: (np.ones((2, 2), np.float32), [((0, 0), (2, 2))])})
         r = run("tp-ckpt", "import", tmp_path / name, "--config", f32.config, "-o", tmp_path / "no")
         assert r.rc == 2 and name.removeprefix("model.") in r.err and not (tmp_path / "no").exists(), repr(r)
+
+
+# ---- Megatron ----
+
+class Megatron(foreign_files.Megatron):
+    """With an optimizer whose state is change(that of AdamW)."""
+
+    change = scaler = None
+
+    def ordinary(self, chunks, step):
+        out = super().ordinary(chunks, step)
+        out["optimizer"]["state"] = {i: self.change(s) for i, s in out["optimizer"]["state"].items() if self.change(s)}
+        return {**out, "grad_scaler": {"scale": 65536.0}} if self.scaler else out
+
+
+CHANGES = {
+    "sgd": (lambda s: {"momentum_buffer": s["exp_avg"]}, "momentum_buffer/* (%d), master/* (%d)"),
+    "lion": (lambda s: {"step": s["step"], "exp_avg": s["exp_avg"]}, "exp_avg/* (%d), master/* (%d)"),
+    "plain": (lambda s: {}, "optimizer.fp32_from_fp16_params"),
+    "amsgrad": (lambda s: {**s, "max_exp_avg_sq": s["exp_avg_sq"]}, "max_exp_avg_sq/* (%d)"),
+    "factored": (lambda s: {**s, "row": torch_files.Tensor(np.ones(3, np.float32))}, "optimizer.state.row (")}
+
+
+@pytest.mark.parametrize("kind", CHANGES)
+def test_the_state_of_another_optimizer_of_megatron_is_listed(kind, bf16, tmp_path):
+    megatron = Megatron(config_of(bf16), 2)
+    megatron.change, texts = CHANGES[kind]
+    megatron.scaler = True
+    megatron.legacy(tmp_path / "m", groups_of(bf16), 3)
+    line, found = left_out(tmp_path / "m", bf16.config, tmp_path)
+    for text in texts.split(", "):
+        assert text.replace("%d", str(len(bf16.group("param")))) in line
+    assert "optimizer.grad_scaler" in line
+    assert found == (bf16.digests("param") if kind in ("sgd", "lion", "plain") else digests(bf16.root))
+
+
+def test_the_state_of_another_optimizer_of_torch_dist_is_listed(bf16, tmp_path):
+    def sgd(tensors, objects):
+        for name in [n for n in tensors if n.startswith("optimizer.state.exp_avg")]:
+            value = tensors.pop(name)
+            if ".exp_avg_sq." not in name:
+                tensors[name.replace("exp_avg", "momentum_buffer")] = value
+
+    foreign_files.Megatron(config_of(bf16), 2).torch_dist(tmp_path / "m", groups_of(bf16), 3, change=sgd)
+    line, found = left_out(tmp_path / "m", bf16.config, tmp_path)
+    n = len(bf16.group("param"))
+    assert "momentum_buffer/* (%d)" % n in line and "master/* (%d)" % n in line and found == bf16.digests("param")

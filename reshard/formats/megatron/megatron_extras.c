@@ -4,7 +4,10 @@
 #include <stdio.h>
 #include <string.h>
 
-#define ARGS "args"
+#include "torch/torch_tensor.h"
+
+#define ARGS    "args"
+#define MASTERS "fp32_from_fp16_params"
 
 enum { NAME_BYTES = 128 };
 
@@ -146,10 +149,44 @@ static tp_status leave_other(struct piece_source *s, const char *key, const stru
     return st;
 }
 
+/* Whether masters are not read, because there are no moments: the optimizer has no state. */
+static bool has_only_masters(const struct pickle_value *optimizer)
+{
+    const struct pickle_value *masters = pickle_get(optimizer, MASTERS);
+    bool found = false;
+
+    for (int64_t i = 0; i < pickle_count(masters); i++)
+        found = found || torch_tensor_is(pickle_item(pickle_item(masters, i), 0));
+    return found && !pickle_entries(pickle_get(pickle_get(optimizer, "optimizer"), "state"));
+}
+
+/* What an optimizer has besides tensors that are read, such as the scale of the loss. Its
+ * param_groups are taken over by read_adamw. */
+static tp_status leave_optimizer(struct piece_source *s, const struct pickle_value *optimizer,
+                                 struct tp_err *err)
+{
+    static const char *const names[] = { "optimizer", "param_groups", "param_state",
+                                         "param_state_sharding_type", "state" };
+    char name[NAME_BYTES];
+    tp_status st = TP_OK;
+
+    for (int64_t i = 0; i < pickle_entries(optimizer) && !st; i++) {
+        const char *key = pickle_text(pickle_key(optimizer, i));
+
+        if (!key || is_one_of(key, names, sizeof names / sizeof *names) ||
+            pickle_is(pickle_entry(optimizer, i), PICKLE_NONE) ||
+            (strcmp(key, MASTERS) == 0 && !has_only_masters(optimizer)))
+            continue;
+        snprintf(name, sizeof name, "optimizer.%s", key);
+        st = piece_source_leave(s, name, err);
+    }
+    return st;
+}
+
 tp_status megatron_extras_read(struct piece_source *s, const struct pickle_value *root,
                                struct tp_err *err)
 {
-    tp_status st = TP_OK;
+    tp_status st = leave_optimizer(s, pickle_get(root, "optimizer"), err);
 
     read_adamw(s, root);
     for (int64_t i = 0; i < pickle_entries(root) && !st; i++) {

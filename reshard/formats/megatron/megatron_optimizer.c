@@ -14,10 +14,6 @@
 #include "reshard/formats/megatron/megatron_flat.h"
 #include "storage/object.h"
 
-static const struct {
-    const char *key, *group;
-} moments[] = { { "exp_avg", GROUP_EXP_AVG }, { "exp_avg_sq", GROUP_EXP_AVG_SQ } };
-
 static const char *path_of(const struct torch_pieces *x)
 {
     return file_table_path(piece_source_files(x->source), x->file);
@@ -30,6 +26,12 @@ struct ordinary_optimizer {
     const struct pickle_value *masters; /* NULL: none */
 };
 
+static bool has_shape_of(const struct piece *p, const struct megatron_rank_param *param)
+{
+    return p->ndim == param->ndim &&
+           memcmp(p->shape, param->shape, sizeof *p->shape * (size_t)p->ndim) == 0;
+}
+
 /* Add a tensor of the optimizer that has the shape of a parameter. */
 static tp_status add_whole(struct megatron_rank *r, struct torch_pieces *x,
                            const struct megatron_rank_param *param, const char *group,
@@ -40,7 +42,7 @@ static tp_status add_whole(struct megatron_rank *r, struct torch_pieces *x,
 
     if (st)
         return st;
-    if (p.ndim != param->ndim || memcmp(p.shape, param->shape, sizeof *p.shape * (size_t)p.ndim))
+    if (!has_shape_of(&p, param))
         return tp_fail(
             err, TP_E_CORRUPT,
             "%s: %s of the optimizer has another shape than parameter %s; its parameters "
@@ -62,6 +64,51 @@ static const struct pickle_value *find_master(const struct pickle_value *groups,
     return NULL;
 }
 
+/* Note or add a tensor of another optimizer, such as SGD's momentum_buffer: a group that stays
+ * behind. One that has not the shape of its parameter is only noted. */
+static tp_status add_other(struct megatron_rank *r, struct torch_pieces *x,
+                           const struct megatron_rank_param *param, const char *key,
+                           const struct pickle_value *v, struct tp_err *err)
+{
+    struct arena *arena = piece_source_arena(r->source);
+    const char *group = arena_strdup(arena, key),
+               *name = arena_printf(arena, "optimizer.state.%s", key);
+    struct piece p;
+    tp_status st;
+
+    if (!group || !name)
+        return tp_fail(err, TP_E_NOMEM, "%s: no memory for its optimizer", path_of(x));
+    st = torch_pieces_tensor(&p, x, v, group, param->name, err);
+    if (st)
+        return st;
+    if (!has_shape_of(&p, param) || strcmp(key, GROUP_PARAM) == 0 || strcmp(key, GROUP_MASTER) == 0)
+        return piece_source_leave(r->source, name, err);
+    return megatron_rank_add_tensor(r, param, &p, err);
+}
+
+/* The tensors of a parameter's state. */
+static tp_status add_tensors(struct megatron_rank *r, struct torch_pieces *x,
+                             const struct megatron_rank_param *param,
+                             const struct pickle_value *state, struct tp_err *err)
+{
+    tp_status st = TP_OK;
+
+    for (int64_t i = 0; i < pickle_entries(state) && !st; i++) {
+        const char *key = pickle_text(pickle_key(state, i));
+        const struct pickle_value *v = pickle_entry(state, i);
+
+        if (!key || strcmp(key, "step") == 0 || !torch_tensor_is(v))
+            continue;
+        if (strcmp(key, GROUP_EXP_AVG) == 0)
+            st = add_whole(r, x, param, GROUP_EXP_AVG, v, err);
+        else if (strcmp(key, GROUP_EXP_AVG_SQ) == 0)
+            st = add_whole(r, x, param, GROUP_EXP_AVG_SQ, v, err);
+        else
+            st = add_other(r, x, param, key, v, err);
+    }
+    return st;
+}
+
 static tp_status add_state(struct megatron_rank *r, struct torch_pieces *x, int64_t number,
                            const struct megatron_rank_param *param,
                            const struct ordinary_optimizer *optimizer, struct tp_err *err)
@@ -75,8 +122,7 @@ static tp_status add_state(struct megatron_rank *r, struct torch_pieces *x, int6
     if (!state)
         return tp_fail(err, TP_E_CORRUPT, "%s: the optimizer has no state of parameter %s",
                        path_of(x), param->name);
-    for (int i = 0; i < 2; i++)
-        TP_TRY(add_whole(r, x, param, moments[i].group, pickle_get(state, moments[i].key), err));
+    TP_TRY(add_tensors(r, x, param, state, err));
     if (masters)
         TP_TRY(add_whole(r, x, param, GROUP_MASTER, find_master(masters, number), err));
     if (torch_tensor_is(step)) {

@@ -80,7 +80,7 @@ static bool take_number(const char **at, int *number)
 
 /* With expert parallelism, earlier versions put "chained_1." before the names of the experts'
  * optimizer. Layers that are not alike are not stacked. */
-static struct torch_dist_name parse_name(const char *name)
+static struct torch_dist_name parse_name(const char *name, struct arena *arena)
 {
     static const struct {
         const char *head, *group;
@@ -96,6 +96,10 @@ static struct torch_dist_name parse_name(const char *name)
     for (int i = 0; i < 4; i++)
         if (take(&n.name, heads[i].head))
             n.group = heads[i].group;
+    if (take(&n.name, "optimizer.state.") && strchr(n.name, '.')) { /* not AdamW's */
+        n.group = arena_printf(arena, "%.*s", (int)strcspn(n.name, "."), n.name);
+        n.name = strchr(n.name, '.') + 1;
+    }
     if (take(&n.name, "decoder.layers.")) {
         n.stacked = !take_number(&n.name, &n.layer);
         n.of_experts = take(&n.name, MEGATRON_EXPERTS "experts.");
@@ -247,11 +251,13 @@ static tp_status add_chunk(struct torch_dist *d, const struct dcp_item *item,
 
 static tp_status add_item(struct torch_dist *d, const struct dcp_item *item, struct tp_err *err)
 {
-    const struct torch_dist_name name = parse_name(item->name);
+    const struct torch_dist_name name = parse_name(item->name, piece_source_arena(d->source));
     struct torch_pieces x = { .source = d->source };
     struct piece p;
     tp_status st;
 
+    if (!name.group)
+        return tp_fail(err, TP_E_NOMEM, "%s: no memory for its optimizer", d->dir);
     if (item->is_object)
         return strstr(item->name, "_extra_state") ? TP_OK
                                                   : piece_source_leave(d->source, item->name, err);
