@@ -4,8 +4,10 @@ optimizers, schedules, counters. It is listed as left behind, and the weights co
 needs: tp-train tp-ckpt tp-reshard
 covers: reshard/import_source reshard/unknown_tensors reshard/formats/torch/dcp reshard/formats/megatron/megatron_optimizer
     reshard/formats/megatron/megatron_extras reshard/formats/megatron/torch_dist
+    reshard/formats/deepspeed/deepspeed_extras reshard/formats/deepspeed/deepspeed_zero reshard/formats/deepspeed/deepspeed_universal
 """
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -14,9 +16,6 @@ import foreign_files
 import torch_files
 from harness import ok, run
 from test_import_formats import config_of, dcp_tensors, digests, groups_of
-
-MOMENTS = ("exp_avg", "exp_avg_sq")
-
 
 def left_out(source, config, tmp_path):
     """What import and tp-reshard say is left out, and the digests of the checkpoint that import makes."""
@@ -121,3 +120,88 @@ def test_the_state_of_another_optimizer_of_torch_dist_is_listed(bf16, tmp_path):
     line, found = left_out(tmp_path / "m", bf16.config, tmp_path)
     n = len(bf16.group("param"))
     assert "momentum_buffer/* (%d)" % n in line and "master/* (%d)" % n in line and found == bf16.digests("param")
+
+
+# ---- DeepSpeed ----
+
+MORE = {"lr_scheduler": {"last_batch_iteration": 3}, "epoch": 7, "torch_rng": torch_files.Tensor(np.zeros(8, np.float32)),
+        "data_sampler": None, "random_ltd": {}, "ds_version": "0.19"}
+GROUPS = [{"lr": 0.004, "betas": (0.8, 0.95), "eps": 1e-9, "weight_decay": 0.3}]
+
+
+def change_state(path, obj, change):
+    """What DeepSpeed saves with the optimizer change(AdamW's), a schedule, a program's own objects and the scale of the loss."""
+    if "module" in obj:
+        obj.update(MORE)
+        if path.name.startswith("zero_pp_rank_"):  # ZeRO-3 keeps buffers whole
+            obj["module"]["model.rotary.scale"] = torch_files.Tensor(np.ones(4, np.float32))
+    state = obj.get("optimizer_state_dict")
+    if state:
+        base = state.get("base_optimizer_state") or state["optimizer_state_dict"]
+        base["state"], base["param_groups"] = {i: change(s) for i, s in base["state"].items()}, GROUPS
+        state.update(loss_scaler={"scale": 65536.0}, overflow=False)
+
+
+@pytest.fixture
+def deepspeed(bf16, tmp_path, monkeypatch):
+    def write(write_files, change):
+        save = torch_files.save
+
+        def changed(path, obj):
+            if isinstance(obj, dict):
+                change_state(path, obj, change)
+            save(path, obj)
+
+        with monkeypatch.context() as m:
+            m.setattr(torch_files, "save", changed)
+            write_files(tmp_path / "ds", groups_of(bf16))
+        return tmp_path / "ds"
+    return write
+
+
+@pytest.mark.parametrize("write_files", [lambda f, g: foreign_files.zero1(f, g, 3, 2), lambda f, g: foreign_files.zero3(f, g, 3, 2)],
+                         ids=["zero1", "zero3"])
+@pytest.mark.parametrize("kind", ["sgd", "lion", "plain", "amsgrad"])
+def test_what_deepspeed_has_besides_adamw_is_listed(kind, write_files, deepspeed, bf16, tmp_path):
+    folder = deepspeed(write_files, CHANGES[kind][0])
+    zero3 = bool(list(folder.rglob("bf16_*")))
+    line, found = left_out(folder, bf16.config, tmp_path)
+    for text in ("lr_scheduler", "epoch", "torch_rng", "optimizer.loss_scaler", *["model.rotary.scale"] * zero3):
+        assert ", " + text in line
+    assert not any(text in line for text in ("data_sampler", "random_ltd", "overflow", "ds_version", "param_shapes"))
+    n = len(bf16.group("param"))
+    text = {"sgd": "optimizer.state.momentum_buffer", "lion": "exp_avg/* (%d)" % n, "amsgrad": "optimizer.state.max_exp_avg_sq"}
+    assert text.get(kind, "") in line
+    if kind == "amsgrad":
+        assert found == digests(bf16.root)
+        ok("tp-reshard", folder, "--config", bf16.config, "--to", "tp1", "-o", tmp_path / "u")
+        saved = torch_files.load(next((tmp_path / "u").rglob("optimizer_state.pt")).read_bytes())["param_groups"][0]
+        assert {k: saved[k] for k in GROUPS[0]} == GROUPS[0]
+        again = ok("tp-reshard", tmp_path / "u", "--to", "tp1", "-o", tmp_path / "u2")
+        saved = torch_files.load(next((tmp_path / "u2").rglob("optimizer_state.pt")).read_bytes())["param_groups"][0]
+        assert {k: saved[k] for k in GROUPS[0]} == GROUPS[0], repr(again)
+    elif zero3:  # it has no other weights
+        assert found == bf16.digests("param")
+    else:
+        assert found == bf16.digests("param") and "master/* (%d)" % n in line
+
+
+def test_more_in_universal_is_listed_or_refused(bf16, tmp_path):
+    foreign_files.universal(tmp_path / "u", groups_of(bf16), 3, False)
+    zero = tmp_path / "u/global_step3_universal/zero"
+    for param in zero.iterdir():
+        shutil.copy(param / "exp_avg.pt", param / "momentum.pt")
+    line, found = left_out(tmp_path / "u", bf16.config, tmp_path)
+    assert "zero/*/momentum.pt" in line and found == digests(bf16.root)
+    (zero / "model.norm.weight/exp_avg.pt").rename(tmp_path / "kept")
+    r = run("tp-ckpt", "import", tmp_path / "u", "--config", bf16.config, "-o", tmp_path / "no")
+    assert r.rc and "model.norm.weight/exp_avg.pt" in r.err, repr(r)
+    for param in zero.iterdir():
+        (param / "exp_avg.pt").unlink(missing_ok=True)
+    shutil.rmtree(tmp_path / "ckpt")
+    shutil.rmtree(tmp_path / "again")
+    line, found = left_out(tmp_path / "u", bf16.config, tmp_path)
+    assert "exp_avg_sq/* (" in line and found == bf16.digests("param")
+    shutil.copytree(zero / "model.norm.weight", zero / "model.norm2.weight")
+    r = run("tp-ckpt", "import", tmp_path / "u", "--config", bf16.config, "-o", tmp_path / "no")
+    assert r.rc == 3 and "model.norm2.weight" in r.err and len(r.lines) == 1, repr(r)

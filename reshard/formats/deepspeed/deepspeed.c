@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "core/file.h"
-#include "reshard/formats/deepspeed/deepspeed_state.h"
+#include "reshard/formats/deepspeed/deepspeed_extras.h"
 #include "storage/location.h"
 #include "storage/object.h"
 
@@ -110,6 +110,15 @@ struct piece deepspeed_state_piece(const struct deepspeed_state_param *param, co
     return p;
 }
 
+struct deepspeed_state_param *deepspeed_state_find(const struct deepspeed_state *d,
+                                                   const char *name)
+{
+    for (int i = 0; i < d->n_params && name; i++)
+        if (strcmp(d->params[i].name, name) == 0)
+            return &d->params[i];
+    return NULL;
+}
+
 /* ---- model states ---- */
 
 static tp_status refuse(const struct torch_pieces *x, const char *what, struct tp_err *err)
@@ -190,6 +199,10 @@ static tp_status add_weights(struct deepspeed_state *d, struct torch_pieces *x, 
         if (!name)
             return refuse(x, "no memory for its tensors", err);
         TP_TRY(torch_pieces_tensor(&p, x, v, GROUP_PARAM, name, err));
+        if (d->zero3 && box_elements(&p.box) > 0 && !deepspeed_state_find(d, key)) {
+            st = piece_source_leave(d->source, key, err); /* a buffer, of whatever type */
+            continue;
+        }
         dtype = p.dtype;
         if (!d->zero3 && d->mp == 1)
             st = piece_source_add(d->source, &p, err);
@@ -224,6 +237,7 @@ static tp_status read_model_states(struct deepspeed_state *d, struct tp_err *err
         d->global_step = -1;
     TP_TRY(read_shapes(d, &x, err));
     TP_TRY(add_weights(d, &x, err));
+    TP_TRY(deepspeed_extras_model(d, x.root, err));
 done:
     torch_pieces_close(&x);
     return st;

@@ -31,6 +31,10 @@ struct deepspeed_state {
     int n_params;
 };
 
+/* The parameter of this name; NULL: there is none. */
+struct deepspeed_state_param *deepspeed_state_find(const struct deepspeed_state *d,
+                                                   const char *name);
+
 /* A parameter as a piece of a group, whole; file, position and type are not set. */
 struct piece deepspeed_state_piece(const struct deepspeed_state_param *param, const char *group);
 

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "core/file.h"
-#include "reshard/formats/deepspeed/deepspeed_state.h"
+#include "reshard/formats/deepspeed/deepspeed_extras.h"
 #include "reshard/formats/pieces/flat_pieces.h"
 #include "storage/object.h"
 
@@ -33,6 +33,22 @@ static tp_status add_tensor(const struct deepspeed_state *d, struct torch_pieces
     st = flat_pieces_add(d->source, &whole, 0, p.shape[0], err);
 done:
     return st;
+}
+
+/* Whether the first or the last parameter has a file. Another optimizer than AdamW has others. */
+static bool has_file(const struct deepspeed_state *d, const char *file)
+{
+    const char *params[] = { d->params[0].name, d->params[d->n_params - 1].name };
+    char name[PATH_MAX], path[PATH_MAX];
+    struct tp_err ignored;
+    bool found = false;
+
+    for (int i = 0; i < 2 && !found; i++) {
+        snprintf(name, sizeof name, "zero/%s/%s", params[i], file);
+        found = file_name_is_plain(params[i]) && !file_join(path, d->dir, name, &ignored) &&
+                object_is_there(path);
+    }
+    return found;
 }
 
 static tp_status add_file(const struct deepspeed_state *d,
@@ -64,14 +80,17 @@ done:
 
 tp_status deepspeed_universal_add(struct deepspeed_state *d, struct tp_err *err)
 {
-    tp_status st = TP_OK;
+    const bool avg = has_file(d, "exp_avg.pt"), avg_sq = has_file(d, "exp_avg_sq.pt");
+    tp_status st = deepspeed_extras_universal(d, err);
 
     for (int i = 0; i < d->n_params && !st; i++) {
         const struct deepspeed_state_param *p = &d->params[i];
 
         TP_TRY(add_file(d, p, "fp32.pt", d->masters, err));
-        TP_TRY(add_file(d, p, "exp_avg.pt", GROUP_EXP_AVG, err));
-        TP_TRY(add_file(d, p, "exp_avg_sq.pt", GROUP_EXP_AVG_SQ, err));
+        if (avg)
+            TP_TRY(add_file(d, p, "exp_avg.pt", GROUP_EXP_AVG, err));
+        if (avg_sq)
+            TP_TRY(add_file(d, p, "exp_avg_sq.pt", GROUP_EXP_AVG_SQ, err));
         TP_TRY(add_file(d, p, "step.pt", NULL, err));
     }
 done:

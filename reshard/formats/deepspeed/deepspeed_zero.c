@@ -11,7 +11,7 @@
 #include <string.h>
 
 #include "core/file.h"
-#include "reshard/formats/deepspeed/deepspeed_state.h"
+#include "reshard/formats/deepspeed/deepspeed_extras.h"
 #include "reshard/formats/pieces/flat_pieces.h"
 #include "storage/object.h"
 
@@ -19,7 +19,7 @@ enum { NAME_BYTES = 96 };
 
 /* One rank's flat tensors of one group of the optimizer: f32 weights, exp_avg and exp_avg_sq. */
 struct deepspeed_flat {
-    struct piece tensors[3];
+    struct piece tensors[3]; /* group NULL: another optimizer than AdamW does not have it */
     int64_t numel;
 };
 
@@ -52,6 +52,9 @@ static tp_status read_flat(struct deepspeed_flat *f, const struct deepspeed_stat
     for (int i = 0; i < 3; i++) {
         struct piece *p = &f->tensors[i];
 
+        p->group = NULL;
+        if (i > 0 && !torch_tensor_is(values[i]))
+            continue;
         TP_TRY(torch_pieces_tensor(p, x, values[i], groups[i], groups[i], err));
         if (p->ndim != 1 || !flat_pieces_is_dense(p) || p->dtype == DTYPE_COUNT ||
             p->shape[0] < f->tensors[0].shape[0] ||
@@ -78,6 +81,8 @@ static tp_status add_interval(const struct deepspeed_state *d, const struct deep
         const struct piece *flat = &f->tensors[i];
         struct piece p = deepspeed_state_piece(param, flat->group);
 
+        if (!flat->group)
+            continue;
         p.dtype = flat->dtype;
         p.file = flat->file;
         p.sum = flat->sum;
@@ -94,14 +99,6 @@ static int64_t elements_of(const struct deepspeed_state_param *p)
     return box_elements(&whole);
 }
 
-static struct deepspeed_state_param *find_param(struct deepspeed_state *d, const char *name)
-{
-    for (int i = 0; i < d->n_params && name; i++)
-        if (strcmp(d->params[i].name, name) == 0)
-            return &d->params[i];
-    return NULL;
-}
-
 /* ---- ZeRO-1 and ZeRO-2 ---- */
 
 /* The intervals of a rank's partition, as param_slice_mappings says. A parameter goes on where the
@@ -114,7 +111,7 @@ static tp_status add_partition(struct deepspeed_state *d, struct torch_pieces *x
 
     for (int64_t i = 0; i < pickle_entries(slices) && !st; i++) {
         const struct pickle_value *slice = pickle_entry(slices, i);
-        struct deepspeed_state_param *p = find_param(d, pickle_text(pickle_key(slices, i)));
+        struct deepspeed_state_param *p = deepspeed_state_find(d, pickle_text(pickle_key(slices, i)));
         int64_t start = -1, n = -1;
 
         if (!p || !pickle_int(&start, pickle_get(slice, "start")) ||
@@ -206,6 +203,8 @@ tp_status deepspeed_zero_add(struct deepspeed_state *d, struct tp_err *err)
 
         st = open_rank(&x, d, rank, err);
         state = st ? NULL : pickle_get(x.root, "optimizer_state_dict");
+        if (!st && rank == 0)
+            st = deepspeed_extras_optimizer(d, state, err);
         if (!st)
             st = d->zero3 ? add_rank_zero3(d, &x, state, rank, err) : add_rank(d, &x, state, err);
         torch_pieces_close(&x);
