@@ -237,6 +237,19 @@ done:
 
 /* ---- verify ---- */
 
+/* What is so of all formats: a folder is read without its model, too. */
+#define UNPROVED_ANYWHERE "that the model has no other tensors, which tp-ckpt import compares"
+
+static json_t *unproved_json(const struct foreign_contents *c)
+{
+    json_t *list = json_array();
+
+    if (c->format->unproved)
+        json_array_append_new(list, json_string(c->format->unproved));
+    json_array_append_new(list, json_string(UNPROVED_ANYWHERE));
+    return list;
+}
+
 static void print_verified(const struct foreign_contents *c, const char *path, int64_t checked,
                            int64_t unchecked, const struct tp_err *finding, bool json)
 {
@@ -252,6 +265,7 @@ static void print_verified(const struct foreign_contents *c, const char *path, i
         json_object_set_new(root, "bytes_without_checksum", json_integer(unchecked));
         json_object_set_new(root, "findings",
                             ok ? json_array() : json_pack("[o]", print_text(finding->msg)));
+        json_object_set_new(root, "not_proved", unproved_json(c));
         print_object(root);
         return;
     }
@@ -266,6 +280,8 @@ static void print_verified(const struct foreign_contents *c, const char *path, i
     print_safe(path);
     printf(": %d tensors, each element once; %s agree with their CRC-32, %s have no checksum\n",
            c->n_tensors, size_format(size, checked), size_format(other, unchecked));
+    printf("not proved: %s%s" UNPROVED_ANYWHERE "\n",
+           c->format->unproved ? c->format->unproved : "", c->format->unproved ? "; " : "");
 }
 
 tp_status foreign_verify(const struct foreign_contents_request *q, bool json, struct tp_err *err)

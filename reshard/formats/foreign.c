@@ -14,15 +14,22 @@
 #include "reshard/formats/torch/torch_bin.h"
 #include "storage/object.h"
 
+#define ONE_SAVE "that the files of all ranks are of one save, beyond their equal steps"
+#define FLAT                                                                                       \
+    "where parameters begin in flat buffers of the distributed optimizer, beyond a comparison of " \
+    "some masters with the weights"
+#define METADATA "the names and places in .metadata, which has no checksum"
+
 static const struct foreign_format formats[] = {
-    { "bin", "pytorch_model.bin", torch_bin_detect, torch_bin_read, NULL, NULL },
+    { "bin", "pytorch_model.bin", torch_bin_detect, torch_bin_read, NULL, NULL, NULL },
     { "megatron", "Megatron-LM, a folder for each rank", megatron_detect, megatron_read,
-      master_check, megatron_config },
+      master_check, megatron_config, ONE_SAVE "; " FLAT },
     { "torch_dist", "Megatron-core torch_dist", torch_dist_detect, torch_dist_read, master_check,
-      torch_dist_config },
-    { "deepspeed", "DeepSpeed, ZeRO or Universal", deepspeed_detect, deepspeed_read, NULL, NULL },
-    { "torchtitan", "torchtitan", torchtitan_detect, torchtitan_read, NULL, NULL },
-    { "dcp", "PyTorch distributed checkpoint", dcp_detect, dcp_read, NULL, NULL },
+      torch_dist_config, METADATA "; " FLAT },
+    { "deepspeed", "DeepSpeed, ZeRO or Universal", deepspeed_detect, deepspeed_read, NULL, NULL,
+      ONE_SAVE },
+    { "torchtitan", "torchtitan", torchtitan_detect, torchtitan_read, NULL, NULL, METADATA },
+    { "dcp", "PyTorch distributed checkpoint", dcp_detect, dcp_read, NULL, NULL, METADATA },
 };
 
 enum { FORMATS = sizeof formats / sizeof *formats };
@@ -61,7 +68,9 @@ const struct foreign_format *foreign_format_detect_any(const char *path)
                                                        safetensors_pieces_detect,
                                                        safetensors_pieces_read,
                                                        NULL,
-                                                       NULL };
+                                                       NULL,
+                                                       "that no bit changed, because the files "
+                                                       "have no checksums" };
     const struct foreign_format *found = foreign_format_detect(path);
 
     return found ? found : safetensors_pieces_detect(path) ? &safetensors : NULL;

@@ -23,6 +23,8 @@ struct foreign_format {
      * was chosen; both live as long as s. NULL: the format does not say enough. */
     tp_status (*config)(const char **text, const char **note, struct piece_source *s,
                         struct tp_err *err);
+    const char *unproved; /* what its files cannot prove, for tp-ckpt verify; NULL: nothing more
+                             than what is so of all formats */
 };
 
 /* Formats have second names: "torch" is "bin", "megatron-dist" is "torch_dist". The first name, or

@@ -441,7 +441,11 @@ def test_other_verbs_read_it(kind, written):
     assert {t["group"] + "/" + t["name"] for t in shown["tensors"]} == set(state.tensors)
     verified = json.loads(ok("tp-ckpt", "verify", folder, *config, "--json").out)
     assert verified["ok"] and verified["bytes_checked"] and not verified["bytes_without_checksum"]
-    assert "each element once" in ok("tp-ckpt", "verify", folder, *config).out
+    text = ok("tp-ckpt", "verify", folder, *config).out
+    assert "each element once" in text
+    unproved = {"dcp": ".metadata, which has no checksum", "megatron": "in flat buffers", "deepspeed": "are of one save"}[kind]
+    assert "\nnot proved: " in text and unproved in text and any(unproved in t for t in verified["not_proved"])
+    assert "the model has no other tensors" in text and "the model has no other tensors" in verified["not_proved"][-1]
 
 
 @pytest.mark.parametrize("kind", ["dcp", "megatron", "deepspeed"])
@@ -469,6 +473,7 @@ def test_safetensors_are_read_by_the_same_verbs(written, tmp_path):
     assert {t["name"] for t in shown} == set(state.group("param")) and len(list(folder.glob("*.safetensors"))) > 1
     verified = json.loads(ok("tp-ckpt", "verify", folder, "--json").out)
     assert verified["ok"] and not verified["bytes_checked"] and verified["bytes_without_checksum"]
+    assert "no bit changed" in verified["not_proved"][0]
     name = "model.layers.2.mlp.up_proj.weight"
     piece, = json.loads(ok("tp-ckpt", "show", folder, name, "--json").out)["pieces"]
     data = pathlib.Path(piece["file"]).read_bytes()[piece["byte"]:]
