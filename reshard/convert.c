@@ -154,7 +154,7 @@ tp_status convert_run(struct convert_report *report, const struct convert_reques
     if (q->rules && (!foreign || strcmp(r.format, CONVERT_OWN) != 0)) {
         st = tp_fail(err, TP_E_USAGE,
                      "--rules: a checkpoint of tp-train knows how its tensors are cut, and other "
-                     "formats do not record it; --rules are for --format tp of safetensors");
+                     "formats do not record it; --rules are for --format tp");
         goto done;
     }
     TP_TRY(name_out(r.out, q, foreign, err));

@@ -37,18 +37,20 @@ static tp_status make_transferred(struct import_source *s, const struct import_r
 
 /* ---- safetensors: weights only ---- */
 
-/* The tensors, by the table of the model's family or by rules. */
-static tp_status list_tensors(struct import_source *s, const struct import_request *q,
-                              const struct model *m, struct arena *arena, struct tp_err *err)
+/* The weights, by the table of the model's family or by rules. */
+static tp_status list_params(struct import_source *s, struct tensor **out, int *n,
+                             const struct import_request *q, const struct model *m,
+                             struct arena *arena, struct tp_err *err)
 {
     struct ruled_tensors ruled = { 0 };
     tp_status st;
 
     if (!q->rules)
-        return model_params(&s->tensors, &s->n_tensors, m, DTYPE_F32, arena, err);
-    st = ruled_tensors_list(&ruled, s->safetensors, q->rules, arena, err);
-    s->tensors = ruled.list;
-    s->n_tensors = ruled.n;
+        return model_params(out, n, m, DTYPE_F32, arena, err);
+    st = s->pieces ? ruled_tensors_of_pieces(&ruled, s->pieces, q->rules, arena, err)
+                   : ruled_tensors_of_safetensors(&ruled, s->safetensors, q->rules, arena, err);
+    *out = ruled.list;
+    *n = ruled.n;
     s->layers = ruled.layers;
     return st;
 }
@@ -60,7 +62,7 @@ static tp_status open_safetensors(struct import_source *s, const struct import_r
 
     s->title = "safetensors";
     TP_TRY(safetensors_open(&s->safetensors, q->source, err));
-    TP_TRY(list_tensors(s, q, m, arena, err));
+    TP_TRY(list_params(s, &s->tensors, &s->n_tensors, q, m, arena, err));
     TP_TRY(make_transferred(s, q, arena, err));
     TP_TRY(safetensors_select(s->safetensors, s->transferred, s->n_tensors, err));
     if (!q->rules)
@@ -214,7 +216,7 @@ static tp_status check_unknown(struct import_source *s, const struct import_requ
     for (int i = 0; i < n; i++) {
         const struct piece *p = piece_source_tensor(s->pieces, i).pieces;
 
-        if (strcmp(p->group, GROUP_PARAM) == 0)
+        if (strcmp(p->group, GROUP_PARAM) == 0 && !q->rules) /* they have a line for each */
             names[found.n++] = p->name;
     }
     found.others = names + found.n;
@@ -223,8 +225,7 @@ static tp_status check_unknown(struct import_source *s, const struct import_requ
     for (int i = 0; i < n_left; i++)
         if (!q->keeps_extras || !piece_source_left_extra(s->pieces, i))
             found.others[found.n_others++] = piece_source_left_name(s->pieces, i);
-    st =
-        unknown_tensors_check_names(&s->left_out, &found, m, params, s->n_params, &q->ignore, err);
+    st = unknown_tensors_check_names(&s->left_out, &found, m, params, s->n_params, &q->ignore, err);
 done:
     free((void *)names);
     return st;
@@ -240,9 +241,9 @@ static tp_status open_pieces(struct import_source *s, const struct import_reques
     tp_status st;
 
     s->title = format->title;
-    TP_TRY(model_params(&params, &n_params, m, DTYPE_F32, arena, err));
     TP_TRY(
         foreign_open(&s->pieces, format, q->source, m, memory_budget_tables(q->memory_bytes), err));
+    TP_TRY(list_params(s, &params, &n_params, q, m, arena, err));
     if (format->check && !q->no_optim)
         TP_TRY(format->check(s->pieces, err));
     TP_TRY(choose_tensors(s, &from, q, params, n_params, arena, err));
@@ -284,8 +285,10 @@ tp_status import_source_open(struct import_source *s, const struct import_reques
 {
     const struct foreign_format *format = format_of(q);
 
-    if (format && q->rules)
-        return tp_fail(err, TP_E_USAGE, "--rules: %s is %s, and rules are for safetensors only",
+    if (format && format->fused && q->rules)
+        return tp_fail(err, TP_E_USAGE,
+                       "--rules: %s is %s, whose tensors are not those of a model; rules are for "
+                       "safetensors, bin, dcp and deepspeed",
                        q->source, format->title);
     return format ? open_pieces(s, q, format, m, arena, err)
                   : open_safetensors(s, q, m, arena, err);

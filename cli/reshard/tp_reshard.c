@@ -75,8 +75,8 @@ static bool parse(struct reshard_options *o, int *exit_code, int argc, char **ar
                 "config.json of the model, if CKPT is of another framework and\nhas none (of "
                 "Megatron-LM, one is made from its arguments)"),
         OPT_STR(0, "rules", "FILE", &o->rules,
-                "how tensors are cut, if CKPT is in safetensors and of an unknown\narchitecture; "
-                "--format is tp then"),
+                "how tensors are cut, if CKPT is of an unknown architecture, in\nsafetensors, bin, "
+                "dcp or deepspeed; --format is tp then"),
         OPT_STR(0, "device", "auto|cpu|cuda", &o->device,
                 "what gathers, splits, casts and sums (default auto: the\nprocessor, unless a GPU "
                 "is there, --mem is at least 1G, and\nthe first seconds show that it is faster)"),
@@ -164,9 +164,10 @@ static bool is_conversion(const struct reshard_options *o)
 static tp_status check_foreign(const struct reshard_options *o, struct tp_err *err)
 {
     if (o->rules && !is_conversion(o))
-        return tp_fail(err, TP_E_USAGE,
-                       "--rules are for safetensors of an unknown architecture; a checkpoint of "
-                       "tp-train has them already");
+        return tp_fail(
+            err, TP_E_USAGE,
+            "--rules are for an unknown architecture of another framework; a checkpoint of "
+            "tp-train has them already");
     if (o->config && !is_conversion(o))
         return tp_fail(err, TP_E_USAGE,
                        "--config is for checkpoints of other frameworks; a checkpoint of tp-train "

@@ -21,15 +21,15 @@
 #define METADATA "the names and places in .metadata, which has no checksum"
 
 static const struct foreign_format formats[] = {
-    { "bin", "pytorch_model.bin", torch_bin_detect, torch_bin_read, NULL, NULL, NULL },
+    { "bin", "pytorch_model.bin", torch_bin_detect, torch_bin_read, NULL, NULL, false, NULL },
     { "megatron", "Megatron-LM, a folder for each rank", megatron_detect, megatron_read,
-      master_check, megatron_config, ONE_SAVE "; " FLAT },
+      master_check, megatron_config, true, ONE_SAVE "; " FLAT },
     { "torch_dist", "Megatron-core torch_dist", torch_dist_detect, torch_dist_read, master_check,
-      torch_dist_config, METADATA "; " FLAT },
+      torch_dist_config, true, METADATA "; " FLAT },
     { "deepspeed", "DeepSpeed, ZeRO or Universal", deepspeed_detect, deepspeed_read, NULL, NULL,
-      ONE_SAVE },
-    { "torchtitan", "torchtitan", torchtitan_detect, torchtitan_read, NULL, NULL, METADATA },
-    { "dcp", "PyTorch distributed checkpoint", dcp_detect, dcp_read, NULL, NULL, METADATA },
+      false, ONE_SAVE },
+    { "torchtitan", "torchtitan", torchtitan_detect, torchtitan_read, NULL, NULL, true, METADATA },
+    { "dcp", "PyTorch distributed checkpoint", dcp_detect, dcp_read, NULL, NULL, false, METADATA },
 };
 
 enum { FORMATS = sizeof formats / sizeof *formats };
@@ -69,6 +69,7 @@ const struct foreign_format *foreign_format_detect_any(const char *path)
                                                        safetensors_pieces_read,
                                                        NULL,
                                                        NULL,
+                                                       false,
                                                        "that no bit changed, because the files "
                                                        "have no checksums" };
     const struct foreign_format *found = foreign_format_detect(path);
