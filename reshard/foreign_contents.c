@@ -109,7 +109,8 @@ static tp_status open_source(struct foreign_contents *out, const char *path,
                                                     .format = q->format,
                                                     .memory_bytes =
                                                         memory_budget_tables(q->memory_bytes) };
-    const bool has_model = foreign_model_exists(&model_of);
+    /* a model of an unknown architecture is no obstacle where it is not needed */
+    const bool has_model = (q->config || q->format->fused) && foreign_model_exists(&model_of);
     struct model model;
     tp_status st;
 

@@ -1,7 +1,7 @@
 """tp-ckpt import --rules: a model whose architecture is not known is moved like any other.
 
 needs: tp-ckpt tp-reshard tp-train
-covers: reshard/ruled_tensors layout/cut_rules
+covers: reshard/ruled_tensors layout/cut_rules reshard/foreign_contents
 """
 import json
 import sys
@@ -117,6 +117,20 @@ def test_other_formats_take_rules_too(kind, model, tmp_path):
         found, _ = torch_files.load_dcp(tmp_path / "back")
         assert all(np.array_equal(found["model." + k], weights[k]) for k in weights)
         assert all(np.array_equal(found["optim.state.%s.exp_avg" % k], weights[k] + 1) for k in weights)
+
+
+@pytest.mark.parametrize("kind", ["safetensors", "dcp"])
+def test_verbs_that_only_read_need_no_rules(kind, model, tmp_path):
+    folder, weights = model
+    if kind == "dcp":
+        folder = tmp_path / "dcp"
+        write_dcp(folder, weights)
+        (folder / "config.json").write_text(json.dumps(CONFIG))
+    assert len(json.loads(ok("tp-ckpt", "show", folder, "--json").out)["tensors"]) == len(weights) * (3 if kind == "dcp" else 1)
+    assert kind in ok("tp-ckpt", "ls", folder).out and "intact" in ok("tp-ckpt", "verify", folder).out
+    assert import_(folder, tmp_path).rc == 0
+    assert [d for d in digests(tmp_path / "ckpt") if "param/" in d] == [d for d in digests(folder) if "param/" in d]
+    ok("tp-ckpt", "diff", folder, tmp_path / "ckpt", "--group", "param")
 
 
 def test_formats_that_fuse_tensors_take_no_rules(model, tmp_path):
