@@ -250,7 +250,7 @@ static tp_status open_foreign(struct export_source *s, const struct export_reque
 
     s->request = from;
     s->request.keeps_extras = keeps_extras(q, format);
-
+    s->request.lists_state = !q->no_optim;
     snprintf(s->path, sizeof s->path, "%s", q->ckpt);
     TP_TRY(import_source_model(&s->model, &s->request, arena, err));
     TP_TRY(import_source_open(&s->import, &s->request, &s->model, arena, err));
@@ -262,6 +262,12 @@ static tp_status open_foreign(struct export_source *s, const struct export_reque
         piece_source_adamw(s->import.pieces, &s->adamw);
     if (s->request.keeps_extras)
         s->extras = s->import.pieces;
+    if (s->extras && piece_source_is_distributed(s->extras) && !q->distributed_optimizer)
+        progress_note(q->progress,
+                      "%s has the state of Megatron-LM's distributed optimizer, and what is written "
+                      "that of the ordinary one; for --use-distributed-optimizer give --format "
+                      "torch_dist --distributed-optimizer",
+                      q->ckpt);
     memcpy(s->left_out, s->import.left_out.text, sizeof s->left_out);
     s->layout.tensors = s->import.tensors;
     s->layout.n_tensors = s->import.n_tensors;

@@ -220,7 +220,7 @@ static tp_status check_unknown(struct import_source *s, const struct import_requ
             names[found.n++] = p->name;
     }
     found.others = names + found.n;
-    if (!q->no_optim)
+    if (!q->no_optim || q->lists_state)
         TP_TRY(list_lost_state(&found, s, q, from, arena, err));
     for (int i = 0; i < n_left; i++)
         if (!q->keeps_extras || !piece_source_left_extra(s->pieces, i))

@@ -75,6 +75,14 @@ def test_a_weight_that_the_model_lacks_is_still_an_error(f32, tmp_path):
         assert r.rc == 2 and name.removeprefix("model.") in r.err and not (tmp_path / "no").exists(), repr(r)
 
 
+def test_state_that_the_target_has_no_place_for_is_listed(f32, tmp_path):
+    torch_files.dcp(tmp_path / "dcp", dcp_tensors(f32, 2))
+    argv = ["tp-reshard", tmp_path / "dcp", "--config", f32.config, "--to", "tp1", "--format", "safetensors"]
+    n = len(f32.group("param"))
+    assert "left out exp_avg/* (%d), exp_avg_sq/* (%d)" % (n, n) in ok(*argv, "-o", tmp_path / "hf").out
+    assert "left out" not in ok(*argv, "--no-optim", "-o", tmp_path / "asked").out
+
+
 # ---- Megatron ----
 
 class Megatron(foreign_files.Megatron):

@@ -274,6 +274,7 @@ tp_status megatron_optimizer_add_distributed(struct megatron_rank *r, struct tp_
     TP_TRY(megatron_rank_path(path, r, "distrib_optim.pt", err));
     if (!object_is_there(path))
         return TP_OK;
+    piece_source_set_distributed(r->source);
     TP_TRY(file_table_add(piece_source_files(r->source), &file, path, err));
     TP_TRY(torch_pieces_open(&x, r->source, file, 0, -1, err));
     if (r->args.ep > 1)

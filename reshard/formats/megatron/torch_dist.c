@@ -352,6 +352,8 @@ tp_status torch_dist_read(struct piece_source *s, const struct model *m, struct 
     TP_TRY(dcp_metadata_add_files(items, n, d.dir, piece_source_files(s), err));
     for (int i = 0; i < n; i++) {
         flat |= torch_dist_flat_is(&items[i]);
+        if (flat || strstr(items[i].name, "optimizer.state.param."))
+            piece_source_set_distributed(s);
         if (!torch_dist_flat_is(&items[i]))
             TP_TRY(add_item(&d, &items[i], err));
     }

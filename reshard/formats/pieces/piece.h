@@ -74,6 +74,10 @@ int64_t piece_source_step(const struct piece_source *s);
 void piece_source_set_weights(struct piece_source *s, enum dtype dtype);
 enum dtype piece_source_weights(const struct piece_source *s);
 
+/* Whether the optimizer's state is that of Megatron-LM's distributed optimizer. */
+void piece_source_set_distributed(struct piece_source *s);
+bool piece_source_is_distributed(const struct piece_source *s);
+
 /* AdamW's options that the format records. *out stays as it is when it records none. */
 void piece_source_set_adamw(struct piece_source *s, const struct export_adamw *adamw);
 void piece_source_adamw(const struct piece_source *s, struct export_adamw *out);

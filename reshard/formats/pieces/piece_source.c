@@ -191,6 +191,16 @@ const struct piece_extra *piece_source_left_extra(const struct piece_source *s, 
     return s->left[i].extra.bytes ? &s->left[i].extra : NULL;
 }
 
+void piece_source_set_distributed(struct piece_source *s)
+{
+    s->distributed = true;
+}
+
+bool piece_source_is_distributed(const struct piece_source *s)
+{
+    return s->distributed;
+}
+
 void piece_source_set_adamw(struct piece_source *s, const struct export_adamw *adamw)
 {
     s->adamw = *adamw;
