@@ -9,19 +9,13 @@
 
 enum { ASSET_MAX_BYTES = 1 << 30 };
 
-static const char *const names[] = { "tokenizer.json",
-                                     "tokenizer.model",
-                                     "tokenizer_config.json",
-                                     "added_tokens.json",
-                                     "vocab.json",
-                                     "special_tokens_map.json",
-                                     "merges.txt",
-                                     "vocab.txt",
-                                     "spiece.model",
-                                     "tiktoken.model",
-                                     "chat_template.jinja",
-                                     "chat_template.json",
-                                     "generation_config.json" };
+static const char *const names[] = {
+    "tokenizer.json",      "tokenizer.model",    "tokenizer_config.json",
+    "added_tokens.json",   "vocab.json",         "special_tokens_map.json",
+    "merges.txt",          "vocab.txt",          "spiece.model",
+    "tiktoken.model",      "tekken.json",        "sentencepiece.bpe.model",
+    "chat_template.jinja", "chat_template.json", "generation_config.json"
+};
 
 static tp_status copy_file(const char *from, const char *to, struct tp_err *err)
 {

@@ -139,12 +139,12 @@ def test_assets_are_copied_unchanged(tmp_path):
     root = make(tmp_path, "tp2")
     assets = tmp_path / "assets"
     assets.mkdir()
-    for name in ("tokenizer.json", "generation_config.json", "chat_template.jinja"):
+    for name in ("tokenizer.json", "generation_config.json", "chat_template.jinja", "tekken.json"):
         (assets / name).write_bytes(os.urandom(100))
     (assets / "config.json").write_text("{}")
     (assets / "model.safetensors").write_text("not this one")
     export(root, tmp_path / "hf", "--assets", assets)
-    for name in ("tokenizer.json", "generation_config.json", "chat_template.jinja"):
+    for name in ("tokenizer.json", "generation_config.json", "chat_template.jinja", "tekken.json"):
         assert (tmp_path / "hf" / name).read_bytes() == (assets / name).read_bytes()
     assert json.loads((tmp_path / "hf/config.json").read_text())["model_type"] == "llama"
     assert len(read_folder(tmp_path / "hf")) > 3

@@ -416,6 +416,14 @@ def test_reshard_from_megatron_to_dcp_and_to_a_checkpoint(bf16, tmp_path):
     assert digests(tmp_path / "ckpt") == digests(bf16.root)
 
 
+def test_what_cannot_be_written_names_the_source(f32, tmp_path):
+    torch_files.save(tmp_path / "hf/pytorch_model.bin", {k: torch_files.Tensor(v) for k, v in f32.group("param").items()})
+    r = run("tp-reshard", tmp_path / "hf", "--config", f32.config, "--to", "tp2", "-o", tmp_path / "no")
+    assert r.rc == 2 and "bin is read and not written" in r.err and "safetensors" in r.err, repr(r)
+    r = run("tp-reshard", tmp_path / "hf", "--config", f32.config, "--to", "tp1", "--format", "deepspeed", "-o", tmp_path / "no")
+    assert r.rc == 2 and str(tmp_path / "hf") in r.err and ".tmp" not in r.err and not (tmp_path / "no").exists(), repr(r)
+
+
 def test_reshard_from_a_checkpoint_to_another_format(f32, tmp_path):
     r = json.loads(reshard(f32.root, "--to", "dp2zero1", "--format", "dcp", "-o", tmp_path / "dcp", "--json").out)
     assert r["to"] == "tp1dp2zero1" and r["from_format"] == "tp"

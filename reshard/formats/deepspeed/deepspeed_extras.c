@@ -1,4 +1,5 @@
-/* reshard/formats/deepspeed/deepspeed_extras.c - see reshard/formats/deepspeed/deepspeed_extras.h. */
+/* reshard/formats/deepspeed/deepspeed_extras.c - see reshard/formats/deepspeed/deepspeed_extras.h.
+ */
 #include "reshard/formats/deepspeed/deepspeed_extras.h"
 
 #include <dirent.h>
@@ -54,14 +55,10 @@ static tp_status leave_entries(struct piece_source *s, const char *head,
 tp_status deepspeed_extras_model(const struct deepspeed_state *d, const struct pickle_value *root,
                                  struct tp_err *err)
 {
-    static const char *const known[KEYS_MAX] = { "module",
-                                                 "param_shapes",
-                                                 "dp_world_size",
-                                                 "mp_world_size",
-                                                 "global_steps",
-                                                 "buffer_names",
-                                                 "ds_version",
-                                                 "checkpoint_parallel_dimensions" };
+    static const char *const known[KEYS_MAX] = {
+        "module",       "param_shapes", "dp_world_size", "mp_world_size",
+        "global_steps", "buffer_names", "ds_version",    "checkpoint_parallel_dimensions"
+    };
 
     return leave_entries(d->source, "", root, known, err);
 }
@@ -87,14 +84,17 @@ static void read_adamw(struct piece_source *s, const struct pickle_value *groups
 tp_status deepspeed_extras_optimizer(const struct deepspeed_state *d,
                                      const struct pickle_value *state, struct tp_err *err)
 {
-    static const char *const known[KEYS_MAX] = {
-        "base_optimizer_state",     "optimizer_state_dict",
-        "fp32_flat_groups",         "single_partition_of_fp32_groups",
-        "zero_stage",               "group_paddings",
-        "param_alignment_paddings", "partition_count",
-        "param_slice_mappings",     "ds_version",
-        "param_groups"
-    };
+    static const char *const known[KEYS_MAX] = { "base_optimizer_state",
+                                                 "optimizer_state_dict",
+                                                 "fp32_flat_groups",
+                                                 "single_partition_of_fp32_groups",
+                                                 "zero_stage",
+                                                 "group_paddings",
+                                                 "param_alignment_paddings",
+                                                 "partition_count",
+                                                 "param_slice_mappings",
+                                                 "ds_version",
+                                                 "param_groups" };
     static const char *const moments[KEYS_MAX] = { GROUP_EXP_AVG, GROUP_EXP_AVG_SQ, "step" };
     const struct pickle_value *base =
         pickle_get(state, pickle_get(state, "base_optimizer_state") ? "base_optimizer_state"

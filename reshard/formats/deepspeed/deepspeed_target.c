@@ -126,7 +126,7 @@ static tp_status write_param(struct deepspeed_target *t, int param, struct tp_er
             return tp_fail(err, TP_E_USAGE,
                            "%s: has no %s/%s, which DeepSpeed Universal needs; without the "
                            "optimizer's state export another format",
-                           t->q->dir, files[i].group, p->name);
+                           t->q->source, files[i].group, p->name);
         st = write_tensor(t, p->name, files[i].file, at, err);
     }
     return st ? st : write_step(t, p->name, err);

@@ -111,7 +111,8 @@ static tp_status add_partition(struct deepspeed_state *d, struct torch_pieces *x
 
     for (int64_t i = 0; i < pickle_entries(slices) && !st; i++) {
         const struct pickle_value *slice = pickle_entry(slices, i);
-        struct deepspeed_state_param *p = deepspeed_state_find(d, pickle_text(pickle_key(slices, i)));
+        struct deepspeed_state_param *p =
+            deepspeed_state_find(d, pickle_text(pickle_key(slices, i)));
         int64_t start = -1, n = -1;
 
         if (!p || !pickle_int(&start, pickle_get(slice, "start")) ||

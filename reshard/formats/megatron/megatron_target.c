@@ -329,7 +329,7 @@ tp_status megatron_export_create(struct export_writer *w, const struct export_co
     if (q->model->family == MODEL_OF_RULES)
         return tp_fail(err, TP_E_USAGE,
                        "%s: a model of an unknown architecture cannot be written in this format",
-                       q->dir);
+                       q->source);
     TP_TRY(piece_target_new(&t.pieces, q->dir, q->tensors, q->n, err));
     TP_TRY(megatron_map_make(&t.map, q->model, piece_target_arena(t.pieces), err));
     t.map.tp = spec->tp;

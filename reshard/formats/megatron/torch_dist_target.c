@@ -416,7 +416,7 @@ tp_status torch_dist_export_create(struct export_writer *w, const struct export_
     if (q->model->family == MODEL_OF_RULES)
         return tp_fail(err, TP_E_USAGE,
                        "%s: a model of an unknown architecture cannot be written in this format",
-                       q->dir);
+                       q->source);
     snprintf(t.folder, sizeof t.folder, "iter_%07lld/", (long long)q->step);
     TP_TRY(piece_target_new(&pieces, q->dir, q->tensors, q->n, err));
     TP_TRY(dcp_items_make(&t.items, pieces, t.folder, spec->tp * spec->pp * spec->ep, err));

@@ -61,9 +61,8 @@ static tp_status name_of(struct dcp_name *out, const char *name, struct arena *a
         out->group = arena_strdup(arena, dot + 1);
         out->name = arena_printf(arena, "%.*s", (int)(dot - state), state);
     }
-    return out->name && out->group
-               ? TP_OK
-               : tp_fail(err, TP_E_NOMEM, "%s: no memory for its name", name);
+    return out->name && out->group ? TP_OK
+                                   : tp_fail(err, TP_E_NOMEM, "%s: no memory for its name", name);
 }
 
 /* What weights are called in a program's state dict besides their own name: get_state_dict's result
