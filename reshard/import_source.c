@@ -61,7 +61,14 @@ static tp_status open_safetensors(struct import_source *s, const struct import_r
     tp_status st;
 
     s->title = "safetensors";
-    TP_TRY(safetensors_open(&s->safetensors, q->source, err));
+    st = safetensors_open(&s->safetensors, q->source, err);
+    if (st == TP_E_NOTFOUND && strcmp(q->format, "auto") == 0 &&
+        !foreign_format_detect_any(q->source))
+        st = tp_fail(err, TP_E_NOTFOUND,
+                     "%s: its files are of no known format; with --format FORMAT the message says "
+                     "what is missing (" IMPORT_FORMATS ")",
+                     q->source);
+    TP_TRY(st);
     TP_TRY(list_params(s, &s->tensors, &s->n_tensors, q, m, arena, err));
     TP_TRY(make_transferred(s, q, arena, err));
     TP_TRY(safetensors_select(s->safetensors, s->transferred, s->n_tensors, err));
