@@ -285,6 +285,8 @@ SEEDS = {
     "foreign_checkpoint": {
         "megatron": foreign(0, megatron({}, {"optimizer": {"state": {i: MOMENTS for i in range(4)}, "param_groups": []},
                                              "fp32_from_fp16_params": [[array(8, 4)]]})),
+        "megatron-sgd": foreign(0, megatron({}, {"optimizer": {"state": {i: {"momentum_buffer": array(8, 4), "row": array(3)} for i in range(4)}},
+                                                 "fp32_from_fp16_params": [[array(8, 4)]], "grad_scaler": {"scale": 2}})),
         "megatron-flat": foreign(0, {**megatron({"overlap_grad_reduce": True, "ddp_bucket_size": 40}, {}),
                                      0: {0: {"numel_unpadded": 60, "param": array(60), "exp_avg": array(60), "exp_avg_sq": array(60)}}}),
         "megatron-experts": foreign(0, megatron({"num_experts": 2, "moe_router_topk": 1}, [{}, {}], experts=2), experts=True),
@@ -292,6 +294,10 @@ SEEDS = {
         "megatron-chunks": foreign(1, {**megatron({"pipeline_model_parallel_size": 2, "virtual_pipeline_model_parallel_size": 2}, {}),
                                        "model0": {"embedding.word_embeddings.weight": array(8, 4)}, "model1": {}}),
         "zero1": foreign(2, deepspeed()), "zero1-ranks": foreign(2, deepspeed(dp_world_size=2)),
+        "zero1-lion": foreign(2, deepspeed(lr_scheduler={"at": 1}, optimizer_state_dict={
+            "single_partition_of_fp32_groups": [array(40)], "loss_scaler": {"scale": 2},
+            "base_optimizer_state": {"state": {0: {"exp_avg": array(40), "row": array(3)}}, "param_groups": [{"lr": 1, "betas": [1, 2]}]},
+            "param_slice_mappings": [{"w": namespace(start=0, numel=32), "v": namespace(start=32, numel=8)}]})),
         "zero3": foreign(3, deepspeed(True)), "zero3-ranks": foreign(3, deepspeed(True, dp_world_size=2)),
         "universal": foreign(4, {**deepspeed(), "param_shapes": [{"w": size_of(8, 4)}], "param": array(8, 4)}),
         "universal-bare": foreign(4, array(8, 4)), "bin": foreign(5, {"w": array(8, 4), "model.norm.weight": array(4)}),
