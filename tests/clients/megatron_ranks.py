@@ -5,7 +5,8 @@
 A job is {"format", "tp", "pp", "dp", "ep", "distributed", "load", "save", "flat", "stacked", "out", "config"}: format torch or torch_dist (Megatron's
 --ckpt-format), whether with the distributed optimizer (as fully_reshardable), folders, and the config.json of a Llama, a
 Mixtral or a GPT-2; ep is part of dp. flat: how to save a second and a third time, to SAVE-dp_reshardable and so on; "torch" is with
-distrib_optim.pt. stacked: whether experts are a GroupedMLP. Rank R of tp, ep and pp writes OUT/R.pt with {"loaded": state, "saved": state}; a state is
+distrib_optim.pt. stacked: whether experts are a GroupedMLP. Rank R of tp, ep and pp writes OUT/R.pt with {"loaded": state, "saved": state,
+"logits": the rank's columns of those of TOKENS in f32 when it was saved, where there is one stage and no experts}; a state is
 {Megatron's name with the numbers of layer and expert in the model: {"weight", "master", "exp_avg", "exp_avg_sq", "step"}},
 whole also where data-parallel ranks share it.
 """
@@ -33,6 +34,7 @@ from megatron.core.transformer.moe import grouped_gemm_util
 from megatron.core.transformer.transformer_config import TransformerConfig
 from torch.overrides import TorchFunctionMode
 
+TOKENS = torch.arange(3, 35).reshape(2, 16) * 7 % 250
 CONTENT = {"singleton_local_shards": False, "chained_optim_avoid_prefix": True}
 DISTRIBUTED = {"distrib_optim_sharding_type": "fully_reshardable", "distrib_optim_fully_reshardable_mem_efficient": False}
 
@@ -269,6 +271,17 @@ def save(job, args, model, optimizer, flat=None):
     dist_checkpointing.save(state, str(folder), content_metadata=content)
 
 
+def logits_of(model):
+    """Of the weights, which are bf16, computed in f32. The model cannot be used any more."""
+    n = TOKENS.shape[1]
+    future = torch.ones(1, 1, n, n, dtype=torch.bool).triu(1)
+    for module in model.float().modules():
+        if hasattr(module, "input_in_float16"):  # softmax, which else returns bf16
+            module.input_in_float16 = module.input_in_bf16 = False
+    with torch.no_grad():
+        return model(TOKENS, torch.arange(n).expand_as(TOKENS), future)
+
+
 def rank_main(job, rank, world, port):
     without_gpus()
     dist.init_process_group("gloo", init_method="tcp://127.0.0.1:%d" % port, rank=rank,
@@ -283,6 +296,8 @@ def rank_main(job, rank, world, port):
     args.transformer_impl, args.moe_grouped_gemm = "local", job["stacked"]
     for flat in (None, *job["flat"]):
         save(job, args, model, optimizer, flat)
+    if job["pp"] == 1 and "num_local_experts" not in job["config"]:
+        out["logits"] = logits_of(model)
     if parallel_state.get_expert_data_parallel_rank() == 0:
         stage = parallel_state.get_pipeline_model_parallel_rank() * job["ep"] + parallel_state.get_expert_model_parallel_rank()
         number = stage * job["tp"] + parallel_state.get_tensor_model_parallel_rank()

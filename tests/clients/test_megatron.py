@@ -6,6 +6,7 @@ import sys
 
 import pytest
 import torch
+from transformers import AutoModelForCausalLM
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "cli"))
 import frameworks  # noqa: E402
@@ -32,6 +33,9 @@ CASES = {"megatron-tp2": ("llama", "megatron", "torch", "tp2pp1", 2, 1, 1, 1),
 # Cases that are saved in other ways too: as dp_reshardable, dp_zero_gather_scatter, and as folders with distrib_optim.pt.
 FLAT = ("dp_reshardable", "dp_zero_gather_scatter", "torch")
 FLAT_CASES = ("distributed-experts-dp2", "distributed-experts-pp2ep2", "distributed-stacked-tp2ep2")
+# One stage, and no experts: Megatron's logits are compared.
+FORWARD = ("megatron-tp2", "torch_dist-tp2", "distributed-tp2dp2", "gpt2-megatron-tp2")
+TOKENS = torch.arange(3, 35).reshape(2, 16) * 7 % 250
 CHANGES = {"llama": {}, "mixtral": dict(
     architectures=["MixtralForCausalLM"], model_type="mixtral", num_local_experts=4, num_experts_per_tok=2), "gpt2": dict(
         architectures=["GPT2LMHeadModel"], model_type="gpt2", n_embd=64, n_layer=2, n_head=8, n_inner=96, n_positions=64,
@@ -158,6 +162,18 @@ def test_what_megatron_saves_is_imported(case, ran, tmp_path):
         assert_equal(saved, want, ours)
         assert not any(torch.equal(x, before["%s/%s" % (ours, name)]) for name, x in saved.items()), "there was no step"
     assert harness.steps(tmp_path / "ckpt")[-1].name == "step-%08d" % (STEPS + 1)
+
+
+@pytest.mark.parametrize("case", FORWARD)
+def test_transformers_has_megatrons_logits(case, ran, tmp_path):
+    job = ran[1][case]
+    harness.ok("tp-ckpt", "import", job["save"], "--layout", "tp2pp2", "-o", tmp_path / "ckpt")
+    harness.ok("tp-ckpt", "export", tmp_path / "ckpt", "-o", tmp_path / "hf")
+    theirs = torch.cat([torch.load(pathlib.Path(job["out"]) / ("%d.pt" % r))["logits"] for r in range(job["tp"])], -1)
+    with torch.no_grad():
+        ours = AutoModelForCausalLM.from_pretrained(tmp_path / "hf", dtype=torch.float32)(TOKENS).logits
+    worst = (ours - theirs[..., :job["config"]["vocab_size"]]).abs().max().item()
+    assert worst < 1e-4, worst
 
 
 @pytest.mark.parametrize("kind", FLAT)
