@@ -189,17 +189,19 @@ done:
 
 /* ---- replies ---- */
 
-/* Whether a body that came with the hoped-for status is an error. S3 answers 200 first and may find
- * out later that it cannot do what was asked. */
+/* Whether the body of a reply 200 is an error. S3 answers 200 first and may find out later that it
+ * cannot do what was asked. */
 static bool is_error_document(struct http_reply *r, const struct remote_request *q)
 {
-    const char *body = q->into;
-    const size_t n = r->bytes < sizeof r->text ? r->bytes : sizeof r->text - 1;
+    size_t n = r->bytes < sizeof r->text ? r->bytes : sizeof r->text - 1;
 
-    if (r->status != 200 || location_kind(q->path) != LOCATION_S3 || r->too_long || !q->into ||
-        !memmem(body, n, "<Error>", strlen("<Error>")))
+    if (r->status != 200 || location_kind(q->path) != LOCATION_S3 || r->too_long)
         return false;
-    memcpy(r->text, body, n);
+    if (q->status != 200)
+        return strstr(r->text, "<Error>") != NULL;
+    if (!q->into || !memmem(q->into, n, "<Error>", strlen("<Error>")))
+        return false;
+    memcpy(r->text, q->into, n);
     r->text[n] = 0;
     return true;
 }

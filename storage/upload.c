@@ -36,26 +36,42 @@ static bool is_content(const char *path, const void *data, size_t n)
     return same;
 }
 
+/* Write q->body to q->path. A reply 200 alone proves nothing, because it may have an error
+ * document, or come from a proxy: a store that has written an object says its ETag. TP_E_EXISTS: a
+ * condition of the request forbids it. */
+static tp_status put(struct remote_request q, struct tp_err *err)
+{
+    char text[REPLY_BYTES];
+    struct http_reply reply;
+    tp_status st;
+
+    q.method = "PUT";
+    q.into = text;
+    q.room = sizeof text;
+    q.status = 200;
+    st = remote_send(&reply, &q, err);
+    if (st || (reply.status == 200 && reply.etag[0] && !reply.too_long))
+        return st;
+    if ((reply.status == 200 || (reply.status == 412 && reply.tries > 1)) &&
+        is_content(q.path, q.body, q.body_bytes)) /* this try, or an earlier one, has written it */
+        return TP_OK;
+    if (reply.status == 412)
+        return tp_fail(err, TP_E_EXISTS, "%s: exists already; another writer was faster", q.path);
+    if (reply.status == 200)
+        return tp_fail(err, TP_E_IO, "%s: the server answers 200 to PUT, but has not written it",
+                       q.path);
+    return remote_fail(&q, &reply, err);
+}
+
 tp_status upload_object(const char *path, const void *data, size_t n, struct tp_err *err)
 {
-    const struct remote_request q = { .method = "PUT",
-                                      .path = path,
-                                      .headers = { only_new },
-                                      .once = true,
-                                      .n_headers = 1,
-                                      .body = data,
-                                      .body_bytes = n,
-                                      .status = 200 };
-    struct http_reply reply;
-    tp_status st = remote_send(&reply, &q, err);
-
-    if (st || reply.status == 200)
-        return st;
-    if (reply.status != 412)
-        return remote_fail(&q, &reply, err);
-    if (reply.tries > 1 && is_content(path, data, n)) /* an earlier try has written it */
-        return TP_OK;
-    return tp_fail(err, TP_E_EXISTS, "%s: exists already; another writer was faster", path);
+    return put((struct remote_request){ .path = path,
+                                        .headers = { only_new },
+                                        .once = true,
+                                        .n_headers = 1,
+                                        .body = data,
+                                        .body_bytes = n },
+               err);
 }
 
 tp_status upload_swap(const char *path, const char *before, const char *after, struct tp_err *err)
@@ -64,14 +80,6 @@ tp_status upload_swap(const char *path, const char *before, const char *after, s
     const struct remote_request get = {
         .method = "GET", .path = path, .into = found, .room = sizeof found, .status = 200
     };
-    struct remote_request put = { .method = "PUT",
-                                  .path = path,
-                                  .headers = { match },
-                                  .n_headers = 1,
-                                  .once = true,
-                                  .body = after,
-                                  .body_bytes = strlen(after),
-                                  .status = 200 };
     struct http_reply reply;
     tp_status st;
 
@@ -83,28 +91,24 @@ tp_status upload_swap(const char *path, const char *before, const char *after, s
     if (reply.status != 200)
         return remote_fail(&get, &reply, err);
     snprintf(match, sizeof match, "if-match: %s", reply.etag);
-    if (reply.bytes == strlen(before) && memcmp(found, before, reply.bytes) == 0) {
-        st = remote_send(&reply, &put, err);
-        if (st || reply.status == 200)
-            return st;
-        if (reply.status != 412)
-            return remote_fail(&put, &reply, err);
-        if (reply.tries > 1 && is_content(path, after, strlen(after)))
-            return TP_OK;
-    }
+    st = TP_E_EXISTS;
+    if (reply.bytes == strlen(before) && memcmp(found, before, reply.bytes) == 0)
+        st = put((struct remote_request){ .path = path,
+                                          .headers = { match },
+                                          .n_headers = 1,
+                                          .once = true,
+                                          .body = after,
+                                          .body_bytes = strlen(after) },
+                 err);
+    if (st != TP_E_EXISTS)
+        return st;
     return tp_fail(err, TP_E_EXISTS, "%s: another program changed it at the same time; try again",
                    path);
 }
 
 tp_status upload_replace(const char *path, const void *data, size_t n, struct tp_err *err)
 {
-    const struct remote_request q = {
-        .method = "PUT", .path = path, .body = data, .body_bytes = n, .status = 200
-    };
-    struct http_reply reply;
-    tp_status st = remote_send(&reply, &q, err);
-
-    return st || reply.status == 200 ? st : remote_fail(&q, &reply, err);
+    return put((struct remote_request){ .path = path, .body = data, .body_bytes = n }, err);
 }
 
 tp_status upload_delete(const char *path, struct tp_err *err)
@@ -263,12 +267,14 @@ bool upload_has_part(const struct upload *u, int part)
 
 tp_status upload_part(struct upload *u, int part, const void *data, size_t n, struct tp_err *err)
 {
-    char query[QUERY_MAX];
+    char query[QUERY_MAX], text[REPLY_BYTES];
     const struct remote_request q = { .method = "PUT",
                                       .path = u->path,
                                       .query = query,
                                       .body = data,
                                       .body_bytes = n,
+                                      .into = text,
+                                      .room = sizeof text,
                                       .status = 200 };
     struct http_reply reply;
     tp_status st;
@@ -304,6 +310,15 @@ static char *list_parts(const struct upload *u, size_t *n)
         return NULL;
     }
     return text;
+}
+
+/* Whether a reply to the completion says that the object is there now. */
+static bool is_completed(const struct http_reply *reply, const char *text)
+{
+    static const char result[] = "<CompleteMultipartUploadResult";
+
+    return reply->status == 200 && !reply->too_long &&
+           memmem(text, reply->bytes, result, strlen(result));
 }
 
 /* Whether the object exists with its length. */
@@ -342,14 +357,19 @@ tp_status upload_complete(struct upload *u, struct tp_err *err)
     free(text);
     if (st)
         return st;
-    if (reply.status != 200 &&
-        !(reply.tries > 1 && (reply.status == 404 || reply.status == 412) && is_there(u)))
-        return reply.status == 412
-                   ? tp_fail(err, TP_E_EXISTS, "%s: exists already; another writer was faster",
-                             u->path)
-                   : remote_fail(&q, &reply, err);
-    u->completed = true;
-    return TP_OK;
+    if (is_completed(&reply, reply_text) ||
+        ((reply.status == 200 ||
+          (reply.tries > 1 && (reply.status == 404 || reply.status == 412))) &&
+         is_there(u))) {
+        u->completed = true;
+        return TP_OK;
+    }
+    if (reply.status == 412)
+        return tp_fail(err, TP_E_EXISTS, "%s: exists already; another writer was faster", u->path);
+    if (reply.status == 200)
+        return tp_fail(err, TP_E_IO, "%s: the server answers 200, but has not made it appear",
+                       u->path);
+    return remote_fail(&q, &reply, err);
 }
 
 void upload_end(struct upload *u)

@@ -35,7 +35,7 @@ class Fault:
 
     kind: a status (503), "reset", "drop" (the connection ends in the middle of the body),
     "truncate" (a shorter body, of the length that its header says), "stall", "etag" (another ETag
-    than before), "error200" (200 with an error document), "redirect" (to `location`), "ignore range",
+    than before), "error200" (200 with an error document), "page200" (200 with a page of some proxy), "redirect" (to `location`), "ignore range",
     "wrong range", "lost reply" (the request is served, but not answered); or a function that is called with the store before the request is served.
     """
 
@@ -200,6 +200,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self.connection.shutdown(socket.SHUT_RDWR)
         elif fault.kind == "error200":
             self.reply(200, self.error_document(fault.code))
+        elif fault.kind == "page200":
+            self.reply(200, b"<html>log in here</html>")
         elif fault.kind == "redirect":
             self.reply(307, b"", {"location": fault.location + self.path})
         elif fault.kind == "stall":

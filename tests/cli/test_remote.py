@@ -207,6 +207,7 @@ PASSING = {
     "truncate": Fault("truncate", times=3, after=1),
     "stall": Fault("stall", seconds=4),
     "stall_in_the_body": Fault("stall in the body", seconds=4, after=1),
+    "error200": Fault("error200", code="SlowDown", times=3, after=1),
     "listing_error200": Fault("error200", times=2, path="list-type"),
     "listing_slow_down": Fault("error200", code="SlowDown", path="list-type"),
 }

@@ -74,6 +74,13 @@ def test_a_save_that_fails_leaves_the_older_steps(store, tiny):
     assert store.uploads == {}
 
 
+def test_an_epoch_that_was_not_written_is_an_error(store, tiny):
+    """A proxy answers 200 for the store."""
+    store.faults.append(Fault("page200", times=9999, method="PUT", path="epoch"))
+    fails(store, *argv(tiny), says="epoch: .* has not written it")
+    assert store.tree(KEY) == {} and store.uploads == {}
+
+
 def test_a_newer_job_stops_an_older_one(store, tiny):
     store.faults.append(Fault(lambda s: s.put(KEY + "epoch", b"9\n"), method="POST", path="step-00000004"))
     r = harness.run(*argv(tiny, save_every=2), env=store.environment())

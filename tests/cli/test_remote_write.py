@@ -126,6 +126,10 @@ PASSING = {
     "lost_completion": Fault("lost reply", times=2, method="POST", path="uploadId"),
     "lost_manifest": Fault("lost reply", method="PUT", path="manifest"),
     "completion_error200": Fault("error200", times=2, method="POST", path="uploadId"),
+    "part_error200": Fault("error200", times=2, method="PUT", path="partNumber"),
+    "manifest_error200": Fault("error200", times=2, method="PUT", path="manifest"),
+    "stall": Fault("stall", method="PUT", path="partNumber", seconds=3),
+    "stall_of_the_manifest": Fault("stall", method="PUT", path="manifest", seconds=3),
     "conflict": Fault(409, method="POST", path="uploadId", code="ConditionalRequestConflict"),
 }
 
@@ -144,6 +148,11 @@ LASTING = {
     "expired": (Fault(400, times=9999, method="PUT", code="ExpiredToken", after=2), "expired: get new ones"),
     "completion": (Fault(500, times=9999, method="POST", path="00003.h5.uploadId"), "answers 500"),
     "manifest": (Fault(403, times=9999, method="PUT", path="manifest", code="AccessDenied"), "AccessDenied"),
+    "manifest_error200": (Fault("error200", times=9999, method="PUT", path="manifest", code="AccessDenied"), "AccessDenied"),
+    "manifest_page200": (Fault("page200", times=9999, method="PUT", path="manifest"), "manifest.json: .* has not written it"),
+    "part_page200": (Fault("page200", times=9999, method="PUT", path="partNumber"), "did not confirm part"),
+    "completion_page200": (Fault("page200", times=9999, method="POST", path="uploadId"), "has not made it appear"),
+    "redirect": (Fault("redirect", times=9999, method="PUT", location="http://127.0.0.1:1"), "to another place"),
 }
 
 

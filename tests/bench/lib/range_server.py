@@ -18,7 +18,7 @@ import urllib.parse
 DELAY_S = 0.02
 SIZES = {}  # of uploaded objects
 LOG = []    # the file
-TEXTS = {"uploads": b"<R><UploadId>1</UploadId></R>", "uploadId": b"<R></R>"}
+TEXTS = {"uploads": b"<R><UploadId>1</UploadId></R>", "uploadId": b"<CompleteMultipartUploadResult/>"}
 
 
 class Total:
