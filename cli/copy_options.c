@@ -6,6 +6,7 @@
 #include "ckpt/codec.h"
 #include "core/size.h"
 #include "core/thread_pool.h"
+#include "storage/remote.h"
 
 enum { JOURNAL_S = 2 };
 
@@ -30,6 +31,14 @@ tp_status copy_options_check(struct copy_options *o, const enum dtype **dtype, s
         return tp_fail(err, TP_E_USAGE, "--dtype is f32, bf16 or f16, not '%s'", o->dtype_text);
     *dtype = &o->dtype;
     return TP_OK;
+}
+
+struct progress *copy_options_progress(const char *title, bool json)
+{
+    struct progress *p = progress_new(title, 0, json ? PROGRESS_JSON : PROGRESS_TEXT);
+
+    progress_sent(p, remote_sent_bytes);
+    return p;
 }
 
 tp_status copy_options_level(int *level, const struct copy_options *o, struct tp_err *err)

@@ -10,6 +10,7 @@
 #include <stdint.h>
 
 #include "core/err.h"
+#include "core/progress.h"
 #include "layout/dtype.h"
 #include "reshard/copy_totals.h"
 
@@ -51,6 +52,9 @@ struct copy_options copy_options_default(void);
  * points into o.
  */
 tp_status copy_options_check(struct copy_options *o, const enum dtype **dtype, struct tp_err *err);
+
+/* The progress of a copy, as lines of text or JSON, with what is sent to a store. */
+struct progress *copy_options_progress(const char *title, bool json);
 
 /* The level of --zstd, 0 when it was not given. TP_E_USAGE: it is no level. */
 tp_status copy_options_level(int *level, const struct copy_options *o, struct tp_err *err);

@@ -22,6 +22,7 @@ struct progress {
     enum progress_kind kind;
     int64_t total, done;           /* of the action */
     int64_t kinds[PROGRESS_KINDS]; /* bytes of the operation */
+    int64_t (*sent_bytes)(void);   /* NULL: nothing is sent */
     double start, last; /* of the action, and of the last line: seconds on the monotonic clock */
     bool tty, drawn;
     pthread_mutex_t lock;
@@ -41,6 +42,17 @@ struct progress *progress_new(const char *title, int64_t total_bytes, enum progr
     p->start = p->last = clock_seconds();
     pthread_mutex_init(&p->lock, NULL);
     return p;
+}
+
+void progress_sent(struct progress *p, int64_t (*sent_bytes)(void))
+{
+    if (p)
+        p->sent_bytes = sent_bytes;
+}
+
+static int64_t sent(const struct progress *p)
+{
+    return p->sent_bytes ? p->sent_bytes() : 0;
 }
 
 /* Bytes per second, and the seconds that are left at this rate; -1: unknown. */
@@ -66,11 +78,12 @@ static void print_json(const struct progress *p, double t)
         fputs("\"seconds_left\": null", stderr);
     else
         fprintf(stderr, "\"seconds_left\": %.1f", left);
-    fprintf(stderr, ", \"bytes_copied\": %lld, \"bytes_cloned\": %lld}\n",
-            (long long)p->kinds[PROGRESS_COPIED], (long long)p->kinds[PROGRESS_CLONED]);
+    fprintf(stderr, ", \"bytes_copied\": %lld, \"bytes_cloned\": %lld, \"bytes_sent\": %lld}\n",
+            (long long)p->kinds[PROGRESS_COPIED], (long long)p->kinds[PROGRESS_CLONED],
+            (long long)sent(p));
 }
 
-/* ", 1.5 GiB cloned": what was done in another way than the action's. */
+/* ", 1.5 GiB cloned": what was done in another way than the action's, and what was sent. */
 static void print_others(const struct progress *p)
 {
     static const char *const names[PROGRESS_KINDS] = {
@@ -81,6 +94,8 @@ static void print_others(const struct progress *p)
     for (int k = PROGRESS_COPIED; k < PROGRESS_KINDS; k++)
         if (k != (int)p->kind && p->kinds[k] > 0)
             fprintf(stderr, ", %s %s", size_format(text, p->kinds[k]), names[k]);
+    if (sent(p) > 0)
+        fprintf(stderr, ", %s sent", size_format(text, sent(p)));
 }
 
 static void draw(struct progress *p, double t)

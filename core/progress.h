@@ -10,9 +10,10 @@
  * total and a rate of its own. For scripts there is a JSON object per line, every second at most
  * and at the end of each action:
  *   {"progress": "resharding", "action": "copying", "bytes_done": 1, "bytes_total": 2,
- *    "bytes_per_s": 3, "seconds_left": 0.5, "bytes_copied": 1, "bytes_cloned": 0}
- * bytes_done, bytes_total and the rate are those of the action; the bytes that were copied and
- * cloned are those of the whole operation. Notes stay sentences: they do not begin with a brace.
+ *    "bytes_per_s": 3, "seconds_left": 0.5, "bytes_copied": 1, "bytes_cloned": 0, "bytes_sent": 0}
+ * bytes_done, bytes_total and the rate are those of the action; the bytes that were copied, cloned
+ * and sent to a store are those of the whole operation. Notes stay sentences: they do not begin
+ * with a brace.
  */
 #ifndef CORE_PROGRESS_H
 #define CORE_PROGRESS_H
@@ -30,6 +31,9 @@ enum progress_kind { PROGRESS_OTHER, PROGRESS_COPIED, PROGRESS_CLONED, PROGRESS_
 /* Begin. `title` is borrowed. PROGRESS_QUIET: print nothing but notes. NULL when memory is out; all
  * functions below accept NULL and do nothing. */
 struct progress *progress_new(const char *title, int64_t total_bytes, enum progress_style style);
+
+/* Where a line finds the bytes that this process has sent to a store; called from any thread. */
+void progress_sent(struct progress *p, int64_t (*sent_bytes)(void));
 
 /* Begin an action, which is borrowed ("copying"), of this many bytes, and count from here on. */
 void progress_action(struct progress *p, const char *action, enum progress_kind kind,

@@ -104,3 +104,30 @@ const char *http_reply_code(char out[HTTP_CODE_MAX], const char *text)
     out[n] = 0;
     return out;
 }
+
+const char *http_reply_advice(const struct http_reply *r, const char *code)
+{
+    static const char expired[] = "; the credentials have expired: get new ones";
+    static const char unknown[] = "; the store does not know these credentials";
+    static const struct {
+        const char *code, *advice;
+    } known[] = {
+        { "ExpiredToken", expired },
+        { "RequestExpired", expired },
+        { "TokenRefreshRequired", expired },
+        { "RequestTimeTooSkewed", "; the clock of this machine is wrong" },
+        { "SignatureDoesNotMatch",
+          "; the secret access key is wrong, or a proxy changed the request" },
+        { "InvalidAccessKeyId", unknown },
+        { "InvalidToken", unknown },
+        { "NoSuchUpload", "; another program has ended this upload" },
+        { "NoSuchBucket", "; there is no such bucket" },
+    };
+
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+        if (strcmp(code, known[i].code) == 0)
+            return known[i].advice;
+    if (r->status == 401 || r->status == 403)
+        return "; check that these credentials may do this";
+    return strcmp(code, "AuthorizationHeaderMalformed") == 0 ? "; check AWS_REGION" : "";
+}

@@ -37,4 +37,8 @@ void http_reply_header(struct http_reply *r, const char *line, size_t n);
  * taken. Returns out. */
 const char *http_reply_code(char out[HTTP_CODE_MAX], const char *text);
 
+/* What to do about a reply with this error code that another try will not change: the end of a
+ * sentence; "" when nothing is known. */
+const char *http_reply_advice(const struct http_reply *r, const char *code);
+
 #endif

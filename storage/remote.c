@@ -27,7 +27,8 @@ static struct {
     pid_t owner; /* of http: a forked process must not use its parent's connections */
     struct aws_config aws;
     bool has_aws;
-    double said; /* when a wait was announced; 0: never */
+    double said;  /* when a wait was announced; 0: never */
+    int64_t sent; /* bytes of bodies that were accepted */
 } process = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
 void remote_configure(const struct remote_settings *settings)
@@ -43,6 +44,23 @@ int remote_connections(void)
     const int n = process.settings.connections;
 
     return n < 1 ? REMOTE_CONNECTIONS : n < REMOTE_CONNECTIONS_MAX ? n : REMOTE_CONNECTIONS_MAX;
+}
+
+int64_t remote_sent_bytes(void)
+{
+    int64_t n;
+
+    pthread_mutex_lock(&process.lock);
+    n = process.sent;
+    pthread_mutex_unlock(&process.lock);
+    return n;
+}
+
+static void count_sent(const struct remote_request *q, const struct http_reply *reply)
+{
+    pthread_mutex_lock(&process.lock);
+    process.sent += reply->status == q->status ? (int64_t)q->body_bytes : 0;
+    pthread_mutex_unlock(&process.lock);
 }
 
 static double timeout_s(void)
@@ -247,29 +265,6 @@ static bool is_transient(struct http_reply *r, const struct remote_request *q)
            ((r->status == 400 || r->status == 409) && code_is_transient(code));
 }
 
-/* What to do about a reply that will not change. */
-static const char *advice(const struct http_reply *r, const char *code)
-{
-    if (strcmp(code, "ExpiredToken") == 0 || strcmp(code, "RequestExpired") == 0 ||
-        strcmp(code, "TokenRefreshRequired") == 0)
-        return "; the credentials have expired: get new ones";
-    if (strcmp(code, "RequestTimeTooSkewed") == 0)
-        return "; the clock of this machine is wrong";
-    if (strcmp(code, "SignatureDoesNotMatch") == 0)
-        return "; the secret access key is wrong, or a proxy changed the request";
-    if (strcmp(code, "InvalidAccessKeyId") == 0 || strcmp(code, "InvalidToken") == 0)
-        return "; the store does not know these credentials";
-    if (strcmp(code, "NoSuchUpload") == 0)
-        return "; another program has ended this upload";
-    if (strcmp(code, "NoSuchBucket") == 0)
-        return "; there is no such bucket";
-    if (r->status == 401 || r->status == 403)
-        return "; check that these credentials may do this";
-    if (strcmp(code, "AuthorizationHeaderMalformed") == 0)
-        return "; check AWS_REGION";
-    return "";
-}
-
 tp_status remote_fail(const struct remote_request *q, const struct http_reply *r,
                       struct tp_err *err)
 {
@@ -299,7 +294,8 @@ tp_status remote_fail(const struct remote_request *q, const struct http_reply *r
                        "parts of a file cannot be read from it",
                        q->path);
     return tp_fail(err, TP_E_IO, "%s: the server answers %ld%s%s%s to %s%s", q->path, r->status,
-                   code[0] ? " (" : "", code, code[0] ? ")" : "", q->method, advice(r, code));
+                   code[0] ? " (" : "", code, code[0] ? ")" : "", q->method,
+                   http_reply_advice(r, code));
 }
 
 /* ---- trying again ---- */
@@ -384,6 +380,7 @@ tp_status remote_send(struct http_reply *reply, const struct remote_request *q, 
         if (!is_transient(reply, q)) {
             if (reply->status == 0)
                 st = give_up(q, reply, tries, clock_seconds() - begin, err);
+            count_sent(q, reply);
             break;
         }
         wait = pause_s(tries, reply->retry_after_s);

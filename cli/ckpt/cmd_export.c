@@ -119,7 +119,7 @@ int cmd_export(int argc, char **argv)
     q.threads = copy.threads;
     q.journal_s = copy.journal_s;
     q.scratch = getenv("TMPDIR");
-    q.progress = progress_new("exporting", 0, json ? PROGRESS_JSON : PROGRESS_TEXT);
+    q.progress = copy_options_progress("exporting", json);
     st = export_run(&r, &q, &err);
     progress_end(q.progress, st == TP_OK);
     if (!st) {

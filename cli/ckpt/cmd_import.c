@@ -120,7 +120,7 @@ int cmd_import(int argc, char **argv)
     q.threads = copy.threads;
     q.journal_s = copy.journal_s;
     q.ignore = (struct unknown_tensors_ignore){ ignore.values, ignore.n };
-    q.progress = progress_new("importing", 0, json ? PROGRESS_JSON : PROGRESS_TEXT);
+    q.progress = copy_options_progress("importing", json);
     st = import_run(&r, &q, &err);
     progress_end(q.progress, st == TP_OK);
     if (!st) {

@@ -232,7 +232,7 @@ static tp_status convert(struct reshard_options *o, struct comm_control *control
 
     if (st)
         return st;
-    c.progress = progress_new("resharding", 0, o->json ? PROGRESS_JSON : PROGRESS_TEXT);
+    c.progress = copy_options_progress("resharding", o->json);
     st = convert_run(&report, &c, err);
     if (st)
         progress_end(c.progress, false);
@@ -263,8 +263,7 @@ static tp_status run(struct reshard_options *o, struct comm_world *ranks, struct
         return st;
     q->device = device.is_open ? &device.transfer : NULL;
     q->control = comm_control(ranks);
-    q->progress =
-        root ? progress_new("resharding", 0, o->json ? PROGRESS_JSON : PROGRESS_TEXT) : NULL;
+    q->progress = root ? copy_options_progress("resharding", o->json) : NULL;
     st = o->model ? model_plan_make(&report, o->model, q, err) : reshard_run(&report, q, err);
     if (st)
         progress_end(q->progress, false);

@@ -3,8 +3,10 @@
 needs: tp-ckpt tp-reshard make_ckpt
 covers: storage/upload storage/upload_sender ckpt/shard_upload ckpt/store_step reshard/store_job reshard/output_root
 """
+import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import time
@@ -94,6 +96,20 @@ def test_compressed_shards_are_the_same_bytes_as_in_a_folder(store, large, jobs)
         assert sum("partNumber" in p and name in p for _, p, _ in store.requests) >= 3
     assert ok(store, "tp-ckpt", "digest", OUT).out == harness.ok("tp-ckpt", "digest", root).out
     assert ok(store, "tp-ckpt", "verify", OUT).rc == 0
+
+
+def test_progress_says_what_was_sent(store, large):
+    """For scripts, and on a terminal, where the line is drawn again and again."""
+    root, _ = large
+    r = ok(store, "tp-reshard", root, "--to", "tp2", "--out", OUT, "--json")
+    last = json.loads(r.err.splitlines()[-1])
+    size = sum(len(data) for data in store.tree(KEY).values())
+    assert last["bytes_copied"] == last["bytes_total"] < size <= last["bytes_sent"] < 1.01 * size + 4096
+    store.delay = 0.2  # one part after the other, so that the copying waits for the sending
+    line = shlex.join(map(str, harness.command(["tp-reshard", root, "--to", "tp4", "--out", OUT + "-2", "--jobs", 1])))
+    out = subprocess.run(["script", "-qec", line, "/dev/null"], env={**os.environ, **store.environment(TP_REMOTE_CONNECTIONS="1")},
+                         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, timeout=100).stdout
+    assert re.search(r"copying .* of .*/s, [0-9.]+ s left, [0-9.]+ MiB sent", out), out
 
 
 def test_small_compressed_shards_are_one_part_each(store, root):

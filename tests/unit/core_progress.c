@@ -8,6 +8,11 @@
 #include <string.h>
 #include <unistd.h>
 
+static int64_t sent_bytes(void)
+{
+    return 5 << 20;
+}
+
 /* What an operation of 3 MiB prints on stderr, which is not a terminal here. */
 static void print(char *text, size_t size, enum progress_style style, bool ok, const char *note)
 {
@@ -19,6 +24,7 @@ static void print(char *text, size_t size, enum progress_style style, bool ok, c
     cr_assert(f && saved >= 0 && dup2(fileno(f), STDERR_FILENO) >= 0);
     p = progress_new("reshard", 0, style);
     if (style == PROGRESS_JSON) {
+        progress_sent(p, sent_bytes);
         progress_action(p, "cloning", PROGRESS_CLONED, 100);
         progress_add_as(p, PROGRESS_COPIED, 40);
         progress_add(p, 60);
@@ -76,7 +82,10 @@ Test(progress, for_scripts_it_is_an_object_per_line_at_the_end_of_each_action)
     print(text, sizeof text, PROGRESS_JSON, true, NULL);
     second = strchr(text, '\n') + 1;
     cr_expect_eq(strncmp(text, first, strlen(first)), 0, "%s", text);
-    cr_expect(strstr(text, "\"bytes_copied\": 40, \"bytes_cloned\": 60}\n") < second, "%s", text);
+    cr_expect(
+        strstr(text, "\"bytes_copied\": 40, \"bytes_cloned\": 60, \"bytes_sent\": 5242880}\n") <
+            second,
+        "%s", text);
     cr_expect(strstr(second, "\"action\": \"copying\", \"bytes_done\": 3145728, ") != NULL, "%s",
               text);
     cr_expect(strstr(second, "\"seconds_left\": 0.0, \"bytes_copied\": 3145768, ") != NULL, "%s",
@@ -90,6 +99,7 @@ Test(progress, accepts_null)
 {
     progress_note(NULL, "nothing");
     progress_total(NULL, 1);
+    progress_sent(NULL, sent_bytes);
     progress_action(NULL, "copying", PROGRESS_COPIED, 1);
     progress_add(NULL, 1);
     progress_end(NULL, true);

@@ -71,6 +71,15 @@ Test(http_reply, seconds_to_wait_are_read_and_dates_and_negative_ones_are_not)
     cr_expect_eq(reply.retry_after_s, 0);
 }
 
+Test(http_reply, advice_depends_on_the_code_then_on_the_status)
+{
+    reply.status = 403;
+    cr_expect(strstr(http_reply_advice(&reply, "ExpiredToken"), "get new ones") != NULL);
+    cr_expect(strstr(http_reply_advice(&reply, "AccessDenied"), "may do this") != NULL);
+    reply.status = 400;
+    cr_expect_str_eq(http_reply_advice(&reply, "Unheard"), "");
+}
+
 Test(http_reply, texts_are_taken_only_if_they_may_be_sent_again)
 {
     char line[HTTP_VALUE_MAX + 20];
