@@ -2,8 +2,10 @@
 #include "storage/http_reply.h"
 
 #include <ctype.h>
+#include <curl/curl.h>
 #include <string.h>
 #include <strings.h>
+#include <time.h>
 
 void http_reply_begin(struct http_reply *r)
 {
@@ -42,6 +44,19 @@ static int64_t take_number(const char **at)
     return n;
 }
 
+/* Seconds from now on that a value of Retry-After says: their number, or a date. 0: neither. */
+static double retry_after(const char *value)
+{
+    const char *at = value;
+    const int64_t seconds = take_number(&at);
+    const time_t date = isalpha((unsigned char)*value) ? curl_getdate(value, NULL) : -1;
+    const double wait = date < 0 ? 0 : difftime(date, time(NULL));
+
+    if (seconds >= 0 && !*at)
+        return (double)seconds;
+    return wait > 0 ? wait : 0;
+}
+
 /* "bytes 0-9/100", with "*" for the numbers that the server does not know. One that contradicts
  * itself is none. */
 static void parse_range(struct http_reply *r, const char *value)
@@ -73,7 +88,6 @@ static void parse_range(struct http_reply *r, const char *value)
 void http_reply_header(struct http_reply *r, const char *line, size_t n)
 {
     char value[HTTP_VALUE_MAX] = "";
-    const char *at = value;
 
     if (n > 5 && strncmp(line, "HTTP/", 5) == 0) {
         r->etag[0] = r->region[0] = 0;
@@ -82,9 +96,7 @@ void http_reply_header(struct http_reply *r, const char *line, size_t n)
     } else if (header_value(value, line, n, "content-range")) {
         parse_range(r, value);
     } else if (header_value(value, line, n, "retry-after")) {
-        r->retry_after_s = (double)take_number(&at); /* a date is not understood: 0 */
-        if (*at || r->retry_after_s < 0)
-            r->retry_after_s = 0;
+        r->retry_after_s = retry_after(value);
     } else if (header_value(value, line, n, "x-amz-bucket-region")) {
         memcpy(r->region, value, sizeof value);
     } else if (header_value(value, line, n, "etag")) {

@@ -3,6 +3,7 @@
 
 #include <criterion/criterion.h>
 #include <string.h>
+#include <time.h>
 
 static struct http_reply reply;
 
@@ -59,13 +60,21 @@ Test(http_reply, a_range_that_contradicts_itself_is_none)
         expect_range(wrong[i], -1, -1, -1);
 }
 
-Test(http_reply, seconds_to_wait_are_read_and_dates_and_negative_ones_are_not)
+Test(http_reply, seconds_and_dates_to_wait_for_are_read_and_negative_and_past_ones_are_not)
 {
+    const time_t soon = time(NULL) + 100;
+    char line[80];
+
     header("Retry-After: 7\r\n");
     cr_expect_eq(reply.retry_after_s, 7);
     header("retry-after: -1\r\n");
     cr_expect_eq(reply.retry_after_s, 0);
-    header("Retry-After: 12 Nov 2026 08:00:00 GMT\r\n");
+    strftime(line, sizeof line, "Retry-After: %a, %d %b %Y %H:%M:%S GMT\r\n", gmtime(&soon));
+    header(line);
+    cr_expect(reply.retry_after_s > 90 && reply.retry_after_s <= 100, "%g", reply.retry_after_s);
+    header("Retry-After: Sun, 06 Nov 1994 08:49:37 GMT\r\n");
+    cr_expect_eq(reply.retry_after_s, 0);
+    header("Retry-After: soon\r\n");
     cr_expect_eq(reply.retry_after_s, 0);
     header("Retry-After: 99999999999999999999\r\n");
     cr_expect_eq(reply.retry_after_s, 0);
