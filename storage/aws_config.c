@@ -83,7 +83,10 @@ static tp_status open_profile(struct aws_profile_file *f, const char *given, con
                  is_set(given) ? "" : "/.aws/", is_set(given) ? "" : name) >= (int)sizeof f->path)
         return tp_fail(err, TP_E_USAGE, "the path of the file of AWS %s is too long", name);
     st = file_read_all(&text, &size, f->path, FILE_BYTES_MAX, arena, err);
-    if (st == TP_E_NOTFOUND && !is_set(given))
+    if (st == TP_E_NOTFOUND &&
+        is_set(given)) /* or callers would take it for a missing checkpoint */
+        return tp_fail(err, TP_E_USAGE, "%.400s: there is no such file of AWS %s", given, name);
+    if (st == TP_E_NOTFOUND)
         return TP_OK;
     if (st)
         return st;

@@ -196,6 +196,10 @@ static void explain(struct http_exchange *x, CURLcode code)
         snprintf(r->problem, sizeof r->problem,
                  "the server's certificate is not valid for this host, or nobody known has signed "
                  "it; if it is your own, name its authority in AWS_CA_BUNDLE or CURL_CA_BUNDLE");
+    else if (code == CURLE_UNSUPPORTED_PROTOCOL)
+        snprintf(r->problem, sizeof r->problem,
+                 "the server redirects to another kind of URL; from https:// only https:// is "
+                 "followed");
     else
         snprintf(r->problem, sizeof r->problem, "%s", curl_easy_strerror(code));
 }

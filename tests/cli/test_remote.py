@@ -187,6 +187,18 @@ def test_a_web_server_may_redirect_to_another_host(web, root, digest):
         assert not any(n.lower() in ("authorization", "cookie") for _, _, h in web.requests for n in h)
 
 
+def test_a_redirect_from_https_to_http_is_not_followed(web):
+    with ObjectStore(tls=CERTIFICATE, public=True) as secure:
+        secure.faults.append(Fault("redirect", times=9999, location=web.url))
+        fails(secure, "tp-ckpt", "digest", secure.url + "/runs/ckpt", AWS_CA_BUNDLE=str(CERTIFICATE),
+              says="redirects to another kind of URL")
+        assert secure.requests and not web.requests
+
+
+def test_a_file_of_credentials_that_is_missing_is_no_missing_checkpoint(store):
+    fails(store, "tp-ckpt", "ls", CKPT, AWS_CONFIG_FILE="/absent/config", code=2, says="^tp-ckpt: /absent/config: there is no such")
+
+
 def test_only_valid_certificates_are_accepted(root, digest):
     with ObjectStore(tls=CERTIFICATE) as store:
         store.add_tree("bucket/runs/ckpt", root)
