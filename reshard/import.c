@@ -11,10 +11,10 @@
 #include "core/file.h"
 #include "core/stop.h"
 #include "layout/family.h"
-#include "layout/model_config.h"
 #include "reshard/copy_job.h"
 #include "reshard/formats/checkpoint/checkpoint.h"
 #include "reshard/formats/foreign.h"
+#include "reshard/formats/foreign_model.h"
 #include "reshard/import_source.h"
 #include "reshard/output_root.h"
 #include "reshard/resume.h"
@@ -55,7 +55,7 @@ tp_status import_check_format(const char *format, struct tp_err *err)
 
 static tp_status read_model_of_rules(struct import_job *x, const char *config, struct tp_err *err)
 {
-    tp_status st = model_config_read_any(&x->model, config, &x->arena, err);
+    tp_status st = foreign_model_config(&x->model, config, true, &x->arena, err);
 
     if (!st && x->model.family != MODEL_OF_RULES)
         return tp_fail(err, TP_E_USAGE,

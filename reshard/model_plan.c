@@ -5,9 +5,9 @@
 #include <string.h>
 
 #include "core/clock.h"
-#include "layout/model_config.h"
 #include "layout/model_tensors.h"
 #include "layout/stored_box.h"
+#include "reshard/formats/foreign_model.h"
 
 /* What happens to the tensors of one kind, and the bytes of each. */
 struct model_plan_kind {
@@ -35,7 +35,7 @@ static tp_status make_tensors(struct tensor *tensors[2], int *n, const char *pat
     int kept = 0;
     tp_status st;
 
-    TP_TRY(model_config_read(&model, path, arena, err));
+    TP_TRY(foreign_model_config(&model, path, false, arena, err));
     *layers = model.layers;
     TP_TRY(model_state(&tensors[0], n, &model, DTYPE_BF16, arena, err));
     for (int i = 0; i < *n; i++)

@@ -13,6 +13,7 @@
 #include "kernels/cpu/cpu.h"
 #include "layout/model_config.h"
 #include "layout/train_option.h"
+#include "storage/location.h"
 #include "trainer/pipeline/schedule_diagram.h"
 #include "trainer/resume_step.h"
 #include "trainer/suggestions.h"
@@ -217,8 +218,13 @@ static tp_status read_model(struct train_request *r, struct tp_err *err)
 
     if (!r->config.model_path)
         return read_saved_model(r, err);
+    if (location_is_remote(r->config.model_path))
+        return tp_fail(
+            err, TP_E_USAGE,
+            "--model: %.400s: only a local folder can be the start; to start from there, "
+            "run tp-ckpt import on it, and then tp-train --resume",
+            r->config.model_path);
     st = model_config_read(&r->model, r->config.model_path, &r->arena, err);
-
     return st ? tp_fail_in(err, "--model") : TP_OK;
 }
 

@@ -52,20 +52,25 @@ done:
     return st;
 }
 
-/* A config.json, or that of a folder. */
-static tp_status read_remote(struct model *out, const char *path, struct arena *arena,
-                             struct tp_err *err)
+tp_status foreign_model_config(struct model *out, const char *path, bool takes_any,
+                               struct arena *arena, struct tp_err *err)
 {
-    const char *file =
-        text_ends_with(path, ".json") ? path : arena_printf(arena, "%s/config.json", path);
+    const char *file;
     char *text;
     size_t size;
     tp_status st;
 
+    if (!location_is_remote(path))
+        return takes_any ? model_config_read_any(out, path, arena, err)
+                         : model_config_read(out, path, arena, err);
+    file = text_ends_with(path, ".json") ? path : arena_printf(arena, "%s/config.json", path);
     if (!file)
         return tp_fail(err, TP_E_NOMEM, "%s: no memory", path);
     st = object_read_all(&text, &size, file, MODEL_CONFIG_BYTES_MAX, arena, err);
-    return st ? st : model_config_parse(out, text, size, file, arena, err);
+    if (st)
+        return st;
+    return takes_any ? model_config_parse_any(out, text, size, file, arena, err)
+                     : model_config_parse(out, text, size, file, arena, err);
 }
 
 tp_status foreign_model_read(struct model *out, const char **note,
@@ -75,7 +80,5 @@ tp_status foreign_model_read(struct model *out, const char **note,
     *note = NULL;
     if (!has_file(q) && can_make(q))
         return make(out, note, q, arena, err);
-    if (location_is_remote(q->config ? q->config : q->path))
-        return read_remote(out, q->config ? q->config : q->path, arena, err);
-    return model_config_read(out, q->config ? q->config : q->path, arena, err);
+    return foreign_model_config(out, q->config ? q->config : q->path, false, arena, err);
 }

@@ -22,6 +22,11 @@ tp_status foreign_model_read(struct model *out, const char **note,
                              const struct foreign_model_request *q, struct arena *arena,
                              struct tp_err *err);
 
+/* Read a config.json, or that of a folder, wherever it is. takes_any: the model may be of no family
+ * (model_config_read_any). Errors as model_config_read. */
+tp_status foreign_model_config(struct model *out, const char *path, bool takes_any,
+                               struct arena *arena, struct tp_err *err);
+
 /* Whether there is one, of whatever kind. */
 bool foreign_model_exists(const struct foreign_model_request *q);
 

@@ -11,8 +11,10 @@ import pytest
 
 import foreign_files
 import harness
+import object_store as remote
 import torch_files
 from harness import ok, run
+from object_store import ObjectStore
 from state import digests
 
 sys.path.insert(0, str(harness.REPO / "tests/oracle"))
@@ -67,6 +69,17 @@ def test_a_model_of_an_unknown_architecture_survives_import_reshard_and_export(m
     config = json.loads((tmp_path / "hf/config.json").read_text())
     assert config == {**CONFIG, "dtype": "float32", "torch_dtype": "float32"}
     assert import_(folder, tmp_path, "--force").rc == 0, "the same model again"
+
+
+def test_rules_are_for_models_in_stores_too(model, tmp_path):
+    folder, _ = model
+    assert import_(folder, tmp_path, "--layout", "tp2pp3").rc == 0
+    with ObjectStore() as store:
+        store.add_tree("bucket/model", folder)
+        rules = ("--rules", tmp_path / "rules", "--layout", "tp2pp3")
+        for config in ([], ["--config", "s3://bucket/model/config.json"]):
+            remote.ok(store, "tp-ckpt", "import", "s3://bucket/model", *rules, "-o", tmp_path / "there", "--force", *config)
+            ok("tp-ckpt", "diff", tmp_path / "ckpt", tmp_path / "there")
 
 
 def test_tp_reshard_takes_rules_too(model, tmp_path):

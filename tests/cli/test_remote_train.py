@@ -1,14 +1,18 @@
 """tp-train saves to an S3-compatible store, and resumes from it.
 
-needs: tp-ckpt tp-train tp-run
+needs: tp-ckpt tp-reshard tp-train tp-run
 covers: ckpt/save
 """
+import contextlib
+import pathlib
 import re
+import threading
+import time
 
 import pytest
 
 import harness
-from object_store import ACCESS_KEY, SECRET_KEY, Fault, ObjectStore, fails, ok
+from object_store import ACCESS_KEY, SECRET_KEY, TOKEN, Fault, ObjectStore, fails, ok
 
 ROOT = "s3://bucket/runs/train"
 KEY = "bucket/runs/train/"
@@ -99,6 +103,62 @@ def test_tp_run_leaves_checkpoints_in_a_store_to_the_command(store, tiny, tmp_pa
     assert not list(tmp_path.glob("s3:*")) and ok(store, "tp-ckpt", "verify", ROOT).rc == 0
     for secret in (SECRET_KEY, ACCESS_KEY):  # neither the journal nor a log has one
         assert not [p for p in tmp_path.rglob("*") if p.is_file() and secret.encode() in p.read_bytes()]
+
+
+def test_a_model_in_a_store_is_imported_first(store, local, tmp_path):
+    harness.ok("tp-ckpt", "export", local[0], "-o", tmp_path / "hf")
+    store.add_tree("bucket/hf", tmp_path / "hf")
+    fails(store, *argv("s3://bucket/hf"), says="only a local folder can be the start; .* tp-ckpt import", code=2)
+    ok(store, "tp-ckpt", "import", "s3://bucket/hf", "-o", ROOT)
+    ok(store, "tp-train", "--data", harness.TEXT, "--steps", 2, "--seq", 32, "--batch", 4, "--ckpt", ROOT, "--resume=must")
+    assert {k.split("/")[0] for k in store.tree(KEY)} == {"epoch", "step-00000000", "step-00000002"}
+
+
+def test_training_goes_on_while_a_step_is_sent(store, tiny, tmp_path):
+    """The store answers to a part of step 2 only after step 3 is in the log."""
+    log = tmp_path / "log"
+
+    def wait_for_the_next_step(_):
+        deadline = time.monotonic() + 60
+        while len(log.read_text().splitlines()) < 3 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        seen.append(len(log.read_text().splitlines()))
+
+    seen = []
+    store.faults.append(Fault(wait_for_the_next_step, method="PUT", path="step-00000002.*partNumber"))
+    ok(store, *argv(tiny, save_every=2, log=log), TP_REMOTE_TIMEOUT="240")
+    assert seen[0] >= 3 and ok(store, "tp-ckpt", "verify", ROOT).rc == 0
+
+
+def test_no_argument_list_or_file_has_a_credential(tiny, local, tmp_path):
+    """Also not those of ranks, supervisors and processes of mpirun."""
+    secrets, found, ended = [s.encode() for s in (ACCESS_KEY, SECRET_KEY, TOKEN)], [], threading.Event()
+
+    def watch():
+        while not ended.wait(0.01):
+            for entry in pathlib.Path("/proc").glob("[0-9]*/cmdline"):
+                with contextlib.suppress(OSError):
+                    line = entry.read_bytes()
+                    found.extend(line for s in secrets if s in line)
+
+    job = tmp_path / "job.yaml"
+    job.write_text("command: %s\nckpt: %s\ncheckpoints: none\nnodes: [a:2]\n" %
+                   (" ".join(map(str, harness.train_args(tiny, steps=4, save_every=2))), ROOT))
+    mpirun = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-n", "2", harness.BIN / "tp-reshard"]
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        with ObjectStore(token=TOKEN) as store:
+            store.delay = 0.02
+            store.add_tree("bucket/runs/local", local[0])
+            ok(store, "tp-run", job)
+            ok(store, *mpirun, "s3://bucket/runs/local", "--to", "tp1", "--out", "s3://bucket/runs/one")
+            ok(store, "tp-ckpt", "export", "s3://bucket/runs/local", "-o", "s3://bucket/runs/hf", TMPDIR=str(tmp_path))
+    finally:
+        ended.set()
+        watcher.join()
+    assert not found
+    assert not [p for p in tmp_path.rglob("*") if p.is_file() and any(s in p.read_bytes() for s in secrets)]
 
 
 def test_what_a_store_cannot_do_is_refused_at_the_start(store, tiny, local):

@@ -10,6 +10,7 @@ import random
 import pytest
 
 import harness
+from object_store import ObjectStore, fails, ok
 from test_reshard import make, random_config, random_spec
 
 SEED = int(os.environ.get("TP_SEED", random.SystemRandom().randrange(10 ** 9)))
@@ -46,6 +47,17 @@ def test_millions_of_boxes_need_little_memory(tmp_path, figure):
     assert peak < 256 << 20
     figure("plan of Llama-405B, tp8pp16dp128zero1 to tp16pp8dp64zero1",
            "%.2f s of CPU, %d MiB" % (seconds, peak >> 20))
+
+
+def test_the_model_may_be_in_a_store(tmp_path):
+    config = harness.write_config(tmp_path)
+    argv = ["tp-reshard", "--dry-run", "--from", "tp2", "--to", "tp4", "--model"]
+    with ObjectStore() as store:
+        store.put("bucket/model/config.json", config.read_bytes())
+        here = harness.ok(*argv, config).out.replace(str(config), "CONFIG")
+        for path in ("s3://bucket/model/config.json", "s3://bucket/model"):
+            assert ok(store, *argv, path).out.replace(path, "CONFIG") == here
+        fails(store, *argv, "s3://bucket/none", code=2, says="s3://bucket/none/config.json: there is no such object")
 
 
 def test_wrong_requests_are_refused(tmp_path):
