@@ -258,7 +258,7 @@ test:
 
 ## test-long     also the tests that take longer: a bare Debian, long properties, every fault point
 test-long:
-	@tools/setup.sh build test chroot
+	@tools/setup.sh build test long
 	@targets=$$(LONG=1 $(RUN_TESTS) --targets) && { [ -z "$$targets" ] || $(MAKE) $$targets; }
 	@LONG=1 $(RUN_TESTS)
 

@@ -7,7 +7,7 @@
 #   tools/setup.sh --check GROUP...    only print what is missing; exit 1 if anything is
 #   tools/setup.sh --list GROUP...     print the package names of the groups
 #
-# Groups: build (plain make), demo, test, lint, packaging, clients, chroot, slurm, browser. Each entry
+# Groups: build (plain make), demo, test, lint, packaging, clients, long, slurm, browser. Each entry
 # has a probe. Only if the probe finds nothing is the package missing, so software that was installed
 # in another way counts, too.
 set -euo pipefail
@@ -64,7 +64,9 @@ browser|cmd:chromium|chromium|the status page in a browser
 clients|file:/usr/bin/python3|python3|a virtual environment
 clients|py:venv|python3-venv|a virtual environment
 clients|py:ensurepip|python3-venv|a virtual environment
-chroot|cmd:debootstrap|debootstrap|a bare Debian in a folder
+long|cmd:debootstrap|debootstrap|a bare Debian in a folder
+long|file:/usr/sbin/mkfs.xfs|xfsprogs|images of file systems that clone blocks
+long|file:/usr/sbin/mkfs.btrfs|btrfs-progs|images of file systems that clone blocks
 packaging|file:/usr/bin/python3|python3|generating manual pages and completions
 packaging|py:pytest|python3-pytest|tests of what is installed
 packaging|py:xdist|python3-pytest-xdist|tests of what is installed
