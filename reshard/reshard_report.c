@@ -90,6 +90,8 @@ tp_status reshard_report_fill(struct reshard_report *r, const struct reshard_out
     r->damaged_chunks = o->resume->damaged_chunks;
     TP_TRY(fill_files(r, o, err));
     TP_TRY(add_up(r, dry_run && !o->linked_rank_bytes ? &c->planned : &c->done, o->control, err));
+    r->bytes_read += o->clone->not_cloned; /* the file system refused, so they were copied */
+    r->bytes_written += o->clone->not_cloned;
     if (dry_run)
         TP_TRY(fill_kinds(r, o, err));
 done:

@@ -147,9 +147,10 @@ static void print_result(const struct reshard_report *r)
            size_format(c, (int64_t)((double)r->bytes_written / seconds)));
     copy_options_print_stored(r->zstd, r->stored_bytes, r->bytes_written);
     if (r->cloned_bytes > 0)
-        printf("cloned   %s, which share their blocks with the source: their checksums are those "
-               "of its\n         index, and they were not read. tp-ckpt verify reads them\n",
-               size_format(c, r->cloned_bytes));
+        printf(
+            "cloned   %s, which share their blocks with the source: their checksums and digests "
+            "are those\n         of its index, and they were not read. tp-ckpt verify reads them\n",
+            size_format(c, r->cloned_bytes));
     copy_options_print_resumed(r->resumed_tiles, r->all_tiles, r->damaged_chunks);
     printf("memory   %s at its peak%s\n", size_format(a, r->peak_bytes),
            r->processes > 1 ? ", in the process that needed most" : "");

@@ -57,6 +57,7 @@ def test_the_report_says_what_was_cloned(tmp_path):
     assert re.search(r"^cloned +[0-9.]+ MiB to share", harness.ok(*argv, "--dry-run", env=FAKE).out, re.M)
     out = harness.ok(*argv, env=FAKE).out
     assert re.search(r"^cloned +[0-9.]+ MiB", out, re.M) and "checksum of what was read" in out
+    assert re.search(r"digests are those\s+of its index", out)
 
 
 def test_the_progress_of_cloning_is_an_action_of_its_own(tmp_path):
@@ -71,8 +72,9 @@ def test_the_progress_of_cloning_is_an_action_of_its_own(tmp_path):
 def test_a_file_system_that_refuses_gets_copies_that_were_checked(tmp_path):
     root, env = make(tmp_path, "tp2", CONFIG), {**FAKE, "TP_CLONE": "refuse"}
     found = reshard(root, "tp2pp2", tmp_path / "out", env=env)
-    reshard(root, "tp2pp2", tmp_path / "plain", "--no-clone")
+    plain = reshard(root, "tp2pp2", tmp_path / "plain", "--no-clone")
     assert found["bytes_cloned"] == 0 and same_shards(step_dir(tmp_path / "out"), step_dir(tmp_path / "plain"))
+    assert found["bytes_read"] == found["bytes_written"] == plain["bytes_written"]
     damage(root)
     r = harness.run("tp-reshard", root, "--to", "tp2pp2", "-o", tmp_path / "new", env=env)
     assert r.rc == 3 and "the bytes are damaged" in r.err and not (tmp_path / "new").exists()
