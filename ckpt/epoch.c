@@ -15,6 +15,8 @@
 #include "storage/object.h"
 #include "storage/upload.h"
 
+enum { CLAIMS_MAX = 6 };
+
 tp_status ckpt_epoch(int64_t *epoch, const char *root, struct tp_err *err)
 {
     enum { EPOCH_TEXT_MAX = 32 };
@@ -66,7 +68,9 @@ done:
     return st;
 }
 
-/* In a store there is no lock: ROOT/epoch is replaced only if it is still what was read. */
+/* In a store there is no lock: ROOT/epoch is replaced only if it is still what was read. Otherwise
+ * another job has claimed the root, or a try of ours whose reply was lost: then the next number is
+ * tried, so that no two jobs have the same one. */
 static tp_status claim_in_store(int64_t *epoch, const char *root, struct tp_err *err)
 {
     char path[PATH_MAX], before[32], after[32];
@@ -74,11 +78,15 @@ static tp_status claim_in_store(int64_t *epoch, const char *root, struct tp_err 
     tp_status st;
 
     TP_TRY(file_join(path, root, "epoch", err));
-    TP_TRY(ckpt_epoch(&last, root, err));
-    snprintf(before, sizeof before, "%" PRId64 "\n", last);
-    snprintf(after, sizeof after, "%" PRId64 "\n", last + 1);
-    TP_TRY(upload_swap(path, last > 0 ? before : NULL, after, err));
-    *epoch = last + 1;
+    for (int i = 0; i < CLAIMS_MAX; i++) {
+        TP_TRY(ckpt_epoch(&last, root, err));
+        snprintf(before, sizeof before, "%" PRId64 "\n", last);
+        snprintf(after, sizeof after, "%" PRId64 "\n", last + 1);
+        st = upload_swap(path, last > 0 ? before : NULL, after, err);
+        *epoch = last + 1;
+        if (st != TP_E_EXISTS)
+            break;
+    }
 done:
     return st;
 }

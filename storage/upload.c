@@ -18,6 +18,7 @@ enum { REPLY_BYTES = 8192, QUERY_MAX = 3 * UPLOAD_ID_MAX + 64 };
 enum { ETAG_MAX = UPLOAD_RECEIPT_WORDS * sizeof(uint64_t) };
 
 static const char only_new[] = "if-none-match: *";
+static const char completed[] = "<CompleteMultipartUploadResult";
 
 /* ---- in one request ---- */
 
@@ -36,10 +37,11 @@ static bool is_content(const char *path, const void *data, size_t n)
     return same;
 }
 
-/* Write q->body to q->path. A reply 200 alone proves nothing, because it may have an error
- * document, or come from a proxy: a store that has written an object says its ETag. TP_E_EXISTS: a
+/* Write q->body to q->path. 200 alone proves nothing, because an error document or a proxy's page
+ * may come with it: a store that has written an object says its ETag. is_own: nobody else writes
+ * these bytes, so when they are there, a try without a reply has written them. TP_E_EXISTS: a
  * condition of the request forbids it. */
-static tp_status put(struct remote_request q, struct tp_err *err)
+static tp_status put(struct remote_request q, bool is_own, struct tp_err *err)
 {
     char text[REPLY_BYTES];
     struct http_reply reply;
@@ -52,18 +54,18 @@ static tp_status put(struct remote_request q, struct tp_err *err)
     st = remote_send(&reply, &q, err);
     if (st || (reply.status == 200 && reply.etag[0] && !reply.too_long))
         return st;
-    if ((reply.status == 200 || (reply.status == 412 && reply.tries > 1)) &&
-        is_content(q.path, q.body, q.body_bytes)) /* this try, or an earlier one, has written it */
+    if ((reply.status == 200 || (reply.status == 412 && reply.tries > 1)) && is_own &&
+        is_content(q.path, q.body, q.body_bytes))
         return TP_OK;
     if (reply.status == 412)
         return tp_fail(err, TP_E_EXISTS, "%s: exists already; another writer was faster", q.path);
     if (reply.status == 200)
-        return tp_fail(err, TP_E_IO, "%s: the server answers 200 to PUT, but has not written it",
-                       q.path);
+        return tp_fail(err, TP_E_IO, "%s: the server answers 200, but has not written it", q.path);
     return remote_fail(&q, &reply, err);
 }
 
-tp_status upload_object(const char *path, const void *data, size_t n, struct tp_err *err)
+static tp_status create(const char *path, const void *data, size_t n, bool is_own,
+                        struct tp_err *err)
 {
     return put((struct remote_request){ .path = path,
                                         .headers = { only_new },
@@ -71,7 +73,12 @@ tp_status upload_object(const char *path, const void *data, size_t n, struct tp_
                                         .n_headers = 1,
                                         .body = data,
                                         .body_bytes = n },
-               err);
+               is_own, err);
+}
+
+tp_status upload_object(const char *path, const void *data, size_t n, struct tp_err *err)
+{
+    return create(path, data, n, true, err);
 }
 
 tp_status upload_swap(const char *path, const char *before, const char *after, struct tp_err *err)
@@ -84,7 +91,7 @@ tp_status upload_swap(const char *path, const char *before, const char *after, s
     tp_status st;
 
     if (!before)
-        return upload_object(path, after, strlen(after), err);
+        return create(path, after, strlen(after), false, err);
     st = remote_send(&reply, &get, err);
     if (st)
         return st;
@@ -99,7 +106,7 @@ tp_status upload_swap(const char *path, const char *before, const char *after, s
                                           .once = true,
                                           .body = after,
                                           .body_bytes = strlen(after) },
-                 err);
+                 false, err);
     if (st != TP_E_EXISTS)
         return st;
     return tp_fail(err, TP_E_EXISTS, "%s: another program changed it at the same time; try again",
@@ -108,7 +115,7 @@ tp_status upload_swap(const char *path, const char *before, const char *after, s
 
 tp_status upload_replace(const char *path, const void *data, size_t n, struct tp_err *err)
 {
-    return put((struct remote_request){ .path = path, .body = data, .body_bytes = n }, err);
+    return put((struct remote_request){ .path = path, .body = data, .body_bytes = n }, true, err);
 }
 
 tp_status upload_delete(const char *path, struct tp_err *err)
@@ -315,10 +322,8 @@ static char *list_parts(const struct upload *u, size_t *n)
 /* Whether a reply to the completion says that the object is there now. */
 static bool is_completed(const struct http_reply *reply, const char *text)
 {
-    static const char result[] = "<CompleteMultipartUploadResult";
-
     return reply->status == 200 && !reply->too_long &&
-           memmem(text, reply->bytes, result, strlen(result));
+           memmem(text, reply->bytes, completed, strlen(completed));
 }
 
 /* Whether the object exists with its length. */
@@ -366,10 +371,10 @@ tp_status upload_complete(struct upload *u, struct tp_err *err)
     }
     if (reply.status == 412)
         return tp_fail(err, TP_E_EXISTS, "%s: exists already; another writer was faster", u->path);
-    if (reply.status == 200)
-        return tp_fail(err, TP_E_IO, "%s: the server answers 200, but has not made it appear",
-                       u->path);
-    return remote_fail(&q, &reply, err);
+    return reply.status == 200
+               ? tp_fail(err, TP_E_IO, "%s: the server answers 200, but has not made it appear",
+                         u->path)
+               : remote_fail(&q, &reply, err);
 }
 
 void upload_end(struct upload *u)

@@ -22,7 +22,8 @@ enum { UPLOAD_PART_BYTES_MIN = 5 << 20, UPLOAD_PARTS_MAX = 10000 };
 tp_status upload_object(const char *path, const void *data, size_t n, struct tp_err *err);
 
 /* Replace an object whose content is the text `before` (NULL: there is none) by another text,
- * unless another program changes it meanwhile: TP_E_EXISTS. */
+ * unless another program changes it meanwhile: TP_E_EXISTS. When a reply was lost it is not known
+ * who changed it, because others write the same texts; then it is TP_E_EXISTS, too. */
 tp_status upload_swap(const char *path, const char *before, const char *after, struct tp_err *err);
 
 /* Write an object, also over one that exists. */

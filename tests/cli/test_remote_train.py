@@ -85,6 +85,24 @@ def test_an_epoch_that_was_not_written_is_an_error(store, tiny):
     assert store.tree(KEY) == {} and store.uploads == {}
 
 
+@pytest.mark.parametrize("before", (None, b"7\n"), ids=("first", "later"))
+def test_two_jobs_that_claim_a_root_at_once_have_different_epochs(store, tiny, before):
+    """The other job claims the root between two tries of this one, whose claim has the same text."""
+    if before:
+        store.put(KEY + "epoch", before)
+    others = b"8\n" if before else b"1\n"
+    store.faults += [Fault(503, method="PUT", path="epoch", code="SlowDown"),
+                     Fault(lambda s: s.put(KEY + "epoch", others), method="PUT", path="epoch")]
+    ok(store, *argv(tiny))
+    assert store.tree(KEY)["epoch"] == b"%d\n" % (int(others) + 1)
+
+
+def test_a_claim_whose_reply_is_lost_is_a_claim(store, tiny):
+    store.faults.append(Fault("lost reply", method="PUT", path="epoch"))
+    ok(store, *argv(tiny))
+    assert store.tree(KEY)["epoch"] in (b"1\n", b"2\n")
+
+
 def test_a_newer_job_stops_an_older_one(store, tiny):
     store.faults.append(Fault(lambda s: s.put(KEY + "epoch", b"9\n"), method="POST", path="step-00000004"))
     r = harness.run(*argv(tiny, save_every=2), env=store.environment())
