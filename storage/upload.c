@@ -326,6 +326,24 @@ static bool is_completed(const struct http_reply *reply, const char *text)
            memmem(text, reply->bytes, completed, strlen(completed));
 }
 
+/* Whether the store knows the upload no longer: then it was completed, because nobody else ends it.
+ * While it does, an object of this name is another writer's, even one of the same length. */
+static bool is_gone(const struct upload *u)
+{
+    char query[QUERY_MAX], text[REPLY_BYTES];
+    const struct remote_request q = { .method = "GET",
+                                      .path = u->path,
+                                      .query = query,
+                                      .into = text,
+                                      .room = sizeof text,
+                                      .status = 200 };
+    struct http_reply reply;
+    struct tp_err ignored;
+
+    snprintf(query, sizeof query, "max-parts=1&uploadId=%s", u->id);
+    return !remote_send(&reply, &q, &ignored) && reply.status == 404;
+}
+
 /* Whether the object exists with its length. */
 static bool is_there(const struct upload *u)
 {
@@ -352,6 +370,7 @@ tp_status upload_complete(struct upload *u, struct tp_err *err)
                                 .status = 200 };
     struct http_reply reply;
     char *text = list_parts(u, &q.body_bytes);
+    bool is_unclear; /* whether this upload, or another writer, made what is there */
     tp_status st;
 
     if (!text)
@@ -362,10 +381,9 @@ tp_status upload_complete(struct upload *u, struct tp_err *err)
     free(text);
     if (st)
         return st;
+    is_unclear = reply.status == 200 || (reply.tries > 1 && reply.status == 412);
     if (is_completed(&reply, reply_text) ||
-        ((reply.status == 200 ||
-          (reply.tries > 1 && (reply.status == 404 || reply.status == 412))) &&
-         is_there(u))) {
+        (((reply.tries > 1 && reply.status == 404) || (is_unclear && is_gone(u))) && is_there(u))) {
         u->completed = true;
         return TP_OK;
     }

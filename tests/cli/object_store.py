@@ -65,6 +65,7 @@ class ObjectStore(http.server.ThreadingHTTPServer):
         self.in_flight = self.most_in_flight = 0
         self.delay = self.n_uploads = 0
         self.page = 1000
+        self.checks_condition_first = False  # of a completion; stores differ
         scheme = "http"
         if tls:
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -252,6 +253,10 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def on_get(self):
         if "list-type" in self.query:
             self.list()
+        elif "uploadId" in self.query:
+            if self.query["uploadId"] not in self.server.uploads:
+                return self.error(404, "NoSuchUpload")
+            self.reply(200, b"<ListPartsResult></ListPartsResult>")
         elif self.key not in self.server.objects:
             self.error(404, "NoSuchKey")
         else:
@@ -333,6 +338,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
                                     "</InitiateMultipartUploadResult>" % upload).encode())
         with store.lock:
             parts = store.uploads.get(self.query.get("uploadId"))
+            if store.checks_condition_first and self.blocked():
+                return self.error(412, "PreconditionFailed")
             if parts is None:
                 return self.error(404, "NoSuchUpload")
             if self.blocked():

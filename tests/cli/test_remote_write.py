@@ -192,6 +192,24 @@ def test_of_two_writers_one_wins(store, root, expected):
     assert store.uploads == {}
 
 
+def test_a_shard_of_another_writer_is_not_taken_for_this_ones(store, root, expected):
+    """It has the same length, and appears between two tries of the completion."""
+    store.faults += [Fault(503, method="POST", path="00002.h5.uploadId", code="SlowDown"),
+                     Fault(lambda s: s.put(KEY + "rank-00002.h5", bytes(len(expected["rank-00002.h5"]))),
+                           method="POST", path="00002.h5.uploadId")]
+    fails(store, *argv(root), says="another writer was faster", code=2)
+    assert "manifest.json" not in store.tree(KEY) and store.uploads == {}
+
+
+@pytest.mark.parametrize("first", (False, True), ids=("upload", "condition"))
+def test_a_completion_whose_reply_is_lost_is_one(store, root, expected, first):
+    """The next try finds no upload, or an object that exists already."""
+    store.checks_condition_first = first
+    store.faults.append(Fault("lost reply", times=2, method="POST", path="uploadId"))
+    ok(store, *argv(root))
+    assert is_whole(store, expected)
+
+
 def test_of_two_writers_at_the_same_time_one_wins(store, root, expected):
     """Both have sent all parts before the store lets the first shard of either appear."""
     def wait_for_both(s):
