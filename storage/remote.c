@@ -24,7 +24,9 @@ static struct {
     pthread_mutex_t lock;
     struct remote_settings settings;
     struct http_client *http;
-    pid_t owner; /* of http: a forked process must not use its parent's connections */
+    pid_t owner;                   /* of http */
+    struct http_client *inherited; /* a forked process may neither use nor close the connections of
+                                      its parent, so it keeps what it cannot free */
     struct aws_config aws;
     bool has_aws;
     double said;  /* when a wait was announced; 0: never */
@@ -75,6 +77,7 @@ static tp_status client(struct http_client **out, struct tp_err *err)
 
     pthread_mutex_lock(&process.lock);
     if (!process.http || process.owner != getpid()) {
+        process.inherited = process.http;
         process.http = NULL;
         st = http_client_new(&process.http, &options, err);
         process.owner = getpid();
