@@ -13,7 +13,7 @@
 #include "core/file.h"
 #include "storage/location.h"
 #include "storage/object.h"
-#include "storage/upload.h"
+#include "storage/store_object.h"
 
 enum { CLAIMS_MAX = 6 };
 
@@ -82,7 +82,7 @@ static tp_status claim_in_store(int64_t *epoch, const char *root, struct tp_err 
         TP_TRY(ckpt_epoch(&last, root, err));
         snprintf(before, sizeof before, "%" PRId64 "\n", last);
         snprintf(after, sizeof after, "%" PRId64 "\n", last + 1);
-        st = upload_swap(path, last > 0 ? before : NULL, after, err);
+        st = store_object_swap(path, last > 0 ? before : NULL, after, err);
         *epoch = last + 1;
         if (st != TP_E_EXISTS)
             break;

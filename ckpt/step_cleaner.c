@@ -7,7 +7,7 @@
 #include "core/file.h"
 #include "core/thread_pool.h"
 #include "storage/object.h"
-#include "storage/upload.h"
+#include "storage/store_object.h"
 
 enum { DELETES_AT_ONCE = 8 };
 
@@ -35,7 +35,7 @@ tp_status step_cleaner_write(const char *dir, const char *id, struct tp_err *err
     char path[PATH_MAX];
     tp_status st = file_join(path, dir, STEP_CLEANER_FILE, err);
 
-    return st ? st : upload_replace(path, id, strlen(id), err);
+    return st ? st : store_object_replace(path, id, strlen(id), err);
 }
 
 bool step_cleaner_is_shard(const struct folder_entry *entry)
@@ -59,7 +59,7 @@ static tp_status remove_entry(void *ctx, int64_t item, int worker, struct tp_err
     if (!step_cleaner_is_shard(&job->entries[item]))
         return TP_OK;
     st = file_join(path, job->dir, job->entries[item].name, err);
-    return st ? st : upload_delete(path, err);
+    return st ? st : store_object_delete(path, err);
 }
 
 tp_status step_cleaner_remove_shards(const char *dir, const struct folder_entry *entries, int n,

@@ -14,7 +14,7 @@
 #include "ckpt/temporary.h"
 #include "core/file.h"
 #include "storage/folder.h"
-#include "storage/upload.h"
+#include "storage/store_object.h"
 
 /* How the id of a cleaner begins that removes a whole step. */
 static const char mark[] = "pruned-";
@@ -115,7 +115,7 @@ static tp_status remove_rest(const char *dir, struct tp_err *err)
         goto done;
     TP_TRY(step_cleaner_remove_shards(dir, entries, n, err));
     TP_TRY(file_join(path, dir, STEP_CLEANER_FILE, err));
-    st = upload_delete(path, err);
+    st = store_object_delete(path, err);
 done:
     free(entries);
     return st == TP_E_NOTFOUND ? TP_OK : st;
@@ -158,7 +158,7 @@ tp_status store_prune_remove(bool *deleted, const struct store_prune *p, const c
         goto done;
     *deleted = true;
     if (before[0])
-        TP_TRY(upload_delete(path, err));
+        TP_TRY(store_object_delete(path, err));
     st = remove_rest(dir, err);
 done:
     return st;

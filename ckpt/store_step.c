@@ -14,7 +14,7 @@
 #include "storage/folder.h"
 #include "storage/location.h"
 #include "storage/object.h"
-#include "storage/upload.h"
+#include "storage/store_object.h"
 
 tp_status store_step_check_root(const char *root, struct tp_err *err)
 {
@@ -133,7 +133,7 @@ tp_status store_step_clear(const struct store_step *s, struct tp_err *err)
     if (!s->replaces)
         return TP_OK;
     TP_TRY(file_join(path, s->dir, MANIFEST_FILE, err));
-    TP_TRY(upload_delete(path, err));
+    TP_TRY(store_object_delete(path, err));
     st = folder_list(&entries, &n, s->dir, err);
     st = st == TP_E_NOTFOUND ? TP_OK : st;
     if (!st)
@@ -156,14 +156,14 @@ tp_status store_step_commit(const struct store_step *s, struct manifest *m, stru
     TP_TRY(file_join(path, s->dir, MANIFEST_FILE, err));
     TP_TRY(manifest_format(&text, &size, m, err));
     TP_TRY(ckpt_epoch_check(s->root, s->epoch, s->step, err));
-    TP_TRY(upload_object(path, text, size, err));
+    TP_TRY(store_object_create(path, text, size, err));
     st = check_cleaner(s, err);
     if (!st) /* a job that has claimed the root since then does not expect this step any more */
         st = ckpt_epoch_check(s->root, s->epoch, s->step, err);
     if (!st)
         st = step_check_remote(m, s->dir, err);
     if (st)
-        upload_withdraw(path, text, size, &ignored);
+        store_object_withdraw(path, text, size, &ignored);
 done:
     free(text);
     return st;

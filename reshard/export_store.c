@@ -9,7 +9,7 @@
 #include "core/file.h"
 #include "storage/folder.h"
 #include "storage/location.h"
-#include "storage/upload.h"
+#include "storage/store_object.h"
 
 enum { SMALL_FILE_BYTES = 256 << 20 };
 
@@ -141,7 +141,7 @@ static tp_status send(const struct export_store *s, const char *path, bool withd
 
     TP_TRY(file_join(to, s->to, path + strlen(s->dir) + 1, err));
     TP_TRY(file_read_all(&data, &n, path, SMALL_FILE_BYTES, &arena, err));
-    st = withdraw ? upload_withdraw(to, data, n, err) : upload_object(to, data, n, err);
+    st = withdraw ? store_object_withdraw(to, data, n, err) : store_object_create(to, data, n, err);
 done:
     arena_free(&arena);
     return st;

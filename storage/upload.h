@@ -1,6 +1,6 @@
 /*
- * storage/upload.h - writing objects of an S3-compatible store. An object appears complete or not
- * at all, and never replaces another: writes are conditional (If-None-Match).
+ * storage/upload.h - writing an object of an S3-compatible store in parts. It appears complete or
+ * not at all, and never replaces another: its completion is conditional (If-None-Match).
  *
  * The body of every request is signed, so the store refuses one that was damaged on its way.
  */
@@ -15,28 +15,6 @@
 
 /* Limits of S3: bytes of a part but the last, and parts of an object. */
 enum { UPLOAD_PART_BYTES_MIN = 5 << 20, UPLOAD_PARTS_MAX = 10000 };
-
-/* ---- in one request ---- */
-
-/* Create an object. TP_E_EXISTS: it exists, with other content than this. */
-tp_status upload_object(const char *path, const void *data, size_t n, struct tp_err *err);
-
-/* Replace an object whose content is the text `before` (NULL: there is none) by another text,
- * unless another program changes it meanwhile: TP_E_EXISTS. When a reply was lost it is not known
- * who changed it, because others write the same texts; then it is TP_E_EXISTS, too. */
-tp_status upload_swap(const char *path, const char *before, const char *after, struct tp_err *err);
-
-/* Write an object, also over one that exists. */
-tp_status upload_replace(const char *path, const void *data, size_t n, struct tp_err *err);
-
-/* Remove an object; one that does not exist is no error. */
-tp_status upload_delete(const char *path, struct tp_err *err);
-
-/* Remove an object if its content is these bytes. A request whose answer was lost is not repeated
- * blindly: what is there then may be another program's. */
-tp_status upload_withdraw(const char *path, const void *data, size_t n, struct tp_err *err);
-
-/* ---- in parts ---- */
 
 struct upload;
 

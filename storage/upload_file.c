@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "storage/store_object.h"
 #include "storage/upload.h"
 #include "storage/upload_sender.h"
 
@@ -263,7 +264,7 @@ void upload_file_remove(struct upload_file *u)
     struct tp_err ignored;
 
     if (u->appeared)
-        upload_delete(u->request.path, &ignored);
+        store_object_delete(u->request.path, &ignored);
     u->appeared = false;
 }
 

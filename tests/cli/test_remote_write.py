@@ -1,7 +1,8 @@
 """Reshards whose result goes to an S3-compatible store: the whole step, or nothing.
 
 needs: tp-ckpt tp-reshard make_ckpt
-covers: storage/upload storage/upload_sender ckpt/shard_upload ckpt/store_step reshard/store_job reshard/output_root
+covers: storage/upload storage/store_object storage/upload_sender ckpt/shard_upload ckpt/store_step
+    reshard/store_job reshard/output_root
 """
 import json
 import os
