@@ -117,8 +117,8 @@ def test_memory_of_host_and_device_is_bounded(tmp_path, options, most_pinned, mo
     pinned, on_device = (max(int(line[column]) for line in lines) for column in (3, 2))
     figure("memory of tp-reshard --device cuda %s, MiB" % " ".join(options), "%.1f pinned, %.1f on the device, of %.1f copied" % (
         pinned / 2**20, on_device / 2**20, result["bytes_written"] / 2**20))
-    assert (result["bytes_read"] + result["bytes_written"]) * 6 > most_pinned and pinned > 0, SEED
-    assert pinned <= most_pinned and on_device <= most_on_device, SEED
+    assert harness.SANITIZE or (result["bytes_read"] + result["bytes_written"]) * 6 > most_pinned, SEED
+    assert 0 < pinned <= most_pinned and on_device <= most_on_device, SEED
 
 
 @pytest.mark.parametrize("options", [[], ["--zstd", "--dtype", "bf16"]], ids=["", "zstd"])
