@@ -90,3 +90,11 @@ bool text_ends_with(const char *text, const char *end)
 
     return n > m && strcmp(text + n - m, end) == 0;
 }
+
+bool text_is_one_of(const char *text, const char *const *names)
+{
+    for (; *names; names++)
+        if (strcmp(text, *names) == 0)
+            return true;
+    return false;
+}

@@ -23,4 +23,7 @@ char *text_last_line(char *line, size_t size, const char *text, const char *igno
 /* Whether `text` ends with `end` and has more than that. */
 bool text_ends_with(const char *text, const char *end);
 
+/* Whether `text` is one of these names, of which the last is NULL. */
+bool text_is_one_of(const char *text, const char *const *names);
+
 #endif

@@ -74,3 +74,14 @@ Test(text, an_ending_has_something_before_it)
     cr_expect_not(text_ends_with("a.bin", ".idx"));
     cr_expect_not(text_ends_with("x", ".idx"));
 }
+
+Test(text, a_name_is_compared_as_a_whole)
+{
+    static const char *const names[] = { "lr", "betas", NULL };
+
+    cr_expect(text_is_one_of("lr", names));
+    cr_expect(text_is_one_of("betas", names));
+    cr_expect_not(text_is_one_of("beta", names));
+    cr_expect_not(text_is_one_of("", names));
+    cr_expect_not(text_is_one_of("lr", &names[2]));
+}

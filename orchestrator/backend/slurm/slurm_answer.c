@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/text.h"
+
 enum { VIEW_FIELDS = 12 }; /* of SLURM_VIEW_FORMAT; each ends with a bar */
 
 double slurm_seconds(const char *text)
@@ -135,14 +137,6 @@ long slurm_dependent(const char *text, long job)
     return 0;
 }
 
-static bool is_one_of(const char *text, const char *const *names)
-{
-    for (; *names; names++)
-        if (strcmp(text, *names) == 0)
-            return true;
-    return false;
-}
-
 static bool begins_with_any(const char *text, const char *const *words)
 {
     for (; *words; words++)
@@ -158,7 +152,7 @@ bool slurm_state_waits(const char *state)
                                          "SPECIAL_EXIT", "REQUEUE_HOLD",
                                          "REQUEUE_FED",  NULL };
 
-    return is_one_of(state, names);
+    return text_is_one_of(state, names);
 }
 
 bool slurm_state_is_suspended(const char *state)

@@ -11,17 +11,9 @@
 #include "storage/location.h"
 #include "storage/object.h"
 
-enum { NAME_BYTES = 160, KEYS_MAX = 12 };
+enum { NAME_BYTES = 160 };
 
 #define OPTIMIZER_STATE "zero/optimizer_state.pt"
-
-static bool is_one_of(const char *key, const char *const names[KEYS_MAX])
-{
-    for (int i = 0; i < KEYS_MAX && names[i]; i++)
-        if (strcmp(key, names[i]) == 0)
-            return true;
-    return false;
-}
 
 /* Whether an entry says something: None, false, and what is empty do not. */
 static bool says_something(const struct pickle_value *v)
@@ -35,7 +27,7 @@ static bool says_something(const struct pickle_value *v)
 
 /* Note the entries of a dict that are none of `known`. */
 static tp_status leave_entries(struct piece_source *s, const char *head,
-                               const struct pickle_value *v, const char *const known[KEYS_MAX],
+                               const struct pickle_value *v, const char *const *known,
                                struct tp_err *err)
 {
     char name[NAME_BYTES];
@@ -44,7 +36,7 @@ static tp_status leave_entries(struct piece_source *s, const char *head,
     for (int64_t i = 0; i < pickle_entries(v) && !st; i++) {
         const char *key = pickle_text(pickle_key(v, i));
 
-        if (!key || is_one_of(key, known) || !says_something(pickle_entry(v, i)))
+        if (!key || text_is_one_of(key, known) || !says_something(pickle_entry(v, i)))
             continue;
         snprintf(name, sizeof name, "%s%s", head, key);
         st = piece_source_leave(s, name, err);
@@ -55,54 +47,47 @@ static tp_status leave_entries(struct piece_source *s, const char *head,
 tp_status deepspeed_extras_model(const struct deepspeed_state *d, const struct pickle_value *root,
                                  struct tp_err *err)
 {
-    static const char *const known[KEYS_MAX] = {
-        "module",       "param_shapes", "dp_world_size", "mp_world_size",
-        "global_steps", "buffer_names", "ds_version",    "checkpoint_parallel_dimensions"
-    };
+    static const char *const known[] = { "module",
+                                         "param_shapes",
+                                         "dp_world_size",
+                                         "mp_world_size",
+                                         "global_steps",
+                                         "buffer_names",
+                                         "ds_version",
+                                         "checkpoint_parallel_dimensions",
+                                         NULL };
 
     return leave_entries(d->source, "", root, known, err);
 }
 
 /* ---- the optimizer ---- */
 
-/* The options of the first group. */
-static void read_adamw(struct piece_source *s, const struct pickle_value *groups)
-{
-    const struct pickle_value *group = pickle_item(groups, 0), *betas = pickle_get(group, "betas");
-    struct export_adamw a = EXPORT_ADAMW_DEFAULT;
-
-    if (!pickle_get(group, "lr"))
-        return;
-    pickle_real(&a.lr, pickle_get(group, "lr"));
-    pickle_real(&a.beta1, pickle_item(betas, 0));
-    pickle_real(&a.beta2, pickle_item(betas, 1));
-    pickle_real(&a.eps, pickle_get(group, "eps"));
-    pickle_real(&a.weight_decay, pickle_get(group, "weight_decay"));
-    piece_source_set_adamw(s, &a);
-}
-
 tp_status deepspeed_extras_optimizer(const struct deepspeed_state *d,
                                      const struct pickle_value *state, struct tp_err *err)
 {
-    static const char *const known[KEYS_MAX] = { "base_optimizer_state",
-                                                 "optimizer_state_dict",
-                                                 "fp32_flat_groups",
-                                                 "single_partition_of_fp32_groups",
-                                                 "zero_stage",
-                                                 "group_paddings",
-                                                 "param_alignment_paddings",
-                                                 "partition_count",
-                                                 "param_slice_mappings",
-                                                 "ds_version",
-                                                 "param_groups" };
-    static const char *const moments[KEYS_MAX] = { GROUP_EXP_AVG, GROUP_EXP_AVG_SQ, "step" };
+    static const char *const known[] = { "base_optimizer_state",
+                                         "optimizer_state_dict",
+                                         "fp32_flat_groups",
+                                         "single_partition_of_fp32_groups",
+                                         "zero_stage",
+                                         "group_paddings",
+                                         "param_alignment_paddings",
+                                         "partition_count",
+                                         "param_slice_mappings",
+                                         "ds_version",
+                                         "param_groups",
+                                         NULL };
+    static const char *const moments[] = { GROUP_EXP_AVG, GROUP_EXP_AVG_SQ, "step", NULL };
     const struct pickle_value *base =
         pickle_get(state, pickle_get(state, "base_optimizer_state") ? "base_optimizer_state"
                                                                     : "optimizer_state_dict");
     const struct pickle_value *groups = pickle_get(base ? base : state, "param_groups");
+    struct export_adamw adamw = EXPORT_ADAMW_DEFAULT;
+    tp_status st;
 
-    read_adamw(d->source, groups);
-    tp_status st = leave_entries(d->source, "optimizer.", state, known, err);
+    if (torch_pieces_adamw(&adamw, pickle_item(groups, 0)))
+        piece_source_set_adamw(d->source, &adamw);
+    st = leave_entries(d->source, "optimizer.", state, known, err);
     return st ? st
               : leave_entries(d->source, "optimizer.state.",
                               pickle_get_number(pickle_get(base, "state"), 0), moments, err);
@@ -134,15 +119,15 @@ static tp_status check_folders(const struct deepspeed_state *d, DIR *zero, struc
 /* The files of the first parameter; the others have the same. */
 static tp_status leave_files(const struct deepspeed_state *d, DIR *param, struct tp_err *err)
 {
-    static const char *const known[KEYS_MAX] = { "fp32.pt", "exp_avg.pt", "exp_avg_sq.pt",
-                                                 "step.pt" };
+    static const char *const known[] = { "fp32.pt", "exp_avg.pt", "exp_avg_sq.pt", "step.pt",
+                                         NULL };
     const struct dirent *e;
     char name[PATH_MAX];
     tp_status st = TP_OK;
 
     while (!st && (e = readdir(param))) {
         snprintf(name, sizeof name, "zero/*/%s", e->d_name);
-        if (!is_one_of(e->d_name, known) && text_ends_with(e->d_name, ".pt"))
+        if (!text_is_one_of(e->d_name, known) && text_ends_with(e->d_name, ".pt"))
             st = piece_source_leave(d->source, name, err);
     }
     return st;

@@ -4,20 +4,14 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "core/text.h"
+#include "reshard/formats/torch/torch_pieces.h"
 #include "torch/torch_tensor.h"
 
 #define ARGS    "args"
 #define MASTERS "fp32_from_fp16_params"
 
 enum { NAME_BYTES = 128 };
-
-static bool is_one_of(const char *key, const char *const *names, int n)
-{
-    for (int i = 0; i < n; i++)
-        if (strcmp(key, names[i]) == 0)
-            return true;
-    return false;
-}
 
 /* Arguments that say how this job's ranks shared the work. Those that a target writes itself
  * replace the others. */
@@ -40,19 +34,19 @@ static bool is_of_job(const char *key)
                                          "ckpt_format",
                                          "transformer_impl",
                                          "moe_grouped_gemm",
-                                         "moe_use_legacy_grouped_gemm" };
+                                         "moe_use_legacy_grouped_gemm",
+                                         NULL };
 
-    return is_one_of(key, names, sizeof names / sizeof *names);
+    return text_is_one_of(key, names);
 }
 
 /* What is read elsewhere. */
 static bool is_known(const char *key)
 {
     static const char *const names[] = { "optimizer", "checkpoint_version", "iteration",
-                                         "content_metadata" };
+                                         "content_metadata", NULL };
 
-    return strncmp(key, "model", strlen("model")) == 0 ||
-           is_one_of(key, names, sizeof names / sizeof *names);
+    return strncmp(key, "model", strlen("model")) == 0 || text_is_one_of(key, names);
 }
 
 /* ---- the options of AdamW ---- */
@@ -82,18 +76,13 @@ static const struct pickle_value *find_group(const struct pickle_value *root)
 
 static void read_adamw(struct piece_source *s, const struct pickle_value *root)
 {
-    const struct pickle_value *group = find_group(root), *betas = pickle_get(group, "betas");
+    const struct pickle_value *group = find_group(root);
     struct export_adamw a = EXPORT_ADAMW_DEFAULT;
 
-    if (!pickle_get(group, "lr"))
+    if (!torch_pieces_adamw(&a, group))
         return;
-    pickle_real(&a.lr, pickle_get(group, "lr"));
     pickle_real(&a.max_lr, pickle_get(group, "max_lr"));
     pickle_real(&a.min_lr, pickle_get(group, "min_lr"));
-    pickle_real(&a.beta1, pickle_item(betas, 0));
-    pickle_real(&a.beta2, pickle_item(betas, 1));
-    pickle_real(&a.eps, pickle_get(group, "eps"));
-    pickle_real(&a.weight_decay, pickle_get(group, "weight_decay"));
     piece_source_set_adamw(s, &a);
 }
 
@@ -165,15 +154,16 @@ static bool has_only_masters(const struct pickle_value *optimizer)
 static tp_status leave_optimizer(struct piece_source *s, const struct pickle_value *optimizer,
                                  struct tp_err *err)
 {
-    static const char *const names[] = { "optimizer", "param_groups", "param_state",
-                                         "param_state_sharding_type", "state" };
+    static const char *const names[] = { "optimizer",   "param_groups",
+                                         "param_state", "param_state_sharding_type",
+                                         "state",       NULL };
     char name[NAME_BYTES];
     tp_status st = TP_OK;
 
     for (int64_t i = 0; i < pickle_entries(optimizer) && !st; i++) {
         const char *key = pickle_text(pickle_key(optimizer, i));
 
-        if (!key || is_one_of(key, names, sizeof names / sizeof *names) ||
+        if (!key || text_is_one_of(key, names) ||
             pickle_is(pickle_entry(optimizer, i), PICKLE_NONE) ||
             (strcmp(key, MASTERS) == 0 && !has_only_masters(optimizer)))
             continue;

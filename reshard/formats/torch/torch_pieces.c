@@ -115,3 +115,17 @@ tp_status torch_pieces_number(int64_t *out, struct torch_pieces *x, const struct
 done:
     return st;
 }
+
+bool torch_pieces_adamw(struct export_adamw *out, const struct pickle_value *group)
+{
+    const struct pickle_value *betas = pickle_get(group, "betas");
+
+    if (!pickle_get(group, "lr"))
+        return false;
+    pickle_real(&out->lr, pickle_get(group, "lr"));
+    pickle_real(&out->beta1, pickle_item(betas, 0));
+    pickle_real(&out->beta2, pickle_item(betas, 1));
+    pickle_real(&out->eps, pickle_get(group, "eps"));
+    pickle_real(&out->weight_decay, pickle_get(group, "weight_decay"));
+    return true;
+}

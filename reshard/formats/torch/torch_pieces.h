@@ -33,4 +33,8 @@ tp_status torch_pieces_tensor(struct piece *out, struct torch_pieces *x,
 tp_status torch_pieces_number(int64_t *out, struct torch_pieces *x, const struct pickle_value *v,
                               const char *name, struct tp_err *err);
 
+/* Take lr, betas, eps and weight decay from one of torch.optim's param_groups, as far as it has
+ * them. false: it has no lr, and *out stays as it is. */
+bool torch_pieces_adamw(struct export_adamw *out, const struct pickle_value *group);
+
 #endif
