@@ -515,4 +515,5 @@ const struct fakecuda_control fakecuda_control = {
     fake::mma_products,
     fake::epilogue_products,
     fake::memory_pinned_peak,
+    fake::n_operations,
 };

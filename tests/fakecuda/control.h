@@ -26,6 +26,8 @@ struct fakecuda_control {
     int64_t (*epilogue_products)(void);
     /* The most bytes of pinned memory that there were at a time. */
     int64_t (*pinned_peak)(void);
+    /* Operations that were queued on the streams that there are, whether they have run or not. */
+    uint64_t (*operations)(void);
 };
 
 #endif

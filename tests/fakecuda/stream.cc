@@ -76,6 +76,15 @@ int n_queued()
     return n;
 }
 
+uint64_t n_operations()
+{
+    uint64_t n = 0;
+
+    for (cudaStream_t s : streams)
+        n += s->queued;
+    return n;
+}
+
 /* ---- queuing ---- */
 
 enum waiting { GO_ON, WAIT }; /* when only operations are left that wait for other processes */

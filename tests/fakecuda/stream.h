@@ -69,6 +69,7 @@ void run_all();
 double patience();
 bool is_passed(const point &p);
 int n_queued();
+uint64_t n_operations();
 
 /* The first failure of an operation; every later call of the API returns it. */
 extern cudaError_t device_failure;
