@@ -155,7 +155,8 @@ class Job:
         return out
 
     def story(self):
-        text = self.output.read_text() if self.output.exists() else ""
+        text = "".join(e["event"] + " " + e.get("message", "") + "\n" for e in self.events()[-30:])
+        text += self.output.read_text() if self.output.exists() else ""
         for log in sorted(self.state.glob("attempt-*.log"))[-2:]:
             text += "-- %s\n%s" % (log.name, log.read_text()[-1500:])
         return text[-6000:]

@@ -2,6 +2,8 @@
 
 covers: orchestrator/backend/slurm/slurm_pause
 """
+import os
+import shutil
 import subprocess
 import time
 
@@ -137,6 +139,36 @@ def test_with_chain_requeue_other_jobs_can_depend_on_one_job_id(tmp_path, model,
     wait_until(lambda: job.events("done"), 600)
     wait_until(lambda: queue("%i|%T", states="all", name="after") == [after + "|COMPLETED"], 60)
     assert queue("%i|%T", states="all") == [first + "|COMPLETED"]
+
+
+@pytest.mark.parametrize("lost", ["request", "answer"])
+def test_the_batch_job_is_requeued_although_slurm_does_not_answer_at_first(tmp_path, model, cluster, monkeypatch, lost):
+    """scontrol fails three times because the controller does not answer, or once although it has requeued the job."""
+    front = tmp_path / "front"
+    front.mkdir()
+    program = front / "scontrol"
+    program.write_text("""#!/bin/bash
+[ "$1" = requeue ] || exec %(scontrol)s "$@"
+echo >>%(front)s/count
+if [ %(lost)s = answer ]; then %(scontrol)s "$@" && false
+else [ "$(wc -l <%(front)s/count)" -gt 3 ]; fi ||
+    { echo "slurm_requeue error: Socket timed out on send/recv operation" >&2; exit 1; }
+exec %(scontrol)s "$@"
+""" % {"scontrol": shutil.which("scontrol"), "front": front, "lost": lost})
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", "%s:%s" % (front, os.environ["PATH"]))
+    job = slurm_job(tmp_path, model, steps=100000, chain="requeue", margin="60s", options="[--time=60]")
+    first = job.verb("submit").out.strip()
+    wait_until(lambda: job.events("save"), 120)
+    end_in(first, 60)
+    wait_until(lambda: job.events("stopped"), 60)
+    assert job.events("stopped")[0]["reason"] == "slurm_requeued", job.story()
+    assert len((front / "count").read_text()) == (1 if lost == "answer" else 4)
+    run_at_once(first, "TimeLimit=60")
+    wait_until(lambda: job.events("training")[1:], 120)
+    assert queue(states="all") == [first]
+    assert job.verb("stop").rc == 0
+    wait_until(lambda: not queue(), 30)
 
 
 def test_a_requeued_batch_job_continues_under_its_id(tmp_path, model, cluster):

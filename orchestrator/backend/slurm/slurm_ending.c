@@ -9,10 +9,14 @@
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
+#include "core/clock.h"
 #include "orchestrator/backend/slurm/slurm_run.h"
 
-static const double PATIENCE_S = 10, REQUEUE_PATIENCE_S = 60;
+enum { AGAIN_US = 1000 * 1000 };
+
+static const double PATIENCE_S = 10, LAST_PATIENCE_S = 60;
 
 bool slurm_is_ending(const void *state, struct backend_cause *cause)
 {
@@ -95,23 +99,33 @@ tp_status slurm_see_requeued(struct slurm *s, bool *requeued)
     return slurm_end_for(s, &cause);
 }
 
-/* Ask Slurm and wait for the answer. BACKEND_ALLOCATION_STAYS also if there is none. */
-static enum backend_allocation ask_slurm(struct slurm *s)
+/* Ask Slurm for the allocation's state and wait for the answer. False: there is none. */
+static bool ask_view(struct slurm_view *view, const struct slurm *s)
 {
     struct arena arena = { 0 };
     struct job_words words;
+    struct tp_err ignored;
+    char *text;
+    bool answered;
+
+    slurm_view_words(&words, s->allocation.job, &arena);
+    answered = slurm_ask(&text, &words, &s->client, PATIENCE_S, &arena, &ignored) == TP_OK &&
+               slurm_view_read(view, text, time(NULL));
+    arena_free(&arena);
+    return answered;
+}
+
+/* What Slurm does with the allocation. BACKEND_ALLOCATION_STAYS also if there is no answer. */
+static enum backend_allocation ask_slurm(struct slurm *s)
+{
     struct slurm_view view;
     struct backend_cause cause;
-    struct tp_err ignored;
     enum backend_allocation allocation = BACKEND_ALLOCATION_STAYS;
     const bool is_known = s->ending.requeued; /* slurm_see_requeued has reported it */
-    char *text;
 
     if (!s->allocation.job)
         return BACKEND_ALLOCATION_STAYS;
-    slurm_view_words(&words, s->allocation.job, &arena);
-    if (slurm_ask(&text, &words, &s->client, PATIENCE_S, &arena, &ignored) == TP_OK &&
-        slurm_view_read(&view, text, time(NULL))) {
+    if (ask_view(&view, s)) {
         s->ending.preempted = view.preempted;
         s->ending.requeued = is_requeued_here(s, &view);
         if (is_taken(&cause, s, &view)) {
@@ -122,7 +136,6 @@ static enum backend_allocation ask_slurm(struct slurm *s)
             allocation = BACKEND_ALLOCATION_OVER;
         }
     }
-    arena_free(&arena);
     return s->ending.ending ? BACKEND_ALLOCATION_TAKEN : allocation;
 }
 
@@ -180,30 +193,65 @@ tp_status slurm_ending_tick(struct slurm *s)
 
 /* ---- after that attempt has ended ---- */
 
-/* The answer to a requeue decides which job continues: it is waited for as long as half of the wall
- * time that is left, because a busy controller needs many seconds. */
-static double requeue_patience(const struct slurm *s)
+/* The last answer decides which job continues: it is waited for as long as half of the wall time
+ * that is left, because a busy controller needs many seconds. */
+static double last_patience(const struct slurm *s)
 {
     const double half = slurm_left(s) / 2;
 
-    return half < PATIENCE_S ? PATIENCE_S : half < REQUEUE_PATIENCE_S ? half : REQUEUE_PATIENCE_S;
+    return half < PATIENCE_S ? PATIENCE_S : half < LAST_PATIENCE_S ? half : LAST_PATIENCE_S;
 }
 
-/* Ask Slurm to requeue the batch job of tp-run, and wait for the answer. False: it refuses. */
-static bool requeue(struct slurm *s)
+/* Whether Slurm has requeued the batch job although scontrol failed, because its answer was lost.
+ */
+static bool was_requeued(const struct slurm *s)
+{
+    struct slurm_view view;
+
+    return ask_view(&view, s) && is_requeued_here(s, &view);
+}
+
+/* Ask Slurm to requeue the batch job of tp-run. False: it refuses. */
+static bool ask_requeue(const struct slurm *s, struct tp_err *err)
 {
     struct arena arena = { 0 };
     struct job_words words;
-    struct tp_err err = { 0 };
+    bool requeued;
 
     slurm_words(&words, &arena, "scontrol", "requeue", arena_printf(&arena, "%ld", s->inside),
                 NULL);
-    s->ending.requeued =
-        slurm_ask(NULL, &words, &s->client, requeue_patience(s), &arena, &err) == TP_OK;
+    requeued = slurm_ask(NULL, &words, &s->client, last_patience(s), &arena, err) == TP_OK ||
+               was_requeued(s);
+    arena_free(&arena);
+    return requeued;
+}
+
+/* The same, again while Slurm does not answer. */
+static bool requeue(struct slurm *s)
+{
+    const double until = clock_seconds() + last_patience(s);
+    struct tp_err err = { 0 };
+
+    while (!(s->ending.requeued = ask_requeue(s, &err)) && slurm_is_unreachable(err.msg) &&
+           clock_seconds() < until)
+        usleep(AGAIN_US);
     if (!s->ending.requeued) /* the next batch job is submitted instead */
         slurm_event(s, SLURM_CANNOT_REQUEUE, SLURM_REASON_NONE, err.msg);
-    arena_free(&arena);
     return s->ending.requeued;
+}
+
+/* Submit the next batch job, again while Slurm does not answer. */
+static tp_status submit_next(struct slurm *s)
+{
+    const double until = clock_seconds() + last_patience(s);
+    tp_status st = slurm_next_submit_now(s);
+
+    while (st == TP_OK && !s->next.job && slurm_is_unreachable(s->next.why) &&
+           clock_seconds() < until) {
+        usleep(AGAIN_US);
+        st = slurm_next_submit_now(s);
+    }
+    return st;
 }
 
 /* The requeued batch job continues, so the next job that was submitted is cancelled. */
@@ -233,7 +281,7 @@ static tp_status leave_to_next(struct slurm *s, const struct backend_cause *caus
 
     slurm_next_check(s);
     if (!s->allocation.own && s->options->chain && !s->next.job)
-        st = slurm_next_submit_now(s);
+        st = submit_next(s);
     if (st)
         return st;
     if (s->next.job)

@@ -191,6 +191,7 @@ tp_status slurm_next_submit_now(struct slurm *s)
     if (slurm_ask(&text, &words, &s->client, PATIENCE_S, &arena, &err) == TP_OK)
         job = slurm_dependent(text, s->allocation.job);
     arena_free(&arena);
+    s->next.why[0] = '\0';
     if (job || slurm_submit(&job, &s->client, &batch, &err) == TP_OK)
         st = take(s, job);
     else /* nothing continues, and the final message says why */
