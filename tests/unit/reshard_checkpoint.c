@@ -10,11 +10,13 @@
 #include "reshard/formats/checkpoint/checkpoint.h"
 
 #include <fcntl.h>
+#include <signal.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "ckpt/transaction.h"
+#include "core/stop.h"
 #include "reshard/formats/checkpoint/reduce_sums.h"
 #include "tests/unit/ranks.h"
 #include "tests/unit/temp_dir.h"
@@ -273,6 +275,35 @@ Test(checkpoint, several_processes_write_the_bytes_that_one_writes, .timeout = 6
     cr_assert(mkdir(temp_path("alone"), 0777) == 0 && mkdir(temp_path("together"), 0777) == 0);
     cr_assert_eq(write_step("alone", NULL, &alone, &arena), 0);
     cr_assert_eq(run_ranks(RANKS, 1 << 20, write_together, alone), 0);
+    arena_free(&arena);
+}
+
+/* Writes with the processor's checksums, and with a device's. */
+Test(checkpoint, a_target_that_stops_writes_nothing_after_the_signal)
+{
+    struct checkpoint_target *target = NULL;
+    const struct reshard_endpoint *e;
+    const int32_t data[4] = { 0 };
+    struct arena arena = { 0 };
+    struct layout l = tiny_layout("tp2", DTYPE_F32, &arena);
+    struct tp_err err = { 0 };
+    struct box run;
+
+    stop_listen_all();
+    cr_assert_eq(checkpoint_target_plan(&target, &l, NULL, &err), TP_OK, "%s", err.msg);
+    cr_assert_eq(checkpoint_target_create(target, temp_dir, &err), TP_OK, "%s", err.msg);
+    e = checkpoint_target_endpoint(target);
+    box_run(&run, &e->extents[0].box, 4, 0);
+    for (int stops = 0; stops <= 1; stops++) {
+        tp_status want = stops ? TP_E_STOPPED : TP_OK;
+
+        cr_expect_eq(e->write(e->ctx, 0, &run, data, &err), want);
+        cr_expect_eq(e->unsummed->write(e->ctx, 0, &run, data, &err), want);
+        cr_assert_eq(raise(SIGTERM), 0);
+        cr_expect_eq(e->unsummed->write(e->ctx, 0, &run, data, &err), want);
+        checkpoint_target_stops(target);
+    }
+    checkpoint_target_close(target);
     arena_free(&arena);
 }
 

@@ -42,7 +42,10 @@ static tp_status target_write_unsummed(void *ctx, int extent, const struct box *
                                        const void *buf, struct tp_err *err)
 {
     struct checkpoint_target *t = ctx;
+    tp_status st = target_check_stop(t, err);
 
+    if (st)
+        return st;
     return shard_write_unsummed(t->writers[t->boxes[extent].rank], extent, run, buf, err);
 }
 
