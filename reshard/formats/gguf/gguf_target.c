@@ -2,12 +2,12 @@
  * reshard/formats/gguf/gguf.h. */
 #include <errno.h>
 #include <fcntl.h>
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "core/file.h"
+#include "reshard/engine/tensor_digests.h"
 #include "reshard/formats/gguf/gguf.h"
 #include "reshard/formats/gguf/gguf_q8_0.h"
 #include "reshard/formats/gguf/gguf_tensors.h"
@@ -20,8 +20,7 @@ struct gguf_target {
     struct arena arena;
     struct gguf_tensors tensors;
     int64_t *staged; /* [n] where the part lies in the file of staged parts; -1: nowhere */
-    struct digest *digests;
-    pthread_mutex_t lock; /* guards digests */
+    struct tensor_digests digests;
     int n;
     int fd, staged_fd;          /* -1: none */
     struct upload_set *uploads; /* the tensors go to a store; NULL: into the file */
@@ -112,9 +111,7 @@ static tp_status target_write(void *ctx, int extent, const struct box *run, cons
     const int64_t first = box_offset_in(&x->box, run), n = box_elements(run);
     struct digest part = digest_box(buf, run, x->box.ndim, x->box.len, size);
 
-    pthread_mutex_lock(&t->lock);
-    digest_add(&t->digests[extent], &part);
-    pthread_mutex_unlock(&t->lock);
+    tensor_digests_add(&t->digests, extent, &part);
     if (t->staged[extent] >= 0)
         return file_write_at(t->staged_fd, t->staged_path, t->staged[extent] + first * size, buf,
                              (size_t)(n * size), err);
@@ -126,7 +123,7 @@ static tp_status target_write(void *ctx, int extent, const struct box *run, cons
 
 static struct digest target_digest(const void *ctx, int tensor)
 {
-    return ((const struct gguf_target *)ctx)->digests[tensor];
+    return tensor_digests_of(&((const struct gguf_target *)ctx)->digests, tensor);
 }
 
 /* ---- creation ---- */
@@ -246,8 +243,7 @@ static tp_status allocate(struct gguf_target *t, const struct export_contents *q
 
     t->n = q->n;
     t->staged = arena_array(&t->arena, (size_t)q->n + 1, sizeof *t->staged);
-    t->digests = arena_array(&t->arena, (size_t)q->n + 1, sizeof *t->digests);
-    if (!extents || !dtypes || !t->staged || !t->digests)
+    if (!extents || !dtypes || !t->staged || !tensor_digests_make(&t->digests, q->n, &t->arena))
         return tp_fail(err, TP_E_NOMEM, "%s: no memory for %d tensors", q->dir, q->n);
     for (int i = 0; i < q->n; i++) {
         const struct gguf_part *p = &t->tensors.parts[i];
@@ -279,7 +275,7 @@ static void target_close(struct gguf_target *t)
         close(t->fd);
     if (t->staged_fd >= 0)
         close(t->staged_fd);
-    pthread_mutex_destroy(&t->lock);
+    tensor_digests_end(&t->digests);
     arena_free(&t->arena);
     free(t);
 }
@@ -294,7 +290,7 @@ tp_status gguf_export_create(struct export_writer *w, const struct export_conten
     if (!t)
         return tp_fail(err, TP_E_NOMEM, "%s: no memory for its files", q->dir);
     t->fd = t->staged_fd = -1;
-    pthread_mutex_init(&t->lock, NULL);
+    tensor_digests_init(&t->digests);
     TP_TRY(gguf_model_arch(&arch, q->model, q->source, err));
     TP_TRY(gguf_tensors_make(&t->tensors, arch, q, &t->arena, err));
     TP_TRY(allocate(t, q, err));
@@ -354,6 +350,7 @@ static tp_status finish_part(const struct gguf_target *t, int i, char *matrix, c
     const struct gguf_part *p = &t->tensors.parts[i];
     const struct box *whole = &t->endpoint.extents[i].box;
     const int size = dtype_bytes(gguf_type_dtype(p->type));
+    const struct digest written = tensor_digests_of(&t->digests, i);
     struct digest read;
     tp_status st = file_read_at(t->staged_fd, t->staged_path, t->staged[i], matrix,
                                 (size_t)(p->rows * p->columns * size), err);
@@ -361,7 +358,7 @@ static tp_status finish_part(const struct gguf_target *t, int i, char *matrix, c
     if (st)
         return st;
     read = digest_box(matrix, whole, whole->ndim, whole->len, size);
-    if (memcmp(read.d, t->digests[i].d, sizeof read.d) != 0)
+    if (memcmp(read.d, written.d, sizeof read.d) != 0)
         return tp_fail(err, TP_E_CORRUPT, "%s: tensor %s is not what was written", t->staged_path,
                        p->name);
     for (int64_t c = 0; c < p->columns && !st; c += STRIP_ROWS) {

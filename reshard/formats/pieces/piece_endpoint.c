@@ -196,11 +196,7 @@ static void source_will_read(void *ctx, int extent, const struct box *run)
 
 static void source_add_digest(void *ctx, int tensor, const struct digest *part)
 {
-    struct piece_source *s = ctx;
-
-    pthread_mutex_lock(&s->lock);
-    digest_add(&s->digests[tensor], part);
-    pthread_mutex_unlock(&s->lock);
+    tensor_digests_add(&((struct piece_source *)ctx)->digests, tensor, part);
 }
 
 static tp_status source_read(void *ctx, int extent, const struct box *run, void *buf,
@@ -220,7 +216,7 @@ static tp_status source_read(void *ctx, int extent, const struct box *run, void 
 
 static struct digest source_digest(const void *ctx, int tensor)
 {
-    return ((const struct piece_source *)ctx)->digests[tensor];
+    return tensor_digests_of(&((const struct piece_source *)ctx)->digests, tensor);
 }
 
 static tp_status source_check(void *ctx, struct tp_err *err)
@@ -235,7 +231,7 @@ static int source_sums(const void *ctx, struct reshard_sums *sums)
     const struct piece_source *s = ctx;
 
     if (sums) {
-        sums[0] = (struct reshard_sums){ s->digests->d, 2 * (int64_t)s->n_digests };
+        sums[0] = tensor_digests_words(&s->digests);
         sums[1] = (struct reshard_sums){ s->read.words, 2 * (int64_t)s->read.n };
     }
     return 2;
@@ -279,8 +275,7 @@ static tp_status add_extents(struct piece_source *s, const int *chosen, int n, i
     int k = 0;
 
     s->extents = arena_array(&s->arena, (size_t)n_extents + 1, sizeof *s->extents);
-    s->digests = arena_array(&s->arena, (size_t)n + 1, sizeof *s->digests);
-    if (!extents || !dtypes || !s->extents || !s->digests)
+    if (!extents || !dtypes || !s->extents || !tensor_digests_make(&s->digests, n, &s->arena))
         return tp_fail(err, TP_E_NOMEM, "%s: no memory for its index", s->path);
     for (int i = 0; i < n; i++) {
         const struct piece_tensor *t = &s->tensors[chosen[i]];
@@ -306,7 +301,6 @@ static tp_status add_extents(struct piece_source *s, const int *chosen, int n, i
         s->endpoint.will_read = source_will_read;
         s->endpoint.ahead_bytes = remote_object_ahead_bytes();
     }
-    s->n_digests = n;
     s->read = (struct piece_sums){ .sums = s->sums, .files = s->files, .n = s->n_sums };
     return piece_sums_make(&s->read, s->extents, n_extents, &s->arena, err);
 }

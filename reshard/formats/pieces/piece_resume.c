@@ -21,7 +21,7 @@ static int target_sums(const void *ctx, struct reshard_sums *sums)
     const struct piece_target *t = ctx;
 
     if (sums) {
-        sums[0] = (struct reshard_sums){ t->digests->d, 2 * (int64_t)t->n_tensors };
+        sums[0] = tensor_digests_words(&t->digests);
         sums[1] = (struct reshard_sums){ t->parts, t->n_sums };
     }
     return 2;
@@ -160,8 +160,10 @@ static int64_t target_compare(void *ctx)
     int64_t left = 0;
 
     for (int i = 0; i < t->n_tensors; i++) {
-        t->suspect[i] = t->suspect[i] && (t->unlike[i] || memcmp(t->back[i].d, t->digests[i].d,
-                                                                 sizeof t->back[i].d) != 0);
+        const struct digest written = tensor_digests_of(&t->digests, i);
+
+        t->suspect[i] = t->suspect[i] &&
+                        (t->unlike[i] || memcmp(t->back[i].d, written.d, sizeof written.d) != 0);
         left += t->suspect[i];
         t->unlike[i] = false;
         t->back[i] = (struct digest){ { 0 } };

@@ -9,7 +9,7 @@
 
 #include "core/arena.h"
 #include "layout/tensor.h"
-#include "reshard/engine/endpoint.h"
+#include "reshard/engine/tensor_digests.h"
 #include "reshard/formats/pieces/file_table.h"
 #include "reshard/formats/pieces/piece_place.h"
 
@@ -30,14 +30,14 @@ struct piece_target {
     int n_sums, sums_room;
     struct upload_set *uploads; /* the tensors go to a store; NULL: into the files */
     int64_t *sum_left;          /* [n_sums] then: bytes that were not written */
-    struct digest *digests;     /* [n_tensors] */
+    struct tensor_digests digests;
 
     /* of tensors that an interrupted run wrote; NULL: nothing is suspect */
     bool *suspect;       /* [n_tensors] */
     bool *unlike;        /* [n_tensors] a box does not have the same bytes in all its places */
     struct digest *back; /* [n_tensors] of what was read back */
 
-    pthread_mutex_t lock; /* guards digests, parts, unlike and back */
+    pthread_mutex_t lock; /* guards parts, sum_left, unlike and back */
 };
 
 /* The functions of its endpoint. */

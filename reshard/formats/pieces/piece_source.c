@@ -14,6 +14,7 @@ tp_status piece_source_new(struct piece_source **out, const char *path, struct t
 
     if (s) {
         pthread_mutex_init(&s->lock, NULL);
+        tensor_digests_init(&s->digests);
         s->path = arena_strdup(&s->arena, path);
         s->files = file_table_new();
         s->step = -1;
@@ -32,6 +33,7 @@ void piece_source_close(struct piece_source *s)
     if (!s)
         return;
     pthread_mutex_destroy(&s->lock);
+    tensor_digests_end(&s->digests);
     file_table_free(s->files);
     free(s->pieces);
     free(s->sums);

@@ -7,6 +7,7 @@
 
 #include <pthread.h>
 
+#include "reshard/engine/tensor_digests.h"
 #include "reshard/formats/pieces/piece_sums.h"
 
 /* What stays behind. */
@@ -35,10 +36,9 @@ struct piece_source {
     /* chosen */
     struct reshard_endpoint endpoint;
     const struct piece **extents; /* [endpoint.n_extents] */
-    struct digest *digests;       /* [n_digests] of the tensors of the transfer */
-    int n_digests;
+    struct tensor_digests digests;
     struct piece_sums read; /* of what was read */
-    pthread_mutex_t lock;   /* guards digests and the words of `read` */
+    pthread_mutex_t lock;   /* guards the words of `read` */
 };
 
 #endif

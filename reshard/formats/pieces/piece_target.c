@@ -25,12 +25,12 @@ tp_status piece_target_new(struct piece_target **out, const char *dir, const str
     if (!t)
         return tp_fail(err, TP_E_NOMEM, "%s: no memory for its index", dir);
     pthread_mutex_init(&t->lock, NULL);
+    tensor_digests_init(&t->digests);
     t->dir = dir;
     t->tensors = tensors;
     t->n_tensors = n;
     t->files = file_table_new_writable();
-    t->digests = arena_array(&t->arena, (size_t)n + 1, sizeof *t->digests);
-    if (!t->files || !t->digests) {
+    if (!t->files || !tensor_digests_make(&t->digests, n, &t->arena)) {
         piece_target_close(t);
         return tp_fail(err, TP_E_NOMEM, "%s: no memory for its index", dir);
     }
@@ -44,6 +44,7 @@ void piece_target_close(struct piece_target *t)
         return;
     file_table_free(t->files);
     pthread_mutex_destroy(&t->lock);
+    tensor_digests_end(&t->digests);
     free(t->places);
     free(t->sums);
     arena_free(&t->arena);
@@ -257,9 +258,7 @@ static tp_status target_write_digested(void *ctx, int extent, const struct box *
     tp_status st = TP_OK;
 
     *written = digest_box(buf, run, tensor->ndim, tensor->shape, dtype_bytes(tensor->dtype));
-    pthread_mutex_lock(&t->lock);
-    digest_add(&t->digests[number], written);
-    pthread_mutex_unlock(&t->lock);
+    tensor_digests_add(&t->digests, number, written);
     for (int i = t->first[extent]; i < t->first[extent + 1] && !st; i++)
         st = write_place(t, &t->places[i], run, buf, err);
     return st;
@@ -275,7 +274,7 @@ static tp_status target_write(void *ctx, int extent, const struct box *run, cons
 
 static struct digest target_digest(const void *ctx, int tensor)
 {
-    return ((const struct piece_target *)ctx)->digests[tensor];
+    return tensor_digests_of(&((const struct piece_target *)ctx)->digests, tensor);
 }
 
 tp_status piece_target_plan(struct piece_target *t, struct tp_err *err)

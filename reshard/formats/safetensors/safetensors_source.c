@@ -1,7 +1,6 @@
 /* reshard/formats/safetensors/safetensors_source.c - reads safetensors; see
  * reshard/formats/safetensors/safetensors.h. */
 #include <limits.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,6 +8,7 @@
 
 #include "core/file.h"
 #include "core/text.h"
+#include "reshard/engine/tensor_digests.h"
 #include "reshard/formats/safetensors/safetensors_header.h"
 #include "reshard/formats/safetensors/safetensors_index.h"
 #include "storage/location.h"
@@ -34,8 +34,7 @@ struct safetensors_source {
     struct safetensors_found *found; /* sorted by name */
     int n_found;
     const struct safetensors_found **selected; /* [endpoint.n_extents] */
-    struct digest *digests;                    /* [endpoint.n_extents] */
-    pthread_mutex_t lock;                      /* guards digests */
+    struct tensor_digests digests;             /* extent i is all of tensor i */
 };
 
 static tp_status no_memory(const struct safetensors_source *s, struct tp_err *err)
@@ -68,14 +67,9 @@ static void source_will_read(void *ctx, int extent, const struct box *run)
                      box_elements(run) * elem);
 }
 
-/* Extent i is all of tensor i. */
 static void source_add_digest(void *ctx, int tensor, const struct digest *part)
 {
-    struct safetensors_source *s = ctx;
-
-    pthread_mutex_lock(&s->lock);
-    digest_add(&s->digests[tensor], part);
-    pthread_mutex_unlock(&s->lock);
+    tensor_digests_add(&((struct safetensors_source *)ctx)->digests, tensor, part);
 }
 
 static tp_status source_read(void *ctx, int extent, const struct box *run, void *buf,
@@ -95,15 +89,13 @@ static tp_status source_read(void *ctx, int extent, const struct box *run, void 
 
 static struct digest source_digest(const void *ctx, int tensor)
 {
-    return ((const struct safetensors_source *)ctx)->digests[tensor];
+    return tensor_digests_of(&((const struct safetensors_source *)ctx)->digests, tensor);
 }
 
 static int source_sums(const void *ctx, struct reshard_sums *sums)
 {
-    const struct safetensors_source *s = ctx;
-
     if (sums)
-        *sums = (struct reshard_sums){ s->digests->d, 2 * (int64_t)s->endpoint.n_extents };
+        *sums = tensor_digests_words(&((const struct safetensors_source *)ctx)->digests);
     return 1;
 }
 
@@ -224,7 +216,7 @@ tp_status safetensors_open(struct safetensors_source **out, const char *path, st
         free(s);
         return tp_fail(err, TP_E_NOMEM, "%s: no memory for its index", path);
     }
-    pthread_mutex_init(&s->lock, NULL);
+    tensor_digests_init(&s->digests);
     TP_TRY(add_files(s, err));
     TP_TRY(sort_found(s, err));
     *out = s;
@@ -324,8 +316,8 @@ tp_status safetensors_select(struct safetensors_source *s, const struct reshard_
     tp_status st = TP_OK;
 
     s->selected = arena_array(&s->arena, n, sizeof *s->selected);
-    s->digests = arena_array(&s->arena, n, sizeof *s->digests);
-    if (!extents || !dtypes || !s->selected || !s->digests)
+    if (!extents || !dtypes || !s->selected ||
+        !tensor_digests_make(&s->digests, n_tensors, &s->arena))
         return no_memory(s, err);
     for (int i = 0; i < n_tensors; i++) {
         TP_TRY(match(&s->selected[i], s, &tensors[i], err));
@@ -365,7 +357,7 @@ void safetensors_source_close(struct safetensors_source *s)
         object_close(&s->files[i].object);
     free(s->files);
     free(s->found);
-    pthread_mutex_destroy(&s->lock);
+    tensor_digests_end(&s->digests);
     arena_free(&s->arena);
     free(s);
 }
