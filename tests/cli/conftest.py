@@ -45,11 +45,13 @@ def leave_out_sanitized(config, items):
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config, items):
     """Let one worker run the tests of a file, or of a model of `reference`, so that the fixtures that
-    they share are made once."""
+    they share are made once. A test that has a group of its own keeps it."""
     if harness.SANITIZE and not harness.LONG:
         leave_out_sanitized(config, items)
     refuse_undeclared(items)
     for item in items:
+        if item.get_closest_marker("xdist_group"):
+            continue
         params = item.callspec.params if hasattr(item, "callspec") else {}
         model = params.get("name", "") if "reference" in item.fixturenames else ""
         item.add_marker(pytest.mark.xdist_group("%s %s" % (item.path.stem, model)))

@@ -47,7 +47,7 @@ RUN_AGAIN = 10  # more failures than this have a common cause
 LONGEST = ["parallel", "deferred", "reshard_triples", "run_self", "run", "faults", "run_reshard",
            "train", "samebits"]
 if LONG:
-    LONGEST = list(dict.fromkeys(["faults", "cuda", "stop", "reshard_resume", *LONGEST]))
+    LONGEST = list(dict.fromkeys(["cuda_matrix", "faults", "cuda", "stop", "reshard_resume", *LONGEST]))
 
 
 @dataclasses.dataclass
