@@ -63,7 +63,7 @@ void report(const void *pc, const char *format, ...)
 void append_line(const char *variable, const char *format, ...)
 {
     const char *path = getenv(variable);
-    char line[160];
+    char line[400];
     va_list ap;
     int fd, n;
 
@@ -72,7 +72,7 @@ void append_line(const char *variable, const char *format, ...)
     va_start(ap, format);
     n = vsnprintf(line, sizeof line, format, ap);
     va_end(ap);
-    if (write(fd, line, (size_t)n) != n)
+    if (n >= (int)sizeof line || write(fd, line, (size_t)n) != n)
         report(nullptr, "%s cannot be written", path);
     close(fd);
 }

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <time.h>
+#include <unistd.h>
 
 namespace fake
 {
@@ -90,6 +91,20 @@ uint64_t n_operations()
 enum waiting { GO_ON, WAIT }; /* when only operations are left that wait for other processes */
 static bool step(waiting w);
 
+/* A line of the file FAKECUDA_OPERATIONS: process, stream, number in the stream, what precedes it,
+ * name. Operations of which neither precedes the other may run at the same time. */
+static void write_line(const CUstream_st *s, const operation &o)
+{
+    std::string before;
+
+    if (!getenv("FAKECUDA_OPERATIONS"))
+        return;
+    for (uint32_t op : o.before)
+        before += (before.empty() ? "" : ",") + std::to_string(op);
+    append_line("FAKECUDA_OPERATIONS", "%d %u %u %s %s\n", (int)getpid(), s->number, s->queued,
+                before.c_str(), o.name);
+}
+
 static void add(cudaStream_t s, operation o)
 {
     join(&s->now, host);
@@ -98,6 +113,8 @@ static void add(cudaStream_t s, operation o)
         s->now.resize(s->number + 1);
     s->now[s->number] = s->queued;
     o.before = s->now;
+    if (o.run)
+        write_line(s, o);
     s->waiting.push_back(std::move(o));
 }
 

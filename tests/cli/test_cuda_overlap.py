@@ -1,0 +1,66 @@
+"""tp-train --device cuda: what is sent while kernels run, by the events of the fake CUDA device (tests/fakecuda).
+
+The device lists each operation with those that precede it, by its stream, by an event or because the host has waited. Two
+operations of which neither precedes the other may run at the same time.
+
+needs: tp-train libtp-cuda.so
+"""
+import json
+
+import pytest
+
+import harness
+from cuda_runs import LLAMA, SEED, on_fake, train, write_inputs
+
+LAYERS, MICROBATCHES = 2, 2
+# Each layer's gradients fill a bucket. The buckets of the embedding and of what comes last are sent at the end.
+WIDE = {**LLAMA, "hidden_size": 16, "intermediate_size": 6000, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 4,
+        "vocab_size": 128, "num_hidden_layers": LAYERS}
+NARROW = {**WIDE, "intermediate_size": 24}
+KERNELS = {"kernel", "product", "product with a bias"}
+A_FEW = 5  # kernels, fewer than a pass of a layer has
+# Of the calls of a rank in a step, at least so many may run beside more than a few kernels. zero3: all gathers but those before the
+# first layer, and the reductions of all layers. cp: all messages. pp: all but the last one.
+LEAST = {
+    "dp2": (WIDE, {"ncclAllReduce": LAYERS}),
+    "dp2zero1": (WIDE, {"ncclReduceScatter": LAYERS}),
+    "dp2zero3": (NARROW, {"ncclAllGather": MICROBATCHES * 2 * LAYERS, "ncclReduceScatter": MICROBATCHES * LAYERS}),
+    "cp2": (NARROW, {"ncclSend": 3 * MICROBATCHES * LAYERS}),
+    "pp2": (NARROW, {"ncclSend": MICROBATCHES - 1}),
+}
+
+
+def operations(path):
+    """{process: [(stream, number, what precedes it: a number for each stream, name)]}"""
+    found = {}
+    for line in path.read_text().splitlines():
+        process, stream, number, before, name = line.split(" ", 4)
+        found.setdefault(process, []).append((int(stream), int(number), [int(n) for n in before.split(",")], name))
+    return found
+
+
+def precedes(a, b):
+    return a[0] < len(b[2]) and b[2][a[0]] >= a[1]
+
+
+def beside(call, kernels):
+    """How many kernels may run while the call does."""
+    return sum(not precedes(k, call) and not precedes(call, k) for k in kernels)
+
+
+@pytest.mark.parametrize("layout", LEAST if harness.LONG else ["dp2", "dp2zero3", "cp2"])
+def test_collectives_run_beside_kernels(tmp_path, layout):
+    model, least = LEAST[layout]
+    ranks, path = 2 if layout.startswith("dp") else 1, tmp_path / "operations"
+    write_inputs(tmp_path)
+    (tmp_path / "model.json").write_text(json.dumps(model))
+    train(tmp_path, tmp_path / "out", "model", layout, "--device", "cuda", "--micro", 1, "--batch", MICROBATCHES * ranks,
+          steps=1, env=on_fake(OPERATIONS=path))
+    seen = operations(path)
+    assert len(seen) == 2
+    for process, all_of_it in seen.items():
+        kernels = [o for o in all_of_it if o[3] in KERNELS]
+        computing = {k[0] for k in kernels}
+        counts = {name: [beside(o, kernels) for o in all_of_it if o[3] == name and o[0] not in computing] for name in least}
+        print("process", process, "kernels beside each call:", counts)
+        assert all(sum(n > A_FEW for n in counts[name]) >= at_least for name, at_least in least.items()), (SEED, counts)
