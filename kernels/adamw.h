@@ -4,23 +4,33 @@
 #ifndef KERNELS_ADAMW_H
 #define KERNELS_ADAMW_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 /* The constants are double, so that 1 - beta is as exact as the decimal number. Elements are
  * computed in float. */
 struct adamw_options {
-    double lr, beta1, beta2, eps;
-    double correction1, correction2; /* 1 - beta^t at step t, counted from 1 */
+    double beta1, beta2, eps;
 };
 
-/* p *= 1 - lr * weight_decay; m = beta1 m + (1 - beta1) g; v = beta2 v + (1 - beta2) g^2;
- * p -= lr (m / correction1) / (sqrt(v / correction2) + eps), where g = grad * *grad_scale. */
+/* What changes from step to step. It is in device memory, so that a step that was recorded once
+ * (device_graph of device/device.h) can run again with the values of the next step. At step t,
+ * counted from 1: */
+struct adamw_rates {
+    float step;  /* lr / (1 - beta1^t) */
+    float root;  /* 1 / sqrt(1 - beta2^t) */
+    float decay; /* 1 - lr * weight_decay */
+};
+
+/* With weight decay p *= rates->decay. Then m = beta1 m + (1 - beta1) g;
+ * v = beta2 v + (1 - beta2) g^2; p -= rates->step m / (sqrt(v) rates->root + eps), where
+ * g = grad * *grad_scale. */
 struct adamw_tensor {
     float *p, *m, *v; /* [n] f32 */
     const float *grad;
     uint16_t *p_bf16; /* receives p rounded to bf16; or NULL */
     int64_t n;
-    double weight_decay; /* 0 for norms and biases */
+    bool decays; /* with weight decay; norms and biases are without */
 };
 
 /* One step of several tensors, which do not overlap: a GPU updates many of them with one kernel.
@@ -28,7 +38,8 @@ struct adamw_tensor {
 struct adamw_step {
     const struct adamw_tensor *tensors; /* [n_tensors] */
     int n_tensors;
-    const double *grad_scale; /* one number in device memory: the clip factor */
+    const double *grad_scale;        /* one number in device memory: the clip factor */
+    const struct adamw_rates *rates; /* one, in device memory */
     struct adamw_options options;
 };
 

@@ -47,8 +47,9 @@ void optimizer_norm(struct step_optimizer *n, const struct params *p,
                              &(struct grad_norm_clip){ &n->squares, clip, &n->norm, &n->scale });
 }
 
+/* all: what is the same for all buckets, without tensors. */
 static void update_bucket(const struct params *p, const struct param_bucket *b,
-                          const struct adamw_options *o, double weight_decay, const double *scale)
+                          const struct adamw_step *all)
 {
     enum { TOGETHER = 64 };
     struct adamw_tensor tensors[TOGETHER];
@@ -66,27 +67,33 @@ static void update_bucket(const struct params *p, const struct param_bucket *b,
                                                 .grad = x.grad,
                                                 .p_bf16 = x.value_bf16,
                                                 .n = x.n,
-                                                .weight_decay = entry->decay ? weight_decay : 0 };
+                                                .decays = entry->decay };
         }
-        p->k.ops->adamw_step(p->k.queue, &(struct adamw_step){ tensors, n, scale, *o });
+        p->k.ops->adamw_step(p->k.queue, &(struct adamw_step){ tensors, n, all->grad_scale,
+                                                               all->rates, all->options });
     }
 }
 
-void optimizer_update(const struct step_optimizer *n, const struct optimizer_step *s,
+struct adamw_rates optimizer_rates(const struct train_optimizer *o, double lr, int64_t age)
+{
+    double t = (double)(age + 1), correction1 = 1 - pow(o->beta1, t);
+    double correction2 = 1 - pow(o->beta2, t);
+
+    return (struct adamw_rates){ .step = (float)(lr / correction1),
+                                 .root = (float)(1.0 / sqrt(correction2)),
+                                 .decay = (float)(1.0 - lr * o->weight_decay) };
+}
+
+void optimizer_update(const struct step_optimizer *n, const struct train_optimizer *o,
                       struct bucket_transfer *weights)
 {
     const struct params *p = weights->params;
-    const struct train_optimizer *o = s->options;
-    double t = (double)(s->age + 1);
-    const struct adamw_options adamw = { .lr = s->lr,
-                                         .beta1 = o->beta1,
-                                         .beta2 = o->beta2,
-                                         .eps = o->eps,
-                                         .correction1 = 1 - pow(o->beta1, t),
-                                         .correction2 = 1 - pow(o->beta2, t) };
+    const struct adamw_step all = { .grad_scale = &n->scale,
+                                    .rates = &n->rates,
+                                    .options = { o->beta1, o->beta2, o->eps } };
 
     for (int i = 0; i < p->n_buckets; i++) {
-        update_bucket(p, &p->buckets[i], &adamw, o->weight_decay, &n->scale);
+        update_bucket(p, &p->buckets[i], &all);
         if (!p->sharded && params_sends(p, &p->buckets[i]))
             bucket_transfer_send(weights, i); /* it is sent while the next one is updated */
     }

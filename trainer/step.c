@@ -39,43 +39,48 @@ static int64_t residual_floats(const struct pass *p)
     return p->residual_rows * p->net->model->hidden + p->sequences * p->net->load;
 }
 
-/* Read a microbatch's tokens and queue their copy to its slot. Every microbatch has its own place
- * in t->io.tokens, so nothing waits here. */
-static tp_status fetch(struct trainer *t, int64_t micro, struct activations *s, struct tp_err *err)
+/* The tokens of a microbatch on the host: inputs, then targets. Every microbatch has its own place,
+ * which is the same in every step. */
+static int32_t *tokens_of(const struct trainer *t, int64_t micro)
+{
+    return t->io.tokens + 2 * micro * t->config->micro_batch_size * t->net.seq;
+}
+
+static tp_status fetch(struct trainer *t, int64_t micro, struct tp_err *err)
 {
     const struct train_config *c = t->config;
     int64_t first = train_config_sequence(c, t->parallel.at.dp, micro);
-    int64_t rows = c->micro_batch_size * t->net.seq, n_bytes = rows * (int64_t)sizeof *t->io.tokens;
-    int32_t *ids = t->io.tokens + 2 * micro * rows, *targets = ids + rows;
-    tp_status st = data_fetch(&t->data, t->position.next_sample + first, c->micro_batch_size,
-                              &t->net.tokens, ids, targets, err);
+    int32_t *ids = tokens_of(t, micro);
 
-    if (st)
-        return st;
-    device_copy(t->queue, s->ids, ids, n_bytes);
-    device_copy(t->queue, s->targets, targets, n_bytes);
-    return TP_OK;
+    return data_fetch(&t->data, t->position.next_sample + first, c->micro_batch_size,
+                      &t->net.tokens, ids, ids + c->micro_batch_size * t->net.seq, err);
+}
+
+/* Queue the copy of a microbatch's tokens to its slot. */
+static void copy_tokens(struct trainer *t, int64_t micro, struct activations *s)
+{
+    int64_t rows = t->config->micro_batch_size * t->net.seq;
+    const int32_t *ids = tokens_of(t, micro);
+
+    device_copy(t->queue, s->ids, ids, rows * (int64_t)sizeof *ids);
+    device_copy(t->queue, s->targets, ids + rows, rows * (int64_t)sizeof *ids);
 }
 
 /* The forward pass of a microbatch through a virtual stage, from the stage before to the stage
  * after. */
-static tp_status run_forward(struct trainer *t, const struct schedule_op *op, struct tp_err *err)
+static void run_forward(struct trainer *t, const struct schedule_op *op)
 {
     struct comm *c = t->parallel.pp_forward;
     struct activations *s = &t->slots[op->slot];
     struct pass p = pass_of(t, op->micro);
-    tp_status st = TP_OK;
 
     if (op->from < 0 || op->to < 0) /* the model begins or ends in this stage */
-        st = fetch(t, op->micro, s, err);
-    if (st)
-        return st;
+        copy_tokens(t, op->micro, s);
     if (op->from >= 0)
         comm_recv(c, t->queue, stage_input(s), residual_floats(&p), DTYPE_F32, op->from);
     stage_forward(&p, op->vstage, s);
     if (op->to >= 0)
         comm_send(c, t->queue, s->x, residual_floats(&p), DTYPE_F32, op->to, s->sent);
-    return TP_OK;
 }
 
 /* The backward pass. In the stage where the model ends it begins with the loss. */
@@ -117,22 +122,23 @@ tp_status step_forward(struct trainer *t, int64_t micro, struct tp_err *err)
     const struct schedule *s = &t->schedule;
     struct pass p = pass_of(t, micro);
     struct schedule_op op = { .micro = (int)micro };
-    tp_status st = TP_OK;
+    tp_status st = fetch(t, micro, err);
 
+    if (st)
+        return st;
     for (int vstage = 0; vstage < s->v; vstage++) {
         int stage = schedule_stage(s, t->parallel.at.pp, vstage);
 
         op.vstage = vstage;
         op.from = stage > 0 ? (stage - 1) % s->p : -1;
         op.to = stage < s->p * s->v - 1 ? (stage + 1) % s->p : -1;
-        TP_TRY(run_forward(t, &op, err));
+        run_forward(t, &op);
         if (s->p > 1)
             comm_wait(t->parallel.pp_forward, t->queue, t->slots[0].sent);
     }
     if (t->net.is_last)
         stage_logits(&p, &t->slots[0]);
-done:
-    return st;
+    return TP_OK;
 }
 
 /* On the last stage: sum this rank's losses; with --same-bits, those of all replicas. */
@@ -148,9 +154,63 @@ static void sum_losses(struct trainer *t)
                                                              train_config_micros(t->config) });
 }
 
-/* Copy the step's numbers to the host and wait for them: the only wait of a step, except
- * for the rows of experts on some devices (trainer/model/expert_exchange.h). */
-static tp_status read_numbers(struct trainer *t, struct step_result *r, struct tp_err *err)
+/* ---- the step ---- */
+
+/* What the host does before: everything that differs from the step before goes to pinned memory. */
+static tp_status prepare(struct trainer *t, struct step_result *r, struct tp_err *err)
+{
+    const struct train_config *c = t->config;
+    const struct trainer_position *at = &t->position;
+    bool has_tokens = t->net.is_first || t->net.is_last;
+    tp_status st = TP_OK;
+
+    for (int64_t i = 0; has_tokens && i < train_config_micros(c) && !st; i++)
+        st = fetch(t, i, err);
+    r->lr = schedule_lr(&c->opt, at->step, c->steps);
+    *t->io.rates = optimizer_rates(&c->opt, r->lr, at->step - at->optimizer_start);
+    return st;
+}
+
+static void queue_passes(struct trainer *t)
+{
+    const struct schedule_rank *ops = &t->schedule.ranks[t->parallel.at.pp];
+
+    t->scratch.dx_next = 0;
+    for (int i = 0; i < ops->n_ops; i++) {
+        const struct schedule_op *op = &ops->ops[i];
+
+        if (op->kind == OP_FORWARD)
+            run_forward(t, op);
+        else
+            run_backward(t, op);
+    }
+    wait_for_sent(t);
+}
+
+/* Queue the whole step: the same operations with the same arguments in every step. */
+static void queue_step(struct trainer *t)
+{
+    const struct train_config *c = t->config;
+    struct step_numbers *n = t->io.numbers;
+
+    device_copy(t->queue, &n->optimizer.rates, t->io.rates, sizeof *t->io.rates);
+    stage_clear_gradients(&t->net);
+    fsdp_units_begin(&t->units);
+    grad_reduction_begin(&t->reduction);
+    queue_passes(t);
+    fsdp_units_end(&t->units);
+    grad_reduction_end(&t->reduction);
+    if (c->same_bits)
+        same_bits_reduce(&t->params, &t->parallel);
+    optimizer_norm(&n->optimizer, &t->params, &t->parallel, c->opt.clip);
+    device_wait(t->queue, t->state_copied);
+    optimizer_update(&n->optimizer, &c->opt, &t->weights);
+    if (t->net.is_last)
+        sum_losses(t);
+    device_copy(t->queue, t->io.numbers_read, n, sizeof *n);
+}
+
+static void read_numbers(const struct trainer *t, struct step_result *r)
 {
     const struct train_config *c = t->config;
     const struct process_groups *groups = &t->parallel;
@@ -158,47 +218,22 @@ static tp_status read_numbers(struct trainer *t, struct step_result *r, struct t
     /* All tp ranks of the last stage have the loss of their tokens, so only one of them counts;
      * with --same-bits one for all replicas. */
     bool counts = t->net.is_last && groups->at.tp == 0 && !(c->same_bits && groups->at.dp);
-    tp_status st;
 
-    device_copy(t->net.k.queue, t->io.numbers_read, t->io.numbers, sizeof *n);
-    if ((st = trainer_sync(t, err)))
-        return st;
     r->loss_share = counts ? n->loss / (double)(c->global_batch_size * c->seq_length) : 0;
     r->grad_norm = n->optimizer.norm;
-    return TP_OK;
 }
 
 tp_status step_run(struct trainer *t, struct step_result *r, struct tp_err *err)
 {
     const struct train_config *c = t->config;
-    const struct schedule_rank *ops = &t->schedule.ranks[t->parallel.at.pp];
     struct trainer_position *at = &t->position;
-    struct optimizer_step update = { .options = &c->opt, .age = at->step - at->optimizer_start };
-    tp_status st = TP_OK;
+    tp_status st;
 
-    stage_clear_gradients(&t->net);
-    fsdp_units_begin(&t->units);
-    grad_reduction_begin(&t->reduction);
-    for (int i = 0; i < ops->n_ops; i++) {
-        const struct schedule_op *op = &ops->ops[i];
-
-        if (op->kind == OP_FORWARD)
-            TP_TRY(run_forward(t, op, err));
-        else
-            run_backward(t, op);
-    }
-    wait_for_sent(t);
-    fsdp_units_end(&t->units);
-    grad_reduction_end(&t->reduction);
-    if (c->same_bits)
-        same_bits_reduce(&t->params, &t->parallel);
-    optimizer_norm(&t->io.numbers->optimizer, &t->params, &t->parallel, c->opt.clip);
-    r->lr = update.lr = schedule_lr(&c->opt, at->step, c->steps);
-    device_wait(t->queue, t->state_copied);
-    optimizer_update(&t->io.numbers->optimizer, &update, &t->weights);
-    if (t->net.is_last)
-        sum_losses(t);
-    TP_TRY(read_numbers(t, r, err));
+    TP_TRY(prepare(t, r, err));
+    queue_step(t);
+    TP_TRY(trainer_sync(t, err)); /* the only wait, except for the rows of experts on some devices
+                                     (trainer/model/expert_exchange.h) */
+    read_numbers(t, r);
     at->step++;
     at->next_sample += c->global_batch_size;
     at->tokens += c->global_batch_size * c->seq_length;

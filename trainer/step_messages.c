@@ -85,7 +85,6 @@ static tp_status run_dry(struct trainer *t, struct device *null, struct tp_err *
     const struct kernel_ops *ops = t->net.k.ops;
     struct device_queue *compute = t->queue, *comm = t->comm_queue, *q[2] = { NULL };
     struct trainer_position position = t->position;
-    int dx_next = t->scratch.dx_next;
     struct step_result ignored;
     tp_status st;
 
@@ -95,7 +94,6 @@ static tp_status run_dry(struct trainer *t, struct device *null, struct tp_err *
     st = step_run(t, &ignored, err);
     use_queues(t, ops, compute, comm);
     t->position = position;
-    t->scratch.dx_next = dx_next;
 done:
     device_queue_close(q[0]);
     device_queue_close(q[1]);

@@ -7,8 +7,7 @@
 #include "kernels/cpu/thread.h"
 #include "kernels/cpu/vec.h"
 
-/* What an element needs, from the header's formula: lr (m / c1) / (sqrt(v / c2) + eps) is
- * step m / (sqrt(v) root + eps). */
+/* What an element needs, in f32. */
 struct adamw_factors {
     float decay, beta1, rest1, beta2, rest2, step, root, eps, grad_scale;
 };
@@ -67,14 +66,15 @@ tp_status cpu_run_adamw_tensor(struct device_queue *q, const struct cpu_adamw_te
                                struct tp_err *err)
 {
     const struct adamw_options *o = &a->options;
+    const struct adamw_rates *now = a->rates;
     struct adamw_work w = { &a->tensor,
-                            { .decay = (float)(1.0 - o->lr * a->tensor.weight_decay),
+                            { .decay = a->tensor.decays ? now->decay : 1,
                               .beta1 = (float)o->beta1,
                               .rest1 = (float)(1.0 - o->beta1),
                               .beta2 = (float)o->beta2,
                               .rest2 = (float)(1.0 - o->beta2),
-                              .step = (float)(o->lr / o->correction1),
-                              .root = (float)(1.0 / sqrt(o->correction2)),
+                              .step = now->step,
+                              .root = now->root,
                               .eps = (float)o->eps,
                               .grad_scale = (float)*a->grad_scale } };
 

@@ -80,8 +80,8 @@ static void queue_grad_norm_squares(struct device_queue *q, const struct grad_no
 static void queue_adamw_step(struct device_queue *q, const struct adamw_step *a)
 {
     for (int i = 0; i < a->n_tensors; i++)
-        queue_adamw_tensor(q,
-                           &(struct cpu_adamw_tensor){ a->tensors[i], a->grad_scale, a->options });
+        queue_adamw_tensor(
+            q, &(struct cpu_adamw_tensor){ a->tensors[i], a->grad_scale, a->rates, a->options });
 }
 
 const struct kernel_ops kernels_cpu = {

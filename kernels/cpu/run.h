@@ -78,6 +78,7 @@ tp_status cpu_run_grad_norm_clip(struct device_queue *q, const struct grad_norm_
 struct cpu_adamw_tensor {
     struct adamw_tensor tensor;
     const double *grad_scale;
+    const struct adamw_rates *rates;
     struct adamw_options options;
 };
 tp_status cpu_run_adamw_tensor(struct device_queue *q, const struct cpu_adamw_tensor *a,

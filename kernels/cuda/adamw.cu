@@ -8,10 +8,8 @@
 
 enum { ADAMW_TOGETHER = 56, ADAMW_CHUNK = 8 * LAUNCH_THREADS };
 
-/* What an element needs, from the header's formula: lr (m / c1) / (sqrt(v / c2) + eps) is
- * step m / (sqrt(v) root + eps). */
 struct adamw_constants {
-    float beta1, rest1, beta2, rest2, step, root, eps;
+    float beta1, rest1, beta2, rest2, eps;
 };
 
 struct adamw_entry {
@@ -19,25 +17,27 @@ struct adamw_entry {
     const float *grad;
     uint16_t *p_bf16;
     int64_t n, end; /* end: the chunks of this entry and of those before it */
-    float decay;
+    bool decays;
 };
 
 struct adamw_table {
     struct adamw_entry of[ADAMW_TOGETHER];
     int n;
     const double *grad_scale;
+    const struct adamw_rates *rates;
     struct adamw_constants k;
 };
 static_assert(sizeof(struct adamw_table) <= 4096, "the arguments of a kernel have at most 4 KiB");
 
 static __device__ inline void adamw_element(const struct adamw_entry &a,
-                                            const struct adamw_constants &k, float grad_scale,
+                                            const struct adamw_constants &k,
+                                            const struct adamw_rates &now, float grad_scale,
                                             int64_t i)
 {
     float g = a.grad[i] * grad_scale;
     float m = k.beta1 * a.m[i] + k.rest1 * g;
     float v = k.beta2 * a.v[i] + k.rest2 * (g * g);
-    float p = a.p[i] * a.decay - k.step * m / (sqrtf(v) * k.root + k.eps);
+    float p = a.p[i] * (a.decays ? now.decay : 1) - now.step * m / (sqrtf(v) * now.root + k.eps);
 
     a.m[i] = m;
     a.v[i] = v;
@@ -51,6 +51,7 @@ __global__ void __launch_bounds__(LAUNCH_THREADS, 4)
     adamw_kernel(const __grid_constant__ struct adamw_table a)
 {
     const float grad_scale = (float)*a.grad_scale;
+    const struct adamw_rates now = *a.rates;
     int t = 0;
 
     for (int64_t c = blockIdx.x; c < a.of[a.n - 1].end; c += gridDim.x) {
@@ -60,13 +61,12 @@ __global__ void __launch_bounds__(LAUNCH_THREADS, 4)
         int64_t end = first + ADAMW_CHUNK < a.of[t].n ? first + ADAMW_CHUNK : a.of[t].n;
 
         for (int64_t i = first + threadIdx.x; i < end; i += LAUNCH_THREADS)
-            adamw_element(a.of[t], a.k, grad_scale, i);
+            adamw_element(a.of[t], a.k, now, grad_scale, i);
     }
 }
 
 /* Put tensors into the table; returns how many chunks they have. */
-static int64_t fill_table(struct adamw_table *t, const struct adamw_tensor *tensors, int n,
-                          double lr)
+static int64_t fill_table(struct adamw_table *t, const struct adamw_tensor *tensors, int n)
 {
     int64_t end = 0;
 
@@ -74,8 +74,7 @@ static int64_t fill_table(struct adamw_table *t, const struct adamw_tensor *tens
         const struct adamw_tensor *a = &tensors[i];
 
         end += (a->n + ADAMW_CHUNK - 1) / ADAMW_CHUNK;
-        t->of[i] = { a->p,      a->m, a->v, a->grad,
-                     a->p_bf16, a->n, end,  (float)(1.0 - lr * a->weight_decay) };
+        t->of[i] = { a->p, a->m, a->v, a->grad, a->p_bf16, a->n, end, a->decays };
     }
     t->n = n;
     return end;
@@ -87,16 +86,15 @@ void cuda_run_adamw_step(struct device_queue *q, const struct adamw_step *a)
     struct adamw_table t = {};
 
     t.grad_scale = a->grad_scale;
+    t.rates = a->rates;
     t.k.beta1 = (float)o->beta1;
     t.k.rest1 = (float)(1.0 - o->beta1);
     t.k.beta2 = (float)o->beta2;
     t.k.rest2 = (float)(1.0 - o->beta2);
-    t.k.step = (float)(o->lr / o->correction1);
-    t.k.root = (float)(1.0 / sqrt(o->correction2));
     t.k.eps = (float)o->eps;
     for (int i = 0; i < a->n_tensors; i += ADAMW_TOGETHER) {
         int left = a->n_tensors - i, n = left < ADAMW_TOGETHER ? left : ADAMW_TOGETHER;
 
-        launch_rows(q, "AdamW", fill_table(&t, a->tensors + i, n, o->lr), adamw_kernel, t);
+        launch_rows(q, "AdamW", fill_table(&t, a->tensors + i, n), adamw_kernel, t);
     }
 }

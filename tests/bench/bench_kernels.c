@@ -250,16 +250,17 @@ static int64_t layer_parameters(const struct bench *b)
 
 static void run_adamw(struct bench *b, const void *arg)
 {
-    const struct adamw_options o = { 1e-3, 0.9, 0.95, 1e-8, 0.1, 0.05 };
+    const struct adamw_rates rates = { 1e-2f, 4.5f, 0.9999f };
+    const struct adamw_options o = { 0.9, 0.95, 1e-8 };
     int64_t n = layer_parameters(b);
 
     (void)arg;
     b->numbers[1] = 0.5;
     const struct adamw_tensor tensor = {
-        b->x, b->z, b->w, b->y, b->type == DTYPE_BF16 ? (uint16_t *)(b->w + n) : NULL, n, 0.1
+        b->x, b->z, b->w, b->y, b->type == DTYPE_BF16 ? (uint16_t *)(b->w + n) : NULL, n, true
     };
 
-    RUN(adamw_step, adamw_step, &tensor, 1, &b->numbers[1], o);
+    RUN(adamw_step, adamw_step, &tensor, 1, &b->numbers[1], &rates, o);
 }
 
 static void run_squares(struct bench *b, const void *arg)

@@ -18,7 +18,7 @@ struct adamw_arrays {
     int n;
 };
 
-static void adamw_run(const struct adamw_arrays *a, struct pair scale, bool gpu)
+static void adamw_run(const struct adamw_arrays *a, struct pair scale, struct pair rates, bool gpu)
 {
     struct adamw_tensor tensors[ADAMW_TENSORS];
     int64_t at = 0;
@@ -39,7 +39,7 @@ static void adamw_run(const struct adamw_arrays *a, struct pair scale, bool gpu)
     (gpu ? cuda->kernels : &kernels_cpu)
         ->adamw_step(
             gpu ? queue : kernels_on(),
-            &(struct adamw_step){ tensors, a->n, AT(scale), { 1e-2, 0.9, 0.95, 1e-8, 0.1, 0.05 } });
+            &(struct adamw_step){ tensors, a->n, AT(scale), AT(rates), { 0.9, 0.95, 1e-8 } });
 }
 
 /* Many small tensors, or few that are large; some are empty. */
@@ -51,7 +51,7 @@ static void adamw_case(struct rng *r)
 
     for (int i = 0; i < a.n; i++) {
         a.tensors[i].n = rng_int(r, 0, a.n > 4 ? 20 : 2500);
-        a.tensors[i].weight_decay = rng_int(r, 0, 1) ? 0.1 : 0;
+        a.tensors[i].decays = rng_int(r, 0, 1);
         a.tensors[i].p_bf16 = rng_int(r, 0, 1) ? &not_null : NULL;
         n += a.tensors[i].n;
     }
@@ -64,8 +64,10 @@ static void adamw_case(struct rng *r)
     a.grad = floats(r, n, 1);
     a.half = numbers(r, DTYPE_BF16, n, 1);
     const struct pair scale = doubles(r, 1);
-    adamw_run(&a, scale, false);
-    adamw_run(&a, scale, true);
+    const struct adamw_rates values = { 0.1f, 4.5f, 0.999f };
+    const struct pair rates = pair_of(&values, sizeof values);
+    adamw_run(&a, scale, rates, false);
+    adamw_run(&a, scale, rates, true);
     assert_similar(a.p, DTYPE_F32, 1, 1e-6, "p");
     assert_similar(a.m, DTYPE_F32, 1, 1e-6, "m");
     assert_similar(a.v, DTYPE_F32, 1, 1e-6, "v");

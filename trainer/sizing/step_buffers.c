@@ -8,5 +8,6 @@ void step_buffers_take(struct step_buffers *b, const struct rank_dims *d, struct
 
     b->numbers = buffer_pool_take(&p->own, BUFFER_NUMBERS, n_bytes + losses, 1);
     b->numbers_read = buffer_pool_take(&p->pinned, BUFFER_HOST, n_bytes, 1);
+    b->rates = buffer_pool_take(&p->pinned, BUFFER_HOST, 1, sizeof *b->rates);
     b->tokens = buffer_pool_take(&p->pinned, BUFFER_HOST, d->micros * 2 * rows, sizeof *b->tokens);
 }
