@@ -35,20 +35,14 @@ static bool is_empty_dir(const char *path)
     return empty;
 }
 
-static tp_status check_place(const struct atomic_folder *f, const char *mark, struct tp_err *err)
+static tp_status check_place(const struct atomic_folder *f, atomic_folder_replaceable *replaceable,
+                             struct tp_err *err)
 {
-    char path[PATH_MAX];
-
     if (!file_exists(f->dir) || is_empty_dir(f->dir))
         return TP_OK;
-    if (!f->force)
+    if (!replaceable)
         return tp_fail(err, TP_E_EXISTS, "%s: exists already; --force replaces it", f->dir);
-    if (!file_join(path, f->dir, mark, err) && file_exists(path))
-        return TP_OK;
-    return tp_fail(err, TP_E_EXISTS,
-                   "%s: has no %s, so --force does not replace it; remove it yourself if it is not "
-                   "needed",
-                   f->dir, mark);
+    return replaceable(f->dir, err);
 }
 
 /* The folder that contains dir, created if necessary. */
@@ -88,7 +82,7 @@ static void inherit(struct atomic_folder *f, const char *path,
     if (fd < 0)
         return;
     if (fstat(fd, &sb) == 0 && sb.st_uid == geteuid() && flock(fd, LOCK_EX | LOCK_NB) == 0) {
-        if (!f->locked && heir->wants && heir->wants(heir->ctx, path)) {
+        if (!f->locked && heir && heir->wants(heir->ctx, path)) {
             snprintf(f->tmp, sizeof f->tmp, "%s", path);
             f->lock_fd = fd;
             f->locked = f->resumed = true;
@@ -155,22 +149,16 @@ static tp_status make_temporary(struct atomic_folder *f, bool *locked, struct tp
     return TP_OK;
 }
 
-tp_status atomic_folder_begin(struct atomic_folder *f, const char *dir, bool force,
-                              const char *mark, struct tp_err *err)
-{
-    return atomic_folder_resume(f, dir, force, mark, &(struct atomic_folder_heir){ 0 }, err);
-}
-
-tp_status atomic_folder_resume(struct atomic_folder *f, const char *dir, bool force,
-                               const char *mark, const struct atomic_folder_heir *heir,
-                               struct tp_err *err)
+tp_status atomic_folder_begin(struct atomic_folder *f, const char *dir,
+                              atomic_folder_replaceable *replaceable,
+                              const struct atomic_folder_heir *heir, struct tp_err *err)
 {
     char parent[PATH_MAX];
     size_t n = strlen(dir);
     bool locked;
     tp_status st;
 
-    *f = (struct atomic_folder){ .force = force };
+    *f = (struct atomic_folder){ .force = replaceable != NULL };
     if ((st = location_check_local(dir, err)))
         return st;
     while (n > 1 && dir[n - 1] == '/')
@@ -178,7 +166,7 @@ tp_status atomic_folder_resume(struct atomic_folder *f, const char *dir, bool fo
     if (n == 0 || snprintf(f->dir, sizeof f->dir, "%.*s", (int)n, dir) + SAVE_ID_TEXT + 8 >
                       (int)sizeof f->dir)
         return tp_fail(err, TP_E_USAGE, "'%.100s': is not a valid folder name", dir);
-    TP_TRY(check_place(f, mark, err));
+    TP_TRY(check_place(f, replaceable, err));
     TP_TRY(make_parent(f->dir, parent, err));
     inherit_all(f, parent, heir);
     locked = f->locked;

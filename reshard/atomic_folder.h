@@ -25,22 +25,22 @@ struct atomic_folder {
                             before the folder appears; NULL: none */
 };
 
+/* Whether `dir`, which exists and is not an empty folder, may be replaced. TP_E_EXISTS: not, and
+ * the message says why. */
+typedef tp_status atomic_folder_replaceable(const char *dir, struct tp_err *err);
+
 /* Whether to take over the temporary folder of a dead writer; at most one is. */
 struct atomic_folder_heir {
-    bool (*wants)(void *ctx, const char *path); /* NULL: none */
+    bool (*wants)(void *ctx, const char *path);
     void *ctx;
 };
 
-/* Begin. Parent directories are created, and what dead writers of dir left is removed. TP_E_EXISTS:
- * dir exists and is not an empty folder, and force is not set; or force is set, but dir has no file
- * named `mark`, so it is something else than what would replace it. */
-tp_status atomic_folder_begin(struct atomic_folder *f, const char *dir, bool force,
-                              const char *mark, struct tp_err *err);
-
-/* The same, with what a dead writer left if `heir` wants it. */
-tp_status atomic_folder_resume(struct atomic_folder *f, const char *dir, bool force,
-                               const char *mark, const struct atomic_folder_heir *heir,
-                               struct tp_err *err);
+/* Begin. Parent directories are created. What dead writers of dir left is removed, except what
+ * `heir` wants (NULL: nothing). TP_E_EXISTS: dir exists, is not an empty folder, and is not
+ * `replaceable` (NULL: never). */
+tp_status atomic_folder_begin(struct atomic_folder *f, const char *dir,
+                              atomic_folder_replaceable *replaceable,
+                              const struct atomic_folder_heir *heir, struct tp_err *err);
 
 /* Leave what was begun as it is, for a later process to take over. */
 void atomic_folder_suspend(struct atomic_folder *f);

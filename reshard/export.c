@@ -12,6 +12,7 @@
 #include "reshard/export_store.h"
 #include "reshard/formats/hf_assets.h"
 #include "reshard/formats/hf_config.h"
+#include "reshard/formats/model_folder.h"
 #include "reshard/resume.h"
 #include "storage/location.h"
 #include "storage/upload_sender.h"
@@ -19,7 +20,6 @@
 /* Code and tables that become resident later. */
 enum { LATER_BYTES = 4 << 20 };
 
-/* By this file an existing folder is recognized as an export. */
 #define CONFIG_FILE "config.json"
 
 /* In a temporary folder: where files are created to learn the places of tensors. */
@@ -151,10 +151,11 @@ static tp_status begin(struct export_job *x, bool again, struct tp_err *err)
 {
     const struct export_request *q = x->request;
     const struct resume_job job = resume_job_of(x);
-    const struct atomic_folder_heir heir = { again && x->format->keep ? is_of_this_job : NULL, x };
+    const struct atomic_folder_heir heir = { is_of_this_job, x };
     tp_status st;
 
-    TP_TRY(atomic_folder_resume(&x->folder, q->out, q->force, CONFIG_FILE, &heir, err));
+    TP_TRY(atomic_folder_begin(&x->folder, q->out, q->force ? model_folder_replaceable : NULL,
+                               again && x->format->keep ? &heir : NULL, err));
     resume_note_other(&x->resume, &job);
     TP_TRY(x->folder.resumed ? create_again(x, err) : create(x, x->folder.tmp, err));
     TP_TRY(plan(x, err));

@@ -32,7 +32,7 @@ struct export_request {
     int64_t memory_bytes;       /* the most resident memory */
     int threads;
     double journal_s;          /* seconds between records of progress; 0: after each tile */
-    bool force;                /* replace OUT when it is an export */
+    bool force;                /* replace OUT when it is a model's folder */
     struct progress *progress; /* counts bytes written and receives notes; NULL: none */
 };
 

@@ -6,6 +6,7 @@ covers: cli/ckpt/cmd_export cli/ckpt/cmd_import cli/copy_options
 import json
 import os
 import random
+import re
 import struct
 import sys
 
@@ -185,12 +186,32 @@ def test_force_replaces_an_export_and_nothing_else(tmp_path):
     assert harness.tree(out) == before
     export(root, out, "--force", "--dtype", "f32")
     assert harness.tree(out) != before
-    home = tmp_path / "home"
-    home.mkdir()
-    (home / "thesis.tex").write_text("years of work")
-    r = harness.run("tp-ckpt", "export", root, "-o", home, "--force")
-    assert r.rc == 2 and (home / "thesis.tex").exists()
     assert not list(tmp_path.glob("*.tmp*"))
+
+
+@pytest.mark.parametrize("files,says", [
+    (["thesis.tex"], "has no config.json, .* it has thesis.tex;"),
+    (["model.safetensors", "thesis.tex"], "has no config.json, .* it has model.safetensors, thesis.tex;"),
+    (["config.json", "src.c", "notes", "a", "e\x1b[1m"],
+     r"has config.json but no weights, .* it has a, config.json, e\?\[1m and 2 more;"),
+    ([".safetensors", "config.json"], "has config.json but no weights"),
+], ids=["no model", "weights alone", "a program with config.json", "an extension alone"])
+def test_force_does_not_replace_what_is_not_a_models_folder(files, says, tmp_path):
+    root, home = make(tmp_path, "tp1"), tmp_path / "home"
+    home.mkdir()
+    for name in files:
+        (home / name).write_text("years of work")
+    before = harness.tree(home)
+    r = harness.run("tp-ckpt", "export", root, "-o", home, "--force")
+    assert r.rc == 2 and re.search(says, r.err), repr(r)
+    assert harness.tree(home) == before and not list(tmp_path.glob("*.tmp*"))
+
+
+def test_force_does_not_replace_a_file(tmp_path):
+    root = make(tmp_path, "tp1")
+    (tmp_path / "out").write_text("years of work")
+    r = harness.run("tp-ckpt", "export", root, "-o", tmp_path / "out", "--force")
+    assert r.rc == 2 and "is no folder" in r.err and (tmp_path / "out").read_text() == "years of work"
 
 
 def test_a_tensor_that_is_missing_is_named(tmp_path):

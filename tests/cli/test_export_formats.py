@@ -360,6 +360,14 @@ def test_zero3_becomes_universal(bf16, tmp_path):
 
 # ---- all formats ----
 
+@pytest.mark.parametrize("fmt", ["safetensors", "gguf", "dcp", "torchtitan", "megatron", "torch_dist", "deepspeed"])
+def test_force_replaces_an_export_of_any_format(fmt, f32, tmp_path):
+    export(f32, tmp_path / "out", fmt)
+    (tmp_path / "out/README.md").write_text("mine")
+    export(f32, tmp_path / "out", "safetensors", "--force")
+    assert not (tmp_path / "out/README.md").exists() and (tmp_path / "out/model.safetensors").exists()
+
+
 @pytest.mark.parametrize("fmt", ["dcp", "megatron"] + ["torch_dist", "deepspeed"] * harness.LONG)
 def test_a_killed_export_leaves_the_old_folder_or_the_new_one(fmt, tmp_path):
     rng = random.Random(5)
