@@ -82,10 +82,10 @@ def arguments(inputs, out, model, layout, *options, steps=3 if harness.LONG else
             "--warmup", "1", "--seq", SEQ.get(layout, 8), "--batch", 4, "--log", out / "log", *options]
 
 
-def train(inputs, out, model, layout, *options, env=None, **more):
-    """The losses and gradient norms of a run."""
+def train(inputs, out, model, layout, *options, env=None, launcher=(), **more):
+    """The losses and gradient norms of a run. launcher: mpirun or srun with its options; without it tp-train starts the ranks."""
     out.mkdir(exist_ok=True)
-    r = harness.run(*arguments(inputs, out, model, layout, *options, **more), env=env)
+    r = harness.run(*launcher, *arguments(inputs, out, model, layout, *options, **more), env=env)
     assert r.rc == 0, "seed %d: %r" % (SEED, r)
     return [(x["loss"], x["grad_norm"]) for x in harness.read_log(out / "log")]
 

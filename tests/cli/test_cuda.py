@@ -44,6 +44,14 @@ def test_losses_are_the_cpus(tmp_path, inputs, number):
     assert_close(got, want, dtype)
 
 
+def test_losses_are_the_cpus_below_mpirun(tmp_path, inputs):
+    """tests/slurm has the same with srun."""
+    want = train(inputs, tmp_path / "cpu", "llama", "tp2dp2")
+    launcher = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-n", 4]
+    got = train(inputs, tmp_path / "cuda", "llama", "tp2dp2", "--device", "cuda", launcher=launcher, env=on_fake())
+    assert_close(got, want, "fp32")
+
+
 @pytest.mark.parametrize("first,second", [("cpu", "cuda"), ("cuda", "cpu")])
 def test_a_checkpoint_resumes_on_the_other_device(tmp_path, inputs, first, second):
     want = train(inputs, tmp_path / "whole", "llama", "tp2")

@@ -27,7 +27,8 @@ void nccl_pause(const char *what, int rank, double *waited)
 
 nccl_shared *nccl_join(const std::string &name, int rank, int size)
 {
-    std::string path = "/dev/shm/" + name;
+    const char *folder = getenv("FAKECUDA_SHARED");
+    std::string path = std::string(folder ? folder : "/dev/shm") + "/" + name;
     int fd = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600), none = 0;
 
     if (size < 1 || size > (int)NCCL_RANKS_MAX || rank < 0 || rank >= size)

@@ -1,6 +1,6 @@
 /*
  * tests/fakecuda/nccl_memory.h - the memory that the ranks of an NCCL communicator share: a file
- * in /dev/shm, which is removed when all of them have joined.
+ * in /dev/shm, or in the folder FAKECUDA_SHARED, which is removed when all of them have joined.
  */
 #ifndef TESTS_FAKECUDA_NCCL_MEMORY_H
 #define TESTS_FAKECUDA_NCCL_MEMORY_H

@@ -35,7 +35,8 @@ def pytest_runtest_makereport(item, call):
     report = (yield).get_result()
     if call.when == "call" and report.failed and "tmp_path" in item.funcargs:
         logs = item.funcargs["tmp_path"].rglob("attempt-*.log")
-        report.mpi_crashed = any(MPI_CRASH in log.read_text(errors="replace") for log in logs)
+        report.mpi_crashed = MPI_CRASH in report.longreprtext or \
+            any(MPI_CRASH in log.read_text(errors="replace") for log in logs)
 
 
 def pytest_runtest_protocol(item, nextitem):
