@@ -2,7 +2,7 @@
  * tests/unit/ckpt_shard.c - what is written to a shard is read from it, and damage is never read.
  *
  * covers: ckpt/shard_hdf5 ckpt/hdf5_session ckpt/hdf5_type ckpt/hdf5_attribute
- * covers: ckpt/shard_create ckpt/shard_read ckpt/shard_write
+ * covers: ckpt/shard_create ckpt/shard_read ckpt/shard_index ckpt/shard_write
  */
 #include <criterion/criterion.h>
 #include <dirent.h>
