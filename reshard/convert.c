@@ -111,6 +111,7 @@ static tp_status make_folder(struct convert_report *r, const struct convert_requ
                                            .layout = q->to,
                                            .format = r->format,
                                            .distributed_optimizer = q->distributed_optimizer,
+                                           .ordinary_optimizer = q->ordinary_optimizer,
                                            .out = r->out,
                                            .scratch = q->scratch,
                                            .dtype = q->dtype,

@@ -30,7 +30,8 @@ struct convert_request {
     int64_t step;            /* -1: the newest complete one, or as the optimizer says */
     const enum dtype *dtype; /* cast the weights; NULL: no cast */
     bool no_optim;           /* weights only */
-    bool distributed_optimizer; /* torch_dist: as with --use-distributed-optimizer */
+    bool distributed_optimizer; /* Megatron's formats: as with --use-distributed-optimizer */
+    bool ordinary_optimizer;    /* not so, although the source is */
     int zstd;                   /* level with which a checkpoint is compressed; 0: it is not */
     int64_t memory_bytes;       /* the most resident memory */
     int threads;

@@ -63,6 +63,14 @@ static const char *folder_of(const struct export_job *x)
     return to_store(x) ? x->store.dir : x->folder.tmp;
 }
 
+/* Whether Megatron's distributed optimizer is written: as the source has it, unless one is chosen.
+ */
+static bool is_distributed(const struct export_job *x)
+{
+    return x->request->distributed_optimizer ||
+           (x->source.distributed && !x->request->ordinary_optimizer);
+}
+
 /* Create the files in `dir`, which exists. */
 static tp_status create(struct export_job *x, const char *dir, struct tp_err *err)
 {
@@ -76,7 +84,7 @@ static tp_status create(struct export_job *x, const char *dir, struct tp_err *er
                                               .layout = &from->layout,
                                               .step = from->step,
                                               .adamw = from->adamw,
-                                              .distributed_optimizer = q->distributed_optimizer,
+                                              .distributed_optimizer = is_distributed(x),
                                               .max_shard_bytes = q->max_shard_bytes,
                                               .q8_0 = q->q8_0,
                                               .assets = q->assets,
@@ -200,7 +208,7 @@ static tp_status identify(struct export_job *x, struct tp_err *err)
     job_identity_number(h, q->max_shard_bytes);
     job_identity_number(h, from->step);
     sha256_add(h, &from->adamw, sizeof from->adamw);
-    if (q->distributed_optimizer)
+    if (is_distributed(x))
         job_identity_text(h, "distributed optimizer");
     job_identity_text(h, from->model.config);
     st = export_source_identify(from, q, h, err);
@@ -342,12 +350,13 @@ static tp_status check_options(const struct export_job *x, struct tp_err *err)
 
     if (q->q8_0 && !x->format->q8_0)
         return tp_fail(err, TP_E_USAGE, "--dtype q8_0 is for --format gguf, not %s", q->format);
-    if (q->distributed_optimizer && !x->format->distributed_optimizer)
+    if ((q->distributed_optimizer || q->ordinary_optimizer) && !x->format->distributed_optimizer)
         return tp_fail(err, TP_E_USAGE,
-                       "--distributed-optimizer is for --format torch_dist, not %s", q->format);
-    if (q->distributed_optimizer && q->no_optim)
-        return tp_fail(err, TP_E_USAGE,
-                       "--distributed-optimizer and --no-optim exclude each other");
+                       "--%s-optimizer is for --format megatron or torch_dist, not %s",
+                       q->distributed_optimizer ? "distributed" : "ordinary", q->format);
+    if (q->distributed_optimizer && (q->no_optim || q->ordinary_optimizer))
+        return tp_fail(err, TP_E_USAGE, "--distributed-optimizer and --%s exclude each other",
+                       q->no_optim ? "no-optim" : "ordinary-optimizer");
     return TP_OK;
 }
 

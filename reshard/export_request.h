@@ -26,7 +26,8 @@ struct export_request {
                                 where there are any */
     bool q8_0;               /* GGUF: weights become Q8_0; dtype is f32 then */
     bool no_optim;           /* weights only */
-    bool distributed_optimizer; /* torch_dist: as with --use-distributed-optimizer */
+    bool distributed_optimizer; /* Megatron's formats: as with --use-distributed-optimizer */
+    bool ordinary_optimizer;    /* not so, although the source is */
     int64_t max_shard_bytes;    /* the most bytes of tensors in a file; 0: no limit */
     const char *assets;         /* folder with tokenizer and so on to copy, or NULL */
     int64_t memory_bytes;       /* the most resident memory */

@@ -262,13 +262,9 @@ static tp_status open_foreign(struct export_source *s, const struct export_reque
         piece_source_adamw(s->import.pieces, &s->adamw);
     if (s->request.keeps_extras)
         s->extras = s->import.pieces;
-    if (s->extras && piece_source_is_distributed(s->extras) && !q->distributed_optimizer)
-        progress_note(
-            q->progress,
-            "%s has the state of Megatron-LM's distributed optimizer, and what is written "
-            "that of the ordinary one; for --use-distributed-optimizer give --format "
-            "torch_dist --distributed-optimizer",
-            q->ckpt);
+    s->distributed = s->extras && format->distributed_optimizer &&
+                     piece_source_is_distributed(s->extras) &&
+                     piece_source_has(s->extras, GROUP_EXP_AVG);
     memcpy(s->left_out, s->import.left_out.text, sizeof s->left_out);
     s->layout.tensors = s->import.tensors;
     s->layout.n_tensors = s->import.n_tensors;

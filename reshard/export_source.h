@@ -29,6 +29,8 @@ struct export_source {
     struct import_request request; /* of another framework */
     struct import_source import;
     struct piece_source *extras; /* whose extras are written; NULL: none are */
+    bool distributed; /* it has Megatron's distributed optimizer, and the format has a place for it
+                       */
 };
 
 /* Open the request's source for a format. Close also after a failure. TP_E_CORRUPT: a tensor of the

@@ -42,8 +42,8 @@ static bool parse(struct export_request *q, struct copy_options *copy, bool *jso
                 "layout of the files, for formats that cut tensors (default:\nCKPT's)"),
         OPT_FLAG(0, "no-optim", &q->no_optim, "write the weights only"),
         OPT_FLAG(0, "distributed-optimizer", &q->distributed_optimizer,
-                 "torch_dist: write the optimizer as --use-distributed-optimizer of\nMegatron-LM "
-                 "loads it (default: the ordinary optimizer)"),
+                 "megatron, torch_dist: write the optimizer as\n--use-distributed-optimizer of "
+                 "Megatron-LM loads it (default: the\nordinary optimizer)"),
         OPT_STR(0, "dtype", "f32|bf16|f16|q8_0", &copy->dtype_text,
                 "cast the weights (default: as trained, but f32 where a format has\n"
                 "the moments without masters); f32 is taken from the masters where\n"

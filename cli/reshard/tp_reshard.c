@@ -25,7 +25,7 @@ struct reshard_options {
     const char *from_format, *format, *config, *rules;
     enum reshard_device_kind device_kind;
     int64_t device_memory_bytes;
-    bool distributed_optimizer, no_compress, json;
+    bool distributed_optimizer, ordinary_optimizer, no_compress, json;
 };
 
 static const char intro[] =
@@ -84,8 +84,10 @@ static bool parse(struct reshard_options *o, int *exit_code, int argc, char **ar
                  "most GPU memory of a process for buffers (default 1G)"),
         OPT_FLAG(0, "no-optim", &q->no_optim, "weights only"),
         OPT_FLAG(0, "distributed-optimizer", &o->distributed_optimizer,
-                 "torch_dist: write the optimizer as --use-distributed-optimizer of\nMegatron-LM "
-                 "loads it (default: the ordinary optimizer)"),
+                 "megatron, torch_dist: write the optimizer as\n--use-distributed-optimizer of "
+                 "Megatron-LM loads it (default: the kind\nthat CKPT has)"),
+        OPT_FLAG(0, "ordinary-optimizer", &o->ordinary_optimizer,
+                 "megatron, torch_dist: write the ordinary optimizer"),
         OPT_STR(0, "dtype", "f32|bf16|f16", &o->copy.dtype_text, "cast the weights"),
         COPY_OPTION_ZSTD(&o->copy.zstd),
         OPT_FLAG(0, "no-compress", &o->no_compress,
@@ -172,9 +174,10 @@ static tp_status check_foreign(const struct reshard_options *o, struct tp_err *e
         return tp_fail(err, TP_E_USAGE,
                        "--config is for checkpoints of other frameworks; a checkpoint of tp-train "
                        "has a config.json already");
-    if (o->distributed_optimizer &&
+    if ((o->distributed_optimizer || o->ordinary_optimizer) &&
         (!is_conversion(o) || (o->format && strcmp(o->format, CONVERT_OWN) == 0)))
-        return tp_fail(err, TP_E_USAGE, "--distributed-optimizer is for --format torch_dist");
+        return tp_fail(err, TP_E_USAGE, "--%s-optimizer is for --format megatron or torch_dist",
+                       o->distributed_optimizer ? "distributed" : "ordinary");
     return TP_OK;
 }
 
@@ -222,6 +225,7 @@ static tp_status convert(struct reshard_options *o, struct comm_control *control
                                  .dtype = q->dtype,
                                  .no_optim = q->no_optim,
                                  .distributed_optimizer = o->distributed_optimizer,
+                                 .ordinary_optimizer = o->ordinary_optimizer,
                                  .zstd = q->zstd,
                                  .memory_bytes = q->memory_bytes,
                                  .threads = q->threads,

@@ -25,7 +25,7 @@ static const struct export_format formats[] = {
     { "torchtitan", "torchtitan", EXPORT_MOMENTS, false, false, NULL, torchtitan_export_create,
       piece_target_export_send, piece_target_export_finish, piece_target_export_close,
       piece_target_export_keep },
-    { "megatron", "Megatron-LM, a folder for each rank", EXPORT_MASTERS, false, false, "megatron",
+    { "megatron", "Megatron-LM, a folder for each rank", EXPORT_MASTERS, false, true, "megatron",
       megatron_export_create, piece_target_export_send, piece_target_export_finish,
       piece_target_export_close, piece_target_export_keep },
     { "torch_dist", "Megatron-core torch_dist", EXPORT_MASTERS, false, true, "megatron",

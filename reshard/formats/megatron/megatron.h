@@ -22,9 +22,9 @@ tp_status megatron_config(const char **text, const char **note, struct piece_sou
  * of whole tensors nor the number of heads. */
 tp_status megatron_read(struct piece_source *s, const struct model *m, struct tp_err *err);
 
-/* Write one with the ordinary optimizer, for the layout's tp, pp and vpp: a row of
- * reshard/formats/export_format.h. TP_E_LAYOUT: they do not divide the model as Megatron does.
- * TP_E_USAGE: a tensor of the model has no place in this format. */
+/* Write one for the layout's tp, pp, vpp and ep: a row of reshard/formats/export_format.h.
+ * TP_E_LAYOUT: they do not divide the model as Megatron does. TP_E_USAGE: a tensor of the model has
+ * no place in this format. */
 tp_status megatron_export_create(struct export_writer *w, const struct export_contents *q,
                                  struct tp_err *err);
 

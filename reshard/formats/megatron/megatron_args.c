@@ -77,20 +77,33 @@ static bool read_count(int64_t *out, const struct pickle_value *args, const char
 
 /* Megatron's DistributedDataParallel: without overlap there is one bucket; the usual size grows
  * with the number of data-parallel ranks. */
-static bool read_buckets(struct megatron_args *out, const struct pickle_value *args)
+bool megatron_args_read_buckets(struct megatron_args *out, const struct pickle_value *args,
+                                int64_t ranks)
 {
-    int64_t dp, cp, usual;
+    int64_t usual = MEGATRON_BUCKET_PER_RANK * ranks;
 
-    if (!is_true(pickle_get(args, "overlap_grad_reduce")))
-        return true;
-    if (!read_count(&dp, args, "data_parallel_size", 1, MEGATRON_SIZE_MAX) ||
-        !read_count(&cp, args, "context_parallel_size", 1, MEGATRON_SIZE_MAX))
-        return false;
-    usual = MEGATRON_BUCKET_PER_RANK * dp * cp;
     if (usual < MEGATRON_BUCKET)
         usual = MEGATRON_BUCKET;
-    return read_count(&out->bucket_size, args, "ddp_bucket_size", usual, INT64_MAX) &&
-           read_count(&out->buckets, args, "ddp_num_buckets", 0, INT64_MAX);
+    return !is_true(pickle_get(args, "overlap_grad_reduce")) ||
+           (read_count(&out->bucket_size, args, "ddp_bucket_size", usual, INT64_MAX) &&
+            read_count(&out->buckets, args, "ddp_num_buckets", 0, INT64_MAX));
+}
+
+/* With as many data-parallel ranks as the program had. */
+static bool read_buckets(struct megatron_args *out, const struct pickle_value *args)
+{
+    int64_t dp, cp;
+
+    return read_count(&dp, args, "data_parallel_size", 1, MEGATRON_SIZE_MAX) &&
+           read_count(&cp, args, "context_parallel_size", 1, MEGATRON_SIZE_MAX) &&
+           megatron_args_read_buckets(out, args, dp * cp);
+}
+
+enum dtype megatron_args_gradients(const struct pickle_value *args, enum dtype weights)
+{
+    const struct pickle_value *v = pickle_get(args, "accumulate_allreduce_grads_in_fp32");
+
+    return is_true(v) || (!v && weights == DTYPE_BF16) ? DTYPE_F32 : weights;
 }
 
 /* Its stages are those of all chunks. */

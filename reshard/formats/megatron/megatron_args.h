@@ -42,6 +42,15 @@ tp_status megatron_args_read(struct megatron_args *out, const struct pickle_valu
                              const struct model *m, const char *path, struct arena *arena,
                              struct tp_err *err);
 
+/* Read bucket_size and buckets alone, for so many data-parallel ranks, those of context parallelism
+ * included. False: one is no number. */
+bool megatron_args_read_buckets(struct megatron_args *out, const struct pickle_value *args,
+                                int64_t ranks);
+
+/* The type in which gradients of such weights are added up. Without an argument that says it, it is
+ * what Megatron-LM chooses. */
+enum dtype megatron_args_gradients(const struct pickle_value *args, enum dtype weights);
+
 /* ---- writing ---- */
 
 /* Sizes of the job for which a checkpoint is written. */
@@ -49,6 +58,7 @@ struct megatron_args_sizes {
     int tp, pp, vpp, ep;
     int64_t padded_vocab;
     bool distributed_optimizer;
+    int dp, cp; /* data-parallel and context-parallel ranks; 0: the files do not depend on them */
 };
 
 /* Rows of the padded vocabulary, as --make-vocab-size-divisible-by 128, Megatron's default. */

@@ -118,6 +118,10 @@ void megatron_args_write(struct pickle_writer *w, const struct export_contents *
         pickle_write_key_none(w, "virtual_pipeline_model_parallel_size");
     if (q->model->experts > 0)
         push_experts_args(w, q->model, sizes);
+    if (sizes->dp > 0) {
+        pickle_write_key_int(w, "data_parallel_size", sizes->dp);
+        pickle_write_key_int(w, "context_parallel_size", sizes->cp);
+    }
     pickle_write_key_bool(w, "use_distributed_optimizer", sizes->distributed_optimizer);
     pickle_write_key_bool(w, "bf16", q->tensors[0].dtype == DTYPE_BF16);
     pickle_write_key_bool(w, "fp16", q->tensors[0].dtype == DTYPE_F16);

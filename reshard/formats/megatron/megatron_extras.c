@@ -214,3 +214,21 @@ void megatron_extras_write_others(struct pickle_writer *w, const struct piece_so
         pickle_write_pushed(w, x->bytes, x->n);
     }
 }
+
+tp_status megatron_extras_args(const struct pickle_value **out, const struct piece_source *from,
+                               struct arena *arena, struct tp_err *err)
+{
+    struct pickle_writer w = { 0 };
+    tp_status st;
+
+    pickle_write_begin(&w);
+    pickle_write_op(&w, PICKLE_OP_EMPTY_DICT);
+    pickle_write_op(&w, PICKLE_OP_MARK);
+    megatron_extras_write_args(&w, from);
+    pickle_write_op(&w, PICKLE_OP_SETITEMS);
+    pickle_write_op(&w, PICKLE_OP_STOP);
+    st = w.failed ? tp_fail(err, TP_E_NOMEM, "no memory for Megatron's arguments")
+                  : pickle_read(out, w.data, w.n, "args", arena, err);
+    pickle_writer_free(&w);
+    return st;
+}

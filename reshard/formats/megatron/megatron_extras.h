@@ -10,6 +10,7 @@
 #define RESHARD_FORMATS_MEGATRON_EXTRAS_H
 
 #include "reshard/formats/pieces/piece.h"
+#include "torch/pickle.h"
 #include "torch/pickle_copy.h"
 
 /* Note the entries of a root dict, model_optim_rng.pt's or common.pt's, as left behind or as
@@ -20,5 +21,10 @@ tp_status megatron_extras_read(struct piece_source *s, const struct pickle_value
 /* Push keys and values: the arguments, or all others. `from` is the source; NULL: nothing. */
 void megatron_extras_write_args(struct pickle_writer *w, const struct piece_source *from);
 void megatron_extras_write_others(struct pickle_writer *w, const struct piece_source *from);
+
+/* The arguments again, as a dict in the arena, which has those that are taken over. Without any it
+ * is empty. */
+tp_status megatron_extras_args(const struct pickle_value **out, const struct piece_source *from,
+                               struct arena *arena, struct tp_err *err);
 
 #endif

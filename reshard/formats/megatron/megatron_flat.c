@@ -1,20 +1,7 @@
 /* reshard/formats/megatron/megatron_flat.c - see reshard/formats/megatron/megatron_flat.h. */
 #include "reshard/formats/megatron/megatron_flat.h"
 
-enum { FLAT_ALIGN = 64 };
-
-/* How buckets end: by known sizes, or when they have `full` elements (0: never). */
-struct bucket_rule {
-    const int64_t *sizes;
-    int n_sizes;
-    int64_t full;
-};
-
-/* A bucket that is being filled. */
-struct bucket {
-    int number;
-    int64_t begin; /* in the buffer */
-};
+#include "reshard/formats/megatron/megatron_buckets.h"
 
 /* ---- buffers ---- */
 
@@ -66,46 +53,28 @@ static int64_t bucket_size(const struct megatron_rank *r, int chunk)
     return n / r->args.buckets;
 }
 
-static void close_bucket(struct bucket *b, int64_t at)
-{
-    b->number++;
-    b->begin = at;
-}
-
-static bool is_full(const struct bucket_rule *rule, const struct bucket *b, int64_t at)
-{
-    const int64_t n = at - b->begin;
-
-    if (rule->sizes)
-        return b->number < rule->n_sizes && n == rule->sizes[b->number];
-    return rule->full > 0 && n >= rule->full;
-}
-
 static tp_status place_params(struct megatron_flat *f, const struct megatron_rank *r, int chunk,
-                              const struct bucket_rule *rule, struct tp_err *err)
+                              const struct megatron_bucket_rule *rule, struct tp_err *err)
 {
-    struct bucket b = { 0, 0 };
-    int64_t at = 0;
+    const size_t room = (size_t)r->n_params + 1;
+    struct megatron_slot *slots = arena_array(r->map.arena, room, sizeof *slots);
 
-    *f = (struct megatron_flat){ .params = arena_array(r->map.arena, (size_t)r->n_params + 1,
-                                                       sizeof *f->params) };
-    if (!f->params)
+    *f = (struct megatron_flat){ .params = arena_array(r->map.arena, room, sizeof *f->params) };
+    if (!f->params || !slots)
         return tp_fail(err, TP_E_NOMEM, "%s: no memory for its parameters", r->dir);
     for (int i = r->n_params - 1; i >= 0; i--) {
         const struct megatron_rank_param *p = &r->params[i];
-        const int64_t n = megatron_rank_elements(p);
 
         if (!is_in(r, p, chunk))
             continue;
-        at = b.begin + (at - b.begin + FLAT_ALIGN - 1) / FLAT_ALIGN * FLAT_ALIGN;
-        if (p->shared && at > b.begin)
-            close_bucket(&b, at);
-        f->params[f->n++] = (struct megatron_flat_param){ p, at, n };
-        at += n;
-        if (p->shared || is_full(rule, &b, at))
-            close_bucket(&b, at);
+        slots[f->n] = (struct megatron_slot){ megatron_rank_elements(p), p->shared, 0 };
+        f->params[f->n++].param = p;
     }
-    f->numel = at;
+    f->numel = megatron_buckets_place(slots, f->n, rule);
+    for (int i = 0; i < f->n; i++) {
+        f->params[i].begin = slots[i].begin;
+        f->params[i].n = slots[i].n;
+    }
     return TP_OK;
 }
 
@@ -113,7 +82,7 @@ tp_status megatron_flat_make(struct megatron_flat *out, const struct megatron_ra
                              const int64_t *sizes, int n_sizes, struct tp_err *err)
 {
     const int chunk = chunk_of(r, number);
-    const struct bucket_rule rule = { sizes, n_sizes, bucket_size(r, chunk) };
+    const struct megatron_bucket_rule rule = { sizes, n_sizes, bucket_size(r, chunk) };
     int64_t all = 0;
     tp_status st = place_params(out, r, chunk, &rule, err);
 
@@ -130,7 +99,7 @@ tp_status megatron_flat_make(struct megatron_flat *out, const struct megatron_ra
 tp_status megatron_flat_make_whole(struct megatron_flat *out, const struct megatron_rank *r,
                                    int number, struct tp_err *err)
 {
-    const struct bucket_rule rule = { NULL, 0, 0 };
+    const struct megatron_bucket_rule rule = { NULL, 0, 0 };
 
     return place_params(out, r, chunk_of(r, number), &rule, err);
 }

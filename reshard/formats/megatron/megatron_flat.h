@@ -1,12 +1,10 @@
 /*
  * reshard/formats/megatron/megatron_flat.h - where the parameters of a rank are in the flat buffers
- * of Megatron-LM's distributed optimizer (megatron/core/distributed/param_and_grad_buffer.py).
+ * of Megatron-LM's distributed optimizer.
  *
- * An optimizer (r->part) has one buffer for each model chunk with parameters of its own, which is
- * cut into buckets. The parameters are in it in the opposite order of modules. Each begins at a
- * multiple of 64 elements of its bucket. A bucket ends with the parameter that fills it; an
- * embedding that the first and the last stage share has one of its own. Positions here are in the
- * buffer without the padding between buckets.
+ * An optimizer (r->part) has one buffer for each model chunk with parameters of its own. The
+ * parameters are in it in the opposite order of modules (reshard/formats/megatron/
+ * megatron_buckets.h). Positions here are in the buffer without the padding between buckets.
  */
 #ifndef RESHARD_FORMATS_MEGATRON_FLAT_H
 #define RESHARD_FORMATS_MEGATRON_FLAT_H

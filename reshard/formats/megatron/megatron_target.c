@@ -1,7 +1,6 @@
 /*
  * reshard/formats/megatron/megatron_target.c - writes a folder for each rank, as Megatron-LM's
- * save_checkpoint with ckpt_format "torch" and the ordinary optimizer; see
- * reshard/formats/megatron/megatron.h.
+ * save_checkpoint with ckpt_format "torch"; see reshard/formats/megatron/megatron.h.
  */
 #include <limits.h>
 #include <stdio.h>
@@ -11,36 +10,15 @@
 #include "core/file.h"
 #include "reshard/formats/megatron/megatron.h"
 #include "reshard/formats/megatron/megatron_args.h"
-#include "reshard/formats/megatron/megatron_params.h"
-#include "reshard/formats/torch/torch_target.h"
+#include "reshard/formats/megatron/megatron_extras.h"
+#include "reshard/formats/megatron/megatron_rank_target.h"
 
 enum { NAME_BYTES = 64 };
 
-struct megatron_target {
-    const struct export_contents *q;
-    struct piece_target *pieces;
-    struct megatron_map map;
-    struct megatron_numbers numbers;
-    int pp, vpp;
-};
-
-/* With expert parallelism, the parameters of experts have an optimizer of their own. */
-
-/* What one rank has: the parameters of all its chunks, and the file that is being written. */
-struct megatron_rank_target {
-    struct megatron_target *t;
-    struct torch_target x;
-    struct megatron_param **params; /* [vpp] */
-    int *n;                         /* [vpp] */
-    int tp_rank, pp_rank;
-    enum megatron_part part; /* that is being written */
-};
-
 /* ---- tensors ---- */
 
-/* Push a parameter's tensor of a group. */
-static tp_status push_tensor(struct megatron_rank_target *r, const struct megatron_param *p,
-                             enum megatron_group group, struct tp_err *err)
+tp_status megatron_rank_target_push(struct megatron_rank_target *r, const struct megatron_param *p,
+                                    enum megatron_group group, struct tp_err *err)
 {
     const struct megatron_target *t = r->t;
     const struct tensor *first = &t->q->tensors[t->numbers.of[group]];
@@ -72,7 +50,7 @@ static tp_status push_model(struct megatron_rank_target *r, int chunk, struct tp
         const char *extra;
 
         pickle_write_text(w, p->name);
-        st = push_tensor(r, p, MEGATRON_PARAM, err);
+        st = megatron_rank_target_push(r, p, MEGATRON_PARAM, err);
         if (!p->linear)
             continue;
         extra = arena_printf(r->t->map.arena, "%.*s._extra_state",
@@ -85,163 +63,21 @@ static tp_status push_model(struct megatron_rank_target *r, int chunk, struct tp
     return st;
 }
 
-/* ---- the optimizer ---- */
-
-/* Experts have no vectors, and so one group less. */
-static int groups_of(const struct megatron_rank_target *r)
-{
-    return r->part == PARAMS_OF_EXPERTS ? 1 : 2;
-}
-
-static bool is_in(const struct megatron_rank_target *r, const struct megatron_param *p,
-                  bool vectors)
-{
-    if ((p->ndim == 1) != vectors)
-        return false;
-    return megatron_part_has(r->part, p->expert >= 0);
-}
-
-/* Call `visit` for each parameter of an optimizer's group, in its order: of all chunks the
- * matrices, which have weight decay, or the vectors. *number counts them. */
-static tp_status visit_group(struct megatron_rank_target *r, bool vectors, int *number,
-                             tp_status (*visit)(struct megatron_rank_target *r, int number,
-                                                const struct megatron_param *p, struct tp_err *err),
-                             struct tp_err *err)
-{
-    tp_status st = TP_OK;
-
-    for (int c = 0; c < r->t->vpp; c++)
-        for (int i = 0; i < r->n[c] && !st; i++)
-            if (is_in(r, &r->params[c][i], vectors))
-                st = visit(r, (*number)++, &r->params[c][i], err);
-    return st;
-}
-
-static tp_status push_state(struct megatron_rank_target *r, int number,
-                            const struct megatron_param *p, struct tp_err *err)
-{
-    struct pickle_writer *w = &r->x.save.pickle;
-    tp_status st;
-
-    pickle_write_int(w, number);
-    pickle_write_op(w, PICKLE_OP_EMPTY_DICT);
-    pickle_write_op(w, PICKLE_OP_MARK);
-    pickle_write_text(w, "step");
-    torch_save_number(&r->x.save, (float)r->t->q->step);
-    pickle_write_text(w, "exp_avg");
-    st = push_tensor(r, p, MEGATRON_EXP_AVG, err);
-    pickle_write_text(w, "exp_avg_sq");
-    if (!st)
-        st = push_tensor(r, p, MEGATRON_EXP_AVG_SQ, err);
-    pickle_write_op(w, PICKLE_OP_SETITEMS);
-    return st;
-}
-
-static tp_status push_master(struct megatron_rank_target *r, int number,
-                             const struct megatron_param *p, struct tp_err *err)
-{
-    (void)number;
-    return push_tensor(r, p, MEGATRON_MASTER, err);
-}
-
-static tp_status push_number(struct megatron_rank_target *r, int number,
-                             const struct megatron_param *p, struct tp_err *err)
-{
-    (void)p;
-    (void)err;
-    pickle_write_int(&r->x.save.pickle, number);
-    return TP_OK;
-}
-
-/* The state dict of torch.optim.AdamW, with Megatron's keys in its groups. */
-static tp_status push_adamw(struct megatron_rank_target *r, struct tp_err *err)
-{
-    struct pickle_writer *w = &r->x.save.pickle;
-    int number = 0;
-    tp_status st = TP_OK;
-
-    pickle_write_op(w, PICKLE_OP_EMPTY_DICT);
-    pickle_write_op(w, PICKLE_OP_MARK);
-    pickle_write_text(w, "state");
-    pickle_write_op(w, PICKLE_OP_EMPTY_DICT);
-    pickle_write_op(w, PICKLE_OP_MARK);
-    for (int vectors = 0; vectors < groups_of(r); vectors++)
-        TP_TRY(visit_group(r, vectors, &number, push_state, err));
-    pickle_write_op(w, PICKLE_OP_SETITEMS);
-    pickle_write_text(w, "param_groups");
-    pickle_write_op(w, PICKLE_OP_EMPTY_LIST);
-    pickle_write_op(w, PICKLE_OP_MARK);
-    number = 0;
-    for (int vectors = 0; vectors < groups_of(r); vectors++) {
-        megatron_args_begin_group(w, &r->t->q->adamw, vectors == 0, r->part == PARAMS_OF_EXPERTS);
-        pickle_write_text(w, "params");
-        pickle_write_op(w, PICKLE_OP_EMPTY_LIST);
-        pickle_write_op(w, PICKLE_OP_MARK);
-        TP_TRY(visit_group(r, vectors, &number, push_number, err));
-        pickle_write_op(w, PICKLE_OP_APPENDS);
-        megatron_args_end_group(w);
-    }
-    pickle_write_op(w, PICKLE_OP_APPENDS);
-    pickle_write_op(w, PICKLE_OP_SETITEMS);
-done:
-    return st;
-}
-
-/* Float16OptimizerWithFloat16Params has the masters beside it; FP32Optimizer is it alone. */
-static tp_status push_part(struct megatron_rank_target *r, struct tp_err *err)
-{
-    struct pickle_writer *w = &r->x.save.pickle;
-    int number = 0;
-    tp_status st;
-
-    if (!r->t->numbers.has[MEGATRON_MASTER])
-        return push_adamw(r, err);
-    pickle_write_op(w, PICKLE_OP_EMPTY_DICT);
-    pickle_write_op(w, PICKLE_OP_MARK);
-    pickle_write_text(w, "optimizer");
-    TP_TRY(push_adamw(r, err));
-    pickle_write_text(w, "fp32_from_fp16_params");
-    pickle_write_op(w, PICKLE_OP_EMPTY_LIST);
-    pickle_write_op(w, PICKLE_OP_MARK);
-    for (int vectors = 0; vectors < groups_of(r); vectors++) {
-        pickle_write_op(w, PICKLE_OP_EMPTY_LIST);
-        pickle_write_op(w, PICKLE_OP_MARK);
-        TP_TRY(visit_group(r, vectors, &number, push_master, err));
-        pickle_write_op(w, PICKLE_OP_APPENDS);
-    }
-    pickle_write_op(w, PICKLE_OP_APPENDS);
-    pickle_write_op(w, PICKLE_OP_SETITEMS);
-done:
-    return st;
-}
-
-/* A ChainedOptimizer is a list. */
-static tp_status push_optimizer(struct megatron_rank_target *r, struct tp_err *err)
-{
-    struct pickle_writer *w = &r->x.save.pickle;
-    tp_status st;
-
-    r->part = ALL_PARAMS;
-    if (r->t->map.ep == 1)
-        return push_part(r, err);
-    pickle_write_op(w, PICKLE_OP_EMPTY_LIST);
-    pickle_write_op(w, PICKLE_OP_MARK);
-    r->part = PARAMS_OF_LAYERS;
-    TP_TRY(push_part(r, err));
-    r->part = PARAMS_OF_EXPERTS;
-    TP_TRY(push_part(r, err));
-    pickle_write_op(w, PICKLE_OP_APPENDS);
-done:
-    return st;
-}
-
 /* ---- files ---- */
 
 static tp_status push_root(struct megatron_rank_target *r, struct tp_err *err)
 {
     const struct megatron_target *t = r->t;
-    const struct megatron_args_sizes sizes = { (int)t->map.tp,      t->pp, t->vpp, t->map.ep,
-                                               t->map.padded_vocab, false };
+    const struct spec *spec = &t->q->layout->spec;
+    const bool distributed = t->q->distributed_optimizer;
+    const struct megatron_args_sizes sizes = { .tp = (int)t->map.tp,
+                                               .pp = t->pp,
+                                               .vpp = t->vpp,
+                                               .ep = t->map.ep,
+                                               .padded_vocab = t->map.padded_vocab,
+                                               .distributed_optimizer = distributed,
+                                               .dp = distributed ? spec->dp : 0,
+                                               .cp = spec->cp };
     struct pickle_writer *w = &r->x.save.pickle;
     char key[NAME_BYTES] = "model";
     tp_status st = TP_OK;
@@ -257,13 +93,19 @@ static tp_status push_root(struct megatron_rank_target *r, struct tp_err *err)
     }
     if (!st && t->numbers.has[MEGATRON_EXP_AVG]) {
         pickle_write_text(w, "optimizer");
-        st = push_optimizer(r, err);
+        if (distributed)
+            distributed_target_push(r);
+        else
+            st = megatron_optimizer_target_push(r, err);
     }
     pickle_write_op(w, PICKLE_OP_SETITEMS);
     return st;
 }
 
-static tp_status write_rank(struct megatron_rank_target *r, struct tp_err *err)
+/* Write a file of the rank, whose object `push` pushes. */
+static tp_status write_file(struct megatron_rank_target *r, const char *file_name,
+                            tp_status (*push)(struct megatron_rank_target *r, struct tp_err *err),
+                            struct tp_err *err)
 {
     const struct megatron_target *t = r->t;
     char stage[NAME_BYTES] = "", expert[NAME_BYTES] = "", name[PATH_MAX];
@@ -271,24 +113,37 @@ static tp_status write_rank(struct megatron_rank_target *r, struct tp_err *err)
     int file = 0;
     tp_status st;
 
-    for (int c = 0; c < t->vpp; c++) {
-        const struct megatron_chunk at = { t->pp, t->vpp, r->tp_rank, r->pp_rank, c };
-
-        TP_TRY(megatron_params_list(&r->params[c], &r->n[c], &t->map, &at, err));
-    }
     if (t->pp > 1)
         snprintf(stage, sizeof stage, "_%03d", r->pp_rank);
     if (t->map.ep > 1)
         snprintf(expert, sizeof expert, "_%03d", t->map.ep_rank);
-    snprintf(name, sizeof name, "iter_%07lld/mp_rank_%02d%s%s/model_optim_rng.pt",
-             (long long)t->q->step, r->tp_rank, stage, expert);
-    TP_TRY(piece_target_file(t->pieces, &file, name, err));
+    snprintf(name, sizeof name, "iter_%07lld/mp_rank_%02d%s%s/%s", (long long)t->q->step,
+             r->tp_rank, stage, expert, file_name);
+    st = piece_target_file(t->pieces, &file, name, err);
+    if (st)
+        return st;
     torch_target_begin(&r->x, t->pieces, file, 0);
-    st = push_root(r, err);
+    st = push(r, err);
     if (!st)
         st = torch_target_end(&r->x, &bytes, err);
     torch_target_free(&r->x);
-done:
+    return st;
+}
+
+static tp_status write_rank(struct megatron_rank_target *r, struct tp_err *err)
+{
+    const struct megatron_target *t = r->t;
+    tp_status st = TP_OK;
+
+    for (int c = 0; c < t->vpp && !st; c++) {
+        const struct megatron_chunk at = { t->pp, t->vpp, r->tp_rank, r->pp_rank, c };
+
+        st = megatron_params_list(&r->params[c], &r->n[c], &t->map, &at, err);
+    }
+    if (!st)
+        st = write_file(r, "model_optim_rng.pt", push_root, err);
+    if (!st && t->q->distributed_optimizer)
+        st = write_file(r, "distrib_optim.pt", distributed_target_push_buffers, err);
     return st;
 }
 
@@ -308,6 +163,31 @@ static tp_status write_ranks(struct megatron_target *t, struct tp_err *err)
         st = write_rank(&r, err);
     }
     return st;
+}
+
+/* How the buffers of the distributed optimizer are cut, as the arguments of the source say. */
+static tp_status read_buffers(struct megatron_target *t, struct tp_err *err)
+{
+    const struct export_contents *q = t->q;
+    const struct spec *spec = &q->layout->spec;
+    const struct pickle_value *args = NULL;
+    struct megatron_args found = { 0 };
+    tp_status st;
+
+    if (!q->distributed_optimizer)
+        return TP_OK;
+    if (!t->numbers.has[MEGATRON_EXP_AVG])
+        return tp_fail(err, TP_E_USAGE, "--distributed-optimizer: %s has no state of an optimizer",
+                       q->source);
+    st = megatron_extras_args(&args, q->extras, t->map.arena, err);
+    if (st)
+        return st;
+    if (!megatron_args_read_buckets(&found, args, (int64_t)spec->dp * spec->cp))
+        return tp_fail(err, TP_E_CORRUPT, "%s: its args have no valid size of buckets", q->source);
+    t->bucket_size = found.bucket_size;
+    t->buckets = found.buckets;
+    t->gradients = megatron_args_gradients(args, q->tensors[t->numbers.of[MEGATRON_PARAM]].dtype);
+    return TP_OK;
 }
 
 tp_status megatron_write_latest(const struct export_contents *q, struct tp_err *err)
@@ -337,6 +217,7 @@ tp_status megatron_export_create(struct export_writer *w, const struct export_co
     t.map.padded_vocab = megatron_args_padded_vocab(q->model, spec->tp);
     TP_TRY(megatron_params_check(&t.map, err));
     TP_TRY(megatron_params_number(&t.numbers, &t.map, q->layout, q->dir, err));
+    TP_TRY(read_buffers(&t, err));
     TP_TRY(write_ranks(&t, err));
     TP_TRY(megatron_write_latest(q, err));
     TP_TRY(piece_target_plan(t.pieces, err));

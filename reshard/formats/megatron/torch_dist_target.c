@@ -351,9 +351,13 @@ static void push_content(struct pickle_writer *w, bool distributed)
 
 static tp_status write_common(struct torch_dist_target *t, struct tp_err *err)
 {
-    const struct megatron_args_sizes sizes = {
-        (int)t->map.tp, t->pp, 1, t->map.ep, t->map.padded_vocab, t->q->distributed_optimizer
-    };
+    const struct megatron_args_sizes sizes = { .tp = (int)t->map.tp,
+                                               .pp = t->pp,
+                                               .vpp = 1,
+                                               .ep = t->map.ep,
+                                               .padded_vocab = t->map.padded_vocab,
+                                               .distributed_optimizer =
+                                                   t->q->distributed_optimizer };
     char name[NAME_BYTES];
     struct torch_target x;
     int64_t bytes;
