@@ -2,15 +2,16 @@
 
     megatron_ranks.py JOBS.json
 
-A job is {"format", "tp", "pp", "dp", "ep", "distributed", "load", "save", "flat", "stacked", "out", "config"}: format torch or torch_dist (Megatron's
---ckpt-format), whether with the distributed optimizer (as fully_reshardable), folders, and the config.json of a Llama, a
+A job is {"format", "tp", "pp", "vpp", "dp", "ep", "distributed", "load", "save", "flat", "stacked", "out", "config"}: format torch or torch_dist (Megatron's
+--ckpt-format), whether with the distributed optimizer (torch_dist: as fully_reshardable), folders, and the config.json of a Llama, a
 Mixtral or a GPT-2; ep is part of dp. flat: how to save a second and a third time, to SAVE-dp_reshardable and so on; "torch" is with
 distrib_optim.pt. stacked: whether experts are a GroupedMLP. Rank R of tp, ep and pp writes OUT/R.pt with {"loaded": state, "saved": state,
-"logits": the rank's columns of those of TOKENS in f32 when it was saved, where there is one stage and no experts}; a state is
+"logits": the rank's columns of those of TOKENS in f32 when it was saved, on the last stage and without experts}; a state is
 {Megatron's name with the numbers of layer and expert in the model: {"weight", "master", "exp_avg", "exp_avg_sq", "step"}},
 whole also where data-parallel ranks share it.
 """
 import contextlib
+import itertools
 import json
 import multiprocessing.dummy
 import pathlib
@@ -31,6 +32,7 @@ from megatron.core.optimizer.distrib_optimizer import DistributedOptimizer
 from megatron.core.tensor_parallel.random import CudaRNGStatesTracker
 from megatron.core.transformer.module import Float16Module
 from megatron.core.transformer.moe import grouped_gemm_util
+from megatron.core.transformer.transformer_block import TransformerBlock
 from megatron.core.transformer.transformer_config import TransformerConfig
 from torch.overrides import TorchFunctionMode
 
@@ -126,31 +128,44 @@ def make_model(job, args):
         use_cpu_initialization=True, gradient_accumulation_fusion=False, bias_activation_fusion=False,
         bias_dropout_fusion=False, masked_softmax_fusion=False, apply_rope_fusion=False, persist_layer_norm=False,
         tensor_model_parallel_size=job["tp"], pipeline_model_parallel_size=job["pp"], bf16=True,
+        virtual_pipeline_model_parallel_size=job["vpp"] if job["vpp"] > 1 else None,
         params_dtype=torch.bfloat16, pipeline_dtype=torch.bfloat16)
+    models = [make_chunk(job, args, config, number) for number in range(job["vpp"])]
+    wrapped = [DistributedDataParallel(config, DistributedDataParallelConfig(
+        grad_reduce_in_fp32=True, use_distributed_optimizer=job["distributed"]), Float16Module(config, model),
+        disable_bucketing=number > 0) for number, model in enumerate(models)]
+    optimizer = get_megatron_optimizer(
+        OptimizerConfig(optimizer="adam", lr=1e-3, weight_decay=0.1, bf16=True, params_dtype=torch.bfloat16,
+                        clip_grad=0.0, use_distributed_optimizer=job["distributed"]), wrapped)
+    for each in chained_of(optimizer) if job["distributed"] else ():
+        each._init_optimizer_states_with_dummy_values()
+    return models, optimizer
+
+
+def make_chunk(job, args, config, number):
+    """The part of the model that a rank has as its virtual stage `number`."""
+    c, place = job["config"], dict(ignore_virtual=False, vp_stage=number)
     model = GPTModel(
         config=config, transformer_layer_spec=layer_spec(job),
         vocab_size=args.padded_vocab_size, max_sequence_length=c["max_position_embeddings"],
-        pre_process=parallel_state.is_pipeline_first_stage(), post_process=parallel_state.is_pipeline_last_stage(),
-        share_embeddings_and_output_weights=c["tie_word_embeddings"],
+        pre_process=parallel_state.is_pipeline_first_stage(**place), post_process=parallel_state.is_pipeline_last_stage(**place),
+        share_embeddings_and_output_weights=c["tie_word_embeddings"], vp_stage=number if job["vpp"] > 1 else None,
         position_embedding_type="learned_absolute" if "n_embd" in c else "rope")
     if job["format"] == "torch_dist":
-        as_transformer_engine(model, experts)
+        as_transformer_engine(model, "num_local_experts" in c)
     for p in model.parameters():
         tensor_parallel.set_defaults_if_not_set_tensor_model_parallel_attributes(p)
-    wrapped = DistributedDataParallel(config, DistributedDataParallelConfig(
-        grad_reduce_in_fp32=True, use_distributed_optimizer=job["distributed"]),
-                                      Float16Module(config, model))
-    optimizer = get_megatron_optimizer(
-        OptimizerConfig(optimizer="adam", lr=1e-3, weight_decay=0.1, bf16=True, params_dtype=torch.bfloat16,
-                        clip_grad=0.0, use_distributed_optimizer=job["distributed"]), [wrapped])
-    for each in chained_of(optimizer) if job["distributed"] else ():
-        each._init_optimizer_states_with_dummy_values()
-    return model, optimizer
+    return model
 
 
-def named(job, model):
+def named(job, models):
     """(name with the numbers of layer and expert in the model, parameter) of this rank."""
-    first = parallel_state.get_pipeline_model_parallel_rank() * job["config"]["num_hidden_layers"] // job["pp"]
+    return itertools.chain(*(named_of_chunk(job, model, number) for number, model in enumerate(models)))
+
+
+def named_of_chunk(job, model, number):
+    stage = number * job["pp"] + parallel_state.get_pipeline_model_parallel_rank()
+    first = stage * job["config"]["num_hidden_layers"] // (job["pp"] * job["vpp"])
     first_expert = parallel_state.get_expert_model_parallel_rank() * job["config"].get("num_local_experts", 0) // job["ep"]
     for name, p in model.named_parameters():
         parts = name.split(".")
@@ -186,9 +201,9 @@ def gathered(chained, p):
     return out
 
 
-def state_of(job, model, optimizer):
+def state_of(job, models, optimizer):
     chained, state = chained_of(optimizer), {}
-    for name, p in named(job, model):
+    for name, p in named(job, models):
         if job["distributed"]:
             tensors = gathered(chained, p)
         else:
@@ -219,35 +234,49 @@ def legacy_file(folder, job):
     return latest / name / "model_optim_rng.pt"
 
 
+def keys_of(job):
+    return ["model%d" % number for number in range(job["vpp"])] if job["vpp"] > 1 else ["model"]
+
+
 def load(job):
     if job["format"] == "torch":
-        found = torch.load(legacy_file(job["load"], job), weights_only=False)
+        path = legacy_file(job["load"], job)
+        found = torch.load(path, weights_only=False)
         args = found["args"]
-        model, optimizer = make_model(job, args)
+        models, optimizer = make_model(job, args)
     else:
         (folder,) = pathlib.Path(job["load"]).glob("iter_*")
         args = dist_checkpointing.load_common_state_dict(str(folder))["args"]
         args.tensor_model_parallel_size, args.pipeline_model_parallel_size = job["tp"], job["pp"]
+        args.virtual_pipeline_model_parallel_size = job["vpp"] if job["vpp"] > 1 else None
         args.padded_vocab_size = -(-job["config"]["vocab_size"] // (128 * job["tp"])) * 128 * job["tp"]
-        model, optimizer = make_model(job, args)
+        models, optimizer = make_model(job, args)
         content = dist_checkpointing.load_content_metadata(str(folder))
-        wanted = {"model": model.sharded_state_dict(metadata=content)}
+        wanted = {key: model.sharded_state_dict(metadata=content) for key, model in zip(keys_of(job), models)}
         wanted["optimizer"] = optimizer.sharded_state_dict(wanted, is_loading=True, metadata=content)
         found = dist_checkpointing.load(wanted, str(folder))
-    model.load_state_dict(found["model"])
+    for key, model in zip(keys_of(job), models):
+        model.load_state_dict(found[key])
     optimizer.load_state_dict(found["optimizer"])
-    return args, model, optimizer
+    if job["format"] == "torch" and job["distributed"]:
+        optimizer.load_parameter_state(str(path.with_name("distrib_optim.pt")))
+        for each in chained_of(optimizer):  # which share one step after load_state_dict, and then add 1 to it many times
+            for state in each.optimizer.state.values():
+                state["step"] = state["step"].clone()
+    return args, models, optimizer
 
 
-def step(job, model, optimizer):
+def step(job, models, optimizer):
     """One step with invented gradients, which are the same on ranks that hold the same parameter."""
-    for name, p in named(job, model):
+    for name, p in named(job, models):
+        if getattr(p, "shared_embedding", False):  # the head of the last stage has the gradient of the embedding
+            name = "embedding.word_embeddings.weight"
         random = torch.Generator().manual_seed(zlib.crc32(name.encode()))
         p.main_grad.copy_(0.01 * torch.randn(p.shape, generator=random))
     assert optimizer.step()[0]
 
 
-def save(job, args, model, optimizer, flat=None):
+def save(job, args, models, optimizer, flat=None):
     kind = "torch" if flat == "torch" else job["format"]
     job = {**job, "save": job["save"] + ("-" + flat if flat else "")}
     folder = pathlib.Path(job["save"]) / ("iter_%07d" % args.iteration)
@@ -257,47 +286,64 @@ def save(job, args, model, optimizer, flat=None):
     if kind == "torch":
         path = legacy_file(job["save"], job)
         path.parent.mkdir(exist_ok=True)
-        if flat:
+        if job["distributed"]:
             optimizer.save_parameter_state(str(path.with_name("distrib_optim.pt")))
-        torch.save({**common, "model": model.state_dict_for_save_checkpoint(), "optimizer": optimizer.state_dict()},
-                   path)
+        weights = {key: model.state_dict_for_save_checkpoint() for key, model in zip(keys_of(job), models)}
+        torch.save({**common, **weights, "optimizer": optimizer.state_dict()}, path)
         return
     dist.barrier()
     content = {**CONTENT, **DISTRIBUTED} if job["distributed"] else CONTENT
     if flat:
         content = {**content, "distrib_optim_sharding_type": flat}
-    state = {**common, "model": model.sharded_state_dict(metadata=content)}
-    state["optimizer"] = optimizer.sharded_state_dict(state, metadata=content)
+    weights = {key: model.sharded_state_dict(metadata=content) for key, model in zip(keys_of(job), models)}
+    state = {**common, **weights, "optimizer": optimizer.sharded_state_dict(weights, metadata=content)}
     dist_checkpointing.save(state, str(folder), content_metadata=content)
 
 
-def logits_of(model):
-    """Of the weights, which are bf16, computed in f32. The model cannot be used any more."""
-    n = TOKENS.shape[1]
+def logits_of(job, models):
+    """Of the weights, which are bf16, computed in f32: each stage in turn, on the rank that has it. The models cannot be used any
+    more. None: the last stage is another rank's."""
+    n, x, own = TOKENS.shape[1], None, parallel_state.get_pipeline_model_parallel_rank()
     future = torch.ones(1, 1, n, n, dtype=torch.bool).triu(1)
-    for module in model.float().modules():
+    for module in itertools.chain(*(model.float().modules() for model in models)):
         if hasattr(module, "input_in_float16"):  # softmax, which else returns bf16
             module.input_in_float16 = module.input_in_bf16 = False
-    with torch.no_grad():
-        return model(TOKENS, torch.arange(n).expand_as(TOKENS), future)
+        if isinstance(module, TransformerBlock):
+            module.config.pipeline_dtype = torch.float32
+    stages = job["pp"] * job["vpp"]
+    for stage in range(stages):
+        if stage % job["pp"] != own:
+            continue
+        model = models[stage // job["pp"]]
+        if stage > 0 and job["pp"] > 1:
+            x = torch.empty(n, len(TOKENS), job["config"]["hidden_size"])
+            dist.recv(x, parallel_state.get_pipeline_model_parallel_prev_rank())
+        model.set_input_tensor([x])
+        with torch.no_grad():
+            x = model(TOKENS, torch.arange(n).expand_as(TOKENS), future)
+        if stage == stages - 1:
+            return x
+        dist.send(x.contiguous(), parallel_state.get_pipeline_model_parallel_next_rank())
+    return None
 
 
 def rank_main(job, rank, world, port):
     without_gpus()
     dist.init_process_group("gloo", init_method="tcp://127.0.0.1:%d" % port, rank=rank,
                             world_size=world)
-    parallel_state.initialize_model_parallel(job["tp"], job["pp"], expert_model_parallel_size=job["ep"])
-    args, model, optimizer = load(job)
-    out = {"loaded": state_of(job, model, optimizer)}
-    step(job, model, optimizer)
-    out["saved"] = state_of(job, model, optimizer)
+    parallel_state.initialize_model_parallel(job["tp"], job["pp"], job["vpp"] if job["vpp"] > 1 else None,
+                                             expert_model_parallel_size=job["ep"])
+    args, models, optimizer = load(job)
+    out = {"loaded": state_of(job, models, optimizer)}
+    step(job, models, optimizer)
+    out["saved"] = state_of(job, models, optimizer)
     args.iteration += 1
     args.expert_model_parallel_size, args.expert_tensor_parallel_size = job["ep"], job["tp"]
     args.transformer_impl, args.moe_grouped_gemm = "local", job["stacked"]
     for flat in (None, *job["flat"]):
-        save(job, args, model, optimizer, flat)
-    if job["pp"] == 1 and "num_local_experts" not in job["config"]:
-        out["logits"] = logits_of(model)
+        save(job, args, models, optimizer, flat)
+    if "num_local_experts" not in job["config"]:
+        out["logits"] = logits_of(job, models)
     if parallel_state.get_expert_data_parallel_rank() == 0:
         stage = parallel_state.get_pipeline_model_parallel_rank() * job["ep"] + parallel_state.get_expert_model_parallel_rank()
         number = stage * job["tp"] + parallel_state.get_tensor_model_parallel_rank()
