@@ -6,7 +6,8 @@
 
 For each kernel, the worst of all architectures: registers of a thread, bytes of stack, bytes of shared memory, none of which
 may grow; and the fewest loads and stores of 16 bytes in its PTX, and in its machine code, which may not become fewer. Machine code is
-read where there is cuobjdump: on the PATH, beside nvcc, in .venv (a part of triton), or where CUOBJDUMP says. A spilled register, a
+read where there is cuobjdump: on the PATH, beside nvcc, where tools/cuobjdump.sh puts it, in .venv (a part of triton), or where
+CUOBJDUMP says. A spilled register, a
 kernel that uses local memory and has no stack, a kernel without limits and limits without a kernel are breaches, too. Exit 1 when
 there is any.
 
@@ -84,8 +85,10 @@ def find_cuobjdump():
     """Its path; None: it is not installed."""
     named = os.environ.get("CUOBJDUMP")
     nvcc = pathlib.Path(shutil.which("nvcc") or "nvcc")
-    places = [pathlib.Path(named)] if named else [nvcc.with_name("cuobjdump"), *REPO.glob(
-        ".venv/lib/python3*/site-packages/triton/backends/nvidia/bin/cuobjdump")]
+    packages = "lib/python3*/site-packages"
+    places = [pathlib.Path(named)] if named else [
+        nvcc.with_name("cuobjdump"), *REPO.glob(f"build/cuobjdump/{packages}/nvidia/cu*/bin/cuobjdump"),
+        *REPO.glob(f".venv/{packages}/triton/backends/nvidia/bin/cuobjdump")]
     return (None if named else shutil.which("cuobjdump")) or next((str(p) for p in places if p.exists()), None)
 
 

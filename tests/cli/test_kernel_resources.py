@@ -81,3 +81,16 @@ def test_machine_code_is_compared_where_there_is_cuobjdump(tmp_path):
             ("one 32 8 64 2 1\n", {"sass": "nothing\n"}, "finds no machine code of it")]):
         code, out = check(tmp_path / str(number), limits, **more)
         assert code == 1 and said in out, (limits, out)
+
+
+def test_cuobjdump_is_found_where_its_script_installs_it(tmp_path, monkeypatch):
+    sys.path.insert(0, str(SCRIPT.parent))
+    import kernel_resources
+    monkeypatch.setattr(kernel_resources, "REPO", tmp_path)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CUOBJDUMP", raising=False)
+    assert kernel_resources.find_cuobjdump() is None
+    tool = tmp_path / "build/cuobjdump/lib/python3.11/site-packages/nvidia/cu13/bin/cuobjdump"
+    tool.parent.mkdir(parents=True)
+    tool.touch()
+    assert kernel_resources.find_cuobjdump() == str(tool)
