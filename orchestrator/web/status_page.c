@@ -4,8 +4,6 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <microhttpd.h>
-#include <netinet/in.h>
-#include <stdarg.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,6 +14,7 @@
 #include "core/arena.h"
 #include "core/clock.h"
 #include "core/file.h"
+#include "orchestrator/web/listen_address.h"
 #include "orchestrator/web/metrics.h"
 
 enum { TOKEN_MAX = 256, TOKEN_MIN = 16, CONNECTIONS = 128, FULL = 120 };
@@ -61,40 +60,6 @@ static tp_status read_token(struct status_page *p, const char *path, struct tp_e
     }
     arena_free(&arena);
     return st;
-}
-
-/* Parse host:port, numeric. *loopback: only this machine can connect. */
-static tp_status parse_address(struct sockaddr_storage *a, bool *loopback, const char *text,
-                               struct tp_err *err)
-{
-    const char *colon = strrchr(text, ':');
-    struct sockaddr_in *v4 = (struct sockaddr_in *)a;
-    struct sockaddr_in6 *v6 = (struct sockaddr_in6 *)a;
-    char host[64], *end;
-    long port = colon ? strtol(colon + 1, &end, 10) : -1;
-
-    memset(a, 0, sizeof *a);
-    if (port < 0 || port > 65535 || end == colon + 1 || *end || colon - text > 60)
-        return tp_fail(err, TP_E_USAGE, "page.listen: \"%s\": expected address:port", text);
-    snprintf(host, sizeof host, "%.*s", (int)(colon - text), text);
-    if (strcmp(host, "localhost") == 0)
-        snprintf(host, sizeof host, "127.0.0.1");
-    if (host[0] == '[') {
-        host[strcspn(host, "]")] = 0;
-        memmove(host, host + 1, strlen(host));
-    }
-    if (inet_pton(AF_INET, host, &v4->sin_addr) == 1) {
-        v4->sin_family = AF_INET;
-        v4->sin_port = htons((uint16_t)port);
-        *loopback = ntohl(v4->sin_addr.s_addr) >> 24 == 127;
-    } else if (inet_pton(AF_INET6, host, &v6->sin6_addr) == 1) {
-        v6->sin6_family = AF_INET6;
-        v6->sin6_port = htons((uint16_t)port);
-        *loopback = IN6_IS_ADDR_LOOPBACK(&v6->sin6_addr);
-    } else {
-        return tp_fail(err, TP_E_USAGE, "page.listen: \"%s\" is not an IP address", host);
-    }
-    return TP_OK;
 }
 
 /* Compare in a time that does not depend on where the two differ. */
@@ -278,59 +243,12 @@ void status_page_tick(struct status_page *p)
 
 /* ---- opening and serving ---- */
 
-/* Open the socket. */
-static tp_status listen_at(int *out, const struct sockaddr_storage *a, const char *text,
-                           struct tp_err *err)
+static tp_status start(struct status_page *p, const struct listen_address *a, struct tp_err *err)
 {
-    int fd = socket(a->ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0), one = 1;
-    socklen_t size =
-        a->ss_family == AF_INET6 ? sizeof(struct sockaddr_in6) : sizeof(struct sockaddr_in);
-    tp_status st;
-
-    if (fd >= 0)
-        setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
-    if (fd >= 0 && bind(fd, (const struct sockaddr *)a, size) == 0 && listen(fd, FULL) == 0) {
-        *out = fd;
-        return TP_OK;
-    }
-    if (errno == EADDRINUSE)
-        st = tp_fail(err, TP_E_USAGE,
-                     "page.listen: another program listens on %s: choose another port, or 0 for a "
-                     "free one",
-                     text);
-    else if (errno == EADDRNOTAVAIL || errno == EACCES)
-        st = tp_fail(err, TP_E_USAGE, "page.listen: cannot listen on %s: %s", text,
-                     errno == EACCES ? "ports below 1024 need privileges"
-                                     : "it is not an address of this host");
-    else
-        st = tp_fail_errno(err, "page.listen: cannot listen on %s", text);
-    if (fd >= 0)
-        close(fd);
-    return st;
-}
-
-/* The port that a socket is bound to. */
-static unsigned port_of(int fd)
-{
-    union {
-        struct sockaddr any;
-        struct sockaddr_in v4;
-        struct sockaddr_in6 v6;
-    } a = { .any.sa_family = AF_UNSPEC };
-    socklen_t size = sizeof a;
-
-    if (getsockname(fd, &a.any, &size) != 0)
-        return 0;
-    return ntohs(a.any.sa_family == AF_INET6 ? a.v6.sin6_port : a.v4.sin_port);
-}
-
-static tp_status start(struct status_page *p, struct sockaddr_storage *a, const char *text,
-                       struct tp_err *err)
-{
-    unsigned flags = MHD_USE_EPOLL | (a->ss_family == AF_INET6 ? MHD_USE_IPv6 : 0);
-    const char *colon = strrchr(text, ':');
+    unsigned flags = MHD_USE_EPOLL | (a->a.any.sa_family == AF_INET6 ? MHD_USE_IPv6 : 0);
+    const char *colon = strrchr(a->text, ':');
     int fd = -1;
-    tp_status st = listen_at(&fd, a, text, err);
+    tp_status st = listen_address_open(&fd, a, FULL, err);
 
     if (st)
         return st;
@@ -340,9 +258,10 @@ static tp_status start(struct status_page *p, struct sockaddr_storage *a, const 
                                  on_connection, p, MHD_OPTION_END);
     if (!p->daemon) {
         close(fd);
-        return tp_fail(err, TP_E_IO, "page.listen: cannot serve on %s", text);
+        return tp_fail(err, TP_E_IO, "page.listen: cannot serve on %s", a->text);
     }
-    snprintf(p->url, sizeof p->url, "http://%.*s:%u/", (int)(colon - text), text, port_of(fd));
+    snprintf(p->url, sizeof p->url, "http://%.*s:%u/", (int)(colon - a->text), a->text,
+             listen_address_port(fd));
     return TP_OK;
 }
 
@@ -350,21 +269,20 @@ tp_status status_page_open(struct status_page **out, const char *text, const cha
                            const struct status_page_source *source, struct tp_err *err)
 {
     struct status_page *p = calloc(1, sizeof *p);
-    struct sockaddr_storage a;
-    bool loopback = false;
+    struct listen_address a;
     tp_status st;
 
     if (!p)
         return tp_fail(err, TP_E_NOMEM, "no memory for the status page");
     p->source = *source;
-    TP_TRY(parse_address(&a, &loopback, text, err));
+    TP_TRY(listen_address_parse(&a, text, err));
     if (token_file)
         TP_TRY(read_token(p, token_file, err));
-    if (!loopback && !p->token[0])
+    if (!a.loopback && !p->token[0])
         TP_TRY(tp_fail(err, TP_E_USAGE,
                        "page.listen: %s can be reached from other machines: set page.token_file",
                        text));
-    TP_TRY(start(p, &a, text, err));
+    TP_TRY(start(p, &a, err));
     *out = p;
     p = NULL;
 done:

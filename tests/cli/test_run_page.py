@@ -1,7 +1,7 @@
 """The status page of tp-run: JSON, Prometheus, the token, the webhook, and a real browser.
 
 needs: tp-run tp-train tp-ckpt tp-reshard
-covers: orchestrator/web/status_page orchestrator/web/webhook
+covers: orchestrator/web/status_page orchestrator/web/listen_address orchestrator/web/webhook
 """
 import contextlib
 import http.server
