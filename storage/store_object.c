@@ -70,33 +70,69 @@ tp_status store_object_create(const char *path, const void *data, size_t n, stru
     return create(path, data, n, true, err);
 }
 
-tp_status store_object_swap(const char *path, const char *before, const char *after,
-                            struct tp_err *err)
+/* Replace an object by a text while it has this ETag. */
+static tp_status put_while(const char *path, const char *etag, const char *text, struct tp_err *err)
 {
-    char found[SWAP_BYTES], match[HTTP_VALUE_MAX + 16];
+    char match[HTTP_VALUE_MAX + 16];
+
+    snprintf(match, sizeof match, "if-match: %s", etag);
+    return put((struct remote_request){ .path = path,
+                                        .headers = { match },
+                                        .n_headers = 1,
+                                        .once = true,
+                                        .body = text,
+                                        .body_bytes = strlen(text) },
+               false, err);
+}
+
+/* An ETag without its quotes, in place. False: it has none. */
+static bool unquote(char *etag)
+{
+    size_t n = strlen(etag);
+
+    if (n < 3 || etag[0] != '"' || etag[n - 1] != '"')
+        return false;
+    memmove(etag, etag + 1, n - 2);
+    etag[n - 2] = 0;
+    return true;
+}
+
+/* The ETag of an object whose content is this text. TP_E_EXISTS: it has another content. */
+static tp_status find_etag(char etag[HTTP_VALUE_MAX], const char *path, const char *text,
+                           struct tp_err *err)
+{
+    char found[SWAP_BYTES];
     const struct remote_request get = {
         .method = "GET", .path = path, .into = found, .room = sizeof found, .status = 200
     };
     struct http_reply reply;
-    tp_status st;
+    tp_status st = remote_send(&reply, &get, err);
 
-    if (!before)
-        return create(path, after, strlen(after), false, err);
-    st = remote_send(&reply, &get, err);
     if (st)
         return st;
     if (reply.status != 200)
         return remote_fail(&get, &reply, err);
-    snprintf(match, sizeof match, "if-match: %s", reply.etag);
-    st = TP_E_EXISTS;
-    if (reply.bytes == strlen(before) && memcmp(found, before, reply.bytes) == 0)
-        st = put((struct remote_request){ .path = path,
-                                          .headers = { match },
-                                          .n_headers = 1,
-                                          .once = true,
-                                          .body = after,
-                                          .body_bytes = strlen(after) },
-                 false, err);
+    if (reply.bytes != strlen(text) || memcmp(found, text, reply.bytes) != 0)
+        return TP_E_EXISTS;
+    snprintf(etag, HTTP_VALUE_MAX, "%s", reply.etag);
+    return TP_OK;
+}
+
+tp_status store_object_swap(const char *path, const char *before, const char *after,
+                            struct tp_err *err)
+{
+    char etag[HTTP_VALUE_MAX] = "", again[HTTP_VALUE_MAX];
+    tp_status st;
+
+    if (!before)
+        return create(path, after, strlen(after), false, err);
+    st = find_etag(etag, path, before, err);
+    if (!st)
+        st = put_while(path, etag, after, err);
+    /* Ceph 16 compares If-Match with the ETag without its quotes, so it refuses the right one. */
+    if (st == TP_E_EXISTS && etag[0] && !find_etag(again, path, before, err) &&
+        strcmp(again, etag) == 0 && unquote(etag))
+        st = put_while(path, etag, after, err);
     if (st != TP_E_EXISTS)
         return st;
     return tp_fail(err, TP_E_EXISTS, "%s: another program changed it at the same time; try again",

@@ -231,6 +231,21 @@ static bool is_there(const struct upload *u)
     return found;
 }
 
+static tp_status exists(const struct upload *u, struct tp_err *err)
+{
+    return tp_fail(err, TP_E_EXISTS, "%s: exists already; another writer was faster", u->path);
+}
+
+/* Older releases of Ceph complete an upload also where an object exists, and ignore the condition.
+ * There this keeps a late writer from replacing the shards of a committed step. */
+static tp_status check_free(const struct upload *u, struct tp_err *err)
+{
+    bool is_taken = false;
+    tp_status st = object_exists(&is_taken, u->path, err);
+
+    return st || !is_taken ? st : exists(u, err);
+}
+
 tp_status upload_complete(struct upload *u, struct tp_err *err)
 {
     char query[QUERY_MAX], reply_text[REPLY_BYTES];
@@ -248,6 +263,10 @@ tp_status upload_complete(struct upload *u, struct tp_err *err)
     bool is_unclear; /* whether this upload, or another writer, made what is there */
     tp_status st;
 
+    if ((st = check_free(u, err))) {
+        free(text);
+        return st;
+    }
     if (!text)
         return tp_fail(err, TP_E_NOMEM, "%s: no memory to write it", u->path);
     snprintf(query, sizeof query, "uploadId=%s", u->id);
@@ -263,7 +282,7 @@ tp_status upload_complete(struct upload *u, struct tp_err *err)
         return TP_OK;
     }
     if (reply.status == 412)
-        return tp_fail(err, TP_E_EXISTS, "%s: exists already; another writer was faster", u->path);
+        return exists(u, err);
     return reply.status == 200
                ? tp_fail(err, TP_E_IO, "%s: the server answers 200, but has not made it appear",
                          u->path)

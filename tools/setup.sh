@@ -7,7 +7,7 @@
 #   tools/setup.sh --check GROUP...    only print what is missing; exit 1 if anything is
 #   tools/setup.sh --list GROUP...     print the package names of the groups
 #
-# Groups: build (plain make), demo, test, lint, packaging, clients, long, slurm, browser. Each entry
+# Groups: build (plain make), demo, test, lint, packaging, clients, long, slurm, radosgw, browser. Each entry
 # has a probe. Only if the probe finds nothing is the package missing, so software that was installed
 # in another way counts, too.
 set -euo pipefail
@@ -58,6 +58,11 @@ slurm|cmd:slurmdbd|slurmdbd|Slurm's accounts
 slurm|lib:accounting_storage_mysql.so|slurm-wlm-mysql-plugin|Slurm's accounts
 slurm|cmd:mariadbd|mariadb-server|Slurm's accounts
 slurm|cmd:ip|iproute2|nodes in network namespaces
+radosgw|cmd:radosgw|radosgw|tests with a real S3 store
+radosgw|cmd:ceph-mon|ceph-mon|tests with a real S3 store
+radosgw|cmd:ceph-osd|ceph-osd|tests with a real S3 store
+radosgw|cmd:ceph|ceph-common|tests with a real S3 store
+radosgw|cmd:curl|curl|tests with a real S3 store
 test|cmd:ss|iproute2|finding the process that listens on a port
 test|lib:libfaketime.so.1|faketime|a wall clock that jumps
 browser|cmd:chromium|chromium|the status page in a browser

@@ -78,6 +78,16 @@ def test_a_save_that_fails_leaves_the_older_steps(store, tiny):
     assert store.uploads == {}
 
 
+def test_a_store_that_compares_etags_without_quotes_has_epochs(store, tiny):
+    store.is_old_ceph = True
+    ok(store, *argv(tiny, steps=2))
+    ok(store, *argv(tiny, steps=4, resume="must"))
+    assert store.tree(KEY)["epoch"] == b"2\n"
+    store.faults.append(Fault(lambda s: s.put(KEY + "epoch", b"9\n"), method="PUT", path="epoch"))
+    ok(store, *argv(tiny, steps=6, resume="must"))
+    assert store.tree(KEY)["epoch"] == b"10\n"
+
+
 def test_an_epoch_that_was_not_written_is_an_error(store, tiny):
     """A proxy answers 200 for the store."""
     store.faults.append(Fault("page200", times=9999, method="PUT", path="epoch"))

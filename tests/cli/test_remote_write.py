@@ -202,6 +202,15 @@ def test_a_shard_of_another_writer_is_not_taken_for_this_ones(store, root, expec
     assert "manifest.json" not in store.tree(KEY) and store.uploads == {}
 
 
+def test_a_store_that_ignores_the_condition_of_a_completion_keeps_what_appeared_before(store, root):
+    store.is_old_ceph = True
+    store.faults.append(Fault(lambda s: s.put(KEY + "rank-00000.h5", b"of another writer"),
+                              method="PUT", path="00000.h5.*partNumber"))
+    fails(store, *argv(root), says="another writer was faster", code=2)
+    assert store.objects[KEY + "rank-00000.h5"][0] == b"of another writer"
+    assert KEY + "manifest.json" not in store.objects and store.uploads == {}
+
+
 @pytest.mark.parametrize("first", (False, True), ids=("upload", "condition"))
 def test_a_completion_whose_reply_is_lost_is_one(store, root, expected, first):
     """The next try finds no upload, or an object that exists already."""
