@@ -71,7 +71,7 @@ up() { # ACCESS_KEY SECRET_KEY
         monmaptool --create --addv a "$MONITOR" --fsid $FSID "$D/monmap"
         ceph-mon -i a --mkfs --monmap "$D/monmap"
         start mon ceph-mon -i a -f
-        timeout 30 ceph osd new $OSD
+        timeout 90 ceph osd new $OSD
         ceph-osd -i 0 --mkfs --osd-uuid $OSD
         start osd ceph-osd -i 0 -f
         timeout 90 radosgw-admin user create --uid tests --display-name tests --access-key "$1" --secret-key "$2"

@@ -24,7 +24,7 @@ ROOT = "s3://checkpoints/runs/a b+c"  # characters that are encoded, and signed 
 @pytest.fixture(scope="module")
 def url():
     cluster = str(HERE / "cluster.sh")
-    up = subprocess.run([cluster, "up", ACCESS_KEY, SECRET_KEY], stdout=subprocess.PIPE, timeout=200, check=True, text=True)
+    up = subprocess.run([cluster, "up", ACCESS_KEY, SECRET_KEY], stdout=subprocess.PIPE, timeout=400, check=True, text=True)
     try:
         assert s3_request(up.stdout.strip(), "PUT", "/checkpoints").status == 200
         yield up.stdout.strip()
