@@ -58,8 +58,7 @@ static bool parse(struct export_request *q, struct copy_options *copy, bool *jso
         OPT_INT('j', "jobs", "N", &copy->threads, "threads (default: processors)"),
         COPY_OPTION_JOURNAL(&copy->journal_s),
         OPT_FLAG('f', "force", &q->force,
-                 "replace DIR, with all that is in it, if it is a model's folder: it "
-                 "has\nconfig.json and weights"),
+                 "replace DIR, with all that is in it, if it has config.json and\nweights"),
         OPT_FLAG(0, "json", json,
                  "print one JSON object; on stderr, an object per line says how far it is"),
         OPT_END

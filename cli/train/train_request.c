@@ -21,6 +21,7 @@
 static const char INTRO[] =
     "Train a Llama, Mistral, Mixtral, Qwen2, Qwen3, Gemma or GPT-2 on many ranks:\n"
     "tensor, sequence, context, pipeline, expert and data parallel, on CPUs or NVIDIA GPUs.\n"
+    "It needs --data and --steps, and --model or a checkpoint to resume from.\n"
     "It starts its own ranks. Under mpirun or srun it needs one process per rank of the layout.";
 static const char TAIL[] =
     "SIGTERM or SIGUSR1: finish the step, save, exit 75 (under mpirun use SIGUSR1).\n"
