@@ -1,7 +1,7 @@
 """Exports to an S3-compatible store: the same files as in a folder, or nothing.
 
 needs: tp-ckpt tp-reshard make_ckpt
-covers: storage/upload_file reshard/formats/upload_set reshard/export_store
+covers: storage/upload_file reshard/formats/upload_set reshard/export_store reshard/formats/pieces/piece_upload
 """
 import os
 import re

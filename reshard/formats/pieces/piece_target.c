@@ -10,7 +10,7 @@
 #include "reshard/formats/pieces/piece_resume.h"
 #include "torch/crc32.h"
 
-enum { GATHER_BYTES = 8 << 10, CRC_BYTES = 4 };
+enum { GATHER_BYTES = 8 << 10 };
 
 static tp_status no_memory(const struct piece_target *t, struct tp_err *err)
 {
@@ -195,18 +195,17 @@ static tp_status write_gathered(const struct piece_target *t, const struct piece
     return st;
 }
 
-/* The CRC-32 of all that was written, where the format has it. */
-static tp_status write_sum(struct piece_target *t, int number, struct tp_err *err)
+tp_status piece_target_write_sum(struct piece_target *t, int number, struct tp_err *err)
 {
     const struct piece_target_sum *sum = &t->sums[number];
     const uint32_t crc = crc32_whole((uint32_t)t->parts[number], (uint64_t)sum->size);
-    unsigned char bytes[CRC_BYTES];
+    unsigned char bytes[PIECE_CRC_BYTES];
     struct file_part part;
     tp_status st = file_table_use(t->files, sum->file, &part, err);
 
     if (st)
         return st;
-    for (int i = 0; i < CRC_BYTES; i++)
+    for (int i = 0; i < PIECE_CRC_BYTES; i++)
         bytes[i] = (unsigned char)(crc >> (8 * i));
     for (int i = 0; i < 2 && !st; i++)
         st = put(t, sum->file, &part, sum->crc_at[i], bytes, sizeof bytes, err);
@@ -224,7 +223,7 @@ static tp_status add_sum(struct piece_target *t, int number, uint32_t crc, int64
     t->parts[number] ^= crc;
     complete = t->uploads && (t->sum_left[number] -= n) == 0;
     pthread_mutex_unlock(&t->lock);
-    return complete ? write_sum(t, number, err) : TP_OK;
+    return complete ? piece_target_write_sum(t, number, err) : TP_OK;
 }
 
 /* Write a run to one of its places. */
@@ -348,78 +347,12 @@ tp_status piece_target_finish(struct piece_target *t, struct tp_err *err)
     if (t->uploads) /* each sum was sent with the last byte of it */
         return upload_set_finish(t->uploads, err);
     for (int i = 0; i < t->n_sums && !st; i++)
-        st = write_sum(t, i, err);
+        st = piece_target_write_sum(t, i, err);
     if (!st)
         st = file_table_sync(t->files, err);
     for (int i = 0; i < t->n_files && !st; i++)
         st = sync_folders(t, file_table_path(t->files, i),
                           i + 1 < t->n_files ? file_table_path(t->files, i + 1) : "", err);
-    return st;
-}
-
-/* ---- to a store ---- */
-
-/* Name the bytes of a place. */
-static tp_status expect_place(const struct piece_target *t, const struct piece_place *p,
-                              struct upload_set *to, struct tp_err *err)
-{
-    const int elem = dtype_bytes(t->tensors[p->tensor].dtype);
-    const int64_t rows = p->row_bytes ? p->box.len[0] : 1;
-    const int64_t bytes = box_elements(&p->box) * elem / rows;
-    tp_status st = TP_OK;
-
-    for (int64_t i = 0; i < rows && !st; i++)
-        st = upload_set_expect(to, p->file, p->begin + i * p->row_bytes, bytes, p->tensor,
-                               p->tensor, err);
-    upload_set_places(to, p->tensor, 1, p->transposed);
-    if (p->sum >= 0)
-        t->sum_left[p->sum] += bytes * rows;
-    return st;
-}
-
-/* The CRC-32 of each sum is sent when the last of its tensors is written. What has no tensor is
- * written now. */
-static tp_status expect_sums(struct piece_target *t, struct upload_set *to, struct tp_err *err)
-{
-    int *first = calloc(2 * ((size_t)t->n_sums + 1), sizeof *first), *last = first + t->n_sums;
-    tp_status st = first ? TP_OK : no_memory(t, err);
-
-    for (int i = t->n_places - 1; i >= 0 && !st; i--)
-        if (t->places[i].sum >= 0)
-            first[t->places[i].sum] = t->places[i].tensor;
-    for (int i = 0; i < t->n_places && !st; i++)
-        if (t->places[i].sum >= 0)
-            last[t->places[i].sum] = t->places[i].tensor;
-    for (int i = 0; i < t->n_sums && !st; i++) {
-        const struct piece_target_sum *sum = &t->sums[i];
-
-        if (t->sum_left[i] == 0)
-            st = write_sum(t, i, err);
-        for (int k = 0; k < 2 && t->sum_left[i] > 0 && !st; k++)
-            st =
-                upload_set_expect(to, sum->file, sum->crc_at[k], CRC_BYTES, first[i], last[i], err);
-    }
-    free(first);
-    return st;
-}
-
-tp_status piece_target_send(struct piece_target *t, struct upload_set *to, struct tp_err *err)
-{
-    tp_status st = TP_OK;
-
-    t->sum_left = arena_array(&t->arena, (size_t)t->n_sums + 1, sizeof *t->sum_left);
-    if (!t->sum_left)
-        return no_memory(t, err);
-    for (int i = 0; i < t->n_files && !st; i++)
-        st = upload_set_add(to, file_table_path(t->files, i), err);
-    for (int i = 0; i < t->n_places && !st; i++)
-        st = expect_place(t, &t->places[i], to, err);
-    if (!st)
-        st = expect_sums(t, to, err);
-    t->uploads = to;
-    t->endpoint.read = NULL;
-    t->endpoint.resumable = NULL;
-    t->endpoint.suspects = NULL;
     return st;
 }
 
