@@ -1,9 +1,9 @@
-"""tp-train --device cuda: what is sent while kernels run, by the events of the fake CUDA device (tests/fakecuda).
+"""tp-train and tp-reshard --device cuda: what is sent and copied while kernels run, by the events of the fake CUDA device.
 
 The device lists each operation with those that precede it, by its stream, by an event or because the host has waited. Two
 operations of which neither precedes the other may run at the same time.
 
-needs: tp-train libtp-cuda.so
+needs: tp-train tp-reshard make_ckpt libtp-cuda.so
 """
 import json
 
@@ -64,3 +64,20 @@ def test_collectives_run_beside_kernels(tmp_path, layout):
         counts = {name: [beside(o, kernels) for o in all_of_it if o[3] == name and o[0] not in computing] for name in least}
         print("process", process, "kernels beside each call:", counts)
         assert all(sum(n > A_FEW for n in counts[name]) >= at_least for name, at_least in least.items()), (SEED, counts)
+
+
+def test_transfers_of_a_reshard_run_beside_kernels(tmp_path):
+    """Both ways, if a batch is before or after on the device: not the first and the last one, and those beside a tile that the
+    processor moves. Two processes, because one alone begins with short rounds, each of which ends before the next begins."""
+    path, root = tmp_path / "operations", tmp_path / "ckpt"
+    config = harness.write_config(tmp_path, vocab_size=9001)
+    harness.ok(harness.built("make_ckpt"), config, "tp2", root, 1, 11, "bf16")
+    harness.ok("mpirun", "--allow-run-as-root", "--oversubscribe", "-n", 2, "tp-reshard", root, "--to", "tp4", "-o", tmp_path / "out",
+               "--device", "cuda", "--device-mem", "1M", env=on_fake(OPERATIONS=path))
+    for process, seen in operations(path).items():
+        kernels = [o for o in seen if o[3] in KERNELS]
+        copies = [o for o in seen if o[3] == "copy" and o[0] not in {k[0] for k in kernels}]
+        counts = {stream: [beside(o, kernels) for o in copies if o[0] == stream] for stream in {o[0] for o in copies}}
+        print("process", process, "kernels beside each copy of a stream:", counts)
+        assert len(counts) == 2, (SEED, counts)
+        assert all(sum(n > 0 for n in several) > len(several) / 3 for several in counts.values()), (SEED, counts)
