@@ -81,3 +81,29 @@ def test_transfers_of_a_reshard_run_beside_kernels(tmp_path):
         print("process", process, "kernels beside each copy of a stream:", counts)
         assert len(counts) == 2, (SEED, counts)
         assert all(sum(n > 0 for n in several) > len(several) / 3 for several in counts.values()), (SEED, counts)
+
+
+def beside_saves(folder, seed, saves):
+    """For each copy of a state that is saved: how many kernels of training may run beside it."""
+    path = folder / "operations"
+    train(folder, folder / "out", "model", "tp1", "--device", "cuda", "--ckpt", folder / "ckpt", "--save-every", 1, steps=saves,
+          env=on_fake(seed, OPERATIONS=path))
+    (seen,) = operations(path).values()
+    (computing,) = {o[0] for o in seen if o[3] == "product"}
+    kernels = [o for o in seen if o[3] in KERNELS and o[0] == computing]
+    return [beside(o, kernels) for o in seen if o[3] in ("kernel", "copy") and o[0] != computing]
+
+
+def test_a_save_is_copied_beside_the_next_step(tmp_path):
+    """The optimizer of the next step waits for the copies; what comes before it does not. After the last step nothing comes. A seed
+    may let the host see that a copy is complete before the next step begins; another one does not."""
+    saves, seen = 3, []
+    for seed in range(SEED, SEED + 6):
+        folder = tmp_path / str(seed)
+        folder.mkdir()
+        write_inputs(folder)
+        (folder / "model.json").write_text(json.dumps(NARROW))
+        seen.append(beside_saves(folder, seed, saves))
+        if sum(n > A_FEW for n in seen[-1]) >= len(seen[-1]) / saves > 0:
+            return
+    raise AssertionError((SEED, seen))
