@@ -115,6 +115,17 @@ def test_nothing_is_done_before_the_host_waits():
     assert "host[1] = 0" in seen and set(seen) <= {"host[1] = 0", "host[1] = 2"}
 
 
+@pytest.mark.parametrize("name,before", [("event", "0,4,2"), ("no-event", "0,2,1")])
+def test_the_list_of_operations_says_what_precedes_each(tmp_path, name, before):
+    """The last one, a copy of stream 2, after the event behind the kernel of stream 1; or after what the host has waited for only."""
+    path = tmp_path / "operations"
+    subprocess.run([PROGRAM, name], env={**os.environ, "FAKECUDA_SEED": "0", "FAKECUDA_OPERATIONS": str(path)}, timeout=60, check=False,
+                   stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    lines = [line.split() for line in path.read_text().splitlines()]
+    assert [line[1:3] + line[4:] for line in lines[:3]] == [["1", str(n), kind] for n, kind in ((1, "copy"), (2, "copy"), (3, "kernel"))]
+    assert lines[3][1] == "2" and lines[3][3:] == [before, "copy"]
+
+
 # ---- NCCL and cuBLAS: three ranks ----
 
 RANKS_PROGRAM = harness.built("fakecuda_planted_ranks")
