@@ -107,6 +107,7 @@ static tp_status make_folder(struct convert_report *r, const struct convert_requ
                                            .foreign = foreign,
                                            .from_format = r->from,
                                            .config = q->config,
+                                           .rules = q->rules,
                                            .step = q->step,
                                            .layout = q->to,
                                            .format = r->format,
@@ -152,10 +153,10 @@ tp_status convert_run(struct convert_report *report, const struct convert_reques
         if (st)
             return tp_fail_in(err, "%s", q->source);
     }
-    if (q->rules && (!foreign || strcmp(r.format, CONVERT_OWN) != 0)) {
+    if (q->rules && !foreign) {
         st = tp_fail(err, TP_E_USAGE,
-                     "--rules: a checkpoint of tp-train knows how its tensors are cut, and other "
-                     "formats do not record it; --rules are for --format tp");
+                     "--rules: a checkpoint of tp-train knows how its tensors are cut; leave "
+                     "--rules out");
         goto done;
     }
     TP_TRY(name_out(r.out, q, foreign, err));

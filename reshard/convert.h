@@ -22,7 +22,7 @@ struct convert_request {
     const char *source;      /* folder of another framework, or checkpoint root or step directory */
     const char *from_format; /* NULL: what its files are; CONVERT_OWN: a checkpoint */
     const char *format;      /* to write; NULL: the source's; CONVERT_OWN: a checkpoint */
-    const char *rules;       /* as of struct import_request; only to write a checkpoint */
+    const char *rules;       /* as of struct import_request */
     const char *to;          /* spec; axes that it does not name are 1, or as in a checkpoint */
     const char *config;      /* config.json, or a folder that has one; NULL: the source's */
     const char *out;         /* folder; NULL: SOURCE-SPEC, the whole new layout */
@@ -53,8 +53,8 @@ struct convert_report {
 bool convert_is_meant(const char *path, const char *from_format, const char *format);
 
 /* Convert. The new folder or step appears complete or not at all. TP_E_USAGE: a format is not
- * known or cannot be written, the request does not fit the source, or rules are given and no
- * checkpoint is written. */
+ * known or cannot be written, the request does not fit the source, or rules are given for a
+ * checkpoint. */
 tp_status convert_run(struct convert_report *report, const struct convert_request *request,
                       struct tp_err *err);
 

@@ -78,6 +78,7 @@ static tp_status create(struct export_job *x, const char *dir, struct tp_err *er
     const struct export_source *from = &x->source;
     const struct export_contents contents = { .dir = dir,
                                               .source = from->path,
+                                              .from_format = q->foreign ? q->from_format : NULL,
                                               .model = &from->model,
                                               .tensors = from->layout.tensors,
                                               .n = from->layout.n_tensors,

@@ -15,6 +15,7 @@ struct export_request {
     bool foreign;            /* another framework wrote it */
     const char *from_format; /* of a foreign one; NULL: what its files are */
     const char *config;      /* of a foreign one: config.json or a folder with one; NULL: its own */
+    const char *rules;       /* of a foreign one: as of struct import_request */
     int64_t step;            /* -1: the newest complete one; foreign: as the optimizer says */
     const char *layout;      /* spec of the files, for formats that cut tensors; axes that it does
                                 not name, or all when NULL, are as in the source; foreign: 1 */

@@ -240,6 +240,7 @@ static tp_status open_foreign(struct export_source *s, const struct export_reque
     const struct import_request from = { .source = q->ckpt,
                                          .format = q->from_format ? q->from_format : "auto",
                                          .config = q->config,
+                                         .rules = q->rules,
                                          .step = q->step,
                                          .no_optim = q->no_optim || format->state == EXPORT_WEIGHTS,
                                          .dtype = q->dtype,
@@ -268,6 +269,8 @@ static tp_status open_foreign(struct export_source *s, const struct export_reque
     memcpy(s->left_out, s->import.left_out.text, sizeof s->left_out);
     s->layout.tensors = s->import.tensors;
     s->layout.n_tensors = s->import.n_tensors;
+    if (q->rules)
+        s->model.layers = s->import.layers;
     s->layout.n_layers = s->model.layers;
     s->layout.spec = spec_default();
 done:

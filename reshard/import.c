@@ -10,11 +10,9 @@
 #include "ckpt/transaction.h"
 #include "core/file.h"
 #include "core/stop.h"
-#include "layout/family.h"
 #include "reshard/copy_job.h"
 #include "reshard/formats/checkpoint/checkpoint.h"
 #include "reshard/formats/foreign.h"
-#include "reshard/formats/foreign_model.h"
 #include "reshard/import_source.h"
 #include "reshard/output_root.h"
 #include "reshard/resume.h"
@@ -53,26 +51,9 @@ tp_status import_check_format(const char *format, struct tp_err *err)
                    format);
 }
 
-static tp_status read_model_of_rules(struct import_job *x, const char *config, struct tp_err *err)
-{
-    tp_status st = foreign_model_config(&x->model, config, true, &x->arena, err);
-
-    if (!st && x->model.family != MODEL_OF_RULES)
-        return tp_fail(err, TP_E_USAGE,
-                       "--rules: %s says %s, whose tensors are known; leave --rules out, or give "
-                       "the model an architecture of its own in config.json",
-                       config, family_of(&x->model)->architecture);
-    if (!st && x->request->ignore.n)
-        return tp_fail(err, TP_E_USAGE,
-                       "--ignore cannot be used with --rules, which have a line for every tensor");
-    return st;
-}
-
 static tp_status read_model(struct import_job *x, struct tp_err *err)
 {
     const struct import_request *q = x->request;
-    const char *config = q->config ? q->config : q->source;
-
     tp_status st = location_check(q->source, err);
 
     if (!st && location_is_remote(q->source))
@@ -81,8 +62,7 @@ static tp_status read_model(struct import_job *x, struct tp_err *err)
         return st;
     if (!location_is_remote(q->source) && !file_is_dir(q->source))
         return tp_fail(err, TP_E_NOTFOUND, "%s: no such folder", q->source);
-    return q->rules ? read_model_of_rules(x, config, err)
-                    : import_source_model(&x->model, q, &x->arena, err);
+    return import_source_model(&x->model, q, &x->arena, err);
 }
 
 static tp_status lay_out(struct import_job *x, struct tp_err *err)

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "layout/family.h"
 #include "layout/model_tensors.h"
 #include "reshard/formats/foreign_model.h"
 #include "reshard/memory_budget.h"
@@ -263,12 +264,35 @@ done:
     return st;
 }
 
-/* NULL: safetensors. */
+/* NULL: safetensors. With rules, torchtitan's tensors keep their names and their order of rows, as
+ * those of any DCP. */
 static const struct foreign_format *format_of(const struct import_request *q)
 {
+    const struct foreign_format *found = NULL;
+
     if (strcmp(q->format, "auto") == 0)
-        return foreign_format_detect(q->source);
-    return strcmp(q->format, "safetensors") == 0 ? NULL : foreign_format_find(q->format);
+        found = foreign_format_detect(q->source);
+    else if (strcmp(q->format, "safetensors") != 0)
+        found = foreign_format_find(q->format);
+    return q->rules && found && strcmp(found->name, "torchtitan") == 0 ? foreign_format_find("dcp")
+                                                                       : found;
+}
+
+static tp_status read_model_of_rules(struct model *out, const struct import_request *q,
+                                     struct arena *arena, struct tp_err *err)
+{
+    const char *config = q->config ? q->config : q->source;
+    tp_status st = foreign_model_config(out, config, true, arena, err);
+
+    if (!st && out->family != MODEL_OF_RULES)
+        return tp_fail(err, TP_E_USAGE,
+                       "--rules: %s says %s, whose tensors are known; leave --rules out, or give "
+                       "the model an architecture of its own in config.json",
+                       config, family_of(out)->architecture);
+    if (!st && q->ignore.n)
+        return tp_fail(err, TP_E_USAGE,
+                       "--ignore cannot be used with --rules, which have a line for every tensor");
+    return st;
 }
 
 tp_status import_source_model(struct model *out, const struct import_request *q,
@@ -280,7 +304,8 @@ tp_status import_source_model(struct model *out, const struct import_request *q,
                                                 .memory_bytes =
                                                     memory_budget_tables(q->memory_bytes) };
     const char *note = NULL;
-    tp_status st = foreign_model_read(out, &note, &from, arena, err);
+    tp_status st = q->rules ? read_model_of_rules(out, q, arena, err)
+                            : foreign_model_read(out, &note, &from, arena, err);
 
     if (!st && note)
         progress_note(q->progress, "%s", note);
@@ -295,7 +320,7 @@ tp_status import_source_open(struct import_source *s, const struct import_reques
     if (format && format->fused && q->rules)
         return tp_fail(err, TP_E_USAGE,
                        "--rules: %s is %s, whose tensors are not those of a model; rules are for "
-                       "safetensors, bin, dcp and deepspeed",
+                       "safetensors, bin, dcp, torchtitan and deepspeed",
                        q->source, format->title);
     return format ? open_pieces(s, q, format, m, arena, err)
                   : open_safetensors(s, q, m, arena, err);

@@ -26,7 +26,8 @@ struct import_source {
 };
 
 /* Read the model of the request's source: its config.json, or one that the format makes from the
- * checkpoint, which the request's progress says. Errors as foreign_model_read. */
+ * checkpoint, which the request's progress says. Errors as foreign_model_read. With rules it must
+ * be of no family, else TP_E_USAGE. */
 tp_status import_source_model(struct model *out, const struct import_request *q,
                               struct arena *arena, struct tp_err *err);
 

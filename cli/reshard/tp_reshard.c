@@ -76,7 +76,7 @@ static bool parse(struct reshard_options *o, int *exit_code, int argc, char **ar
                 "Megatron-LM, one is made from its arguments)"),
         OPT_STR(0, "rules", "FILE", &o->rules,
                 "how tensors are cut, if CKPT is of an unknown architecture, in\nsafetensors, bin, "
-                "dcp or deepspeed; --format is tp then"),
+                "dcp, torchtitan or deepspeed;\n--format is then tp by default"),
         OPT_STR(0, "device", "auto|cpu|cuda", &o->device,
                 "what gathers, splits, casts and sums (default auto: the\nprocessor, unless a GPU "
                 "is there, --mem is at least 1G, and\nthe first seconds show that it is faster)"),

@@ -23,8 +23,9 @@ struct piece_source;
 
 /* What is written. */
 struct export_contents {
-    const char *dir;    /* exists, and is empty */
-    const char *source; /* the checkpoint, for messages */
+    const char *dir;         /* exists, and is empty */
+    const char *source;      /* the checkpoint, for messages */
+    const char *from_format; /* its format, where another framework wrote it; NULL: not known */
     const struct model *model;
     const struct tensor *tensors; /* as they are to be written: group, name, type, shape */
     int n;

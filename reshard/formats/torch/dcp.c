@@ -108,6 +108,14 @@ static tp_status strip_prefix(struct dcp_name *names, int n, struct arena *arena
     return TP_OK;
 }
 
+/* State of a program that is no part of a model stays behind. */
+static void leave_others(struct dcp_name *names, int n)
+{
+    for (int i = 0; i < n; i++)
+        if (strcmp(names[i].group, GROUP_PARAM) == 0 && torchtitan_map_is_other(names[i].name))
+            names[i].group = NULL;
+}
+
 /* Give torchtitan's tensors their names here. A name that it does not have stays, and is refused as
  * a tensor that the model does not have. */
 static tp_status translate(struct dcp_name *names, int n, struct arena *arena, struct tp_err *err)
@@ -115,9 +123,7 @@ static tp_status translate(struct dcp_name *names, int n, struct arena *arena, s
     for (int i = 0; i < n; i++) {
         struct torchtitan_map_name to;
 
-        if (strcmp(names[i].group, GROUP_PARAM) == 0 && torchtitan_map_is_other(names[i].name)) {
-            names[i].group = NULL;
-        } else if (torchtitan_map_ours(&to, names[i].name, arena)) {
+        if (names[i].group && torchtitan_map_ours(&to, names[i].name, arena)) {
             if (!to.name)
                 return tp_fail(err, TP_E_NOMEM, "no memory for the names of weights");
             names[i].name = to.name;
@@ -278,6 +284,7 @@ static tp_status read_folder(struct piece_source *s, int64_t head_dim, struct tp
     for (int i = 0; i < r.n; i++)
         TP_TRY(name_of(&names[i], items[i].name, arena, err));
     TP_TRY(strip_prefix(names, r.n, arena, err));
+    leave_others(names, r.n);
     if (head_dim)
         TP_TRY(translate(names, r.n, arena, err));
     TP_TRY(add_items(&r, names, err));

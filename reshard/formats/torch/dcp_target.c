@@ -13,7 +13,10 @@ struct dcp_target {
     struct dcp_items items;
     struct arena *arena;
     bool torchtitan; /* by its names and in its order of rows */
+    bool headed;     /* names have MODEL_HEAD already */
 };
+
+#define MODEL_HEAD "model."
 
 static tp_status no_memory(const struct dcp_target *t, struct tp_err *err)
 {
@@ -26,7 +29,7 @@ static tp_status name_of(struct torchtitan_map_name *out, const struct dcp_targe
                          const char *name, int which, struct tp_err *err)
 {
     *out = (struct torchtitan_map_name){ which ? NULL : name, false };
-    if (!t->torchtitan)
+    if (!t->torchtitan || t->q->model->family == MODEL_OF_RULES) /* whose names are the program's */
         return TP_OK;
     out->name = NULL;
     if (torchtitan_map_theirs(out, name, which, t->arena))
@@ -41,7 +44,9 @@ static tp_status name_of(struct torchtitan_map_name *out, const struct dcp_targe
 static const char *path_of(const struct dcp_target *t, const char *name, const char *state)
 {
     if (!state)
-        return t->torchtitan ? name : arena_printf(t->arena, "model/%s", name);
+        return t->torchtitan ? name
+                             : arena_printf(t->arena, "model/%s",
+                                            name + (t->headed ? strlen(MODEL_HEAD) : 0));
     return arena_printf(t->arena, t->torchtitan ? "optimizer/state.%s.%s" : "optim/state/%s/%s",
                         name, state);
 }
@@ -260,10 +265,23 @@ done:
     return st;
 }
 
+/* Whether a DCP without an optimizer was read, so that the "model." of a program's state dict is
+ * still in the names of an unknown model's weights. */
+static bool has_headed_names(const struct export_contents *q)
+{
+    if (q->model->family != MODEL_OF_RULES || !q->from_format || strcmp(q->from_format, "dcp") != 0)
+        return false;
+    for (int i = 0; i < q->n; i++)
+        if (strncmp(q->tensors[i].name, MODEL_HEAD, strlen(MODEL_HEAD)) != 0 ||
+            strcmp(q->tensors[i].group, GROUP_PARAM) != 0)
+            return false;
+    return true;
+}
+
 static tp_status create(struct export_writer *w, const struct export_contents *q, bool torchtitan,
                         struct tp_err *err)
 {
-    struct dcp_target t = { .q = q, .torchtitan = torchtitan };
+    struct dcp_target t = { .q = q, .torchtitan = torchtitan, .headed = has_headed_names(q) };
     struct piece_target *pieces = NULL;
     tp_status st;
 
@@ -290,7 +308,9 @@ tp_status dcp_export_create(struct export_writer *w, const struct export_content
 tp_status torchtitan_export_create(struct export_writer *w, const struct export_contents *q,
                                    struct tp_err *err)
 {
-    tp_status st = torchtitan_check_model(q->model, q->source, err);
+    tp_status st = TP_OK;
 
+    if (q->model->family != MODEL_OF_RULES)
+        st = torchtitan_check_model(q->model, q->source, err);
     return st ? st : create(w, q, true, err);
 }
