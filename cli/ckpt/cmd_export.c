@@ -51,7 +51,7 @@ static bool parse(struct export_request *q, struct copy_options *copy, bool *jso
         OPT_SIZE(0, "max-shard-size", "SIZE", &q->max_shard_bytes,
                  "most bytes of tensors in a file (default 5GB)"),
         OPT_STR(0, "assets", "DIR", &q->assets,
-                "copy tokenizer, chat template and generation_config.json\n"
+                "copy tokenizer, chat templates and generation_config.json\n"
                 "from this folder; GGUF contains the tokenizer"),
         OPT_INT64(0, "step", "N", &q->step, "this step (default: the newest complete one)"),
         OPT_SIZE(0, "mem", "SIZE", &copy->memory_bytes, "most resident memory (default 1G)"),

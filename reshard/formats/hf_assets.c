@@ -2,10 +2,15 @@
 #include "reshard/formats/hf_assets.h"
 
 #include <limits.h>
+#include <stdlib.h>
 
 #include "core/file.h"
+#include "core/text.h"
+#include "storage/folder.h"
 #include "storage/location.h"
 #include "storage/object.h"
+
+#define TEMPLATES "additional_chat_templates" /* a folder of NAME.jinja */
 
 enum { ASSET_MAX_BYTES = 1 << 30 };
 
@@ -49,11 +54,43 @@ tp_status hf_assets_check(const char *from, struct tp_err *err)
     return TP_OK;
 }
 
+static bool is_template(const struct folder_entry *e)
+{
+    return file_name_is_plain(e->name) && text_ends_with(e->name, ".jinja");
+}
+
+/* The templates of `from` go to the folder `to`, which is created for the first one. */
+static tp_status copy_templates(const char *from, const char *to, struct tp_err *err)
+{
+    char source[PATH_MAX], target[PATH_MAX];
+    struct folder_entry *entries = NULL;
+    int n = 0;
+    tp_status st = folder_list(&entries, &n, from, err);
+
+    if (st) /* credentials that may read and not list are enough for all else */
+        return st == TP_E_NOTFOUND || location_is_remote(from) ? TP_OK : st;
+    for (int i = 0; i < n; i++) {
+        if (!is_template(&entries[i]))
+            continue;
+        TP_TRY(file_make_dirs(to, err));
+        TP_TRY(file_join(source, from, entries[i].name, err));
+        TP_TRY(file_join(target, to, entries[i].name, err));
+        TP_TRY(copy_file(source, target, err));
+    }
+    if (file_is_dir(to))
+        st = file_sync_dir(to, err);
+done:
+    free(entries);
+    return st;
+}
+
 tp_status hf_assets_copy(const char *from, const char *to, struct tp_err *err)
 {
+    char templates[PATH_MAX], copies[PATH_MAX];
+    tp_status st;
+
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         char source[PATH_MAX], target[PATH_MAX];
-        tp_status st;
 
         if ((st = file_join(source, from, names[i], err)) ||
             (st = file_join(target, to, names[i], err)))
@@ -61,5 +98,10 @@ tp_status hf_assets_copy(const char *from, const char *to, struct tp_err *err)
         if (object_is_there(source) && (st = copy_file(source, target, err)))
             return st;
     }
-    return TP_OK;
+    if (location_kind(from) == LOCATION_HTTP) /* whose folders cannot be listed */
+        return TP_OK;
+    st = file_join(templates, from, TEMPLATES, err);
+    if (!st)
+        st = file_join(copies, to, TEMPLATES, err);
+    return st ? st : copy_templates(templates, copies, err);
 }

@@ -11,7 +11,9 @@
  * is no such folder, or none of the files. */
 tp_status hf_assets_check(const char *from, struct tp_err *err);
 
-/* Copy those that are in `from` to the folder `to`, byte by byte. */
+/* Copy those that are in `from` to the folder `to`, byte by byte, and the further chat templates in
+ * its folder additional_chat_templates, unless it is on a web server, which has no listings, or in
+ * a store that refuses one. */
 tp_status hf_assets_copy(const char *from, const char *to, struct tp_err *err);
 
 #endif

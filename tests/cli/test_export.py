@@ -144,7 +144,14 @@ def test_assets_are_copied_unchanged(tmp_path):
         (assets / name).write_bytes(os.urandom(100))
     (assets / "config.json").write_text("{}")
     (assets / "model.safetensors").write_text("not this one")
+    more = assets / "additional_chat_templates"
+    more.mkdir()
+    for name in ("rag.jinja", "tool_use.jinja", "notes.txt"):
+        (more / name).write_bytes(os.urandom(100))
     export(root, tmp_path / "hf", "--assets", assets)
+    assert sorted(p.name for p in (tmp_path / "hf" / more.name).iterdir()) == ["rag.jinja", "tool_use.jinja"]
+    for name in ("rag.jinja", "tool_use.jinja"):
+        assert (tmp_path / "hf" / more.name / name).read_bytes() == (more / name).read_bytes()
     for name in ("tokenizer.json", "generation_config.json", "chat_template.jinja", "tekken.json"):
         assert (tmp_path / "hf" / name).read_bytes() == (assets / name).read_bytes()
     assert json.loads((tmp_path / "hf/config.json").read_text())["model_type"] == "llama"

@@ -152,11 +152,18 @@ def test_an_import_from_a_store_reads_what_it_reads_from_a_folder(store, small, 
 def test_a_web_server_and_a_store_are_read_by_tp_reshard(store, small, tmp_path):
     harness.ok("tp-ckpt", "export", small, "-o", tmp_path / "hf")
     (tmp_path / "hf/tokenizer.json").write_text("{}")
+    (tmp_path / "hf/additional_chat_templates").mkdir()
+    (tmp_path / "hf/additional_chat_templates/rag.jinja").write_text("{{ x }}")
     store.add_tree(KEY[:-1], tmp_path / "hf")
     argv = "--to", "tp1", "--from-format", "safetensors", "--format", "dcp", "--no-optim"
     harness.ok("tp-reshard", tmp_path / "hf", *argv, "-o", tmp_path / "dcp")
     ok(store, "tp-reshard", OUT, *argv, "-o", "s3://bucket/dcp")  # from the store to the store
     assert store.tree("bucket/dcp/") == files(tmp_path / "dcp")
+    assert "additional_chat_templates/rag.jinja" in files(tmp_path / "dcp")
+    store.faults.append(Fault(403, times=100, path="list-type", code="AccessDenied"))  # who may read may not always list
+    ok(store, "tp-reshard", OUT, *argv, "-o", tmp_path / "unlisted")
+    assert (tmp_path / "unlisted/tokenizer.json").exists() and not (tmp_path / "unlisted/additional_chat_templates").exists()
+    store.faults.clear()
     store.public = True
     ok(store, "tp-ckpt", "import", store.url + "/" + KEY[:-1], "-o", tmp_path / "http")
     harness.ok("tp-ckpt", "import", tmp_path / "hf", "-o", tmp_path / "local")
