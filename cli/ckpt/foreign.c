@@ -9,6 +9,7 @@
 #include "cli/report.h"
 #include "core/size.h"
 #include "reshard/foreign_contents.h"
+#include "reshard/foreign_shapes.h"
 
 enum { SHAPE_TEXT = 160 };
 
@@ -240,18 +241,29 @@ done:
 /* What is so of all formats: a folder is read without its model, too. */
 #define UNPROVED_ANYWHERE "that the model has no other tensors, which tp-ckpt import compares"
 
-static json_t *unproved_json(const struct foreign_contents *c)
+/* Where no config.json of a known family has all weights. */
+#define UNPROVED_SHAPES "that shapes are those of a config.json"
+
+static json_t *unproved_json(const struct foreign_contents *c, bool shapes)
 {
     json_t *list = json_array();
 
     if (c->format->unproved)
         json_array_append_new(list, json_string(c->format->unproved));
+    if (!shapes)
+        json_array_append_new(list, json_string(UNPROVED_SHAPES));
     json_array_append_new(list, json_string(UNPROVED_ANYWHERE));
     return list;
 }
 
-static void print_verified(const struct foreign_contents *c, const char *path, int64_t checked,
-                           int64_t unchecked, const struct tp_err *finding, bool json)
+/* What was compared. */
+struct verified {
+    int64_t checked, unchecked; /* bytes */
+    bool shapes;                /* with config.json */
+};
+
+static void print_verified(const struct foreign_contents *c, const char *path,
+                           const struct verified *v, const struct tp_err *finding, bool json)
 {
     char size[SIZE_TEXT_MAX], other[SIZE_TEXT_MAX];
     const bool ok = finding->status == TP_OK;
@@ -261,11 +273,11 @@ static void print_verified(const struct foreign_contents *c, const char *path, i
             c->source ? head_json(c, path) : json_pack("{s:o}", "path", print_text(path));
 
         json_object_set_new(root, "ok", json_boolean(ok));
-        json_object_set_new(root, "bytes_checked", json_integer(checked));
-        json_object_set_new(root, "bytes_without_checksum", json_integer(unchecked));
+        json_object_set_new(root, "bytes_checked", json_integer(v->checked));
+        json_object_set_new(root, "bytes_without_checksum", json_integer(v->unchecked));
         json_object_set_new(root, "findings",
                             ok ? json_array() : json_pack("[o]", print_text(finding->msg)));
-        json_object_set_new(root, "not_proved", unproved_json(c));
+        json_object_set_new(root, "not_proved", unproved_json(c, v->shapes));
         print_object(root);
         return;
     }
@@ -279,27 +291,30 @@ static void print_verified(const struct foreign_contents *c, const char *path, i
     printf("intact: ");
     print_safe(path);
     printf(": %d tensors, each element once; %s agree with their CRC-32, %s have no checksum\n",
-           c->n_tensors, size_format(size, checked), size_format(other, unchecked));
-    printf("not proved: %s%s" UNPROVED_ANYWHERE "\n",
-           c->format->unproved ? c->format->unproved : "", c->format->unproved ? "; " : "");
+           c->n_tensors, size_format(size, v->checked), size_format(other, v->unchecked));
+    printf("not proved: %s%s%s" UNPROVED_ANYWHERE "\n",
+           c->format->unproved ? c->format->unproved : "", c->format->unproved ? "; " : "",
+           v->shapes ? "" : UNPROVED_SHAPES "; ");
 }
 
 tp_status foreign_verify(const struct foreign_contents_request *q, bool json, struct tp_err *err)
 {
     struct foreign_contents c;
     struct tp_err finding = { 0 };
-    int64_t checked = 0, unchecked = 0;
+    struct verified v = { 0 };
     tp_status st;
 
     st = foreign_open_noted(&c, q, &finding);
     if (!st)
-        st = foreign_contents_verify(&c, &checked, &unchecked, &finding);
+        st = foreign_shapes_check(&v.shapes, &c, q, &finding);
+    if (!st)
+        st = foreign_contents_verify(&c, &v.checked, &v.unchecked, &finding);
     if (st != TP_OK && st != TP_E_CORRUPT) {
         *err = finding;
         goto done;
     }
     finding.status = st;
-    print_verified(&c, q->path, checked, unchecked, &finding, json);
+    print_verified(&c, q->path, &v, &finding, json);
     st = print_done(err);
     if (!st && finding.status)
         st = tp_fail(err, TP_E_NO, "%s", "");

@@ -15,11 +15,12 @@ covers: reshard/import_source reshard/formats/foreign reshard/formats/pieces/pie
     reshard/formats/megatron/megatron_flat reshard/formats/megatron/megatron_modules reshard/formats/megatron/torch_dist_flat
     reshard/formats/megatron/torch_dist reshard/formats/deepspeed/deepspeed reshard/formats/deepspeed/deepspeed_zero
     reshard/formats/deepspeed/deepspeed_universal reshard/foreign_contents cli/ckpt/foreign reshard/tensor_view
-    reshard/formats/safetensors/safetensors_pieces reshard/formats/megatron/master_check cli/ckpt/cmd_diff
+    reshard/formats/safetensors/safetensors_pieces reshard/formats/megatron/master_check cli/ckpt/cmd_diff reshard/foreign_shapes
 """
 import json
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
 
@@ -472,6 +473,26 @@ def test_show_says_where_the_elements_are(kind, written):
     assert found.tobytes() == state.group("exp_avg")[name].tobytes()
     r = run("tp-ckpt", "show", folder, "absent", "--config", state.config)
     assert r.rc == 2 and "absent" in r.err, repr(r)
+
+
+@pytest.mark.parametrize("kind", ["safetensors", "dcp", "deepspeed"])
+def test_verify_compares_shapes_with_config_json(kind, written, tmp_path):
+    state = written[kind][1]
+    folder, config = shutil.copytree(written[kind][0], tmp_path / kind), config_of(state)
+
+    def verify(**changes):
+        (folder / "config.json").write_text(json.dumps({**config, **changes}))
+        r = run("tp-ckpt", "verify", folder, "--json")
+        assert r.rc in (0, 1), repr(r)
+        return json.loads(r.out)
+
+    shapes = "shapes are those of a config.json"
+    right, wrong, unknown = verify(), verify(intermediate_size=128), verify(architectures=["Other"], model_type="other")
+    more = verify(num_hidden_layers=config["num_hidden_layers"] + 1)  # of which there is nothing to compare
+    assert right["ok"] and not any(shapes in x for x in right["not_proved"])
+    for found in (more, unknown):
+        assert found["ok"] and any(shapes in x for x in found["not_proved"])
+    assert not wrong["ok"] and "config.json says" in wrong["findings"][0] and "_proj.weight is " in wrong["findings"][0]
 
 
 def test_safetensors_are_read_by_the_same_verbs(written, tmp_path):

@@ -1,0 +1,63 @@
+/* reshard/foreign_shapes.c - see reshard/foreign_shapes.h. */
+#include "reshard/foreign_shapes.h"
+
+#include <string.h>
+
+#include "layout/model_tensors.h"
+#include "reshard/formats/foreign_model.h"
+
+/* Find a tensor of the source. *found is whether it has one; its shape must be that of t. */
+static tp_status check_tensor(bool *found, const struct piece_source *s, const char *group,
+                              const struct tensor *t, struct tp_err *err)
+{
+    const int i = piece_source_find(s, group, t->name);
+    const struct piece *p = i < 0 ? NULL : piece_source_tensor(s, i).pieces;
+    char has[BOX_TEXT_MAX], says[BOX_TEXT_MAX];
+    struct box stored, wanted;
+
+    *found = p != NULL;
+    if (!p ||
+        (p->ndim == t->ndim && memcmp(p->shape, t->shape, sizeof *t->shape * (size_t)t->ndim) == 0))
+        return TP_OK;
+    stored = box_whole(p->ndim, p->shape);
+    wanted = box_whole(t->ndim, t->shape);
+    return tp_fail(err, TP_E_CORRUPT, "%s: tensor %s/%s is %s, but config.json says %s",
+                   piece_source_path(s), group, t->name, box_format(has, &stored),
+                   box_format(says, &wanted));
+}
+
+static tp_status check_all(bool *proved, const struct piece_source *s, const struct tensor *params,
+                           int n, struct tp_err *err)
+{
+    static const char *const groups[] = { GROUP_PARAM, GROUP_MASTER, GROUP_EXP_AVG,
+                                          GROUP_EXP_AVG_SQ };
+    bool found, complete = true;
+    tp_status st = TP_OK;
+
+    for (int i = 0; i < n && !st; i++)
+        for (size_t g = 0; g < sizeof groups / sizeof *groups && !st; g++) {
+            st = check_tensor(&found, s, groups[g], &params[i], err);
+            complete = complete && (found || g > 0);
+        }
+    *proved = !st && complete;
+    return st;
+}
+
+tp_status foreign_shapes_check(bool *proved, struct foreign_contents *c,
+                               const struct foreign_contents_request *q, struct tp_err *err)
+{
+    const struct foreign_model_request from = { .path = piece_source_path(c->source),
+                                                .config = q->config };
+    struct tp_err ignored = { 0 };
+    struct tensor *params;
+    struct model m;
+    int n;
+
+    *proved = false;
+    if (!foreign_model_exists(&from) ||
+        foreign_model_config(&m, from.config ? from.config : from.path, false, &c->arena,
+                             &ignored) ||
+        model_params(&params, &n, &m, DTYPE_F32, &c->arena, &ignored))
+        return TP_OK;
+    return check_all(proved, c->source, params, n, err);
+}
