@@ -185,7 +185,8 @@ static tp_status restart_after_fault(struct run *r)
     tp_status st = TP_OK;
 
     if (step_of_attempt(r) < 0 && !run_outlived_init(r) && run_selected_checkpoint(r)->step >= 0 &&
-        f->kind == FAULT_EXIT && r->attempt.outcome.exit_code == tp_exit_code(TP_E_CORRUPT))
+        f->kind == FAULT_EXIT && r->attempt.outcome.exit_code == tp_exit_code(TP_E_CORRUPT) &&
+        !run_root_is_in_store(r)) /* perhaps the store did not answer; it verified just before */
         st = run_bad_checkpoint(r, REASON_CHECKPOINT_UNREADABLE, "an attempt could not load it");
     if (st == TP_OK && f->kind == FAULT_LOSS)
         st = after_bad_loss(r);

@@ -129,7 +129,7 @@ static tp_status ended(struct run *r, int exit_code)
         return after_stuck(r);
     switch (r->helper->kind) {
     case HELPER_VERIFY:
-        return run_plan_verified(r, exit_code == 0, seconds);
+        return run_plan_verified(r, exit_code, seconds);
     case HELPER_CONVERT:
         return run_converted(r, exit_code, seconds);
     default:

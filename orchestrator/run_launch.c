@@ -217,8 +217,14 @@ tp_status run_launch(struct run *r)
     run_rescale_reset(r);
     run_drain_reset(r);
     TP_TRY(run_root_claim(r, true));
+    if (run_root_is_in_store(r)) { /* before there is an attempt, because the store may fail */
+        st = ckpt_claim(&r->record.epoch, r->job->ckpt, &(struct root_lock_wait){ 0 }, &r->err);
+        if (st == TP_E_IO)
+            return run_root_failed(r, r->err.msg);
+        TP_TRY(st);
+    }
     TP_TRY(announce(r));
-    if (r->job->checkpoints == JOB_CKPT_TP)
+    if (r->job->checkpoints == JOB_CKPT_TP && !run_root_is_in_store(r))
         TP_TRY(ckpt_claim(&r->record.epoch, r->job->ckpt, &(struct root_lock_wait){ 0 }, &r->err));
     TP_TRY(make_heartbeats(r));
     unlink(r->attempt.exit_path);

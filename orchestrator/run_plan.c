@@ -131,7 +131,7 @@ static bool waits_for_root(struct run *r)
     struct tp_err who;
     bool report;
 
-    if (r->job->checkpoints != JOB_CKPT_TP ||
+    if (r->job->checkpoints != JOB_CKPT_TP || run_root_is_in_store(r) ||
         !root_wait_is_locked(&r->plan->root, r->job->ckpt, clock_seconds(), &report, &who))
         return false;
     if (report)
@@ -176,7 +176,12 @@ static tp_status select_checkpoint(struct run *r, bool *ready)
     p->checkpoint.step = -1;
     if (r->job->checkpoints != JOB_CKPT_TP)
         return TP_OK;
-    if ((st = checkpoint_select(&p->checkpoint, r->job->ckpt, &r->err)))
+    st = checkpoint_select(&p->checkpoint, r->job->ckpt, &r->err);
+    if (st == TP_E_IO && run_root_is_in_store(r)) {
+        *ready = false;
+        return run_root_failed(r, r->err.msg);
+    }
+    if (st)
         return st;
     if (p->checkpoint.step >= 0) {
         *ready = false;
@@ -194,11 +199,14 @@ static tp_status select_checkpoint(struct run *r, bool *ready)
     return TP_OK;
 }
 
-tp_status run_plan_verified(struct run *r, bool good, double seconds)
+tp_status run_plan_verified(struct run *r, int exit_code, double seconds)
 {
     struct run_plan *p = r->plan;
+    bool good = exit_code == 0;
     tp_status st = TP_OK;
 
+    if (!good && exit_code != tp_exit_code(TP_E_NO) && run_root_is_in_store(r))
+        return run_root_failed(r, "tp-run check could not read the checkpoint from the store");
     p->is_verified = good;
     if (!good)
         st = run_bad_checkpoint(r, REASON_CHECKPOINT_DAMAGED, "it does not verify");

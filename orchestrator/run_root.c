@@ -1,13 +1,17 @@
 /* orchestrator/run_root.c - see run_state.h: the checkpoint root belongs to this job as long as it
- * lives (ckpt/root_owner.h). For a job whose checkpoints are not ours, all functions do nothing. */
+ * lives (ckpt/root_owner.h). For a job whose checkpoints are not ours, all functions do nothing. A
+ * root in a store has neither owner nor lock: there the epoch alone decides, and the newest job
+ * wins. */
 #include <stdlib.h>
 
 #include "ckpt/root.h"
 #include "ckpt/root_lock.h"
 #include "ckpt/root_owner.h"
+#include "ckpt/store_step.h"
 #include "core/clock.h"
 #include "core/file.h"
 #include "orchestrator/run_state.h"
+#include "storage/location.h"
 
 struct run_root {
     struct root_owner *owner; /* NULL: not claimed */
@@ -29,13 +33,29 @@ void run_root_close(struct run *r)
     r->root = NULL;
 }
 
+bool run_root_is_in_store(const struct run *r)
+{
+    return r->job->checkpoints == JOB_CKPT_TP && location_is_remote(r->job->ckpt);
+}
+
+tp_status run_root_failed(struct run *r, const char *what)
+{
+    const struct attempt_fault f =
+        attempt_fault(FAULT_RESHARD, REASON_STORE_FAILED, "%.400s", what);
+
+    return run_retry(r, &f, "");
+}
+
+/* Whether the root is a folder that this job owns. */
 static bool has_root(const struct run *r)
 {
-    return r->job->checkpoints == JOB_CKPT_TP;
+    return r->job->checkpoints == JOB_CKPT_TP && !run_root_is_in_store(r);
 }
 
 tp_status run_root_check(struct run *r)
 {
+    if (run_root_is_in_store(r)) /* ranks that train need no answer of the store now */
+        return r->record.open ? TP_OK : store_step_check_root(r->job->ckpt, &r->err);
     return has_root(r) ? root_owner_check(r->job->ckpt, r->record.run_id, &r->err) : TP_OK;
 }
 

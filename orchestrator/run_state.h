@@ -160,7 +160,12 @@ void run_host_open(struct run *r);
 
 /* ---- run_root.c ---- */
 
-/* TP_E_EXISTS: another live job owns the checkpoint root. */
+/* Whether the checkpoint root is in a store (s3://), and its checkpoints are ours. */
+bool run_root_is_in_store(const struct run *r);
+/* The store has failed before the launch: plan again, within the budgets of any failure. */
+tp_status run_root_failed(struct run *r, const char *what);
+/* TP_E_EXISTS: another live job owns the checkpoint root. TP_E_IO, TP_E_USAGE: it is in a store
+ * that cannot be used. */
 tp_status run_root_check(struct run *r);
 /* Claim the root, if this was not done. make: create it; otherwise a root that does not exist is
  * not claimed. TP_E_EXISTS. */
@@ -173,8 +178,8 @@ void run_root_tick(struct run *r);
 
 tp_status run_plan_begin(struct run *r);
 tp_status run_plan_tick(struct run *r);
-/* The verification has ended. good: the checkpoint is valid. */
-tp_status run_plan_verified(struct run *r, bool good, double seconds);
+/* The verification has ended. exit_code: of tp-run check, 0: the checkpoint is valid. */
+tp_status run_plan_verified(struct run *r, int exit_code, double seconds);
 /* A checkpoint did not verify or load. The second time it is moved to quarantine. */
 tp_status run_bad_checkpoint(struct run *r, enum event_reason reason, const char *message);
 /* Select a layout for at most `ranks` ranks. The planner keeps its answers (plan/planner.h). */

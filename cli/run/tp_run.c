@@ -3,6 +3,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "cli/remote_env.h"
+#include "cli/report.h"
 #include "cli/run/cmd.h"
 #include "cli/verb.h"
 #include "orchestrator/backends.h"
@@ -45,10 +47,13 @@ int main(int argc, char **argv)
         .verbs = verbs,
         .no_verb = cmd_run_job,
     };
+    struct tp_err err = { 0 };
 
     if (argc > 1 && strcmp(argv[1], "--example") == 0) {
         job_file_example(stdout, backends_job());
         return 0;
     }
+    if (remote_env_read(&err))
+        return report("tp-run", err.status, &err);
     return verb_main(&program, argc, argv);
 }

@@ -51,6 +51,29 @@ static tp_status check_nodes(const struct job *j, struct tp_err *err)
     return TP_OK;
 }
 
+/* A store cannot replace a step in one go, so a step there is never converted in place. */
+static tp_status check_root(const struct job *j, struct tp_err *err)
+{
+    if (!location_is_remote(j->ckpt) || j->checkpoints != JOB_CKPT_TP)
+        return TP_OK;
+    if (location_kind(j->ckpt) != LOCATION_S3)
+        return tp_fail(err, TP_E_USAGE,
+                       "%s: ckpt: a web server cannot be written to, but ckpt is %.400s; name a "
+                       "folder, or s3://BUCKET/PREFIX",
+                       j->path, j->ckpt);
+    if (j->reshard == JOB_RESHARD_ALWAYS)
+        return tp_fail(err, TP_E_USAGE,
+                       "%s: reshard: steps in a store (ckpt: %.400s) are not converted in place; "
+                       "leave it out, because tp-train resumes at any layout",
+                       j->path, j->ckpt);
+    if (!j->is_tp_train && j->reshard != JOB_RESHARD_NEVER)
+        return tp_fail(err, TP_E_USAGE,
+                       "%s: reshard: steps in a store (ckpt: %.400s) are not converted in place; "
+                       "set \"reshard: never\" if the command reads every layout",
+                       j->path, j->ckpt);
+    return location_check(j->ckpt, err);
+}
+
 static tp_status check(const struct job *j, struct tp_err *err)
 {
     tp_status st;
@@ -59,13 +82,8 @@ static tp_status check(const struct job *j, struct tp_err *err)
         return tp_fail(err, TP_E_USAGE, "%s: the key \"command\" is missing", j->path);
     if (!j->ckpt)
         return tp_fail(err, TP_E_USAGE, "%s: the key \"ckpt\" is missing", j->path);
-    if (location_is_remote(j->ckpt) && j->checkpoints == JOB_CKPT_TP)
-        return tp_fail(
-            err, TP_E_USAGE,
-            "%s: ckpt: tp-run verifies and locks checkpoints in local folders only, not "
-            "%.400s; name a folder, or set \"checkpoints: none\", so that it leaves them "
-            "to the command",
-            j->path, j->ckpt);
+    if ((st = check_root(j, err)))
+        return st;
     if (j->watch.factor < 1)
         return tp_fail(err, TP_E_USAGE, "%s: watch.factor must be at least 1", j->path);
     if (j->page.textfile && !text_ends_with(j->page.textfile, ".prom"))

@@ -22,7 +22,7 @@ static const struct job_key KEYS[] = {
     KEY("", "prepare", WORDS, prepare, "[]",
         "a command to run before each launch, with the same replacements: for example a conversion that\n"
         "`reshard` does not do"),
-    SHOWN("", "ckpt", PLACE, ckpt, NULL, "the checkpoint root; in a store (s3://) only with checkpoints: none", "ckpt"),
+    SHOWN("", "ckpt", PLACE, ckpt, NULL, "the checkpoint root: a folder, or s3://BUCKET/PREFIX", "ckpt"),
     ONE_OF("", "checkpoints", checkpoints, "auto|tp|none", "auto",
         "tp: the root has checkpoints of this toolkit. They are verified before a restart, bad ones are\n"
         "quarantined, and older jobs cannot write there any more. none: tp-run does not look at them.\n"

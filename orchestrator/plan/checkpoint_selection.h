@@ -23,10 +23,12 @@ struct checkpoint_selection {
     bool any_ever;      /* the root has or had steps: complete, damaged or in quarantine */
 };
 
-/* Select from ROOT. A root that does not exist has no steps. TP_E_IO, TP_E_CORRUPT. */
+/* Select from ROOT, a folder or a prefix of a store. A root that does not exist has no steps.
+ * TP_E_IO, TP_E_CORRUPT; TP_E_USAGE: there are no credentials for the store. */
 tp_status checkpoint_select(struct checkpoint_selection *out, const char *root, struct tp_err *err);
 
-/* Move the step to ROOT/quarantine/, so that nothing resumes from it. *to gets its new path. */
+/* Move the step to ROOT/quarantine/, so that nothing resumes from it. *to gets its new path. In a
+ * store only its manifest is moved, and *to is that of the manifest. */
 tp_status checkpoint_quarantine(char to[PATH_MAX], const struct checkpoint_selection *c,
                                 const char *root, struct tp_err *err);
 

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "core/size.h"
+#include "storage/location.h"
 
 /* Guesses until there are measurements: bytes that ranks read for each byte that they keep (from
  * tp1 to tp2 with chunks of 4 MiB, 395 MiB were read for 293 MiB), the rate of writing relative to
@@ -60,6 +61,13 @@ void conversion_decide(struct conversion_plan *out, const struct job *job, const
         p.reason = REASON_RESHARD_NEVER;
         snprintf(p.message, sizeof p.message,
                  "reshard is never: the command has to read %s of another layout", size);
+    } else if (location_is_remote(job->ckpt)) {
+        p.reason = REASON_STORE_NOT_CONVERTED;
+        snprintf(
+            p.message, sizeof p.message,
+            "--resume reads %s from the store at the new layout; a step there is not converted "
+            "in place",
+            size);
     } else if (job->reshard == JOB_RESHARD_ALWAYS) {
         p.convert = true;
         p.reason = REASON_RESHARD_ALWAYS;

@@ -6,8 +6,8 @@
  * needs a part of a chunk. A conversion reads and writes each byte, and the result is read again.
  * For tp-train the faster way is chosen, predicted from the measured rates of reading, loading and
  * converting in this job; usually that is reading. Other programs are assumed to read only their
- * own layout, so their checkpoints are converted. `reshard: always` and `never` override both. No
- * I/O.
+ * own layout, so their checkpoints are converted. `reshard: always` and `never` override both. A
+ * step in a store is never converted, because it cannot be replaced in one go. No I/O.
  */
 #ifndef ORCHESTRATOR_PLAN_CONVERSION_H
 #define ORCHESTRATOR_PLAN_CONVERSION_H

@@ -32,7 +32,7 @@ class Job:
         self.folder = pathlib.Path(folder)
         self.folder.mkdir(parents=True, exist_ok=True)
         self.path = self.folder / (name + ".yaml")
-        self.ckpt = self.folder / ckpt
+        self.ckpt = ckpt if str(ckpt).startswith("s3://") else self.folder / ckpt
         self.state = self.folder / (name + ".run")
         self.bin = pathlib.Path(bin)
         self.process, self.output = None, self.folder / (name + ".out")

@@ -35,8 +35,11 @@ def test_example_is_a_job_file_that_plans(tmp_path, tiny):
     ("command: x\nckpt: y\nwatch: {flor: 1}\n", 'x.yaml:3: there is no key "watch.flor"'),
     ("command: x\nckpt: y\npage: {listen: '0.0.0.0:0'}\n", "set page.token_file"),
     ("command: x\nckpt: y\npage: {listen: nowhere}\n", "expected address:port"),
-    ("command: tp-train --steps 1\nckpt: s3://bucket/ckpt\n", "in local folders only, not s3://bucket/ckpt"),
-    ("command: x\nckpt: https://host/ckpt\ncheckpoints: tp\n", "in local folders only, not https://host/ckpt"),
+    ("command: tp-train --steps 1\nckpt: https://host/ckpt\n", "a web server cannot be written to, but ckpt is https://host/ckpt"),
+    ("command: tp-train --steps 1\nckpt: s3://bucket/ckpt\nreshard: always\n", "not converted in place; leave it out"),
+    ("command: x\nckpt: s3://bucket/ckpt\ncheckpoints: tp\n", 'not converted in place; set "reshard: never"'),
+    ("command: tp-train --steps 1\nckpt: s3://user:secret@bucket/ckpt\n", "the name of the bucket after s3://"),
+    ("command: x\nckpt: https://host/ckpt\ncheckpoints: tp\n", "a web server cannot be written to, but ckpt is https://host/ckpt"),
     ("command: tp-train --ckpt s3://bucket/a\nckpt: b\n", "the command has --ckpt s3://bucket/a, but ckpt is"),
     ("command: x\nckpt: y\nstate: s3://bucket/state\n", "expected a path"),
 ])

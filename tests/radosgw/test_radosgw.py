@@ -1,7 +1,8 @@
 """Checkpoints in Ceph's S3 gateway: save, resume, reshard, verify, list, export, import, prune; writers that race.
 
-needs: tp-ckpt tp-reshard tp-train make_ckpt
+needs: tp-ckpt tp-reshard tp-train tp-run make_ckpt
 """
+import json
 import os
 import pathlib
 import shutil
@@ -90,6 +91,17 @@ def test_a_run_saves_there_resumes_at_another_layout_and_prunes(environment, tmp
     assert "pp2" in ok(environment, "tp-ckpt", "ls", root).out
     ok(environment, "tp-ckpt", "prune", root, "--keep", 1)
     assert ok(environment, "tp-ckpt", "ls", root).out.count("step-") == 1
+    ok(environment, "tp-ckpt", "verify", root)
+
+
+def test_tp_run_runs_a_job_there_and_continues_it_at_another_layout(environment, tmp_path):
+    model, root = harness.write_config(tmp_path), "s3://checkpoints/job"
+    for layout, options, code in (("tp2", ["--exit-step", 4], 75), ("tp1", [], 0)):
+        command = [str(w) for w in (harness.train_args(model, root, layout=layout, steps=8, save_every=2) + options)]
+        (tmp_path / "job.yaml").write_text("command: %s\nckpt: %s\nnodes: [a:2]\n" % (json.dumps(command), root))
+        r = clean(harness.run("tp-run", tmp_path / "job.yaml", env=environment))
+        assert r.rc == code, repr(r)
+    assert "step-00000008" in ok(environment, "tp-ckpt", "ls", root).out
     ok(environment, "tp-ckpt", "verify", root)
 
 

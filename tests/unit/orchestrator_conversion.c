@@ -17,7 +17,7 @@ static struct spec spec(const char *text)
 static struct conversion_plan decide(bool tp_train, int reshard, const char *from, const char *to,
                                      struct conversion_rates rates)
 {
-    struct job job = { .is_tp_train = tp_train, .reshard = reshard };
+    struct job job = { .is_tp_train = tp_train, .reshard = reshard, .ckpt = "ckpt" };
     struct spec a = spec(from), b = spec(to);
     struct conversion_plan p;
 
@@ -58,6 +58,18 @@ Test(conversion, for_tp_train_only_axes_that_cut_shards_make_a_difference)
         "another program may read only the same layout");
     cr_expect(
         !decide(false, JOB_RESHARD_NEVER, "tp2", "tp4", (struct conversion_rates){ 0 }).convert);
+}
+
+Test(conversion, a_step_in_a_store_is_read_at_the_other_layout)
+{
+    const struct conversion_rates slow_load = { 1e9, 0.1e9, 0.4e9 };
+    const struct job job = { .is_tp_train = true, .ckpt = "s3://bucket/ckpt" };
+    const struct spec from = spec("tp2"), to = spec("tp4");
+    struct conversion_plan p;
+
+    conversion_decide(&p, &job, &from, &to, 1000000000, &slow_load);
+    cr_expect(p.differs && !p.convert);
+    cr_expect_eq(p.reason, REASON_STORE_NOT_CONVERTED);
 }
 
 Test(conversion, measured_times_decide_which_way_is_faster)

@@ -1,0 +1,153 @@
+"""tp-run runs a job whose checkpoints are in an S3-compatible store as one whose checkpoints are in a folder.
+
+needs: tp-run tp-train tp-ckpt
+covers: orchestrator/run_root orchestrator/plan/checkpoint_selection
+"""
+import os
+import signal
+
+import pytest
+
+from object_store import ACCESS_KEY, SECRET_KEY, Fault, ObjectStore, ok, run
+from run_job import train_job
+
+ROOT = "s3://bucket/runs/job"
+KEY = "bucket/runs/job/"
+
+
+@pytest.fixture
+def store():
+    with ObjectStore() as s:
+        yield s
+
+
+@pytest.fixture
+def make(store, tiny, tmp_path):
+    def make(folder="job", steps=40, **kw):
+        kw.setdefault("options", {"save-every": 10})
+        kw.setdefault("nodes", "[a, b]")
+        kw.setdefault("allow", "[tp2, tp1]")
+        return train_job(tmp_path / folder, tiny, steps=steps, ckpt=ROOT, **kw)
+    return make
+
+
+def steps_of(store):
+    """The committed steps of the store."""
+    return sorted(int(k.split("/")[0][5:]) for k in store.tree(KEY) if k.startswith("step-") and k.endswith("manifest.json"))
+
+
+def resumed(job):
+    return [e["resumed_at"] for e in job.events("launch")]
+
+
+def clean(folder):
+    """No file of the job has a secret, and nothing was written beside the store."""
+    files = [p for p in folder.rglob("*") if p.is_file()]
+    for secret in (SECRET_KEY, ACCESS_KEY):
+        assert not [p for p in files if secret.encode() in p.read_bytes()]
+    assert not [p for p in files if p.name in ("manifest.json", "owner", "epoch") or p.suffix == ".h5"]
+
+
+def test_it_resumes_at_the_layouts_that_fit_and_keeps_the_newest_steps(store, make, tmp_path):
+    with make(steps=4000, options={"save-every": 10, "keep": 2}) as job:
+        job.start(store.environment())
+        job.await_step(25)
+        job.verb("node", "down", "b")
+        second = job.await_event("training", 2)
+        assert second["layout"] == "tp1" and second["resumed_at"] >= 20
+        assert job.events("reshard")[-1]["reason"] == "store_not_converted"
+        assert job.events("reshard")[-1]["how"] == "resume"
+        job.await_step(second["resumed_at"] + 15)
+        assert "tp1" in job.verb("status").out
+        job.verb("stop", "--wait")
+        assert job.wait() == 75
+        saved = job.events("save")[-1]["step"]
+        assert steps_of(store)[-1] == saved and len(steps_of(store)) <= 3
+        assert store.tree(KEY)["epoch"] == b"2\n"  # one for each launch
+        assert ok(store, "tp-ckpt", "verify", ROOT).rc == 0
+    clean(tmp_path)
+
+
+def test_it_ends_and_says_so_again(store, make, tmp_path):
+    with make() as job:
+        assert job.start(store.environment()).wait() == 0, job.story()
+        assert steps_of(store) == [10, 20, 30, 40]
+        assert job.start(store.environment()).wait() == 0 and len(job.events("launch")) == 1
+    clean(tmp_path)
+
+
+def test_a_damaged_step_is_quarantined_and_the_one_before_is_used(store, make):
+    with make(steps=40, options={"save-every": 10, "exit-step": 30}) as job:
+        job.start(store.environment()).wait()
+    assert steps_of(store) == [10, 20, 30]
+    for key in [k for k in store.objects if "step-00000030" in k and k.endswith(".h5")]:
+        data = bytearray(store.objects[key][0])
+        data[len(data) // 2] ^= 1
+        store.put(key, bytes(data))
+    with make() as job:  # the same job without its early end
+        assert job.start(store.environment()).wait() == 0, job.story()
+        moved = job.events("quarantine")[0]
+        assert moved["step"] == 30 and moved["to"] == ROOT + "/quarantine/step-00000030/manifest.json"
+        assert resumed(job)[-1] == 20
+    assert steps_of(store) == [10, 20, 30, 40] and "quarantine/step-00000030/manifest.json" in store.tree(KEY)
+    for step in (30, 40):
+        ok(store, "tp-ckpt", "verify", "%s/step-%08d" % (ROOT, step))
+
+
+def test_if_no_step_is_good_it_does_not_begin_again(store, make):
+    with make(options={"save-every": 10, "exit-step": 10}) as job:
+        job.start(store.environment()).wait()
+    store.put(KEY + "step-00000010/manifest.json", b"{")
+    with make() as job:
+        assert job.start(store.environment()).wait() == 3
+        assert job.events("failed")[-1]["reason"] == "no_good_checkpoint"
+
+
+def test_a_newer_job_has_the_root_and_the_older_one_ends(store, make):
+    with make("old", steps=100000) as old, make("new") as new:
+        old.start(store.environment())
+        old.await_step(12)
+        new.start(store.environment())
+        assert old.wait() == 3 and old.events("failed")[-1]["reason"] == "newer_job", old.story()
+        assert new.wait() == 0, new.story()
+    ok(store, "tp-ckpt", "verify", ROOT)
+    assert store.tree(KEY)["epoch"] == b"2\n"
+
+
+def test_a_store_that_does_not_answer_is_asked_again_and_no_checkpoint_suffers(store, make):
+    with make(steps=4000, restart={"settle": "0.2s", "backoff": "1s", "no_progress": 50, "max": 50}) as job:
+        job.start(store.environment(TP_REMOTE_TIMEOUT="1"))
+        job.await_event("save")
+        store.faults += [Fault(503, times=10 ** 9, method=m, code="SlowDown") for m in ("GET", "HEAD", "PUT", "POST")]
+        os.kill(job.rank_pid(0), signal.SIGKILL)
+        job.await_event("restart", reason="store_failed")
+        store.faults.clear()
+        again = job.await_event("training", 2)
+        assert again["resumed_at"] >= 10 and not job.events("quarantine")
+        job.verb("stop", "--wait")
+        assert job.wait() == 75, job.story()
+    ok(store, "tp-ckpt", "verify", ROOT)
+
+
+def test_a_killed_tp_run_takes_its_job_over(store, make):
+    with make(steps=4000) as job:
+        job.start(store.environment())
+        job.await_step(12)
+        job.process.kill()
+        job.process.wait()
+        job.start(store.environment())
+        job.await_step(40)
+        assert len(job.events("launch")) == 1
+        job.verb("stop", "--wait")
+        assert job.wait() == 75
+    ok(store, "tp-ckpt", "verify", ROOT)
+
+
+@pytest.mark.parametrize("change, says", [({"AWS_ACCESS_KEY_ID": "", "AWS_SECRET_ACCESS_KEY": "", "HOME": "/nowhere"}, "no credentials"),
+                                          ({"AWS_SECRET_ACCESS_KEY": "wrong"}, "SignatureDoesNotMatch")],
+                         ids=("none", "wrong"))
+def test_without_rights_it_says_so_before_a_launch(store, make, change, says):
+    with make() as job:
+        r = run(store, "tp-run", job.path, **change)
+        assert r.rc in (2, 3) and says in r.err and not job.events("launch"), repr(r)
+    assert store.tree(KEY) == {}
