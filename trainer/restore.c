@@ -7,10 +7,12 @@
 
 #include "ckpt/root.h"
 #include "core/file.h"
+#include "core/text.h"
 #include "layout/model_config.h"
 #include "layout/model_diff.h"
 #include "layout/model_tensors.h"
 #include "reshard/restore.h"
+#include "storage/location.h"
 #include "trainer/data_parallel/bucket_transfer.h"
 #include "trainer/model/weight_init.h"
 #include "trainer/resume_diff.h"
@@ -278,13 +280,21 @@ done:
     return st;
 }
 
+/* Whether a model is a folder with weights, and not a config.json alone. A folder on a web server
+ * or in a store is told from a file by its name. */
+static bool has_weights(const char *model_path)
+{
+    return location_is_remote(model_path) ? !text_ends_with(model_path, ".json")
+                                          : file_is_dir(model_path);
+}
+
 static tp_status read_start(struct trainer *t, struct restore_report *r, int64_t step,
                             struct tp_err *err)
 {
     struct arena a = { 0 };
     tp_status st;
 
-    if (step < 0 && !file_is_dir(t->config->model_path))
+    if (step < 0 && !has_weights(t->config->model_path))
         return weight_init(&t->params, &t->layout, t->model, (uint64_t)t->config->seed, err);
     st = step >= 0 ? read_ckpt(t, r, step, &a, err) : read_safetensors(t, r, &a, err);
     arena_free(&a);

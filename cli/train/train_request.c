@@ -13,6 +13,7 @@
 #include "kernels/cpu/cpu.h"
 #include "layout/model_config.h"
 #include "layout/train_option.h"
+#include "reshard/formats/foreign_model.h"
 #include "storage/location.h"
 #include "trainer/pipeline/schedule_diagram.h"
 #include "trainer/resume_step.h"
@@ -45,8 +46,8 @@ bool train_request_options(struct train_request *r, int *exit_code, int argc, ch
     struct train_optimizer *o = &c->opt;
     const struct opt opts[] = {
         OPT_STR(train_option_letter("model"), "model", "PATH", &c->model_path,
-                "folder with config.json and model.safetensors (the first weights), or only a\n"
-                "config.json (random weights); default with --resume: the checkpoint's model"),
+                "folder with config.json and model.safetensors, or config.json (random\n"
+                "weights); also https://..., s3://...; with --resume by default the saved model"),
         OPT_STR(train_option_letter("data"), "data", "FILE", &c->data_path,
                 "the prefix of Megatron's token files, FILE.bin and FILE.idx; or text,\n"
                 "each byte is a token; with a vocabulary beyond 1024 only as bytes:FILE"),
@@ -215,17 +216,16 @@ static tp_status read_saved_model(struct train_request *r, struct tp_err *err)
 
 static tp_status read_model(struct train_request *r, struct tp_err *err)
 {
+    char clean[PATH_MAX];
     tp_status st;
 
     if (!r->config.model_path)
         return read_saved_model(r, err);
-    if (location_is_remote(r->config.model_path))
-        return tp_fail(
-            err, TP_E_USAGE,
-            "--model: %.400s: only a local folder can be the start; to start from there, "
-            "run tp-ckpt import on it, and then tp-train --resume",
-            r->config.model_path);
-    st = model_config_read(&r->model, r->config.model_path, &r->arena, err);
+    st = location_clean(clean, r->config.model_path, err);
+    if (!st && !(r->config.model_path = arena_strdup(&r->arena, clean)))
+        st = tp_fail(err, TP_E_NOMEM, "%s: no memory", clean);
+    if (!st)
+        st = foreign_model_config(&r->model, r->config.model_path, false, &r->arena, err);
     return st ? tp_fail_in(err, "--model") : TP_OK;
 }
 

@@ -53,7 +53,7 @@ static const struct job_key KEYS[] = {
     KEY("layouts", "min_ranks", INT, layouts.min_ranks, "1", "with fewer ranks the job waits for nodes"),
     KEY("layouts", "max_ranks", INT, layouts.max_ranks, "0", "0: as many as the nodes hold"),
     KEY("layouts", "memory", SIZE, layouts.memory, "0", "memory that a rank may use (0: no limit; default: tp-train's --mem)"),
-    KEY("layouts", "model", PATH, layouts.model, NULL, "config.json or its folder (default: tp-train's --model)"),
+    KEY("layouts", "model", PLACE, layouts.model, NULL, "config.json or its folder (default: tp-train's --model)"),
     KEY("layouts", "dtype", STR, layouts.dtype, NULL, "fp32 or bf16 (default: tp-train's --dtype)"),
     KEY("layouts", "batch", INT, layouts.batch, "0", "global batch, the same at every layout (default: tp-train's --batch)"),
     KEY("layouts", "micro", INT, layouts.micro, "0", "sequences in a microbatch (default: tp-train's --micro)"),

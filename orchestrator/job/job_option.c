@@ -183,7 +183,9 @@ tp_status job_options_read(struct job *j, struct arena *arena, struct tp_err *er
     flag_number(&j->layouts.micro, j, "--micro", 0);
     flag_number(&j->layouts.seq, j, "--seq", w.seq_length);
     if (!j->layouts.model && model && !strchr(model, '{'))
-        j->layouts.model = model[0] == '/' ? model : arena_printf(arena, "%s/%s", j->dir, model);
+        j->layouts.model = model[0] == '/' || location_is_remote(model)
+                               ? model
+                               : arena_printf(arena, "%s/%s", j->dir, model);
     if (!j->layouts.dtype)
         j->layouts.dtype = job_option(j, "--dtype");
     if ((st = read_layout(j, arena, err)) || (st = check_ckpt(j, err)))

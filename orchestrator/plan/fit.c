@@ -10,6 +10,7 @@
 
 #include "core/file.h"
 #include "core/size.h"
+#include "core/text.h"
 #include "layout/layout.h"
 #include "layout/layout_check.h"
 #include "layout/model_config.h"
@@ -18,6 +19,8 @@
 #include "layout/workload_check.h"
 #include "orchestrator/job/job_option.h"
 #include "orchestrator/plan/cost.h"
+#include "storage/location.h"
+#include "storage/object.h"
 #include "trainer/sizing/memory.h"
 
 enum { BATCH_GUESS = 1, SEQ_GUESS = 128, MICROS_MAX = 4096 };
@@ -55,6 +58,24 @@ static tp_status read_plan(struct fit *f, struct tp_err *err)
     return st;
 }
 
+/* Read the config.json of a model on a web server or in a store. */
+static tp_status read_remote_config(struct fit *f, const char *given, struct tp_err *err)
+{
+    char path[PATH_MAX], file[PATH_MAX], *text;
+    size_t size;
+    tp_status st;
+
+    TP_TRY(location_clean(path, given, err));
+    if (text_ends_with(path, ".json"))
+        snprintf(file, sizeof file, "%s", path);
+    else
+        TP_TRY(file_join(file, path, "config.json", err));
+    TP_TRY(object_read_all(&text, &size, file, MODEL_CONFIG_BYTES_MAX, f->arena, err));
+    st = model_config_parse(&f->model, text, size, file, f->arena, err);
+done:
+    return st;
+}
+
 static tp_status read_model(struct fit *f, struct tp_err *err)
 {
     const char *given = f->job->layouts.model;
@@ -62,7 +83,8 @@ static tp_status read_model(struct fit *f, struct tp_err *err)
 
     if (!given)
         return TP_OK;
-    st = model_config_read(&f->model, given, f->arena, err);
+    st = location_is_remote(given) ? read_remote_config(f, given, err)
+                                   : model_config_read(&f->model, given, f->arena, err);
     if (st == TP_OK)
         st = read_plan(f, err);
     if (st == TP_OK)

@@ -133,13 +133,52 @@ def test_tp_run_leaves_checkpoints_in_a_store_to_the_command(store, tiny, tmp_pa
         assert not [p for p in tmp_path.rglob("*") if p.is_file() and secret.encode() in p.read_bytes()]
 
 
-def test_a_model_in_a_store_is_imported_first(store, local, tmp_path):
-    harness.ok("tp-ckpt", "export", local[0], "-o", tmp_path / "hf")
-    store.add_tree("bucket/hf", tmp_path / "hf")
-    fails(store, *argv("s3://bucket/hf"), says="only a local folder can be the start; .* tp-ckpt import", code=2)
-    ok(store, "tp-ckpt", "import", "s3://bucket/hf", "-o", ROOT)
-    ok(store, "tp-train", "--data", harness.TEXT, "--steps", 2, "--seq", 32, "--batch", 4, "--ckpt", ROOT, "--resume=must")
-    assert {k.split("/")[0] for k in store.tree(KEY)} == {"epoch", "step-00000000", "step-00000002"}
+@pytest.fixture(scope="module")
+def hf(local, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("hf") / "hf"
+    harness.ok("tp-ckpt", "export", local[0], "-o", folder, "--dtype", "f32")
+    return folder
+
+
+def start(model, **options):
+    return harness.train_args(model, None, **{"steps": 3, **options})
+
+
+@pytest.mark.parametrize("place", ("s3://bucket/hf", "s3://bucket/hf/", "http"))
+def test_a_model_with_weights_elsewhere_is_the_start_as_a_folder_is(store, hf, tmp_path, place):
+    store.add_tree("bucket/hf", hf)
+    store.public = place == "http"
+    harness.ok(*start(hf, log=tmp_path / "here"))
+    r = ok(store, *start(store.url + "/bucket/hf" if place == "http" else place, log=tmp_path / "there"))
+    assert harness.losses(tmp_path / "there") == harness.losses(tmp_path / "here")
+    assert harness.losses(tmp_path / "here")[0] < 5.3  # these weights are trained; random ones have 5.55
+    assert "bucket/hf" in r.out + r.err
+
+
+def test_a_config_in_a_store_is_a_random_start(store, tiny, tmp_path):
+    store.put("bucket/config.json", tiny.read_bytes())
+    harness.ok(*start(tiny, log=tmp_path / "here"))
+    ok(store, *start("s3://bucket/config.json", log=tmp_path / "there"))
+    assert harness.losses(tmp_path / "there") == harness.losses(tmp_path / "here")
+
+
+def test_a_model_that_is_not_there_is_named(store, hf, tmp_path):
+    fails(store, *start("s3://bucket/nothing"), says="--model: s3://bucket/nothing/config.json: there is no such object", code=2)
+    store.put("bucket/half/config.json", (hf / "config.json").read_bytes())
+    fails(store, *start("s3://bucket/half"), says="s3://bucket/half: contains neither model.safetensors nor", code=2)
+    store.add_tree("bucket/hf", hf)
+    store.faults.append(Fault(403, times=9999, path="safetensors", code="AccessDenied"))
+    fails(store, *start("s3://bucket/hf"), says="AccessDenied", code=3)
+
+
+def test_tp_run_plans_and_runs_a_model_in_a_store(store, hf, tmp_path):
+    store.add_tree("bucket/hf", hf)
+    job = tmp_path / "job.yaml"
+    job.write_text("command: %s\nckpt: %s\nnodes: [a:2]\n" % (
+        " ".join(map(str, start("s3://bucket/hf", save_every=2, layout="tp2"))), ROOT))
+    assert "tp2" in ok(store, "tp-run", "plan", job).out
+    ok(store, "tp-run", job)
+    assert "step-00000003/manifest.json" in store.tree(KEY)
 
 
 def test_training_goes_on_while_a_step_is_sent(store, tiny, tmp_path):
