@@ -312,7 +312,8 @@ static tp_status write_store(struct export_job *x, struct tp_err *err)
     TP_TRY(create(x, x->store.dir, err));
     TP_TRY(x->format->send(&x->writer, x->store.files, err));
     TP_TRY(upload_set_bytes(&parts, x->store.files, q->threads, err));
-    x->remote_bytes += parts + (location_is_remote(q->ckpt) ? 0 : memory_budget_connections());
+    x->remote_bytes += parts + (q->threads + 1) * x->writer.send_bytes +
+                       (location_is_remote(q->ckpt) ? 0 : memory_budget_connections());
     TP_TRY(plan(x, err));
     upload_sender_limit(upload_sender_usual());
     TP_TRY(upload_set_begin(x->store.files, err));

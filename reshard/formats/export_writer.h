@@ -48,6 +48,7 @@ struct export_writer {
     int files;                               /* with tensors */
     int64_t bytes;       /* of the files, where they differ from the endpoint's; else 0 */
     int64_t later_bytes; /* memory that finish needs */
+    int64_t send_bytes;  /* memory for each tensor that is on its way to a store */
     void *ctx;           /* of the format */
 };
 

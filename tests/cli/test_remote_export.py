@@ -1,8 +1,10 @@
 """Exports to an S3-compatible store: the same files as in a folder, or nothing.
 
-needs: tp-ckpt tp-reshard make_ckpt
-covers: storage/upload_file reshard/formats/upload_set reshard/export_store reshard/formats/pieces/piece_upload
+needs: tp-ckpt tp-reshard tp-train make_ckpt
+covers: storage/upload_file reshard/formats/upload_set reshard/formats/gguf/gguf_matrix reshard/export_store
+    reshard/formats/pieces/piece_upload
 """
+import json
 import os
 import re
 import signal
@@ -12,7 +14,7 @@ import time
 import pytest
 
 import harness
-from object_store import Fault, ObjectStore, fails, ok
+from object_store import Fault, ObjectStore, fails, ok, run
 
 OUT = "s3://bucket/runs/hf"
 KEY = "bucket/runs/hf/"
@@ -33,6 +35,32 @@ def root(tmp_path_factory):
 def store():
     with ObjectStore() as s:
         yield s
+
+
+@pytest.fixture(scope="module")
+def gpt2(tmp_path_factory):
+    """A GPT-2 whose matrices are longer than a part of an upload."""
+    folder = tmp_path_factory.mktemp("gpt2")
+    (folder / "model").mkdir()
+    config = {"architectures": ["GPT2LMHeadModel"], "model_type": "gpt2", "vocab_size": 256, "n_positions": 64, "n_embd": 768, "n_layer": 3,
+              "n_head": 12, "layer_norm_epsilon": 1e-5, "activation_function": "gelu_new", "tie_word_embeddings": True}
+    (folder / "model/config.json").write_text(json.dumps(config))
+    harness.ok(*harness.train_args(folder / "model/config.json", folder / "ckpt", steps=1))
+    return folder / "ckpt"
+
+
+@pytest.mark.parametrize("dtype", ("f32", "q8_0"))
+@pytest.mark.parametrize("jobs", (1, 4))
+def test_gguf_of_gpt2_is_transposed_on_its_way(store, gpt2, tmp_path, dtype, jobs):
+    options = ("--format", "gguf", "--dtype", dtype)
+    harness.ok("tp-ckpt", "export", gpt2, "-o", tmp_path / "out", *options)
+    (tmp_path / "scratch").mkdir()
+    command = export(gpt2, *options, "--jobs", jobs, "--json", "--mem")
+    least = re.search(r"at least (\d+) MiB", run(store, *command, "20M").err)
+    memory = (int(least[1]) + 1) << 20
+    r = ok(store, *command, memory, TMPDIR=str(tmp_path / "scratch"))
+    assert store.tree(KEY) == files(tmp_path / "out") and store.uploads == {}
+    assert json.loads(r.out)["peak_rss_bytes"] <= memory
 
 
 def files(folder):

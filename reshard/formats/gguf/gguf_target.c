@@ -9,11 +9,12 @@
 #include "core/file.h"
 #include "reshard/engine/tensor_digests.h"
 #include "reshard/formats/gguf/gguf.h"
+#include "reshard/formats/gguf/gguf_header.h"
+#include "reshard/formats/gguf/gguf_matrix.h"
 #include "reshard/formats/gguf/gguf_q8_0.h"
 #include "reshard/formats/gguf/gguf_tensors.h"
-#include "reshard/formats/gguf/gguf_vocab.h"
 
-enum { GGUF_VERSION = 3, STRIP_ROWS = 64 };
+enum { STRIP_ROWS = 64 };
 
 struct gguf_target {
     struct reshard_endpoint endpoint;
@@ -22,10 +23,11 @@ struct gguf_target {
     int64_t *staged; /* [n] where the part lies in the file of staged parts; -1: nowhere */
     struct tensor_digests digests;
     int n;
-    int fd, staged_fd;          /* -1: none */
-    struct upload_set *uploads; /* the tensors go to a store; NULL: into the file */
-    int64_t data;               /* byte at which data begins */
-    int64_t largest;            /* elements of the largest staged part */
+    int fd, staged_fd;              /* -1: none */
+    struct upload_set *uploads;     /* the tensors go to a store; NULL: into the file */
+    struct gguf_matrices *matrices; /* of a store; staged parts */
+    int64_t data;                   /* byte at which data begins */
+    int64_t largest;                /* elements of the largest staged part */
     char path[PATH_MAX], staged_path[PATH_MAX];
 };
 
@@ -101,6 +103,54 @@ static tp_status put_plus_one(const struct gguf_target *t, const struct gguf_par
     return st;
 }
 
+/* ---- transposition ---- */
+
+/* Columns from .. from + n - 1 of a matrix as rows. */
+static void transpose(char *to, const char *matrix, const struct gguf_part *p, int64_t from,
+                      int64_t n, int size)
+{
+    for (int64_t r = 0; r < p->rows; r++)
+        for (int64_t c = 0; c < n; c++)
+            memcpy(to + (c * p->rows + r) * size, matrix + (r * p->columns + from + c) * size,
+                   (size_t)size);
+}
+
+/* Write a whole matrix transposed. strip: room for STRIP_ROWS rows of the result. */
+static tp_status put_transposed(const struct gguf_target *t, const struct gguf_part *p,
+                                const char *matrix, char *strip, struct tp_err *err)
+{
+    const int size = dtype_bytes(gguf_type_dtype(p->type));
+    tp_status st = TP_OK;
+
+    for (int64_t c = 0; c < p->columns && !st; c += STRIP_ROWS) {
+        const int64_t n = p->columns - c < STRIP_ROWS ? p->columns - c : STRIP_ROWS;
+
+        transpose(strip, matrix, p, c, n, size);
+        st = put(t, p, c * p->rows, strip, n * p->rows, err);
+    }
+    return st;
+}
+
+/* For a store: n bytes at `at` of a matrix, which is sent when all of it has come. */
+static tp_status collect(const struct gguf_target *t, int i, int64_t at, const void *bytes,
+                         int64_t n, struct tp_err *err)
+{
+    const struct gguf_part *p = &t->tensors.parts[i];
+    const int size = dtype_bytes(gguf_type_dtype(p->type));
+    char *matrix, *strip;
+    tp_status st =
+        gguf_matrices_add(&matrix, t->matrices, i, p->rows * p->columns * size, at, bytes, n, err);
+
+    if (st || !matrix)
+        return st;
+    strip = malloc((size_t)(STRIP_ROWS * p->rows * size));
+    st = strip ? put_transposed(t, p, matrix, strip, err)
+               : tp_fail(err, TP_E_NOMEM, "%s: no memory to transpose %s", t->path, p->name);
+    free(strip);
+    free(matrix);
+    return st;
+}
+
 static tp_status target_write(void *ctx, int extent, const struct box *run, const void *buf,
                               struct tp_err *err)
 {
@@ -112,6 +162,8 @@ static tp_status target_write(void *ctx, int extent, const struct box *run, cons
     struct digest part = digest_box(buf, run, x->box.ndim, x->box.len, size);
 
     tensor_digests_add(&t->digests, extent, &part);
+    if (t->staged[extent] >= 0 && t->uploads)
+        return collect(t, extent, first * size, buf, n * size, err);
     if (t->staged[extent] >= 0)
         return file_write_at(t->staged_fd, t->staged_path, t->staged[extent] + first * size, buf,
                              (size_t)(n * size), err);
@@ -127,37 +179,6 @@ static struct digest target_digest(const void *ctx, int tensor)
 }
 
 /* ---- creation ---- */
-
-static tp_status make_header(struct gguf_bytes *b, struct gguf_target *t, const struct gguf_arch *a,
-                             const struct export_contents *q, struct tp_err *err)
-{
-    struct gguf_bytes keys = { 0 };
-    const enum dtype weights = q->tensors[0].dtype;
-    tp_status st;
-
-    gguf_key_string(&keys, NULL, "general.architecture", a->name);
-    gguf_key_string(&keys, NULL, "general.type", "model");
-    gguf_key_u32(&keys, NULL, "general.alignment", GGUF_ALIGN);
-    gguf_key_u32(&keys, NULL, "general.file_type",
-                 q->q8_0                 ? 7
-                 : weights == DTYPE_F16  ? 1
-                 : weights == DTYPE_BF16 ? 32
-                                         : 0);
-    gguf_key_u32(&keys, NULL, "general.quantization_version", 2);
-    TP_TRY(gguf_model_keys(&keys, a, q->model, q->source, err));
-    TP_TRY(gguf_vocab_keys(&keys, q, &t->arena, err));
-    gguf_bytes_add(b, "GGUF", 4);
-    gguf_bytes_u32(b, GGUF_VERSION);
-    gguf_bytes_u64(b, (uint64_t)t->tensors.n);
-    gguf_bytes_u64(b, (uint64_t)keys.keys);
-    gguf_bytes_add(b, keys.data, keys.n);
-    gguf_tensors_entries(b, &t->tensors);
-    if (keys.failed || b->failed)
-        st = tp_fail(err, TP_E_NOMEM, "%s: no memory for its header", t->path);
-done:
-    gguf_bytes_free(&keys);
-    return st;
-}
 
 static tp_status write_rope_factors(const struct gguf_target *t, const struct model *m,
                                     struct tp_err *err)
@@ -181,23 +202,6 @@ static tp_status open_new(int *fd, const char *path, struct tp_err *err)
     return *fd < 0 ? tp_fail_errno(err, "%s: cannot create", path) : TP_OK;
 }
 
-/* What llama.cpp computes in another way, and its own converter does not mention. */
-static void note_differences(const struct export_contents *q)
-{
-    const struct model *m = q->model;
-
-    if (m->family == MODEL_MISTRAL && m->sliding_window > 0)
-        progress_note(q->progress,
-                      "llama.cpp has no sliding window for Mistral, so it computes other values "
-                      "after %lld tokens",
-                      (long long)m->sliding_window);
-    if (m->rope_scaling.type == ROPE_SCALING_DYNAMIC)
-        progress_note(q->progress,
-                      "llama.cpp has no dynamic scaling of the rotary embedding, so it computes "
-                      "other values after %lld tokens",
-                      (long long)m->max_positions);
-}
-
 /* The file that is written, with its header and its final length. */
 static tp_status create_file(struct gguf_target *t, const struct gguf_arch *a,
                              const struct export_contents *q, struct tp_err *err)
@@ -206,7 +210,7 @@ static tp_status create_file(struct gguf_target *t, const struct gguf_arch *a,
     tp_status st;
 
     TP_TRY(file_join(t->path, q->dir, "model.gguf", err));
-    TP_TRY(make_header(&header, t, a, q, err));
+    TP_TRY(gguf_header_make(&header, &t->tensors, a, q, &t->arena, err));
     t->data = ((int64_t)header.n + GGUF_ALIGN - 1) / GGUF_ALIGN * GGUF_ALIGN;
     TP_TRY(open_new(&t->fd, t->path, err));
     TP_TRY(file_write_at(t->fd, t->path, 0, header.data, header.n, err));
@@ -275,6 +279,7 @@ static void target_close(struct gguf_target *t)
         close(t->fd);
     if (t->staged_fd >= 0)
         close(t->staged_fd);
+    gguf_matrices_free(t->matrices);
     tensor_digests_end(&t->digests);
     arena_free(&t->arena);
     free(t);
@@ -296,7 +301,7 @@ tp_status gguf_export_create(struct export_writer *w, const struct export_conten
     TP_TRY(allocate(t, q, err));
     TP_TRY(create_file(t, arch, q, err));
     TP_TRY(create_staged(t, q->dir, err));
-    note_differences(q);
+    gguf_header_notes(q);
     *w = (struct export_writer){ .endpoint = &t->endpoint,
                                  .files = 1,
                                  .bytes = t->tensors.bytes,
@@ -314,10 +319,9 @@ tp_status gguf_export_send(struct export_writer *w, struct upload_set *to, struc
     struct gguf_target *t = w->ctx;
     tp_status st;
 
-    if (t->largest > 0)
-        return tp_fail(err, TP_E_USAGE,
-                       "--format gguf: matrices of this model are transposed at the end, which is "
-                       "not possible in a store; write to a folder, and copy the file");
+    w->later_bytes = 0; /* nothing is left for the end; matrices are transposed as they come */
+    w->send_bytes = t->largest * 2 * (int64_t)sizeof(float);
+    TP_TRY(gguf_matrices_new(&t->matrices, t->n, err));
     TP_TRY(upload_set_add(to, t->path, err));
     for (int i = 0; i < t->n; i++) {
         const struct gguf_part *p = &t->tensors.parts[i];
@@ -331,17 +335,7 @@ done:
     return st;
 }
 
-/* ---- transposition ---- */
-
-/* Columns from .. from + n - 1 of a matrix as rows. */
-static void transpose(char *to, const char *matrix, const struct gguf_part *p, int64_t from,
-                      int64_t n, int size)
-{
-    for (int64_t r = 0; r < p->rows; r++)
-        for (int64_t c = 0; c < n; c++)
-            memcpy(to + (c * p->rows + r) * size, matrix + (r * p->columns + from + c) * size,
-                   (size_t)size);
-}
+/* ---- what is left for the end ---- */
 
 /* Read a staged part back, prove it, and write it transposed. */
 static tp_status finish_part(const struct gguf_target *t, int i, char *matrix, char *strip,
@@ -361,13 +355,7 @@ static tp_status finish_part(const struct gguf_target *t, int i, char *matrix, c
     if (memcmp(read.d, written.d, sizeof read.d) != 0)
         return tp_fail(err, TP_E_CORRUPT, "%s: tensor %s is not what was written", t->staged_path,
                        p->name);
-    for (int64_t c = 0; c < p->columns && !st; c += STRIP_ROWS) {
-        const int64_t n = p->columns - c < STRIP_ROWS ? p->columns - c : STRIP_ROWS;
-
-        transpose(strip, matrix, p, c, n, size);
-        st = put(t, p, c * p->rows, strip, n * p->rows, err);
-    }
-    return st;
+    return put_transposed(t, p, matrix, strip, err);
 }
 
 static tp_status finish_staged(const struct gguf_target *t, struct tp_err *err)
@@ -389,11 +377,12 @@ static tp_status finish_staged(const struct gguf_target *t, struct tp_err *err)
 tp_status gguf_export_finish(struct export_writer *w, struct tp_err *err)
 {
     struct gguf_target *t = w->ctx;
-    tp_status st = t->largest > 0 ? finish_staged(t, err) : TP_OK;
     const int fd = t->fd;
+    tp_status st;
 
     if (t->uploads)
         return upload_set_finish(t->uploads, err);
+    st = t->largest > 0 ? finish_staged(t, err) : TP_OK;
     if (!st)
         st = file_sync(fd, t->path, false, err);
     if (st)
