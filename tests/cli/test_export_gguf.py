@@ -2,7 +2,7 @@
 tokenizer, bit by bit. tests/clients/test_gguf.py loads it in llama.cpp and transformers.
 
 needs: tp-ckpt tp-reshard fault/shim.so
-covers: reshard/formats/gguf/gguf_target reshard/formats/gguf/gguf_header reshard/formats/gguf/gguf_tensors reshard/formats/gguf/gguf_model reshard/formats/gguf/gguf_bytes
+covers: reshard/formats/gguf/gguf_target reshard/formats/gguf/gguf_merges reshard/formats/gguf/gguf_header reshard/formats/gguf/gguf_tensors reshard/formats/gguf/gguf_model reshard/formats/gguf/gguf_bytes
     reshard/formats/gguf/gguf_vocab reshard/formats/gguf/gguf_tokenizer reshard/formats/gguf/gguf_sentencepiece reshard/formats/gguf/gguf_pre reshard/formats/gguf/gguf_q8_0
 """
 import json

@@ -8,6 +8,7 @@
 
 #include "core/file.h"
 #include "core/json_scan.h"
+#include "reshard/formats/gguf/gguf_merges.h"
 #include "reshard/formats/gguf/gguf_pre.h"
 
 /* A file that is being read. */
@@ -18,8 +19,7 @@ struct tokenizer_file {
     struct arena *arena;
     bool fallback, ignore_merges, is_bpe, has_model;
     json_t *pre_tokenizer, *normalizer, *post_processor;
-    int64_t *sorted; /* tokens by text */
-    int64_t n_sorted;
+    struct gguf_merges merges;
 };
 
 static tp_status damaged(const struct tokenizer_file *f, const char *what, struct tp_err *err)
@@ -144,80 +144,6 @@ done:
 
 /* ---- merges ---- */
 
-static int compare_tokens(const void *a, const void *b, void *tokens)
-{
-    const char *const *list = tokens;
-
-    return strcmp(list[*(const int64_t *)a], list[*(const int64_t *)b]);
-}
-
-static tp_status sort_tokens(struct tokenizer_file *f, struct tp_err *err)
-{
-    f->sorted = arena_array(f->arena, (size_t)f->out->n + 1, sizeof *f->sorted);
-    if (!f->sorted)
-        return no_memory(f, err);
-    for (int64_t i = 0; i < f->out->n; i++)
-        if (f->out->tokens[i])
-            f->sorted[f->n_sorted++] = i;
-    qsort_r(f->sorted, (size_t)f->n_sorted, sizeof *f->sorted, compare_tokens,
-            (void *)f->out->tokens);
-    return TP_OK;
-}
-
-/* The token of a text, by the sorted list. */
-static int64_t find_sorted(const struct tokenizer_file *f, const char *text)
-{
-    int64_t lo = 0, hi = f->n_sorted;
-
-    while (lo < hi) {
-        const int64_t middle = lo + (hi - lo) / 2;
-        const int order = strcmp(f->out->tokens[f->sorted[middle]], text);
-
-        if (order == 0)
-            return f->sorted[middle];
-        if (order < 0)
-            lo = middle + 1;
-        else
-            hi = middle;
-    }
-    return -1;
-}
-
-/* A merge: "a b" or ["a", "b"]. */
-static tp_status add_merge(struct tokenizer_file *f, json_t *merge, struct tp_err *err)
-{
-    struct gguf_tokenizer *t = f->out;
-    const char *text = json_string_value(merge), *space = text ? strchr(text, ' ') : NULL;
-    const char *a = json_string_value(json_array_get(merge, 0)),
-               *b = json_string_value(json_array_get(merge, 1));
-    const size_t n_a = text && space ? (size_t)(space - text) : a ? strlen(a) : 0;
-    struct gguf_bytes joined = { 0 };
-    int64_t token;
-
-    if (text && space) {
-        a = text;
-        b = space + 1;
-    }
-    if (!a || !b)
-        return damaged(f, "a merge is not two tokens", err);
-    gguf_bytes_u64(&t->merges, n_a + 1 + strlen(b));
-    gguf_bytes_add(&t->merges, a, n_a);
-    gguf_bytes_add(&t->merges, " ", 1);
-    gguf_bytes_add(&t->merges, b, strlen(b));
-    gguf_bytes_add(&joined, a, n_a);
-    gguf_bytes_add(&joined, b, strlen(b) + 1);
-    token = joined.failed || t->bytes ? -1 : find_sorted(f, joined.data);
-    if (t->merges.failed || joined.failed) {
-        gguf_bytes_free(&joined);
-        return no_memory(f, err);
-    }
-    gguf_bytes_free(&joined);
-    t->n_merges++;
-    if (token >= 0 && t->scores[token] == 0)
-        t->scores[token] = -(float)t->n_merges;
-    return TP_OK;
-}
-
 static tp_status read_merges(struct tokenizer_file *f, struct tp_err *err)
 {
     bool more, is_list;
@@ -230,7 +156,7 @@ static tp_status read_merges(struct tokenizer_file *f, struct tp_err *err)
         json_t *merge;
 
         TP_TRY(read_value(&merge, f, err));
-        st = add_merge(f, merge, err);
+        st = gguf_merges_add(&f->merges, merge, err);
         json_decref(merge);
         if (st)
             goto done;
@@ -352,16 +278,23 @@ static void correct_types(struct gguf_tokenizer *t)
 
 static tp_status read_all(struct tokenizer_file *f, struct tp_err *err)
 {
+    struct gguf_tokenizer *t = f->out;
     const char *first;
     tp_status st;
 
     TP_TRY(read_file(f, false, err));
     TP_TRY(choose_kind(f, err));
-    TP_TRY(sort_tokens(f, err));
+    f->merges = (struct gguf_merges){ .path = f->path,
+                                      .tokens = t->tokens,
+                                      .n_tokens = t->n,
+                                      .scores = t->bytes ? NULL : t->scores,
+                                      .bytes = &t->merges };
+    TP_TRY(gguf_merges_begin(&f->merges, f->arena, err));
     TP_TRY(read_file(f, true, err));
-    correct_types(f->out);
+    t->n_merges = f->merges.n;
+    correct_types(t);
     first = gguf_pre_first_token(f->post_processor);
-    f->out->first = first ? gguf_tokenizer_find(f->out, first) : -1;
+    t->first = first ? gguf_tokenizer_find(t, first) : -1;
 done:
     return st;
 }
