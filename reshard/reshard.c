@@ -14,6 +14,7 @@
 #include "reshard/linked_shards.h"
 #include "reshard/output_root.h"
 #include "reshard/store_job.h"
+#include "reshard/target_layout.h"
 #include "storage/location.h"
 
 /* Upper estimates of what becomes resident later, without buffers: libhdf5 and code that is used
@@ -25,10 +26,8 @@ struct reshard_job {
     struct comm_control *control; /* NULL: this process alone */
     struct arena *arena;
     struct ckpt_found from;
-    struct layout to;
-    struct spec kept; /* the axes that --to did not name */
+    struct target_layout to;
     char out[PATH_MAX];
-    int *ids; /* [to.n_tensors] the same tensors in from.manifest */
     struct checkpoint_source *source;
     struct checkpoint_target *target;
     struct copy_job copy;
@@ -50,78 +49,6 @@ static bool is_root(const struct reshard_job *job)
     return !job->control || control_rank(job->control) == 0;
 }
 
-/* ---- layouts ---- */
-
-static tp_status check_from(const struct reshard_job *job, struct tp_err *err)
-{
-    const struct spec *is = &job->from.manifest.layout.spec;
-    struct spec from;
-    char text[SPEC_TEXT_MAX];
-    tp_status st = spec_parse(&from, job->request->from, err);
-
-    if (st)
-        return tp_fail_in(err, "--from");
-    if (spec_matches(&from, is))
-        return TP_OK;
-    return tp_fail(err, TP_E_LAYOUT, "%s: has the layout %s, which does not match --from %s",
-                   job->from.dir, spec_format(text, is), job->request->from);
-}
-
-/* Choose the tensors to copy: fill in the transfer's tensors and ids, and list them with the types
- * of the target. */
-static tp_status choose_tensors(struct reshard_job *job, struct tensor **tensors,
-                                struct tp_err *err)
-{
-    const struct reshard_request *q = job->request;
-    const struct layout *from = &job->from.manifest.layout;
-    size_t room = (size_t)from->n_tensors + 1;
-    struct reshard_tensor *list = arena_array(job->arena, room, sizeof *list);
-    int n = 0;
-
-    *tensors = arena_array(job->arena, room, sizeof **tensors);
-    job->ids = arena_array(job->arena, room, sizeof *job->ids);
-    if (!list || !*tensors || !job->ids)
-        return tp_fail(err, TP_E_NOMEM, "%s: no memory for its list of tensors", job->from.dir);
-    for (int i = 0; i < from->n_tensors; i++) {
-        const struct tensor *t = &from->tensors[i];
-        bool is_param = strcmp(t->group, GROUP_PARAM) == 0;
-
-        if (q->no_optim && !is_param)
-            continue;
-        (*tensors)[n] = *t;
-        if (q->dtype && is_param && dtype_is_float(t->dtype))
-            (*tensors)[n].dtype = *q->dtype;
-        list[n].name = arena_printf(job->arena, "%s/%s", t->group, t->name);
-        list[n].ndim = t->ndim;
-        memcpy(list[n].shape, t->shape, sizeof t->shape);
-        if (!list[n].name)
-            return tp_fail(err, TP_E_NOMEM, "%s: no memory for its list of tensors", job->from.dir);
-        job->ids[n++] = i;
-    }
-    if (n == 0)
-        return tp_fail(err, TP_E_USAGE, "%s: has no tensors in the group " GROUP_PARAM,
-                       job->from.dir);
-    job->copy.transfer.tensors = list;
-    job->copy.transfer.n_tensors = n;
-    return TP_OK;
-}
-
-static tp_status lay_out_target(struct reshard_job *job, struct tp_err *err)
-{
-    struct tensor *tensors = NULL;
-    struct spec to;
-    tp_status st = spec_parse(&to, job->request->to, err);
-
-    if (st)
-        return tp_fail_in(err, "--to");
-    job->kept = spec_kept(&to, &job->from.manifest.layout.spec);
-    spec_fill(&to, &job->from.manifest.layout.spec);
-    if ((st = choose_tensors(job, &tensors, err)))
-        return st;
-    return layout_make(&job->to, &to, job->from.manifest.layout.n_layers, tensors,
-                       job->copy.transfer.n_tensors, job->arena, err);
-}
-
 /* ---- the plan ---- */
 
 /* SHA-256 of what this run does, by which a later run recognizes its journal. */
@@ -140,7 +67,7 @@ static tp_status identify(char out[SHA256_TEXT], const struct reshard_job *job, 
         snprintf(zstd, sizeof zstd, " zstd %d", q->zstd);
     text = arena_printf(&arena,
                         "tp-reshard %s\nsource %s step %" PRId64 " manifest %s\nto %s\n%s%s%s%s",
-                        TP_VERSION, m->save_id, m->step, sha, spec_format(to, &job->to.spec),
+                        TP_VERSION, m->save_id, m->step, sha, spec_format(to, &job->to.layout.spec),
                         q->no_optim ? "no-optim\n" : "", q->dtype ? dtype_name(*q->dtype) : "",
                         job->clone.n_tensors > 0 ? " clone" : "", zstd);
     st = text ? sha256_of(out, text, strlen(text), err)
@@ -158,12 +85,12 @@ static tp_status decide_link(struct reshard_job *job, struct tp_err *err)
 
     if (!job->request->link)
         return TP_OK;
-    if (!linked_shards_possible(&job->from, &job->to, job->ids, job->out, why)) {
+    if (!linked_shards_possible(&job->from, &job->to.layout, job->to.ids, job->out, why)) {
         progress_note(job->request->progress, "--link: nothing can be linked: %s; copying", why);
         return TP_OK;
     }
-    job->linked_rank_bytes =
-        arena_array(job->arena, (size_t)spec_world(&job->to.spec), sizeof *job->linked_rank_bytes);
+    job->linked_rank_bytes = arena_array(job->arena, (size_t)spec_world(&job->to.layout.spec),
+                                         sizeof *job->linked_rank_bytes);
     if (!job->linked_rank_bytes)
         return tp_fail(err, TP_E_NOMEM, "no memory to link files");
     return linked_shards_check(&job->from, job->linked_rank_bytes, err);
@@ -191,6 +118,7 @@ static tp_status compress_target(struct reshard_job *job, struct tp_err *err)
 static tp_status open_endpoints(struct reshard_job *job, struct tp_err *err)
 {
     const struct reshard_request *q = job->request;
+    struct target_layout_request layout;
     char identity[SHA256_TEXT];
     tp_status st;
 
@@ -198,21 +126,22 @@ static tp_status open_endpoints(struct reshard_job *job, struct tp_err *err)
     TP_TRY(ckpt_open(&job->from, q->ckpt, q->step, job->arena, err));
     if (job->from.note[0])
         progress_note(q->progress, "%s", job->from.note);
-    if (q->from)
-        TP_TRY(check_from(job, err));
-    TP_TRY(lay_out_target(job, err));
-    TP_TRY(output_root_name(job->out, q->out, q->ckpt, &job->from, &job->to.spec, err));
+    layout = (struct target_layout_request){ &job->from, q->from, q->to, q->no_optim, q->dtype };
+    TP_TRY(target_layout_make(&job->to, &layout, job->arena, err));
+    job->copy.transfer.tensors = job->to.tensors;
+    job->copy.transfer.n_tensors = job->to.n_tensors;
+    TP_TRY(output_root_name(job->out, q->out, q->ckpt, &job->from, &job->to.layout.spec, err));
     TP_TRY(output_root_check(job->out, q->force, err)); /* so that a dry run finds it too */
-    TP_TRY(checkpoint_source_open(&job->source, &job->from, job->ids, job->to.n_tensors,
+    TP_TRY(checkpoint_source_open(&job->source, &job->from, job->to.ids, job->to.n_tensors,
                                   q->zstd ? NULL : job->control, err));
-    TP_TRY(checkpoint_target_plan(&job->target, &job->to, job->control, err));
+    TP_TRY(checkpoint_target_plan(&job->target, &job->to.layout, job->control, err));
     TP_TRY(decide_link(job, err));
     if (q->zstd)
         TP_TRY(compress_target(job, err));
     else if (!job->control && !job->linked_rank_bytes && !q->no_clone &&
              clone_job_possible(job->from.dir, job->out))
         TP_TRY(clone_job_plan(&job->clone, job->source, job->target, job->copy.transfer.tensors,
-                              &job->to, err));
+                              &job->to.layout, err));
     if (!job->control && !job->linked_rank_bytes && !location_is_remote(job->out)) {
         TP_TRY(identify(identity, job, err));
         TP_TRY(resume_find(&job->resume, identity, job->out, job->from.manifest.step, job->arena,
@@ -227,7 +156,7 @@ static tp_status plan(struct reshard_job *job, struct tp_err *err)
     const struct reshard_request *q = job->request;
     struct transfer *t = &job->copy.transfer;
     int64_t later =
-        LATER_BYTES + job->remote_bytes + (int64_t)spec_world(&job->to.spec) * FILE_BYTES +
+        LATER_BYTES + job->remote_bytes + (int64_t)spec_world(&job->to.layout.spec) * FILE_BYTES +
         checkpoint_target_chunks(job->target) * CHUNK_BYTES +
         resume_chunk_bytes(checkpoint_target_chunks(job->target)) +
         resume_memory_bytes(checkpoint_source_endpoint(job->source), job->arena) +
@@ -241,7 +170,7 @@ static tp_status plan(struct reshard_job *job, struct tp_err *err)
     if (location_is_remote(job->out)) {
         int64_t parts = 0;
 
-        TP_TRY(store_job_bytes(&parts, job->target, &job->to, q->zstd ? q->threads : 0,
+        TP_TRY(store_job_bytes(&parts, job->target, &job->to.layout, q->zstd ? q->threads : 0,
                                job->control != NULL, err));
         later += parts + memory_budget_connections();
     }
@@ -308,7 +237,7 @@ static tp_status commit(struct reshard_job *job, struct tp_err *err)
     struct manifest m = job->from.manifest;
     tp_status st;
 
-    m.layout = job->to;
+    m.layout = job->to.layout;
     TP_TRY(checkpoint_target_finish(job->target, &m, job->arena, err));
     if (is_root(job)) {
         st = copy_job_prove(&job->copy, err);
@@ -333,7 +262,7 @@ static tp_status link_step(struct reshard_job *job, struct tp_err *err)
                                         .wait = { progress_say, q->progress, 0 } };
     tp_status st = TP_OK;
 
-    m.layout = job->to;
+    m.layout = job->to.layout;
     if (is_root(job)) {
         TP_TRY(ckpt_epoch(&begin.epoch, job->out, err));
         TP_TRY(ckpt_begin(&job->transaction, &begin, err));
@@ -346,7 +275,7 @@ done:
 
 static tp_status execute(struct reshard_job *job, struct tp_err *err)
 {
-    struct store_job store = { job->out,   &job->from.manifest, &job->to,    job->target,
+    struct store_job store = { job->out,   &job->from.manifest, &job->to.layout, job->target,
                                &job->copy, job->arena,          job->control };
     tp_status st;
 
@@ -367,8 +296,8 @@ static tp_status execute(struct reshard_job *job, struct tp_err *err)
 static struct reshard_outcome outcome_of(const struct reshard_job *job)
 {
     return (struct reshard_outcome){ .from = &job->from,
-                                     .to = &job->to,
-                                     .kept = job->kept,
+                                     .to = &job->to.layout,
+                                     .kept = job->to.kept,
                                      .out = job->out,
                                      .copy = &job->copy,
                                      .resume = &job->resume,

@@ -2,7 +2,7 @@
 memory, processes and options. Each test prints its seed; TP_SEED sets it.
 
 needs: tp-reshard tp-ckpt make_ckpt
-covers: cli/reshard/tp_reshard cli/reshard/reshard_print cli/copy_options reshard/engine/share
+covers: cli/reshard/tp_reshard cli/reshard/reshard_print cli/copy_options reshard/engine/share reshard/target_layout
 """
 import filecmp
 import json
