@@ -233,6 +233,13 @@ def test_the_rule_that_cuts_text_into_words(pre, more, name, small, tmp_path):
     assert tokenizer_keys(small, tmp_path)["pre"] == name
 
 
+def test_settings_have_a_number_beyond_64_bits(small, tmp_path):
+    """int(1e30), which transformers writes for a tokenizer without a limit."""
+    tokenizer(tmp_path / "tok")
+    (tmp_path / "tok/tokenizer_config.json").write_text(json.dumps({"eos_token": "<tool>", "model_max_length": int(1e30)}))
+    assert tokenizer_keys(small, tmp_path)["eos_token_id"] == 129
+
+
 def test_byte_fallback(small, tmp_path):
     def change(root):
         root["model"] = {"type": "BPE", "byte_fallback": True, "unk_token": "<unk>", "merges": [["h", "e"], ["\u2581", "he"]],

@@ -42,9 +42,9 @@ static void add_tokens(struct gguf_bytes *b, const struct gguf_tokenizer *t)
 
 /* ---- special tokens ---- */
 
-/* A small JSON file of the folder; NULL: there is none. */
-static tp_status read_json(json_t **out, const char *dir, const char *name, struct arena *arena,
-                           struct tp_err *err)
+/* A small JSON file of the folder; NULL: there is none. `flags` are jansson's. */
+static tp_status read_json(json_t **out, const char *dir, const char *name, size_t flags,
+                           struct arena *arena, struct tp_err *err)
 {
     char path[PATH_MAX], *text;
     size_t size;
@@ -56,7 +56,7 @@ static tp_status read_json(json_t **out, const char *dir, const char *name, stru
         return TP_OK;
     TP_TRY(file_read_all(&text, &size, path, JSON_VALUE_BYTES_MAX, arena, err));
     if (json_scan_is_bounded(text, size))
-        *out = json_loadb(text, size, 0, NULL);
+        *out = json_loadb(text, size, flags, NULL);
     if (!*out)
         st = tp_fail(err, TP_E_CORRUPT, "%s: is no JSON, or too large", path);
 done:
@@ -137,7 +137,7 @@ static tp_status read_sentencepiece(struct gguf_tokenizer *t, const struct expor
     tp_status st;
 
     TP_TRY(gguf_sentencepiece_read(t, path, q->model->vocab, arena, err));
-    TP_TRY(read_json(&added, q->assets, "added_tokens.json", arena, err));
+    TP_TRY(read_json(&added, q->assets, "added_tokens.json", 0, arena, err));
     TP_TRY(gguf_sentencepiece_add(t, path, added, json_object_get(settings, "added_tokens_decoder"),
                                   arena, err));
 done:
@@ -153,7 +153,9 @@ static tp_status add_tokenizer(struct gguf_bytes *b, const struct export_content
     json_t *settings = NULL, *config = NULL;
     tp_status st;
 
-    TP_TRY(read_json(&settings, q->assets, "tokenizer_config.json", arena, err));
+    /* transformers writes int(1e30) as model_max_length where there is no limit */
+    TP_TRY(read_json(&settings, q->assets, "tokenizer_config.json", JSON_DECODE_INT_AS_REAL, arena,
+                     err));
     TP_TRY(is_json ? gguf_tokenizer_read(&t, path, q->model->vocab, arena, err)
                    : read_sentencepiece(&t, q, path, settings, arena, err));
     config = q->model->config ? json_loads(q->model->config, 0, NULL) : NULL;
