@@ -9,6 +9,7 @@
 #include "core/clock.h"
 #include "core/text.h"
 #include "orchestrator/run_state.h"
+#include "orchestrator/state/restart_budget.h"
 #include "orchestrator/watch/log_tail.h"
 
 static bool no_step_was_done(const struct run *r)
@@ -44,49 +45,7 @@ static bool is_fenced(struct run *r)
     return true;
 }
 
-/* Whether the budgets allow another start; if not, the run is over. */
-static bool may_restart(struct run *r)
-{
-    struct run_record *b = &r->record;
-    double now = clock_seconds();
-    char text[160];
-    int kept = 0;
-
-    for (int i = 0; i < b->n_restarts; i++)
-        if (now - b->restarts[i] < r->job->restart.within)
-            b->restarts[kept++] = b->restarts[i];
-    b->n_restarts = kept;
-    if (b->fails_in_row >= r->job->restart.no_progress) {
-        snprintf(text, sizeof text, "%lld starts in a row without a step",
-                 (long long)b->fails_in_row);
-        if (b->best_step >= 0)
-            snprintf(text, sizeof text, "%lld starts in a row without a step beyond %lld",
-                     (long long)b->fails_in_row, (long long)b->best_step);
-        give_up(r, REASON_NO_PROGRESS, text);
-        return false;
-    }
-    if (kept >= r->job->restart.max || kept == RUN_RECORD_RESTARTS_MAX) {
-        snprintf(text, sizeof text, "%d restarts within %.0f s", kept, r->job->restart.within);
-        give_up(r, REASON_TOO_MANY_RESTARTS, text);
-        return false;
-    }
-    b->restarts[b->n_restarts++] = now;
-    return true;
-}
-
 /* ---- starting again ---- */
-
-/* Seconds to wait before the next start. */
-static double back_off(const struct run *r)
-{
-    double wait = r->job->restart.backoff, most = r->job->restart.backoff_max;
-
-    if (r->record.fails_in_row <= 1)
-        return 0;
-    for (int64_t i = 2; i < r->record.fails_in_row && wait < most; i++)
-        wait *= 2;
-    return wait < most ? wait : most;
-}
 
 /* Remember the fault for people; what it has cost is known when every rank trains again. */
 static void note_fault(struct run *r)
@@ -105,12 +64,14 @@ static void note_fault(struct run *r)
 static tp_status start_again(struct run *r)
 {
     const struct attempt_fault *f = &r->attempt.fault;
+    enum event_reason reason;
+    char why[RESTART_BUDGET_TEXT];
     double wait;
 
     note_fault(r);
-    if (!may_restart(r))
-        return TP_OK;
-    wait = back_off(r);
+    if (!restart_budget_take(&r->record, r->job, clock_seconds(), &reason, why))
+        return give_up(r, reason, why);
+    wait = restart_budget_back_off(&r->record, r->job);
     run_plan_back_off(r, wait);
     run_event(r, EVENT_RESTART, f->reason, f->message,
               json_pack("{s:I,s:f}", "fails_in_row", (json_int_t)r->record.fails_in_row, "backoff",
