@@ -60,7 +60,7 @@ def test_gguf_of_gpt2_is_transposed_on_its_way(store, gpt2, tmp_path, dtype, job
     memory = (int(least[1]) + 1) << 20
     r = ok(store, *command, memory, TMPDIR=str(tmp_path / "scratch"))
     assert store.tree(KEY) == files(tmp_path / "out") and store.uploads == {}
-    assert json.loads(r.out)["peak_rss_bytes"] <= memory
+    assert harness.SANITIZE or json.loads(r.out)["peak_rss_bytes"] <= memory
 
 
 def files(folder):
