@@ -157,7 +157,7 @@ cuda:
 	@$(MAKE) $(BUILD)/cuda/libtp-cuda.so
 	@mkdir -p $(LIB) && cp $(BUILD)/cuda/libtp-cuda.so $(LIB)/
 	@$(PYTHON) -B tests/check/kernel_resources.py $(BUILD)/cuda
-	$(Q)for double in api cublas cublaslt nccl nccl_comm; do \
+	$(Q)for double in api cublas cublaslt graph nccl nccl_comm; do \
 	  g++ -std=c++17 -Wall -Wextra -fsyntax-only -I. -isystem $(CUDA_INCLUDE) tests/fakecuda/$$double.cc || exit 1; done
 
 $(BUILD)/cuda/libtp-cuda.so: $(call CUDA_FILES,$(BUILD)/cuda)
@@ -195,7 +195,7 @@ FAKE_WATCH := -O0 -fsanitize=thread,alignment,null -mllvm -tsan-instrument-read-
 FAKE_CC    := $(patsubst %.cc,$(FAKE)/%.o,$(wildcard tests/fakecuda/*.cc))
 FAKE_LINK  := clang++ -fPIC -Wl,--wrap=memcpy,--wrap=memmove,--wrap=memset,-z,defs
 FAKE_LIBS  := -ldl -lpthread -lm
-FAKE_BIN   := $(BUILD)/tests/libtp-cuda.so $(BUILD)/tests/fakecuda_planted $(BUILD)/tests/fakecuda_planted_ranks
+FAKE_BIN   := $(BUILD)/tests/libtp-cuda.so $(addprefix $(BUILD)/tests/fakecuda_planted,_graphs _ranks) $(BUILD)/tests/fakecuda_planted
 
 $(BUILD)/tests/libtp-cuda.so: $(call CUDA_FILES,$(FAKE)) $(FAKE_CC)
 	@mkdir -p $(@D)

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "tests/fakecuda/control.h"
+#include "tests/fakecuda/graph.h"
 #include "tests/fakecuda/stream.h"
 
 static_assert(cudaErrorInvalidValue == 1 && cudaErrorMemoryAllocation == 2 &&
@@ -72,9 +73,10 @@ struct api_call {
 /* A call that allocates, frees or waits: a line of the file FAKECUDA_HOST_CALLS. */
 static void record(const char *name)
 {
-    fake::append_line("FAKECUDA_HOST_CALLS", "%d %s %lld %lld\n", (int)getpid(), name,
+    fake::append_line("FAKECUDA_HOST_CALLS", "%d %s %lld %lld %llu\n", (int)getpid(), name,
                       (long long)fake::memory_used(fake::DEVICE_MEMORY),
-                      (long long)fake::memory_used(fake::PINNED_MEMORY));
+                      (long long)fake::memory_used(fake::PINNED_MEMORY),
+                      (unsigned long long)fake::n_operations());
 }
 
 /* ---- errors and devices ---- */
@@ -110,6 +112,8 @@ const char *cudaGetErrorString(cudaError_t error)
         { cudaErrorNotReady, "device not ready" },
         { cudaErrorIllegalAddress, "an illegal memory access was encountered" },
         { cudaErrorLaunchFailure, "unspecified launch failure" },
+        { cudaErrorStreamCaptureInvalidated,
+          "operation failed due to a previous error during capture" },
     };
 
     for (const auto &t : texts)
@@ -197,6 +201,7 @@ cudaError_t cudaDeviceSynchronize(void)
 {
     api_call call;
 
+    fake::graph_forbids("cudaDeviceSynchronize");
     record("cudaDeviceSynchronize");
     fake::run_all();
     return call.done();
@@ -208,6 +213,7 @@ cudaError_t cudaMalloc(void **p, size_t size)
 {
     api_call call;
 
+    fake::graph_forbids("cudaMalloc");
     if (fake::device_failure != cudaSuccess)
         return call.done();
     if (size > (size_t)(memory_bytes - fake::memory_used(fake::DEVICE_MEMORY)) ||
@@ -222,6 +228,7 @@ cudaError_t cudaFree(void *p)
 {
     api_call call;
 
+    fake::graph_forbids("cudaFree");
     if (!p)
         return call.done();
     fake::run_all();
@@ -235,6 +242,7 @@ cudaError_t cudaHostAlloc(void **p, size_t size, unsigned int)
 {
     api_call call;
 
+    fake::graph_forbids("cudaHostAlloc");
     if (fake::device_failure != cudaSuccess)
         return call.done();
     if (!(*p = fake::memory_take(fake::PINNED_MEMORY, size)))
@@ -247,6 +255,7 @@ cudaError_t cudaFreeHost(void *p)
 {
     api_call call;
 
+    fake::graph_forbids("cudaFreeHost");
     if (!p)
         return call.done();
     fake::run_all();
@@ -358,12 +367,22 @@ cudaError_t cudaMemsetAsync(void *dst, int value, size_t count, cudaStream_t str
     return call.done();
 }
 
-void fake::api_enqueue_steps(cudaStream_t s, const char *name, std::function<bool()> run)
+void fake::api_enqueue_made(cudaStream_t s, const char *name, const operation_maker &make)
 {
     api_call call;
 
     check_stream(name, s);
-    enqueue_steps(s, name, std::move(run));
+    enqueue_made(s, name, make);
+}
+
+cudaError_t fake::api_run(const char *name, cudaStream_t s, const std::function<cudaError_t()> &run)
+{
+    api_call call;
+    cudaError_t e;
+
+    check_stream(name, s);
+    e = run();
+    return e == cudaSuccess ? call.done() : call.fail(e);
 }
 
 void fake::api_enqueue(cudaStream_t s, const char *name, std::function<void()> run)
@@ -403,6 +422,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream)
 {
     api_call call;
 
+    fake::graph_forbids("cudaStreamDestroy");
     check_stream("cudaStreamDestroy", stream);
     finish(call, stream);
     fake::stream_end(stream);
@@ -414,6 +434,7 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream)
     api_call call;
 
     check_stream("cudaStreamSynchronize", stream);
+    fake::graph_forbids("cudaStreamSynchronize");
     record("cudaStreamSynchronize");
     return finish(call, stream);
 }
@@ -458,6 +479,8 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event)
 {
     api_call call;
 
+    fake::graph_forbids("cudaEventSynchronize");
+    fake::graph_check_event("cudaEventSynchronize", event);
     record("cudaEventSynchronize");
     if (event->at.stream)
         fake::run_until(event->at, event->now);
@@ -469,6 +492,8 @@ cudaError_t cudaEventQuery(cudaEvent_t event)
 {
     api_call call;
 
+    fake::graph_forbids("cudaEventQuery");
+    fake::graph_check_event("cudaEventQuery", event);
     if (event->at.stream && (fake::is_passed(event->at) || fake::random_below(4) == 0))
         fake::run_until(event->at, event->now); /* the host knows now what came before it */
     if (fake::device_failure != cudaSuccess)

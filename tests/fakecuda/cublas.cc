@@ -4,6 +4,7 @@
  */
 #include <cublas_v2.h>
 
+#include "tests/fakecuda/graph.h"
 #include "tests/fakecuda/product.h"
 #include "tests/fakecuda/stream.h"
 
@@ -13,8 +14,11 @@ static_assert(CUBLAS_STATUS_ALLOC_FAILED == 3 && CUBLAS_STATUS_INVALID_VALUE == 
                   CUDA_R_16BF == 14,
               "the numbers are NVIDIA's");
 
+enum { WORKSPACE = 4096 }; /* what a product writes */
+
 struct cublasContext {
     cudaStream_t stream;
+    void *workspace;
 };
 
 cublasStatus_t cublasCreate_v2(cublasHandle_t *handle)
@@ -32,6 +36,23 @@ cublasStatus_t cublasDestroy_v2(cublasHandle_t handle)
 cublasStatus_t cublasSetStream_v2(cublasHandle_t handle, cudaStream_t stream)
 {
     handle->stream = stream;
+    handle->workspace = nullptr; /* as NVIDIA's library does */
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasSetWorkspace_v2(cublasHandle_t handle, void *workspace, size_t n)
+{
+    const char *begin;
+    size_t size;
+
+    if (!fake::is_kind(fake::DEVICE_MEMORY, workspace) ||
+        !fake::memory_contains(fake::DEVICE_MEMORY, workspace, n, &begin, &size) ||
+        (uintptr_t)workspace % 256 || n < WORKSPACE)
+        fake::report(nullptr,
+                     "cublasSetWorkspace: %zu bytes at %p are too few, misaligned, or no "
+                     "device memory",
+                     n, workspace);
+    handle->workspace = workspace;
     return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -61,7 +82,12 @@ cublasStatus_t cublasGemmEx_64(cublasHandle_t handle, cublasOperation_t transa,
     fake::matrix_check("cublasGemmEx", "A", a);
     fake::matrix_check("cublasGemmEx", "B", b);
     fake::matrix_check("cublasGemmEx", "C", c);
+    void *const workspace = handle->workspace;
+    if (!workspace)
+        fake::graph_forbids("cublasGemmEx without cublasSetWorkspace, which allocates,");
     fake::api_enqueue(handle->stream, "product", [=] {
+        if (workspace)
+            fake::watch_fill(workspace, WORKSPACE);
         fake::product_run({ a, b, c, by_product, by_c, nullptr });
     });
     return CUBLAS_STATUS_SUCCESS;

@@ -130,38 +130,62 @@ ncclResult_t ncclGroupStart(void)
     return ncclSuccess;
 }
 
+using calls = std::vector<std::shared_ptr<nccl_progress>>;
+
+/* Number a call when it is queued: of a graph, each time that the graph is launched. */
+static void number(nccl_progress *p, bool in_graph)
+{
+    ncclComm *c = p->comm;
+
+    p->number = c->queued;
+    p->call.in_graph = in_graph;
+    p->call.number = p->step == fake::nccl_step_send   ? ++c->sent[p->peer]
+                     : p->step == fake::nccl_step_recv ? ++c->received[p->peer]
+                                                       : c->queued;
+    record(p);
+}
+
 ncclResult_t ncclGroupEnd(void)
 {
-    auto calls = std::make_shared<std::vector<std::shared_ptr<nccl_progress>>>(grouped.calls);
+    const calls made = grouped.calls;
 
     if (!grouped.is_open)
         fake::report(nullptr, "NCCL: ncclGroupEnd without ncclGroupStart");
     grouped.is_open = false;
     grouped.calls.clear();
-    if (!calls->empty())
-        fake::api_enqueue_steps(grouped.stream, "group of messages",
-                                [=] { return run_group(calls.get()); });
+    if (made.empty())
+        return ncclSuccess;
+    fake::api_enqueue_made(grouped.stream, "group of messages", [=](bool in_graph) {
+        auto own = std::make_shared<calls>();
+
+        made[0]->comm->queued++;
+        for (const auto &p : made) {
+            own->push_back(std::make_shared<nccl_progress>(*p));
+            number(own->back().get(), in_graph);
+        }
+        return [=] { return run_group(own.get()); };
+    });
     return ncclSuccess;
 }
 
 static ncclResult_t queue(const nccl_progress &made, cudaStream_t stream)
 {
-    auto p = std::make_shared<nccl_progress>(made);
+    nccl_progress next = made; /* as messages show it */
 
-    record(p.get());
-
-    if (!grouped.is_open || grouped.calls.empty())
-        p->comm->queued++;
-    p->number = p->comm->queued;
-    if (!p->call.number)
-        p->call.number = p->number;
-    check_buffer(p.get(), "input", p->in, p->in_bytes);
-    check_buffer(p.get(), "output", p->out, p->out_bytes);
+    next.call.number = made.comm->queued + 1;
+    check_buffer(&next, "input", made.in, made.in_bytes);
+    check_buffer(&next, "output", made.out, made.out_bytes);
     if (grouped.is_open) {
-        add_to_group(p, stream);
+        add_to_group(std::make_shared<nccl_progress>(made), stream);
         return ncclSuccess;
     }
-    fake::api_enqueue_steps(stream, made.name, [=] { return run_step(p.get()); });
+    fake::api_enqueue_made(stream, made.name, [=](bool in_graph) {
+        auto p = std::make_shared<nccl_progress>(made);
+
+        p->comm->queued++;
+        number(p.get(), in_graph);
+        return [=] { return run_step(p.get()); };
+    });
     return ncclSuccess;
 }
 
@@ -242,7 +266,6 @@ ncclResult_t ncclSend(const void *sendbuff, size_t count, ncclDataType_t datatyp
 
     check_peer(p, peer);
     p.peer = peer;
-    p.call.number = ++comm->sent[peer];
     p.step = fake::nccl_step_send;
     return queue(p, stream);
 }
@@ -254,7 +277,6 @@ ncclResult_t ncclRecv(void *recvbuff, size_t count, ncclDataType_t datatype, int
 
     check_peer(p, peer);
     p.peer = peer;
-    p.call.number = ++comm->received[peer];
     p.step = fake::nccl_step_recv;
     return queue(p, stream);
 }

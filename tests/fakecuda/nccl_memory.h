@@ -22,6 +22,7 @@ struct nccl_call {
     uint64_t number; /* of the communicator's calls; of messages: of the pair's */
     uint64_t count;
     int32_t type, op;
+    uint64_t in_graph; /* launched as a part of a graph */
 };
 
 /* Numbers of parts of calls: a rank posts a part, and the others take it. */

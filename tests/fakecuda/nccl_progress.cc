@@ -16,8 +16,9 @@ std::string nccl_text(const nccl_call &c)
 {
     char text[160];
 
-    snprintf(text, sizeof text, "%s of %llu %s%s as call %llu", c.name, (unsigned long long)c.count,
-             nccl_type_name(c.type), c.op == ncclMax ? " (max)" : "", (unsigned long long)c.number);
+    snprintf(text, sizeof text, "%s of %llu %s%s as call %llu%s", c.name,
+             (unsigned long long)c.count, nccl_type_name(c.type), c.op == ncclMax ? " (max)" : "",
+             (unsigned long long)c.number, c.in_graph ? " in a graph" : "");
     return text;
 }
 
@@ -26,7 +27,8 @@ static void compare(const nccl_progress *p, int rank, const nccl_call &theirs)
     const nccl_call &mine = p->call;
 
     if (strcmp(mine.name, theirs.name) == 0 && mine.number == theirs.number &&
-        mine.count == theirs.count && mine.type == theirs.type && mine.op == theirs.op)
+        mine.count == theirs.count && mine.type == theirs.type && mine.op == theirs.op &&
+        mine.in_graph == theirs.in_graph)
         return;
     report(nullptr, "NCCL: the ranks disagree: rank %d calls %s, and rank %d %s", p->comm->rank,
            nccl_text(mine).c_str(), rank, nccl_text(theirs).c_str());

@@ -153,8 +153,35 @@ static void receive_all(int64_t distance, cudaStream_t of_second)
         ncclSend(x, 10, ncclFloat32, 0, all, stream);
     }
     ncclGroupEnd();
+}
+
+static void correct_group()
+{
+    receive_all(10, stream);
     if (rank == 0)
-        expect("message of a group", y, distance + 3, 203);
+        expect("message of a group", y, 13, 203);
+}
+
+/* A sum over the ranks and messages, three times from a graph; or the sum is queued. */
+static void recorded_sum(bool is_recorded)
+{
+    cudaGraph_t graph;
+    cudaGraphExec_t exec;
+
+    if (is_recorded)
+        cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal);
+    ncclAllReduce(x, y, N, ncclFloat32, ncclSum, all, stream);
+    receive_all(10, stream);
+    if (!is_recorded)
+        return;
+    cudaStreamEndCapture(stream, &graph);
+    cudaGraphInstantiate(&exec, graph, 0);
+    cudaGraphDestroy(graph);
+    for (int i = 0; i < 3; i++)
+        cudaGraphLaunch(exec, stream);
+    ncclAllReduce(x, y, N, ncclFloat32, ncclSum, all, stream);
+    expect("all-reduce", y, N - 1, (float)(3 * (N - 1) + 300));
+    cudaGraphExecDestroy(exec);
 }
 
 struct program {
@@ -168,10 +195,12 @@ static const program programs[] = {
     { "ring", [] { correct_ring(all); } },
     { "product", [] { product(2, 0, x); } },
     { "bias", [] { biased(RIGHT); } },
-    { "group", [] { receive_all(10, stream); } },
+    { "group", correct_group },
+    { "graph", [] { recorded_sum(true); } },
     /* the ranks disagree */
     { "another-count",
       [] { ncclAllReduce(x, y, rank == 1 ? N - 1 : N, ncclFloat32, ncclSum, all, stream); } },
+    { "graph-of-some-ranks", [] { recorded_sum(rank != 1); } },
     { "another-type",
       [] { ncclAllGather(x, y, 8, rank == 2 ? ncclInt64 : ncclFloat64, all, stream); } },
     { "another-operation",

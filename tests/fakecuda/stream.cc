@@ -6,6 +6,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "tests/fakecuda/graph.h"
+
 namespace fake
 {
 
@@ -21,7 +23,7 @@ static int planned_after;
 
 /* ---- clocks ---- */
 
-static void join(clock *a, const clock &b)
+void clock_join(clock *a, const clock &b)
 {
     if (a->size() < b.size())
         a->resize(b.size());
@@ -43,6 +45,8 @@ static cudaStream_t add_stream(bool with_null)
 
 cudaStream_t stream_of(cudaStream_t s)
 {
+    if (!s)
+        graph_forbids("a use of the null stream");
     if (!null_stream)
         null_stream = add_stream(true);
     return s ? s : null_stream;
@@ -50,8 +54,17 @@ cudaStream_t stream_of(cudaStream_t s)
 
 cudaStream_t stream_new(bool with_null)
 {
-    stream_of(nullptr);
+    if (!null_stream)
+        null_stream = add_stream(true);
     return add_stream(with_null);
+}
+
+cudaStream_t stream_of_graph()
+{
+    cudaStream_t s = stream_new(false);
+
+    s->of_graph = true;
+    return s;
 }
 
 bool stream_exists(cudaStream_t s)
@@ -82,7 +95,7 @@ uint64_t n_operations()
     uint64_t n = 0;
 
     for (cudaStream_t s : streams)
-        n += s->queued;
+        n += s->of_graph ? 0 : s->queued;
     return n;
 }
 
@@ -107,7 +120,7 @@ static void write_line(const CUstream_st *s, const operation &o)
 
 static void add(cudaStream_t s, operation o)
 {
-    join(&s->now, host);
+    clock_join(&s->now, host);
     s->queued++;
     if (s->now.size() <= s->number)
         s->now.resize(s->number + 1);
@@ -128,26 +141,32 @@ static std::vector<point> with_null_stream(cudaStream_t s)
     for (cudaStream_t t : streams)
         if (t != s && t->with_null && (s == null_stream || t == null_stream)) {
             after.push_back({ t, t->queued });
-            join(&s->now, t->now);
+            clock_join(&s->now, t->now);
         }
     return after;
 }
 
 /* Sometimes the device is fast, and something runs before the host waits. */
-void enqueue_steps(cudaStream_t stream, const char *name, std::function<bool()> run)
+void enqueue_made(cudaStream_t stream, const char *name, const operation_maker &make)
 {
     cudaStream_t s = stream_of(stream);
 
-    add(s, { name, std::move(run), with_null_stream(s), {}, false });
+    if (s->capture) {
+        graph_add(s, name, make);
+        return;
+    }
+    add(s, { name, make(s->of_graph), with_null_stream(s), {}, false });
     if (random_below(16) == 0)
         step(GO_ON);
 }
 
 void enqueue(cudaStream_t stream, const char *name, std::function<void()> run)
 {
-    enqueue_steps(stream, name, [run = std::move(run)] {
-        run();
-        return true;
+    enqueue_made(stream, name, [run = std::move(run)](bool) {
+        return [run] {
+            run();
+            return true;
+        };
     });
 }
 
@@ -155,9 +174,13 @@ void enqueue_wait(cudaStream_t stream, const CUevent_st *e)
 {
     cudaStream_t s = stream_of(stream);
 
+    if (s->capture || e->capture) {
+        graph_wait(s, e);
+        return;
+    }
     if (!e->at.stream) /* never recorded */
         return;
-    join(&s->now, e->now);
+    clock_join(&s->now, e->now);
     add(s, { "wait", nullptr, { e->at }, {}, false });
 }
 
@@ -165,6 +188,11 @@ void record(CUevent_st *e, cudaStream_t stream)
 {
     cudaStream_t s = stream_of(stream);
 
+    if (s->capture) {
+        graph_record(s, e);
+        return;
+    }
+    e->capture = 0;
     add(s, { "event", nullptr, with_null_stream(s), {}, false });
     e->at = { s, s->queued };
     e->now = s->now;
@@ -302,7 +330,7 @@ void run_until(const point &p, const clock &known)
     while (!is_passed(p))
         if (!step(WAIT))
             report(nullptr, "the host waits for ever: stream %u cannot go on", p.stream->number);
-    join(&host, known);
+    clock_join(&host, known);
     for (uint64_t more = random_below(4); more > 0 && step(GO_ON); more--)
         ;
 }
@@ -313,7 +341,7 @@ void run_all()
     while (step(WAIT))
         ;
     for (cudaStream_t s : streams)
-        join(&host, s->now);
+        clock_join(&host, s->now);
 }
 
 } // namespace fake

@@ -15,6 +15,9 @@
 namespace fake
 {
 
+/* Makes what an operation runs; called once each time that it is queued. */
+using operation_maker = std::function<std::function<bool()>(bool in_graph)>;
+
 /* The point after operation `op` of a stream; 0: the beginning. */
 struct point {
     cudaStream_t stream;
@@ -33,8 +36,10 @@ struct operation {
 
 /* The types that CUDA's header names. */
 struct CUstream_st {
-    uint32_t number; /* an index of clocks; never used again */
-    bool with_null;  /* ordered with the null stream */
+    uint32_t number;     /* an index of clocks; never used again */
+    bool with_null;      /* ordered with the null stream */
+    bool of_graph;       /* of a graph that can be launched */
+    cudaGraph_t capture; /* what records instead of the stream; or NULL */
     std::deque<fake::operation> waiting;
     uint32_t queued, finished;
     fake::clock now; /* of what is queued so far */
@@ -44,20 +49,23 @@ struct CUstream_st {
 struct CUevent_st {
     fake::point at;
     fake::clock now;
+    uint64_t capture; /* in which it was recorded (graph.h); 0: none */
+    uint32_t node;    /* there */
 };
 
 namespace fake
 {
 
 cudaStream_t stream_new(bool with_null);
+cudaStream_t stream_of_graph();
 void stream_end(cudaStream_t s);
 cudaStream_t stream_of(cudaStream_t s); /* s, or the null stream for NULL */
 bool stream_exists(cudaStream_t s);
 
 void enqueue(cudaStream_t s, const char *name, std::function<void()> run);
 /* An operation that waits for other processes: it runs in steps, and other streams between them.
- * run returns whether it is complete. */
-void enqueue_steps(cudaStream_t s, const char *name, std::function<bool()> run);
+ * What is made returns whether it is complete. */
+void enqueue_made(cudaStream_t s, const char *name, const operation_maker &make);
 void enqueue_wait(cudaStream_t s, const CUevent_st *e);
 void record(CUevent_st *e, cudaStream_t s);
 
@@ -69,7 +77,8 @@ void run_all();
 double patience();
 bool is_passed(const point &p);
 int n_queued();
-uint64_t n_operations();
+uint64_t n_operations(); /* a graph that is launched is two of them: its begin and its end */
+void clock_join(clock *a, const clock &b);
 
 /* The first failure of an operation; every later call of the API returns it. */
 extern cudaError_t device_failure;
@@ -79,7 +88,9 @@ void fail_at(cudaError_t error, int after);
 
 /* enqueue, for libraries on top of CUDA: as a call of the API, on a stream that must exist. */
 void api_enqueue(cudaStream_t s, const char *name, std::function<void()> run);
-void api_enqueue_steps(cudaStream_t s, const char *name, std::function<bool()> run);
+void api_enqueue_made(cudaStream_t s, const char *name, const operation_maker &make);
+/* Any other call, on a stream that must exist; NULL: on none. */
+cudaError_t api_run(const char *name, cudaStream_t s, const std::function<cudaError_t()> &run);
 
 } // namespace fake
 

@@ -32,13 +32,16 @@ typedef enum { CUBLAS_COMPUTE_32F = 68 } cublasComputeType_t;
 
 typedef struct cublasContext *cublasHandle_t;
 
-#define cublasCreate    cublasCreate_v2
-#define cublasDestroy   cublasDestroy_v2
-#define cublasSetStream cublasSetStream_v2
+#define cublasCreate       cublasCreate_v2
+#define cublasDestroy      cublasDestroy_v2
+#define cublasSetStream    cublasSetStream_v2
+#define cublasSetWorkspace cublasSetWorkspace_v2
 
 cublasStatus_t cublasCreate_v2(cublasHandle_t *handle);
 cublasStatus_t cublasDestroy_v2(cublasHandle_t handle);
 cublasStatus_t cublasSetStream_v2(cublasHandle_t handle, cudaStream_t streamId);
+cublasStatus_t cublasSetWorkspace_v2(cublasHandle_t handle, void *workspace,
+                                     size_t workspaceSizeInBytes);
 const char *cublasGetStatusString(cublasStatus_t status);
 cublasStatus_t cublasGemmEx_64(cublasHandle_t handle, cublasOperation_t transa,
                                cublasOperation_t transb, int64_t m, int64_t n, int64_t k,
