@@ -1,6 +1,8 @@
 /* device/device.c - see device/device.h. */
 #include "device/device.h"
 
+#include <stddef.h>
+
 tp_status device_alloc(struct device *d, void **out, int64_t n_bytes, struct tp_err *err)
 {
     return d->ops->alloc(d, out, n_bytes, err);
@@ -98,6 +100,33 @@ tp_status device_event_sync(struct device_event *e, struct tp_err *err)
 bool device_event_done(const struct device_event *e)
 {
     return e->device->ops->done(e);
+}
+
+bool device_has_graphs(const struct device *d)
+{
+    return d->ops->graph_begin != NULL;
+}
+
+void device_graph_begin(struct device_queue *q)
+{
+    q->device->ops->graph_begin(q);
+}
+
+struct device_graph *device_graph_end(struct device_queue *q)
+{
+    return q->device->ops->graph_end(q);
+}
+
+void device_graph_launch(struct device_queue *q, struct device_graph *g)
+{
+    if (g)
+        q->device->ops->graph_launch(q, g);
+}
+
+void device_graph_close(struct device *d, struct device_graph *g)
+{
+    if (g)
+        d->ops->graph_close(d, g);
 }
 
 void device_fail(struct device *d, const struct tp_err *err)

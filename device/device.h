@@ -27,6 +27,7 @@
 
 struct device_ops;
 struct device_times;
+struct device_graph;
 
 struct device {
     const struct device_ops *ops;
@@ -103,6 +104,12 @@ struct device_ops {
     tp_status (*sync)(struct device_event *e, struct tp_err *err);
     bool (*done)(const struct device_event *e);
 
+    /* NULL, all four: the device records no graphs */
+    void (*graph_begin)(struct device_queue *q);
+    struct device_graph *(*graph_end)(struct device_queue *q);
+    void (*graph_launch)(struct device_queue *q, struct device_graph *g);
+    void (*graph_close)(struct device *d, struct device_graph *g);
+
     void (*fail)(struct device *d, const struct tp_err *err);
     void (*watch)(struct device *d, void (*fn)(void *ctx, bool waits), void *ctx);
     void (*times)(const struct device *d, struct device_times *out);
@@ -166,6 +173,34 @@ tp_status device_event_sync(struct device_event *e, struct tp_err *err);
 
 /* Whether the event is passed. Does not wait. */
 bool device_event_done(const struct device_event *e);
+
+/* ---- graphs ---- */
+
+/*
+ * Some devices record what is queued, as a graph, and queue all of it again with one call. The
+ * operations then have the addresses and numbers that they were recorded with, and read what is at
+ * these addresses when they run.
+ *
+ * A recording begins on one queue, and what is queued there is recorded, not run. Another queue
+ * takes part from when it waits for an event that was recorded in the recording; the first queue
+ * must wait for its last operation before the end. In between, the thread does not allocate, free
+ * or wait for the device, and no queue waits for an event that was recorded before.
+ */
+
+/* Whether the device records. */
+bool device_has_graphs(const struct device *d);
+
+void device_graph_begin(struct device_queue *q);
+
+/* The end, on the queue of the beginning. NULL: the device has failed, and keeps the failure. */
+struct device_graph *device_graph_end(struct device_queue *q);
+
+/* Queue everything that was recorded: after what q has, and before what q gets next. NULL does
+ * nothing. */
+void device_graph_launch(struct device_queue *q, struct device_graph *g);
+
+/* Free a graph that does not run any more. NULL does nothing. */
+void device_graph_close(struct device *d, struct device_graph *g);
 
 /* ---- the device's state ---- */
 

@@ -7,6 +7,7 @@
 
 #include "device/cuda/cuda_copy.h"
 #include "device/cuda/cuda_error.h"
+#include "device/cuda/cuda_graph.h"
 #include "device/cuda/cuda_memory.h"
 #include "device/failure.h"
 
@@ -308,6 +309,43 @@ static bool cuda_done(const struct device_event *e)
     return cudaEventQuery(event_of(e)->event_of_cuda) != cudaErrorNotReady;
 }
 
+/* ---- graphs ---- */
+
+static void cuda_begin_graph(struct device_queue *q)
+{
+    struct cuda_device *c = device_of(q->device);
+
+    if (begin(c))
+        check(c, "recording a graph", (cudaError_t)cuda_graph_begin(queue_of(q)->stream));
+}
+
+/* After a failure the stream still records, so the recording is ended in any case. */
+static struct device_graph *cuda_end_graph(struct device_queue *q)
+{
+    struct cuda_device *c = device_of(q->device);
+    struct device_graph *g;
+
+    check(c, "recording a graph", (cudaError_t)cuda_graph_end(&g, queue_of(q)->stream));
+    if (!g || begin(c))
+        return g;
+    cuda_graph_close(g);
+    return NULL;
+}
+
+static void cuda_launch_graph(struct device_queue *q, struct device_graph *g)
+{
+    struct cuda_device *c = device_of(q->device);
+
+    if (begin(c))
+        check(c, "the launch of a graph", (cudaError_t)cuda_graph_launch(g, queue_of(q)->stream));
+}
+
+static void cuda_close_graph(struct device *d, struct device_graph *g)
+{
+    (void)cudaSetDevice(device_of(d)->ordinal);
+    cuda_graph_close(g);
+}
+
 /* ---- the device ---- */
 
 /* No queue has a thread of the host, so there is nothing to report. */
@@ -352,6 +390,10 @@ static const struct device_ops CUDA_OPS = {
     .wait = cuda_wait,
     .sync = cuda_sync,
     .done = cuda_done,
+    .graph_begin = cuda_begin_graph,
+    .graph_end = cuda_end_graph,
+    .graph_launch = cuda_launch_graph,
+    .graph_close = cuda_close_graph,
     .fail = cuda_fail,
     .watch = cuda_watch,
     .times = cuda_times,

@@ -24,6 +24,17 @@ static void close_handle(void *p)
     (void)cublasDestroy(static_cast<cublasHandle_t>(p));
 }
 
+/* Without a workspace of the caller, cuBLAS allocates one in each graph that records a product. */
+static cublasStatus_t prepare(struct device_queue *q, cublasHandle_t handle)
+{
+    cublasStatus_t s = cublasSetStream(handle, cuda_queue_stream(q));
+    void *workspace = device_scratch(q, GEMM_WORKSPACE_BYTES);
+
+    if (s != CUBLAS_STATUS_SUCCESS || !workspace) /* the device keeps the failure */
+        return s;
+    return cublasSetWorkspace(handle, workspace, GEMM_WORKSPACE_BYTES);
+}
+
 /* NULL: it failed, and the device keeps the failure. */
 static cublasHandle_t handle_of(struct device_queue *q)
 {
@@ -39,8 +50,8 @@ static cublasHandle_t handle_of(struct device_queue *q)
     }
     kept->p = handle;
     kept->close = close_handle;
-    if ((s = cublasSetStream(handle, cuda_queue_stream(q))) != CUBLAS_STATUS_SUCCESS)
-        fail(q, "the stream of a handle", s);
+    if ((s = prepare(q, handle)) != CUBLAS_STATUS_SUCCESS)
+        fail(q, "the stream or workspace of a handle", s);
     return handle;
 }
 

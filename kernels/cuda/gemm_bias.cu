@@ -12,9 +12,6 @@
 
 #include "kernels/cuda/launch.cuh"
 
-/* cuBLAS's own workspace on Hopper has this size too. */
-static const size_t WORKSPACE_BYTES = 32 << 20;
-
 /* A product as cuBLASLt describes it: D = op(A) op(B), column by column. C and D are the same. */
 struct description {
     cublasLtMatmulDescOpaque_t product;
@@ -75,7 +72,7 @@ static cublasStatus_t describe_preference(cublasLtMatmulPreferenceOpaque_t *to,
                                           const struct gemm *g)
 {
     BLAS_TRY(cublasLtMatmulPreferenceInit(to));
-    BLAS_TRY(prefer(to, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, (uint64_t)WORKSPACE_BYTES));
+    BLAS_TRY(prefer(to, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, (uint64_t)GEMM_WORKSPACE_BYTES));
     BLAS_TRY(prefer(to, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignment(g->b)));
     BLAS_TRY(prefer(to, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignment(g->a)));
     BLAS_TRY(prefer(to, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignment(g->c)));
@@ -107,7 +104,7 @@ cublasStatus_t gemm_with_bias(struct device_queue *q, cublasHandle_t handle, con
                                        &chosen, &n) != CUBLAS_STATUS_SUCCESS ||
         n == 0 || chosen.state != CUBLAS_STATUS_SUCCESS)
         return CUBLAS_STATUS_NOT_SUPPORTED;
-    if (!(workspace = device_scratch(q, WORKSPACE_BYTES))) /* the device keeps the failure */
+    if (!(workspace = device_scratch(q, GEMM_WORKSPACE_BYTES))) /* the device keeps the failure */
         return CUBLAS_STATUS_SUCCESS;
     return cublasLtMatmul(lt, &d.product, &g->alpha, g->b, &d.a, g->a, &d.b, &g->beta, g->c, &d.d,
                           g->c, &d.d, &chosen.algo, workspace, chosen.workspaceSize,

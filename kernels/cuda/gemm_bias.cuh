@@ -9,6 +9,9 @@
 
 #include "kernels/cuda/run.h"
 
+/* The workspace of products: cuBLAS's own on Hopper has this size. It is the queue's scratch. */
+static const size_t GEMM_WORKSPACE_BYTES = 32 << 20;
+
 /* Queue C = alpha op(A) op(B) + beta C + bias; g has a bias and its sizes are not 0. Returns
  * CUBLAS_STATUS_NOT_SUPPORTED and queues nothing where cuBLASLt has no such kernel: the caller then
  * multiplies and adds. A failure of the device's memory is kept by the device, and the answer is
