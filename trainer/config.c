@@ -13,6 +13,7 @@ struct train_config train_config_default(void)
         .seq_length = w.seq_length,
         .global_batch_size = w.global_batch_size,
         .seed = 1234,
+        .cuda_graphs = true,
         .dtype = w.dtype,
         .opt = { .lr = 1e-3,
                  .min_lr = 1e-4,

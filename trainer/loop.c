@@ -193,17 +193,19 @@ static tp_status exchange(struct loop *l, struct step_result *r, struct tp_err *
                        l->snapshot && snapshot_poll(l->snapshot),
                        cpu - l->cpu,
                        (now.waited - before.waited) / n,
-                       (now.hidden - before.hidden) / n };
+                       (now.hidden - before.hidden) / n,
+                       !device_event_done(l->t->state_copied) };
     tp_status st = TP_OK;
 
     if (control_size(control) > 1)
-        st = control_sum_f64(control, words, 6, err);
+        st = control_sum_f64(control, words, 7, err);
     r->loss_share = words[0];
     l->stopping = words[1] > 0;
     l->any_busy = words[2] > 0;
     l->cpu_of_all = words[3];
     l->waited = words[4];
     l->hidden = words[5];
+    l->t->graph.copying = words[6] > 0;
     l->times = now;
     l->cpu = cpu;
     return st;
@@ -231,6 +233,7 @@ static tp_status save(struct loop *l, struct tp_err *err)
     if (last || (c->save_every && l->t->position.step % c->save_every == 0)) {
         heartbeat_phase(l->heartbeat, HEARTBEAT_SAVE);
         TP_TRY(snapshot_begin(l->snapshot, l->t, err));
+        l->t->graph.copying = true;
         if (last)
             TP_TRY(snapshot_wait(l->snapshot, err));
         heartbeat_phase(l->heartbeat, HEARTBEAT_TRAIN);

@@ -183,6 +183,20 @@ static const char *gradients_of(const struct trainer *t)
     return cp ? "of gradients over dp, cp" : "of gradients over dp";
 }
 
+/* Of a device that can record steps. */
+static void line_steps(char *buf, const struct trainer *t)
+{
+    buf[0] = '\0';
+    if (device_has_graphs(t->device) && t->graph.why_not)
+        snprintf(buf, RUN_SUMMARY_MAX, "steps: queued one operation at a time, because %s",
+                 t->graph.why_not);
+    else if (device_has_graphs(t->device))
+        snprintf(buf, RUN_SUMMARY_MAX,
+                 "steps: each is one CUDA graph after the first %d, unless a checkpoint is still "
+                 "copied",
+                 STEP_GRAPH_FIRST);
+}
+
 static void line_messages(char *buf, const struct trainer *t, const struct step_messages *m)
 {
     const struct calls {
@@ -254,7 +268,7 @@ char *run_summary_line(char buf[RUN_SUMMARY_MAX], const struct trainer *t,
 {
     static void (*const lines[RUN_SUMMARY_LINES])(char *, const struct trainer *) = {
         line_model, line_mesh, line_batch,    line_data,      line_bytes,
-        line_zero3, NULL,      line_pipeline, line_same_bits,
+        line_zero3, NULL,      line_pipeline, line_same_bits, line_steps,
     };
 
     if (lines[i])

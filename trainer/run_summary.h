@@ -1,6 +1,6 @@
 /*
  * trainer/run_summary.h - what a run will do, in a few lines of text: model, mesh, batch, data,
- * bytes of a rank, messages of a step.
+ * bytes of a rank, messages of a step, how a GPU gets it.
  */
 #ifndef TRAINER_RUN_SUMMARY_H
 #define TRAINER_RUN_SUMMARY_H
@@ -8,7 +8,7 @@
 #include "trainer/step_messages.h"
 #include "trainer/trainer.h"
 
-enum { RUN_SUMMARY_LINES = 9, RUN_SUMMARY_MAX = 512 };
+enum { RUN_SUMMARY_LINES = 10, RUN_SUMMARY_MAX = 512 };
 
 /* Write line number i without a newline; it may be empty. t is open; messages: of one step.
  * Returns buf. */

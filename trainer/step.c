@@ -187,8 +187,9 @@ static void queue_passes(struct trainer *t)
     wait_for_sent(t);
 }
 
-/* Queue the whole step: the same operations with the same arguments in every step. */
-static void queue_step(struct trainer *t)
+/* Queue the whole step: the same operations with the same arguments in every step. A step that is
+ * recorded begins when no snapshot is copied, and does not wait for it. */
+static void queue_step(struct trainer *t, enum step_graph_way way)
 {
     const struct train_config *c = t->config;
     struct step_numbers *n = t->io.numbers;
@@ -203,11 +204,48 @@ static void queue_step(struct trainer *t)
     if (c->same_bits)
         same_bits_reduce(&t->params, &t->parallel);
     optimizer_norm(&n->optimizer, &t->params, &t->parallel, c->opt.clip);
-    device_wait(t->queue, t->state_copied);
+    if (way == STEP_QUEUE)
+        device_wait(t->queue, t->state_copied);
     optimizer_update(&n->optimizer, &c->opt, &t->weights);
     if (t->net.is_last)
         sum_losses(t);
     device_copy(t->queue, t->io.numbers_read, n, sizeof *n);
+}
+
+/* Queue the step, or what was recorded of it. A queue of another device belongs to a step that only
+ * counts its messages. */
+static enum step_graph_way queue_or_replay(struct trainer *t)
+{
+    struct step_graph *g = &t->graph;
+    enum step_graph_way way = t->queue->device == t->device ? step_graph_next(g) : STEP_QUEUE;
+
+    if (way == STEP_RECORD)
+        device_graph_begin(t->queue);
+    if (way != STEP_REPLAY)
+        queue_step(t, way);
+    if (way == STEP_RECORD)
+        g->graph = device_graph_end(t->queue);
+    if (way != STEP_QUEUE)
+        device_graph_launch(t->queue, g->graph);
+    return way;
+}
+
+/* Wait for the step: the only wait, except for the rows of experts on some devices
+ * (trainer/model/expert_exchange.h). */
+static tp_status finish(struct trainer *t, enum step_graph_way way, struct tp_err *err)
+{
+    struct tp_err why;
+    tp_status st = trainer_sync(t, &why);
+
+    if (!st)
+        return TP_OK;
+    if (way == STEP_RECORD)
+        return tp_fail(err, st,
+                       "%s; this was the first step to be recorded as a CUDA graph: "
+                       "--cuda-graphs off trains without them",
+                       why.msg);
+    *err = why;
+    return st;
 }
 
 static void read_numbers(const struct trainer *t, struct step_result *r)
@@ -230,9 +268,7 @@ tp_status step_run(struct trainer *t, struct step_result *r, struct tp_err *err)
     tp_status st;
 
     TP_TRY(prepare(t, r, err));
-    queue_step(t);
-    TP_TRY(trainer_sync(t, err)); /* the only wait, except for the rows of experts on some devices
-                                     (trainer/model/expert_exchange.h) */
+    TP_TRY(finish(t, queue_or_replay(t), err));
     read_numbers(t, r);
     at->step++;
     at->next_sample += c->global_batch_size;

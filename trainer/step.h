@@ -14,7 +14,8 @@ struct step_result {
 };
 
 /* Run step number t->position.step and advance the position. Collective; allocates nothing, and
- * waits for the device once, at its end. */
+ * waits for the device once, at its end. A device that records graphs replays the step from
+ * the fourth on (trainer/step_graph.h). */
 tp_status step_run(struct trainer *t, struct step_result *r, struct tp_err *err);
 
 /* Only the forward pass of microbatch `micro` of the next step. Its logits are then in

@@ -262,6 +262,8 @@ tp_status trainer_open(struct trainer *t, const struct train_config *c, const st
                            .host_threads = d->threads > 1 ? d->threads : 1,
                            .config = c,
                            .model = m };
+    step_graph_init(&t->graph,
+                    &(struct step_graph_request){ d->device, c->cuda_graphs, m->experts > 0 });
     TP_TRY(control_agree(control, open_alone(t, control_rank(control), err), err));
     TP_TRY(control_agree(control, trainer_measure(&largest, c, m, err), err));
     TP_TRY(process_groups_make(&t->parallel, ranks, t->device, d->transport, &t->layout, err));
@@ -277,7 +279,8 @@ done:
 
 void trainer_close(struct trainer *t)
 {
-    device_queue_close(t->comm_queue); /* first, because it may still use the rest */
+    step_graph_close(&t->graph, t->device); /* before what its operations use */
+    device_queue_close(t->comm_queue);      /* first, because it may still use the rest */
     device_queue_close(t->queue);
     process_groups_free(&t->parallel);
     data_close(&t->data);

@@ -17,6 +17,7 @@
 #include "trainer/process_groups.h"
 #include "trainer/sizing/memory.h"
 #include "trainer/sizing/step_buffers.h"
+#include "trainer/step_graph.h"
 
 /* What a checkpoint contains in addition to tensors. */
 struct trainer_position {
@@ -60,6 +61,7 @@ struct trainer {
     struct activations *slots;
     struct activations_scratch scratch;
     struct step_buffers io;            /* what a step exchanges with the host */
+    struct step_graph graph;           /* how a step is queued */
     struct device_queue *queue;        /* for computing */
     struct device_queue *comm_queue;   /* for collectives that run during computation */
     struct device_event *computed;     /* of trainer_sync */

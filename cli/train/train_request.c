@@ -29,6 +29,13 @@ static const char TAIL[] =
     "Exit: 0 done, 2 the request is wrong, 3 the run failed, 75 saved and stopped before the end.\n"
     "Example: tp-train --model model/config.json --data text --layout tp2 --steps 100 --ckpt ckpt";
 
+static const char GRAPHS_HELP[] =
+    "on (default): on a GPU the operations of a step are recorded once and\n"
+    "then launched together; off: each is launched in every step";
+static const char RECOMPUTE_HELP[] =
+    "none (default); selective: compute attention again in the backward pass;\n"
+    "full: keep only the layers' inputs, and compute each layer again";
+
 /* ---- the command line ---- */
 
 static bool parse(int *exit_code, const struct opt *opts, int argc, char **argv)
@@ -92,6 +99,7 @@ bool train_request_options(struct train_request *r, int *exit_code, int argc, ch
         OPT_STR(0, "device", "cpu|cuda|auto", &r->device,
                 "cpu (default); cuda: NVIDIA GPUs, never tried on one (docs/GPU.md); auto: cuda\n"
                 "if each rank has a GPU, otherwise cpu"),
+        OPT_STR(0, "cuda-graphs", "on|off", &r->cuda_graphs, GRAPHS_HELP),
         OPT_INT(train_option_letter("threads"), "threads", "N", &c->threads,
                 "threads of a rank (default: cores / ranks of the host)"),
         OPT_INT(0, "same-bits", "N", &c->same_bits,
@@ -100,9 +108,7 @@ bool train_request_options(struct train_request *r, int *exit_code, int argc, ch
                 "then 1 unless given, and the bits depend on it (docs/parallelism/same-bits.md)"),
         OPT_SIZE(0, "mem", "SIZE", &c->mem_bytes,
                  "refuse a run that needs more per rank, by an estimate"),
-        OPT_STR(0, "recompute", "none|selective|full", &r->recompute,
-                "none (default); selective: compute attention again in the backward pass;\n"
-                "full: keep only the layers' inputs, and compute each layer again"),
+        OPT_STR(0, "recompute", "none|selective|full", &r->recompute, RECOMPUTE_HELP),
         OPT_HEADING("parallel plan and schedule"),
         OPT_STR(0, "plan", "FILE", &r->plan_path,
                 "names and cuts of tensors; default: built in (layout/parallel_plan.h)"),
@@ -168,11 +174,21 @@ static tp_status read_device(struct train_request *r, struct tp_err *err)
     return TP_OK;
 }
 
+static tp_status read_graphs(struct train_request *r, struct tp_err *err)
+{
+    if (!r->cuda_graphs)
+        return TP_OK;
+    r->config.cuda_graphs = strcmp(r->cuda_graphs, "on") == 0;
+    if (r->config.cuda_graphs || strcmp(r->cuda_graphs, "off") == 0)
+        return TP_OK;
+    return tp_fail(err, TP_E_USAGE, "--cuda-graphs is on or off, not '%s'", r->cuda_graphs);
+}
+
 static tp_status read_machine(struct train_request *r, struct tp_err *err)
 {
     tp_status st;
 
-    if ((st = read_device(r, err)))
+    if ((st = read_device(r, err)) || (st = read_graphs(r, err)))
         return st;
     if (r->config.threads && (st = thread_pool_check_workers("--threads", r->config.threads, err)))
         return st;

@@ -21,6 +21,7 @@ struct train_request {
     struct trainer_size size;  /* memory of a rank */
     struct arena arena;        /* holds what model and plan point to; the caller frees it */
     const char *layout, *dtype, *device, *recompute, *resume, *plan_path; /* as given, or NULL */
+    const char *cuda_graphs;                                              /* "on", "off", or NULL */
     const char *ckpt_zstd;      /* a level, "" without one; NULL: not given */
     const char *epoch;          /* from the environment, or NULL */
     const char *print_schedule; /* NULL: no; "" or "svg" */

@@ -143,9 +143,9 @@ def device(c):
 
 
 def kernels(c):
-    """The kernels of copies and casts, bit for bit, and every other operation against the CPU's."""
+    """The kernels of copies and casts, bit for bit, every other operation against the CPU's, and graphs."""
     found = {}
-    for name in KERNEL_TESTS:
+    for name in ("device_cuda_graph", *KERNEL_TESTS):
         text = c.run(c.program("tests/" + name), seconds=180)
         found[name] = last_line(text)
     if not c.options.small:
@@ -177,14 +177,14 @@ def sanitizer(c):
 
 
 def layouts(c):
-    """Several NCCL ranks on one GPU have the CPU's losses."""
+    """Several NCCL ranks on one GPU have the CPU's losses. From step 3 on, steps are CUDA graphs."""
     if not shutil.which("mpirun"):
         raise Missing("mpirun is not installed")
     found, wrong = {}, []
     for layout, ranks in LAYOUTS.items():
         model = c.config("experts", EXPERTS) if "ep" in layout else c.config("tiny", TINY)
         common = [c.program("tp-train"), "--model", model, "--data", c.text(), "--layout", layout, "--steps",
-                  3, "--batch", 4, "--seq", 32 if not c.options.small else 8, "--warmup", 1, "--quiet"]
+                  5, "--batch", 4, "--seq", 32 if not c.options.small else 8, "--warmup", 1, "--quiet"]
         logs = [c.out / ("%s-%s.jsonl" % (layout, on)) for on in ("cpu", "cuda")]
         try:
             c.run(*common, "--log", logs[0])
@@ -281,7 +281,8 @@ def gpu_name(c):
 
 
 def training(c):
-    """Tokens per second and the part of the GPU's peak, bf16, one GPU, beside PyTorch's eager and compiled model."""
+    """Tokens per second, with CUDA graphs and without, and the part of the GPU's peak, bf16, one GPU, beside PyTorch's eager
+    and compiled model."""
     sizes = [("gpt2-124m", GPT2_124M, 1024, 16), ("gpt2-124m", GPT2_124M, 4096, 4), ("llama-1b", LLAMA_1B, 1024, 8),
              ("llama-1b", LLAMA_1B, 4096, 2)]
     found, wrong, gpu = {}, [], gpu_name(c)
@@ -289,9 +290,11 @@ def training(c):
         row = found["%s, sequence %d" % (name, seq)] = {}
         log = c.out / ("%s-%d.jsonl" % (name, seq))
         try:
-            c.run(c.program("tp-train"), "--model", c.config(name, model), "--data", c.text(), "--device", "cuda", "--dtype",
-                  "bf16", "--steps", 6, "--batch", batch, "--seq", seq, "--quiet", "--log", log, seconds=90)
-            row["tokens_per_s"] = max(x["tokens_per_s"] for x in c.losses(log))
+            for graphs, key in ("off", "tokens_per_s_without_graphs"), ("on", "tokens_per_s"):
+                c.run(c.program("tp-train"), "--model", c.config(name, model), "--data", c.text(), "--device", "cuda", "--dtype",
+                      "bf16", "--steps", 6, "--batch", batch, "--seq", seq, "--cuda-graphs", graphs, "--quiet", "--log", log,
+                      seconds=90)
+                row[key] = max(x["tokens_per_s"] for x in c.losses(log))
         except Failed as e:
             wrong.append("%s, sequence %d: %s" % (name, seq, e))
         for mode in ("eager", "compile"):
