@@ -1,7 +1,8 @@
 /*
  * kernels/gated.h - the gated activations y = f(gate) * up (Shazeer 2020): SwiGLU with f = silu,
- * GeGLU with f = gelu, the one of kernels/gelu.h. gate and up are f32 with a row stride ld, because
- * one buffer holds them side by side.
+ * GeGLU with f = gelu, the one of kernels/gelu.h. gate and up have a row stride ld, because
+ * one buffer holds them side by side. `in_type` is f32, or bf16 where type is bf16 and the device
+ * keeps_bf16 (kernels/ops.h).
  */
 #ifndef KERNELS_GATED_H
 #define KERNELS_GATED_H
@@ -12,25 +13,27 @@
 
 enum gated_kind { GATED_SWIGLU, GATED_GEGLU };
 
-/* y[rows][cols], dense, `type` (f32 or bf16). */
+/* y[rows][cols], dense, `type` (f32 or bf16), from gate and up (`in_type`). */
 struct gated_forward {
     enum gated_kind kind;
     enum dtype type;
     void *y;
-    const float *gate, *up;
+    const void *gate, *up;
     int64_t ld, rows, cols;
     const int32_t *count; /* device memory: how many of the rows there are; NULL: all */
+    enum dtype in_type;
 };
 
-/* dgate and dup (`type`, stride ld; may be gate and up themselves where type is f32) from dy (f32,
- * dense). */
+/* dgate and dup (`type`, stride ld; may be gate and up themselves where these have the same type)
+ * from dy (dense), gate and up (`in_type`). */
 struct gated_backward {
     enum gated_kind kind;
     enum dtype type;
     void *dgate, *dup;
-    const float *dy, *gate, *up;
+    const void *dy, *gate, *up;
     int64_t ld, rows, cols;
     const int32_t *count; /* device memory: how many of the rows there are; NULL: all */
+    enum dtype in_type;
 };
 
 #endif

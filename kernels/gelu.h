@@ -9,20 +9,23 @@
 
 #include "layout/dtype.h"
 
-/* u[n] is f32, y[n] `type` (f32 or bf16). */
+/* y[n] is `type` (f32 or bf16), u[n] `in_type`: f32, or bf16 where type is bf16 and the device
+ * keeps_bf16 (kernels/ops.h). */
 struct gelu_forward {
     void *y;
     enum dtype type;
-    const float *u;
+    const void *u;
     int64_t n;
+    enum dtype in_type;
 };
 
-/* du (`type`; may be u itself where type is f32) from dy (f32). */
+/* du (`type`; may be u itself where that has the same type) from dy and u (`in_type`, as above). */
 struct gelu_backward {
     void *du;
     enum dtype type;
-    const float *dy, *u;
+    const void *dy, *u;
     int64_t n;
+    enum dtype in_type;
 };
 
 #endif

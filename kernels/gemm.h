@@ -28,18 +28,20 @@ struct gemm_batch {
 
 /* C[m,n] = alpha * op(A)[m,k] * op(B)[k,n] + beta * C, then each row of C += bias, which a GPU does
  * in the kernel that multiplies. op is the transpose where trans_* is set.
- * ld*: elements between rows as stored. A and B are `type` (DTYPE_F32 or DTYPE_BF16), C is f32;
- * products are summed in f32. A zero m, n or k is allowed (k = 0 scales C by beta). */
+ * ld*: elements between rows as stored. A and B are `type` (DTYPE_F32 or DTYPE_BF16), C is
+ * `c_type`: f32, or bf16 where A and B are bf16 and the device keeps_bf16 (kernels/ops.h). Products
+ * are summed in f32. A zero m, n or k is allowed (k = 0 scales C by beta). */
 struct gemm {
     bool trans_a, trans_b;
     int64_t m, n, k;
     const void *a, *b;
-    float *c;
+    void *c;
     int64_t lda, ldb, ldc;
     float alpha, beta;
     enum dtype type;
-    const float *bias; /* [n]; or NULL */
+    const float *bias; /* [n]; or NULL. A bf16 C may get it rounded to bf16 */
     struct gemm_batch batch;
+    enum dtype c_type;
 };
 
 #endif

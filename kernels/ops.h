@@ -88,6 +88,11 @@ struct kernel_ops {
     /* grouped_gemm, and the device's collectives, read numbers of rows from host memory while they
      * are queued (host_offsets; comm/collective.h). */
     bool reads_rows_on_host;
+
+    /* Activations of a bf16 run are bf16 wherever a product reads or writes them: C of gemm and
+     * grouped_gemm, inputs of gelu and gated, and dhidden of permute_weight_backward may be bf16.
+     * Other devices refuse that. Their runs keep in f32 what products write. */
+    bool keeps_bf16;
 };
 
 /* A queue, and the operations of its device. */

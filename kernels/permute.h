@@ -60,13 +60,14 @@ struct permute_sum {
  * gradient of w, the product of both rows before that. */
 struct permute_weight_backward {
     float *dweights; /* [n], as weights */
-    float *dhidden;  /* [n][cols] */
+    void *dhidden;   /* [n][cols], `dhidden_type` */
     void *hidden;    /* [n][cols], `type` */
     enum dtype type;
     const float *weights; /* [n] */
     const int32_t *source;
     int64_t n, cols;
-    const int32_t *count; /* device memory: how many of the n rows there are; NULL: all */
+    const int32_t *count;    /* device memory: how many of the n rows there are; NULL: all */
+    enum dtype dhidden_type; /* f32, or `type` where the device keeps_bf16 (kernels/ops.h) */
 };
 
 #endif

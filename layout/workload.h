@@ -5,6 +5,7 @@
 #ifndef LAYOUT_WORKLOAD_H
 #define LAYOUT_WORKLOAD_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "layout/dtype.h"
@@ -18,7 +19,8 @@ struct workload {
     int64_t global_batch_size; /* sequences in a step, over all ranks */
     int64_t micro_batch_size;  /* sequences in a microbatch of a dp rank; 0: see workload_micro */
     enum recompute recompute;
-    int same_bits; /* emulated tensor-parallel degree (layout/same_bits.h); 0: off */
+    int same_bits;   /* emulated tensor-parallel degree (layout/same_bits.h); 0: off */
+    bool keeps_bf16; /* the device does, of a bf16 run (kernels/ops.h); not the CPU */
 };
 
 /* The defaults of tp-train. */

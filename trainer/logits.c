@@ -15,7 +15,7 @@ static void collect(float *out, const struct trainer *t)
     int64_t rows = t->config->micro_batch_size * n->seq, first;
 
     for (int s = 0; s < n->shards; s++) {
-        const float *from = t->scratch.ffn_scratch + s * rows * n->logit.each;
+        const float *from = (const float *)t->scratch.ffn_scratch + s * rows * n->logit.each;
         int64_t cols = network_vocab_rows_of(&n->logit, s, &first);
 
         device_copy_2d(n->k.queue,

@@ -22,11 +22,14 @@ tp_status trainer_layout(struct layout *out, const struct train_config *c, const
 
 /* ---- memory ---- */
 
+/* ops: those of the device; NULL: the CPU's. */
 static tp_status count_memory(struct memory_rank *out, struct memory_model *mm,
-                              const struct train_config *c, int pp, struct tp_err *err)
+                              const struct train_config *c, const struct kernel_ops *ops, int pp,
+                              struct tp_err *err)
 {
-    const struct workload w = train_config_work(c);
+    struct workload w = train_config_work(c);
 
+    w.keeps_bf16 = ops && ops->keeps_bf16;
     if (memory_rank_count(out, mm, &c->spec, &w, pp))
         return TP_OK;
     return tp_fail(err, TP_E_LAYOUT, "%s: the model is too large to count its bytes",
@@ -63,7 +66,7 @@ tp_status trainer_measure(struct trainer_size *size, const struct train_config *
         struct memory_rank rank;
         struct trainer_size s;
 
-        TP_TRY(count_memory(&rank, &mm, c, stages[i], err));
+        TP_TRY(count_memory(&rank, &mm, c, NULL, stages[i], err));
         s = size_of(&rank.pools);
         shared = s.shared > shared ? s.shared : shared;
         if (s.shared + s.own > largest.shared + largest.own)
@@ -157,7 +160,8 @@ static tp_status prepare_units(struct trainer *t, int pp, struct tp_err *err)
 }
 
 /* Lists and counts: everything that needs no memory for tensors. */
-static tp_status prepare(struct trainer *t, int rank, struct tp_err *err)
+static tp_status prepare(struct trainer *t, const struct kernel_ops *ops, int rank,
+                         struct tp_err *err)
 {
     int pp = mesh_coord_of(&t->config->spec, rank).pp;
     struct memory_model mm;
@@ -165,7 +169,7 @@ static tp_status prepare(struct trainer *t, int rank, struct tp_err *err)
 
     TP_TRY(trainer_layout(&t->layout, t->config, t->model, &t->arena, err));
     TP_TRY(memory_model_make(&mm, t->model, &t->arena, err));
-    TP_TRY(count_memory(&t->memory, &mm, t->config, pp, err));
+    TP_TRY(count_memory(&t->memory, &mm, t->config, ops, pp, err));
     t->size = size_of(&t->memory.pools);
     TP_TRY(params_init(&t->params, &t->layout, rank, &t->memory.params, &t->arena, err));
     TP_TRY(network_init(&t->net, t->model, &t->layout, &t->params, &t->memory.dims, rank, &t->arena,
@@ -177,12 +181,13 @@ done:
 }
 
 /* Everything that needs no other rank. */
-static tp_status open_alone(struct trainer *t, int rank, struct tp_err *err)
+static tp_status open_alone(struct trainer *t, const struct kernel_ops *ops, int rank,
+                            struct tp_err *err)
 {
     void *memory, *pinned;
     tp_status st;
 
-    TP_TRY(prepare(t, rank, err));
+    TP_TRY(prepare(t, ops, rank, err));
     TP_TRY(device_alloc(t->device, &memory, t->size.own, err));
     t->pools.own.base = memory;
     TP_TRY(device_alloc_pinned(t->device, &pinned, t->memory.pools.pinned.used, err));
@@ -264,7 +269,7 @@ tp_status trainer_open(struct trainer *t, const struct train_config *c, const st
                            .model = m };
     step_graph_init(&t->graph,
                     &(struct step_graph_request){ d->device, c->cuda_graphs, m->experts > 0 });
-    TP_TRY(control_agree(control, open_alone(t, control_rank(control), err), err));
+    TP_TRY(control_agree(control, open_alone(t, d->ops, control_rank(control), err), err));
     TP_TRY(control_agree(control, trainer_measure(&largest, c, m, err), err));
     TP_TRY(process_groups_make(&t->parallel, ranks, t->device, d->transport, &t->layout, err));
     TP_TRY(check_promises(t, err));

@@ -78,7 +78,8 @@ struct trainer {
 tp_status trainer_layout(struct layout *out, const struct train_config *c, const struct model *m,
                          struct arena *arena, struct tp_err *err);
 
-/* The sizes of the largest rank; `shared` is the largest of any rank. */
+/* The sizes of the largest rank on CPUs, which no other device exceeds; `shared`, the same on all
+ * devices, is the largest of any rank. */
 tp_status trainer_measure(struct trainer_size *size, const struct train_config *c,
                           const struct model *m, struct tp_err *err);
 

@@ -46,7 +46,8 @@ static void forward_range(void *ctx, int64_t lo, int64_t hi, int thread)
 
     (void)thread;
     for (int64_t r = lo; r < hi; r++) {
-        const float *gate = a->gate + r * a->ld, *up = a->up + r * a->ld;
+        int64_t at = r * a->ld;
+        const float *gate = (const float *)a->gate + at, *up = (const float *)a->up + at;
 
         if (a->type == DTYPE_F32)
             forward_f32(a->kind, (float *)a->y + r * a->cols, gate, up, a->cols);
@@ -59,11 +60,12 @@ tp_status cpu_run_gated_forward(struct device_queue *q, const struct gated_forwa
                                 struct tp_err *err)
 {
     struct gated_forward rows = *a;
+    tp_status st = cpu_run_wants_f32(a->in_type, "a gated activation", err);
 
-    (void)err;
-    kernels_for(q, a->count ? *a->count : a->rows, kernels_grain(a->cols * 12), forward_range,
-                &rows);
-    return TP_OK;
+    if (!st)
+        kernels_for(q, a->count ? *a->count : a->rows, kernels_grain(a->cols * 12), forward_range,
+                    &rows);
+    return st;
 }
 
 /* ---- backward ---- */
@@ -124,7 +126,8 @@ static void backward_range(void *ctx, int64_t lo, int64_t hi, int thread)
     (void)thread;
     for (int64_t r = lo; r < hi; r++) {
         int64_t at = r * a->ld;
-        const float *gate = a->gate + at, *up = a->up + at, *dy = a->dy + r * a->cols;
+        const float *gate = (const float *)a->gate + at, *up = (const float *)a->up + at;
+        const float *dy = (const float *)a->dy + r * a->cols;
 
         if (a->type == DTYPE_F32)
             backward_f32(a->kind, (float *)a->dgate + at, (float *)a->dup + at, dy, gate, up,
@@ -139,9 +142,10 @@ tp_status cpu_run_gated_backward(struct device_queue *q, const struct gated_back
                                  struct tp_err *err)
 {
     struct gated_backward rows = *a;
+    tp_status st = cpu_run_wants_f32(a->in_type, "a gated activation", err);
 
-    (void)err;
-    kernels_for(q, a->count ? *a->count : a->rows, kernels_grain(a->cols * 20), backward_range,
-                &rows);
-    return TP_OK;
+    if (!st)
+        kernels_for(q, a->count ? *a->count : a->rows, kernels_grain(a->cols * 20), backward_range,
+                    &rows);
+    return st;
 }

@@ -35,22 +35,24 @@ static KERNEL_CLONES void forward_bf16(uint16_t *restrict y, const float *restri
 static void forward_range(void *ctx, int64_t lo, int64_t hi, int thread)
 {
     const struct gelu_forward *a = ctx;
+    const float *u = a->u;
 
     (void)thread;
     if (a->type == DTYPE_F32)
-        forward_f32((float *)a->y + lo, a->u + lo, hi - lo);
+        forward_f32((float *)a->y + lo, u + lo, hi - lo);
     else
-        forward_bf16((uint16_t *)a->y + lo, a->u + lo, hi - lo);
+        forward_bf16((uint16_t *)a->y + lo, u + lo, hi - lo);
 }
 
 tp_status cpu_run_gelu_forward(struct device_queue *q, const struct gelu_forward *a,
                                struct tp_err *err)
 {
     struct gelu_forward range = *a;
+    tp_status st = cpu_run_wants_f32(a->in_type, "GELU", err);
 
-    (void)err;
-    kernels_for(q, a->n, kernels_grain(12), forward_range, &range);
-    return TP_OK;
+    if (!st)
+        kernels_for(q, a->n, kernels_grain(12), forward_range, &range);
+    return st;
 }
 
 /* du may be u: each element is read before it is written, and no other. */
@@ -75,20 +77,22 @@ static KERNEL_CLONES void backward_bf16(uint16_t *restrict du, const float *rest
 static void backward_range(void *ctx, int64_t lo, int64_t hi, int thread)
 {
     const struct gelu_backward *a = ctx;
+    const float *dy = a->dy, *u = a->u;
 
     (void)thread;
     if (a->type == DTYPE_F32)
-        backward_f32((float *)a->du + lo, a->dy + lo, a->u + lo, hi - lo);
+        backward_f32((float *)a->du + lo, dy + lo, u + lo, hi - lo);
     else
-        backward_bf16((uint16_t *)a->du + lo, a->dy + lo, a->u + lo, hi - lo);
+        backward_bf16((uint16_t *)a->du + lo, dy + lo, u + lo, hi - lo);
 }
 
 tp_status cpu_run_gelu_backward(struct device_queue *q, const struct gelu_backward *a,
                                 struct tp_err *err)
 {
     struct gelu_backward range = *a;
+    tp_status st = cpu_run_wants_f32(a->in_type, "GELU", err);
 
-    (void)err;
-    kernels_for(q, a->n, kernels_grain(20), backward_range, &range);
-    return TP_OK;
+    if (!st)
+        kernels_for(q, a->n, kernels_grain(20), backward_range, &range);
+    return st;
 }

@@ -35,7 +35,7 @@ static void scale_c(const struct gemm *g)
 {
     for (int64_t i = 0; i < g->m; i++)
         for (int64_t j = 0; j < g->n; j++) {
-            float *c = &g->c[i * g->ldc + j];
+            float *c = (float *)g->c + i * g->ldc + j;
             *c = g->beta == 0 ? 0 : g->beta * *c;
         }
 }
@@ -52,7 +52,7 @@ static void bias_range(void *ctx, int64_t lo, int64_t hi, int thread)
 
     (void)thread;
     for (int64_t i = lo; i < hi; i++)
-        add_row(g->c + i * g->ldc, g->bias, g->n);
+        add_row((float *)g->c + i * g->ldc, g->bias, g->n);
 }
 
 static tp_status multiply(const struct device_queue *q, const struct gemm *g, struct tp_err *err)
@@ -60,6 +60,9 @@ static tp_status multiply(const struct device_queue *q, const struct gemm *g, st
     if (g->type != DTYPE_F32 && g->type != DTYPE_BF16)
         return tp_fail(err, TP_E_INTERNAL, "a product of %s matrices is not f32 or bf16",
                        dtype_name(g->type));
+    if (g->c_type != DTYPE_F32)
+        return tp_fail(err, TP_E_INTERNAL, "the CPU's products are f32, not %s",
+                       dtype_name(g->c_type));
     if (g->k == 0 || g->alpha == 0) {
         scale_c(g);
         return TP_OK;
@@ -118,7 +121,7 @@ static void batch_range(void *ctx, int64_t lo, int64_t hi, int thread)
         shorten(&one, i);
         one.a = (const char *)one.a + i * one.batch.step_a * dtype_bytes(one.type);
         one.b = (const char *)one.b + i * one.batch.step_b * dtype_bytes(one.type);
-        one.c += i * one.batch.step_c;
+        one.c = (float *)one.c + i * one.batch.step_c;
         if (one.bias)
             one.bias += i * one.batch.step_bias;
         if (gemm_one(w->queue, &one, &err) && !atomic_exchange(&w->failed, 1))
@@ -147,7 +150,7 @@ void gemm_reference(const struct gemm *g)
 {
     for (int64_t i = 0; i < g->m; i++)
         for (int64_t j = 0; j < g->n; j++) {
-            float *c = &g->c[i * g->ldc + j];
+            float *c = (float *)g->c + i * g->ldc + j;
             double sum = 0;
             for (int64_t l = 0; l < g->k; l++)
                 sum += (double)element(g, g->a, g->trans_a ? l * g->lda + i : i * g->lda + l) *

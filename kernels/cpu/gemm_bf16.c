@@ -122,7 +122,7 @@ static void multiply(struct part *t)
             p.m = least(PANEL_ROWS, g->m - i);
             p.a = t->a ? (const uint16_t *)(t->a + i / A_WIDTH * A_WIDTH * pairs + i % A_WIDTH)
                        : at(g->a, false, i, 0, g->lda);
-            p.c = g->c + i * g->ldc + j;
+            p.c = (float *)g->c + i * g->ldc + j;
             fetch_some(&next_b);
             fetch_some(&t->next_a);
             panel_product(&p);
@@ -144,7 +144,7 @@ static void block_of_b(const struct gemm *g, int64_t j0, int64_t k0, uint32_t *a
         next = i + BLOCK_M;
         t.is_first = i == 0;
         t.g.m = least(BLOCK_M, g->m - i);
-        t.g.c = g->c + i * g->ldc + j0;
+        t.g.c = (float *)g->c + i * g->ldc + j0;
         t.g.a = at(g->a, g->trans_a, i, k0, g->lda);
         t.next_a = (struct fetch){ 0 };
         if (next < g->m)
@@ -189,11 +189,11 @@ static void product_range(void *ctx, int64_t lo, int64_t hi, int thread)
     if (s->by_rows) {
         g.m = hi - lo;
         g.a = at(g.a, g.trans_a, lo, 0, g.lda);
-        g.c += lo * g.ldc;
+        g.c = (float *)g.c + lo * g.ldc;
     } else {
         g.n = hi - lo;
         g.b = at(g.b, g.trans_b, 0, lo, g.ldb);
-        g.c += lo;
+        g.c = (float *)g.c + lo;
     }
     if (!(a = thread_buffer((words_a(&g) + words_b(&g)) * (int64_t)sizeof *a))) {
         atomic_store(&s->failed, 1);

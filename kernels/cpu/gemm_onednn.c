@@ -260,7 +260,7 @@ static void scale_rows(void *ctx, int64_t lo, int64_t hi, int thread)
 
     (void)thread;
     for (int64_t i = lo; i < hi; i++)
-        scale_row(g->c + i * g->ldc, s->x + i * g->ldc, g->alpha, g->beta, g->n);
+        scale_row((float *)g->c + i * g->ldc, s->x + i * g->ldc, g->alpha, g->beta, g->n);
 }
 
 static tp_status onednn_bf16(const struct device_queue *q, const struct gemm *g, struct tp_err *err)

@@ -25,11 +25,11 @@ static inline struct gemm grouped_gemm_product(const struct grouped_gemm *a, con
     if (a->axis == GEMM_M) {
         one.m = n;
         one.b = grouped_gemm_rows_from(&one, one.b, matrix * a->step);
-        one.c += first * one.ldc;
+        one.c = (char *)one.c + first * one.ldc * dtype_bytes(one.c_type);
     } else {
         one.k = n;
         one.b = grouped_gemm_rows_from(&one, one.b, first * one.ldb);
-        one.c += matrix * a->step;
+        one.c = (char *)one.c + matrix * a->step * dtype_bytes(one.c_type);
         one.beta = matrix == group ? one.beta : 1;
     }
     return one;

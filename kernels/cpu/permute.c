@@ -162,7 +162,7 @@ static void weight_range(void *ctx, int64_t lo, int64_t hi, int thread)
     (void)thread;
     for (int64_t j = lo; j < hi; j++) {
         int64_t copy = a->source ? a->source[j] : j;
-        float by = a->weights[copy], *d = a->dhidden + j * a->cols;
+        float by = a->weights[copy], *d = (float *)a->dhidden + j * a->cols;
         double product;
 
         if (a->type == DTYPE_F32)
@@ -178,8 +178,10 @@ tp_status cpu_run_permute_weight_backward(struct device_queue *q,
                                           struct tp_err *err)
 {
     struct permute_weight_backward rows = *a;
+    tp_status st = cpu_run_wants_f32(a->dhidden_type, "the gradient of weights", err);
 
-    (void)err;
-    kernels_for(q, a->count ? *a->count : a->n, kernels_grain(a->cols * 12), weight_range, &rows);
-    return TP_OK;
+    if (!st)
+        kernels_for(q, a->count ? *a->count : a->n, kernels_grain(a->cols * 12), weight_range,
+                    &rows);
+    return st;
 }

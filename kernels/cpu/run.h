@@ -7,6 +7,15 @@
 
 #include "kernels/ops.h"
 
+/* The CPU does not keep_bf16. */
+static inline tp_status cpu_run_wants_f32(enum dtype type, const char *what, struct tp_err *err)
+{
+    if (type == DTYPE_F32)
+        return TP_OK;
+    return tp_fail(err, TP_E_INTERNAL, "%s on the CPU has f32 inputs, not %s", what,
+                   dtype_name(type));
+}
+
 tp_status cpu_run_gemm(struct device_queue *q, const struct gemm *a, struct tp_err *err);
 tp_status cpu_run_attention_forward(struct device_queue *q, const struct attention *a,
                                     struct tp_err *err);

@@ -51,4 +51,5 @@ const struct kernel_ops kernels_cuda = {
     .permute_weight_backward = cuda_run_permute_weight_backward,
     .grouped_gemm = cuda_run_grouped_gemm,
     .reads_rows_on_host = true,
+    .keeps_bf16 = true,
 };

@@ -57,31 +57,38 @@ static cublasHandle_t handle_of(struct device_queue *q)
 
 /* C = beta C; C is not read when beta is 0. */
 __global__ void __launch_bounds__(LAUNCH_THREADS)
-    gemm_scale_kernel(float *c, int64_t m, int64_t n, int64_t ldc, float beta)
+    gemm_scale_kernel(const __grid_constant__ struct gemm g)
 {
-    for (int64_t r = blockIdx.x; r < m; r += gridDim.x)
-        for (int64_t i = threadIdx.x; i < n; i += LAUNCH_THREADS)
-            c[r * ldc + i] = beta == 0 ? 0 : beta * c[r * ldc + i];
+    for (int64_t r = blockIdx.x; r < g.m; r += gridDim.x)
+        for (int64_t i = threadIdx.x; i < g.n; i += LAUNCH_THREADS) {
+            const int64_t at = r * g.ldc + i;
+
+            launch_store(g.c, g.c_type, at,
+                         g.beta == 0 ? 0 : g.beta * launch_load(g.c, g.c_type, at));
+        }
 }
 
 /* Each row of C += bias. */
 __global__ void __launch_bounds__(LAUNCH_THREADS)
-    gemm_bias_kernel(float *c, int64_t m, int64_t n, int64_t ldc, const float *bias)
+    gemm_bias_kernel(const __grid_constant__ struct gemm g)
 {
-    for (int64_t r = blockIdx.x; r < m; r += gridDim.x)
-        for (int64_t i = threadIdx.x; i < n; i += LAUNCH_THREADS)
-            c[r * ldc + i] += bias[i];
+    for (int64_t r = blockIdx.x; r < g.m; r += gridDim.x)
+        for (int64_t i = threadIdx.x; i < g.n; i += LAUNCH_THREADS) {
+            const int64_t at = r * g.ldc + i;
+
+            launch_store(g.c, g.c_type, at, launch_load(g.c, g.c_type, at) + g.bias[i]);
+        }
 }
 
 /* The product without its bias. */
 static cublasStatus_t multiply(cublasHandle_t handle, const struct gemm *g)
 {
-    const cudaDataType type = g->type == DTYPE_F32 ? CUDA_R_32F : CUDA_R_16BF;
+    const cudaDataType type = gemm_data_type(g->type);
 
-    return cublasGemmEx_64(handle, g->trans_b ? CUBLAS_OP_T : CUBLAS_OP_N,
-                           g->trans_a ? CUBLAS_OP_T : CUBLAS_OP_N, g->n, g->m, g->k, &g->alpha,
-                           g->b, type, g->ldb, g->a, type, g->lda, &g->beta, g->c, CUDA_R_32F,
-                           g->ldc, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT);
+    return cublasGemmEx_64(
+        handle, g->trans_b ? CUBLAS_OP_T : CUBLAS_OP_N, g->trans_a ? CUBLAS_OP_T : CUBLAS_OP_N,
+        g->n, g->m, g->k, &g->alpha, g->b, type, g->ldb, g->a, type, g->lda, &g->beta, g->c,
+        gemm_data_type(g->c_type), g->ldc, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT);
 }
 
 static void one_product(struct device_queue *q, const struct gemm *g)
@@ -92,7 +99,7 @@ static void one_product(struct device_queue *q, const struct gemm *g)
     if (g->m == 0 || g->n == 0)
         return;
     if (g->k == 0 || g->alpha == 0) {
-        launch_rows(q, "a product", g->m, gemm_scale_kernel, g->c, g->m, g->n, g->ldc, g->beta);
+        launch_rows(q, "a product", g->m, gemm_scale_kernel, *g);
     } else {
         if (!cuda_queue_begin(q) || !(handle = handle_of(q)))
             return;
@@ -108,7 +115,7 @@ static void one_product(struct device_queue *q, const struct gemm *g)
         }
     }
     if (g->bias)
-        launch_rows(q, "a bias", g->m, gemm_bias_kernel, g->c, g->m, g->n, g->ldc, g->bias);
+        launch_rows(q, "a bias", g->m, gemm_bias_kernel, *g);
 }
 
 /* Product i of a batch: shorter along the batch's axis, if it is one of the last, and so are the
@@ -122,7 +129,7 @@ static struct gemm product_of(const struct gemm *all, int64_t i)
 
     g.a = static_cast<const char *>(g.a) + i * g.batch.step_a * dtype_bytes(g.type);
     g.b = static_cast<const char *>(g.b) + i * g.batch.step_b * dtype_bytes(g.type);
-    g.c += i * g.batch.step_c;
+    g.c = static_cast<char *>(g.c) + i * g.batch.step_c * dtype_bytes(g.c_type);
     if (g.bias)
         g.bias += i * g.batch.step_bias;
     if (axis == GEMM_NO_AXIS || left >= *size)
@@ -141,9 +148,10 @@ void cuda_run_gemm(struct device_queue *q, const struct gemm *g)
 {
     struct tp_err err;
 
-    if (g->type != DTYPE_F32 && g->type != DTYPE_BF16) {
-        tp_fail(&err, TP_E_INTERNAL, "a product of %s matrices is not f32 or bf16",
-                dtype_name(g->type));
+    if ((g->type != DTYPE_F32 && g->type != DTYPE_BF16) ||
+        (g->c_type != DTYPE_F32 && g->c_type != g->type)) {
+        tp_fail(&err, TP_E_INTERNAL, "a product of %s matrices is not %s", dtype_name(g->type),
+                g->c_type == DTYPE_F32 ? "f32 or bf16" : dtype_name(g->c_type));
         device_fail(q->device, &err);
         return;
     }

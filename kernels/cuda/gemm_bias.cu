@@ -48,7 +48,8 @@ static uint32_t alignment(const void *p)
     return static_cast<uint32_t>(at & (~at + 1));
 }
 
-static cublasStatus_t describe_product(cublasLtMatmulDescOpaque_t *product, const struct gemm *g)
+static cublasStatus_t describe_product(cublasLtMatmulDescOpaque_t *product, const struct gemm *g,
+                                       const void *bias)
 {
     const int32_t trans_a = g->trans_b ? CUBLAS_OP_T : CUBLAS_OP_N;
     const int32_t trans_b = g->trans_a ? CUBLAS_OP_T : CUBLAS_OP_N;
@@ -57,7 +58,7 @@ static cublasStatus_t describe_product(cublasLtMatmulDescOpaque_t *product, cons
     BLAS_TRY(set(product, CUBLASLT_MATMUL_DESC_TRANSA, trans_a));
     BLAS_TRY(set(product, CUBLASLT_MATMUL_DESC_TRANSB, trans_b));
     BLAS_TRY(set(product, CUBLASLT_MATMUL_DESC_EPILOGUE, (uint32_t)CUBLASLT_EPILOGUE_BIAS));
-    return set(product, CUBLASLT_MATMUL_DESC_BIAS_POINTER, static_cast<const void *>(g->bias));
+    return set(product, CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
 }
 
 static cublasStatus_t layout(cublasLtMatrixLayoutOpaque_t *to, cudaDataType type, bool trans,
@@ -79,33 +80,42 @@ static cublasStatus_t describe_preference(cublasLtMatmulPreferenceOpaque_t *to,
     return prefer(to, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignment(g->c));
 }
 
-static cublasStatus_t describe(struct description *d, const struct gemm *g)
+static cublasStatus_t describe(struct description *d, const struct gemm *g, const void *bias)
 {
-    const cudaDataType type = g->type == DTYPE_F32 ? CUDA_R_32F : CUDA_R_16BF;
+    const cudaDataType type = gemm_data_type(g->type);
 
-    BLAS_TRY(describe_product(&d->product, g));
+    BLAS_TRY(describe_product(&d->product, g, bias));
     BLAS_TRY(layout(&d->a, type, g->trans_b, g->n, g->k, g->ldb));
     BLAS_TRY(layout(&d->b, type, g->trans_a, g->k, g->m, g->lda));
-    BLAS_TRY(layout(&d->d, CUDA_R_32F, false, g->n, g->m, g->ldc));
+    BLAS_TRY(layout(&d->d, gemm_data_type(g->c_type), false, g->n, g->m, g->ldc));
     return describe_preference(&d->preference, g);
 }
 
-/* cuBLASLt remembers what it chose for a description, so it is asked each time. */
+/* cuBLASLt remembers what it chose for a description, so it is asked each time. Its bias has the
+ * type of C: for a bf16 C it is rounded to the end of the workspace. */
 cublasStatus_t gemm_with_bias(struct device_queue *q, cublasHandle_t handle, const struct gemm *g)
 {
     const cublasLtHandle_t lt = reinterpret_cast<cublasLtHandle_t>(handle);
     struct description d;
     cublasLtMatmulHeuristicResult_t chosen;
-    void *workspace;
+    const bool rounds = g->c_type == DTYPE_BF16;
+    char *workspace = static_cast<char *>(
+        device_scratch(q, GEMM_WORKSPACE_BYTES + (rounds ? g->n * dtype_bytes(DTYPE_BF16) : 0)));
+    const void *bias =
+        rounds ? workspace + GEMM_WORKSPACE_BYTES : static_cast<const void *>(g->bias);
+    const struct cast round = { workspace + GEMM_WORKSPACE_BYTES, DTYPE_BF16, g->bias, DTYPE_F32,
+                                g->n };
     int n = 0;
 
-    BLAS_TRY(describe(&d, g));
+    if (!workspace) /* the device keeps the failure */
+        return CUBLAS_STATUS_SUCCESS;
+    BLAS_TRY(describe(&d, g, bias));
     if (cublasLtMatmulAlgoGetHeuristic(lt, &d.product, &d.a, &d.b, &d.d, &d.d, &d.preference, 1,
                                        &chosen, &n) != CUBLAS_STATUS_SUCCESS ||
         n == 0 || chosen.state != CUBLAS_STATUS_SUCCESS)
         return CUBLAS_STATUS_NOT_SUPPORTED;
-    if (!(workspace = device_scratch(q, GEMM_WORKSPACE_BYTES))) /* the device keeps the failure */
-        return CUBLAS_STATUS_SUCCESS;
+    if (rounds)
+        cuda_run_cast(q, &round);
     return cublasLtMatmul(lt, &d.product, &g->alpha, g->b, &d.a, g->a, &d.b, &g->beta, g->c, &d.d,
                           g->c, &d.d, &chosen.algo, workspace, chosen.workspaceSize,
                           cuda_queue_stream(q));

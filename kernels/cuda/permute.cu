@@ -249,10 +249,11 @@ __global__ void __launch_bounds__(LAUNCH_THREADS)
         float sum = 0;
 
         for (int64_t i = j * a.cols + threadIdx.x; i < (j + 1) * a.cols; i += LAUNCH_THREADS) {
-            float d = a.dhidden[i], x = launch_load(a.hidden, a.type, i);
+            float d = launch_load(a.dhidden, a.dhidden_type, i);
+            float x = launch_load(a.hidden, a.type, i);
 
             sum += d * x;
-            a.dhidden[i] = d * by;
+            launch_store(a.dhidden, a.dhidden_type, i, d * by);
             launch_store(a.hidden, a.type, i, by * x);
         }
         sum = reduce_block(sum, reduce_sum());

@@ -202,7 +202,7 @@ static void run_swiglu(struct bench *b, const void *arg)
 {
     (void)arg;
     RUN(gated_forward, gated_forward, GATED_SWIGLU, b->type, b->z, b->x, b->x + b->ffn, 2 * b->ffn,
-        (int64_t)b->batch * b->seq, b->ffn, NULL);
+        (int64_t)b->batch * b->seq, b->ffn, NULL, DTYPE_F32);
 }
 
 static void run_swiglu_backward(struct bench *b, const void *arg)
@@ -212,7 +212,7 @@ static void run_swiglu_backward(struct bench *b, const void *arg)
     (void)arg;
     RUN(gated_backward, gated_backward, GATED_SWIGLU, b->type, out,
         out + b->ffn * dtype_bytes(b->type), b->z, b->x, b->x + b->ffn, 2 * b->ffn,
-        (int64_t)b->batch * b->seq, b->ffn, NULL);
+        (int64_t)b->batch * b->seq, b->ffn, NULL, DTYPE_F32);
 }
 
 static void run_embedding(struct bench *b, const void *arg)

@@ -161,6 +161,31 @@ def test_a_step_allocates_nothing_and_the_host_waits_once(tmp_path, inputs, numb
     assert {call: n for call, n in added.items() if n} == {"cudaEventSynchronize": n_ranks + layers * microbatches}, (SEED, added)
 
 
+# ---- what a GPU keeps in bf16 ----
+
+
+def printed_activations(inputs, out, dtype, device):
+    """The bytes that tp-train prints, from three digits."""
+    out.mkdir()
+    r = harness.run(*[x for x in arguments(inputs, out, "kept", "tp1", "--dtype", dtype, "--device", device, steps=1) if x != "--quiet"],
+                    env=on_fake())
+    assert r.rc == 0, (SEED, r)
+    n, unit = re.search(r"activations ([\d.]+) ([KMG]?i?B)", r.out + r.err).groups()
+    return float(n) * {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}[unit]
+
+
+def test_what_products_write_takes_half_the_memory_in_bf16(tmp_path, inputs):
+    """Gate and up of each layer, and of the scratch their rounded gradients (which the logits' remain of) and those of their
+    result."""
+    model = {**COUNTED, "intermediate_size": 2048, "num_hidden_layers": 3}
+    (inputs / "kept.json").write_text(json.dumps(model))
+    rows, ffn = 4 * 8, model["intermediate_size"]
+    saved = {dtype: printed_activations(inputs, tmp_path / (dtype + "-cpu"), dtype, "cpu")
+             - printed_activations(inputs, tmp_path / (dtype + "-cuda"), dtype, "cuda") for dtype in ("fp32", "bf16")}
+    want = rows * (3 * 2 * ffn * 2 + ffn * 2 + (2 * ffn - model["vocab_size"]) * 2)
+    assert saved["fp32"] == 0 and math.isclose(saved["bf16"], want, rel_tol=0.05), (saved, want)
+
+
 # ---- what is refused ----
 
 REFUSED = {

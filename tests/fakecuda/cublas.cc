@@ -74,7 +74,8 @@ cublasStatus_t cublasGemmEx_64(cublasHandle_t handle, cublasOperation_t transa,
 
     if (m < 0 || n < 0 || k < 0)
         return CUBLAS_STATUS_INVALID_VALUE;
-    if (computeType != CUBLAS_COMPUTE_32F || Ctype != CUDA_R_32F || Atype != Btype)
+    if (computeType != CUBLAS_COMPUTE_32F || (Ctype != CUDA_R_32F && Ctype != Atype) ||
+        Atype != Btype)
         return CUBLAS_STATUS_NOT_SUPPORTED;
     if (fake::is_kind(fake::DEVICE_MEMORY, alpha) || fake::is_kind(fake::DEVICE_MEMORY, beta))
         fake::report(nullptr, "cublasGemmEx: alpha and beta are in host memory");

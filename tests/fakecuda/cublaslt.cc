@@ -271,7 +271,7 @@ static void check_shapes(const fake::product &p)
                      "cublasLtMatmul: a product of %lld x %lld and %lld x %lld is not %lld x %lld",
                      (long long)p.a.rows, (long long)p.a.cols, (long long)p.b.rows,
                      (long long)p.b.cols, (long long)p.c.rows, (long long)p.c.cols);
-    if (p.c.type != CUDA_R_32F || p.a.type != p.b.type)
+    if ((p.c.type != CUDA_R_32F && p.c.type != p.a.type) || p.a.type != p.b.type)
         fake::report(nullptr, "cublasLtMatmul: the fake device lacks this combination of types");
     fake::matrix_check("cublasLtMatmul", "A", p.a);
     fake::matrix_check("cublasLtMatmul", "B", p.b);
@@ -295,12 +295,12 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t computeDesc
                               operand(x, 3, D, false),
                               *(const float *)alpha,
                               *(const float *)beta,
-                              (const float *)x.product.bias };
+                              x.product.bias };
     check_choice(x, opened<stored_choice>(algo, CHOICE, "an algorithm"), at);
     check_shapes(p);
     if (C != D || memcmp(&x.of[2], &x.of[3], sizeof x.of[2]) != 0)
         fake::report(nullptr, "cublasLtMatmul: in the fake device C is D");
-    check_room("the bias", p.bias, (size_t)p.c.rows * sizeof *p.bias);
+    check_room("the bias", p.bias, (size_t)(p.c.rows * p.c.width()));
     if (workspaceSizeInBytes < WORKSPACE)
         return CUBLAS_STATUS_INVALID_VALUE;
     check_room("the workspace", workspace, workspaceSizeInBytes);

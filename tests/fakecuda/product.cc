@@ -28,16 +28,31 @@ void matrix_check(const char *call, const char *name, const matrix &x)
         report(nullptr, "%s: %s at %p is misaligned", call, name, (void *)x.at);
 }
 
-static float element(const matrix &x, int64_t i)
+static float element(cudaDataType type, const void *at, int64_t i)
 {
     uint32_t bits;
     float f;
 
-    if (x.type == CUDA_R_32F)
-        return ((const float *)x.at)[i];
-    bits = (uint32_t)((const uint16_t *)x.at)[i] << 16;
+    if (type == CUDA_R_32F)
+        return ((const float *)at)[i];
+    bits = (uint32_t)((const uint16_t *)at)[i] << 16;
     memcpy(&f, &bits, sizeof f);
     return f;
+}
+
+/* Rounds to nearest even. */
+static void put(const matrix &x, int64_t i, float f)
+{
+    uint32_t bits;
+
+    if (x.type == CUDA_R_32F) {
+        ((float *)x.at)[i] = f;
+        return;
+    }
+    memcpy(&bits, &f, sizeof bits);
+    if (f == f)
+        bits += 0x7fff + (bits >> 16 & 1);
+    ((uint16_t *)x.at)[i] = (uint16_t)(bits >> 16 | (f == f ? 0 : 0x40));
 }
 
 /* op(X), row-major, so that the loops below run along rows. */
@@ -48,7 +63,8 @@ static std::vector<float> load(const matrix &x)
     for (int64_t j = 0; j < x.stored_cols(); j++) {
         watch_read(x.at + j * x.ld * x.width(), (size_t)(x.stored_rows() * x.width()));
         for (int64_t i = 0; i < x.stored_rows(); i++)
-            y[(size_t)(x.trans ? j * x.cols + i : i * x.cols + j)] = element(x, j * x.ld + i);
+            y[(size_t)(x.trans ? j * x.cols + i : i * x.cols + j)] =
+                element(x.type, x.at, j * x.ld + i);
     }
     return y;
 }
@@ -62,11 +78,11 @@ void product_run(const product &p)
     if (p.beta != 0) /* otherwise C may have any content */
         old = load(c);
     if (p.bias)
-        watch_read(p.bias, (size_t)c.rows * sizeof *p.bias);
+        watch_read(p.bias, (size_t)(c.rows * c.width()));
     for (int64_t j = 0; j < n; j++)
-        watch_fill(c.at + j * c.ld * 4, (size_t)(c.rows * 4));
+        watch_fill(c.at + j * c.ld * c.width(), (size_t)(c.rows * c.width()));
     for (int64_t i = 0; i < p.a.rows; i++) {
-        const float bias = p.bias ? p.bias[i] : 0;
+        const float bias = p.bias ? element(c.type, p.bias, i) : 0;
 
         std::fill(row.begin(), row.end(), 0.f);
         for (int64_t l = 0; l < p.a.cols; l++) {
@@ -75,9 +91,9 @@ void product_run(const product &p)
                 row[(size_t)j] += by * from[j];
         }
         for (int64_t j = 0; j < n; j++)
-            ((float *)c.at)[j * c.ld + i] = p.alpha * row[(size_t)j] +
-                                            (p.beta != 0 ? p.beta * old[(size_t)(i * n + j)] : 0) +
-                                            bias;
+            put(c, j * c.ld + i,
+                p.alpha * row[(size_t)j] + (p.beta != 0 ? p.beta * old[(size_t)(i * n + j)] : 0) +
+                    bias);
     }
 }
 

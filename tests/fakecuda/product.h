@@ -37,12 +37,12 @@ struct matrix {
 /* End the process if `call` cannot use x: its type, leading dimension, memory or alignment. */
 void matrix_check(const char *call, const char *name, const matrix &x);
 
-/* C = alpha op(A) op(B) + beta C; then bias[i] is added to row i, if there is one. By the operation
- * that runs. */
+/* C = alpha op(A) op(B) + beta C; then bias[i], which has the type of C, is added to row i, if
+ * there is one. Sums are f32, and C is rounded once. By the operation that runs. */
 struct product {
     matrix a, b, c;
     float alpha, beta;
-    const float *bias;
+    const void *bias;
 };
 void product_run(const product &p);
 

@@ -120,6 +120,22 @@ CUDA_ARRAYS struct pair numbers(struct rng *r, enum dtype type, int64_t n, doubl
     return p;
 }
 
+/* bf16 on the GPU, and the same numbers in f32 on the CPU, which does not keep_bf16. */
+#define KEPT (on_gpu ? DTYPE_BF16 : DTYPE_F32)
+
+CUDA_ARRAYS struct pair numbers_kept(struct rng *r, int64_t n, double size)
+{
+    struct pair p = numbers(r, DTYPE_BF16, n, size);
+    float *x = as_floats(DTYPE_BF16, p.cpu, n);
+
+    p.cpu = pair_of(x, n * (int64_t)sizeof *x).cpu;
+    free(x);
+    return p;
+}
+
+/* Element `at` of an array of such numbers. */
+#define AT_KEPT(p, at) ((char *)AT(p) + (at)*dtype_bytes(KEPT))
+
 CUDA_ARRAYS void *from_gpu(const struct pair *p)
 {
     void *got = malloc((size_t)p->n_bytes + 1);
@@ -139,9 +155,9 @@ CUDA_ARRAYS void assert_same_bits(struct pair p, const char *what)
     free(got);
 }
 
-/* Within a relative error, where numbers are of the size `size`. bf16: one more step of it. */
-CUDA_ARRAYS void assert_similar(struct pair p, enum dtype type, double size, double tolerance,
-                                const char *what)
+/* The GPU's numbers are `type`, the CPU's cpu_type. */
+CUDA_ARRAYS void assert_similar_types(struct pair p, enum dtype type, enum dtype cpu_type,
+                                      double size, double tolerance, const char *what)
 {
     int64_t n = p.n_bytes / dtype_bytes(type);
     void *bytes = from_gpu(&p);
@@ -150,13 +166,25 @@ CUDA_ARRAYS void assert_similar(struct pair p, enum dtype type, double size, dou
     double step = type == DTYPE_BF16 ? 0x1p-7 : 0;
 
     cast(got, DTYPE_F64, bytes, type, n);
-    cast(want, DTYPE_F64, p.cpu, type, n);
+    cast(want, DTYPE_F64, p.cpu, cpu_type, n);
     for (int64_t i = 0; i < n; i++)
         assert_near(got[i], want[i], tolerance * (size + fabs(want[i])) + step * fabs(want[i]),
                     what);
     free(bytes);
     free(got);
     free(want);
+}
+
+/* Within a relative error, where numbers are of the size `size`. bf16: one more step of it. */
+CUDA_ARRAYS void assert_similar(struct pair p, enum dtype type, double size, double tolerance,
+                                const char *what)
+{
+    assert_similar_types(p, type, type, size, tolerance, what);
+}
+
+CUDA_ARRAYS void assert_similar_kept(struct pair p, double size, double tolerance, const char *what)
+{
+    assert_similar_types(p, DTYPE_BF16, DTYPE_F32, size, tolerance, what);
 }
 
 #endif

@@ -253,15 +253,39 @@ CASES(gated, 30)
     struct pair dy = floats(r, rows * cols, 1), dh = numbers(r, type, rows * ld, 1);
 
     BOTH(gated_forward, gated_forward, kind, type, AT(y), AT(h), (float *)AT(h) + cols, ld, rows,
-         cols, NULL);
+         cols, NULL, DTYPE_F32);
     assert_similar(y, type, 1e-1, 2e-6, "gated");
     BOTH(gated_backward, gated_backward, kind, type, AT(dh),
          (char *)AT(dh) + cols * dtype_bytes(type), AT(dy), AT(h), (float *)AT(h) + cols, ld, rows,
-         cols, NULL);
+         cols, NULL, DTYPE_F32);
     assert_similar(dh, type, 1, 2e-6, "gated gradient");
     BOTH(gated_backward, gated_backward, kind, DTYPE_F32, AT(h), (float *)AT(h) + cols, AT(dy),
-         AT(h), (float *)AT(h) + cols, ld, rows, cols, NULL);
+         AT(h), (float *)AT(h) + cols, ld, rows, cols, NULL, DTYPE_F32);
     assert_similar(h, DTYPE_F32, 1, 2e-6, "gated gradient in place");
+}
+
+/* What a product wrote in bf16; rows are whole packs, or not. */
+CASES(gated_kept, 30)
+{
+    enum gated_kind kind = rng_int(r, 0, 1) ? GATED_GEGLU : GATED_SWIGLU;
+    bool is_packed = rng_int(r, 0, 2);
+    int64_t rows, cols, ld;
+
+    any_shape(r, &rows, &cols);
+    cols = is_packed ? 8 * ((cols + 7) / 8) : cols;
+    ld = 2 * cols + (is_packed ? 8 : 1) * rng_int(r, 0, 3);
+    struct pair h = numbers_kept(r, rows * ld, 4), y = numbers_kept(r, rows * cols, 1);
+    struct pair dy = numbers_kept(r, rows * cols, 1), dh = numbers_kept(r, rows * ld, 1);
+
+    BOTH(gated_forward, gated_forward, kind, KEPT, AT(y), AT(h), AT_KEPT(h, cols), ld, rows, cols,
+         NULL, KEPT);
+    assert_similar_kept(y, 1e-1, 2e-6, "gated");
+    BOTH(gated_backward, gated_backward, kind, KEPT, AT(dh), AT_KEPT(dh, cols), AT(dy), AT(h),
+         AT_KEPT(h, cols), ld, rows, cols, NULL, KEPT);
+    assert_similar_kept(dh, 1, 2e-6, "gated gradient");
+    BOTH(gated_backward, gated_backward, kind, KEPT, AT(h), AT_KEPT(h, cols), AT(dy), AT(h),
+         AT_KEPT(h, cols), ld, rows, cols, NULL, KEPT);
+    assert_similar_kept(h, 1, 2e-6, "gated gradient in place");
 }
 
 CASES(scale, 10)
@@ -290,12 +314,30 @@ CASES(gelu, 20)
     enum dtype type = any_type(r);
     struct pair u = floats(r, n, 4), y = numbers(r, type, n, 1), dy = floats(r, n, 1);
 
-    BOTH(gelu_forward, gelu_forward, AT(y), type, AT(u), n);
+    BOTH(gelu_forward, gelu_forward, AT(y), type, AT(u), n, DTYPE_F32);
     assert_similar(y, type, 1e-1, 2e-6, "gelu");
-    BOTH(gelu_backward, gelu_backward, AT(y), type, AT(dy), AT(u), n);
+    BOTH(gelu_backward, gelu_backward, AT(y), type, AT(dy), AT(u), n, DTYPE_F32);
     assert_similar(y, type, 1, 2e-6, "gelu gradient");
-    BOTH(gelu_backward, gelu_backward, AT(u), DTYPE_F32, AT(dy), AT(u), n);
+    BOTH(gelu_backward, gelu_backward, AT(u), DTYPE_F32, AT(dy), AT(u), n, DTYPE_F32);
     assert_similar(u, DTYPE_F32, 1, 2e-6, "gelu gradient in place");
+}
+
+/* In whole packs, or not; also from an address that is no multiple of 16. */
+CASES(gelu_kept, 20)
+{
+    int64_t at = rng_int(r, 0, 2) ? 0 : 1, n = rng_int(r, 0, 3000) / (at ? 1 : 8) * (at ? 1 : 8);
+    struct pair u = numbers_kept(r, n + at, 4), y = numbers_kept(r, n + at, 1);
+    struct pair dy = numbers_kept(r, n + at, 1);
+
+    n += at ? 0 : -(n > 8 && rng_int(r, 0, 1));
+    BOTH(gelu_forward, gelu_forward, AT_KEPT(y, at), KEPT, AT_KEPT(u, at), n, KEPT);
+    assert_similar_kept(y, 1e-1, 2e-6, "gelu");
+    BOTH(gelu_backward, gelu_backward, AT_KEPT(y, at), KEPT, AT_KEPT(dy, at), AT_KEPT(u, at), n,
+         KEPT);
+    assert_similar_kept(y, 1, 2e-6, "gelu gradient");
+    BOTH(gelu_backward, gelu_backward, AT_KEPT(u, at), KEPT, AT_KEPT(dy, at), AT_KEPT(u, at), n,
+         KEPT);
+    assert_similar_kept(u, 1, 2e-6, "gelu gradient in place");
 }
 
 CASES(bias, 20)

@@ -111,10 +111,32 @@ static void permute_case(struct rng *r)
          rows, cols, per_row, add);
     assert_similar(y, DTYPE_F32, 1, 2e-6, "sums of copies");
     BOTH(permute_weight_backward, permute_weight_backward, AT(dweights), AT(results), AT(copies),
-         type, AT(weights), is_sorted ? AT(source) : NULL, n, cols, is_sorted ? NULL : AT(count));
+         type, AT(weights), is_sorted ? AT(source) : NULL, n, cols, is_sorted ? NULL : AT(count),
+         DTYPE_F32);
     assert_similar(dweights, DTYPE_F32, 10, 1e-6, "gradients of weights");
     assert_similar(results, DTYPE_F32, 0, 1e-7, "weighted gradients");
     assert_similar(copies, type, 0, 1e-7, "weighted rows");
+}
+
+/* The gradient of hidden as a product wrote it in bf16. */
+Test(cuda_experts, weights_of_gradients_that_are_kept_in_bf16)
+{
+    struct rng r = rng_start("cuda/permute kept");
+
+    for (int i = 0; i < 8; i++) {
+        int64_t n = rng_int(&r, 0, 40), cols = rng_int(&r, 1, 80);
+
+        start(&r);
+        struct pair dhidden = numbers_kept(&r, n * cols, 1);
+        struct pair hidden = numbers(&r, DTYPE_BF16, n * cols, 1);
+        struct pair weights = floats(&r, n, 1), dweights = floats(&r, n, 1);
+        BOTH(permute_weight_backward, permute_weight_backward, AT(dweights), AT(dhidden),
+             AT(hidden), DTYPE_BF16, AT(weights), NULL, n, cols, NULL, KEPT);
+        assert_similar(dweights, DTYPE_F32, 10, 1e-6, "gradients of weights");
+        assert_similar_kept(dhidden, 0, 1e-7, "weighted gradients");
+        assert_similar(hidden, DTYPE_BF16, 0, 1e-7, "weighted rows");
+        end();
+    }
 }
 
 Test(cuda_experts, permute)
@@ -164,13 +186,15 @@ static void grouped_case(struct rng *r)
     int64_t in = rng_int(r, 1, 12), out = rng_int(r, 1, 12), rows = 0, step = in * out + 8;
     bool is_m = rng_int(r, 0, 1);
     enum dtype type = any_type(r);
+    bool is_kept = is_m && type == DTYPE_BF16 && rng_int(r, 0, 1);
     float beta = (float)rng_int(r, 0, 1);
 
     for (int g = 0; g < GROUPS; g++)
         offsets[g + 1] = (int32_t)(rows += rng_int(r, 0, 1) * rng_int(r, 0, 9));
     struct pair at = pair_of(offsets, sizeof offsets), a = numbers(r, type, rows * in, 1);
     struct pair b = numbers(r, type, is_m ? step * GROUPS : rows * out, 1);
-    struct pair c = floats(r, is_m ? rows * out : step * GROUPS, 1);
+    struct pair c =
+        is_kept ? numbers_kept(r, rows * out, 1) : floats(r, is_m ? rows * out : step * GROUPS, 1);
     struct gemm g = { .trans_a = !is_m,
                       .m = in,
                       .n = out,
@@ -186,6 +210,7 @@ static void grouped_case(struct rng *r)
         g.a = AT(a);
         g.b = AT(b);
         g.c = AT(c);
+        g.c_type = is_kept ? KEPT : DTYPE_F32;
         (on_gpu ? cuda->kernels : &kernels_cpu)
             ->grouped_gemm(on_gpu ? queue : kernels_on(),
                            &(struct grouped_gemm){ g, is_m ? GEMM_M : GEMM_K, GROUPS, matrices,
@@ -194,7 +219,8 @@ static void grouped_case(struct rng *r)
             break;
     }
     memset(offsets, 0x7f, sizeof offsets); /* they have been read */
-    assert_similar(c, DTYPE_F32, 10, 1e-6, "grouped products");
+    assert_similar_types(c, is_kept ? DTYPE_BF16 : DTYPE_F32, DTYPE_F32, 10, 1e-6,
+                         "grouped products");
 }
 
 Test(cuda_experts, grouped_products)
@@ -233,10 +259,10 @@ Test(cuda_experts, gated_rows_up_to_a_count)
         struct pair h = floats(&r, rows * 2 * cols, 4), y = floats(&r, rows * cols, 1);
         struct pair dy = floats(&r, rows * cols, 1), count = integers(&r, 1, some, some);
         BOTH(gated_forward, gated_forward, GATED_SWIGLU, DTYPE_F32, AT(y), AT(h),
-             (float *)AT(h) + cols, 2 * cols, rows, cols, AT(count));
+             (float *)AT(h) + cols, 2 * cols, rows, cols, AT(count), DTYPE_F32);
         assert_similar(y, DTYPE_F32, 1e-1, 2e-6, "gated");
         BOTH(gated_backward, gated_backward, GATED_SWIGLU, DTYPE_F32, AT(h), (float *)AT(h) + cols,
-             AT(dy), AT(h), (float *)AT(h) + cols, 2 * cols, rows, cols, AT(count));
+             AT(dy), AT(h), (float *)AT(h) + cols, 2 * cols, rows, cols, AT(count), DTYPE_F32);
         assert_similar(h, DTYPE_F32, 1, 2e-6, "gated gradient");
         end();
     }

@@ -36,7 +36,7 @@ Test(cuda_products, gemm)
         struct pair b = matrix(&r, type, trans_b, k, n, &ldb);
         struct pair c = matrix(&r, DTYPE_F32, false, m, n, &ldc);
         BOTH(gemm, gemm, trans_a, trans_b, m, n, k, AT(a), AT(b), AT(c), lda > 0 ? lda : 1,
-             ldb > 0 ? ldb : 1, ldc > 0 ? ldc : 1, alpha, beta, type, NULL, { 0 });
+             ldb > 0 ? ldb : 1, ldc > 0 ? ldc : 1, alpha, beta, type, NULL, { 0 }, DTYPE_F32);
         assert_similar(c, DTYPE_F32, 10, 1e-6, "a product");
         end();
     }
@@ -61,7 +61,7 @@ Test(cuda_products, batches)
         struct pair c = floats(&r, m * n * count, 1);
         struct pair bias = floats(&r, n * count, 1);
         BOTH(gemm, gemm, false, true, m, n, k, AT(a), AT(b), AT(c), k, k, n, 1, 0, type,
-             i % 2 ? AT(bias) : NULL, { count, m * k, k * n, m * n, n, axis, total });
+             i % 2 ? AT(bias) : NULL, { count, m * k, k * n, m * n, n, axis, total }, DTYPE_F32);
         assert_similar(c, DTYPE_F32, 10, 1e-6, "products");
         end();
     }
@@ -85,12 +85,54 @@ Test(cuda_products, biases)
         struct pair b = matrix(&r, type, trans_b, k, n, &ldb);
         struct pair c = matrix(&r, DTYPE_F32, false, m, n, &ldc), bias = floats(&r, n + at, 1);
         BOTH(gemm, gemm, trans_a, trans_b, m, n, k, AT(a), AT(b), AT(c), lda > 0 ? lda : 1,
-             ldb > 0 ? ldb : 1, ldc, 1, beta, type, (float *)AT(bias) + at, { 0 });
+             ldb > 0 ? ldb : 1, ldc, 1, beta, type, (float *)AT(bias) + at, { 0 }, DTYPE_F32);
         if (fake)
             cr_assert_eq(fake->epilogue_products() - before, aligned && k > 0);
         assert_similar(c, DTYPE_F32, 10, 1e-6, "a product with a bias");
         end();
     }
+}
+
+/* A bf16 C, whose old content counts, with and without a bias. cuBLASLt rounds the bias, which is a
+ * bf16 number here. */
+Test(cuda_products, products_that_are_kept_in_bf16)
+{
+    struct rng r = rng_start("cuda/gemm kept");
+
+    for (int i = 0; i < 30; i++) {
+        bool trans_a = rng_int(&r, 0, 1), trans_b = rng_int(&r, 0, 1), has_bias = rng_int(&r, 0, 2);
+        int64_t m = rng_int(&r, 1, 40), n = rng_int(&r, 1, 40), k = rng_int(&r, 0, 40);
+        int64_t lda, ldb, ldc = n + rng_int(&r, 0, 3), at = rng_int(&r, 0, 2) ? 0 : 1;
+        float beta = (float)rng_int(&r, 0, 2) / 2;
+
+        start(&r);
+        int64_t before = fake ? fake->epilogue_products() : 0;
+        struct pair a = matrix(&r, DTYPE_BF16, trans_a, m, k, &lda);
+        struct pair b = matrix(&r, DTYPE_BF16, trans_b, k, n, &ldb);
+        struct pair c = numbers_kept(&r, m * ldc + at, 1);
+        float *rounded = random_floats(&r, n, 1);
+        free(stored_as(DTYPE_BF16, rounded, n));
+        struct pair bias = pair_of(rounded, n * (int64_t)sizeof *rounded);
+        BOTH(gemm, gemm, trans_a, trans_b, m, n, k, AT(a), AT(b), AT_KEPT(c, at), lda > 0 ? lda : 1,
+             ldb > 0 ? ldb : 1, ldc, 1, beta, DTYPE_BF16, has_bias ? AT(bias) : NULL, { 0 }, KEPT);
+        if (fake)
+            cr_assert_eq(fake->epilogue_products() - before, has_bias && at == 0 && k > 0);
+        assert_similar_kept(c, 10, at ? 0x1p-8 : 1e-6, "a product in bf16");
+        free(rounded);
+        end();
+    }
+}
+
+Test(cuda_products, f32_products_in_bf16_are_refused)
+{
+    struct rng r = rng_start("cuda/gemm kept, refused");
+    struct tp_err err = { 0 };
+
+    start(&r);
+    cr_assert(cuda->kernels->keeps_bf16 && !kernels_cpu.keeps_bf16);
+    cuda->kernels->gemm(queue, &(struct gemm){ .m = 1, .n = 1, .k = 1, .c_type = DTYPE_BF16 });
+    cr_assert_eq(staging_finish(&staging, &err), TP_E_INTERNAL);
+    cr_assert(strstr(err.msg, "a product of f32 matrices is not bf16"), "%s", err.msg);
 }
 
 /* One attention and its arrays. */

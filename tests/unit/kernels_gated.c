@@ -31,7 +31,7 @@ static void check_forward(const struct arrays *a)
     float *y;
 
     RUN(gated_forward, gated_forward, a->kind, a->type, out, a->gate, a->up, a->ld, a->rows,
-        a->cols, NULL);
+        a->cols, NULL, DTYPE_F32);
     y = as_floats(a->type, out, n);
     for (int64_t i = 0; i < n; i++) {
         int64_t at = i / a->cols * a->ld + i % a->cols;
@@ -55,7 +55,7 @@ static void check_backward(const struct arrays *a, bool in_place)
     memcpy(gate, a->gate, (size_t)n * 4);
     memcpy(up, a->up, (size_t)n * 4);
     RUN(gated_backward, gated_backward, a->kind, a->type, in_place ? (void *)gate : dgate,
-        in_place ? (void *)up : dup, a->dy, gate, up, a->ld, a->rows, a->cols, NULL);
+        in_place ? (void *)up : dup, a->dy, gate, up, a->ld, a->rows, a->cols, NULL, DTYPE_F32);
     if (in_place) {
         memcpy(dgate, gate, (size_t)(n * bytes));
         memcpy(dup, up, (size_t)(n * bytes));
@@ -117,9 +117,10 @@ Test(gated, extreme_gates_stay_finite)
         float most = kind == GATED_SWIGLU ? 1e4f : 1e3f;
         float gate[3] = { -most, most, 0 }, up[3] = { 1, 1, 1 }, dy[3] = { 1, 1, 1 }, y[3];
 
-        RUN(gated_forward, gated_forward, kind, DTYPE_F32, y, gate, up, 3, 1, 3, NULL);
+        RUN(gated_forward, gated_forward, kind, DTYPE_F32, y, gate, up, 3, 1, 3, NULL, DTYPE_F32);
         cr_assert(y[0] == 0 && y[1] == most && y[2] == 0);
-        RUN(gated_backward, gated_backward, kind, DTYPE_F32, gate, up, dy, gate, up, 3, 1, 3, NULL);
+        RUN(gated_backward, gated_backward, kind, DTYPE_F32, gate, up, dy, gate, up, 3, 1, 3, NULL,
+            DTYPE_F32);
         cr_assert(gate[0] == 0 && gate[1] == 1 && gate[2] == 0.5f);
         cr_assert(up[0] == 0 && up[1] == most && up[2] == 0);
     }
@@ -130,9 +131,26 @@ Test(gated, the_number_of_rows_may_be_in_device_memory)
     float gate[6] = { 1, 2, 3, 4, 5, 6 }, up[6] = { 1, 1, 1, 1, 1, 1 }, y[6] = { 0 }, dy[6] = { 0 };
     int32_t count = 2;
 
-    RUN(gated_forward, gated_forward, GATED_SWIGLU, DTYPE_F32, y, gate, up, 2, 3, 2, &count);
+    RUN(gated_forward, gated_forward, GATED_SWIGLU, DTYPE_F32, y, gate, up, 2, 3, 2, &count,
+        DTYPE_F32);
     cr_assert(y[3] > 3.9f && y[4] == 0 && y[5] == 0);
     RUN(gated_backward, gated_backward, GATED_SWIGLU, DTYPE_F32, gate, up, dy, gate, up, 2, 3, 2,
-        &count);
+        &count, DTYPE_F32);
     cr_assert(gate[3] == 0 && gate[4] == 5 && up[5] == 1);
+}
+
+Test(gated, the_cpu_refuses_inputs_in_bf16)
+{
+    struct tp_err err;
+
+    RUN(gated_forward, gated_forward, .in_type = DTYPE_BF16);
+    err = take_failure();
+    cr_assert_eq(err.status, TP_E_INTERNAL);
+    cr_assert(strstr(err.msg, "a gated activation on the CPU has f32 inputs, not bf16"), "%s",
+              err.msg);
+    RUN(gated_backward, gated_backward, .in_type = DTYPE_BF16);
+    err = take_failure();
+    cr_assert_eq(err.status, TP_E_INTERNAL);
+    cr_assert(strstr(err.msg, "a gated activation on the CPU has f32 inputs, not bf16"), "%s",
+              err.msg);
 }

@@ -28,8 +28,8 @@ static void gelu_case(struct rng *r, enum dtype type, int64_t n)
     float *got_y, *got_du, *in_place = malloc((size_t)n * sizeof *in_place);
     double e = type == DTYPE_F32 ? 1e-6 : 0x1p-8;
 
-    RUN(gelu_forward, gelu_forward, y, type, u, n);
-    RUN(gelu_backward, gelu_backward, du, type, dy, u, n);
+    RUN(gelu_forward, gelu_forward, y, type, u, n, DTYPE_F32);
+    RUN(gelu_backward, gelu_backward, du, type, dy, u, n, DTYPE_F32);
     got_y = as_floats(type, y, n);
     got_du = as_floats(type, du, n);
     for (int64_t i = 0; i < n; i++) {
@@ -41,8 +41,8 @@ static void gelu_case(struct rng *r, enum dtype type, int64_t n)
                     "du");
     }
     memcpy(in_place, u, (size_t)n * sizeof *u);
-    RUN(gelu_backward, gelu_backward, in_place, DTYPE_F32, dy, in_place, n);
-    RUN(gelu_backward, gelu_backward, du, DTYPE_F32, dy, u, n);
+    RUN(gelu_backward, gelu_backward, in_place, DTYPE_F32, dy, in_place, n, DTYPE_F32);
+    RUN(gelu_backward, gelu_backward, du, DTYPE_F32, dy, u, n, DTYPE_F32);
     cr_assert_eq(memcmp(in_place, du, (size_t)n * 4), 0, "in place");
     free(u), free(dy), free(y), free(du), free(got_y), free(got_du), free(in_place);
 }
@@ -63,10 +63,24 @@ Test(gelu, large_inputs_do_not_overflow)
     float y[6], du[6];
     const float want[6] = { 100, 0, 3e10f, 0, 0, -5e-31f }, slope[6] = { 1, 0, 1, 0, 0.5f, 0.5f };
 
-    RUN(gelu_forward, gelu_forward, y, DTYPE_F32, u, 6);
-    RUN(gelu_backward, gelu_backward, du, DTYPE_F32, dy, u, 6);
+    RUN(gelu_forward, gelu_forward, y, DTYPE_F32, u, 6, DTYPE_F32);
+    RUN(gelu_backward, gelu_backward, du, DTYPE_F32, dy, u, 6, DTYPE_F32);
     for (int i = 0; i < 6; i++) {
         assert_near(y[i], want[i], 1e-6 * fabs((double)want[i]), "y");
         assert_near(du[i], slope[i], 1e-6, "du");
     }
+}
+
+Test(gelu, the_cpu_refuses_inputs_in_bf16)
+{
+    struct tp_err err;
+
+    RUN(gelu_forward, gelu_forward, .in_type = DTYPE_BF16);
+    err = take_failure();
+    cr_assert_eq(err.status, TP_E_INTERNAL);
+    cr_assert(strstr(err.msg, "GELU on the CPU has f32 inputs, not bf16"), "%s", err.msg);
+    RUN(gelu_backward, gelu_backward, .in_type = DTYPE_BF16);
+    err = take_failure();
+    cr_assert_eq(err.status, TP_E_INTERNAL);
+    cr_assert(strstr(err.msg, "GELU on the CPU has f32 inputs, not bf16"), "%s", err.msg);
 }

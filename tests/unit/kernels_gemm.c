@@ -180,6 +180,17 @@ Test(gemm, other_types_are_refused)
     cr_assert(strstr(err.msg, "f16"), "%s", err.msg);
 }
 
+Test(gemm, the_cpu_refuses_results_in_bf16)
+{
+    struct gemm g = { .m = 1, .n = 1, .k = 1, .type = DTYPE_BF16, .c_type = DTYPE_BF16 };
+    struct tp_err err;
+
+    kernels_cpu.gemm(kernels_on(), &g);
+    err = take_failure();
+    cr_assert_eq(err.status, TP_E_INTERNAL);
+    cr_assert(strstr(err.msg, "the CPU's products are f32, not bf16"), "%s", err.msg);
+}
+
 /* ---- several products ---- */
 
 /* Compare C of product i with a product that is computed alone, of `size` along the axis. */
@@ -200,7 +211,7 @@ static void check_one(const struct gemm *g, int i, int64_t size, const float *go
     n = one.m * one.n;
     gemm_reference(&one);
     for (int64_t k = 0; k < n; k++)
-        assert_near(got[i * g->batch.step_c + k], one.c[k], 1e-5, "element");
+        assert_near(got[i * g->batch.step_c + k], ((const float *)one.c)[k], 1e-5, "element");
     for (int64_t k = n; k < g->batch.step_c; k++)
         cr_assert_eq(got[i * g->batch.step_c + k], 7, "after product %d", i);
     free(one.c);

@@ -41,7 +41,7 @@ static void reference(const struct grouped_gemm *x)
         *(is_m ? &g.m : &g.k) = x->offsets[i + 1] - first;
         g.a = (const char *)g.a + first * g.lda * e;
         g.b = (const char *)g.b + (is_m ? matrix * x->step : first * g.ldb) * e;
-        g.c += is_m ? first * g.ldc : matrix * x->step;
+        g.c = (float *)g.c + (is_m ? first * g.ldc : matrix * x->step);
         g.beta = i == matrix ? g.beta : is_m ? g.beta : 1;
         gemm_reference(&g);
     }

@@ -133,7 +133,7 @@ Test(permute, the_gradient_of_a_weight_is_a_product_of_rows)
 
         memcpy(was, d, (size_t)all * sizeof *d);
         RUN(permute_weight_backward, permute_weight_backward, dw, d, stored, type, w, c.source, c.n,
-            c.cols, NULL);
+            c.cols, NULL, DTYPE_F32);
         got = as_floats(type, stored, all);
         for (int64_t j = 0; j < c.n; j++) {
             double want = 0, by = (double)w[c.source[j]];
@@ -154,4 +154,15 @@ Test(permute, the_gradient_of_a_weight_is_a_product_of_rows)
         free(stored);
         copies_free(&c);
     }
+}
+
+Test(permute, the_cpu_refuses_inputs_in_bf16)
+{
+    struct tp_err err;
+
+    RUN(permute_weight_backward, permute_weight_backward, .dhidden_type = DTYPE_BF16);
+    err = take_failure();
+    cr_assert_eq(err.status, TP_E_INTERNAL);
+    cr_assert(strstr(err.msg, "the gradient of weights on the CPU has f32 inputs, not bf16"), "%s",
+              err.msg);
 }

@@ -76,3 +76,42 @@ Test(sizing, a_size_beyond_64_bits_is_the_largest)
     cr_assert_eq(before, MEMORY_MOST);
     arena_free(&a);
 }
+
+/* What a device that keeps_bf16 saves of one layer's activations: half of what the up projection
+ * writes. And of the scratch: rounded gradients of that, and half of those of its result. */
+Test(sizing, activations_between_products_are_half_as_large_in_bf16)
+{
+    enum { ROWS = 64, HIDDEN = 64, FFN = 4096, LAYERS = 3, VOCAB = 256 };
+    const struct model m = { .vocab = VOCAB,
+                             .layers = LAYERS,
+                             .heads = 4,
+                             .kv_heads = 4,
+                             .head_dim = 16,
+                             .hidden = HIDDEN,
+                             .ffn = FFN };
+    struct workload w = { .seq_length = ROWS, .global_batch_size = 1, .micro_batch_size = 1 };
+    const struct spec s = spec_default();
+    struct arena a = { 0 };
+    struct tp_err err = { 0 };
+    struct memory_model mm;
+
+    cr_assert_eq(memory_model_make(&mm, &m, &a, &err), TP_OK, "%s", err.msg);
+    for (int i = 0; i < 2; i++) {
+        struct memory_rank was, is;
+        const int64_t by = i; /* in fp32 nothing changes */
+
+        w.dtype = i ? DTYPE_BF16 : DTYPE_F32;
+        w.keeps_bf16 = false;
+        cr_assert(memory_rank_count(&was, &mm, &s, &w, 0));
+        w.keeps_bf16 = true;
+        cr_assert(memory_rank_count(&is, &mm, &s, &w, 0));
+        cr_expect_eq(buffer_pools_bytes(&was.pools, BUFFER_ACTIVATIONS) -
+                         buffer_pools_bytes(&is.pools, BUFFER_ACTIVATIONS),
+                     by * LAYERS * ROWS * 2 * FFN * 2);
+        cr_expect_eq(buffer_pools_bytes(&was.pools, BUFFER_WORKSPACE) -
+                         buffer_pools_bytes(&is.pools, BUFFER_WORKSPACE),
+                     by * ROWS * (FFN * 2 + (2 * FFN - VOCAB) * 2));
+        cr_expect_eq(was.pools.shared.used, is.pools.shared.used);
+    }
+    arena_free(&a);
+}

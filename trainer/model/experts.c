@@ -108,8 +108,9 @@ void experts_up_forward(const struct pass *p, const struct network_layer *y,
     expert_exchange_wait(p, &s->experts);
     expert_exchange_dispatch(p, &s->experts, s->experts.given, p->scratch->sorted, sizeof(float));
     copies = dispatch_copies(p, &s->experts);
-    expert_linear_forward(&y->gate, &r, s->up, n->up_width, copies);
-    expert_linear_forward(&y->up, &r, s->up + n->ffn, n->up_width, copies);
+    expert_linear_forward(&y->gate, &r, s->up, n->inner, n->up_width, copies);
+    expert_linear_forward(&y->up, &r, (char *)s->up + n->ffn * dtype_bytes(n->inner), n->inner,
+                          n->up_width, copies);
 }
 
 void experts_down_forward(const struct pass *p, const struct network_layer *y,
@@ -118,7 +119,7 @@ void experts_down_forward(const struct pass *p, const struct network_layer *y,
     const struct expert_linear_rows r = expert_exchange_rows(p, &s->experts);
     int64_t hidden = p->net->model->hidden;
 
-    expert_linear_forward(&y->down, &r, p->scratch->results, hidden, s->hidden);
+    expert_linear_forward(&y->down, &r, p->scratch->results, DTYPE_F32, hidden, s->hidden);
     sum_copies(p, linear_sum_place(&y->down, out), &s->experts, s->experts.weights, false);
     linear_sum(&y->down, out, p->rows, hidden);
 }
@@ -154,11 +155,13 @@ void experts_down_backward(const struct pass *p, const struct network_layer *y,
 
     copy_rows(p, whole, &s->experts);
     copies = dispatch_copies(p, &s->experts);
-    expert_linear_input_gradient(&y->down, &r, w->ffn_scratch, copies, n->model->hidden, false);
+    expert_linear_input_gradient(&y->down, &r, w->ffn_scratch, n->inner, copies, n->model->hidden,
+                                 false);
     n->k.ops->permute_weight_backward(
         n->k.queue,
         &(struct permute_weight_backward){ .dweights = w->dweights,
                                            .dhidden = w->ffn_scratch,
+                                           .dhidden_type = n->inner,
                                            .hidden = s->hidden,
                                            .type = n->dtype,
                                            .weights = n->ep ? s->experts.given : s->experts.weights,
@@ -226,8 +229,8 @@ void experts_up_backward(const struct pass *p, const struct network_layer *y,
     float *dx = linear_sum_place(&y->up, w->dnormed);
 
     dup = (const char *)dup + n->ffn * dtype_bytes(n->dtype);
-    expert_linear_input_gradient(&y->gate, &r, w->results, dgate, n->up_width, false);
-    expert_linear_input_gradient(&y->up, &r, w->results, dup, n->up_width, true);
+    expert_linear_input_gradient(&y->gate, &r, w->results, DTYPE_F32, dgate, n->up_width, false);
+    expert_linear_input_gradient(&y->up, &r, w->results, DTYPE_F32, dup, n->up_width, true);
     route_backward(p, &s->experts);
     linear_uncut_input_gradient(&y->router, dx, w->dlogits, p->rows);
     sum_copies(p, dx, &s->experts, NULL, true);

@@ -10,50 +10,65 @@ static enum gated_kind gated_kind_of(const struct network *n)
     return family_of(n->model)->mlp == FAMILY_GEGLU ? GATED_GEGLU : GATED_SWIGLU;
 }
 
+/* The first row of `up` in rows that have gate and up side by side. */
+static void *after_gate(const struct network *n, void *rows, enum dtype type)
+{
+    return (char *)rows + n->ffn * dtype_bytes(type);
+}
+
 static void activate(const struct pass *p, struct activations_layer *s)
 {
     const struct network *n = p->net;
     int64_t rows = p->rows * n->shards * n->token_copies;
 
     if (n->up_width == n->ffn)
-        n->k.ops->gelu_forward(n->k.queue,
-                               &(struct gelu_forward){ s->hidden, n->dtype, s->up, rows * n->ffn });
+        n->k.ops->gelu_forward(n->k.queue, &(struct gelu_forward){ .y = s->hidden,
+                                                                   .type = n->dtype,
+                                                                   .u = s->up,
+                                                                   .n = rows * n->ffn,
+                                                                   .in_type = n->inner });
     else
         n->k.ops->gated_forward(n->k.queue,
                                 &(struct gated_forward){ .kind = gated_kind_of(n),
                                                          .type = n->dtype,
                                                          .y = s->hidden,
                                                          .gate = s->up,
-                                                         .up = s->up + n->ffn,
+                                                         .up = after_gate(n, s->up, n->inner),
                                                          .ld = 2 * n->ffn,
                                                          .rows = rows,
                                                          .cols = n->ffn,
-                                                         .count = experts_count(p, s) });
+                                                         .count = experts_count(p, s),
+                                                         .in_type = n->inner });
 }
 
-/* dup: the gradient of s->up, of the run's dtype; may be s->up itself in fp32. */
-static void activate_backward(const struct pass *p, char *dup, const float *dy,
+/* dup: the gradient of s->up, of the run's dtype; may be s->up itself if that has this type too. */
+static void activate_backward(const struct pass *p, void *dup, const void *dy,
                               const struct activations_layer *s)
 {
     const struct network *n = p->net;
     int64_t rows = p->rows * n->shards * n->token_copies;
 
     if (n->up_width == n->ffn)
-        n->k.ops->gelu_backward(n->k.queue,
-                                &(struct gelu_backward){ dup, n->dtype, dy, s->up, rows * n->ffn });
+        n->k.ops->gelu_backward(n->k.queue, &(struct gelu_backward){ .du = dup,
+                                                                     .type = n->dtype,
+                                                                     .dy = dy,
+                                                                     .u = s->up,
+                                                                     .n = rows * n->ffn,
+                                                                     .in_type = n->inner });
     else
-        n->k.ops->gated_backward(
-            n->k.queue, &(struct gated_backward){ .kind = gated_kind_of(n),
-                                                  .type = n->dtype,
-                                                  .dgate = dup,
-                                                  .dup = dup + n->ffn * dtype_bytes(n->dtype),
-                                                  .dy = dy,
-                                                  .gate = s->up,
-                                                  .up = s->up + n->ffn,
-                                                  .ld = 2 * n->ffn,
-                                                  .rows = rows,
-                                                  .cols = n->ffn,
-                                                  .count = experts_count(p, s) });
+        n->k.ops->gated_backward(n->k.queue,
+                                 &(struct gated_backward){ .kind = gated_kind_of(n),
+                                                           .type = n->dtype,
+                                                           .dgate = dup,
+                                                           .dup = after_gate(n, dup, n->dtype),
+                                                           .dy = dy,
+                                                           .gate = s->up,
+                                                           .up = after_gate(n, s->up, n->inner),
+                                                           .ld = 2 * n->ffn,
+                                                           .rows = rows,
+                                                           .cols = n->ffn,
+                                                           .count = experts_count(p, s),
+                                                           .in_type = n->inner });
 }
 
 void mlp_block_forward(const struct pass *p, const struct network_layer *y,
@@ -92,13 +107,13 @@ void mlp_block_backward(const struct pass *p, const struct network_layer *y,
     const float *dout =
         residual_post_norm_backward(p, &y->mlp_post_norm, s->mlp_out, s->mlp_out_stats);
     const void *dy = dout;
-    char *dup = (char *)s->up; /* in place, because nothing reads it afterwards */
+    /* in place where the types are the same, because nothing reads it afterwards */
+    void *dup = n->inner == n->dtype ? s->up : w->bf16_scratch;
 
     if (is_bf16) {
         n->k.ops->cast(n->k.queue, &(struct cast){ w->dy, DTYPE_BF16, dout, DTYPE_F32,
                                                    p->residual_rows * n->model->hidden });
         dy = w->dy;
-        dup = (char *)w->bf16_scratch;
     }
     residual_bias_backward(p, &y->down, dout);
     if (n->experts)

@@ -106,6 +106,7 @@ tp_status network_init(struct network *n, const struct model *m, const struct la
 
     *n = (struct network){ .model = m,
                            .dtype = d->dtype,
+                           .inner = d->inner,
                            .recompute = d->recompute,
                            .tokens = zigzag_of(&l->spec, at.cp, d->seq * l->spec.cp),
                            .seq = d->seq,
@@ -147,6 +148,22 @@ static int64_t stride_of(const struct source *s, const struct param *p)
     return params_stride(s->params, (int)(p - s->params->list));
 }
 
+/* Logits and scores of experts are f32, and so are query, key and value until they are rotated. */
+static enum dtype inner_of(const struct network *n, enum tensor_role role)
+{
+    switch (role) {
+    case ROLE_EMBEDDING:
+    case ROLE_HEAD:
+    case ROLE_ROUTER:
+    case ROLE_Q:
+    case ROLE_QKV:
+    case ROLE_OUT:
+        return DTYPE_F32;
+    default:
+        return n->inner;
+    }
+}
+
 /* A linear layer of this rank; bias: its role, or ROLE_NONE. */
 static tp_status bind_linear(struct linear *out, const struct source *s, enum tensor_role role,
                              enum tensor_role bias, int layer, int64_t width, int64_t in,
@@ -169,6 +186,7 @@ static tp_status bind_linear(struct linear *out, const struct source *s, enum te
                             .stride = stride_of(s, w),
                             .sums = s->net->sums,
                             .type = s->net->dtype,
+                            .inner = inner_of(s->net, role),
                             .whole = s->net->whole,
                             .tp = is_cut(s, w) ? s->net->tp : NULL };
     b = bias == ROLE_NONE ? NULL : find(s, bias, layer);

@@ -9,7 +9,8 @@ struct shard {
 
 static struct shard shard_of(const struct pass *p, int i)
 {
-    struct shard s = { .logits = p->scratch->ffn_scratch + i * p->rows * p->net->logit.each };
+    struct shard s = { .logits =
+                           (float *)p->scratch->ffn_scratch + i * p->rows * p->net->logit.each };
 
     s.cols = network_vocab_rows_of(&p->net->logit, i, &s.first);
     return s;

@@ -38,6 +38,12 @@ static void *take_typed(const struct place *p, int64_t n)
     return buffer_pool_take(&p->pools->own, p->kind, n, dtype_bytes(p->dims->dtype));
 }
 
+/* n elements of what lies between products. */
+static void *take_inner(const struct place *p, int64_t n)
+{
+    return buffer_pool_take(&p->pools->own, p->kind, n, dtype_bytes(p->dims->inner));
+}
+
 static float *take_floats(const struct place *p, int64_t n)
 {
     return buffer_pool_take(&p->pools->own, p->kind, n, sizeof(float));
@@ -115,7 +121,7 @@ static void layer_take(struct activations_layer *s, const struct place *p)
     }
     if (d->experts)
         experts_take(&s->experts, p);
-    s->up = take_floats(p, parts * d->token_copies * d->up_width);
+    s->up = take_inner(p, parts * d->token_copies * d->up_width);
     s->hidden = take_typed(p, parts * d->token_copies * d->ffn);
 }
 
@@ -180,22 +186,31 @@ static void residual_grads_take(struct activations_scratch *s, const struct plac
         s->dblock = take_floats(p, residual_rows(d) * d->hidden);
 }
 
+/* Floats of a row of logits, or of gradients of a row-parallel layer's input. */
+static int64_t ffn_floats(const struct rank_dims *d)
+{
+    int64_t bytes = d->token_copies * d->ffn * dtype_bytes(d->inner);
+    int64_t floats = (bytes + (int64_t)sizeof(float) - 1) / (int64_t)sizeof(float);
+
+    return most(most(floats, d->q_width), most(d->table_rows, d->logit_rows));
+}
+
 /* Scratch that is as wide as a tensor shard's part. */
 static void wide_take(struct activations_scratch *s, const struct place *p)
 {
     const struct rank_dims *d = p->dims;
     int64_t parts = rows_of(d) * d->shards, vocab = most(d->table_rows, d->logit_rows);
 
-    s->ffn_scratch =
-        take_floats(p, parts * most(most(d->token_copies * d->ffn, d->q_width), vocab));
+    s->ffn_scratch = take_floats(p, parts * ffn_floats(d));
     s->dqkv = take_floats(p, parts * d->qkv_width);
     if (d->has_head_norms) {
         s->head_normed = take_floats(p, parts * (d->q_width + d->kv_width));
         s->dheads = take_floats(p, parts * (d->q_width + d->kv_width));
     }
     if (d->dtype == DTYPE_BF16) {
-        s->bf16_scratch =
-            take_typed(p, parts * most(most(d->token_copies * d->up_width, d->qkv_width), vocab));
+        int64_t up = d->inner == DTYPE_BF16 ? 0 : d->token_copies * d->up_width;
+
+        s->bf16_scratch = take_typed(p, parts * most(most(up, d->qkv_width), vocab));
         s->dy = take_typed(p, residual_rows(d) * d->hidden);
     }
 }

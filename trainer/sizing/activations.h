@@ -7,8 +7,9 @@
  * attention scores, plus three floats per row (two norms, and one log-sum-exp per head). A
  * schedule with several microbatches in flight has several slots and one scratch.
  *
- * `type` below is the run's dtype: f32 or bf16. With --same-bits a rank has several tensor shards:
- * a buffer that is as wide as a shard's part (qkv, attended, lse, up, hidden; ffn_scratch, dqkv,
+ * `type` below is the run's dtype: f32 or bf16. `inner` is f32 too, or bf16 in a bf16 run on a
+ * device that keeps_bf16 (kernels/ops.h). With --same-bits a rank has several tensor shards: a
+ * buffer that is as wide as a shard's part (qkv, attended, lse, up, hidden; ffn_scratch, dqkv,
  * bf16_scratch) is [shards][rows][width of a shard].
  */
 #ifndef TRAINER_SIZING_ACTIVATIONS_H
@@ -58,8 +59,8 @@ struct activations_layer {
     float *attn_out_stats, *mlp_out_stats; /* [rows] of these norms */
     struct activations_experts experts; /* of a mixture of experts, whose up and hidden have a row
                                            for each copy of a token, sorted by expert */
-    float *up; /* [rows][up_width] gate and up, or up; in fp32 backward overwrites them with their
-                  gradients */
+    void *up;     /* [rows][up_width] inner: gate and up, or up; where that is `type` backward
+                     overwrites them with their gradients */
     void *hidden; /* [rows][ffn] type: silu(gate) * up, or gelu(up) */
 };
 
@@ -95,21 +96,22 @@ struct activations_scratch {
     float *results; /* [rows * per_token][h] of the experts; gradients of their inputs. With ep
                        this and dweights are of the copies of this rank's experts, and copies,
                        results and dweights are for collectives */
-    float *dweights; /* [rows][per_token] */
-    void *received;  /* with ep, as are the next three: the copies of this rank's experts */
-    float *returned; /* results of the rank's own copies */
-    float *sorted;   /* [rows * per_token] weights or their gradients, in the order of the copies;
-                        for collectives */
-    int32_t *all;    /* [ep][experts + 1] offsets of all ranks */
-    void *dlogits;   /* [rows][experts] type */
-    float *dnormed;  /* [rows][h] gradient of a norm's output; for collectives */
-    float *dblock;   /* [rows][h] gradient of what a block computes, before the norm of it */
-    float *ffn_scratch; /* [rows][max(ffn, q_width, vocab)]: logits; gradients of a row-parallel
-                           layer's input */
+    float *dweights;   /* [rows][per_token] */
+    void *received;    /* with ep, as are the next three: the copies of this rank's experts */
+    float *returned;   /* results of the rank's own copies */
+    float *sorted;     /* [rows * per_token] weights or their gradients, in the order of the copies;
+                          for collectives */
+    int32_t *all;      /* [ep][experts + 1] offsets of all ranks */
+    void *dlogits;     /* [rows][experts] type */
+    float *dnormed;    /* [rows][h] gradient of a norm's output; for collectives */
+    float *dblock;     /* [rows][h] gradient of what a block computes, before the norm of it */
+    void *ffn_scratch; /* [rows][max(ffn, q_width, vocab)]: logits in f32; gradients of the
+                          MLP's hidden, inner, and of attended, f32 */
     float *head_normed, *dheads; /* as `heads` of a layer: after the norms or its gradient; gradient
                                     before the norms */
     float *dqkv;                 /* [rows][qkv_width]; in bf16 also qkv before it is rounded */
-    uint16_t *bf16_scratch;      /* bf16: [rows][max(2 ffn, qkv_width, vocab)] rounded gradients */
+    uint16_t *bf16_scratch;      /* bf16: [rows][max(2 ffn, qkv_width, vocab)] rounded gradients;
+                                    without 2 ffn where `up` has them */
     uint16_t *dy;                /* bf16: [rows][h] rounded dx */
     struct activations_layer layer; /* recomputation: of the current layer, without x; selective:
                                        only attended and lse */

@@ -84,6 +84,7 @@ struct rank_dims rank_dims_make(const struct model *m, const struct rank_dims_cu
 {
     const struct family *family = family_of(m);
     struct rank_dims d = { .dtype = w->dtype,
+                           .inner = w->keeps_bf16 ? w->dtype : DTYPE_F32,
                            .recompute = w->recompute,
                            .micros = workload_micros(w, s),
                            .sequences = workload_micro(w, s),

@@ -24,6 +24,8 @@ struct rank_dims_cuts model_cuts_of(const struct model *m);
 
 struct rank_dims {
     enum dtype dtype;
+    enum dtype inner; /* of what lies between the products of a block: f32, or dtype on a device
+                         that keeps_bf16 (kernels/ops.h) */
     enum recompute recompute;
     int64_t micros;           /* microbatches of a step */
     int64_t sequences;        /* of a microbatch */

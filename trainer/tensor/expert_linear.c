@@ -17,8 +17,8 @@ static void run(const struct linear *l, const struct expert_linear_rows *r,
     l->k->ops->grouped_gemm(l->k->queue, &g);
 }
 
-void expert_linear_forward(const struct linear *l, const struct expert_linear_rows *r, float *y,
-                           int64_t ldy, const void *x)
+void expert_linear_forward(const struct linear *l, const struct expert_linear_rows *r, void *y,
+                           enum dtype y_type, int64_t ldy, const void *x)
 {
     const struct gemm g = { .trans_b = true,
                             .n = l->out,
@@ -28,13 +28,15 @@ void expert_linear_forward(const struct linear *l, const struct expert_linear_ro
                             .b = l->weight,
                             .ldb = l->in,
                             .c = y,
+                            .c_type = y_type,
                             .ldc = ldy };
 
     run(l, r, &g, GEMM_M);
 }
 
 void expert_linear_input_gradient(const struct linear *l, const struct expert_linear_rows *r,
-                                  float *dx, const void *dy, int64_t lddy, bool add)
+                                  void *dx, enum dtype dx_type, const void *dy, int64_t lddy,
+                                  bool add)
 {
     const struct gemm g = { .n = l->in,
                             .k = l->out,
@@ -43,6 +45,7 @@ void expert_linear_input_gradient(const struct linear *l, const struct expert_li
                             .b = l->weight,
                             .ldb = l->in,
                             .c = dx,
+                            .c_type = dx_type,
                             .ldc = l->in,
                             .beta = add ? 1 : 0 };
 

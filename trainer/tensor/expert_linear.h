@@ -16,14 +16,16 @@ struct expert_linear_rows {
     int groups; /* a multiple of experts: after the rows of all experts, more of them follow */
 };
 
-/* y, with ldy elements from one row to the next, gets the outputs of dense x. */
-void expert_linear_forward(const struct linear *l, const struct expert_linear_rows *r, float *y,
-                           int64_t ldy, const void *x);
+/* y, y_type (f32 or l->inner), with ldy elements from one row to the next, gets the outputs of
+ * dense x. */
+void expert_linear_forward(const struct linear *l, const struct expert_linear_rows *r, void *y,
+                           enum dtype y_type, int64_t ldy, const void *x);
 
-/* Dense dx gets the gradient of x, or (add) it is added; dy has lddy elements from one row to the
- * next. */
+/* Dense dx, dx_type (as y_type), gets the gradient of x, or (add) it is added; dy has lddy elements
+ * from one row to the next. */
 void expert_linear_input_gradient(const struct linear *l, const struct expert_linear_rows *r,
-                                  float *dx, const void *dy, int64_t lddy, bool add);
+                                  void *dx, enum dtype dx_type, const void *dy, int64_t lddy,
+                                  bool add);
 
 /* Of every expert, also of those without rows. add: to the gradients that are there. */
 void expert_linear_weight_gradient(const struct linear *l, const struct expert_linear_rows *r,

@@ -30,9 +30,12 @@ struct linear {
     const float *bias; /* [out] f32, or NULL. The caller adds the bias of a row layer, after the sum
                         * over ranks */
     float *bias_grad;
-    enum dtype type; /* of weight, x and dy: f32 or bf16; y and dx are f32 */
-    float *whole;    /* sequence parallelism: [rows][in or out] for collectives; NULL: off */
-    struct comm *tp; /* NULL: not cut, every rank computes all of it */
+    enum dtype type;  /* of weight, x and dy: f32 or bf16 */
+    enum dtype inner; /* of a column layer's y and of a row layer's dx: f32, or type on a device
+                         that keeps_bf16 (kernels/ops.h). A column layer's dx and a row layer's y
+                         are f32, because ranks add theirs */
+    float *whole;     /* sequence parallelism: [rows][in or out] for collectives; NULL: off */
+    struct comm *tp;  /* NULL: not cut, every rank computes all of it */
 };
 
 #endif

@@ -57,7 +57,8 @@ void linear_output(const struct linear *l, const struct linear_operands *o)
                                 .lda = l->in,
                                 .b = w.weight,
                                 .ldb = l->in_out ? w.n : l->in,
-                                .c = o->to + w.at,
+                                .c = (char *)o->to + w.at * dtype_bytes(o->to_type),
+                                .c_type = o->to_type,
                                 .ldc = l->out,
                                 .bias = o->with_bias && l->bias ? l->bias + w.at : NULL };
         const struct gemm_batch steps = { .step_a = o->x_step,
@@ -82,6 +83,7 @@ void linear_input_gradient(const struct linear *l, const struct linear_operands 
                                 .b = w.weight,
                                 .ldb = l->in_out ? w.n : l->in,
                                 .c = o->to,
+                                .c_type = o->to_type,
                                 .ldc = l->in,
                                 .beta = i > 0 ? 1 : 0 };
         const struct gemm_batch steps = { .step_a = o->dy_step,

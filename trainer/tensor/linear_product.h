@@ -10,7 +10,8 @@
 /* What a product reads and writes. A step is the distance from a shard's elements to the next
  * shard's; 0: all shards share them. */
 struct linear_operands {
-    float *to; /* NULL: the weight's gradient */
+    void *to; /* NULL: the weight's gradient */
+    enum dtype to_type;
     const void *dy, *x;
     int64_t to_step, dy_step, x_step;
     int64_t rows;

@@ -82,9 +82,10 @@ void linear_uncut_weight_gradient(const struct linear *l, const void *dy, const 
                            &(struct linear_operands){ .dy = dy, .x = x, .rows = rows, .add = add });
 }
 
-void linear_column_forward(const struct linear *l, float *y, const void *x, int64_t rows)
+void linear_column_forward(const struct linear *l, void *y, const void *x, int64_t rows)
 {
     const struct linear_operands o = { .to = y,
+                                       .to_type = l->inner,
                                        .to_step = rows * l->out,
                                        .x = linear_gather(l, x, rows, l->in),
                                        .rows = rows,
@@ -127,10 +128,11 @@ void linear_row_forward(const struct linear *l, float *y, const void *x, int64_t
     linear_sum(l, y, rows, l->out);
 }
 
-void linear_row_backward(const struct linear *l, float *dx, const void *dy, const void *x,
+void linear_row_backward(const struct linear *l, void *dx, const void *dy, const void *x,
                          int64_t rows, bool add)
 {
     struct linear_operands o = { .to = dx,
+                                 .to_type = l->inner,
                                  .to_step = rows * l->in,
                                  .dy = linear_gather(l, dy, rows, l->out),
                                  .x = x,

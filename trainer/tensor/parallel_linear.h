@@ -44,8 +44,8 @@ void linear_uncut_weight_gradient(const struct linear *l, const void *dy, const 
 /* The bias' gradient, from all rows of dy, `type`. */
 void linear_bias_backward(const struct linear *l, const void *dy, int64_t rows);
 
-/* With the bias, if the layer has one. */
-void linear_column_forward(const struct linear *l, float *y, const void *x, int64_t rows);
+/* y, l->inner, with the bias, if the layer has one. */
+void linear_column_forward(const struct linear *l, void *y, const void *x, int64_t rows);
 
 /* dx is memory for collectives. add: add the gradients of the weight to what is there (a later
  * microbatch, or an embedding after its tied head); else replace it. */
@@ -55,7 +55,8 @@ void linear_column_backward(const struct linear *l, float *dx, const void *dy, c
 /* y is memory for collectives. */
 void linear_row_forward(const struct linear *l, float *y, const void *x, int64_t rows);
 
-void linear_row_backward(const struct linear *l, float *dx, const void *dy, const void *x,
+/* dx: l->inner. */
+void linear_row_backward(const struct linear *l, void *dx, const void *dy, const void *x,
                          int64_t rows, bool add);
 
 #endif
