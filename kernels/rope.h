@@ -7,6 +7,8 @@
 
 #include <stdint.h>
 
+#include "layout/dtype.h"
+
 /* cos_sin[t][0][i] = cos, [t][1][i] = sin of t * theta^(-2i / head_dim), i < head_dim / 2, for
  * positions first .. first + n_positions - 1; computed in double, stored in float. */
 struct rope_table {
@@ -15,13 +17,15 @@ struct rope_table {
     double theta;
 };
 
-/* Rotate x in place: rows of `heads` heads, `stride` floats from one row to the next; row r is
- * position r % n_positions. sign +1: forward; -1: backward (the inverse rotation). */
+/* Rotate x in place: rows of `heads` heads, `stride` elements from one row to the next; row r is
+ * position r % n_positions. sign +1: forward; -1: backward (the inverse rotation). x is `type`:
+ * f32, or bf16 where the device keeps_bf16 (kernels/ops.h). */
 struct rope_apply {
-    float *x;
+    void *x;
     const float *cos_sin;
     int64_t rows, n_positions, heads, head_dim, stride;
     int sign;
+    enum dtype type;
 };
 
 #endif

@@ -48,15 +48,16 @@ static void rope_range(void *ctx, int64_t lo, int64_t hi, int thread)
 
     (void)thread;
     for (int64_t row = lo; row < hi; row++)
-        rope_row(a->x + row * a->stride, a->cos_sin + row % a->n_positions * a->head_dim, a->heads,
-                 a->head_dim / 2, sign);
+        rope_row((float *)a->x + row * a->stride, a->cos_sin + row % a->n_positions * a->head_dim,
+                 a->heads, a->head_dim / 2, sign);
 }
 
 tp_status cpu_run_rope_apply(struct device_queue *q, const struct rope_apply *a, struct tp_err *err)
 {
     struct rope_apply rows = *a;
+    tp_status st = cpu_run_wants_f32(a->type, "a rotation", err);
 
-    (void)err;
-    kernels_for(q, a->rows, kernels_grain(a->heads * a->head_dim * 8), rope_range, &rows);
-    return TP_OK;
+    if (!st)
+        kernels_for(q, a->rows, kernels_grain(a->heads * a->head_dim * 8), rope_range, &rows);
+    return st;
 }

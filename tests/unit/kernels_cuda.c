@@ -371,8 +371,24 @@ CASES(rope, 20)
 
     BOTH(rope_table, rope_table, AT(table), first, positions, half * 2, 10000.0);
     assert_same_bits(table, "table of positions");
-    BOTH(rope_apply, rope_apply, AT(x), AT(table), rows, positions, heads, half * 2, stride, sign);
+    BOTH(rope_apply, rope_apply, AT(x), AT(table), rows, positions, heads, half * 2, stride, sign,
+         DTYPE_F32);
     assert_similar(x, DTYPE_F32, 1, 1e-6, "rotation");
+}
+
+/* In whole packs, or not. */
+CASES(rope_kept, 20)
+{
+    bool is_packed = rng_int(r, 0, 1);
+    int64_t half = is_packed ? 8 * rng_int(r, 1, 3) : rng_int(r, 1, 20), heads = rng_int(r, 1, 5);
+    int64_t positions = rng_int(r, 1, 12), rows = positions * rng_int(r, 1, 3);
+    int64_t stride = heads * half * 2 + (is_packed ? 8 : 1) * rng_int(r, 0, 5);
+    struct pair table = floats(r, positions * half * 2, 1), x = numbers_kept(r, rows * stride, 1);
+    int sign = rng_int(r, 0, 1) ? 1 : -1;
+
+    BOTH(rope_apply, rope_apply, AT(x), AT(table), rows, positions, heads, half * 2, stride, sign,
+         KEPT);
+    assert_similar_kept(x, 1, 1e-6, "rotation");
 }
 
 CASES(embedding, 20)

@@ -16,7 +16,7 @@ static void one_case(struct rng *r)
 
     memcpy(before, x, (size_t)(rows * stride) * sizeof *x);
     RUN(rope_table, rope_table, table, first, seq, head_dim, theta);
-    RUN(rope_apply, rope_apply, x, table, rows, seq, heads, head_dim, stride, 1);
+    RUN(rope_apply, rope_apply, x, table, rows, seq, heads, head_dim, stride, 1, DTYPE_F32);
     for (int64_t row = 0; row < rows; row++)
         for (int64_t c = 0; c < stride; c++) {
             int64_t i = c % head_dim % half, at = row * stride + c / head_dim * head_dim + i;
@@ -30,7 +30,7 @@ static void one_case(struct rng *r)
             assert_near(x[row * stride + c], c % head_dim < half ? creal(z) : cimag(z), 2.5e-7,
                         "rotated");
         }
-    RUN(rope_apply, rope_apply, x, table, rows, seq, heads, head_dim, stride, -1);
+    RUN(rope_apply, rope_apply, x, table, rows, seq, heads, head_dim, stride, -1, DTYPE_F32);
     for (int64_t i = 0; i < rows * stride; i++)
         assert_near(x[i], before[i], 5e-7, "and back");
     free(x);
@@ -44,4 +44,14 @@ Test(rope, rotates_pairs_and_back)
 
     for (int i = 0; i < 100; i++)
         one_case(&r);
+}
+
+Test(rope, the_cpu_refuses_bf16)
+{
+    struct tp_err err;
+
+    RUN(rope_apply, rope_apply, .type = DTYPE_BF16);
+    err = take_failure();
+    cr_assert_eq(err.status, TP_E_INTERNAL);
+    cr_assert(strstr(err.msg, "a rotation on the CPU has f32 inputs, not bf16"), "%s", err.msg);
 }

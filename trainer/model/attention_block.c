@@ -37,8 +37,8 @@ static struct attention view(const struct pass *p, const struct network_layer *y
 }
 
 /* q and k are side by side, so one call rotates the heads of both. */
-static void rotate(const struct network *n, const struct network_layer *y, float *qkv, int64_t rows,
-                   int sign)
+static void rotate(const struct network *n, const struct network_layer *y, void *qkv,
+                   enum dtype type, int64_t rows, int sign)
 {
     const struct rope_apply a = { .x = qkv,
                                   .cos_sin = y->rope,
@@ -47,7 +47,8 @@ static void rotate(const struct network *n, const struct network_layer *y, float
                                   .heads = n->heads + n->kv_heads,
                                   .head_dim = n->model->head_dim,
                                   .stride = n->qkv_width,
-                                  .sign = sign };
+                                  .sign = sign,
+                                  .type = type };
 
     n->k.ops->rope_apply(n->k.queue, &a);
 }
@@ -179,16 +180,16 @@ void attention_block_forward(const struct pass *p, const struct network_layer *y
                              struct activations_layer *s, const struct residual_pending *in)
 {
     const struct network *n = p->net;
-    bool is_bf16 = n->dtype == DTYPE_BF16;
-    float *qkv = is_bf16 ? p->scratch->dqkv : s->qkv;
+    bool is_wider = y->qkv.inner != n->dtype; /* than what attention reads */
+    void *qkv = is_wider ? p->scratch->dqkv : s->qkv;
 
     residual_norm(p, &y->attn_norm, s->normed, s->stats, s->x, in);
     linear_column_forward(&y->qkv, qkv, s->normed, p->rows);
     if (y->q_norm.weight)
         norm_heads(p, y, s, qkv);
     if (y->rope)
-        rotate(n, y, qkv, p->rows, +1);
-    if (is_bf16)
+        rotate(n, y, qkv, y->qkv.inner, p->rows, +1);
+    if (is_wider)
         round_bf16(n, s->qkv, qkv, p->rows * n->shards * n->qkv_width);
     attend(p, y, s);
     linear_row_forward(&y->out, y->attn_post_norm.weight ? s->attn_out : s->mid, s->attended,
@@ -218,13 +219,13 @@ void attention_block_backward(const struct pass *p, const struct network_layer *
     }
     residual_bias_backward(p, &y->out, dout);
     linear_row_backward(&y->out, w->ffn_scratch, dy, s->attended, p->rows, p->add);
-    if (is_bf16) {
+    if (y->out.inner != n->dtype) {
         round_bf16(n, w->bf16_scratch, w->ffn_scratch, parts * n->q_width);
         d_attended = w->bf16_scratch;
     }
     ring_attention_backward(&n->ring, &w->ring, &a, d_attended, w->dqkv);
     if (y->rope)
-        rotate(n, y, w->dqkv, p->rows, -1);
+        rotate(n, y, w->dqkv, DTYPE_F32, p->rows, -1);
     if (y->q_norm.weight)
         norm_heads_backward(p, y, s, w->dqkv);
     if (is_bf16) {

@@ -148,17 +148,17 @@ static int64_t stride_of(const struct source *s, const struct param *p)
     return params_stride(s->params, (int)(p - s->params->list));
 }
 
-/* Logits and scores of experts are f32, and so are query, key and value until they are rotated. */
+/* Logits and scores of experts are f32, and so are queries and keys that a norm reads. */
 static enum dtype inner_of(const struct network *n, enum tensor_role role)
 {
     switch (role) {
     case ROLE_EMBEDDING:
     case ROLE_HEAD:
     case ROLE_ROUTER:
+        return DTYPE_F32;
     case ROLE_Q:
     case ROLE_QKV:
-    case ROLE_OUT:
-        return DTYPE_F32;
+        return n->model->head_norms ? DTYPE_F32 : n->inner;
     default:
         return n->inner;
     }

@@ -189,10 +189,12 @@ static void residual_grads_take(struct activations_scratch *s, const struct plac
 /* Floats of a row of logits, or of gradients of a row-parallel layer's input. */
 static int64_t ffn_floats(const struct rank_dims *d)
 {
-    int64_t bytes = d->token_copies * d->ffn * dtype_bytes(d->inner);
+    int64_t bytes = most(d->token_copies * d->ffn, d->q_width) * dtype_bytes(d->inner);
     int64_t floats = (bytes + (int64_t)sizeof(float) - 1) / (int64_t)sizeof(float);
 
-    return most(most(floats, d->q_width), most(d->table_rows, d->logit_rows));
+    if (d->is_ring) /* sums over the ranks' keys */
+        floats = most(floats, d->q_width);
+    return most(floats, most(d->table_rows, d->logit_rows));
 }
 
 /* Scratch that is as wide as a tensor shard's part. */
