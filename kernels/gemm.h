@@ -26,6 +26,12 @@ struct gemm_batch {
     int64_t total;
 };
 
+/* What is done with a product before it is stored, on a device that keeps_bf16 (kernels/ops.h); C
+ * is bf16, beta 0, and there is no batch. A GPU does it in the kernel that multiplies, if it can.
+ * GEMM_GELU: C = gelu(u) (kernels/gelu.h), and u, the product with its bias, is written too.
+ * GEMM_GELU_GRADIENT: C = the product times the derivative of gelu at u. */
+enum gemm_then { GEMM_STORE, GEMM_GELU, GEMM_GELU_GRADIENT };
+
 /* C[m,n] = alpha * op(A)[m,k] * op(B)[k,n] + beta * C, then each row of C += bias, which a GPU does
  * in the kernel that multiplies. op is the transpose where trans_* is set.
  * ld*: elements between rows as stored. A and B are `type` (DTYPE_F32 or DTYPE_BF16), C is
@@ -42,6 +48,8 @@ struct gemm {
     const float *bias; /* [n]; or NULL. A bf16 C may get it rounded to bf16 */
     struct gemm_batch batch;
     enum dtype c_type;
+    enum gemm_then then;
+    void *u; /* [m,n] bf16, dense, as C then is */
 };
 
 #endif

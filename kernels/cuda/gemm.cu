@@ -1,7 +1,7 @@
 /*
  * kernels/cuda/gemm.cu - see kernels/gemm.h. By cuBLAS: each queue has a handle of its own, so its
- * results do not depend on what other queues do. A product with a bias is cuBLASLt's, where it has
- * one (gemm_bias.cuh).
+ * results do not depend on what other queues do. A product with a bias or GELU is cuBLASLt's, where
+ * it has one (gemm_bias.cuh).
  *
  * cuBLAS stores matrices column by column, so it sees the transpose of each matrix here:
  * C = op(A) op(B) is computed as C^T = op(B)^T op(A)^T. f32 is computed in f32, not in TF32.
@@ -91,6 +91,25 @@ static cublasStatus_t multiply(cublasHandle_t handle, const struct gemm *g)
         gemm_data_type(g->c_type), g->ldc, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT);
 }
 
+static void one_product(struct device_queue *q, const struct gemm *g);
+
+/* GELU, or its gradient, in a kernel of its own. */
+static void multiply_apart(struct device_queue *q, const struct gemm *g)
+{
+    const struct gelu_forward forward = { g->c, DTYPE_BF16, g->u, g->m * g->n, DTYPE_BF16 };
+    const struct gelu_backward backward = { g->c, DTYPE_BF16, g->c, g->u, g->m * g->n, DTYPE_BF16 };
+    struct gemm one = *g;
+
+    one.then = GEMM_STORE;
+    if (g->then == GEMM_GELU)
+        one.c = g->u;
+    one_product(q, &one);
+    if (g->then == GEMM_GELU)
+        cuda_run_gelu_forward(q, &forward);
+    else
+        cuda_run_gelu_backward(q, &backward);
+}
+
 static void one_product(struct device_queue *q, const struct gemm *g)
 {
     cublasHandle_t handle;
@@ -98,15 +117,23 @@ static void one_product(struct device_queue *q, const struct gemm *g)
 
     if (g->m == 0 || g->n == 0)
         return;
+    if (g->then && (g->k == 0 || g->alpha == 0)) {
+        multiply_apart(q, g);
+        return;
+    }
     if (g->k == 0 || g->alpha == 0) {
         launch_rows(q, "a product", g->m, gemm_scale_kernel, *g);
     } else {
         if (!cuda_queue_begin(q) || !(handle = handle_of(q)))
             return;
-        if (g->bias)
-            s = gemm_with_bias(q, handle, g);
+        if (g->bias || g->then)
+            s = gemm_with_epilogue(q, handle, g);
         if (s == CUBLAS_STATUS_SUCCESS)
             return;
+        if (g->then) {
+            multiply_apart(q, g);
+            return;
+        }
         if (s == CUBLAS_STATUS_NOT_SUPPORTED)
             s = multiply(handle, g);
         if (s != CUBLAS_STATUS_SUCCESS) {
@@ -149,7 +176,7 @@ void cuda_run_gemm(struct device_queue *q, const struct gemm *g)
     struct tp_err err;
 
     if ((g->type != DTYPE_F32 && g->type != DTYPE_BF16) ||
-        (g->c_type != DTYPE_F32 && g->c_type != g->type)) {
+        (g->c_type != DTYPE_F32 && g->c_type != g->type) || (g->then && g->c_type != DTYPE_BF16)) {
         tp_fail(&err, TP_E_INTERNAL, "a product of %s matrices is not %s", dtype_name(g->type),
                 g->c_type == DTYPE_F32 ? "f32 or bf16" : dtype_name(g->c_type));
         device_fail(q->device, &err);

@@ -2,9 +2,9 @@
  * kernels/cuda/gemm_bias.cu - see kernels/cuda/gemm_bias.cuh. As in gemm.cu, cuBLASLt sees the
  * transpose of each matrix, so its bias has an element for each row of its result.
  *
- * Only the bias is an epilogue. Those with GELU keep what they were applied to in the type of their
- * result, bf16, where this trainer keeps f32; those with gradients of a bias replace it, where
- * microbatches are added.
+ * cuBLASLt's GELU is the form with tanh, as kernels/gelu.h. It reads and writes its inputs in the
+ * type of C. The epilogues with the gradient of a bias replace it, where microbatches are added, so
+ * they are not used.
  */
 #include "kernels/cuda/gemm_bias.cuh"
 
@@ -48,6 +48,19 @@ static uint32_t alignment(const void *p)
     return static_cast<uint32_t>(at & (~at + 1));
 }
 
+static uint32_t epilogue_of(const struct gemm *g)
+{
+    if (g->then == GEMM_GELU)
+        return g->bias ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX;
+    return g->then == GEMM_GELU_GRADIENT ? CUBLASLT_EPILOGUE_DGELU : CUBLASLT_EPILOGUE_BIAS;
+}
+
+/* The distance between rows of GELU's input must be a multiple of 8, and its address of 16. */
+static bool has_epilogue(const struct gemm *g)
+{
+    return g->then == GEMM_STORE || (g->n % 8 == 0 && alignment(g->u) >= 16);
+}
+
 static cublasStatus_t describe_product(cublasLtMatmulDescOpaque_t *product, const struct gemm *g,
                                        const void *bias)
 {
@@ -57,7 +70,13 @@ static cublasStatus_t describe_product(cublasLtMatmulDescOpaque_t *product, cons
     BLAS_TRY(cublasLtMatmulDescInit(product, CUBLAS_COMPUTE_32F, CUDA_R_32F));
     BLAS_TRY(set(product, CUBLASLT_MATMUL_DESC_TRANSA, trans_a));
     BLAS_TRY(set(product, CUBLASLT_MATMUL_DESC_TRANSB, trans_b));
-    BLAS_TRY(set(product, CUBLASLT_MATMUL_DESC_EPILOGUE, (uint32_t)CUBLASLT_EPILOGUE_BIAS));
+    BLAS_TRY(set(product, CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue_of(g)));
+    if (g->then) {
+        BLAS_TRY(set(product, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, g->u));
+        BLAS_TRY(set(product, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, g->n));
+    }
+    if (!g->bias)
+        return CUBLAS_STATUS_SUCCESS;
     return set(product, CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
 }
 
@@ -93,12 +112,13 @@ static cublasStatus_t describe(struct description *d, const struct gemm *g, cons
 
 /* cuBLASLt remembers what it chose for a description, so it is asked each time. Its bias has the
  * type of C: for a bf16 C it is rounded to the end of the workspace. */
-cublasStatus_t gemm_with_bias(struct device_queue *q, cublasHandle_t handle, const struct gemm *g)
+cublasStatus_t gemm_with_epilogue(struct device_queue *q, cublasHandle_t handle,
+                                  const struct gemm *g)
 {
     const cublasLtHandle_t lt = reinterpret_cast<cublasLtHandle_t>(handle);
     struct description d;
     cublasLtMatmulHeuristicResult_t chosen;
-    const bool rounds = g->c_type == DTYPE_BF16;
+    const bool rounds = g->bias && g->c_type == DTYPE_BF16;
     char *workspace = static_cast<char *>(
         device_scratch(q, GEMM_WORKSPACE_BYTES + (rounds ? g->n * dtype_bytes(DTYPE_BF16) : 0)));
     const void *bias =
@@ -107,6 +127,8 @@ cublasStatus_t gemm_with_bias(struct device_queue *q, cublasHandle_t handle, con
                                 g->n };
     int n = 0;
 
+    if (!has_epilogue(g))
+        return CUBLAS_STATUS_NOT_SUPPORTED;
     if (!workspace) /* the device keeps the failure */
         return CUBLAS_STATUS_SUCCESS;
     BLAS_TRY(describe(&d, g, bias));

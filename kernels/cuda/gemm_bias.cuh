@@ -1,6 +1,6 @@
 /*
- * kernels/cuda/gemm_bias.cuh - a product and the sum with its bias as one kernel, by cuBLASLt's
- * epilogue. Without it, C is read and written once more.
+ * kernels/cuda/gemm_bias.cuh - a product, the sum with its bias and GELU, or the gradient of GELU,
+ * as one kernel, by cuBLASLt's epilogues. Without them, C is read and written once more.
  */
 #ifndef KERNELS_CUDA_GEMM_BIAS_CUH
 #define KERNELS_CUDA_GEMM_BIAS_CUH
@@ -16,10 +16,11 @@ static inline cudaDataType gemm_data_type(enum dtype t)
     return t == DTYPE_F32 ? CUDA_R_32F : CUDA_R_16BF;
 }
 
-/* Queue C = alpha op(A) op(B) + beta C + bias; g has a bias and its sizes are not 0. Returns
- * CUBLAS_STATUS_NOT_SUPPORTED and queues nothing where cuBLASLt has no such kernel: the caller then
- * multiplies and adds. A failure of the device's memory is kept by the device, and the answer is
- * CUBLAS_STATUS_SUCCESS. */
-cublasStatus_t gemm_with_bias(struct device_queue *q, cublasHandle_t handle, const struct gemm *g);
+/* Queue C = alpha op(A) op(B) + beta C + bias, and what follows (g->then); g has a bias or that,
+ * and its sizes are not 0. Returns CUBLAS_STATUS_NOT_SUPPORTED and queues nothing where cuBLASLt
+ * has no such kernel: the caller then multiplies and adds. A failure of the device's memory is kept
+ * by the device, and the answer is CUBLAS_STATUS_SUCCESS. */
+cublasStatus_t gemm_with_epilogue(struct device_queue *q, cublasHandle_t handle,
+                                  const struct gemm *g);
 
 #endif

@@ -89,7 +89,7 @@ cublasStatus_t cublasGemmEx_64(cublasHandle_t handle, cublasOperation_t transa,
     fake::api_enqueue(handle->stream, "product", [=] {
         if (workspace)
             fake::watch_fill(workspace, WORKSPACE);
-        fake::product_run({ a, b, c, by_product, by_c, nullptr });
+        fake::product_run({ a, b, c, by_product, by_c, nullptr, fake::STORE, {} });
     });
     return CUBLAS_STATUS_SUCCESS;
 }

@@ -1,7 +1,7 @@
 /*
- * tests/fakecuda/cublaslt.cc - cuBLASLt's products with a bias. A choice of the heuristic holds for
- * the shapes, the types and the alignment that it was asked for; NVIDIA's library need not notice
- * that others are used, so here this ends the process.
+ * tests/fakecuda/cublaslt.cc - cuBLASLt's products with a bias, and with GELU or its gradient. A
+ * choice of the heuristic holds for the shapes, the types and the alignment that it was asked for;
+ * NVIDIA's library need not notice that others are used, so here this ends the process.
  */
 #include <cublasLt.h>
 
@@ -12,7 +12,10 @@
 
 static_assert(CUBLASLT_MATMUL_DESC_TRANSA == 3 && CUBLASLT_MATMUL_DESC_TRANSB == 4 &&
                   CUBLASLT_MATMUL_DESC_EPILOGUE == 7 && CUBLASLT_MATMUL_DESC_BIAS_POINTER == 8 &&
-                  CUBLASLT_EPILOGUE_DEFAULT == 1 && CUBLASLT_EPILOGUE_BIAS == 4 &&
+                  CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER == 11 &&
+                  CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD == 12 && CUBLASLT_EPILOGUE_DEFAULT == 1 &&
+                  CUBLASLT_EPILOGUE_BIAS == 4 && CUBLASLT_EPILOGUE_GELU_AUX == 160 &&
+                  CUBLASLT_EPILOGUE_GELU_AUX_BIAS == 164 && CUBLASLT_EPILOGUE_DGELU == 192 &&
                   CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES == 1 &&
                   CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES == 5 &&
                   CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES == 8 &&
@@ -36,6 +39,8 @@ struct stored_layout {
 struct stored_product {
     uint64_t magic;
     const void *bias;
+    void *aux; /* the input of GELU: written, or read for the gradient */
+    int64_t aux_ld;
     int32_t trans_a, trans_b;
     uint32_t epilogue;
 };
@@ -47,7 +52,7 @@ struct stored_preference {
 
 struct stored_choice {
     uint64_t magic, shapes; /* shapes: a hash of all that the choice depends on */
-    uint32_t alignment[OPERANDS], bias_alignment;
+    uint32_t alignment[OPERANDS], bias_alignment, aux_alignment;
 };
 
 /* A small part of what NVIDIA's kernels take, but enough to see races for it. */
@@ -111,9 +116,9 @@ cublasStatus_t cublasLtMatmulDescInit_internal(cublasLtMatmulDesc_t matmulDesc, 
 {
     if (computeType != CUBLAS_COMPUTE_32F || scaleType != CUDA_R_32F)
         fake::report(nullptr, "cuBLASLt: the fake device only computes in f32");
-    return stored(
-        matmulDesc, size,
-        stored_product{ PRODUCT, nullptr, CUBLAS_OP_N, CUBLAS_OP_N, CUBLASLT_EPILOGUE_DEFAULT });
+    return stored(matmulDesc, size,
+                  stored_product{ PRODUCT, nullptr, nullptr, 0, CUBLAS_OP_N, CUBLAS_OP_N,
+                                  CUBLASLT_EPILOGUE_DEFAULT });
 }
 
 cublasStatus_t cublasLtMatmulPreferenceInit_internal(cublasLtMatmulPreference_t pref, size_t size)
@@ -139,6 +144,12 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t matmulDesc,
         break;
     case CUBLASLT_MATMUL_DESC_BIAS_POINTER:
         set(&p.bias, sizeof p.bias, buf, sizeInBytes);
+        break;
+    case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER:
+        set(&p.aux, sizeof p.aux, buf, sizeInBytes);
+        break;
+    case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD:
+        set(&p.aux_ld, sizeof p.aux_ld, buf, sizeInBytes);
         break;
     default:
         fake::report(nullptr, "cuBLASLt: the fake device lacks attribute %d of a product",
@@ -188,16 +199,37 @@ static uint64_t shapes_of(const described &x)
     const auto add = [&h](uint64_t n) { h = (h ^ n) * 1099511628211u; };
 
     add((uint64_t)x.product.trans_a), add((uint64_t)x.product.trans_b), add(x.product.epilogue);
+    add((uint64_t)x.product.aux_ld);
     for (const stored_layout &l : x.of)
         add(l.rows), add(l.cols), add((uint64_t)l.ld), add((uint64_t)l.type);
     return h;
 }
 
+static fake::then after(const stored_product &p)
+{
+    if (p.epilogue == CUBLASLT_EPILOGUE_DGELU)
+        return fake::GELU_GRADIENT;
+    return p.epilogue == CUBLASLT_EPILOGUE_BIAS ? fake::STORE : fake::GELU;
+}
+
+static bool has_bias(const stored_product &p)
+{
+    return p.epilogue == CUBLASLT_EPILOGUE_BIAS || p.epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS;
+}
+
+/* Without a bias or GELU, cublasGemmEx is the call. NVIDIA's GELU may take an f32 D; its input
+ * would have that type too, which the product does not use. */
 static bool is_supported(const described &x, const stored_preference &p)
 {
-    return x.product.epilogue == CUBLASLT_EPILOGUE_BIAS && p.workspace >= WORKSPACE &&
+    const bool has_aux = after(x.product) != fake::STORE;
+
+    if (has_aux &&
+        (x.of[3].type != CUDA_R_16BF || x.product.aux_ld % 8 != 0 ||
+         x.product.aux_ld < (int64_t)x.of[3].rows || alignment_of(x.product.aux) < LEAST_ALIGNMENT))
+        return false;
+    return (has_aux || has_bias(x.product)) && p.workspace >= WORKSPACE &&
            p.alignment[2] >= LEAST_ALIGNMENT && p.alignment[3] >= LEAST_ALIGNMENT &&
-           alignment_of(x.product.bias) >= LEAST_ALIGNMENT;
+           (!has_bias(x.product) || alignment_of(x.product.bias) >= LEAST_ALIGNMENT);
 }
 
 cublasStatus_t cublasLtMatmulAlgoGetHeuristic(
@@ -209,7 +241,9 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(
     const described x = describe(operationDesc, Adesc, Bdesc, Cdesc, Ddesc);
     const stored_preference p = opened<stored_preference>(preference, PREFERENCE, "a preference");
     cublasLtMatmulHeuristicResult_t *to = &heuristicResultsArray[0];
-    stored_choice choice = { CHOICE, shapes_of(x), {}, alignment_of(x.product.bias) };
+    stored_choice choice = {
+        CHOICE, shapes_of(x), {}, alignment_of(x.product.bias), alignment_of(x.product.aux)
+    };
 
     *returnAlgoCount = 0;
     if (requestedAlgoCount < 1)
@@ -244,6 +278,11 @@ static void check_choice(const described &x, const stored_choice &choice, const 
                          "cublasLtMatmul: %c at %p is no multiple of %u, for which the algorithm "
                          "was chosen",
                          "ABCD"[i], at[i], choice.alignment[i]);
+    if (alignment_of(x.product.aux) < choice.aux_alignment)
+        fake::report(nullptr,
+                     "cublasLtMatmul: the input of GELU at %p is no multiple of %u, for which the "
+                     "algorithm was chosen",
+                     x.product.aux, choice.aux_alignment);
     if (alignment_of(x.product.bias) < choice.bias_alignment)
         fake::report(nullptr,
                      "cublasLtMatmul: the bias at %p is no multiple of %u, for which the "
@@ -295,19 +334,27 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t computeDesc
                               operand(x, 3, D, false),
                               *(const float *)alpha,
                               *(const float *)beta,
-                              x.product.bias };
+                              has_bias(x.product) ? x.product.bias : nullptr,
+                              after(x.product),
+                              { (char *)x.product.aux, x.of[3].type, x.product.aux_ld, false,
+                                (int64_t)x.of[3].rows, (int64_t)x.of[3].cols } };
     check_choice(x, opened<stored_choice>(algo, CHOICE, "an algorithm"), at);
     check_shapes(p);
     if (C != D || memcmp(&x.of[2], &x.of[3], sizeof x.of[2]) != 0)
         fake::report(nullptr, "cublasLtMatmul: in the fake device C is D");
-    check_room("the bias", p.bias, (size_t)(p.c.rows * p.c.width()));
+    if (p.after)
+        fake::matrix_check("cublasLtMatmul", "the input of GELU", p.u);
+    if (p.after && (p.beta != 0 || p.u.at == p.c.at))
+        fake::report(nullptr, "cublasLtMatmul: in the fake device GELU has beta 0, and D apart");
+    if (p.bias)
+        check_room("the bias", p.bias, (size_t)(p.c.rows * p.c.width()));
     if (workspaceSizeInBytes < WORKSPACE)
         return CUBLAS_STATUS_INVALID_VALUE;
     check_room("the workspace", workspace, workspaceSizeInBytes);
     if (alignment_of(workspace) < WORKSPACE_ALIGNMENT)
         fake::report(nullptr, "cublasLtMatmul: the workspace at %p is misaligned", workspace);
     n_products++;
-    fake::api_enqueue(stream, "product with a bias", [=] {
+    fake::api_enqueue(stream, "product with an epilogue", [=] {
         fake::watch_fill(workspace, WORKSPACE);
         fake::product_run(p);
     });

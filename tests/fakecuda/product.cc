@@ -2,6 +2,7 @@
 #include "tests/fakecuda/product.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <vector>
 
@@ -69,6 +70,29 @@ static std::vector<float> load(const matrix &x)
     return y;
 }
 
+static float gelu(float x)
+{
+    return x / 2 * (1 + tanhf(0.7978845608f * (x + 0.044715f * x * x * x)));
+}
+
+static float gelu_slope(float x)
+{
+    const float t = tanhf(0.7978845608f * (x + 0.044715f * x * x * x));
+
+    return (1 + t) / 2 + x / 2 * (1 - t * t) * 0.7978845608f * (1 + 3 * 0.044715f * x * x);
+}
+
+/* What becomes of element i, j of the product. */
+static float finish(const product &p, int64_t at_u, float x)
+{
+    if (p.after == GELU_GRADIENT)
+        return x * gelu_slope(element(p.u.type, p.u.at, at_u));
+    if (p.after == STORE)
+        return x;
+    put(p.u, at_u, x);
+    return gelu(x);
+}
+
 void product_run(const product &p)
 {
     const matrix &c = p.c;
@@ -79,6 +103,15 @@ void product_run(const product &p)
         old = load(c);
     if (p.bias)
         watch_read(p.bias, (size_t)(c.rows * c.width()));
+    for (int64_t j = 0; j < n && p.after; j++) {
+        char *u = p.u.at + j * p.u.ld * p.u.width();
+        const size_t n_bytes = (size_t)(c.rows * p.u.width());
+
+        if (p.after == GELU)
+            watch_fill(u, n_bytes);
+        else
+            watch_read(u, n_bytes);
+    }
     for (int64_t j = 0; j < n; j++)
         watch_fill(c.at + j * c.ld * c.width(), (size_t)(c.rows * c.width()));
     for (int64_t i = 0; i < p.a.rows; i++) {
@@ -92,8 +125,9 @@ void product_run(const product &p)
         }
         for (int64_t j = 0; j < n; j++)
             put(c, j * c.ld + i,
-                p.alpha * row[(size_t)j] + (p.beta != 0 ? p.beta * old[(size_t)(i * n + j)] : 0) +
-                    bias);
+                finish(p, j * p.u.ld + i,
+                       p.alpha * row[(size_t)j] +
+                           (p.beta != 0 ? p.beta * old[(size_t)(i * n + j)] : 0) + bias));
     }
 }
 

@@ -38,11 +38,16 @@ struct matrix {
 void matrix_check(const char *call, const char *name, const matrix &x);
 
 /* C = alpha op(A) op(B) + beta C; then bias[i], which has the type of C, is added to row i, if
- * there is one. Sums are f32, and C is rounded once. By the operation that runs. */
+ * there is one. Sums are f32, and C is rounded once. GELU (the form with tanh): the result goes to
+ * u, which has C's type, and its GELU to C. GELU_GRADIENT: it is multiplied by the derivative of
+ * GELU at u. By the operation that runs. */
+enum then { STORE, GELU, GELU_GRADIENT };
 struct product {
     matrix a, b, c;
     float alpha, beta;
     const void *bias;
+    then after;
+    matrix u;
 };
 void product_run(const product &p);
 

@@ -36,7 +36,8 @@ Test(cuda_products, gemm)
         struct pair b = matrix(&r, type, trans_b, k, n, &ldb);
         struct pair c = matrix(&r, DTYPE_F32, false, m, n, &ldc);
         BOTH(gemm, gemm, trans_a, trans_b, m, n, k, AT(a), AT(b), AT(c), lda > 0 ? lda : 1,
-             ldb > 0 ? ldb : 1, ldc > 0 ? ldc : 1, alpha, beta, type, NULL, { 0 }, DTYPE_F32);
+             ldb > 0 ? ldb : 1, ldc > 0 ? ldc : 1, alpha, beta, type, NULL, { 0 }, DTYPE_F32,
+             GEMM_STORE, NULL);
         assert_similar(c, DTYPE_F32, 10, 1e-6, "a product");
         end();
     }
@@ -61,7 +62,8 @@ Test(cuda_products, batches)
         struct pair c = floats(&r, m * n * count, 1);
         struct pair bias = floats(&r, n * count, 1);
         BOTH(gemm, gemm, false, true, m, n, k, AT(a), AT(b), AT(c), k, k, n, 1, 0, type,
-             i % 2 ? AT(bias) : NULL, { count, m * k, k * n, m * n, n, axis, total }, DTYPE_F32);
+             i % 2 ? AT(bias) : NULL, { count, m * k, k * n, m * n, n, axis, total }, DTYPE_F32,
+             GEMM_STORE, NULL);
         assert_similar(c, DTYPE_F32, 10, 1e-6, "products");
         end();
     }
@@ -85,7 +87,8 @@ Test(cuda_products, biases)
         struct pair b = matrix(&r, type, trans_b, k, n, &ldb);
         struct pair c = matrix(&r, DTYPE_F32, false, m, n, &ldc), bias = floats(&r, n + at, 1);
         BOTH(gemm, gemm, trans_a, trans_b, m, n, k, AT(a), AT(b), AT(c), lda > 0 ? lda : 1,
-             ldb > 0 ? ldb : 1, ldc, 1, beta, type, (float *)AT(bias) + at, { 0 }, DTYPE_F32);
+             ldb > 0 ? ldb : 1, ldc, 1, beta, type, (float *)AT(bias) + at, { 0 }, DTYPE_F32,
+             GEMM_STORE, NULL);
         if (fake)
             cr_assert_eq(fake->epilogue_products() - before, aligned && k > 0);
         assert_similar(c, DTYPE_F32, 10, 1e-6, "a product with a bias");
@@ -114,10 +117,60 @@ Test(cuda_products, products_that_are_kept_in_bf16)
         free(stored_as(DTYPE_BF16, rounded, n));
         struct pair bias = pair_of(rounded, n * (int64_t)sizeof *rounded);
         BOTH(gemm, gemm, trans_a, trans_b, m, n, k, AT(a), AT(b), AT_KEPT(c, at), lda > 0 ? lda : 1,
-             ldb > 0 ? ldb : 1, ldc, 1, beta, DTYPE_BF16, has_bias ? AT(bias) : NULL, { 0 }, KEPT);
+             ldb > 0 ? ldb : 1, ldc, 1, beta, DTYPE_BF16, has_bias ? AT(bias) : NULL, { 0 }, KEPT,
+             GEMM_STORE, NULL);
         if (fake)
             cr_assert_eq(fake->epilogue_products() - before, has_bias && at == 0 && k > 0);
         assert_similar_kept(c, 10, at ? 0x1p-8 : 1e-6, "a product in bf16");
+        free(rounded);
+        end();
+    }
+}
+
+/* GELU and its gradient in cuBLASLt's epilogue, or after it where rows of its input are no multiple
+ * of 16 bytes. The CPU does it step by step. */
+Test(cuda_products, gelu_and_its_gradient)
+{
+    struct rng r = rng_start("cuda/gemm gelu");
+
+    for (int i = 0; i < 30; i++) {
+        bool is_back = rng_int(&r, 0, 1), has_bias = !is_back && rng_int(&r, 0, 2);
+        bool is_whole = rng_int(&r, 0, 2);
+        int64_t m = rng_int(&r, 1, 40), k = rng_int(&r, 0, 40);
+        int64_t n = is_whole ? 8 * rng_int(&r, 1, 5) : 8 * rng_int(&r, 0, 4) + rng_int(&r, 1, 7);
+
+        start(&r);
+        int64_t before = fake ? fake->epilogue_products() : 0;
+        struct pair a = numbers(&r, DTYPE_BF16, m * k, 1), b = numbers(&r, DTYPE_BF16, k * n, 1);
+        struct pair c = numbers_kept(&r, m * n, 1), u = numbers_kept(&r, m * n, 2);
+        float *rounded = random_floats(&r, n, 1);
+        free(stored_as(DTYPE_BF16, rounded, n));
+        struct pair bias = pair_of(rounded, n * (int64_t)sizeof *rounded);
+        struct gemm g = { .m = m,
+                          .n = n,
+                          .k = k,
+                          .a = a.cpu,
+                          .b = b.cpu,
+                          .c = is_back ? c.cpu : u.cpu,
+                          .lda = k > 0 ? k : 1,
+                          .ldb = n,
+                          .ldc = n,
+                          .alpha = 1,
+                          .type = DTYPE_BF16,
+                          .bias = has_bias ? bias.cpu : NULL };
+        kernels_cpu.gemm(kernels_on(), &g);
+        if (is_back)
+            RUN(gelu_backward, gelu_backward, c.cpu, DTYPE_F32, c.cpu, u.cpu, m * n, DTYPE_F32);
+        else
+            RUN(gelu_forward, gelu_forward, c.cpu, DTYPE_F32, u.cpu, m * n, DTYPE_F32);
+        g.a = a.gpu, g.b = b.gpu, g.c = c.gpu, g.u = u.gpu, g.c_type = DTYPE_BF16;
+        g.bias = has_bias ? bias.gpu : NULL;
+        g.then = is_back ? GEMM_GELU_GRADIENT : GEMM_GELU;
+        cuda->kernels->gemm(queue, &g);
+        if (fake && is_whole)
+            cr_assert_eq(fake->epilogue_products() - before, k > 0);
+        assert_similar_kept(u, 10, is_whole ? 1e-6 : 0x1p-8, "the input of GELU");
+        assert_similar_kept(c, 10, is_whole ? 1e-6 : 0x1p-8, "GELU of a product");
         free(rounded);
         end();
     }

@@ -10,6 +10,12 @@ static enum gated_kind gated_kind_of(const struct network *n)
     return family_of(n->model)->mlp == FAMILY_GEGLU ? GATED_GEGLU : GATED_SWIGLU;
 }
 
+/* Whether the products around GELU compute it and its gradient. */
+static bool is_gelu_fused(const struct network *n)
+{
+    return n->up_width == n->ffn && n->inner == DTYPE_BF16;
+}
+
 /* The first row of `up` in rows that have gate and up side by side. */
 static void *after_gate(const struct network *n, void *rows, enum dtype type)
 {
@@ -79,9 +85,12 @@ void mlp_block_forward(const struct pass *p, const struct network_layer *y,
     residual_norm(p, &y->mlp_norm, s->mid_normed, s->mid_stats, s->mid, &in);
     if (p->net->experts)
         experts_up_forward(p, y, s);
+    else if (is_gelu_fused(p->net))
+        linear_column_gelu_forward(&y->up, s->hidden, s->up, s->mid_normed, p->rows);
     else
         linear_column_forward(&y->up, s->up, s->mid_normed, p->rows);
-    activate(p, s);
+    if (!is_gelu_fused(p->net))
+        activate(p, s);
     if (y->mlp_post_norm.weight) {
         linear_row_forward(&y->down, s->mlp_out, s->hidden, p->rows);
         residual_post_norm(p, &y->mlp_post_norm, out ? out : p->scratch->dnormed, s->mlp_out_stats,
@@ -116,11 +125,16 @@ void mlp_block_backward(const struct pass *p, const struct network_layer *y,
         dy = w->dy;
     }
     residual_bias_backward(p, &y->down, dout);
-    if (n->experts)
+    if (is_gelu_fused(n)) {
+        dup = w->ffn_scratch;
+        linear_row_gelu_backward(&y->down, dup, s->up, dy, s->hidden, p->rows, p->add);
+    } else if (n->experts) {
         experts_down_backward(p, y, s, dy);
-    else
+    } else {
         linear_row_backward(&y->down, w->ffn_scratch, dy, s->hidden, p->rows, p->add);
-    activate_backward(p, dup, w->ffn_scratch, s);
+    }
+    if (!is_gelu_fused(n))
+        activate_backward(p, dup, w->ffn_scratch, s);
     if (n->experts) {
         experts_up_backward(p, y, s, dup);
     } else {

@@ -59,6 +59,8 @@ void linear_output(const struct linear *l, const struct linear_operands *o)
                                 .ldb = l->in_out ? w.n : l->in,
                                 .c = (char *)o->to + w.at * dtype_bytes(o->to_type),
                                 .c_type = o->to_type,
+                                .then = o->then,
+                                .u = o->u,
                                 .ldc = l->out,
                                 .bias = o->with_bias && l->bias ? l->bias + w.at : NULL };
         const struct gemm_batch steps = { .step_a = o->x_step,
@@ -84,6 +86,8 @@ void linear_input_gradient(const struct linear *l, const struct linear_operands 
                                 .ldb = l->in_out ? w.n : l->in,
                                 .c = o->to,
                                 .c_type = o->to_type,
+                                .then = o->then,
+                                .u = o->u,
                                 .ldc = l->in,
                                 .beta = i > 0 ? 1 : 0 };
         const struct gemm_batch steps = { .step_a = o->dy_step,

@@ -16,7 +16,9 @@ struct linear_operands {
     int64_t to_step, dy_step, x_step;
     int64_t rows;
     bool add;
-    bool with_bias; /* of an output */
+    bool with_bias;      /* of an output */
+    enum gemm_then then; /* to_type is bf16, and the layer has one part */
+    void *u;             /* as kernels/gemm.h says */
 };
 
 /* to = y[rows, out] = x[rows, in] W^T, with the layer's bias where the layer and `o` have it */

@@ -94,6 +94,20 @@ void linear_column_forward(const struct linear *l, void *y, const void *x, int64
     linear_output(l, &o);
 }
 
+void linear_column_gelu_forward(const struct linear *l, void *y, void *u, const void *x,
+                                int64_t rows)
+{
+    const struct linear_operands o = { .to = y,
+                                       .to_type = DTYPE_BF16,
+                                       .x = linear_gather(l, x, rows, l->in),
+                                       .rows = rows,
+                                       .with_bias = true,
+                                       .then = GEMM_GELU,
+                                       .u = u };
+
+    linear_output(l, &o);
+}
+
 /* The sum of dX comes before W's gradient, which does not need it. */
 void linear_column_backward(const struct linear *l, float *dx, const void *dy, const void *x,
                             int64_t rows, bool add)
@@ -128,19 +142,39 @@ void linear_row_forward(const struct linear *l, float *y, const void *x, int64_t
     linear_sum(l, y, rows, l->out);
 }
 
+static void row_backward(const struct linear *l, struct linear_operands *o, const void *dy)
+{
+    o->dy = linear_gather(l, dy, o->rows, l->out);
+    linear_input_gradient(l, o);
+    o->to = NULL;
+    o->then = GEMM_STORE;
+    linear_weight_gradient(l, o);
+}
+
 void linear_row_backward(const struct linear *l, void *dx, const void *dy, const void *x,
                          int64_t rows, bool add)
 {
     struct linear_operands o = { .to = dx,
                                  .to_type = l->inner,
                                  .to_step = rows * l->in,
-                                 .dy = linear_gather(l, dy, rows, l->out),
                                  .x = x,
                                  .x_step = rows * l->in,
                                  .rows = rows,
                                  .add = add };
 
-    linear_input_gradient(l, &o);
-    o.to = NULL;
-    linear_weight_gradient(l, &o);
+    row_backward(l, &o, dy);
+}
+
+void linear_row_gelu_backward(const struct linear *l, void *du, void *u, const void *dy,
+                              const void *x, int64_t rows, bool add)
+{
+    struct linear_operands o = { .to = du,
+                                 .to_type = DTYPE_BF16,
+                                 .x = x,
+                                 .rows = rows,
+                                 .add = add,
+                                 .then = GEMM_GELU_GRADIENT,
+                                 .u = u };
+
+    row_backward(l, &o, dy);
 }

@@ -59,4 +59,12 @@ void linear_row_forward(const struct linear *l, float *y, const void *x, int64_t
 void linear_row_backward(const struct linear *l, void *dx, const void *dy, const void *x,
                          int64_t rows, bool add);
 
+/* The pair around GELU, where l->inner is bf16: the column layer's y = gelu(u), with u, the product
+ * and its bias, for the backward pass; the row layer's du, the gradient of u, from which x was
+ * made. y, u and du are bf16 and no shards are emulated. */
+void linear_column_gelu_forward(const struct linear *l, void *y, void *u, const void *x,
+                                int64_t rows);
+void linear_row_gelu_backward(const struct linear *l, void *du, void *u, const void *dy,
+                              const void *x, int64_t rows, bool add);
+
 #endif
