@@ -100,29 +100,29 @@ def test_a_step_is_one_launch_and_one_wait(tmp_path, inputs):
 
 
 def steps_line(r):
-    return [line for line in r.lines if line.startswith("steps: ")]
+    return [line for line in r.lines if line.startswith("tp-train: steps: ")]
 
 
 def test_the_start_says_how_steps_are_queued(tmp_path, inputs):
     assert steps_line(train(inputs, tmp_path, "llama", "tp1", steps=1)) == [
-        "steps: each is one CUDA graph after the first 2, unless a checkpoint is still copied"]
+        "tp-train: steps: each is one CUDA graph after the first 2, unless a checkpoint is still copied"]
     assert steps_line(train(inputs, tmp_path, "llama", "tp1", "--cuda-graphs", "off", steps=1)) == [
-        "steps: queued one operation at a time, because of --cuda-graphs off"]
+        "tp-train: steps: queued one operation at a time, because of --cuda-graphs off"]
     assert steps_line(train(inputs, tmp_path, "llama", "tp1", "--device", "cpu", steps=1)) == []
 
 
 def test_a_mixture_of_experts_is_queued_because_the_host_waits(tmp_path, inputs):
     r = train(inputs, tmp_path, "mixtral", "ep2dp2", steps=4)
     assert r.rc == 0, (SEED, r)
-    assert steps_line(r) == ["steps: queued one operation at a time, because in each layer the host waits for the rows of the "
-                             "experts"], r
+    assert steps_line(r) == ["tp-train: steps: queued one operation at a time, because in each layer the host waits for the rows "
+                             "of the experts"], r
 
 
 def test_a_driver_that_cannot_record_is_told_in_one_sentence(tmp_path, inputs):
     r = train(inputs, tmp_path, "llama", "tp1", NO_CAPTURE=1)
-    errors = [line for line in r.lines if line.startswith("tp-train: ")]
+    errors = [line for line in r.lines if "recording a graph" in line]
     assert r.rc == 3 and len(errors) == 1, r
-    assert "recording a graph" in errors[0] and "--cuda-graphs off" in errors[0], errors
+    assert errors[0].startswith("tp-train: ") and "--cuda-graphs off" in errors[0], errors
     assert train(inputs, tmp_path, "llama", "tp1", "--cuda-graphs", "off", NO_CAPTURE=1).rc == 0
 
 
