@@ -8,6 +8,7 @@ covers: cli/train/train_cuda kernels/null/null comm/cuda/exports comm/cuda/nccl_
 covers: comm/cuda/nccl_lane comm/cuda/nccl_failure trainer/model/expert_exchange
 """
 import json
+import math
 import random
 import re
 import shutil
