@@ -65,19 +65,15 @@ static int64_t elements_of(const struct megatron_param *p)
     return p->shape[0] * (p->ndim == 2 ? p->shape[1] : 1);
 }
 
-/* Elements after which a bucket ends; the first chunk of the first stage alone has several. */
 static int64_t bucket_size(const struct megatron_rank_target *r, int chunk)
 {
-    int64_t n = 0;
+    int64_t all = 0;
 
-    if (r->pp_rank > 0 || chunk > 0)
-        return 0;
-    if (r->t->buckets == 0)
-        return r->t->bucket_size;
     for (int c = 0; c < r->t->vpp; c++)
         for (int i = 0; i < r->n[c]; i++)
-            n += elements_of(&r->params[c][i]);
-    return n / r->t->buckets;
+            all += elements_of(&r->params[c][i]);
+    return megatron_buckets_full(r->pp_rank == 0 && chunk == 0, r->t->bucket_size, r->t->buckets,
+                                 all);
 }
 
 /* The buffer of a chunk, in the opposite order of modules. */

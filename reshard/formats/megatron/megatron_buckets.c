@@ -24,6 +24,13 @@ static bool is_full(const struct megatron_bucket_rule *rule, const struct bucket
     return rule->full > 0 && n >= rule->full;
 }
 
+int64_t megatron_buckets_full(bool is_first, int64_t size, int64_t buckets, int64_t all)
+{
+    if (!is_first)
+        return 0;
+    return buckets ? all / buckets : size;
+}
+
 int64_t megatron_buckets_place(struct megatron_slot *slots, int n,
                                const struct megatron_bucket_rule *rule)
 {

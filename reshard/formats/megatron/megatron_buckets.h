@@ -27,6 +27,10 @@ struct megatron_bucket_rule {
     int64_t full;
 };
 
+/* `full` of the rule of a chunk: the first one of the first stage alone has several buckets. size,
+ * buckets: as in struct megatron_args; all: elements of all chunks of the rank. */
+int64_t megatron_buckets_full(bool is_first, int64_t size, int64_t buckets, int64_t all);
+
 /* Find where slots[0 .. n - 1] begin, which are in the order of the buffer: the opposite of that of
  * modules. Returns the end of the last one. */
 int64_t megatron_buckets_place(struct megatron_slot *slots, int n,

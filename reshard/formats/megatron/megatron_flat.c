@@ -39,18 +39,14 @@ static int chunk_of(const struct megatron_rank *r, int number)
 
 /* ---- buckets ---- */
 
-/* Elements after which a bucket ends; the first chunk of the first stage alone has several. */
 static int64_t bucket_size(const struct megatron_rank *r, int chunk)
 {
-    int64_t n = 0;
+    int64_t all = 0;
 
-    if (r->pp_rank > 0 || chunk > 0)
-        return 0;
-    if (r->args.buckets == 0)
-        return r->args.bucket_size;
     for (int i = 0; i < r->n_params; i++)
-        n += megatron_rank_elements(&r->params[i]);
-    return n / r->args.buckets;
+        all += megatron_rank_elements(&r->params[i]);
+    return megatron_buckets_full(r->pp_rank == 0 && chunk == 0, r->args.bucket_size,
+                                 r->args.buckets, all);
 }
 
 static tp_status place_params(struct megatron_flat *f, const struct megatron_rank *r, int chunk,
