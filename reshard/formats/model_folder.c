@@ -1,13 +1,14 @@
 /* reshard/formats/model_folder.c - see reshard/formats/model_folder.h. */
 #include "reshard/formats/model_folder.h"
 
-#include <dirent.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "core/text.h"
+#include "storage/folder.h"
 
-enum { NAMES_SHOWN = 3, NAMES_TEXT = 3 * 64 + 64 };
+enum { NAMES_SHOWN = 3, NAME_SHOWN = 64, NAMES_TEXT = (NAMES_SHOWN + 1) * NAME_SHOWN };
 
 /* Files that only a folder with weights has, at its top. */
 static bool is_weights(const char *name)
@@ -20,65 +21,49 @@ static bool is_weights(const char *name)
            (strncmp(name, "pytorch_model", 13) == 0 && text_ends_with(name, ".bin"));
 }
 
-/* The names that come first in the alphabet, which do not depend on the file system's order. */
-struct first_names {
-    char name[NAMES_SHOWN][64];
-    int n, others;
-};
-
-static void add_name(struct first_names *f, const char *name)
+static int by_name(const void *a, const void *b)
 {
-    char cut[sizeof f->name[0]];
-    int at = f->n;
-
-    snprintf(cut, sizeof cut, "%.60s", name);
-    text_clean(cut);
-    while (at > 0 && strcmp(cut, f->name[at - 1]) < 0)
-        at--;
-    if (f->n == NAMES_SHOWN)
-        f->others++;
-    else
-        f->n++;
-    if (at == NAMES_SHOWN)
-        return;
-    memmove(f->name[at + 1], f->name[at], (size_t)(f->n - 1 - at) * sizeof cut);
-    memcpy(f->name[at], cut, sizeof cut);
+    return strcmp(((const struct folder_entry *)a)->name, ((const struct folder_entry *)b)->name);
 }
 
-/* "a, b, c and 4 more". */
-static void format_names(char text[NAMES_TEXT], const struct first_names *f)
+/* The names that come first in the alphabet, which does not depend on the file system's order: "a,
+ * b, c and 4 more". */
+static void format_names(char text[NAMES_TEXT], struct folder_entry *entries, int n)
 {
     int at = 0;
 
     text[0] = 0;
-    for (int i = 0; i < f->n; i++)
-        at += snprintf(text + at, (size_t)(NAMES_TEXT - at), "%s%s", i ? ", " : "", f->name[i]);
-    if (f->others)
-        snprintf(text + at, (size_t)(NAMES_TEXT - at), " and %d more", f->others);
+    qsort(entries, (size_t)n, sizeof *entries, by_name);
+    for (int i = 0; i < n && i < NAMES_SHOWN; i++) {
+        char name[NAME_SHOWN];
+
+        snprintf(name, sizeof name, "%.60s", entries[i].name);
+        text_clean(name);
+        at += snprintf(text + at, (size_t)(NAMES_TEXT - at), "%s%s", i ? ", " : "", name);
+    }
+    if (n > NAMES_SHOWN)
+        snprintf(text + at, (size_t)(NAMES_TEXT - at), " and %d more", n - NAMES_SHOWN);
 }
 
 tp_status model_folder_replaceable(const char *dir, struct tp_err *err)
 {
-    struct first_names found = { .n = 0 };
+    struct folder_entry *entries = NULL;
     bool has_config = false, has_weights = false;
     char names[NAMES_TEXT];
-    const struct dirent *e;
-    DIR *d = opendir(dir);
+    struct tp_err ignored;
+    int n = 0;
 
-    if (!d)
+    if (folder_list(&entries, &n, dir, &ignored))
         return tp_fail(err, TP_E_EXISTS,
                        "%s: is no folder that can be read, so --force does not replace it", dir);
-    while ((e = readdir(d))) {
-        if (strcmp(e->d_name, ".") == 0 || strcmp(e->d_name, "..") == 0)
-            continue;
-        has_config |= strcmp(e->d_name, "config.json") == 0;
-        has_weights |= is_weights(e->d_name);
-        add_name(&found, e->d_name);
+    for (int i = 0; i < n; i++) {
+        has_config |= strcmp(entries[i].name, "config.json") == 0;
+        has_weights |= is_weights(entries[i].name);
     }
-    closedir(d);
+    format_names(names, entries, n);
+    free(entries);
     if (has_config && has_weights)
         return TP_OK;
-    format_names(names, &found);
     return tp_fail(err, TP_E_EXISTS,
                    "%s: has %s, so it is not a model's folder and --force does not replace it; it "
                    "has %s; remove it yourself if it is not needed",
