@@ -224,7 +224,7 @@ tp_status run_launch(struct run *r)
         TP_TRY(st);
     }
     TP_TRY(announce(r));
-    if (r->job->checkpoints == JOB_CKPT_TP && !run_root_is_in_store(r))
+    if (run_root_is_folder(r))
         TP_TRY(ckpt_claim(&r->record.epoch, r->job->ckpt, &(struct root_lock_wait){ 0 }, &r->err));
     TP_TRY(make_heartbeats(r));
     unlink(r->attempt.exit_path);

@@ -131,7 +131,7 @@ static bool waits_for_root(struct run *r)
     struct tp_err who;
     bool report;
 
-    if (r->job->checkpoints != JOB_CKPT_TP || run_root_is_in_store(r) ||
+    if (!run_root_is_folder(r) ||
         !root_wait_is_locked(&r->plan->root, r->job->ckpt, clock_seconds(), &report, &who))
         return false;
     if (report)

@@ -46,8 +46,7 @@ tp_status run_root_failed(struct run *r, const char *what)
     return run_retry(r, &f, "");
 }
 
-/* Whether the root is a folder that this job owns. */
-static bool has_root(const struct run *r)
+bool run_root_is_folder(const struct run *r)
 {
     return r->job->checkpoints == JOB_CKPT_TP && !run_root_is_in_store(r);
 }
@@ -56,7 +55,8 @@ tp_status run_root_check(struct run *r)
 {
     if (run_root_is_in_store(r)) /* ranks that train need no answer of the store now */
         return r->record.open ? TP_OK : store_step_check_root(r->job->ckpt, &r->err);
-    return has_root(r) ? root_owner_check(r->job->ckpt, r->record.run_id, &r->err) : TP_OK;
+    return run_root_is_folder(r) ? root_owner_check(r->job->ckpt, r->record.run_id, &r->err)
+                                 : TP_OK;
 }
 
 void run_root_set_child(struct run *r)
@@ -71,7 +71,7 @@ tp_status run_root_claim(struct run *r, bool make)
     const char *root = r->job->ckpt;
     tp_status st;
 
-    if (!has_root(r) || r->root->owner || (!make && !file_is_dir(root)))
+    if (!run_root_is_folder(r) || r->root->owner || (!make && !file_is_dir(root)))
         return TP_OK;
     if ((st = ckpt_check_root(root, &r->err)) || (st = file_make_dirs(root, &r->err)))
         return st;
@@ -86,7 +86,7 @@ void run_root_tick(struct run *r)
     double now = clock_seconds();
     struct tp_err ignored;
 
-    if (!has_root(r) || now < r->root->next_beat)
+    if (!run_root_is_folder(r) || now < r->root->next_beat)
         return;
     r->root->next_beat = now + ROOT_OWNER_BEAT_S;
     if (r->root->owner)
