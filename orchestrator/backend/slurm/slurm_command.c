@@ -17,6 +17,8 @@
 
 enum { WORDS_MAX = 24 }; /* in one command, without the options in the job file */
 
+enum { AGAIN_US = 1000 * 1000 };
+
 static const double PATIENCE_S = 60;
 
 void slurm_client_env(struct environment *out, const struct environment *env)
@@ -281,6 +283,14 @@ tp_status slurm_ask(char **output, const struct job_words *words, const struct s
     return st;
 }
 
+bool slurm_again(const char *why, double until)
+{
+    if (!slurm_is_unreachable(why) || clock_seconds() >= until)
+        return false;
+    usleep(AGAIN_US);
+    return true;
+}
+
 tp_status slurm_cancel(const struct slurm_client *client, long job, double patience_s,
                        struct tp_err *err)
 {
@@ -290,11 +300,9 @@ tp_status slurm_cancel(const struct slurm_client *client, long job, double patie
     tp_status st;
 
     slurm_words(&words, &arena, "scancel", arena_printf(&arena, "%ld", job), NULL);
-    st = slurm_ask(NULL, &words, client, PATIENCE_S, &arena, err);
-    while (st && slurm_is_unreachable(err->msg) && clock_seconds() < until) {
-        sleep(1);
+    do {
         st = slurm_ask(NULL, &words, client, PATIENCE_S, &arena, err);
-    }
+    } while (st && slurm_again(err->msg, until));
     arena_free(&arena);
     return st;
 }

@@ -76,6 +76,10 @@ tp_status slurm_step_words(struct job_words *out, const struct job *job,
 tp_status slurm_ask(char **output, const struct job_words *words, const struct slurm_client *client,
                     double patience_s, struct arena *arena, struct tp_err *err);
 
+/* Whether to ask again: `why`, a failure, says that Slurm does not answer, and it is not yet
+ * clock_seconds() == until. Waits a second before. */
+bool slurm_again(const char *why, double until);
+
 /* scancel; repeated for patience_s seconds while Slurm does not answer. TP_E_IO. */
 tp_status slurm_cancel(const struct slurm_client *client, long job, double patience_s,
                        struct tp_err *err);

@@ -238,9 +238,9 @@ static bool requeue(struct slurm *s)
     const double until = clock_seconds() + last_patience(s);
     struct tp_err err = { 0 };
 
-    while (!(s->ending.requeued = ask_requeue(s, until, &err)) && slurm_is_unreachable(err.msg) &&
-           clock_seconds() < until)
-        usleep(AGAIN_US);
+    do {
+        s->ending.requeued = ask_requeue(s, until, &err);
+    } while (!s->ending.requeued && slurm_again(err.msg, until));
     if (!s->ending.requeued) /* the next batch job is submitted instead */
         slurm_event(s, SLURM_CANNOT_REQUEUE, SLURM_REASON_NONE, err.msg);
     return s->ending.requeued;
@@ -250,13 +250,11 @@ static bool requeue(struct slurm *s)
 static tp_status submit_next(struct slurm *s)
 {
     const double until = clock_seconds() + last_patience(s);
-    tp_status st = slurm_next_submit_now(s);
+    tp_status st;
 
-    while (st == TP_OK && !s->next.job && slurm_is_unreachable(s->next.why) &&
-           clock_seconds() < until) {
-        usleep(AGAIN_US);
+    do {
         st = slurm_next_submit_now(s);
-    }
+    } while (st == TP_OK && !s->next.job && slurm_again(s->next.why, until));
     return st;
 }
 
