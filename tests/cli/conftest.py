@@ -9,6 +9,7 @@ import pytest
 import curves
 import harness
 import run_job
+from object_store import ObjectStore
 from state import State
 
 MANY = 6  # cases of a test
@@ -55,6 +56,13 @@ def pytest_collection_modifyitems(config, items):
         params = item.callspec.params if hasattr(item, "callspec") else {}
         model = params.get("name", "") if "reference" in item.fixturenames else ""
         item.add_marker(pytest.mark.xdist_group("%s %s" % (item.path.stem, model)))
+
+
+@pytest.fixture
+def store():
+    """An empty S3-compatible store."""
+    with ObjectStore() as s:
+        yield s
 
 
 @pytest.fixture(scope="session")

@@ -14,7 +14,7 @@ import time
 import pytest
 
 import harness
-from object_store import Fault, ObjectStore, fails, ok, run
+from object_store import Fault, fails, ok, run
 
 OUT = "s3://bucket/runs/hf"
 KEY = "bucket/runs/hf/"
@@ -29,12 +29,6 @@ def root(tmp_path_factory):
     config = harness.write_config(folder, hidden_size=256, intermediate_size=768, head_dim=32, vocab_size=6000)
     harness.ok(harness.built("make_ckpt"), config, "tp2", folder / "ckpt", 1, 11, "bf16")
     return folder / "ckpt"
-
-
-@pytest.fixture
-def store():
-    with ObjectStore() as s:
-        yield s
 
 
 @pytest.fixture(scope="module")

@@ -43,12 +43,6 @@ def folders(tmp_path_factory, bf16):
     return {format: base / format for format in FORMATS}
 
 
-@pytest.fixture
-def store():
-    with ObjectStore() as s:
-        yield s
-
-
 def serve(folder, **options):
     store = ObjectStore(**options)
     store.add_tree(KEY, folder)

@@ -8,17 +8,11 @@ import signal
 
 import pytest
 
-from object_store import ACCESS_KEY, SECRET_KEY, Fault, ObjectStore, ok, run
+from object_store import ACCESS_KEY, SECRET_KEY, Fault, ok, run
 from run_job import train_job
 
 ROOT = "s3://bucket/runs/job"
 KEY = "bucket/runs/job/"
-
-
-@pytest.fixture
-def store():
-    with ObjectStore() as s:
-        yield s
 
 
 @pytest.fixture
@@ -51,7 +45,9 @@ def clean(folder):
 def test_it_resumes_at_the_layouts_that_fit_and_keeps_the_newest_steps(store, make, tmp_path):
     with make(steps=4000, options={"save-every": 10, "keep": 2}) as job:
         job.start(store.environment())
-        job.await_event("save", step=20)
+        saves = 1  # tp-run reports the newest save that it sees, so the one of step 20 may have no event
+        while job.await_event("save", saves)["step"] < 20:
+            saves += 1
         job.verb("node", "down", "b")
         second = job.await_event("training", 2)
         assert second["layout"] == "tp1" and second["resumed_at"] >= 20

@@ -18,12 +18,6 @@ ROOT = "s3://bucket/runs/train"
 KEY = "bucket/runs/train/"
 
 
-@pytest.fixture
-def store():
-    with ObjectStore() as s:
-        yield s
-
-
 def argv(model, root=ROOT, **options):
     return harness.train_args(model, root, **{"steps": 6, **options})
 

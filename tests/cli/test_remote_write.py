@@ -30,12 +30,6 @@ def expected(root, tmp_path_factory):
     return {p.name: p.read_bytes() for p in (out / "step-00000001").glob("*.h5")}
 
 
-@pytest.fixture
-def store():
-    with ObjectStore() as s:
-        yield s
-
-
 def argv(root, *more):
     return ("tp-reshard", root, "--to", "tp4pp2", "--out", OUT + "/", *more)
 
