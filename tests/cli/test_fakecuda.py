@@ -2,13 +2,12 @@
 
 needs: fakecuda_planted fakecuda_planted_ranks
 """
-import os
 import re
-import subprocess
 
 import pytest
 
 import harness
+import planted
 
 PROGRAM = harness.built("fakecuda_planted")
 SEEDS = range(4)
@@ -75,20 +74,14 @@ MISTAKES = {
 }
 
 
-def run(name, seed):
-    return subprocess.run([PROGRAM, name], env={**os.environ, "FAKECUDA_SEED": str(seed)}, text=True,
-                          stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=60, check=False)
-
-
 def test_every_planted_program_has_a_test():
-    names = set(subprocess.run([PROGRAM], stdout=subprocess.PIPE, text=True, check=False).stdout.split())
-    assert names == set(CORRECT) | set(MISTAKES) | {"early", "host-reads", "host-writes"}
+    assert planted.names(PROGRAM) == set(CORRECT) | set(MISTAKES) | {"early", "host-reads", "host-writes"}
 
 
 @pytest.mark.parametrize("name", CORRECT)
 def test_correct_programs_pass_in_every_order(name):
     for seed in SEEDS:
-        p = run(name, seed)
+        p = planted.run(PROGRAM, name, seed)
         assert (p.returncode, p.stdout, p.stderr) == (0, CORRECT[name] + "ended: no error\n", ""), seed
 
 
@@ -96,7 +89,7 @@ def test_correct_programs_pass_in_every_order(name):
 def test_a_mistake_is_found_in_every_order(name):
     message, place = MISTAKES[name]
     for seed in SEEDS:
-        p = run(name, seed)
+        p = planted.run(PROGRAM, name, seed)
         assert p.returncode == 86, (seed, p.stdout, p.stderr)
         assert re.search("fakecuda: .*" + message, p.stderr), (seed, p.stderr)
         assert place in p.stderr, (seed, p.stderr)
@@ -104,14 +97,14 @@ def test_a_mistake_is_found_in_every_order(name):
 
 @pytest.mark.parametrize("name", ["host-reads", "host-writes"])
 def test_device_memory_is_inaccessible_to_the_host(name):
-    p = run(name, 0)
+    p = planted.run(PROGRAM, name, 0)
     assert p.returncode == -11
     assert p.stderr == "fakecuda: host code accesses device memory; it may only pass addresses on\n"
 
 
 def test_nothing_is_done_before_the_host_waits():
     """Sometimes the device is fast, so not for every seed."""
-    seen = [run("early", seed).stdout.split("\n")[0] for seed in range(8)]
+    seen = [planted.run(PROGRAM, "early", seed).stdout.split("\n")[0] for seed in range(8)]
     assert "host[1] = 0" in seen and set(seen) <= {"host[1] = 0", "host[1] = 2"}
 
 
@@ -119,8 +112,7 @@ def test_nothing_is_done_before_the_host_waits():
 def test_the_list_of_operations_says_what_precedes_each(tmp_path, name, before):
     """The last one, a copy of stream 2, after the event behind the kernel of stream 1; or after what the host has waited for only."""
     path = tmp_path / "operations"
-    subprocess.run([PROGRAM, name], env={**os.environ, "FAKECUDA_SEED": "0", "FAKECUDA_OPERATIONS": str(path)}, timeout=60, check=False,
-                   stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    planted.run(PROGRAM, name, 0, FAKECUDA_OPERATIONS=str(path))
     lines = [line.split() for line in path.read_text().splitlines()]
     assert [line[1:3] + line[4:] for line in lines[:3]] == [["1", str(n), kind] for n, kind in ((1, "copy"), (2, "copy"), (3, "kernel"))]
     assert lines[3][1] == "2" and lines[3][3:] == [before, "copy"]
@@ -169,14 +161,11 @@ RANKS_THAT_WAIT = {"group-overlap", "group-of-two-streams", "message-overwritten
 
 def run_ranks(name, seed):
     patience = "1" if name in RANKS_THAT_WAIT else "60"
-    env = {**os.environ, "FAKECUDA_SEED": str(seed), "FAKECUDA_GPUS": "3", "FAKECUDA_PATIENCE": patience}
-    return subprocess.run([RANKS_PROGRAM, name], env=env, text=True, stdout=subprocess.PIPE,
-                          stderr=subprocess.PIPE, timeout=120, check=False)
+    return planted.run(RANKS_PROGRAM, name, seed, timeout=120, FAKECUDA_GPUS="3", FAKECUDA_PATIENCE=patience)
 
 
 def test_every_planted_program_with_ranks_has_a_test():
-    names = subprocess.run([RANKS_PROGRAM], stdout=subprocess.PIPE, text=True, check=False).stdout.split()
-    assert set(names) == set(RANKS_CORRECT) | set(RANKS_MISTAKES)
+    assert planted.names(RANKS_PROGRAM) == set(RANKS_CORRECT) | set(RANKS_MISTAKES)
 
 
 @pytest.mark.parametrize("name", RANKS_CORRECT)

@@ -2,13 +2,12 @@
 
 needs: fakecuda_planted_graphs
 """
-import os
 import re
-import subprocess
 
 import pytest
 
 import harness
+import planted
 
 PROGRAM = harness.built("fakecuda_planted_graphs")
 SEEDS = range(4)
@@ -45,26 +44,20 @@ MISTAKES = {
 }
 
 
-def run(name, seed):
-    return subprocess.run([PROGRAM, name], env={**os.environ, "FAKECUDA_SEED": str(seed)}, text=True, stdout=subprocess.PIPE,
-                          stderr=subprocess.PIPE, timeout=60, check=False)
-
-
 def test_every_planted_program_has_a_test():
-    names = subprocess.run([PROGRAM], stdout=subprocess.PIPE, text=True, check=False).stdout.split()
-    assert set(names) == set(CORRECT) | set(MISTAKES)
+    assert planted.names(PROGRAM) == set(CORRECT) | set(MISTAKES)
 
 
 @pytest.mark.parametrize("name", CORRECT)
 def test_correct_programs_pass_in_every_order(name):
     for seed in SEEDS:
-        p = run(name, seed)
+        p = planted.run(PROGRAM, name, seed)
         assert (p.returncode, p.stdout, p.stderr) == (0, CORRECT[name] + "ended: no error\n", ""), seed
 
 
 @pytest.mark.parametrize("name", MISTAKES)
 def test_a_mistake_is_found_in_every_order(name):
     for seed in SEEDS:
-        p = run(name, seed)
+        p = planted.run(PROGRAM, name, seed)
         assert p.returncode == 86, (seed, p.stdout, p.stderr)
         assert re.search("fakecuda: .*" + MISTAKES[name], p.stderr), (seed, p.stderr)
