@@ -118,6 +118,13 @@ def write_config(folder, **changes):
     return path
 
 
+def make_large_shards(folder):
+    """Write FOLDER/ckpt, a checkpoint of four shards that are uploaded in several parts. Returns its root."""
+    config = write_config(folder, hidden_size=256, intermediate_size=768, head_dim=32)
+    ok(built("make_ckpt"), config, "tp4", folder / "ckpt", 1, 11, "bf16")
+    return folder / "ckpt"
+
+
 def train_args(model, root=None, steps=2, layout="tp2", **options):
     """The command line of a small training run. options: long names and values; True for a flag."""
     argv = ["tp-train", "--model", model, "--data", TEXT, "--steps", steps, "--layout", layout,

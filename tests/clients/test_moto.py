@@ -58,11 +58,7 @@ def make_user(url):
 
 @pytest.fixture(scope="module")
 def local(tmp_path_factory):
-    """A checkpoint whose shards are uploaded in several parts."""
-    folder = tmp_path_factory.mktemp("local")
-    config = harness.write_config(folder, hidden_size=256, intermediate_size=768, head_dim=32)
-    harness.ok(harness.built("make_ckpt"), config, "tp4", folder / "ckpt", 1, 11, "bf16")
-    return folder / "ckpt"
+    return harness.make_large_shards(tmp_path_factory.mktemp("local"))
 
 
 def ok(environment, *argv):
