@@ -2,18 +2,4 @@
 #
 # tests/radosgw/run.sh - the tests with Ceph's S3 gateway; the last line counts them.
 # They start a Ceph on this machine and stop it at the end. Without it they are skipped and print the reason.
-set -uo pipefail
-cd "$(dirname "$0")/../.." || exit 1
-TP_BIN=${TP_BIN:-$PWD/bin}
-export TP_BIN
-log=$(mktemp)
-trap 'rm -f "$log"' EXIT
-timeout 1800 "${PYTHON:-/usr/bin/python3}" -m pytest -c tests/pytest.ini --rootdir=. -q -rfEs tests/radosgw \
-    2>&1 | tee "$log"
-rc=${PIPESTATUS[0]}
-count() { grep -oE "[0-9]+ $1" "$log" | tail -n 1 | cut -d' ' -f1; }
-passed=$(count passed) failed=$(count failed) errors=$(count errors?) skipped=$(count skipped)
-failed=$((${failed:-0} + ${errors:-0}))
-if [ "$rc" -ne 0 ] && [ "$failed" -eq 0 ]; then failed=1; fi
-echo "${passed:-0} passed, $failed failed, ${skipped:-0} skipped"
-[ "$failed" -eq 0 ]
+exec "$(dirname "$0")/../runner/alone.sh" tests/radosgw 1800
