@@ -1,4 +1,6 @@
 """Helpers of the tests on Slurm: a job on the cluster, and questions to Slurm."""
+import os
+import shutil
 import subprocess
 import time
 
@@ -15,6 +17,17 @@ def slurm_job(folder, model, steps=3000, allow="[tp4, tp2, tp1]", restart=None, 
 def slurm(*argv):
     """Run one of Slurm's programs. Returns its output."""
     return subprocess.run(argv, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def in_front(folder, script, *names):
+    """Put a bash script before each of Slurm's programs of these names in PATH. In it $program is the real one, $name its
+    name, and $front the folder of the scripts. Returns the environment."""
+    folder.mkdir()
+    for name in names:
+        program = folder / name
+        program.write_text("#!/bin/bash\nfront=%s name=%s program=%s\n%s" % (folder, name, shutil.which(name), script))
+        program.chmod(0o755)
+    return {"PATH": "%s:%s" % (folder, os.environ["PATH"])}
 
 
 def queue(form="%i", states="PENDING,RUNNING", name="job"):

@@ -5,8 +5,6 @@ covers: orchestrator/backend/slurm/slurm_allocation orchestrator/backend/slurm/s
 covers: orchestrator/backend/slurm/slurm_next
 """
 import json
-import os
-import shutil
 import subprocess
 import time
 
@@ -14,7 +12,7 @@ import pytest
 
 import harness
 from run_job import killed_after
-from slurm_job import end_in, queue, slurm, slurm_job, wait_until
+from slurm_job import end_in, in_front, queue, slurm, slurm_job, wait_until
 
 
 def occupy():
@@ -24,22 +22,12 @@ def occupy():
     return err.split()[-1]
 
 
-def in_front(folder, *names):
-    """Put programs before Slurm's in PATH, which append their arguments to NAME.calls. Returns the
-    environment.
-
-    They do not pass on accounts and containers, because this cluster has none."""
-    folder.mkdir()
-    for name in names:
-        program = folder / name
-        program.write_text("""#!/bin/bash
-printf '%%s\\n' "$*" >>%s/%s.calls
+# Its arguments are appended to NAME.calls. Accounts and containers are not passed on, because this cluster has none.
+LISTS_CALLS = """printf '%s\\n' "$*" >>$front/$name.calls
 args=()
 for a in "$@"; do [[ $a == --container* || $a == --account* ]] || args+=("$a"); done
-exec %s "${args[@]}"
-""" % (folder, name, shutil.which(name)))
-        program.chmod(0o755)
-    return {"PATH": "%s:%s" % (folder, os.environ["PATH"])}
+exec $program "${args[@]}"
+"""
 
 
 def kept_curve(job):
@@ -107,7 +95,7 @@ def test_a_user_who_cancels_the_allocation_ends_the_run(tmp_path, model, cluster
 def test_options_are_passed_on(tmp_path, model, cluster):
     """Options go to salloc and sbatch; containers go to srun."""
     front = tmp_path / "front"
-    env = in_front(front, "salloc", "sbatch", "srun")
+    env = in_front(front, LISTS_CALLS, "salloc", "sbatch", "srun")
     options = ["--partition=main", "--time=7", "--account=phys", "--comment=of mine",
                "--container=/images/x"]
     with slurm_job(tmp_path, model, steps=20, options=json.dumps(options),
@@ -191,7 +179,7 @@ def test_batch_jobs_follow_each_other(tmp_path, model, cluster, figure):
     assert job.events("stopped")[0]["reason"] == "slurm_job_continues"
     wait_until(lambda: len(job.events("chain")) == 2)
     assert (job.state / "home").read_text().split()[2] in ("n1", "n2", "n3")
-    front = in_front(tmp_path / "front", "srun")
+    front = in_front(tmp_path / "front", LISTS_CALLS, "srun")
     harness.run("tp-run", "status", job.path, env=front)
     assert " ask " in (tmp_path / "front/srun.calls").read_text()
     s = job.status()  # srun asks on the job's node, because this host is not a node of Slurm
@@ -228,16 +216,11 @@ def test_a_next_batch_job_that_was_cancelled_is_submitted_again(tmp_path, model,
 
 def test_one_wrong_answer_about_the_next_batch_job_is_not_believed(tmp_path, model, cluster):
     front = tmp_path / "front"
-    front.mkdir()
-    program = front / "squeue"
-    program.write_text("""#!/bin/bash
-out=$(%s "$@") || exit
-[[ $out != *PENDING* ]] || ! rmdir %s/lie 2>/dev/null || out=${out//PENDING/CANCELLED}
+    env = in_front(front, """out=$($program "$@") || exit
+[[ $out != *PENDING* ]] || ! rmdir $front/lie 2>/dev/null || out=${out//PENDING/CANCELLED}
 echo "$out"
-""" % (shutil.which("squeue"), front))
-    program.chmod(0o755)
+""", "squeue")
     job = slurm_job(tmp_path, model, steps=100000, options="[--time=60]", margin="12s")
-    env = {"PATH": "%s:%s" % (front, os.environ["PATH"])}
     first = int(harness.run("tp-run", "submit", job.path, env=env).out)
     wait_until(lambda: job.events("chain") and job.events("save"))
     (front / "lie").mkdir()

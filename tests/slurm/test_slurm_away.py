@@ -1,12 +1,11 @@
 """tp-run when Slurm does not answer, answers late, or refuses for a while."""
 import os
 import random
-import shutil
 import signal
 import time
 
 import harness
-from slurm_job import queue, slurm, slurm_job, wait_until
+from slurm_job import in_front, queue, slurm, slurm_job, wait_until
 from test_slurm import pids_of
 
 
@@ -76,60 +75,44 @@ def test_a_fault_while_the_controller_does_not_answer_uses_no_restarts(tmp_path,
 
 
 def test_an_allocation_is_released_although_slurm_does_not_answer_at_first(tmp_path, model, cluster):
-    front, count = tmp_path / "front", tmp_path / "count"
-    front.mkdir()
-    program = front / "scancel"
-    program.write_text("""#!/bin/bash
-echo >>%s
-[ "$(wc -l <%s)" -gt 3 ] || { echo "scancel: error: Unable to contact slurm controller (connect failure)" >&2; exit 1; }
-exec %s "$@"
-""" % (count, count, shutil.which("scancel")))
-    program.chmod(0o755)
+    env = in_front(tmp_path / "front", """echo >>$front/count
+[ "$(wc -l <$front/count)" -gt 3 ] || { echo "scancel: error: Unable to contact slurm controller (connect failure)" >&2; exit 1; }
+exec $program "$@"
+""", "scancel")
     with slurm_job(tmp_path, model, steps=20) as job:
-        job.start(env={"PATH": "%s:%s" % (front, os.environ["PATH"])})
+        job.start(env=env)
         assert job.wait(60) == 0
-        assert len(count.read_text()) == 4 and queue() == []
+        assert len((tmp_path / "front/count").read_text()) == 4 and queue() == []
 
 
 def test_a_program_of_slurms_that_hangs_delays_nothing(tmp_path, model, cluster):
     """Status, training and stop work while squeue and sinfo hang."""
-    front = tmp_path / "front"
-    front.mkdir()
-    for name in ("squeue", "sinfo"):
-        program = front / name
-        program.write_text("#!/bin/bash\n[ -e %s/hang ] && exec sleep 1000\nexec %s \"$@\"\n"
-                           % (front, shutil.which(name)))
-        program.chmod(0o755)
+    env = in_front(tmp_path / "front", '[ -e $front/hang ] && exec sleep 1000\nexec $program "$@"\n', "squeue", "sinfo")
     # Few saves: a rank that is stopped while it saves has more time.
     with slurm_job(tmp_path, model, steps=100000, train_options={"save-every": 5000}) as job:
-        job.start(env={"PATH": "%s:%s" % (front, os.environ["PATH"])})
+        job.start(env=env)
         job.await_event("training", timeout=90)
-        (front / "hang").touch()
+        (tmp_path / "front/hang").touch()
         time.sleep(1)
         os.kill(next(pids_of("tp-train", "layout=tp4")), signal.SIGSTOP)
         hang = job.await_event("hang", timeout=30)
         assert hang["seconds"] < 15, "it waits at most 5 s for an answer"
-        (front / "hang").unlink()
+        (tmp_path / "front/hang").unlink()
         assert job.verb("stop", "--wait").rc == 0 and job.wait(60) == 75
 
 
 def test_srun_that_exits_with_0_but_started_nothing_is_not_a_success(tmp_path, model, cluster):
     """Slurm 22.05 does this when a launch is aborted, for instance in a job that was just requeued."""
-    front = tmp_path / "front"
-    front.mkdir()
-    program = front / "srun"
-    program.write_text("""#!/bin/bash
-case "$*" in *--mpi=pmix*)
-    mkdir %s/once 2>/dev/null && { echo "srun: launch/slurm: launch_p_step_launch: StepId=1.0 aborted before step \
+    env = in_front(tmp_path / "front", """case "$*" in *--mpi=pmix*)
+    mkdir $front/once 2>/dev/null && { echo "srun: launch/slurm: launch_p_step_launch: StepId=1.0 aborted before step \
 completely launched." >&2; exit 0; } ;;
 esac
-exec %s "$@"
-""" % (front, shutil.which("srun")))
-    program.chmod(0o755)
+exec $program "$@"
+""", "srun")
     with slurm_job(tmp_path, model, steps=30) as job:
-        job.start(env={"PATH": "%s:%s" % (front, os.environ["PATH"])})
+        job.start(env=env)
         assert job.wait(90) == 0
-        assert (front / "once").exists() and sorted(job.losses()) == list(range(30)), job.story()
+        assert (tmp_path / "front/once").exists() and sorted(job.losses()) == list(range(30)), job.story()
         assert "aborted" in job.events("restart")[0]["message"]
-        again = job.start(env={"PATH": "%s:%s" % (front, os.environ["PATH"])})
+        again = job.start(env=env)
         assert again.wait(60) == 0, "a job that is done stays done"

@@ -2,14 +2,12 @@
 
 covers: orchestrator/backend/slurm/slurm_pause
 """
-import os
-import shutil
 import subprocess
 import time
 
 import pytest
 
-from slurm_job import end_in, queue, slurm, slurm_job, wait_until
+from slurm_job import end_in, in_front, queue, slurm, slurm_job, wait_until
 
 
 def test_a_suspended_job_is_waited_for_and_no_node_is_blamed(tmp_path, model, cluster):
@@ -144,19 +142,14 @@ def test_with_chain_requeue_other_jobs_can_depend_on_one_job_id(tmp_path, model,
 @pytest.mark.parametrize("lost", ["request", "answer"])
 def test_the_batch_job_is_requeued_although_slurm_does_not_answer_at_first(tmp_path, model, cluster, monkeypatch, lost):
     """scontrol fails three times because the controller does not answer, or once although it has requeued the job."""
-    front = tmp_path / "front"
-    front.mkdir()
-    program = front / "scontrol"
-    program.write_text("""#!/bin/bash
-[ "$1" = requeue ] || exec %(scontrol)s "$@"
-echo >>%(front)s/count
-if [ %(lost)s = answer ]; then %(scontrol)s "$@" && false
-else [ "$(wc -l <%(front)s/count)" -gt 3 ]; fi ||
+    before = in_front(tmp_path / "front", """[ "$1" = requeue ] || exec $program "$@"
+echo >>$front/count
+if [ %s = answer ]; then $program "$@" && false
+else [ "$(wc -l <$front/count)" -gt 3 ]; fi ||
     { echo "slurm_requeue error: Socket timed out on send/recv operation" >&2; exit 1; }
-exec %(scontrol)s "$@"
-""" % {"scontrol": shutil.which("scontrol"), "front": front, "lost": lost})
-    program.chmod(0o755)
-    monkeypatch.setenv("PATH", "%s:%s" % (front, os.environ["PATH"]))
+exec $program "$@"
+""" % lost, "scontrol")
+    monkeypatch.setenv("PATH", before["PATH"])
     job = slurm_job(tmp_path, model, steps=100000, chain="requeue", margin="60s", options="[--time=60]")
     first = job.verb("submit").out.strip()
     wait_until(lambda: job.events("save"), 120)
@@ -164,7 +157,7 @@ exec %(scontrol)s "$@"
     wait_until(lambda: job.events("stopped"), 60)
     assert job.events("stopped")[0]["reason"] == "slurm_requeued", job.story()
     if lost == "request":
-        assert len((front / "count").read_text()) >= 4
+        assert len((tmp_path / "front/count").read_text()) >= 4
     run_at_once(first, "TimeLimit=60")
     wait_until(lambda: job.events("training")[1:], 120)
     assert queue(states="all") == [first]
