@@ -111,7 +111,7 @@ def test_a_newer_job_has_the_root_and_the_older_one_ends(store, make):
 
 def test_a_store_that_does_not_answer_is_asked_again_and_no_checkpoint_suffers(store, make):
     with make(steps=4000, restart={"settle": "0.2s", "backoff": "1s", "no_progress": 50, "max": 50}) as job:
-        job.start(store.environment(TP_REMOTE_TIMEOUT="1"))
+        job.start(store.environment(TP_REMOTE_TIMEOUT="3"))
         job.await_event("save")
         store.faults += [Fault(503, times=10 ** 9, method=m, code="SlowDown") for m in ("GET", "HEAD", "PUT", "POST")]
         os.kill(job.rank_pid(0), signal.SIGKILL)
