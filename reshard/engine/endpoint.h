@@ -119,6 +119,10 @@ struct reshard_endpoint {
      * ahead of what is read. NULL: it need not know, because its files are local. Thread safe. */
     void (*will_read)(void *ctx, int extent, const struct box *run);
     int64_t ahead_bytes;
+    /* Runs that are far apart in a tensor cost as little as neighbours, one after another: local
+     * files that are not compressed. If both ends say so, threads work far apart, and so write
+     * different files. */
+    bool any_order;
     /* NULL: the endpoint has no checksums, or cannot let others compute them. */
     const struct reshard_unsummed *unsummed;
     /* NULL: an interrupted transfer with this endpoint starts over. */

@@ -50,12 +50,34 @@ static tp_status make_workers(struct transfer_worker **out, const struct transfe
     return TP_OK;
 }
 
+/*
+ * The order of the tiles: this one is moved when it is the turn of number `tile`. Neighbouring
+ * tiles are mostly in one target file, which one thread can write at a time. So the tiles of a
+ * tensor, as far as they are moved now, are dealt from as many equal spans as there are threads.
+ */
+static int64_t dealt(const struct transfer_run *r, int64_t tile)
+{
+    const struct transfer_plan *p = r->plan;
+    const int tensor = transfer_tile_tensor(p, tile);
+    int64_t begin = p->first_tile[tensor], end = p->first_tile[tensor + 1];
+    int64_t span, longer, k; /* tiles of a span; spans that have one more; the span of this tile */
+
+    if (!p->transfer.from->any_order || !p->transfer.to->any_order)
+        return tile;
+    begin = begin > r->next ? begin : r->next;
+    end = end < r->end ? end : r->end;
+    span = (end - begin) / p->threads;
+    longer = (end - begin) % p->threads;
+    k = (tile - begin) % p->threads;
+    return begin + k * span + (k < longer ? k : longer) + (tile - begin) / p->threads;
+}
+
 /* A thread_pool_fn: item counts from the first tile of the round. */
 static tp_status move_tile(void *ctx, int64_t item, int worker, struct tp_err *err)
 {
     struct transfer_run *r = ctx;
 
-    return transfer_move_tile(r, r->next + item, worker, err);
+    return transfer_move_tile(r, dealt(r, r->next + item), worker, err);
 }
 
 static tp_status agree(const struct transfer_plan *p, tp_status st, struct tp_err *err)
@@ -189,6 +211,7 @@ static tp_status move_tiles(struct transfer_run *run, int64_t n, struct tp_err *
     while (n > 0 && !st) {
         int64_t k = n < portion ? n : portion;
 
+        run->end = run->next + k;
         st = thread_pool_run(move_tile, run, k, p->threads, err);
         if (!st && to->flush)
             st = to->flush(to->ctx, err);

@@ -242,7 +242,8 @@ tp_status transfer_move_tile(struct transfer_run *r, int64_t tile, int worker, s
         TP_TRY(move_source(r, k, &o, err));
     }
     for (int i = 0; i < w->n_to; i++) {
-        o.to = w->to[i];
+        /* threads begin with different targets, so that they do not wait for each other's files */
+        o.to = w->to[(i + worker * w->n_to / r->plan->threads) % w->n_to];
         if (!k->gathered[o.to])
             continue; /* already written by move_source */
         o.to_run = run_of(r->plan->to, w, o.to);

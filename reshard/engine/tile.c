@@ -24,8 +24,7 @@ int64_t transfer_tile_need(enum dtype from, enum dtype to)
     return dtype_bytes(from) + dtype_bytes(to) * (from == to ? 1 : 2);
 }
 
-/* The tensor of tile k: the last one whose first tile is not after k. */
-static int tensor_of(const struct transfer_plan *p, int64_t k)
+int transfer_tile_tensor(const struct transfer_plan *p, int64_t k)
 {
     int low = 0, high = p->transfer.n_tensors;
 
@@ -115,7 +114,7 @@ void transfer_tile_get(const struct transfer_plan *p, int64_t k, struct transfer
     const struct reshard_tensor *t;
     struct box whole;
 
-    w->tensor = tensor_of(p, k);
+    w->tensor = transfer_tile_tensor(p, k);
     t = &p->transfer.tensors[w->tensor];
     whole = box_whole(t->ndim, t->shape);
     box_run(&w->box, &whole, transfer_tile_elements(p, w->tensor), k - p->first_tile[w->tensor]);

@@ -64,6 +64,9 @@ int64_t transfer_tile_need(enum dtype from, enum dtype to);
 /* Elements of the largest tile of a tensor that fits the buffer of a thread; 0: none fits. */
 int64_t transfer_tile_elements(const struct transfer_plan *p, int tensor);
 
+/* The tensor of tile k: the last one whose first tile is not after k. */
+int transfer_tile_tensor(const struct transfer_plan *p, int64_t k);
+
 /* Keep those of n positions of target extents that this process writes; returns how many. */
 int transfer_keep_mine(const struct transfer_plan *p, int tensor, int *positions, int n);
 

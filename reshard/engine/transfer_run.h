@@ -45,6 +45,7 @@ struct transfer_run {
     struct transfer_ahead ahead;
     struct transfer_worker *workers;
     int64_t next;       /* the first tile that is left */
+    int64_t end;        /* of the tiles that the threads are moving */
     int64_t round_size; /* tiles of the next round */
     atomic_llong bytes_read, bytes_written;
     struct device_ring *ring; /* NULL: no round was on a device yet */

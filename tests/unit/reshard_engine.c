@@ -64,6 +64,7 @@ static void random_store(struct store *s, struct world *w, struct rng *r)
     cr_assert_eq(layout_make(&l, &spec, w->model.layers, w->tensors, w->n, &w->arena, &err), TP_OK,
                  "%s", err.msg);
     store_of_layout(s, &l, w->dtypes, &w->arena);
+    s->endpoint.any_order = rng_int(r, 0, 1);
 }
 
 static void must_move(const struct store *from, const struct store *to, struct world *w,

@@ -273,6 +273,7 @@ tp_status checkpoint_source_open(struct checkpoint_source **out, const struct ck
         s->endpoint.will_read = source_will_read;
         s->endpoint.ahead_bytes = remote_object_ahead_bytes();
     }
+    s->endpoint.any_order = !location_is_remote(s->dir) && !s->cache;
     s->endpoint.check = source_check;
     s->endpoint.digest = source_digest;
     *out = s;

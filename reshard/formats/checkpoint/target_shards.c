@@ -80,6 +80,7 @@ done:
 static tp_status keep_dir(struct checkpoint_target *t, const char *dir, struct tp_err *err)
 {
     t->dir = arena_printf(&t->arena, "%s", dir);
+    t->endpoint.any_order = !location_is_remote(dir) && !t->packer.level;
     return t->dir ? TP_OK : tp_fail(err, TP_E_NOMEM, "no memory for a path");
 }
 

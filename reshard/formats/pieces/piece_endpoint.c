@@ -301,6 +301,7 @@ static tp_status add_extents(struct piece_source *s, const int *chosen, int n, i
         s->endpoint.will_read = source_will_read;
         s->endpoint.ahead_bytes = remote_object_ahead_bytes();
     }
+    s->endpoint.any_order = !location_is_remote(s->path);
     s->read = (struct piece_sums){ .sums = s->sums, .files = s->files, .n = s->n_sums };
     return piece_sums_make(&s->read, s->extents, n_extents, &s->arena, err);
 }

@@ -310,6 +310,7 @@ tp_status piece_target_plan(struct piece_target *t, struct tp_err *err)
                                              .write_digested = target_write_digested,
                                              .resumable = &piece_resumable,
                                              .suspects = piece_resume_suspects,
+                                             .any_order = true,
                                              .digest = target_digest };
     return TP_OK;
 }

@@ -65,6 +65,7 @@ tp_status piece_target_send(struct piece_target *t, struct upload_set *to, struc
     t->uploads = to;
     t->endpoint.read = NULL;
     t->endpoint.resumable = NULL;
+    t->endpoint.any_order = false;
     t->endpoint.suspects = NULL;
     return st;
 }

@@ -340,6 +340,7 @@ tp_status safetensors_select(struct safetensors_source *s, const struct reshard_
         s->endpoint.will_read = source_will_read;
         s->endpoint.ahead_bytes = remote_object_ahead_bytes();
     }
+    s->endpoint.any_order = !location_is_remote(s->path);
 done:
     return st;
 }
