@@ -51,11 +51,11 @@ static tp_status make_workers(struct transfer_worker **out, const struct transfe
 }
 
 /*
- * The order of the tiles: this one is moved when it is the turn of number `tile`. Neighbouring
- * tiles are mostly in one target file, which one thread can write at a time. So the tiles of a
- * tensor, as far as they are moved now, are dealt from as many equal spans as there are threads.
+ * The tile that is moved as number `tile`. Neighbouring tiles are mostly in one target file, to
+ * which one thread can write at a time. So the tiles of a tensor, as far as they are moved now, are
+ * divided into as many spans as there are threads, and interleaved: one tile of each span in turn.
  */
-static int64_t dealt(const struct transfer_run *r, int64_t tile)
+static int64_t interleave(const struct transfer_run *r, int64_t tile)
 {
     const struct transfer_plan *p = r->plan;
     const int tensor = transfer_tile_tensor(p, tile);
@@ -77,7 +77,7 @@ static tp_status move_tile(void *ctx, int64_t item, int worker, struct tp_err *e
 {
     struct transfer_run *r = ctx;
 
-    return transfer_move_tile(r, dealt(r, r->next + item), worker, err);
+    return transfer_move_tile(r, interleave(r, r->next + item), worker, err);
 }
 
 static tp_status agree(const struct transfer_plan *p, tp_status st, struct tp_err *err)
