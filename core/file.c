@@ -48,7 +48,7 @@ static pthread_mutex_t write_locks[N_WRITE_LOCKS] = {
 
 static ssize_t write_alone(int fd, const void *buf, size_t n, int64_t offset)
 {
-    pthread_mutex_t *lock = &write_locks[fd % N_WRITE_LOCKS];
+    pthread_mutex_t *lock = &write_locks[(unsigned)fd % N_WRITE_LOCKS];
     ssize_t put;
     int saved;
 
