@@ -5,7 +5,8 @@ needs: tp-train tp-ckpt tp-reshard make_ckpt fault/shim.so
 covers: reshard/export_source reshard/convert cli/reshard/convert_print reshard/formats/pieces/piece_target reshard/formats/torch/torch_target reshard/formats/torch/dcp_target
     reshard/formats/torch/dcp_metadata_write reshard/formats/export_format
     reshard/formats/megatron/megatron_target reshard/formats/megatron/megatron_params reshard/formats/megatron/megatron_args_write
-    reshard/formats/megatron/torch_dist_target reshard/formats/torch/dcp_items reshard/formats/torch/dcp_adamw reshard/formats/torch/torchtitan_map
+    reshard/formats/megatron/torch_dist_target reshard/formats/megatron/torch_dist_common
+    reshard/formats/torch/dcp_items reshard/formats/torch/dcp_adamw reshard/formats/torch/torchtitan_map
     reshard/formats/deepspeed/deepspeed_target
 """
 import json

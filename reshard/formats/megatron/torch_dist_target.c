@@ -16,13 +16,13 @@
 #include "reshard/formats/megatron/megatron_args.h"
 #include "reshard/formats/megatron/megatron_params.h"
 #include "reshard/formats/megatron/torch_dist.h"
+#include "reshard/formats/megatron/torch_dist_common.h"
 #include "reshard/formats/torch/dcp_items.h"
 
 #define METADATA_JSON                                                        \
     "{\"sharded_backend\": \"torch_dist\", \"sharded_backend_version\": 1, " \
     "\"common_backend\": \"torch\", \"common_backend_version\": 1}"
-#define LAYERS   "decoder.layers."
-#define SHARDING "fully_reshardable" /* of the distributed optimizer */
+#define LAYERS "decoder.layers."
 
 enum { FOLDER_BYTES = 32, NAME_BYTES = 512 };
 
@@ -258,129 +258,26 @@ static tp_status add_ranks(struct torch_dist_target *t, struct tp_err *err)
     return st;
 }
 
-/* ---- common.pt ---- */
+/* ---- as a format of tp-ckpt export ---- */
 
-/* Of experts on several ranks there are matrices only. */
-static void push_param_groups(struct pickle_writer *w, const struct export_contents *q,
-                              bool experts)
+static tp_status write_common(const struct torch_dist_target *t, struct tp_err *err)
 {
-    pickle_write_text(w, "param_groups");
-    pickle_write_op(w, PICKLE_OP_EMPTY_LIST);
-    pickle_write_op(w, PICKLE_OP_MARK);
-    for (int vectors = 0; vectors < (experts ? 1 : 2); vectors++) {
-        megatron_args_begin_group(w, &q->adamw, vectors == 0, experts);
-        if (q->distributed_optimizer)
-            pickle_write_key_int(w, "step", q->step);
-        megatron_args_end_group(w);
-    }
-    pickle_write_op(w, PICKLE_OP_APPENDS);
-}
-
-static void push_adamw(struct torch_save *s, const struct export_contents *q, bool experts)
-{
-    struct pickle_writer *w = &s->pickle;
-
-    pickle_write_op(w, PICKLE_OP_EMPTY_DICT);
-    pickle_write_op(w, PICKLE_OP_MARK);
-    if (!q->distributed_optimizer) { /* which has the step in its groups */
-        pickle_write_text(w, "state");
-        pickle_write_op(w, PICKLE_OP_EMPTY_DICT);
-        pickle_write_op(w, PICKLE_OP_MARK);
-        pickle_write_text(w, "common_step");
-        torch_save_number(s, (float)q->step);
-        pickle_write_op(w, PICKLE_OP_SETITEMS);
-    }
-    push_param_groups(w, q, experts);
-    pickle_write_op(w, PICKLE_OP_SETITEMS);
-}
-
-static void push_optimizer(struct torch_save *s, const struct torch_dist_target *t, bool experts)
-{
-    struct pickle_writer *w = &s->pickle;
-    const bool distributed = t->q->distributed_optimizer,
-               wrapped = distributed || t->numbers.has[MEGATRON_MASTER]; /* around the masters */
-
-    if (wrapped) {
-        pickle_write_op(w, PICKLE_OP_EMPTY_DICT);
-        pickle_write_op(w, PICKLE_OP_MARK);
-        pickle_write_text(w, "optimizer");
-    }
-    push_adamw(s, t->q, experts);
-    if (distributed) {
-        pickle_write_text(w, "param_state_sharding_type");
-        pickle_write_text(w, SHARDING);
-    }
-    if (wrapped)
-        pickle_write_op(w, PICKLE_OP_SETITEMS);
-}
-
-/* A ChainedOptimizer, of layers and of experts, is a dict by number. */
-static void push_optimizers(struct torch_save *s, const struct torch_dist_target *t)
-{
-    struct pickle_writer *w = &s->pickle;
-
-    pickle_write_text(w, "optimizer");
-    if (t->map.ep == 1) {
-        push_optimizer(s, t, false);
-        return;
-    }
-    pickle_write_op(w, PICKLE_OP_EMPTY_DICT);
-    pickle_write_op(w, PICKLE_OP_MARK);
-    for (int experts = 0; experts < 2; experts++) {
-        pickle_write_int(w, experts);
-        push_optimizer(s, t, experts == 1);
-    }
-    pickle_write_op(w, PICKLE_OP_SETITEMS);
-}
-
-/* How Megatron-core is to ask for the tensors. */
-static void push_content(struct pickle_writer *w, bool distributed)
-{
-    pickle_write_text(w, "content_metadata");
-    pickle_write_op(w, PICKLE_OP_EMPTY_DICT);
-    pickle_write_op(w, PICKLE_OP_MARK);
-    pickle_write_key_bool(w, "singleton_local_shards", false);
-    pickle_write_key_bool(w, "chained_optim_avoid_prefix", true);
-    if (distributed) {
-        pickle_write_text(w, "distrib_optim_sharding_type");
-        pickle_write_text(w, SHARDING);
-        pickle_write_key_bool(w, "distrib_optim_fully_reshardable_mem_efficient", false);
-    }
-    pickle_write_op(w, PICKLE_OP_SETITEMS);
-}
-
-static tp_status write_common(struct torch_dist_target *t, struct tp_err *err)
-{
-    const struct megatron_args_sizes sizes = { .tp = (int)t->map.tp,
-                                               .pp = t->pp,
-                                               .vpp = 1,
-                                               .ep = t->map.ep,
-                                               .padded_vocab = t->map.padded_vocab,
-                                               .distributed_optimizer =
-                                                   t->q->distributed_optimizer };
+    const struct torch_dist_common common = {
+        .contents = t->q,
+        .sizes = { .tp = (int)t->map.tp,
+                   .pp = t->pp,
+                   .vpp = 1,
+                   .ep = t->map.ep,
+                   .padded_vocab = t->map.padded_vocab,
+                   .distributed_optimizer = t->q->distributed_optimizer },
+        .has_optimizer = t->numbers.has[MEGATRON_EXP_AVG],
+        .has_masters = t->numbers.has[MEGATRON_MASTER],
+    };
     char name[NAME_BYTES];
-    struct torch_target x;
-    int64_t bytes;
-    int file = 0;
-    tp_status st;
 
     snprintf(name, sizeof name, "%scommon.pt", t->folder);
-    TP_TRY(piece_target_file(t->items.pieces, &file, name, err));
-    torch_target_begin(&x, t->items.pieces, file, 0);
-    pickle_write_op(&x.save.pickle, PICKLE_OP_EMPTY_DICT);
-    pickle_write_op(&x.save.pickle, PICKLE_OP_MARK);
-    megatron_args_write(&x.save.pickle, t->q, &sizes);
-    if (t->numbers.has[MEGATRON_EXP_AVG])
-        push_optimizers(&x.save, t);
-    push_content(&x.save.pickle, t->q->distributed_optimizer);
-    pickle_write_op(&x.save.pickle, PICKLE_OP_SETITEMS);
-    st = torch_target_end(&x, &bytes, err);
-    torch_target_free(&x);
-done:
-    return st;
+    return torch_dist_common_write(&common, t->items.pieces, name, err);
 }
-
-/* ---- as a format of tp-ckpt export ---- */
 
 static tp_status write_all(struct torch_dist_target *t, struct tp_err *err)
 {

@@ -1,0 +1,27 @@
+/*
+ * reshard/formats/megatron/torch_dist_common.h - common.pt of a torch_dist checkpoint: the
+ * arguments of Megatron-LM, the groups of the optimizer, and how Megatron-core is to ask for the
+ * tensors.
+ */
+#ifndef RESHARD_FORMATS_TORCH_DIST_COMMON_H
+#define RESHARD_FORMATS_TORCH_DIST_COMMON_H
+
+#include <stdbool.h>
+
+#include "reshard/formats/megatron/megatron_args.h"
+#include "reshard/formats/pieces/piece_target.h"
+
+/* The form in which the state of a distributed optimizer is written. */
+#define TORCH_DIST_SHARDING "fully_reshardable"
+
+struct torch_dist_common {
+    const struct export_contents *contents; /* borrowed */
+    struct megatron_args_sizes sizes;
+    bool has_optimizer, has_masters;
+};
+
+/* Write the file `name`, relative to the folder of `pieces`. TP_E_NOMEM, TP_E_IO. */
+tp_status torch_dist_common_write(const struct torch_dist_common *c, struct piece_target *pieces,
+                                  const char *name, struct tp_err *err);
+
+#endif
