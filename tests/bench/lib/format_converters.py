@@ -4,7 +4,8 @@
     format_converters.py NAME FROM TO
 
 Runs one and prints JSON: wall and CPU seconds, children included, without the start of Python and of its packages, and
-the most resident memory. The packages are on PyPI: torch, transformers, megatron-core, deepspeed.
+the most resident memory. The packages are on PyPI: torch, transformers, megatron-core, deepspeed. The last two may be in the
+folder frameworks/ of Python's virtual environment, where tests/clients/run.sh --install puts them.
 """
 import argparse
 import collections
@@ -18,6 +19,8 @@ import sys
 import tempfile
 import time
 import types
+
+sys.path.append(os.path.join(sys.prefix, "frameworks"))
 
 
 def dcp_to_torch_save(source, target):
