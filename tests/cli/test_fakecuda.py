@@ -41,6 +41,7 @@ MISTAKES = {
     "bool": ("undefined behaviour: a bool or enum that has no such value", "bool_kernel"),
     "host-overflow": (r"undefined behaviour: a sum that overflows \(.*planted.cu:[0-9]+\)", ""),
     "undefined": ("a read of .*, which was never written", "add_kernel"),
+    "undefined-far": ("a read of .*, which was never written", "add_kernel"),
     "undefined-shared": ("a read of .*, which was never written", "undefined_shared_kernel"),
     "undefined-copy": ("a read of .*, which was never written", "a copy"),
     "no-barrier": ("race within a block, in shared memory", "shared_kernel"),

@@ -34,6 +34,7 @@ namespace fake
 {
 
 place here;
+char *stacks_begin, *stacks_end;
 
 char *shared_begin()
 {
@@ -45,7 +46,8 @@ char *shared_end()
     return __stop_fakecuda_shared;
 }
 
-enum : size_t { STACK = 64 << 10, THREADS_MAX = 1024, WARP = 32 };
+/* STACK: not a power of two, so that the stacks' tops are in different sets of the caches. */
+enum : size_t { STACK = (64 << 10) + 1088, THREADS_MAX = 1024, WARP = 32 };
 
 enum fiber_state { READY, AT_BARRIER, IN_WARP, ENDED };
 
@@ -73,14 +75,9 @@ static struct {
     fiber *current;
     void *scheduler; /* its stack pointer */
     const fakecuda_call *call;
-    char *stacks;
+    /* lanes of each warp: that wait in a function of the warp; that have ended */
+    unsigned in_warp[THREADS_MAX / WARP], ended[THREADS_MAX / WARP];
 } block;
-
-bool on_a_stack(const void *p)
-{
-    return (const char *)p >= block.stacks &&
-           (const char *)p < block.stacks + (size_t)THREADS_MAX * STACK;
-}
 
 /* ---- switching ---- */
 
@@ -110,7 +107,7 @@ static void fiber_main()
 /* A stack from which fakecuda_switch continues at the beginning of fiber_main. */
 static void prepare(fiber *f, unsigned number)
 {
-    void **top = (void **)(block.stacks + (size_t)(number + 1) * STACK);
+    void **top = (void **)(stacks_begin + (size_t)(number + 1) * STACK);
 
     *--top = nullptr;
     *--top = (void *)fiber_main;
@@ -192,6 +189,16 @@ static bool waits_like(const fiber *a, const fiber *b)
            a->name == b->name;
 }
 
+/* Whether lanes of f's mask are sure to be missing: a quick answer for most of the lanes that come.
+ */
+static bool are_missing(const fiber *f)
+{
+    unsigned w = (unsigned)(f - block.f) / WARP;
+
+    return block.ended[w] == 0 && (w + 1) * WARP <= block.n &&
+           block.in_warp[w] < (unsigned)__builtin_popcount(f->mask);
+}
+
 /* The lanes of f's mask go on when all of them have come. */
 static void try_warp(const fiber *f)
 {
@@ -199,6 +206,8 @@ static void try_warp(const fiber *f)
     fiber *warp = block.f + first;
     bool all = true;
 
+    if (are_missing(f))
+        return;
     for (unsigned l = 0; l < WARP; l++) {
         if (first + l < block.n && warp[l].state != ENDED)
             all = all && (f->mask >> l & 1);
@@ -217,6 +226,7 @@ static void try_warp(const fiber *f)
     if (f->operation == WARP_BARRIER && all)
         here.warp_barrier[first / WARP]++;
     unsigned mask = f->mask;
+    block.in_warp[first / WARP] -= (unsigned)__builtin_popcount(mask);
     for (unsigned l = 0; l < WARP; l++)
         if (mask >> l & 1)
             make_ready(&warp[l]);
@@ -247,6 +257,7 @@ static void end_thread(const fiber *f)
     unsigned first = (unsigned)(f - block.f) / WARP * WARP;
 
     block.alive--;
+    block.ended[first / WARP]++;
     for (unsigned i = first; i < first + WARP && i < block.n; i++)
         if (block.f[i].state == IN_WARP)
             try_warp(&block.f[i]);
@@ -258,6 +269,8 @@ static void run_block()
     block.at_barrier = block.n_ready = 0;
     here.barrier = 0;
     memset(here.warp_barrier, 0, sizeof here.warp_barrier);
+    memset(block.in_warp, 0, sizeof block.in_warp);
+    memset(block.ended, 0, sizeof block.ended);
     if (shared_begin()) /* shared memory begins with any content: here not numbers */
         memset(shared_begin(), 0xff, (size_t)(shared_end() - shared_begin()));
     for (unsigned i = 0; i < block.n; i++) {
@@ -281,14 +294,25 @@ static void run_block()
     }
 }
 
+static void take_stacks()
+{
+    enum : size_t { BYTES = THREADS_MAX * STACK };
+    void *p = mmap(nullptr, BYTES, PROT_READ | PROT_WRITE,
+                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+
+    if (p == MAP_FAILED)
+        report(nullptr, "no addresses for the stacks of a block");
+    stacks_begin = (char *)p;
+    stacks_end = stacks_begin + BYTES;
+}
+
 static void run_grid(const cudaLaunchConfig_t &config, const fakecuda_call &call)
 {
     const dim3 g = config.gridDim, b = config.blockDim;
     std::vector<uint32_t> order(g.x * g.y * g.z);
 
-    if (!block.stacks)
-        block.stacks = (char *)mmap(nullptr, (size_t)THREADS_MAX * STACK, PROT_READ | PROT_WRITE,
-                                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (!stacks_begin)
+        take_stacks();
     fakecuda_at.block_dim = b;
     fakecuda_at.grid_dim = g;
     block.n = b.x * b.y * b.z;
@@ -331,6 +355,7 @@ static void wait_in_warp(warp_operation operation, unsigned mask, void *exchange
     f->mask = mask;
     f->exchange = exchange;
     f->name = name;
+    block.in_warp[here.thread / WARP]++;
     wait(f, IN_WARP, pc);
 }
 

@@ -49,7 +49,10 @@ int64_t memory_pinned_peak();
 /* Whether [p, p + n) lies in one allocation of this kind. If not, *begin and *size are of the
  * allocation before p (NULL: none). */
 bool memory_contains(memory_kind kind, const void *p, size_t n, const char **begin, size_t *size);
-bool is_kind(memory_kind kind, const void *p);
+inline bool is_kind(memory_kind kind, const void *p)
+{
+    return (const char *)p >= arenas[kind].begin && (const char *)p < arenas[kind].end;
+}
 
 /* Let host code access device memory, or not. Calls nest. */
 struct memory_open {
@@ -83,7 +86,12 @@ extern place here;
 
 char *shared_begin(); /* static shared memory of all kernels */
 char *shared_end();
-bool on_a_stack(const void *p); /* of a thread of the block */
+
+extern char *stacks_begin, *stacks_end; /* of the threads of a block */
+inline bool on_a_stack(const void *p)
+{
+    return (const char *)p >= stacks_begin && (const char *)p < stacks_end;
+}
 
 /* Wait until all 32 lanes of the warp have called this, each with `mine`; then `together` gets all
  * of them and runs once. */

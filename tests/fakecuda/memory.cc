@@ -17,6 +17,7 @@ enum : size_t {
     ARENA_BYTES = (size_t)32 << 30, /* of addresses; pages are used when they are touched */
     ALIGNMENT = 256,                /* of allocations, as CUDA promises */
     PAGE = 4096,
+    FILLED = (size_t)256 << 10, /* so much of a new allocation is not a number */
 };
 
 arena arenas[MEMORY_KINDS];
@@ -66,11 +67,6 @@ void memory_begin()
     watch_begin();
 }
 
-bool is_kind(memory_kind kind, const void *p)
-{
-    return (const char *)p >= arenas[kind].begin && (const char *)p < arenas[kind].end;
-}
-
 int64_t memory_used(memory_kind kind)
 {
     return used[kind];
@@ -104,7 +100,8 @@ memory_open::~memory_open()
 }
 
 /* A gap on both sides, and a random place among the aligned ones. New memory has any content: here
- * it is not a number. */
+ * it is not a number, as far as FILLED. The rest of a large allocation, often a workspace that
+ * nobody uses, gets no pages, because each would make every mprotect slower. */
 void *memory_take(memory_kind kind, size_t n)
 {
     arena *a = &arenas[kind];
@@ -120,7 +117,7 @@ void *memory_take(memory_kind kind, size_t n)
     if (used[PINNED_MEMORY] > pinned_peak)
         pinned_peak = used[PINNED_MEMORY];
     memory_open open;
-    memset(p, 0xff, n);
+    memset(p, 0xff, n < FILLED ? n : FILLED);
     watch_new(kind, p, n);
     return p;
 }

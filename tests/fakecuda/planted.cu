@@ -346,6 +346,16 @@ static void mma(int mistake)
     printf("%s\n", equal ? "equal" : "another product");
 }
 
+/* The end of a large allocation, which the fake device does not fill. */
+static void undefined_far()
+{
+    enum { LARGE = 1 << 20 };
+    float *large;
+
+    cudaMalloc((void **)&large, LARGE * sizeof *large);
+    run_on(stream, 1, 64, add_kernel, x, large + LARGE - N, (int)N, 1.0f);
+}
+
 /* Two streams read x; a third one writes it later, and has waited for only one of them. */
 static void one_of_two_readers()
 {
@@ -451,6 +461,7 @@ static const struct {
     { "host-overflow", [] { printf("%d\n", host_sum(1000)); } },
     /* undefined reads */
     { "undefined", [] { run_on(stream, 1, 64, add_kernel, x, y, (int)N, 1.0f); } },
+    { "undefined-far", undefined_far },
     { "undefined-shared", [] { run_on(stream, 1, 64, undefined_shared_kernel, y); } },
     { "undefined-copy", [] { cudaMemcpyAsync(host, y, N * 4, cudaMemcpyDeviceToHost, stream); } },
     /* races */

@@ -91,7 +91,7 @@ uint64_t random_below(uint64_t n)
 
     z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9;
     z = (z ^ (z >> 27)) * 0x94d049bb133111eb;
-    return (z ^ (z >> 31)) % n;
+    return (uint64_t)((unsigned __int128)(z ^ (z >> 31)) * n >> 64);
 }
 
 } // namespace fake

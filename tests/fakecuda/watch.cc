@@ -179,6 +179,21 @@ static void note_read(cell *c, const request &q, uint8_t mask)
     c->read = q.by;
 }
 
+static bool same_access(const access &a, const access &b)
+{
+    return memcmp(&a, &b, sizeof a) == 0;
+}
+
+/* Whether check_cell would find nothing and change nothing: the same thread has done the same, and
+ * nobody else anything since. */
+static bool is_repeated(const cell *c, const request &q, uint8_t mask)
+{
+    if (!q.is_write)
+        return (c->seen & mask) == mask && same_access(c->read, q.by);
+    return c->written == mask && !c->seen && !c->readers && !c->flags && !q.is_atomic &&
+           same_access(c->write, q.by);
+}
+
 static void note_write(cell *c, const request &q, uint8_t mask)
 {
     c->write = q.by;
@@ -229,7 +244,8 @@ static void check_range(cell *first, size_t offset, size_t n, request q)
 
         if (q.is_shared)
             renew_shared(c, q.by);
-        check_cell(c, q, mask);
+        if (!is_repeated(c, q, mask))
+            check_cell(c, q, mask);
         q.at += next - at;
         at = next;
     }
