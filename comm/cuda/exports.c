@@ -2,12 +2,13 @@
 #include "comm/cuda/library.h"
 #include "comm/cuda/nccl_transport.h"
 #include "device/cuda/cuda.h"
+#include "device/cuda/cuda_gpu.h"
 #include "kernels/cuda/cuda.h"
 
 extern const struct cuda_library tp_cuda_library;
 __attribute__((visibility("default"))) const struct cuda_library tp_cuda_library = {
     .version = TP_VERSION,
-    .count = cuda_device_count,
+    .count = cuda_gpu_count,
     .device_open = cuda_device_open,
     .kernels = &kernels_cuda,
     .transport = &comm_nccl_transport,

@@ -8,7 +8,8 @@
 
 #include "comm/cuda/nccl_failure.h"
 #include "comm/cuda/nccl_lane.h"
-#include "device/cuda/cuda.h"
+#include "device/cuda/cuda_device.h"
+#include "device/cuda/cuda_queue.h"
 
 /* comm->impl. */
 struct nccl_group {

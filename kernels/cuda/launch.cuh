@@ -11,7 +11,7 @@
 #include <stdint.h>
 #include <utility>
 
-#include "device/cuda/cuda.h"
+#include "device/cuda/cuda_queue.h"
 #include "kernels/cpu/vec.h"
 extern "C" {
 #include "layout/dtype.h"

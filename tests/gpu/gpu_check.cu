@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "device/cuda/cuda.h"
+#include "device/cuda/cuda_queue.h"
 #include "kernels/cuda/run.h"
 extern "C" {
 #include "tests/unit/random.h"

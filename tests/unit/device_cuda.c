@@ -4,6 +4,10 @@
  *
  * needs: libtp-cuda.so
  * covers: device/cuda/cuda_copy device/cuda/cuda_error device/cuda/cuda_memory
+ *
+ * covers: device/cuda/cuda_device device/cuda/cuda_event device/cuda/cuda_gpu
+ *
+ * covers: device/cuda/cuda_queue
  */
 #include "tests/unit/cuda_support.h"
 #include "tests/unit/device_cases.h"
