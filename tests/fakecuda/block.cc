@@ -271,8 +271,7 @@ static void run_block()
     memset(here.warp_barrier, 0, sizeof here.warp_barrier);
     memset(block.in_warp, 0, sizeof block.in_warp);
     memset(block.ended, 0, sizeof block.ended);
-    if (shared_begin()) /* shared memory begins with any content: here not numbers */
-        memset(shared_begin(), 0xff, (size_t)(shared_end() - shared_begin()));
+    watch_block();
     for (unsigned i = 0; i < block.n; i++) {
         prepare(&block.f[i], i);
         make_ready(&block.f[i]);

@@ -101,6 +101,7 @@ void warp_together(const char *name, void (*together)(void *const *of_lane), voi
 /* ---- watch.cc ---- */
 
 void watch_begin();
+void watch_block(); /* a block begins: its shared memory has any content */
 void watch_new(memory_kind kind, const void *p, size_t n); /* allocated: nothing is written yet */
 void watch_copy(void *dst, const void *src, size_t n);     /* before a copy */
 void watch_fill(void *dst, size_t n);

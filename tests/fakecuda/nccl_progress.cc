@@ -53,6 +53,7 @@ static size_t part_of(const nccl_progress *p)
 static void put_part(nccl_progress *p, nccl_box *box)
 {
     size_t n = part_of(p) * p->width, at = p->done * p->width;
+    memory_open open;
 
     box->call = p->call;
     if (!p->scatters)
@@ -66,6 +67,7 @@ static void take_part(nccl_progress *p)
     nccl_box *boxes = p->comm->shared->boxes;
     size_t elements = part_of(p), n = elements * p->width, at = p->done * p->width;
     size_t from = p->scatters ? (size_t)p->comm->rank * n : 0;
+    memory_open open;
 
     if (strcmp(p->call.name, "ncclAllGather") == 0) {
         for (int r = 0; r < p->comm->size; r++)
@@ -129,6 +131,7 @@ bool nccl_step_recv(nccl_progress *p)
 
     while (box->posted > box->taken) {
         size_t n = part_of(p);
+        memory_open open;
 
         nccl_call theirs = box->call;
         snprintf(theirs.name, sizeof theirs.name, "ncclRecv"); /* the other side of it */

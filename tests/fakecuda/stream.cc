@@ -164,6 +164,7 @@ void enqueue(cudaStream_t stream, const char *name, std::function<void()> run)
 {
     enqueue_made(stream, name, [run = std::move(run)](bool) {
         return [run] {
+            memory_open open;
             run();
             return true;
         };
@@ -242,7 +243,6 @@ static bool run_first(cudaStream_t s)
     if (o.run && (o.has_begun ? device_failure == cudaSuccess : may_run())) {
         o.has_begun = true;
         now_running = { s->number, s->finished + 1, &o.before, o.name };
-        memory_open open;
         is_complete = o.run();
         now_running = {};
     }
@@ -301,7 +301,8 @@ static cudaStream_t choose(const std::vector<cudaStream_t> &stalled)
  * processes. */
 static bool step(waiting w)
 {
-    const struct timespec t = { 0, 50000 };
+    enum : long { SHORTEST = 50000, LONGEST = 800000 };
+    struct timespec t = { 0, SHORTEST }; /* longer and longer: other ranks need the processors */
     std::vector<cudaStream_t> stalled;
     double waited = 0;
 
@@ -317,7 +318,8 @@ static bool step(waiting w)
         if (stalled.empty() || w == GO_ON)
             return false;
         nanosleep(&t, nullptr);
-        waited += 1e-4;
+        waited += 1e-9 * (double)(t.tv_nsec + SHORTEST);
+        t.tv_nsec = std::min<long>(2 * t.tv_nsec, LONGEST);
         if (waited > patience())
             report_stalled(stalled);
         stalled.clear();

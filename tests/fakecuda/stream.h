@@ -62,9 +62,10 @@ void stream_end(cudaStream_t s);
 cudaStream_t stream_of(cudaStream_t s); /* s, or the null stream for NULL */
 bool stream_exists(cudaStream_t s);
 
+/* Device memory is open while it runs. */
 void enqueue(cudaStream_t s, const char *name, std::function<void()> run);
 /* An operation that waits for other processes: it runs in steps, and other streams between them.
- * What is made returns whether it is complete. */
+ * What is made returns whether it is complete, and opens device memory itself where it uses it. */
 void enqueue_made(cudaStream_t s, const char *name, const operation_maker &make);
 void enqueue_wait(cudaStream_t s, const CUevent_st *e);
 void record(CUevent_st *e, cudaStream_t s);

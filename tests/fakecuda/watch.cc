@@ -37,6 +37,7 @@ struct cell {
 };
 
 static cell *cells[MEMORY_KINDS], *shared_cells;
+static char *touched_begin, *touched_end; /* of shared memory: what is not as a block finds it */
 
 static cell *reserve(size_t bytes)
 {
@@ -53,6 +54,24 @@ void watch_begin()
     for (int k = 0; k < MEMORY_KINDS; k++)
         cells[k] = reserve((size_t)(arenas[k].end - arenas[k].begin));
     shared_cells = reserve(SHARED_MAX);
+    touched_begin = shared_begin();
+    touched_end = shared_end();
+}
+
+/* Any content: here it is not a number. The shared memory of all kernels together is hundreds of
+ * KiB, so only what the block before has written is filled. */
+void watch_block()
+{
+    if (touched_begin < touched_end)
+        memset(touched_begin, 0xff, (size_t)(touched_end - touched_begin));
+    touched_begin = shared_end();
+    touched_end = shared_begin();
+}
+
+static void touch_shared(char *p, size_t n)
+{
+    touched_begin = std::min(touched_begin, p);
+    touched_end = std::max(touched_end, p + n);
 }
 
 /* Cells that are zero were never accessed. Whole pages of them go back to the system. */
@@ -285,6 +304,8 @@ static void check(const void *address, size_t n, bool is_write, bool is_atomic, 
 
     if (p >= shared_begin() && p < shared_end()) {
         q.is_shared = true;
+        if (is_write)
+            touch_shared((char *)(uintptr_t)address, n);
         check_range(shared_cells, (size_t)(p - shared_begin()), n, q);
         return;
     }
