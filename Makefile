@@ -157,7 +157,7 @@ cuda:
 	@$(MAKE) $(BUILD)/cuda/libtp-cuda.so
 	@mkdir -p $(LIB) && cp $(BUILD)/cuda/libtp-cuda.so $(LIB)/
 	@$(PYTHON) -B tests/check/kernel_resources.py $(BUILD)/cuda
-	$(Q)for double in api cublas cublaslt graph nccl nccl_comm; do \
+	$(Q)for double in api api_memory api_stream cublas cublaslt graph nccl nccl_comm; do \
 	  g++ -std=c++17 -Wall -Wextra -fsyntax-only -I. -isystem $(CUDA_INCLUDE) tests/fakecuda/$$double.cc || exit 1; done
 
 $(BUILD)/cuda/libtp-cuda.so: $(call CUDA_FILES,$(BUILD)/cuda)
@@ -182,7 +182,7 @@ $(BUILD)/cuda/%.o: %.c $(BUILD)/.flags
 	@echo "  CC    $< (libtp-cuda)"
 	$(Q)$(CC) $(ALL_CFLAGS) -isystem $(CUDA_INCLUDE) -fPIC -fvisibility=hidden -MMD -MP -c $< -o $@
 
-# The fake CUDA device (tests/fakecuda/README.md). Its files watch.cc, block.cc and undefined.cc take the place of
+# The fake CUDA device (tests/fakecuda/README.md). Its files hooks.cc and undefined.cc take the place of
 # the sanitizers' libraries: UBSan's for all that is compiled here, ThreadSanitizer's for kernels. -O0: an optimizer takes structs apart,
 # and then nobody sees that their copy was misaligned. Neither CC nor SANITIZE changes these objects, so that all
 # builds share them.

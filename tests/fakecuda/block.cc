@@ -3,12 +3,11 @@
  * threads of a block as fibers of one host thread, also in a random order. A thread runs until it
  * waits at a barrier or for the other lanes of its warp.
  */
-#include <cuda_runtime.h>
-
 #include <cstdio>
 #include <memory>
 #include <sys/mman.h>
 
+#include "tests/fakecuda/block.h"
 #include "tests/fakecuda/stream.h"
 
 fakecuda_place fakecuda_at;
@@ -35,6 +34,10 @@ namespace fake
 
 place here;
 char *stacks_begin, *stacks_end;
+running_block block;
+
+/* Not a power of two, so that the stacks' tops are in different sets of the caches. */
+enum : size_t { STACK = (64 << 10) + 1088 };
 
 char *shared_begin()
 {
@@ -45,39 +48,6 @@ char *shared_end()
 {
     return __stop_fakecuda_shared;
 }
-
-/* STACK: not a power of two, so that the stacks' tops are in different sets of the caches. */
-enum : size_t { STACK = (64 << 10) + 1088, THREADS_MAX = 1024, WARP = 32 };
-
-enum fiber_state { READY, AT_BARRIER, IN_WARP, ENDED };
-
-enum warp_operation { WARP_BARRIER, WARP_SHUFFLE, WARP_BALLOT, WARP_TOGETHER };
-
-struct fiber {
-    void *stack_pointer;
-    uint3 index;
-    fiber_state state;
-    const void *waits_at; /* the caller's address */
-    /* at a barrier */
-    int predicate, count;
-    /* in a function of the warp */
-    warp_operation operation;
-    unsigned mask;
-    void *exchange;
-    void (*together)(void *const *of_lane);
-    const char *name;
-};
-
-static struct {
-    fiber f[THREADS_MAX];
-    unsigned n, alive, at_barrier;
-    unsigned ready[THREADS_MAX], n_ready;
-    fiber *current;
-    void *scheduler; /* its stack pointer */
-    const fakecuda_call *call;
-    /* lanes of each warp: that wait in a function of the warp; that have ended */
-    unsigned in_warp[THREADS_MAX / WARP], ended[THREADS_MAX / WARP];
-} block;
 
 /* ---- switching ---- */
 
@@ -119,7 +89,7 @@ static void prepare(fiber *f, unsigned number)
                  number / (blockDim.x * blockDim.y) };
 }
 
-static void make_ready(fiber *f)
+void block_make_ready(fiber *f)
 {
     f->state = READY;
     block.ready[block.n_ready++] = (unsigned)(f - block.f);
@@ -148,88 +118,8 @@ static void release_barrier()
     for (unsigned i = 0; i < block.n; i++)
         if (block.f[i].state == AT_BARRIER) {
             block.f[i].count = count;
-            make_ready(&block.f[i]);
+            block_make_ready(&block.f[i]);
         }
-}
-
-static void run_together(const fiber *warp)
-{
-    void *of_lane[WARP];
-
-    for (unsigned l = 0; l < WARP; l++)
-        of_lane[l] = warp[l].exchange;
-    warp->together(of_lane);
-}
-
-static void exchange(fiber *warp, unsigned mask)
-{
-    fakecuda_shuffle *s[WARP] = {};
-    unsigned ballot = 0;
-    warp_operation operation = warp[__builtin_ctz(mask)].operation;
-
-    for (unsigned l = 0; l < WARP; l++) {
-        if (!(mask >> l & 1) || operation == WARP_BARRIER)
-            continue;
-        s[l] = (fakecuda_shuffle *)warp[l].exchange;
-        ballot |= (unsigned)(s[l]->in & 1) << l;
-    }
-    for (unsigned l = 0; l < WARP && operation != WARP_BARRIER; l++) {
-        if (!s[l])
-            continue;
-        if (operation == WARP_SHUFFLE && !s[s[l]->from])
-            report(nullptr, "%s: lane %u reads lane %d, which is not in the mask %#x", warp[l].name,
-                   l, s[l]->from, mask);
-        s[l]->out = operation == WARP_BALLOT ? ballot : s[s[l]->from]->in;
-    }
-}
-
-static bool waits_like(const fiber *a, const fiber *b)
-{
-    return a->state == IN_WARP && a->mask == b->mask && a->operation == b->operation &&
-           a->name == b->name;
-}
-
-/* Whether lanes of f's mask are sure to be missing: a quick answer for most of the lanes that come.
- */
-static bool are_missing(const fiber *f)
-{
-    unsigned w = (unsigned)(f - block.f) / WARP;
-
-    return block.ended[w] == 0 && (w + 1) * WARP <= block.n &&
-           block.in_warp[w] < (unsigned)__builtin_popcount(f->mask);
-}
-
-/* The lanes of f's mask go on when all of them have come. */
-static void try_warp(const fiber *f)
-{
-    unsigned first = (unsigned)(f - block.f) / WARP * WARP;
-    fiber *warp = block.f + first;
-    bool all = true;
-
-    if (are_missing(f))
-        return;
-    for (unsigned l = 0; l < WARP; l++) {
-        if (first + l < block.n && warp[l].state != ENDED)
-            all = all && (f->mask >> l & 1);
-        if (!(f->mask >> l & 1))
-            continue;
-        if (first + l >= block.n || warp[l].state == ENDED)
-            report(nullptr, "%s: the mask %#x has lane %u, which %s", f->name, f->mask, l,
-                   first + l >= block.n ? "does not exist" : "has ended");
-        if (!waits_like(&warp[l], f))
-            return;
-    }
-    if (f->operation == WARP_TOGETHER)
-        run_together(warp);
-    else
-        exchange(warp, f->mask);
-    if (f->operation == WARP_BARRIER && all)
-        here.warp_barrier[first / WARP]++;
-    unsigned mask = f->mask;
-    block.in_warp[first / WARP] -= (unsigned)__builtin_popcount(mask);
-    for (unsigned l = 0; l < WARP; l++)
-        if (mask >> l & 1)
-            make_ready(&warp[l]);
 }
 
 [[noreturn]] static void report_stuck()
@@ -260,7 +150,7 @@ static void end_thread(const fiber *f)
     block.ended[first / WARP]++;
     for (unsigned i = first; i < first + WARP && i < block.n; i++)
         if (block.f[i].state == IN_WARP)
-            try_warp(&block.f[i]);
+            warp_try(&block.f[i]);
 }
 
 static void run_block()
@@ -274,7 +164,7 @@ static void run_block()
     watch_block();
     for (unsigned i = 0; i < block.n; i++) {
         prepare(&block.f[i], i);
-        make_ready(&block.f[i]);
+        block_make_ready(&block.f[i]);
     }
     while (block.alive) {
         if (!block.n_ready)
@@ -287,7 +177,7 @@ static void run_block()
         if (f->state == ENDED)
             end_thread(f);
         else if (f->state == IN_WARP)
-            try_warp(f);
+            warp_try(f);
         if (block.at_barrier && block.at_barrier == block.alive)
             release_barrier();
     }
@@ -334,7 +224,7 @@ static void run_grid(const cudaLaunchConfig_t &config, const fakecuda_call &call
 
 /* ---- called by kernels ---- */
 
-static void wait(fiber *f, fiber_state state, const void *pc)
+void block_wait(fiber *f, fiber_state state, const void *pc)
 {
     f->state = state;
     f->waits_at = pc;
@@ -342,35 +232,7 @@ static void wait(fiber *f, fiber_state state, const void *pc)
     here.in_kernel = true;
 }
 
-static void wait_in_warp(warp_operation operation, unsigned mask, void *exchange, const char *name,
-                         const void *pc)
-{
-    fiber *f = block.current;
-
-    if (!(mask >> here.thread % WARP & 1))
-        report(pc, "%s: the mask %#x does not have the calling lane %u", name, mask,
-               (unsigned)(here.thread % WARP));
-    f->operation = operation;
-    f->mask = mask;
-    f->exchange = exchange;
-    f->name = name;
-    block.in_warp[here.thread / WARP]++;
-    wait(f, IN_WARP, pc);
-}
-
-void warp_together(const char *name, void (*together)(void *const *of_lane), void *mine,
-                   const void *pc)
-{
-    block.current->together = together;
-    wait_in_warp(WARP_TOGETHER, 0xffffffffu, mine, name, pc);
-}
-
 } // namespace fake
-
-int fakecuda_lane()
-{
-    return fake::here.thread % 32;
-}
 
 int fakecuda_barrier(int predicate)
 {
@@ -378,27 +240,8 @@ int fakecuda_barrier(int predicate)
 
     f->predicate = predicate;
     fake::block.at_barrier++;
-    fake::wait(f, fake::AT_BARRIER, __builtin_return_address(0));
+    fake::block_wait(f, fake::AT_BARRIER, __builtin_return_address(0));
     return f->count;
-}
-
-void fakecuda_warp_barrier(unsigned mask)
-{
-    fake::wait_in_warp(fake::WARP_BARRIER, mask, nullptr, "__syncwarp",
-                       __builtin_return_address(0));
-}
-
-void fakecuda_warp_shuffle(unsigned mask, fakecuda_shuffle *s, const char *name)
-{
-    fake::wait_in_warp(fake::WARP_SHUFFLE, mask, s, name, __builtin_return_address(0));
-}
-
-unsigned fakecuda_warp_ballot(unsigned mask, int predicate)
-{
-    fakecuda_shuffle s = { (uint64_t) !!predicate, 0, 0 };
-
-    fake::wait_in_warp(fake::WARP_BALLOT, mask, &s, "__ballot_sync", __builtin_return_address(0));
-    return (unsigned)s.out;
 }
 
 cudaError_t fakecuda_launch(const cudaLaunchConfig_t *config, const fakecuda_call &call)

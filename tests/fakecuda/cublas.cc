@@ -4,6 +4,7 @@
  */
 #include <cublas_v2.h>
 
+#include "tests/fakecuda/api.h"
 #include "tests/fakecuda/graph.h"
 #include "tests/fakecuda/product.h"
 #include "tests/fakecuda/stream.h"

@@ -7,6 +7,7 @@
 
 #include <cstring>
 
+#include "tests/fakecuda/api.h"
 #include "tests/fakecuda/product.h"
 #include "tests/fakecuda/stream.h"
 

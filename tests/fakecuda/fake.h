@@ -106,6 +106,14 @@ void watch_new(memory_kind kind, const void *p, size_t n); /* allocated: nothing
 void watch_copy(void *dst, const void *src, size_t n);     /* before a copy */
 void watch_fill(void *dst, size_t n);
 void watch_read(const void *src, size_t n); /* device memory, by the operation that runs */
+/* By the thread that runs. pc: the address after the access. */
+void watch_access(const void *p, size_t n, bool is_write, bool is_atomic, const void *pc);
+
+/* Memory of the program that a kernel uses: its stack, its arguments, built-in variables. */
+bool is_private(const char *p);
+
+/* ---- hooks.cc ---- */
+
 void watch_load(const void *p, size_t n, const void *pc); /* by the thread that runs */
 
 /* ---- mma.cc ---- */

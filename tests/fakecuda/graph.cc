@@ -3,6 +3,7 @@
  * reported where it is called; NVIDIA's driver returns an error and makes the capture invalid.
  */
 #include "tests/fakecuda/graph.h"
+#include "tests/fakecuda/api.h"
 
 #include <algorithm>
 #include <cstdlib>

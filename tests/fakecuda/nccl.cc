@@ -16,6 +16,7 @@
 #include <memory>
 #include <vector>
 
+#include "tests/fakecuda/api.h"
 #include "tests/fakecuda/nccl_comm.h"
 #include "tests/fakecuda/nccl_element.h"
 #include "tests/fakecuda/nccl_progress.h"

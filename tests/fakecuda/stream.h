@@ -85,14 +85,6 @@ void clock_join(clock *a, const clock &b);
 extern cudaError_t device_failure;
 void fail_at(cudaError_t error, int after);
 
-/* ---- api.cc ---- */
-
-/* enqueue, for libraries on top of CUDA: as a call of the API, on a stream that must exist. */
-void api_enqueue(cudaStream_t s, const char *name, std::function<void()> run);
-void api_enqueue_made(cudaStream_t s, const char *name, const operation_maker &make);
-/* Any other call, on a stream that must exist; NULL: on none. */
-cudaError_t api_run(const char *name, cudaStream_t s, const std::function<cudaError_t()> &run);
-
 } // namespace fake
 
 #endif

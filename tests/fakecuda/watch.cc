@@ -1,11 +1,10 @@
 /*
  * tests/fakecuda/watch.cc - what the loads and stores of kernels, and copies, may not do.
  *
- * Kernels are compiled with -fsanitize=thread, so they call __tsan_read4 and the like before each
- * access, and with -fsanitize=alignment. The functions here take the place of both sanitizers'
- * libraries. A cell for each GRANULE bytes has the last write, and the reads since. Two accesses,
- * one of them a write, are a race unless one comes before the other: by streams and events (vector
- * clocks) between operations; by a barrier within a block; never between blocks of one kernel.
+ * Called before each access (hooks.cc). A cell for each GRANULE bytes has the last write, and the
+ * reads since. Two accesses, one of them a write, are a race unless one comes before the other: by
+ * streams and events (vector clocks) between operations; by a barrier within a block; never between
+ * blocks of one kernel.
  */
 #include <cuda_runtime.h>
 
@@ -288,7 +287,7 @@ static access who()
 }
 
 /* Memory of the program that a kernel uses: its stack, its arguments, built-in variables. */
-static bool is_private(const char *p)
+bool is_private(const char *p)
 {
     const char *builtin = (const char *)&::fakecuda_at;
 
@@ -338,6 +337,12 @@ static void define_pinned(const void *p, size_t n)
         cells[PINNED_MEMORY][i].defined = 3;
 }
 
+void watch_access(const void *p, size_t n, bool is_write, bool is_atomic, const void *pc)
+{
+    define_pinned(p, n);
+    check(p, n, is_write, is_atomic, pc);
+}
+
 void watch_copy(void *dst, const void *src, size_t n)
 {
     define_pinned(src, n);
@@ -355,104 +360,4 @@ void watch_read(const void *src, size_t n)
     check(src, n, false, false, nullptr);
 }
 
-/* ---- called by instrumented code ---- */
-
-static bool is_checking; /* the checks themselves copy memory */
-
-static void hook(const void *p, size_t n, bool is_write, bool is_atomic, const void *pc)
-{
-    if (!here.in_kernel || is_checking || n == 0 || on_a_stack((const char *)p))
-        return; /* most accesses are to local variables */
-    is_checking = true;
-    define_pinned(p, n);
-    check(p, n, is_write, is_atomic, pc);
-    is_checking = false;
-}
-
-void watch_load(const void *p, size_t n, const void *pc)
-{
-    hook(p, n, false, false, pc);
-}
-
 } // namespace fake
-
-void fakecuda_atomic(void *p, int n_bytes)
-{
-    fake::hook(p, (size_t)n_bytes, true, true, __builtin_return_address(0));
-}
-
-extern "C" {
-
-#define PC __builtin_return_address(0)
-#define HOOKS(n)                            \
-    void __tsan_read##n(void *p)            \
-    {                                       \
-        fake::hook(p, n, false, false, PC); \
-    }                                       \
-    void __tsan_write##n(void *p)           \
-    {                                       \
-        fake::hook(p, n, true, false, PC);  \
-    }                                       \
-    void __tsan_unaligned_read##n(void *p)  \
-    {                                       \
-        fake::hook(p, n, false, false, PC); \
-    }                                       \
-    void __tsan_unaligned_write##n(void *p) \
-    {                                       \
-        fake::hook(p, n, true, false, PC);  \
-    }
-HOOKS(1)
-HOOKS(2)
-HOOKS(4)
-HOOKS(8)
-HOOKS(16)
-
-void __tsan_init()
-{
-}
-void __tsan_func_entry(void *)
-{
-}
-void __tsan_func_exit()
-{
-}
-
-/* The copies of structs. The library is linked with --wrap for these three. */
-void *__real_memcpy(void *dst, const void *src, size_t n);
-void *__real_memmove(void *dst, const void *src, size_t n);
-void *__real_memset(void *dst, int byte, size_t n);
-
-/* The compiler does not say how a struct is aligned. So it has to be aligned as the widest loads
- * and stores that could copy it. */
-static void check_struct(const void *p, size_t n, const void *pc)
-{
-    size_t alignment = (n | 16) & ~((n | 16) - 1); /* the lowest bit */
-
-    if (fake::here.in_kernel && !fake::is_checking && (uintptr_t)p % alignment &&
-        !fake::is_private((const char *)p))
-        fake::report(pc, "a misaligned access: %p is no multiple of %zu", p, alignment);
-}
-
-void *__wrap_memcpy(void *dst, const void *src, size_t n)
-{
-    check_struct(src, n, PC);
-    check_struct(dst, n, PC);
-    fake::hook(src, n, false, false, PC);
-    fake::hook(dst, n, true, false, PC);
-    return __real_memcpy(dst, src, n);
-}
-
-void *__wrap_memmove(void *dst, const void *src, size_t n)
-{
-    fake::hook(src, n, false, false, PC);
-    fake::hook(dst, n, true, false, PC);
-    return __real_memmove(dst, src, n);
-}
-
-void *__wrap_memset(void *dst, int byte, size_t n)
-{
-    fake::hook(dst, n, true, false, PC);
-    return __real_memset(dst, byte, n);
-}
-
-} // extern "C"

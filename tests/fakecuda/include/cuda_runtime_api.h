@@ -1,7 +1,7 @@
 /*
  * tests/fakecuda/include/cuda_runtime_api.h - the part of CUDA's runtime API that the product uses,
  * declared as NVIDIA's header of the same name does. Where CUDA is installed, `make cuda` compiles
- * tests/fakecuda/api.cc with NVIDIA's header instead, so that a difference is an error.
+ * tests/fakecuda/api*.cc with NVIDIA's header instead, so that a difference is an error.
  */
 #ifndef FAKECUDA_CUDA_RUNTIME_API_H
 #define FAKECUDA_CUDA_RUNTIME_API_H
