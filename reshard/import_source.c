@@ -9,6 +9,7 @@
 #include "reshard/formats/foreign_model.h"
 #include "reshard/memory_budget.h"
 #include "reshard/ruled_tensors.h"
+#include "reshard/tied_head.h"
 
 /* ---- which tensors ---- */
 
@@ -316,12 +317,18 @@ tp_status import_source_open(struct import_source *s, const struct import_reques
                              const struct model *m, struct arena *arena, struct tp_err *err)
 {
     const struct foreign_format *format = format_of(q);
+    tp_status st = TP_OK;
 
     if (format && format->fused && q->rules)
         return tp_fail(err, TP_E_USAGE,
                        "--rules: %s is %s, whose tensors are not those of a model; rules are for "
                        "safetensors, bin, dcp, torchtitan and deepspeed",
                        q->source, format->title);
+    if (!q->rules)
+        st = tied_head_check(q->source, format, m, &q->ignore,
+                             memory_budget_tables(q->memory_bytes), err);
+    if (st)
+        return st;
     return format ? open_pieces(s, q, format, m, arena, err)
                   : open_safetensors(s, q, m, arena, err);
 }

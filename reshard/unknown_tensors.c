@@ -119,6 +119,14 @@ static bool is_known(const char *name, const char *const *names, int n)
            bsearch(&prefixed, names, (size_t)n, sizeof *names, by_text);
 }
 
+bool unknown_tensors_ignores(const struct unknown_tensors_ignore *ignore, const char *name)
+{
+    for (int i = 0; i < ignore->n; i++)
+        if (fnmatch(ignore->names[i], name, 0) == 0)
+            return true;
+    return false;
+}
+
 /* Whether `ignore` has the name; used[i] counts what entry i matched. */
 static bool is_ignored(const char *name, const struct unknown_tensors_ignore *ignore, int *used)
 {

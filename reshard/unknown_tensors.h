@@ -19,6 +19,8 @@ struct unknown_tensors_ignore {
     int n;
 };
 
+bool unknown_tensors_ignores(const struct unknown_tensors_ignore *ignore, const char *name);
+
 /* What is left out. */
 struct unknown_tensors {
     int n;

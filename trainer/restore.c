@@ -12,6 +12,7 @@
 #include "layout/model_diff.h"
 #include "layout/model_tensors.h"
 #include "reshard/restore.h"
+#include "reshard/tied_head.h"
 #include "storage/location.h"
 #include "trainer/data_parallel/bucket_transfer.h"
 #include "trainer/model/weight_init.h"
@@ -246,6 +247,7 @@ static tp_status check_unknown(const struct trainer *t, struct restore_report *r
     int n;
     tp_status st;
 
+    TP_TRY(tied_head_check(t->config->model_path, NULL, t->model, &nothing, 0, err));
     TP_TRY(model_params(&params, &n, t->model, DTYPE_F32, a, err));
     TP_TRY(safetensors_open(&source, t->config->model_path, err));
     TP_TRY(unknown_tensors_check(&r->left_out, source, t->model, params, n, &nothing, err));

@@ -61,7 +61,7 @@ const struct foreign_format *foreign_format_detect(const char *path)
     return NULL;
 }
 
-const struct foreign_format *foreign_format_detect_any(const char *path)
+const struct foreign_format *foreign_format_safetensors(void)
 {
     static const struct foreign_format safetensors = { "safetensors",
                                                        "Hugging Face safetensors",
@@ -72,9 +72,17 @@ const struct foreign_format *foreign_format_detect_any(const char *path)
                                                        false,
                                                        "that no bit changed, because the files "
                                                        "have no checksums" };
+
+    return &safetensors;
+}
+
+const struct foreign_format *foreign_format_detect_any(const char *path)
+{
     const struct foreign_format *found = foreign_format_detect(path);
 
-    return found ? found : safetensors_pieces_detect(path) ? &safetensors : NULL;
+    if (!found && safetensors_pieces_detect(path))
+        found = foreign_format_safetensors();
+    return found;
 }
 
 tp_status foreign_reach(const char *path, struct tp_err *err)

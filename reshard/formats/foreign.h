@@ -36,7 +36,10 @@ const char *foreign_format_name(const char *name);
 const struct foreign_format *foreign_format_find(const char *name);
 const struct foreign_format *foreign_format_detect(const char *path);
 
-/* The same with safetensors, which imports read in another way. */
+/* Safetensors as pieces; imports read them in another way. */
+const struct foreign_format *foreign_format_safetensors(void);
+
+/* foreign_format_detect, with safetensors. */
 const struct foreign_format *foreign_format_detect_any(const char *path);
 
 /* For a remote path: whether the server answers, so that what is not there is not there. Errors as

@@ -2,7 +2,7 @@
 was imported.
 
 needs: tp-train tp-ckpt
-covers: reshard/unknown_tensors reshard/root_model
+covers: reshard/unknown_tensors reshard/root_model reshard/tied_head
 """
 import json
 import struct
@@ -31,6 +31,21 @@ def add_tensors(folder, names, shape=(8,)):
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
     path.write_bytes(struct.pack("<Q", len(text)) + text + payload)
+
+
+def add_copy(folder, name, of, change=0):
+    """Add to FOLDER/model.safetensors a copy of a tensor, with one byte changed if `change` is not 0."""
+    path = folder / "model.safetensors"
+    data = path.read_bytes()
+    n = struct.unpack("<Q", data[:8])[0]
+    header, payload = json.loads(data[8:8 + n]), data[8 + n:]
+    begin, end = header[of]["data_offsets"]
+    copy = bytearray(payload[begin:end])
+    copy[-1] ^= change
+    header[name] = dict(header[of], data_offsets=[len(payload), len(payload) + len(copy)])
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    path.write_bytes(struct.pack("<Q", len(text)) + text + payload + copy)
 
 
 @pytest.fixture(scope="module")
@@ -116,9 +131,45 @@ def test_the_causal_mask_is_a_buffer_of_gpt2_alone(hf, tmp_path):
     harness.train(gpt2, tmp_path / "trained", steps=1)
     ok("tp-ckpt", "export", tmp_path / "trained", "--format", "safetensors", "-o", tmp_path / "hf2")
     add_tensors(tmp_path / "hf2", ["transformer.h.0.attn.bias", "h.1.attn.masked_bias"], (1, 1, 4, 4))
-    add_tensors(tmp_path / "hf2", ["lm_head.weight"], (256, 32))
+    add_copy(tmp_path / "hf2", "lm_head.weight", "transformer.wte.weight")
     r = import_(tmp_path / "hf2", tmp_path / "imported")
     assert r.rc == 0 and "left out 3, " in r.out and "lm_head.weight" in r.out, repr(r)
+
+
+@pytest.fixture(scope="module")
+def tied(tmp_path_factory):
+    """A Hugging Face folder of a model with a tied head, which is not in it."""
+    folder = tmp_path_factory.mktemp("tied")
+    config = harness.write_config(folder / "model", tie_word_embeddings=True)
+    harness.train(config, folder / "ckpt", steps=1)
+    ok("tp-ckpt", "export", folder / "ckpt", "--format", "safetensors", "-o", folder / "hf")
+    return folder / "hf"
+
+
+def test_a_tied_head_that_is_a_copy_is_left_out(tied, tmp_path):
+    hf = harness.copy(tied, tmp_path / "hf")
+    add_copy(hf, "lm_head.weight", "model.embed_tokens.weight")
+    r = import_(hf, tmp_path / "ckpt")
+    assert r.rc == 0 and "left out 1, lm_head.weight" in r.out, repr(r)
+    import_(tied, tmp_path / "plain")
+    assert harness.digest(tmp_path / "ckpt") == harness.digest(tmp_path / "plain")
+
+
+def test_a_tied_head_that_is_no_copy_is_refused(tied, tmp_path):
+    """transformers computes with such a head, whatever config.json says."""
+    hf = harness.copy(tied, tmp_path / "hf")
+    add_copy(hf, "lm_head.weight", "model.embed_tokens.weight", change=1)
+    for argv in (["tp-ckpt", "import", hf, "-o", tmp_path / "ckpt"], train_args(hf, tmp_path / "ckpt"),
+                 ["tp-reshard", hf, "--to", "tp2", "--format", "dcp", "-o", tmp_path / "ckpt"]):
+        r = run(*argv)
+        assert r.rc == 2 and "lm_head.weight differs from model.embed_tokens.weight" in r.err, repr(r)
+        assert "tie_word_embeddings" in r.err and not (tmp_path / "ckpt").exists(), repr(r)
+    r = import_(hf, tmp_path / "ckpt", "--ignore", "lm_head.weight")
+    assert r.rc == 0 and "left out 1, lm_head.weight" in r.out, repr(r)
+    config = json.loads((hf / "config.json").read_text())
+    (hf / "config.json").write_text(json.dumps(dict(config, tie_word_embeddings=False)))
+    import_(hf, tmp_path / "own")
+    assert "param/lm_head.weight" in ok("tp-ckpt", "digest", tmp_path / "own").out
 
 
 # ---- one model in a root --------------------------------------------------------------------------
