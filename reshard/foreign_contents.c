@@ -91,8 +91,12 @@ static tp_status list_tensors(struct foreign_contents *c, struct tp_err *err)
         const struct piece *p = piece_source_tensor(c->source, i).pieces;
         struct tensor *t = &c->tensors[c->n_tensors];
 
-        if (p->dtype == DTYPE_COUNT)
+        if (p->dtype == DTYPE_COUNT) {
+            if (c->n_unread++ == 0 &&
+                !(c->unread = arena_printf(&c->arena, "%s/%s", p->group, p->name)))
+                return tp_fail(err, TP_E_NOMEM, "no memory for a list of %d tensors", n);
             continue;
+        }
         from[c->n_tensors++] = p->group;
         *t = (struct tensor){ .name = p->name, .group = p->group, .dtype = p->dtype };
         t->ndim = p->ndim;
@@ -212,6 +216,17 @@ tp_status foreign_contents_verify(struct foreign_contents *c, int64_t *checked, 
 
 /* ---- digest ---- */
 
+tp_status foreign_contents_need_all(const struct foreign_contents *c, struct tp_err *err)
+{
+    if (!c->n_unread)
+        return TP_OK;
+    return tp_fail(
+        err, TP_E_CORRUPT,
+        "%s: tensor %s has a dtype that is not supported, and so have %d more; supported "
+        "are f32, bf16, f16, f64, i64, i32 and u8",
+        piece_source_path(c->source), c->unread, c->n_unread - 1);
+}
+
 /* A place in the runs of all extents, in order. */
 struct run_cursor {
     int extent;
@@ -272,6 +287,7 @@ tp_status foreign_contents_digest(struct foreign_contents *c, struct digest *dig
 
     if (!buf)
         return tp_fail(err, TP_E_NOMEM, "no memory to read tensors");
+    TP_TRY(foreign_contents_need_all(c, err));
     TP_TRY(check_coverage(c, err));
     TP_TRY(read_all(from, buf, progress, err));
     TP_TRY(from->check(from->ctx, err));

@@ -16,7 +16,9 @@ struct foreign_contents {
     struct piece_source *source;
     struct tensor *tensors; /* those of supported types, ascending by group and name */
     int n_tensors;
-    const char *note; /* what to tell people of the model that was chosen; NULL: nothing */
+    const char *note;   /* what to tell people of the model that was chosen; NULL: nothing */
+    int n_unread;       /* tensors of other types, which are not read */
+    const char *unread; /* the first of them, with its group */
 };
 
 /* What is opened, and how. */
@@ -48,7 +50,11 @@ void foreign_contents_close(struct foreign_contents *c);
 tp_status foreign_contents_verify(struct foreign_contents *c, int64_t *checked, int64_t *unchecked,
                                   struct tp_err *err);
 
-/* Read everything: digests[i] is that of tensors[i]. TP_E_CORRUPT: as foreign_contents_verify. */
+/* TP_E_CORRUPT: there are tensors that are not read, so its values cannot be compared. */
+tp_status foreign_contents_need_all(const struct foreign_contents *c, struct tp_err *err);
+
+/* Read everything: digests[i] is that of tensors[i]. TP_E_CORRUPT: as foreign_contents_verify, and
+ * foreign_contents_need_all. */
 tp_status foreign_contents_digest(struct foreign_contents *c, struct digest *digests,
                                   struct progress *progress, struct tp_err *err);
 

@@ -6,11 +6,22 @@
 #include "layout/model_tensors.h"
 #include "reshard/formats/foreign_model.h"
 
+/* The first GPT-2 has names without a prefix. */
+static int find(const struct piece_source *s, const char *group, const char *name)
+{
+    static const char prefix[] = "transformer.";
+    int i = piece_source_find(s, group, name);
+
+    if (i < 0 && strncmp(name, prefix, sizeof prefix - 1) == 0)
+        i = piece_source_find(s, group, name + sizeof prefix - 1);
+    return i;
+}
+
 /* Find a tensor of the source. *found is whether it has one; its shape must be that of t. */
 static tp_status check_tensor(bool *found, const struct piece_source *s, const char *group,
                               const struct tensor *t, struct tp_err *err)
 {
-    const int i = piece_source_find(s, group, t->name);
+    const int i = find(s, group, t->name);
     const struct piece *p = i < 0 ? NULL : piece_source_tensor(s, i).pieces;
     char has[BOX_TEXT_MAX], says[BOX_TEXT_MAX];
     struct box stored, wanted;
@@ -26,20 +37,43 @@ static tp_status check_tensor(bool *found, const struct piece_source *s, const c
                    box_format(says, &wanted));
 }
 
+/* Weights, or masters of which they are made. If there is none at all, the names are not those of
+ * this family, and nothing can be said. */
+static tp_status check_weights(bool *proved, const struct piece_source *s,
+                               const struct tensor *params, int n, struct tp_err *err)
+{
+    const struct tensor *missing = NULL;
+    int n_found = 0;
+    bool weight, master;
+    tp_status st = TP_OK;
+
+    for (int i = 0; i < n && !st; i++) {
+        st = check_tensor(&weight, s, GROUP_PARAM, &params[i], err);
+        if (!st)
+            st = check_tensor(&master, s, GROUP_MASTER, &params[i], err);
+        n_found += !st && (weight || master);
+        if (!st && !weight && !master && !missing)
+            missing = &params[i];
+    }
+    if (!st && missing && n_found)
+        st = tp_fail(err, TP_E_CORRUPT,
+                     "%s: tensor %s is missing, and so are %d more that the model of config.json "
+                     "has",
+                     piece_source_path(s), missing->name, n - n_found - 1);
+    *proved = !st && !missing;
+    return st;
+}
+
 static tp_status check_all(bool *proved, const struct piece_source *s, const struct tensor *params,
                            int n, struct tp_err *err)
 {
-    static const char *const groups[] = { GROUP_PARAM, GROUP_MASTER, GROUP_EXP_AVG,
-                                          GROUP_EXP_AVG_SQ };
-    bool found, complete = true;
-    tp_status st = TP_OK;
+    static const char *const groups[] = { GROUP_EXP_AVG, GROUP_EXP_AVG_SQ };
+    tp_status st = check_weights(proved, s, params, n, err);
+    bool ignored;
 
     for (int i = 0; i < n && !st; i++)
-        for (size_t g = 0; g < sizeof groups / sizeof *groups && !st; g++) {
-            st = check_tensor(&found, s, groups[g], &params[i], err);
-            complete = complete && (found || g > 0);
-        }
-    *proved = !st && complete;
+        for (size_t g = 0; g < sizeof groups / sizeof *groups && !st; g++)
+            st = check_tensor(&ignored, s, groups[g], &params[i], err);
     return st;
 }
 
@@ -49,6 +83,7 @@ tp_status foreign_shapes_check(bool *proved, struct foreign_contents *c,
     const struct foreign_model_request from = { .path = piece_source_path(c->source),
                                                 .config = q->config };
     struct tp_err ignored = { 0 };
+    char method[QUANT_METHOD_MAX];
     struct tensor *params;
     struct model m;
     int n;
@@ -57,6 +92,7 @@ tp_status foreign_shapes_check(bool *proved, struct foreign_contents *c,
     if (!foreign_model_exists(&from) ||
         foreign_model_config(&m, from.config ? from.config : from.path, false, &c->arena,
                              &ignored) ||
+        foreign_model_is_quantized(method, &m) || /* its tensors are others */
         model_params(&params, &n, &m, DTYPE_F32, &c->arena, &ignored))
         return TP_OK;
     return check_all(proved, c->source, params, n, err);

@@ -317,6 +317,7 @@ tp_status import_source_open(struct import_source *s, const struct import_reques
                              const struct model *m, struct arena *arena, struct tp_err *err)
 {
     const struct foreign_format *format = format_of(q);
+    char method[QUANT_METHOD_MAX];
     tp_status st = TP_OK;
 
     if (format && format->fused && q->rules)
@@ -329,8 +330,13 @@ tp_status import_source_open(struct import_source *s, const struct import_reques
                              memory_budget_tables(q->memory_bytes), err);
     if (st)
         return st;
-    return format ? open_pieces(s, q, format, m, arena, err)
-                  : open_safetensors(s, q, m, arena, err);
+    st = format ? open_pieces(s, q, format, m, arena, err) : open_safetensors(s, q, m, arena, err);
+    if (st == TP_E_CORRUPT && foreign_model_is_quantized(method, m))
+        st = tp_fail_in(err,
+                        "config.json says that the weights are quantized (%s), which is not "
+                        "supported",
+                        method);
+    return st;
 }
 
 tp_status import_source_identify(const struct import_source *s, const struct import_request *q,

@@ -70,6 +70,7 @@ static tp_status open_foreign(struct tensor_view *v, const struct foreign_conten
     v->is_foreign = true;
     snprintf(v->path, sizeof v->path, "%s", q->path);
     TP_TRY(foreign_contents_open(&v->foreign, q, err));
+    TP_TRY(foreign_contents_need_all(&v->foreign, err));
     v->tensors = v->foreign.tensors;
     v->n = v->foreign.n_tensors;
     v->first = arena_array(&v->arena, (size_t)v->n + 1, sizeof *v->first);

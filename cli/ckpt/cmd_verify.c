@@ -23,9 +23,8 @@ static const char intro[] =
     "does not notice if the program that wrote them gave datasets other names than /index says.\n"
     "\n"
     "Of a checkpoint of another framework it compares the checksums that the format has, and says\n"
-    "how many bytes have none. Shapes are compared with config.json, where there is one of a "
-    "known\n"
-    "architecture.";
+    "how many bytes have none. Names and shapes of weights are compared with config.json, where\n"
+    "there is one of a known architecture.";
 
 static const char tail[] =
     "Each finding is a line with file, tensor, box, what was expected and what was found. The "

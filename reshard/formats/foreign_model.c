@@ -1,7 +1,9 @@
 /* reshard/formats/foreign_model.c - see reshard/formats/foreign_model.h. */
 #include "reshard/formats/foreign_model.h"
 
+#include <jansson.h>
 #include <limits.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "core/file.h"
@@ -81,4 +83,16 @@ tp_status foreign_model_read(struct model *out, const char **note,
     if (!has_file(q) && can_make(q))
         return make(out, note, q, arena, err);
     return foreign_model_config(out, q->config ? q->config : q->path, false, arena, err);
+}
+
+bool foreign_model_is_quantized(char method[QUANT_METHOD_MAX], const struct model *m)
+{
+    json_t *root = m->config ? json_loads(m->config, 0, NULL) : NULL;
+    const json_t *how = json_object_get(root, "quantization_config");
+    const char *name = json_string_value(json_object_get(how, "quant_method"));
+    const bool is = json_is_object(how);
+
+    snprintf(method, QUANT_METHOD_MAX, "%s", name ? name : "quantization_config");
+    json_decref(root);
+    return is;
 }

@@ -27,6 +27,11 @@ tp_status foreign_model_read(struct model *out, const char **note,
 tp_status foreign_model_config(struct model *out, const char *path, bool takes_any,
                                struct arena *arena, struct tp_err *err);
 
+enum { QUANT_METHOD_MAX = 32 };
+
+/* Whether config.json says that the weights are quantized; how, in `method`. */
+bool foreign_model_is_quantized(char method[QUANT_METHOD_MAX], const struct model *m);
+
 /* Whether there is one, of whatever kind. */
 bool foreign_model_exists(const struct foreign_model_request *q);
 

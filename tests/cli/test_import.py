@@ -5,6 +5,7 @@ needs: tp-train tp-ckpt
 covers: reshard/unknown_tensors reshard/root_model reshard/tied_head
 """
 import json
+import math
 import struct
 
 import pytest
@@ -15,37 +16,58 @@ from harness import ok, run, train_args
 BUFFER = "model.layers.%d.self_attn.rotary_emb.inv_freq"
 
 
-def add_tensors(folder, names, shape=(8,)):
-    """Add fp32 tensors of ones to FOLDER/model.safetensors."""
+def rewrite(folder, change):
+    """Let change() edit the tensors of FOLDER/model.safetensors: name to (dtype, shape, bytes)."""
     path = folder / "model.safetensors"
     data = path.read_bytes()
     n = struct.unpack("<Q", data[:8])[0]
     header, payload = json.loads(data[8:8 + n]), data[8 + n:]
-    count = 1
-    for length in shape:
-        count *= length
-    for name in names:
-        at = len(payload)
-        payload += struct.pack("<%df" % count, *[1.0] * count)
-        header[name] = {"dtype": "F32", "shape": list(shape), "data_offsets": [at, len(payload)]}
+    metadata = header.pop("__metadata__", {})
+    tensors = {name: (t["dtype"], t["shape"], payload[slice(*t["data_offsets"])]) for name, t in header.items()}
+    change(tensors)
+    header, payload = {"__metadata__": metadata}, b""
+    for name, (dtype, shape, content) in tensors.items():
+        header[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [len(payload), len(payload) + len(content)]}
+        payload += content
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
     path.write_bytes(struct.pack("<Q", len(text)) + text + payload)
 
 
+def add_tensors(folder, names, shape=(8,)):
+    """Add fp32 tensors of ones to FOLDER/model.safetensors."""
+    ones = struct.pack("<f", 1.0) * math.prod(shape)
+    rewrite(folder, lambda tensors: tensors.update({name: ("F32", shape, ones) for name in names}))
+
+
 def add_copy(folder, name, of, change=0):
-    """Add to FOLDER/model.safetensors a copy of a tensor, with one byte changed if `change` is not 0."""
-    path = folder / "model.safetensors"
-    data = path.read_bytes()
-    n = struct.unpack("<Q", data[:8])[0]
-    header, payload = json.loads(data[8:8 + n]), data[8 + n:]
-    begin, end = header[of]["data_offsets"]
-    copy = bytearray(payload[begin:end])
-    copy[-1] ^= change
-    header[name] = dict(header[of], data_offsets=[len(payload), len(payload) + len(copy)])
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
-    path.write_bytes(struct.pack("<Q", len(text)) + text + payload + copy)
+    """Add a copy of a tensor, with one byte changed if `change` is not 0."""
+    def add(tensors):
+        dtype, shape, content = tensors[of]
+        tensors[name] = dtype, shape, content[:-1] + bytes([content[-1] ^ change])
+    rewrite(folder, add)
+
+
+def quantize(folder, name):
+    """Make a matrix 8-bit floats, as in published fp8 models."""
+    def cast(tensors):
+        _, shape, _ = tensors[name]
+        tensors[name] = "F8_E4M3", shape, bytes(math.prod(shape))
+    rewrite(folder, cast)
+
+
+def drop(folder, word):
+    """Remove the tensors with this word in their names."""
+    def remove(tensors):
+        for name in [name for name in tensors if word in name]:
+            del tensors[name]
+    rewrite(folder, remove)
+
+
+def configure(folder, **keys):
+    """Add keys to FOLDER/config.json."""
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(dict(config, **keys)))
 
 
 @pytest.fixture(scope="module")
@@ -166,10 +188,49 @@ def test_a_tied_head_that_is_no_copy_is_refused(tied, tmp_path):
         assert "tie_word_embeddings" in r.err and not (tmp_path / "ckpt").exists(), repr(r)
     r = import_(hf, tmp_path / "ckpt", "--ignore", "lm_head.weight")
     assert r.rc == 0 and "left out 1, lm_head.weight" in r.out, repr(r)
-    config = json.loads((hf / "config.json").read_text())
-    (hf / "config.json").write_text(json.dumps(dict(config, tie_word_embeddings=False)))
+    configure(hf, tie_word_embeddings=False)
     import_(hf, tmp_path / "own")
     assert "param/lm_head.weight" in ok("tp-ckpt", "digest", tmp_path / "own").out
+
+
+# ---- quantized weights, and what is missing -------------------------------------------------------
+
+
+QUANTIZED = "model.layers.0.mlp.up_proj.weight"
+
+
+@pytest.mark.parametrize("method", ["fp8", None])
+def test_quantized_weights_are_refused(method, hf, published, tmp_path):
+    quantize(hf, QUANTIZED)
+    if method:
+        configure(hf, quantization_config={"quant_method": method})
+    for argv in (["tp-ckpt", "import", hf, "-o", tmp_path / "ckpt"],
+                 ["tp-reshard", hf, "--to", "tp2", "-o", tmp_path / "ckpt"]):
+        r = run(*argv)
+        assert r.rc == 3 and QUANTIZED in r.err and len(r.lines) == 1, repr(r)
+        assert not method or "weights are quantized (fp8), which is not supported" in r.err, repr(r)
+        assert not (tmp_path / "ckpt").exists()
+    for argv in (["digest", hf], ["diff", hf, hf], ["diff", published, hf]):  # 'equal' would be no proof
+        r = run("tp-ckpt", *argv)
+        assert r.rc == 3 and QUANTIZED in r.err and "equal" not in r.out, repr(r)
+    r = run("tp-ckpt", "verify", hf)
+    assert "1 tensors have types that are not read" in r.err and QUANTIZED in r.err, repr(r)
+    assert "tensors whose types are not read" in r.out.split("not proved: ")[1], repr(r)
+
+
+def test_verify_finds_missing_weights(hf):
+    ok("tp-ckpt", "verify", hf)
+    drop(hf, "layers.1.")
+    r = run("tp-ckpt", "verify", hf)
+    assert r.rc == 1 and "model.layers.1.input_layernorm.weight is missing, and so are 8 more" in r.out, repr(r)
+    (hf / "config.json").unlink()
+    ok("tp-ckpt", "verify", hf)  # nothing says that there were two layers
+
+
+def test_verify_does_not_take_a_quantized_model_for_damaged(hf):
+    drop(hf, "down_proj")
+    configure(hf, quantization_config={"quant_method": "gptq"})
+    assert "not proved" in ok("tp-ckpt", "verify", hf).out
 
 
 # ---- one model in a root --------------------------------------------------------------------------
