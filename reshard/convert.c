@@ -9,6 +9,7 @@
 #include "reshard/export.h"
 #include "reshard/formats/export_format.h"
 #include "reshard/formats/foreign.h"
+#include "reshard/formats/foreign_place.h"
 #include "reshard/import.h"
 #include "storage/location.h"
 
@@ -47,6 +48,13 @@ bool convert_is_meant(const char *path, const char *from_format, const char *for
     if (format && strcmp(format, CONVERT_OWN) != 0)
         return true;
     return !from_format && detect(path);
+}
+
+tp_status convert_check_place(const char *path, const char *from_format, struct tp_err *err)
+{
+    if (from_format || location_is_remote(path) || detect(path))
+        return TP_OK;
+    return foreign_place_check(path, err);
 }
 
 /* The default is SOURCE-SPEC. */

@@ -52,6 +52,10 @@ struct convert_report {
  * it is a reshard of a checkpoint (reshard/reshard.h). */
 bool convert_is_meant(const char *path, const char *from_format, const char *format);
 
+/* Whether there may be something to convert or reshard at this path. TP_E_NOTFOUND: a checkpoint is
+ * near, and the message says where (foreign_place_check). */
+tp_status convert_check_place(const char *path, const char *from_format, struct tp_err *err);
+
 /* Convert. The new folder or step appears complete or not at all. TP_E_USAGE: a format is not
  * known or cannot be written, the request does not fit the source, or rules are given for a
  * checkpoint. */

@@ -11,6 +11,7 @@
 #include "core/file.h"
 #include "reshard/engine/extent_index.h"
 #include "reshard/formats/foreign_model.h"
+#include "reshard/formats/foreign_place.h"
 #include "reshard/memory_budget.h"
 #include "storage/location.h"
 #include "storage/object.h"
@@ -73,7 +74,7 @@ tp_status foreign_contents_find(const struct foreign_format **format, const char
     if (location_is_remote(path))
         return find_remote(format, path, err);
     *format = foreign_format_detect_any(path);
-    return TP_OK;
+    return *format ? TP_OK : foreign_place_check(path, err);
 }
 
 /* ---- opening ---- */

@@ -7,9 +7,11 @@
 #include "layout/family.h"
 #include "layout/model_tensors.h"
 #include "reshard/formats/foreign_model.h"
+#include "reshard/formats/foreign_place.h"
 #include "reshard/memory_budget.h"
 #include "reshard/ruled_tensors.h"
 #include "reshard/tied_head.h"
+#include "storage/location.h"
 
 /* ---- which tensors ---- */
 
@@ -305,9 +307,14 @@ tp_status import_source_model(struct model *out, const struct import_request *q,
                                                 .memory_bytes =
                                                     memory_budget_tables(q->memory_bytes) };
     const char *note = NULL;
-    tp_status st = q->rules ? read_model_of_rules(out, q, arena, err)
-                            : foreign_model_read(out, &note, &from, arena, err);
+    tp_status st = TP_OK;
 
+    if (strcmp(q->format, "auto") == 0 && !from.format && !location_is_remote(q->source) &&
+        !foreign_format_detect_any(q->source))
+        st = foreign_place_check(q->source, err);
+    if (!st)
+        st = q->rules ? read_model_of_rules(out, q, arena, err)
+                      : foreign_model_read(out, &note, &from, arena, err);
     if (!st && note)
         progress_note(q->progress, "%s", note);
     return st;

@@ -10,6 +10,8 @@
 #include "cli/report.h"
 #include "core/size.h"
 #include "reshard/export.h"
+#include "reshard/foreign_contents.h"
+#include "storage/location.h"
 
 #define PROG "tp-ckpt"
 
@@ -94,6 +96,23 @@ static void print_result(const struct export_report *r, const char *dtype, bool 
     copy_options_print_proof(t->digests_equal, t->casts, true);
 }
 
+/* Checkpoints of other frameworks are converted without a detour, by another program. */
+static tp_status check_source(const struct export_request *q, struct tp_err *err)
+{
+    const struct foreign_format *found = NULL;
+    tp_status st = TP_OK;
+
+    if (!location_is_remote(q->ckpt))
+        st = foreign_contents_find(&found, q->ckpt, err);
+    if (!st && found)
+        st = tp_fail(
+            err, TP_E_USAGE,
+            "%s: has the format %s, and export takes checkpoints of tp-train; tp-reshard %s "
+            "--to tp1 --format %s -o %s converts it",
+            q->ckpt, found->name, q->ckpt, q->format, q->out);
+    return st;
+}
+
 int cmd_export(int argc, char **argv)
 {
     struct export_request q = { .format = "safetensors",
@@ -111,6 +130,7 @@ int cmd_export(int argc, char **argv)
     if (!q.out)
         TP_TRY(tp_fail(&err, TP_E_USAGE, "-o is missing: the folder to create"));
     TP_TRY(export_check_format(q.format, &err));
+    TP_TRY(check_source(&q, &err));
     q.q8_0 = copy.dtype_text && strcasecmp(copy.dtype_text, "q8_0") == 0;
     if (q.q8_0)
         copy.dtype_text = "f32"; /* what it is made from */

@@ -165,6 +165,12 @@ static bool is_conversion(const struct reshard_options *o)
 /* What a checkpoint of tp-train has by itself: one kind of optimizer, and how tensors are cut. */
 static tp_status check_foreign(const struct reshard_options *o, struct tp_err *err)
 {
+    tp_status st = TP_OK;
+
+    if (o->request.ckpt)
+        st = convert_check_place(o->request.ckpt, o->from_format, err);
+    if (st)
+        return st;
     if (o->rules && !is_conversion(o))
         return tp_fail(
             err, TP_E_USAGE,

@@ -82,6 +82,11 @@ tp_status foreign_model_read(struct model *out, const char **note,
     *note = NULL;
     if (!has_file(q) && can_make(q))
         return make(out, note, q, arena, err);
+    if (!q->config && !has_file(q))
+        return tp_fail(err, TP_E_NOTFOUND,
+                       "%s: has no config.json, which says what model it is; name the model's with "
+                       "--config FILE",
+                       q->path);
     return foreign_model_config(out, q->config ? q->config : q->path, false, arena, err);
 }
 

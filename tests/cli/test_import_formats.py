@@ -386,10 +386,15 @@ def test_a_megatron_program_of_another_model_is_refused(kind, change, word, deep
 
 
 def test_a_folder_of_no_known_format_is_said_to_be_one(deep, tmp_path):
-    foreign_files.Megatron(config_of(deep), 2).legacy(tmp_path / "m", groups_of(deep), 3)
-    (tmp_path / "m/latest_checkpointed_iteration.txt").write_text("99")
+    (tmp_path / "m").mkdir()
+    (tmp_path / "m/weights.npz").write_bytes(b"")
     r = import_(deep, tmp_path / "m", tmp_path / "ckpt")
     assert r.rc == 2 and "no known format" in r.err and "megatron" in r.err and len(r.lines) == 1, repr(r)
+
+
+def test_with_a_format_the_message_is_of_that_format(deep, tmp_path):
+    foreign_files.Megatron(config_of(deep), 2).legacy(tmp_path / "m", groups_of(deep), 3)
+    (tmp_path / "m/latest_checkpointed_iteration.txt").write_text("99")
     r = import_(deep, tmp_path / "m", tmp_path / "ckpt", "--format", "megatron")
     assert r.rc == 2 and "iter_0000099" in r.err, repr(r)
 

@@ -1,0 +1,135 @@
+"""People name the folder above a checkpoint of another framework, a rank's folder or file in it, or what is
+none: the message says which folder is meant, or what is missing.
+
+needs: tp-train tp-reshard tp-ckpt
+covers: reshard/formats/foreign_place
+"""
+import json
+import shutil
+
+import pytest
+
+import harness
+from harness import ok, run
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory, tiny):
+    """A folder that has a checkpoint of each format, in a folder of its name."""
+    folder = tmp_path_factory.mktemp("written")
+    harness.train(tiny, folder / "ckpt", steps=2, layout="tp2")
+    for kind in "safetensors", "dcp", "megatron", "torch_dist", "deepspeed":
+        ok("tp-ckpt", "export", folder / "ckpt", "--format", kind, "--max-shard-size", "64K", "-o", folder / kind)
+    shutil.rmtree(folder / "ckpt")
+    return folder
+
+
+def verbs(source, tmp_path):
+    yield "tp-ckpt", "import", source, "-o", tmp_path / "out"
+    yield "tp-reshard", source, "--to", "tp1", "-o", tmp_path / "out"
+    yield "tp-reshard", source, "--to", "tp1", "--format", "dcp", "-o", tmp_path / "out"
+    yield "tp-ckpt", "export", source, "-o", tmp_path / "out"
+    for verb in "ls", "show", "verify", "digest":
+        yield "tp-ckpt", verb, source
+    yield "tp-ckpt", "diff", source, source
+
+
+def refused(source, words, tmp_path):
+    for argv in verbs(source, tmp_path):
+        r = run(*argv)
+        assert r.rc == 2 and len(r.lines) == 1 and all(word in r.err for word in words), repr(r)
+        assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("kind", ["megatron", "torch_dist"])
+@pytest.mark.parametrize("tracker", [None, "100"])
+def test_a_tracker_that_names_no_iteration(kind, tracker, written, tmp_path):
+    folder = shutil.copytree(written / kind, tmp_path / kind)
+    (folder / "latest_checkpointed_iteration.txt").unlink()
+    words = ["below it is %s/iter_0000002; name this folder" % folder]
+    if tracker:
+        (folder / "latest_checkpointed_iteration.txt").write_text(tracker)
+        words.append("although its latest_checkpointed_iteration.txt says 100;")
+    refused(folder, words, tmp_path)
+    ok("tp-reshard", folder / "iter_0000002", "--to", "tp1", "--config", folder / "config.json", "-o", tmp_path / "out")
+
+
+def test_a_latest_that_names_no_folder(written, tmp_path):
+    folder = shutil.copytree(written / "deepspeed", tmp_path / "deepspeed")
+    (folder / "latest_universal").write_text("global_step99\n")
+    refused(folder, ["latest_universal says global_step99", "%s/global_step2_universal" % folder], tmp_path)
+
+
+def test_the_folder_above(written, tmp_path):
+    shutil.copytree(written / "dcp", tmp_path / "run/checkpoint/step-500")
+    refused(tmp_path / "run", ["%s/run/checkpoint/step-500; name this folder" % tmp_path], tmp_path)
+    shutil.copytree(written / "dcp", tmp_path / "run/checkpoint/step-1000")
+    refused(tmp_path / "run/checkpoint", ["/step-1000, ", "/step-500; name one of them"], tmp_path)
+    cache = tmp_path / "hub/models--me--llama/snapshots/abc"
+    cache.parent.mkdir(parents=True)
+    cache.symlink_to(written / "safetensors")
+    refused(tmp_path / "hub", ["%s; name this folder" % cache], tmp_path)
+
+
+def test_checkpoints_of_this_project_are_named_too(trained, tmp_path):
+    harness.copy(trained, tmp_path / "runs/ckpt")
+    r = run("tp-ckpt", "ls", tmp_path / "runs")
+    assert r.rc == 2 and "below it is %s/runs/ckpt; name this folder" % tmp_path in r.err, repr(r)
+
+
+@pytest.mark.parametrize("part, whole", [
+    ("megatron/iter_0000002/mp_rank_01", "megatron/iter_0000002"),
+    ("deepspeed/global_step2_universal/zero", "deepspeed/global_step2_universal"),
+    ("deepspeed/global_step2_universal/zero/lm_head.weight", "deepspeed/global_step2_universal")])
+def test_a_folder_below(part, whole, written, tmp_path):
+    refused(written / part, ["is a part of the checkpoint in %s; name that folder" % (written / whole)], tmp_path)
+
+
+@pytest.mark.parametrize("part, whole", [
+    ("megatron/latest_checkpointed_iteration.txt", "megatron"), ("dcp/__0_0.distcp", "dcp"),
+    ("megatron/iter_0000002/mp_rank_00/model_optim_rng.pt", "megatron/iter_0000002")])
+def test_a_file(part, whole, written, tmp_path):
+    r = run("tp-reshard", written / part, "--to", "tp1", "-o", tmp_path / "out")
+    assert r.rc == 2 and "in %s; name that folder" % (written / whole) in r.err, repr(r)
+
+
+@pytest.mark.parametrize("kind, lost, words", [
+    ("dcp", ".metadata", ".distcp, but there is no .metadata"),
+    ("torch_dist", "iter_0000002/.metadata", ".distcp, but there is no .metadata"),
+    ("megatron", "iter_0000002/mp_rank_00", "mp_rank_01, but there is no complete mp_rank_00"),
+    ("safetensors", "model.safetensors.index.json", ".safetensors, but there is no model.safetensors.index.json")])
+def test_a_file_that_was_not_copied(kind, lost, words, written, tmp_path):
+    folder = shutil.copytree(written / kind, tmp_path / kind)
+    if (folder / lost).is_dir():
+        shutil.rmtree(folder / lost)
+    else:
+        (folder / lost).unlink()
+    refused(folder, [words], tmp_path)
+
+
+@pytest.mark.parametrize("name, words", [
+    ("adapter_config.json", "merge it into its base model"), ("model.gguf", "GGUF is written and not read"),
+    ("consolidated.00.pth", "import the model's files of Hugging Face")])
+def test_what_is_no_checkpoint(name, words, tiny, tmp_path):
+    folder = tmp_path / "model"
+    folder.mkdir()
+    shutil.copy(tiny, folder / "config.json")
+    (folder / name).write_text(json.dumps({"peft_type": "LORA"}))
+    refused(folder, [words], tmp_path)
+
+
+def test_a_config_json_that_is_needed_is_asked_for(written, tmp_path):
+    folder = shutil.copytree(written / "dcp", tmp_path / "dcp")
+    (folder / "config.json").unlink()
+    for argv in (["tp-ckpt", "import", folder, "-o", tmp_path / "out"],
+                 ["tp-reshard", folder, "--to", "tp1", "-o", tmp_path / "out"]):
+        r = run(*argv)
+        assert r.rc == 2 and "has no config.json" in r.err and "--config FILE" in r.err, repr(r)
+
+
+def test_export_names_the_program_that_converts(written, tmp_path):
+    r = run("tp-ckpt", "export", written / "dcp", "--format", "safetensors", "-o", tmp_path / "hf")
+    said = "tp-reshard %s --to tp1 --format safetensors -o %s converts it" % (written / "dcp", tmp_path / "hf")
+    assert r.rc == 2 and "has the format dcp" in r.err and said in r.err, repr(r)
+    ok(*said[:-len(" converts it")].split())
+    assert (tmp_path / "hf/model.safetensors").exists()
