@@ -176,22 +176,45 @@ done:
 
 /* ---- ranks ---- */
 
+/* The path of a rank's optimizer states, whose name depends on the type. *found: it is there. */
+static tp_status rank_file(bool *found, char name[NAME_BYTES], const struct deepspeed_state *d,
+                           int rank, struct tp_err *err)
+{
+    static const char *const heads[] = { "bf16_", "fp16_", "" };
+    char path[PATH_MAX];
+    tp_status st = TP_OK;
+
+    *found = false;
+    for (int i = 0; i < 3 && !*found; i++) {
+        bool first = false;
+
+        snprintf(name, NAME_BYTES, "%szero_pp_rank_0_mp_rank_00_optim_states.pt", heads[i]);
+        TP_TRY(file_join(path, d->dir, name, err));
+        first = object_is_there(path);
+        snprintf(name, NAME_BYTES, "%szero_pp_rank_%d_mp_rank_00_optim_states.pt", heads[i], rank);
+        TP_TRY(file_join(path, d->dir, name, err));
+        *found = object_is_there(path);
+        if (first) /* one that is missing has such a name too */
+            break;
+    }
+done:
+    return st;
+}
+
 static tp_status open_rank(struct torch_pieces *x, const struct deepspeed_state *d, int rank,
                            struct tp_err *err)
 {
-    static const char *const heads[] = { "bf16_", "", "fp16_" };
-    char name[NAME_BYTES], path[PATH_MAX];
-    tp_status st = TP_OK;
+    char name[NAME_BYTES];
+    bool found;
+    tp_status st = rank_file(&found, name, d, rank, err);
 
-    for (int i = 0; i < 3; i++) {
-        snprintf(name, sizeof name, "%szero_pp_rank_%d_mp_rank_00_optim_states.pt", heads[i], rank);
-        TP_TRY(file_join(path, d->dir, name, err));
-        if (object_is_there(path))
-            break;
-    }
-    st = deepspeed_state_open(x, d, name, err);
-done:
-    return st;
+    if (!st)
+        st = deepspeed_state_open(x, d, name, err);
+    if (!st || found)
+        return st;
+    return tp_fail(err, TP_E_NOTFOUND,
+                   "%s/%s: no such file; there must be one for each of the %d ranks", d->dir, name,
+                   d->dp);
 }
 
 tp_status deepspeed_zero_add(struct deepspeed_state *d, struct tp_err *err)
