@@ -11,7 +11,9 @@
 
 /* Call this first in main(). If standard input, output or error is closed (as for the child of a
  * daemon), open /dev/null in its place. Otherwise a file that is opened later would get its number,
- * and messages would be written into that file. */
+ * and messages would be written into that file. Ignore SIGXFSZ, so that a limit on the size of
+ * files (ulimit -f) is an error like a full disk: what was begun is removed, and a sentence says
+ * why. */
 void report_begin(void);
 
 /* What `main` returns for st: the contract's exit code. A failure is printed on stderr first, as

@@ -89,6 +89,7 @@ static void become(const struct spawn *s, pid_t parent)
         signal(SIGTERM, SIG_IGN);
     if (s->out >= 0)
         redirect(s->out);
+    signal(SIGXFSZ, SIG_DFL); /* ignored here (cli/report.h), but what another program expects */
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, s->mask ? s->mask : &none, NULL);
     if (!s->dir || chdir(s->dir) == 0)

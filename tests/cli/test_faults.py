@@ -258,6 +258,16 @@ def test_a_reshard_that_fails_at_its_start_reports_it(tmp_path, tiny):
         assert status == 0 or not harness.steps(job.root), (at, call)
 
 
+@pytest.mark.parametrize("program", ["tp-train", "tp-reshard", "tp-ckpt"])
+def test_a_limit_on_the_size_of_files_is_an_error_like_a_full_disk(tmp_path, ckpt, tiny, program):
+    out = tmp_path / "out"
+    argv = {"tp-train": train_args(tiny, out), "tp-reshard": ["tp-reshard", ckpt, "--to", "tp1", "-o", out],
+            "tp-ckpt": ["tp-ckpt", "export", ckpt, "-o", out]}[program]
+    r = harness.run("bash", "-c", 'ulimit -f 40 && exec "$@"', "bash", *argv)
+    assert r.rc == 3 and r.lines[-1].startswith(program + ": ") and "File too large" in r.lines[-1], repr(r)
+    assert not list(tmp_path.glob("out/step-*")) and not list(tmp_path.glob("*tmp*")) and not (out / "config.json").exists()
+
+
 @pytest.mark.parametrize("do", ["short", "eintr"])
 def test_short_and_interrupted_writes_are_continued(reshard, tmp_path, do, figure):
     def after(status, err, new, call):
