@@ -255,6 +255,8 @@ tp_status ckpt_check_root(const char *root, struct tp_err *err)
 
     if ((st = location_check_local(root, err)))
         return st;
+    if (!*root)
+        return tp_fail(err, TP_E_USAGE, "the path of the checkpoint is empty");
     if (file_exists(root) && !file_is_dir(root))
         return tp_fail(err, TP_E_USAGE, "%s: is not a directory, so it cannot be a checkpoint root",
                        root);

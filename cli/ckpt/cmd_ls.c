@@ -14,6 +14,7 @@
 #include "core/file.h"
 #include "core/size.h"
 #include "reshard/foreign_contents.h"
+#include "storage/location.h"
 
 static const char intro[] =
     "Lists the steps of a checkpoint root, oldest first: layout, shards, size, and whether each "
@@ -110,15 +111,16 @@ done:
     return st;
 }
 
-static tp_status list(const char *path, bool json, struct tp_err *err)
+static tp_status list(const char *given, bool json, struct tp_err *err)
 {
     struct arena arena = { 0 };
     struct ckpt_step *steps = NULL;
     json_t *entries = json_array();
-    char root[PATH_MAX];
+    char root[PATH_MAX], path[PATH_MAX];
     int n = 0;
     tp_status st;
 
+    TP_TRY(location_clean(path, given, err));
     TP_TRY(find_entries(root, &steps, &n, path, &arena, err));
     if (!json)
         printf("%-14s  %-16s  %6s  %10s  %-19s  %s\n", "STEP", "LAYOUT", "SHARDS", "SIZE", "SAVED",

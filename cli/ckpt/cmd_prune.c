@@ -9,6 +9,7 @@
 #include "core/size.h"
 #include "core/text.h"
 #include "core/thread_pool.h"
+#include "storage/location.h"
 
 static const char intro[] =
     "Deletes all intact steps but the newest --keep, and what interrupted saves left. Prints a\n"
@@ -148,18 +149,23 @@ static void print_object(const struct ckpt_pruned *pruned, const struct ckpt_pru
     json_decref(o);
 }
 
-static tp_status prune(struct ckpt_prune_request *q, bool json, struct tp_err *err)
+static tp_status prune(const struct ckpt_prune_request *asked, bool json, struct tp_err *err)
 {
+    struct ckpt_prune_request q = *asked;
     struct ckpt_pruned pruned;
     struct arena arena = { 0 };
-    tp_status st;
+    char root[PATH_MAX];
+    tp_status st = location_clean(root, asked->root, err);
 
-    q->progress = q->verify_jobs > 0
-                      ? progress_new("verifying", 0, json ? PROGRESS_JSON : PROGRESS_TEXT)
-                      : NULL;
-    st = ckpt_prune(&pruned, q, &arena, err);
-    progress_end(q->progress, st == TP_OK);
-    (json ? print_object : print_lines)(&pruned, q, st == TP_OK);
+    if (st)
+        return st;
+    q.root = root;
+    q.progress = q.verify_jobs > 0
+                     ? progress_new("verifying", 0, json ? PROGRESS_JSON : PROGRESS_TEXT)
+                     : NULL;
+    st = ckpt_prune(&pruned, &q, &arena, err);
+    progress_end(q.progress, st == TP_OK);
+    (json ? print_object : print_lines)(&pruned, &q, st == TP_OK);
     if (!st)
         st = print_done(err);
     arena_free(&arena);

@@ -134,11 +134,24 @@ static tp_status read_dtype(struct train_request *r, struct tp_err *err)
     return tp_fail(err, TP_E_USAGE, "--dtype is fp32 or bf16, not '%s'", r->dtype);
 }
 
+/* Without the slashes at its end: a store's key "a//step" is not "a/step". */
+static tp_status read_root(struct train_request *r, struct tp_err *err)
+{
+    char clean[PATH_MAX];
+    tp_status st = location_clean(clean, r->config.ckpt, err);
+
+    if (!st && !(r->config.ckpt = arena_strdup(&r->arena, clean)))
+        st = tp_fail(err, TP_E_NOMEM, "%s: no memory", clean);
+    return st ? tp_fail_in(err, "--ckpt") : TP_OK;
+}
+
 /* The options of checkpoints. */
 static tp_status read_checkpoints(struct train_request *r, struct tp_err *err)
 {
     struct train_config *c = &r->config;
 
+    if (c->ckpt && read_root(r, err))
+        return err->status;
     if (r->ckpt_zstd && codec_parse_level(&c->ckpt_zstd, "--ckpt-zstd", r->ckpt_zstd, err))
         return err->status;
     if (!r->resume)

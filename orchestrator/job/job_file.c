@@ -131,6 +131,21 @@ static void fill_in(struct job *j, struct arena *arena)
                                 dot && dot > name ? (int)(dot - name) : (int)strlen(name), name);
 }
 
+/* The root without the slashes at its end: a store's key "a//step" is not "a/step". */
+static tp_status clean_root(struct job *j, struct arena *arena, struct tp_err *err)
+{
+    char clean[PATH_MAX];
+    tp_status st = j->ckpt && location_kind(j->ckpt) == LOCATION_S3
+                       ? location_clean(clean, j->ckpt, err)
+                       : TP_OK;
+
+    if (st)
+        return tp_fail_in(err, "%s: ckpt", j->path);
+    if (j->ckpt && location_kind(j->ckpt) == LOCATION_S3)
+        j->ckpt = arena_strdup(arena, clean);
+    return TP_OK;
+}
+
 tp_status job_file_parse(struct job *out, const char *text, size_t size, const char *path,
                          const struct job_backend *const *backends, struct arena *arena,
                          struct tp_err *err)
@@ -143,6 +158,8 @@ tp_status job_file_parse(struct job *out, const char *text, size_t size, const c
     snprintf(dir, sizeof dir, "%.*s", slash ? (int)(slash - path + 1) : 1, slash ? path : ".");
     j.dir = arena_strdup(arena, realpath(dir, full) ? full : dir);
     if ((st = job_yaml(&j, text, size, backends, arena, err)))
+        return st;
+    if ((st = clean_root(&j, arena, err)))
         return st;
     j.is_tp_train = j.command.n > 0 && strcmp(base_name(j.command.word[0]), "tp-train") == 0;
     if (j.is_tp_train && (st = job_options_read(&j, arena, err)))

@@ -137,11 +137,12 @@ static tp_status check_ckpt(const struct job *j, struct tp_err *err)
 {
     const char *given = job_option(j, "--ckpt");
     char saved[PATH_MAX], kept[PATH_MAX];
+    struct tp_err ignored;
 
     if (!given || strchr(given, '{') || !j->ckpt)
         return TP_OK;
     if (location_is_remote(given) || location_is_remote(j->ckpt)) {
-        if (strcmp(given, j->ckpt) == 0)
+        if (location_clean(saved, given, &ignored) == TP_OK && strcmp(saved, j->ckpt) == 0)
             return TP_OK;
     } else if (!resolve(saved, j->dir, given) || !resolve(kept, j->dir, j->ckpt) ||
                strcmp(saved, kept) == 0) {

@@ -127,6 +127,8 @@ WRONG_LINES = [
     (["tp-train", "--model", "CONFIG", "--data", TEXT, "--steps", "many"], "many"),
     (["tp-train", "--model", "CONFIG", "--data", TEXT, "--steps", "-3"], "-3"),
     (["tp-train", "--model", "CONFIG", "--data", TEXT, "--steps", "1", "surplus"], "surplus"),
+    (["tp-train", "--model", "CONFIG", "--data", TEXT, "--steps", "1", "--ckpt", ""], "--ckpt: the path of the checkpoint is empty"),
+    (["tp-reshard", "CKPT", "--to", "tp1", "-o", ""], "the path of the checkpoint is empty"),
     (["tp-train", "--model", "CONFIG", "--data", TEXT, "--steps", "1", "--lr", "nan"], "nan"),
     (["tp-train", "--model", "CONFIG", "--data", TEXT, "--steps", "1", "--mem", "12Q"], "12Q"),
     (["tp-train", "--model", "CONFIG", "--data", TEXT, "--steps", "1", "--dtype", "f8"], "f8"),

@@ -70,6 +70,11 @@ def test_the_newest_steps_and_every_kth_stay_and_the_others_leave_nothing(store)
         assert next(p for m, p in changes_of(store) if m == "DELETE" and step in p).endswith("/manifest.json")
 
 
+def test_a_root_may_end_with_a_slash(store):
+    ok(store, "tp-ckpt", "prune", ROOT + "/", "--keep", 2)
+    assert steps(store) == [40, 50]
+
+
 def test_damaged_steps_are_named_do_not_count_and_stay(store, local, figure):
     """As in a folder, whatever is damaged."""
     rng, tries, same = random.Random(SEED), 40 if harness.LONG else 4, 0

@@ -43,6 +43,15 @@ def test_a_store_gets_the_same_shards_as_a_folder(store, tiny, local):
     assert store.uploads == {}
 
 
+def test_a_slash_at_the_end_of_the_root_changes_nothing(store, tiny):
+    first = harness.run(*argv(tiny, ROOT + "/", exit_step=3), env=store.environment())
+    assert first.rc == 75, repr(first)
+    assert {k.split("/")[0] for k in store.tree(KEY)} == {"epoch", "step-00000003"}
+    ok(store, *argv(tiny, ROOT + "//", resume="must"))
+    listed = ok(store, "tp-ckpt", "ls", ROOT).out
+    assert "step-00000006" in listed and ok(store, "tp-ckpt", "ls", ROOT + "/").out == listed
+
+
 def test_a_store_gets_the_same_compressed_shards_as_a_folder(store, tiny, tmp_path):
     ok(store, *argv(tiny, steps=2, ckpt_zstd="2"))
     harness.ok(*argv(tiny, tmp_path / "ckpt", steps=2, ckpt_zstd="2"))

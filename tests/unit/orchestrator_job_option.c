@@ -45,6 +45,7 @@ Test(job_option, what_the_command_fixes_is_not_changed)
         { "-l tp2\nckpt: c\nlayouts: {allow: [tp1, tp4]}\n", "layouts.allow" },
         { "-l tpx\nckpt: c\n", "--layout in the command" },
         { "--ckpt other\nckpt: c\n", "--ckpt other" },
+        { "--ckpt s3://b/other\nckpt: s3://b/c/\n", "--ckpt s3://b/other" },
     };
     struct job j;
     char text[256];
@@ -59,6 +60,9 @@ Test(job_option, what_the_command_fixes_is_not_changed)
     cr_expect(j.layouts.n_allow == 1 && j.layouts.allow[0].tp == 2);
     cr_assert_eq(parse(&j, "command: tp-train --layout {layout} --ckpt {ckpt}\nckpt: c\n"), TP_OK);
     cr_expect_eq(j.layouts.n_allow, 0);
+    cr_assert_eq(parse(&j, "command: tp-train --ckpt s3://b/c//\nckpt: s3://b/c/\n"), TP_OK, "%s",
+                 err.msg);
+    cr_expect_str_eq(j.ckpt, "s3://b/c");
     for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
         snprintf(text, sizeof text, "command: tp-train %s", wrong[i][0]);
         cr_expect_eq(parse(&j, text), TP_E_USAGE, "%s", text);
