@@ -217,10 +217,11 @@ static tp_status stay_done(struct run *r)
 {
     char text[PATH_MAX + 200];
 
-    snprintf(text, sizeof text,
-             "%s: all steps are done already. To continue, set a larger `steps`; to run it all "
-             "again, move %s and its checkpoints away",
-             r->job->name, r->job->state);
+    snprintf(
+        text, sizeof text,
+        "%s: all steps are done already. To continue, ask for more (`steps`, or --steps in the "
+        "command); to run it all again, move %s and its checkpoints away",
+        r->job->name, r->job->state);
     run_note(r, text);
     r->end = (struct run_end){ .over = true, .result = TP_OK };
     return TP_OK;

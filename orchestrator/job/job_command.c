@@ -75,6 +75,8 @@ static void add_options(struct job_words *w, const struct job *j, const struct r
 
     if (!job_option(j, "--layout"))
         w->word[w->n++] = arena_printf(arena, "--layout=%s", spec_format(spec, &config->spec));
+    if (j->steps && !job_option(j, "--steps"))
+        w->word[w->n++] = arena_printf(arena, "--steps=%lld", (long long)j->steps);
     if (config->micro)
         w->word[w->n++] = arena_printf(arena, "--micro=%lld", (long long)config->micro);
     if (config->recompute)

@@ -15,8 +15,8 @@ static const struct job_key KEYS[] = {
     SHOWN("", "command", WORDS, command, NULL,
         "The command line, split into words as a shell does, or a list of words. It runs in this file's\n"
         "folder. {layout} {ckpt} {ranks} {attempt} {state} are replaced by their values. For tp-train,\n"
-        "tp-run adds --layout, --ckpt, --resume and --log where they are missing; a --layout in the command\n"
-        "is the only layout that runs. Any other program runs as it is written. It is watched by its exit\n"
+        "tp-run adds --layout, --ckpt, --steps, --resume and --log where they are missing; a --layout in the\n"
+        "command is the only layout that runs. Any other program runs as it is written. It is watched by its exit\n"
         "and, when it uses libtp-progress, by its heartbeats.",
         "tp-train --model model/ --data data.txt --steps 1000 --save-every 50"),
     KEY("", "prepare", WORDS, prepare, "[]",
@@ -30,7 +30,7 @@ static const struct job_key KEYS[] = {
     ONE_OF("", "reshard", reshard, "auto|always|never", "auto",
         "whether tp-reshard converts a checkpoint of another layout before the launch (with checkpoints: tp).\n"
         "auto: for tp-train when that is predicted to be faster than --resume, for other programs always"),
-    KEY("", "steps", INT, steps, "0", "steps of the whole run (0: tp-train's --steps; otherwise not known)"),
+    KEY("", "steps", INT, steps, "0", "steps of the whole run; for tp-train the same as --steps, of which one is enough (0: tp-train's --steps, otherwise not known)"),
     KEY("", "backend", BACKEND, backend, NULL, "where the ranks run"),
     ONE_OF("", "launcher", launcher, "self|mpirun", "self",
         "backend local: self: the command starts its own ranks, as tp-train does; mpirun: mpirun starts them"),

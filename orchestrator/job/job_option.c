@@ -154,6 +154,20 @@ static tp_status check_ckpt(const struct job *j, struct tp_err *err)
                    j->path, given, j->ckpt);
 }
 
+/* tp-train stops where its command line says. With another number in the file, tp-run would call a
+ * run done that is not, or plan for steps that never come. */
+static tp_status check_steps(const struct job *j, struct tp_err *err)
+{
+    const char *given = job_option(j, "--steps");
+
+    if (!j->is_tp_train || !given || !j->steps || strchr(given, '{') ||
+        strtoll(given, NULL, 10) == j->steps)
+        return TP_OK;
+    return tp_fail(err, TP_E_USAGE,
+                   "%s: the command has --steps %.40s, but steps is %lld; leave one of them out",
+                   j->path, given, (long long)j->steps);
+}
+
 /* These choose how one run begins, but tp-run adds the command's options to every attempt. */
 static tp_status refuse_choices(const struct job *j, struct tp_err *err)
 {
@@ -177,7 +191,7 @@ tp_status job_options_read(struct job *j, struct arena *arena, struct tp_err *er
     const struct workload w = workload_default();
     tp_status st = refuse_choices(j, err);
 
-    if (st)
+    if (st || (st = check_steps(j, err)))
         return st;
     flag_number(&j->steps, j, "--steps", 0);
     flag_number(&j->layouts.batch, j, "--batch", w.global_batch_size);

@@ -46,6 +46,7 @@ Test(job_option, what_the_command_fixes_is_not_changed)
         { "-l tpx\nckpt: c\n", "--layout in the command" },
         { "--ckpt other\nckpt: c\n", "--ckpt other" },
         { "--ckpt s3://b/other\nckpt: s3://b/c/\n", "--ckpt s3://b/other" },
+        { "--steps 60\nckpt: c\nsteps: 100\n", "--steps 60, but steps is 100" },
     };
     struct job j;
     char text[256];
@@ -60,6 +61,8 @@ Test(job_option, what_the_command_fixes_is_not_changed)
     cr_expect(j.layouts.n_allow == 1 && j.layouts.allow[0].tp == 2);
     cr_assert_eq(parse(&j, "command: tp-train --layout {layout} --ckpt {ckpt}\nckpt: c\n"), TP_OK);
     cr_expect_eq(j.layouts.n_allow, 0);
+    cr_assert_eq(parse(&j, "command: tp-train --steps 60\nckpt: c\nsteps: 60\n"), TP_OK, "%s",
+                 err.msg);
     cr_assert_eq(parse(&j, "command: tp-train --ckpt s3://b/c//\nckpt: s3://b/c/\n"), TP_OK, "%s",
                  err.msg);
     cr_expect_str_eq(j.ckpt, "s3://b/c");
