@@ -230,7 +230,7 @@ static tp_status read_ckpt(struct trainer *t, struct restore_report *r, int64_t 
     r->bytes_read = stats.bytes_read;
     r->bytes_needed = stats.bytes_wanted;
     spec_format(r->layout, &m->layout.spec);
-    resume_diff_describe(r->warning, m, t->config, t->model, a);
+    resume_diff_describe(r->warning, m, t->config, t->model, t->data.tokens.n, a);
 done:
     return st;
 }

@@ -84,7 +84,8 @@ static void add_model(struct sentence *s, const struct manifest *m, const struct
     add_number(s, "router_aux_loss_coef", was.balance_factor, now->balance_factor);
 }
 
-static void add_options(struct sentence *s, const char *text, const struct train_config *c)
+static void add_options(struct sentence *s, const char *text, const struct train_config *c,
+                        int64_t data_tokens)
 {
     const struct train_optimizer *o = &c->opt;
     const struct {
@@ -102,6 +103,7 @@ static void add_options(struct sentence *s, const char *text, const struct train
         { "eps", "--eps", o->eps },
         { "weight_decay", "--weight-decay", o->weight_decay },
         { "clip", "--clip", o->clip },
+        { "data_tokens", "the number of tokens of --data", (double)data_tokens },
     };
     json_t *was = text ? json_loads(text, 0, NULL) : NULL;
 
@@ -118,7 +120,7 @@ static void add_options(struct sentence *s, const char *text, const struct train
 
 void resume_diff_describe(char buf[RESUME_DIFF_MAX], const struct manifest *was,
                           const struct train_config *now, const struct model *model,
-                          struct arena *arena)
+                          int64_t data_tokens, struct arena *arena)
 {
     struct sentence s = { .text = buf };
     const char *dtype = now->dtype == DTYPE_BF16 ? "bf16" : "fp32";
@@ -128,5 +130,5 @@ void resume_diff_describe(char buf[RESUME_DIFF_MAX], const struct manifest *was,
         add(&s, "%sarithmetic was %s, now %s", separator(&s), was->state.dtype, dtype);
     add_cast(&s, &was->layout);
     add_model(&s, was, model, arena);
-    add_options(&s, was->state.options, now);
+    add_options(&s, was->state.options, now, data_tokens);
 }

@@ -16,9 +16,10 @@ enum { RESUME_DIFF_MAX = 512 };
 
 /* Write one sentence to buf: differences in arithmetic, masters that were lost to a cast,
  * constants of the model, options of optimizer and data. "" when nothing differs. now: this run's
- * configuration, checked. What the checkpoint does not contain is not compared. */
+ * configuration, checked. data_tokens: the length of its data. It is compared, and no name, because
+ * files are moved. What the checkpoint does not contain is not compared. */
 void resume_diff_describe(char buf[RESUME_DIFF_MAX], const struct manifest *was,
                           const struct train_config *now, const struct model *model,
-                          struct arena *arena);
+                          int64_t data_tokens, struct arena *arena);
 
 #endif

@@ -20,6 +20,7 @@ enum phase { IDLE, COPYING, WRITING, APPEARING, COMMITTING };
 struct snapshot {
     struct comm_control *control; /* borrowed */
     const struct train_config *config;
+    int64_t data_tokens; /* for the options of the manifest */
     const struct model *model;
     bool force;
     struct root_lock_wait wait;
@@ -97,6 +98,7 @@ tp_status snapshot_open(struct snapshot **out, const struct trainer *t, bool for
     s->control = control;
     s->newest_step = -1;
     s->config = t->config;
+    s->data_tokens = t->data.tokens.n;
     s->model = t->model;
     s->shard = (struct snapshot_shard){ .layout = &t->layout,
                                         .rank = control_rank(control),
@@ -142,10 +144,11 @@ static char *options_text(const struct snapshot *s, struct arena *a)
                         "{\"steps\": %" PRId64 ", \"batch\": %" PRId64 ", \"seq\": %" PRId64
                         ", \"micro\": %" PRId64 ", \"lr\": %.17g, \"min_lr\": %.17g, \"warmup\": "
                         "%" PRId64 ", \"beta1\": %.17g, \"beta2\": %.17g, \"eps\": %.17g, "
-                        "\"weight_decay\": %.17g, \"clip\": %.17g, \"seed\": %" PRId64 "}",
+                        "\"weight_decay\": %.17g, \"clip\": %.17g, \"seed\": %" PRId64
+                        ", \"data_tokens\": %" PRId64 "}",
                         c->steps, c->global_batch_size, c->seq_length, c->micro_batch_size, o->lr,
                         o->min_lr, o->warmup, o->beta1, o->beta2, o->eps, o->weight_decay, o->clip,
-                        c->seed);
+                        c->seed, s->data_tokens);
 }
 
 /* Rank 0, when every rank's shard is complete: commit the step, then remove old ones. The step that

@@ -252,6 +252,7 @@ def test_a_run_that_resumes_unchanged_prints_no_warning(model, two_steps):
     (["--seq", 16], "--seq was 32, now 16 (data is counted in sequences"),
     (["--batch", 4], "--batch was 8, now 4"),
     (["--beta2", 0.99, "--clip", 0], "--beta2 was 0.95, now 0.99; --clip was 1, now 0"),
+    (["--data", "/usr/share/common-licenses/GPL-2"], "the number of tokens of --data was "),
     (["--dtype", "bf16"], "arithmetic was fp32, now bf16"),
 ], ids=lambda x: x if isinstance(x, str) else None)
 def test_changed_options_are_listed(more, words, model, two_steps):
