@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+#include "core/text.h"
+
 static const struct family *const families[MODEL_FAMILIES] = {
     [MODEL_LLAMA] = &family_llama,       [MODEL_GPT2] = &family_gpt2,
     [MODEL_MISTRAL] = &family_mistral,   [MODEL_QWEN2] = &family_qwen2,
@@ -21,6 +23,20 @@ const struct family *family_at(enum model_family number)
 const struct family *family_of(const struct model *m)
 {
     return families[m->family];
+}
+
+bool family_has_buffer(const struct family *f, const char *name)
+{
+    if (!f) {
+        for (int i = 0; i < MODEL_FAMILIES; i++)
+            if (family_has_buffer(families[i], name))
+                return true;
+        return false;
+    }
+    for (const char *const *end = f->buffers; *end; end++)
+        if (text_ends_with(name, *end))
+            return true;
+    return false;
 }
 
 bool family_find(enum model_family *out, const char *architecture, const char *model_type)

@@ -138,6 +138,9 @@ struct family {
 
 /* The table of a model's family. */
 const struct family *family_of(const struct model *m);
+
+/* Whether a tensor of this name is a buffer of the family; f NULL: of any. */
+bool family_has_buffer(const struct family *f, const char *name);
 const struct family *family_at(enum model_family number);
 
 /* Whether the layer's tokens see only the model's sliding window. */

@@ -9,6 +9,7 @@
 #include "ckpt/root.h"
 #include "ckpt/step.h"
 #include "core/file.h"
+#include "layout/family.h"
 #include "reshard/engine/extent_index.h"
 #include "reshard/formats/foreign_model.h"
 #include "reshard/formats/foreign_place.h"
@@ -93,7 +94,8 @@ static tp_status list_tensors(struct foreign_contents *c, struct tp_err *err)
         struct tensor *t = &c->tensors[c->n_tensors];
 
         if (p->dtype == DTYPE_COUNT) {
-            if (c->n_unread++ == 0 &&
+            /* a mask of bits is no loss */
+            if (!family_has_buffer(NULL, p->name) && c->n_unread++ == 0 &&
                 !(c->unread = arena_printf(&c->arena, "%s/%s", p->group, p->name)))
                 return tp_fail(err, TP_E_NOMEM, "no memory for a list of %d tensors", n);
             continue;

@@ -4,24 +4,14 @@
 #include <string.h>
 
 #include "layout/model_tensors.h"
+#include "reshard/formats/foreign.h"
 #include "reshard/formats/foreign_model.h"
-
-/* The first GPT-2 has names without a prefix. */
-static int find(const struct piece_source *s, const char *group, const char *name)
-{
-    static const char prefix[] = "transformer.";
-    int i = piece_source_find(s, group, name);
-
-    if (i < 0 && strncmp(name, prefix, sizeof prefix - 1) == 0)
-        i = piece_source_find(s, group, name + sizeof prefix - 1);
-    return i;
-}
 
 /* Find a tensor of the source. *found is whether it has one; its shape must be that of t. */
 static tp_status check_tensor(bool *found, const struct piece_source *s, const char *group,
                               const struct tensor *t, struct tp_err *err)
 {
-    const int i = find(s, group, t->name);
+    const int i = foreign_find(s, group, t->name);
     const struct piece *p = i < 0 ? NULL : piece_source_tensor(s, i).pieces;
     char has[BOX_TEXT_MAX], says[BOX_TEXT_MAX];
     struct box stored, wanted;

@@ -9,12 +9,6 @@
 
 enum { RUN_BYTES = 1 << 20 };
 
-/* The embedding and the head. */
-struct tied_pair {
-    const char *names[2];
-    int found[2]; /* in the source */
-};
-
 static const char *name_of(const struct model *m, enum tensor_role role)
 {
     const struct parallel_plan plan = parallel_plan_of(m);
@@ -22,19 +16,6 @@ static const char *name_of(const struct model *m, enum tensor_role role)
 
     /* a family whose head is always tied has no name for it */
     return e ? e->pattern : "lm_head.weight";
-}
-
-/* The first GPT-2 has names without a prefix. */
-static int find(const struct piece_source *s, const char *group, const char **name)
-{
-    static const char prefix[] = "transformer.";
-    int i = piece_source_find(s, group, *name);
-
-    if (i < 0 && strncmp(*name, prefix, sizeof prefix - 1) == 0) {
-        *name += sizeof prefix - 1;
-        i = piece_source_find(s, group, *name);
-    }
-    return i;
 }
 
 /* Whether both are the same elements of the same files. */
@@ -86,7 +67,7 @@ done:
 
 /* Whether the two, of one type and shape, have equal values. */
 static tp_status compare(bool *equal, struct piece_source *s, const char *group,
-                         const struct tied_pair *pair, struct tp_err *err)
+                         const struct piece_tensor pair[2], struct tp_err *err)
 {
     const struct reshard_endpoint *from;
     const char *groups[2] = { group, group };
@@ -95,7 +76,7 @@ static tp_status compare(bool *equal, struct piece_source *s, const char *group,
     tp_status st;
 
     for (int i = 0; i < 2; i++) {
-        const struct piece *p = piece_source_tensor(s, pair->found[i]).pieces;
+        const struct piece *p = pair[i].pieces;
 
         wanted[i] = (struct tensor){ .name = p->name, .group = group, .dtype = p->dtype };
         wanted[i].ndim = p->ndim;
@@ -114,19 +95,21 @@ done:
 static tp_status check_group(struct piece_source *s, const char *group, const struct model *m,
                              struct tp_err *err)
 {
-    struct tied_pair pair = { .names = { name_of(m, ROLE_EMBEDDING), name_of(m, ROLE_HEAD) } };
-    struct piece_tensor embedding, head;
+    const char *names[2] = { name_of(m, ROLE_EMBEDDING), name_of(m, ROLE_HEAD) };
+    struct piece_tensor pair[2];
     bool equal = false;
 
-    for (int i = 0; i < 2; i++)
-        if ((pair.found[i] = find(s, group, &pair.names[i])) < 0)
+    for (int i = 0; i < 2; i++) {
+        const int found = foreign_find(s, group, names[i]);
+
+        if (found < 0)
             return TP_OK;
-    embedding = piece_source_tensor(s, pair.found[0]);
-    head = piece_source_tensor(s, pair.found[1]);
-    if (same_places(&embedding, &head))
+        pair[i] = piece_source_tensor(s, found);
+    }
+    if (same_places(&pair[0], &pair[1]))
         return TP_OK;
-    if (same_type(embedding.pieces, head.pieces)) {
-        tp_status st = compare(&equal, s, group, &pair, err);
+    if (same_type(pair[0].pieces, pair[1].pieces)) {
+        tp_status st = compare(&equal, s, group, pair, err);
 
         if (st)
             return st;
@@ -137,7 +120,8 @@ static tp_status check_group(struct piece_source *s, const char *group, const st
                    "%s: %s differs from %s, but config.json says \"tie_word_embeddings\" true (or "
                    "leaves it out); with false there, the model has its own head; tp-ckpt import "
                    "--ignore %s leaves it out on purpose",
-                   piece_source_path(s), pair.names[1], pair.names[0], pair.names[1]);
+                   piece_source_path(s), pair[1].pieces->name, pair[0].pieces->name,
+                   pair[1].pieces->name);
 }
 
 tp_status tied_head_check(const char *path, const struct foreign_format *format,

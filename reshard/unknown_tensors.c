@@ -86,10 +86,7 @@ static bool is_redundant(const char *name, const struct model *m)
     /* a family whose head is always tied has no name for it */
     if (m->tied && strcmp(name, head ? head->pattern : "lm_head.weight") == 0)
         return true;
-    for (const char *const *end = family_of(m)->buffers; *end; end++)
-        if (text_ends_with(name, *end))
-            return true;
-    return false;
+    return family_has_buffer(family_of(m), name);
 }
 
 static int by_text(const void *a, const void *b)

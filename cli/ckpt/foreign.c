@@ -21,10 +21,10 @@ tp_status foreign_open_noted(struct foreign_contents *c, const struct foreign_co
     if (!st && c->note)
         report_note("tp-ckpt", "%s", c->note);
     if (!st && c->n_unread)
-        report_note("tp-ckpt",
-                    "%s: %d tensors have types that are not read and are left out here; "
-                    "the first is %s",
-                    q->path, c->n_unread, c->unread);
+        report_note(
+            "tp-ckpt",
+            "%s: left out here, because their types are not read: %d of the tensors, first %s",
+            q->path, c->n_unread, c->unread);
     return st;
 }
 

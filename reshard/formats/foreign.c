@@ -115,3 +115,13 @@ done:
     piece_source_close(s);
     return st;
 }
+
+int foreign_find(const struct piece_source *s, const char *group, const char *name)
+{
+    static const char prefix[] = "transformer.";
+    int i = piece_source_find(s, group, name);
+
+    if (i < 0 && strncmp(name, prefix, sizeof prefix - 1) == 0)
+        i = piece_source_find(s, group, name + sizeof prefix - 1);
+    return i;
+}

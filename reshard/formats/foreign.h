@@ -52,4 +52,8 @@ tp_status foreign_open(struct piece_source **out, const struct foreign_format *f
                        const char *path, const struct model *m, int64_t memory_bytes,
                        struct tp_err *err);
 
+/* The number of a model's tensor in a source, or -1. The first GPT-2 has names without
+ * "transformer.". */
+int foreign_find(const struct piece_source *s, const char *group, const char *name);
+
 #endif
