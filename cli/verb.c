@@ -48,6 +48,13 @@ static const char *similar(const struct verb_program *p, const char *word)
     return similar.name;
 }
 
+/* Whether the command line has the form PROG VERB FILE ..., where `word` is no file. */
+static bool means_verb(const struct verb_program *p, const char *word, const char *next)
+{
+    return similar(p, word) ||
+           (word[strspn(word, "abcdefghijklmnopqrstuvwxyz-")] == 0 && next && next[0] != '-');
+}
+
 static int refuse(const struct verb_program *p, int argc, char **argv)
 {
     const char *word = argv[1], *verb = similar(p, word);
@@ -94,7 +101,7 @@ int verb_main(const struct verb_program *p, int argc, char **argv)
         printf("%s %s\n", p->name, TP_VERSION);
         return printed(p);
     }
-    if (p->no_verb && (access(word, F_OK) == 0 || !similar(p, word)))
+    if (p->no_verb && (access(word, F_OK) == 0 || !means_verb(p, word, argv[2])))
         return p->no_verb(argc, argv);
     return refuse(p, argc, argv);
 }

@@ -316,6 +316,24 @@ static tp_status read_epoch(struct train_request *r, struct tp_err *err)
                : tp_fail(err, TP_E_USAGE, "TP_EPOCH is \"%s\", expected a number from 1", r->epoch);
 }
 
+/* The files of the command line, which are local. */
+static tp_status check_files(const struct train_request *r, struct tp_err *err)
+{
+    const struct train_config *c = &r->config;
+    const char *const files[][2] = { { "--data", c->data_path },
+                                     { "--log", c->log },
+                                     { "--logits", c->logits } };
+
+    if (!train_request_prints(r) && need(c->data_path, "--data", err))
+        return err->status;
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++)
+        if (files[i][1] && location_is_remote(files[i][1]))
+            return tp_fail(err, TP_E_USAGE,
+                           "%s %.400s: must be a local file; only --ckpt and --model take URLs",
+                           files[i][0], files[i][1]);
+    return TP_OK;
+}
+
 tp_status train_request_check(struct train_request *r, struct tp_err *err)
 {
     struct train_config *c = &r->config, asked;
@@ -325,10 +343,9 @@ tp_status train_request_check(struct train_request *r, struct tp_err *err)
     TP_TRY(read_checkpoints(r, err));
     if (c->resume == RESUME_NO || !c->ckpt)
         TP_TRY(need(c->model_path, "--model", err));
+    TP_TRY(check_files(r, err));
     if (train_request_prints(r))
         c->steps = 1;
-    else
-        TP_TRY(need(c->data_path, "--data", err));
     if (r->layout)
         TP_TRY(spec_parse(&c->spec, r->layout, err));
     TP_TRY(read_dtype(r, err));

@@ -64,7 +64,8 @@ static tp_status out_of_memory(const struct cuda_memory *m, int64_t n_bytes, str
     (void)cudaMemGetInfo(&available, &total);
     return tp_fail(err, TP_E_NOMEM,
                    "GPU %d is out of memory: %" PRId64 " bytes of tensors do not fit; %zu of its "
-                   "%zu bytes are free. Use more GPUs, or a smaller microbatch",
+                   "%zu bytes are free. Use more GPUs or a smaller microbatch; with tp-reshard, a "
+                   "smaller --device-mem",
                    m->ordinal, n_bytes, available, total);
 }
 

@@ -128,6 +128,8 @@ WRONG_LINES = [
     (["tp-train", "--model", "CONFIG", "--data", TEXT, "--steps", "-3"], "-3"),
     (["tp-train", "--model", "CONFIG", "--data", TEXT, "--steps", "1", "surplus"], "surplus"),
     (["tp-train", "--model", "CONFIG", "--data", TEXT, "--steps", "1", "--ckpt", ""], "--ckpt: the path of the checkpoint is empty"),
+    (["tp-train", "--model", "CONFIG", "--data", "s3://b/text", "--steps", "1"], "--data s3://b/text: must be a local file"),
+    (["tp-train", "--model", "CONFIG", "--data", TEXT, "--steps", "1", "--log", "s3://b/log"], "--log s3://b/log: must be a local file"),
     (["tp-reshard", "CKPT", "--to", "tp1", "-o", ""], "the path of the checkpoint is empty"),
     (["tp-train", "--model", "CONFIG", "--data", TEXT, "--steps", "1", "--lr", "nan"], "nan"),
     (["tp-train", "--model", "CONFIG", "--data", TEXT, "--steps", "1", "--mem", "12Q"], "12Q"),

@@ -86,12 +86,15 @@ Test(verb, a_similar_verb_is_suggested, .init = redirect)
     cr_expect_eq(START(NULL, "prog", "frist"), 2);
     cr_expect_eq(START(run_none, "prog", "fist"), 2, "no file has this name");
     cr_expect_eq(START(run_none, "prog", "fist.yaml"), 42, "it may be a file");
+    cr_expect_eq(START(run_none, "prog", "other", "-q"), 43, "it may be a file");
+    cr_expect_eq(START(run_none, "prog", "other", "job.yaml"), 2, "the file comes after the verb");
     cr_expect_eq(START(run_none, "prog", "tests"), 42, "it is a file");
     cr_expect_eq(START(run_none, "prog", "hiden"), 42, "hidden verbs are not suggested");
     fflush(stderr);
     cr_expect_stderr_eq_str(
         "prog: unknown verb 'frist'; did you mean 'first'? prog --help lists the verbs\n"
-        "prog: unknown verb 'fist'; did you mean 'first'? prog --help lists the verbs\n");
+        "prog: unknown verb 'fist'; did you mean 'first'? prog --help lists the verbs\n"
+        "prog: unknown verb 'other'; prog --help lists the verbs\n");
 }
 
 Test(verb, help_lists_the_public_verbs_on_stdout, .init = redirect)
