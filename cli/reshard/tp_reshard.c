@@ -47,7 +47,7 @@ static const char tail[] =
     "over when CKPT or the options have changed, under mpirun, to s3:// and to GGUF.\n"
     "An error removes the unfinished step.\n\n"
     "--device cuda needs libtp-cuda.so, as tp-train does. The processor compresses and\n"
-    "decompresses. It has never run on a GPU.\n\n"
+    "decompresses, and does what is cast to f16. It has never run on a GPU.\n\n"
     "exit codes: 0 done; 2 the request is wrong; 3 it failed (after 2 and 3 nothing was\n"
     "committed); 75 interrupted: run the same command again to resume.";
 

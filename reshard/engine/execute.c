@@ -149,7 +149,7 @@ static bool is_for_device(const struct transfer_run *run)
 {
     const struct transfer_choice *c = &run->choice;
 
-    if (!run->plan->transfer.device)
+    if (!run->plan->transfer.device || run->plan->narrows)
         return false;
     if (!run->plan->transfer.device->if_faster)
         return true;

@@ -1,5 +1,8 @@
 /* reshard/engine/move_tile.c - copies one tile through the buffer of a thread; see
  * reshard/engine/transfer.h. */
+#include <math.h>
+#include <string.h>
+
 #include "kernels/cast.h"
 #include "kernels/copy.h"
 #include "reshard/engine/transfer_run.h"
@@ -119,20 +122,55 @@ static bool tile_is_direct(const struct transfer_run *r, struct transfer_worker 
     return true;
 }
 
+/* Whether a finite element became infinite in f16. */
+static bool overflowed(const void *halves, const void *data, enum dtype type, int64_t n)
+{
+    const int64_t bytes = dtype_bytes(type);
+    bool has_infinity = false;
+    uint16_t half;
+
+    for (int64_t i = 0; i < n; i++) {
+        memcpy(&half, (const char *)halves + 2 * i, sizeof half);
+        has_infinity |= (half & 0x7fff) == 0x7c00;
+    }
+    for (int64_t i = 0; i < n && has_infinity; i++) {
+        double value;
+
+        memcpy(&half, (const char *)halves + 2 * i, sizeof half);
+        cast(&value, DTYPE_F64, (const char *)data + bytes * i, type, 1);
+        if ((half & 0x7fff) == 0x7c00 && isfinite(value))
+            return true;
+    }
+    return false;
+}
+
+/* Cast n elements. TP_E_USAGE: f16 does not have some of them, and would make infinities of them.
+ */
+static tp_status cast_run_of(const struct transfer_run *r, const struct transfer_overlap *o,
+                             void *to, const void *data, int64_t n, struct tp_err *err)
+{
+    cast(to, o->to_type, data, o->from_type, n);
+    if (o->to_type != DTYPE_F16 || !overflowed(to, data, o->from_type, n))
+        return TP_OK;
+    return tp_fail(err, TP_E_USAGE,
+                   "%s: tensor %s has values beyond 65504, the largest of f16; take bf16 or f32",
+                   r->plan->transfer.from->name, r->plan->transfer.tensors[o->tensor].name);
+}
+
 /* Cast the run that was read. All of the overlaps with targets are then copied from the cast run,
  * so its digest is what the targets together must have. */
-static void cast_run(struct transfer_run *r, struct transfer_worker *k,
-                     const struct transfer_overlap *o)
+static tp_status cast_run(struct transfer_run *r, struct transfer_worker *k,
+                          const struct transfer_overlap *o, struct tp_err *err)
 {
     struct transfer_plan *p = r->plan;
     const struct reshard_tensor *t = &p->transfer.tensors[o->tensor];
     struct digest sum, part;
     uint64_t *words;
+    tp_status st = cast_run_of(r, o, k->cast, k->read, box_elements(&o->from_run), err);
 
-    cast(k->cast, o->to_type, k->read, o->from_type, box_elements(&o->from_run));
     k->is_cast = true;
-    if (!p->cast_digests || !k->counts_cast)
-        return;
+    if (st || !p->cast_digests || !k->counts_cast)
+        return st;
     words = &p->cast_digests[2 * (int64_t)o->tensor];
     part = digest_box(k->cast, &o->from_run, t->ndim, t->shape, dtype_bytes(o->to_type));
     pthread_mutex_lock(&p->lock);
@@ -141,30 +179,33 @@ static void cast_run(struct transfer_run *r, struct transfer_worker *k,
     words[0] = sum.d[0];
     words[1] = sum.d[1];
     pthread_mutex_unlock(&p->lock);
+    return TP_OK;
 }
 
 /* Copy the overlap from the source's run into the target's run. */
-static void gather(struct transfer_run *r, struct transfer_worker *k,
-                   const struct transfer_overlap *o)
+static tp_status gather(struct transfer_run *r, struct transfer_worker *k,
+                        const struct transfer_overlap *o, struct tp_err *err)
 {
     const int from_bytes = dtype_bytes(o->from_type), to_bytes = dtype_bytes(o->to_type);
     const char *data = k->read;
     char *to = gathered_run(r, k, o);
+    tp_status st = TP_OK;
 
     if (o->from_type == o->to_type) {
         copy_box(to, &o->to_run, data, &o->from_run, &o->common, from_bytes);
-        return;
+        return TP_OK;
     }
     if (!k->is_cast && box_is_run_in(&o->from_run, &o->common) &&
         box_is_run_in(&o->to_run, &o->common)) {
-        cast(to + box_offset_in(&o->to_run, &o->common) * to_bytes, o->to_type,
-             data + box_offset_in(&o->from_run, &o->common) * from_bytes, o->from_type,
-             box_elements(&o->common));
-        return;
+        return cast_run_of(r, o, to + box_offset_in(&o->to_run, &o->common) * to_bytes,
+                           data + box_offset_in(&o->from_run, &o->common) * from_bytes,
+                           box_elements(&o->common), err);
     }
     if (!k->is_cast)
-        cast_run(r, k, o);
-    copy_box(to, &o->to_run, k->cast, &o->from_run, &o->common, to_bytes);
+        st = cast_run(r, k, o, err);
+    if (!st)
+        copy_box(to, &o->to_run, k->cast, &o->from_run, &o->common, to_bytes);
+    return st;
 }
 
 /* Read the run of one source extent and give each target its part. */
@@ -192,7 +233,7 @@ static tp_status move_source(struct transfer_run *r, struct transfer_worker *k,
     TP_TRY(read_run(r, k, o, k->read, err));
     k->is_cast = false;
     if (proves_cast(r, o))
-        cast_run(r, k, o);
+        TP_TRY(cast_run(r, k, o, err));
     for (int i = 0; i < n; i++) {
         o->to = k->targets[i];
         o->to_run = run_of(r->plan->to, w, o->to);
@@ -202,7 +243,7 @@ static tp_status move_source(struct transfer_run *r, struct transfer_worker *k,
 
             TP_TRY(write_run(r, k, o, k->read + at, err));
         } else {
-            gather(r, k, o);
+            TP_TRY(gather(r, k, o, err));
         }
     }
 done:

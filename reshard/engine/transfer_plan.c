@@ -292,8 +292,10 @@ static tp_status build(struct transfer_plan *p, struct tp_err *err)
     struct transfer_tile w = { 0 };
     tp_status st = TP_OK;
 
-    for (int i = 0; i < t->n_tensors; i++)
+    for (int i = 0; i < t->n_tensors; i++) {
         TP_TRY(check_tensor(t, i, err));
+        p->narrows |= t->to->dtypes[i] == DTYPE_F16 && t->from->dtypes[i] != DTYPE_F16;
+    }
     p->first_tile = calloc((size_t)t->n_tensors + 1, sizeof *p->first_tile);
     if (!p->first_tile)
         return tp_fail(err, TP_E_NOMEM, "no memory for the plan of %d tensors", t->n_tensors);

@@ -26,6 +26,8 @@ struct transfer_plan {
      * target is partial */
     uint64_t *cast_digests;
     pthread_mutex_t lock; /* guards cast_digests */
+    bool narrows; /* something is cast to f16, which the host does: a device does not look for
+                     values that f16 does not have */
 };
 
 /*

@@ -196,6 +196,27 @@ def test_a_tied_head_that_is_no_copy_is_refused(tied, tmp_path):
 # ---- quantized weights, and what is missing -------------------------------------------------------
 
 
+def test_a_value_that_f16_does_not_have_is_refused(hf, tmp_path):
+    """It would be infinite. What is infinite already stays so."""
+    name = "model.layers.1.mlp.up_proj.weight"
+
+    def change(value):
+        def add(tensors):
+            dtype, shape, content = tensors[name]
+            tensors[name] = dtype, shape, content[:-4] + struct.pack("<f", value)
+        rewrite(hf, add)
+
+    for value, fits in ((-65504.0, True), (-66000.0, False), (math.inf, True)):
+        change(value)
+        ok("tp-ckpt", "import", hf, "-o", tmp_path / ("ckpt%g" % value), "--layout", "tp2")
+        for i, argv in enumerate((["tp-ckpt", "export", tmp_path / ("ckpt%g" % value)], ["tp-ckpt", "import", hf],
+                                  ["tp-reshard", hf, "--to", "tp2"], ["tp-reshard", tmp_path / ("ckpt%g" % value), "--to", "tp4"])):
+            out = tmp_path / ("out%g-%d" % (value, i))
+            r = run(*argv, "--dtype", "f16", "-o", out)
+            assert r.rc == (0 if fits else 2), repr(r)
+            assert fits or (name in r.err and "65504" in r.err and not harness.steps(out)), repr(r)
+
+
 QUANTIZED = "model.layers.0.mlp.up_proj.weight"
 
 
