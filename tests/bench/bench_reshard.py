@@ -3,8 +3,8 @@
 
     bench_reshard.py [--width 512] [--rounds 3] [--folder /dev/shm] [--torch PYTHON] [--least]
 
-For each conversion these commands run in turn, from the page cache, and end when everything is on the disk
-(in /dev/shm at once):
+For each conversion these commands run in turn, each round beginning with another one, from the page cache, and end when
+everything is on the disk (in /dev/shm at once):
 
   tp-reshard   all checksums and digests are computed and compared (tp-ckpt export for safetensors)
   cp -r        the source; for safetensors, which has no optimizer state, the exported folder
@@ -120,8 +120,9 @@ def measure(folder, source, target, args):
     commands = list(competitors(folder, source, target, args))
     times = {name: [] for name, _, _ in commands}
     peaks = []
-    for _ in range(args.rounds):
-        for name, command, output in commands:
+    for i in range(args.rounds):
+        first = i % len(commands)  # what runs after PyTorch gets memory that the host must supply again
+        for name, command, output in commands[first:] + commands[:first]:
             shutil.rmtree(output, ignore_errors=True)
             wall, cpu, out = command()
             if name == "PyTorch":
