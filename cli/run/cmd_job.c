@@ -16,6 +16,7 @@
 #include "orchestrator/run.h"
 
 struct job_screen {
+    struct cmd_job_output how;
     bool terminal; /* the live line is rewritten in place */
     bool shown;    /* it is on the screen */
     time_t line_at;
@@ -30,11 +31,19 @@ static void clear_line(struct job_screen *s)
     s->shown = false;
 }
 
-/* On a terminal the live line shows the newest save. */
+/* Nobody may read standard output any more; the job goes on. On a terminal the live line shows the
+ * newest save. */
 static void on_event(void *ctx, const json_t *event)
 {
     struct job_screen *s = ctx;
 
+    if (s->how.json) {
+        json_dumpf(event, stdout, JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(12));
+        putchar('\n');
+        fflush(stdout);
+    }
+    if (s->how.quiet)
+        return;
     if (s->terminal && strcmp(json_string_value(json_object_get(event, "event")), "save") == 0)
         return;
     clear_line(s);
@@ -82,19 +91,19 @@ static bool is_terminal(void)
     return isatty(2) && term && term[0] && strcmp(term, "dumb") != 0;
 }
 
-int cmd_job_run(const struct run_context *c, bool quiet)
+int cmd_job_run(const struct run_context *c, struct cmd_job_output how)
 {
-    struct job_screen screen = { .terminal = is_terminal() };
-    const struct run_reporter reporter = { on_event, on_line, on_note, &screen }, silent = { 0 };
-    const struct run_setup setup = { .backend = c->backend,
-                                     .self = c->self,
-                                     .env = &c->env,
-                                     .reporter = quiet ? &silent : &reporter };
+    struct job_screen screen = { .how = how, .terminal = is_terminal() };
+    const struct run_reporter reporter = { on_event, how.quiet ? NULL : on_line,
+                                           how.quiet ? NULL : on_note, &screen };
+    const struct run_setup setup = {
+        .backend = c->backend, .self = c->self, .env = &c->env, .reporter = &reporter
+    };
     struct tp_err err = { 0 };
     tp_status st = run_job(&c->job, &setup, &err);
 
     clear_line(&screen);
-    return report("tp-run", st, &err);
+    return report_json(how.json, "tp-run", st, &err);
 }
 
 int cmd_run_job(int argc, char **argv)
@@ -102,17 +111,20 @@ int cmd_run_job(int argc, char **argv)
     struct run_context c;
     struct tp_err err = { 0 };
     const char *path = NULL;
-    bool quiet = false;
+    struct cmd_job_output how = { 0 };
     int code;
-    const struct opt opts[] = { OPT_ARG("JOB.yaml", &path,
-                                        "the job file (tp-run --example prints one)"),
-                                OPT_FLAG('q', "quiet", &quiet, "print only errors"), OPT_END };
+    const struct opt opts[] = {
+        OPT_ARG("JOB.yaml", &path, "the job file (tp-run --example prints one)"),
+        OPT_FLAG('q', "quiet", &how.quiet, "print only errors"),
+        OPT_FLAG(0, "json", &how.json, "print each event on standard output: a JSON object a line"),
+        OPT_END
+    };
     tp_status st;
 
     if (!report_options(&code, "tp-run", opts, argc, argv, NULL, NULL))
         return code;
     st = run_context_open(&c, path, &err);
-    code = st ? report("tp-run", st, &err) : cmd_job_run(&c, quiet);
+    code = st ? report_json(how.json, "tp-run", st, &err) : cmd_job_run(&c, how);
     run_context_close(&c);
     return code;
 }

@@ -1,5 +1,5 @@
 /*
- * cli/run/cmd_job.h - runs a job in the foreground and reports on standard error.
+ * cli/run/cmd_job.h - runs a job in the foreground, and reports what happens.
  */
 #ifndef CLI_RUN_CMD_JOB_H
 #define CLI_RUN_CMD_JOB_H
@@ -8,7 +8,12 @@
 
 #include "cli/run/run_context.h"
 
-/* Run the job of an open context. Returns the exit code. */
-int cmd_job_run(const struct run_context *c, bool quiet);
+struct cmd_job_output {
+    bool quiet; /* of messages, print only errors */
+    bool json;  /* print each event on standard output, as in events.jsonl */
+};
+
+/* Run the job of an open context. Messages go to standard error. Returns the exit code. */
+int cmd_job_run(const struct run_context *c, struct cmd_job_output how);
 
 #endif

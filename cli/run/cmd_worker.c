@@ -139,10 +139,10 @@ static int take_over(struct run_context *c)
 
     report_note("tp-run standby", "the node of tp-run is lost; continuing here");
     c->backend->standby_env(&c->env);
-    code = cmd_job_run(c, false);
+    code = cmd_job_run(c, (struct cmd_job_output){ 0 });
     for (int i = 1; code == tp_exit_code(TP_E_EXISTS) && i < TAKE_OVER_TRIES; i++) {
         sleep(TAKE_OVER_PAUSE_S);
-        code = cmd_job_run(c, false);
+        code = cmd_job_run(c, (struct cmd_job_output){ 0 });
     }
     c->backend->standby_end(&call);
     return code;

@@ -256,6 +256,24 @@ def test_the_limit_of_restarts_is_kept(tmp_path):
         assert "2 restarts within" in job.events("failed")[0]["message"]
 
 
+def test_json_prints_the_events(tmp_path):
+    with fake_job(tmp_path, "--exit-at", 5, 9, restart={"max": 1, "backoff": "0.1s"}) as job:
+        r = harness.run("tp-run", job.path, "--json", "--quiet")
+        *printed, failure = [json.loads(line) for line in r.out.splitlines()]
+        assert printed == job.events() and "failed" in [e["event"] for e in printed], repr(r)
+        assert r.rc == failure["exit"] == 3 and len(r.err.splitlines()) == 1 and failure["error"] in r.err, repr(r)
+
+
+def test_a_job_outlives_the_reader_of_its_events(tmp_path):
+    with fake_job(tmp_path, "--exit-at", 5, 9, restart={"max": 2, "no_progress": 99, "backoff": "0.1s"}) as job:
+        job.process = subprocess.Popen([job.bin / "tp-run", job.path, "--json"], stdout=subprocess.PIPE,
+                                       stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL)
+        job.process.stdout.readline()
+        job.process.stdout.close()
+        assert job.wait() == 3
+        assert len(job.events("launch")) == 3
+
+
 def test_a_program_that_does_not_exist_is_reported(tmp_path):
     with Job(tmp_path, ["/nonexistent/trainer"], checkpoints="none", allow="[dp1]") as job:
         assert job.start().wait() == 2
