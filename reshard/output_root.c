@@ -54,14 +54,8 @@ tp_status output_root_name(char out[PATH_MAX], const char *given, const char *ck
     size_t n = strlen(ckpt);
     tp_status st;
 
-    if (given) {
-        n = strlen(given);
-        while (location_is_remote(given) && n > 0 && given[n - 1] == '/')
-            n--; /* a store's key "a//b" is not "a/b" */
-        if (snprintf(out, PATH_MAX, "%.*s", (int)n, given) < PATH_MAX)
-            return TP_OK;
-        return tp_fail(err, TP_E_USAGE, "%.100s...: the path is too long", given);
-    }
+    if (given)
+        return location_clean(out, given, err);
     if (location_kind(ckpt) == LOCATION_S3)
         return name_beside(out, from->dir, spec, err);
     if (location_is_remote(ckpt))

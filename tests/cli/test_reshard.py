@@ -109,6 +109,13 @@ def test_out_is_named_after_ckpt_and_spec(tmp_path):
         assert harness.digest(tmp_path / name) == harness.digest(root)
 
 
+def test_a_slash_after_out_is_no_part_of_its_name(tmp_path):
+    root = make(tmp_path, "tp2")
+    out = harness.ok("tp-reshard", root, "--to", "tp4", "-o", str(tmp_path / "new") + "//").out
+    assert "%s/new/step-" % tmp_path in out
+    assert harness.digest(tmp_path / "new") == harness.digest(root)
+
+
 def test_axes_that_to_does_not_name_are_kept(tmp_path):
     root = make(tmp_path, "tp4dp2zero1")
     assert reshard(root, "tp2", tmp_path / "b", "--from", "tp4")["to"] == "tp2dp2zero1"
