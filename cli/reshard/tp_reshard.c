@@ -46,8 +46,8 @@ static const char tail[] =
     "step-N.tmp-ID (another framework's: OUT.tmp-ID), and the same command resumes it. It starts\n"
     "over when CKPT or the options have changed, under mpirun, to s3:// and to GGUF.\n"
     "An error removes the unfinished step.\n\n"
-    "--device cuda needs libtp-cuda.so, as tp-train does. The processor compresses and\n"
-    "decompresses, and does what is cast to f16. It has never run on a GPU.\n\n"
+    "--device cuda needs libtp-cuda.so, as tp-train does, and has never run on a GPU. The\n"
+    "processor compresses, decompresses and casts to f16.\n\n"
     "exit codes: 0 done; 2 the request is wrong; 3 it failed (after 2 and 3 nothing was\n"
     "committed); 75 interrupted: run the same command again to resume.";
 

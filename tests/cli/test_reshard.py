@@ -188,7 +188,7 @@ def test_a_dry_run_prints_the_plan_and_writes_nothing(tmp_path):
 
 def test_help_says_that_no_gpu_was_tried():
     text = " ".join(harness.ok("tp-reshard", "--help").out.split())
-    assert "The processor compresses and decompresses. It has never run on a GPU." in text
+    assert "--device cuda needs libtp-cuda.so, as tp-train does, and has never run on a GPU." in text
 
 
 def test_json_has_the_fields_of_the_contract(tmp_path):
