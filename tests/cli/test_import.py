@@ -1,7 +1,7 @@
 """tp-ckpt import: tensors that the model does not have, several models in a root, and training from what
 was imported.
 
-needs: tp-train tp-ckpt
+needs: tp-train tp-ckpt tp-reshard
 covers: reshard/unknown_tensors reshard/root_model reshard/tied_head
 """
 import json
