@@ -115,6 +115,7 @@ static tp_status make_folder(struct convert_report *r, const struct convert_requ
                                            .foreign = foreign,
                                            .from_format = r->from,
                                            .config = q->config,
+                                           .assets = q->assets,
                                            .rules = q->rules,
                                            .step = q->step,
                                            .layout = q->to,

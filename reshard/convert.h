@@ -25,6 +25,8 @@ struct convert_request {
     const char *rules;       /* as of struct import_request */
     const char *to;          /* spec; axes that it does not name are 1, or as in a checkpoint */
     const char *config;      /* config.json, or a folder that has one; NULL: the source's */
+    const char *assets;      /* as of struct export_request; NULL: the source, if it is a folder of
+                                another framework */
     const char *out;         /* folder; NULL: SOURCE-SPEC, the whole new layout */
     const char *scratch;     /* as of struct export_request */
     int64_t step;            /* -1: the newest complete one, or as the optimizer says */

@@ -22,7 +22,7 @@ struct reshard_options {
     struct reshard_request request;
     struct copy_options copy;
     const char *device, *model;
-    const char *from_format, *format, *config, *rules;
+    const char *from_format, *format, *config, *rules, *assets;
     enum reshard_device_kind device_kind;
     int64_t device_memory_bytes;
     bool distributed_optimizer, ordinary_optimizer, no_compress, json;
@@ -74,6 +74,9 @@ static bool parse(struct reshard_options *o, int *exit_code, int argc, char **ar
         OPT_STR(0, "config", "FILE", &o->config,
                 "config.json of the model, if CKPT is of another framework and\nhas none (of "
                 "Megatron-LM, one is made from its arguments)"),
+        OPT_STR(0, "assets", "DIR", &o->assets,
+                "another framework's format: copy tokenizer, chat templates and\n"
+                "generation_config.json from this folder (default: CKPT)"),
         OPT_STR(0, "rules", "FILE", &o->rules,
                 "how tensors are cut, if CKPT is of an unknown architecture, in\nsafetensors, bin, "
                 "dcp, torchtitan or deepspeed;\n--format is then tp by default"),
@@ -162,6 +165,12 @@ static bool is_conversion(const struct reshard_options *o)
     return o->request.ckpt && convert_is_meant(o->request.ckpt, o->from_format, o->format);
 }
 
+/* Whether another framework's format is written. */
+static bool writes_foreign(const struct reshard_options *o)
+{
+    return is_conversion(o) && (!o->format || strcmp(o->format, CONVERT_OWN) != 0);
+}
+
 /* What a checkpoint of tp-train has by itself: one kind of optimizer, and how tensors are cut. */
 static tp_status check_foreign(const struct reshard_options *o, struct tp_err *err)
 {
@@ -180,8 +189,11 @@ static tp_status check_foreign(const struct reshard_options *o, struct tp_err *e
         return tp_fail(err, TP_E_USAGE,
                        "--config is for checkpoints of other frameworks; a checkpoint of tp-train "
                        "has a config.json already");
-    if ((o->distributed_optimizer || o->ordinary_optimizer) &&
-        (!is_conversion(o) || (o->format && strcmp(o->format, CONVERT_OWN) == 0)))
+    if (o->assets && !writes_foreign(o))
+        return tp_fail(err, TP_E_USAGE,
+                       "--assets is for formats of other frameworks; a checkpoint of tp-train has "
+                       "no tokenizer");
+    if ((o->distributed_optimizer || o->ordinary_optimizer) && !writes_foreign(o))
         return tp_fail(err, TP_E_USAGE, "--%s-optimizer is for --format megatron or torch_dist",
                        o->distributed_optimizer ? "distributed" : "ordinary");
     return TP_OK;
@@ -225,6 +237,7 @@ static tp_status convert(struct reshard_options *o, struct comm_control *control
                                  .rules = o->rules,
                                  .to = q->to,
                                  .config = o->config,
+                                 .assets = o->assets,
                                  .out = q->out,
                                  .scratch = getenv("TMPDIR"),
                                  .step = q->step,

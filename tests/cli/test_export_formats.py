@@ -421,6 +421,20 @@ def test_reshard_from_megatron_to_dcp_and_to_a_checkpoint(bf16, tmp_path):
     assert digests(tmp_path / "ckpt") == digests(bf16.root)
 
 
+def test_reshard_copies_the_tokenizer_of_assets(f32, tmp_path):
+    export(f32, tmp_path / "dcp", "dcp")
+    assets = tmp_path / "llama"
+    assets.mkdir()
+    (assets / "tokenizer.json").write_text('{"of": "assets"}')
+    for source, fmt in ((tmp_path / "dcp", "safetensors"), (f32.root, "torch_dist")):
+        (tmp_path / "dcp/tokenizer.json").write_text("{}")
+        reshard(source, "--to", "tp1", "--format", fmt, "--assets", assets, "-o", tmp_path / fmt)
+        assert (tmp_path / fmt / "tokenizer.json").read_text() == '{"of": "assets"}'
+    for argv in ((f32.root, "--to", "tp1"), (tmp_path / "dcp", "--to", "tp1", "--format", "tp")):
+        r = run("tp-reshard", *argv, "--assets", assets, "-o", tmp_path / "none")
+        assert r.rc == 2 and "--assets is for formats of other frameworks" in r.err, repr(r)
+
+
 def test_what_cannot_be_written_names_the_source(f32, tmp_path):
     torch_files.save(tmp_path / "hf/pytorch_model.bin", {k: torch_files.Tensor(v) for k, v in f32.group("param").items()})
     r = run("tp-reshard", tmp_path / "hf", "--config", f32.config, "--to", "tp2", "-o", tmp_path / "no")
