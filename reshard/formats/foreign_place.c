@@ -92,7 +92,8 @@ static void search(struct place_search *s, bool *own, const char *dir, int depth
 
     if (folder_list(&entries, &n, dir, &ignored))
         return;
-    qsort(entries, (size_t)n, sizeof *entries, by_name);
+    if (n > 0)
+        qsort(entries, (size_t)n, sizeof *entries, by_name);
     for (int i = 0; i < n; i++)
         *own |= is_own(entries[i].name);
     if (!*own && !s->says) {
