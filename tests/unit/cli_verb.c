@@ -71,8 +71,7 @@ Test(verb, with_json_an_unknown_word_is_an_object_too, .init = redirect)
     cr_expect_eq(START(NULL, "prog", "something", "--json"), 2);
     fflush(stdout);
     cr_expect_stdout_eq_str(
-        "{\n  \"error\": \"unknown verb 'something'; prog --help lists the verbs\",\n"
-        "  \"exit\": 2\n}\n");
+        "{\"error\": \"unknown verb 'something'; prog --help lists the verbs\", \"exit\": 2}\n");
 }
 
 Test(verb, help_that_cannot_be_written_is_a_failure, .init = cr_redirect_stderr)
