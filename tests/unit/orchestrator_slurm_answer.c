@@ -139,6 +139,8 @@ Test(slurm_answer, states_of_jobs_and_nodes)
     cr_expect(slurm_state_waits("PENDING") && !slurm_state_waits("RUNNING"));
     cr_expect(slurm_state_runs("SUSPENDED") && slurm_state_is_suspended("STOPPED"));
     cr_expect(!slurm_state_runs("COMPLETED") && !slurm_state_runs("COMPLETING"));
+    cr_expect(slurm_state_runs("SIGNALING") && slurm_state_runs("SOMETHING_NEW"));
+    cr_expect(slurm_state_ends("STAGE_OUT") && !slurm_state_ends("SIGNALING"));
     cr_expect(slurm_node_state("allocated", &answers) == SLURM_NODE_UP && answers);
     cr_expect(slurm_node_state("mixed*", &answers) == SLURM_NODE_UP && !answers);
     cr_expect(slurm_node_state("down*", &answers) == SLURM_NODE_DOWN && !answers);

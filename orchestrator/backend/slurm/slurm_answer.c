@@ -147,10 +147,10 @@ static bool begins_with_any(const char *text, const char *const *words)
 
 bool slurm_state_waits(const char *state)
 {
-    static const char *const names[] = { "PENDING",      "CONFIGURING",
-                                         "REQUEUED",     "RESV_DEL_HOLD",
-                                         "SPECIAL_EXIT", "REQUEUE_HOLD",
-                                         "REQUEUE_FED",  NULL };
+    static const char *const names[] = {
+        "PENDING",       "CONFIGURING",  "EXPEDITING",   "REQUEUED",    "RESV_DEL_HOLD",
+        "POWER_UP_NODE", "SPECIAL_EXIT", "REQUEUE_HOLD", "REQUEUE_FED", NULL
+    };
 
     return text_is_one_of(state, names);
 }
@@ -160,10 +160,22 @@ bool slurm_state_is_suspended(const char *state)
     return strcmp(state, "SUSPENDED") == 0 || strcmp(state, "STOPPED") == 0;
 }
 
+bool slurm_state_ends(const char *state)
+{
+    return strcmp(state, "COMPLETING") == 0 || strcmp(state, "STAGE_OUT") == 0;
+}
+
+/* squeue prints what happens to a running job (SIGNALING, RESIZING) in place of RUNNING, and new
+ * versions of Slurm add such names. So the states that end a job are listed, and not these. */
 bool slurm_state_runs(const char *state)
 {
-    return strcmp(state, "RUNNING") == 0 || strcmp(state, "RESIZING") == 0 ||
-           slurm_state_is_suspended(state);
+    static const char *const over[] = {
+        "BOOT_FAIL",     "CANCELLED", "COMPLETED", "DEADLINE",      "FAILED",
+        "LAUNCH_FAILED", "NODE_FAIL", "PREEMPTED", "RECONFIG_FAIL", "OUT_OF_MEMORY",
+        "REVOKED",       "TIMEOUT",   NULL
+    };
+
+    return !slurm_state_waits(state) && !slurm_state_ends(state) && !text_is_one_of(state, over);
 }
 
 enum slurm_node_state slurm_node_state(const char *text, bool *answers)

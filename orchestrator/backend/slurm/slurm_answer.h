@@ -30,9 +30,11 @@ struct slurm_view {
  * preemption). False: no line is an answer. */
 bool slurm_view_read(struct slurm_view *out, char *text, time_t now);
 
-/* Whether a job in this state waits for its nodes; whether it has them (perhaps suspended). */
+/* Whether a job in this state waits for its nodes; has them (perhaps suspended; also a state that
+ * we do not know); has ended, while Slurm still cleans up. */
 bool slurm_state_waits(const char *state);
 bool slurm_state_runs(const char *state);
+bool slurm_state_ends(const char *state);
 bool slurm_state_is_suspended(const char *state);
 
 /* Seconds of "1-02:03:04" or "5:00"; -1, for example for "UNLIMITED": no limit, or not known yet.

@@ -99,7 +99,7 @@ static tp_status use_view(struct slurm *s)
         return TP_OK; /* after the attempt has ended, the requeued job continues */
     if (slurm_state_waits(state) || (q->runs && !q->view.list[0]))
         return TP_OK;
-    if (strcmp(state, "COMPLETING") == 0 && a->own)
+    if (slurm_state_ends(state) && a->own)
         return TP_OK; /* it is over; its next state says how it ended */
     if (!q->runs) {
         st = slurm_see_requeued(s, &requeued);
