@@ -132,3 +132,28 @@ Test(piece_sums, a_flipped_bit_is_found_wherever_it_is_and_however_pieces_lie)
             bytes[at] ^= 16;
         }
 }
+
+Test(piece_sums, a_piece_that_names_no_sum_has_none)
+{
+    const struct tensor tensor = { .group = GROUP_PARAM, .name = "a", .ndim = 1, .shape = { 4 } };
+    const struct piece_sum wrong = { 0, 0, SIZE, 1, "data/0" };
+    const char *const from[] = { GROUP_PARAM };
+    struct piece p = { .group = GROUP_PARAM, .name = "a", .ndim = 1, .shape = { 4 } };
+    struct sums_file x;
+    struct tp_err err = { 0 };
+    int number;
+
+    p.box = box_whole(p.ndim, p.shape);
+    p.stride[0] = 1;
+    cr_assert_eq(file_replace(temp_path("file"), "0123456789abcdef", 16, &err), TP_OK);
+    cr_assert_eq(piece_source_new(&x.source, "source", &err), TP_OK);
+    cr_assert_eq(file_table_add(piece_source_files(x.source), &p.file, temp_path("file"), &err),
+                 TP_OK);
+    cr_assert_eq(piece_source_add_sum(x.source, &number, &wrong, &err), TP_OK);
+    cr_assert_eq(piece_source_add(x.source, &p, &err), TP_OK);
+    cr_assert_eq(piece_source_finish(x.source, &err), TP_OK);
+    cr_assert_eq(piece_source_select(x.source, &tensor, from, 1, &err), TP_OK, "%s", err.msg);
+    cr_expect(!piece_source_has_sums(x.source));
+    cr_expect_eq(read_and_check(&x, true, &err), TP_OK, "%s", err.msg);
+    piece_source_close(x.source);
+}

@@ -26,7 +26,7 @@ struct piece {
     int file;                     /* in the source's table of files */
     int64_t begin;                /* byte of its first element */
     int64_t stride[BOX_NDIM_MAX]; /* elements */
-    int sum; /* of the bytes that contain it (piece_source_add_sum); -1: none */
+    int sum;                      /* of the bytes that contain it (piece_source_add_sum); 0: none */
 };
 
 /* Bytes of a file whose CRC-32 the format records. */
@@ -59,7 +59,8 @@ struct file_table *piece_source_files(struct piece_source *s);
 /* Add a piece; an empty box adds nothing. TP_E_CORRUPT: the box does not fit its tensor. */
 tp_status piece_source_add(struct piece_source *s, const struct piece *p, struct tp_err *err);
 
-/* Add a sum; *number is for struct piece. What a transfer has read of it is compared at its end. */
+/* Add a sum; *number, from 1 on, is for struct piece. What a transfer has read of it is compared at
+ * its end. */
 tp_status piece_source_add_sum(struct piece_source *s, int *number, const struct piece_sum *sum,
                                struct tp_err *err);
 

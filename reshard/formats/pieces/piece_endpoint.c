@@ -169,7 +169,7 @@ static tp_status source_read_undigested(void *ctx, int extent, const struct box 
         return tp_fail_in(err, "tensor %s/%s", p->group, p->name);
     if (r.sums) {
         pthread_mutex_lock(&s->lock);
-        piece_sums_add(&s->read, p->sum, r.parts, box_elements(run) * r.elem);
+        piece_sums_add(&s->read, p->sum - 1, r.parts, box_elements(run) * r.elem);
         pthread_mutex_unlock(&s->lock);
     }
     return TP_OK;
@@ -327,7 +327,7 @@ done:
 bool piece_source_has_sums(const struct piece_source *s)
 {
     for (int i = 0; i < s->endpoint.n_extents; i++)
-        if (s->extents[i]->sum < 0)
+        if (s->extents[i]->sum == 0)
             return false;
     return true;
 }

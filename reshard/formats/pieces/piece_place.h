@@ -18,7 +18,7 @@ struct piece_place {
     int file;          /* of the target */
     int64_t begin;     /* byte of its first element */
     int64_t row_bytes; /* from a row of the first axis to the next one; 0: there are no gaps */
-    int sum;           /* of the bytes that contain it (piece_target_sum); -1: none */
+    int sum;           /* of the bytes that contain it (piece_target_sum); 0: none */
     bool transposed;   /* without gaps */
 };
 

@@ -133,8 +133,8 @@ tp_status piece_source_add_sum(struct piece_source *s, int *number, const struct
 
     if (st)
         return st;
-    s->sums[s->n_sums] = *sum;
-    *number = s->n_sums++;
+    s->sums[s->n_sums++] = *sum;
+    *number = s->n_sums;
     return TP_OK;
 }
 
@@ -357,7 +357,7 @@ tp_status piece_source_verify(struct piece_source *s, int64_t *checked, int64_t 
         const struct piece *p = &s->pieces[i];
         int bytes = p->dtype == DTYPE_COUNT ? 0 : dtype_bytes(p->dtype);
 
-        *(p->sum >= 0 ? checked : unchecked) += box_elements(&p->box) * bytes;
+        *(p->sum ? checked : unchecked) += box_elements(&p->box) * bytes;
     }
     return check_sums(s, err);
 }

@@ -49,12 +49,12 @@ static void choose(struct piece_sums *s, const struct piece *const *extents, int
     for (int i = 0; i < n_extents; i++) {
         const struct piece *p = extents[i];
 
-        if (p->sum < 0 || box_is_empty(&p->box))
+        if (!p->sum || box_is_empty(&p->box))
             continue;
-        s->wanted[p->sum] = true;
-        s->separate[p->sum] |= !is_dense(p);
+        s->wanted[p->sum - 1] = true;
+        s->separate[p->sum - 1] |= !is_dense(p);
         s->ranges[s->n_ranges++] =
-            (struct piece_sums_range){ p->sum, i, p->begin,
+            (struct piece_sums_range){ p->sum - 1, i, p->begin,
                                        p->begin + box_elements(&p->box) * dtype_bytes(p->dtype) };
     }
     if (s->n_ranges > 0)
@@ -109,7 +109,7 @@ tp_status piece_sums_make(struct piece_sums *s, const struct piece *const *exten
 uint32_t piece_sums_part(const struct piece_sums *s, const struct piece *p, int64_t at,
                          const void *data, int64_t n)
 {
-    const struct piece_sum *sum = &s->sums[p->sum];
+    const struct piece_sum *sum = &s->sums[p->sum - 1];
 
     return crc32_part(data, (size_t)n, (uint64_t)(sum->begin + sum->size - at - n));
 }

@@ -116,8 +116,8 @@ tp_status piece_target_sum(struct piece_target *t, int *number, const struct pie
 
     if (st)
         return st;
-    t->sums[t->n_sums] = *sum;
-    *number = t->n_sums++;
+    t->sums[t->n_sums++] = *sum;
+    *number = t->n_sums;
     return TP_OK;
 }
 
@@ -167,8 +167,8 @@ static tp_status write_bytes(const struct piece_target *t, const struct piece_pl
                              const struct file_part *part, int64_t at, const void *bytes, int64_t n,
                              uint32_t *crc, struct tp_err *err)
 {
-    if (p->sum >= 0) {
-        const struct piece_target_sum *sum = &t->sums[p->sum];
+    if (p->sum) {
+        const struct piece_target_sum *sum = &t->sums[p->sum - 1];
 
         *crc ^= crc32_part(bytes, (size_t)n, (uint64_t)(sum->begin + sum->size - at - n));
     }
@@ -245,7 +245,7 @@ static tp_status write_place(struct piece_target *t, const struct piece_place *p
                  : write_bytes(t, p, &part, s.at, buf + s.first * elem, s.n * elem, &crc, err);
     }
     file_table_release(t->files, p->file);
-    return !st && p->sum >= 0 ? add_sum(t, p->sum, crc, box_elements(run) * elem, err) : st;
+    return !st && p->sum ? add_sum(t, p->sum - 1, crc, box_elements(run) * elem, err) : st;
 }
 
 static tp_status target_write_digested(void *ctx, int extent, const struct box *run,

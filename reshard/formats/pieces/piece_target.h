@@ -44,7 +44,7 @@ tp_status piece_target_use(struct piece_target *t, int file, struct file_part *p
                            struct tp_err *err);
 void piece_target_release(struct piece_target *t, int file);
 
-/* Add a sum; *number is for places. */
+/* Add a sum; *number, from 1 on, is for places. */
 tp_status piece_target_sum(struct piece_target *t, int *number, const struct piece_target_sum *sum,
                            struct tp_err *err);
 

@@ -18,8 +18,8 @@ static tp_status expect_place(const struct piece_target *t, const struct piece_p
         st = upload_set_expect(to, p->file, p->begin + i * p->row_bytes, bytes, p->tensor,
                                p->tensor, err);
     upload_set_places(to, p->tensor, 1, p->transposed);
-    if (p->sum >= 0)
-        t->sum_left[p->sum] += bytes * rows;
+    if (p->sum)
+        t->sum_left[p->sum - 1] += bytes * rows;
     return st;
 }
 
@@ -31,11 +31,11 @@ static tp_status expect_sums(struct piece_target *t, struct upload_set *to, stru
     tp_status st = first ? TP_OK : tp_fail(err, TP_E_NOMEM, "%s: no memory for its index", t->dir);
 
     for (int i = t->n_places - 1; i >= 0 && !st; i--)
-        if (t->places[i].sum >= 0)
-            first[t->places[i].sum] = t->places[i].tensor;
+        if (t->places[i].sum)
+            first[t->places[i].sum - 1] = t->places[i].tensor;
     for (int i = 0; i < t->n_places && !st; i++)
-        if (t->places[i].sum >= 0)
-            last[t->places[i].sum] = t->places[i].tensor;
+        if (t->places[i].sum)
+            last[t->places[i].sum - 1] = t->places[i].tensor;
     for (int i = 0; i < t->n_sums && !st; i++) {
         const struct piece_target_sum *sum = &t->sums[i];
 

@@ -27,7 +27,7 @@ static tp_status add_tensor(struct piece_source *s, const struct safetensors_sou
                             const int *numbers, struct tp_err *err)
 {
     const struct safetensors_tensor *t = safetensors_tensor_at(from, i);
-    struct piece p = { .group = GROUP_PARAM, .dtype = t->dtype, .ndim = t->ndim, .sum = -1 };
+    struct piece p = { .group = GROUP_PARAM, .dtype = t->dtype, .ndim = t->ndim };
     int64_t stride = 1;
     int file;
 

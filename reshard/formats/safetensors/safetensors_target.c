@@ -95,8 +95,7 @@ static tp_status add_file(struct piece_target *t, struct safetensors_files_plan 
         const struct piece_place place = { .tensor = k,
                                            .box = box_whole(e->tensor.ndim, e->tensor.shape),
                                            .file = file,
-                                           .begin = e->begin,
-                                           .sum = -1 };
+                                           .begin = e->begin };
 
         TP_TRY(piece_target_add(t, &place, err));
     }

@@ -57,9 +57,8 @@ static tp_status sum_of(int *out, struct torch_pieces *x, const struct zip_membe
             return tp_fail(err, TP_E_NOMEM, "%s: no memory for its index",
                            piece_source_path(x->source));
         st = piece_source_add_sum(x->source, known, &sum, err);
-        ++*known;
     }
-    *out = *known - 1;
+    *out = *known;
     return st;
 }
 

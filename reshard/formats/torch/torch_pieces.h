@@ -14,7 +14,7 @@ struct torch_pieces {
     struct torch_file torch;
     const struct pickle_value *root;
     struct arena arena; /* of the pickle's values */
-    int *sums; /* [members of the archive] number of its sum in the source, plus 1; 0: none */
+    int *sums;          /* [members of the archive] number of its sum in the source; 0: none */
 };
 
 /* Read the pickle of file number `file`: of its bytes from `begin` on, `size` of them; -1: all.
