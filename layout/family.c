@@ -13,6 +13,7 @@ static const struct family *const families[MODEL_FAMILIES] = {
     [MODEL_PHI3] = &family_phi3,         [MODEL_OLMO2] = &family_olmo2,
     [MODEL_GPT_NEOX] = &family_gpt_neox, [MODEL_OPT] = &family_opt,
     [MODEL_MIXTRAL] = &family_mixtral,   [MODEL_QWEN3_MOE] = &family_qwen3_moe,
+    [MODEL_GRANITE] = &family_granite,
 };
 
 const struct family *family_at(enum model_family number)

@@ -125,14 +125,16 @@ struct family {
     enum family_norm norm;
     enum family_mlp mlp;
     enum family_position position;
-    bool in_out;            /* the matrices of the layers are stored [in, out], others [out, in] */
-    bool scaled_embedding;  /* the residual begins with the embedding times sqrt(hidden) */
-    bool qkv_by_head;       /* a fused query, key and value has these three head by head */
-    int extra_positions;    /* rows of a table of positions beyond max_positions */
-    const char *untrained;  /* what tp-train does not compute; NULL: nothing */
-    const char *buffers[4]; /* ends of the names of tensors that files may have and that are
-                               computed anyway; ends with NULL */
-    const struct family_key *keys;       /* ends with FAMILY_KEYS_END */
+    bool in_out;           /* the matrices of the layers are stored [in, out], others [out, in] */
+    bool scaled_embedding; /* the residual begins with the embedding times sqrt(hidden) */
+    bool has_factors;    /* config.json has factors of embedding, scores, residual and logits, which
+                            a format that cannot record them must not lose */
+    bool qkv_by_head;    /* a fused query, key and value has these three head by head */
+    int extra_positions; /* rows of a table of positions beyond max_positions */
+    const char *untrained;         /* what tp-train does not compute; NULL: nothing */
+    const char *buffers[4];        /* ends of the names of tensors that files may have and that are
+                                      computed anyway; ends with NULL */
+    const struct family_key *keys; /* ends with FAMILY_KEYS_END */
     const struct family_tensor *tensors; /* in the order of the model; ends with ROLE_NONE */
 };
 
@@ -167,7 +169,7 @@ int family_out_axis(const struct family *f, const struct family_tensor *t);
 
 extern const struct family family_llama, family_gpt2, family_mistral, family_qwen2, family_qwen3,
     family_gemma, family_gemma2, family_gemma3, family_phi3, family_olmo2, family_gpt_neox,
-    family_opt, family_mixtral, family_qwen3_moe;
+    family_opt, family_mixtral, family_qwen3_moe, family_granite;
 
 /* Tables that several families share. */
 extern const struct family_tensor family_llama_tensors[], family_gemma2_tensors[];

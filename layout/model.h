@@ -26,6 +26,7 @@ enum model_family {
     MODEL_OPT,
     MODEL_MIXTRAL,
     MODEL_QWEN3_MOE,
+    MODEL_GRANITE,
     MODEL_FAMILIES,
     MODEL_OF_RULES = MODEL_FAMILIES /* no family: a file says how tensors are cut
                                        (layout/cut_rules.h); only config and layers are set */

@@ -1,5 +1,5 @@
 /* layout/family/llama.c - Llama 1 to 3.3 (Touvron et al. 2023) as transformers stores it. Mistral,
- * Qwen2, Qwen3 and Gemma have its tensors. */
+ * Qwen2, Qwen3, Gemma and Granite have its tensors. */
 #include "layout/family.h"
 
 static const struct family_key keys[] = {

@@ -14,7 +14,8 @@ _EXPERT = re.compile(r"\.experts\.(\d+)\.")
 _LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks|layer)\.(\d+)\.")
 _ARCHITECTURES = {"LlamaForCausalLM", "GPT2LMHeadModel", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM",
                   "GemmaForCausalLM", "Gemma2ForCausalLM", "Gemma3ForCausalLM", "Phi3ForCausalLM", "Olmo2ForCausalLM",
-                  "GPTNeoXForCausalLM", "OPTForCausalLM", "MixtralForCausalLM", "Qwen3MoeForCausalLM"}
+                  "GPTNeoXForCausalLM", "OPTForCausalLM", "MixtralForCausalLM", "Qwen3MoeForCausalLM",
+                  "GraniteForCausalLM"}
 # Ends of names. A row is: axis of a matrix, unit ("head": the rows of a head), what else the rule has. The bias
 # of a tensor whose rows (outputs) are cut is cut, too; that of a tensor whose columns are cut is not.
 _VOCABULARY = ("embed_tokens", "wte", "embed_in", "lm_head", "embed_out")

@@ -51,6 +51,14 @@ def test_every_family_has_llama_cpps_tensors(name, tmp_path):
         assert found[key] == (F32, array.shape, array.tobytes()), key
 
 
+def test_factors_are_keys(tmp_path):
+    _, _, ckpt = made("granite", tmp_path, residual_multiplier=None)
+    export(ckpt, tmp_path / "g")
+    keys, _ = gguf_file.read(tmp_path / "g/model.gguf")
+    want = {"attention.scale": 0.2, "embedding_scale": 12, "residual_scale": 1, "logit_scale": 2}
+    assert {k: keys["granite." + k] for k in want} == pytest.approx(want)
+
+
 @pytest.mark.parametrize("dtype", KIND)
 @pytest.mark.parametrize("name", ["llama", "gpt2", "mixtral"])
 def test_types(name, dtype, tmp_path):

@@ -74,11 +74,19 @@ def test_both_rotary_embeddings_are_exported_for_old_and_new_transformers(tmp_pa
 
 
 @pytest.mark.parametrize("name,words", [
-    ("olmo2", "norms after its blocks"), ("opt", "relu")])
+    ("olmo2", "norms after its blocks"), ("opt", "relu"), ("granite", "factors of embedding")])
 def test_training_a_family_that_only_moves_is_refused(name, words, tmp_path):
     write(tmp_path / "model", name)
     r = run("tp-train", "--model", tmp_path / "model", "--data", harness.TEXT, "--steps", 1, "--seq", 16)
     assert r.rc == 2 and words in r.err and "exported" in r.err and len(r.lines) == 1, repr(r)
+
+
+@pytest.mark.parametrize("fmt", ["megatron", "torch_dist"])
+def test_factors_that_megatron_does_not_have_are_not_lost(fmt, tmp_path):
+    write(tmp_path / "model", "granite")
+    ok("tp-ckpt", "import", tmp_path / "model", "-o", tmp_path / "ckpt")
+    r = run("tp-ckpt", "export", tmp_path / "ckpt", "--format", fmt, "-o", tmp_path / "out")
+    assert r.rc == 2 and "GraniteForCausalLM" in r.err and "factors" in r.err and not (tmp_path / "out").exists(), repr(r)
 
 
 @pytest.mark.parametrize("name,key,value", [

@@ -38,6 +38,8 @@ FAMILIES = {
     "gemma3": ("Gemma3TextConfig", WIDE_HEADS),
     "phi3": ("Phi3Config", LLAMA),
     "olmo2": ("Olmo2Config", LLAMA),
+    "granite": ("GraniteConfig", dict(LLAMA, tie_word_embeddings=True, embedding_multiplier=12.0, attention_multiplier=0.2,
+                                      residual_multiplier=0.22, logits_scaling=2.0)),
     "gpt2": ("GPT2Config", dict(vocab_size=131, n_embd=48, n_head=8, n_layer=2, n_positions=32, **NO_TOKENS)),
     "gpt-neox": ("GPTNeoXConfig", dict(vocab_size=131, hidden_size=64, intermediate_size=96,
                                        num_hidden_layers=2, num_attention_heads=8,

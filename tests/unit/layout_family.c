@@ -2,7 +2,7 @@
  * covers: layout/tensor layout/family/llama layout/family/gpt2 layout/family/mistral
  * covers: layout/family/qwen2 layout/family/qwen3 layout/family/qwen3_moe layout/family/opt
  * covers: layout/family/gemma layout/family/gemma2 layout/family/gemma3 layout/family/phi3
- * covers: layout/family/olmo2 layout/family/gpt_neox layout/family/mixtral
+ * covers: layout/family/olmo2 layout/family/gpt_neox layout/family/mixtral layout/family/granite
  */
 #include "layout/family.h"
 

@@ -13,6 +13,7 @@ static const struct gguf_arch archs[] = {
     { .family = MODEL_LLAMA, .name = "llama", .rope_pairs = true },
     { .family = MODEL_MISTRAL, .name = "llama", .rope_pairs = true },
     { .family = MODEL_MIXTRAL, .name = "llama", .rope_pairs = true },
+    { .family = MODEL_GRANITE, .name = "granite", .rope_pairs = true },
     { .family = MODEL_QWEN2, .name = "qwen2" },
     { .family = MODEL_QWEN3, .name = "qwen3" },
     { .family = MODEL_QWEN3_MOE, .name = "qwen3moe" },
@@ -150,6 +151,15 @@ static void add_experts(struct gguf_bytes *b, const struct gguf_arch *a, const s
         gguf_key_u32(b, a->name, "expert_feed_forward_length", m->expert_ffn);
 }
 
+/* Those that config.json leaves out are 1, as in transformers. */
+static void add_granite(struct gguf_bytes *b, const struct gguf_arch *a, json_t *config)
+{
+    gguf_key_f32(b, a->name, "attention.scale", number_of(config, "attention_multiplier", 1));
+    gguf_key_f32(b, a->name, "embedding_scale", number_of(config, "embedding_multiplier", 1));
+    gguf_key_f32(b, a->name, "residual_scale", number_of(config, "residual_multiplier", 1));
+    gguf_key_f32(b, a->name, "logit_scale", number_of(config, "logits_scaling", 1));
+}
+
 /* Keys that one family has. */
 static void add_own(struct gguf_bytes *b, const struct gguf_arch *a, const struct model *m,
                     json_t *config)
@@ -170,6 +180,9 @@ static void add_own(struct gguf_bytes *b, const struct gguf_arch *a, const struc
         break;
     case MODEL_GPT_NEOX:
         gguf_key_bool(b, a->name, "use_parallel_residual", !json_is_false(parallel));
+        break;
+    case MODEL_GRANITE:
+        add_granite(b, a, config);
         break;
     default:
         break;

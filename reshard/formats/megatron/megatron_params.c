@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "layout/family.h"
+
 #define EMBEDDING "embedding.word_embeddings.weight"
 #define HEAD      "output_layer.weight"
 
@@ -283,6 +285,14 @@ tp_status megatron_params_check(const struct megatron_map *map, struct tp_err *e
 
     if (!seen)
         return no_memory(err);
+    if (family_of(map->model)->has_factors) {
+        st =
+            tp_fail(err, TP_E_USAGE,
+                    "%s: Megatron-LM has no options for its factors of embedding, scores, residual "
+                    "and logits, and would compute another model; export another format",
+                    family_of(map->model)->architecture);
+        goto done;
+    }
     whole.tp = whole.ep = 1;
     TP_TRY(megatron_params_list(&params, &n, &whole, &all, err));
     for (int i = 0; i < n; i++)
