@@ -15,11 +15,12 @@
 #include "reshard/copy_totals.h"
 
 /* The end of --help of tp-ckpt export and import. */
-#define COPY_EXIT_CODES                                                                            \
-    "Ctrl-C, SIGTERM, a crash or a power failure leaves what was written beside the result, and\n" \
-    "the same command resumes from it. It starts over when the source or the options changed.\n\n" \
-    "exit codes: 0 done; 2 the request is wrong; 3 it failed (after 2 and 3 nothing was "          \
-    "written);\n"                                                                                  \
+#define COPY_EXIT_CODES                                                                          \
+    "Ctrl-C, SIGTERM, SIGHUP (a terminal that closes), a crash or a power failure leaves what\n" \
+    "was written beside the result, and the same command resumes from it. It starts over\n"      \
+    "when the source or the options changed.\n\n"                                                \
+    "exit codes: 0 done; 2 the request is wrong; 3 it failed (after 2 and 3 nothing was "        \
+    "written);\n"                                                                                \
     "75 interrupted: run the same command again to resume."
 
 /* Values of options, to be put into an option table. */

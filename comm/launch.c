@@ -170,6 +170,7 @@ static void become_rank(struct shm_job *job, int rank, pid_t launcher, const sig
     /* Ctrl-C reaches every process of the terminal, but only the launcher acts on it. */
     sigaction(SIGINT, &ignore, NULL);
     sigaction(SIGTERM, &ignore, NULL);
+    sigaction(SIGHUP, &ignore, NULL); /* likewise when the terminal closes */
     stop_listen();
     sigaddset(&blocked, SIGUSR1);
     pthread_sigmask(SIG_SETMASK, &blocked, NULL);
@@ -200,7 +201,7 @@ static tp_status fork_ranks(struct launch_job *l, struct comm_launched *me, cons
 
 tp_status launch_ranks(int n_ranks, struct comm_launched *me, int *exit_code, struct tp_err *err)
 {
-    static const int passed_on[] = { SIGCHLD, SIGINT, SIGTERM, SIGUSR1 };
+    static const int passed_on[] = { SIGCHLD, SIGINT, SIGTERM, SIGUSR1, SIGHUP };
     struct launch_job l = { .err = err };
     struct sigaction plain = { .sa_handler = SIG_DFL }, old_chld;
     sigset_t signals, old_mask;
@@ -211,7 +212,8 @@ tp_status launch_ranks(int n_ranks, struct comm_launched *me, int *exit_code, st
         return st;
     sigemptyset(&signals);
     for (size_t i = 0; i < sizeof passed_on / sizeof *passed_on; i++)
-        sigaddset(&signals, passed_on[i]);
+        if (passed_on[i] != SIGHUP || !stop_is_ignored(SIGHUP))
+            sigaddset(&signals, passed_on[i]);
     pthread_sigmask(SIG_BLOCK, &signals, &old_mask);
     sigaction(SIGCHLD, &plain, &old_chld); /* if it is ignored, children cannot be reaped */
 

@@ -12,25 +12,37 @@ void stop_listen(void)
     pthread_sigmask(SIG_BLOCK, &set, NULL);
 }
 
-void stop_listen_all(void)
+bool stop_is_ignored(int signal_number)
 {
     struct sigaction is;
+
+    return sigaction(signal_number, NULL, &is) == 0 && is.sa_handler == SIG_IGN;
+}
+
+void stop_listen_all(void)
+{
+    static const int by_a_terminal[] = { SIGINT, SIGHUP };
     sigset_t set;
 
     sigemptyset(&set);
     sigaddset(&set, SIGTERM);
     sigaddset(&set, SIGUSR1);
-    if (sigaction(SIGINT, NULL, &is) == 0 && is.sa_handler != SIG_IGN)
-        sigaddset(&set, SIGINT);
+    for (int i = 0; i < 2; i++)
+        if (!stop_is_ignored(by_a_terminal[i]))
+            sigaddset(&set, by_a_terminal[i]);
     pthread_sigmask(SIG_BLOCK, &set, NULL);
 }
 
 bool stop_requested(void)
 {
+    static const int signals[] = { SIGUSR1, SIGTERM, SIGINT, SIGHUP };
+    bool found = false;
     sigset_t pending;
 
     /* a signal that is not blocked is delivered at once and never found here */
-    return sigpending(&pending) == 0 &&
-           (sigismember(&pending, SIGUSR1) == 1 || sigismember(&pending, SIGTERM) == 1 ||
-            sigismember(&pending, SIGINT) == 1);
+    if (sigpending(&pending) != 0)
+        return false;
+    for (size_t i = 0; i < sizeof signals / sizeof signals[0]; i++)
+        found = found || sigismember(&pending, signals[i]) == 1;
+    return found;
 }

@@ -14,9 +14,14 @@
  * comm_open, because MPI starts threads. launch_ranks calls it for its ranks. */
 void stop_listen(void);
 
-/* The same for SIGTERM and SIGINT too, for programs that people stop with Ctrl-C and schedulers
- * with SIGTERM. SIGINT stays ignored when it is ignored, as in a shell's background. */
+/* The same for SIGTERM, SIGINT and SIGHUP too, for programs that people stop with Ctrl-C,
+ * schedulers with SIGTERM, and terminals that close with SIGHUP. SIGINT and SIGHUP stay ignored
+ * when they are ignored, as in a shell's background and under nohup. */
 void stop_listen_all(void);
+
+/* Whether the signal is ignored, because the parent wanted it so (nohup). Such a signal must not be
+ * blocked: an ignored signal that is blocked becomes pending, so it would be a request. */
+bool stop_is_ignored(int signal_number);
 
 /* Whether this process was asked to save and stop. */
 bool stop_requested(void);

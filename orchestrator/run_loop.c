@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "core/clock.h"
+#include "core/stop.h"
 #include "core/text.h"
 #include "orchestrator/run_state.h"
 
@@ -33,7 +34,8 @@ static tp_status stop_by_signal(struct run *r, int sig)
 
     if (sig == SIGTERM && backend_explains_sigterm(&r->backend, &cause))
         return r->record.open ? run_drain_softly(r, cause.reason, cause.message) : TP_OK;
-    if (r->record.stop && run_drain_hurry(r))
+    /* A terminal that closes can send SIGHUP twice: its shell does, and the kernel does. */
+    if (r->record.stop && (sig == SIGHUP || run_drain_hurry(r)))
         return TP_OK;
     r->record.stop = true;
     run_helper_stop(r);
@@ -147,7 +149,8 @@ static void block_signals(sigset_t *handled)
     sigprocmask(SIG_BLOCK, &ignored, NULL);
     sigemptyset(handled);
     for (size_t i = 0; i < sizeof signals / sizeof signals[0]; i++)
-        sigaddset(handled, signals[i]);
+        if (signals[i] != SIGHUP || !stop_is_ignored(SIGHUP)) /* nohup */
+            sigaddset(handled, signals[i]);
     sigprocmask(SIG_BLOCK, handled, NULL);
 }
 

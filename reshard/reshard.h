@@ -37,9 +37,9 @@ struct reshard_request {
 /* Reshard. With control it is collective: every process gets the status and the report.
  *
  * One process alone keeps a journal, and resumes what an interrupted run of the same request left
- * in OUT. While it copies, SIGINT and SIGTERM are blocked, and between rounds of tiles it checks
- * whether one is pending (core/stop.h). Then it returns TP_E_STOPPED; what was begun stays, and the
- * same request resumes it. (With several processes there is no journal: what was begun is
+ * in OUT. While it copies, SIGINT, SIGTERM and SIGHUP are blocked, and between rounds of tiles it
+ * checks whether one is pending (core/stop.h). Then it returns TP_E_STOPPED; what was begun stays,
+ * and the same request resumes it. (With several processes there is no journal: what was begun is
  * removed.) After any other failure nothing has appeared, and what was begun is removed. The report
  * is filled in on TP_OK, and freed by reshard_report_free in any case. */
 tp_status reshard_run(struct reshard_report *report, const struct reshard_request *request,

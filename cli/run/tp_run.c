@@ -36,9 +36,10 @@ int main(int argc, char **argv)
             "usage: tp-run JOB.yaml             run the job to its end, restarting it as needed\n"
             "       tp-run VERB JOB.yaml ...\n"
             "       tp-run --example            print a job file with every key explained\n\n"
-            "Ctrl-C or SIGTERM: the job saves at its next step and ends (exit 75). Run the "
-            "same command\nagain to continue. If tp-run itself is killed, the job runs on, and "
-            "the next tp-run takes it over.\n\nverbs:",
+            "Ctrl-C, SIGTERM or SIGHUP (a terminal that closes; ignored under nohup): the job\n"
+            "saves at its next step and ends (exit 75). Run the same command again to continue.\n"
+            "If tp-run itself is killed, the job runs on, and the next tp-run takes it "
+            "over.\n\nverbs:",
         .tail =
             "  --help     this text; `tp-run VERB --help` describes a verb\n"
             "  --version  the version\n\n"

@@ -25,7 +25,8 @@ static const char INTRO[] =
     "It needs --data and --steps, and --model or a checkpoint to resume from.\n"
     "It starts its own ranks. Under mpirun or srun it needs one process per rank of the layout.";
 static const char TAIL[] =
-    "SIGTERM or SIGUSR1: finish the step, save, exit 75 (under mpirun use SIGUSR1).\n"
+    "SIGTERM, SIGUSR1, SIGINT (Ctrl-C) or SIGHUP (a terminal that closes): finish the step, save,\n"
+    "exit 75. Under mpirun use SIGUSR1. Under nohup SIGHUP is ignored.\n"
     "Exit: 0 done, 2 the request is wrong, 3 the run failed, 75 saved and stopped before the end.\n"
     "Example: tp-train --model model/config.json --data text --layout tp2 --steps 100 --ckpt ckpt";
 

@@ -81,8 +81,11 @@ static void become(const struct spawn *s, pid_t parent)
         if (getppid() != parent)
             _exit(NOT_EXECUTED); /* the parent died before prctl */
     }
-    if (s->own_session)
+    if (s->own_session) {
         setsid();
+        signal(SIGHUP,
+               SIG_DFL); /* no terminal can send it now; a job's stop_signal can be SIGHUP */
+    }
     if (s->own_group)
         setpgid(0, 0);
     if (s->ignores_sigterm)

@@ -8,6 +8,7 @@ import json
 import os
 import pathlib
 import shutil
+import signal
 import stat
 import subprocess
 import sys
@@ -75,6 +76,16 @@ def check_declared(name):
 def built(name):
     """The path of a program or library that `make tests` builds: make_ckpt, fault/shim.so."""
     return BUILD / "tests" / name
+
+
+def hear_hangup():
+    """In a new process, before exec: SIGHUP has its default effect, also when the tests run under nohup."""
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
+def ignore_hangup():
+    """In a new process, before exec: what nohup does."""
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
 
 def command(argv):

@@ -59,10 +59,11 @@ class Job:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 
-    def start(self, env=None):
+    def start(self, env=None, nohup=False):
         out = open(self.output, "a")
         self.process = subprocess.Popen([str(self.bin / "tp-run"), str(self.path)], stdout=out,
                                         stderr=out, stdin=subprocess.DEVNULL,
+                                        preexec_fn=harness.ignore_hangup if nohup else harness.hear_hangup,
                                         env={**os.environ, **(env or {})})
         out.close()
         return self

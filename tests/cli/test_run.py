@@ -433,7 +433,7 @@ def test_grace_ends_a_job_that_does_not_stop(tmp_path):
 
 # ---- stopping, resizing ----
 
-@pytest.mark.parametrize("how", ["stop", "SIGTERM", "SIGUSR1"])
+@pytest.mark.parametrize("how", ["stop", "SIGTERM", "SIGUSR1", "SIGHUP"])
 def test_on_a_request_to_stop_it_saves_and_continues_later(tmp_path, tiny, how):
     steps = 1000  # some seconds: the job must not be done before the request
     with train_job(tmp_path, tiny, steps=steps, options={"save-every": 100000}) as job:
@@ -443,6 +443,9 @@ def test_on_a_request_to_stop_it_saves_and_continues_later(tmp_path, tiny, how):
             assert job.verb("stop").rc == 0
         else:
             job.process.send_signal(getattr(signal, how))
+        if how == "SIGHUP":  # a second one, as the kernel's after the shell's, does not kill the ranks
+            job.await_event("drain")
+            job.process.send_signal(signal.SIGHUP)
         assert job.wait() == 75
         step = job.events("stopped")[0]["step"]
         assert 20 <= step < steps and (job.ckpt / ("step-%08d" % step)).is_dir()
@@ -450,6 +453,14 @@ def test_on_a_request_to_stop_it_saves_and_continues_later(tmp_path, tiny, how):
         assert job.start().wait() == 0
         assert job.events("training")[1]["resumed_at"] == step
         assert harness.ok("tp-run", job.path).rc == 0  # the job is already done
+
+
+def test_under_nohup_it_ignores_a_hangup(tmp_path, tiny):
+    with train_job(tmp_path, tiny, steps=100) as job:
+        job.start(nohup=True)
+        job.await_step(5)
+        job.process.send_signal(signal.SIGHUP)
+        assert job.wait() == 0
 
 
 def test_a_stop_before_the_first_step_is_no_fault(tmp_path, tiny):

@@ -5,6 +5,7 @@ default effect, because nothing had begun. Nothing else may happen: no error, no
 needs: tp-train tp-reshard tp-ckpt
 """
 import os
+import pty
 import random
 import shutil
 import signal
@@ -15,14 +16,14 @@ import pytest
 
 import harness
 
-SIGNALS = [signal.SIGTERM, signal.SIGUSR1, signal.SIGINT]
+SIGNALS = [signal.SIGTERM, signal.SIGUSR1, signal.SIGINT, signal.SIGHUP]
 STEPS = 6
 SEED = int(os.environ.get("TP_SEED", time.time_ns() % 1000000))
 
 
 def start(argv):
     return subprocess.Popen(harness.command(argv), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                            stderr=subprocess.PIPE, text=True)
+                            stderr=subprocess.PIPE, text=True, preexec_fn=harness.hear_hangup)
 
 
 def blocks(pid, number):
@@ -93,7 +94,7 @@ def test_training_stops_with_75_at_any_moment(tiny, tmp_path, figure):
 
     print("seed", SEED, "seconds", seconds)
     for i, moment in enumerate(moments(rng, seconds, tries)):
-        root, log, number = tmp_path / ("ckpt%d" % i), tmp_path / ("log%d" % i), SIGNALS[i % 3]
+        root, log, number = tmp_path / ("ckpt%d" % i), tmp_path / ("log%d" % i), SIGNALS[i % 4]
         p = start(harness.train_args(tiny, root, log=log, **args))
         rc, _, err = send_at(p, moment, number, log)
         print(i, number.name, moment, rc)
@@ -112,7 +113,8 @@ def test_a_signal_to_every_process_of_the_job_stops_it_with_75(tiny, tmp_path):
         root, log = tmp_path / ("ckpt%d" % i), tmp_path / ("log%d" % i)
         argv = harness.command(harness.train_args(tiny, root, steps=STEPS, log=log, threads=1))
         with subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True,
-                              stderr=subprocess.PIPE, start_new_session=True) as p:
+                              stderr=subprocess.PIPE, start_new_session=True,
+                              preexec_fn=harness.hear_hangup) as p:
             wait_for(p, lambda p=p: blocks(p.pid, signal.SIGTERM))
             time.sleep(rng.uniform(0, 0.05))
             if p.poll() is None:  # not reaped, so the group exists
@@ -121,7 +123,34 @@ def test_a_signal_to_every_process_of_the_job_stops_it_with_75(tiny, tmp_path):
         assert check_trained(root, log, p.returncode, err, None) in ("saved", "complete")
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def in_terminal(argv, screen):
+    """Run a program in a terminal of its own that closes when `screen`, a function, has seen enough output.
+    Returns the exit code."""
+    argv = harness.command(argv)
+    pid, master = pty.fork()
+    if pid == 0:
+        harness.hear_hangup()
+        os.execv(shutil.which(argv[0]), argv)
+    seen = b""
+    while not screen(seen):
+        seen += os.read(master, 4096)
+    os.close(master)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def test_training_saves_when_its_terminal_closes(tiny, tmp_path):
+    """Its messages are lost then. With SIGHUP ignored, as nohup does it, it trains to its end."""
+    for i, words in enumerate([[], ["sh", "-c", "trap '' HUP; exec \"$@\"", "sh"]]):
+        root, log = tmp_path / ("ckpt%d" % i), tmp_path / ("log%d" % i)
+        steps = 60 if words else 100000
+        argv = words + harness.train_args(tiny, root, steps=steps, layout="tp2", log=log, threads=1)
+        rc = in_terminal(argv, lambda seen: seen.count(b"loss") > 3)
+        saved = [p.name for p in harness.steps(root)]
+        assert (rc, len(saved)) == (0 if words else 75, 1), (rc, saved)
+        assert (saved[0] == "step-%08d" % steps) == bool(words)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_resharding_stops_with_75_at_any_moment(number, trained, tmp_path):
     """Then the same command completes it."""
     tries = 60 if harness.LONG else 5
@@ -176,7 +205,7 @@ def test_export_and_import_stop_with_75_at_any_moment_and_the_same_command_compl
     r = stopped_before_exec(argv)
     assert r.returncode == 75 and "the same command" in r.stderr, r
     for i in range(tries):
-        number, out = rng.choice([signal.SIGTERM, signal.SIGINT]), work / "out"
+        number, out = rng.choice([signal.SIGTERM, signal.SIGINT, signal.SIGHUP]), work / "out"
         p = start(argv)
         time.sleep(rng.uniform(0, seconds))
         p.send_signal(number)

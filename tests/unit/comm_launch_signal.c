@@ -22,9 +22,10 @@ static int stops_when_asked(struct comm_world *ranks, struct board *b, struct tp
 
 Test(comm_launch_signal, a_signal_asks_all_ranks_to_save_and_stop, .timeout = 60)
 {
-    static const int signals[] = { SIGTERM, SIGINT, SIGUSR1 };
+    static const int signals[] = { SIGTERM, SIGINT, SIGUSR1, SIGHUP };
 
-    for (int i = 0; i < 3; i++) {
+    signal(SIGHUP, SIG_DFL); /* the tests themselves may run under nohup */
+    for (int i = 0; i < 4; i++) {
         struct board *b = board_new();
         pid_t pid = launcher(stops_when_asked, b);
 
@@ -43,11 +44,36 @@ Test(comm_launch_signal, ctrl_c_reaches_the_ranks_only_through_the_launcher, .ti
     for (int r = 0; r < N; r++) {
         kill(b->pids[r], SIGINT);
         kill(b->pids[r], SIGTERM);
+        kill(b->pids[r], SIGHUP);
     }
     sleep_ms(50);
     cr_expect_eq(kill(pid, 0), 0);
     kill(pid, SIGINT);
     cr_expect_eq(wait_code(pid), 75);
+}
+
+/* Without a request these ranks end with 0. */
+static int ends_unless_asked(struct comm_world *ranks, struct board *b, struct tp_err *err)
+{
+    (void)b;
+    sleep_ms(200);
+    if (stop_requested())
+        return 75;
+    if (control_barrier(comm_control(ranks), err))
+        return 3;
+    comm_close(ranks, TP_OK);
+    return 0;
+}
+
+Test(comm_launch_signal, under_nohup_a_hangup_is_no_request, .timeout = 60)
+{
+    struct board *b = board_new();
+    pid_t pid;
+
+    signal(SIGHUP, SIG_IGN);
+    pid = launcher(ends_unless_asked, b);
+    kill(pid, SIGHUP);
+    cr_expect_eq(wait_code(pid), 0);
 }
 
 static int never_ends(struct comm_world *ranks, struct board *b, struct tp_err *err)

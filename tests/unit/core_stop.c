@@ -38,6 +38,22 @@ Test(stop, an_ignored_interrupt_stays_ignored)
     cr_expect_not(stop_requested());
 }
 
+Test(stop, a_terminal_that_closes_is_a_request)
+{
+    signal(SIGHUP, SIG_DFL); /* the tests themselves may run under nohup */
+    stop_listen_all();
+    raise(SIGHUP);
+    cr_expect(stop_requested());
+}
+
+Test(stop, under_nohup_a_hangup_stays_ignored)
+{
+    signal(SIGHUP, SIG_IGN);
+    stop_listen_all();
+    raise(SIGHUP);
+    cr_expect_not(stop_requested());
+}
+
 Test(stop, term_still_kills_where_only_usr1_is_a_request, .signal = SIGTERM)
 {
     stop_listen();
