@@ -10,8 +10,17 @@
 
 void print_safe(const char *text)
 {
-    for (const unsigned char *p = (const unsigned char *)text; *p; p++)
-        putchar(*p < 0x20 || *p == 0x7f ? '?' : *p);
+    char unit[TEXT_UNIT_MAX];
+
+    for (int n; (n = text_escape_unit(unit, text)); text += n)
+        fputs(unit, stdout);
+}
+
+void print_field(const char *before, const char *text)
+{
+    fputs(before, stdout);
+    print_safe(text);
+    putchar('\n');
 }
 
 json_t *print_text(const char *text)

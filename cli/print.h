@@ -8,8 +8,12 @@
 
 #include "core/err.h"
 
-/* Print text that came from a file, with control characters as '?'. */
+/* Print text that came from a file or the command line, with control characters and bytes that are
+ * not UTF-8 escaped, so that a name cannot change the terminal or add a line (text_escape). */
 void print_safe(const char *text);
+
+/* The same between `before`, which is printed as it is, and a newline. */
+void print_field(const char *before, const char *text);
 
 /* A text as a JSON string. Paths and names may have any bytes, but a JSON string must be UTF-8: in
  * one that is not, bytes that do not belong to a character become '?'. */

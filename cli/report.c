@@ -14,13 +14,9 @@
 
 static void print_line(const char *prog, const char *text)
 {
-    char line[TP_ERR_MAX];
+    char line[4 * TP_ERR_MAX]; /* an escaped byte takes four */
 
-    snprintf(line, sizeof line, "%s", text);
-    for (char *p = line; *p; p++)
-        if ((unsigned char)*p < 0x20 || *p == 0x7f)
-            *p = '?';
-    fprintf(stderr, "%s: %s\n", prog, line);
+    fprintf(stderr, "%s: %s\n", prog, text_escape(line, sizeof line, text));
 }
 
 void report_begin(void)

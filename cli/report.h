@@ -17,7 +17,8 @@
 void report_begin(void);
 
 /* What `main` returns for st: the contract's exit code. A failure is printed on stderr first, as
- * "PROG: sentence"; control characters (names come from files) are printed as '?'. */
+ * "PROG: sentence"; control characters (names come from files) are escaped
+ * (text_escape). */
 int report(const char *prog, tp_status st, const struct tp_err *err);
 
 /* The same of a program that prints JSON when `json` is set: then a failure is also an object on

@@ -10,6 +10,7 @@
 #include "core/clock.h"
 #include "core/err.h"
 #include "core/size.h"
+#include "core/text.h"
 
 /* Seconds between two lines. */
 #define TTY_S  0.1
@@ -174,7 +175,7 @@ void progress_add(struct progress *p, int64_t n_bytes)
 
 void progress_note(struct progress *p, const char *fmt, ...)
 {
-    char text[TP_ERR_MAX];
+    char text[TP_ERR_MAX], line[4 * TP_ERR_MAX]; /* an escaped byte takes four */
     va_list ap;
 
     if (!p)
@@ -182,12 +183,9 @@ void progress_note(struct progress *p, const char *fmt, ...)
     va_start(ap, fmt);
     vsnprintf(text, sizeof text, fmt, ap);
     va_end(ap);
-    for (char *c = text; *c; c++)
-        if ((unsigned char)*c < 0x20 || *c == 0x7f)
-            *c = '?';
     pthread_mutex_lock(&p->lock);
-    fprintf(stderr, "%s%s: %s%s\n", p->tty && p->drawn ? "\r" : "", p->title, text,
-            p->tty && p->drawn ? "\033[K" : "");
+    fprintf(stderr, "%s%s: %s%s\n", p->tty && p->drawn ? "\r" : "", p->title,
+            text_escape(line, sizeof line, text), p->tty && p->drawn ? "\033[K" : "");
     pthread_mutex_unlock(&p->lock);
 }
 

@@ -46,6 +46,46 @@ static int is_cut(const char *p)
     return 1;
 }
 
+/* C0, DEL, and C1, which xterm obeys in UTF-8 too. n: the length of the UTF-8 sequence at p. */
+static bool is_control(const char *p, int n)
+{
+    const unsigned char *u = (const unsigned char *)p;
+
+    return n == 1 ? u[0] < 0x20 || u[0] == 0x7f : n == 2 && u[0] == 0xc2 && u[1] < 0xa0;
+}
+
+int text_escape_unit(char unit[TEXT_UNIT_MAX], const char *text)
+{
+    static const char named[] = "\n\r\t", letters[] = "nrt";
+    const int n = text_utf8_length(text);
+    const char *name = strchr(named, *text);
+
+    unit[0] = 0;
+    if (!*text || (n == 0 && is_cut(text)))
+        return 0;
+    if (n > 0 && !is_control(text, n)) {
+        memcpy(unit, text, (size_t)n);
+        unit[n] = 0;
+        return n;
+    }
+    if (name)
+        snprintf(unit, TEXT_UNIT_MAX, "\\%c", letters[name - named]);
+    else
+        snprintf(unit, TEXT_UNIT_MAX, "\\x%02x", (unsigned char)*text);
+    return 1;
+}
+
+char *text_escape(char *out, size_t size, const char *text)
+{
+    char unit[TEXT_UNIT_MAX];
+    size_t used = 0;
+
+    for (int n; (n = text_escape_unit(unit, text)) && used + strlen(unit) < size; text += n)
+        used += (size_t)snprintf(out + used, size - used, "%s", unit);
+    out[used] = 0;
+    return out;
+}
+
 char *text_clean(char *text)
 {
     for (char *p = text; *p;) {
@@ -55,8 +95,8 @@ char *text_clean(char *text)
             *p = 0;
             break;
         }
-        if (n == 0 || (unsigned char)*p < 0x20 || *p == 0x7f)
-            *p = '?';
+        if (n == 0 || is_control(p, n))
+            memset(p, '?', n > 1 ? (size_t)n : 1);
         p += n > 1 ? n : 1;
     }
     return text;

@@ -12,6 +12,17 @@
  * not one, or it is an overlong form or a surrogate. */
 int text_utf8_length(const char *text);
 
+enum { TEXT_UNIT_MAX = 5 };
+
+/* Write the character at the start of `text` into unit, as a terminal may show it: a control
+ * character as \n, \r, \t, or \x1b for each of its bytes, and a byte that is not UTF-8 likewise.
+ * Returns its length in `text`; 0: the text ends here, or in the middle of a sequence. */
+int text_escape_unit(char unit[TEXT_UNIT_MAX], const char *text);
+
+/* `text` with every character so, cut to `size` bytes between two characters. Returns out. A
+ * backslash stays as it is, so the result is for people, and is not parsed again. */
+char *text_escape(char *out, size_t size, const char *text);
+
 /* In place: control characters and bytes that are not UTF-8 become '?', so that escape sequences
  * have no effect. A sequence that the end of the text cuts off is removed. Returns text. */
 char *text_clean(char *text);

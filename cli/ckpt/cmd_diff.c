@@ -171,8 +171,12 @@ static void put_text(struct diff_output *o, const struct tensor *t, const char *
         json_array_append_new(o->list,
                               json_pack("{s:s, s:o, s:o}", "group", t->group, "name",
                                         print_text(t->name), "difference", print_text(what)));
-    else
-        printf("%s/%s: %s\n", t->group, t->name, what);
+    else {
+        print_safe(t->group);
+        putchar('/');
+        print_safe(t->name);
+        print_field(": ", what);
+    }
 }
 
 /* Where the first element that differs is, of one side. */

@@ -84,8 +84,11 @@ static void print_lines(const struct digest_line *lines, int n, const char *all,
         json_array_append_new(list, json_pack("{s:s, s:s, s:o}", "digest", lines[i].digest, "group",
                                               lines[i].tensor->group, "name",
                                               print_text(lines[i].tensor->name)));
-    for (int i = 0; i < n && !json; i++)
-        printf("%s  %s/%s\n", lines[i].digest, lines[i].tensor->group, lines[i].tensor->name);
+    for (int i = 0; i < n && !json; i++) {
+        printf("%s  ", lines[i].digest);
+        print_safe(lines[i].tensor->group);
+        print_field("/", lines[i].tensor->name);
+    }
     if (json) {
         root = json_pack("{s:s, s:O}", "all", all, "tensors", list);
         print_json(root);

@@ -87,11 +87,12 @@ static void print_result(const struct export_report *r, const char *dtype, bool 
         json_decref(root);
         return;
     }
-    printf("exported %s\nto       %s\ntensors  %d, %s as %s, in %d file%s\n", r->dir, r->out,
-           t->n_tensors, size_format(bytes, t->bytes_written), dtype, r->files,
-           r->files == 1 ? "" : "s");
+    print_field("exported ", r->dir);
+    print_field("to       ", r->out);
+    printf("tensors  %d, %s as %s, in %d file%s\n", t->n_tensors,
+           size_format(bytes, t->bytes_written), dtype, r->files, r->files == 1 ? "" : "s");
     if (r->left_out[0])
-        printf("left out %s\n", r->left_out);
+        print_field("left out ", r->left_out);
     copy_options_print_resumed(t->resumed_tiles, t->tiles, t->damaged_chunks);
     copy_options_print_proof(t->digests_equal, t->casts, true);
 }

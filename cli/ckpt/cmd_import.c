@@ -89,11 +89,17 @@ static void print_result(const struct import_report *r, const struct import_requ
         json_decref(root);
         return;
     }
-    printf("imported %s, %s\nto       %s, step %lld, %s\ntensors  %d, %s\n", q->source, r->format,
-           q->out, (long long)t->step, spec, t->n_tensors, size_format(bytes, t->bytes_written));
+    printf("imported ");
+    print_safe(q->source);
+    printf(", %s\nto       ", r->format);
+    print_safe(q->out);
+    printf(", step %lld, %s\ntensors  %d, %s\n", (long long)t->step, spec, t->n_tensors,
+           size_format(bytes, t->bytes_written));
     copy_options_print_stored(q->zstd, r->stored_bytes, t->bytes_written);
-    if (r->left_out.n)
-        printf("left out %d, %s\n", r->left_out.n, r->left_out.text);
+    if (r->left_out.n) {
+        printf("left out %d", r->left_out.n);
+        print_field(", ", r->left_out.text);
+    }
     copy_options_print_resumed(t->resumed_tiles, t->tiles, t->damaged_chunks);
     copy_options_print_proof(t->digests_equal, t->casts, t->checksums);
 }

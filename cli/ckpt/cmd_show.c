@@ -131,9 +131,11 @@ static void print_tensors(const struct layout *l)
     for (int i = 0; i < l->n_tensors; i++) {
         const struct tensor *t = &l->tensors[i];
 
-        printf("%-6s  %-20s  %10s  %-16s  %s/%s\n", dtype_name(t->dtype),
+        printf("%-6s  %-20s  %10s  %-16s  ", dtype_name(t->dtype),
                print_shape(shape, sizeof shape, t->ndim, t->shape),
-               size_format(size, tensor_bytes(t)), cut_text(cut, sizeof cut, t), t->group, t->name);
+               size_format(size, tensor_bytes(t)), cut_text(cut, sizeof cut, t));
+        print_safe(t->group);
+        print_field("/", t->name);
     }
 }
 
@@ -229,9 +231,11 @@ static void put_box(const struct show *s, const struct shard_info *info, const s
                                         print_int_list(box.lo, box.ndim), "len",
                                         print_int_list(box.len, box.ndim), "offset",
                                         (json_int_t)first->offset, "bytes", (json_int_t)bytes));
-    else
-        printf("%5d  %-14s  %12lld  %12lld  %-28s  %s\n", info->rank, info->file,
-               (long long)first->offset, (long long)bytes, box_format(text, &box), dataset);
+    else {
+        printf("%5d  %-14s  %12lld  %12lld  %-28s  ", info->rank, info->file,
+               (long long)first->offset, (long long)bytes, box_format(text, &box));
+        print_field("", dataset);
+    }
 }
 
 static tp_status put_shard(const struct show *s, int shard, const char *wanted, json_t *list,
@@ -275,10 +279,13 @@ static tp_status show_tensor(const struct show *s, const char *wanted, struct tp
             continue;
         found++;
         json_array_append_new(tensors, tensor_object(t));
-        if (!s->json)
-            printf("%s/%s: %s %s, cut by tp: %s\n", t->group, t->name, dtype_name(t->dtype),
-                   print_shape(shape, sizeof shape, t->ndim, t->shape),
-                   cut_text(cut, sizeof cut, t));
+        if (s->json)
+            continue;
+        print_safe(t->group);
+        putchar('/');
+        print_safe(t->name);
+        printf(": %s %s, cut by tp: %s\n", dtype_name(t->dtype),
+               print_shape(shape, sizeof shape, t->ndim, t->shape), cut_text(cut, sizeof cut, t));
     }
     if (!found) {
         st = tp_fail(err, TP_E_NOTFOUND, "%s: has no tensor '%.200s'; tp-ckpt show lists them",

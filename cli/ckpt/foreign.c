@@ -130,11 +130,11 @@ static void show_text(const struct foreign_contents *c, const char *path)
         const struct tensor *t = &c->tensors[i];
         const int k = piece_source_find(c->source, t->group, t->name);
 
-        printf("%-6s  %-20s  %10s  %6d  %s/", dtype_name(t->dtype),
+        printf("%-6s  %-20s  %10s  %6d  ", dtype_name(t->dtype),
                print_shape(shape, sizeof shape, t->ndim, t->shape),
-               size_format(size, tensor_bytes(t)), piece_source_tensor(c->source, k).n, t->group);
-        print_safe(t->name);
-        putchar('\n');
+               size_format(size, tensor_bytes(t)), piece_source_tensor(c->source, k).n);
+        print_safe(t->group);
+        print_field("/", t->name);
     }
     for (int i = 0; i < piece_source_left(c->source); i++) {
         printf("%s", i ? "" : "\nwhat is no tensor of the model:\n");

@@ -14,15 +14,17 @@ tp_status convert_print(const struct convert_report *r, const char *source, stru
     const double seconds = r->seconds > 1e-9 ? r->seconds : 1e-9;
     char a[SIZE_TEXT_MAX], b[SIZE_TEXT_MAX], c[SIZE_TEXT_MAX], to[SPEC_TEXT_MAX];
 
-    printf("resharded %s -> %s at %s, step %lld\nfrom     %s\nto       %s\n", r->from, r->format,
-           spec_format(to, &t->spec), (long long)t->step, source, r->out);
+    printf("resharded %s -> %s at %s, step %lld\n", r->from, r->format, spec_format(to, &t->spec),
+           (long long)t->step);
+    print_field("from     ", source);
+    print_field("to       ", r->out);
     printf("tensors  %d, in %d boxes now\n", t->n_tensors, t->boxes);
     printf("bytes    %s read, %s written in %.2f s (%s/s)\n", size_format(a, t->bytes_read),
            size_format(b, t->bytes_written), r->seconds,
            size_format(c, (int64_t)((double)t->bytes_written / seconds)));
     printf("memory   %s at its peak\n", size_format(a, t->peak_bytes));
     if (r->left_out[0])
-        printf("left out %s\n", r->left_out);
+        print_field("left out ", r->left_out);
     copy_options_print_resumed(t->resumed_tiles, t->tiles, t->damaged_chunks);
     copy_options_print_proof(t->digests_equal, t->casts, t->checksums);
     return print_done(err);

@@ -78,10 +78,16 @@ static void print_head(const struct reshard_report *r)
         printf(" (%s kept, as --to does not name %s)", spec_format_given(kept, &r->kept),
                (r->kept.given & (r->kept.given - 1)) ? "them" : "it");
     putchar('\n');
-    if (r->step >= 0)
-        printf("from     %s\nto       %s/step-%08lld\n", r->dir, r->out, (long long)r->step);
-    else
-        printf("model    %s, trained in bf16; there is no checkpoint\n", r->dir);
+    if (r->step >= 0) {
+        print_field("from     ", r->dir);
+        printf("to       ");
+        print_safe(r->out);
+        printf("/step-%08lld\n", (long long)r->step);
+    } else {
+        printf("model    ");
+        print_safe(r->dir);
+        printf(", trained in bf16; there is no checkpoint\n");
+    }
 }
 
 static void print_plan(const struct reshard_report *r)

@@ -66,7 +66,9 @@ static void on_line(void *ctx, const char *text)
     struct job_screen *s = ctx;
     time_t now = time(NULL);
     struct winsize w = { 0 };
+    char line[TP_ERR_MAX];
 
+    text = text_escape(line, sizeof line, text);
     if (s->terminal) {
         ioctl(2, TIOCGWINSZ, &w);
         fprintf(stderr, "\r\033[K%.*s", fitting(text, w.ws_col > 1 ? w.ws_col - 1 : 79), text);
@@ -79,8 +81,10 @@ static void on_line(void *ctx, const char *text)
 
 static void on_note(void *ctx, const char *text)
 {
+    char line[4 * TP_ERR_MAX];
+
     clear_line(ctx);
-    fprintf(stderr, "%s\n", text);
+    fprintf(stderr, "%s\n", text_escape(line, sizeof line, text));
 }
 
 /* Whether standard error is a terminal on which a line can be rewritten. */

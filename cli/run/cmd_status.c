@@ -78,9 +78,9 @@ static void print_progress(const json_t *s)
     char step[24], saved[24];
     json_t *loss = json_object_get(s, "loss");
 
-    printf("job         %s\nstate       %s%s%s%s\n", text(s, "job"), text(s, "state"),
-           text(s, "message")[0] ? ": " : "", text(s, "message"),
-           runs ? "" : " (tp-run is not running)");
+    print_field("job         ", text(s, "job"));
+    printf("state       %s%s%s%s\n", text(s, "state"), text(s, "message")[0] ? ": " : "",
+           text(s, "message"), runs ? "" : " (tp-run is not running)");
     printf("layout      %s, ", text(s, "layout"));
     if (runs)
         printf("%lld rank%s, ", integer(s, "world"), integer(s, "world") == 1 ? "" : "s");

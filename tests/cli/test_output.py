@@ -1,6 +1,6 @@
 """What programs print: words, numbers and JSON.
 
-needs: tp-train tp-reshard tp-ckpt
+needs: tp-train tp-reshard tp-ckpt tp-run
 """
 import json
 import os
@@ -82,6 +82,41 @@ def test_a_path_that_is_not_utf8_is_printed_as_json(ckpt, tmp_path):
                          (["tp-ckpt", "import", folder + b"-hf", "-o", folder + b"-again"], "out")):
         r = harness.ok(*[os.fsdecode(a) for a in argv], "--json")
         assert "/caf?" in json.loads(r.out)[member], repr(r)
+
+
+HOSTILE = "a\x1b]0;title\x07\n\x9b2Jb"
+ESCAPED = r"a\x1b]0;title\x07\n\xc2\x9b2Jb"
+
+
+def is_harmless(text):
+    return all(c == "\n" or c.isprintable() for c in text)
+
+
+def test_control_characters_of_a_path_do_not_reach_the_terminal(ckpt, tmp_path):
+    folder = tmp_path / HOSTILE
+    os.rename(ckpt, folder)
+    for i, argv in enumerate((
+            ["tp-ckpt", "verify", folder], ["tp-ckpt", "show", folder], ["tp-ckpt", "diff", folder, str(folder) + "0"],
+            ["tp-reshard", folder, "--to", "tp1"], ["tp-ckpt", "export", folder, "-o", str(folder) + "-hf"],
+            ["tp-ckpt", "show", str(folder) + "-hf"], ["tp-ckpt", "import", str(folder) + "-hf", "-o", str(folder) + "-again"],
+            ["tp-reshard", str(folder) + "-hf", "--to", "tp2", "-o", str(folder) + "-dcp", "--format", "dcp"],
+            ["tp-train", "--model", folder, "--data", folder, "--steps", 1], ["tp-run", str(folder) + ".yaml"])):
+        r = harness.run(*argv)
+        assert r.rc == (2 if i in (2, 8, 9) else 0), repr(r)
+        assert is_harmless(r.out + r.err) and ESCAPED in r.out + r.err, repr(r)
+
+
+def test_control_characters_of_a_tensors_name_do_not_reach_the_terminal(trained, tmp_path):
+    """U+009B is allowed in a name, and starts an escape sequence in a terminal."""
+    hf = tmp_path / "hf"
+    harness.ok("tp-ckpt", "export", trained, "-o", hf)
+    (file,) = hf.glob("*.safetensors")
+    data = file.read_bytes()
+    old, new = b"model.norm.weight", "model.norm\x9b2Jght".encode()
+    assert len(old) == len(new) and data.count(old) == 1
+    file.write_bytes(data.replace(old, new))
+    out = harness.ok("tp-ckpt", "show", hf).out
+    assert is_harmless(out) and r"norm\xc2\x9b2Jght" in out, repr(out)
 
 
 def test_without_json_a_failure_prints_nothing_to_stdout(tmp_path):

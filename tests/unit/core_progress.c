@@ -70,7 +70,7 @@ Test(progress, a_note_is_a_line_without_control_characters_also_when_quiet)
     char text[512];
 
     print(text, sizeof text, PROGRESS_QUIET, true, "step 7 is\n\x1b[31m damaged");
-    cr_expect_str_eq(text, "reshard: step 7 is??[31m damaged\n");
+    cr_expect_str_eq(text, "reshard: step 7 is\\n\\x1b[31m damaged\n");
 }
 
 Test(progress, for_scripts_it_is_an_object_per_line_at_the_end_of_each_action)

@@ -25,7 +25,39 @@ Test(text, other_bytes_become_question_marks)
 {
     expect("caf\xe9 bar", "caf? bar");
     expect("\x1b[31mred\tx\x7f", "?[31mred?x?");
+    expect("a\xc2\x9b"
+           "2J",
+           "a??2J");                           /* a control character of two bytes */
     expect("\xc0\xaf \xed\xa0\x80", "?? ???"); /* overlong, surrogate */
+}
+
+static void expect_escaped(const char *in, const char *out)
+{
+    char text[64];
+
+    cr_expect_str_eq(text_escape(text, sizeof text, in), out);
+}
+
+Test(text, control_characters_are_escaped_for_people)
+{
+    expect_escaped("caf\xc3\xa9 \\n", "caf\xc3\xa9 \\n");
+    expect_escaped("a\nb\r\tc", "a\\nb\\r\\tc");
+    expect_escaped("\x1b]0;title\x07\x7f", "\\x1b]0;title\\x07\\x7f");
+    expect_escaped("caf\xe9 bar", "caf\\xe9 bar");
+    expect_escaped("\xc2\x9b"
+                   "2J",
+                   "\\xc2\\x9b"
+                   "2J"); /* C1: the terminal's CSI */
+    expect_escaped("a\xe2\x80", "a");
+}
+
+Test(text, an_escape_is_whole_or_left_out)
+{
+    char text[6];
+
+    cr_expect_str_eq(text_escape(text, sizeof text, "ab\x1b"), "ab");
+    cr_expect_str_eq(text_escape(text, sizeof text, "a\x1b"), "a\\x1b");
+    cr_expect_str_eq(text_escape(text, sizeof text, "abcdefg"), "abcde");
 }
 
 Test(text, a_sequence_that_the_end_cuts_off_is_removed)
