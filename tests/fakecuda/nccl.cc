@@ -149,6 +149,7 @@ static void number(nccl_progress *p, bool in_graph)
 ncclResult_t ncclGroupEnd(void)
 {
     const calls made = grouped.calls;
+    std::shared_ptr<int> user;
 
     if (!grouped.is_open)
         fake::report(nullptr, "NCCL: ncclGroupEnd without ncclGroupStart");
@@ -156,9 +157,11 @@ ncclResult_t ncclGroupEnd(void)
     grouped.calls.clear();
     if (made.empty())
         return ncclSuccess;
+    user = made[0]->comm->users;
     fake::api_enqueue_made(grouped.stream, "group of messages", [=](bool in_graph) {
         auto own = std::make_shared<calls>();
 
+        (void)user;
         made[0]->comm->queued++;
         for (const auto &p : made) {
             own->push_back(std::make_shared<nccl_progress>(*p));
@@ -172,6 +175,7 @@ ncclResult_t ncclGroupEnd(void)
 static ncclResult_t queue(const nccl_progress &made, cudaStream_t stream)
 {
     nccl_progress next = made; /* as messages show it */
+    std::shared_ptr<int> user = made.comm->users;
 
     next.call.number = made.comm->queued + 1;
     check_buffer(&next, "input", made.in, made.in_bytes);
@@ -183,6 +187,7 @@ static ncclResult_t queue(const nccl_progress &made, cudaStream_t stream)
     fake::api_enqueue_made(stream, made.name, [=](bool in_graph) {
         auto p = std::make_shared<nccl_progress>(made);
 
+        (void)user;
         p->comm->queued++;
         number(p.get(), in_graph);
         return [=] { return run_step(p.get()); };

@@ -74,8 +74,18 @@ ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t *newc
     return ncclSuccess;
 }
 
+/* NVIDIA's library waits for the end of these graphs (commDestroySync in its src/init.cc). */
+static void check_graphs(const char *call, ncclComm_t comm)
+{
+    if (comm->users.use_count() > 1)
+        fake::report(nullptr,
+                     "NCCL: rank %d: %s waits for ever for a graph with calls of the communicator",
+                     comm->rank, call);
+}
+
 ncclResult_t ncclCommDestroy(ncclComm_t comm)
 {
+    check_graphs("ncclCommDestroy", comm);
     if (comm->queued != comm->finished && fake::device_failure == cudaSuccess)
         fake::report(nullptr, "NCCL: rank %d destroys a communicator that has %llu queued calls",
                      comm->rank, (unsigned long long)(comm->queued - comm->finished));
@@ -88,7 +98,8 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm)
 
 ncclResult_t ncclCommAbort(ncclComm_t comm)
 {
-    (void)comm; /* queued calls may still name it */
+    check_graphs("ncclCommAbort", comm);
+    /* it stays, because queued calls may still name it */
     return ncclSuccess;
 }
 

@@ -8,6 +8,7 @@
 #include <nccl.h>
 
 #include <cstdint>
+#include <memory>
 #include <string>
 
 #include "tests/fakecuda/nccl_memory.h"
@@ -21,7 +22,8 @@ struct ncclComm {
     uint64_t queued, finished; /* calls; they run one after the other */
     uint64_t parts;            /* of collectives so far */
     uint64_t sent[fake::NCCL_RANKS_MAX],
-        received[fake::NCCL_RANKS_MAX]; /* calls to and from ranks */
+        received[fake::NCCL_RANKS_MAX];                    /* calls to and from ranks */
+    std::shared_ptr<int> users = std::make_shared<int>(0); /* each graph with its calls has one */
 };
 
 #endif

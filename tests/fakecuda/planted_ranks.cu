@@ -184,6 +184,25 @@ static void recorded_sum(bool is_recorded)
     cudaGraphExecDestroy(exec);
 }
 
+/* The communicator is closed before the graph. */
+static void graph_of_a_closed_communicator()
+{
+    cudaGraph_t graph;
+    cudaGraphExec_t exec;
+    ncclComm_t made;
+
+    ncclCommSplit(all, 0, rank, &made, nullptr);
+    cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal);
+    ncclAllReduce(x, y, N, ncclFloat32, ncclSum, made, stream);
+    cudaStreamEndCapture(stream, &graph);
+    cudaGraphInstantiate(&exec, graph, 0);
+    cudaGraphDestroy(graph);
+    cudaGraphLaunch(exec, stream);
+    cudaStreamSynchronize(stream);
+    ncclCommDestroy(made);
+    cudaGraphExecDestroy(exec);
+}
+
 struct program {
     const char *name;
     void (*run)();
@@ -201,6 +220,7 @@ static const program programs[] = {
     { "another-count",
       [] { ncclAllReduce(x, y, rank == 1 ? N - 1 : N, ncclFloat32, ncclSum, all, stream); } },
     { "graph-of-some-ranks", [] { recorded_sum(rank != 1); } },
+    { "graph-after-its-communicator", graph_of_a_closed_communicator },
     { "another-type",
       [] { ncclAllGather(x, y, 8, rank == 2 ? ncclInt64 : ncclFloat64, all, stream); } },
     { "another-operation",
