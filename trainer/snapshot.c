@@ -13,6 +13,7 @@
 #include "ckpt/save.h"
 #include "ckpt/shard.h"
 #include "kernels/copy.h"
+#include "kernels/copy_body.h"
 #include "trainer/snapshot_shard.h"
 
 enum phase { IDLE, COPYING, WRITING, APPEARING, COMMITTING };
@@ -225,6 +226,25 @@ static tp_status join_work(struct snapshot *s, struct tp_err *err)
 
 /* ---- phases ---- */
 
+/* A GPU has engines for copies to the host, of equal rows at most; a kernel that writes there keeps
+ * processors from training for as long as the bus needs. */
+static void copy_part(const struct snapshot *s, const struct copy_box *copy)
+{
+    struct copy_rows r;
+
+    copy_rows_make(&r, &copy->dst_box, &copy->src_box, &copy->region, copy->elem_bytes);
+    if (r.n_axes > 1)
+        s->ops->copy_box(s->queue, copy);
+    else
+        device_copy_2d(s->queue, &(struct device_copy){
+                                     .dst = (char *)copy->dst + r.dst_offset,
+                                     .src = (const char *)copy->src + r.src_offset,
+                                     .rows = r.n_rows,
+                                     .row_bytes = r.run_bytes,
+                                     .dst_pitch = r.n_axes ? r.dst_stride[0] : r.run_bytes,
+                                     .src_pitch = r.n_axes ? r.src_stride[0] : r.run_bytes });
+}
+
 /* Copy this rank's part of an extent, entry by entry, because it may have several shards of a
  * tensor. */
 static void copy_extent(const struct snapshot *s, void *dst, const struct stored_box *e,
@@ -241,7 +261,7 @@ static void copy_extent(const struct snapshot *s, void *dst, const struct stored
         copy.src = params_place(p, i, tensor->group, &copy.src_box, &dtype);
         copy.elem_bytes = dtype_bytes(dtype);
         if (copy.src && box_meet(&copy.region, &copy.src_box, &e->box))
-            s->ops->copy_box(s->queue, &copy);
+            copy_part(s, &copy);
     }
 }
 

@@ -107,3 +107,16 @@ def test_a_save_is_copied_beside_the_next_step(tmp_path):
         if sum(n > A_FEW for n in seen[-1]) >= len(seen[-1]) / saves > 0:
             return
     raise AssertionError((SEED, seen))
+
+
+@pytest.mark.parametrize("layout", ["tp2", "dp2zero3"])
+def test_a_save_needs_no_kernel(tmp_path, layout):
+    """A kernel that writes to the host would take processors from training for as long as the bus needs."""
+    path = tmp_path / "operations"
+    write_inputs(tmp_path)
+    train(tmp_path, tmp_path / "out", "llama", layout, "--device", "cuda", "--ckpt", tmp_path / "ckpt", steps=1, env=on_fake(OPERATIONS=path))
+    for process, seen in operations(path).items():
+        computing = {o[0] for o in seen if o[3] == "product"}
+        saves = [o[3] for o in seen if o[0] == max(x[0] for x in seen)]
+        print("process", process, "streams that compute:", computing, "operations of the last stream:", saves)
+        assert saves and set(saves) == {"copy"}, saves
