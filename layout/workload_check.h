@@ -2,9 +2,9 @@
  * layout/workload_check.h - whether tp-train can run a workload with a model at a mesh.
  *
  * These rules are stated here alone: tp-train refuses by them (trainer/config.h), and tp-run plans
- * by them (orchestrator/plan/fit.h). Whether the mesh divides tensors and layers is for layout_check
- * (layout/layout_check.h), whether memory suffices for the memory estimate. Each message names the
- * flag, the numbers, and a value that would work.
+ * by them (orchestrator/plan/fit.h). Whether the mesh divides tensors and layers is for
+ * layout_check (layout/layout_check.h), whether memory suffices for the memory estimate. Each
+ * message names the flag, the numbers, and a value that would work.
  */
 #ifndef LAYOUT_WORKLOAD_CHECK_H
 #define LAYOUT_WORKLOAD_CHECK_H
