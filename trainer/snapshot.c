@@ -12,9 +12,7 @@
 #include "ckpt/prune.h"
 #include "ckpt/save.h"
 #include "ckpt/shard.h"
-#include "kernels/copy.h"
-#include "kernels/copy_body.h"
-#include "trainer/snapshot_shard.h"
+#include "trainer/snapshot_copy.h"
 
 enum phase { IDLE, COPYING, WRITING, APPEARING, COMMITTING };
 
@@ -226,60 +224,12 @@ static tp_status join_work(struct snapshot *s, struct tp_err *err)
 
 /* ---- phases ---- */
 
-/* A GPU has engines for copies to the host, of equal rows at most; a kernel that writes there keeps
- * processors from training for as long as the bus needs. */
-static void copy_part(const struct snapshot *s, const struct copy_box *copy)
-{
-    struct copy_rows r;
-
-    copy_rows_make(&r, &copy->dst_box, &copy->src_box, &copy->region, copy->elem_bytes);
-    if (r.n_axes > 1)
-        s->ops->copy_box(s->queue, copy);
-    else
-        device_copy_2d(s->queue, &(struct device_copy){
-                                     .dst = (char *)copy->dst + r.dst_offset,
-                                     .src = (const char *)copy->src + r.src_offset,
-                                     .rows = r.n_rows,
-                                     .row_bytes = r.run_bytes,
-                                     .dst_pitch = r.n_axes ? r.dst_stride[0] : r.run_bytes,
-                                     .src_pitch = r.n_axes ? r.src_stride[0] : r.run_bytes });
-}
-
-/* Copy this rank's part of an extent, entry by entry, because it may have several shards of a
- * tensor. */
-static void copy_extent(const struct snapshot *s, void *dst, const struct stored_box *e,
-                        const struct params *p)
-{
-    const struct tensor *tensor = &s->shard.layout->tensors[e->tensor];
-
-    for (int i = 0; i < p->n; i++) {
-        struct copy_box copy = { .dst = dst, .dst_box = e->box };
-        enum dtype dtype;
-
-        if (strcmp(s->shard.layout->tensors[p->list[i].tensor].name, tensor->name) != 0)
-            continue;
-        copy.src = params_place(p, i, tensor->group, &copy.src_box, &dtype);
-        copy.elem_bytes = dtype_bytes(dtype);
-        if (copy.src && box_meet(&copy.region, &copy.src_box, &e->box))
-            copy_part(s, &copy);
-    }
-}
-
 /* Queue the copies after everything that the trainer has queued. */
 static void copy_state(struct snapshot *s, const struct trainer *t)
 {
-    struct buffer_pool to = { .base = s->pinned };
-
     device_record(t->queue, s->updated);
     device_wait(s->queue, s->updated);
-    for (int i = s->shard.first; i < s->shard.first + s->shard.n_own; i++) {
-        const struct stored_box *e = &s->shard.boxes[i];
-        enum dtype dtype = s->shard.layout->tensors[e->tensor].dtype;
-
-        copy_extent(
-            s, buffer_pool_take(&to, BUFFER_STAGING, box_elements(&e->box), dtype_bytes(dtype)), e,
-            &t->params);
-    }
+    snapshot_copy(s->queue, s->ops, &s->shard, &t->params, s->pinned);
     device_record(s->queue, s->copied);
     s->position = t->position;
 }

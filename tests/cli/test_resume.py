@@ -2,7 +2,7 @@
 tp-train prints about changes between two runs.
 
 needs: tp-train tp-reshard tp-ckpt
-covers: trainer/snapshot trainer/snapshot_shard trainer/restore trainer/resume_diff
+covers: trainer/snapshot trainer/snapshot_shard trainer/snapshot_copy trainer/restore trainer/resume_diff
 """
 import os
 import pathlib
