@@ -130,6 +130,13 @@ static void print_start(const struct loop *l, const struct restore_report *r)
         print(l, false,
               "warning: the model's config.json sets dropout %g, but tp-train has no dropout",
               l->t->model->dropout);
+    if (c->opt.min_lr > c->opt.lr)
+        print(l, false,
+              "warning: --lr %g is below --min-lr %g%s, so the learning rate grows; to let it "
+              "decay, give a --min-lr of for example %g",
+              c->opt.lr, c->opt.min_lr,
+              c->opt.min_lr == train_config_default().opt.min_lr ? ", which is the default" : "",
+              c->opt.lr / 10);
 }
 
 static void print_summary(const struct loop *l, const struct step_messages *messages)

@@ -72,7 +72,7 @@ bool train_request_options(struct train_request *r, int *exit_code, int argc, ch
         OPT_INT64(0, "seed", "N", &c->seed, "of the random weights (default 1234)"),
         OPT_HEADING("optimizer (AdamW; linear warmup, then cosine)"),
         OPT_DOUBLE(0, "lr", "X", &o->lr, "largest learning rate (default 1e-3)"),
-        OPT_DOUBLE(0, "min-lr", "X", &o->min_lr, "at the end of the run (default 1e-4)"),
+        OPT_DOUBLE(0, "min-lr", "X", &o->min_lr, "at the end; above --lr it warns (default 1e-4)"),
         OPT_INT64(0, "warmup", "N", &o->warmup, "steps (default 5)"),
         OPT_DOUBLE(0, "beta1", "X", &o->beta1, "default 0.9"),
         OPT_DOUBLE(0, "beta2", "X", &o->beta2, "default 0.95"),

@@ -235,3 +235,12 @@ def test_a_loss_that_is_not_a_number_is_reported_once(tiny):
            "--warmup", 0, "--layout", "tp2")
     assert "loss nan  grad norm nan" in r.out and "-nan" not in r.out
     assert len([x for x in r.lines if "warning" in x and "is not a number" in x]) == 1
+
+
+@pytest.mark.parametrize("options,words", [
+    (["--lr", 1e-5], "--lr 1e-05 is below --min-lr 0.0001, which is the default, so the learning rate grows"),
+    (["--min-lr", 0.002], "--lr 0.001 is below --min-lr 0.002, so the learning rate grows"),
+    (["--lr", 1e-5, "--min-lr", 1e-5], None)])
+def test_a_learning_rate_that_grows_is_followed_with_a_warning(tiny, options, words):
+    r = ok("tp-train", "--model", tiny, "--data", TEXT, "--steps", 1, "--seq", 16, *options)
+    assert words in r.err if words else "warning" not in r.err, repr(r)
