@@ -19,14 +19,21 @@ static bool no_step_was_done(const struct run *r)
 
 /* ---- giving up ---- */
 
-static tp_status give_up(struct run *r, enum event_reason reason, const char *why)
+/* The job has failed. result decides the exit code. */
+static tp_status give_up_with(struct run *r, tp_status result, enum event_reason reason,
+                              const char *why)
 {
     char text[TP_ERR_MAX];
 
     snprintf(text, sizeof text, "%.160s; the last: %.400s (log: %.300s)", why,
              r->attempt.fault.message, r->attempt.log);
-    run_finish(r, RUN_FAILED, TP_E_COMM, event_reason_name(reason), text);
+    run_finish(r, RUN_FAILED, result, event_reason_name(reason), text);
     return TP_OK;
+}
+
+static tp_status give_up(struct run *r, enum event_reason reason, const char *why)
+{
+    return give_up_with(r, TP_E_COMM, reason, why);
 }
 
 /* Another job has claimed the checkpoint root: this one must not continue. */
@@ -323,7 +330,7 @@ static tp_status decide(struct run *r, const char *log)
     explain_exit(r, log);
     if (by_itself && o->exit_code == tp_exit_code(TP_E_USAGE) && !run_outlived_init(r) &&
         no_step_was_done(r))
-        return give_up(r, REASON_COMMAND_REFUSED, "the command line is refused");
+        return give_up_with(r, TP_E_USAGE, REASON_COMMAND_REFUSED, "the command line is refused");
     return restart_after_fault(r);
 }
 

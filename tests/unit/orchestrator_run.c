@@ -252,7 +252,7 @@ Test(run, repeated_starts_without_a_step_end_the_job)
 
 Test(run, a_refused_command_line_is_not_tried_again)
 {
-    cr_assert_eq(run("exit 2", "", LAYOUTS), TP_E_COMM);
+    cr_assert_eq(run("exit 2", "", LAYOUTS), TP_E_USAGE);
     cr_expect_eq(count("launch"), 1);
     has_reason("failed", "command_refused");
 }
