@@ -12,6 +12,7 @@ enum { SHA256_TEXT = 65 }; /* the digits and a zero byte */
 
 struct sha256; /* a running hash */
 
+/* A hash of nothing so far; sha256_end frees it. TP_E_NOMEM. sha256_add: of n more bytes. */
 tp_status sha256_new(struct sha256 **h, struct tp_err *err);
 void sha256_add(struct sha256 *h, const void *data, size_t n);
 

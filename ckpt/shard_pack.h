@@ -19,6 +19,8 @@ struct shard_packer {
     struct codec_encoder **encoders; /* [threads] made when they are needed */
 };
 
+/* level of zstd, 1 .. 19. The packer serves any number of shards. TP_E_NOMEM. Close also after a
+ * failure. */
 tp_status shard_packer_open(struct shard_packer *p, int level, int threads, struct tp_err *err);
 void shard_packer_close(struct shard_packer *p);
 

@@ -18,6 +18,7 @@
 #include "core/err.h"
 #include "device/device.h"
 
+/* This rank in the communicator, 0 .. size - 1, and its number of ranks. */
 int comm_rank(const struct comm *c);
 int comm_size(const struct comm *c);
 

@@ -14,6 +14,7 @@
 
 struct comm_control;
 
+/* This rank, 0 .. size - 1, and the number of ranks of the job. */
 int control_rank(const struct comm_control *c);
 int control_size(const struct comm_control *c);
 
@@ -25,6 +26,7 @@ tp_status control_agree(struct comm_control *c, tp_status st, struct tp_err *err
  * rank calls it. */
 void control_recover(struct comm_control *c, struct tp_err *err);
 
+/* Return when all ranks have called it. */
 tp_status control_barrier(struct comm_control *c, struct tp_err *err);
 
 /* Copy n_bytes of the root's buf to every rank. */

@@ -78,6 +78,8 @@ tp_status file_remove_tree_at(int dir, const char *name, uid_t owner, struct tp_
 /* dir/name. TP_E_USAGE: it is longer than a path may be. */
 tp_status file_join(char path[PATH_MAX], const char *dir, const char *name, struct tp_err *err);
 
+/* Whether there is something at path: a symbolic link counts, wherever it leads. Whether it is a
+ * directory: links are followed. False also when that cannot be known. */
 bool file_exists(const char *path);
 bool file_is_dir(const char *path);
 

@@ -21,6 +21,7 @@ struct page_pool {
     int64_t bytes[PAGE_POOL_FREE_MAX];
 };
 
+/* An empty pool; nothing is mapped. */
 void page_pool_init(struct page_pool *p);
 
 /* Unmap the free buffers. Those in use must have been given back. */

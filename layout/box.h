@@ -23,6 +23,7 @@ struct box box_whole(int ndim, const int64_t *shape);
 /* Number of elements; 0 when a length is 0. Shapes have fewer than 2^62 elements. */
 int64_t box_elements(const struct box *b);
 
+/* Whether a length is 0; whether ndim, lo and len are the same. */
 bool box_is_empty(const struct box *b);
 bool box_equal(const struct box *a, const struct box *b);
 

@@ -138,12 +138,12 @@ struct family {
     const struct family_tensor *tensors; /* in the order of the model; ends with ROLE_NONE */
 };
 
-/* The table of a model's family. */
+/* The table of a model's family, and of a number below MODEL_FAMILIES. */
 const struct family *family_of(const struct model *m);
+const struct family *family_at(enum model_family number);
 
 /* Whether a tensor of this name is a buffer of the family; f NULL: of any. */
 bool family_has_buffer(const struct family *f, const char *name);
-const struct family *family_at(enum model_family number);
 
 /* Whether the layer's tokens see only the model's sliding window. */
 bool family_layer_has_window(const struct model *m, int layer);

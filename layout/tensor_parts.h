@@ -16,6 +16,7 @@ struct tensor_parts {
     int parts, repeat;
 };
 
+/* The parts of t on tp ranks; t is cut as its placement says. */
 struct tensor_parts tensor_parts_of(const struct tensor *t, int tp);
 
 /* The boxes of part number `part`; none is empty. Returns their number, at most TENSOR_BOXES_MAX.

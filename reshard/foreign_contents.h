@@ -24,10 +24,9 @@ struct foreign_contents {
 /* What is opened, and how. */
 struct foreign_contents_request {
     const char *path; /* a folder, or its URL */
-    const char
-        *config; /* config.json or its URL; NULL: that of the folder, or one that is made from
-                    the checkpoint (foreign_model.h); formats that need none are read without
-                  */
+    /* config.json or its URL; NULL: that of the folder, or one that is made from the checkpoint
+     * (foreign_model.h); formats that need none are read without. */
+    const char *config;
     const struct foreign_format *format; /* what foreign_contents_find found */
     int64_t memory_bytes;                /* the most that may be resident */
     int64_t buffer_bytes;                /* of it, what the caller needs for buffers later */

@@ -19,6 +19,7 @@ struct unknown_tensors_ignore {
     int n;
 };
 
+/* Whether one of the patterns matches the whole name. */
 bool unknown_tensors_ignores(const struct unknown_tensors_ignore *ignore, const char *name);
 
 /* What is left out. */

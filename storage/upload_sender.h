@@ -14,6 +14,7 @@
  * upload_sender_limit says otherwise. */
 enum { UPLOAD_SENDER_PARTS = 2 };
 
+/* Set the limit, at least 1. Thread safe. */
 void upload_sender_limit(int parts);
 
 /* A limit with which all connections are busy: one part for each, and the next ones. */

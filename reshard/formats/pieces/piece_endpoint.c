@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "reshard/formats/pieces/piece_source.h"
+#include "reshard/formats/pieces/piece_source_state.h"
 #include "storage/location.h"
 #include "storage/remote_object.h"
 

@@ -1,6 +1,6 @@
 /* reshard/formats/pieces/piece_source.c - the pieces that there are; see
  * reshard/formats/pieces/piece.h. piece_endpoint.c reads them. */
-#include "reshard/formats/pieces/piece_source.h"
+#include "reshard/formats/pieces/piece_source_state.h"
 
 #include <stdlib.h>
 #include <string.h>

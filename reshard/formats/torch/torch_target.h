@@ -26,6 +26,8 @@ struct torch_target {
     int n, room;
 };
 
+/* Begin a torch.save file at byte `begin` of file number `file` of the target, which is borrowed.
+ * Then write the pickle with x->save, and end. Free also after a failure. */
 void torch_target_begin(struct torch_target *x, struct piece_target *target, int file,
                         int64_t begin);
 void torch_target_free(struct torch_target *x);
