@@ -9,8 +9,9 @@
 
 tp_checkpoint.dcp has a StorageReader and a StorageWriter for torch.distributed.checkpoint.
 """
-from .checkpoint import Checkpoint, Tensor, bf16_to_float32, open, steps
+from .checkpoint import Checkpoint, Tensor, bf16_to_float32
 from .errors import CheckpointError, DamagedError, NotFoundError, UnsupportedError
+from .roots import open, steps
 from .step_writer import save
 
 __version__ = "0.1.0"

@@ -1,24 +1,23 @@
-"""Reading: open a checkpoint of any layout, list its tensors, read any of them or a part of one.
+"""Reading a step of any layout: list its tensors, read any of them or a part of one.
 
 Only the chunks that overlap the part are read, and each is checked by its CRC32C before it is used.
 """
 import functools
 import json
 import math
+import operator
 import os
-import re
-import warnings
+import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
-from . import codec, manifest
+from . import codec
 from .checksums import crc32c
-from .errors import CheckpointError, DamagedError, NotFoundError
+from .errors import DamagedError, NotFoundError
 from .manifest import ITEM_BYTES
 from .shard_index import ROW, find_overlap, open_shard, read_exactly, read_rows
 
-STEP_NAME = re.compile(r"step-(\d{8}|[1-9]\d{8,17})\Z")
 # numpy has no bf16: its bits are read as uint16, and converted to float32, which has all of its numbers.
 BITS = {"f32": "<f4", "bf16": "<u2", "f16": "<f2", "f64": "<f8", "i64": "<i8", "i32": "<i4", "u8": "u1"}
 THREADS = min(8, os.cpu_count() or 1)
@@ -78,6 +77,16 @@ class Tensor:
         return out.view(torch.bfloat16) if self.dtype == "bf16" else out
 
 
+def _whole(value):
+    """A whole number of Python, numpy or torch as an int. None: it is another kind of value."""
+    if isinstance(value, (bool, np.bool_)):  # numpy would take it for a new axis
+        return None
+    try:
+        return operator.index(value)
+    except TypeError:
+        return None
+
+
 def _box(key, shape, name):
     """The box that a key of basic indexing needs, and the key that remains inside it."""
     key = key if isinstance(key, tuple) else (key,)
@@ -95,7 +104,7 @@ def _box(key, shape, name):
             lens.append(last - first + 1)
             inside.append(slice(None, None, picked.step))
         else:
-            i = int(k.__index__()) if hasattr(k, "__index__") else None
+            i = _whole(k)
             if i is None:
                 raise TypeError(f"{name}: an index is a number, a slice or ..., not {type(k).__name__}")
             if not -n <= i < n:
@@ -114,7 +123,21 @@ class Checkpoint:
         self.manifest = contents
         self.groups = list(dict.fromkeys(t.group for t in contents.tensors))
         self.names = {(t.group, t.name): t for t in contents.tensors}
+        self._forget()
+
+    def _forget(self):
         self._files, self._rows, self._shard_of, self._begins, self._frame_bytes = {}, None, None, None, None
+        self._lock = threading.Lock()  # several threads may read
+
+    def __getstate__(self):
+        """A copy, such as that of a worker process, opens files of its own: descriptors are of one process, and each is
+        closed once."""
+        return {k: v for k, v in self.__dict__.items()
+                if k not in ("_files", "_rows", "_shard_of", "_begins", "_frame_bytes", "_lock")}
+
+    def __setstate__(self, state):
+        self.__dict__.update(state)
+        self._forget()
 
     step = property(lambda self: self.manifest.step)
     layout = property(lambda self: self.manifest.spec, doc="of the job that wrote it, such as tp8")
@@ -142,6 +165,7 @@ class Checkpoint:
         self.close()
 
     def close(self):
+        """Close the files. Reading opens them again."""
         while self._files:
             os.close(self._files.popitem()[1])
 
@@ -153,6 +177,8 @@ class Checkpoint:
 
     def tensor(self, name, group="param"):
         """The tensor of this name. NotFoundError names similar ones."""
+        if not isinstance(name, str):
+            raise TypeError(f"a tensor has a name, such as {self._example()}; this is {name!r:.60}")
         info = self.names.get((group, name))
         if info is None:
             raise NotFoundError(f"{self.path}: has no tensor {group}/{name}; {self._similar(name, group)}")
@@ -162,6 +188,16 @@ class Checkpoint:
 
     def __contains__(self, name):
         return ("param", name) in self.names
+
+    def keys(self):
+        """The names of the parameters: dict(ckpt) is {name: Tensor}."""
+        return [t.name for t in self.manifest.tensors if t.group == "param"]
+
+    def __iter__(self):
+        return iter(self.keys())
+
+    def _example(self):
+        return repr(next(iter(self.names), ("", "a.weight"))[1])
 
     def _similar(self, name, group):
         if group not in self.groups:
@@ -173,8 +209,16 @@ class Checkpoint:
 
     def load_state_dict(self, dtype=None, group="param"):
         """{name: tensor of torch} for model.load_state_dict() of transformers, with a tied head. dtype: a
-        dtype of torch to convert to; None: as stored."""
-        state = {t.name: t.torch() if dtype is None else t.torch().to(dtype) for t in self.tensors(group)}
+        dtype of torch to convert the floating-point tensors to; None: as stored."""
+        import torch
+        if not isinstance(dtype, (torch.dtype, type(None))):
+            raise TypeError(f"dtype is a dtype of torch, such as torch.bfloat16, not {dtype!r:.60}")
+        if group not in self.groups:
+            raise NotFoundError(f"{self.path}: has no group {group}; its groups are {', '.join(self.groups)}")
+        state = {}
+        for t in self.tensors(group):
+            values = t.torch()
+            state[t.name] = values.to(dtype) if dtype and values.is_floating_point() else values
         if group == "param":
             for head in TIED:
                 source = self.tied_source(head)
@@ -199,7 +243,11 @@ class Checkpoint:
 
     def _index(self):
         """The rows of all shards, ordered by tensor, are read when the first tensor is."""
-        if self._rows is None:
+        with self._lock:
+            return self._read_index()
+
+    def _read_index(self):
+        if self._rows is None or len(self._files) < len(self.manifest.shards):
             shards, tensors = self.manifest.shards, self.manifest.tensors
             parts = [read_rows(self._file(i), os.path.join(self.path, s.file), s, tensors)
                      for i, s in enumerate(shards)]
@@ -270,76 +318,3 @@ def each_in_threads(work, items):
     with ThreadPoolExecutor(THREADS) as pool:
         for _ in pool.map(work, items):
             pass
-
-
-# ---- finding a step --------------------------------------------------------------------------
-
-def steps(root):
-    """{step: directory} of a root, also of incomplete ones, ascending."""
-    found = {}
-    with os.scandir(root) as entries:
-        for entry in entries:
-            m = STEP_NAME.match(entry.name)
-            if m and entry.is_dir():
-                found[int(m[1])] = entry.path
-    return dict(sorted(found.items()))
-
-
-def _open_step(folder):
-    """A step directory, if it is complete."""
-    contents = manifest.read(folder)
-    m = STEP_NAME.match(os.path.basename(os.path.normpath(folder)))
-    if m and int(m[1]) != contents.step:
-        raise DamagedError(f"{folder}: its manifest is of step {contents.step}")
-    for shard in contents.shards:
-        os.close(open_shard(folder, shard))
-    return Checkpoint(folder, contents)
-
-
-def open(path, step=None):
-    """Open a checkpoint: a root (its newest complete step, or `step`), or a step directory.
-
-    A newer step that is damaged is passed over with a warning. NotFoundError: there is no such
-    checkpoint; DamagedError: `step`, or every step, is damaged.
-    """
-    path = os.fspath(path)
-    if not os.path.isdir(path):
-        raise NotFoundError(f"{path}: there is no such directory")
-    if os.path.exists(os.path.join(path, manifest.NAME)):
-        found = _open_step(path)
-        if step not in (None, found.step):
-            raise NotFoundError(f"{path}: is step {found.step}, not step {step}")
-        return found
-    there = steps(path)
-    if step is not None:
-        if step not in there:
-            raise NotFoundError(f"{path}: has no step {step}; it has {_numbers(there)}")
-        return _try_step(there[step])
-    if not there:
-        raise NotFoundError(f"{path}: is no checkpoint: it has neither {manifest.NAME} nor a step directory")
-    return _newest(path, list(there.values()))
-
-
-def _numbers(there):
-    return "steps " + ", ".join(map(str, list(there)[-5:])) if there else "none"
-
-
-def _try_step(folder):
-    try:
-        return _open_step(folder)
-    except FileNotFoundError:
-        raise DamagedError(f"{folder}: has no {manifest.NAME}") from None
-
-
-def _newest(path, folders):
-    problems = []
-    for folder in reversed(folders):
-        try:
-            found = _try_step(folder)
-        except (CheckpointError, OSError) as e:
-            problems.append(str(e))
-            continue
-        for problem in problems:
-            warnings.warn(f"{problem}; using step {found.step}", stacklevel=3)
-        return found
-    raise DamagedError(f"{path}: has no complete step: {problems[0]}")

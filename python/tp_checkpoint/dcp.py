@@ -12,7 +12,7 @@ parts into a file of its own, and the step appears when all of them are on disk:
 import torch.distributed as dist
 import torch.distributed.checkpoint as torch_dcp
 
-from . import checkpoint
+from . import roots
 from .dcp_reader import LoadPlanner, TPReader
 from .dcp_writer import TPWriter
 from .errors import CheckpointError
@@ -36,7 +36,7 @@ def load(state_dict, root, step=None, process_group=None, planner=None):
         chosen = [None]
         if dist.get_rank(process_group) == 0:
             try:
-                chosen = [checkpoint.open(root, step).path]
+                chosen = [roots.open(root, step).path]
             except (CheckpointError, OSError) as e:
                 chosen = [e]
         dist.broadcast_object_list(chosen, group=process_group, group_src=0)

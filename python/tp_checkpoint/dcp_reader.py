@@ -9,7 +9,7 @@ from torch.distributed.checkpoint.metadata import (BytesStorageMetadata, ChunkSt
 from torch.distributed.checkpoint.planner import LoadItemType
 from torch.distributed.checkpoint.storage import StorageReader
 
-from . import checkpoint
+from . import roots
 from .dcp_names import OPTIMIZER_STEPS, PICKLE, STEP, candidates
 from .dcp_writer import DTYPES
 from .errors import DamagedError
@@ -45,7 +45,7 @@ class TPReader(StorageReader):
 
     def open(self):
         if self.checkpoint is None:
-            self.checkpoint = checkpoint.open(self.root, self.wanted)
+            self.checkpoint = roots.open(self.root, self.wanted)
             self.wanted = self.checkpoint.step
         return self.checkpoint
 

@@ -1,6 +1,7 @@
 """Writing whole checkpoints: what a save needs besides tensors, and save() for arrays of numpy."""
 import dataclasses
 import json
+import operator
 import os
 import warnings
 
@@ -10,6 +11,7 @@ from .checkpoint import BITS
 from .cuts import LAST, RuledCuts, check_fits, cuts_of
 from .errors import CheckpointError, UnsupportedError
 from .manifest import Manifest, TensorInfo, is_name, rule
+from .roots import local_path, step_number
 from .shard_file import ShardFile, stored_boxes
 from .transaction import Transaction
 
@@ -24,15 +26,28 @@ class Model:
     config: object = None
     rules: str = None
 
-    def text(self):
+    def __post_init__(self):
+        """CheckpointError: the config is no JSON object."""
         c = self.config
-        if c is None or isinstance(c, str):
-            return c
-        return json.dumps(c.to_dict() if hasattr(c, "to_dict") else c, indent=2)
+        if c is None:
+            return
+        try:
+            if not isinstance(c, str):
+                c = json.dumps(c.to_dict() if hasattr(c, "to_dict") else c, indent=2, default=_scalar)
+            found = json.loads(c)
+        except (TypeError, ValueError, RecursionError) as e:
+            found = e
+        if not isinstance(found, dict):
+            why = f": {found}" if isinstance(found, Exception) else ""
+            raise CheckpointError(f"config is {self.config!r:.60}, expected the content of a config.json: a dict, its text, or "
+                                  f"the config of a model of transformers{why}")
+        self.config = c
+
+    def text(self):
+        return self.config
 
     def as_dict(self):
-        text = self.text()
-        return None if text is None else json.loads(text)
+        return None if self.config is None else json.loads(self.config)
 
 
 def _cut_of(cuts, name, shape, of_param):
@@ -56,8 +71,10 @@ def list_tensors(found, model):
     cuts, tensors = cuts_of(model.as_dict(), model.rules, list(params)), []
     for group, name, dtype, shape in found:
         if not (is_name(group) and is_name(name) and group != "index"):
-            raise UnsupportedError(f"{group!r}, {name!r}: no tensor can have these names: 1 to 1024 bytes, without "
+            raise UnsupportedError(f"{group!r}, {name!r:.60}: no tensor can have these names: 1 to 1024 bytes, without "
                                    "control characters, / and @; and no group is named index")
+        if len(shape) > 6:
+            raise UnsupportedError(f"{group}/{name}: has {len(shape)} axes; the format has at most 6: reshape it")
         if name in params:
             cut, layer = _cut_of(cuts, name, tuple(shape), params[name]), cuts.layer(name)
         else:
@@ -69,15 +86,63 @@ def list_tensors(found, model):
     return [dataclasses.replace(t, id=i) for i, t in enumerate(tensors)]
 
 
+def _scalar(value):
+    """A number of numpy or torch, as one of Python, for json."""
+    if getattr(value, "size", None) == 1 or getattr(value, "ndim", None) == 0:
+        return value.item()
+    raise TypeError(f"{type(value).__name__} is no value of JSON")
+
+
+def _whole(text):
+    """A whole number in JSON. The programs read 64 bits."""
+    if not -(1 << 63) <= int(text) < 1 << 63:
+        raise ValueError(f"{text} has more than 64 bits")
+    return int(text)
+
+
+def _checked_options(options):
+    try:
+        text = json.dumps(options, allow_nan=False, default=_scalar)
+        if "\\u0000" in text:
+            raise ValueError("a text has a zero byte")
+        json.dumps(options, ensure_ascii=False, default=_scalar).encode()
+        found = json.loads(text, parse_int=_whole)
+    except (TypeError, ValueError, RecursionError) as e:
+        raise CheckpointError(f"train: 'options' cannot be stored as JSON: {e}") from None
+    if not isinstance(found, dict):
+        raise CheckpointError(f"train: 'options' is {options!r:.60}, expected a dict")
+    return found
+
+
+def checked_train(train, step):
+    """The members of `train` as the manifest has them, so that a save finds mistakes before it writes anything.
+    CheckpointError: a value that the programs could not read again."""
+    if not isinstance(train, (dict, type(None))):
+        raise CheckpointError(f"train is {train!r:.60}, expected a dict")
+    most = {"next_sample": (1 << 62), "tokens": (1 << 62), "optimizer_start": step, "seed": (1 << 64) - 1}
+    found = {}
+    for key, value in (train or {}).items():
+        if key == "options":
+            found[key] = _checked_options(value)
+            continue
+        if key not in most:
+            raise UnsupportedError(f"train: has no member '{key}'")
+        try:
+            number = int(value) if isinstance(value, str) else operator.index(value)
+        except (TypeError, ValueError):
+            number = -1
+        if not 0 <= number <= most[key]:
+            raise CheckpointError(f"train: '{key}' is {value!r:.60}, expected a whole number from 0 to {most[key]}")
+        found[key] = str(number) if key == "seed" else number
+    return found
+
+
 def make_manifest(tensors, ranks, step, model, train):
     """A manifest without shards. The layout says that data-parallel ranks wrote their parts (FSDP)."""
     layers = max([t.layer for t in tensors], default=-1) + 1
     low = any(t.group == "param" and t.dtype == "bf16" for t in tensors)
-    state = {"step": step, "next_sample": 0, "tokens": 0, "seed": "0", "dtype": "bf16" if low else "fp32", "options": {}}
-    for key, value in (train or {}).items():
-        if key not in ("next_sample", "tokens", "seed", "options", "optimizer_start"):
-            raise UnsupportedError(f"train: has no member '{key}'")
-        state[key] = str(value) if key == "seed" else value
+    state = {"step": step, "next_sample": 0, "tokens": 0, "seed": "0", "dtype": "bf16" if low else "fp32", "options": {},
+             **checked_train(train, step)}
     return Manifest(step=step, spec="tp1" if ranks == 1 else f"tp1dp{ranks}zero3", ranks=ranks,
                     stage_of=[0] * layers, train=state, tensors=tensors, shards=[], model_config=model.text())
 
@@ -89,7 +154,7 @@ def save(root, step, arrays, config=None, rules=None, train=None, force=False):
     config, rules: as of Model. train: {"next_sample": .., "tokens": .., "seed": .., "options": {..}}.
     Returns the folder of the step.
     """
-    model = Model(config, rules)
+    model, step = Model(config, rules), step_number(step)
     keyed = {k if isinstance(k, tuple) else ("param", k): np.asarray(v) for k, v in arrays.items()}
     found = []
     for (group, name), values in keyed.items():
@@ -117,4 +182,4 @@ def save(root, step, arrays, config=None, rules=None, train=None, force=False):
         raise CheckpointError(f"{transaction.path}: step {step} was not saved: {e}") from e
     finally:
         transaction.abort()
-    return os.path.join(os.fspath(root), f"step-{step:08d}")
+    return os.path.join(local_path(root), f"step-{step:08d}")

@@ -10,8 +10,8 @@ import shutil
 import stat
 
 from . import manifest
-from .checkpoint import steps
 from .errors import CheckpointError, DamagedError
+from .roots import local_path, step_number, steps
 
 _TEMPORARY = re.compile(r"step-(\d{8}|[1-9]\d{8,17})\.tmp-")
 _NO_LOCKS = {errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.EBADF, errno.EINVAL}  # of a file system
@@ -135,8 +135,8 @@ class Transaction:
     made it owns it; when that process dies, a later one removes the directory."""
 
     def __init__(self, root, step, force=False):
-        self.root, self.step, self.force = os.fspath(root), step, force
-        self.target = os.path.join(self.root, f"step-{step:08d}")
+        self.root, self.step, self.force = local_path(root), step_number(step), force
+        self.target = os.path.join(self.root, f"step-{self.step:08d}")
         if os.path.exists(os.path.join(self.root, manifest.NAME)):
             raise CheckpointError(f"{self.root}: is a step itself; give the root that contains it")
         self._check_new()

@@ -2,14 +2,17 @@
 
 needs: make_ckpt tp-reshard
 """
+import copy as copying
 import hashlib
 import json
 import os
 import pathlib
+import pickle
 import random
 import re
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -239,6 +242,59 @@ def test_what_does_not_exist_is_named(made, tmp_path):
             ckpt["model.norm.weight"][256]
         with pytest.raises(IndexError, match="has 1 axes"):
             ckpt["model.norm.weight"][0, 0]
+
+
+@pytest.mark.parametrize("again", [lambda c: pickle.loads(pickle.dumps(c)), copying.copy, copying.deepcopy])
+def test_a_copy_has_files_of_its_own(made, again):
+    """A worker process gets its checkpoint by pickle. A descriptor in it would be another file there, and closed twice."""
+    root, arrays = made["tp8"]
+    name = "model.norm.weight"
+    with tp_checkpoint.open(root) as ckpt:
+        ckpt[name][...]
+        copied = again(ckpt)
+        assert not copied._files and ckpt._files
+        assert np.array_equal(copied[name].bits(), arrays["param/" + name])
+        copied.close()
+        del copied
+        assert np.array_equal(again(ckpt[name]).bits(), ckpt[name].bits())
+        assert np.array_equal(ckpt[name].bits(), arrays["param/" + name])
+
+
+def test_threads_share_a_checkpoint(made):
+    root, arrays = made["tp2pp2dp3zero3"]
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(5):
+        with tp_checkpoint.open(root) as ckpt, ThreadPoolExecutor(8) as pool:
+            names = ckpt.keys() * 2
+            for name, found in zip(names, pool.map(lambda n: ckpt[n].bits(), names)):
+                assert np.array_equal(found, arrays["param/" + name])
+            assert len(ckpt._files) == len(ckpt.manifest.shards)
+        assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_it_is_used_like_a_dict_of_the_parameters(made):
+    with tp_checkpoint.open(made["tp1"][0]) as ckpt:
+        names = [t.name for t in ckpt.tensors("param")]
+        assert list(ckpt) == ckpt.keys() == names and dict(ckpt)["model.norm.weight"].shape == (256,)
+        for bad in 0, None, ("param", names[0]):
+            with pytest.raises(TypeError, match="a tensor has a name, such as 'model.embed_tokens.weight'"):
+                ckpt[bad]
+        for bad in True, None, np.bool_(False), [1], np.array([1, 2]), 1.0:
+            with pytest.raises(TypeError, match="an index is a number, a slice or ..., not"):
+                ckpt[names[0]][bad]
+
+
+def test_a_url_or_a_step_that_is_none_is_named(made):
+    for bad in "s3://bucket/prefix", "https://host/ckpt":
+        for call in tp_checkpoint.open, tp_checkpoint.steps:
+            with pytest.raises(tp_checkpoint.UnsupportedError, match="is a URL, and this package reads and writes folders only"):
+                call(bad)
+    root = made["tp1"][0]
+    with pytest.raises(tp_checkpoint.NotFoundError, match="is a file; give the folder"):
+        tp_checkpoint.open(root / "step-00000010/manifest.json")
+    for bad in "10", True, 1.5:
+        with pytest.raises(tp_checkpoint.CheckpointError, match="expected a whole number"):
+            tp_checkpoint.open(root, step=bad)
 
 
 def signed(step, change):

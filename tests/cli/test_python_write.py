@@ -289,12 +289,33 @@ def test_a_job_of_an_older_epoch_cannot_commit(saved, monkeypatch):
     ({("index", "x"): np.zeros(2)}, {}, "no group is named index"),
     ({"x": np.zeros(2)}, {"train": {"samples": 3}}, "has no member 'samples'"),
     ({"x": np.zeros(2)}, {"step": 1}, "exists already; force=True replaces it"),
+    ({"x": np.zeros(2)}, {"step": -1}, "step is -1, expected a whole number"),
+    ({"x": np.zeros(2)}, {"step": 1.7}, "step is 1.7, expected a whole number"),
+    ({"x": np.zeros(2)}, {"step": 10 ** 18}, "expected a whole number from 0 to 10.18 - 1"),
+    ({"x": np.zeros([1] * 7)}, {}, "has 7 axes; the format has at most 6"),
+    ({"x": np.zeros(2)}, {"train": {"options": {"best": float("inf")}}}, "'options' cannot be stored as JSON"),
+    ({"x": np.zeros(2)}, {"train": {"options": {"n": 1 << 64}}}, "has more than 64 bits"),
+    ({"x": np.zeros(2)}, {"train": {"options": {"a": "\0"}}}, "has a zero byte"),
+    ({"x": np.zeros(2)}, {"train": {"seed": None}}, "'seed' is None, expected a whole number"),
+    ({"x": np.zeros(2)}, {"train": {"tokens": 1.5}}, "'tokens' is 1.5, expected a whole number"),
+    ({"x": np.zeros(2)}, {"config": "path/config.json"}, "expected the content of a config.json"),
+    ({"x": np.zeros(2)}, {"config": []}, "expected the content of a config.json"),
+    ({"x": np.zeros(2)}, {"root": "s3://bucket/prefix"}, "is a URL, and this package reads and writes folders only"),
 ])
 def test_what_cannot_be_saved_is_named_and_changes_nothing(saved, arrays, options, message):
     before = harness.tree(saved)
     with pytest.raises(tp_checkpoint.CheckpointError, match=message):
-        tp_checkpoint.save(saved, **{"step": 5, "arrays": arrays, **options})
-    assert harness.tree(saved) == before
+        tp_checkpoint.save(**{"root": saved, "step": 5, "arrays": arrays, **options})
+    assert harness.tree(saved) == before and not os.path.exists("s3:")
+
+
+def test_numbers_of_numpy_are_numbers(saved):
+    train = {"tokens": np.int64(7), "seed": np.int32(3), "options": {"lr": np.float64(0.5), "epoch": np.int64(2)}}
+    tp_checkpoint.save(saved, np.int64(5), {"x": np.ones(5)}, train=train, config={"hidden_size": np.int64(4)})
+    ok("tp-ckpt", "verify", saved, "--step", 5)
+    with tp_checkpoint.open(saved, step=np.int64(5)) as ckpt:
+        assert ckpt.train["tokens"] == 7 and ckpt.train["seed"] == "3" and ckpt.model_config == {"hidden_size": 4}
+        assert ckpt.train["options"] == {"lr": 0.5, "epoch": 2}
 
 
 def test_a_step_is_no_root(saved):

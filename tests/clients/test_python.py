@@ -7,6 +7,7 @@ import pathlib
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 import torch
 import transformers
@@ -14,6 +15,9 @@ import transformers
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "cli"))
 import harness  # noqa: E402
 from harness import ok  # noqa: E402
+
+sys.path.insert(0, str(harness.REPO / "python"))
+import tp_checkpoint  # noqa: E402
 
 FAMILIES = ["llama", "gpt2", "gemma3", "opt"]  # of which some have tied heads
 
@@ -46,8 +50,6 @@ def test_the_wheel_is_installed_and_opens_a_checkpoint(installed, tmp_path):
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_transformers_loads_the_state_dict_of_any_layout(name, tmp_path):
-    sys.path.insert(0, str(harness.REPO / "python"))
-    import tp_checkpoint
     config = json.loads((harness.REPO / "tests/fixture/families.json").read_text())[name]["config"]
     torch.manual_seed(1)
     model = transformers.AutoModelForCausalLM.from_config(transformers.AutoConfig.for_model(**config))
@@ -61,3 +63,37 @@ def test_transformers_loads_the_state_dict_of_any_layout(name, tmp_path):
         assert torch.equal(loaded.eval()(ids).logits, model.eval()(ids).logits)
     with tp_checkpoint.open(tmp_path / "ckpt") as ckpt:
         assert all(v.dtype == torch.bfloat16 for v in ckpt.load_state_dict(torch.bfloat16).values())
+
+
+def test_only_floating_point_tensors_are_converted(tmp_path):
+    counts = np.array([70001, 3], np.int64)  # bf16 has no 70001
+    tp_checkpoint.save(tmp_path / "ckpt", 1, {"w": np.ones(2, np.float32), "counts": counts})
+    with tp_checkpoint.open(tmp_path / "ckpt") as ckpt:
+        state = ckpt.load_state_dict(torch.bfloat16)
+        assert state["w"].dtype == torch.bfloat16 and state["counts"].tolist() == counts.tolist()
+        with pytest.raises(TypeError, match="such as torch.bfloat16, not 'bf16'"):
+            ckpt.load_state_dict("bf16")
+        with pytest.raises(tp_checkpoint.NotFoundError, match="has no group ema; its groups are param"):
+            ckpt.load_state_dict(group="ema")
+
+
+def test_workers_of_a_data_loader_read_a_checkpoint(tmp_path):
+    program = """
+import sys, torch, tp_checkpoint
+class Rows(torch.utils.data.Dataset):
+    def __init__(self, t): self.t = t
+    def __len__(self): return len(self.t)
+    def __getitem__(self, i): return self.t.torch(i)
+if __name__ == "__main__":
+    with tp_checkpoint.open(sys.argv[1]) as ckpt:
+        t = ckpt["w"]
+        whole = t.torch()
+        for how in "fork", "spawn":
+            loader = torch.utils.data.DataLoader(Rows(t), batch_size=2, num_workers=2, multiprocessing_context=how)
+            assert torch.equal(torch.cat(list(loader)), whole), how
+        assert torch.equal(t.torch(), whole)
+"""
+    tp_checkpoint.save(tmp_path / "ckpt", 1, {"w": np.random.default_rng(1).standard_normal((8, 5))})
+    (tmp_path / "rows.py").write_text(program)
+    subprocess.run([sys.executable, tmp_path / "rows.py", tmp_path / "ckpt"], check=True, cwd=tmp_path, timeout=120,
+                   env={"PYTHONPATH": str(harness.REPO / "python"), "PATH": "/usr/bin:/bin"})
