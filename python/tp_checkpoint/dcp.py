@@ -15,7 +15,6 @@ import torch.distributed.checkpoint as torch_dcp
 from . import roots
 from .dcp_reader import LoadPlanner, TPReader
 from .dcp_writer import TPWriter
-from .errors import CheckpointError
 
 __all__ = ["LoadPlanner", "TPReader", "TPWriter", "load", "save"]
 
@@ -37,7 +36,7 @@ def load(state_dict, root, step=None, process_group=None, planner=None):
         if dist.get_rank(process_group) == 0:
             try:
                 chosen = [roots.open(root, step).path]
-            except (CheckpointError, OSError) as e:
+            except Exception as e:  # any error must reach the other ranks, which wait
                 chosen = [e]
         dist.broadcast_object_list(chosen, group=process_group, group_src=0)
         if isinstance(chosen[0], Exception):

@@ -14,6 +14,7 @@ OPTIMIZER_KEYS = ("optim", "optimizer", "optim_state_dict", "optimizer_state_dic
 WRAPPERS = ("app", "state", "train_state")  # of a Stateful object that has both
 PICKLE = "pickle"
 STEP = "step"
+NOT_OF_OPTIMIZER = ("param", "master", PICKLE)
 OPTIMIZER_STEPS = "optimizer_steps"  # in train.options: steps of the optimizer that are not those of the run
 
 
@@ -53,6 +54,6 @@ def candidates(fqn):
         found.append(("param", rest))
     elif keys[0] in OPTIMIZER_KEYS and keys[1:2] == ["state"] and len(keys) > 3:
         found.append((keys[-1], ".".join(keys[2:-1])))
-    if rest:
-        found.append((keys[0], rest))
+    for n in range(1, len(keys)):  # a key of the user may have dots
+        found.append((".".join(keys[:n]), ".".join(keys[n:])))
     return found + [(PICKLE, ".".join(keys))]

@@ -1,6 +1,5 @@
 """A StorageReader of torch.distributed.checkpoint; dcp.py has what users call."""
 import io
-import os
 
 import torch
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, create_default_local_load_plan
@@ -10,8 +9,8 @@ from torch.distributed.checkpoint.planner import LoadItemType
 from torch.distributed.checkpoint.storage import StorageReader
 
 from . import roots
-from .dcp_names import OPTIMIZER_STEPS, PICKLE, STEP, candidates
-from .dcp_writer import DTYPES
+from .dcp_names import NOT_OF_OPTIMIZER, OPTIMIZER_STEPS, PICKLE, STEP, candidates
+from .dcp_writer import DTYPES, not_plain
 from .errors import DamagedError
 
 _TORCH = {name: dtype for dtype, name in DTYPES.items()}
@@ -40,13 +39,15 @@ class TPReader(StorageReader):
 
     def __init__(self, root, step=None):
         super().__init__()
-        self.root, self.wanted, self.checkpoint = os.fspath(root), step, None
+        self.root, self.wanted, self.checkpoint = roots.local_path(root), step, None
         self.open()
 
     def open(self):
         if self.checkpoint is None:
             self.checkpoint = roots.open(self.root, self.wanted)
             self.wanted = self.checkpoint.step
+            # parameters that have a state of an optimizer, and so a step
+            self.trained = {t.name for t in self.checkpoint.manifest.tensors if t.group not in NOT_OF_OPTIMIZER}
         return self.checkpoint
 
     def reset(self, checkpoint_id=None):
@@ -62,7 +63,7 @@ class TPReader(StorageReader):
             if (group, name) in ckpt.names:
                 found = ckpt.tensor(name, group)
                 return found, BytesStorageMetadata() if group == PICKLE else _metadata(found.dtype, found.shape)
-            if group == STEP and ("exp_avg", name) in ckpt.names:
+            if group == STEP and name in self.trained:
                 return _step_of(ckpt, name), _metadata("f32", ())
         return None
 
@@ -70,7 +71,7 @@ class TPReader(StorageReader):
         names, paths = _Names(self), {}
         for t in self.open().tensors():
             path = {"param": (t.name,), PICKLE: (t.name,), "master": ("master", t.name)}.get(
-                t.group, ("optim", "state", t.name, t.group))
+                t.group, (t.group, t.name) if "." in t.group else ("optim", "state", t.name, t.group))
             fqn = ".".join(path)
             names[fqn], paths[fqn] = names[fqn], path
         return Metadata(names, planner_data=paths)
@@ -100,7 +101,8 @@ class TPReader(StorageReader):
     def _read(self, found, item, target):
         if isinstance(found, int):
             return torch.tensor(float(found))
-        if target.dtype == torch.float32 and found.group == "param" and ("master", found.name) in self.checkpoint.names:
+        rounded = found.group == "param" and found.dtype in ("bf16", "f16")
+        if target.dtype == torch.float32 and rounded and ("master", found.name) in self.checkpoint.names:
             found = self.checkpoint.tensor(found.name, "master")  # the weights before they were rounded
         return found.torch(tuple(slice(a, a + n) for a, n in zip(item.storage_offsets, item.lengths)))
 
@@ -127,10 +129,9 @@ def _checked_pickle(tensor):
     """The bytes of something that is no tensor. torch loads them without restrictions, so refuse what more than
     builds values."""
     data = tensor.bits().tobytes()
-    try:
-        torch.load(io.BytesIO(data), weights_only=True, map_location="cpu")
-    except Exception as e:  # whatever a damaged or hostile pickle raises
-        raise DamagedError(f"{tensor.info.full_name}: is not loaded, because it is no plain value: {e}") from None
+    problem = not_plain(data)
+    if problem:
+        raise DamagedError(f"{tensor.info.full_name}: is not loaded, because it is no plain value: {problem}")
     return data
 
 

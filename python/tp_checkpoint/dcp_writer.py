@@ -1,7 +1,9 @@
 """A StorageWriter of torch.distributed.checkpoint; dcp.py has what users call."""
 import collections
 import dataclasses
+import io
 import os
+import re
 
 import numpy as np
 import torch
@@ -9,8 +11,9 @@ from torch.distributed.checkpoint.planner import WriteItemType
 from torch.distributed.checkpoint.storage import StorageWriter, WriteResult
 
 from . import checkpoint
-from .dcp_names import OPTIMIZER_STEPS, PICKLE, STEP, name_of, pickle_name
+from .dcp_names import NOT_OF_OPTIMIZER, OPTIMIZER_STEPS, PICKLE, STEP, candidates, name_of, pickle_name
 from .errors import CheckpointError, UnsupportedError
+from .roots import local_path, step_number
 from .shard_file import ShardFile, stored_boxes
 from .shard_index import find_overlap
 from .step_writer import Model, list_tensors, make_manifest
@@ -26,9 +29,9 @@ class _RankPlan:
     folder: str
     rank: int
     spec: str
-    tensors: dict  # FQN -> TensorInfo
-    steps: dict    # FQN -> name of the parameter
-    left_out: set  # FQNs that are not stored: a tied head
+    tensors: dict   # FQN -> TensorInfo
+    steps: dict     # FQN -> name of the parameter
+    left_out: dict  # FQNs that are not stored: those of a tied head -> the FQN of its embedding, or None
 
 
 @dataclasses.dataclass
@@ -37,6 +40,26 @@ class _RankResult:
     shard: object = None
     pickle_bytes: dict = dataclasses.field(default_factory=dict)  # tensor id -> bytes
     steps: dict = dataclasses.field(default_factory=dict)         # name of the parameter -> step
+
+
+def not_plain(data):
+    """Why these bytes of torch.save are more than plain values, in a few words; None: they are plain values."""
+    try:
+        torch.load(io.BytesIO(data), weights_only=True, map_location="cpu")
+    except Exception as e:  # whatever a damaged or hostile pickle raises
+        found = re.search(r"GLOBAL (\S+) was not an allowed", str(e))
+        return f"it calls {found[1]}" if found else " ".join(str(e).split())[-300:] or type(e).__name__
+    return None
+
+
+def _checked_plain(fqn, data):
+    """Bytes that a load will accept."""
+    problem = not_plain(data)
+    if problem:
+        raise UnsupportedError(f"{fqn}: is no plain value ({problem}), so it would not be loaded again: make it of numbers, "
+                               "texts, lists, dicts and tensors, leave it out, or allow its class on all ranks with "
+                               "torch.serialization.add_safe_globals")
+    return data
 
 
 def _to_bits(tensor):
@@ -56,7 +79,7 @@ class TPWriter(StorageWriter):
 
     def __init__(self, root, step, config=None, rules=None, train=None, force=False):
         super().__init__()
-        self.root, self.step, self.force = os.fspath(root), int(step), force
+        self.root, self.step, self.force = local_path(root), step_number(step), force
         self.model, self.train = Model(config, rules), train
         self.transaction = self.contents = None
 
@@ -124,19 +147,33 @@ class _Listing:
     """The tensors of all ranks' plans."""
 
     def __init__(self, plans, model):
-        self.names, self.steps, self.left_out, boxes, found = {}, {}, set(), {}, {}
+        self.names, self.steps, self.left_out, boxes, found, counts = {}, {}, {}, {}, {}, {}
         for plan in plans:
             paths = plan.planner_data if isinstance(plan.planner_data, dict) else {}
             for item in plan.items:
-                self._add(found, boxes, item, paths.get(item.index.fqn, (item.index.fqn,)))
+                self._add(found, boxes, counts, item, paths.get(item.index.fqn, (item.index.fqn,)))
+        self._take_steps(found, boxes, counts)
         self._leave_out_tied(found, model.as_dict() or {})
         self.tensors = list_tensors([(*key, *value) for key, value in found.items()], model)
         self.by_key = {(t.group, t.name): t for t in self.tensors}
         for key, t in self.by_key.items():
             if key[0] != PICKLE:
                 _check_tiling(t, boxes[key])
+        for key, fqn in self.names.items():
+            first = next((c for c in candidates(fqn) if c in self.by_key), None)
+            if first != key:
+                raise UnsupportedError(f"{fqn}: a load could not tell it from {self.names.get(first)}; rename a key")
 
-    def _add(self, found, boxes, item, path):
+    def _take_steps(self, found, boxes, counts):
+        """The manifest has the steps of parameters with other tensors of the optimizer. The rest are stored."""
+        trained = {name for group, name in found if group not in NOT_OF_OPTIMIZER}
+        for fqn, (key, kind, box) in counts.items():
+            if key[1] in trained:
+                self.steps[fqn] = key[1]
+            else:
+                found[key], boxes[key], self.names[key] = kind, [box], fqn
+
+    def _add(self, found, boxes, counts, item, path):
         fqn = item.index.fqn
         if item.type == WriteItemType.BYTE_IO:
             key, kind = pickle_name(path), ("u8", (0,))
@@ -146,29 +183,34 @@ class _Listing:
             if dtype is None:
                 raise UnsupportedError(f"{fqn}: has the dtype {data.properties.dtype}; the format has "
                                        f"{', '.join(map(str, DTYPES))}; leave it out of the state dict or convert it")
-            kind = dtype, tuple(data.size)
-            if key[0] == STEP and data.size.numel() == 1 and len(path) > 1:
-                self.steps[fqn] = key[1]
+            kind, box = (dtype, tuple(data.size)), (tuple(data.chunk.offsets), tuple(data.chunk.sizes))
+            if key[0] == PICKLE:
+                raise UnsupportedError(f"{fqn}: the group {PICKLE} is for what is no tensor; rename the key")
+            if key[0] == STEP and data.size.numel() == 1 and len(path) > 1 and path[0] != STEP:
+                counts[fqn] = key, kind, box
                 return
-            boxes.setdefault(key, []).append((tuple(data.chunk.offsets), tuple(data.chunk.sizes)))
+            boxes.setdefault(key, []).append(box)
         if self.names.setdefault(key, fqn) != fqn:
             raise UnsupportedError(f"{fqn} and {self.names[key]} would both be stored as {key[0]}/{key[1]}; rename a key")
         if found.setdefault(key, kind) != kind:
             raise UnsupportedError(f"{fqn}: has another dtype or shape on another rank")
 
     def _leave_out_tied(self, found, config):
-        """A head that is the embedding is not stored (docs/FORMAT.md)."""
+        """A head that is the embedding is not stored (docs/FORMAT.md). left_out: its FQN, and that of the embedding
+        that it must equal, or None."""
         if config.get("tie_word_embeddings", config.get("model_type") in checkpoint.TIED_BY_DEFAULT):
             for head, sources in checkpoint.TIED.items():
-                if ("param", head) in found and any(("param", s) in found for s in sources):
+                source = next((("param", s) for s in sources if ("param", s) in found), None)
+                if ("param", head) in found and source:
                     for key in [k for k in found if k[1] == head and k[0] != PICKLE]:
                         del found[key]
-                        self.left_out.add(self.names.pop(key))
+                        self.left_out[self.names.pop(key)] = self.names[source] if key[0] == "param" else None
 
     def rank_plan(self, rank, plan, folder, spec):
         here = {item.index.fqn for item in plan.items}
         return _RankPlan(folder, rank, spec, {f: self.by_key[key] for key, f in self.names.items() if f in here},
-                         {f: n for f, n in self.steps.items() if f in here}, self.left_out & here)
+                         {f: n for f, n in self.steps.items() if f in here},
+                         {f: s for f, s in self.left_out.items() if f in here})
 
 
 def _check_tiling(tensor, boxes):
@@ -182,13 +224,28 @@ def _check_tiling(tensor, boxes):
                               f"element once: they have {found} elements, expected {wanted}")
 
 
+def _check_tied(mine, items, planner):
+    """A head that is left out must be the embedding; otherwise its values would be lost."""
+    parts = {(item.index.fqn, tuple(item.tensor_data.chunk.offsets)): item for item in items if item.tensor_data}
+    for item in items:
+        source = mine.left_out.get(item.index.fqn)
+        other = parts.get((source, tuple(item.tensor_data.chunk.offsets))) if source else None
+        if other is None:
+            continue
+        head, embedding = planner.resolve_data(item), planner.resolve_data(other)
+        if head.data_ptr() != embedding.data_ptr() and _to_bits(head).tobytes() != _to_bits(embedding).tobytes():
+            raise CheckpointError(f"{item.index.fqn} and {source} have different values, but the config says that they are "
+                                  "tied: tie them, or set tie_word_embeddings to false in the config")
+
+
 def _write_shard(result, mine, items, planner):
     """Write the shard of a rank; the bytes of each item."""
+    _check_tied(mine, items, planner)
     boxes, pickles = [], {}
     for item in items:
         fqn = item.index.fqn
         if item.type == WriteItemType.BYTE_IO:
-            pickles[fqn] = np.frombuffer(planner.resolve_data(item).getvalue(), np.uint8)
+            pickles[fqn] = np.frombuffer(_checked_plain(fqn, planner.resolve_data(item).getvalue()), np.uint8)
             t = dataclasses.replace(mine.tensors[fqn], shape=pickles[fqn].shape)
             result.pickle_bytes[t.id] = len(pickles[fqn])
             boxes.append((t, (0,), t.shape))

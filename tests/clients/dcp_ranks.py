@@ -10,6 +10,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
+import tp_checkpoint
 from tp_checkpoint import dcp, dcp_writer
 
 ROOT = sys.argv[1]
@@ -94,12 +95,23 @@ def an_error_of_a_rank_leaves_nothing(rank):
     dcp.save(state, ROOT, 6)
 
 
+def an_error_of_the_first_rank_reaches_all():
+    """The others wait for the step that it finds."""
+    for root, step, error in (ROOT, "4", tp_checkpoint.CheckpointError), (None, None, TypeError):
+        try:
+            dcp.load({"x": torch.zeros(2)}, root, step)
+        except error:
+            continue
+        raise AssertionError("a load of %r was accepted" % root)
+
+
 def main():
     dist.init_process_group("gloo")
     rank = dist.get_rank()
     fsdp_and_tensor_parallelism()
     there_and_back(rank)
     an_error_of_a_rank_leaves_nothing(rank)
+    an_error_of_the_first_rank_reaches_all()
     dist.barrier()
     dist.destroy_process_group()
 

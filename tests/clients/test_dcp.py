@@ -2,6 +2,7 @@
 
 needs: tp-ckpt tp-reshard tp-train
 """
+import argparse
 import io
 import pathlib
 import pickle
@@ -97,6 +98,40 @@ def test_a_model_and_its_optimizer_continue_where_they_were(tmp_path, frozen):
         assert optimizer.param_groups[0]["betas"] == (0.5, 0.75)
 
 
+@pytest.mark.parametrize("kind, options", [
+    ("RMSprop", {"momentum": 0.5}), ("Adagrad", {}), ("Adadelta", {}), ("ASGD", {}), ("SGD", {"momentum": 0.5}), ("SGD", {}),
+    ("Adamax", {}), ("NAdam", {})])
+def test_optimizers_without_moments_of_adam_continue_too(tmp_path, kind, options):
+    def made(seed, steps):
+        model = torch.nn.Sequential(torch.nn.Linear(6, 5), torch.nn.Linear(5, 2))
+        torch.manual_seed(seed)
+        optimizer = getattr(torch.optim, kind)(model.parameters(), lr=0.25, **options)
+        for _ in range(steps):
+            model(torch.randn(4, 6)).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        return model, optimizer
+
+    state = state_of(*made(1, 3))
+    dcp.save(state, tmp_path / "ckpt", 10)
+    ok("tp-ckpt", "verify", tmp_path / "ckpt")
+    model, optimizer = made(2, 1)
+    found = state_of(model, optimizer)
+    assert not same(found, state)
+    dcp.load(found, tmp_path / "ckpt")
+    assert same(found, state)
+
+
+def test_names_and_groups_of_users_are_loaded_as_they_were_saved(tmp_path):
+    state = {"model": {"w": torch.zeros(2)}, "master": {"w": torch.ones(2)}, "my.ema": {"w": torch.full((2,), 2.0)},
+             "step": {"w": torch.tensor(0.5)}, "optim": {"state": {"v": {"step": torch.tensor(7.0)}}}}
+    dcp.save(state, tmp_path / "ckpt", 1)
+    found = {"model": {"w": torch.full((2,), 9.0)}, "master": {"w": torch.zeros(2)}, "my.ema": {"w": torch.zeros(2)},
+             "step": {"w": torch.tensor(0.0)}, "optim": {"state": {"v": {"step": torch.tensor(0.0)}}}}
+    dcp.load(found, tmp_path / "ckpt")
+    assert same(found, state)
+
+
 def test_the_functions_of_torch_take_the_reader_and_the_writer(tmp_path):
     state, empty = model_of(1).state_dict(), model_of(2).state_dict()
     torch_dcp.save(state, storage_writer=dcp.TPWriter(tmp_path / "ckpt", 1))
@@ -117,6 +152,10 @@ def test_a_tied_head_is_stored_once(tmp_path):
     state = {"model": {"model.embed_tokens.weight": torch.zeros(256, 64), "lm_head.weight": torch.zeros(256, 64)}}
     dcp.load(state, tmp_path / "ckpt")
     assert all(torch.equal(v, weight) for v in state["model"].values())
+    apart = {"model": {"model.embed_tokens.weight": weight, "lm_head.weight": weight + 1}}
+    with pytest.raises(Failed, match="lm_head.weight and model.model.embed_tokens.weight have different values"):
+        dcp.save(apart, tmp_path / "ckpt", 2, config=config)
+    assert list(tp_checkpoint.steps(tmp_path / "ckpt")) == [1]
 
 
 def test_weights_in_fp32_come_from_the_masters_of_a_bf16_run(tmp_path):
@@ -159,6 +198,11 @@ def test_a_pickle_that_would_run_code_is_refused(tmp_path):
     ({"model": {"x": torch.zeros(2, dtype=torch.complex64)}}, "model.x: has the dtype torch.complex64"),
     ({"model": {"x": torch.zeros(2)}, "module": {"x": torch.zeros(2)}}, "would both be stored as param/x"),
     ({"model": {"a/b": torch.zeros(2)}}, "no tensor can have these names"),
+    ({"model": {"ema.x": torch.zeros(2)}, "ema": {"x": torch.ones(2)}}, "ema.x: a load could not tell it from model.ema.x"),
+    ({"pickle": {"x": torch.zeros(2)}}, "pickle.x: the group pickle is for what is no tensor"),
+    ({"x": torch.zeros([1] * 7)}, "param/x: has 7 axes; the format has at most 6"),
+    ({"x": torch.zeros(2), "args": argparse.Namespace(lr=1)}, "args: is no plain value .it calls argparse.Namespace"),
+    ({"x": torch.zeros(2), "lr": np.float64(0.5)}, "lr: is no plain value .it calls numpy"),
 ])
 def test_what_cannot_be_saved_is_named(tmp_path, state, message):
     with pytest.raises(Failed, match=message):
