@@ -11,7 +11,7 @@ JOBS    ?= $(shell nproc 2>/dev/null || echo 2)
 ifeq ($(origin CC),default)
 CC      := gcc
 endif
-NVCC    ?= $(shell command -v nvcc 2>/dev/null)
+NVCC    ?= $(shell command -v nvcc 2>/dev/null || ls /usr/local/cuda/bin/nvcc 2>/dev/null)
 
 # Knobs: SANITIZE=address,undefined and CC=clang build in folders of their own, beside the plain
 # build; WERROR=1 makes warnings errors; V=1 shows the commands.
@@ -145,9 +145,19 @@ CUDA_C     := $(basename $(wildcard device/cuda/*.c)) device/device device/failu
 CUDA_CU    := $(basename $(wildcard kernels/cuda/*.cu))
 CUDA_FILES  = $(patsubst %,$1/%.o,$(CUDA_C) $(CUDA_CU))
 CUDA_INCLUDE := $(dir $(NVCC))../include
-CUDA_LIBS  := -L$(dir $(NVCC))../lib -lcublas -lcublasLt -lnccl
+# NVIDIA's toolkit has no NCCL, and a small one no cuBLAS. What is neither beside nvcc nor in the system's folders may have
+# come with PyTorch: PyPI's packages have folders of their own, and libraries without links for the linker.
+CUDA_SYSTEM := /usr/include /usr/local/include
+has_header  = $(wildcard $(addsuffix /$1,$(CUDA_INCLUDE) $(CUDA_SYSTEM)))
+CUDA_LACKS := $(if $(NVCC),$(if $(call has_header,nccl.h),,nccl/include/nccl.h) $(if $(call has_header,cublasLt.h),,cu13/include/cublasLt.h))
+CUDA_PYPI  := $(if $(strip $(CUDA_LACKS)),$(patsubst %/include/,%,$(dir $(wildcard $(foreach folder,$(shell \
+              python3 -c 'import nvidia; print(*nvidia.__path__)' 2>/dev/null),$(addprefix $(folder)/,$(CUDA_LACKS)))))))
+CUDA_FLAGS := $(addprefix -isystem ,$(CUDA_INCLUDE) $(CUDA_PYPI:=/include))
+CUDA_LIBS  := -L$(dir $(NVCC))../lib $(foreach lib,$(CUDA_PYPI:=/lib),-L$(lib) -Xlinker -rpath=$(lib)) $(strip \
+              )$(if $(filter %/cu13,$(CUDA_PYPI)),-Xlinker -l:libcublas.so.13 -Xlinker -l:libcublasLt.so.13,-lcublas -lcublasLt) $(strip \
+              )$(if $(filter %/nccl,$(CUDA_PYPI)),-Xlinker -l:libnccl.so.2,-lnccl)
 # Ampere, Hopper, Blackwell. A kernel that spills registers is an error, because it would be slow.
-NVCC_FLAGS := -std=c++17 -O3 $(foreach a,80 90 100,-gencode arch=compute_$a$(comma)code=sm_$a) -I. \
+NVCC_FLAGS := -std=c++17 -O3 $(foreach a,80 90 100,-gencode arch=compute_$a$(comma)code=sm_$a) -I. $(addprefix -isystem ,$(CUDA_PYPI:=/include)) \
               -Xcompiler -Wall,-Wextra,-fPIC,-fvisibility=hidden -Xptxas -warn-spills -Werror all-warnings
 
 ## cuda          build lib/libtp-cuda.so for GPUs with nvcc (docs/GPU.md; it has never run on a GPU); compare what
@@ -158,7 +168,7 @@ cuda:
 	@mkdir -p $(LIB) && cp $(BUILD)/cuda/libtp-cuda.so $(LIB)/
 	@$(PYTHON) -B tests/check/kernel_resources.py $(BUILD)/cuda
 	$(Q)for double in api api_memory api_stream cublas cublaslt graph nccl nccl_comm; do \
-	  g++ -std=c++17 -Wall -Wextra -fsyntax-only -I. -isystem $(CUDA_INCLUDE) tests/fakecuda/$$double.cc || exit 1; done
+	  g++ -std=c++17 -Wall -Wextra -fsyntax-only -I. $(CUDA_FLAGS) tests/fakecuda/$$double.cc || exit 1; done
 
 $(BUILD)/cuda/libtp-cuda.so: $(call CUDA_FILES,$(BUILD)/cuda)
 	@echo "  LINK  $@"
@@ -180,7 +190,7 @@ $(BUILD)/cuda/%.o: %.cu $(BUILD)/cuda/.flags
 $(BUILD)/cuda/%.o: %.c $(BUILD)/.flags
 	@mkdir -p $(@D)
 	@echo "  CC    $< (libtp-cuda)"
-	$(Q)$(CC) $(ALL_CFLAGS) -isystem $(CUDA_INCLUDE) -fPIC -fvisibility=hidden -MMD -MP -c $< -o $@
+	$(Q)$(CC) $(ALL_CFLAGS) $(CUDA_FLAGS) -fPIC -fvisibility=hidden -MMD -MP -c $< -o $@
 
 # The fake CUDA device (tests/fakecuda/README.md). Its files hooks.cc and undefined.cc take the place of
 # the sanitizers' libraries: UBSan's for all that is compiled here, ThreadSanitizer's for kernels. -O0: an optimizer takes structs apart,
@@ -231,7 +241,7 @@ $(FAKE)/%.o: %.c $(FAKE)/.flags
 GPU_TESTS := $(addprefix $(BUILD)/tests/kernels_cuda,_products _experts _optimizer) $(addprefix $(BUILD)/tests/,kernels_cuda device_cuda_graph)
 gpu-check:
 	@[ -n "$(NVCC)" ] || { echo "gpu-check: nvcc is not installed, so nothing was checked." >&2; exit 3; }
-	@$(MAKE) all
+	@$(MAKE) -k all || echo "gpu-check: a program was not built; the report says which" >&2
 	@$(MAKE) cuda || echo "gpu-check: make cuda failed; the checks go on with what it has built" >&2
 	@$(MAKE) -k $(BUILD)/gpu_check $(GPU_TESTS) || echo "gpu-check: a test was not built; the report says which" >&2
 	@TP_CUDA_LIBRARY=$(abspath $(LIB))/libtp-cuda.so $(PYTHON) -B tests/gpu/gpu_check.py --build $(BUILD) --bin $(BIN)
