@@ -58,7 +58,7 @@ int cmd_run_events(int argc, char **argv)
     FILE *f = NULL;
     int code;
     const struct opt opts[] = {
-        OPT_ARG("JOB.yaml", &path, "the job file"),
+        OPT_ARG("JOB.yaml", &path, "the job file, or the job's state folder"),
         OPT_FLAG('f', "follow", &follow, "wait for further events"),
         OPT_FLAG(0, "json", &as_json,
                  "print JSON, an object a line (always when standard output is no terminal)"),
@@ -69,7 +69,7 @@ int cmd_run_events(int argc, char **argv)
     if (!report_options(&code, "tp-run events", opts, argc, argv,
                         "Prints what happened to the job, oldest first.", NULL))
         return code;
-    st = run_context_open(&c, path, &err);
+    st = run_context_open_state(&c, path, &err);
     if (st == TP_OK) {
         snprintf(events, sizeof events, "%s/events.jsonl", c.job.state);
         f = fopen(events, "re");

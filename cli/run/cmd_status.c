@@ -138,14 +138,15 @@ int cmd_run_status(int argc, char **argv)
     struct tp_err err = { 0 };
     json_t *answer = NULL, *status = NULL;
     int code;
-    const struct opt opts[] = { OPT_ARG("JOB.yaml", &path, "the job file"),
+    const struct opt opts[] = { OPT_ARG("JOB.yaml", &path,
+                                        "the job file, or the job's state folder"),
                                 OPT_FLAG(0, "json", &as_json, "print JSON"), OPT_END };
     tp_status st;
 
     if (!report_options(&code, "tp-run status", opts, argc, argv,
                         "Shows the state of the job, also when no tp-run runs it.", NULL))
         return code;
-    TP_TRY(run_context_open(&c, path, &err));
+    TP_TRY(run_context_open_state(&c, path, &err));
     st = run_context_ask(&answer, &c, json_pack("{s:s}", "verb", "status"), &err);
     if (st == TP_OK)
         status = json_incref(json_object_get(answer, "status"));

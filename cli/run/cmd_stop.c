@@ -49,7 +49,8 @@ int cmd_run_stop(int argc, char **argv)
     struct tp_err err = { 0 };
     json_t *answer = NULL;
     int code;
-    const struct opt opts[] = { OPT_ARG("JOB.yaml", &path, "the job file"),
+    const struct opt opts[] = { OPT_ARG("JOB.yaml", &path,
+                                        "the job file, or the job's state folder"),
                                 OPT_FLAG('w', "wait", &wait, "return when the job has ended"),
                                 OPT_FLAG(0, "json", &as_json, "print JSON"), OPT_END };
     tp_status st;
@@ -57,7 +58,7 @@ int cmd_run_stop(int argc, char **argv)
     if (!report_options(&code, "tp-run stop", opts, argc, argv,
                         "The job saves at its next step and ends; its tp-run exits with 75.", NULL))
         return code;
-    TP_TRY(run_context_open(&c, path, &err));
+    TP_TRY(run_context_open_state(&c, path, &err));
     st = run_context_ask(&answer, &c, json_pack("{s:s}", "verb", "stop"), &err);
     if (st == TP_E_NOTFOUND) {
         st = cancel_next(&answer, &c, &err);

@@ -8,24 +8,91 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "cli/report.h"
+#include "core/file.h"
 #include "orchestrator/backends.h"
 #include "orchestrator/job/job_file.h"
+#include "orchestrator/state/journal.h"
 #include "orchestrator/web/control.h"
 
 enum { ANSWER_TRIES = 10 };
 
+static tp_status find_self(struct run_context *c, struct tp_err *err)
+{
+    ssize_t n = readlink("/proc/self/exe", c->self, sizeof c->self - 1);
+
+    c->backend = backends_of(&c->job);
+    return n > 0 ? TP_OK : tp_fail_errno(err, "/proc/self/exe: cannot read");
+}
+
 tp_status run_context_open(struct run_context *c, const char *path, struct tp_err *err)
 {
-    ssize_t n;
     tp_status st;
 
     *c = (struct run_context){ 0 };
     environment_copy(&c->env, environ);
     if ((st = job_file_read(&c->job, path, backends_job(), &c->arena, err)))
         return st;
-    c->backend = backends_of(&c->job);
-    n = readlink("/proc/self/exe", c->self, sizeof c->self - 1);
-    return n > 0 ? TP_OK : tp_fail_errno(err, "/proc/self/exe: cannot read");
+    return find_self(c, err);
+}
+
+/* A job file of the lines that say where the state is, and what is beside it. A state folder given
+ * in place of the file is the only thing known. */
+static char *least_job(const char *path, char *text, struct arena *arena)
+{
+    static const char *const keys[] = { "state:", "name:", "backend:" };
+    char full[PATH_MAX], *least = arena_strdup(arena, "command: 'true'\nckpt: unknown\n");
+
+    if (file_is_dir(path))
+        return realpath(path, full) && !strchr(full, '\'')
+                   ? arena_printf(arena, "%sstate: '%s'\n", least, full)
+                   : NULL;
+    for (char *next, *line = text; least && line; line = next) {
+        if ((next = strchr(line, '\n')))
+            *next++ = 0;
+        for (size_t i = 0; least && i < sizeof keys / sizeof keys[0]; i++)
+            if (strncmp(line, keys[i], strlen(keys[i])) == 0)
+                least = arena_printf(arena, "%s%s\n", least, line);
+    }
+    return least;
+}
+
+/* Read what is left of the job file. TP_E_NOTFOUND: it leads to no journal. */
+static tp_status find_state(struct run_context *c, const char *path, struct tp_err *err)
+{
+    char *text = NULL, *least;
+    json_t *last = NULL;
+    size_t size = 0;
+    tp_status st;
+
+    if (!file_is_dir(path))
+        (void)!file_read_all(&text, &size, path, JOB_FILE_MAX, &c->arena, err);
+    least = least_job(path, text, &c->arena);
+    st = least ? job_file_parse(&c->job, least, strlen(least), path, backends_job(), &c->arena, err)
+               : tp_fail(err, TP_E_NOTFOUND, "%s: no state folder", path);
+    if (st == TP_OK)
+        st = journal_peek(&last, c->job.state, err);
+    json_decref(last);
+    return st ? tp_fail(err, TP_E_NOTFOUND, "%s: no journal", path) : TP_OK;
+}
+
+tp_status run_context_open_state(struct run_context *c, const char *path, struct tp_err *err)
+{
+    struct tp_err why;
+    char text[TP_ERR_MAX];
+    tp_status st = run_context_open(c, path, err);
+
+    if (st != TP_E_USAGE && st != TP_E_NOTFOUND && !file_is_dir(path))
+        return st;
+    if (find_state(c, path, &why)) {
+        snprintf(text, sizeof text, "%s", err->msg);
+        return tp_fail(err, st, "%.700s; if its job runs, give the state folder in its place",
+                       text);
+    }
+    if (!file_is_dir(path))
+        report_note("tp-run", "warning: %.500s; the job is known by its state folder %.400s",
+                    err->msg, c->job.state);
+    return find_self(c, err);
 }
 
 void run_context_close(struct run_context *c)

@@ -23,6 +23,12 @@ struct run_context {
 
 /* Read the job file. TP_E_NOTFOUND, TP_E_USAGE. Close it in any case. */
 tp_status run_context_open(struct run_context *c, const char *path, struct tp_err *err);
+
+/* The same for verbs that need only the state folder, because a job file can be damaged or removed
+ * while its job runs. If the file cannot be read, or `path` is the state folder itself, the job has
+ * only its path, name, state and backend, and the other fields have their defaults. A warning says
+ * so. Without a journal in that folder the result is as of run_context_open. */
+tp_status run_context_open_state(struct run_context *c, const char *path, struct tp_err *err);
 void run_context_close(struct run_context *c);
 
 /* For the backend's functions. */

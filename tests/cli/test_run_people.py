@@ -217,6 +217,35 @@ def test_words_that_are_no_verb(tmp_path):
     assert "no such file" in harness.run("tp-run", "status.yaml").err
 
 
+# ---- a job file that is damaged or removed while its job runs ----
+
+@pytest.mark.parametrize("state", [None, "elsewhere"])
+def test_without_its_job_file_a_job_is_shown_and_stopped(tmp_path, state):
+    with fake_job(tmp_path, "--steps", 100000) as job:
+        whole = job.path.read_text()
+        assert "state:" not in whole
+        folder = tmp_path / state if state else job.state
+        job.path.write_text(whole + ("state: %s\n" % state if state else ""))
+        job.state = folder
+        job.start()
+        job.await_step(5)
+        job.path.write_text(job.path.read_text() + "]: [\n")
+        r = job.verb("status", "--json")
+        assert json.loads(r.out)["running"] and "the job is known by its state folder %s" % folder in r.err, repr(r)
+        assert job.verb("events").rc == 0
+        job.path.unlink()
+        r = job.verb("status")
+        if state:
+            assert r.rc == 2 and "no such file; if its job runs, give the state folder" in r.err, repr(r)
+        else:
+            assert r.rc == 0 and "state       train" in r.out, repr(r)
+        for verb in ("status", "stop"):
+            r = harness.run("tp-run", verb, folder if state else job.path)
+            assert r.rc == 0 and (not state or not r.err), repr(r)
+        assert job.wait() == 75
+        assert "stopped" in harness.ok("tp-run", "status", folder).out
+
+
 # ---- after the job is done ----
 
 def test_a_job_that_is_done_reports_it_and_continues_for_more_steps(tmp_path, tiny):
