@@ -15,7 +15,7 @@ covers: reshard/import_source reshard/formats/foreign reshard/formats/pieces/pie
     reshard/formats/megatron/megatron_flat reshard/formats/megatron/megatron_modules reshard/formats/megatron/torch_dist_flat
     reshard/formats/megatron/torch_dist reshard/formats/deepspeed/deepspeed reshard/formats/deepspeed/deepspeed_zero
     reshard/formats/deepspeed/deepspeed_universal reshard/foreign_contents cli/ckpt/foreign reshard/tensor_view
-    reshard/formats/safetensors/safetensors_pieces reshard/formats/megatron/master_check cli/ckpt/cmd_diff reshard/foreign_shapes
+    storage/missing_files reshard/formats/safetensors/safetensors_pieces reshard/formats/megatron/master_check cli/ckpt/cmd_diff reshard/foreign_shapes
 """
 import json
 import os
@@ -432,6 +432,40 @@ def test_a_rank_of_zero_that_is_missing_is_named(kind, name, bf16, tmp_path):
     r = import_(bf16, tmp_path / "ds", tmp_path / "ckpt")
     assert r.rc == 2 and name in r.err and "each of the 2 ranks" in r.err, repr(r)
     assert not harness.steps(tmp_path / "ckpt")
+
+
+def written_in_parts(fmt, state, folder):
+    """Write a checkpoint of at least seven files; returns the files in their order, without config.json and indexes."""
+    if fmt == "bin":
+        weights = tensors_of(state.group("param"))
+        parts = {"pytorch_model-%05d.bin" % i: dict(list(weights.items())[i::7]) for i in range(7)}
+        for file, inside in parts.items():
+            torch_files.save(folder / file, inside)
+        (folder / "pytorch_model.bin.index.json").write_text(json.dumps(
+            {"weight_map": {name: file for file, inside in parts.items() for name in inside}}))
+    elif fmt in ("zero1", "zero3"):
+        getattr(foreign_files, fmt)(folder, groups_of(state), 3, 8)
+    else:
+        ok("tp-ckpt", "export", state.root, "--format", fmt, "--layout", "tp4pp2", "-o", folder, "--max-shard-size", "30K")
+    pattern = {"safetensors": "*.safetensors", "bin": "*.bin", "megatron": "*/*/*.pt", "zero1": "*/*optim_states.pt",
+               "zero3": "*/*optim_states.pt"}.get(fmt, "**/*.distcp")
+    files = sorted(folder.glob(pattern), key=lambda f: (f.parent.name[::-1], f.name))  # Megatron's tp rank is before pp
+    assert len(files) >= 7
+    return files
+
+
+@pytest.mark.parametrize("fmt", ["safetensors", "bin", "dcp", "megatron", "torch_dist", "zero1", "zero3"])
+def test_a_copy_that_is_not_complete_names_the_files_that_are_missing(fmt, bf16, tmp_path):
+    files = written_in_parts(fmt, bf16, tmp_path / "x")
+    for n in (1, 3, 6):
+        lost = files[-n:]
+        for file in lost:
+            file.unlink(missing_ok=True)
+        r = import_(bf16, tmp_path / "x", tmp_path / "ckpt")
+        assert r.rc == 2 and lost[0].name in r.err and len(r.lines) == 1, repr(r)
+        assert ("; %d files of this checkpoint are missing: " % n in r.err) == (n > 1), repr(r)
+        assert all(str(f.relative_to(f.parents[fmt == "megatron"])) in r.err for f in lost[:4]), repr(r)
+        assert ("and 2 others" in r.err) == (n == 6) and not harness.steps(tmp_path / "ckpt"), repr(r)
 
 
 # ---- other verbs ----

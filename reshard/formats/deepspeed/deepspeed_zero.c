@@ -13,9 +13,10 @@
 #include "core/file.h"
 #include "reshard/formats/deepspeed/deepspeed_extras.h"
 #include "reshard/formats/pieces/flat_pieces.h"
+#include "storage/missing_files.h"
 #include "storage/object.h"
 
-enum { NAME_BYTES = 96 };
+enum { NAME_BYTES = 96, RANKS_MAX = 10000 };
 
 /* One rank's flat tensors of one group of the optimizer: f32 weights, exp_avg and exp_avg_sq. */
 struct deepspeed_flat {
@@ -201,6 +202,25 @@ done:
     return st;
 }
 
+/* The file of rank `first` was not found: say which of the following ones are missing too. A
+ * damaged file may claim any number of ranks. */
+static void fail_missing(const struct deepspeed_state *d, int first, struct tp_err *err)
+{
+    const int n = d->dp - first < RANKS_MAX ? d->dp - first : RANKS_MAX;
+    struct arena *arena = piece_source_arena(d->source);
+    const char **paths = arena_array(arena, (size_t)n, sizeof *paths);
+    char name[NAME_BYTES];
+    struct tp_err ignored;
+    bool found;
+
+    for (int i = 0; paths && i < n; i++)
+        if (rank_file(&found, name, d, first + i, &ignored) ||
+            !(paths[i] = arena_printf(arena, "%s/%s", d->dir, name)))
+            return;
+    if (paths)
+        missing_files_add(err, paths, n);
+}
+
 static tp_status open_rank(struct torch_pieces *x, const struct deepspeed_state *d, int rank,
                            struct tp_err *err)
 {
@@ -212,9 +232,10 @@ static tp_status open_rank(struct torch_pieces *x, const struct deepspeed_state 
         st = deepspeed_state_open(x, d, name, err);
     if (!st || found)
         return st;
-    return tp_fail(err, TP_E_NOTFOUND,
-                   "%s/%s: no such file; there must be one for each of the %d ranks", d->dir, name,
-                   d->dp);
+    tp_fail(err, TP_E_NOTFOUND, "%s/%s: no such file; there must be one for each of the %d ranks",
+            d->dir, name, d->dp);
+    fail_missing(d, rank, err);
+    return TP_E_NOTFOUND;
 }
 
 tp_status deepspeed_zero_add(struct deepspeed_state *d, struct tp_err *err)

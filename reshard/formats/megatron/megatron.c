@@ -9,9 +9,12 @@
 #include "reshard/formats/megatron/megatron_extras.h"
 #include "reshard/formats/megatron/megatron_folder.h"
 #include "reshard/formats/megatron/megatron_rank.h"
+#include "storage/missing_files.h"
 #include "storage/object.h"
 
 #define MODEL_FILE "model_optim_rng.pt"
+
+enum { RANKS_MAX = 10000 };
 
 /* The first rank's folder has a number more for pipeline stages, and one for expert-parallel ranks.
  * The sizes are only right in that: mp_rank_00_000 may be either. */
@@ -115,6 +118,37 @@ done:
     return st;
 }
 
+static int64_t ranks_of(const struct megatron_rank *r)
+{
+    return (int64_t)r->args.tp * r->args.pp * r->args.ep;
+}
+
+static void go_to_rank(struct megatron_rank *r, int64_t i)
+{
+    r->tp_rank = (int)(i % r->args.tp);
+    r->pp_rank = (int)(i / r->args.tp % r->args.pp);
+    r->map.ep_rank = (int)(i / r->args.tp / r->args.pp);
+}
+
+/* The file of rank `first` was not found: say which of the following ones are missing too. A
+ * damaged file may claim any number of ranks. */
+static void fail_missing(struct megatron_rank *r, int64_t first, struct tp_err *err)
+{
+    const int n = (int)(ranks_of(r) - first < RANKS_MAX ? ranks_of(r) - first : RANKS_MAX);
+    const char **paths = arena_array(r->map.arena, (size_t)n, sizeof *paths);
+    char path[PATH_MAX];
+    struct tp_err ignored;
+
+    for (int i = 0; paths && i < n; i++) {
+        go_to_rank(r, first + i);
+        if (megatron_rank_path(path, r, MODEL_FILE, &ignored) ||
+            !(paths[i] = arena_strdup(r->map.arena, path)))
+            return;
+    }
+    if (paths)
+        missing_files_add(err, paths, n);
+}
+
 tp_status megatron_read(struct piece_source *s, const struct model *m, struct tp_err *err)
 {
     struct megatron_rank r = { .source = s };
@@ -123,11 +157,11 @@ tp_status megatron_read(struct piece_source *s, const struct model *m, struct tp
     TP_TRY(open_folder(&r, err));
     TP_TRY(megatron_map_make(&r.map, m, piece_source_arena(s), err));
     TP_TRY(read_rank(&r, true, err));
-    for (int64_t i = 1; i < (int64_t)r.args.tp * r.args.pp * r.args.ep; i++) {
-        r.tp_rank = (int)(i % r.args.tp);
-        r.pp_rank = (int)(i / r.args.tp % r.args.pp);
-        r.map.ep_rank = (int)(i / r.args.tp / r.args.pp);
-        TP_TRY(read_rank(&r, false, err));
+    for (int64_t i = 1; i < ranks_of(&r) && !st; i++) {
+        go_to_rank(&r, i);
+        st = read_rank(&r, false, err);
+        if (st == TP_E_NOTFOUND)
+            fail_missing(&r, i, err);
     }
 done:
     return st;

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "core/file.h"
+#include "storage/missing_files.h"
 
 enum { OPEN_MAX_FILES = 128 };
 
@@ -116,6 +117,19 @@ static tp_status open_new(struct file_entry *f, struct tp_err *err)
     return f->object.fd < 0 ? tp_fail_errno(err, "%s: cannot create", f->path) : TP_OK;
 }
 
+/* A file to read was not found: say which others of the table are missing too. */
+static tp_status fail_missing(const struct file_table *t, struct tp_err *err)
+{
+    const char **paths = calloc((size_t)t->n + 1, sizeof *paths);
+
+    for (int i = 0; paths && i < t->n; i++)
+        paths[i] = t->files[i].path;
+    if (paths)
+        missing_files_add(err, paths, t->n);
+    free(paths);
+    return TP_E_NOTFOUND;
+}
+
 tp_status file_table_use(struct file_table *t, int number, struct file_part *part,
                          struct tp_err *err)
 {
@@ -126,6 +140,8 @@ tp_status file_table_use(struct file_table *t, int number, struct file_part *par
     if (!f->open) {
         close_one(t);
         st = t->writable ? open_new(f, err) : object_open_any(&f->object, &f->size, f->path, err);
+        if (st == TP_E_NOTFOUND)
+            st = fail_missing(t, err);
         f->open = !st;
         t->n_open += f->open;
     }

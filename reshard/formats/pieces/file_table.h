@@ -27,7 +27,8 @@ int file_table_count(const struct file_table *t);
 const char *file_table_path(const struct file_table *t, int number);
 
 /* Open a file, unless it is open; *part is all of it. It stays open until file_table_release, and
- * for as long afterwards as few files are open. Both are thread safe. */
+ * for as long afterwards as few files are open. TP_E_NOTFOUND: there is no such file; the message
+ * also names others of the table that are missing. Both are thread safe. */
 tp_status file_table_use(struct file_table *t, int number, struct file_part *part,
                          struct tp_err *err);
 void file_table_release(struct file_table *t, int number);

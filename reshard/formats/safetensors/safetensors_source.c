@@ -12,6 +12,7 @@
 #include "reshard/formats/safetensors/safetensors_header.h"
 #include "reshard/formats/safetensors/safetensors_index.h"
 #include "storage/location.h"
+#include "storage/missing_files.h"
 #include "storage/remote_object.h"
 
 struct safetensors_source_file {
@@ -132,6 +133,19 @@ done:
     return st;
 }
 
+/* A file of the index was not found: say which others are missing too. */
+static void fail_missing(const struct safetensors_source *s, const struct safetensors_files *files,
+                         struct arena *arena, struct tp_err *err)
+{
+    const char **paths = arena_array(arena, (size_t)files->n, sizeof *paths);
+
+    for (int i = 0; paths && i < files->n; i++)
+        if (!(paths[i] = arena_printf(arena, "%s/%s", s->path, files->names[i])))
+            return;
+    if (paths)
+        missing_files_add(err, paths, files->n);
+}
+
 static tp_status add_indexed(struct safetensors_source *s, const char *index, struct tp_err *err)
 {
     struct arena arena = { 0 };
@@ -148,7 +162,11 @@ static tp_status add_indexed(struct safetensors_source *s, const char *index, st
         char path[PATH_MAX];
 
         TP_TRY(file_join(path, s->path, files.names[i], err));
-        TP_TRY(add_file(s, path, err));
+        st = add_file(s, path, err);
+        if (st == TP_E_NOTFOUND)
+            fail_missing(s, &files, &arena, err);
+        if (st)
+            goto done;
     }
 done:
     arena_free(&arena);

@@ -237,8 +237,6 @@ static bool is_again(const struct dcp_reader *r, const struct dcp_item *const *i
 static tp_status add_items(struct dcp_reader *r, const struct dcp_name *names, struct tp_err *err)
 {
     const struct dcp_item **order = calloc((size_t)r->n + 1, sizeof *order);
-    char path[PATH_MAX];
-    int file = 0;
     tp_status st = TP_OK;
 
     if (!order)
@@ -250,18 +248,14 @@ static tp_status add_items(struct dcp_reader *r, const struct dcp_name *names, s
     for (int i = 0; i < r->n; i++) {
         const struct dcp_item *item = order[i];
 
-        if (i == 0 || strcmp(order[i - 1]->file, item->file) != 0) {
-            TP_TRY(file_join(path, piece_source_path(r->source), item->file, err));
-            TP_TRY(file_table_add(piece_source_files(r->source), &file, path, err));
-        }
         if (i > 0 && r->head_dim && is_again(r, &order[i], names))
             continue;
         if (item->is_object)
-            TP_TRY(dcp_extras_read(r->source, file, item, err));
+            TP_TRY(dcp_extras_read(r->source, item->file_number, item, err));
         else if (!names[item - r->items].group)
             TP_TRY(piece_source_leave(r->source, item->name, err));
         else
-            TP_TRY(add_item(r, file, item, &names[item - r->items], err));
+            TP_TRY(add_item(r, item->file_number, item, &names[item - r->items], err));
     }
 done:
     free(order);
@@ -287,6 +281,7 @@ static tp_status read_folder(struct piece_source *s, int64_t head_dim, struct tp
     leave_others(names, r.n);
     if (head_dim)
         TP_TRY(translate(names, r.n, arena, err));
+    TP_TRY(dcp_metadata_add_files(items, r.n, piece_source_path(s), piece_source_files(s), err));
     TP_TRY(add_items(&r, names, err));
 done:
     return st;

@@ -53,13 +53,21 @@ static tp_status add_tensors(struct torch_pieces *x, struct tp_err *err)
 
 static tp_status add_file(struct piece_source *s, const char *name, struct tp_err *err)
 {
-    struct torch_pieces x = { .source = s };
     char path[PATH_MAX];
-    int file = 0;
+    int ignored;
     tp_status st;
 
     TP_TRY(file_join(path, piece_source_path(s), name, err));
-    TP_TRY(file_table_add(piece_source_files(s), &file, path, err));
+    TP_TRY(file_table_add(piece_source_files(s), &ignored, path, err));
+done:
+    return st;
+}
+
+static tp_status read_file(struct piece_source *s, int file, struct tp_err *err)
+{
+    struct torch_pieces x = { .source = s };
+    tp_status st;
+
     TP_TRY(torch_pieces_open(&x, s, file, 0, -1, err));
     TP_TRY(add_tensors(&x, err));
 done:
@@ -75,12 +83,16 @@ tp_status torch_bin_read(struct piece_source *s, const struct model *m, struct t
 
     (void)m;
     TP_TRY(file_join(path, piece_source_path(s), ONE_FILE, err));
-    if (object_is_there(path))
-        return add_file(s, ONE_FILE, err);
-    TP_TRY(file_join(path, piece_source_path(s), INDEX, err));
-    TP_TRY(safetensors_index_read(&files, path, piece_source_arena(s), err));
+    if (object_is_there(path)) {
+        TP_TRY(add_file(s, ONE_FILE, err));
+    } else {
+        TP_TRY(file_join(path, piece_source_path(s), INDEX, err));
+        TP_TRY(safetensors_index_read(&files, path, piece_source_arena(s), err));
+    }
     for (int i = 0; i < files.n; i++)
         TP_TRY(add_file(s, files.names[i], err));
+    for (int i = 0; i < file_table_count(piece_source_files(s)); i++)
+        TP_TRY(read_file(s, i, err));
 done:
     return st;
 }
