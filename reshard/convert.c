@@ -88,6 +88,7 @@ static tp_status make_checkpoint(struct convert_report *r, const struct convert_
                                            .format = r->from,
                                            .config = q->config,
                                            .rules = q->rules,
+                                           .ignore = q->ignore,
                                            .layout = q->to,
                                            .out = r->out,
                                            .step = q->step,
@@ -117,6 +118,7 @@ static tp_status make_folder(struct convert_report *r, const struct convert_requ
                                            .config = q->config,
                                            .assets = q->assets,
                                            .rules = q->rules,
+                                           .ignore = q->ignore,
                                            .step = q->step,
                                            .layout = q->to,
                                            .format = r->format,
@@ -166,6 +168,13 @@ tp_status convert_run(struct convert_report *report, const struct convert_reques
         st = tp_fail(err, TP_E_USAGE,
                      "--rules: a checkpoint of tp-train knows how its tensors are cut; leave "
                      "--rules out");
+        goto done;
+    }
+    if (q->ignore.n && !foreign) {
+        st = tp_fail(
+            err, TP_E_USAGE,
+            "--ignore: a checkpoint of tp-train has no tensors that its model does not have; "
+            "leave --ignore out");
         goto done;
     }
     TP_TRY(name_out(r.out, q, foreign, err));

@@ -23,6 +23,7 @@ struct convert_request {
     const char *from_format; /* NULL: what its files are; CONVERT_OWN: a checkpoint */
     const char *format;      /* to write; NULL: the source's; CONVERT_OWN: a checkpoint */
     const char *rules;       /* as of struct import_request */
+    struct unknown_tensors_ignore ignore; /* the same */
     const char *to;          /* spec; axes that it does not name are 1, or as in a checkpoint */
     const char *config;      /* config.json, or a folder that has one; NULL: the source's */
     const char *assets;      /* as of struct export_request; NULL: the source, if it is a folder of
@@ -59,8 +60,8 @@ bool convert_is_meant(const char *path, const char *from_format, const char *for
 tp_status convert_check_place(const char *path, const char *from_format, struct tp_err *err);
 
 /* Convert. The new folder or step appears complete or not at all. TP_E_USAGE: a format is not
- * known or cannot be written, the request does not fit the source, or rules are given for a
- * checkpoint. */
+ * known or cannot be written, the request does not fit the source, or rules or names to ignore are
+ * given for a checkpoint. */
 tp_status convert_run(struct convert_report *report, const struct convert_request *request,
                       struct tp_err *err);
 

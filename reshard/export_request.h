@@ -9,6 +9,7 @@
 
 #include "core/progress.h"
 #include "layout/dtype.h"
+#include "reshard/unknown_tensors.h"
 
 struct export_request {
     const char *ckpt;        /* root or step directory; foreign: folder */
@@ -16,6 +17,7 @@ struct export_request {
     const char *from_format; /* of a foreign one; NULL: what its files are */
     const char *config;      /* of a foreign one: config.json or a folder with one; NULL: its own */
     const char *rules;       /* of a foreign one: as of struct import_request */
+    struct unknown_tensors_ignore ignore; /* of a foreign one: tensors to leave out on purpose */
     int64_t step;            /* -1: the newest complete one; foreign: as the optimizer says */
     const char *layout;      /* spec of the files, for formats that cut tensors; axes that it does
                                 not name, or all when NULL, are as in the source; foreign: 1 */

@@ -241,6 +241,7 @@ static tp_status open_foreign(struct export_source *s, const struct export_reque
                                          .format = q->from_format ? q->from_format : "auto",
                                          .config = q->config,
                                          .rules = q->rules,
+                                         .ignore = q->ignore,
                                          .step = q->step,
                                          .no_optim = q->no_optim || format->state == EXPORT_WEIGHTS,
                                          .dtype = q->dtype,

@@ -143,11 +143,12 @@ static tp_status refuse(const struct name_kinds *unknown, const char *path, cons
     char list[UNKNOWN_TENSORS_TEXT];
 
     name_kinds_format(list, unknown);
-    return tp_fail(err, TP_E_USAGE,
-                   "%s: %d tensor%s no part of a %s: %s; a model that computes with them is not "
-                   "supported; tp-ckpt import --ignore NAME leaves one out on purpose",
-                   path, unknown->tensors, unknown->tensors == 1 ? " is" : "s are",
-                   family_of(m)->architecture, list);
+    return tp_fail(
+        err, TP_E_USAGE,
+        "%s: %d tensor%s no part of a %s: %s; a model that computes with them is not "
+        "supported; --ignore NAME of tp-ckpt import and tp-reshard leaves one out on purpose",
+        path, unknown->tensors, unknown->tensors == 1 ? " is" : "s are", family_of(m)->architecture,
+        list);
 }
 
 tp_status unknown_tensors_check_names(struct unknown_tensors *out,

@@ -23,6 +23,7 @@ struct reshard_options {
     struct copy_options copy;
     const char *device, *model;
     const char *from_format, *format, *config, *rules, *assets;
+    struct opt_list ignore;
     enum reshard_device_kind device_kind;
     int64_t device_memory_bytes;
     bool distributed_optimizer, ordinary_optimizer, no_compress, json;
@@ -80,6 +81,10 @@ static bool parse(struct reshard_options *o, int *exit_code, int argc, char **ar
         OPT_STR(0, "rules", "FILE", &o->rules,
                 "how tensors are cut, if CKPT is of an unknown architecture, in\nsafetensors, bin, "
                 "dcp, torchtitan or deepspeed;\n--format is then tp by default"),
+        OPT_LIST(
+            0, "ignore", "NAME", &o->ignore,
+            "another framework's CKPT: leave out this tensor, which the model\ndoes not have; * "
+            "matches any text; may be given several times"),
         OPT_STR(0, "device", "auto|cpu|cuda", &o->device,
                 "what gathers, splits, casts and sums (default auto: the\nprocessor, unless a GPU "
                 "is there, --mem is at least 1G, and\nthe first seconds show that it is faster)"),
@@ -185,6 +190,10 @@ static tp_status check_foreign(const struct reshard_options *o, struct tp_err *e
             err, TP_E_USAGE,
             "--rules are for an unknown architecture of another framework; a checkpoint of "
             "tp-train has them already");
+    if (o->ignore.n && !is_conversion(o))
+        return tp_fail(err, TP_E_USAGE,
+                       "--ignore is for checkpoints of other frameworks; a checkpoint of tp-train "
+                       "has no tensors that its model does not have");
     if (o->config && !is_conversion(o))
         return tp_fail(err, TP_E_USAGE,
                        "--config is for checkpoints of other frameworks; a checkpoint of tp-train "
@@ -235,6 +244,7 @@ static tp_status convert(struct reshard_options *o, struct comm_control *control
                                  .from_format = o->from_format,
                                  .format = o->format,
                                  .rules = o->rules,
+                                 .ignore = { o->ignore.values, o->ignore.n },
                                  .to = q->to,
                                  .config = o->config,
                                  .assets = o->assets,

@@ -128,6 +128,22 @@ def test_ignore_leaves_them_out_on_purpose(hf, published, tmp_path):
     assert harness.digest(tmp_path / "ckpt") == harness.digest(tmp_path / "plain")
 
 
+@pytest.mark.parametrize("fmt", ["tp", "safetensors", "dcp"])
+def test_tp_reshard_leaves_them_out_on_purpose_too(fmt, hf, published, tmp_path):
+    add_tensors(hf, EXTRA)
+    out = tmp_path / "out"
+    convert = ["tp-reshard", hf, "--to", "tp2", "--format", fmt, "-o", out, "--ignore", "foo.bar"]
+    r = run(*convert)
+    assert r.rc == 2 and "3 tensors" in r.err and "foo.bar" not in r.err and not out.exists(), repr(r)
+    r = run(*convert, "--ignore", "*.self_attn.?_norm.weight")
+    assert r.rc == 0 and "foo.bar" in r.out, repr(r)
+    import_(published, tmp_path / "plain")
+    assert harness.digest(out) == harness.digest(tmp_path / "plain")
+    for more in ([], ["--format", "dcp"]):  # our own checkpoints have no such tensors
+        r = run("tp-reshard", tmp_path / "plain", "--to", "tp2", "-o", tmp_path / "no", "--ignore", "foo.bar", *more)
+        assert r.rc == 2 and "--ignore" in r.err and not (tmp_path / "no").exists(), repr(r)
+
+
 @pytest.mark.parametrize("name", ["absent.weight", "model.norm.weight"])
 def test_ignore_must_name_an_unknown_tensor(name, hf, tmp_path):
     r = import_(hf, tmp_path / "ckpt", "--ignore", name)
