@@ -7,6 +7,7 @@
 #include "reshard/formats/pieces/piece.h"
 
 #include <string.h>
+#include <unistd.h>
 
 #include "core/file.h"
 #include "tests/unit/random.h"
@@ -156,4 +157,40 @@ Test(piece_sums, a_piece_that_names_no_sum_has_none)
     cr_expect(!piece_source_has_sums(x.source));
     cr_expect_eq(read_and_check(&x, true, &err), TP_OK, "%s", err.msg);
     piece_source_close(x.source);
+}
+
+/* What verify says of a piece of 4 f32 at byte 8 of a file of `bytes` bytes; negative: none. */
+static tp_status verified(int bytes, struct tp_err *err)
+{
+    struct piece p = { .group = GROUP_PARAM, .name = "a", .ndim = 2, .begin = 8 };
+    struct piece_source *s = NULL;
+    int64_t checked, unchecked;
+    char zeros[BYTES] = { 0 };
+    tp_status st;
+
+    p.shape[0] = p.shape[1] = 2;
+    p.box = box_whole(2, p.shape);
+    p.stride[0] = 2;
+    p.stride[1] = 1;
+    unlink(temp_path("file"));
+    if (bytes >= 0)
+        cr_assert_eq(file_replace(temp_path("file"), zeros, (size_t)bytes, err), TP_OK);
+    cr_assert_eq(piece_source_new(&s, "source", err), TP_OK);
+    cr_assert_eq(file_table_add(piece_source_files(s), &p.file, temp_path("file"), err), TP_OK);
+    cr_assert_eq(piece_source_add(s, &p, err), TP_OK);
+    cr_assert_eq(piece_source_finish(s, err), TP_OK);
+    st = piece_source_verify(s, &checked, &unchecked, err);
+    cr_expect(st || (checked == 0 && unchecked == 16));
+    piece_source_close(s);
+    return st;
+}
+
+Test(piece_sums, verify_finds_a_file_that_is_missing_or_cut_off_also_without_sums)
+{
+    struct tp_err err = { 0 };
+
+    cr_expect_eq(verified(24, &err), TP_OK, "%s", err.msg);
+    cr_expect_eq(verified(23, &err), TP_E_CORRUPT);
+    cr_expect(strstr(err.msg, "cut off") && strstr(err.msg, "param/a"), "%s", err.msg);
+    cr_expect_eq(verified(-1, &err), TP_E_NOTFOUND);
 }

@@ -121,8 +121,9 @@ int piece_source_find(const struct piece_source *s, const char *group, const cha
 /* Whether it has any tensor of a group. */
 bool piece_source_has(const struct piece_source *s, const char *group);
 
-/* Compare the sum of every range that has one. *checked and *unchecked count bytes of pieces with
- * and without a sum. */
+/* Compare the sum of every range that has one, and see that the files have the bytes of the other
+ * pieces. *checked and *unchecked count bytes of pieces with and without a sum. TP_E_CORRUPT: a sum
+ * differs, or a file is too short. TP_E_NOTFOUND: one is missing. */
 tp_status piece_source_verify(struct piece_source *s, int64_t *checked, int64_t *unchecked,
                               struct tp_err *err);
 
