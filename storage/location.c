@@ -4,6 +4,7 @@
 #include <ctype.h>
 #include <stdio.h>
 #include <string.h>
+#include <strings.h>
 
 static const char s3_scheme[] = "s3://";
 
@@ -64,12 +65,33 @@ static tp_status check_s3(const char *path, struct tp_err *err)
     return TP_OK;
 }
 
-/* A URL of another kind is no name of a local folder. */
+/* Whether a scheme of n characters is one that can be used, in any case. */
+static bool is_known_scheme(const char *scheme, size_t n)
+{
+    static const char *const known[] = { "s3", "http", "https" };
+
+    for (size_t i = 0; i < sizeof known / sizeof known[0]; i++)
+        if (strlen(known[i]) == n && strncasecmp(scheme, known[i], n) == 0)
+            return true;
+    return false;
+}
+
+/* A URL of another kind, or one that is misspelt, is no name of a local folder: what is written
+ * there would not be where the user expects it. */
 static tp_status check_scheme(const char *path, struct tp_err *err)
 {
-    const size_t n = strspn(path, "abcdefghijklmnopqrstuvwxyz0123456789+.-");
+    size_t n = 0;
 
-    if (n == 0 || strncmp(path + n, "://", 3) != 0)
+    while (isalnum((unsigned char)path[n]) || (path[n] && strchr("+.-", path[n])))
+        n++;
+    if (n == 0 || path[n] != ':')
+        return TP_OK;
+    if (is_known_scheme(path, n))
+        return tp_fail(err, TP_E_USAGE,
+                       "%.*s:...: a URL begins with s3://, https:// or http://, in lower case and "
+                       "with two slashes; for a local folder of this name write ./%.*s:...",
+                       (int)n, path, (int)n, path);
+    if (strncmp(path + n, "://", 3) != 0)
         return TP_OK;
     return tp_fail(
         err, TP_E_USAGE,

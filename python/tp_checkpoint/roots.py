@@ -11,7 +11,7 @@ from .shard_index import open_shard
 
 STEP_NAME = re.compile(r"step-(\d{8}|[1-9]\d{8,17})\Z")
 STEP_MAX = 10 ** 18 - 1
-_URL = re.compile(r"(s3|https?|gs|az|hdfs|file)://", re.IGNORECASE)
+_URL = re.compile(r"(s3|https?):|[a-z0-9+.-]+://", re.IGNORECASE)
 
 
 def local_path(path):

@@ -285,7 +285,7 @@ def test_it_is_used_like_a_dict_of_the_parameters(made):
 
 
 def test_a_url_or_a_step_that_is_none_is_named(made):
-    for bad in "s3://bucket/prefix", "https://host/ckpt":
+    for bad in "s3://bucket/prefix", "https://host/ckpt", "S3:/bucket", "gs://bucket":
         for call in tp_checkpoint.open, tp_checkpoint.steps:
             with pytest.raises(tp_checkpoint.UnsupportedError, match="is a URL, and this package reads and writes folders only"):
                 call(bad)

@@ -139,6 +139,15 @@ def test_urls_with_secrets_are_refused_and_not_repeated(web):
         assert "hidden" not in r.out + r.err
 
 
+def test_a_misspelt_url_is_no_local_folder(root, tmp_path):
+    for url in "S3://bucket/k", "s3:/bucket/k", "HTTPS://host/k", "http:/host/k":
+        for command in (["tp-ckpt", "ls", url], ["tp-reshard", root, "--to", "tp2", "-o", url],
+                        ["tp-ckpt", "export", root, "-o", url]):
+            r = harness.run(*command, cwd=tmp_path)
+            assert r.rc == 2 and "a URL begins with s3://, https:// or http://" in r.err, r.err
+    assert not list(tmp_path.iterdir())
+
+
 # ---- credentials ----
 
 def test_credentials_come_from_profiles_too(store, digest, tmp_path):

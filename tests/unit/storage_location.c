@@ -34,6 +34,12 @@ Test(location, wrong_ones_are_refused_without_repeating_secrets)
         "https://user:hidden@h/k",
         "ftp://user:hidden@h/k",
         "gs://bucket/hidden",
+        "S3://bucket/hidden",
+        "s3:/bucket/hidden",
+        "s3:hidden",
+        "HTTPS://user:hidden@h/k",
+        "https:/h/hidden",
+        "FTP://user:hidden@h/k",
     };
 
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
@@ -41,6 +47,9 @@ Test(location, wrong_ones_are_refused_without_repeating_secrets)
         cr_expect_null(strstr(err.msg, "hidden"), "%s", err.msg);
     }
     cr_expect_eq(location_check("/any path?", &err), TP_OK);
+    cr_expect_eq(location_check("./s3:/b", &err), TP_OK);
+    cr_expect_eq(location_check("s3/b", &err), TP_OK);
+    cr_expect_eq(location_check("run:3", &err), TP_OK);
     cr_expect_eq(location_check("s3://my-bucket.x/a?b#c", &err), TP_OK, "%s", err.msg);
     cr_expect_eq(location_check("https://h:8080/a%20b", &err), TP_OK, "%s", err.msg);
     cr_expect_eq(location_check_local("s3://b/k", &err), TP_E_USAGE);
