@@ -66,8 +66,8 @@ class Tensor:
 
     def bits(self, key=...):
         """As t[key], but bf16 as its bits, uint16: view(ml_dtypes.bfloat16) makes numbers of them."""
-        lo, lens, inside = _box(key, self.shape, self.info.full_name)
-        return self._checkpoint.read_box(self.info, lo, lens)[inside]
+        lo, lens, strides, inside = _box(key, self.shape, self.info.full_name)
+        return self._checkpoint.read_box(self.info, lo, lens, strides)[inside]
 
     def torch(self, key=...):
         """As t[key], but a tensor of torch, with the stored dtype."""
@@ -88,21 +88,23 @@ def _whole(value):
 
 
 def _box(key, shape, name):
-    """The box that a key of basic indexing needs, and the key that remains inside it."""
+    """The box that a key of basic indexing needs, the distance of the elements that it needs on each axis, and the key
+    that remains inside what is read."""
     key = key if isinstance(key, tuple) else (key,)
     if any(k is Ellipsis for k in key):
         at = next(i for i, k in enumerate(key) if k is Ellipsis)
         key = key[:at] + (slice(None),) * (len(shape) - len(key) + 1) + key[at + 1:]
     if len(key) > len(shape) or any(k is Ellipsis for k in key):
         raise IndexError(f"{name} has {len(shape)} axes, and the index has more")
-    lo, lens, inside = [], [], []
+    lo, lens, strides, inside = [], [], [], []
     for k, n in zip(key + (slice(None),) * (len(shape) - len(key)), shape):
         if isinstance(k, slice):
             picked = range(*k.indices(n))
             first, last = (min(picked[0], picked[-1]), max(picked[0], picked[-1])) if picked else (0, -1)
             lo.append(first)
             lens.append(last - first + 1)
-            inside.append(slice(None, None, picked.step))
+            strides.append(abs(picked.step))
+            inside.append(slice(None, None, -1 if picked.step < 0 else 1))
         else:
             i = _whole(k)
             if i is None:
@@ -111,8 +113,14 @@ def _box(key, shape, name):
                 raise IndexError(f"{name}: index {i} is out of range for an axis of length {n}")
             lo.append(i % n)
             lens.append(1)
+            strides.append(1)
             inside.append(0)
-    return lo, lens, tuple(inside)
+    return lo, lens, strides, tuple(inside)
+
+
+def _picks(begin, end, strides):
+    """Of the elements 0, stride, 2 * stride, ..: the numbers of those from begin to end."""
+    return -(-begin // strides), -(-end // strides)
 
 
 class Checkpoint:
@@ -259,10 +267,11 @@ class Checkpoint:
             self._rows, self._shard_of = rows[order], numbers[order]
         return self._rows
 
-    def read_box(self, info, lo, lens):
-        """An array of a box of a tensor, from the chunks that overlap it."""
-        if 0 in lens:
-            return np.empty(lens, BITS[info.dtype])
+    def read_box(self, info, lo, lens, strides):
+        """An array of a box of a tensor, or of every strides-th element of it, from the chunks that have such elements."""
+        shape = [-(-n // s) for n, s in zip(lens, strides)]
+        if 0 in shape:
+            return np.empty(shape, BITS[info.dtype])
         rows = self._index()
         begin, end = self._begins[info.id], self._begins[info.id + 1]
         n, low = len(info.shape), np.array(lo, np.int64)
@@ -270,9 +279,13 @@ class Checkpoint:
         mine = rows[begin:end]
         meets = ((mine["lo"][:, :n] < high) & (mine["lo"][:, :n] + mine["len"][:, :n] > low)).all(axis=1)
         numbers = np.flatnonzero(meets) + begin
-        self._check_tiling(info, rows[numbers], low, high)
-        out = np.empty(lens, BITS[info.dtype])
-        each_in_threads(lambda i: self._copy_chunk(out, info, i, low), numbers)
+        found = rows[numbers]
+        self._check_tiling(info, found, low, high)
+        steps = np.array(strides, np.int64)
+        first, last = _picks(np.maximum(found["lo"][:, :n], low) - low,
+                             np.minimum(found["lo"][:, :n] + found["len"][:, :n], high) - low, steps)
+        out = np.empty(shape, BITS[info.dtype])
+        each_in_threads(lambda i: self._copy_chunk(out, info, i, low, high, steps), numbers[(first < last).all(axis=1)])
         return out
 
     def _check_tiling(self, info, rows, low, high):
@@ -285,7 +298,7 @@ class Checkpoint:
             raise DamagedError(f"{self.path}: {info.full_name}: its boxes do not contain each element once "
                                f"({found} elements in chunks, expected {wanted})")
 
-    def _copy_chunk(self, out, info, i, low):
+    def _copy_chunk(self, out, info, i, low, high, strides):
         row, number = self._rows[i], self._shard_of[i]
         path = os.path.join(self.path, self.manifest.shards[number].file)
         data = np.frombuffer(read_exactly(self._file(number), int(row["stored_bytes"]), int(row["offset"]),
@@ -299,14 +312,16 @@ class Checkpoint:
             data = codec.decode(row["codec"], data, int(row["raw_bytes"]), int(self._frame_bytes[i]), ITEM_BYTES[info.dtype])
         except codec.BadFrame as e:
             raise DamagedError(f"{path}: {info.full_name}, chunk at {row['lo'][:n].tolist()}: {e}") from None
-        begin = np.maximum(row["lo"][:n], low)
-        end = np.minimum(row["lo"][:n] + row["len"][:n], low + np.array(out.shape, np.int64))
+        first, last = _picks(np.maximum(row["lo"][:n], low) - low,
+                             np.minimum(row["lo"][:n] + row["len"][:n], high) - low, strides)
+        at = low - row["lo"][:n]
         chunk = data.view(BITS[info.dtype]).reshape(row["len"][:n])
-        out[_slices(begin - low, end - low)] = chunk[_slices(begin - row["lo"][:n], end - row["lo"][:n])]
+        out[_slices(first, last, np.ones(n, np.int64))] = chunk[_slices(at + first * strides,
+                                                                        at + (last - 1) * strides + 1, strides)]
 
 
-def _slices(begin, end):
-    return tuple(slice(a, b) for a, b in zip(begin.tolist(), end.tolist()))
+def _slices(begin, end, strides):
+    return tuple(slice(*each) for each in zip(begin.tolist(), end.tolist(), strides.tolist()))
 
 
 def each_in_threads(work, items):
