@@ -18,14 +18,14 @@
 #include <cuda_runtime.h>
 #include <stdint.h>
 
-/* d += A B. */
+/* d += A B. Volatile, because all lanes run it together: it must not be moved into a branch. */
 static __device__ __forceinline__ void mma_add(float *d, const uint32_t *a, const uint32_t *b)
 {
 #ifdef __CUDACC__
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
-        "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
+                 "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 #else
     fakecuda_mma_m16n8k16(d, a, b);
 #endif
