@@ -23,27 +23,26 @@ void cuda_run_bias_residual_add(struct device_queue *q, const struct bias_residu
 }
 
 __global__ void __launch_bounds__(LAUNCH_THREADS)
-    bias_gradient_kernel(const __grid_constant__ struct bias_gradient a)
+    bias_gradient_kernel(const __grid_constant__ struct bias_gradient a, float *parts)
 {
     const int64_t first = a.dy_step * blockIdx.y;
-    const int64_t c = reduce_column(a.cols);
-    float *dbias = a.dbias + a.dbias_step * blockIdx.y;
     float sum = reduce_columns(a.rows, a.cols, [&](int64_t row, int64_t col) {
         return launch_load(a.dy, a.type, first + row * a.cols + col);
     });
 
-    if (c >= 0)
-        dbias[c] = a.clear ? sum : dbias[c] + sum;
+    reduce_store(a.dbias + a.dbias_step * blockIdx.y, parts, a.cols, a.clear, sum);
 }
 
 void cuda_run_bias_gradient(struct device_queue *q, const struct bias_gradient *a)
 {
     struct bias_gradient one = *a;
+    struct reduce_plan p;
 
     if (a->count == 0)
         one.clear = false;
-    if (a->cols > 0)
-        launch(q, "the gradient of a bias",
-               reduce_columns_grid(a->cols, a->count > 0 ? a->count : 1), bias_gradient_kernel,
-               one);
+    if (a->cols == 0 || !reduce_plan_make(&p, q, a->rows, a->cols, a->count > 0 ? a->count : 1, 1))
+        return;
+    launch(q, "the gradient of a bias", reduce_plan_grid(&p), bias_gradient_kernel, one,
+           reduce_plan_parts(&p, 0));
+    reduce_plan_add(q, &p, 0, one.dbias, one.dbias_step, one.clear);
 }

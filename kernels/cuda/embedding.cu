@@ -33,21 +33,56 @@ static __device__ bool came_before(const int32_t *ids, int64_t i)
     return false;
 }
 
+/* The places first .. first + LAUNCH_THREADS - 1 that have this id, in order: places[0 .. n - 1] of
+ * the result n. All threads of the block call it, with the same arguments. */
+static __device__ int find_places(int32_t *places, const int32_t *ids, int64_t n, int32_t id,
+                                  int64_t first)
+{
+    __shared__ int of_warp[LAUNCH_WARPS];
+    const int64_t k = first + threadIdx.x;
+    const bool is_same = k < n && ids[k] == id;
+    const unsigned same = __ballot_sync(0xffffffffu, is_same);
+    const int warp = (int)threadIdx.x / 32;
+    int before = 0, all = 0;
+
+    __syncthreads(); /* the places before may still be read */
+    if (launch_lane() == 0)
+        of_warp[warp] = __popc(same);
+    __syncthreads();
+    for (int w = 0; w < LAUNCH_WARPS; w++) {
+        before += w < warp ? of_warp[w] : 0;
+        all += of_warp[w];
+    }
+    if (is_same)
+        places[before + __popc(same & ((1u << launch_lane()) - 1))] = (int32_t)k;
+    __syncthreads();
+    return all;
+}
+
 /* A block adds up everything for the id that it is the first to have, in order of i; so no two
- * blocks add to the same row, and no order depends on timing. */
+ * blocks add to the same row, and no order depends on timing. It looks for the id at many places at
+ * once, because a frequent one is at thousands of them. */
 __global__ void __launch_bounds__(LAUNCH_THREADS)
     embedding_backward_kernel(const __grid_constant__ struct embedding_backward a)
 {
+    __shared__ int32_t places[LAUNCH_THREADS];
+
     for (int64_t i = blockIdx.x; i < a.n; i += gridDim.x) {
-        int64_t row = a.ids[i] - a.first;
+        const int64_t row = a.ids[i] - a.first;
 
         if (row < 0 || row >= a.rows || came_before(a.ids, i))
             continue;
-        for (int64_t k = i; k < a.n; k++) {
-            if (a.ids[k] != a.ids[i])
-                continue;
-            for (int64_t c = threadIdx.x; c < a.cols; c += LAUNCH_THREADS)
-                a.dtable[row * a.cols + c] += a.dx[k * a.cols + c];
+        for (int64_t first = i; first < a.n; first += LAUNCH_THREADS) {
+            const int n = find_places(places, a.ids, a.n, a.ids[i], first);
+
+            for (int64_t c = threadIdx.x; n > 0 && c < a.cols; c += LAUNCH_THREADS) {
+                float *to = a.dtable + row * a.cols + c, sum = *to;
+
+#pragma unroll 4
+                for (int k = 0; k < n; k++)
+                    sum += a.dx[places[k] * a.cols + c];
+                *to = sum;
+            }
         }
     }
 }

@@ -71,11 +71,11 @@ __global__ void __launch_bounds__(LAUNCH_THREADS)
 
 /* dw += dy n and db += dy, or a sum for each block of rows. */
 __global__ void __launch_bounds__(LAUNCH_THREADS)
-    layer_norm_dw_kernel(const __grid_constant__ struct layer_norm_backward a)
+    layer_norm_dw_kernel(const __grid_constant__ struct layer_norm_backward a, float *dw_parts,
+                         float *db_parts)
 {
     const int64_t rows = a.rows / gridDim.y, first = rows * blockIdx.y;
-    const int64_t c = reduce_column(a.cols);
-    float *dw = a.dw + a.block_step * blockIdx.y, *db = a.db + a.block_step * blockIdx.y;
+    const int64_t to = a.block_step * blockIdx.y;
     float dw_sum = reduce_columns(rows, a.cols, [&](int64_t row, int64_t col) {
         int64_t r = first + row, at = r * a.cols + col;
         return a.dy[at] * ((a.x[at] - a.mean[r]) * a.rstd[r]);
@@ -83,15 +83,20 @@ __global__ void __launch_bounds__(LAUNCH_THREADS)
     float db_sum = reduce_columns(
         rows, a.cols, [&](int64_t row, int64_t col) { return a.dy[(first + row) * a.cols + col]; });
 
-    if (c >= 0) {
-        dw[c] = a.blocks ? dw_sum : dw[c] + dw_sum;
-        db[c] = a.blocks ? db_sum : db[c] + db_sum;
-    }
+    reduce_store(a.dw + to, dw_parts, a.cols, a.blocks, dw_sum);
+    reduce_store(a.db + to, db_parts, a.cols, a.blocks, db_sum);
 }
 
 void cuda_run_layer_norm_backward(struct device_queue *q, const struct layer_norm_backward *a)
 {
+    const int blocks = a->blocks > 0 ? a->blocks : 1;
+    struct reduce_plan p;
+
     launch_rows(q, "the gradient of layer norm", a->rows, layer_norm_dx_kernel, *a);
-    launch(q, "the gradient of layer norm",
-           reduce_columns_grid(a->cols, a->blocks > 0 ? a->blocks : 1), layer_norm_dw_kernel, *a);
+    if (!reduce_plan_make(&p, q, a->rows / blocks, a->cols, blocks, 2))
+        return;
+    launch(q, "the gradient of layer norm", reduce_plan_grid(&p), layer_norm_dw_kernel, *a,
+           reduce_plan_parts(&p, 0), reduce_plan_parts(&p, 1));
+    reduce_plan_add(q, &p, 0, a->dw, a->block_step, a->blocks > 0);
+    reduce_plan_add(q, &p, 1, a->db, a->block_step, a->blocks > 0);
 }

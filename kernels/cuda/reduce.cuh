@@ -46,17 +46,62 @@ template <typename T, typename F> static __device__ T reduce_block(T x, F op)
     return x;
 }
 
-/* The sum over rows of f(row, column) for 32 columns, beginning at 32 * blockIdx.x: the result for
- * column threadIdx.x is in the first 32 threads. Each warp adds every eighth row, 32 of them at a
- * time, so that rounding grows in short chains. All threads of the block call it. */
-template <typename F> static __device__ float reduce_columns(int64_t rows, int64_t cols, F f)
+/* ---- sums of columns ----
+ *
+ * A block has 32 columns of a part of the rows: so many parts that they fill a GPU, because few
+ * columns with many rows are usual. A second kernel adds the sums of several parts. */
+
+enum { REDUCE_PART = 32 * LAUNCH_WARPS /* rows, at least */, REDUCE_PARTS = 256 /* at most */ };
+
+/* Sums of n_cols columns, `count` times; numbers of the grid's y. */
+struct reduce_plan {
+    float
+        *parts; /* [n_parts][count][cols], for each of the kernel's sums; NULL: there is one part */
+    int64_t cols;
+    int n_parts, count;
+};
+
+/* `sums`: how many different sums the kernel computes. False: the device has failed. */
+bool reduce_plan_make(struct reduce_plan *p, struct device_queue *q, int64_t rows, int64_t cols,
+                      int count, int sums);
+
+/* The memory for parts of sum number i. */
+static inline float *reduce_plan_parts(const struct reduce_plan *p, int i)
 {
+    return p->parts ? p->parts + i * p->n_parts * p->count * p->cols : nullptr;
+}
+
+/* After the kernel: add the parts of sum number i. Number k of the `count` sums is added to out +
+ * k * out_step, or is stored there. Does nothing if there is one part. */
+void reduce_plan_add(struct device_queue *q, const struct reduce_plan *p, int i, float *out,
+                     int64_t out_step, bool is_stored);
+
+/* The grid of the kernel; and of one that has no plan, and sums all rows in one part. */
+static inline dim3 reduce_columns_grid(int64_t cols, int count, int n_parts = 1)
+{
+    return dim3((unsigned)((cols + 31) / 32), (unsigned)count, (unsigned)n_parts);
+}
+
+static inline dim3 reduce_plan_grid(const struct reduce_plan *p)
+{
+    return reduce_columns_grid(p->cols, p->count, p->n_parts);
+}
+
+/* The sum over this block's part of rows of f(row, column) for 32 columns, beginning at 32 *
+ * blockIdx.x: the result for column threadIdx.x is in the first 32 threads. Each warp adds every
+ * eighth row, 32 of them at a time, so that rounding grows in short chains. All threads of the
+ * block call it. */
+template <typename F> static __device__ float reduce_columns(int64_t all_rows, int64_t cols, F f)
+{
+    const int64_t least = (int64_t)REDUCE_PART * gridDim.z;
+    const int64_t each = (all_rows + least - 1) / least * REDUCE_PART, begin = each * blockIdx.z;
+    const int64_t rows = begin + each < all_rows ? begin + each : all_rows;
     __shared__ float of_warp[LAUNCH_WARPS][32];
     const int lane = (int)(threadIdx.x % 32), warp = (int)(threadIdx.x / 32);
     const int64_t c = (int64_t)blockIdx.x * 32 + lane;
     float total = 0;
 
-    for (int64_t first = warp; first < rows && c < cols; first += 32 * LAUNCH_WARPS) {
+    for (int64_t first = begin + warp; first < rows && c < cols; first += 32 * LAUNCH_WARPS) {
         float part = 0;
 
         for (int64_t r = first; r < rows && r < first + 32 * LAUNCH_WARPS; r += LAUNCH_WARPS)
@@ -73,18 +118,27 @@ template <typename F> static __device__ float reduce_columns(int64_t rows, int64
     return total;
 }
 
-/* The grid for reduce_columns, `count` times. */
-static inline dim3 reduce_columns_grid(int64_t cols, int count)
-{
-    return dim3((unsigned)((cols + 31) / 32), (unsigned)count);
-}
-
 /* The column of a thread that has a sum of reduce_columns; -1: the thread has none. */
 static __device__ inline int64_t reduce_column(int64_t cols)
 {
     int64_t c = (int64_t)blockIdx.x * 32 + threadIdx.x;
 
     return threadIdx.x < 32 && c < cols ? c : -1;
+}
+
+/* Store a sum of reduce_columns, if the thread has one: at `parts`, see reduce_plan_parts, or in
+ * out[cols]. */
+static __device__ inline void reduce_store(float *out, float *parts, int64_t cols, bool is_stored,
+                                           float sum)
+{
+    const int64_t c = reduce_column(cols);
+
+    if (c < 0)
+        return;
+    if (parts)
+        parts[((int64_t)blockIdx.z * gridDim.y + blockIdx.y) * cols + c] = sum;
+    else
+        out[c] = is_stored ? sum : out[c] + sum;
 }
 
 #endif

@@ -54,23 +54,26 @@ __global__ void __launch_bounds__(LAUNCH_THREADS)
 
 /* dw += dy n, or a sum for each block of rows. */
 __global__ void __launch_bounds__(LAUNCH_THREADS)
-    rms_norm_dw_kernel(const __grid_constant__ struct rms_norm_backward a)
+    rms_norm_dw_kernel(const __grid_constant__ struct rms_norm_backward a, float *parts)
 {
     const int64_t rows = a.rows / gridDim.y, first = rows * blockIdx.y;
-    const int64_t c = reduce_column(a.cols);
-    float *dw = a.dw + a.block_step * blockIdx.y;
     float sum = reduce_columns(rows, a.cols, [&](int64_t row, int64_t col) {
         int64_t at = (first + row) * a.cols + col;
         return a.dy[at] * (a.x[at] * a.rstd[first + row]);
     });
 
-    if (c >= 0)
-        dw[c] = a.blocks ? sum : dw[c] + sum;
+    reduce_store(a.dw + a.block_step * blockIdx.y, parts, a.cols, a.blocks, sum);
 }
 
 void cuda_run_rms_norm_backward(struct device_queue *q, const struct rms_norm_backward *a)
 {
+    const int blocks = a->blocks > 0 ? a->blocks : 1;
+    struct reduce_plan p;
+
     launch_rows(q, "the gradient of RMS norm", a->rows, rms_norm_dx_kernel, *a);
-    launch(q, "the gradient of RMS norm",
-           reduce_columns_grid(a->cols, a->blocks > 0 ? a->blocks : 1), rms_norm_dw_kernel, *a);
+    if (!reduce_plan_make(&p, q, a->rows / blocks, a->cols, blocks, 1))
+        return;
+    launch(q, "the gradient of RMS norm", reduce_plan_grid(&p), rms_norm_dw_kernel, *a,
+           reduce_plan_parts(&p, 0));
+    reduce_plan_add(q, &p, 0, a->dw, a->block_step, a->blocks > 0);
 }

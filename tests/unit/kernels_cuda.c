@@ -3,7 +3,7 @@
  * CUDA device, which also finds races, accesses out of bounds and reads of undefined memory.
  *
  * needs: libtp-cuda.so
- * covers: comm/cuda/library kernels/cpu/part_sums kernels/cuda/part_sums
+ * covers: comm/cuda/library kernels/cpu/part_sums kernels/cuda/part_sums kernels/cuda/reduce
  */
 #include "ckpt/crc.h"
 #include "ckpt/digest.h"
@@ -393,7 +393,8 @@ CASES(rope_kept, 20)
 
 CASES(embedding, 20)
 {
-    int64_t n = rng_int(r, 1, 30), rows = rng_int(r, 1, 12), cols = rng_int(r, 1, 300);
+    int64_t n = rng_int(r, 1, rng_int(r, 0, 4) ? 30 : 900), rows = rng_int(r, 1, 12),
+            cols = rng_int(r, 1, 300);
     int64_t first = rng_int(r, 0, 5);
     enum dtype type = any_type(r);
     struct pair table = numbers(r, type, rows * cols, 1), ids = integers(r, n, 0, 18);
@@ -459,6 +460,27 @@ CASES(layer_norm, 20)
     assert_similar(dx, DTYPE_F32, 10, 3e-6, "dx");
     assert_similar(dw, DTYPE_F32, 10, 3e-6, "dw");
     assert_similar(db, DTYPE_F32, 10, 3e-6, "db");
+}
+
+/* So many that a GPU sums them in parts. */
+CASES(sums_over_many_rows, 6)
+{
+    int64_t rows = rng_int(r, 250, 1300), cols = rng_int(r, 1, 40), n = rows * cols;
+    int count = (int)rng_int(r, 0, 2), blocks = rows % 3 == 0 ? 3 : 0;
+    struct pair x = floats(r, n, 1), dy = floats(r, 2 * n, 1), w = floats(r, cols, 1);
+    struct pair mean = floats(r, rows, 0.5), rstd = floats(r, rows, 1), dx = floats(r, n, 1);
+    struct pair dw = floats(r, (cols + 2) * 3, 1), db = floats(r, (cols + 2) * 3, 1);
+
+    BOTH(bias_gradient, bias_gradient, AT(db), AT(dy), DTYPE_F32, rows, cols, count, cols + 2, n,
+         true);
+    assert_similar(db, DTYPE_F32, 100, 1e-6, "bias gradient");
+    BOTH(rms_norm_backward, rms_norm_backward, AT(dx), AT(dw), AT(dy), AT(x), AT(rstd), AT(w), rows,
+         cols, blocks, cols + 2);
+    assert_similar(dw, DTYPE_F32, 100, 1e-6, "dw of RMS norm");
+    BOTH(layer_norm_backward, layer_norm_backward, AT(dx), AT(dw), AT(db), AT(dy), AT(x), AT(mean),
+         AT(rstd), AT(w), rows, cols, blocks, cols + 2);
+    assert_similar(dw, DTYPE_F32, 100, 1e-6, "dw of layer norm");
+    assert_similar(db, DTYPE_F32, 100, 1e-6, "db of layer norm");
 }
 
 CASES(loss, 20)

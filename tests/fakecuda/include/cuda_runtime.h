@@ -79,6 +79,7 @@ int fakecuda_lane();
 #define __syncthreads()        ((void)fakecuda_barrier(0))
 #define __syncthreads_count(p) fakecuda_barrier(!!(p))
 #define __syncthreads_or(p)    (fakecuda_barrier(!!(p)) > 0)
+#define __popc(x)              __builtin_popcount(x)
 #define __ballot_sync(mask, p) fakecuda_warp_ballot(mask, !!(p))
 #define __any_sync(mask, p)    (fakecuda_warp_ballot(mask, !!(p)) != 0)
 #define __all_sync(mask, p)    (fakecuda_warp_ballot(mask, !(p)) == 0)
