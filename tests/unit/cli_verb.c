@@ -126,7 +126,7 @@ Test(report, a_failure_is_one_line_and_its_exit_code, .init = redirect)
     cr_expect_eq(report("prog", tp_fail(&err, TP_E_NO, "%s", ""), &err), 1, "printed before");
     report_note("prog", "%d notes", 2);
     fflush(stderr);
-    cr_expect_stderr_eq_str("prog: x?y?: is damaged\nprog: 2 notes\n");
+    cr_expect_stderr_eq_str("prog: x\\ny\\x1b: is damaged\nprog: 2 notes\n");
 }
 
 Test(report, options_decide_whether_the_program_continues, .init = redirect)
