@@ -1,5 +1,6 @@
 /* orchestrator/run_diagnose.c - see run_state.h: DIAGNOSE finds out what ended an attempt, and
  * decides what comes next. */
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -116,6 +117,8 @@ static bool made_progress(struct run *r)
     int64_t step = step_of_attempt(r), before = r->record.fault_step;
 
     r->record.fault_step = step;
+    if (r->attempt.fault.reason == REASON_ROOT_FULL)
+        return false;
     if (run_outlived_init(r) || !no_step_was_done(r))
         return true;
     return step >= 0 && (step != before || is_from_outside(&r->attempt.fault));
@@ -167,6 +170,13 @@ static tp_status restart_after_fault(struct run *r)
 
 /* ---- finding out why ---- */
 
+/* Whether a rank's last line says that the checkpoint root is full. */
+static bool is_root_full(const struct run *r, const char *line)
+{
+    return (strstr(line, strerror(ENOSPC)) || strstr(line, strerror(EDQUOT))) &&
+           strstr(line, r->job->ckpt);
+}
+
 /* The fault that ended the command, from its outcome and the end of its log. */
 static struct attempt_fault fault_of_exit(const struct run *r, const char *log)
 {
@@ -194,6 +204,8 @@ static struct attempt_fault fault_of_exit(const struct run *r, const char *log)
         g = attempt_fault(f.kind, f.reason, "%s: %.250s", how, text_clean(tail.line));
         memcpy(f.message, g.message, sizeof f.message);
     }
+    if (is_root_full(r, tail.line))
+        f.reason = REASON_ROOT_FULL;
     f.step = step_of_attempt(r);
     return f;
 }

@@ -68,7 +68,8 @@ void run_count_fault(struct run *r, const struct attempt_fault *f)
     double seconds = r->job->restart.exclude_for;
     char text[ATTEMPT_TEXT_MAX];
 
-    if (!n || n->down || (f->kind != FAULT_RANK && f->kind != FAULT_HANG && f->kind != FAULT_EXIT))
+    if (!n || n->down || f->reason == REASON_ROOT_FULL ||
+        (f->kind != FAULT_RANK && f->kind != FAULT_HANG && f->kind != FAULT_EXIT))
         return;
     if (++n->faults < r->job->restart.blame)
         return;

@@ -84,6 +84,7 @@ static const struct event_code REASONS[EVENT_REASONS + 1] = {
     [REASON_RESIZE]                 = { "resize", "`tp-run resize` asked for another layout.", false },
     [REASON_RESTART_NOT_WORTH]      = { "restart_not_worth", "A larger layout fits, but is not worth a restart (`restart.worth`).", false },
     [REASON_RESUME_FASTER]          = { "resume_faster", "Reading the other layout is predicted to be as fast as converting, or faster.", false },
+    [REASON_ROOT_FULL]              = { "root_full", "The checkpoint root has no space left, or a quota is used up. No node is blamed for it.", false },
     [REASON_ROOT_LOCKED]            = { "root_locked", "Another process holds the lock of the checkpoint root.", false },
     [REASON_SAVED]                  = { "saved", "The job was stopped and has saved.", false },
     [REASON_SAVED_AFTER_BAD_LOSS]   = { "saved_after_bad_loss", "The checkpoint was saved after the loss was NaN or infinite.", false },

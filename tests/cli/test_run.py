@@ -9,6 +9,7 @@ import os
 import platform
 import random
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,6 +19,7 @@ import pytest
 
 import harness
 from run_job import SLOW, Job, alive, assert_same_curve, fake_job, train_job
+from test_faults import Shim
 
 STEPS = 250
 
@@ -417,6 +419,28 @@ def test_a_failed_rank_is_known_although_its_launcher_goes_on(tmp_path, how):
         assert ends["rank"] == 1 and "rank 1 ended with exit code 1" in ends["message"], ends
         assert ends["reason"] == "rank_failed" and ends["time"] - trains["time"] < 4
         assert job.wait() == 3
+
+
+def test_a_full_checkpoint_root_blames_no_node_and_ends_the_job(tmp_path, tiny):
+    with train_job(tmp_path, tiny, steps=20000, allow="[tp2]", nodes="[a, b]",
+                   restart={"blame": 1, "exclude_for": "1h", "backoff": "0.1s"}) as job:
+        job.bin = tmp_path / "bin"
+        job.bin.mkdir()
+        shutil.copy(harness.BIN / "tp-run", job.bin)
+        env = Shim(tmp_path, job.ckpt).env(200, "enospc")
+        (job.bin / "tp-train").write_text("#!/bin/sh\nexport %s\nexec '%s' \"$@\"\n" % (
+            " ".join("%s='%s'" % x for x in env.items() if x[0] == "LD_PRELOAD" or x[0].startswith("TP_FAULT")),
+            harness.BIN / "tp-train"))
+        (job.bin / "tp-train").chmod(0o755)
+        assert job.start().wait() == 3
+        assert {e["reason"] for e in job.events("rank_exit") + job.events("restart")} == {"root_full"}, job.story()
+        assert not job.events("node_lost") and len(job.events("launch")) == 3, job.story()
+        failed, = job.events("failed")
+        assert failed["reason"] == "no_progress" and "No space left on device" in failed["message"], failed
+        shutil.copy(harness.BIN / "tp-train", job.bin)  # somebody has freed space
+        job.start()
+        job.await_event("save", len(job.events("save")) + 1)
+        assert job.verb("stop", "--wait").rc == 0
 
 
 def test_grace_ends_a_job_that_does_not_stop(tmp_path):
