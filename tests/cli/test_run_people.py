@@ -304,10 +304,10 @@ def test_a_refused_command_line_is_not_tried_again_although_a_rank_ends_first(tm
 
 
 def test_an_option_that_tp_train_refuses_ends_tp_run_with_its_sentence_and_2(tmp_path, tiny):
-    with train_job(tmp_path, tiny, steps=5, options={"min-lr": 1}) as job:
+    with train_job(tmp_path, tiny, steps=5, options={"beta1": 1.5}) as job:
         assert job.start().wait() == 2
         assert len(job.events("launch")) == 1
-        assert "--lr 0.001 is below --min-lr 1" in job.events("failed")[0]["message"]
+        assert "--beta1 1.5" in job.events("failed")[0]["message"]
 
 
 def test_events_follow_ends_when_its_reader_ends(tmp_path):
