@@ -172,6 +172,7 @@ extern const struct family family_llama, family_gpt2, family_mistral, family_qwe
     family_opt, family_mixtral, family_qwen3_moe, family_granite;
 
 /* Tables that several families share. */
+extern const struct family_key family_llama_keys[];
 extern const struct family_tensor family_llama_tensors[], family_gemma2_tensors[];
 
 #endif

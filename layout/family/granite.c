@@ -1,26 +1,7 @@
 /* layout/family/granite.c - Granite 3 (Granite Team 2024) as transformers stores it: a Llama whose
  * config.json has factors of the embedding, the scores, what blocks add to the residual, and the
- * logits. No tensor depends on them, so the table does not read them. */
+ * logits. No tensor depends on them, so llama.c has its table. */
 #include "layout/family.h"
-
-static const struct family_key keys[] = {
-    FAMILY_NEED("vocab_size", vocab, FAMILY_VOCAB_MAX),
-    FAMILY_NEED("hidden_size", hidden, FAMILY_WIDTH_MAX),
-    FAMILY_NEED("intermediate_size", ffn, FAMILY_WIDTH_MAX),
-    FAMILY_NEED("num_hidden_layers", layers, FAMILY_LAYERS_MAX),
-    FAMILY_NEED("num_attention_heads", heads, FAMILY_WIDTH_MAX),
-    FAMILY_COUNT("num_key_value_heads", kv_heads, FAMILY_WIDTH_MAX, 0),
-    FAMILY_COUNT("head_dim", head_dim, FAMILY_WIDTH_MAX, 0),
-    FAMILY_COUNT("max_position_embeddings", max_positions, FAMILY_POSITIONS_MAX, 2048),
-    FAMILY_POSITIVE("rms_norm_eps", norm_eps, 1e-6),
-    FAMILY_POSITIVE("initializer_range", init_std, 0.02),
-    FAMILY_ROPE(10000),
-    FAMILY_FLAG("tie_word_embeddings", tied, false),
-    FAMILY_FLAG("attention_bias", qkv_bias, false),
-    FAMILY_FLAG("attention_bias", out_bias, false),
-    FAMILY_FLAG("mlp_bias", mlp_bias, false),
-    FAMILY_KEYS_END,
-};
 
 const struct family family_granite = {
     .architecture = "GraniteForCausalLM",
@@ -31,6 +12,6 @@ const struct family family_granite = {
     .has_factors = true,
     .untrained = "factors of embedding, scores, residual and logits",
     .buffers = { ".inv_freq" },
-    .keys = keys,
+    .keys = family_llama_keys,
     .tensors = family_llama_tensors,
 };

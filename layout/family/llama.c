@@ -1,8 +1,8 @@
 /* layout/family/llama.c - Llama 1 to 3.3 (Touvron et al. 2023) as transformers stores it. Mistral,
- * Qwen2, Qwen3, Gemma and Granite have its tensors. */
+ * Qwen2, Qwen3, Gemma and Granite have its tensors, and Granite its keys. */
 #include "layout/family.h"
 
-static const struct family_key keys[] = {
+const struct family_key family_llama_keys[] = {
     FAMILY_NEED("vocab_size", vocab, FAMILY_VOCAB_MAX),
     FAMILY_NEED("hidden_size", hidden, FAMILY_WIDTH_MAX),
     FAMILY_NEED("intermediate_size", ffn, FAMILY_WIDTH_MAX),
@@ -58,6 +58,6 @@ const struct family family_llama = {
     .mlp = FAMILY_SWIGLU,
     .position = FAMILY_ROTARY,
     .buffers = { ".inv_freq" },
-    .keys = keys,
+    .keys = family_llama_keys,
     .tensors = family_llama_tensors,
 };
