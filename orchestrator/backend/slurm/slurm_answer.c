@@ -178,6 +178,11 @@ bool slurm_state_runs(const char *state)
     return !slurm_state_waits(state) && !slurm_state_ends(state) && !text_is_one_of(state, over);
 }
 
+bool slurm_state_is_active(const char *state)
+{
+    return slurm_state_runs(state) && !slurm_state_is_suspended(state);
+}
+
 enum slurm_node_state slurm_node_state(const char *text, bool *answers)
 {
     static const char *const down[] = {

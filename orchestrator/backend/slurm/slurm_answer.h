@@ -37,6 +37,9 @@ bool slurm_state_runs(const char *state);
 bool slurm_state_ends(const char *state);
 bool slurm_state_is_suspended(const char *state);
 
+/* Whether it has nodes on which its processes can run now. */
+bool slurm_state_is_active(const char *state);
+
 /* Seconds of "1-02:03:04" or "5:00"; -1, for example for "UNLIMITED": no limit, or not known yet.
  */
 double slurm_seconds(const char *text);

@@ -65,12 +65,6 @@ static bool is_requeued_here(const struct slurm *s, const struct slurm_view *v)
     return s->inside == s->allocation.job && is_requeued(s, v);
 }
 
-/* Whether the processes of a job in this state can run. */
-static bool is_active(const char *state)
-{
-    return slurm_state_runs(state) && !slurm_state_is_suspended(state);
-}
-
 /* Whether Slurm takes the nodes away, and why. */
 static bool is_taken(struct backend_cause *cause, const struct slurm *s, const struct slurm_view *v)
 {
@@ -79,7 +73,7 @@ static bool is_taken(struct backend_cause *cause, const struct slurm *s, const s
     else if (is_requeued(s, v))
         *cause = slurm_cause(SLURM_REQUEUED, "Slurm requeues the job");
     else if (strcmp(v->reason, "TimeLimit") == 0 ||
-             (is_active(v->state) && v->left >= 0 && v->left <= s->options->margin))
+             (slurm_state_is_active(v->state) && v->left >= 0 && v->left <= s->options->margin))
         *cause = slurm_cause(SLURM_JOB_ENDS, "Slurm ends the job");
     else
         return false;
@@ -138,7 +132,7 @@ static enum backend_allocation ask_slurm(struct slurm *s)
             end_because(s, &cause);
             if (!is_known)
                 report_taken(s, &cause);
-        } else if (!is_active(view.state)) {
+        } else if (!slurm_state_is_active(view.state)) {
             allocation = BACKEND_ALLOCATION_OVER;
         }
     }

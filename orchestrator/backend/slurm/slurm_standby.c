@@ -82,7 +82,7 @@ static enum standby_verdict ask(const struct slurm_standby_look *l, const struct
         return STANDBY_WAIT;
     if (!slurm_state_runs(view.state) && !slurm_state_waits(view.state))
         return STANDBY_END;
-    if (slurm_state_waits(view.state) || slurm_state_is_suspended(view.state) || !view.list[0])
+    if (!slurm_state_is_active(view.state) || !view.list[0])
         return STANDBY_WAIT;
     slurm_words(&words, arena, "scontrol", "show", "hostnames", view.list, NULL);
     if (slurm_ask(&names, &words, &l->client, PATIENCE_S, arena, &ignored))
