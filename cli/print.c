@@ -23,6 +23,13 @@ void print_field(const char *before, const char *text)
     putchar('\n');
 }
 
+void print_tensor(const char *group, const char *name)
+{
+    print_safe(group);
+    putchar('/');
+    print_safe(name);
+}
+
 json_t *print_text(const char *text)
 {
     char *copy = strdup(text);

@@ -15,6 +15,9 @@ void print_safe(const char *text);
 /* The same between `before`, which is printed as it is, and a newline. */
 void print_field(const char *before, const char *text);
 
+/* The same of "group/name", the full name of a tensor, without a newline. */
+void print_tensor(const char *group, const char *name);
+
 /* A text as a JSON string. Paths and names may have any bytes, but a JSON string must be UTF-8: in
  * one that is not, bytes that do not belong to a character become '?'. */
 json_t *print_text(const char *text);

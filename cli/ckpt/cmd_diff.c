@@ -172,9 +172,7 @@ static void put_text(struct diff_output *o, const struct tensor *t, const char *
                               json_pack("{s:s, s:o, s:o}", "group", t->group, "name",
                                         print_text(t->name), "difference", print_text(what)));
     else {
-        print_safe(t->group);
-        putchar('/');
-        print_safe(t->name);
+        print_tensor(t->group, t->name);
         print_field(": ", what);
     }
 }

@@ -86,8 +86,8 @@ static void print_lines(const struct digest_line *lines, int n, const char *all,
                                               print_text(lines[i].tensor->name)));
     for (int i = 0; i < n && !json; i++) {
         printf("%s  ", lines[i].digest);
-        print_safe(lines[i].tensor->group);
-        print_field("/", lines[i].tensor->name);
+        print_tensor(lines[i].tensor->group, lines[i].tensor->name);
+        putchar('\n');
     }
     if (json) {
         root = json_pack("{s:s, s:O}", "all", all, "tensors", list);

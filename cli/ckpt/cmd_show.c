@@ -134,8 +134,8 @@ static void print_tensors(const struct layout *l)
         printf("%-6s  %-20s  %10s  %-16s  ", dtype_name(t->dtype),
                print_shape(shape, sizeof shape, t->ndim, t->shape),
                size_format(size, tensor_bytes(t)), cut_text(cut, sizeof cut, t));
-        print_safe(t->group);
-        print_field("/", t->name);
+        print_tensor(t->group, t->name);
+        putchar('\n');
     }
 }
 
@@ -281,9 +281,7 @@ static tp_status show_tensor(const struct show *s, const char *wanted, struct tp
         json_array_append_new(tensors, tensor_object(t));
         if (s->json)
             continue;
-        print_safe(t->group);
-        putchar('/');
-        print_safe(t->name);
+        print_tensor(t->group, t->name);
         printf(": %s %s, cut by tp: %s\n", dtype_name(t->dtype),
                print_shape(shape, sizeof shape, t->ndim, t->shape), cut_text(cut, sizeof cut, t));
     }

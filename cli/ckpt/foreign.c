@@ -133,8 +133,8 @@ static void show_text(const struct foreign_contents *c, const char *path)
         printf("%-6s  %-20s  %10s  %6d  ", dtype_name(t->dtype),
                print_shape(shape, sizeof shape, t->ndim, t->shape),
                size_format(size, tensor_bytes(t)), piece_source_tensor(c->source, k).n);
-        print_safe(t->group);
-        print_field("/", t->name);
+        print_tensor(t->group, t->name);
+        putchar('\n');
     }
     for (int i = 0; i < piece_source_left(c->source); i++) {
         printf("%s", i ? "" : "\nwhat is no tensor of the model:\n");
