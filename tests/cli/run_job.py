@@ -163,9 +163,9 @@ class Job:
         return text[-6000:]
 
 
-def train_job(folder, model, steps=200, **kw):
+def train_job(folder, model, steps=200, program=harness.JOB_TRAIN, **kw):
     """A job of tp-train on the tiny model."""
-    command = [harness.JOB_TRAIN, "--model", model, "--data", harness.TEXT, "--steps", steps, "--warmup", 2]
+    command = [program, "--model", model, "--data", harness.TEXT, "--steps", steps, "--warmup", 2]
     options = {**PACE, **kw.pop("options", {})}
     for name, value in options.items():
         command += ["--" + name, value]

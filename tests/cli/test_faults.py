@@ -33,6 +33,8 @@ KERNEL_NAMES = {
 
 def preload(library=SHIM):
     """The value of LD_PRELOAD for a library. A sanitizer's runtime must come first."""
+    if harness.BUILD in library.parents:  # the loader only warns about a library that nobody has built
+        harness.check_declared(str(library.relative_to(harness.built(""))))
     first = []
     if "address" in harness.SANITIZE:
         first = [subprocess.check_output(["gcc", "-print-file-name=libasan.so"], text=True).strip()]
@@ -51,6 +53,11 @@ class Shim:
         return {**os.environ, "LD_PRELOAD": preload(), "TP_FAULT_UNDER": str(self.under),
                 "TP_FAULT_COUNTER": str(self.counter), "TP_FAULT_LOG": str(self.log),
                 "TP_FAULT_AT": str(at), "TP_FAULT_DO": do}
+
+    def line(self, program, at, do):
+        """A line of a shell script that runs a program under the shim."""
+        env = ["%s='%s'" % n for n in self.env(at, do).items() if n[0] == "LD_PRELOAD" or n[0].startswith("TP_FAULT")]
+        return " ".join(env) + " '%s' \"$@\"" % program
 
     def run(self, argv, at=0, do=""):
         """(status, stderr). A negative status is the signal that ended the program."""

@@ -1,6 +1,6 @@
 """tp-run on one machine: restarts, scaling, stopping, taking over.
 
-needs: tp-run tp-train tp-ckpt tp-reshard libtp-progress.so
+needs: tp-run tp-train tp-ckpt tp-reshard libtp-progress.so fault/shim.so
 covers: cli/run/cmd_change cli/run/cmd_job cli/run/cmd_worker cli/run/run_context
 covers: orchestrator/run_watch orchestrator/run_ranks
 """
@@ -9,7 +9,6 @@ import os
 import platform
 import random
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -422,22 +421,20 @@ def test_a_failed_rank_is_known_although_its_launcher_goes_on(tmp_path, how):
 
 
 def test_a_full_checkpoint_root_blames_no_node_and_ends_the_job(tmp_path, tiny):
-    with train_job(tmp_path, tiny, steps=20000, allow="[tp2]", nodes="[a, b]",
+    program = tmp_path / "bin/tp-train"
+    program.parent.mkdir()
+    with train_job(tmp_path, tiny, steps=20000, program=program, allow="[tp2]", nodes="[a, b]",
                    restart={"blame": 1, "exclude_for": "1h", "backoff": "0.1s"}) as job:
-        job.bin = tmp_path / "bin"
-        job.bin.mkdir()
-        shutil.copy(harness.BIN / "tp-run", job.bin)
-        env = Shim(tmp_path, job.ckpt).env(200, "enospc")
-        (job.bin / "tp-train").write_text("#!/bin/sh\nexport %s\nexec '%s' \"$@\"\n" % (
-            " ".join("%s='%s'" % x for x in env.items() if x[0] == "LD_PRELOAD" or x[0].startswith("TP_FAULT")),
-            harness.BIN / "tp-train"))
-        (job.bin / "tp-train").chmod(0o755)
+        program.write_text("#!/bin/sh\nexec env %s\n" % Shim(tmp_path, job.ckpt).line(
+            harness.BIN / "tp-train", 200, "enospc"))
+        program.chmod(0o755)
         assert job.start().wait() == 3
         assert {e["reason"] for e in job.events("rank_exit") + job.events("restart")} == {"root_full"}, job.story()
         assert not job.events("node_lost") and len(job.events("launch")) == 3, job.story()
         failed, = job.events("failed")
         assert failed["reason"] == "no_progress" and "No space left on device" in failed["message"], failed
-        shutil.copy(harness.BIN / "tp-train", job.bin)  # somebody has freed space
+        program.unlink()
+        program.symlink_to(harness.BIN / "tp-train")  # somebody has freed space
         job.start()
         job.await_event("save", len(job.events("save")) + 1)
         assert job.verb("stop", "--wait").rc == 0

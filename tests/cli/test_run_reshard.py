@@ -58,10 +58,8 @@ def bin_with(folder, script):
 
 
 def shimmed(folder, root, at, do):
-    """Lines of a shell script that run tp-reshard under the fault shim."""
-    env = Shim(folder, root).env(at, do)
-    names = ["LD_PRELOAD"] + [n for n in env if n.startswith("TP_FAULT")]
-    return " ".join("%s='%s'" % (n, env[n]) for n in names) + ' "$REAL" "$@"'
+    """A line of a shell script that runs tp-reshard under the fault shim."""
+    return Shim(folder, root).line(harness.BIN / "tp-reshard", at, do)
 
 
 def await_file(path):
