@@ -86,7 +86,7 @@ static void forward_range(void *ctx, int64_t lo, int64_t hi, int thread)
     struct tp_err err;
 
     if (w->own) {
-        attention_bf16_scratch(&own, a, w->scratch, thread);
+        attention_bf16_scratch(&own, a, w->queue, w->scratch, thread);
         for (int64_t i = lo; i < hi; i++)
             attention_bf16_forward(a, &own, i / a->heads, i % a->heads);
         return;
@@ -281,7 +281,7 @@ static void backward_range(void *ctx, int64_t lo, int64_t hi, int thread)
     struct tp_err err;
 
     if (w->own) {
-        attention_bf16_scratch(&own, a, w->scratch, thread);
+        attention_bf16_scratch(&own, a, w->queue, w->scratch, thread);
         for (int64_t i = lo; i < hi; i++)
             attention_bf16_backward(w->a, &own, i / a->kv_heads, i % a->kv_heads);
         return;

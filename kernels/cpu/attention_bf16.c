@@ -8,6 +8,7 @@
 #include "kernels/cpu/attention_row.h"
 #include "kernels/cpu/attention_tile.h"
 #include "kernels/cpu/panel.h"
+#include "kernels/cpu/panel_amx.h"
 #include "kernels/cpu/transpose.h"
 #include "kernels/cpu/unit.h"
 
@@ -35,15 +36,23 @@ static void *take(float *base, int64_t *at, int64_t n)
     return p;
 }
 
+/* Keys of a sequence, padded to whole vectors. */
+static int64_t padded_keys(const struct attention *a)
+{
+    int64_t keys = a->keys ? a->keys : a->seq;
+
+    return (keys + TRANSPOSE_LANES - 1) / TRANSPOSE_LANES * TRANSPOSE_LANES;
+}
+
 /* Lay out a thread's scratch; returns its floats. */
 static int64_t lay_out(struct attention_bf16 *w, const struct attention *a, float *base)
 {
-    int64_t keys = a->keys ? a->keys : a->seq, d = a->head_dim, at = 0;
+    int64_t d = a->head_dim, at = 0;
     int64_t panels = panel_words(BLOCK, d, PANEL_COLUMNS);
 
     w->width = (d + PANEL_LANES - 1) / PANEL_LANES * PANEL_LANES;
-    w->k_pairs = take(base, &at, panel_words(keys, w->width, w->width));
-    w->v_pairs = take(base, &at, panel_words(keys, w->width, w->width));
+    w->k_rows = take(base, &at, w->width * padded_keys(a) / 2);
+    w->v_rows = take(base, &at, w->width * padded_keys(a) / 2);
     w->q = take(base, &at, panel_words(d, BLOCK, BLOCK));
     w->d_out = take(base, &at, panel_words(d, BLOCK, BLOCK));
     w->q_pairs = take(base, &at, panels);
@@ -66,28 +75,46 @@ int64_t attention_bf16_floats(const struct attention *a)
     return lay_out(&w, a, NULL);
 }
 
-void attention_bf16_scratch(struct attention_bf16 *w, const struct attention *a, float *scratch,
-                            int thread)
+void attention_bf16_scratch(struct attention_bf16 *w, const struct attention *a,
+                            const struct device_queue *q, float *scratch, int thread)
 {
     lay_out(w, a, scratch + thread * attention_bf16_floats(a));
+    w->amx = unit_usable(q, UNIT_AMX_BF16);
+    w->row = w->amx ? padded_keys(a) : 2;
+    w->step = w->amx ? 2 : 2 * w->width;
 }
 
 /* ---- squares ---- */
 
-/* Pack the values of kv head `kv` of sequence b, and its keys where wanted, unless they are. */
+/* y = keys or values x[keys][ldx] as operands whose sums run along keys: transposed for AMX, whose
+ * tiles are rows; otherwise in pairs, which are next to each other for neighbours in head_dim. */
+static void load_columns(const struct attention_bf16 *w, uint16_t *y, const char *x, int64_t ldx,
+                         const struct attention *a)
+{
+    const uint16_t *from = (const uint16_t *)(const void *)x;
+    int64_t n = a->keys ? a->keys : a->seq;
+
+    if (w->amx)
+        transpose(y, w->row, from, ldx, n, a->head_dim, (int)sizeof *y);
+    else
+        panel_pack_rows((uint32_t *)(void *)y, w->width, from, ldx, n, a->head_dim);
+}
+
+/* Load the values of kv head `kv` of sequence b, and its keys where wanted, unless they are. */
 static void load_head(struct attention_bf16 *w, const struct attention *a,
                       const struct attention_tile *t, int64_t head, bool keys)
 {
-    int64_t n = a->keys ? a->keys : a->seq;
-
     if (w->loaded == head)
         return;
     w->loaded = head;
-    panel_pack_rows(w->v_pairs, w->width, (const uint16_t *)(const void *)t->v, a->ldv, n,
-                    a->head_dim);
+    load_columns(w, w->v_rows, t->v, a->ldv, a);
     if (keys)
-        panel_pack_rows(w->k_pairs, w->width, (const uint16_t *)(const void *)t->k, a->ldk, n,
-                        a->head_dim);
+        load_columns(w, w->k_rows, t->k, a->ldk, a);
+}
+
+static void product(const struct attention_bf16 *w, const struct panel_product *p)
+{
+    (w->amx ? panel_amx_product : panel_product_rows)(p);
 }
 
 /* The keys of a tile from key0 on, at most a block, and its rows. */
@@ -106,57 +133,57 @@ static struct square square_at(const struct attention_tile *t, int64_t key0)
 
 /* y[keys][block] = by x z: rows of keys or values x, and z of the block of query rows. */
 static void rows_by(float *y, const char *x, int64_t ldx, const uint32_t *z, const struct square *s,
-                    const struct attention *a, float by)
+                    const struct attention_bf16 *w, const struct attention *a, float by)
 {
-    panel_product_rows(
-        &(struct panel_product){ .m = s->keys,
-                                 .n = BLOCK,
-                                 .pairs = a->head_dim / 2,
-                                 .a = (const uint16_t *)(const void *)x + s->key0 * ldx,
-                                 .a_row = ldx,
-                                 .a_step = 2,
-                                 .b = z,
-                                 .c = y,
-                                 .ldc = BLOCK,
-                                 .alpha = by });
+    product(w, &(struct panel_product){ .m = s->keys,
+                                        .n = BLOCK,
+                                        .pairs = a->head_dim / 2,
+                                        .a = (const uint16_t *)(const void *)x + s->key0 * ldx,
+                                        .a_row = ldx,
+                                        .a_step = 2,
+                                        .b = z,
+                                        .c = y,
+                                        .ldc = BLOCK,
+                                        .alpha = by });
 }
 
-/* y[head_dim][block] = x^T z, added to y unless this is the first square: packed keys or values x,
+/* y[head_dim][block] = x^T z, added to y unless this is the first square: loaded keys or values x,
  * and a square z in pairs. */
-static void columns_by(float *y, const uint32_t *x, const uint32_t *z, const struct square *s,
+static void columns_by(float *y, const uint16_t *x, const uint32_t *z, const struct square *s,
                        const struct attention_bf16 *w, const struct attention *a)
 {
-    panel_product_rows(&(struct panel_product){ .m = a->head_dim,
-                                                .n = BLOCK,
-                                                .pairs = panel_pairs(s->keys),
-                                                .a = (const uint16_t *)(x + s->key0 / 2 * w->width),
-                                                .a_row = 2,
-                                                .a_step = 2 * w->width,
-                                                .b = z,
-                                                .c = y,
-                                                .ldc = BLOCK,
-                                                .alpha = 1,
-                                                .beta = s->key0 ? 1 : 0 });
+    product(w, &(struct panel_product){ .m = a->head_dim,
+                                        .n = BLOCK,
+                                        .pairs = panel_pairs(s->keys),
+                                        .a = x + s->key0 / 2 * w->step,
+                                        .a_row = w->row,
+                                        .a_step = w->step,
+                                        .b = z,
+                                        .c = y,
+                                        .ldc = BLOCK,
+                                        .alpha = 1,
+                                        .beta = s->key0 ? 1 : 0 });
 }
 
 /* Add to the gradient of keys or values: y[keys][head_dim] = by x z + beta y, a square x as rows,
  * and panels z of the block of query rows. */
 static void add_gradient(float *y, int64_t ldy, const uint16_t *x, const uint32_t *z,
-                         const struct square *s, const struct attention *a, float by, float beta)
+                         const struct square *s, const struct attention_bf16 *w,
+                         const struct attention *a, float by, float beta)
 {
     for (int64_t j = 0; j < a->head_dim; j += PANEL_COLUMNS)
-        panel_product_rows(&(struct panel_product){
-            .m = s->keys,
-            .n = a->head_dim - j < PANEL_COLUMNS ? a->head_dim - j : PANEL_COLUMNS,
-            .pairs = panel_pairs(s->rows),
-            .a = x,
-            .a_row = BLOCK,
-            .a_step = 2,
-            .b = z + j * (BLOCK / 2),
-            .c = y + s->key0 * ldy + j,
-            .ldc = ldy,
-            .alpha = by,
-            .beta = beta });
+        product(w, &(struct panel_product){ .m = s->keys,
+                                            .n = a->head_dim - j < PANEL_COLUMNS ? a->head_dim - j
+                                                                                 : PANEL_COLUMNS,
+                                            .pairs = panel_pairs(s->rows),
+                                            .a = x,
+                                            .a_row = BLOCK,
+                                            .a_step = 2,
+                                            .b = z + j * (BLOCK / 2),
+                                            .c = y + s->key0 * ldy + j,
+                                            .ldc = ldy,
+                                            .alpha = by,
+                                            .beta = beta });
 }
 
 /* w->rows[block][width] = w->sum[head_dim][block] transposed */
@@ -179,11 +206,11 @@ static void forward_block(const struct attention *a, const struct attention_bf16
     for (int64_t key0 = 0; key0 < t->cols; key0 += BLOCK) {
         struct square s = square_at(t, key0);
 
-        rows_by(w->s, t->k, a->ldk, w->q, &s, a, a->scale * LOG2_E);
+        rows_by(w->s, t->k, a->ldk, w->q, &s, w, a, a->scale * LOG2_E);
         attention_lanes_softmax(w->pairs, w->s, s.keys, s.causal, max, sum, shrink);
         if (key0)
             attention_lanes_scale(w->sum, a->head_dim, shrink);
-        columns_by(w->sum, w->v_pairs, w->pairs, &s, w, a);
+        columns_by(w->sum, w->v_rows, w->pairs, &s, w, a);
     }
     sum_to_rows(w, a->head_dim);
     for (int64_t i = 0; i < t->rows; i++)
@@ -195,11 +222,15 @@ void attention_bf16_forward(const struct attention *a, struct attention_bf16 *w,
 {
     struct attention_tile t;
 
+    if (w->amx)
+        panel_amx_begin();
     for (int64_t row0 = 0; row0 < a->seq; row0 += BLOCK) {
         attention_tile_at(&t, a, NULL, b, h, row0);
         load_head(w, a, &t, b * a->kv_heads + h / (a->heads / a->kv_heads), false);
         forward_block(a, w, &t);
     }
+    if (w->amx)
+        panel_amx_end();
 }
 
 /* ---- backward ---- */
@@ -249,13 +280,13 @@ static void backward_block(const struct attention_bf16 *w, const struct attentio
         struct square s = square_at(t, key0);
         float beta = g->first ? 0 : 1;
 
-        rows_by(w->s, t->k, a->ldk, w->q, &s, a, a->scale * LOG2_E);
+        rows_by(w->s, t->k, a->ldk, w->q, &s, w, a, a->scale * LOG2_E);
         attention_lanes_probabilities(w->s, w->p_rows, s.keys, s.causal, lse);
-        add_gradient(g->dv, g->lddv, w->p_rows, w->d_out_pairs, &s, a, 1, beta);
-        rows_by(w->ds, t->v, a->ldv, w->d_out, &s, a, 1);
+        add_gradient(g->dv, g->lddv, w->p_rows, w->d_out_pairs, &s, w, a, 1, beta);
+        rows_by(w->ds, t->v, a->ldv, w->d_out, &s, w, a, 1);
         attention_lanes_gradient(w->pairs, w->ds_rows, w->s, w->ds, s.keys, delta);
-        add_gradient(g->dk, g->lddk, w->ds_rows, w->q_pairs, &s, a, a->scale, beta);
-        columns_by(w->sum, w->k_pairs, w->pairs, &s, w, a);
+        add_gradient(g->dk, g->lddk, w->ds_rows, w->q_pairs, &s, w, a, a->scale, beta);
+        columns_by(w->sum, w->k_rows, w->pairs, &s, w, a);
     }
     sum_to_rows(w, a->head_dim);
     for (int64_t i = 0; i < t->rows; i++) {
@@ -283,6 +314,8 @@ void attention_bf16_backward(const struct attention_backward *g, struct attentio
                             .first = !a->merge };
     struct attention_tile t;
 
+    if (w->amx)
+        panel_amx_begin();
     for (int64_t h = kv * group; h < (kv + 1) * group; h++)
         for (int64_t row0 = last; row0 >= 0; row0 -= BLOCK) {
             int64_t row = b * attention_q_step(a) + row0;
@@ -294,4 +327,6 @@ void attention_bf16_backward(const struct attention_backward *g, struct attentio
             backward_block(w, &t, &at);
             at.first = false;
         }
+    if (w->amx)
+        panel_amx_end();
 }

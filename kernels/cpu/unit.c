@@ -3,6 +3,8 @@
 
 #include <cpuid.h>
 #include <pthread.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 /* __builtin_cpu_supports also asks whether the system saves the registers. */
 static bool has_avx512_bf16(void)
@@ -11,13 +13,16 @@ static bool has_avx512_bf16(void)
            __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
 }
 
-/* clang 14 does not know the name; oneDNN asks the system for the registers. */
+/* clang 14 does not know the name. Linux gives a process the tiles' registers when it asks for them
+ * (Linux, Documentation/arch/x86/xstate.rst). */
 static bool has_amx_bf16(void)
 {
-    const unsigned amx_bf16 = 1u << 22;
+    enum { ARCH_REQ_XCOMP_PERM = 0x1023, XFEATURE_XTILEDATA = 18 };
+    const unsigned amx_bf16 = 1u << 22, amx_tile = 1u << 24;
     unsigned a, b, c, d;
 
-    return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d & amx_bf16);
+    return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d & amx_bf16) && (d & amx_tile) &&
+           syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) == 0;
 }
 
 /* In a virtual machine the processor's answer takes as long as a small product, so it is kept. */
