@@ -5,8 +5,10 @@
 #include <stddef.h>
 
 #include "kernels/cpu/panel.h"
+#include "kernels/cpu/panel_amx.h"
 #include "kernels/cpu/thread.h"
 #include "kernels/cpu/thread_buffer.h"
+#include "kernels/cpu/unit.h"
 
 /*
  * A block of A (0.4 MiB at most) stays in the second-level cache while a panel of B (128 KiB) goes
@@ -14,13 +16,23 @@
  * only where k is large, because each cut reads and writes C once more. Measured on Zen 4 (GFLOP/s,
  * 1024 x 2752 x 1024): blocks of 256 along k 200, 512 205 to 220, 1024 216 to 227. On Zen 5 (peak
  * 490 to 510) 512 gives 2 % less, 1536 to 3072 the same; fewer columns and more rows give less.
+ * AMX computes so fast that memory limits it: 384, 512 and 768 along k, and 8 to 32 panels of B,
+ * differ by less than the noise; 256 rows and columns are 20 % slower.
  */
 enum {
     A_WIDTH = 96, /* columns of a panel of A: a multiple of PANEL_ROWS and 2 PANEL_LANES */
     BLOCK_M = 2 * A_WIDTH,
     BLOCK_N = 16 * PANEL_COLUMNS,
     BLOCK_K = 1024,
-    CACHE_LINE = 64, /* bytes */
+    AMX_BLOCK_K = 512,
+    AMX_ROWS = 2 * PANEL_TILE, /* of A, at a time */
+    CACHE_LINE = 64,           /* bytes */
+};
+
+/* A product, and which unit computes it. */
+struct product {
+    struct gemm g;
+    bool amx;
 };
 
 static int64_t least(int64_t x, int64_t y)
@@ -33,10 +45,12 @@ static int64_t count(int64_t n, int64_t of)
     return (n + of - 1) / of;
 }
 
-/* k is cut into as few blocks of at most BLOCK_K as possible, of even and about equal length. */
-static int64_t block_k(int64_t k)
+/* k is cut into as few blocks as possible, of about equal length: whole pairs, or whole tiles. */
+static int64_t block_k(const struct product *p)
 {
-    return (count(k, count(k, BLOCK_K)) + 1) / 2 * 2;
+    int64_t most = p->amx ? AMX_BLOCK_K : BLOCK_K, unit = p->amx ? 2 * PANEL_TILE : 2;
+
+    return count(count(p->g.k, count(p->g.k, most)), unit) * unit;
 }
 
 static const uint16_t *at(const void *x, bool trans, int64_t row, int64_t col, int64_t ld)
@@ -82,7 +96,8 @@ static void fetch_some(struct fetch *f)
 /* A block of op(A) and one of op(B), and what is known about their product. */
 struct part {
     struct gemm g;
-    const uint32_t *a; /* packed; NULL: g.a as it is */
+    bool amx;
+    const uint32_t *a; /* packed, for AMX in tiles; NULL: g.a as it is */
     uint32_t *b;       /* packed by the first part that uses it, a panel right before its use */
     bool is_first;
     struct fetch next_a; /* the next part's A */
@@ -95,49 +110,95 @@ static void pack_panel_of_b(const struct gemm *g, uint32_t *b, int64_t j)
                                                         g->k, least(PANEL_COLUMNS, g->n - j));
 }
 
+/* C's rows from i on and columns from j on, as many as the unit computes at a time; returns the
+ * rows. */
+static int64_t multiply_rows(const struct part *t, int64_t i, int64_t j)
+{
+    const struct gemm *g = &t->g;
+    int64_t pairs = panel_pairs(g->k), n = least(PANEL_COLUMNS, g->n - j);
+    int64_t rows = least(t->amx ? AMX_ROWS : PANEL_ROWS, g->m - i);
+    const uint32_t *b = t->b + j * pairs;
+    float *c = (float *)g->c + i * g->ldc + j;
+
+    if (t->amx) {
+        int64_t words = panel_tile_words(g->k, PANEL_TILE);
+        panel_amx_product(
+            &(struct panel_amx){ .m = rows,
+                                 .n = n,
+                                 .pairs = pairs,
+                                 .a = (const uint16_t *)(t->a + i / PANEL_TILE * words),
+                                 .a_row = 2 * PANEL_TILE,
+                                 .a_right = 2 * PANEL_TILE * PANEL_TILE,
+                                 .a_down = 2 * words,
+                                 .b = b,
+                                 .c = c,
+                                 .ldc = g->ldc,
+                                 .alpha = g->alpha,
+                                 .beta = g->beta });
+        return rows;
+    }
+    panel_product(&(struct panel_product){
+        .m = rows,
+        .n = n,
+        .pairs = pairs,
+        .a = t->a ? (const uint16_t *)(t->a + i / A_WIDTH * A_WIDTH * pairs + i % A_WIDTH)
+                  : at(g->a, false, i, 0, g->lda),
+        .a_row = t->a ? 2 : g->lda,
+        .a_step = t->a ? 2 * A_WIDTH : 2,
+        .b = b,
+        .c = c,
+        .ldc = g->ldc,
+        .alpha = g->alpha,
+        .beta = g->beta });
+    return rows;
+}
+
 /* C[m][n] = alpha A B + beta C */
 static void multiply(struct part *t)
 {
     const struct gemm *g = &t->g;
-    int64_t pairs = panel_pairs(g->k), tiles = count(g->m, PANEL_ROWS);
-    struct panel_product p = { .pairs = pairs,
-                               .a_row = t->a ? 2 : g->lda,
-                               .a_step = t->a ? 2 * A_WIDTH : 2,
-                               .ldc = g->ldc,
-                               .alpha = g->alpha,
-                               .beta = g->beta };
+    int64_t pairs = panel_pairs(g->k), tiles = count(g->m, t->amx ? AMX_ROWS : PANEL_ROWS);
 
     for (int64_t j = 0, next; j < g->n; j = next) {
         struct fetch next_b = { 0 };
 
         next = j + PANEL_COLUMNS;
-        p.n = least(PANEL_COLUMNS, g->n - j);
-        p.b = t->b + j * pairs;
         if (t->is_first)
             pack_panel_of_b(g, t->b + j * pairs, j);
         if (t->is_first && next < g->n)
             next_b = fetch_of(at(g->b, g->trans_b, 0, next, g->ldb), g->trans_b, g->k,
                               least(PANEL_COLUMNS, g->n - next), g->ldb, tiles);
-        for (int64_t i = 0; i < g->m; i += PANEL_ROWS) {
-            p.m = least(PANEL_ROWS, g->m - i);
-            p.a = t->a ? (const uint16_t *)(t->a + i / A_WIDTH * A_WIDTH * pairs + i % A_WIDTH)
-                       : at(g->a, false, i, 0, g->lda);
-            p.c = (float *)g->c + i * g->ldc + j;
+        for (int64_t i = 0; i < g->m;) {
             fetch_some(&next_b);
             fetch_some(&t->next_a);
-            panel_product(&p);
+            i += multiply_rows(t, i, j);
         }
     }
 }
 
+/* Pack the block of A, unless it is multiplied as it is: pairs lie in its rows. */
+static void pack_a(struct part *t, uint32_t *a)
+{
+    const struct gemm *g = &t->g;
+
+    t->a = a;
+    if (t->amx)
+        (g->trans_a ? panel_pack_tiles_transposed : panel_pack_tiles)(a, g->a, g->lda, g->k, g->m);
+    else if (g->trans_a || g->k % 2)
+        (g->trans_a ? panel_pack_rows : panel_pack_columns)(a, A_WIDTH, g->a, g->lda, g->k, g->m);
+    else
+        t->a = NULL;
+}
+
 /* The parts of C that use the block of B which begins at row k0 and column j0. a and b: memory for
  * packed blocks. */
-static void block_of_b(const struct gemm *g, int64_t j0, int64_t k0, uint32_t *a, uint32_t *b)
+static void block_of_b(const struct product *p, int64_t j0, int64_t k0, uint32_t *a, uint32_t *b)
 {
-    struct part t = { .g = *g, .b = b };
+    const struct gemm *g = &p->g;
+    struct part t = { .g = *g, .amx = p->amx, .b = b };
 
     t.g.n = least(BLOCK_N, g->n - j0);
-    t.g.k = least(block_k(g->k), g->k - k0);
+    t.g.k = least(block_k(p), g->k - k0);
     t.g.beta = k0 ? 1 : g->beta;
     t.g.b = at(g->b, g->trans_b, k0, j0, g->ldb);
     for (int64_t i = 0, next; i < g->m; i = next) {
@@ -148,32 +209,30 @@ static void block_of_b(const struct gemm *g, int64_t j0, int64_t k0, uint32_t *a
         t.g.a = at(g->a, g->trans_a, i, k0, g->lda);
         t.next_a = (struct fetch){ 0 };
         if (next < g->m)
-            t.next_a = fetch_of(at(g->a, g->trans_a, next, k0, g->lda), g->trans_a,
-                                least(BLOCK_M, g->m - next), t.g.k, g->lda,
-                                count(t.g.m, PANEL_ROWS) * count(t.g.n, PANEL_COLUMNS));
-        t.a = NULL;
-        if (g->trans_a || t.g.k % 2) { /* otherwise pairs lie in the rows of A */
-            (g->trans_a ? panel_pack_rows : panel_pack_columns)(a, A_WIDTH, t.g.a, g->lda, t.g.k,
-                                                                t.g.m);
-            t.a = a;
-        }
+            t.next_a =
+                fetch_of(at(g->a, g->trans_a, next, k0, g->lda), g->trans_a,
+                         least(BLOCK_M, g->m - next), t.g.k, g->lda,
+                         count(t.g.m, t.amx ? AMX_ROWS : PANEL_ROWS) * count(t.g.n, PANEL_COLUMNS));
+        pack_a(&t, a);
         multiply(&t);
     }
 }
 
 /* Words of the packed blocks of A and of B. */
-static int64_t words_a(const struct gemm *g)
+static int64_t words_a(const struct product *p)
 {
-    return panel_words(block_k(g->k), least(BLOCK_M, g->m), A_WIDTH);
+    int64_t m = least(BLOCK_M, p->g.m);
+
+    return p->amx ? panel_tile_words(block_k(p), m) : panel_words(block_k(p), m, A_WIDTH);
 }
 
-static int64_t words_b(const struct gemm *g)
+static int64_t words_b(const struct product *p)
 {
-    return panel_words(block_k(g->k), least(BLOCK_N, g->n), PANEL_COLUMNS);
+    return panel_words(block_k(p), least(BLOCK_N, p->g.n), PANEL_COLUMNS);
 }
 
 struct shared_product {
-    const struct gemm *g;
+    const struct product *p;
     bool by_rows;
     atomic_int failed;
 };
@@ -182,31 +241,36 @@ struct shared_product {
 static void product_range(void *ctx, int64_t lo, int64_t hi, int thread)
 {
     struct shared_product *s = ctx;
-    struct gemm g = *s->g;
+    struct product p = *s->p;
     uint32_t *a;
 
     (void)thread;
     if (s->by_rows) {
-        g.m = hi - lo;
-        g.a = at(g.a, g.trans_a, lo, 0, g.lda);
-        g.c = (float *)g.c + lo * g.ldc;
+        p.g.m = hi - lo;
+        p.g.a = at(p.g.a, p.g.trans_a, lo, 0, p.g.lda);
+        p.g.c = (float *)p.g.c + lo * p.g.ldc;
     } else {
-        g.n = hi - lo;
-        g.b = at(g.b, g.trans_b, 0, lo, g.ldb);
-        g.c = (float *)g.c + lo;
+        p.g.n = hi - lo;
+        p.g.b = at(p.g.b, p.g.trans_b, 0, lo, p.g.ldb);
+        p.g.c = (float *)p.g.c + lo;
     }
-    if (!(a = thread_buffer((words_a(&g) + words_b(&g)) * (int64_t)sizeof *a))) {
+    if (!(a = thread_buffer((words_a(&p) + words_b(&p)) * (int64_t)sizeof *a))) {
         atomic_store(&s->failed, 1);
         return;
     }
-    for (int64_t j = 0; j < g.n; j += BLOCK_N)
-        for (int64_t k = 0; k < g.k; k += block_k(g.k))
-            block_of_b(&g, j, k, a, a + words_a(&g));
+    if (p.amx)
+        panel_amx_begin();
+    for (int64_t j = 0; j < p.g.n; j += BLOCK_N)
+        for (int64_t k = 0; k < p.g.k; k += block_k(&p))
+            block_of_b(&p, j, k, a, a + words_a(&p));
+    if (p.amx)
+        panel_amx_end();
 }
 
 tp_status gemm_bf16(const struct device_queue *q, const struct gemm *g, struct tp_err *err)
 {
-    struct shared_product s = { .g = g, .by_rows = g->m >= g->n };
+    const struct product p = { .g = *g, .amx = unit_usable(q, UNIT_AMX_BF16) };
+    struct shared_product s = { .p = &p, .by_rows = g->m >= g->n };
     /* as with kernels_grain: too small a product is not worth waking a thread */
     const int64_t worth_flops = 1 << 20;
     bool small = 2 * g->m * g->n * g->k < worth_flops;

@@ -19,7 +19,7 @@
  * oneDNN has no bf16 kernel for (it would take a reference loop) operands are cast to f32 first.
  *
  * Primitives are made without a scale and without a sum, because with either of them oneDNN 2.6
- * runs a scalar loop over C (on AMX a training step took 1.3 times as long). Both are loops here.
+ * runs a scalar loop over C (a training step took 1.3 times as long). Both are loops here.
  */
 
 /* What a primitive is made for; compared as bytes, so it is zeroed first and has no padding. */

@@ -151,6 +151,52 @@ void panel_pack_columns(uint32_t *panels, int64_t width, const uint16_t *x, int6
     }
 }
 
+/* ---- packing tiles ---- */
+
+enum { TILE = PANEL_TILE, TILE_WORDS = TILE * TILE };
+
+AVX512_BF16 void panel_pack_tiles(uint32_t *tiles, const uint16_t *x, int64_t ld, int64_t k,
+                                  int64_t n)
+{
+    for (int64_t i = 0; i < n; i += TILE)
+        for (int64_t l = 0; l < k; l += 2 * TILE, tiles += TILE_WORDS) {
+            __mmask32 have = first_32(k - l);
+            for (int64_t r = 0; r < TILE; r++)
+                _mm512_store_si512(tiles + r * TILE,
+                                   i + r < n ? _mm512_maskz_loadu_epi16(have, x + (i + r) * ld + l)
+                                             : _mm512_setzero_si512());
+        }
+}
+
+/* One tile of x[k][ld], whose first n columns are its rows. */
+AVX512_BF16 static void pack_tile_transposed(uint32_t *tile, const uint16_t *x, int64_t ld,
+                                             int64_t k, int64_t n)
+{
+    __m512i rows[TILE];
+    __mmask16 have = first_16(n);
+
+    for (int64_t p = 0; p < TILE; p++, x += 2 * ld) {
+        __mmask16 low = 2 * p < k ? have : 0, high = 2 * p + 1 < k ? have : 0;
+        __m512i a = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(low, x));
+        __m512i b = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(high, x + ld));
+        rows[p] = _mm512_or_si512(a, _mm512_slli_epi32(b, 16));
+    }
+    transpose_square(rows);
+    for (int64_t i = 0; i < TILE; i++)
+        _mm512_store_si512(tile + i * TILE, rows[i]);
+}
+
+void panel_pack_tiles_transposed(uint32_t *tiles, const uint16_t *x, int64_t ld, int64_t k,
+                                 int64_t n)
+{
+    int64_t along_k = panel_tiles(panel_pairs(k));
+
+    for (int64_t l = 0; l < k; l += 2 * TILE)
+        for (int64_t i = 0; i < n; i += TILE)
+            pack_tile_transposed(tiles + (i / TILE * along_k + l / (2 * TILE)) * TILE_WORDS,
+                                 x + l * ld + i, ld, k - l, n - i);
+}
+
 /* ---- the product ---- */
 
 /* m rows and `vectors` vectors of columns, both known to the compiler, so that all sums are

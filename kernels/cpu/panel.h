@@ -35,6 +35,26 @@ void panel_pack_rows(uint32_t *panels, int64_t width, const uint16_t *x, int64_t
 void panel_pack_columns(uint32_t *panels, int64_t width, const uint16_t *x, int64_t ld, int64_t k,
                         int64_t n);
 
+/* A tile, which AMX multiplies: PANEL_TILE rows of as many pairs. The next one along k follows,
+ * then those of the next rows. What is missing is zero. */
+enum { PANEL_TILE = 16 };
+
+static inline int64_t panel_tiles(int64_t n)
+{
+    return (n + PANEL_TILE - 1) / PANEL_TILE;
+}
+
+/* uint32_t of n rows in tiles. */
+static inline int64_t panel_tile_words(int64_t k, int64_t n)
+{
+    return panel_tiles(n) * panel_tiles(panel_pairs(k)) * PANEL_TILE * PANEL_TILE;
+}
+
+/* Pack x[n][ld], whose first k columns are taken, into tiles; and x[k][ld], whose first n are. */
+void panel_pack_tiles(uint32_t *tiles, const uint16_t *x, int64_t ld, int64_t k, int64_t n);
+void panel_pack_tiles_transposed(uint32_t *tiles, const uint16_t *x, int64_t ld, int64_t k,
+                                 int64_t n);
+
 /* C[m][n] = alpha A B + beta C, m at most PANEL_ROWS, n at most PANEL_COLUMNS. Pair p of row i of A
  * is the two bf16 at a + i a_row + p a_step (strides in bf16; pairs may be unaligned): so A is
  * packed, or a matrix whose rows run along k. B is a panel, or anything with 64 words between

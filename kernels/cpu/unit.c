@@ -50,8 +50,9 @@ bool unit_usable(const struct device_queue *q, enum unit unit)
 
 const char *unit_description(void)
 {
-    if (has(UNIT_AMX_BF16))
-        return F32 "bf16 products: oneDNN (AMX)\n" BF16_ATTENTION;
+    if (has(UNIT_AVX512_BF16) && has(UNIT_AMX_BF16))
+        return F32 "bf16 products: own kernels (AMX)\n"
+                   "bf16 attention: own kernels (AVX-512 BF16, AMX)\n";
     if (has(UNIT_AVX512_BF16))
         return F32 "bf16 products: own kernels (AVX-512 BF16)\n" BF16_ATTENTION;
     return F32 "bf16 products: oneDNN, or fp32 where it has no kernel for this processor\n"

@@ -10,7 +10,7 @@
 
 enum unit {
     UNIT_AVX512_BF16 = 1, /* VDPBF16PS, beside AVX-512 F, BW, DQ and VL */
-    UNIT_AMX_BF16 = 2,
+    UNIT_AMX_BF16 = 2,    /* TDPBF16PS; used beside UNIT_AVX512_BF16 alone */
 };
 
 /* Whether this processor and its system have the unit, and q's device may use it. */

@@ -2,7 +2,7 @@
  * that computes all scores in double.
  *
  * covers: kernels/cpu/attention_bf16 kernels/cpu/attention_lanes kernels/cpu/attention_row
- * covers: kernels/cpu/attention_tile kernels/cpu/cpu */
+ * covers: kernels/cpu/attention_tile kernels/cpu/cpu kernels/cpu/panel_amx */
 #include "kernels/attention.h"
 
 #include "kernels/cpu/unit.h"
@@ -298,9 +298,9 @@ Test(attention, bf16_without_the_instructions)
     random_cases("attention/bf16 by products, in parts", DTYPE_BF16, 5, 150, true);
 }
 
-Test(attention, bf16_heads_of_many_sizes)
+static void heads_of_many_sizes(const char *name)
 {
-    struct rng r = rng_start("attention/bf16 head sizes");
+    struct rng r = rng_start(name);
     const int64_t sizes[] = { 3, 64, 66, 80, 128, 256, 258 };
 
     for (int i = 0; i < 7; i++) {
@@ -313,6 +313,19 @@ Test(attention, bf16_heads_of_many_sizes)
         check(&s, NULL);
         setup_free(&s);
     }
+}
+
+Test(attention, bf16_heads_of_many_sizes)
+{
+    heads_of_many_sizes("attention/bf16 head sizes");
+}
+
+Test(attention, bf16_without_amx)
+{
+    kernels_on()->device->without_units = UNIT_AMX_BF16;
+    heads_of_many_sizes("attention/bf16 head sizes, without AMX");
+    random_cases("attention/bf16 without AMX, short", DTYPE_BF16, 20, 20, AT_ONCE);
+    random_cases("attention/bf16 without AMX, long", DTYPE_BF16, 3, 300, AT_ONCE);
 }
 
 /* All values are 1, so every output is the sum of a row's probabilities. */

@@ -1,7 +1,7 @@
 /* tests/unit/kernels_gemm.c - matrix products against a simple loop in double.
  *
- * covers: kernels/cpu/gemm_bf16 kernels/cpu/gemm_onednn kernels/cpu/panel kernels/cpu/unit
- * covers: kernels/cpu/thread_buffer */
+ * covers: kernels/cpu/gemm_bf16 kernels/cpu/gemm_onednn kernels/cpu/panel kernels/cpu/panel_amx
+ * covers: kernels/cpu/unit kernels/cpu/thread_buffer */
 #include "kernels/gemm.h"
 
 #include "kernels/cpu/gemm.h"
@@ -97,6 +97,13 @@ Test(gemm, bf16_in_several_blocks_equals_the_simple_loop)
         }
 }
 
+Test(gemm, bf16_without_amx_equals_the_simple_loop)
+{
+    kernels_on()->device->without_units = UNIT_AMX_BF16;
+    random_products("gemm/bf16 without AMX, small", DTYPE_BF16, 9, 150);
+    random_products("gemm/bf16 without AMX, large", DTYPE_BF16, 150, 60);
+}
+
 Test(gemm, bf16_by_onednn_equals_the_simple_loop)
 {
     kernels_on()->device->without_units = UNIT_AVX512_BF16;
@@ -113,8 +120,10 @@ Test(gemm, bf16_without_the_instructions_equals_the_simple_loop)
     random_products("gemm/bf16 by cast, large", DTYPE_BF16, 150, 60);
 }
 
-/* C of rows row .. and columns col .. of one product, on their own and with some threads. */
-static float *part_of_product(const struct gemm *whole, int64_t row, int64_t col, int threads)
+/* C of rows row .. and columns col .. of one product, on their own, with some threads and without
+ * some units. */
+static float *part_of_product(const struct gemm *whole, int64_t row, int64_t col, int threads,
+                              unsigned without_units)
 {
     struct gemm g = *whole;
     const uint16_t *a = g.a, *b = g.b;
@@ -125,17 +134,18 @@ static float *part_of_product(const struct gemm *whole, int64_t row, int64_t col
     g.b = b + (g.trans_b ? col * g.ldb : col);
     g.c = filled_floats(g.m * g.n, 7);
     use_threads(threads);
+    kernels_on()->device->without_units = without_units;
     cr_assert_eq(gemm_one(kernels_on(), &g, &err), TP_OK, "%s", err.msg);
     return g.c;
 }
 
-Test(gemm, bits_of_own_bf16_products_do_not_depend_on_rows_columns_or_threads)
+static void assert_that_bits_depend_on_k_alone(const char *name, unsigned without_units)
 {
     enum { M = 131, N = 150, K = 1333 };
-    struct rng r = rng_start("gemm/bf16 bits");
+    struct rng r = rng_start(name);
     float *fa = random_floats(&r, M * K, 1), *fb = random_floats(&r, K * N, 1);
 
-    if (!unit_usable(NULL, UNIT_AVX512_BF16) || unit_usable(NULL, UNIT_AMX_BF16))
+    if (!unit_usable(NULL, UNIT_AVX512_BF16))
         cr_skip("this processor multiplies bf16 by oneDNN");
     for (int form = 0; form < 4; form++) {
         struct gemm g = { .type = DTYPE_BF16,
@@ -150,8 +160,8 @@ Test(gemm, bits_of_own_bf16_products_do_not_depend_on_rows_columns_or_threads)
         g.a = stored_as(DTYPE_BF16, fa, M * K);
         g.b = stored_as(DTYPE_BF16, fb, K * N);
         g.lda = g.trans_a ? M : K, g.ldb = g.trans_b ? K : N;
-        all = part_of_product(&g, 0, 0, 1);
-        part = part_of_product(&g, row, col, 1 + form % 3);
+        all = part_of_product(&g, 0, 0, 1, without_units);
+        part = part_of_product(&g, row, col, 1 + form % 3, without_units);
         for (int64_t i = row; i < M; i++)
             cr_assert_eq(memcmp(all + i * N + col, part + (i - row) * (N - col),
                                 (size_t)(N - col) * sizeof *all),
@@ -160,6 +170,12 @@ Test(gemm, bits_of_own_bf16_products_do_not_depend_on_rows_columns_or_threads)
         free((void *)(uintptr_t)g.a), free((void *)(uintptr_t)g.b), free(all), free(part);
     }
     free(fa), free(fb);
+}
+
+Test(gemm, bits_of_own_bf16_products_do_not_depend_on_rows_columns_or_threads)
+{
+    assert_that_bits_depend_on_k_alone("gemm/bf16 bits", 0);
+    assert_that_bits_depend_on_k_alone("gemm/bf16 bits without AMX", UNIT_AMX_BF16);
 }
 
 Test(gemm, two_threads_give_the_same_result)

@@ -341,7 +341,8 @@ static json_t *header_json(const struct safetensors_entry *entries, int n)
     return root;
 }
 
-/* The length and the text of the header, padded so that the data is aligned; malloc'ed. TP_E_USAGE: it is too long. */
+/* The length and the text of the header, padded so that the data is aligned; malloc'ed. TP_E_USAGE:
+ * it is too long. */
 static tp_status header_bytes_of(char **out, int64_t *bytes, const char *text, int n,
                                  struct tp_err *err)
 {
