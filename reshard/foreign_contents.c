@@ -118,17 +118,20 @@ static tp_status open_source(struct foreign_contents *out, const char *path,
                                                         memory_budget_tables(q->memory_bytes) };
     /* a model of an unknown architecture is no obstacle where it is not needed */
     const bool has_model = (q->config || q->format->fused) && foreign_model_exists(&model_of);
+    bool config_missing = q->config != NULL; /* until it has been read */
     struct model model;
     tp_status st;
 
     if (has_model)
         TP_TRY(foreign_model_read(&model, &out->note, &model_of, &out->arena, err));
+    config_missing = false;
     TP_TRY(foreign_open(&out->source, q->format, path, has_model ? &model : NULL,
                         memory_budget_tables(q->memory_bytes), err));
     if (q->format->check)
         TP_TRY(q->format->check(out->source, err));
     TP_TRY(list_tensors(out, err));
 done:
+    out->incomplete = st == TP_E_NOTFOUND && !config_missing;
     return st;
 }
 

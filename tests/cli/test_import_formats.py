@@ -456,6 +456,7 @@ def written_in_parts(fmt, state, folder):
 
 @pytest.mark.parametrize("fmt", ["safetensors", "bin", "dcp", "megatron", "torch_dist", "zero1", "zero3"])
 def test_a_copy_that_is_not_complete_names_the_files_that_are_missing(fmt, bf16, tmp_path):
+    """An import refuses it, and verify finds the damage."""
     files = written_in_parts(fmt, bf16, tmp_path / "x")
     for n in (1, 3, 6):
         lost = files[-n:]
@@ -466,6 +467,11 @@ def test_a_copy_that_is_not_complete_names_the_files_that_are_missing(fmt, bf16,
         assert ("; %d files of this checkpoint are missing: " % n in r.err) == (n > 1), repr(r)
         assert all(str(f.relative_to(f.parents[fmt == "megatron"])) in r.err for f in lost[:4]), repr(r)
         assert ("and 2 others" in r.err) == (n == 6) and not harness.steps(tmp_path / "ckpt"), repr(r)
+        r = run("tp-ckpt", "verify", tmp_path / "x", "--config", bf16.config)
+        assert r.rc == 1 and lost[0].name in r.out and "\ndamaged: " in r.out, repr(r)
+        found = json.loads(run("tp-ckpt", "verify", tmp_path / "x", "--config", bf16.config, "--json").out)
+        assert not found["ok"] and lost[0].name in found["findings"][0], found
+    assert run("tp-ckpt", "verify", tmp_path / "x", "--config", tmp_path / "absent.json").rc == 2
 
 
 # ---- other verbs ----
