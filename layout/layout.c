@@ -94,6 +94,15 @@ int layout_find(const struct layout *l, const char *group, const char *name)
 
 /* ---- making ---- */
 
+/* The axes that a request must name to get a spec near this one: those that it named, and those
+ * that it may have taken from elsewhere. tp-reshard --to tp2 keeps the ep of its source. */
+static unsigned axes_to_name(const struct spec *asked)
+{
+    const struct spec plain = spec_default();
+
+    return asked->given | spec_kept(&plain, asked).given;
+}
+
 /* layout_check, with the nearest specs that fit in the message. */
 static tp_status check(const struct spec *spec, int n_layers, const struct tensor *tensors, int n,
                        struct tp_err *err)
@@ -112,7 +121,8 @@ static tp_status check(const struct spec *spec, int n_layers, const struct tenso
         goto done;
     why = *err;
     found = suggest_specs(specs, &near);
-    tp_fail(err, st, "%.700s; nearest that fit: %s", why.msg, suggest_text(text, specs, found));
+    tp_fail(err, st, "%.700s; nearest that fit: %s", why.msg,
+            suggest_text(text, specs, found, axes_to_name(spec)));
 done:
     arena_free(&arena);
     return st;

@@ -215,11 +215,17 @@ char *spec_format_given(char buf[SPEC_TEXT_MAX], const struct spec *s)
 
 char *spec_format(char buf[SPEC_TEXT_MAX], const struct spec *s)
 {
+    return spec_format_with(buf, s, 0);
+}
+
+char *spec_format_with(char buf[SPEC_TEXT_MAX], const struct spec *s, unsigned named)
+{
     struct spec all = *s;
 
-    all.given = SPEC_TP | (s->pp != 1 ? SPEC_PP : 0) | (s->vpp != 1 ? SPEC_VPP : 0) |
-                (s->cp != 1 ? SPEC_CP : 0) | (s->ep > 1 ? SPEC_EP : 0) |
-                (s->dp != 1 ? SPEC_DP : 0) | (s->sp ? SPEC_SP : 0) | (s->zero ? SPEC_ZERO : 0);
+    all.given = (named & ~(unsigned)SPEC_SP) | SPEC_TP | (s->pp != 1 ? SPEC_PP : 0) |
+                (s->vpp != 1 ? SPEC_VPP : 0) | (s->cp != 1 ? SPEC_CP : 0) |
+                (s->ep > 1 ? SPEC_EP : 0) | (s->dp != 1 ? SPEC_DP : 0) | (s->sp ? SPEC_SP : 0) |
+                (s->zero ? SPEC_ZERO : 0);
     return spec_format_given(buf, &all);
 }
 

@@ -67,6 +67,10 @@ bool spec_matches(const struct spec *s, const struct spec *other);
  * "tp8pp2vpp2cp2ep2dp4spzero1". Returns buf. */
 char *spec_format(char buf[SPEC_TEXT_MAX], const struct spec *s);
 
+/* The same, with the axes of `named` (bits of spec.given) also where they have their defaults:
+ * "tp4ep1". sp has no degree, so it is written only where it is on. */
+char *spec_format_with(char buf[SPEC_TEXT_MAX], const struct spec *s, unsigned named);
+
 /* Number of ranks: tp * pp * dp * cp. */
 int spec_world(const struct spec *s);
 

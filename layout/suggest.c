@@ -228,7 +228,7 @@ int suggest_specs(struct spec out[SUGGEST_MAX], const struct suggest *q)
     return n;
 }
 
-char *suggest_text(char buf[SUGGEST_TEXT_MAX], const struct spec *specs, int n)
+char *suggest_text(char buf[SUGGEST_TEXT_MAX], const struct spec *specs, int n, unsigned named)
 {
     char text[SPEC_TEXT_MAX];
     size_t used = 0;
@@ -236,6 +236,6 @@ char *suggest_text(char buf[SUGGEST_TEXT_MAX], const struct spec *specs, int n)
     snprintf(buf, SUGGEST_TEXT_MAX, "none");
     for (int i = 0; i < n && i < SUGGEST_MAX; i++)
         used += (size_t)snprintf(buf + used, SUGGEST_TEXT_MAX - used, "%s%s", i ? ", " : "",
-                                 spec_format(text, &specs[i]));
+                                 spec_format_with(text, &specs[i], named));
     return buf;
 }

@@ -29,7 +29,7 @@ struct suggest {
  * most 2^14 specs, and only for those that the tensors and layers allow. */
 int suggest_specs(struct spec out[SUGGEST_MAX], const struct suggest *q);
 
-/* "tp4pp2, tp2", or "none", into buf. Returns buf. */
-char *suggest_text(char buf[SUGGEST_TEXT_MAX], const struct spec *specs, int n);
+/* "tp4pp2, tp2", or "none", into buf, with the axes of `named` as spec_format_with. Returns buf. */
+char *suggest_text(char buf[SUGGEST_TEXT_MAX], const struct spec *specs, int n, unsigned named);
 
 #endif

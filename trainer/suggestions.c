@@ -82,7 +82,7 @@ static void add_nearest(struct question *q, struct tp_err *err)
 
     if (n > 0)
         tp_fail(err, why.status, "%.700s; nearest that would run: %s", why.msg,
-                suggest_text(text, specs, n));
+                suggest_text(text, specs, n, 0));
 }
 
 tp_status suggestions_check(struct train_config *checked, const struct train_config *asked,

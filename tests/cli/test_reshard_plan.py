@@ -6,6 +6,7 @@ covers: reshard/model_plan
 import json
 import os
 import random
+import re
 
 import pytest
 
@@ -70,3 +71,18 @@ def test_wrong_requests_are_refused(tmp_path):
                       (["--to", "tp2", "--from", "tp1", "--model", tmp_path / "none", "--dry-run"], "none")]:
         r = harness.run("tp-reshard", *args)
         assert r.rc in (2, 3) and why in r.err, (args, r)
+
+
+MIXTRAL = dict(architectures=["MixtralForCausalLM"], model_type="mixtral", num_local_experts=4, num_experts_per_tok=2, num_hidden_layers=4)
+
+
+@pytest.mark.parametrize("start, to", [("ep4dp4zero1", "dp2"), ("ep4dp4zero1", "ep8"), ("tp2pp2dp2", "tp3"),
+                                       ("tp2dp2", "tp3dp1"), ("tp2pp2vpp2", "pp1"), ("tp2pp2", "tp3cp3")])
+def test_a_layout_that_is_suggested_is_taken_as_it_stands(start, to, tmp_path):
+    """Also where the source has axes that the suggestion has not: --to would keep them."""
+    argv = ["--model", harness.write_config(tmp_path, **MIXTRAL), "--from", start, "--to"]
+    r = harness.run("tp-reshard", "--dry-run", *argv, to)
+    assert r.rc == 2 and "nearest that fit: " in r.err, repr(r)
+    for near in r.err.strip().split("nearest that fit: ")[1].split(", "):
+        found = plan(*argv, near)
+        assert not found["kept"] and all(axis in near for axis in re.findall(r"[a-z]+[0-9]+", found["to"])), (near, found)

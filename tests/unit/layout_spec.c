@@ -109,6 +109,18 @@ Test(spec, kept_axes_are_those_that_fill_takes)
     }
 }
 
+Test(spec, text_has_the_axes_that_must_be_named)
+{
+    struct spec s;
+    char text[SPEC_TEXT_MAX];
+
+    cr_assert_eq(parse(&s, "tp4dp2"), TP_OK);
+    cr_expect_str_eq(spec_format_with(text, &s, 0), "tp4dp2");
+    cr_expect_str_eq(spec_format_with(text, &s, SPEC_EP | SPEC_ZERO | SPEC_SP), "tp4ep1dp2zero0");
+    s.sp = true;
+    cr_expect_str_eq(spec_format_with(text, &s, SPEC_DP), "tp4dp2sp");
+}
+
 Test(spec, coordinates_count_tp_fastest)
 {
     struct spec s;

@@ -104,8 +104,8 @@ Test(suggest, the_nearest_come_first_and_one_has_the_same_number_of_ranks)
         cr_assert_eq(spec_parse(&asked, cases[i].asked, &err), TP_OK);
         n = suggest_specs(
             found, &(struct suggest){ .asked = &asked, .n_layers = m.layers, .kinds = kinds });
-        cr_expect_str_eq(suggest_text(text, found, n), cases[i].nearest, "%s: %s", cases[i].asked,
-                         text);
+        cr_expect_str_eq(suggest_text(text, found, n, 0), cases[i].nearest, "%s: %s",
+                         cases[i].asked, text);
     }
     arena_free(&arena);
 }
