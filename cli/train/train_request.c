@@ -8,6 +8,7 @@
 #include "ckpt/codec.h"
 #include "ckpt/root.h"
 #include "cli/report.h"
+#include "cli/train/model_place.h"
 #include "core/file.h"
 #include "core/thread_pool.h"
 #include "kernels/cpu/cpu.h"
@@ -143,7 +144,9 @@ static tp_status read_root(struct train_request *r, struct tp_err *err)
 
     if (!st && !(r->config.ckpt = arena_strdup(&r->arena, clean)))
         st = tp_fail(err, TP_E_NOMEM, "%s: no memory", clean);
-    return st ? tp_fail_in(err, "--ckpt") : TP_OK;
+    if (st)
+        return tp_fail_in(err, "--ckpt");
+    return model_place_check_root(r->config.ckpt, r->config.model_path, err);
 }
 
 /* The options of checkpoints. */
@@ -256,6 +259,8 @@ static tp_status read_model(struct train_request *r, struct tp_err *err)
         st = tp_fail(err, TP_E_NOMEM, "%s: no memory", clean);
     if (!st)
         st = foreign_model_config(&r->model, r->config.model_path, false, &r->arena, err);
+    if (st == TP_E_NOTFOUND)
+        st = model_place_explain(r->config.model_path, err);
     return st ? tp_fail_in(err, "--model") : TP_OK;
 }
 

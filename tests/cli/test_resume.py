@@ -2,7 +2,7 @@
 tp-train prints about changes between two runs.
 
 needs: tp-train tp-reshard tp-ckpt
-covers: trainer/snapshot trainer/snapshot_shard trainer/snapshot_copy trainer/restore trainer/resume_diff
+covers: trainer/snapshot trainer/snapshot_shard trainer/snapshot_copy trainer/restore trainer/resume_diff cli/train/model_place
 """
 import os
 import pathlib
@@ -129,6 +129,30 @@ def test_auto_on_an_empty_root_starts_from_the_beginning_and_reports_it(model, s
     r = ok(*argv(model, "tp8", tmp_path / "ckpt", tmp_path / "log", "--resume"))
     assert "NOTHING TO RESUME" in r.err
     assert_same_curve(read_log(tmp_path / "log"), straight()[0], 0, 0)
+
+
+@pytest.mark.parametrize("fmt", ["dcp", "torch_dist", "safetensors"])
+def test_a_folder_of_another_framework_is_no_root(fmt, model, straight, tmp_path):
+    """Neither to resume, nor to save steps into, which no program would then find."""
+    root = tmp_path / "foreign"
+    ok("tp-ckpt", "export", straight()[1], "--format", fmt, "-o", root)
+    before = harness.tree(root)
+    for more in ["--resume"], ["--resume=must"], []:
+        line = argv(model, "tp1", root, tmp_path / "log", *more)
+        without = line[:1] + line[3:]
+        for words in [without] * bool(more) + [line] * (fmt != "safetensors"):
+            r = run(*words)
+            assert r.rc == 2 and "has the format %s, " % fmt in r.err and "tp-ckpt import" in r.err, repr(r)
+    assert harness.tree(root) == before
+    if fmt == "safetensors":  # the weights to start from may be in the same folder
+        ok(*argv(root, "tp1", root, tmp_path / "log"))
+        ok(*argv(root, "tp1", root, tmp_path / "log", "--resume"))
+
+
+def test_a_checkpoint_is_no_model(straight, tmp_path):
+    for folder in straight()[1], *harness.steps(straight()[1]):
+        r = run(*argv(folder, "tp1", tmp_path / "ckpt", tmp_path / "log"))
+        assert r.rc == 2 and "is a checkpoint of tp-train" in r.err and "--resume --ckpt" in r.err, repr(r)
 
 
 def test_resuming_a_complete_run_changes_nothing(model, straight, tmp_path):
