@@ -214,8 +214,9 @@ static tp_status take_request(struct import_job *x, const struct import_request 
     x->own.out = x->out;
     x->request = &x->own;
     TP_TRY(output_root_name(x->out, q->out, q->source, NULL, NULL, err));
-    st = location_kind(x->out) == LOCATION_S3 ? output_root_check(x->out, q->force, err)
-                                              : location_check_local(x->out, err);
+    if (location_kind(x->out) != LOCATION_S3)
+        TP_TRY(location_check_local(x->out, err));
+    st = output_root_check(x->out, q->force, err);
 done:
     return st;
 }

@@ -33,10 +33,33 @@ static tp_status name_beside(char out[PATH_MAX], const char *dir, const struct s
     return tp_fail(err, TP_E_USAGE, "%.100s...: the path is too long", dir);
 }
 
+const struct foreign_format *output_root_foreign(const char *root)
+{
+    char dir[PATH_MAX];
+    struct tp_err ignored = { 0 };
+
+    if (location_is_remote(root) || ckpt_locate(dir, root, -1, &ignored) != TP_E_NOTFOUND)
+        return NULL;
+    return foreign_format_detect_any(root);
+}
+
+static tp_status check_local(const char *out, struct tp_err *err)
+{
+    const struct foreign_format *found;
+    tp_status st = ckpt_check_root(out, err);
+
+    if (st || !(found = output_root_foreign(out)))
+        return st;
+    return tp_fail(err, TP_E_USAGE,
+                   "%.400s: has the format %s, so a new step there would not be found; name "
+                   "another --out",
+                   out, found->name);
+}
+
 tp_status output_root_check(const char *out, bool force, struct tp_err *err)
 {
     if (location_kind(out) != LOCATION_S3)
-        return ckpt_check_root(out, err);
+        return check_local(out, err);
     if (force)
         return tp_fail(
             err, TP_E_USAGE,

@@ -5,24 +5,15 @@
 #include <string.h>
 
 #include "ckpt/root.h"
-#include "reshard/formats/foreign.h"
+#include "reshard/output_root.h"
 #include "storage/location.h"
-
-static bool has_own_step(const char *path)
-{
-    char dir[PATH_MAX];
-    struct tp_err ignored = { 0 };
-
-    return ckpt_locate(dir, path, -1, &ignored) != TP_E_NOTFOUND;
-}
 
 tp_status model_place_check_root(const char *root, bool has_model, struct tp_err *err)
 {
-    const struct foreign_format *found;
+    const struct foreign_format *found = output_root_foreign(root);
     bool weights_only;
 
-    if (location_is_remote(root) || has_own_step(root) ||
-        !(found = foreign_format_detect_any(root)))
+    if (!found)
         return TP_OK;
     weights_only = strcmp(found->name, "safetensors") == 0 || strcmp(found->name, "bin") == 0;
     if (weights_only && has_model)
@@ -35,7 +26,11 @@ tp_status model_place_check_root(const char *root, bool has_model, struct tp_err
 
 tp_status model_place_explain(const char *path, struct tp_err *err)
 {
-    if (err->status != TP_E_NOTFOUND || location_is_remote(path) || !has_own_step(path))
+    char dir[PATH_MAX];
+    struct tp_err ignored = { 0 };
+
+    if (err->status != TP_E_NOTFOUND || location_is_remote(path) ||
+        ckpt_locate(dir, path, -1, &ignored))
         return err->status;
     return tp_fail(err, TP_E_USAGE,
                    "%.400s: is a checkpoint of tp-train, not a model's folder; --resume --ckpt "

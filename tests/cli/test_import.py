@@ -2,7 +2,7 @@
 was imported.
 
 needs: tp-train tp-ckpt tp-reshard
-covers: reshard/unknown_tensors reshard/root_model reshard/tied_head
+covers: reshard/unknown_tensors reshard/root_model reshard/tied_head reshard/output_root
 """
 import json
 import math
@@ -98,6 +98,17 @@ def test_what_is_no_checkpoint_of_another_framework_is_refused(hf, trained, tmp_
                           (tmp_path / "absent", "no such folder")):
         r = harness.run("tp-ckpt", "import", source, "-o", tmp_path / "out")
         assert r.rc == 2 and words in r.err and not (tmp_path / "out").exists(), repr(r)
+
+
+def test_the_folder_of_another_framework_is_no_root(hf, trained, tmp_path):
+    """tp-ckpt would find what was there, and not the new step."""
+    before = harness.tree(hf)
+    for words in (["tp-ckpt", "import", hf, "-o", hf], ["tp-ckpt", "import", hf, "-o", hf, "--force"],
+                  ["tp-reshard", hf, "--to", "tp2", "--format", "tp", "-o", hf], ["tp-reshard", trained, "--to", "tp2", "-o", hf],
+                  ["tp-reshard", trained, "--to", "tp2", "-o", hf, "--dry-run"]):
+        r = run(*words)
+        assert r.rc == 2 and "has the format safetensors" in r.err and "another --out" in r.err, repr(r)
+    assert harness.tree(hf) == before
 
 
 def test_unknown_tensors_are_refused_and_listed(hf, tmp_path):
