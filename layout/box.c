@@ -161,3 +161,16 @@ char *box_format(char buf[BOX_TEXT_MAX], const struct box *b)
         snprintf(buf + used, BOX_TEXT_MAX - used, "]");
     return buf;
 }
+
+char *box_format_shape(char buf[BOX_TEXT_MAX], int ndim, const int64_t *shape)
+{
+    size_t used = 1;
+
+    buf[0] = '[';
+    for (int d = 0; d < ndim && used < BOX_TEXT_MAX; d++)
+        used += (size_t)snprintf(buf + used, BOX_TEXT_MAX - used, "%s%lld", d ? ", " : "",
+                                 (long long)shape[d]);
+    if (used < BOX_TEXT_MAX)
+        snprintf(buf + used, BOX_TEXT_MAX - used, "]");
+    return buf;
+}

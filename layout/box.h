@@ -48,4 +48,7 @@ void box_run(struct box *out, const struct box *b, int64_t max_elements, int64_t
 /* Write "[0:64, 128:256]" to buf. Returns buf. */
 char *box_format(char buf[BOX_TEXT_MAX], const struct box *b);
 
+/* Write a shape, "[64, 256]", to buf. Returns buf. */
+char *box_format_shape(char buf[BOX_TEXT_MAX], int ndim, const int64_t *shape);
+
 #endif

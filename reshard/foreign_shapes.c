@@ -14,17 +14,14 @@ static tp_status check_tensor(bool *found, const struct piece_source *s, const c
     const int i = foreign_find(s, group, t->name);
     const struct piece *p = i < 0 ? NULL : piece_source_tensor(s, i).pieces;
     char has[BOX_TEXT_MAX], says[BOX_TEXT_MAX];
-    struct box stored, wanted;
 
     *found = p != NULL;
     if (!p ||
         (p->ndim == t->ndim && memcmp(p->shape, t->shape, sizeof *t->shape * (size_t)t->ndim) == 0))
         return TP_OK;
-    stored = box_whole(p->ndim, p->shape);
-    wanted = box_whole(t->ndim, t->shape);
     return tp_fail(err, TP_E_CORRUPT, "%s: tensor %s/%s is %s, but config.json says %s",
-                   piece_source_path(s), group, t->name, box_format(has, &stored),
-                   box_format(says, &wanted));
+                   piece_source_path(s), group, t->name, box_format_shape(has, p->ndim, p->shape),
+                   box_format_shape(says, t->ndim, t->shape));
 }
 
 /* Weights, or masters of which they are made. If there is none at all, the names are not those of

@@ -42,15 +42,24 @@ static void name_kind(char out[KIND_NAME_MAX], const char *name)
     out[used] = 0;
 }
 
+/* The entry of a kind; k->n: it has none. */
+static int name_kinds_find(const struct name_kinds *k, const char *kind)
+{
+    int i = 0;
+
+    while (i < k->n && strcmp(k->list[i].name, kind) != 0)
+        i++;
+    return i;
+}
+
 static void name_kinds_add(struct name_kinds *k, const char *name)
 {
     char kind[KIND_NAME_MAX];
-    int i = 0;
+    int i;
 
     name_kind(kind, name);
     k->tensors++;
-    while (i < k->n && strcmp(k->list[i].name, kind) != 0)
-        i++;
+    i = name_kinds_find(k, kind);
     if (i == KINDS_MAX)
         return;
     if (i == k->n)
@@ -137,6 +146,41 @@ static bool is_ignored(const char *name, const struct unknown_tensors_ignore *ig
     return found;
 }
 
+/* Whether all of them are tensors of the model, but of other layers or experts. */
+static bool are_of_more_layers(const struct name_kinds *unknown, const struct tensor *known,
+                               int n_known)
+{
+    char kind[KIND_NAME_MAX];
+    bool is_found[KINDS_MAX] = { false };
+    int listed = 0, n_found = 0, k;
+
+    for (int i = 0; i < n_known; i++) {
+        name_kind(kind, known[i].name);
+        if ((k = name_kinds_find(unknown, kind)) < unknown->n)
+            is_found[k] = true;
+    }
+    for (k = 0; k < unknown->n; k++) {
+        listed += unknown->list[k].tensors;
+        n_found += is_found[k];
+    }
+    return n_found == unknown->n && listed == unknown->tensors;
+}
+
+static tp_status refuse_layers(const struct name_kinds *unknown, const char *path,
+                               const struct model *m, struct tp_err *err)
+{
+    char list[UNKNOWN_TENSORS_TEXT];
+
+    name_kinds_format(list, unknown);
+    return tp_fail(
+        err, TP_E_USAGE,
+        "%s: %d tensor%s of layers or experts that are not in config.json, which has %d layer%s: "
+        "%s; name the config.json of this model with --config; --ignore NAME of tp-ckpt import and "
+        "tp-reshard leaves one out on purpose",
+        path, unknown->tensors, unknown->tensors == 1 ? " is" : "s are", m->layers,
+        m->layers == 1 ? "" : "s", list);
+}
+
 static tp_status refuse(const struct name_kinds *unknown, const char *path, const struct model *m,
                         struct tp_err *err)
 {
@@ -185,7 +229,8 @@ tp_status unknown_tensors_check_names(struct unknown_tensors *out,
                          "--ignore %s: %s has no such tensor, or the model needs it",
                          ignore->names[i], path);
     if (!st && unknown->tensors)
-        st = refuse(unknown, path, m, err);
+        st = are_of_more_layers(unknown, known, n_known) ? refuse_layers(unknown, path, m, err)
+                                                         : refuse(unknown, path, m, err);
     if (st)
         goto done;
     out->n = left_out->tensors;

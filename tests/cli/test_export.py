@@ -221,7 +221,7 @@ def test_force_does_not_replace_a_file(tmp_path):
     assert r.rc == 2 and "is no folder" in r.err and (tmp_path / "out").read_text() == "years of work"
 
 
-def test_a_tensor_that_is_missing_is_named(tmp_path):
+def test_a_config_of_another_model_is_an_error_that_names_the_tensor(tmp_path):
     root = make(tmp_path, "tp2")
     export(root, tmp_path / "hf")
     config = json.loads((tmp_path / "hf/config.json").read_text())
@@ -229,11 +229,15 @@ def test_a_tensor_that_is_missing_is_named(tmp_path):
     (tmp_path / "hf/config.json").write_text(json.dumps(config))
     r = harness.run("tp-ckpt", "import", tmp_path / "hf", "-o", tmp_path / "b")
     assert r.rc == 3 and "model.layers.2." in r.err and "missing" in r.err
-    config["num_hidden_layers"] -= 1
+    config["num_hidden_layers"] -= 2
+    (tmp_path / "hf/config.json").write_text(json.dumps(config))
+    r = harness.run("tp-ckpt", "import", tmp_path / "hf", "-o", tmp_path / "b")
+    assert r.rc == 2 and "9 tensors are of layers" in r.err and "config.json, which has 1 layer: " in r.err, repr(r)
+    config["num_hidden_layers"] += 1
     config["hidden_size"] = 128
     (tmp_path / "hf/config.json").write_text(json.dumps(config))
     r = harness.run("tp-ckpt", "import", tmp_path / "hf", "-o", tmp_path / "b")
-    assert r.rc == 3 and "[0:256, 0:64]" in r.err and "[0:256, 0:128]" in r.err
+    assert r.rc == 3 and "is [256, 64], but the model of config.json has [256, 128]" in r.err
     assert not (tmp_path / "b").exists()
 
 

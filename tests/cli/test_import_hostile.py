@@ -35,7 +35,7 @@ def read(content, folder, config):
 
 def was_read(r):
     """Whether the failure is only that the file is no whole model."""
-    return any(word in r.err for word in ("is missing", "but the model has", "no part of"))
+    return any(word in r.err for word in ("is missing", "but the model of config.json has", "no part of"))
 
 
 def test_hostile_files(tiny, tmp_path):

@@ -87,4 +87,6 @@ Test(box, formats_as_ranges)
     char text[BOX_TEXT_MAX];
 
     cr_assert_str_eq(box_format(text, &b), "[0:64, 128:256]");
+    cr_assert_str_eq(box_format_shape(text, 2, b.len), "[64, 128]");
+    cr_assert_str_eq(box_format_shape(text, 0, b.len), "[]");
 }

@@ -255,9 +255,11 @@ static tp_status match(int *out, const struct piece_source *s, const struct tens
     p = s->tensors[i].pieces;
     found_box = box_whole(p->ndim, p->shape);
     if (!box_equal(&want_box, &found_box))
-        return tp_fail(err, TP_E_CORRUPT, "%s: tensor %s/%s is %s, but the model has %s",
+        return tp_fail(err, TP_E_CORRUPT,
+                       "%s: tensor %s/%s is %s, but the model of config.json has %s",
                        file_table_path(s->files, p->file), group, want->name,
-                       box_format(found_text, &found_box), box_format(want_text, &want_box));
+                       box_format_shape(found_text, p->ndim, p->shape),
+                       box_format_shape(want_text, want->ndim, want->shape));
     if (p->dtype == DTYPE_COUNT)
         return tp_fail(err, TP_E_CORRUPT,
                        "%s: tensor %s/%s has a dtype that is not supported; supported are f32, "
