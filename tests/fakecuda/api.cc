@@ -9,6 +9,7 @@
 
 #include "tests/fakecuda/api.h"
 #include "tests/fakecuda/control.h"
+#include "tests/fakecuda/gpus.h"
 #include "tests/fakecuda/graph.h"
 #include "tests/fakecuda/stream.h"
 
@@ -30,7 +31,7 @@ using fake::api_call;
 static std::recursive_mutex lock;
 static thread_local cudaError_t last_error;
 static thread_local int current_device;
-static int n_devices = 1, driver_version = 13000;
+static int driver_version = 13000;
 static int64_t memory_bytes = (int64_t)1 << 30;
 static bool has_begun;
 
@@ -44,7 +45,7 @@ static uint64_t number_from(const char *variable, uint64_t otherwise)
 static void begin()
 {
     fake::seed(number_from("FAKECUDA_SEED", 0));
-    n_devices = (int)number_from("FAKECUDA_GPUS", 1);
+    fake::gpus_begin();
     driver_version = (int)number_from("FAKECUDA_DRIVER", 13000);
     memory_bytes = (int64_t)number_from("FAKECUDA_MEMORY", 1 << 30);
     fake::memory_begin();
@@ -155,9 +156,9 @@ cudaError_t cudaGetDeviceCount(int *count)
     *count = 0;
     if (driver_version < 13000)
         return call.fail(cudaErrorInsufficientDriver);
-    if (n_devices == 0)
+    if (fake::gpus_count() == 0)
         return call.fail(cudaErrorNoDevice);
-    *count = n_devices;
+    *count = fake::gpus_count();
     return call.done();
 }
 
@@ -171,9 +172,10 @@ cudaError_t cudaSetDevice(int device)
 {
     api_call call;
 
-    if (device < 0 || device >= n_devices)
+    if (device < 0 || device >= fake::gpus_count())
         return call.fail(cudaErrorInvalidDevice);
     current_device = device;
+    fake::gpus_use(device);
     return call.done();
 }
 
@@ -181,7 +183,7 @@ cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attr, int dev
 {
     api_call call;
 
-    if (device < 0 || device >= n_devices)
+    if (device < 0 || device >= fake::gpus_count())
         return call.fail(cudaErrorInvalidDevice);
     switch (attr) {
     case cudaDevAttrMaxPitch:
@@ -243,7 +245,7 @@ static void set_devices(int count, int version)
 {
     api_call call;
 
-    n_devices = count;
+    fake::gpus_set(count);
     driver_version = version;
 }
 

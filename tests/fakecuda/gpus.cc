@@ -1,0 +1,69 @@
+/* tests/fakecuda/gpus.cc - see tests/fakecuda/gpus.h. */
+#include "tests/fakecuda/gpus.h"
+
+#include <cstdio>
+#include <cstdlib>
+#include <unistd.h>
+#include <vector>
+
+#include "tests/fakecuda/fake.h"
+#include "tests/fakecuda/stream.h"
+
+namespace fake
+{
+
+static std::vector<int> visible; /* the machine's numbers of the GPUs that the process sees */
+static int used = -1;            /* the machine's number, -1: none yet */
+
+void gpus_set(int count)
+{
+    visible.clear();
+    for (int i = 0; i < count; i++)
+        visible.push_back(i);
+}
+
+static void select(const char *list, int count)
+{
+    char *end;
+
+    visible.clear();
+    for (;; list = end + 1) {
+        long number = strtol(list, &end, 10);
+
+        if (end == list || number < 0 || number >= count)
+            return;
+        visible.push_back((int)number);
+        if (*end != ',')
+            return;
+    }
+}
+
+void gpus_begin()
+{
+    const char *count = getenv("FAKECUDA_GPUS"), *list = getenv("CUDA_VISIBLE_DEVICES");
+
+    if (count && list)
+        select(list, atoi(count));
+    else
+        gpus_set(count ? atoi(count) : 1);
+}
+
+int gpus_count()
+{
+    return (int)visible.size();
+}
+
+void gpus_use(int ordinal)
+{
+    const char *text = getenv("FAKECUDA_FAIL");
+    int number, error, after;
+
+    if (used == visible[(size_t)ordinal])
+        return;
+    used = visible[(size_t)ordinal];
+    append_line("FAKECUDA_USED", "%d %d\n", (int)getpid(), used);
+    if (text && sscanf(text, "%d %d %d", &number, &error, &after) == 3 && number == used)
+        fail_at((cudaError_t)error, after);
+}
+
+} // namespace fake

@@ -1,0 +1,22 @@
+/*
+ * tests/fakecuda/gpus.h - which GPUs of the machine a process sees, and the one that fails.
+ *
+ * FAKECUDA_GPUS is the number of GPUs of the machine. If it is set, CUDA_VISIBLE_DEVICES selects
+ * some of them by their numbers, as with NVIDIA's driver: the first number that no GPU has ends the
+ * list. FAKECUDA_USED names a file with a line "process number" for each GPU that a process uses.
+ * FAKECUDA_FAIL is "number error n": that GPU fails with this CUDA error after n operations.
+ */
+#ifndef TESTS_FAKECUDA_GPUS_H
+#define TESTS_FAKECUDA_GPUS_H
+
+namespace fake
+{
+
+void gpus_begin();          /* from the environment */
+void gpus_set(int count);   /* all of a machine with `count` */
+int gpus_count();           /* that the process sees */
+void gpus_use(int ordinal); /* from now on, the process's operations run on it */
+
+} // namespace fake
+
+#endif
