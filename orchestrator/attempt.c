@@ -146,7 +146,7 @@ tp_status attempt_place(struct attempt *a, int world, const struct node_list *no
     for (int i = 0; i < world; i++) {
         while (left == 0 && k + 1 < nodes->n) {
             k++;
-            left = node_is_usable(nodes->node[k], now, 0) ? nodes->node[k]->slots : 0;
+            left = node_is_usable(nodes->node[k], now, 0) ? node_slots(nodes->node[k]) : 0;
         }
         a->rank[i] = (struct attempt_rank){ .node = k < 0 ? NULL : nodes->node[k],
                                             .pidfd = -1,

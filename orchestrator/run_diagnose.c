@@ -1,6 +1,7 @@
 /* orchestrator/run_diagnose.c - see run_state.h: DIAGNOSE finds out what ended an attempt, and
  * decides what comes next. */
 #include <errno.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -149,6 +150,12 @@ static tp_status after_bad_loss(struct run *r)
     return TP_OK;
 }
 
+/* Whether tp-train says that its GPU has failed (device/cuda/cuda_error.c). */
+static bool is_of_gpu(const struct attempt_fault *f)
+{
+    return strstr(f->message, ": GPU ") != NULL && strstr(f->message, "CUDA error") != NULL;
+}
+
 static tp_status restart_after_fault(struct run *r)
 {
     const struct attempt_fault *f = &r->attempt.fault;
@@ -164,7 +171,8 @@ static tp_status restart_after_fault(struct run *r)
     if (st || r->end.over)
         return st;
     r->record.fails_in_row = progress ? 0 : r->record.fails_in_row + 1;
-    run_count_fault(r, f);
+    if (run_count_fault(r, f) && is_of_gpu(f) && run_usable_nodes(r) > 0)
+        r->record.fails_in_row = 0; /* the next start does without this GPU */
     return start_again(r);
 }
 
@@ -187,8 +195,11 @@ static struct attempt_fault fault_of_exit(const struct run *r, const char *log)
     bool killed;
 
     log_tail_parse(&tail, log, r->backend.table->rank_of_line);
-    snprintf(how, sizeof how, o->signal ? "signal %d" : "exit code %d",
-             o->signal ? o->signal : o->exit_code);
+    if (f.kind == FAULT_RANK && o->signal == SIGKILL) /* by tp-run, after the rank */
+        snprintf(how, sizeof how, "%.63s", f.message);
+    else
+        snprintf(how, sizeof how, o->signal ? "signal %d" : "exit code %d",
+                 o->signal ? o->signal : o->exit_code);
     killed = tail.rank >= 0 ? tail.end == LOG_TAIL_KILLED : o->signal != 0;
     if (f.kind == FAULT_NONE)
         f = attempt_fault(FAULT_EXIT, killed ? REASON_COMMAND_KILLED : REASON_COMMAND_FAILED,
@@ -307,6 +318,18 @@ static void fail_to_execute(struct run *r)
     run_finish(r, RUN_FAILED, TP_E_USAGE, event_reason_name(REASON_COMMAND_NOT_EXECUTABLE), text);
 }
 
+/* The program refused its command line before the first step. It accepted it before if only GPUs
+ * are missing now. */
+static tp_status after_refusal(struct run *r)
+{
+    struct attempt_fault f = r->attempt.fault;
+
+    if (!run_gpus_are_missing(r, &f))
+        return give_up_with(r, TP_E_USAGE, REASON_COMMAND_REFUSED, "the command line is refused");
+    attempt_set_fault(&r->attempt, &f);
+    return start_again(r);
+}
+
 static tp_status decide(struct run *r, const char *log)
 {
     const struct supervisor_outcome *o = &r->attempt.outcome;
@@ -342,7 +365,7 @@ static tp_status decide(struct run *r, const char *log)
     explain_exit(r, log);
     if (by_itself && o->exit_code == tp_exit_code(TP_E_USAGE) && !run_outlived_init(r) &&
         no_step_was_done(r))
-        return give_up_with(r, TP_E_USAGE, REASON_COMMAND_REFUSED, "the command line is refused");
+        return after_refusal(r);
     return restart_after_fault(r);
 }
 

@@ -47,6 +47,7 @@ static void add_attempt(struct environment *env, const struct run *r)
         environment_set(env, "TP_EPOCH", epoch);
     snprintf(sig, sizeof sig, "%d", job_signal(r->job));
     environment_set(env, RELAY_SIGNAL_ENV, sig);
+    run_gpus_select(r, env);
 }
 
 pid_t run_spawn(struct run *r, char *const *argv, const char *log, bool supervisor)

@@ -245,6 +245,7 @@ static void forgive(struct run *r)
     }
     if (b->state == RUN_FAILED)
         node_list_forgive(&r->nodes);
+    node_list_expect_gpus(&r->nodes);
     b->continues = false;
 }
 

@@ -62,7 +62,7 @@ bool run_node_reports(const struct run *r, const struct node *node)
     return false;
 }
 
-void run_count_fault(struct run *r, const struct attempt_fault *f)
+bool run_count_fault(struct run *r, const struct attempt_fault *f)
 {
     struct node *n = f->node;
     double seconds = r->job->restart.exclude_for;
@@ -70,9 +70,9 @@ void run_count_fault(struct run *r, const struct attempt_fault *f)
 
     if (!n || n->down || f->reason == REASON_ROOT_FULL ||
         (f->kind != FAULT_RANK && f->kind != FAULT_HANG && f->kind != FAULT_EXIT))
-        return;
+        return false;
     if (++n->faults < r->job->restart.blame)
-        return;
+        return false;
     n->faults = 0;
     n->excluded_to = clock_seconds() + seconds;
     n->back_since = n->excluded_to;
@@ -80,6 +80,7 @@ void run_count_fault(struct run *r, const struct attempt_fault *f)
     snprintf(text, sizeof text, "excluded after repeated faults for %.0f s", seconds);
     run_event(r, EVENT_NODE_LOST, REASON_REPEATED_FAULTS, text,
               json_pack("{s:s,s:f}", "node", n->name, "seconds", seconds));
+    return true;
 }
 
 json_t *run_nodes_json(const struct run *r)
@@ -89,14 +90,16 @@ json_t *run_nodes_json(const struct run *r)
 
     for (int i = 0; i < r->nodes.n; i++) {
         const struct node *n = r->nodes.node[i];
-        const char *state = n->down ? "down" : n->excluded_to > now ? "excluded" : "up";
+        const char *state = n->down || node_slots(n) == 0 ? "down"
+                            : n->excluded_to > now        ? "excluded"
+                                                          : "up";
         int ranks = 0;
 
         for (int k = 0; k < r->attempt.world; k++)
             ranks += r->attempt.rank[k].node == n;
         json_array_append_new(all, json_pack("{s:s,s:i,s:s,s:i,s:I}", "node", n->name, "slots",
-                                             n->slots, "state", state, "ranks", ranks, "faults",
-                                             (json_int_t)n->faults));
+                                             node_slots(n), "state", state, "ranks", ranks,
+                                             "faults", (json_int_t)n->faults));
     }
     return all;
 }

@@ -5,6 +5,7 @@
  *     run_transition.c  from state to state: record, event, the end
  *     run_services.c    events, time account, control socket, status page, webhook
  *     run_nodes.c       nodes that are lost, back, excluded
+ *     run_gpus.c        which GPU a rank has, GPUs that are missing
  *     run_host.c        what the run offers to its backend
  *     run_root.c        the claim to the checkpoint root
  *     run_plan.c        PLAN: nodes, layout, checkpoint
@@ -150,9 +151,22 @@ tp_status run_node_lost(struct run *r, struct node *node, const struct backend_c
 /* Whether a rank on the node is alive: its relay's messages arrive, or, where none do, it has made
  * progress within the deadline. While the attempt ends, ranks may be alive until it has ended. */
 bool run_node_reports(const struct run *r, const struct node *node);
-/* Count a fault of a node's rank. After restart.blame faults the node is excluded. */
-void run_count_fault(struct run *r, const struct attempt_fault *f);
+/* Count a fault of a node's rank. After restart.blame faults the node is excluded (true). */
+bool run_count_fault(struct run *r, const struct attempt_fault *f);
 json_t *run_nodes_json(const struct run *r);
+
+/* ---- run_gpus.c ---- */
+
+/* For tp-train with --device cuda or auto, and a backend whose nodes are one machine: slot i,
+ * counted over all nodes, has GPU i (of CUDA_VISIBLE_DEVICES, if tp-run has it). Let the ranks of
+ * the attempt see only the GPUs of their slots. */
+void run_gpus_select(const struct run *r, struct environment *env);
+/* With --device auto: add the device that tp-train has chosen, and why. */
+void run_gpus_describe(const struct run *r, json_t *event);
+/* A job that has trained before was refused because there are fewer GPUs than ranks: take the slots
+ * of the ranks without a GPU away, and set the reason of the fault. False: there was another
+ * reason, or no slots are left. */
+bool run_gpus_are_missing(struct run *r, struct attempt_fault *f);
 
 /* ---- run_host.c ---- */
 

@@ -164,11 +164,12 @@ static tp_status all_train(struct run *r)
     const struct monitor *m = r->watch->monitor;
     double now = clock_seconds();
     double took = now - (b->fault_at > 0 ? b->fault_at : r->attempt.launched_at);
+    json_t *more = json_pack("{s:f,s:b,s:I}", "seconds", took, "after_fault", b->fault_at > 0,
+                             "resumed_at", (json_int_t)b->resumed_at);
 
     run_time(r, TIME_TRAINING);
-    run_event(r, EVENT_TRAINING, REASON_NONE, NULL,
-              json_pack("{s:f,s:b,s:I}", "seconds", took, "after_fault", b->fault_at > 0,
-                        "resumed_at", (json_int_t)b->resumed_at));
+    run_gpus_describe(r, more);
+    run_event(r, EVENT_TRAINING, REASON_NONE, NULL, more);
     if (b->fault_at > 0) {
         b->fault_seconds = took;
         b->fault_steps = b->best_at_launch - (b->resumed_at > 0 ? b->resumed_at : 0);

@@ -86,6 +86,8 @@ static void print_training(FILE *f, const json_t *e)
     else
         fprintf(f, "every rank trains, %s after the %s", clock_format_duration(took, seconds),
                 json_is_true(json_object_get(e, "after_fault")) ? "fault" : "launch");
+    if (text(e, "device")[0])
+        fprintf(f, "; device: %s", text(e, "device"));
 }
 
 /* "rank 3 on node b", as far as they are known; otherwise `other`. */
@@ -116,6 +118,8 @@ static bool print_subject(FILE *f, const json_t *e)
                 integer(e, "ranks") == 1 ? "" : "s");
     else if (is(e, "node_lost") || is(e, "node_back"))
         fprintf(f, "node %s is %s", text(e, "node"), is(e, "node_lost") ? "lost" : "back");
+    else if (is(e, "gpus_lost"))
+        fprintf(f, "node %s has lost GPUs", text(e, "node"));
     else if (is(e, "rank_exit")) {
         print_rank(f, e, "the command");
         fputs(" has ended", f);

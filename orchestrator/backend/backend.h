@@ -111,6 +111,7 @@ struct backend {
     const struct job_backend *job; /* its name, and its keys of the job file */
     const struct event_code *events, *reasons, *results; /* its own codes; NULL: none */
     const char *node_verb_refusal; /* why `tp-run node` is refused; NULL: it is allowed */
+    bool is_one_machine;           /* its nodes are parts of this machine */
     bool has_relays; /* ranks run on other hosts, under `tp-run relay` (process/relay.h) */
 
     /* ---- a run; open creates `state` ---- */

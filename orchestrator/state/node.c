@@ -42,9 +42,14 @@ void node_list_set(struct node_list *l, struct node **node, int n)
     l->n = n;
 }
 
+int node_slots(const struct node *n)
+{
+    return n->slots > n->missing ? n->slots - n->missing : 0;
+}
+
 bool node_is_usable(const struct node *n, double now, double settle)
 {
-    if (n->down || n->removed || n->excluded_to > now)
+    if (n->down || n->removed || n->excluded_to > now || node_slots(n) == 0)
         return false;
     return settle <= 0 || n->back_since <= 0 || now - n->back_since >= settle;
 }
@@ -60,6 +65,7 @@ void node_bring_back(struct node *n, double now)
     n->down = n->removed = n->suspect = false;
     n->unknown_since = 0;
     n->faults = 0;
+    n->missing = 0;
     n->excluded_to = 0;
     n->back_since = now;
 }
@@ -72,6 +78,12 @@ void node_list_forgive(struct node_list *l)
     }
 }
 
+void node_list_expect_gpus(struct node_list *l)
+{
+    for (int i = 0; i < l->n; i++)
+        l->node[i]->missing = 0;
+}
+
 int node_list_ranks(const struct node_list *l, int64_t spares, double now, double settle)
 {
     int64_t most = l->n - spares, used = 0;
@@ -79,7 +91,7 @@ int node_list_ranks(const struct node_list *l, int64_t spares, double now, doubl
 
     for (int i = 0; i < l->n && used < most; i++)
         if (node_is_usable(l->node[i], now, settle)) {
-            ranks += l->node[i]->slots;
+            ranks += node_slots(l->node[i]);
             used++;
         }
     return ranks;
@@ -92,11 +104,12 @@ json_t *node_list_json(const struct node_list *l, bool all)
     for (int i = 0; i < l->n; i++) {
         const struct node *n = l->node[i];
 
-        if (all || n->down || n->faults || n->excluded_to > 0 || n->back_since > 0)
+        if (all || n->down || n->faults || n->missing || n->excluded_to > 0 || n->back_since > 0)
             json_object_set_new(o, n->name,
-                                json_pack("{s:b,s:I,s:f,s:f}", "down", n->down, "faults",
-                                          (json_int_t)n->faults, "excluded_to", n->excluded_to,
-                                          "back_since", n->back_since));
+                                json_pack("{s:b,s:I,s:i,s:f,s:f}", "down", n->down, "faults",
+                                          (json_int_t)n->faults, "missing", n->missing,
+                                          "excluded_to", n->excluded_to, "back_since",
+                                          n->back_since));
     }
     return o;
 }
@@ -110,6 +123,7 @@ void node_list_read(struct node_list *l, const json_t *json, double now, double 
 
         n->down = json_is_true(json_object_get(o, "down"));
         n->faults = json_integer_value(faults ? faults : json_object_get(o, "blame"));
+        n->missing = (int)json_integer_value(json_object_get(o, "missing"));
         n->excluded_to = json_number_value(json_object_get(o, "excluded_to"));
         n->back_since = json_number_value(json_object_get(o, "back_since"));
         if (n->excluded_to > now + exclude_for)

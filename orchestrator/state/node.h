@@ -17,6 +17,7 @@
 struct node {
     const char *name;
     int slots;          /* ranks that it can hold */
+    int missing;        /* of them, those whose GPU is missing */
     bool down;          /* lost, or taken away */
     int64_t faults;     /* of its ranks, since it was last excluded */
     double excluded_to; /* end of its exclusion, 0: it is not excluded */
@@ -44,16 +45,22 @@ struct node *node_list_find(const struct node_list *l, const char *name);
 /* Replace the list by these n nodes of node_list_add. Takes over the malloc'ed array. */
 void node_list_set(struct node_list *l, struct node **node, int n);
 
+/* The ranks that it can hold now. */
+int node_slots(const struct node *n);
+
 /* Whether ranks can be placed on it now: it is not down, removed or excluded. settle: seconds that
  * must have passed since it came back; 0: none. */
 bool node_is_usable(const struct node *n, double now, double settle);
 
-/* Note that a node is lost, or that it has come back and has no faults. */
+/* Note that a node is lost, or that it has come back with all of its slots and no faults. */
 void node_lose(struct node *n);
 void node_bring_back(struct node *n, double now);
 
 /* Forget all faults and exclusions. */
 void node_list_forgive(struct node_list *l);
+
+/* Forget which slots have no GPU. */
+void node_list_expect_gpus(struct node_list *l);
 
 /* The slots of the usable nodes. At most n - spares nodes count, because spares only replace lost
  * nodes. */

@@ -99,6 +99,8 @@ struct log_scan {
     bool in_table;     /* in torchrun's table, which is at the end */
     bool in_root;      /* in its part about the first failure */
     int table_rank;    /* the rank there, -1: none */
+    int own_rank;      /* the first rank of tp-train that says that it has failed, -1: none */
+    char own[300];     /* its line */
     char error[300];   /* the exception of a Python traceback, "" */
     char plain[300];   /* the last line before a rank is named that no launcher has written, "" */
 };
@@ -202,6 +204,19 @@ static void see_table(struct log_tail *out, struct log_scan *s, const char *line
     }
 }
 
+/* A rank of tp-train says that it has failed: "tp-train: rank 2: ...". If several do, the first one
+ * is at fault. */
+static void see_own(struct log_scan *s, const char *words)
+{
+    const char *rest;
+    int rank = strncmp(words, "tp-train: ", 10) == 0 ? rank_in(words, &rest) : -1;
+
+    if (s->own_rank >= 0 || rank < 0 || strncmp(words + 10, "rank ", 5) != 0 || *rest != ':')
+        return;
+    s->own_rank = rank;
+    copy_line(s->own, words);
+}
+
 static void see_line(struct log_tail *out, struct log_scan *s, const char *line,
                      int (*rank_of_line)(const char *line))
 {
@@ -209,6 +224,7 @@ static void see_line(struct log_tail *out, struct log_scan *s, const char *line,
     enum log_tail_end end;
     int rank;
 
+    see_own(s, words);
     if (s->in_table) {
         see_table(out, s, line);
     } else if (strncmp(words, "Traceback (most recent", 22) == 0) {
@@ -228,7 +244,7 @@ static void see_line(struct log_tail *out, struct log_scan *s, const char *line,
 
 void log_tail_parse(struct log_tail *out, const char *text, int (*rank_of_line)(const char *line))
 {
-    struct log_scan s = { .table_rank = -1 };
+    struct log_scan s = { .table_rank = -1, .own_rank = -1 };
 
     *out = (struct log_tail){ .rank = -1 };
     if (!text)
@@ -243,7 +259,11 @@ void log_tail_parse(struct log_tail *out, const char *text, int (*rank_of_line)(
     }
     if (out->end == LOG_TAIL_KILLED)
         return;
-    if (s.error[0])
+    if (out->end == LOG_TAIL_UNKNOWN && s.own_rank >= 0) {
+        out->end = LOG_TAIL_EXITED;
+        out->rank = s.own_rank;
+        copy_line(out->line, s.own);
+    } else if (s.error[0])
         copy_line(out->line, s.error);
     else if (s.plain[0])
         copy_line(out->line, s.plain);

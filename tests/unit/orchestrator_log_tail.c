@@ -34,6 +34,21 @@ Test(log_tail, the_first_rank_that_a_signal_killed_is_at_fault)
     cr_expect_str_eq(t.line, "tp-run relay: rank 2 was killed by signal 11");
 }
 
+Test(log_tail, the_first_rank_of_tp_train_that_says_that_it_failed_is_at_fault)
+{
+    struct log_tail t = parse("tp-train: steps: rank 1: one by one\n"
+                              "tp-train: rank 2: GPU 2: queued work failed\n"
+                              "tp-train: rank 0: NCCL: an all-reduce failed\n");
+
+    cr_expect(t.rank == 2 && t.end == LOG_TAIL_EXITED);
+    cr_expect_str_eq(t.line, "tp-train: rank 2: GPU 2: queued work failed");
+    t = parse("tp-train: rank 2: a\ntp-train: rank 1 was killed by signal 9\n");
+    cr_expect(t.rank == 1 && t.end == LOG_TAIL_KILLED);
+    t = parse("tp-train: rank 2: a\nlauncher: 5\n");
+    cr_expect(t.rank == 5 && t.end == LOG_TAIL_LAUNCHER);
+    cr_expect_str_eq(t.line, "tp-train: rank 2: a");
+}
+
 Test(log_tail, a_rank_that_ended_takes_precedence_over_the_launchers_lines)
 {
     struct log_tail t = parse("launcher: 5\nrank 1 ended with exit code 1\nlauncher: 6\n");

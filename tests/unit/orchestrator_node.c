@@ -29,6 +29,26 @@ Test(node, ranks_are_those_of_usable_nodes_without_the_spares)
     cr_expect_eq(node_list_ranks(&list, 3, 100, 0), 0);
 }
 
+Test(node, slots_without_a_gpu_do_not_count_until_the_node_comes_back)
+{
+    struct node *a = node_list_find(&list, "a"), *b = node_list_find(&list, "b");
+    json_t *json;
+
+    a->missing = 1;
+    b->missing = 2;
+    cr_expect_eq(node_list_ranks(&list, 0, 100, 0), 4);
+    cr_expect(node_is_usable(a, 100, 0) && !node_is_usable(b, 100, 0));
+    json = node_list_json(&list, false);
+    a->missing = b->missing = 0;
+    node_list_read(&list, json, 100, 60);
+    json_decref(json);
+    cr_expect_eq(node_list_ranks(&list, 0, 100, 0), 4, "tp-run that takes over knows it");
+    node_bring_back(b, 100);
+    cr_expect_eq(node_list_ranks(&list, 0, 100, 0), 6);
+    node_list_expect_gpus(&list);
+    cr_expect_eq(node_list_ranks(&list, 0, 100, 0), 7);
+}
+
 Test(node, a_node_that_came_back_counts_after_a_stable_time)
 {
     struct node *b = node_list_find(&list, "b");

@@ -44,6 +44,7 @@ const struct job_backend LOCAL_JOB_BACKEND = { .name = "local" };
 
 const struct backend LOCAL_BACKEND = {
     .job = &LOCAL_JOB_BACKEND,
+    .is_one_machine = true,
     .open = local_open,
     .command = local_command,
 };

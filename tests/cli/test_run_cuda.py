@@ -1,0 +1,180 @@
+"""tp-run with tp-train --device cuda, on the fake CUDA device of tests/fakecuda: which GPUs ranks use, and GPUs that fail or are
+missing. Whether losses on GPUs are the CPU's is the subject of test_cuda.py; here they are after restarts.
+
+needs: tp-run tp-train tp-ckpt tp-reshard libtp-cuda.so
+covers: orchestrator/run_gpus
+"""
+import os
+
+import pytest
+
+import cuda_runs
+import harness
+from cuda_runs import SEED, on_fake
+from run_job import Job
+
+LAUNCH_FAILURE = 719  # cudaErrorLaunchFailure
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("inputs")
+    cuda_runs.write_inputs(folder)
+    return folder
+
+
+def training(inputs, steps):
+    return ["--model", inputs / "llama.json", "--data", inputs / "text", "--steps", steps, "--warmup", 1, "--seq", 8, "--batch", 4]
+
+
+class Machine:
+    """The GPUs of a machine, which can change while the job runs: a script sets them for each start of tp-train."""
+
+    def __init__(self, folder):
+        self.folder, self.program, self.list = folder, folder / "tp-train", folder / "used"
+        self.has(GPUS=8)
+        train = harness.JOB_TRAIN if os.path.isabs(harness.JOB_TRAIN) else harness.BIN / harness.JOB_TRAIN
+        self.program.write_text('#!/bin/sh\n. "%s/machine"\nexec "%s" "$@"\n' % (folder, train))
+        self.program.chmod(0o755)
+
+    def has(self, **more):
+        lines = ["export %s='%s'\n" % entry for entry in on_fake(USED=self.list, **more).items()]
+        (self.folder / "machine.new").write_text("".join(lines))
+        (self.folder / "machine.new").rename(self.folder / "machine")
+
+    def used(self):
+        """The numbers of the GPUs that the ranks of each attempt have used."""
+        return [int(line.split()[1]) for line in self.list.read_text().splitlines()]
+
+
+@pytest.fixture
+def machine(tmp_path):
+    return Machine(tmp_path)
+
+
+def gpu_job(machine, inputs, steps=6, device="cuda", nodes="[a:2, b:2]", **more):
+    command = [machine.program, *training(inputs, steps), "--save-every", 2, "--device", device]
+    more = {"allow": "[tp4, tp2, tp1]", "restart": {"settle": "0.1s", "backoff": "0.1s"}, **more}
+    return Job(machine.folder, command, nodes=nodes, **more)
+
+
+def assert_losses_are_the_cpus(job, inputs, steps):
+    log = job.folder / "cpu"
+    harness.ok("tp-train", *training(inputs, steps), "--log", log)
+    want, got = harness.losses(log), job.losses()
+    assert sorted(got) == list(range(steps))
+    cuda_runs.assert_close([(got[s], 1) for s in range(steps)], [(loss, 1) for loss in want], "fp32")
+
+
+def layouts(job):
+    return [e["layout"] for e in job.events("launch")]
+
+
+def test_a_job_continues_on_the_gpus_that_are_left_with_the_cpus_losses(tmp_path, machine, inputs):
+    """Rank 1 is killed, node a is lost, a person changes the number of ranks, and node a comes back."""
+    with gpu_job(machine, inputs, steps=12) as job:
+        job.start()
+        job.await_event("save")
+        os.kill(job.rank_pid(1), 9)
+        assert job.await_event("rank_exit")["reason"] == "rank_killed"
+        job.await_event("training", 2)
+        job.verb("node", "down", "a")
+        job.await_event("training", 3)
+        assert job.verb("resize", "tp1", "--wait").rc == 0
+        assert job.verb("node", "up", "a").rc == 0
+        assert job.verb("resize", "tp4", "--wait").rc == 0
+        assert job.wait() == 0, (SEED, job.story())
+        assert layouts(job) == ["tp4", "tp4", "tp2", "tp1", "tp4"], (SEED, job.story())
+        used = machine.used()
+        groups = [used[:4], used[4:8], used[8:10], used[10:11], used[11:]]
+        assert [sorted(g) for g in groups] == [[0, 1, 2, 3], [0, 1, 2, 3], [2, 3], [2], [0, 1, 2, 3]], (SEED, used)
+        assert_losses_are_the_cpus(job, inputs, 12)
+
+
+def test_slots_are_the_gpus_that_tp_run_may_use(tmp_path, machine, inputs):
+    """Also when mpirun starts the ranks."""
+    with gpu_job(machine, inputs, steps=2, nodes="[a, b]", launcher="mpirun") as job:
+        job.start(env={"CUDA_VISIBLE_DEVICES": "7,5"})
+        assert job.wait() == 0, (SEED, job.story())
+        assert sorted(machine.used()) == [5, 7]
+
+
+@pytest.mark.parametrize("after", [0, 250])
+def test_a_gpu_that_fails_again_and_again_is_left_out(tmp_path, machine, inputs, after):
+    """At once, before the first step, or after some steps. The fault names rank, node and GPU; all other ranks end too."""
+    machine.has(FAIL="1 %d %d" % (LAUNCH_FAILURE, after))
+    with gpu_job(machine, inputs, nodes="3", allow="[tp2, tp1]", restart={"blame": 2, "backoff": "0.1s"}) as job:
+        job.start()
+        assert job.wait() == 0, (SEED, job.story())
+        faults = job.events("rank_exit")
+        assert [(f["reason"], f["rank"], f["node"]) for f in faults] == 2 * [("rank_failed", 1, "n1")], (SEED, job.story())
+        assert all("rank 1: GPU 1: " in f["message"] and "unspecified launch failure" in f["message"] for f in faults), faults
+        assert not any("signal" in f["message"] for f in faults), "tp-run ended the others; that is not the reason"
+        assert [e["reason"] for e in job.events("node_lost")] == ["repeated_faults"]
+        assert sorted(machine.used()[-2:]) == [0, 2] and layouts(job)[-1] == "tp2"
+        assert sorted(job.losses()) == list(range(6))
+
+
+def test_a_job_whose_only_gpu_is_broken_fails_after_a_few_starts(tmp_path, machine, inputs):
+    machine.has(FAIL="0 %d 0" % LAUNCH_FAILURE)
+    with gpu_job(machine, inputs, nodes="1", allow="[tp1]") as job:
+        assert job.start().wait() == 3, (SEED, job.story())
+        assert len(job.events("launch")) == 3 and job.events("failed")[0]["reason"] == "no_progress"
+        assert "GPU 0: " in job.events("failed")[0]["message"]
+
+
+def test_when_a_gpu_is_gone_the_layout_fits_those_that_are_left(tmp_path, machine, inputs):
+    """tp-run that takes over knows it too, and `node up` says that the GPU is back."""
+    with gpu_job(machine, inputs, steps=400, nodes="[a:4]") as job:
+        job.start()
+        job.await_event("save")
+        machine.has(GPUS=3)
+        os.kill(job.rank_pid(3), 9)
+        job.await_event("training", 2)
+        lost, = job.events("gpus_lost")
+        assert (lost["reason"], lost["node"], lost["slots"]) == ("gpus_missing", "a", 3)
+        assert "1 of 4 cannot be used any more" in lost["message"]
+        assert layouts(job) == ["tp4", "tp4", "tp2"], (SEED, job.story())
+        assert "4 ranks are on this machine, which has 3 usable GPUs" in job.events("restart")[-1]["message"]
+        job.process.kill()
+        job.process.wait()
+        job.start()
+        job.await_event("takeover")
+        assert job.status()["nodes"][0]["slots"] == 3
+        machine.has(GPUS=8)
+        assert job.verb("node", "up", "a").rc == 0
+        assert job.await_event("launch", attempt=4)["layout"] == "tp4"
+        job.verb("stop", "--wait")
+        assert "node a has lost GPUs: 1 of 4 cannot be used any more" in job.output.read_text()
+
+
+REFUSED = {
+    "no library": ({"TP_CUDA_LIBRARY": "/nowhere/libtp-cuda.so"}, 2, "/nowhere/libtp-cuda.so"),
+    "no driver": (on_fake(DRIVER=0), 2, "no NVIDIA driver"),
+    "old driver": (on_fake(DRIVER=12040), 2, "supports CUDA 12.4, and 13.0 is needed"),
+    "few GPUs": (on_fake(GPUS=3), 2, "4 ranks are on this machine, which has 3 usable GPUs"),
+    "little memory": (on_fake(MEMORY=100000), 3, "GPU 0 is out of memory"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_job_that_cannot_begin_fails_once_and_names_the_reason(tmp_path, inputs, name):
+    env, code, message = REFUSED[name]
+    command = [harness.JOB_TRAIN, *training(inputs, 6), "--device", "cuda"]
+    with Job(tmp_path, command, nodes="[a:2, b:2]", allow="[tp4, tp2]", restart={"backoff": "0.1s"}) as job:
+        job.start(env=env)
+        assert job.wait() == code, job.story()
+        assert message in job.events("failed")[0]["message"] and message in job.verb("status").out
+        assert len(job.events("launch")) == (1 if code == 2 else 3), "what is refused is not tried again"
+        errors = [line for line in job.output.read_text().splitlines() if line.startswith("tp-run: ")]
+        assert len(errors) == 1 and message in errors[0], errors
+
+
+@pytest.mark.parametrize("gpus,chosen", [(2, "cuda, because each rank has a GPU"), (1, "cpu, because of: --device cuda: 2 ranks ")])
+def test_an_event_says_what_device_auto_has_chosen(tmp_path, machine, inputs, gpus, chosen):
+    machine.has(GPUS=gpus)
+    with gpu_job(machine, inputs, steps=100000, device="auto", nodes="[a:2]", allow="[tp2]") as job:
+        job.start()
+        assert job.await_event("training")["device"].startswith(chosen)
+        job.verb("stop", "--wait")
+        assert "; device: " + chosen in job.output.read_text()
