@@ -4,9 +4,10 @@
 tp_status nccl_fail(struct tp_err *err, const char *what, ncclResult_t r)
 {
     const char *more = ncclGetLastError(NULL);
+    tp_status st = r == ncclRemoteError ? TP_E_COMM : TP_E_IO;
 
-    return tp_fail(err, TP_E_COMM, "NCCL: %s failed: %s (error %d)%s%s", what,
-                   ncclGetErrorString(r), (int)r, more && *more ? ": " : "", more ? more : "");
+    return tp_fail(err, st, "NCCL: %s failed: %s (error %d)%s%s", what, ncclGetErrorString(r),
+                   (int)r, more && *more ? ": " : "", more ? more : "");
 }
 
 tp_status nccl_fail_cuda(struct tp_err *err, const char *what, cudaError_t e)

@@ -12,7 +12,8 @@
 #include "core/err.h"
 #include "device/device.h"
 
-/* TP_E_COMM, with NCCL's words; what: what failed, "a group of ranks". */
+/* With NCCL's words; what: what failed, "a group of ranks". TP_E_COMM: another rank has failed, and
+ * its message says why. TP_E_IO: this one has. */
 tp_status nccl_fail(struct tp_err *err, const char *what, ncclResult_t r);
 
 /* TP_E_IO, with CUDA's words; what: what NCCL needs, "a stream". */

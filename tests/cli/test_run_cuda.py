@@ -115,6 +115,17 @@ def test_a_gpu_that_fails_again_and_again_is_left_out(tmp_path, machine, inputs,
         assert sorted(job.losses()) == list(range(6))
 
 
+def test_a_rank_whose_nccl_fails_says_so(tmp_path, machine, inputs):
+    """Also if it is not rank 0. The job continues on the other node."""
+    machine.has(FAIL_NCCL="1 20")
+    with gpu_job(machine, inputs, nodes="2", allow="[tp2, tp1]", restart={"blame": 1, "backoff": "0.1s"}) as job:
+        job.start()
+        fault = job.await_event("rank_exit")
+        assert (fault["rank"], fault["node"]) == (1, "n1"), (SEED, job.story())
+        assert "rank 1: NCCL: an all-reduce failed: unhandled system error" in fault["message"], (SEED, fault)
+        assert job.wait() == 0 and layouts(job)[-1] == "tp1", (SEED, job.story())
+
+
 def test_a_job_whose_only_gpu_is_broken_fails_after_a_few_starts(tmp_path, machine, inputs):
     machine.has(FAIL="0 %d 0" % LAUNCH_FAILURE)
     with gpu_job(machine, inputs, nodes="1", allow="[tp1]") as job:

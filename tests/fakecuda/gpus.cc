@@ -66,4 +66,13 @@ void gpus_use(int ordinal)
         fail_at((cudaError_t)error, after);
 }
 
+bool gpus_accept_nccl()
+{
+    static int calls;
+    const char *text = getenv("FAKECUDA_FAIL_NCCL");
+    int number, n;
+
+    return !text || sscanf(text, "%d %d", &number, &n) != 2 || number != used || calls++ < n;
+}
+
 } // namespace fake

@@ -5,6 +5,7 @@
  * some of them by their numbers, as with NVIDIA's driver: the first number that no GPU has ends the
  * list. FAKECUDA_USED names a file with a line "process number" for each GPU that a process uses.
  * FAKECUDA_FAIL is "number error n": that GPU fails with this CUDA error after n operations.
+ * FAKECUDA_FAIL_NCCL is "number n": on that GPU, NCCL accepts n calls and then none.
  */
 #ifndef TESTS_FAKECUDA_GPUS_H
 #define TESTS_FAKECUDA_GPUS_H
@@ -16,6 +17,7 @@ void gpus_begin();          /* from the environment */
 void gpus_set(int count);   /* all of a machine with `count` */
 int gpus_count();           /* that the process sees */
 void gpus_use(int ordinal); /* from now on, the process's operations run on it */
+bool gpus_accept_nccl();    /* a call of NCCL */
 
 } // namespace fake
 

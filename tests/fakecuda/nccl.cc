@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "tests/fakecuda/api.h"
+#include "tests/fakecuda/gpus.h"
 #include "tests/fakecuda/nccl_comm.h"
 #include "tests/fakecuda/nccl_element.h"
 #include "tests/fakecuda/nccl_progress.h"
@@ -31,7 +32,9 @@ using fake::nccl_progress;
 
 const char *ncclGetErrorString(ncclResult_t result)
 {
-    return result == ncclSuccess ? "no error" : "invalid argument";
+    return result == ncclSuccess       ? "no error"
+           : result == ncclSystemError ? "unhandled system error"
+                                       : "invalid argument";
 }
 
 const char *ncclGetLastError(ncclComm_t)
@@ -177,6 +180,8 @@ static ncclResult_t queue(const nccl_progress &made, cudaStream_t stream)
     nccl_progress next = made; /* as messages show it */
     std::shared_ptr<int> user = made.comm->users;
 
+    if (!fake::gpus_accept_nccl())
+        return ncclSystemError;
     next.call.number = made.comm->queued + 1;
     check_buffer(&next, "input", made.in, made.in_bytes);
     check_buffer(&next, "output", made.out, made.out_bytes);
