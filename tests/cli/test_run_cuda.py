@@ -10,6 +10,7 @@ import pytest
 
 import cuda_runs
 import harness
+from console_page import blocks
 from cuda_runs import SEED, on_fake
 from run_job import Job
 
@@ -189,3 +190,10 @@ def test_an_event_says_what_device_auto_has_chosen(tmp_path, machine, inputs, gp
         assert job.await_event("training")["device"].startswith(chosen)
         job.verb("stop", "--wait")
         assert "; device: " + chosen in job.output.read_text()
+
+
+def test_the_job_file_of_the_page_about_gpus_can_be_read(tmp_path):
+    (tmp_path / "llama-tiny").symlink_to(harness.REPO / "examples/llama-tiny")
+    text, = blocks(harness.REPO / "docs/GPU.md", "yaml")
+    (tmp_path / "job.yaml").write_text(text)
+    assert "* tp2dp4 " in harness.ok("tp-run", "plan", tmp_path / "job.yaml").out
