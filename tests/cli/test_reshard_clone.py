@@ -23,11 +23,15 @@ CLONE = harness.built("fault/clone.so")
 # rows of 512 bytes and more: cuts fall on blocks of 4 KiB
 CONFIG = {"hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 2, "vocab_size": 1000,
           "num_attention_heads": 8, "num_key_value_heads": 8}
-FAKE = {"LD_PRELOAD": preload(CLONE)}
+
+
+def cloning():
+    """The environment of a program whose file system has clones."""
+    return {"LD_PRELOAD": preload(CLONE)}
 
 
 def reshard(root, to, out, *options, env=None):
-    return json.loads(harness.ok("tp-reshard", root, "--to", to, "-o", out, "--json", *options, env=env or FAKE).out)
+    return json.loads(harness.ok("tp-reshard", root, "--to", to, "-o", out, "--json", *options, env=env or cloning()).out)
 
 
 def compare(tmp_path, root, to, out, env=None):
@@ -54,15 +58,15 @@ def test_what_need_not_move_is_cloned(tmp_path, start, to, least):
 def test_the_report_says_what_was_cloned(tmp_path):
     root = make(tmp_path, "tp2", CONFIG)
     argv = ["tp-reshard", root, "--to", "tp2pp2", "-o", tmp_path / "out"]
-    assert re.search(r"^cloned +[0-9.]+ MiB to share", harness.ok(*argv, "--dry-run", env=FAKE).out, re.M)
-    out = harness.ok(*argv, env=FAKE).out
+    assert re.search(r"^cloned +[0-9.]+ MiB to share", harness.ok(*argv, "--dry-run", env=cloning()).out, re.M)
+    out = harness.ok(*argv, env=cloning()).out
     assert re.search(r"^cloned +[0-9.]+ MiB", out, re.M) and "checksum of what was read" in out
     assert re.search(r"digests are those\s+of its index", out)
 
 
 def test_the_progress_of_cloning_is_an_action_of_its_own(tmp_path):
     root = make(tmp_path, "tp2", CONFIG)
-    r = harness.ok("tp-reshard", root, "--to", "tp2pp2", "-o", tmp_path / "out", "--json", env=FAKE)
+    r = harness.ok("tp-reshard", root, "--to", "tp2pp2", "-o", tmp_path / "out", "--json", env=cloning())
     lines = [json.loads(line) for line in r.err.splitlines() if line.startswith("{")]
     assert [p["action"] for p in lines][-1] == "cloning" and "copying" in {p["action"] for p in lines}
     assert lines[-1]["bytes_done"] == lines[-1]["bytes_total"] == lines[-1]["bytes_cloned"] == json.loads(r.out)["bytes_cloned"]
@@ -70,7 +74,7 @@ def test_the_progress_of_cloning_is_an_action_of_its_own(tmp_path):
 
 
 def test_a_file_system_that_refuses_gets_copies_that_were_checked(tmp_path):
-    root, env = make(tmp_path, "tp2", CONFIG), {**FAKE, "TP_CLONE": "refuse"}
+    root, env = make(tmp_path, "tp2", CONFIG), {**cloning(), "TP_CLONE": "refuse"}
     found = reshard(root, "tp2pp2", tmp_path / "out", env=env)
     plain = reshard(root, "tp2pp2", tmp_path / "plain", "--no-clone")
     assert found["bytes_cloned"] == 0 and same_shards(step_dir(tmp_path / "out"), step_dir(tmp_path / "plain"))
@@ -94,8 +98,8 @@ def test_damage_that_was_cloned_is_found_by_verify(tmp_path):
     """The checksums are those of the source, so a clone never hides its damage."""
     root = make(tmp_path, "tp2", CONFIG)
     damage(root)
-    assert harness.run("tp-reshard", root, "--to", "tp2pp2", "-o", tmp_path / "copy", "--no-clone", env=FAKE).rc == 3
-    r = harness.run("tp-reshard", root, "--to", "tp2pp2", "-o", tmp_path / "out", env=FAKE)
+    assert harness.run("tp-reshard", root, "--to", "tp2pp2", "-o", tmp_path / "copy", "--no-clone", env=cloning()).rc == 3
+    r = harness.run("tp-reshard", root, "--to", "tp2pp2", "-o", tmp_path / "out", env=cloning())
     assert r.rc == 0, r.err
     assert harness.run("tp-ckpt", "verify", tmp_path / "out").rc == 1
 
@@ -114,7 +118,7 @@ def test_it_resumes_when_it_was_killed(tmp_path):
         shutil.rmtree(out)
         status, err = shim.run(argv, at, "kill")
         assert died(status), "seed %d: %s" % (SEED, err)
-        r = harness.run(*argv, env=FAKE)
+        r = harness.run(*argv, env=cloning())
         assert r.rc == 0 or "exists already" in r.err, "seed %d, point %d: %s" % (SEED, at, r.err)
         assert same_shards(step_dir(out), step_dir(whole)), "seed %d, point %d of %d" % (SEED, at, calls)
         assert harness.tree(root) == before

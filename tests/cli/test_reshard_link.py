@@ -1,7 +1,7 @@
 """tp-reshard --link: the new step consists of the source's files. Nothing writes into them, and they outlive the
 source; what cannot be linked is copied.
 
-needs: tp-reshard tp-ckpt make_ckpt
+needs: tp-reshard tp-ckpt make_ckpt fault/shim.so
 covers: reshard/linked_shards
 """
 import json
