@@ -13,7 +13,7 @@
 enum {
     LENGTH_BYTES = 8,
     HEADER_MAX_BYTES = 100000000,
-    DATA_ALIGN = 64, /* of the data in the file: writes at a cache line take a tenth less time */
+    DATA_ALIGN = 64, /* of the data in the file: some machines write whole cache lines faster */
 };
 
 /* ---- reading ---- */
