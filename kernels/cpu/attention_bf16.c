@@ -114,22 +114,11 @@ static void load_head(struct attention_bf16 *w, const struct attention *a,
 
 static void product(const struct attention_bf16 *w, const struct panel_product *p)
 {
-    if (!w->amx) {
+    if (w->amx)
+        panel_amx_product(&(struct panel_amx){
+            .of = *p, .a_right = 2 * PANEL_TILE, .a_down = PANEL_TILE * p->a_row });
+    else
         panel_product_rows(p);
-        return;
-    }
-    panel_amx_product(&(struct panel_amx){ .m = p->m,
-                                           .n = p->n,
-                                           .pairs = p->pairs,
-                                           .a = p->a,
-                                           .a_row = p->a_row,
-                                           .a_right = 2 * PANEL_TILE,
-                                           .a_down = PANEL_TILE * p->a_row,
-                                           .b = p->b,
-                                           .c = p->c,
-                                           .ldc = p->ldc,
-                                           .alpha = p->alpha,
-                                           .beta = p->beta });
 }
 
 /* The keys of a tile from key0 on, at most a block, and its rows. */

@@ -110,54 +110,48 @@ static void pack_panel_of_b(const struct gemm *g, uint32_t *b, int64_t j)
                                                         g->k, least(PANEL_COLUMNS, g->n - j));
 }
 
-/* C's rows from i on and columns from j on, as many as the unit computes at a time; returns the
- * rows. */
-static int64_t multiply_rows(const struct part *t, int64_t i, int64_t j)
+/* Rows of A that the unit multiplies at a time. */
+static int64_t rows_at_once(const struct part *t)
+{
+    return t->amx ? AMX_ROWS : PANEL_ROWS;
+}
+
+/* C's rows from i on and columns from j on, as many as the unit computes at a time. */
+static void multiply_rows(const struct part *t, int64_t i, int64_t j)
 {
     const struct gemm *g = &t->g;
-    int64_t pairs = panel_pairs(g->k), n = least(PANEL_COLUMNS, g->n - j);
-    int64_t rows = least(t->amx ? AMX_ROWS : PANEL_ROWS, g->m - i);
-    const uint32_t *b = t->b + j * pairs;
-    float *c = (float *)g->c + i * g->ldc + j;
+    int64_t pairs = panel_pairs(g->k), words = panel_tile_words(g->k, PANEL_TILE);
+    struct panel_product p = { .m = least(rows_at_once(t), g->m - i),
+                               .n = least(PANEL_COLUMNS, g->n - j),
+                               .pairs = pairs,
+                               .b = t->b + j * pairs,
+                               .c = (float *)g->c + i * g->ldc + j,
+                               .ldc = g->ldc,
+                               .alpha = g->alpha,
+                               .beta = g->beta };
 
     if (t->amx) {
-        int64_t words = panel_tile_words(g->k, PANEL_TILE);
-        panel_amx_product(
-            &(struct panel_amx){ .m = rows,
-                                 .n = n,
-                                 .pairs = pairs,
-                                 .a = (const uint16_t *)(t->a + i / PANEL_TILE * words),
-                                 .a_row = 2 * PANEL_TILE,
-                                 .a_right = 2 * PANEL_TILE * PANEL_TILE,
-                                 .a_down = 2 * words,
-                                 .b = b,
-                                 .c = c,
-                                 .ldc = g->ldc,
-                                 .alpha = g->alpha,
-                                 .beta = g->beta });
-        return rows;
+        p.a = (const uint16_t *)(t->a + i / PANEL_TILE * words);
+        p.a_row = 2 * PANEL_TILE, p.a_step = 2;
+        panel_amx_product(&(struct panel_amx){
+            .of = p, .a_right = 2 * PANEL_TILE * PANEL_TILE, .a_down = 2 * words });
+        return;
     }
-    panel_product(&(struct panel_product){
-        .m = rows,
-        .n = n,
-        .pairs = pairs,
-        .a = t->a ? (const uint16_t *)(t->a + i / A_WIDTH * A_WIDTH * pairs + i % A_WIDTH)
-                  : at(g->a, false, i, 0, g->lda),
-        .a_row = t->a ? 2 : g->lda,
-        .a_step = t->a ? 2 * A_WIDTH : 2,
-        .b = b,
-        .c = c,
-        .ldc = g->ldc,
-        .alpha = g->alpha,
-        .beta = g->beta });
-    return rows;
+    if (t->a) {
+        p.a = (const uint16_t *)(t->a + i / A_WIDTH * A_WIDTH * pairs + i % A_WIDTH);
+        p.a_row = 2, p.a_step = 2 * A_WIDTH;
+    } else {
+        p.a = at(g->a, false, i, 0, g->lda);
+        p.a_row = g->lda, p.a_step = 2;
+    }
+    panel_product(&p);
 }
 
 /* C[m][n] = alpha A B + beta C */
 static void multiply(struct part *t)
 {
     const struct gemm *g = &t->g;
-    int64_t pairs = panel_pairs(g->k), tiles = count(g->m, t->amx ? AMX_ROWS : PANEL_ROWS);
+    int64_t pairs = panel_pairs(g->k), tiles = count(g->m, rows_at_once(t));
 
     for (int64_t j = 0, next; j < g->n; j = next) {
         struct fetch next_b = { 0 };
@@ -168,10 +162,10 @@ static void multiply(struct part *t)
         if (t->is_first && next < g->n)
             next_b = fetch_of(at(g->b, g->trans_b, 0, next, g->ldb), g->trans_b, g->k,
                               least(PANEL_COLUMNS, g->n - next), g->ldb, tiles);
-        for (int64_t i = 0; i < g->m;) {
+        for (int64_t i = 0; i < g->m; i += rows_at_once(t)) {
             fetch_some(&next_b);
             fetch_some(&t->next_a);
-            i += multiply_rows(t, i, j);
+            multiply_rows(t, i, j);
         }
     }
 }
@@ -209,10 +203,9 @@ static void block_of_b(const struct product *p, int64_t j0, int64_t k0, uint32_t
         t.g.a = at(g->a, g->trans_a, i, k0, g->lda);
         t.next_a = (struct fetch){ 0 };
         if (next < g->m)
-            t.next_a =
-                fetch_of(at(g->a, g->trans_a, next, k0, g->lda), g->trans_a,
-                         least(BLOCK_M, g->m - next), t.g.k, g->lda,
-                         count(t.g.m, t.amx ? AMX_ROWS : PANEL_ROWS) * count(t.g.n, PANEL_COLUMNS));
+            t.next_a = fetch_of(at(g->a, g->trans_a, next, k0, g->lda), g->trans_a,
+                                least(BLOCK_M, g->m - next), t.g.k, g->lda,
+                                count(t.g.m, rows_at_once(&t)) * count(t.g.n, PANEL_COLUMNS));
         pack_a(&t, a);
         multiply(&t);
     }

@@ -67,11 +67,12 @@ AMX_BF16 static struct tile_place padded(uint32_t *copy, const void *x, int64_t 
 }
 
 /* Pairs `pair` and following of the rows `row` and following of A. */
-static inline struct tile_place place_in_a(const struct panel_amx *p, uint32_t *copy, int64_t row,
+static inline struct tile_place place_in_a(const struct panel_amx *x, uint32_t *copy, int64_t row,
                                            int64_t pair)
 {
+    const struct panel_product *p = &x->of;
     int64_t rows = least(TILE, p->m - row), pairs = least(TILE, p->pairs - pair);
-    const uint16_t *at = p->a + row / TILE * p->a_down + pair / TILE * p->a_right;
+    const uint16_t *at = p->a + row / TILE * x->a_down + pair / TILE * x->a_right;
     int64_t ld = p->a_row * (int64_t)sizeof *at;
 
     if (rows == TILE && pairs == TILE)
@@ -81,8 +82,8 @@ static inline struct tile_place place_in_a(const struct panel_amx *p, uint32_t *
 
 /* The same pairs of columns `column` and following of B. A's copy has zeroes where pairs are
  * missing, but what B has there may be a NaN. */
-static inline struct tile_place place_in_b(const struct panel_amx *p, uint32_t *copy, int64_t pair,
-                                           int64_t column)
+static inline struct tile_place place_in_b(const struct panel_product *p, uint32_t *copy,
+                                           int64_t pair, int64_t column)
 {
     const uint32_t *at = p->b + pair * PANEL_COLUMNS + column;
     int64_t pairs = least(TILE, p->pairs - pair), ld = PANEL_COLUMNS * (int64_t)sizeof *at;
@@ -95,13 +96,13 @@ static inline struct tile_place place_in_b(const struct panel_amx *p, uint32_t *
 /* ---- a tile of C ---- */
 
 /* Sums begin with C where it is only added to (alpha and beta are 1); otherwise with zeroes. */
-static inline bool begins_with_c(const struct panel_amx *p)
+static inline bool begins_with_c(const struct panel_product *p)
 {
     return p->alpha == 1 && p->beta == 1;
 }
 
 /* A tile that C does not have whole is copied, so that its bits are those of a whole one. */
-static inline struct tile_place place_in_c(const struct panel_amx *p, float *copy, int64_t row,
+static inline struct tile_place place_in_c(const struct panel_product *p, float *copy, int64_t row,
                                            int64_t column)
 {
     int64_t rows = least(TILE, p->m - row), columns = least(TILE, p->n - column);
@@ -114,7 +115,8 @@ static inline struct tile_place place_in_c(const struct panel_amx *p, float *cop
 }
 
 /* C = alpha sums + beta C, beta only where the sums do not have it yet. */
-AMX_BF16 static void put(const struct panel_amx *p, const float *sums, int64_t row, int64_t column)
+AMX_BF16 static void put(const struct panel_product *p, const float *sums, int64_t row,
+                         int64_t column)
 {
     const __m512 alpha = _mm512_set1_ps(p->alpha), beta = _mm512_set1_ps(p->beta);
     int64_t rows = least(TILE, p->m - row), columns = least(TILE, p->n - column);
@@ -149,7 +151,7 @@ AMX_BF16 static void put(const struct panel_amx *p, const float *sums, int64_t r
 
 /* Tiles 0 to 3 have the sums of C's block of BLOCK rows and columns from `row` and `column` on. The
  * second ones of each may be missing. */
-AMX_BF16 static void load_sums(const struct panel_amx *p, int64_t row, int64_t column)
+AMX_BF16 static void load_sums(const struct panel_product *p, int64_t row, int64_t column)
 {
     float copy[TILE * TILE] __attribute__((aligned(64)));
     bool lower = p->m - row > TILE, right = p->n - column > TILE;
@@ -171,7 +173,7 @@ AMX_BF16 static void clear_sums(void)
     _tile_zero(3);
 }
 
-AMX_BF16 static void store_sums(const struct panel_amx *p, int64_t row, int64_t column)
+AMX_BF16 static void store_sums(const struct panel_product *p, int64_t row, int64_t column)
 {
     float copy[4][TILE * TILE] __attribute__((aligned(64)));
     bool lower = p->m - row > TILE, right = p->n - column > TILE;
@@ -190,7 +192,7 @@ AMX_BF16 static void store_sums(const struct panel_amx *p, int64_t row, int64_t 
 }
 
 /* The same where C has the whole block, and is the sums. */
-AMX_BF16 static void store_sums_in_place(const struct panel_amx *p, int64_t row, int64_t column)
+AMX_BF16 static void store_sums_in_place(const struct panel_product *p, int64_t row, int64_t column)
 {
     float *c = p->c + row * p->ldc + column;
 
@@ -201,13 +203,14 @@ AMX_BF16 static void store_sums_in_place(const struct panel_amx *p, int64_t row,
 }
 
 /* Add the products of A's and B's tiles to the sums. Tiles 4 and 5 are A's, 6 and 7 B's. */
-AMX_BF16 static void add_products(const struct panel_amx *p, int64_t row, int64_t column)
+AMX_BF16 static void add_products(const struct panel_amx *x, int64_t row, int64_t column)
 {
+    const struct panel_product *p = &x->of;
     uint32_t copy[TILE * TILE] __attribute__((aligned(64)));
     bool lower = p->m - row > TILE, right = p->n - column > TILE;
 
     for (int64_t pair = 0; pair < p->pairs; pair += TILE) {
-        LOAD(4, place_in_a(p, copy, row, pair));
+        LOAD(4, place_in_a(x, copy, row, pair));
         LOAD(6, place_in_b(p, copy, pair, column));
         _tile_dpbf16ps(0, 4, 6);
         if (right) {
@@ -216,31 +219,32 @@ AMX_BF16 static void add_products(const struct panel_amx *p, int64_t row, int64_
         }
         if (!lower)
             continue;
-        LOAD(5, place_in_a(p, copy, row + TILE, pair));
+        LOAD(5, place_in_a(x, copy, row + TILE, pair));
         _tile_dpbf16ps(2, 5, 6);
         if (right)
             _tile_dpbf16ps(3, 5, 7);
     }
 }
 
-AMX_BF16 static void block_product(const struct panel_amx *p, int64_t row, int64_t column)
+AMX_BF16 static void block_product(const struct panel_amx *x, int64_t row, int64_t column)
 {
+    const struct panel_product *p = &x->of;
     bool is_whole = p->m - row >= BLOCK && p->n - column >= BLOCK;
 
     if (begins_with_c(p))
         load_sums(p, row, column);
     else
         clear_sums();
-    add_products(p, row, column);
+    add_products(x, row, column);
     if (is_whole && p->alpha == 1 && (p->beta == 0 || begins_with_c(p)))
         store_sums_in_place(p, row, column);
     else
         store_sums(p, row, column);
 }
 
-void panel_amx_product(const struct panel_amx *p)
+void panel_amx_product(const struct panel_amx *x)
 {
-    for (int64_t column = 0; column < p->n; column += BLOCK)
-        for (int64_t row = 0; row < p->m; row += BLOCK)
-            block_product(p, row, column);
+    for (int64_t column = 0; column < x->of.n; column += BLOCK)
+        for (int64_t row = 0; row < x->of.m; row += BLOCK)
+            block_product(x, row, column);
 }

@@ -13,20 +13,15 @@
 void panel_amx_begin(void);
 void panel_amx_end(void);
 
-/* C[m][n] = alpha A B + beta C for any m, n at most PANEL_COLUMNS; B and C are as in struct
- * panel_product. Tile (t, u) of A has PANEL_TILE rows and pairs: row i is at a + t a_down + u
- * a_right + i a_row (strides in bf16). So A is packed in tiles, or a matrix whose rows run along k.
- * An element's bits depend on its row of A, its column of B, C before and k alone. */
+/* A product of panel.h with any m, and where the tiles of A are. Tile (t, u) has PANEL_TILE rows
+ * and pairs: row i is at of.a + t a_down + u a_right + i of.a_row (strides in bf16; of.a_step is
+ * 2). So A is packed in tiles, or a matrix whose rows run along k. An element's bits depend on its
+ * row of A, its column of B, C before and k alone. */
 struct panel_amx {
-    int64_t m, n, pairs;
-    const uint16_t *a;
-    int64_t a_row, a_right, a_down;
-    const uint32_t *b; /* [pairs][PANEL_COLUMNS] */
-    float *c;
-    int64_t ldc;
-    float alpha, beta;
+    struct panel_product of;
+    int64_t a_right, a_down;
 };
 
-void panel_amx_product(const struct panel_amx *p);
+void panel_amx_product(const struct panel_amx *x);
 
 #endif
