@@ -126,18 +126,6 @@ json_t *print_int_list(const int64_t *values, int n)
     return list;
 }
 
-char *print_shape(char *buf, size_t size, int ndim, const int64_t *shape)
-{
-    size_t used = (size_t)snprintf(buf, size, "[");
-
-    for (int d = 0; d < ndim && used < size; d++)
-        used +=
-            (size_t)snprintf(buf + used, size - used, d ? ", %lld" : "%lld", (long long)shape[d]);
-    if (used < size)
-        snprintf(buf + used, size - used, "]");
-    return buf;
-}
-
 tp_status print_done(struct tp_err *err)
 {
     if (fflush(stdout) != 0 || ferror(stdout))

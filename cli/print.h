@@ -31,9 +31,6 @@ void print_json_line(const json_t *value);
 /* Print one JSON object with the members of both, which are freed, and flush stdout. */
 tp_status print_json_joined(json_t *a, json_t *b, struct tp_err *err);
 
-/* "a, b, c" of n numbers in brackets: "[64, 128]". Returns buf of size bytes. */
-char *print_shape(char *buf, size_t size, int ndim, const int64_t *shape);
-
 /* A JSON list of n numbers. */
 json_t *print_int_list(const int64_t *values, int n);
 

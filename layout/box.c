@@ -162,15 +162,14 @@ char *box_format(char buf[BOX_TEXT_MAX], const struct box *b)
     return buf;
 }
 
-char *box_format_shape(char buf[BOX_TEXT_MAX], int ndim, const int64_t *shape)
+char *box_format_shape(char *buf, size_t size, int ndim, const int64_t *shape)
 {
-    size_t used = 1;
+    size_t used = (size_t)snprintf(buf, size, "[");
 
-    buf[0] = '[';
-    for (int d = 0; d < ndim && used < BOX_TEXT_MAX; d++)
-        used += (size_t)snprintf(buf + used, BOX_TEXT_MAX - used, "%s%lld", d ? ", " : "",
-                                 (long long)shape[d]);
-    if (used < BOX_TEXT_MAX)
-        snprintf(buf + used, BOX_TEXT_MAX - used, "]");
+    for (int d = 0; d < ndim && used < size; d++)
+        used +=
+            (size_t)snprintf(buf + used, size - used, d ? ", %lld" : "%lld", (long long)shape[d]);
+    if (used < size)
+        snprintf(buf + used, size - used, "]");
     return buf;
 }

@@ -8,6 +8,7 @@
 #define LAYOUT_BOX_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 enum { BOX_NDIM_MAX = 6, BOX_TEXT_MAX = 192 };
@@ -48,7 +49,7 @@ void box_run(struct box *out, const struct box *b, int64_t max_elements, int64_t
 /* Write "[0:64, 128:256]" to buf. Returns buf. */
 char *box_format(char buf[BOX_TEXT_MAX], const struct box *b);
 
-/* Write a shape, "[64, 256]", to buf. Returns buf. */
-char *box_format_shape(char buf[BOX_TEXT_MAX], int ndim, const int64_t *shape);
+/* Write a shape, or other numbers of each axis, to buf of size bytes: "[64, 256]". Returns buf. */
+char *box_format_shape(char *buf, size_t size, int ndim, const int64_t *shape);
 
 #endif

@@ -20,8 +20,9 @@ static tp_status check_tensor(bool *found, const struct piece_source *s, const c
         (p->ndim == t->ndim && memcmp(p->shape, t->shape, sizeof *t->shape * (size_t)t->ndim) == 0))
         return TP_OK;
     return tp_fail(err, TP_E_CORRUPT, "%s: tensor %s/%s is %s, but config.json says %s",
-                   piece_source_path(s), group, t->name, box_format_shape(has, p->ndim, p->shape),
-                   box_format_shape(says, t->ndim, t->shape));
+                   piece_source_path(s), group, t->name,
+                   box_format_shape(has, sizeof has, p->ndim, p->shape),
+                   box_format_shape(says, sizeof says, t->ndim, t->shape));
 }
 
 /* Weights, or masters of which they are made. If there is none at all, the names are not those of

@@ -9,6 +9,7 @@
 #include "cli/ckpt/foreign.h"
 #include "cli/print.h"
 #include "cli/report.h"
+#include "layout/box.h"
 #include "reshard/tensor_view.h"
 
 enum { BUFFER_BYTES = 8 << 20, SHAPE_TEXT = 160, WHAT_TEXT = 512 };
@@ -209,7 +210,7 @@ static void put_difference(struct diff_output *o, const struct diff_side *a,
     }
     snprintf(what, sizeof what, "%lld of %lld elements differ, first at %s, by at most %.9g",
              (long long)d->count, (long long)box_elements(&whole),
-             print_shape(index, sizeof index, t->ndim, at), d->max_abs);
+             box_format_shape(index, sizeof index, t->ndim, at), d->max_abs);
     put_text(o, t, what);
     places[0] = put_place(a, at, "first ", o->json);
     places[1] = put_place(b, at, "second", o->json);
@@ -227,8 +228,8 @@ static bool same_kind(struct diff_output *o, const struct tensor *a, const struc
 
     if (!same) {
         snprintf(what, sizeof what, "is %s %s in the first, %s %s in the second",
-                 dtype_name(a->dtype), print_shape(left, sizeof left, a->ndim, a->shape),
-                 dtype_name(b->dtype), print_shape(right, sizeof right, b->ndim, b->shape));
+                 dtype_name(a->dtype), box_format_shape(left, sizeof left, a->ndim, a->shape),
+                 dtype_name(b->dtype), box_format_shape(right, sizeof right, b->ndim, b->shape));
         put_text(o, a, what);
     }
     return same;

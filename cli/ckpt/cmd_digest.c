@@ -12,6 +12,7 @@
 #include "cli/print.h"
 #include "cli/report.h"
 #include "core/thread_pool.h"
+#include "layout/box.h"
 #include "reshard/foreign_contents.h"
 
 static const char intro[] = "Prints a digest of every tensor, sorted by name: the digest, two "
@@ -46,8 +47,9 @@ static tp_status make_line(struct digest_line *l, const struct tensor *t, const 
                            struct tp_err *err)
 {
     char text[256], shape[160], value[DIGEST_TEXT_MAX];
-    int n = snprintf(text, sizeof text, "%s %s %s", dtype_name(t->dtype),
-                     print_shape(shape, sizeof shape, t->ndim, t->shape), digest_format(value, d));
+    int n =
+        snprintf(text, sizeof text, "%s %s %s", dtype_name(t->dtype),
+                 box_format_shape(shape, sizeof shape, t->ndim, t->shape), digest_format(value, d));
 
     l->tensor = t;
     return sha256_of(l->digest, text, (size_t)n, err);

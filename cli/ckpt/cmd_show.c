@@ -11,6 +11,7 @@
 #include "cli/print.h"
 #include "cli/report.h"
 #include "core/size.h"
+#include "layout/box.h"
 #include "reshard/foreign_contents.h"
 
 static const char intro[] =
@@ -132,7 +133,7 @@ static void print_tensors(const struct layout *l)
         const struct tensor *t = &l->tensors[i];
 
         printf("%-6s  %-20s  %10s  %-16s  ", dtype_name(t->dtype),
-               print_shape(shape, sizeof shape, t->ndim, t->shape),
+               box_format_shape(shape, sizeof shape, t->ndim, t->shape),
                size_format(size, tensor_bytes(t)), cut_text(cut, sizeof cut, t));
         print_tensor(t->group, t->name);
         putchar('\n');
@@ -283,7 +284,8 @@ static tp_status show_tensor(const struct show *s, const char *wanted, struct tp
             continue;
         print_tensor(t->group, t->name);
         printf(": %s %s, cut by tp: %s\n", dtype_name(t->dtype),
-               print_shape(shape, sizeof shape, t->ndim, t->shape), cut_text(cut, sizeof cut, t));
+               box_format_shape(shape, sizeof shape, t->ndim, t->shape),
+               cut_text(cut, sizeof cut, t));
     }
     if (!found) {
         st = tp_fail(err, TP_E_NOTFOUND, "%s: has no tensor '%.200s'; tp-ckpt show lists them",

@@ -8,6 +8,7 @@
 #include "cli/print.h"
 #include "cli/report.h"
 #include "core/size.h"
+#include "layout/box.h"
 #include "reshard/foreign_contents.h"
 #include "reshard/foreign_shapes.h"
 
@@ -131,7 +132,7 @@ static void show_text(const struct foreign_contents *c, const char *path)
         const int k = piece_source_find(c->source, t->group, t->name);
 
         printf("%-6s  %-20s  %10s  %6d  ", dtype_name(t->dtype),
-               print_shape(shape, sizeof shape, t->ndim, t->shape),
+               box_format_shape(shape, sizeof shape, t->ndim, t->shape),
                size_format(size, tensor_bytes(t)), piece_source_tensor(c->source, k).n);
         print_tensor(t->group, t->name);
         putchar('\n');
@@ -181,7 +182,7 @@ static void print_piece(const struct foreign_contents *c, const struct piece *p)
     char box[BOX_TEXT_MAX], stride[SHAPE_TEXT];
 
     printf("%-28s  %12lld  %-16s  ", box_format(box, &p->box), (long long)p->begin,
-           print_shape(stride, sizeof stride, p->ndim, p->stride));
+           box_format_shape(stride, sizeof stride, p->ndim, p->stride));
     print_safe(file_table_path(piece_source_files(c->source), p->file));
     putchar('\n');
 }
@@ -206,7 +207,7 @@ static void show_pieces(const struct foreign_contents *c, int i, bool json)
         printf("tensor    %s/", t->group);
         print_safe(t->name);
         printf("\ndtype     %s\nshape     %s\n\n%-28s  %12s  %-16s  %s\n", dtype_name(t->dtype),
-               print_shape(shape, sizeof shape, t->ndim, t->shape), "BOX", "BYTE", "STRIDES",
+               box_format_shape(shape, sizeof shape, t->ndim, t->shape), "BOX", "BYTE", "STRIDES",
                "FILE");
     }
     for (int k = 0; k < pieces.n; k++) {

@@ -8,6 +8,7 @@
 #include "cli/copy_options.h"
 #include "cli/print.h"
 #include "core/size.h"
+#include "layout/box.h"
 
 enum { FILES_SHOWN = 8, SHAPE_TEXT = 160 };
 
@@ -36,7 +37,7 @@ static void print_kinds(const struct reshard_report *r)
     for (int i = 0; i < r->n_kinds; i++) {
         const struct reshard_kind *k = &r->kinds[i];
 
-        print_shape(shape, sizeof shape, k->tensor->ndim, k->tensor->shape);
+        box_format_shape(shape, sizeof shape, k->tensor->ndim, k->tensor->shape);
         name_width = wider(name_width, k->name);
         shape_width = wider(shape_width, shape);
         group_width = wider(group_width, k->groups);
@@ -46,7 +47,7 @@ static void print_kinds(const struct reshard_report *r)
     for (int i = 0; i < r->n_kinds; i++) {
         const struct reshard_kind *k = &r->kinds[i];
 
-        print_shape(shape, sizeof shape, k->tensor->ndim, k->tensor->shape);
+        box_format_shape(shape, sizeof shape, k->tensor->ndim, k->tensor->shape);
         snprintf(boxes, sizeof boxes, "%d -> %d", k->stats.from, k->stats.to);
         printf("  %-*s  %-*s  %-*s  %5d  %11s  %-6s  %8s%s\n", name_width, k->name, shape_width,
                shape, group_width, k->groups, k->count, boxes, action_name(&k->stats),

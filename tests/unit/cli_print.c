@@ -56,22 +56,6 @@ Test(print, numbers_have_the_fewest_digits_that_read_back)
     }
 }
 
-Test(print, shapes_fit_any_buffer)
-{
-    const int64_t shape[] = { 64, 128, 7 };
-    char buf[64];
-
-    cr_expect_str_eq(print_shape(buf, sizeof buf, 3, shape), "[64, 128, 7]");
-    cr_expect_str_eq(print_shape(buf, sizeof buf, 1, shape), "[64]");
-    cr_expect_str_eq(print_shape(buf, sizeof buf, 0, shape), "[]");
-    for (size_t size = 1; size < 16; size++) {
-        memset(buf, 'x', sizeof buf);
-        print_shape(buf, size, 3, shape);
-        cr_expect_lt(strnlen(buf, sizeof buf), size, "%zu bytes", size);
-        cr_expect_eq(buf[size], 'x', "a byte after the first %zu was written", size);
-    }
-}
-
 Test(print, output_that_is_lost_is_an_error)
 {
     struct tp_err err = { 0 };

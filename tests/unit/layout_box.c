@@ -87,6 +87,22 @@ Test(box, formats_as_ranges)
     char text[BOX_TEXT_MAX];
 
     cr_assert_str_eq(box_format(text, &b), "[0:64, 128:256]");
-    cr_assert_str_eq(box_format_shape(text, 2, b.len), "[64, 128]");
-    cr_assert_str_eq(box_format_shape(text, 0, b.len), "[]");
+    cr_assert_str_eq(box_format_shape(text, sizeof text, 2, b.len), "[64, 128]");
+    cr_assert_str_eq(box_format_shape(text, sizeof text, 0, b.len), "[]");
+}
+
+Test(box, shapes_fit_any_buffer)
+{
+    const int64_t shape[] = { 64, 128, 7 };
+    char buf[64];
+
+    cr_expect_str_eq(box_format_shape(buf, sizeof buf, 3, shape), "[64, 128, 7]");
+    cr_expect_str_eq(box_format_shape(buf, sizeof buf, 1, shape), "[64]");
+    cr_expect_str_eq(box_format_shape(buf, sizeof buf, 0, shape), "[]");
+    for (size_t size = 1; size < 16; size++) {
+        memset(buf, 'x', sizeof buf);
+        box_format_shape(buf, size, 3, shape);
+        cr_expect_lt(strnlen(buf, sizeof buf), size, "%zu bytes", size);
+        cr_expect_eq(buf[size], 'x', "a byte after the first %zu was written", size);
+    }
 }

@@ -313,10 +313,12 @@ static tp_status match(const struct safetensors_found **out, const struct safete
         return tp_fail(err, TP_E_CORRUPT, "%s: tensor %s is missing", s->path, want->name);
     found_box = box_whole(f->entry.tensor.ndim, f->entry.tensor.shape);
     if (!box_equal(&want_box, &found_box))
-        return tp_fail(
-            err, TP_E_CORRUPT, "%s: tensor %s is %s, but the model of config.json has %s", s->path,
-            want->name, box_format_shape(found_text, f->entry.tensor.ndim, f->entry.tensor.shape),
-            box_format_shape(want_text, want->ndim, want->shape));
+        return tp_fail(err, TP_E_CORRUPT,
+                       "%s: tensor %s is %s, but the model of config.json has %s", s->path,
+                       want->name,
+                       box_format_shape(found_text, sizeof found_text, f->entry.tensor.ndim,
+                                        f->entry.tensor.shape),
+                       box_format_shape(want_text, sizeof want_text, want->ndim, want->shape));
     if (f->entry.tensor.dtype == DTYPE_COUNT)
         return tp_fail(err, TP_E_CORRUPT,
                        "%s: tensor %s has a dtype that is not supported; supported are F32, BF16, "
