@@ -249,7 +249,7 @@ void cuda_run_attention_backward(struct device_queue *q, const struct attention_
     launch_rows(q, "the gradient of attention",
                 (a->batch * a->heads * a->seq + LAUNCH_WARPS - 1) / LAUNCH_WARPS,
                 attention_delta_kernel, *g, delta);
-    if (attention_mma_fits(a) && (uintptr_t)g->d_out % 16 == 0) {
+    if (attention_mma_backward_fits(g)) {
         attention_mma_backward(q, g, delta);
         return;
     }

@@ -1,8 +1,8 @@
 /*
  * kernels/cuda/attention_mma.cu - attention in bf16 on tensor cores, with sums in f32: the forward
  * kernel of attention.cu, with products of fragments (mma.cuh). A block has 128 rows of its own and
- * passes over the others 64 at a time, or 32 of wide heads. Weights, and the gradients of scores,
- * are rounded to bf16 before they are multiplied, as in Dao 2023 (FlashAttention-2).
+ * passes over the others 64 at a time, or 32 or 16 of wide heads. Weights, and the gradients of
+ * scores, are rounded to bf16 before they are multiplied, as in Dao 2023 (FlashAttention-2).
  */
 #include "kernels/cuda/attention_mma.cuh"
 
@@ -49,10 +49,13 @@ static __device__ void scores_of(float (*s)[2][4], const struct attention &a,
     }
 }
 
-/* Take a tile of scores: they become weights, and what came before is scaled. */
+/* Take a tile of scores: they become weights, and what came before is scaled. Often no row has a
+ * new maximum, and then the sums stay as they are. */
 template <int PARTS, int C>
 static __device__ void softmax_add(struct mma_softmax<C> *t, float (*s)[2][4])
 {
+    float before[2];
+
 #pragma unroll
     for (int h = 0; h < 2; h++) {
         float most = -INFINITY, sum = 0;
@@ -61,23 +64,26 @@ static __device__ void softmax_add(struct mma_softmax<C> *t, float (*s)[2][4])
         for (int i = 0; i < 4 * PARTS; i++)
             most = fmaxf(most, s[i / 4][i / 2 % 2][2 * h + i % 2]);
         most = fmaxf(t->max[h], of_row(most, [](float x, float y) { return fmaxf(x, y); }));
-        float base = most == -INFINITY ? 0 : most, before = expf(t->max[h] - base);
+        float base = most == -INFINITY ? 0 : most;
 
 #pragma unroll
         for (int i = 0; i < 4 * PARTS; i++) {
             float *x = &s[i / 4][i / 2 % 2][2 * h + i % 2];
 
-            *x = expf(*x - base);
+            *x = attention_mma_exp(*x - base);
             sum += *x;
         }
-        t->sum[h] = t->sum[h] * before + of_row(sum, [](float x, float y) { return x + y; });
+        before[h] = attention_mma_exp(t->max[h] - base);
+        t->sum[h] = t->sum[h] * before[h] + of_row(sum, [](float x, float y) { return x + y; });
         t->max[h] = most;
-#pragma unroll
-        for (int j = 0; j < C / 8; j++) {
-            t->o[j][2 * h] *= before;
-            t->o[j][2 * h + 1] *= before;
-        }
     }
+    if (!__any_sync(0xffffffffu, before[0] != 1 || before[1] != 1))
+        return;
+#pragma unroll
+    for (int j = 0; j < C / 8; j++)
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            t->o[j][i] *= before[i / 2];
 }
 
 /* Store a row's elements at `at` and at + 1, or merge them into a.sum. */
@@ -127,32 +133,28 @@ static __device__ void mma_forward_store(const struct attention &a, const struct
 /* Columns col .. col + C - 1 of the block's own rows. All threads of the block call it. */
 template <int D, int C>
 static __device__ void forward_pass(const struct attention &a, const struct attention_rows &q,
-                                    const uint32_t (*own)[4], struct attention_mma_tile<D> *keys,
-                                    struct attention_mma_tile<D> *values, int col)
+                                    const uint32_t (*own)[4],
+                                    struct attention_mma_key_tiles<D> *tiles, int col)
 {
-    enum { ROWS = attention_mma_tile<D>::ROWS, PARTS = attention_mma_tile<D>::PARTS };
-    const struct attention_rows k = attention_keys_of(&a, &q);
+    enum { PARTS = attention_mma_tile<D>::PARTS };
     struct mma_softmax<C> t = {
         { -INFINITY, -INFINITY }, {},
         {
         }
     };
 
-    for (int64_t n = attention_first_tile(&a, &q, ROWS); n < k.rows; n += ROWS) {
-        float s[PARTS][2][4];
+    attention_mma_for_keys<D>(
+        &a, q, tiles, [&](const struct attention_mma_key_tiles<D> &now, int64_t n) {
+            float s[PARTS][2][4];
 
-        __syncthreads(); /* the tiles may still be read */
-        attention_mma_load<D>(keys, &a, a.k, a.ldk, k, n);
-        attention_mma_load<D>(values, &a, a.v, a.ldv, k, n);
-        __syncthreads();
-        scores_of<D>(s, a, q, own, *keys, n);
-        softmax_add<PARTS, C>(&t, s);
+            scores_of<D>(s, a, q, own, now.keys, n);
+            softmax_add<PARTS, C>(&t, s);
 #pragma unroll
-        for (int p = 0; p < PARTS; p++)
-            if (attention_mma_any(&a, &q, attention_mma_first(&q), n + p * ATTENTION_MMA_ROWS))
-                attention_mma_sum<C, D>(t.o, s[p], *values, p * ATTENTION_MMA_ROWS, col,
-                                        a.head_dim);
-    }
+            for (int p = 0; p < PARTS; p++)
+                if (attention_mma_any(&a, &q, attention_mma_first(&q), n + p * ATTENTION_MMA_ROWS))
+                    attention_mma_sum<C, D>(t.o, s[p], now.values, p * ATTENTION_MMA_ROWS, col,
+                                            a.head_dim);
+        });
     mma_forward_store<C>(a, q, t, col);
 }
 
@@ -160,18 +162,14 @@ template <int D, int C>
 __global__ void __launch_bounds__(LAUNCH_THREADS, 1)
     attention_mma_forward_kernel(const __grid_constant__ struct attention a)
 {
-    __shared__ struct attention_mma_tile<D> keys, values;
+    __shared__ struct attention_mma_key_tiles<D> tiles[2];
+    const struct attention_rows q = attention_queries(&a, ATTENTION_MMA_OWN, blockIdx.x);
+    uint32_t own[D / 16][4];
 
-    for (int64_t b = blockIdx.x; b < attention_query_blocks(&a, ATTENTION_MMA_OWN);
-         b += gridDim.x) {
-        const struct attention_rows q = attention_queries(&a, ATTENTION_MMA_OWN, b);
-        uint32_t own[D / 16][4];
-
-        attention_mma_load_own<D>(own, &a, a.q, a.ldq, q);
+    attention_mma_load_own<D>(own, &a, a.q, a.ldq, q);
 #pragma unroll 1
-        for (int col = 0; col < D && col < a.head_dim; col += C)
-            forward_pass<D, C>(a, q, own, &keys, &values, col);
-    }
+    for (int col = 0; col < D && col < a.head_dim; col += C)
+        forward_pass<D, C>(a, q, own, tiles, col);
 }
 
 /* ---- launches ---- */
@@ -189,6 +187,19 @@ bool attention_mma_fits(const struct attention *a)
            is_aligned(a->k, a->ldk) && is_aligned(a->v, a->ldv) && is_aligned(a->out, a->ldo);
 }
 
+/* Gradients are stored two at a time. */
+static bool is_gradient_aligned(const float *x, int64_t ld)
+{
+    return (uintptr_t)x % 8 == 0 && ld % 2 == 0;
+}
+
+bool attention_mma_backward_fits(const struct attention_backward *g)
+{
+    return attention_mma_fits(&g->of) && is_aligned(g->d_out, g->of.ldo) &&
+           is_gradient_aligned(g->dq, g->lddq) && is_gradient_aligned(g->dk, g->lddk) &&
+           is_gradient_aligned(g->dv, g->lddv);
+}
+
 void attention_mma_forward(struct device_queue *q, const struct attention *a)
 {
     static const char what[] = "attention";
@@ -196,12 +207,12 @@ void attention_mma_forward(struct device_queue *q, const struct attention *a)
 
     switch (attention_mma_columns(a)) {
     case 64:
-        launch_rows(q, what, blocks, attention_mma_forward_kernel<64, 64>, *a);
+        launch_each(q, what, blocks, attention_mma_forward_kernel<64, 64>, *a);
         break;
     case 128:
-        launch_rows(q, what, blocks, attention_mma_forward_kernel<128, 128>, *a);
+        launch_each(q, what, blocks, attention_mma_forward_kernel<128, 128>, *a);
         break;
     default:
-        launch_rows(q, what, blocks, attention_mma_forward_kernel<256, 128>, *a);
+        launch_each(q, what, blocks, attention_mma_forward_kernel<256, 128>, *a);
     }
 }

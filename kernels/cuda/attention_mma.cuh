@@ -4,7 +4,8 @@
  * tile of others.
  *
  * Warp w has its block's own rows 16 w .. 16 w + 15, in registers, as fragments (mma.cuh). The
- * other rows are in shared memory, and a warp takes 16 of them at a time. D is the number of
+ * other rows are in shared memory, and a warp takes 16 of them at a time. While a block computes
+ * with two tiles of other rows, the next two are copied (async_copy.cuh). D is the number of
  * columns for which registers and shared memory are reserved; a head may have fewer. C is the
  * number of columns of a sum; where it is less than D, because registers do not suffice, a block
  * computes the sum in passes, each with all products of rows again.
@@ -12,6 +13,7 @@
 #ifndef KERNELS_CUDA_ATTENTION_MMA_CUH
 #define KERNELS_CUDA_ATTENTION_MMA_CUH
 
+#include "kernels/cuda/async_copy.cuh"
 #include "kernels/cuda/attention_rows.cuh"
 #include "kernels/cuda/attention_run.cuh"
 #include "kernels/cuda/mma.cuh"
@@ -22,11 +24,16 @@ enum {
     ATTENTION_MMA_HEAD_DIM_MAX = 256,
 };
 
-/* Other rows in shared memory, which has 48 KiB for two tiles. Eight more columns, so that the
+/* Other rows in shared memory, which has 48 KiB for four tiles. Eight more columns, so that the
  * eight rows that are loaded at once are in different banks. */
 template <int D> struct alignas(16) attention_mma_tile {
-    enum { ROWS = D > 128 ? 32 : 64, PARTS = ROWS / ATTENTION_MMA_ROWS };
+    enum { ROWS = 4096 / D, PARTS = ROWS / ATTENTION_MMA_ROWS };
     uint16_t x[ROWS][D + 8];
+};
+
+/* The same keys and values. */
+template <int D> struct attention_mma_key_tiles {
+    struct attention_mma_tile<D> keys, values;
 };
 
 /* The columns D for which registers and shared memory are reserved. */
@@ -95,12 +102,25 @@ static __device__ inline bool attention_mma_all(const struct attention *a,
            attention_first(a, last) <= key;
 }
 
+/* e^x with an error of some 2^-20, as weights need that are rounded to bf16; 0 below e^-87. */
+static __device__ inline float attention_mma_exp(float x)
+{
+#ifdef __CUDACC__
+    float y;
+
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x * 1.44269504f));
+    return y;
+#else
+    return expf(x);
+#endif
+}
+
 /* ---- loads ---- */
 
-/* Load rows first, first + 1, ... into a tile; 0 outside of the rows and of the head. All threads
- * of the block call it. */
+/* Begin to copy rows first, first + 1, ... to a tile; 0 outside of the rows and of the head. All
+ * threads of the block call it. */
 template <int D>
-static __device__ void attention_mma_load(struct attention_mma_tile<D> *t,
+static __device__ void attention_mma_copy(struct attention_mma_tile<D> *t,
                                           const struct attention *a, const void *x, int64_t ld,
                                           const struct attention_rows &rows, int64_t first)
 {
@@ -110,12 +130,44 @@ static __device__ void attention_mma_load(struct attention_mma_tile<D> *t,
          i += LAUNCH_THREADS) {
         int r = i / (D / AT_ONCE), c = i % (D / AT_ONCE) * AT_ONCE;
         int64_t row = first + r;
-        const uint16_t *from = static_cast<const uint16_t *>(x) + (rows.at + row) * ld + rows.col;
-        uint4 loaded = {};
+        bool in = row < rows.rows && c < a->head_dim;
+        int64_t at = in ? (rows.at + row) * ld + rows.col + c : 0;
 
-        if (row < rows.rows && c < a->head_dim)
-            loaded = *reinterpret_cast<const uint4 *>(from + c);
-        *reinterpret_cast<uint4 *>(&t->x[r][c]) = loaded;
+        async_copy_16(&t->x[r][c], static_cast<const uint16_t *>(x) + at, in);
+    }
+}
+
+/* The same of keys and values, as a group. */
+template <int D>
+static __device__ void attention_mma_copy_keys(struct attention_mma_key_tiles<D> *t,
+                                               const struct attention *a,
+                                               const struct attention_rows &k, int64_t first)
+{
+    attention_mma_copy<D>(&t->keys, a, a->k, a->ldk, k, first);
+    attention_mma_copy<D>(&t->values, a, a->v, a->ldv, k, first);
+    async_copy_commit();
+}
+
+/* Pass over the keys that a block's own queries see. For each tile of them compute(tiles, n) is
+ * called, n the first key. All threads of the block call it. */
+template <int D, typename F>
+static __device__ void attention_mma_for_keys(const struct attention *a,
+                                              const struct attention_rows &q,
+                                              struct attention_mma_key_tiles<D> *tiles, F compute)
+{
+    enum { ROWS = attention_mma_tile<D>::ROWS };
+    const struct attention_rows k = attention_keys_of(a, &q);
+    int64_t n = attention_first_tile(a, &q, ROWS);
+
+    __syncthreads(); /* tiles of an earlier pass may still be read */
+    if (n < k.rows)
+        attention_mma_copy_keys<D>(&tiles[0], a, k, n);
+    for (int now = 0; n < k.rows; n += ROWS, now ^= 1) {
+        async_copy_wait<0>();
+        __syncthreads(); /* all copies to these tiles are complete, and the others are not read */
+        if (n + ROWS < k.rows)
+            attention_mma_copy_keys<D>(&tiles[now ^ 1], a, k, n + ROWS);
+        compute(tiles[now], n);
     }
 }
 

@@ -4,16 +4,21 @@
  */
 #include "kernels/cuda/attention_mma.cuh"
 
+/* Of a query: the log-sum-exp of its scores, and delta (attention_delta_kernel). */
+struct mma_query {
+    float lse, delta;
+};
+
 /* The probability of a product, and the gradient of the product from that of the probability. */
 template <int D>
 static __device__ inline void probability(const struct attention &a, float *dot, float *dp,
-                                          float lse, float delta)
+                                          const struct mma_query &q)
 {
-    const float score = attention_mma_score<D>(a, *dot), p = expf(score - lse);
+    const float score = attention_mma_score<D>(a, *dot), p = attention_mma_exp(score - q.lse);
 
     *dot = p;
-    *dp =
-        p * (*dp - delta) * (attention_mma_wide<D>() ? attention_score_slope(&a, score) : a.scale);
+    *dp = p * (*dp - q.delta) *
+          (attention_mma_wide<D>() ? attention_score_slope(&a, score) : a.scale);
 }
 
 /* Store or add columns col .. col + C - 1 of a warp's own rows of a gradient. */
@@ -25,20 +30,38 @@ static __device__ void mma_gradient_store(const struct attention &a, float *to, 
 #pragma unroll
     for (int j = 0; j < C / 8; j++)
 #pragma unroll
-        for (int i = 0; i < 4; i++) {
-            int64_t row = attention_mma_first(&rows) + attention_mma_row(i);
-            int64_t at = (rows.at + row) * ld + rows.col + col + 8 * j + attention_mma_col(i);
+        for (int h = 0; h < 2; h++) {
+            int64_t row = attention_mma_first(&rows) + attention_mma_row(2 * h);
+            int64_t at = (rows.at + row) * ld + rows.col + col + 8 * j + attention_mma_col(0);
+            float2 *both = reinterpret_cast<float2 *>(to + at);
 
-            if (row < rows.rows && col + 8 * j < a.head_dim)
-                to[at] = a.merge ? to[at] + x[j][i] : x[j][i];
+            if (row >= rows.rows || col + 8 * j >= a.head_dim)
+                continue;
+            float2 old = a.merge ? *both : float2{ 0, 0 };
+            *both = { old.x + x[j][2 * h], old.y + x[j][2 * h + 1] };
         }
+}
+
+/* ---- dq ---- */
+
+/* Of the warp's own queries of a lane: rows g and g + 8. */
+static __device__ void load_queries(struct mma_query *to, const struct attention &a,
+                                    const struct attention_rows &q, const float *delta)
+{
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        int64_t row = attention_mma_first(&q) + attention_mma_row(2 * h);
+        bool in = row < q.rows;
+
+        to[h] = { in ? a.lse[q.lse_at + row] : 0, in ? delta[q.lse_at + row] : 0 };
+    }
 }
 
 /* The warp's own queries and 16 keys, from `key`: the products s become probabilities, and the
  * products dp of d_out and values the gradients of the products s. */
 template <int D>
 static __device__ void query_gradients(const struct attention &a, const struct attention_rows &q,
-                                       int64_t key, const float *delta, float (*s)[4],
+                                       int64_t key, const struct mma_query *own, float (*s)[4],
                                        float (*dp)[4])
 {
     const int64_t first = attention_mma_first(&q);
@@ -51,44 +74,44 @@ static __device__ void query_gradients(const struct attention &a, const struct a
 
         if (all ||
             (row < q.rows && attention_sees(&a, row, key + i / 4 * 8 + attention_mma_col(i))))
-            probability<D>(a, &s[i / 4][i % 4], dx, a.lse[q.lse_at + row], delta[q.lse_at + row]);
+            probability<D>(a, &s[i / 4][i % 4], dx, own[i % 4 / 2]);
         else
             *dx = 0;
     }
 }
 
+/* The block's own queries. */
+template <int D> struct mma_own_queries {
+    uint32_t q[D / 16][4], d_out[attention_mma_wide<D>() ? 1 : D / 16][4];
+    struct mma_query of[2];
+};
+
 /* Columns col .. col + C - 1 of dq of the block's own rows. All threads of the block call it. */
 template <int D, int C>
-static __device__ void dq_pass(const struct attention_backward &g, const float *delta,
-                               const struct attention_rows &q, const uint32_t (*own)[4],
-                               const uint32_t (*own_d_out)[4], struct attention_mma_tile<D> *keys,
-                               struct attention_mma_tile<D> *values, int col)
+static __device__ void dq_pass(const struct attention_backward &g, const struct attention_rows &q,
+                               const struct mma_own_queries<D> &own,
+                               struct attention_mma_key_tiles<D> *tiles, int col)
 {
-    enum { ROWS = attention_mma_tile<D>::ROWS };
     const struct attention &a = g.of;
-    const struct attention_rows k = attention_keys_of(&a, &q);
     float dq[C / 8][4] = {};
 
-    for (int64_t n = attention_first_tile(&a, &q, ROWS); n < k.rows; n += ROWS) {
-        __syncthreads(); /* the tiles may still be read */
-        attention_mma_load<D>(keys, &a, a.k, a.ldk, k, n);
-        attention_mma_load<D>(values, &a, a.v, a.ldv, k, n);
-        __syncthreads();
+    attention_mma_for_keys<D>(
+        &a, q, tiles, [&](const struct attention_mma_key_tiles<D> &now, int64_t n) {
 #pragma unroll 1
-        for (int p = 0; p < ROWS; p += ATTENTION_MMA_ROWS) {
-            float s[2][4], dp[2][4];
+            for (int p = 0; p < attention_mma_tile<D>::ROWS; p += ATTENTION_MMA_ROWS) {
+                float s[2][4], dp[2][4];
 
-            if (!attention_mma_any(&a, &q, attention_mma_first(&q), n + p))
-                continue;
-            attention_mma_dots<D>(s, own, *keys, p, a.head_dim);
-            if constexpr (attention_mma_wide<D>())
-                attention_mma_dots_loaded<D>(dp, &a, g.d_out, a.ldo, q, *values, p);
-            else
-                attention_mma_dots<D>(dp, own_d_out, *values, p, a.head_dim);
-            query_gradients<D>(a, q, n + p, delta, s, dp);
-            attention_mma_sum<C, D>(dq, dp, *keys, p, col, a.head_dim);
-        }
-    }
+                if (!attention_mma_any(&a, &q, attention_mma_first(&q), n + p))
+                    continue;
+                attention_mma_dots<D>(s, own.q, now.keys, p, a.head_dim);
+                if constexpr (attention_mma_wide<D>())
+                    attention_mma_dots_loaded<D>(dp, &a, g.d_out, a.ldo, q, now.values, p);
+                else
+                    attention_mma_dots<D>(dp, own.d_out, now.values, p, a.head_dim);
+                query_gradients<D>(a, q, n + p, own.of, s, dp);
+                attention_mma_sum<C, D>(dq, dp, now.keys, p, col, a.head_dim);
+            }
+        });
     mma_gradient_store<C>(a, g.dq, g.lddq, q, dq, col);
 }
 
@@ -96,55 +119,121 @@ template <int D, int C>
 __global__ void __launch_bounds__(LAUNCH_THREADS, 1)
     attention_mma_dq_kernel(const __grid_constant__ struct attention_backward g, const float *delta)
 {
-    __shared__ struct attention_mma_tile<D> keys, values;
+    __shared__ struct attention_mma_key_tiles<D> tiles[2];
     const struct attention &a = g.of;
+    const struct attention_rows q = attention_queries(&a, ATTENTION_MMA_OWN, blockIdx.x);
+    struct mma_own_queries<D> own;
 
-    for (int64_t b = blockIdx.x; b < attention_query_blocks(&a, ATTENTION_MMA_OWN);
-         b += gridDim.x) {
-        const struct attention_rows q = attention_queries(&a, ATTENTION_MMA_OWN, b);
-        uint32_t own[D / 16][4], own_d_out[attention_mma_wide<D>() ? 1 : D / 16][4];
-
-        attention_mma_load_own<D>(own, &a, a.q, a.ldq, q);
-        if constexpr (!attention_mma_wide<D>())
-            attention_mma_load_own<D>(own_d_out, &a, g.d_out, a.ldo, q);
+    attention_mma_load_own<D>(own.q, &a, a.q, a.ldq, q);
+    if constexpr (!attention_mma_wide<D>())
+        attention_mma_load_own<D>(own.d_out, &a, g.d_out, a.ldo, q);
+    load_queries(own.of, a, q, delta);
 #pragma unroll 1
-        for (int col = 0; col < D && col < a.head_dim; col += C)
-            dq_pass<D, C>(g, delta, q, own, own_d_out, &keys, &values, col);
+    for (int col = 0; col < D && col < a.head_dim; col += C)
+        dq_pass<D, C>(g, q, own, tiles, col);
+}
+
+/* ---- dk and dv ---- */
+
+/* The same queries, their d_out, lse and delta. */
+template <int D> struct mma_query_tiles {
+    struct attention_mma_tile<D> queries, d_outs;
+    float lse[attention_mma_tile<D>::ROWS], delta[attention_mma_tile<D>::ROWS];
+};
+
+/* Begin to copy queries first, first + 1, ..., as a group. All threads of the block call it. */
+template <int D>
+static __device__ void copy_queries(struct mma_query_tiles<D> *t,
+                                    const struct attention_backward &g, const float *delta,
+                                    const struct attention_rows &q, int64_t first)
+{
+    enum { ROWS = attention_mma_tile<D>::ROWS };
+    const struct attention *a = &g.of;
+    const int r = (int)threadIdx.x % ROWS;
+    const bool in = first + r < q.rows;
+    const int64_t at = q.lse_at + (in ? first + r : 0);
+
+    attention_mma_copy<D>(&t->queries, a, a->q, a->ldq, q, first);
+    attention_mma_copy<D>(&t->d_outs, a, g.d_out, a->ldo, q, first);
+    if (threadIdx.x < ROWS)
+        async_copy_4(&t->lse[r], a->lse + at, in);
+    else if (threadIdx.x < 2 * ROWS)
+        async_copy_4(&t->delta[r], delta + at, in);
+    async_copy_commit();
+}
+
+/* A tile of the queries that see a block's own keys. They are those of several heads. */
+struct mma_query_place {
+    int64_t head, n;
+};
+
+/* The tile after `at`, which has `rows` queries. Those of a head end before `end`. */
+static __device__ struct mma_query_place next_place(struct mma_query_place at, int rows,
+                                                    int64_t begin, int64_t end)
+{
+    return at.n + rows < end ? mma_query_place{ at.head, at.n + rows }
+                             : mma_query_place{ at.head + 1, begin };
+}
+
+/* Pass over the queries that see a block's own keys, as attention_mma_for_keys does over keys.
+ * compute(tiles, q, n): queries n, n + 1, ... of q. */
+template <int D, typename F>
+static __device__ void for_queries(const struct attention_backward &g, const float *delta,
+                                   const struct attention_rows &k, struct mma_query_tiles<D> *tiles,
+                                   F compute)
+{
+    enum { ROWS = attention_mma_tile<D>::ROWS };
+    const struct attention *a = &g.of;
+    const int64_t begin = a->keys ? 0 : k.first / ROWS * ROWS, end = attention_queries_end(a, &k);
+    const int64_t heads = begin < end ? a->heads / a->kv_heads : 0;
+    struct mma_query_place at = { 0, begin };
+
+    __syncthreads(); /* tiles of an earlier pass may still be read */
+    if (heads > 0)
+        copy_queries<D>(&tiles[0], g, delta, attention_queries_of(a, &k, 0), begin);
+    for (int now = 0; at.head < heads; now ^= 1) {
+        const struct mma_query_place next = next_place(at, ROWS, begin, end);
+
+        async_copy_wait<0>();
+        __syncthreads(); /* all copies to these tiles are complete, and the others are not read */
+        if (next.head < heads)
+            copy_queries<D>(&tiles[now ^ 1], g, delta, attention_queries_of(a, &k, next.head),
+                            next.n);
+        compute(tiles[now], attention_queries_of(a, &k, at.head), at.n);
+        at = next;
     }
 }
 
-/* Of 16 queries, from `query`, and the warp's own keys: the products s of keys and queries become
- * the weights, and the products dp of values and d_out the gradients of the products s. */
+/* Of 16 queries, from row p of the tile, and the warp's own keys: the products s of keys and
+ * queries become the weights, and the products dp of values and d_out the gradients of the products
+ * s. n is the query of row 0. */
 template <int D>
 static __device__ void weights_and_gradients(const struct attention &a,
                                              const struct attention_rows &q,
-                                             const struct attention_rows &k, int64_t query,
-                                             const float *delta, float (*s)[4], float (*dp)[4])
+                                             const struct attention_rows &k,
+                                             const struct mma_query_tiles<D> &t, int64_t n, int p,
+                                             float (*s)[4], float (*dp)[4])
 {
     const int64_t first = attention_mma_first(&k);
-    const bool all = attention_mma_all(&a, &q, query, first);
+    const bool all = attention_mma_all(&a, &q, n + p, first);
 
 #pragma unroll
     for (int i = 0; i < 8; i++) {
-        int64_t row = query + i / 4 * 8 + attention_mma_col(i);
+        int row = p + i / 4 * 8 + attention_mma_col(i);
         int64_t key = first + attention_mma_row(i % 4);
         float *x = &s[i / 4][i % 4], *dx = &dp[i / 4][i % 4];
 
-        if (all || (row < q.rows && attention_sees(&a, row, key)))
-            probability<D>(a, x, dx, a.lse[q.lse_at + row], delta[q.lse_at + row]);
+        if (all || (n + row < q.rows && attention_sees(&a, n + row, key)))
+            probability<D>(a, x, dx, mma_query{ t.lse[row], t.delta[row] });
         else
             *x = *dx = 0;
     }
 }
 
-/* What a block has of its own keys, and the tiles of queries. */
+/* What a block has of its own keys. */
 template <int D, bool DK> struct mma_own_keys {
     enum { VALUES = DK && !attention_mma_wide<D>() };
     uint32_t keys[D / 16][4], values[VALUES ? D / 16 : 1][4];
-};
-
-template <int D> struct mma_query_tiles {
-    struct attention_mma_tile<D> queries, d_outs;
 };
 
 /* Columns col .. col + C - 1 of dk, with DK, and of dv, with DV, of the block's own rows. All
@@ -155,38 +244,30 @@ static __device__ void dkv_pass(const struct attention_backward &g, const float 
                                 const struct mma_own_keys<D, DK> &own,
                                 struct mma_query_tiles<D> *tiles, int col)
 {
-    enum { ROWS = attention_mma_tile<D>::ROWS };
     const struct attention &a = g.of;
     float dk[DK ? C / 8 : 1][4] = {}, dv[DV ? C / 8 : 1][4] = {};
 
-    for (int64_t head = 0; head < a.heads / a.kv_heads; head++) {
-        const struct attention_rows q = attention_queries_of(&a, &k, head);
-        int64_t n = a.keys ? 0 : k.first / ROWS * ROWS;
-
-        for (int64_t end = attention_queries_end(&a, &k); n < end; n += ROWS) {
-            __syncthreads(); /* the tiles may still be read */
-            attention_mma_load<D>(&tiles->queries, &a, a.q, a.ldq, q, n);
-            attention_mma_load<D>(&tiles->d_outs, &a, g.d_out, a.ldo, q, n);
-            __syncthreads();
+    for_queries<D>(
+        g, delta, k, tiles,
+        [&](const struct mma_query_tiles<D> &now, const struct attention_rows &q, int64_t n) {
 #pragma unroll 1
-            for (int p = 0; p < ROWS; p += ATTENTION_MMA_ROWS) {
+            for (int p = 0; p < attention_mma_tile<D>::ROWS; p += ATTENTION_MMA_ROWS) {
                 float s[2][4], dp[2][4] = {};
 
                 if (!attention_mma_any(&a, &q, n + p, attention_mma_first(&k)))
                     continue;
-                attention_mma_dots<D>(s, own.keys, tiles->queries, p, a.head_dim);
+                attention_mma_dots<D>(s, own.keys, now.queries, p, a.head_dim);
                 if constexpr (mma_own_keys<D, DK>::VALUES)
-                    attention_mma_dots<D>(dp, own.values, tiles->d_outs, p, a.head_dim);
+                    attention_mma_dots<D>(dp, own.values, now.d_outs, p, a.head_dim);
                 else if constexpr (DK)
-                    attention_mma_dots_loaded<D>(dp, &a, a.v, a.ldv, k, tiles->d_outs, p);
-                weights_and_gradients<D>(a, q, k, n + p, delta, s, dp);
+                    attention_mma_dots_loaded<D>(dp, &a, a.v, a.ldv, k, now.d_outs, p);
+                weights_and_gradients<D>(a, q, k, now, n, p, s, dp);
                 if constexpr (DV)
-                    attention_mma_sum<C, D>(dv, s, tiles->d_outs, p, col, a.head_dim);
+                    attention_mma_sum<C, D>(dv, s, now.d_outs, p, col, a.head_dim);
                 if constexpr (DK)
-                    attention_mma_sum<C, D>(dk, dp, tiles->queries, p, col, a.head_dim);
+                    attention_mma_sum<C, D>(dk, dp, now.queries, p, col, a.head_dim);
             }
-        }
-    }
+        });
     if constexpr (DK)
         mma_gradient_store<C>(a, g.dk, g.lddk, k, dk, col);
     if constexpr (DV)
@@ -200,20 +281,17 @@ __global__ void __launch_bounds__(LAUNCH_THREADS, 1)
     attention_mma_dkv_kernel(const __grid_constant__ struct attention_backward g,
                              const float *delta)
 {
-    __shared__ struct mma_query_tiles<D> tiles;
+    __shared__ struct mma_query_tiles<D> tiles[2];
     const struct attention &a = g.of;
+    const struct attention_rows k = attention_own_keys(&a, ATTENTION_MMA_OWN, blockIdx.x);
+    struct mma_own_keys<D, DK> own;
 
-    for (int64_t b = blockIdx.x; b < attention_key_blocks(&a, ATTENTION_MMA_OWN); b += gridDim.x) {
-        const struct attention_rows k = attention_own_keys(&a, ATTENTION_MMA_OWN, b);
-        struct mma_own_keys<D, DK> own;
-
-        attention_mma_load_own<D>(own.keys, &a, a.k, a.ldk, k);
-        if constexpr (mma_own_keys<D, DK>::VALUES)
-            attention_mma_load_own<D>(own.values, &a, a.v, a.ldv, k);
+    attention_mma_load_own<D>(own.keys, &a, a.k, a.ldk, k);
+    if constexpr (mma_own_keys<D, DK>::VALUES)
+        attention_mma_load_own<D>(own.values, &a, a.v, a.ldv, k);
 #pragma unroll 1
-        for (int col = 0; col < D && col < a.head_dim; col += C)
-            dkv_pass<D, C, DK, DV>(g, delta, k, own, &tiles, col);
-    }
+    for (int col = 0; col < D && col < a.head_dim; col += C)
+        dkv_pass<D, C, DK, DV>(g, delta, k, own, tiles, col);
 }
 
 void attention_mma_backward(struct device_queue *q, const struct attention_backward *g,
@@ -225,17 +303,17 @@ void attention_mma_backward(struct device_queue *q, const struct attention_backw
 
     switch (attention_mma_columns(&g->of)) {
     case 64:
-        launch_rows(q, what, queries, attention_mma_dq_kernel<64, 64>, *g, delta);
-        launch_rows(q, what, keys, attention_mma_dkv_kernel<64, 64, true, true>, *g, delta);
+        launch_each(q, what, queries, attention_mma_dq_kernel<64, 64>, *g, delta);
+        launch_each(q, what, keys, attention_mma_dkv_kernel<64, 64, true, true>, *g, delta);
         break;
     case 128:
-        launch_rows(q, what, queries, attention_mma_dq_kernel<128, 128>, *g, delta);
-        launch_rows(q, what, keys, attention_mma_dkv_kernel<128, 128, true, false>, *g, delta);
-        launch_rows(q, what, keys, attention_mma_dkv_kernel<128, 128, false, true>, *g, delta);
+        launch_each(q, what, queries, attention_mma_dq_kernel<128, 128>, *g, delta);
+        launch_each(q, what, keys, attention_mma_dkv_kernel<128, 128, true, false>, *g, delta);
+        launch_each(q, what, keys, attention_mma_dkv_kernel<128, 128, false, true>, *g, delta);
         break;
     default:
-        launch_rows(q, what, queries, attention_mma_dq_kernel<256, 64>, *g, delta);
-        launch_rows(q, what, keys, attention_mma_dkv_kernel<256, 64, true, false>, *g, delta);
-        launch_rows(q, what, keys, attention_mma_dkv_kernel<256, 128, false, true>, *g, delta);
+        launch_each(q, what, queries, attention_mma_dq_kernel<256, 64>, *g, delta);
+        launch_each(q, what, keys, attention_mma_dkv_kernel<256, 64, true, false>, *g, delta);
+        launch_each(q, what, keys, attention_mma_dkv_kernel<256, 128, false, true>, *g, delta);
     }
 }

@@ -51,6 +51,8 @@ static __device__ inline struct attention_merge attention_merge_of(const struct 
  * of 8, matrices whose rows begin at multiples of 16 bytes. */
 bool attention_mma_fits(const struct attention *a);
 void attention_mma_forward(struct device_queue *q, const struct attention *a);
+/* The same of the gradients. */
+bool attention_mma_backward_fits(const struct attention_backward *g);
 /* delta: see attention_delta_kernel. */
 void attention_mma_backward(struct device_queue *q, const struct attention_backward *g,
                             const float *delta);

@@ -90,6 +90,16 @@ static inline void launch_rows(struct device_queue *q, const char *what, int64_t
         launch(q, what, dim3(launch_blocks(q, rows, LAUNCH_BLOCKS)), kernel, std::forward<A>(a)...);
 }
 
+/* A block for each of n parts of the work, which take different times: a processor that is free
+ * gets the next one. */
+template <typename... P, typename... A>
+static inline void launch_each(struct device_queue *q, const char *what, int64_t n,
+                               void (*kernel)(P...), A &&...a)
+{
+    if (n > 0)
+        launch(q, what, dim3((unsigned)n), kernel, std::forward<A>(a)...);
+}
+
 /* A grid whose warps share rows: launch_warp() has rows launch_warp(), + launch_warps(), ... */
 template <typename... P, typename... A>
 static inline void launch_warp_rows(struct device_queue *q, const char *what, int64_t rows,

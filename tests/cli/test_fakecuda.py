@@ -14,7 +14,6 @@ SEEDS = range(4)
 CORRECT = {
     "sum": "y[0] = 32640\n", "shared": "", "warp-memory": "", "vectors": "", "structs": "",
     "event": "host[1] = 2\n", "event-write": "host[1] = 1\n", "atomics": "",
-    "mma": "equal\n", "mma-layout": "another product\n",  # a wrong layout is seen in the result only
     "large-block": "invalid configuration argument\n", "defined": "",
 }
 # What the report says, and the kernel or the line that it names.
@@ -60,10 +59,6 @@ MISTAKES = {
     "ended-lane": ("__shfl_sync: the mask 0xffffffff has lane 5, which has ended", ""),
     "lane-not-in-mask": ("lane [0-9]+ reads lane 20, which is not in the mask 0xffff", ""),
     "mask-without-caller": ("the mask 0xff00 does not have the calling lane", "mask_kernel"),
-    "mma-ended-lane": ("ldmatrix: the mask 0xffffffff has lane 5, which has ended", ""),
-    "mma-no-warp-barrier": ("race within a block, in shared memory|a read of .*, which was never written", "mma_load"),
-    "mma-misaligned": ("ldmatrix: the row at .* is no multiple of 16", "mma_load"),
-    "mma-global": ("ldmatrix: the row at .* is not in shared memory", "mma_load"),
     "pageable": ("the destination .* is pageable memory", ""),
     "pageable-source": ("the source .* is pageable memory", ""),
     "fill-beyond": ("1024 bytes of the destination .* are outside of every allocation", ""),

@@ -70,6 +70,7 @@ static void leave(fiber *f)
 static void fiber_main()
 {
     block.call->run(block.call);
+    async_copy_end_thread();
     block.current->state = ENDED;
     leave(block.current);
 }

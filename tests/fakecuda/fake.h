@@ -109,12 +109,22 @@ void watch_read(const void *src, size_t n); /* device memory, by the operation t
 /* By the thread that runs. pc: the address after the access. */
 void watch_access(const void *p, size_t n, bool is_write, bool is_atomic, const void *pc);
 
+/* The thread that runs begins or ends an asynchronous write; between them nobody may use dst. */
+enum async_end { NOT_ASYNC, ASYNC_BEGIN, ASYNC_END };
+void watch_async(void *dst, size_t n, async_end end, const void *pc);
+
 /* Memory of the program that a kernel uses: its stack, its arguments, built-in variables. */
 bool is_private(const char *p);
 
 /* ---- hooks.cc ---- */
 
 void watch_load(const void *p, size_t n, const void *pc); /* by the thread that runs */
+void copy_unwatched(void *dst, const void *src, size_t n);
+void fill_unwatched(void *dst, int byte, size_t n);
+
+/* ---- async_copy.cc ---- */
+
+void async_copy_end_thread(); /* the thread that runs has ended */
 
 /* ---- mma.cc ---- */
 

@@ -110,3 +110,13 @@ void *__wrap_memset(void *dst, int byte, size_t n)
 }
 
 } // extern "C"
+
+void fake::copy_unwatched(void *dst, const void *src, size_t n)
+{
+    __real_memcpy(dst, src, n);
+}
+
+void fake::fill_unwatched(void *dst, int byte, size_t n)
+{
+    __real_memset(dst, byte, n);
+}

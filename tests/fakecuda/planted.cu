@@ -9,8 +9,6 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "kernels/cpu/vec.h"
-#include "kernels/cuda/mma.cuh"
 #include "tests/fakecuda/control.h"
 
 extern "C" const struct fakecuda_control fakecuda_control;
@@ -230,56 +228,6 @@ __global__ void warp_memory_kernel(float *to, bool barrier)
     to[threadIdx.x] = all[(threadIdx.x + 1) % 32];
 }
 
-/* Matrices of whole numbers, which bf16 and f32 have exactly. */
-static __host__ __device__ float element_a(int row, int k)
-{
-    return (float)((3 * row + 5 * k) % 17 - 8);
-}
-
-static __host__ __device__ float element_b(int k, int col)
-{
-    return (float)((7 * k + 2 * col) % 13 - 6);
-}
-
-enum { RIGHT, WRONG_LAYOUT, ENDED_LANE, NO_WARP_BARRIER, MISALIGNED_ROW, GLOBAL_ROW };
-
-/* to[16][8] = A[16][16] B[16][8] by tensor cores: a warp writes both into shared memory, loads
- * fragments, and multiplies. Or with a mistake. */
-__global__ void mma_kernel(float *to, const float *from, int mistake)
-{
-    __shared__ struct alignas(16) {
-        uint16_t a[16][24], b[16][16];
-    } m;
-    const int lane = (int)threadIdx.x, row = lane / 8 % 2 * 8 + lane % 8, col = lane / 16 * 8;
-    const uint16_t *first = &m.a[row][col];
-    uint32_t of_a[4], of_b[4];
-    float d[4] = {};
-
-    for (int i = lane; i < 16 * 16; i += 32) {
-        m.a[i / 16][i % 16] = vec_to_bf16(element_a(i / 16, i % 16));
-        m.b[i / 16][i % 16] = vec_to_bf16(element_b(i / 16, i % 16));
-    }
-    if (mistake != NO_WARP_BARRIER)
-        __syncwarp();
-    if (mistake == ENDED_LANE && lane == 5)
-        return;
-    if (mistake == MISALIGNED_ROW)
-        first += 1;
-    if (mistake == GLOBAL_ROW)
-        first = reinterpret_cast<const uint16_t *>(from);
-    mma_load(of_a, first);
-    mma_load_transposed(of_b, &m.b[row][col]);
-    if (mistake == WRONG_LAYOUT) {
-        uint32_t second = of_a[1];
-
-        of_a[1] = of_a[2];
-        of_a[2] = second;
-    }
-    mma_add(d, of_a, of_b);
-    for (int i = 0; i < 4; i++)
-        to[(lane / 4 + i / 2 * 8) * 8 + lane % 4 * 2 + i % 2] = d[i];
-}
-
 /* ---- programs ---- */
 
 static void finish()
@@ -326,24 +274,6 @@ static void chain(bool with_event, bool write_after_read)
         cudaMemcpyAsync(host, y, N * sizeof *y, cudaMemcpyDeviceToHost, other);
     cudaStreamSynchronize(other);
     printf("host[1] = %g\n", (double)host[1]);
-}
-
-/* Compare the product of fragments with a plain one. */
-static void mma(int mistake)
-{
-    bool equal = true;
-
-    run_on(stream, 1, 32, mma_kernel, y, x, mistake);
-    cudaMemcpyAsync(host, y, 16 * 8 * sizeof *y, cudaMemcpyDeviceToHost, stream);
-    cudaStreamSynchronize(stream);
-    for (int i = 0; i < 16 * 8; i++) {
-        float sum = 0;
-
-        for (int k = 0; k < 16; k++)
-            sum += element_a(i / 8, k) * element_b(k, i % 8);
-        equal = equal && host[i] == sum;
-    }
-    printf("%s\n", equal ? "equal" : "another product");
 }
 
 /* The end of a large allocation, which the fake device does not fill. */
@@ -429,8 +359,6 @@ static const struct {
     { "event", [] { chain(true, false); } },
     { "event-write", [] { chain(true, true); } },
     { "atomics", [] { run_on(stream, 4, 32, count_kernel, x, true); } },
-    { "mma", [] { mma(RIGHT); } },
-    { "mma-layout", [] { mma(WRONG_LAYOUT); } },
     { "early", early },
     { "large-block",
       [] { printf("%s\n", cudaGetErrorString(run_on(stream, 1, 2000, count_kernel, x, true))); } },
@@ -482,11 +410,6 @@ static const struct {
     { "ended-lane", [] { run_on(stream, 1, 32, ended_lane_kernel, y); } },
     { "lane-not-in-mask", [] { run_on(stream, 1, 32, mask_kernel, y, 0xffffu, 20); } },
     { "mask-without-caller", [] { run_on(stream, 1, 32, mask_kernel, y, 0xff00u, 8); } },
-    /* tensor cores */
-    { "mma-ended-lane", [] { mma(ENDED_LANE); } },
-    { "mma-no-warp-barrier", [] { mma(NO_WARP_BARRIER); } },
-    { "mma-misaligned", [] { mma(MISALIGNED_ROW); } },
-    { "mma-global", [] { mma(GLOBAL_ROW); } },
     /* the host */
     { "host-reads", [] { printf("%g\n", (double)x[0]); } },
     { "host-writes", [] { x[0] = 1; } },

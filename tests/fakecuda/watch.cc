@@ -26,13 +26,14 @@ struct access {
     uint16_t stream, thread, barrier, warp_barrier;
 };
 
-enum { IS_ATOMIC = 1, BY_LANES = 2, BY_WARPS = 4, BY_BLOCKS = 8 };
+/* IN_FLIGHT: of an asynchronous copy that is not complete. */
+enum { IS_ATOMIC = 1, BY_LANES = 2, BY_WARPS = 4, BY_BLOCKS = 8, IN_FLIGHT = 16 };
 
 struct cell {
     access write, read;
     uint32_t readers;               /* other operations that read it: a number of reader_sets */
     uint8_t written, seen, defined; /* the bytes of the last write, the last reads, any write */
-    uint8_t flags;                  /* BY_*: who has read it in the operation of `read` */
+    uint8_t flags; /* BY_*: who has read it in the operation of `read`; IN_FLIGHT */
 };
 
 static cell *cells[MEMORY_KINDS], *shared_cells;
@@ -130,6 +131,7 @@ struct request {
     access by;
     bool is_write, is_atomic, is_shared;
     const void *pc;
+    async_end end = NOT_ASYNC;
 };
 
 static bool same_operation(const access &a, const access &b)
@@ -220,6 +222,10 @@ static void note_write(cell *c, const request &q, uint8_t mask)
     c->flags = q.is_atomic ? IS_ATOMIC : 0;
     c->seen = 0;
     c->readers = 0;
+    if (q.end == ASYNC_BEGIN) {
+        c->defined &= (uint8_t)~mask;
+        c->flags |= IN_FLIGHT;
+    }
 }
 
 static void check_cell(cell *c, const request &q, uint8_t mask)
@@ -228,10 +234,12 @@ static void check_cell(cell *c, const request &q, uint8_t mask)
 
     if ((c->written & mask) && !both_atomic && !is_before(c->write, q, 0))
         report_race(q, c->write, c->flags & IS_ATOMIC ? "an atomic access" : "a write");
-    if (!q.is_write || q.is_atomic) {
-        if ((c->defined & mask) != mask)
-            report(q.pc, "a read of %p, which was never written", (const void *)q.at);
-    }
+    if (q.is_write && (c->flags & IN_FLIGHT) && q.end != ASYNC_END)
+        report(q.pc, "a write of %p, which an asynchronous copy may still write",
+               (const void *)q.at);
+    if ((!q.is_write || q.is_atomic) && (c->defined & mask) != mask)
+        report(q.pc, "a read of %p, which %s", (const void *)q.at,
+               c->flags & IN_FLIGHT ? "an asynchronous copy may still write" : "was never written");
     if (!q.is_write) {
         note_read(c, q, mask);
         return;
@@ -295,11 +303,12 @@ bool is_private(const char *p)
            (p >= builtin && p < builtin + sizeof ::fakecuda_at);
 }
 
-static void check(const void *address, size_t n, bool is_write, bool is_atomic, const void *pc)
+static void check(const void *address, size_t n, bool is_write, bool is_atomic, const void *pc,
+                  async_end end = NOT_ASYNC)
 {
     const char *p = (const char *)address, *begin;
     size_t size;
-    request q = { p, who(), is_write, is_atomic, false, pc };
+    request q = { p, who(), is_write, is_atomic, false, pc, end };
 
     if (p >= shared_begin() && p < shared_end()) {
         q.is_shared = true;
@@ -341,6 +350,11 @@ void watch_access(const void *p, size_t n, bool is_write, bool is_atomic, const 
 {
     define_pinned(p, n);
     check(p, n, is_write, is_atomic, pc);
+}
+
+void watch_async(void *dst, size_t n, async_end end, const void *pc)
+{
+    check(dst, n, true, false, pc, end);
 }
 
 void watch_copy(void *dst, const void *src, size_t n)

@@ -136,6 +136,13 @@ void fakecuda_mma_m16n8k16(float *d, const uint32_t *a, const uint32_t *b);
 void fakecuda_ldmatrix_x4(uint32_t *to, const uint16_t *row, bool transposed);
 uint32_t fakecuda_cvt_bf16x2(float upper, float lower);
 
+/* ---- asynchronous copies: see kernels/cuda/async_copy.cuh ---- */
+
+/* n_read bytes of `from`, then zeros, to n bytes of shared memory. */
+void fakecuda_cp_async(void *to, const void *from, int n, int n_read);
+void fakecuda_cp_async_commit();
+void fakecuda_cp_async_wait(int n_groups);
+
 /* ---- atomics ---- */
 
 #define FAKECUDA_UNWATCHED __attribute__((no_sanitize("thread"), noinline))
