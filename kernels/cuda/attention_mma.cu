@@ -24,17 +24,17 @@ template <typename F> static __device__ inline float of_row(float x, F op)
 template <int D>
 static __device__ void scores_of(float (*s)[2][4], const struct attention &a,
                                  const struct attention_rows &q, const uint32_t (*own)[4],
-                                 const struct attention_mma_tile<D> &keys, int64_t n)
+                                 const struct attention_mma_tile<D> &keys, int n)
 {
-    const int64_t first = attention_mma_first(&q);
+    const int first = attention_mma_first(&q);
 
 #pragma unroll
     for (int p = 0; p < attention_mma_tile<D>::PARTS; p++) {
-        int64_t key = n + p * ATTENTION_MMA_ROWS;
+        int key = n + p * ATTENTION_MMA_ROWS;
         bool any = attention_mma_any(&a, &q, first, key), all = any;
 
         if (any) {
-            attention_mma_dots<D>(s[p], own, keys, p * ATTENTION_MMA_ROWS, a.head_dim);
+            attention_mma_dots<D>(s[p], own, keys, p * ATTENTION_MMA_ROWS, (int)a.head_dim);
             all = attention_mma_all(&a, &q, first, key);
         }
 #pragma unroll
@@ -109,7 +109,7 @@ static __device__ void mma_forward_store(const struct attention &a, const struct
 
 #pragma unroll
     for (int h = 0; h < 2; h++) {
-        int64_t row = attention_mma_first(&q) + attention_mma_row(2 * h);
+        int row = attention_mma_first(&q) + attention_mma_row(2 * h);
         bool in = row < q.rows;
         float *kept = a.lse + q.lse_at + row;
         float before = in && a.merge ? *kept : -INFINITY;
@@ -144,7 +144,7 @@ static __device__ void forward_pass(const struct attention &a, const struct atte
     };
 
     attention_mma_for_keys<D>(
-        &a, q, tiles, [&](const struct attention_mma_key_tiles<D> &now, int64_t n) {
+        &a, q, tiles, [&](const struct attention_mma_key_tiles<D> &now, int n) {
             float s[PARTS][2][4];
 
             scores_of<D>(s, a, q, own, now.keys, n);
@@ -153,7 +153,7 @@ static __device__ void forward_pass(const struct attention &a, const struct atte
             for (int p = 0; p < PARTS; p++)
                 if (attention_mma_any(&a, &q, attention_mma_first(&q), n + p * ATTENTION_MMA_ROWS))
                     attention_mma_sum<C, D>(t.o, s[p], now.values, p * ATTENTION_MMA_ROWS, col,
-                                            a.head_dim);
+                                            (int)a.head_dim);
         });
     mma_forward_store<C>(a, q, t, col);
 }

@@ -73,19 +73,18 @@ static __device__ inline int attention_mma_col(int i)
 }
 
 /* The first of the warp's own rows. */
-static __device__ inline int64_t attention_mma_first(const struct attention_rows *own)
+static __device__ inline int attention_mma_first(const struct attention_rows *own)
 {
-    return own->first + threadIdx.x / 32 * ATTENTION_MMA_ROWS;
+    return own->first + (int)(threadIdx.x / 32) * ATTENTION_MMA_ROWS;
 }
 
 /* ---- which rows see which ---- */
 
 /* Whether any of 16 queries sees any of 16 keys. */
 static __device__ inline bool attention_mma_any(const struct attention *a,
-                                                const struct attention_rows *q, int64_t query,
-                                                int64_t key)
+                                                const struct attention_rows *q, int query, int key)
 {
-    int64_t last = query + ATTENTION_MMA_ROWS < q->rows ? query + ATTENTION_MMA_ROWS : q->rows;
+    int last = query + ATTENTION_MMA_ROWS < q->rows ? query + ATTENTION_MMA_ROWS : q->rows;
 
     return query < q->rows && attention_seen(a, last - 1) > key &&
            attention_first(a, query) < key + ATTENTION_MMA_ROWS;
@@ -93,10 +92,9 @@ static __device__ inline bool attention_mma_any(const struct attention *a,
 
 /* Whether each of 16 queries sees each of 16 keys. */
 static __device__ inline bool attention_mma_all(const struct attention *a,
-                                                const struct attention_rows *q, int64_t query,
-                                                int64_t key)
+                                                const struct attention_rows *q, int query, int key)
 {
-    int64_t last = query + ATTENTION_MMA_ROWS - 1;
+    int last = query + ATTENTION_MMA_ROWS - 1;
 
     return last < q->rows && attention_seen(a, query) >= key + ATTENTION_MMA_ROWS &&
            attention_first(a, last) <= key;
@@ -122,14 +120,14 @@ static __device__ inline float attention_mma_exp(float x)
 template <int D>
 static __device__ void attention_mma_copy(struct attention_mma_tile<D> *t,
                                           const struct attention *a, const void *x, int64_t ld,
-                                          const struct attention_rows &rows, int64_t first)
+                                          const struct attention_rows &rows, int first)
 {
     enum { AT_ONCE = 8 };
 
     for (int i = (int)threadIdx.x; i < attention_mma_tile<D>::ROWS * D / AT_ONCE;
          i += LAUNCH_THREADS) {
         int r = i / (D / AT_ONCE), c = i % (D / AT_ONCE) * AT_ONCE;
-        int64_t row = first + r;
+        int row = first + r;
         bool in = row < rows.rows && c < a->head_dim;
         int64_t at = in ? (rows.at + row) * ld + rows.col + c : 0;
 
@@ -141,7 +139,7 @@ static __device__ void attention_mma_copy(struct attention_mma_tile<D> *t,
 template <int D>
 static __device__ void attention_mma_copy_keys(struct attention_mma_key_tiles<D> *t,
                                                const struct attention *a,
-                                               const struct attention_rows &k, int64_t first)
+                                               const struct attention_rows &k, int first)
 {
     attention_mma_copy<D>(&t->keys, a, a->k, a->ldk, k, first);
     attention_mma_copy<D>(&t->values, a, a->v, a->ldv, k, first);
@@ -157,7 +155,7 @@ static __device__ void attention_mma_for_keys(const struct attention *a,
 {
     enum { ROWS = attention_mma_tile<D>::ROWS };
     const struct attention_rows k = attention_keys_of(a, &q);
-    int64_t n = attention_first_tile(a, &q, ROWS);
+    int n = attention_first_tile(a, &q, ROWS);
 
     __syncthreads(); /* tiles of an earlier pass may still be read */
     if (n < k.rows)
@@ -176,11 +174,11 @@ static __device__ inline void attention_mma_load_part(uint32_t *own, const struc
                                                       const void *x, int64_t ld,
                                                       const struct attention_rows &rows, int k)
 {
-    const int64_t first = attention_mma_first(&rows);
+    const int first = attention_mma_first(&rows);
 
 #pragma unroll
     for (int i = 0; i < 4; i++) {
-        int64_t row = first + attention_mma_row(i % 2 * 2);
+        int row = first + attention_mma_row(i % 2 * 2);
         int col = 16 * k + attention_mma_col(0) + i / 2 * 8;
         const uint16_t *from = static_cast<const uint16_t *>(x) + (rows.at + row) * ld + rows.col;
 
@@ -208,7 +206,7 @@ static __device__ void attention_mma_load_own(uint32_t (*own)[4], const struct a
 template <int D, typename F>
 static __device__ void attention_mma_dots_of(float (*dots)[4], F own,
                                              const struct attention_mma_tile<D> &t, int first,
-                                             int64_t head_dim)
+                                             int head_dim)
 {
     const int lane = attention_mma_lane();
     const uint16_t *row = &t.x[first + lane / 16 * 8 + lane % 8][lane / 8 % 2 * 8];
@@ -233,7 +231,7 @@ static __device__ void attention_mma_dots_of(float (*dots)[4], F own,
 template <int D>
 static __device__ void attention_mma_dots(float (*dots)[4], const uint32_t (*own)[4],
                                           const struct attention_mma_tile<D> &t, int first,
-                                          int64_t head_dim)
+                                          int head_dim)
 {
     attention_mma_dots_of<D>(
         dots, [own](int k) { return own[k]; }, t, first, head_dim);
@@ -254,7 +252,7 @@ static __device__ void attention_mma_dots_loaded(float (*dots)[4], const struct 
             attention_mma_load_part(part, a, x, ld, rows, k);
             return const_cast<const uint32_t *>(part);
         },
-        t, first, a->head_dim);
+        t, first, (int)a->head_dim);
 }
 
 /* sums += weights times columns col .. col + C - 1 of rows first .. first + 15 of a tile. weights
@@ -263,7 +261,7 @@ static __device__ void attention_mma_dots_loaded(float (*dots)[4], const struct 
 template <int C, int D>
 static __device__ void attention_mma_sum(float (*sums)[4], const float (*weights)[4],
                                          const struct attention_mma_tile<D> &t, int first, int col,
-                                         int64_t head_dim)
+                                         int head_dim)
 {
     const int lane = attention_mma_lane();
     const uint16_t *row = &t.x[first + lane / 8 % 2 * 8 + lane % 8][col + lane / 16 * 8];

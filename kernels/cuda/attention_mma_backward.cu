@@ -31,7 +31,7 @@ static __device__ void mma_gradient_store(const struct attention &a, float *to, 
     for (int j = 0; j < C / 8; j++)
 #pragma unroll
         for (int h = 0; h < 2; h++) {
-            int64_t row = attention_mma_first(&rows) + attention_mma_row(2 * h);
+            int row = attention_mma_first(&rows) + attention_mma_row(2 * h);
             int64_t at = (rows.at + row) * ld + rows.col + col + 8 * j + attention_mma_col(0);
             float2 *both = reinterpret_cast<float2 *>(to + at);
 
@@ -50,7 +50,7 @@ static __device__ void load_queries(struct mma_query *to, const struct attention
 {
 #pragma unroll
     for (int h = 0; h < 2; h++) {
-        int64_t row = attention_mma_first(&q) + attention_mma_row(2 * h);
+        int row = attention_mma_first(&q) + attention_mma_row(2 * h);
         bool in = row < q.rows;
 
         to[h] = { in ? a.lse[q.lse_at + row] : 0, in ? delta[q.lse_at + row] : 0 };
@@ -61,15 +61,15 @@ static __device__ void load_queries(struct mma_query *to, const struct attention
  * products dp of d_out and values the gradients of the products s. */
 template <int D>
 static __device__ void query_gradients(const struct attention &a, const struct attention_rows &q,
-                                       int64_t key, const struct mma_query *own, float (*s)[4],
+                                       int key, const struct mma_query *own, float (*s)[4],
                                        float (*dp)[4])
 {
-    const int64_t first = attention_mma_first(&q);
+    const int first = attention_mma_first(&q);
     const bool all = attention_mma_all(&a, &q, first, key);
 
 #pragma unroll
     for (int i = 0; i < 8; i++) {
-        int64_t row = first + attention_mma_row(i % 4);
+        int row = first + attention_mma_row(i % 4);
         float *dx = &dp[i / 4][i % 4];
 
         if (all ||
@@ -96,20 +96,20 @@ static __device__ void dq_pass(const struct attention_backward &g, const struct 
     float dq[C / 8][4] = {};
 
     attention_mma_for_keys<D>(
-        &a, q, tiles, [&](const struct attention_mma_key_tiles<D> &now, int64_t n) {
+        &a, q, tiles, [&](const struct attention_mma_key_tiles<D> &now, int n) {
 #pragma unroll 1
             for (int p = 0; p < attention_mma_tile<D>::ROWS; p += ATTENTION_MMA_ROWS) {
                 float s[2][4], dp[2][4];
 
                 if (!attention_mma_any(&a, &q, attention_mma_first(&q), n + p))
                     continue;
-                attention_mma_dots<D>(s, own.q, now.keys, p, a.head_dim);
+                attention_mma_dots<D>(s, own.q, now.keys, p, (int)a.head_dim);
                 if constexpr (attention_mma_wide<D>())
                     attention_mma_dots_loaded<D>(dp, &a, g.d_out, a.ldo, q, now.values, p);
                 else
-                    attention_mma_dots<D>(dp, own.d_out, now.values, p, a.head_dim);
+                    attention_mma_dots<D>(dp, own.d_out, now.values, p, (int)a.head_dim);
                 query_gradients<D>(a, q, n + p, own.of, s, dp);
-                attention_mma_sum<C, D>(dq, dp, now.keys, p, col, a.head_dim);
+                attention_mma_sum<C, D>(dq, dp, now.keys, p, col, (int)a.head_dim);
             }
         });
     mma_gradient_store<C>(a, g.dq, g.lddq, q, dq, col);
@@ -145,7 +145,7 @@ template <int D> struct mma_query_tiles {
 template <int D>
 static __device__ void copy_queries(struct mma_query_tiles<D> *t,
                                     const struct attention_backward &g, const float *delta,
-                                    const struct attention_rows &q, int64_t first)
+                                    const struct attention_rows &q, int first)
 {
     enum { ROWS = attention_mma_tile<D>::ROWS };
     const struct attention *a = &g.of;
@@ -164,12 +164,12 @@ static __device__ void copy_queries(struct mma_query_tiles<D> *t,
 
 /* A tile of the queries that see a block's own keys. They are those of several heads. */
 struct mma_query_place {
-    int64_t head, n;
+    int head, n;
 };
 
 /* The tile after `at`, which has `rows` queries. Those of a head end before `end`. */
-static __device__ struct mma_query_place next_place(struct mma_query_place at, int rows,
-                                                    int64_t begin, int64_t end)
+static __device__ struct mma_query_place next_place(struct mma_query_place at, int rows, int begin,
+                                                    int end)
 {
     return at.n + rows < end ? mma_query_place{ at.head, at.n + rows }
                              : mma_query_place{ at.head + 1, begin };
@@ -184,8 +184,8 @@ static __device__ void for_queries(const struct attention_backward &g, const flo
 {
     enum { ROWS = attention_mma_tile<D>::ROWS };
     const struct attention *a = &g.of;
-    const int64_t begin = a->keys ? 0 : k.first / ROWS * ROWS, end = attention_queries_end(a, &k);
-    const int64_t heads = begin < end ? a->heads / a->kv_heads : 0;
+    const int begin = a->keys ? 0 : k.first / ROWS * ROWS, end = attention_queries_end(a, &k);
+    const int heads = begin < end ? (int)(a->heads / a->kv_heads) : 0;
     struct mma_query_place at = { 0, begin };
 
     __syncthreads(); /* tiles of an earlier pass may still be read */
@@ -211,16 +211,16 @@ template <int D>
 static __device__ void weights_and_gradients(const struct attention &a,
                                              const struct attention_rows &q,
                                              const struct attention_rows &k,
-                                             const struct mma_query_tiles<D> &t, int64_t n, int p,
+                                             const struct mma_query_tiles<D> &t, int n, int p,
                                              float (*s)[4], float (*dp)[4])
 {
-    const int64_t first = attention_mma_first(&k);
+    const int first = attention_mma_first(&k);
     const bool all = attention_mma_all(&a, &q, n + p, first);
 
 #pragma unroll
     for (int i = 0; i < 8; i++) {
         int row = p + i / 4 * 8 + attention_mma_col(i);
-        int64_t key = first + attention_mma_row(i % 4);
+        int key = first + attention_mma_row(i % 4);
         float *x = &s[i / 4][i % 4], *dx = &dp[i / 4][i % 4];
 
         if (all || (n + row < q.rows && attention_sees(&a, n + row, key)))
@@ -249,23 +249,23 @@ static __device__ void dkv_pass(const struct attention_backward &g, const float 
 
     for_queries<D>(
         g, delta, k, tiles,
-        [&](const struct mma_query_tiles<D> &now, const struct attention_rows &q, int64_t n) {
+        [&](const struct mma_query_tiles<D> &now, const struct attention_rows &q, int n) {
 #pragma unroll 1
             for (int p = 0; p < attention_mma_tile<D>::ROWS; p += ATTENTION_MMA_ROWS) {
                 float s[2][4], dp[2][4] = {};
 
                 if (!attention_mma_any(&a, &q, n + p, attention_mma_first(&k)))
                     continue;
-                attention_mma_dots<D>(s, own.keys, now.queries, p, a.head_dim);
+                attention_mma_dots<D>(s, own.keys, now.queries, p, (int)a.head_dim);
                 if constexpr (mma_own_keys<D, DK>::VALUES)
-                    attention_mma_dots<D>(dp, own.values, now.d_outs, p, a.head_dim);
+                    attention_mma_dots<D>(dp, own.values, now.d_outs, p, (int)a.head_dim);
                 else if constexpr (DK)
                     attention_mma_dots_loaded<D>(dp, &a, a.v, a.ldv, k, now.d_outs, p);
                 weights_and_gradients<D>(a, q, k, now, n, p, s, dp);
                 if constexpr (DV)
-                    attention_mma_sum<C, D>(dv, s, now.d_outs, p, col, a.head_dim);
+                    attention_mma_sum<C, D>(dv, s, now.d_outs, p, col, (int)a.head_dim);
                 if constexpr (DK)
-                    attention_mma_sum<C, D>(dk, dp, now.queries, p, col, a.head_dim);
+                    attention_mma_sum<C, D>(dk, dp, now.queries, p, col, (int)a.head_dim);
             }
         });
     if constexpr (DK)

@@ -11,10 +11,9 @@
 
 /* Rows of one head in one sequence: row i is at ((at + i) * ld + col) of its matrix. */
 struct attention_rows {
-    int64_t at, col, rows;
-    int64_t first, end; /* the block's own rows: first .. end - 1 */
-    int64_t lse_at;     /* of queries: where row 0 is in lse */
-    int64_t batch, head;
+    int64_t at, col, lse_at; /* lse_at, of queries: where row 0 is in lse */
+    int rows, batch, head;
+    int first, end; /* the block's own rows: first .. end - 1 */
 };
 
 /* Rows from one sequence to the next. */
@@ -23,24 +22,24 @@ static __host__ __device__ inline int64_t attention_query_step(const struct atte
     return a->q_step ? a->q_step : a->seq;
 }
 
-static __device__ inline int64_t attention_keys(const struct attention *a)
+static __device__ inline int attention_keys(const struct attention *a)
 {
-    return a->keys ? a->keys : a->seq;
+    return (int)(a->keys ? a->keys : a->seq);
 }
 
 /* The keys that query `row` sees: 0 .. n - 1. */
-static __device__ inline int64_t attention_seen(const struct attention *a, int64_t row)
+static __device__ inline int attention_seen(const struct attention *a, int row)
 {
-    return a->keys ? a->keys : row + 1;
+    return a->keys ? (int)a->keys : row + 1;
 }
 
 /* The first of them that a window leaves. */
-static __device__ inline int64_t attention_first(const struct attention *a, int64_t row)
+static __device__ inline int attention_first(const struct attention *a, int row)
 {
-    return a->window > 0 && row + 1 > a->window ? row + 1 - a->window : 0;
+    return a->window > 0 && row + 1 > a->window ? (int)(row + 1 - a->window) : 0;
 }
 
-static __device__ inline bool attention_sees(const struct attention *a, int64_t row, int64_t key)
+static __device__ inline bool attention_sees(const struct attention *a, int row, int key)
 {
     return key < attention_seen(a, row) && key >= attention_first(a, row);
 }
@@ -64,13 +63,13 @@ static __host__ __device__ inline int64_t attention_key_blocks(const struct atte
 }
 
 static __device__ inline struct attention_rows attention_head_queries(const struct attention *a,
-                                                                      int64_t batch, int64_t head)
+                                                                      int batch, int head)
 {
     struct attention_rows q = {};
 
     q.at = batch * attention_query_step(a);
     q.col = head * a->head_dim;
-    q.rows = a->seq;
+    q.rows = (int)a->seq;
     q.lse_at = (batch * a->heads + head) * attention_query_step(a);
     q.batch = batch;
     q.head = head;
@@ -78,7 +77,7 @@ static __device__ inline struct attention_rows attention_head_queries(const stru
 }
 
 static __device__ inline struct attention_rows attention_head_keys(const struct attention *a,
-                                                                   int64_t batch, int64_t head)
+                                                                   int batch, int head)
 {
     struct attention_rows k = {};
 
@@ -91,13 +90,14 @@ static __device__ inline struct attention_rows attention_head_keys(const struct 
 }
 
 /* Block number b's own queries. The last queries come first, because they see most keys. */
-static __device__ inline struct attention_rows attention_queries(const struct attention *a,
-                                                                 int64_t own, int64_t b)
+static __device__ inline struct attention_rows attention_queries(const struct attention *a, int own,
+                                                                 int64_t b)
 {
     const int64_t heads = a->batch * a->heads, parts = attention_parts(a->seq, own);
-    struct attention_rows q = attention_head_queries(a, b % heads / a->heads, b % a->heads);
+    struct attention_rows q =
+        attention_head_queries(a, (int)(b % heads / a->heads), (int)(b % a->heads));
 
-    q.first = (parts - 1 - b / heads) * own;
+    q.first = (int)(parts - 1 - b / heads) * own;
     q.end = q.first + own < q.rows ? q.first + own : q.rows;
     return q;
 }
@@ -106,7 +106,8 @@ static __device__ inline struct attention_rows attention_queries(const struct at
 static __device__ inline struct attention_rows attention_keys_of(const struct attention *a,
                                                                  const struct attention_rows *q)
 {
-    struct attention_rows k = attention_head_keys(a, q->batch, q->head / (a->heads / a->kv_heads));
+    struct attention_rows k =
+        attention_head_keys(a, q->batch, (int)(q->head / (a->heads / a->kv_heads)));
 
     k.rows = attention_seen(a, q->end - 1);
     return k;
@@ -114,38 +115,39 @@ static __device__ inline struct attention_rows attention_keys_of(const struct at
 
 /* Block number b's own keys. */
 static __device__ inline struct attention_rows attention_own_keys(const struct attention *a,
-                                                                  int64_t own, int64_t b)
+                                                                  int own, int64_t b)
 {
     const int64_t heads = a->batch * a->kv_heads;
-    struct attention_rows k = attention_head_keys(a, b % heads / a->kv_heads, b % a->kv_heads);
+    struct attention_rows k =
+        attention_head_keys(a, (int)(b % heads / a->kv_heads), (int)(b % a->kv_heads));
 
-    k.first = b / heads * own;
+    k.first = (int)(b / heads) * own;
     k.end = k.first + own < k.rows ? k.first + own : k.rows;
     return k;
 }
 
 /* The first tile of n keys that the block's own queries see, and the end of the queries that see
  * its own keys. */
-static __device__ inline int64_t attention_first_tile(const struct attention *a,
-                                                      const struct attention_rows *q, int64_t n)
+static __device__ inline int attention_first_tile(const struct attention *a,
+                                                  const struct attention_rows *q, int n)
 {
     return attention_first(a, q->first) / n * n;
 }
 
-static __device__ inline int64_t attention_queries_end(const struct attention *a,
-                                                       const struct attention_rows *k)
+static __device__ inline int attention_queries_end(const struct attention *a,
+                                                   const struct attention_rows *k)
 {
     int64_t end = k->end - 1 + a->window;
 
-    return a->window > 0 && end < a->seq ? end : a->seq;
+    return (int)(a->window > 0 && end < a->seq ? end : a->seq);
 }
 
 /* The queries of one of the heads that read these keys. */
 static __device__ inline struct attention_rows attention_queries_of(const struct attention *a,
                                                                     const struct attention_rows *k,
-                                                                    int64_t number)
+                                                                    int number)
 {
-    return attention_head_queries(a, k->batch, k->head * (a->heads / a->kv_heads) + number);
+    return attention_head_queries(a, k->batch, (int)(k->head * (a->heads / a->kv_heads)) + number);
 }
 
 #endif
