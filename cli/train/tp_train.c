@@ -44,8 +44,21 @@ static int threads_of(const struct train_request *r, const struct comm_world *ra
     return n > 1 ? n : 1;
 }
 
-static tp_status train(struct train_request *r, struct comm_world *ranks, bool *agreed,
-                       struct tp_err *err)
+/* Print the reason why a rank ends before all steps are done, if this rank has to. */
+static void report_end(struct comm_world *ranks, tp_status st, bool agreed, struct tp_err *err)
+{
+    int rank = control_rank(comm_control(ranks));
+    bool speaks = agreed ? rank == 0 : st != TP_E_COMM || rank == 0;
+
+    if (st && !agreed)
+        tp_fail_in(err, "rank %d", rank);
+    if (st && speaks)
+        report(TRAIN_PROG, st, err);
+}
+
+/* The reason is printed before the trainer is closed: other ranks notice that this one closes its
+ * connections, and after a failure of a GPU or its network that may take long. */
+static tp_status train(struct train_request *r, struct comm_world *ranks, struct tp_err *err)
 {
     const struct loop_output output = { print_line, r };
     const struct train_device_options options = { .kind = r->device_kind,
@@ -56,17 +69,20 @@ static tp_status train(struct train_request *r, struct comm_world *ranks, bool *
     char note[TRAIN_DEVICE_NOTE_MAX];
     struct trainer_device d = { 0 };
     struct trainer t = { 0 };
+    bool agreed = true;
     tp_status st;
 
-    *agreed = true;
-    if ((st = train_device_open(&d, note, &options, err)))
+    if ((st = train_device_open(&d, note, &options, err))) {
+        report_end(ranks, st, agreed, err);
         return st;
+    }
     if (*note && control_rank(comm_control(ranks)) == 0)
         report_note(TRAIN_PROG, "%s", note);
     d.threads = options.threads;
     st = trainer_open(&t, &r->config, &r->model, &d, ranks, err);
     if (!st)
-        st = loop_run(&t, &output, agreed, err);
+        st = loop_run(&t, &output, &agreed, err);
+    report_end(ranks, st, agreed, err);
     trainer_close(&t);
     device_close(d.device);
     return st;
@@ -90,22 +106,14 @@ static int run_rank(struct train_request *r, const struct comm_env *env)
 {
     struct tp_err err = { 0 };
     struct comm_world *ranks = NULL;
-    bool agreed = false, speaks;
     int64_t on_host = r->device_kind == TRAIN_DEVICE_CUDA ? 0 : r->size.shared;
     tp_status st;
-    int rank;
 
     open_heartbeat(r, env);
     if ((st = comm_open(&ranks, env, on_host + COMM_SLACK, &err)))
         return report(TRAIN_PROG, st, &err);
-    rank = control_rank(comm_control(ranks));
-    st = train(r, ranks, &agreed, &err);
+    st = train(r, ranks, &err);
     heartbeat_close(r->config.heartbeat, st == TP_OK || st == TP_E_STOPPED);
-    speaks = agreed ? rank == 0 : st != TP_E_COMM || rank == 0;
-    if (st && !agreed)
-        tp_fail_in(&err, "rank %d", rank);
-    if (st && speaks)
-        report(TRAIN_PROG, st, &err);
     comm_close(ranks, st == TP_E_STOPPED ? TP_OK : st);
     return tp_exit_code(st);
 }

@@ -10,6 +10,18 @@ tp_status nccl_fail(struct tp_err *err, const char *what, ncclResult_t r)
                    (int)r, more && *more ? ": " : "", more ? more : "");
 }
 
+tp_status nccl_fail_async(struct tp_err *err, int gpu, ncclResult_t r)
+{
+    const char *more = ncclGetLastError(NULL);
+
+    return tp_fail(err, TP_E_IO,
+                   "GPU %d: a collective of NCCL failed: %s (error %d). Check this GPU and the "
+                   "network between the ranks (NCCL_DEBUG=WARN shows more); --resume continues "
+                   "from the last checkpoint%s%s",
+                   gpu, ncclGetErrorString(r), (int)r, more && *more ? ". NCCL says: " : "",
+                   more ? more : "");
+}
+
 tp_status nccl_fail_cuda(struct tp_err *err, const char *what, cudaError_t e)
 {
     return tp_fail(err, TP_E_IO, "%s for NCCL failed: %s (CUDA error %d)", what,
@@ -24,10 +36,4 @@ void nccl_check(struct device_queue *q, const char *what, ncclResult_t r)
         return;
     nccl_fail(&err, what, r);
     device_fail(q->device, &err);
-}
-
-void nccl_end(ncclComm_t comm, bool works)
-{
-    if (comm)
-        (void)(works ? ncclCommDestroy(comm) : ncclCommAbort(comm));
 }

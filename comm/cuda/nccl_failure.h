@@ -7,7 +7,6 @@
 
 #include <cuda_runtime_api.h>
 #include <nccl.h>
-#include <stdbool.h>
 
 #include "core/err.h"
 #include "device/device.h"
@@ -16,14 +15,15 @@
  * its message says why. TP_E_IO: this one has. */
 tp_status nccl_fail(struct tp_err *err, const char *what, ncclResult_t r);
 
+/* A failure inside of a collective that was accepted, of which ncclCommGetAsyncError has told.
+ * TP_E_IO, also for ncclRemoteError: both ends of a broken connection are told that, so each of
+ * them has to say it. */
+tp_status nccl_fail_async(struct tp_err *err, int gpu, ncclResult_t r);
+
 /* TP_E_IO, with CUDA's words; what: what NCCL needs, "a stream". */
 tp_status nccl_fail_cuda(struct tp_err *err, const char *what, cudaError_t e);
 
 /* A call on q was not accepted: its device has failed. Does nothing after ncclSuccess. */
 void nccl_check(struct device_queue *q, const char *what, ncclResult_t r);
-
-/* End a communicator; NULL: there is none. works: the GPU has not failed. After a failure of the
- * GPU, calls may never end, so they are aborted. */
-void nccl_end(ncclComm_t comm, bool works);
 
 #endif

@@ -29,6 +29,8 @@ static tp_status connect_set(struct nccl_lane_set *l, const struct comm *c, nccl
         return nccl_fail(err, "connecting neighbours", r);
     if (!made)
         return TP_OK;
+    if (nccl_watch_add(l->watch, made, err))
+        return err->status;
     lane->comm = made;
     if (sends)
         e = cudaStreamCreateWithFlags(&lane->stream, cudaStreamNonBlocking);
@@ -36,12 +38,13 @@ static tp_status connect_set(struct nccl_lane_set *l, const struct comm *c, nccl
 }
 
 tp_status nccl_lane_set_open(struct nccl_lane_set *l, const struct comm *c, ncclComm_t all,
-                             struct tp_err *err)
+                             struct nccl_watch *w, struct tp_err *err)
 {
     int n_sets = c->size % 2 ? 3 : 2;
     tp_status st = TP_OK;
     cudaError_t e;
 
+    l->watch = w;
     for (int set = 0; set < n_sets && !st; set++)
         st = connect_set(l, c, all, set, true, err);
     for (int set = 0; set < n_sets && !st && c->size > 2; set++)
@@ -72,11 +75,11 @@ const struct nccl_lane *nccl_lane_of(const struct nccl_lane_set *l, const struct
 
 void nccl_lane_set_close(struct nccl_lane_set *l, bool works)
 {
-    for (int i = 0; i < NCCL_LANES; i++) {
-        if (l->lane[i].stream && works)
+    for (int i = 0; i < NCCL_LANES && works; i++) {
+        if (l->lane[i].stream)
             (void)cudaStreamSynchronize(l->lane[i].stream);
-        nccl_end(l->lane[i].comm, works);
-        if (l->lane[i].stream && works)
+        nccl_watch_destroy(l->watch, l->lane[i].comm);
+        if (l->lane[i].stream)
             (void)cudaStreamDestroy(l->lane[i].stream);
     }
     if (l->queued)

@@ -10,6 +10,7 @@
 #include <nccl.h>
 #include <stdbool.h>
 
+#include "comm/cuda/nccl_watch.h"
 #include "comm/transport.h"
 #include "core/err.h"
 
@@ -33,21 +34,23 @@ enum nccl_lane_name {
 /* The lanes of a rank. Zero: they are not open. */
 struct nccl_lane_set {
     bool are_open;
+    struct nccl_watch *watch; /* of their communicators */
     struct nccl_lane lane[NCCL_LANES];
     cudaEvent_t queued; /* what the last send waits for */
 };
 
 /* Connect each rank of c with its neighbours; all: NCCL's communicator of c, which has at least two
- * ranks. Collective over c, on its GPU. TP_E_COMM, TP_E_IO: what was opened stays for
- * nccl_lane_set_close. */
+ * ranks; w: its watch, which is in use. Collective over c, on its GPU. TP_E_COMM, TP_E_IO: what was
+ * opened stays for nccl_lane_set_close. */
 tp_status nccl_lane_set_open(struct nccl_lane_set *l, const struct comm *c, ncclComm_t all,
-                             struct tp_err *err);
+                             struct nccl_watch *w, struct tp_err *err);
 
 /* The lane for a message of c to, or from, a peer; NULL: it is no neighbour, or no lane is open. */
 const struct nccl_lane *nccl_lane_of(const struct nccl_lane_set *l, const struct comm *c,
                                      const struct comm_call *x);
 
-/* End the lanes that are open, after their sends. works: see nccl_end. */
+/* End the lanes that are open, after their sends. works: the GPU has not failed; if it has, their
+ * communicators are left to nccl_watch_close. */
 void nccl_lane_set_close(struct nccl_lane_set *l, bool works);
 
 #endif

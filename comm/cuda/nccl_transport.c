@@ -8,12 +8,14 @@
 
 #include "comm/cuda/nccl_failure.h"
 #include "comm/cuda/nccl_lane.h"
+#include "comm/cuda/nccl_watch.h"
 #include "device/cuda/cuda_device.h"
 #include "device/cuda/cuda_queue.h"
 
 /* comm->impl. */
 struct nccl_group {
-    ncclComm_t comm; /* NULL: only one rank */
+    ncclComm_t comm;          /* NULL: only one rank */
+    struct nccl_watch *watch; /* of comm; NULL: only one rank */
     struct nccl_lane_set lanes;
 };
 
@@ -23,12 +25,24 @@ struct nccl_request {
     bool pending;
 };
 
-/* Let this thread's calls mean the GPU of c. */
+/* Let this thread's calls mean the GPU of c, and use its communicator, if it has one, until
+ * `end`. */
 static tp_status begin(const struct comm *c, struct tp_err *err)
 {
-    return cuda_device_begin(c->world->device)
+    const struct nccl_group *g = c->impl;
+
+    return cuda_device_begin(c->world->device) && (!g || !g->watch || nccl_watch_begin(g->watch))
                ? TP_OK
                : tp_fail(err, TP_E_IO, "the GPU has failed before its ranks could be connected");
+}
+
+static tp_status end(const struct comm *c, tp_status st)
+{
+    const struct nccl_group *g = c->impl;
+
+    if (g->watch)
+        nccl_watch_end(g->watch);
+    return st;
 }
 
 /* ---- communicators ---- */
@@ -55,27 +69,41 @@ static tp_status group_new(struct comm *c, struct tp_err *err)
     return TP_OK;
 }
 
-static tp_status nccl_open(struct comm *all, const char id[COMM_ID_BYTES], struct tp_err *err)
+static tp_status connect_all(struct comm *all, const char id[COMM_ID_BYTES], struct tp_err *err)
 {
-    struct nccl_group *g;
+    struct nccl_group *g = all->impl;
     ncclUniqueId u;
     ncclResult_t r;
     tp_status st;
 
+    if ((st = nccl_watch_open(&g->watch, all->world->device, err)))
+        return st;
+    memcpy(&u, id, sizeof u);
+    if ((r = ncclCommInitRank(&g->comm, all->size, u, all->rank)) != ncclSuccess)
+        st = nccl_fail(err, "connecting the ranks", r);
+    else if (!(st = begin(all, err)))
+        st = end(all, nccl_watch_add(g->watch, g->comm, err));
+    if (st)
+        nccl_watch_close(g->watch);
+    return st;
+}
+
+static tp_status nccl_open(struct comm *all, const char id[COMM_ID_BYTES], struct tp_err *err)
+{
+    tp_status st;
+
     if ((st = begin(all, err)) || (st = group_new(all, err)))
         return st;
-    g = all->impl;
-    if (all->size == 1)
-        return TP_OK;
-    memcpy(&u, id, sizeof u);
-    if ((r = ncclCommInitRank(&g->comm, all->size, u, all->rank)) == ncclSuccess)
-        return TP_OK;
-    free(g);
-    return nccl_fail(err, "connecting the ranks", r);
+    if (all->size > 1 && (st = connect_all(all, id, err))) {
+        free(all->impl);
+        all->impl = NULL;
+    }
+    return st;
 }
 
 /* The communicator of a color, its rank and size. A communicator of one rank is not kept. */
-static tp_status take_split(struct comm *out, ncclComm_t made, struct tp_err *err)
+static tp_status take_split(struct comm *out, ncclComm_t made, struct nccl_watch *watch,
+                            struct tp_err *err)
 {
     struct nccl_group *g;
     tp_status st = group_new(out, err);
@@ -85,10 +113,17 @@ static tp_status take_split(struct comm *out, ncclComm_t made, struct tp_err *er
     g = out->impl;
     (void)ncclCommUserRank(made, &out->rank);
     (void)ncclCommCount(made, &out->size);
-    if (out->size > 1)
-        g->comm = made;
-    else
+    if (out->size == 1) {
         (void)ncclCommDestroy(made);
+        return TP_OK;
+    }
+    if ((st = nccl_watch_add(watch, made, err))) {
+        free(g);
+        out->impl = NULL;
+        return st;
+    }
+    g->comm = made;
+    g->watch = nccl_watch_share(watch);
     return TP_OK;
 }
 
@@ -109,8 +144,10 @@ static tp_status nccl_split(struct comm *out, bool *made, struct comm *c, int co
     }
     r = ncclCommSplit(g->comm, color >= 0 ? color : NCCL_SPLIT_NOCOLOR, key, &comm, NULL);
     if (r != ncclSuccess)
-        return nccl_fail(err, "a group of ranks", r);
-    return comm ? take_split(out, comm, err) : TP_OK;
+        st = nccl_fail(err, "a group of ranks", r);
+    else if (comm)
+        st = take_split(out, comm, g->watch, err);
+    return end(c, st);
 }
 
 static void nccl_free(struct comm *c)
@@ -119,7 +156,9 @@ static void nccl_free(struct comm *c)
     bool works = cuda_device_begin(c->world->device);
 
     nccl_lane_set_close(&g->lanes, works);
-    nccl_end(g->comm, works);
+    if (works)
+        nccl_watch_destroy(g->watch, g->comm);
+    nccl_watch_close(g->watch);
     free(g);
 }
 
@@ -233,16 +272,12 @@ static void queue_all_to_all(struct comm *c, struct device_queue *q, const struc
     queue_messages_to_all(c, q, x);
 }
 
-/* A queue of another device belongs to a step that only counts its calls. */
-static void nccl_queue(struct comm *c, struct device_queue *q, const struct comm_call *x)
+static void queue_call(struct comm *c, struct device_queue *q, const struct comm_call *x)
 {
     const struct nccl_group *g = c->impl;
     ncclDataType_t type = type_of(x->type);
-    struct CUstream_st *s;
+    struct CUstream_st *s = cuda_queue_stream(q);
 
-    if (q->device != c->world->device || !cuda_queue_begin(q))
-        return;
-    s = cuda_queue_stream(q);
     switch (x->kind) {
     case COMM_ALL_REDUCE:
         nccl_check(q, "an all-reduce",
@@ -268,16 +303,29 @@ static void nccl_queue(struct comm *c, struct device_queue *q, const struct comm
     }
 }
 
+/* A queue of another device belongs to a step that only counts its calls. */
+static void nccl_queue(struct comm *c, struct device_queue *q, const struct comm_call *x)
+{
+    const struct nccl_group *g = c->impl;
+
+    if (q->device != c->world->device || !cuda_queue_begin(q) || !nccl_watch_begin(g->watch))
+        return;
+    queue_call(c, q, x);
+    nccl_watch_end(g->watch);
+}
+
 static tp_status nccl_request_open(struct comm *c, struct comm_request *r, struct tp_err *err)
 {
     struct nccl_group *g = c->impl;
     struct nccl_request *request;
     cudaError_t e;
-    tp_status st = begin(c, err);
+    tp_status st;
 
-    if (!st && c->size > 1 && !g->lanes.are_open)
-        st = nccl_lane_set_open(&g->lanes, c, g->comm, err);
-    if (st)
+    if ((st = begin(c, err)))
+        return st;
+    if (c->size > 1 && !g->lanes.are_open)
+        st = nccl_lane_set_open(&g->lanes, c, g->comm, g->watch, err);
+    if (end(c, st))
         return st;
     if (!(request = calloc(1, sizeof *request)))
         return tp_fail(err, TP_E_NOMEM, "out of memory for a message");

@@ -204,27 +204,31 @@ static void see_table(struct log_tail *out, struct log_scan *s, const char *line
     }
 }
 
-/* A rank of tp-train says that it has failed: "tp-train: rank 2: ...". If several do, the first one
- * is at fault. */
-static void see_own(struct log_scan *s, const char *words)
+/* Whether a rank of tp-train says that it has failed: "tp-train: rank 2: ...". If several do, the
+ * first one is at fault. */
+static bool see_own(struct log_scan *s, const char *words)
 {
     const char *rest;
     int rank = strncmp(words, "tp-train: ", 10) == 0 ? rank_in(words, &rest) : -1;
 
-    if (s->own_rank >= 0 || rank < 0 || strncmp(words + 10, "rank ", 5) != 0 || *rest != ':')
-        return;
-    s->own_rank = rank;
-    copy_line(s->own, words);
+    if (rank < 0 || strncmp(words + 10, "rank ", 5) != 0 || *rest != ':')
+        return false;
+    if (s->own_rank < 0) {
+        s->own_rank = rank;
+        copy_line(s->own, words);
+    }
+    return true;
 }
 
 static void see_line(struct log_tail *out, struct log_scan *s, const char *line,
                      int (*rank_of_line)(const char *line))
 {
     const char *words = without_prefix(line);
-    enum log_tail_end end;
-    int rank;
+    enum log_tail_end end = LOG_TAIL_UNKNOWN;
+    int rank = -1;
 
-    see_own(s, words);
+    if (!see_own(s, words)) /* its reason may be that another process has exited */
+        end = end_in(&rank, line, rank_of_line);
     if (s->in_table) {
         see_table(out, s, line);
     } else if (strncmp(words, "Traceback (most recent", 22) == 0) {
@@ -233,7 +237,7 @@ static void see_line(struct log_tail *out, struct log_scan *s, const char *line,
         s->in_traceback = words[0] == ' ' || !words[0];
         if (!s->in_traceback)
             see_exception(s, words);
-    } else if ((end = end_in(&rank, line, rank_of_line)) > out->end) {
+    } else if (end > out->end) {
         copy_line(out->line, line);
         out->end = end;
         out->rank = rank;

@@ -127,6 +127,21 @@ def test_a_rank_whose_nccl_fails_says_so(tmp_path, machine, inputs):
         assert job.wait() == 0 and layouts(job)[-1] == "tp1", (SEED, job.story())
 
 
+def test_a_rank_whose_network_fails_says_so_and_the_job_starts_again(tmp_path, machine, inputs):
+    """Inside of a collective, where only NCCL knows it. No deadline for a hang ends the job before. Then the network is back."""
+    machine.has(LOSE_NCCL="1 120")
+    with gpu_job(machine, inputs, nodes="2", allow="[tp2]", restart={"backoff": "0.1s"}, watch={"floor": "60s"}) as job:
+        job.start()
+        fault = job.await_event("rank_exit")
+        machine.has()
+        assert (fault["reason"], fault["rank"], fault["node"]) == ("rank_failed", 1, "n1"), (SEED, job.story())
+        assert "rank 1: GPU 1: a collective of NCCL failed: remote process exited or there was a network error" in fault["message"]
+        assert "exit code 3: " in fault["message"] and "Check this GPU and the network" in fault["message"], (SEED, fault)
+        assert job.wait() == 0 and layouts(job) == ["tp2", "tp2"], (SEED, job.story())
+        assert job.events("launch")[1]["step"] > 0, "it continues from a checkpoint"
+        assert_losses_are_the_cpus(job, inputs, 6)
+
+
 def test_a_job_whose_only_gpu_is_broken_fails_after_a_few_starts(tmp_path, machine, inputs):
     machine.has(FAIL="0 %d 0" % LAUNCH_FAILURE)
     with gpu_job(machine, inputs, nodes="1", allow="[tp1]") as job:

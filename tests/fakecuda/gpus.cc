@@ -66,13 +66,27 @@ void gpus_use(int ordinal)
         fail_at((cudaError_t)error, after);
 }
 
+/* Whether a GPU that a variable names does something for the first n times only. */
+static bool does_again(const char *variable, int *times)
+{
+    const char *text = getenv(variable);
+    int number, n;
+
+    return !text || sscanf(text, "%d %d", &number, &n) != 2 || number != used || (*times)++ < n;
+}
+
 bool gpus_accept_nccl()
 {
     static int calls;
-    const char *text = getenv("FAKECUDA_FAIL_NCCL");
-    int number, n;
 
-    return !text || sscanf(text, "%d %d", &number, &n) != 2 || number != used || calls++ < n;
+    return does_again("FAKECUDA_FAIL_NCCL", &calls);
+}
+
+bool gpus_have_network()
+{
+    static int operations;
+
+    return does_again("FAKECUDA_LOSE_NCCL", &operations);
 }
 
 } // namespace fake

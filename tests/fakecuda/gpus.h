@@ -6,6 +6,8 @@
  * list. FAKECUDA_USED names a file with a line "process number" for each GPU that a process uses.
  * FAKECUDA_FAIL is "number error n": that GPU fails with this CUDA error after n operations.
  * FAKECUDA_FAIL_NCCL is "number n": on that GPU, NCCL accepts n calls and then none.
+ * FAKECUDA_LOSE_NCCL is "number n": that GPU loses the network after n of NCCL's operations have
+ * begun.
  */
 #ifndef TESTS_FAKECUDA_GPUS_H
 #define TESTS_FAKECUDA_GPUS_H
@@ -18,6 +20,7 @@ void gpus_set(int count);   /* all of a machine with `count` */
 int gpus_count();           /* that the process sees */
 void gpus_use(int ordinal); /* from now on, the process's operations run on it */
 bool gpus_accept_nccl();    /* a call of NCCL */
+bool gpus_have_network();   /* for the next of NCCL's operations */
 
 } // namespace fake
 

@@ -25,7 +25,7 @@
 
 static_assert(ncclUint8 == 1 && ncclInt64 == 4 && ncclFloat32 == 7 && ncclFloat64 == 8 &&
                   ncclBfloat16 == 9 && ncclSum == 0 && ncclMax == 2 && ncclSystemError == 2 &&
-                  ncclInvalidArgument == 4 && ncclInProgress == 7,
+                  ncclInvalidArgument == 4 && ncclRemoteError == 6 && ncclInProgress == 7,
               "the numbers are NVIDIA's");
 
 using fake::nccl_progress;
@@ -34,6 +34,7 @@ const char *ncclGetErrorString(ncclResult_t result)
 {
     return result == ncclSuccess       ? "no error"
            : result == ncclSystemError ? "unhandled system error"
+           : result == ncclRemoteError ? "remote process exited or there was a network error"
                                        : "invalid argument";
 }
 
@@ -55,32 +56,54 @@ static void check_buffer(const nccl_progress *p, const char *side, const void *b
                      p->comm->rank, fake::nccl_text(p->call).c_str(), side, n, buf);
 }
 
-/* The calls between ncclGroupStart and ncclGroupEnd: messages of one communicator and stream, which
- * are one of its calls and progress together. */
+/* The calls of a thread between ncclGroupStart and ncclGroupEnd: messages of one communicator and
+ * stream, which are one of its calls and progress together; or aborts. */
 struct group {
     bool is_open;
     cudaStream_t stream;
     std::vector<std::shared_ptr<nccl_progress>> calls;
+    std::vector<ncclComm_t> aborted;
 };
-static group grouped;
+static thread_local group grouped;
 
+bool fake::nccl_group_abort(ncclComm_t comm)
+{
+    if (grouped.is_open)
+        grouped.aborted.push_back(comm);
+    return grouped.is_open;
+}
+
+/* After an abort, what it should have written has any content. */
 static bool run_part(nccl_progress *p)
 {
     if (!p->has_started && p->in_bytes)
         fake::watch_read(p->in, p->in_bytes);
     p->has_started = true;
-    if (!p->step(p))
+    if (!p->comm->aborted && !p->step(p))
         return false;
     if (p->out_bytes)
         fake::watch_fill(p->out, p->out_bytes);
     return true;
 }
 
+/* Whether the network is lost in this call or in an earlier one. Then the call hangs until it is
+ * aborted. */
+static bool hangs(nccl_progress *p)
+{
+    static bool lost;
+
+    lost = lost || (!p->has_begun && !fake::gpus_have_network());
+    p->has_begun = true;
+    if (lost)
+        p->comm->error = ncclRemoteError;
+    return lost && !p->comm->aborted;
+}
+
 static bool run_step(nccl_progress *p)
 {
     if (p->comm->finished + 1 != p->number)
         return false; /* an earlier call of the communicator, on another stream */
-    if (!run_part(p))
+    if (hangs(p) || !run_part(p))
         return false;
     p->comm->finished++;
     return true;
@@ -93,6 +116,8 @@ static bool run_group(std::vector<std::shared_ptr<nccl_progress>> *calls)
     bool is_done = true;
 
     if (comm->finished + 1 != (*calls)[0]->number)
+        return false;
+    if (hangs((*calls)[0].get()))
         return false;
     for (auto &p : *calls) {
         p->is_done = p->is_done || run_part(p.get());
@@ -145,23 +170,26 @@ static void number(nccl_progress *p, bool in_graph)
     p->call.in_graph = in_graph;
     p->call.number = p->step == fake::nccl_step_send   ? ++c->sent[p->peer]
                      : p->step == fake::nccl_step_recv ? ++c->received[p->peer]
-                                                       : c->queued;
+                                                       : p->number;
     record(p);
 }
 
 ncclResult_t ncclGroupEnd(void)
 {
     const calls made = grouped.calls;
+    const std::vector<ncclComm_t> aborted = grouped.aborted;
+    const cudaStream_t stream = grouped.stream;
     std::shared_ptr<int> user;
 
     if (!grouped.is_open)
         fake::report(nullptr, "NCCL: ncclGroupEnd without ncclGroupStart");
-    grouped.is_open = false;
-    grouped.calls.clear();
+    grouped = {};
+    for (ncclComm_t comm : aborted)
+        fake::nccl_finish_abort(comm);
     if (made.empty())
         return ncclSuccess;
     user = made[0]->comm->users;
-    fake::api_enqueue_made(grouped.stream, "group of messages", [=](bool in_graph) {
+    fake::api_enqueue_made(stream, "group of messages", [=](bool in_graph) {
         auto own = std::make_shared<calls>();
 
         (void)user;
@@ -180,6 +208,7 @@ static ncclResult_t queue(const nccl_progress &made, cudaStream_t stream)
     nccl_progress next = made; /* as messages show it */
     std::shared_ptr<int> user = made.comm->users;
 
+    fake::nccl_check_usable(made.name, made.comm);
     if (!fake::gpus_accept_nccl())
         return ncclSystemError;
     next.call.number = made.comm->queued + 1;

@@ -74,18 +74,24 @@ ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t *newc
     return ncclSuccess;
 }
 
-/* NVIDIA's library waits for the end of these graphs (commDestroySync in its src/init.cc). */
-static void check_graphs(const char *call, ncclComm_t comm)
+void fake::nccl_check_usable(const char *call, ncclComm_t comm)
 {
-    if (comm->users.use_count() > 1)
-        fake::report(nullptr,
-                     "NCCL: rank %d: %s waits for ever for a graph with calls of the communicator",
-                     comm->rank, call);
+    if (comm->aborted)
+        report(nullptr, "NCCL: rank %d: %s of a communicator that was aborted", comm->rank, call);
 }
 
+/* NVIDIA's library waits for the end of graphs with calls of the communicator (commDestroySync in
+ * its src/init.cc), here and when it aborts. */
 ncclResult_t ncclCommDestroy(ncclComm_t comm)
 {
-    check_graphs("ncclCommDestroy", comm);
+    if (!comm)
+        return ncclSuccess;
+    fake::nccl_check_usable("ncclCommDestroy", comm);
+    if (comm->users.use_count() > 1)
+        fake::report(nullptr,
+                     "NCCL: rank %d: ncclCommDestroy waits for ever for a graph with calls of the "
+                     "communicator",
+                     comm->rank);
     if (comm->queued != comm->finished && fake::device_failure == cudaSuccess)
         fake::report(nullptr, "NCCL: rank %d destroys a communicator that has %llu queued calls",
                      comm->rank, (unsigned long long)(comm->queued - comm->finished));
@@ -96,10 +102,31 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm)
     return ncclSuccess;
 }
 
+/* Another thread may wait for the device meanwhile. The communicator stays, because queued calls
+ * may still name it. */
 ncclResult_t ncclCommAbort(ncclComm_t comm)
 {
-    check_graphs("ncclCommAbort", comm);
-    /* it stays, because queued calls may still name it */
+    fake::nccl_check_usable("ncclCommAbort", comm);
+    comm->aborted = true;
+    comm->shared->left++;
+    if (!fake::nccl_group_abort(comm))
+        fake::nccl_finish_abort(comm);
+    return ncclSuccess;
+}
+
+void fake::nccl_finish_abort(ncclComm_t comm)
+{
+    nccl_wait("ncclCommAbort waits for a graph with calls of the communicator", comm->rank,
+              [=] { return comm->users.use_count() == 1; });
+}
+
+/* A rank whose call runs notices that another one has closed its connections. */
+ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *asyncError)
+{
+    fake::nccl_check_usable("ncclCommGetAsyncError", comm);
+    *asyncError = comm->error;
+    if (comm->shared->left > 0 && comm->queued != comm->finished)
+        *asyncError = ncclRemoteError;
     return ncclSuccess;
 }
 

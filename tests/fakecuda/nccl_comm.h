@@ -7,6 +7,7 @@
 
 #include <nccl.h>
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -19,11 +20,26 @@ struct ncclComm {
     fake::nccl_shared *shared;
     int rank, size;
     uint64_t n_splits;
-    uint64_t queued, finished; /* calls; they run one after the other */
-    uint64_t parts;            /* of collectives so far */
+    std::atomic<uint64_t> queued, finished; /* calls; they run one after the other */
+    std::atomic<bool> aborted;              /* calls end; no function may be called with it */
+    std::atomic<ncclResult_t> error;        /* of a call that runs */
+    uint64_t parts;                         /* of collectives so far */
     uint64_t sent[fake::NCCL_RANKS_MAX],
         received[fake::NCCL_RANKS_MAX];                    /* calls to and from ranks */
     std::shared_ptr<int> users = std::make_shared<int>(0); /* each graph with its calls has one */
 };
+
+namespace fake
+{
+
+/* Report a call with a communicator that was aborted. */
+void nccl_check_usable(const char *call, ncclComm_t comm);
+
+/* Let an abort wait for the end of the group that the thread has begun. False: there is none. */
+bool nccl_group_abort(ncclComm_t comm);
+/* Wait for what an abort waits for. */
+void nccl_finish_abort(ncclComm_t comm);
+
+} // namespace fake
 
 #endif

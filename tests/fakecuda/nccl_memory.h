@@ -39,6 +39,7 @@ struct nccl_split {
 
 struct nccl_shared {
     std::atomic<int> size, joined;
+    std::atomic<int> left; /* ranks that have aborted: their connections are closed */
     nccl_split splits[NCCL_RANKS_MAX];
     nccl_box boxes[NCCL_RANKS_MAX];                    /* of collectives */
     nccl_box messages[NCCL_RANKS_MAX][NCCL_RANKS_MAX]; /* [from][to] */

@@ -26,6 +26,7 @@ struct nccl_progress {
     size_t width;
     size_t in_bytes, out_bytes;
     size_t done;      /* elements */
+    bool has_begun;   /* on the device */
     bool has_started; /* the input counts as read */
     bool has_posted;  /* the current part */
     bool scatters;    /* the input is a part for each rank */

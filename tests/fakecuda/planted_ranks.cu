@@ -11,6 +11,7 @@
 
 #include <cstdio>
 #include <cstring>
+#include <pthread.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -203,6 +204,49 @@ static void graph_of_a_closed_communicator()
     cudaGraphExecDestroy(exec);
 }
 
+static void abort_all()
+{
+    ncclGroupStart();
+    ncclCommAbort(all);
+    ncclGroupEnd();
+}
+
+static void *abort_after_error(void *)
+{
+    ncclResult_t error = ncclSuccess;
+
+    while (error == ncclSuccess)
+        ncclCommGetAsyncError(all, &error);
+    printf("rank %d: %s\n", rank, ncclGetErrorString(error));
+    abort_all();
+    return nullptr;
+}
+
+/* With FAKECUDA_LOSE_NCCL. A thread aborts the collective in which the network is lost, for which
+ * the host waits; `in_graph`: the one of a graph, which the host closes then. */
+static void lost_network(bool in_graph)
+{
+    cudaGraph_t graph;
+    cudaGraphExec_t exec;
+    pthread_t thread;
+
+    if (in_graph)
+        cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal);
+    ncclAllReduce(x, y, N, ncclFloat32, ncclSum, all, stream);
+    if (in_graph) {
+        cudaStreamEndCapture(stream, &graph);
+        cudaGraphInstantiate(&exec, graph, 0);
+        cudaGraphDestroy(graph);
+        cudaGraphLaunch(exec, stream);
+    }
+    pthread_create(&thread, nullptr, abort_after_error, nullptr);
+    cudaStreamSynchronize(stream);
+    if (in_graph)
+        cudaGraphExecDestroy(exec);
+    pthread_join(thread, nullptr);
+    all = nullptr;
+}
+
 struct program {
     const char *name;
     void (*run)();
@@ -216,6 +260,20 @@ static const program programs[] = {
     { "bias", [] { biased(RIGHT); } },
     { "group", correct_group },
     { "graph", [] { recorded_sum(true); } },
+    { "lost-network", [] { lost_network(false); } },
+    { "lost-network-graph", [] { lost_network(true); } },
+    /* after an abort */
+    { "aborted-twice",
+      [] {
+          abort_all();
+          abort_all();
+      } },
+    { "destroyed-after-abort", abort_all },
+    { "call-after-abort",
+      [] {
+          abort_all();
+          ncclAllReduce(x, y, 8, ncclFloat32, ncclSum, all, stream);
+      } },
     /* the ranks disagree */
     { "another-count",
       [] { ncclAllReduce(x, y, rank == 1 ? N - 1 : N, ncclFloat32, ncclSum, all, stream); } },

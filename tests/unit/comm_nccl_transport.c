@@ -3,7 +3,7 @@
  * have a GPU of the fake CUDA device.
  *
  * needs: libtp-cuda.so
- * covers: comm/cuda/exports comm/cuda/library
+ * covers: comm/cuda/exports comm/cuda/library comm/cuda/nccl_watch
  */
 #include "comm/collective.h"
 #include "comm/control.h"
@@ -266,6 +266,38 @@ static int splits(struct comm_world *ranks, void *ctx)
     return setup_close(&s);
 }
 
+/* Rank 1 loses the network during a sum or a message, and the others wait for it: all of them end,
+ * and say which GPU. */
+static int network_is_lost(struct comm_world *ranks, void *ctx)
+{
+    bool by_message = *(bool *)ctx;
+    struct comm_request *up = NULL;
+    struct comm *half = NULL;
+    struct tp_err err = { 0 };
+    struct setup s;
+    char host[8], gpu[16];
+
+    setup_open(&s, ranks, 5);
+    s.wrong += wrong_unless(!comm_split(&half, s.all, s.rank / 2, s.rank, &err), err.msg);
+    s.wrong += wrong_unless(!comm_request_open(&up, s.all, &err), err.msg);
+    put(&s, s.x, DTYPE_F32, N);
+    if (by_message) {
+        comm_send(s.all, s.queue, s.x, N, DTYPE_F32, (s.rank + 1) % s.size, up);
+        comm_recv(s.all, s.queue, s.y, N, DTYPE_F32, (s.rank + s.size - 1) % s.size);
+        comm_wait(s.all, s.queue, up);
+    }
+    comm_all_reduce(half, s.queue, s.x, N, DTYPE_F32, COMM_SUM);
+    comm_all_reduce(s.all, s.queue, s.x, N, DTYPE_F32, COMM_SUM);
+    snprintf(gpu, sizeof gpu, "GPU %d: ", s.rank);
+    s.wrong += wrong_unless(staging_get(&s.staging, host, s.x, sizeof host, &err) == TP_E_IO,
+                            "the sum of ranks without a network");
+    s.wrong += wrong_unless(strstr(err.msg, gpu) && strstr(err.msg, "network error"), err.msg);
+    comm_all_reduce(s.all, s.queue, s.x, N, DTYPE_F32, COMM_SUM); /* does nothing */
+    s.wrong += wrong_unless(comm_request_open(&up, half, &err), "a request after the failure");
+    comm_free(half);
+    return setup_close(&s);
+}
+
 static void run(const char *name, int (*fn)(struct comm_world *ranks, void *ctx))
 {
     struct rng r = rng_start(name);
@@ -292,6 +324,20 @@ Test(nccl_transport, messages_arrive_although_all_ranks_send_first)
 Test(nccl_transport, a_split_orders_ranks_by_their_key)
 {
     run("nccl/splits", splits);
+}
+
+Test(nccl_transport, ranks_without_a_network_do_not_wait_for_ever)
+{
+    /* rank 1, and how many operations of NCCL it begins before */
+    static const char *const lost[] = { "1 1", "1 0", "1 3" };
+
+    load_cuda();
+    for (int i = 0; i < 3 && fake; i++) {
+        bool by_message = i > 0;
+
+        setenv("FAKECUDA_LOSE_NCCL", lost[i], 1);
+        cr_expect_eq(run_ranks(4, 1 << 20, network_is_lost, &by_message), 0, "%s", lost[i]);
+    }
 }
 
 Test(nccl_transport, all_to_all_brings_the_rows_of_every_rank)

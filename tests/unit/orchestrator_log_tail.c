@@ -42,6 +42,9 @@ Test(log_tail, the_first_rank_of_tp_train_that_says_that_it_failed_is_at_fault)
 
     cr_expect(t.rank == 2 && t.end == LOG_TAIL_EXITED);
     cr_expect_str_eq(t.line, "tp-train: rank 2: GPU 2: queued work failed");
+    t = parse("step 3/9\ntp-train: rank 2: GPU 0: NCCL failed: remote process exited\n");
+    cr_expect(t.rank == 2 && t.end == LOG_TAIL_EXITED);
+    cr_expect_str_eq(t.line, "tp-train: rank 2: GPU 0: NCCL failed: remote process exited");
     t = parse("tp-train: rank 2: a\ntp-train: rank 1 was killed by signal 9\n");
     cr_expect(t.rank == 1 && t.end == LOG_TAIL_KILLED);
     t = parse("tp-train: rank 2: a\nlauncher: 5\n");
