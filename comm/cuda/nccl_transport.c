@@ -303,12 +303,14 @@ static void queue_call(struct comm *c, struct device_queue *q, const struct comm
     }
 }
 
-/* A queue of another device belongs to a step that only counts its calls. */
+/* A queue of another device belongs to a step that only counts its calls. One rank alone sends
+ * nothing. */
 static void nccl_queue(struct comm *c, struct device_queue *q, const struct comm_call *x)
 {
     const struct nccl_group *g = c->impl;
 
-    if (q->device != c->world->device || !cuda_queue_begin(q) || !nccl_watch_begin(g->watch))
+    if (q->device != c->world->device || !g->watch || !cuda_queue_begin(q) ||
+        !nccl_watch_begin(g->watch))
         return;
     queue_call(c, q, x);
     nccl_watch_end(g->watch);
