@@ -42,7 +42,7 @@ static bool pays(const struct slurm *s, int64_t nodes)
 {
     const struct backend_host *h = s->host;
     double left = slurm_left(s);
-    int more = (int)(nodes * s->options->tasks_per_node);
+    int more = (int)nodes * slurm_tasks_per_node(s->host->job);
 
     return (left < 0 || left > 2 * s->ending.margin) &&
            h->larger_pays(h->run, h->free_ranks(h->run) + more);
