@@ -122,9 +122,9 @@ tp_status train_cuda_check(const struct train_cuda_gpu *gpu, struct comm_world *
     all = calloc((size_t)control_size(c), sizeof *all);
     st = all ? TP_OK : tp_fail(err, TP_E_NOMEM, "no memory for the names of GPUs");
     st = control_agree(c, st, err);
-    if (!st)
+    if (!st && all)
         st = control_all_gather(c, all, gpu, sizeof *gpu, err);
-    if (!st)
+    if (!st && all)
         st = control_agree(c, find_shared(all, control_rank(c), control_size(c), heartbeat, err),
                            err);
     free(all);

@@ -8,7 +8,7 @@ import cuda_runs
 import harness
 from cuda_runs import LIBRARY, assert_close, on_fake, train
 from run_job import Job
-from slurm_job import node_of, pids_of, slurm
+from slurm_job import node_of, pids_of, queue, slurm, wait_until
 
 LAYOUT = "tp2dp2zero1"
 SRUN = ["srun", "--mpi=pmix", "--nodes=2", "--ntasks=4", "--ntasks-per-node=2"]
@@ -129,3 +129,28 @@ def test_a_node_whose_gpus_are_missing_at_a_restart_is_left_out(nodes, cluster, 
         assert [(e["node"], e["reason"]) for e in job.events("node_lost")] == [("n2", "gpus_missing")], job.story()
         assert layouts(job) == ["tp4", "tp4", "tp2"], job.story()
         assert_losses_are_the_cpus(job, nodes)
+
+
+def test_in_a_batch_job_a_lost_node_is_not_asked_for(nodes, cluster):
+    """Slurm would grant it, but not add it to a job with GPUs. It puts its options into the environment of a batch job
+    (SLURM_GPUS_PER_NODE), where srun reads them."""
+    with gpu_job(nodes, steps=1000, grow="expand") as job:
+        assert harness.run("tp-run", "submit", job.path).rc == 0
+        wait_until(lambda: job.events("save"), 90)
+        home = (job.state / "home").read_text().split()[2]
+        cluster("crash", ({"n1", "n2"} - {home}).pop())
+        assert wait_until(lambda: job.events("training")[1:], 60)[0]["layout"] == "tp2", job.story()
+        said = wait_until(lambda: [e for e in job.events("allocation") if e["result"] == "cannot_grow"], 60)
+        assert len(said) == 1 and "slurm.grow: new" in said[0]["message"], job.story()
+        assert job.verb("stop", "--wait").rc == 0
+        assert max(int(i) for i in queue(states="all")) <= 2, "a job was requested"
+
+
+def test_a_new_allocation_replaces_a_lost_node(nodes, cluster):
+    with gpu_job(nodes, steps=1000, grow="new") as job:
+        job.start()
+        job.await_event("save", timeout=90)
+        cluster("crash", node_of(job, 2))
+        assert job.await_event("training", 2, timeout=60)["layout"] == "tp2", job.story()
+        assert job.await_event("training", 3, timeout=60)["layout"] == "tp4", job.story()
+        job.verb("stop", "--wait")

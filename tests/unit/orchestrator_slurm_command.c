@@ -102,6 +102,7 @@ Test(slurm_command, a_node_holds_as_many_ranks_of_tp_train_as_gpus_are_asked_for
                      "%s: %s", table[i].slurm, err.msg);
         cr_expect_eq(slurm_tasks_per_node(&job), table[i].ranks, "%s", table[i].slurm);
         cr_expect_eq(job_ranks(&job), 2 * table[i].ranks);
+        cr_expect_eq(slurm_asks_for_gres(&job), strstr(table[i].slurm, "--g") != NULL);
         cr_assert_eq(slurm_salloc(&w, &job, &q, &arena, &err), TP_OK);
         snprintf(word, sizeof word, "--ntasks-per-node=%d", table[i].ranks);
         cr_expect(has(&w, word), "%s", table[i].slurm);

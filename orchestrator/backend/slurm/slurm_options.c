@@ -34,7 +34,7 @@ static const struct job_key KEYS[] = {
     KEY("margin", SECONDS, margin, "2m", "time before the end of the wall time at which the job saves and ends"),
     ONE_OF("grow", grow, "expand|new|off", "expand",
         "how lost nodes are replaced, when that is worth a restart. expand: more nodes join the allocation\n"
-        "(needs permit_job_expansion in slurm.conf); new: when enough nodes are idle, the allocation is given\n"
+        "(needs permit_job_expansion in slurm.conf, and a job without gres); new: when enough nodes are idle, the allocation is given\n"
         "back for a whole one; off: not before the next allocation"),
     KEY("lost", SECONDS, lost, "2s", "a node without a heartbeat for this time is lost"),
     KEY("poll", SECONDS, poll, "5s", "time between two checks of the allocation: its end, its nodes"),
@@ -58,6 +58,8 @@ static const char *value_of(const struct job_words *words, int i, const char *na
     const char *word = words->word[i], *next = i + 1 < words->n ? words->word[i + 1] : "";
     size_t n = strlen(name);
 
+    if (!word)
+        return NULL;
     if (strncmp(word, name, n) == 0 && (word[n] == '=' || !word[n]))
         return word[n] ? word + n + 1 : next;
     if (letter && word[0] == '-' && word[1] == letter)
@@ -114,6 +116,19 @@ int slurm_tasks_per_node(const struct job *job)
     int gpus = o->tasks_per_node == 0 && job_uses_gpus(job) ? gpus_of_node(job) : 0;
 
     return o->tasks_per_node > 0 ? (int)o->tasks_per_node : gpus > 0 ? gpus : 1;
+}
+
+bool slurm_asks_for_gres(const struct job *job)
+{
+    static const char *const begins[] = { "--gres=", "--gpus", "-G", "--tres-per-" };
+    const struct job_words *words = &slurm_options(job)->options;
+
+    for (int i = 0; i < words->n; i++)
+        for (size_t k = 0; k < sizeof begins / sizeof begins[0]; k++)
+            if (strncmp(words->word[i], begins[k], strlen(begins[k])) == 0 ||
+                strcmp(words->word[i], "--gres") == 0)
+                return true;
+    return false;
 }
 
 /* Every rank needs a GPU, also when fewer nodes are left. */

@@ -32,4 +32,7 @@ const struct slurm_options *slurm_options(const struct job *job);
  * for on a node if tp-train uses GPUs, or 1. */
 int slurm_tasks_per_node(const struct job *job);
 
+/* Whether slurm.options ask for GPUs or other generic resources. */
+bool slurm_asks_for_gres(const struct job *job);
+
 #endif
