@@ -13,6 +13,7 @@
 # own host name and /dev/shm; other files are shared. Killing the namespace's first process is a crash,
 # and taking the link down is a network partition. Needs root, iproute2, munge and Debian's Slurm.
 # Jobs in partition urgent preempt those in cancelled and requeued, after a grace of 10 and 6 s.
+# Each node has two GPUs for Slurm, whose device files are /dev/null and /dev/zero: Slurm sets CUDA_VISIBLE_DEVICES.
 # SLURM_CONF is not needed: /etc/slurm/slurm.conf is a link while the cluster runs.
 set -euo pipefail
 
