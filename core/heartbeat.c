@@ -182,6 +182,12 @@ void heartbeat_saved(struct heartbeat *h, int64_t step)
         put(&h->status->saved, step);
 }
 
+void heartbeat_gpus_missing(struct heartbeat *h, int ranks)
+{
+    if (h)
+        put(&h->status->gpus_missing, ranks);
+}
+
 void heartbeat_collective(struct heartbeat *h, bool enter)
 {
     struct heartbeat_status *status;
@@ -215,7 +221,7 @@ static bool is_valid(const struct heartbeat_status *s, int rank)
 {
     const int64_t counts[] = { s->pid_start,   s->opened_ns, s->phase_ns, s->step_ns,
                                s->step_len_ns, s->entered,   s->left,     s->wait_ns,
-                               s->bad_step,    s->history,   s->delay_ns };
+                               s->bad_step,    s->history,   s->delay_ns, s->gpus_missing };
 
     for (size_t i = 0; i < sizeof counts / sizeof *counts; i++)
         if (counts[i] < 0 || counts[i] > HEARTBEAT_NUMBER_MAX)

@@ -59,9 +59,10 @@ struct heartbeat_status {
     int64_t saved;       /* newest step that this job committed; -1: none */
     int64_t bad_step;    /* first step whose loss was NaN or infinite after a finite one; 0: none */
     int64_t history;     /* number of struct heartbeat_loss that follow; 0: none */
-    int64_t delay_ns;  /* time in which its threads could have run but had no processor, the sum of
-                          all threads; 0: not known */
-    int64_t spare[13]; /* 0 */
+    int64_t delay_ns; /* time in which its threads could have run but had no processor, the sum of
+                         all threads; 0: not known */
+    int64_t gpus_missing; /* ranks of this host without a GPU, because it has too few; 0: none */
+    int64_t spare[12];    /* 0 */
 };
 
 /* Larger numbers are damage. Sums of a few cannot overflow. */
@@ -94,6 +95,9 @@ void heartbeat_phase(struct heartbeat *h, enum heartbeat_phase phase);
 
 /* The checkpoint of `step` is committed. */
 void heartbeat_saved(struct heartbeat *h, int64_t step);
+
+/* The rank cannot start: so many ranks of this host have no GPU. */
+void heartbeat_gpus_missing(struct heartbeat *h, int ranks);
 
 /* A collective begins (`enter`) or ends. */
 void heartbeat_collective(struct heartbeat *h, bool enter);

@@ -1,8 +1,9 @@
-/* orchestrator/run_gpus.c - see run_state.h: the GPUs of tp-train's ranks on this machine. */
+/* orchestrator/run_gpus.c - see run_state.h: the GPUs of tp-train's ranks. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/clock.h"
 #include "core/text.h"
 #include "orchestrator/job/job_option.h"
 #include "orchestrator/run_state.h"
@@ -10,14 +11,6 @@
 enum { GPU_LIST_MAX = 8192, CHOICE_LINES = 100 };
 
 static const char VISIBLE[] = "CUDA_VISIBLE_DEVICES";
-
-static bool uses_gpus(const struct run *r)
-{
-    const char *device = r->job->is_tp_train ? job_option(r->job, "--device") : NULL;
-
-    return r->backend.table->is_one_machine && device &&
-           (strcmp(device, "cuda") == 0 || strcmp(device, "auto") == 0);
-}
 
 /* ---- which GPU a rank has ---- */
 
@@ -49,7 +42,7 @@ void run_gpus_select(const struct run *r, struct environment *env)
     char list[GPU_LIST_MAX] = "", number[16];
     int k = 0;
 
-    if (!uses_gpus(r))
+    if (!r->backend.table->is_one_machine || !job_uses_gpus(r->job))
         return;
     for (int i = 0; i < a->world; i++) {
         size_t at = strlen(list);
@@ -90,44 +83,70 @@ void run_gpus_describe(const struct run *r, json_t *event)
 
 /* ---- GPUs that are missing ---- */
 
-/* The number of GPUs that tp-train found when it refused to start (train_cuda.c, cuda_gpu.c); -1:
- * it had another reason. */
-static int gpus_found(const char *message)
+/* The ranks of this rank's host that have no GPU, as it has reported (core/heartbeat.h). */
+static int missing_at(const struct run *r, int rank)
 {
-    static const char has[] = "ranks are on this machine, which has ";
-    const char *at = strstr(message, has);
+    const struct monitor *m = run_monitor(r);
+    struct heartbeat_status status;
 
-    if (at)
-        return (int)strtol(at + sizeof has - 1, NULL, 10);
-    return strstr(message, "no GPU that this process may use") ? 0 : -1;
+    return m && monitor_present(m, rank, &status) ? (int)status.gpus_missing : 0;
 }
 
-static void report_missing(struct run *r, const struct node *n, int before)
+static void report_missing(struct run *r, const struct node *n, int missing, int slots)
 {
     char text[160];
 
-    snprintf(text, sizeof text, "%d of %d cannot be used any more", n->missing - before,
-             n->slots - before);
+    snprintf(text, sizeof text, "%d of %d cannot be used any more", missing, slots);
     run_event(r, EVENT_GPUS_LOST, REASON_GPUS_MISSING, text,
               json_pack("{s:s,s:i}", "node", n->name, "slots", node_slots(n)));
 }
 
-bool run_gpus_are_missing(struct run *r, struct attempt_fault *f)
+/* On one machine the first ranks have the GPUs that are left. */
+static void take_slots(struct run *r, int missing)
 {
     const struct attempt *a = &r->attempt;
-    int found = gpus_found(f->message);
 
-    if (!uses_gpus(r) || r->record.best_step < 0 || found < 0 || found >= a->world)
-        return false;
     for (int i = 0; i < r->nodes.n; i++) {
         struct node *n = r->nodes.node[i];
         int before = n->missing;
 
-        for (int k = found; k < a->world; k++) /* the first ranks have the GPUs that are left */
-            n->missing += a->rank[k].node == n;
+        for (int k = a->world - missing; k < a->world; k++)
+            n->missing += k >= 0 && a->rank[k].node == n;
         if (n->missing > before)
-            report_missing(r, n, before);
+            report_missing(r, n, n->missing - before, n->slots - before);
     }
+}
+
+/* A scheduler decides which GPUs ranks get on a node, so a node that lacks some is left out. */
+static void leave_out(struct run *r)
+{
+    const struct attempt *a = &r->attempt;
+
+    for (int i = 0; i < a->world; i++) {
+        struct node *n = a->rank[i].node;
+        int missing = missing_at(r, i);
+
+        if (missing == 0 || !node_is_usable(n, clock_seconds(), 0))
+            continue;
+        report_missing(r, n, missing, node_slots(n));
+        run_exclude_node(r, n, REASON_GPUS_MISSING, "excluded because GPUs are missing",
+                         r->attempt.fault.message);
+    }
+}
+
+bool run_gpus_are_missing(struct run *r, struct attempt_fault *f)
+{
+    int missing = 0;
+
+    for (int i = 0; i < r->attempt.world; i++)
+        missing = missing_at(r, i) > missing ? missing_at(r, i) : missing;
+    if (!job_uses_gpus(r->job) || r->record.best_step < 0 || missing == 0)
+        return false;
     f->reason = REASON_GPUS_MISSING;
+    if (!r->backend.table->is_one_machine) {
+        leave_out(r);
+        return true; /* the scheduler may have other nodes */
+    }
+    take_slots(r, missing);
     return run_free_ranks(r, false) > 0;
 }

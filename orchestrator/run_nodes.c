@@ -62,24 +62,31 @@ bool run_node_reports(const struct run *r, const struct node *node)
     return false;
 }
 
+void run_exclude_node(struct run *r, struct node *n, enum event_reason reason, const char *what,
+                      const char *fault)
+{
+    double seconds = r->job->restart.exclude_for;
+    char text[ATTEMPT_TEXT_MAX];
+
+    n->faults = 0;
+    n->excluded_to = clock_seconds() + seconds;
+    n->back_since = n->excluded_to;
+    backend_node_excluded(&r->backend, n, fault);
+    snprintf(text, sizeof text, "%s for %.0f s", what, seconds);
+    run_event(r, EVENT_NODE_LOST, reason, text,
+              json_pack("{s:s,s:f}", "node", n->name, "seconds", seconds));
+}
+
 bool run_count_fault(struct run *r, const struct attempt_fault *f)
 {
     struct node *n = f->node;
-    double seconds = r->job->restart.exclude_for;
-    char text[ATTEMPT_TEXT_MAX];
 
     if (!n || n->down || f->reason == REASON_ROOT_FULL ||
         (f->kind != FAULT_RANK && f->kind != FAULT_HANG && f->kind != FAULT_EXIT))
         return false;
     if (++n->faults < r->job->restart.blame)
         return false;
-    n->faults = 0;
-    n->excluded_to = clock_seconds() + seconds;
-    n->back_since = n->excluded_to;
-    backend_node_excluded(&r->backend, n, f->message);
-    snprintf(text, sizeof text, "excluded after repeated faults for %.0f s", seconds);
-    run_event(r, EVENT_NODE_LOST, REASON_REPEATED_FAULTS, text,
-              json_pack("{s:s,s:f}", "node", n->name, "seconds", seconds));
+    run_exclude_node(r, n, REASON_REPEATED_FAULTS, "excluded after repeated faults", f->message);
     return true;
 }
 

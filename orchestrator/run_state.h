@@ -151,6 +151,10 @@ tp_status run_node_lost(struct run *r, struct node *node, const struct backend_c
 /* Whether a rank on the node is alive: its relay's messages arrive, or, where none do, it has made
  * progress within the deadline. While the attempt ends, ranks may be alive until it has ended. */
 bool run_node_reports(const struct run *r, const struct node *node);
+/* Exclude a node for restart.exclude_for. `what` begins the event's sentence; fault: the reason for
+ * the scheduler. */
+void run_exclude_node(struct run *r, struct node *n, enum event_reason reason, const char *what,
+                      const char *fault);
 /* Count a fault of a node's rank. After restart.blame faults the node is excluded (true). */
 bool run_count_fault(struct run *r, const struct attempt_fault *f);
 json_t *run_nodes_json(const struct run *r);
@@ -164,8 +168,8 @@ void run_gpus_select(const struct run *r, struct environment *env);
 /* With --device auto: add the device that tp-train has chosen, and why. */
 void run_gpus_describe(const struct run *r, json_t *event);
 /* A job that has trained before was refused because there are fewer GPUs than ranks: take the slots
- * of the ranks without a GPU away, and set the reason of the fault. False: there was another
- * reason, or no slots are left. */
+ * of the ranks without a GPU away, or exclude their nodes if these are other machines, and set the
+ * reason of the fault. False: there was another reason, or no slots are left. */
 bool run_gpus_are_missing(struct run *r, struct attempt_fault *f);
 
 /* ---- run_host.c ---- */

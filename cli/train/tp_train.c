@@ -65,7 +65,8 @@ static tp_status train(struct train_request *r, struct comm_world *ranks, struct
                                                   .threads = threads_of(r, ranks),
                                                   .no_comm_thread = !comm_has_threads(ranks),
                                                   .same_gpus = r->own_ranks,
-                                                  .ranks = ranks };
+                                                  .ranks = ranks,
+                                                  .heartbeat = r->config.heartbeat };
     char note[TRAIN_DEVICE_NOTE_MAX];
     struct trainer_device d = { 0 };
     struct trainer t = { 0 };

@@ -22,9 +22,12 @@ static tp_status open_cpu(struct trainer_device *out, const struct train_device_
 static tp_status open_cuda(struct trainer_device *out, const struct train_device_options *o,
                            struct tp_err *err)
 {
-    tp_status st = train_cuda_open(out, o->ranks, o->same_gpus, err);
+    struct train_cuda_gpu gpu;
+    tp_status st = train_cuda_open(out, &gpu, o->ranks, o->same_gpus, o->heartbeat, err);
 
     st = control_agree(comm_control(o->ranks), st, err);
+    if (!st)
+        st = train_cuda_check(&gpu, o->ranks, o->heartbeat, err);
     if (st) {
         device_close(out->device);
         out->device = NULL;

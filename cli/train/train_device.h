@@ -8,6 +8,7 @@
 #include <stdbool.h>
 
 #include "comm/world.h"
+#include "core/heartbeat.h"
 #include "trainer/trainer.h"
 
 /* AUTO: GPUs if all ranks have one, else CPUs. */
@@ -19,6 +20,7 @@ struct train_device_options {
     bool no_comm_thread; /* communication must not have a thread */
     bool same_gpus;      /* all ranks of this host see the same GPUs */
     struct comm_world *ranks;
+    struct heartbeat *heartbeat; /* is told when GPUs are missing; may be NULL */
 };
 
 enum { TRAIN_DEVICE_NOTE_MAX = 1400 };

@@ -9,6 +9,7 @@ extern const struct cuda_library tp_cuda_library;
 __attribute__((visibility("default"))) const struct cuda_library tp_cuda_library = {
     .version = TP_VERSION,
     .count = cuda_gpu_count,
+    .name = cuda_gpu_name,
     .device_open = cuda_device_open,
     .kernels = &kernels_cuda,
     .transport = &comm_nccl_transport,

@@ -3,6 +3,8 @@
 
 #include <cuda_runtime_api.h>
 
+#include "device/cuda/cuda_error.h"
+
 enum { OLDEST_MAJOR = 8 }; /* compute capability of the oldest GPUs that kernels are compiled for */
 
 static tp_status check_driver(struct tp_err *err)
@@ -44,6 +46,14 @@ tp_status cuda_gpu_count(int *out, struct tp_err *err)
                     : tp_fail(err, TP_E_NOTFOUND,
                               "this machine has an NVIDIA driver, and no GPU that this process "
                               "may use");
+}
+
+tp_status cuda_gpu_name(char *out, int size, int ordinal, struct tp_err *err)
+{
+    cudaError_t e = cudaDeviceGetPCIBusId(out, size, ordinal);
+
+    return e == cudaSuccess ? TP_OK
+                            : cuda_error_fail(err, ordinal, "cudaDeviceGetPCIBusId", (int)e);
 }
 
 tp_status cuda_gpu_check(int ordinal, struct tp_err *err)

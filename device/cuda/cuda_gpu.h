@@ -10,6 +10,9 @@
  * says why and what to do. */
 tp_status cuda_gpu_count(int *out, struct tp_err *err);
 
+/* Write the place of a GPU on the machine's bus, such as 0000:3B:00.0. TP_E_IO. */
+tp_status cuda_gpu_name(char *out, int size, int ordinal, struct tp_err *err);
+
 /* Whether GPU number `ordinal`, counted from 0, can be used. TP_E_NOTFOUND: there is no driver, no
  * such GPU, or it is too old; the message says which and what to do. */
 tp_status cuda_gpu_check(int ordinal, struct tp_err *err);

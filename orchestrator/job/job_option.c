@@ -78,6 +78,13 @@ bool job_option_is_open(const struct job *j, const char *name)
     return v && strchr(v, '{');
 }
 
+bool job_uses_gpus(const struct job *j)
+{
+    const char *device = j->is_tp_train ? job_option(j, "--device") : NULL;
+
+    return device && (strcmp(device, "cuda") == 0 || strcmp(device, "auto") == 0);
+}
+
 static void flag_number(int64_t *out, const struct job *j, const char *name, int64_t missing)
 {
     const char *v = job_option(j, name);

@@ -17,6 +17,9 @@ const char *job_option(const struct job *j, const char *name);
 /* Whether the value has a {name} that is replaced at launch, so that it is not known yet. */
 bool job_option_is_open(const struct job *j, const char *name);
 
+/* Whether the command is tp-train with --device cuda or auto. */
+bool job_uses_gpus(const struct job *j);
+
 /* Set the fields that the job file leaves out from tp-train's command line.
  * TP_E_USAGE: the two contradict each other. */
 tp_status job_options_read(struct job *j, struct arena *arena, struct tp_err *err);

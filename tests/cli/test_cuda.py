@@ -53,6 +53,19 @@ def test_losses_are_the_cpus_below_mpirun(tmp_path, inputs):
     assert_close(got, want, "fp32")
 
 
+def test_ranks_of_mpirun_that_share_a_gpu_are_refused(tmp_path, inputs):
+    """Each sees one GPU, which may be its own; unless NCCL is told to accept it, the ranks compare them."""
+    launcher = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-n", 2]
+    argv = [*launcher, *cuda_runs.arguments(inputs, tmp_path, "llama", "tp2", "--device", "cuda")]
+    shared = {**on_fake(), "CUDA_VISIBLE_DEVICES": "3"}
+    r = harness.run(*argv, env=shared)
+    assert r.rc == 2 and "ranks 0 and 1 both have GPU 0000:04:00.0 of " in r.err, r
+    assert harness.run(*argv, env={**shared, "NCCL_MULTI_RANK_GPU_ENABLE": "1"}).rc == 0
+    own = [*launcher, "sh", "-c", 'CUDA_VISIBLE_DEVICES=$OMPI_COMM_WORLD_LOCAL_RANK exec "$@"', "sh", harness.BIN / "tp-train",
+           *argv[len(launcher) + 1:]]
+    assert harness.run(*own, env=on_fake()).rc == 0
+
+
 @pytest.mark.parametrize("first,second", [("cpu", "cuda"), ("cuda", "cpu")])
 def test_a_checkpoint_resumes_on_the_other_device(tmp_path, inputs, first, second):
     want = train(inputs, tmp_path / "whole", "llama", "tp2")

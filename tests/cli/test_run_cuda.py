@@ -207,8 +207,11 @@ def test_an_event_says_what_device_auto_has_chosen(tmp_path, machine, inputs, gp
         assert "; device: " + chosen in job.output.read_text()
 
 
-def test_the_job_file_of_the_page_about_gpus_can_be_read(tmp_path):
+def test_the_job_files_of_the_page_about_gpus_can_be_read(tmp_path):
     (tmp_path / "llama-tiny").symlink_to(harness.REPO / "examples/llama-tiny")
-    text, = blocks(harness.REPO / "docs/GPU.md", "yaml")
-    (tmp_path / "job.yaml").write_text(text)
+    local, slurm = blocks(harness.REPO / "docs/GPU.md", "yaml")
+    (tmp_path / "job.yaml").write_text(local)
     assert "* tp2dp4 " in harness.ok("tp-run", "plan", tmp_path / "job.yaml").out
+    common = "".join(line + "\n" for line in local.splitlines() if not line.startswith(("nodes", "layouts")))
+    (tmp_path / "job.yaml").write_text(common + slurm)
+    assert "for up to 16 ranks" in harness.ok("tp-run", "plan", tmp_path / "job.yaml").out

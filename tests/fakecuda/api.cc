@@ -4,6 +4,7 @@
  */
 #include <cuda_runtime_api.h>
 
+#include <cstdio>
 #include <cstdlib>
 #include <unistd.h>
 
@@ -159,6 +160,16 @@ cudaError_t cudaGetDeviceCount(int *count)
     if (fake::gpus_count() == 0)
         return call.fail(cudaErrorNoDevice);
     *count = fake::gpus_count();
+    return call.done();
+}
+
+cudaError_t cudaDeviceGetPCIBusId(char *id, int bytes, int device)
+{
+    api_call call;
+
+    if (device < 0 || device >= fake::gpus_count() || bytes < 13)
+        return call.fail(cudaErrorInvalidDevice);
+    snprintf(id, (size_t)bytes, "0000:%02X:00.0", fake::gpus_number(device) + 1);
     return call.done();
 }
 

@@ -53,6 +53,11 @@ int gpus_count()
     return (int)visible.size();
 }
 
+int gpus_number(int ordinal)
+{
+    return visible[(size_t)ordinal];
+}
+
 void gpus_use(int ordinal)
 {
     const char *text = getenv("FAKECUDA_FAIL");

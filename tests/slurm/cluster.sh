@@ -13,6 +13,7 @@
 # own host name and /dev/shm; other files are shared. Killing the namespace's first process is a crash,
 # and taking the link down is a network partition. Needs root, iproute2, munge and Debian's Slurm.
 # Jobs in partition urgent preempt those in cancelled and requeued, after a grace of 10 and 6 s.
+# Each node has two GPUs for Slurm, whose device files are /dev/null and /dev/zero: Slurm sets CUDA_VISIBLE_DEVICES.
 # SLURM_CONF is not needed: /etc/slurm/slurm.conf is a link while the cluster runs.
 set -euo pipefail
 
@@ -74,6 +75,7 @@ JobAcctGatherType=jobacct_gather/none
 AccountingStorageType=accounting_storage/none
 SelectType=select/cons_tres
 SelectTypeParameters=CR_CPU
+GresTypes=gpu
 SwitchType=switch/none
 ReturnToService=1
 SlurmdTimeout=10
@@ -84,7 +86,7 @@ InactiveLimit=0
 MailProg=/bin/true
 SchedulerParameters=batch_sched_delay=0,sched_interval=2,sched_min_interval=0,bf_interval=2,permit_job_expansion
 SlurmdParameters=config_overrides
-NodeName=n[1-$1] NodeAddr=$NET.[11-$((10 + $1))] CPUs=2 RealMemory=1000 State=UNKNOWN
+NodeName=n[1-$1] NodeAddr=$NET.[11-$((10 + $1))] CPUs=2 RealMemory=1000 Gres=gpu:2 State=UNKNOWN
 PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
 PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP PreemptMode=OFF
@@ -94,9 +96,12 @@ PartitionName=urgent Nodes=ALL PriorityTier=10 PreemptMode=OFF
 CONF
     printf 'CgroupPlugin=cgroup/v1\nCgroupAutomount=no\n' >"$D/etc/cgroup.conf"
     echo "PMIxCliTmpDirBase=$D/pmix" >"$D/etc/mpi.conf"
+    ln -sfn /dev/null "$D/gpu/0" # Slurm wants device files, and numbers GPUs by the ends of their names
+    ln -sfn /dev/zero "$D/gpu/1"
+    echo "NodeName=n[1-$1] Name=gpu File=$D/gpu/[0-1]" >"$D/etc/gres.conf"
     install -d /etc/slurm
     local f
-    for f in slurm.conf cgroup.conf mpi.conf; do
+    for f in slurm.conf cgroup.conf mpi.conf gres.conf; do
         [ -L /etc/slurm/$f ] || [ ! -e /etc/slurm/$f ] || mv /etc/slurm/$f /etc/slurm/$f.before-tp
         ln -sfn "$D/etc/$f" /etc/slurm/$f
     done
@@ -118,7 +123,7 @@ up() { # NODES
         command -v $i >/dev/null || { echo "needs $i" >&2; exit 77; }
     done
     down >/dev/null 2>&1 || true
-    install -d -m 755 "$D" "$D"/{etc,log,run,spool,state,pmix}
+    install -d -m 755 "$D" "$D"/{etc,log,run,spool,state,pmix,gpu}
     install -d -m 700 -o munge -g munge "$D/munge"
     install -d -m 755 -o munge -g munge "$D/munge/run"
     chmod 711 "$D/munge"
@@ -163,7 +168,7 @@ down() {
         ip netns del "$ns"
     done
     ip link del $BRIDGE 2>/dev/null || true
-    for f in slurm.conf cgroup.conf mpi.conf; do
+    for f in slurm.conf cgroup.conf mpi.conf gres.conf; do
         if [ "$(readlink /etc/slurm/$f 2>/dev/null)" = "$D/etc/$f" ]; then rm -f /etc/slurm/$f; fi
         if [ -e /etc/slurm/$f.before-tp ]; then mv /etc/slurm/$f.before-tp /etc/slurm/$f; fi
     done

@@ -1,5 +1,6 @@
 """Helpers of the tests on Slurm: a job on the cluster, and questions to Slurm."""
 import os
+import pathlib
 import shutil
 import subprocess
 import time
@@ -54,3 +55,29 @@ def wait_until(what, timeout=60, every=0.1):
             return value
         time.sleep(every)
     raise AssertionError("it did not become true within %s s" % timeout)
+
+
+def word_of(proc, name):
+    """The value of a variable of the environment that a process was started with; "" if it is not set."""
+    for word in (proc / "environ").read_bytes().decode(errors="replace").split("\0"):
+        if word.startswith(name + "="):
+            return word[len(name) + 1:]
+    return ""
+
+
+def rank_of(proc):
+    return int(word_of(proc, "SLURM_PROCID") or -1)
+
+
+def pids_of(program, word, rank=None):
+    """The pids of processes that Slurm has started. Other tests may run processes at the same time."""
+    for p in pathlib.Path("/proc").iterdir():
+        if p.name.isdigit():
+            try:
+                line = (p / "cmdline").read_bytes().decode(errors="replace").split("\0")
+                is_it = line[0].endswith(program) and word in " ".join(line) and (
+                    rank_of(p) >= 0 if rank is None else rank_of(p) == rank)
+            except OSError:
+                continue
+            if is_it:
+                yield int(p.name)

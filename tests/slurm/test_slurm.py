@@ -17,7 +17,7 @@ import time
 import pytest
 
 import harness
-from slurm_job import node_of, queue, slurm, slurm_job, wait_until
+from slurm_job import node_of, pids_of, queue, rank_of, slurm, slurm_job, wait_until, word_of
 
 
 @pytest.mark.parametrize("fault", ["crash", "cut"])
@@ -76,32 +76,6 @@ def test_the_node_of_each_rank_is_the_one_that_srun_chose(tmp_path, model, clust
         assert job.await_event("node_lost", timeout=60)["node"] == where[1]
         job.await_event("training", 2, timeout=60)
         assert job.verb("stop", "--wait").rc == 0
-
-
-def word_of(proc, name):
-    """The value of a variable of the environment that a process was started with; "" if it is not set."""
-    for word in (proc / "environ").read_bytes().decode(errors="replace").split("\0"):
-        if word.startswith(name + "="):
-            return word[len(name) + 1:]
-    return ""
-
-
-def rank_of(proc):
-    return int(word_of(proc, "SLURM_PROCID") or -1)
-
-
-def pids_of(program, word, rank=None):
-    """The pids of processes that Slurm has started. Other tests may run processes at the same time."""
-    for p in pathlib.Path("/proc").iterdir():
-        if p.name.isdigit():
-            try:
-                line = (p / "cmdline").read_bytes().decode(errors="replace").split("\0")
-                is_it = line[0].endswith(program) and word in " ".join(line) and (
-                    rank_of(p) >= 0 if rank is None else rank_of(p) == rank)
-            except OSError:
-                continue
-            if is_it:
-                yield int(p.name)
 
 
 def test_with_too_few_nodes_a_new_allocation_is_requested(tmp_path, model, cluster):

@@ -5,8 +5,7 @@ import signal
 import time
 
 import harness
-from slurm_job import in_front, queue, slurm, slurm_job, wait_until
-from test_slurm import pids_of
+from slurm_job import in_front, pids_of, queue, slurm, slurm_job, wait_until
 
 
 def test_training_continues_while_the_controller_does_not_answer(tmp_path, model, cluster):

@@ -61,8 +61,10 @@ Test(heartbeat, reader_sees_what_the_writer_reported)
     heartbeat_step(s, 41, 2.5);
     heartbeat_step(s, 42, 2.25);
     heartbeat_saved(s, 40);
+    heartbeat_gpus_missing(s, 2);
     cr_assert_eq(heartbeat_read(&m, file, 3, &err), TP_OK, "%s", err.msg);
     cr_expect(m.step == 42 && m.loss == 2.25 && m.phase == HEARTBEAT_TRAIN && m.saved == 40);
+    cr_expect_eq(m.gpus_missing, 2);
     cr_expect(m.entered == 2 && m.left == 1 && m.step_len_ns > 0);
     heartbeat_close(s, true);
     cr_assert_eq(heartbeat_read(&m, file, 3, &err), TP_OK, "%s", err.msg);

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "core/file.h"
+#include "orchestrator/backend/slurm/slurm_options.h"
 #include "orchestrator/backends.h"
 #include "orchestrator/job/job_file.h"
 
@@ -55,6 +56,84 @@ Test(slurm_command, options_go_to_the_request_and_containers_to_the_ranks)
     cr_expect_not(has(&w, "--account=a"));
     arena_free(&arena);
 }
+
+/* ---- GPUs ---- */
+
+static tp_status read_gpus(struct job *job, struct arena *arena, const char *device,
+                           const char *slurm, struct tp_err *err)
+{
+    char text[1000];
+
+    snprintf(text, sizeof text,
+             "command: tp-train --model m --data d --device %s\nckpt: c\nbackend: slurm\n"
+             "slurm: {nodes: 2, %s}\n",
+             device, slurm);
+    return job_file_parse(job, text, strlen(text), "./x.yaml", backends_job(), arena, err);
+}
+
+Test(slurm_command, a_node_holds_as_many_ranks_of_tp_train_as_gpus_are_asked_for)
+{
+    static const struct {
+        const char *device, *slurm;
+        int ranks;
+    } table[] = {
+        { "cuda", "options: [--gpus-per-node=8]", 8 },
+        { "auto", "options: [--gpus-per-node=h100:4]", 4 },
+        { "cuda", "options: [--gpus-per-node, 4]", 4 },
+        { "cuda", "options: ['--gres=craynetwork:1,gpu:a100:2']", 2 },
+        { "cuda", "options: ['--gres=gpu:4']", 4 },
+        { "cuda", "options: ['--gres=gpu']", 1 },
+        { "cuda", "options: [--gres=mps:50]", 1 },
+        { "cuda", "options: [--gpus-per-task=1]", 1 },
+        { "cuda", "options: [--gpus-per-node=8], tasks_per_node: 2", 2 },
+        { "cpu", "options: [--gpus-per-node=8]", 1 },
+        { "cuda", "options: [--time=5]", 1 },
+    };
+
+    for (size_t i = 0; i < sizeof table / sizeof table[0]; i++) {
+        struct arena arena = { 0 };
+        struct tp_err err = { 0 };
+        struct job_words w;
+        struct job job;
+        const struct slurm_request q = { .nodes = 2, .exclude = "" };
+        char word[40];
+
+        cr_assert_eq(read_gpus(&job, &arena, table[i].device, table[i].slurm, &err), TP_OK,
+                     "%s: %s", table[i].slurm, err.msg);
+        cr_expect_eq(slurm_tasks_per_node(&job), table[i].ranks, "%s", table[i].slurm);
+        cr_expect_eq(job_ranks(&job), 2 * table[i].ranks);
+        cr_expect_eq(slurm_asks_for_gres(&job), strstr(table[i].slurm, "--g") != NULL);
+        cr_assert_eq(slurm_salloc(&w, &job, &q, &arena, &err), TP_OK);
+        snprintf(word, sizeof word, "--ntasks-per-node=%d", table[i].ranks);
+        cr_expect(has(&w, word), "%s", table[i].slurm);
+        arena_free(&arena);
+    }
+}
+
+Test(slurm_command, gpus_that_cannot_suffice_are_refused)
+{
+    static const char *const table[][2] = {
+        { "options: [--gpus-per-node=4], tasks_per_node: 8",
+          "tasks_per_node is 8, but slurm.options ask for 4 GPUs on a node" },
+        { "options: ['--gres=gpu:1'], tasks_per_node: 2", "ask for 1 GPU on a node" },
+        { "options: [--gpus=16]", "'--gpus=16' counts the GPUs of all nodes" },
+        { "options: [-G16]", "use --gpus-per-node=N" },
+        { "options: [-G, 16]", "'-G' counts" },
+    };
+
+    for (size_t i = 0; i < sizeof table / sizeof table[0]; i++) {
+        struct arena arena = { 0 };
+        struct tp_err err = { 0 };
+        struct job job;
+
+        cr_expect_eq(read_gpus(&job, &arena, "cuda", table[i][0], &err), TP_E_USAGE, "%s",
+                     table[i][0]);
+        cr_expect(strstr(err.msg, table[i][1]), "%s", err.msg);
+        arena_free(&arena);
+    }
+}
+
+/* ---- nodes that join ---- */
 
 Test(slurm_command, nodes_that_join_an_allocation_are_requested_for_the_time_it_has_left)
 {

@@ -75,7 +75,7 @@ static tp_status on_save_and_stop(void *run, const struct backend_cause *cause)
     return TP_OK;
 }
 
-static const struct job job = { .state = "/nonexistent" };
+static const struct job job = { .state = "/nonexistent", .backend_options = &options };
 
 static const struct backend_host HOST = { .job = &job,
                                           .record = &record,

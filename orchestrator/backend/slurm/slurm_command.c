@@ -141,7 +141,7 @@ tp_status slurm_salloc(struct job_words *out, const struct job *job, const struc
     add(&b, "--no-kill");
     add_option(&b, "--job-name", job->name);
     add_number(&b, "--nodes", q->nodes);
-    add_number(&b, "--ntasks-per-node", slurm_options(job)->tasks_per_node);
+    add_number(&b, "--ntasks-per-node", slurm_tasks_per_node(job));
     add_options(&b, job, true, true);
     add_option(&b, "--exclude", join_excluded(job, q->exclude, arena));
     if (q->expand) { /* after slurm.options, because these override their number of nodes and time
@@ -218,7 +218,7 @@ tp_status slurm_sbatch(struct job_words *out, const struct slurm_client *client,
             add_option(&b, "--time", like->limit);
     }
     add_number(&b, "--nodes", batch->nodes);
-    add_number(&b, "--ntasks-per-node", slurm_options(job)->tasks_per_node);
+    add_number(&b, "--ntasks-per-node", slurm_tasks_per_node(job));
     add_options(&b, job, false, true);
     if (batch->after)
         add(&b, arena_printf(arena, "--dependency=afterany:%ld", batch->after));

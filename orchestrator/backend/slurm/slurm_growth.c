@@ -42,7 +42,7 @@ static bool pays(const struct slurm *s, int64_t nodes)
 {
     const struct backend_host *h = s->host;
     double left = slurm_left(s);
-    int more = (int)(nodes * s->options->tasks_per_node);
+    int more = (int)nodes * slurm_tasks_per_node(s->host->job);
 
     return (left < 0 || left > 2 * s->ending.margin) &&
            h->larger_pays(h->run, h->free_ranks(h->run) + more);
@@ -66,6 +66,17 @@ static tp_status ask_nodes(struct slurm *s, int64_t nodes)
         slurm_event(s, SLURM_ASKED, SLURM_REASON_NONE, text);
     arena_free(&arena);
     return st;
+}
+
+/* Slurm grants the nodes and then refuses to join them ("has allocated GRES"), so do not ask. */
+static tp_status refuse_gres(struct slurm *s)
+{
+    s->growth.next_try = NEVER;
+    slurm_event(
+        s, SLURM_CANNOT_GROW, SLURM_REASON_NONE,
+        "Slurm adds no nodes to a job that has GPUs or other gres; with \"slurm.grow: new\" "
+        "a whole allocation replaces this one");
+    return TP_OK;
 }
 
 static tp_status ask_idle(struct slurm *s)
@@ -94,7 +105,9 @@ tp_status slurm_growth_tick(struct slurm *s)
     g->next_try = now + s->options->poll;
     if (!pays(s, nodes))
         return TP_OK;
-    return s->options->grow == SLURM_GROW_EXPAND ? ask_nodes(s, nodes) : ask_idle(s);
+    if (s->options->grow == SLURM_GROW_NEW)
+        return ask_idle(s);
+    return slurm_asks_for_gres(s->host->job) ? refuse_gres(s) : ask_nodes(s, nodes);
 }
 
 /* salloc has ended. Its nodes join the allocation, and the next check finds them. */

@@ -36,11 +36,11 @@ static tp_status append(struct slurm *s, struct slurm_node_order *o, const char 
 
     if (o->n == o->room)
         return tp_fail(h->err, TP_E_NOMEM, "no room for %d nodes", o->n + 1);
-    if (!node && !(node = node_list_add(h->nodes, name, (int)s->options->tasks_per_node)))
+    if (!node && !(node = node_list_add(h->nodes, name, slurm_tasks_per_node(s->host->job))))
         return tp_fail(h->err, TP_E_NOMEM, "no memory for a node");
     o->node[o->n++] = node;
     if (fresh)
-        *node = (struct node){ .name = node->name, .slots = (int)s->options->tasks_per_node };
+        *node = (struct node){ .name = node->name, .slots = slurm_tasks_per_node(s->host->job) };
     if (fresh || was_there)
         return TP_OK;
     node_bring_back(node, clock_seconds());
@@ -120,7 +120,7 @@ tp_status slurm_nodes_restore(struct slurm *s, const json_t *run_record)
 
     json_object_foreach(nodes, name, v)
     {
-        if (!node_list_add(s->host->nodes, name, (int)s->options->tasks_per_node))
+        if (!node_list_add(s->host->nodes, name, slurm_tasks_per_node(s->host->job)))
             return tp_fail(s->host->err, TP_E_NOMEM, "no memory for a node");
     }
     return TP_OK;

@@ -13,7 +13,8 @@ struct slurm_options {
     struct job_words options;      /* for salloc and sbatch */
     struct job_words step_options; /* for the srun of the ranks */
     int64_t nodes;                 /* to request; 0: as many as the batch job has, or 1 */
-    int64_t min_nodes, tasks_per_node;
+    int64_t min_nodes;
+    int64_t tasks_per_node; /* 0: see slurm_tasks_per_node */
     int chain;     /* enum slurm_chain: continue in another Slurm job when the wall time ends */
     double margin; /* seconds before that end at which the job saves */
     int grow;      /* enum slurm_grow: how lost nodes are replaced */
@@ -26,5 +27,12 @@ extern const struct job_backend SLURM_JOB_BACKEND;
 
 /* The options of a job with this backend. */
 const struct slurm_options *slurm_options(const struct job *job);
+
+/* The ranks that a node holds: slurm.tasks_per_node, or as many as the GPUs that slurm.options ask
+ * for on a node if tp-train uses GPUs, or 1. */
+int slurm_tasks_per_node(const struct job *job);
+
+/* Whether slurm.options ask for GPUs or other generic resources. */
+bool slurm_asks_for_gres(const struct job *job);
 
 #endif
