@@ -57,7 +57,7 @@ tp_status copy_options_check(struct copy_options *o, const enum dtype **dtype, s
 /* The progress of a copy, as lines of text or JSON, with what is sent to a store. */
 struct progress *copy_options_progress(const char *title, bool json);
 
-/* The level of --zstd, 0 when it was not given. TP_E_USAGE: it is no level. */
+/* The level of --zstd, 0 when it was not given. TP_E_USAGE: it is not a level. */
 tp_status copy_options_level(int *level, const struct copy_options *o, struct tp_err *err);
 
 /* Print the line "zstd  ...": what compressed files have of the bytes that were written. */

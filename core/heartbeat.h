@@ -99,7 +99,7 @@ void heartbeat_saved(struct heartbeat *h, int64_t step);
 void heartbeat_collective(struct heartbeat *h, bool enter);
 
 /* Unmap the file and free h. The file stays for the watcher. `finished`: the rank ends as planned,
- * so its end is no failure. */
+ * so its end is not a failure. */
 void heartbeat_close(struct heartbeat *h, bool finished);
 
 /* ---- the watcher's side ---- */

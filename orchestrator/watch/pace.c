@@ -30,8 +30,8 @@ struct pace_sum {
     double all, wait, processor;
 };
 
-/* What is measured from one heartbeat to the next over many steps, leaving out what is no training:
- * a save ends a piece, and the next one begins after it. */
+/* What is measured from one heartbeat to the next over many steps, leaving out what is not
+ * training: a save ends a piece, and the next one begins after it. */
 struct pace_meter {
     bool marked;
     struct heartbeat_status mark, last; /* the beginning of the piece, and its newest heartbeat */

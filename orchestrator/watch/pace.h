@@ -4,8 +4,8 @@
  *
  * A step of a rank has three parts: it waits in collectives for other ranks, it waits for a
  * processor that other programs use, and it computes. Only the third part is the rank's own. The
- * parts are measured over windows of at least `slow_steps` steps and a second. What is no training,
- * such as a save, is left out, so a window may be longer than the time between two saves.
+ * parts are measured over windows of at least `slow_steps` steps and a second. What is not
+ * training, such as a save, is left out, so a window may be longer than the time between two saves.
  *
  * Slow rank. A rank is named only when there is no doubt: what it computes, in two windows in a
  * row, is more than `slow` times the median of what the other ranks need outside of collectives,

@@ -219,8 +219,9 @@ tp_status foreign_place_check(const char *path, struct tp_err *err)
     if (!own && s->n_found && !s->at_top)
         st = name_found(s, path, err);
     else if (!own && s->says)
-        st = tp_fail(err, TP_E_NOTFOUND, "%s: is no checkpoint that can be read: it has %s, but %s",
-                     path, s->seen, s->says);
+        st = tp_fail(err, TP_E_NOTFOUND,
+                     "%s: is not a checkpoint that can be read: it has %s, but %s", path, s->seen,
+                     s->says);
     free(s);
     return st;
 }

@@ -153,7 +153,7 @@ def test_torchtitan_needs_a_llama_of_the_same_heads(f32, tmp_path):
     config = tmp_path / "t/config.json"
     text = json.loads(config.read_text())
     for changes, code, words in (({"model_type": "mistral", "architectures": ["MistralForCausalLM"]}, 2, "only Llama"),
-                                 ({"head_dim": 48}, 3, "no multiple of config.json's head_dim 48")):
+                                 ({"head_dim": 48}, 3, "not a multiple of config.json's head_dim 48")):
         config.write_text(json.dumps({**text, **changes}))
         r = run("tp-ckpt", "import", tmp_path / "t", "-o", tmp_path / "bad")
         assert r.rc == code and words in r.err, repr(r)

@@ -127,8 +127,8 @@ Test(cuda_products, products_that_are_kept_in_bf16)
     }
 }
 
-/* GELU and its gradient in cuBLASLt's epilogue, or after it where rows of its input are no multiple
- * of 16 bytes. The CPU does it step by step. */
+/* GELU and its gradient in cuBLASLt's epilogue, or after it where rows of its input are not a
+ * multiple of 16 bytes. The CPU does it step by step. */
 Test(cuda_products, gelu_and_its_gradient)
 {
     struct rng r = rng_start("cuda/gemm gelu");

@@ -212,7 +212,7 @@ static bool path_join(char *out, const char *path, size_t n, const char *end)
     return snprintf(out, PATH_MAX, "%.*s%s", (int)n, path, end) < PATH_MAX;
 }
 
-/* Endings of names that say that the bytes are no text to train on, and what to do. */
+/* Endings of names that say that the bytes are not text to train on, and what to do. */
 static tp_status check_ending(const char *path, struct tp_err *err)
 {
     static const char tokenize[] = "tokenize it with Megatron-LM's tools/preprocess_data.py, which "

@@ -90,7 +90,7 @@ struct reader {
 
 static tp_status damaged(const struct reader *r, struct tp_err *err)
 {
-    return tp_fail(err, TP_E_CORRUPT, "%s: is no SentencePiece model, or is damaged", r->path);
+    return tp_fail(err, TP_E_CORRUPT, "%s: is not a SentencePiece model, or is damaged", r->path);
 }
 
 static tp_status set_token(const struct reader *r, int64_t i, const char *text, size_t n,

@@ -38,7 +38,7 @@ static tp_status parse(json_t **out, const struct tokenizer_file *f,
                        const struct json_scan_text *text, struct tp_err *err)
 {
     *out = json_loadb(text->text, text->n, JSON_DECODE_ANY, NULL);
-    return *out ? TP_OK : damaged(f, "has a value that is no JSON", err);
+    return *out ? TP_OK : damaged(f, "has a value that is not JSON", err);
 }
 
 /* The next value. */
@@ -95,7 +95,7 @@ static tp_status read_vocab(struct tokenizer_file *f, struct tp_err *err)
 
     TP_TRY(json_scan_enter(f->scan, '{', &is_object, err));
     if (!is_object)
-        return damaged(f, "its vocabulary is no object", err);
+        return damaged(f, "its vocabulary is not an object", err);
     while (!(st = json_scan_member(f->scan, &key, &more, err)) && more) {
         json_t *text, *id = NULL;
 
@@ -151,7 +151,7 @@ static tp_status read_merges(struct tokenizer_file *f, struct tp_err *err)
 
     TP_TRY(json_scan_enter(f->scan, '[', &is_list, err));
     if (!is_list)
-        return damaged(f, "its merges are no list", err);
+        return damaged(f, "its merges are not a list", err);
     while (!(st = json_scan_entry(f->scan, &more, err)) && more) {
         json_t *merge;
 
