@@ -38,7 +38,7 @@ struct copy_options {
     OPT_STR_OPT(                                                            \
         0, "zstd", "LEVEL", v,                                              \
         "compress the files with zstd, level 1 to 19 (default 1); chunks\n" \
-        "that do not shrink stay as they are. h5py reads them with the\npackage hdf5plugin")
+        "that do not shrink are stored raw. h5py reads such files with\nthe package hdf5plugin")
 
 /* The option --journal, for an option table. */
 #define COPY_OPTION_JOURNAL(v)                                        \

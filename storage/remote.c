@@ -288,7 +288,7 @@ tp_status remote_fail(const struct remote_request *q, const struct http_reply *r
                        r->region);
     if (r->status / 100 == 3)
         return tp_fail(err, TP_E_IO,
-                       "%s: the store answers %ld: it sends the request to another place, and "
+                       "%s: the store answers %ld: it redirects the request to another host, and "
                        "credentials are not sent there; check AWS_ENDPOINT_URL and AWS_REGION",
                        q->path, r->status);
     if (r->status == 200 && q->status == 206)

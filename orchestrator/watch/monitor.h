@@ -39,7 +39,7 @@ enum monitor_what {
     MONITOR_FINE,
     MONITOR_HANG,
     MONITOR_SLOW,     /* reported once for a rank and launch */
-    MONITOR_SLOWDOWN, /* steps have become slow; reported once, until they were fast again */
+    MONITOR_SLOWDOWN, /* steps are slow; reported once, until they were fast again */
     MONITOR_NAN,      /* reported once for a launch */
     MONITOR_JUMP,     /* reported once for each jump */
 };

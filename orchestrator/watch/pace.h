@@ -1,6 +1,6 @@
 /*
  * orchestrator/watch/pace.h - how long each rank computes, which rank is slow, and whether all
- * steps have become slow.
+ * steps are slow.
  *
  * A step of a rank has three parts: it waits in collectives for other ranks, it waits for a
  * processor that other programs use, and it computes. Only the third part is the rank's own. The

@@ -188,7 +188,8 @@ static tp_status read_model(struct tokenizer_file *f, bool merges, struct tp_err
             if (!f->is_bpe)
                 return tp_fail(
                     err, TP_E_USAGE,
-                    "%s: is not a tokenizer of type BPE, which GGUF has no form for here", f->path);
+                    "%s: is not a tokenizer of type BPE, the only one that can be written to GGUF",
+                    f->path);
             TP_TRY(read_vocab(f, err));
         } else if (key_is(&key, "type")) {
             json_t *type;
@@ -256,12 +257,12 @@ static tp_status choose_kind(struct tokenizer_file *f, struct tp_err *err)
     t->space_prefix = gguf_pre_has_space_prefix(f->normalizer, f->pre_tokenizer);
     if (!pre.bytes && !f->fallback)
         return tp_fail(err, TP_E_USAGE,
-                       "%s: its BPE works neither on bytes nor with byte_fallback, which llama.cpp "
-                       "has no tokenizer for",
+                       "%s: its BPE is neither byte-level nor has byte_fallback, and llama.cpp has "
+                       "no other tokenizer",
                        f->path);
     if (pre.bytes && !pre.name)
         return tp_fail(err, TP_E_USAGE,
-                       "%s: its pre_tokenizer cuts text by a rule that is not known here: %.200s",
+                       "%s: its pre_tokenizer splits text by a rule that is not supported: %.200s",
                        f->path, pre.regex ? pre.regex : "no regular expression");
     return TP_OK;
 }
