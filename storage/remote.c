@@ -345,7 +345,7 @@ static void announce(const struct remote_request *q, const struct http_reply *re
     char sentence[TP_ERR_MAX];
     bool is_due;
 
-    if (!process.settings.say)
+    if (!process.settings.notify)
         return;
     pthread_mutex_lock(&process.lock);
     is_due = process.said == 0 || now - process.said > say_again_s;
@@ -356,7 +356,7 @@ static void announce(const struct remote_request *q, const struct http_reply *re
         return;
     snprintf(sentence, sizeof sentence, "%.400s: %.200s; trying again, for at most %.0f s", q->path,
              reply->problem[0] ? reply->problem : "the server is busy", left_s);
-    process.settings.say(sentence);
+    process.settings.notify(sentence);
 }
 
 tp_status remote_send(struct http_reply *reply, const struct remote_request *q, struct tp_err *err)

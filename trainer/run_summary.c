@@ -75,7 +75,7 @@ static void line_mesh(char *buf, const struct trainer *t)
              spec_format(spec, &t->config->spec), world, plural(world), processor, n->n_layers,
              plural(n->n_layers), n->heads * n->shards, own_kv_heads(t),
              t->parallel.kv ? " (shared by neighbours)" : "", n->ffn * n->shards,
-             n->is_first ? n->table.all : n->logit.all);
+             n->is_first ? n->table.total : n->logit.total);
 }
 
 static void line_batch(char *buf, const struct trainer *t)

@@ -35,7 +35,7 @@ struct monitor_limits {
     bool loss_known;  /* a finite loss was reported before this launch, so NaN is a fault */
 };
 
-enum monitor_what {
+enum monitor_kind {
     MONITOR_FINE,
     MONITOR_HANG,
     MONITOR_SLOW,     /* reported once for a rank and launch */
@@ -45,7 +45,7 @@ enum monitor_what {
 };
 
 struct monitor_verdict {
-    enum monitor_what what;
+    enum monitor_kind kind;
     int rank;     /* the one at fault, -1: none can be named */
     bool started; /* HANG: that rank has ever reported */
     bool stopped; /* HANG: the kernel shows it as stopped (SIGSTOP, a debugger) */

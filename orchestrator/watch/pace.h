@@ -30,7 +30,7 @@
 
 struct pace;
 
-enum pace_what {
+enum pace_kind {
     PACE_FINE,
     PACE_SLOW_RANK, /* once for a rank */
     PACE_SLOWDOWN,  /* once, until steps have been fast again */
@@ -40,7 +40,7 @@ enum pace_what {
 enum pace_part { PACE_RANK, PACE_COMPUTE, PACE_PROCESSOR, PACE_COLLECTIVES };
 
 struct pace_finding {
-    enum pace_what what;
+    enum pace_kind kind;
     int rank;            /* the slow one, -1: none is named */
     double times;        /* the median of the others, or the steps before */
     enum pace_part part; /* PACE_SLOWDOWN */
