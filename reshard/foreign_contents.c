@@ -257,7 +257,7 @@ static bool next_run(struct run_cursor *c, const struct reshard_endpoint *from, 
     return false;
 }
 
-/* Read all runs. A source that takes a while to answer is told of those that follow. */
+/* Read all runs. A slow source gets the ranges of the next runs in advance. */
 static tp_status read_all(const struct reshard_endpoint *from, void *buf, struct progress *progress,
                           struct tp_err *err)
 {
