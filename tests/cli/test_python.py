@@ -312,7 +312,7 @@ def signed(step, change):
     (lambda m: m.update(version=4), "install a newer one"),
     (lambda m: m["tensors"][0].update(shape=[1 << 40, 1 << 40]), "2\\^58"),
     (lambda m: m["tensors"][0].update(shape=[True]), "shape"),
-    (lambda m: m["tensors"][0].update(name="../x"), "no valid name"),
+    (lambda m: m["tensors"][0].update(name="../x"), "not a valid name"),
     (lambda m: m["tensors"][0].update(dtype="f8"), "unknown dtype"),
     (lambda m: m["tensors"].append(dict(m["tensors"][0], id=len(m["tensors"]))), "occurs twice"),
     (lambda m: m["shards"][0].update(file="../rank-00000.h5"), "is named"),
