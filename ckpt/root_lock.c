@@ -122,7 +122,7 @@ static void say(struct root_lock_waiting *w)
     describe_holder(&held, w->path, &h);
     snprintf(sentence, sizeof sentence, "waiting for the lock of the checkpoint root: %.900s",
              held.msg);
-    w->how->say(w->how->ctx, sentence);
+    w->how->notify(w->how->ctx, sentence);
 }
 
 /* One look at a lock that is held: TP_OK to continue waiting. The holder is looked up late, because
@@ -138,7 +138,7 @@ static tp_status check_wait(struct root_lock_waiting *w, struct tp_err *err)
         tp_fail_in(err, "stopped on request while waiting for a lock");
         return err->status = TP_E_STOPPED;
     }
-    if (waited > SAY_S && !w->said && w->how->say) {
+    if (waited > SAY_S && !w->said && w->how->notify) {
         say(w);
         w->said = true;
     }

@@ -14,8 +14,8 @@
 /* What happens while a call waits for the lock. All zeroes: it waits in silence. A request to stop
  * (core/stop.h) ends the wait, once it has lasted stop_after_s. */
 struct root_lock_wait {
-    void (*say)(void *ctx, const char *sentence); /* called once, when the wait has lasted a second;
-                                                     the sentence names the holder */
+    void (*notify)(void *ctx, const char *sentence); /* called once, when the wait has lasted a
+                                                     second; the sentence names the holder */
     void *ctx;
     double stop_after_s; /* for a save that a request to stop has caused: time for others to
                             release the lock */

@@ -119,8 +119,8 @@ static int64_t number_of(const json_t *o, const char *name)
     return json_integer_value(json_object_get(o, name));
 }
 
-/* Read ROOT/owner and the time at which it was set. False: there is none, or it is damaged, so
- * nobody can be asked whether he lives. */
+/* Read ROOT/owner and the time at which it was set. False: there is none, or it is damaged, so it
+ * is not known whether the owner lives. */
 static bool read_owner(struct owner_record *o, double *set_at, const char *root)
 {
     struct arena arena = { 0 };

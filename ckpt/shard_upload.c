@@ -28,8 +28,8 @@ static tp_status read_file(void *ctx, int64_t offset, void *buf, int64_t n, stru
     return file_read_at(w->fd, w->path, offset, buf, (size_t)n, err);
 }
 
-/* Compressed chunks follow one another from SHARD_PAYLOAD_BEGIN on, so a part is all payload, but
- * for the first one and those after the last chunk. */
+/* Compressed chunks follow one another from SHARD_PAYLOAD_BEGIN on, so a part is all payload,
+ * except the first one and those after the last chunk. */
 static void expect(struct upload_file *u, const struct shard_writer *w, int64_t size)
 {
     if (w->pack) {

@@ -60,8 +60,8 @@ struct shard_run {
     int64_t at, left;           /* offset in the file, and bytes, of the rest */
 };
 
-/* Begin with the first part. TP_E_INTERNAL: the box belongs to another rank, or `run` is no run of
- * it. An empty run has no parts. */
+/* Begin with the first part. TP_E_INTERNAL: the box belongs to another rank, or `run` is not a run
+ * of it. An empty run has no parts. */
 tp_status shard_run_begin(struct shard_run *r, const struct shard_writer *w, int box,
                           const struct box *run, const void *data, struct tp_err *err);
 

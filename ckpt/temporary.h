@@ -50,7 +50,7 @@ tp_status temporary_remove_dead(const char *root, const char *name, bool dry_run
 /* Remove all that dead writers left. Under ROOT/lock. */
 tp_status temporary_remove_all_dead(const char *root, struct tp_err *err);
 
-/* Unlock the directory and leave it as it is. Also for one that is all zeroes. */
+/* Unlock the directory and leave it as it is. Does nothing for one that is all zeroes. */
 void temporary_release(struct temporary *t);
 
 #endif

@@ -38,7 +38,7 @@ struct copy_options {
     OPT_STR_OPT(                                                            \
         0, "zstd", "LEVEL", v,                                              \
         "compress the files with zstd, level 1 to 19 (default 1); chunks\n" \
-        "that do not shrink stay as they are. h5py reads them with the\npackage hdf5plugin")
+        "that do not shrink are stored raw. h5py reads such files with\nthe package hdf5plugin")
 
 /* The option --journal, for an option table. */
 #define COPY_OPTION_JOURNAL(v)                                        \
@@ -57,7 +57,7 @@ tp_status copy_options_check(struct copy_options *o, const enum dtype **dtype, s
 /* The progress of a copy, as lines of text or JSON, with what is sent to a store. */
 struct progress *copy_options_progress(const char *title, bool json);
 
-/* The level of --zstd, 0 when it was not given. TP_E_USAGE: it is no level. */
+/* The level of --zstd, 0 when it was not given. TP_E_USAGE: it is not a level. */
 tp_status copy_options_level(int *level, const struct copy_options *o, struct tp_err *err);
 
 /* Print the line "zstd  ...": what compressed files have of the bytes that were written. */

@@ -49,7 +49,7 @@ tp_status remote_env_read(struct tp_err *err)
                  .config_file = getenv("AWS_CONFIG_FILE"),
                  .home = getenv("HOME") },
         .ca_file = first_of("AWS_CA_BUNDLE", "CURL_CA_BUNDLE"),
-        .say = say,
+        .notify = say,
     };
     double connections = 0;
     tp_status st;

@@ -48,7 +48,7 @@ static const char *similar(const struct verb_program *p, const char *word)
     return similar.name;
 }
 
-/* Whether the command line has the form PROG VERB FILE ..., where `word` is no file. */
+/* Whether the command line has the form PROG VERB FILE ..., where `word` is not a file. */
 static bool means_verb(const struct verb_program *p, const char *word, const char *next)
 {
     return similar(p, word) ||

@@ -109,7 +109,7 @@ tp_status control_agree(struct comm_control *c, tp_status st, struct tp_err *err
     char msg[TP_ERR_MAX] = "";
     tp_status agreed;
 
-    if (!all) /* TP_E_NOMEM ends the job, because the others would wait for this rank for ever */
+    if (!all) /* TP_E_NOMEM ends the job, because the others would wait for this rank forever */
         return tp_fail(err, TP_E_NOMEM, "out of memory to agree on a status");
     agreed = control_all_gather(c, all, &mine, sizeof mine, err);
     while (!agreed && first < size && all[first] == TP_OK)

@@ -1,5 +1,5 @@
 /*
- * core/clock.h - the time: to measure durations with, and to show to people.
+ * core/clock.h - clocks: one to measure durations, and the time of day to show to people.
  */
 #ifndef CORE_CLOCK_H
 #define CORE_CLOCK_H

@@ -28,7 +28,7 @@
 typedef enum {
     TP_OK = 0,
     TP_E_NO,       /* the answer is no: verify found damage, diff found a difference   exit 1 */
-    TP_E_USAGE,    /* the request is wrong: flag, value, a path that is no checkpoint  exit 2 */
+    TP_E_USAGE,    /* the request is wrong: flag, value, path without a checkpoint      exit 2 */
     TP_E_LAYOUT,   /* a layout that does not fit the model or checkpoint               exit 2 */
     TP_E_NOTFOUND, /* what the request names does not exist                            exit 2 */
     TP_E_EXISTS,   /* what the request would create exists already                     exit 2 */

@@ -80,8 +80,8 @@ struct heartbeat_loss {
 /* The rank's side. NULL is valid everywhere below and does nothing. */
 struct heartbeat;
 
-/* Create this rank's file in `dir`; it appears complete. NULL or "" as dir: nobody watches, and
- * *out is NULL. TP_E_USAGE: dir is another user's, or others can write to it (private_dir.h).
+/* Create this rank's file in `dir`; it appears complete. NULL or "" as dir: there is no watcher,
+ * and *out is NULL. TP_E_USAGE: dir is another user's, or others can write to it (private_dir.h).
  * TP_E_IO, TP_E_NOTFOUND: the file cannot be made. Training can continue without it. */
 tp_status heartbeat_open(struct heartbeat **out, const char *dir, int rank, int world,
                          struct tp_err *err);
@@ -103,7 +103,7 @@ void heartbeat_gpus_missing(struct heartbeat *h, int ranks);
 void heartbeat_collective(struct heartbeat *h, bool enter);
 
 /* Unmap the file and free h. The file stays for the watcher. `finished`: the rank ends as planned,
- * so its end is no failure. */
+ * so its end is not a failure. */
 void heartbeat_close(struct heartbeat *h, bool finished);
 
 /* ---- the watcher's side ---- */
@@ -116,7 +116,7 @@ char *heartbeat_name(char name[HEARTBEAT_NAME_MAX], int rank);
 tp_status heartbeat_find(int *fd, int dir, int rank, struct tp_err *err);
 
 /* Whether the open file has no name any more: the rank was started again and has another file, or
- * somebody removed it. The rank may still write to it. */
+ * its file was removed. The rank may still write to it. */
 bool heartbeat_is_replaced(int fd);
 
 /* Read the status of `rank`. Step and loss belong together; the other words may be from slightly

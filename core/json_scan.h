@@ -38,7 +38,7 @@ struct json_scan_input {
     const char *text; /* NULL: in the file */
     int fd;
     int64_t begin, size; /* of the text in the file, in bytes */
-    /* Reads from what is no local file; NULL: it is one. */
+    /* Reads from what is not a local file; NULL: it is one. */
     tp_status (*read)(const void *ctx, const char *path, int64_t offset, void *buf, size_t n,
                       struct tp_err *err);
     const void *ctx;

@@ -46,7 +46,7 @@ bool private_dir_is(int fd, const struct private_dir_id *id);
 
 /* Open a regular file in the open directory, with these flags of open(2), without following a
  * symbolic link; it is made with mode 0600. `path` is that of the directory, for messages.
- * TP_E_NOTFOUND. TP_E_USAGE: it is no regular file, or it belongs to another user. */
+ * TP_E_NOTFOUND. TP_E_USAGE: it is not a regular file, or it belongs to another user. */
 tp_status private_dir_file(int *fd, int dir, const char *path, const char *name, int flags,
                            struct tp_err *err);
 

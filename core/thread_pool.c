@@ -61,7 +61,7 @@ tp_status thread_pool_run(thread_pool_fn fn, void *ctx, int64_t n_items, int n_w
     pthread_mutex_init(&job.lock, NULL);
     for (int i = 0; i < n_workers; i++)
         workers[i] = (struct thread_pool_worker){ .job = &job, .number = i };
-    for (int i = 1; i < n_workers; i++) /* fewer threads are no failure */
+    for (int i = 1; i < n_workers; i++) /* fewer threads are not a failure */
         workers[i].started = pthread_create(&workers[i].thread, NULL, work, &workers[i]) == 0;
     work(&workers[0]);
     for (int i = 1; i < n_workers; i++)

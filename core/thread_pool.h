@@ -16,7 +16,7 @@ typedef tp_status (*thread_pool_fn)(void *ctx, int64_t item, int worker, struct 
 
 /* Call fn for items 0 .. n_items - 1 on n_workers threads, one of which is the caller's. Items
  * start in ascending order. After the first failure no more items start; that failure is returned.
- * It is no failure when fewer threads can be started. */
+ * It is not a failure when fewer threads can be started. */
 tp_status thread_pool_run(thread_pool_fn fn, void *ctx, int64_t n_items, int n_workers,
                           struct tp_err *err);
 

@@ -28,9 +28,10 @@ struct gemm_batch {
 
 /* What is done with a product before it is stored, on a device that keeps_bf16 (kernels/ops.h); C
  * is bf16, beta 0, and there is no batch. A GPU does it in the kernel that multiplies, if it can.
- * GEMM_GELU: C = gelu(u) (kernels/gelu.h), and u, the product with its bias, is written too.
- * GEMM_GELU_GRADIENT: C = the product times the derivative of gelu at u. */
-enum gemm_then { GEMM_STORE, GEMM_GELU, GEMM_GELU_GRADIENT };
+ * GELU: C = gelu(gelu_input) (kernels/gelu.h), where gelu_input is the product with its bias; it is
+ * written too, for the backward pass. DGELU: C = the product times the derivative of gelu at
+ * gelu_input. */
+enum gemm_epilogue { GEMM_EPILOGUE_NONE, GEMM_EPILOGUE_GELU, GEMM_EPILOGUE_DGELU };
 
 /* C[m,n] = alpha * op(A)[m,k] * op(B)[k,n] + beta * C, then each row of C += bias, which a GPU does
  * in the kernel that multiplies. op is the transpose where trans_* is set.
@@ -48,8 +49,8 @@ struct gemm {
     const float *bias; /* [n]; or NULL. A bf16 C may get it rounded to bf16 */
     struct gemm_batch batch;
     enum dtype c_type;
-    enum gemm_then then;
-    void *u; /* [m,n] bf16, dense, as C then is */
+    enum gemm_epilogue epilogue;
+    void *gelu_input; /* [m,n] bf16, dense; C is dense too */
 };
 
 #endif

@@ -20,15 +20,15 @@ struct permute_sort {
     int experts;
 };
 
-/* What a rank that has some of the experts exchanges with the ranks that have the others. all: the
- * offsets of a struct permute_sort of every rank, [size][experts + 1]; rank r has experts
- * r * experts / size and following. Of this rank's sorted copies, rows send[r] to send[r + 1] - 1
- * are for rank r; what rank r has for it gets to rows recv[r] to recv[r + 1] - 1, sorted by expert.
- * So these rows are size * experts / size groups, and groups[] has the offsets of each. */
+/* What a rank that has some of the experts exchanges with the ranks that have the others.
+ * all_offsets: the offsets of a struct permute_sort of every rank, [size][experts + 1]; rank r has
+ * experts r * experts / size and following. Of this rank's sorted copies, rows send[r] to send[r +
+ * 1] - 1 are for rank r; what rank r has for it gets to rows recv[r] to recv[r + 1] - 1, sorted by
+ * expert. So these rows are size * experts / size groups, and groups[] has the offsets of each. */
 struct permute_dispatch {
     int32_t *send, *recv; /* [size + 1] */
     int32_t *groups;      /* [experts + 1] */
-    const int32_t *all;
+    const int32_t *all_offsets;
     int size, rank, experts;
 };
 

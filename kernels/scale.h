@@ -6,11 +6,11 @@
 
 #include <stdint.h>
 
-/* x[n] = x by + plus, in f32. */
+/* x[n] = x * factor + plus, in f32. */
 struct scale {
     float *x;
     int64_t n;
-    float by, plus;
+    float factor, plus;
 };
 
 #endif

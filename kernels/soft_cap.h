@@ -1,5 +1,5 @@
 /*
- * kernels/soft_cap.h - numbers bent so that none exceeds a limit (Gemma 2, 2024).
+ * kernels/soft_cap.h - soft-capping of scores and logits by tanh (Gemma 2, 2024).
  */
 #ifndef KERNELS_SOFT_CAP_H
 #define KERNELS_SOFT_CAP_H

@@ -162,7 +162,7 @@ tp_status cut_rules_read(struct cut_rules *out, const char *path, struct arena *
 /* ---- applying ---- */
 
 /* Whether the pattern has this name. *layer gets the number at the first star; longer ones than
- * fit are no layer. */
+ * fit are not a layer. */
 static bool matches(const char *pattern, const char *name, int64_t *layer)
 {
     *layer = -1;

@@ -2,7 +2,7 @@
  * layout/spec.h - a mesh of ranks, and the text that names it: `tp8`, `tp4pp2vpp2dp2zero1`.
  *
  * The axes of the mesh are pp, dp, cp and tp, tp fastest, as in Megatron-LM:
- * rank = ((pp_rank * dp + dp_rank) * cp + cp_rank) * tp + tp_rank. ep is no axis of its own: it
+ * rank = ((pp_rank * dp + dp_rank) * cp + cp_rank) * tp + tp_rank. ep is not an axis of its own: it
  * divides the ranks of dp x cp.
  */
 #ifndef LAYOUT_SPEC_H

@@ -84,8 +84,8 @@ void attempt_find_heartbeats(struct attempt *a, const char *path, const struct p
                              struct tp_err *err);
 
 /* Open the heartbeat file of a rank: its descriptor, or -1 if there is none yet. attempt_end_beats
- * ends the reading. The files that only this host sees stay open, so they can be read even when
- * somebody has removed them. */
+ * ends the reading. The files that only this host sees stay open, so they can be read even after
+ * they were removed. */
 int attempt_beats(struct attempt *a, int rank);
 void attempt_end_beats(struct attempt *a, int rank);
 

@@ -132,10 +132,11 @@ static tp_status after_bad_loss(struct run *r)
     int64_t at = r->attempt.fault.step;
 
     if (r->job->watch.on_nan == JOB_NAN_STOP)
-        return give_up(r, REASON_LOSS_NOT_FINITE, "the loss is not finite and watch.nan is stop");
+        return give_up(r, REASON_LOSS_NOT_FINITE,
+                       "the loss is NaN or infinite, and watch.nan is stop");
     if (r->record.bad_loss_step == at)
         return give_up(r, REASON_LOSS_NOT_FINITE_AGAIN,
-                       "the loss is not finite at the same step again");
+                       "the loss is NaN or infinite at the same step again");
     r->record.bad_loss_step = at;
     while (r->job->checkpoints == JOB_CKPT_TP &&
            checkpoint_select(&c, r->job->ckpt, &r->err) == TP_OK && c.step >= at) {
@@ -144,7 +145,7 @@ static tp_status after_bad_loss(struct run *r)
         if (checkpoint_quarantine(to, &c, r->job->ckpt, &r->err))
             return r->err.status;
         run_event(r, EVENT_QUARANTINE, REASON_SAVED_AFTER_BAD_LOSS,
-                  "it was saved after the loss was not finite",
+                  "it was saved after the loss was NaN or infinite",
                   json_pack("{s:I,s:s}", "step", (json_int_t)c.step, "to", text_clean(to)));
     }
     return TP_OK;

@@ -190,11 +190,10 @@ static tp_status select_checkpoint(struct run *r, bool *ready)
     if (!p->checkpoint.any_ever && r->record.saved < 0)
         return TP_OK;
     *ready = false;
-    snprintf(
-        text, sizeof text,
-        "%.500s: there were checkpoints and none is good; to begin again from step 0, move the "
-        "root away",
-        r->job->ckpt);
+    snprintf(text, sizeof text,
+             "%.500s: has checkpoints, but none is intact; to start again from step 0, move the "
+             "root away",
+             r->job->ckpt);
     run_finish(r, RUN_FAILED, TP_E_CORRUPT, event_reason_name(REASON_NO_GOOD_CHECKPOINT), text);
     return TP_OK;
 }

@@ -235,7 +235,7 @@ static tp_status watch_by_exit(struct run *r)
 
 static struct attempt_fault fault_of(const struct run *r, const struct monitor_verdict *v)
 {
-    bool hang = v->what == MONITOR_HANG;
+    bool hang = v->kind == MONITOR_HANG;
     enum event_reason reason = !hang         ? REASON_LOSS_NOT_FINITE
                                : v->rank < 0 ? REASON_RANKS_STUCK
                                : v->started  ? REASON_RANK_STUCK
@@ -264,7 +264,7 @@ static tp_status act(struct run *r, const struct monitor_verdict *v)
 {
     const struct attempt_fault f = fault_of(r, v);
 
-    switch (v->what) {
+    switch (v->kind) {
     case MONITOR_HANG:
         if (!r->job->is_tp_train && !r->record.reports)
             return watch_by_exit(r);
@@ -341,7 +341,7 @@ tp_status run_watch_tick(struct run *r)
  * save without a word, so only a process that the kernel shows as stopped is certain. */
 static bool ends_drain(const struct run *r, const struct monitor_verdict *v)
 {
-    if (v->what != MONITOR_HANG || !r->record.reports)
+    if (v->kind != MONITOR_HANG || !r->record.reports)
         return false;
     return v->stopped || r->job->is_tp_train || v->phase == HEARTBEAT_SAVE ||
            v->phase == HEARTBEAT_DRAIN;

@@ -29,7 +29,7 @@ def kind_of(name):
 
 
 def option_kind(option):
-    # a batch of B sequences is no folder: one letter names a folder only as an argument
+    # a batch of B sequences is not a folder: one letter names a folder only as an argument
     value = option["value"]
     return kind_of(value if value and len(value) > 1 else None)
 

@@ -75,7 +75,7 @@ library() {
     rm -f "$pc"
 }
 
-# The CUDA library, if `make cuda` has built it. It is no library to link with, so it has a folder of
+# The CUDA library, if `make cuda` has built it. It is not a library to link with, so it has a folder of
 # its own, where the programs look for it (cli/cuda_library.c).
 cuda() {
     if [ "$action" = uninstall ] || [ -e "$LIB/libtp-cuda.so" ]; then

@@ -94,7 +94,7 @@ static tp_status list_tensors(struct foreign_contents *c, struct tp_err *err)
         struct tensor *t = &c->tensors[c->n_tensors];
 
         if (p->dtype == DTYPE_COUNT) {
-            /* a mask of bits is no loss */
+            /* a mask of bits is not a loss */
             if (!family_has_buffer(NULL, p->name) && c->n_unread++ == 0 &&
                 !(c->unread = arena_printf(&c->arena, "%s/%s", p->group, p->name)))
                 return tp_fail(err, TP_E_NOMEM, "no memory for a list of %d tensors", n);
@@ -116,7 +116,7 @@ static tp_status open_source(struct foreign_contents *out, const char *path,
                                                     .format = q->format,
                                                     .memory_bytes =
                                                         memory_budget_tables(q->memory_bytes) };
-    /* a model of an unknown architecture is no obstacle where it is not needed */
+    /* a model of an unknown architecture is not an obstacle where it is not needed */
     const bool has_model = (q->config || q->format->fused) && foreign_model_exists(&model_of);
     bool config_missing = q->config != NULL; /* until it has been read */
     struct model model;
@@ -257,7 +257,7 @@ static bool next_run(struct run_cursor *c, const struct reshard_endpoint *from, 
     return false;
 }
 
-/* Read all runs. A source that takes a while to answer is told of those that follow. */
+/* Read all runs. A slow source gets the ranges of the next runs in advance. */
 static tp_status read_all(const struct reshard_endpoint *from, void *buf, struct progress *progress,
                           struct tp_err *err)
 {

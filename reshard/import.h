@@ -19,7 +19,7 @@ struct import_report {
 /* TP_E_USAGE: this version does not read the format. */
 tp_status import_check_format(const char *format, struct tp_err *err);
 
-/* Import. TP_E_USAGE: a tensor of the source is no part of the model, or the root has steps of
+/* Import. TP_E_USAGE: a tensor of the source is not part of the model, or the root has steps of
  * another model. After a failure nothing has appeared. */
 tp_status import_run(struct import_report *report, const struct import_request *request,
                      struct tp_err *err);

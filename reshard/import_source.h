@@ -31,8 +31,8 @@ struct import_source {
 tp_status import_source_model(struct model *out, const struct import_request *q,
                               struct arena *arena, struct tp_err *err);
 
-/* Open the request's source. TP_E_NOTFOUND: it is no folder. TP_E_USAGE: it has no known format, or
- * the rules do not fit. */
+/* Open the request's source. TP_E_NOTFOUND: it is not a folder. TP_E_USAGE: it has no known format,
+ * or the rules do not fit. */
 tp_status import_source_open(struct import_source *s, const struct import_request *q,
                              const struct model *m, struct arena *arena, struct tp_err *err);
 void import_source_close(struct import_source *s);

@@ -26,7 +26,7 @@ struct reshard_request {
     int zstd;                /* level with which shards are compressed; 0: they are not */
     bool link;               /* keep the source's files as hard links, where they can all stay */
     bool no_clone;           /* copy and check also what the file system could clone */
-    bool force;              /* replace the step of OUT when it exists */
+    bool force;              /* replace the step of OUT if it exists */
     bool dry_run;            /* plan and prove only; create nothing */
     double journal_s;        /* seconds between records of progress; 0: after each round of tiles */
     const struct transfer_device *device; /* copies with it; NULL: the threads do everything */

@@ -33,7 +33,7 @@ struct unknown_tensors_found {
     const char *path;
     const char **names; /* of tensors */
     int n;
-    const char **others; /* that are no weights, and stay behind without a question */
+    const char **others; /* that are not weights, and stay behind without a question */
     int n_others;
 };
 

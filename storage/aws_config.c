@@ -81,11 +81,11 @@ static tp_status open_profile(struct aws_profile_file *f, const char *given, con
         return TP_OK;
     if (snprintf(f->path, sizeof f->path, "%s%s%s", is_set(given) ? given : home,
                  is_set(given) ? "" : "/.aws/", is_set(given) ? "" : name) >= (int)sizeof f->path)
-        return tp_fail(err, TP_E_USAGE, "the path of the file of AWS %s is too long", name);
+        return tp_fail(err, TP_E_USAGE, "the path of the AWS %s file is too long", name);
     st = file_read_all(&text, &size, f->path, FILE_BYTES_MAX, arena, err);
     if (st == TP_E_NOTFOUND &&
         is_set(given)) /* or callers would take it for a missing checkpoint */
-        return tp_fail(err, TP_E_USAGE, "%.400s: there is no such file of AWS %s", given, name);
+        return tp_fail(err, TP_E_USAGE, "%.400s: there is no such AWS %s file", given, name);
     if (st == TP_E_NOTFOUND)
         return TP_OK;
     if (st)
@@ -213,8 +213,8 @@ static tp_status from_files(struct aws_config *c, const struct aws_config_enviro
     TP_TRY(open_profile(&config, env->config_file, env->home, "config", section, arena, err));
     if (is_set(env->profile) && !keys.section && !config.section)
         TP_TRY(tp_fail(err, TP_E_USAGE,
-                       "AWS_PROFILE is '%.200s', but neither the file of AWS credentials nor the "
-                       "one of AWS config has that profile",
+                       "AWS_PROFILE is '%.200s', but neither the AWS credentials file nor the AWS "
+                       "config file has that profile",
                        profile));
     TP_TRY(keys_of(&c->credentials, &keys, err));
     TP_TRY(keys_of(&c->credentials, &config, err));

@@ -193,9 +193,10 @@ static void explain(struct http_exchange *x, CURLcode code)
     r->status = 0;
     r->may_retry = may_retry(code);
     if (code == CURLE_PEER_FAILED_VERIFICATION)
-        snprintf(r->problem, sizeof r->problem,
-                 "the server's certificate is not valid for this host, or nobody known has signed "
-                 "it; if it is your own, name its authority in AWS_CA_BUNDLE or CURL_CA_BUNDLE");
+        snprintf(
+            r->problem, sizeof r->problem,
+            "the server's certificate is not valid for this host, or no known authority has signed "
+            "it; if it is your own, name its authority in AWS_CA_BUNDLE or CURL_CA_BUNDLE");
     else if (code == CURLE_UNSUPPORTED_PROTOCOL)
         snprintf(r->problem, sizeof r->problem,
                  "the server redirects to another kind of URL; from https:// only https:// is "

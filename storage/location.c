@@ -76,7 +76,7 @@ static bool is_known_scheme(const char *scheme, size_t n)
     return false;
 }
 
-/* A URL of another kind, or one that is misspelt, is no name of a local folder: what is written
+/* A URL of another kind, or one that is misspelt, is not a name of a local folder: what is written
  * there would not be where the user expects it. */
 static tp_status check_scheme(const char *path, struct tp_err *err)
 {

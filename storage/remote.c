@@ -288,7 +288,7 @@ tp_status remote_fail(const struct remote_request *q, const struct http_reply *r
                        r->region);
     if (r->status / 100 == 3)
         return tp_fail(err, TP_E_IO,
-                       "%s: the store answers %ld: it sends the request to another place, and "
+                       "%s: the store answers %ld: it redirects the request to another host, and "
                        "credentials are not sent there; check AWS_ENDPOINT_URL and AWS_REGION",
                        q->path, r->status);
     if (r->status == 200 && q->status == 206)
@@ -345,7 +345,7 @@ static void announce(const struct remote_request *q, const struct http_reply *re
     char sentence[TP_ERR_MAX];
     bool is_due;
 
-    if (!process.settings.say)
+    if (!process.settings.notify)
         return;
     pthread_mutex_lock(&process.lock);
     is_due = process.said == 0 || now - process.said > say_again_s;
@@ -356,7 +356,7 @@ static void announce(const struct remote_request *q, const struct http_reply *re
         return;
     snprintf(sentence, sizeof sentence, "%.400s: %.200s; trying again, for at most %.0f s", q->path,
              reply->problem[0] ? reply->problem : "the server is busy", left_s);
-    process.settings.say(sentence);
+    process.settings.notify(sentence);
 }
 
 tp_status remote_send(struct http_reply *reply, const struct remote_request *q, struct tp_err *err)

@@ -29,8 +29,8 @@ struct remote_settings {
     const char *ca_file;               /* as http_client_options; borrowed */
     double timeout_s;                  /* 0: the default */
     int connections; /* requests in flight while an object is read; 0: the default */
-    void (*say)(const char *sentence); /* told when a request is tried again for long; any thread
-                                          may call it; NULL: nobody is told */
+    void (*notify)(const char *sentence); /* called when a request has been repeated for a while,
+                                             from any thread; may be NULL */
 };
 
 enum { REMOTE_TIMEOUT_S = 120, REMOTE_CONNECTIONS = 8, REMOTE_CONNECTIONS_MAX = 64 };

@@ -31,7 +31,7 @@ void remote_object_limit(int64_t bytes);
 void remote_object_sparse(bool sparse);
 
 /* Open; *size is the length. The request that opens asks for n bytes at `offset`, which are read
- * first; what is outside the object, or too long, is no error. TP_E_NOTFOUND: there is no such
+ * first; what is outside the object, or too long, is not an error. TP_E_NOTFOUND: there is no such
  * object. Errors else as remote_send. */
 tp_status remote_object_open(struct remote_object **out, int64_t *size, const char *path,
                              int64_t offset, int64_t n, struct tp_err *err);

@@ -64,8 +64,8 @@ struct remote_segments *segments_of_process(void);
 struct remote_segment *segments_find(const struct remote_segments *s, const struct remote_object *o,
                                      int64_t offset);
 
-/* Begin to fetch n bytes. Makes room by forgetting segments that nobody uses: `ahead` only those
- * that were read, else any. NULL: there is no room now. */
+/* Begin to fetch n bytes. Makes room by forgetting segments that are not in use: with `ahead` only
+ * those that were read, otherwise any. NULL: there is no room now. */
 struct remote_segment *segments_add(struct remote_segments *s, struct remote_object *o,
                                     int64_t begin, int64_t n, bool ahead);
 
@@ -82,10 +82,10 @@ void segments_want(struct remote_segments *s, struct remote_object *o, int64_t b
 struct remote_segment *segments_add_wanted(struct remote_segments *s, const struct remote_object *o,
                                            int64_t offset, bool *wait);
 
-/* Forget a segment of which nothing more is wanted, when nobody uses it. */
+/* Forget a segment that is not needed any more, once it is not in use. */
 void segments_release(struct remote_segments *s, struct remote_segment *segment);
 
-/* Forget a segment, which no thread loads and nobody uses. */
+/* Forget a segment that no thread loads or uses. */
 void segments_remove(struct remote_segments *s, struct remote_segment *segment);
 
 /* Wait for the threads, when the last object is closed. Leaves the lock meanwhile. */

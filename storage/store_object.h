@@ -23,7 +23,7 @@ tp_status store_object_swap(const char *path, const char *before, const char *af
 /* Write an object, also over one that exists. */
 tp_status store_object_replace(const char *path, const void *data, size_t n, struct tp_err *err);
 
-/* Remove an object; one that does not exist is no error. */
+/* Remove an object; one that does not exist is not an error. */
 tp_status store_object_delete(const char *path, struct tp_err *err);
 
 /* Remove an object if its content is these bytes. A request whose answer was lost is not repeated

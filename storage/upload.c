@@ -284,7 +284,7 @@ tp_status upload_complete(struct upload *u, struct tp_err *err)
     if (reply.status == 412)
         return exists(u, err);
     return reply.status == 200
-               ? tp_fail(err, TP_E_IO, "%s: the server answers 200, but has not made it appear",
+               ? tp_fail(err, TP_E_IO, "%s: the server answers 200, but the object does not exist",
                          u->path)
                : remote_fail(&q, &reply, err);
 }

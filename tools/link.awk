@@ -45,7 +45,7 @@ function read_file(path, file,    text, n, i, part, name) {
             includes[file] = includes[file] " " name
     }
     gsub(/"(\\.|[^"\\\n])*"|'(\\.|[^'\\\n])*'|\/\*([^*]|\*+[^*\/])*\*+\/|\/\/[^\n]*/, " ", text)
-    gsub(/__attribute__\(\(([^()]|\([^()]*\))*\)\)/, " ", text) # `used` and `format` are no names of ours
+    gsub(/__attribute__\(\(([^()]|\([^()]*\))*\)\)/, " ", text) # `used` and `format` are not names of ours
     if (path ~ /\.(h|cuh)$/) { # without prototypes
         gsub(/\n[A-Za-z_][^;{}()=]*\([^;{}]*;|\nextern [^;{]*;/, "\n", text)
     } else {

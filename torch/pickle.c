@@ -20,7 +20,7 @@ static tp_status read_index_text(uint64_t *index, struct pickle_machine *m)
         return st;
     digits = strspn(line, "0123456789");
     if (!digits || line[digits] || digits > 18)
-        return pickle_refuse(m, "an index of the memo is none");
+        return pickle_refuse(m, "an index of the memo is invalid");
     *index = strtoull(line, NULL, 10);
     return TP_OK;
 }

@@ -21,7 +21,7 @@ static tp_status do_append(struct pickle_machine *m, struct pickle_value *const 
         return TP_OK; /* an instance of a class that is a list, dict or set: its items are left out
                        */
     if (v->kind != kind)
-        return pickle_refuse(m, "items are added to what is no list or dict");
+        return pickle_refuse(m, "items are added to a value that is not a list or dict");
     if (kind == PICKLE_DICT && n % 2)
         return pickle_refuse(m, "a key has no value");
     return pickle_append(m, v, items, n);
@@ -114,7 +114,7 @@ tp_status pickle_do_build(struct pickle_machine *m)
     }
     if (v->kind == PICKLE_OBJECT || v->kind == PICKLE_OPAQUE || v->kind == PICKLE_DICT)
         return TP_OK; /* attributes of an OrderedDict, or of an object that is contained already */
-    return pickle_refuse(m, "a state is given to what is no object");
+    return pickle_refuse(m, "a state is given to a value that is not an object");
 }
 
 tp_status pickle_do_persistent(struct pickle_machine *m)
@@ -140,7 +140,7 @@ tp_status pickle_do_stack_global(struct pickle_machine *m)
     if (st)
         return st;
     if (!pickle_text(items[0]) || !pickle_text(items[1]))
-        return pickle_refuse(m, "the name of a class is no text");
+        return pickle_refuse(m, "the name of a class is not text");
     return pickle_push_global(m, pickle_text(items[0]), pickle_text(items[1]));
 }
 

@@ -140,7 +140,7 @@ tp_status pickle_push_call(struct pickle_machine *m, struct pickle_value *callab
     tp_status st;
 
     if (!pickle_is(args, PICKLE_TUPLE))
-        return pickle_refuse(m, "the arguments of a call are no tuple");
+        return pickle_refuse(m, "the arguments of a call are not a tuple");
     st = pickle_make(&v, m, reduce && is_dict ? PICKLE_DICT : PICKLE_OBJECT);
     if (!st && v->kind == PICKLE_OBJECT) {
         v->object.callable = callable;

@@ -53,7 +53,7 @@ static tp_status find_pickle(const struct zip_member **out, struct torch_file *f
         f->prefix = arena_printf(arena, "%.*s", (int)(slash - name + 1), name);
     }
     if (!*out)
-        return tp_fail(err, TP_E_CORRUPT, "%s: is no file of torch.save: it has no data.pkl",
+        return tp_fail(err, TP_E_CORRUPT, "%s: is not a file of torch.save: it has no data.pkl",
                        f->zip.part.path);
     return f->prefix ? TP_OK
                      : tp_fail(err, TP_E_NOMEM, "%s: no memory for its index", f->zip.part.path);

@@ -189,7 +189,7 @@ tp_status torch_tensor_read(struct torch_tensor *out, const struct torch_file *f
     tp_status st;
 
     if (!find_rebuild(&r, v))
-        return refuse(&x, "is no tensor");
+        return refuse(&x, "is not a tensor");
     if (pickle_entries(r.metadata) > 0)
         return refuse(&x, "is a negative or conjugate view, which is not supported");
     TP_TRY(read_storage(&t.storage, &type, &r, &x));

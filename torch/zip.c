@@ -49,7 +49,7 @@ static int64_t get64(const unsigned char *p)
 
 static tp_status damaged(const struct file_part *part, const char *what, struct tp_err *err)
 {
-    return tp_fail(err, TP_E_CORRUPT, "%s: is no zip archive as torch.save writes them: %s",
+    return tp_fail(err, TP_E_CORRUPT, "%s: is not a zip archive as torch.save writes them: %s",
                    part->path, what);
 }
 

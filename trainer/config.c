@@ -82,14 +82,14 @@ tp_status train_config_check(struct train_config *c, const struct model *m, stru
     tp_status st;
 
     if (c->steps < 1)
-        return tp_fail(err, TP_E_USAGE, "--steps must be at least 1: the length of the whole run");
+        return tp_fail(err, TP_E_USAGE, "--steps must be at least 1 (steps of the whole run)");
     if (!c->ckpt && (c->resume != RESUME_NO || c->save_every || c->keep || c->exit_step))
         return tp_fail(err, TP_E_USAGE,
-                       "--resume, --save-every, --keep and --exit-step need --ckpt ROOT: where "
-                       "checkpoints are");
+                       "--resume, --save-every, --keep and --exit-step need --ckpt ROOT, the "
+                       "folder of the checkpoints");
     if (c->resume == RESUME_NO && (c->step >= 0 || c->reset_optim))
         return tp_fail(err, TP_E_USAGE,
-                       "%s needs --resume: it is about the checkpoint to continue from",
+                       "%s needs --resume, because it says how to load the checkpoint",
                        c->reset_optim ? "--reset-optim" : "--step");
     if ((st = check_optimizer(&c->opt, err)))
         return st;

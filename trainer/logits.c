@@ -7,7 +7,7 @@
 #include "reshard/formats/safetensors/safetensors.h"
 #include "trainer/step.h"
 
-/* Queue the copy of one microbatch's logits to the pinned memory out[rows][net.logit.all]. Each
+/* Queue the copy of one microbatch's logits to the pinned memory out[rows][net.logit.total]. Each
  * shard of this rank has some of the columns. */
 static void collect(float *out, const struct trainer *t)
 {
@@ -15,25 +15,26 @@ static void collect(float *out, const struct trainer *t)
     int64_t rows = t->config->micro_batch_size * n->seq, first;
 
     for (int s = 0; s < n->shards; s++) {
-        const float *from = (const float *)t->scratch.ffn_scratch + s * rows * n->logit.each;
+        const float *from = (const float *)t->scratch.ffn_scratch + s * rows * n->logit.per_shard;
         int64_t cols = network_vocab_rows_of(&n->logit, s, &first);
 
         device_copy_2d(n->k.queue,
-                       &(struct device_copy){ .dst = out + s * n->logit.each,
+                       &(struct device_copy){ .dst = out + s * n->logit.per_shard,
                                               .src = from,
                                               .rows = rows,
                                               .row_bytes = cols * (int64_t)sizeof *out,
-                                              .dst_pitch = n->logit.all * (int64_t)sizeof *out,
+                                              .dst_pitch = n->logit.total * (int64_t)sizeof *out,
                                               .src_pitch = cols * (int64_t)sizeof *out });
     }
 }
 
 /* Compute this rank's columns for its share of the batch. *out gets pinned memory,
- * [rows][net.logit.all]; the caller frees it, also after a failure. */
+ * [rows][net.logit.total]; the caller frees it, also after a failure. */
 static tp_status run_share(struct trainer *t, float **out, int64_t *n, struct tp_err *err)
 {
     int64_t micros = train_config_micros(t->config);
-    int64_t each = t->net.is_last ? t->config->micro_batch_size * t->net.seq * t->net.logit.all : 0;
+    int64_t each =
+        t->net.is_last ? t->config->micro_batch_size * t->net.seq * t->net.logit.total : 0;
     void *memory = NULL;
     tp_status st =
         device_alloc_pinned(t->device, &memory, micros * each * (int64_t)sizeof **out, err);

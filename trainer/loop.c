@@ -256,12 +256,11 @@ static void warn_of_nan(struct loop *l, const struct train_log_entry *e)
     if (l->warned_of_nan || (isfinite(e->loss) && isfinite(e->grad_norm)))
         return;
     l->warned_of_nan = true;
-    print(
-        l, false,
-        "warning: loss or gradient norm of step %" PRId64
-        " is not a number: checkpoints from here on are useless; stop the run, and resume an older "
-        "step, for example with a smaller --lr",
-        e->step + 1);
+    print(l, false,
+          "warning: the loss or gradient norm of step %" PRId64
+          " is NaN or infinite: checkpoints from here on are useless; stop the run, and resume "
+          "from an older step, for example with a smaller --lr",
+          e->step + 1);
 }
 
 static tp_status record(struct loop *l, const struct step_result *r, double seconds,

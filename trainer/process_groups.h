@@ -13,7 +13,7 @@
 struct process_groups {
     struct spec spec;
     struct mesh_coord at;
-    struct comm_world *ranks;     /* borrowed, as is the next */
+    struct comm_world *ranks;     /* borrowed, like the next field */
     struct comm_control *control; /* all ranks; for host memory */
     struct comm *world;           /* all ranks; for device memory */
     struct comm *tp;              /* ranks that hold the parts of one replica's layers */
@@ -30,7 +30,7 @@ struct process_groups {
     struct comm *pp_dp_tp; /* ranks of equal cp: together they own every row that ZeRO partitions
                               once; all ranks when cp is 1 */
     struct comm *pp_forward, *pp_backward; /* the stages of a pipeline, a communicator for each
-                                              direction; NULL when pp is 1, as is the next */
+                                              direction; NULL when pp is 1, like the next field */
     struct comm *embedding_ends;           /* the first and the last stage; NULL on other stages */
     struct comm *kv; /* tp ranks that hold the same KV heads; NULL when each rank has its own */
 };

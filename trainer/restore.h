@@ -24,14 +24,14 @@ struct restore_report {
     int64_t bytes_read, bytes_needed;         /* by this rank: read from files; needed */
     int64_t all_bytes_read, all_bytes_needed; /* by all ranks */
     char warning[RESUME_DIFF_MAX];            /* differences from the run that saved it, or "" */
-    struct resume_step chosen;       /* the step, and the damaged ones that were passed over */
-    struct unknown_tensors left_out; /* rank 0: tensors of the folder that are not used */
-    bool new_optimizer;              /* from a checkpoint, but the moments are zero */
+    struct resume_step chosen;                /* the step, and the damaged ones that were skipped */
+    struct unknown_tensors left_out;          /* rank 0: tensors of the folder that are not used */
+    bool new_optimizer;                       /* from a checkpoint, but the moments are zero */
 };
 
 /* Fill weights, moments and position of t. A step whose damage is noticed while it is read is
- * passed over for the next older one, except with --step. Collective; on failure every rank gets
- * the message. Errors as resume_step_choose. TP_E_USAGE: the checkpoint is of another model. */
+ * skipped for the next older one, except with --step. Collective; on failure every rank gets the
+ * message. Errors as resume_step_choose. TP_E_USAGE: the checkpoint is of another model. */
 tp_status restore_start(struct trainer *t, struct restore_report *r, struct tp_err *err);
 
 #endif

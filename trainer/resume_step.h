@@ -18,7 +18,7 @@ enum { RESUME_STEP_LISTED = 4, RESUME_STEP_WHY_MAX = 600 };
 struct resume_step {
     int64_t step;   /* to begin with; -1: none, the run starts from the beginning */
     int64_t newest; /* the newest complete step of the root; -1: none */
-    int n_damaged;  /* newer steps that were passed over */
+    int n_damaged;  /* newer steps that were skipped */
     struct {        /* the first of them, newest first */
         int64_t step;
         char why[RESUME_STEP_WHY_MAX];

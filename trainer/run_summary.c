@@ -28,8 +28,8 @@ static void line_model(char *buf, const struct trainer *t)
     char experts[64] = "";
 
     if (m->experts)
-        snprintf(experts, sizeof experts, " in each of %d experts, %d of them for a token",
-                 m->experts, m->experts_per_token);
+        snprintf(experts, sizeof experts, " in each of %d experts, %d per token", m->experts,
+                 m->experts_per_token);
     snprintf(buf, RUN_SUMMARY_MAX,
              "model: %s, %s, %" PRId64 " parameters, %d layers, hidden %" PRId64
              ", %d heads of %" PRId64 " (%d key-value), ffn %" PRId64 "%s, vocab %" PRId64 "%s, %s",
@@ -75,7 +75,7 @@ static void line_mesh(char *buf, const struct trainer *t)
              spec_format(spec, &t->config->spec), world, plural(world), processor, n->n_layers,
              plural(n->n_layers), n->heads * n->shards, own_kv_heads(t),
              t->parallel.kv ? " (shared by neighbours)" : "", n->ffn * n->shards,
-             n->is_first ? n->table.all : n->logit.all);
+             n->is_first ? n->table.total : n->logit.total);
 }
 
 static void line_batch(char *buf, const struct trainer *t)
@@ -228,7 +228,7 @@ static void line_messages(char *buf, const struct trainer *t, const struct step_
     }
     at = strlen(buf);
     snprintf(buf + at, RUN_SUMMARY_MAX - at,
-             "%" PRId64 " of a few words; together %" PRId64 " (%s)", m->few_words_calls, calls,
+             "%" PRId64 " of a few numbers; together %" PRId64 " (%s)", m->few_words_calls, calls,
              size_format(size, bytes));
 }
 

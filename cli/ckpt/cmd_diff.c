@@ -358,7 +358,7 @@ int cmd_diff(int argc, char **argv)
     const struct opt opts[] = {
         OPT_ARG("A", &a.from.path,
                 "checkpoint root or step directory, or one of another framework"),
-        OPT_ARG("B", &other, "the one to compare it with"),
+        OPT_ARG("B", &other, "the checkpoint to compare it with"),
         { OPT_KIND_DOUBLE, 0, "atol", "X", &tol.atol, "absolute difference allowed", &atol_given },
         { OPT_KIND_DOUBLE, 0, "rtol", "X", &tol.rtol, "relative difference allowed", &rtol_given },
         OPT_STR(0, "group", "NAME", &o.group,

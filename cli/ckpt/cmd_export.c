@@ -24,7 +24,7 @@ static const char intro[] =
     "    gguf         model.gguf, weights and tokenizer for llama.cpp\n"
     "    dcp          a torch.distributed.checkpoint with AdamW's state, which FSDP2 and other\n"
     "                 programs load at any layout\n"
-    "    torchtitan   the same of a Llama by torchtitan's names, for torchtitan\n"
+    "    torchtitan   the same for torchtitan: a Llama, under torchtitan's names\n"
     "    megatron     Megatron-LM, a folder for each rank, with AdamW's state and masters\n"
     "    torch_dist   Megatron-core's torch_dist, with the same\n"
     "    deepspeed    DeepSpeed Universal, with the same\n"
@@ -51,18 +51,17 @@ static bool parse(struct export_request *q, struct copy_options *copy, bool *jso
                 "the moments without masters); f32 is taken from the masters where\n"
                 "there are any, and so is q8_0 (GGUF only)"),
         OPT_SIZE(0, "max-shard-size", "SIZE", &q->max_shard_bytes,
-                 "most bytes of tensors in a file (default 5GB)"),
+                 "limit on the bytes of tensors in a file (default 5GB)"),
         OPT_STR(0, "assets", "DIR", &q->assets,
                 "copy tokenizer, chat templates and generation_config.json\n"
                 "from this folder; GGUF contains the tokenizer"),
         OPT_INT64(0, "step", "N", &q->step, "this step (default: the newest complete one)"),
-        OPT_SIZE(0, "mem", "SIZE", &copy->memory_bytes, "most resident memory (default 1G)"),
+        OPT_SIZE(0, "mem", "SIZE", &copy->memory_bytes, "limit on resident memory (default 1G)"),
         OPT_INT('j', "jobs", "N", &copy->threads, "threads (default: processors)"),
         COPY_OPTION_JOURNAL(&copy->journal_s),
         OPT_FLAG('f', "force", &q->force,
                  "replace DIR, with all that is in it, if it has config.json and\nweights"),
-        OPT_FLAG(0, "json", json,
-                 "print one JSON object; on stderr, an object per line says how far it is"),
+        OPT_FLAG(0, "json", json, "print one JSON object; on stderr, one progress object per line"),
         OPT_END
     };
 

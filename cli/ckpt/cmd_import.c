@@ -43,15 +43,15 @@ static bool parse(struct import_request *q, struct copy_options *copy, struct op
         OPT_STR('o', "out", "ROOT", &q->out, "checkpoint root to which the step is added"),
         OPT_STR(0, "layout", "SPEC", &q->layout, "layout to write (default tp1)"),
         OPT_STR(0, "format", "auto|safetensors|bin|dcp|torchtitan|megatron|torch_dist|deepspeed",
-                &q->format, "format of SRC (default auto: what its files are)"),
+                &q->format, "format of SRC (default auto: detected from its files)"),
         OPT_STR(0, "config", "FILE", &q->config,
                 "config.json of the model (default: SRC's; of Megatron-LM, one\nthat is made from "
                 "its arguments)"),
         OPT_INT64(0, "step", "N", &q->step, "step of the optimizer (default: as SRC says)"),
         OPT_FLAG(0, "no-optim", &q->no_optim, "import the weights only"),
         OPT_STR(0, "dtype", "f32|bf16|f16", &copy->dtype_text,
-                "cast the weights (default: as they are)"),
-        OPT_SIZE(0, "mem", "SIZE", &copy->memory_bytes, "most resident memory (default 1G)"),
+                "cast the weights (default: unchanged)"),
+        OPT_SIZE(0, "mem", "SIZE", &copy->memory_bytes, "limit on resident memory (default 1G)"),
         OPT_INT('j', "jobs", "N", &copy->threads, "threads (default: processors)"),
         COPY_OPTION_JOURNAL(&copy->journal_s),
         COPY_OPTION_ZSTD(&copy->zstd),
@@ -60,9 +60,8 @@ static bool parse(struct import_request *q, struct copy_options *copy, struct op
                  "any text; may be given several times"),
         OPT_STR(0, "rules", "FILE", &q->rules,
                 "how tensors are cut, for a model of an unknown architecture"),
-        OPT_FLAG('f', "force", &q->force, "replace the step of ROOT when it exists"),
-        OPT_FLAG(0, "json", json,
-                 "print one JSON object; on stderr, an object per line says how far it is"),
+        OPT_FLAG('f', "force", &q->force, "replace the step of ROOT if it exists"),
+        OPT_FLAG(0, "json", json, "print one JSON object; on stderr, one progress object per line"),
         OPT_END
     };
 

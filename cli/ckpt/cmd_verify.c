@@ -22,9 +22,9 @@ static const char intro[] =
     "The HDF5 structures are checked for damage by a checksum. They are not interpreted: verify\n"
     "does not notice if the program that wrote them gave datasets other names than /index says.\n"
     "\n"
-    "Of a checkpoint of another framework it compares the checksums that the format has, and says\n"
-    "how many bytes have none. Names and shapes of weights are compared with config.json, where\n"
-    "there is one of a known architecture.";
+    "For a checkpoint of another framework it compares the checksums that the format has, and\n"
+    "says how many bytes have none. Names and shapes of weights are compared with config.json,\n"
+    "if there is one of a known architecture.";
 
 static const char tail[] =
     "Each finding is a line with file, tensor, box, what was expected and what was found. The "

@@ -138,7 +138,7 @@ static void show_text(const struct foreign_contents *c, const char *path)
         putchar('\n');
     }
     for (int i = 0; i < piece_source_left(c->source); i++) {
-        printf("%s", i ? "" : "\nwhat is no tensor of the model:\n");
+        printf("%s", i ? "" : "\nwhat is not a tensor of the model:\n");
         print_safe(piece_source_left_name(c->source, i));
         putchar('\n');
     }

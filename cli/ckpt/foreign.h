@@ -11,12 +11,12 @@
 #include "reshard/foreign_contents.h"
 
 /* The options --config and --mem of these verbs. */
-#define FOREIGN_OPTIONS(q)                                                       \
-    OPT_STR(0, "config", "FILE", &(q)->config,                                   \
-            "config.json, for a checkpoint of Megatron-LM (default: CKPT's,\n"   \
-            "or one that is made from its arguments)"),                          \
-        OPT_SIZE(0, "mem", "SIZE", &(q)->memory_bytes,                           \
-                 "most resident memory, for a checkpoint of another framework\n" \
+#define FOREIGN_OPTIONS(q)                                                           \
+    OPT_STR(0, "config", "FILE", &(q)->config,                                       \
+            "config.json, for a checkpoint of Megatron-LM (default: CKPT's,\n"       \
+            "or one that is made from its arguments)"),                              \
+        OPT_SIZE(0, "mem", "SIZE", &(q)->memory_bytes,                               \
+                 "limit on resident memory, for a checkpoint of another framework\n" \
                  "(default 1G)")
 
 enum { FOREIGN_MEMORY_BYTES = 1 << 30 }; /* the default of --mem */

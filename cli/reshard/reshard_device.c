@@ -61,9 +61,10 @@ static void open_auto(struct reshard_device *d, const struct reshard_device_opti
     struct tp_err why = { 0 };
 
     if (control_size(comm_control(o->ranks)) > 1)
-        snprintf(d->why, sizeof d->why, "processes that share the work do not measure a GPU");
+        snprintf(d->why, sizeof d->why, "with several processes a GPU is not tried");
     else if (o->memory_bytes < AUTO_MEMORY_MIN)
-        snprintf(d->why, sizeof d->why, "--mem is less than 1G, and CUDA needs much of it");
+        snprintf(d->why, sizeof d->why,
+                 "--mem is less than 1G, and CUDA needs a large part of that");
     else if (open_gpu(d, o, &why))
         snprintf(d->why, sizeof d->why, "%s", why.msg);
     if (d->kind == RESHARD_DEVICE_DEFAULT)
@@ -100,7 +101,7 @@ void reshard_device_explain(struct reshard_device *d, const struct reshard_repor
     if (!d->is_open || d->kind == RESHARD_DEVICE_CUDA)
         return;
     if (r->host_rate <= 0 || r->device_rate <= 0) {
-        snprintf(d->why, sizeof d->why, "the copy ended before a GPU could be compared with it");
+        snprintf(d->why, sizeof d->why, "the copy ended before it could be tried with a GPU");
         return;
     }
     d->used = r->device_rate > r->host_rate ? "cuda" : "cpu";

@@ -32,7 +32,7 @@ struct reshard_options {
 static const char intro[] =
     "Rewrites a checkpoint at another layout: weights, fp32 masters, optimizer state and training\n"
     "state. It needs little memory, never writes to the source, and creates either the complete\n"
-    "new step or nothing. CKPT may be of another framework; what is written then has the same\n"
+    "new step or nothing. CKPT may be of another framework: the result then has the same\n"
     "format, or that of --format.";
 
 static const char tail[] =
@@ -40,9 +40,9 @@ static const char tail[] =
     "does not name stay as they are in the source. Under `mpirun -n K " PROG " ...` K processes\n"
     "share the work.\n\n"
     "The format tp is a checkpoint of tp-train; tp-ckpt import --help and tp-ckpt export --help\n"
-    "explain the others. Other frameworks do not say at which layout a checkpoint is: axes\n"
-    "that --to does not name are 1 then. OUT gets config.json and tokenizer files. Such a\n"
-    "conversion is done by one process.\n\n" REMOTE_ENV_HELP "\n\n"
+    "explain the others. Most of their checkpoints do not record a layout, so axes that\n"
+    "--to does not name are 1. OUT gets config.json and tokenizer files. One process does\n"
+    "such a conversion.\n\n" REMOTE_ENV_HELP "\n\n"
     "Ctrl-C, SIGTERM, SIGHUP (a terminal that closes), a crash or a power failure leaves the\n"
     "unfinished step in OUT, in step-N.tmp-ID (another framework's: OUT.tmp-ID), and the same\n"
     "command resumes it. It starts over when CKPT or the options have changed, under mpirun,\n"
@@ -63,13 +63,13 @@ static bool parse(struct reshard_options *o, int *exit_code, int argc, char **ar
         OPT_STR(0, "from", "SPEC", &q->from, "layout that CKPT must have; otherwise exit code 2"),
         OPT_STR('o', "out", "OUT", &q->out,
                 "root to write to, a folder or s3://BUCKET/PREFIX (default:\nCKPT-SPEC, where SPEC "
-                "is the whole layout that results)"),
+                "is the complete new layout)"),
         OPT_INT64(0, "step", "N", &q->step, "this step (default: the newest complete one)"),
         OPT_SIZE(0, "mem", "SIZE", &o->copy.memory_bytes,
-                 "most resident memory of a process (default 1G)"),
+                 "limit on the resident memory of each process (default 1G)"),
         OPT_INT('j', "jobs", "N", &o->copy.threads, "threads (default: processors)"),
         OPT_STR(0, "from-format", "safetensors|bin|dcp|torchtitan|megatron|torch_dist|deepspeed",
-                &o->from_format, "format of CKPT (default: what its files are)"),
+                &o->from_format, "format of CKPT (default: detected from its files)"),
         OPT_STR(0, "format", "tp|safetensors|gguf|dcp|torchtitan|megatron|torch_dist|deepspeed",
                 &o->format, "format to write (default: that of CKPT)"),
         OPT_STR(0, "config", "FILE", &o->config,
@@ -79,43 +79,45 @@ static bool parse(struct reshard_options *o, int *exit_code, int argc, char **ar
                 "another framework's format: copy tokenizer, chat templates and\n"
                 "generation_config.json from this folder (default: CKPT)"),
         OPT_STR(0, "rules", "FILE", &o->rules,
-                "how tensors are cut, if CKPT is of an unknown architecture, in\nsafetensors, bin, "
-                "dcp, torchtitan or deepspeed;\n--format is then tp by default"),
+                "how tensors are cut, if the model of CKPT has an unknown\narchitecture; for "
+                "safetensors, bin, dcp, torchtitan and\ndeepspeed; --format is then tp by default"),
         OPT_LIST(
             0, "ignore", "NAME", &o->ignore,
             "another framework's CKPT: leave out this tensor, which the model\ndoes not have; * "
             "matches any text; may be given several times"),
-        OPT_STR(0, "device", "auto|cpu|cuda", &o->device,
-                "what gathers, splits, casts and sums (default auto: the\nprocessor, unless a GPU "
-                "is there, --mem is at least 1G, and\nthe first seconds show that it is faster)"),
+        OPT_STR(
+            0, "device", "auto|cpu|cuda", &o->device,
+            "device that gathers, splits, casts and sums (default auto: cuda\nif there is a GPU, "
+            "--mem is at least 1G, and the first\nseconds show that it is faster; otherwise cpu)"),
         OPT_SIZE(0, "device-mem", "SIZE", &o->device_memory_bytes,
-                 "most GPU memory of a process for buffers (default 1G)"),
-        OPT_FLAG(0, "no-optim", &q->no_optim, "weights only"),
+                 "limit on the GPU memory of each process for buffers (default 1G)"),
+        OPT_FLAG(0, "no-optim", &q->no_optim, "write the weights only"),
         OPT_FLAG(0, "distributed-optimizer", &o->distributed_optimizer,
                  "megatron, torch_dist: write the optimizer as\n--use-distributed-optimizer of "
-                 "Megatron-LM loads it (default: the kind\nthat CKPT has)"),
+                 "Megatron-LM loads it (default: the\nkind that CKPT has)"),
         OPT_FLAG(0, "ordinary-optimizer", &o->ordinary_optimizer,
                  "megatron, torch_dist: write the ordinary optimizer"),
         OPT_STR(0, "dtype", "f32|bf16|f16", &o->copy.dtype_text, "cast the weights"),
         COPY_OPTION_ZSTD(&o->copy.zstd),
         OPT_FLAG(0, "no-compress", &o->no_compress,
                  "write raw files, whatever CKPT has (the default)"),
-        OPT_FLAG(0, "link", &q->link,
-                 "hard-link the files of CKPT instead of copying them, if\n"
-                 "tp stays, OUT has a rank for each file and is on the same\nfile system"),
+        OPT_FLAG(
+            0, "link", &q->link,
+            "hard-link the files of CKPT instead of copying them, if\n"
+            "tp does not change, OUT has a rank for each file and is on\nthe same file system"),
         OPT_FLAG(
             0, "no-clone", &q->no_clone,
-            "on XFS and btrfs: read and check also what need not move,\nand so could share its "
+            "on XFS and btrfs: copy and check every tensor, also those that\ncould share their "
             "blocks with CKPT"),
         OPT_FLAG('n', "dry-run", &q->dry_run, "print the plan and write nothing"),
         OPT_STR(
             0, "model", "CONFIG", &o->model,
             "with --dry-run and --from, instead of CKPT: plan for the model of\nthis config.json "
             "(or its folder), trained in bf16"),
-        OPT_FLAG('f', "force", &q->force, "replace the step of OUT when it exists"),
+        OPT_FLAG('f', "force", &q->force, "replace the step of OUT if it exists"),
         COPY_OPTION_JOURNAL(&o->copy.journal_s),
         OPT_FLAG(0, "json", &o->json,
-                 "print one JSON object; on stderr, an object per line says\nhow far it is, each "
+                 "print one JSON object; on stderr, one progress object per line\nevery "
                  "second"),
         OPT_END
     };

@@ -61,7 +61,7 @@ int cmd_run_events(int argc, char **argv)
         OPT_ARG("JOB.yaml", &path, "the job file, or the job's state folder"),
         OPT_FLAG('f', "follow", &follow, "wait for further events"),
         OPT_FLAG(0, "json", &as_json,
-                 "print JSON, an object a line (always when standard output is no terminal)"),
+                 "print one JSON object per line (always when standard output is not a terminal)"),
         OPT_END
     };
     tp_status st;

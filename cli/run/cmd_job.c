@@ -120,7 +120,8 @@ int cmd_run_job(int argc, char **argv)
     const struct opt opts[] = {
         OPT_ARG("JOB.yaml", &path, "the job file (tp-run --example prints one)"),
         OPT_FLAG('q', "quiet", &how.quiet, "print only errors"),
-        OPT_FLAG(0, "json", &how.json, "print each event on standard output: a JSON object a line"),
+        OPT_FLAG(0, "json", &how.json,
+                 "print each event on standard output: one JSON object per line"),
         OPT_END
     };
     tp_status st;

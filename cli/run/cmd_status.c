@@ -144,7 +144,7 @@ int cmd_run_status(int argc, char **argv)
     tp_status st;
 
     if (!report_options(&code, "tp-run status", opts, argc, argv,
-                        "Shows the state of the job, also when no tp-run runs it.", NULL))
+                        "Shows the state of the job, even when no tp-run runs it.", NULL))
         return code;
     TP_TRY(run_context_open_state(&c, path, &err));
     st = run_context_ask(&answer, &c, json_pack("{s:s}", "verb", "status"), &err);

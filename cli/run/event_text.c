@@ -124,7 +124,7 @@ static bool print_subject(FILE *f, const json_t *e)
         print_rank(f, e, "the command");
         fputs(" has ended", f);
     } else if (is(e, "hang") && strcmp(text(e, "reason"), "helper_stuck") == 0) {
-        fputs("a program before the launch hangs", f);
+        fputs("a program that runs before the launch hangs", f);
     } else if (is(e, "hang")) {
         print_rank(f, e, "a rank");
         fputs(" hangs", f);
@@ -132,7 +132,7 @@ static bool print_subject(FILE *f, const json_t *e)
         print_rank(f, e, "a rank");
         fputs(" is slow", f);
     } else if (is(e, "slowdown"))
-        fputs("steps have become slow", f);
+        fputs("steps are slow", f);
     else if (is(e, "drain"))
         fputs("the ranks are asked to save and stop", f);
     else if (is(e, "restart"))

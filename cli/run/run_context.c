@@ -90,8 +90,8 @@ tp_status run_context_open_state(struct run_context *c, const char *path, struct
                        text);
     }
     if (!file_is_dir(path))
-        report_note("tp-run", "warning: %.500s; the job is known by its state folder %.400s",
-                    err->msg, c->job.state);
+        report_note("tp-run", "warning: %.500s; using the state folder %.400s", err->msg,
+                    c->job.state);
     return find_self(c, err);
 }
 

@@ -38,7 +38,7 @@ int main(int argc, char **argv)
             "       tp-run --example            print a job file with every key explained\n\n"
             "Ctrl-C, SIGTERM or SIGHUP (a terminal that closes; ignored under nohup): the job\n"
             "saves at its next step and ends (exit 75). Run the same command again to continue.\n"
-            "If tp-run itself is killed, the job runs on, and the next tp-run takes it "
+            "If tp-run itself is killed, the job keeps running, and the next tp-run takes it "
             "over.\n\nverbs:",
         .tail =
             "  --help     this text; `tp-run VERB --help` describes a verb\n"

@@ -33,7 +33,7 @@ static const char TAIL[] =
 
 static const char GRAPHS_HELP[] =
     "on (default): on a GPU the operations of a step are recorded once and\n"
-    "then launched together; off: each is launched in every step";
+    "then launched together; off: each step launches them one by one";
 static const char RECOMPUTE_HELP[] =
     "none (default); selective: compute attention again in the backward pass;\n"
     "full: keep only the layers' inputs, and compute each layer again";
@@ -58,49 +58,51 @@ bool train_request_options(struct train_request *r, int *exit_code, int argc, ch
                 "folder with config.json and model.safetensors, or config.json (random\n"
                 "weights); also https://..., s3://...; with --resume by default the saved model"),
         OPT_STR(train_option_letter("data"), "data", "FILE", &c->data_path,
-                "the prefix of Megatron's token files, FILE.bin and FILE.idx; or text,\n"
-                "each byte is a token; with a vocabulary beyond 1024 only as bytes:FILE"),
-        OPT_INT64(train_option_letter("steps"), "steps", "N", &c->steps, "length of the whole run"),
+                "the prefix of Megatron's token files, FILE.bin and FILE.idx; or a text file,\n"
+                "whose bytes are the tokens (vocabularies beyond 1024: only as bytes:FILE)"),
+        OPT_INT64(train_option_letter("steps"), "steps", "N", &c->steps, "steps of the whole run"),
         OPT_STR(train_option_letter("layout"), "layout", "SPEC", &r->layout,
                 "mesh of ranks: tp4, tp2pp2dp2zero1 (default tp1); zero1 partitions the\n"
                 "optimizer's state over the dp ranks, zero3 weights and gradients too;\n"
-                "ep shares the experts of a mixture among ranks of dp and cp"),
+                "ep divides the experts of a mixture among the ranks of dp x cp"),
         OPT_INT64(0, "seq", "T", &c->seq_length, "tokens in a sequence (default 64)"),
         OPT_INT64(0, "batch", "B", &c->global_batch_size, "sequences per step (default 8)"),
         OPT_INT64(0, "micro", "M", &c->micro_batch_size,
-                  "sequences in a microbatch of a dp rank (default: its share)"),
+                  "sequences in a microbatch of a dp rank (default: all of its sequences)"),
         OPT_STR(0, "dtype", "fp32|bf16", &r->dtype, "bf16 keeps fp32 masters (default fp32)"),
-        OPT_INT64(0, "seed", "N", &c->seed, "of the random weights (default 1234)"),
+        OPT_INT64(0, "seed", "N", &c->seed, "seed of the random weights (default 1234)"),
         OPT_HEADING("optimizer (AdamW; linear warmup, then cosine)"),
         OPT_DOUBLE(0, "lr", "X", &o->lr, "largest learning rate (default 1e-3)"),
-        OPT_DOUBLE(0, "min-lr", "X", &o->min_lr, "at the end; above --lr it warns (default 1e-4)"),
-        OPT_INT64(0, "warmup", "N", &o->warmup, "steps (default 5)"),
+        OPT_DOUBLE(0, "min-lr", "X", &o->min_lr, "learning rate at the end (default 1e-4)"),
+        OPT_INT64(0, "warmup", "N", &o->warmup, "steps of warmup (default 5)"),
         OPT_DOUBLE(0, "beta1", "X", &o->beta1, "default 0.9"),
         OPT_DOUBLE(0, "beta2", "X", &o->beta2, "default 0.95"),
         OPT_DOUBLE(0, "eps", "X", &o->eps, "default 1e-8"),
-        OPT_DOUBLE(0, "weight-decay", "X", &o->weight_decay, "of matrices (default 0.1)"),
-        OPT_DOUBLE(0, "clip", "X", &o->clip, "largest gradient norm; 0: none (default 1)"),
+        OPT_DOUBLE(0, "weight-decay", "X", &o->weight_decay,
+                   "weight decay of matrices (default 0.1)"),
+        OPT_DOUBLE(0, "clip", "X", &o->clip, "largest gradient norm; 0: no clipping (default 1)"),
         OPT_HEADING("checkpoints"),
         OPT_STR(0, "ckpt", "ROOT", &c->ckpt, "save the last step here: a folder, or s3://..."),
-        OPT_INT64(0, "save-every", "K", &c->save_every, "and every K-th step"),
+        OPT_INT64(0, "save-every", "K", &c->save_every, "also save every K-th step"),
         OPT_INT(0, "keep", "N", &c->keep,
                 "steps to keep, up to the one just saved; 0: all (default)"),
-        OPT_STR_OPT(0, "ckpt-zstd", "L", &r->ckpt_zstd, "compress them, level 1 to 19 (default 1)"),
+        OPT_STR_OPT(0, "ckpt-zstd", "L", &r->ckpt_zstd,
+                    "compress checkpoints, level 1 to 19 (default 1)"),
         OPT_STR_OPT(0, "resume", "auto|must", &r->resume,
                     "continue from ROOT's newest intact step, of any layout;\n"
                     "without one: start at step 0 (auto, the default) or fail (must)"),
-        OPT_INT64(0, "step", "N", &c->step, "resume from step N, and from no other"),
+        OPT_INT64(0, "step", "N", &c->step, "resume from step N only"),
         OPT_FLAG(0, "reset-optim", &c->reset_optim, "resume with a new optimizer (zero moments)"),
         OPT_INT64(0, "exit-step", "N", &c->exit_step, "save and stop (exit 75) after step N"),
         OPT_HEADING("output"),
         OPT_STR(0, "log", "FILE", &c->log, "write a JSON object per step; --resume appends"),
         OPT_STR(0, "logits", "FILE", &c->logits,
                 "write input_ids and logits of the first batch as safetensors"),
-        OPT_FLAG(train_option_letter("quiet"), "quiet", &r->quiet, "print no line per step"),
+        OPT_FLAG(train_option_letter("quiet"), "quiet", &r->quiet, "do not print a line per step"),
         OPT_HEADING("machine"),
         OPT_STR(0, "device", "cpu|cuda|auto", &r->device,
-                "cpu (default); cuda: NVIDIA GPUs, never tried on one (docs/GPU.md); auto: cuda\n"
-                "if each rank has a GPU, otherwise cpu"),
+                "cpu (default); cuda: NVIDIA GPUs, but it has never run on one (docs/GPU.md);\n"
+                "auto: cuda if each rank has a GPU, otherwise cpu"),
         OPT_STR(0, "cuda-graphs", "on|off", &r->cuda_graphs, GRAPHS_HELP),
         OPT_INT(train_option_letter("threads"), "threads", "N", &c->threads,
                 "threads of a rank (default: cores / ranks of the host)"),
@@ -109,14 +111,14 @@ bool train_request_options(struct train_request *r, int *exit_code, int argc, ch
                 "to N (a power of two) and every pp, vpp, sp, dp and zero; --micro is\n"
                 "then 1 unless given, and the bits depend on it (docs/parallelism/same-bits.md)"),
         OPT_SIZE(0, "mem", "SIZE", &c->mem_bytes,
-                 "refuse a run that needs more per rank, by an estimate"),
+                 "refuse a run whose estimated memory per rank is larger"),
         OPT_STR(0, "recompute", "none|selective|full", &r->recompute, RECOMPUTE_HELP),
         OPT_HEADING("parallel plan and schedule"),
         OPT_STR(0, "plan", "FILE", &r->plan_path,
                 "names and cuts of tensors; default: built in (layout/parallel_plan.h)"),
         OPT_FLAG(0, "print-plan", &r->print_plan, "print the plan and exit"),
         OPT_STR_OPT(0, "print-schedule", "svg", &r->print_schedule,
-                    "print when each pipeline rank runs which pass, as text or svg, and exit"),
+                    "print which pass each pipeline rank runs when, as text or svg, and exit"),
         OPT_END
     };
 
@@ -289,7 +291,7 @@ static tp_status print_schedule(struct train_request *r, struct tp_err *err)
     tp_status st;
 
     if (*r->print_schedule && strcmp(r->print_schedule, "svg") != 0)
-        return tp_fail(err, TP_E_USAGE, "--print-schedule is without a value, or svg, not '%s'",
+        return tp_fail(err, TP_E_USAGE, "--print-schedule takes no value, or svg, not '%s'",
                        r->print_schedule);
     st = schedule_make(&schedule, s->pp, (int)train_config_micros(&r->config), s->vpp, &r->arena,
                        err);

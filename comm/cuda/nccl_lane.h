@@ -45,7 +45,8 @@ struct nccl_lane_set {
 tp_status nccl_lane_set_open(struct nccl_lane_set *l, const struct comm *c, ncclComm_t all,
                              struct nccl_watch *w, struct tp_err *err);
 
-/* The lane for a message of c to, or from, a peer; NULL: it is no neighbour, or no lane is open. */
+/* The lane for a message of c to, or from, a peer; NULL: it is not a neighbour, or no lane is open.
+ */
 const struct nccl_lane *nccl_lane_of(const struct nccl_lane_set *l, const struct comm *c,
                                      const struct comm_call *x);
 

@@ -206,10 +206,11 @@ static void queue_message(struct comm *c, struct device_queue *q, const struct c
     struct tp_err err;
 
     if (!lane) {
-        tp_fail(&err, TP_E_INTERNAL,
-                "rank %d of %d: a message with rank %d, which is no neighbour in the ring or has "
-                "no request",
-                c->rank, c->size, x->peer);
+        tp_fail(
+            &err, TP_E_INTERNAL,
+            "rank %d of %d: a message with rank %d, which is not a neighbour in the ring or has "
+            "no request",
+            c->rank, c->size, x->peer);
         device_fail(q->device, &err);
     } else if (x->kind == COMM_SEND) {
         queue_send(c, q, x, lane);

@@ -116,7 +116,7 @@ static void product(const struct attention_bf16 *w, const struct panel_product *
 {
     if (w->amx)
         panel_amx_product(&(struct panel_amx){
-            .of = *p, .a_right = 2 * PANEL_TILE, .a_down = PANEL_TILE * p->a_row });
+            .product = *p, .a_right = 2 * PANEL_TILE, .a_down = PANEL_TILE * p->a_row });
     else
         panel_product_rows(p);
 }

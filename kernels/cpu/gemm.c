@@ -58,7 +58,7 @@ static tp_status multiply(const struct device_queue *q, const struct gemm *g, st
     if (g->type != DTYPE_F32 && g->type != DTYPE_BF16)
         return tp_fail(err, TP_E_INTERNAL, "a product of %s matrices is not f32 or bf16",
                        dtype_name(g->type));
-    if (g->c_type != DTYPE_F32 || g->then != GEMM_STORE)
+    if (g->c_type != DTYPE_F32 || g->epilogue != GEMM_EPILOGUE_NONE)
         return tp_fail(err, TP_E_INTERNAL, "the CPU's products are f32, not %s",
                        dtype_name(g->c_type));
     if (g->k == 0 || g->alpha == 0) {

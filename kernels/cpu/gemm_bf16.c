@@ -134,7 +134,7 @@ static void multiply_rows(const struct part *t, int64_t i, int64_t j)
         p.a = (const uint16_t *)(t->a + i / PANEL_TILE * words);
         p.a_row = 2 * PANEL_TILE, p.a_step = 2;
         panel_amx_product(&(struct panel_amx){
-            .of = p, .a_right = 2 * PANEL_TILE * PANEL_TILE, .a_down = 2 * words });
+            .product = p, .a_right = 2 * PANEL_TILE * PANEL_TILE, .a_down = 2 * words });
         return;
     }
     if (t->a) {

@@ -70,7 +70,7 @@ AMX_BF16 static struct tile_place padded(uint32_t *copy, const void *x, int64_t 
 static inline struct tile_place place_in_a(const struct panel_amx *x, uint32_t *copy, int64_t row,
                                            int64_t pair)
 {
-    const struct panel_product *p = &x->of;
+    const struct panel_product *p = &x->product;
     int64_t rows = least(TILE, p->m - row), pairs = least(TILE, p->pairs - pair);
     const uint16_t *at = p->a + row / TILE * x->a_down + pair / TILE * x->a_right;
     int64_t ld = p->a_row * (int64_t)sizeof *at;
@@ -205,7 +205,7 @@ AMX_BF16 static void store_sums_in_place(const struct panel_product *p, int64_t 
 /* Add the products of A's and B's tiles to the sums. Tiles 4 and 5 are A's, 6 and 7 B's. */
 AMX_BF16 static void add_products(const struct panel_amx *x, int64_t row, int64_t column)
 {
-    const struct panel_product *p = &x->of;
+    const struct panel_product *p = &x->product;
     uint32_t copy[TILE * TILE] __attribute__((aligned(64)));
     bool lower = p->m - row > TILE, right = p->n - column > TILE;
 
@@ -228,7 +228,7 @@ AMX_BF16 static void add_products(const struct panel_amx *x, int64_t row, int64_
 
 AMX_BF16 static void block_product(const struct panel_amx *x, int64_t row, int64_t column)
 {
-    const struct panel_product *p = &x->of;
+    const struct panel_product *p = &x->product;
     bool is_whole = p->m - row >= BLOCK && p->n - column >= BLOCK;
 
     if (begins_with_c(p))
@@ -244,7 +244,7 @@ AMX_BF16 static void block_product(const struct panel_amx *x, int64_t row, int64
 
 void panel_amx_product(const struct panel_amx *x)
 {
-    for (int64_t column = 0; column < x->of.n; column += BLOCK)
-        for (int64_t row = 0; row < x->of.m; row += BLOCK)
+    for (int64_t column = 0; column < x->product.n; column += BLOCK)
+        for (int64_t row = 0; row < x->product.m; row += BLOCK)
             block_product(x, row, column);
 }

@@ -14,11 +14,11 @@ void panel_amx_begin(void);
 void panel_amx_end(void);
 
 /* A product of panel.h with any m, and where the tiles of A are. Tile (t, u) has PANEL_TILE rows
- * and pairs: row i is at of.a + t a_down + u a_right + i of.a_row (strides in bf16; of.a_step is
- * 2). So A is packed in tiles, or a matrix whose rows run along k. An element's bits depend on its
- * row of A, its column of B, C before and k alone. */
+ * and pairs: row i is at product.a + t a_down + u a_right + i product.a_row (strides in bf16;
+ * product.a_step is 2). So A is packed in tiles, or a matrix whose rows run along k. An element's
+ * bits depend on its row of A, its column of B, C before and k alone. */
 struct panel_amx {
-    struct panel_product of;
+    struct panel_product product;
     int64_t a_right, a_down;
 };
 

@@ -41,9 +41,9 @@ tp_status cpu_run_permute_dispatch(struct device_queue *q, const struct permute_
     (void)err;
     a->recv[0] = a->groups[0] = 0;
     for (int r = 0; r <= a->size; r++)
-        a->send[r] = a->all[a->rank * (a->experts + 1) + r * own];
+        a->send[r] = a->all_offsets[a->rank * (a->experts + 1) + r * own];
     for (int r = 0; r < a->size; r++) {
-        const int32_t *from = a->all + r * (a->experts + 1) + a->rank * own;
+        const int32_t *from = a->all_offsets + r * (a->experts + 1) + a->rank * own;
         int32_t *groups = a->groups + r * own;
 
         for (int e = 0; e < own; e++)

@@ -96,15 +96,17 @@ static void one_product(struct device_queue *q, const struct gemm *g);
 /* GELU, or its gradient, in a kernel of its own. */
 static void multiply_apart(struct device_queue *q, const struct gemm *g)
 {
-    const struct gelu_forward forward = { g->c, DTYPE_BF16, g->u, g->m * g->n, DTYPE_BF16 };
-    const struct gelu_backward backward = { g->c, DTYPE_BF16, g->c, g->u, g->m * g->n, DTYPE_BF16 };
+    const struct gelu_forward forward = { g->c, DTYPE_BF16, g->gelu_input, g->m * g->n,
+                                          DTYPE_BF16 };
+    const struct gelu_backward backward = { g->c,          DTYPE_BF16,  g->c,
+                                            g->gelu_input, g->m * g->n, DTYPE_BF16 };
     struct gemm one = *g;
 
-    one.then = GEMM_STORE;
-    if (g->then == GEMM_GELU)
-        one.c = g->u;
+    one.epilogue = GEMM_EPILOGUE_NONE;
+    if (g->epilogue == GEMM_EPILOGUE_GELU)
+        one.c = g->gelu_input;
     one_product(q, &one);
-    if (g->then == GEMM_GELU)
+    if (g->epilogue == GEMM_EPILOGUE_GELU)
         cuda_run_gelu_forward(q, &forward);
     else
         cuda_run_gelu_backward(q, &backward);
@@ -117,7 +119,7 @@ static void one_product(struct device_queue *q, const struct gemm *g)
 
     if (g->m == 0 || g->n == 0)
         return;
-    if (g->then && (g->k == 0 || g->alpha == 0)) {
+    if (g->epilogue && (g->k == 0 || g->alpha == 0)) {
         multiply_apart(q, g);
         return;
     }
@@ -126,11 +128,11 @@ static void one_product(struct device_queue *q, const struct gemm *g)
     } else {
         if (!cuda_queue_begin(q) || !(handle = handle_of(q)))
             return;
-        if (g->bias || g->then)
+        if (g->bias || g->epilogue)
             s = gemm_with_epilogue(q, handle, g);
         if (s == CUBLAS_STATUS_SUCCESS)
             return;
-        if (g->then) {
+        if (g->epilogue) {
             multiply_apart(q, g);
             return;
         }
@@ -176,7 +178,8 @@ void cuda_run_gemm(struct device_queue *q, const struct gemm *g)
     struct tp_err err;
 
     if ((g->type != DTYPE_F32 && g->type != DTYPE_BF16) ||
-        (g->c_type != DTYPE_F32 && g->c_type != g->type) || (g->then && g->c_type != DTYPE_BF16)) {
+        (g->c_type != DTYPE_F32 && g->c_type != g->type) ||
+        (g->epilogue && g->c_type != DTYPE_BF16)) {
         tp_fail(&err, TP_E_INTERNAL, "a product of %s matrices is not %s", dtype_name(g->type),
                 g->c_type == DTYPE_F32 ? "f32 or bf16" : dtype_name(g->c_type));
         device_fail(q->device, &err);

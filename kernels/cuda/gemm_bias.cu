@@ -50,15 +50,15 @@ static uint32_t alignment(const void *p)
 
 static uint32_t epilogue_of(const struct gemm *g)
 {
-    if (g->then == GEMM_GELU)
+    if (g->epilogue == GEMM_EPILOGUE_GELU)
         return g->bias ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX;
-    return g->then == GEMM_GELU_GRADIENT ? CUBLASLT_EPILOGUE_DGELU : CUBLASLT_EPILOGUE_BIAS;
+    return g->epilogue == GEMM_EPILOGUE_DGELU ? CUBLASLT_EPILOGUE_DGELU : CUBLASLT_EPILOGUE_BIAS;
 }
 
 /* The distance between rows of GELU's input must be a multiple of 8, and its address of 16. */
 static bool has_epilogue(const struct gemm *g)
 {
-    return g->then == GEMM_STORE || (g->n % 8 == 0 && alignment(g->u) >= 16);
+    return g->epilogue == GEMM_EPILOGUE_NONE || (g->n % 8 == 0 && alignment(g->gelu_input) >= 16);
 }
 
 static cublasStatus_t describe_product(cublasLtMatmulDescOpaque_t *product, const struct gemm *g,
@@ -71,8 +71,8 @@ static cublasStatus_t describe_product(cublasLtMatmulDescOpaque_t *product, cons
     BLAS_TRY(set(product, CUBLASLT_MATMUL_DESC_TRANSA, trans_a));
     BLAS_TRY(set(product, CUBLASLT_MATMUL_DESC_TRANSB, trans_b));
     BLAS_TRY(set(product, CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue_of(g)));
-    if (g->then) {
-        BLAS_TRY(set(product, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, g->u));
+    if (g->epilogue) {
+        BLAS_TRY(set(product, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, g->gelu_input));
         BLAS_TRY(set(product, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, g->n));
     }
     if (!g->bias)

@@ -16,7 +16,7 @@ static inline cudaDataType gemm_data_type(enum dtype t)
     return t == DTYPE_F32 ? CUDA_R_32F : CUDA_R_16BF;
 }
 
-/* Queue C = alpha op(A) op(B) + beta C + bias, and what follows (g->then); g has a bias or that,
+/* Queue C = alpha op(A) op(B) + beta C + bias, then its epilogue; g has a bias or an epilogue,
  * and its sizes are not 0. Returns CUBLAS_STATUS_NOT_SUPPORTED and queues nothing where cuBLASLt
  * has no such kernel: the caller then multiplies and adds. A failure of the device's memory is kept
  * by the device, and the answer is CUBLAS_STATUS_SUCCESS. */

@@ -139,13 +139,13 @@ __global__ void __launch_bounds__(LAUNCH_THREADS)
     const int own = a.experts / a.size;
 
     permute_scan(a.groups, own * a.size, [&](int i) {
-        const int32_t *from = a.all + (i / own) * (a.experts + 1) + a.rank * own + i % own;
+        const int32_t *from = a.all_offsets + (i / own) * (a.experts + 1) + a.rank * own + i % own;
 
         return from[1] - from[0];
     });
     __syncthreads();
     for (int r = (int)threadIdx.x; r <= a.size; r += LAUNCH_THREADS) {
-        a.send[r] = a.all[a.rank * (a.experts + 1) + r * own];
+        a.send[r] = a.all_offsets[a.rank * (a.experts + 1) + r * own];
         a.recv[r] = a.groups[r * own];
     }
 }

@@ -79,7 +79,7 @@ struct job {
         double backoff; /* first wait, doubled after each start without progress */
         double backoff_max;
         int64_t no_progress; /* starts in a row without a new step; then the job fails */
-        int64_t blame;       /* faults of its ranks after which a node is excluded */
+        int64_t blame;       /* a node is excluded after this many faults of its ranks */
         double exclude_for;  /* seconds */
         int64_t spares;      /* nodes held back to replace lost ones */
         double settle;       /* seconds until a node that came back counts */

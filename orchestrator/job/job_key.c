@@ -30,7 +30,7 @@ static const struct job_key KEYS[] = {
     ONE_OF("", "reshard", reshard, "auto|always|never", "auto",
         "whether tp-reshard converts a checkpoint of another layout before the launch (with checkpoints: tp).\n"
         "auto: for tp-train when that is predicted to be faster than --resume, for other programs always"),
-    KEY("", "steps", INT, steps, "0", "steps of the whole run; for tp-train the same as --steps, of which one is enough (0: tp-train's --steps, otherwise not known)"),
+    KEY("", "steps", INT, steps, "0", "steps of the whole run; for tp-train give this or --steps (0: tp-train's --steps, otherwise not known)"),
     KEY("", "backend", BACKEND, backend, NULL, "where the ranks run"),
     ONE_OF("", "launcher", launcher, "self|mpirun", "self",
         "backend local: self: the command starts its own ranks, as tp-train does; mpirun: mpirun starts them"),
@@ -43,7 +43,7 @@ static const struct job_key KEYS[] = {
         "the signal that asks the command to save and stop. auto: SIGUSR1 for tp-train and for ranks that\n"
         "mpirun starts, because mpirun ends its ranks on SIGTERM; SIGTERM for any other program"),
     KEY("", "grace", SECONDS, grace, "60s", "time that \"save and stop\" may take before SIGKILL"),
-    KEY("", "webhook", STR, webhook, "", "URL that gets a POST with the event, as JSON, on faults and at every kind of end"),
+    KEY("", "webhook", STR, webhook, "", "URL that gets a POST with the event, as JSON, on faults and when the job ends"),
 
     KEY("layouts", "allow", SPECS, layouts.allow, NULL,
         "the layouts in order of preference; the first one that fits is taken. Without this key all layouts\n"
@@ -51,7 +51,7 @@ static const struct job_key KEYS[] = {
     KEY("layouts", "axes", WORDS, layouts.axes, "[tp, pp, vpp, cp, dp, ep, sp, zero1, zero3]",
         "the axes that a layout may use: tp pp vpp cp dp ep sp zero1 zero3"),
     KEY("layouts", "min_ranks", INT, layouts.min_ranks, "1", "with fewer ranks the job waits for nodes"),
-    KEY("layouts", "max_ranks", INT, layouts.max_ranks, "0", "0: as many as the nodes hold"),
+    KEY("layouts", "max_ranks", INT, layouts.max_ranks, "0", "limit on the ranks (0: as many as the nodes hold)"),
     KEY("layouts", "memory", SIZE, layouts.memory, "0", "memory that a rank may use (0: no limit; default: tp-train's --mem)"),
     KEY("layouts", "model", PLACE, layouts.model, NULL, "config.json or its folder (default: tp-train's --model)"),
     KEY("layouts", "dtype", STR, layouts.dtype, NULL, "fp32 or bf16 (default: tp-train's --dtype)"),
@@ -59,18 +59,18 @@ static const struct job_key KEYS[] = {
     KEY("layouts", "micro", INT, layouts.micro, "0", "sequences in a microbatch (default: tp-train's --micro)"),
     KEY("layouts", "seq", INT, layouts.seq, "0", "tokens in a sequence (default: tp-train's --seq)"),
 
-    KEY("restart", "max", INT, restart.max, "100", "restarts within the time `within`; with more the job has failed"),
-    KEY("restart", "within", SECONDS, restart.within, "1h", "the time for `max`"),
+    KEY("restart", "max", INT, restart.max, "100", "the job has failed after more restarts than this within the time `within`"),
+    KEY("restart", "within", SECONDS, restart.within, "1h", "the time in which restarts count towards `max`"),
     KEY("restart", "backoff", SECONDS, restart.backoff, "1s",
         "wait before the second restart in a row without progress; doubled before each further one"),
     KEY("restart", "backoff_max", SECONDS, restart.backoff_max, "60s", "the longest such wait"),
     KEY("restart", "no_progress", INT, restart.no_progress, "3",
-        "starts in a row without progress; then the job has failed. A start made progress when it trained, "
+        "the job has failed after this many starts in a row without progress. A start made progress when it trained, "
         "unless the program failed at the same step as before"),
-    KEY("restart", "blame", INT, restart.blame, "3", "faults of its ranks after which a node is excluded"),
+    KEY("restart", "blame", INT, restart.blame, "3", "a node is excluded after this many faults of its ranks"),
     KEY("restart", "exclude_for", SECONDS, restart.exclude_for, "10m", "how long a node is excluded"),
     KEY("restart", "spares", INT, restart.spares, "0", "nodes held back to replace lost ones"),
-    KEY("restart", "settle", SECONDS, restart.settle, "5s", "a node that came back counts after this time"),
+    KEY("restart", "settle", SECONDS, restart.settle, "5s", "a node that came back is used after this time"),
     KEY("restart", "worth", DOUBLE, restart.worth, "2",
         "scale up when the time saved is this many times what the restart costs"),
 
@@ -78,7 +78,7 @@ static const struct job_key KEYS[] = {
     KEY("watch", "factor", DOUBLE, watch.factor, "15",
         "a rank hangs when it makes no progress for this many times the 99th percentile of the step times"),
     KEY("watch", "init", SECONDS, watch.init, "5m", "deadline from the launch to the first step"),
-    KEY("watch", "save", SECONDS, watch.save, "10m", "deadline for a save until one was measured"),
+    KEY("watch", "save", SECONDS, watch.save, "10m", "deadline for a save until tp-run has measured one"),
     KEY("watch", "slow", DOUBLE, watch.slow, "3",
         "report a rank that computes this many times as long as the median of all ranks (0: off)"),
     KEY("watch", "slow_steps", INT, watch.slow_steps, "20", "measured over this many steps"),

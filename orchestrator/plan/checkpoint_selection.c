@@ -59,7 +59,7 @@ static tp_status select_local(struct checkpoint_selection *c, const char *root, 
 }
 
 /* In a store shards without a manifest are what a dead writer left, and no step. A store that does
- * not answer is an error: its newest step must not be passed over. */
+ * not answer is an error: its newest step must not be skipped. */
 static tp_status select_in_store(struct checkpoint_selection *c, const char *root,
                                  struct arena *arena, struct tp_err *err)
 {

@@ -156,7 +156,7 @@ static void sweep_one(struct process_sweep_state *s, pid_t pid)
         close(fd);
 }
 
-/* Look again at those that could not be judged. One that stays so for AGAIN_S is passed over. */
+/* Look again at those that could not be judged. One that stays so for AGAIN_S is skipped. */
 static void sweep_again(struct process_sweep_state *s)
 {
     const struct timespec pause = { .tv_nsec = AGAIN_PAUSE_NS };

@@ -34,7 +34,7 @@ enum loss_watch_finding loss_watch_step(struct loss_watch *w, int64_t step, doub
         if (!w->known)
             return LOSS_WATCH_FINE;
         w->reported_nan = true;
-        snprintf(text, size, "the loss of step %lld is not finite", (long long)step);
+        snprintf(text, size, "the loss of step %lld is NaN or infinite", (long long)step);
         return LOSS_WATCH_NOT_FINITE;
     }
     w->known = true;

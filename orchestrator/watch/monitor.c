@@ -189,7 +189,7 @@ static bool judge_hang(struct monitor *m, struct monitor_verdict *v, int64_t now
     } else if (now_ns - oldest <= deadline) {
         return false;
     }
-    v->what = MONITOR_HANG;
+    v->kind = MONITOR_HANG;
     v->rank = stopped >= 0 ? stopped : rank_progress_last(m->rank, m->world);
     v->waited_ns = now_ns - oldest;
     v->deadline_ns = deadline;
@@ -221,9 +221,9 @@ static void judge_pace(struct monitor *m, struct monitor_verdict *v)
     struct pace_finding f;
 
     pace_judge(m->pace, &f);
-    if (f.what == PACE_FINE)
+    if (f.kind == PACE_FINE)
         return;
-    v->what = f.what == PACE_SLOW_RANK ? MONITOR_SLOW : MONITOR_SLOWDOWN;
+    v->kind = f.kind == PACE_SLOW_RANK ? MONITOR_SLOW : MONITOR_SLOWDOWN;
     v->rank = f.rank;
     v->value = f.times;
     v->part = f.part;
@@ -245,7 +245,7 @@ void monitor_add_loss(struct monitor *m, int64_t step, double loss)
     f = loss_watch_step(&m->loss, step, loss, v->text, sizeof v->text);
     if (f == LOSS_WATCH_FINE)
         return;
-    v->what = f == LOSS_WATCH_JUMP ? MONITOR_JUMP : MONITOR_NAN;
+    v->kind = f == LOSS_WATCH_JUMP ? MONITOR_JUMP : MONITOR_NAN;
     v->rank = -1;
     v->step = step;
     v->value = loss;

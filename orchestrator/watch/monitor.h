@@ -35,17 +35,17 @@ struct monitor_limits {
     bool loss_known;  /* a finite loss was reported before this launch, so NaN is a fault */
 };
 
-enum monitor_what {
+enum monitor_kind {
     MONITOR_FINE,
     MONITOR_HANG,
     MONITOR_SLOW,     /* reported once for a rank and launch */
-    MONITOR_SLOWDOWN, /* steps have become slow; reported once, until they were fast again */
+    MONITOR_SLOWDOWN, /* steps are slow; reported once, until they were fast again */
     MONITOR_NAN,      /* reported once for a launch */
     MONITOR_JUMP,     /* reported once for each jump */
 };
 
 struct monitor_verdict {
-    enum monitor_what what;
+    enum monitor_kind kind;
     int rank;     /* the one at fault, -1: none can be named */
     bool started; /* HANG: that rank has ever reported */
     bool stopped; /* HANG: the kernel shows it as stopped (SIGSTOP, a debugger) */

@@ -30,8 +30,8 @@ struct pace_sum {
     double all, wait, processor;
 };
 
-/* What is measured from one heartbeat to the next over many steps, leaving out what is no training:
- * a save ends a piece, and the next one begins after it. */
+/* What is measured from one heartbeat to the next over many steps, leaving out what is not
+ * training: a save ends a piece, and the next one begins after it. */
 struct pace_meter {
     bool marked;
     struct heartbeat_status mark, last; /* the beginning of the piece, and its newest heartbeat */
@@ -223,7 +223,7 @@ static bool judge_slow(struct pace *p, struct pace_finding *out)
         if (!judge_rank(p, i, &others) || r->reported)
             continue;
         r->reported = true;
-        out->what = PACE_SLOW_RANK;
+        out->kind = PACE_SLOW_RANK;
         out->rank = i;
         out->times = r->last.compute / others;
         snprintf(out->text, sizeof out->text,
@@ -345,7 +345,7 @@ static bool judge_slowdown(struct pace *p, struct pace_finding *out)
     if (p->reported || p->slow_for < SLOWDOWN_STEPS || p->rank[0].windows - p->slow_since < 2)
         return false; /* the first window may have begun before */
     p->reported = true;
-    out->what = PACE_SLOWDOWN;
+    out->kind = PACE_SLOWDOWN;
     out->times = p->slow_ns / usual;
     explain(p, out, why, sizeof why);
     snprintf(out->text, sizeof out->text,

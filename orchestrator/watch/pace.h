@@ -1,11 +1,11 @@
 /*
  * orchestrator/watch/pace.h - how long each rank computes, which rank is slow, and whether all
- * steps have become slow.
+ * steps are slow.
  *
  * A step of a rank has three parts: it waits in collectives for other ranks, it waits for a
  * processor that other programs use, and it computes. Only the third part is the rank's own. The
- * parts are measured over windows of at least `slow_steps` steps and a second. What is no training,
- * such as a save, is left out, so a window may be longer than the time between two saves.
+ * parts are measured over windows of at least `slow_steps` steps and a second. What is not
+ * training, such as a save, is left out, so a window may be longer than the time between two saves.
  *
  * Slow rank. A rank is named only when there is no doubt: what it computes, in two windows in a
  * row, is more than `slow` times the median of what the other ranks need outside of collectives,
@@ -30,7 +30,7 @@
 
 struct pace;
 
-enum pace_what {
+enum pace_kind {
     PACE_FINE,
     PACE_SLOW_RANK, /* once for a rank */
     PACE_SLOWDOWN,  /* once, until steps have been fast again */
@@ -40,7 +40,7 @@ enum pace_what {
 enum pace_part { PACE_RANK, PACE_COMPUTE, PACE_PROCESSOR, PACE_COLLECTIVES };
 
 struct pace_finding {
-    enum pace_what what;
+    enum pace_kind kind;
     int rank;            /* the slow one, -1: none is named */
     double times;        /* the median of the others, or the steps before */
     enum pace_part part; /* PACE_SLOWDOWN */

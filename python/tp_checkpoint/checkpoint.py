@@ -160,7 +160,7 @@ class Checkpoint:
         except (ValueError, RecursionError):
             config = ()
         if not isinstance(config, (dict, type(None))):
-            raise DamagedError(f"{self.path}: the model_config of its manifest is no JSON object")
+            raise DamagedError(f"{self.path}: the model_config of its manifest is not a JSON object")
         return config
 
     def __repr__(self):
@@ -235,7 +235,7 @@ class Checkpoint:
         return state
 
     def tied_source(self, name):
-        """The embedding that `name`, a head that is not stored, is tied to; None: it is no such head."""
+        """The embedding that `name`, a head that is not stored, is tied to; None: it is not such a head."""
         config = self.model_config or {}
         tied = config.get("tie_word_embeddings", config.get("model_type") in TIED_BY_DEFAULT)
         if not tied or name in self:

@@ -7,7 +7,7 @@ its path of keys, and by the keys joined with dots (its FQN). In the format a te
     ("model.norm.weight",)                                param     model.norm.weight
     ("optim", "state", "model.norm.weight", "exp_avg")    exp_avg   model.norm.weight
     ("ema", "model.norm.weight")                          ema       model.norm.weight
-    what is no tensor, such as ("optim", "param_groups")  pickle    optim.param_groups
+    what is not a tensor, such as ("optim", "param_groups")  pickle    optim.param_groups
 """
 MODEL_KEYS = ("model", "module", "model_state_dict", "state_dict")
 OPTIMIZER_KEYS = ("optim", "optimizer", "optim_state_dict", "optimizer_state_dict")
@@ -39,7 +39,7 @@ def name_of(path):
 
 
 def pickle_name(path):
-    """(group, name) of something that is no tensor."""
+    """(group, name) of something that is not a tensor."""
     return PICKLE, ".".join(_unwrap(tuple(map(str, path))))
 
 

@@ -126,17 +126,17 @@ def _step_of(ckpt, name):
 
 
 def _checked_pickle(tensor):
-    """The bytes of something that is no tensor. torch loads them without restrictions, so refuse what more than
+    """The bytes of something that is not a tensor. torch loads them without restrictions, so refuse what more than
     builds values."""
     data = tensor.bits().tobytes()
     problem = not_plain(data)
     if problem:
-        raise DamagedError(f"{tensor.info.full_name}: is not loaded, because it is no plain value: {problem}")
+        raise DamagedError(f"{tensor.info.full_name}: is not loaded, because it is not a plain value: {problem}")
     return data
 
 
 class LoadPlanner(DefaultLoadPlanner):
-    """Like DefaultLoadPlanner; but what is no tensor and is not in the checkpoint, such as the param_groups of an
+    """Like DefaultLoadPlanner; but what is not a tensor and is not in the checkpoint, such as the param_groups of an
     optimizer when tp-train wrote the checkpoint, stays as it is."""
 
     def create_local_plan(self):

@@ -56,7 +56,7 @@ def _checked_plain(fqn, data):
     """Bytes that a load will accept."""
     problem = not_plain(data)
     if problem:
-        raise UnsupportedError(f"{fqn}: is no plain value ({problem}), so it would not be loaded again: make it of numbers, "
+        raise UnsupportedError(f"{fqn}: is not a plain value ({problem}), so it would not be loaded again: make it of numbers, "
                                "texts, lists, dicts and tensors, leave it out, or allow its class on all ranks with "
                                "torch.serialization.add_safe_globals")
     return data
@@ -185,7 +185,7 @@ class _Listing:
                                        f"{', '.join(map(str, DTYPES))}; leave it out of the state dict or convert it")
             kind, box = (dtype, tuple(data.size)), (tuple(data.chunk.offsets), tuple(data.chunk.sizes))
             if key[0] == PICKLE:
-                raise UnsupportedError(f"{fqn}: the group {PICKLE} is for what is no tensor; rename the key")
+                raise UnsupportedError(f"{fqn}: the group {PICKLE} is for what is not a tensor; rename the key")
             if key[0] == STEP and data.size.numel() == 1 and len(path) > 1 and path[0] != STEP:
                 counts[fqn] = key, kind, box
                 return

@@ -104,7 +104,7 @@ def is_name(text):
 
 
 def _check_name(r, text):
-    r.need(is_name(text), f"{text!r:.60} is no valid name")
+    r.need(is_name(text), f"{text!r:.60} is not a valid name")
 
 
 def _tensor(r, entry, number):
@@ -149,7 +149,7 @@ def _parse(r, root):
     r.number({"optimizer_start": train.get("optimizer_start", 0)}, "optimizer_start", 0, m.step)
     for key, kind in ("next_sample", int), ("tokens", int), ("seed", str), ("dtype", str), ("options", dict):
         r.member(train, key, kind)
-    r.need(m.model_config is None or isinstance(m.model_config, str), "member 'model_config' is no text")
+    r.need(m.model_config is None or isinstance(m.model_config, str), "member 'model_config' is not text")
     m.tensors = [_tensor(r, t, i) for i, t in enumerate(r.member(root, "tensors", list))]
     r.need(len({(t.group, t.name) for t in m.tensors}) == len(m.tensors), "a tensor occurs twice")
     m.shards = [_shard(r, s, m.ranks) for s in r.member(root, "shards", list)]

@@ -79,7 +79,7 @@ def open(path, step=None):
             raise NotFoundError(f"{path}: has no step {step}; it has {_numbers(there)}")
         return _try_step(there[step])
     if not there:
-        raise NotFoundError(f"{path}: is no checkpoint: it has neither {manifest.NAME} nor a step directory")
+        raise NotFoundError(f"{path}: is not a checkpoint: it has neither {manifest.NAME} nor a step directory")
     return _newest(path, list(there.values()))
 
 

@@ -27,7 +27,7 @@ class Model:
     rules: str = None
 
     def __post_init__(self):
-        """CheckpointError: the config is no JSON object."""
+        """CheckpointError: the config is not a JSON object."""
         c = self.config
         if c is None:
             return
@@ -90,7 +90,7 @@ def _scalar(value):
     """A number of numpy or torch, as one of Python, for json."""
     if getattr(value, "size", None) == 1 or getattr(value, "ndim", None) == 0:
         return value.item()
-    raise TypeError(f"{type(value).__name__} is no value of JSON")
+    raise TypeError(f"{type(value).__name__} is not a value of JSON")
 
 
 def _whole(text):

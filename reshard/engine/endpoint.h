@@ -108,8 +108,9 @@ struct reshard_endpoint {
      */
     void *(*place)(const void *ctx, int extent, const struct box *run);
     /* The digest of a run that is written as it was read, in the same box, is computed once: the
-     * source reads without it, the target says what it wrote, and the source is told. NULL: the
-     * endpoint keeps no digests of what it reads or writes, or cannot do this. Thread safe. */
+     * source reads without it, the target computes the digest of what it wrote, and passes it to
+     * the source. NULL: the endpoint keeps no digests of what it reads or writes, or cannot do
+     * this. Thread safe. */
     tp_status (*read_undigested)(void *ctx, int extent, const struct box *run, void *buf,
                                  struct tp_err *err);
     void (*add_digest)(void *ctx, int tensor, const struct digest *part);

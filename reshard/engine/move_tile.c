@@ -153,7 +153,7 @@ static tp_status cast_run_of(const struct transfer_run *r, const struct transfer
     if (o->to_type != DTYPE_F16 || !overflowed(to, data, o->from_type, n))
         return TP_OK;
     return tp_fail(err, TP_E_USAGE,
-                   "%s: tensor %s has values beyond 65504, the largest of f16; take bf16 or f32",
+                   "%s: tensor %s has values beyond 65504, the largest of f16; use bf16 or f32",
                    r->plan->transfer.from->name, r->plan->transfer.tensors[o->tensor].name);
 }
 

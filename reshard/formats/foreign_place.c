@@ -25,15 +25,15 @@ static const struct {
 } evidence[] = {
     { "adapter_config.json", "it is an adapter (LoRA) and no model; merge it into its base model "
                              "first, for example with merge_and_unload of PEFT" },
-    { "*.gguf", "GGUF is written and not read; import the model that it was made from" },
+    { "*.gguf", "GGUF can be written, but not read; import the model that it was made from" },
     { "*.distcp", "there is no .metadata, which rank 0 writes last; it was not copied, or the save "
                   "was interrupted" },
-    { "mp_rank_*", "there is no complete mp_rank_00, with which reading begins; were the folders "
+    { "mp_rank_*", "there is no complete mp_rank_00, which is read first; were the folders "
                    "of all ranks copied?" },
-    { "*_model_states.pt", "the model states of rank 0 are missing, with which reading begins; "
-                           "were the files of all ranks copied?" },
-    { "*_optim_states.pt", "the model states of rank 0 are missing, with which reading begins; "
-                           "were the files of all ranks copied?" },
+    { "*_model_states.pt", "the model states of rank 0 are missing, which are read first; were the "
+                           "files of all ranks copied?" },
+    { "*_optim_states.pt", "the model states of rank 0 are missing, which are read first; were the "
+                           "files of all ranks copied?" },
     { "model-*-of-*.safetensors", "there is no model.safetensors.index.json, which says which "
                                   "part has which tensor" },
     { "pytorch_model-*-of-*.bin", "there is no pytorch_model.bin.index.json, which says which "
@@ -219,8 +219,9 @@ tp_status foreign_place_check(const char *path, struct tp_err *err)
     if (!own && s->n_found && !s->at_top)
         st = name_found(s, path, err);
     else if (!own && s->says)
-        st = tp_fail(err, TP_E_NOTFOUND, "%s: is no checkpoint that can be read: it has %s, but %s",
-                     path, s->seen, s->says);
+        st = tp_fail(err, TP_E_NOTFOUND,
+                     "%s: is not a checkpoint that can be read: it has %s, but %s", path, s->seen,
+                     s->says);
     free(s);
     return st;
 }

@@ -1,7 +1,7 @@
 /*
  * reshard/formats/foreign_place.h - where a checkpoint of another framework is, if it is not at the
  * path that people named: they name the folder above it or below it, a folder whose tracker names a
- * missing iteration, or what is no checkpoint at all.
+ * missing iteration, or what is not a checkpoint at all.
  */
 #ifndef RESHARD_FORMATS_FOREIGN_PLACE_H
 #define RESHARD_FORMATS_FOREIGN_PLACE_H

@@ -55,7 +55,7 @@ tp_status model_folder_replaceable(const char *dir, struct tp_err *err)
 
     if (folder_list(&entries, &n, dir, &ignored))
         return tp_fail(err, TP_E_EXISTS,
-                       "%s: is no folder that can be read, so --force does not replace it", dir);
+                       "%s: is not a folder that can be read, so --force does not replace it", dir);
     for (int i = 0; i < n; i++) {
         has_config |= strcmp(entries[i].name, "config.json") == 0;
         has_weights |= is_weights(entries[i].name);

@@ -1,7 +1,7 @@
 /*
  * reshard/formats/upload_set.h - the files of another framework on their way to a store.
  *
- * A format creates its files in a scratch folder, with all that is around the tensors, but the
+ * A format creates its files in a scratch folder, with everything around the tensors, but the
  * tensors themselves go to the store in parts (storage/upload_file.h). So the scratch folder has
  * sparse files, of which only headers take space.
  */

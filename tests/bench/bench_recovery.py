@@ -29,7 +29,7 @@ PARTS = ("detect", "end", "plan", "launch", "ranks")
 
 def times_after_fault(records):
     """{transition: when it first happened from the fault on}. A save may end between the kill and the fault, and its
-    return to training is no part of the recovery."""
+    return to training is not part of the recovery."""
     names, times = [r["transition"] for r in records], {}
     fault = min(names.index(t) for t in ("drain", "diagnose") if t in names)
     for r in records[fault:]:

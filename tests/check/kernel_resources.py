@@ -11,7 +11,7 @@ CUOBJDUMP says. A spilled register, a
 kernel that uses local memory and has no stack, a kernel without limits and limits without a kernel are breaches, too. Exit 1 when
 there is any.
 
-The figures are those of one version of nvcc, which the first line names; with another one, small differences are no fault of
+The figures are those of one version of nvcc, which the first line names; with another one, small differences are not a fault of
 the kernels.
 """
 import os

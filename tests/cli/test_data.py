@@ -1,4 +1,4 @@
-"""--data: raw bytes are announced, and a file that is no text is refused with what to do.
+"""--data: raw bytes are announced, and a file that is not text is refused with what to do.
 
 needs: tp-train
 covers: trainer/data/token_file trainer/data/dataset trainer/run_summary

@@ -218,7 +218,7 @@ def test_force_does_not_replace_a_file(tmp_path):
     root = make(tmp_path, "tp1")
     (tmp_path / "out").write_text("years of work")
     r = harness.run("tp-ckpt", "export", root, "-o", tmp_path / "out", "--force")
-    assert r.rc == 2 and "is no folder" in r.err and (tmp_path / "out").read_text() == "years of work"
+    assert r.rc == 2 and "is not a folder" in r.err and (tmp_path / "out").read_text() == "years of work"
 
 
 def test_a_config_of_another_model_is_an_error_that_names_the_tensor(tmp_path):

@@ -334,7 +334,7 @@ def test_a_tokenizer_json_is_preferred(small, tmp_path):
 @pytest.mark.parametrize("data,code,word", [
     (byte_pieces() + piece("a") + trainer(1), 2, "not of type BPE"), (byte_pieces() + piece("a"), 2, "not of type BPE"),
     (piece("a") + trainer(2), 2, "byte_fallback"), (byte_pieces() + 107 * piece("a") + trainer(2), 3, "362 rows"),
-    (b"IQ== 0\nIg== 1\n", 3, "no SentencePiece model"), (b"", 3, "no SentencePiece model"), (trainer(2), 3, "no SentencePiece model"),
+    (b"IQ== 0\nIg== 1\n", 3, "not a SentencePiece model"), (b"", 3, "not a SentencePiece model"), (trainer(2), 3, "not a SentencePiece model"),
     (byte_pieces()[:-1], 3, "damaged"), (piece("a", kind=7), 3, "damaged"), (field(1, field(2, 0.0)), 3, "damaged"),
     (piece("a\0b"), 3, "damaged"), (b"\x0a" + b"\xff" * 9 + b"\x01", 3, "damaged"), (b"\x0a" + b"\xff" * 20, 3, "damaged"),
     (b"\x0b\x0c", 3, "damaged")])

@@ -328,7 +328,7 @@ def test_flat_buffers_that_do_not_fit_the_model_are_refused(what, odd, tmp_path)
         megatron.more_args["tensor_model_parallel_size"] = 4
     megatron.torch_dist(tmp_path / "m", groups_of(odd), 3, kind, change)
     r = import_(odd, tmp_path / "m", tmp_path / "ckpt")
-    word = {"engine": "unknown order", "short": "exp_avg_sq is no flat buffer", "missing": "/model.",
+    word = {"engine": "unknown order", "short": "exp_avg_sq is not a flat buffer", "missing": "/model.",
             "tp": "elements, but the parameters"}[what]
     assert r.rc == 3 and word in r.err and not harness.steps(tmp_path / "ckpt"), repr(r)
 

@@ -34,7 +34,7 @@ def read(content, folder, config):
 
 
 def was_read(r):
-    """Whether the failure is only that the file is no whole model."""
+    """Whether the failure is only that the file is not a whole model."""
     return any(word in r.err for word in ("is missing", "but the model of config.json has", "no part of"))
 
 

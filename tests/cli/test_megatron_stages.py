@@ -41,9 +41,9 @@ def test_stages_have_the_layers_of_their_arguments(pp, vpp, args, counts, six, t
 
 
 @pytest.mark.parametrize("pp,args,word", [(3, {FIRST: 5}, "num_layers 5"), (2, {FIRST: 4, LAST: 4}, "2 stages"), (2, {FIRST: 7}, "2 stages"),
-                                          (4, {}, "4 stages"), (2, {LAYOUT: "E|t*4|t*2L"}, "3 stages are no multiple"),
+                                          (4, {}, "4 stages"), (2, {LAYOUT: "E|t*4|t*2L"}, "3 stages are not a multiple"),
                                           (2, {LAYOUT: "Et*4|tL"}, "has 5 layers, the model has 6"), (2, {LAYOUT: "Et*6|mL"}, "multi-token"),
-                                          (2, {LAYOUT: [["decoder"]]}, "is no text")])
+                                          (2, {LAYOUT: [["decoder"]]}, "is not text")])
 def test_stages_that_arguments_do_not_tell_are_refused(pp, args, word, six, tmp_path):
     megatron = foreign_files.Megatron(config_of(six), 1, pp)
     megatron.more_args.update(args)

@@ -59,7 +59,7 @@ def test_its_version_is_that_of_the_programs():
 
 @pytest.fixture(scope="module")
 def packed(tmp_path_factory):
-    """(a raw root, the same state compressed at another layout). 1031 rows are no multiple of a chunk's."""
+    """(a raw root, the same state compressed at another layout). 1031 rows are not a multiple of a chunk's."""
     top = tmp_path_factory.mktemp("packed")
     config = harness.write_config(top, vocab_size=1031, hidden_size=1024, intermediate_size=256, num_hidden_layers=1)
     subprocess.run([harness.built("make_ckpt"), config, "tp1", top / "raw", "10", str(1 + (1 << 30)), "fp32"], check=True)
@@ -231,7 +231,7 @@ def test_what_does_not_exist_is_named(made, tmp_path):
     root = made["tp1"][0]
     with pytest.raises(tp_checkpoint.NotFoundError, match="there is no such directory"):
         tp_checkpoint.open(tmp_path / "none")
-    with pytest.raises(tp_checkpoint.NotFoundError, match="is no checkpoint"):
+    with pytest.raises(tp_checkpoint.NotFoundError, match="is not a checkpoint"):
         tp_checkpoint.open(tmp_path)
     with pytest.raises(tp_checkpoint.NotFoundError, match="has no step 7; it has steps 10"):
         tp_checkpoint.open(root, step=7)
@@ -312,7 +312,7 @@ def signed(step, change):
     (lambda m: m.update(version=4), "install a newer one"),
     (lambda m: m["tensors"][0].update(shape=[1 << 40, 1 << 40]), "2\\^58"),
     (lambda m: m["tensors"][0].update(shape=[True]), "shape"),
-    (lambda m: m["tensors"][0].update(name="../x"), "no valid name"),
+    (lambda m: m["tensors"][0].update(name="../x"), "not a valid name"),
     (lambda m: m["tensors"][0].update(dtype="f8"), "unknown dtype"),
     (lambda m: m["tensors"].append(dict(m["tensors"][0], id=len(m["tensors"]))), "occurs twice"),
     (lambda m: m["shards"][0].update(file="../rank-00000.h5"), "is named"),

@@ -182,7 +182,7 @@ def test_wrong_and_expired_credentials_are_named_and_not_tried_again(store):
 
 def test_no_other_host_gets_a_signed_request(store, web):
     store.faults.append(Fault("redirect", times=99, path="rank", location=web.url))
-    fails(store, "tp-ckpt", "digest", CKPT, says="sends the request to another place")
+    fails(store, "tp-ckpt", "digest", CKPT, says="redirects the request to another host")
     assert web.requests == []
     fault = Fault(301, times=99, code="PermanentRedirect", headers={"x-amz-bucket-region": "ap-test-3"})
     store.faults[:] = [fault]

@@ -50,7 +50,7 @@ def serve(folder, **options):
 
 
 def said(r, path):
-    """Notes and errors; how fast it was is no part of it."""
+    """Notes and errors; how fast it was is not part of it."""
     return re.sub(r" in [\d.]+ s, .*", "", r.err.replace(path, "CKPT"))
 
 

@@ -162,8 +162,8 @@ LASTING = {
     "manifest_error200": (Fault("error200", times=9999, method="PUT", path="manifest", code="AccessDenied"), "AccessDenied"),
     "manifest_page200": (Fault("page200", times=9999, method="PUT", path="manifest"), "manifest.json: .* has not written it"),
     "part_page200": (Fault("page200", times=9999, method="PUT", path="partNumber"), "did not confirm part"),
-    "completion_page200": (Fault("page200", times=9999, method="POST", path="uploadId"), "has not made it appear"),
-    "redirect": (Fault("redirect", times=9999, method="PUT", location="http://127.0.0.1:1"), "to another place"),
+    "completion_page200": (Fault("page200", times=9999, method="POST", path="uploadId"), "but the object does not exist"),
+    "redirect": (Fault("redirect", times=9999, method="PUT", location="http://127.0.0.1:1"), "to another host"),
 }
 
 

@@ -547,5 +547,5 @@ def test_when_no_checkpoint_is_good_it_does_not_start_at_step_0(tmp_path, tiny):
             flip(next(step.glob("*.h5")))
         assert job.start().wait() == 3
         assert job.events("failed")[-1]["reason"] == "no_good_checkpoint"
-        assert "to begin again from step 0" in job.events("failed")[-1]["message"]
+        assert "to start again from step 0" in job.events("failed")[-1]["message"]
         assert len(job.events("launch")) == 1

@@ -231,7 +231,7 @@ def test_without_its_job_file_a_job_is_shown_and_stopped(tmp_path, state):
         job.await_step(5)
         job.path.write_text(job.path.read_text() + "]: [\n")
         r = job.verb("status", "--json")
-        assert json.loads(r.out)["running"] and "the job is known by its state folder %s" % folder in r.err, repr(r)
+        assert json.loads(r.out)["running"] and "using the state folder %s" % folder in r.err, repr(r)
         assert job.verb("events").rc == 0
         job.path.unlink()
         r = job.verb("status")

@@ -25,7 +25,7 @@ def tensors():
 
 
 def placed(mesh, how, values):
-    """Each tensor with the placements of `how`, or of its default; "plain" is no DTensor."""
+    """Each tensor with the placements of `how`, or of its default; "plain" is not a DTensor."""
     out = {}
     for name, value in values.items():
         p = how.get(name, how["*"]) if value.ndim else "plain"

@@ -199,10 +199,10 @@ def test_a_pickle_that_would_run_code_is_refused(tmp_path):
     ({"model": {"x": torch.zeros(2)}, "module": {"x": torch.zeros(2)}}, "would both be stored as param/x"),
     ({"model": {"a/b": torch.zeros(2)}}, "no tensor can have these names"),
     ({"model": {"ema.x": torch.zeros(2)}, "ema": {"x": torch.ones(2)}}, "ema.x: a load could not tell it from model.ema.x"),
-    ({"pickle": {"x": torch.zeros(2)}}, "pickle.x: the group pickle is for what is no tensor"),
+    ({"pickle": {"x": torch.zeros(2)}}, "pickle.x: the group pickle is for what is not a tensor"),
     ({"x": torch.zeros([1] * 7)}, "param/x: has 7 axes; the format has at most 6"),
-    ({"x": torch.zeros(2), "args": argparse.Namespace(lr=1)}, "args: is no plain value .it calls argparse.Namespace"),
-    ({"x": torch.zeros(2), "lr": np.float64(0.5)}, "lr: is no plain value .it calls numpy"),
+    ({"x": torch.zeros(2), "args": argparse.Namespace(lr=1)}, "args: is not a plain value .it calls argparse.Namespace"),
+    ({"x": torch.zeros(2), "lr": np.float64(0.5)}, "lr: is not a plain value .it calls numpy"),
 ])
 def test_what_cannot_be_saved_is_named(tmp_path, state, message):
     with pytest.raises(Failed, match=message):

@@ -36,7 +36,7 @@ cudaError_t cudaFree(void *p)
         return call.done();
     fake::run_all();
     if (!fake::memory_give(fake::DEVICE_MEMORY, p))
-        fake::report(nullptr, "cudaFree of %p, which is no device memory", p);
+        fake::report(nullptr, "cudaFree of %p, which is not device memory", p);
     fake::api_record("cudaFree");
     return call.done();
 }
@@ -63,7 +63,7 @@ cudaError_t cudaFreeHost(void *p)
         return call.done();
     fake::run_all();
     if (!fake::memory_give(fake::PINNED_MEMORY, p))
-        fake::report(nullptr, "cudaFreeHost of %p, which is no pinned memory", p);
+        fake::report(nullptr, "cudaFreeHost of %p, which is not pinned memory", p);
     fake::api_record("cudaFreeHost");
     return call.done();
 }

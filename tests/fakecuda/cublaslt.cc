@@ -275,18 +275,20 @@ static void check_choice(const described &x, const stored_choice &choice, const 
         fake::report(nullptr, "cublasLtMatmul: the algorithm was chosen for another product");
     for (int i = 0; i < OPERANDS; i++)
         if (alignment_of(at[i]) < choice.alignment[i])
-            fake::report(nullptr,
-                         "cublasLtMatmul: %c at %p is no multiple of %u, for which the algorithm "
-                         "was chosen",
-                         "ABCD"[i], at[i], choice.alignment[i]);
+            fake::report(
+                nullptr,
+                "cublasLtMatmul: %c at %p is not a multiple of %u, for which the algorithm "
+                "was chosen",
+                "ABCD"[i], at[i], choice.alignment[i]);
     if (alignment_of(x.product.aux) < choice.aux_alignment)
-        fake::report(nullptr,
-                     "cublasLtMatmul: the input of GELU at %p is no multiple of %u, for which the "
-                     "algorithm was chosen",
-                     x.product.aux, choice.aux_alignment);
+        fake::report(
+            nullptr,
+            "cublasLtMatmul: the input of GELU at %p is not a multiple of %u, for which the "
+            "algorithm was chosen",
+            x.product.aux, choice.aux_alignment);
     if (alignment_of(x.product.bias) < choice.bias_alignment)
         fake::report(nullptr,
-                     "cublasLtMatmul: the bias at %p is no multiple of %u, for which the "
+                     "cublasLtMatmul: the bias at %p is not a multiple of %u, for which the "
                      "algorithm was chosen",
                      x.product.bias, choice.bias_alignment);
 }

@@ -42,7 +42,7 @@ extern arena arenas[MEMORY_KINDS];
 
 void memory_begin();
 void *memory_take(memory_kind kind, size_t n); /* NULL: no memory is left */
-bool memory_give(memory_kind kind, void *p);   /* false: p is no allocation of this kind */
+bool memory_give(memory_kind kind, void *p);   /* false: p is not an allocation of this kind */
 int64_t memory_used(memory_kind kind);
 int64_t memory_pinned_peak();
 

@@ -84,7 +84,7 @@ static void check_struct(const void *p, size_t n, const void *pc)
 
     if (fake::here.in_kernel && !fake::is_checking && (uintptr_t)p % alignment &&
         !fake::is_private((const char *)p))
-        fake::report(pc, "a misaligned access: %p is no multiple of %zu", p, alignment);
+        fake::report(pc, "a misaligned access: %p is not a multiple of %zu", p, alignment);
 }
 
 void *__wrap_memcpy(void *dst, const void *src, size_t n)

@@ -105,7 +105,7 @@ void fakecuda_ldmatrix_x4(uint32_t *to, const uint16_t *row, bool transposed)
     if (p < fake::shared_begin() || p + 16 > fake::shared_end())
         fake::report(pc, "ldmatrix: the row at %p is not in shared memory", (const void *)p);
     if ((uintptr_t)p % 16)
-        fake::report(pc, "ldmatrix: the row at %p is no multiple of 16", (const void *)p);
+        fake::report(pc, "ldmatrix: the row at %p is not a multiple of 16", (const void *)p);
     fake::watch_load(row, 16, pc);
     fake::warp_together("ldmatrix", load_matrices, &l, pc);
 }

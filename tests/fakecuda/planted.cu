@@ -143,7 +143,7 @@ __global__ void shared_index_kernel(float *to, int n)
     to[0] = part[n];
 }
 
-/* A byte that is no bool. */
+/* A byte that is not a bool. */
 __global__ void bool_kernel(float *to)
 {
     const unsigned char two = 2;

@@ -73,7 +73,7 @@ void record(CUevent_st *e, cudaStream_t s);
 /* Run operations until the point is passed; the host then knows what came before it. */
 void run_until(const point &p, const clock &known);
 void run_all();
-/* How many seconds the device waits for other processes until it reports that it waits for ever:
+/* How many seconds the device waits for other processes until it reports that it hangs:
  * FAKECUDA_PATIENCE, or 120. */
 double patience();
 bool is_passed(const point &p);

@@ -50,7 +50,7 @@ extern "C" void __ubsan_handle_type_mismatch_v1(const mismatch *m, const void *p
 {
     if (!p)
         fake::report(PC, "an access through NULL (%s:%u)", m->at.file, m->at.line);
-    fake::report(PC, "a misaligned access: %p is no multiple of %u (%s:%u)", p,
+    fake::report(PC, "a misaligned access: %p is not a multiple of %u (%s:%u)", p,
                  1u << m->log_alignment, m->at.file, m->at.line);
 }
 

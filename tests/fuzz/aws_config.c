@@ -7,7 +7,7 @@ static void check_value(const char *value, size_t size)
 {
     fuzz_must(memchr(value, 0, size) != NULL, "a value without an end");
     for (; *value; value++)
-        fuzz_must(*value > ' ' && *value < 127, "a value that is no header");
+        fuzz_must(*value > ' ' && *value < 127, "a value that is not a header");
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)

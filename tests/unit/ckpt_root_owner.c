@@ -180,7 +180,7 @@ Test(root_owner, a_damaged_file_owns_nothing_and_its_text_does_no_harm)
     cr_expect(!strchr(err.msg, 0x1b) && !strchr(err.msg, '\n'), "%s", err.msg);
 }
 
-/* Its time may be anything; 1e300 is no time_t. */
+/* Its time may be anything; 1e300 is not a time_t. */
 Test(root_owner, an_owner_of_no_time_is_named_all_the_same)
 {
     const double wrong[] = { 1e300, -1e300, -1 };

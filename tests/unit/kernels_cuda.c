@@ -322,7 +322,7 @@ CASES(gelu, 20)
     assert_similar(u, DTYPE_F32, 1, 2e-6, "gelu gradient in place");
 }
 
-/* In whole packs, or not; also from an address that is no multiple of 16. */
+/* In whole packs, or not; also from an address that is not a multiple of 16. */
 CASES(gelu_kept, 20)
 {
     int64_t at = rng_int(r, 0, 2) ? 0 : 1, n = rng_int(r, 0, 3000) / (at ? 1 : 8) * (at ? 1 : 8);

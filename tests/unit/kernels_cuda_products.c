@@ -37,7 +37,7 @@ Test(cuda_products, gemm)
         struct pair c = matrix(&r, DTYPE_F32, false, m, n, &ldc);
         BOTH(gemm, gemm, trans_a, trans_b, m, n, k, AT(a), AT(b), AT(c), lda > 0 ? lda : 1,
              ldb > 0 ? ldb : 1, ldc > 0 ? ldc : 1, alpha, beta, type, NULL, { 0 }, DTYPE_F32,
-             GEMM_STORE, NULL);
+             GEMM_EPILOGUE_NONE, NULL);
         assert_similar(c, DTYPE_F32, 10, 1e-6, "a product");
         end();
     }
@@ -63,7 +63,7 @@ Test(cuda_products, batches)
         struct pair bias = floats(&r, n * count, 1);
         BOTH(gemm, gemm, false, true, m, n, k, AT(a), AT(b), AT(c), k, k, n, 1, 0, type,
              i % 2 ? AT(bias) : NULL, { count, m * k, k * n, m * n, n, axis, total }, DTYPE_F32,
-             GEMM_STORE, NULL);
+             GEMM_EPILOGUE_NONE, NULL);
         assert_similar(c, DTYPE_F32, 10, 1e-6, "products");
         end();
     }
@@ -88,7 +88,7 @@ Test(cuda_products, biases)
         struct pair c = matrix(&r, DTYPE_F32, false, m, n, &ldc), bias = floats(&r, n + at, 1);
         BOTH(gemm, gemm, trans_a, trans_b, m, n, k, AT(a), AT(b), AT(c), lda > 0 ? lda : 1,
              ldb > 0 ? ldb : 1, ldc, 1, beta, type, (float *)AT(bias) + at, { 0 }, DTYPE_F32,
-             GEMM_STORE, NULL);
+             GEMM_EPILOGUE_NONE, NULL);
         if (fake)
             cr_assert_eq(fake->epilogue_products() - before, aligned && k > 0);
         assert_similar(c, DTYPE_F32, 10, 1e-6, "a product with a bias");
@@ -118,7 +118,7 @@ Test(cuda_products, products_that_are_kept_in_bf16)
         struct pair bias = pair_of(rounded, n * (int64_t)sizeof *rounded);
         BOTH(gemm, gemm, trans_a, trans_b, m, n, k, AT(a), AT(b), AT_KEPT(c, at), lda > 0 ? lda : 1,
              ldb > 0 ? ldb : 1, ldc, 1, beta, DTYPE_BF16, has_bias ? AT(bias) : NULL, { 0 }, KEPT,
-             GEMM_STORE, NULL);
+             GEMM_EPILOGUE_NONE, NULL);
         if (fake)
             cr_assert_eq(fake->epilogue_products() - before, has_bias && at == 0 && k > 0);
         assert_similar_kept(c, 10, at ? 0x1p-8 : 1e-6, "a product in bf16");
@@ -127,8 +127,8 @@ Test(cuda_products, products_that_are_kept_in_bf16)
     }
 }
 
-/* GELU and its gradient in cuBLASLt's epilogue, or after it where rows of its input are no multiple
- * of 16 bytes. The CPU does it step by step. */
+/* GELU and its gradient in cuBLASLt's epilogue, or after it where rows of its input are not a
+ * multiple of 16 bytes. The CPU does it step by step. */
 Test(cuda_products, gelu_and_its_gradient)
 {
     struct rng r = rng_start("cuda/gemm gelu");
@@ -163,9 +163,9 @@ Test(cuda_products, gelu_and_its_gradient)
             RUN(gelu_backward, gelu_backward, c.cpu, DTYPE_F32, c.cpu, u.cpu, m * n, DTYPE_F32);
         else
             RUN(gelu_forward, gelu_forward, c.cpu, DTYPE_F32, u.cpu, m * n, DTYPE_F32);
-        g.a = a.gpu, g.b = b.gpu, g.c = c.gpu, g.u = u.gpu, g.c_type = DTYPE_BF16;
+        g.a = a.gpu, g.b = b.gpu, g.c = c.gpu, g.gelu_input = u.gpu, g.c_type = DTYPE_BF16;
         g.bias = has_bias ? bias.gpu : NULL;
-        g.then = is_back ? GEMM_GELU_GRADIENT : GEMM_GELU;
+        g.epilogue = is_back ? GEMM_EPILOGUE_DGELU : GEMM_EPILOGUE_GELU;
         cuda->kernels->gemm(queue, &g);
         if (fake && is_whole)
             cr_assert_eq(fake->epilogue_products() - before, k > 0);

@@ -96,7 +96,7 @@ static struct monitor_verdict stall(struct monitor_sim *s, int stopped, int64_t 
     for (int64_t t = 0; t < most; t += 100 * MS) {
         s->now += 100 * MS;
         v = look(s);
-        if (v.what == MONITOR_HANG)
+        if (v.kind == MONITOR_HANG)
             break;
     }
     return v;
@@ -110,9 +110,9 @@ Test(monitor, a_stopped_rank_is_named_within_its_learnt_deadline)
 
         sim_init(&s);
         for (int i = 0; i < 50; i++)
-            cr_assert_eq(step(&s, 50 * MS, NULL, 2).what, MONITOR_FINE);
+            cr_assert_eq(step(&s, 50 * MS, NULL, 2).kind, MONITOR_FINE);
         v = stall(&s, stopped, 60 * S);
-        cr_assert_eq(v.what, MONITOR_HANG);
+        cr_assert_eq(v.kind, MONITOR_HANG);
         cr_expect_eq(v.rank, stopped, "%s", v.text);
         cr_expect_leq(v.waited_ns, 5 * S);
         cr_expect_geq(v.waited_ns, 3 * S);
@@ -126,9 +126,9 @@ Test(monitor, a_rank_that_stops_after_the_first_step_is_found_too)
     struct monitor_verdict v;
 
     sim_init(&s);
-    cr_assert_eq(step(&s, 1 * S, NULL, 2).what, MONITOR_FINE); /* a second from launch to step 1 */
+    cr_assert_eq(step(&s, 1 * S, NULL, 2).kind, MONITOR_FINE); /* a second from launch to step 1 */
     v = stall(&s, 1, 60 * S);
-    cr_assert_eq(v.what, MONITOR_HANG);
+    cr_assert_eq(v.kind, MONITOR_HANG);
     cr_expect_eq(v.rank, 1, "%s", v.text);
     cr_expect_leq(v.waited_ns, 16 * S);
     monitor_free(s.m);
@@ -141,9 +141,9 @@ Test(monitor, deadlines_grow_with_the_steps_of_the_job)
 
     sim_init(&s);
     for (int i = 0; i < 50; i++)
-        cr_assert_eq(step(&s, 10 * S, NULL, 2).what, MONITOR_FINE);
+        cr_assert_eq(step(&s, 10 * S, NULL, 2).kind, MONITOR_FINE);
     v = stall(&s, 2, 400 * S);
-    cr_assert_eq(v.what, MONITOR_HANG);
+    cr_assert_eq(v.kind, MONITOR_HANG);
     cr_expect(v.waited_ns > 150 * S && v.waited_ns <= 200 * S, "%s", v.text);
     monitor_free(s.m);
 }
@@ -163,9 +163,9 @@ Test(monitor, among_ranks_at_the_same_point_the_process_state_names_the_stopped_
             s.state[3] = 'T';
         s.now += 1 * S;
         look(&s);
-        for (int i = 0; i < 60 && (v = look(&s)).what == MONITOR_FINE; i++)
+        for (int i = 0; i < 60 && (v = look(&s)).kind == MONITOR_FINE; i++)
             s.now += 100 * MS;
-        cr_assert_eq(v.what, MONITOR_HANG);
+        cr_assert_eq(v.kind, MONITOR_HANG);
         cr_expect_eq(v.rank, k ? 3 : -1, "%s", v.text);
         monitor_free(s.m);
     }
@@ -179,9 +179,9 @@ Test(monitor, time_in_which_the_watcher_did_not_run_counts_against_no_rank)
     for (int i = 0; i < 50; i++)
         step(&s, 50 * MS, NULL, 2);
     s.now += 3600 * S; /* the whole machine was suspended */
-    cr_expect_eq(look(&s).what, MONITOR_FINE);
+    cr_expect_eq(look(&s).kind, MONITOR_FINE);
     for (int i = 0; i < 50; i++)
-        cr_assert_eq(step(&s, 50 * MS, NULL, 2).what, MONITOR_FINE);
+        cr_assert_eq(step(&s, 50 * MS, NULL, 2).kind, MONITOR_FINE);
     monitor_free(s.m);
 }
 
@@ -198,10 +198,10 @@ Test(monitor, a_suspended_job_is_not_late_and_nothing_is_learnt_from_it)
         s.now += 100 * MS;
         monitor_hold(s.m, s.now);
     }
-    cr_expect_eq(end_step(&s, 60 * S, NULL, 3).what, MONITOR_FINE,
+    cr_expect_eq(end_step(&s, 60 * S, NULL, 3).kind, MONITOR_FINE,
                  "the step during the suspension");
     for (int i = 0; i < 40; i++)
-        cr_expect_eq(step(&s, 100 * MS, NULL, 3).what, MONITOR_FINE);
+        cr_expect_eq(step(&s, 100 * MS, NULL, 3).kind, MONITOR_FINE);
     cr_expect_eq(monitor_deadline(s.m), before);
     cr_expect_eq(stall(&s, 2, 10 * S).rank, 2, "it is watched as before");
     monitor_free(s.m);
@@ -226,14 +226,14 @@ Test(monitor, saves_have_a_deadline_of_their_own)
     sim_save(&s);
     for (int i = 0; i < 5000; i++) {
         s.now += 100 * MS;
-        cr_assert_eq(look(&s).what, MONITOR_FINE);
+        cr_assert_eq(look(&s).kind, MONITOR_FINE);
     }
     for (int i = 0; i < 2000; i++) {
         s.now += 100 * MS;
-        if (look(&s).what == MONITOR_HANG)
+        if (look(&s).kind == MONITOR_HANG)
             break;
     }
-    cr_expect_eq(look(&s).what, MONITOR_HANG);
+    cr_expect_eq(look(&s).kind, MONITOR_HANG);
     monitor_free(s.m);
 }
 
@@ -246,7 +246,7 @@ Test(monitor, a_rank_that_is_stopped_while_the_job_saves_is_named_like_any_other
     look(&s);
     s.state[1] = 'T';
     v = stall(&s, 1, 10 * S);
-    cr_assert_eq(v.what, MONITOR_HANG);
+    cr_assert_eq(v.kind, MONITOR_HANG);
     cr_expect_eq(v.rank, 1);
     cr_expect_eq(v.phase, HEARTBEAT_SAVE);
     cr_expect_leq(v.waited_ns, 5 * S);
@@ -265,7 +265,7 @@ Test(monitor, the_slow_rank_is_the_one_that_does_not_wait)
     for (int i = 0; i < 100; i++) {
         struct monitor_verdict now = step(&s, 200 * MS, compute, 2);
 
-        if (now.what == MONITOR_SLOW) {
+        if (now.kind == MONITOR_SLOW) {
             v = now;
             told++;
         }
@@ -281,14 +281,14 @@ Test(monitor, losses_that_are_nan_or_jump_are_reported_once)
     int nan = 0, jump = 0;
 
     sim_init(&s);
-    cr_expect_eq(step(&s, 50 * MS, NULL, NAN).what, MONITOR_FINE); /* has no loss (yet) */
+    cr_expect_eq(step(&s, 50 * MS, NULL, NAN).kind, MONITOR_FINE); /* has no loss (yet) */
     for (int i = 0; i < 60; i++) {
         double loss = i < 40 ? 3 + 0.05 * sin(i) : 9;
 
-        jump += step(&s, 50 * MS, NULL, loss).what == MONITOR_JUMP;
+        jump += step(&s, 50 * MS, NULL, loss).kind == MONITOR_JUMP;
     }
     for (int i = 0; i < 5; i++)
-        nan += step(&s, 50 * MS, NULL, NAN).what == MONITOR_NAN;
+        nan += step(&s, 50 * MS, NULL, NAN).kind == MONITOR_NAN;
     cr_expect_eq(jump, 1);
     cr_expect_eq(nan, 1);
     monitor_free(s.m);
@@ -306,9 +306,9 @@ Test(monitor, a_jump_of_a_single_step_is_reported_however_rarely_the_watcher_loo
             monitor_add_loss(s.m, i, i == at ? 50 : 3 + 0.05 * sin((double)i));
         cr_expect_eq(monitor_last_loss_step(s.m), 399);
         v = look(&s);
-        cr_expect_eq(v.what, MONITOR_JUMP, "step %d", at);
+        cr_expect_eq(v.kind, MONITOR_JUMP, "step %d", at);
         cr_expect_eq(v.step, at);
-        cr_expect_eq(look(&s).what, MONITOR_FINE, "told twice");
+        cr_expect_eq(look(&s).kind, MONITOR_FINE, "told twice");
         monitor_free(s.m);
     }
 }
@@ -324,8 +324,8 @@ Test(monitor, a_rank_that_never_reports_is_named)
             monitor_feed(s.m, r, &s.status[r], 'S', s.now);
         monitor_judge(s.m, &v, s.now);
         s.now += 500 * MS;
-    } while (v.what == MONITOR_FINE && s.now < 2000 * S);
-    cr_assert_eq(v.what, MONITOR_HANG);
+    } while (v.kind == MONITOR_FINE && s.now < 2000 * S);
+    cr_assert_eq(v.kind, MONITOR_HANG);
     cr_expect_eq(v.rank, WORLD - 1, "%s", v.text);
     monitor_free(s.m);
 }

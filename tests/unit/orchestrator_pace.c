@@ -53,7 +53,7 @@ static void step(struct pace_sim *s, const int64_t *compute, const int64_t *dela
         h->delay_ns += h->delay_ns ? d : 0;
         pace_feed(s->p, r, h, false);
         pace_judge(s->p, &f);
-        if (f.what != PACE_FINE) {
+        if (f.kind != PACE_FINE) {
             s->found = f;
             s->n_found++;
         }
@@ -77,7 +77,7 @@ Test(pace, a_rank_that_computes_longer_is_named_once)
         sim_init(&s, says);
         steps(&s, says ? 2 * STEPS + 2 : 4 * STEPS + 2, SLOW_2, NULL);
         cr_expect_eq(s.n_found, 1, "%d", s.n_found);
-        cr_expect(s.found.what == PACE_SLOW_RANK && s.found.rank == 2, "%s", s.found.text);
+        cr_expect(s.found.kind == PACE_SLOW_RANK && s.found.rank == 2, "%s", s.found.text);
         cr_expect_float_eq(pace_compute_seconds(s.p, 2), 0.2, 1e-6);
         steps(&s, 5 * STEPS, SLOW_2, NULL);
         cr_expect_eq(s.n_found, 1);
@@ -109,7 +109,7 @@ Test(pace, saves_more_often_than_windows_hide_nothing_and_count_for_nothing)
         steps(&s, STEPS / 2, SLOW_2, NULL);
         save(&s);
     }
-    cr_expect_eq(s.found.what, PACE_SLOWDOWN);
+    cr_expect_eq(s.found.kind, PACE_SLOWDOWN);
     cr_expect(s.n_found == 2 && s.found.rank == 2, "%d: %s", s.n_found, s.found.text);
     for (int i = 0; i < 10; i++) {
         steps(&s, STEPS / 2, EVEN, NULL);
@@ -157,7 +157,7 @@ Test(pace, at_any_load_the_slow_rank_is_named_or_none)
             }
             step(&s, compute, delay);
         }
-        if (s.n_found > 0 && s.found.what == PACE_SLOW_RANK) {
+        if (s.n_found > 0 && s.found.kind == PACE_SLOW_RANK) {
             cr_expect_eq(s.found.rank, slow, "load %d ms: %s", (int)(load / MS), s.found.text);
             named++;
         }
@@ -210,11 +210,11 @@ Test(pace, a_slowdown_is_reported_once_with_the_part_that_grew)
             for (int r = 0; r < WORLD; r++)
                 s.status[r].wait_ns += w->wait;
             step(&s, w->compute, w->delay);
-            cr_assert(k >= 40 || s.n_found == 0 || s.found.what == PACE_SLOW_RANK,
+            cr_assert(k >= 40 || s.n_found == 0 || s.found.kind == PACE_SLOW_RANK,
                       "reported after %d steps", k);
         }
         cr_expect_eq(s.n_found, 1 + (w->part == PACE_RANK), "row %zu: %d", i, s.n_found);
-        cr_expect_eq(s.found.what, PACE_SLOWDOWN);
+        cr_expect_eq(s.found.kind, PACE_SLOWDOWN);
         cr_expect(s.found.part == w->part && s.found.rank == w->rank, "row %zu: %s", i,
                   s.found.text);
         steps(&s, 200, EVEN, NULL);

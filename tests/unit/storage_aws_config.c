@@ -84,7 +84,7 @@ Test(aws_config, what_is_missing_or_malformed_is_named)
                                                     .endpoint = "host" },
                   "http:// or https://");
     check_refused(&(struct aws_config_environment){ .home = temp_dir, .config_file = "/absent" },
-                  "/absent: there is no such file of AWS config");
+                  "/absent: there is no such AWS config file");
     cr_expect_eq(
         aws_config_find(&config,
                         &(struct aws_config_environment){ .access_key = "A", .secret_key = "B" },

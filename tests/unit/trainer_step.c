@@ -169,7 +169,8 @@ static int64_t largest_pack(const struct params *p)
 
     for (int i = 0; i < p->n_buckets; i++) {
         const struct param_bucket *b = &p->buckets[i];
-        int64_t each = p->sharded || b->weights_each > b->each ? b->weights_each : b->each;
+        int64_t each =
+            p->sharded || b->owner_weights > b->owner_grads ? b->owner_weights : b->owner_grads;
 
         if (b->is_expert) /* zero1 does not send them, and zero3 has another pack */
             continue;

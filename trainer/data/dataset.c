@@ -13,7 +13,7 @@ static tp_status fail_token(const struct data *d, int64_t at, struct tp_err *err
     if (d->tokens.is_bytes)
         return tp_fail(err, TP_E_USAGE,
                        "%s: byte %" PRId64 " at offset %" PRId64
-                       " is no token: the model's vocabulary is %" PRId64 " (bytes need 256)",
+                       " is not a token: the model's vocabulary is %" PRId64 " (bytes need 256)",
                        d->path, token, at, d->vocab);
     return tp_fail(err, TP_E_USAGE,
                    "%s: token %" PRId64 " at position %" PRId64

@@ -25,7 +25,7 @@ struct data {
 };
 
 /* Open and check. TP_E_USAGE: raw bytes for a vocabulary beyond DATA_BYTES_VOCAB_MAX that were not
- * asked for; fewer than seq + 1 tokens, or one that is no token of a vocabulary of
+ * asked for; fewer than seq + 1 tokens, or one that is not a token of a vocabulary of
  * `vocab` (value and place named; of very long files that is left to data_fetch); else as
  * tokens_open. */
 tp_status data_open(struct data *d, const char *path, int64_t seq, int64_t vocab,

@@ -82,10 +82,10 @@ static tp_status read_type(enum token_file_type *out, const struct mapped *m, in
     int n_codes = sizeof types_by_code / sizeof types_by_code[0];
 
     if (code == 6 || code == 7)
-        return tp_fail(err, TP_E_USAGE, "%s: its elements are %s, tokens are whole numbers",
-                       m->path, code == 6 ? "f64" : "f32");
+        return tp_fail(err, TP_E_USAGE, "%s: its elements are %s, but tokens are integers", m->path,
+                       code == 6 ? "f64" : "f32");
     if (code >= n_codes || types_by_code[code] < 0)
-        return tp_fail(err, TP_E_CORRUPT, "%s: element type %d is none of Megatron's (1 to 8)",
+        return tp_fail(err, TP_E_CORRUPT, "%s: element type %d is not one of Megatron's (1 to 8)",
                        m->path, code);
     *out = (enum token_file_type)types_by_code[code];
     return TP_OK;
@@ -99,9 +99,10 @@ static tp_status read_header(struct index *x, const struct mapped *m, struct tp_
     tp_status st;
 
     if (m->size < HEADER_BYTES || memcmp(m->bytes, magic, sizeof magic) != 0)
-        return tp_fail(err, TP_E_USAGE,
-                       "%s: does not begin as an index of Megatron's token files (MMIDIDX)",
-                       m->path);
+        return tp_fail(
+            err, TP_E_USAGE,
+            "%s: is not an index of Megatron's token files: it does not begin with MMIDIDX",
+            m->path);
     version = number_at(m, at, 8);
     if (version != VERSION)
         return tp_fail(err, TP_E_USAGE, "%s: is of version %" PRIu64 ", expected %d", m->path,
@@ -149,7 +150,7 @@ static tp_status check_sequences(int64_t *n, const struct index *x, const struct
     }
     if (sum * types[x->type].bytes != bin->size)
         return tp_fail(err, TP_E_CORRUPT,
-                       "%s has %" PRId64 " bytes, but %s tells of %" PRId64
+                       "%s has %" PRId64 " bytes, but %s lists %" PRId64
                        " tokens of type %s: %" PRId64 " bytes",
                        bin->path, bin->size, idx->path, sum, types[x->type].name,
                        sum * types[x->type].bytes);
@@ -212,7 +213,7 @@ static bool path_join(char *out, const char *path, size_t n, const char *end)
     return snprintf(out, PATH_MAX, "%.*s%s", (int)n, path, end) < PATH_MAX;
 }
 
-/* Endings of names that say that the bytes are no text to train on, and what to do. */
+/* Endings of names that say that the bytes are not text to train on, and what to do. */
 static tp_status check_ending(const char *path, struct tp_err *err)
 {
     static const char tokenize[] = "tokenize it with Megatron-LM's tools/preprocess_data.py, which "
@@ -280,7 +281,7 @@ static tp_status fail_alone(const char *there, const char *missing, struct tp_er
 {
     return tp_fail(
         err, TP_E_NOTFOUND,
-        "%s is there, but not its pair %s; Megatron-LM's tools/preprocess_data.py writes "
+        "%s exists, but its pair %s does not; Megatron-LM's tools/preprocess_data.py writes "
         "both (bytes:%s trains on its raw bytes)",
         there, missing, there);
 }

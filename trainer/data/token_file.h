@@ -45,7 +45,7 @@ const char *tokens_path(const char *path);
 /* Open `bytes:FILE`, the pair with the prefix `path` (its .bin or .idx is taken as the prefix too),
  * or the file `path` as bytes. TP_E_NOTFOUND: there is no such file, or only one of the pair.
  * TP_E_USAGE: not a regular file, empty, not such a pair, of floats; or, without "bytes:", a file
- * whose name says that it is no text
+ * whose name says that it is not text
  * (.jsonl, .parquet, .gz): the message says what to do. TP_E_CORRUPT: an index that contradicts
  * itself or its .bin. */
 tp_status tokens_open(struct token_file *t, const char *path, struct tp_err *err);

@@ -8,23 +8,23 @@ static const struct param_partition *piece_of(const struct params *p, int owner,
 
 /* ---- packing ---- */
 
-/* Copy all gradients of a bucket to data[b->n_owners][b->each]. */
+/* Copy all gradients of a bucket to data[b->n_owners][b->owner_grads]. */
 static void pack_grads(const struct params *p, const struct param_bucket *b, float *data)
 {
     for (int owner = 0; owner < b->n_owners; owner++)
         for (int i = b->first; i < b->first + b->n; i++) {
             const struct param_partition *x = piece_of(p, owner, i);
 
-            device_copy(p->k.queue, data + owner * b->each + x->packed, p->grad + x->from,
+            device_copy(p->k.queue, data + owner * b->owner_grads + x->packed, p->grad + x->from,
                         x->n * 4);
         }
 }
 
 /* Copy the weights of a bucket that owner `me` has to its part of
- * data[b->n_owners][b->weights_each]. */
+ * data[b->n_owners][b->owner_weights]. */
 static void pack_weights(const struct params *p, const struct param_bucket *b, int me, float *data)
 {
-    char *part = (char *)(data + me * b->weights_each);
+    char *part = (char *)(data + me * b->owner_weights);
 
     for (int i = b->first; i < b->first + b->n; i++) {
         const struct param *q = &p->list[i];
@@ -52,7 +52,7 @@ static void unpack_rows(const struct params *p, const struct param *q,
 static void unpack_weights(const struct params *p, const struct param_bucket *b, const float *data)
 {
     for (int owner = 0; owner < b->n_owners; owner++) {
-        const char *part = (const char *)(data + owner * b->weights_each);
+        const char *part = (const char *)(data + owner * b->owner_weights);
 
         for (int i = b->first; i < b->first + b->n; i++) {
             const struct param_partition *x = piece_of(p, owner, i);
@@ -119,7 +119,7 @@ static float *arrival_of(const struct bucket_transfer *t, const struct param_buc
 {
     const struct params *p = t->params;
 
-    return p->sharded ? data + comm_rank(owners_of(t, b)) * b->each : p->grad + b->from;
+    return p->sharded ? data + comm_rank(owners_of(t, b)) * b->owner_grads : p->grad + b->from;
 }
 
 /* Queue the collective of a packed bucket. */
@@ -131,14 +131,14 @@ static void queue_collective(const struct bucket_transfer *t, const struct param
     float *arrival;
 
     if (t->payload == BUCKET_WEIGHTS) {
-        comm_all_gather(owners, p->comm_queue, data, data + comm_rank(owners) * b->weights_each,
-                        b->weights_each * (int64_t)sizeof *data, DTYPE_U8);
+        comm_all_gather(owners, p->comm_queue, data, data + comm_rank(owners) * b->owner_weights,
+                        b->owner_weights * (int64_t)sizeof *data, DTYPE_U8);
         return;
     }
     arrival = arrival_of(t, b, data);
-    comm_reduce_scatter(owners, p->comm_queue, arrival, data, b->each, DTYPE_F32);
+    comm_reduce_scatter(owners, p->comm_queue, arrival, data, b->owner_grads, DTYPE_F32);
     if (cp && !p->sharded)
-        comm_all_reduce(cp, p->comm_queue, arrival, b->each, DTYPE_F32, COMM_SUM);
+        comm_all_reduce(cp, p->comm_queue, arrival, b->owner_grads, DTYPE_F32, COMM_SUM);
 }
 
 static const float *receive(struct bucket_transfer *t, struct bucket_buffer *x)

@@ -137,10 +137,10 @@ static int64_t pack_floats(const struct params *p, bool of_experts, bool grads, 
 
         if (b->is_expert != of_experts || !params_sends(p, b))
             continue;
-        if (grads && b->each > largest)
-            largest = b->each;
-        if (weights && b->weights_each > largest)
-            largest = b->weights_each;
+        if (grads && b->owner_grads > largest)
+            largest = b->owner_grads;
+        if (weights && b->owner_weights > largest)
+            largest = b->owner_weights;
     }
     return param_owners(&p->rank, of_experts) * largest;
 }

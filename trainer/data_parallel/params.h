@@ -23,12 +23,12 @@
  * With zero3 a bucket is an FSDP unit, or with ep a unit without its experts, or these. */
 struct param_bucket {
     int first, n;
-    int64_t from, to;     /* in the whole spans, with the gaps after entries: buckets tile them */
-    bool is_expert;       /* its entries are those of experts, with ep */
-    int n_owners;         /* over which ZeRO partitions its entries */
-    int unit;             /* of its entries, the unit whose gradients are final last */
-    int64_t each;         /* elements of the largest owner's part of the gradients */
-    int64_t weights_each; /* floats of the largest owner's part of the weights, as they are sent */
+    int64_t from, to;      /* in the whole spans, with the gaps after entries: buckets tile them */
+    bool is_expert;        /* its entries are those of experts, with ep */
+    int n_owners;          /* over which ZeRO partitions its entries */
+    int unit;              /* of its entries, the unit whose gradients are final last */
+    int64_t owner_grads;   /* elements of the largest owner's part of the gradients */
+    int64_t owner_weights; /* floats of the largest owner's part of the weights, as they are sent */
 };
 
 struct params {

@@ -56,8 +56,8 @@ static void lay_out_packs(struct params *p, struct param_bucket *b)
             at += x->n;
         }
         bytes = (bytes + 3) / 4;
-        b->each = at > b->each ? at : b->each;
-        b->weights_each = bytes > b->weights_each ? bytes : b->weights_each;
+        b->owner_grads = at > b->owner_grads ? at : b->owner_grads;
+        b->owner_weights = bytes > b->owner_weights ? bytes : b->owner_weights;
     }
 }
 

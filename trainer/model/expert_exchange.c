@@ -16,7 +16,7 @@ static int64_t host_rows(const struct network *n)
 void expert_exchange_counts(const struct pass *p, const struct activations_experts *e)
 {
     const struct network *n = p->net;
-    int32_t *all = p->scratch->all;
+    int32_t *all = p->scratch->all_offsets;
 
     if (n->ep) {
         comm_all_gather(n->ep, n->k.queue, all, e->offsets, (n->experts + 1) * (int64_t)sizeof *all,
@@ -24,7 +24,7 @@ void expert_exchange_counts(const struct pass *p, const struct activations_exper
         n->k.ops->permute_dispatch(n->k.queue, &(struct permute_dispatch){ .send = e->send,
                                                                            .recv = e->recv,
                                                                            .groups = e->groups,
-                                                                           .all = all,
+                                                                           .all_offsets = all,
                                                                            .size = comm_size(n->ep),
                                                                            .rank = comm_rank(n->ep),
                                                                            .experts = n->experts });

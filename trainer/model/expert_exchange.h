@@ -18,7 +18,7 @@
 void expert_exchange_counts(const struct pass *p, const struct activations_experts *e);
 
 /* Wait for the numbers. Work that needs none should be queued before this call: the device does it
- * while the host is told. */
+ * while the host waits. */
 void expert_exchange_wait(const struct pass *p, const struct activations_experts *e);
 
 /* The rows of this rank's experts; after expert_exchange_wait. Borrows from e. */

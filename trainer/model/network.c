@@ -68,12 +68,12 @@ static struct network_vocab_rows count_rows(const struct source *s, enum tensor_
     struct network_vocab_rows rows = { 0 };
 
     if (p && p->n) {
-        rows.each = p->box.len[0];
+        rows.per_shard = p->box.len[0];
         rows.first = p->box.lo[0];
     }
     for (int i = 0; p && i < s->params->n; i++)
         if (s->params->list[i].tensor == p->tensor && s->params->list[i].n)
-            rows.all += s->params->list[i].box.len[0];
+            rows.total += s->params->list[i].box.len[0];
     return rows;
 }
 
@@ -91,10 +91,10 @@ static void count_vocabulary(struct network *n, const struct source *s)
 
 int64_t network_vocab_rows_of(const struct network_vocab_rows *v, int shard, int64_t *first)
 {
-    int64_t left = v->all - shard * v->each;
+    int64_t left = v->total - shard * v->per_shard;
 
-    *first = v->first + shard * v->each;
-    return left < 0 ? 0 : left < v->each ? left : v->each;
+    *first = v->first + shard * v->per_shard;
+    return left < 0 ? 0 : left < v->per_shard ? left : v->per_shard;
 }
 
 tp_status network_init(struct network *n, const struct model *m, const struct layout *l,
@@ -385,8 +385,8 @@ tp_status network_bind(struct network *n, const struct layout *l, const struct p
         TP_TRY(
             bind_norm(&n->final_norm, &s, ROLE_FINAL_NORM, ROLE_FINAL_NORM_BIAS, LAYER_LAST, err));
         TP_TRY(bind_linear(&n->head, &s, m->tied ? ROLE_EMBEDDING : ROLE_HEAD, ROLE_NONE,
-                           m->tied ? LAYER_FIRST : LAYER_LAST, n->logit.each, m->hidden, err));
-        n->head.all_out = n->logit.all;
+                           m->tied ? LAYER_FIRST : LAYER_LAST, n->logit.per_shard, m->hidden, err));
+        n->head.all_out = n->logit.total;
         if (p->head.n && !p->sharded)
             n->head.grad = p->grad + p->head.at;
     }

@@ -51,8 +51,8 @@ struct network_vstage {
 /* Rows of the embedding's or the head's matrix that a rank has. A plan may cut one and not the
  * other. */
 struct network_vocab_rows {
-    int64_t first, each; /* of a shard; each may be 0 */
-    int64_t all;         /* of all shards of this rank; the last ones may have fewer */
+    int64_t first, per_shard; /* of a shard; per_shard may be 0 */
+    int64_t total;            /* of all shards of this rank; the last ones may have fewer */
 };
 
 struct network {

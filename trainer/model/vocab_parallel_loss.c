@@ -9,8 +9,8 @@ struct shard {
 
 static struct shard shard_of(const struct pass *p, int i)
 {
-    struct shard s = { .logits =
-                           (float *)p->scratch->ffn_scratch + i * p->rows * p->net->logit.each };
+    struct shard s = { .logits = (float *)p->scratch->ffn_scratch +
+                                 i * p->rows * p->net->logit.per_shard };
 
     s.cols = network_vocab_rows_of(&p->net->logit, i, &s.first);
     return s;
@@ -110,7 +110,7 @@ void vocab_parallel_loss_backward(const struct pass *p, struct activations *s, f
     const struct network *n = p->net;
     const struct activations_scratch *w = p->scratch;
     char *dlogits = n->dtype == DTYPE_BF16 ? (char *)w->bf16_scratch : (char *)w->ffn_scratch;
-    int64_t hidden = n->model->hidden, step = p->rows * n->logit.each * dtype_bytes(n->dtype);
+    int64_t hidden = n->model->hidden, step = p->rows * n->logit.per_shard * dtype_bytes(n->dtype);
 
     for (int i = 0; i < n->shards; i++) {
         struct shard x = shard_of(p, i);

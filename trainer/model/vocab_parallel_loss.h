@@ -11,7 +11,7 @@
 #include "trainer/model/residual.h"
 
 /* s->x with `in` becomes the residual. scratch ffn_scratch gets this rank's columns of the logits,
- * [shards][rows][net.logit.each]. A shard's matrix is dense, and its width is that of
+ * [shards][rows][net.logit.per_shard]. A shard's matrix is dense, and its width is that of
  * network_vocab_rows_of. */
 void vocab_parallel_loss_logits(const struct pass *p, struct activations *s,
                                 const struct residual_pending *in);

@@ -238,8 +238,8 @@ static void expert_scratch_take(struct activations_scratch *s, const struct plac
     s->received = take_typed(p, copies * d->hidden);
     s->returned = take_floats(p, own * d->hidden);
     s->sorted = take_shared(p, own);
-    s->all = buffer_pool_take(&p->pools->own, p->kind, (int64_t)d->ep * (d->experts + 1),
-                              sizeof *s->all);
+    s->all_offsets = buffer_pool_take(&p->pools->own, p->kind, (int64_t)d->ep * (d->experts + 1),
+                                      sizeof *s->all_offsets);
 }
 
 static void loss_take(struct activations_scratch *s, const struct place *p)

@@ -96,17 +96,17 @@ struct activations_scratch {
     float *results; /* [rows * per_token][h] of the experts; gradients of their inputs. With ep
                        this and dweights are of the copies of this rank's experts, and copies,
                        results and dweights are for collectives */
-    float *dweights;   /* [rows][per_token] */
-    void *received;    /* with ep, as are the next three: the copies of this rank's experts */
-    float *returned;   /* results of the rank's own copies */
-    float *sorted;     /* [rows * per_token] weights or their gradients, in the order of the copies;
-                          for collectives */
-    int32_t *all;      /* [ep][experts + 1] offsets of all ranks */
-    void *dlogits;     /* [rows][experts] type */
-    float *dnormed;    /* [rows][h] gradient of a norm's output; for collectives */
-    float *dblock;     /* [rows][h] gradient of what a block computes, before the norm of it */
-    void *ffn_scratch; /* [rows][max(ffn, q_width, vocab)]: logits in f32; gradients of a
-                          row-parallel layer's input, inner; with cp sums of attention in f32 */
+    float *dweights; /* [rows][per_token] */
+    void *received;  /* with ep, as are the next three: the copies of this rank's experts */
+    float *returned; /* results of the rank's own copies */
+    float *sorted;   /* [rows * per_token] weights or their gradients, in the order of the copies;
+                        for collectives */
+    int32_t *all_offsets; /* [ep][experts + 1] offsets of all ranks */
+    void *dlogits;        /* [rows][experts] type */
+    float *dnormed;       /* [rows][h] gradient of a norm's output; for collectives */
+    float *dblock;        /* [rows][h] gradient of what a block computes, before the norm of it */
+    void *ffn_scratch;    /* [rows][max(ffn, q_width, vocab)]: logits in f32; gradients of a
+                             row-parallel layer's input, inner; with cp sums of attention in f32 */
     float *head_normed, *dheads; /* as `heads` of a layer: after the norms or its gradient; gradient
                                     before the norms */
     float *dqkv; /* [rows][qkv_width]; also qkv before it is rounded, where the product did

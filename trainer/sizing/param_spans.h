@@ -54,7 +54,7 @@ struct param_spans {
     uint16_t *owned_bf16;
     float *owned_grad; /* zero3: summed over the microbatches; in memory for collectives */
     float *exp_avg, *exp_avg_sq;
-    float *pack;      /* [n_packs][pack_floats], in memory for collectives, as is the next */
+    float *pack;      /* [n_packs][pack_floats], in memory for collectives, like the next field */
     float *grad_pack; /* zero3: for gradients, while `pack` is for weights */
     float *expert_pack, *expert_grad_pack; /* zero3 with ep: the same for experts */
     float *level[PARAM_LEVELS_MAX];        /* for --same-bits, as are the next two */

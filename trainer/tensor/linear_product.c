@@ -57,15 +57,15 @@ void linear_output(const struct linear *l, const struct linear_operands *o)
                                 .lda = l->in,
                                 .b = w.weight,
                                 .ldb = l->in_out ? w.n : l->in,
-                                .c = (char *)o->to + w.at * dtype_bytes(o->to_type),
-                                .c_type = o->to_type,
-                                .then = o->then,
-                                .u = o->u,
+                                .c = (char *)o->result + w.at * dtype_bytes(o->result_type),
+                                .c_type = o->result_type,
+                                .epilogue = o->epilogue,
+                                .gelu_input = o->gelu_input,
                                 .ldc = l->out,
                                 .bias = o->with_bias && l->bias ? l->bias + w.at : NULL };
         const struct gemm_batch steps = { .step_a = o->x_step,
                                           .step_b = l->stride,
-                                          .step_c = o->to_step,
+                                          .step_c = o->result_step,
                                           .step_bias = l->bias_stride };
 
         run(l, &g, &steps, GEMM_N);
@@ -84,15 +84,15 @@ void linear_input_gradient(const struct linear *l, const struct linear_operands 
                                 .lda = l->out,
                                 .b = w.weight,
                                 .ldb = l->in_out ? w.n : l->in,
-                                .c = o->to,
-                                .c_type = o->to_type,
-                                .then = o->then,
-                                .u = o->u,
+                                .c = o->result,
+                                .c_type = o->result_type,
+                                .epilogue = o->epilogue,
+                                .gelu_input = o->gelu_input,
                                 .ldc = l->in,
                                 .beta = i > 0 ? 1 : 0 };
         const struct gemm_batch steps = { .step_a = o->dy_step,
                                           .step_b = l->stride,
-                                          .step_c = o->to_step };
+                                          .step_c = o->result_step };
 
         run(l, &g, &steps, GEMM_K);
     }

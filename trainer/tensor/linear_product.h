@@ -10,21 +10,21 @@
 /* What a product reads and writes. A step is the distance from a shard's elements to the next
  * shard's; 0: all shards share them. */
 struct linear_operands {
-    void *to; /* NULL: the weight's gradient */
-    enum dtype to_type;
+    void *result; /* NULL: the weight's gradient */
+    enum dtype result_type;
     const void *dy, *x;
-    int64_t to_step, dy_step, x_step;
+    int64_t result_step, dy_step, x_step;
     int64_t rows;
     bool add;
-    bool with_bias;      /* of an output */
-    enum gemm_then then; /* to_type is bf16, and the layer has one part */
-    void *u;             /* as kernels/gemm.h says */
+    bool with_bias;              /* of an output */
+    enum gemm_epilogue epilogue; /* result_type is bf16, and the layer has one part */
+    void *gelu_input;            /* as kernels/gemm.h says */
 };
 
-/* to = y[rows, out] = x[rows, in] W^T, with the layer's bias where the layer and `o` have it */
+/* result = y[rows, out] = x[rows, in] W^T, with the layer's bias where the layer and `o` have it */
 void linear_output(const struct linear *l, const struct linear_operands *o);
 
-/* to = dx[rows, in] = dy[rows, out] W */
+/* result = dx[rows, in] = dy[rows, out] W */
 void linear_input_gradient(const struct linear *l, const struct linear_operands *o);
 
 /* dW[out, in] (+)= dy^T x, or dW[in, out] (+)= x^T dy */

@@ -67,12 +67,12 @@ void linear_sum(const struct linear *l, float *y, int64_t rows, int64_t width)
 
 void linear_uncut_forward(const struct linear *l, float *y, const void *x, int64_t rows)
 {
-    linear_output(l, &(struct linear_operands){ .to = y, .x = x, .rows = rows });
+    linear_output(l, &(struct linear_operands){ .result = y, .x = x, .rows = rows });
 }
 
 void linear_uncut_input_gradient(const struct linear *l, float *dx, const void *dy, int64_t rows)
 {
-    linear_input_gradient(l, &(struct linear_operands){ .to = dx, .dy = dy, .rows = rows });
+    linear_input_gradient(l, &(struct linear_operands){ .result = dx, .dy = dy, .rows = rows });
 }
 
 void linear_uncut_weight_gradient(const struct linear *l, const void *dy, const void *x,
@@ -84,9 +84,9 @@ void linear_uncut_weight_gradient(const struct linear *l, const void *dy, const 
 
 void linear_column_forward(const struct linear *l, void *y, const void *x, int64_t rows)
 {
-    const struct linear_operands o = { .to = y,
-                                       .to_type = l->inner,
-                                       .to_step = rows * l->out,
+    const struct linear_operands o = { .result = y,
+                                       .result_type = l->inner,
+                                       .result_step = rows * l->out,
                                        .x = linear_gather(l, x, rows, l->in),
                                        .rows = rows,
                                        .with_bias = true };
@@ -97,13 +97,13 @@ void linear_column_forward(const struct linear *l, void *y, const void *x, int64
 void linear_column_gelu_forward(const struct linear *l, void *y, void *u, const void *x,
                                 int64_t rows)
 {
-    const struct linear_operands o = { .to = y,
-                                       .to_type = DTYPE_BF16,
+    const struct linear_operands o = { .result = y,
+                                       .result_type = DTYPE_BF16,
                                        .x = linear_gather(l, x, rows, l->in),
                                        .rows = rows,
                                        .with_bias = true,
-                                       .then = GEMM_GELU,
-                                       .u = u };
+                                       .epilogue = GEMM_EPILOGUE_GELU,
+                                       .gelu_input = u };
 
     linear_output(l, &o);
 }
@@ -113,8 +113,8 @@ void linear_column_backward(const struct linear *l, float *dx, const void *dy, c
                             int64_t rows, bool add)
 {
     float *out = linear_sum_place(l, dx);
-    struct linear_operands o = { .to = linear_parts_for(l, out),
-                                 .to_step = rows * l->in,
+    struct linear_operands o = { .result = linear_parts_for(l, out),
+                                 .result_step = rows * l->in,
                                  .dy = dy,
                                  .dy_step = rows * l->out,
                                  .rows = rows,
@@ -123,7 +123,7 @@ void linear_column_backward(const struct linear *l, float *dx, const void *dy, c
     linear_input_gradient(l, &o);
     linear_add_parts(l, out, rows * l->in);
     linear_sum(l, dx, rows, l->in);
-    o.to = NULL;
+    o.result = NULL;
     o.x = linear_gather(l, x, rows, l->in);
     linear_weight_gradient(l, &o);
 }
@@ -131,8 +131,8 @@ void linear_column_backward(const struct linear *l, float *dx, const void *dy, c
 void linear_row_forward(const struct linear *l, float *y, const void *x, int64_t rows)
 {
     float *out = linear_sum_place(l, y);
-    struct linear_operands o = { .to = linear_parts_for(l, out),
-                                 .to_step = rows * l->out,
+    struct linear_operands o = { .result = linear_parts_for(l, out),
+                                 .result_step = rows * l->out,
                                  .x = x,
                                  .x_step = rows * l->in,
                                  .rows = rows };
@@ -146,17 +146,17 @@ static void row_backward(const struct linear *l, struct linear_operands *o, cons
 {
     o->dy = linear_gather(l, dy, o->rows, l->out);
     linear_input_gradient(l, o);
-    o->to = NULL;
-    o->then = GEMM_STORE;
+    o->result = NULL;
+    o->epilogue = GEMM_EPILOGUE_NONE;
     linear_weight_gradient(l, o);
 }
 
 void linear_row_backward(const struct linear *l, void *dx, const void *dy, const void *x,
                          int64_t rows, bool add)
 {
-    struct linear_operands o = { .to = dx,
-                                 .to_type = l->inner,
-                                 .to_step = rows * l->in,
+    struct linear_operands o = { .result = dx,
+                                 .result_type = l->inner,
+                                 .result_step = rows * l->in,
                                  .x = x,
                                  .x_step = rows * l->in,
                                  .rows = rows,
@@ -168,13 +168,13 @@ void linear_row_backward(const struct linear *l, void *dx, const void *dy, const
 void linear_row_gelu_backward(const struct linear *l, void *du, void *u, const void *dy,
                               const void *x, int64_t rows, bool add)
 {
-    struct linear_operands o = { .to = du,
-                                 .to_type = DTYPE_BF16,
+    struct linear_operands o = { .result = du,
+                                 .result_type = DTYPE_BF16,
                                  .x = x,
                                  .rows = rows,
                                  .add = add,
-                                 .then = GEMM_GELU_GRADIENT,
-                                 .u = u };
+                                 .epilogue = GEMM_EPILOGUE_DGELU,
+                                 .gelu_input = u };
 
     row_backward(l, &o, dy);
 }

@@ -21,7 +21,7 @@ static const struct job_key KEYS[] = {
         "--container... goes to salloc and to the srun of the ranks.",
         "[--partition=main, --time=1:00:00]"),
     KEY("step_options", WORDS, step_options, "[]", "options for the srun of the ranks: --cpu-bind, --gpus-per-task"),
-    KEY("nodes", INT, nodes, "0", "nodes to ask for (0: as many as the batch job has in which tp-run runs, or 1)"),
+    KEY("nodes", INT, nodes, "0", "nodes to request (0: those of the batch job that tp-run runs in, otherwise 1)"),
     KEY("min_nodes", INT, min_nodes, "1", "with fewer nodes left, the allocation is given back and a new one is requested"),
     KEY("tasks_per_node", INT, tasks_per_node, "0",
         "ranks that a node holds (0: for tp-train on GPUs as many as the GPUs of a node that slurm.options\n"

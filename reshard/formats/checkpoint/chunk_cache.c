@@ -104,7 +104,7 @@ static void drop(struct chunk_cache *c, struct chunk_cache_entry *e)
     free(e);
 }
 
-/* Drop the oldest entries that nobody uses, until n_bytes more fit. */
+/* Drop the oldest entries that are not in use, until n_bytes more fit. */
 static void make_room(struct chunk_cache *c, int64_t n_bytes)
 {
     struct chunk_cache_entry *e = c->ends.newer, *next;

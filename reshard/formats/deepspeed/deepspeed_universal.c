@@ -61,7 +61,8 @@ static tp_status add_file(const struct deepspeed_state *d,
     tp_status st;
 
     if (!file_name_is_plain(param->name))
-        return tp_fail(err, TP_E_CORRUPT, "%s: the name of a parameter is no plain name", d->dir);
+        return tp_fail(err, TP_E_CORRUPT, "%s: the name of a parameter is not a plain name",
+                       d->dir);
     snprintf(name, sizeof name, "zero/%s/%s", param->name, file);
     TP_TRY(file_join(path, d->dir, name, err));
     if (!group && !object_is_there(path))

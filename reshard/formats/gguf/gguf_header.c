@@ -42,13 +42,13 @@ void gguf_header_notes(const struct export_contents *q)
     const struct model *m = q->model;
 
     if (m->family == MODEL_MISTRAL && m->sliding_window > 0)
-        progress_note(q->progress,
-                      "llama.cpp has no sliding window for Mistral, so it computes other values "
-                      "after %lld tokens",
-                      (long long)m->sliding_window);
+        progress_note(
+            q->progress,
+            "llama.cpp has no sliding window for Mistral, so its results differ after %lld tokens",
+            (long long)m->sliding_window);
     if (m->rope_scaling.type == ROPE_SCALING_DYNAMIC)
         progress_note(q->progress,
-                      "llama.cpp has no dynamic scaling of the rotary embedding, so it computes "
-                      "other values after %lld tokens",
+                      "llama.cpp has no dynamic scaling of the rotary embedding, so its results "
+                      "differ after %lld tokens",
                       (long long)m->max_positions);
 }

@@ -23,7 +23,7 @@ struct gguf_arch {
 tp_status gguf_model_arch(const struct gguf_arch **out, const struct model *m, const char *path,
                           struct tp_err *err);
 
-/* Add the keys of the model, but for the tokenizer. */
+/* Add the keys of the model, without the tokenizer's. */
 tp_status gguf_model_keys(struct gguf_bytes *b, const struct gguf_arch *a, const struct model *m,
                           const char *path, struct tp_err *err);
 

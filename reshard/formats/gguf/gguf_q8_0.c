@@ -8,7 +8,7 @@
 
 enum {
     GROUP = 64,                /* blocks whose scales are cast at once */
-    F32_INFINITY = 0x7f800000, /* as bits; larger numbers are no numbers */
+    F32_INFINITY = 0x7f800000, /* as bits; larger numbers are not numbers */
 };
 
 #define F16_MAX 65504.0F

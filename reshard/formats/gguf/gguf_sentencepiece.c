@@ -90,7 +90,7 @@ struct reader {
 
 static tp_status damaged(const struct reader *r, struct tp_err *err)
 {
-    return tp_fail(err, TP_E_CORRUPT, "%s: is no SentencePiece model, or is damaged", r->path);
+    return tp_fail(err, TP_E_CORRUPT, "%s: is not a SentencePiece model, or is damaged", r->path);
 }
 
 static tp_status set_token(const struct reader *r, int64_t i, const char *text, size_t n,
@@ -190,13 +190,12 @@ static tp_status check_kind(const struct reader *r, struct tp_err *err)
         bytes += t->types[i] == GGUF_TOKEN_BYTE;
     if (r->type != TYPE_BPE)
         return tp_fail(err, TP_E_USAGE,
-                       "%s: is not of type BPE, which GGUF has no form for here; a tokenizer.json "
-                       "beside it would be taken instead",
+                       "%s: is not of type BPE, the only one that can be written to GGUF; put a "
+                       "tokenizer.json beside it, which is used instead",
                        r->path);
     if (bytes < 256)
         return tp_fail(err, TP_E_USAGE,
-                       "%s: its BPE works without byte_fallback, which llama.cpp has no tokenizer "
-                       "for",
+                       "%s: its BPE has no byte_fallback, which llama.cpp's tokenizer needs",
                        r->path);
     return TP_OK;
 }

@@ -54,7 +54,7 @@ static tp_status put(const struct gguf_target *t, const struct gguf_part *p, int
         return tp_fail(
             err, TP_E_BUDGET,
             "%s: a row of tensor %s does not fit in memory as a whole, which Q8_0 needs; "
-            "give more by --mem or use fewer --jobs",
+            "give more --mem or use fewer --jobs",
             t->path, p->name);
     blocks = malloc((size_t)bytes);
     if (!blocks)
@@ -62,8 +62,8 @@ static tp_status put(const struct gguf_target *t, const struct gguf_part *p, int
     if (gguf_q8_0_quantize(blocks, elements, n))
         st = put_bytes(t, at + gguf_type_bytes(p->type, first), blocks, bytes, err);
     else
-        st = tp_fail(err, TP_E_CORRUPT, "%s: tensor %s has values that Q8_0 does not have: %s",
-                     t->path, p->name, "infinite, no number, or too large");
+        st = tp_fail(err, TP_E_CORRUPT, "%s: tensor %s has values that Q8_0 cannot store: %s",
+                     t->path, p->name, "infinite, NaN, or too large");
     free(blocks);
     return st;
 }

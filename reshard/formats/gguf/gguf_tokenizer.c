@@ -38,7 +38,7 @@ static tp_status parse(json_t **out, const struct tokenizer_file *f,
                        const struct json_scan_text *text, struct tp_err *err)
 {
     *out = json_loadb(text->text, text->n, JSON_DECODE_ANY, NULL);
-    return *out ? TP_OK : damaged(f, "has a value that is no JSON", err);
+    return *out ? TP_OK : damaged(f, "has a value that is not JSON", err);
 }
 
 /* The next value. */
@@ -95,7 +95,7 @@ static tp_status read_vocab(struct tokenizer_file *f, struct tp_err *err)
 
     TP_TRY(json_scan_enter(f->scan, '{', &is_object, err));
     if (!is_object)
-        return damaged(f, "its vocabulary is no object", err);
+        return damaged(f, "its vocabulary is not an object", err);
     while (!(st = json_scan_member(f->scan, &key, &more, err)) && more) {
         json_t *text, *id = NULL;
 
@@ -151,7 +151,7 @@ static tp_status read_merges(struct tokenizer_file *f, struct tp_err *err)
 
     TP_TRY(json_scan_enter(f->scan, '[', &is_list, err));
     if (!is_list)
-        return damaged(f, "its merges are no list", err);
+        return damaged(f, "its merges are not a list", err);
     while (!(st = json_scan_entry(f->scan, &more, err)) && more) {
         json_t *merge;
 
@@ -188,7 +188,8 @@ static tp_status read_model(struct tokenizer_file *f, bool merges, struct tp_err
             if (!f->is_bpe)
                 return tp_fail(
                     err, TP_E_USAGE,
-                    "%s: is not a tokenizer of type BPE, which GGUF has no form for here", f->path);
+                    "%s: is not a tokenizer of type BPE, the only one that can be written to GGUF",
+                    f->path);
             TP_TRY(read_vocab(f, err));
         } else if (key_is(&key, "type")) {
             json_t *type;
@@ -256,12 +257,12 @@ static tp_status choose_kind(struct tokenizer_file *f, struct tp_err *err)
     t->space_prefix = gguf_pre_has_space_prefix(f->normalizer, f->pre_tokenizer);
     if (!pre.bytes && !f->fallback)
         return tp_fail(err, TP_E_USAGE,
-                       "%s: its BPE works neither on bytes nor with byte_fallback, which llama.cpp "
-                       "has no tokenizer for",
+                       "%s: its BPE is neither byte-level nor has byte_fallback, and llama.cpp has "
+                       "no other tokenizer",
                        f->path);
     if (pre.bytes && !pre.name)
         return tp_fail(err, TP_E_USAGE,
-                       "%s: its pre_tokenizer cuts text by a rule that is not known here: %.200s",
+                       "%s: its pre_tokenizer splits text by a rule that is not supported: %.200s",
                        f->path, pre.regex ? pre.regex : "no regular expression");
     return TP_OK;
 }

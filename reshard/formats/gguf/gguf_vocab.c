@@ -58,7 +58,7 @@ static tp_status read_json(json_t **out, const char *dir, const char *name, size
     if (json_scan_is_bounded(text, size))
         *out = json_loadb(text, size, flags, NULL);
     if (!*out)
-        st = tp_fail(err, TP_E_CORRUPT, "%s: is no JSON, or too large", path);
+        st = tp_fail(err, TP_E_CORRUPT, "%s: is not JSON, or too large", path);
 done:
     return st;
 }

@@ -70,7 +70,7 @@ int64_t config_maker_count(struct config_maker *m, const char *name)
                         "one from; give one with --config",
                         m->path, name);
     else if (v && (!pickle_int(&n, v) || n < 1 || n > COUNT_MAX))
-        config_maker_refuse(m, name, "which is no size");
+        config_maker_refuse(m, name, "which is not a size");
     return m->st ? 0 : n;
 }
 
@@ -85,7 +85,7 @@ double config_maker_number(struct config_maker *m, const char *name, double fall
         return (double)n;
     if (pickle_is(v, PICKLE_FLOAT) && isfinite(v->real))
         return v->real;
-    config_maker_refuse(m, name, "which is no number");
+    config_maker_refuse(m, name, "which is not a number");
     return fallback;
 }
 

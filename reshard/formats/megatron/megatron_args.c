@@ -116,15 +116,16 @@ static tp_status read_layout(struct megatron_args *out, const struct pickle_valu
     if (!v || pickle_is(v, PICKLE_NONE))
         return TP_OK;
     if (!pickle_text(v))
-        return tp_fail(err, TP_E_USAGE,
-                       "%s: was saved with a pipeline_model_parallel_layout that is no text; write "
-                       "it as one, such as Et*2|t*2L, in its args",
-                       path);
+        return tp_fail(
+            err, TP_E_USAGE,
+            "%s: was saved with a pipeline_model_parallel_layout that is not text; write "
+            "it as one, such as Et*2|t*2L, in its args",
+            path);
     st = pipeline_layout_read(&out->layout, pickle_text(v), path, arena, err);
     if (!st && out->layout.n % out->pp != 0)
         st = tp_fail(err, TP_E_USAGE,
                      "%s: was saved with pipeline_model_parallel_layout %.80s, whose %d stages are "
-                     "no multiple of the pipeline-parallel size %d",
+                     "not a multiple of the pipeline-parallel size %d",
                      path, pickle_text(v), out->layout.n, out->pp);
     if (!st)
         out->vpp = out->layout.n / out->pp;

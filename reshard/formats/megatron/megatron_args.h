@@ -36,14 +36,14 @@ struct megatron_args {
 };
 
 /* Read `args` of the file at `path`, and compare them with m. TP_E_USAGE: a size differs, or the
- * program used an option that changes what tensors mean. TP_E_CORRUPT: a parallel size is no
- * number. Arguments that are absent are not compared. `out` lives as long as the arena. */
+ * program used an option that changes what tensors mean. TP_E_CORRUPT: a parallel size is not
+ * a number. Arguments that are absent are not compared. `out` lives as long as the arena. */
 tp_status megatron_args_read(struct megatron_args *out, const struct pickle_value *args,
                              const struct model *m, const char *path, struct arena *arena,
                              struct tp_err *err);
 
 /* Read bucket_size and buckets alone, for so many data-parallel ranks, those of context parallelism
- * included. False: one is no number. */
+ * included. False: one is not a number. */
 bool megatron_args_read_buckets(struct megatron_args *out, const struct pickle_value *args,
                                 int64_t ranks);
 

@@ -170,7 +170,7 @@ static int64_t find_window(struct config_maker *m)
         return 0;
     if (pickle_count(v) != 2 || !pickle_int(&left, pickle_item(v, 0)) ||
         !pickle_int(&right, pickle_item(v, 1)) || right > 0 || left < -1 || left > WINDOW_MAX) {
-        config_maker_refuse(m, "window_size", "which is no window of earlier keys");
+        config_maker_refuse(m, "window_size", "which is not a window of earlier keys");
         return 0;
     }
     return left + 1;

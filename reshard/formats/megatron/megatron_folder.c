@@ -28,7 +28,7 @@ tp_status megatron_folder_find(char dir[PATH_MAX], const char *path, struct tp_e
     iteration = strtoll(text, &end, 10);
     if (strcmp(text, name) != 0) {
         if (end == text || *end || iteration < 0) {
-            st = tp_fail(err, TP_E_CORRUPT, "%s: is no iteration, nor \"release\"", latest);
+            st = tp_fail(err, TP_E_CORRUPT, "%s: is not an iteration, nor \"release\"", latest);
             goto done;
         }
         snprintf(name, sizeof name, "iter_%07lld", iteration);

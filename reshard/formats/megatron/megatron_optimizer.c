@@ -183,7 +183,7 @@ static const struct {
                 { "param", GROUP_MASTER } };
 
 /* Find the parameters of buffer `number`, which has `numel` elements. Sizes of buckets are not
- * recorded, and matter only where parameters are no multiples of 64 elements. */
+ * recorded, and matter only where parameters are not multiples of 64 elements. */
 static tp_status find_params(struct megatron_flat *f, const struct megatron_rank *r,
                              const struct torch_pieces *x, int number, int64_t numel,
                              struct tp_err *err)
@@ -212,17 +212,18 @@ static tp_status add_buffer(struct megatron_rank *r, struct torch_pieces *x, int
 
     if (!pickle_is(buffer, PICKLE_DICT) ||
         !pickle_int(&numel, pickle_get(buffer, "numel_unpadded")))
-        return tp_fail(err, TP_E_CORRUPT,
-                       "%s: is no state of a distributed optimizer with one buffer for each model "
-                       "chunk",
-                       path_of(x));
+        return tp_fail(
+            err, TP_E_CORRUPT,
+            "%s: is not the state of a distributed optimizer with one buffer for each model "
+            "chunk",
+            path_of(x));
     TP_TRY(find_params(&f, r, x, number, numel, err));
     for (int i = 0; i < 3; i++) {
         TP_TRY(torch_pieces_tensor(&flat, x, pickle_get(buffer, buffers[i].key), buffers[i].group,
                                    buffers[i].key, err));
         if (flat.ndim != 1 || flat.stride[0] > 1 || flat.dtype == DTYPE_COUNT ||
             flat.shape[0] < numel)
-            return tp_fail(err, TP_E_CORRUPT, "%s: %s is no flat buffer of %lld elements",
+            return tp_fail(err, TP_E_CORRUPT, "%s: %s is not a flat buffer of %lld elements",
                            path_of(x), buffers[i].key, (long long)numel);
         TP_TRY(megatron_flat_add(r, &f, &flat, 0, err));
     }

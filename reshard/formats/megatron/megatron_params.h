@@ -58,7 +58,7 @@ struct megatron_numbers {
 tp_status megatron_params_number(struct megatron_numbers *out, const struct megatron_map *map,
                                  const struct layout *l, const char *path, struct tp_err *err);
 
-/* TP_E_USAGE: one of the model's tensors is no tensor of Megatron's, or its arguments cannot say
+/* TP_E_USAGE: one of the model's tensors is not a tensor of Megatron's, or its arguments cannot say
  * what the layers compute. */
 tp_status megatron_params_check(const struct megatron_map *map, struct tp_err *err);
 

@@ -250,7 +250,7 @@ static tp_status add_chunk(struct megatron_rank *r, struct torch_pieces *x, int 
         const struct pickle_value *v = pickle_entry(model, i);
 
         if (!key)
-            return refuse(r, x, "?", "has a name that is no text", err);
+            return refuse(r, x, "?", "has a name that is not text", err);
         if (torch_tensor_is(v) && !strstr(key, "_extra_state"))
             st = add_param(r, x, chunk, key, v, err);
     }

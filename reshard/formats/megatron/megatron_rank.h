@@ -14,7 +14,7 @@
 
 /* Matrices of several experts in one parameter, one after the other, each [in, out]. */
 struct megatron_stack {
-    int n; /* 0: it is no such parameter */
+    int n; /* 0: the tensor is not one of these */
     int64_t in, out;
 };
 

@@ -5,7 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { LAYOUT_BYTES = 1 << 16 }; /* of a text without repetitions; more is no layout of a model */
+enum {
+    LAYOUT_BYTES = 1 << 16
+}; /* of a text without repetitions; more is not a layout of a model */
 
 /* A text that grows, up to a limit. */
 struct unrolled {

@@ -14,7 +14,7 @@
 struct pipeline_layout {
     int *layers; /* of each stage; in the arena */
     int n; /* stages, counted through the ranks of the first chunks, then of the second; 0: there
-              is no layout */
+              is not a layout */
 };
 
 /* Read a layout. TP_E_USAGE: Megatron would refuse it, or it has more than E, t and L; the message

@@ -95,7 +95,7 @@ const char *file_table_path(const struct file_table *t, int number)
     return t->files[number].path;
 }
 
-/* Close one file that nobody uses, when there are many. */
+/* Close one file that is not in use, when many are open. */
 static void close_one(struct file_table *t)
 {
     for (int i = 0; i < t->n && t->n_open >= OPEN_MAX_FILES; i++) {

@@ -330,7 +330,7 @@ static void name_sum(const struct piece_source *s, const struct piece_sum *sum)
     file_table_release(s->files, sum->file);
 }
 
-/* Compare all sums. A source that is not local is told early of those that follow. */
+/* Compare all sums. A remote source gets the next ranges in advance. */
 static tp_status check_sums(const struct piece_source *s, struct tp_err *err)
 {
     const int64_t most = location_is_remote(s->path) ? remote_object_ahead_bytes() : 0;

@@ -108,7 +108,7 @@ static tp_status strip_prefix(struct dcp_name *names, int n, struct arena *arena
     return TP_OK;
 }
 
-/* State of a program that is no part of a model stays behind. */
+/* State of a program that is not part of a model stays behind. */
 static void leave_others(struct dcp_name *names, int n)
 {
     for (int i = 0; i < n; i++)
@@ -175,7 +175,7 @@ static tp_status add_pairs(const struct dcp_reader *r, const struct piece *p, co
     if (p->shape[0] % hd != 0)
         return tp_fail(
             err, TP_E_CORRUPT,
-            "%s: tensor %s has %lld rows, which is no multiple of config.json's head_dim "
+            "%s: tensor %s has %lld rows, which is not a multiple of config.json's head_dim "
             "%lld",
             path, p->name, (long long)p->shape[0], (long long)hd);
     for (int64_t i = 2 * (begin / hd); i < 2 * ((end + hd - 1) / hd) && !st; i++) {

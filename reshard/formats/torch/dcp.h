@@ -21,7 +21,7 @@ bool dcp_detect(const char *path);
 tp_status dcp_read(struct piece_source *s, const struct model *m, struct tp_err *err);
 
 /* The same of torchtitan: a Llama with the names and the order of rows of torchtitan_map.h, and
- * "optimizer.state.NAME.exp_avg". TP_E_USAGE: there is no model, or it is no Llama. */
+ * "optimizer.state.NAME.exp_avg". TP_E_USAGE: there is no model, or it is not a Llama. */
 bool torchtitan_detect(const char *path);
 tp_status torchtitan_read(struct piece_source *s, const struct model *m, struct tp_err *err);
 

@@ -29,8 +29,8 @@ static const char *option_of(const char *name)
 
 /* ---- reading ---- */
 
-/* The options of the first group are those of the optimizer. An object that is no number, or cannot
- * be read, is not needed. */
+/* The options of the first group are those of the optimizer. An object that is not a number, or
+ * cannot be read, is not needed. */
 static void read_option(struct piece_source *s, int file, const struct dcp_item *item,
                         const char *key)
 {

@@ -108,7 +108,7 @@ static int by_name(const void *a, const void *b)
     return strcmp(((const struct dcp_path *)a)->name, ((const struct dcp_path *)b)->name);
 }
 
-/* What is no dict is another program's. */
+/* What is not a dict is another program's. */
 static tp_status read_paths(struct dcp_metadata *x, const struct pickle_value *planner,
                             struct tp_err *err)
 {
@@ -235,7 +235,7 @@ static tp_status add_entry(struct dcp_metadata *x, const char *name, const struc
     tp_status st;
 
     if (!name || !*name)
-        return damaged(x, NULL, "its name is no text", err);
+        return damaged(x, NULL, "its name is not text", err);
     if (pickle_is_call(v, METADATA, "TensorStorageMetadata"))
         return add_tensor(x, name, v, err);
     if (pickle_is_call(v, METADATA, "BytesStorageMetadata")) {
@@ -258,7 +258,7 @@ static tp_status read_root(const struct pickle_value **root, struct dcp_metadata
     if (!st && (!pickle_is_call(*root, METADATA, "Metadata") ||
                 !pickle_is(pickle_get(*root, "state_dict_metadata"), PICKLE_DICT) ||
                 !pickle_is(pickle_get(*root, "storage_data"), PICKLE_DICT)))
-        st = tp_fail(err, TP_E_CORRUPT, "%s: is no metadata of a torch.distributed.checkpoint",
+        st = tp_fail(err, TP_E_CORRUPT, "%s: is not the metadata of a torch.distributed.checkpoint",
                      x->path);
     return st;
 }

@@ -164,7 +164,7 @@ static tp_status add_tensor(struct dcp_target *t, int tensor, struct tp_err *err
     return st ? st : add_other_names(t, first, from->name, state, err);
 }
 
-/* ---- what is no tensor of the model ---- */
+/* ---- what is not a tensor of the model ---- */
 
 /* The tensor that a tied head is; NULL: the model has no such head. */
 static tp_status find_embedding(const char **name, struct dcp_target *t, struct tp_err *err)

@@ -29,14 +29,14 @@ static tp_status add_tensors(struct torch_pieces *x, struct tp_err *err)
     tp_status st = TP_OK;
 
     if (!pickle_is(x->root, PICKLE_DICT))
-        return tp_fail(err, TP_E_CORRUPT, "%s: is no dict from names to tensors", path);
+        return tp_fail(err, TP_E_CORRUPT, "%s: is not a dict from names to tensors", path);
     for (int64_t i = 0; i < pickle_entries(x->root) && !st; i++) {
         const char *key = pickle_text(pickle_key(x->root, i)), *name;
         const struct pickle_value *v = pickle_entry(x->root, i);
         struct piece p;
 
         if (!key)
-            return tp_fail(err, TP_E_CORRUPT, "%s: the name of a tensor is no text", path);
+            return tp_fail(err, TP_E_CORRUPT, "%s: the name of a tensor is not text", path);
         if (!torch_tensor_is(v)) {
             st = piece_source_leave(x->source, key, err);
             continue;

@@ -108,7 +108,7 @@ tp_status torch_pieces_number(int64_t *out, struct torch_pieces *x, const struct
     memcpy(&f32, bytes, sizeof f32);
     memcpy(&i64, bytes, sizeof i64);
     if (!st && t.dtype == DTYPE_F32 && !(f32 >= 0 && f32 < 0x1p53f && f32 == truncf(f32)))
-        st = tp_fail(err, TP_E_CORRUPT, "%s: tensor %s is no whole number", part.path, name);
+        st = tp_fail(err, TP_E_CORRUPT, "%s: tensor %s is not a whole number", part.path, name);
     if (!st)
         *out = t.dtype == DTYPE_F32 ? (int64_t)f32 : i64;
 done:

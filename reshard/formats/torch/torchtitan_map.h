@@ -31,7 +31,7 @@ bool torchtitan_map_ours(struct torchtitan_map_name *out, const char *name, stru
 bool torchtitan_map_theirs(struct torchtitan_map_name *out, const char *name, int which,
                            struct arena *arena);
 
-/* Whether it is state of the program that is no part of the model or its optimizer:
+/* Whether it is state of the program that is not part of the model or its optimizer:
  * "train_state.step". */
 bool torchtitan_map_is_other(const char *name);
 

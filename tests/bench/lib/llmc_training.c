@@ -1,6 +1,6 @@
 /*
  * tests/bench/lib/llmc_training.c - trains a GPT-2 with llm.c's fp32 code on one thread, by the
- * rules of docs/TRAINING.md. lib/llmc.py builds it with -I DIR, where DIR has llm.c; it is no part
+ * rules of docs/TRAINING.md. lib/llmc.py builds it with -I DIR, where DIR has llm.c; it is not part
  * of the project's own build.
  *
  *   llmc_training CHECKPOINT TOKENS BATCH SEQ STEPS LR
