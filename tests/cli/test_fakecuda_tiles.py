@@ -19,7 +19,7 @@ CORRECT = {
 MISTAKES = {
     "mma-ended-lane": ("ldmatrix: the mask 0xffffffff has lane 5, which has ended", ""),
     "mma-no-warp-barrier": ("race within a block, in shared memory|a read of .*, which was never written", "mma_load"),
-    "mma-misaligned": ("ldmatrix: the row at .* is no multiple of 16", "mma_load"),
+    "mma-misaligned": ("ldmatrix: the row at .* is not a multiple of 16", "mma_load"),
     "mma-global": ("ldmatrix: the row at .* is not in shared memory", "mma_load"),
     "copy-no-wait": ("a read of .*, which (an asynchronous copy may still write|was never written)|race within a block", ""),
     "copy-no-commit": ("a read of .*, which an asynchronous copy may still write", "copy_kernel"),
