@@ -123,7 +123,7 @@ static const char *without_prefix(const char *line)
 static bool is_of_launcher(const char *line)
 {
     static const char *const begins[] = { "srun: ",
-                                          "slurmstepd: ",
+                                          "slurmstepd",
                                           "tp-run relay: ",
                                           "mpirun ",
                                           "mpiexec ",

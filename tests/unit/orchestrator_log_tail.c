@@ -150,6 +150,10 @@ Test(log_tail, without_a_traceback_it_is_the_last_line_before_the_launchers)
               "slurmstepd: error: *** STEP 1.0 ON n1 CANCELLED AT 2026-11-21T12:00:00 ***\n");
     cr_expect_eq(t.rank, 1);
     cr_expect_str_eq(t.line, "cannot open data.bin");
+    t = parse("tp-train: rank 3: GPU 1: it failed\n"
+              "slurmstepd-n1: error: *** STEP 1.0 ON n1 CANCELLED AT 2026-11-21T12:00:00 ***\n"
+              "tp-run relay: rank 3 ended with exit code 3\n");
+    cr_expect_str_eq(t.line, "tp-train: rank 3: GPU 1: it failed");
     t = parse("tp-train: data.bin: no such file\ntp-run relay: rank 0 ended with exit code 3\n"
               "srun: error: n1: task 1: Exited with exit code 143\n");
     cr_expect(t.rank == 0 && t.end == LOG_TAIL_EXITED);
