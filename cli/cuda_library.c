@@ -38,6 +38,12 @@ static bool has_driver(void)
     return driver;
 }
 
+void cuda_library_for_ranks(void)
+{
+    (void)setenv("CUDA_MODULE_LOADING", "EAGER", 0);
+    (void)setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0); /* the default is 8 */
+}
+
 tp_status cuda_library_find(const struct cuda_library **out, struct tp_err *err)
 {
     const char *named = getenv(LIBRARY_ENV);

@@ -11,4 +11,11 @@
 /* Load the library. TP_E_NOTFOUND: there is none that can be used; the message says why. */
 tp_status cuda_library_find(const struct cuda_library **out, struct tp_err *err);
 
+/* Prepare this process for kernels that wait for those of other ranks. CUDA then loads all kernels
+ * when it begins, instead of each at its first launch, which may wait for kernels that run; and its
+ * streams (up to 32) share no queue of the hardware, in which one would wait behind another. Both
+ * are variables of the environment, and those that are set stay. Called before cuda_library_find,
+ * while the process has one thread. */
+void cuda_library_for_ranks(void);
+
 #endif

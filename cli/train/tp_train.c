@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "cli/cuda_library.h"
 #include "cli/open_files.h"
 #include "cli/rank_env.h"
 #include "cli/remote_env.h"
@@ -197,6 +198,14 @@ static bool understand(struct train_request *r, int *code, int argc, char **argv
     return ok;
 }
 
+/* The environment is changed while there is one thread: MPI makes others. */
+static int run(struct train_request *r, struct comm_env *env)
+{
+    if (r->device_kind != TRAIN_DEVICE_CPU && spec_world(&r->config.spec) > 1)
+        cuda_library_for_ranks();
+    return env->is_mpi ? run_under_mpi(r, env) : run_own_ranks(r, env);
+}
+
 int main(int argc, char **argv)
 {
     struct train_request r = { .config = train_config_default() };
@@ -215,7 +224,7 @@ int main(int argc, char **argv)
     if (remote_env_read(&err))
         code = report(TRAIN_PROG, err.status, &err);
     else if (understand(&r, &code, argc, argv))
-        code = env.is_mpi ? run_under_mpi(&r, &env) : run_own_ranks(&r, &env);
+        code = run(&r, &env);
     else if (code)
         rank_env_wait_for_first();
     arena_free(&r.arena);

@@ -1,6 +1,7 @@
 /* comm/cuda/nccl_lane.c - see comm/cuda/nccl_lane.h. */
 #include "comm/cuda/nccl_lane.h"
 
+#include "comm/cuda/nccl_connect.h"
 #include "comm/cuda/nccl_failure.h"
 
 /* Edge e of a ring is between e and e + 1. A rank has at most one edge of each set. */
@@ -10,7 +11,7 @@ static int edge_set(int e, int size)
 }
 
 /* Connect the ends of the edges of a set, in one direction. Collective over c, whose communicator
- * is `all`. */
+ * is `all`. As a rank has one edge of a set, no two ranks wait for each other. */
 static tp_status connect_set(struct nccl_lane_set *l, const struct comm *c, ncclComm_t all, int set,
                              bool up, struct tp_err *err)
 {
@@ -34,7 +35,7 @@ static tp_status connect_set(struct nccl_lane_set *l, const struct comm *c, nccl
     lane->comm = made;
     if (sends)
         e = cudaStreamCreateWithFlags(&lane->stream, cudaStreamNonBlocking);
-    return e == cudaSuccess ? TP_OK : nccl_fail_cuda(err, "a stream", e);
+    return e == cudaSuccess ? nccl_connect(made, sends, err) : nccl_fail_cuda(err, "a stream", e);
 }
 
 tp_status nccl_lane_set_open(struct nccl_lane_set *l, const struct comm *c, ncclComm_t all,

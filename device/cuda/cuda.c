@@ -35,8 +35,7 @@ static void cuda_free(struct device *d, void *p)
 {
     struct cuda_device *c = cuda_device_of(d);
 
-    (void)cudaSetDevice(c->ordinal);
-    cuda_memory_free(&c->memory, p);
+    cuda_memory_free(&c->memory, p, cuda_device_begin(d));
 }
 
 static tp_status cuda_adopt(struct device *d, void *p, int64_t n_bytes, struct tp_err *err)
@@ -100,8 +99,7 @@ static void cuda_close(struct device *d)
 {
     struct cuda_device *c = cuda_device_of(d);
 
-    (void)cudaSetDevice(c->ordinal);
-    cuda_memory_close(&c->memory);
+    cuda_memory_close(&c->memory, cuda_device_begin(d));
     device_failure_close(&c->failure);
     free(c);
 }

@@ -29,31 +29,32 @@ static void give(void *p, bool is_pinned)
 }
 
 /* Free what *link points to. */
-static void drop(struct cuda_buffer **link)
+static void drop(struct cuda_buffer **link, bool works)
 {
     struct cuda_buffer *b = *link;
 
     *link = b->next;
-    give(b->at, b->is_pinned);
+    if (works)
+        give(b->at, b->is_pinned);
     free(b);
 }
 
-void cuda_memory_close(struct cuda_memory *m)
+void cuda_memory_close(struct cuda_memory *m, bool works)
 {
     while (m->buffers)
-        drop(&m->buffers);
-    if (m->stream)
+        drop(&m->buffers, works);
+    if (m->stream && works)
         (void)cudaStreamDestroy(m->stream);
 }
 
-void cuda_memory_free(struct cuda_memory *m, void *p)
+void cuda_memory_free(struct cuda_memory *m, void *p, bool works)
 {
     struct cuda_buffer **link = &m->buffers;
 
     while (*link && (*link)->at != p)
         link = &(*link)->next;
     if (*link)
-        drop(link);
+        drop(link, works);
 }
 
 static tp_status out_of_memory(const struct cuda_memory *m, int64_t n_bytes, struct tp_err *err)
@@ -69,22 +70,42 @@ static tp_status out_of_memory(const struct cuda_memory *m, int64_t n_bytes, str
                    m->ordinal, n_bytes, available, total);
 }
 
-tp_status cuda_memory_take(const struct cuda_memory *m, void **out, int64_t n_bytes,
-                           struct tp_err *err)
+static tp_status taken(const struct cuda_memory *m, int64_t n_bytes, cudaError_t e,
+                       struct tp_err *err)
 {
-    cudaError_t e = cudaMalloc(out, n_bytes > 0 ? (size_t)n_bytes : 1);
-
     if (e == cudaErrorMemoryAllocation)
         return out_of_memory(m, n_bytes, err);
     return e == cudaSuccess ? TP_OK : cuda_error_fail(err, m->ordinal, "an allocation", e);
+}
+
+/* In a capture the allocation would become a part of the graph, and its memory end with it. */
+tp_status cuda_memory_take_queued(const struct cuda_memory *m, void **out, int64_t n_bytes,
+                                  struct CUstream_st *stream, struct tp_err *err)
+{
+    enum cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+    size_t n = n_bytes > 0 ? (size_t)n_bytes : 1;
+    cudaError_t e = cudaStreamIsCapturing(stream, &status);
+
+    if (e == cudaSuccess && status != cudaStreamCaptureStatusNone)
+        return tp_fail(err, TP_E_INTERNAL,
+                       "GPU %d: a step that is recorded needs %" PRId64 " bytes of scratch, more "
+                       "than the steps before. Use --cuda-graphs off",
+                       m->ordinal, n_bytes);
+    if (e == cudaSuccess)
+        e = cudaMallocAsync(out, n, stream);
+    if (e == cudaErrorNotSupported) { /* some virtual GPUs have no pools of memory */
+        (void)cudaGetLastError();
+        e = cudaMalloc(out, n);
+    }
+    return taken(m, n_bytes, e, err);
 }
 
 /* Zeroed device memory. Waits, because operations of any queue may follow. */
 static tp_status take_zeroed(const struct cuda_memory *m, void **out, int64_t n_bytes,
                              struct tp_err *err)
 {
-    tp_status st = cuda_memory_take(m, out, n_bytes, err);
-    cudaError_t e;
+    cudaError_t e = cudaMalloc(out, n_bytes > 0 ? (size_t)n_bytes : 1);
+    tp_status st = taken(m, n_bytes, e, err);
 
     if (st)
         return st;

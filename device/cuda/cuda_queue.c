@@ -85,17 +85,25 @@ tp_status cuda_queue_open(struct device *d, struct device_queue **out, enum devi
     return TP_OK;
 }
 
+static void end_queue(struct cuda_queue *q)
+{
+    if (q->attachment.close)
+        q->attachment.close(q->attachment.p);
+    for (int i = 0; i < q->n_scratches; i++)
+        (void)cudaFree(q->scratch[i]);
+    (void)cudaStreamDestroy(q->stream);
+}
+
+/* After a failure a collective may wait for other ranks for ever, and cublasDestroy and cudaFree
+ * wait for it. So what the queue has ends with the process. */
 void cuda_queue_close(struct device_queue *queue)
 {
     struct cuda_queue *q = queue_of(queue);
 
     if (cuda_device_begin(queue->device))
         cuda_device_check(queue->device, "work on a queue", cudaStreamSynchronize(q->stream));
-    if (q->attachment.close)
-        q->attachment.close(q->attachment.p);
-    for (int i = 0; i < q->n_scratches; i++)
-        (void)cudaFree(q->scratch[i]);
-    (void)cudaStreamDestroy(q->stream);
+    if (cuda_device_begin(queue->device))
+        end_queue(q);
     free(q);
 }
 
@@ -113,7 +121,8 @@ void cuda_queue_submit(struct device_queue *q, const struct device_operation *o)
 
 /* When the memory has to grow, which happens in the first step only, the old memory is kept.
  * Freeing it would wait for all queued work, and that may wait for messages of which this rank has
- * not queued its part yet. */
+ * not queued its part yet. cudaMalloc may let later work wait like that, too, so the new memory is
+ * taken in the order of the stream. */
 void *cuda_queue_scratch(struct device_queue *queue, int64_t n_bytes)
 {
     struct cuda_device *c = cuda_device_of(queue->device);
@@ -128,7 +137,8 @@ void *cuda_queue_scratch(struct device_queue *queue, int64_t n_bytes)
     n_bytes = n_bytes > 2 * q->scratch_bytes ? n_bytes : 2 * q->scratch_bytes;
     if (q->n_scratches == SCRATCHES_MAX)
         tp_fail(&err, TP_E_INTERNAL, "scratch has grown %d times", q->n_scratches);
-    if (q->n_scratches == SCRATCHES_MAX || cuda_memory_take(&c->memory, &p, n_bytes, &err)) {
+    if (q->n_scratches == SCRATCHES_MAX ||
+        cuda_memory_take_queued(&c->memory, &p, n_bytes, q->stream, &err)) {
         cuda_device_fail(queue->device, &err);
         return NULL;
     }

@@ -119,7 +119,8 @@ def test_the_list_of_operations_says_what_precedes_each(tmp_path, name, before):
 RANKS_PROGRAM = harness.built("fakecuda_planted_ranks")
 LOST = "".join("rank %d: remote process exited or there was a network error\n" % rank for rank in range(3))
 RANKS_CORRECT = {"collectives": "", "ring": "", "product": "C[1][2] = 32\n",
-                 "bias": "D[1][2] = 34\n", "group": "", "graph": "", "lost-network": LOST, "lost-network-graph": LOST}
+                 "bias": "D[1][2] = 34\n", "allocation-in-order": "", "group": "", "graph": "", "lost-network": LOST,
+                 "lost-network-graph": LOST}
 # What the reports of all ranks together say.
 RANKS_MISTAKES = {
     "another-count": "rank 1 calls ncclAllReduce of 19999 f32 as call 1, and rank [02] ncclAllReduce of 20000 f32",
@@ -131,9 +132,13 @@ RANKS_MISTAKES = {
     "another-type": "rank 2 calls ncclAllGather of 8 i64 as call 1, and rank [01] ncclAllGather of 8 f64",
     "another-operation": r"rank 0 calls ncclAllReduce of 8 f32 \(max\) as call 1, and rank [12] ncclAllReduce of 8 f32",
     "another-order": "rank 0 calls ncclAllReduce of 8 f32 as call 1, and rank [12] ncclAllGather of 8 f32 as call 1",
+    "missing-first-call": "rank [02] waits for ever in its first collective of a communicator, ncclAllReduce, for which all its ranks connect",
     "missing-call": "the device waits for ever for other ranks: ncclAllReduce of stream 1",
     "message-of-another-size": "rank 1 calls ncclRecv of 11 f32 as call 1, and rank 0 ncclSend of 10 f32",
     "sends-that-wait-for-each-other": "the device waits for ever for other ranks: ncclSend of stream 1",
+    "ring-not-connected": "rank [012] waits for ever in its first ncclSend with rank 1, which has not made its side",
+    "kernels-loaded-between-messages": "the device waits for ever for other ranks: ncclSend of stream 2",
+    "allocation-between-messages": "the device waits for ever for other ranks: ncclSend of stream 2",
     "message-to-nobody": "rank 0 of 3: ncclSend with rank 3",
     "group-overlap": "rank 0: two receives of a group overlap",
     "group-of-two-streams": "the calls of a group are of several communicators or streams",
@@ -157,7 +162,8 @@ RANKS_MISTAKES = {
     "bias-workspace": "1024 bytes of the workspace at .* are not in device memory",
     "bias-in-host-memory": "16 bytes of the bias at .* are not in device memory",
 }
-RANKS_THAT_WAIT = {"group-overlap", "group-of-two-streams", "message-overwritten", "missing-call", "message-of-another-size", "sends-that-wait-for-each-other"}
+RANKS_THAT_WAIT = {"group-overlap", "group-of-two-streams", "message-overwritten", "missing-call", "missing-first-call", "ring-not-connected",
+                   "kernels-loaded-between-messages", "allocation-between-messages", "message-of-another-size", "sends-that-wait-for-each-other"}
 
 
 def run_ranks(name, seed):
@@ -177,6 +183,12 @@ def test_ranks_that_agree_get_the_result_in_every_order(name):
         assert (p.returncode, p.stderr) == (0, ""), (seed, p)
         ended = "".join("rank %d ended: no error\n" % rank for rank in range(3))
         assert sorted(p.stdout.splitlines()) == sorted((RANKS_CORRECT[name] + ended).splitlines()), seed
+
+
+def test_kernels_that_are_loaded_at_the_start_wait_for_nothing():
+    for seed in SEEDS:
+        p = planted.run(RANKS_PROGRAM, "kernels-loaded-between-messages", seed, FAKECUDA_GPUS="3", CUDA_MODULE_LOADING="EAGER")
+        assert (p.returncode, p.stderr) == (0, ""), (seed, p)
 
 
 @pytest.mark.parametrize("name", RANKS_MISTAKES)

@@ -232,6 +232,13 @@ void fake::api_enqueue_made(cudaStream_t s, const char *name, const operation_ma
     enqueue_made(s, name, make);
 }
 
+void fake::api_go_on()
+{
+    api_call call;
+
+    run_one();
+}
+
 cudaError_t fake::api_run(const char *name, cudaStream_t s, const std::function<cudaError_t()> &run)
 {
     api_call call;

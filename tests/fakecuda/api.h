@@ -36,6 +36,8 @@ size_t api_memory_total();
 /* enqueue, for libraries on top of CUDA: as a call of the API, on a stream that must exist. */
 void api_enqueue(cudaStream_t s, const char *name, std::function<void()> run);
 void api_enqueue_made(cudaStream_t s, const char *name, const operation_maker &make);
+/* The host waits for something else: let the device complete an operation, if it can. */
+void api_go_on();
 /* Any other call, on a stream that must exist; NULL: on none. */
 cudaError_t api_run(const char *name, cudaStream_t s, const std::function<cudaError_t()> &run);
 

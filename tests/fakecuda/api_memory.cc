@@ -13,17 +13,36 @@ using fake::api_call;
 
 /* ---- memory ---- */
 
+static cudaError_t take(const api_call &call, const char *name, void **p, size_t size)
+{
+    fake::graph_forbids(name);
+    if (fake::device_failure != cudaSuccess)
+        return call.done();
+    if (size > fake::api_memory_left() || !(*p = fake::memory_take(fake::DEVICE_MEMORY, size)))
+        return call.fail(cudaErrorMemoryAllocation);
+    fake::api_record(name);
+    return cudaSuccess;
+}
+
+/* CUDA may let what is queued later wait for what is queued so far, on all streams ("implicit
+ * synchronization" of its programming guide). Here the host waits, by chance. */
 cudaError_t cudaMalloc(void **p, size_t size)
 {
     api_call call;
 
     fake::graph_forbids("cudaMalloc");
-    if (fake::device_failure != cudaSuccess)
-        return call.done();
-    if (size > fake::api_memory_left() || !(*p = fake::memory_take(fake::DEVICE_MEMORY, size)))
-        return call.fail(cudaErrorMemoryAllocation);
-    fake::api_record("cudaMalloc");
-    return cudaSuccess;
+    if (fake::random_below(2))
+        fake::run_all();
+    return take(call, "cudaMalloc", p, size);
+}
+
+/* NVIDIA's makes it a node of a graph that is captured, and its memory ends with the graph. */
+cudaError_t cudaMallocAsync(void **p, size_t size, cudaStream_t stream)
+{
+    api_call call;
+
+    fake::api_check_stream("cudaMallocAsync", stream);
+    return take(call, "cudaMallocAsync", p, size);
 }
 
 /* CUDA waits until the device is idle. */

@@ -7,6 +7,7 @@
 #include <memory>
 #include <sys/mman.h>
 
+#include "tests/fakecuda/api.h"
 #include "tests/fakecuda/block.h"
 #include "tests/fakecuda/stream.h"
 
@@ -251,6 +252,7 @@ cudaError_t fakecuda_launch(const cudaLaunchConfig_t *config, const fakecuda_cal
     const cudaLaunchConfig_t copy = *config;
     const std::shared_ptr<const void> args(call.args, call.free);
     uint64_t threads = (uint64_t)b.x * b.y * b.z;
+    fake::api_call guard;
 
     if (!fake::stream_exists(config->stream))
         fake::report(nullptr, "a launch: the stream does not exist");
@@ -259,6 +261,8 @@ cudaError_t fakecuda_launch(const cudaLaunchConfig_t *config, const fakecuda_cal
     if (threads == 0 || threads > 1024 || b.z > 64 || g.x == 0 || g.y == 0 || g.z == 0 ||
         g.x > 0x7fffffff || g.y > 65535 || g.z > 65535)
         return cudaErrorInvalidConfiguration;
+    if (!config->stream || !config->stream->capture)
+        fake::load(call.kernel);
     fake::enqueue(config->stream, "kernel", [=] {
         (void)args; /* freed with this function */
         fake::run_grid(copy, call);

@@ -186,6 +186,15 @@ cudaError_t cudaStreamBeginCapture(cudaStream_t stream, enum cudaStreamCaptureMo
     });
 }
 
+cudaError_t cudaStreamIsCapturing(cudaStream_t stream, enum cudaStreamCaptureStatus *status)
+{
+    return fake::api_run("cudaStreamIsCapturing", stream, [=] {
+        *status =
+            stream && stream->capture ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
+        return cudaSuccess;
+    });
+}
+
 /* FAKECUDA_NO_CAPTURE: as a driver that finds something in the capture that it does not allow. */
 cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *graph)
 {

@@ -19,6 +19,7 @@
 #include "tests/fakecuda/api.h"
 #include "tests/fakecuda/gpus.h"
 #include "tests/fakecuda/nccl_comm.h"
+#include "tests/fakecuda/nccl_connect.h"
 #include "tests/fakecuda/nccl_element.h"
 #include "tests/fakecuda/nccl_progress.h"
 #include "tests/fakecuda/stream.h"
@@ -174,6 +175,15 @@ static void number(nccl_progress *p, bool in_graph)
     record(p);
 }
 
+static void connect(const calls &made)
+{
+    std::vector<const nccl_progress *> all;
+
+    for (const auto &p : made)
+        all.push_back(p.get());
+    fake::nccl_connect(all);
+}
+
 ncclResult_t ncclGroupEnd(void)
 {
     const calls made = grouped.calls;
@@ -188,6 +198,7 @@ ncclResult_t ncclGroupEnd(void)
         fake::nccl_finish_abort(comm);
     if (made.empty())
         return ncclSuccess;
+    connect(made);
     user = made[0]->comm->users;
     fake::api_enqueue_made(stream, "group of messages", [=](bool in_graph) {
         auto own = std::make_shared<calls>();
@@ -218,6 +229,7 @@ static ncclResult_t queue(const nccl_progress &made, cudaStream_t stream)
         add_to_group(std::make_shared<nccl_progress>(made), stream);
         return ncclSuccess;
     }
+    fake::nccl_connect({ &made });
     fake::api_enqueue_made(stream, made.name, [=](bool in_graph) {
         auto p = std::make_shared<nccl_progress>(made);
 

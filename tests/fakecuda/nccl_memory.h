@@ -40,6 +40,9 @@ struct nccl_split {
 struct nccl_shared {
     std::atomic<int> size, joined;
     std::atomic<int> left; /* ranks that have aborted: their connections are closed */
+    std::atomic<bool> calls[NCCL_RANKS_MAX]; /* a rank has called a collective: nccl_connect.h */
+    std::atomic<bool> sends[NCCL_RANKS_MAX][NCCL_RANKS_MAX];    /* [from][to]: `from` has sent */
+    std::atomic<bool> receives[NCCL_RANKS_MAX][NCCL_RANKS_MAX]; /* `to` has received */
     nccl_split splits[NCCL_RANKS_MAX];
     nccl_box boxes[NCCL_RANKS_MAX];                    /* of collectives */
     nccl_box messages[NCCL_RANKS_MAX][NCCL_RANKS_MAX]; /* [from][to] */

@@ -44,8 +44,9 @@ static void correct_collectives()
     expect("reduce-scatter", y, rank * N + 9, 3 * (9 + 200));
 }
 
-/* Each rank sends to the next one, on a second stream, so nobody waits for a receiver. */
-static void correct_ring(ncclComm_t comm)
+/* Each rank sends to the next one, on a second stream, so nobody waits for a receiver. The first
+ * message of a pair connects them, for which the host waits: one pair after the other. */
+static void ring(ncclComm_t comm, bool is_connected)
 {
     cudaEvent_t e;
 
@@ -63,6 +64,11 @@ static void correct_ring(ncclComm_t comm)
             sends = made;
         if (rank == receiver)
             receives = made;
+        if (is_connected && rank == sender)
+            ncclSend(x, 1, ncclFloat32, 1, made, stream);
+        if (is_connected && rank == receiver)
+            ncclRecv(y, 1, ncclFloat32, 0, made, stream);
+        cudaStreamSynchronize(stream);
     }
     ncclSend(x, N, ncclFloat32, 1, sends, other);
     ncclRecv(y, N, ncclFloat32, 0, receives, stream);
@@ -141,6 +147,66 @@ static void wrong_product(const float *a, int64_t lda, const float *alpha)
     cublasGemmEx_64(handle, CUBLAS_OP_N, CUBLAS_OP_T, 4, 4, 2, alpha, a, CUDA_R_32F, lda, x,
                     CUDA_R_32F, 4, &beta, y, CUDA_R_32F, 4, CUBLAS_COMPUTE_32F,
                     CUBLAS_GEMM_DEFAULT);
+}
+
+/* Ranks 0 and 1 exchange messages in a group, which connects them. */
+static void connect_two()
+{
+    ncclGroupStart();
+    ncclSend(x, 8, ncclFloat32, 1 - rank, all, stream);
+    ncclRecv(y, 8, ncclFloat32, 1 - rank, all, stream);
+    ncclGroupEnd();
+    cudaStreamSynchronize(stream);
+}
+
+template <int number> __global__ void nothing_kernel()
+{
+}
+
+/* Each of so many kernels is loaded, and by chance the host waits. */
+template <int n> static void launch_different()
+{
+    cudaLaunchConfig_t config = {};
+
+    config.gridDim = config.blockDim = dim3(1);
+    config.stream = stream;
+    cudaLaunchKernelEx(&config, nothing_kernel<n>);
+    if constexpr (n > 1)
+        launch_different<n - 1>();
+}
+
+enum between { LOAD_KERNELS, ALLOCATE, ALLOCATE_IN_ORDER };
+
+/* Two ranks send, do something for which CUDA may wait, and receive. */
+static void exchange_around(between what)
+{
+    ncclComm_t up, down; /* from rank 0 to rank 1, and back */
+    const float *mine = x;
+
+    ncclCommSplit(all, rank < 2 ? 0 : NCCL_SPLIT_NOCOLOR, rank, &up, nullptr);
+    ncclCommSplit(all, rank < 2 ? 0 : NCCL_SPLIT_NOCOLOR, rank, &down, nullptr);
+    if (rank == 2)
+        return;
+    for (int round = 0; round < 2; round++) {
+        if (rank == 0 || round == 1)
+            ncclSend(mine, N, ncclFloat32, 1 - rank, rank == 0 ? up : down, other);
+        for (int i = 0; i < 16 && round == 1 && what != LOAD_KERNELS; i++) {
+            void *p;
+
+            what == ALLOCATE ? cudaMalloc(&p, 8) : cudaMallocAsync(&p, 8, stream);
+        }
+        if (round == 1 && what == LOAD_KERNELS)
+            launch_different<16>();
+        if (rank == 1 || round == 1)
+            ncclRecv(y, N, ncclFloat32, 1 - rank, rank == 0 ? down : up, stream);
+        if (rank == 1 && round == 0)
+            ncclSend(mine, N, ncclFloat32, 0, down, other);
+        if (rank == 0 && round == 0)
+            ncclRecv(y, N, ncclFloat32, 1, down, stream);
+        cudaDeviceSynchronize();
+    }
+    ncclCommDestroy(up);
+    ncclCommDestroy(down);
 }
 
 /* Rank 0 receives from both others; the others send. */
@@ -255,7 +321,8 @@ struct program {
 static const program programs[] = {
     /* correct */
     { "collectives", correct_collectives },
-    { "ring", [] { correct_ring(all); } },
+    { "ring", [] { ring(all, true); } },
+    { "allocation-in-order", [] { exchange_around(ALLOCATE_IN_ORDER); } },
     { "product", [] { product(2, 0, x); } },
     { "bias", [] { biased(RIGHT); } },
     { "group", correct_group },
@@ -291,8 +358,14 @@ static const program programs[] = {
           if (rank != 0)
               ncclAllReduce(x, y, 8, ncclFloat32, ncclSum, all, stream);
       } },
+    { "missing-first-call",
+      [] {
+          if (rank != 1)
+              ncclAllReduce(x, y, 8, ncclFloat32, ncclSum, all, stream);
+      } },
     { "missing-call",
       [] {
+          ncclAllReduce(x, y, 8, ncclFloat32, ncclSum, all, stream);
           if (rank != 1)
               ncclAllReduce(x, y, 8, ncclFloat32, ncclSum, all, stream);
       } },
@@ -306,10 +379,14 @@ static const program programs[] = {
     { "sends-that-wait-for-each-other",
       [] {
           if (rank < 2) {
+              connect_two();
               ncclSend(x, N, ncclFloat32, 1 - rank, all, stream);
               ncclRecv(y, N, ncclFloat32, 1 - rank, all, stream);
           }
       } },
+    { "ring-not-connected", [] { ring(all, false); } },
+    { "kernels-loaded-between-messages", [] { exchange_around(LOAD_KERNELS); } },
+    { "allocation-between-messages", [] { exchange_around(ALLOCATE); } },
     { "message-to-nobody", [] { ncclSend(x, 10, ncclFloat32, RANKS, all, stream); } },
     { "group-overlap", [] { receive_all(9, stream); } },
     { "group-of-two-streams", [] { receive_all(10, other); } },

@@ -337,6 +337,12 @@ void run_until(const point &p, const clock &known)
         ;
 }
 
+void run_one()
+{
+    begin_round();
+    step(GO_ON);
+}
+
 void run_all()
 {
     begin_round();

@@ -25,7 +25,7 @@ from training_goals import EXPERTS, GPT2_124M, LLAMA_1B, TINY, judge_training
 
 REPO = pathlib.Path(__file__).resolve().parents[2]
 HERE = pathlib.Path(__file__).resolve().parent
-LAYOUTS = {"tp2": 2, "pp2": 2, "dp2": 2, "tp2pp2": 4, "dp2zero3": 2, "ep2dp2": 2}  # ep2dp2: a mixture of experts
+LAYOUTS = {"tp2": 2, "pp2": 2, "cp2": 2, "dp2": 2, "tp2pp2": 4, "dp2zero3": 2, "ep2dp2": 2}  # ep2dp2: a mixture of experts
 # How several ranks use one GPU: NCCL takes ranks with different host names for ranks of different hosts, which then
 # communicate by sockets. Timings of such runs mean nothing.
 SHARED_GPU = {"NCCL_NET": "Socket", "NCCL_NET_PLUGIN": "none", "NCCL_IB_DISABLE": "1", "NCCL_SOCKET_IFNAME": "lo",

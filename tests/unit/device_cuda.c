@@ -122,6 +122,27 @@ static tp_status runs_on_the_host(struct device_queue *q, const void *args, stru
     return TP_OK;
 }
 
+Test(device_cuda, nothing_is_waited_for_when_it_is_closed_after_a_failure)
+{
+    struct device *d = open_cuda(1);
+    struct device_queue *q = open_queue(d, DEVICE_QUEUE_COMPUTE);
+    unsigned char *p = alloc_bytes(d, 100, false);
+    struct tp_err why;
+    int n_queued;
+
+    cr_assert(device_scratch(q, 100));
+    for (int i = 0; i < 100; i++) /* the collectives of another rank that has ended */
+        device_fill(q, p, i, 100);
+    n_queued = fake->queued();
+    cr_assert_gt(n_queued, 0);
+    tp_fail(&why, TP_E_IO, "a collective failed");
+    device_fail(d, &why);
+    device_free(d, p);
+    device_queue_close(q);
+    device_close(d);
+    cr_assert_eq(fake->queued(), n_queued);
+}
+
 Test(device_cuda, host_functions_and_memory_of_others_are_refused)
 {
     struct device *d = open_cuda(1);
