@@ -1,13 +1,31 @@
 /* comm/cuda/nccl_lane.c - see comm/cuda/nccl_lane.h. */
 #include "comm/cuda/nccl_lane.h"
 
-#include "comm/cuda/nccl_connect.h"
 #include "comm/cuda/nccl_failure.h"
 
 /* Edge e of a ring is between e and e + 1. A rank has at most one edge of each set. */
 static int edge_set(int e, int size)
 {
     return size % 2 && e == size - 1 ? 2 : e % 2;
+}
+
+enum { BYTE_STEP = 16 }; /* from the byte of a lane to that of the next one */
+
+/* Send a byte from rank 0 of a lane to rank 1. In the first message NCCL connects the ranks, and
+ * its call does not return until the other rank makes its own: in a ring where all ranks send
+ * before they receive, all would wait for ever. Nothing here waits until the byte is there, so the
+ * watch can abort when it never arrives. */
+static tp_status send_first(const struct nccl_lane *lane, bool sends, void *byte,
+                            struct tp_err *err)
+{
+    cudaError_t e = cudaMemsetAsync(byte, 0, 1, lane->stream);
+    ncclResult_t r;
+
+    if (e != cudaSuccess)
+        return nccl_fail_cuda(err, "a byte", e);
+    r = sends ? ncclSend(byte, 1, ncclUint8, 1, lane->comm, lane->stream)
+              : ncclRecv(byte, 1, ncclUint8, 0, lane->comm, lane->stream);
+    return r == ncclSuccess ? TP_OK : nccl_fail(err, "the first message to a neighbour", r);
 }
 
 /* Connect the ends of the edges of a set, in one direction. Collective over c, whose communicator
@@ -20,11 +38,12 @@ static tp_status connect_set(struct nccl_lane_set *l, const struct comm *c, nccl
     bool is_upper = edge_set(before, c->size) == set;
     int color = is_lower ? c->rank : is_upper ? before : NCCL_SPLIT_NOCOLOR;
     bool sends = is_lower == up;
-    struct nccl_lane *lane = &l->lane[up ? (sends ? NCCL_LANE_UP_OUT : NCCL_LANE_UP_IN)
-                                         : (sends ? NCCL_LANE_DOWN_OUT : NCCL_LANE_DOWN_IN)];
+    enum nccl_lane_name name = up ? (sends ? NCCL_LANE_UP_OUT : NCCL_LANE_UP_IN)
+                                  : (sends ? NCCL_LANE_DOWN_OUT : NCCL_LANE_DOWN_IN);
+    struct nccl_lane *lane = &l->lane[name];
     ncclComm_t made = NULL;
     ncclResult_t r = ncclCommSplit(all, color, sends ? 0 : 1, &made, NULL);
-    cudaError_t e = cudaSuccess;
+    cudaError_t e;
 
     if (r != ncclSuccess)
         return nccl_fail(err, "connecting neighbours", r);
@@ -33,17 +52,18 @@ static tp_status connect_set(struct nccl_lane_set *l, const struct comm *c, nccl
     if (nccl_watch_add(l->watch, made, err))
         return err->status;
     lane->comm = made;
-    if (sends)
-        e = cudaStreamCreateWithFlags(&lane->stream, cudaStreamNonBlocking);
-    return e == cudaSuccess ? nccl_connect(made, sends, err) : nccl_fail_cuda(err, "a stream", e);
+    e = cudaStreamCreateWithFlags(&lane->stream, cudaStreamNonBlocking);
+    if (e != cudaSuccess)
+        return nccl_fail_cuda(err, "a stream", e);
+    return send_first(lane, sends, (char *)l->bytes + name * BYTE_STEP, err);
 }
 
 tp_status nccl_lane_set_open(struct nccl_lane_set *l, const struct comm *c, ncclComm_t all,
                              struct nccl_watch *w, struct tp_err *err)
 {
     int n_sets = c->size % 2 ? 3 : 2;
-    tp_status st = TP_OK;
-    cudaError_t e;
+    cudaError_t e = cudaMalloc(&l->bytes, NCCL_LANES * BYTE_STEP);
+    tp_status st = e == cudaSuccess ? TP_OK : nccl_fail_cuda(err, "memory", e);
 
     l->watch = w;
     for (int set = 0; set < n_sets && !st; set++)
@@ -83,6 +103,8 @@ void nccl_lane_set_close(struct nccl_lane_set *l, bool works)
         if (l->lane[i].stream)
             (void)cudaStreamDestroy(l->lane[i].stream);
     }
+    if (works)
+        (void)cudaFree(l->bytes);
     if (l->queued)
         (void)cudaEventDestroy(l->queued);
 }

@@ -18,7 +18,7 @@
  * receiver rank 1. */
 struct nccl_lane {
     ncclComm_t comm;
-    cudaStream_t stream; /* of the sender */
+    cudaStream_t stream; /* for sends; the receiver's queue receives */
 };
 
 /* Up: from a rank to the next one; down: to the previous one. A ring of two ranks has no lanes
@@ -37,6 +37,7 @@ struct nccl_lane_set {
     struct nccl_watch *watch; /* of their communicators */
     struct nccl_lane lane[NCCL_LANES];
     cudaEvent_t queued; /* what the last send waits for */
+    void *bytes;        /* of the first messages, in device memory */
 };
 
 /* Connect each rank of c with its neighbours; all: NCCL's communicator of c, which has at least two
