@@ -8,6 +8,9 @@
 #include "core/file.h"
 #include "layout/model_config.h"
 #include "layout/model_tensors.h"
+#include "reshard/memory_budget.h"
+
+enum { LATER_BYTES = 4 << 20 }; /* becomes resident later, whatever the tables are */
 
 static tp_status no_memory(const struct export_source *s, struct tp_err *err)
 {
@@ -248,8 +251,11 @@ static tp_status open_foreign(struct export_source *s, const struct export_reque
                                          .memory_bytes = q->memory_bytes,
                                          .own_masters = format->state == EXPORT_MOMENTS,
                                          .progress = q->progress };
+    struct memory_budget budget;
     tp_status st;
 
+    /* before the tables are read, which fit into nothing where the program fills the limit */
+    TP_TRY(memory_budget_make(&budget, q->memory_bytes, LATER_BYTES, q->threads, err));
     s->request = from;
     s->request.keeps_extras = keeps_extras(q, format);
     s->request.lists_state = !q->no_optim;

@@ -139,20 +139,22 @@ tp_status foreign_contents_open(struct foreign_contents *out,
                                 const struct foreign_contents_request *q, struct tp_err *err)
 {
     const int64_t remote_bytes = memory_budget_remote(q->path, q->memory_bytes);
+    const int64_t later_bytes = LATER_BYTES + remote_bytes + q->buffer_bytes;
     struct memory_budget budget;
     char url[PATH_MAX];
     tp_status st = TP_OK;
 
     memset(out, 0, sizeof *out);
     out->format = q->format;
+    /* before the tables are read, which fit into nothing where the program fills the limit */
+    TP_TRY(memory_budget_make(&budget, q->memory_bytes, later_bytes, 1, err));
     if (location_is_remote(q->path))
         TP_TRY(location_clean(url, q->path, err));
     remote_object_sparse(true); /* tables and headers only */
     st = open_source(out, location_is_remote(q->path) ? url : q->path, q, err);
     remote_object_sparse(false);
-    TP_TRY(st);
-    TP_TRY(memory_budget_make(&budget, q->memory_bytes,
-                              LATER_BYTES + remote_bytes + q->buffer_bytes, 1, err));
+    TP_TRY(memory_budget_explain(st, q->memory_bytes, err));
+    TP_TRY(memory_budget_make(&budget, q->memory_bytes, later_bytes, 1, err));
 done:
     return st;
 }

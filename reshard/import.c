@@ -62,6 +62,11 @@ static tp_status read_model(struct import_job *x, struct tp_err *err)
         return st;
     if (!location_is_remote(q->source) && !file_is_dir(q->source))
         return tp_fail(err, TP_E_NOTFOUND, "%s: no such folder", q->source);
+    /* before the tables are read, which fit into nothing where the program fills the limit */
+    st = memory_budget_make(&x->copy.memory, q->memory_bytes, LATER_BYTES + x->remote_bytes,
+                            q->threads, err);
+    if (st)
+        return st;
     return import_source_model(&x->model, q, &x->arena, err);
 }
 

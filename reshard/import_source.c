@@ -317,7 +317,7 @@ tp_status import_source_model(struct model *out, const struct import_request *q,
                       : foreign_model_read(out, &note, &from, arena, err);
     if (!st && note)
         progress_note(q->progress, "%s", note);
-    return st;
+    return memory_budget_explain(st, q->memory_bytes, err);
 }
 
 tp_status import_source_open(struct import_source *s, const struct import_request *q,
@@ -335,15 +335,15 @@ tp_status import_source_open(struct import_source *s, const struct import_reques
     if (!q->rules)
         st = tied_head_check(q->source, format, m, &q->ignore,
                              memory_budget_tables(q->memory_bytes), err);
-    if (st)
-        return st;
-    st = format ? open_pieces(s, q, format, m, arena, err) : open_safetensors(s, q, m, arena, err);
+    if (!st)
+        st = format ? open_pieces(s, q, format, m, arena, err)
+                    : open_safetensors(s, q, m, arena, err);
     if (st == TP_E_CORRUPT && foreign_model_is_quantized(method, m))
         st = tp_fail_in(err,
                         "config.json says that the weights are quantized (%s), which is not "
                         "supported",
                         method);
-    return st;
+    return memory_budget_explain(st, q->memory_bytes, err);
 }
 
 tp_status import_source_identify(const struct import_source *s, const struct import_request *q,

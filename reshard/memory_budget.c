@@ -53,6 +53,19 @@ int64_t memory_budget_tables(int64_t limit_bytes)
     return left > 1 ? left : 1;
 }
 
+tp_status memory_budget_explain(tp_status st, int64_t limit_bytes, struct tp_err *err)
+{
+    char limit[SIZE_TEXT_MAX], message[TP_ERR_MAX];
+
+    if (st != TP_E_NOMEM)
+        return st;
+    snprintf(message, sizeof message, "%s", err->msg);
+    return tp_fail(err, TP_E_BUDGET,
+                   "--mem %s is too little for the tables of the source; give "
+                   "more (%s)",
+                   size_format(limit, limit_bytes), message);
+}
+
 int64_t memory_budget_connections(void)
 {
     return (int64_t)remote_connections() * CONNECTION_BYTES + TLS_BYTES;

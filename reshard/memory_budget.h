@@ -30,6 +30,10 @@ int64_t memory_budget_remote(const char *source, int64_t limit_bytes);
  * already. */
 int64_t memory_budget_tables(int64_t limit_bytes);
 
+/* What to return for st, the result of reading the tables of a source within memory_budget_tables:
+ * when they did not fit, TP_E_BUDGET, and the sentence says that it was limit_bytes. */
+tp_status memory_budget_explain(tp_status st, int64_t limit_bytes, struct tp_err *err);
+
 /* What connections to a store need. */
 int64_t memory_budget_connections(void);
 

@@ -27,13 +27,14 @@ static size_t common_folder(const char *const *paths, int n)
     return common;
 }
 
-tp_status missing_files_add(struct tp_err *err, const char *const *paths, int n)
+tp_status missing_files_fail(struct tp_err *err, const char *const *paths, int n)
 {
     char names[NAMES_TEXT] = "";
     const size_t common = n > 0 ? common_folder(paths, n) : 0, used = strlen(err->msg);
     size_t length = 0;
     int missing = 0;
 
+    err->status = TP_E_CORRUPT;
     for (int i = 0; i < n; i++) {
         if (location_is_remote(paths[i]))
             return err->status;

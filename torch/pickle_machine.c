@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/size.h"
+
 tp_status pickle_refuse(struct pickle_machine *m, const char *what)
 {
     return tp_fail(m->err, TP_E_CORRUPT,
@@ -13,12 +15,15 @@ tp_status pickle_refuse(struct pickle_machine *m, const char *what)
 
 tp_status pickle_no_memory(struct pickle_machine *m)
 {
+    char has[SIZE_TEXT_MAX], left[SIZE_TEXT_MAX];
+
     if (m->limit_bytes > 0)
         return tp_fail(
             m->err, TP_E_BUDGET,
-            "%s: the values of its pickle, which has %lld bytes, need more than %lld MiB, "
-            "which is what is left of --mem; give more, unless the file is hostile",
-            m->path, (long long)(m->end - m->begin), (long long)(m->limit_bytes >> 20));
+            "%s: the values of its pickle, which has %s, need more than the %s that are left of "
+            "--mem; give more, unless the file is hostile",
+            m->path, size_format(has, m->end - m->begin),
+            size_format(left, (int64_t)m->limit_bytes));
     return tp_fail(m->err, TP_E_NOMEM, "%s: no memory for the values of its pickle", m->path);
 }
 

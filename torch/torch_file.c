@@ -5,12 +5,15 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/size.h"
+
 enum { MEMBER_NAME_MAX = 4200, BYTE_ORDER_MAX = 16 };
 
 static tp_status read_pickle(const struct pickle_value **out, const struct file_part *part,
                              int64_t begin, int64_t size, struct arena *arena, struct tp_err *err)
 {
     const size_t limit = arena->limit_bytes;
+    char has[SIZE_TEXT_MAX], left[SIZE_TEXT_MAX];
     char *bytes;
     tp_status st;
 
@@ -18,11 +21,10 @@ static tp_status read_pickle(const struct pickle_value **out, const struct file_
         return tp_fail(err, TP_E_CORRUPT, "%s: its pickle has %lld bytes; the limit is %d",
                        part->path, (long long)size, PICKLE_BYTES_MAX);
     if (limit > 0 && (size_t)size + arena->used_bytes >= limit)
-        return tp_fail(
-            err, TP_E_BUDGET,
-            "%s: its pickle has %lld bytes, more than the %lld MiB that are left of --mem; "
-            "give more, unless the file is hostile",
-            part->path, (long long)size, (long long)(limit >> 20));
+        return tp_fail(err, TP_E_BUDGET,
+                       "%s: its pickle has %s, more than the %s that are left of --mem; "
+                       "give more, unless the file is hostile",
+                       part->path, size_format(has, size), size_format(left, (int64_t)limit));
     bytes = malloc((size_t)size + 1);
     if (!bytes)
         return tp_fail(err, TP_E_NOMEM, "%s: no memory for its pickle", part->path);

@@ -1,8 +1,11 @@
 /* cli/train/tp_train.c - tp-train: train a transformer over many ranks. Any other layout can
  * resume from its checkpoints. */
+#include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "cli/cuda_library.h"
@@ -26,15 +29,18 @@ static const int64_t COMM_SLACK = INT64_C(16) << 20;
 
 /* ---- a rank ---- */
 
+/* A line that cannot be written (a full disk, a pipe whose reader has ended) is not worth the run:
+ * warn once. */
 static void print_line(void *ctx, bool is_step, const char *line)
 {
-    const struct train_request *r = ctx;
+    struct train_request *r = ctx;
 
     if (!is_step) {
         report_note(TRAIN_PROG, "%s", line);
-    } else if (!r->quiet) {
-        puts(line);
-        fflush(stdout);
+    } else if (!r->quiet && (puts(line) == EOF || fflush(stdout) != 0) && !r->output_lost) {
+        r->output_lost = true;
+        report_note(TRAIN_PROG, "warning: standard output: %s: training goes on without it",
+                    strerror(errno));
     }
 }
 
@@ -176,6 +182,15 @@ static int run_own_ranks(struct train_request *r, struct comm_env *env)
     if (st)
         return report(TRAIN_PROG, st, &err);
     return env->launched.rank >= 0 ? run_rank(r, env) : code;
+}
+
+/* Train, in this process or in ranks that it starts. A reader of the messages that ends (`| head`,
+ * a log collector that crashes) must kill neither a rank nor the launcher: the run was not saved.
+ */
+static int run(struct train_request *r, struct comm_env *env)
+{
+    signal(SIGPIPE, SIG_IGN);
+    return env->is_mpi ? run_under_mpi(r, env) : run_own_ranks(r, env);
 }
 
 /* Read and check the command line. False: exit with *code; of many processes one has printed the

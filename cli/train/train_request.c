@@ -28,6 +28,7 @@ static const char INTRO[] =
 static const char TAIL[] =
     "SIGTERM, SIGUSR1, SIGINT (Ctrl-C) or SIGHUP (a terminal that closes): finish the step, save,\n"
     "exit 75. Under mpirun use SIGUSR1. Under nohup SIGHUP is ignored.\n"
+    "When the reader of its output ends (`| head`), training goes on to its end.\n"
     "Exit: 0 done, 2 the request is wrong, 3 the run failed, 75 saved and stopped before the end.\n"
     "Example: tp-train --model model/config.json --data text --layout tp2 --steps 100 --ckpt ckpt";
 

@@ -26,7 +26,8 @@ struct train_request {
     const char *epoch;          /* from the environment, or NULL */
     const char *print_schedule; /* NULL: no; "" or "svg" */
     bool print_plan, quiet;
-    bool own_ranks; /* tp-train starts them */
+    bool own_ranks;   /* tp-train starts them */
+    bool output_lost; /* standard output could not be written, which was said */
     enum train_device_kind device_kind;
 };
 

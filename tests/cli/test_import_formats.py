@@ -367,7 +367,7 @@ def test_a_megatron_rank_that_is_missing_or_of_another_model_is_named(deep, f32,
     assert r.rc == 3 and "mp_rank_00_000" in r.err and "layer" in r.err, repr(r)
     (tmp_path / "m/iter_0000003/mp_rank_01_001/model_optim_rng.pt").unlink()
     r = import_(deep, tmp_path / "m", tmp_path / "ckpt")
-    assert r.rc in (2, 3) and "mp_rank_01_001" in r.err and not harness.steps(tmp_path / "ckpt"), repr(r)
+    assert r.rc == 3 and "mp_rank_01_001" in r.err and not harness.steps(tmp_path / "ckpt"), repr(r)
     r = run("tp-ckpt", "import", tmp_path / "m", "-o", tmp_path / "ckpt")
     assert r.rc == 2 and "config.json" in r.err, repr(r)
 
@@ -430,7 +430,7 @@ def test_a_rank_of_zero_that_is_missing_is_named(kind, name, bf16, tmp_path):
     lost, = (tmp_path / "ds/global_step3").glob("*zero_pp_rank_1_mp_rank_00_optim_states.pt")
     lost.unlink()
     r = import_(bf16, tmp_path / "ds", tmp_path / "ckpt")
-    assert r.rc == 2 and name in r.err and "each of the 2 ranks" in r.err, repr(r)
+    assert r.rc == 3 and name in r.err and "each of the 2 ranks" in r.err, repr(r)
     assert not harness.steps(tmp_path / "ckpt")
 
 
@@ -463,7 +463,10 @@ def test_a_copy_that_is_not_complete_names_the_files_that_are_missing(fmt, bf16,
         for file in lost:
             file.unlink(missing_ok=True)
         r = import_(bf16, tmp_path / "x", tmp_path / "ckpt")
-        assert r.rc == 2 and lost[0].name in r.err and len(r.lines) == 1, repr(r)
+        assert r.rc == 3 and lost[0].name in r.err and len(r.lines) == 1, repr(r)
+        assert run("tp-reshard", tmp_path / "x", "--config", bf16.config, "--to", "tp2",
+                   "--format", "tp", "-o", tmp_path / "y").rc == 3
+        assert not (tmp_path / "y").exists()
         assert ("; %d files of this checkpoint are missing: " % n in r.err) == (n > 1), repr(r)
         assert all(str(f.relative_to(f.parents[fmt == "megatron"])) in r.err for f in lost[:4]), repr(r)
         assert ("and 2 others" in r.err) == (n == 6) and not harness.steps(tmp_path / "ckpt"), repr(r)

@@ -1,6 +1,6 @@
 """A hostile pickle is refused within --mem, whatever it makes.
 
-needs: tp-ckpt tp-reshard
+needs: tp-train tp-ckpt tp-reshard
 """
 import zipfile
 
@@ -51,3 +51,16 @@ def test_the_limit_is_named(tmp_path, tiny):
     source = write(tmp_path / "hostile", "small numbers")
     r = harness.run("tp-reshard", source, "--config", tiny, "--to", "tp1", "--format", "tp", "-o", tmp_path / "out", "--mem", "64M")
     assert r.rc == 2 and "left of --mem" in r.err and "MiB" in r.err, repr(r)
+
+
+@pytest.mark.parametrize("fmt", ["safetensors", "dcp", "deepspeed", "megatron"])
+def test_a_limit_below_the_program_itself_is_refused_with_what_is_needed(fmt, ckpt, tmp_path):
+    """Nothing is left for the tables then, but the answer is not that memory is out."""
+    source, out = tmp_path / "source", tmp_path / "out"
+    harness.ok("tp-ckpt", "export", ckpt, "-o", source, "--format", fmt)
+    for argv in (["tp-ckpt", "ls", source], ["tp-ckpt", "show", source], ["tp-ckpt", "verify", source],
+                 ["tp-ckpt", "digest", source], ["tp-ckpt", "diff", source, source],
+                 ["tp-ckpt", "import", source, "-o", out], ["tp-reshard", source, "--to", "tp2", "-o", out]):
+        r = harness.run(*argv, "--mem", "1M")
+        assert r.rc == 2 and "--mem 1.00 MiB is too little; at least " in r.err, repr(r)
+        assert not out.exists()

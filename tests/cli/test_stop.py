@@ -150,6 +150,22 @@ def test_training_saves_when_its_terminal_closes(tiny, tmp_path):
         assert (saved[0] == "step-%08d" % steps) == bool(words)
 
 
+@pytest.mark.parametrize("both", [False, True], ids=["stdout", "stdout and stderr"])
+def test_training_goes_on_when_the_reader_of_its_output_ends(both, tiny, tmp_path):
+    """`tp-train ... | head -1`, and with 2>&1, where nothing can be said any more."""
+    argv = harness.train_args(tiny, tmp_path / "ckpt", steps=40, save_every=20)
+    with open(tmp_path / "err", "wb") as err:
+        p = subprocess.Popen(harness.command(argv), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                             stderr=subprocess.STDOUT if both else err)
+        p.stdout.readline()
+        p.stdout.close()
+        assert p.wait(timeout=300) == 0
+    assert [s.name for s in harness.steps(tmp_path / "ckpt")] == ["step-00000020", "step-00000040"]
+    harness.ok("tp-ckpt", "verify", tmp_path / "ckpt")
+    said = (tmp_path / "err").read_text()
+    assert both or said.count("warning: standard output: Broken pipe: training goes on without it") == 1, said
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_resharding_stops_with_75_at_any_moment(number, trained, tmp_path):
     """Then the same command completes it."""

@@ -54,3 +54,15 @@ Test(memory_budget, too_little_is_refused_and_the_named_amount_is_enough)
                  err.msg);
     cr_assert_geq(budget.buffer_bytes, 4 * MIB);
 }
+
+Test(memory_budget, tables_that_do_not_fit_are_a_limit_that_is_too_small)
+{
+    struct tp_err err = { 0 };
+    tp_status st = tp_fail(&err, TP_E_NOMEM, "model.safetensors: no memory for its header");
+
+    cr_expect_eq(memory_budget_explain(st, 24 * MIB, &err), TP_E_BUDGET);
+    cr_expect(strstr(err.msg, "--mem 24.0 MiB is too little"), "%s", err.msg);
+    cr_expect(strstr(err.msg, "model.safetensors: no memory for its header"), "%s", err.msg);
+    cr_expect_eq(memory_budget_explain(TP_E_CORRUPT, 24 * MIB, &err), TP_E_CORRUPT);
+    cr_expect_eq(memory_budget_explain(TP_OK, 24 * MIB, &err), TP_OK);
+}

@@ -192,5 +192,5 @@ Test(piece_sums, verify_finds_a_file_that_is_missing_or_cut_off_also_without_sum
     cr_expect_eq(verified(24, &err), TP_OK, "%s", err.msg);
     cr_expect_eq(verified(23, &err), TP_E_CORRUPT);
     cr_expect(strstr(err.msg, "cut off") && strstr(err.msg, "param/a"), "%s", err.msg);
-    cr_expect_eq(verified(-1, &err), TP_E_NOTFOUND);
+    cr_expect_eq(verified(-1, &err), TP_E_CORRUPT);
 }

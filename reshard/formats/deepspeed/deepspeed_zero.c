@@ -204,7 +204,7 @@ done:
 
 /* The file of rank `first` was not found: say which of the following ones are missing too. A
  * damaged file may claim any number of ranks. */
-static void fail_missing(const struct deepspeed_state *d, int first, struct tp_err *err)
+static tp_status fail_missing(const struct deepspeed_state *d, int first, struct tp_err *err)
 {
     const int n = d->dp - first < RANKS_MAX ? d->dp - first : RANKS_MAX;
     struct arena *arena = piece_source_arena(d->source);
@@ -216,9 +216,8 @@ static void fail_missing(const struct deepspeed_state *d, int first, struct tp_e
     for (int i = 0; paths && i < n; i++)
         if (rank_file(&found, name, d, first + i, &ignored) ||
             !(paths[i] = arena_printf(arena, "%s/%s", d->dir, name)))
-            return;
-    if (paths)
-        missing_files_add(err, paths, n);
+            paths = NULL;
+    return missing_files_fail(err, paths, paths ? n : 0);
 }
 
 static tp_status open_rank(struct torch_pieces *x, const struct deepspeed_state *d, int rank,
@@ -234,8 +233,7 @@ static tp_status open_rank(struct torch_pieces *x, const struct deepspeed_state 
         return st;
     tp_fail(err, TP_E_NOTFOUND, "%s/%s: no such file; there must be one for each of the %d ranks",
             d->dir, name, d->dp);
-    fail_missing(d, rank, err);
-    return TP_E_NOTFOUND;
+    return fail_missing(d, rank, err);
 }
 
 tp_status deepspeed_zero_add(struct deepspeed_state *d, struct tp_err *err)

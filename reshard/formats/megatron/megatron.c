@@ -132,7 +132,7 @@ static void go_to_rank(struct megatron_rank *r, int64_t i)
 
 /* The file of rank `first` was not found: say which of the following ones are missing too. A
  * damaged file may claim any number of ranks. */
-static void fail_missing(struct megatron_rank *r, int64_t first, struct tp_err *err)
+static tp_status fail_missing(struct megatron_rank *r, int64_t first, struct tp_err *err)
 {
     const int n = (int)(ranks_of(r) - first < RANKS_MAX ? ranks_of(r) - first : RANKS_MAX);
     const char **paths = arena_array(r->map.arena, (size_t)n, sizeof *paths);
@@ -143,10 +143,9 @@ static void fail_missing(struct megatron_rank *r, int64_t first, struct tp_err *
         go_to_rank(r, first + i);
         if (megatron_rank_path(path, r, MODEL_FILE, &ignored) ||
             !(paths[i] = arena_strdup(r->map.arena, path)))
-            return;
+            paths = NULL;
     }
-    if (paths)
-        missing_files_add(err, paths, n);
+    return missing_files_fail(err, paths, paths ? n : 0);
 }
 
 tp_status megatron_read(struct piece_source *s, const struct model *m, struct tp_err *err)
@@ -160,8 +159,8 @@ tp_status megatron_read(struct piece_source *s, const struct model *m, struct tp
     for (int64_t i = 1; i < ranks_of(&r) && !st; i++) {
         go_to_rank(&r, i);
         st = read_rank(&r, false, err);
-        if (st == TP_E_NOTFOUND)
-            fail_missing(&r, i, err);
+        if (st == TP_E_CORRUPT) /* also when its file is missing */
+            st = fail_missing(&r, i, err);
     }
 done:
     return st;

@@ -121,13 +121,13 @@ static tp_status open_new(struct file_entry *f, struct tp_err *err)
 static tp_status fail_missing(const struct file_table *t, struct tp_err *err)
 {
     const char **paths = calloc((size_t)t->n + 1, sizeof *paths);
+    tp_status st;
 
     for (int i = 0; paths && i < t->n; i++)
         paths[i] = t->files[i].path;
-    if (paths)
-        missing_files_add(err, paths, t->n);
+    st = missing_files_fail(err, paths, paths ? t->n : 0);
     free(paths);
-    return TP_E_NOTFOUND;
+    return st;
 }
 
 tp_status file_table_use(struct file_table *t, int number, struct file_part *part,

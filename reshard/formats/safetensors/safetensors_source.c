@@ -134,16 +134,16 @@ done:
 }
 
 /* A file of the index was not found: say which others are missing too. */
-static void fail_missing(const struct safetensors_source *s, const struct safetensors_files *files,
-                         struct arena *arena, struct tp_err *err)
+static tp_status fail_missing(const struct safetensors_source *s,
+                              const struct safetensors_files *files, struct arena *arena,
+                              struct tp_err *err)
 {
     const char **paths = arena_array(arena, (size_t)files->n, sizeof *paths);
 
     for (int i = 0; paths && i < files->n; i++)
         if (!(paths[i] = arena_printf(arena, "%s/%s", s->path, files->names[i])))
-            return;
-    if (paths)
-        missing_files_add(err, paths, files->n);
+            paths = NULL;
+    return missing_files_fail(err, paths, paths ? files->n : 0);
 }
 
 static tp_status add_indexed(struct safetensors_source *s, const char *index, struct tp_err *err)
@@ -164,7 +164,7 @@ static tp_status add_indexed(struct safetensors_source *s, const char *index, st
         TP_TRY(file_join(path, s->path, files.names[i], err));
         st = add_file(s, path, err);
         if (st == TP_E_NOTFOUND)
-            fail_missing(s, &files, &arena, err);
+            st = fail_missing(s, &files, &arena, err);
         if (st)
             goto done;
     }
