@@ -185,11 +185,13 @@ static int run_own_ranks(struct train_request *r, struct comm_env *env)
 }
 
 /* Train, in this process or in ranks that it starts. A reader of the messages that ends (`| head`,
- * a log collector that crashes) must kill neither a rank nor the launcher: the run was not saved.
- */
+ * a log collector that crashes) must not kill a rank or the launcher, whose run is not saved yet.
+ * The environment is changed while there is one thread: MPI makes others. */
 static int run(struct train_request *r, struct comm_env *env)
 {
     signal(SIGPIPE, SIG_IGN);
+    if (r->device_kind != TRAIN_DEVICE_CPU && spec_world(&r->config.spec) > 1)
+        cuda_library_for_ranks();
     return env->is_mpi ? run_under_mpi(r, env) : run_own_ranks(r, env);
 }
 
@@ -211,14 +213,6 @@ static bool understand(struct train_request *r, int *code, int argc, char **argv
     stream_restore(stdout, out);
     stream_restore(stderr, error);
     return ok;
-}
-
-/* The environment is changed while there is one thread: MPI makes others. */
-static int run(struct train_request *r, struct comm_env *env)
-{
-    if (r->device_kind != TRAIN_DEVICE_CPU && spec_world(&r->config.spec) > 1)
-        cuda_library_for_ranks();
-    return env->is_mpi ? run_under_mpi(r, env) : run_own_ranks(r, env);
 }
 
 int main(int argc, char **argv)
