@@ -3,10 +3,10 @@
  * table of them, and the blocks share the chunks of all tensors together, so that small tensors do
  * not leave most of the GPU idle.
  */
-#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/pack.cuh"
 #include "kernels/cuda/run.h"
 
-enum { ADAMW_TOGETHER = 56, ADAMW_CHUNK = 8 * LAUNCH_THREADS };
+enum { ADAMW_TOGETHER = 480, ADAMW_CHUNK = 8 * LAUNCH_THREADS };
 
 struct adamw_constants {
     float beta1, rest1, beta2, rest2, eps;
@@ -17,7 +17,7 @@ struct adamw_entry {
     const float *grad;
     uint16_t *p_bf16;
     int64_t n, end; /* end: the chunks of this entry and of those before it */
-    bool decays;
+    bool decays, is_packed;
 };
 
 struct adamw_table {
@@ -27,23 +27,45 @@ struct adamw_table {
     const struct adamw_rates *rates;
     struct adamw_constants k;
 };
-static_assert(sizeof(struct adamw_table) <= 4096, "the arguments of a kernel have at most 4 KiB");
+static_assert(sizeof(struct adamw_table) <= LAUNCH_ARGUMENTS, "the arguments of a kernel");
 
-static __device__ inline void adamw_element(const struct adamw_entry &a,
-                                            const struct adamw_constants &k,
-                                            const struct adamw_rates &now, float grad_scale,
-                                            int64_t i)
+/* Of one element; *p, *m and *v become the new ones. */
+static __device__ inline void adamw_element(float *p, float *m, float *v, float g,
+                                            const struct adamw_constants &k, float decay,
+                                            const struct adamw_rates &now)
 {
-    float g = a.grad[i] * grad_scale;
-    float m = k.beta1 * a.m[i] + k.rest1 * g;
-    float v = k.beta2 * a.v[i] + k.rest2 * (g * g);
-    float p = a.p[i] * (a.decays ? now.decay : 1) - now.step * m / (sqrtf(v) * now.root + k.eps);
+    *m = k.beta1 * *m + k.rest1 * g;
+    *v = k.beta2 * *v + k.rest2 * (g * g);
+    *p = *p * decay - now.step * *m / (sqrtf(*v) * now.root + k.eps);
+}
 
-    a.m[i] = m;
-    a.v[i] = v;
-    a.p[i] = p;
-    if (a.p_bf16)
-        a.p_bf16[i] = vec_to_bf16(p);
+/* Elements first .. end - 1 of a tensor, by a block. */
+template <int N>
+static __device__ inline void adamw_chunk(const struct adamw_entry &a,
+                                          const struct adamw_constants &k,
+                                          const struct adamw_rates &now, float grad_scale,
+                                          int64_t first, int64_t end)
+{
+    const float decay = a.decays ? now.decay : 1;
+
+    pack_each<N, 1>(
+        pack_of_block(), first, end,
+        [&](auto n, int64_t i) {
+            return packs<n.value, 4>{ { pack_load<n.value>(a.p, i), pack_load<n.value>(a.m, i),
+                                        pack_load<n.value>(a.v, i),
+                                        pack_load<n.value>(a.grad, i) } };
+        },
+        [&](auto n, int64_t i, auto x) {
+#pragma unroll
+            for (int j = 0; j < n.value; j++)
+                adamw_element(&x.of[0].x[j], &x.of[1].x[j], &x.of[2].x[j],
+                              x.of[3].x[j] * grad_scale, k, decay, now);
+            pack_store(a.p, i, x.of[0]);
+            pack_store(a.m, i, x.of[1]);
+            pack_store(a.v, i, x.of[2]);
+            if (a.p_bf16)
+                pack_store(a.p_bf16, i, x.of[0]);
+        });
 }
 
 /* Four blocks on a processor: with more, registers would be spilled. */
@@ -60,8 +82,10 @@ __global__ void __launch_bounds__(LAUNCH_THREADS, 4)
         int64_t first = (c - (t > 0 ? a.of[t - 1].end : 0)) * ADAMW_CHUNK;
         int64_t end = first + ADAMW_CHUNK < a.of[t].n ? first + ADAMW_CHUNK : a.of[t].n;
 
-        for (int64_t i = first + threadIdx.x; i < end; i += LAUNCH_THREADS)
-            adamw_element(a.of[t], a.k, now, grad_scale, i);
+        if (a.of[t].is_packed)
+            adamw_chunk<PACK>(a.of[t], a.k, now, grad_scale, first, end);
+        else
+            adamw_chunk<1>(a.of[t], a.k, now, grad_scale, first, end);
     }
 }
 
@@ -74,7 +98,9 @@ static int64_t fill_table(struct adamw_table *t, const struct adamw_tensor *tens
         const struct adamw_tensor *a = &tensors[i];
 
         end += (a->n + ADAMW_CHUNK - 1) / ADAMW_CHUNK;
-        t->of[i] = { a->p, a->m, a->v, a->grad, a->p_bf16, a->n, end, a->decays };
+        t->of[i] = { a->p,    a->m,      a->v,
+                     a->grad, a->p_bf16, a->n,
+                     end,     a->decays, pack_is_aligned(a->p, a->m, a->v, a->grad, a->p_bf16) };
     }
     t->n = n;
     return end;

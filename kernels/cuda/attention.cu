@@ -9,6 +9,7 @@
  */
 #include "kernels/cuda/attention_run.cuh"
 #include "kernels/cuda/attention_tile.cuh"
+#include "kernels/cuda/pack.cuh"
 #include "kernels/cuda/run.h"
 
 /* ---- forward ---- */
@@ -113,26 +114,54 @@ void cuda_run_attention_forward(struct device_queue *q, const struct attention *
 
 /* ---- backward ---- */
 
-/* delta = the sum over a head's columns of d_out * out, [batch][heads][q_step]. A warp for a row.
- */
+enum { DELTA_ROWS = 64 /* of a block */ };
+
+/* delta = the sum over a head's columns of d_out * out, [batch][heads][q_step]. Lanes share a row:
+ * the smallest power of two that has all its packs, so that narrow heads leave none idle. */
+template <int N>
 __global__ void __launch_bounds__(LAUNCH_THREADS)
     attention_delta_kernel(const __grid_constant__ struct attention_backward g, float *delta)
 {
     const struct attention &a = g.of;
-    const int lane = (int)(threadIdx.x % 32);
+    int lanes = 32;
 
-    for (int64_t i = launch_thread() / 32; i < a.batch * a.heads * a.seq;
-         i += launch_threads() / 32) {
-        int64_t row = i % a.seq, h = i / a.seq % a.heads, b = i / a.seq / a.heads;
-        int64_t at = (b * attention_query_step(&a) + row) * a.ldo + h * a.head_dim;
-        float sum = 0;
+    while (lanes > 1 && lanes / 2 * N >= a.head_dim)
+        lanes /= 2;
+    const int of_warp = 32 / lanes, lane = launch_lane() % lanes;
+    const int own = (int)(threadIdx.x / 32) * of_warp + launch_lane() / lanes;
 
-        for (int64_t c = lane; c < a.head_dim; c += 32)
-            sum += launch_load(g.d_out, a.type, at + c) * launch_load(a.out, a.type, at + c);
-        sum = attention_warp_sum(sum);
-        if (lane == 0)
-            delta[(b * a.heads + h) * attention_query_step(&a) + row] = sum;
+    for (int64_t b = blockIdx.x; b < attention_query_blocks(&a, DELTA_ROWS); b += gridDim.x) {
+        const struct attention_rows q = attention_queries(&a, DELTA_ROWS, b);
+
+#pragma unroll 2
+        for (int64_t first = q.first; first < q.end; first += LAUNCH_WARPS * of_warp) {
+            const int64_t row = first + own, at = (q.at + row) * a.ldo + q.col;
+            float sum = 0;
+
+            for (int64_t c = lane * N; row < q.end && c < a.head_dim; c += lanes * N) {
+                const struct pack<N> x = pack_load<N>(g.d_out, a.type, at + c);
+                const struct pack<N> y = pack_load<N>(a.out, a.type, at + c);
+
+#pragma unroll
+                for (int j = 0; j < N; j++)
+                    sum += x.x[j] * y.x[j];
+            }
+            for (int d = lanes / 2; d > 0; d /= 2)
+                sum += __shfl_xor_sync(0xffffffffu, sum, d);
+            if (lane == 0 && row < q.end)
+                delta[q.lse_at + row] = sum;
+        }
     }
+}
+
+static void run_delta(struct device_queue *q, const struct attention_backward *g, float *delta)
+{
+    const struct attention *a = &g->of;
+    const bool is_packed =
+        a->head_dim % PACK == 0 && a->ldo % PACK == 0 && pack_is_aligned(g->d_out, a->out);
+
+    launch_rows(q, "the gradient of attention", attention_query_blocks(a, DELTA_ROWS),
+                is_packed ? attention_delta_kernel<PACK> : attention_delta_kernel<1>, *g, delta);
 }
 
 /* The gradient of a product of a query and a key, whose score is s, from dp. */
@@ -246,9 +275,7 @@ void cuda_run_attention_backward(struct device_queue *q, const struct attention_
         return;
     if (!(delta = static_cast<float *>(device_scratch(q, rows * (int64_t)sizeof *delta))))
         return; /* the device keeps the failure */
-    launch_rows(q, "the gradient of attention",
-                (a->batch * a->heads * a->seq + LAUNCH_WARPS - 1) / LAUNCH_WARPS,
-                attention_delta_kernel, *g, delta);
+    run_delta(q, g, delta);
     if (attention_mma_backward_fits(g)) {
         attention_mma_backward(q, g, delta);
         return;

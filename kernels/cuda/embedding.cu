@@ -1,22 +1,32 @@
 /* kernels/cuda/embedding.cu - see kernels/embedding.h. */
-#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/pack.cuh"
 #include "kernels/cuda/run.h"
 
+/* A warp has a row. */
+template <int N>
 __global__ void __launch_bounds__(LAUNCH_THREADS)
     embedding_forward_kernel(const __grid_constant__ struct embedding_forward a)
 {
-    for (int64_t i = blockIdx.x; i < a.n; i += gridDim.x) {
-        int64_t row = a.ids[i] - a.first;
-        bool is_here = row >= 0 && row < a.rows;
+    for (int64_t i = launch_warp(); i < a.n; i += launch_warps()) {
+        const int64_t row = a.ids[i] - a.first;
+        const bool is_here = row >= 0 && row < a.rows;
 
-        for (int64_t c = threadIdx.x; c < a.cols; c += LAUNCH_THREADS)
-            a.x[i * a.cols + c] = is_here ? launch_load(a.table, a.type, row * a.cols + c) : 0;
+        pack_each<N, 4>(
+            pack_of_warp(), 0, a.cols,
+            [&](auto n, int64_t c) {
+                return is_here ? pack_load<n.value>(a.table, a.type, row * a.cols + c)
+                               : pack<n.value>{};
+            },
+            [&](auto, int64_t c, auto x) { pack_store(a.x, i * a.cols + c, x); });
     }
 }
 
 void cuda_run_embedding_forward(struct device_queue *q, const struct embedding_forward *a)
 {
-    launch_rows(q, "an embedding", a->n, embedding_forward_kernel, *a);
+    const bool is_packed = a->cols % PACK == 0 && pack_is_aligned(a->x, a->table);
+
+    launch_warp_rows(q, "an embedding", a->n,
+                     is_packed ? embedding_forward_kernel<PACK> : embedding_forward_kernel<1>, *a);
 }
 
 /* Whether ids[i] is in ids[0 .. i - 1]; the same answer for all threads of the block. */
@@ -62,6 +72,7 @@ static __device__ int find_places(int32_t *places, const int32_t *ids, int64_t n
 /* A block adds up everything for the id that it is the first to have, in order of i; so no two
  * blocks add to the same row, and no order depends on timing. It looks for the id at many places at
  * once, because a frequent one is at thousands of them. */
+template <int N>
 __global__ void __launch_bounds__(LAUNCH_THREADS)
     embedding_backward_kernel(const __grid_constant__ struct embedding_backward a)
 {
@@ -75,13 +86,13 @@ __global__ void __launch_bounds__(LAUNCH_THREADS)
         for (int64_t first = i; first < a.n; first += LAUNCH_THREADS) {
             const int n = find_places(places, a.ids, a.n, a.ids[i], first);
 
-            for (int64_t c = threadIdx.x; n > 0 && c < a.cols; c += LAUNCH_THREADS) {
-                float *to = a.dtable + row * a.cols + c, sum = *to;
+            for (int64_t c = threadIdx.x * N; n > 0 && c < a.cols; c += LAUNCH_THREADS * N) {
+                struct pack<N> sum = pack_load<N>(a.dtable, row * a.cols + c);
 
 #pragma unroll 4
                 for (int k = 0; k < n; k++)
-                    sum += a.dx[places[k] * a.cols + c];
-                *to = sum;
+                    pack_add(sum, pack_load<N>(a.dx, places[k] * a.cols + c));
+                pack_store(a.dtable, row * a.cols + c, sum);
             }
         }
     }
@@ -89,5 +100,8 @@ __global__ void __launch_bounds__(LAUNCH_THREADS)
 
 void cuda_run_embedding_backward(struct device_queue *q, const struct embedding_backward *a)
 {
-    launch_rows(q, "the gradient of an embedding", a->n, embedding_backward_kernel, *a);
+    const bool is_packed = a->cols % PACK == 0 && pack_is_aligned(a->dtable, a->dx);
+
+    launch_rows(q, "the gradient of an embedding", a->n,
+                is_packed ? embedding_backward_kernel<PACK> : embedding_backward_kernel<1>, *a);
 }

@@ -4,11 +4,12 @@
  * add the parts of each tensor. A tensor's parts follow from its size, so every GPU gives the same
  * bits, whatever the tensors beside it.
  */
+#include "kernels/cuda/pack.cuh"
 #include "kernels/cuda/reduce.cuh"
 #include "kernels/cuda/run.h"
 
 enum {
-    SQUARES_TOGETHER = 160,
+    SQUARES_TOGETHER = 480,
     SQUARES_PART = 32 * LAUNCH_THREADS, /* elements, at least */
     SQUARES_PARTS = 1024                /* of a tensor, at most */
 };
@@ -24,22 +25,43 @@ struct squares_table {
     int n, n_parts;
     double *parts; /* [n_parts] */
 };
-static_assert(sizeof(struct squares_table) <= 4096, "the arguments of a kernel have at most 4 KiB");
+static_assert(sizeof(struct squares_table) <= LAUNCH_ARGUMENTS, "the arguments of a kernel");
+
+/* This thread's share of the sum of squares of x[n], in an order that does not depend on whether x
+ * is packed. */
+template <bool is_packed> static __device__ inline double squares_share(const float *x, int64_t n)
+{
+    double sum = 0;
+
+    pack_each<PACK, 4>(
+        pack_of_block(), 0, n,
+        [&](auto width, int64_t i) {
+            if constexpr (is_packed)
+                return pack_load<width.value>(x, i);
+            else
+                return pack_gather<width.value>(x, i);
+        },
+        [&](auto, int64_t, auto of) {
+            for (float element : of.x)
+                sum += (double)element * (double)element;
+        });
+    return sum;
+}
 
 /* The sum of squares of x[n], over the block. */
 static __device__ double squares_of(const float *x, int64_t n)
 {
-    double sum = 0;
+    const bool is_packed = reinterpret_cast<uintptr_t>(x) % (PACK * sizeof *x) == 0;
 
-    for (int64_t i = threadIdx.x; i < n; i += LAUNCH_THREADS)
-        sum += (double)x[i] * (double)x[i];
-    return reduce_block(sum, reduce_sum());
+    return reduce_block(is_packed ? squares_share<true>(x, n) : squares_share<false>(x, n),
+                        reduce_sum());
 }
 
 static __host__ __device__ int64_t part_size(int64_t n)
 {
     int64_t least = (n + SQUARES_PARTS - 1) / SQUARES_PARTS;
 
+    least = (least + PACK - 1) / PACK * PACK; /* if one part is packed, all are */
     return least > SQUARES_PART ? least : (int64_t)SQUARES_PART;
 }
 
@@ -92,8 +114,7 @@ static void squares_together(struct device_queue *q, double *out,
         a.of[a.n] = { t->x, t->n, a.n_parts };
         a.n_parts += (int)((t->n + each - 1) / each);
     }
-    a.parts = static_cast<double *>(
-        device_scratch(q, (int64_t)SQUARES_TOGETHER * SQUARES_PARTS * (int64_t)sizeof *a.parts));
+    a.parts = static_cast<double *>(device_scratch(q, (a.n_parts + 1) * (int64_t)sizeof *a.parts));
     if (!a.parts) /* the device keeps the failure */
         return;
     launch_rows(q, "sums of squares", a.n_parts, squares_parts_kernel, a);

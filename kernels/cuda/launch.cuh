@@ -18,6 +18,9 @@ extern "C" {
 }
 
 enum { LAUNCH_THREADS = 256, LAUNCH_WARPS = LAUNCH_THREADS / 32, LAUNCH_BLOCKS = 8 };
+enum {
+    LAUNCH_ARGUMENTS = 32764 /* bytes, at most, since CUDA 12.1 and with compute capability 7.0 */
+};
 
 static __device__ inline int64_t launch_thread(void)
 {

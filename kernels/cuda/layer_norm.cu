@@ -1,101 +1,237 @@
 /* kernels/cuda/layer_norm.cu - see kernels/layer_norm.h. */
-#include "kernels/cuda/reduce.cuh"
+#include "kernels/cuda/row.cuh"
 #include "kernels/cuda/run.h"
 
+/* ---- forward ---- */
+
+static __device__ inline float rstd_of(const struct layer_norm_forward &a, double sum)
+{
+    return (float)(1.0 / sqrt(sum / (double)a.cols + (double)a.eps));
+}
+
+static __device__ inline float normed(float x, float mean, float rstd, float w, float b)
+{
+    return (x - mean) * rstd * w + b;
+}
+
+/* Rows in registers. */
+template <int workers>
+__global__ void __launch_bounds__(LAUNCH_THREADS)
+    layer_norm_forward_row_kernel(const __grid_constant__ struct layer_norm_forward a)
+{
+    for (int64_t r = row_first<workers>(); r < a.rows; r += row_step<workers>()) {
+        const int64_t at = r * a.cols;
+        struct row_packs x;
+
+        row_load<workers>(x, a.x + at, a.cols);
+        if (a.residual)
+            row_add<workers>(x, a.residual + at, a.cols);
+        if (a.x_bias)
+            row_add<workers>(x, a.x_bias, a.cols);
+        if (a.residual || a.x_bias)
+            row_store<workers>(a.x + at, x, a.cols);
+        const float mean =
+            (float)(row_sum<workers>(a.cols, [&](int k, int, int j) { return x.of[k].x[j]; }) /
+                    (double)a.cols);
+        const float rstd = rstd_of(a, row_sum<workers>(a.cols, [&](int k, int, int j) {
+                                       const float away = x.of[k].x[j] - mean;
+
+                                       return away * away;
+                                   }));
+        row_each<workers>(a.cols, [&](int k, int c) {
+            const struct pack<PACK> w = pack_load<PACK>(a.w, c), b = pack_load<PACK>(a.b, c);
+
+#pragma unroll
+            for (int j = 0; j < PACK; j++)
+                x.of[k].x[j] = normed(x.of[k].x[j], mean, rstd, w.x[j], b.x[j]);
+        });
+        row_each<workers>(a.cols, [&](int k, int c) { pack_store(a.y, a.type, at + c, x.of[k]); });
+        if (workers == 32 ? launch_lane() == 0 : threadIdx.x == 0) {
+            a.mean[r] = mean;
+            a.rstd[r] = rstd;
+        }
+    }
+}
+
 /* A block for each row; a thread always has the same columns. */
+template <int N>
 __global__ void __launch_bounds__(LAUNCH_THREADS)
     layer_norm_forward_kernel(const __grid_constant__ struct layer_norm_forward a)
 {
     for (int64_t r = blockIdx.x; r < a.rows; r += gridDim.x) {
-        const int64_t row = r * a.cols;
+        float *of_row = a.x + r * a.cols;
+        const auto load = [&](auto n, int64_t c) { return pack_load<n.value>(of_row, c); };
         double sum = 0;
 
-        for (int64_t c = threadIdx.x; c < a.cols; c += LAUNCH_THREADS) {
-            float x = a.x[row + c];
-
+        pack_each<N, 1>(pack_of_block(), 0, a.cols, load, [&](auto n, int64_t c, auto x) {
             if (a.residual)
-                x += a.residual[row + c];
+                pack_add(x, pack_load<n.value>(a.residual + r * a.cols, c));
             if (a.x_bias)
-                x += a.x_bias[c];
+                pack_add(x, pack_load<n.value>(a.x_bias, c));
             if (a.residual || a.x_bias)
-                a.x[row + c] = x;
-            sum += (double)x;
-        }
+                pack_store(of_row, c, x);
+            for (float element : x.x)
+                sum += (double)element;
+        });
         const float mean = (float)(reduce_block(sum, reduce_sum()) / (double)a.cols);
         sum = 0;
-        for (int64_t c = threadIdx.x; c < a.cols; c += LAUNCH_THREADS) {
-            float away = a.x[row + c] - mean;
-
-            sum += (double)(away * away);
-        }
-        sum = reduce_block(sum, reduce_sum());
-        const float rstd = (float)(1.0 / sqrt(sum / (double)a.cols + (double)a.eps));
+        pack_each<N, 2>(pack_of_block(), 0, a.cols, load, [&](auto, int64_t, auto x) {
+            for (float element : x.x)
+                sum += (double)((element - mean) * (element - mean));
+        });
+        const float rstd = rstd_of(a, reduce_block(sum, reduce_sum()));
         if (threadIdx.x == 0) {
             a.mean[r] = mean;
             a.rstd[r] = rstd;
         }
-        for (int64_t c = threadIdx.x; c < a.cols; c += LAUNCH_THREADS)
-            launch_store(a.y, a.type, row + c, (a.x[row + c] - mean) * rstd * a.w[c] + a.b[c]);
+        pack_each<N, 2>(pack_of_block(), 0, a.cols, load, [&](auto n, int64_t c, auto x) {
+            const auto w = pack_load<n.value>(a.w, c), b = pack_load<n.value>(a.b, c);
+
+#pragma unroll
+            for (int j = 0; j < n.value; j++)
+                x.x[j] = normed(x.x[j], mean, rstd, w.x[j], b.x[j]);
+            pack_store(a.y, a.type, r * a.cols + c, x);
+        });
     }
 }
 
 void cuda_run_layer_norm_forward(struct device_queue *q, const struct layer_norm_forward *a)
 {
-    launch_rows(q, "layer norm", a->rows, layer_norm_forward_kernel, *a);
+    const bool is_packed =
+        a->cols % PACK == 0 && pack_is_aligned(a->y, a->x, a->residual, a->x_bias, a->w, a->b);
+
+    row_launch(q, "layer norm", is_packed, layer_norm_forward_row_kernel<32>,
+               layer_norm_forward_row_kernel<LAUNCH_THREADS>, layer_norm_forward_kernel<PACK>,
+               layer_norm_forward_kernel<1>, *a);
 }
 
-/* With n = (x - mean) rstd and g = dy w: dx += rstd (g - mean(g) - n mean(g n)). */
-__global__ void __launch_bounds__(LAUNCH_THREADS)
+/* ---- backward: with n = (x - mean) rstd and g = dy w: dx += rstd (g - mean(g) - n mean(g n)) ----
+ */
+
+/* Rows in registers; two blocks on a processor have 64 KiB in flight. */
+template <int workers>
+__global__ void __launch_bounds__(LAUNCH_THREADS, 2)
+    layer_norm_dx_row_kernel(const __grid_constant__ struct layer_norm_backward a)
+{
+    for (int64_t r = row_first<workers>(); r < a.rows; r += row_step<workers>()) {
+        const int64_t at = r * a.cols;
+        const float mean = a.mean[r], rstd = a.rstd[r];
+        struct row_packs n, g;
+
+        row_load<workers>(n, a.x + at, a.cols);
+        row_load<workers>(g, a.dy + at, a.cols);
+        row_each<workers>(a.cols, [&](int k, int c) {
+            const struct pack<PACK> w = pack_load<PACK>(a.w, c);
+
+#pragma unroll
+            for (int j = 0; j < PACK; j++) {
+                g.of[k].x[j] *= w.x[j];
+                n.of[k].x[j] = (n.of[k].x[j] - mean) * rstd;
+            }
+        });
+        const float g_mean =
+            (float)(row_sum<workers>(a.cols, [&](int k, int, int j) { return g.of[k].x[j]; }) /
+                    (double)a.cols);
+        const float gn_mean =
+            (float)(row_sum<workers>(
+                        a.cols, [&](int k, int, int j) { return g.of[k].x[j] * n.of[k].x[j]; }) /
+                    (double)a.cols);
+        row_each<workers>(a.cols, [&](int k, int) {
+#pragma unroll
+            for (int j = 0; j < PACK; j++)
+                g.of[k].x[j] = rstd * (g.of[k].x[j] - g_mean - n.of[k].x[j] * gn_mean);
+        });
+        row_add<workers>(g, a.dx + at, a.cols);
+        row_store<workers>(a.dx + at, g, a.cols);
+    }
+}
+
+/* Four blocks on a processor: else sm_80's compiler takes fewer registers, and spills. */
+template <int N>
+__global__ void __launch_bounds__(LAUNCH_THREADS, 4)
     layer_norm_dx_kernel(const __grid_constant__ struct layer_norm_backward a)
 {
     for (int64_t r = blockIdx.x; r < a.rows; r += gridDim.x) {
-        const int64_t row = r * a.cols;
+        const int64_t at = r * a.cols;
         const float mean = a.mean[r], rstd = a.rstd[r];
+        const auto load =
+            [&](auto width,
+                int64_t c) { /* g and n */
+                             packs<width.value, 2> of = { { pack_load<width.value>(a.dy + at, c),
+                                                            pack_load<width.value>(a.x + at, c) } };
+                             const auto w = pack_load<width.value>(a.w, c);
+
+#pragma unroll
+                             for (int j = 0; j < width.value; j++) {
+                                 of.of[0].x[j] *= w.x[j];
+                                 of.of[1].x[j] = (of.of[1].x[j] - mean) * rstd;
+                             }
+                             return of;
+            };
         double g_sum = 0, gn_sum = 0;
 
-        for (int64_t c = threadIdx.x; c < a.cols; c += LAUNCH_THREADS) {
-            float g = a.dy[row + c] * a.w[c];
-
-            g_sum += (double)g;
-            gn_sum += (double)(g * ((a.x[row + c] - mean) * rstd));
-        }
+        pack_each<N, 2>(pack_of_block(), 0, a.cols, load, [&](auto width, int64_t, auto x) {
+#pragma unroll
+            for (int j = 0; j < width.value; j++) {
+                g_sum += (double)x.of[0].x[j];
+                gn_sum += (double)(x.of[0].x[j] * x.of[1].x[j]);
+            }
+        });
         const float g_mean = (float)(reduce_block(g_sum, reduce_sum()) / (double)a.cols);
         const float gn_mean = (float)(reduce_block(gn_sum, reduce_sum()) / (double)a.cols);
-        for (int64_t c = threadIdx.x; c < a.cols; c += LAUNCH_THREADS) {
-            float n = (a.x[row + c] - mean) * rstd;
+        pack_each<N, 1>(pack_of_block(), 0, a.cols, load, [&](auto width, int64_t c, auto x) {
+            auto dx = pack_load<width.value>(a.dx + at, c);
 
-            a.dx[row + c] += rstd * (a.dy[row + c] * a.w[c] - g_mean - n * gn_mean);
-        }
+#pragma unroll
+            for (int j = 0; j < width.value; j++)
+                dx.x[j] += rstd * (x.of[0].x[j] - g_mean - x.of[1].x[j] * gn_mean);
+            pack_store(a.dx + at, c, dx);
+        });
     }
 }
 
 /* dw += dy n and db += dy, or a sum for each block of rows. */
+template <int N>
 __global__ void __launch_bounds__(LAUNCH_THREADS)
     layer_norm_dw_kernel(const __grid_constant__ struct layer_norm_backward a, float *dw_parts,
                          float *db_parts)
 {
     const int64_t rows = a.rows / gridDim.y, first = rows * blockIdx.y;
     const int64_t to = a.block_step * blockIdx.y;
-    float dw_sum = reduce_columns(rows, a.cols, [&](int64_t row, int64_t col) {
-        int64_t r = first + row, at = r * a.cols + col;
-        return a.dy[at] * ((a.x[at] - a.mean[r]) * a.rstd[r]);
-    });
-    float db_sum = reduce_columns(
-        rows, a.cols, [&](int64_t row, int64_t col) { return a.dy[(first + row) * a.cols + col]; });
+    float sums[2]; /* dw and db */
 
-    reduce_store(a.dw + to, dw_parts, a.cols, a.blocks, dw_sum);
-    reduce_store(a.db + to, db_parts, a.cols, a.blocks, db_sum);
+    reduce_columns<N>(sums, rows, a.cols, [&](int64_t row, int64_t col) {
+        const int64_t r = first + row, at = r * a.cols + col;
+        const float mean = a.mean[r], rstd = a.rstd[r];
+        const struct pack<N> dy = pack_load<N>(a.dy, at), x = pack_load<N>(a.x, at);
+        struct packs<N, 2> of = {
+            {
+                {}, dy
+            }
+        };
+
+#pragma unroll
+        for (int j = 0; j < N; j++)
+            of.of[0].x[j] = dy.x[j] * ((x.x[j] - mean) * rstd);
+        return of;
+    });
+    reduce_store<N>(a.dw + to, dw_parts, a.cols, a.blocks, sums[0]);
+    reduce_store<N>(a.db + to, db_parts, a.cols, a.blocks, sums[1]);
 }
 
 void cuda_run_layer_norm_backward(struct device_queue *q, const struct layer_norm_backward *a)
 {
     const int blocks = a->blocks > 0 ? a->blocks : 1;
+    const bool is_packed = a->cols % PACK == 0 && pack_is_aligned(a->dx, a->dy, a->x, a->w);
     struct reduce_plan p;
 
-    launch_rows(q, "the gradient of layer norm", a->rows, layer_norm_dx_kernel, *a);
+    row_launch(q, "the gradient of layer norm", is_packed, layer_norm_dx_row_kernel<32>,
+               layer_norm_dx_row_kernel<LAUNCH_THREADS>, layer_norm_dx_kernel<PACK>,
+               layer_norm_dx_kernel<1>, *a);
     if (!reduce_plan_make(&p, q, a->rows / blocks, a->cols, blocks, 2))
         return;
-    launch(q, "the gradient of layer norm", reduce_plan_grid(&p), layer_norm_dw_kernel, *a,
+    launch(q, "the gradient of layer norm", reduce_plan_grid(&p, is_packed ? PACK : 1),
+           is_packed ? layer_norm_dw_kernel<PACK> : layer_norm_dw_kernel<1>, *a,
            reduce_plan_parts(&p, 0), reduce_plan_parts(&p, 1));
     reduce_plan_add(q, &p, 0, a->dw, a->block_step, a->blocks > 0);
     reduce_plan_add(q, &p, 1, a->db, a->block_step, a->blocks > 0);

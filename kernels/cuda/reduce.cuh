@@ -5,7 +5,7 @@
 #ifndef KERNELS_CUDA_REDUCE_CUH
 #define KERNELS_CUDA_REDUCE_CUH
 
-#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/pack.cuh"
 
 struct reduce_sum {
     template <typename T> __device__ T operator()(T a, T b) const
@@ -48,10 +48,11 @@ template <typename T, typename F> static __device__ T reduce_block(T x, F op)
 
 /* ---- sums of columns ----
  *
- * A block has 32 columns of a part of the rows: so many parts that they fill a GPU, because few
- * columns with many rows are usual. A second kernel adds the sums of several parts. */
+ * A block has 32 packs of N columns, of a part of the rows: so many parts that they fill a GPU,
+ * because few columns with many rows are usual. A second kernel adds the sums of several parts.
+ * The order in which a column is summed does not depend on N. */
 
-enum { REDUCE_PART = 32 * LAUNCH_WARPS /* rows, at least */, REDUCE_PARTS = 256 /* at most */ };
+enum { REDUCE_PART = 8 * LAUNCH_WARPS /* rows, at least */, REDUCE_PARTS = 256 /* at most */ };
 
 /* Sums of n_cols columns, `count` times; numbers of the grid's y. */
 struct reduce_plan {
@@ -76,62 +77,74 @@ static inline float *reduce_plan_parts(const struct reduce_plan *p, int i)
 void reduce_plan_add(struct device_queue *q, const struct reduce_plan *p, int i, float *out,
                      int64_t out_step, bool is_stored);
 
-/* The grid of the kernel; and of one that has no plan, and sums all rows in one part. */
-static inline dim3 reduce_columns_grid(int64_t cols, int count, int n_parts = 1)
+/* The grid of the kernel, whose packs have `width` columns; and of one that has no plan, and sums
+ * all rows in one part. */
+static inline dim3 reduce_columns_grid(int64_t cols, int count, int width = 1, int n_parts = 1)
 {
-    return dim3((unsigned)((cols + 31) / 32), (unsigned)count, (unsigned)n_parts);
+    return dim3((unsigned)pack_count(cols, 32 * width), (unsigned)count, (unsigned)n_parts);
 }
 
-static inline dim3 reduce_plan_grid(const struct reduce_plan *p)
+static inline dim3 reduce_plan_grid(const struct reduce_plan *p, int width)
 {
-    return reduce_columns_grid(p->cols, p->count, p->n_parts);
+    return reduce_columns_grid(p->cols, p->count, width, p->n_parts);
 }
 
-/* The sum over this block's part of rows of f(row, column) for 32 columns, beginning at 32 *
- * blockIdx.x: the result for column threadIdx.x is in the first 32 threads. Each warp adds every
- * eighth row, 32 of them at a time, so that rounding grows in short chains. All threads of the
- * block call it. */
-template <typename F> static __device__ float reduce_columns(int64_t all_rows, int64_t cols, F f)
+/* The sums over this block's part of rows of f(row, column), which are packs<N, count> of columns
+ * column .. column + N - 1: the result for column reduce_column<N>(cols) is in the first 32 N
+ * threads. Each warp adds every eighth row, 32 of them at a time, so that rounding grows in short
+ * chains. All threads of the block call it. */
+template <int N, int count, typename F>
+static __device__ void reduce_columns(float (&sums)[count], int64_t all_rows, int64_t cols, F f)
 {
     const int64_t least = (int64_t)REDUCE_PART * gridDim.z;
     const int64_t each = (all_rows + least - 1) / least * REDUCE_PART, begin = each * blockIdx.z;
     const int64_t rows = begin + each < all_rows ? begin + each : all_rows;
-    __shared__ float of_warp[LAUNCH_WARPS][32];
+    __shared__ struct pack_word<float, N> of_warp[count][LAUNCH_WARPS][32];
     const int lane = (int)(threadIdx.x % 32), warp = (int)(threadIdx.x / 32);
-    const int64_t c = (int64_t)blockIdx.x * 32 + lane;
-    float total = 0;
+    const int64_t c = ((int64_t)blockIdx.x * 32 + lane) * N;
+    struct packs<N, count> total = {
+    };
 
     for (int64_t first = begin + warp; first < rows && c < cols; first += 32 * LAUNCH_WARPS) {
-        float part = 0;
+        struct packs<N, count> part = {
+        };
 
-        for (int64_t r = first; r < rows && r < first + 32 * LAUNCH_WARPS; r += LAUNCH_WARPS)
-            part += f(r, c);
-        total += part;
+#pragma unroll 4
+        for (int64_t r = first; r < rows && r < first + 32 * LAUNCH_WARPS; r += LAUNCH_WARPS) {
+            const struct packs<N, count> x = f(r, c);
+
+            for (int s = 0; s < count; s++)
+                pack_add(part.of[s], x.of[s]);
+        }
+        for (int s = 0; s < count; s++)
+            pack_add(total.of[s], part.of[s]);
     }
     __syncthreads(); /* an earlier call's numbers may still be read */
-    of_warp[warp][lane] = total;
+    for (int s = 0; s < count; s++)
+        pack_store(of_warp[s][warp][0].x, lane * N, total.of[s]);
     __syncthreads();
-    total = 0;
-    if (warp == 0)
-        for (int w = 0; w < LAUNCH_WARPS; w++)
-            total += of_warp[w][lane];
-    return total;
+    for (int s = 0; s < count; s++) {
+        sums[s] = 0;
+        for (int w = 0; w < LAUNCH_WARPS && threadIdx.x < 32 * N; w++)
+            sums[s] += of_warp[s][w][threadIdx.x / N].x[threadIdx.x % N];
+    }
 }
 
 /* The column of a thread that has a sum of reduce_columns; -1: the thread has none. */
-static __device__ inline int64_t reduce_column(int64_t cols)
+template <int N> static __device__ inline int64_t reduce_column(int64_t cols)
 {
-    int64_t c = (int64_t)blockIdx.x * 32 + threadIdx.x;
+    int64_t c = (int64_t)blockIdx.x * 32 * N + threadIdx.x;
 
-    return threadIdx.x < 32 && c < cols ? c : -1;
+    return threadIdx.x < 32 * N && c < cols ? c : -1;
 }
 
 /* Store a sum of reduce_columns, if the thread has one: at `parts`, see reduce_plan_parts, or in
  * out[cols]. */
+template <int N>
 static __device__ inline void reduce_store(float *out, float *parts, int64_t cols, bool is_stored,
                                            float sum)
 {
-    const int64_t c = reduce_column(cols);
+    const int64_t c = reduce_column<N>(cols);
 
     if (c < 0)
         return;

@@ -1,79 +1,208 @@
 /* kernels/cuda/rms_norm.cu - see kernels/rms_norm.h. */
-#include "kernels/cuda/reduce.cuh"
+#include "kernels/cuda/row.cuh"
 #include "kernels/cuda/run.h"
 
+/* ---- forward ---- */
+
+static __device__ inline float rstd_of(const struct rms_norm_forward &a, double sum)
+{
+    return (float)(1.0 / sqrt(sum / (double)a.cols + (double)a.eps));
+}
+
+/* Rows in registers. */
+template <int workers>
+__global__ void __launch_bounds__(LAUNCH_THREADS)
+    rms_norm_forward_row_kernel(const __grid_constant__ struct rms_norm_forward a)
+{
+    for (int64_t r = row_first<workers>(); r < a.rows; r += row_step<workers>()) {
+        const int64_t at = r * a.cols;
+        struct row_packs x;
+
+        row_load<workers>(x, a.x + at, a.cols);
+        if (a.residual) {
+            row_add<workers>(x, a.residual + at, a.cols);
+            row_store<workers>(a.x + at, x, a.cols);
+        }
+        const float by = rstd_of(a, row_sum<workers>(a.cols, [&](int k, int, int j) {
+                                     return x.of[k].x[j] * x.of[k].x[j];
+                                 }));
+        row_each<workers>(a.cols, [&](int k, int c) {
+            const struct pack<PACK> w = pack_load<PACK>(a.w, c);
+
+#pragma unroll
+            for (int j = 0; j < PACK; j++)
+                x.of[k].x[j] = x.of[k].x[j] * by * w.x[j];
+        });
+        row_each<workers>(a.cols, [&](int k, int c) { pack_store(a.y, a.type, at + c, x.of[k]); });
+        const bool is_first = workers == 32 ? launch_lane() == 0 : threadIdx.x == 0;
+
+        if (is_first)
+            a.rstd[r] = by;
+    }
+}
+
 /* A block for each row; a thread always has the same columns. */
+template <int N>
 __global__ void __launch_bounds__(LAUNCH_THREADS)
     rms_norm_forward_kernel(const __grid_constant__ struct rms_norm_forward a)
 {
     for (int64_t r = blockIdx.x; r < a.rows; r += gridDim.x) {
-        const int64_t row = r * a.cols;
+        float *of_row = a.x + r * a.cols;
         double sum = 0;
 
-        for (int64_t c = threadIdx.x; c < a.cols; c += LAUNCH_THREADS) {
-            float x = a.x[row + c];
-
-            if (a.residual) {
-                x += a.residual[row + c];
-                a.x[row + c] = x;
-            }
-            sum += (double)(x * x);
-        }
-        sum = reduce_block(sum, reduce_sum());
-        float by = (float)(1.0 / sqrt(sum / (double)a.cols + (double)a.eps));
+        pack_each<N, 1>(
+            pack_of_block(), 0, a.cols,
+            [&](auto n, int64_t c) { return pack_load<n.value>(of_row, c); },
+            [&](auto n, int64_t c, auto x) {
+                if (a.residual) {
+                    pack_add(x, pack_load<n.value>(a.residual + r * a.cols, c));
+                    pack_store(of_row, c, x);
+                }
+                for (float element : x.x)
+                    sum += (double)(element * element);
+            });
+        const float by = rstd_of(a, reduce_block(sum, reduce_sum()));
         if (threadIdx.x == 0)
             a.rstd[r] = by;
-        for (int64_t c = threadIdx.x; c < a.cols; c += LAUNCH_THREADS)
-            launch_store(a.y, a.type, row + c, a.x[row + c] * by * a.w[c]);
+        pack_each<N, 2>(
+            pack_of_block(), 0, a.cols,
+            [&](auto n, int64_t c) {
+                return packs<n.value, 2>{ { pack_load<n.value>(of_row, c),
+                                            pack_load<n.value>(a.w, c) } };
+            },
+            [&](auto n, int64_t c, auto x) {
+#pragma unroll
+                for (int j = 0; j < n.value; j++)
+                    x.of[0].x[j] = x.of[0].x[j] * by * x.of[1].x[j];
+                pack_store(a.y, a.type, r * a.cols + c, x.of[0]);
+            });
     }
 }
 
 void cuda_run_rms_norm_forward(struct device_queue *q, const struct rms_norm_forward *a)
 {
-    launch_rows(q, "RMS norm", a->rows, rms_norm_forward_kernel, *a);
+    const bool is_packed = a->cols % PACK == 0 && pack_is_aligned(a->y, a->x, a->residual, a->w);
+
+    row_launch(q, "RMS norm", is_packed, rms_norm_forward_row_kernel<32>,
+               rms_norm_forward_row_kernel<LAUNCH_THREADS>, rms_norm_forward_kernel<PACK>,
+               rms_norm_forward_kernel<1>, *a);
 }
 
-/* With n = x rstd: dx += rstd (dy w - n mean(dy w n)). */
+/* ---- backward: with n = x rstd: dx += rstd (dy w - n mean(dy w n)) ---- */
+
+/* `along` in dx += rstd dy w - along x. */
+static __device__ inline float along_of(const struct rms_norm_backward &a, double dot, float rstd)
+{
+    const double s = (double)rstd;
+
+    return (float)(dot * s * s * s / (double)a.cols);
+}
+
+/* Rows in registers; two blocks on a processor have 64 KiB in flight. */
+template <int workers>
+__global__ void __launch_bounds__(LAUNCH_THREADS, 2)
+    rms_norm_dx_row_kernel(const __grid_constant__ struct rms_norm_backward a)
+{
+    for (int64_t r = row_first<workers>(); r < a.rows; r += row_step<workers>()) {
+        const int64_t at = r * a.cols;
+        const float rstd = a.rstd[r];
+        struct row_packs x, g;
+
+        row_load<workers>(x, a.x + at, a.cols);
+        row_load<workers>(g, a.dy + at, a.cols);
+        row_each<workers>(a.cols, [&](int k, int c) {
+            const struct pack<PACK> w = pack_load<PACK>(a.w, c);
+
+#pragma unroll
+            for (int j = 0; j < PACK; j++)
+                g.of[k].x[j] *= w.x[j];
+        });
+        const float along =
+            along_of(a,
+                     row_sum<workers>(
+                         a.cols, [&](int k, int, int j) { return g.of[k].x[j] * x.of[k].x[j]; }),
+                     rstd);
+        row_each<workers>(a.cols, [&](int k, int) {
+#pragma unroll
+            for (int j = 0; j < PACK; j++)
+                g.of[k].x[j] = rstd * g.of[k].x[j] - along * x.of[k].x[j];
+        });
+        row_add<workers>(g, a.dx + at, a.cols);
+        row_store<workers>(a.dx + at, g, a.cols);
+    }
+}
+
+template <int N>
 __global__ void __launch_bounds__(LAUNCH_THREADS)
     rms_norm_dx_kernel(const __grid_constant__ struct rms_norm_backward a)
 {
     for (int64_t r = blockIdx.x; r < a.rows; r += gridDim.x) {
-        const int64_t row = r * a.cols;
+        const int64_t at = r * a.cols;
         const float rstd = a.rstd[r];
-        const double s = (double)rstd;
+        const auto load = [&](auto n, int64_t c) {
+            packs<n.value, 2> of = { { pack_load<n.value>(a.dy + at, c),
+                                       pack_load<n.value>(a.x + at, c) } };
+            const auto w = pack_load<n.value>(a.w, c);
+
+#pragma unroll
+            for (int j = 0; j < n.value; j++)
+                of.of[0].x[j] *= w.x[j];
+            return of;
+        };
         double dot = 0;
 
-        for (int64_t c = threadIdx.x; c < a.cols; c += LAUNCH_THREADS)
-            dot += (double)(a.dy[row + c] * a.w[c] * a.x[row + c]);
-        dot = reduce_block(dot, reduce_sum());
-        float along = (float)(dot * s * s * s / (double)a.cols);
-        for (int64_t c = threadIdx.x; c < a.cols; c += LAUNCH_THREADS)
-            a.dx[row + c] += rstd * (a.dy[row + c] * a.w[c]) - along * a.x[row + c];
+        pack_each<N, 2>(pack_of_block(), 0, a.cols, load, [&](auto n, int64_t, auto x) {
+#pragma unroll
+            for (int j = 0; j < n.value; j++)
+                dot += (double)(x.of[0].x[j] * x.of[1].x[j]);
+        });
+        const float along = along_of(a, reduce_block(dot, reduce_sum()), rstd);
+        pack_each<N, 1>(pack_of_block(), 0, a.cols, load, [&](auto n, int64_t c, auto x) {
+            auto dx = pack_load<n.value>(a.dx + at, c);
+
+#pragma unroll
+            for (int j = 0; j < n.value; j++)
+                dx.x[j] += rstd * x.of[0].x[j] - along * x.of[1].x[j];
+            pack_store(a.dx + at, c, dx);
+        });
     }
 }
 
 /* dw += dy n, or a sum for each block of rows. */
+template <int N>
 __global__ void __launch_bounds__(LAUNCH_THREADS)
     rms_norm_dw_kernel(const __grid_constant__ struct rms_norm_backward a, float *parts)
 {
     const int64_t rows = a.rows / gridDim.y, first = rows * blockIdx.y;
-    float sum = reduce_columns(rows, a.cols, [&](int64_t row, int64_t col) {
-        int64_t at = (first + row) * a.cols + col;
-        return a.dy[at] * (a.x[at] * a.rstd[first + row]);
-    });
+    float sums[1];
 
-    reduce_store(a.dw + a.block_step * blockIdx.y, parts, a.cols, a.blocks, sum);
+    reduce_columns<N>(sums, rows, a.cols, [&](int64_t row, int64_t col) {
+        const int64_t at = (first + row) * a.cols + col;
+        const float rstd = a.rstd[first + row];
+        struct pack<N> dy = pack_load<N>(a.dy, at);
+        const struct pack<N> x = pack_load<N>(a.x, at);
+
+#pragma unroll
+        for (int j = 0; j < N; j++)
+            dy.x[j] *= x.x[j] * rstd;
+        return packs<N, 1>{ { dy } };
+    });
+    reduce_store<N>(a.dw + a.block_step * blockIdx.y, parts, a.cols, a.blocks, sums[0]);
 }
 
 void cuda_run_rms_norm_backward(struct device_queue *q, const struct rms_norm_backward *a)
 {
     const int blocks = a->blocks > 0 ? a->blocks : 1;
+    const bool is_packed = a->cols % PACK == 0 && pack_is_aligned(a->dx, a->dy, a->x, a->w);
     struct reduce_plan p;
 
-    launch_rows(q, "the gradient of RMS norm", a->rows, rms_norm_dx_kernel, *a);
+    row_launch(q, "the gradient of RMS norm", is_packed, rms_norm_dx_row_kernel<32>,
+               rms_norm_dx_row_kernel<LAUNCH_THREADS>, rms_norm_dx_kernel<PACK>,
+               rms_norm_dx_kernel<1>, *a);
     if (!reduce_plan_make(&p, q, a->rows / blocks, a->cols, blocks, 1))
         return;
-    launch(q, "the gradient of RMS norm", reduce_plan_grid(&p), rms_norm_dw_kernel, *a,
+    launch(q, "the gradient of RMS norm", reduce_plan_grid(&p, is_packed ? PACK : 1),
+           is_packed ? rms_norm_dw_kernel<PACK> : rms_norm_dw_kernel<1>, *a,
            reduce_plan_parts(&p, 0));
     reduce_plan_add(q, &p, 0, a->dw, a->block_step, a->blocks > 0);
 }

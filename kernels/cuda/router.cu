@@ -169,22 +169,21 @@ __global__ void __launch_bounds__(LAUNCH_THREADS)
     const int64_t first = blockIdx.y * a.rows_per_sequence, left = a.rows - first;
     const int64_t rows = left < a.rows_per_sequence ? left : a.rows_per_sequence;
     float *load = a.load + (int64_t)blockIdx.y * 2 * a.experts;
-    float copies = reduce_columns(rows, a.experts, [&](int64_t row, int64_t e) {
+    const int64_t e = reduce_column<1>(a.experts);
+    float sums[2]; /* of copies and of probabilities */
+
+    reduce_columns<1>(sums, rows, a.experts, [&](int64_t row, int64_t expert) {
         int n = 0;
 
         for (int k = 0; k < a.per_row; k++)
-            n += a.chosen[(first + row) * a.per_row + k] == e;
-        return (float)n;
+            n += a.chosen[(first + row) * a.per_row + k] == expert;
+        return packs<1, 2>{ { { { (float)n } },
+                              pack_load<1>(a.probs, (first + row) * a.experts + expert) } };
     });
-    float probs = reduce_columns(rows, a.experts, [&](int64_t row, int64_t e) {
-        return a.probs[(first + row) * a.experts + e];
-    });
-    int64_t e = reduce_column(a.experts);
-
     if (e < 0)
         return;
-    load[e] += copies;
-    load[a.experts + e] += probs;
+    load[e] += sums[0];
+    load[a.experts + e] += sums[1];
 }
 
 void cuda_run_router_load(struct device_queue *q, const struct router_load *a)

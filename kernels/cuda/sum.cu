@@ -1,25 +1,40 @@
 /* kernels/cuda/sum.cu - see kernels/sum.h. */
-#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/pack.cuh"
 #include "kernels/cuda/run.h"
 
+template <int N>
 __global__ void __launch_bounds__(LAUNCH_THREADS)
     sum_add_kernel(const __grid_constant__ struct sum_add a)
 {
-    for (int64_t r = blockIdx.y; r < a.rows; r += gridDim.y)
-        for (int64_t c = launch_thread(); c < a.cols; c += launch_threads())
-            a.y[r * a.ldy + c] += a.x[r * a.ldx + c];
+    for (int64_t r = blockIdx.y; r < a.rows; r += gridDim.y) {
+        float *y = a.y + r * a.ldy;
+        const float *x = a.x + r * a.ldx;
+
+        pack_each<N, 2>(
+            pack_of_grid(), 0, a.cols,
+            [&](auto n, int64_t i) {
+                return packs<n.value, 2>{ { pack_load<n.value>(y, i), pack_load<n.value>(x, i) } };
+            },
+            [&](auto, int64_t i, auto both) {
+                pack_add(both.of[0], both.of[1]);
+                pack_store(y, i, both.of[0]);
+            });
+    }
 }
 
 /* Blocks share the rows, and those of a long row its columns. */
 void cuda_run_sum_add(struct device_queue *q, const struct sum_add *a)
 {
-    int64_t along = a->cols / LAUNCH_THREADS + (a->cols % LAUNCH_THREADS != 0);
-    unsigned x = launch_blocks(q, along, LAUNCH_BLOCKS);
+    const bool is_packed =
+        pack_is_aligned(a->y, a->x) && (a->rows == 1 || (a->ldy % PACK == 0 && a->ldx % PACK == 0));
+    const int64_t packs = pack_count(a->cols, is_packed ? PACK : 1);
+    unsigned x = launch_blocks(q, pack_count(packs, LAUNCH_THREADS), LAUNCH_BLOCKS);
     unsigned most = launch_blocks(q, INT64_MAX, LAUNCH_BLOCKS) / x;
     int64_t y = a->rows < (int64_t)most ? a->rows : (int64_t)most;
 
     if (a->rows > 0 && a->cols > 0)
-        launch(q, "a sum", dim3(x, y < 1 ? 1 : (unsigned)y), sum_add_kernel, *a);
+        launch(q, "a sum", dim3(x, y < 1 ? 1 : (unsigned)y),
+               is_packed ? sum_add_kernel<PACK> : sum_add_kernel<1>, *a);
 }
 
 enum { TREE_LEVELS = 21, TREE_ROWS_MAX = 1 << (TREE_LEVELS - 1) };
@@ -70,21 +85,28 @@ void cuda_run_sum_tree(struct device_queue *q, const struct sum_tree *a)
         launch_elements(q, "a sum along the tree", a->n, sum_tree_kernel, *a);
 }
 
+template <int N>
 __global__ void __launch_bounds__(LAUNCH_THREADS)
     sum_levels_kernel(const __grid_constant__ struct sum_levels a)
 {
-    for (int64_t i = launch_thread(); i < a.n; i += launch_threads()) {
-        float x = a.x[i];
-
-        for (int k = 0; k < a.n_levels; k++)
-            x += a.level[k][i];
-        a.to[i] = x;
-    }
+    pack_each<N, 1>(
+        pack_of_grid(), 0, a.n, [&](auto n, int64_t i) { return pack_load<n.value>(a.x, i); },
+        [&](auto n, int64_t i, auto x) {
+#pragma unroll 4
+            for (int k = 0; k < a.n_levels; k++)
+                pack_add(x, pack_load<n.value>(a.level[k], i));
+            pack_store(a.to, i, x);
+        });
 }
 
 void cuda_run_sum_levels(struct device_queue *q, const struct sum_levels *a)
 {
-    launch_elements(q, "a sum of levels", a->n, sum_levels_kernel, *a);
+    bool is_packed = pack_is_aligned(a->to, a->x);
+
+    for (int k = 0; k < a->n_levels; k++)
+        is_packed = is_packed && pack_is_aligned(a->level[k]);
+    launch_elements(q, "a sum of levels", pack_count(a->n, is_packed ? PACK : 1),
+                    is_packed ? sum_levels_kernel<PACK> : sum_levels_kernel<1>, *a);
 }
 
 /* One block, because out may be in: after the barrier, nobody reads what its threads write. */

@@ -25,6 +25,7 @@ static struct staging staging;
 static struct pair pairs[PAIRS_MAX];
 static int n_pairs;
 static bool on_gpu; /* which side AT() means */
+static int skew;    /* elements between an aligned address of the GPU and an array of numbers */
 
 #define AT(p) (on_gpu ? (p).gpu : (p).cpu)
 
@@ -46,6 +47,7 @@ CUDA_ARRAYS void start(struct rng *r)
                  TP_OK, "%s", err.msg);
     cr_assert_eq(staging_open(&staging, queue, 1 << 16, &err), TP_OK, "%s", err.msg);
     n_pairs = 0;
+    skew = 0;
 }
 
 CUDA_ARRAYS void end(void)
@@ -61,7 +63,7 @@ CUDA_ARRAYS void end(void)
     device_close(d);
 }
 
-CUDA_ARRAYS struct pair pair_of(const void *content, int64_t n_bytes)
+CUDA_ARRAYS struct pair skewed_pair_of(const void *content, int64_t n_bytes, int64_t skew_bytes)
 {
     struct pair *p = &pairs[n_pairs++];
     struct tp_err err = { 0 };
@@ -70,15 +72,22 @@ CUDA_ARRAYS struct pair pair_of(const void *content, int64_t n_bytes)
     p->n_bytes = n_bytes;
     p->cpu = aligned_alloc(64, (size_t)(n_bytes + 127) / 64 * 64);
     memcpy(p->cpu, content, (size_t)n_bytes);
-    cr_assert_eq(device_alloc(queue->device, &p->gpu, n_bytes, &err), TP_OK, "%s", err.msg);
+    cr_assert_eq(device_alloc(queue->device, &p->gpu, n_bytes + skew_bytes, &err), TP_OK, "%s",
+                 err.msg);
+    p->gpu = (char *)p->gpu + skew_bytes;
     cr_assert_eq(staging_put(&staging, p->gpu, content, n_bytes, &err), TP_OK, "%s", err.msg);
     return *p;
+}
+
+CUDA_ARRAYS struct pair pair_of(const void *content, int64_t n_bytes)
+{
+    return skewed_pair_of(content, n_bytes, 0);
 }
 
 CUDA_ARRAYS struct pair floats(struct rng *r, int64_t n, double size)
 {
     float *x = random_floats(r, n, size);
-    struct pair p = pair_of(x, n * (int64_t)sizeof *x);
+    struct pair p = skewed_pair_of(x, n * (int64_t)sizeof *x, skew * (int64_t)sizeof *x);
 
     free(x);
     return p;
@@ -113,7 +122,7 @@ CUDA_ARRAYS struct pair numbers(struct rng *r, enum dtype type, int64_t n, doubl
 {
     float *x = random_floats(r, n, size);
     void *y = stored_as(type, x, n);
-    struct pair p = pair_of(y, n * dtype_bytes(type));
+    struct pair p = skewed_pair_of(y, n * dtype_bytes(type), skew * dtype_bytes(type));
 
     free(x);
     free(y);

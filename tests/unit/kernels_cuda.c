@@ -20,20 +20,27 @@ static void any_shape(struct rng *r, int64_t *rows, int64_t *cols)
 {
     *rows = rng_int(r, 0, 1) ? rng_int(r, 1, 40) : rng_int(r, 1, 5);
     *cols = *rows > 5 ? rng_int(r, 1, 70) : rng_int(r, 1, 600);
+    if (rng_int(r, 0, 1)) /* whole packs of 16 bytes */
+        *cols = (*cols + 3) / 4 * 4;
 }
 
-#define CASES(name, n)                           \
-    static void name##_case(struct rng *r);      \
-    Test(cuda_kernels, name)                     \
-    {                                            \
-        struct rng r = rng_start("cuda/" #name); \
-        for (int i = 0; i < (n); i++) {          \
-            start(&r);                           \
-            name##_case(&r);                     \
-            end();                               \
-        }                                        \
-    }                                            \
+/* sometimes: 0, or the skew of every fourth case. */
+#define SKEWED_CASES(name, n, sometimes)                   \
+    static void name##_case(struct rng *r);                \
+    Test(cuda_kernels, name)                               \
+    {                                                      \
+        struct rng r = rng_start("cuda/" #name);           \
+        for (int i = 0; i < (n); i++) {                    \
+            start(&r);                                     \
+            skew = rng_int(&r, 0, 3) == 0 ? sometimes : 0; \
+            name##_case(&r);                               \
+            end();                                         \
+        }                                                  \
+    }                                                      \
     static void name##_case(struct rng *r)
+#define CASES(name, n) SKEWED_CASES(name, n, 1)
+/* Of arrays that also have elements of eight bytes, which must be aligned. */
+#define ALIGNED_CASES(name, n) SKEWED_CASES(name, n, 0)
 
 /* ---- copies and casts: the same bits ---- */
 
@@ -111,7 +118,7 @@ static struct pair table_of(const void *cpu_items, const void *gpu_items, int64_
 enum { TABLE_ITEMS = 12 };
 
 /* Copies with and without conversion, each to a place of its own. */
-CASES(copy_table, 20)
+ALIGNED_CASES(copy_table, 20)
 {
     static const enum dtype types[] = { DTYPE_F32, DTYPE_BF16, DTYPE_F16, DTYPE_F64 };
     struct copy_item cpu[TABLE_ITEMS], gpu[TABLE_ITEMS];
@@ -183,7 +190,7 @@ static void assert_sums(const struct part_sums_result *got, const struct part_su
     free(cast_to);
 }
 
-CASES(part_sums, 20)
+ALIGNED_CASES(part_sums, 20)
 {
     static const enum dtype floating[] = { DTYPE_F32, DTYPE_BF16, DTYPE_F16, DTYPE_F64 };
     struct part_sums_item cpu[TABLE_ITEMS], gpu[TABLE_ITEMS];
@@ -409,13 +416,10 @@ CASES(embedding, 20)
 
 /* ---- rows ---- */
 
-CASES(rms_norm, 20)
+static void check_rms_norm(struct rng *r, int64_t rows, int64_t cols)
 {
-    int64_t rows, cols;
     enum dtype type = any_type(r);
     bool add = rng_int(r, 0, 1);
-
-    any_shape(r, &rows, &cols);
     int blocks = (int)(rows % 3 == 0 ? 3 : 0);
     int64_t n = rows * cols;
     struct pair x = floats(r, n, 3), residual = floats(r, n, 1), w = floats(r, cols, 2);
@@ -433,14 +437,10 @@ CASES(rms_norm, 20)
     assert_similar(dw, DTYPE_F32, 10, 1e-6, "dw");
 }
 
-CASES(layer_norm, 20)
+static void check_layer_norm(struct rng *r, int64_t rows, int64_t cols)
 {
-    int64_t rows, cols;
     enum dtype type = any_type(r);
     bool add = rng_int(r, 0, 1), bias = rng_int(r, 0, 1);
-
-    any_shape(r, &rows, &cols);
-    cols += 4;
     int blocks = (int)(rows % 3 == 0 ? 3 : 0);
     int64_t n = rows * cols;
     struct pair x = floats(r, n, 3), residual = floats(r, n, 1), x_bias = floats(r, cols, 1);
@@ -460,6 +460,37 @@ CASES(layer_norm, 20)
     assert_similar(dx, DTYPE_F32, 10, 3e-6, "dx");
     assert_similar(dw, DTYPE_F32, 10, 3e-6, "dw");
     assert_similar(db, DTYPE_F32, 10, 3e-6, "db");
+}
+
+CASES(rms_norm, 20)
+{
+    int64_t rows, cols;
+
+    any_shape(r, &rows, &cols);
+    check_rms_norm(r, rows, cols);
+}
+
+CASES(layer_norm, 20)
+{
+    int64_t rows, cols;
+
+    any_shape(r, &rows, &cols);
+    check_layer_norm(r, rows, cols + 4);
+}
+
+/* Rows that a warp, that a block, and that nobody keeps in registers (kernels/cuda/row.cuh). */
+CASES(norms_of_long_rows, 6)
+{
+    static const int64_t COLS[] = { 1024, 1028, 2052, 8192, 8196, 8195 };
+
+    for (size_t i = 0; i < sizeof COLS / sizeof *COLS; i++) {
+        check_rms_norm(r, 2, COLS[i]);
+        end();
+        start(r);
+        check_layer_norm(r, 2, COLS[i]);
+        end();
+        start(r);
+    }
 }
 
 /* So many that a GPU sums them in parts. */
