@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "ckpt/root.h"
 #include "core/clock.h"
 #include "core/file.h"
 #include "reshard/export.h"
@@ -28,13 +29,18 @@ static bool is_safetensors(const char *path)
     return false;
 }
 
-/* The name of the format of a folder of another framework; NULL: it is none. */
+/* The name of the format of a folder of another framework; NULL: it is none, or has steps of
+ * tp-train. */
 static const char *detect(const char *path)
 {
     const struct foreign_format *format;
+    struct tp_err ignored = { 0 };
+    char dir[PATH_MAX];
 
     if (location_is_remote(path)) /* it would take many requests, so --from-format says it */
         return NULL;
+    if (ckpt_locate(dir, path, -1, &ignored) == TP_OK)
+        return NULL; /* also when other files are beside the steps */
     format = foreign_format_detect(path);
     if (format)
         return format->name;

@@ -71,9 +71,14 @@ done:
 tp_status foreign_contents_find(const struct foreign_format **format, const char *path,
                                 struct tp_err *err)
 {
+    char dir[PATH_MAX];
+    struct tp_err ignored = { 0 };
+
     *format = NULL;
     if (location_is_remote(path))
         return find_remote(format, path, err);
+    if (ckpt_locate(dir, path, -1, &ignored) == TP_OK)
+        return TP_OK; /* also when other files are beside the steps */
     *format = foreign_format_detect_any(path);
     return *format ? TP_OK : foreign_place_check(path, err);
 }

@@ -34,9 +34,11 @@ struct foreign_contents_request {
 };
 
 /* What of another framework is at `path`; *format is NULL: nothing, so it is a checkpoint of this
- * project or none. A URL that ends in the name of a step is this project's if it has a manifest.
- * TP_E_NOTFOUND: neither is there, and for a local path the message says where one is
- * (foreign_place_check). Other errors are of URLs only, as object_exists. */
+ * project or none. Steps of this project in the folder come first, because programs train from
+ * them and save to them, whatever files are beside them. A URL that ends in the name of a step is
+ * this project's if it has a manifest. TP_E_NOTFOUND: neither is there, and for a local path the
+ * message says where one is (foreign_place_check). Other errors are of URLs only, as object_exists.
+ */
 tp_status foreign_contents_find(const struct foreign_format **format, const char *path,
                                 struct tp_err *err);
 

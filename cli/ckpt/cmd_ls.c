@@ -14,6 +14,7 @@
 #include "core/file.h"
 #include "core/size.h"
 #include "reshard/foreign_contents.h"
+#include "reshard/formats/foreign.h"
 #include "storage/location.h"
 
 static const char intro[] =
@@ -111,6 +112,19 @@ done:
     return st;
 }
 
+/* Steps come first (foreign_contents_find); what else is in the folder must not be hidden. */
+static void note_foreign(const char *root)
+{
+    const struct foreign_format *other =
+        location_is_remote(root) ? NULL : foreign_format_detect_any(root);
+
+    if (other)
+        report_note("tp-ckpt",
+                    "%s also has files of %s; beside steps they are not read: move them into a "
+                    "folder of their own",
+                    root, other->title);
+}
+
 static tp_status list(const char *given, bool json, struct tp_err *err)
 {
     struct arena arena = { 0 };
@@ -139,6 +153,7 @@ static tp_status list(const char *given, bool json, struct tp_err *err)
     if (json)
         print_json(entries);
     st = print_done(err);
+    note_foreign(root);
 done:
     json_decref(entries);
     arena_free(&arena);

@@ -133,3 +133,20 @@ def test_export_names_the_program_that_converts(written, tmp_path):
     assert r.rc == 2 and "has the format dcp" in r.err and said in r.err, repr(r)
     ok(*said[:-len(" converts it")].split())
     assert (tmp_path / "hf/model.safetensors").exists()
+
+
+@pytest.mark.parametrize("kind", ["safetensors", "dcp"])
+def test_steps_come_before_files_of_another_framework_beside_them(kind, written, tmp_path, tiny):
+    """tp-train resumes from the steps, so no program may read the older weights beside them instead."""
+    both, plain = tmp_path / "both", tmp_path / "plain"
+    harness.train(tiny, plain, steps=3, layout="tp2")
+    shutil.copytree(plain, both)
+    shutil.copytree(written / kind, both, dirs_exist_ok=True)
+    r = ok("tp-ckpt", "ls", both)
+    assert "step-00000003" in r.out and "also has files of" in r.err and str(both) in r.err, repr(r)
+    assert "also has" not in ok("tp-ckpt", "ls", plain).err
+    assert harness.digest(both) == harness.digest(plain)
+    assert "both/step-00000003: " in ok("tp-ckpt", "verify", both).out
+    assert "tp2: 2 ranks" in ok("tp-ckpt", "show", both).out
+    ok("tp-ckpt", "diff", both, plain)
+    assert "resharded tp2 -> tp1, step 3" in ok("tp-reshard", both, "--to", "tp1", "-o", tmp_path / "out").out
