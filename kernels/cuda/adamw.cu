@@ -51,9 +51,9 @@ static __device__ inline void adamw_chunk(const struct adamw_entry &a,
     pack_each<N, 1>(
         pack_of_block(), first, end,
         [&](auto n, int64_t i) {
-            return packs<n.value, 4>{ { pack_load<n.value>(a.p, i), pack_load<n.value>(a.m, i),
-                                        pack_load<n.value>(a.v, i),
-                                        pack_load<n.value>(a.grad, i) } };
+            return pack_set<n.value, 4>{ { pack_load<n.value>(a.p, i), pack_load<n.value>(a.m, i),
+                                           pack_load<n.value>(a.v, i),
+                                           pack_load<n.value>(a.grad, i) } };
         },
         [&](auto n, int64_t i, auto x) {
 #pragma unroll

@@ -13,7 +13,7 @@ __global__ void __launch_bounds__(LAUNCH_THREADS)
         pack_each<N, 2>(
             pack_of_block(), 0, a.cols,
             [&](auto n, int64_t i) {
-                packs<n.value, 2> both = { { pack_load<n.value>(x, i) } };
+                pack_set<n.value, 2> both = { { pack_load<n.value>(x, i) } };
 
                 if (a.residual)
                     both.of[1] = pack_load<n.value>(a.residual + r * a.cols, i);
@@ -45,7 +45,7 @@ __global__ void __launch_bounds__(LAUNCH_THREADS)
     float sums[1];
 
     reduce_columns<N>(sums, a.rows, a.cols, [&](int64_t row, int64_t col) {
-        return packs<N, 1>{ { pack_load<N>(a.dy, a.type, first + row * a.cols + col) } };
+        return pack_set<N, 1>{ { pack_load<N>(a.dy, a.type, first + row * a.cols + col) } };
     });
     reduce_store<N>(a.dbias + a.dbias_step * blockIdx.y, parts, a.cols, a.clear, sums[0]);
 }

@@ -154,20 +154,21 @@ __global__ void __launch_bounds__(LAUNCH_THREADS, 4)
     for (int64_t r = blockIdx.x; r < a.rows; r += gridDim.x) {
         const int64_t at = r * a.cols;
         const float mean = a.mean[r], rstd = a.rstd[r];
-        const auto load =
-            [&](auto width,
-                int64_t c) { /* g and n */
-                             packs<width.value, 2> of = { { pack_load<width.value>(a.dy + at, c),
-                                                            pack_load<width.value>(a.x + at, c) } };
-                             const auto w = pack_load<width.value>(a.w, c);
+        const auto load = [&](auto width,
+                              int64_t c) { /* g and n */
+                                           pack_set<width.value, 2> of = {
+                                               { pack_load<width.value>(a.dy + at, c),
+                                                 pack_load<width.value>(a.x + at, c) }
+                                           };
+                                           const auto w = pack_load<width.value>(a.w, c);
 
 #pragma unroll
-                             for (int j = 0; j < width.value; j++) {
-                                 of.of[0].x[j] *= w.x[j];
-                                 of.of[1].x[j] = (of.of[1].x[j] - mean) * rstd;
-                             }
-                             return of;
-            };
+                                           for (int j = 0; j < width.value; j++) {
+                                               of.of[0].x[j] *= w.x[j];
+                                               of.of[1].x[j] = (of.of[1].x[j] - mean) * rstd;
+                                           }
+                                           return of;
+        };
         double g_sum = 0, gn_sum = 0;
 
         pack_each<N, 2>(pack_of_block(), 0, a.cols, load, [&](auto width, int64_t, auto x) {
@@ -204,7 +205,7 @@ __global__ void __launch_bounds__(LAUNCH_THREADS)
         const int64_t r = first + row, at = r * a.cols + col;
         const float mean = a.mean[r], rstd = a.rstd[r];
         const struct pack<N> dy = pack_load<N>(a.dy, at), x = pack_load<N>(a.x, at);
-        struct packs<N, 2> of = {
+        struct pack_set<N, 2> of = {
             {
                 {}, dy
             }

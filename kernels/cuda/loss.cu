@@ -131,8 +131,8 @@ __global__ void __launch_bounds__(LAUNCH_THREADS)
     pack_each<N, 2>(
         pack_of_block(), 0, a.rows,
         [&](auto n, int64_t r) {
-            return packs<n.value, 2>{ { pack_load<n.value>(a.row_sum, r),
-                                        pack_load<n.value>(a.row_target, r) } };
+            return pack_set<n.value, 2>{ { pack_load<n.value>(a.row_sum, r),
+                                           pack_load<n.value>(a.row_target, r) } };
         },
         [&](auto n, int64_t, auto of_rows) {
             for (int j = 0; j < n.value; j++)

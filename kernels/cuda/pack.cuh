@@ -21,7 +21,7 @@ template <int N> struct pack {
 };
 
 /* The packs of `count` arrays at one place. */
-template <int N, int count> struct packs {
+template <int N, int count> struct pack_set {
     struct pack<N> of[count];
 };
 

@@ -89,9 +89,9 @@ static inline dim3 reduce_plan_grid(const struct reduce_plan *p, int width)
     return reduce_columns_grid(p->cols, p->count, width, p->n_parts);
 }
 
-/* The sums over this block's part of rows of f(row, column), which are packs<N, count> of columns
- * column .. column + N - 1: the result for column reduce_column<N>(cols) is in the first 32 N
- * threads. Each warp adds every eighth row, 32 of them at a time, so that rounding grows in short
+/* The sums over this block's part of rows of f(row, column), which are pack_set<N, count> of
+ * columns column .. column + N - 1: the result for column reduce_column<N>(cols) is in the first 32
+ * N threads. Each warp adds every eighth row, 32 of them at a time, so that rounding grows in short
  * chains. All threads of the block call it. */
 template <int N, int count, typename F>
 static __device__ void reduce_columns(float (&sums)[count], int64_t all_rows, int64_t cols, F f)
@@ -102,16 +102,16 @@ static __device__ void reduce_columns(float (&sums)[count], int64_t all_rows, in
     __shared__ struct pack_word<float, N> of_warp[count][LAUNCH_WARPS][32];
     const int lane = (int)(threadIdx.x % 32), warp = (int)(threadIdx.x / 32);
     const int64_t c = ((int64_t)blockIdx.x * 32 + lane) * N;
-    struct packs<N, count> total = {
+    struct pack_set<N, count> total = {
     };
 
     for (int64_t first = begin + warp; first < rows && c < cols; first += 32 * LAUNCH_WARPS) {
-        struct packs<N, count> part = {
+        struct pack_set<N, count> part = {
         };
 
 #pragma unroll 4
         for (int64_t r = first; r < rows && r < first + 32 * LAUNCH_WARPS; r += LAUNCH_WARPS) {
-            const struct packs<N, count> x = f(r, c);
+            const struct pack_set<N, count> x = f(r, c);
 
             for (int s = 0; s < count; s++)
                 pack_add(part.of[s], x.of[s]);

@@ -67,8 +67,8 @@ __global__ void __launch_bounds__(LAUNCH_THREADS)
         pack_each<N, 2>(
             pack_of_block(), 0, a.cols,
             [&](auto n, int64_t c) {
-                return packs<n.value, 2>{ { pack_load<n.value>(of_row, c),
-                                            pack_load<n.value>(a.w, c) } };
+                return pack_set<n.value, 2>{ { pack_load<n.value>(of_row, c),
+                                               pack_load<n.value>(a.w, c) } };
             },
             [&](auto n, int64_t c, auto x) {
 #pragma unroll
@@ -140,8 +140,8 @@ __global__ void __launch_bounds__(LAUNCH_THREADS)
         const int64_t at = r * a.cols;
         const float rstd = a.rstd[r];
         const auto load = [&](auto n, int64_t c) {
-            packs<n.value, 2> of = { { pack_load<n.value>(a.dy + at, c),
-                                       pack_load<n.value>(a.x + at, c) } };
+            pack_set<n.value, 2> of = { { pack_load<n.value>(a.dy + at, c),
+                                          pack_load<n.value>(a.x + at, c) } };
             const auto w = pack_load<n.value>(a.w, c);
 
 #pragma unroll
@@ -185,7 +185,7 @@ __global__ void __launch_bounds__(LAUNCH_THREADS)
 #pragma unroll
         for (int j = 0; j < N; j++)
             dy.x[j] *= x.x[j] * rstd;
-        return packs<N, 1>{ { dy } };
+        return pack_set<N, 1>{ { dy } };
     });
     reduce_store<N>(a.dw + a.block_step * blockIdx.y, parts, a.cols, a.blocks, sums[0]);
 }

@@ -177,8 +177,8 @@ __global__ void __launch_bounds__(LAUNCH_THREADS)
 
         for (int k = 0; k < a.per_row; k++)
             n += a.chosen[(first + row) * a.per_row + k] == expert;
-        return packs<1, 2>{ { { { (float)n } },
-                              pack_load<1>(a.probs, (first + row) * a.experts + expert) } };
+        return pack_set<1, 2>{ { { { (float)n } },
+                                 pack_load<1>(a.probs, (first + row) * a.experts + expert) } };
     });
     if (e < 0)
         return;

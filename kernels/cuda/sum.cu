@@ -13,7 +13,8 @@ __global__ void __launch_bounds__(LAUNCH_THREADS)
         pack_each<N, 2>(
             pack_of_grid(), 0, a.cols,
             [&](auto n, int64_t i) {
-                return packs<n.value, 2>{ { pack_load<n.value>(y, i), pack_load<n.value>(x, i) } };
+                return pack_set<n.value, 2>{ { pack_load<n.value>(y, i),
+                                               pack_load<n.value>(x, i) } };
             },
             [&](auto, int64_t i, auto both) {
                 pack_add(both.of[0], both.of[1]);
