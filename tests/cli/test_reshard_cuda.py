@@ -192,7 +192,7 @@ def test_auto_says_what_it_chose_and_why(tmp_path):
     for number, (options, env, reason) in enumerate([
             (["--device", "auto"], on_fake(DRIVER=0), "no NVIDIA driver"),
             (["--device", "auto", "--mem", "500M"], on_fake(), "--mem is less than 1G"),
-            (["--device", "auto"], on_fake(), "the copy ended before a GPU could be compared"),
+            (["--device", "auto"], on_fake(), "the copy ended before it could be tried with a GPU"),
             ([], on_fake(DRIVER=0), None)]):
         out = tmp_path / str(number)
         result = reshard(root, "tp4", out, *options, env=env)
