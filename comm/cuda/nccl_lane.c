@@ -13,8 +13,8 @@ enum { BYTE_STEP = 16 }; /* from the byte of a lane to that of the next one */
 
 /* Send a byte from rank 0 of a lane to rank 1. In the first message NCCL connects the ranks, and
  * its call does not return until the other rank makes its own: in a ring where all ranks send
- * before they receive, all would wait for ever. Nothing here waits until the byte is there, so the
- * watch can abort when it never arrives. */
+ * before they receive, all would wait for ever. nccl_lane_set_wait waits until the byte is there.
+ */
 static tp_status send_first(const struct nccl_lane *lane, bool sends, void *byte,
                             struct tp_err *err)
 {
@@ -75,6 +75,16 @@ tp_status nccl_lane_set_open(struct nccl_lane_set *l, const struct comm *c, nccl
     l->are_open = true;
     e = cudaEventCreateWithFlags(&l->queued, cudaEventDisableTiming);
     return e == cudaSuccess ? TP_OK : nccl_fail_cuda(err, "an event", e);
+}
+
+tp_status nccl_lane_set_wait(const struct nccl_lane_set *l, struct tp_err *err)
+{
+    cudaError_t e = cudaSuccess;
+
+    for (int i = 0; i < NCCL_LANES && e == cudaSuccess; i++)
+        if (l->lane[i].stream)
+            e = cudaStreamSynchronize(l->lane[i].stream);
+    return e == cudaSuccess ? TP_OK : nccl_fail_cuda(err, "the first message to a neighbour", e);
 }
 
 const struct nccl_lane *nccl_lane_of(const struct nccl_lane_set *l, const struct comm *c,

@@ -46,6 +46,10 @@ struct nccl_lane_set {
 tp_status nccl_lane_set_open(struct nccl_lane_set *l, const struct comm *c, ncclComm_t all,
                              struct nccl_watch *w, struct tp_err *err);
 
+/* Wait until the neighbours are connected, after nccl_lane_set_open. The watch is not in use, so
+ * that it can abort when a neighbour is gone. TP_E_IO. */
+tp_status nccl_lane_set_wait(const struct nccl_lane_set *l, struct tp_err *err);
+
 /* The lane for a message of c to, or from, a peer; NULL: it is not a neighbour, or no lane is open.
  */
 const struct nccl_lane *nccl_lane_of(const struct nccl_lane_set *l, const struct comm *c,

@@ -321,14 +321,18 @@ static tp_status nccl_request_open(struct comm *c, struct comm_request *r, struc
 {
     struct nccl_group *g = c->impl;
     struct nccl_request *request;
+    bool opens = c->size > 1 && !g->lanes.are_open;
     cudaError_t e;
     tp_status st;
 
     if ((st = begin(c, err)))
         return st;
-    if (c->size > 1 && !g->lanes.are_open)
+    if (opens)
         st = nccl_lane_set_open(&g->lanes, c, g->comm, g->watch, err);
-    if (end(c, st))
+    st = end(c, st);
+    if (opens && !st)
+        st = nccl_lane_set_wait(&g->lanes, err);
+    if (st)
         return st;
     if (!(request = calloc(1, sizeof *request)))
         return tp_fail(err, TP_E_NOMEM, "out of memory for a message");
