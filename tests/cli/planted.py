@@ -1,6 +1,9 @@
 """Runs the programs of tests/fakecuda/planted*.cu, in which a mistake is planted or none."""
 import os
+import re
 import subprocess
+
+SEEDS = range(4)
 
 
 def run(program, name, seed, timeout=60, **environment):
@@ -12,3 +15,19 @@ def run(program, name, seed, timeout=60, **environment):
 def names(program):
     """Of all that it has."""
     return set(subprocess.run([program], stdout=subprocess.PIPE, text=True, check=False).stdout.split())
+
+
+def assert_passes(program, name, printed):
+    """A correct program passes in every order."""
+    for seed in SEEDS:
+        p = run(program, name, seed)
+        assert (p.returncode, p.stdout, p.stderr) == (0, printed + "ended: no error\n", ""), seed
+
+
+def assert_found(program, name, message, place=""):
+    """A mistake is found in every order; the report says this, and names the kernel or the line."""
+    for seed in SEEDS:
+        p = run(program, name, seed)
+        assert p.returncode == 86, (seed, p.stdout, p.stderr)
+        assert re.search("fakecuda: .*(?:" + message + ")", p.stderr), (seed, p.stderr)
+        assert place in p.stderr, (seed, p.stderr)

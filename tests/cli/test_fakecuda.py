@@ -10,7 +10,6 @@ import harness
 import planted
 
 PROGRAM = harness.built("fakecuda_planted")
-SEEDS = range(4)
 CORRECT = {
     "sum": "y[0] = 32640\n", "shared": "", "warp-memory": "", "vectors": "", "structs": "",
     "event": "host[1] = 2\n", "event-write": "host[1] = 1\n", "atomics": "",
@@ -76,19 +75,12 @@ def test_every_planted_program_has_a_test():
 
 @pytest.mark.parametrize("name", CORRECT)
 def test_correct_programs_pass_in_every_order(name):
-    for seed in SEEDS:
-        p = planted.run(PROGRAM, name, seed)
-        assert (p.returncode, p.stdout, p.stderr) == (0, CORRECT[name] + "ended: no error\n", ""), seed
+    planted.assert_passes(PROGRAM, name, CORRECT[name])
 
 
 @pytest.mark.parametrize("name", MISTAKES)
 def test_a_mistake_is_found_in_every_order(name):
-    message, place = MISTAKES[name]
-    for seed in SEEDS:
-        p = planted.run(PROGRAM, name, seed)
-        assert p.returncode == 86, (seed, p.stdout, p.stderr)
-        assert re.search("fakecuda: .*" + message, p.stderr), (seed, p.stderr)
-        assert place in p.stderr, (seed, p.stderr)
+    planted.assert_found(PROGRAM, name, *MISTAKES[name])
 
 
 @pytest.mark.parametrize("name", ["host-reads", "host-writes"])
@@ -178,7 +170,7 @@ def test_every_planted_program_with_ranks_has_a_test():
 
 @pytest.mark.parametrize("name", RANKS_CORRECT)
 def test_ranks_that_agree_get_the_result_in_every_order(name):
-    for seed in SEEDS:
+    for seed in planted.SEEDS:
         p = run_ranks(name, seed)
         assert (p.returncode, p.stderr) == (0, ""), (seed, p)
         ended = "".join("rank %d ended: no error\n" % rank for rank in range(3))
@@ -186,14 +178,14 @@ def test_ranks_that_agree_get_the_result_in_every_order(name):
 
 
 def test_kernels_that_are_loaded_at_the_start_wait_for_nothing():
-    for seed in SEEDS:
+    for seed in planted.SEEDS:
         p = planted.run(RANKS_PROGRAM, "kernels-loaded-between-messages", seed, FAKECUDA_GPUS="3", CUDA_MODULE_LOADING="EAGER")
         assert (p.returncode, p.stderr) == (0, ""), (seed, p)
 
 
 @pytest.mark.parametrize("name", RANKS_MISTAKES)
 def test_a_mistake_of_ranks_is_found_and_named(name):
-    for seed in SEEDS[:2]:
+    for seed in planted.SEEDS[:2]:
         p = run_ranks(name, seed)
         assert p.returncode == 86, (seed, p)
         assert re.search("fakecuda: .*" + RANKS_MISTAKES[name], p.stderr), (seed, p.stderr)
