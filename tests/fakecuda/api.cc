@@ -12,6 +12,7 @@
 #include "tests/fakecuda/control.h"
 #include "tests/fakecuda/gpus.h"
 #include "tests/fakecuda/graph.h"
+#include "tests/fakecuda/handle.h"
 #include "tests/fakecuda/stream.h"
 
 static_assert(cudaErrorInvalidValue == 1 && cudaErrorMemoryAllocation == 2 &&
@@ -297,4 +298,5 @@ const struct fakecuda_control fakecuda_control = {
     fake::epilogue_products,
     fake::memory_pinned_peak,
     fake::n_operations,
+    fake::handles_may_stay,
 };

@@ -5,6 +5,7 @@
 
 #include "tests/fakecuda/api.h"
 #include "tests/fakecuda/graph.h"
+#include "tests/fakecuda/handle.h"
 #include "tests/fakecuda/stream.h"
 
 using fake::api_call;
@@ -83,6 +84,7 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned int)
     if (fake::device_failure != cudaSuccess)
         return call.done();
     *event = new CUevent_st();
+    fake::handle_created(*event);
     return cudaSuccess;
 }
 
@@ -90,6 +92,7 @@ cudaError_t cudaEventDestroy(cudaEvent_t event)
 {
     api_call call;
 
+    fake::handle_destroyed(event);
     delete event;
     return call.done();
 }

@@ -6,6 +6,7 @@
 
 #include "tests/fakecuda/api.h"
 #include "tests/fakecuda/graph.h"
+#include "tests/fakecuda/handle.h"
 #include "tests/fakecuda/product.h"
 #include "tests/fakecuda/stream.h"
 
@@ -27,12 +28,14 @@ cublasStatus_t cublasCreate_v2(cublasHandle_t *handle)
 {
     fake::graph_forbids("cublasCreate");
     *handle = new cublasContext();
+    fake::handle_created(*handle);
     return CUBLAS_STATUS_SUCCESS;
 }
 
 cublasStatus_t cublasDestroy_v2(cublasHandle_t handle)
 {
     (void)cudaDeviceSynchronize();
+    fake::handle_destroyed(handle);
     delete handle;
     return CUBLAS_STATUS_SUCCESS;
 }

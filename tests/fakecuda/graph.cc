@@ -4,6 +4,7 @@
  */
 #include "tests/fakecuda/graph.h"
 #include "tests/fakecuda/api.h"
+#include "tests/fakecuda/handle.h"
 
 #include <algorithm>
 #include <cstdlib>
@@ -204,6 +205,7 @@ cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *graph)
             return cudaSuccess;
         delete *graph;
         *graph = nullptr;
+        fake::handles_may_stay();
         return cudaErrorStreamCaptureInvalidated;
     });
 }

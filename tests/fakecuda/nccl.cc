@@ -18,6 +18,7 @@
 
 #include "tests/fakecuda/api.h"
 #include "tests/fakecuda/gpus.h"
+#include "tests/fakecuda/handle.h"
 #include "tests/fakecuda/nccl_comm.h"
 #include "tests/fakecuda/nccl_connect.h"
 #include "tests/fakecuda/nccl_element.h"
@@ -220,8 +221,10 @@ static ncclResult_t queue(const nccl_progress &made, cudaStream_t stream)
     std::shared_ptr<int> user = made.comm->users;
 
     fake::nccl_check_usable(made.name, made.comm);
-    if (!fake::gpus_accept_nccl())
+    if (!fake::gpus_accept_nccl()) {
+        fake::handles_may_stay();
         return ncclSystemError;
+    }
     next.call.number = made.comm->queued + 1;
     check_buffer(&next, "input", made.in, made.in_bytes);
     check_buffer(&next, "output", made.out, made.out_bytes);

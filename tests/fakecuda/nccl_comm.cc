@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "tests/fakecuda/handle.h"
 #include "tests/fakecuda/stream.h"
 
 ncclResult_t ncclGetUniqueId(ncclUniqueId *uniqueId)
@@ -32,6 +33,7 @@ static ncclComm *join(const std::string &name, int rank, int size)
     c->rank = rank;
     c->size = size;
     c->shared = fake::nccl_join(name, rank, size);
+    fake::handle_created(c);
     return c;
 }
 
@@ -97,6 +99,7 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm)
                      comm->rank, (unsigned long long)(comm->queued - comm->finished));
     if (comm->queued == comm->finished) {
         munmap(comm->shared, sizeof *comm->shared);
+        fake::handle_destroyed(comm);
         delete comm;
     }
     return ncclSuccess;
@@ -108,6 +111,7 @@ ncclResult_t ncclCommAbort(ncclComm_t comm)
 {
     fake::nccl_check_usable("ncclCommAbort", comm);
     comm->aborted = true;
+    fake::handles_may_stay();
     comm->shared->left++;
     if (!fake::nccl_group_abort(comm))
         fake::nccl_finish_abort(comm);

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "tests/fakecuda/graph.h"
+#include "tests/fakecuda/handle.h"
 
 namespace fake
 {
@@ -40,6 +41,7 @@ static cudaStream_t add_stream(bool with_null)
     s->number = n_streams++;
     s->with_null = with_null;
     streams.push_back(s);
+    handle_created(s);
     return s;
 }
 
@@ -77,6 +79,7 @@ void stream_end(cudaStream_t s)
 {
     static auto &ended = *new std::vector<cudaStream_t>; /* so that no leak is reported */
 
+    handle_destroyed(s);
     streams.erase(std::find(streams.begin(), streams.end(), s));
     ended.push_back(s);
 }
@@ -230,6 +233,7 @@ static bool may_run()
     if (planned_failure == cudaSuccess || planned_after-- > 0)
         return true;
     device_failure = planned_failure;
+    handles_may_stay();
     planned_failure = cudaSuccess;
     return false;
 }

@@ -40,6 +40,8 @@ Test(device_cuda, events_order_queues)
 
 Test(device_cuda, a_failure_from_outside_is_kept)
 {
+    load_cuda();
+    fake->handles_may_stay();
     IN_SEVERAL_ORDERS(case_a_failure_from_outside_is_kept);
 }
 
@@ -135,6 +137,7 @@ Test(device_cuda, nothing_is_waited_for_when_it_is_closed_after_a_failure)
         device_fill(q, p, i, 100);
     n_queued = fake->queued();
     cr_assert_gt(n_queued, 0);
+    fake->handles_may_stay();
     tp_fail(&why, TP_E_IO, "a collective failed");
     device_fail(d, &why);
     device_free(d, p);
@@ -149,6 +152,7 @@ Test(device_cuda, host_functions_and_memory_of_others_are_refused)
     struct device_queue *q = open_queue(d, DEVICE_QUEUE_COMM);
     struct tp_err err = { 0 };
 
+    fake->handles_may_stay();
     cr_assert_eq(device_adopt(d, &err, 4096, &err), TP_E_INTERNAL);
     device_submit(q, &(struct device_operation){ .fn = runs_on_the_host });
     err = finish(q);
