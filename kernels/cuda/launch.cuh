@@ -125,27 +125,4 @@ static __device__ inline void launch_store(void *y, enum dtype type, int64_t i, 
         ((uint16_t *)y)[i] = vec_to_bf16(x);
 }
 
-/* Elements of bf16 that a thread moves at once, in words of 16 bytes. */
-enum { LAUNCH_PACK = 8 };
-struct alignas(16) launch_pack {
-    uint16_t x[LAUNCH_PACK];
-};
-
-/* Pack i of an array of bf16 whose address is a multiple of 16. */
-static __device__ inline struct launch_pack launch_load_pack(const void *x, int64_t i)
-{
-    return ((const struct launch_pack *)x)[i];
-}
-
-static __device__ inline void launch_store_pack(void *y, int64_t i, struct launch_pack x)
-{
-    ((struct launch_pack *)y)[i] = x;
-}
-
-/* Whether all these addresses are multiples of 16. */
-template <typename... P> static inline bool launch_is_packed(P *...p)
-{
-    return ((reinterpret_cast<uintptr_t>(p) | ...) & 15) == 0;
-}
-
 #endif

@@ -9,6 +9,7 @@
 #ifndef KERNELS_CUDA_PACK_CUH
 #define KERNELS_CUDA_PACK_CUH
 
+#include <string.h>
 #include <type_traits>
 
 #include "kernels/cuda/launch.cuh"
@@ -25,31 +26,61 @@ template <int N, int count> struct pack_set {
     struct pack<N> of[count];
 };
 
-/* A pack in memory. */
-template <typename T, int N> struct alignas(sizeof(T) * N) pack_word {
+/* A pack in memory: a word, or several of 16 bytes. */
+template <typename T, int N> struct alignas(sizeof(T) * N < 16 ? sizeof(T) * N : 16) pack_memory {
     T x[N];
 };
 
-/* Elements i .. i + N - 1 of an array. The address of element i is a multiple of the pack's size.
- */
+/* What one instruction stores. */
+template <int bytes> struct pack_word;
+template <> struct pack_word<2> {
+    using type = uint16_t;
+};
+template <> struct pack_word<4> {
+    using type = uint32_t;
+};
+template <> struct pack_word<8> {
+    using type = uint2;
+};
+template <> struct pack_word<16> {
+    using type = uint4;
+};
+
+/* Store a pack in global memory. An assignment would do, but nvcc splits it into smaller stores
+ * where two packs are stored one after the other. */
+template <typename T, int N>
+static __device__ inline void pack_write(T *to, const struct pack_memory<T, N> &x)
+{
+    constexpr int n = (int)(sizeof x / alignof(decltype(x)));
+    using word = typename pack_word<(int)sizeof x / n>::type;
+    word words[n];
+
+    memcpy(words, &x, sizeof x);
+#pragma unroll
+    for (int k = 0; k < n; k++)
+        __stwb(reinterpret_cast<word *>(to) + k, words[k]);
+}
+
+/* Elements i .. i + N - 1 of an array. The address of element i is a multiple of the size of the
+ * pack's words. */
 template <int N> static __device__ inline struct pack<N> pack_load(const float *p, int64_t i) {
-    const auto word = *reinterpret_cast<const pack_word<float, N> *>(p + i);
+    const auto from = *reinterpret_cast<const pack_memory<float, N> *>(p + i);
     struct pack<N> to;
 
 #pragma unroll
     for (int j = 0; j < N; j++)
-        to.x[j] = word.x[j];
+        to.x[j] = from.x[j];
     return to;
 }
 
 template <int N>
 static __device__ inline struct pack<N> pack_load(const uint16_t *p, int64_t i) {
-    const auto word = *reinterpret_cast<const pack_word<uint16_t, N> *>(p + i);
+    const auto from = *reinterpret_cast<const pack_memory<uint16_t, N> *>(p + i);
     struct pack<N> to;
 
 #pragma unroll
     for (int j = 0; j < N; j++)
-        to.x[j] = vec_from_bf16(word.x[j]);
+        to.x[j] = vec_from_bf16(from.x[j]);
     return to;
 }
 
@@ -73,22 +104,22 @@ static __device__ inline struct pack<N> pack_load(const void *p, enum dtype type
 template <int N>
 static __device__ inline void pack_store(float *p, int64_t i, struct pack<N> x)
 {
-    pack_word<float, N> word;
+    pack_memory<float, N> to;
 
 #pragma unroll
     for (int j = 0; j < N; j++)
-        word.x[j] = x.x[j];
-    *reinterpret_cast<pack_word<float, N> *>(p + i) = word;
+        to.x[j] = x.x[j];
+    pack_write(p + i, to);
 }
 
 template <int N> static __device__ inline void pack_store(uint16_t *p, int64_t i, struct pack<N> x)
 {
-    pack_word<uint16_t, N> word;
+    pack_memory<uint16_t, N> to;
 
 #pragma unroll
     for (int j = 0; j < N; j++)
-        word.x[j] = vec_to_bf16(x.x[j]);
-    *reinterpret_cast<pack_word<uint16_t, N> *>(p + i) = word;
+        to.x[j] = vec_to_bf16(x.x[j]);
+    pack_write(p + i, to);
 }
 
 template <int N>
@@ -111,6 +142,28 @@ template <int N> static __device__ inline void pack_add(struct pack<N> &x, const
 template <typename... P> static inline bool pack_is_aligned(P *...p)
 {
     return ((reinterpret_cast<uintptr_t>(p) | ...) & 15) == 0;
+}
+
+/* Elements of a pack of 16 bytes. */
+static __host__ __device__ constexpr int pack_most(enum dtype type)
+{
+    return type == DTYPE_BF16 ? PACK_BF16 : PACK;
+}
+
+/* run(type, width) with constants: type.value is f32 or bf16; width.value is a pack of 16 bytes, or
+ * 1 where arrays do not begin at a multiple of 16. */
+template <typename F> static inline void pack_select(enum dtype type, bool is_packed, F run)
+{
+    using std::integral_constant;
+
+    if (type == DTYPE_BF16 && is_packed)
+        run(integral_constant<enum dtype, DTYPE_BF16>(), integral_constant<int, PACK_BF16>());
+    else if (type == DTYPE_BF16)
+        run(integral_constant<enum dtype, DTYPE_BF16>(), integral_constant<int, 1>());
+    else if (is_packed)
+        run(integral_constant<enum dtype, DTYPE_F32>(), integral_constant<int, PACK>());
+    else
+        run(integral_constant<enum dtype, DTYPE_F32>(), integral_constant<int, 1>());
 }
 
 /* The number of packs that n elements touch: threads for launch_elements. */

@@ -99,7 +99,7 @@ static __device__ void reduce_columns(float (&sums)[count], int64_t all_rows, in
     const int64_t least = (int64_t)REDUCE_PART * gridDim.z;
     const int64_t each = (all_rows + least - 1) / least * REDUCE_PART, begin = each * blockIdx.z;
     const int64_t rows = begin + each < all_rows ? begin + each : all_rows;
-    __shared__ struct pack_word<float, N> of_warp[count][LAUNCH_WARPS][32];
+    __shared__ struct pack_memory<float, N> of_warp[count][LAUNCH_WARPS][32];
     const int lane = (int)(threadIdx.x % 32), warp = (int)(threadIdx.x / 32);
     const int64_t c = ((int64_t)blockIdx.x * 32 + lane) * N;
     struct pack_set<N, count> total = {
@@ -121,7 +121,8 @@ static __device__ void reduce_columns(float (&sums)[count], int64_t all_rows, in
     }
     __syncthreads(); /* an earlier call's numbers may still be read */
     for (int s = 0; s < count; s++)
-        pack_store(of_warp[s][warp][0].x, lane * N, total.of[s]);
+        for (int j = 0; j < N; j++)
+            of_warp[s][warp][lane].x[j] = total.of[s].x[j];
     __syncthreads();
     for (int s = 0; s < count; s++) {
         sums[s] = 0;

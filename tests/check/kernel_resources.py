@@ -25,7 +25,7 @@ LIMITS = pathlib.Path(os.environ.get("KERNEL_LIMITS") or pathlib.Path(__file__).
 REPO = pathlib.Path(__file__).resolve().parents[2]
 COLUMNS = ["registers", "stack", "shared", "wide", "wide_machine_code"]
 # 16 bytes at once: two of 64 bits, or four of 32, or an asynchronous copy.
-IS_WIDE = re.compile(r"\bcp\.async\.cg\.shared\.global [^,]*, [^,]*, 16\b|\b(?:ld|st)(?:\.global|\.volatile|\.nc|\.L\d::\w+|\.shared)*\.(?:v2\.[busf]64|v4\.[busf]32)\b")
+IS_WIDE = re.compile(r"\bcp\.async\.cg\.shared\.global [^,]*, [^,]*, 16\b|\b(?:ld|st)(?:\.global|\.volatile|\.nc|\.wb|\.L\d::\w+|\.shared)*\.(?:v2\.[busf]64|v4\.[busf]32)\b")
 
 WIDE_CODE, LOCAL_CODE = re.compile(r"\b(?:LDGSTS|(?:LD|ST)[GS]?)(?:\.\w+)*\.128\b"), re.compile(r"\b(?:LDL|STL)\b")
 

@@ -60,6 +60,13 @@ static const dim3 &blockDim = fakecuda_at.block_dim;
 static const dim3 &gridDim = fakecuda_at.grid_dim;
 enum { warpSize = 32 };
 
+/* ---- a store as one instruction ---- */
+
+template <typename T> static __forceinline__ void __stwb(T *to, T x)
+{
+    *to = x;
+}
+
 /* ---- barriers and functions of a warp ---- */
 
 /* What the lanes of a warp exchange: each gives `in` and gets the `in` of lane `from`. */
