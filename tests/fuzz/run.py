@@ -11,6 +11,7 @@ import concurrent.futures
 import os
 import pathlib
 import re
+import resource
 import subprocess
 import sys
 import tempfile
@@ -23,6 +24,7 @@ KEPT = ROOT / "build" / "fuzz"
 # Seconds for one input (many, because other work may run beside), MiB of the process, MiB of one allocation, bytes of
 # an input.
 LIMITS = ["-timeout=30", "-rss_limit_mb=1024", "-malloc_limit_mb=512", "-max_len=16384"]
+CPU_SECONDS = 20  # for one input, in a process of its own
 
 
 def write_seeds(name):
@@ -31,6 +33,20 @@ def write_seeds(name):
     for seed, data in corpus.SEEDS[name].items():
         (folder / ("seed-" + seed)).write_bytes(data)
     return folder
+
+
+def is_slow(program, failed, env):
+    """Whether an input that took long takes long by itself, too: a busy machine may have stopped the process."""
+    def limit():
+        resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS))
+
+    for i in failed.glob("timeout-*"):
+        argv = ["timeout", str(20 * CPU_SECONDS), str(program), "-timeout=0", *LIMITS[1:], str(i)]
+        if subprocess.run(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=env, check=False,
+                          preexec_fn=limit).returncode:
+            return True
+        i.unlink()
+    return False
 
 
 def run(program, seconds):
@@ -45,6 +61,8 @@ def run(program, seconds):
     with tempfile.TemporaryDirectory(prefix="tp-fuzz-", dir="/dev/shm") as env["FUZZ_DIR"]:
         p = subprocess.run(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=env, check=False,
                            text=True, errors="replace")
+        if "ERROR: libFuzzer: timeout" in p.stdout and not is_slow(program, failed, env):
+            return name, True, "stopped early: the machine was busy for longer than an input may take"
     runs = re.search(r"number_of_executed_units: (\d+)", p.stdout)
     cover = re.findall(r"cov: (\d+)", p.stdout)
     if p.returncode == 0 and runs:
