@@ -237,25 +237,36 @@ void cuda_run_permute_sum(struct device_queue *q, const struct permute_sum *a)
 
 /* ---- gradients of the weights ---- */
 
-/* A block has a row. */
+/* A block has a row. `type` is that of a.hidden. */
+template <enum dtype type, int N>
 __global__ void __launch_bounds__(LAUNCH_THREADS)
     permute_weight_backward_kernel(const __grid_constant__ struct permute_weight_backward a)
 {
-    const int64_t n = a.count ? *a.count : a.n;
+    const int64_t rows = a.count ? *a.count : a.n;
 
-    for (int64_t j = blockIdx.x; j < n; j += gridDim.x) {
-        const int64_t copy = a.source ? a.source[j] : j;
+    for (int64_t r = blockIdx.x; r < rows; r += gridDim.x) {
+        const int64_t copy = a.source ? a.source[r] : r;
         const float by = a.weights[copy];
         float sum = 0;
 
-        for (int64_t i = j * a.cols + threadIdx.x; i < (j + 1) * a.cols; i += LAUNCH_THREADS) {
-            float d = launch_load(a.dhidden, a.dhidden_type, i);
-            float x = launch_load(a.hidden, a.type, i);
-
-            sum += d * x;
-            launch_store(a.dhidden, a.dhidden_type, i, d * by);
-            launch_store(a.hidden, a.type, i, by * x);
-        }
+        pack_each<N, 1>(
+            pack_of_block(), 0, a.cols,
+            [&](auto n, int64_t c) {
+                return pack_set<n.value, 2>{
+                    { pack_load<n.value>(a.dhidden, a.dhidden_type, r * a.cols + c),
+                      pack_load<n.value>(a.hidden, type, r * a.cols + c) }
+                };
+            },
+            [&](auto n, int64_t c, auto both) {
+#pragma unroll
+                for (int j = 0; j < n.value; j++) {
+                    sum += both.of[0].x[j] * both.of[1].x[j];
+                    both.of[0].x[j] *= by;
+                    both.of[1].x[j] *= by;
+                }
+                pack_store(a.dhidden, a.dhidden_type, r * a.cols + c, both.of[0]);
+                pack_store(a.hidden, type, r * a.cols + c, both.of[1]);
+            });
         sum = reduce_block(sum, reduce_sum());
         if (threadIdx.x == 0)
             a.dweights[copy] = sum;
@@ -265,6 +276,11 @@ __global__ void __launch_bounds__(LAUNCH_THREADS)
 void cuda_run_permute_weight_backward(struct device_queue *q,
                                       const struct permute_weight_backward *a)
 {
-    launch_rows(q, "the gradient of the weights of copies", a->n, permute_weight_backward_kernel,
-                *a);
+    const bool is_packed =
+        a->cols % pack_most(a->type) == 0 && pack_is_aligned(a->dhidden, a->hidden);
+
+    pack_select(a->type, is_packed, [=](auto type, auto n) {
+        launch_rows(q, "the gradient of the weights of copies", a->n,
+                    permute_weight_backward_kernel<type.value, n.value>, *a);
+    });
 }
