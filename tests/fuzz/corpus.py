@@ -348,7 +348,7 @@ SEEDS = {
         "nan": beat(1) + beat(1, loss=float("nan")) + beat(2, phase=3), "last-step": beat(2**63 - 1, history=9),
     },
     "scheduler_text": {
-        "squeue": SQUEUE, "queued": b"salloc: Pending job allocation 17\nsalloc: Granted job allocation 17\n",
+        "squeue": SQUEUE, "negative time": SQUEUE.replace(b"1-02:03", b"1--2:03"), "queued": b"salloc: Pending job allocation 17\nsalloc: Granted job allocation 17\n",
         "submitted": b"warning\n18;tp", "dependent": b"17|afterany:12\n19|afterany:17\n", "node": b"idle*",
         "away": b"srun: error: Unable to confirm allocation for job 3: Unable to contact slurm controller\n",
         "srun": b"rank 3: failed\nsrun: error: n2: task 3: Exited with exit code 1\nNode failure on n1\n",

@@ -15,8 +15,9 @@ Test(slurm_answer, times_are_read_as_squeue_writes_them)
     cr_expect_eq(slurm_seconds("2-01:00:00"), 176400);
     cr_expect_eq(slurm_seconds("1-12"), 86400 + 12 * 3600);
     cr_expect_eq(slurm_seconds("90"), 5400);
-    for (size_t i = 0; i < 5; i++) {
-        const char *const none[] = { "UNLIMITED", "NOT_SET", "INVALID", "", "5:x" };
+    for (size_t i = 0; i < 9; i++) {
+        const char *const none[] = { "UNLIMITED", "NOT_SET", "INVALID", "",       "5:x",
+                                     "5:",        "1-",      "1--2:03", "1:2:3:4" };
 
         cr_expect_lt(slurm_seconds(none[i]), 0, "%s", none[i]);
     }

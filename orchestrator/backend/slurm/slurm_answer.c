@@ -18,14 +18,17 @@ double slurm_seconds(const char *text)
 
     if (text[0] < '0' || text[0] > '9')
         return -1; /* UNLIMITED, NOT_SET, INVALID */
-    for (const char *p = dash ? dash + 1 : text; *p;) {
+    for (const char *p = dash ? dash + 1 : text;; colons++) {
         char *end;
 
-        total = total * 60 + (double)strtol(p, &end, 10);
-        if (end == p || (*end && *end != ':'))
+        if (!isdigit((unsigned char)*p) || colons > 2)
             return -1;
-        colons += *end == ':';
-        p = end + (*end == ':');
+        total = total * 60 + (double)strtol(p, &end, 10);
+        if (!*end)
+            break;
+        if (*end != ':')
+            return -1;
+        p = end + 1;
     }
     if (colons == 0) /* "1-12": hours after the days; "90": minutes */
         total *= dash ? 3600 : 60;
