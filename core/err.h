@@ -37,6 +37,7 @@ typedef enum {
     TP_E_CORRUPT,  /* the bytes do not agree with their checksum or format             exit 3 */
     TP_E_NOMEM,    /* an allocation failed                                             exit 3 */
     TP_E_COMM,     /* another rank died, or MPI failed                                 exit 3 */
+    TP_E_GPU,      /* CUDA reported an error of a GPU                                  exit 3 */
     TP_E_STALE,    /* a newer job owns this checkpoint root                            exit 3 */
     TP_E_INTERNAL, /* a bug in this program                                            exit 3 */
     TP_E_STOPPED,  /* saved and stopped before the end                                exit 75 */

@@ -62,7 +62,9 @@ struct heartbeat_status {
     int64_t delay_ns; /* time in which its threads could have run but had no processor, the sum of
                          all threads; 0: not known */
     int64_t gpus_missing; /* ranks of this host without a GPU, because it has too few; 0: none */
-    int64_t spare[12];    /* 0 */
+    int64_t gpu_failed;   /* 1: the rank ends because a GPU failed, its own or that of a rank with
+                             which   it agreed to end; 0: not so */
+    int64_t spare[11];    /* 0 */
 };
 
 /* Larger numbers are damage. Sums of a few cannot overflow. */
@@ -98,6 +100,9 @@ void heartbeat_saved(struct heartbeat *h, int64_t step);
 
 /* The rank cannot start: so many ranks of this host have no GPU. */
 void heartbeat_gpus_missing(struct heartbeat *h, int ranks);
+
+/* The rank ends because a GPU failed. */
+void heartbeat_gpu_failed(struct heartbeat *h);
 
 /* A collective begins (`enter`) or ends. */
 void heartbeat_collective(struct heartbeat *h, bool enter);

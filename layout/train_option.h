@@ -1,20 +1,21 @@
 /*
- * layout/train_option.h - the short forms of tp-train's options.
+ * layout/train_option.h - the options of tp-train: long and short forms, and which have a value.
  *
- * tp-train takes its letters from this table, and tp-run reads tp-train's command lines by it.
+ * tp-train takes its letters from this table, and tp-run reads and checks tp-train's command lines
+ * by it.
  */
 #ifndef LAYOUT_TRAIN_OPTION_H
 #define LAYOUT_TRAIN_OPTION_H
 
-#include <stdbool.h>
+#include "core/opt.h"
 
 struct train_option {
-    char letter;
-    const char *name; /* long form, without dashes */
-    bool has_value;
+    char letter;        /* short form; 0: none */
+    const char *name;   /* long form, without dashes */
+    enum opt_kind kind; /* OPT_KIND_FLAG, OPT_KIND_STR (any value) or OPT_KIND_STR_OPT */
 };
 
-/* Every option with a letter; ends with letter 0. */
+/* Every option, but --version; ends with name NULL. */
 const struct train_option *train_options(void);
 
 /* The letter of a long form, 0: it has none. */

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "core/text.h"
+#include "orchestrator/process/memory_dir.h"
 #include "orchestrator/process/process.h"
 
 void attempt_init(struct attempt *a)
@@ -29,8 +30,6 @@ void attempt_name(struct attempt *a, const char *state, const char *run_id, int6
 
 enum { BEATS_KEPT_MAX = 256 }; /* files that stay open, because a process may open 1,024 */
 
-static const char MEMORY[] = "/dev/shm", PREFIX[] = "tp-run-";
-
 static void close_heartbeats(struct attempt *a)
 {
     if (a->heartbeats_fd >= 0)
@@ -42,9 +41,9 @@ tp_status attempt_choose_heartbeats(struct attempt *a, const char *state, int64_
                                     bool shared, struct tp_err *err)
 {
     close_heartbeats(a);
-    a->is_private = !shared && access(MEMORY, W_OK) == 0;
+    a->is_private = !shared && memory_dir_is_possible();
     if (a->is_private)
-        return private_dir_name(a->heartbeats, MEMORY, PREFIX, err);
+        return memory_dir_name(a->heartbeats, err);
     snprintf(a->heartbeats, sizeof a->heartbeats, "%.3900s/heartbeats/%lld", state,
              (long long)number);
     return TP_OK;
@@ -65,8 +64,13 @@ tp_status attempt_make_heartbeats(struct attempt *a, struct tp_err *err)
 {
     tp_status st;
 
-    if (a->is_private)
-        return private_dir_make(&a->heartbeats_fd, a->heartbeats, err);
+    if (a->is_private) {
+        memory_dir_clean(MEMORY_DIR_PARENT, MEMORY_DIR_KEEP_S);
+        st = private_dir_make(&a->heartbeats_fd, a->heartbeats, err);
+        if (!st)
+            memory_dir_hold(a->heartbeats_fd);
+        return st;
+    }
     st = remove_old(a->heartbeats, err);
     return st ? st : private_dir_ensure(&a->heartbeats_fd, a->heartbeats, err);
 }
@@ -78,7 +82,7 @@ void attempt_find_heartbeats(struct attempt *a, const char *path, const struct p
 
     close_heartbeats(a);
     snprintf(a->heartbeats, sizeof a->heartbeats, "%s", path);
-    a->is_private = strncmp(path, MEMORY, sizeof MEMORY - 1) == 0;
+    a->is_private = memory_dir_is(path);
     if (private_dir_open(&fd, path, err))
         return;
     if (id->ino && !private_dir_is(fd, id)) {
@@ -86,6 +90,8 @@ void attempt_find_heartbeats(struct attempt *a, const char *path, const struct p
         close(fd);
         return;
     }
+    if (a->is_private)
+        memory_dir_hold(fd);
     a->heartbeats_fd = fd;
 }
 

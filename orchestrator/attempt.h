@@ -75,7 +75,8 @@ void attempt_name(struct attempt *a, const char *state, const char *run_id, int6
 tp_status attempt_choose_heartbeats(struct attempt *a, const char *state, int64_t number,
                                     bool shared, struct tp_err *err);
 
-/* Make that folder (private_dir.h). */
+/* Make that folder (private_dir.h), after removing those in /dev/shm that killed processes of this
+ * user have left (memory_dir.h). */
 tp_status attempt_make_heartbeats(struct attempt *a, struct tp_err *err);
 
 /* Open the folder that an earlier tp-run made. id: which one it was; zeroes: not known. When it is

@@ -151,12 +151,6 @@ static tp_status after_bad_loss(struct run *r)
     return TP_OK;
 }
 
-/* Whether tp-train says that its GPU has failed (device/cuda/cuda_error.c). */
-static bool is_of_gpu(const struct attempt_fault *f)
-{
-    return strstr(f->message, ": GPU ") != NULL && strstr(f->message, "CUDA error") != NULL;
-}
-
 static tp_status restart_after_fault(struct run *r)
 {
     const struct attempt_fault *f = &r->attempt.fault;
@@ -172,7 +166,7 @@ static tp_status restart_after_fault(struct run *r)
     if (st || r->end.over)
         return st;
     r->record.fails_in_row = progress ? 0 : r->record.fails_in_row + 1;
-    if (run_count_fault(r, f) && is_of_gpu(f) && run_usable_nodes(r) > 0)
+    if (run_count_fault(r, f) && run_gpus_is_fault(r, f) && run_usable_nodes(r) > 0)
         r->record.fails_in_row = 0; /* the next start does without this GPU */
     return start_again(r);
 }

@@ -81,6 +81,16 @@ void run_gpus_describe(const struct run *r, json_t *event)
     fclose(log);
 }
 
+/* ---- GPUs that have failed ---- */
+
+bool run_gpus_is_fault(const struct run *r, const struct attempt_fault *f)
+{
+    const struct monitor *m = run_monitor(r);
+    struct heartbeat_status status;
+
+    return m && monitor_present(m, f->rank, &status) && status.gpu_failed;
+}
+
 /* ---- GPUs that are missing ---- */
 
 /* The ranks of this rank's host that have no GPU, as it has reported (core/heartbeat.h). */

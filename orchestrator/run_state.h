@@ -5,7 +5,7 @@
  *     run_transition.c  from state to state: record, event, the end
  *     run_services.c    events, time account, control socket, status page, webhook
  *     run_nodes.c       nodes that are lost, back, excluded
- *     run_gpus.c        which GPU a rank has, GPUs that are missing
+ *     run_gpus.c        which GPU a rank has, GPUs that have failed or are missing
  *     run_host.c        what the run offers to its backend
  *     run_root.c        the claim to the checkpoint root
  *     run_plan.c        PLAN: nodes, layout, checkpoint
@@ -167,6 +167,8 @@ json_t *run_nodes_json(const struct run *r);
 void run_gpus_select(const struct run *r, struct environment *env);
 /* With --device auto: add the device that tp-train has chosen, and why. */
 void run_gpus_describe(const struct run *r, json_t *event);
+/* Whether the rank of the fault has reported that it ends because a GPU failed. */
+bool run_gpus_is_fault(const struct run *r, const struct attempt_fault *f);
 /* A job that has trained before was refused because there are fewer GPUs than ranks: take the slots
  * of the ranks without a GPU away, or exclude their nodes if these are other machines, and set the
  * reason of the fault. False: there was another reason, or no slots are left. */

@@ -40,7 +40,8 @@ static bool is_step_name(const char *path)
 }
 
 /* Looking for formats takes many requests, and treats files that cannot be reached as missing. So
- * first comes one whose answer says that the server can be reached. */
+ * first comes one whose answer says that the server can be reached. A server may forbid what is not
+ * there, or listings (public buckets do): then files beside a config.json are looked for. */
 static tp_status find_remote(const struct foreign_format **format, const char *path,
                              struct tp_err *err)
 {
@@ -56,28 +57,39 @@ static tp_status find_remote(const struct foreign_format **format, const char *p
         return TP_OK;
     }
     TP_TRY(has_file(&has_config, url, "config.json", err));
-    if (has_config && (*format = foreign_format_detect_any(url)))
-        return TP_OK;
     st = ckpt_locate(dir, url, -1, err);
-    if (st != TP_E_NOTFOUND)
+    if (!st) /* also when other files are beside the steps */
         return st;
-    if (!has_config && (*format = foreign_format_detect_any(url)))
+    if ((has_config || st == TP_E_NOTFOUND) && (*format = foreign_format_detect_any(url)))
         return TP_OK;
-    st = tp_fail_in(err, "no checkpoint of this project, nor of another framework");
+    if (st == TP_E_NOTFOUND)
+        st = tp_fail_in(err, "no checkpoint of this project, nor of another framework");
 done:
     return st;
+}
+
+bool foreign_contents_has_steps(const char *path)
+{
+    char dir[PATH_MAX], clean[PATH_MAX];
+    struct tp_err ignored;
+    bool is_own = false;
+
+    if (!location_is_remote(path))
+        return ckpt_locate(dir, path, -1, &ignored) == TP_OK;
+    if (location_clean(clean, path, &ignored))
+        return false;
+    if (is_step_name(clean))
+        return has_file(&is_own, clean, MANIFEST_FILE, &ignored) == TP_OK && is_own;
+    return ckpt_locate(dir, clean, -1, &ignored) == TP_OK;
 }
 
 tp_status foreign_contents_find(const struct foreign_format **format, const char *path,
                                 struct tp_err *err)
 {
-    char dir[PATH_MAX];
-    struct tp_err ignored = { 0 };
-
     *format = NULL;
     if (location_is_remote(path))
         return find_remote(format, path, err);
-    if (ckpt_locate(dir, path, -1, &ignored) == TP_OK)
+    if (foreign_contents_has_steps(path))
         return TP_OK; /* also when other files are beside the steps */
     *format = foreign_format_detect_any(path);
     return *format ? TP_OK : foreign_place_check(path, err);

@@ -38,9 +38,15 @@ struct foreign_contents_request {
  * them and save to them, whatever files are beside them. A URL that ends in the name of a step is
  * this project's if it has a manifest. TP_E_NOTFOUND: neither is there, and for a local path the
  * message says where one is (foreign_place_check). Other errors are of URLs only, as object_exists.
+ * A server that forbids to look for steps (403) is asked for the formats where it has a
+ * config.json.
  */
 tp_status foreign_contents_find(const struct foreign_format **format, const char *path,
                                 struct tp_err *err);
+
+/* Whether there are steps of this project at `path`, or it is one. False also when a server does
+ * not say it. */
+bool foreign_contents_has_steps(const char *path);
 
 /* Open it. Close also after a failure. TP_E_BUDGET: memory_bytes is too little. */
 tp_status foreign_contents_open(struct foreign_contents *out,

@@ -6,11 +6,11 @@
 #include <string.h>
 
 #include "ckpt/epoch.h"
-#include "ckpt/root.h"
 #include "ckpt/transaction.h"
 #include "core/file.h"
 #include "core/stop.h"
 #include "reshard/copy_job.h"
+#include "reshard/foreign_contents.h"
 #include "reshard/formats/checkpoint/checkpoint.h"
 #include "reshard/formats/foreign.h"
 #include "reshard/import_source.h"
@@ -54,12 +54,8 @@ tp_status import_check_format(const char *format, struct tp_err *err)
 static tp_status read_model(struct import_job *x, struct tp_err *err)
 {
     const struct import_request *q = x->request;
-    tp_status st = location_check(q->source, err);
+    tp_status st;
 
-    if (!st && location_is_remote(q->source))
-        st = foreign_reach(q->source, err);
-    if (st)
-        return st;
     if (!location_is_remote(q->source) && !file_is_dir(q->source))
         return tp_fail(err, TP_E_NOTFOUND, "%s: no such folder", q->source);
     /* before the tables are read, which fit into nothing where the program fills the limit */
@@ -229,20 +225,31 @@ done:
 /* What people name by mistake: a file of the folder, or a checkpoint that needs no import. */
 static tp_status check_source(const char *source, struct tp_err *err)
 {
-    char dir[PATH_MAX];
-    struct tp_err ignored;
+    const struct foreign_format *beside;
+    tp_status st = location_check(source, err);
 
-    if (location_is_remote(source) || !file_exists(source))
+    if (st)
+        return st;
+    if (location_is_remote(source))
+        st = foreign_reach(source, err);
+    else if (!file_exists(source))
         return TP_OK;
-    if (!file_is_dir(source))
-        return tp_fail(err, TP_E_USAGE, "%s: is not a folder; name the folder that has this file",
-                       source);
-    if (ckpt_locate(dir, source, -1, &ignored) == TP_OK)
+    else if (!file_is_dir(source))
+        st = tp_fail(err, TP_E_USAGE, "%s: is not a folder; name the folder that has this file",
+                     source);
+    if (st || !foreign_contents_has_steps(source))
+        return st;
+    beside = foreign_format_detect_any(source);
+    if (beside)
         return tp_fail(err, TP_E_USAGE,
-                       "%s: is a checkpoint of tp-train, which needs no import; tp-reshard changes "
-                       "its layout",
-                       source);
-    return TP_OK;
+                       "%s: has steps of tp-train, and beside them files of %s; to import those, "
+                       "move them into a folder of their own (the steps need no import: tp-reshard "
+                       "changes their layout)",
+                       source, beside->title);
+    return tp_fail(err, TP_E_USAGE,
+                   "%s: is a checkpoint of tp-train, which needs no import; tp-reshard changes "
+                   "its layout",
+                   source);
 }
 
 tp_status import_run(struct import_report *report, const struct import_request *request,
@@ -254,8 +261,8 @@ tp_status import_run(struct import_report *report, const struct import_request *
     if (!x)
         return tp_fail(err, TP_E_NOMEM, "no memory to import");
     TP_TRY(take_request(x, request, err));
-    TP_TRY(check_source(request->source, err));
     TP_TRY(import_check_format(request->format, err));
+    TP_TRY(check_source(request->source, err));
     x->remote_bytes = memory_budget_remote(request->source, request->memory_bytes);
     TP_TRY(read_model(x, err));
     TP_TRY(lay_out(x, err));

@@ -11,8 +11,10 @@
 #include "cli/run/cmd.h"
 #include "cli/run/cmd_job.h"
 #include "cli/run/run_context.h"
+#include "core/heartbeat.h"
 #include "core/thread_pool.h"
 #include "orchestrator/backends.h"
+#include "orchestrator/process/memory_dir.h"
 #include "orchestrator/process/process.h"
 #include "orchestrator/process/supervisor.h"
 #include "orchestrator/web/control.h"
@@ -42,6 +44,7 @@ int cmd_run_supervise(int argc, char **argv)
     if (argc < 4)
         return refuse("tp-run supervise", "tp-run starts this for each attempt");
     environment_copy(&env, environ);
+    memory_dir_hold_path(environment_get(&env, HEARTBEAT_DIR_ENV));
     st = supervisor_run(&setup, &err);
     environment_free(&env);
     return report("tp-run supervise", st, &err);

@@ -51,12 +51,16 @@ static int threads_of(const struct train_request *r, const struct comm_world *ra
     return n > 1 ? n : 1;
 }
 
-/* Print the reason why a rank ends before all steps are done, if this rank has to. */
-static void report_end(struct comm_world *ranks, tp_status st, bool agreed, struct tp_err *err)
+/* Say why a rank ends before all steps are done: to the watcher, and to people, if this rank has
+ * to. */
+static void report_end(struct train_request *r, struct comm_world *ranks, tp_status st, bool agreed,
+                       struct tp_err *err)
 {
     int rank = control_rank(comm_control(ranks));
     bool speaks = agreed ? rank == 0 : st != TP_E_COMM || rank == 0;
 
+    if (st == TP_E_GPU)
+        heartbeat_gpu_failed(r->config.heartbeat);
     if (st && !agreed)
         tp_fail_in(err, "rank %d", rank);
     if (st && speaks)
@@ -81,7 +85,7 @@ static tp_status train(struct train_request *r, struct comm_world *ranks, struct
     tp_status st;
 
     if ((st = train_device_open(&d, note, &options, err))) {
-        report_end(ranks, st, agreed, err);
+        report_end(r, ranks, st, agreed, err);
         return st;
     }
     if (*note && control_rank(comm_control(ranks)) == 0)
@@ -90,7 +94,7 @@ static tp_status train(struct train_request *r, struct comm_world *ranks, struct
     st = trainer_open(&t, &r->config, &r->model, &d, ranks, err);
     if (!st)
         st = loop_run(&t, &output, &agreed, err);
-    report_end(ranks, st, agreed, err);
+    report_end(r, ranks, st, agreed, err);
     trainer_close(&t);
     device_close(d.device);
     return st;

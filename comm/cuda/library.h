@@ -17,7 +17,7 @@ struct cuda_library {
     const char *version; /* of this project: the library and the program have the same */
     /* How many GPUs can be used. TP_E_NOTFOUND: none; the message says why. */
     tp_status (*count)(int *out, struct tp_err *err);
-    /* Write the place of a GPU on the machine's bus, which no other GPU there has. TP_E_IO. */
+    /* Write the place of a GPU on the machine's bus, which no other GPU there has. TP_E_GPU. */
     tp_status (*name)(char *out, int size, int ordinal, struct tp_err *err);
     tp_status (*device_open)(struct device **out, int ordinal, struct tp_err *err);
     const struct kernel_ops *kernels;

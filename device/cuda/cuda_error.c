@@ -6,6 +6,6 @@
 tp_status cuda_error_fail(struct tp_err *err, int ordinal, const char *what, int error)
 {
     (void)cudaGetLastError();
-    return tp_fail(err, TP_E_IO, "GPU %d: %s failed: %s (CUDA error %d)", ordinal, what,
+    return tp_fail(err, TP_E_GPU, "GPU %d: %s failed: %s (CUDA error %d)", ordinal, what,
                    cudaGetErrorString((cudaError_t)error), error);
 }

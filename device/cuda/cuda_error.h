@@ -6,7 +6,7 @@
 
 #include "core/err.h"
 
-/* tp_fail with TP_E_IO for a call that returned `error`. The calling thread's last error is
+/* tp_fail with TP_E_GPU for a call that returned `error`. The calling thread's last error is
  * forgotten, so that a later launch does not report it. */
 tp_status cuda_error_fail(struct tp_err *err, int ordinal, const char *what, int error);
 

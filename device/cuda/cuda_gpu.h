@@ -10,7 +10,7 @@
  * says why and what to do. */
 tp_status cuda_gpu_count(int *out, struct tp_err *err);
 
-/* Write the place of a GPU on the machine's bus, such as 0000:3B:00.0. TP_E_IO. */
+/* Write the place of a GPU on the machine's bus, such as 0000:3B:00.0. TP_E_GPU. */
 tp_status cuda_gpu_name(char *out, int size, int ordinal, struct tp_err *err);
 
 /* Whether GPU number `ordinal`, counted from 0, can be used. TP_E_NOTFOUND: there is no driver, no

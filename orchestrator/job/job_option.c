@@ -6,19 +6,19 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/opt.h"
 #include "core/size.h"
 #include "layout/train_option.h"
 #include "layout/workload.h"
 #include "storage/location.h"
 
-/* tp-train's option with this letter; an option with letter 0: there is none. */
+/* tp-train's option with this letter; NULL: there is none. */
 static const struct train_option *option_of(char letter)
 {
-    const struct train_option *o = train_options();
-
-    while (o->letter && o->letter != letter)
-        o++;
-    return o;
+    for (const struct train_option *o = train_options(); letter && o->name; o++)
+        if (o->letter == letter)
+            return o;
+    return NULL;
 }
 
 /* The value of the option in word i: in that word, or the next one. */
@@ -36,9 +36,9 @@ static const char *short_value(const struct job *j, int i, const char *name)
     const char *p = j->command.word[i] + 1;
     const struct train_option *o = option_of(*p);
 
-    while (o->letter && !o->has_value)
+    while (o && o->kind == OPT_KIND_FLAG)
         o = option_of(*++p);
-    if (!o->letter || strcmp(o->name, name + 2) != 0)
+    if (!o || strcmp(o->name, name + 2) != 0)
         return NULL;
     return value_at(j, i, p[1] ? p + 1 : NULL);
 }
@@ -175,6 +175,44 @@ static tp_status check_steps(const struct job *j, struct tp_err *err)
                    j->path, given, (long long)j->steps);
 }
 
+/* The table by which tp-train's command line is parsed, except for the type of values, which may
+ * have a {name}. What is parsed goes to *value and *flag. */
+static struct opt *option_table(const char **value, bool *flag, struct arena *arena)
+{
+    const struct train_option *o = train_options();
+    struct opt *table;
+    int n = 0;
+
+    while (o[n].name)
+        n++;
+    table = arena_array(arena, (size_t)n + 1, sizeof *table);
+    for (int i = 0; table && i <= n; i++)
+        table[i] = (struct opt){ .kind = o[i].kind,
+                                 .letter = o[i].letter,
+                                 .name = o[i].name,
+                                 .out = o[i].kind == OPT_KIND_FLAG ? (void *)flag : value };
+    return table;
+}
+
+/* tp-train would refuse it too, but only after the launch, and `tp-run plan` launches nothing. */
+static tp_status check_names(const struct job *j, struct arena *arena, struct tp_err *err)
+{
+    const size_t n = (size_t)j->command.n;
+    char **words = arena_array(arena, n + 1, sizeof *words);
+    enum opt_result ignored;
+    const char *value;
+    bool flag;
+    const struct opt *table = option_table(&value, &flag, arena);
+
+    if (!words || !table)
+        return tp_fail(err, TP_E_NOMEM, "%s: no memory for the command", j->path);
+    memcpy(words, j->command.word, n * sizeof *words); /* opt_parse changes their order */
+    words[n] = NULL;
+    return opt_parse(table, (int)n, words, &ignored, err)
+               ? tp_fail_in(err, "%s: command: tp-train", j->path)
+               : TP_OK;
+}
+
 /* These choose how one run begins, but tp-run adds the command's options to every attempt. */
 static tp_status refuse_choices(const struct job *j, struct tp_err *err)
 {
@@ -196,9 +234,10 @@ tp_status job_options_read(struct job *j, struct arena *arena, struct tp_err *er
 {
     const char *model = job_option(j, "--model"), *mem = job_option(j, "--mem");
     const struct workload w = workload_default();
-    tp_status st = refuse_choices(j, err);
+    tp_status st;
 
-    if (st || (st = check_steps(j, err)))
+    if ((st = check_names(j, arena, err)) || (st = refuse_choices(j, err)) ||
+        (st = check_steps(j, err)))
         return st;
     flag_number(&j->steps, j, "--steps", 0);
     flag_number(&j->layouts.batch, j, "--batch", w.global_batch_size);

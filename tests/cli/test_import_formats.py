@@ -434,6 +434,32 @@ def test_a_rank_of_zero_that_is_missing_is_named(kind, name, bf16, tmp_path):
     assert not harness.steps(tmp_path / "ckpt")
 
 
+@pytest.mark.parametrize("lost", ["zero_pp_rank_0_mp_rank_00_model_states.pt", "zero_pp_rank_1_mp_rank_00_model_states.pt",
+                                  "zero_pp_rank_2_mp_rank_00_model_states.pt", "*zero_pp_rank_0_*"])
+def test_model_states_of_zero3_that_are_missing_are_named(lost, bf16, tmp_path):
+    """Although the weights are in the files of the optimizer."""
+    foreign_files.zero3(tmp_path / "ds", groups_of(bf16), 3, 3)
+    for file in (tmp_path / "ds/global_step3").glob(lost):
+        file.unlink()
+    missing_is_damage(tmp_path / "ds", lost.strip("*") + ("mp_rank_00_model_states.pt" if "*" in lost else ""), bf16, tmp_path)
+
+
+def test_model_states_of_zero1_that_are_missing_are_named(bf16, tmp_path):
+    foreign_files.zero1(tmp_path / "ds", groups_of(bf16), 3, 2)
+    (tmp_path / "ds/global_step3/mp_rank_00_model_states.pt").unlink()
+    missing_is_damage(tmp_path / "ds", "mp_rank_00_model_states.pt", bf16, tmp_path)
+
+
+def missing_is_damage(folder, name, state, tmp_path):
+    r = import_(state, folder, tmp_path / "ckpt")
+    assert r.rc == 3 and "/global_step3/%s: no such file" % name in r.err and len(r.lines) == 1, repr(r)
+    assert not harness.steps(tmp_path / "ckpt")
+    r = run("tp-reshard", folder, "--config", state.config, "--to", "tp2", "--format", "tp", "-o", tmp_path / "y")
+    assert r.rc == 3 and name in r.err and not (tmp_path / "y").exists(), repr(r)
+    r = run("tp-ckpt", "verify", folder, "--config", state.config)
+    assert r.rc == 1 and name in r.out and "\ndamaged: " in r.out, repr(r)
+
+
 def written_in_parts(fmt, state, folder):
     """Write a checkpoint of at least seven files; returns the files in their order, without config.json and indexes."""
     if fmt == "bin":
@@ -448,7 +474,7 @@ def written_in_parts(fmt, state, folder):
     else:
         ok("tp-ckpt", "export", state.root, "--format", fmt, "--layout", "tp4pp2", "-o", folder, "--max-shard-size", "30K")
     pattern = {"safetensors": "*.safetensors", "bin": "*.bin", "megatron": "*/*/*.pt", "zero1": "*/*optim_states.pt",
-               "zero3": "*/*optim_states.pt"}.get(fmt, "**/*.distcp")
+               "zero3": "*/*_states.pt"}.get(fmt, "**/*.distcp")
     files = sorted(folder.glob(pattern), key=lambda f: (f.parent.name[::-1], f.name))  # Megatron's tp rank is before pp
     assert len(files) >= 7
     return files

@@ -5,6 +5,7 @@ covers: reshard/foreign_contents reshard/tensor_view cli/ckpt/foreign reshard/fo
 """
 import json
 import re
+import shutil
 
 import pytest
 
@@ -118,6 +119,31 @@ def test_a_folder_named_like_a_step_of_ours_is_read(folders, bf16, store):
     store.add_tree("bucket/ckpt", bf16.root)
     for url in ("s3://bucket/ckpt", "s3://bucket/ckpt/" + harness.steps(bf16.root)[0].name):
         assert "layout" in ok(store, "tp-ckpt", "show", url).out
+
+
+@pytest.mark.parametrize("kind", ["safetensors", "dcp"])
+@pytest.mark.parametrize("place", ["store", "web server"])
+def test_steps_come_before_files_of_another_framework_beside_them(kind, place, folders, bf16, tmp_path):
+    """As in a folder (test_foreign_place.py)."""
+    both = harness.copy(bf16.root, tmp_path / "both")
+    shutil.copytree(folders[kind], both, dirs_exist_ok=True)
+    with serve(both, public=place != "store") as store:
+        url = URL if place == "store" else store.url + "/" + KEY
+        step = store.objects[KEY + "/" + harness.steps(both)[0].name + "/manifest.json"][0]
+        store.put(KEY + "/latest/manifest.json", step)  # a web server follows the link
+        assert ok(store, "tp-ckpt", "digest", url).out == harness.ok("tp-ckpt", "digest", bf16.root).out
+        assert "layout" in ok(store, "tp-ckpt", "show", url).out
+        for source, env in ((url, store.environment()), (both, None)):
+            r = harness.run("tp-ckpt", "import", source, "-o", tmp_path / "out", env=env)
+            assert r.rc == 2 and "%s: has steps of tp-train" % source in r.err and len(r.lines) == 1, repr(r)
+            assert "move them into a folder of their own" in r.err and not (tmp_path / "out").exists(), repr(r)
+
+
+def test_a_server_that_forbids_what_is_not_there_has_a_readable_model(folders, store, tmp_path):
+    """As public buckets do: 403 instead of 404, and no listing."""
+    with serve(folders["safetensors"], public=True) as web:
+        web.faults += [Fault(403, times=10**6, method=m, path="manifest|latest") for m in ("GET", "HEAD")]
+        answers(folders["safetensors"], web.url + "/" + KEY, web, "digest")
 
 
 def test_damage_is_found(folders, store):

@@ -116,6 +116,26 @@ def test_a_gpu_that_fails_again_and_again_is_left_out(tmp_path, machine, inputs,
         assert sorted(job.losses()) == list(range(6))
 
 
+def test_a_gpu_that_fails_before_every_first_step_is_left_out(tmp_path, machine, inputs):
+    """restart.no_progress starts in a row without a step end a job, unless the next start has another GPU."""
+    machine.has(FAIL="1 %d 0" % LAUNCH_FAILURE)
+    restart = {"blame": 3, "no_progress": 3, "backoff": "0.1s"}
+    with gpu_job(machine, inputs, nodes="3", allow="[tp2]", restart=restart) as job:
+        job.start()
+        assert job.wait() == 0, (SEED, job.story())
+        assert len(job.events("launch")) == 4 and [e["reason"] for e in job.events("node_lost")] == ["repeated_faults"]
+        assert sorted(machine.used()[-2:]) == [0, 2], (SEED, job.story())
+
+
+def test_what_a_program_prints_does_not_make_it_a_fault_of_a_gpu(tmp_path, machine, inputs):
+    """Only what the rank has reported does. So a program that fails everywhere is given up."""
+    machine.program.write_text("#!/bin/sh\necho 'tp-train: rank 1: GPU 1: a launch failed: unspecified (CUDA error 719)' >&2; exit 3\n")
+    restart = {"blame": 1, "no_progress": 2, "backoff": "0.1s"}
+    with gpu_job(machine, inputs, nodes="4", allow="[tp2]", restart=restart) as job:
+        assert job.start().wait() == 3, job.story()
+        assert job.events("failed")[0]["reason"] == "no_progress" and len(job.events("launch")) == 2, job.story()
+
+
 def test_a_rank_whose_nccl_fails_says_so(tmp_path, machine, inputs):
     """Also if it is not rank 0. The job continues on the other node."""
     machine.has(FAIL_NCCL="1 20")

@@ -11,7 +11,7 @@ import time
 import pytest
 
 import harness
-from run_job import train_job
+from run_job import Job, train_job
 
 
 def plan(job, *args):
@@ -60,6 +60,28 @@ def test_tp_run_knows_the_letters_of_tp_train(tmp_path, tiny):
     assert letters == {"m": "model", "d": "data", "n": "steps", "l": "layout", "t": "threads"}
     flags = re.findall(r"^ +-(\w), --[\w-]+  ", shown, re.M)
     assert sorted(flags) == ["h", "q"]
+
+
+def test_tp_run_knows_all_options_of_tp_train(tmp_path, tiny):
+    """Those in its help are accepted, with a value or without one, and no others."""
+    options = re.findall(r"^ +(?:-\w, )?--([\w-]+)( [A-Za-z]\S*|\[=)?", harness.ok("tp-train", "--help").out, re.M)
+    assert len(options) > 35 and {("steps", " N"), ("quiet", ""), ("resume", "[=")} <= set(options)
+    for name, value in options:
+        word = "--" + name + ("=x" if value.startswith("[") else "")
+        words = [word, "x"] if value.startswith(" ") else [word]
+        job = Job(tmp_path / name, [harness.JOB_TRAIN, "--model", tiny, *words])
+        said = job.verb("plan").err
+        assert "tp-train: " not in said, "%s: is it in layout/train_option.c as it is in tp-train? %s" % (name, said)
+
+
+@pytest.mark.parametrize("verb", [["plan"], []])
+def test_a_mistyped_option_of_tp_train_is_refused_before_anything_starts(verb, tmp_path, tiny):
+    job = train_job(tmp_path, tiny, options={"save-evry": 5})
+    before = sorted(tmp_path.iterdir())
+    r = harness.run("tp-run", *verb, job.path)
+    assert r.rc == 2 and not r.out and len(r.lines) == 1, repr(r)
+    assert "%s: command: tp-train: unknown option '--save-evry'; did you mean --save-every?" % job.path in r.err, repr(r)
+    assert sorted(tmp_path.iterdir()) == before
 
 
 def test_plan_prints_one_line_per_mesh_and_the_reasons(tmp_path, tiny):

@@ -221,6 +221,33 @@ def test_a_job_that_is_over_leaves_nothing_in_memory(folder, how):
         assert all(p.name.startswith("tp-run-") and len(p.name) == 23 for p in names)
 
 
+def test_the_folder_of_a_killed_job_is_removed_by_the_next_tp_run_when_nobody_uses_it(folder):
+    """tp-run of another job. It stays while the supervisor lives, which a tp-run that takes over needs."""
+    def run_another(name):
+        with fake_job(folder / name, "--steps", 5) as other:
+            assert other.start().wait() == 0, other.story()
+
+    with fake_job(folder / "killed", "--steps", 100000) as job:
+        job.start()
+        job.await_step(5)
+        left, = heartbeats(job)
+        job.process.kill()
+        job.process.wait()
+        for file in left.iterdir():
+            file.unlink()
+        os.utime(left, (1, 1))  # as after an hour without a step
+        run_another("one")
+        assert left.is_dir(), "the folder of an attempt that runs was removed"
+        for pid in job.processes():
+            os.kill(pid, signal.SIGKILL)
+        assert left.is_dir()
+        end = time.monotonic() + 20
+        while job.processes() and time.monotonic() < end:
+            time.sleep(0.05)
+        run_another("two")
+        assert not left.exists()
+
+
 # ---- relays ----
 
 def relay(shared, *command):

@@ -104,13 +104,13 @@ Test(device_cuda, the_first_failure_of_the_gpu_is_kept)
     device_fill(q, a, 3, 100);
     device_record(q, e);
     for (int i = 0; i < 2; i++) {
-        cr_assert_eq(device_event_sync(e, &err), TP_E_IO);
+        cr_assert_eq(device_event_sync(e, &err), TP_E_GPU);
         cr_assert(strstr(err.msg, "GPU 0: ") && strstr(err.msg, "an illegal memory access was "
                                                                 "encountered (CUDA error 700)"),
                   "%s", err.msg);
     }
     cr_assert(device_event_done(e), "nobody waits for an event for ever");
-    cr_assert_eq(device_alloc(d, &p, 100, &err), TP_E_IO);
+    cr_assert_eq(device_alloc(d, &p, 100, &err), TP_E_GPU);
     device_event_close(e);
     device_queue_close(q);
     device_close(d);

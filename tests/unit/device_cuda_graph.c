@@ -85,7 +85,7 @@ Test(device_cuda_graph, a_recording_that_the_driver_refuses_is_a_failure_of_the_
     cr_assert_null(device_graph_end(q));
     unsetenv("FAKECUDA_NO_CAPTURE");
     err = finish(q);
-    cr_assert_eq(err.status, TP_E_IO);
+    cr_assert_eq(err.status, TP_E_GPU);
     cr_assert_not_null(strstr(err.msg, "recording a graph"), "%s", err.msg);
     device_graph_launch(q, NULL);
     device_graph_close(d, NULL);

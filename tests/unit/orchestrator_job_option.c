@@ -91,3 +91,29 @@ Test(job_option, a_choice_for_one_start_is_refused)
     cr_assert_eq(parse(&j, "command: tp-train -m m --steps=9\nckpt: c\n"), TP_OK, "%s", err.msg);
     cr_assert_eq(parse(&j, "command: my --step 4 --reset-optim\nckpt: c\n"), TP_OK, "%s", err.msg);
 }
+
+Test(job_option, an_option_that_tp_train_does_not_have_is_refused)
+{
+    static const char *const wrong[][2] = {
+        { "-m m --save-evry 4", "command: tp-train: unknown option '--save-evry'; did you mean "
+                                "--save-every?" },
+        { "-m m --stps=9", "unknown option '--stps=9'; did you mean --steps?" },
+        { "-m m -x 3", "unknown option '-x'" },
+        { "-m m --reset-optim=1", "takes no value" },
+        { "m --steps 3", "'m' is one argument too many" },
+        { "-m m --steps", "'--steps' needs a value" },
+    };
+    struct job j;
+    char text[160];
+
+    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
+        snprintf(text, sizeof text, "command: tp-train %s\nckpt: c\n", wrong[i][0]);
+        cr_expect_eq(parse(&j, text), TP_E_USAGE, "%s", wrong[i][0]);
+        cr_expect(strstr(err.msg, wrong[i][1]), "%s", err.msg);
+    }
+    cr_assert_eq(parse(&j, "command: tp-train -m m --data --stps --ckpt-zstd --resume=auto -qt2\n"
+                           "ckpt: c\nsteps: 9\n"),
+                 TP_OK, "%s", err.msg);
+    cr_expect_str_eq(j.command.word[3], "--data", "the order of the words stays");
+    cr_assert_eq(parse(&j, "command: my --stps 4 x\nckpt: c\n"), TP_OK, "%s", err.msg);
+}

@@ -11,6 +11,7 @@
 
 #define MODEL_STATES       "mp_rank_00_model_states.pt"
 #define MODEL_STATES_ZERO3 "zero_pp_rank_0_mp_rank_00_model_states.pt"
+#define MODEL_STATES_RANK1 "zero_pp_rank_1_mp_rank_00_model_states.pt"
 
 enum { TAG_BYTES_MAX = 255 };
 
@@ -51,32 +52,32 @@ static bool has(const struct deepspeed_state *d, const char *name)
     return !file_join(path, d->dir, name, &err) && object_is_there(path);
 }
 
-/* Universal has a folder "zero". A web server shows no folders, so there it is what is not ZeRO. */
-static bool is_universal(const struct deepspeed_state *d)
+static bool has_optimizer(const struct deepspeed_state *d)
 {
     static const char *const zero[] = { "zero_pp_rank_0_mp_rank_00_optim_states.pt",
                                         "bf16_zero_pp_rank_0_mp_rank_00_optim_states.pt",
                                         "fp16_zero_pp_rank_0_mp_rank_00_optim_states.pt" };
 
-    if (!location_is_remote(d->dir))
-        return has(d, "zero");
     for (int i = 0; i < 3; i++)
         if (has(d, zero[i]))
-            return false;
-    return true;
+            return true;
+    return false;
 }
 
+/* Without its first file it is still DeepSpeed's, and damaged. Universal has a folder "zero". A web
+ * server shows no folders, so there it is what is not ZeRO. */
 static bool find_folder(struct deepspeed_state *d, const char *path)
 {
     struct tp_err err = { 0 };
-    bool found;
+    bool optimizer, found;
 
     if (find_tag(d, path, &err))
         return false;
     found = has(d, MODEL_STATES);
-    d->zero3 = !found && has(d, MODEL_STATES_ZERO3);
-    d->universal = is_universal(d);
-    return found || d->zero3;
+    d->zero3 = !found && (has(d, MODEL_STATES_ZERO3) || has(d, MODEL_STATES_RANK1));
+    optimizer = has_optimizer(d);
+    d->universal = location_is_remote(d->dir) ? !optimizer : has(d, "zero");
+    return found || d->zero3 || optimizer;
 }
 
 bool deepspeed_detect(const char *path)
@@ -215,12 +216,26 @@ done:
     return st;
 }
 
+/* Of rank 0: they say what all files have. */
+static tp_status open_model_states(struct torch_pieces *x, const struct deepspeed_state *d,
+                                   struct tp_err *err)
+{
+    const char *name = d->zero3 ? MODEL_STATES_ZERO3 : MODEL_STATES;
+    tp_status st = deepspeed_state_open(x, d, name, err);
+
+    if (!st || has(d, name))
+        return st;
+    return tp_fail(err, TP_E_CORRUPT,
+                   "%s/%s: no such file%s; it is read first; were the files of all ranks copied?",
+                   d->dir, name, d->zero3 ? "" : " (of ZeRO-3: " MODEL_STATES_ZERO3 ")");
+}
+
 static tp_status read_model_states(struct deepspeed_state *d, struct tp_err *err)
 {
     struct torch_pieces x;
     tp_status st;
 
-    TP_TRY(deepspeed_state_open(&x, d, d->zero3 ? MODEL_STATES_ZERO3 : MODEL_STATES, err));
+    TP_TRY(open_model_states(&x, d, err));
     if (!read_count(&d->dp, x.root, "dp_world_size") ||
         !read_count(&d->mp, x.root, "mp_world_size")) {
         st = refuse(&x, "has no dp_world_size or mp_world_size", err);

@@ -202,22 +202,54 @@ done:
     return st;
 }
 
-/* The file of rank `first` was not found: say which of the following ones are missing too. A
- * damaged file may claim any number of ranks. */
-static tp_status fail_missing(const struct deepspeed_state *d, int first, struct tp_err *err)
+/* The name of a rank's model states, which only ZeRO-3 has for each rank. */
+static void model_states_name(char name[NAME_BYTES], int rank)
+{
+    snprintf(name, NAME_BYTES, "zero_pp_rank_%d_mp_rank_00_model_states.pt", rank);
+}
+
+/* A file `name` of rank `first` was not found: say which of its files and of the following ranks'
+ * are missing too. A damaged file may claim any number of ranks. */
+static tp_status fail_missing(const struct deepspeed_state *d, const char *name, int first,
+                              struct tp_err *err)
 {
     const int n = d->dp - first < RANKS_MAX ? d->dp - first : RANKS_MAX;
     struct arena *arena = piece_source_arena(d->source);
-    const char **paths = arena_array(arena, (size_t)n, sizeof *paths);
-    char name[NAME_BYTES];
-    struct tp_err ignored;
-    bool found;
+    const char **paths = arena_array(arena, 2 * (size_t)n, sizeof *paths);
+    int n_paths = 0;
 
-    for (int i = 0; paths && i < n; i++)
-        if (rank_file(&found, name, d, first + i, &ignored) ||
-            !(paths[i] = arena_printf(arena, "%s/%s", d->dir, name)))
-            paths = NULL;
-    return missing_files_fail(err, paths, paths ? n : 0);
+    tp_fail(err, TP_E_NOTFOUND, "%s/%s: no such file; there must be one for each of the %d ranks",
+            d->dir, name, d->dp);
+    for (int i = 0; paths && i < 2 * n; i++) {
+        char other[NAME_BYTES];
+        struct tp_err ignored;
+        bool found;
+
+        if (i % 2 == 0 && !d->zero3)
+            continue;
+        model_states_name(other, first + i / 2);
+        if ((i % 2 && rank_file(&found, other, d, first + i / 2, &ignored)) ||
+            !(paths[n_paths++] = arena_printf(arena, "%s/%s", d->dir, other)))
+            return missing_files_fail(err, NULL, 0);
+    }
+    return missing_files_fail(err, paths, n_paths);
+}
+
+/* Nothing is read from the model states of ZeRO-3's ranks but the first. Each rank writes some, so
+ * without them the save was interrupted, or the copy was. */
+static tp_status check_model_states(const struct deepspeed_state *d, int rank, struct tp_err *err)
+{
+    char name[NAME_BYTES], path[PATH_MAX];
+    bool found = false;
+    tp_status st;
+
+    model_states_name(name, rank);
+    TP_TRY(file_join(path, d->dir, name, err));
+    TP_TRY(object_exists(&found, path, err));
+    if (!found)
+        st = fail_missing(d, name, rank, err);
+done:
+    return st;
 }
 
 static tp_status open_rank(struct torch_pieces *x, const struct deepspeed_state *d, int rank,
@@ -225,15 +257,14 @@ static tp_status open_rank(struct torch_pieces *x, const struct deepspeed_state 
 {
     char name[NAME_BYTES];
     bool found;
-    tp_status st = rank_file(&found, name, d, rank, err);
+    tp_status st;
 
+    if (d->zero3 && (st = check_model_states(d, rank, err)))
+        return st;
+    st = rank_file(&found, name, d, rank, err);
     if (!st)
         st = deepspeed_state_open(x, d, name, err);
-    if (!st || found)
-        return st;
-    tp_fail(err, TP_E_NOTFOUND, "%s/%s: no such file; there must be one for each of the %d ranks",
-            d->dir, name, d->dp);
-    return fail_missing(d, rank, err);
+    return !st || found ? st : fail_missing(d, name, rank, err);
 }
 
 tp_status deepspeed_zero_add(struct deepspeed_state *d, struct tp_err *err)
