@@ -244,7 +244,7 @@ void progress_end(struct progress *p, bool ok)
     if (p->style == PROGRESS_JSON) {
         if (ok)
             print_json(p, clock_seconds());
-    } else if (p->style == PROGRESS_TEXT && ok) {
+    } else if (p->style != PROGRESS_QUIET && ok) {
         char done[SIZE_TEXT_MAX], speed[SIZE_TEXT_MAX];
         double elapsed = clock_seconds() - p->start;
 

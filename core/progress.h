@@ -23,7 +23,9 @@
 
 struct progress;
 
-enum progress_style { PROGRESS_TEXT, PROGRESS_QUIET, PROGRESS_JSON };
+/* PROGRESS_LINES: as PROGRESS_TEXT into a log, also on a terminal: one that cannot redraw a line.
+ */
+enum progress_style { PROGRESS_TEXT, PROGRESS_LINES, PROGRESS_QUIET, PROGRESS_JSON };
 
 /* What happens to the bytes of an action. */
 enum progress_kind { PROGRESS_OTHER, PROGRESS_COPIED, PROGRESS_CLONED, PROGRESS_KINDS };

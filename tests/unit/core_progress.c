@@ -110,7 +110,7 @@ Test(progress, accepts_null)
 }
 
 /* What is drawn of an operation on a terminal with so many columns. */
-static void draw(char *text, size_t size, unsigned short columns)
+static void draw(char *text, size_t size, enum progress_style style, unsigned short columns)
 {
     const struct winsize w = { .ws_row = 10, .ws_col = columns };
     const struct timespec longer_than_a_pause = { .tv_nsec = 150000000 };
@@ -122,7 +122,7 @@ static void draw(char *text, size_t size, unsigned short columns)
     end = open(ptsname(terminal), O_RDWR | O_NOCTTY);
     cr_assert(end >= 0 && saved >= 0 && ioctl(end, TIOCSWINSZ, &w) == 0);
     cr_assert(dup2(end, STDERR_FILENO) >= 0);
-    p = progress_new("resharding", 0, PROGRESS_TEXT);
+    p = progress_new("resharding", 0, style);
     progress_action(p, "copying", PROGRESS_COPIED, 64 << 20);
     nanosleep(&longer_than_a_pause, NULL);
     progress_add(p, 10 << 20);
@@ -141,8 +141,8 @@ Test(progress, the_line_is_cut_to_the_width_of_the_terminal)
 {
     char text[512];
 
-    draw(text, sizeof text, 41);
+    draw(text, sizeof text, PROGRESS_TEXT, 41);
     cr_expect_str_eq(text, "\rresharding: copying 10.0 MiB of 64.0 MiB\033[K");
-    draw(text, sizeof text, 200);
+    draw(text, sizeof text, PROGRESS_TEXT, 200);
     cr_expect(strstr(text, "(16 %), ") && strstr(text, " s left\033[K"), "%s", text);
 }
