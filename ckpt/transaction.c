@@ -25,8 +25,11 @@ static tp_status check_request(const struct ckpt_begin_request *q, struct tp_err
         return tp_fail(err, TP_E_INTERNAL, "step %lld is negative", (long long)q->step);
     TP_TRY(ckpt_check_root(q->root, err));
     TP_TRY(file_join(path, q->root, step_name(name, q->step), err));
-    if (!q->force && file_exists(path))
-        st = tp_fail(err, TP_E_EXISTS, "%s: exists already; --force replaces it", path);
+    if (q->force || !file_exists(path))
+        goto done;
+    if (q->epoch > 0) /* a newer job may have saved it */
+        TP_TRY(ckpt_epoch_check(q->root, q->epoch, q->step, err));
+    st = tp_fail(err, TP_E_EXISTS, "%s: exists already; --force replaces it", path);
 done:
     return st;
 }

@@ -43,7 +43,8 @@ struct ckpt_transaction {
 };
 
 /* Begin a step: create the root and the temporary directory, and remove what dead writers left.
- * TP_E_EXISTS: step-N exists and force is not set. TP_E_USAGE: as ckpt_check_root. TP_E_STOPPED: a
+ * TP_E_EXISTS: step-N exists and force is not set; TP_E_STALE: so, and a newer job owns the root.
+ * TP_E_USAGE: as ckpt_check_root. TP_E_STOPPED: a
  * request to stop ended the wait for the lock; also of ckpt_commit.
  * Ends with a ckpt_commit that succeeds, ckpt_abort or ckpt_suspend. Other processes of the job may
  * write into the temporary directory (give them a copy of the transaction), but begin and end

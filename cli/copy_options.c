@@ -4,6 +4,7 @@
 #include <stdio.h>
 
 #include "ckpt/codec.h"
+#include "cli/report.h"
 #include "core/size.h"
 #include "core/thread_pool.h"
 #include "storage/remote.h"
@@ -35,7 +36,7 @@ tp_status copy_options_check(struct copy_options *o, const enum dtype **dtype, s
 
 struct progress *copy_options_progress(const char *title, bool json)
 {
-    struct progress *p = progress_new(title, 0, json ? PROGRESS_JSON : PROGRESS_TEXT);
+    struct progress *p = progress_new(title, 0, report_progress(json));
 
     progress_sent(p, remote_sent_bytes);
     return p;

@@ -128,9 +128,16 @@ json_t *print_int_list(const int64_t *values, int n)
 
 tp_status print_done(struct tp_err *err)
 {
-    if (fflush(stdout) != 0 || ferror(stdout))
+    if (fflush(stdout) != 0)
         return tp_fail_errno(err, "standard output");
+    if (ferror(stdout)) /* why is no longer known */
+        return tp_fail(err, TP_E_IO, "standard output: some of it could not be written");
     return TP_OK;
+}
+
+tp_status print_reported(tp_status st, const char *made, struct tp_err *err)
+{
+    return st ? tp_fail_in(err, "%.500s is complete, but its report is lost", made) : TP_OK;
 }
 
 tp_status print_json_joined(json_t *a, json_t *b, struct tp_err *err)

@@ -41,4 +41,8 @@ char *print_shorten(char *json);
 /* Flush stdout; TP_E_IO when output was lost (a full disk, a closed pipe). */
 tp_status print_done(struct tp_err *err);
 
+/* Pass on the status of what reported `made`, a path that is complete. Where the report could not
+ * be printed, the error says so: the exit code alone would say that there is nothing. */
+tp_status print_reported(tp_status st, const char *made, struct tp_err *err);
+
 #endif

@@ -6,6 +6,7 @@
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -74,6 +75,18 @@ void report_note(const char *prog, const char *fmt, ...)
     vsnprintf(text, sizeof text, fmt, ap);
     va_end(ap);
     print_line(prog, text);
+}
+
+bool report_on_terminal(void)
+{
+    const char *term = getenv("TERM");
+
+    return isatty(STDERR_FILENO) && term && term[0] && strcmp(term, "dumb") != 0;
+}
+
+enum progress_style report_progress(bool json)
+{
+    return json ? PROGRESS_JSON : report_on_terminal() ? PROGRESS_TEXT : PROGRESS_LINES;
 }
 
 bool report_program_options(int *exit_code, const struct report_program *p, const struct opt *opts,

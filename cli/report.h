@@ -8,6 +8,7 @@
 
 #include "core/err.h"
 #include "core/opt.h"
+#include "core/progress.h"
 
 /* Call this first in main(). If standard input, output or error is closed (as for the child of a
  * daemon), open /dev/null in its place. Otherwise a file that is opened later would get its number,
@@ -27,6 +28,12 @@ int report_json(bool json, const char *prog, tp_status st, const struct tp_err *
 
 /* Print "PROG: sentence" on stderr: something that people should know, but not an error. */
 void report_note(const char *prog, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+
+/* Whether standard error is a terminal on which a line can be rewritten. */
+bool report_on_terminal(void);
+
+/* How a program shows the progress of what it does. */
+enum progress_style report_progress(bool json);
 
 /* Parse argv by the table. True: the options are valid. False: return *exit_code, because help or
  * version was requested and printed, or the command line is wrong, which was printed too. usage is

@@ -73,12 +73,20 @@ static int refuse(const struct verb_program *p, int argc, char **argv)
     return report_json(json, p->name, TP_E_USAGE, &err);
 }
 
-/* The exit code after help or version was printed. */
-static int printed(const struct verb_program *p)
+/* The exit code of what ended with `code`, once its output is written. */
+static int printed(const struct verb_program *p, int code)
 {
     struct tp_err err = { 0 };
 
-    return report(p->name, print_done(&err), &err);
+    return code ? code : report(p->name, print_done(&err), &err);
+}
+
+/* Verbs without help are for the program itself. What they print is not their result. */
+static int run(const struct verb_program *p, const struct verb *v, int argc, char **argv)
+{
+    int code = v->run(argc, argv);
+
+    return v->help ? printed(p, code) : code;
 }
 
 int verb_main(const struct verb_program *p, int argc, char **argv)
@@ -92,14 +100,14 @@ int verb_main(const struct verb_program *p, int argc, char **argv)
     }
     for (const struct verb *v = p->verbs; v->name; v++)
         if (strcmp(word, v->name) == 0)
-            return v->run(argc - 1, argv + 1);
+            return run(p, v, argc - 1, argv + 1);
     if (strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0 || strcmp(word, "help") == 0) {
         print_help(stdout, p);
-        return printed(p);
+        return printed(p, 0);
     }
     if (strcmp(word, "--version") == 0) {
         printf("%s %s\n", p->name, TP_VERSION);
-        return printed(p);
+        return printed(p, 0);
     }
     if (p->no_verb && (access(word, F_OK) == 0 || !means_verb(p, word, argv[2])))
         return p->no_verb(argc, argv);

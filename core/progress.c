@@ -5,6 +5,8 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include "core/clock.h"
@@ -16,6 +18,8 @@
 #define TTY_S  0.1
 #define LOG_S  10.0
 #define JSON_S 1.0
+
+enum { LINE_SIZE = 256 };
 
 struct progress {
     const char *title, *action; /* action: "" when there is only one */
@@ -84,8 +88,18 @@ static void print_json(const struct progress *p, double t)
             (long long)sent(p));
 }
 
+__attribute__((format(printf, 2, 3))) static void append(char line[LINE_SIZE], const char *fmt, ...)
+{
+    size_t n = strlen(line);
+    va_list ap;
+
+    va_start(ap, fmt);
+    vsnprintf(line + n, LINE_SIZE - n, fmt, ap);
+    va_end(ap);
+}
+
 /* ", 1.5 GiB cloned": what was done in another way than the action's, and what was sent. */
-static void print_others(const struct progress *p)
+static void append_others(char line[LINE_SIZE], const struct progress *p)
 {
     static const char *const names[PROGRESS_KINDS] = {
         [PROGRESS_COPIED] = "copied", [PROGRESS_CLONED] = "cloned"
@@ -94,27 +108,39 @@ static void print_others(const struct progress *p)
 
     for (int k = PROGRESS_COPIED; k < PROGRESS_KINDS; k++)
         if (k != (int)p->kind && p->kinds[k] > 0)
-            fprintf(stderr, ", %s %s", size_format(text, p->kinds[k]), names[k]);
+            append(line, ", %s %s", size_format(text, p->kinds[k]), names[k]);
     if (sent(p) > 0)
-        fprintf(stderr, ", %s sent", size_format(text, sent(p)));
+        append(line, ", %s sent", size_format(text, sent(p)));
+}
+
+/* The characters that fit into a line of the terminal, as wide as it is now. A line that wraps
+ * cannot be redrawn. */
+static int terminal_width(void)
+{
+    struct winsize w = { 0 };
+
+    return ioctl(STDERR_FILENO, TIOCGWINSZ, &w) == 0 && w.ws_col > 1 ? w.ws_col - 1 : LINE_SIZE;
 }
 
 static void draw(struct progress *p, double t)
 {
     char done[SIZE_TEXT_MAX], total[SIZE_TEXT_MAX], speed_text[SIZE_TEXT_MAX];
+    char line[LINE_SIZE] = "";
     double left, speed = rate(p, t, &left);
 
     if (p->style == PROGRESS_JSON) {
         print_json(p, t);
         return;
     }
-    fprintf(stderr, "%s%s: %s%s%s of %s (%.0f %%), %s/s, %.0f s left", p->tty ? "\r" : "", p->title,
-            p->action, *p->action ? " " : "", size_format(done, p->done),
-            size_format(total, p->total),
-            p->total > 0 ? 100.0 * (double)p->done / (double)p->total : 0.0,
-            size_format(speed_text, (int64_t)speed), left < 0 ? 0 : left);
-    print_others(p);
-    fputs(p->tty ? "\033[K" : "\n", stderr);
+    append(line, "%s: %s%s%s of %s (%.0f %%), %s/s, %.0f s left", p->title, p->action,
+           *p->action ? " " : "", size_format(done, p->done), size_format(total, p->total),
+           p->total > 0 ? 100.0 * (double)p->done / (double)p->total : 0.0,
+           size_format(speed_text, (int64_t)speed), left < 0 ? 0 : left);
+    append_others(line, p);
+    if (p->tty)
+        fprintf(stderr, "\r%.*s\033[K", terminal_width(), line);
+    else
+        fprintf(stderr, "%s\n", line);
     p->drawn = true;
 }
 
@@ -218,7 +244,7 @@ void progress_end(struct progress *p, bool ok)
     if (p->style == PROGRESS_JSON) {
         if (ok)
             print_json(p, clock_seconds());
-    } else if (p->style == PROGRESS_TEXT && ok) {
+    } else if (p->style != PROGRESS_QUIET && ok) {
         char done[SIZE_TEXT_MAX], speed[SIZE_TEXT_MAX];
         double elapsed = clock_seconds() - p->start;
 

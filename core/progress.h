@@ -1,10 +1,10 @@
 /*
  * core/progress.h - the progress line of a long operation, on stderr.
  *
- * On a terminal it is one line that is redrawn, with rate and remaining time. Elsewhere, as in a
- * log, there is a line every ten seconds at most. When the operation is done, a last line gives
- * its total and rate. Programs create the object; libraries only call progress_add. This is the
- * one module below cli/ that prints.
+ * On a terminal it is one line that is redrawn, with rate and remaining time, cut to the width of
+ * the terminal. Elsewhere, as in a log, there is a line every ten seconds at most. When the
+ * operation is done, a last line gives its total and rate. Programs create the object; libraries
+ * only call progress_add. This is the one module below cli/ that prints.
  *
  * An operation may have several actions, one after the other (copying, then cloning), each with a
  * total and a rate of its own. For scripts there is a JSON object per line, every second at most
@@ -23,7 +23,9 @@
 
 struct progress;
 
-enum progress_style { PROGRESS_TEXT, PROGRESS_QUIET, PROGRESS_JSON };
+/* PROGRESS_LINES: as PROGRESS_TEXT into a log, also on a terminal: one that cannot redraw a line.
+ */
+enum progress_style { PROGRESS_TEXT, PROGRESS_LINES, PROGRESS_QUIET, PROGRESS_JSON };
 
 /* What happens to the bytes of an action. */
 enum progress_kind { PROGRESS_OTHER, PROGRESS_COPIED, PROGRESS_CLONED, PROGRESS_KINDS };

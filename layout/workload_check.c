@@ -174,8 +174,8 @@ static tp_status check_batch(const struct workload *w, const struct spec *s, str
     if (s->vpp > 1 && micros % s->pp)
         return tp_fail(err, TP_E_LAYOUT,
                        "interleaved pipelines (vpp %d) run microbatches in groups of pp (%d), but "
-                       "the %" PRId64
-                       " microbatches of a step do not divide by that; change --batch or --micro",
+                       "a step has %" PRId64
+                       ", which does not divide by that; change --batch or --micro",
                        s->vpp, s->pp, micros);
     return TP_OK;
 }

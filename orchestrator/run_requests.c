@@ -106,6 +106,25 @@ static json_t *give_node(struct run *r, struct node *node, tp_status *st)
     return *st ? refuse(r->err.msg, 3) : accept("the node is used again after restart.settle");
 }
 
+enum { NODES_LISTED = 8 };
+
+/* There is no node of this name: which ones there are. */
+static json_t *refuse_node(const struct node_list *l, const char *name)
+{
+    char text[TP_ERR_MAX];
+    size_t n;
+
+    snprintf(text, sizeof text, "the job has no node '%.100s'; its nodes are", name);
+    for (int i = 0; i < l->n && i < NODES_LISTED; i++) {
+        n = strlen(text);
+        snprintf(text + n, sizeof text - n, "%s %.80s", i ? "," : "", l->node[i]->name);
+    }
+    n = strlen(text);
+    if (l->n > NODES_LISTED)
+        snprintf(text + n, sizeof text - n, ", and %d more", l->n - NODES_LISTED);
+    return refuse(text, 2);
+}
+
 static json_t *node(struct run *r, const json_t *request, tp_status *st)
 {
     const char *name = json_string_value(json_object_get(request, "node"));
@@ -114,7 +133,7 @@ static json_t *node(struct run *r, const json_t *request, tp_status *st)
     if (r->backend.table->node_verb_refusal)
         return refuse(r->backend.table->node_verb_refusal, 2);
     if (!node)
-        return refuse("the job file has no node of that name", 2);
+        return refuse_node(&r->nodes, name ? name : "");
     return json_is_true(json_object_get(request, "up")) ? give_node(r, node, st)
                                                         : take_node(r, node, st);
 }

@@ -87,12 +87,19 @@ static void print_resumed(const struct loop *l, const struct restore_report *r)
 {
     const struct train_config *c = l->t->config;
     int64_t step = l->t->position.step;
+    bool no_place = step > 0 && l->t->position.next_sample == 0; /* after an import */
 
     if (r->new_optimizer)
         print(l, false,
-              "%s: AdamW starts with zero moments, as a new optimizer does; learning rate and data "
-              "continue at step %" PRId64,
-              c->reset_optim ? "--reset-optim" : "the checkpoint has no optimizer state", step);
+              "%s: AdamW starts with zero moments, as a new optimizer does; learning rate%s "
+              "at step %" PRId64,
+              c->reset_optim ? "--reset-optim" : "the checkpoint has no optimizer state",
+              no_place ? " continues" : " and data continue", step);
+    if (no_place)
+        print(l, false,
+              "the checkpoint, which tp-train did not save, does not say how much of the data was "
+              "used: the data starts at the first sequence, the learning rate at step %" PRId64,
+              step);
     if (c->step >= 0 && r->chosen.newest > c->step)
         print(l, false,
               "warning: %s has newer steps, up to %" PRId64

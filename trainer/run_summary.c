@@ -70,10 +70,11 @@ static void line_mesh(char *buf, const struct trainer *t)
 
     rank_processor(processor, sizeof processor, t->device);
     snprintf(buf, RUN_SUMMARY_MAX,
-             "mesh: %s, %d rank%s %s; rank 0 has %d layer%s, %" PRId64 " heads, %" PRId64
-             " key-value heads%s, %" PRId64 " features, %" PRId64 " rows of the vocabulary",
+             "mesh: %s, %d rank%s %s; rank 0 has %d layer%s, %" PRId64 " head%s, %" PRId64
+             " key-value head%s%s, %" PRId64 " features, %" PRId64 " rows of the vocabulary",
              spec_format(spec, &t->config->spec), world, plural(world), processor, n->n_layers,
-             plural(n->n_layers), n->heads * n->shards, own_kv_heads(t),
+             plural(n->n_layers), n->heads * n->shards, plural(n->heads * n->shards),
+             own_kv_heads(t), plural(own_kv_heads(t)),
              t->parallel.kv ? " (shared by neighbours)" : "", n->ffn * n->shards,
              n->is_first ? n->table.total : n->logit.total);
 }

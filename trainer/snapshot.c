@@ -253,6 +253,15 @@ static tp_status finish_copies(struct snapshot *s, struct tp_err *err)
     return st;
 }
 
+/* A run that may not replace steps began with an empty root. */
+static tp_status fail_exists(const struct snapshot *s, int64_t step, struct tp_err *err)
+{
+    return tp_fail(err, TP_E_EXISTS,
+                   "%s: another job has saved step %lld since this one began, so it was not "
+                   "saved again; continue with --resume, or name another --ckpt",
+                   s->config->ckpt, (long long)step);
+}
+
 tp_status snapshot_begin(struct snapshot *s, const struct trainer *t, struct tp_err *err)
 {
     const struct ckpt_begin_request request = { .root = s->config->ckpt,
@@ -265,6 +274,8 @@ tp_status snapshot_begin(struct snapshot *s, const struct trainer *t, struct tp_
     TP_TRY(snapshot_wait(s, err));
     if (s->shard.rank == 0)
         st = ckpt_save_begin(&s->save, &request, err);
+    if (st == TP_E_EXISTS)
+        st = fail_exists(s, request.step, err);
     TP_TRY(control_agree(s->control, st, err));
     s->phase = COPYING; /* from here on a failure has files to remove */
     TP_TRY(control_broadcast(s->control, &s->save, sizeof s->save, 0, err));

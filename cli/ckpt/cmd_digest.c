@@ -137,7 +137,7 @@ static tp_status sum_bytes(struct digest **sums, const char *dir, int jobs, bool
     struct verify v = { .dir = dir, .jobs = jobs, .found = keep_first, .ctx = &first };
     tp_status st;
 
-    v.progress = progress_new("digest", 0, json ? PROGRESS_JSON : PROGRESS_TEXT);
+    v.progress = progress_new("digest", 0, report_progress(json));
     st = ckpt_verify(&v, arena, err);
     progress_end(v.progress, st == TP_OK && v.findings == 0);
     if (!st && v.findings) {
@@ -201,7 +201,7 @@ static tp_status digest_foreign(const struct foreign_contents_request *q, bool j
                                 struct tp_err *err)
 {
     struct foreign_contents c;
-    struct progress *progress = progress_new("digest", 0, json ? PROGRESS_JSON : PROGRESS_TEXT);
+    struct progress *progress = progress_new("digest", 0, report_progress(json));
     struct digest *sums;
     tp_status st;
 

@@ -144,7 +144,7 @@ int cmd_export(int argc, char **argv)
     progress_end(q.progress, st == TP_OK);
     if (!st) {
         print_result(&r, q.q8_0 ? "q8_0" : dtype_name(r.dtype), json);
-        st = print_done(&err);
+        st = print_reported(print_done(&err), q.out, &err);
     }
 done:
     return report_json(json, PROG, st, &err);

@@ -130,7 +130,7 @@ int cmd_import(int argc, char **argv)
     progress_end(q.progress, st == TP_OK);
     if (!st) {
         print_result(&r, &q, json);
-        st = print_done(&err);
+        st = print_reported(print_done(&err), q.out, &err);
     }
 done:
     return report_json(json, PROG, st, &err);

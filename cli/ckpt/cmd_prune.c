@@ -160,9 +160,7 @@ static tp_status prune(const struct ckpt_prune_request *asked, bool json, struct
     if (st)
         return st;
     q.root = root;
-    q.progress = q.verify_jobs > 0
-                     ? progress_new("verifying", 0, json ? PROGRESS_JSON : PROGRESS_TEXT)
-                     : NULL;
+    q.progress = q.verify_jobs > 0 ? progress_new("verifying", 0, report_progress(json)) : NULL;
     st = ckpt_prune(&pruned, &q, &arena, err);
     progress_end(q.progress, st == TP_OK);
     (json ? print_object : print_lines)(&pruned, &q, st == TP_OK);

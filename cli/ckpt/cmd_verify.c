@@ -71,7 +71,8 @@ static void print_summary(const struct verify *v, const struct findings *f, doub
     else
         printf("intact: ");
     print_safe(v->dir);
-    printf(": %d tensors, %d shards, %s of payload read\n", m->layout.n_tensors, m->n_shards,
+    printf(": %d tensor%s, %d shard%s, %s of payload read\n", m->layout.n_tensors,
+           m->layout.n_tensors == 1 ? "" : "s", m->n_shards, m->n_shards == 1 ? "" : "s",
            size_format(size, v->bytes));
 }
 
@@ -87,7 +88,7 @@ static tp_status verify(const char *path, int64_t step, int jobs, bool json, str
 
     TP_TRY(thread_pool_check_workers("--jobs", jobs, err));
     TP_TRY(ckpt_locate(dir, path, step, err));
-    v.progress = progress_new("verify", 0, json ? PROGRESS_JSON : PROGRESS_TEXT);
+    v.progress = progress_new("verify", 0, report_progress(json));
     st = ckpt_verify(&v, &arena, err);
     progress_end(v.progress, st == TP_OK && v.manifest.n_shards > 0);
     if (st)

@@ -275,7 +275,8 @@ static tp_status convert(struct reshard_options *o, struct comm_control *control
         progress_erase(c.progress);
     if (st)
         return st;
-    return o->json ? convert_print_json(&report, err) : convert_print(&report, q->ckpt, err);
+    st = o->json ? convert_print_json(&report, err) : convert_print(&report, q->ckpt, err);
+    return print_reported(st, report.out, err);
 }
 
 /* Reshard, and print the result on rank 0. */
@@ -308,6 +309,8 @@ static tp_status run(struct reshard_options *o, struct comm_world *ranks, struct
         reshard_device_explain(&device, &report);
         st = o->json ? reshard_print_json(&report, &device, q->dry_run, err)
                      : reshard_print(&report, &device, q->dry_run, err);
+        if (!q->dry_run)
+            st = print_reported(st, report.out, err);
     }
     reshard_report_free(&report);
     q->device = NULL;

@@ -1,5 +1,6 @@
 /* cli/run/cmd_events.c - tp-run events JOB.yaml: prints the events: sentences on a terminal,
  * otherwise one JSON object per line. */
+#include <errno.h>
 #include <limits.h>
 #include <poll.h>
 #include <stdio.h>
@@ -48,18 +49,39 @@ static void copy(FILE *f, bool follow, bool as_json)
     free(line);
 }
 
+/* Open the events file; with `follow`, wait for a job that was just started. *f is NULL on success
+ * when the reader of standard output has ended before. */
+static tp_status open_events(FILE **f, const char *state, bool follow, struct tp_err *err)
+{
+    char path[PATH_MAX];
+    bool said = false;
+
+    snprintf(path, sizeof path, "%s/events.jsonl", state);
+    while (!(*f = fopen(path, "re"))) {
+        if (errno != ENOENT)
+            return tp_fail_errno(err, "%s: cannot be read", path);
+        if (!follow)
+            return tp_fail(err, TP_E_NOTFOUND, "%s: no such file: this job has not been run", path);
+        if (!said)
+            report_note("tp-run", "%s: no such file yet; waiting until the job is run", path);
+        said = true;
+        if (!reader_is_there())
+            break;
+    }
+    return TP_OK;
+}
+
 int cmd_run_events(int argc, char **argv)
 {
     const char *path = NULL;
     bool follow = false, as_json = false;
     struct run_context c;
     struct tp_err err = { 0 };
-    char events[PATH_MAX];
     FILE *f = NULL;
     int code;
     const struct opt opts[] = {
         OPT_ARG("JOB.yaml", &path, "the job file, or the job's state folder"),
-        OPT_FLAG('f', "follow", &follow, "wait for further events"),
+        OPT_FLAG('f', "follow", &follow, "wait for further events, also for the job to begin"),
         OPT_FLAG(0, "json", &as_json,
                  "print one JSON object per line (always when standard output is not a terminal)"),
         OPT_END
@@ -70,13 +92,8 @@ int cmd_run_events(int argc, char **argv)
                         "Prints what happened to the job, oldest first.", NULL))
         return code;
     st = run_context_open_state(&c, path, &err);
-    if (st == TP_OK) {
-        snprintf(events, sizeof events, "%s/events.jsonl", c.job.state);
-        f = fopen(events, "re");
-        if (!f)
-            st =
-                tp_fail(&err, TP_E_NOTFOUND, "%s: no such file: this job has not been run", events);
-    }
+    if (st == TP_OK)
+        st = open_events(&f, c.job.state, follow, &err);
     if (f) {
         copy(f, follow, as_json || !isatty(STDOUT_FILENO));
         fclose(f);

@@ -1,10 +1,8 @@
 /* cli/run/cmd_job.c - tp-run JOB.yaml: run a job to its end. */
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
 #include <time.h>
-#include <unistd.h>
 
 #include "cli/report.h"
 #include "cli/run/cmd.h"
@@ -87,17 +85,9 @@ static void on_note(void *ctx, const char *text)
     fprintf(stderr, "%s\n", text_escape(line, sizeof line, text));
 }
 
-/* Whether standard error is a terminal on which a line can be rewritten. */
-static bool is_terminal(void)
-{
-    const char *term = getenv("TERM");
-
-    return isatty(2) && term && term[0] && strcmp(term, "dumb") != 0;
-}
-
 int cmd_job_run(const struct run_context *c, struct cmd_job_output how)
 {
-    struct job_screen screen = { .how = how, .terminal = is_terminal() };
+    struct job_screen screen = { .how = how, .terminal = report_on_terminal() };
     const struct run_reporter reporter = { on_event, how.quiet ? NULL : on_line,
                                            how.quiet ? NULL : on_note, &screen };
     const struct run_setup setup = {

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "cli/print.h"
 #include "cli/remote_env.h"
 #include "cli/report.h"
 #include "cli/run/cmd.h"
@@ -51,8 +52,9 @@ int main(int argc, char **argv)
     struct tp_err err = { 0 };
 
     if (argc > 1 && strcmp(argv[1], "--example") == 0) {
+        report_begin();
         job_file_example(stdout, backends_job());
-        return 0;
+        return report("tp-run", print_done(&err), &err);
     }
     if (remote_env_read(&err))
         return report("tp-run", err.status, &err);

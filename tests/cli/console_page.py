@@ -40,14 +40,12 @@ def assert_shown(command, expected, output):
         at += lines[at:].index(masked(line)) + 1
 
 
-def run_page(page, cwd, env, wanted_status=lambda command: 0, before=lambda command: None):
-    """Run every command of the page and compare its output. before(command) may wait, as a reader does
-    while typing. Returns the number of commands."""
+def run_page(page, cwd, env, wanted_status=lambda command: 0):
+    """Run every command of the page, without a pause, and compare its output. Returns the number of commands."""
     steps = commands(page)
     shell = subprocess.Popen(["bash"], cwd=cwd, env=env, text=True, stdin=subprocess.PIPE,
                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     for number, (command, expected) in enumerate(steps):
-        before(command)
         mark = f"--- end of command {number}: "
         shell.stdin.write(f"{command}\nstatus=$?; echo; echo '{mark}'$status\n")
         shell.stdin.flush()

@@ -413,6 +413,20 @@ def test_a_copy_on_a_full_disk_fails_and_leaves_nothing(name, small_disk, ckpt):
     assert harness.tree(ckpt, small_disk) == before
 
 
+@pytest.mark.parametrize("json", [[], ["--json"]])
+def test_when_the_report_is_lost_the_error_says_that_the_result_is_complete(json, ckpt, tmp_path):
+    for argv, check in ((["tp-reshard", ckpt, "--to", "tp4", "-o", tmp_path / "a"], "verify"),
+                        (["tp-ckpt", "export", ckpt, "-o", tmp_path / "hf"], "show"),
+                        (["tp-reshard", tmp_path / "hf", "--to", "tp1", "--format", "dcp", "-o", tmp_path / "b"], "show"),
+                        (["tp-ckpt", "import", tmp_path / "hf", "-o", tmp_path / "c"], "verify")):
+        r = run("sh", "-c", 'exec "$@" > /dev/full', "sh", *argv, *json)
+        assert r.rc == 3, repr(r)
+        assert_sentence(r, argv[0], "%s is complete, but its report is lost: standard output: No space" % argv[-1])
+        assert run("tp-ckpt", check, argv[-1]).rc == 0
+    r = run("sh", "-c", 'exec "$@" > /dev/full', "sh", "tp-reshard", ckpt, "--to", "tp4", "--dry-run", *json)
+    assert r.rc == 3 and "complete" not in r.err, repr(r)
+
+
 @pytest.fixture
 def locked(tmp_path):
     """A read-only folder. Root may write to any folder, so for root it is a read-only file system."""

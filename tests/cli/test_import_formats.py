@@ -134,7 +134,10 @@ def test_dcp_with_the_optimizer(parts, head, tail, f32, tmp_path):
 def test_training_resumes_from_an_imported_dcp(f32, tmp_path):
     torch_files.dcp(tmp_path / "dcp", dcp_tensors(f32, 2))
     imported(f32, tmp_path / "dcp", tmp_path / "ckpt", "--layout", "tp2")
-    ok(*harness.train_args(f32.config, tmp_path / "ckpt", steps=5, resume=True, layout="tp2"))
+    r = run(*harness.train_args(f32.config, tmp_path / "ckpt", steps=5, resume=True, layout="tp2", exit_step=4))
+    assert r.rc == 75 and "the data starts at the first sequence, the learning rate at step 3" in r.err, repr(r)
+    r = ok(*harness.train_args(f32.config, tmp_path / "ckpt", steps=5, resume=True, layout="tp2"))
+    assert "data starts" not in r.err, "what tp-train saved has the place: %r" % r
 
 
 def test_dcp_cut_in_two_dimensions(f32, tmp_path):

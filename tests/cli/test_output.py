@@ -4,6 +4,7 @@ needs: tp-train tp-reshard tp-ckpt tp-run
 """
 import json
 import os
+import pty
 import re
 
 import pytest
@@ -13,10 +14,16 @@ import harness
 
 def test_one_of_something_is_singular(tiny, tmp_path):
     assert "done: 1 step, saved in " in harness.train(tiny, tmp_path / "ckpt", steps=1, layout="tp1").err
+    assert ", 1 shard, " in harness.ok("tp-ckpt", "verify", tmp_path / "ckpt").out
     out = harness.ok("tp-ckpt", "show", tmp_path / "ckpt").out
     assert "tp1: 1 rank\n" in out and " in 1 shard\n" in out, out
     out = harness.ok("tp-reshard", tmp_path / "ckpt", "--to", "tp2", "--dry-run").out
     assert not re.search(r"\b1 (ranks|files|shards)\b", out), out
+
+
+def test_one_head_is_singular(tiny, tmp_path):
+    mesh = [l for l in harness.train(tiny, tmp_path / "ckpt", steps=1, layout="tp4").err.splitlines() if " mesh: " in l]
+    assert mesh and not re.search(r"\b1 (key-value )?heads\b", mesh[0]), mesh
 
 
 def test_numbers_have_the_digits_that_were_given(tiny, tmp_path):
@@ -32,6 +39,22 @@ def test_every_step_is_printed_to_a_pipe_and_then_the_total(tiny, tmp_path):
     r = harness.train(tiny, tmp_path / "ckpt", steps=7, layout="tp2")
     assert [int(m) for m in re.findall(r"^step (\d+)/7 ", r.out, re.M)] == list(range(1, 8)), r.out
     assert re.search(r"done: 7 steps, saved in .*; 7 steps in \d+\.\d s, \d+ tokens/s\n", r.err), r.err
+
+
+@pytest.mark.parametrize("term, erases", [("xterm", True), ("dumb", False), ("", False)])
+def test_a_terminal_that_cannot_redraw_a_line_gets_no_escape_sequences(ckpt, term, erases):
+    pid, fd = pty.fork()
+    if pid == 0:
+        os.environ["TERM"] = term
+        os.execv(harness.BIN / "tp-ckpt", ["tp-ckpt", "verify", str(ckpt)])
+    out = b""
+    try:
+        while True:
+            out += os.read(fd, 65536)
+    except OSError:  # EIO: it has ended
+        pass
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0 and b"intact: " in out, out
+    assert (b"\x1b" in out) == erases, out
 
 
 def test_resharding_prints_one_speed(ckpt, tmp_path):

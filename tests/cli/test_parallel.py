@@ -373,7 +373,7 @@ def test_megatrons_token_files_train_a_large_vocabulary(tmp_path):
     ("tp8cp2sp", ("--micro", 1, "--seq", 12), "6 (--micro 1 x --seq 12 / cp 2) do not divide"),
     ("pp6", (), "its 5 layers are fewer than its 6 stages"),
     ("vpp2", (), "vpp needs pp"),
-    ("pp2vpp2", ("--micro", 16), "in groups of pp (2), but the 1 microbatches"),
+    ("pp2vpp2", ("--micro", 16), "in groups of pp (2), but a step has 1,"),
     ("tp8sp", ("--micro", 1, "--seq", 31), "do not divide by tp 8"),
     ("tp3pp2", (), "tp 3"),
 ])

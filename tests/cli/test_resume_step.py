@@ -6,6 +6,7 @@ covers: trainer/resume_step layout/model_diff
 """
 import json
 import shutil
+import subprocess
 
 import numpy as np
 import pytest
@@ -44,6 +45,20 @@ def straight(tiny, tmp_path_factory):
     folder = tmp_path_factory.mktemp("straight")
     harness.train(tiny, folder / "ckpt", steps=8, log=folder / "log")
     return harness.digest(folder / "ckpt"), read_log(folder / "log")
+
+
+def test_a_step_that_another_job_saved_meanwhile_is_kept(tiny, saved, tmp_path):
+    root, log = tmp_path / "ckpt", tmp_path / "log"
+    words = train_args(tiny, root, steps=1000, save_every=500, log=log)
+    p = subprocess.Popen(harness.command(words), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    while not (log.exists() and log.read_text()):
+        assert p.poll() is None, p.stderr.read()
+    other = harness.copy(saved / NAMES[6], root / "step-00000500")
+    before = harness.tree(other)
+    err = p.communicate(timeout=300)[1]
+    assert p.returncode == 2, err
+    assert "another job has saved step 500 since this one began" in err and "--force" not in err, err
+    assert harness.tree(other) == before and harness.steps(root) == [other]
 
 
 def flip(step, shard=0):

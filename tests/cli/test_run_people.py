@@ -47,6 +47,14 @@ def test_with_closed_standard_streams_a_checkpoint_is_intact(tmp_path, tiny):
     assert harness.run("tp-ckpt", "verify", tmp_path / "ckpt").rc == 0
 
 
+def test_a_verb_whose_answer_cannot_be_written_fails(tmp_path):
+    with fake_job(tmp_path, "--steps", 5) as job:
+        assert job.start().wait() == 0
+        for words in (["status", job.path], ["events", job.path], ["plan", job.path, "--json"], ["--example"]):
+            r = harness.run("sh", "-c", 'exec "$@" > /dev/full', "sh", "tp-run", *words)
+            assert r.rc == 3 and r.lines[-1].startswith("tp-run: standard output: "), repr(r)
+
+
 def on_terminal(job, columns, term, *words):
     """The output of tp-run, with these words, on a terminal of this width."""
     pid, fd = pty.fork()

@@ -171,6 +171,20 @@ Test(transaction, an_older_job_cannot_commit)
     cr_assert_eq(count_entries(false), 0);
 }
 
+Test(transaction, an_older_job_that_begins_a_step_of_a_newer_one_is_told_so)
+{
+    struct ckpt_transaction t = { .tmp.lock_fd = -1 };
+    struct tp_err err = { 0 };
+    int64_t old, new;
+
+    cr_assert_eq(save(3, 1, false, &err), TP_OK, "%s", err.msg);
+    cr_assert_eq(ckpt_claim(&old, root, &(struct root_lock_wait){ 0 }, &err), TP_OK, "%s", err.msg);
+    cr_assert_eq(begin(&t, 3, old, &err), TP_E_EXISTS);
+    cr_assert_eq(ckpt_claim(&new, root, &(struct root_lock_wait){ 0 }, &err), TP_OK);
+    cr_assert_eq(begin(&t, 3, old, &err), TP_E_STALE);
+    cr_assert_eq(begin(&t, 3, new, &err), TP_E_EXISTS);
+}
+
 Test(transaction, files_of_dead_writers_are_removed_and_those_of_living_ones_stay)
 {
     struct ckpt_transaction alive;

@@ -3,6 +3,7 @@
 
 #include <criterion/criterion.h>
 #include <criterion/redirect.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
@@ -67,4 +68,11 @@ Test(print, output_that_is_lost_is_an_error)
     printf("a result");
     cr_assert_eq(print_done(&err), TP_E_IO);
     cr_assert(strstr(err.msg, "standard output"), "%s", err.msg);
+    close(full);
+    cr_assert(freopen("/dev/full", "w", stdout));
+    putchar('a');
+    fflush(stdout);
+    errno = 0;
+    cr_assert_eq(print_done(&err), TP_E_IO, "a failure of an earlier write counts");
+    cr_assert_null(strstr(err.msg, "Success"), "%s", err.msg);
 }

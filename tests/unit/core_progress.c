@@ -4,8 +4,12 @@
 #include "core/progress.h"
 
 #include <criterion/criterion.h>
+#include <fcntl.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
+#include <time.h>
 #include <unistd.h>
 
 static int64_t sent_bytes(void)
@@ -103,4 +107,42 @@ Test(progress, accepts_null)
     progress_action(NULL, "copying", PROGRESS_COPIED, 1);
     progress_add(NULL, 1);
     progress_end(NULL, true);
+}
+
+/* What is drawn of an operation on a terminal with so many columns. */
+static void draw(char *text, size_t size, enum progress_style style, unsigned short columns)
+{
+    const struct winsize w = { .ws_row = 10, .ws_col = columns };
+    const struct timespec longer_than_a_pause = { .tv_nsec = 150000000 };
+    int saved = dup(STDERR_FILENO), terminal = posix_openpt(O_RDWR | O_NOCTTY), end;
+    struct progress *p;
+    ssize_t n;
+
+    cr_assert(terminal >= 0 && grantpt(terminal) == 0 && unlockpt(terminal) == 0);
+    end = open(ptsname(terminal), O_RDWR | O_NOCTTY);
+    cr_assert(end >= 0 && saved >= 0 && ioctl(end, TIOCSWINSZ, &w) == 0);
+    cr_assert(dup2(end, STDERR_FILENO) >= 0);
+    p = progress_new("resharding", 0, style);
+    progress_action(p, "copying", PROGRESS_COPIED, 64 << 20);
+    nanosleep(&longer_than_a_pause, NULL);
+    progress_add(p, 10 << 20);
+    fflush(stderr);
+    dup2(saved, STDERR_FILENO);
+    n = read(terminal, text, size - 1);
+    cr_assert(n > 0);
+    text[n] = 0;
+    progress_erase(p);
+    close(saved);
+    close(end);
+    close(terminal);
+}
+
+Test(progress, the_line_is_cut_to_the_width_of_the_terminal)
+{
+    char text[512];
+
+    draw(text, sizeof text, PROGRESS_TEXT, 41);
+    cr_expect_str_eq(text, "\rresharding: copying 10.0 MiB of 64.0 MiB\033[K");
+    draw(text, sizeof text, PROGRESS_TEXT, 200);
+    cr_expect(strstr(text, "(16 %), ") && strstr(text, " s left\033[K"), "%s", text);
 }
