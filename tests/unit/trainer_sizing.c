@@ -77,12 +77,18 @@ Test(sizing, a_size_beyond_64_bits_is_the_largest)
     arena_free(&a);
 }
 
-/* What a device that keeps_bf16 saves of one layer's activations: half of what the up projection
- * writes. And of the scratch: rounded gradients of that, and half of those of its result. */
-Test(sizing, activations_between_products_are_half_as_large_in_bf16)
+static int64_t most(int64_t a, int64_t b)
 {
-    enum { ROWS = 64, HIDDEN = 64, FFN = 4096, LAYERS = 3, VOCAB = 256 };
-    const struct model m = { .vocab = VOCAB,
+    return a > b ? a : b;
+}
+
+/* What a device that keeps_bf16 saves of one layer's activations: half of what the up projection
+ * writes. And of the scratch: rounded gradients of that and of the logits, and half of the logits
+ * or, where these are wider, of the gradients of the up projection's result. */
+static void check_saved_by_bf16(int vocab)
+{
+    enum { ROWS = 64, HIDDEN = 64, FFN = 4096, LAYERS = 3, QKV = 3 * 4 * 16 };
+    const struct model m = { .vocab = vocab,
                              .layers = LAYERS,
                              .heads = 4,
                              .kv_heads = 4,
@@ -110,8 +116,14 @@ Test(sizing, activations_between_products_are_half_as_large_in_bf16)
                      by * LAYERS * ROWS * 2 * FFN * 2);
         cr_expect_eq(buffer_pools_bytes(&was.pools, BUFFER_WORKSPACE) -
                          buffer_pools_bytes(&is.pools, BUFFER_WORKSPACE),
-                     by * ROWS * (FFN * 2 + (2 * FFN - VOCAB) * 2));
+                     by * ROWS * 2 * (most(FFN, vocab) + most(2 * FFN, vocab) - QKV));
         cr_expect_eq(was.pools.shared.used, is.pools.shared.used);
     }
     arena_free(&a);
+}
+
+Test(sizing, activations_between_products_and_logits_are_half_as_large_in_bf16)
+{
+    check_saved_by_bf16(256);
+    check_saved_by_bf16(50304);
 }
