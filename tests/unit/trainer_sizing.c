@@ -127,3 +127,34 @@ Test(sizing, activations_between_products_and_logits_are_half_as_large_in_bf16)
     check_saved_by_bf16(256);
     check_saved_by_bf16(50304);
 }
+
+/* The embedding reads rows of its table, so only the head's stage has scratch for the vocabulary.
+ */
+Test(sizing, scratch_is_as_wide_as_the_vocabulary_only_where_the_head_is)
+{
+    enum { ROWS = 16, WIDE = 4096 };
+    struct model m = {
+        .layers = 2, .heads = 4, .kv_heads = 4, .head_dim = 16, .hidden = 64, .ffn = 128
+    };
+    struct workload w = { .seq_length = ROWS, .global_batch_size = 2, .micro_batch_size = 1 };
+    struct spec s = spec_default();
+    struct tp_err err = { 0 };
+
+    s.pp = 2;
+    for (int pp = 0; pp < 2; pp++) {
+        int64_t bytes[2];
+
+        for (int i = 0; i < 2; i++) {
+            struct arena a = { 0 };
+            struct memory_model mm;
+            struct memory_rank r;
+
+            m.vocab = WIDE << i;
+            cr_assert_eq(memory_model_make(&mm, &m, &a, &err), TP_OK, "%s", err.msg);
+            cr_assert(memory_rank_count(&r, &mm, &s, &w, pp));
+            bytes[i] = buffer_pools_bytes(&r.pools, BUFFER_WORKSPACE);
+            arena_free(&a);
+        }
+        cr_expect_eq(bytes[1] - bytes[0], pp * ROWS * WIDE * (int64_t)sizeof(float));
+    }
+}

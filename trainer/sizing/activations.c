@@ -189,8 +189,7 @@ static void residual_grads_take(struct activations_scratch *s, const struct plac
 /* The widest row of logits, or of gradients of a row-parallel layer's input. */
 static int64_t ffn_floats(const struct rank_dims *d)
 {
-    int64_t vocab = most(d->table_rows, d->logit_rows);
-    int64_t width = most(vocab, most(d->token_copies * d->ffn, d->q_width));
+    int64_t width = most(d->logit_rows, most(d->token_copies * d->ffn, d->q_width));
     int64_t bytes = width * dtype_bytes(d->inner);
     int64_t floats = (bytes + (int64_t)sizeof(float) - 1) / (int64_t)sizeof(float);
 
@@ -212,7 +211,7 @@ static void wide_take(struct activations_scratch *s, const struct place *p)
         s->dheads = take_floats(p, parts * (d->q_width + d->kv_width));
     }
     if (d->dtype == DTYPE_BF16) {
-        int64_t width = most(d->token_copies * d->up_width, most(d->table_rows, d->logit_rows));
+        int64_t width = most(d->token_copies * d->up_width, d->logit_rows);
 
         if (d->inner == DTYPE_BF16)
             width = 0;
