@@ -238,7 +238,7 @@ $(FAKE)/%.o: %.c $(FAKE)/.flags
 
 ## gpu-check     everything that only a GPU can show, in at most ten minutes: build/gpu-check/report.txt and report.json
 ##               (exit 3: this machine has no GPU). It has never run on one
-GPU_TESTS := $(addprefix $(BUILD)/tests/kernels_cuda,_products _experts _optimizer) $(addprefix $(BUILD)/tests/,kernels_cuda device_cuda_graph)
+GPU_TESTS := $(addprefix $(BUILD)/tests/kernels_cuda,_products _experts _loss _optimizer) $(addprefix $(BUILD)/tests/,kernels_cuda device_cuda_graph)
 gpu-check:
 	@[ -n "$(NVCC)" ] || { echo "gpu-check: nvcc is not installed, so nothing was checked." >&2; exit 3; }
 	@$(MAKE) -k all || echo "gpu-check: a program was not built; the report says which" >&2

@@ -6,11 +6,14 @@
 
 #include <stdint.h>
 
-/* x[n] = cap tanh(x / cap), in f32. */
+#include "layout/dtype.h"
+
+/* x[n] = cap tanh(x / cap). x is f32, or bf16 where the device keeps_bf16 (kernels/ops.h). */
 struct soft_cap {
-    float *x;
+    void *x;
     int64_t n;
     float cap; /* above 0 */
+    enum dtype type;
 };
 
 #endif

@@ -3,51 +3,66 @@
 
 #include <stdlib.h>
 
+#include "kernels/cast.h"
 #include "kernels/copy.h"
 #include "reshard/formats/safetensors/safetensors.h"
 #include "trainer/step.h"
 
-/* Queue the copy of one microbatch's logits to the pinned memory out[rows][net.logit.total]. Each
- * shard of this rank has some of the columns. */
-static void collect(float *out, const struct trainer *t)
+/* Queue the copy of one microbatch's logits to the pinned memory out[rows][net.logit.total], of
+ * net.inner. Each shard of this rank has some of the columns. */
+static void collect(char *out, const struct trainer *t)
 {
     const struct network *n = &t->net;
-    int64_t rows = t->config->micro_batch_size * n->seq, first;
+    int64_t rows = t->config->micro_batch_size * n->seq, bytes = dtype_bytes(n->inner), first;
 
     for (int s = 0; s < n->shards; s++) {
-        const float *from = (const float *)t->scratch.ffn_scratch + s * rows * n->logit.per_shard;
+        int64_t at = s * n->logit.per_shard * bytes;
         int64_t cols = network_vocab_rows_of(&n->logit, s, &first);
 
         device_copy_2d(n->k.queue,
-                       &(struct device_copy){ .dst = out + s * n->logit.per_shard,
-                                              .src = from,
+                       &(struct device_copy){ .dst = out + at,
+                                              .src = (char *)t->scratch.ffn_scratch + rows * at,
                                               .rows = rows,
-                                              .row_bytes = cols * (int64_t)sizeof *out,
-                                              .dst_pitch = n->logit.total * (int64_t)sizeof *out,
-                                              .src_pitch = cols * (int64_t)sizeof *out });
+                                              .row_bytes = cols * bytes,
+                                              .dst_pitch = n->logit.total * bytes,
+                                              .src_pitch = cols * bytes });
     }
 }
 
-/* Compute this rank's columns for its share of the batch. *out gets pinned memory,
- * [rows][net.logit.total]; the caller frees it, also after a failure. */
-static tp_status run_share(struct trainer *t, float **out, int64_t *n, struct tp_err *err)
+/* Compute this rank's columns for its share of the batch. *out gets pinned memory of *n_bytes,
+ * [rows][net.logit.total] of net.inner; the caller frees it, also after a failure. */
+static tp_status run_share(struct trainer *t, void **out, int64_t *n_bytes, struct tp_err *err)
 {
-    int64_t micros = train_config_micros(t->config);
+    int64_t micros = train_config_micros(t->config), rows = t->config->micro_batch_size;
     int64_t each =
-        t->net.is_last ? t->config->micro_batch_size * t->net.seq * t->net.logit.total : 0;
-    void *memory = NULL;
-    tp_status st =
-        device_alloc_pinned(t->device, &memory, micros * each * (int64_t)sizeof **out, err);
+        t->net.is_last ? rows * t->net.seq * t->net.logit.total * dtype_bytes(t->net.inner) : 0;
+    tp_status st = device_alloc_pinned(t->device, out, micros * each, err);
 
-    *out = memory;
-    *n = micros * each;
+    *n_bytes = micros * each;
     st = control_agree(t->parallel.control, st, err);
     for (int64_t i = 0; !st && i < micros; i++) {
         st = step_forward(t, i, err);
         if (!st && each)
-            collect(*out + i * each, t);
+            collect((char *)*out + i * each, t);
     }
     return st;
+}
+
+/* *parts, which is malloc'ed, becomes f32. */
+static tp_status widen(void **parts, enum dtype type, int64_t n_bytes, struct tp_err *err)
+{
+    int64_t n = n_bytes / dtype_bytes(type);
+    float *wide;
+
+    if (type == DTYPE_F32 || n == 0)
+        return TP_OK;
+    wide = malloc((size_t)n * sizeof *wide);
+    if (!wide)
+        return tp_fail(err, TP_E_NOMEM, "no memory for --logits");
+    cast(wide, DTYPE_F32, *parts, type, n);
+    free(*parts);
+    *parts = wide;
+    return TP_OK;
 }
 
 /* The tensor that is cut as the logits are. */
@@ -131,18 +146,22 @@ done:
 tp_status logits_write(struct trainer *t, const char *path, struct tp_err *err)
 {
     struct comm_control *control = t->parallel.control;
-    int64_t n = 0, *sizes = NULL;
-    float *share = NULL;
-    void *parts = NULL;
+    int64_t n_bytes = 0, *sizes = NULL, gathered = 0;
+    void *share = NULL, *parts = NULL;
     tp_status st;
 
-    TP_TRY(run_share(t, &share, &n, err));
+    TP_TRY(run_share(t, &share, &n_bytes, err));
     TP_TRY(trainer_sync(t, err));
     sizes = calloc((size_t)control_size(control), sizeof *sizes);
     TP_TRY(control_agree(control,
                          sizes ? TP_OK : tp_fail(err, TP_E_NOMEM, "no memory for --logits"), err));
-    TP_TRY(control_gather(control, share, n * (int64_t)sizeof *share, &parts, sizes, err));
-    st = control_agree(control, parts ? write_file(t, path, parts, err) : TP_OK, err);
+    TP_TRY(control_gather(control, share, n_bytes, &parts, sizes, err));
+    for (int i = 0; parts && i < control_size(control); i++)
+        gathered += sizes[i];
+    st = parts ? widen(&parts, t->net.inner, gathered, err) : TP_OK;
+    if (!st && parts)
+        st = write_file(t, path, parts, err);
+    st = control_agree(control, st, err);
 done:
     if (st && share)
         trainer_sync(t, &(struct tp_err){ 0 }); /* copies to it may be queued */

@@ -104,7 +104,7 @@ static void max_range(void *ctx, int64_t lo, int64_t hi, int thread)
 
     (void)thread;
     for (int64_t r = lo; r < hi; r++) {
-        float m = max_of(a->logits + r * a->cols, a->cols);
+        float m = max_of((const float *)a->logits + r * a->cols, a->cols);
 
         if (!a->merge || m > a->row_max[r])
             a->row_max[r] = m;
@@ -114,10 +114,11 @@ static void max_range(void *ctx, int64_t lo, int64_t hi, int thread)
 tp_status cpu_run_loss_max(struct device_queue *q, const struct loss_max *a, struct tp_err *err)
 {
     struct loss_max rows = *a;
+    tp_status st = cpu_run_wants_f32(a->type, "the loss", err);
 
-    (void)err;
-    kernels_for(q, a->rows, kernels_grain(a->cols * 4), max_range, &rows);
-    return TP_OK;
+    if (!st)
+        kernels_for(q, a->rows, kernels_grain(a->cols * 4), max_range, &rows);
+    return st;
 }
 
 static void sum_exp_range(void *ctx, int64_t lo, int64_t hi, int thread)
@@ -126,12 +127,12 @@ static void sum_exp_range(void *ctx, int64_t lo, int64_t hi, int thread)
 
     (void)thread;
     for (int64_t r = lo; r < hi; r++) {
-        float *row = a->logits + r * a->cols;
+        float *row = (float *)a->logits + r * a->cols;
         int64_t c = target_column(a->targets[r], a->first, a->cols);
 
         a->row_target[r] = c >= 0 ? row[c] - a->row_max[r] : 0;
-        a->row_sum[r] = (float)(a->keep ? exp_sum_keep(row, a->row_max[r], a->cols)
-                                        : exp_sum(row, a->row_max[r], a->cols));
+        a->row_sum[r] = (float)(a->cap > 0 ? exp_sum_keep(row, a->row_max[r], a->cols)
+                                           : exp_sum(row, a->row_max[r], a->cols));
     }
 }
 
@@ -139,13 +140,14 @@ tp_status cpu_run_loss_sum_exp(struct device_queue *q, const struct loss_sum_exp
                                struct tp_err *err)
 {
     struct loss_sum_exp rows = *a;
+    tp_status st = cpu_run_wants_f32(a->type, "the loss", err);
 
-    (void)err;
-    kernels_for(q, a->rows, kernels_grain(a->cols * 8), sum_exp_range, &rows);
-    return TP_OK;
+    if (!st)
+        kernels_for(q, a->rows, kernels_grain(a->cols * 8), sum_exp_range, &rows);
+    return st;
 }
 
-/* The gradient of the target's logit, whose element of exps is x. */
+/* The gradient of the target's logit: x is its exponential, or with a cap itself. */
 static float target_gradient(const struct loss_backward *a, int64_t row, float x)
 {
     if (a->cap > 0)
@@ -160,7 +162,7 @@ static void backward_range(void *ctx, int64_t lo, int64_t hi, int thread)
 
     (void)thread;
     for (int64_t r = lo; r < hi; r++) {
-        const float *exps = a->exps + r * a->cols;
+        const float *exps = (const float *)a->logits + r * a->cols; /* logits, with a cap */
         float by = a->scale / a->row_sum[r];
         int64_t c = target_column(a->targets[r], a->first, a->cols);
         float at_target = c >= 0 ? target_gradient(a, r, exps[c]) : 0;
@@ -191,10 +193,11 @@ tp_status cpu_run_loss_backward(struct device_queue *q, const struct loss_backwa
                                 struct tp_err *err)
 {
     struct loss_backward rows = *a;
+    tp_status st = cpu_run_wants_f32(a->logits_type, "the loss", err);
 
-    (void)err;
-    kernels_for(q, a->rows, kernels_grain(a->cols * 8), backward_range, &rows);
-    return TP_OK;
+    if (!st)
+        kernels_for(q, a->rows, kernels_grain(a->cols * 8), backward_range, &rows);
+    return st;
 }
 
 tp_status cpu_run_loss_total(struct device_queue *q, const struct loss_total *a, struct tp_err *err)

@@ -18,14 +18,15 @@ static void cap_range(void *ctx, int64_t lo, int64_t hi, int thread)
     const struct soft_cap *a = ctx;
 
     (void)thread;
-    cap_all(a->x + lo, a->cap, hi - lo);
+    cap_all((float *)a->x + lo, a->cap, hi - lo);
 }
 
 tp_status cpu_run_soft_cap(struct device_queue *q, const struct soft_cap *a, struct tp_err *err)
 {
     struct soft_cap range = *a;
+    tp_status st = cpu_run_wants_f32(a->type, "a cap of logits", err);
 
-    (void)err;
-    kernels_for(q, a->n, kernels_grain(16), cap_range, &range);
-    return TP_OK;
+    if (!st)
+        kernels_for(q, a->n, kernels_grain(16), cap_range, &range);
+    return st;
 }

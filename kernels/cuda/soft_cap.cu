@@ -2,7 +2,7 @@
 #include "kernels/cuda/pack.cuh"
 #include "kernels/cuda/run.h"
 
-template <int N>
+template <enum dtype type, int N>
 __global__ void __launch_bounds__(LAUNCH_THREADS)
     soft_cap_kernel(const __grid_constant__ struct soft_cap a)
 {
@@ -10,16 +10,18 @@ __global__ void __launch_bounds__(LAUNCH_THREADS)
 
     pack_each<N, 2>(
         pack_of_grid(), 0, a.n,
-        [&](auto width, int64_t i) { return pack_load<width.value>(a.x, i); },
+        [&](auto width, int64_t i) { return pack_load<width.value>(a.x, type, i); },
         [&](auto, int64_t i, auto x) {
             for (float &element : x.x)
                 element = a.cap * vec_tanh(element * by);
-            pack_store(a.x, i, x);
+            pack_store(a.x, type, i, x);
         });
 }
 
 void cuda_run_soft_cap(struct device_queue *q, const struct soft_cap *a)
 {
-    launch_elements(q, "a cap of logits", pack_count(a->n),
-                    pack_is_aligned(a->x) ? soft_cap_kernel<PACK> : soft_cap_kernel<1>, *a);
+    pack_select(a->type, pack_is_aligned(a->x), [=](auto type, auto n) {
+        launch_elements(q, "a cap of logits", pack_count(a->n, n.value),
+                        soft_cap_kernel<type.value, n.value>, *a);
+    });
 }

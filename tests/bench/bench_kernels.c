@@ -234,11 +234,11 @@ static void run_loss(struct bench *b, const void *arg)
     int64_t n = (int64_t)b->batch * b->seq;
 
     (void)arg;
-    RUN(loss_max, loss_max, b->w, b->z, n, b->vocab, false);
-    RUN(loss_sum_exp, loss_sum_exp, b->w + n, b->w + 2 * n, b->z, b->w, b->ids, 0, n, b->vocab,
-        false);
-    RUN(loss_backward, loss_backward, b->y, b->type, b->z, b->w + n, b->ids, 0, n, b->vocab, 1.0f,
-        0.0f, NULL);
+    RUN(loss_max, loss_max, b->w, b->w + n, b->w + 2 * n, b->z, DTYPE_F32, n, b->vocab, false);
+    RUN(loss_sum_exp, loss_sum_exp, b->w + n, b->w + 2 * n, b->z, DTYPE_F32, b->w, b->ids, 0, n,
+        b->vocab, 0.0f);
+    RUN(loss_backward, loss_backward, b->y, b->type, b->z, DTYPE_F32, b->w + n, b->ids, 0, n,
+        b->vocab, 1.0f, 0.0f, b->w);
 }
 
 static int64_t layer_parameters(const struct bench *b)

@@ -18,6 +18,7 @@ import pytest
 
 import cuda_runs
 import harness
+from curves import oracle
 from cuda_runs import EVERY, EXPERTS, LIBRARY, LLAMA, MODELS, SEED, arguments, assert_close, on_fake, train
 
 # Some of the matrix of test_cuda_matrix.py.
@@ -189,15 +190,31 @@ def printed_activations(inputs, out, dtype, device):
 
 
 def test_what_products_write_takes_half_the_memory_in_bf16(tmp_path, inputs):
-    """Gate and up of each layer, and of the scratch their rounded gradients (which the logits' remain of) and those of their
-    result."""
-    model = {**COUNTED, "intermediate_size": 2048, "num_hidden_layers": 3}
+    """Gate and up of each layer; and of the scratch half of the logits, which are wider than any activation here, and their rounded
+    gradients (of which those of query, key and value remain)."""
+    model = {**COUNTED, "intermediate_size": 256, "num_hidden_layers": 3, "vocab_size": 1024}
     (inputs / "kept.json").write_text(json.dumps(model))
     rows, ffn = 4 * 8, model["intermediate_size"]
     saved = {dtype: printed_activations(inputs, tmp_path / (dtype + "-cpu"), dtype, "cpu")
              - printed_activations(inputs, tmp_path / (dtype + "-cuda"), dtype, "cuda") for dtype in ("fp32", "bf16")}
-    want = rows * (3 * 2 * ffn * 2 + ffn * 2 + (2 * ffn - model["vocab_size"]) * 2)
+    qkv = (model["num_attention_heads"] + 2 * model["num_key_value_heads"]) * model["head_dim"]
+    want = rows * (3 * 2 * ffn * 2 + model["vocab_size"] * 2 + (model["vocab_size"] - qkv) * 2)
     assert saved["fp32"] == 0 and math.isclose(saved["bf16"], want, rel_tol=0.05), (saved, want)
+
+
+@pytest.mark.parametrize("model,layout", [("llama", "tp2dp2"), ("gemma2", "pp2"), ("odd", "tp2")])
+def test_logits_are_rounded_to_bf16_and_written_as_f32(tmp_path, inputs, model, layout):
+    """A shard's rows of the vocabulary may have an odd number of columns."""
+    (inputs / "odd.json").write_text(json.dumps({**COUNTED, "vocab_size": 259}))
+    logits = {}
+    for device in ("cpu", "cuda"):
+        out = tmp_path / device
+        train(inputs, out, model, layout, "--dtype", "bf16", "--device", device, "--micro", 1, "--logits", out / "logits", steps=1,
+              env=on_fake())
+        logits[device] = oracle.load_safetensors(out / "logits")["logits"]
+    cpu, cuda = logits["cpu"], logits["cuda"]
+    assert cuda.shape == cpu.shape and abs(cuda - cpu).max() < 2e-2 * abs(cpu).max(), SEED
+    assert not (cuda.view("uint32") & 0xffff).any() and (cpu.view("uint32") & 0xffff).any()
 
 
 # ---- what is refused ----

@@ -35,7 +35,7 @@ static struct setup setup_make(struct rng *r, enum dtype type)
         s.before = s.logits;
         s.logits = filled_floats(s.rows * s.vocab, 0);
         memcpy(s.logits, s.before, (size_t)(s.rows * s.vocab) * 4);
-        RUN(soft_cap, soft_cap, s.logits, s.rows * s.vocab, s.cap);
+        RUN(soft_cap, soft_cap, s.logits, s.rows * s.vocab, s.cap, DTYPE_F32);
     }
     s.max = filled_floats(s.rows, NAN);
     s.targets = calloc((size_t)s.rows + 1, sizeof *s.targets);
@@ -56,11 +56,11 @@ static void run_shards(struct setup *s)
         s->part[i] = filled_floats(s->rows * cols, 0);
         for (int64_t r = 0; r < s->rows; r++)
             memcpy(s->part[i] + r * cols, s->logits + r * s->vocab + s->first[i], (size_t)cols * 4);
-        RUN(loss_max, loss_max, s->max, s->part[i], s->rows, cols, i > 0);
+        RUN(loss_max, loss_max, s->max, one, target, s->part[i], DTYPE_F32, s->rows, cols, i > 0);
     }
     for (int i = 0; i < s->shards; i++) {
-        RUN(loss_sum_exp, loss_sum_exp, one, target, s->part[i], s->max, s->targets, s->first[i],
-            s->rows, s->first[i + 1] - s->first[i], s->cap > 0);
+        RUN(loss_sum_exp, loss_sum_exp, one, target, s->part[i], DTYPE_F32, s->max, s->targets,
+            s->first[i], s->rows, s->first[i + 1] - s->first[i], s->cap);
         for (int64_t r = 0; r < s->rows; r++) {
             s->sum[r] += one[r];
             s->target[r] += target[r];
@@ -97,8 +97,8 @@ static void check_gradient(const struct setup *s, double scale)
         void *out = in_place ? (void *)s->part[i] : calloc((size_t)n + 1, 2);
         float *d;
 
-        RUN(loss_backward, loss_backward, out, s->type, s->part[i], s->sum, s->targets, s->first[i],
-            s->rows, cols, (float)scale, s->cap, s->max);
+        RUN(loss_backward, loss_backward, out, s->type, s->part[i], DTYPE_F32, s->sum, s->targets,
+            s->first[i], s->rows, cols, (float)scale, s->cap, s->max);
         d = as_floats(s->type, out, n);
         for (int64_t e = 0; e < n; e++) {
             int64_t r = e / cols, c = s->first[i] + e % cols;

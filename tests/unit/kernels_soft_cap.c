@@ -26,7 +26,7 @@ Test(soft_cap, is_a_tanh_for_numbers_of_any_size)
 
         use_threads(1 + i % 3);
         memcpy(y, x, (size_t)n * sizeof *y);
-        RUN(soft_cap, soft_cap, y, n, cap);
+        RUN(soft_cap, soft_cap, y, n, cap, DTYPE_F32);
         check(x, y, n, cap);
         cr_assert_eq(y[n], 7);
         free(x);
@@ -38,6 +38,6 @@ Test(soft_cap, the_ends_are_the_cap_and_nan_stays)
 {
     float x[] = { INFINITY, -INFINITY, 1e30f, -1e30f, 0, NAN };
 
-    RUN(soft_cap, soft_cap, x, 6, 30);
+    RUN(soft_cap, soft_cap, x, 6, 30, DTYPE_F32);
     cr_assert(x[0] == 30 && x[1] == -30 && x[2] == 30 && x[3] == -30 && x[4] == 0 && isnan(x[5]));
 }

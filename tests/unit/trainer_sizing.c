@@ -77,12 +77,18 @@ Test(sizing, a_size_beyond_64_bits_is_the_largest)
     arena_free(&a);
 }
 
-/* What a device that keeps_bf16 saves of one layer's activations: half of what the up projection
- * writes. And of the scratch: rounded gradients of that, and half of those of its result. */
-Test(sizing, activations_between_products_are_half_as_large_in_bf16)
+static int64_t most(int64_t a, int64_t b)
 {
-    enum { ROWS = 64, HIDDEN = 64, FFN = 4096, LAYERS = 3, VOCAB = 256 };
-    const struct model m = { .vocab = VOCAB,
+    return a > b ? a : b;
+}
+
+/* What a device that keeps_bf16 saves of one layer's activations: half of what the up projection
+ * writes. And of the scratch: rounded gradients of that and of the logits, and half of the logits
+ * or, where these are wider, of the gradients of the up projection's result. */
+static void check_saved_by_bf16(int vocab)
+{
+    enum { ROWS = 64, HIDDEN = 64, FFN = 4096, LAYERS = 3, QKV = 3 * 4 * 16 };
+    const struct model m = { .vocab = vocab,
                              .layers = LAYERS,
                              .heads = 4,
                              .kv_heads = 4,
@@ -110,8 +116,45 @@ Test(sizing, activations_between_products_are_half_as_large_in_bf16)
                      by * LAYERS * ROWS * 2 * FFN * 2);
         cr_expect_eq(buffer_pools_bytes(&was.pools, BUFFER_WORKSPACE) -
                          buffer_pools_bytes(&is.pools, BUFFER_WORKSPACE),
-                     by * ROWS * (FFN * 2 + (2 * FFN - VOCAB) * 2));
+                     by * ROWS * 2 * (most(FFN, vocab) + most(2 * FFN, vocab) - QKV));
         cr_expect_eq(was.pools.shared.used, is.pools.shared.used);
     }
     arena_free(&a);
+}
+
+Test(sizing, activations_between_products_and_logits_are_half_as_large_in_bf16)
+{
+    check_saved_by_bf16(256);
+    check_saved_by_bf16(50304);
+}
+
+/* The embedding reads rows of its table, so only the head's stage has scratch for the vocabulary.
+ */
+Test(sizing, scratch_is_as_wide_as_the_vocabulary_only_where_the_head_is)
+{
+    enum { ROWS = 16, WIDE = 4096 };
+    struct model m = {
+        .layers = 2, .heads = 4, .kv_heads = 4, .head_dim = 16, .hidden = 64, .ffn = 128
+    };
+    struct workload w = { .seq_length = ROWS, .global_batch_size = 2, .micro_batch_size = 1 };
+    struct spec s = spec_default();
+    struct tp_err err = { 0 };
+
+    s.pp = 2;
+    for (int pp = 0; pp < 2; pp++) {
+        int64_t bytes[2];
+
+        for (int i = 0; i < 2; i++) {
+            struct arena a = { 0 };
+            struct memory_model mm;
+            struct memory_rank r;
+
+            m.vocab = WIDE << i;
+            cr_assert_eq(memory_model_make(&mm, &m, &a, &err), TP_OK, "%s", err.msg);
+            cr_assert(memory_rank_count(&r, &mm, &s, &w, pp));
+            bytes[i] = buffer_pools_bytes(&r.pools, BUFFER_WORKSPACE);
+            arena_free(&a);
+        }
+        cr_expect_eq(bytes[1] - bytes[0], pp * ROWS * WIDE * (int64_t)sizeof(float));
+    }
 }

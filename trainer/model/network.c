@@ -148,12 +148,10 @@ static int64_t stride_of(const struct source *s, const struct param *p)
     return params_stride(s->params, (int)(p - s->params->list));
 }
 
-/* Logits and scores of experts are f32, and so are queries and keys that a norm reads. */
+/* Scores of experts are f32, and so are queries and keys that a norm reads. */
 static enum dtype inner_of(const struct network *n, enum tensor_role role)
 {
     switch (role) {
-    case ROLE_EMBEDDING:
-    case ROLE_HEAD:
     case ROLE_ROUTER:
         return DTYPE_F32;
     case ROLE_Q:

@@ -11,12 +11,12 @@
 #include "trainer/model/residual.h"
 
 /* s->x with `in` becomes the residual. scratch ffn_scratch gets this rank's columns of the logits,
- * [shards][rows][net.logit.per_shard]. A shard's matrix is dense, and its width is that of
- * network_vocab_rows_of. */
+ * [shards][rows][net.logit.per_shard], net.inner. A shard's matrix is dense, and its width is that
+ * of network_vocab_rows_of. */
 void vocab_parallel_loss_logits(const struct pass *p, struct activations *s,
                                 const struct residual_pending *in);
 
-/* After vocab_parallel_loss_logits, whose result it overwrites: *total gets the sum over rows of
+/* After vocab_parallel_loss_logits, whose result it may overwrite: *total gets the sum over rows of
  * -log softmax at the target, the same on every tp rank. */
 void vocab_parallel_loss_forward(const struct pass *p, const struct activations *s, double *total);
 

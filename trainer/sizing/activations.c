@@ -186,22 +186,23 @@ static void residual_grads_take(struct activations_scratch *s, const struct plac
         s->dblock = take_floats(p, residual_rows(d) * d->hidden);
 }
 
-/* Floats of a row of logits, or of gradients of a row-parallel layer's input. */
+/* The widest row of logits, or of gradients of a row-parallel layer's input. */
 static int64_t ffn_floats(const struct rank_dims *d)
 {
-    int64_t bytes = most(d->token_copies * d->ffn, d->q_width) * dtype_bytes(d->inner);
+    int64_t width = most(d->logit_rows, most(d->token_copies * d->ffn, d->q_width));
+    int64_t bytes = width * dtype_bytes(d->inner);
     int64_t floats = (bytes + (int64_t)sizeof(float) - 1) / (int64_t)sizeof(float);
 
     if (d->is_ring) /* sums over the ranks' keys */
         floats = most(floats, d->q_width);
-    return most(floats, most(d->table_rows, d->logit_rows));
+    return floats;
 }
 
 /* Scratch that is as wide as a tensor shard's part. */
 static void wide_take(struct activations_scratch *s, const struct place *p)
 {
     const struct rank_dims *d = p->dims;
-    int64_t parts = rows_of(d) * d->shards, vocab = most(d->table_rows, d->logit_rows);
+    int64_t parts = rows_of(d) * d->shards;
 
     s->ffn_scratch = take_floats(p, parts * ffn_floats(d));
     s->dqkv = take_floats(p, parts * d->qkv_width);
@@ -210,9 +211,11 @@ static void wide_take(struct activations_scratch *s, const struct place *p)
         s->dheads = take_floats(p, parts * (d->q_width + d->kv_width));
     }
     if (d->dtype == DTYPE_BF16) {
-        int64_t up = d->inner == DTYPE_BF16 ? 0 : d->token_copies * d->up_width;
+        int64_t width = most(d->token_copies * d->up_width, d->logit_rows);
 
-        s->bf16_scratch = take_typed(p, parts * most(most(up, d->qkv_width), vocab));
+        if (d->inner == DTYPE_BF16)
+            width = 0;
+        s->bf16_scratch = take_typed(p, parts * most(width, d->qkv_width));
         s->dy = take_typed(p, residual_rows(d) * d->hidden);
     }
 }

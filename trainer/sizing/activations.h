@@ -105,14 +105,15 @@ struct activations_scratch {
     void *dlogits;        /* [rows][experts] type */
     float *dnormed;       /* [rows][h] gradient of a norm's output; for collectives */
     float *dblock;        /* [rows][h] gradient of what a block computes, before the norm of it */
-    void *ffn_scratch;    /* [rows][max(ffn, q_width, vocab)]: logits in f32; gradients of a
+    void *ffn_scratch;    /* [rows][max(ffn, q_width, vocab)]: logits, inner; gradients of a
                              row-parallel layer's input, inner; with cp sums of attention in f32 */
     float *head_normed, *dheads; /* as `heads` of a layer: after the norms or its gradient; gradient
                                     before the norms */
     float *dqkv; /* [rows][qkv_width]; also qkv before it is rounded, where the product did
                     not write it in bf16 */
     uint16_t *bf16_scratch;         /* bf16: [rows][max(2 ffn, qkv_width, vocab)] rounded gradients;
-                                       without 2 ffn where `up` has them */
+                                       qkv_width where inner is bf16: `up` and the logits have
+                                       the others */
     uint16_t *dy;                   /* bf16: [rows][h] rounded dx */
     struct activations_layer layer; /* recomputation: of the current layer, without x; selective:
                                        only attended and lse */

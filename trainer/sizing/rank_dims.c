@@ -20,7 +20,6 @@ struct rank_dims_cuts model_cuts_of(const struct model *m)
 
     return (struct rank_dims_cuts){ .attention = is_cut(&plan, ROLE_OUT),
                                     .mlp = is_cut(&plan, m->experts ? ROLE_EXPERT_DOWN : ROLE_DOWN),
-                                    .embedding = is_cut(&plan, ROLE_EMBEDDING),
                                     .head = is_cut(&plan, m->tied ? ROLE_EMBEDDING : ROLE_HEAD) };
 }
 
@@ -73,8 +72,6 @@ static void count_widths(struct rank_dims *d, const struct model *m,
     d->kv_width = d->kv_heads * m->head_dim;
     d->qkv_width = d->q_width + 2 * d->kv_width;
     d->up_width = (is_gated ? 2 : 1) * d->ffn;
-    if (d->is_first)
-        d->table_rows = part_of(m->vocab, cuts->embedding, d->n_virtual);
     if (d->is_last)
         d->logit_rows = part_of(m->vocab, cuts->head, d->n_virtual);
 }

@@ -17,7 +17,7 @@
 
 /* Which parts of a model its parallel plan cuts. */
 struct rank_dims_cuts {
-    bool attention, mlp, embedding, head;
+    bool attention, mlp, head;
 };
 
 struct rank_dims_cuts model_cuts_of(const struct model *m);
@@ -60,7 +60,7 @@ struct rank_dims {
     int64_t heads, kv_heads, ffn;         /* ffn: of the MLP, or of each expert */
     int64_t q_width, kv_width, qkv_width; /* qkv_width: of query, key and value */
     int64_t up_width;                     /* gate and up, or up */
-    int64_t table_rows, logit_rows;       /* of the embedding, of the head; 0 on other stages */
+    int64_t logit_rows;                   /* of the head; 0 on other stages */
 };
 
 /* The dimensions of the first rank of stage `pp`. cuts: of m. If the batch is not known, the
