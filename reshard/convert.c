@@ -167,8 +167,12 @@ tp_status convert_run(struct convert_report *report, const struct convert_reques
         TP_TRY(import_check_format(r.from, err));
     if (strcmp(r.format, CONVERT_OWN) != 0) {
         st = export_format_find(&ignored, r.format, err);
-        if (st)
-            return tp_fail_in(err, "%s", q->source);
+        if (st) {
+            const struct tp_err why = *err;
+
+            return tp_fail(err, why.status, "%s: %s; tp is a checkpoint of tp-train", q->source,
+                           why.msg);
+        }
     }
     if (q->rules && !foreign) {
         st = tp_fail(err, TP_E_USAGE,
