@@ -160,7 +160,7 @@ def test_the_log_has_the_documented_fields(reference, tmp_path):
 
 def test_the_summary_at_the_start_has_layout_memory_and_messages(reference, tmp_path):
     r, _, _ = reference.train("tied", "tp8dp2", tmp_path / "log")
-    for word in ("tp8dp2, 16 ranks", "1 heads", "(shared by neighbours)", "gradients", "optimizer",
+    for word in ("tp8dp2, 16 ranks", "1 key-value head (shared by neighbours)", "gradients", "optimizer",
                  "activations", "all-reduces over tp", "over dp"):
         assert word in r.err, word
 
