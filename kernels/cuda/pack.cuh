@@ -9,7 +9,6 @@
 #ifndef KERNELS_CUDA_PACK_CUH
 #define KERNELS_CUDA_PACK_CUH
 
-#include <string.h>
 #include <type_traits>
 
 #include "kernels/cuda/launch.cuh"
@@ -53,12 +52,10 @@ static __device__ inline void pack_write(T *to, const struct pack_memory<T, N> &
 {
     constexpr int n = (int)(sizeof x / alignof(decltype(x)));
     using word = typename pack_word<(int)sizeof x / n>::type;
-    word words[n];
 
-    memcpy(words, &x, sizeof x);
 #pragma unroll
     for (int k = 0; k < n; k++)
-        __stwb(reinterpret_cast<word *>(to) + k, words[k]);
+        __stwb(reinterpret_cast<word *>(to) + k, reinterpret_cast<const word *>(&x)[k]);
 }
 
 /* Elements i .. i + N - 1 of an array. The address of element i is a multiple of the size of the

@@ -37,8 +37,9 @@ place here;
 char *stacks_begin, *stacks_end;
 running_block block;
 
-/* Not a power of two, so that the stacks' tops are in different sets of the caches. */
-enum : size_t { STACK = (64 << 10) + 1088 };
+/* A kernel may have 32 KiB of arguments. Not a power of two, so that the stacks' tops are in
+ * different sets of the caches. */
+enum : size_t { STACK = (96 << 10) + 1088 };
 
 char *shared_begin()
 {
