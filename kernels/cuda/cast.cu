@@ -1,7 +1,7 @@
 /*
  * kernels/cuda/cast.cu - conversions in device memory, by the bit arithmetic of kernels/cpu/vec.h.
  */
-#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/pack.cuh"
 #include "kernels/cuda/run.h"
 
 /* Element types as C++ types, so that the pairings are made by the compiler. */
@@ -55,28 +55,23 @@ template <typename S> static __device__ inline void convert(double *y, S x)
 enum { CAST_BLOCKS = 4 }; /* on a processor: 1024 threads of at most 64 registers */
 
 /* Elements a thread converts at once: 16 bytes of a 2-byte type, fewer where registers are wide. */
-template <typename D, typename S> struct pack_of {
+template <typename D, typename S> struct cast_width {
     static constexpr int size = sizeof(D) == 8 || sizeof(S) == 8 ? 4 : 8;
-};
-
-/* N elements, moved in the widest words that they fill. */
-template <typename T, int N> struct alignas(N * sizeof(T) < 16 ? N * sizeof(T) : 16) pack {
-    T x[N];
 };
 
 template <typename D, typename S>
 __global__ void __launch_bounds__(LAUNCH_THREADS, CAST_BLOCKS)
     cast_kernel(D *__restrict__ dst, const S *__restrict__ src, int64_t n, bool aligned)
 {
-    constexpr int N = pack_of<D, S>::size;
+    constexpr int N = cast_width<D, S>::size;
     int64_t done = 0;
 
     if (aligned) {
-        const pack<S, N> *from = reinterpret_cast<const pack<S, N> *>(src);
-        pack<D, N> *to = reinterpret_cast<pack<D, N> *>(dst);
+        const pack_memory<S, N> *from = reinterpret_cast<const pack_memory<S, N> *>(src);
+        pack_memory<D, N> *to = reinterpret_cast<pack_memory<D, N> *>(dst);
         for (int64_t i = launch_thread(); i < n / N; i += launch_threads()) {
-            pack<S, N> a = from[i];
-            pack<D, N> b;
+            pack_memory<S, N> a = from[i];
+            pack_memory<D, N> b;
 #pragma unroll
             for (int j = 0; j < N; j++)
                 convert(&b.x[j], a.x[j]);
@@ -94,9 +89,8 @@ __global__ void __launch_bounds__(LAUNCH_THREADS, CAST_BLOCKS)
 template <typename D, typename S>
 static void launch_cast(struct device_queue *q, const struct cast *a)
 {
-    bool aligned =
-        ((reinterpret_cast<uintptr_t>(a->dst) | reinterpret_cast<uintptr_t>(a->src)) & 15) == 0;
-    int64_t blocks = a->n / pack_of<D, S>::size / LAUNCH_THREADS + 1;
+    bool aligned = pack_is_aligned(a->dst, a->src);
+    int64_t blocks = a->n / cast_width<D, S>::size / LAUNCH_THREADS + 1;
 
     launch(q, "a cast", dim3(launch_blocks(q, blocks, CAST_BLOCKS)), cast_kernel<D, S>,
            static_cast<D *>(a->dst), static_cast<const S *>(a->src), a->n, aligned);
