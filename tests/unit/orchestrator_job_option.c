@@ -16,6 +16,18 @@ static tp_status parse(struct job *j, const char *text)
     return job_file_parse(j, text, strlen(text), "/tmp/x.yaml", backends_job(), &arena, &err);
 }
 
+/* A job file with this command, and what follows it, is refused with this sentence. */
+static void assert_refused(const char *before, const char *const wrong[2], const char *after)
+{
+    struct job j;
+    char text[256];
+
+    snprintf(text, sizeof text, "command: tp-train %s%s%s", before, wrong[0], after);
+    err = (struct tp_err){ 0 };
+    cr_assert_eq(parse(&j, text), TP_E_USAGE, "%s", text);
+    cr_expect(strstr(err.msg, wrong[1]), "%s", err.msg);
+}
+
 /* tp-train's options are read as getopt_long does; another program's only in their full form. */
 Test(job_option, options_of_the_command_are_read_as_tp_train_reads_them)
 {
@@ -26,7 +38,7 @@ Test(job_option, options_of_the_command_are_read_as_tp_train_reads_them)
                                           "--model x -m m", "-m x -n 5 --model m",
                                           "-n 5 -t 2 -m m" };
     struct job j;
-    char text[256];
+    char text[128];
 
     for (size_t i = 0; i < sizeof models / sizeof models[0]; i++) {
         snprintf(text, sizeof text, "command: tp-train %s --steps 9\nckpt: c\n", models[i]);
@@ -49,7 +61,6 @@ Test(job_option, what_the_command_fixes_is_not_changed)
         { "--steps 60\nckpt: c\nsteps: 100\n", "--steps 60, but steps is 100" },
     };
     struct job j;
-    char text[256];
 
     cr_assert_eq(parse(&j, "command: tp-train -l pp2tp2 --ckpt ./c\nckpt: c\n"), TP_OK, "%s",
                  err.msg);
@@ -66,11 +77,8 @@ Test(job_option, what_the_command_fixes_is_not_changed)
     cr_assert_eq(parse(&j, "command: tp-train --ckpt s3://b/c//\nckpt: s3://b/c/\n"), TP_OK, "%s",
                  err.msg);
     cr_expect_str_eq(j.ckpt, "s3://b/c");
-    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
-        snprintf(text, sizeof text, "command: tp-train %s", wrong[i][0]);
-        cr_expect_eq(parse(&j, text), TP_E_USAGE, "%s", text);
-        cr_expect(strstr(err.msg, wrong[i][1]), "%s", err.msg);
-    }
+    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++)
+        assert_refused("", wrong[i], "");
 }
 
 /* tp-run adds the command to every attempt, so it may not choose how a run begins. */
@@ -80,14 +88,9 @@ Test(job_option, a_choice_for_one_start_is_refused)
                                             { "--step=4", "--step" },
                                             { "--reset-optim", "--reset-optim" } };
     struct job j;
-    char text[128];
 
-    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
-        snprintf(text, sizeof text, "command: tp-train -m m %s --steps 9\nckpt: c\n", wrong[i][0]);
-        cr_assert_eq(parse(&j, text), TP_E_USAGE, "%s", wrong[i][0]);
-        cr_expect(strstr(err.msg, wrong[i][1]), "%s", err.msg);
-        err = (struct tp_err){ 0 };
-    }
+    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++)
+        assert_refused("-m m ", wrong[i], " --steps 9\nckpt: c\n");
     cr_assert_eq(parse(&j, "command: tp-train -m m --steps=9\nckpt: c\n"), TP_OK, "%s", err.msg);
     cr_assert_eq(parse(&j, "command: my --step 4 --reset-optim\nckpt: c\n"), TP_OK, "%s", err.msg);
 }
@@ -104,13 +107,9 @@ Test(job_option, an_option_that_tp_train_does_not_have_is_refused)
         { "-m m --steps", "'--steps' needs a value" },
     };
     struct job j;
-    char text[160];
 
-    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
-        snprintf(text, sizeof text, "command: tp-train %s\nckpt: c\n", wrong[i][0]);
-        cr_expect_eq(parse(&j, text), TP_E_USAGE, "%s", wrong[i][0]);
-        cr_expect(strstr(err.msg, wrong[i][1]), "%s", err.msg);
-    }
+    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++)
+        assert_refused("", wrong[i], "\nckpt: c\n");
     cr_assert_eq(parse(&j, "command: tp-train -m m --data --stps --ckpt-zstd --resume=auto -qt2\n"
                            "ckpt: c\nsteps: 9\n"),
                  TP_OK, "%s", err.msg);
