@@ -224,10 +224,10 @@ static void keep_other(struct config_key_reader *r, const struct family_key *k, 
 /* The value of a key; "a or b": of the first that is there. */
 static json_t *value_of(json_t *root, const char *key)
 {
-    const char * or = strstr(key, " or ");
-    json_t *v = json_object_getn(root, key, or ? (size_t)(or -key) : strlen(key));
+    const char *end = strstr(key, " or ");
+    json_t *v = json_object_getn(root, key, end ? (size_t)(end - key) : strlen(key));
 
-    return or &&is_absent(v) ? value_of(root, or +strlen(" or ")) : v;
+    return end && is_absent(v) ? value_of(root, end + strlen(" or ")) : v;
 }
 
 void config_key_read(struct config_key_reader *r, const struct family_key *k, struct model *m)
