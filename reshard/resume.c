@@ -17,11 +17,6 @@ enum { COST_LIMIT = 20, ROUNDS_PER_RECORD = 4, WORD_BYTES = 24, READ_BACK_CHUNK_
 
 /* ---- before the plan ---- */
 
-bool resume_is_possible(const struct reshard_endpoint *from, const struct reshard_endpoint *to)
-{
-    return from->resumable && to->resumable;
-}
-
 void resume_look(struct resume *r, const char *path)
 {
     struct transfer_journal_head found = { .n_tiles = 0 };

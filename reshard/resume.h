@@ -39,9 +39,6 @@ struct resume_job {
     struct progress *progress; /* receives notes */
 };
 
-/* Whether an interrupted transfer between these endpoints can be resumed. */
-bool resume_is_possible(const struct reshard_endpoint *from, const struct reshard_endpoint *to);
-
 /* Look into a temporary directory that an interrupted run left: it becomes r->tmp if it is of this
  * request, whose identity is in r->head. `path` is borrowed. */
 void resume_look(struct resume *r, const char *path);

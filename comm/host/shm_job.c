@@ -68,6 +68,12 @@ static int64_t arenas_at(const struct shm_job *job)
     return round_up(groups_at() + job->n_groups * job->group_bytes, HUGE_BYTES);
 }
 
+/* Where the rank's arena begins. */
+static char *arena_of(const struct shm_job *job, int rank)
+{
+    return (char *)job + arenas_at(job) + rank * job->arena_bytes;
+}
+
 /* Every axis of a mesh, and every pair of axes, splits the ranks into at most n groups. */
 static int groups_for(int n_ranks)
 {
@@ -132,7 +138,7 @@ static void begin_job(struct shm_job *job, const struct shm_job *plan)
 static void advise_job(struct shm_job *job)
 {
     madvise(job, (size_t)job->total_bytes, MADV_DONTDUMP);
-    madvise(shm_job_arena(job, 0), (size_t)(job->n_ranks * job->arena_bytes), MADV_HUGEPAGE);
+    madvise(arena_of(job, 0), (size_t)(job->n_ranks * job->arena_bytes), MADV_HUGEPAGE);
 }
 
 tp_status shm_job_make(struct shm_job **out, int n_ranks, struct tp_err *err)
@@ -267,14 +273,9 @@ struct shm_message *shm_group_messages(const struct shm_job *job, struct shm_gro
     return first + ((int64_t)from * g->size + to) * SHM_MESSAGES_MAX;
 }
 
-char *shm_job_arena(const struct shm_job *job, int rank)
-{
-    return (char *)job + arenas_at(job) + rank * job->arena_bytes;
-}
-
 bool shm_job_in_arena(const struct shm_job *job, const void *p, int64_t n_bytes)
 {
-    uintptr_t lo = (uintptr_t)shm_job_arena(job, 0), at = (uintptr_t)p;
+    uintptr_t lo = (uintptr_t)arena_of(job, 0), at = (uintptr_t)p;
     uintptr_t hi = (uintptr_t)job + (uintptr_t)job->total_bytes;
 
     return at >= lo && at <= hi && (uintptr_t)n_bytes <= hi - at;
@@ -308,7 +309,7 @@ tp_status shm_job_alloc(void **out, struct shm_job *job, int rank, int64_t n_byt
                        "%lld bytes of shared memory do not fit the %lld that are left of rank %d's "
                        "%lld (a limit on address space, ulimit -v, makes it small)",
                        (long long)n_bytes, (long long)left, rank, (long long)job->arena_bytes);
-    *out = shm_job_arena(job, rank) + *used;
+    *out = arena_of(job, rank) + *used;
     *used += round_up(n_bytes, 4096);
     return TP_OK;
 }

@@ -112,8 +112,7 @@ struct shm_message *shm_group_messages(const struct shm_job *job, struct shm_gro
  * for which the main thread waits. */
 bool shm_job_is_blocked(const struct shm_job *job, int rank);
 
-/* Where the rank's arena begins; whether n_bytes at p are inside an arena. */
-char *shm_job_arena(const struct shm_job *job, int rank);
+/* Whether n_bytes at p are inside a rank's arena. */
 bool shm_job_in_arena(const struct shm_job *job, const void *p, int64_t n_bytes);
 
 /* Allocate n_bytes of the rank's arena, in whole pages. TP_E_NOMEM: less is free. */

@@ -64,23 +64,6 @@ static void reduce_within(const struct grad_reduction *r, int first, int end)
     }
 }
 
-int64_t grad_reduction_partial_calls(const struct params *p)
-{
-    int64_t calls = 0;
-
-    if (p->sharded)
-        return p->n_partial > 0;
-    for (int i = 0; i < p->n_buckets; i++) {
-        const struct param_bucket *b = &p->buckets[i];
-        int64_t n = 0;
-
-        for (int k = b->first; k < b->first + b->n; k++)
-            n += p->list[k].partial ? p->list[k].n : 0;
-        calls += n > 0;
-    }
-    return calls;
-}
-
 /* ---- sums over replicas ---- */
 
 /* The ranks over which a bucket's gradients are summed without ZeRO. */

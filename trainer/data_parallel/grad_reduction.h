@@ -46,7 +46,4 @@ void grad_reduction_ready(struct grad_reduction *r, int unit);
  * ZeRO, the gradients that this rank owns. */
 void grad_reduction_end(struct grad_reduction *r);
 
-/* Number of all-reduces of partial gradients over tp in a step. */
-int64_t grad_reduction_partial_calls(const struct params *p);
-
 #endif

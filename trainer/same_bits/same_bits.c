@@ -12,13 +12,6 @@ int64_t same_bits_group(const struct train_config *c)
     return same_bits_group_microbatches(&w);
 }
 
-int same_bits_levels(const struct train_config *c)
-{
-    const struct workload w = train_config_work(c);
-
-    return same_bits_tree_levels(&w, &c->spec);
-}
-
 /* ---- the loss ---- */
 
 void same_bits_loss(double *sum, double *losses, const struct train_config *c, struct comm *dp,

@@ -19,10 +19,8 @@
 #include "trainer/data_parallel/params.h"
 #include "trainer/process_groups.h"
 
-/* Microbatches of a gradient group, and log2 of the groups that a dp rank has in a step; 1 and 0
- * when c->same_bits is 0. */
+/* Microbatches of a gradient group; 1 when c->same_bits is 0. */
 int64_t same_bits_group(const struct train_config *c);
-int same_bits_levels(const struct train_config *c);
 
 /* *sum gets the loss of all dp ranks' microbatches; losses has those of this rank's and is
  * overwritten. Both are device memory. Collective over dp. */

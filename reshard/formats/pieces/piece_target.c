@@ -74,11 +74,6 @@ done:
     return st;
 }
 
-int piece_target_files(const struct piece_target *t)
-{
-    return t->n_files;
-}
-
 tp_status piece_target_use(struct piece_target *t, int file, struct file_part *part,
                            struct tp_err *err)
 {
@@ -360,7 +355,7 @@ tp_status piece_target_finish(struct piece_target *t, struct tp_err *err)
 struct export_writer piece_target_writer(struct piece_target *t)
 {
     return (struct export_writer){ .endpoint = piece_target_endpoint(t),
-                                   .files = piece_target_files(t),
+                                   .files = t->n_files,
                                    .ctx = t };
 }
 

@@ -36,7 +36,6 @@ struct arena *piece_target_arena(struct piece_target *t);
 /* Add a file, `name` in the folder; it may be in folders of its own, which are created. */
 tp_status piece_target_file(struct piece_target *t, int *file, const char *name,
                             struct tp_err *err);
-int piece_target_files(const struct piece_target *t);
 
 /* Use a file to write what is around the tensors; *part has descriptor and path. Release it
  * afterwards. */

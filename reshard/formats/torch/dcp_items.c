@@ -29,7 +29,8 @@ void dcp_items_free(struct dcp_items *d)
     d->items = NULL;
 }
 
-const char *dcp_items_name(struct dcp_items *d, const char *path)
+/* A name from a path: "optim/state/x" is "optim.state.x". NULL: memory is out. */
+static const char *name_of(struct dcp_items *d, const char *path)
 {
     char *name = path ? arena_strdup(d->arena, path) : NULL;
 
@@ -41,21 +42,11 @@ const char *dcp_items_name(struct dcp_items *d, const char *path)
 
 struct dcp_new_item dcp_items_object(struct dcp_items *d, const char *path)
 {
-    return (struct dcp_new_item){ .item = { .name = dcp_items_name(d, path), .is_object = true },
+    return (struct dcp_new_item){ .item = { .name = name_of(d, path), .is_object = true },
                                   .path = path };
 }
 
-tp_status dcp_items_again(struct dcp_items *d, int i, const char *path, struct tp_err *err)
-{
-    struct dcp_new_item item = dcp_items_object(d, path);
-    const char *name = item.item.name;
-
-    item.item = d->items[i].item;
-    item.item.name = name;
-    return dcp_items_add(d, &item, err);
-}
-
-tp_status dcp_items_add(struct dcp_items *d, const struct dcp_new_item *item, struct tp_err *err)
+static tp_status add_item(struct dcp_items *d, const struct dcp_new_item *item, struct tp_err *err)
 {
     if (!item->item.name)
         return no_memory(err);
@@ -70,6 +61,16 @@ tp_status dcp_items_add(struct dcp_items *d, const struct dcp_new_item *item, st
     }
     d->items[d->n++] = *item;
     return TP_OK;
+}
+
+tp_status dcp_items_again(struct dcp_items *d, int i, const char *path, struct tp_err *err)
+{
+    struct dcp_new_item item = dcp_items_object(d, path);
+    const char *name = item.item.name;
+
+    item.item = d->items[i].item;
+    item.item.name = name;
+    return add_item(d, &item, err);
 }
 
 tp_status dcp_items_begin(struct torch_target *x, struct dcp_items *d, int rank,
@@ -88,7 +89,7 @@ tp_status dcp_items_begin(struct torch_target *x, struct dcp_items *d, int rank,
         if (st)
             return st;
     }
-    st = dcp_items_add(d, item, err);
+    st = add_item(d, item, err);
     if (st)
         return st;
     d->items[d->n - 1].item.file = f->name;

@@ -39,10 +39,8 @@ struct dcp_new_item dcp_items_object(struct dcp_items *d, const char *path);
 /* Add item number i once more by another path: a second entry for the same bytes. */
 tp_status dcp_items_again(struct dcp_items *d, int i, const char *path, struct tp_err *err);
 
-/* Add an item; its place is filled in here, and its name and path are borrowed. */
-tp_status dcp_items_add(struct dcp_items *d, const struct dcp_new_item *item, struct tp_err *err);
-
-/* Add an item, and begin its bytes at the end of the file of `rank`. After a failure x is free. */
+/* Add an item, and begin its bytes at the end of the file of `rank`. Its place is filled in here;
+ * its name and path are borrowed. After a failure x is free. */
 tp_status dcp_items_begin(struct torch_target *x, struct dcp_items *d, int rank,
                           const struct dcp_new_item *item, struct tp_err *err);
 
@@ -59,9 +57,6 @@ struct dcp_items_bytes {
 /* Add an item whose bytes, a file of torch.save, are copied. */
 tp_status dcp_items_copy(struct dcp_items *d, int rank, const struct dcp_new_item *item,
                          const struct dcp_items_bytes *from, struct tp_err *err);
-
-/* A name from a path: "optim/state/x" is "optim.state.x". NULL: memory is out. */
-const char *dcp_items_name(struct dcp_items *d, const char *path);
 
 /* Write .metadata into the folder `dir`. */
 tp_status dcp_items_write(const struct dcp_items *d, const char *dir, struct tp_err *err);
