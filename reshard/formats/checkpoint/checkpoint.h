@@ -2,8 +2,8 @@
  * reshard/formats/checkpoint/checkpoint.h - a checkpoint's shards as the source or the target of a
  * transfer.
  */
-#ifndef RESHARD_FORMATS_CHECKPOINT_H
-#define RESHARD_FORMATS_CHECKPOINT_H
+#ifndef RESHARD_FORMATS_CHECKPOINT_CHECKPOINT_H
+#define RESHARD_FORMATS_CHECKPOINT_CHECKPOINT_H
 
 #include "ckpt/root.h"
 #include "ckpt/shard_clone.h"

@@ -5,8 +5,8 @@
  * different threads. The cache keeps it until every byte of it has been read once, or until others
  * need the memory.
  */
-#ifndef RESHARD_FORMATS_CHUNK_CACHE_H
-#define RESHARD_FORMATS_CHUNK_CACHE_H
+#ifndef RESHARD_FORMATS_CHECKPOINT_CHUNK_CACHE_H
+#define RESHARD_FORMATS_CHECKPOINT_CHUNK_CACHE_H
 
 #include "ckpt/shard.h"
 

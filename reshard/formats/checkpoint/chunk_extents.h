@@ -2,8 +2,8 @@
  * reshard/formats/checkpoint/chunk_extents.h - which chunks of a checkpoint's shards are wanted,
  * and the extents that they make up. Inside reshard/formats/checkpoint/ only.
  */
-#ifndef RESHARD_FORMATS_CHUNK_EXTENTS_H
-#define RESHARD_FORMATS_CHUNK_EXTENTS_H
+#ifndef RESHARD_FORMATS_CHECKPOINT_CHUNK_EXTENTS_H
+#define RESHARD_FORMATS_CHECKPOINT_CHUNK_EXTENTS_H
 
 #include "ckpt/manifest.h"
 #include "reshard/engine/endpoint.h"

@@ -1,8 +1,8 @@
 /*
  * reshard/formats/checkpoint/reduce_sums.h - combines the checksums of several processes on rank 0.
  */
-#ifndef RESHARD_FORMATS_REDUCE_SUMS_H
-#define RESHARD_FORMATS_REDUCE_SUMS_H
+#ifndef RESHARD_FORMATS_CHECKPOINT_REDUCE_SUMS_H
+#define RESHARD_FORMATS_CHECKPOINT_REDUCE_SUMS_H
 
 #include "comm/control.h"
 

@@ -4,8 +4,8 @@
  * Checksums cover whole chunks. So the checksums of the parts are added up while they are read, in
  * any order and by any thread or process, and compared at the end.
  */
-#ifndef RESHARD_FORMATS_SHARD_PARTS_H
-#define RESHARD_FORMATS_SHARD_PARTS_H
+#ifndef RESHARD_FORMATS_CHECKPOINT_SHARD_PARTS_H
+#define RESHARD_FORMATS_CHECKPOINT_SHARD_PARTS_H
 
 #include "ckpt/shard.h"
 #include "comm/control.h"

@@ -5,8 +5,8 @@
  * divided in the order of the tensors, as they are in a file, so of each file only the parts
  * between two processes are left. Rank 0 combines their pieces, and the others send them in turn.
  */
-#ifndef RESHARD_FORMATS_SHARED_UPLOAD_H
-#define RESHARD_FORMATS_SHARED_UPLOAD_H
+#ifndef RESHARD_FORMATS_CHECKPOINT_SHARED_UPLOAD_H
+#define RESHARD_FORMATS_CHECKPOINT_SHARED_UPLOAD_H
 
 #include "comm/control.h"
 #include "storage/upload_file.h"

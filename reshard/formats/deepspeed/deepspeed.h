@@ -7,8 +7,8 @@
  *                           /[bf16_]zero_pp_rank_D_mp_rank_00_optim_states.pt    flat partitions
  *     latest_universal, TAG/zero/NAME/{fp32,exp_avg,exp_avg_sq,step}.pt  Universal
  */
-#ifndef RESHARD_FORMATS_DEEPSPEED_H
-#define RESHARD_FORMATS_DEEPSPEED_H
+#ifndef RESHARD_FORMATS_DEEPSPEED_DEEPSPEED_H
+#define RESHARD_FORMATS_DEEPSPEED_DEEPSPEED_H
 
 #include "layout/model.h"
 #include "reshard/formats/export_writer.h"

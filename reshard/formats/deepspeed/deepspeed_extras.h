@@ -3,8 +3,8 @@
  * AdamW's state: schedules, a program's own objects, the scale of the loss, state of other
  * optimizers. It stays behind and is listed; inside reshard/formats/ only.
  */
-#ifndef RESHARD_FORMATS_DEEPSPEED_EXTRAS_H
-#define RESHARD_FORMATS_DEEPSPEED_EXTRAS_H
+#ifndef RESHARD_FORMATS_DEEPSPEED_DEEPSPEED_EXTRAS_H
+#define RESHARD_FORMATS_DEEPSPEED_DEEPSPEED_EXTRAS_H
 
 #include "reshard/formats/deepspeed/deepspeed_state.h"
 

@@ -3,8 +3,8 @@
  * inside reshard/formats/ only. deepspeed.c reads the model states, deepspeed_zero.c the partitions
  * of the optimizer, deepspeed_universal.c the folders of parameters.
  */
-#ifndef RESHARD_FORMATS_DEEPSPEED_STATE_H
-#define RESHARD_FORMATS_DEEPSPEED_STATE_H
+#ifndef RESHARD_FORMATS_DEEPSPEED_DEEPSPEED_STATE_H
+#define RESHARD_FORMATS_DEEPSPEED_DEEPSPEED_STATE_H
 
 #include <limits.h>
 

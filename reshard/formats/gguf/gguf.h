@@ -2,8 +2,8 @@
  * reshard/formats/gguf/gguf.h - writes model.gguf, the file that llama.cpp loads: weights in
  * llama.cpp's names and order, the metadata of the model, and its tokenizer.
  */
-#ifndef RESHARD_FORMATS_GGUF_H
-#define RESHARD_FORMATS_GGUF_H
+#ifndef RESHARD_FORMATS_GGUF_GGUF_H
+#define RESHARD_FORMATS_GGUF_GGUF_H
 
 #include "reshard/formats/export_writer.h"
 #include "reshard/formats/upload_set.h"

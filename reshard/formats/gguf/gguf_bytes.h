@@ -5,8 +5,8 @@
  * Calls do not fail one by one: after a failed allocation gguf_bytes.failed is set, and nothing
  * more is added. The format: github.com/ggml-org/ggml/blob/master/docs/gguf.md
  */
-#ifndef RESHARD_FORMATS_GGUF_BYTES_H
-#define RESHARD_FORMATS_GGUF_BYTES_H
+#ifndef RESHARD_FORMATS_GGUF_GGUF_BYTES_H
+#define RESHARD_FORMATS_GGUF_GGUF_BYTES_H
 
 #include <stdbool.h>
 #include <stddef.h>

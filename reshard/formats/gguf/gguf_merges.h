@@ -1,8 +1,8 @@
 /*
  * reshard/formats/gguf/gguf_merges.h - the merges of a BPE tokenizer, in the order of their ranks.
  */
-#ifndef RESHARD_FORMATS_GGUF_MERGES_H
-#define RESHARD_FORMATS_GGUF_MERGES_H
+#ifndef RESHARD_FORMATS_GGUF_GGUF_MERGES_H
+#define RESHARD_FORMATS_GGUF_GGUF_MERGES_H
 
 #include <jansson.h>
 

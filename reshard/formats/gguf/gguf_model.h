@@ -2,8 +2,8 @@
  * reshard/formats/gguf/gguf_model.h - a model as llama.cpp describes it: its architecture, the
  * metadata keys, and what its converter does to tensors.
  */
-#ifndef RESHARD_FORMATS_GGUF_MODEL_H
-#define RESHARD_FORMATS_GGUF_MODEL_H
+#ifndef RESHARD_FORMATS_GGUF_GGUF_MODEL_H
+#define RESHARD_FORMATS_GGUF_GGUF_MODEL_H
 
 #include "core/err.h"
 #include "layout/model.h"

@@ -2,8 +2,8 @@
  * reshard/formats/gguf/gguf_pre.h - what a tokenizer.json does with a text before and after BPE, in
  * llama.cpp's terms.
  */
-#ifndef RESHARD_FORMATS_GGUF_PRE_H
-#define RESHARD_FORMATS_GGUF_PRE_H
+#ifndef RESHARD_FORMATS_GGUF_GGUF_PRE_H
+#define RESHARD_FORMATS_GGUF_GGUF_PRE_H
 
 #include <jansson.h>
 #include <stdbool.h>

@@ -2,8 +2,8 @@
  * reshard/formats/gguf/gguf_q8_0.h - ggml's type Q8_0: blocks of 32 elements, each an f16 scale and
  * 32 signed bytes.
  */
-#ifndef RESHARD_FORMATS_GGUF_Q8_0_H
-#define RESHARD_FORMATS_GGUF_Q8_0_H
+#ifndef RESHARD_FORMATS_GGUF_GGUF_Q8_0_H
+#define RESHARD_FORMATS_GGUF_GGUF_Q8_0_H
 
 #include <stdbool.h>
 #include <stdint.h>

@@ -3,8 +3,8 @@
  * Richardson 2018), as far as llama.cpp needs it. The file is a Protocol Buffers message,
  * sentencepiece_model.proto's ModelProto; fields that are not needed are passed over.
  */
-#ifndef RESHARD_FORMATS_GGUF_SENTENCEPIECE_H
-#define RESHARD_FORMATS_GGUF_SENTENCEPIECE_H
+#ifndef RESHARD_FORMATS_GGUF_GGUF_SENTENCEPIECE_H
+#define RESHARD_FORMATS_GGUF_GGUF_SENTENCEPIECE_H
 
 #include <jansson.h>
 

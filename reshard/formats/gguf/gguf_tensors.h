@@ -2,8 +2,8 @@
  * reshard/formats/gguf/gguf_tensors.h - the tensors of a GGUF file, and where the model's tensors
  * are in them.
  */
-#ifndef RESHARD_FORMATS_GGUF_TENSORS_H
-#define RESHARD_FORMATS_GGUF_TENSORS_H
+#ifndef RESHARD_FORMATS_GGUF_GGUF_TENSORS_H
+#define RESHARD_FORMATS_GGUF_GGUF_TENSORS_H
 
 #include "core/arena.h"
 #include "reshard/formats/export_writer.h"

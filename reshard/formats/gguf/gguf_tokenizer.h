@@ -2,8 +2,8 @@
  * reshard/formats/gguf/gguf_tokenizer.h - a tokenizer.json of Hugging Face's tokenizers, as far as
  * llama.cpp needs it.
  */
-#ifndef RESHARD_FORMATS_GGUF_TOKENIZER_H
-#define RESHARD_FORMATS_GGUF_TOKENIZER_H
+#ifndef RESHARD_FORMATS_GGUF_GGUF_TOKENIZER_H
+#define RESHARD_FORMATS_GGUF_GGUF_TOKENIZER_H
 
 #include "core/arena.h"
 #include "core/err.h"

@@ -6,8 +6,8 @@
  * rule by which text is cut into words, and BPE with byte fallback ("llama"), where it has a score
  * for each token.
  */
-#ifndef RESHARD_FORMATS_GGUF_VOCAB_H
-#define RESHARD_FORMATS_GGUF_VOCAB_H
+#ifndef RESHARD_FORMATS_GGUF_GGUF_VOCAB_H
+#define RESHARD_FORMATS_GGUF_GGUF_VOCAB_H
 
 #include "core/arena.h"
 #include "reshard/formats/export_writer.h"

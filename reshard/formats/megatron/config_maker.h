@@ -4,8 +4,8 @@
  *
  * The first failure is kept, and all calls after it do nothing that matters.
  */
-#ifndef RESHARD_FORMATS_CONFIG_MAKER_H
-#define RESHARD_FORMATS_CONFIG_MAKER_H
+#ifndef RESHARD_FORMATS_MEGATRON_CONFIG_MAKER_H
+#define RESHARD_FORMATS_MEGATRON_CONFIG_MAKER_H
 
 #include <jansson.h>
 

@@ -6,8 +6,8 @@
  * believed here, moments would silently go to wrong tensors. But weights are copies of their
  * masters, rounded, so a few elements of each tensor tell.
  */
-#ifndef RESHARD_FORMATS_MASTER_CHECK_H
-#define RESHARD_FORMATS_MASTER_CHECK_H
+#ifndef RESHARD_FORMATS_MEGATRON_MASTER_CHECK_H
+#define RESHARD_FORMATS_MEGATRON_MASTER_CHECK_H
 
 #include "reshard/formats/pieces/piece.h"
 

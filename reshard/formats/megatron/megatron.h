@@ -5,8 +5,8 @@
  *     iter_0000100/mp_rank_TT[_PPP][_EEE]/model_optim_rng.pt   weights; the ordinary optimizer
  *                                        /distrib_optim.pt     the distributed optimizer, flat
  */
-#ifndef RESHARD_FORMATS_MEGATRON_H
-#define RESHARD_FORMATS_MEGATRON_H
+#ifndef RESHARD_FORMATS_MEGATRON_MEGATRON_H
+#define RESHARD_FORMATS_MEGATRON_MEGATRON_H
 
 #include "layout/model.h"
 #include "reshard/formats/export_writer.h"

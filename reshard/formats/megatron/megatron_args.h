@@ -5,8 +5,8 @@
  * Shapes alone do not tell: with other numbers of heads, the rows of query, key and value would be
  * taken apart at the wrong places.
  */
-#ifndef RESHARD_FORMATS_MEGATRON_ARGS_H
-#define RESHARD_FORMATS_MEGATRON_ARGS_H
+#ifndef RESHARD_FORMATS_MEGATRON_MEGATRON_ARGS_H
+#define RESHARD_FORMATS_MEGATRON_MEGATRON_ARGS_H
 
 #include "layout/model.h"
 #include "reshard/formats/export_writer.h"

@@ -7,8 +7,8 @@
  * share has one of its own. Positions here are in the buffer without the padding between buckets,
  * as files have it. They are elements.
  */
-#ifndef RESHARD_FORMATS_MEGATRON_BUCKETS_H
-#define RESHARD_FORMATS_MEGATRON_BUCKETS_H
+#ifndef RESHARD_FORMATS_MEGATRON_MEGATRON_BUCKETS_H
+#define RESHARD_FORMATS_MEGATRON_MEGATRON_BUCKETS_H
 
 #include <stdbool.h>
 #include <stdint.h>

@@ -5,8 +5,8 @@
  * Megatron-LM has no families: its arguments say what the layers compute, and this is written as
  * the family of transformers that computes the same.
  */
-#ifndef RESHARD_FORMATS_MEGATRON_CONFIG_H
-#define RESHARD_FORMATS_MEGATRON_CONFIG_H
+#ifndef RESHARD_FORMATS_MEGATRON_MEGATRON_CONFIG_H
+#define RESHARD_FORMATS_MEGATRON_MEGATRON_CONFIG_H
 
 #include "core/arena.h"
 #include "core/err.h"

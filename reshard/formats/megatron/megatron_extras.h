@@ -6,8 +6,8 @@
  *
  * Only plain values are taken over (torch/pickle_copy.h).
  */
-#ifndef RESHARD_FORMATS_MEGATRON_EXTRAS_H
-#define RESHARD_FORMATS_MEGATRON_EXTRAS_H
+#ifndef RESHARD_FORMATS_MEGATRON_MEGATRON_EXTRAS_H
+#define RESHARD_FORMATS_MEGATRON_MEGATRON_EXTRAS_H
 
 #include "reshard/formats/pieces/piece.h"
 #include "torch/pickle.h"

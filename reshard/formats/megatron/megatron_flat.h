@@ -6,8 +6,8 @@
  * parameters are in it in the opposite order of modules (reshard/formats/megatron/
  * megatron_buckets.h). Positions here are in the buffer without the padding between buckets.
  */
-#ifndef RESHARD_FORMATS_MEGATRON_FLAT_H
-#define RESHARD_FORMATS_MEGATRON_FLAT_H
+#ifndef RESHARD_FORMATS_MEGATRON_MEGATRON_FLAT_H
+#define RESHARD_FORMATS_MEGATRON_MEGATRON_FLAT_H
 
 #include "reshard/formats/megatron/megatron_rank.h"
 

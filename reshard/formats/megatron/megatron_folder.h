@@ -1,8 +1,8 @@
 /*
  * reshard/formats/megatron/megatron_folder.h - the folder of an iteration of Megatron-LM.
  */
-#ifndef RESHARD_FORMATS_MEGATRON_FOLDER_H
-#define RESHARD_FORMATS_MEGATRON_FOLDER_H
+#ifndef RESHARD_FORMATS_MEGATRON_MEGATRON_FOLDER_H
+#define RESHARD_FORMATS_MEGATRON_MEGATRON_FOLDER_H
 
 #include <limits.h>
 

@@ -5,8 +5,8 @@
  * Megatron fuses query, key and value by groups of key-value heads, fuses gate and up, pads the
  * vocabulary, and cuts all of them over tensor-parallel ranks. Its matrices are [out, in].
  */
-#ifndef RESHARD_FORMATS_MEGATRON_MAP_H
-#define RESHARD_FORMATS_MEGATRON_MAP_H
+#ifndef RESHARD_FORMATS_MEGATRON_MEGATRON_MAP_H
+#define RESHARD_FORMATS_MEGATRON_MEGATRON_MAP_H
 
 #include "core/arena.h"
 #include "core/err.h"

@@ -3,8 +3,8 @@
  * the order of its modules, from the model and the sizes of the job alone. Formats whose buffers
  * have no names need it.
  */
-#ifndef RESHARD_FORMATS_MEGATRON_MODULES_H
-#define RESHARD_FORMATS_MEGATRON_MODULES_H
+#ifndef RESHARD_FORMATS_MEGATRON_MEGATRON_MODULES_H
+#define RESHARD_FORMATS_MEGATRON_MEGATRON_MODULES_H
 
 #include "reshard/formats/megatron/megatron_rank.h"
 

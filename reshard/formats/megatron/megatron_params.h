@@ -2,8 +2,8 @@
  * reshard/formats/megatron/megatron_params.h - the tensors that a rank of Megatron-LM has, and
  * which rows of the model's tensors they are: for writing.
  */
-#ifndef RESHARD_FORMATS_MEGATRON_PARAMS_H
-#define RESHARD_FORMATS_MEGATRON_PARAMS_H
+#ifndef RESHARD_FORMATS_MEGATRON_MEGATRON_PARAMS_H
+#define RESHARD_FORMATS_MEGATRON_MEGATRON_PARAMS_H
 
 #include "layout/layout.h"
 #include "reshard/formats/megatron/megatron_map.h"

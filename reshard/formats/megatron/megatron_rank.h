@@ -3,8 +3,8 @@
  * reshard/formats/ only. megatron.c finds the ranks, megatron_rank.c reads the weights of one,
  * megatron_stacked.c those of GroupedMLP, megatron_optimizer.c the state of its optimizer.
  */
-#ifndef RESHARD_FORMATS_MEGATRON_RANK_H
-#define RESHARD_FORMATS_MEGATRON_RANK_H
+#ifndef RESHARD_FORMATS_MEGATRON_MEGATRON_RANK_H
+#define RESHARD_FORMATS_MEGATRON_MEGATRON_RANK_H
 
 #include <limits.h>
 

@@ -4,8 +4,8 @@
  * weights, megatron_optimizer_target.c the ordinary optimizer, distributed_target.c the distributed
  * one.
  */
-#ifndef RESHARD_FORMATS_MEGATRON_RANK_TARGET_H
-#define RESHARD_FORMATS_MEGATRON_RANK_TARGET_H
+#ifndef RESHARD_FORMATS_MEGATRON_MEGATRON_RANK_TARGET_H
+#define RESHARD_FORMATS_MEGATRON_MEGATRON_RANK_TARGET_H
 
 #include "reshard/formats/export_writer.h"
 #include "reshard/formats/megatron/megatron_params.h"

@@ -6,8 +6,8 @@
  * numbers, count the embedding and the loss as a layer each, or give each stage its number
  * (reshard/formats/megatron/pipeline_layout.h).
  */
-#ifndef RESHARD_FORMATS_MEGATRON_STAGES_H
-#define RESHARD_FORMATS_MEGATRON_STAGES_H
+#ifndef RESHARD_FORMATS_MEGATRON_MEGATRON_STAGES_H
+#define RESHARD_FORMATS_MEGATRON_MEGATRON_STAGES_H
 
 #include "reshard/formats/megatron/megatron_args.h"
 

@@ -5,8 +5,8 @@
  *
  *     Et*3|(tt|)*29tL    E embedding, t a layer, L loss, | the next stage; x*3 and (...)*3 repeat
  */
-#ifndef RESHARD_FORMATS_PIPELINE_LAYOUT_H
-#define RESHARD_FORMATS_PIPELINE_LAYOUT_H
+#ifndef RESHARD_FORMATS_MEGATRON_PIPELINE_LAYOUT_H
+#define RESHARD_FORMATS_MEGATRON_PIPELINE_LAYOUT_H
 
 #include "core/arena.h"
 #include "core/err.h"

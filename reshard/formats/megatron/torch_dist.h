@@ -5,8 +5,8 @@
  *
  *     iter_0000100/metadata.json, .metadata, __R_N.distcp, common.pt
  */
-#ifndef RESHARD_FORMATS_TORCH_DIST_H
-#define RESHARD_FORMATS_TORCH_DIST_H
+#ifndef RESHARD_FORMATS_MEGATRON_TORCH_DIST_H
+#define RESHARD_FORMATS_MEGATRON_TORCH_DIST_H
 
 #include "layout/model.h"
 #include "reshard/formats/export_writer.h"

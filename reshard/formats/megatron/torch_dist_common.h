@@ -3,8 +3,8 @@
  * arguments of Megatron-LM, the groups of the optimizer, and how Megatron-core is to ask for the
  * tensors.
  */
-#ifndef RESHARD_FORMATS_TORCH_DIST_COMMON_H
-#define RESHARD_FORMATS_TORCH_DIST_COMMON_H
+#ifndef RESHARD_FORMATS_MEGATRON_TORCH_DIST_COMMON_H
+#define RESHARD_FORMATS_MEGATRON_TORCH_DIST_COMMON_H
 
 #include <stdbool.h>
 

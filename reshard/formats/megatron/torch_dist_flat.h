@@ -9,8 +9,8 @@
  * parallelism there are two optimizers: the names of the layers' begin with "chained_0.", those of
  * the experts' with "chained_1.".
  */
-#ifndef RESHARD_FORMATS_TORCH_DIST_FLAT_H
-#define RESHARD_FORMATS_TORCH_DIST_FLAT_H
+#ifndef RESHARD_FORMATS_MEGATRON_TORCH_DIST_FLAT_H
+#define RESHARD_FORMATS_MEGATRON_TORCH_DIST_FLAT_H
 
 #include "reshard/formats/megatron/megatron_rank.h"
 #include "reshard/formats/torch/dcp_metadata.h"

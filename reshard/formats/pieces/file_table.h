@@ -3,8 +3,8 @@
  * open at a time. A checkpoint of a large job has thousands of files, and a process may open about
  * a thousand.
  */
-#ifndef RESHARD_FORMATS_FILE_TABLE_H
-#define RESHARD_FORMATS_FILE_TABLE_H
+#ifndef RESHARD_FORMATS_PIECES_FILE_TABLE_H
+#define RESHARD_FORMATS_PIECES_FILE_TABLE_H
 
 #include <stdint.h>
 

@@ -2,8 +2,8 @@
  * reshard/formats/pieces/flat_pieces.h - an interval of a flattened tensor, as the flat buffers of
  * optimizers have it, as pieces.
  */
-#ifndef RESHARD_FORMATS_FLAT_PIECES_H
-#define RESHARD_FORMATS_FLAT_PIECES_H
+#ifndef RESHARD_FORMATS_PIECES_FLAT_PIECES_H
+#define RESHARD_FORMATS_PIECES_FLAT_PIECES_H
 
 #include "reshard/formats/pieces/piece.h"
 

@@ -8,8 +8,8 @@
  * of everything that it finds, under the group and the name that the tensor has here; all further
  * work is the same for all formats.
  */
-#ifndef RESHARD_FORMATS_PIECE_H
-#define RESHARD_FORMATS_PIECE_H
+#ifndef RESHARD_FORMATS_PIECES_PIECE_H
+#define RESHARD_FORMATS_PIECES_PIECE_H
 
 #include "core/arena.h"
 #include "layout/tensor.h"

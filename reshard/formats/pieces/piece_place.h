@@ -2,8 +2,8 @@
  * reshard/formats/pieces/piece_place.h - where tensors go in the files of another framework
  * (reshard/formats/pieces/piece_target.h).
  */
-#ifndef RESHARD_FORMATS_PIECE_PLACE_H
-#define RESHARD_FORMATS_PIECE_PLACE_H
+#ifndef RESHARD_FORMATS_PIECES_PIECE_PLACE_H
+#define RESHARD_FORMATS_PIECES_PIECE_PLACE_H
 
 #include <stdbool.h>
 #include <stdint.h>

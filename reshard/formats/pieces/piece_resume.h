@@ -2,8 +2,8 @@
  * reshard/formats/pieces/piece_resume.h - how a target of pieces continues what an interrupted run
  * wrote: inside reshard/formats/pieces/ only.
  */
-#ifndef RESHARD_FORMATS_PIECE_RESUME_H
-#define RESHARD_FORMATS_PIECE_RESUME_H
+#ifndef RESHARD_FORMATS_PIECES_PIECE_RESUME_H
+#define RESHARD_FORMATS_PIECES_PIECE_RESUME_H
 
 #include "reshard/formats/pieces/piece_target_state.h"
 

@@ -2,8 +2,8 @@
  * reshard/formats/pieces/piece_source_state.h - what a source of pieces contains: inside
  * reshard/formats/ only. piece_source.c collects the pieces, piece_endpoint.c reads them.
  */
-#ifndef RESHARD_FORMATS_PIECE_SOURCE_STATE_H
-#define RESHARD_FORMATS_PIECE_SOURCE_STATE_H
+#ifndef RESHARD_FORMATS_PIECES_PIECE_SOURCE_STATE_H
+#define RESHARD_FORMATS_PIECES_PIECE_SOURCE_STATE_H
 
 #include <pthread.h>
 

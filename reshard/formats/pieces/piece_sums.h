@@ -6,8 +6,8 @@
  * of which pieces overlap, or lie apart, is read a second time at the end instead, and so is one of
  * which not everything was read.
  */
-#ifndef RESHARD_FORMATS_PIECE_SUMS_H
-#define RESHARD_FORMATS_PIECE_SUMS_H
+#ifndef RESHARD_FORMATS_PIECES_PIECE_SUMS_H
+#define RESHARD_FORMATS_PIECES_PIECE_SUMS_H
 
 #include "reshard/formats/pieces/piece.h"
 

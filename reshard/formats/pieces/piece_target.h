@@ -12,8 +12,8 @@
  *     TP_TRY(piece_target_plan(t, err));                then the endpoint can be used
  *     TP_TRY(piece_target_finish(t, err));              after the transfer
  */
-#ifndef RESHARD_FORMATS_PIECE_TARGET_H
-#define RESHARD_FORMATS_PIECE_TARGET_H
+#ifndef RESHARD_FORMATS_PIECES_PIECE_TARGET_H
+#define RESHARD_FORMATS_PIECES_PIECE_TARGET_H
 
 #include "core/arena.h"
 #include "layout/tensor.h"

@@ -3,8 +3,8 @@
  * reshard/formats/pieces/ only. piece_target.c writes the pieces, piece_upload.c sends them to a
  * store, piece_resume.c continues what an interrupted run wrote.
  */
-#ifndef RESHARD_FORMATS_PIECE_TARGET_STATE_H
-#define RESHARD_FORMATS_PIECE_TARGET_STATE_H
+#ifndef RESHARD_FORMATS_PIECES_PIECE_TARGET_STATE_H
+#define RESHARD_FORMATS_PIECES_PIECE_TARGET_STATE_H
 
 #include <pthread.h>
 

@@ -2,8 +2,8 @@
  * reshard/formats/safetensors/safetensors.h - safetensors files, one or several with an index, as
  * endpoints. The format: github.com/huggingface/safetensors, with the limits that its readers have.
  */
-#ifndef RESHARD_FORMATS_SAFETENSORS_H
-#define RESHARD_FORMATS_SAFETENSORS_H
+#ifndef RESHARD_FORMATS_SAFETENSORS_SAFETENSORS_H
+#define RESHARD_FORMATS_SAFETENSORS_SAFETENSORS_H
 
 #include "reshard/engine/endpoint.h"
 #include "reshard/formats/pieces/piece_target.h"

@@ -8,8 +8,8 @@
  * Offsets count from the end of the header. Readers require data without holes, and N of at most
  * 100,000,000.
  */
-#ifndef RESHARD_FORMATS_SAFETENSORS_HEADER_H
-#define RESHARD_FORMATS_SAFETENSORS_HEADER_H
+#ifndef RESHARD_FORMATS_SAFETENSORS_SAFETENSORS_HEADER_H
+#define RESHARD_FORMATS_SAFETENSORS_SAFETENSORS_HEADER_H
 
 #include "core/arena.h"
 #include "reshard/formats/safetensors/safetensors.h"

@@ -4,8 +4,8 @@
  *
  *     {"metadata": {...}, "weight_map": {"TENSOR": "FILE", ...}}
  */
-#ifndef RESHARD_FORMATS_SAFETENSORS_INDEX_H
-#define RESHARD_FORMATS_SAFETENSORS_INDEX_H
+#ifndef RESHARD_FORMATS_SAFETENSORS_SAFETENSORS_INDEX_H
+#define RESHARD_FORMATS_SAFETENSORS_SAFETENSORS_INDEX_H
 
 #include "core/arena.h"
 #include "core/err.h"

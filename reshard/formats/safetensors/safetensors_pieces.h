@@ -3,8 +3,8 @@
  * that look at checkpoints of any format. Imports read them through
  * reshard/formats/safetensors/safetensors.h.
  */
-#ifndef RESHARD_FORMATS_SAFETENSORS_PIECES_H
-#define RESHARD_FORMATS_SAFETENSORS_PIECES_H
+#ifndef RESHARD_FORMATS_SAFETENSORS_SAFETENSORS_PIECES_H
+#define RESHARD_FORMATS_SAFETENSORS_SAFETENSORS_PIECES_H
 
 #include "layout/model.h"
 #include "reshard/formats/pieces/piece.h"

@@ -5,8 +5,8 @@
  * `.metadata` is a pickle that says, for each tensor, which boxes of it are stored where. Each box
  * is a file of torch.save inside a larger file, `__RANK_N.distcp`.
  */
-#ifndef RESHARD_FORMATS_DCP_H
-#define RESHARD_FORMATS_DCP_H
+#ifndef RESHARD_FORMATS_TORCH_DCP_H
+#define RESHARD_FORMATS_TORCH_DCP_H
 
 #include "layout/model.h"
 #include "reshard/formats/export_writer.h"

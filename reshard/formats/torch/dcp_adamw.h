@@ -2,8 +2,8 @@
  * reshard/formats/torch/dcp_adamw.h - AdamW's options in a new DCP checkpoint, each an object.
  * Inside reshard/formats/torch/ only.
  */
-#ifndef RESHARD_FORMATS_DCP_ADAMW_H
-#define RESHARD_FORMATS_DCP_ADAMW_H
+#ifndef RESHARD_FORMATS_TORCH_DCP_ADAMW_H
+#define RESHARD_FORMATS_TORCH_DCP_ADAMW_H
 
 #include "reshard/formats/export_writer.h"
 #include "reshard/formats/torch/dcp_items.h"

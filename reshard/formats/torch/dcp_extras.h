@@ -3,8 +3,8 @@
  * layout: a schedule's state, counters, options of the optimizer. A DCP target gets their bytes.
  * Inside reshard/formats/torch/ only.
  */
-#ifndef RESHARD_FORMATS_DCP_EXTRAS_H
-#define RESHARD_FORMATS_DCP_EXTRAS_H
+#ifndef RESHARD_FORMATS_TORCH_DCP_EXTRAS_H
+#define RESHARD_FORMATS_TORCH_DCP_EXTRAS_H
 
 #include "reshard/formats/torch/dcp_items.h"
 #include "reshard/formats/torch/torch_pieces.h"

@@ -6,8 +6,8 @@
  *     TP_TRY(torch_target_box(&x.., ...));                    what the item holds
  *     TP_TRY(dcp_items_end(&x, &items, err));
  */
-#ifndef RESHARD_FORMATS_DCP_ITEMS_H
-#define RESHARD_FORMATS_DCP_ITEMS_H
+#ifndef RESHARD_FORMATS_TORCH_DCP_ITEMS_H
+#define RESHARD_FORMATS_TORCH_DCP_ITEMS_H
 
 #include "reshard/formats/torch/dcp_metadata.h"
 #include "reshard/formats/torch/torch_target.h"

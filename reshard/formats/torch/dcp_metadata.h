@@ -1,8 +1,8 @@
 /*
  * reshard/formats/torch/dcp_metadata.h - the file .metadata of a DCP checkpoint.
  */
-#ifndef RESHARD_FORMATS_DCP_METADATA_H
-#define RESHARD_FORMATS_DCP_METADATA_H
+#ifndef RESHARD_FORMATS_TORCH_DCP_METADATA_H
+#define RESHARD_FORMATS_TORCH_DCP_METADATA_H
 
 #include "core/arena.h"
 #include "layout/box.h"

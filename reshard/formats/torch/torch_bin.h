@@ -3,8 +3,8 @@
  * pytorch_model.bin.index.json: Hugging Face's files of before safetensors, a dict from names to
  * tensors.
  */
-#ifndef RESHARD_FORMATS_TORCH_BIN_H
-#define RESHARD_FORMATS_TORCH_BIN_H
+#ifndef RESHARD_FORMATS_TORCH_TORCH_BIN_H
+#define RESHARD_FORMATS_TORCH_TORCH_BIN_H
 
 #include "layout/model.h"
 #include "reshard/formats/pieces/piece.h"

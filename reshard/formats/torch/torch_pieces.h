@@ -1,8 +1,8 @@
 /*
  * reshard/formats/torch/torch_pieces.h - tensors in files of torch.save as pieces of a source.
  */
-#ifndef RESHARD_FORMATS_TORCH_PIECES_H
-#define RESHARD_FORMATS_TORCH_PIECES_H
+#ifndef RESHARD_FORMATS_TORCH_TORCH_PIECES_H
+#define RESHARD_FORMATS_TORCH_TORCH_PIECES_H
 
 #include "reshard/formats/pieces/piece.h"
 #include "torch/torch_tensor.h"

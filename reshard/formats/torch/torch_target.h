@@ -9,8 +9,8 @@
  *     TP_TRY(torch_target_end(&x, &bytes, err));
  *     torch_target_free(&x);
  */
-#ifndef RESHARD_FORMATS_TORCH_TARGET_H
-#define RESHARD_FORMATS_TORCH_TARGET_H
+#ifndef RESHARD_FORMATS_TORCH_TORCH_TARGET_H
+#define RESHARD_FORMATS_TORCH_TORCH_TARGET_H
 
 #include "reshard/formats/pieces/piece_target.h"
 #include "torch/torch_save.h"

@@ -6,8 +6,8 @@
  * a head together, Hugging Face's elements i and i + head_dim / 2. So where Hugging Face has the
  * rows of a head as (half, pair), torchtitan has them as (pair, half).
  */
-#ifndef RESHARD_FORMATS_TORCHTITAN_MAP_H
-#define RESHARD_FORMATS_TORCHTITAN_MAP_H
+#ifndef RESHARD_FORMATS_TORCH_TORCHTITAN_MAP_H
+#define RESHARD_FORMATS_TORCH_TORCHTITAN_MAP_H
 
 #include <stdbool.h>
 #include <stdint.h>
