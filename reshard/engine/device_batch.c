@@ -109,13 +109,14 @@ static bool add_cast(struct device_batch *b, const struct transfer_plan *p, int 
 }
 
 /* The run of an extent in a tile. */
-static struct device_batch_run run_of(const struct extent_index *x, int64_t tile,
-                                      const struct transfer_tile *w, int position, enum dtype type)
+static struct device_batch_run run_of(const struct extent_index *x, int64_t number,
+                                      const struct transfer_tile *tile, int position,
+                                      enum dtype type)
 {
-    struct device_batch_run run = { .tile = tile,
-                                    .extent = extent_index_number(x, w->tensor, position) };
+    struct device_batch_run run = { .tile = number,
+                                    .extent = extent_index_number(x, tile->tensor, position) };
 
-    box_meet(&run.box, extent_index_box(x, w->tensor, position), &w->box); /* they overlap */
+    box_meet(&run.box, extent_index_box(x, tile->tensor, position), &tile->box); /* they overlap */
     run.n_bytes = box_elements(&run.box) * dtype_bytes(type);
     return run;
 }
@@ -157,35 +158,36 @@ static bool add_target(struct device_batch *b, const struct transfer_plan *p, in
            add_parts(b, p, tensor, DEVICE_BATCH_TARGET, run);
 }
 
-/* Add tile number `tile`, which is k's. False: there is no room for all of it. */
-static bool add_tile(struct device_batch *b, const struct transfer_plan *p, int64_t tile,
-                     struct transfer_worker *k)
+/* Add tile number `number`, which is w's. False: there is no room for all of it. */
+static bool add_tile(struct device_batch *b, const struct transfer_plan *p, int64_t number,
+                     struct transfer_worker *w)
 {
-    const struct transfer_tile *w = &k->tile;
-    enum dtype from_type = p->transfer.from->dtypes[w->tensor];
-    enum dtype to_type = p->transfer.to->dtypes[w->tensor];
+    const struct transfer_tile *tile = &w->tile;
+    enum dtype from_type = p->transfer.from->dtypes[tile->tensor];
+    enum dtype to_type = p->transfer.to->dtypes[tile->tensor];
     const int first = b->n_writes;
 
-    for (int i = 0; i < w->n_to; i++) {
-        struct device_batch_run run = run_of(p->to, tile, w, w->to[i], to_type);
+    for (int i = 0; i < tile->n_to; i++) {
+        struct device_batch_run run = run_of(p->to, number, tile, tile->to[i], to_type);
 
-        if (!add_target(b, p, w->tensor, &run))
+        if (!add_target(b, p, tile->tensor, &run))
             return false;
     }
-    for (int i = 0; i < w->n_from; i++) {
-        struct device_batch_run run = run_of(p->from, tile, w, w->from[i], from_type);
+    for (int i = 0; i < tile->n_from; i++) {
+        struct device_batch_run run = run_of(p->from, number, tile, tile->from[i], from_type);
 
         if (!place_run(b, &run, b->read, &b->read_bytes) ||
             !add_run(b, b->reads, &b->n_reads, &run) ||
-            !add_parts(b, p, w->tensor, DEVICE_BATCH_SOURCE, &run) ||
-            !add_cast(b, p, w->tensor, &run, k->targets) || !add_copies(b, p, w->tensor, first))
+            !add_parts(b, p, tile->tensor, DEVICE_BATCH_SOURCE, &run) ||
+            !add_cast(b, p, tile->tensor, &run, w->targets) ||
+            !add_copies(b, p, tile->tensor, first))
             return false;
     }
     return true;
 }
 
 void device_batch_fill(struct device_batch *b, const struct transfer_plan *p,
-                       struct transfer_worker *k, int64_t *next, int64_t end)
+                       struct transfer_worker *w, int64_t *next, int64_t end)
 {
     const struct device_batch_mark empty = { 0 };
 
@@ -194,8 +196,8 @@ void device_batch_fill(struct device_batch *b, const struct transfer_plan *p,
     while (*next < end) {
         struct device_batch_mark before = mark_of(b);
 
-        transfer_tile_get(p, *next, &k->tile);
-        if (!add_tile(b, p, *next, k)) {
+        transfer_tile_get(p, *next, &w->tile);
+        if (!add_tile(b, p, *next, w)) {
             go_back(b, &before);
             break;
         }

@@ -42,17 +42,16 @@ struct device_batch {
     int64_t host_tile; /* does not fit into any batch, so the host copies it; -1: none */
 };
 
-/* Bytes of pinned memory that one more item of the tables takes, and of ordinary memory. */
+/* Bytes of pinned memory that one more item of the tables takes. */
 enum {
     DEVICE_BATCH_PINNED =
         sizeof(struct copy_item) + sizeof(struct part_sums_item) + sizeof(struct part_sums_result),
-    DEVICE_BATCH_ORDINARY = 2 * sizeof(struct device_batch_run) + sizeof(struct device_batch_sum),
 };
 
-/* Empty the batch, and fill it with tiles from *next on, before `end`; *next moves on. k: for the
+/* Empty the batch, and fill it with tiles from *next on, before `end`; *next moves on. w: for the
  * tile's arrays. */
 void device_batch_fill(struct device_batch *b, const struct transfer_plan *p,
-                       struct transfer_worker *k, int64_t *next, int64_t end);
+                       struct transfer_worker *w, int64_t *next, int64_t end);
 
 /* Give the checksums that the device computed to the endpoints and the plan. */
 void device_batch_add_sums(const struct device_batch *b, struct transfer_plan *p,

@@ -15,8 +15,7 @@ static void free_workers(struct transfer_worker *workers, int n)
 {
     for (int i = 0; workers && i < n; i++) {
         free(workers[i].buffer);
-        free(workers[i].tile.from);
-        free(workers[i].tile.to);
+        transfer_tile_free(&workers[i].tile);
         free(workers[i].targets);
         free(workers[i].gathered);
     }
@@ -27,19 +26,16 @@ static tp_status make_workers(struct transfer_worker **out, const struct transfe
                               struct tp_err *err)
 {
     struct transfer_worker *workers = calloc((size_t)p->threads, sizeof *workers);
-    const size_t max_from = (size_t)p->max_from, max_to = (size_t)p->max_to;
     bool ok = workers != NULL;
 
     for (int i = 0; ok && i < p->threads; i++) {
-        struct transfer_worker *k = &workers[i];
+        struct transfer_worker *w = &workers[i];
 
-        k->buffer = aligned_alloc(TRANSFER_ALIGN,
+        w->buffer = aligned_alloc(TRANSFER_ALIGN,
                                   (size_t)transfer_aligned(p->thread_bytes) + 2 * TRANSFER_ALIGN);
-        k->tile.from = calloc(max_from, sizeof *k->tile.from);
-        k->tile.to = calloc(max_to, sizeof *k->tile.to);
-        k->targets = calloc(max_to, sizeof *k->targets);
-        k->gathered = calloc(max_to, sizeof *k->gathered);
-        ok = k->buffer && k->tile.from && k->tile.to && k->targets && k->gathered;
+        w->targets = calloc((size_t)p->max_to, sizeof *w->targets);
+        w->gathered = calloc((size_t)p->max_to, sizeof *w->gathered);
+        ok = !transfer_tile_make(&w->tile, p, err) && w->buffer && w->targets && w->gathered;
     }
     if (!ok) {
         free_workers(workers, p->threads);
@@ -85,27 +81,20 @@ static tp_status agree(const struct transfer_plan *p, tp_status st, struct tp_er
     return p->transfer.control ? control_agree(p->transfer.control, st, err) : st;
 }
 
-/* The arrays are for look_ahead.c. */
+/* For look_ahead.c. */
 static tp_status make_ahead(struct transfer_ahead *a, const struct transfer_plan *p,
                             struct tp_err *err)
 {
     pthread_mutex_init(&a->lock, NULL);
     a->next = p->announced > p->begin ? p->announced : p->begin;
     a->bytes = p->announced > p->begin ? p->announced_bytes : 0;
-    if (!p->transfer.from->will_read)
-        return TP_OK;
-    a->tile.from = calloc((size_t)p->max_from, sizeof *a->tile.from);
-    a->tile.to = calloc((size_t)p->max_to, sizeof *a->tile.to);
-    if (!a->tile.from || !a->tile.to)
-        return tp_fail(err, TP_E_NOMEM, "no memory for a transfer");
-    return TP_OK;
+    return p->transfer.from->will_read ? transfer_tile_make(&a->tile, p, err) : TP_OK;
 }
 
 void transfer_cancel(struct transfer_run *run)
 {
     if (run) {
-        free(run->ahead.tile.from);
-        free(run->ahead.tile.to);
+        transfer_tile_free(&run->ahead.tile);
         pthread_mutex_destroy(&run->ahead.lock);
         device_ring_close(run->ring);
         free_workers(run->workers, run->plan->threads);

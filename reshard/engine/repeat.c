@@ -15,20 +15,21 @@ static tp_status read_tile(void *ctx, int64_t item, int worker, struct tp_err *e
     const struct transfer_repeat *repeat = ctx;
     const struct transfer_plan *p = repeat->run->plan;
     const struct reshard_endpoint *to = p->transfer.to;
-    struct transfer_worker *k = &repeat->run->workers[worker];
-    struct transfer_tile *w = &k->tile;
+    struct transfer_worker *w = &repeat->run->workers[worker];
+    struct transfer_tile *tile = &w->tile;
     tp_status st = TP_OK;
 
-    transfer_tile_get(p, repeat->first + item, w);
-    for (int i = 0; i < w->n_to && !st; i++) {
-        int extent = extent_index_number(p->to, w->tensor, w->to[i]);
+    transfer_tile_get(p, repeat->first + item, tile);
+    for (int i = 0; i < tile->n_to && !st; i++) {
+        int extent = extent_index_number(p->to, tile->tensor, tile->to[i]);
         struct box run;
 
-        box_meet(&run, extent_index_box(p->to, w->tensor, w->to[i]), &w->box); /* they overlap */
+        box_meet(&run, extent_index_box(p->to, tile->tensor, tile->to[i]), &tile->box);
         if (!to->suspects(to->ctx, extent, &run))
             continue;
-        st = to->read(to->ctx, extent, &run, k->buffer, err);
-        progress_add(p->transfer.progress, box_elements(&run) * dtype_bytes(to->dtypes[w->tensor]));
+        st = to->read(to->ctx, extent, &run, w->buffer, err);
+        progress_add(p->transfer.progress,
+                     box_elements(&run) * dtype_bytes(to->dtypes[tile->tensor]));
     }
     return st;
 }
@@ -39,15 +40,15 @@ static tp_status redo_tile(void *ctx, int64_t item, int worker, struct tp_err *e
     const struct transfer_repeat *repeat = ctx;
     const struct transfer_plan *p = repeat->run->plan;
     const struct reshard_endpoint *to = p->transfer.to;
-    struct transfer_tile *w = &repeat->run->workers[worker].tile;
+    struct transfer_tile *tile = &repeat->run->workers[worker].tile;
     bool wanted = false;
 
-    transfer_tile_get(p, repeat->first + item, w);
-    for (int i = 0; i < w->n_to && !wanted; i++) {
+    transfer_tile_get(p, repeat->first + item, tile);
+    for (int i = 0; i < tile->n_to && !wanted; i++) {
         struct box run;
 
-        box_meet(&run, extent_index_box(p->to, w->tensor, w->to[i]), &w->box);
-        wanted = to->suspects(to->ctx, extent_index_number(p->to, w->tensor, w->to[i]), &run);
+        box_meet(&run, extent_index_box(p->to, tile->tensor, tile->to[i]), &tile->box);
+        wanted = to->suspects(to->ctx, extent_index_number(p->to, tile->tensor, tile->to[i]), &run);
     }
     return wanted ? transfer_move_tile(repeat->run, repeat->first + item, worker, err) : TP_OK;
 }

@@ -191,35 +191,18 @@ static void shrink_ring(struct transfer_plan *p)
 /* ---- tiles ---- */
 
 /* Bytes of this process's tiles, one by one, so that the sum is exact for a partial target too. */
-static void count_bytes(struct transfer_plan *p, struct transfer_tile *w)
+static void count_bytes(struct transfer_plan *p, struct transfer_tile *tile)
 {
     p->stats.tiles = p->end - p->begin;
-    for (int64_t k = p->begin; k < p->end; k++) {
+    for (int64_t number = p->begin; number < p->end; number++) {
         int64_t read, written;
 
-        transfer_tile_get(p, k, w);
-        p->stats.tiles -= p->transfer.mine && w->n_to == 0;
-        transfer_tile_bytes(p, w, &read, &written);
+        transfer_tile_get(p, number, tile);
+        p->stats.tiles -= p->transfer.mine && tile->n_to == 0;
+        transfer_tile_bytes(p, tile, &read, &written);
         p->stats.bytes_read += read;
         p->stats.bytes_written += written;
     }
-}
-
-/* A tile with its arrays; the caller frees them by tile_free. */
-static tp_status tile_make(struct transfer_tile *w, const struct transfer_plan *p,
-                           struct tp_err *err)
-{
-    *w = (struct transfer_tile){ .from = calloc((size_t)p->max_from, sizeof *w->from),
-                                 .to = calloc((size_t)p->max_to, sizeof *w->to) };
-    if (w->from && w->to)
-        return TP_OK;
-    return tp_fail(err, TP_E_NOMEM, "no memory for the plan of %d tensors", p->transfer.n_tensors);
-}
-
-static void tile_free(struct transfer_tile *w)
-{
-    free(w->from);
-    free(w->to);
 }
 
 /* ---- making ---- */
@@ -289,7 +272,7 @@ done:
 static tp_status build(struct transfer_plan *p, struct tp_err *err)
 {
     const struct transfer *t = &p->transfer;
-    struct transfer_tile w = { 0 };
+    struct transfer_tile tile = { 0 };
     tp_status st = TP_OK;
 
     for (int i = 0; i < t->n_tensors; i++) {
@@ -304,14 +287,14 @@ static tp_status build(struct transfer_plan *p, struct tp_err *err)
     p->max_from = max_extents(p->from, t->n_tensors);
     p->max_to = max_extents(p->to, t->n_tensors);
     TP_TRY(make_cast_digests(p, err));
-    TP_TRY(tile_make(&w, p, err));
-    TP_TRY(prove(p, w.from, err));
-    count_bytes(p, &w);
+    TP_TRY(transfer_tile_make(&tile, p, err));
+    TP_TRY(prove(p, tile.from, err));
+    count_bytes(p, &tile);
     shrink_ring(p);
     transfer_kinds_count(p);
     p->stats.buffer_bytes = p->threads * p->thread_bytes + p->ring_bytes;
 done:
-    tile_free(&w);
+    transfer_tile_free(&tile);
     return st;
 }
 
@@ -372,18 +355,18 @@ struct reshard_sums transfer_plan_cast_sums(struct transfer_plan *p)
 
 tp_status transfer_plan_skip(struct transfer_plan *p, int64_t n, struct tp_err *err)
 {
-    struct transfer_tile w;
+    struct transfer_tile tile;
     tp_status st;
 
     if (p->transfer.control || n < 0 || n > p->end)
         return tp_fail(err, TP_E_INTERNAL, "%lld of %lld tiles cannot be skipped", (long long)n,
                        (long long)p->end);
-    st = tile_make(&w, p, err);
+    st = transfer_tile_make(&tile, p, err);
     if (!st) {
         p->begin = n;
         p->stats.bytes_read = p->stats.bytes_written = 0;
-        count_bytes(p, &w);
+        count_bytes(p, &tile);
     }
-    tile_free(&w);
+    transfer_tile_free(&tile);
     return st;
 }

@@ -66,8 +66,8 @@ int64_t transfer_tile_need(enum dtype from, enum dtype to);
 /* Elements of the largest tile of a tensor that fits the buffer of a thread; 0: none fits. */
 int64_t transfer_tile_elements(const struct transfer_plan *p, int tensor);
 
-/* The tensor of tile k: the last one whose first tile is not after k. */
-int transfer_tile_tensor(const struct transfer_plan *p, int64_t k);
+/* The tensor of tile number `number`: the last one whose first tile is not after it. */
+int transfer_tile_tensor(const struct transfer_plan *p, int64_t number);
 
 /* Keep those of n positions of target extents that this process writes; returns how many. */
 int transfer_keep_mine(const struct transfer_plan *p, int tensor, int *positions, int n);
@@ -77,11 +77,16 @@ int transfer_keep_mine(const struct transfer_plan *p, int tensor, int *positions
  */
 bool transfer_counts_cast(const struct transfer_plan *p, int tensor, const int *positions, int n);
 
-/* Fill in tile number k. n_to = 0: the target wants nothing of it. */
-void transfer_tile_get(const struct transfer_plan *p, int64_t k, struct transfer_tile *w);
+/* Allocate a tile's arrays, which transfer_tile_free frees, also after a failure. TP_E_NOMEM. */
+tp_status transfer_tile_make(struct transfer_tile *tile, const struct transfer_plan *p,
+                             struct tp_err *err);
+void transfer_tile_free(struct transfer_tile *tile);
+
+/* Fill in tile number `number`. n_to = 0: the target wants nothing of it. */
+void transfer_tile_get(const struct transfer_plan *p, int64_t number, struct transfer_tile *tile);
 
 /* Bytes that a tile reads and writes. */
-void transfer_tile_bytes(const struct transfer_plan *p, const struct transfer_tile *w,
+void transfer_tile_bytes(const struct transfer_plan *p, const struct transfer_tile *tile,
                          int64_t *read, int64_t *written);
 
 #endif

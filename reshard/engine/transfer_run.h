@@ -68,11 +68,11 @@ static inline int64_t transfer_aligned(int64_t n_bytes)
     return (n_bytes + TRANSFER_ALIGN - 1) / TRANSFER_ALIGN * TRANSFER_ALIGN;
 }
 
-/* Tell the source what the tiles after number `tile` will read, as far ahead as it wants to know.
- */
-void transfer_look_ahead(struct transfer_run *r, int64_t tile);
+/* Tell the source what the tiles after this number will read, as far ahead as it wants to know. */
+void transfer_look_ahead(struct transfer_run *r, int64_t number);
 
-/* Copy tile number `tile` with the buffers of a worker. */
-tp_status transfer_move_tile(struct transfer_run *r, int64_t tile, int worker, struct tp_err *err);
+/* Copy tile number `number` with the buffers of a worker. */
+tp_status transfer_move_tile(struct transfer_run *r, int64_t number, int worker,
+                             struct tp_err *err);
 
 #endif
