@@ -25,8 +25,7 @@ struct ckpt_begin_request {
     bool exclusive;     /* TP_E_EXISTS when another process is writing the same step */
     const char *resume; /* exclusive: continue in this temporary directory, when its writer is dead;
                            NULL: none */
-    struct root_lock_wait
-        wait; /* while another process holds the root's lock, also of the commit */
+    struct root_lock_wait wait; /* for the root's lock, also of the commit */
 };
 
 struct ckpt_transaction {
@@ -42,13 +41,13 @@ struct ckpt_transaction {
                        remember it */
 };
 
-/* Begin a step: create the root and the temporary directory, and remove what dead writers left.
- * TP_E_EXISTS: step-N exists and force is not set; TP_E_STALE: so, and a newer job owns the root.
- * TP_E_USAGE: as ckpt_check_root. TP_E_STOPPED: a
- * request to stop ended the wait for the lock; also of ckpt_commit.
- * Ends with a ckpt_commit that succeeds, ckpt_abort or ckpt_suspend. Other processes of the job may
- * write into the temporary directory (give them a copy of the transaction), but begin and end
- * belong to one. */
+/* Begin a step: create the root and the temporary directory, and remove what dead writers left. It
+ * ends with a ckpt_commit that succeeds, ckpt_abort or ckpt_suspend. Other processes of the job may
+ * write into the temporary directory (give them a copy of the transaction), but one process begins
+ * and ends it.
+ * TP_E_EXISTS: step-N exists and force is not set; TP_E_STALE: it does, and a newer job owns the
+ * root. TP_E_USAGE: as ckpt_check_root. TP_E_STOPPED: a request to stop ended the wait for the
+ * lock; also of ckpt_commit. */
 tp_status ckpt_begin(struct ckpt_transaction *t, const struct ckpt_begin_request *request,
                      struct tp_err *err);
 

@@ -85,8 +85,8 @@ int64_t process_stat_delay(void)
         if (e->d_name[0] == '.')
             continue;
         snprintf(path, sizeof path, "/proc/self/task/%.20s/schedstat", e->d_name);
-        read_text(text, sizeof text,
-                  path); /* "time on a processor, time waiting for one, slices" */
+        /* "time on a processor, time waiting for one, slices" */
+        read_text(text, sizeof text, path);
         run = strchr(text, ' ');
         sum += run ? strtoll(run, NULL, 10) : 0;
     }

@@ -96,9 +96,9 @@ tp_status run_plan_begin(struct run *r)
     const struct attempt_fault *f = &r->attempt.fault;
     tp_status st;
 
+    /* the command has ended by itself; perhaps its nodes were lost */
     if (f->kind == FAULT_EXIT || f->kind == FAULT_SUPERVISOR)
-        backend_look(&r->backend,
-                     true); /* the command has ended by itself; perhaps its nodes were lost */
+        backend_look(&r->backend, true);
     run_watch_forget(r);
     attempt_forget(&r->attempt, !r->record.open);
     run_time(r, TIME_PLANNING);

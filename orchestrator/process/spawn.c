@@ -83,8 +83,8 @@ static void become(const struct spawn *s, pid_t parent)
     }
     if (s->own_session) {
         setsid();
-        signal(SIGHUP,
-               SIG_DFL); /* no terminal can send it now; a job's stop_signal can be SIGHUP */
+        /* no terminal can send it now; a job's stop_signal can be SIGHUP */
+        signal(SIGHUP, SIG_DFL);
     }
     if (s->own_group)
         setpgid(0, 0);

@@ -3,7 +3,7 @@
 
 static const struct param_partition *piece_of(const struct params *p, int owner, int i)
 {
-    return &p->pieces[owner * p->n + i];
+    return &p->partitions[owner * p->n + i];
 }
 
 /* ---- packing ---- */

@@ -60,9 +60,9 @@ struct params {
     /* ZeRO over the n_owners ranks of dp (1: everyone owns all), with ep other than experts; see
      * trainer/data_parallel/bucket_transfer.h */
     int n_owners;
-    struct param_partition *pieces; /* [n_owners or rank.n_expert_owners][n] */
-    int n_packs;                    /* buckets that can be sent at the same time */
-    int64_t pack_each;              /* floats of a pack */
+    struct param_partition *partitions; /* [n_owners or rank.n_expert_owners][n] */
+    int n_packs;                        /* buckets that can be sent at the same time */
+    int64_t pack_each;                  /* floats of a pack */
     float *pack;      /* [n_packs][pack_each]: each is [n_owners][each] of a bucket, in memory that
                          collectives reach */
     float *grad_pack; /* zero3: for gradients, while `pack` is for weights */
@@ -74,9 +74,9 @@ struct params {
     int n_shards;                 /* tp ranks that this rank emulates */
     struct pairwise_sum pairwise; /* sums of earlier gradient groups */
     int table;                    /* entry of the embedding's first shard, if head.n is not 0 */
-    struct pairwise_range
-        head;       /* after the other sums: gradients of a tied head on the embedding's own
-              stage, kept apart until the step's end as if on another stage; n 0: none */
+    /* After the other sums: gradients of a tied head on the embedding's own stage, kept apart until
+     * the step's end as if on another stage; n 0: none. */
+    struct pairwise_range head;
     int n_places;   /* numbers of all ranks whose sum is the gradient norm's square */
     double *places; /* in memory that collectives reach, like rows */
     int64_t n_rows; /* rows of all entries that this rank counts */

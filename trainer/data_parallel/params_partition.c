@@ -10,7 +10,7 @@ static void partition_to(struct params *p, const struct layout *l, int owner)
 
     for (int i = 0; i < p->n; i++) {
         const struct param *q = &p->list[i];
-        struct param_partition *x = &p->pieces[owner * p->n + i];
+        struct param_partition *x = &p->partitions[owner * p->n + i];
 
         if (owner >= param_owners(&p->rank, q->is_expert))
             continue;
@@ -32,7 +32,7 @@ static void set_owned(struct params *p, const struct spec *s, struct mesh_coord 
 
         if (param_owners(&p->rank, q->is_expert) == 1)
             owner = 0;
-        q->own = p->pieces[owner * p->n + i];
+        q->own = p->partitions[owner * p->n + i];
         q->own.to = param_place(&end, q->own.n, q->joins);
         if (q->partial)
             p->n_partial += p->sharded ? q->own.n : q->n;
@@ -48,7 +48,7 @@ static void lay_out_packs(struct params *p, struct param_bucket *b)
 
         for (int i = b->first; i < b->first + b->n; i++) {
             const struct param *q = &p->list[i];
-            struct param_partition *x = &p->pieces[owner * p->n + i];
+            struct param_partition *x = &p->partitions[owner * p->n + i];
 
             x->packed = at;
             x->grad = b->n_owners > 1 ? b->from + at : x->from;
@@ -106,9 +106,9 @@ tp_status params_partition(struct params *p, const struct layout *l, struct mesh
     int owners = p->rank.n_expert_owners;
 
     owners = p->rank.n_owners > owners ? p->rank.n_owners : owners;
-    p->pieces = arena_array(arena, (size_t)owners * (size_t)p->n + 1, sizeof *p->pieces);
+    p->partitions = arena_array(arena, (size_t)owners * (size_t)p->n + 1, sizeof *p->partitions);
     p->buckets = arena_array(arena, (size_t)p->n + 1, sizeof *p->buckets);
-    if (!p->pieces || !p->buckets)
+    if (!p->partitions || !p->buckets)
         return tp_fail(err, TP_E_NOMEM, "no memory for the list of parameters");
     for (int owner = 0; owner < owners; owner++)
         partition_to(p, l, owner);
