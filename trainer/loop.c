@@ -169,14 +169,14 @@ static tp_status begin(struct loop *l, struct tp_err *err)
     heartbeat_phase(l->heartbeat, HEARTBEAT_LOAD);
     TP_TRY(restore_start(l->t, &report, err));
     if (l->is_first && c->log)
-        st = log_open(&l->log, c->log, err);
+        st = train_log_open(&l->log, c->log, err);
     TP_TRY(control_agree(control, st, err));
     if (c->ckpt)
         TP_TRY(snapshot_open(&l->snapshot, l->t, c->resume != RESUME_NO, &wait, err));
     if (c->logits)
         TP_TRY(logits_write(l->t, c->logits, err));
     if (l->log && c->resume == RESUME_NO)
-        st = log_empty(l->log, c->log, err);
+        st = train_log_empty(l->log, c->log, err);
     if (l->is_first && !st)
         st = step_messages_count(&messages, l->t, err);
     TP_TRY(control_agree(control, st, err));
@@ -274,7 +274,7 @@ static tp_status record(struct loop *l, const struct step_result *r, double seco
                         double save_seconds, struct tp_err *err)
 {
     const struct train_config *c = l->t->config;
-    char spec[SPEC_TEXT_MAX], line[LOG_TEXT_MAX];
+    char spec[SPEC_TEXT_MAX], line[TRAIN_LOG_TEXT_MAX];
     const struct train_log_entry e = { .step = l->t->position.step - 1,
                                        .steps = c->steps,
                                        .loss =
@@ -294,9 +294,9 @@ static tp_status record(struct loop *l, const struct step_result *r, double seco
 
     if (!l->is_first)
         return TP_OK;
-    print(l, true, "%s", log_format(line, &e));
+    print(l, true, "%s", train_log_format(line, &e));
     warn_of_nan(l, &e);
-    return l->log ? log_write(l->log, c->log, &e, err) : TP_OK;
+    return l->log ? train_log_write(l->log, c->log, &e, err) : TP_OK;
 }
 
 static tp_status run_step(struct loop *l, bool *agreed, struct tp_err *err)

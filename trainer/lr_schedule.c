@@ -5,7 +5,7 @@
 
 static const double PI = 3.141592653589793238462643383280;
 
-double schedule_lr(const struct train_optimizer *o, int64_t step, int64_t steps)
+double lr_schedule_at(const struct train_optimizer *o, int64_t step, int64_t steps)
 {
     int64_t rest = steps - o->warmup;
 

@@ -8,6 +8,6 @@
 #include "trainer/config.h"
 
 /* step counts from 0; steps is the length of the whole run. */
-double schedule_lr(const struct train_optimizer *o, int64_t step, int64_t steps);
+double lr_schedule_at(const struct train_optimizer *o, int64_t step, int64_t steps);
 
 #endif

@@ -52,8 +52,8 @@ static tp_status fetch(struct trainer *t, int64_t micro, struct tp_err *err)
     int64_t first = train_config_sequence(c, t->parallel.at.dp, micro);
     int32_t *ids = tokens_of(t, micro);
 
-    return data_fetch(&t->data, t->position.next_sample + first, c->micro_batch_size,
-                      &t->net.tokens, ids, ids + c->micro_batch_size * t->net.seq, err);
+    return dataset_fetch(&t->data, t->position.next_sample + first, c->micro_batch_size,
+                         &t->net.tokens, ids, ids + c->micro_batch_size * t->net.seq, err);
 }
 
 /* Queue the copy of a microbatch's tokens to its slot. */
@@ -166,7 +166,7 @@ static tp_status prepare(struct trainer *t, struct step_result *r, struct tp_err
 
     for (int64_t i = 0; has_tokens && i < train_config_micros(c) && !st; i++)
         st = fetch(t, i, err);
-    r->lr = schedule_lr(&c->opt, at->step, c->steps);
+    r->lr = lr_schedule_at(&c->opt, at->step, c->steps);
     *t->io.rates = optimizer_rates(&c->opt, r->lr, at->step - at->optimizer_start);
     return st;
 }

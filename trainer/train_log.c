@@ -17,7 +17,7 @@ static const char *number(char buf[NUMBER_MAX], double v)
     return buf;
 }
 
-tp_status log_open(FILE **out, const char *path, struct tp_err *err)
+tp_status train_log_open(FILE **out, const char *path, struct tp_err *err)
 {
     FILE *f = fopen(path, "ae");
 
@@ -27,7 +27,7 @@ tp_status log_open(FILE **out, const char *path, struct tp_err *err)
     return TP_OK;
 }
 
-tp_status log_empty(FILE *f, const char *path, struct tp_err *err)
+tp_status train_log_empty(FILE *f, const char *path, struct tp_err *err)
 {
     struct stat s;
 
@@ -38,7 +38,8 @@ tp_status log_empty(FILE *f, const char *path, struct tp_err *err)
     return TP_OK;
 }
 
-tp_status log_write(FILE *f, const char *path, const struct train_log_entry *e, struct tp_err *err)
+tp_status train_log_write(FILE *f, const char *path, const struct train_log_entry *e,
+                          struct tp_err *err)
 {
     char loss[NUMBER_MAX], norm[NUMBER_MAX], lr[NUMBER_MAX], seconds[NUMBER_MAX];
     char rate[NUMBER_MAX], save[NUMBER_MAX], cpu[NUMBER_MAX], wait[NUMBER_MAX], hidden[NUMBER_MAX];
@@ -58,14 +59,14 @@ tp_status log_write(FILE *f, const char *path, const struct train_log_entry *e, 
     return TP_OK;
 }
 
-char *log_format(char buf[LOG_TEXT_MAX], const struct train_log_entry *e)
+char *train_log_format(char buf[TRAIN_LOG_TEXT_MAX], const struct train_log_entry *e)
 {
     char save[48] = "";
 
     if (e->save_seconds >= 0.0005)
         snprintf(save, sizeof save, "  save %.3f s", e->save_seconds);
     snprintf(
-        buf, LOG_TEXT_MAX,
+        buf, TRAIN_LOG_TEXT_MAX,
         "step %" PRId64 "/%" PRId64 "  loss %.6f  grad norm %.5f  lr %.3e  %.3f s  %.0f tokens/s%s",
         e->step + 1, e->steps, e->loss, e->grad_norm, e->lr, e->seconds, e->tokens_per_s, save);
     return buf;

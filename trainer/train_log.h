@@ -10,7 +10,7 @@
 
 #include "core/err.h"
 
-enum { LOG_TEXT_MAX = 512 };
+enum { TRAIN_LOG_TEXT_MAX = 512 };
 
 struct train_log_entry {
     int64_t step;  /* from 0 */
@@ -28,15 +28,16 @@ struct train_log_entry {
 };
 
 /* Open for appending. */
-tp_status log_open(FILE **out, const char *path, struct tp_err *err);
+tp_status train_log_open(FILE **out, const char *path, struct tp_err *err);
 
 /* Remove what an earlier run wrote. */
-tp_status log_empty(FILE *f, const char *path, struct tp_err *err);
+tp_status train_log_empty(FILE *f, const char *path, struct tp_err *err);
 
 /* Write the JSON line and flush it. TP_E_IO. */
-tp_status log_write(FILE *f, const char *path, const struct train_log_entry *e, struct tp_err *err);
+tp_status train_log_write(FILE *f, const char *path, const struct train_log_entry *e,
+                          struct tp_err *err);
 
 /* The line of text, without a newline. Returns buf. */
-char *log_format(char buf[LOG_TEXT_MAX], const struct train_log_entry *e);
+char *train_log_format(char buf[TRAIN_LOG_TEXT_MAX], const struct train_log_entry *e);
 
 #endif

@@ -198,7 +198,8 @@ static tp_status open_alone(struct trainer *t, const struct kernel_ops *ops, int
     if (t->model->experts)
         TP_TRY(device_event_open(t->device, &t->net.counted, err));
     TP_TRY(device_event_open(t->device, &t->state_copied, err));
-    TP_TRY(data_open(&t->data, t->config->data_path, t->config->seq_length, t->model->vocab, err));
+    TP_TRY(
+        dataset_open(&t->data, t->config->data_path, t->config->seq_length, t->model->vocab, err));
 done:
     return st;
 }
@@ -288,7 +289,7 @@ void trainer_close(struct trainer *t)
     device_queue_close(t->comm_queue);      /* first, because it may still use the rest */
     device_queue_close(t->queue);
     process_groups_free(&t->parallel);
-    data_close(&t->data);
+    dataset_close(&t->data);
     bucket_transfer_close(&t->weights);
     bucket_transfer_close(&t->grads);
     grad_reduction_close(&t->reduction);

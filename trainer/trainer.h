@@ -66,7 +66,7 @@ struct trainer {
     struct device_queue *comm_queue;   /* for collectives that run during computation */
     struct device_event *computed;     /* of trainer_sync */
     struct device_event *state_copied; /* a snapshot is copied: weights and moments may change */
-    struct data data;
+    struct dataset data;
     struct trainer_position position;
     struct arena arena;
     struct memory_rank memory; /* as counted, for this stage */

@@ -14,14 +14,14 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 
     fuzz_write("data.bin", tokens, bytes);
     fuzz_write("data.idx", data, size);
-    st = tokens_open(&t, fuzz_path("data"), &err);
+    st = token_file_open(&t, fuzz_path("data"), &err);
     fuzz_check_error(st, &err);
     if (st)
         return 0;
     for (int64_t i = 0; i < t.n; i++)
-        tokens_at(&t, i);
+        token_file_at(&t, i);
     for (int64_t i = 0; i < t.n; i += 64)
-        tokens_read(&t, i, t.n - i < 64 ? t.n - i : 64, 256, out);
-    tokens_close(&t);
+        token_file_read(&t, i, t.n - i < 64 ? t.n - i : 64, 256, out);
+    token_file_close(&t);
     return 0;
 }

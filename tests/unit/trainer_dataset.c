@@ -34,21 +34,21 @@ Test(trainer_dataset, sequence_g_is_window_g_modulo_their_number)
         int64_t first = (int64_t)(rng_next(&r) % 1000), samples = (n - 1) / seq;
         int32_t ids[5 * 20], targets[5 * 20];
         struct tp_err err = { 0 };
-        struct data d;
+        struct dataset d;
         char path[32];
 
         write_text(path, &r, n, 256);
-        cr_assert_eq(data_open(&d, path, seq, 256, &err), TP_OK, "%s", err.msg);
+        cr_assert_eq(dataset_open(&d, path, seq, 256, &err), TP_OK, "%s", err.msg);
         cr_expect_eq(d.samples, samples);
-        cr_assert_eq(data_fetch(&d, first, 5, NULL, ids, targets, &err), TP_OK);
+        cr_assert_eq(dataset_fetch(&d, first, 5, NULL, ids, targets, &err), TP_OK);
         for (int i = 0; i < 5; i++)
             for (int t = 0; t < seq; t++) {
                 int64_t at = (first + i) % samples * seq + t;
 
-                cr_expect_eq(ids[i * seq + t], tokens_at(&d.tokens, at));
-                cr_expect_eq(targets[i * seq + t], tokens_at(&d.tokens, at + 1));
+                cr_expect_eq(ids[i * seq + t], token_file_at(&d.tokens, at));
+                cr_expect_eq(targets[i * seq + t], token_file_at(&d.tokens, at + 1));
             }
-        data_close(&d);
+        dataset_close(&d);
         unlink(path);
     }
 }
@@ -57,15 +57,15 @@ Test(trainer_dataset, too_few_bytes_and_bytes_beyond_the_vocabulary_are_refused)
 {
     struct rng r = rng_start("trainer_dataset/refused");
     struct tp_err err = { 0 };
-    struct data d;
+    struct dataset d;
     char path[32];
 
     write_text(path, &r, 64, 10);
-    cr_expect_eq(data_open(&d, path, 64, 256, &err), TP_E_USAGE);
+    cr_expect_eq(dataset_open(&d, path, 64, 256, &err), TP_E_USAGE);
     cr_expect(strstr(err.msg, "64 bytes") && strstr(err.msg, "65"), "%s", err.msg);
-    cr_expect_eq(data_open(&d, path, 63, 10, &err), TP_OK);
-    data_close(&d);
-    cr_expect_eq(data_open(&d, path, 8, 5, &err), TP_E_USAGE);
+    cr_expect_eq(dataset_open(&d, path, 63, 10, &err), TP_OK);
+    dataset_close(&d);
+    cr_expect_eq(dataset_open(&d, path, 8, 5, &err), TP_E_USAGE);
     cr_expect(strstr(err.msg, "offset"), "%s", err.msg);
     unlink(path);
 }
@@ -75,12 +75,12 @@ Test(trainer_dataset, the_rate_rises_in_warmup_then_falls_to_its_minimum)
     const struct train_optimizer o = { .lr = 1e-3, .min_lr = 1e-4, .warmup = 5 };
     const double eps = 1e-15;
 
-    cr_expect(fabs(schedule_lr(&o, 0, 20) - 2e-4) < eps);
-    cr_expect(fabs(schedule_lr(&o, 4, 20) - 1e-3) < eps);
-    cr_expect(fabs(schedule_lr(&o, 5, 20) - 1e-3) < eps);
-    cr_expect(fabs(schedule_lr(&o, 20, 20) - 1e-4) < eps);
+    cr_expect(fabs(lr_schedule_at(&o, 0, 20) - 2e-4) < eps);
+    cr_expect(fabs(lr_schedule_at(&o, 4, 20) - 1e-3) < eps);
+    cr_expect(fabs(lr_schedule_at(&o, 5, 20) - 1e-3) < eps);
+    cr_expect(fabs(lr_schedule_at(&o, 20, 20) - 1e-4) < eps);
     for (int64_t s = 5; s < 20; s++)
-        cr_expect(schedule_lr(&o, s + 1, 20) < schedule_lr(&o, s, 20));
-    cr_expect(fabs(schedule_lr(&o, 4, 5) - 1e-3) < eps, "all steps are warmup");
-    cr_expect(fabs(schedule_lr(&o, 5, 5) - 1e-3) < eps);
+        cr_expect(lr_schedule_at(&o, s + 1, 20) < lr_schedule_at(&o, s, 20));
+    cr_expect(fabs(lr_schedule_at(&o, 4, 5) - 1e-3) < eps, "all steps are warmup");
+    cr_expect(fabs(lr_schedule_at(&o, 5, 5) - 1e-3) < eps);
 }

@@ -112,15 +112,15 @@ Test(tokens, every_type_reads_back_what_was_written)
         idx = index_of(types[k].code, types[k].width, sizes, 8);
         put(p.idx, idx.at, idx.n);
         put(p.bin, bin.at, bin.n);
-        cr_assert_eq(tokens_open(&t, p.prefix, &err), TP_OK, "%s", err.msg);
+        cr_assert_eq(token_file_open(&t, p.prefix, &err), TP_OK, "%s", err.msg);
         cr_assert(t.n == n && t.documents == 4);
-        cr_assert_eq(tokens_read(&t, 0, n, INT64_C(1) << 31, out), -1);
+        cr_assert_eq(token_file_read(&t, 0, n, INT64_C(1) << 31, out), -1);
         for (int64_t i = 0; i < n; i++)
-            cr_assert(out[i] == want[i] && tokens_at(&t, i) == want[i]);
-        tokens_close(&t);
-        cr_assert_eq(tokens_open(&t, p.bin, &err), TP_OK, "the .bin's name opens the pair");
+            cr_assert(out[i] == want[i] && token_file_at(&t, i) == want[i]);
+        token_file_close(&t);
+        cr_assert_eq(token_file_open(&t, p.bin, &err), TP_OK, "the .bin's name opens the pair");
         cr_assert_eq(t.n, n);
-        tokens_close(&t);
+        token_file_close(&t);
         free(bin.at);
         free(idx.at);
         place_remove(&p);
@@ -135,12 +135,12 @@ Test(tokens, any_other_file_has_bytes_as_tokens)
     struct token_file t;
 
     put(p.prefix, "a\xff\0z!", 5);
-    cr_assert_eq(tokens_open(&t, p.prefix, &err), TP_OK, "%s", err.msg);
+    cr_assert_eq(token_file_open(&t, p.prefix, &err), TP_OK, "%s", err.msg);
     cr_assert(t.n == 5 && t.is_bytes && !t.asked);
-    cr_assert_eq(tokens_read(&t, 0, 5, 256, out), -1);
+    cr_assert_eq(token_file_read(&t, 0, 5, 256, out), -1);
     cr_assert(out[0] == 'a' && out[1] == 255 && out[2] == 0 && out[4] == '!');
-    cr_assert_eq(tokens_read(&t, 0, 5, 200, out), 1, "token 1 is not below 200");
-    tokens_close(&t);
+    cr_assert_eq(token_file_read(&t, 0, 5, 200, out), 1, "token 1 is not below 200");
+    token_file_close(&t);
     place_remove(&p);
 }
 
@@ -154,9 +154,9 @@ Test(tokens, negative_tokens_are_found)
 
     put(p.idx, idx.at, idx.n);
     put(p.bin, (int32_t[]){ 1, 2, -3 }, 12);
-    cr_assert_eq(tokens_open(&t, p.prefix, &err), TP_OK, "%s", err.msg);
-    cr_assert_eq(tokens_read(&t, 1, 2, 100, out), 2);
-    tokens_close(&t);
+    cr_assert_eq(token_file_open(&t, p.prefix, &err), TP_OK, "%s", err.msg);
+    cr_assert_eq(token_file_read(&t, 1, 2, 100, out), 2);
+    token_file_close(&t);
     free(idx.at);
     place_remove(&p);
 }
@@ -204,7 +204,7 @@ Test(tokens, hostile_indices_are_refused_with_a_reason)
         memcpy(b.at + bad[i].at, &bad[i].value, (size_t)bad[i].width);
         put(p.idx, b.at, b.n);
         put(p.bin, tokens, sizeof tokens);
-        cr_expect_eq(tokens_open(&t, p.prefix, &err), bad[i].st, "case %zu: %s", i, err.msg);
+        cr_expect_eq(token_file_open(&t, p.prefix, &err), bad[i].st, "case %zu: %s", i, err.msg);
         cr_expect(strstr(err.msg, bad[i].says) && strstr(err.msg, p.prefix), "case %zu: %s", i,
                   err.msg);
         free(b.at);
@@ -217,7 +217,7 @@ Test(tokens, hostile_indices_are_refused_with_a_reason)
 
         put(p.idx, good.at, n);
         put(p.bin, tokens, sizeof tokens);
-        cr_expect_neq(tokens_open(&t, p.prefix, &err), TP_OK, "cut to %zu bytes", n);
+        cr_expect_neq(token_file_open(&t, p.prefix, &err), TP_OK, "cut to %zu bytes", n);
         place_remove(&p);
     }
     free(good.at);
@@ -241,12 +241,12 @@ Test(tokens, what_opens_is_safe_to_read)
         for (int64_t k = rng_int(&r, 0, 3); k > 0; k--)
             b.at[rng_int(&r, 0, (int64_t)b.n - 1)] ^= (unsigned char)(1 << rng_int(&r, 0, 7));
         put(p.idx, b.at, b.n);
-        if (tokens_open(&t, p.prefix, &err) == TP_OK) {
+        if (token_file_open(&t, p.prefix, &err) == TP_OK) {
             int32_t out[64];
 
             cr_assert_leq(t.n, 24 * 2);
-            tokens_read(&t, 0, t.n, 65536, out);
-            tokens_close(&t);
+            token_file_read(&t, 0, t.n, 65536, out);
+            token_file_close(&t);
         }
         free(b.at);
     }
@@ -261,18 +261,18 @@ Test(tokens, files_that_hold_no_tokens_are_refused)
     struct token_file t;
     char fifo[96];
 
-    cr_assert_eq(tokens_open(&t, p.prefix, &err), TP_E_NOTFOUND);
-    cr_assert_eq(tokens_open(&t, p.dir, &err), TP_E_USAGE, "%s", err.msg);
+    cr_assert_eq(token_file_open(&t, p.prefix, &err), TP_E_NOTFOUND);
+    cr_assert_eq(token_file_open(&t, p.dir, &err), TP_E_USAGE, "%s", err.msg);
     snprintf(fifo, sizeof fifo, "%s/fifo", p.dir);
     cr_assert_eq(mkfifo(fifo, 0600), 0);
-    cr_assert_eq(tokens_open(&t, fifo, &err), TP_E_USAGE, "%s", err.msg);
+    cr_assert_eq(token_file_open(&t, fifo, &err), TP_E_USAGE, "%s", err.msg);
     put(p.idx, "x", 1);
-    cr_assert_eq(tokens_open(&t, p.prefix, &err), TP_E_NOTFOUND);
+    cr_assert_eq(token_file_open(&t, p.prefix, &err), TP_E_NOTFOUND);
     cr_assert(strstr(err.msg, "text_document.bin"), "%s", err.msg);
     put(p.prefix, "", 0); /* an empty file opens; the reader checks the number of tokens */
-    cr_assert_eq(tokens_open(&t, p.prefix, &err), TP_OK, "%s", err.msg);
+    cr_assert_eq(token_file_open(&t, p.prefix, &err), TP_OK, "%s", err.msg);
     cr_assert_eq(t.n, 0);
-    tokens_close(&t);
+    token_file_close(&t);
     place_remove(&p);
 }
 
@@ -284,14 +284,14 @@ static void expect_no_text(const char *path)
     char words[PATH_MAX + 16], asked[PATH_MAX + 16];
 
     put(path, "some text", 9);
-    cr_assert_eq(tokens_open(&t, path, &err), TP_E_USAGE, "%s", path);
+    cr_assert_eq(token_file_open(&t, path, &err), TP_E_USAGE, "%s", path);
     snprintf(words, sizeof words, "bytes:%s ", path);
     cr_assert(strstr(err.msg, words), "%s", err.msg);
     snprintf(asked, sizeof asked, "bytes:%s", path);
-    cr_assert_eq(tokens_open(&t, asked, &err), TP_OK, "%s", err.msg);
+    cr_assert_eq(token_file_open(&t, asked, &err), TP_OK, "%s", err.msg);
     cr_assert(t.n == 9 && t.is_bytes && t.asked);
-    cr_assert_str_eq(tokens_path(asked), path);
-    tokens_close(&t);
+    cr_assert_str_eq(token_file_path(asked), path);
+    token_file_close(&t);
 }
 
 Test(tokens, names_of_other_kinds_of_files_are_refused)
@@ -310,8 +310,8 @@ Test(tokens, names_of_other_kinds_of_files_are_refused)
     }
     snprintf(path, sizeof path, "%s/x.txt", p.dir);
     put(path, "some text", 9);
-    cr_assert_eq(tokens_open(&t, path, &err), TP_OK, "%s", err.msg);
-    tokens_close(&t);
+    cr_assert_eq(token_file_open(&t, path, &err), TP_OK, "%s", err.msg);
+    token_file_close(&t);
     place_remove(&p);
 }
 
@@ -322,9 +322,9 @@ Test(tokens, one_file_of_a_pair_is_refused_by_every_name)
     struct token_file t;
 
     put(p.bin, "tokens", 6);
-    cr_assert_eq(tokens_open(&t, p.bin, &err), TP_E_NOTFOUND);
+    cr_assert_eq(token_file_open(&t, p.bin, &err), TP_E_NOTFOUND);
     cr_assert(strstr(err.msg, p.idx) && strstr(err.msg, "bytes:"), "%s", err.msg);
-    cr_assert_eq(tokens_open(&t, p.idx, &err), TP_E_NOTFOUND);
-    cr_assert_eq(tokens_open(&t, p.prefix, &err), TP_E_NOTFOUND);
+    cr_assert_eq(token_file_open(&t, p.idx, &err), TP_E_NOTFOUND);
+    cr_assert_eq(token_file_open(&t, p.prefix, &err), TP_E_NOTFOUND);
     place_remove(&p);
 }

@@ -56,18 +56,18 @@ Test(trainer_zigzag, a_rank_fetches_its_tokens_of_the_whole_sequence)
         int64_t first = rng_int(&r, 0, 5000), each = zigzag_tokens(&z), run;
         int32_t ids[3 * 108], targets[3 * 108], part[3 * 108], part_targets[3 * 108];
         struct tp_err err = { 0 };
-        struct data d;
+        struct dataset d;
 
         z.rank = (int)rng_int(&r, 0, z.n - 1);
-        cr_assert_eq(data_open(&d, TEXT, z.seq, 256, &err), TP_OK, "%s", err.msg);
-        cr_assert_eq(data_fetch(&d, first, 3, NULL, ids, targets, &err), TP_OK);
-        cr_assert_eq(data_fetch(&d, first, 3, &z, part, part_targets, &err), TP_OK);
+        cr_assert_eq(dataset_open(&d, TEXT, z.seq, 256, &err), TP_OK, "%s", err.msg);
+        cr_assert_eq(dataset_fetch(&d, first, 3, NULL, ids, targets, &err), TP_OK);
+        cr_assert_eq(dataset_fetch(&d, first, 3, &z, part, part_targets, &err), TP_OK);
         for (int64_t i = 0; i < 3 * each; i++) {
             int64_t at = i / each * z.seq + zigzag_position(&z, i % each, &run);
 
             cr_expect_eq(part[i], ids[at]);
             cr_expect_eq(part_targets[i], targets[at]);
         }
-        data_close(&d);
+        dataset_close(&d);
     }
 }

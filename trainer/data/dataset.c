@@ -6,9 +6,9 @@
 /* Tokens that are looked at before the run begins: a fraction of a second. */
 static const int64_t CHECKED_AT_OPEN = INT64_C(1) << 26;
 
-static tp_status fail_token(const struct data *d, int64_t at, struct tp_err *err)
+static tp_status fail_token(const struct dataset *d, int64_t at, struct tp_err *err)
 {
-    int64_t token = tokens_at(&d->tokens, at);
+    int64_t token = token_file_at(&d->tokens, at);
 
     if (d->tokens.is_bytes)
         return tp_fail(err, TP_E_USAGE,
@@ -24,9 +24,9 @@ static tp_status fail_token(const struct data *d, int64_t at, struct tp_err *err
 
 /* Bytes for a vocabulary of words are a mistake, unless they are asked for: nothing would fail, and
  * the model would learn to write letters. */
-static tp_status check_kind(const struct data *d, struct tp_err *err)
+static tp_status check_kind(const struct dataset *d, struct tp_err *err)
 {
-    if (!d->tokens.is_bytes || d->tokens.asked || d->vocab <= DATA_BYTES_VOCAB_MAX)
+    if (!d->tokens.is_bytes || d->tokens.asked || d->vocab <= DATASET_BYTES_VOCAB_MAX)
         return TP_OK;
     return tp_fail(err, TP_E_USAGE,
                    "%s: is read as raw bytes, each a token from 0 to 255, but the model's "
@@ -36,14 +36,14 @@ static tp_status check_kind(const struct data *d, struct tp_err *err)
                    d->path, d->vocab, d->path);
 }
 
-static tp_status check_tokens(const struct data *d, struct tp_err *err)
+static tp_status check_tokens(const struct dataset *d, struct tp_err *err)
 {
     int64_t n = d->tokens.n < CHECKED_AT_OPEN ? d->tokens.n : CHECKED_AT_OPEN;
 
     if (d->tokens.type == TOKEN_U8 && d->vocab >= 256)
         return TP_OK;
     for (int64_t i = 0; i < n; i++) {
-        int64_t token = tokens_at(&d->tokens, i);
+        int64_t token = token_file_at(&d->tokens, i);
 
         if (token < 0 || token >= d->vocab)
             return fail_token(d, i, err);
@@ -51,11 +51,11 @@ static tp_status check_tokens(const struct data *d, struct tp_err *err)
     return TP_OK;
 }
 
-tp_status data_open(struct data *d, const char *path, int64_t seq, int64_t vocab,
-                    struct tp_err *err)
+tp_status dataset_open(struct dataset *d, const char *path, int64_t seq, int64_t vocab,
+                       struct tp_err *err)
 {
-    struct data new = { .path = tokens_path(path), .seq = seq, .vocab = vocab };
-    tp_status st = tokens_open(&new.tokens, path, err);
+    struct dataset new = { .path = token_file_path(path), .seq = seq, .vocab = vocab };
+    tp_status st = token_file_open(&new.tokens, path, err);
 
     if (st)
         return tp_fail_in(err, "--data");
@@ -70,7 +70,7 @@ tp_status data_open(struct data *d, const char *path, int64_t seq, int64_t vocab
     if (!st)
         st = check_tokens(&new, err);
     if (st) {
-        data_close(&new);
+        dataset_close(&new);
         return st;
     }
     new.samples = (new.tokens.n - 1) / seq;
@@ -78,14 +78,15 @@ tp_status data_open(struct data *d, const char *path, int64_t seq, int64_t vocab
     return TP_OK;
 }
 
-void data_close(struct data *d)
+void dataset_close(struct dataset *d)
 {
-    tokens_close(&d->tokens);
-    *d = (struct data){ 0 };
+    token_file_close(&d->tokens);
+    *d = (struct dataset){ 0 };
 }
 
-tp_status data_fetch(const struct data *d, int64_t first, int64_t n, const struct zigzag *part,
-                     int32_t *ids, int32_t *targets, struct tp_err *err)
+tp_status dataset_fetch(const struct dataset *d, int64_t first, int64_t n,
+                        const struct zigzag *part, int32_t *ids, int32_t *targets,
+                        struct tp_err *err)
 {
     const struct zigzag whole = { .seq = d->seq, .n = 1 };
     int64_t each, run;
@@ -96,17 +97,17 @@ tp_status data_fetch(const struct data *d, int64_t first, int64_t n, const struc
         int64_t sample = (first + i / each) % d->samples, bad;
         int64_t at = sample * d->seq + zigzag_position(part, i % each, &run);
 
-        bad = tokens_read(&d->tokens, at, run, d->vocab, ids + i);
+        bad = token_file_read(&d->tokens, at, run, d->vocab, ids + i);
         if (bad < 0)
-            bad = tokens_read(&d->tokens, at + 1, run, d->vocab, targets + i);
+            bad = token_file_read(&d->tokens, at + 1, run, d->vocab, targets + i);
         if (bad >= 0)
             return fail_token(d, bad, err);
     }
     return TP_OK;
 }
 
-void data_fetch_ids(const struct data *d, int64_t first, int64_t n, int64_t *ids)
+void dataset_fetch_ids(const struct dataset *d, int64_t first, int64_t n, int64_t *ids)
 {
     for (int64_t i = 0; i < n * d->seq; i++)
-        ids[i] = tokens_at(&d->tokens, (first + i / d->seq) % d->samples * d->seq + i % d->seq);
+        ids[i] = token_file_at(&d->tokens, (first + i / d->seq) % d->samples * d->seq + i % d->seq);
 }

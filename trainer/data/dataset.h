@@ -16,29 +16,29 @@
 #include "trainer/data/token_file.h"
 
 /* Raw bytes for a larger vocabulary must be asked for, as bytes:FILE. */
-enum { DATA_BYTES_VOCAB_MAX = 1024 };
+enum { DATASET_BYTES_VOCAB_MAX = 1024 };
 
-struct data {
+struct dataset {
     struct token_file tokens;
     const char *path; /* borrowed; without "bytes:" */
     int64_t seq, vocab, samples;
 };
 
-/* Open and check. TP_E_USAGE: raw bytes for a vocabulary beyond DATA_BYTES_VOCAB_MAX that were not
- * asked for; fewer than seq + 1 tokens, or one that is not a token of a vocabulary of
- * `vocab` (value and place named; of very long files that is left to data_fetch); else as
- * tokens_open. */
-tp_status data_open(struct data *d, const char *path, int64_t seq, int64_t vocab,
-                    struct tp_err *err);
-void data_close(struct data *d);
+/* Open and check. TP_E_USAGE: raw bytes for a vocabulary beyond DATASET_BYTES_VOCAB_MAX that were
+ * not asked for; fewer than seq + 1 tokens, or one that is not below `vocab` (the message has value
+ * and place; in very long files dataset_fetch finds it); else as token_file_open. */
+tp_status dataset_open(struct dataset *d, const char *path, int64_t seq, int64_t vocab,
+                       struct tp_err *err);
+void dataset_close(struct dataset *d);
 
 /* Sequences first .. first + n - 1 of the run, to ids[n][seq] and targets[n][seq]; of each only the
  * tokens that a context-parallel rank has, in the order in which it has them, when `part` is not
  * NULL. TP_E_USAGE: a token outside the vocabulary. */
-tp_status data_fetch(const struct data *d, int64_t first, int64_t n, const struct zigzag *part,
-                     int32_t *ids, int32_t *targets, struct tp_err *err);
+tp_status dataset_fetch(const struct dataset *d, int64_t first, int64_t n,
+                        const struct zigzag *part, int32_t *ids, int32_t *targets,
+                        struct tp_err *err);
 
 /* The inputs alone, of whole sequences, as ids[n][seq]. */
-void data_fetch_ids(const struct data *d, int64_t first, int64_t n, int64_t *ids);
+void dataset_fetch_ids(const struct dataset *d, int64_t first, int64_t n, int64_t *ids);
 
 #endif

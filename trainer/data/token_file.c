@@ -286,14 +286,14 @@ static tp_status fail_alone(const char *there, const char *missing, struct tp_er
         there, missing, there);
 }
 
-const char *tokens_path(const char *path)
+const char *token_file_path(const char *path)
 {
     size_t n = strlen(TOKEN_FILE_BYTES);
 
     return strncmp(path, TOKEN_FILE_BYTES, n) == 0 ? path + n : path;
 }
 
-tp_status tokens_open(struct token_file *t, const char *path, struct tp_err *err)
+tp_status token_file_open(struct token_file *t, const char *path, struct tp_err *err)
 {
     char bin[PATH_MAX], idx[PATH_MAX];
     bool named = text_ends_with(path, ".bin") || text_ends_with(path, ".idx");
@@ -303,8 +303,8 @@ tp_status tokens_open(struct token_file *t, const char *path, struct tp_err *err
         !path_join(idx, path, n, ".idx"))
         return tp_fail(err, TP_E_USAGE, "%.60s...: a path of more than %d characters", path,
                        PATH_MAX - 8);
-    if (tokens_path(path) != path)
-        return open_bytes(t, tokens_path(path), true, err);
+    if (token_file_path(path) != path)
+        return open_bytes(t, token_file_path(path), true, err);
     if (file_exists(idx) && file_exists(bin) && (named || !file_exists(path)))
         return open_pair(t, bin, idx, err);
     if (file_exists(idx) != file_exists(bin) && (named || !file_exists(path)))
@@ -312,7 +312,7 @@ tp_status tokens_open(struct token_file *t, const char *path, struct tp_err *err
     return open_bytes(t, path, false, err);
 }
 
-void tokens_close(struct token_file *t)
+void token_file_close(struct token_file *t)
 {
     if (t->data)
         munmap((void *)(uintptr_t)t->data, (size_t)t->size_bytes);
@@ -321,7 +321,7 @@ void tokens_close(struct token_file *t)
 
 /* ---- reading ---- */
 
-int64_t tokens_at(const struct token_file *t, int64_t i)
+int64_t token_file_at(const struct token_file *t, int64_t i)
 {
     switch (t->type) {
     case TOKEN_U8:
@@ -340,11 +340,11 @@ int64_t tokens_at(const struct token_file *t, int64_t i)
     return -1;
 }
 
-int64_t tokens_read(const struct token_file *t, int64_t first, int64_t n, int64_t vocab,
-                    int32_t *out)
+int64_t token_file_read(const struct token_file *t, int64_t first, int64_t n, int64_t vocab,
+                        int32_t *out)
 {
     for (int64_t i = 0; i < n; i++) {
-        int64_t token = tokens_at(t, first + i);
+        int64_t token = token_file_at(t, first + i);
 
         if (token < 0 || token >= vocab || token > INT32_MAX)
             return first + i;

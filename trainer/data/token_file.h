@@ -40,23 +40,22 @@ struct token_file {
 #define TOKEN_FILE_BYTES "bytes:"
 
 /* The path of the file that `path` names: without "bytes:". */
-const char *tokens_path(const char *path);
+const char *token_file_path(const char *path);
 
 /* Open `bytes:FILE`, the pair with the prefix `path` (its .bin or .idx is taken as the prefix too),
  * or the file `path` as bytes. TP_E_NOTFOUND: there is no such file, or only one of the pair.
  * TP_E_USAGE: not a regular file, empty, not such a pair, of floats; or, without "bytes:", a file
- * whose name says that it is not text
- * (.jsonl, .parquet, .gz): the message says what to do. TP_E_CORRUPT: an index that contradicts
- * itself or its .bin. */
-tp_status tokens_open(struct token_file *t, const char *path, struct tp_err *err);
-void tokens_close(struct token_file *t);
+ * whose name says that it is not text (.jsonl, .parquet, .gz): the message says what to do.
+ * TP_E_CORRUPT: an index that contradicts itself or its .bin. */
+tp_status token_file_open(struct token_file *t, const char *path, struct tp_err *err);
+void token_file_close(struct token_file *t);
 
 /* Tokens first .. first + n - 1, which must exist, as int32. Whether each lies in [0, vocab): -1;
  * else the number of the first that does not, and out is partly filled. */
-int64_t tokens_read(const struct token_file *t, int64_t first, int64_t n, int64_t vocab,
-                    int32_t *out);
+int64_t token_file_read(const struct token_file *t, int64_t first, int64_t n, int64_t vocab,
+                        int32_t *out);
 
 /* Token number i, whatever it is. */
-int64_t tokens_at(const struct token_file *t, int64_t i);
+int64_t token_file_at(const struct token_file *t, int64_t i);
 
 #endif
