@@ -1,14 +1,13 @@
 /* device/cpu/cpu.c - see device/cpu/cpu.h. */
 #include "device/cpu/cpu.h"
 
-#include <inttypes.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "core/clock.h"
 #include "device/cpu/cpu_queue.h"
 #include "device/cpu/pages.h"
 #include "device/failure.h"
+#include "device/host_copy.h"
 
 struct cpu_device {
     struct device device;
@@ -133,47 +132,6 @@ static void *cpu_scratch(struct device_queue *q, int64_t n_bytes)
     return cpu_queue_scratch(queue_of(q), n_bytes);
 }
 
-static tp_status copy_now(struct device_queue *q, const void *args, struct tp_err *err)
-{
-    const struct device_copy *c = args;
-    char *dst = c->dst;
-    const char *src = c->src;
-
-    (void)q;
-    (void)err;
-    for (int64_t r = 0; r < c->rows; r++)
-        memcpy(dst + r * c->dst_pitch, src + r * c->src_pitch, (size_t)c->row_bytes);
-    return TP_OK;
-}
-
-static void cpu_copy(struct device_queue *q, const struct device_copy *c)
-{
-    cpu_submit(q, &(struct device_operation){ copy_now, c, sizeof *c, 0 });
-}
-
-struct fill_args {
-    void *dst;
-    int byte;
-    int64_t n_bytes;
-};
-
-static tp_status fill_now(struct device_queue *q, const void *args, struct tp_err *err)
-{
-    const struct fill_args *f = args;
-
-    (void)q;
-    (void)err;
-    memset(f->dst, f->byte, (size_t)f->n_bytes);
-    return TP_OK;
-}
-
-static void cpu_fill(struct device_queue *q, void *dst, int byte, int64_t n_bytes)
-{
-    const struct fill_args args = { dst, byte, n_bytes };
-
-    cpu_submit(q, &(struct device_operation){ fill_now, &args, sizeof args, 0 });
-}
-
 /* ---- events ---- */
 
 static tp_status cpu_event_open(struct device *d, struct device_event **out, struct tp_err *err)
@@ -294,8 +252,8 @@ static const struct device_ops CPU_OPS = {
     .queue_close = cpu_queue_end,
     .submit = cpu_submit,
     .scratch = cpu_scratch,
-    .copy = cpu_copy,
-    .fill = cpu_fill,
+    .copy = host_copy,
+    .fill = host_copy_fill,
     .event_open = cpu_event_open,
     .event_close = cpu_event_close,
     .record = cpu_record,

@@ -6,6 +6,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "device/host_copy.h"
 #include "tests/deferred/deferred_queue.h"
 
 enum { PAGE = 4096 };
@@ -218,46 +219,6 @@ static void *deferred_scratch(struct device_queue *queue, int64_t n_bytes)
     return q->scratch;
 }
 
-static tp_status copy_now(struct device_queue *q, const void *args, struct tp_err *err)
-{
-    const struct device_copy *c = args;
-
-    (void)q;
-    (void)err;
-    for (int64_t r = 0; r < c->rows; r++)
-        memcpy((char *)c->dst + r * c->dst_pitch, (const char *)c->src + r * c->src_pitch,
-               (size_t)c->row_bytes);
-    return TP_OK;
-}
-
-static void deferred_copy(struct device_queue *q, const struct device_copy *c)
-{
-    deferred_submit(q, &(struct device_operation){ copy_now, c, sizeof *c, 0 });
-}
-
-struct fill_args {
-    void *dst;
-    int byte;
-    int64_t n_bytes;
-};
-
-static tp_status fill_now(struct device_queue *q, const void *args, struct tp_err *err)
-{
-    const struct fill_args *f = args;
-
-    (void)q;
-    (void)err;
-    memset(f->dst, f->byte, (size_t)f->n_bytes);
-    return TP_OK;
-}
-
-static void deferred_fill(struct device_queue *q, void *dst, int byte, int64_t n_bytes)
-{
-    const struct fill_args args = { dst, byte, n_bytes };
-
-    deferred_submit(q, &(struct device_operation){ fill_now, &args, sizeof args, 0 });
-}
-
 /* ---- events ---- */
 
 static tp_status deferred_event_open(struct device *d, struct device_event **out,
@@ -341,8 +302,8 @@ static const struct device_ops DEFERRED_OPS = {
     .queue_close = deferred_queue_close,
     .submit = deferred_submit,
     .scratch = deferred_scratch,
-    .copy = deferred_copy,
-    .fill = deferred_fill,
+    .copy = host_copy,
+    .fill = host_copy_fill,
     .event_open = deferred_event_open,
     .event_close = deferred_event_close,
     .record = deferred_record,

@@ -1,6 +1,6 @@
 /*
  * tests/unit/device_cpu.c - the CPU device: the order of queues and events, memory, failures.
- * covers: device/device device/failure device/cpu/cpu_queue device/cpu/pages
+ * covers: device/device device/failure device/cpu/cpu_queue device/cpu/pages device/host_copy
  */
 #include "device/cpu/cpu.h"
 
