@@ -76,6 +76,17 @@ struct family_key {
 #define FAMILY_ONLY(k, json, other) { k, FAMILY_VALUE_ONLY, 0, 0, 0, 0, json, other }
 #define FAMILY_TRAINS(k, json)      { k, FAMILY_VALUE_TRAINS, 0, 0, 0, 0, json, 0 }
 #define FAMILY_KEYS_END             { 0, FAMILY_VALUE_END, 0, 0, 0, 0, 0, 0 }
+
+/* Rows that most families have: their sizes, and one key for the biases of attention. */
+#define FAMILY_SIZES \
+    FAMILY_NEED("vocab_size", vocab, FAMILY_VOCAB_MAX), \
+    FAMILY_NEED("hidden_size", hidden, FAMILY_WIDTH_MAX), \
+    FAMILY_NEED("intermediate_size", ffn, FAMILY_WIDTH_MAX), \
+    FAMILY_NEED("num_hidden_layers", layers, FAMILY_LAYERS_MAX), \
+    FAMILY_NEED("num_attention_heads", heads, FAMILY_WIDTH_MAX)
+#define FAMILY_ATTENTION_BIAS \
+    FAMILY_FLAG("attention_bias", qkv_bias, false), \
+    FAMILY_FLAG("attention_bias", out_bias, false)
 /* clang-format on */
 
 /* Limits that keep all products of dimensions within 64 bits. */
@@ -116,6 +127,17 @@ struct family_tensor {
 
 /* The last column of a row whose tensor only some models of the family have. */
 #define FAMILY_IF(m) offsetof(struct model, m)
+
+/* The rows of Llama's query, key and value, which other families have too. */
+/* clang-format off */
+#define FAMILY_LLAMA_QKV \
+    { ROLE_Q, "model.layers.*.self_attn.q_proj.weight", { DIM_Q, DIM_HIDDEN }, CUT_COLUMN, 0 }, \
+    { ROLE_K, "model.layers.*.self_attn.k_proj.weight", { DIM_KV, DIM_HIDDEN }, CUT_COLUMN, 0 }, \
+    { ROLE_V, "model.layers.*.self_attn.v_proj.weight", { DIM_KV, DIM_HIDDEN }, CUT_COLUMN, 0 }, \
+    { ROLE_Q_BIAS, "model.layers.*.self_attn.q_proj.bias", { DIM_Q }, CUT_COLUMN, FAMILY_IF(qkv_bias) }, \
+    { ROLE_K_BIAS, "model.layers.*.self_attn.k_proj.bias", { DIM_KV }, CUT_COLUMN, FAMILY_IF(qkv_bias) }, \
+    { ROLE_V_BIAS, "model.layers.*.self_attn.v_proj.bias", { DIM_KV }, CUT_COLUMN, FAMILY_IF(qkv_bias) }
+/* clang-format on */
 
 /* ---- the table ---- */
 

@@ -4,11 +4,7 @@
 #include "layout/family.h"
 
 static const struct family_key keys[] = {
-    FAMILY_NEED("vocab_size", vocab, FAMILY_VOCAB_MAX),
-    FAMILY_NEED("hidden_size", hidden, FAMILY_WIDTH_MAX),
-    FAMILY_NEED("intermediate_size", ffn, FAMILY_WIDTH_MAX),
-    FAMILY_NEED("num_hidden_layers", layers, FAMILY_LAYERS_MAX),
-    FAMILY_NEED("num_attention_heads", heads, FAMILY_WIDTH_MAX),
+    FAMILY_SIZES,
     FAMILY_NEED("num_key_value_heads", kv_heads, FAMILY_WIDTH_MAX),
     FAMILY_COUNT("head_dim", head_dim, FAMILY_WIDTH_MAX, 256),
     FAMILY_COUNT("max_position_embeddings", max_positions, FAMILY_POSITIONS_MAX, 131072),
@@ -22,8 +18,7 @@ static const struct family_key keys[] = {
     FAMILY_LAYERS("layer_types or sliding_window_pattern", full_layers, 6),
     FAMILY_POSITIVE("query_pre_attn_scalar", attention_scalar, 256),
     FAMILY_CAP("final_logit_softcapping", logit_cap, 0),
-    FAMILY_FLAG("attention_bias", qkv_bias, false),
-    FAMILY_FLAG("attention_bias", out_bias, false),
+    FAMILY_ATTENTION_BIAS,
     FAMILY_TRAINS("hidden_activation", "[\"gelu\", \"gelu_pytorch_tanh\"]"),
     FAMILY_TRAINS("attn_logit_softcapping", "null"),
     FAMILY_TRAINS("attention_dropout", "0"),

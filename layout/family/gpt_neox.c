@@ -3,11 +3,7 @@
 #include "layout/family.h"
 
 static const struct family_key keys[] = {
-    FAMILY_NEED("vocab_size", vocab, FAMILY_VOCAB_MAX),
-    FAMILY_NEED("hidden_size", hidden, FAMILY_WIDTH_MAX),
-    FAMILY_NEED("intermediate_size", ffn, FAMILY_WIDTH_MAX),
-    FAMILY_NEED("num_hidden_layers", layers, FAMILY_LAYERS_MAX),
-    FAMILY_NEED("num_attention_heads", heads, FAMILY_WIDTH_MAX),
+    FAMILY_SIZES,
     FAMILY_COUNT("max_position_embeddings", max_positions, FAMILY_POSITIONS_MAX, 2048),
     FAMILY_POSITIVE("layer_norm_eps", norm_eps, 1e-5),
     FAMILY_POSITIVE("initializer_range", init_std, 0.02),

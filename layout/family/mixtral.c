@@ -3,11 +3,7 @@
 #include "layout/family.h"
 
 static const struct family_key keys[] = {
-    FAMILY_NEED("vocab_size", vocab, FAMILY_VOCAB_MAX),
-    FAMILY_NEED("hidden_size", hidden, FAMILY_WIDTH_MAX),
-    FAMILY_NEED("intermediate_size", ffn, FAMILY_WIDTH_MAX),
-    FAMILY_NEED("num_hidden_layers", layers, FAMILY_LAYERS_MAX),
-    FAMILY_NEED("num_attention_heads", heads, FAMILY_WIDTH_MAX),
+    FAMILY_SIZES,
     FAMILY_NEED("num_key_value_heads", kv_heads, FAMILY_WIDTH_MAX),
     FAMILY_COUNT("head_dim", head_dim, FAMILY_WIDTH_MAX, 0),
     FAMILY_COUNT("max_position_embeddings", max_positions, FAMILY_POSITIONS_MAX, 131072),

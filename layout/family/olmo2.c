@@ -3,11 +3,7 @@
 #include "layout/family.h"
 
 static const struct family_key keys[] = {
-    FAMILY_NEED("vocab_size", vocab, FAMILY_VOCAB_MAX),
-    FAMILY_NEED("hidden_size", hidden, FAMILY_WIDTH_MAX),
-    FAMILY_NEED("intermediate_size", ffn, FAMILY_WIDTH_MAX),
-    FAMILY_NEED("num_hidden_layers", layers, FAMILY_LAYERS_MAX),
-    FAMILY_NEED("num_attention_heads", heads, FAMILY_WIDTH_MAX),
+    FAMILY_SIZES,
     FAMILY_COUNT("num_key_value_heads", kv_heads, FAMILY_WIDTH_MAX, 0),
     FAMILY_COUNT("head_dim", head_dim, FAMILY_WIDTH_MAX, 0),
     FAMILY_COUNT("max_position_embeddings", max_positions, FAMILY_POSITIONS_MAX, 2048),
@@ -15,8 +11,7 @@ static const struct family_key keys[] = {
     FAMILY_POSITIVE("initializer_range", init_std, 0.02),
     FAMILY_FLAG("tie_word_embeddings", tied, false),
     FAMILY_ROPE(10000),
-    FAMILY_FLAG("attention_bias", qkv_bias, false),
-    FAMILY_FLAG("attention_bias", out_bias, false),
+    FAMILY_ATTENTION_BIAS,
     FAMILY_KEYS_END,
 };
 
@@ -24,12 +19,7 @@ static const struct family_key keys[] = {
 /* clang-format off */
 static const struct family_tensor tensors[] = {
     { ROLE_EMBEDDING, "model.embed_tokens.weight", { DIM_VOCAB, DIM_HIDDEN }, CUT_VOCABULARY, 0 },
-    { ROLE_Q, "model.layers.*.self_attn.q_proj.weight", { DIM_Q, DIM_HIDDEN }, CUT_COLUMN, 0 },
-    { ROLE_K, "model.layers.*.self_attn.k_proj.weight", { DIM_KV, DIM_HIDDEN }, CUT_COLUMN, 0 },
-    { ROLE_V, "model.layers.*.self_attn.v_proj.weight", { DIM_KV, DIM_HIDDEN }, CUT_COLUMN, 0 },
-    { ROLE_Q_BIAS, "model.layers.*.self_attn.q_proj.bias", { DIM_Q }, CUT_COLUMN, FAMILY_IF(qkv_bias) },
-    { ROLE_K_BIAS, "model.layers.*.self_attn.k_proj.bias", { DIM_KV }, CUT_COLUMN, FAMILY_IF(qkv_bias) },
-    { ROLE_V_BIAS, "model.layers.*.self_attn.v_proj.bias", { DIM_KV }, CUT_COLUMN, FAMILY_IF(qkv_bias) },
+    FAMILY_LLAMA_QKV,
     { ROLE_Q_NORM, "model.layers.*.self_attn.q_norm.weight", { DIM_Q }, CUT_COLUMN, 0 },
     { ROLE_K_NORM, "model.layers.*.self_attn.k_norm.weight", { DIM_KV }, CUT_COLUMN, 0 },
     { ROLE_OUT, "model.layers.*.self_attn.o_proj.weight", { DIM_HIDDEN, DIM_Q }, CUT_ROW, 0 },

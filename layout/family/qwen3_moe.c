@@ -3,11 +3,7 @@
 #include "layout/family.h"
 
 static const struct family_key keys[] = {
-    FAMILY_NEED("vocab_size", vocab, FAMILY_VOCAB_MAX),
-    FAMILY_NEED("hidden_size", hidden, FAMILY_WIDTH_MAX),
-    FAMILY_NEED("intermediate_size", ffn, FAMILY_WIDTH_MAX),
-    FAMILY_NEED("num_hidden_layers", layers, FAMILY_LAYERS_MAX),
-    FAMILY_NEED("num_attention_heads", heads, FAMILY_WIDTH_MAX),
+    FAMILY_SIZES,
     FAMILY_NEED("num_key_value_heads", kv_heads, FAMILY_WIDTH_MAX),
     FAMILY_COUNT("head_dim", head_dim, FAMILY_WIDTH_MAX, 0),
     FAMILY_COUNT("max_position_embeddings", max_positions, FAMILY_POSITIONS_MAX, 32768),
@@ -16,8 +12,7 @@ static const struct family_key keys[] = {
     FAMILY_FLAG("tie_word_embeddings", tied, false),
     FAMILY_ROPE(10000),
     FAMILY_FIXED(head_norms, true),
-    FAMILY_FLAG("attention_bias", qkv_bias, false),
-    FAMILY_FLAG("attention_bias", out_bias, false),
+    FAMILY_ATTENTION_BIAS,
     FAMILY_NEED("num_experts or num_local_experts", experts, FAMILY_EXPERTS_MAX),
     FAMILY_COUNT("num_experts_per_tok", experts_per_token, FAMILY_EXPERTS_MAX, 8),
     FAMILY_FLAG("norm_topk_prob", normalized_experts, false),
@@ -37,12 +32,7 @@ static const struct family_key keys[] = {
 static const struct family_tensor tensors[] = {
     { ROLE_EMBEDDING, "model.embed_tokens.weight", { DIM_VOCAB, DIM_HIDDEN }, CUT_VOCABULARY, 0 },
     { ROLE_ATTENTION_NORM, "model.layers.*.input_layernorm.weight", { DIM_HIDDEN }, CUT_SEQUENCE, 0 },
-    { ROLE_Q, "model.layers.*.self_attn.q_proj.weight", { DIM_Q, DIM_HIDDEN }, CUT_COLUMN, 0 },
-    { ROLE_K, "model.layers.*.self_attn.k_proj.weight", { DIM_KV, DIM_HIDDEN }, CUT_COLUMN, 0 },
-    { ROLE_V, "model.layers.*.self_attn.v_proj.weight", { DIM_KV, DIM_HIDDEN }, CUT_COLUMN, 0 },
-    { ROLE_Q_BIAS, "model.layers.*.self_attn.q_proj.bias", { DIM_Q }, CUT_COLUMN, FAMILY_IF(qkv_bias) },
-    { ROLE_K_BIAS, "model.layers.*.self_attn.k_proj.bias", { DIM_KV }, CUT_COLUMN, FAMILY_IF(qkv_bias) },
-    { ROLE_V_BIAS, "model.layers.*.self_attn.v_proj.bias", { DIM_KV }, CUT_COLUMN, FAMILY_IF(qkv_bias) },
+    FAMILY_LLAMA_QKV,
     { ROLE_Q_NORM, "model.layers.*.self_attn.q_norm.weight", { DIM_HEAD_DIM }, CUT_REPLICATED, 0 },
     { ROLE_K_NORM, "model.layers.*.self_attn.k_norm.weight", { DIM_HEAD_DIM }, CUT_REPLICATED, 0 },
     { ROLE_OUT, "model.layers.*.self_attn.o_proj.weight", { DIM_HIDDEN, DIM_Q }, CUT_ROW, 0 },
