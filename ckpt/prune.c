@@ -11,6 +11,7 @@
 #include "ckpt/temporary.h"
 #include "ckpt/verify.h"
 #include "core/file.h"
+#include "core/file_tree.h"
 #include "storage/location.h"
 
 enum prune_fate { LEAVE, KEEP, DELETE };
@@ -253,7 +254,7 @@ static tp_status remove_step(bool *deleted, const char *root, const char *name, 
     }
     *deleted = true;
     TP_TRY(file_sync_dir(root, err));
-    TP_TRY(file_remove_tree(to, err));
+    TP_TRY(file_tree_remove(to, err));
 done:
     return st;
 }

@@ -15,6 +15,7 @@
 #include "ckpt/root_lock.h"
 #include "ckpt/step.h"
 #include "core/file.h"
+#include "core/file_tree.h"
 
 tp_status ckpt_list_temporaries(const char ***paths, int *n, const char *root, int64_t step,
                                 struct arena *arena, struct tp_err *err)
@@ -76,7 +77,7 @@ tp_status temporary_remove_dead(const char *root, const char *name, bool dry_run
         return st;
     if (flock(fd, LOCK_EX | LOCK_NB) == 0) {
         *dead = true;
-        st = dry_run ? TP_OK : file_remove_tree(path, err);
+        st = dry_run ? TP_OK : file_tree_remove(path, err);
     }
     close(fd);
     return st;

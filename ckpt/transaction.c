@@ -12,6 +12,7 @@
 #include "ckpt/epoch.h"
 #include "ckpt/root.h"
 #include "core/file.h"
+#include "core/file_tree.h"
 #include "storage/location.h"
 
 /* ---- beginning ---- */
@@ -78,7 +79,7 @@ void ckpt_abort(struct ckpt_transaction *t)
     struct tp_err ignored;
 
     if (t->tmp.path[0])
-        file_remove_tree(t->tmp.path, &ignored);
+        file_tree_remove(t->tmp.path, &ignored);
     if (t->made_root)
         root_remove_if_empty(t->root);
     t->made_root = false;

@@ -11,7 +11,6 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <sys/types.h>
 
 #include "core/arena.h"
 #include "core/err.h"
@@ -64,16 +63,6 @@ tp_status file_sync_dir(const char *path, struct tp_err *err);
 
 /* Create a directory and its parents, as mkdir -p. */
 tp_status file_make_dirs(const char *path, struct tp_err *err);
-
-/* Remove a directory and all in it, as rm -rf. Symbolic links are removed, not followed, also when
- * another process replaces a directory by one meanwhile: every name is resolved once, in the open
- * directory that it was read from. */
-tp_status file_remove_tree(const char *path, struct tp_err *err);
-
-/* The same for `name` in the open directory `dir`. Directories of other users than `owner` are
- * neither entered nor removed (TP_E_IO); FILE_ANY_OWNER: all are. */
-#define FILE_ANY_OWNER ((uid_t)-1)
-tp_status file_remove_tree_at(int dir, const char *name, uid_t owner, struct tp_err *err);
 
 /* dir/name. TP_E_USAGE: it is longer than a path may be. */
 tp_status file_join(char path[PATH_MAX], const char *dir, const char *name, struct tp_err *err);

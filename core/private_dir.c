@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "core/file.h"
+#include "core/file_tree.h"
 
 enum { RANDOM_BYTES = 8 };
 
@@ -218,7 +219,7 @@ tp_status private_dir_remove(int dir, const char *path, struct tp_err *err)
     else if ((int64_t)sb.st_dev != id.dev || (int64_t)sb.st_ino != id.ino)
         st = tp_fail(err, TP_E_IO, "%s: was replaced, so it is not removed", path);
     else
-        st = file_remove_tree_at(parent, name, geteuid(), err);
+        st = file_tree_remove_at(parent, name, geteuid(), err);
     if (parent >= 0)
         close(parent);
     close(dir);

@@ -14,6 +14,7 @@
 #include "ckpt/root_lock.h"
 #include "ckpt/temporary.h"
 #include "core/file.h"
+#include "core/file_tree.h"
 #include "storage/location.h"
 
 #define TMP_MARK ".tmp-"
@@ -88,7 +89,7 @@ static void inherit(struct atomic_folder *f, const char *path,
             f->locked = f->resumed = true;
             return;
         }
-        file_remove_tree(path, &ignored);
+        file_tree_remove(path, &ignored);
     }
     close(fd);
 }
@@ -222,7 +223,7 @@ void atomic_folder_abort(struct atomic_folder *f)
     struct tp_err ignored;
 
     if (f->tmp[0])
-        file_remove_tree(f->tmp, &ignored);
+        file_tree_remove(f->tmp, &ignored);
     f->tmp[0] = 0;
     if (f->locked)
         close(f->lock_fd);

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "core/file.h"
+#include "core/file_tree.h"
 #include "core/stop.h"
 #include "reshard/atomic_folder.h"
 #include "reshard/copy_job.h"
@@ -111,13 +112,13 @@ static tp_status create_again(struct export_job *x, struct tp_err *err)
 
     TP_TRY(file_join(other, x->folder.tmp, PLACES_FOLDER, err));
     if (file_exists(other))
-        TP_TRY(file_remove_tree(other, err));
+        TP_TRY(file_tree_remove(other, err));
     TP_TRY(file_make_dirs(other, err));
     TP_TRY(create(x, other, err));
     st = x->format->keep(&x->writer, x->folder.tmp, TRANSFER_JOURNAL_FILE, err);
     close_writer(x);
     if (!st)
-        st = file_remove_tree(other, err);
+        st = file_tree_remove(other, err);
     if (!st)
         st = create(x, x->folder.tmp, err);
 done:

@@ -7,6 +7,7 @@
 
 #include "core/arena.h"
 #include "core/file.h"
+#include "core/file_tree.h"
 #include "storage/folder.h"
 #include "storage/location.h"
 #include "storage/store_object.h"
@@ -177,6 +178,6 @@ void export_store_end(struct export_store *s)
     upload_set_free(s->files);
     s->files = NULL;
     if (s->dir[0])
-        file_remove_tree(s->dir, &ignored);
+        file_tree_remove(s->dir, &ignored);
     s->dir[0] = 0;
 }

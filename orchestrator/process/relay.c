@@ -13,7 +13,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "core/file.h"
+#include "core/file_tree.h"
 #include "core/heartbeat.h"
 #include "core/private_dir.h"
 #include "orchestrator/process/relay_message.h"
@@ -174,7 +174,7 @@ static void remove_dead(const char *parent)
         fd = openat(dirfd(d), e->d_name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
         if (fd >= 0 && fstat(fd, &sb) == 0 && sb.st_uid == geteuid() &&
             flock(fd, LOCK_EX | LOCK_NB) == 0)
-            file_remove_tree_at(dirfd(d), e->d_name, geteuid(), &ignored);
+            file_tree_remove_at(dirfd(d), e->d_name, geteuid(), &ignored);
         if (fd >= 0)
             close(fd);
     }

@@ -16,6 +16,7 @@
 #include "ckpt/verify.h"
 #include "core/clock.h"
 #include "core/file.h"
+#include "core/file_tree.h"
 #include "core/thread_pool.h"
 
 enum { ROWS = 8192, COLUMNS = 4096, TENSORS = 4, RUN_ROWS = 512, PASSES = 200 }; /* 128 MiB each */
@@ -201,7 +202,7 @@ int main(void)
     TP_TRY(verify(dir, 1, &err));
     TP_TRY(verify(dir, 2, &err));
 done:
-    file_remove_tree(top, &ignored);
+    file_tree_remove(top, &ignored);
     free(data);
     if (st)
         fprintf(stderr, "bench_ckpt: %s\n", err.msg);

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 
 #include "core/clock.h"
-#include "core/file.h"
+#include "core/file_tree.h"
 #include "core/heartbeat.h"
 
 enum { CALLS = 5000000 };
@@ -33,6 +33,6 @@ int main(void)
     printf("a collective, begin and end  %.1f ns\na step                       %.1f ns\n",
            (double)pair / CALLS, (double)step / CALLS);
     heartbeat_close(t, true);
-    file_remove_tree(dir, &err);
+    file_tree_remove(dir, &err);
     return 0;
 }

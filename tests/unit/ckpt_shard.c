@@ -16,6 +16,7 @@
 #include "ckpt/chunk_sums.h"
 #include "ckpt/sha256.h"
 #include "core/file.h"
+#include "core/file_tree.h"
 #include "core/thread_pool.h"
 #include "layout/model_tensors.h"
 #include "layout/stored_box.h"
@@ -32,7 +33,7 @@ static void remove_dir(void)
 {
     struct tp_err err;
 
-    file_remove_tree(dir, &err);
+    file_tree_remove(dir, &err);
 }
 
 TestSuite(shard, .init = make_dir, .fini = remove_dir);
@@ -131,7 +132,7 @@ Test(shard, holds_what_was_written_for_random_layouts)
             shard_reader_close(reader);
         }
         cr_assert_eq(stored, expected);
-        file_remove_tree(dir, &err);
+        file_tree_remove(dir, &err);
         mkdir(dir, 0777);
         arena_free(&x.arena);
     }

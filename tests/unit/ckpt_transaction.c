@@ -16,6 +16,7 @@
 #include "ckpt/root.h"
 #include "ckpt/verify.h"
 #include "core/file.h"
+#include "core/file_tree.h"
 #include "tests/unit/fixture.h"
 
 static char top[] = "/tmp/tp-transaction-XXXXXX", root[64];
@@ -30,7 +31,7 @@ static void remove_root(void)
 {
     struct tp_err err;
 
-    file_remove_tree(top, &err);
+    file_tree_remove(top, &err);
 }
 
 TestSuite(transaction, .init = make_root, .fini = remove_root);
@@ -292,7 +293,7 @@ Test(transaction, of_several_writers_one_commits, .timeout = 120)
         cr_assert_eq(exists, 3);
         cr_assert_eq(count_entries(false), 1);
         seed_of(root, 1);
-        file_remove_tree(root, &err);
+        file_tree_remove(root, &err);
     }
 }
 

@@ -1,5 +1,10 @@
-/* tests/unit/core_file.c - files are read and written whole, and replaced at once or not at all. */
+/*
+ * tests/unit/core_file.c - files are read and written whole, and replaced at once or not at all;
+ * directories are removed.
+ * covers: core/file_tree
+ */
 #include "core/file.h"
+#include "core/file_tree.h"
 
 #include <criterion/criterion.h>
 #include <dirent.h>
@@ -25,7 +30,7 @@ static void make_dir(void)
 static void drop_dir(void)
 {
     arena_free(&arena);
-    file_remove_tree(dir, &err);
+    file_tree_remove(dir, &err);
 }
 
 TestSuite(file, .init = make_dir, .fini = drop_dir);
@@ -139,9 +144,9 @@ Test(file, trees_are_made_and_removed_without_following_links)
     cr_assert_eq(file_write_new(path, "x", 1, &err), TP_OK);
     cr_assert_eq(file_make_dirs(path, &err), TP_E_EXISTS);
     cr_assert_eq(symlink(dir, in_dir("a/b/up")), 0);
-    cr_assert_eq(file_remove_tree(in_dir("a"), &err), TP_OK, "%s", err.msg);
+    cr_assert_eq(file_tree_remove(in_dir("a"), &err), TP_OK, "%s", err.msg);
     cr_assert(!file_exists(in_dir("a")) && file_exists(path));
-    cr_assert_eq(file_remove_tree(in_dir("a"), &err), TP_OK, "it may be gone already");
+    cr_assert_eq(file_tree_remove(in_dir("a"), &err), TP_OK, "it may be gone already");
 }
 
 Test(file, a_full_disk_is_an_error)

@@ -15,6 +15,7 @@
 
 #include "core/clock.h"
 #include "core/file.h"
+#include "core/file_tree.h"
 
 static char dir[] = "/tmp/tp-heartbeat-XXXXXX";
 static struct tp_err err;
@@ -37,7 +38,7 @@ static void make_dir(void)
 
 static void drop_dir(void)
 {
-    file_remove_tree(dir, &err);
+    file_tree_remove(dir, &err);
 }
 
 TestSuite(heartbeat, .init = make_dir, .fini = drop_dir);

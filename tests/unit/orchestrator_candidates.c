@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "core/file.h"
+#include "core/file_tree.h"
 #include "orchestrator/plan/cost.h"
 
 static struct arena arena;
@@ -43,7 +44,7 @@ static void setup(void)
 
 static void teardown(void)
 {
-    file_remove_tree(dir, &err);
+    file_tree_remove(dir, &err);
 }
 
 TestSuite(candidates, .init = setup, .fini = teardown);
@@ -113,7 +114,7 @@ Test(candidates, experts_are_shared_by_ranks_of_dp_and_cp)
     int n, found = 0;
 
     snprintf(path, sizeof path, "%s/config.json", dir);
-    cr_assert_eq(file_remove_tree(path, &err), TP_OK, "%s", err.msg);
+    cr_assert_eq(file_tree_remove(path, &err), TP_OK, "%s", err.msg);
     cr_assert_eq(file_write_new(path, mixture, sizeof mixture - 1, &err), TP_OK);
     cr_assert_eq(candidates_find(&c, &n, &job, NULL, 8, &arena, &err), TP_OK, "%s", err.msg);
     for (int i = 0; i < n; i++) {

@@ -13,6 +13,7 @@
 
 #include "ckpt/root_lock.h"
 #include "core/file.h"
+#include "core/file_tree.h"
 #include "orchestrator/plan/root_wait.h"
 #include "tests/unit/fixture.h"
 
@@ -30,7 +31,7 @@ static void setup(void)
 static void teardown(void)
 {
     arena_free(&arena);
-    file_remove_tree(dir, &err);
+    file_tree_remove(dir, &err);
 }
 
 TestSuite(checkpoint_selection, .init = setup, .fini = teardown);

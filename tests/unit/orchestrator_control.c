@@ -17,6 +17,7 @@
 
 #include "core/clock.h"
 #include "core/file.h"
+#include "core/file_tree.h"
 #include "orchestrator/state/event_log.h"
 #include "orchestrator/state/run_record.h"
 #include "orchestrator/web/metrics.h"
@@ -32,7 +33,7 @@ static void setup(void)
 
 static void teardown(void)
 {
-    file_remove_tree(dir, &err);
+    file_tree_remove(dir, &err);
 }
 
 TestSuite(control, .init = setup, .fini = teardown, .timeout = 60);

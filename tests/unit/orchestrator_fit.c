@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "core/file.h"
+#include "core/file_tree.h"
 #include "layout/model_config.h"
 #include "orchestrator/backends.h"
 #include "orchestrator/job/job_file.h"
@@ -25,7 +26,7 @@ static void setup(void)
 
 static void teardown(void)
 {
-    file_remove_tree(dir, &err);
+    file_tree_remove(dir, &err);
 }
 
 TestSuite(fit, .init = setup, .fini = teardown, .timeout = 120);

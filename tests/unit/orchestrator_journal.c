@@ -10,7 +10,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "core/file.h"
+#include "core/file_tree.h"
 
 static char dir[] = "/tmp/tp-journal-XXXXXX";
 static char path[64];
@@ -24,7 +24,7 @@ static void setup(void)
 
 static void teardown(void)
 {
-    file_remove_tree(dir, &err);
+    file_tree_remove(dir, &err);
 }
 
 TestSuite(journal, .init = setup, .fini = teardown);

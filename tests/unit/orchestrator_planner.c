@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 
 #include "core/file.h"
+#include "core/file_tree.h"
 #include "orchestrator/backends.h"
 #include "orchestrator/job/job_file.h"
 
@@ -54,7 +55,7 @@ static void teardown(void)
 {
     planner_free(planner);
     arena_free(&arena);
-    file_remove_tree(dir, &err);
+    file_tree_remove(dir, &err);
 }
 
 TestSuite(planner, .init = setup, .fini = teardown);

@@ -18,6 +18,7 @@
 #include "core/arena.h"
 #include "core/clock.h"
 #include "core/file.h"
+#include "core/file_tree.h"
 #include "orchestrator/process/child.h"
 #include "orchestrator/process/spawn.h"
 #include "orchestrator/process/supervisor.h"
@@ -39,7 +40,7 @@ static void setup(void)
 static void teardown(void)
 {
     environment_free(&env);
-    file_remove_tree(dir, &err);
+    file_tree_remove(dir, &err);
 }
 
 TestSuite(process, .init = setup, .fini = teardown, .timeout = 60);

@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "core/file.h"
+#include "core/file_tree.h"
 
 static char dir[] = "/tmp/tp-relay-XXXXXX";
 static struct tp_err err;
@@ -30,7 +31,7 @@ static void setup(void)
 static void teardown(void)
 {
     close(listener.fd);
-    file_remove_tree(dir, &err);
+    file_tree_remove(dir, &err);
 }
 
 TestSuite(relay_message, .init = setup, .fini = teardown);

@@ -21,6 +21,7 @@
 
 #include "core/clock.h"
 #include "core/file.h"
+#include "core/file_tree.h"
 #include "orchestrator/job/job_file.h"
 #include "orchestrator/run_state.h"
 #include "orchestrator/web/control.h"
@@ -164,7 +165,7 @@ static void teardown(void)
 {
     json_decref(fake.events);
     arena_free(&arena);
-    file_remove_tree(dir, &err);
+    file_tree_remove(dir, &err);
 }
 
 TestSuite(run, .init = setup, .fini = teardown, .timeout = 60);

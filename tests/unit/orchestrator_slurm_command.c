@@ -9,7 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "core/file.h"
+#include "core/file_tree.h"
 #include "orchestrator/backend/slurm/slurm_options.h"
 #include "orchestrator/backends.h"
 #include "orchestrator/job/job_file.h"
@@ -207,7 +207,7 @@ Test(slurm_command, scancel_is_repeated_while_slurm_does_not_answer)
     cr_expect_eq(slurm_cancel(&client, 12, 10, &err), TP_E_IO);
     cr_expect(strstr(err.msg, "scancel failed: scancel: error: Access denied"), "%s", err.msg);
     environment_free(&env);
-    file_remove_tree(dir, &err);
+    file_tree_remove(dir, &err);
 }
 
 Test(slurm_command, a_program_that_hangs_is_killed, .timeout = 20)
@@ -230,5 +230,5 @@ Test(slurm_command, a_program_that_hangs_is_killed, .timeout = 20)
     cr_expect_str_eq(answer, "one\ntwo");
     environment_free(&env);
     arena_free(&arena);
-    file_remove_tree(dir, &err);
+    file_tree_remove(dir, &err);
 }

@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "core/file.h"
+#include "core/file_tree.h"
 
 static char dir[] = "/tmp/tp-standby-XXXXXX";
 static struct tp_err err;
@@ -24,7 +25,7 @@ static void setup(void)
 
 static void teardown(void)
 {
-    file_remove_tree(dir, &err);
+    file_tree_remove(dir, &err);
 }
 
 TestSuite(standby, .init = setup, .fini = teardown);

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "core/file.h"
+#include "core/file_tree.h"
 #include "core/heartbeat.h"
 
 static char dir[] = "/tmp/tp-progress-XXXXXX";
@@ -21,7 +21,7 @@ static void make_dir(void)
 
 static void drop_dir(void)
 {
-    file_remove_tree(dir, &err);
+    file_tree_remove(dir, &err);
 }
 
 TestSuite(tp_progress, .init = make_dir, .fini = drop_dir);

@@ -12,7 +12,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-#include "core/file.h"
+#include "core/file_tree.h"
 #include "device/staging.h"
 #include "kernels/cast.h"
 #include "layout/model_tensors.h"
@@ -69,7 +69,7 @@ static void discard(struct saved *s)
 {
     struct tp_err err = { 0 };
 
-    cr_assert_eq(file_remove_tree(s->root, &err), TP_OK, "%s", err.msg);
+    cr_assert_eq(file_tree_remove(s->root, &err), TP_OK, "%s", err.msg);
     arena_free(&s->arena);
 }
 

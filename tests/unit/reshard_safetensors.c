@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "core/file.h"
+#include "core/file_tree.h"
 #include "reshard/formats/memory.h"
 #include "reshard/formats/safetensors/safetensors.h"
 #include "reshard/formats/safetensors/safetensors_index.h"
@@ -32,7 +33,7 @@ static void remove_dir(const char *dir)
 {
     struct tp_err err = { 0 };
 
-    cr_assert_eq(file_remove_tree(dir, &err), TP_OK, "%s", err.msg);
+    cr_assert_eq(file_tree_remove(dir, &err), TP_OK, "%s", err.msg);
 }
 
 enum { N = 5, MAX_ELEMENTS = 9 * 9 * 9 };

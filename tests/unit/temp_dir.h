@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "core/file.h"
+#include "core/file_tree.h"
 
 static char temp_dir[32];
 
@@ -28,7 +29,7 @@ static inline void temp_dir_remove(void)
 {
     struct tp_err err;
 
-    file_remove_tree(temp_dir, &err);
+    file_tree_remove(temp_dir, &err);
 }
 
 /* FOLDER/name. It stays valid for the next 63 calls. */

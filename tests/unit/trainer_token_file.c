@@ -1,6 +1,7 @@
 /* tests/unit/trainer_token_file.c - token files: plain bytes, Megatron's pairs, hostile indices. */
 #include <criterion/criterion.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -8,7 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "core/file.h"
+#include "core/file_tree.h"
 #include "tests/unit/random.h"
 #include "trainer/data/token_file.h"
 
@@ -33,7 +34,7 @@ static void place_remove(const struct place *p)
 {
     struct tp_err err;
 
-    cr_assert_eq(file_remove_tree(p->dir, &err), TP_OK);
+    cr_assert_eq(file_tree_remove(p->dir, &err), TP_OK);
 }
 
 static void put(const char *path, const void *data, size_t size)
