@@ -2,6 +2,7 @@
 limit.
 
 covers: orchestrator/backend/slurm/slurm_allocation orchestrator/backend/slurm/slurm_ending
+covers: orchestrator/backend/slurm/slurm_status
 covers: orchestrator/backend/slurm/slurm_next
 """
 import json

@@ -274,6 +274,12 @@ tp_status slurm_standby(bool *take_over, const struct backend_call *call, struct
 void slurm_standby_env(struct environment *env);
 void slurm_standby_end(const struct backend_call *call);
 
+/* ---- slurm_status.c ---- */
+
+/* The backend's `status` and `line`. */
+json_t *slurm_status(const void *state);
+void slurm_line(const void *state, char *line, size_t size);
+
 /* ---- slurm_verbs.c ---- */
 
 /* Read from the environment the batch job and the node of this process. */
