@@ -5,171 +5,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "ckpt/epoch.h"
 #include "core/clock.h"
 #include "core/text.h"
 #include "orchestrator/run_state.h"
-#include "orchestrator/state/restart_budget.h"
 #include "orchestrator/watch/log_tail.h"
-
-static bool no_step_was_done(const struct run *r)
-{
-    return r->record.best_step <= r->record.best_at_launch;
-}
-
-/* ---- giving up ---- */
-
-/* The job has failed. result decides the exit code. */
-static tp_status give_up_with(struct run *r, tp_status result, enum event_reason reason,
-                              const char *why)
-{
-    char text[TP_ERR_MAX];
-
-    snprintf(text, sizeof text, "%.160s; the last: %.400s (log: %.300s)", why,
-             r->attempt.fault.message, r->attempt.log);
-    run_finish(r, RUN_FAILED, result, event_reason_name(reason), text);
-    return TP_OK;
-}
-
-static tp_status give_up(struct run *r, enum event_reason reason, const char *why)
-{
-    return give_up_with(r, TP_E_COMM, reason, why);
-}
-
-/* Another job has claimed the checkpoint root: this one must not continue. */
-static bool is_fenced(struct run *r)
-{
-    struct tp_err ignored;
-    int64_t newest = 0;
-    char text[200];
-
-    if (r->job->checkpoints != JOB_CKPT_TP || ckpt_epoch(&newest, r->job->ckpt, &ignored) ||
-        newest <= r->record.epoch)
-        return false;
-    snprintf(text, sizeof text, "a newer job (epoch %lld, ours was %lld) owns the checkpoint root",
-             (long long)newest, (long long)r->record.epoch);
-    give_up(r, REASON_NEWER_JOB, text);
-    return true;
-}
-
-/* ---- starting again ---- */
-
-/* Remember the fault for people; what it has cost is known when every rank trains again. */
-static void note_fault(struct run *r)
-{
-    const struct attempt_fault *f = &r->attempt.fault;
-    struct run_record *b = &r->record;
-
-    snprintf(b->fault_reason, sizeof b->fault_reason, "%s", event_reason_name(f->reason));
-    snprintf(b->fault, sizeof b->fault, "%.*s", RUN_RECORD_TEXT_MAX - 1, f->message);
-    text_clean(b->fault);
-    b->fault_wall = clock_wall_seconds();
-    b->fault_seconds = 0;
-    b->fault_steps = 0;
-}
-
-static tp_status start_again(struct run *r)
-{
-    const struct attempt_fault *f = &r->attempt.fault;
-    enum event_reason reason;
-    char why[RESTART_BUDGET_TEXT];
-    double wait;
-
-    note_fault(r);
-    if (!restart_budget_take(&r->record, r->job, clock_seconds(), &reason, why))
-        return give_up(r, reason, why);
-    wait = restart_budget_back_off(&r->record, r->job);
-    run_plan_back_off(r, wait);
-    run_event(r, EVENT_RESTART, f->reason, f->message,
-              json_pack("{s:I,s:f}", "fails_in_row", (json_int_t)r->record.fails_in_row, "backoff",
-                        wait));
-    return run_plan_begin(r);
-}
-
-tp_status run_retry(struct run *r, const struct attempt_fault *f, const char *log)
-{
-    attempt_set_fault(&r->attempt, f);
-    attempt_set_log(&r->attempt, log);
-    r->record.fails_in_row++;
-    return start_again(r);
-}
-
-/* The highest step that a rank has completed in this attempt, -1: none has. */
-static int64_t step_of_attempt(const struct run *r)
-{
-    return run_monitor(r) ? monitor_best_step(run_monitor(r)) : -1;
-}
-
-/* Whether the fault came from outside of the program. */
-static bool is_from_outside(const struct attempt_fault *f)
-{
-    return f->kind == FAULT_NODE ||
-           (f->reason == REASON_RANK_KILLED &&
-            (strstr(f->message, "signal 9") || strstr(f->message, "SIGKILL")));
-}
-
-/* Whether the attempt made progress: it reached a new step; or it trained, although only steps that
- * were done before, because checkpoints are rare. A program that fails at the same step as before
- * makes none: it would fail there again. */
-static bool made_progress(struct run *r)
-{
-    int64_t step = step_of_attempt(r), before = r->record.fault_step;
-
-    r->record.fault_step = step;
-    if (r->attempt.fault.reason == REASON_ROOT_FULL)
-        return false;
-    if (run_outlived_init(r) || !no_step_was_done(r))
-        return true;
-    return step >= 0 && (step != before || is_from_outside(&r->attempt.fault));
-}
-
-/* The loss was not finite: checkpoints after the last good step must not be used. */
-static tp_status after_bad_loss(struct run *r)
-{
-    struct checkpoint_selection c;
-    int64_t at = r->attempt.fault.step;
-
-    if (r->job->watch.on_nan == JOB_NAN_STOP)
-        return give_up(r, REASON_LOSS_NOT_FINITE,
-                       "the loss is NaN or infinite, and watch.nan is stop");
-    if (r->record.bad_loss_step == at)
-        return give_up(r, REASON_LOSS_NOT_FINITE_AGAIN,
-                       "the loss is NaN or infinite at the same step again");
-    r->record.bad_loss_step = at;
-    while (r->job->checkpoints == JOB_CKPT_TP &&
-           checkpoint_select(&c, r->job->ckpt, &r->err) == TP_OK && c.step >= at) {
-        char to[PATH_MAX];
-
-        if (checkpoint_quarantine(to, &c, r->job->ckpt, &r->err))
-            return r->err.status;
-        run_event(r, EVENT_QUARANTINE, REASON_SAVED_AFTER_BAD_LOSS,
-                  "it was saved after the loss was NaN or infinite",
-                  json_pack("{s:I,s:s}", "step", (json_int_t)c.step, "to", text_clean(to)));
-    }
-    return TP_OK;
-}
-
-static tp_status restart_after_fault(struct run *r)
-{
-    const struct attempt_fault *f = &r->attempt.fault;
-    bool progress = made_progress(r);
-    tp_status st = TP_OK;
-
-    if (step_of_attempt(r) < 0 && !run_outlived_init(r) && run_selected_checkpoint(r)->step >= 0 &&
-        f->kind == FAULT_EXIT && r->attempt.outcome.exit_code == tp_exit_code(TP_E_CORRUPT) &&
-        !run_root_is_in_store(r)) /* perhaps the store did not answer; it verified just before */
-        st = run_bad_checkpoint(r, REASON_CHECKPOINT_UNREADABLE, "an attempt could not load it");
-    if (st == TP_OK && f->kind == FAULT_LOSS)
-        st = after_bad_loss(r);
-    if (st || r->end.over)
-        return st;
-    r->record.fails_in_row = progress ? 0 : r->record.fails_in_row + 1;
-    if (run_count_fault(r, f) && run_gpus_is_fault(r, f) && run_usable_nodes(r) > 0)
-        r->record.fails_in_row = 0; /* the next start does without this GPU */
-    return start_again(r);
-}
 
 /* ---- finding out why ---- */
 
@@ -212,7 +53,7 @@ static struct attempt_fault fault_of_exit(const struct run *r, const char *log)
     }
     if (is_root_full(r, tail.line))
         f.reason = REASON_ROOT_FULL;
-    f.step = step_of_attempt(r);
+    f.step = run_attempt_step(r);
     return f;
 }
 
@@ -231,6 +72,22 @@ static void explain_exit(struct run *r, const char *log)
 }
 
 /* ---- deciding ---- */
+
+/* Another job has claimed the checkpoint root: this one must not continue. */
+static bool is_fenced(struct run *r)
+{
+    struct tp_err ignored;
+    int64_t newest = 0;
+    char text[200];
+
+    if (r->job->checkpoints != JOB_CKPT_TP || ckpt_epoch(&newest, r->job->ckpt, &ignored) ||
+        newest <= r->record.epoch)
+        return false;
+    snprintf(text, sizeof text, "a newer job (epoch %lld, ours was %lld) owns the checkpoint root",
+             (long long)newest, (long long)r->record.epoch);
+    run_give_up(r, TP_E_COMM, REASON_NEWER_JOB, text);
+    return true;
+}
 
 /* Continue on other nodes. */
 static tp_status hand_over(struct run *r, const struct backend_cause *cause)
@@ -320,9 +177,9 @@ static tp_status after_refusal(struct run *r)
     struct attempt_fault f = r->attempt.fault;
 
     if (!run_gpus_are_missing(r, &f))
-        return give_up_with(r, TP_E_USAGE, REASON_COMMAND_REFUSED, "the command line is refused");
+        return run_give_up(r, TP_E_USAGE, REASON_COMMAND_REFUSED, "the command line is refused");
     attempt_set_fault(&r->attempt, &f);
-    return start_again(r);
+    return run_start_again(r);
 }
 
 static tp_status decide(struct run *r, const char *log)
@@ -353,15 +210,15 @@ static tp_status decide(struct run *r, const char *log)
     }
     if (kind == FAULT_NODE)
         r->record.relaunch = false;
-    if (kind == FAULT_NONE && no_step_was_done(r) && said.unreachable) {
+    if (kind == FAULT_NONE && run_did_no_step(r) && said.unreachable) {
         backend_report_log(&r->backend, log); /* no fault, so no budget is used */
         return run_plan_begin(r);             /* the plan waits until the scheduler answers */
     }
     explain_exit(r, log);
     if (by_itself && o->exit_code == tp_exit_code(TP_E_USAGE) && !run_outlived_init(r) &&
-        no_step_was_done(r))
+        run_did_no_step(r))
         return after_refusal(r);
-    return restart_after_fault(r);
+    return run_restart_after_fault(r);
 }
 
 /* Read how the attempt ended, and account for its time. */

@@ -18,6 +18,7 @@
  *     run_rescale.c     scaling up
  *     run_drain.c       DRAIN: ending an attempt
  *     run_diagnose.c    DIAGNOSE: what ended it, and what follows
+ *     run_restart.c     after a fault: another attempt, or the end
  *     run_requests.c    requests from other terminals
  *     run_status.c      what `status` and the page show
  *
@@ -61,7 +62,7 @@ struct run {
     struct backend_run backend;
     struct backend_host host;
     struct journal *journal;
-    struct run_record record; /* remembered; each field is set by the file that its comment names */
+    struct run_record record; /* what the journal remembers */
     struct node_list nodes;
     struct attempt attempt;
     struct run_loop loop;
@@ -333,8 +334,22 @@ bool run_drain_waits_for_rest(struct run *r);
 
 /* The supervisor has ended: kill the remaining processes, find out why, decide what follows. */
 tp_status run_supervisor_ended(struct run *r);
+
+/* ---- run_restart.c ---- */
+
+/* After the fault of the attempt: move checkpoints that it has made useless, count it, and launch
+ * again, if it made progress or the budgets allow it; otherwise give up. */
+tp_status run_restart_after_fault(struct run *r);
+/* Launch again for the fault of the attempt, if the budgets allow it. */
+tp_status run_start_again(struct run *r);
 /* This fault prevented an attempt from training: launch again, if the budgets allow it. */
 tp_status run_retry(struct run *r, const struct attempt_fault *f, const char *log);
+/* The job has failed; the message has `why` and the last fault. result decides the exit code. */
+tp_status run_give_up(struct run *r, tp_status result, enum event_reason reason, const char *why);
+/* The highest step that a rank has completed in this attempt, -1: none has. */
+int64_t run_attempt_step(const struct run *r);
+/* Whether the attempt has completed no step that was not done before it. */
+bool run_did_no_step(const struct run *r);
 
 /* ---- run_requests.c, run_status.c ---- */
 

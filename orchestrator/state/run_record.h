@@ -58,14 +58,13 @@ struct run_record {
     int64_t saved;          /* newest step known to be committed, -1: none */
     int64_t fails_in_row;   /* starts in a row without progress */
     int64_t fault_step;     /* step at which the last fault ended an attempt, -1: before a step */
-    int64_t
-        done_steps; /* the job's number of steps when all were done, 0: not done, or not known */
-    int64_t bad_loss_step;            /* where a loss was not finite, -1: nowhere */
-    bool loss_known;                  /* a finite loss was reported */
-    bool reports;                     /* a rank has had a heartbeat, in any attempt */
-    bool stop;                        /* asked to stop for good */
-    bool relaunch;                    /* the attempt ends so that another one can begin */
-    bool continues;                   /* stopped, and another job of the scheduler continues */
+    int64_t done_steps;     /* the job's steps when all were done, 0: not done, or not known */
+    int64_t bad_loss_step;  /* where a loss was not finite, -1: nowhere */
+    bool loss_known;        /* a finite loss was reported */
+    bool reports;           /* a rank has had a heartbeat, in any attempt */
+    bool stop;              /* asked to stop for good */
+    bool relaunch;          /* the attempt ends so that another one can begin */
+    bool continues;         /* stopped, and another job of the scheduler continues */
     char resize[SPEC_TEXT_MAX];       /* asked for: a spec or a number of ranks, "": neither */
     char reason[RUN_RECORD_CODE_MAX]; /* code of the reason for the end, "" */
     char message[RUN_RECORD_TEXT_MAX];

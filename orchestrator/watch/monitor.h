@@ -52,8 +52,7 @@ struct monitor_verdict {
     int64_t step; /* of that rank */
     int64_t waited_ns, deadline_ns;
     int64_t phase; /* enum heartbeat_phase */
-    double
-        value; /* SLOW: times the median; SLOWDOWN: times the steps before; NAN, JUMP: the loss */
+    double value; /* SLOW: multiple of the median; SLOWDOWN: of the steps before; NAN, JUMP: loss */
     enum pace_part part; /* SLOWDOWN */
     char text[256];      /* one sentence */
 };

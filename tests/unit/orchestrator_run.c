@@ -6,7 +6,8 @@
  * covers: orchestrator/attempt orchestrator/run_loop orchestrator/run_transition
  * covers: orchestrator/run_services orchestrator/run_nodes orchestrator/run_host
  * covers: orchestrator/run_plan orchestrator/run_launch orchestrator/run_drain
- * covers: orchestrator/run_diagnose orchestrator/run_status orchestrator/run_requests
+ * covers: orchestrator/run_diagnose orchestrator/run_restart
+ * covers: orchestrator/run_status orchestrator/run_requests
  * covers: orchestrator/backend/backend */
 #include "orchestrator/run.h"
 
