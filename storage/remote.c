@@ -13,7 +13,7 @@
 #include "core/clock.h"
 #include "storage/location.h"
 
-enum { TRIES_MAX = 12, LINE_MAX_BYTES = 4352 };
+enum { TRIES_MAX = 12 };
 
 static const double first_pause_s = 0.1, longest_pause_s = 20;
 static const double say_after_s = 2, say_again_s = 30; /* of tries that do not succeed */
@@ -98,113 +98,6 @@ static tp_status aws(const struct aws_config **out, struct tp_err *err)
     }
     *out = &process.aws;
     pthread_mutex_unlock(&process.lock);
-    return st;
-}
-
-/* ---- one try ---- */
-
-/* A request with all that is needed to send it. */
-struct remote_try {
-    const struct remote_request *q;
-    struct http_request http;
-    char url[LOCATION_URL_MAX], host[256], path[LOCATION_URL_MAX];
-    char host_line[300], date_line[64], hash_line[128], token_line[LINE_MAX_BYTES];
-    char authorization_line[SIGV4_AUTHORIZATION_MAX + 32];
-    char date[SIGV4_DATE], hash[SIGV4_HASH];
-};
-
-/* The host and the encoded path of a request to S3. With an endpoint, and for buckets with dots
- * (for which certificates of *.amazonaws.com are not valid), the bucket is part of the path. */
-static tp_status address(struct remote_try *t, const struct aws_config *aws, struct tp_err *err)
-{
-    char bucket[LOCATION_BUCKET_MAX];
-    const char *key = location_split(bucket, t->q->path), *scheme = "https://", *host;
-    bool in_path = aws->endpoint[0] || strchr(bucket, '.');
-    int n = 0;
-
-    if (aws->endpoint[0]) {
-        host = strstr(aws->endpoint, "://") + 3;
-        scheme = strncmp(aws->endpoint, "https", 5) == 0 ? "https://" : "http://";
-        n = snprintf(t->host, sizeof t->host, "%s", host);
-    } else {
-        n = snprintf(t->host, sizeof t->host, "%s%ss3.%s.amazonaws.com", in_path ? "" : bucket,
-                     in_path ? "" : ".", aws->credentials.region);
-    }
-    snprintf(t->path, sizeof t->path, "/%s%s", in_path ? bucket : "",
-             in_path && !t->q->of_bucket ? "/" : "");
-    if (n >= (int)sizeof t->host ||
-        (!t->q->of_bucket && !location_encode(t->path, sizeof t->path, key, true)) ||
-        snprintf(t->url, sizeof t->url, "%s%s%s%s%s", scheme, t->host, t->path,
-                 t->q->query ? "?" : "", t->q->query ? t->q->query : "") >= (int)sizeof t->url)
-        return tp_fail(err, TP_E_USAGE, "%.200s...: the path is too long", t->q->path);
-    return TP_OK;
-}
-
-static int by_name(const void *a, const void *b)
-{
-    return strcmp(*(const char *const *)a, *(const char *const *)b);
-}
-
-/* Sign the request. The headers that libcurl adds itself (user-agent, accept) are not signed. */
-static tp_status sign(struct remote_try *t, const struct aws_config *aws, struct tp_err *err)
-{
-    struct sigv4_request r = { .method = t->q->method,
-                               .path = t->path,
-                               .query = t->q->query ? t->q->query : "",
-                               .payload_sha256 = t->hash };
-    char *authorization = t->authorization_line;
-    int n = snprintf(authorization, sizeof t->authorization_line, "authorization: ");
-    tp_status st;
-
-    sigv4_date(t->date, time(NULL));
-    snprintf(t->host_line, sizeof t->host_line, "host: %s", t->host);
-    snprintf(t->date_line, sizeof t->date_line, "x-amz-date: %s", t->date);
-    snprintf(t->hash_line, sizeof t->hash_line, "x-amz-content-sha256: %s", t->hash);
-    snprintf(t->token_line, sizeof t->token_line, "x-amz-security-token: %s",
-             aws->credentials.token);
-    r.headers[r.n_headers++] = t->host_line;
-    r.headers[r.n_headers++] = t->hash_line;
-    r.headers[r.n_headers++] = t->date_line;
-    if (aws->credentials.token[0])
-        r.headers[r.n_headers++] = t->token_line;
-    for (int i = 0; i < t->q->n_headers; i++)
-        r.headers[r.n_headers++] = t->q->headers[i];
-    qsort(r.headers, (size_t)r.n_headers, sizeof *r.headers, by_name);
-    st = sigv4_sign(authorization + n, &r, &aws->credentials, t->date, err);
-    memcpy(t->http.headers, r.headers, sizeof r.headers);
-    t->http.n_headers = r.n_headers;
-    t->http.headers[t->http.n_headers++] = authorization;
-    return st;
-}
-
-/* Make ready what all tries have in common. */
-static tp_status prepare(struct remote_try *t, const struct remote_request *q,
-                         const struct aws_config **config, struct tp_err *err)
-{
-    tp_status st = location_check(q->path, err);
-
-    t->q = q;
-    t->http = (struct http_request){ .method = q->method,
-                                     .url = q->path,
-                                     .once = q->once,
-                                     .body = q->body,
-                                     .body_bytes = q->body_bytes,
-                                     .into = q->into,
-                                     .room = q->room,
-                                     .status = q->status };
-    if (st)
-        return st;
-    if (location_kind(q->path) == LOCATION_S3) {
-        TP_TRY(aws(config, err));
-        TP_TRY(address(t, *config, err));
-        TP_TRY(sigv4_hash(t->hash, q->body ? q->body : "", q->body_bytes, err));
-        t->http.url = t->url;
-    } else {
-        t->http.follow = true;
-        for (int i = 0; i < q->n_headers; i++)
-            t->http.headers[t->http.n_headers++] = q->headers[i];
-    }
-done:
     return st;
 }
 
@@ -361,7 +254,7 @@ static void announce(const struct remote_request *q, const struct http_reply *re
 
 tp_status remote_send(struct http_reply *reply, const struct remote_request *q, struct tp_err *err)
 {
-    struct remote_try *t = calloc(1, sizeof *t);
+    struct remote_request_try *t = calloc(1, sizeof *t);
     const struct aws_config *config = NULL;
     const double begin = clock_seconds(), most_s = q->within_s > 0 ? q->within_s : timeout_s(),
                  limit = most_s + (double)(q->room + q->body_bytes) / slowest_bytes_per_s;
@@ -371,13 +264,15 @@ tp_status remote_send(struct http_reply *reply, const struct remote_request *q, 
 
     if (!t)
         return tp_fail(err, TP_E_NOMEM, "%s: no memory for a request", q->path);
-    TP_TRY(prepare(t, q, &config, err));
+    TP_TRY(location_check(q->path, err));
+    if (location_kind(q->path) == LOCATION_S3)
+        TP_TRY(aws(&config, err));
+    TP_TRY(remote_request_prepare(t, q, config, err));
     TP_TRY(client(&http, err));
     for (int tries = 1;; tries++) {
         double wait;
 
-        if (config)
-            TP_TRY(sign(t, config, err));
+        TP_TRY(remote_request_sign(t, err));
         http_send(reply, http, &t->http, limit);
         reply->tries = tries;
         if (!is_transient(reply, q)) {

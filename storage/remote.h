@@ -23,6 +23,7 @@
 #include "core/err.h"
 #include "storage/aws_config.h"
 #include "storage/http.h"
+#include "storage/remote_request.h"
 
 struct remote_settings {
     struct aws_config_environment aws; /* its texts are borrowed for as long as the process lives */
@@ -45,28 +46,9 @@ void remote_configure(const struct remote_settings *settings);
 /* Requests that may be in flight. */
 int remote_connections(void);
 
-/* A request. */
-struct remote_request {
-    const char *method;
-    const char *path;       /* "s3://bucket/key" or a URL: what it is about, also for messages */
-    const char *query;      /* S3: encoded, sorted by name; NULL: none */
-    bool of_bucket;         /* S3: about the bucket of the path, not about the key */
-    const char *headers[4]; /* "name: value" with lower-case names */
-    int n_headers;
-    const void *body; /* NULL: none */
-    size_t body_bytes;
-    void *into; /* for the body of a reply with `status` */
-    size_t room;
-    long status;     /* the one that is hoped for: 206 for a range, else 200 */
-    bool once;       /* as in http_request */
-    double within_s; /* try no longer than this; 0: as long as the settings say */
-    int most_tries;  /* 0: as many as are usual */
-    size_t least;    /* a body with less bytes was cut off on its way */
-};
-
-/* Send it until there is a reply that another try would not change; its status is the caller's to
- * check, for example with remote_fail. TP_E_IO: there was no such reply in time. TP_E_USAGE: there
- * are no credentials, or the path is wrong. Thread safe. */
+/* Send a request until there is a reply that another try would not change; its status is the
+ * caller's to check, for example with remote_fail. TP_E_IO: there was no such reply in time.
+ * TP_E_USAGE: there are no credentials, or the path is wrong. Thread safe. */
 tp_status remote_send(struct http_reply *reply, const struct remote_request *q, struct tp_err *err);
 
 /* Bytes of the requests' bodies that servers have accepted since the process began. Thread safe. */

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "storage/remote.h"
+#include "storage/remote_range.h"
 #include "storage/remote_segment.h"
 
 enum {
@@ -35,49 +36,13 @@ void remote_object_sparse(bool sparse)
     pthread_mutex_unlock(&s->lock);
 }
 
-/* Read n bytes, and learn the length and the ETag. *got: they came, or, from an object that is
- * shorter, those that it has; their number. 0: its length is not known yet. */
-static tp_status examine(struct remote_object *o, int64_t offset, int64_t n, unsigned char *into,
-                         int64_t *got, struct tp_err *err)
-{
-    char range[80];
-    const struct remote_request q = { .method = "GET",
-                                      .path = o->path,
-                                      .headers = { range },
-                                      .n_headers = 1,
-                                      .into = into,
-                                      .room = (size_t)n,
-                                      .status = 206,
-                                      .least = 1 };
-    struct http_reply reply;
-    int64_t end;
-    tp_status st;
-
-    *got = 0;
-    snprintf(range, sizeof range, "range: bytes=%lld-%lld", (long long)offset,
-             (long long)(offset + n - 1));
-    st = remote_send(&reply, &q, err);
-    if (st || reply.status == 416)
-        return st;
-    if (reply.status != 206)
-        return remote_fail(&q, &reply, err);
-    if (reply.total < 1 || reply.first != offset || reply.last > offset + n - 1)
-        return tp_fail(err, TP_E_IO, "%s: the server does not say how long it is", o->path);
-    o->size = reply.total;
-    memcpy(o->etag, reply.etag, sizeof o->etag);
-    end = offset + n < o->size ? offset + n : o->size;
-    if (reply.last == end - 1 && reply.bytes == (size_t)(end - offset))
-        *got = end - offset;
-    return TP_OK;
-}
-
-/* The same with the first byte. An object without bytes answers 416. */
+/* Learn the length from the first byte; an object without bytes stays at 0. */
 static tp_status examine_begin(struct remote_object *o, struct tp_err *err)
 {
     unsigned char byte;
     int64_t got;
 
-    return examine(o, 0, 1, &byte, &got, err);
+    return remote_range_examine(o, 0, 1, &byte, &got, err);
 }
 
 /* Count an open object, and keep its first bytes, or NULL. */
@@ -107,7 +72,7 @@ tp_status remote_object_open(struct remote_object **out, int64_t *size, const ch
     if (snprintf(o->path, sizeof o->path, "%s", path) >= (int)sizeof o->path)
         TP_TRY(tp_fail(err, TP_E_USAGE, "%.200s...: the path is too long", path));
     if (offset >= 0 && n > 1 && n <= REMOTE_SEGMENT_MAX && (first = malloc((size_t)n)))
-        TP_TRY(examine(o, offset, n, first, &got, err));
+        TP_TRY(remote_range_examine(o, offset, n, first, &got, err));
     if (o->size == 0)
         TP_TRY(examine_begin(o, err));
     count_object(o, offset, got, got > 0 ? first : NULL);

@@ -1,14 +1,11 @@
 /* storage/remote_segment.c - see storage/remote_segment.h. */
 #include "storage/remote_segment.h"
 
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 #include "core/background_thread.h"
 #include "core/page_pool.h"
-#include "storage/remote.h"
 
 /* A segment that was used so lately may be used again, by another thread. */
 enum { USES_RECENT = 8 };
@@ -233,63 +230,13 @@ struct remote_segment *segments_add_wanted(struct remote_segments *s, const stru
 
 /* ---- fetching ---- */
 
-/* What a reply with the right status may still have wrong. */
-static tp_status check_reply(const struct remote_segment *g, const struct http_reply *r,
-                             struct tp_err *err)
-{
-    const struct remote_object *o = g->object;
-
-    if (o->etag[0] && r->etag[0] && strcmp(o->etag, r->etag) != 0)
-        return tp_fail(err, TP_E_IO,
-                       "%s: another program replaced it while it was read (its ETag has changed); "
-                       "it is not damaged; run this again",
-                       o->path);
-    if (r->first != g->begin || r->last != g->begin + g->n - 1 || r->total != o->size ||
-        r->too_long)
-        return tp_fail(
-            err, TP_E_IO,
-            "%s: the server answers with the bytes %lld to %lld of %lld; %lld to %lld of "
-            "%lld were requested",
-            o->path, (long long)r->first, (long long)r->last, (long long)r->total,
-            (long long)g->begin, (long long)(g->begin + g->n - 1), (long long)o->size);
-    return TP_OK;
-}
-
 static tp_status fetch(struct remote_segment *g, struct tp_err *err)
 {
-    char range[80], match[HTTP_VALUE_MAX + 16];
-    struct remote_request q = { .method = "GET",
-                                .path = g->object->path,
-                                .headers = { range },
-                                .n_headers = 1,
-                                .status = 206,
-                                .room = (size_t)g->n,
-                                .least = (size_t)g->n };
-    struct http_reply reply;
-    tp_status st;
-
-    snprintf(range, sizeof range, "range: bytes=%lld-%lld", (long long)g->begin,
-             (long long)(g->begin + g->n - 1));
-    if (g->object->etag[0] == '"') { /* weak ones cannot be conditions of a range */
-        snprintf(match, sizeof match, "if-match: %s", g->object->etag);
-        q.headers[q.n_headers++] = match;
-    }
     g->data = page_pool_take(&pool, g->n);
     g->is_pooled = true;
     if (!g->data)
         return tp_fail(err, TP_E_NOMEM, "%s: no memory to read it", g->object->path);
-    q.into = g->data;
-    st = remote_send(&reply, &q, err);
-    if (st)
-        return st;
-    if (reply.status == 206)
-        return check_reply(g, &reply, err);
-    if (reply.status == 404 || reply.status == 410 || reply.status == 416)
-        return tp_fail(err, TP_E_IO,
-                       "%s: another program removed or replaced it while it was read; it is not "
-                       "damaged; run this again",
-                       g->object->path);
-    return remote_fail(&q, &reply, err);
+    return remote_range_read(g->object, g->begin, g->n, g->data, err);
 }
 
 /* The segment to fetch next: one that a reader waits for, if there is one. */

@@ -13,20 +13,12 @@
 
 #include "core/err.h"
 #include "storage/remote.h"
+#include "storage/remote_range.h"
 #include "storage/remote_wanted.h"
 
 enum { REMOTE_SEGMENT_MAX = 4 << 20 };
 
 enum remote_segment_state { SEGMENT_WAITING, SEGMENT_LOADING, SEGMENT_READY, SEGMENT_FAILED };
-
-struct remote_object {
-    char path[PATH_MAX];
-    int64_t size;
-    char etag[HTTP_VALUE_MAX];
-    int64_t read_at; /* the last read, in ticks */
-    int64_t window;  /* length of the last segment that was begun */
-    bool is_named;   /* its readers name what they read, so nothing else is fetched */
-};
 
 struct remote_segment {
     struct remote_segment *next;

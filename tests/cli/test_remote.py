@@ -1,7 +1,8 @@
 """Checkpoints on web servers and in S3-compatible stores: identical bytes, or a clear error.
 
 needs: tp-ckpt tp-reshard make_ckpt
-covers: storage/http storage/remote storage/remote_object storage/remote_segment storage/s3_list
+covers: storage/http storage/remote storage/remote_object storage/remote_segment storage/remote_range storage/s3_list
+covers: storage/remote_request
 covers: storage/folder ckpt/step_remote ckpt/shard_opener reshard/engine/look_ahead cli/remote_env
 """
 import json
@@ -180,7 +181,7 @@ def test_wrong_and_expired_credentials_are_named_and_not_tried_again(store):
     fails(store, "tp-ckpt", "show", CKPT, says="AccessDenied.*may do this")
 
 
-def test_no_other_host_gets_a_signed_request(store, web):
+def test_no_other_host_gets_a_remote_request(store, web):
     store.faults.append(Fault("redirect", times=99, path="rank", location=web.url))
     fails(store, "tp-ckpt", "digest", CKPT, says="redirects the request to another host")
     assert web.requests == []
