@@ -55,9 +55,8 @@ struct permute_sum {
 };
 
 /* Sorted row j has y = w f(hidden) with f linear and w = weights[source[j]] (without source,
- * weights[j]). dhidden, the gradient
- * of hidden if w were 1, and hidden are multiplied by w, and the same element of dweights gets the
- * gradient of w, the product of both rows before that. */
+ * weights[j]). dhidden, the gradient of hidden if w were 1, and hidden are multiplied by w, and the
+ * same element of dweights gets the gradient of w, the product of both rows before that. */
 struct permute_weight_backward {
     float *dweights; /* [n], as weights */
     void *dhidden;   /* [n][cols], `dhidden_type` */

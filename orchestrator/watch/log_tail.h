@@ -23,10 +23,9 @@ struct log_tail {
  * is the one that says that a signal killed the rank, else the exception of a Python traceback,
  * else the last one before the launcher's words. A rank that a signal killed is preferred ("rank 3
  * was killed by signal 9", "process rank 3 with PID 17 ... exited on signal 9"), then one that
- * ended by itself
- * ("rank 3 ended with exit code 1"), then the first one in a line of the backend's launcher, which
- * rank_of_line reads (the rank, or -1; may be NULL), then the first one of tp-train that says that
- * it has failed ("tp-train: rank 2: GPU 2: ..."). text may be NULL. */
+ * ended by itself ("rank 3 ended with exit code 1"), then the first one in a line of the backend's
+ * launcher, which rank_of_line reads (the rank, or -1; may be NULL), then the first one of tp-train
+ * that says that it has failed ("tp-train: rank 2: GPU 2: ..."). text may be NULL. */
 void log_tail_parse(struct log_tail *out, const char *text, int (*rank_of_line)(const char *line));
 
 #endif
