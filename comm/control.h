@@ -22,7 +22,7 @@ int control_size(const struct comm_control *c);
  * rank and its message; the other ranks get the message with "rank 3: " before it. */
 tp_status control_agree(struct comm_control *c, tp_status st, struct tp_err *err);
 
-/* After a failure that control_agree returned on every rank: the ranks go on. Clears *err. Every
+/* After a failure that control_agree returned on every rank: the ranks continue. Clears *err. Every
  * rank calls it. */
 void control_recover(struct comm_control *c, struct tp_err *err);
 

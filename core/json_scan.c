@@ -18,7 +18,7 @@ struct json_scan {
 
     /* The piece that is being kept. */
     bool keeping;
-    size_t kept_from; /* where in the window it goes on */
+    size_t kept_from; /* where in the window it continues */
     char *piece;
     size_t piece_n, piece_room;
 

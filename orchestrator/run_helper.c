@@ -80,7 +80,7 @@ static void kill_stuck(struct run *r, double waited, bool stopped)
 }
 
 /* A helper that is stopped has the deadline of a training step. One that neither reads nor writes
- * has that of a save; but nobody knows what a prepare command does. */
+ * has that of a save, except a prepare command, which may do anything. */
 void run_helper_tick(struct run *r)
 {
     struct run_helper *h = r->helper;

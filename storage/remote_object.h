@@ -1,11 +1,11 @@
 /*
  * storage/remote_object.h - an object of a web server or a store, read by ranges.
  *
- * Ranges are fetched by threads of their own, several at a time, into segments in memory. Who knows
- * what it will read names it, and it is fetched once, in long requests. Otherwise a reader that
- * goes on where an earlier read ended makes the segments longer, up to 4 MiB, and the next ones are
- * fetched before they are asked for. All segments of a process together have at most the
- * bytes that remote_object_limit allows.
+ * Ranges are fetched by threads of their own, several at a time, into segments in memory. A reader
+ * that knows what it will read names it, and each byte is then fetched once, in long requests.
+ * Otherwise a read that begins where an earlier one ended makes the segments longer, up to 4 MiB,
+ * and the next ones are fetched before they are asked for. All segments of a process together have
+ * at most the bytes that remote_object_limit allows.
  *
  * The object must stay the same while it is open: its ETag is sent with every request and compared
  * with every reply.

@@ -69,24 +69,29 @@ static bool was_read(const struct remote_segment *g)
     return g->consumed >= (g->wanted > 0 ? g->wanted : g->n - g->n / 8);
 }
 
-/* How little a segment is missed. */
-static int spare(const struct remote_segment *g)
+/* What is evicted first: segments that were read, then those that readers have named and not begun
+ * to read, then those in the middle of being read. */
+enum eviction { EVICT_LAST, EVICT_UNREAD, EVICT_READ };
+
+static enum eviction eviction_of(const struct remote_segment *g)
 {
-    return was_read(g) ? 2 : g->wanted > 0 && g->consumed == 0 ? 1 : 0;
+    return was_read(g) ? EVICT_READ : g->wanted > 0 && g->consumed == 0 ? EVICT_UNREAD : EVICT_LAST;
 }
 
-/* Whether x is missed less than y. Of what will be read, the last is missed least; of the rest,
- * what was not used for the longest time. */
-static bool is_missed_less(const struct remote_segment *x, const struct remote_segment *y)
+/* Of those that will be read, the last one is evicted first; of the others, the one that was not
+ * used for the longest time. */
+static bool is_evicted_before(const struct remote_segment *x, const struct remote_segment *y)
 {
-    const int a = spare(x), b = spare(y);
+    const enum eviction a = eviction_of(x), b = eviction_of(y);
 
-    return a != b ? a > b : a == 1 ? x->used_at > y->used_at : x->used_at < y->used_at;
+    if (a != b)
+        return a > b;
+    return a == EVICT_UNREAD ? x->used_at > y->used_at : x->used_at < y->used_at;
 }
 
-/* The segment that is missed least; `read_only`: of those that were read to their end, and not
- * lately. */
-static struct remote_segment *least_missed(const struct remote_segments *s, bool read_only)
+/* The segment to evict; `read_only`: of those that were read to their end, and not lately. NULL:
+ * there is none. */
+static struct remote_segment *find_victim(const struct remote_segments *s, bool read_only)
 {
     struct remote_segment *found = NULL;
 
@@ -95,21 +100,21 @@ static struct remote_segment *least_missed(const struct remote_segments *s, bool
             (read_only &&
              (!was_read(x) || s->ticks - x->used_at < (int64_t)USES_RECENT * s->n_objects)))
             continue;
-        if (!found || is_missed_less(x, found))
+        if (!found || is_evicted_before(x, found))
             found = x;
     }
     return found;
 }
 
-/* Forget segments until there is room for n bytes: `read_only` those that were read, else any. */
+/* Evict segments until there is room for n bytes: `read_only` those that were read, else any. */
 static bool make_room(struct remote_segments *s, int64_t n, bool read_only)
 {
     while (s->bytes > 0 && s->bytes + n > s->limit) {
-        struct remote_segment *g = least_missed(s, read_only);
+        struct remote_segment *g = find_victim(s, read_only);
 
         if (!g)
             return false;
-        if (spare(g) == 1) /* it is fetched again, first of all */
+        if (eviction_of(g) == EVICT_UNREAD) /* it is fetched again, first of all */
             remote_wanted_put_back(&s->wanted, g->object, g->begin, g->begin + g->n);
         segments_remove(s, g);
     }
@@ -217,7 +222,7 @@ struct remote_segment *segments_add_wanted(struct remote_segments *s, const stru
     if (!w)
         return NULL;
     if (s->limit - s->bytes >= REMOTE_GAP_BYTES && s->limit - s->bytes < length)
-        length = s->limit - s->bytes; /* rather less than what others need */
+        length = s->limit - s->bytes; /* shorter, so that none is evicted for it */
     if (offset - w->begin >= length || !make_room(s, length, is_busy(s))) {
         *wait = is_busy(s);
         return NULL;

@@ -44,7 +44,7 @@ struct remote_segments {
     int64_t bytes, limit, ticks;
     int n_objects, n_threads, n_idle;
     bool sparse; /* remote_object_sparse */
-    bool stop;   /* threads shall end */
+    bool stop;   /* threads must end */
     pid_t owner;
     pthread_t threads[REMOTE_CONNECTIONS_MAX];
 };
@@ -56,7 +56,7 @@ struct remote_segments *segments_of_process(void);
 struct remote_segment *segments_find(const struct remote_segments *s, const struct remote_object *o,
                                      int64_t offset);
 
-/* Begin to fetch n bytes. Makes room by forgetting segments that are not in use: with `ahead` only
+/* Begin to fetch n bytes. Makes room by evicting segments that are not in use: with `ahead` only
  * those that were read, otherwise any. NULL: there is no room now. */
 struct remote_segment *segments_add(struct remote_segments *s, struct remote_object *o,
                                     int64_t begin, int64_t n, bool ahead);

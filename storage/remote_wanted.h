@@ -25,8 +25,8 @@ struct remote_wanted_list {
     int64_t first, n, room;
 };
 
-/* Readers that leave out so little go on where they were: the bytes between two ranges are fetched
- * with them. */
+/* The longest gap between two ranges that is fetched with them, because a request of its own would
+ * take longer. */
 enum { REMOTE_GAP_BYTES = 64 << 10 };
 
 /* Append a range. False: there is no memory, so it is not noted. */

@@ -1,6 +1,6 @@
 /*
  * storage/upload_sender.h - the parts of an upload, sent by threads of their own, several at a
- * time, while the caller goes on.
+ * time, while the caller continues.
  */
 #ifndef STORAGE_UPLOAD_SENDER_H
 #define STORAGE_UPLOAD_SENDER_H

@@ -30,7 +30,7 @@ struct transfer_device {
     struct device *device;
     const struct kernel_ops *ops;
     int64_t memory_bytes; /* of the device, for all buffers */
-    bool if_faster; /* measure some rounds without it and some with it, and go on with the faster */
+    bool if_faster;       /* measure some rounds without it and some with it, and keep the faster */
 };
 
 struct transfer {

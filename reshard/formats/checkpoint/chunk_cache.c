@@ -233,7 +233,7 @@ tp_status chunk_cache_read(struct chunk_cache *c, const struct shard_reader *r, 
     tp_status st;
 
     pthread_mutex_lock(&c->lock);
-    if (whole && !find(c, r, chunk)) { /* nobody else will want it */
+    if (whole && !find(c, r, chunk)) { /* no later read wants it */
         pthread_mutex_unlock(&c->lock);
         return unpack(c, r, chunk, buf, err);
     }

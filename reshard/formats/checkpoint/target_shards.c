@@ -251,7 +251,7 @@ static tp_status appear_other(void *ctx, int64_t item, int worker, struct tp_err
     return item == first_shard(ctx) ? TP_OK : appear(ctx, (int)item, err);
 }
 
-/* The first shard alone: of two writers at the same time, it decides which one goes on. */
+/* The first shard alone: of two writers at the same time, it decides which one continues. */
 tp_status checkpoint_target_appear(struct checkpoint_target *t, struct tp_err *err)
 {
     const int threads = t->world < remote_connections() ? t->world : remote_connections();

@@ -102,8 +102,8 @@ static int64_t elements_of(const struct deepspeed_state_param *p)
 
 /* ---- ZeRO-1 and ZeRO-2 ---- */
 
-/* The intervals of a rank's partition, as param_slice_mappings says. A parameter goes on where the
- * rank before ended. */
+/* The intervals of a rank's partition, as param_slice_mappings says. A parameter continues where
+ * the rank before ended. */
 static tp_status add_partition(struct deepspeed_state *d, struct torch_pieces *x,
                                const struct deepspeed_flat *f, const struct pickle_value *slices,
                                struct tp_err *err)
