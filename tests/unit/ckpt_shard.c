@@ -21,22 +21,9 @@
 #include "layout/model_tensors.h"
 #include "layout/stored_box.h"
 #include "tests/unit/fixture.h"
+#include "tests/unit/temp_dir.h"
 
-static char dir[] = "/tmp/tp-shard-XXXXXX";
-
-static void make_dir(void)
-{
-    cr_assert(mkdtemp(dir) != NULL);
-}
-
-static void remove_dir(void)
-{
-    struct tp_err err;
-
-    file_tree_remove(dir, &err);
-}
-
-TestSuite(shard, .init = make_dir, .fini = remove_dir);
+TestSuite(shard, .init = temp_dir_make, .fini = temp_dir_remove);
 
 /* A random layout of a random model's training state, with its stored boxes. */
 struct example {
@@ -49,7 +36,7 @@ struct example {
 /* The shard of a rank of the example. */
 static struct shard_plan plan_of(const struct example *x, int rank)
 {
-    return (struct shard_plan){ dir, rank, &x->layout, x->boxes, x->n, NULL, 0 };
+    return (struct shard_plan){ temp_dir, rank, &x->layout, x->boxes, x->n, NULL, 0 };
 }
 
 /* Write the shard of a rank. */
@@ -81,7 +68,7 @@ static tp_status open_shard(struct shard_reader **r, const struct example *x,
                             const struct shard_info *info, struct tp_err *err)
 {
     *r = NULL;
-    return shard_open(r, dir, info, &x->layout, err);
+    return shard_open(r, temp_dir, info, &x->layout, err);
 }
 
 /* Every chunk of a shard must hold the values of fixture_fill. Returns the number of elements. */
@@ -132,8 +119,8 @@ Test(shard, holds_what_was_written_for_random_layouts)
             shard_reader_close(reader);
         }
         cr_assert_eq(stored, expected);
-        file_tree_remove(dir, &err);
-        mkdir(dir, 0777);
+        file_tree_remove(temp_dir, &err);
+        mkdir(temp_dir, 0777);
         arena_free(&x.arena);
     }
 }
@@ -158,7 +145,7 @@ Test(shard, same_input_gives_the_same_bytes)
     struct shard_info info;
     char path[PATH_MAX];
 
-    snprintf(path, sizeof path, "%s/rank-%05d.h5", dir, x.boxes[0].rank);
+    snprintf(path, sizeof path, "%s/rank-%05d.h5", temp_dir, x.boxes[0].rank);
     for (int i = 0; i < 2; i++) {
         unlink(path);
         must_write(&info, &x, x.boxes[0].rank, 7);
@@ -221,7 +208,7 @@ Test(shard, every_flipped_bit_and_every_truncation_is_found, .timeout = 120)
     int fd;
 
     must_write(&info, &x, 0, 1);
-    snprintf(path, sizeof path, "%s/%s", dir, info.file);
+    snprintf(path, sizeof path, "%s/%s", temp_dir, info.file);
     read_file(path, &data, &size);
     cr_assert_not(finds_damage(&x, &info));
     fd = open(path, O_WRONLY);
@@ -256,7 +243,7 @@ Test(shard, false_indexes_are_refused_or_read_safely, .timeout = 120)
     int fd;
 
     must_write(&info, &x, 0, 1);
-    snprintf(path, sizeof path, "%s/%s", dir, info.file);
+    snprintf(path, sizeof path, "%s/%s", temp_dir, info.file);
     read_file(path, &data, &size);
     fd = open(path, O_WRONLY);
     for (int round = 0; round < 20000; round++) {
@@ -352,8 +339,8 @@ Test(shard, fifos_and_links_are_refused_without_blocking, .timeout = 10)
     char path[PATH_MAX], moved[PATH_MAX];
 
     must_write(&info, &x, 0, 1);
-    snprintf(path, sizeof path, "%s/%s", dir, info.file);
-    snprintf(moved, sizeof moved, "%s/elsewhere", dir);
+    snprintf(path, sizeof path, "%s/%s", temp_dir, info.file);
+    snprintf(moved, sizeof moved, "%s/elsewhere", temp_dir);
     cr_assert_eq(rename(path, moved), 0);
     cr_assert_eq(symlink(moved, path), 0);
     cr_expect_eq(open_shard(&r, &x, &info, &err), TP_E_CORRUPT);
@@ -382,7 +369,7 @@ Test(shard, a_byte_written_twice_or_never_is_reported)
         cr_assert_eq(shard_write(w, 0, &half, data, &err), TP_OK);
         cr_expect_eq(shard_finish(w, &info, &err), TP_E_INTERNAL);
         shard_close(w);
-        snprintf(path, sizeof path, "%s/rank-00000.h5", dir);
+        snprintf(path, sizeof path, "%s/rank-00000.h5", temp_dir);
         unlink(path);
     }
 }
@@ -398,8 +385,8 @@ Test(shard, a_linked_file_is_never_written)
     char *before, *after;
     size_t size;
 
-    snprintf(path, sizeof path, "%s/rank-00000.h5", dir);
-    snprintf(other, sizeof other, "%s/other", dir);
+    snprintf(path, sizeof path, "%s/rank-00000.h5", temp_dir);
+    snprintf(other, sizeof other, "%s/other", temp_dir);
     cr_assert_eq(shard_create(&w, &plan, &err), TP_OK);
     shard_close(w);
     w = NULL;

@@ -18,23 +18,17 @@
 #include "core/file.h"
 #include "core/file_tree.h"
 #include "tests/unit/fixture.h"
+#include "tests/unit/temp_dir.h"
 
-static char top[] = "/tmp/tp-transaction-XXXXXX", root[64];
+static char root[64];
 
 static void make_root(void)
 {
-    cr_assert(mkdtemp(top) != NULL);
-    snprintf(root, sizeof root, "%s/root", top);
+    temp_dir_make();
+    snprintf(root, sizeof root, "%s/root", temp_dir);
 }
 
-static void remove_root(void)
-{
-    struct tp_err err;
-
-    file_tree_remove(top, &err);
-}
-
-TestSuite(transaction, .init = make_root, .fini = remove_root);
+TestSuite(transaction, .init = make_root, .fini = temp_dir_remove);
 
 static struct tensor tensors[] = {
     { .name = "w",
@@ -360,7 +354,7 @@ Test(transaction, folders_that_are_not_checkpoints_are_refused_and_unchanged)
     cr_assert_eq(ckpt_open(&found, "/nonexistent", -1, &arena, &err), TP_E_NOTFOUND);
     cr_assert_eq(ckpt_open(&found, "Makefile", -1, &arena, &err), TP_E_NOTFOUND);
     cr_assert_eq(ckpt_open(&found, "", -1, &arena, &err), TP_E_USAGE);
-    cr_assert_eq(prune(top, 1, 0, false, &err), TP_E_NOTFOUND);
+    cr_assert_eq(prune(temp_dir, 1, 0, false, &err), TP_E_NOTFOUND);
     cr_assert_not(file_exists(root));
     arena_free(&arena);
 }

@@ -5,6 +5,7 @@
  */
 #include "core/file.h"
 #include "core/file_tree.h"
+#include "tests/unit/temp_dir.h"
 
 #include <criterion/criterion.h>
 #include <dirent.h>
@@ -16,34 +17,33 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-static char dir[] = "/tmp/tp-file-XXXXXX";
 static char path[PATH_MAX];
 static struct tp_err err;
 static struct arena arena;
 
 static void make_dir(void)
 {
-    cr_assert_not_null(mkdtemp(dir));
-    snprintf(path, sizeof path, "%s/file", dir);
+    temp_dir_make();
+    snprintf(path, sizeof path, "%s/file", temp_dir);
 }
 
 static void drop_dir(void)
 {
     arena_free(&arena);
-    file_tree_remove(dir, &err);
+    temp_dir_remove();
 }
 
 TestSuite(file, .init = make_dir, .fini = drop_dir);
 
 static const char *in_dir(const char *name)
 {
-    return arena_printf(&arena, "%s/%s", dir, name);
+    return arena_printf(&arena, "%s/%s", temp_dir, name);
 }
 
 /* Number of names in the folder. */
 static int count_names(void)
 {
-    DIR *d = opendir(dir);
+    DIR *d = opendir(temp_dir);
     int n = 0;
 
     for (const struct dirent *e; (e = readdir(d));)
@@ -110,7 +110,8 @@ Test(file, only_regular_files_of_a_bounded_size_are_read)
 
     cr_assert_eq(file_write_new(path, "0123456789", 10, &err), TP_OK);
     cr_expect_eq(file_read_all(&data, &size, path, 9, &arena, &err), TP_E_CORRUPT, "too long");
-    cr_expect_eq(file_read_all(&data, &size, dir, 9, &arena, &err), TP_E_CORRUPT, "a directory");
+    cr_expect_eq(file_read_all(&data, &size, temp_dir, 9, &arena, &err), TP_E_CORRUPT,
+                 "a directory");
     cr_expect_eq(file_read_all(&data, &size, in_dir("none"), 9, &arena, &err), TP_E_NOTFOUND);
     cr_expect_eq(file_read_all(&data, &size, in_dir("file/x"), 9, &arena, &err), TP_E_NOTFOUND);
     cr_assert_eq(mkfifo(in_dir("fifo"), 0600), 0);
@@ -143,7 +144,7 @@ Test(file, trees_are_made_and_removed_without_following_links)
     cr_assert_eq(file_make_dirs(deep, &err), TP_OK, "they may exist");
     cr_assert_eq(file_write_new(path, "x", 1, &err), TP_OK);
     cr_assert_eq(file_make_dirs(path, &err), TP_E_EXISTS);
-    cr_assert_eq(symlink(dir, in_dir("a/b/up")), 0);
+    cr_assert_eq(symlink(temp_dir, in_dir("a/b/up")), 0);
     cr_assert_eq(file_tree_remove(in_dir("a"), &err), TP_OK, "%s", err.msg);
     cr_assert(!file_exists(in_dir("a")) && file_exists(path));
     cr_assert_eq(file_tree_remove(in_dir("a"), &err), TP_OK, "it may be gone already");

@@ -15,15 +15,14 @@
 
 #include "core/clock.h"
 #include "core/file.h"
-#include "core/file_tree.h"
+#include "tests/unit/temp_dir.h"
 
-static char dir[] = "/tmp/tp-heartbeat-XXXXXX";
 static struct tp_err err;
 
 /* The open file of a rank; -1: there is none. The test's process closes it. */
 static int file_of(int rank)
 {
-    int folder = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC), fd = -1;
+    int folder = open(temp_dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC), fd = -1;
     tp_status st = heartbeat_find(&fd, folder, rank, &err);
 
     close(folder);
@@ -31,17 +30,7 @@ static int file_of(int rank)
     return fd;
 }
 
-static void make_dir(void)
-{
-    cr_assert_not_null(mkdtemp(dir));
-}
-
-static void drop_dir(void)
-{
-    file_tree_remove(dir, &err);
-}
-
-TestSuite(heartbeat, .init = make_dir, .fini = drop_dir);
+TestSuite(heartbeat, .init = temp_dir_make, .fini = temp_dir_remove);
 
 Test(heartbeat, reader_sees_what_the_writer_reported)
 {
@@ -49,7 +38,7 @@ Test(heartbeat, reader_sees_what_the_writer_reported)
     struct heartbeat_status m;
     int file;
 
-    cr_assert_eq(heartbeat_open(&s, dir, 3, 8, &err), TP_OK, "%s", err.msg);
+    cr_assert_eq(heartbeat_open(&s, temp_dir, 3, 8, &err), TP_OK, "%s", err.msg);
     file = file_of(3);
     cr_assert_eq(heartbeat_read(&m, file, 3, &err), TP_OK, "%s", err.msg);
     cr_expect(m.step == -1 && isnan(m.loss) && m.phase == HEARTBEAT_INIT && m.world == 8);
@@ -86,7 +75,7 @@ Test(heartbeat, no_loss_is_missed_between_two_looks)
     int64_t written = 0, known = 0;
 
     fprintf(stderr, "seed %u\n", seed);
-    cr_assert_eq(heartbeat_open(&s, dir, 0, 1, &err), TP_OK, "%s", err.msg);
+    cr_assert_eq(heartbeat_open(&s, temp_dir, 0, 1, &err), TP_OK, "%s", err.msg);
     file = file_of(0);
     for (int look = 0; look < 200; look++) {
         int steps = rand_r(&seed) % (look % 10 == 9 ? 2 * HEARTBEAT_HISTORY : 40), n;
@@ -118,11 +107,11 @@ Test(heartbeat, another_ranks_file_garbage_and_short_files_are_refused)
     char path[PATH_MAX], junk[HEARTBEAT_BYTES];
     int file;
 
-    cr_assert_eq(heartbeat_open(&s, dir, 1, 4, &err), TP_OK, "%s", err.msg);
+    cr_assert_eq(heartbeat_open(&s, temp_dir, 1, 4, &err), TP_OK, "%s", err.msg);
     file = file_of(1);
     cr_expect_eq(heartbeat_read(&m, file, 2, &err), TP_E_CORRUPT);
     cr_expect_eq(file_of(9), -1);
-    snprintf(path, sizeof path, "%s/rank-00009", dir);
+    snprintf(path, sizeof path, "%s/rank-00009", temp_dir);
     memset(junk, 0x5a, sizeof junk);
     cr_assert_eq(file_write_new(path, junk, sizeof junk, &err), TP_OK);
     file = file_of(9);
@@ -148,9 +137,9 @@ Test(heartbeat, a_number_that_no_rank_reports_is_refused)
     char path[PATH_MAX];
     int fd;
 
-    cr_assert_eq(heartbeat_open(&s, dir, 0, 1, &err), TP_OK, "%s", err.msg);
+    cr_assert_eq(heartbeat_open(&s, temp_dir, 0, 1, &err), TP_OK, "%s", err.msg);
     heartbeat_close(s, true);
-    snprintf(path, sizeof path, "%s/rank-00000", dir);
+    snprintf(path, sizeof path, "%s/rank-00000", temp_dir);
     fd = open(path, O_RDWR | O_CLOEXEC);
     cr_assert_eq(heartbeat_read(&good, fd, 0, &err), TP_OK, "%s", err.msg);
     for (size_t i = 0; i < sizeof words / sizeof *words; i++)
@@ -184,11 +173,11 @@ Test(heartbeat, a_folder_that_others_can_write_to_is_refused)
 {
     struct heartbeat *s = NULL;
 
-    cr_assert_eq(chmod(dir, 0777), 0);
-    cr_expect_eq(heartbeat_open(&s, dir, 0, 1, &err), TP_E_USAGE);
+    cr_assert_eq(chmod(temp_dir, 0777), 0);
+    cr_expect_eq(heartbeat_open(&s, temp_dir, 0, 1, &err), TP_E_USAGE);
     cr_expect(strstr(err.msg, "other users can write"), "%s", err.msg);
-    cr_assert_eq(chmod(dir, 0700), 0);
-    cr_expect_eq(heartbeat_open(&s, dir, 0, 1, &err), TP_OK);
+    cr_assert_eq(chmod(temp_dir, 0700), 0);
+    cr_expect_eq(heartbeat_open(&s, temp_dir, 0, 1, &err), TP_OK);
     heartbeat_close(s, true);
 }
 
@@ -200,16 +189,16 @@ Test(heartbeat, a_file_that_was_removed_can_still_be_read)
     char path[PATH_MAX];
     int file;
 
-    cr_assert_eq(heartbeat_open(&s, dir, 0, 1, &err), TP_OK);
+    cr_assert_eq(heartbeat_open(&s, temp_dir, 0, 1, &err), TP_OK);
     file = file_of(0);
     cr_expect(!heartbeat_is_replaced(file));
-    snprintf(path, sizeof path, "%s/rank-00000", dir);
+    snprintf(path, sizeof path, "%s/rank-00000", temp_dir);
     cr_assert_eq(unlink(path), 0);
     cr_expect(heartbeat_is_replaced(file));
     heartbeat_step(s, 5, 1.0);
     cr_assert_eq(heartbeat_read(&m, file, 0, &err), TP_OK);
     cr_expect_eq(m.step, 5);
-    cr_assert_eq(heartbeat_open(&again, dir, 0, 1, &err), TP_OK);
+    cr_assert_eq(heartbeat_open(&again, temp_dir, 0, 1, &err), TP_OK);
     cr_expect(!heartbeat_is_replaced(file_of(0)));
     heartbeat_close(s, true);
     heartbeat_close(again, true);
@@ -238,7 +227,7 @@ Test(heartbeat, step_and_loss_are_read_as_a_pair_while_they_change)
     pthread_t writer;
     int64_t seen = 0, last = -1;
 
-    cr_assert_eq(heartbeat_open(&s, dir, 0, 1, &err), TP_OK);
+    cr_assert_eq(heartbeat_open(&s, temp_dir, 0, 1, &err), TP_OK);
     file = file_of(0);
     pthread_create(&writer, NULL, write_steps, s);
     while (last < STEPS - 1) {

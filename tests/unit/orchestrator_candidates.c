@@ -14,10 +14,10 @@
 #include "core/file.h"
 #include "core/file_tree.h"
 #include "orchestrator/plan/cost.h"
+#include "tests/unit/temp_dir.h"
 
 static struct arena arena;
 static struct tp_err err;
-static char dir[] = "/tmp/tp-scale-XXXXXX";
 static struct job job;
 
 static const char CONFIG[] =
@@ -30,8 +30,8 @@ static void setup(void)
 {
     char path[64], text[512];
 
-    cr_assert_not_null(mkdtemp(dir));
-    snprintf(path, sizeof path, "%s/config.json", dir);
+    temp_dir_make();
+    snprintf(path, sizeof path, "%s/config.json", temp_dir);
     cr_assert_eq(file_write_new(path, CONFIG, sizeof CONFIG - 1, &err), TP_OK);
     snprintf(text, sizeof text,
              "command: tp-train --model %s --batch 12 --seq 256 --micro 1 --steps 10\nckpt: c\n"
@@ -42,12 +42,7 @@ static void setup(void)
         TP_OK, "%s", err.msg);
 }
 
-static void teardown(void)
-{
-    file_tree_remove(dir, &err);
-}
-
-TestSuite(candidates, .init = setup, .fini = teardown);
+TestSuite(candidates, .init = setup, .fini = temp_dir_remove);
 
 static struct plan_candidate *find(struct plan_candidate *c, int n, const char *spec)
 {
@@ -113,7 +108,7 @@ Test(candidates, experts_are_shared_by_ranks_of_dp_and_cp)
     char path[64];
     int n, found = 0;
 
-    snprintf(path, sizeof path, "%s/config.json", dir);
+    snprintf(path, sizeof path, "%s/config.json", temp_dir);
     cr_assert_eq(file_tree_remove(path, &err), TP_OK, "%s", err.msg);
     cr_assert_eq(file_write_new(path, mixture, sizeof mixture - 1, &err), TP_OK);
     cr_assert_eq(candidates_find(&c, &n, &job, NULL, 8, &arena, &err), TP_OK, "%s", err.msg);

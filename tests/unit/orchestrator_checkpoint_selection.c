@@ -13,25 +13,24 @@
 
 #include "ckpt/root_lock.h"
 #include "core/file.h"
-#include "core/file_tree.h"
 #include "orchestrator/plan/root_wait.h"
 #include "tests/unit/fixture.h"
+#include "tests/unit/temp_dir.h"
 
-static char dir[] = "/tmp/tp-selection-XXXXXX";
 static char root[64];
 static struct tp_err err;
 static struct arena arena;
 
 static void setup(void)
 {
-    cr_assert_not_null(mkdtemp(dir));
-    snprintf(root, sizeof root, "%s/ckpt", dir);
+    temp_dir_make();
+    snprintf(root, sizeof root, "%s/ckpt", temp_dir);
 }
 
 static void teardown(void)
 {
     arena_free(&arena);
-    file_tree_remove(dir, &err);
+    temp_dir_remove();
 }
 
 TestSuite(checkpoint_selection, .init = setup, .fini = teardown);

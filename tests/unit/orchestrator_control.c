@@ -17,26 +17,15 @@
 
 #include "core/clock.h"
 #include "core/file.h"
-#include "core/file_tree.h"
 #include "orchestrator/state/event_log.h"
 #include "orchestrator/state/run_record.h"
 #include "orchestrator/web/metrics.h"
+#include "tests/unit/temp_dir.h"
 
-static char dir[] = "/tmp/tp-control-XXXXXX";
 static struct tp_err err;
 static const struct home HERE = { .host = "here" };
 
-static void setup(void)
-{
-    cr_assert_not_null(mkdtemp(dir));
-}
-
-static void teardown(void)
-{
-    file_tree_remove(dir, &err);
-}
-
-TestSuite(control, .init = setup, .fini = teardown, .timeout = 60);
+TestSuite(control, .init = temp_dir_make, .fini = temp_dir_remove, .timeout = 60);
 
 static json_t *answer(void *ctx, const json_t *request)
 {
@@ -64,18 +53,19 @@ Test(control, a_request_is_answered)
     json_t *request = json_pack("{s:s}", "verb", "status"), *reply = NULL;
     pthread_t thread;
 
-    cr_expect_eq(control_ask(&reply, dir, request, &err), TP_E_NOTFOUND, "no tp-run listens");
-    cr_assert_eq(control_open(&c, dir, &HERE, &err), TP_OK, "%s", err.msg);
-    snprintf(path, sizeof path, "%s/control", dir);
+    cr_expect_eq(control_ask(&reply, temp_dir, request, &err), TP_E_NOTFOUND, "no tp-run listens");
+    cr_assert_eq(control_open(&c, temp_dir, &HERE, &err), TP_OK, "%s", err.msg);
+    snprintf(path, sizeof path, "%s/control", temp_dir);
     cr_assert_eq(stat(path, &sb), 0);
     cr_expect_eq(sb.st_mode & 0777, 0600, "other users must not connect");
     pthread_create(&thread, NULL, serve, c);
-    cr_assert_eq(control_ask(&reply, dir, request, &err), TP_OK, "%s", err.msg);
+    cr_assert_eq(control_ask(&reply, temp_dir, request, &err), TP_OK, "%s", err.msg);
     pthread_join(thread, NULL);
     cr_expect_str_eq(json_string_value(json_object_get(reply, "asked")), "status");
     json_decref(reply);
     control_close(c);
-    cr_expect_eq(control_ask(&reply, dir, request, &err), TP_E_NOTFOUND, "the server has ended");
+    cr_expect_eq(control_ask(&reply, temp_dir, request, &err), TP_E_NOTFOUND,
+                 "the server has ended");
     json_decref(request);
 }
 
@@ -86,8 +76,8 @@ Test(control, text_that_is_not_a_request_is_refused_without_harm)
     struct control *c;
     int n = 0;
 
-    cr_assert_eq(control_open(&c, dir, &HERE, &err), TP_OK, "%s", err.msg);
-    snprintf(to.sun_path, sizeof to.sun_path, "%s/control", dir);
+    cr_assert_eq(control_open(&c, temp_dir, &HERE, &err), TP_OK, "%s", err.msg);
+    snprintf(to.sun_path, sizeof to.sun_path, "%s/control", temp_dir);
     for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
         int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
 
@@ -137,8 +127,8 @@ Test(control, slow_clients_delay_no_other)
     char text[256];
     int slow[SLOW], fd, n = 0;
 
-    cr_assert_eq(control_open(&c, dir, &HERE, &err), TP_OK, "%s", err.msg);
-    snprintf(to.sun_path, sizeof to.sun_path, "%s/control", dir);
+    cr_assert_eq(control_open(&c, temp_dir, &HERE, &err), TP_OK, "%s", err.msg);
+    snprintf(to.sun_path, sizeof to.sun_path, "%s/control", temp_dir);
     for (int i = 0; i < SLOW; i++) {
         slow[i] = connect_to(&to);
         if (i % 3 == 1)
@@ -165,8 +155,8 @@ Test(control, a_request_in_pieces_is_answered)
     char text[256] = "";
     int fd, n = 0;
 
-    cr_assert_eq(control_open(&c, dir, &HERE, &err), TP_OK, "%s", err.msg);
-    snprintf(to.sun_path, sizeof to.sun_path, "%s/control", dir);
+    cr_assert_eq(control_open(&c, temp_dir, &HERE, &err), TP_OK, "%s", err.msg);
+    snprintf(to.sun_path, sizeof to.sun_path, "%s/control", temp_dir);
     fd = connect_to(&to);
     for (size_t i = 0; i < sizeof request - 1; i++) {
         cr_assert_eq(write(fd, request + i, 1), 1);
@@ -200,8 +190,8 @@ Test(control, an_answer_is_sent_as_the_client_takes_it)
     ssize_t got = 1;
     int fd, n = 0;
 
-    cr_assert_eq(control_open(&c, dir, &HERE, &err), TP_OK, "%s", err.msg);
-    snprintf(to.sun_path, sizeof to.sun_path, "%s/control", dir);
+    cr_assert_eq(control_open(&c, temp_dir, &HERE, &err), TP_OK, "%s", err.msg);
+    snprintf(to.sun_path, sizeof to.sun_path, "%s/control", temp_dir);
     fd = connect_to(&to);
     cr_assert_eq(write(fd, "{}\n", 3), 3);
     control_serve(c, large_answer, &n);
@@ -225,16 +215,16 @@ Test(control, the_newest_events_are_kept_and_a_torn_line_is_skipped)
     char path[64];
     const json_t *list;
 
-    snprintf(path, sizeof path, "%s/events.jsonl", dir);
+    snprintf(path, sizeof path, "%s/events.jsonl", temp_dir);
     cr_assert_eq(file_replace(path, "{\"n\": -1}\n{\"n\": ", 16, &err), TP_OK);
-    cr_assert_eq(event_log_open(&e, dir, &err), TP_OK, "%s", err.msg);
+    cr_assert_eq(event_log_open(&e, temp_dir, &err), TP_OK, "%s", err.msg);
     for (int i = 0; i < EVENT_LOG_KEPT + 10; i++)
         cr_assert_eq(event_log_add(e, json_pack("{s:i}", "n", i), &err), TP_OK);
     list = event_log_list(e);
     cr_expect_eq(json_array_size(list), EVENT_LOG_KEPT);
     cr_expect_eq(json_integer_value(json_object_get(json_array_get(list, 0), "n")), 10);
     event_log_close(e);
-    cr_assert_eq(event_log_open(&e, dir, &err), TP_OK);
+    cr_assert_eq(event_log_open(&e, temp_dir, &err), TP_OK);
     list = event_log_list(e);
     cr_expect_eq(json_array_size(list), EVENT_LOG_KEPT);
     cr_expect_eq(json_integer_value(json_object_get(json_array_get(list, EVENT_LOG_KEPT - 1), "n")),
@@ -292,13 +282,13 @@ Test(control, the_file_of_metrics_has_the_job_as_a_label)
     char path[64], *text;
     size_t n;
 
-    snprintf(path, sizeof path, "%s/job.prom", dir);
+    snprintf(path, sizeof path, "%s/job.prom", temp_dir);
     for (int i = 0; i < 2; i++)
         cr_assert_eq(metrics_write(path, status, &err), TP_OK, "%s", err.msg);
     cr_assert_eq(file_read_own(&text, &n, path, 1 << 16, &arena, &err), TP_OK, "%s", err.msg);
     for (size_t i = 0; i < sizeof lines / sizeof lines[0]; i++)
         cr_expect_not_null(strstr(text, lines[i]), "no line %s", lines[i]);
-    snprintf(path, sizeof path, "%s/none/job.prom", dir);
+    snprintf(path, sizeof path, "%s/none/job.prom", temp_dir);
     cr_expect_eq(metrics_write(path, status, &err), TP_E_IO);
     json_decref(status);
     arena_free(&arena);

@@ -6,30 +6,19 @@
 #include <string.h>
 
 #include "core/file.h"
-#include "core/file_tree.h"
 #include "layout/model_config.h"
 #include "orchestrator/backends.h"
 #include "orchestrator/job/job_file.h"
 #include "orchestrator/plan/candidates.h"
 #include "tests/unit/random_model.h"
+#include "tests/unit/temp_dir.h"
 #include "trainer/suggestions.h"
 
 enum { ROUNDS = 150, SPECS = 16, RANKS_MAX = 1 << 14 };
 
 static struct tp_err err;
-static char dir[] = "/tmp/tp-fit-XXXXXX";
 
-static void setup(void)
-{
-    cr_assert_not_null(mkdtemp(dir));
-}
-
-static void teardown(void)
-{
-    file_tree_remove(dir, &err);
-}
-
-TestSuite(fit, .init = setup, .fini = teardown, .timeout = 120);
+TestSuite(fit, .init = temp_dir_make, .fini = temp_dir_remove, .timeout = 120);
 
 /* A random model, read from a config.json. */
 static struct model read_random_model(struct rng *r, const char *path, struct arena *arena)
@@ -197,7 +186,7 @@ Test(fit, tp_run_offers_what_tp_train_accepts_and_refuses_what_it_refuses)
     struct tally all = { 0 };
     char path[64];
 
-    snprintf(path, sizeof path, "%s/config.json", dir);
+    snprintf(path, sizeof path, "%s/config.json", temp_dir);
     for (int round = 0; round < ROUNDS; round++) {
         struct arena arena = { 0 };
         struct model m = read_random_model(&r, path, &arena);

@@ -10,31 +10,25 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "core/file_tree.h"
+#include "tests/unit/temp_dir.h"
 
-static char dir[] = "/tmp/tp-journal-XXXXXX";
 static char path[64];
 static struct tp_err err;
 
 static void setup(void)
 {
-    cr_assert_not_null(mkdtemp(dir));
-    snprintf(path, sizeof path, "%s/journal", dir);
+    temp_dir_make();
+    snprintf(path, sizeof path, "%s/journal", temp_dir);
 }
 
-static void teardown(void)
-{
-    file_tree_remove(dir, &err);
-}
-
-TestSuite(journal, .init = setup, .fini = teardown);
+TestSuite(journal, .init = setup, .fini = temp_dir_remove);
 
 static void write_records(int n)
 {
     struct journal *j = NULL;
     json_t *last;
 
-    cr_assert_eq(journal_open(&j, &last, dir, &err), TP_OK, "%s", err.msg);
+    cr_assert_eq(journal_open(&j, &last, temp_dir, &err), TP_OK, "%s", err.msg);
     json_decref(last);
     for (int i = 1; i <= n; i++)
         cr_assert_eq(journal_append(j, json_pack("{s:i}", "value", i), &err), TP_OK);
@@ -46,7 +40,7 @@ static json_int_t last_value(void)
     json_t *last = NULL;
     json_int_t v = 0;
 
-    if (journal_peek(&last, dir, &err) == TP_OK)
+    if (journal_peek(&last, temp_dir, &err) == TP_OK)
         v = json_integer_value(json_object_get(last, "value"));
     json_decref(last);
     return v;
@@ -133,7 +127,7 @@ Test(journal, a_long_one_is_replaced_by_its_last_record)
 
     for (int i = 0; i < RECORD; i++)
         filler[i] = 'x';
-    cr_assert_eq(journal_open(&j, &last, dir, &err), TP_OK, "%s", err.msg);
+    cr_assert_eq(journal_open(&j, &last, temp_dir, &err), TP_OK, "%s", err.msg);
     for (int i = 1; i <= RECORDS; i++) {
         json_t *record = json_pack("{s:i,s:s}", "value", i, "filler", filler);
 
@@ -145,12 +139,12 @@ Test(journal, a_long_one_is_replaced_by_its_last_record)
     journal_close(j);
     snprintf(old, sizeof old, "%s.old", path);
     cr_expect_eq(stat(old, &sb), 0);
-    cr_assert_eq(journal_open(&j, &last, dir, &err), TP_OK, "%s", err.msg);
+    cr_assert_eq(journal_open(&j, &last, temp_dir, &err), TP_OK, "%s", err.msg);
     cr_expect_eq(json_integer_value(json_object_get(last, "n")), RECORDS);
     json_decref(last);
     cr_assert_eq(journal_append(j, json_pack("{s:i}", "value", 7), &err), TP_OK);
     journal_close(j);
-    cr_assert_eq(journal_peek(&last, dir, &err), TP_OK);
+    cr_assert_eq(journal_peek(&last, temp_dir, &err), TP_OK);
     cr_expect_eq(json_integer_value(json_object_get(last, "n")), RECORDS + 1, "numbers continue");
     json_decref(last);
     free(filler);
@@ -161,12 +155,12 @@ Test(journal, only_one_process_can_open_it)
     struct journal *j = NULL, *second = NULL;
     json_t *last;
 
-    cr_assert_eq(journal_open(&j, &last, dir, &err), TP_OK);
+    cr_assert_eq(journal_open(&j, &last, temp_dir, &err), TP_OK);
     json_decref(last);
-    cr_expect_eq(journal_open(&second, &last, dir, &err), TP_E_EXISTS);
+    cr_expect_eq(journal_open(&second, &last, temp_dir, &err), TP_E_EXISTS);
     cr_expect_null(second);
     journal_close(j);
-    cr_assert_eq(journal_open(&j, &last, dir, &err), TP_OK);
+    cr_assert_eq(journal_open(&j, &last, temp_dir, &err), TP_OK);
     json_decref(last);
     journal_close(j);
 }

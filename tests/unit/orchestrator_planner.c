@@ -9,13 +9,12 @@
 #include <sys/stat.h>
 
 #include "core/file.h"
-#include "core/file_tree.h"
 #include "orchestrator/backends.h"
 #include "orchestrator/job/job_file.h"
+#include "tests/unit/temp_dir.h"
 
 static struct arena arena;
 static struct tp_err err;
-static char dir[] = "/tmp/tp-planner-XXXXXX";
 static char model[64];
 static struct job job;
 static struct planner *planner;
@@ -38,8 +37,8 @@ static void setup(void)
 {
     char text[512];
 
-    cr_assert_not_null(mkdtemp(dir));
-    snprintf(model, sizeof model, "%s/config.json", dir);
+    temp_dir_make();
+    snprintf(model, sizeof model, "%s/config.json", temp_dir);
     write_model(8);
     snprintf(text, sizeof text,
              "command: tp-train --model %s --batch 12 --seq 256 --steps 10\nckpt: c\nnodes: 16\n",
@@ -55,7 +54,7 @@ static void teardown(void)
 {
     planner_free(planner);
     arena_free(&arena);
-    file_tree_remove(dir, &err);
+    temp_dir_remove();
 }
 
 TestSuite(planner, .init = setup, .fini = teardown);

@@ -12,17 +12,16 @@
 #include <unistd.h>
 
 #include "core/file.h"
-#include "core/file_tree.h"
+#include "tests/unit/temp_dir.h"
 
-static char dir[] = "/tmp/tp-relay-XXXXXX";
 static struct tp_err err;
 static struct relay_listener listener;
 static int folder; /* dir, open */
 
 static void setup(void)
 {
-    cr_assert_not_null(mkdtemp(dir));
-    folder = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    temp_dir_make();
+    folder = open(temp_dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     cr_assert_geq(folder, 0);
     cr_assert(relay_listen(&listener));
     cr_assert_eq(relay_write_port(folder, &listener, &err), TP_OK, "%s", err.msg);
@@ -31,7 +30,7 @@ static void setup(void)
 static void teardown(void)
 {
     close(listener.fd);
-    file_tree_remove(dir, &err);
+    temp_dir_remove();
 }
 
 TestSuite(relay_message, .init = setup, .fini = teardown);
@@ -152,7 +151,7 @@ Test(relay_message, without_a_port_or_a_host_nothing_is_sent)
          *bad; bad++) {
         char path[64];
 
-        snprintf(path, sizeof path, "%s/relay-port", dir);
+        snprintf(path, sizeof path, "%s/relay-port", temp_dir);
         cr_assert_eq(file_replace(path, *bad, strlen(*bad), &err), TP_OK);
         relay_connect(&s, folder, "127.0.0.1");
         cr_expect_eq(s.port, 0, "port %s", *bad);

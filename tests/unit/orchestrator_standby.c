@@ -10,25 +10,19 @@
 #include <string.h>
 
 #include "core/file.h"
-#include "core/file_tree.h"
+#include "tests/unit/temp_dir.h"
 
-static char dir[] = "/tmp/tp-standby-XXXXXX";
 static struct tp_err err;
 static int folder; /* dir, open */
 
 static void setup(void)
 {
-    cr_assert_not_null(mkdtemp(dir));
-    folder = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    temp_dir_make();
+    folder = open(temp_dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     cr_assert_geq(folder, 0);
 }
 
-static void teardown(void)
-{
-    file_tree_remove(dir, &err);
-}
-
-TestSuite(standby, .init = setup, .fini = teardown);
+TestSuite(standby, .init = setup, .fini = temp_dir_remove);
 
 /* Record that tp-run is on this node, in this job of the scheduler. */
 static void put_home(long job, const char *node)
@@ -60,7 +54,7 @@ static enum standby_verdict look(void *ctx, const struct home *home)
 static bool wait_on_n2(struct looks *l)
 {
     const struct standby s = {
-        .state = dir, .job = 42, .node = "n2", .period = 0.01, .look = look, .ctx = l
+        .state = temp_dir, .job = 42, .node = "n2", .period = 0.01, .look = look, .ctx = l
     };
 
     return standby_wait(&s);
@@ -121,17 +115,17 @@ Test(standby, home_is_read_as_it_was_written)
 {
     struct home here, home;
 
-    cr_expect(!home_read(&home, dir), "no tp-run runs the job");
+    cr_expect(!home_read(&home, temp_dir), "no tp-run runs the job");
     home_here(&here, 0, "n1");
     cr_expect_str_eq(here.node, "", "without a scheduler's job there is no node");
     cr_assert_eq(home_write(&here, folder, &err), TP_OK);
-    cr_assert(home_read(&home, dir));
+    cr_assert(home_read(&home, temp_dir));
     cr_expect(strcmp(home.host, here.host) == 0 && home.job == 0 && !home.node[0]);
-    cr_expect(!home_is_elsewhere(&home, dir));
+    cr_expect(!home_is_elsewhere(&home, temp_dir));
     put_home(42, "n1");
-    cr_expect(home_is_elsewhere(&home, dir) && home.job == 42 && strcmp(home.node, "n1") == 0);
+    cr_expect(home_is_elsewhere(&home, temp_dir) && home.job == 42 && strcmp(home.node, "n1") == 0);
     home_remove(folder);
-    cr_expect(!home_is_elsewhere(&home, dir));
+    cr_expect(!home_is_elsewhere(&home, temp_dir));
 }
 
 Test(standby, a_damaged_home_file_does_no_harm)
@@ -140,10 +134,10 @@ Test(standby, a_damaged_home_file_does_no_harm)
     char path[64];
     struct home home;
 
-    snprintf(path, sizeof path, "%s/home", dir);
+    snprintf(path, sizeof path, "%s/home", temp_dir);
     for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
         cr_assert_eq(file_replace(path, texts[i], strlen(texts[i]), &err), TP_OK);
-        cr_expect_eq(home_read(&home, dir), strpbrk(texts[i], "ah") != NULL, "%s", texts[i]);
+        cr_expect_eq(home_read(&home, temp_dir), strpbrk(texts[i], "ah") != NULL, "%s", texts[i]);
         cr_expect(home.job == 0 || home.job == 1);
     }
 }

@@ -7,29 +7,23 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "core/file_tree.h"
 #include "core/heartbeat.h"
+#include "tests/unit/temp_dir.h"
 
-static char dir[] = "/tmp/tp-progress-XXXXXX";
 static struct tp_err err;
 
 static void make_dir(void)
 {
-    cr_assert_not_null(mkdtemp(dir));
-    setenv("TP_PROGRESS_DIR", dir, 1);
+    temp_dir_make();
+    setenv("TP_PROGRESS_DIR", temp_dir, 1);
 }
 
-static void drop_dir(void)
-{
-    file_tree_remove(dir, &err);
-}
-
-TestSuite(tp_progress, .init = make_dir, .fini = drop_dir);
+TestSuite(tp_progress, .init = make_dir, .fini = temp_dir_remove);
 
 static struct heartbeat_status status_of(int rank)
 {
     struct heartbeat_status s;
-    int folder = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC), fd = -1;
+    int folder = open(temp_dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC), fd = -1;
 
     cr_assert_eq(heartbeat_find(&fd, folder, rank, &err), TP_OK, "%s", err.msg);
     cr_assert_eq(heartbeat_read(&s, fd, rank, &err), TP_OK, "%s", err.msg);
