@@ -14,7 +14,7 @@ enum { PARTIAL_BYTES = 2 * CHUNK_BYTES_MAX };
 
 /* ---- the endpoint ---- */
 
-tp_status target_check_stop(const struct checkpoint_target *t, struct tp_err *err)
+tp_status checkpoint_target_check_stop(const struct checkpoint_target *t, struct tp_err *err)
 {
     return t->stops && stop_requested() ? tp_fail(err, TP_E_STOPPED, "interrupted") : TP_OK;
 }
@@ -23,7 +23,7 @@ static tp_status target_write_digested(void *ctx, int extent, const struct box *
                                        const void *buf, struct digest *written, struct tp_err *err)
 {
     struct checkpoint_target *t = ctx;
-    tp_status st = target_check_stop(t, err);
+    tp_status st = checkpoint_target_check_stop(t, err);
 
     if (st)
         return st;
@@ -42,7 +42,7 @@ static tp_status target_write_unsummed(void *ctx, int extent, const struct box *
                                        const void *buf, struct tp_err *err)
 {
     struct checkpoint_target *t = ctx;
-    tp_status st = target_check_stop(t, err);
+    tp_status st = checkpoint_target_check_stop(t, err);
 
     if (st)
         return st;
@@ -132,12 +132,12 @@ static tp_status allocate(struct checkpoint_target *t, struct tp_err *err)
         .extents = t->extents,
         .dtypes = t->dtypes,
         .ctx = t,
-        .read = target_read,
+        .read = checkpoint_target_read,
         .write = target_write,
         .write_digested = target_write_digested,
         .unsummed = &target_unsummed,
-        .resumable = &target_resumable,
-        .suspects = target_suspects,
+        .resumable = &checkpoint_target_resumable,
+        .suspects = checkpoint_target_suspects,
         .digest = target_digest,
     };
     return TP_OK;
@@ -168,7 +168,7 @@ tp_status checkpoint_target_compress(struct checkpoint_target *t, int level, int
     tp_status st = shard_packer_open(&t->packer, level, threads, err);
 
     if (!st && t->control)
-        st = target_divide(t, err);
+        st = checkpoint_target_divide(t, err);
     t->saved = arena_array(&t->arena, SHARD_PACK_SAVED_WORDS, sizeof *t->saved);
     if (!st && !t->saved)
         st = tp_fail(err, TP_E_NOMEM, "no memory to compress");
@@ -229,7 +229,7 @@ int64_t checkpoint_target_rank_bytes(const struct checkpoint_target *t, int rank
     return sum;
 }
 
-int64_t target_box_chunks(const struct checkpoint_target *t, int i)
+int64_t checkpoint_target_box_chunks(const struct checkpoint_target *t, int i)
 {
     return box_run_count(&t->boxes[i].box, chunk_size(t, i));
 }
@@ -239,7 +239,7 @@ int64_t checkpoint_target_chunks(const struct checkpoint_target *t)
     int64_t sum = 0;
 
     for (int i = 0; i < t->endpoint.n_extents; i++)
-        sum += target_box_chunks(t, i);
+        sum += checkpoint_target_box_chunks(t, i);
     return sum;
 }
 
@@ -256,7 +256,7 @@ const struct stored_box *checkpoint_target_boxes(const struct checkpoint_target 
 
 void checkpoint_target_reset(struct checkpoint_target *t)
 {
-    target_trust(t);
+    checkpoint_target_trust(t);
     for (int rank = 0; rank < t->world; rank++) {
         shard_close(t->writers[rank]);
         t->writers[rank] = NULL;

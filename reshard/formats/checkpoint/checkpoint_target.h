@@ -37,31 +37,33 @@ struct checkpoint_target {
 };
 
 /* TP_E_STOPPED: the program was asked to stop, and this target ends then. */
-tp_status target_check_stop(const struct checkpoint_target *t, struct tp_err *err);
+tp_status checkpoint_target_check_stop(const struct checkpoint_target *t, struct tp_err *err);
 
 /* target_owners.c: give each shard to one process, which alone writes it. */
-tp_status target_divide(struct checkpoint_target *t, struct tp_err *err);
+tp_status checkpoint_target_divide(struct checkpoint_target *t, struct tp_err *err);
 
 /* The same when no process has been chosen: true of all. */
-bool target_is_mine(const struct checkpoint_target *t, int rank);
+bool checkpoint_target_is_mine(const struct checkpoint_target *t, int rank);
 
 /* After every process has finished its shards, of which `found` has those of this process, and
  * t->digests and t->stored_bytes their sums: all processes get all of `found`, and rank 0 the
  * digests and bytes of all. Collective. */
-tp_status target_combine(struct checkpoint_target *t, struct shard_info *found, struct tp_err *err);
+tp_status checkpoint_target_combine(struct checkpoint_target *t, struct shard_info *found,
+                                    struct tp_err *err);
 
 /* How many chunks extent i has. */
-int64_t target_box_chunks(const struct checkpoint_target *t, int i);
+int64_t checkpoint_target_box_chunks(const struct checkpoint_target *t, int i);
 
 /* ---- target_resume.c: what an interrupted run wrote is read back ---- */
 
-extern const struct reshard_resumable target_resumable;
+extern const struct reshard_resumable checkpoint_target_resumable;
 
 /* The endpoint's `suspects` and `read`. */
-bool target_suspects(const void *ctx, int extent, const struct box *run);
-tp_status target_read(void *ctx, int extent, const struct box *run, void *buf, struct tp_err *err);
+bool checkpoint_target_suspects(const void *ctx, int extent, const struct box *run);
+tp_status checkpoint_target_read(void *ctx, int extent, const struct box *run, void *buf,
+                                 struct tp_err *err);
 
 /* Nothing is suspect any more. */
-void target_trust(void *ctx);
+void checkpoint_target_trust(void *ctx);
 
 #endif

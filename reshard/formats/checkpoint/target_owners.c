@@ -10,7 +10,7 @@
 
 /* Neighbouring ranks go to the same process, because they need neighbouring parts of the source.
  * A process ends where it has its fraction of all bytes; a shard goes where its middle is. */
-tp_status target_divide(struct checkpoint_target *t, struct tp_err *err)
+tp_status checkpoint_target_divide(struct checkpoint_target *t, struct tp_err *err)
 {
     const int n = control_size(t->control);
     double all = 0, before = 0;
@@ -34,11 +34,11 @@ tp_status target_divide(struct checkpoint_target *t, struct tp_err *err)
         before += (double)bytes[rank];
     }
     for (int i = 0; i < t->endpoint.n_extents; i++)
-        t->mine[i] = target_is_mine(t, t->boxes[i].rank);
+        t->mine[i] = checkpoint_target_is_mine(t, t->boxes[i].rank);
     return TP_OK;
 }
 
-bool target_is_mine(const struct checkpoint_target *t, int rank)
+bool checkpoint_target_is_mine(const struct checkpoint_target *t, int rank)
 {
     return !t->owners || t->owners[rank] == control_rank(t->control);
 }
@@ -74,7 +74,8 @@ static void add_digests(uint64_t *into, const uint64_t *from, int64_t n)
     }
 }
 
-tp_status target_combine(struct checkpoint_target *t, struct shard_info *found, struct tp_err *err)
+tp_status checkpoint_target_combine(struct checkpoint_target *t, struct shard_info *found,
+                                    struct tp_err *err)
 {
     struct reduce_sums sums = { .words = t->digests->d,
                                 .n = 2 * (int64_t)t->layout->n_tensors,

@@ -5,7 +5,7 @@
 #include "ckpt/shard_read_back.h"
 #include "reshard/formats/checkpoint/checkpoint_target.h"
 
-bool target_suspects(const void *ctx, int extent, const struct box *run)
+bool checkpoint_target_suspects(const void *ctx, int extent, const struct box *run)
 {
     const struct checkpoint_target *t = ctx;
     const struct shard_read_back *b = t->read_back[t->boxes[extent].rank];
@@ -13,14 +13,15 @@ bool target_suspects(const void *ctx, int extent, const struct box *run)
     return b && shard_read_back_wants(b, extent, run);
 }
 
-tp_status target_read(void *ctx, int extent, const struct box *run, void *buf, struct tp_err *err)
+tp_status checkpoint_target_read(void *ctx, int extent, const struct box *run, void *buf,
+                                 struct tp_err *err)
 {
     struct checkpoint_target *t = ctx;
 
     return shard_read_back_run(t->read_back[t->boxes[extent].rank], extent, run, buf, err);
 }
 
-void target_trust(void *ctx)
+void checkpoint_target_trust(void *ctx)
 {
     struct checkpoint_target *t = ctx;
 
@@ -38,7 +39,7 @@ static tp_status target_suspect(void *ctx, struct tp_err *err)
     struct checkpoint_target *t = ctx;
     tp_status st = TP_OK;
 
-    target_trust(t);
+    checkpoint_target_trust(t);
     if (t->packer.level)
         return shard_pack_restore(t->writers, t->world, t->dir, t->saved, t->packer.threads, err);
     for (int rank = 0; rank < t->world && !st; rank++)
@@ -109,11 +110,11 @@ static tp_status target_sync(const void *ctx, struct tp_err *err)
     return st;
 }
 
-const struct reshard_resumable target_resumable = {
+const struct reshard_resumable checkpoint_target_resumable = {
     .sums = target_sums,
     .layout_sha256 = target_layout_sha256,
     .sync = target_sync,
     .suspect = target_suspect,
     .compare = target_compare,
-    .trust = target_trust,
+    .trust = checkpoint_target_trust,
 };

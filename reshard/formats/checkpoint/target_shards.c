@@ -46,7 +46,7 @@ static tp_status open_writers(struct checkpoint_target *t, const char *dir, open
 
     for (int i = 0; i < plan.n_boxes && !st; i++) {
         plan.rank = t->boxes[i].rank;
-        if (!t->writers[plan.rank] && target_is_mine(t, plan.rank))
+        if (!t->writers[plan.rank] && checkpoint_target_is_mine(t, plan.rank))
             st = open(&t->writers[plan.rank], &plan, err);
     }
     return st;
@@ -117,7 +117,7 @@ static tp_status sum_digests(struct checkpoint_target *t, int rank, const uint64
     int64_t chunk = 0;
 
     for (int i = 0; i < t->endpoint.n_extents; i++) {
-        int64_t left = t->boxes[i].rank == rank ? target_box_chunks(t, i) : 0;
+        int64_t left = t->boxes[i].rank == rank ? checkpoint_target_box_chunks(t, i) : 0;
 
         for (; left > 0 && (chunk + 1) * CHUNK_SUM_WORDS <= n; left--, chunk++) {
             const struct digest d = chunk_sums_digest(sums + chunk * CHUNK_SUM_WORDS);
@@ -139,7 +139,7 @@ static tp_status finish_own_shard(struct checkpoint_target *t, int rank, struct 
     const uint64_t *sums = shard_sums(t->writers[rank], &n);
     tp_status st;
 
-    TP_TRY(target_check_stop(t, err));
+    TP_TRY(checkpoint_target_check_stop(t, err));
     TP_TRY(sum_digests(t, rank, sums, n, err));
     TP_TRY(shard_finish(t->writers[rank], info, err));
     t->stored_bytes += shard_pack_stored_bytes(t->writers[rank]);
@@ -162,7 +162,7 @@ static tp_status finish_divided(struct checkpoint_target *t, struct shard_info *
         if (t->writers[rank])
             st = shard_wait(t->writers[rank], err);
     TP_TRY(agree(t, st, err));
-    TP_TRY(target_combine(t, shards, err));
+    TP_TRY(checkpoint_target_combine(t, shards, err));
 done:
     return st;
 }
@@ -173,7 +173,7 @@ static tp_status finish_shard(struct checkpoint_target *t, int rank, struct shar
     struct reduce_sums sums = { .group = CHUNK_SUM_WORDS, .add = chunk_sums_add };
     tp_status st;
 
-    TP_TRY(agree(t, target_check_stop(t, err), err));
+    TP_TRY(agree(t, checkpoint_target_check_stop(t, err), err));
     sums.words = shard_sums(t->writers[rank], &sums.n);
     if (t->control)
         TP_TRY(reduce_sums(t->control, &sums, err));
@@ -239,7 +239,7 @@ static int first_shard(const struct checkpoint_target *t)
 
 static tp_status appear(const struct checkpoint_target *t, int rank, struct tp_err *err)
 {
-    tp_status st = target_check_stop(t, err);
+    tp_status st = checkpoint_target_check_stop(t, err);
 
     return st || !t->writers[rank] ? st : shard_appear(t->writers[rank], err);
 }
