@@ -20,7 +20,7 @@ enum {
 
 void remote_object_limit(int64_t bytes)
 {
-    struct remote_segments *s = segments_of_process();
+    struct remote_segments *s = remote_segments_of_process();
 
     pthread_mutex_lock(&s->lock);
     s->limit = bytes < LIMIT_MIN ? LIMIT_MIN : bytes;
@@ -29,7 +29,7 @@ void remote_object_limit(int64_t bytes)
 
 void remote_object_sparse(bool sparse)
 {
-    struct remote_segments *s = segments_of_process();
+    struct remote_segments *s = remote_segments_of_process();
 
     pthread_mutex_lock(&s->lock);
     s->sparse = sparse;
@@ -48,13 +48,13 @@ static tp_status examine_begin(struct remote_object *o, struct tp_err *err)
 /* Count an open object, and keep its first bytes, or NULL. */
 static void count_object(struct remote_object *o, int64_t offset, int64_t n, unsigned char *first)
 {
-    struct remote_segments *s = segments_of_process();
+    struct remote_segments *s = remote_segments_of_process();
 
     pthread_mutex_lock(&s->lock);
     while (s->stop) /* the threads of earlier objects are ending */
         pthread_cond_wait(&s->done, &s->lock);
     s->n_objects++;
-    if (first && !segments_put(s, o, offset, n, first))
+    if (first && !remote_segments_put(s, o, offset, n, first))
         free(first);
     pthread_mutex_unlock(&s->lock);
 }
@@ -102,7 +102,7 @@ static struct remote_segment *one_of(const struct remote_segments *s, const stru
 
 void remote_object_close(struct remote_object *o)
 {
-    struct remote_segments *s = segments_of_process();
+    struct remote_segments *s = remote_segments_of_process();
     struct remote_segment *g;
     bool loading = true;
 
@@ -112,11 +112,11 @@ void remote_object_close(struct remote_object *o)
     remote_wanted_forget(&s->wanted, o);
     while ((g = one_of(s, o, &loading)) || loading)
         if (g)
-            segments_remove(s, g);
+            remote_segments_remove(s, g);
         else
             pthread_cond_wait(&s->done, &s->lock);
     if (--s->n_objects == 0)
-        segments_end_threads(s);
+        remote_segments_end_threads(s);
     pthread_mutex_unlock(&s->lock);
     free(o);
 }
@@ -178,16 +178,16 @@ static void read_ahead(struct remote_segments *s, struct remote_object *o, int64
     const struct remote_segment *g;
     int64_t at = offset;
 
-    while ((g = segments_find(s, o, at)))
+    while ((g = remote_segments_find(s, o, at)))
         at = g->begin + g->n;
     while (at < o->size && at - offset < most) {
         if (2 * o->window <= longest(s))
             o->window *= 2;
-        g = segments_add(s, o, at, cut(s, o, at, o->window), true);
+        g = remote_segments_add(s, o, at, cut(s, o, at, o->window), true);
         if (!g)
             return;
         at += g->n;
-        while ((g = segments_find(s, o, at)))
+        while ((g = remote_segments_find(s, o, at)))
             at = g->begin + g->n;
     }
 }
@@ -214,12 +214,12 @@ static struct remote_segment *use_named(struct remote_segments *s, struct remote
                                         int64_t offset, int64_t n)
 {
     bool wait = false;
-    struct remote_segment *g = segments_add_wanted(s, o, offset, &wait);
+    struct remote_segment *g = remote_segments_add_wanted(s, o, offset, &wait);
 
     if (g || wait)
         return g;
     n = cut(s, o, offset, n < longest(s) ? n : longest(s));
-    g = segments_add(s, o, offset, n, false);
+    g = remote_segments_add(s, o, offset, n, false);
     if (g) {
         g->wanted = n;
         g->exact = true;
@@ -232,12 +232,12 @@ static struct remote_segment *use_segment(struct remote_segments *s, struct remo
                                           int64_t offset, int64_t n)
 {
     const bool sequential = !o->is_named && follows(s, o, offset);
-    struct remote_segment *g = segments_find(s, o, offset);
+    struct remote_segment *g = remote_segments_find(s, o, offset);
 
     if (!g && o->is_named)
         g = use_named(s, o, offset, n);
     else if (!g)
-        g = segments_add(s, o, offset, begin_window(s, o, offset, n, sequential), false);
+        g = remote_segments_add(s, o, offset, begin_window(s, o, offset, n, sequential), false);
     if (!g)
         return NULL;
     o->read_at = s->ticks;
@@ -249,18 +249,18 @@ static struct remote_segment *use_segment(struct remote_segments *s, struct remo
 
 void remote_object_will_read(struct remote_object *o, int64_t offset, int64_t n)
 {
-    struct remote_segments *s = segments_of_process();
+    struct remote_segments *s = remote_segments_of_process();
 
     if (offset < 0 || n <= 0 || offset > o->size - n)
         return;
     pthread_mutex_lock(&s->lock);
-    segments_want(s, o, offset, offset + n);
+    remote_segments_want(s, o, offset, offset + n);
     pthread_mutex_unlock(&s->lock);
 }
 
 int64_t remote_object_ahead_bytes(void)
 {
-    struct remote_segments *s = segments_of_process();
+    struct remote_segments *s = remote_segments_of_process();
     int64_t bytes;
 
     pthread_mutex_lock(&s->lock);
@@ -280,7 +280,7 @@ static tp_status await(struct remote_segments *s, struct remote_segment *g, stru
         *err = g->err;
         st = err->status;
         if (--g->users == 0) /* a later read tries again */
-            segments_remove(s, g);
+            remote_segments_remove(s, g);
     }
     return st;
 }
@@ -293,7 +293,7 @@ const char *remote_object_etag(const struct remote_object *o)
 tp_status remote_object_read(struct remote_object *o, int64_t offset, void *buf, size_t n,
                              struct tp_err *err)
 {
-    struct remote_segments *s = segments_of_process();
+    struct remote_segments *s = remote_segments_of_process();
     unsigned char *to = buf;
     tp_status st = TP_OK;
 
@@ -321,7 +321,7 @@ tp_status remote_object_read(struct remote_object *o, int64_t offset, void *buf,
         g->consumed += got;
         g->used_at = ++s->ticks;
         g->users--;
-        segments_release(s, g);
+        remote_segments_release(s, g);
         to += got;
         offset += got;
         n -= (size_t)got;

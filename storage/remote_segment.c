@@ -22,7 +22,7 @@ static struct remote_segments process = { .lock = PTHREAD_MUTEX_INITIALIZER,
  * of what the processor does for a byte. */
 static struct page_pool pool = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
-struct remote_segments *segments_of_process(void)
+struct remote_segments *remote_segments_of_process(void)
 {
     pthread_mutex_lock(&process.lock);
     if (process.owner != getpid()) { /* the parent's threads do not exist here */
@@ -36,8 +36,8 @@ struct remote_segments *segments_of_process(void)
     return &process;
 }
 
-struct remote_segment *segments_find(const struct remote_segments *s, const struct remote_object *o,
-                                     int64_t offset)
+struct remote_segment *remote_segments_find(const struct remote_segments *s,
+                                            const struct remote_object *o, int64_t offset)
 {
     for (struct remote_segment *x = s->first; x; x = x->next)
         if (x->object == o && offset >= x->begin && offset < x->begin + x->n)
@@ -45,7 +45,7 @@ struct remote_segment *segments_find(const struct remote_segments *s, const stru
     return NULL;
 }
 
-void segments_remove(struct remote_segments *s, struct remote_segment *segment)
+void remote_segments_remove(struct remote_segments *s, struct remote_segment *segment)
 {
     for (struct remote_segment **at = &s->first; *at; at = &(*at)->next)
         if (*at == segment) {
@@ -116,7 +116,7 @@ static bool make_room(struct remote_segments *s, int64_t n, bool read_only)
             return false;
         if (eviction_of(g) == EVICT_UNREAD) /* it is fetched again, first of all */
             remote_wanted_put_back(&s->wanted, g->object, g->begin, g->begin + g->n);
-        segments_remove(s, g);
+        remote_segments_remove(s, g);
     }
     return true;
 }
@@ -136,12 +136,12 @@ static struct remote_segment *insert(struct remote_segments *s, struct remote_ob
     return g;
 }
 
-void segments_release(struct remote_segments *s, struct remote_segment *g)
+void remote_segments_release(struct remote_segments *s, struct remote_segment *g)
 {
     if (g->users > 0)
         return;
     if (g->wanted > 0 && was_read(g)) {
-        segments_remove(s, g);
+        remote_segments_remove(s, g);
         if (s->n_idle > 0)
             pthread_cond_signal(&s->work);
     }
@@ -181,7 +181,8 @@ static struct remote_wanted *next_wanted(struct remote_segments *s)
     struct remote_wanted *w;
     struct remote_segment *g;
 
-    while ((w = remote_wanted_next(&s->wanted)) && (g = segments_find(s, w->object, w->begin))) {
+    while ((w = remote_wanted_next(&s->wanted)) &&
+           (g = remote_segments_find(s, w->object, w->begin))) {
         const int64_t end = g->begin + g->n < w->end ? g->begin + g->n : w->end;
 
         if (g->wanted > 0)
@@ -211,8 +212,9 @@ static bool is_busy(const struct remote_segments *s)
     return false;
 }
 
-struct remote_segment *segments_add_wanted(struct remote_segments *s, const struct remote_object *o,
-                                           int64_t offset, bool *wait)
+struct remote_segment *remote_segments_add_wanted(struct remote_segments *s,
+                                                  const struct remote_object *o, int64_t offset,
+                                                  bool *wait)
 {
     struct remote_wanted *w = remote_wanted_find(&s->wanted, o, offset);
     int64_t length = w ? request_length(s) : 0;
@@ -313,7 +315,7 @@ static void *run_thread(void *ctx)
     return NULL;
 }
 
-void segments_end_threads(struct remote_segments *s)
+void remote_segments_end_threads(struct remote_segments *s)
 {
     s->stop = true;
     pthread_cond_broadcast(&s->work);
@@ -328,8 +330,8 @@ void segments_end_threads(struct remote_segments *s)
     pthread_cond_broadcast(&s->done);
 }
 
-struct remote_segment *segments_add(struct remote_segments *s, struct remote_object *o,
-                                    int64_t begin, int64_t n, bool ahead)
+struct remote_segment *remote_segments_add(struct remote_segments *s, struct remote_object *o,
+                                           int64_t begin, int64_t n, bool ahead)
 {
     struct remote_segment *g;
 
@@ -341,8 +343,8 @@ struct remote_segment *segments_add(struct remote_segments *s, struct remote_obj
     return g;
 }
 
-bool segments_put(struct remote_segments *s, struct remote_object *o, int64_t begin, int64_t n,
-                  unsigned char *data)
+bool remote_segments_put(struct remote_segments *s, struct remote_object *o, int64_t begin,
+                         int64_t n, unsigned char *data)
 {
     struct remote_segment *g = make_room(s, n, true) ? insert(s, o, begin, n) : NULL;
 
@@ -354,7 +356,8 @@ bool segments_put(struct remote_segments *s, struct remote_object *o, int64_t be
     return true;
 }
 
-void segments_want(struct remote_segments *s, struct remote_object *o, int64_t begin, int64_t end)
+void remote_segments_want(struct remote_segments *s, struct remote_object *o, int64_t begin,
+                          int64_t end)
 {
     if (!start_thread(s) || !remote_wanted_add(&s->wanted, o, begin, end))
         return;

@@ -1,6 +1,7 @@
 /*
  * storage/remote_segment.h - parts of remote objects in memory, and the threads that fetch them.
- * Inside storage/ only: for remote_object.c. All functions but segments_of_process expect the lock.
+ * Inside storage/ only: for remote_object.c. All functions but remote_segments_of_process expect
+ * the lock.
  */
 #ifndef STORAGE_REMOTE_SEGMENT_H
 #define STORAGE_REMOTE_SEGMENT_H
@@ -50,37 +51,39 @@ struct remote_segments {
 };
 
 /* The process's; a forked process has its own. */
-struct remote_segments *segments_of_process(void);
+struct remote_segments *remote_segments_of_process(void);
 
 /* The segment that has the byte at `offset`, or NULL. */
-struct remote_segment *segments_find(const struct remote_segments *s, const struct remote_object *o,
-                                     int64_t offset);
+struct remote_segment *remote_segments_find(const struct remote_segments *s,
+                                            const struct remote_object *o, int64_t offset);
 
 /* Begin to fetch n bytes. Makes room by evicting segments that are not in use: with `ahead` only
  * those that were read, otherwise any. NULL: there is no room now. */
-struct remote_segment *segments_add(struct remote_segments *s, struct remote_object *o,
-                                    int64_t begin, int64_t n, bool ahead);
+struct remote_segment *remote_segments_add(struct remote_segments *s, struct remote_object *o,
+                                           int64_t begin, int64_t n, bool ahead);
 
 /* Keep n bytes that were fetched otherwise, if there is room; `data` is malloc'ed, and belongs to
  * the segments then. */
-bool segments_put(struct remote_segments *s, struct remote_object *o, int64_t begin, int64_t n,
-                  unsigned char *data);
+bool remote_segments_put(struct remote_segments *s, struct remote_object *o, int64_t begin,
+                         int64_t n, unsigned char *data);
 
 /* Note that a range will be read, and let the threads fetch it when there is room. */
-void segments_want(struct remote_segments *s, struct remote_object *o, int64_t begin, int64_t end);
+void remote_segments_want(struct remote_segments *s, struct remote_object *o, int64_t begin,
+                          int64_t end);
 
 /* Begin to fetch the wanted range that has the byte at `offset`, for a reader that waits for it.
  * NULL: no range has it, or there is no room now; *wait: there will be. */
-struct remote_segment *segments_add_wanted(struct remote_segments *s, const struct remote_object *o,
-                                           int64_t offset, bool *wait);
+struct remote_segment *remote_segments_add_wanted(struct remote_segments *s,
+                                                  const struct remote_object *o, int64_t offset,
+                                                  bool *wait);
 
 /* Forget a segment that is not needed any more, once it is not in use. */
-void segments_release(struct remote_segments *s, struct remote_segment *segment);
+void remote_segments_release(struct remote_segments *s, struct remote_segment *segment);
 
 /* Forget a segment that no thread loads or uses. */
-void segments_remove(struct remote_segments *s, struct remote_segment *segment);
+void remote_segments_remove(struct remote_segments *s, struct remote_segment *segment);
 
 /* Wait for the threads, when the last object is closed. Leaves the lock meanwhile. */
-void segments_end_threads(struct remote_segments *s);
+void remote_segments_end_threads(struct remote_segments *s);
 
 #endif
