@@ -10,11 +10,14 @@
 
 #include "layout/dtype.h"
 
-/* x += residual, then x[r][c] += bias[c]; either may be NULL. */
+/* x += residual, then x[r][c] += bias[c]; either may be NULL. With `block`, x = block + residual +
+ * bias instead. */
 struct bias_residual_add {
     float *x;
     const float *residual, *bias;
     int64_t rows, cols;
+    const uint16_t *block; /* bf16 [rows][cols]; NULL: x has it. Only where the device keeps_bf16
+                              (kernels/ops.h) */
 };
 
 /* dbias[c] += the sum over rows of dy[r][c]; dy is `type` (f32 or bf16). The order of the sum is

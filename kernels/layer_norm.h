@@ -1,7 +1,7 @@
 /*
  * kernels/layer_norm.h - layer norm with weight and bias (Ba, Kiros and Hinton 2016), as in
- * GPT-2. Everything is f32 but y, which is `type` (f32 or bf16). Matrices are rows x cols,
- * row-major.
+ * GPT-2. Everything is f32 but y, which is `type` (f32 or bf16), and on a device that keeps_bf16
+ * (kernels/ops.h) what the structs below say. Matrices are rows x cols, row-major.
  */
 #ifndef KERNELS_LAYER_NORM_H
 #define KERNELS_LAYER_NORM_H
@@ -12,7 +12,9 @@
 
 /* x += residual and x[r][c] += x_bias[c] (each where it is not NULL), in place: the sum is the
  * residual of the next block, and what the backward pass needs. Then y = (x - mean) rstd w + b,
- * with mean[r] and rstd[r] = 1 / sqrt(variance + eps) of x. */
+ * with mean[r] and rstd[r] = 1 / sqrt(variance + eps) of x.
+ *
+ * With `block`, x = block + residual + x_bias instead. */
 struct layer_norm_forward {
     void *y;
     enum dtype type;
@@ -22,6 +24,8 @@ struct layer_norm_forward {
     const float *w, *b; /* [cols] */
     int64_t rows, cols;
     float eps;
+    const uint16_t *block; /* bf16 [rows][cols], what a block computed; NULL: x has it. Only where
+                              the device keeps_bf16 */
 };
 
 /* dx += d loss / d x, dw += d loss / d w, db += d loss / d b, from dy. x, mean and rstd are those
@@ -32,10 +36,12 @@ struct layer_norm_forward {
  * and db + i * block_step are set to the sums over block i. */
 struct layer_norm_backward {
     float *dx, *dw, *db;
-    const float *dy, *x, *mean, *rstd, *w;
+    const void *dy;
+    const float *x, *mean, *rstd, *w;
     int64_t rows, cols;
     int blocks;
     int64_t block_step;
+    enum dtype dy_type; /* f32, or bf16 where the device keeps_bf16 */
 };
 
 #endif

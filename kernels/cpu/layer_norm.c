@@ -93,10 +93,12 @@ tp_status cpu_run_layer_norm_forward(struct device_queue *q, const struct layer_
                                      struct tp_err *err)
 {
     struct layer_norm_forward rows = *a;
+    tp_status st = cpu_run_wants_no_block(a->block, "layer norm", err);
 
-    (void)err;
-    kernels_for(q, a->rows, kernels_grain(a->cols * (a->residual ? 20 : 12)), forward_range, &rows);
-    return TP_OK;
+    if (!st)
+        kernels_for(q, a->rows, kernels_grain(a->cols * (a->residual ? 20 : 12)), forward_range,
+                    &rows);
+    return st;
 }
 
 /* ---- backward ---- */
@@ -153,9 +155,11 @@ static void backward_rows(const struct layer_norm_backward *a, const struct colu
 {
     for (int64_t r = lo; r < hi; r++) {
         int64_t at = r * a->cols;
-        struct layer_norm_row row = {
-            .dy = a->dy + at, .x = a->x + at, .w = a->w, .mean = a->mean[r], .rstd = a->rstd[r]
-        };
+        struct layer_norm_row row = { .dy = (const float *)a->dy + at,
+                                      .x = a->x + at,
+                                      .w = a->w,
+                                      .mean = a->mean[r],
+                                      .rstd = a->rstd[r] };
         double sum[2], cols = (double)a->cols;
 
         row_sums(sum, row.dy, row.w, row.x, row.mean, row.rstd, a->cols);
@@ -206,8 +210,9 @@ tp_status cpu_run_layer_norm_backward(struct device_queue *q, const struct layer
 {
     struct layer_norm_work w = { .a = *a };
     int team = kernels_team(q);
-    tp_status st = column_sums_room(&w.room, q, 2 * a->cols, err);
+    tp_status st = cpu_run_wants_f32(a->dy_type, "the gradient of layer norm", err);
 
+    st = st ? st : column_sums_room(&w.room, q, 2 * a->cols, err);
     if (st)
         return st;
     if (a->blocks) {

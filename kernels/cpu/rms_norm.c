@@ -68,10 +68,12 @@ tp_status cpu_run_rms_norm_forward(struct device_queue *q, const struct rms_norm
                                    struct tp_err *err)
 {
     struct rms_norm_forward rows = *a;
+    tp_status st = cpu_run_wants_no_block(a->block, "RMS norm", err);
 
-    (void)err;
-    kernels_for(q, a->rows, kernels_grain(a->cols * (a->residual ? 16 : 8)), forward_range, &rows);
-    return TP_OK;
+    if (!st)
+        kernels_for(q, a->rows, kernels_grain(a->cols * (a->residual ? 16 : 8)), forward_range,
+                    &rows);
+    return st;
 }
 
 /* ---- backward ---- */
@@ -113,7 +115,7 @@ static void backward_rows(const struct rms_norm_backward *a, const struct column
 {
     for (int64_t r = lo; r < hi; r++) {
         int64_t at = r * a->cols;
-        const float *dy = a->dy + at, *x = a->x + at;
+        const float *dy = (const float *)a->dy + at, *x = (const float *)a->x + at;
         double s = (double)a->rstd[r];
         float along = (float)(dot3(dy, a->w, x, a->cols) * s * s * s / (double)a->cols);
 
@@ -153,8 +155,10 @@ tp_status cpu_run_rms_norm_backward(struct device_queue *q, const struct rms_nor
 {
     struct rms_norm_work w = { .a = *a };
     int team = kernels_team(q);
-    tp_status st = column_sums_room(&w.room, q, a->cols, err);
+    tp_status st = cpu_run_wants_f32(a->dy_type, "the gradient of RMS norm", err);
 
+    st = st ? st : cpu_run_wants_f32(a->x_type, "the gradient of RMS norm", err);
+    st = st ? st : column_sums_room(&w.room, q, a->cols, err);
     if (st)
         return st;
     if (a->blocks) {

@@ -13,7 +13,9 @@ __global__ void __launch_bounds__(LAUNCH_THREADS)
         pack_each<N, 2>(
             pack_of_block(), 0, a.cols,
             [&](auto n, int64_t i) {
-                pack_set<n.value, 2> both = { { pack_load<n.value>(x, i) } };
+                pack_set<n.value, 2> both = { { a.block
+                                                    ? pack_load<n.value>(a.block + r * a.cols, i)
+                                                    : pack_load<n.value>(x, i) } };
 
                 if (a.residual)
                     both.of[1] = pack_load<n.value>(a.residual + r * a.cols, i);
@@ -31,7 +33,8 @@ __global__ void __launch_bounds__(LAUNCH_THREADS)
 
 void cuda_run_bias_residual_add(struct device_queue *q, const struct bias_residual_add *a)
 {
-    const bool is_packed = a->cols % PACK == 0 && pack_is_aligned(a->x, a->residual, a->bias);
+    const bool is_packed =
+        a->cols % PACK == 0 && pack_is_aligned(a->x, a->residual, a->bias, a->block);
 
     launch_rows(q, "a sum with a bias", a->rows, is_packed ? bias_kernel<PACK> : bias_kernel<1>,
                 *a);

@@ -23,12 +23,15 @@ __global__ void __launch_bounds__(LAUNCH_THREADS)
         const int64_t at = r * a.cols;
         struct row_packs x;
 
-        row_load<workers>(x, a.x + at, a.cols);
+        if (a.block)
+            row_load<workers>(x, a.block + at, a.cols);
+        else
+            row_load<workers>(x, a.x + at, a.cols);
         if (a.residual)
             row_add<workers>(x, a.residual + at, a.cols);
         if (a.x_bias)
             row_add<workers>(x, a.x_bias, a.cols);
-        if (a.residual || a.x_bias)
+        if (a.residual || a.x_bias || a.block)
             row_store<workers>(a.x + at, x, a.cols);
         const float mean =
             (float)(row_sum<workers>(a.cols, [&](int k, int, int j) { return x.of[k].x[j]; }) /
@@ -63,12 +66,16 @@ __global__ void __launch_bounds__(LAUNCH_THREADS)
         const auto load = [&](auto n, int64_t c) { return pack_load<n.value>(of_row, c); };
         double sum = 0;
 
-        pack_each<N, 1>(pack_of_block(), 0, a.cols, load, [&](auto n, int64_t c, auto x) {
+        const auto load_sum = [&](auto n, int64_t c) {
+            return a.block ? pack_load<n.value>(a.block + r * a.cols, c) : load(n, c);
+        };
+
+        pack_each<N, 1>(pack_of_block(), 0, a.cols, load_sum, [&](auto n, int64_t c, auto x) {
             if (a.residual)
                 pack_add(x, pack_load<n.value>(a.residual + r * a.cols, c));
             if (a.x_bias)
                 pack_add(x, pack_load<n.value>(a.x_bias, c));
-            if (a.residual || a.x_bias)
+            if (a.residual || a.x_bias || a.block)
                 pack_store(of_row, c, x);
             for (float element : x.x)
                 sum += (double)element;
@@ -97,8 +104,8 @@ __global__ void __launch_bounds__(LAUNCH_THREADS)
 
 void cuda_run_layer_norm_forward(struct device_queue *q, const struct layer_norm_forward *a)
 {
-    const bool is_packed =
-        a->cols % PACK == 0 && pack_is_aligned(a->y, a->x, a->residual, a->x_bias, a->w, a->b);
+    const bool is_packed = a->cols % PACK == 0 && pack_is_aligned(a->y, a->x, a->residual,
+                                                                  a->x_bias, a->w, a->b, a->block);
 
     row_launch(q, "layer norm", is_packed, layer_norm_forward_row_kernel<32>,
                layer_norm_forward_row_kernel<LAUNCH_THREADS>, layer_norm_forward_kernel<PACK>,
@@ -119,7 +126,7 @@ __global__ void __launch_bounds__(LAUNCH_THREADS, 2)
         struct row_packs n, g;
 
         row_load<workers>(n, a.x + at, a.cols);
-        row_load<workers>(g, a.dy + at, a.cols);
+        row_load<workers>(g, a.dy, a.dy_type, at, a.cols);
         row_each<workers>(a.cols, [&](int k, int c) {
             const struct pack<PACK> w = pack_load<PACK>(a.w, c);
 
@@ -157,7 +164,7 @@ __global__ void __launch_bounds__(LAUNCH_THREADS, 4)
         const auto load = [&](auto width,
                               int64_t c) { /* g and n */
                                            pack_set<width.value, 2> of = {
-                                               { pack_load<width.value>(a.dy + at, c),
+                                               { pack_load<width.value>(a.dy, a.dy_type, at + c),
                                                  pack_load<width.value>(a.x + at, c) }
                                            };
                                            const auto w = pack_load<width.value>(a.w, c);
@@ -204,7 +211,7 @@ __global__ void __launch_bounds__(LAUNCH_THREADS)
     reduce_columns<N>(sums, rows, a.cols, [&](int64_t row, int64_t col) {
         const int64_t r = first + row, at = r * a.cols + col;
         const float mean = a.mean[r], rstd = a.rstd[r];
-        const struct pack<N> dy = pack_load<N>(a.dy, at), x = pack_load<N>(a.x, at);
+        const struct pack<N> dy = pack_load<N>(a.dy, a.dy_type, at), x = pack_load<N>(a.x, at);
         struct pack_set<N, 2> of = {
             {
                 {}, dy

@@ -4,6 +4,11 @@
 
 /* ---- forward ---- */
 
+static __device__ inline bool is_sum_stored(const struct rms_norm_forward &a)
+{
+    return a.x && (a.residual || a.block);
+}
+
 static __device__ inline float rstd_of(const struct rms_norm_forward &a, double sum)
 {
     return (float)(1.0 / sqrt(sum / (double)a.cols + (double)a.eps));
@@ -18,11 +23,14 @@ __global__ void __launch_bounds__(LAUNCH_THREADS)
         const int64_t at = r * a.cols;
         struct row_packs x;
 
-        row_load<workers>(x, a.x + at, a.cols);
-        if (a.residual) {
+        if (a.block)
+            row_load<workers>(x, a.block + at, a.cols);
+        else
+            row_load<workers>(x, a.x + at, a.cols);
+        if (a.residual)
             row_add<workers>(x, a.residual + at, a.cols);
+        if (is_sum_stored(a))
             row_store<workers>(a.x + at, x, a.cols);
-        }
         const float by = rstd_of(a, row_sum<workers>(a.cols, [&](int k, int, int j) {
                                      return x.of[k].x[j] * x.of[k].x[j];
                                  }));
@@ -47,17 +55,20 @@ __global__ void __launch_bounds__(LAUNCH_THREADS)
     rms_norm_forward_kernel(const __grid_constant__ struct rms_norm_forward a)
 {
     for (int64_t r = blockIdx.x; r < a.rows; r += gridDim.x) {
-        float *of_row = a.x + r * a.cols;
+        const int64_t at = r * a.cols;
         double sum = 0;
 
         pack_each<N, 1>(
             pack_of_block(), 0, a.cols,
-            [&](auto n, int64_t c) { return pack_load<n.value>(of_row, c); },
+            [&](auto n, int64_t c) {
+                return a.block ? pack_load<n.value>(a.block, at + c)
+                               : pack_load<n.value>(a.x, at + c);
+            },
             [&](auto n, int64_t c, auto x) {
-                if (a.residual) {
-                    pack_add(x, pack_load<n.value>(a.residual + r * a.cols, c));
-                    pack_store(of_row, c, x);
-                }
+                if (a.residual)
+                    pack_add(x, pack_load<n.value>(a.residual, at + c));
+                if (is_sum_stored(a))
+                    pack_store(a.x, at + c, x);
                 for (float element : x.x)
                     sum += (double)(element * element);
             });
@@ -67,21 +78,23 @@ __global__ void __launch_bounds__(LAUNCH_THREADS)
         pack_each<N, 2>(
             pack_of_block(), 0, a.cols,
             [&](auto n, int64_t c) {
-                return pack_set<n.value, 2>{ { pack_load<n.value>(of_row, c),
+                return pack_set<n.value, 2>{ { a.x ? pack_load<n.value>(a.x, at + c)
+                                                   : pack_load<n.value>(a.block, at + c),
                                                pack_load<n.value>(a.w, c) } };
             },
             [&](auto n, int64_t c, auto x) {
 #pragma unroll
                 for (int j = 0; j < n.value; j++)
                     x.of[0].x[j] = x.of[0].x[j] * by * x.of[1].x[j];
-                pack_store(a.y, a.type, r * a.cols + c, x.of[0]);
+                pack_store(a.y, a.type, at + c, x.of[0]);
             });
     }
 }
 
 void cuda_run_rms_norm_forward(struct device_queue *q, const struct rms_norm_forward *a)
 {
-    const bool is_packed = a->cols % PACK == 0 && pack_is_aligned(a->y, a->x, a->residual, a->w);
+    const bool is_packed =
+        a->cols % PACK == 0 && pack_is_aligned(a->y, a->x, a->residual, a->w, a->block);
 
     row_launch(q, "RMS norm", is_packed, rms_norm_forward_row_kernel<32>,
                rms_norm_forward_row_kernel<LAUNCH_THREADS>, rms_norm_forward_kernel<PACK>,
@@ -108,8 +121,8 @@ __global__ void __launch_bounds__(LAUNCH_THREADS, 2)
         const float rstd = a.rstd[r];
         struct row_packs x, g;
 
-        row_load<workers>(x, a.x + at, a.cols);
-        row_load<workers>(g, a.dy + at, a.cols);
+        row_load<workers>(x, a.x, a.x_type, at, a.cols);
+        row_load<workers>(g, a.dy, a.dy_type, at, a.cols);
         row_each<workers>(a.cols, [&](int k, int c) {
             const struct pack<PACK> w = pack_load<PACK>(a.w, c);
 
@@ -140,8 +153,8 @@ __global__ void __launch_bounds__(LAUNCH_THREADS)
         const int64_t at = r * a.cols;
         const float rstd = a.rstd[r];
         const auto load = [&](auto n, int64_t c) {
-            pack_set<n.value, 2> of = { { pack_load<n.value>(a.dy + at, c),
-                                          pack_load<n.value>(a.x + at, c) } };
+            pack_set<n.value, 2> of = { { pack_load<n.value>(a.dy, a.dy_type, at + c),
+                                          pack_load<n.value>(a.x, a.x_type, at + c) } };
             const auto w = pack_load<n.value>(a.w, c);
 
 #pragma unroll
@@ -179,8 +192,8 @@ __global__ void __launch_bounds__(LAUNCH_THREADS)
     reduce_columns<N>(sums, rows, a.cols, [&](int64_t row, int64_t col) {
         const int64_t at = (first + row) * a.cols + col;
         const float rstd = a.rstd[first + row];
-        struct pack<N> dy = pack_load<N>(a.dy, at);
-        const struct pack<N> x = pack_load<N>(a.x, at);
+        struct pack<N> dy = pack_load<N>(a.dy, a.dy_type, at);
+        const struct pack<N> x = pack_load<N>(a.x, a.x_type, at);
 
 #pragma unroll
         for (int j = 0; j < N; j++)

@@ -57,10 +57,22 @@ template <int workers, typename F> static __device__ inline double row_sum(int64
         return reduce_block(sum, reduce_sum());
 }
 
-template <int workers>
-static __device__ inline void row_load(struct row_packs &x, const float *from, int64_t cols)
+/* T: float or uint16_t, bf16. */
+template <int workers, typename T>
+static __device__ inline void row_load(struct row_packs &x, const T *from, int64_t cols)
 {
     row_each<workers>(cols, [&](int k, int c) { x.of[k] = pack_load<PACK>(from, c); });
+}
+
+/* Elements from `at` on. The loads of a type are together, so that they are in flight together. */
+template <int workers>
+static __device__ inline void row_load(struct row_packs &x, const void *from, enum dtype type,
+                                       int64_t at, int64_t cols)
+{
+    if (type == DTYPE_F32)
+        row_load<workers>(x, static_cast<const float *>(from) + at, cols);
+    else
+        row_load<workers>(x, static_cast<const uint16_t *>(from) + at, cols);
 }
 
 template <int workers>

@@ -177,7 +177,7 @@ static void run_norm(struct bench *b, const void *arg)
 {
     (void)arg;
     RUN(rms_norm_forward, rms_norm_forward, b->z, b->type, b->w, b->x, b->y, b->w + 4096 * 16,
-        (int64_t)b->batch * b->seq, b->dim, 1e-5f);
+        (int64_t)b->batch * b->seq, b->dim, 1e-5f, .block = NULL);
 }
 
 static void run_norm_backward(struct bench *b, const void *arg)

@@ -18,11 +18,11 @@ Test(bias, adds_to_every_row_and_sums_over_them)
 
         use_threads((int)rng_int(&r, 1, 3));
         memcpy(was, x, (size_t)n * sizeof *was);
-        RUN(bias_residual_add, bias_residual_add, x, NULL, bias, rows, cols);
+        RUN(bias_residual_add, bias_residual_add, x, NULL, bias, rows, cols, .block = NULL);
         for (int64_t k = 0; k < n; k++)
             cr_assert_eq(x[k], was[k] + bias[k % cols]);
-        RUN(bias_residual_add, bias_residual_add, was, was, bias, rows,
-            cols); /* was = 2 was + bias */
+        RUN(bias_residual_add, bias_residual_add, was, was, bias, rows, cols,
+            .block = NULL); /* was = 2 was + bias */
         for (int64_t k = 0; k < n; k++)
             cr_assert(fabsf(was[k] - (2 * x[k] - bias[k % cols])) < 1e-6f * 8);
         dy = stored_as(type, x, n);

@@ -361,12 +361,17 @@ CASES(bias, 20)
     struct pair x = floats(r, rows * cols, 1), residual = floats(r, rows * cols, 1);
     struct pair bias = floats(r, cols, 1), sums = floats(r, (cols + 2) * 3, 1);
     struct pair dy = numbers(r, type, rows * cols * 3, 1);
-    bool no_bias = rng_int(r, 0, 1), clear = rng_int(r, 0, 1);
+    bool no_bias = rng_int(r, 0, 1), clear = rng_int(r, 0, 1), add = rng_int(r, 0, 1);
+    struct pair block = numbers_kept(r, rows * cols, 1);
 
-    BOTH(bias_residual_add, bias_residual_add, AT(x), NULL, AT(bias), rows, cols);
+    BOTH(bias_residual_add, bias_residual_add, AT(x), NULL, AT(bias), rows, cols, .block = NULL);
     BOTH(bias_residual_add, bias_residual_add, AT(x), AT(residual), no_bias ? NULL : AT(bias), rows,
-         cols);
+         cols, .block = NULL);
     assert_same_bits(x, "bias");
+    x.cpu = block.cpu;
+    BOTH(bias_residual_add, bias_residual_add, AT(x), add ? AT(residual) : NULL,
+         no_bias ? NULL : AT(bias), rows, cols, on_gpu ? block.gpu : NULL);
+    assert_same_bits(x, "a block with a bias");
     BOTH(bias_gradient, bias_gradient, AT(sums), AT(dy), type, rows, cols, count, cols + 2,
          rows * cols, clear);
     assert_similar(sums, DTYPE_F32, 1, 3e-6, "bias gradient");
@@ -420,23 +425,47 @@ CASES(embedding, 20)
 
 /* ---- rows ---- */
 
+/* Numbers that the GPU has in bf16 if `is_kept`, and the CPU always in f32. */
+static struct pair maybe_kept(struct rng *r, bool is_kept, int64_t n, double size)
+{
+    return is_kept ? numbers_kept(r, n, size) : floats(r, n, size);
+}
+
+static enum dtype kept_type(bool is_kept)
+{
+    return is_kept ? KEPT : DTYPE_F32;
+}
+
+/* What a block computed, which the GPU reads in bf16, and the CPU in x. */
+static const uint16_t *kept_block(bool has_block, const struct pair *block)
+{
+    return has_block && on_gpu ? block->gpu : NULL;
+}
+
 static void check_rms_norm(struct rng *r, int64_t rows, int64_t cols)
 {
     enum dtype type = any_type(r);
-    bool add = rng_int(r, 0, 1);
+    bool add = rng_int(r, 0, 1), has_block = rng_int(r, 0, 1), is_dy_kept = rng_int(r, 0, 1);
+    bool is_stored = !has_block || rng_int(r, 0, 2) > 0;
     int blocks = (int)(rows % 3 == 0 ? 3 : 0);
     int64_t n = rows * cols;
     struct pair x = floats(r, n, 3), residual = floats(r, n, 1), w = floats(r, cols, 2);
-    struct pair y = numbers(r, type, n, 1), rstd = floats(r, rows, 1), dy = floats(r, n, 1);
+    struct pair y = numbers(r, type, n, 1), rstd = floats(r, rows, 1);
+    struct pair block = numbers_kept(r, n, 3), dy = maybe_kept(r, is_dy_kept, n, 1);
     struct pair dx = floats(r, n, 1), dw = floats(r, (cols + 2) * 3, 1);
 
-    BOTH(rms_norm_forward, rms_norm_forward, AT(y), type, AT(rstd), AT(x),
-         add ? AT(residual) : NULL, AT(w), rows, cols, 1e-5f);
-    assert_same_bits(x, "sum with the residual");
+    add = add && is_stored;
+    if (has_block)
+        x = is_stored ? (struct pair){ block.cpu, x.gpu, x.n_bytes } : block;
+    BOTH(rms_norm_forward, rms_norm_forward, AT(y), type, AT(rstd),
+         is_stored || !on_gpu ? AT(x) : NULL, add ? AT(residual) : NULL, AT(w), rows, cols, 1e-5f,
+         kept_block(has_block, &block));
+    if (is_stored)
+        assert_same_bits(x, "sum with the residual");
     assert_similar(rstd, DTYPE_F32, 0, 1e-6, "rstd");
     assert_similar(y, type, 1e-2, 1e-6, "RMS norm");
     BOTH(rms_norm_backward, rms_norm_backward, AT(dx), AT(dw), AT(dy), AT(x), AT(rstd), AT(w), rows,
-         cols, blocks, cols + 2);
+         cols, blocks, cols + 2, kept_type(is_dy_kept), kept_type(!is_stored));
     assert_similar(dx, DTYPE_F32, 10, 1e-6, "dx");
     assert_similar(dw, DTYPE_F32, 10, 1e-6, "dw");
 }
@@ -445,22 +474,27 @@ static void check_layer_norm(struct rng *r, int64_t rows, int64_t cols)
 {
     enum dtype type = any_type(r);
     bool add = rng_int(r, 0, 1), bias = rng_int(r, 0, 1);
+    bool has_block = rng_int(r, 0, 1), is_dy_kept = rng_int(r, 0, 1);
     int blocks = (int)(rows % 3 == 0 ? 3 : 0);
     int64_t n = rows * cols;
     struct pair x = floats(r, n, 3), residual = floats(r, n, 1), x_bias = floats(r, cols, 1);
     struct pair w = floats(r, cols, 2), b = floats(r, cols, 1), y = numbers(r, type, n, 1);
-    struct pair mean = floats(r, rows, 1), rstd = floats(r, rows, 1), dy = floats(r, n, 1);
+    struct pair mean = floats(r, rows, 1), rstd = floats(r, rows, 1);
+    struct pair block = numbers_kept(r, n, 3), dy = maybe_kept(r, is_dy_kept, n, 1);
     struct pair dx = floats(r, n, 1), dw = floats(r, (cols + 2) * 3, 1);
     struct pair db = floats(r, (cols + 2) * 3, 1);
 
+    if (has_block)
+        x.cpu = block.cpu;
     BOTH(layer_norm_forward, layer_norm_forward, AT(y), type, AT(mean), AT(rstd), AT(x),
-         add ? AT(residual) : NULL, bias ? AT(x_bias) : NULL, AT(w), AT(b), rows, cols, 1e-5f);
+         add ? AT(residual) : NULL, bias ? AT(x_bias) : NULL, AT(w), AT(b), rows, cols, 1e-5f,
+         kept_block(has_block, &block));
     assert_same_bits(x, "sum with the residual");
     assert_similar(mean, DTYPE_F32, 1, 1e-6, "mean");
     assert_similar(rstd, DTYPE_F32, 0, 3e-6, "rstd");
     assert_similar(y, type, 3, 3e-6, "layer norm");
     BOTH(layer_norm_backward, layer_norm_backward, AT(dx), AT(dw), AT(db), AT(dy), AT(x), AT(mean),
-         AT(rstd), AT(w), rows, cols, blocks, cols + 2);
+         AT(rstd), AT(w), rows, cols, blocks, cols + 2, kept_type(is_dy_kept));
     assert_similar(dx, DTYPE_F32, 10, 3e-6, "dx");
     assert_similar(dw, DTYPE_F32, 10, 3e-6, "dw");
     assert_similar(db, DTYPE_F32, 10, 3e-6, "db");
@@ -510,10 +544,10 @@ CASES(sums_over_many_rows, 6)
          true);
     assert_similar(db, DTYPE_F32, 100, 1e-6, "bias gradient");
     BOTH(rms_norm_backward, rms_norm_backward, AT(dx), AT(dw), AT(dy), AT(x), AT(rstd), AT(w), rows,
-         cols, blocks, cols + 2);
+         cols, blocks, cols + 2, .dy_type = DTYPE_F32);
     assert_similar(dw, DTYPE_F32, 100, 1e-6, "dw of RMS norm");
     BOTH(layer_norm_backward, layer_norm_backward, AT(dx), AT(dw), AT(db), AT(dy), AT(x), AT(mean),
-         AT(rstd), AT(w), rows, cols, blocks, cols + 2);
+         AT(rstd), AT(w), rows, cols, blocks, cols + 2, .dy_type = DTYPE_F32);
     assert_similar(dw, DTYPE_F32, 100, 1e-6, "dw of layer norm");
     assert_similar(db, DTYPE_F32, 100, 1e-6, "db of layer norm");
 }

@@ -35,7 +35,7 @@ static void forward_case(struct rng *r, enum dtype type, int64_t rows, int64_t c
         sum[i] = bias ? sum[i] + x_bias[i % cols] : sum[i];
     }
     RUN(layer_norm_forward, layer_norm_forward, out, type, mean, rstd, x, add ? residual : NULL,
-        bias ? x_bias : NULL, w, b, rows, cols, 1e-5f);
+        bias ? x_bias : NULL, w, b, rows, cols, 1e-5f, .block = NULL);
     y = as_floats(type, out, n);
     cr_assert_eq(memcmp(x, sum, (size_t)n * 4), 0, "x holds the sum with residual and bias");
     for (int64_t i = 0; i < n; i++) {
@@ -66,7 +66,7 @@ static void backward_case(struct rng *r, int64_t rows, int64_t cols)
     double *want_db = calloc((size_t)cols, sizeof *want_db);
 
     RUN(layer_norm_forward, layer_norm_forward, y, DTYPE_F32, mean, rstd, x, NULL, NULL, w, b, rows,
-        cols, 0.01f);
+        cols, 0.01f, .block = NULL);
     RUN(layer_norm_backward, layer_norm_backward, dx, dw, db, dy, x, mean, rstd, w, rows, cols,
         .blocks = 0);
     for (int64_t i = 0; i < rows; i++) {
@@ -127,10 +127,10 @@ Test(layer_norm, sums_of_blocks_have_the_bits_of_one_thread)
     float *got = filled_floats(BLOCKS * STEP, NAN), mean[ROWS], rstd[ROWS];
 
     RUN(layer_norm_forward, layer_norm_forward, y, DTYPE_F32, mean, rstd, x, NULL, NULL, w, b, ROWS,
-        COLS, 1e-5f);
+        COLS, 1e-5f, .block = NULL);
     use_threads(3);
     RUN(layer_norm_backward, layer_norm_backward, dx, got, got + COLS, dy, x, mean, rstd, w, ROWS,
-        COLS, BLOCKS, STEP);
+        COLS, BLOCKS, STEP, .dy_type = DTYPE_F32);
     use_threads(1);
     for (int i = 0; i < BLOCKS; i++) {
         float dw[COLS] = { 0 }, db[COLS] = { 0 }, *more = filled_floats(EACH * COLS, 0);

@@ -24,7 +24,7 @@ static void forward_case(struct rng *r, enum dtype type, int64_t rows, int64_t c
     for (int64_t i = 0; i < n; i++)
         sum[i] = add ? x[i] + residual[i] : x[i];
     RUN(rms_norm_forward, rms_norm_forward, out, type, rstd, x, add ? residual : NULL, w, rows,
-        cols, 1e-5f);
+        cols, 1e-5f, .block = NULL);
     y = as_floats(type, out, n);
     cr_assert_eq(memcmp(x, sum, (size_t)n * 4), 0, "x holds the sum with the residual");
     for (int64_t i = 0; i < n; i++) {
@@ -51,7 +51,8 @@ static void backward_case(struct rng *r, int64_t rows, int64_t cols)
     float *dw = filled_floats(cols, 0.25f), *y = filled_floats(n, 0);
     double *want_dw = calloc((size_t)cols, sizeof *want_dw);
 
-    RUN(rms_norm_forward, rms_norm_forward, y, DTYPE_F32, rstd, x, NULL, w, rows, cols, 1e-6f);
+    RUN(rms_norm_forward, rms_norm_forward, y, DTYPE_F32, rstd, x, NULL, w, rows, cols, 1e-6f,
+        .block = NULL);
     RUN(rms_norm_backward, rms_norm_backward, dx, dw, dy, x, rstd, w, rows, cols, .blocks = 0);
     for (int64_t i = 0; i < rows; i++) {
         const float *xi = x + i * cols, *dyi = dy + i * cols;
@@ -112,9 +113,11 @@ Test(rms_norm, sums_of_blocks_have_the_bits_of_one_thread)
     float *w = random_floats(&r, COLS, 2), *y = filled_floats(ROWS * COLS, 0);
     float *dx = filled_floats(ROWS * COLS, 0), *got = filled_floats(BLOCKS * STEP, 7), rstd[ROWS];
 
-    RUN(rms_norm_forward, rms_norm_forward, y, DTYPE_F32, rstd, x, NULL, w, ROWS, COLS, 1e-5f);
+    RUN(rms_norm_forward, rms_norm_forward, y, DTYPE_F32, rstd, x, NULL, w, ROWS, COLS, 1e-5f,
+        .block = NULL);
     use_threads(3);
-    RUN(rms_norm_backward, rms_norm_backward, dx, got, dy, x, rstd, w, ROWS, COLS, BLOCKS, STEP);
+    RUN(rms_norm_backward, rms_norm_backward, dx, got, dy, x, rstd, w, ROWS, COLS, BLOCKS, STEP,
+        .dy_type = DTYPE_F32);
     use_threads(1);
     for (int i = 0; i < BLOCKS; i++) {
         float dw[COLS] = { 0 }, *more = filled_floats(EACH * COLS, 0);
