@@ -14,9 +14,9 @@ static __device__ inline float normed(float x, float mean, float rstd, float w, 
     return (x - mean) * rstd * w + b;
 }
 
-/* Rows in registers. */
+/* Rows in registers; three blocks on a processor. */
 template <int workers>
-__global__ void __launch_bounds__(LAUNCH_THREADS)
+__global__ void __launch_bounds__(LAUNCH_THREADS, 3)
     layer_norm_forward_row_kernel(const __grid_constant__ struct layer_norm_forward a)
 {
     for (int64_t r = row_first<workers>(); r < a.rows; r += row_step<workers>()) {
@@ -56,9 +56,10 @@ __global__ void __launch_bounds__(LAUNCH_THREADS)
     }
 }
 
-/* A block for each row; a thread always has the same columns. */
+/* A block for each row; a thread always has the same columns. Four blocks on a processor: else
+ * sm_100's compiler takes fewer registers, and spills. */
 template <int N>
-__global__ void __launch_bounds__(LAUNCH_THREADS)
+__global__ void __launch_bounds__(LAUNCH_THREADS, 4)
     layer_norm_forward_kernel(const __grid_constant__ struct layer_norm_forward a)
 {
     for (int64_t r = blockIdx.x; r < a.rows; r += gridDim.x) {
@@ -199,7 +200,7 @@ __global__ void __launch_bounds__(LAUNCH_THREADS, 4)
 }
 
 /* dw += dy n and db += dy, or a sum for each block of rows. */
-template <int N>
+template <int N, enum dtype dy_type>
 __global__ void __launch_bounds__(LAUNCH_THREADS)
     layer_norm_dw_kernel(const __grid_constant__ struct layer_norm_backward a, float *dw_parts,
                          float *db_parts)
@@ -211,7 +212,7 @@ __global__ void __launch_bounds__(LAUNCH_THREADS)
     reduce_columns<N>(sums, rows, a.cols, [&](int64_t row, int64_t col) {
         const int64_t r = first + row, at = r * a.cols + col;
         const float mean = a.mean[r], rstd = a.rstd[r];
-        const struct pack<N> dy = pack_load<N>(a.dy, a.dy_type, at), x = pack_load<N>(a.x, at);
+        const struct pack<N> dy = pack_load<N>(a.dy, dy_type, at), x = pack_load<N>(a.x, at);
         struct pack_set<N, 2> of = {
             {
                 {}, dy
@@ -227,6 +228,14 @@ __global__ void __launch_bounds__(LAUNCH_THREADS)
     reduce_store<N>(a.db + to, db_parts, a.cols, a.blocks, sums[1]);
 }
 
+using dw_kernel = void (*)(struct layer_norm_backward, float *, float *);
+
+template <int N> static dw_kernel dw_kernel_of(const struct layer_norm_backward *a)
+{
+    return a->dy_type == DTYPE_BF16 ? layer_norm_dw_kernel<N, DTYPE_BF16>
+                                    : layer_norm_dw_kernel<N, DTYPE_F32>;
+}
+
 void cuda_run_layer_norm_backward(struct device_queue *q, const struct layer_norm_backward *a)
 {
     const int blocks = a->blocks > 0 ? a->blocks : 1;
@@ -239,8 +248,8 @@ void cuda_run_layer_norm_backward(struct device_queue *q, const struct layer_nor
     if (!reduce_plan_make(&p, q, a->rows / blocks, a->cols, blocks, 2))
         return;
     launch(q, "the gradient of layer norm", reduce_plan_grid(&p, is_packed ? PACK : 1),
-           is_packed ? layer_norm_dw_kernel<PACK> : layer_norm_dw_kernel<1>, *a,
-           reduce_plan_parts(&p, 0), reduce_plan_parts(&p, 1));
+           is_packed ? dw_kernel_of<PACK>(a) : dw_kernel_of<1>(a), *a, reduce_plan_parts(&p, 0),
+           reduce_plan_parts(&p, 1));
     reduce_plan_add(q, &p, 0, a->dw, a->block_step, a->blocks > 0);
     reduce_plan_add(q, &p, 1, a->db, a->block_step, a->blocks > 0);
 }

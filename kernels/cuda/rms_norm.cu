@@ -145,8 +145,9 @@ __global__ void __launch_bounds__(LAUNCH_THREADS, 2)
     }
 }
 
+/* Four blocks on a processor: else the compiler takes fewer registers, and spills. */
 template <int N>
-__global__ void __launch_bounds__(LAUNCH_THREADS)
+__global__ void __launch_bounds__(LAUNCH_THREADS, 4)
     rms_norm_dx_kernel(const __grid_constant__ struct rms_norm_backward a)
 {
     for (int64_t r = blockIdx.x; r < a.rows; r += gridDim.x) {
@@ -182,7 +183,7 @@ __global__ void __launch_bounds__(LAUNCH_THREADS)
 }
 
 /* dw += dy n, or a sum for each block of rows. */
-template <int N>
+template <int N, enum dtype dy_type, enum dtype x_type>
 __global__ void __launch_bounds__(LAUNCH_THREADS)
     rms_norm_dw_kernel(const __grid_constant__ struct rms_norm_backward a, float *parts)
 {
@@ -192,8 +193,8 @@ __global__ void __launch_bounds__(LAUNCH_THREADS)
     reduce_columns<N>(sums, rows, a.cols, [&](int64_t row, int64_t col) {
         const int64_t at = (first + row) * a.cols + col;
         const float rstd = a.rstd[first + row];
-        struct pack<N> dy = pack_load<N>(a.dy, a.dy_type, at);
-        const struct pack<N> x = pack_load<N>(a.x, a.x_type, at);
+        struct pack<N> dy = pack_load<N>(a.dy, dy_type, at);
+        const struct pack<N> x = pack_load<N>(a.x, x_type, at);
 
 #pragma unroll
         for (int j = 0; j < N; j++)
@@ -201,6 +202,17 @@ __global__ void __launch_bounds__(LAUNCH_THREADS)
         return pack_set<N, 1>{ { dy } };
     });
     reduce_store<N>(a.dw + a.block_step * blockIdx.y, parts, a.cols, a.blocks, sums[0]);
+}
+
+using dw_kernel = void (*)(struct rms_norm_backward, float *);
+
+/* At most one of both types is bf16: dy where x is the residual, x where it is what a block
+ * computed. */
+template <int N> static dw_kernel dw_kernel_of(const struct rms_norm_backward *a)
+{
+    return a->dy_type == DTYPE_BF16  ? rms_norm_dw_kernel<N, DTYPE_BF16, DTYPE_F32>
+           : a->x_type == DTYPE_BF16 ? rms_norm_dw_kernel<N, DTYPE_F32, DTYPE_BF16>
+                                     : rms_norm_dw_kernel<N, DTYPE_F32, DTYPE_F32>;
 }
 
 void cuda_run_rms_norm_backward(struct device_queue *q, const struct rms_norm_backward *a)
@@ -215,7 +227,6 @@ void cuda_run_rms_norm_backward(struct device_queue *q, const struct rms_norm_ba
     if (!reduce_plan_make(&p, q, a->rows / blocks, a->cols, blocks, 1))
         return;
     launch(q, "the gradient of RMS norm", reduce_plan_grid(&p, is_packed ? PACK : 1),
-           is_packed ? rms_norm_dw_kernel<PACK> : rms_norm_dw_kernel<1>, *a,
-           reduce_plan_parts(&p, 0));
+           is_packed ? dw_kernel_of<PACK>(a) : dw_kernel_of<1>(a), *a, reduce_plan_parts(&p, 0));
     reduce_plan_add(q, &p, 0, a->dw, a->block_step, a->blocks > 0);
 }

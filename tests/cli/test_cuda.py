@@ -125,6 +125,19 @@ FORMULAS = {
     "pp2": {call: (2 * M, 2 * M * B * S * H) for call in ("ncclSend f32", "ncclRecv f32")},
 }
 FORMULAS["cp2"]["ncclAllReduce f32"] = (2, 2 * P)
+# In bf16 ranks of tp add what blocks compute, and gradients of what they read, in bf16. f32 are the embedding and the loss.
+BF16_FORMULAS = {
+    "tp2": {"ncclAllReduce bf16": (2 * M * (4 * L + 1), 2 * M * (4 * L + 1) * B * S * H),
+            "ncclAllReduce f32": (2 * M * 3, 2 * M * (B * S * H + 3 * B * S))},
+    "tp2sp": {"ncclAllReduce f32": FORMULAS["tp2sp"]["ncclAllReduce f32"],
+              "ncclAllGather bf16": (2 * M * (6 * L + 2), M * (6 * L + 2) * B * S * H),
+              "ncclAllGather f32": (2 * M, M * B * S * H),
+              "ncclReduceScatter bf16": (2 * M * (4 * L + 1), M * (4 * L + 1) * B * S * H),
+              "ncclReduceScatter f32": (2 * M, M * B * S * H)},
+}
+ALL_FORMULAS = [(layout, "fp32", wanted) for layout, wanted in FORMULAS.items()]
+ALL_FORMULAS += [(layout, "bf16", wanted) for layout, wanted in BF16_FORMULAS.items()]
+SHORT_FORMULAS = [("tp2sp", "fp32"), ("dp2zero3", "fp32"), ("tp2", "bf16"), ("tp2sp", "bf16")]
 
 
 def calls(path):
@@ -137,19 +150,19 @@ def calls(path):
     return sums
 
 
-@pytest.mark.parametrize("layout", FORMULAS if harness.LONG else ["tp2sp", "dp2zero3"])
-def test_nccl_is_given_what_the_formulas_say(tmp_path, inputs, layout):
+@pytest.mark.parametrize("layout, dtype, wanted", [f for f in ALL_FORMULAS if harness.LONG or f[:2] in SHORT_FORMULAS])
+def test_nccl_is_given_what_the_formulas_say(tmp_path, inputs, layout, dtype, wanted):
     (inputs / "counted.json").write_text(json.dumps(COUNTED))
     seen = []
     for steps in (1, 2):
         path = tmp_path / str(steps)
         ranks = 2 if layout.startswith("dp") else 1
-        train(inputs, tmp_path / "out", "counted", layout, "--dtype", "fp32", "--device", "cuda", "--micro", B, "--batch",
+        train(inputs, tmp_path / "out", "counted", layout, "--dtype", dtype, "--device", "cuda", "--micro", B, "--batch",
               B * M * ranks, steps=steps, env=on_fake(CALLS=path))
         seen.append(calls(path))
     step = {call: tuple(a - b for a, b in zip(both, seen[0].get(call, (0, 0))))
             for call, both in seen[1].items() if not call.endswith("f64")}
-    assert {call: both for call, both in step.items() if any(both)} == FORMULAS[layout], (SEED, seen)
+    assert {call: both for call, both in step.items() if any(both)} == wanted, (SEED, seen)
 
 
 # ---- what a step costs the host ----

@@ -455,6 +455,10 @@ static void check_rms_norm(struct rng *r, int64_t rows, int64_t cols)
     struct pair dx = floats(r, n, 1), dw = floats(r, (cols + 2) * 3, 1);
 
     add = add && is_stored;
+    if (!is_stored) { /* a norm of what a block computed, whose dy is f32 */
+        dy = floats(r, n, 1);
+        is_dy_kept = false;
+    }
     if (has_block)
         x = is_stored ? (struct pair){ block.cpu, x.gpu, x.n_bytes } : block;
     BOTH(rms_norm_forward, rms_norm_forward, AT(y), type, AT(rstd),

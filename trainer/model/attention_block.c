@@ -182,6 +182,7 @@ void attention_block_forward(const struct pass *p, const struct network_layer *y
     const struct network *n = p->net;
     bool is_wider = y->qkv.inner != n->dtype; /* than what attention reads */
     void *qkv = is_wider ? p->scratch->dqkv : s->qkv;
+    void *block = residual_block_place(p, s->mid);
 
     residual_norm(p, &y->attn_norm, s->normed, s->stats, s->x, in);
     linear_column_forward(&y->qkv, qkv, s->normed, p->rows);
@@ -192,10 +193,10 @@ void attention_block_forward(const struct pass *p, const struct network_layer *y
     if (is_wider)
         round_bf16(n, s->qkv, qkv, p->rows * n->shards * n->qkv_width);
     attend(p, y, s);
-    linear_row_forward(&y->out, y->attn_post_norm.weight ? s->attn_out : s->mid, s->attended,
+    linear_row_forward(&y->out, y->attn_post_norm.weight ? s->attn_out : block, s->attended,
                        p->rows);
     if (y->attn_post_norm.weight)
-        residual_post_norm(p, &y->attn_post_norm, s->mid, s->attn_out_stats, s->attn_out,
+        residual_post_norm(p, &y->attn_post_norm, block, s->attn_out_stats, s->attn_out,
                            y->out.bias);
 }
 
@@ -233,6 +234,6 @@ void attention_block_backward(const struct pass *p, const struct network_layer *
         dqkv = w->bf16_scratch;
     }
     linear_bias_backward(&y->qkv, dqkv, p->rows);
-    linear_column_backward(&y->qkv, w->dnormed, dqkv, s->normed, p->rows, p->add);
-    residual_norm_backward(p, &y->attn_norm, w->dx, w->dnormed, s->x, s->stats);
+    linear_column_backward(&y->qkv, w->outer, dqkv, s->normed, p->rows, p->add);
+    residual_norm_backward(p, &y->attn_norm, s->x, s->stats);
 }

@@ -226,7 +226,7 @@ void experts_up_backward(const struct pass *p, const struct network_layer *y,
     const struct activations_scratch *w = p->scratch;
     const struct expert_linear_rows r = expert_exchange_rows(p, &s->experts);
     const void *dgate = dup, *x, *copies;
-    float *dx = linear_sum_place(&y->up, w->dnormed);
+    float *dx = linear_sum_place(&y->up, w->outer);
 
     dup = (const char *)dup + n->ffn * dtype_bytes(n->dtype);
     expert_linear_input_gradient(&y->gate, &r, w->results, DTYPE_F32, dgate, n->up_width, false);
@@ -234,7 +234,7 @@ void experts_up_backward(const struct pass *p, const struct network_layer *y,
     route_backward(p, &s->experts);
     linear_uncut_input_gradient(&y->router, dx, w->dlogits, p->rows);
     sum_copies(p, dx, &s->experts, NULL, true);
-    linear_sum(&y->up, w->dnormed, p->rows, n->model->hidden);
+    linear_sum(&y->up, w->outer, p->rows, n->model->hidden);
 
     x = linear_gather(&y->up, s->mid_normed, p->rows, n->model->hidden);
     linear_uncut_weight_gradient(&y->router, w->dlogits, x, p->rows, p->add);

@@ -43,7 +43,7 @@ void experts_down_forward(const struct pass *p, const struct network_layer *y,
 void experts_down_backward(const struct pass *p, const struct network_layer *y,
                            const struct activations_layer *s, const void *dy);
 
-/* After experts_down_backward; dup, `type`: the gradient of s->up. scratch dnormed gets that of
+/* After experts_down_backward; dup, `type`: the gradient of s->up. scratch outer gets that of
  * s->mid_normed. */
 void experts_up_backward(const struct pass *p, const struct network_layer *y,
                          const struct activations_layer *s, const void *dup);

@@ -80,7 +80,10 @@ static void activate_backward(const struct pass *p, void *dup, const void *dy,
 void mlp_block_forward(const struct pass *p, const struct network_layer *y,
                        struct activations_layer *s, float *out)
 {
-    const struct residual_pending in = { s->x, y->attn_post_norm.weight ? NULL : y->out.bias };
+    const struct residual_pending in = { .residual = s->x,
+                                         .bias = y->attn_post_norm.weight ? NULL : y->out.bias,
+                                         .block = residual_block(p) };
+    void *block = out ? residual_block_place(p, out) : NULL;
 
     residual_norm(p, &y->mlp_norm, s->mid_normed, s->mid_stats, s->mid, &in);
     if (p->net->experts)
@@ -93,18 +96,20 @@ void mlp_block_forward(const struct pass *p, const struct network_layer *y,
         activate(p, s);
     if (y->mlp_post_norm.weight) {
         linear_row_forward(&y->down, s->mlp_out, s->hidden, p->rows);
-        residual_post_norm(p, &y->mlp_post_norm, out ? out : p->scratch->dnormed, s->mlp_out_stats,
-                           s->mlp_out, y->down.bias);
-    } else if (out && p->net->experts)
-        experts_down_forward(p, y, s, out);
-    else if (out)
-        linear_row_forward(&y->down, out, s->hidden, p->rows);
+        residual_post_norm(p, &y->mlp_post_norm, block ? block : p->scratch->outer,
+                           s->mlp_out_stats, s->mlp_out, y->down.bias);
+    } else if (block && p->net->experts)
+        experts_down_forward(p, y, s, block);
+    else if (block)
+        linear_row_forward(&y->down, block, s->hidden, p->rows);
 }
 
-struct residual_pending mlp_block_pending(const struct network_layer *y,
+struct residual_pending mlp_block_pending(const struct pass *p, const struct network_layer *y,
                                           const struct activations_layer *s)
 {
-    return (struct residual_pending){ s->mid, y->mlp_post_norm.weight ? NULL : y->down.bias };
+    return (struct residual_pending){ .residual = s->mid,
+                                      .bias = y->mlp_post_norm.weight ? NULL : y->down.bias,
+                                      .block = residual_block(p) };
 }
 
 void mlp_block_backward(const struct pass *p, const struct network_layer *y,
@@ -139,7 +144,7 @@ void mlp_block_backward(const struct pass *p, const struct network_layer *y,
         experts_up_backward(p, y, s, dup);
     } else {
         linear_bias_backward(&y->up, dup, p->rows);
-        linear_column_backward(&y->up, w->dnormed, dup, s->mid_normed, p->rows, p->add);
+        linear_column_backward(&y->up, w->outer, dup, s->mid_normed, p->rows, p->add);
     }
-    residual_norm_backward(p, &y->mlp_norm, w->dx, w->dnormed, s->mid, s->mid_stats);
+    residual_norm_backward(p, &y->mlp_norm, s->mid, s->mid_stats);
 }

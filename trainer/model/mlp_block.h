@@ -9,14 +9,15 @@
 #include "trainer/model/pass.h"
 #include "trainer/model/residual.h"
 
-/* s->mid has what the attention block added to s->x, and becomes the residual. out (memory for
- * collectives) gets what this block adds to it, without the bias of its row-parallel layer unless a
- * norm follows; NULL: only fill the slot. */
+/* s->mid (or scratch outer: residual_block_place) has what the attention block adds to s->x, and
+ * s->mid becomes the residual. out (memory for collectives; or scratch outer) gets what this block
+ * adds to it, without the bias of its row-parallel layer unless a norm follows; NULL: only fill the
+ * slot. */
 void mlp_block_forward(const struct pass *p, const struct network_layer *y,
                        struct activations_layer *s, float *out);
 
 /* What must be added to this result. */
-struct residual_pending mlp_block_pending(const struct network_layer *y,
+struct residual_pending mlp_block_pending(const struct pass *p, const struct network_layer *y,
                                           const struct activations_layer *s);
 
 /* scratch dx has the gradient of the layer's output, and gets that of s->mid, both as residuals. */

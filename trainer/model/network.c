@@ -107,6 +107,7 @@ tp_status network_init(struct network *n, const struct model *m, const struct la
     *n = (struct network){ .model = m,
                            .dtype = d->dtype,
                            .inner = d->inner,
+                           .outer = d->outer,
                            .recompute = d->recompute,
                            .tokens = zigzag_of(&l->spec, at.cp, d->seq * l->spec.cp),
                            .seq = d->seq,
@@ -185,6 +186,7 @@ static tp_status bind_linear(struct linear *out, const struct source *s, enum te
                             .sums = s->net->sums,
                             .type = s->net->dtype,
                             .inner = inner_of(s->net, role),
+                            .outer = s->net->outer,
                             .whole = s->net->whole,
                             .tp = is_cut(s, w) ? s->net->tp : NULL };
     b = bias == ROLE_NONE ? NULL : find(s, bias, layer);

@@ -57,8 +57,9 @@ struct network_vocab_rows {
 
 struct network {
     const struct model *model;
-    enum dtype dtype, inner; /* of the run; between products (trainer/sizing/rank_dims.h) */
-    struct kernel_queue k;   /* for computing */
+    enum dtype dtype, inner, outer; /* of the run; inside of blocks, and what blocks compute
+                                       (trainer/sizing/rank_dims.h) */
+    struct kernel_queue k;          /* for computing */
     struct comm *tp;
     struct ring_group ring; /* over cp */
     struct zigzag tokens;   /* the tokens of a sequence that this rank has */

@@ -16,6 +16,16 @@ const float *residual_norm_weight(const struct pass *p, const struct network_nor
     return sum;
 }
 
+void *residual_block_place(const struct pass *p, float *x)
+{
+    return p->net->outer == DTYPE_BF16 ? p->scratch->outer : x;
+}
+
+const uint16_t *residual_block(const struct pass *p)
+{
+    return p->net->outer == DTYPE_BF16 ? p->scratch->outer : NULL;
+}
+
 void residual_norm(const struct pass *p, const struct network_norm *norm, void *y, float *stats,
                    float *x, const struct residual_pending *in)
 {
@@ -23,10 +33,12 @@ void residual_norm(const struct pass *p, const struct network_norm *norm, void *
     int64_t rows = p->residual_rows, cols = p->net->model->hidden;
     float eps = (float)p->net->model->norm_eps;
     const float *residual = in->residual;
+    const uint16_t *block = in->block;
 
     if (!norm->bias && in->bias) { /* RMS norm adds no bias */
         residual_finish(p, x, in);
         residual = NULL;
+        block = NULL;
     }
     if (norm->bias)
         k->ops->layer_norm_forward(k->queue, &(struct layer_norm_forward){ .y = y,
@@ -40,7 +52,8 @@ void residual_norm(const struct pass *p, const struct network_norm *norm, void *
                                                                            .b = norm->bias,
                                                                            .rows = rows,
                                                                            .cols = cols,
-                                                                           .eps = eps });
+                                                                           .eps = eps,
+                                                                           .block = block });
     else
         k->ops->rms_norm_forward(
             k->queue, &(struct rms_norm_forward){ .y = y,
@@ -51,7 +64,8 @@ void residual_norm(const struct pass *p, const struct network_norm *norm, void *
                                                   .w = residual_norm_weight(p, norm, cols),
                                                   .rows = rows,
                                                   .cols = cols,
-                                                  .eps = eps });
+                                                  .eps = eps,
+                                                  .block = block });
 }
 
 /* ---- gradients that are sums over rows ----
@@ -82,17 +96,18 @@ static int blocks_of(const struct network *n)
     return n->same_bits ? n->n_virtual / n->split : 0;
 }
 
-static void layer_norm_backward(const struct pass *p, const struct network_norm *norm, float *dx,
-                                const float *dy, float *x, float *stats)
+static void layer_norm_backward(const struct pass *p, const struct network_norm *norm,
+                                const float *x, const float *stats)
 {
     const struct network *n = p->net;
     int64_t h = n->model->hidden;
     float *sum = p->scratch->blocks;
     int blocks = blocks_of(n);
-    const struct layer_norm_backward a = { .dx = dx,
+    const struct layer_norm_backward a = { .dx = p->scratch->dx,
                                            .dw = blocks ? sum : norm->grad,
                                            .db = blocks ? sum + h : norm->bias_grad,
-                                           .dy = dy,
+                                           .dy = p->scratch->outer,
+                                           .dy_type = n->outer,
                                            .x = x,
                                            .mean = stats + p->residual_rows,
                                            .rstd = stats,
@@ -110,24 +125,23 @@ static void layer_norm_backward(const struct pass *p, const struct network_norm 
     add(n, norm->bias_grad, sum + h);
 }
 
-static void rms_norm_backward(const struct pass *p, const struct network_norm *norm, float *dx,
-                              const float *dy, float *x, float *stats)
+/* of: dx, dy and x, with their types. */
+static void rms_norm_backward(const struct pass *p, const struct network_norm *norm,
+                              const float *stats, const struct rms_norm_backward *of)
 {
     const struct network *n = p->net;
     int64_t h = n->model->hidden;
     float *sum = p->scratch->blocks;
     int blocks = blocks_of(n);
-    const struct rms_norm_backward a = { .dx = dx,
-                                         .dw = blocks ? sum : norm->grad,
-                                         .dy = dy,
-                                         .x = x,
-                                         .rstd = stats,
-                                         .w = residual_norm_weight(p, norm, h),
-                                         .rows = p->residual_rows,
-                                         .cols = h,
-                                         .blocks = blocks,
-                                         .block_step = h };
+    struct rms_norm_backward a = *of;
 
+    a.dw = blocks ? sum : norm->grad;
+    a.rstd = stats;
+    a.w = residual_norm_weight(p, norm, h);
+    a.rows = p->residual_rows;
+    a.cols = h;
+    a.blocks = blocks;
+    a.block_step = h;
     n->k.ops->rms_norm_backward(n->k.queue, &a);
     if (!blocks)
         return;
@@ -135,25 +149,34 @@ static void rms_norm_backward(const struct pass *p, const struct network_norm *n
     add(n, norm->grad, sum);
 }
 
-void residual_norm_backward(const struct pass *p, const struct network_norm *norm, float *dx,
-                            const float *dy, float *x, float *stats)
+void residual_norm_backward(const struct pass *p, const struct network_norm *norm, const float *x,
+                            const float *stats)
 {
-    (norm->bias ? layer_norm_backward : rms_norm_backward)(p, norm, dx, dy, x, stats);
+    const struct rms_norm_backward of = {
+        .dx = p->scratch->dx, .dy = p->scratch->outer, .dy_type = p->net->outer, .x = x
+    };
+
+    if (norm->bias)
+        layer_norm_backward(p, norm, x, stats);
+    else
+        rms_norm_backward(p, norm, stats, &of);
 }
 
-void residual_post_norm(const struct pass *p, const struct network_norm *norm, float *y,
-                        float *stats, float *x, const float *bias)
+void residual_post_norm(const struct pass *p, const struct network_norm *norm, void *y,
+                        float *stats, void *x, const float *bias)
 {
     const struct kernel_queue *k = &p->net->k;
     int64_t cols = p->net->model->hidden;
+    bool is_bf16 = p->net->outer == DTYPE_BF16;
 
     if (bias)
-        residual_finish(p, x, &(struct residual_pending){ NULL, bias });
+        residual_finish(p, x, &(struct residual_pending){ .bias = bias });
     k->ops->rms_norm_forward(k->queue,
                              &(struct rms_norm_forward){ .y = y,
-                                                         .type = DTYPE_F32,
+                                                         .type = p->net->outer,
                                                          .rstd = stats,
-                                                         .x = x,
+                                                         .x = is_bf16 ? NULL : x,
+                                                         .block = is_bf16 ? x : NULL,
                                                          .w = residual_norm_weight(p, norm, cols),
                                                          .rows = p->residual_rows,
                                                          .cols = cols,
@@ -161,15 +184,18 @@ void residual_post_norm(const struct pass *p, const struct network_norm *norm, f
 }
 
 const float *residual_post_norm_backward(const struct pass *p, const struct network_norm *norm,
-                                         float *x, float *stats)
+                                         const void *x, const float *stats)
 {
     const struct activations_scratch *w = p->scratch;
+    const struct rms_norm_backward of = {
+        .dx = w->dblock, .dy = w->dx, .x = x, .x_type = p->net->outer
+    };
     int64_t bytes = p->residual_rows * p->net->model->hidden * (int64_t)sizeof(float);
 
     if (!norm->weight)
         return w->dx;
     device_fill(p->net->k.queue, w->dblock, 0, bytes);
-    rms_norm_backward(p, norm, w->dblock, w->dx, x, stats);
+    rms_norm_backward(p, norm, stats, &of);
     return w->dblock;
 }
 
@@ -203,10 +229,13 @@ void residual_finish(const struct pass *p, float *x, const struct residual_pendi
 {
     const struct kernel_queue *k = &p->net->k;
 
+    if (!in->residual && !in->bias && !in->block)
+        return;
     k->ops->bias_residual_add(k->queue,
                               &(struct bias_residual_add){ .x = x,
                                                            .residual = in->residual,
                                                            .bias = in->bias,
+                                                           .block = in->block,
                                                            .rows = p->residual_rows,
                                                            .cols = p->net->model->hidden });
 }

@@ -13,7 +13,15 @@
 struct residual_pending {
     const float *residual; /* [rows][h] the residual before the block */
     const float *bias;     /* [h] of the block's row-parallel layer */
+    const uint16_t *block; /* [rows][h] the result itself, if it is bf16; else NULL, and the place
+                              of the sum has it */
 };
+
+/* Where a block with the sum at x writes its result, net.outer: x itself, or scratch outer. */
+void *residual_block_place(const struct pass *p, float *x);
+
+/* The result in scratch outer, or NULL. */
+const uint16_t *residual_block(const struct pass *p);
 
 /* x becomes the residual, and y (in the run's dtype) its norm. stats: [2][rows] floats for
  * backward. */
@@ -25,19 +33,20 @@ void residual_norm(const struct pass *p, const struct network_norm *norm, void *
 const float *residual_norm_weight(const struct pass *p, const struct network_norm *norm,
                                   int64_t cols);
 
-/* y = the norm of what a block computed, x with the bias of its row-parallel layer (NULL: none),
- * which x gets. stats: [rows] floats for backward. */
-void residual_post_norm(const struct pass *p, const struct network_norm *norm, float *y,
-                        float *stats, float *x, const float *bias);
+/* y = the norm of what a block computed, x with the bias of its row-parallel layer (NULL: none;
+ * only in f32), which x gets. x and y are net.outer. stats: [rows] floats for backward. */
+void residual_post_norm(const struct pass *p, const struct network_norm *norm, void *y,
+                        float *stats, void *x, const float *bias);
 
 /* The gradient of what a block computed: scratch dx, or, where a norm follows, scratch dblock,
  * which is computed from dx, with the norm's own gradients. */
 const float *residual_post_norm_backward(const struct pass *p, const struct network_norm *norm,
-                                         float *x, float *stats);
+                                         const void *x, const float *stats);
 
-/* Add to dx the gradient of the residual, from dy, and compute the norm's own gradients. */
-void residual_norm_backward(const struct pass *p, const struct network_norm *norm, float *dx,
-                            const float *dy, float *x, float *stats);
+/* Add to scratch dx the gradient of the residual, from scratch outer, and compute the norm's own
+ * gradients. */
+void residual_norm_backward(const struct pass *p, const struct network_norm *norm, const float *x,
+                            const float *stats);
 
 /* At the end of a stage: x becomes the residual. */
 void residual_finish(const struct pass *p, float *x, const struct residual_pending *in);

@@ -49,15 +49,17 @@ static bool finishes_layers(const struct network *n)
     return n->recompute == RECOMPUTE_FULL || (n->is_sharded && n->layers[0].down.bias);
 }
 
-/* What must still be added to s->x after the last layer. */
-static struct residual_pending leaving(const struct network *n, int vstage,
+/* What must still be added to s->x after the last layer. Nothing of a result in scratch, which the
+ * next microbatch may overwrite before the head reads s->x. */
+static struct residual_pending leaving(const struct pass *p, int vstage,
                                        const struct activations *s)
 {
+    const struct network *n = p->net;
     int last = n->vstages[vstage].n - 1;
 
-    if (finishes_layers(n))
+    if (finishes_layers(n) || residual_block(p))
         return (struct residual_pending){ 0 };
-    return mlp_block_pending(&n->layers[n->vstages[vstage].first + last], &s->layers[last]);
+    return mlp_block_pending(p, &n->layers[n->vstages[vstage].first + last], &s->layers[last]);
 }
 
 void stage_forward(const struct pass *p, int vstage, struct activations *s)
@@ -80,19 +82,19 @@ void stage_forward(const struct pass *p, int vstage, struct activations *s)
         attention_block_forward(p, y, &layer, &in);
         mlp_block_forward(p, y, &layer, out);
         experts_load_add(p, &layer, s->x);
-        in = mlp_block_pending(y, &layer);
+        in = mlp_block_pending(p, y, &layer);
         if (finishes_layers(n)) {
             residual_finish(p, out, &in);
             in = (struct residual_pending){ 0 };
         }
     }
-    if (!is_last(n, vstage))
+    if (!is_last(n, vstage) || in.block)
         residual_finish(p, s->x, &in);
 }
 
 void stage_logits(const struct pass *p, struct activations *s)
 {
-    struct residual_pending in = leaving(p->net, p->net->n_vstages - 1, s);
+    struct residual_pending in = leaving(p, p->net->n_vstages - 1, s);
 
     fsdp_units_need(p->units, p->net->last_unit);
     vocab_parallel_loss_logits(p, s, &in);

@@ -143,7 +143,7 @@ void vocab_parallel_loss_backward(const struct pass *p, struct activations *s, f
                                                          .cap = (float)n->model->logit_cap,
                                                          .row_max = w->row_max });
     }
-    linear_column_backward(&n->head, w->dnormed, dlogits, s->normed, p->rows, p->add);
+    linear_column_backward(&n->head, w->outer, dlogits, s->normed, p->rows, p->add);
     device_fill(n->k.queue, w->dx, 0, p->residual_rows * hidden * (int64_t)sizeof(float));
-    residual_norm_backward(p, &n->final_norm, w->dx, w->dnormed, s->x, s->stats);
+    residual_norm_backward(p, &n->final_norm, s->x, s->stats);
 }

@@ -55,6 +55,12 @@ static float *take_shared(const struct place *p, int64_t n)
     return buffer_pool_take(&p->pools->shared, p->kind, n, sizeof(float));
 }
 
+/* n elements of what a block computes. */
+static void *take_outer(const struct place *p, int64_t n)
+{
+    return buffer_pool_take(&p->pools->shared, p->kind, n, dtype_bytes(p->dims->outer));
+}
+
 /* ---- what a microbatch keeps ---- */
 
 /* The results of attention. */
@@ -114,9 +120,9 @@ static void layer_take(struct activations_layer *s, const struct place *p)
     s->mid_stats = take_floats(p, d->norm_stats * rows);
     s->mid_normed = take_typed(p, rows * d->hidden);
     if (d->has_post_norms) {
-        s->attn_out = take_shared(p, rows * d->hidden);
+        s->attn_out = take_outer(p, rows * d->hidden);
         s->attn_out_stats = take_floats(p, rows);
-        s->mlp_out = take_shared(p, rows * d->hidden);
+        s->mlp_out = take_outer(p, rows * d->hidden);
         s->mlp_out_stats = take_floats(p, rows);
     }
     if (d->experts)
@@ -181,7 +187,7 @@ static void residual_grads_take(struct activations_scratch *s, const struct plac
     for (int i = 0; d->is_pipeline && i < SCRATCH_DX_BUFFERS; i++)
         s->dx_buffers[i] = take_shared(p, n);
     s->dx = s->dx_buffers[0];
-    s->dnormed = take_shared(p, residual_rows(d) * d->hidden);
+    s->outer = take_outer(p, residual_rows(d) * d->hidden);
     if (d->has_post_norms)
         s->dblock = take_floats(p, residual_rows(d) * d->hidden);
 }

@@ -7,10 +7,10 @@
  * attention scores, plus three floats per row (two norms, and one log-sum-exp per head). A
  * schedule with several microbatches in flight has several slots and one scratch.
  *
- * `type` below is the run's dtype: f32 or bf16. `inner` is f32 too, or bf16 in a bf16 run on a
- * device that keeps_bf16 (kernels/ops.h). With --same-bits a rank has several tensor shards: a
- * buffer that is as wide as a shard's part (qkv, attended, lse, up, hidden; ffn_scratch, dqkv,
- * bf16_scratch) is [shards][rows][width of a shard].
+ * `type` below is the run's dtype: f32 or bf16. `inner` and `outer` (trainer/sizing/rank_dims.h)
+ * are f32 too, or bf16 in a bf16 run on a device that keeps_bf16 (kernels/ops.h). With --same-bits
+ * a rank has several tensor shards: a buffer that is as wide as a shard's part (qkv, attended, lse,
+ * up, hidden; ffn_scratch, dqkv, bf16_scratch) is [shards][rows][width of a shard].
  */
 #ifndef TRAINER_SIZING_ACTIVATIONS_H
 #define TRAINER_SIZING_ACTIVATIONS_H
@@ -53,9 +53,9 @@ struct activations_layer {
     float *lse;        /* [sequences][heads][tokens] */
     float *mid;        /* [rows][h] the residual between the blocks; for collectives */
     float *mid_stats;
-    void *mid_normed;          /* [rows][h] type: mlp_norm(mid) */
-    float *attn_out, *mlp_out; /* [rows][h] what a block computes, before the norm of it, of
-                                  models that have these; for collectives */
+    void *mid_normed;         /* [rows][h] type: mlp_norm(mid) */
+    void *attn_out, *mlp_out; /* [rows][h] outer: what a block computes, before the norm of it, of
+                                 models that have these; for collectives */
     float *attn_out_stats, *mlp_out_stats; /* [rows] of these norms */
     struct activations_experts experts; /* of a mixture of experts, whose up and hidden have a row
                                            for each copy of a token, sorted by expert */
@@ -103,7 +103,8 @@ struct activations_scratch {
                         for collectives */
     int32_t *all_offsets; /* [ep][experts + 1] offsets of all ranks */
     void *dlogits;        /* [rows][experts] type */
-    float *dnormed;       /* [rows][h] gradient of a norm's output; for collectives */
+    void *outer;          /* [rows][h] outer: gradient of a norm's output; for collectives. If bf16,
+                             also what a block computes, until it is added to the residual */
     float *dblock;        /* [rows][h] gradient of what a block computes, before the norm of it */
     void *ffn_scratch;    /* [rows][max(ffn, q_width, vocab)]: logits, inner; gradients of a
                              row-parallel layer's input, inner; with cp sums of attention in f32 */

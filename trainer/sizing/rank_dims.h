@@ -26,6 +26,8 @@ struct rank_dims {
     enum dtype dtype;
     enum dtype inner; /* of what lies between the products of a block: f32, or dtype on a device
                          that keeps_bf16 (kernels/ops.h) */
+    enum dtype outer; /* the same of what a block adds to the residual, and of the gradient of what
+                         it reads */
     enum recompute recompute;
     int64_t micros;           /* microbatches of a step */
     int64_t sequences;        /* of a microbatch */

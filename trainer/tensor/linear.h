@@ -32,8 +32,8 @@ struct linear {
     float *bias_grad;
     enum dtype type;  /* of weight, x and dy: f32 or bf16 */
     enum dtype inner; /* of a column layer's y and of a row layer's dx: f32, or type on a device
-                         that keeps_bf16 (kernels/ops.h). A column layer's dx and a row layer's y
-                         are f32, because ranks add theirs */
+                         that keeps_bf16 (kernels/ops.h) */
+    enum dtype outer; /* the same of a column layer's dx and of a row layer's y, which ranks add */
     float *whole;     /* sequence parallelism: [rows][in or out] for collectives; NULL: off */
     struct comm *tp;  /* NULL: not cut, every rank computes all of it */
 };

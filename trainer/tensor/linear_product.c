@@ -122,12 +122,12 @@ void linear_weight_gradient(const struct linear *l, const struct linear_operands
     }
 }
 
-float *linear_parts_for(const struct linear *l, float *out)
+void *linear_parts_for(const struct linear *l, void *out)
 {
     return l->shards > 1 ? l->sums : out;
 }
 
-void linear_add_parts(const struct linear *l, float *out, int64_t n)
+void linear_add_parts(const struct linear *l, void *out, int64_t n)
 {
     const struct sum_tree sum = { out, l->sums, l->shards, n, n };
 

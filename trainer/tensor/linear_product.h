@@ -30,8 +30,9 @@ void linear_input_gradient(const struct linear *l, const struct linear_operands 
 /* dW[out, in] (+)= dy^T x, or dW[in, out] (+)= x^T dy */
 void linear_weight_gradient(const struct linear *l, const struct linear_operands *o);
 
-/* Where shards write the terms of the sum `out`, and the sum of its n elements. */
-float *linear_parts_for(const struct linear *l, float *out);
-void linear_add_parts(const struct linear *l, float *out, int64_t n);
+/* Where shards write the terms of the sum `out`, and the sum of its n elements. Several shards have
+ * an f32 sum. */
+void *linear_parts_for(const struct linear *l, void *out);
+void linear_add_parts(const struct linear *l, void *out, int64_t n);
 
 #endif

@@ -24,10 +24,10 @@ void linear_bias_backward(const struct linear *l, const void *dy, int64_t rows)
 
 /* ---- over ranks ---- */
 
-static void sum_over_ranks(const struct linear *l, float *x, int64_t n)
+static void sum_over_ranks(const struct linear *l, void *x, int64_t n)
 {
     if (l->tp && comm_size(l->tp) > 1)
-        comm_all_reduce(l->tp, l->k->queue, x, n, DTYPE_F32, COMM_SUM);
+        comm_all_reduce(l->tp, l->k->queue, x, n, l->outer, COMM_SUM);
 }
 
 /* Every rank's rows of x, [rows][width] of the layer's type, in l->whole. */
@@ -36,10 +36,9 @@ static void gather_rows(const struct linear *l, const void *x, int64_t rows, int
     comm_all_gather(l->tp, l->k->queue, l->whole, x, rows * width / comm_size(l->tp), l->type);
 }
 
-static void scatter_rows(const struct linear *l, float *x, int64_t rows, int64_t width)
+static void scatter_rows(const struct linear *l, void *x, int64_t rows, int64_t width)
 {
-    comm_reduce_scatter(l->tp, l->k->queue, x, l->whole, rows * width / comm_size(l->tp),
-                        DTYPE_F32);
+    comm_reduce_scatter(l->tp, l->k->queue, x, l->whole, rows * width / comm_size(l->tp), l->outer);
 }
 
 const void *linear_gather(const struct linear *l, const void *x, int64_t rows, int64_t width)
@@ -50,12 +49,12 @@ const void *linear_gather(const struct linear *l, const void *x, int64_t rows, i
     return l->whole;
 }
 
-float *linear_sum_place(const struct linear *l, float *y)
+void *linear_sum_place(const struct linear *l, void *y)
 {
     return l->whole ? l->whole : y;
 }
 
-void linear_sum(const struct linear *l, float *y, int64_t rows, int64_t width)
+void linear_sum(const struct linear *l, void *y, int64_t rows, int64_t width)
 {
     if (l->whole)
         scatter_rows(l, y, rows, width);
@@ -109,11 +108,12 @@ void linear_column_gelu_forward(const struct linear *l, void *y, void *u, const 
 }
 
 /* The sum of dX comes before W's gradient, which does not need it. */
-void linear_column_backward(const struct linear *l, float *dx, const void *dy, const void *x,
+void linear_column_backward(const struct linear *l, void *dx, const void *dy, const void *x,
                             int64_t rows, bool add)
 {
-    float *out = linear_sum_place(l, dx);
+    void *out = linear_sum_place(l, dx);
     struct linear_operands o = { .result = linear_parts_for(l, out),
+                                 .result_type = l->outer,
                                  .result_step = rows * l->in,
                                  .dy = dy,
                                  .dy_step = rows * l->out,
@@ -128,10 +128,11 @@ void linear_column_backward(const struct linear *l, float *dx, const void *dy, c
     linear_weight_gradient(l, &o);
 }
 
-void linear_row_forward(const struct linear *l, float *y, const void *x, int64_t rows)
+void linear_row_forward(const struct linear *l, void *y, const void *x, int64_t rows)
 {
-    float *out = linear_sum_place(l, y);
+    void *out = linear_sum_place(l, y);
     struct linear_operands o = { .result = linear_parts_for(l, out),
+                                 .result_type = l->outer,
                                  .result_step = rows * l->out,
                                  .x = x,
                                  .x_step = rows * l->in,

@@ -30,9 +30,10 @@
  * l->whole. */
 const void *linear_gather(const struct linear *l, const void *x, int64_t rows, int64_t width);
 
-/* Where to put a rank's part of a sum over ranks that y[rows][width] is to get, and that sum. */
-float *linear_sum_place(const struct linear *l, float *y);
-void linear_sum(const struct linear *l, float *y, int64_t rows, int64_t width);
+/* Where to put a rank's part of a sum over ranks that y[rows][width], l->outer, is to get, and that
+ * sum. */
+void *linear_sum_place(const struct linear *l, void *y);
+void linear_sum(const struct linear *l, void *y, int64_t rows, int64_t width);
 
 /* The products of a layer that is not cut, with all rows: y = x W^T, dx = dy W, and W's gradient.
  * Nothing is sent. */
@@ -47,13 +48,13 @@ void linear_bias_backward(const struct linear *l, const void *dy, int64_t rows);
 /* y, l->inner, with the bias, if the layer has one. */
 void linear_column_forward(const struct linear *l, void *y, const void *x, int64_t rows);
 
-/* dx is memory for collectives. add: add the gradients of the weight to what is there (a later
- * microbatch, or an embedding after its tied head); else replace it. */
-void linear_column_backward(const struct linear *l, float *dx, const void *dy, const void *x,
+/* dx, l->outer, is memory for collectives. add: add the gradients of the weight to what is there (a
+ * later microbatch, or an embedding after its tied head); else replace it. */
+void linear_column_backward(const struct linear *l, void *dx, const void *dy, const void *x,
                             int64_t rows, bool add);
 
-/* y is memory for collectives. */
-void linear_row_forward(const struct linear *l, float *y, const void *x, int64_t rows);
+/* y, l->outer, is memory for collectives. */
+void linear_row_forward(const struct linear *l, void *y, const void *x, int64_t rows);
 
 /* dx: l->inner. */
 void linear_row_backward(const struct linear *l, void *dx, const void *dy, const void *x,
