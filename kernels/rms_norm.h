@@ -40,6 +40,7 @@ struct rms_norm_backward {
     int blocks;
     int64_t block_step;
     enum dtype dy_type, x_type; /* f32, or bf16 where the device keeps_bf16 */
+    uint16_t *rounded; /* [rows][cols] receives dx in bf16, where the device keeps_bf16; or NULL */
 };
 
 #endif

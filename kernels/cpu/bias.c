@@ -37,7 +37,7 @@ tp_status cpu_run_bias_residual_add(struct device_queue *q, const struct bias_re
                                     struct tp_err *err)
 {
     struct bias_residual_add b = *a;
-    tp_status st = cpu_run_wants_no_block(a->block, "a sum with a bias", err);
+    tp_status st = cpu_run_wants_no_bf16(a->block, "a sum with a bias", err);
 
     if (!st)
         kernels_for(q, a->rows, kernels_grain(a->cols * 12), add_range, &b);

@@ -93,7 +93,7 @@ tp_status cpu_run_layer_norm_forward(struct device_queue *q, const struct layer_
                                      struct tp_err *err)
 {
     struct layer_norm_forward rows = *a;
-    tp_status st = cpu_run_wants_no_block(a->block, "layer norm", err);
+    tp_status st = cpu_run_wants_no_bf16(a->block, "layer norm", err);
 
     if (!st)
         kernels_for(q, a->rows, kernels_grain(a->cols * (a->residual ? 20 : 12)), forward_range,
@@ -212,6 +212,7 @@ tp_status cpu_run_layer_norm_backward(struct device_queue *q, const struct layer
     int team = kernels_team(q);
     tp_status st = cpu_run_wants_f32(a->dy_type, "the gradient of layer norm", err);
 
+    st = st ? st : cpu_run_wants_no_bf16(a->rounded, "the gradient of layer norm", err);
     st = st ? st : column_sums_room(&w.room, q, 2 * a->cols, err);
     if (st)
         return st;

@@ -68,7 +68,7 @@ tp_status cpu_run_rms_norm_forward(struct device_queue *q, const struct rms_norm
                                    struct tp_err *err)
 {
     struct rms_norm_forward rows = *a;
-    tp_status st = cpu_run_wants_no_block(a->block, "RMS norm", err);
+    tp_status st = cpu_run_wants_no_bf16(a->block, "RMS norm", err);
 
     if (!st)
         kernels_for(q, a->rows, kernels_grain(a->cols * (a->residual ? 16 : 8)), forward_range,
@@ -157,6 +157,7 @@ tp_status cpu_run_rms_norm_backward(struct device_queue *q, const struct rms_nor
     int team = kernels_team(q);
     tp_status st = cpu_run_wants_f32(a->dy_type, "the gradient of RMS norm", err);
 
+    st = st ? st : cpu_run_wants_no_bf16(a->rounded, "the gradient of RMS norm", err);
     st = st ? st : cpu_run_wants_f32(a->x_type, "the gradient of RMS norm", err);
     st = st ? st : column_sums_room(&w.room, q, a->cols, err);
     if (st)

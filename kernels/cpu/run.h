@@ -16,11 +16,11 @@ static inline tp_status cpu_run_wants_f32(enum dtype type, const char *what, str
                    dtype_name(type));
 }
 
-/* The same of a block's result apart from x, which is bf16. */
-static inline tp_status cpu_run_wants_no_block(const uint16_t *block, const char *what,
-                                               struct tp_err *err)
+/* The same of an array that is bf16 where it is there. */
+static inline tp_status cpu_run_wants_no_bf16(const uint16_t *array, const char *what,
+                                              struct tp_err *err)
 {
-    return cpu_run_wants_f32(block ? DTYPE_BF16 : DTYPE_F32, what, err);
+    return cpu_run_wants_f32(array ? DTYPE_BF16 : DTYPE_F32, what, err);
 }
 
 tp_status cpu_run_gemm(struct device_queue *q, const struct gemm *a, struct tp_err *err);

@@ -151,6 +151,8 @@ __global__ void __launch_bounds__(LAUNCH_THREADS, 2)
         });
         row_add<workers>(g, a.dx + at, a.cols);
         row_store<workers>(a.dx + at, g, a.cols);
+        if (a.rounded)
+            row_store<workers>(a.rounded + at, g, a.cols);
     }
 }
 
@@ -195,6 +197,8 @@ __global__ void __launch_bounds__(LAUNCH_THREADS, 4)
             for (int j = 0; j < width.value; j++)
                 dx.x[j] += rstd * (x.of[0].x[j] - g_mean - x.of[1].x[j] * gn_mean);
             pack_store(a.dx + at, c, dx);
+            if (a.rounded)
+                pack_store(a.rounded + at, c, dx);
         });
     }
 }
@@ -239,7 +243,8 @@ template <int N> static dw_kernel dw_kernel_of(const struct layer_norm_backward 
 void cuda_run_layer_norm_backward(struct device_queue *q, const struct layer_norm_backward *a)
 {
     const int blocks = a->blocks > 0 ? a->blocks : 1;
-    const bool is_packed = a->cols % PACK == 0 && pack_is_aligned(a->dx, a->dy, a->x, a->w);
+    const bool is_packed =
+        a->cols % PACK == 0 && pack_is_aligned(a->dx, a->dy, a->x, a->w, a->rounded);
     struct reduce_plan p;
 
     row_launch(q, "the gradient of layer norm", is_packed, layer_norm_dx_row_kernel<32>,

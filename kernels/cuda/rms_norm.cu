@@ -142,6 +142,8 @@ __global__ void __launch_bounds__(LAUNCH_THREADS, 2)
         });
         row_add<workers>(g, a.dx + at, a.cols);
         row_store<workers>(a.dx + at, g, a.cols);
+        if (a.rounded)
+            row_store<workers>(a.rounded + at, g, a.cols);
     }
 }
 
@@ -178,6 +180,8 @@ __global__ void __launch_bounds__(LAUNCH_THREADS, 4)
             for (int j = 0; j < n.value; j++)
                 dx.x[j] += rstd * x.of[0].x[j] - along * x.of[1].x[j];
             pack_store(a.dx + at, c, dx);
+            if (a.rounded)
+                pack_store(a.rounded + at, c, dx);
         });
     }
 }
@@ -218,7 +222,8 @@ template <int N> static dw_kernel dw_kernel_of(const struct rms_norm_backward *a
 void cuda_run_rms_norm_backward(struct device_queue *q, const struct rms_norm_backward *a)
 {
     const int blocks = a->blocks > 0 ? a->blocks : 1;
-    const bool is_packed = a->cols % PACK == 0 && pack_is_aligned(a->dx, a->dy, a->x, a->w);
+    const bool is_packed =
+        a->cols % PACK == 0 && pack_is_aligned(a->dx, a->dy, a->x, a->w, a->rounded);
     struct reduce_plan p;
 
     row_launch(q, "the gradient of RMS norm", is_packed, rms_norm_dx_row_kernel<32>,

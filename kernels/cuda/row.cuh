@@ -81,8 +81,8 @@ static __device__ inline void row_add(struct row_packs &x, const float *from, in
     row_each<workers>(cols, [&](int k, int c) { pack_add(x.of[k], pack_load<PACK>(from, c)); });
 }
 
-template <int workers>
-static __device__ inline void row_store(float *to, const struct row_packs &x, int64_t cols)
+template <int workers, typename T>
+static __device__ inline void row_store(T *to, const struct row_packs &x, int64_t cols)
 {
     row_each<workers>(cols, [&](int k, int c) { pack_store(to, c, x.of[k]); });
 }

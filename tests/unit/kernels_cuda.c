@@ -442,17 +442,34 @@ static const uint16_t *kept_block(bool has_block, const struct pair *block)
     return has_block && on_gpu ? block->gpu : NULL;
 }
 
+/* Where the GPU rounds dx to. */
+static uint16_t *kept_rounded(bool rounds, const struct pair *rounded)
+{
+    return rounds && on_gpu ? rounded->gpu : NULL;
+}
+
+/* `rounded` has the bf16 of the GPU's x, bit for bit. */
+static void assert_rounded(struct pair rounded, struct pair x)
+{
+    void *of = from_gpu(&x);
+
+    cast(rounded.cpu, DTYPE_BF16, of, DTYPE_F32, x.n_bytes / (int64_t)sizeof(float));
+    assert_same_bits(rounded, "dx in bf16");
+    free(of);
+}
+
 static void check_rms_norm(struct rng *r, int64_t rows, int64_t cols)
 {
     enum dtype type = any_type(r);
     bool add = rng_int(r, 0, 1), has_block = rng_int(r, 0, 1), is_dy_kept = rng_int(r, 0, 1);
-    bool is_stored = !has_block || rng_int(r, 0, 2) > 0;
+    bool is_stored = !has_block || rng_int(r, 0, 2) > 0, rounds = rng_int(r, 0, 1);
     int blocks = (int)(rows % 3 == 0 ? 3 : 0);
     int64_t n = rows * cols;
     struct pair x = floats(r, n, 3), residual = floats(r, n, 1), w = floats(r, cols, 2);
     struct pair y = numbers(r, type, n, 1), rstd = floats(r, rows, 1);
     struct pair block = numbers_kept(r, n, 3), dy = maybe_kept(r, is_dy_kept, n, 1);
     struct pair dx = floats(r, n, 1), dw = floats(r, (cols + 2) * 3, 1);
+    struct pair rounded = numbers(r, DTYPE_BF16, n, 1);
 
     add = add && is_stored;
     if (!is_stored) { /* a norm of what a block computed, whose dy is f32 */
@@ -469,7 +486,10 @@ static void check_rms_norm(struct rng *r, int64_t rows, int64_t cols)
     assert_similar(rstd, DTYPE_F32, 0, 1e-6, "rstd");
     assert_similar(y, type, 1e-2, 1e-6, "RMS norm");
     BOTH(rms_norm_backward, rms_norm_backward, AT(dx), AT(dw), AT(dy), AT(x), AT(rstd), AT(w), rows,
-         cols, blocks, cols + 2, kept_type(is_dy_kept), kept_type(!is_stored));
+         cols, blocks, cols + 2, kept_type(is_dy_kept), kept_type(!is_stored),
+         kept_rounded(rounds, &rounded));
+    if (rounds)
+        assert_rounded(rounded, dx);
     assert_similar(dx, DTYPE_F32, 10, 1e-6, "dx");
     assert_similar(dw, DTYPE_F32, 10, 1e-6, "dw");
 }
@@ -478,7 +498,7 @@ static void check_layer_norm(struct rng *r, int64_t rows, int64_t cols)
 {
     enum dtype type = any_type(r);
     bool add = rng_int(r, 0, 1), bias = rng_int(r, 0, 1);
-    bool has_block = rng_int(r, 0, 1), is_dy_kept = rng_int(r, 0, 1);
+    bool has_block = rng_int(r, 0, 1), is_dy_kept = rng_int(r, 0, 1), rounds = rng_int(r, 0, 1);
     int blocks = (int)(rows % 3 == 0 ? 3 : 0);
     int64_t n = rows * cols;
     struct pair x = floats(r, n, 3), residual = floats(r, n, 1), x_bias = floats(r, cols, 1);
@@ -486,7 +506,7 @@ static void check_layer_norm(struct rng *r, int64_t rows, int64_t cols)
     struct pair mean = floats(r, rows, 1), rstd = floats(r, rows, 1);
     struct pair block = numbers_kept(r, n, 3), dy = maybe_kept(r, is_dy_kept, n, 1);
     struct pair dx = floats(r, n, 1), dw = floats(r, (cols + 2) * 3, 1);
-    struct pair db = floats(r, (cols + 2) * 3, 1);
+    struct pair db = floats(r, (cols + 2) * 3, 1), rounded = numbers(r, DTYPE_BF16, n, 1);
 
     if (has_block)
         x.cpu = block.cpu;
@@ -498,7 +518,10 @@ static void check_layer_norm(struct rng *r, int64_t rows, int64_t cols)
     assert_similar(rstd, DTYPE_F32, 0, 3e-6, "rstd");
     assert_similar(y, type, 3, 3e-6, "layer norm");
     BOTH(layer_norm_backward, layer_norm_backward, AT(dx), AT(dw), AT(db), AT(dy), AT(x), AT(mean),
-         AT(rstd), AT(w), rows, cols, blocks, cols + 2, kept_type(is_dy_kept));
+         AT(rstd), AT(w), rows, cols, blocks, cols + 2, kept_type(is_dy_kept),
+         kept_rounded(rounds, &rounded));
+    if (rounds)
+        assert_rounded(rounded, dx);
     assert_similar(dx, DTYPE_F32, 10, 3e-6, "dx");
     assert_similar(dw, DTYPE_F32, 10, 3e-6, "dw");
     assert_similar(db, DTYPE_F32, 10, 3e-6, "db");

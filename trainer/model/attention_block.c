@@ -209,15 +209,12 @@ void attention_block_backward(const struct pass *p, const struct network_layer *
     struct attention a = view(p, y, s);
     const float *dout =
         residual_post_norm_backward(p, &y->attn_post_norm, s->attn_out, s->attn_out_stats);
-    const void *dy = dout, *d_attended = w->ffn_scratch, *dqkv = w->dqkv;
+    const void *dy = residual_block_gradient(p, dout), *d_attended = w->ffn_scratch,
+               *dqkv = w->dqkv;
     int64_t parts = p->rows * n->shards;
 
     if (n->recompute == RECOMPUTE_SELECTIVE)
         attend(p, y, s);
-    if (is_bf16) {
-        round_bf16(n, w->dy, dout, p->residual_rows * n->model->hidden);
-        dy = w->dy;
-    }
     residual_bias_backward(p, &y->out, dout);
     linear_row_backward(&y->out, w->ffn_scratch, dy, s->attended, p->rows, p->add);
     if (y->out.inner != n->dtype) {

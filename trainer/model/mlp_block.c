@@ -117,18 +117,12 @@ void mlp_block_backward(const struct pass *p, const struct network_layer *y,
 {
     const struct network *n = p->net;
     const struct activations_scratch *w = p->scratch;
-    bool is_bf16 = n->dtype == DTYPE_BF16;
     const float *dout =
         residual_post_norm_backward(p, &y->mlp_post_norm, s->mlp_out, s->mlp_out_stats);
-    const void *dy = dout;
+    const void *dy = residual_block_gradient(p, dout);
     /* in place where the types are the same, because nothing reads it afterwards */
     void *dup = n->inner == n->dtype ? s->up : w->bf16_scratch;
 
-    if (is_bf16) {
-        n->k.ops->cast(n->k.queue, &(struct cast){ w->dy, DTYPE_BF16, dout, DTYPE_F32,
-                                                   p->residual_rows * n->model->hidden });
-        dy = w->dy;
-    }
     residual_bias_backward(p, &y->down, dout);
     if (is_gelu_fused(n)) {
         dup = w->ffn_scratch;

@@ -16,14 +16,20 @@ const float *residual_norm_weight(const struct pass *p, const struct network_nor
     return sum;
 }
 
+/* What blocks compute is bf16. */
+static bool has_bf16_blocks(const struct pass *p)
+{
+    return p->net->outer == DTYPE_BF16;
+}
+
 void *residual_block_place(const struct pass *p, float *x)
 {
-    return p->net->outer == DTYPE_BF16 ? p->scratch->outer : x;
+    return has_bf16_blocks(p) ? p->scratch->outer : x;
 }
 
 const uint16_t *residual_block(const struct pass *p)
 {
-    return p->net->outer == DTYPE_BF16 ? p->scratch->outer : NULL;
+    return has_bf16_blocks(p) ? p->scratch->outer : NULL;
 }
 
 void residual_norm(const struct pass *p, const struct network_norm *norm, void *y, float *stats,
@@ -96,6 +102,15 @@ static int blocks_of(const struct network *n)
     return n->same_bits ? n->n_virtual / n->split : 0;
 }
 
+/* Where the gradient of the residual is also that of what a block computes, which products read:
+ * there the norm that computes it rounds it. */
+static uint16_t *rounded_place(const struct pass *p)
+{
+    bool has_post_norms = family_tensor_find(family_of(p->net->model), ROLE_MLP_POST_NORM);
+
+    return has_bf16_blocks(p) && !has_post_norms ? p->scratch->dy : NULL;
+}
+
 static void layer_norm_backward(const struct pass *p, const struct network_norm *norm,
                                 const float *x, const float *stats)
 {
@@ -108,6 +123,7 @@ static void layer_norm_backward(const struct pass *p, const struct network_norm 
                                            .db = blocks ? sum + h : norm->bias_grad,
                                            .dy = p->scratch->outer,
                                            .dy_type = n->outer,
+                                           .rounded = rounded_place(p),
                                            .x = x,
                                            .mean = stats + p->residual_rows,
                                            .rstd = stats,
@@ -152,9 +168,11 @@ static void rms_norm_backward(const struct pass *p, const struct network_norm *n
 void residual_norm_backward(const struct pass *p, const struct network_norm *norm, const float *x,
                             const float *stats)
 {
-    const struct rms_norm_backward of = {
-        .dx = p->scratch->dx, .dy = p->scratch->outer, .dy_type = p->net->outer, .x = x
-    };
+    const struct rms_norm_backward of = { .dx = p->scratch->dx,
+                                          .dy = p->scratch->outer,
+                                          .dy_type = p->net->outer,
+                                          .x = x,
+                                          .rounded = rounded_place(p) };
 
     if (norm->bias)
         layer_norm_backward(p, norm, x, stats);
@@ -167,7 +185,7 @@ void residual_post_norm(const struct pass *p, const struct network_norm *norm, v
 {
     const struct kernel_queue *k = &p->net->k;
     int64_t cols = p->net->model->hidden;
-    bool is_bf16 = p->net->outer == DTYPE_BF16;
+    bool is_bf16 = has_bf16_blocks(p);
 
     if (bias)
         residual_finish(p, x, &(struct residual_pending){ .bias = bias });
@@ -187,9 +205,11 @@ const float *residual_post_norm_backward(const struct pass *p, const struct netw
                                          const void *x, const float *stats)
 {
     const struct activations_scratch *w = p->scratch;
-    const struct rms_norm_backward of = {
-        .dx = w->dblock, .dy = w->dx, .x = x, .x_type = p->net->outer
-    };
+    const struct rms_norm_backward of = { .dx = w->dblock,
+                                          .dy = w->dx,
+                                          .x = x,
+                                          .x_type = p->net->outer,
+                                          .rounded = has_bf16_blocks(p) ? w->dy : NULL };
     int64_t bytes = p->residual_rows * p->net->model->hidden * (int64_t)sizeof(float);
 
     if (!norm->weight)
@@ -197,6 +217,28 @@ const float *residual_post_norm_backward(const struct pass *p, const struct netw
     device_fill(p->net->k.queue, w->dblock, 0, bytes);
     rms_norm_backward(p, norm, stats, &of);
     return w->dblock;
+}
+
+static const void *round_bf16(const struct pass *p, const float *x)
+{
+    const struct network *n = p->net;
+
+    n->k.ops->cast(n->k.queue, &(struct cast){ p->scratch->dy, DTYPE_BF16, x, DTYPE_F32,
+                                               p->residual_rows * n->model->hidden });
+    return p->scratch->dy;
+}
+
+void residual_begin_backward(const struct pass *p)
+{
+    if (rounded_place(p))
+        round_bf16(p, p->scratch->dx);
+}
+
+const void *residual_block_gradient(const struct pass *p, const float *dout)
+{
+    if (p->net->dtype != DTYPE_BF16)
+        return dout;
+    return has_bf16_blocks(p) ? p->scratch->dy : round_bf16(p, dout);
 }
 
 void residual_bias_backward(const struct pass *p, const struct linear *l, const float *dx)

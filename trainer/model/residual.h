@@ -43,6 +43,13 @@ void residual_post_norm(const struct pass *p, const struct network_norm *norm, v
 const float *residual_post_norm_backward(const struct pass *p, const struct network_norm *norm,
                                          const void *x, const float *stats);
 
+/* The same in the run's dtype, which products read: dout itself, or scratch dy, which the norm that
+ * computed dout may have written. */
+const void *residual_block_gradient(const struct pass *p, const float *dout);
+
+/* Before the backward pass of a stage's last layer, if no norm has computed scratch dx. */
+void residual_begin_backward(const struct pass *p);
+
 /* Add to scratch dx the gradient of the residual, from scratch outer, and compute the norm's own
  * gradients. */
 void residual_norm_backward(const struct pass *p, const struct network_norm *norm, const float *x,

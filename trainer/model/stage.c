@@ -284,6 +284,8 @@ void stage_backward(const struct pass *p, int vstage, struct activations *s)
     const struct network *n = p->net;
     const struct network_vstage *c = &n->vstages[vstage];
 
+    if (!is_last(n, vstage))
+        residual_begin_backward(p);
     for (int i = c->n - 1; i >= 0; i--)
         layer_backward(p, c->first + i, layer_of(p, s, i));
     if (!is_first(n, vstage))
