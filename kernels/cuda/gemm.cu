@@ -1,59 +1,14 @@
 /*
- * kernels/cuda/gemm.cu - see kernels/gemm.h. By cuBLAS: each queue has a handle of its own, so its
- * results do not depend on what other queues do. A product with a bias or GELU is cuBLASLt's, where
- * it has one (gemm_bias.cuh).
+ * kernels/cuda/gemm.cu - see kernels/gemm.h. By cuBLAS (blas.cuh). A product with a bias or GELU is
+ * cuBLASLt's, where it has one (gemm_bias.cuh).
  *
  * cuBLAS stores matrices column by column, so it sees the transpose of each matrix here:
  * C = op(A) op(B) is computed as C^T = op(B)^T op(A)^T. f32 is computed in f32, not in TF32.
  */
+#include "kernels/cuda/blas.cuh"
 #include "kernels/cuda/gemm_bias.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/run.h"
-
-static void fail(struct device_queue *q, const char *what, cublasStatus_t s)
-{
-    struct tp_err err;
-
-    tp_fail(&err, s == CUBLAS_STATUS_ALLOC_FAILED ? TP_E_NOMEM : TP_E_IO,
-            "cuBLAS: %s failed: %s (status %d)", what, cublasGetStatusString(s), (int)s);
-    device_fail(q->device, &err);
-}
-
-static void close_handle(void *p)
-{
-    (void)cublasDestroy(static_cast<cublasHandle_t>(p));
-}
-
-/* Without a workspace of the caller, cuBLAS allocates one in each graph that records a product. */
-static cublasStatus_t prepare(struct device_queue *q, cublasHandle_t handle)
-{
-    cublasStatus_t s = cublasSetStream(handle, cuda_queue_stream(q));
-    void *workspace = device_scratch(q, GEMM_WORKSPACE_BYTES);
-
-    if (s != CUBLAS_STATUS_SUCCESS || !workspace) /* the device keeps the failure */
-        return s;
-    return cublasSetWorkspace(handle, workspace, GEMM_WORKSPACE_BYTES);
-}
-
-/* NULL: it failed, and the device keeps the failure. */
-static cublasHandle_t handle_of(struct device_queue *q)
-{
-    struct cuda_attachment *kept = cuda_queue_attachment(q);
-    cublasHandle_t handle;
-    cublasStatus_t s;
-
-    if (kept->p)
-        return static_cast<cublasHandle_t>(kept->p);
-    if ((s = cublasCreate(&handle)) != CUBLAS_STATUS_SUCCESS) {
-        fail(q, "a new handle", s);
-        return nullptr;
-    }
-    kept->p = handle;
-    kept->close = close_handle;
-    if ((s = prepare(q, handle)) != CUBLAS_STATUS_SUCCESS)
-        fail(q, "the stream or workspace of a handle", s);
-    return handle;
-}
 
 /* C = beta C; C is not read when beta is 0. */
 __global__ void __launch_bounds__(LAUNCH_THREADS)
@@ -83,12 +38,12 @@ __global__ void __launch_bounds__(LAUNCH_THREADS)
 /* The product without its bias. */
 static cublasStatus_t multiply(cublasHandle_t handle, const struct gemm *g)
 {
-    const cudaDataType type = gemm_data_type(g->type);
+    const cudaDataType type = blas_type(g->type);
 
-    return cublasGemmEx_64(
-        handle, g->trans_b ? CUBLAS_OP_T : CUBLAS_OP_N, g->trans_a ? CUBLAS_OP_T : CUBLAS_OP_N,
-        g->n, g->m, g->k, &g->alpha, g->b, type, g->ldb, g->a, type, g->lda, &g->beta, g->c,
-        gemm_data_type(g->c_type), g->ldc, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT);
+    return cublasGemmEx_64(handle, g->trans_b ? CUBLAS_OP_T : CUBLAS_OP_N,
+                           g->trans_a ? CUBLAS_OP_T : CUBLAS_OP_N, g->n, g->m, g->k, &g->alpha,
+                           g->b, type, g->ldb, g->a, type, g->lda, &g->beta, g->c,
+                           blas_type(g->c_type), g->ldc, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT);
 }
 
 static void one_product(struct device_queue *q, const struct gemm *g);
@@ -114,7 +69,7 @@ static void multiply_apart(struct device_queue *q, const struct gemm *g)
 
 static void one_product(struct device_queue *q, const struct gemm *g)
 {
-    cublasHandle_t handle;
+    struct blas *blas;
     cublasStatus_t s = CUBLAS_STATUS_NOT_SUPPORTED;
 
     if (g->m == 0 || g->n == 0)
@@ -124,12 +79,13 @@ static void one_product(struct device_queue *q, const struct gemm *g)
         return;
     }
     if (g->k == 0 || g->alpha == 0) {
-        launch_rows(q, "a product", g->m, gemm_scale_kernel, *g);
+        if (g->beta != 1)
+            launch_rows(q, "a product", g->m, gemm_scale_kernel, *g);
     } else {
-        if (!cuda_queue_begin(q) || !(handle = handle_of(q)))
+        if (!cuda_queue_begin(q) || !(blas = blas_of(q)))
             return;
         if (g->bias || g->epilogue)
-            s = gemm_with_epilogue(q, handle, g);
+            s = gemm_with_epilogue(q, blas->handle, g);
         if (s == CUBLAS_STATUS_SUCCESS)
             return;
         if (g->epilogue) {
@@ -137,9 +93,9 @@ static void one_product(struct device_queue *q, const struct gemm *g)
             return;
         }
         if (s == CUBLAS_STATUS_NOT_SUPPORTED)
-            s = multiply(handle, g);
+            s = multiply(blas->handle, g);
         if (s != CUBLAS_STATUS_SUCCESS) {
-            fail(q, "a product", s);
+            blas_fail(q, "a product", s);
             return;
         }
     }

@@ -10,6 +10,7 @@
 
 #include <cublasLt.h>
 
+#include "kernels/cuda/blas.cuh"
 #include "kernels/cuda/launch.cuh"
 
 /* A product as cuBLASLt describes it: D = op(A) op(B), column by column. C and D are the same. */
@@ -92,7 +93,7 @@ static cublasStatus_t describe_preference(cublasLtMatmulPreferenceOpaque_t *to,
                                           const struct gemm *g)
 {
     BLAS_TRY(cublasLtMatmulPreferenceInit(to));
-    BLAS_TRY(prefer(to, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, (uint64_t)GEMM_WORKSPACE_BYTES));
+    BLAS_TRY(prefer(to, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, (uint64_t)BLAS_WORKSPACE_BYTES));
     BLAS_TRY(prefer(to, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignment(g->b)));
     BLAS_TRY(prefer(to, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignment(g->a)));
     BLAS_TRY(prefer(to, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignment(g->c)));
@@ -101,12 +102,12 @@ static cublasStatus_t describe_preference(cublasLtMatmulPreferenceOpaque_t *to,
 
 static cublasStatus_t describe(struct description *d, const struct gemm *g, const void *bias)
 {
-    const cudaDataType type = gemm_data_type(g->type);
+    const cudaDataType type = blas_type(g->type);
 
     BLAS_TRY(describe_product(&d->product, g, bias));
     BLAS_TRY(layout(&d->a, type, g->trans_b, g->n, g->k, g->ldb));
     BLAS_TRY(layout(&d->b, type, g->trans_a, g->k, g->m, g->lda));
-    BLAS_TRY(layout(&d->d, gemm_data_type(g->c_type), false, g->n, g->m, g->ldc));
+    BLAS_TRY(layout(&d->d, blas_type(g->c_type), false, g->n, g->m, g->ldc));
     return describe_preference(&d->preference, g);
 }
 
@@ -120,10 +121,10 @@ cublasStatus_t gemm_with_epilogue(struct device_queue *q, cublasHandle_t handle,
     cublasLtMatmulHeuristicResult_t chosen;
     const bool rounds = g->bias && g->c_type == DTYPE_BF16;
     char *workspace = static_cast<char *>(
-        device_scratch(q, GEMM_WORKSPACE_BYTES + (rounds ? g->n * dtype_bytes(DTYPE_BF16) : 0)));
+        device_scratch(q, BLAS_WORKSPACE_BYTES + (rounds ? g->n * dtype_bytes(DTYPE_BF16) : 0)));
     const void *bias =
-        rounds ? workspace + GEMM_WORKSPACE_BYTES : static_cast<const void *>(g->bias);
-    const struct cast round = { workspace + GEMM_WORKSPACE_BYTES, DTYPE_BF16, g->bias, DTYPE_F32,
+        rounds ? workspace + BLAS_WORKSPACE_BYTES : static_cast<const void *>(g->bias);
+    const struct cast round = { workspace + BLAS_WORKSPACE_BYTES, DTYPE_BF16, g->bias, DTYPE_F32,
                                 g->n };
     int n = 0;
 

@@ -9,13 +9,6 @@
 
 #include "kernels/cuda/run.h"
 
-/* The workspace of products: cuBLAS's own on Hopper has this size. It is the queue's scratch. */
-static const size_t GEMM_WORKSPACE_BYTES = 32 << 20;
-static inline cudaDataType gemm_data_type(enum dtype t)
-{
-    return t == DTYPE_F32 ? CUDA_R_32F : CUDA_R_16BF;
-}
-
 /* Queue C = alpha op(A) op(B) + beta C + bias, then its epilogue; g has a bias or an epilogue,
  * and its sizes are not 0. Returns CUBLAS_STATUS_NOT_SUPPORTED and queues nothing where cuBLASLt
  * has no such kernel: the caller then multiplies and adds. A failure of the device's memory is kept

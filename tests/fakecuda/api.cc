@@ -296,6 +296,8 @@ const struct fakecuda_control fakecuda_control = {
     fake::n_queued,
     fake::mma_products,
     fake::epilogue_products,
+    fake::grouped_calls,
+    fake::grouped_missing,
     fake::memory_pinned_peak,
     fake::n_operations,
     fake::handles_may_stay,

@@ -5,6 +5,7 @@
 #ifndef TESTS_FAKECUDA_CONTROL_H
 #define TESTS_FAKECUDA_CONTROL_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 struct fakecuda_control {
@@ -24,6 +25,10 @@ struct fakecuda_control {
     int64_t (*mma_products)(void);
     /* How many products with a bias cuBLASLt has taken. */
     int64_t (*epilogue_products)(void);
+    /* How many calls with the products of several groups cuBLAS has taken, and from now on whether
+     * it answers that it has no such products. */
+    int64_t (*grouped_calls)(void);
+    void (*grouped_missing)(bool is_now);
     /* The most bytes of pinned memory that there were at a time. */
     int64_t (*pinned_peak)(void);
     /* Operations that were queued on the streams that there are, whether they have run or not. */

@@ -2,7 +2,9 @@
  * tests/fakecuda/cublas.cc - cuBLAS's products, queued like everything else. A wrong argument ends
  * the process, because NVIDIA's library need not notice it.
  */
-#include <cublas_v2.h>
+#include "tests/fakecuda/cublas.h"
+
+#include <string>
 
 #include "tests/fakecuda/api.h"
 #include "tests/fakecuda/graph.h"
@@ -15,13 +17,6 @@ static_assert(CUBLAS_STATUS_ALLOC_FAILED == 3 && CUBLAS_STATUS_INVALID_VALUE == 
                   CUBLAS_COMPUTE_32F == 68 && CUBLAS_GEMM_DEFAULT == -1 && CUDA_R_32F == 0 &&
                   CUDA_R_16BF == 14,
               "the numbers are NVIDIA's");
-
-enum { WORKSPACE = 4096 }; /* what a product writes */
-
-struct cublasContext {
-    cudaStream_t stream;
-    void *workspace;
-};
 
 /* Both allocate, or free, so the host may wait; cuBLAS's documentation says it of cublasDestroy. */
 cublasStatus_t cublasCreate_v2(cublasHandle_t *handle)
@@ -54,13 +49,27 @@ cublasStatus_t cublasSetWorkspace_v2(cublasHandle_t handle, void *workspace, siz
 
     if (!fake::is_kind(fake::DEVICE_MEMORY, workspace) ||
         !fake::memory_contains(fake::DEVICE_MEMORY, workspace, n, &begin, &size) ||
-        (uintptr_t)workspace % 256 || n < WORKSPACE)
+        (uintptr_t)workspace % 256 || n < fake::CUBLAS_WORKSPACE)
         fake::report(nullptr,
                      "cublasSetWorkspace: %zu bytes at %p are too few, misaligned, or no "
                      "device memory",
                      n, workspace);
     handle->workspace = workspace;
     return CUBLAS_STATUS_SUCCESS;
+}
+
+void fake::cublas_begin(const char *call, cublasHandle_t handle)
+{
+    const std::string what = std::string(call) + " without cublasSetWorkspace, which allocates,";
+
+    if (!handle->workspace)
+        graph_forbids(what.c_str());
+}
+
+void fake::cublas_use(void *workspace)
+{
+    if (workspace)
+        watch_fill(workspace, CUBLAS_WORKSPACE);
 }
 
 const char *cublasGetStatusString(cublasStatus_t status)
@@ -90,12 +99,9 @@ cublasStatus_t cublasGemmEx_64(cublasHandle_t handle, cublasOperation_t transa,
     fake::matrix_check("cublasGemmEx", "A", a);
     fake::matrix_check("cublasGemmEx", "B", b);
     fake::matrix_check("cublasGemmEx", "C", c);
-    void *const workspace = handle->workspace;
-    if (!workspace)
-        fake::graph_forbids("cublasGemmEx without cublasSetWorkspace, which allocates,");
-    fake::api_enqueue(handle->stream, "product", [=] {
-        if (workspace)
-            fake::watch_fill(workspace, WORKSPACE);
+    fake::cublas_begin("cublasGemmEx", handle);
+    fake::api_enqueue(handle->stream, "product", [=, workspace = handle->workspace] {
+        fake::cublas_use(workspace);
         fake::product_run({ a, b, c, by_product, by_c, nullptr, fake::STORE, {} });
     });
     return CUBLAS_STATUS_SUCCESS;

@@ -134,6 +134,11 @@ int64_t mma_products(); /* how many mma.sync have run */
 
 int64_t epilogue_products(); /* how many products with a bias have been queued */
 
+/* ---- cublas_grouped.cc ---- */
+
+int64_t grouped_calls();           /* how many calls with groups of products have been queued */
+void grouped_missing(bool is_now); /* answer that they are not supported */
+
 } // namespace fake
 
 #endif

@@ -178,50 +178,59 @@ Test(cuda_experts, what_ranks_exchange)
     }
 }
 
-/* Products along the rows, or sums over them, of groups of which some are empty. */
-static void grouped_case(struct rng *r)
-{
-    enum { GROUPS = 4 };
-    int32_t offsets[GROUPS + 1] = { 0 };
-    int matrices = rng_int(r, 0, 1) ? 2 : 0;
-    int64_t in = rng_int(r, 1, 12), out = rng_int(r, 1, 12), rows = 0, step = in * out + 8;
-    bool is_m = rng_int(r, 0, 1);
-    enum dtype type = any_type(r);
-    bool is_kept = is_m && type == DTYPE_BF16 && rng_int(r, 0, 1);
-    float beta = (float)rng_int(r, 0, 1);
+/* Products along the rows (GEMM_M), or sums over them, of groups of which some are empty. */
+struct groups {
+    enum gemm_axis axis;
+    enum dtype type;
+    bool is_kept; /* C is bf16 on the GPU */
+    int groups, matrices, rows_max;
+    int64_t in, out;
+    float beta;
+};
 
-    for (int g = 0; g < GROUPS; g++)
-        offsets[g + 1] = (int32_t)(rows += rng_int(r, 0, 1) * rng_int(r, 0, 9));
-    struct pair at = pair_of(offsets, sizeof offsets), a = numbers(r, type, rows * in, 1);
-    struct pair b = numbers(r, type, is_m ? step * GROUPS : rows * out, 1);
-    struct pair c =
-        is_kept ? numbers_kept(r, rows * out, 1) : floats(r, is_m ? rows * out : step * GROUPS, 1);
+/* How many groups a call has had in common. */
+static int64_t grouped_case(struct rng *r, const struct groups *x)
+{
+    const bool is_m = x->axis == GEMM_M;
+    int64_t rows = 0, step = x->in * x->out + 8, before = fake ? fake->grouped_calls() : 0;
+    int n_matrices = x->matrices ? x->matrices : x->groups;
+    int32_t *offsets = calloc((size_t)x->groups + 1, sizeof *offsets);
+
+    for (int g = 0; g < x->groups; g++)
+        offsets[g + 1] = (int32_t)(rows += rng_int(r, 0, 1) * rng_int(r, 0, x->rows_max));
+    struct pair at = pair_of(offsets, (x->groups + 1) * (int64_t)sizeof *offsets);
+    struct pair a = numbers(r, x->type, rows * x->in, 1);
+    struct pair b = numbers(r, x->type, is_m ? step * n_matrices : rows * x->out, 1);
+    struct pair c = x->is_kept ? numbers_kept(r, rows * x->out, 1)
+                               : floats(r, is_m ? rows * x->out : step * n_matrices, 1);
     struct gemm g = { .trans_a = !is_m,
-                      .m = in,
-                      .n = out,
-                      .k = in,
-                      .lda = in,
-                      .ldb = out,
-                      .ldc = out,
+                      .m = x->in,
+                      .n = x->out,
+                      .k = x->in,
+                      .lda = x->in,
+                      .ldb = x->out,
+                      .ldc = x->out,
                       .alpha = 1,
-                      .beta = beta,
-                      .type = type };
+                      .beta = x->beta,
+                      .type = x->type };
 
     for (on_gpu = false;; on_gpu = true) {
         g.a = AT(a);
         g.b = AT(b);
         g.c = AT(c);
-        g.c_type = is_kept ? KEPT : DTYPE_F32;
+        g.c_type = x->is_kept ? KEPT : DTYPE_F32;
         (on_gpu ? cuda->kernels : &kernels_cpu)
             ->grouped_gemm(on_gpu ? queue : kernels_on(),
-                           &(struct grouped_gemm){ g, is_m ? GEMM_M : GEMM_K, GROUPS, matrices,
-                                                   step, AT(at), offsets });
+                           &(struct grouped_gemm){ g, x->axis, x->groups, x->matrices, step, AT(at),
+                                                   offsets });
         if (on_gpu)
             break;
     }
-    memset(offsets, 0x7f, sizeof offsets); /* they have been read */
-    assert_similar_types(c, is_kept ? DTYPE_BF16 : DTYPE_F32, DTYPE_F32, 10, 1e-6,
+    memset(offsets, 0x7f, ((size_t)x->groups + 1) * sizeof *offsets); /* they have been read */
+    assert_similar_types(c, x->is_kept ? DTYPE_BF16 : DTYPE_F32, DTYPE_F32, 10, 1e-6,
                          "grouped products");
+    free(offsets);
+    return fake ? fake->grouped_calls() - before : 0;
 }
 
 Test(cuda_experts, grouped_products)
@@ -229,10 +238,75 @@ Test(cuda_experts, grouped_products)
     struct rng r = rng_start("cuda/grouped products");
 
     for (int i = 0; i < 20; i++) {
+        struct groups x = { rng_int(&r, 0, 1) ? GEMM_M : GEMM_K,
+                            any_type(&r),
+                            false,
+                            4,
+                            rng_int(&r, 0, 1) ? 2 : 0,
+                            9,
+                            rng_int(&r, 1, 12),
+                            rng_int(&r, 1, 12),
+                            (float)rng_int(&r, 0, 2) / 2 };
+
+        x.is_kept = x.axis == GEMM_M && x.type == DTYPE_BF16 && rng_int(&r, 0, 1);
         start(&r);
-        grouped_case(&r);
+        skew = (int)rng_int(&r, 0, 1);
+        grouped_case(&r, &x);
         end();
     }
+}
+
+/* All groups in one call: at most 256 of them, and with GEMM_K those that do not share a matrix.
+ * f32 results of bf16 matrices, and bf16 rows of 24 bytes where k elements are 32, are computed one
+ * by one. */
+Test(cuda_experts, grouped_products_are_few_calls)
+{
+    static const struct {
+        struct groups of;
+        int64_t calls;
+    } cases[] = { { { GEMM_M, DTYPE_F32, false, 64, 0, 3, 16, 5, 0 }, 1 },
+                  { { GEMM_M, DTYPE_F32, false, 64, 16, 3, 7, 5, 1 }, 1 },
+                  { { GEMM_M, DTYPE_F32, false, 300, 0, 2, 3, 2, 0 }, 2 },
+                  { { GEMM_M, DTYPE_BF16, true, 64, 8, 3, 16, 8, 0 }, 1 },
+                  { { GEMM_M, DTYPE_BF16, true, 64, 8, 3, 16, 8, 1 }, 1 },
+                  { { GEMM_M, DTYPE_BF16, true, 64, 8, 3, 16, 12, 0 }, 0 },
+                  { { GEMM_M, DTYPE_BF16, true, 64, 8, 3, 18, 12, 0 }, 1 },
+                  { { GEMM_M, DTYPE_BF16, false, 64, 8, 3, 16, 8, 0 }, 0 },
+                  { { GEMM_K, DTYPE_F32, false, 64, 0, 3, 4, 5, 0 }, 1 },
+                  { { GEMM_K, DTYPE_F32, false, 64, 16, 3, 4, 5, 0 }, 4 },
+                  { { GEMM_K, DTYPE_F32, false, 64, 16, 3, 4, 5, 1 }, 4 },
+                  { { GEMM_K, DTYPE_BF16, false, 64, 16, 3, 8, 8, 1 }, 0 },
+                  { { GEMM_M, DTYPE_F32, false, 64, 0, 0, 4, 5, 0 }, 0 } };
+    struct rng r = rng_start("cuda/grouped products, calls");
+
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        start(&r);
+        int64_t calls = grouped_case(&r, &cases[i].of);
+        if (fake)
+            cr_assert_eq(calls, cases[i].calls, "case %zu: %lld calls", i, (long long)calls);
+        end();
+    }
+}
+
+/* A cuBLAS without grouped products is asked once; then products are computed one by one. */
+Test(cuda_experts, grouped_products_that_cublas_lacks)
+{
+    const struct groups f32 = { GEMM_M, DTYPE_F32, false, 16, 0, 3, 4, 5, 0.5 };
+    const struct groups sums = { GEMM_K, DTYPE_F32, false, 16, 4, 3, 4, 5, 0.5 };
+    const struct groups bf16 = { GEMM_M, DTYPE_BF16, true, 16, 0, 3, 8, 8, 0 };
+    struct rng r = rng_start("cuda/grouped products, lacked");
+
+    start(&r);
+    if (!fake) {
+        end();
+        cr_skip_test("only the fake device can lack them");
+    }
+    fake->grouped_missing(true);
+    cr_assert_eq(grouped_case(&r, &sums), 0);
+    fake->grouped_missing(false);
+    cr_assert_eq(grouped_case(&r, &f32), 0, "it was asked again");
+    cr_assert_eq(grouped_case(&r, &bf16), 1, "of another type");
+    end();
 }
 
 Test(cuda_experts, grouped_products_without_numbers_on_the_host_are_refused)

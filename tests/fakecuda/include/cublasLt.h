@@ -14,7 +14,6 @@
 extern "C" {
 #endif
 
-typedef cudaDataType cudaDataType_t;
 
 typedef struct cublasLtContext *cublasLtHandle_t;
 

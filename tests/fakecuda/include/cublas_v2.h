@@ -17,6 +17,7 @@ typedef enum cudaDataType_t {
     CUDA_R_32F = 0,
     CUDA_R_16BF = 14,
 } cudaDataType;
+typedef cudaDataType cudaDataType_t;
 
 typedef enum {
     CUBLAS_STATUS_SUCCESS = 0,
@@ -49,6 +50,14 @@ cublasStatus_t cublasGemmEx_64(cublasHandle_t handle, cublasOperation_t transa,
                                const void *B, cudaDataType Btype, int64_t ldb, const void *beta,
                                void *C, cudaDataType Ctype, int64_t ldc,
                                cublasComputeType_t computeType, cublasGemmAlgo_t algo);
+cublasStatus_t cublasGemmGroupedBatchedEx_64(
+    cublasHandle_t handle, const cublasOperation_t transa_array[],
+    const cublasOperation_t transb_array[], const int64_t m_array[], const int64_t n_array[],
+    const int64_t k_array[], const void *alpha_array, const void *const Aarray[],
+    cudaDataType_t Atype, const int64_t lda_array[], const void *const Barray[],
+    cudaDataType_t Btype, const int64_t ldb_array[], const void *beta_array, void *const Carray[],
+    cudaDataType_t Ctype, const int64_t ldc_array[], int64_t group_count,
+    const int64_t group_size[], cublasComputeType_t computeType);
 
 #ifdef __cplusplus
 }

@@ -1,0 +1,58 @@
+/* kernels/cuda/blas.cu - see kernels/cuda/blas.cuh. */
+#include "kernels/cuda/blas.cuh"
+
+#include <stdlib.h>
+
+#include "device/cuda/cuda_queue.h"
+
+void blas_fail(struct device_queue *q, const char *what, cublasStatus_t s)
+{
+    struct tp_err err;
+
+    tp_fail(&err, s == CUBLAS_STATUS_ALLOC_FAILED ? TP_E_NOMEM : TP_E_IO,
+            "cuBLAS: %s failed: %s (status %d)", what, cublasGetStatusString(s), (int)s);
+    device_fail(q->device, &err);
+}
+
+static void close_blas(void *p)
+{
+    struct blas *b = static_cast<struct blas *>(p);
+
+    (void)cublasDestroy(b->handle);
+    free(b);
+}
+
+/* Without a workspace of the caller, cuBLAS allocates one in each graph that records a product. */
+static cublasStatus_t prepare(struct device_queue *q, cublasHandle_t handle)
+{
+    cublasStatus_t s = cublasSetStream(handle, cuda_queue_stream(q));
+    void *workspace = device_scratch(q, BLAS_WORKSPACE_BYTES + BLAS_ROOM_BYTES);
+
+    if (s != CUBLAS_STATUS_SUCCESS || !workspace) /* the device keeps the failure */
+        return s;
+    return cublasSetWorkspace(handle, workspace, BLAS_WORKSPACE_BYTES);
+}
+
+struct blas *blas_of(struct device_queue *q)
+{
+    struct cuda_attachment *kept = cuda_queue_attachment(q);
+    struct blas *b = static_cast<struct blas *>(kept->p);
+    cublasStatus_t s;
+
+    if (b)
+        return b;
+    if (!(b = static_cast<struct blas *>(calloc(1, sizeof *b)))) {
+        blas_fail(q, "a new handle", CUBLAS_STATUS_ALLOC_FAILED);
+        return nullptr;
+    }
+    if ((s = cublasCreate(&b->handle)) != CUBLAS_STATUS_SUCCESS) {
+        free(b);
+        blas_fail(q, "a new handle", s);
+        return nullptr;
+    }
+    kept->p = b;
+    kept->close = close_blas;
+    if ((s = prepare(q, b->handle)) != CUBLAS_STATUS_SUCCESS)
+        blas_fail(q, "the stream or workspace of a handle", s);
+    return b;
+}
