@@ -90,8 +90,8 @@ struct kernel_ops {
     bool reads_rows_on_host;
 
     /* Activations of a bf16 run are bf16 wherever a product reads or writes them: C of gemm and
-     * grouped_gemm, inputs of gelu and gated, x of rope_apply and soft_cap, logits of the loss and
-     * dhidden of permute_weight_backward may be bf16.
+     * grouped_gemm, inputs of gelu and gated, x of rope_apply, soft_cap and permute_sum, logits of
+     * the loss and dhidden of permute_weight_backward may be bf16.
      * Other devices refuse that. Their runs keep in f32 what products write. */
     bool keeps_bf16;
 };

@@ -98,7 +98,7 @@ static void sum_range(void *ctx, int64_t lo, int64_t hi, int thread)
     (void)thread;
     for (int64_t i = lo * a->per_row; i < hi * a->per_row; i++) {
         float by = a->weights ? a->weights[i] : 1, *y = a->y + i / a->per_row * a->cols;
-        const float *x = a->x + a->place[i] * a->cols;
+        const float *x = (const float *)a->x + a->place[i] * a->cols;
 
         (i % a->per_row == 0 && !a->add ? multiply : multiply_add)(y, x, by, a->cols);
     }
@@ -108,10 +108,11 @@ tp_status cpu_run_permute_sum(struct device_queue *q, const struct permute_sum *
                               struct tp_err *err)
 {
     struct permute_sum rows = *a;
+    tp_status st = cpu_run_wants_f32(a->x_type, "a sum of copies", err);
 
-    (void)err;
-    kernels_for(q, a->rows, kernels_grain(4 * a->cols * (a->per_row + 1)), sum_range, &rows);
-    return TP_OK;
+    if (!st)
+        kernels_for(q, a->rows, kernels_grain(4 * a->cols * (a->per_row + 1)), sum_range, &rows);
+    return st;
 }
 
 /* ---- gradients of the weights ---- */

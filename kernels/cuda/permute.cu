@@ -191,48 +191,40 @@ void cuda_run_permute_rows(struct device_queue *q, const struct permute_rows *a)
 
 /* ---- sums ---- */
 
-static __device__ void permute_add(float &sum, float by, float x)
-{
-    sum += by * x;
-}
-
-static __device__ void permute_add(float4 &sum, float by, const float4 &x)
-{
-    sum.x += by * x.x;
-    sum.y += by * x.y;
-    sum.z += by * x.z;
-    sum.w += by * x.w;
-}
-
-/* T: float, or four of them. A warp has a row. */
-template <typename T>
+/* A warp has a row. `type` is that of a.x. */
+template <enum dtype type, int N>
 __global__ void __launch_bounds__(LAUNCH_THREADS)
-    permute_sum_kernel(const __grid_constant__ struct permute_sum a, int64_t words)
+    permute_sum_kernel(const __grid_constant__ struct permute_sum a)
 {
-    for (int64_t r = launch_warp(); r < a.rows; r += launch_warps()) {
-        T *y = reinterpret_cast<T *>(a.y) + r * words;
+    constexpr int together = N == PACK_BF16 ? 2 : 4; /* copies; more would spill */
 
-        for (int64_t c = launch_lane(); c < words; c += 32) {
-            T sum = {};
+    for (int64_t r = launch_warp(); r < a.rows; r += launch_warps())
+        for (int64_t c = launch_lane() * N; c < a.cols; c += 32 * N) {
+            struct pack<N> sum = {
+            };
 
             if (a.add)
-                sum = y[c];
-            for (int64_t i = r * a.per_row; i < (r + 1) * a.per_row; i++)
-                permute_add(sum, a.weights ? a.weights[i] : 1,
-                            reinterpret_cast<const T *>(a.x)[a.place[i] * words + c]);
-            y[c] = sum;
+                sum = pack_load<N>(a.y, r * a.cols + c);
+#pragma unroll together
+            for (int64_t i = r * a.per_row; i < (r + 1) * a.per_row; i++) {
+                const float by = a.weights ? a.weights[i] : 1;
+                const auto x = pack_load<N>(a.x, type, a.place[i] * a.cols + c);
+
+#pragma unroll
+                for (int j = 0; j < N; j++)
+                    sum.x[j] += by * x.x[j];
+            }
+            pack_store(a.y, r * a.cols + c, sum);
         }
-    }
 }
 
 void cuda_run_permute_sum(struct device_queue *q, const struct permute_sum *a)
 {
-    const int64_t n_bytes = a->cols * (int64_t)sizeof(float);
+    const bool is_packed = a->cols % pack_most(a->x_type) == 0 && pack_is_aligned(a->x, a->y);
 
-    if (is_multiple(a->x, n_bytes, 16) && is_multiple(a->y, n_bytes, 16))
-        launch_warp_rows(q, "sums of copies", a->rows, permute_sum_kernel<float4>, *a, a->cols / 4);
-    else
-        launch_warp_rows(q, "sums of copies", a->rows, permute_sum_kernel<float>, *a, a->cols);
+    pack_select(a->x_type, is_packed, [=](auto type, auto n) {
+        launch_warp_rows(q, "sums of copies", a->rows, permute_sum_kernel<type.value, n.value>, *a);
+    });
 }
 
 /* ---- gradients of the weights ---- */

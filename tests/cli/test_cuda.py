@@ -46,6 +46,16 @@ def test_losses_are_the_cpus(tmp_path, inputs, number):
     assert_close(got, want, dtype)
 
 
+@pytest.mark.parametrize("dtype,grouped", [("fp32", 9), ("bf16", 6)])
+def test_products_of_experts_are_few_calls(tmp_path, inputs, dtype, grouped):
+    """Of a layer in a step. In bf16 the gradients of weights, which are f32, are not together."""
+    operations = tmp_path / "operations"
+    train(inputs, tmp_path / "cuda", "mixtral", "tp1", "--dtype", dtype, "--device", "cuda", env=on_fake(OPERATIONS=operations))
+    kinds = [line.split(maxsplit=4)[4] for line in operations.read_text().splitlines()]
+    steps = len(harness.read_log(tmp_path / "cuda" / "log"))
+    assert kinds.count("grouped product") == grouped * MODELS["mixtral"]["num_hidden_layers"] * steps
+
+
 def test_losses_are_the_cpus_below_mpirun(tmp_path, inputs):
     """tests/slurm has the same with srun."""
     want = train(inputs, tmp_path / "cpu", "llama", "tp2dp2")

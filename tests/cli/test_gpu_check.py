@@ -74,6 +74,12 @@ def test_pytorch_is_asked_of_the_python_that_has_it(tmp_path):
     assert rows["attention"]["figures"]["pytorch"] == {"tokens_per_s": 5.0}, rows
 
 
+def test_products_of_experts_are_measured_together_and_apart(tmp_path):
+    script(tmp_path / "build/gpu_check", "echo experts 128 rows 32 together 90.5 apart 12.0 TFLOP/s\n")
+    _, rows = check(tmp_path / "out", "--only", "experts", build=tmp_path / "build")
+    assert rows["experts"]["figures"] == {"ours": [{"experts": 128, "rows": 32, "together": 90.5, "apart": 12.0}]}, rows
+
+
 def test_a_part_that_fails_is_reported_and_the_next_one_runs(tmp_path):
     build = tmp_path / "build"
     build.mkdir()

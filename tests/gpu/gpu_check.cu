@@ -1,6 +1,7 @@
 /*
  * tests/gpu/gpu_check.cu - compares the CUDA kernels for copies and casts with the C kernels, bit
- * for bit; --quick: fewer cases, for compute-sanitizer. --bandwidth and --attention measure.
+ * for bit; --quick: fewer cases, for compute-sanitizer. --bandwidth, --attention and --experts
+ * measure.
  *
  * Exit code: 0 all equal, 1 a difference or a CUDA error, 3 no GPU.
  */
@@ -15,6 +16,7 @@
 #include "kernels/cpu/vec.h"
 #include "kernels/cuda/run.h"
 extern "C" {
+#include "kernels/cpu/grouped_gemm_body.h"
 #include "tests/unit/random.h"
 }
 
@@ -403,8 +405,51 @@ static void attention_speed(int64_t seq, int64_t head_dim)
         CUDA_MUST(cudaFree(p));
 }
 
-/* What to do: all comparisons by default; --quick: fewer; --bandwidth, --attention: only measure.
- */
+/* The gate of 128 experts in bf16, of the sizes of Qwen3-30B-A3B: as one call of cuBLAS, and as one
+ * call for each expert, with the time that the host needs for the calls. */
+static void experts_speed(int64_t rows_each)
+{
+    const int experts = 128;
+    const int64_t hidden = 2048, ffn = 768, rows = experts * rows_each;
+    const double flops = 2.0 * (double)(rows * hidden * ffn);
+    struct rng r = rng_start("experts");
+    struct grouped_gemm all = {};
+    std::vector<int32_t> offsets;
+    uint16_t *x = random_bf16(&r, rows * hidden), *w = random_bf16(&r, experts * hidden * ffn);
+    uint16_t *y = zeros<uint16_t>(rows * ffn);
+    double together, apart;
+
+    for (int i = 0; i <= experts; i++)
+        offsets.push_back((int32_t)(i * rows_each));
+    all.product.trans_b = true;
+    all.product.n = ffn;
+    all.product.k = all.product.lda = all.product.ldb = hidden;
+    all.product.a = x;
+    all.product.b = w;
+    all.product.c = y;
+    all.product.ldc = ffn;
+    all.product.alpha = 1;
+    all.product.type = all.product.c_type = DTYPE_BF16;
+    all.axis = GEMM_M;
+    all.groups = experts;
+    all.step = hidden * ffn;
+    all.host_offsets = offsets.data();
+    CUDA_MUST(cudaDeviceSynchronize());
+    together = best_ms([&] { cuda_run_grouped_gemm(queue, &all); });
+    apart = best_ms([&] {
+        for (int i = 0; i < experts; i++) {
+            const struct gemm one = grouped_gemm_product(&all, all.host_offsets, i);
+            cuda_run_gemm(queue, &one);
+        }
+    });
+    printf("experts %d rows %lld together %.1f apart %.1f TFLOP/s\n", experts, (long long)rows_each,
+           flops / together * 1e-9, flops / apart * 1e-9);
+    for (void *p : { x, w, y })
+        CUDA_MUST(cudaFree(p));
+}
+
+/* What to do: all comparisons by default; --quick: fewer; --bandwidth, --attention, --experts: only
+ * measure. */
 int main(int argc, char **argv)
 {
     const char *mode = argc > 1 ? argv[1] : "";
@@ -429,6 +474,9 @@ int main(int argc, char **argv)
         for (int64_t seq : { 1024, 4096 })
             for (int64_t head_dim : { 64, 128 })
                 attention_speed(seq, head_dim);
+    } else if (strcmp(mode, "--experts") == 0) {
+        for (int64_t rows_each : { 32, 256, 2048 })
+            experts_speed(rows_each);
     } else if (!check_all(quick)) {
         return 1;
     }

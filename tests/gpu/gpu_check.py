@@ -246,6 +246,15 @@ def attention(c):
     return {"ours": rows, "pytorch": torch_speed(c, "attention")}
 
 
+def experts(c):
+    """TFLOP/s of a bf16 product of 128 experts, as one call of cuBLAS and as a call for each expert."""
+    rows = []
+    for line in c.run(c.program("gpu_check"), "--experts", absent=3).splitlines():
+        if m := re.match(r"experts (\d+) rows (\d+) together ([\d.]+) apart ([\d.]+)", line):
+            rows.append({"experts": int(m[1]), "rows": int(m[2]), "together": float(m[3]), "apart": float(m[4])})
+    return {"ours": rows}
+
+
 def gpu_name(c):
     try:
         return c.run("nvidia-smi", "--query-gpu=name", "--format=csv,noheader", seconds=30).split("\n")[0]
@@ -295,7 +304,7 @@ def saving(c):
     return {"longest_save_stall_s": stall, "resume_and_one_step_s": seconds, "resume_GB_per_s_with_start_and_step": n_bytes / seconds / 1e9}
 
 
-PARTS = [device, kernels, layouts, reshard, bandwidth, attention, saving, training, sanitizer]
+PARTS = [device, kernels, layouts, reshard, bandwidth, attention, experts, saving, training, sanitizer]
 
 
 # ---- the report ----

@@ -3,7 +3,7 @@
  * against the CPU's, on the fake CUDA device.
  *
  * needs: libtp-cuda.so
- * covers: kernels/cuda/router kernels/cuda/permute kernels/cuda/grouped_gemm
+ * covers: kernels/cuda/router kernels/cuda/permute kernels/cuda/grouped_gemm kernels/cuda/blas
  */
 #include "tests/unit/cuda_arrays.h"
 
@@ -108,7 +108,7 @@ static void permute_case(struct rng *r)
     BOTH(permute_rows, permute_rows, AT(copies), AT(x), type, AT(source), n, cols, per_row);
     assert_same_bits(copies, "copies");
     BOTH(permute_sum, permute_sum, AT(y), AT(results), AT(place), has_weights ? AT(weights) : NULL,
-         rows, cols, per_row, add);
+         rows, cols, per_row, add, DTYPE_F32);
     assert_similar(y, DTYPE_F32, 1, 2e-6, "sums of copies");
     BOTH(permute_weight_backward, permute_weight_backward, AT(dweights), AT(results), AT(copies),
          type, AT(weights), is_sorted ? AT(source) : NULL, n, cols, is_sorted ? NULL : AT(count),
@@ -136,6 +136,28 @@ Test(cuda_experts, weights_of_gradients_that_are_kept_in_bf16)
         assert_similar(dweights, DTYPE_F32, 10, 1e-6, "gradients of weights");
         assert_similar_kept(dhidden, 0, 1e-7, "weighted gradients");
         assert_similar(hidden, DTYPE_BF16, 0, 1e-7, "weighted rows");
+        end();
+    }
+}
+
+/* Results as a product wrote them in bf16. */
+Test(cuda_experts, sums_of_copies_that_are_kept_in_bf16)
+{
+    struct rng r = rng_start("cuda/sums of copies kept");
+
+    for (int i = 0; i < 8; i++) {
+        int64_t rows = rng_int(&r, 0, 20), n = 3 * rows;
+        int64_t cols = i % 2 ? rng_int(&r, 1, 80) : 8 * rng_int(&r, 1, 90);
+        bool has_weights = rng_int(&r, 0, 1), add = rng_int(&r, 0, 1);
+
+        start(&r);
+        skew = i % 4 / 3;
+        struct pair results = numbers_kept(&r, n * cols, 1);
+        struct pair place = integers(&r, n, 0, (int32_t)n - 1), weights = floats(&r, n, 1);
+        struct pair y = floats(&r, rows * cols, 1);
+        BOTH(permute_sum, permute_sum, AT(y), AT(results), AT(place),
+             has_weights ? AT(weights) : NULL, rows, cols, 3, add, KEPT);
+        assert_similar(y, DTYPE_F32, 1, 2e-6, "sums of copies");
         end();
     }
 }

@@ -87,11 +87,11 @@ const void *expert_exchange_dispatch(const struct pass *p, const struct activati
     return to;
 }
 
-const float *expert_exchange_collect(const struct pass *p, const struct activations_experts *e,
-                                     float *to, const float *results, int64_t cols)
+const void *expert_exchange_collect(const struct pass *p, const struct activations_experts *e,
+                                    void *to, const void *results, int64_t row_bytes)
 {
     if (!p->net->ep)
         return results;
-    exchange(p, e, to, results, cols * (int64_t)sizeof *to, true);
+    exchange(p, e, to, results, row_bytes, true);
     return to;
 }

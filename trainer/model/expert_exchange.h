@@ -30,8 +30,8 @@ struct expert_linear_rows expert_exchange_rows(const struct pass *p,
 const void *expert_exchange_dispatch(const struct pass *p, const struct activations_experts *e,
                                      void *to, const void *copies, int64_t row_bytes);
 
-/* The other way: returns the results of this rank's own copies, rows of `cols`. */
-const float *expert_exchange_collect(const struct pass *p, const struct activations_experts *e,
-                                     float *to, const float *results, int64_t cols);
+/* The other way: returns the results of this rank's own copies. */
+const void *expert_exchange_collect(const struct pass *p, const struct activations_experts *e,
+                                    void *to, const void *results, int64_t row_bytes);
 
 #endif

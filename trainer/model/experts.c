@@ -81,7 +81,8 @@ static void sum_copies(const struct pass *p, float *y, const struct activations_
 {
     const struct network *n = p->net;
     const struct activations_scratch *w = p->scratch;
-    const float *results = expert_exchange_collect(p, e, w->returned, w->results, n->model->hidden);
+    const void *results = expert_exchange_collect(p, e, w->returned, w->results,
+                                                  n->model->hidden * dtype_bytes(n->inner));
 
     n->k.ops->permute_sum(n->k.queue, &(struct permute_sum){ .y = y,
                                                              .x = results,
@@ -90,7 +91,8 @@ static void sum_copies(const struct pass *p, float *y, const struct activations_
                                                              .rows = p->rows,
                                                              .cols = n->model->hidden,
                                                              .per_row = n->per_token,
-                                                             .add = add });
+                                                             .add = add,
+                                                             .x_type = n->inner });
 }
 
 /* ---- forward ---- */
@@ -116,10 +118,11 @@ void experts_up_forward(const struct pass *p, const struct network_layer *y,
 void experts_down_forward(const struct pass *p, const struct network_layer *y,
                           const struct activations_layer *s, float *out)
 {
+    const struct network *n = p->net;
     const struct expert_linear_rows r = expert_exchange_rows(p, &s->experts);
-    int64_t hidden = p->net->model->hidden;
+    int64_t hidden = n->model->hidden;
 
-    expert_linear_forward(&y->down, &r, p->scratch->results, DTYPE_F32, hidden, s->hidden);
+    expert_linear_forward(&y->down, &r, p->scratch->results, n->inner, hidden, s->hidden);
     sum_copies(p, linear_sum_place(&y->down, out), &s->experts, s->experts.weights, false);
     linear_sum(&y->down, out, p->rows, hidden);
 }
@@ -135,7 +138,7 @@ static void return_dweights(const struct pass *p, const struct activations_exper
 
     if (!n->ep)
         return;
-    expert_exchange_collect(p, e, w->sorted, w->dweights, 1);
+    expert_exchange_collect(p, e, w->sorted, w->dweights, sizeof(float));
     n->k.ops->permute_sum(n->k.queue, &(struct permute_sum){ .y = w->dweights,
                                                              .x = w->sorted,
                                                              .place = e->place,
@@ -229,8 +232,8 @@ void experts_up_backward(const struct pass *p, const struct network_layer *y,
     float *dx = linear_sum_place(&y->up, w->outer);
 
     dup = (const char *)dup + n->ffn * dtype_bytes(n->dtype);
-    expert_linear_input_gradient(&y->gate, &r, w->results, DTYPE_F32, dgate, n->up_width, false);
-    expert_linear_input_gradient(&y->up, &r, w->results, DTYPE_F32, dup, n->up_width, true);
+    expert_linear_input_gradient(&y->gate, &r, w->results, n->inner, dgate, n->up_width, false);
+    expert_linear_input_gradient(&y->up, &r, w->results, n->inner, dup, n->up_width, true);
     route_backward(p, &s->experts);
     linear_uncut_input_gradient(&y->router, dx, w->dlogits, p->rows);
     sum_copies(p, dx, &s->experts, NULL, true);

@@ -236,16 +236,17 @@ static void expert_scratch_take(struct activations_scratch *s, const struct plac
     s->dlogits = take_typed(p, rows_of(d) * d->experts);
     if (d->ep == 1) {
         s->copies = take_typed(p, copies * d->hidden);
-        s->results = take_floats(p, copies * d->hidden);
+        s->results = take_inner(p, copies * d->hidden);
         s->dweights = take_floats(p, copies);
         return;
     }
     s->copies =
         buffer_pool_take(&p->pools->shared, p->kind, own * d->hidden, dtype_bytes(d->dtype));
-    s->results = take_shared(p, copies * d->hidden);
+    s->results =
+        buffer_pool_take(&p->pools->shared, p->kind, copies * d->hidden, dtype_bytes(d->inner));
     s->dweights = take_shared(p, copies);
     s->received = take_typed(p, copies * d->hidden);
-    s->returned = take_floats(p, own * d->hidden);
+    s->returned = take_inner(p, own * d->hidden);
     s->sorted = take_shared(p, own);
     s->all_offsets = buffer_pool_take(&p->pools->own, p->kind, (int64_t)d->ep * (d->experts + 1),
                                       sizeof *s->all_offsets);

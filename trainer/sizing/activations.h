@@ -92,13 +92,13 @@ struct activations_scratch {
     float *dx_buffers[SCRATCH_DX_BUFFERS];         /* one; in pipelines both, for messages */
     struct comm_request *sent[SCRATCH_DX_BUFFERS]; /* in pipelines: to the previous stage */
     int dx_next;
-    void *copies;   /* of a mixture of experts, as are the next three: [rows * per_token][h] type */
-    float *results; /* [rows * per_token][h] of the experts; gradients of their inputs. With ep
-                       this and dweights are of the copies of this rank's experts, and copies,
-                       results and dweights are for collectives */
+    void *copies;  /* of a mixture of experts, as are the next three: [rows * per_token][h] type */
+    void *results; /* [rows * per_token][h] of the experts, inner; gradients of their inputs. With
+                      ep this and dweights are of the copies of this rank's experts, and copies,
+                      results and dweights are for collectives */
     float *dweights; /* [rows][per_token] */
     void *received;  /* with ep, as are the next three: the copies of this rank's experts */
-    float *returned; /* results of the rank's own copies */
+    void *returned;  /* results of the rank's own copies, inner */
     float *sorted;   /* [rows * per_token] weights or their gradients, in the order of the copies;
                         for collectives */
     int32_t *all_offsets; /* [ep][experts + 1] offsets of all ranks */

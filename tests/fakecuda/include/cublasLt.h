@@ -14,7 +14,6 @@
 extern "C" {
 #endif
 
-
 typedef struct cublasLtContext *cublasLtHandle_t;
 
 typedef struct {
