@@ -1,8 +1,9 @@
 /*
  * kernels/cuda/grouped_gemm.cu - see kernels/grouped_gemm.h. The products of all groups are one
- * call of cublasGemmGroupedBatchedEx. It has no f32 results of bf16 matrices (the table "supports
- * the following Compute Type, Scale Type, Atype/Btype, and Ctype" in the cuBLAS documentation of
- * CUDA 13.0), so gradients of weights in bf16 runs are one product after the other.
+ * call of cublasGemmGroupedBatchedEx. It has no f32 results of bf16 matrices (cuBLAS's
+ * documentation of it has a table of compute, scale and matrix types), so gradients of weights in
+ * bf16 runs are one product after the other. f32 is computed in f32 there too: TF32 is a compute
+ * type of its own.
  *
  * It wants shapes in host memory and the addresses of the matrices in device memory. A kernel
  * writes them there from its arguments, to the queue's scratch: nothing is allocated or copied, and
@@ -132,7 +133,8 @@ static bool can_run_together(const struct grouped_gemm *a)
                              reinterpret_cast<uintptr_t>(g->c) |
                              static_cast<uintptr_t>((g->lda | g->ldb | g->ldc | a->step) * width);
 
-    return g->type == g->c_type && (g->type == DTYPE_F32 || places % of == 0);
+    return g->type == g->c_type &&
+           (g->type == DTYPE_F32 || (g->type == DTYPE_BF16 && places % of == 0));
 }
 
 /* Groups from `first` on that one call may have: with GEMM_K, those that share a matrix are added
@@ -140,8 +142,9 @@ static bool can_run_together(const struct grouped_gemm *a)
 static int end_of_call(const struct grouped_gemm *a, int first)
 {
     const int round = a->axis == GEMM_K && a->matrices ? a->matrices : a->groups;
-    const int end = (first / round + 1) * round;
+    int end = (first / round + 1) * round;
 
+    end = end < a->groups ? end : a->groups;
     return end - first < GROUPS_MAX ? end : first + GROUPS_MAX;
 }
 
