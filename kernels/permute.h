@@ -45,14 +45,14 @@ struct permute_rows {
 /* y[rows][cols] (+)= for row r the sum over its copies i of weights[i] * x[place[i]], in their
  * order; without weights each is 1. add: to what is in y. */
 struct permute_sum {
-    float *y;
+    void *y;       /* `y_type` */
     const void *x; /* `x_type` */
     const int32_t *place;
     const float *weights; /* [rows * per_row], or NULL */
     int64_t rows, cols;
     int per_row;
     bool add;
-    enum dtype x_type; /* f32, or bf16 where the device keeps_bf16 (kernels/ops.h) */
+    enum dtype y_type, x_type; /* f32, or bf16 where the device keeps_bf16 (kernels/ops.h) */
 };
 
 /* Sorted row j has y = w f(hidden) with f linear and w = weights[source[j]] (without source,

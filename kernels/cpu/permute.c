@@ -97,7 +97,7 @@ static void sum_range(void *ctx, int64_t lo, int64_t hi, int thread)
 
     (void)thread;
     for (int64_t i = lo * a->per_row; i < hi * a->per_row; i++) {
-        float by = a->weights ? a->weights[i] : 1, *y = a->y + i / a->per_row * a->cols;
+        float by = a->weights ? a->weights[i] : 1, *y = (float *)a->y + i / a->per_row * a->cols;
         const float *x = (const float *)a->x + a->place[i] * a->cols;
 
         (i % a->per_row == 0 && !a->add ? multiply : multiply_add)(y, x, by, a->cols);
@@ -110,6 +110,7 @@ tp_status cpu_run_permute_sum(struct device_queue *q, const struct permute_sum *
     struct permute_sum rows = *a;
     tp_status st = cpu_run_wants_f32(a->x_type, "a sum of copies", err);
 
+    st = st ? st : cpu_run_wants_f32(a->y_type, "a sum of copies", err);
     if (!st)
         kernels_for(q, a->rows, kernels_grain(4 * a->cols * (a->per_row + 1)), sum_range, &rows);
     return st;

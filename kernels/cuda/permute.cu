@@ -204,7 +204,7 @@ __global__ void __launch_bounds__(LAUNCH_THREADS)
             };
 
             if (a.add)
-                sum = pack_load<N>(a.y, r * a.cols + c);
+                sum = pack_load<N>(a.y, a.y_type, r * a.cols + c);
 #pragma unroll together
             for (int64_t i = r * a.per_row; i < (r + 1) * a.per_row; i++) {
                 const float by = a.weights ? a.weights[i] : 1;
@@ -214,7 +214,7 @@ __global__ void __launch_bounds__(LAUNCH_THREADS)
                 for (int j = 0; j < N; j++)
                     sum.x[j] += by * x.x[j];
             }
-            pack_store(a.y, r * a.cols + c, sum);
+            pack_store(a.y, a.y_type, r * a.cols + c, sum);
         }
 }
 

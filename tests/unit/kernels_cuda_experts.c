@@ -108,7 +108,7 @@ static void permute_case(struct rng *r)
     BOTH(permute_rows, permute_rows, AT(copies), AT(x), type, AT(source), n, cols, per_row);
     assert_same_bits(copies, "copies");
     BOTH(permute_sum, permute_sum, AT(y), AT(results), AT(place), has_weights ? AT(weights) : NULL,
-         rows, cols, per_row, add, DTYPE_F32);
+         rows, cols, per_row, add, .x_type = DTYPE_F32);
     assert_similar(y, DTYPE_F32, 1, 2e-6, "sums of copies");
     BOTH(permute_weight_backward, permute_weight_backward, AT(dweights), AT(results), AT(copies),
          type, AT(weights), is_sorted ? AT(source) : NULL, n, cols, is_sorted ? NULL : AT(count),
@@ -154,10 +154,13 @@ Test(cuda_experts, sums_of_copies_that_are_kept_in_bf16)
         skew = i % 4 / 3;
         struct pair results = numbers_kept(&r, n * cols, 1);
         struct pair place = integers(&r, n, 0, (int32_t)n - 1), weights = floats(&r, n, 1);
-        struct pair y = floats(&r, rows * cols, 1);
+        struct pair y = floats(&r, rows * cols, 1), kept = numbers_kept(&r, rows * cols, 1);
         BOTH(permute_sum, permute_sum, AT(y), AT(results), AT(place),
-             has_weights ? AT(weights) : NULL, rows, cols, 3, add, KEPT);
+             has_weights ? AT(weights) : NULL, rows, cols, 3, add, .x_type = KEPT);
         assert_similar(y, DTYPE_F32, 1, 2e-6, "sums of copies");
+        BOTH(permute_sum, permute_sum, AT(kept), AT(results), AT(place),
+             has_weights ? AT(weights) : NULL, rows, cols, 3, add, KEPT, KEPT);
+        assert_similar_kept(kept, 1, 2e-6, "sums of copies in bf16");
         end();
     }
 }

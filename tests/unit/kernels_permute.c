@@ -103,11 +103,11 @@ Test(permute, a_sum_of_copies_is_the_row)
         RUN(permute_rows, permute_rows, out, stored, type, c.source, c.n, c.cols, c.per_row);
         sorted = as_floats(type, out, c.n * c.cols);
         RUN(permute_sum, permute_sum, y, sorted, c.place, w, c.rows, c.cols, c.per_row, false,
-            DTYPE_F32);
+            .x_type = DTYPE_F32);
         for (int64_t k = 0; k < c.rows * c.cols; k++)
             assert_near(y[k], x[k], 1e-6, "weighted");
         RUN(permute_sum, permute_sum, y, sorted, c.place, NULL, c.rows, c.cols, c.per_row, true,
-            DTYPE_F32);
+            .x_type = DTYPE_F32);
         for (int64_t k = 0; k < c.rows * c.cols; k++)
             assert_near(y[k], (1 + c.per_row) * x[k], 1e-5, "added");
         free(x);

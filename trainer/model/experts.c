@@ -74,9 +74,10 @@ static const void *dispatch_copies(const struct pass *p, const struct activation
                                     n->model->hidden * dtype_bytes(n->dtype));
 }
 
-/* y (+)= the sums over the copies of each row; their experts' ranks have them in scratch results.
+/* y, net.outer, (+)= the sums over the copies of each row; their experts' ranks have them in
+ * scratch results.
  */
-static void sum_copies(const struct pass *p, float *y, const struct activations_experts *e,
+static void sum_copies(const struct pass *p, void *y, const struct activations_experts *e,
                        const float *weights, bool add)
 {
     const struct network *n = p->net;
@@ -92,6 +93,7 @@ static void sum_copies(const struct pass *p, float *y, const struct activations_
                                                              .cols = n->model->hidden,
                                                              .per_row = n->per_token,
                                                              .add = add,
+                                                             .y_type = n->outer,
                                                              .x_type = n->inner });
 }
 
@@ -116,7 +118,7 @@ void experts_up_forward(const struct pass *p, const struct network_layer *y,
 }
 
 void experts_down_forward(const struct pass *p, const struct network_layer *y,
-                          const struct activations_layer *s, float *out)
+                          const struct activations_layer *s, void *out)
 {
     const struct network *n = p->net;
     const struct expert_linear_rows r = expert_exchange_rows(p, &s->experts);
@@ -229,7 +231,7 @@ void experts_up_backward(const struct pass *p, const struct network_layer *y,
     const struct activations_scratch *w = p->scratch;
     const struct expert_linear_rows r = expert_exchange_rows(p, &s->experts);
     const void *dgate = dup, *x, *copies;
-    float *dx = linear_sum_place(&y->up, w->outer);
+    void *dx = linear_sum_place(&y->up, w->outer);
 
     dup = (const char *)dup + n->ffn * dtype_bytes(n->dtype);
     expert_linear_input_gradient(&y->gate, &r, w->results, n->inner, dgate, n->up_width, false);

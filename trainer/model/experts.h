@@ -34,9 +34,9 @@ const int32_t *experts_count(const struct pass *p, const struct activations_laye
 void experts_up_forward(const struct pass *p, const struct network_layer *y,
                         struct activations_layer *s);
 
-/* out (memory for collectives) gets the results, from s->hidden. */
+/* out, net.outer (memory for collectives), gets the results, from s->hidden. */
 void experts_down_forward(const struct pass *p, const struct network_layer *y,
-                          const struct activations_layer *s, float *out);
+                          const struct activations_layer *s, void *out);
 
 /* dy, `type`: the gradient of the results. scratch ffn_scratch gets that of s->hidden, which is
  * overwritten, and scratch dweights that of the weights. */

@@ -76,13 +76,13 @@ static void count_widths(struct rank_dims *d, const struct model *m,
         d->logit_rows = part_of(m->vocab, cuts->head, d->n_virtual);
 }
 
-/* Sums over a token's experts are f32, and so are those with a bias that a norm reads at once. */
+/* A sum with a bias that a norm reads at once is f32. */
 static enum dtype outer_of(const struct model *m, const struct workload *w)
 {
     bool adds_bias_before_norm =
         m->out_bias && family_tensor_find(family_of(m), ROLE_MLP_POST_NORM);
 
-    return w->keeps_bf16 && !m->experts && !adds_bias_before_norm ? w->dtype : DTYPE_F32;
+    return w->keeps_bf16 && !adds_bias_before_norm ? w->dtype : DTYPE_F32;
 }
 
 struct rank_dims rank_dims_make(const struct model *m, const struct rank_dims_cuts *cuts,

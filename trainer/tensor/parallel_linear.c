@@ -69,9 +69,10 @@ void linear_uncut_forward(const struct linear *l, float *y, const void *x, int64
     linear_output(l, &(struct linear_operands){ .result = y, .x = x, .rows = rows });
 }
 
-void linear_uncut_input_gradient(const struct linear *l, float *dx, const void *dy, int64_t rows)
+void linear_uncut_input_gradient(const struct linear *l, void *dx, const void *dy, int64_t rows)
 {
-    linear_input_gradient(l, &(struct linear_operands){ .result = dx, .dy = dy, .rows = rows });
+    linear_input_gradient(l, &(struct linear_operands){
+                                 .result = dx, .result_type = l->outer, .dy = dy, .rows = rows });
 }
 
 void linear_uncut_weight_gradient(const struct linear *l, const void *dy, const void *x,

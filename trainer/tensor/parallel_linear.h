@@ -35,10 +35,10 @@ const void *linear_gather(const struct linear *l, const void *x, int64_t rows, i
 void *linear_sum_place(const struct linear *l, void *y);
 void linear_sum(const struct linear *l, void *y, int64_t rows, int64_t width);
 
-/* The products of a layer that is not cut, with all rows: y = x W^T, dx = dy W, and W's gradient.
- * Nothing is sent. */
+/* The products of a layer that is not cut, with all rows: y = x W^T, dx = dy W (l->outer), and W's
+ * gradient. Nothing is sent. */
 void linear_uncut_forward(const struct linear *l, float *y, const void *x, int64_t rows);
-void linear_uncut_input_gradient(const struct linear *l, float *dx, const void *dy, int64_t rows);
+void linear_uncut_input_gradient(const struct linear *l, void *dx, const void *dy, int64_t rows);
 void linear_uncut_weight_gradient(const struct linear *l, const void *dy, const void *x,
                                   int64_t rows, bool add);
 
