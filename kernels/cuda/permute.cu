@@ -196,7 +196,7 @@ template <enum dtype type, int N>
 __global__ void __launch_bounds__(LAUNCH_THREADS)
     permute_sum_kernel(const __grid_constant__ struct permute_sum a)
 {
-    constexpr int together = N == PACK_BF16 ? 2 : 4; /* copies; more would spill */
+    constexpr int together = type == DTYPE_BF16 ? 2 : 4; /* copies; more would spill */
 
     for (int64_t r = launch_warp(); r < a.rows; r += launch_warps())
         for (int64_t c = launch_lane() * N; c < a.cols; c += 32 * N) {
