@@ -166,6 +166,19 @@ static const struct opt *find(const struct opt *opts, int id)
     return NULL;
 }
 
+/* getopt takes the next word as the value, whatever it is. One that begins with "--" is an option,
+ * and the value was forgotten; -1 and - are values. */
+static tp_status check_value(const struct opt *o, const char *value, const char *last_word,
+                             struct tp_err *err)
+{
+    if (value != last_word || strncmp(value, "--", 2) != 0)
+        return TP_OK;
+    return tp_fail(err, TP_E_USAGE,
+                   "--%s needs a value, but '%s' follows; a value that begins with -- is written "
+                   "--%s=%s",
+                   o->name, value, o->name, value);
+}
+
 static tp_status parse_positionals(const struct opt *opts, int n, char **args, struct tp_err *err)
 {
     for (const struct opt *o = opts; o->kind != OPT_KIND_END; o++) {
@@ -214,7 +227,10 @@ tp_status opt_parse(const struct opt *opts, int argc, char **argv, enum opt_resu
         if (id == '?')
             return unknown_option(opts, unknown_word(argc, argv), err);
         o = find(opts, id);
-        if ((st = store_value(o, optarg, err)))
+        st = optarg ? check_value(o, optarg, argv[optind - 1], err) : TP_OK;
+        if (!st)
+            st = store_value(o, optarg, err);
+        if (st)
             return st;
     }
     return parse_positionals(opts, argc - optind, argv + optind, err);

@@ -10,7 +10,8 @@
  *         OPT_END
  *     };
  *
- * Options are written `--name VALUE`, `--name=VALUE` or `-l VALUE`. Every table has --help and
+ * Options are written `--name VALUE`, `--name=VALUE` or `-l VALUE`; a VALUE that begins with "--"
+ * only as `--name=VALUE`, because otherwise a value was forgotten. Every table has --help and
  * --version.
  */
 #ifndef CORE_OPT_H

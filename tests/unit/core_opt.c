@@ -88,6 +88,29 @@ Test(opt, values_that_are_not_given_are_unchanged)
     cr_assert_str_eq(v.path, "--json", "after -- all words are arguments");
 }
 
+Test(opt, values_may_begin_with_a_dash)
+{
+    static const struct {
+        const char *line, *name;
+    } good[] = {
+        { "a --name -", "-" },
+        { "a --name=--json", "--json" },
+        { "a --name -5", "-5" },
+        { "a -n--json", "--json" },
+    };
+    struct tp_err err = { 0 };
+    enum opt_result result;
+    struct values v;
+
+    for (size_t i = 0; i < sizeof good / sizeof good[0]; i++) {
+        cr_assert_eq(parse(&v, good[i].line, &result, &err), TP_OK, "%s", err.msg);
+        cr_assert_str_eq(v.name, good[i].name);
+        cr_assert(!v.json);
+    }
+    cr_assert_eq(parse(&v, "a --lr -1e-3", &result, &err), TP_OK, "%s", err.msg);
+    cr_assert_eq(v.lr, -1e-3);
+}
+
 Test(opt, help_and_version_need_no_arguments)
 {
     struct tp_err err = { 0 };
@@ -118,6 +141,10 @@ Test(opt, names_what_is_wrong)
         { "a -mem b", "unknown option '-mem'; did you mean --mem?" },
         { "a -qx b", "unknown option '-qx'; --help" },
         { "a --steps", "needs a value" },
+        { "a --name --json", "--name needs a value, but '--json' follows; a value that begins" },
+        { "a -n --json", "--name needs a value, but '--json' follows" },
+        { "a --steps --mem 1G", "--steps needs a value, but '--mem' follows" },
+        { "a --name -- b", "--name needs a value, but '--' follows" },
         { "a --json=1", "--json takes no value" },
         { "a -j x", "--jobs takes a whole number from 0 to 2147483647, not 'x'" },
         { "a -j 2147483648", "--jobs takes a whole number" },

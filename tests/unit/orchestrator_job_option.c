@@ -105,14 +105,15 @@ Test(job_option, an_option_that_tp_train_does_not_have_is_refused)
         { "-m m --reset-optim=1", "takes no value" },
         { "m --steps 3", "'m' is one argument too many" },
         { "-m m --steps", "'--steps' needs a value" },
+        { "-m m --data --steps 3", "--data needs a value, but '--steps' follows" },
     };
     struct job j;
 
     for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++)
         assert_refused("", wrong[i], "\nckpt: c\n");
-    cr_assert_eq(parse(&j, "command: tp-train -m m --data --stps --ckpt-zstd --resume=auto -qt2\n"
+    cr_assert_eq(parse(&j, "command: tp-train -m m --data=--stps --ckpt-zstd --resume=auto -qt2\n"
                            "ckpt: c\nsteps: 9\n"),
                  TP_OK, "%s", err.msg);
-    cr_expect_str_eq(j.command.word[3], "--data", "the order of the words stays");
+    cr_expect_str_eq(j.command.word[3], "--data=--stps", "the order of the words stays");
     cr_assert_eq(parse(&j, "command: my --stps 4 x\nckpt: c\n"), TP_OK, "%s", err.msg);
 }
