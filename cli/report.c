@@ -40,12 +40,10 @@ int report(const char *prog, tp_status st, const struct tp_err *err)
 
 int report_json(bool json, const char *prog, tp_status st, const struct tp_err *err)
 {
-    char text[TP_ERR_MAX];
     json_t *o;
 
     if (json && st != TP_OK && st != TP_E_NO) {
-        snprintf(text, sizeof text, "%s", err->msg);
-        o = json_pack("{s:s, s:i}", "error", text_clean(text), "exit", tp_exit_code(st));
+        o = json_pack("{s:o, s:i}", "error", print_text(err->msg), "exit", tp_exit_code(st));
         json_dumpf(o, stdout, JSON_PRESERVE_ORDER); /* one line, as events are */
         putchar('\n');
         fflush(stdout); /* where both go to one log, the sentence is the last line */

@@ -4,6 +4,7 @@
 #include <sys/ioctl.h>
 #include <time.h>
 
+#include "cli/print.h"
 #include "cli/report.h"
 #include "cli/run/cmd.h"
 #include "cli/run/cmd_job.h"
@@ -97,6 +98,10 @@ int cmd_job_run(const struct run_context *c, struct cmd_job_output how)
     tp_status st = run_job(&c->job, &setup, &err);
 
     clear_line(&screen);
+    if (!st && how.json && print_done(&err))
+        st =
+            tp_fail_in(&err, "the job is done, but some of its events could not be printed (tp-run "
+                             "events prints them)");
     return report_json(how.json, "tp-run", st, &err);
 }
 

@@ -13,7 +13,8 @@ struct cmd_job_output {
     bool json;  /* print each event on standard output, as in events.jsonl */
 };
 
-/* Run the job of an open context. Messages go to standard error. Returns the exit code. */
+/* Run the job of an open context to its end. Messages go to standard error. Returns the exit code;
+ * that of a job that is done is 3 when events were to be printed and some of them are lost. */
 int cmd_job_run(const struct run_context *c, struct cmd_job_output how);
 
 #endif

@@ -64,7 +64,8 @@ static void print_fault(const json_t *fault)
         return;
     localtime_r(&at, &t);
     strftime(clock, sizeof clock, "%Y-%m-%d %H:%M:%S", &t);
-    printf("last fault  %s: %s", clock, text(fault, "message"));
+    printf("last fault  %s: ", clock);
+    print_safe(text(fault, "message"));
     if (seconds > 0)
         printf("; training again after %s", clock_format_duration(took, seconds));
     if (integer(fault, "repeated_steps") > 0)
@@ -79,8 +80,9 @@ static void print_progress(const json_t *s)
     json_t *loss = json_object_get(s, "loss");
 
     print_field("job         ", text(s, "job"));
-    printf("state       %s%s%s%s\n", text(s, "state"), text(s, "message")[0] ? ": " : "",
-           text(s, "message"), runs ? "" : " (tp-run is not running)");
+    printf("state       %s%s", text(s, "state"), text(s, "message")[0] ? ": " : "");
+    print_safe(text(s, "message"));
+    print_field("", runs ? "" : " (tp-run is not running)");
     printf("layout      %s, ", text(s, "layout"));
     if (runs)
         printf("%lld rank%s, ", integer(s, "world"), integer(s, "world") == 1 ? "" : "s");
@@ -119,8 +121,10 @@ static void print_status(const json_t *s)
     json_object_foreach(json_object_get(s, "spent"), cause, v) if (json_number_value(v) >= 0.05)
         printf(" %s %.1f s", cause, json_number_value(v));
     putchar('\n');
-    if (allocation)
-        printf("%-11s %s\n", text(s, "backend"), text(allocation, "text"));
+    if (allocation) {
+        printf("%-11s ", text(s, "backend"));
+        print_field("", text(allocation, "text"));
+    }
     if (text(s, "page")[0])
         printf("page        %s\n", text(s, "page"));
     printf("nodes      ");

@@ -3,10 +3,12 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
 #include "core/clock.h"
+#include "core/text.h"
 #include "orchestrator/backends.h"
 #include "orchestrator/state/event.h"
 
@@ -182,11 +184,11 @@ static void print_fields(FILE *f, const json_t *event)
     }
 }
 
-void event_print(FILE *f, const json_t *event)
+/* The sentence, with names and messages as they are. */
+static void print_sentence(FILE *f, const json_t *event)
 {
     const char *message = text(event, "message");
 
-    print_time(f, event);
     if (!print_subject(f, event)) {
         fprintf(f, "%.*s", (int)strcspn(meaning(event), "."), meaning(event));
         print_fields(f, event);
@@ -196,5 +198,25 @@ void event_print(FILE *f, const json_t *event)
     if (!is(event, "launch") && !is(event, "save") && integer(event, "step") >= 0 &&
         json_object_get(event, "step"))
         fprintf(f, " (step %lld)", integer(event, "step"));
+}
+
+void event_print(FILE *f, const json_t *event)
+{
+    char *sentence = NULL, unit[TEXT_UNIT_MAX];
+    size_t size = 0;
+    FILE *memory = open_memstream(&sentence, &size);
+
+    if (memory) {
+        print_sentence(memory, event);
+        fclose(memory);
+    }
+    print_time(f, event);
+    for (const char *p = sentence ? sentence : ""; *p;) {
+        int n = text_escape_unit(unit, p);
+
+        fputs(unit, f);
+        p += n ? n : 1;
+    }
     fputc('\n', f);
+    free(sentence);
 }

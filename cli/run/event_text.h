@@ -7,7 +7,8 @@
 #include <jansson.h>
 #include <stdio.h>
 
-/* Print one line: the time of day (with the day, if it was another day), and the sentence. */
+/* Print one line: the time of day (with the day, if it was another day), and the sentence, in which
+ * control characters are escaped (text_escape). */
 void event_print(FILE *f, const json_t *event);
 
 #endif

@@ -200,5 +200,5 @@ void run_context_print(const json_t *answer, bool as_json)
     if (as_json)
         print_json_line(answer);
     else
-        puts(json_string_value(json_object_get(answer, "text")));
+        print_field("", json_string_value(json_object_get(answer, "text")));
 }

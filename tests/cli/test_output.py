@@ -129,6 +129,12 @@ def test_control_characters_of_a_path_do_not_reach_the_terminal(ckpt, tmp_path):
         assert is_harmless(r.out + r.err) and ESCAPED in r.out + r.err, repr(r)
 
 
+def test_a_failure_as_json_has_the_control_characters_of_a_path(tmp_path):
+    r = harness.run("tp-ckpt", "verify", tmp_path / HOSTILE, "--json")
+    assert r.rc == 2 and json.loads(r.out)["error"] == "%s: no such directory" % (tmp_path / HOSTILE), repr(r)
+    assert is_harmless(r.err) and ESCAPED in r.err, repr(r)
+
+
 def test_control_characters_of_a_tensors_name_do_not_reach_the_terminal(trained, tmp_path):
     """U+009B is allowed in a name, and starts an escape sequence in a terminal."""
     hf = tmp_path / "hf"

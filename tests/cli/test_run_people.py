@@ -55,6 +55,24 @@ def test_a_verb_whose_answer_cannot_be_written_fails(tmp_path):
             assert r.rc == 3 and r.lines[-1].startswith("tp-run: standard output: "), repr(r)
 
 
+def test_a_job_whose_events_cannot_be_printed_completes_and_fails(tmp_path):
+    with fake_job(tmp_path, "--steps", 5) as job:
+        r = harness.run("sh", "-c", 'exec "$@" > /dev/full', "sh", "tp-run", job.path, "--json")
+        assert r.rc == 3 and "the job is done, but some of its events could not be printed" in r.lines[-1], repr(r)
+        assert job.events()[-1]["event"] == "done"
+
+
+def test_control_characters_in_an_event_do_not_reach_the_terminal(tmp_path):
+    with fake_job(tmp_path, "--steps", 5) as job:
+        job.start().wait()
+        with open(job.state / "events.jsonl", "a") as f:
+            print(json.dumps({"time": 1, "event": "failed", "node": "b", "message": "a\x1b]0;x\x07\n\x9bJ"}), file=f)
+            print(json.dumps({"time": 1, "event": "oth\x1ber", "fi\x1beld": "\x1b[31m"}), file=f)
+        last, other = on_terminal(job, 80, "dumb", "events", str(job.path)).splitlines()[-2:]
+        assert last.endswith(r"failed: a\x1b]0;x\x07\n\xc2\x9bJ"), last
+        assert other.endswith(r"oth\x1ber, fi\x1beld \x1b[31m"), other
+
+
 def on_terminal(job, columns, term, *words):
     """The output of tp-run, with these words, on a terminal of this width."""
     pid, fd = pty.fork()
