@@ -86,6 +86,69 @@ char *text_escape(char *out, size_t size, const char *text)
     return out;
 }
 
+/* Whether the shell leaves every character as it is. */
+static bool is_plain_word(const char *text)
+{
+    static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
+                                "_-./:,+@%=";
+
+    return *text && text[strspn(text, plain)] == 0;
+}
+
+static bool has_escapes(const char *text)
+{
+    for (int n; *text; text += n) {
+        n = text_utf8_length(text);
+        if (n == 0 || is_control(text, n))
+            return true;
+    }
+    return false;
+}
+
+/* The character at the start of `text` within '...', or within $'...'. Returns its length there. */
+static int quote_unit(char unit[TEXT_UNIT_MAX], const char *text, bool ansi)
+{
+    int n = text_utf8_length(text);
+
+    if (*text == '\'') {
+        snprintf(unit, TEXT_UNIT_MAX, "%s", ansi ? "\\'" : "'\\''");
+        return 1;
+    }
+    if (ansi && *text == '\\') {
+        snprintf(unit, TEXT_UNIT_MAX, "\\\\");
+        return 1;
+    }
+    if (ansi)
+        return text_escape_unit(unit, text);
+    memcpy(unit, text, (size_t)n);
+    unit[n] = 0;
+    return n;
+}
+
+char *text_shell_word(char word[TEXT_WORD_MAX], const char *text)
+{
+    const char *dot = *text == '-' ? "./" : "";
+    const bool ansi = has_escapes(text), plain = !ansi && is_plain_word(text);
+    char unit[TEXT_UNIT_MAX];
+    size_t used =
+        (size_t)snprintf(word, TEXT_WORD_MAX, "%s%s%s", ansi ? "$" : "", plain ? "" : "'", dot);
+
+    while (*text && used + TEXT_UNIT_MAX + 1 < TEXT_WORD_MAX) {
+        int n = plain ? snprintf(unit, sizeof unit, "%c", *text) : quote_unit(unit, text, ansi);
+
+        if (n == 0) { /* a sequence that the end cuts off */
+            snprintf(unit, sizeof unit, "\\x%02x", (unsigned char)*text);
+            n = 1;
+        }
+        used += (size_t)snprintf(word + used, TEXT_WORD_MAX - used, "%s", unit);
+        text += n;
+    }
+    snprintf(word + used, TEXT_WORD_MAX - used, "%s", plain ? "" : "'");
+    if (*text)
+        snprintf(word, TEXT_WORD_MAX, "...");
+    return word;
+}
+
 char *text_clean(char *text)
 {
     for (char *p = text; *p;) {

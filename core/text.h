@@ -23,6 +23,14 @@ int text_escape_unit(char unit[TEXT_UNIT_MAX], const char *text);
  * backslash stays as it is, so the result is for people, and is not parsed again. */
 char *text_escape(char *out, size_t size, const char *text);
 
+enum { TEXT_WORD_MAX = 512 };
+
+/* `text`, such as a path, as a word of a command line that people copy into a shell: in quotes
+ * where the shell would change it, and with ./ before a dash, which would begin an option. Control
+ * characters and bytes that are not UTF-8 are written as in $'\n'. "..." when it does not fit: a
+ * part of it would be another path. Returns word. */
+char *text_shell_word(char word[TEXT_WORD_MAX], const char *text);
+
 /* In place: control characters and bytes that are not UTF-8 become '?', so that escape sequences
  * have no effect. A sequence that the end of the text cuts off is removed. Returns text. */
 char *text_clean(char *text);

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/text.h"
 #include "layout/parallel_plan.h"
 
 enum { RUN_BYTES = 1 << 20 };
@@ -97,6 +98,7 @@ static tp_status check_group(struct piece_source *s, const char *group, const st
 {
     const char *names[2] = { name_of(m, ROLE_EMBEDDING), name_of(m, ROLE_HEAD) };
     struct piece_tensor pair[2];
+    char word[TEXT_WORD_MAX];
     bool equal = false;
 
     for (int i = 0; i < 2; i++) {
@@ -121,7 +123,7 @@ static tp_status check_group(struct piece_source *s, const char *group, const st
                    "leaves it out); with false there, the model has its own head; tp-ckpt import "
                    "--ignore %s leaves it out on purpose",
                    piece_source_path(s), pair[1].pieces->name, pair[0].pieces->name,
-                   pair[1].pieces->name);
+                   text_shell_word(word, pair[1].pieces->name));
 }
 
 tp_status tied_head_check(const char *path, const struct foreign_format *format,

@@ -11,6 +11,7 @@
 #include "core/heartbeat.h"
 #include "core/size.h"
 #include "core/stop.h"
+#include "core/text.h"
 #include "trainer/logits.h"
 #include "trainer/restore.h"
 #include "trainer/run_summary.h"
@@ -337,6 +338,7 @@ static tp_status end(struct loop *l, struct tp_err *err)
 {
     const struct train_config *c = l->t->config;
     int64_t step = l->t->position.step;
+    char word[TEXT_WORD_MAX];
 
     if (step >= c->steps) {
         char total[96];
@@ -358,7 +360,7 @@ static tp_status end(struct loop *l, struct tp_err *err)
     return tp_fail(err, TP_E_STOPPED,
                    "saved and stopped after step %" PRId64 " of %" PRId64
                    "; continue with --resume --ckpt %s",
-                   step, c->steps, c->ckpt);
+                   step, c->steps, text_shell_word(word, c->ckpt));
 }
 
 tp_status loop_run(struct trainer *t, const struct loop_output *out, bool *agreed,

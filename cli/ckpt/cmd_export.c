@@ -9,6 +9,7 @@
 #include "cli/print.h"
 #include "cli/report.h"
 #include "core/size.h"
+#include "core/text.h"
 #include "reshard/export.h"
 #include "reshard/foreign_contents.h"
 #include "storage/location.h"
@@ -109,7 +110,9 @@ static tp_status check_source(const struct export_request *q, struct tp_err *err
             err, TP_E_USAGE,
             "%s: has the format %s, and export takes checkpoints of tp-train; tp-reshard %s "
             "--to tp1 --format %s -o %s converts it",
-            q->ckpt, found->name, q->ckpt, q->format, q->out);
+            q->ckpt, found->name, text_shell_word(from, q->ckpt), q->format,
+            text_shell_word(to, q->out));
+    char from[TEXT_WORD_MAX], to[TEXT_WORD_MAX];
     return st;
 }
 

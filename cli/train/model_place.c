@@ -5,12 +5,14 @@
 #include <string.h>
 
 #include "ckpt/root.h"
+#include "core/text.h"
 #include "reshard/output_root.h"
 #include "storage/location.h"
 
 tp_status model_place_check_root(const char *root, bool has_model, struct tp_err *err)
 {
     const struct foreign_format *found = output_root_foreign(root);
+    char word[TEXT_WORD_MAX];
     bool weights_only;
 
     if (!found)
@@ -20,13 +22,13 @@ tp_status model_place_check_root(const char *root, bool has_model, struct tp_err
         return TP_OK;
     return tp_fail(err, TP_E_USAGE,
                    "%.400s: has the format %s, and --ckpt is for checkpoints of tp-train; "
-                   "tp-ckpt import %.400s -o ROOT makes one that --resume --ckpt ROOT continues",
-                   root, found->name, root);
+                   "tp-ckpt import %s -o ROOT makes one that --resume --ckpt ROOT continues",
+                   root, found->name, text_shell_word(word, root));
 }
 
 tp_status model_place_explain(const char *path, struct tp_err *err)
 {
-    char dir[PATH_MAX];
+    char dir[PATH_MAX], word[TEXT_WORD_MAX];
     struct tp_err ignored = { 0 };
 
     if (err->status != TP_E_NOTFOUND || location_is_remote(path) ||
@@ -34,6 +36,6 @@ tp_status model_place_explain(const char *path, struct tp_err *err)
         return err->status;
     return tp_fail(err, TP_E_USAGE,
                    "%.400s: is a checkpoint of tp-train, not a model's folder; --resume --ckpt "
-                   "continues it, and tp-ckpt export %.400s -o DIR makes a model's folder",
-                   path, path);
+                   "continues it, and tp-ckpt export %s -o DIR makes a model's folder",
+                   path, text_shell_word(word, path));
 }

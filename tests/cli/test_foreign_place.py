@@ -5,7 +5,9 @@ needs: tp-train tp-reshard tp-ckpt
 covers: reshard/formats/foreign_place
 """
 import json
+import os
 import shutil
+import subprocess
 
 import pytest
 
@@ -136,6 +138,16 @@ def test_export_names_the_program_that_converts(written, tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["safetensors", "dcp"])
+@pytest.mark.parametrize("name", ["my model", "it's $(touch ran); \"x\"", "-o", "two\nlines \\ \x1b[31m", "caf\udce9"])
+def test_a_command_in_a_message_can_be_copied_into_a_shell(name, written, tmp_path):
+    shutil.copytree(written / "safetensors", tmp_path / name)
+    r = run("tp-ckpt", "export", "-o", name + "2", "--format", "dcp", "--", name, cwd=tmp_path)
+    command = r.err[r.err.index("; tp-reshard ") + 2:r.err.index(" converts it")]
+    done = subprocess.run(["bash", "-c", command], cwd=tmp_path, env={**os.environ, "PATH": "%s:%s" % (harness.BIN, os.environ["PATH"])}, capture_output=True)
+    assert r.rc == 2 and done.returncode == 0 and (tmp_path / (name + "2")).is_dir(), (repr(r), done)
+    assert not (tmp_path / "ran").exists()
+
+
 def test_steps_come_before_files_of_another_framework_beside_them(kind, written, tmp_path, tiny):
     """tp-train resumes from the steps, so no program may read the older weights beside them instead."""
     both, plain = tmp_path / "both", tmp_path / "plain"

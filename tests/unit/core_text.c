@@ -60,6 +60,42 @@ Test(text, an_escape_is_whole_or_left_out)
     cr_expect_str_eq(text_escape(text, sizeof text, "abcdefg"), "abcde");
 }
 
+static void expect_word(const char *in, const char *out)
+{
+    char word[TEXT_WORD_MAX];
+
+    cr_expect_str_eq(text_shell_word(word, in), out);
+}
+
+Test(text, a_word_for_the_shell_is_quoted_where_needed)
+{
+    expect_word("runs/ckpt-tp4.2", "runs/ckpt-tp4.2");
+    expect_word("s3://bucket/a=b", "s3://bucket/a=b");
+    expect_word("", "''");
+    expect_word("my model", "'my model'");
+    expect_word("$(rm x);*", "'$(rm x);*'");
+    expect_word("it's \\", "'it'\\''s \\'");
+    expect_word("caf\xc3\xa9", "'caf\xc3\xa9'");
+    expect_word("-o", "./-o");
+    expect_word("-my model", "'./-my model'");
+    expect_word("a\nit's \\ \x1b[1m", "$'a\\nit\\'s \\\\ \\x1b[1m'");
+    expect_word("caf\xe9", "$'caf\\xe9'");
+    expect_word("cut \xe2\x80", "$'cut \\xe2\\x80'");
+}
+
+Test(text, a_word_for_the_shell_is_whole_or_replaced)
+{
+    char path[2 * TEXT_WORD_MAX], word[TEXT_WORD_MAX];
+
+    for (size_t n = 0; n + 1 < sizeof path; n++) {
+        memset(path, n % 2 ? 'a' : '\'', n);
+        path[n] = 0;
+        text_shell_word(word, path);
+        cr_assert(strcmp(word, "...") == 0 || strlen(word) >= n);
+        cr_assert(n > 100 || strcmp(word, "...") != 0);
+    }
+}
+
 Test(text, a_sequence_that_the_end_cuts_off_is_removed)
 {
     expect("a\xe2\x80", "a");
