@@ -39,11 +39,14 @@ static bool is_empty_dir(const char *path)
 static tp_status check_place(const struct atomic_folder *f, atomic_folder_replaceable *replaceable,
                              struct tp_err *err)
 {
+    tp_status st;
+
     if (!file_exists(f->dir) || is_empty_dir(f->dir))
         return TP_OK;
-    if (!replaceable)
-        return tp_fail(err, TP_E_EXISTS, "%s: exists already; --force replaces it", f->dir);
-    return replaceable(f->dir, err);
+    st = replaceable ? replaceable(f->dir, err) : TP_OK;
+    if (!st && !f->force)
+        st = tp_fail(err, TP_E_EXISTS, "%s: exists already; --force replaces it", f->dir);
+    return st;
 }
 
 /* The folder that contains dir, created if necessary. */
@@ -150,7 +153,7 @@ static tp_status make_temporary(struct atomic_folder *f, bool *locked, struct tp
     return TP_OK;
 }
 
-tp_status atomic_folder_begin(struct atomic_folder *f, const char *dir,
+tp_status atomic_folder_begin(struct atomic_folder *f, const char *dir, bool force,
                               atomic_folder_replaceable *replaceable,
                               const struct atomic_folder_heir *heir, struct tp_err *err)
 {
@@ -159,7 +162,7 @@ tp_status atomic_folder_begin(struct atomic_folder *f, const char *dir,
     bool locked;
     tp_status st;
 
-    *f = (struct atomic_folder){ .force = replaceable != NULL };
+    *f = (struct atomic_folder){ .force = force };
     if ((st = location_check_local(dir, err)))
         return st;
     while (n > 1 && dir[n - 1] == '/')
@@ -199,7 +202,7 @@ tp_status atomic_folder_commit(struct atomic_folder *f, struct tp_err *err)
         st = tp_fail_errno(err, "%s: cannot rename %s to it", f->dir, f->tmp);
         goto done;
     } else if (!f->force) {
-        st = tp_fail(err, TP_E_EXISTS, "%s: exists already; --force replaces it", f->dir);
+        st = tp_fail(err, TP_E_EXISTS, "%s: exists already; another program was faster", f->dir);
         goto done;
     } else if (renameat2(AT_FDCWD, f->tmp, AT_FDCWD, f->dir, RENAME_EXCHANGE) != 0) {
         st = tp_fail_errno(err, "%s: cannot exchange it with %s", f->dir, f->tmp);

@@ -25,7 +25,7 @@ struct atomic_folder {
                             before the folder appears; NULL: none */
 };
 
-/* Whether `dir`, which exists and is not an empty folder, may be replaced. TP_E_EXISTS: not, and
+/* Whether `dir`, which exists and is not an empty folder, can be replaced. TP_E_EXISTS: not, and
  * the message says why. */
 typedef tp_status atomic_folder_replaceable(const char *dir, struct tp_err *err);
 
@@ -36,9 +36,9 @@ struct atomic_folder_heir {
 };
 
 /* Begin. Parent directories are created. What dead writers of dir left is removed, except what
- * `heir` wants (NULL: nothing). TP_E_EXISTS: dir exists, is not an empty folder, and is not
- * `replaceable` (NULL: never). */
-tp_status atomic_folder_begin(struct atomic_folder *f, const char *dir,
+ * `heir` wants (NULL: nothing). TP_E_EXISTS: dir exists, is not an empty folder, and is not to be
+ * replaced (no `force`) or is not `replaceable` (NULL: always); the message says which. */
+tp_status atomic_folder_begin(struct atomic_folder *f, const char *dir, bool force,
                               atomic_folder_replaceable *replaceable,
                               const struct atomic_folder_heir *heir, struct tp_err *err);
 

@@ -164,7 +164,7 @@ static tp_status begin(struct export_job *x, bool again, struct tp_err *err)
     const struct atomic_folder_heir heir = { is_of_this_job, x };
     tp_status st;
 
-    TP_TRY(atomic_folder_begin(&x->folder, q->out, q->force ? model_folder_replaceable : NULL,
+    TP_TRY(atomic_folder_begin(&x->folder, q->out, q->force, model_folder_replaceable,
                                again && x->format->keep ? &heir : NULL, err));
     resume_note_other(&x->resume, &job);
     TP_TRY(x->folder.resumed ? create_again(x, err) : create(x, x->folder.tmp, err));

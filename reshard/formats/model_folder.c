@@ -54,8 +54,11 @@ tp_status model_folder_replaceable(const char *dir, struct tp_err *err)
     int n = 0;
 
     if (folder_list(&entries, &n, dir, &ignored))
-        return tp_fail(err, TP_E_EXISTS,
-                       "%s: is not a folder that can be read, so --force does not replace it", dir);
+        return tp_fail(
+            err, TP_E_EXISTS,
+            "%s: exists already and is not a folder that can be read, so --force does not "
+            "replace it; name another place",
+            dir);
     for (int i = 0; i < n; i++) {
         has_config |= strcmp(entries[i].name, "config.json") == 0;
         has_weights |= is_weights(entries[i].name);
@@ -65,7 +68,7 @@ tp_status model_folder_replaceable(const char *dir, struct tp_err *err)
     if (has_config && has_weights)
         return TP_OK;
     return tp_fail(err, TP_E_EXISTS,
-                   "%s: has %s, so it is not a model's folder and --force does not replace it; it "
-                   "has %s; remove it yourself if it is not needed",
+                   "%s: exists already and has %s, so it is not a model's folder and --force does "
+                   "not replace it; it has %s; remove it yourself if it is not needed",
                    dir, has_config ? "config.json but no weights" : "no config.json", names);
 }

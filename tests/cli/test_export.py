@@ -189,7 +189,8 @@ def test_force_replaces_an_export_and_nothing_else(tmp_path):
     out = tmp_path / "hf"
     export(root, out)
     before = harness.tree(out)
-    assert harness.run("tp-ckpt", "export", root, "-o", out).rc == 2
+    r = harness.run("tp-ckpt", "export", root, "-o", out)
+    assert r.rc == 2 and "exists already; --force replaces it" in r.err, repr(r)
     assert harness.tree(out) == before
     export(root, out, "--force", "--dtype", "f32")
     assert harness.tree(out) != before
@@ -209,16 +210,18 @@ def test_force_does_not_replace_what_is_not_a_models_folder(files, says, tmp_pat
     for name in files:
         (home / name).write_text("years of work")
     before = harness.tree(home)
-    r = harness.run("tp-ckpt", "export", root, "-o", home, "--force")
-    assert r.rc == 2 and re.search(says, r.err), repr(r)
+    for force in ["--force"], []:  # without it, it is not offered
+        r = harness.run("tp-ckpt", "export", root, "-o", home, *force)
+        assert r.rc == 2 and re.search(says, r.err) and "--force does not replace it" in r.err, repr(r)
     assert harness.tree(home) == before and not list(tmp_path.glob("*.tmp*"))
 
 
 def test_force_does_not_replace_a_file(tmp_path):
     root = make(tmp_path, "tp1")
     (tmp_path / "out").write_text("years of work")
-    r = harness.run("tp-ckpt", "export", root, "-o", tmp_path / "out", "--force")
-    assert r.rc == 2 and "is not a folder" in r.err and (tmp_path / "out").read_text() == "years of work"
+    for force in ["--force"], []:
+        r = harness.run("tp-ckpt", "export", root, "-o", tmp_path / "out", *force)
+        assert r.rc == 2 and "is not a folder" in r.err and (tmp_path / "out").read_text() == "years of work"
 
 
 def test_a_config_of_another_model_is_an_error_that_names_the_tensor(tmp_path):

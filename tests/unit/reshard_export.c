@@ -177,7 +177,7 @@ Test(export, an_atomic_folder_appears_at_its_commit)
     char dir[PATH_MAX], path[PATH_MAX], tmp[PATH_MAX];
 
     snprintf(dir, sizeof dir, "%s", temp_path("x/y/out"));
-    cr_assert_eq(atomic_folder_begin(&f, dir, NULL, NULL, &err), TP_OK, "%s", err.msg);
+    cr_assert_eq(atomic_folder_begin(&f, dir, false, NULL, NULL, &err), TP_OK, "%s", err.msg);
     cr_assert_eq(file_join(path, f.tmp, "mark", &err), TP_OK);
     cr_assert_eq(file_write_new(path, "x", 1, &err), TP_OK, "%s", err.msg);
     cr_expect_not(file_exists(dir));
@@ -188,7 +188,7 @@ Test(export, an_atomic_folder_appears_at_its_commit)
     atomic_folder_abort(&f); /* after a commit it does nothing */
     cr_expect(file_exists(temp_path("x/y/out/mark")));
 
-    cr_assert_eq(atomic_folder_begin(&f, temp_path("z"), NULL, NULL, &err), TP_OK);
+    cr_assert_eq(atomic_folder_begin(&f, temp_path("z"), false, NULL, NULL, &err), TP_OK);
     snprintf(tmp, sizeof tmp, "%s", f.tmp);
     atomic_folder_abort(&f);
     cr_expect_not(file_exists(tmp));
@@ -200,7 +200,7 @@ Test(export, an_atomic_folder_does_not_replace_one_that_appeared_meanwhile)
     struct atomic_folder f = { .force = false };
     struct tp_err err = { 0 };
 
-    cr_assert_eq(atomic_folder_begin(&f, temp_path("out"), NULL, NULL, &err), TP_OK);
+    cr_assert_eq(atomic_folder_begin(&f, temp_path("out"), false, NULL, NULL, &err), TP_OK);
     cr_assert_eq(mkdir(temp_path("out"), 0777), 0);
     temp_write("out/theirs", "x", 1);
     cr_expect_eq(atomic_folder_commit(&f, &err), TP_E_EXISTS);
@@ -217,14 +217,14 @@ Test(export, what_a_dead_writer_left_is_removed_and_a_live_one_is_not)
     pid_t pid;
     int status;
 
-    cr_assert_eq(atomic_folder_begin(&live, temp_path("out"), NULL, NULL, &err), TP_OK);
+    cr_assert_eq(atomic_folder_begin(&live, temp_path("out"), false, NULL, NULL, &err), TP_OK);
     cr_assert_eq(mkdir(temp_path("out.tmp-backup"), 0777), 0);
     cr_assert_eq(mkdir(temp_path("out2.tmp-00112233445566778899aabbccddeeff"), 0777), 0);
     pid = fork();
     if (pid == 0) {
         static struct atomic_folder mine;
 
-        _exit(atomic_folder_begin(&mine, temp_path("out/"), NULL, NULL, &err) != TP_OK);
+        _exit(atomic_folder_begin(&mine, temp_path("out/"), false, NULL, NULL, &err) != TP_OK);
     }
     cr_assert_eq(waitpid(pid, &status, 0), pid);
     cr_assert_eq(status, 0);
@@ -236,7 +236,7 @@ Test(export, what_a_dead_writer_left_is_removed_and_a_live_one_is_not)
             snprintf(dead, sizeof dead, "%s", found.gl_pathv[i]);
     globfree(&found);
 
-    cr_assert_eq(atomic_folder_begin(&f, temp_path("out"), NULL, NULL, &err), TP_OK);
+    cr_assert_eq(atomic_folder_begin(&f, temp_path("out"), false, NULL, NULL, &err), TP_OK);
     cr_expect_not(file_exists(dead), "%s", dead);
     cr_expect(file_exists(live.tmp));
     cr_expect(file_exists(temp_path("out.tmp-backup")));
@@ -259,16 +259,16 @@ Test(export, what_a_dead_writer_left_is_taken_over_by_an_heir_that_wants_it)
     const struct atomic_folder_heir heir = { wants_all, seen };
 
     snprintf(dir, sizeof dir, "%s", temp_path("out"));
-    cr_assert_eq(atomic_folder_begin(&first, dir, NULL, &heir, &err), TP_OK, "%s", err.msg);
+    cr_assert_eq(atomic_folder_begin(&first, dir, false, NULL, &heir, &err), TP_OK, "%s", err.msg);
     cr_expect_not(first.resumed, "there was nothing");
-    cr_assert_eq(atomic_folder_begin(&f, dir, NULL, NULL, &err), TP_OK, "%s", err.msg);
+    cr_assert_eq(atomic_folder_begin(&f, dir, false, NULL, NULL, &err), TP_OK, "%s", err.msg);
     cr_expect(file_exists(first.tmp), "its writer is alive");
     atomic_folder_abort(&f);
     cr_assert_eq(file_join(path, first.tmp, "progress", &err), TP_OK);
     cr_assert_eq(file_write_new(path, "x", 1, &err), TP_OK, "%s", err.msg);
     atomic_folder_suspend(&first);
 
-    cr_assert_eq(atomic_folder_begin(&f, dir, NULL, &heir, &err), TP_OK, "%s", err.msg);
+    cr_assert_eq(atomic_folder_begin(&f, dir, false, NULL, &heir, &err), TP_OK, "%s", err.msg);
     cr_expect(f.resumed);
     cr_expect_str_eq(f.tmp, seen);
     cr_expect(file_exists(path));
