@@ -65,6 +65,7 @@ static tp_status open_safetensors(struct import_source *s, const struct import_r
     tp_status st;
 
     s->title = "safetensors";
+    s->step = q->step >= 0 ? q->step : 0;
     st = safetensors_open(&s->safetensors, q->source, err);
     if (st == TP_E_NOTFOUND && strcmp(q->format, "auto") == 0 &&
         !foreign_format_detect_any(q->source))

@@ -327,6 +327,14 @@ def test_a_root_of_the_same_model_and_a_replaced_step_are_accepted(hf, tiny, tmp
     assert import_(hf, tmp_path / "alone", "--force").rc == 0, "the only step is replaced"
 
 
+def test_the_step_of_weights_is_0_or_that_of_the_option(hf, tmp_path):
+    for step, more in (0, ()), (7, ("--step", 7)):
+        assert import_(hf, tmp_path / "ckpt", *more).rc == 0
+        ok("tp-ckpt", "verify", tmp_path / "ckpt", "--step", step)
+    ok("tp-reshard", hf, "--format", "tp", "--to", "tp2", "--step", 9, "-o", tmp_path / "ckpt")
+    ok("tp-ckpt", "verify", tmp_path / "ckpt", "--step", 9)
+
+
 # ---- training -----------------------------------------------------------------------------------------
 
 
