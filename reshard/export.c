@@ -44,13 +44,6 @@ static struct resume_job resume_job_of(struct export_job *x)
     return (struct resume_job){ &x->copy, &x->arena, x->request->progress };
 }
 
-tp_status export_check_format(const char *format, struct tp_err *err)
-{
-    const struct export_format *ignored;
-
-    return export_format_find(&ignored, format, err);
-}
-
 /* ---- where it is written ---- */
 
 static bool to_store(const struct export_job *x)

@@ -25,9 +25,6 @@ struct export_report {
     int files;
 };
 
-/* TP_E_USAGE: this version does not write the format; the message lists those that it writes. */
-tp_status export_check_format(const char *format, struct tp_err *err);
-
 /* Export. After a failure nothing has appeared. */
 tp_status export_run(struct export_report *report, const struct export_request *request,
                      struct tp_err *err);

@@ -12,6 +12,7 @@
 #include "core/text.h"
 #include "reshard/export.h"
 #include "reshard/foreign_contents.h"
+#include "reshard/formats/export_format.h"
 #include "storage/location.h"
 
 #define PROG "tp-ckpt"
@@ -33,16 +34,23 @@ static const char intro[] =
     "The folder appears complete or not at all; in a store, config.json is created last. What is\n"
     "not written is listed.";
 
-static bool parse(struct export_request *q, struct copy_options *copy, bool *json, int *exit_code,
-                  int argc, char **argv)
+/* Options that are not those of the request. */
+struct export_options {
+    struct copy_options copy;
+    bool max_shard_given, json;
+};
+
+static bool parse(struct export_request *q, struct export_options *o, int *exit_code, int argc,
+                  char **argv)
 {
+    struct copy_options *copy = &o->copy;
     const struct opt opts[] = {
         OPT_ARG("CKPT", &q->ckpt, "checkpoint root (its newest complete step) or step directory"),
         OPT_STR('o', "out", "DIR", &q->out, "folder to create, or s3://BUCKET/PREFIX"),
         OPT_STR(0, "format", "safetensors|gguf|dcp|torchtitan|megatron|torch_dist|deepspeed",
                 &q->format, "format to write (default safetensors)"),
         OPT_STR(0, "layout", "SPEC", &q->layout,
-                "layout of the files, for formats that cut tensors (default:\nCKPT's)"),
+                "dcp, torchtitan, megatron, torch_dist: layout of the files\n(default: CKPT's)"),
         OPT_FLAG(0, "no-optim", &q->no_optim, "write the weights only"),
         OPT_FLAG(0, "distributed-optimizer", &q->distributed_optimizer,
                  "megatron, torch_dist: write the optimizer as\n--use-distributed-optimizer of "
@@ -51,8 +59,9 @@ static bool parse(struct export_request *q, struct copy_options *copy, bool *jso
                 "cast the weights (default: as trained, but f32 where a format has\n"
                 "the moments without masters); f32 is taken from the masters where\n"
                 "there are any, and so is q8_0 (GGUF only)"),
-        OPT_SIZE(0, "max-shard-size", "SIZE", &q->max_shard_bytes,
-                 "limit on the bytes of tensors in a file (default 5GB)"),
+        { OPT_KIND_SIZE, 0, "max-shard-size", "SIZE", &q->max_shard_bytes,
+          "safetensors: limit on the bytes of tensors in a file (default 5GB)",
+          &o->max_shard_given },
         OPT_STR(0, "assets", "DIR", &q->assets,
                 "copy tokenizer, chat templates and generation_config.json\n"
                 "from this folder; GGUF contains the tokenizer"),
@@ -62,7 +71,8 @@ static bool parse(struct export_request *q, struct copy_options *copy, bool *jso
         COPY_OPTION_JOURNAL(&copy->journal_s),
         OPT_FLAG('f', "force", &q->force,
                  "replace DIR, with all that is in it, if it has config.json and\nweights"),
-        OPT_FLAG(0, "json", json, "print one JSON object; on stderr, one progress object per line"),
+        OPT_FLAG(0, "json", &o->json,
+                 "print one JSON object; on stderr, one progress object per line"),
         OPT_END
     };
 
@@ -101,6 +111,7 @@ static void print_result(const struct export_report *r, const char *dtype, bool 
 static tp_status check_source(const struct export_request *q, struct tp_err *err)
 {
     const struct foreign_format *found = NULL;
+    char from[TEXT_WORD_MAX], to[TEXT_WORD_MAX];
     tp_status st = TP_OK;
 
     if (!location_is_remote(q->ckpt))
@@ -108,12 +119,30 @@ static tp_status check_source(const struct export_request *q, struct tp_err *err
     if (!st && found)
         st = tp_fail(
             err, TP_E_USAGE,
-            "%s: has the format %s, and export takes checkpoints of tp-train; tp-reshard %s "
+            "%.300s: has the format %s, and export takes checkpoints of tp-train; tp-reshard %s "
             "--to tp1 --format %s -o %s converts it",
             q->ckpt, found->name, text_shell_word(from, q->ckpt), q->format,
             text_shell_word(to, q->out));
-    char from[TEXT_WORD_MAX], to[TEXT_WORD_MAX];
     return st;
+}
+
+/* An option that the format has no use for is a mistake. --max-shard-size, which scripts give with
+ * any format, is only said to have no effect. */
+static tp_status check_format(const struct export_request *q, const struct export_options *o,
+                              struct tp_err *err)
+{
+    const struct export_format *format;
+    tp_status st = export_format_find(&format, q->format, err);
+
+    if (st)
+        return st;
+    if (q->layout && !format->cuts)
+        return tp_fail(err, TP_E_USAGE,
+                       "--layout %s: the files of %s are the same at every layout; leave it out",
+                       q->layout, format->name);
+    if (o->max_shard_given && !format->shards)
+        report_note(PROG, "--max-shard-size has no effect with --format %s", format->name);
+    return TP_OK;
 }
 
 int cmd_export(int argc, char **argv)
@@ -121,34 +150,34 @@ int cmd_export(int argc, char **argv)
     struct export_request q = { .format = "safetensors",
                                 .step = -1,
                                 .max_shard_bytes = INT64_C(5) << 30 };
-    struct copy_options copy = copy_options_default();
+    struct export_options o = { .copy = copy_options_default() };
+    struct copy_options *copy = &o.copy;
     struct export_report r;
     struct tp_err err = { 0 };
-    bool json = false;
     int exit_code;
     tp_status st;
 
-    if (!parse(&q, &copy, &json, &exit_code, argc, argv))
+    if (!parse(&q, &o, &exit_code, argc, argv))
         return exit_code;
     if (!q.out)
         TP_TRY(tp_fail(&err, TP_E_USAGE, "-o is missing: the folder to create"));
-    TP_TRY(export_check_format(q.format, &err));
+    TP_TRY(check_format(&q, &o, &err));
     TP_TRY(check_source(&q, &err));
-    q.q8_0 = copy.dtype_text && strcasecmp(copy.dtype_text, "q8_0") == 0;
+    q.q8_0 = copy->dtype_text && strcasecmp(copy->dtype_text, "q8_0") == 0;
     if (q.q8_0)
-        copy.dtype_text = "f32"; /* what it is made from */
-    TP_TRY(copy_options_check(&copy, &q.dtype, &err));
-    q.memory_bytes = copy.memory_bytes;
-    q.threads = copy.threads;
-    q.journal_s = copy.journal_s;
+        copy->dtype_text = "f32"; /* what it is made from */
+    TP_TRY(copy_options_check(copy, &q.dtype, &err));
+    q.memory_bytes = copy->memory_bytes;
+    q.threads = copy->threads;
+    q.journal_s = copy->journal_s;
     q.scratch = getenv("TMPDIR");
-    q.progress = copy_options_progress("exporting", json);
+    q.progress = copy_options_progress("exporting", o.json);
     st = export_run(&r, &q, &err);
     progress_end(q.progress, st == TP_OK);
     if (!st) {
-        print_result(&r, q.q8_0 ? "q8_0" : dtype_name(r.dtype), json);
+        print_result(&r, q.q8_0 ? "q8_0" : dtype_name(r.dtype), o.json);
         st = print_reported(print_done(&err), q.out, &err);
     }
 done:
-    return report_json(json, PROG, st, &err);
+    return report_json(o.json, PROG, st, &err);
 }

@@ -22,6 +22,8 @@ struct export_format {
     const char *name;  /* of --format */
     const char *title; /* for people */
     enum export_state state;
+    bool cuts;                  /* its files depend on the layout */
+    bool shards;                /* its files are limited by max_shard_bytes */
     bool q8_0;                  /* it has ggml's Q8_0 */
     bool distributed_optimizer; /* it has the state of Megatron-LM's */
     const char *extras;         /* formats with the same text here write each other's extras

@@ -383,6 +383,20 @@ def test_a_killed_export_leaves_the_old_folder_or_the_new_one(fmt, tmp_path):
     assert not [p for p in work.rglob("*") if ".tmp" in p.name]
 
 
+@pytest.mark.parametrize("fmt", ["safetensors", "gguf", "deepspeed"])
+def test_a_layout_is_refused_where_the_files_have_none(fmt, f32, tmp_path):
+    r = run("tp-ckpt", "export", f32.root, "-o", tmp_path / "out", "--format", fmt, "--layout", "tp2")
+    assert r.rc == 2 and "--layout tp2: the files of %s are the same at every layout" % fmt in r.err, repr(r)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("fmt, has_effect", [("safetensors", True), ("dcp", False), ("gguf", False)])
+def test_a_limit_of_files_that_has_no_effect_is_said(fmt, has_effect, f32, tmp_path):
+    """It is no error: scripts give --max-shard-size with any format."""
+    r = export(f32, tmp_path / "out", fmt, "--max-shard-size", "64K")
+    assert ("--max-shard-size has no effect with --format %s" % fmt in r.err) != has_effect, repr(r)
+
+
 @pytest.mark.parametrize("fmt", ["dcp", "megatron"])
 def test_a_layout_that_does_not_fit_is_refused(fmt, f32, tmp_path):
     r = run("tp-ckpt", "export", f32.root, "-o", tmp_path / "out", "--format", fmt, "--layout", "tp3")

@@ -21,7 +21,8 @@ def written(tmp_path_factory, tiny):
     folder = tmp_path_factory.mktemp("written")
     harness.train(tiny, folder / "ckpt", steps=2, layout="tp2")
     for kind in "safetensors", "dcp", "megatron", "torch_dist", "deepspeed":
-        ok("tp-ckpt", "export", folder / "ckpt", "--format", kind, "--max-shard-size", "64K", "-o", folder / kind)
+        cut = ["--max-shard-size", "64K"] if kind == "safetensors" else []
+        ok("tp-ckpt", "export", folder / "ckpt", "--format", kind, *cut, "-o", folder / kind)
     shutil.rmtree(folder / "ckpt")
     return folder
 
@@ -137,7 +138,6 @@ def test_export_names_the_program_that_converts(written, tmp_path):
     assert (tmp_path / "hf/model.safetensors").exists()
 
 
-@pytest.mark.parametrize("kind", ["safetensors", "dcp"])
 @pytest.mark.parametrize("name", ["my model", "it's $(touch ran); \"x\"", "-o", "two\nlines \\ \x1b[31m", "caf\udce9"])
 def test_a_command_in_a_message_can_be_copied_into_a_shell(name, written, tmp_path):
     shutil.copytree(written / "safetensors", tmp_path / name)
@@ -148,6 +148,7 @@ def test_a_command_in_a_message_can_be_copied_into_a_shell(name, written, tmp_pa
     assert not (tmp_path / "ran").exists()
 
 
+@pytest.mark.parametrize("kind", ["safetensors", "dcp"])
 def test_steps_come_before_files_of_another_framework_beside_them(kind, written, tmp_path, tiny):
     """tp-train resumes from the steps, so no program may read the older weights beside them instead."""
     both, plain = tmp_path / "both", tmp_path / "plain"

@@ -475,7 +475,8 @@ def written_in_parts(fmt, state, folder):
     elif fmt in ("zero1", "zero3"):
         getattr(foreign_files, fmt)(folder, groups_of(state), 3, 8)
     else:
-        ok("tp-ckpt", "export", state.root, "--format", fmt, "--layout", "tp4pp2", "-o", folder, "--max-shard-size", "30K")
+        cut = ["--max-shard-size", "30K"] if fmt == "safetensors" else ["--layout", "tp4pp2"]
+        ok("tp-ckpt", "export", state.root, "--format", fmt, "-o", folder, *cut)
     pattern = {"safetensors": "*.safetensors", "bin": "*.bin", "megatron": "*/*/*.pt", "zero1": "*/*optim_states.pt",
                "zero3": "*/*_states.pt"}.get(fmt, "**/*.distcp")
     files = sorted(folder.glob(pattern), key=lambda f: (f.parent.name[::-1], f.name))  # Megatron's tp rank is before pp
