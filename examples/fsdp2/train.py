@@ -124,6 +124,8 @@ def main():
         dist.all_reduce(stop)
         if stop.item() or trainer.steps_done % o.save_every == 0 or trainer.steps_done == o.steps:
             trainer.save()
+            if trainer.rank == 0:
+                print(f"saved step {trainer.steps_done} of {o.steps}, loss {loss:.4f}", flush=True)
         if stop.item():
             break
     if progress:
