@@ -26,7 +26,8 @@ static const char intro[] =
     "the\n"
     "state of AdamW, the checkpoint has it too, and the step is the optimizer's. Else it is step "
     "0,\n"
-    "and tp-train --resume starts from it with zero moments. Pickles are read, never executed.\n"
+    "or --step, and tp-train --resume starts from it with zero moments. Pickles are read, never\n"
+    "executed.\n"
     "Tensors that the model does not have are an error. Only what follows from others is left "
     "out:\n"
     "rotary inv_freq, GPT-2's causal mask attn.bias, and the copy of a tied head; objects that "
@@ -47,7 +48,8 @@ static bool parse(struct import_request *q, struct copy_options *copy, struct op
         OPT_STR(0, "config", "FILE", &q->config,
                 "config.json of the model (default: SRC's; of Megatron-LM, one\nthat is made from "
                 "its arguments)"),
-        OPT_INT64(0, "step", "N", &q->step, "step of the optimizer (default: as SRC says)"),
+        OPT_INT64(0, "step", "N", &q->step,
+                  "step of the checkpoint (default: that of SRC's optimizer, otherwise 0)"),
         OPT_FLAG(0, "no-optim", &q->no_optim, "import the weights only"),
         OPT_STR(0, "dtype", "f32|bf16|f16", &copy->dtype_text,
                 "cast the weights (default: unchanged)"),

@@ -64,7 +64,9 @@ static bool parse(struct reshard_options *o, int *exit_code, int argc, char **ar
         OPT_STR('o', "out", "OUT", &q->out,
                 "root to write to, a folder or s3://BUCKET/PREFIX (default:\nCKPT-SPEC, where SPEC "
                 "is the complete new layout)"),
-        OPT_INT64(0, "step", "N", &q->step, "this step (default: the newest complete one)"),
+        OPT_INT64(0, "step", "N", &q->step,
+                  "this step (default: the newest complete one); of another framework's\nCKPT: the "
+                  "step that the result has"),
         OPT_SIZE(0, "mem", "SIZE", &o->copy.memory_bytes,
                  "limit on the resident memory of each process (default 1G)"),
         OPT_INT('j', "jobs", "N", &o->copy.threads, "threads (default: processors)"),

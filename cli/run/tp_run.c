@@ -34,7 +34,7 @@ int main(int argc, char **argv)
     static const struct verb_program program = {
         .name = "tp-run",
         .intro =
-            "usage: tp-run JOB.yaml             run the job to its end, restarting it as needed\n"
+            "usage: tp-run JOB.yaml [options]   run the job to its end, restarting it as needed\n"
             "       tp-run VERB JOB.yaml ...\n"
             "       tp-run --example            print a job file with every key explained\n\n"
             "Ctrl-C, SIGTERM or SIGHUP (a terminal that closes; ignored under nohup): the job\n"
@@ -42,6 +42,9 @@ int main(int argc, char **argv)
             "If tp-run itself is killed, the job keeps running, and the next tp-run takes it "
             "over.\n\nverbs:",
         .tail =
+            "options with JOB.yaml:\n"
+            "  -q, --quiet  print only errors\n"
+            "  --json       print each event on standard output: one JSON object per line\n\n"
             "  --help     this text; `tp-run VERB --help` describes a verb\n"
             "  --version  the version\n\n"
             "exit: 0 all steps done; 2 the job file or request is wrong; 3 the job has failed;\n"
