@@ -184,6 +184,8 @@ static tp_status parse_positionals(const struct opt *opts, int n, char **args, s
     for (const struct opt *o = opts; o->kind != OPT_KIND_END; o++) {
         if (!is_positional(o))
             continue;
+        if (n > 0 && !**args)
+            return tp_fail(err, TP_E_USAGE, "%s is empty: %s", o->name, o->help);
         if (n > 0) {
             *(const char **)o->out = *args++;
             n--;

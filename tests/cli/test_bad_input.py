@@ -157,6 +157,8 @@ WRONG_LINES = [
     (["tp-ckpt", "frobnicate", "CKPT"], "frobnicate"),
     (["tp-ckpt", "prune", "CKPT", "--keep", "1", "--jobs", "0"], "--jobs"),
     (["tp-ckpt", "show"], "CKPT"),
+    (["tp-ckpt", "show", ""], "CKPT is empty"),
+    (["tp-ckpt", "import", "", "-o", "OUT"], "SRC is empty"),
     (["tp-ckpt", "verify", "CKPT", "--quickly"], "--quickly"),
     (["tp-ckpt", "export", "CKPT", "-o", "OUT", "--format", "pickle"], "pickle"),
     (["tp-ckpt", "export", "CKPT", "--format", "safetensors"], "-o"),

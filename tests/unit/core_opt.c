@@ -88,6 +88,19 @@ Test(opt, values_that_are_not_given_are_unchanged)
     cr_assert_str_eq(v.path, "--json", "after -- all words are arguments");
 }
 
+Test(opt, an_empty_argument_is_refused)
+{
+    struct opt table[TABLE_MAX];
+    char prog[] = "prog", empty[] = "", path[] = "a", *argv[] = { prog, path, empty, NULL };
+    struct tp_err err = { 0 };
+    enum opt_result result;
+    struct values v = { 0 };
+
+    make_table(table, &v);
+    cr_assert_eq(opt_parse(table, 3, argv, &result, &err), TP_E_USAGE);
+    cr_assert_str_eq(err.msg, "NAME is empty: a tensor");
+}
+
 Test(opt, values_may_begin_with_a_dash)
 {
     static const struct {
