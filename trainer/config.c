@@ -83,10 +83,11 @@ tp_status train_config_check(struct train_config *c, const struct model *m, stru
 
     if (c->steps < 1)
         return tp_fail(err, TP_E_USAGE, "--steps must be at least 1 (steps of the whole run)");
-    if (!c->ckpt && (c->resume != RESUME_NO || c->save_every || c->keep || c->exit_step))
+    if (!c->ckpt &&
+        (c->resume != RESUME_NO || c->save_every || c->keep || c->exit_step || c->ckpt_zstd))
         return tp_fail(err, TP_E_USAGE,
-                       "--resume, --save-every, --keep and --exit-step need --ckpt ROOT, the "
-                       "folder of the checkpoints");
+                       "--resume, --save-every, --keep, --exit-step and --ckpt-zstd need --ckpt "
+                       "ROOT, the folder of the checkpoints");
     if (c->resume == RESUME_NO && (c->step >= 0 || c->reset_optim))
         return tp_fail(err, TP_E_USAGE,
                        "%s needs --resume, because it says how to load the checkpoint",

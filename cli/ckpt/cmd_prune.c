@@ -162,7 +162,10 @@ static tp_status prune(const struct ckpt_prune_request *asked, bool json, struct
     q.root = root;
     q.progress = q.verify_jobs > 0 ? progress_new("verifying", 0, report_progress(json)) : NULL;
     st = ckpt_prune(&pruned, &q, &arena, err);
-    progress_end(q.progress, st == TP_OK);
+    if (st)
+        progress_end(q.progress, false);
+    else
+        progress_erase(q.progress); /* its bytes are those of the last step; the summary has all */
     (json ? print_object : print_lines)(&pruned, &q, st == TP_OK);
     if (!st)
         st = print_done(err);

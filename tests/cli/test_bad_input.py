@@ -140,6 +140,7 @@ WRONG_LINES = [
     (["tp-train", "--model", "CONFIG", "--data", TEXT, "--steps", "1", "--batch", "7",
       "--micro", "2"], "micro"),
     (["tp-train", "--model", "CONFIG", "--data", TEXT, "--steps", "1", "--keep", "2"], "--ckpt"),
+    (["tp-train", "--model", "CONFIG", "--data", TEXT, "--steps", "1", "--ckpt-zstd"], "--ckpt-zstd need --ckpt"),
     (["tp-train", "--model", "CONFIG", "--data", TEXT, "--steps", "1", "--threads", "99999"], "between 1 and 1024"),
     (["tp-train", "--model", "CONFIG", "--data", TEXT, "--steps", "1", "--logits", "."], "--logits: .: exists"),
     (["tp-train", "--model", "CONFIG", "--data", TEXT, "--steps", "1", "--ckpt", TEXT], "not a directory"),
