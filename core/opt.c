@@ -23,6 +23,11 @@ static bool is_option(const struct opt *o)
     return !is_positional(o) && o->kind != OPT_KIND_HEADING;
 }
 
+static bool needs_value(const struct opt *o)
+{
+    return o->kind != OPT_KIND_FLAG && o->kind != OPT_KIND_STR_OPT;
+}
+
 static tp_status unknown_option(const struct opt *opts, const char *word, struct tp_err *err)
 {
     struct similar similar;
@@ -171,7 +176,7 @@ static const struct opt *find(const struct opt *opts, int id)
 static tp_status check_value(const struct opt *o, const char *value, const char *last_word,
                              struct tp_err *err)
 {
-    if (value != last_word || strncmp(value, "--", 2) != 0)
+    if (!needs_value(o) || value != last_word || strncmp(value, "--", 2) != 0)
         return TP_OK;
     return tp_fail(err, TP_E_USAGE,
                    "--%s needs a value, but '%s' follows; a value that begins with -- is written "
@@ -229,10 +234,9 @@ tp_status opt_parse(const struct opt *opts, int argc, char **argv, enum opt_resu
         if (id == '?')
             return unknown_option(opts, unknown_word(argc, argv), err);
         o = find(opts, id);
-        st = optarg ? check_value(o, optarg, argv[optind - 1], err) : TP_OK;
-        if (!st)
-            st = store_value(o, optarg, err);
-        if (st)
+        if ((st = check_value(o, optarg, argv[optind - 1], err)))
+            return st;
+        if ((st = store_value(o, optarg, err)))
             return st;
     }
     return parse_positionals(opts, argc - optind, argv + optind, err);

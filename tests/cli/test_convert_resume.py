@@ -36,7 +36,7 @@ def sources(tmp_path_factory):
     made = {"tp": make(root / "own", "tp2", CONFIG, dtype="f32")}
     for fmt in ("megatron", "safetensors", "dcp"):
         made[fmt] = root / fmt
-        harness.ok("tp-ckpt", "export", made["tp"], "-o", made[fmt], "--format", fmt, "--layout", "tp2")
+        harness.ok("tp-ckpt", "export", made["tp"], "-o", made[fmt], "--format", fmt)  # at tp2, as the source
     return made
 
 
