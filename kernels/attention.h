@@ -6,8 +6,8 @@
  * merged by their log-sum-exp (Liu et al. 2023).
  *
  * q[batch * seq][heads * head_dim], k and v[batch * seq][kv_heads * head_dim], out as q. All of
- * them are `type` (f32 or bf16); gradients are f32. Rows may be strided (ld*, in elements), so that
- * q, k and v can lie side by side. Query head h reads KV head h / (heads / kv_heads).
+ * them are `type` (f32 or bf16). Rows may be strided (ld*, in elements), so that q, k and v can lie
+ * side by side. Query head h reads KV head h / (heads / kv_heads).
  */
 #ifndef KERNELS_ATTENTION_H
 #define KERNELS_ATTENTION_H
@@ -43,14 +43,16 @@ struct attention {
                    sum) and lse, backward adds to dq, dk and dv */
 };
 
-/* The backward pass: dq, dk and dv (f32, row strides lddq, lddk, lddv) are overwritten, unless
- * of.merge. d_out is `type` with stride ldo. of.out and of.lse are those of the whole forward pass,
- * after its last part. */
+/* The backward pass: dq, dk and dv (row strides lddq, lddk, lddv) are overwritten, unless of.merge.
+ * d_out is of.type with stride ldo. of.out and of.lse are those of the whole forward pass, after
+ * its last part. */
 struct attention_backward {
     struct attention of;
     const void *d_out;
-    float *dq, *dk, *dv;
+    void *dq, *dk, *dv;
     int64_t lddq, lddk, lddv;
+    enum dtype type; /* of dq, dk and dv: f32, or, without of.merge, of.type where the device
+                        keeps_bf16 (kernels/ops.h) */
 };
 
 #endif

@@ -24,6 +24,7 @@
 #include "kernels/gemm.h"
 #include "kernels/grad_norm.h"
 #include "kernels/grouped_gemm.h"
+#include "kernels/head_norm.h"
 #include "kernels/layer_norm.h"
 #include "kernels/loss.h"
 #include "kernels/part_sums.h"
@@ -43,6 +44,8 @@ struct kernel_ops {
     void (*rope_apply)(struct device_queue *q, const struct rope_apply *a);
     void (*rms_norm_forward)(struct device_queue *q, const struct rms_norm_forward *a);
     void (*rms_norm_backward)(struct device_queue *q, const struct rms_norm_backward *a);
+    void (*head_norm_forward)(struct device_queue *q, const struct head_norm_forward *a);
+    void (*head_norm_backward)(struct device_queue *q, const struct head_norm_backward *a);
     void (*layer_norm_forward)(struct device_queue *q, const struct layer_norm_forward *a);
     void (*layer_norm_backward)(struct device_queue *q, const struct layer_norm_backward *a);
     void (*gated_forward)(struct device_queue *q, const struct gated_forward *a);
@@ -90,9 +93,10 @@ struct kernel_ops {
     bool reads_rows_on_host;
 
     /* Activations of a bf16 run are bf16 wherever a product reads or writes them: C of gemm and
-     * grouped_gemm, inputs of gelu and gated, x of rope_apply, soft_cap and permute_sum, logits of
-     * the loss and dhidden of permute_weight_backward may be bf16.
-     * Other devices refuse that. Their runs keep in f32 what products write. */
+     * grouped_gemm, inputs of gelu and gated, x of rope_apply and soft_cap, heads of head_norm,
+     * gradients of attention, logits of the loss, dhidden of permute_weight_backward, x and y of
+     * permute_sum, and what the norms say may be bf16. Other devices refuse that. Their runs keep
+     * in f32 what products write. */
     bool keeps_bf16;
 };
 

@@ -256,14 +256,14 @@ static tp_status backward_group(const struct attention_backward *g, struct atten
     tp_status st = TP_OK;
 
     attention_load_head(w, a, b, kv, true);
-    at.dk = g->dk + b * attention_k_step(a) * g->lddk + kv * d;
-    at.dv = g->dv + b * attention_k_step(a) * g->lddv + kv * d;
+    at.dk = (float *)g->dk + b * attention_k_step(a) * g->lddk + kv * d;
+    at.dv = (float *)g->dv + b * attention_k_step(a) * g->lddv + kv * d;
     for (int64_t h = kv * group; h < (kv + 1) * group; h++)
         for (int64_t row0 = last; row0 >= 0; row0 -= ATTENTION_BLOCK) {
             int64_t row = b * attention_q_step(a) + row0;
             bool first = !a->merge && h == kv * group && row0 == last;
 
-            at.dq = g->dq + row * g->lddq + h * d;
+            at.dq = (float *)g->dq + row * g->lddq + h * d;
             attention_tile_at(&t, a, w, b, h, row0);
             TP_TRY(backward_tile(&t, d_out + (row * a->ldo + h * d) * attention_width(a), &at,
                                  first, err));
@@ -295,6 +295,9 @@ static void backward_range(void *ctx, int64_t lo, int64_t hi, int thread)
 tp_status cpu_run_attention_backward(struct device_queue *q, const struct attention_backward *a,
                                      struct tp_err *err)
 {
+    if (a->type != DTYPE_F32)
+        return tp_fail(err, TP_E_INTERNAL, "gradients of attention on the CPU are f32, not %s",
+                       dtype_name(a->type));
     if (a->of.seq == 0)
         return TP_OK;
     return share(q, a, a->of.batch * a->of.kv_heads, backward_range, err);

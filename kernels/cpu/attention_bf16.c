@@ -310,8 +310,8 @@ void attention_bf16_backward(const struct attention_backward *g, struct attentio
     const struct attention *a = &g->of;
     int64_t group = a->heads / a->kv_heads, d = a->head_dim;
     int64_t last = (a->seq - 1) / BLOCK * BLOCK, key = b * attention_k_step(a);
-    struct gradients at = { .dk = g->dk + key * g->lddk + kv * d,
-                            .dv = g->dv + key * g->lddv + kv * d,
+    struct gradients at = { .dk = (float *)g->dk + key * g->lddk + kv * d,
+                            .dv = (float *)g->dv + key * g->lddv + kv * d,
                             .lddq = g->lddq,
                             .lddk = g->lddk,
                             .lddv = g->lddv,
@@ -327,7 +327,7 @@ void attention_bf16_backward(const struct attention_backward *g, struct attentio
             attention_tile_at(&t, a, NULL, b, h, row0);
             load_head(w, a, &t, b * a->kv_heads + kv, true);
             at.d_out = (const uint16_t *)g->d_out + row * a->ldo + h * d;
-            at.dq = g->dq + row * g->lddq + h * d;
+            at.dq = (float *)g->dq + row * g->lddq + h * d;
             backward_block(w, &t, &at);
             at.first = false;
         }

@@ -24,6 +24,8 @@ CPU_KERNEL(queue_rope_table, cpu_run_rope_table, rope_table)
 CPU_KERNEL(queue_rope_apply, cpu_run_rope_apply, rope_apply)
 CPU_KERNEL(queue_rms_norm_forward, cpu_run_rms_norm_forward, rms_norm_forward)
 CPU_KERNEL(queue_rms_norm_backward, cpu_run_rms_norm_backward, rms_norm_backward)
+CPU_KERNEL(queue_head_norm_forward, cpu_run_head_norm_forward, head_norm_forward)
+CPU_KERNEL(queue_head_norm_backward, cpu_run_head_norm_backward, head_norm_backward)
 CPU_KERNEL(queue_layer_norm_forward, cpu_run_layer_norm_forward, layer_norm_forward)
 CPU_KERNEL(queue_layer_norm_backward, cpu_run_layer_norm_backward, layer_norm_backward)
 CPU_KERNEL(queue_gated_forward, cpu_run_gated_forward, gated_forward)
@@ -92,6 +94,8 @@ const struct kernel_ops kernels_cpu = {
     .rope_apply = queue_rope_apply,
     .rms_norm_forward = queue_rms_norm_forward,
     .rms_norm_backward = queue_rms_norm_backward,
+    .head_norm_forward = queue_head_norm_forward,
+    .head_norm_backward = queue_head_norm_backward,
     .layer_norm_forward = queue_layer_norm_forward,
     .layer_norm_backward = queue_layer_norm_backward,
     .gated_forward = queue_gated_forward,

@@ -1,5 +1,5 @@
-/* kernels/cpu/rms_norm.c - see kernels/rms_norm.h. */
-#include "kernels/rms_norm.h"
+/* kernels/cpu/rms_norm.c - see kernels/rms_norm.h and kernels/cpu/rms_norm.h. */
+#include "kernels/cpu/rms_norm.h"
 
 #include <math.h>
 #include <string.h>
@@ -46,6 +46,19 @@ static KERNEL_CLONES void scale_bf16(uint16_t *restrict y, const float *restrict
         y[i] = vec_to_bf16(x[i] * by * w[i]);
 }
 
+float rms_norm_row(void *y, enum dtype type, float *x, const float *residual, const float *w,
+                   int64_t n, float eps)
+{
+    double sum = add_and_square(x, residual, n);
+    float by = (float)(1.0 / sqrt(sum / (double)n + (double)eps));
+
+    if (type == DTYPE_F32)
+        scale_f32(y, x, w, by, n);
+    else
+        scale_bf16(y, x, w, by, n);
+    return by;
+}
+
 static void forward_range(void *ctx, int64_t lo, int64_t hi, int thread)
 {
     const struct rms_norm_forward *a = ctx;
@@ -53,14 +66,9 @@ static void forward_range(void *ctx, int64_t lo, int64_t hi, int thread)
     (void)thread;
     for (int64_t r = lo; r < hi; r++) {
         int64_t at = r * a->cols;
-        double sum = add_and_square(a->x + at, a->residual ? a->residual + at : NULL, a->cols);
-        float by = (float)(1.0 / sqrt(sum / (double)a->cols + (double)a->eps));
 
-        a->rstd[r] = by;
-        if (a->type == DTYPE_F32)
-            scale_f32((float *)a->y + at, a->x + at, a->w, by, a->cols);
-        else
-            scale_bf16((uint16_t *)a->y + at, a->x + at, a->w, by, a->cols);
+        a->rstd[r] = rms_norm_row((char *)a->y + at * dtype_bytes(a->type), a->type, a->x + at,
+                                  a->residual ? a->residual + at : NULL, a->w, a->cols, a->eps);
     }
 }
 
@@ -93,6 +101,13 @@ static KERNEL_CLONES double dot3(const float *a, const float *b, const float *c,
     return total;
 }
 
+float rms_norm_row_along(const float *dy, const float *x, const float *w, float rstd, int64_t n)
+{
+    double s = (double)rstd;
+
+    return (float)(dot3(dy, w, x, n) * s * s * s / (double)n);
+}
+
 /* With n = x rstd: dx += rstd (dy w - n mean(dy w n)), dw += dy n. */
 static KERNEL_CLONES void backward_row(float *restrict dx, float *restrict dw,
                                        const float *restrict dy, const float *restrict x,
@@ -116,8 +131,7 @@ static void backward_rows(const struct rms_norm_backward *a, const struct column
     for (int64_t r = lo; r < hi; r++) {
         int64_t at = r * a->cols;
         const float *dy = (const float *)a->dy + at, *x = (const float *)a->x + at;
-        double s = (double)a->rstd[r];
-        float along = (float)(dot3(dy, a->w, x, a->cols) * s * s * s / (double)a->cols);
+        float along = rms_norm_row_along(dy, x, a->w, a->rstd[r], a->cols);
 
         backward_row(a->dx + at, sums->part, dy, x, a->w, a->rstd[r], along, a->cols);
         column_sums_next(sums, r, lo, hi);

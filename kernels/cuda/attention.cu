@@ -172,10 +172,12 @@ static __device__ inline float dot_gradient(const struct attention &a, float s, 
 }
 
 /* Store or add a warp's own rows of a gradient. */
-static __device__ void gradient_store(const struct attention &a, float *to, int64_t ld,
+static __device__ void gradient_store(const struct attention_backward &g, void *to, int64_t ld,
                                       const struct attention_rows &rows,
                                       const float (*x)[ATTENTION_CHUNKS], int lane)
 {
+    const struct attention &a = g.of;
+
 #pragma unroll
     for (int i = 0; i < ATTENTION_OWN; i++)
 #pragma unroll
@@ -184,7 +186,8 @@ static __device__ void gradient_store(const struct attention &a, float *to, int6
             int64_t at = (rows.at + row) * ld + rows.col + col;
 
             if (row < rows.rows && col < a.head_dim)
-                to[at] = a.merge ? to[at] + x[i][c] : x[i][c];
+                launch_store(to, g.type, at,
+                             a.merge ? static_cast<float *>(to)[at] + x[i][c] : x[i][c]);
         }
 }
 
@@ -217,7 +220,7 @@ __global__ void __launch_bounds__(LAUNCH_THREADS, 2)
             }
             attention_add(&tile, &a, weights, a.k, a.ldk, k, n, dq);
         }
-        gradient_store(a, g.dq, g.lddq, q, dq, lane);
+        gradient_store(g, g.dq, g.lddq, q, dq, lane);
     }
 }
 
@@ -260,9 +263,22 @@ __global__ void __launch_bounds__(LAUNCH_THREADS, 1)
                 attention_add(&tile, &a, to_dk, a.q, a.ldq, q, n, dk);
             }
         }
-        gradient_store(a, g.dk, g.lddk, k, dk, lane);
-        gradient_store(a, g.dv, g.lddv, k, dv, lane);
+        gradient_store(g, g.dk, g.lddk, k, dk, lane);
+        gradient_store(g, g.dv, g.lddv, k, dv, lane);
     }
+}
+
+/* Gradients that are merged are f32. */
+static bool gradient_check(struct device_queue *q, const struct attention_backward *g)
+{
+    struct tp_err err;
+
+    if (g->type == DTYPE_F32 || (g->type == g->of.type && !g->of.merge))
+        return true;
+    tp_fail(&err, TP_E_INTERNAL, "gradients of attention in %s%s are not %s",
+            dtype_name(g->of.type), g->of.merge ? ", merged," : "", dtype_name(g->type));
+    device_fail(q->device, &err);
+    return false;
 }
 
 void cuda_run_attention_backward(struct device_queue *q, const struct attention_backward *g)
@@ -271,7 +287,7 @@ void cuda_run_attention_backward(struct device_queue *q, const struct attention_
     int64_t rows = a->batch * a->heads * attention_query_step(a);
     float *delta;
 
-    if (!attention_check(q, a) || rows == 0)
+    if (!attention_check(q, a) || !gradient_check(q, g) || rows == 0)
         return;
     if (!(delta = static_cast<float *>(device_scratch(q, rows * (int64_t)sizeof *delta))))
         return; /* the device keeps the failure */

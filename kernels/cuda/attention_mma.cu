@@ -188,7 +188,7 @@ bool attention_mma_fits(const struct attention *a)
 }
 
 /* Gradients are stored two at a time. */
-static bool is_gradient_aligned(const float *x, int64_t ld)
+static bool is_gradient_aligned(const void *x, int64_t ld)
 {
     return (uintptr_t)x % 8 == 0 && ld % 2 == 0;
 }

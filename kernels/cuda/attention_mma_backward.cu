@@ -21,24 +21,37 @@ static __device__ inline void probability(const struct attention &a, float *dot,
           (attention_mma_wide<D>() ? attention_score_slope(&a, score) : a.scale);
 }
 
+/* Store or add two neighbours. */
+static __device__ inline void store_pair(const struct attention_backward &g, void *to, int64_t at,
+                                         float x, float y)
+{
+    if (g.type == DTYPE_BF16) {
+        *reinterpret_cast<uint32_t *>(static_cast<uint16_t *>(to) + at) = mma_pack(x, y);
+        return;
+    }
+    float2 *both = reinterpret_cast<float2 *>(static_cast<float *>(to) + at);
+    float2 old = g.of.merge ? *both : float2{ 0, 0 };
+
+    *both = { old.x + x, old.y + y };
+}
+
 /* Store or add columns col .. col + C - 1 of a warp's own rows of a gradient. */
 template <int C>
-static __device__ void mma_gradient_store(const struct attention &a, float *to, int64_t ld,
+static __device__ void mma_gradient_store(const struct attention_backward &g, void *to, int64_t ld,
                                           const struct attention_rows &rows, const float (*x)[4],
                                           int col)
 {
+    const struct attention &a = g.of;
+
 #pragma unroll
     for (int j = 0; j < C / 8; j++)
 #pragma unroll
         for (int h = 0; h < 2; h++) {
             int row = attention_mma_first(&rows) + attention_mma_row(2 * h);
             int64_t at = (rows.at + row) * ld + rows.col + col + 8 * j + attention_mma_col(0);
-            float2 *both = reinterpret_cast<float2 *>(to + at);
 
-            if (row >= rows.rows || col + 8 * j >= a.head_dim)
-                continue;
-            float2 old = a.merge ? *both : float2{ 0, 0 };
-            *both = { old.x + x[j][2 * h], old.y + x[j][2 * h + 1] };
+            if (row < rows.rows && col + 8 * j < a.head_dim)
+                store_pair(g, to, at, x[j][2 * h], x[j][2 * h + 1]);
         }
 }
 
@@ -112,7 +125,7 @@ static __device__ void dq_pass(const struct attention_backward &g, const struct 
                 attention_mma_sum<C, D>(dq, dp, now.keys, p, col, (int)a.head_dim);
             }
         });
-    mma_gradient_store<C>(a, g.dq, g.lddq, q, dq, col);
+    mma_gradient_store<C>(g, g.dq, g.lddq, q, dq, col);
 }
 
 template <int D, int C>
@@ -269,9 +282,9 @@ static __device__ void dkv_pass(const struct attention_backward &g, const float 
             }
         });
     if constexpr (DK)
-        mma_gradient_store<C>(a, g.dk, g.lddk, k, dk, col);
+        mma_gradient_store<C>(g, g.dk, g.lddk, k, dk, col);
     if constexpr (DV)
-        mma_gradient_store<C>(a, g.dv, g.lddv, k, dv, col);
+        mma_gradient_store<C>(g, g.dv, g.lddv, k, dv, col);
 }
 
 /* A block for rows of keys of a KV head; it passes over the queries of all heads that read it. With

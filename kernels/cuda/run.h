@@ -22,6 +22,7 @@ extern "C" {
 #include "kernels/gemm.h"
 #include "kernels/grad_norm.h"
 #include "kernels/grouped_gemm.h"
+#include "kernels/head_norm.h"
 #include "kernels/layer_norm.h"
 #include "kernels/loss.h"
 #include "kernels/part_sums.h"
@@ -40,6 +41,8 @@ void cuda_run_rope_table(struct device_queue *q, const struct rope_table *a);
 void cuda_run_rope_apply(struct device_queue *q, const struct rope_apply *a);
 void cuda_run_rms_norm_forward(struct device_queue *q, const struct rms_norm_forward *a);
 void cuda_run_rms_norm_backward(struct device_queue *q, const struct rms_norm_backward *a);
+void cuda_run_head_norm_forward(struct device_queue *q, const struct head_norm_forward *a);
+void cuda_run_head_norm_backward(struct device_queue *q, const struct head_norm_backward *a);
 void cuda_run_layer_norm_forward(struct device_queue *q, const struct layer_norm_forward *a);
 void cuda_run_layer_norm_backward(struct device_queue *q, const struct layer_norm_backward *a);
 void cuda_run_gated_forward(struct device_queue *q, const struct gated_forward *a);

@@ -15,6 +15,8 @@ NOTHING(rope_table, rope_table)
 NOTHING(rope_apply, rope_apply)
 NOTHING(rms_norm_forward, rms_norm_forward)
 NOTHING(rms_norm_backward, rms_norm_backward)
+NOTHING(head_norm_forward, head_norm_forward)
+NOTHING(head_norm_backward, head_norm_backward)
 NOTHING(layer_norm_forward, layer_norm_forward)
 NOTHING(layer_norm_backward, layer_norm_backward)
 NOTHING(gated_forward, gated_forward)
@@ -63,6 +65,8 @@ const struct kernel_ops kernels_null = {
     .rope_apply = nothing_rope_apply,
     .rms_norm_forward = nothing_rms_norm_forward,
     .rms_norm_backward = nothing_rms_norm_backward,
+    .head_norm_forward = nothing_head_norm_forward,
+    .head_norm_backward = nothing_head_norm_backward,
     .layer_norm_forward = nothing_layer_norm_forward,
     .layer_norm_backward = nothing_layer_norm_backward,
     .gated_forward = nothing_gated_forward,

@@ -125,7 +125,7 @@ static void run_attention_backward(struct bench *b, const void *arg)
     int64_t ld = a->ldq, kv = a->kv_heads * a->head_dim;
 
     RUN(attention_backward, attention_backward, *a, b->y, b->z, b->z + b->dim, b->z + b->dim + kv,
-        ld, ld, ld);
+        ld, ld, ld, DTYPE_F32);
 }
 
 static void attention(struct bench *b)

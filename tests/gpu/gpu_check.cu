@@ -392,9 +392,10 @@ static void attention_speed(int64_t seq, int64_t head_dim)
     a.scale = 1.0f / sqrtf((float)head_dim);
     b.of = a;
     b.d_out = owned[8] = random_bf16(&r, n);
-    b.dq = static_cast<float *>(owned[5] = zeros<float>(n));
-    b.dk = static_cast<float *>(owned[6] = zeros<float>(n));
-    b.dv = static_cast<float *>(owned[7] = zeros<float>(n));
+    b.dq = owned[5] = zeros<uint16_t>(n);
+    b.dk = owned[6] = zeros<uint16_t>(n);
+    b.dv = owned[7] = zeros<uint16_t>(n);
+    b.type = a.type;
     b.lddq = b.lddk = b.lddv = width;
     CUDA_MUST(cudaDeviceSynchronize());
     forward = best_ms([&] { cuda_run_attention_forward(queue, &a); });

@@ -174,7 +174,7 @@ static void part_backward(const struct setup *s, const struct attention *a, int6
     const char *d_out = (const char *)s->d_out_stored + row0 * a->ldo * dtype_bytes(a->type);
 
     RUN(attention_backward, attention_backward, *a, d_out, g->dq + row0 * s->ld,
-        g->dk + key0 * s->ld, g->dv + key0 * s->ld, s->ld, s->ld, s->ld);
+        g->dk + key0 * s->ld, g->dv + key0 * s->ld, s->ld, s->ld, s->ld, DTYPE_F32);
 }
 
 /* The same attention in parts: the queries before `cut` and those after it, each with their own
@@ -403,6 +403,17 @@ Test(attention, a_row_sees_only_its_window)
     random_cases("attention/f32 short, window in parts", DTYPE_F32, 40, 20, WINDOW_IN_PARTS);
     random_cases("attention/f32 long, window in parts", DTYPE_F32, 8, 300, WINDOW_IN_PARTS);
     random_cases("attention/bf16, window in parts", DTYPE_BF16, 5, 150, WINDOW_IN_PARTS);
+}
+
+Test(attention, the_cpu_refuses_bf16_gradients)
+{
+    struct tp_err err;
+
+    RUN(attention_backward, attention_backward, .of.type = DTYPE_BF16, .type = DTYPE_BF16);
+    err = take_failure();
+    cr_assert_eq(err.status, TP_E_INTERNAL);
+    cr_assert(strstr(err.msg, "gradients of attention on the CPU are f32, not bf16"), "%s",
+              err.msg);
 }
 
 Test(attention, nothing_to_do)

@@ -188,9 +188,24 @@ Test(cuda_products, f32_products_in_bf16_are_refused)
     cr_assert(strstr(err.msg, "a product of f32 matrices is not bf16"), "%s", err.msg);
 }
 
+/* Gradients that are merged are sums in f32. */
+Test(cuda_products, gradients_of_attention_that_are_merged_are_not_bf16)
+{
+    struct rng r = rng_start("cuda/attention kept, refused");
+    struct attention_backward g = { .of.type = DTYPE_BF16, .of.merge = true, .type = DTYPE_BF16 };
+    struct tp_err err = { 0 };
+
+    start(&r);
+    cuda->kernels->attention_backward(queue, &g);
+    cr_assert_eq(staging_finish(&staging, &err), TP_E_INTERNAL);
+    cr_assert(strstr(err.msg, "gradients of attention in bf16, merged, are not bf16"), "%s",
+              err.msg);
+}
+
 /* One attention and its arrays. */
 struct setup {
     struct attention a; /* without pointers */
+    bool is_kept;       /* gradients are bf16 on the GPU */
     struct pair q, k, v, out, sum, lse, d_out, dq, dk, dv;
 };
 
@@ -219,9 +234,10 @@ static void setup_make(struct setup *s, struct rng *r)
     s->sum = floats(r, rows * a->ldo, 1);
     s->lse = floats(r, a->batch * a->heads * a->q_step, 1);
     s->d_out = numbers(r, a->type, rows * a->ldo, 1);
-    s->dq = floats(r, rows * a->ldq, 1);
-    s->dk = floats(r, keys * a->ldk, 1);
-    s->dv = floats(r, keys * a->ldv, 1);
+    s->is_kept = a->type == DTYPE_BF16 && !a->merge && rng_int(r, 0, 1);
+    s->dq = s->is_kept ? numbers_kept(r, rows * a->ldq, 1) : floats(r, rows * a->ldq, 1);
+    s->dk = s->is_kept ? numbers_kept(r, keys * a->ldk, 1) : floats(r, keys * a->ldk, 1);
+    s->dv = s->is_kept ? numbers_kept(r, keys * a->ldv, 1) : floats(r, keys * a->ldv, 1);
 }
 
 static struct setup any_attention(struct rng *r, int64_t seq_max)
@@ -292,6 +308,12 @@ static int64_t mma_products(void)
     return fake ? fake->mma_products() : 0;
 }
 
+static void assert_gradient(const struct setup *s, struct pair d, double tolerance,
+                            const char *what)
+{
+    assert_similar_types(d, s->is_kept ? DTYPE_BF16 : DTYPE_F32, DTYPE_F32, 1, tolerance, what);
+}
+
 static void attention_cases(const char *name, int n, int64_t seq_max,
                             struct setup (*any)(struct rng *r, int64_t seq_max))
 {
@@ -320,8 +342,9 @@ static void attention_cases(const char *name, int n, int64_t seq_max,
             struct attention_backward g;
 
             on_gpu = side;
-            g = (struct attention_backward){ at(&s),   AT(s.d_out), AT(s.dq), AT(s.dk),
-                                             AT(s.dv), s.a.ldq,     s.a.ldk,  s.a.ldv };
+            g = (struct attention_backward){ at(&s),   AT(s.d_out), AT(s.dq),
+                                             AT(s.dk), AT(s.dv),    s.a.ldq,
+                                             s.a.ldk,  s.a.ldv,     s.is_kept ? KEPT : DTYPE_F32 };
             (side ? cuda->kernels : &kernels_cpu)
                 ->attention_backward(side ? queue : kernels_on(), &g);
         }
@@ -329,9 +352,9 @@ static void attention_cases(const char *name, int n, int64_t seq_max,
             cr_assert_eq(mma_products(), products, "tensor cores have no f32");
         else if (fake && any != any_attention)
             cr_assert_gt(mma_products(), products, "bf16 did not use tensor cores");
-        assert_similar(s.dq, DTYPE_F32, 1, tolerance, "dq");
-        assert_similar(s.dk, DTYPE_F32, 1, tolerance, "dk");
-        assert_similar(s.dv, DTYPE_F32, 1, tolerance, "dv");
+        assert_gradient(&s, s.dq, tolerance, "dq");
+        assert_gradient(&s, s.dk, tolerance, "dk");
+        assert_gradient(&s, s.dv, tolerance, "dv");
         end();
     }
 }

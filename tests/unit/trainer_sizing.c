@@ -83,8 +83,9 @@ static int64_t most(int64_t a, int64_t b)
 }
 
 /* What a device that keeps_bf16 saves of one layer's activations: half of what the up projection
- * writes. And of the scratch: rounded gradients of that and of the logits, and half of the logits
- * or, where these are wider, of the gradients of the up projection's result. */
+ * writes. And of the scratch: rounded gradients of that and of the logits, half of the logits or,
+ * where these are wider, of the gradients of the up projection's result, and half of the gradients
+ * of query, key and value. */
 static void check_saved_by_bf16(int vocab)
 {
     enum { ROWS = 64, HIDDEN = 64, FFN = 4096, LAYERS = 3, QKV = 3 * 4 * 16 };
@@ -116,7 +117,7 @@ static void check_saved_by_bf16(int vocab)
                      by * LAYERS * ROWS * 2 * FFN * 2);
         cr_expect_eq(buffer_pools_bytes(&was.pools, BUFFER_WORKSPACE) -
                          buffer_pools_bytes(&is.pools, BUFFER_WORKSPACE),
-                     by * ROWS * 2 * (most(FFN, vocab) + most(2 * FFN, vocab) - QKV));
+                     by * ROWS * 2 * (most(FFN, vocab) + most(2 * FFN, vocab) + QKV));
         cr_expect_eq(was.pools.shared.used, is.pools.shared.used);
     }
     arena_free(&a);
@@ -126,6 +127,51 @@ Test(sizing, activations_between_products_and_logits_are_half_as_large_in_bf16)
 {
     check_saved_by_bf16(256);
     check_saved_by_bf16(50304);
+}
+
+/* The bytes of a kind that a bf16 run of m at cp needs more where the device keeps no bf16. */
+static int64_t saved(const struct model *m, int cp, enum buffer_kind kind)
+{
+    struct workload w = {
+        .seq_length = 64, .global_batch_size = 1, .micro_batch_size = 1, .dtype = DTYPE_BF16
+    };
+    struct spec s = spec_default();
+    struct arena a = { 0 };
+    struct tp_err err = { 0 };
+    struct memory_model mm;
+    int64_t bytes[2];
+
+    s.cp = cp;
+    cr_assert_eq(memory_model_make(&mm, m, &a, &err), TP_OK, "%s", err.msg);
+    for (int keeps = 0; keeps < 2; keeps++) {
+        struct memory_rank r;
+
+        w.keeps_bf16 = keeps;
+        cr_assert(memory_rank_count(&r, &mm, &s, &w, 0));
+        bytes[keeps] = buffer_pools_bytes(&r.pools, kind);
+    }
+    arena_free(&a);
+    return bytes[0] - bytes[1];
+}
+
+/* With cp, sums in f32 of the gradients of query, key and value are beside these; each of two ranks
+ * has half of the rows. */
+Test(sizing, queries_and_keys_are_half_as_large_in_bf16_and_sums_of_their_gradients_are_not)
+{
+    enum { LAYERS = 3, ROWS = 64, HEADS = 4, HEAD = 16, QKV = 3 * HEADS * HEAD };
+    struct model m = { .vocab = 256,
+                       .layers = LAYERS,
+                       .heads = HEADS,
+                       .kv_heads = HEADS,
+                       .head_dim = HEAD,
+                       .hidden = 64,
+                       .ffn = 512 };
+    int64_t kept = saved(&m, 1, BUFFER_ACTIVATIONS), scratch = saved(&m, 1, BUFFER_WORKSPACE);
+
+    cr_expect_eq(saved(&m, 2, BUFFER_WORKSPACE), (scratch - ROWS * 4 * QKV) / 2);
+    m.head_norms = true;
+    cr_expect_eq(saved(&m, 1, BUFFER_ACTIVATIONS) - kept, LAYERS * ROWS * 2 * HEADS * HEAD * 2);
+    cr_expect_eq(saved(&m, 1, BUFFER_WORKSPACE), scratch);
 }
 
 /* The embedding reads rows of its table, so only the head's stage has scratch for the vocabulary.

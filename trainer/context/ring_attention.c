@@ -216,7 +216,8 @@ static void add_own(const struct ring_group *g, float *dk, const float *dkv, int
     g->k->ops->sum_add(g->k->queue, &(struct sum_add){ dk, dkv, rows, width, g->qkv_width, width });
 }
 
-/* Compute the parts of a step; `all` has the gradients of all rows and of the block's keys. */
+/* Compute the parts of a step; `all` has the gradients of all rows and of the block's keys, in f32.
+ */
 static void backward_step(const struct ring_group *g, const struct ring_buffers *r,
                           const struct attention_backward *all, int step)
 {
@@ -229,27 +230,38 @@ static void backward_step(const struct ring_group *g, const struct ring_buffers 
 
         part.of = parts[i].a;
         part.d_out = (const char *)all->d_out + parts[i].row0 * a->ldo * dtype_bytes(a->type);
-        part.dq += parts[i].row0 * all->lddq;
-        part.dk += parts[i].key0 * all->lddk;
-        part.dv += parts[i].key0 * all->lddv;
+        part.dq = (float *)all->dq + parts[i].row0 * all->lddq;
+        part.dk = (float *)all->dk + parts[i].key0 * all->lddk;
+        part.dv = (float *)all->dv + parts[i].key0 * all->lddv;
         g->k->ops->attention_backward(g->k->queue, &part);
     }
 }
 
-void ring_attention_backward(const struct ring_group *g, struct ring_buffers *r,
-                             const struct attention *a, const void *d_out, float *dqkv)
+/* The backward pass whose gradients are side by side in dqkv. */
+static struct attention_backward backward_to(const struct ring_group *g, const struct attention *a,
+                                             const void *d_out, void *dqkv, enum dtype type)
 {
-    int64_t ld = g->qkv_width, kv = g->kv_width;
-    int ranks = comm_size(g->cp), home = ranks % 2;
-    struct attention_backward own = { .of = *a, .d_out = d_out, .dq = dqkv }, block;
+    int64_t e = dtype_bytes(type), ld = g->qkv_width;
 
-    own.dk = dqkv + g->q_width;
-    own.dv = own.dk + kv;
-    own.lddq = own.lddk = own.lddv = ld;
-    if (ranks == 1) {
-        g->k->ops->attention_backward(g->k->queue, &own);
-        return;
-    }
+    return (struct attention_backward){ .of = *a,
+                                        .d_out = d_out,
+                                        .dq = dqkv,
+                                        .dk = (char *)dqkv + g->q_width * e,
+                                        .dv = (char *)dqkv + (g->q_width + g->kv_width) * e,
+                                        .lddq = ld,
+                                        .lddk = ld,
+                                        .lddv = ld,
+                                        .type = type };
+}
+
+/* The sums over the blocks of all ranks, in f32. */
+static void add_blocks(const struct ring_group *g, struct ring_buffers *r,
+                       const struct attention *a, const void *d_out, float *dqkv)
+{
+    int64_t kv = g->kv_width;
+    int ranks = comm_size(g->cp), home = ranks % 2;
+    struct attention_backward own = backward_to(g, a, d_out, dqkv, DTYPE_F32), block;
+
     send_own(g, r, a);
     backward_step(g, r, &own, 0);
     block = own;
@@ -258,12 +270,28 @@ void ring_attention_backward(const struct ring_group *g, struct ring_buffers *r,
         pass_block(g, r, a, step);
         take_gradients(g, r, a, step);
         block.dk = r->dkv[step % 2];
-        block.dv = block.dk + kv;
+        block.dv = r->dkv[step % 2] + kv;
         backward_step(g, r, &block, step);
         send_on(g, block.dk, elements_of(g, a), DTYPE_F32, r->dkv_sent[step % 2]);
     }
     receive(g, r->dkv[home], elements_of(g, a), DTYPE_F32, r->dkv_sent[home]);
     add_own(g, own.dk, r->dkv[home], rows_of(a));
+}
+
+void ring_attention_backward(const struct ring_group *g, struct ring_buffers *r,
+                             const struct attention *a, const void *d_out,
+                             const struct ring_gradients *to)
+{
+    if (comm_size(g->cp) == 1) {
+        const struct attention_backward own = backward_to(g, a, d_out, to->dqkv, to->type);
+
+        g->k->ops->attention_backward(g->k->queue, &own);
+        return;
+    }
+    add_blocks(g, r, a, d_out, to->sums);
+    if (to->type != DTYPE_F32)
+        g->k->ops->cast(g->k->queue, &(struct cast){ to->dqkv, to->type, to->sums, DTYPE_F32,
+                                                     rows_of(a) * g->qkv_width });
 }
 
 void ring_attention_wait(const struct ring_group *g, const struct ring_buffers *r)

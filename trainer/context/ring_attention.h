@@ -47,9 +47,18 @@ tp_status ring_attention_open(struct ring_buffers *r, const struct ring_group *g
 void ring_attention_forward(const struct ring_group *g, struct ring_buffers *r,
                             const struct attention *a, float *sum);
 
-/* attention_backward; the gradients of q, k and v are side by side in dqkv, [rows][qkv_width]. */
+/* The gradients of q, k and v, side by side: dqkv[rows][qkv_width], type. sums: with cp memory for
+ * them in f32, in which the blocks' are added; dqkv itself if that is f32. */
+struct ring_gradients {
+    void *dqkv;
+    enum dtype type;
+    float *sums;
+};
+
+/* attention_backward. */
 void ring_attention_backward(const struct ring_group *g, struct ring_buffers *r,
-                             const struct attention *a, const void *d_out, float *dqkv);
+                             const struct attention *a, const void *d_out,
+                             const struct ring_gradients *to);
 
 /* Wait until the next rank has received everything that was sent to it. */
 void ring_attention_wait(const struct ring_group *g, const struct ring_buffers *r);

@@ -53,24 +53,20 @@ static void rotate(const struct network *n, const struct network_layer *y, void 
     n->k.ops->rope_apply(n->k.queue, &a);
 }
 
-/* ---- norms of each head's queries and keys ----
- *
- * Queries and keys lie side by side in a row of qkv, but the norm takes dense rows, so both are
- * copied out and back. */
+/* ---- norms of each head's queries and keys ---- */
 
 /* The queries, or the keys, of a layer. */
 struct head_part {
     const struct network_norm *norm;
-    int64_t column, width, heads; /* in a row of qkv */
-    int64_t before, heads_before; /* elements and heads of each row that the other part has first */
+    int64_t heads;
+    int64_t column, first; /* the elements and heads of a row that the other part has before it */
 };
 
 static struct head_part part_of(const struct network *n, const struct network_layer *y, bool keys)
 {
     if (keys)
-        return (struct head_part){ &y->k_norm,  n->q_width, n->kv_width,
-                                   n->kv_heads, n->q_width, n->heads };
-    return (struct head_part){ &y->q_norm, 0, n->q_width, n->heads, 0, 0 };
+        return (struct head_part){ &y->k_norm, n->kv_heads, n->q_width, n->heads };
+    return (struct head_part){ &y->q_norm, n->heads, 0, 0 };
 }
 
 /* Rows of qkv: one for each token and shard. */
@@ -79,41 +75,39 @@ static int64_t parts_of(const struct pass *p)
     return p->rows * p->net->shards;
 }
 
-/* Copy a part of `rows` rows between qkv and dense rows. */
-static void copy_heads(const struct network *n, float *to, const float *from, int64_t rows,
-                       const struct head_part *h, bool is_back)
+/* Keep the queries and keys of qkv as s->heads. */
+static void keep_heads(const struct pass *p, const struct activations_layer *s, const void *qkv)
 {
-    int64_t dense = h->width * (int64_t)sizeof(float);
-    int64_t stride = n->qkv_width * (int64_t)sizeof(float);
-    const struct device_copy copy = {
-        to, from, rows, dense, is_back ? stride : dense, is_back ? dense : stride
-    };
+    const struct network *n = p->net;
+    int64_t e = dtype_bytes(n->inner), width = (n->q_width + n->kv_width) * e;
+    const struct device_copy copy = { s->heads, qkv, parts_of(p), width, width, n->qkv_width * e };
 
     device_copy_2d(n->k.queue, &copy);
 }
 
 static void norm_heads(const struct pass *p, const struct network_layer *y,
-                       const struct activations_layer *s, float *qkv)
+                       const struct activations_layer *s, void *qkv)
 {
     const struct network *n = p->net;
-    int64_t rows = parts_of(p);
+    int64_t rows = parts_of(p), e = dtype_bytes(n->inner);
 
+    keep_heads(p, s, qkv);
     for (int keys = 0; keys < 2; keys++) {
         struct head_part h = part_of(n, y, keys);
-        float *x = s->heads + h.before * rows, *normed = p->scratch->head_normed;
 
-        copy_heads(n, x, qkv + h.column, rows, &h, false);
-        n->k.ops->rms_norm_forward(
+        n->k.ops->head_norm_forward(
             n->k.queue,
-            &(struct rms_norm_forward){ .y = normed,
-                                        .type = DTYPE_F32,
-                                        .rstd = s->head_stats + h.heads_before * rows,
-                                        .x = x,
-                                        .w = residual_norm_weight(p, h.norm, n->model->head_dim),
-                                        .rows = rows * h.heads,
-                                        .cols = n->model->head_dim,
-                                        .eps = (float)n->model->norm_eps });
-        copy_heads(n, qkv + h.column, normed, rows, &h, true);
+            &(struct head_norm_forward){ .y = (char *)qkv + h.column * e,
+                                         .x = (const char *)s->heads + h.column * e,
+                                         .ldy = n->qkv_width,
+                                         .ldx = n->q_width + n->kv_width,
+                                         .type = n->inner,
+                                         .rstd = s->head_stats + h.first * rows,
+                                         .w = residual_norm_weight(p, h.norm, n->model->head_dim),
+                                         .rows = rows,
+                                         .heads = h.heads,
+                                         .head_dim = n->model->head_dim,
+                                         .eps = (float)n->model->norm_eps });
     }
 }
 
@@ -132,30 +126,29 @@ static void add_shards(const struct pass *p, const struct network_layer *y)
 }
 
 static void norm_heads_backward(const struct pass *p, const struct network_layer *y,
-                                const struct activations_layer *s, float *dqkv)
+                                const struct activations_layer *s, void *dqkv)
 {
     const struct network *n = p->net;
-    int64_t rows = parts_of(p), width = n->model->head_dim;
+    int64_t rows = parts_of(p), width = n->model->head_dim, e = dtype_bytes(n->inner);
 
     for (int keys = 0; keys < 2; keys++) {
         struct head_part h = part_of(n, y, keys);
-        float *dy = p->scratch->head_normed, *dx = p->scratch->dheads;
 
-        copy_heads(n, dy, dqkv + h.column, rows, &h, false);
-        device_fill(n->k.queue, dx, 0, rows * h.width * (int64_t)sizeof(float));
-        n->k.ops->rms_norm_backward(
-            n->k.queue, &(struct rms_norm_backward){
-                            .dx = dx,
-                            .dw = n->same_bits ? p->scratch->blocks + keys * width : h.norm->grad,
-                            .dy = dy,
-                            .x = s->heads + h.before * rows,
-                            .rstd = s->head_stats + h.heads_before * rows,
+        n->k.ops->head_norm_backward(
+            n->k.queue, &(struct head_norm_backward){
+                            .d = (char *)dqkv + h.column * e,
+                            .x = (const char *)s->heads + h.column * e,
+                            .ldd = n->qkv_width,
+                            .ldx = n->q_width + n->kv_width,
+                            .type = n->inner,
+                            .rstd = s->head_stats + h.first * rows,
                             .w = residual_norm_weight(p, h.norm, width),
-                            .rows = rows * h.heads,
-                            .cols = width,
+                            .dw = n->same_bits ? p->scratch->blocks + keys * width : h.norm->grad,
+                            .rows = rows,
+                            .heads = h.heads,
+                            .head_dim = width,
                             .blocks = n->same_bits ? n->shards : 0,
                             .block_step = 2 * width });
-        copy_heads(n, dqkv + h.column, dx, rows, &h, true);
     }
     if (n->same_bits)
         add_shards(p, y);
@@ -180,7 +173,7 @@ void attention_block_forward(const struct pass *p, const struct network_layer *y
                              struct activations_layer *s, const struct residual_pending *in)
 {
     const struct network *n = p->net;
-    bool is_wider = y->qkv.inner != n->dtype; /* than what attention reads */
+    bool is_wider = n->inner != n->dtype; /* than what attention reads */
     void *qkv = is_wider ? p->scratch->dqkv : s->qkv;
     void *block = residual_block_place(p, s->mid);
 
@@ -189,9 +182,9 @@ void attention_block_forward(const struct pass *p, const struct network_layer *y
     if (y->q_norm.weight)
         norm_heads(p, y, s, qkv);
     if (y->rope)
-        rotate(n, y, qkv, y->qkv.inner, p->rows, +1);
+        rotate(n, y, qkv, n->inner, p->rows, +1);
     if (is_wider)
-        round_bf16(n, s->qkv, qkv, p->rows * n->shards * n->qkv_width);
+        round_bf16(n, s->qkv, qkv, parts_of(p) * n->qkv_width);
     attend(p, y, s);
     linear_row_forward(&y->out, y->attn_post_norm.weight ? s->attn_out : block, s->attended,
                        p->rows);
@@ -205,28 +198,30 @@ void attention_block_backward(const struct pass *p, const struct network_layer *
 {
     const struct network *n = p->net;
     struct activations_scratch *w = p->scratch;
-    bool is_bf16 = n->dtype == DTYPE_BF16;
+    bool is_wider = n->inner != n->dtype;
     struct attention a = view(p, y, s);
     const float *dout =
         residual_post_norm_backward(p, &y->attn_post_norm, s->attn_out, s->attn_out_stats);
     const void *dy = residual_block_gradient(p, dout), *d_attended = w->ffn_scratch,
                *dqkv = w->dqkv;
-    int64_t parts = p->rows * n->shards;
+    int64_t parts = parts_of(p);
+    const struct ring_gradients to = { w->dqkv, n->inner,
+                                       n->inner == DTYPE_F32 ? w->dqkv : w->dqkv_sums };
 
     if (n->recompute == RECOMPUTE_SELECTIVE)
         attend(p, y, s);
     residual_bias_backward(p, &y->out, dout);
     linear_row_backward(&y->out, w->ffn_scratch, dy, s->attended, p->rows, p->add);
-    if (y->out.inner != n->dtype) {
+    if (is_wider) {
         round_bf16(n, w->bf16_scratch, w->ffn_scratch, parts * n->q_width);
         d_attended = w->bf16_scratch;
     }
-    ring_attention_backward(&n->ring, &w->ring, &a, d_attended, w->dqkv);
+    ring_attention_backward(&n->ring, &w->ring, &a, d_attended, &to);
     if (y->rope)
-        rotate(n, y, w->dqkv, DTYPE_F32, p->rows, -1);
+        rotate(n, y, w->dqkv, n->inner, p->rows, -1);
     if (y->q_norm.weight)
         norm_heads_backward(p, y, s, w->dqkv);
-    if (is_bf16) {
+    if (is_wider) {
         round_bf16(n, w->bf16_scratch, w->dqkv, parts * n->qkv_width);
         dqkv = w->bf16_scratch;
     }

@@ -149,20 +149,6 @@ static int64_t stride_of(const struct source *s, const struct param *p)
     return params_stride(s->params, (int)(p - s->params->list));
 }
 
-/* Scores of experts are f32, and so are queries and keys that a norm reads. */
-static enum dtype inner_of(const struct network *n, enum tensor_role role)
-{
-    switch (role) {
-    case ROLE_ROUTER:
-        return DTYPE_F32;
-    case ROLE_Q:
-    case ROLE_QKV:
-        return n->model->head_norms ? DTYPE_F32 : n->inner;
-    default:
-        return n->inner;
-    }
-}
-
 /* A linear layer of this rank; bias: its role, or ROLE_NONE. */
 static tp_status bind_linear(struct linear *out, const struct source *s, enum tensor_role role,
                              enum tensor_role bias, int layer, int64_t width, int64_t in,
@@ -185,7 +171,7 @@ static tp_status bind_linear(struct linear *out, const struct source *s, enum te
                             .stride = stride_of(s, w),
                             .sums = s->net->sums,
                             .type = s->net->dtype,
-                            .inner = inner_of(s->net, role),
+                            .inner = role == ROLE_ROUTER ? DTYPE_F32 : s->net->inner,
                             .outer = s->net->outer,
                             .whole = s->net->whole,
                             .tp = is_cut(s, w) ? s->net->tp : NULL };

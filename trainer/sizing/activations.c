@@ -111,7 +111,7 @@ static void layer_take(struct activations_layer *s, const struct place *p)
     s->normed = take_typed(p, rows * d->hidden);
     s->qkv = take_typed(p, parts * d->qkv_width);
     if (d->has_head_norms) {
-        s->heads = take_floats(p, parts * (d->q_width + d->kv_width));
+        s->heads = take_inner(p, parts * (d->q_width + d->kv_width));
         s->head_stats = take_floats(p, parts * (d->heads + d->kv_heads));
     }
     if (d->recompute != RECOMPUTE_SELECTIVE)
@@ -211,19 +211,16 @@ static void wide_take(struct activations_scratch *s, const struct place *p)
     int64_t parts = rows_of(d) * d->shards;
 
     s->ffn_scratch = take_floats(p, parts * ffn_floats(d));
-    s->dqkv = take_floats(p, parts * d->qkv_width);
-    if (d->has_head_norms) {
-        s->head_normed = take_floats(p, parts * (d->q_width + d->kv_width));
-        s->dheads = take_floats(p, parts * (d->q_width + d->kv_width));
-    }
-    if (d->dtype == DTYPE_BF16) {
+    s->dqkv = take_inner(p, parts * d->qkv_width);
+    if (d->is_ring && d->inner != DTYPE_F32)
+        s->dqkv_sums = take_floats(p, parts * d->qkv_width);
+    if (d->inner != d->dtype) {
         int64_t width = most(d->token_copies * d->up_width, d->logit_rows);
 
-        if (d->inner == DTYPE_BF16)
-            width = 0;
         s->bf16_scratch = take_typed(p, parts * most(width, d->qkv_width));
-        s->dy = take_typed(p, residual_rows(d) * d->hidden);
     }
+    if (d->dtype == DTYPE_BF16)
+        s->dy = take_typed(p, residual_rows(d) * d->hidden);
 }
 
 static void expert_scratch_take(struct activations_scratch *s, const struct place *p)

@@ -46,8 +46,8 @@ struct activations_layer {
     float *stats;      /* [2][rows] of attn_norm; for RMS norm [1][rows] */
     void *normed;      /* [rows][h] type: attn_norm(x) */
     void *qkv;         /* [rows][qkv_width] type, rotated */
-    float *heads;      /* [rows][q_width], then [rows][kv_width]: queries and keys before their
-                          norms, of models that have these */
+    void *heads;       /* [rows][q_width + kv_width] inner: queries and keys before their norms, of
+                          models that have these */
     float *head_stats; /* [rows][heads], then [rows][kv_heads] of these norms */
     void *attended;    /* [rows][q_width] type */
     float *lse;        /* [sequences][heads][tokens] */
@@ -108,13 +108,12 @@ struct activations_scratch {
     float *dblock;        /* [rows][h] gradient of what a block computes, before the norm of it */
     void *ffn_scratch;    /* [rows][max(ffn, q_width, vocab)]: logits, inner; gradients of a
                              row-parallel layer's input, inner; with cp sums of attention in f32 */
-    float *head_normed, *dheads; /* as `heads` of a layer: after the norms or its gradient; gradient
-                                    before the norms */
-    float *dqkv; /* [rows][qkv_width]; also qkv before it is rounded, where the product did
-                    not write it in bf16 */
-    uint16_t *bf16_scratch;         /* bf16: [rows][max(2 ffn, qkv_width, vocab)] rounded gradients;
-                                       qkv_width where inner is bf16: `up` and the logits have
-                                       the others */
+    void *dqkv; /* [rows][qkv_width] inner; also qkv before it is rounded, where the product
+                   did not write it in bf16 */
+    float
+        *dqkv_sums; /* the same in f32, where inner is bf16: with cp sums over the ring's blocks */
+    uint16_t *bf16_scratch;         /* bf16 with an inner of f32: [rows][max(2 ffn, qkv_width,
+                                       vocab)] rounded gradients */
     uint16_t *dy;                   /* bf16: [rows][h] rounded dx */
     struct activations_layer layer; /* recomputation: of the current layer, without x; selective:
                                        only attended and lse */
