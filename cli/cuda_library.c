@@ -3,14 +3,13 @@
 
 #include <dlfcn.h>
 #include <limits.h>
-#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #define LIBRARY "libtp-cuda.so"
-static const char LIBRARY_ENV[] = "TP_CUDA_LIBRARY";
+static const char LIBRARY_ENV[] = "TP_CUDA_LIBRARY", HOST_ENV[] = "NCCL_HOSTID";
 
 /* The file `name` from the program's folder, if it exists. */
 static bool beside_program(char path[PATH_MAX], const char *name)
@@ -42,6 +41,22 @@ void cuda_library_for_ranks(void)
 {
     (void)setenv("CUDA_MODULE_LOADING", "EAGER", 0);
     (void)setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0); /* the default is 8 */
+}
+
+bool cuda_library_shares_gpus(void)
+{
+    return getenv(HOST_ENV) || getenv("NCCL_MULTI_RANK_GPU_ENABLE");
+}
+
+void cuda_library_name_host(int rank)
+{
+    const char *host = getenv(HOST_ENV);
+    char name[HOST_NAME_MAX + 16];
+
+    if (!host)
+        return;
+    snprintf(name, sizeof name, "%.*s.%d", HOST_NAME_MAX, host, rank);
+    (void)setenv(HOST_ENV, name, 1);
 }
 
 tp_status cuda_library_find(const struct cuda_library **out, struct tp_err *err)

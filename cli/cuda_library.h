@@ -6,6 +6,8 @@
 #ifndef CLI_CUDA_LIBRARY_H
 #define CLI_CUDA_LIBRARY_H
 
+#include <stdbool.h>
+
 #include "comm/cuda/library.h"
 
 /* Load the library. TP_E_NOTFOUND: there is none that can be used; the message says why. */
@@ -17,5 +19,14 @@ tp_status cuda_library_find(const struct cuda_library **out, struct tp_err *err)
  * are variables of the environment, and those that are set stay. Called before cuda_library_find,
  * while the process has one thread. */
 void cuda_library_for_ranks(void);
+
+/* Whether NCCL is told to accept ranks that share a GPU, as tests on one card do: by its variable
+ * NCCL_HOSTID or NCCL_MULTI_RANK_GPU_ENABLE. */
+bool cuda_library_shares_gpus(void);
+
+/* NCCL accepts ranks on one GPU if they are of different hosts. So when NCCL_HOSTID names the host
+ * of all ranks that a launcher has forked, add the rank's number to it. Called in the rank, before
+ * NCCL is used, and while the process has one thread. */
+void cuda_library_name_host(int rank);
 
 #endif

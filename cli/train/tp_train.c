@@ -185,7 +185,11 @@ static int run_own_ranks(struct train_request *r, struct comm_env *env)
 
     if (st)
         return report(TRAIN_PROG, st, &err);
-    return env->launched.rank >= 0 ? run_rank(r, env) : code;
+    if (env->launched.rank < 0)
+        return code;
+    if (r->device_kind != TRAIN_DEVICE_CPU)
+        cuda_library_name_host(env->launched.rank);
+    return run_rank(r, env);
 }
 
 /* Train, in this process or in ranks that it starts. A reader of the messages that ends (`| head`,

@@ -10,7 +10,7 @@
 #include "comm/control.h"
 
 /* Which GPU this rank uses. One GPU for several ranks: perhaps each of them sees another one;
- * train_cuda_check finds out. */
+ * train_cuda_check finds out. Ranks that may share GPUs take turns. */
 static tp_status choose(int *out, const struct cuda_library *cuda, const struct comm_world *w,
                         bool same_gpus, struct heartbeat *heartbeat, struct tp_err *err)
 {
@@ -21,14 +21,14 @@ static tp_status choose(int *out, const struct cuda_library *cuda, const struct 
         heartbeat_gpus_missing(heartbeat, ranks);
         return st;
     }
-    if (ranks > n && (same_gpus || n > 1)) {
+    if (ranks > n && (same_gpus || n > 1) && !cuda_library_shares_gpus()) {
         heartbeat_gpus_missing(heartbeat, ranks - n);
         return tp_fail(err, TP_E_USAGE,
                        "%d ranks are on this machine, which has %d usable GPU%s; each rank needs a "
                        "GPU of its own. Use a layout with fewer ranks, or --device cpu",
                        ranks, n, n == 1 ? "" : "s");
     }
-    *out = n >= ranks ? rank : 0;
+    *out = rank % n;
     return TP_OK;
 }
 
@@ -117,8 +117,8 @@ tp_status train_cuda_check(const struct train_cuda_gpu *gpu, struct comm_world *
     struct train_cuda_gpu *all;
     tp_status st;
 
-    if (getenv("NCCL_HOSTID") || getenv("NCCL_MULTI_RANK_GPU_ENABLE"))
-        return TP_OK; /* NCCL is told to accept it: tests on one card */
+    if (cuda_library_shares_gpus())
+        return TP_OK;
     all = calloc((size_t)control_size(c), sizeof *all);
     st = all ? TP_OK : tp_fail(err, TP_E_NOMEM, "no memory for the names of GPUs");
     st = control_agree(c, st, err);

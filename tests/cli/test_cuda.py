@@ -77,6 +77,16 @@ def test_ranks_of_mpirun_that_share_a_gpu_are_refused(tmp_path, inputs):
     assert harness.run(*own, env=on_fake()).rc == 0
 
 
+def test_own_ranks_share_a_gpu_where_nccl_is_told_to_accept_it(tmp_path, inputs):
+    """NCCL_HOSTID: each rank then names a host of its own, because NCCL refuses two ranks of a host on one GPU."""
+    want = train(inputs, tmp_path / "cpu", "llama", "tp2pp2")
+    for number, (variable, gpus) in enumerate([("NCCL_HOSTID", "1"), ("NCCL_MULTI_RANK_GPU_ENABLE", "3")]):
+        env = {**on_fake(), "FAKECUDA_GPUS": gpus, variable: "1"}
+        assert_close(train(inputs, tmp_path / str(number), "llama", "tp2pp2", "--device", "cuda", env=env), want, "fp32")
+    r = harness.run(*cuda_runs.arguments(inputs, tmp_path, "llama", "tp2", "--device", "cuda"), env={**on_fake(), "FAKECUDA_GPUS": "1"})
+    assert r.rc == 2 and "2 ranks are on this machine, which has 1 usable GPU; " in r.err, r
+
+
 @pytest.mark.parametrize("first,second", [("cpu", "cuda"), ("cuda", "cpu")])
 def test_a_checkpoint_resumes_on_the_other_device(tmp_path, inputs, first, second):
     want = train(inputs, tmp_path / "whole", "llama", "tp2")

@@ -58,6 +58,11 @@ int gpus_number(int ordinal)
     return visible[(size_t)ordinal];
 }
 
+int gpus_used()
+{
+    return used < 0 ? visible[0] : used;
+}
+
 void gpus_use(int ordinal)
 {
     const char *text = getenv("FAKECUDA_FAIL");

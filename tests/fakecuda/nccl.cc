@@ -27,17 +27,19 @@
 
 static_assert(ncclUint8 == 1 && ncclInt64 == 4 && ncclFloat32 == 7 && ncclFloat64 == 8 &&
                   ncclBfloat16 == 9 && ncclSum == 0 && ncclMax == 2 && ncclSystemError == 2 &&
-                  ncclInvalidArgument == 4 && ncclRemoteError == 6 && ncclInProgress == 7,
+                  ncclInvalidArgument == 4 && ncclInvalidUsage == 5 && ncclRemoteError == 6 &&
+                  ncclInProgress == 7,
               "the numbers are NVIDIA's");
 
 using fake::nccl_progress;
 
 const char *ncclGetErrorString(ncclResult_t result)
 {
-    return result == ncclSuccess       ? "no error"
-           : result == ncclSystemError ? "unhandled system error"
-           : result == ncclRemoteError ? "remote process exited or there was a network error"
-                                       : "invalid argument";
+    return result == ncclSuccess        ? "no error"
+           : result == ncclSystemError  ? "unhandled system error"
+           : result == ncclInvalidUsage ? "invalid usage (run with NCCL_DEBUG=WARN for details)"
+           : result == ncclRemoteError  ? "remote process exited or there was a network error"
+                                        : "invalid argument";
 }
 
 const char *ncclGetLastError(ncclComm_t)

@@ -3,13 +3,16 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
+#include <functional>
 #include <sys/mman.h>
 #include <time.h>
 #include <unistd.h>
 #include <utility>
 #include <vector>
 
+#include "tests/fakecuda/gpus.h"
 #include "tests/fakecuda/handle.h"
 #include "tests/fakecuda/stream.h"
 
@@ -25,6 +28,24 @@ ncclResult_t ncclGetUniqueId(ncclUniqueId *uniqueId)
     return ncclSuccess;
 }
 
+/* A host is its NCCL_HOSTID. */
+static size_t place()
+{
+    const char *host = getenv("NCCL_HOSTID");
+
+    return std::hash<std::string>()(std::to_string(fake::gpus_used()) + " " + (host ? host : ""));
+}
+
+/* "Duplicate GPU detected" (init.cc of NVIDIA's library), unless it is told to accept that, which
+ * it can be since version 2.30. */
+static bool share_a_gpu(const ncclComm *c)
+{
+    const std::atomic<size_t> *places = c->shared->places;
+
+    return !getenv("NCCL_MULTI_RANK_GPU_ENABLE") &&
+           std::count(places, places + c->size, places[c->rank].load()) > 1;
+}
+
 static ncclComm *join(const std::string &name, int rank, int size)
 {
     auto *c = new ncclComm();
@@ -32,7 +53,7 @@ static ncclComm *join(const std::string &name, int rank, int size)
     c->name = name;
     c->rank = rank;
     c->size = size;
-    c->shared = fake::nccl_join(name, rank, size);
+    c->shared = fake::nccl_join(name, rank, size, place());
     fake::handle_created(c);
     return c;
 }
@@ -41,7 +62,11 @@ ncclResult_t ncclCommInitRank(ncclComm_t *comm, int nranks, ncclUniqueId commId,
 {
     commId.internal[NCCL_UNIQUE_ID_BYTES - 1] = '\0';
     *comm = join(commId.internal, rank, nranks);
-    return ncclSuccess;
+    if (!share_a_gpu(*comm))
+        return ncclSuccess;
+    fake::handles_may_stay();
+    *comm = nullptr;
+    return ncclInvalidUsage;
 }
 
 ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t *newcomm, ncclConfig_t *)

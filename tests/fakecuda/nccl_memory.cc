@@ -25,7 +25,7 @@ void nccl_pause(const char *what, int rank, double *waited)
         report(nullptr, "NCCL: rank %d waits for ever: %s", rank, what);
 }
 
-nccl_shared *nccl_join(const std::string &name, int rank, int size)
+nccl_shared *nccl_join(const std::string &name, int rank, int size, size_t place)
 {
     const char *folder = getenv("FAKECUDA_SHARED");
     std::string path = std::string(folder ? folder : "/dev/shm") + "/" + name;
@@ -43,6 +43,7 @@ nccl_shared *nccl_join(const std::string &name, int rank, int size)
     if (!shared->size.compare_exchange_strong(none, size) && none != size)
         report(nullptr, "NCCL: rank %d joins a communicator of %d ranks, and another rank says %d",
                rank, size, none);
+    shared->places[rank] = place;
     shared->joined++;
     nccl_wait("not all ranks have joined the communicator", rank,
               [=] { return shared->joined >= size; });

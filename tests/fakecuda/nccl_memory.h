@@ -39,6 +39,7 @@ struct nccl_split {
 
 struct nccl_shared {
     std::atomic<int> size, joined;
+    std::atomic<size_t> places[NCCL_RANKS_MAX]; /* each rank's host and GPU: ncclCommInitRank */
     std::atomic<int> left; /* ranks that have aborted: their connections are closed */
     std::atomic<bool> calls[NCCL_RANKS_MAX]; /* a rank has called a collective: nccl_connect.h */
     std::atomic<bool> sends[NCCL_RANKS_MAX][NCCL_RANKS_MAX];    /* [from][to]: `from` has sent */
@@ -48,8 +49,8 @@ struct nccl_shared {
     nccl_box messages[NCCL_RANKS_MAX][NCCL_RANKS_MAX]; /* [from][to] */
 };
 
-/* Join as one of `size` ranks, and wait for the others. */
-nccl_shared *nccl_join(const std::string &name, int rank, int size);
+/* Join as one of `size` ranks, and wait for the others. place: this rank's host and GPU. */
+nccl_shared *nccl_join(const std::string &name, int rank, int size, size_t place);
 
 /* Wait until done() for as long as other ranks may take; what: for the message if they do not. */
 template <typename F> void nccl_wait(const char *what, int rank, F done);
