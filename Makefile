@@ -246,6 +246,13 @@ gpu-check:
 	@$(MAKE) -k $(BUILD)/gpu_check $(GPU_TESTS) || echo "gpu-check: a test was not built; the report says which" >&2
 	@TP_CUDA_LIBRARY=$(abspath $(LIB))/libtp-cuda.so $(PYTHON) -B tests/gpu/gpu_check.py --build $(BUILD) --bin $(BIN)
 
+## gpu-check-bundle  build/gpu-check.tar.gz: the programs of gpu-check with the libraries that they need, for a machine that
+##               has a GPU and no compiler (docs/GPU.md)
+gpu-check-bundle:
+	@[ -n "$(NVCC)" ] || { echo "gpu-check-bundle: nvcc is not installed, so nothing was built." >&2; exit 3; }
+	@$(MAKE) all cuda $(BUILD)/gpu_check $(GPU_TESTS)
+	@$(PYTHON) -B tests/gpu/bundle.py --build $(BUILD) --bin $(BIN) --library $(LIB)/libtp-cuda.so -o build/gpu-check.tar.gz
+
 $(BUILD)/gpu_check: tests/gpu/gpu_check.cu $(call CUDA_FILES,$(BUILD)/cuda) \
   $$(filter-out $(BUILD)/tests/gpu/% $(CUDA_C:%=$(BUILD)/%.o),$$(call objects,gpu_check))
 	@echo "  NVCC  $<"
@@ -434,7 +441,7 @@ clean:
 help:
 	@sed -n 's/^## \?/  /p' Makefile
 
-.PHONY: all manuals deb wheel cuda gpu-check demo test test-long fuzz fuzz-short fuzz-programs test-map test-clients test-packaging tests unit benches bench lint check-format \
+.PHONY: all manuals deb wheel cuda gpu-check gpu-check-bundle demo test test-long fuzz fuzz-short fuzz-programs test-map test-clients test-packaging tests unit benches bench lint check-format \
         check-tidy check-cpp check-shell check-deps format setup install uninstall clean help FORCE
 .SECONDARY:
 .DELETE_ON_ERROR:

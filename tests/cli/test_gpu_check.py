@@ -13,6 +13,7 @@ import pytest
 import harness
 
 sys.path.insert(0, str(harness.REPO / "tests" / "gpu"))
+import bundle  # noqa: E402
 import gpu_check  # noqa: E402
 import training_goals  # noqa: E402
 
@@ -107,6 +108,50 @@ def test_what_takes_too_long_ends_with_all_its_processes(tmp_path):
     sleeper = pathlib.Path("/proc", pid.read_text().strip(), "cmdline")
     assert "it hangs" in next((tmp_path / "out").glob("*-gpu_check.log")).read_text()
     assert not sleeper.exists() or not sleeper.read_bytes(), "sleep goes on"  # without a command line: it is a zombie
+
+
+def test_a_process_that_cannot_be_ended_does_not_hold_the_check(tmp_path):
+    """It left the session and keeps the pipe open, as one does whose exit the driver holds. The report says meanwhile which part runs."""
+    script(tmp_path / "gpu_check", "echo it hangs\ncp %s/out/report.txt %s\nsetsid sleep 40 &\nsleep 1000\n" % (tmp_path, tmp_path))
+    _, rows = check(tmp_path / "out", "--seconds", "3", "--only", "bandwidth", build=tmp_path)
+    assert "took more than" in rows["bandwidth"]["why"] and rows["bandwidth"]["seconds"] < 30, rows
+    assert "it hangs" in next((tmp_path / "out").glob("*-gpu_check.log")).read_text()
+    assert "bandwidth: not run" in (tmp_path / "report.txt").read_text()
+
+
+def test_a_bundle_runs_apart_from_the_source_tree(tmp_path):
+    """With the fake device's library. All that a program needs and that is not of the machine comes from the bundle."""
+    archive = tmp_path / "bundle.tar.gz"
+    subprocess.run([sys.executable, "-B", harness.REPO / "tests/gpu/bundle.py", "--build", harness.BUILD, "--bin", harness.BIN, "--library",
+                    harness.built("libtp-cuda.so"), "-o", archive], check=True)
+    subprocess.run(["tar", "xf", archive], cwd=tmp_path, check=True)
+    root = tmp_path / "gpu-check"
+    env = {**os.environ, "FAKECUDA_GPUS": "1"}
+    env.pop("TP_CUDA_LIBRARY", None)
+    r = subprocess.run([sys.executable, "-B", root / "tests/gpu/gpu_check.py", "--small", "--only", "device", "--out", tmp_path / "out"], env=env,
+                       stdout=subprocess.PIPE, text=True, check=False)
+    assert r.returncode == 0, r.stdout
+    for program in ("bin/tp-train", "bin/tp-reshard", "bin/tp-ckpt", "build/plain/tests/kernels_cuda"):
+        said = subprocess.run(["ldd", root / program], env={**os.environ, "LD_LIBRARY_PATH": str(root / "lib/bundled")}, stdout=subprocess.PIPE,
+                              text=True, check=True).stdout
+        others = [line for line in said.splitlines() if "=>" in line and str(root) not in line]
+        assert others and all(bundle.OF_THE_MACHINE.match(line.strip()) for line in others), others
+    assert not (root / "lib/bundled/libc.so.6").exists()
+
+
+def test_cublas_and_nccl_of_pytorch_are_found_for_a_bundle(tmp_path, monkeypatch):
+    site = tmp_path / "site/nvidia"
+    for file in ("cu13/lib/libcublas.so.13", "nccl/lib/libnccl.so.2", "cudnn/lib/libcudnn.so.9"):
+        (site / file).parent.mkdir(parents=True)
+        (site / file).touch()
+    for name in ("BUNDLED", "LIBRARY"):
+        monkeypatch.setattr(gpu_check, name, tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "site"))
+    monkeypatch.setenv("LD_LIBRARY_PATH", "/before")
+    monkeypatch.delenv("TP_CUDA_LIBRARY", raising=False)
+    found = gpu_check.own_environment()
+    assert found["TP_CUDA_LIBRARY"] == str(tmp_path)
+    assert found["LD_LIBRARY_PATH"].split(":")[:4] == [str(tmp_path), "/before", str(site / "cu13/lib"), str(site / "nccl/lib")]
 
 
 def test_nothing_begins_after_the_time_is_over(tmp_path):

@@ -25,10 +25,12 @@ from training_goals import EXPERTS, GPT2_124M, LLAMA_1B, TINY, judge_training
 
 REPO = pathlib.Path(__file__).resolve().parents[2]
 HERE = pathlib.Path(__file__).resolve().parent
-LAYOUTS = {"tp2": 2, "pp2": 2, "cp2": 2, "dp2": 2, "tp2pp2": 4, "dp2zero3": 2, "ep2dp2": 2}  # ep2dp2: a mixture of experts
+LIBRARY = REPO / "lib/libtp-cuda.so"
+BUNDLED = REPO / "lib/bundled"  # shared libraries of our programs, where bundle.py has brought them along
+LAYOUTS = ("tp2", "pp2", "cp2", "dp2", "tp2pp2", "dp2zero3", "ep2dp2")  # ep2dp2: a mixture of experts
 # How several ranks use one GPU: NCCL takes ranks with different host names for ranks of different hosts, which then
-# communicate by sockets. Timings of such runs mean nothing.
-SHARED_GPU = {"NCCL_NET": "Socket", "NCCL_NET_PLUGIN": "none", "NCCL_IB_DISABLE": "1", "NCCL_SOCKET_IFNAME": "lo",
+# communicate by sockets; tp-train adds each rank's number to NCCL_HOSTID. Timings of such runs mean nothing.
+SHARED_GPU = {"NCCL_HOSTID": "rank", "NCCL_NET": "Socket", "NCCL_NET_PLUGIN": "none", "NCCL_IB_DISABLE": "1", "NCCL_SOCKET_IFNAME": "lo",
               "NCCL_MNNVL_ENABLE": "0", "NCCL_NVLS_ENABLE": "0", "NCCL_CUMEM_ENABLE": "0", "NCCL_RAS_ENABLE": "0",
               "NCCL_MAX_CTAS": "1", "NCCL_ALGO": "Ring", "NCCL_PROTO": "Simple", "NCCL_DEBUG": "WARN"}
 
@@ -39,6 +41,35 @@ KERNEL_TESTS = ("kernels_cuda", "kernels_cuda_products", "kernels_cuda_experts",
 SHARES = {"kernels": 150, "layouts": 180, "training": 270, "sanitizer": 240}
 
 
+def nvidia_folders():
+    """Where cuBLAS and NCCL may be, if the system's loader does not know: PyPI's packages, which PyTorch uses, and the toolkit."""
+    ask = "import nvidia; print(*nvidia.__path__, sep='\\n')"
+    for python in filter(None, (shutil.which("python3"), sys.executable)):
+        r = subprocess.run([python, "-c", ask], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=False)
+        for root in r.stdout.splitlines():
+            yield from sorted(pathlib.Path(root).glob("*/lib"))
+    yield from (pathlib.Path("/usr/local/cuda", name) for name in ("lib64", "lib"))
+
+
+def own_environment():
+    """What our programs need to find libtp-cuda.so and, in a bundle, their libraries and NVIDIA's."""
+    env = {} if os.environ.get("TP_CUDA_LIBRARY") or not LIBRARY.exists() else {"TP_CUDA_LIBRARY": str(LIBRARY)}
+    if BUNDLED.exists():
+        folders = [BUNDLED, *filter(None, [os.environ.get("LD_LIBRARY_PATH")])]
+        folders += [f for f in nvidia_folders() if any((f / n).exists() for n in ("libcublas.so.13", "libcublasLt.so.13", "libnccl.so.2"))]
+        env["LD_LIBRARY_PATH"] = ":".join(dict.fromkeys(map(str, folders)))
+    return env
+
+
+def rest_of(process):
+    """What a process that was killed had printed. Another one, which left its session or which the driver holds, may keep the
+    pipe open."""
+    try:
+        return process.communicate(timeout=10)[0]
+    except subprocess.TimeoutExpired as e:
+        return "a process cannot be ended\n" + (e.stdout or b"").decode(errors="replace")
+
+
 class Check:
     def __init__(self, options):
         self.options = options
@@ -46,6 +77,7 @@ class Check:
         self.bin, self.build = options.bin.resolve(), options.build.resolve()
         self.end = self.deadline = time.monotonic() + options.seconds
         self.number = 0
+        self.own_env = own_environment()
 
     def begin(self, part):
         """Let a part have its share of the time that is left."""
@@ -58,6 +90,8 @@ class Check:
             raise Missing("no time was left")
         self.number += 1
         log = self.out / ("%02d-%s.log" % (self.number, pathlib.Path(str(argv[0])).name))
+        if any(folder in pathlib.Path(str(a)).parents for a in argv for folder in (self.bin, self.build)):
+            env = {**self.own_env, **(env or {})}  # of others, the libraries are the machine's
         try:  # in a session of its own, so that all ranks of mpirun end with it
             p = subprocess.Popen([str(a) for a in argv], env={**os.environ, **(env or {})}, stdout=subprocess.PIPE,
                                  stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, cwd=self.out, text=True,
@@ -68,7 +102,7 @@ class Check:
             text, _ = p.communicate(timeout=min(seconds, left))
         except subprocess.TimeoutExpired as e:
             end_session(p.pid)
-            log.write_text(p.communicate()[0])
+            log.write_text(rest_of(p))
             raise Late("%s took more than %d s" % (argv[0], min(seconds, left))) from e
         log.write_text(" ".join(map(str, argv)) + "\n" + text)
         if p.returncode == absent:
@@ -156,7 +190,7 @@ def kernels(c):
             findings.figures["gpu_check"] = c.run(c.program("gpu_check"), absent=3).splitlines()[1:]
     for name in ("device_cuda_graph", *KERNEL_TESTS):
         with findings.attempt(name):
-            findings.figures[name] = last_line(c.run(c.program(name)))
+            findings.figures[name] = last_line(c.run(c.program(name), "--timeout=60"))
     return findings.result()
 
 
@@ -180,25 +214,21 @@ def sanitizer(c):
 
 def layouts(c):
     """Several NCCL ranks on one GPU have the CPU's losses. From step 3 on, steps are CUDA graphs."""
-    if not shutil.which("mpirun"):
-        raise Missing("mpirun is not installed")
     findings = Findings()
-    for layout, ranks in LAYOUTS.items():
+    for layout in LAYOUTS:
         with findings.attempt(layout):
-            findings.figures[layout] = layout_difference(c, layout, ranks)
+            findings.figures[layout] = layout_difference(c, layout)
     return findings.result()
 
 
-def layout_difference(c, layout, ranks):
+def layout_difference(c, layout):
     """The largest relative difference of a layout's losses from the CPU's."""
     model = c.config("experts", EXPERTS) if "ep" in layout else c.config("tiny", TINY)
     common = [c.program("tp-train"), "--model", model, "--data", c.text(), "--layout", layout, "--steps", 5, "--batch", 4, "--seq",
               32 if not c.options.small else 8, "--warmup", 1, "--quiet"]
     logs = [c.out / ("%s-%s.jsonl" % (layout, on)) for on in ("cpu", "cuda")]
     c.run(*common, "--log", logs[0])
-    # each rank says that it is on a host of its own
-    c.run("mpirun", "--allow-run-as-root", "--oversubscribe", "-n", ranks, "bash", "-c", 'NCCL_HOSTID=r$OMPI_COMM_WORLD_RANK exec "$@"',
-          "rank", *common, "--device", "cuda", "--log", logs[1], env=SHARED_GPU, seconds=45)
+    c.run(*common, "--device", "cuda", "--log", logs[1], env=SHARED_GPU, seconds=60)
     cpu, gpu = ([x["loss"] for x in c.losses(log)] for log in logs)
     difference = max(abs(a - b) / abs(a) for a, b in zip(cpu, gpu))
     if len(cpu) != len(gpu) or not difference <= 1e-5:
@@ -338,6 +368,12 @@ def text_of(rows):
     return "\n".join(lines) + "\n"
 
 
+def write_report(c, rows):
+    """Before and after each part, in case that something ends this script."""
+    (c.out / "report.json").write_text(json.dumps(rows, indent=1) + "\n")
+    (c.out / "report.txt").write_text(text_of(rows))
+
+
 def main():
     p = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     p.add_argument("--build", type=pathlib.Path, default=REPO / "build/plain")
@@ -352,11 +388,10 @@ def main():
     wanted = [part for part in PARTS if not options.only or part.__name__ in options.only.split(",")]
     rows, is_end = [], False
     for part in wanted:
+        write_report(c, [*rows, {"part": part.__name__, "what": part.__doc__, "status": "not run", "why": "it had not ended", "seconds": 0}])
         rows.append(run_part(c, part))
         is_end = rows[-1].pop("is_end", False)
-        # after each part, in case that something ends this script
-        (c.out / "report.json").write_text(json.dumps(rows, indent=1) + "\n")
-        (c.out / "report.txt").write_text(text_of(rows))
+        write_report(c, rows)
         if is_end:
             break  # all other parts would say the same
     print("the report is in %s/report.txt and report.json" % c.out)
