@@ -22,6 +22,7 @@ MISTAKES = {
     "null": ("an access through NULL", "load_at_kernel"),
     "host-pointer": ("a read of host memory at .*, which is not pinned", "add_kernel"),
     "use-after-free": ("a write of 4 bytes at .* outside of every allocation", "add_kernel"),
+    "forked": ("forked after CUDA had begun in its parent", ""),
     "free-twice": ("cudaFree of .*, which is not device memory", ""),
     "misaligned": ("a misaligned access: .* is not a multiple of 4", "load_at_kernel"),
     "misaligned-struct": ("a misaligned access: .* is not a multiple of 16", "sum_four_kernel"),

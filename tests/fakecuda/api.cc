@@ -35,7 +35,7 @@ static thread_local cudaError_t last_error;
 static thread_local int current_device;
 static int driver_version = 13000;
 static int64_t memory_bytes = (int64_t)1 << 30;
-static bool has_begun;
+static pid_t begun_by; /* the process; 0: none */
 
 static uint64_t number_from(const char *variable, uint64_t otherwise)
 {
@@ -55,9 +55,12 @@ static void begin()
 
 fake::api_call::api_call() : guard(lock)
 {
-    if (has_begun)
+    if (begun_by == getpid())
         return;
-    has_begun = true;
+    if (begun_by)
+        report(nullptr, "a call of CUDA in a process that was forked after CUDA had begun in its "
+                        "parent; NVIDIA's driver refuses it");
+    begun_by = getpid();
     begin();
 }
 

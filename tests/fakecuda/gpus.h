@@ -20,9 +20,9 @@ void gpus_set(int count);     /* all of a machine with `count` */
 int gpus_count();             /* that the process sees */
 int gpus_number(int ordinal); /* the machine's number of one of them */
 void gpus_use(int ordinal);   /* from now on, the process's operations run on it */
-int gpus_used();              /* the machine's number of that one; the first one, if none was named */
-bool gpus_accept_nccl();      /* a call of NCCL */
-bool gpus_have_network();     /* for the next of NCCL's operations */
+int gpus_used();          /* the machine's number of that one; the first one, if none was named */
+bool gpus_accept_nccl();  /* a call of NCCL */
+bool gpus_have_network(); /* for the next of NCCL's operations */
 
 } // namespace fake
 

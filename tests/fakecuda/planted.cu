@@ -8,6 +8,8 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "tests/fakecuda/control.h"
 
@@ -321,6 +323,20 @@ static void use_after_free()
     run_on(stream, 1, 64, add_kernel, p, x, (int)N, 1.0f);
 }
 
+/* A child's report is this process's. */
+static void forked()
+{
+    int status = 0;
+    pid_t child = fork();
+
+    if (child == 0) {
+        cudaStreamSynchronize(stream);
+        _exit(0);
+    }
+    waitpid(child, &status, 0);
+    _exit(WEXITSTATUS(status));
+}
+
 static void free_twice()
 {
     float *p;
@@ -370,6 +386,7 @@ static const struct {
       [] { run_on(stream, 1, 64, add_kernel, y, (float *)calloc(N, 4), (int)N, 0.f); } },
     { "use-after-free", use_after_free },
     { "free-twice", free_twice },
+    { "forked", forked },
     { "misaligned", [] { run_on(stream, 1, 1, load_at_kernel, y, (const char *)x, 2); } },
     { "misaligned-struct", [] { run_on(stream, 1, 8, sum_four_kernel, y, x, 2); } },
     { "misaligned-vector", [] { run_on(stream, 1, 8, copy_four_kernel, y, x, 1); } },
