@@ -81,6 +81,14 @@ void fake::api_record(const char *name)
                 (unsigned long long)n_operations());
 }
 
+void fake::api_wait_by_chance()
+{
+    api_call call;
+
+    if (random_below(2))
+        run_all();
+}
+
 void fake::api_check_stream(const char *call, cudaStream_t s)
 {
     if (!stream_exists(s))

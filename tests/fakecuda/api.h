@@ -28,6 +28,10 @@ void api_record(const char *name);
 /* A call names a stream, which must exist. */
 void api_check_stream(const char *call, cudaStream_t s);
 
+/* A call that allocates may let what is queued later wait for what is queued so far, on all streams
+ * ("implicit synchronization" of CUDA's programming guide). Here the host waits, by chance. */
+void api_wait_by_chance();
+
 size_t api_memory_left(); /* bytes of the device's memory */
 size_t api_memory_total();
 

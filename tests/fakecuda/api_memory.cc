@@ -24,15 +24,12 @@ static cudaError_t take(const api_call &call, const char *name, void **p, size_t
     return cudaSuccess;
 }
 
-/* CUDA may let what is queued later wait for what is queued so far, on all streams ("implicit
- * synchronization" of its programming guide). Here the host waits, by chance. */
 cudaError_t cudaMalloc(void **p, size_t size)
 {
     api_call call;
 
     fake::graph_forbids("cudaMalloc");
-    if (fake::random_below(2))
-        fake::run_all();
+    fake::api_wait_by_chance();
     return take(call, "cudaMalloc", p, size);
 }
 

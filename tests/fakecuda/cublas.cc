@@ -22,6 +22,7 @@ static_assert(CUBLAS_STATUS_ALLOC_FAILED == 3 && CUBLAS_STATUS_INVALID_VALUE == 
 cublasStatus_t cublasCreate_v2(cublasHandle_t *handle)
 {
     fake::graph_forbids("cublasCreate");
+    fake::api_wait_by_chance();
     *handle = new cublasContext();
     fake::handle_created(*handle);
     return CUBLAS_STATUS_SUCCESS;
