@@ -57,6 +57,20 @@ def test_a_tp_train_that_fails_does_not_end_the_check(tmp_path, said, status):
     assert rows["bandwidth"]["figures"]["contiguous"]["of_card"] == 1, rows
 
 
+def test_a_layout_that_fails_is_tried_without_graphs(tmp_path):
+    """The CPU's losses, and NCCL ranks that fail in a graph only."""
+    script(tmp_path / "bin/tp-train", """case "$*" in
+*--cuda-graphs\\ off*) exit 0;;
+*--device\\ cuda*) echo 'it hangs in a graph'; exit 3;;
+esac
+while [ "$1" != --log ]; do shift; done
+echo '{"loss": 1.0}' >"$2"
+""")
+    code, rows = check(tmp_path / "out", "--only", "layouts", programs=tmp_path / "bin")
+    assert code == 1 and rows["layouts"]["status"] == "FAILED", rows
+    assert rows["layouts"]["why"].count("it hangs in a graph") == rows["layouts"]["why"].count("without CUDA graphs: it ends well") == len(gpu_check.LAYOUTS), rows
+
+
 def test_figures_are_kept_beside_a_failure(tmp_path):
     for name in ("device_cuda_graph", *gpu_check.KERNEL_TESTS[1:]):
         script(tmp_path / "tests" / name, "echo 5 tests of %s\nexit %d\n" % (name, name == "kernels_cuda_products"))

@@ -228,12 +228,24 @@ def layout_difference(c, layout):
               32 if not c.options.small else 8, "--warmup", 1, "--quiet"]
     logs = [c.out / ("%s-%s.jsonl" % (layout, on)) for on in ("cpu", "cuda")]
     c.run(*common, "--log", logs[0])
-    c.run(*common, "--device", "cuda", "--log", logs[1], env=SHARED_GPU, seconds=60)
+    try:
+        c.run(*common, "--device", "cuda", "--log", logs[1], env=SHARED_GPU, seconds=60)
+    except Failed as e:
+        raise Failed("%s; without CUDA graphs: %s" % (e, without_graphs(c, [*common, "--device", "cuda"]))) from e
     cpu, gpu = ([x["loss"] for x in c.losses(log)] for log in logs)
     difference = max(abs(a - b) / abs(a) for a, b in zip(cpu, gpu))
     if len(cpu) != len(gpu) or not difference <= 1e-5:
         raise Failed("losses %s, the CPU's %s" % (gpu, cpu))
     return difference
+
+
+def without_graphs(c, command):
+    """How a command ends that has failed with graphs."""
+    try:
+        c.run(*command, "--cuda-graphs", "off", env=SHARED_GPU, seconds=60)
+        return "it ends well"
+    except (Missing, Failed) as e:
+        return str(e)
 
 
 def reshard(c):
@@ -312,7 +324,7 @@ def training(c):
     for name, model, seq, batch in sizes:  # after all of ours, because they may use up the time
         row = findings.figures["%s, sequence %d" % (name, seq)]
         for mode in ("eager", "compile"):
-            theirs = torch_speed(c, "train", c.out / name / "config.json", seq, batch, mode)
+            theirs = torch_speed(c, "train", c.out / name, seq, batch, mode)
             row["pytorch_" + mode] = theirs["tokens_per_s"] if isinstance(theirs, dict) else theirs
         judge_training(row, model, seq, gpu)
     return findings.result()

@@ -2,7 +2,7 @@
 """tests/gpu/torch_speed.py - PyTorch's speed at what tests/gpu/gpu_check.py measures of ours. It prints JSON.
 
     torch_speed.py attention                      TFLOP/s of scaled_dot_product_attention, bf16, causal
-    torch_speed.py train CONFIG SEQ BATCH MODE    tokens per second of a training step; MODE is eager or compile
+    torch_speed.py train MODEL SEQ BATCH MODE    tokens per second of a training step; MODE is eager or compile
 
 Exit code 3: PyTorch, transformers or a GPU is missing.
 """
