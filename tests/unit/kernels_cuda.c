@@ -386,7 +386,9 @@ CASES(rope, 20)
     int sign = rng_int(r, 0, 1) ? 1 : -1;
 
     BOTH(rope_table, rope_table, AT(table), first, positions, half * 2, 10000.0);
-    assert_same_bits(table, "table of positions");
+    if (fake)
+        assert_same_bits(table, "table of positions");
+    assert_similar(table, DTYPE_F32, 1, 1e-7, "table of positions"); /* a GPU has its own cos */
     BOTH(rope_apply, rope_apply, AT(x), AT(table), rows, positions, heads, half * 2, stride, sign,
          DTYPE_F32);
     assert_similar(x, DTYPE_F32, 1, 1e-6, "rotation");

@@ -97,7 +97,8 @@ Test(cuda_products, biases)
 }
 
 /* A bf16 C, whose old content counts, with and without a bias. cuBLASLt rounds the bias, which is a
- * bf16 number here. */
+ * bf16 number here. NVIDIA's may have no kernel for some of these shapes; then C is rounded before
+ * the bias is added, too. */
 Test(cuda_products, products_that_are_kept_in_bf16)
 {
     struct rng r = rng_start("cuda/gemm kept");
@@ -121,17 +122,19 @@ Test(cuda_products, products_that_are_kept_in_bf16)
              GEMM_EPILOGUE_NONE, NULL);
         if (fake)
             cr_assert_eq(fake->epilogue_products() - before, has_bias && at == 0 && k > 0);
-        assert_similar_kept(c, 10, at ? 0x1p-8 : 1e-6, "a product in bf16");
+        assert_similar_kept(c, 10, at || !fake ? 0x1p-8 : 1e-6, "a product in bf16");
         free(rounded);
         end();
     }
 }
 
 /* GELU and its gradient in cuBLASLt's epilogue, or after it where rows of its input are not a
- * multiple of 16 bytes. The CPU does it step by step. */
+ * multiple of 16 bytes. The CPU does it step by step. NVIDIA does not say how exact its tanh is:
+ * the processor's instruction (PTX: tanh.approx.f32) has 11 bits. */
 Test(cuda_products, gelu_and_its_gradient)
 {
     struct rng r = rng_start("cuda/gemm gelu");
+    const double tolerance = fake ? 1e-6 : 3e-3;
 
     for (int i = 0; i < 30; i++) {
         bool is_back = rng_int(&r, 0, 1), has_bias = !is_back && rng_int(&r, 0, 2);
@@ -170,7 +173,7 @@ Test(cuda_products, gelu_and_its_gradient)
         if (fake && is_whole)
             cr_assert_eq(fake->epilogue_products() - before, k > 0);
         assert_similar_kept(u, 10, is_whole ? 1e-6 : 0x1p-8, "the input of GELU");
-        assert_similar_kept(c, 10, is_whole ? 1e-6 : 0x1p-8, "GELU of a product");
+        assert_similar_kept(c, 10, is_whole ? tolerance : 0x1p-8, "GELU of a product");
         free(rounded);
         end();
     }
