@@ -157,7 +157,9 @@ CUDA_LIBS  := -L$(dir $(NVCC))../lib $(foreach lib,$(CUDA_PYPI:=/lib),-L$(lib) -
               )$(if $(filter %/cu13,$(CUDA_PYPI)),-Xlinker -l:libcublas.so.13 -Xlinker -l:libcublasLt.so.13,-lcublas -lcublasLt) $(strip \
               )$(if $(filter %/nccl,$(CUDA_PYPI)),-Xlinker -l:libnccl.so.2,-lnccl)
 # Ampere, Hopper, Blackwell. A kernel that spills registers is an error, because it would be slow.
-NVCC_FLAGS := -std=c++17 -O3 $(foreach a,80 90 100,-gencode arch=compute_$a$(comma)code=sm_$a) -I. $(addprefix -isystem ,$(CUDA_PYPI:=/include)) \
+# PTX, from which the driver compiles for GPUs that are newer than all of these.
+CUDA_NEWER := -gencode arch=compute_100,code=compute_100
+NVCC_FLAGS := -std=c++17 -O3 $(foreach a,80 90 100,-gencode arch=compute_$a$(comma)code=sm_$a) $(CUDA_NEWER) -I. $(addprefix -isystem ,$(CUDA_PYPI:=/include)) \
               -Xcompiler -Wall,-Wextra,-fPIC,-fvisibility=hidden -Xptxas -warn-spills -Werror all-warnings
 
 ## cuda          build lib/libtp-cuda.so for GPUs with nvcc (docs/GPU.md; it has never run on a GPU); compare what
@@ -238,7 +240,7 @@ $(FAKE)/%.o: %.c $(FAKE)/.flags
 
 ## gpu-check     everything that only a GPU can show, in at most ten minutes: build/gpu-check/report.txt and report.json
 ##               (exit 3: this machine has no GPU). It has never run on one
-GPU_TESTS := $(addprefix $(BUILD)/tests/kernels_cuda,_products _experts _loss _optimizer) $(addprefix $(BUILD)/tests/,kernels_cuda device_cuda_graph)
+GPU_TESTS := $(addprefix $(BUILD)/tests/kernels_cuda,_products _experts _head_norm _loss _optimizer) $(addprefix $(BUILD)/tests/,kernels_cuda device_cuda_graph)
 gpu-check:
 	@[ -n "$(NVCC)" ] || { echo "gpu-check: nvcc is not installed, so nothing was checked." >&2; exit 3; }
 	@$(MAKE) -k all || echo "gpu-check: a program was not built; the report says which" >&2

@@ -1,6 +1,6 @@
 """tests/gpu/gpu_check.py, the script of `make gpu-check`, on the fake CUDA device: its report, and that failures do not end it.
 
-needs: tp-train tp-reshard tp-ckpt device_cuda_graph kernels_cuda kernels_cuda_products kernels_cuda_experts kernels_cuda_loss kernels_cuda_optimizer libtp-cuda.so
+needs: tp-train tp-reshard tp-ckpt device_cuda_graph kernels_cuda kernels_cuda_products kernels_cuda_experts kernels_cuda_head_norm kernels_cuda_loss kernels_cuda_optimizer libtp-cuda.so
 """
 import json
 import os
