@@ -24,9 +24,9 @@ void cuda_library_for_ranks(void);
  * NCCL_HOSTID or NCCL_MULTI_RANK_GPU_ENABLE. */
 bool cuda_library_shares_gpus(void);
 
-/* NCCL accepts ranks on one GPU if they are of different hosts. So when NCCL_HOSTID names the host
- * of all ranks that a launcher has forked, add the rank's number to it. Called in the rank, before
- * NCCL is used, and while the process has one thread. */
+/* NCCL accepts ranks on one GPU if they are of different hosts. So where ranks share GPUs, and
+ * NCCL_HOSTID names the host of all of them, add the rank's number to it. Called in the rank,
+ * before NCCL is used. */
 void cuda_library_name_host(int rank);
 
 #endif

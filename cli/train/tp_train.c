@@ -185,11 +185,7 @@ static int run_own_ranks(struct train_request *r, struct comm_env *env)
 
     if (st)
         return report(TRAIN_PROG, st, &err);
-    if (env->launched.rank < 0)
-        return code;
-    if (r->device_kind != TRAIN_DEVICE_CPU)
-        cuda_library_name_host(env->launched.rank);
-    return run_rank(r, env);
+    return env->launched.rank >= 0 ? run_rank(r, env) : code;
 }
 
 /* Train, in this process or in ranks that it starts. A reader of the messages that ends (`| head`,

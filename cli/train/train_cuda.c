@@ -28,6 +28,8 @@ static tp_status choose(int *out, const struct cuda_library *cuda, const struct 
                        "GPU of its own. Use a layout with fewer ranks, or --device cpu",
                        ranks, n, n == 1 ? "" : "s");
     }
+    if (ranks > n && same_gpus)
+        cuda_library_name_host(rank);
     *out = rank % n;
     return TP_OK;
 }
