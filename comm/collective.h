@@ -7,7 +7,8 @@
  * queue, order the queues by an event. Data in buffers of comm_alloc are sent without extra copies,
  * and comm_send accepts only such buffers.
  *
- * Sums have the type's own precision, except that bf16 is summed in f32 and rounded once.
+ * Sums have the type's own precision, except that bf16 is summed in f32 and rounded once. NCCL may
+ * round bf16 wherever it adds.
  */
 #ifndef COMM_COLLECTIVE_H
 #define COMM_COLLECTIVE_H
