@@ -196,6 +196,8 @@ static const struct {
       [] {
           arguments a;
 
+          a.put(stream); /* what it reads is defined in every order */
+          cudaStreamSynchronize(stream);
           a.put(other);
           a.call(a.at);
       } },

@@ -78,13 +78,20 @@ static void ring(ncclComm_t comm, bool is_connected)
     ncclCommDestroy(receives);
 }
 
-static void product(int64_t k, float beta, const float *a)
+/* The host may wait in it for what is queued. */
+static cublasHandle_t new_handle()
 {
     cublasHandle_t handle;
-    const float alpha = 1;
 
     cublasCreate(&handle);
     cublasSetStream(handle, stream);
+    return handle;
+}
+
+static void product(int64_t k, float beta, const float *a, cublasHandle_t handle = new_handle())
+{
+    const float alpha = 1;
+
     cublasGemmEx_64(handle, CUBLAS_OP_N, CUBLAS_OP_T, 4, 4, k, &alpha, a, CUDA_R_32F, 4, x,
                     CUDA_R_32F, 4, &beta, y, CUDA_R_32F, 4, CUBLAS_COMPUTE_32F,
                     CUBLAS_GEMM_DEFAULT);
@@ -139,12 +146,9 @@ static void biased(biased_mistake mistake)
 /* Products that cannot be computed. */
 static void wrong_product(const float *a, int64_t lda, const float *alpha)
 {
-    cublasHandle_t handle;
     const float beta = 0;
 
-    cublasCreate(&handle);
-    cublasSetStream(handle, stream);
-    cublasGemmEx_64(handle, CUBLAS_OP_N, CUBLAS_OP_T, 4, 4, 2, alpha, a, CUDA_R_32F, lda, x,
+    cublasGemmEx_64(new_handle(), CUBLAS_OP_N, CUBLAS_OP_T, 4, 4, 2, alpha, a, CUDA_R_32F, lda, x,
                     CUDA_R_32F, 4, &beta, y, CUDA_R_32F, 4, CUBLAS_COMPUTE_32F,
                     CUBLAS_GEMM_DEFAULT);
 }
@@ -418,8 +422,10 @@ static const program programs[] = {
     /* cuBLAS */
     { "product-no-event",
       [] {
+          cublasHandle_t handle = new_handle();
+
           cudaMemsetAsync(x, 0, 64, other);
-          product(2, 0, x);
+          product(2, 0, x, handle);
       } },
     { "product-narrow", [] { wrong_product(x, 3, &ONE); } },
     { "product-misaligned", [] { wrong_product((const float *)((const char *)x + 2), 4, &ONE); } },
