@@ -28,12 +28,15 @@ ncclResult_t ncclGetUniqueId(ncclUniqueId *uniqueId)
     return ncclSuccess;
 }
 
-/* A host is its NCCL_HOSTID. */
+/* A host is its NCCL_HOSTID, or else its name. */
 static size_t place()
 {
-    const char *host = getenv("NCCL_HOSTID");
+    const char *id = getenv("NCCL_HOSTID");
+    char host[256] = "";
 
-    return std::hash<std::string>()(std::to_string(fake::gpus_used()) + " " + (host ? host : ""));
+    if (!id)
+        gethostname(host, sizeof host - 1);
+    return std::hash<std::string>()(std::to_string(fake::gpus_used()) + " " + (id ? id : host));
 }
 
 /* "Duplicate GPU detected" (init.cc of NVIDIA's library), unless it is told to accept that, which
