@@ -87,8 +87,6 @@ tp_status cuda_queue_open(struct device *d, struct device_queue **out, enum devi
 
 static void end_queue(struct cuda_queue *q)
 {
-    if (q->attachment.close)
-        q->attachment.close(q->attachment.p);
     for (int i = 0; i < q->n_scratches; i++)
         (void)cudaFree(q->scratch[i]);
     (void)cudaStreamDestroy(q->stream);
@@ -99,10 +97,14 @@ static void end_queue(struct cuda_queue *q)
 void cuda_queue_close(struct device_queue *queue)
 {
     struct cuda_queue *q = queue_of(queue);
+    bool works = cuda_device_begin(queue->device);
 
-    if (cuda_device_begin(queue->device))
+    if (works)
         cuda_device_check(queue->device, "work on a queue", cudaStreamSynchronize(q->stream));
-    if (cuda_device_begin(queue->device))
+    works = cuda_device_begin(queue->device);
+    if (q->attachment.close)
+        q->attachment.close(q->attachment.p, !works);
+    if (works)
         end_queue(q);
     free(q);
 }

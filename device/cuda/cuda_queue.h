@@ -25,10 +25,11 @@ struct CUstream_st *cuda_queue_stream(const struct device_queue *q);
 int cuda_queue_processors(const struct device_queue *q);
 
 /* What kernels keep for a queue, such as a handle of a library. `close`, if it is set, is called
- * when the queue is closed and nothing of it runs any more. */
+ * when the queue is closed and nothing of it runs any more; has_failed: or when the device has
+ * failed, after which it frees host memory and calls no library (cuda_queue_close). */
 struct cuda_attachment {
     void *p;
-    void (*close)(void *p);
+    void (*close)(void *p, bool has_failed);
 };
 struct cuda_attachment *cuda_queue_attachment(struct device_queue *q);
 

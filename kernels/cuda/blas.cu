@@ -14,11 +14,12 @@ void blas_fail(struct device_queue *q, const char *what, cublasStatus_t s)
     device_fail(q->device, &err);
 }
 
-static void close_blas(void *p)
+static void close_blas(void *p, bool has_failed)
 {
     struct blas *b = static_cast<struct blas *>(p);
 
-    (void)cublasDestroy(b->handle);
+    if (!has_failed)
+        (void)cublasDestroy(b->handle);
     free(b);
 }
 
