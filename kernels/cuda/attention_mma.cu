@@ -86,16 +86,12 @@ static __device__ void softmax_add(struct mma_softmax<C> *t, float (*s)[2][4])
             t->o[j][i] *= before[i / 2];
 }
 
-/* Store a row's elements at `at` and at + 1, or merge them into a.sum. */
-static __device__ inline void store_pair(const struct attention &a, int64_t at, const float *o,
+/* Merge two neighbours into a.sum. */
+static __device__ inline void merge_pair(const struct attention &a, int64_t at, const float *o,
                                          const struct attention_merge &m)
 {
     float x = o[0] * m.by, y = o[1] * m.by;
 
-    if (!a.sum) {
-        *reinterpret_cast<uint32_t *>(static_cast<uint16_t *>(a.out) + at) = mma_pack(x, y);
-        return;
-    }
     a.sum[at] = a.merge ? x + m.by_old * a.sum[at] : x;
     a.sum[at + 1] = a.merge ? y + m.by_old * a.sum[at + 1] : y;
 }
@@ -109,24 +105,25 @@ static __device__ void mma_forward_store(const struct attention &a, const struct
 
 #pragma unroll
     for (int h = 0; h < 2; h++) {
-        int row = attention_mma_first(&q) + attention_mma_row(2 * h);
-        bool in = row < q.rows;
+        const int row = attention_mma_first(&q) + attention_mma_row(2 * h);
+        const int64_t at = (q.at + row) * a.ldo + q.col;
+        const bool in = row < q.rows;
         float *kept = a.lse + q.lse_at + row;
         float before = in && a.merge ? *kept : -INFINITY;
         struct attention_merge m = attention_merge_of(&a, t.max[h], t.sum[h], before);
 
         __syncwarp(); /* all lanes have read lse */
-        if (!in)
-            continue;
-        if (is_last && attention_mma_col(0) == 0)
+        if (in && is_last && attention_mma_col(0) == 0)
             *kept = m.lse;
-#pragma unroll
-        for (int j = 0; j < C / 8; j++) {
-            int64_t at = (q.at + row) * a.ldo + q.col + col + 8 * j + attention_mma_col(0);
-
-            if (col + 8 * j < a.head_dim)
-                store_pair(a, at, &t.o[j][2 * h], m);
+        if (!a.sum) {
+            attention_mma_store_row<C>(in ? static_cast<uint16_t *>(a.out) + at : nullptr, t.o, h,
+                                       m.by, col, (int)a.head_dim);
+            continue;
         }
+#pragma unroll
+        for (int j = 0; j < C / 8; j++)
+            if (in && col + 8 * j < a.head_dim)
+                merge_pair(a, at + col + 8 * j + attention_mma_col(0), &t.o[j][2 * h], m);
     }
 }
 
@@ -174,7 +171,7 @@ __global__ void __launch_bounds__(LAUNCH_THREADS, 1)
 
 /* ---- launches ---- */
 
-/* Rows are loaded 16 bytes at a time. */
+/* Rows of bf16 are loaded and stored 16 bytes at a time. */
 static bool is_aligned(const void *x, int64_t ld)
 {
     return (uintptr_t)x % 16 == 0 && ld % 8 == 0;
@@ -187,17 +184,17 @@ bool attention_mma_fits(const struct attention *a)
            is_aligned(a->k, a->ldk) && is_aligned(a->v, a->ldv) && is_aligned(a->out, a->ldo);
 }
 
-/* Gradients are stored two at a time. */
-static bool is_gradient_aligned(const void *x, int64_t ld)
+/* Gradients in f32 are stored two at a time. */
+static bool is_gradient_aligned(const struct attention_backward *g, const void *x, int64_t ld)
 {
-    return (uintptr_t)x % 8 == 0 && ld % 2 == 0;
+    return g->type == DTYPE_BF16 ? is_aligned(x, ld) : (uintptr_t)x % 8 == 0 && ld % 2 == 0;
 }
 
 bool attention_mma_backward_fits(const struct attention_backward *g)
 {
     return attention_mma_fits(&g->of) && is_aligned(g->d_out, g->of.ldo) &&
-           is_gradient_aligned(g->dq, g->lddq) && is_gradient_aligned(g->dk, g->lddk) &&
-           is_gradient_aligned(g->dv, g->lddv);
+           is_gradient_aligned(g, g->dq, g->lddq) && is_gradient_aligned(g, g->dk, g->lddk) &&
+           is_gradient_aligned(g, g->dv, g->lddv);
 }
 
 void attention_mma_forward(struct device_queue *q, const struct attention *a)

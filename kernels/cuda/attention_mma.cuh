@@ -198,6 +198,52 @@ static __device__ void attention_mma_load_own(uint32_t (*own)[4], const struct a
         attention_mma_load_part(own[k], a, x, ld, rows, k);
 }
 
+/* ---- stores ---- */
+
+/* Give the four lanes of a row what they can store in one piece. Before, a lane has two of eight
+ * columns, as words[j], of each of four fragments j, which are side by side. Afterwards it has all
+ * eight columns of fragment number t, its number among the four. All lanes call it. */
+static __device__ inline void attention_mma_transpose(uint32_t (&words)[4])
+{
+    const int t = attention_mma_lane() % 4;
+
+#pragma unroll
+    for (int d = 1; d < 4; d *= 2)
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            if (i & d)
+                continue;
+            const bool is_high = t & d;
+            const uint32_t got = __shfl_xor_sync(0xffffffffu, is_high ? words[i] : words[i + d], d);
+
+            words[i] = is_high ? got : words[i];
+            words[i + d] = is_high ? words[i + d] : got;
+        }
+}
+
+/* Store columns col .. col + C - 1 of half h of the warp's own rows (0: rows g, 1: rows g + 8) as
+ * bf16, 16 bytes at a time. `row` is where the lane's row of this head begins; NULL: it is none.
+ * All lanes call it. */
+template <int C>
+static __device__ void attention_mma_store_row(uint16_t *row, const float (*x)[4], int h, float by,
+                                               int col, int head_dim)
+{
+    const int t = attention_mma_lane() % 4;
+
+#pragma unroll
+    for (int j = 0; j < C / 8; j += 4) {
+        const int at = col + 8 * (j + t);
+        uint32_t words[4];
+
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            words[i] = mma_pack(x[j + i][2 * h] * by, x[j + i][2 * h + 1] * by);
+        attention_mma_transpose(words);
+        if (row && at < head_dim)
+            *reinterpret_cast<uint4 *>(row + at) = { words[0], words[1], words[2], words[3] };
+    }
+}
+
 /* ---- products ---- */
 
 /* dots = the products of the warp's own rows with rows first .. first + 15 of a tile. dots[j] has

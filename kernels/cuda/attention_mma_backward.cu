@@ -22,14 +22,10 @@ static __device__ inline void probability(const struct attention &a, float *dot,
 }
 
 /* Store or add two neighbours. */
-static __device__ inline void store_pair(const struct attention_backward &g, void *to, int64_t at,
-                                         float x, float y)
+static __device__ inline void store_pair(const struct attention_backward &g, float *to, float x,
+                                         float y)
 {
-    if (g.type == DTYPE_BF16) {
-        *reinterpret_cast<uint32_t *>(static_cast<uint16_t *>(to) + at) = mma_pack(x, y);
-        return;
-    }
-    float2 *both = reinterpret_cast<float2 *>(static_cast<float *>(to) + at);
+    float2 *both = reinterpret_cast<float2 *>(to);
     float2 old = g.of.merge ? *both : float2{ 0, 0 };
 
     *both = { old.x + x, old.y + y };
@@ -41,18 +37,25 @@ static __device__ void mma_gradient_store(const struct attention_backward &g, vo
                                           const struct attention_rows &rows, const float (*x)[4],
                                           int col)
 {
-    const struct attention &a = g.of;
+    const int head_dim = (int)g.of.head_dim;
 
 #pragma unroll
-    for (int j = 0; j < C / 8; j++)
-#pragma unroll
-        for (int h = 0; h < 2; h++) {
-            int row = attention_mma_first(&rows) + attention_mma_row(2 * h);
-            int64_t at = (rows.at + row) * ld + rows.col + col + 8 * j + attention_mma_col(0);
+    for (int h = 0; h < 2; h++) {
+        const int row = attention_mma_first(&rows) + attention_mma_row(2 * h);
+        const int64_t at = (rows.at + row) * ld + rows.col;
+        const bool in = row < rows.rows;
 
-            if (row < rows.rows && col + 8 * j < a.head_dim)
-                store_pair(g, to, at, x[j][2 * h], x[j][2 * h + 1]);
+        if (g.type == DTYPE_BF16) {
+            attention_mma_store_row<C>(in ? static_cast<uint16_t *>(to) + at : nullptr, x, h, 1.0f,
+                                       col, head_dim);
+            continue;
         }
+#pragma unroll
+        for (int j = 0; j < C / 8; j++)
+            if (in && col + 8 * j < head_dim)
+                store_pair(g, static_cast<float *>(to) + at + col + 8 * j + attention_mma_col(0),
+                           x[j][2 * h], x[j][2 * h + 1]);
+    }
 }
 
 /* ---- dq ---- */

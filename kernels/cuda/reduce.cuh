@@ -120,9 +120,14 @@ static __device__ void reduce_columns(float (&sums)[count], int64_t all_rows, in
             pack_add(total.of[s], part.of[s]);
     }
     __syncthreads(); /* an earlier call's numbers may still be read */
-    for (int s = 0; s < count; s++)
+    for (int s = 0; s < count; s++) {
+        struct pack_memory<float, N> whole; /* one store, so that lanes use different banks */
+
+#pragma unroll
         for (int j = 0; j < N; j++)
-            of_warp[s][warp][lane].x[j] = total.of[s].x[j];
+            whole.x[j] = total.of[s].x[j];
+        of_warp[s][warp][lane] = whole;
+    }
     __syncthreads();
     for (int s = 0; s < count; s++) {
         sums[s] = 0;
