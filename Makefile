@@ -207,7 +207,7 @@ FAKE_WATCH := -O0 -fsanitize=thread,alignment,null -mllvm -tsan-instrument-read-
 FAKE_CC    := $(patsubst %.cc,$(FAKE)/%.o,$(wildcard tests/fakecuda/*.cc))
 FAKE_LINK  := clang++ -fPIC -Wl,--wrap=memcpy,--wrap=memmove,--wrap=memset,-z,defs
 FAKE_LIBS  := -ldl -lpthread -lm
-FAKE_BIN   := $(BUILD)/tests/libtp-cuda.so $(addprefix $(BUILD)/tests/fakecuda_planted,_graphs _grouped _ranks _tiles) $(BUILD)/tests/fakecuda_planted
+FAKE_BIN   := $(BUILD)/tests/libtp-cuda.so $(addprefix $(BUILD)/tests/fakecuda_planted,_graphs _grouped _ranks _tiles _traffic) $(BUILD)/tests/fakecuda_planted
 
 $(BUILD)/tests/libtp-cuda.so: $(call CUDA_FILES,$(FAKE)) $(FAKE_CC)
 	@mkdir -p $(@D)

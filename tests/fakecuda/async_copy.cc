@@ -72,6 +72,8 @@ void fakecuda_cp_async(void *to, const void *from, int n, int n_read)
 
     check(c, pc);
     fake::watch_load(from, (size_t)n_read, pc);
+    fake::count_access(from, (size_t)n_read, false, pc);
+    fake::count_access(to, (size_t)n, true, pc);
     fake::watch_async(to, (size_t)n, fake::ASYNC_BEGIN, pc);
     fake::fill_unwatched(to, 0xff, (size_t)n);
     mine().in_flight.push_back(c);

@@ -10,6 +10,7 @@
 #include "tests/fakecuda/api.h"
 #include "tests/fakecuda/block.h"
 #include "tests/fakecuda/stream.h"
+#include "tests/fakecuda/traffic.h"
 
 fakecuda_place fakecuda_at;
 
@@ -177,6 +178,8 @@ static void run_block()
 
         block.ready[chosen] = block.ready[--block.n_ready];
         enter(f);
+        if (traffic_is_on)
+            traffic_wait();
         if (f->state == ENDED)
             end_thread(f);
         else if (f->state == IN_WARP)
@@ -184,6 +187,8 @@ static void run_block()
         if (block.at_barrier && block.at_barrier == block.alive)
             release_barrier();
     }
+    if (traffic_is_on)
+        traffic_end_block();
 }
 
 static void take_stacks()
@@ -205,6 +210,7 @@ static void run_grid(const cudaLaunchConfig_t &config, const fakecuda_call &call
 
     if (!stacks_begin)
         take_stacks();
+    traffic_begin();
     fakecuda_at.block_dim = b;
     fakecuda_at.grid_dim = g;
     block.n = b.x * b.y * b.z;
@@ -222,6 +228,8 @@ static void run_grid(const cudaLaunchConfig_t &config, const fakecuda_call &call
         fakecuda_at.block = { i % g.x, i / g.x % g.y, i / g.x / g.y };
         run_block();
     }
+    if (traffic_is_on)
+        traffic_end_grid();
     here.kernel = nullptr;
 }
 

@@ -23,6 +23,9 @@ enum { MISTAKE = 86 };
 /* "function at file.cu:12" of an address in the code, for messages. */
 const char *symbol_of(const void *pc);
 
+/* The name of a function for the linker. */
+const char *linkage_name_of(const void *function);
+
 /* Append a line to the file that an environment variable names, if it is set. */
 void append_line(const char *variable, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
@@ -119,6 +122,8 @@ bool is_private(const char *p);
 /* ---- hooks.cc ---- */
 
 void watch_load(const void *p, size_t n, const void *pc); /* by the thread that runs */
+/* Only count an access (traffic.h): of a function of the fake device that runs for a kernel. */
+void count_access(const void *p, size_t n, bool is_write, const void *pc);
 void copy_unwatched(void *dst, const void *src, size_t n);
 void fill_unwatched(void *dst, int byte, size_t n);
 

@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "tests/fakecuda/fake.h"
+#include "tests/fakecuda/traffic.h"
 
 namespace fake
 {
@@ -28,32 +29,61 @@ void watch_load(const void *p, size_t n, const void *pc)
     hook(p, n, false, false, pc);
 }
 
+void count_access(const void *p, size_t n, bool is_write, const void *pc)
+{
+    if (!traffic_is_on || !here.in_kernel || is_checking || n == 0)
+        return;
+    is_checking = true;
+    traffic_access(p, n, is_write, pc);
+    is_checking = false;
+}
+
+/* An access of the kernel's own code. */
+static void access(const void *p, size_t n, bool is_write, bool is_atomic, const void *pc)
+{
+    hook(p, n, is_write, is_atomic, pc);
+    count_access(p, n, is_write, pc);
+}
+
+/* The kernel calls a function; NULL: it returns from one. */
+static void call(const void *pc)
+{
+    if (!here.in_kernel || is_checking)
+        return;
+    is_checking = true;
+    if (pc)
+        traffic_call(pc);
+    else
+        traffic_return();
+    is_checking = false;
+}
+
 } // namespace fake
 
 void fakecuda_atomic(void *p, int n_bytes)
 {
-    fake::hook(p, (size_t)n_bytes, true, true, __builtin_return_address(0));
+    fake::access(p, (size_t)n_bytes, true, true, __builtin_return_address(0));
 }
 
 extern "C" {
 
 #define PC __builtin_return_address(0)
-#define HOOKS(n)                            \
-    void __tsan_read##n(void *p)            \
-    {                                       \
-        fake::hook(p, n, false, false, PC); \
-    }                                       \
-    void __tsan_write##n(void *p)           \
-    {                                       \
-        fake::hook(p, n, true, false, PC);  \
-    }                                       \
-    void __tsan_unaligned_read##n(void *p)  \
-    {                                       \
-        fake::hook(p, n, false, false, PC); \
-    }                                       \
-    void __tsan_unaligned_write##n(void *p) \
-    {                                       \
-        fake::hook(p, n, true, false, PC);  \
+#define HOOKS(n)                              \
+    void __tsan_read##n(void *p)              \
+    {                                         \
+        fake::access(p, n, false, false, PC); \
+    }                                         \
+    void __tsan_write##n(void *p)             \
+    {                                         \
+        fake::access(p, n, true, false, PC);  \
+    }                                         \
+    void __tsan_unaligned_read##n(void *p)    \
+    {                                         \
+        fake::access(p, n, false, false, PC); \
+    }                                         \
+    void __tsan_unaligned_write##n(void *p)   \
+    {                                         \
+        fake::access(p, n, true, false, PC);  \
     }
 HOOKS(1)
 HOOKS(2)
@@ -64,11 +94,15 @@ HOOKS(16)
 void __tsan_init()
 {
 }
-void __tsan_func_entry(void *)
+void __tsan_func_entry(void *pc)
 {
+    if (fake::traffic_is_on)
+        fake::call(pc);
 }
 void __tsan_func_exit()
 {
+    if (fake::traffic_is_on)
+        fake::call(nullptr);
 }
 
 /* The copies of structs. The library is linked with --wrap for these three. */
@@ -91,21 +125,21 @@ void *__wrap_memcpy(void *dst, const void *src, size_t n)
 {
     check_struct(src, n, PC);
     check_struct(dst, n, PC);
-    fake::hook(src, n, false, false, PC);
-    fake::hook(dst, n, true, false, PC);
+    fake::access(src, n, false, false, PC);
+    fake::access(dst, n, true, false, PC);
     return __real_memcpy(dst, src, n);
 }
 
 void *__wrap_memmove(void *dst, const void *src, size_t n)
 {
-    fake::hook(src, n, false, false, PC);
-    fake::hook(dst, n, true, false, PC);
+    fake::access(src, n, false, false, PC);
+    fake::access(dst, n, true, false, PC);
     return __real_memmove(dst, src, n);
 }
 
 void *__wrap_memset(void *dst, int byte, size_t n)
 {
-    fake::hook(dst, n, true, false, PC);
+    fake::access(dst, n, true, false, PC);
     return __real_memset(dst, byte, n);
 }
 

@@ -107,6 +107,7 @@ void fakecuda_ldmatrix_x4(uint32_t *to, const uint16_t *row, bool transposed)
     if ((uintptr_t)p % 16)
         fake::report(pc, "ldmatrix: the row at %p is not a multiple of 16", (const void *)p);
     fake::watch_load(row, 16, pc);
+    fake::count_access(row, 16, false, pc);
     fake::warp_together("ldmatrix", load_matrices, &l, pc);
 }
 

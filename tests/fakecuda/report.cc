@@ -37,6 +37,25 @@ const char *symbol_of(const void *pc)
     return text;
 }
 
+const char *linkage_name_of(const void *function)
+{
+    static char name[400];
+    char command[700];
+    Dl_info info;
+
+    name[0] = '\0';
+    if (!dladdr(function, &info))
+        return name;
+    snprintf(command, sizeof command, "addr2line -f -e '%s' %#zx 2>/dev/null", info.dli_fname,
+             (size_t)((const char *)function - (const char *)info.dli_fbase));
+    if (FILE *p = popen(command, "r")) {
+        if (fgets(name, sizeof name, p))
+            name[strcspn(name, "\n")] = '\0';
+        pclose(p);
+    }
+    return name;
+}
+
 void report(const void *pc, const char *format, ...)
 {
     char text[1000];

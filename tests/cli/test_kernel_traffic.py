@@ -1,0 +1,42 @@
+"""The CUDA kernels, in shapes of models, take as few sectors of global memory and wavefronts of shared memory as traffic_limits.txt
+allows; tests/check/kernel_traffic.py finds those that take more.
+
+needs: kernels_cuda_shapes libtp-cuda.so
+"""
+import os
+import subprocess
+import sys
+
+import harness
+
+SCRIPT = harness.REPO / "tests/check/kernel_traffic.py"
+LAUNCHES = "one 1 4 4 1 4 4 0 0 0 2 2 2\none 1 5 4 1 4 4 0 0 0 2 4 2\n"
+
+
+def check(file, limits=None):
+    env = {**os.environ, **({"TRAFFIC_LIMITS": str(limits)} if limits else {})}
+    r = subprocess.run([sys.executable, "-B", SCRIPT, file], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env,
+                       check=False)
+    return r.returncode, r.stdout + r.stderr
+
+
+def test_kernels_access_memory_within_their_limits(tmp_path):
+    env = {**os.environ, "FAKECUDA_TRAFFIC": str(tmp_path / "traffic"), "TP_BUILD": str(harness.BUILD)}
+    r = subprocess.run([harness.built("kernels_cuda_shapes")], env=env, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                       check=False)
+    assert r.returncode == 0, r.stdout
+    code, out = check(tmp_path / "traffic")
+    assert code == 0, out
+
+
+def test_each_breach_is_named(tmp_path):
+    for limits, code, said in [
+            ("one 1.13 1 0 1.5\n", 0, "1 kernels"),
+            ("one 1.11 1 0 1.5\n", 1, "one: global_loads: 1.12, and the limit is 1.11"),
+            ("one 1.13 1 0 1\n", 1, "one: shared_stores: 1.5, and the limit is 1.0"),
+            ("one 1.13 1 0 1.5\ntwo 1 1 1 1\n", 1, "two has limits, but was not run"),
+            ("", 1, "one has no limits: [1.12, 1.0, 0.0, 1.5]")]:
+        (tmp_path / "launches").write_text(LAUNCHES)
+        (tmp_path / "limits").write_text("# kernel\n" + limits)
+        got, out = check(tmp_path / "launches", tmp_path / "limits")
+        assert got == code and said in out, (limits, out)
