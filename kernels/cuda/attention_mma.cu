@@ -92,8 +92,10 @@ static __device__ inline void merge_pair(const struct attention &a, int64_t at, 
 {
     float x = o[0] * m.by, y = o[1] * m.by;
 
-    a.sum[at] = a.merge ? x + m.by_old * a.sum[at] : x;
-    a.sum[at + 1] = a.merge ? y + m.by_old * a.sum[at + 1] : y;
+    float2 *both = reinterpret_cast<float2 *>(a.sum + at); /* four lanes have a whole sector */
+    float2 old = a.merge ? *both : float2{ 0, 0 };
+
+    *both = { a.merge ? x + m.by_old * old.x : x, a.merge ? y + m.by_old * old.y : y };
 }
 
 /* Columns col .. col + C - 1 of the warp's own rows. The last pass stores lse, which all merge. */
@@ -181,7 +183,8 @@ bool attention_mma_fits(const struct attention *a)
 {
     return a->type == DTYPE_BF16 && a->head_dim % 8 == 0 &&
            a->head_dim <= ATTENTION_MMA_HEAD_DIM_MAX && is_aligned(a->q, a->ldq) &&
-           is_aligned(a->k, a->ldk) && is_aligned(a->v, a->ldv) && is_aligned(a->out, a->ldo);
+           is_aligned(a->k, a->ldk) && is_aligned(a->v, a->ldv) && is_aligned(a->out, a->ldo) &&
+           is_aligned(a->sum, a->ldo);
 }
 
 /* Gradients in f32 are stored two at a time. */

@@ -54,9 +54,10 @@ template <typename S> static __device__ inline void convert(double *y, S x)
 
 enum { CAST_BLOCKS = 4 }; /* on a processor: 1024 threads of at most 64 registers */
 
-/* Elements a thread converts at once: 16 bytes of a 2-byte type, fewer where registers are wide. */
+/* Elements a thread converts at once: 16 bytes of the wider type, so that neighbouring lanes load
+ * and store neighbouring words. With two words in a pack, a store would be half of each sector. */
 template <typename D, typename S> struct cast_width {
-    static constexpr int size = sizeof(D) == 8 || sizeof(S) == 8 ? 4 : 8;
+    static constexpr int size = 16 / (int)(sizeof(D) > sizeof(S) ? sizeof(D) : sizeof(S));
 };
 
 template <typename D, typename S>
@@ -69,6 +70,7 @@ __global__ void __launch_bounds__(LAUNCH_THREADS, CAST_BLOCKS)
     if (aligned) {
         const pack_memory<S, N> *from = reinterpret_cast<const pack_memory<S, N> *>(src);
         pack_memory<D, N> *to = reinterpret_cast<pack_memory<D, N> *>(dst);
+#pragma unroll 4
         for (int64_t i = launch_thread(); i < n / N; i += launch_threads()) {
             pack_memory<S, N> a = from[i];
             pack_memory<D, N> b;

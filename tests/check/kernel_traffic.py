@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """tests/check/kernel_traffic.py - compare how the CUDA kernels access memory with tests/check/traffic_limits.txt.
 
-    kernel_traffic.py FILE           the check; FILE is what FAKECUDA_TRAFFIC named while kernels ran on the fake CUDA device
+    kernel_traffic.py FILE           the check; FILE is what FAKECUDA_TRAFFIC named while build/plain/tests/kernels_cuda_shapes ran
+                                     on the fake CUDA device, with TP_SEED=1
     kernel_traffic.py FILE --write   write the limits anew, after a change that is meant
 
 For each kernel four ratios, none of which may grow: the sectors of 32 bytes that the loads, and the stores, of a warp touch in global

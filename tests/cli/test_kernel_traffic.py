@@ -21,7 +21,7 @@ def check(file, limits=None):
 
 
 def test_kernels_access_memory_within_their_limits(tmp_path):
-    env = {**os.environ, "FAKECUDA_TRAFFIC": str(tmp_path / "traffic"), "TP_BUILD": str(harness.BUILD)}
+    env = {**os.environ, "FAKECUDA_TRAFFIC": str(tmp_path / "traffic"), "TP_BUILD": str(harness.BUILD), "TP_SEED": "1"}
     r = subprocess.run([harness.built("kernels_cuda_shapes")], env=env, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                        check=False)
     assert r.returncode == 0, r.stdout
