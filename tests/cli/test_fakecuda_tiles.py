@@ -18,6 +18,7 @@ MISTAKES = {
     "mma-no-warp-barrier": ("race within a block, in shared memory|a read of .*, which was never written", "mma_load"),
     "mma-misaligned": ("ldmatrix: the row at .* is not a multiple of 16", "mma_load"),
     "mma-global": ("ldmatrix: the row at .* is not in shared memory", "mma_load"),
+    "mma-divided": ("waits for ever; thread [0-9]+ waits in mma_load", "mma_load_transposed"),
     "copy-no-wait": ("a read of .*, which (an asynchronous copy may still write|was never written)|race within a block", ""),
     "copy-no-commit": ("a read of .*, which an asynchronous copy may still write", "copy_kernel"),
     "copy-no-barrier": ("race within a block, in shared memory|a read of .*, which was never written", ""),

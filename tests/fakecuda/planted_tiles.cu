@@ -46,7 +46,7 @@ static __host__ __device__ float element_b(int k, int col)
     return (float)((7 * k + 2 * col) % 13 - 6);
 }
 
-enum { RIGHT, WRONG_LAYOUT, ENDED_LANE, NO_WARP_BARRIER, MISALIGNED_ROW, GLOBAL_ROW };
+enum { RIGHT, WRONG_LAYOUT, ENDED_LANE, NO_WARP_BARRIER, MISALIGNED_ROW, GLOBAL_ROW, DIVIDED };
 
 /* to[16][8] = A[16][16] B[16][8] by tensor cores: a warp writes both into shared memory, loads
  * fragments, and multiplies. Or with a mistake. */
@@ -72,7 +72,10 @@ __global__ void mma_kernel(float *to, const float *from, int mistake)
         first += 1;
     if (mistake == GLOBAL_ROW)
         first = reinterpret_cast<const uint16_t *>(from);
-    mma_load(of_a, first);
+    if (mistake == DIVIDED && lane >= 16)
+        mma_load_transposed(of_a, first);
+    else
+        mma_load(of_a, first);
     mma_load_transposed(of_b, &m.b[row][col]);
     if (mistake == WRONG_LAYOUT) {
         uint32_t second = of_a[1];
@@ -196,6 +199,7 @@ static const struct {
     { "mma-no-warp-barrier", [] { mma(NO_WARP_BARRIER); } },
     { "mma-misaligned", [] { mma(MISALIGNED_ROW); } },
     { "mma-global", [] { mma(GLOBAL_ROW); } },
+    { "mma-divided", [] { mma(DIVIDED); } },
     /* asynchronous copies */
     { "copy-no-wait", [] { copy(NO_WAIT); } },
     { "copy-no-commit", [] { copy(NO_COMMIT); } },

@@ -38,10 +38,11 @@ static void exchange(fiber *warp, unsigned mask)
     }
 }
 
+/* mma.sync and ldmatrix are .aligned: all lanes execute the same instruction. */
 static bool waits_like(const fiber *a, const fiber *b)
 {
     return a->state == IN_WARP && a->mask == b->mask && a->operation == b->operation &&
-           a->name == b->name;
+           a->name == b->name && (a->operation != WARP_TOGETHER || a->waits_at == b->waits_at);
 }
 
 /* Whether lanes of f's mask are sure to be missing: a quick answer for most of the lanes that come.
