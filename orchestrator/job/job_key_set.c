@@ -24,6 +24,28 @@ const struct job_key *job_key_set_find(const struct job_backend *const *backends
     return k;
 }
 
+static const struct job_key *find_in_section(const struct job_key *keys, const char *name)
+{
+    for (const struct job_key *k = keys; k && k->kind != JOB_KIND_END; k++) {
+        size_t n = strlen(k->section);
+        bool qualified = n > 0 && strncmp(name, k->section, n) == 0 && name[n] == '.';
+
+        if (n > 0 && strcmp(qualified ? name + n + 1 : name, k->name) == 0)
+            return k;
+    }
+    return NULL;
+}
+
+const struct job_key *job_key_set_in_section(const struct job_backend *const *backends,
+                                             const char *name)
+{
+    const struct job_key *k = find_in_section(job_keys(), name);
+
+    for (int i = 0; !k && backends[i]; i++)
+        k = find_in_section(backends[i]->keys, name);
+    return k;
+}
+
 bool job_key_set_has_section(const struct job_backend *const *backends, const char *name)
 {
     for (int i = 0; backends[i]; i++)

@@ -15,6 +15,11 @@
 const struct job_key *job_key_set_find(const struct job_backend *const *backends,
                                        const char *section, const char *name);
 
+/* The key of a section that is meant by a name at the top level, as the documentation has it
+ * ("restart.max") or without its section ("min_ranks"). NULL: none. */
+const struct job_key *job_key_set_in_section(const struct job_backend *const *backends,
+                                             const char *name);
+
 bool job_key_set_has_section(const struct job_backend *const *backends, const char *name);
 
 /* The key of the section, or at the top level the section, that a mistyped name probably means.

@@ -10,6 +10,8 @@
 
 struct job_yaml_reader {
     yaml_document_t *doc;
+    const char *text;
+    size_t size;
     struct job *job;
     const struct job_backend *const *backends;
     void **options; /* of each backend */
@@ -213,9 +215,14 @@ static tp_status read_value(struct job_yaml_reader *r, const struct job_key *k,
 static tp_status refuse_key(struct job_yaml_reader *r, const yaml_node_t *key, const char *section,
                             const char *name)
 {
+    const struct job_key *inner =
+        name && !section[0] ? job_key_set_in_section(r->backends, name) : NULL;
     const char *similar = name ? job_key_set_similar(r->backends, section, name) : NULL;
     const char *dot = section[0] ? "." : "";
 
+    if (inner)
+        return FAIL(r, key, "\"%s\" is a key of the section \"%s\": write %s: {%s: ...}", name,
+                    inner->section, inner->section, inner->name);
     if (similar)
         return FAIL(
             r, key,
@@ -265,6 +272,31 @@ static tp_status read_mapping(struct job_yaml_reader *r, const yaml_node_t *map,
     return st;
 }
 
+/* Whether only spaces are before a tab in line `n` of the text, counted from 0. */
+static bool begins_with_tab(const char *text, size_t size, size_t n)
+{
+    const char *at = text, *end = text + size;
+
+    for (; n > 0 && at; n--) {
+        at = memchr(at, '\n', (size_t)(end - at));
+        at = at ? at + 1 : NULL;
+    }
+    while (at && at < end && *at == ' ')
+        at++;
+    return at && at < end && *at == '\t';
+}
+
+/* The text is not YAML. The usual reason is a tab, which libyaml does not name. */
+static tp_status refuse_text(struct job_yaml_reader *r, const yaml_parser_t *parser)
+{
+    size_t line = parser->problem_mark.line;
+    const char *problem = parser->problem ? parser->problem : "?";
+
+    if (begins_with_tab(r->text, r->size, line))
+        problem = "the line begins with a tab; indent it with spaces";
+    return tp_fail(r->err, TP_E_USAGE, "%s:%zu: not YAML: %s", r->path, line + 1, problem);
+}
+
 /* Refuse a second document: it would be ignored, although it looks like a part of the job. */
 static tp_status expect_end(struct job_yaml_reader *r, yaml_parser_t *parser)
 {
@@ -272,8 +304,7 @@ static tp_status expect_end(struct job_yaml_reader *r, yaml_parser_t *parser)
     tp_status st = TP_OK;
 
     if (!yaml_parser_load(parser, &more))
-        return tp_fail(r->err, TP_E_USAGE, "%s:%zu: not YAML: %s", r->path,
-                       parser->problem_mark.line + 1, parser->problem ? parser->problem : "?");
+        return refuse_text(r, parser);
     if (yaml_document_get_root_node(&more))
         st = tp_fail(r->err, TP_E_USAGE, "%s:%zu: a second document (---); a job is one document",
                      r->path, more.start_mark.line + 1);
@@ -287,12 +318,13 @@ static tp_status load_text(struct job_yaml_reader *r, const char *text, size_t s
     yaml_node_t *root;
     tp_status st;
 
+    r->text = text;
+    r->size = size;
     if (!yaml_parser_initialize(&parser))
         return tp_fail(r->err, TP_E_NOMEM, "no memory");
     yaml_parser_set_input_string(&parser, (const unsigned char *)text, size);
     if (!yaml_parser_load(&parser, r->doc)) {
-        st = tp_fail(r->err, TP_E_USAGE, "%s:%zu: not YAML: %s", r->path,
-                     parser.problem_mark.line + 1, parser.problem ? parser.problem : "?");
+        st = refuse_text(r, &parser);
         yaml_parser_delete(&parser);
         return st;
     }

@@ -199,6 +199,26 @@ tp_status candidates_find(struct plan_candidate **out, int *n, const struct job 
     return TP_OK;
 }
 
+/* No candidate fits. Names the most telling reason: one that more ranks would not remove.
+ * most: the requested number of ranks, or NULL. */
+static tp_status refuse_all(const struct plan_candidate *c, int n, const char *most,
+                            struct tp_err *err)
+{
+    const struct plan_candidate *refused = NULL;
+    char found[SPEC_TEXT_MAX], why[TP_ERR_MAX / 2] = "", ranks[64] = "the ranks there are";
+
+    for (int i = 0; i < n; i++)
+        if (!c[i].legal && (!refused || (strncmp(refused->why, "needs ", 6) == 0 &&
+                                         strncmp(c[i].why, "needs ", 6) != 0)))
+            refused = &c[i];
+    if (refused)
+        snprintf(why, sizeof why, " (%s: %s)", spec_format(found, &refused->config.spec),
+                 refused->why);
+    if (most)
+        snprintf(ranks, sizeof ranks, "%.20s rank%s", most, strcmp(most, "1") == 0 ? "" : "s");
+    return tp_fail(err, TP_E_LAYOUT, "none of the layouts that are allowed fits %s%s", ranks, why);
+}
+
 tp_status candidates_pick(struct plan_candidate *out, const struct plan_candidate *c, int n,
                           const char *text, struct tp_err *err)
 {
@@ -226,12 +246,10 @@ tp_status candidates_pick(struct plan_candidate *out, const struct plan_candidat
     if (refused)
         return tp_fail(err, TP_E_LAYOUT, "%s: %s", spec_format(found, &refused->config.spec),
                        refused->why);
-    for (int i = 0; i < n && !refused; i++) /* find one that was not refused because of its ranks */
-        if (!c[i].legal && strncmp(c[i].why, "needs ", 6) != 0)
-            refused = &c[i];
-    return tp_fail(err, TP_E_LAYOUT,
-                   "no layout%s%s is among those allowed for the ranks there are%s%s%s%s%s",
-                   text[0] ? " " : "", text, refused ? " (" : "",
-                   refused ? spec_format(found, &refused->config.spec) : "", refused ? ": " : "",
-                   refused ? refused->why : "", refused ? ")" : "");
+    if (is_spec)
+        return tp_fail(err, TP_E_LAYOUT,
+                       "%s is not among the layouts that are allowed for the ranks there are "
+                       "(tp-run plan shows them)",
+                       text);
+    return refuse_all(c, n, is_count ? text : NULL, err);
 }

@@ -261,7 +261,29 @@ Test(candidates, a_request_gets_its_layout_or_the_reason)
     cr_expect_eq(candidates_pick(&got, c, n, "tp5", &err), TP_E_LAYOUT);
     cr_expect(strstr(err.msg, "tp5"), "%s", err.msg);
     cr_expect_eq(candidates_pick(&got, c, n, "tp16", &err), TP_E_LAYOUT);
+    cr_expect_str_eq(err.msg, "tp16 is not among the layouts that are allowed for the ranks there "
+                              "are (tp-run plan shows them)");
+    cr_expect_eq(candidates_pick(&got, c, n, "0", &err), TP_E_LAYOUT);
+    cr_expect(strstr(err.msg, "none of the layouts that are allowed fits 0 ranks"), "%s", err.msg);
     cr_expect_eq(candidates_pick(&got, c, n, "nonsense", &err), TP_E_USAGE);
+}
+
+Test(candidates, layouts_that_all_need_more_ranks_are_refused_with_that_reason)
+{
+    struct spec allow[2];
+    struct plan_candidate *c, got;
+    int n;
+
+    cr_assert_eq(spec_parse(&allow[0], "tp8", &err), TP_OK);
+    cr_assert_eq(spec_parse(&allow[1], "tp4", &err), TP_OK);
+    job.layouts.allow = allow;
+    job.layouts.n_allow = 2;
+    cr_assert_eq(candidates_find(&c, &n, &job, NULL, 2, &arena, &err), TP_OK);
+    cr_expect_eq(candidates_pick(&got, c, n, "", &err), TP_E_LAYOUT);
+    cr_expect_str_eq(err.msg, "none of the layouts that are allowed fits the ranks there are (tp8: "
+                              "needs 8 ranks, there are 2)");
+    job.layouts.allow = NULL;
+    job.layouts.n_allow = 0;
 }
 
 Test(candidates, the_memory_of_a_rank_is_a_limit)
