@@ -110,11 +110,14 @@ void remote_object_close(struct remote_object *o)
         return;
     pthread_mutex_lock(&s->lock);
     remote_wanted_forget(&s->wanted, o);
-    while ((g = one_of(s, o, &loading)) || loading)
-        if (g)
+    while ((g = one_of(s, o, &loading)) || loading) {
+        if (g) {
             remote_segments_remove(s, g);
-        else
-            pthread_cond_wait(&s->done, &s->lock);
+            continue;
+        }
+        pthread_cond_wait(&s->done, &s->lock);
+        remote_wanted_forget(&s->wanted, o); /* a reader that needed room may have put one back */
+    }
     if (--s->n_objects == 0)
         remote_segments_end_threads(s);
     pthread_mutex_unlock(&s->lock);
@@ -279,8 +282,10 @@ static tp_status await(struct remote_segments *s, struct remote_segment *g, stru
     if (g->state == SEGMENT_FAILED) {
         *err = g->err;
         st = err->status;
-        if (--g->users == 0) /* a later read tries again */
+        if (--g->users == 0) { /* a later read tries again */
             remote_segments_remove(s, g);
+            pthread_cond_broadcast(&s->done); /* there is room for readers that wait for it */
+        }
     }
     return st;
 }
