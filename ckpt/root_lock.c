@@ -152,14 +152,24 @@ static tp_status check_wait(struct root_lock_waiting *w, struct tp_err *err)
     return TP_OK;
 }
 
-tp_status root_lock(int *fd, const char *root, const struct root_lock_wait *wait,
-                    struct tp_err *err)
+/* Whether the descriptor is of the file that has the name now. root_remove_if_empty removes the
+ * file while others wait for it: what they get then is a lock that nobody else looks at. */
+static bool has_name(int fd, const char *path)
+{
+    struct stat mine, named;
+
+    return fstat(fd, &mine) == 0 && lstat(path, &named) == 0 && mine.st_dev == named.st_dev &&
+           mine.st_ino == named.st_ino;
+}
+
+/* Open ROOT/lock, and wait until this process has locked it. *fd is -1 after a failure. */
+static tp_status lock_file(int *fd, char path[PATH_MAX], const char *root, double from,
+                           const struct root_lock_wait *wait, struct tp_err *err)
 {
     const struct timespec pause = { 0, 10000000 };
-    char path[PATH_MAX];
     int f = -1;
     tp_status st = open_lock(&f, path, root, O_CREAT, err);
-    struct root_lock_waiting w = { .how = wait, .path = path, .fd = f, .from = clock_seconds() };
+    struct root_lock_waiting w = { .how = wait, .path = path, .fd = f, .from = from };
 
     while (!st && flock(f, LOCK_EX | LOCK_NB) != 0 && !root_lock_unsupported(errno)) {
         if (errno != EWOULDBLOCK && errno != EINTR)
@@ -169,7 +179,23 @@ tp_status root_lock(int *fd, const char *root, const struct root_lock_wait *wait
     }
     if (st && f >= 0)
         close(f);
-    else if (!st)
+    *fd = st ? -1 : f;
+    return st;
+}
+
+tp_status root_lock(int *fd, const char *root, const struct root_lock_wait *wait,
+                    struct tp_err *err)
+{
+    const double from = clock_seconds();
+    char path[PATH_MAX];
+    int f;
+    tp_status st = lock_file(&f, path, root, from, wait, err);
+
+    while (!st && !has_name(f, path)) {
+        close(f);
+        st = lock_file(&f, path, root, from, wait, err);
+    }
+    if (!st)
         *fd = f;
     return st;
 }
@@ -182,7 +208,7 @@ bool root_lock_try(int *fd, const char *root)
 
     if (open_lock(&f, path, root, O_CREAT, &ignored))
         return false;
-    if (flock(f, LOCK_EX | LOCK_NB) != 0 && !root_lock_unsupported(errno)) {
+    if ((flock(f, LOCK_EX | LOCK_NB) != 0 && !root_lock_unsupported(errno)) || !has_name(f, path)) {
         close(f);
         return false;
     }

@@ -74,6 +74,37 @@ Test(root_lock, is_free_when_it_is_closed_and_when_its_holder_is_killed, .timeou
     close(first);
 }
 
+/* A process that removes an empty root removes the file of the lock, and creates it again when
+ * another process has begun there. */
+Test(root_lock, who_waited_for_a_file_that_was_removed_has_the_lock_of_the_new_one, .timeout = 60)
+{
+    struct tp_err err = { 0 };
+    int ready[2], first = -1, second = -1;
+    char byte;
+    pid_t pid;
+
+    cr_assert_eq(pipe(ready), 0);
+    cr_assert_eq(root_lock(&first, temp_dir, &silent, &err), TP_OK, "%s", err.msg);
+    pid = fork();
+    cr_assert_geq(pid, 0);
+    if (pid == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        close(first);
+        if (write(ready[1], "w", 1) == 1 && root_lock(&second, temp_dir, &silent, &err) == TP_OK &&
+            write(ready[1], "x", 1) == 1)
+            pause();
+        _exit(0);
+    }
+    cr_assert_eq(read(ready[0], &byte, 1), 1);
+    usleep(200000); /* so that it has opened the file */
+    cr_assert_eq(unlink(temp_path("lock")), 0);
+    temp_write("lock", "", 0);
+    close(first);
+    cr_assert_eq(read(ready[0], &byte, 1), 1);
+    cr_expect_not(root_lock_try(&second, temp_dir), "two processes hold the lock");
+    end_holder(pid);
+}
+
 /* Each of several processes reads a number and writes it back increased by one. */
 Test(root_lock, no_two_processes_hold_it_at_once, .timeout = 120)
 {
