@@ -101,11 +101,35 @@ tp_status linked_shards_check(const struct ckpt_found *from, int64_t *rank_bytes
     return st;
 }
 
+/* Another program may have replaced the step since its manifest was read. So the file that was
+ * linked is checked too: its index states the checksums of all its payload. */
+static tp_status check_link(const struct ckpt_found *from, int number, const char *dir,
+                            struct tp_err *err)
+{
+    const struct manifest *m = &from->manifest;
+    struct shard_reader *linked = NULL, *source = NULL;
+    struct tp_err why = { 0 };
+    tp_status st = shard_open(&linked, dir, &m->shards[number], &m->layout, err);
+
+    if (!st)
+        st = shard_check_meta(linked, err);
+    if (st == TP_E_CORRUPT && ckpt_open_shard(&source, from->dir, m, number, &why)) {
+        *err = why; /* it says when the step was replaced */
+        st = err->status;
+    }
+    shard_reader_close(source);
+    shard_reader_close(linked);
+    return st;
+}
+
 tp_status linked_shards_make(const struct ckpt_found *from, const char *dir, struct tp_err *err)
 {
     tp_status st = TP_OK;
 
-    for (int i = 0; i < from->manifest.n_shards && !st; i++)
+    for (int i = 0; i < from->manifest.n_shards && !st; i++) {
         st = link_shard(from, from->manifest.shards[i].file, dir, err);
+        if (!st)
+            st = check_link(from, i, dir, err);
+    }
     return st;
 }

@@ -4,9 +4,11 @@ source; what cannot be linked is copied.
 needs: tp-reshard tp-ckpt make_ckpt fault/shim.so
 covers: reshard/linked_shards
 """
+import fcntl
 import json
 import os
 import shutil
+import subprocess
 
 import pytest
 
@@ -84,6 +86,25 @@ def test_a_step_of_its_own_root_is_replaced(tmp_path):
     files, digest = inodes(root), harness.digest(root)
     reshard(root, "tp2pp2", root, "--link", "--force")
     assert inodes(root) == files and harness.digest(root) == digest
+    harness.ok("tp-ckpt", "verify", root)
+
+
+def test_files_of_a_step_that_was_replaced_meanwhile_are_not_linked(tmp_path):
+    """Another program replaces the source's step while this one waits for the lock of its output."""
+    root, out = make(tmp_path, "tp2", CONFIG), tmp_path / "out"
+    other = make(tmp_path / "other", "tp2", CONFIG, seed=2)
+    out.mkdir()
+    with open(out / "lock", "w", encoding="ascii") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        p = subprocess.Popen(harness.command(["tp-reshard", root, "--to", "tp2pp2", "-o", out, "--link"]),
+                             stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        assert "waiting for the lock" in p.stderr.readline()
+        step = step_dir(root)
+        step.rename(tmp_path / "before")
+        shutil.copytree(step_dir(other), step)
+    err = p.communicate(timeout=120)[1]
+    assert p.returncode == 3 and "was replaced by another program" in err
+    assert not harness.steps(out) and not [p for p in os.listdir(out) if ".tmp" in p]
     harness.ok("tp-ckpt", "verify", root)
 
 
