@@ -183,33 +183,61 @@ done:
     return st;
 }
 
-tp_status atomic_folder_commit(struct atomic_folder *f, struct tp_err *err)
+/* Give the temporary folder its name. *exchanged: it is now what had the name before. */
+static tp_status rename_to_dir(const struct atomic_folder *f, bool *exchanged, struct tp_err *err)
 {
-    char parent[PATH_MAX], scratch[PATH_MAX];
+    *exchanged = false;
+    if (rename(f->tmp, f->dir) == 0) /* dir does not exist, or is an empty folder */
+        return TP_OK;
+    if (errno != EEXIST && errno != ENOTEMPTY)
+        return tp_fail_errno(err, "%s: cannot rename %s to it", f->dir, f->tmp);
+    if (!f->force)
+        return tp_fail(err, TP_E_EXISTS, "%s: exists already; another program was faster", f->dir);
+    if (renameat2(AT_FDCWD, f->tmp, AT_FDCWD, f->dir, RENAME_EXCHANGE) != 0)
+        return tp_fail_errno(err, "%s: cannot exchange it with %s", f->dir, f->tmp);
+    *exchanged = true;
+    return TP_OK;
+}
+
+/* The new name may not be on the disk: take it back, so that what was there before stays. If that
+ * fails too, the temporary folder may be what was there before, so it is not removed. */
+static void undo_rename(struct atomic_folder *f, bool exchanged)
+{
+    if (renameat2(AT_FDCWD, f->dir, AT_FDCWD, f->tmp,
+                  exchanged ? RENAME_EXCHANGE : RENAME_NOREPLACE) != 0)
+        f->tmp[0] = 0;
+}
+
+static tp_status remove_scratch(const struct atomic_folder *f, struct tp_err *err)
+{
+    char path[PATH_MAX];
     tp_status st;
 
-    if (f->scratch) {
-        TP_TRY(file_join(scratch, f->tmp, f->scratch, err));
-        if (unlink(scratch) != 0 && errno != ENOENT) {
-            st = tp_fail_errno(err, "%s: cannot remove", scratch);
-            goto done;
-        }
-    }
+    if (!f->scratch)
+        return TP_OK;
+    st = file_join(path, f->tmp, f->scratch, err);
+    if (!st && unlink(path) != 0 && errno != ENOENT)
+        st = tp_fail_errno(err, "%s: cannot remove", path);
+    return st;
+}
+
+tp_status atomic_folder_commit(struct atomic_folder *f, struct tp_err *err)
+{
+    char parent[PATH_MAX];
+    bool exchanged;
+    tp_status st;
+
+    TP_TRY(remove_scratch(f, err));
     TP_TRY(file_sync_dir(f->tmp, err));
-    if (rename(f->tmp, f->dir) == 0) { /* dir does not exist, or is an empty folder */
-        f->tmp[0] = 0;
-    } else if (errno != EEXIST && errno != ENOTEMPTY) {
-        st = tp_fail_errno(err, "%s: cannot rename %s to it", f->dir, f->tmp);
-        goto done;
-    } else if (!f->force) {
-        st = tp_fail(err, TP_E_EXISTS, "%s: exists already; another program was faster", f->dir);
-        goto done;
-    } else if (renameat2(AT_FDCWD, f->tmp, AT_FDCWD, f->dir, RENAME_EXCHANGE) != 0) {
-        st = tp_fail_errno(err, "%s: cannot exchange it with %s", f->dir, f->tmp);
+    TP_TRY(make_parent(f->dir, parent, err));
+    TP_TRY(rename_to_dir(f, &exchanged, err));
+    st = file_sync_dir(parent, err);
+    if (st) {
+        undo_rename(f, exchanged);
         goto done;
     }
-    TP_TRY(make_parent(f->dir, parent, err));
-    TP_TRY(file_sync_dir(parent, err));
+    if (!exchanged)
+        f->tmp[0] = 0;
     atomic_folder_abort(f); /* removes what was replaced */
 done:
     return st;

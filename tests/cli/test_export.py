@@ -288,6 +288,27 @@ def test_killed_exports_and_imports_leave_nothing_behind_the_next_run(tmp_path, 
     figure("files that killed exports and imports left, and the next run removed", left)
 
 
+@pytest.mark.parametrize("exists", [True, False])
+def test_an_export_whose_new_name_may_not_be_on_the_disk_keeps_what_was_there(tmp_path, exists):
+    """The last fsync, of the folder above, fails."""
+    work, out = tmp_path / "work", tmp_path / "work" / "hf"
+    work.mkdir()
+    argv = ["tp-ckpt", "export", make(tmp_path / "new", "tp2", seed=2), "-o", out, "--force"]
+    if exists:
+        harness.ok("tp-ckpt", "export", make(tmp_path / "old", "tp2", seed=1), "-o", out)
+    before = harness.tree(work)
+    shim = Shim(tmp_path, work)
+    assert shim.run(argv)[0] == 0
+    last = [line.split(" ", 2) for line in shim.log.read_text().splitlines()
+            if line.split(" ", 2)[1:] == ["fsync", str(work)]][-1]
+    harness.ok("rm", "-rf", out)
+    if exists:
+        harness.ok("tp-ckpt", "export", tmp_path / "old" / "ckpt", "-o", out)
+    status, err = shim.run(argv, int(last[0]), "eio")
+    assert status == 3 and "fsync failed" in err
+    assert harness.tree(work) == before
+
+
 def test_every_checked_line_says_what_was_proved(tmp_path):
     root = make(tmp_path, "tp2", dtype="bf16")
     n = len(weights(root))
