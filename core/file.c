@@ -334,6 +334,8 @@ bool file_same_system(const char *dir, const char *path)
     while (stat(at, &b) != 0) {
         char *slash = strrchr(at, '/');
 
+        if (strcmp(at, ".") == 0 || strcmp(at, "/") == 0) /* a folder that may not be entered */
+            return false;
         if (!slash)
             snprintf(at, sizeof at, ".");
         else

@@ -15,6 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 static char path[PATH_MAX];
@@ -158,6 +159,23 @@ Test(file, a_full_disk_is_an_error)
     cr_expect_eq(file_write_at(fd, "/dev/full", 0, "x", 1, &err), TP_E_IO);
     cr_expect(strstr(err.msg, "No space left"), "%s", err.msg);
     close(fd);
+}
+
+Test(file, a_working_folder_that_may_not_be_entered_is_on_no_known_file_system, .timeout = 60)
+{
+    int status = -1;
+    pid_t pid = fork();
+
+    cr_assert_geq(pid, 0);
+    if (pid == 0) {
+        alarm(20); /* a relative path has no folder above it that can be looked at */
+        if (chdir(temp_dir) != 0 || chmod(temp_dir, 0) != 0 || (geteuid() == 0 && setuid(65534)))
+            _exit(2);
+        _exit(file_same_system("/", "a/b"));
+    }
+    cr_assert_eq(waitpid(pid, &status, 0), pid);
+    chmod(temp_dir, 0700);
+    cr_expect(WIFEXITED(status) && WEXITSTATUS(status) == 0, "status %#x", status);
 }
 
 Test(file, plain_names_have_no_path_and_no_control_characters)
