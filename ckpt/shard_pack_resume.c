@@ -114,8 +114,7 @@ tp_status shard_pack_save(struct shard_writer *const *writers, int n, const char
             if (writers[i])
                 TP_TRY(save_chunks(writers[i], fd, path, generation, &bytes, err));
         TP_TRY(file_sync(fd, path, true, err));
-        if (generation <= 2) /* the file is new */
-            TP_TRY(file_sync_dir(dir, err));
+        TP_TRY(file_sync_dir(dir, err)); /* the file may be new, whatever the generation is */
     }
     saved[SAVED_GENERATION] = generation;
     saved[SAVED_BYTES] = (uint64_t)bytes;

@@ -2,18 +2,21 @@
  * tests/unit/ckpt_shard_pack.c - shards of compressed chunks hold what was written, in the same
  * bytes each time, and damage and hostile frames are never read.
  *
- * covers: ckpt/shard_pack ckpt/shard_unpack
+ * covers: ckpt/shard_pack ckpt/shard_unpack ckpt/shard_pack_resume
  */
 #include <criterion/criterion.h>
 #include <fcntl.h>
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 #include <zstd.h>
 
 #include "ckpt/crc.h"
 #include "ckpt/shard_pack.h"
+#include "ckpt/shard_pack_resume.h"
 #include "core/file.h"
 #include "core/thread_pool.h"
 #include "layout/model_tensors.h"
@@ -447,4 +450,45 @@ Test(shard_pack, hostile_frames_and_rows_are_refused_by_name)
     refuse(&x, &info, "codec that this version does not support", false);
     free(data);
     free(frame);
+}
+
+/* ---- an interrupted run ---- */
+
+static int synced_folders;
+
+/* Instead of the C library's: counts those of folders. */
+int fsync(int fd)
+{
+    struct stat sb;
+
+    synced_folders += fstat(fd, &sb) == 0 && S_ISDIR(sb.st_mode);
+    return (int)syscall(SYS_fsync, fd);
+}
+
+Test(shard_pack, the_name_of_a_file_of_incomplete_chunks_is_synced_whenever_it_is_new)
+{
+    struct rng r = rng_start("shard_pack/names");
+    struct example x = make_example(&r, DTYPE_F32);
+    const struct shard_plan plan = plan_of(&x, x.boxes[0].rank, 1);
+    uint64_t saved[SHARD_PACK_SAVED_WORDS] = { 0 };
+    struct shard_writer *w = NULL;
+    struct tp_err err = { 0 };
+    const float element = 1;
+    struct box run;
+    int largest = 0;
+
+    for (int i = 0; i < x.n && x.boxes[i].rank == plan.rank; i++)
+        if (box_elements(&x.boxes[i].box) > box_elements(&x.boxes[largest].box))
+            largest = i;
+    cr_assert_gt(box_elements(&x.boxes[largest].box), 1);
+    cr_assert_eq(shard_create(&w, &plan, &err), TP_OK, "%s", err.msg);
+    for (int i = 0; i < 2; i++) /* nothing is incomplete, so no file is written */
+        cr_assert_eq(shard_pack_save(&w, 1, temp_dir, saved, &err), TP_OK, "%s", err.msg);
+    box_run(&run, &x.boxes[largest].box, 1, 0);
+    cr_assert_eq(shard_write(w, largest, &run, &element, &err), TP_OK, "%s", err.msg);
+    synced_folders = 0;
+    cr_assert_eq(shard_pack_save(&w, 1, temp_dir, saved, &err), TP_OK, "%s", err.msg);
+    cr_expect_gt(synced_folders, 0, "a power cut may remove the file that the journal needs");
+    shard_close(w);
+    arena_free(&x.arena);
 }
