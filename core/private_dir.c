@@ -81,6 +81,7 @@ tp_status private_dir_make(int *fd, const char *path, struct tp_err *err)
 tp_status private_dir_ensure(int *fd, const char *path, struct tp_err *err)
 {
     char parent[PATH_MAX], *slash;
+    int f = -1;
     tp_status st = private_dir_open(fd, path, err);
 
     if (st != TP_E_NOTFOUND)
@@ -94,12 +95,14 @@ tp_status private_dir_ensure(int *fd, const char *path, struct tp_err *err)
         slash[slash == parent] = 0;
     if ((st = file_make_dirs(parent, err)))
         return st;
-    st = private_dir_make(fd, path, err);
+    st = private_dir_make(&f, path, err);
     if (st)
         return st == TP_E_EXISTS ? private_dir_open(fd, path, err) : st;
-    if ((st =
-             file_sync_dir(parent, err))) /* what it holds is lost if its name is not on the disk */
-        close(*fd);
+    st = file_sync_dir(parent, err); /* what it holds is lost if its name is not on the disk */
+    if (st)
+        close(f);
+    else
+        *fd = f;
     return st;
 }
 

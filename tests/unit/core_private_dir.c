@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "tests/unit/temp_dir.h"
@@ -60,6 +61,28 @@ Test(private_dir, a_missing_directory_is_made_with_its_parents)
     close(fd);
     cr_assert_eq(private_dir_ensure(&fd, temp_path("a/b/c"), &err), TP_OK, "%s", err.msg);
     close(fd);
+}
+
+/* A folder that may be written to but not opened cannot be synced. */
+Test(private_dir, a_failure_to_make_a_directory_leaves_no_closed_descriptor)
+{
+    int status = -1;
+    pid_t pid = fork();
+
+    cr_assert_geq(pid, 0);
+    if (pid == 0) {
+        int fd = -1;
+
+        if (chmod(temp_dir, 0300) != 0 ||
+            (geteuid() == 0 && (chown(temp_dir, 65534, 65534) != 0 || setuid(65534) != 0)))
+            _exit(2);
+        if (private_dir_ensure(&fd, temp_path("a"), &err) != TP_E_IO)
+            _exit(3);
+        _exit(fd != -1);
+    }
+    cr_assert_eq(waitpid(pid, &status, 0), pid);
+    chmod(temp_dir, 0700);
+    cr_expect(WIFEXITED(status) && WEXITSTATUS(status) == 0, "status %#x", status);
 }
 
 Test(private_dir, files_are_read_and_replaced_and_links_are_not_followed)
