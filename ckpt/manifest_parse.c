@@ -20,6 +20,9 @@
 
 enum { LAYERS_MAX = 1 << 20, TENSORS_MAX = 1 << 22, EXPERTS_MAX = 1 << 20, SEED_TEXT_MAX = 20 };
 
+/* Most samples and tokens of a run; a trainer adds to them. */
+static const int64_t DATA_MAX = INT64_C(1) << 62;
+
 static tp_status parse_layout(const struct member_reader *p, struct layout *l, json_t *root)
 {
     const char *text = "";
@@ -211,8 +214,8 @@ static tp_status parse_train(const struct member_reader *p, struct manifest_trai
     TP_TRY(member_int(p, &s->step, object, "step", 0, INT64_MAX));
     if (json_object_get(object, "optimizer_start"))
         TP_TRY(member_int(p, &s->optimizer_start, object, "optimizer_start", 0, s->step));
-    TP_TRY(member_int(p, &s->next_sample, object, "next_sample", 0, INT64_MAX));
-    TP_TRY(member_int(p, &s->tokens, object, "tokens", 0, INT64_MAX));
+    TP_TRY(member_int(p, &s->next_sample, object, "next_sample", 0, DATA_MAX));
+    TP_TRY(member_int(p, &s->tokens, object, "tokens", 0, DATA_MAX));
     TP_TRY(parse_seed(p, &s->seed, object));
     TP_TRY(member_keep(p, &s->dtype, object, "dtype"));
     TP_TRY(member_object(p, &options, object, "options"));

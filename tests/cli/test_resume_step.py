@@ -4,6 +4,7 @@ optimizer's state.
 needs: tp-train tp-reshard tp-ckpt
 covers: trainer/resume_step layout/model_diff
 """
+import hashlib
 import json
 import shutil
 import subprocess
@@ -248,3 +249,17 @@ def test_the_age_of_the_moments_survives_resuming_and_resharding(root, tmp_path,
     ok("tp-reshard", tmp_path / "tp4", "--to", "tp2", "-o", tmp_path / "tp2")
     ok(*argv(tmp_path / "tp2", resume="must"))
     assert harness.digest(tmp_path / "tp2") == harness.digest(whole) != straight[0]
+
+
+@pytest.mark.parametrize("name", ["next_sample", "tokens"])
+def test_a_place_in_the_data_that_cannot_be_counted_on_from_is_damage(root, name):
+    """A manifest with its right checksum, but a number that the next step would make negative."""
+    path = root / NAMES[6] / "manifest.json"
+    whole = json.loads(path.read_text())
+    del whole["checksum"]
+    whole["train"][name] = 2 ** 63 - 1
+    body = json.dumps(whole).encode()[:-1] + b",\n"
+    path.write_bytes(body + b'"checksum": "%s"\n}\n' % hashlib.sha256(body).hexdigest().encode())
+    r = run(*argv(root, resume=True))
+    assert r.rc == 0 and "IS DAMAGED" in r.err and name in r.err, repr(r)
+    assert "resumed from %s" % (root / NAMES[4]) in r.err
