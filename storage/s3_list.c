@@ -147,7 +147,7 @@ static tp_status list_page(struct folder_entry **entries, int *n, char token[S3_
 
 tp_status s3_list(struct folder_entry **entries, int *n, const char *dir, struct tp_err *err)
 {
-    char token[S3_TOKEN_MAX] = "", *page = malloc(PAGE_BYTES);
+    char token[S3_TOKEN_MAX] = "", before[S3_TOKEN_MAX], *page = malloc(PAGE_BYTES);
     struct folder_entry *found = NULL;
     int count = 0;
     tp_status st = location_check(dir, err);
@@ -155,9 +155,13 @@ tp_status s3_list(struct folder_entry **entries, int *n, const char *dir, struct
     if (!st && !page)
         st = tp_fail(err, TP_E_NOMEM, "%s: no memory to list it", dir);
     if (!st)
-        do
+        do {
+            memcpy(before, token, sizeof before);
             st = list_page(&found, &count, token, dir, page, err);
-        while (!st && token[0]);
+            if (!st && token[0] && strcmp(token, before) == 0)
+                st = tp_fail(err, TP_E_IO, "%s: the store sends the same part of the listing again",
+                             dir);
+        } while (!st && token[0]);
     free(page);
     if (st) {
         free(found);

@@ -38,7 +38,7 @@ class Fault:
     kind: a status (503), "reset", "drop" (the connection ends in the middle of the body),
     "truncate" (a shorter body, of the length that its header says), "stall", "etag" (another ETag
     than before), "error200" (200 with an error document), "page200" (200 with a page of some proxy), "redirect" (to `location`), "ignore range",
-    "wrong range", "lost reply" (the request is served, but not answered); or a function that is called with the store before the request is served.
+    "wrong range", "same page" (of a listing), "lost reply" (the request is served, but not answered); or a function that is called with the store before the request is served.
     """
 
     def __init__(self, kind, times=1, method="GET", path="", after=0, seconds=0, headers=None,
@@ -312,6 +312,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
             if key.startswith(begin + prefix):
                 rest = key[len(begin + prefix):]
                 names.add(prefix + (rest.split("/")[0] + "/" if "/" in rest else rest))
+        if self.fault and self.fault.kind == "same page":
+            token = ""
         names = sorted(n for n in names if n > token)
         page = names[:self.server.page]
         text = "".join(

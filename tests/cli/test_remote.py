@@ -308,6 +308,12 @@ def test_listings_of_many_pages_are_read_to_the_end(store, digest):
     assert ok(store, "tp-ckpt", "digest", CKPT).out == digest
 
 
+def test_a_listing_that_does_not_advance_is_an_error(store):
+    store.page = 1
+    store.faults.append(Fault("same page", path="list-type", times=9999))
+    fails(store, "tp-ckpt", "ls", CKPT, says="same part of the listing")
+
+
 def test_several_requests_are_in_flight_within_the_memory(tmp_path):
     config = harness.write_config(tmp_path, hidden_size=256, intermediate_size=768, head_dim=32)
     harness.ok(harness.built("make_ckpt"), config, "tp2", tmp_path / "ckpt", 1, 5)
