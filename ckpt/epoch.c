@@ -101,8 +101,7 @@ tp_status ckpt_claim(int64_t *epoch, const char *root, const struct root_lock_wa
     if (location_is_remote(root))
         return claim_in_store(epoch, root, err);
     TP_TRY(ckpt_check_root(root, err));
-    TP_TRY(file_make_dirs(root, err));
-    TP_TRY(root_lock(&lock, root, wait, err));
+    TP_TRY(root_lock_make(&lock, root, wait, err));
     root_remove_leftovers(root); /* this job may have nothing left to save, so do it now */
     TP_TRY(ckpt_epoch(&last, root, err));
     TP_TRY(write_epoch(root, last + 1, err));

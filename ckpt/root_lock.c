@@ -200,6 +200,22 @@ tp_status root_lock(int *fd, const char *root, const struct root_lock_wait *wait
     return st;
 }
 
+tp_status root_lock_make(int *fd, const char *root, const struct root_lock_wait *wait,
+                         struct tp_err *err)
+{
+    enum { TRIES = 3 };
+    tp_status st = TP_OK;
+
+    for (int i = 0; i < TRIES; i++) {
+        st = file_make_dirs(root, err);
+        if (!st)
+            st = root_lock(fd, root, wait, err);
+        if (!st || file_exists(root))
+            break;
+    }
+    return st;
+}
+
 bool root_lock_try(int *fd, const char *root)
 {
     struct tp_err ignored;

@@ -49,8 +49,7 @@ tp_status ckpt_begin(struct ckpt_transaction *t, const struct ckpt_begin_request
     if (snprintf(x.root, sizeof x.root, "%s", q->root) >= (int)sizeof x.root)
         return tp_fail(err, TP_E_USAGE, "%.200s...: the path is too long", q->root);
     x.made_root = !file_exists(q->root);
-    TP_TRY(file_make_dirs(q->root, err));
-    TP_TRY(root_lock(&lock, q->root, &q->wait, err));
+    TP_TRY(root_lock_make(&lock, q->root, &q->wait, err));
     if (q->exclusive)
         TP_TRY(temporary_adopt(&x.tmp, q->root, q->step, q->resume, err));
     x.resumed = x.tmp.path[0] != 0;

@@ -105,6 +105,32 @@ Test(root_lock, who_waited_for_a_file_that_was_removed_has_the_lock_of_the_new_o
     end_holder(pid);
 }
 
+Test(root_lock, a_writer_whose_root_was_removed_while_it_waited_creates_it_again, .timeout = 60)
+{
+    const char *root = temp_path("root");
+    struct tp_err err = { 0 };
+    int ready[2], lock = -1, status = -1;
+    char byte;
+    pid_t pid;
+
+    cr_assert_eq(pipe(ready), 0);
+    cr_assert_eq(root_lock_make(&lock, root, &silent, &err), TP_OK, "%s", err.msg);
+    pid = fork();
+    cr_assert_geq(pid, 0);
+    if (pid == 0) {
+        close(lock);
+        _exit(write(ready[1], "w", 1) != 1 || root_lock_make(&lock, root, &silent, &err) != TP_OK);
+    }
+    cr_assert_eq(read(ready[0], &byte, 1), 1);
+    usleep(200000); /* so that it has opened the file */
+    cr_assert_eq(unlink(temp_path("root/lock")), 0);
+    cr_assert_eq(rmdir(root), 0);
+    close(lock);
+    cr_assert_eq(waitpid(pid, &status, 0), pid);
+    cr_expect_eq(status, 0);
+    cr_expect_eq(access(temp_path("root/lock"), F_OK), 0);
+}
+
 /* Each of several processes reads a number and writes it back increased by one. */
 Test(root_lock, no_two_processes_hold_it_at_once, .timeout = 120)
 {
