@@ -186,12 +186,13 @@ static tp_status lock_file(int *fd, char path[PATH_MAX], const char *root, doubl
 tp_status root_lock(int *fd, const char *root, const struct root_lock_wait *wait,
                     struct tp_err *err)
 {
+    enum { TRIES = 1000 }; /* some network file systems give a file a new number each time */
     const double from = clock_seconds();
     char path[PATH_MAX];
     int f;
     tp_status st = lock_file(&f, path, root, from, wait, err);
 
-    while (!st && !has_name(f, path)) {
+    for (int i = 1; i < TRIES && !st && !has_name(f, path); i++) {
         close(f);
         st = lock_file(&f, path, root, from, wait, err);
     }
