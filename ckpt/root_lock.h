@@ -28,8 +28,8 @@ struct root_lock_wait {
 tp_status root_lock(int *fd, const char *root, const struct root_lock_wait *wait,
                     struct tp_err *err);
 
-/* The same for a writer: creates the root if necessary, also when the process that held the lock has
- * removed it, because nothing was saved there. */
+/* The same for a writer: creates the root if necessary, also when the process that held the lock
+ * has removed it, because nothing was saved there. */
 tp_status root_lock_make(int *fd, const char *root, const struct root_lock_wait *wait,
                          struct tp_err *err);
 
