@@ -19,8 +19,8 @@ template <typename F> static __device__ inline float of_row(float x, F op)
     return op(x, __shfl_xor_sync(0xffffffffu, x, 2));
 }
 
-/* The scores of the warp's own queries and a tile of keys, of which the first is n: scaled, and
- * -INFINITY where a query does not see a key. */
+/* The scores of the warp's own queries and a tile of keys, of which the first is n: in
+ * attention_mma_unit, and -INFINITY where a query does not see a key. */
 template <int D>
 static __device__ void scores_of(float (*s)[2][4], const struct attention &a,
                                  const struct attention_rows &q, const uint32_t (*own)[4],
@@ -30,30 +30,32 @@ static __device__ void scores_of(float (*s)[2][4], const struct attention &a,
 
 #pragma unroll
     for (int p = 0; p < attention_mma_tile<D>::PARTS; p++) {
-        int key = n + p * ATTENTION_MMA_ROWS;
-        bool any = attention_mma_any(&a, &q, first, key), all = any;
+        const int key = n + p * ATTENTION_MMA_ROWS;
+        const bool any = attention_mma_any(&a, &q, first, key);
 
-        if (any) {
+        if (any)
             attention_mma_dots<D>(s[p], own, keys, p * ATTENTION_MMA_ROWS, (int)a.head_dim);
-            all = attention_mma_all(&a, &q, first, key);
-        }
+        if (any && attention_mma_wide<D>())
 #pragma unroll
-        for (int j = 0; j < 2; j++)
+            for (int i = 0; i < 8; i++)
+                s[p][i / 4][i % 4] = attention_mma_score<D>(a, s[p][i / 4][i % 4]);
+        if (any && attention_mma_all(&a, &q, first, key))
+            continue;
 #pragma unroll
-            for (int i = 0; i < 4; i++) {
-                bool sees = all || (any && attention_sees(&a, first + attention_mma_row(i),
-                                                          key + 8 * j + attention_mma_col(i)));
-
-                s[p][j][i] = sees ? attention_mma_score<D>(a, s[p][j][i]) : -INFINITY;
-            }
+        for (int i = 0; i < 8; i++)
+            if (!any || !attention_sees(&a, first + attention_mma_row(i % 4),
+                                        key + i / 4 * 8 + attention_mma_col(i)))
+                s[p][i / 4][i % 4] = -INFINITY;
     }
 }
 
 /* Take a tile of scores: they become weights, and what came before is scaled. Often no row has a
- * new maximum, and then the sums stay as they are. */
+ * new maximum, and then the sums stay as they are. An exponent is one instruction, x * by - base.
+ */
 template <int PARTS, int C>
-static __device__ void softmax_add(struct mma_softmax<C> *t, float (*s)[2][4])
+static __device__ void softmax_add(struct mma_softmax<C> *t, float (*s)[2][4], float unit)
 {
+    const float by = unit * ATTENTION_MMA_LOG2_E;
     float before[2];
 
 #pragma unroll
@@ -64,16 +66,16 @@ static __device__ void softmax_add(struct mma_softmax<C> *t, float (*s)[2][4])
         for (int i = 0; i < 4 * PARTS; i++)
             most = fmaxf(most, s[i / 4][i / 2 % 2][2 * h + i % 2]);
         most = fmaxf(t->max[h], of_row(most, [](float x, float y) { return fmaxf(x, y); }));
-        float base = most == -INFINITY ? 0 : most;
+        const float base = most == -INFINITY ? 0 : most * by;
 
 #pragma unroll
         for (int i = 0; i < 4 * PARTS; i++) {
             float *x = &s[i / 4][i / 2 % 2][2 * h + i % 2];
 
-            *x = attention_mma_exp(*x - base);
+            *x = attention_mma_exp2(fmaf(*x, by, -base));
             sum += *x;
         }
-        before[h] = attention_mma_exp(t->max[h] - base);
+        before[h] = t->max[h] == most ? 1 : attention_mma_exp2(fmaf(t->max[h], by, -base));
         t->sum[h] = t->sum[h] * before[h] + of_row(sum, [](float x, float y) { return x + y; });
         t->max[h] = most;
     }
@@ -101,7 +103,7 @@ static __device__ inline void merge_pair(const struct attention &a, int64_t at, 
 /* Columns col .. col + C - 1 of the warp's own rows. The last pass stores lse, which all merge. */
 template <int C>
 static __device__ void mma_forward_store(const struct attention &a, const struct attention_rows &q,
-                                         const struct mma_softmax<C> &t, int col)
+                                         const struct mma_softmax<C> &t, float unit, int col)
 {
     const bool is_last = col + C >= a.head_dim;
 
@@ -112,7 +114,7 @@ static __device__ void mma_forward_store(const struct attention &a, const struct
         const bool in = row < q.rows;
         float *kept = a.lse + q.lse_at + row;
         float before = in && a.merge ? *kept : -INFINITY;
-        struct attention_merge m = attention_merge_of(&a, t.max[h], t.sum[h], before);
+        struct attention_merge m = attention_merge_of(&a, t.max[h] * unit, t.sum[h], before);
 
         __syncwarp(); /* all lanes have read lse */
         if (in && is_last && attention_mma_col(0) == 0)
@@ -147,14 +149,14 @@ static __device__ void forward_pass(const struct attention &a, const struct atte
             float s[PARTS][2][4];
 
             scores_of<D>(s, a, q, own, now.keys, n);
-            softmax_add<PARTS, C>(&t, s);
+            softmax_add<PARTS, C>(&t, s, attention_mma_unit<D>(a));
 #pragma unroll
             for (int p = 0; p < PARTS; p++)
                 if (attention_mma_any(&a, &q, attention_mma_first(&q), n + p * ATTENTION_MMA_ROWS))
                     attention_mma_sum<C, D>(t.o, s[p], now.values, p * ATTENTION_MMA_ROWS, col,
                                             (int)a.head_dim);
         });
-    mma_forward_store<C>(a, q, t, col);
+    mma_forward_store<C>(a, q, t, attention_mma_unit<D>(a), col);
 }
 
 template <int D, int C>
@@ -181,7 +183,7 @@ static bool is_aligned(const void *x, int64_t ld)
 
 bool attention_mma_fits(const struct attention *a)
 {
-    return a->type == DTYPE_BF16 && a->head_dim % 8 == 0 &&
+    return a->type == DTYPE_BF16 && a->scale > 0 && a->head_dim % 8 == 0 &&
            a->head_dim <= ATTENTION_MMA_HEAD_DIM_MAX && is_aligned(a->q, a->ldq) &&
            is_aligned(a->k, a->ldk) && is_aligned(a->v, a->ldv) && is_aligned(a->out, a->ldo) &&
            is_aligned(a->sum, a->ldo);

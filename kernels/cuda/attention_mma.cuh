@@ -49,11 +49,17 @@ template <int D> static __host__ __device__ constexpr bool attention_mma_wide(vo
     return D > 128;
 }
 
-/* The score of a product. */
+/* The score of a product, as a multiple of attention_mma_unit. Scores of narrow heads are the
+ * products themselves, so that scaling costs nothing: it is a part of the exponent (Dao 2023). */
 template <int D>
 static __device__ inline float attention_mma_score(const struct attention &a, float dot)
 {
-    return attention_mma_wide<D>() ? attention_score(&a, dot) : dot * a.scale;
+    return attention_mma_wide<D>() ? attention_score(&a, dot) : dot;
+}
+
+template <int D> static __device__ inline float attention_mma_unit(const struct attention &a)
+{
+    return attention_mma_wide<D>() ? 1.0f : a.scale;
 }
 
 static __device__ inline int attention_mma_lane(void)
@@ -100,17 +106,38 @@ static __device__ inline bool attention_mma_all(const struct attention *a,
            attention_first(a, last) <= key;
 }
 
-/* e^x with an error of some 2^-20, as weights need that are rounded to bf16; 0 below e^-87. */
-static __device__ inline float attention_mma_exp(float x)
+/* By which exponents are multiplied: a GPU computes powers of 2. */
+#define ATTENTION_MMA_LOG2_E 1.44269504f
+
+/* 2^x with an error of some 2^-20, as weights need that are rounded to bf16; 0 below 2^-126. */
+static __device__ inline float attention_mma_exp2(float x)
 {
 #ifdef __CUDACC__
     float y;
 
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x * 1.44269504f));
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
 #else
-    return expf(x);
+    return exp2f(x);
 #endif
+}
+
+/* f(k) for the columns 16 k .. 16 k + 15 of N times 16 that a head with so many columns has. It is
+ * usual that it has all, and then nothing is tested; for wide heads registers do not suffice for
+ * that. */
+template <int D, int N, typename F>
+static __device__ inline void attention_mma_steps(int columns, F f)
+{
+    if (!attention_mma_wide<D>() && columns >= 16 * N) {
+#pragma unroll
+        for (int k = 0; k < N; k++)
+            f(k);
+        return;
+    }
+#pragma unroll
+    for (int k = 0; k < N; k++)
+        if (16 * k < columns)
+            f(k);
 }
 
 /* ---- loads ---- */
@@ -122,16 +149,20 @@ static __device__ void attention_mma_copy(struct attention_mma_tile<D> *t,
                                           const struct attention *a, const void *x, int64_t ld,
                                           const struct attention_rows &rows, int first)
 {
-    enum { AT_ONCE = 8 };
+    enum {
+        AT_ONCE = 8,
+        THREADS = D / AT_ONCE, /* that copy a row */
+        STEP = LAUNCH_THREADS / THREADS,
+    };
+    const int r = (int)threadIdx.x / THREADS, c = (int)threadIdx.x % THREADS * AT_ONCE;
+    const uint16_t *begin = static_cast<const uint16_t *>(x);
+    const uint16_t *from = begin + (rows.at + first + r) * ld + rows.col + c;
 
-    for (int i = (int)threadIdx.x; i < attention_mma_tile<D>::ROWS * D / AT_ONCE;
-         i += LAUNCH_THREADS) {
-        int r = i / (D / AT_ONCE), c = i % (D / AT_ONCE) * AT_ONCE;
-        int row = first + r;
-        bool in = row < rows.rows && c < a->head_dim;
-        int64_t at = in ? (rows.at + row) * ld + rows.col + c : 0;
+#pragma unroll
+    for (int i = 0; i < attention_mma_tile<D>::ROWS; i += STEP) {
+        const bool in = first + r + i < rows.rows && c < a->head_dim;
 
-        async_copy_16(&t->x[r][c], static_cast<const uint16_t *>(x) + at, in);
+        async_copy_16(&t->x[r + i][c], in ? from + i * ld : begin, in);
     }
 }
 
@@ -260,17 +291,14 @@ static __device__ void attention_mma_dots_of(float (*dots)[4], F own,
 #pragma unroll
     for (int i = 0; i < 8; i++)
         dots[i / 4][i % 4] = 0;
-#pragma unroll
-    for (int k = 0; k < D / 16; k++) {
+    attention_mma_steps<D, D / 16>(head_dim, [&](int k) {
+        const uint32_t *a = own(k);
         uint32_t b[4];
 
-        if (16 * k >= head_dim)
-            break;
-        const uint32_t *a = own(k);
         mma_load(b, row + 16 * k);
         mma_add(dots[0], a, b);
         mma_add(dots[1], a, b + 2);
-    }
+    });
 }
 
 /* The own rows are in registers. */
@@ -311,19 +339,18 @@ static __device__ void attention_mma_sum(float (*sums)[4], const float (*weights
 {
     const int lane = attention_mma_lane();
     const uint16_t *row = &t.x[first + lane / 8 % 2 * 8 + lane % 8][col + lane / 16 * 8];
-    uint32_t a[4], b[4];
+    uint32_t a[4];
 
 #pragma unroll
     for (int i = 0; i < 4; i++)
         a[i] = mma_pack(weights[i / 2][i % 2 * 2], weights[i / 2][i % 2 * 2 + 1]);
-#pragma unroll
-    for (int k = 0; k < C / 16; k++) {
-        if (col + 16 * k >= head_dim)
-            break;
+    attention_mma_steps<D, C / 16>(head_dim - col, [&](int k) {
+        uint32_t b[4];
+
         mma_load_transposed(b, row + 16 * k);
         mma_add(sums[2 * k], a, b);
         mma_add(sums[2 * k + 1], a, b + 2);
-    }
+    });
 }
 
 #endif

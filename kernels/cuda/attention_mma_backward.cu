@@ -4,9 +4,9 @@
  */
 #include "kernels/cuda/attention_mma.cuh"
 
-/* Of a query: the log-sum-exp of its scores, and delta (attention_delta_kernel). */
+/* Of a query: the log-sum-exp of its scores times log2 e, and delta (attention_delta_kernel). */
 struct mma_query {
-    float lse, delta;
+    float lse2, delta;
 };
 
 /* The probability of a product, and the gradient of the product from that of the probability. */
@@ -14,7 +14,9 @@ template <int D>
 static __device__ inline void probability(const struct attention &a, float *dot, float *dp,
                                           const struct mma_query &q)
 {
-    const float score = attention_mma_score<D>(a, *dot), p = attention_mma_exp(score - q.lse);
+    const float score = attention_mma_score<D>(a, *dot);
+    const float by = attention_mma_unit<D>(a) * ATTENTION_MMA_LOG2_E;
+    const float p = attention_mma_exp2(fmaf(score, by, -q.lse2));
 
     *dot = p;
     *dp = p * (*dp - q.delta) *
@@ -69,7 +71,8 @@ static __device__ void load_queries(struct mma_query *to, const struct attention
         int row = attention_mma_first(&q) + attention_mma_row(2 * h);
         bool in = row < q.rows;
 
-        to[h] = { in ? a.lse[q.lse_at + row] : 0, in ? delta[q.lse_at + row] : 0 };
+        to[h] = { in ? a.lse[q.lse_at + row] * ATTENTION_MMA_LOG2_E : 0,
+                  in ? delta[q.lse_at + row] : 0 };
     }
 }
 
@@ -81,18 +84,18 @@ static __device__ void query_gradients(const struct attention &a, const struct a
                                        float (*dp)[4])
 {
     const int first = attention_mma_first(&q);
-    const bool all = attention_mma_all(&a, &q, first, key);
 
 #pragma unroll
+    for (int i = 0; i < 8; i++)
+        probability<D>(a, &s[i / 4][i % 4], &dp[i / 4][i % 4], own[i % 4 / 2]);
+    if (attention_mma_all(&a, &q, first, key))
+        return;
+#pragma unroll
     for (int i = 0; i < 8; i++) {
-        int row = first + attention_mma_row(i % 4);
-        float *dx = &dp[i / 4][i % 4];
+        const int row = first + attention_mma_row(i % 4);
 
-        if (all ||
-            (row < q.rows && attention_sees(&a, row, key + i / 4 * 8 + attention_mma_col(i))))
-            probability<D>(a, &s[i / 4][i % 4], dx, own[i % 4 / 2]);
-        else
-            *dx = 0;
+        if (row >= q.rows || !attention_sees(&a, row, key + i / 4 * 8 + attention_mma_col(i)))
+            dp[i / 4][i % 4] = 0;
     }
 }
 
@@ -231,18 +234,22 @@ static __device__ void weights_and_gradients(const struct attention &a,
                                              float (*s)[4], float (*dp)[4])
 {
     const int first = attention_mma_first(&k);
-    const bool all = attention_mma_all(&a, &q, n + p, first);
 
 #pragma unroll
     for (int i = 0; i < 8; i++) {
-        int row = p + i / 4 * 8 + attention_mma_col(i);
-        int key = first + attention_mma_row(i % 4);
-        float *x = &s[i / 4][i % 4], *dx = &dp[i / 4][i % 4];
+        const int row = p + i / 4 * 8 + attention_mma_col(i);
 
-        if (all || (n + row < q.rows && attention_sees(&a, n + row, key)))
-            probability<D>(a, x, dx, mma_query{ t.lse[row], t.delta[row] });
-        else
-            *x = *dx = 0;
+        probability<D>(a, &s[i / 4][i % 4], &dp[i / 4][i % 4],
+                       mma_query{ t.lse[row] * ATTENTION_MMA_LOG2_E, t.delta[row] });
+    }
+    if (attention_mma_all(&a, &q, n + p, first))
+        return;
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        const int row = n + p + i / 4 * 8 + attention_mma_col(i);
+
+        if (row >= q.rows || !attention_sees(&a, row, first + attention_mma_row(i % 4)))
+            s[i / 4][i % 4] = dp[i / 4][i % 4] = 0;
     }
 }
 
