@@ -208,9 +208,9 @@ tp_status root_lock_make(int *fd, const char *root, const struct root_lock_wait 
     tp_status st = TP_OK;
 
     for (int i = 0; i < TRIES; i++) {
-        st = file_make_dirs(root, err);
-        if (!st)
-            st = root_lock(fd, root, wait, err);
+        if ((st = file_make_dirs(root, err)))
+            break;
+        st = root_lock(fd, root, wait, err);
         if (!st || file_exists(root))
             break;
     }
