@@ -14,7 +14,7 @@
 
 enum {
     TICK_MS = 20,        /* how often ranks are checked after one has failed */
-    GRACE_MS = 2000,     /* time for a rank to end after another has failed alone */
+    GRACE_MS = 1200,     /* time for a rank to end after another has failed alone */
     AGREED_MS = 60000,   /* the same after a failure that all have agreed on */
     BLOCKED_MS = 60,     /* the same for a rank that sleeps because it waits for others */
     SECOND_INT_MS = 200, /* two interrupts within this time count as one */

@@ -5,7 +5,7 @@
  * SIGUSR1 (save and stop: a rank asks core/stop.h), and a second Ctrl-C ends them at once. SIGHUP
  * stays ignored when it is ignored, as under nohup. When a signal kills a rank, the launcher names
  * it and ends the others at once. When a rank fails, the launcher ends those that wait for it at
- * once, and the rest after two seconds. If all have agreed on the failure (control_agree), the rest
+ * once, and the rest after 1.2 seconds. If all have agreed on the failure (control_agree), the rest
  * have a minute, because they may be reporting it and removing unfinished files. Ranks die with the
  * launcher.
  */

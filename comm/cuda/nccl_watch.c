@@ -13,8 +13,9 @@
 enum {
     LOOK_MS = 200,
     /* Looks at ncclRemoteError until it counts as this rank's failure, 2.4 s. It may only follow
-     * from the failure of another rank, whose message has the reason: launchers (comm/launch.h,
-     * tp-run) end this rank within two seconds then. tp-run calls it a hang after 3 s at least. */
+     * from the failure of another rank, whose message has the reason. That rank may take a second
+     * to end, and launchers end this one then: comm/launch.h after 1.2 s, tp-run within two
+     * seconds. tp-run calls a rank hung after 3 s at least. */
     REMOTE_LOOKS = 12,
     /* An abort can hang inside of NCCL. The process then ends without it. */
     ABORT_MS = 10000,
