@@ -43,6 +43,7 @@ enum attempt_fault_kind {
 struct attempt_fault {
     enum attempt_fault_kind kind;
     int rank;          /* -1: not known */
+    int signal;        /* that killed the rank or the command; 0: none, or not known */
     struct node *node; /* NULL: not known */
     int64_t step;
     double waited; /* seconds since the last progress or message */

@@ -37,15 +37,19 @@ static struct attempt_fault fault_of_exit(const struct run *r, const char *log)
         snprintf(how, sizeof how, o->signal ? "signal %d" : "exit code %d",
                  o->signal ? o->signal : o->exit_code);
     killed = tail.rank >= 0 ? tail.end == LOG_TAIL_KILLED : o->signal != 0;
-    if (f.kind == FAULT_NONE)
+    if (f.kind == FAULT_NONE) {
         f = attempt_fault(FAULT_EXIT, killed ? REASON_COMMAND_KILLED : REASON_COMMAND_FAILED,
                           "the command ended with %s", how);
+        f.signal = o->signal;
+    }
     if (f.kind != FAULT_RANK && f.kind != FAULT_EXIT)
         return f;
     if (tail.rank >= 0 && tail.rank < r->attempt.world) {
         f.rank = tail.rank;
         f.node = r->attempt.rank[tail.rank].node;
         f.reason = killed ? REASON_RANK_KILLED : REASON_RANK_FAILED;
+        if (tail.signal)
+            f.signal = tail.signal;
     }
     if (tail.line[0] && !(f.reason == REASON_RANK_KILLED && tail.rank < 0)) {
         g = attempt_fault(f.kind, f.reason, "%s: %.250s", how, text_clean(tail.line));

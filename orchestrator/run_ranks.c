@@ -24,15 +24,17 @@ static bool fault_of_rank(struct attempt_fault *f, int rank, const struct attemp
     int status = 0;
     bool known = exit_status(&status, k);
 
-    if (known && WIFSIGNALED(status))
+    if (known && WIFSIGNALED(status)) {
         *f = attempt_fault(FAULT_RANK, REASON_RANK_KILLED, "rank %d was killed by signal %d", rank,
                            WTERMSIG(status));
-    else if (known && WEXITSTATUS(status) != 0)
+        f->signal = WTERMSIG(status);
+    } else if (known && WEXITSTATUS(status) != 0) {
         *f = attempt_fault(FAULT_RANK, REASON_RANK_FAILED, "rank %d ended with exit code %d", rank,
                            WEXITSTATUS(status));
-    else
+    } else {
         *f = attempt_fault(FAULT_RANK, REASON_RANK_GONE, "rank %d is gone (pid %d)", rank,
                            (int)k->pid);
+    }
     return !known || !WIFEXITED(status) ||
            (WEXITSTATUS(status) != 0 && WEXITSTATUS(status) != tp_exit_code(TP_E_STOPPED));
 }

@@ -1,7 +1,7 @@
 /* orchestrator/run_restart.c - see run_state.h: what a fault costs the job: another attempt, a step
  * back, or the end. */
+#include <signal.h>
 #include <stdio.h>
-#include <string.h>
 
 #include "core/clock.h"
 #include "core/text.h"
@@ -71,9 +71,7 @@ int64_t run_attempt_step(const struct run *r)
 /* Whether the fault came from outside of the program. */
 static bool is_from_outside(const struct attempt_fault *f)
 {
-    return f->kind == FAULT_NODE ||
-           (f->reason == REASON_RANK_KILLED &&
-            (strstr(f->message, "signal 9") || strstr(f->message, "SIGKILL")));
+    return f->kind == FAULT_NODE || (f->reason == REASON_RANK_KILLED && f->signal == SIGKILL);
 }
 
 /* Whether the attempt made progress: it reached a new step; or it trained, although only steps that

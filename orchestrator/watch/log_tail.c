@@ -3,6 +3,7 @@
 
 #include <ctype.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -60,6 +61,18 @@ static bool begins_with_any(const char *line, const char *const *words)
         if (strncmp(line, *words, strlen(*words)) == 0)
             return true;
     return false;
+}
+
+/* The signal that a line names, by number or as SIGKILL; 0: none. */
+static int signal_in(const char *line)
+{
+    static const char word[] = "signal ";
+    const char *at = strstr(line, word);
+    long n = at ? strtol(at + sizeof word - 1, NULL, 10) : 0;
+
+    if (n > 0 && n < SIGNAL_MAX)
+        return (int)n;
+    return strstr(line, "SIGKILL") ? SIGKILL : 0;
 }
 
 /* ---- lines that name a rank ---- */
@@ -198,9 +211,10 @@ static void see_table(struct log_tail *out, struct log_scan *s, const char *line
     } else if (s->table_rank >= 0 && read_field(&value, line, "exitcode")) {
         out->rank = s->table_rank;
         out->end = value < 0 && value > -SIGNAL_MAX ? LOG_TAIL_KILLED : LOG_TAIL_EXITED;
-        if (out->end == LOG_TAIL_KILLED)
-            snprintf(out->line, sizeof out->line, "rank %d was killed by signal %ld", out->rank,
-                     -value);
+        out->signal = out->end == LOG_TAIL_KILLED ? (int)-value : 0;
+        if (out->signal)
+            snprintf(out->line, sizeof out->line, "rank %d was killed by signal %d", out->rank,
+                     out->signal);
     }
 }
 
@@ -241,6 +255,7 @@ static void see_line(struct log_tail *out, struct log_scan *s, const char *line,
         copy_line(out->line, line);
         out->end = end;
         out->rank = rank;
+        out->signal = end == LOG_TAIL_KILLED ? signal_in(line) : 0;
     } else if (out->end == LOG_TAIL_UNKNOWN && end == LOG_TAIL_UNKNOWN && !is_of_launcher(words)) {
         copy_line(s->plain, line);
     }

@@ -15,6 +15,7 @@ enum log_tail_end { LOG_TAIL_UNKNOWN, LOG_TAIL_LAUNCHER, LOG_TAIL_EXITED, LOG_TA
 struct log_tail {
     enum log_tail_end end;
     int rank;       /* -1: no rank is named */
+    int signal;     /* LOG_TAIL_KILLED: which one; 0: the line does not say it */
     char line[300]; /* the line that explains the end, "" */
 };
 

@@ -9,6 +9,7 @@ It stores its step in FILE and continues from there. SIGUSR1 or SIGTERM: it stor
 with 75. Rank 0 chooses the step after which all ranks stop. If one rank stopped a step earlier, the other
 ranks would wait for it in the barrier.
 
+--exit-at: rank 0 ends with CODE, or by the signal -CODE, the others with 0.
 --freeze: the rank stops itself (SIGSTOP) in a phase of the first ATTEMPT: start, train, save or drain.
 --slow: the rank sleeps 200 ms per step; --busy: it computes for 200 ms. --slower-at: all sleep so long, from this step on.
 """
@@ -61,6 +62,8 @@ def work(rank, a, shared, stop):
             freeze(rank, a, "save")
             progress.phase(Progress.TRAIN)
         if a.exit_at and step == a.exit_at[0]:
+            if rank == 0 and a.exit_at[1] < 0:
+                os.kill(os.getpid(), -a.exit_at[1])
             sys.exit(a.exit_at[1] if rank == 0 else 0)
         if rank == 0 and stop[0] == 1 and not a.ignore_signals:
             shared[STOP_STEP:] = struct.pack("q", step + 1)

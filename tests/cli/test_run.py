@@ -234,6 +234,16 @@ def test_repeated_failures_at_the_same_step_are_no_progress(tmp_path):
         assert "3 starts in a row without a step beyond 5" in job.events("failed")[0]["message"]
 
 
+@pytest.mark.parametrize("sig, reason", [(signal.SIGKILL, "too_many_restarts"), (signal.SIGSEGV, "no_progress")])
+def test_a_rank_that_others_killed_at_the_same_step_again_does_not_count_as_failing_there(tmp_path, sig, reason):
+    """SIGKILL comes from the kernel or a person, a segmentation fault from the program."""
+    with fake_job(tmp_path, "--exit-at", 5, -int(sig), restart={"max": 4, "no_progress": 3, "backoff": "0.1s",
+                                                                "blame": 99}) as job:
+        assert job.start().wait() == 3
+        assert job.events("failed")[0]["reason"] == reason, job.story()
+        assert {e["reason"] for e in job.events("rank_exit")} == {"rank_killed"}
+
+
 def test_steps_trained_between_faults_are_progress_without_a_new_checkpoint(tmp_path):
     """Each attempt begins at step 0 again and gets less far than the one before."""
     with fake_job(tmp_path, "--steps", 100000, "--step-ms", 5,

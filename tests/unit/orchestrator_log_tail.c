@@ -34,6 +34,16 @@ Test(log_tail, the_first_rank_that_a_signal_killed_is_at_fault)
     cr_expect_str_eq(t.line, "tp-run relay: rank 2 was killed by signal 11");
 }
 
+Test(log_tail, a_line_names_the_signal_that_killed_a_rank_by_number_or_name)
+{
+    cr_expect_eq(parse("rank 3 was killed by signal 9\nrank 1 was killed by signal 6\n").signal, 9);
+    cr_expect_eq(parse("rank 3 exited on signal 11 (Segmentation fault)").signal, 11);
+    cr_expect_eq(parse("rank 3 was killed by SIGKILL").signal, 9);
+    cr_expect_eq(parse("rank 3 was killed").signal, 0, "the line does not say which one");
+    cr_expect_eq(parse("rank 3 was killed by signal 99999999999999999999").signal, 0);
+    cr_expect_eq(parse("rank 3 ended with exit code 1").signal, 0);
+}
+
 Test(log_tail, the_first_rank_of_tp_train_that_says_that_it_failed_is_at_fault)
 {
     struct log_tail t = parse("tp-train: steps: rank 1: one by one\n"
@@ -125,7 +135,7 @@ Test(log_tail, torchrun_names_the_rank_that_a_signal_killed)
     struct log_tail t =
         parse("step 12 loss 3.4\n" TORCHRUN_END "  exitcode  : -9 (pid: 17)\n" TORCHRUN_LAST);
 
-    cr_expect(t.rank == 3 && t.end == LOG_TAIL_KILLED);
+    cr_expect(t.rank == 3 && t.end == LOG_TAIL_KILLED && t.signal == 9);
     cr_expect_str_eq(t.line, "rank 3 was killed by signal 9");
 }
 
