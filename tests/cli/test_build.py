@@ -115,20 +115,40 @@ def test_bad():
 """
 
 
+def run_tests(folder, content):
+    """Run a file of tests by a copy of the runner in the folder."""
+    for path in ("tests/runner/run.py", "tests/runner/selection.py", "tests/pytest.ini"):
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(harness.REPO / path, folder / path)
+    (folder / "tests/some").mkdir()
+    (folder / "tests/some/test_some.py").write_text(content)
+    env = {k: v for k, v in os.environ.items() if not k.startswith(("TP_", "PYTEST"))}
+    env.update(T="", BUILD="out", TRIES=str(folder / "tries"), PYTHON=sys.executable)
+    return subprocess.run([sys.executable, "-B", "tests/runner/run.py", "--folder", "tests/some"],
+                          cwd=folder, env=env, stdout=subprocess.PIPE, text=True, check=False)
+
+
 def test_failed_tests_run_again_alone(tmp_path):
     """A test that passes then counts as passed and is listed; one that fails again is shown at the end."""
-    for path in ("tests/runner/run.py", "tests/runner/selection.py", "tests/pytest.ini"):
-        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(harness.REPO / path, tmp_path / path)
-    (tmp_path / "tests/some").mkdir()
-    (tmp_path / "tests/some/test_flaky.py").write_text(FLAKY)
-    env = {k: v for k, v in os.environ.items() if not k.startswith(("TP_", "PYTEST"))}
-    env.update(T="", BUILD="out", TRIES=str(tmp_path / "tries"), PYTHON=sys.executable)
-    p = subprocess.run([sys.executable, "-B", "tests/runner/run.py", "--folder", "tests/some"],
-                       cwd=tmp_path, env=env, stdout=subprocess.PIPE, text=True, check=False)
+    p = run_tests(tmp_path, FLAKY)
     assert p.returncode == 1
     assert p.stdout.endswith("\n3 passed, 1 failed\n")
     listed = [line for line in p.stdout.splitlines() if "failed beside other tests" in line]
     assert len(listed) == 2 and "test_once[a b]" in listed[0] and "test_once[[c]]" in listed[1]
     end = p.stdout.split("---- pytest failed")[1]
-    assert "FAILED tests/some/test_flaky.py::test_bad" in end and "wrong number" in end
+    assert "FAILED tests/some/test_some.py::test_bad" in end and "wrong number" in end
+
+
+REPORTING = """
+import os
+def test_reports():
+    options = dict(o.split("=") for o in os.environ["ASAN_OPTIONS"].split(":"))
+    open(options["log_path"] + ".17", "w").close()
+    assert %s
+"""
+
+
+@pytest.mark.parametrize("passes, counts", [(False, "0 passed, 1 failed"), (True, "1 passed, 1 failed")])
+def test_a_report_of_a_sanitizer_is_a_failure_once(tmp_path, passes, counts):
+    p = run_tests(tmp_path, REPORTING % passes)
+    assert p.returncode == 1 and p.stdout.endswith("\n%s\n" % counts)

@@ -134,9 +134,8 @@ def run_unit(name, test_filter):
     command += ["--filter=" + test_filter] if test_filter else []
     status, _ = execute(name, command, 900, environment(name))
     o = read_tap(tap, name, test_filter) if os.path.exists(tap) else Outcome(name, 0, 0)
-    if status and not o.failed or not (o.passed or o.failed or o.skipped):
-        o.failed += 1
-    o.failed += bool(sanitizer_reports(name))
+    if not o.failed and (status or sanitizer_reports(name) or not (o.passed or o.skipped)):
+        o.failed = 1
     return o
 
 
@@ -227,7 +226,8 @@ def run_pytest(files, keywords, jobs):
     named = all(name.startswith("tests/") for name, _ in o.failures)
     if 0 < o.failed == len(o.failures) <= RUN_AGAIN and named:
         run_again(o, pytest, env)
-    o.failed += bool(sanitizer_reports("pytest"))
+    if sanitizer_reports("pytest") and not o.failed:
+        o.failed = 1
     return o
 
 
