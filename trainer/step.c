@@ -189,7 +189,7 @@ static void queue_passes(struct trainer *t)
 
 /* Queue the whole step: the same operations with the same arguments in every step. A step that is
  * recorded begins when no snapshot is copied, and does not wait for it. */
-static void queue_step(struct trainer *t, enum step_graph_way way)
+static void queue_step(struct trainer *t, enum step_graph_mode mode)
 {
     const struct train_config *c = t->config;
     struct step_numbers *n = t->io.numbers;
@@ -204,7 +204,7 @@ static void queue_step(struct trainer *t, enum step_graph_way way)
     if (c->same_bits)
         same_bits_reduce(&t->params, &t->parallel);
     optimizer_norm(&n->optimizer, &t->params, &t->parallel, c->opt.clip);
-    if (way == STEP_QUEUE)
+    if (mode == STEP_GRAPH_QUEUE)
         device_wait(t->queue, t->state_copied);
     optimizer_update(&n->optimizer, &c->opt, &t->weights);
     if (t->net.is_last)
@@ -214,32 +214,33 @@ static void queue_step(struct trainer *t, enum step_graph_way way)
 
 /* Queue the step, or what was recorded of it. A queue of another device belongs to a step that only
  * counts its messages. */
-static enum step_graph_way queue_or_replay(struct trainer *t)
+static enum step_graph_mode queue_or_replay(struct trainer *t)
 {
     struct step_graph *g = &t->graph;
-    enum step_graph_way way = t->queue->device == t->device ? step_graph_next(g) : STEP_QUEUE;
+    enum step_graph_mode mode =
+        t->queue->device == t->device ? step_graph_next(g) : STEP_GRAPH_QUEUE;
 
-    if (way == STEP_RECORD)
+    if (mode == STEP_GRAPH_RECORD)
         device_graph_begin(t->queue);
-    if (way != STEP_REPLAY)
-        queue_step(t, way);
-    if (way == STEP_RECORD)
+    if (mode != STEP_GRAPH_REPLAY)
+        queue_step(t, mode);
+    if (mode == STEP_GRAPH_RECORD)
         g->graph = device_graph_end(t->queue);
-    if (way != STEP_QUEUE)
+    if (mode != STEP_GRAPH_QUEUE)
         device_graph_launch(t->queue, g->graph);
-    return way;
+    return mode;
 }
 
 /* Wait for the step: the only wait, except for the rows of experts on some devices
  * (trainer/model/expert_exchange.h). */
-static tp_status finish(struct trainer *t, enum step_graph_way way, struct tp_err *err)
+static tp_status finish(struct trainer *t, enum step_graph_mode mode, struct tp_err *err)
 {
     struct tp_err why;
     tp_status st = trainer_sync(t, &why);
 
     if (!st)
         return TP_OK;
-    if (way == STEP_RECORD)
+    if (mode == STEP_GRAPH_RECORD)
         return tp_fail(err, st,
                        "%s; this was the first step to be recorded as a CUDA graph: "
                        "--cuda-graphs off trains without them",

@@ -20,11 +20,11 @@ void step_graph_close(struct step_graph *g, struct device *d)
     g->graph = NULL;
 }
 
-enum step_graph_way step_graph_next(struct step_graph *g)
+enum step_graph_mode step_graph_next(struct step_graph *g)
 {
     if (g->why_not || g->copying || g->n_queued < STEP_GRAPH_FIRST) {
         g->n_queued += g->n_queued < STEP_GRAPH_FIRST;
-        return STEP_QUEUE;
+        return STEP_GRAPH_QUEUE;
     }
-    return g->graph ? STEP_REPLAY : STEP_RECORD;
+    return g->graph ? STEP_GRAPH_REPLAY : STEP_GRAPH_RECORD;
 }

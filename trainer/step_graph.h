@@ -10,7 +10,7 @@
 
 enum { STEP_GRAPH_FIRST = 2 };
 
-enum step_graph_way { STEP_QUEUE, STEP_RECORD, STEP_REPLAY };
+enum step_graph_mode { STEP_GRAPH_QUEUE, STEP_GRAPH_RECORD, STEP_GRAPH_REPLAY };
 
 struct step_graph {
     const char *why_not; /* steps are not recorded; NULL: they are */
@@ -33,6 +33,6 @@ void step_graph_init(struct step_graph *g, const struct step_graph_request *r);
 void step_graph_close(struct step_graph *g, struct device *d); /* NULL graph: does nothing */
 
 /* How the next step is queued. */
-enum step_graph_way step_graph_next(struct step_graph *g);
+enum step_graph_mode step_graph_next(struct step_graph *g);
 
 #endif

@@ -456,7 +456,7 @@ Test(trainer_step, random_weights_are_a_function_of_name_and_index)
             }
             at = box_offset_in(&whole, &one);
             cr_expect_eq(o.value[pick],
-                         q->decay  ? (float)(m.init_std * init_normal(99, t->name, at))
+                         q->decay  ? (float)(m.init_std * weight_init_normal(99, t->name, at))
                          : is_zero ? 0.0f
                                    : 1.0f,
                          "%s", t->name);
@@ -475,7 +475,7 @@ Test(trainer_step, random_numbers_are_normal)
     int64_t n = 200000;
 
     for (int64_t i = 0; i < n; i++) {
-        double x = init_normal(1234, "model.layers.0.self_attn.q_proj.weight", i);
+        double x = weight_init_normal(1234, "model.layers.0.self_attn.q_proj.weight", i);
 
         sum += x;
         squares += x * x;

@@ -24,12 +24,12 @@ Test(step_graph, two_steps_are_queued_one_is_recorded_and_the_others_are_replaye
     int made;
 
     step_graph_init(&g, &(struct step_graph_request){ &GPU, true, false });
-    cr_assert_eq(step_graph_next(&g), STEP_QUEUE);
-    cr_assert_eq(step_graph_next(&g), STEP_QUEUE);
-    cr_assert_eq(step_graph_next(&g), STEP_RECORD);
+    cr_assert_eq(step_graph_next(&g), STEP_GRAPH_QUEUE);
+    cr_assert_eq(step_graph_next(&g), STEP_GRAPH_QUEUE);
+    cr_assert_eq(step_graph_next(&g), STEP_GRAPH_RECORD);
     g.graph = (struct device_graph *)&made;
     for (int i = 0; i < 3; i++)
-        cr_assert_eq(step_graph_next(&g), STEP_REPLAY);
+        cr_assert_eq(step_graph_next(&g), STEP_GRAPH_REPLAY);
     step_graph_close(&g, (struct device *)(uintptr_t)&GPU);
     cr_assert_null(g.graph);
 }
@@ -43,14 +43,14 @@ Test(step_graph, a_step_during_a_copy_of_the_state_is_queued)
     for (int i = 0; i < 2; i++)
         step_graph_next(&g);
     g.copying = true;
-    cr_assert_eq(step_graph_next(&g), STEP_QUEUE);
+    cr_assert_eq(step_graph_next(&g), STEP_GRAPH_QUEUE);
     g.copying = false;
-    cr_assert_eq(step_graph_next(&g), STEP_RECORD);
+    cr_assert_eq(step_graph_next(&g), STEP_GRAPH_RECORD);
     g.graph = (struct device_graph *)&made;
     g.copying = true;
-    cr_assert_eq(step_graph_next(&g), STEP_QUEUE);
+    cr_assert_eq(step_graph_next(&g), STEP_GRAPH_QUEUE);
     g.copying = false;
-    cr_assert_eq(step_graph_next(&g), STEP_REPLAY);
+    cr_assert_eq(step_graph_next(&g), STEP_GRAPH_REPLAY);
 }
 
 Test(step_graph, says_why_no_step_is_recorded)
@@ -66,6 +66,6 @@ Test(step_graph, says_why_no_step_is_recorded)
         step_graph_init(&g, &requests[i]);
         cr_assert(g.why_not && strstr(g.why_not, why[i]));
         for (int step = 0; step < 4; step++)
-            cr_assert_eq(step_graph_next(&g), STEP_QUEUE);
+            cr_assert_eq(step_graph_next(&g), STEP_GRAPH_QUEUE);
     }
 }

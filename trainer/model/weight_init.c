@@ -38,7 +38,7 @@ static inline void normal_uniforms(uint64_t key, int64_t index, double *u, doubl
 }
 
 /* The transform of Box and Muller (1958). */
-double init_normal(uint64_t seed, const char *name, int64_t index)
+double weight_init_normal(uint64_t seed, const char *name, int64_t index)
 {
     double u, v;
 
@@ -53,9 +53,9 @@ struct weight_range {
     int64_t first, n;
 };
 
-/* Write n <= BLOCK normal numbers, those that init_normal() names: index first .. first + n - 1 of
- * the sequence of `key`. One loop for each function: the calls of log() and cos() then overlap,
- * which a loop over all does not. */
+/* Write n <= BLOCK normal numbers, those that weight_init_normal() names: index first .. first + n
+ * - 1 of the sequence of `key`. One loop for each function: the calls of log() and cos() then
+ * overlap, which a loop over all does not. */
 static void normal_block(float *out, int64_t n, double std, uint64_t key, int64_t first)
 {
     double u[BLOCK], v[BLOCK];

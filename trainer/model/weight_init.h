@@ -15,6 +15,6 @@ tp_status weight_init(const struct params *p, const struct layout *l, const stru
                       uint64_t seed, struct tp_err *err);
 
 /* Element `index` (row-major, of the whole tensor) of tensor `name`: a standard normal number. */
-double init_normal(uint64_t seed, const char *name, int64_t index);
+double weight_init_normal(uint64_t seed, const char *name, int64_t index);
 
 #endif
