@@ -150,7 +150,6 @@ static tp_status check_options(struct reshard_options *o, struct tp_err *err)
 
     if (st)
         return st;
-
     if (!q->to)
         return tp_fail(err, TP_E_USAGE, "--to is missing: the layout to write, as --to tp4");
     if (o->copy.zstd && o->no_compress)

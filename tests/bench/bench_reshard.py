@@ -144,7 +144,7 @@ def main():
     with tempfile.TemporaryDirectory(prefix="bench-reshard-", dir=args.folder) as name:
         folder = pathlib.Path(name)
         make(folder, args.width)
-        print(f"{du(folder / 'tp8') / 1e9:.2f} GB, {args.rounds} rounds, load {os.getloadavg()[0]:.0f}")
+        print(f"{du(folder / 'tp8') / 1e9:.2f} GB, {args.rounds} round{'s' * (args.rounds != 1)}, load {os.getloadavg()[0]:.0f}")
         for source, target in [tuple(args.only.split(","))] if args.only else CONVERSIONS:
             measure(folder, source, target, args)
 
