@@ -140,8 +140,9 @@ $(BUILD)/.flags: FORCE | $(BUILD)/.tools
 # The library libtp-cuda.so has the CUDA device, its kernels and collectives over NCCL
 # (comm/cuda/library.h). It is built twice: by nvcc for GPUs, and by clang for the fake CUDA device,
 # on which it is tested.
-CUDA_C     := $(basename $(wildcard device/cuda/*.c)) device/device device/failure kernels/cuda/cuda core/background_thread core/err \
-              layout/dtype $(addprefix comm/cuda/,exports nccl_transport nccl_lane nccl_watch nccl_failure)
+CUDA_C     := $(basename $(wildcard device/cuda/*.c)) device/device device/failure kernels/cuda/cuda \
+              core/background_thread core/err layout/dtype \
+              $(addprefix comm/cuda/,exports nccl_transport nccl_lane nccl_watch nccl_failure)
 CUDA_CU    := $(basename $(wildcard kernels/cuda/*.cu))
 CUDA_FILES  = $(patsubst %,$1/%.o,$(CUDA_C) $(CUDA_CU))
 CUDA_INCLUDE := $(dir $(NVCC))../include
@@ -149,17 +150,20 @@ CUDA_INCLUDE := $(dir $(NVCC))../include
 # come with PyTorch: PyPI's packages have folders of their own, and libraries without links for the linker.
 CUDA_SYSTEM := /usr/include /usr/local/include
 has_header  = $(wildcard $(addsuffix /$1,$(CUDA_INCLUDE) $(CUDA_SYSTEM)))
-CUDA_LACKS := $(if $(NVCC),$(if $(call has_header,nccl.h),,nccl/include/nccl.h) $(if $(call has_header,cublasLt.h),,cu13/include/cublasLt.h))
+CUDA_LACKS := $(if $(NVCC),$(if $(call has_header,nccl.h),,nccl/include/nccl.h) \
+              $(if $(call has_header,cublasLt.h),,cu13/include/cublasLt.h))
 CUDA_PYPI  := $(if $(strip $(CUDA_LACKS)),$(patsubst %/include/,%,$(dir $(wildcard $(foreach folder,$(shell \
               python3 -c 'import nvidia; print(*nvidia.__path__)' 2>/dev/null),$(addprefix $(folder)/,$(CUDA_LACKS)))))))
 CUDA_FLAGS := $(addprefix -isystem ,$(CUDA_INCLUDE) $(CUDA_PYPI:=/include))
 CUDA_LIBS  := -L$(dir $(NVCC))../lib $(foreach lib,$(CUDA_PYPI:=/lib),-L$(lib) -Xlinker -rpath=$(lib)) $(strip \
-              )$(if $(filter %/cu13,$(CUDA_PYPI)),-Xlinker -l:libcublas.so.13 -Xlinker -l:libcublasLt.so.13,-lcublas -lcublasLt) $(strip \
+              )$(if $(filter %/cu13,$(CUDA_PYPI)),$(addprefix -Xlinker -l:lib,cublas.so.13 cublasLt.so.13),$(strip \
+              )-lcublas -lcublasLt) $(strip \
               )$(if $(filter %/nccl,$(CUDA_PYPI)),-Xlinker -l:libnccl.so.2,-lnccl)
 # Ampere, Hopper, Blackwell. A kernel that spills registers is an error, because it would be slow.
 # PTX, from which the driver compiles for GPUs that are newer than all of these.
 CUDA_NEWER := -gencode arch=compute_100,code=compute_100
-NVCC_FLAGS := -std=c++17 -O3 $(foreach a,80 90 100,-gencode arch=compute_$a$(comma)code=sm_$a) $(CUDA_NEWER) -I. $(addprefix -isystem ,$(CUDA_PYPI:=/include)) \
+NVCC_FLAGS := -std=c++17 -O3 $(foreach a,80 90 100,-gencode arch=compute_$a$(comma)code=sm_$a) $(CUDA_NEWER) \
+              -I. $(addprefix -isystem ,$(CUDA_PYPI:=/include)) \
               -Xcompiler -Wall,-Wextra,-fPIC,-fvisibility=hidden -Xptxas -warn-spills -Werror all-warnings
 
 ## cuda          build lib/libtp-cuda.so for GPUs with nvcc (docs/GPU.md; it has never run on a GPU); compare what
@@ -195,9 +199,9 @@ $(BUILD)/cuda/%.o: %.c $(BUILD)/.flags
 	$(Q)$(CC) $(ALL_CFLAGS) $(CUDA_FLAGS) -fPIC -fvisibility=hidden -MMD -MP -c $< -o $@
 
 # The fake CUDA device (tests/fakecuda/README.md). Its files hooks.cc and undefined.cc take the place of
-# the sanitizers' libraries: UBSan's for all that is compiled here, ThreadSanitizer's for kernels. -O0: an optimizer takes structs apart,
-# and then nobody sees that their copy was misaligned. Neither CC nor SANITIZE changes these objects, so that all
-# builds share them.
+# the sanitizers' libraries: UBSan's for all that is compiled here, ThreadSanitizer's for kernels. -O0: an
+# optimizer takes structs apart, and then nobody sees that their copy was misaligned. Neither CC nor SANITIZE
+# changes these objects, so that all builds share them.
 FAKE       := build/fakecuda
 FAKE_UB    := bool,bounds,builtin,enum,float-cast-overflow,integer-divide-by-zero,nonnull-attribute,return,$(strip \
               )returns-nonnull-attribute,shift,signed-integer-overflow,unreachable,vla-bound
@@ -207,7 +211,8 @@ FAKE_WATCH := -O0 -fsanitize=thread,alignment,null -mllvm -tsan-instrument-read-
 FAKE_CC    := $(patsubst %.cc,$(FAKE)/%.o,$(wildcard tests/fakecuda/*.cc))
 FAKE_LINK  := clang++ -fPIC -Wl,--wrap=memcpy,--wrap=memmove,--wrap=memset,-z,defs
 FAKE_LIBS  := -ldl -lpthread -lm
-FAKE_BIN   := $(BUILD)/tests/libtp-cuda.so $(addprefix $(BUILD)/tests/fakecuda_planted,_graphs _grouped _ranks _tiles _traffic) $(BUILD)/tests/fakecuda_planted
+FAKE_BIN   := $(BUILD)/tests/libtp-cuda.so $(BUILD)/tests/fakecuda_planted \
+              $(addprefix $(BUILD)/tests/fakecuda_planted_,graphs grouped ranks tiles traffic)
 
 $(BUILD)/tests/libtp-cuda.so: $(call CUDA_FILES,$(FAKE)) $(FAKE_CC)
 	@mkdir -p $(@D)
@@ -240,7 +245,8 @@ $(FAKE)/%.o: %.c $(FAKE)/.flags
 
 ## gpu-check     everything that only a GPU can show, in at most ten minutes: build/gpu-check/report.txt and report.json
 ##               (exit 3: this machine has no GPU). It has never run on one
-GPU_TESTS := $(addprefix $(BUILD)/tests/kernels_cuda,_products _experts _head_norm _loss _optimizer) $(addprefix $(BUILD)/tests/,kernels_cuda device_cuda_graph)
+GPU_TESTS := $(addprefix $(BUILD)/tests/,kernels_cuda device_cuda_graph) \
+             $(addprefix $(BUILD)/tests/kernels_cuda_,products experts head_norm loss optimizer)
 gpu-check:
 	@[ -n "$(NVCC)" ] || { echo "gpu-check: nvcc is not installed, so nothing was checked." >&2; exit 3; }
 	@$(MAKE) -k all || echo "gpu-check: a program was not built; the report says which" >&2
@@ -443,8 +449,9 @@ clean:
 help:
 	@sed -n 's/^## \?/  /p' Makefile
 
-.PHONY: all manuals deb wheel cuda gpu-check gpu-check-bundle demo test test-long fuzz fuzz-short fuzz-programs test-map test-clients test-packaging tests unit benches bench lint check-format \
-        check-tidy check-cpp check-shell check-deps format setup install uninstall clean help FORCE
+.PHONY: all manuals deb wheel cuda gpu-check gpu-check-bundle demo test test-long fuzz fuzz-short fuzz-programs \
+        test-map test-clients test-packaging tests unit benches bench lint check-format check-tidy check-cpp \
+        check-shell check-deps format setup install uninstall clean help FORCE
 .SECONDARY:
 .DELETE_ON_ERROR:
 -include $(patsubst %.o,%.d,$(shell find $(BUILD) $(FAKE) -name '*.o' 2>/dev/null))
