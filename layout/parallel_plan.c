@@ -3,15 +3,6 @@
 
 #include "layout/family.h"
 
-struct parallel_plan parallel_plan_builtin(enum model_family family)
-{
-    struct parallel_plan p = { 0 };
-
-    for (const struct family_tensor *t = family_at(family)->tensors; t->role != ROLE_NONE; t++)
-        p.entries[p.n++] = (struct parallel_plan_entry){ t->role, t->name, t->cut };
-    return p;
-}
-
 struct parallel_plan parallel_plan_of(const struct model *m)
 {
     struct parallel_plan p = { 0 };

@@ -33,11 +33,8 @@ struct parallel_plan {
     struct parallel_plan_entry entries[ROLE_COUNT];
 };
 
-/* The plan of a family: names as transformers has them, cuts as Megatron-LM has them. It also has
- * the tensors that only some models of the family have. */
-struct parallel_plan parallel_plan_builtin(enum model_family family);
-
-/* The plan of a model: its own, or its family's for the tensors that it has. */
+/* The plan of a model: its own, or its family's for the tensors that it has, with names as
+ * transformers has them and cuts as Megatron-LM has them. */
 struct parallel_plan parallel_plan_of(const struct model *m);
 
 /* The entry of a role; NULL: the plan has none. */

@@ -24,7 +24,7 @@ static void squeeze(char *text)
 /* The built-in plan's text with single spaces, and with the first `from` replaced by `to`. */
 static char *edited(const struct model *m, const char *from, const char *to, struct arena *arena)
 {
-    const struct parallel_plan plan = parallel_plan_builtin(m->family);
+    const struct parallel_plan plan = parallel_plan_of(m);
     char *text = parallel_plan_format(&plan, arena), *at = NULL;
 
     squeeze(text);
@@ -45,7 +45,7 @@ Test(parallel_plan, built_in_plans_are_valid_and_read_back_as_printed)
     const struct model models[] = { small_llama(), small_gpt2() };
 
     for (int i = 0; i < 2; i++) {
-        const struct parallel_plan want = parallel_plan_builtin(models[i].family);
+        const struct parallel_plan want = parallel_plan_of(&models[i]);
         struct arena arena = { 0 };
         struct tp_err err = { 0 };
         struct parallel_plan got;
@@ -165,8 +165,8 @@ Test(parallel_plan, damaged_text_is_read_or_refused_with_a_sentence)
     for (int i = 0; i < 500; i++) {
         struct arena arena = { 0 };
         struct tp_err err = { 0 };
-        const struct parallel_plan plan = parallel_plan_builtin(MODEL_LLAMA);
         struct model m = small_llama();
+        const struct parallel_plan plan = parallel_plan_of(&m);
         struct parallel_plan p;
         char *text = parallel_plan_format(&plan, &arena), *copy;
         size_t size = strlen(text);

@@ -49,7 +49,7 @@ static void want_plan(struct rng *r, struct model *m, struct train_config *c)
     static struct parallel_plan plan; /* the model points to it */
     bool replicated[] = { rng_int(r, 0, 1), rng_int(r, 0, 1), rng_int(r, 0, 1), rng_int(r, 0, 1) };
 
-    plan = parallel_plan_builtin(m->family);
+    plan = parallel_plan_of(m);
     for (int i = 0; i < plan.n; i++) {
         struct parallel_plan_entry *e = &plan.entries[i];
         bool attention = e->role >= ROLE_Q && e->role <= ROLE_OUT;
