@@ -28,9 +28,6 @@ tp_status checkpoint_source_open(struct checkpoint_source **out, const struct ck
 void checkpoint_source_close(struct checkpoint_source *s);
 const struct reshard_endpoint *checkpoint_source_endpoint(const struct checkpoint_source *s);
 
-/* Chunks in the shards that are read. */
-int64_t checkpoint_source_chunks(const struct checkpoint_source *s);
-
 /* What reading with this many threads needs besides tables and buffers: decompressed chunks. */
 int64_t checkpoint_source_memory(const struct checkpoint_source *s, int threads);
 

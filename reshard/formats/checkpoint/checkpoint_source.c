@@ -305,16 +305,6 @@ const struct reshard_endpoint *checkpoint_source_endpoint(const struct checkpoin
 
 /* ---- what is read ---- */
 
-int64_t checkpoint_source_chunks(const struct checkpoint_source *s)
-{
-    int64_t n = 0;
-
-    for (int i = 0; i < s->n_shards; i++)
-        if (s->shards[i].reader)
-            n += s->shards[i].n_chunks;
-    return n;
-}
-
 int64_t checkpoint_source_memory(const struct checkpoint_source *s, int threads)
 {
     int64_t most = 0, all = 0;
