@@ -65,25 +65,6 @@ tp_status staging_put(struct staging *s, void *dst, const void *src, int64_t n_b
     return st;
 }
 
-tp_status staging_get(struct staging *s, void *dst, const void *src, int64_t n_bytes,
-                      struct tp_err *err)
-{
-    tp_status st = TP_OK;
-
-    for (int64_t at = 0; at < n_bytes && !st; at += s->buffer_bytes) {
-        int64_t n = piece_at(s, at, n_bytes);
-        void *buffer;
-
-        if ((st = staging_buffer(s, &buffer, err)))
-            break;
-        device_copy(s->queue, buffer, (const char *)src + at, n);
-        device_record(s->queue, s->copied[s->next]);
-        if (!(st = device_event_sync(s->copied[s->next], err)))
-            memcpy((char *)dst + at, buffer, (size_t)n);
-    }
-    return st;
-}
-
 tp_status staging_finish(struct staging *s, struct tp_err *err)
 {
     tp_status st = TP_OK;

@@ -32,10 +32,6 @@ void staging_send(struct staging *s, void *dst, int64_t n_bytes);
 tp_status staging_put(struct staging *s, void *dst, const void *src, int64_t n_bytes,
                       struct tp_err *err);
 
-/* Copy device memory to host memory. On return dst is filled. */
-tp_status staging_get(struct staging *s, void *dst, const void *src, int64_t n_bytes,
-                      struct tp_err *err);
-
 /* Wait for the copies that were sent. */
 tp_status staging_finish(struct staging *s, struct tp_err *err);
 

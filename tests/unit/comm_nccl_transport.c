@@ -12,6 +12,7 @@
 #include "device/staging.h"
 #include "kernels/cpu/vec.h"
 #include "tests/unit/cuda_support.h"
+#include "tests/unit/device_read.h"
 #include "tests/unit/random.h"
 #include "tests/unit/ranks.h"
 
@@ -100,7 +101,7 @@ static void expect(struct setup *s, const void *from, enum dtype type, int64_t n
 
     for (int64_t i = 0; i < n; i++)
         store(want, type, i, f(s, i));
-    s->wrong += wrong_unless(!staging_get(&s->staging, got, from, n_bytes, &err), err.msg);
+    s->wrong += wrong_unless(!device_read(&s->staging, got, from, n_bytes, &err), err.msg);
     s->wrong += wrong_unless(memcmp(got, want, (size_t)n_bytes) == 0, what);
 }
 
@@ -289,7 +290,7 @@ static int network_is_lost(struct comm_world *ranks, void *ctx)
     comm_all_reduce(half, s.queue, s.x, N, DTYPE_F32, COMM_SUM);
     comm_all_reduce(s.all, s.queue, s.x, N, DTYPE_F32, COMM_SUM);
     snprintf(gpu, sizeof gpu, "GPU %d: ", s.rank);
-    s.wrong += wrong_unless(staging_get(&s.staging, host, s.x, sizeof host, &err) == TP_E_IO,
+    s.wrong += wrong_unless(device_read(&s.staging, host, s.x, sizeof host, &err) == TP_E_IO,
                             "the sum of ranks without a network");
     s.wrong += wrong_unless(strstr(err.msg, gpu) && strstr(err.msg, "network error"), err.msg);
     comm_all_reduce(s.all, s.queue, s.x, N, DTYPE_F32, COMM_SUM); /* does nothing */

@@ -8,6 +8,7 @@
 #include "comm/cuda/library.h"
 #include "device/staging.h"
 #include "tests/unit/cuda_support.h"
+#include "tests/unit/device_read.h"
 #include "tests/unit/kernels_support.h"
 
 #define CUDA_ARRAYS static inline __attribute__((unused))
@@ -150,7 +151,7 @@ CUDA_ARRAYS void *from_gpu(const struct pair *p)
     void *got = malloc((size_t)p->n_bytes + 1);
     struct tp_err err = { 0 };
 
-    cr_assert_eq(staging_get(&staging, got, p->gpu, p->n_bytes, &err), TP_OK, "%s", err.msg);
+    cr_assert_eq(device_read(&staging, got, p->gpu, p->n_bytes, &err), TP_OK, "%s", err.msg);
     return got;
 }
 

@@ -9,6 +9,7 @@
 
 #include "device/cpu/cpu.h"
 #include "tests/deferred/deferred.h"
+#include "tests/unit/device_read.h"
 
 enum { BUFFER = 64, MOST = 5 * BUFFER };
 
@@ -43,7 +44,7 @@ static void check_lengths(bool late)
         memset(to, 1, sizeof to);
         cr_assert_eq(staging_put(&s, memory, from, n, &err), TP_OK);
         cr_assert_eq(staging_finish(&s, &err), TP_OK);
-        cr_assert_eq(staging_get(&s, to, memory, n, &err), TP_OK);
+        cr_assert_eq(device_read(&s, to, memory, n, &err), TP_OK);
         cr_assert_eq(memcmp(to, from, (size_t)n), 0, "%d bytes", n);
         cr_assert_eq(to[n], 1);
     }
@@ -76,7 +77,7 @@ static void check_buffers(bool late)
     }
     cr_assert_eq(staging_finish(&s, &err), TP_OK);
     for (int i = 0; i < 5; i++) {
-        cr_assert_eq(staging_get(&s, got, memory + 4 * i, 4, &err), TP_OK);
+        cr_assert_eq(device_read(&s, got, memory + 4 * i, 4, &err), TP_OK);
         cr_assert(got[0] == 'a' + i && got[3] == 'a' + i);
     }
     staging_close(&s);
@@ -101,7 +102,7 @@ static void check_failure(bool late)
     tp_fail(&err, TP_E_COMM, "a rank is gone");
     device_fail(d, &err);
     cr_assert_eq(staging_put(&s, &byte, &byte, 1, &err), TP_E_COMM);
-    cr_assert_eq(staging_get(&s, &byte, &byte, 1, &err), TP_E_COMM);
+    cr_assert_eq(staging_finish(&s, &err), TP_E_COMM);
     staging_close(&s);
     device_queue_close(q);
     device_close(d);

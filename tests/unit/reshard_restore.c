@@ -18,6 +18,7 @@
 #include "layout/model_tensors.h"
 #include "reshard/restore.h"
 #include "tests/unit/cuda_support.h"
+#include "tests/unit/device_read.h"
 #include "tests/unit/fixture.h"
 
 #ifdef __SANITIZE_ADDRESS__
@@ -113,7 +114,7 @@ static void *content(const void *p, int64_t n_bytes)
     struct tp_err err = { 0 };
 
     if (gpu)
-        cr_assert_eq(staging_get(&staging, copy, p, n_bytes, &err), TP_OK, "%s", err.msg);
+        cr_assert_eq(device_read(&staging, copy, p, n_bytes, &err), TP_OK, "%s", err.msg);
     else
         memcpy(copy, p, (size_t)n_bytes);
     return copy;
