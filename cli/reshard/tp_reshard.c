@@ -26,6 +26,7 @@ struct reshard_options {
     struct opt_list ignore;
     enum reshard_device_kind device_kind;
     int64_t device_memory_bytes;
+    bool device_memory_given;
     bool distributed_optimizer, ordinary_optimizer, no_compress, json;
 };
 
@@ -91,8 +92,9 @@ static bool parse(struct reshard_options *o, int *exit_code, int argc, char **ar
             0, "device", "auto|cpu|cuda", &o->device,
             "device that gathers, splits, casts and sums (default auto: cuda\nif there is a GPU, "
             "--mem is at least 1G, and the first\nseconds show that it is faster; otherwise cpu)"),
-        OPT_SIZE(0, "device-mem", "SIZE", &o->device_memory_bytes,
-                 "limit on the GPU memory of each process for buffers (default 1G)"),
+        { OPT_KIND_SIZE, 0, "device-mem", "SIZE", &o->device_memory_bytes,
+          "limit on the GPU memory of each process for buffers (default 1G)",
+          &o->device_memory_given },
         OPT_FLAG(0, "no-optim", &q->no_optim, "write the weights only"),
         OPT_FLAG(0, "distributed-optimizer", &o->distributed_optimizer,
                  "megatron, torch_dist: write the optimizer as\n--use-distributed-optimizer of "
@@ -220,6 +222,7 @@ static tp_status check_conversion(const struct reshard_options *o, struct comm_c
         const char *option;
     } refused[] = { { q->from, "--from" },
                     { q->link, "--link" },
+                    { q->no_clone, "--no-clone" },
                     { q->dry_run, "--dry-run" },
                     { o->device_kind == RESHARD_DEVICE_CUDA, "--device cuda" },
                     { o->model, "--model" },
@@ -237,6 +240,17 @@ static tp_status check_conversion(const struct reshard_options *o, struct comm_c
                        "it without mpirun",
                        q->ckpt);
     return TP_OK;
+}
+
+/* Scripts give --device-mem with any checkpoint, so it is no mistake where it has no effect. */
+static void note_no_effect(const struct reshard_options *o)
+{
+    if (!o->device_memory_given)
+        return;
+    if (is_conversion(o))
+        report_note(PROG, "--device-mem has no effect: a GPU copies only checkpoints of tp-train");
+    else if (o->device_kind == RESHARD_DEVICE_CPU)
+        report_note(PROG, "--device-mem has no effect with --device cpu");
 }
 
 static tp_status convert(struct reshard_options *o, struct comm_control *control,
@@ -293,6 +307,8 @@ static tp_status run(struct reshard_options *o, struct comm_world *ranks, struct
 
     if (st)
         return st;
+    if (root)
+        note_no_effect(o);
     if (is_conversion(o))
         return convert(o, comm_control(ranks), err);
     st = reshard_device_open(&device, &d, err);

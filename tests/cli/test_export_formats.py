@@ -468,6 +468,7 @@ def test_reshard_from_a_checkpoint_to_another_format(f32, tmp_path):
 
 
 @pytest.mark.parametrize("options,word", [(["--dry-run"], "--dry-run"), (["--from", "tp2"], "--from"), (["--link"], "--link"),
+                                          (["--no-clone"], "--no-clone"),
                                           (["--format", "onnx"], "onnx"), (["--from-format", "onnx"], "onnx"),
                                           (["--to", "tp3"], "tp3")])
 def test_reshard_refuses_what_a_conversion_cannot_do(options, word, f32, tmp_path):
@@ -476,3 +477,12 @@ def test_reshard_refuses_what_a_conversion_cannot_do(options, word, f32, tmp_pat
     r = run("tp-reshard", tmp_path / "dcp", "--to", "tp2", *options) if "--to" not in options else run(
         "tp-reshard", tmp_path / "dcp", *options)
     assert r.rc == 2 and word in r.err and harness.tree(tmp_path) == before
+
+
+def test_reshard_says_that_the_memory_of_a_gpu_has_no_effect(f32, tmp_path):
+    """It is no error: scripts give --device-mem with any checkpoint."""
+    said = "--device-mem has no effect"
+    to = ("--to", "tp1", "--device-mem", "64M", "-o")
+    assert said in reshard(f32.root, *to, tmp_path / "dcp", "--format", "dcp").err
+    assert said in reshard(f32.root, *to, tmp_path / "cpu", "--device", "cpu").err
+    assert said not in reshard(f32.root, *to, tmp_path / "auto").err
