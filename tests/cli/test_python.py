@@ -246,6 +246,21 @@ def test_what_does_not_exist_is_named(made, tmp_path):
             ckpt["model.norm.weight"][0, 0]
 
 
+def test_messages_have_no_control_characters_of_a_path(made, tmp_path):
+    """A terminal would obey them. They are written as the C programs write them."""
+    name = b"a\x1b[2J\n\xc2\x9b\xff\xc3\xa4"
+    shown = "a\\x1b[2J\\n\\xc2\\x9b\\xff\u00e4"
+    path = os.path.join(os.fsencode(tmp_path), name)
+    with pytest.raises(tp_checkpoint.NotFoundError) as found:
+        tp_checkpoint.open(path)
+    assert str(found.value) == "%s/%s: there is no such directory" % (tmp_path, shown)
+    harness.copy(made["tp1"][0], os.fsdecode(path))
+    os.makedirs(os.path.join(path, b"step-00000011"))
+    with pytest.warns(UserWarning) as warned:
+        assert tp_checkpoint.open(path).step == 10
+    assert str(warned[0].message).startswith("%s/%s/step-00000011: has no manifest.json" % (tmp_path, shown))
+
+
 @pytest.mark.parametrize("again", [lambda c: pickle.loads(pickle.dumps(c)), copying.copy, copying.deepcopy])
 def test_a_copy_has_files_of_its_own(made, again):
     """A worker process gets its checkpoint by pickle. A descriptor in it would be another file there, and closed twice."""
