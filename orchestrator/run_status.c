@@ -114,6 +114,8 @@ json_t *run_status(const struct run *r)
     if (!o)
         return NULL;
     add_progress(o, r);
+    json_object_set_new(o, "checkpoint_reported",
+                        json_boolean(r->job->is_tp_train || b->saved >= 0));
     json_object_set_new(o, "running", json_boolean(run_has_control(r)));
     if (allocation)
         json_object_set_new(o, backend, allocation);

@@ -89,7 +89,10 @@ static void print_progress(const json_t *s)
     printf("attempt %lld\nstep        %s", integer(s, "attempt"), step_text(step, s, "step"));
     if (integer(s, "steps"))
         printf(" of %lld", integer(s, "steps"));
-    printf(", checkpoint %s", step_text(saved, s, "checkpoint"));
+    if (json_is_false(json_object_get(s, "checkpoint_reported")))
+        printf(", checkpoint not reported by the program");
+    else
+        printf(", checkpoint %s", step_text(saved, s, "checkpoint"));
     if (loss)
         printf(", loss %.4g", json_number_value(loss));
     putchar('\n');

@@ -169,6 +169,8 @@ def test_status_has_the_same_fields_when_the_job_is_over(tmp_path):
         assert over["nodes"] and over["spent"]["training"] > 0 and over["goodput"] > 0
         text = job.verb("status").out
         assert "stopped: saved and stopped (tp-run is not running)" in text and "goodput" in text
+        assert over["checkpoint_reported"] is runs["checkpoint_reported"] is False and over["checkpoint"] == -1
+        assert ", checkpoint not reported by the program" in text
 
 
 def shortest(text):
@@ -210,6 +212,7 @@ def test_status_shows_speed_time_left_and_the_last_fault(tmp_path, tiny):
         text = job.verb("status").out
         assert " tokens per second, " in text and "signal 9" in text.split("last fault")[1]
         assert "; training again after " in text
+        assert s["checkpoint_reported"] is True and re.search(", checkpoint (none|[0-9]+), loss", text)
         assert job.verb("resize", "tp2", "--wait").out == "the job trains at tp2\n"
         s = job.status()
         assert s["layout"] == "tp2" and s["state"] in ("train", "save")
