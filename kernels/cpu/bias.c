@@ -1,8 +1,6 @@
 /* kernels/cpu/bias.c - see kernels/bias.h. */
 #include "kernels/bias.h"
 
-#include <string.h>
-
 #include "kernels/cpu/column_sums.h"
 #include "kernels/cpu/run.h"
 #include "kernels/cpu/thread.h"
@@ -46,66 +44,30 @@ tp_status cpu_run_bias_residual_add(struct device_queue *q, const struct bias_re
 
 /* ---- the gradient ---- */
 
-struct bias_gradient_work {
-    struct bias_gradient a;
-    float *room;
-};
-
-/* Add rows lo .. hi - 1 of one sum to the thread's part. */
-static void sum_rows(const struct bias_gradient *a, const struct column_sums *s, int64_t lo,
-                     int64_t hi)
+/* Row number `row` of all sums. */
+static void add_row(const void *ctx, float *sums, int64_t row)
 {
-    for (int64_t r = lo; r < hi; r++) {
-        if (a->type == DTYPE_F32)
-            add_f32(s->part, (const float *)a->dy + r * a->cols, a->cols);
-        else
-            add_bf16(s->part, (const uint16_t *)a->dy + r * a->cols, a->cols);
-        column_sums_next(s, r, lo, hi);
-    }
-}
+    const struct bias_gradient *a = ctx;
+    int64_t at = row / a->rows * a->dy_step + row % a->rows * a->cols;
 
-static void gradient_range(void *ctx, int64_t lo, int64_t hi, int thread)
-{
-    const struct bias_gradient_work *w = ctx;
-    const struct column_sums s = column_sums_of(w->room, w->a.cols, thread);
-
-    sum_rows(&w->a, &s, lo, hi);
-}
-
-/* Sums lo .. hi - 1 of several, each by this thread alone. */
-static void gradient_each(void *ctx, int64_t lo, int64_t hi, int thread)
-{
-    const struct bias_gradient_work *w = ctx;
-    const struct column_sums s = column_sums_of(w->room, w->a.cols, thread);
-
-    for (int64_t i = lo; i < hi; i++) {
-        struct bias_gradient one = w->a;
-
-        one.dy = (const char *)one.dy + i * one.dy_step * dtype_bytes(one.type);
-        one.dbias += i * one.dbias_step;
-        column_sums_clear(s.total, s.cols, 1);
-        sum_rows(&one, &s, 0, one.rows);
-        if (one.clear)
-            memset(one.dbias, 0, (size_t)one.cols * sizeof *one.dbias);
-        add_f32(one.dbias, s.total, one.cols);
-    }
+    if (a->type == DTYPE_F32)
+        add_f32(sums, (const float *)a->dy + at, a->cols);
+    else
+        add_bf16(sums, (const uint16_t *)a->dy + at, a->cols);
 }
 
 tp_status cpu_run_bias_gradient(struct device_queue *q, const struct bias_gradient *a,
                                 struct tp_err *err)
 {
-    struct bias_gradient_work w = { .a = *a };
-    int team = kernels_team(q);
-    tp_status st = column_sums_room(&w.room, q, a->cols, err);
+    const struct column_sums dbias = { .rows = a->rows * (a->count ? a->count : 1),
+                                       .cols = a->cols,
+                                       .row_bytes = a->cols * 8,
+                                       .add_row = add_row,
+                                       .ctx = a,
+                                       .out = { a->dbias },
+                                       .blocks = a->count,
+                                       .block_step = a->dbias_step,
+                                       .clear = a->clear };
 
-    if (st)
-        return st;
-    if (a->count) {
-        kernels_each(q, a->count, gradient_each, &w);
-        return TP_OK;
-    }
-    column_sums_clear(w.room, a->cols, team);
-    kernels_for(q, a->rows, kernels_grain(a->cols * 8), gradient_range, &w);
-    column_sums_add(a->dbias, 0, a->cols, w.room, a->cols, team);
-    return TP_OK;
+    return column_sums_add(q, &dbias, err);
 }

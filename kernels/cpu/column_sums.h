@@ -10,26 +10,25 @@
 
 #include "device/device.h"
 
-/* The sums of one thread: its total and its part, `cols` floats each. */
+enum { COLUMN_SUMS_ARRAYS = 2 };
+
 struct column_sums {
-    float *total, *part; /* rows are added to part */
-    int64_t cols;
+    int64_t rows, cols; /* cols: of all arrays together */
+    int64_t row_bytes;  /* memory traffic of a row */
+
+    /* Add what row number `row` gives to sums[cols], the arrays one after the other. Threads call
+     * it at the same time. */
+    void (*add_row)(const void *ctx, float *sums, int64_t row);
+    const void *ctx;
+
+    float *out[COLUMN_SUMS_ARRAYS]; /* NULL: there is no further array */
+    int blocks;         /* 0: all rows have one sum; else each rows / blocks rows have one, which
+                           one thread computes */
+    int64_t block_step; /* elements from a block's sums to the next one's, in each array */
+    bool clear;         /* the sums of blocks are stored, and not added to what is there */
 };
 
-/* Room for every thread of the device, in the queue's scratch memory. TP_E_NOMEM. */
-tp_status column_sums_room(float **room, struct device_queue *q, int64_t cols, struct tp_err *err);
-
-/* The sums of a thread in that room. */
-struct column_sums column_sums_of(float *room, int64_t cols, int thread);
-
-/* Set the sums of `threads` threads in a room to zero. */
-void column_sums_clear(float *room, int64_t cols, int threads);
-
-/* Row r of a thread's rows lo .. hi - 1 was added to its part. */
-void column_sums_next(const struct column_sums *s, int64_t r, int64_t lo, int64_t hi);
-
-/* to[i] += the totals of `threads` threads in columns first + i, for i < n. */
-void column_sums_add(float *to, int64_t first, int64_t n, const float *room, int64_t cols,
-                     int threads);
+/* out += the sums of the rows. Scratch memory of the queue is used. TP_E_NOMEM. */
+tp_status column_sums_add(struct device_queue *q, const struct column_sums *s, struct tp_err *err);
 
 #endif

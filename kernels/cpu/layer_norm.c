@@ -2,7 +2,6 @@
 #include "kernels/layer_norm.h"
 
 #include <math.h>
-#include <string.h>
 
 #include "kernels/cpu/column_sums.h"
 #include "kernels/cpu/run.h"
@@ -128,8 +127,8 @@ struct layer_norm_row {
 };
 
 /* dx += rstd (g - mean(g) - n mean(g n)), dw += dy n, db += dy. */
-static KERNEL_CLONES void backward_row(float *restrict dx, float *restrict dw, float *restrict db,
-                                       const struct layer_norm_row *row, int64_t cols)
+static KERNEL_CLONES void add_gradients(float *restrict dx, float *restrict dw, float *restrict db,
+                                        const struct layer_norm_row *row, int64_t cols)
 {
     const float *restrict dy = row->dy, *restrict x = row->x, *restrict w = row->w;
     const float mean = row->mean, rstd = row->rstd;
@@ -144,84 +143,38 @@ static KERNEL_CLONES void backward_row(float *restrict dx, float *restrict dw, f
     }
 }
 
-struct layer_norm_work {
-    struct layer_norm_backward a;
-    float *room;
-};
-
-/* Rows lo .. hi - 1; what they give to dw and db is added to the thread's part, side by side. */
-static void backward_rows(const struct layer_norm_backward *a, const struct column_sums *sums,
-                          int64_t lo, int64_t hi)
+/* What row r gives to dw and db, which is behind it, is added to them. */
+static void backward_row(const void *ctx, float *dw_db, int64_t r)
 {
-    for (int64_t r = lo; r < hi; r++) {
-        int64_t at = r * a->cols;
-        struct layer_norm_row row = { .dy = (const float *)a->dy + at,
-                                      .x = a->x + at,
-                                      .w = a->w,
-                                      .mean = a->mean[r],
-                                      .rstd = a->rstd[r] };
-        double sum[2], cols = (double)a->cols;
+    const struct layer_norm_backward *a = ctx;
+    int64_t at = r * a->cols;
+    struct layer_norm_row row = { .dy = (const float *)a->dy + at,
+                                  .x = a->x + at,
+                                  .w = a->w,
+                                  .mean = a->mean[r],
+                                  .rstd = a->rstd[r] };
+    double sum[2], cols = (double)a->cols;
 
-        row_sums(sum, row.dy, row.w, row.x, row.mean, row.rstd, a->cols);
-        row.g_mean = (float)(sum[0] / cols);
-        row.gn_mean = (float)(sum[1] / cols);
-        backward_row(a->dx + at, sums->part, sums->part + a->cols, &row, a->cols);
-        column_sums_next(sums, r, lo, hi);
-    }
-}
-
-static void backward_range(void *ctx, int64_t lo, int64_t hi, int thread)
-{
-    const struct layer_norm_work *w = ctx;
-    const struct column_sums s = column_sums_of(w->room, 2 * w->a.cols, thread);
-
-    backward_rows(&w->a, &s, lo, hi);
-}
-
-/* dw and db += the totals of `threads` threads. */
-static void add_totals(float *dw, float *db, const float *room, int64_t cols, int threads)
-{
-    column_sums_add(dw, 0, cols, room, 2 * cols, threads);
-    column_sums_add(db, cols, cols, room, 2 * cols, threads);
-}
-
-/* Blocks lo .. hi - 1 of rows, each by this thread alone. */
-static void backward_blocks(void *ctx, int64_t lo, int64_t hi, int thread)
-{
-    const struct layer_norm_work *w = ctx;
-    const struct layer_norm_backward *a = &w->a;
-    const struct column_sums s = column_sums_of(w->room, 2 * a->cols, thread);
-    int64_t rows = a->rows / a->blocks;
-    size_t bytes = (size_t)a->cols * sizeof(float);
-
-    for (int64_t i = lo; i < hi; i++) {
-        float *dw = a->dw + i * a->block_step, *db = a->db + i * a->block_step;
-
-        column_sums_clear(s.total, s.cols, 1);
-        backward_rows(a, &s, i * rows, (i + 1) * rows);
-        memset(dw, 0, bytes);
-        memset(db, 0, bytes);
-        add_totals(dw, db, s.total, a->cols, 1);
-    }
+    row_sums(sum, row.dy, row.w, row.x, row.mean, row.rstd, a->cols);
+    row.g_mean = (float)(sum[0] / cols);
+    row.gn_mean = (float)(sum[1] / cols);
+    add_gradients(a->dx + at, dw_db, dw_db + a->cols, &row, a->cols);
 }
 
 tp_status cpu_run_layer_norm_backward(struct device_queue *q, const struct layer_norm_backward *a,
                                       struct tp_err *err)
 {
-    struct layer_norm_work w = { .a = *a };
-    int team = kernels_team(q);
+    const struct column_sums dw_db = { .rows = a->rows,
+                                       .cols = 2 * a->cols,
+                                       .row_bytes = a->cols * 20,
+                                       .add_row = backward_row,
+                                       .ctx = a,
+                                       .out = { a->dw, a->db },
+                                       .blocks = a->blocks,
+                                       .block_step = a->block_step,
+                                       .clear = true };
     tp_status st = cpu_run_wants_f32(a->dy_type, "the gradient of layer norm", err);
 
     st = st ? st : cpu_run_wants_no_bf16(a->rounded, "the gradient of layer norm", err);
-    st = st ? st : column_sums_room(&w.room, q, 2 * a->cols, err);
-    if (st)
-        return st;
-    if (a->blocks) {
-        kernels_each(q, a->blocks, backward_blocks, &w);
-        return TP_OK;
-    }
-    column_sums_clear(w.room, 2 * a->cols, team);
-    kernels_for(q, a->rows, kernels_grain(a->cols * 20), backward_range, &w);
-    add_totals(a->dw, a->db, w.room, a->cols, team);
-    return TP_OK;
+    return st ? st : column_sums_add(q, &dw_db, err);
 }

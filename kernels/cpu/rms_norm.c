@@ -2,7 +2,6 @@
 #include "kernels/cpu/rms_norm.h"
 
 #include <math.h>
-#include <string.h>
 
 #include "kernels/cpu/column_sums.h"
 #include "kernels/cpu/run.h"
@@ -109,9 +108,9 @@ float rms_norm_row_along(const float *dy, const float *x, const float *w, float 
 }
 
 /* With n = x rstd: dx += rstd (dy w - n mean(dy w n)), dw += dy n. */
-static KERNEL_CLONES void backward_row(float *restrict dx, float *restrict dw,
-                                       const float *restrict dy, const float *restrict x,
-                                       const float *restrict w, float rstd, float along, int64_t n)
+static KERNEL_CLONES void add_gradients(float *restrict dx, float *restrict dw,
+                                        const float *restrict dy, const float *restrict x,
+                                        const float *restrict w, float rstd, float along, int64_t n)
 {
     for (int64_t i = 0; i < n; i++) {
         dx[i] += rstd * (dy[i] * w[i]) - along * x[i];
@@ -119,69 +118,32 @@ static KERNEL_CLONES void backward_row(float *restrict dx, float *restrict dw,
     }
 }
 
-struct rms_norm_work {
-    struct rms_norm_backward a;
-    float *room;
-};
-
-/* Rows lo .. hi - 1; what they give to dw is added to the thread's part. */
-static void backward_rows(const struct rms_norm_backward *a, const struct column_sums *sums,
-                          int64_t lo, int64_t hi)
+/* What row r gives to dw is added to dw. */
+static void backward_row(const void *ctx, float *dw, int64_t r)
 {
-    for (int64_t r = lo; r < hi; r++) {
-        int64_t at = r * a->cols;
-        const float *dy = (const float *)a->dy + at, *x = (const float *)a->x + at;
-        float along = rms_norm_row_along(dy, x, a->w, a->rstd[r], a->cols);
+    const struct rms_norm_backward *a = ctx;
+    int64_t at = r * a->cols;
+    const float *dy = (const float *)a->dy + at, *x = (const float *)a->x + at;
+    float along = rms_norm_row_along(dy, x, a->w, a->rstd[r], a->cols);
 
-        backward_row(a->dx + at, sums->part, dy, x, a->w, a->rstd[r], along, a->cols);
-        column_sums_next(sums, r, lo, hi);
-    }
-}
-
-static void backward_range(void *ctx, int64_t lo, int64_t hi, int thread)
-{
-    const struct rms_norm_work *w = ctx;
-    const struct column_sums s = column_sums_of(w->room, w->a.cols, thread);
-
-    backward_rows(&w->a, &s, lo, hi);
-}
-
-/* Blocks lo .. hi - 1 of rows, each by this thread alone. */
-static void backward_blocks(void *ctx, int64_t lo, int64_t hi, int thread)
-{
-    const struct rms_norm_work *w = ctx;
-    const struct rms_norm_backward *a = &w->a;
-    const struct column_sums s = column_sums_of(w->room, a->cols, thread);
-    int64_t rows = a->rows / a->blocks;
-
-    for (int64_t i = lo; i < hi; i++) {
-        float *dw = a->dw + i * a->block_step;
-
-        column_sums_clear(s.total, s.cols, 1);
-        backward_rows(a, &s, i * rows, (i + 1) * rows);
-        memset(dw, 0, (size_t)a->cols * sizeof *dw);
-        column_sums_add(dw, 0, a->cols, s.total, a->cols, 1);
-    }
+    add_gradients(a->dx + at, dw, dy, x, a->w, a->rstd[r], along, a->cols);
 }
 
 tp_status cpu_run_rms_norm_backward(struct device_queue *q, const struct rms_norm_backward *a,
                                     struct tp_err *err)
 {
-    struct rms_norm_work w = { .a = *a };
-    int team = kernels_team(q);
+    const struct column_sums dw = { .rows = a->rows,
+                                    .cols = a->cols,
+                                    .row_bytes = a->cols * 16,
+                                    .add_row = backward_row,
+                                    .ctx = a,
+                                    .out = { a->dw },
+                                    .blocks = a->blocks,
+                                    .block_step = a->block_step,
+                                    .clear = true };
     tp_status st = cpu_run_wants_f32(a->dy_type, "the gradient of RMS norm", err);
 
     st = st ? st : cpu_run_wants_no_bf16(a->rounded, "the gradient of RMS norm", err);
     st = st ? st : cpu_run_wants_f32(a->x_type, "the gradient of RMS norm", err);
-    st = st ? st : column_sums_room(&w.room, q, a->cols, err);
-    if (st)
-        return st;
-    if (a->blocks) {
-        kernels_each(q, a->blocks, backward_blocks, &w);
-        return TP_OK;
-    }
-    column_sums_clear(w.room, a->cols, team);
-    kernels_for(q, a->rows, kernels_grain(a->cols * 16), backward_range, &w);
-    column_sums_add(a->dw, 0, a->cols, w.room, a->cols, team);
-    return TP_OK;
+    return st ? st : column_sums_add(q, &dw, err);
 }
