@@ -121,42 +121,46 @@ static void product(const struct attention_bf16 *w, const struct panel_product *
         panel_product_rows(p);
 }
 
-/* The keys of a tile from key0 on, at most a block, and its rows. */
+/* The rows of a tile, and its keys from key0 on, at most a block. */
 struct square {
-    int64_t key0, keys, rows;
+    const struct attention_bf16 *w;
+    const struct attention_tile *t;
+    int64_t key0, keys;
     bool causal; /* it is on the diagonal */
 };
 
-static struct square square_at(const struct attention_tile *t, int64_t key0)
+static struct square square_at(const struct attention_bf16 *w, const struct attention_tile *t,
+                               int64_t key0)
 {
     int64_t left = t->cols - key0;
 
-    return (struct square){ key0, left < BLOCK ? left : BLOCK, t->rows,
+    return (struct square){ w, t, key0, left < BLOCK ? left : BLOCK,
                             !t->a->keys && key0 + BLOCK > t->row0 };
 }
 
 /* y[keys][block] = by x z: rows of keys or values x, and z of the block of query rows. */
-static void rows_by(float *y, const char *x, int64_t ldx, const uint32_t *z, const struct square *s,
-                    const struct attention_bf16 *w, const struct attention *a, float by)
+static void rows_by(const struct square *s, float *y, const char *x, int64_t ldx, const uint32_t *z,
+                    float by)
 {
-    product(w, &(struct panel_product){ .m = s->keys,
-                                        .n = BLOCK,
-                                        .pairs = a->head_dim / 2,
-                                        .a = (const uint16_t *)(const void *)x + s->key0 * ldx,
-                                        .a_row = ldx,
-                                        .a_step = 2,
-                                        .b = z,
-                                        .c = y,
-                                        .ldc = BLOCK,
-                                        .alpha = by });
+    product(s->w, &(struct panel_product){ .m = s->keys,
+                                           .n = BLOCK,
+                                           .pairs = s->t->a->head_dim / 2,
+                                           .a = (const uint16_t *)(const void *)x + s->key0 * ldx,
+                                           .a_row = ldx,
+                                           .a_step = 2,
+                                           .b = z,
+                                           .c = y,
+                                           .ldc = BLOCK,
+                                           .alpha = by });
 }
 
 /* y[head_dim][block] = x^T z, added to y unless this is the first square: loaded keys or values x,
  * and a square z in pairs. */
-static void columns_by(float *y, const uint16_t *x, const uint32_t *z, const struct square *s,
-                       const struct attention_bf16 *w, const struct attention *a)
+static void columns_by(const struct square *s, float *y, const uint16_t *x, const uint32_t *z)
 {
-    product(w, &(struct panel_product){ .m = a->head_dim,
+    const struct attention_bf16 *w = s->w;
+
+    product(w, &(struct panel_product){ .m = s->t->a->head_dim,
                                         .n = BLOCK,
                                         .pairs = panel_pairs(s->keys),
                                         .a = x + s->key0 / 2 * w->step,
@@ -171,23 +175,23 @@ static void columns_by(float *y, const uint16_t *x, const uint32_t *z, const str
 
 /* Add to the gradient of keys or values: y[keys][head_dim] = by x z + beta y, a square x as rows,
  * and panels z of the block of query rows. */
-static void add_gradient(float *y, int64_t ldy, const uint16_t *x, const uint32_t *z,
-                         const struct square *s, const struct attention_bf16 *w,
-                         const struct attention *a, float by, float beta)
+static void add_gradient(const struct square *s, float *y, int64_t ldy, const uint16_t *x,
+                         const uint32_t *z, float by, float beta)
 {
-    for (int64_t j = 0; j < a->head_dim; j += PANEL_COLUMNS)
-        product(w, &(struct panel_product){ .m = s->keys,
-                                            .n = a->head_dim - j < PANEL_COLUMNS ? a->head_dim - j
-                                                                                 : PANEL_COLUMNS,
-                                            .pairs = panel_pairs(s->rows),
-                                            .a = x,
-                                            .a_row = BLOCK,
-                                            .a_step = 2,
-                                            .b = z + j * (BLOCK / 2),
-                                            .c = y + s->key0 * ldy + j,
-                                            .ldc = ldy,
-                                            .alpha = by,
-                                            .beta = beta });
+    int64_t d = s->t->a->head_dim;
+
+    for (int64_t j = 0; j < d; j += PANEL_COLUMNS)
+        product(s->w, &(struct panel_product){ .m = s->keys,
+                                               .n = d - j < PANEL_COLUMNS ? d - j : PANEL_COLUMNS,
+                                               .pairs = panel_pairs(s->t->rows),
+                                               .a = x,
+                                               .a_row = BLOCK,
+                                               .a_step = 2,
+                                               .b = z + j * (BLOCK / 2),
+                                               .c = y + s->key0 * ldy + j,
+                                               .ldc = ldy,
+                                               .alpha = by,
+                                               .beta = beta });
 }
 
 /* w->rows[block][width] = w->sum[head_dim][block] transposed */
@@ -208,13 +212,13 @@ static void forward_block(const struct attention *a, const struct attention_bf16
     panel_pack_columns(w->q, BLOCK, (const uint16_t *)(const void *)t->q, a->ldq, a->head_dim,
                        t->rows);
     for (int64_t key0 = 0; key0 < t->cols; key0 += BLOCK) {
-        struct square s = square_at(t, key0);
+        struct square s = square_at(w, t, key0);
 
-        rows_by(w->s, t->k, a->ldk, w->q, &s, w, a, a->scale * LOG2_E);
+        rows_by(&s, w->s, t->k, a->ldk, w->q, a->scale * LOG2_E);
         attention_lanes_softmax(w->pairs, w->s, s.keys, s.causal, max, sum, shrink);
         if (key0)
             attention_lanes_scale(w->sum, a->head_dim, shrink);
-        columns_by(w->sum, w->v_rows, w->pairs, &s, w, a);
+        columns_by(&s, w->sum, w->v_rows, w->pairs);
     }
     sum_to_rows(w, a->head_dim);
     for (int64_t i = 0; i < t->rows; i++)
@@ -281,16 +285,16 @@ static void backward_block(const struct attention_bf16 *w, const struct attentio
 
     load_block(w, t, g, lse, delta);
     for (int64_t key0 = 0; key0 < t->cols; key0 += BLOCK) {
-        struct square s = square_at(t, key0);
+        struct square s = square_at(w, t, key0);
         float beta = g->first ? 0 : 1;
 
-        rows_by(w->s, t->k, a->ldk, w->q, &s, w, a, a->scale * LOG2_E);
+        rows_by(&s, w->s, t->k, a->ldk, w->q, a->scale * LOG2_E);
         attention_lanes_probabilities(w->s, w->p_rows, s.keys, s.causal, lse);
-        add_gradient(g->dv, g->lddv, w->p_rows, w->d_out_pairs, &s, w, a, 1, beta);
-        rows_by(w->ds, t->v, a->ldv, w->d_out, &s, w, a, 1);
+        add_gradient(&s, g->dv, g->lddv, w->p_rows, w->d_out_pairs, 1, beta);
+        rows_by(&s, w->ds, t->v, a->ldv, w->d_out, 1);
         attention_lanes_gradient(w->pairs, w->ds_rows, w->s, w->ds, s.keys, delta);
-        add_gradient(g->dk, g->lddk, w->ds_rows, w->q_pairs, &s, w, a, a->scale, beta);
-        columns_by(w->sum, w->k_rows, w->pairs, &s, w, a);
+        add_gradient(&s, g->dk, g->lddk, w->ds_rows, w->q_pairs, a->scale, beta);
+        columns_by(&s, w->sum, w->k_rows, w->pairs);
     }
     sum_to_rows(w, a->head_dim);
     for (int64_t i = 0; i < t->rows; i++) {
