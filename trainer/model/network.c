@@ -11,22 +11,23 @@ struct source {
     const struct network *net;
     const struct layout *layout;
     const struct params *params;
+    int layer; /* whose parameters they are; LAYER_FIRST or LAYER_LAST */
 };
 
-static const struct param *find(const struct source *s, enum tensor_role role, int layer)
+static const struct param *find(const struct source *s, enum tensor_role role)
 {
-    int i = params_find(s->params, s->layout, role, layer);
+    int i = params_find(s->params, s->layout, role, s->layer);
 
     return i < 0 ? NULL : &s->params->list[i];
 }
 
 static tp_status need(const struct param **out, const struct source *s, enum tensor_role role,
-                      int layer, struct tp_err *err)
+                      struct tp_err *err)
 {
-    *out = find(s, role, layer);
+    *out = find(s, role);
     if (!*out)
         return tp_fail(err, TP_E_INTERNAL, "%s of layer %d is not among this rank's tensors",
-                       tensor_role_name(role), layer);
+                       tensor_role_name(role), s->layer);
     return TP_OK;
 }
 
@@ -61,10 +62,9 @@ static void find_units(struct network *n, const struct params *p)
         n->layers[i].unit = params_unit(p, n->layer_numbers[i]);
 }
 
-static struct network_vocab_rows count_rows(const struct source *s, enum tensor_role role,
-                                            int layer)
+static struct network_vocab_rows count_rows(const struct source *s, enum tensor_role role)
 {
-    const struct param *p = find(s, role, layer);
+    const struct param *p = find(s, role);
     struct network_vocab_rows rows = { 0 };
 
     if (p && p->n) {
@@ -78,15 +78,15 @@ static struct network_vocab_rows count_rows(const struct source *s, enum tensor_
 }
 
 /* Count the rows of the embedding and of the head. */
-static void count_vocabulary(struct network *n, const struct source *s)
+static void count_vocabulary(struct network *n, const struct layout *l, const struct params *p)
 {
-    bool tied = n->model->tied;
+    const struct source first = { n, l, p, LAYER_FIRST }, last = { n, l, p, LAYER_LAST };
 
     if (n->is_first)
-        n->table = count_rows(s, ROLE_EMBEDDING, LAYER_FIRST);
+        n->table = count_rows(&first, ROLE_EMBEDDING);
     if (n->is_last)
         n->logit =
-            count_rows(s, tied ? ROLE_EMBEDDING : ROLE_HEAD, tied ? LAYER_FIRST : LAYER_LAST);
+            n->model->tied ? count_rows(&first, ROLE_EMBEDDING) : count_rows(&last, ROLE_HEAD);
 }
 
 int64_t network_vocab_rows_of(const struct network_vocab_rows *v, int shard, int64_t *first)
@@ -101,7 +101,6 @@ tp_status network_init(struct network *n, const struct model *m, const struct la
                        const struct params *p, const struct rank_dims *d, int rank,
                        struct arena *arena, struct tp_err *err)
 {
-    const struct source s = { n, l, p };
     struct mesh_coord at = mesh_coord_of(&l->spec, rank);
 
     *n = (struct network){ .model = m,
@@ -137,7 +136,7 @@ tp_status network_init(struct network *n, const struct model *m, const struct la
         return tp_fail(err, TP_E_NOMEM, "no memory for %d layers", m->layers);
     list_layers(n, l, rank);
     find_units(n, p);
-    count_vocabulary(n, &s);
+    count_vocabulary(n, l, p);
     return TP_OK;
 }
 
@@ -151,12 +150,11 @@ static int64_t stride_of(const struct source *s, const struct param *p)
 
 /* A linear layer of this rank; bias: its role, or ROLE_NONE. */
 static tp_status bind_linear(struct linear *out, const struct source *s, enum tensor_role role,
-                             enum tensor_role bias, int layer, int64_t width, int64_t in,
-                             struct tp_err *err)
+                             enum tensor_role bias, int64_t width, int64_t in, struct tp_err *err)
 {
     const struct params *p = s->params;
     const struct param *w = NULL, *b;
-    tp_status st = need(&w, s, role, layer, err);
+    tp_status st = need(&w, s, role, err);
 
     if (st)
         return st;
@@ -165,7 +163,7 @@ static tp_status bind_linear(struct linear *out, const struct source *s, enum te
                             .grad = params_grad(p, w),
                             .out = width,
                             .in = in,
-                            .in_out = family_of(s->net->model)->in_out && layer >= 0,
+                            .in_out = family_of(s->net->model)->in_out && s->layer >= 0,
                             .parts = role == ROLE_QKV && is_cut(s, w) ? 3 : 1,
                             .shards = s->net->same_bits ? s->net->shards : 0,
                             .stride = stride_of(s, w),
@@ -175,7 +173,7 @@ static tp_status bind_linear(struct linear *out, const struct source *s, enum te
                             .outer = s->net->outer,
                             .whole = s->net->whole,
                             .tp = is_cut(s, w) ? s->net->tp : NULL };
-    b = bias == ROLE_NONE ? NULL : find(s, bias, layer);
+    b = bias == ROLE_NONE ? NULL : find(s, bias);
     if (b) {
         out->bias = params_weight(p, b);
         out->bias_grad = params_grad(p, b);
@@ -185,11 +183,11 @@ static tp_status bind_linear(struct linear *out, const struct source *s, enum te
 }
 
 static tp_status bind_norm(struct network_norm *out, const struct source *s, enum tensor_role role,
-                           enum tensor_role bias, int layer, struct tp_err *err)
+                           enum tensor_role bias, struct tp_err *err)
 {
     const struct params *p = s->params;
-    const struct param *w = NULL, *b = bias == ROLE_NONE ? NULL : find(s, bias, layer);
-    tp_status st = need(&w, s, role, layer, err);
+    const struct param *w = NULL, *b = bias == ROLE_NONE ? NULL : find(s, bias);
+    tp_status st = need(&w, s, role, err);
 
     if (st)
         return st;
@@ -203,18 +201,17 @@ static tp_status bind_norm(struct network_norm *out, const struct source *s, enu
 
 /* A linear layer of all experts. */
 static tp_status bind_experts(struct linear *out, const struct source *s, enum tensor_role role,
-                              int layer, int64_t width, int64_t in, struct tp_err *err)
+                              int64_t width, int64_t in, struct tp_err *err)
 {
-    int first = params_find(s->params, s->layout, role, layer);
-    tp_status st = bind_linear(out, s, role, ROLE_NONE, layer, width, in, err);
+    int first = params_find(s->params, s->layout, role, s->layer);
+    tp_status st = bind_linear(out, s, role, ROLE_NONE, width, in, err);
 
     if (!st && s->net->experts / (s->net->ep ? comm_size(s->net->ep) : 1) > 1)
         out->stride = s->params->list[first + 1].at - s->params->list[first].at;
     return st;
 }
 
-static tp_status bind_mlp(struct network_layer *y, const struct source *s, int layer,
-                          struct tp_err *err)
+static tp_status bind_mlp(struct network_layer *y, const struct source *s, struct tp_err *err)
 {
     const struct network *n = s->net;
     bool gated = family_of(n->model)->mlp != FAMILY_GELU;
@@ -222,34 +219,33 @@ static tp_status bind_mlp(struct network_layer *y, const struct source *s, int l
     tp_status st;
 
     if (n->experts) {
-        TP_TRY(bind_linear(&y->router, s, ROLE_ROUTER, ROLE_NONE, layer, n->experts, h, err));
-        TP_TRY(bind_experts(&y->gate, s, ROLE_EXPERT_GATE, layer, n->ffn, h, err));
-        TP_TRY(bind_experts(&y->up, s, ROLE_EXPERT_UP, layer, n->ffn, h, err));
-        TP_TRY(bind_experts(&y->down, s, ROLE_EXPERT_DOWN, layer, h, n->ffn, err));
+        TP_TRY(bind_linear(&y->router, s, ROLE_ROUTER, ROLE_NONE, n->experts, h, err));
+        TP_TRY(bind_experts(&y->gate, s, ROLE_EXPERT_GATE, n->ffn, h, err));
+        TP_TRY(bind_experts(&y->up, s, ROLE_EXPERT_UP, n->ffn, h, err));
+        TP_TRY(bind_experts(&y->down, s, ROLE_EXPERT_DOWN, h, n->ffn, err));
         return TP_OK;
     }
     TP_TRY(bind_linear(&y->up, s, gated ? ROLE_GATE : ROLE_UP,
-                       gated ? ROLE_GATE_BIAS : ROLE_UP_BIAS, layer, n->up_width, h, err));
-    TP_TRY(bind_linear(&y->down, s, ROLE_DOWN, ROLE_DOWN_BIAS, layer, h, n->ffn, err));
+                       gated ? ROLE_GATE_BIAS : ROLE_UP_BIAS, n->up_width, h, err));
+    TP_TRY(bind_linear(&y->down, s, ROLE_DOWN, ROLE_DOWN_BIAS, h, n->ffn, err));
 done:
     return st;
 }
 
-static tp_status bind_norms(struct network_layer *y, const struct source *s, int layer,
-                            struct tp_err *err)
+static tp_status bind_norms(struct network_layer *y, const struct source *s, struct tp_err *err)
 {
     const struct family *f = family_of(s->net->model);
     tp_status st;
 
-    TP_TRY(bind_norm(&y->attn_norm, s, ROLE_ATTENTION_NORM, ROLE_ATTENTION_NORM_BIAS, layer, err));
-    TP_TRY(bind_norm(&y->mlp_norm, s, ROLE_MLP_NORM, ROLE_MLP_NORM_BIAS, layer, err));
+    TP_TRY(bind_norm(&y->attn_norm, s, ROLE_ATTENTION_NORM, ROLE_ATTENTION_NORM_BIAS, err));
+    TP_TRY(bind_norm(&y->mlp_norm, s, ROLE_MLP_NORM, ROLE_MLP_NORM_BIAS, err));
     if (s->net->model->head_norms) {
-        TP_TRY(bind_norm(&y->q_norm, s, ROLE_Q_NORM, ROLE_NONE, layer, err));
-        TP_TRY(bind_norm(&y->k_norm, s, ROLE_K_NORM, ROLE_NONE, layer, err));
+        TP_TRY(bind_norm(&y->q_norm, s, ROLE_Q_NORM, ROLE_NONE, err));
+        TP_TRY(bind_norm(&y->k_norm, s, ROLE_K_NORM, ROLE_NONE, err));
     }
     if (family_tensor_find(f, ROLE_MLP_POST_NORM)) {
-        TP_TRY(bind_norm(&y->attn_post_norm, s, ROLE_ATTENTION_POST_NORM, ROLE_NONE, layer, err));
-        TP_TRY(bind_norm(&y->mlp_post_norm, s, ROLE_MLP_POST_NORM, ROLE_NONE, layer, err));
+        TP_TRY(bind_norm(&y->attn_post_norm, s, ROLE_ATTENTION_POST_NORM, ROLE_NONE, err));
+        TP_TRY(bind_norm(&y->mlp_post_norm, s, ROLE_MLP_POST_NORM, ROLE_NONE, err));
     }
 done:
     return st;
@@ -266,8 +262,7 @@ static void bind_positions(struct network_layer *y, const struct network *n, int
     y->rope = is_local && n->local_rope ? n->local_rope : n->rope;
 }
 
-static tp_status bind_layer(struct network_layer *y, const struct source *s, int layer,
-                            struct tp_err *err)
+static tp_status bind_layer(struct network_layer *y, const struct source *s, struct tp_err *err)
 {
     const struct network *n = s->net;
     const struct family *family = family_of(n->model);
@@ -275,12 +270,12 @@ static tp_status bind_layer(struct network_layer *y, const struct source *s, int
     int64_t h = n->model->hidden;
     tp_status st;
 
-    bind_positions(y, n, layer);
-    TP_TRY(bind_norms(y, s, layer, err));
+    bind_positions(y, n, s->layer);
+    TP_TRY(bind_norms(y, s, err));
     TP_TRY(bind_linear(&y->qkv, s, fused ? ROLE_QKV : ROLE_Q, fused ? ROLE_QKV_BIAS : ROLE_Q_BIAS,
-                       layer, n->qkv_width, h, err));
-    TP_TRY(bind_linear(&y->out, s, ROLE_OUT, ROLE_OUT_BIAS, layer, h, n->q_width, err));
-    st = bind_mlp(y, s, layer, err);
+                       n->qkv_width, h, err));
+    TP_TRY(bind_linear(&y->out, s, ROLE_OUT, ROLE_OUT_BIAS, h, n->q_width, err));
+    st = bind_mlp(y, s, err);
 done:
     return st;
 }
@@ -289,7 +284,7 @@ static tp_status bind_first(struct network *n, const struct source *s, struct tp
 {
     const struct params *p = s->params;
     const struct param *embed = NULL, *positions;
-    tp_status st = need(&embed, s, ROLE_EMBEDDING, LAYER_FIRST, err);
+    tp_status st = need(&embed, s, ROLE_EMBEDDING, err);
 
     if (st)
         return st;
@@ -297,7 +292,7 @@ static tp_status bind_first(struct network *n, const struct source *s, struct tp
     n->embedding_grad = params_grad(p, embed);
     n->embedding_stride = stride_of(s, embed);
     n->embedding_tp = is_cut(s, embed) ? n->tp : NULL;
-    positions = find(s, ROLE_POSITIONS, LAYER_FIRST);
+    positions = find(s, ROLE_POSITIONS);
     if (positions) {
         n->positions = params_weight(p, positions);
         n->positions_grad = params_grad(p, positions);
@@ -307,14 +302,15 @@ static tp_status bind_first(struct network *n, const struct source *s, struct tp
 
 /* The range of the whole spans that has a rank's tensors of `layer`; copy: copies of another
  * stage's tensors. */
-static struct pairwise_range range_of(const struct source *s, int layer, bool copy)
+static struct pairwise_range range_of(const struct layout *l, const struct params *p, int layer,
+                                      bool copy)
 {
     struct pairwise_range r = { 0 };
 
-    for (int i = 0; i < s->params->n; i++) {
-        const struct param *q = &s->params->list[i];
+    for (int i = 0; i < p->n; i++) {
+        const struct param *q = &p->list[i];
 
-        if (s->layout->tensors[q->tensor].layer != layer || q->copy != copy)
+        if (l->tensors[q->tensor].layer != layer || q->copy != copy)
             continue;
         if (r.n == 0)
             r.at = q->at;
@@ -324,16 +320,16 @@ static struct pairwise_range range_of(const struct source *s, int layer, bool co
 }
 
 /* The ranges of gradients that become complete together; zero3 has units instead. */
-static void bind_ranges(struct network *n, const struct source *s)
+static void bind_ranges(struct network *n, const struct layout *l, const struct params *p)
 {
-    n->pairwise = &s->params->pairwise;
+    n->pairwise = &p->pairwise;
     if (n->is_sharded)
         return;
     for (int i = 0; i < n->n_layers; i++)
-        n->layers[i].grads = range_of(s, n->layer_numbers[i], false);
-    n->before = range_of(s, LAYER_FIRST, false);
-    n->after[0] = range_of(s, LAYER_LAST, false);
-    n->after[1] = s->params->head.n ? s->params->head : range_of(s, LAYER_FIRST, true);
+        n->layers[i].grads = range_of(l, p, n->layer_numbers[i], false);
+    n->before = range_of(l, p, LAYER_FIRST, false);
+    n->after[0] = range_of(l, p, LAYER_LAST, false);
+    n->after[1] = p->head.n ? p->head : range_of(l, p, LAYER_FIRST, true);
 }
 
 static tp_status fill_tables(const struct network *n, struct tp_err *err)
@@ -353,7 +349,7 @@ tp_status network_bind(struct network *n, const struct layout *l, const struct p
                        struct tp_err *err)
 {
     const struct model *m = n->model;
-    const struct source s = { n, l, p };
+    const struct source first = { n, l, p, LAYER_FIRST }, last = { n, l, p, LAYER_LAST };
     tp_status st = TP_OK;
 
     n->tp = groups->tp;
@@ -363,20 +359,22 @@ tp_status network_bind(struct network *n, const struct layout *l, const struct p
     n->sums = w->sums;
     n->rope = w->rope;
     n->local_rope = w->local_rope;
-    for (int i = 0; i < n->n_layers; i++)
-        TP_TRY(bind_layer(&n->layers[i], &s, n->layer_numbers[i], err));
+    for (int i = 0; i < n->n_layers; i++) {
+        const struct source s = { n, l, p, n->layer_numbers[i] };
+
+        TP_TRY(bind_layer(&n->layers[i], &s, err));
+    }
     if (n->is_first)
-        TP_TRY(bind_first(n, &s, err));
+        TP_TRY(bind_first(n, &first, err));
     if (n->is_last) {
-        TP_TRY(
-            bind_norm(&n->final_norm, &s, ROLE_FINAL_NORM, ROLE_FINAL_NORM_BIAS, LAYER_LAST, err));
-        TP_TRY(bind_linear(&n->head, &s, m->tied ? ROLE_EMBEDDING : ROLE_HEAD, ROLE_NONE,
-                           m->tied ? LAYER_FIRST : LAYER_LAST, n->logit.per_shard, m->hidden, err));
+        TP_TRY(bind_norm(&n->final_norm, &last, ROLE_FINAL_NORM, ROLE_FINAL_NORM_BIAS, err));
+        TP_TRY(bind_linear(&n->head, m->tied ? &first : &last, m->tied ? ROLE_EMBEDDING : ROLE_HEAD,
+                           ROLE_NONE, n->logit.per_shard, m->hidden, err));
         n->head.all_out = n->logit.total;
         if (p->head.n && !p->sharded)
             n->head.grad = p->grad + p->head.at;
     }
-    bind_ranges(n, &s);
+    bind_ranges(n, l, p);
     st = fill_tables(n, err);
 done:
     return st;
