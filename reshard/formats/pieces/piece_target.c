@@ -157,25 +157,32 @@ static tp_status put(const struct piece_target *t, int file, const struct file_p
                       : file_write_at(part->object.fd, part->path, at, bytes, (size_t)n, err);
 }
 
-/* Write bytes to a place from byte `at` of the file on, and add their part of its sum to *crc. */
-static tp_status write_bytes(const struct piece_target *t, const struct piece_place *p,
-                             const struct file_part *part, int64_t at, const void *bytes, int64_t n,
-                             uint32_t *crc, struct tp_err *err)
-{
-    if (p->sum) {
-        const struct piece_target_sum *sum = &t->sums[p->sum - 1];
+/* A place while a run is written to it. */
+struct open_place {
+    const struct piece_target *t;
+    const struct piece_place *place;
+    struct file_part part; /* its file, in use */
+    int elem;              /* bytes of an element */
+    uint32_t crc;          /* of what was written, as a part of the place's sum */
+};
 
-        *crc ^= crc32_part(bytes, (size_t)n, (uint64_t)(sum->begin + sum->size - at - n));
+/* Write bytes from byte `at` of the file on. */
+static tp_status write_bytes(struct open_place *p, int64_t at, const void *bytes, int64_t n,
+                             struct tp_err *err)
+{
+    if (p->place->sum) {
+        const struct piece_target_sum *sum = &p->t->sums[p->place->sum - 1];
+
+        p->crc ^= crc32_part(bytes, (size_t)n, (uint64_t)(sum->begin + sum->size - at - n));
     }
-    return put(t, p->file, part, at, bytes, n, err);
+    return put(p->t, p->place->file, &p->part, at, bytes, n, err);
 }
 
 /* Write a span that is gathered from the buffer. */
-static tp_status write_gathered(const struct piece_target *t, const struct piece_place *p,
-                                const struct file_part *part, const struct piece_span *s,
-                                const char *buf, uint32_t *crc, struct tp_err *err)
+static tp_status write_gathered(struct open_place *p, const struct piece_span *s, const char *buf,
+                                struct tp_err *err)
 {
-    const int elem = dtype_bytes(t->tensors[p->tensor].dtype);
+    const int elem = p->elem;
     char room[GATHER_BYTES];
     tp_status st = TP_OK;
 
@@ -184,7 +191,7 @@ static tp_status write_gathered(const struct piece_target *t, const struct piece
 
         for (int64_t k = 0; k < n; k++)
             memcpy(room + k * elem, buf + (s->first + (i + k) * s->stride) * elem, (size_t)elem);
-        st = write_bytes(t, p, part, s->at + i * elem, room, n * elem, crc, err);
+        st = write_bytes(p, s->at + i * elem, room, n * elem, err);
         i += n;
     }
     return st;
@@ -222,25 +229,24 @@ static tp_status add_sum(struct piece_target *t, int number, uint32_t crc, int64
 }
 
 /* Write a run to one of its places. */
-static tp_status write_place(struct piece_target *t, const struct piece_place *p,
+static tp_status write_place(struct piece_target *t, const struct piece_place *place,
                              const struct box *run, const char *buf, struct tp_err *err)
 {
-    const int elem = dtype_bytes(t->tensors[p->tensor].dtype);
-    uint32_t crc = 0;
-    struct file_part part;
-    tp_status st = file_table_use(t->files, p->file, &part, err);
+    const int elem = dtype_bytes(t->tensors[place->tensor].dtype);
+    struct open_place p = { .t = t, .place = place, .elem = elem };
+    tp_status st = file_table_use(t->files, place->file, &p.part, err);
 
     if (st)
         return st;
-    for (int64_t i = 0; i < piece_place_spans(p, run) && !st; i++) {
-        const struct piece_span s = piece_place_span(p, run, i, elem);
+    for (int64_t i = 0; i < piece_place_spans(place, run) && !st; i++) {
+        const struct piece_span s = piece_place_span(place, run, i, elem);
 
-        st = s.stride != 1
-                 ? write_gathered(t, p, &part, &s, buf, &crc, err)
-                 : write_bytes(t, p, &part, s.at, buf + s.first * elem, s.n * elem, &crc, err);
+        st = s.stride != 1 ? write_gathered(&p, &s, buf, err)
+                           : write_bytes(&p, s.at, buf + s.first * elem, s.n * elem, err);
     }
-    file_table_release(t->files, p->file);
-    return !st && p->sum ? add_sum(t, p->sum - 1, crc, box_elements(run) * elem, err) : st;
+    file_table_release(t->files, place->file);
+    return !st && place->sum ? add_sum(t, place->sum - 1, p.crc, box_elements(run) * elem, err)
+                             : st;
 }
 
 static tp_status target_write_digested(void *ctx, int extent, const struct box *run,
