@@ -175,11 +175,12 @@ done:
     return st;
 }
 
-/* Read one entry of the central directory; *used is its length. */
-static tp_status read_entry(struct zip_member *m, int64_t *used, const unsigned char *p, int64_t n,
-                            const struct directory *d, const struct file_part *part,
-                            struct arena *arena, struct tp_err *err)
+/* Read the next entry of the central directory; *used is its length. */
+static tp_status read_entry(struct zip *z, int64_t *used, const unsigned char *p, int64_t n,
+                            const struct directory *d, struct arena *arena, struct tp_err *err)
 {
+    const struct file_part *part = &z->part;
+    struct zip_member *m = &z->members[z->n++];
     int64_t name_bytes, stored, local;
 
     if (n < ENTRY_BYTES || get32(p) != ZIP_ENTRY)
@@ -251,7 +252,7 @@ tp_status zip_read(struct zip *out, const struct file_part *part, struct arena *
     }
     TP_TRY(file_part_read(part, d.begin, bytes, d.size, err));
     for (; z.n < d.entries; at += used)
-        TP_TRY(read_entry(&z.members[z.n++], &used, bytes + at, d.size - at, &d, part, arena, err));
+        TP_TRY(read_entry(&z, &used, bytes + at, d.size - at, &d, arena, err));
     if (at != d.size) {
         st = damaged(part, "the central directory has a wrong length", err);
         goto done;
