@@ -75,11 +75,10 @@ static tp_status add_block(struct megatron_rank *r, const struct megatron_rank_p
     return piece_source_add(r->source, &part, err);
 }
 
-/* Add elements at .. end - 1 of expert `e`: the rest of an input's outputs, those of whole inputs,
- * the beginning of an input's. The first one is at `begin` in the file. */
+/* Add elements at .. end - 1 of expert `e`, which are at p's beginning: the rest of an input's
+ * outputs, those of whole inputs, the beginning of an input's. */
 static tp_status add_expert(struct megatron_rank *r, const struct megatron_rank_param *param, int e,
-                            const struct piece *p, int64_t begin, int64_t at, int64_t end,
-                            struct tp_err *err)
+                            const struct piece *p, int64_t at, int64_t end, struct tp_err *err)
 {
     const int of_expert = param->n_rows / param->stack.n;
     const int64_t outs = param->stack.out, first = at;
@@ -95,7 +94,7 @@ static tp_status add_expert(struct megatron_rank *r, const struct megatron_rank_
         next = at + b.n_in * b.n_out;
         for (int i = 0; i < of_expert && !st; i++)
             st = add_block(r, param, &param->rows[e * of_expert + i], p,
-                           begin + (at - first) * dtype_bytes(p->dtype), &b, err);
+                           p->begin + (at - first) * dtype_bytes(p->dtype), &b, err);
     }
     return st;
 }
@@ -109,10 +108,11 @@ tp_status megatron_stacked_add(struct megatron_rank *r, const struct megatron_ra
     for (int e = 0; e < param->stack.n && !st; e++) {
         const int64_t begin = e * size, from = begin > first ? begin : first,
                       to = begin + size < first + n ? begin + size : first + n;
+        struct piece of_expert = *p;
 
+        of_expert.begin += (from - first) * dtype_bytes(p->dtype);
         if (from < to)
-            st = add_expert(r, param, e, p, p->begin + (from - first) * dtype_bytes(p->dtype),
-                            from - begin, to - begin, err);
+            st = add_expert(r, param, e, &of_expert, from - begin, to - begin, err);
     }
     return st;
 }
