@@ -2,7 +2,6 @@
 #include "ckpt/epoch.h"
 
 #include <errno.h>
-#include <inttypes.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -51,7 +50,7 @@ done:
 static tp_status write_epoch(const char *root, int64_t epoch, struct tp_err *err)
 {
     char path[PATH_MAX], tmp[PATH_MAX], text[32];
-    int n = snprintf(text, sizeof text, "%" PRId64 "\n", epoch);
+    int n = snprintf(text, sizeof text, "%lld\n", (long long)epoch);
     tp_status st;
 
     TP_TRY(file_join(path, root, "epoch", err));
@@ -80,8 +79,8 @@ static tp_status claim_in_store(int64_t *epoch, const char *root, struct tp_err 
     TP_TRY(file_join(path, root, "epoch", err));
     for (int i = 0; i < CLAIMS_MAX; i++) {
         TP_TRY(ckpt_epoch(&last, root, err));
-        snprintf(before, sizeof before, "%" PRId64 "\n", last);
-        snprintf(after, sizeof after, "%" PRId64 "\n", last + 1);
+        snprintf(before, sizeof before, "%lld\n", (long long)last);
+        snprintf(after, sizeof after, "%lld\n", (long long)(last + 1));
         st = store_object_swap(path, last > 0 ? before : NULL, after, err);
         *epoch = last + 1;
         if (st != TP_E_EXISTS)

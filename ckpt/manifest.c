@@ -6,7 +6,6 @@
  */
 #include "ckpt/manifest.h"
 
-#include <inttypes.h>
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -110,8 +109,8 @@ static json_t *train_json(const struct manifest_train_state *s)
 
     if (!options)
         return NULL;
-    snprintf(seed, sizeof seed, "%" PRIu64,
-             s->seed); /* a string: JSON numbers do not hold 64 bits */
+    snprintf(seed, sizeof seed, "%llu",
+             (unsigned long long)s->seed); /* a string: JSON numbers do not hold 64 bits */
     train = json_pack("{s:I, s:I, s:I, s:s, s:s, s:o}", "step", (json_int_t)s->step, "next_sample",
                       (json_int_t)s->next_sample, "tokens", (json_int_t)s->tokens, "seed", seed,
                       "dtype", s->dtype ? s->dtype : "fp32", "options", options);

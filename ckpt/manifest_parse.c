@@ -6,7 +6,6 @@
  */
 #include <ctype.h>
 #include <errno.h>
-#include <inttypes.h>
 #include <jansson.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -81,8 +80,8 @@ static tp_status parse_rule(const struct member_reader *p, struct tensor *t, jso
         TP_TRY(member_small(p, &r->expert, object, "expert", 0, r->experts - 1));
     }
     if (!tensor_first_block_fits(t))
-        st = member_fail(p, "tensor %s: a first block of %" PRId64 " does not fit its axis",
-                         t->name, r->first_block);
+        st = member_fail(p, "tensor %s: a first block of %lld does not fit its axis", t->name,
+                         (long long)r->first_block);
 done:
     return st;
 }

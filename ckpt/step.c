@@ -3,7 +3,6 @@
 
 #include <ctype.h>
 #include <errno.h>
-#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,7 +19,7 @@ static const char tmp_mark[] = ".tmp-";
 
 char *step_name(char buf[STEP_NAME_MAX], int64_t step)
 {
-    snprintf(buf, STEP_NAME_MAX, "%s%08" PRId64, prefix, step);
+    snprintf(buf, STEP_NAME_MAX, "%s%08lld", prefix, (long long)step);
     return buf;
 }
 

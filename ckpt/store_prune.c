@@ -1,7 +1,6 @@
 /* ckpt/store_prune.c - see ckpt/store_prune.h. */
 #include "ckpt/store_prune.h"
 
-#include <inttypes.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -41,9 +40,9 @@ static tp_status check_epoch(const struct store_prune *p, const char *dir, struc
     if (st || now == p->epoch)
         return st;
     return tp_fail(err, TP_E_STALE,
-                   "%s: stays, because a job has claimed the root meanwhile (epoch %" PRId64
-                   ", before %" PRId64 ") and may write this step; run this again",
-                   dir, now, p->epoch);
+                   "%s: stays, because a job has claimed the root meanwhile (epoch %lld, before "
+                   "%lld) and may write this step; run this again",
+                   dir, (long long)now, (long long)p->epoch);
 }
 
 /* The save id and the epoch of a step. TP_E_NOTFOUND: it has no manifest. */

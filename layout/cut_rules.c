@@ -3,7 +3,6 @@
 
 #include <ctype.h>
 #include <errno.h>
-#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -216,12 +215,12 @@ static tp_status check_shape(const struct cut_rules *r, const struct cut_rule *r
         return tp_fail(err, TP_E_USAGE, "%s:%d: tensor %s has %d axes, so it has no axis %d",
                        r->path, rule->line, t->name, t->ndim, rule->placement.dim);
     if (!tensor_first_block_fits(t))
-        return tp_fail(err, TP_E_USAGE,
-                       "%s:%d: first=%" PRId64 " does not fit tensor %s, whose axis %d has %" PRId64
-                       ": it must be a multiple of each of the %d other blocks, "
-                       "which must have a unit at least",
-                       r->path, rule->line, t->placement.first_block, t->name, t->placement.dim,
-                       t->shape[t->placement.dim], t->placement.blocks - 1);
+        return tp_fail(
+            err, TP_E_USAGE,
+            "%s:%d: first=%lld does not fit tensor %s, whose axis %d has %lld: it must be a "
+            "multiple of each of the %d other blocks, which must have a unit at least",
+            r->path, rule->line, (long long)t->placement.first_block, t->name, t->placement.dim,
+            (long long)t->shape[t->placement.dim], t->placement.blocks - 1);
     return TP_OK;
 }
 

@@ -1,7 +1,6 @@
 /* layout/model_diff.c - see layout/model_diff.h. */
 #include "layout/model_diff.h"
 
-#include <inttypes.h>
 #include <stdio.h>
 
 #include "layout/family.h"
@@ -31,7 +30,7 @@ bool model_diff(char buf[MODEL_DIFF_MAX], const struct model *was, const struct 
                  family_of(now)->architecture);
     for (size_t i = 0; !buf[0] && i < sizeof fields / sizeof *fields; i++)
         if (fields[i].was != fields[i].now)
-            snprintf(buf, MODEL_DIFF_MAX, "%s is %" PRId64 ", not %" PRId64, fields[i].name,
-                     fields[i].was, fields[i].now);
+            snprintf(buf, MODEL_DIFF_MAX, "%s is %lld, not %lld", fields[i].name,
+                     (long long)fields[i].was, (long long)fields[i].now);
     return buf[0] != 0;
 }

@@ -1,7 +1,6 @@
 /* layout/same_bits.c - see layout/same_bits.h. */
 #include "layout/same_bits.h"
 
-#include <inttypes.h>
 #include <stdbool.h>
 
 #include "layout/parallel_plan.h"
@@ -60,9 +59,9 @@ static tp_status check_model(const struct model *m, int n, struct tp_err *err)
         fits /= 2;
     if (what)
         return tp_fail(err, TP_E_USAGE,
-                       "--same-bits %d emulates %d tensor shards, but the model's %" PRId64
-                       " %s do not divide among them; --same-bits %d would work",
-                       n, n, count, what, fits);
+                       "--same-bits %d emulates %d tensor shards, but the model's %lld %s do not "
+                       "divide among them; --same-bits %d would work",
+                       n, n, (long long)count, what, fits);
     for (int i = 0; i < plan.n; i++)
         if (plan.entries[i].cut == CUT_REPLICATED && !tensor_role_is_norm(plan.entries[i].role) &&
             tensor_role_unit(plan.entries[i].role))
@@ -107,17 +106,19 @@ tp_status same_bits_check_micro(const struct workload *w, const struct spec *s, 
 
     if (s->zero == 3 && s->dp > 1 && same_bits_group_microbatches(w) > 1)
         return tp_fail(err, TP_E_LAYOUT,
-                       "--same-bits with zero3 sums each microbatch over dp at once, so the "
-                       "%" PRId64 " microbatches of a step (--batch %" PRId64 " / --micro %" PRId64
-                       ") must be a power of two; zero1 takes any number",
-                       w->global_batch_size / micro, w->global_batch_size, micro);
+                       "--same-bits with zero3 sums each microbatch over dp at once, so the %lld "
+                       "microbatches of a step (--batch %lld / --micro %lld) must be a power of "
+                       "two; zero1 takes any number",
+                       (long long)(w->global_batch_size / micro), (long long)w->global_batch_size,
+                       (long long)micro);
     if (rows % w->same_bits)
-        return tp_fail(err, TP_E_LAYOUT,
-                       "--same-bits %d sums the tokens of a microbatch in %d blocks: %" PRId64
-                       " tokens (--micro %" PRId64 " x --seq %" PRId64
-                       ") do not divide by %d; --seq %" PRId64 " would",
-                       w->same_bits, w->same_bits, rows, micro, w->seq_length, w->same_bits,
-                       (w->seq_length + w->same_bits - 1) / w->same_bits * w->same_bits);
+        return tp_fail(
+            err, TP_E_LAYOUT,
+            "--same-bits %d sums the tokens of a microbatch in %d blocks: %lld tokens (--micro "
+            "%lld x --seq %lld) do not divide by %d; --seq %lld would",
+            w->same_bits, w->same_bits, (long long)rows, (long long)micro, (long long)w->seq_length,
+            w->same_bits,
+            (long long)((w->seq_length + w->same_bits - 1) / w->same_bits * w->same_bits));
     return TP_OK;
 }
 

@@ -1,7 +1,6 @@
 /* layout/workload_check.c - see layout/workload_check.h. */
 #include "layout/workload_check.h"
 
-#include <inttypes.h>
 #include <stdio.h>
 
 #include "layout/family.h"
@@ -18,7 +17,8 @@ static tp_status check_count(const char *flag, int64_t n, struct tp_err *err)
 {
     if (n >= 1 && n <= COUNT_MAX)
         return TP_OK;
-    return tp_fail(err, TP_E_USAGE, "%s %" PRId64 " must be between 1 and %d", flag, n, COUNT_MAX);
+    return tp_fail(err, TP_E_USAGE, "%s %lld must be between 1 and %d", flag, (long long)n,
+                   COUNT_MAX);
 }
 
 /* What tp-train does not compute of the model. */
@@ -43,9 +43,8 @@ tp_status workload_check_run(const struct workload *w, const struct model *m, st
         return st;
     if (w->seq_length > m->max_positions)
         return tp_fail(err, TP_E_USAGE,
-                       "--seq %" PRId64
-                       " is more than the model's max_position_embeddings %" PRId64,
-                       w->seq_length, m->max_positions);
+                       "--seq %lld is more than the model's max_position_embeddings %lld",
+                       (long long)w->seq_length, (long long)m->max_positions);
     if (w->dtype != DTYPE_F32 && w->dtype != DTYPE_BF16)
         return tp_fail(err, TP_E_USAGE, "--dtype is fp32 or bf16, not %s", dtype_name(w->dtype));
     if ((st = check_count("--seq", w->seq_length, err)) ||
@@ -79,8 +78,8 @@ static tp_status check_sp(const struct workload *w, const struct model *m, struc
     }
     if (w->dtype == DTYPE_BF16 && m->hidden % 2)
         return tp_fail(err, TP_E_LAYOUT,
-                       "sequence parallelism (sp) in bf16 needs an even hidden size, not %" PRId64,
-                       m->hidden);
+                       "sequence parallelism (sp) in bf16 needs an even hidden size, not %lld",
+                       (long long)m->hidden);
     return TP_OK;
 }
 
@@ -120,11 +119,11 @@ static tp_status check_cp(const struct workload *w, const struct spec *s, struct
     if (s->cp == 1 || w->seq_length % blocks == 0)
         return TP_OK;
     if (below)
-        snprintf(lengths, sizeof lengths, "; --seq %" PRId64 " would", below);
+        snprintf(lengths, sizeof lengths, "; --seq %lld would", (long long)below);
     return tp_fail(err, TP_E_LAYOUT,
-                   "context parallelism (cp %d) cuts a sequence into %" PRId64
-                   " equal blocks, two per rank, but --seq %" PRId64 " does not divide by that%s",
-                   s->cp, blocks, w->seq_length, lengths);
+                   "context parallelism (cp %d) cuts a sequence into %lld equal blocks, two per "
+                   "rank, but --seq %lld does not divide by that%s",
+                   s->cp, (long long)blocks, (long long)w->seq_length, lengths);
 }
 
 tp_status workload_check_mesh(const struct workload *w, const struct spec *s, const struct model *m,
@@ -140,8 +139,8 @@ tp_status workload_check_mesh(const struct workload *w, const struct spec *s, co
         return st;
     if (w->global_batch_size % s->dp)
         return tp_fail(err, TP_E_LAYOUT,
-                       "--batch %" PRId64 " does not divide by the %d data-parallel ranks",
-                       w->global_batch_size, s->dp);
+                       "--batch %lld does not divide by the %d data-parallel ranks",
+                       (long long)w->global_batch_size, s->dp);
     return w->same_bits ? same_bits_check_mesh(w, s, err) : TP_OK;
 }
 
@@ -166,17 +165,16 @@ static tp_status check_batch(const struct workload *w, const struct spec *s, str
         return TP_OK;
     if (micro < 1 || micro > batch || batch % micro)
         return tp_fail(err, TP_E_USAGE,
-                       "--micro %" PRId64 " does not divide the %" PRId64
-                       " sequences of a data-parallel rank (--batch %" PRId64
-                       " / dp %d); --micro %" PRId64 " does",
-                       micro, batch, w->global_batch_size, s->dp, divisor_below(batch, micro));
+                       "--micro %lld does not divide the %lld sequences of a data-parallel rank "
+                       "(--batch %lld / dp %d); --micro %lld does",
+                       (long long)micro, (long long)batch, (long long)w->global_batch_size, s->dp,
+                       (long long)divisor_below(batch, micro));
     micros = batch / micro;
     if (s->vpp > 1 && micros % s->pp)
         return tp_fail(err, TP_E_LAYOUT,
                        "interleaved pipelines (vpp %d) run microbatches in groups of pp (%d), but "
-                       "a step has %" PRId64
-                       ", which does not divide by that; change --batch or --micro",
-                       s->vpp, s->pp, micros);
+                       "a step has %lld, which does not divide by that; change --batch or --micro",
+                       s->vpp, s->pp, (long long)micros);
     return TP_OK;
 }
 
@@ -191,9 +189,9 @@ static tp_status check_rows(const struct workload *w, const struct spec *s, stru
     if (s->cp > 1)
         snprintf(cp, sizeof cp, " / cp %d", s->cp);
     return tp_fail(err, TP_E_LAYOUT,
-                   "sequence parallelism (sp) splits the tokens of a microbatch over tp: "
-                   "%" PRId64 " (--micro %" PRId64 " x --seq %" PRId64 "%s) do not divide by tp %d",
-                   rows, micro, w->seq_length, cp, s->tp);
+                   "sequence parallelism (sp) splits the tokens of a microbatch over tp: %lld "
+                   "(--micro %lld x --seq %lld%s) do not divide by tp %d",
+                   (long long)rows, (long long)micro, (long long)w->seq_length, cp, s->tp);
 }
 
 tp_status workload_check_micro(const struct workload *w, const struct spec *s, struct tp_err *err)
@@ -204,10 +202,10 @@ tp_status workload_check_micro(const struct workload *w, const struct spec *s, s
     if ((st = check_batch(w, s, err)))
         return st;
     if (w->seq_length > 0 && micro > INT32_MAX / w->seq_length)
-        return tp_fail(err, TP_E_USAGE,
-                       "a microbatch of %" PRId64 " sequences of %" PRId64
-                       " tokens is too large; make --micro smaller",
-                       micro, w->seq_length);
+        return tp_fail(
+            err, TP_E_USAGE,
+            "a microbatch of %lld sequences of %lld tokens is too large; make --micro smaller",
+            (long long)micro, (long long)w->seq_length);
     if ((st = check_rows(w, s, err)))
         return st;
     return w->same_bits ? same_bits_check_micro(w, s, err) : TP_OK;

@@ -1,7 +1,6 @@
 /* reshard/reshard.c - see reshard/reshard.h. */
 #include "reshard/reshard.h"
 
-#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -65,10 +64,10 @@ static tp_status identify(char out[SHA256_TEXT], const struct reshard_job *job, 
     TP_TRY(sha256_file(sha, path, err));
     if (q->zstd)
         snprintf(zstd, sizeof zstd, " zstd %d", q->zstd);
-    text = arena_printf(&arena,
-                        "tp-reshard %s\nsource %s step %" PRId64 " manifest %s\nto %s\n%s%s%s%s",
-                        TP_VERSION, m->save_id, m->step, sha, spec_format(to, &job->to.layout.spec),
-                        q->no_optim ? "no-optim\n" : "", q->dtype ? dtype_name(*q->dtype) : "",
+    text = arena_printf(&arena, "tp-reshard %s\nsource %s step %lld manifest %s\nto %s\n%s%s%s%s",
+                        TP_VERSION, m->save_id, (long long)m->step, sha,
+                        spec_format(to, &job->to.layout.spec), q->no_optim ? "no-optim\n" : "",
+                        q->dtype ? dtype_name(*q->dtype) : "",
                         job->clone.n_tensors > 0 ? " clone" : "", zstd);
     st = text ? sha256_of(out, text, strlen(text), err)
               : tp_fail(err, TP_E_NOMEM, "%s: no memory for a journal", job->from.dir);

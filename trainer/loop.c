@@ -1,7 +1,6 @@
 /* trainer/loop.c - see trainer/loop.h. */
 #include "trainer/loop.h"
 
-#include <inttypes.h>
 #include <math.h>
 #include <stdarg.h>
 #include <string.h>
@@ -77,9 +76,9 @@ static void print_damaged(const struct loop *l, const struct resume_step *chosen
     int listed = chosen->n_damaged < RESUME_STEP_LISTED ? chosen->n_damaged : RESUME_STEP_LISTED;
 
     for (int i = 0; i < listed; i++)
-        print(l, false,
-              "warning: %s/step-%08" PRId64 " IS DAMAGED: %s; going back to step %" PRId64,
-              l->t->config->ckpt, chosen->damaged[i].step, chosen->damaged[i].why, chosen->step);
+        print(l, false, "warning: %s/step-%08lld IS DAMAGED: %s; going back to step %lld",
+              l->t->config->ckpt, (long long)chosen->damaged[i].step, chosen->damaged[i].why,
+              (long long)chosen->step);
     if (chosen->n_damaged > listed)
         print(l, false, "warning: %d more steps are damaged", chosen->n_damaged - listed);
 }
@@ -92,21 +91,20 @@ static void print_resumed(const struct loop *l, const struct restore_report *r)
 
     if (r->new_optimizer)
         print(l, false,
-              "%s: AdamW starts with zero moments, as a new optimizer does; learning rate%s "
-              "at step %" PRId64,
+              "%s: AdamW starts with zero moments, as a new optimizer does; learning rate%s at "
+              "step %lld",
               c->reset_optim ? "--reset-optim" : "the checkpoint has no optimizer state",
-              no_place ? " continues" : " and data continue", step);
+              no_place ? " continues" : " and data continue", (long long)step);
     if (no_place)
         print(l, false,
               "the checkpoint, which tp-train did not save, does not say how much of the data was "
-              "used: the data starts at the first sequence, the learning rate at step %" PRId64,
-              step);
+              "used: the data starts at the first sequence, the learning rate at step %lld",
+              (long long)step);
     if (c->step >= 0 && r->chosen.newest > c->step)
         print(l, false,
-              "warning: %s has newer steps, up to %" PRId64
-              ": this run replaces a step when it saves one with the same number; until then "
-              "--resume without --step continues from the newest",
-              c->ckpt, r->chosen.newest);
+              "warning: %s has newer steps, up to %lld: this run replaces a step when it saves one "
+              "with the same number; until then --resume without --step continues from the newest",
+              c->ckpt, (long long)r->chosen.newest);
 }
 
 static void print_start(const struct loop *l, const struct restore_report *r)
@@ -120,16 +118,17 @@ static void print_start(const struct loop *l, const struct restore_report *r)
         print(l, false, "NOTHING TO RESUME in %s: starting from the beginning", c->ckpt);
     if (r->kind == RESTORE_CKPT)
         print(l, false,
-              "resumed from %s (written by %s) at %s: step %" PRId64 " of %" PRId64
-              "; read %s of %s needed (rank 0: %s of %s)",
-              r->from, r->layout, spec_format(spec, &c->spec), l->t->position.step, c->steps,
-              size_format(all, r->all_bytes_read), size_format(all_needed, r->all_bytes_needed),
-              size_format(bytes, r->bytes_read), size_format(needed, r->bytes_needed));
+              "resumed from %s (written by %s) at %s: step %lld of %lld; read %s of %s needed "
+              "(rank 0: %s of %s)",
+              r->from, r->layout, spec_format(spec, &c->spec), (long long)l->t->position.step,
+              (long long)c->steps, size_format(all, r->all_bytes_read),
+              size_format(all_needed, r->all_bytes_needed), size_format(bytes, r->bytes_read),
+              size_format(needed, r->bytes_needed));
     else if (r->kind == RESTORE_SAFETENSORS)
         print(l, false, "start: weights of %s%s%s", r->from, r->left_out.n ? "; left out: " : "",
               r->left_out.text);
     else
-        print(l, false, "start: random weights, seed %" PRId64, c->seed);
+        print(l, false, "start: random weights, seed %lld", (long long)c->seed);
     if (r->kind == RESTORE_CKPT)
         print_resumed(l, r);
     if (r->warning[0])
@@ -265,10 +264,10 @@ static void warn_of_nan(struct loop *l, const struct train_log_entry *e)
         return;
     l->warned_of_nan = true;
     print(l, false,
-          "warning: the loss or gradient norm of step %" PRId64
-          " is NaN or infinite: checkpoints from here on are useless; stop the run, and resume "
-          "from an older step, for example with a smaller --lr",
-          e->step + 1);
+          "warning: the loss or gradient norm of step %lld is NaN or infinite: checkpoints from "
+          "here on are useless; stop the run, and resume from an older step, for example with a "
+          "smaller --lr",
+          (long long)(e->step + 1));
 }
 
 static tp_status record(struct loop *l, const struct step_result *r, double seconds,
@@ -329,7 +328,7 @@ static void format_total(char *buf, size_t size, const struct loop *l)
     double seconds = clock_seconds() - l->began;
     int64_t steps = l->t->position.step - l->first_step;
 
-    snprintf(buf, size, "; %" PRId64 " step%s in %.1f s, %.0f tokens/s", steps,
+    snprintf(buf, size, "; %lld step%s in %.1f s, %.0f tokens/s", (long long)steps,
              steps == 1 ? "" : "s", seconds,
              (double)(l->t->position.tokens - l->first_tokens) / seconds);
 }
@@ -344,23 +343,22 @@ static tp_status end(struct loop *l, struct tp_err *err)
         char total[96];
 
         if (l->first_step >= c->steps)
-            snprintf(total, sizeof total, "; nothing was left to train (--steps %" PRId64 ")",
-                     c->steps);
+            snprintf(total, sizeof total, "; nothing was left to train (--steps %lld)",
+                     (long long)c->steps);
         else
             format_total(total, sizeof total, l);
-        print(l, false, "done: %" PRId64 " step%s%s%s%s", step, step == 1 ? "" : "s",
+        print(l, false, "done: %lld step%s%s%s%s", (long long)step, step == 1 ? "" : "s",
               c->ckpt ? ", saved in " : "", c->ckpt ? c->ckpt : "", total);
         return TP_OK;
     }
     if (!c->ckpt)
         return tp_fail(err, TP_E_STOPPED,
-                       "stopped on request after step %" PRId64 " of %" PRId64
-                       "; nothing was saved, because there is no --ckpt",
-                       step, c->steps);
+                       "stopped on request after step %lld of %lld; nothing was saved, because "
+                       "there is no --ckpt",
+                       (long long)step, (long long)c->steps);
     return tp_fail(err, TP_E_STOPPED,
-                   "saved and stopped after step %" PRId64 " of %" PRId64
-                   "; continue with --resume --ckpt %s",
-                   step, c->steps, text_shell_word(word, c->ckpt));
+                   "saved and stopped after step %lld of %lld; continue with --resume --ckpt %s",
+                   (long long)step, (long long)c->steps, text_shell_word(word, c->ckpt));
 }
 
 tp_status loop_run(struct trainer *t, const struct loop_output *out, bool *agreed,

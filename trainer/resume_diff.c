@@ -4,7 +4,6 @@
 #include "layout/family.h"
 #include "layout/model_config.h"
 
-#include <inttypes.h>
 #include <jansson.h>
 #include <stdarg.h>
 #include <stdio.h>

@@ -1,7 +1,6 @@
 /* trainer/resume_step.c - see trainer/resume_step.h. */
 #include "trainer/resume_step.h"
 
-#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -88,7 +87,7 @@ static tp_status choose_given(struct resume_step *r, const struct train_config *
     r->n_damaged = 0; /* newer steps were not passed over because of damage */
 done:
     arena_free(&arena);
-    return st ? tp_fail_in(err, "--step %" PRId64, c->step) : TP_OK;
+    return st ? tp_fail_in(err, "--step %lld", (long long)c->step) : TP_OK;
 }
 
 tp_status resume_step_advise(tp_status st, const struct train_config *c, struct tp_err *err)
@@ -122,9 +121,9 @@ tp_status resume_step_choose(struct resume_step *r, const struct train_config *c
     TP_TRY(choose_newest(r, c->ckpt, err));
     if (c->resume == RESUME_NO && r->step >= 0)
         st = tp_fail(err, TP_E_EXISTS,
-                     "%s already has checkpoints (step %" PRId64
-                     "): continue with --resume, or name another --ckpt",
-                     c->ckpt, r->step);
+                     "%s already has checkpoints (step %lld): continue with --resume, or name "
+                     "another --ckpt",
+                     c->ckpt, (long long)r->step);
     else if (r->step < 0 && r->n_damaged)
         st = refuse_damaged(r, c, err);
     else if (c->resume == RESUME_MUST && r->step < 0)

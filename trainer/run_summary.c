@@ -1,7 +1,6 @@
 /* trainer/run_summary.c - see trainer/run_summary.h. */
 #include "trainer/run_summary.h"
 
-#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -31,11 +30,12 @@ static void line_model(char *buf, const struct trainer *t)
         snprintf(experts, sizeof experts, " in each of %d experts, %d per token", m->experts,
                  m->experts_per_token);
     snprintf(buf, RUN_SUMMARY_MAX,
-             "model: %s, %s, %" PRId64 " parameters, %d layers, hidden %" PRId64
-             ", %d heads of %" PRId64 " (%d key-value), ffn %" PRId64 "%s, vocab %" PRId64 "%s, %s",
-             t->config->model_path, family_of(m)->architecture, parameters(t), m->layers, m->hidden,
-             m->heads, m->head_dim, m->kv_heads, family_dim_size(DIM_EXPERT_FFN, m), experts,
-             m->vocab, m->tied ? " (tied head)" : "",
+             "model: %s, %s, %lld parameters, %d layers, hidden %lld, %d heads of %lld (%d "
+             "key-value), ffn %lld%s, vocab %lld%s, %s",
+             t->config->model_path, family_of(m)->architecture, (long long)parameters(t), m->layers,
+             (long long)m->hidden, m->heads, (long long)m->head_dim, m->kv_heads,
+             (long long)family_dim_size(DIM_EXPERT_FFN, m), experts, (long long)m->vocab,
+             m->tied ? " (tied head)" : "",
              t->config->dtype == DTYPE_BF16 ? "bf16 with fp32 masters" : "fp32");
 }
 
@@ -70,13 +70,13 @@ static void line_mesh(char *buf, const struct trainer *t)
 
     rank_processor(processor, sizeof processor, t->device);
     snprintf(buf, RUN_SUMMARY_MAX,
-             "mesh: %s, %d rank%s %s; rank 0 has %d layer%s, %" PRId64 " head%s, %" PRId64
-             " key-value head%s%s, %" PRId64 " features, %" PRId64 " rows of the vocabulary",
+             "mesh: %s, %d rank%s %s; rank 0 has %d layer%s, %lld head%s, %lld key-value head%s%s, "
+             "%lld features, %lld rows of the vocabulary",
              spec_format(spec, &t->config->spec), world, plural(world), processor, n->n_layers,
-             plural(n->n_layers), n->heads * n->shards, plural(n->heads * n->shards),
-             own_kv_heads(t), plural(own_kv_heads(t)),
-             t->parallel.kv ? " (shared by neighbours)" : "", n->ffn * n->shards,
-             n->is_first ? n->table.total : n->logit.total);
+             plural(n->n_layers), (long long)(n->heads * n->shards), plural(n->heads * n->shards),
+             (long long)own_kv_heads(t), plural(own_kv_heads(t)),
+             t->parallel.kv ? " (shared by neighbours)" : "", (long long)(n->ffn * n->shards),
+             (long long)(n->is_first ? n->table.total : n->logit.total));
 }
 
 static void line_batch(char *buf, const struct trainer *t)
@@ -88,13 +88,14 @@ static void line_batch(char *buf, const struct trainer *t)
     if (c->spec.dp > 1)
         snprintf(replicas, sizeof replicas, "each of %d dp ranks has ", c->spec.dp);
     if (c->spec.cp > 1)
-        snprintf(cut, sizeof cut, " cut over %d cp ranks in two blocks of %" PRId64, c->spec.cp,
-                 t->net.seq / 2);
-    snprintf(buf, RUN_SUMMARY_MAX,
-             "batch: %" PRId64 " sequences of %" PRId64 " tokens%s; %s%" PRId64
-             " microbatch%s of %" PRId64 "; %s has %" PRId64 " samples",
-             c->global_batch_size, c->seq_length, cut, replicas, micros, micros == 1 ? "" : "es",
-             c->micro_batch_size, t->data.path, t->data.samples);
+        snprintf(cut, sizeof cut, " cut over %d cp ranks in two blocks of %lld", c->spec.cp,
+                 (long long)(t->net.seq / 2));
+    snprintf(
+        buf, RUN_SUMMARY_MAX,
+        "batch: %lld sequences of %lld tokens%s; %s%lld microbatch%s of %lld; %s has %lld samples",
+        (long long)c->global_batch_size, (long long)c->seq_length, cut, replicas, (long long)micros,
+        micros == 1 ? "" : "es", (long long)c->micro_batch_size, t->data.path,
+        (long long)t->data.samples);
 }
 
 /* Raw bytes are easily given by mistake, so they are announced. */
@@ -102,11 +103,10 @@ static void line_data(char *buf, const struct trainer *t)
 {
     buf[0] = '\0';
     if (t->data.tokens.is_bytes)
-        snprintf(
-            buf, RUN_SUMMARY_MAX,
-            "data: %s is read as raw bytes, each a token from 0 to 255; the model's vocabulary "
-            "has %" PRId64 " tokens",
-            t->data.path, t->model->vocab);
+        snprintf(buf, RUN_SUMMARY_MAX,
+                 "data: %s is read as raw bytes, each a token from 0 to 255; the model's "
+                 "vocabulary has %lld tokens",
+                 t->data.path, (long long)t->model->vocab);
 }
 
 /* Number of FSDP units; *largest gets the parameters of the largest. */
@@ -159,8 +159,8 @@ static void line_zero3(char *buf, const struct trainer *t)
                  t->params.rank.n_expert_owners);
     snprintf(buf, RUN_SUMMARY_MAX,
              "zero3: weights and gradients are partitioned over %d ranks%s; %d times per step one "
-             "of %d FSDP units is gathered (the largest has %" PRId64 " parameters)",
-             t->params.n_owners, experts, t->units.n_visits, units, largest);
+             "of %d FSDP units is gathered (the largest has %lld parameters)",
+             t->params.n_owners, experts, t->units.n_visits, units, (long long)largest);
 }
 
 /* Append for example "36 all-reduces over tp (68.0 MiB), " to buf; nothing when there are no
@@ -171,7 +171,7 @@ static void append_calls(char *buf, int64_t calls, int64_t bytes, const char *wh
     char size[SIZE_TEXT_MAX];
 
     if (calls)
-        snprintf(buf + at, RUN_SUMMARY_MAX - at, "%" PRId64 " %s (%s), ", calls, what,
+        snprintf(buf + at, RUN_SUMMARY_MAX - at, "%lld %s (%s), ", (long long)calls, what,
                  size_format(size, bytes));
 }
 
@@ -228,9 +228,8 @@ static void line_messages(char *buf, const struct trainer *t, const struct step_
         bytes += kinds[i].bytes;
     }
     at = strlen(buf);
-    snprintf(buf + at, RUN_SUMMARY_MAX - at,
-             "%" PRId64 " of a few numbers; together %" PRId64 " (%s)", m->few_words_calls, calls,
-             size_format(size, bytes));
+    snprintf(buf + at, RUN_SUMMARY_MAX - at, "%lld of a few numbers; together %lld (%s)",
+             (long long)m->few_words_calls, (long long)calls, size_format(size, bytes));
 }
 
 static void line_pipeline(char *buf, const struct trainer *t)
@@ -257,11 +256,11 @@ static void line_same_bits(char *buf, const struct trainer *t)
         return;
     snprintf(
         buf, RUN_SUMMARY_MAX,
-        "same bits: as with tp %d at every layout with batch %" PRId64 " and micro %" PRId64
-        "; a rank emulates %d tensor shard%s, one thread for each, and keeps %d more span%s of "
-        "gradients (%s)",
-        c->same_bits, c->global_batch_size, c->micro_batch_size, shards, plural(shards), levels,
-        plural(levels), size_format(bytes, t->size.grads / (1 + levels) * levels));
+        "same bits: as with tp %d at every layout with batch %lld and micro %lld; a rank emulates "
+        "%d tensor shard%s, one thread for each, and keeps %d more span%s of gradients (%s)",
+        c->same_bits, (long long)c->global_batch_size, (long long)c->micro_batch_size, shards,
+        plural(shards), levels, plural(levels),
+        size_format(bytes, t->size.grads / (1 + levels) * levels));
 }
 
 char *run_summary_line(char buf[RUN_SUMMARY_MAX], const struct trainer *t,

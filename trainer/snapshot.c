@@ -1,7 +1,6 @@
 /* trainer/snapshot.c - see trainer/snapshot.h. */
 #include "trainer/snapshot.h"
 
-#include <inttypes.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -63,11 +62,11 @@ static tp_status claim(struct snapshot *s, struct tp_err *err)
         return ckpt_claim(&s->epoch, s->config->ckpt, &s->wait, err);
     if ((st = ckpt_epoch(&newest, s->config->ckpt, err)))
         return st;
-    return newest == s->epoch ? TP_OK
-                              : tp_fail(err, TP_E_STALE,
-                                        "%s: this launch has epoch %" PRId64
-                                        ", the newest is %" PRId64 ": a newer job owns it",
-                                        s->config->ckpt, s->epoch, newest);
+    return newest == s->epoch
+               ? TP_OK
+               : tp_fail(err, TP_E_STALE,
+                         "%s: this launch has epoch %lld, the newest is %lld: a newer job owns it",
+                         s->config->ckpt, (long long)s->epoch, (long long)newest);
 }
 
 /* Find what this rank saves, and allocate memory for the copies. */
@@ -139,15 +138,14 @@ static char *options_text(const struct snapshot *s, struct arena *a)
     const struct train_config *c = s->config;
     const struct train_optimizer *o = &c->opt;
 
-    return arena_printf(a,
-                        "{\"steps\": %" PRId64 ", \"batch\": %" PRId64 ", \"seq\": %" PRId64
-                        ", \"micro\": %" PRId64 ", \"lr\": %.17g, \"min_lr\": %.17g, \"warmup\": "
-                        "%" PRId64 ", \"beta1\": %.17g, \"beta2\": %.17g, \"eps\": %.17g, "
-                        "\"weight_decay\": %.17g, \"clip\": %.17g, \"seed\": %" PRId64
-                        ", \"data_tokens\": %" PRId64 "}",
-                        c->steps, c->global_batch_size, c->seq_length, c->micro_batch_size, o->lr,
-                        o->min_lr, o->warmup, o->beta1, o->beta2, o->eps, o->weight_decay, o->clip,
-                        c->seed, s->data_tokens);
+    return arena_printf(
+        a,
+        "{\"steps\": %lld, \"batch\": %lld, \"seq\": %lld, \"micro\": %lld, \"lr\": %.17g, "
+        "\"min_lr\": %.17g, \"warmup\": %lld, \"beta1\": %.17g, \"beta2\": %.17g, \"eps\": %.17g, "
+        "\"weight_decay\": %.17g, \"clip\": %.17g, \"seed\": %lld, \"data_tokens\": %lld}",
+        (long long)c->steps, (long long)c->global_batch_size, (long long)c->seq_length,
+        (long long)c->micro_batch_size, o->lr, o->min_lr, (long long)o->warmup, o->beta1, o->beta2,
+        o->eps, o->weight_decay, o->clip, (long long)c->seed, (long long)s->data_tokens);
 }
 
 /* Rank 0, when every rank's shard is complete: commit the step, then remove old ones. The step that

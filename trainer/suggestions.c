@@ -1,7 +1,6 @@
 /* trainer/suggestions.c - see trainer/suggestions.h. */
 #include "trainer/suggestions.h"
 
-#include <inttypes.h>
 #include <stdbool.h>
 #include <stdio.h>
 
@@ -145,7 +144,7 @@ static void try_at_this_layout(struct options *o, struct question *q, const stru
         if (other.recompute != c->recompute)
             snprintf(more, sizeof more, "--recompute %s", recompute_name(other.recompute));
         if (other.micro_batch_size != c->micro_batch_size)
-            snprintf(micro, sizeof micro, "--micro %" PRId64, other.micro_batch_size);
+            snprintf(micro, sizeof micro, "--micro %lld", (long long)other.micro_batch_size);
         snprintf(name, sizeof name, "%s%s%s", more, *more && *micro ? " " : "", micro);
         add_option(o, name, bytes_at(q, &other, &c->spec));
     }

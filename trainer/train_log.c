@@ -1,7 +1,6 @@
 /* trainer/train_log.c - see trainer/train_log.h. */
 #include "trainer/train_log.h"
 
-#include <inttypes.h>
 #include <math.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -45,15 +44,15 @@ tp_status train_log_write(FILE *f, const char *path, const struct train_log_entr
     char rate[NUMBER_MAX], save[NUMBER_MAX], cpu[NUMBER_MAX], wait[NUMBER_MAX], hidden[NUMBER_MAX];
 
     fprintf(f,
-            "{\"step\": %" PRId64 ", \"loss\": %s, \"grad_norm\": %s, \"lr\": %s, \"tokens\": "
-            "%" PRId64 ", \"seconds\": %s, \"tokens_per_s\": %s, \"save_seconds\": %s, "
+            "{\"step\": %lld, \"loss\": %s, \"grad_norm\": %s, \"lr\": %s, "
+            "\"tokens\": %lld, \"seconds\": %s, \"tokens_per_s\": %s, \"save_seconds\": %s, "
             "\"cpu_seconds\": %s, \"comm_wait_seconds\": %s, \"comm_hidden_seconds\": %s, "
-            "\"peak_rss_bytes\": %" PRId64 ", \"layout\": \"%s\"}\n",
-            e->step, number(loss, e->loss), number(norm, e->grad_norm), number(lr, e->lr),
-            e->tokens, number(seconds, e->seconds), number(rate, e->tokens_per_s),
-            number(save, e->save_seconds), number(cpu, e->cpu_seconds),
-            number(wait, e->comm_wait_seconds), number(hidden, e->comm_hidden_seconds),
-            e->peak_rss_bytes, e->layout);
+            "\"peak_rss_bytes\": %lld, \"layout\": \"%s\"}\n",
+            (long long)e->step, number(loss, e->loss), number(norm, e->grad_norm),
+            number(lr, e->lr), (long long)e->tokens, number(seconds, e->seconds),
+            number(rate, e->tokens_per_s), number(save, e->save_seconds),
+            number(cpu, e->cpu_seconds), number(wait, e->comm_wait_seconds),
+            number(hidden, e->comm_hidden_seconds), (long long)e->peak_rss_bytes, e->layout);
     if (fflush(f) != 0 || ferror(f))
         return tp_fail_errno(err, "--log %s: cannot be written", path);
     return TP_OK;
@@ -65,9 +64,9 @@ char *train_log_format(char buf[TRAIN_LOG_TEXT_MAX], const struct train_log_entr
 
     if (e->save_seconds >= 0.0005)
         snprintf(save, sizeof save, "  save %.3f s", e->save_seconds);
-    snprintf(
-        buf, TRAIN_LOG_TEXT_MAX,
-        "step %" PRId64 "/%" PRId64 "  loss %.6f  grad norm %.5f  lr %.3e  %.3f s  %.0f tokens/s%s",
-        e->step + 1, e->steps, e->loss, e->grad_norm, e->lr, e->seconds, e->tokens_per_s, save);
+    snprintf(buf, TRAIN_LOG_TEXT_MAX,
+             "step %lld/%lld  loss %.6f  grad norm %.5f  lr %.3e  %.3f s  %.0f tokens/s%s",
+             (long long)(e->step + 1), (long long)e->steps, e->loss, e->grad_norm, e->lr,
+             e->seconds, e->tokens_per_s, save);
     return buf;
 }

@@ -1,8 +1,6 @@
 /* trainer/trainer.c - see trainer/trainer.h. */
 #include "trainer/trainer.h"
 
-#include <inttypes.h>
-
 #include "layout/family.h"
 #include "layout/model_tensors.h"
 #include "layout/same_bits.h"
@@ -101,8 +99,8 @@ static tp_status check_taken(const struct trainer *t, struct tp_err *err)
     if (is->own.used == was->own.used && is->shared.used == was->shared.used && taken == counted)
         return TP_OK;
     return tp_fail(err, TP_E_INTERNAL,
-                   "the trainer took %" PRId64 " bytes of buffers, but %" PRId64 " were counted",
-                   taken, counted);
+                   "the trainer took %lld bytes of buffers, but %lld were counted",
+                   (long long)taken, (long long)counted);
 }
 
 /* ---- opening ---- */
@@ -120,8 +118,8 @@ static tp_status prepare_slots(struct trainer *t, int pp, struct tp_err *err)
     t->n_slots = t->schedule.ranks[pp].n_slots;
     if (t->n_slots != d->n_slots)
         return tp_fail(err, TP_E_INTERNAL,
-                       "the schedule keeps %d microbatches, but %" PRId64 " were counted",
-                       t->n_slots, d->n_slots);
+                       "the schedule keeps %d microbatches, but %lld were counted", t->n_slots,
+                       (long long)d->n_slots);
     t->slots = arena_array(&t->arena, (size_t)t->n_slots, sizeof *t->slots);
     for (int i = 0; i < t->n_slots && t->slots; i++) {
         struct activations_layer *layers =

@@ -1,7 +1,6 @@
 /* device/cpu/pages.c - see device/cpu/pages.h. */
 #include "device/cpu/pages.h"
 
-#include <inttypes.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 
@@ -21,7 +20,7 @@ tp_status pages_map(struct pages **list, void **out, int64_t n_bytes, struct tp_
     p->at = mmap(NULL, p->n_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (p->at == MAP_FAILED) {
         free(p);
-        return tp_fail(err, TP_E_NOMEM, "out of memory: %" PRId64 " bytes of tensors", n_bytes);
+        return tp_fail(err, TP_E_NOMEM, "out of memory: %lld bytes of tensors", (long long)n_bytes);
     }
     madvise(p->at, p->n_bytes, MADV_HUGEPAGE); /* only advice: a refusal costs speed */
     p->next = *list;

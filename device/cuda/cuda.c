@@ -2,7 +2,6 @@
 #include "device/cuda/cuda.h"
 
 #include <cuda_runtime_api.h>
-#include <inttypes.h>
 #include <stdlib.h>
 
 #include "device/cuda/cuda_device.h"
@@ -41,9 +40,8 @@ static void cuda_free(struct device *d, void *p)
 static tp_status cuda_adopt(struct device *d, void *p, int64_t n_bytes, struct tp_err *err)
 {
     (void)p;
-    return tp_fail(err, TP_E_INTERNAL,
-                   "GPU %d cannot use %" PRId64 " bytes of a transport in host memory",
-                   cuda_device_of(d)->ordinal, n_bytes);
+    return tp_fail(err, TP_E_INTERNAL, "GPU %d cannot use %lld bytes of a transport in host memory",
+                   cuda_device_of(d)->ordinal, (long long)n_bytes);
 }
 
 /* ---- graphs ---- */

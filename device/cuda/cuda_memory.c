@@ -2,7 +2,6 @@
 #include "device/cuda/cuda_memory.h"
 
 #include <cuda_runtime_api.h>
-#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -63,11 +62,11 @@ static tp_status out_of_memory(const struct cuda_memory *m, int64_t n_bytes, str
 
     (void)cudaGetLastError();
     (void)cudaMemGetInfo(&available, &total);
-    return tp_fail(err, TP_E_NOMEM,
-                   "GPU %d is out of memory: %" PRId64 " bytes of tensors do not fit; %zu of its "
-                   "%zu bytes are free. Use more GPUs or a smaller microbatch; with tp-reshard, a "
-                   "smaller --device-mem",
-                   m->ordinal, n_bytes, available, total);
+    return tp_fail(
+        err, TP_E_NOMEM,
+        "GPU %d is out of memory: %lld bytes of tensors do not fit; %zu of its %zu bytes are free. "
+        "Use more GPUs or a smaller microbatch; with tp-reshard, a smaller --device-mem",
+        m->ordinal, (long long)n_bytes, available, total);
 }
 
 static tp_status taken(const struct cuda_memory *m, int64_t n_bytes, cudaError_t e,
@@ -88,9 +87,9 @@ tp_status cuda_memory_take_queued(const struct cuda_memory *m, void **out, int64
 
     if (e == cudaSuccess && status != cudaStreamCaptureStatusNone)
         return tp_fail(err, TP_E_INTERNAL,
-                       "GPU %d: a step that is recorded needs %" PRId64 " bytes of scratch, more "
-                       "than the steps before. Use --cuda-graphs off",
-                       m->ordinal, n_bytes);
+                       "GPU %d: a step that is recorded needs %lld bytes of scratch, more than the "
+                       "steps before. Use --cuda-graphs off",
+                       m->ordinal, (long long)n_bytes);
     if (e == cudaSuccess)
         e = cudaMallocAsync(out, n, stream);
     if (e == cudaErrorNotSupported) { /* some virtual GPUs have no pools of memory */
@@ -126,7 +125,8 @@ static tp_status take_pinned(const struct cuda_memory *m, void **out, int64_t n_
 
     if (e == cudaErrorMemoryAllocation) {
         (void)cudaGetLastError();
-        return tp_fail(err, TP_E_NOMEM, "out of pinned host memory: %" PRId64 " bytes", n_bytes);
+        return tp_fail(err, TP_E_NOMEM, "out of pinned host memory: %lld bytes",
+                       (long long)n_bytes);
     }
     if (e != cudaSuccess)
         return cuda_error_fail(err, m->ordinal, "an allocation of pinned memory", e);

@@ -1,7 +1,6 @@
 /* device/null/null.c - see device/null/null.h. */
 #include "device/null/null.h"
 
-#include <inttypes.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 
@@ -32,7 +31,7 @@ static tp_status map(struct device *d, void **out, int64_t n_bytes, int access, 
     m->at = mmap(NULL, m->n_bytes, access, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (m->at == MAP_FAILED) {
         free(m);
-        return tp_fail(err, TP_E_NOMEM, "no address space for %" PRId64 " bytes", n_bytes);
+        return tp_fail(err, TP_E_NOMEM, "no address space for %lld bytes", (long long)n_bytes);
     }
     m->next = device_of(d)->memory;
     device_of(d)->memory = m;

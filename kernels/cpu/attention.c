@@ -1,7 +1,6 @@
 /* kernels/cpu/attention.c - see kernels/attention.h. */
 #include "kernels/attention.h"
 
-#include <inttypes.h>
 #include <stdatomic.h>
 #include <stddef.h>
 
@@ -108,7 +107,7 @@ static tp_status share(struct device_queue *q, const struct attention_backward *
         (w.own ? attention_bf16_floats : attention_scratch_floats)(&a->of) * q->device->threads;
 
     if (!(w.scratch = device_scratch(q, floats * (int64_t)sizeof *w.scratch)))
-        return tp_fail(err, TP_E_NOMEM, "out of memory: %" PRId64 " floats of scratch", floats);
+        return tp_fail(err, TP_E_NOMEM, "out of memory: %lld floats of scratch", (long long)floats);
     if (a->of.one_thread_each && n == 1)
         kernels_each(q, n, fn, &w);
     else

@@ -1,7 +1,6 @@
 /* kernels/cpu/column_sums.c - see kernels/cpu/column_sums.h. */
 #include "kernels/cpu/column_sums.h"
 
-#include <inttypes.h>
 #include <string.h>
 
 #include "kernels/cpu/thread.h"
@@ -80,7 +79,7 @@ tp_status column_sums_add(struct device_queue *q, const struct column_sums *s, s
 
     w.room = device_scratch(q, floats * (int64_t)sizeof *w.room);
     if (!w.room)
-        return tp_fail(err, TP_E_NOMEM, "out of memory: %" PRId64 " floats of scratch", floats);
+        return tp_fail(err, TP_E_NOMEM, "out of memory: %lld floats of scratch", (long long)floats);
     if (s->blocks) {
         kernels_each(q, s->blocks, sum_blocks, &w);
         return TP_OK;

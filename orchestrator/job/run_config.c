@@ -1,7 +1,6 @@
 /* orchestrator/job/run_config.c - see orchestrator/job/run_config.h. */
 #include "orchestrator/job/run_config.h"
 
-#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,7 +12,7 @@ char *run_config_format(char buf[RUN_CONFIG_TEXT_MAX], const struct run_config *
     char spec[SPEC_TEXT_MAX], micro[32] = "";
 
     if (c->micro > 0)
-        snprintf(micro, sizeof micro, "%s%" PRId64, MICRO, c->micro);
+        snprintf(micro, sizeof micro, "%s%lld", MICRO, (long long)c->micro);
     snprintf(buf, RUN_CONFIG_TEXT_MAX, "%s%s%s%s", spec_format(spec, &c->spec), micro,
              c->recompute ? RECOMPUTE : "", c->recompute ? recompute_name(c->recompute) : "");
     return buf;

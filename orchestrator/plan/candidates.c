@@ -1,7 +1,6 @@
 /* orchestrator/plan/candidates.c - see orchestrator/plan/candidates.h. */
 #include "orchestrator/plan/candidates.h"
 
-#include <inttypes.h>
 #include <limits.h>
 #include <math.h>
 #include <stdio.h>

@@ -1,7 +1,6 @@
 /* orchestrator/plan/fit.c - see orchestrator/plan/fit.h. */
 #include "orchestrator/plan/fit.h"
 
-#include <inttypes.h>
 #include <limits.h>
 #include <stdarg.h>
 #include <stdio.h>

@@ -8,6 +8,8 @@
   4. trainer/ does not touch device memory: it calls no memcpy, memset, memmove or kernels_for, and
      includes nothing of kernels/cpu/ or device/cpu/. trainer/data/ is the exception: it reads token
      files, which are host memory. Loops over elements fail in tests/cli/test_deferred.py.
+  5. Integers of 64 bits are printed by %lld or %llu and a cast, not by the macros of <inttypes.h>: a
+     format stays one string.
 
 Prints each breach as FILE:LINE: sentence. Exit 1 when there is any.
 """
@@ -27,6 +29,7 @@ def calls(names):
     return re.compile(r"(?<![\w.>])(" + "|".join(names) + r")\s*\(")
 
 
+FORMAT_MACRO = re.compile(r"(?<!\w)(PRI|SCN)[diouxX](?:8|16|32|64|MAX|PTR)(?!\w)")
 STANDARD_STREAM = re.compile(r"(?<![\w.>])v?fprintf\s*\(\s*std(?:out|err)|"
                              r"(?<![\w.>])f?put[sc]\s*\([^;]*,\s*std(?:out|err)\s*\)")
 
@@ -34,6 +37,7 @@ STANDARD_STREAM = re.compile(r"(?<![\w.>])v?fprintf\s*\(\s*std(?:out|err)|"
 def rules_of(file):
     """(pattern, sentence) of each rule that holds for this file."""
     yield calls(BANNED), "is a banned function"
+    yield FORMAT_MACRO, "splits a format: write %lld and a cast to long long"
     if file.folder == "cli":
         return
     yield calls(EXITS), "ends the program below cli/"

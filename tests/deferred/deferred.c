@@ -1,7 +1,6 @@
 /* tests/deferred/deferred.c - see tests/deferred/deferred.h. */
 #include "tests/deferred/deferred.h"
 
-#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -90,7 +89,7 @@ static tp_status map(struct device *d, void **out, int64_t n_bytes, bool is_pinn
 
     m.at = mmap(NULL, m.n_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (m.at == MAP_FAILED)
-        return tp_fail(err, TP_E_NOMEM, "out of memory: %" PRId64 " bytes of tensors", n_bytes);
+        return tp_fail(err, TP_E_NOMEM, "out of memory: %lld bytes of tensors", (long long)n_bytes);
     if ((st = add_memory(device_of(d), &m, err)))
         munmap(m.at, m.n_bytes);
     else

@@ -1,7 +1,6 @@
 /* tests/unit/orchestrator_fit.c - tp-train accepts what tp-run plans, and refuses what tp-run
  * refuses, with the same message. */
 #include <criterion/criterion.h>
-#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -24,22 +23,23 @@ TestSuite(fit, .init = temp_dir_make, .fini = temp_dir_remove, .timeout = 120);
 static struct model read_random_model(struct rng *r, const char *path, struct arena *arena)
 {
     static const char llama[] =
-        "{\"architectures\":[\"LlamaForCausalLM\"],\"vocab_size\":%" PRId64
-        ",\"hidden_size\":%" PRId64 ",\"intermediate_size\":%" PRId64
-        ",\"num_hidden_layers\":%d,\"num_attention_heads\":%d,\"num_key_value_heads\":%d,"
-        "\"head_dim\":%" PRId64 ",\"max_position_embeddings\":%" PRId64 "}";
+        "{\"architectures\":[\"LlamaForCausalLM\"],\"vocab_size\":%lld,"
+        "\"hidden_size\":%lld,\"intermediate_size\":%lld,"
+        "\"num_hidden_layers\":%d,\"num_attention_heads\":%d,\"num_key_value_heads\":%d,"
+        "\"head_dim\":%lld,\"max_position_embeddings\":%lld}";
     static const char gpt2[] =
-        "{\"architectures\":[\"GPT2LMHeadModel\"],\"vocab_size\":%" PRId64 ",\"n_embd\":%" PRId64
-        ",\"n_inner\":%" PRId64 ",\"n_layer\":%d,\"n_head\":%d,\"n_positions\":%" PRId64 "}";
+        "{\"architectures\":[\"GPT2LMHeadModel\"],\"vocab_size\":%lld,\"n_embd\":%lld,"
+        "\"n_inner\":%lld,\"n_layer\":%d,\"n_head\":%d,\"n_positions\":%lld}";
     struct model m = random_model(r), read;
     const char *text;
 
     if (m.family == MODEL_LLAMA)
-        text = arena_printf(arena, llama, m.vocab, m.hidden, m.ffn, m.layers, m.heads, m.kv_heads,
-                            m.head_dim, m.max_positions);
+        text = arena_printf(arena, llama, (long long)m.vocab, (long long)m.hidden, (long long)m.ffn,
+                            m.layers, m.heads, m.kv_heads, (long long)m.head_dim,
+                            (long long)m.max_positions);
     else
-        text =
-            arena_printf(arena, gpt2, m.vocab, m.hidden, m.ffn, m.layers, m.heads, m.max_positions);
+        text = arena_printf(arena, gpt2, (long long)m.vocab, (long long)m.hidden, (long long)m.ffn,
+                            m.layers, m.heads, (long long)m.max_positions);
     remove(path);
     cr_assert_eq(file_write_new(path, text, strlen(text), &err), TP_OK, "%s", err.msg);
     cr_assert_eq(model_config_parse(&read, text, strlen(text), path, arena, &err), TP_OK, "%s",
@@ -93,7 +93,7 @@ static struct job job_of(const struct train_config *c, bool recompute, const str
     struct job job;
 
     if (c->micro_batch_size)
-        more = arena_printf(arena, " --micro=%" PRId64, c->micro_batch_size);
+        more = arena_printf(arena, " --micro=%lld", (long long)c->micro_batch_size);
     if (c->same_bits)
         more = arena_printf(arena, "%s --same-bits %d", more, c->same_bits);
     if (recompute)
@@ -101,10 +101,10 @@ static struct job job_of(const struct train_config *c, bool recompute, const str
     for (int i = 0; i < SPECS; i++)
         allow = arena_printf(arena, "%s%s%s", allow, i ? ", " : "", spec_format(spec, &specs[i]));
     text = arena_printf(arena,
-                        "command: tp-train --model %s --steps 1 --dtype %s --seq %" PRId64
-                        " --batch %" PRId64 "%s\nckpt: c\nlayouts:\n  allow: [%s]\n",
-                        c->model_path, dtype_name(c->dtype), c->seq_length, c->global_batch_size,
-                        more, allow);
+                        "command: tp-train --model %s --steps 1 --dtype %s --seq %lld --batch %lld"
+                        "%s\nckpt: c\nlayouts:\n  allow: [%s]\n",
+                        c->model_path, dtype_name(c->dtype), (long long)c->seq_length,
+                        (long long)c->global_batch_size, more, allow);
     cr_assert_eq(
         job_file_parse(&job, text, strlen(text), "/tmp/x.yaml", backends_job(), arena, &err), TP_OK,
         "%s", err.msg);

@@ -1,6 +1,5 @@
 /* tests/unit/trainer_suggestions.c - the suggestions of a refusal can run. */
 #include <criterion/criterion.h>
-#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,8 +1,6 @@
 /* trainer/data/dataset.c - see trainer/data/dataset.h. */
 #include "trainer/data/dataset.h"
 
-#include <inttypes.h>
-
 /* Tokens that are looked at before the run begins: a fraction of a second. */
 static const int64_t CHECKED_AT_OPEN = INT64_C(1) << 26;
 
@@ -12,14 +10,13 @@ static tp_status fail_token(const struct dataset *d, int64_t at, struct tp_err *
 
     if (d->tokens.is_bytes)
         return tp_fail(err, TP_E_USAGE,
-                       "%s: byte %" PRId64 " at offset %" PRId64
-                       " is not a token: the model's vocabulary is %" PRId64 " (bytes need 256)",
-                       d->path, token, at, d->vocab);
+                       "%s: byte %lld at offset %lld is not a token: the model's vocabulary is "
+                       "%lld (bytes need 256)",
+                       d->path, (long long)token, (long long)at, (long long)d->vocab);
     return tp_fail(err, TP_E_USAGE,
-                   "%s: token %" PRId64 " at position %" PRId64
-                   " is not in the model's vocabulary of %" PRId64
-                   ": it was tokenized for another model",
-                   d->path, token, at, d->vocab);
+                   "%s: token %lld at position %lld is not in the model's vocabulary of %lld: it "
+                   "was tokenized for another model",
+                   d->path, (long long)token, (long long)at, (long long)d->vocab);
 }
 
 /* Bytes for a vocabulary of words are a mistake, unless they are asked for: nothing would fail, and
@@ -28,12 +25,12 @@ static tp_status check_kind(const struct dataset *d, struct tp_err *err)
 {
     if (!d->tokens.is_bytes || d->tokens.asked || d->vocab <= DATASET_BYTES_VOCAB_MAX)
         return TP_OK;
-    return tp_fail(err, TP_E_USAGE,
-                   "%s: is read as raw bytes, each a token from 0 to 255, but the model's "
-                   "vocabulary has %" PRId64
-                   " tokens; tokenize it with Megatron-LM's tools/preprocess_data.py and give the "
-                   "prefix of its .bin and .idx files, or give bytes:%s to train on bytes",
-                   d->path, d->vocab, d->path);
+    return tp_fail(
+        err, TP_E_USAGE,
+        "%s: is read as raw bytes, each a token from 0 to 255, but the model's vocabulary has %lld "
+        "tokens; tokenize it with Megatron-LM's tools/preprocess_data.py and give the prefix of "
+        "its .bin and .idx files, or give bytes:%s to train on bytes",
+        d->path, (long long)d->vocab, d->path);
 }
 
 static tp_status check_tokens(const struct dataset *d, struct tp_err *err)
@@ -60,11 +57,11 @@ tp_status dataset_open(struct dataset *d, const char *path, int64_t seq, int64_t
     if (st)
         return tp_fail_in(err, "--data");
     if (new.tokens.n < seq + 1)
-        st =
-            tp_fail(err, TP_E_USAGE,
-                    "%s: %" PRId64 " %s are too few: one sequence of --seq %" PRId64
-                    " tokens and its target need %" PRId64,
-                    new.path, new.tokens.n, new.tokens.is_bytes ? "bytes" : "tokens", seq, seq + 1);
+        st = tp_fail(
+            err, TP_E_USAGE,
+            "%s: %lld %s are too few: one sequence of --seq %lld tokens and its target need %lld",
+            new.path, (long long)new.tokens.n, new.tokens.is_bytes ? "bytes" : "tokens",
+            (long long)seq, (long long)(seq + 1));
     if (!st)
         st = check_kind(&new, err);
     if (!st)

@@ -1,7 +1,6 @@
 /* trainer/data/token_file.c - see trainer/data/token_file.h. */
 #include "trainer/data/token_file.h"
 
-#include <inttypes.h>
 #include <limits.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -105,8 +104,8 @@ static tp_status read_header(struct index *x, const struct mapped *m, struct tp_
             m->path);
     version = number_at(m, at, 8);
     if (version != VERSION)
-        return tp_fail(err, TP_E_USAGE, "%s: is of version %" PRIu64 ", expected %d", m->path,
-                       version, VERSION);
+        return tp_fail(err, TP_E_USAGE, "%s: is of version %llu, expected %d", m->path,
+                       (unsigned long long)version, VERSION);
     if ((st = read_type(&x->type, m, (int)number_at(m, at + 8, 1), err)))
         return st;
     sequences = number_at(m, at + 9, 8);
@@ -115,9 +114,10 @@ static tp_status read_header(struct index *x, const struct mapped *m, struct tp_
     if (sequences > (uint64_t)(rest / per_sequence) ||
         documents > (uint64_t)((rest - (int64_t)sequences * per_sequence) / 8))
         return tp_fail(err, TP_E_CORRUPT,
-                       "%s: says it has %" PRIu64 " sequences and %" PRIu64
-                       " document indices, but its %" PRId64 " bytes have no room for them",
-                       m->path, sequences, documents, m->size);
+                       "%s: says it has %llu sequences and %llu document indices, but its %lld "
+                       "bytes have no room for them",
+                       m->path, (unsigned long long)sequences, (unsigned long long)documents,
+                       (long long)m->size);
     x->sequences = (int64_t)sequences;
     x->documents = (int64_t)documents;
     x->sizes_at = HEADER_BYTES;
@@ -137,23 +137,24 @@ static tp_status check_sequences(int64_t *n, const struct index *x, const struct
         int64_t pointer = (int64_t)number_at(idx, x->pointers_at + 8 * i, 8);
 
         if (size < 0 || size > room - sum)
-            return tp_fail(err, TP_E_CORRUPT,
-                           "%s: sequence %" PRId64 " has %" PRId32 " tokens, but only %" PRId64
-                           " of the %" PRId64 " in %s are left",
-                           idx->path, i, size, room - sum, room, bin->path);
+            return tp_fail(
+                err, TP_E_CORRUPT,
+                "%s: sequence %lld has %d tokens, but only %lld of the %lld in %s are left",
+                idx->path, (long long)i, (int)size, (long long)(room - sum), (long long)room,
+                bin->path);
         if (pointer != sum * types[x->type].bytes)
             return tp_fail(err, TP_E_CORRUPT,
-                           "%s: sequence %" PRId64 " begins at byte %" PRId64 ", expected %" PRId64
-                           ", where the one before it ends",
-                           idx->path, i, pointer, sum * types[x->type].bytes);
+                           "%s: sequence %lld begins at byte %lld, expected %lld, where the one "
+                           "before it ends",
+                           idx->path, (long long)i, (long long)pointer,
+                           (long long)(sum * types[x->type].bytes));
         sum += size;
     }
     if (sum * types[x->type].bytes != bin->size)
         return tp_fail(err, TP_E_CORRUPT,
-                       "%s has %" PRId64 " bytes, but %s lists %" PRId64
-                       " tokens of type %s: %" PRId64 " bytes",
-                       bin->path, bin->size, idx->path, sum, types[x->type].name,
-                       sum * types[x->type].bytes);
+                       "%s has %lld bytes, but %s lists %lld tokens of type %s: %lld bytes",
+                       bin->path, (long long)bin->size, idx->path, (long long)sum,
+                       types[x->type].name, (long long)(sum * types[x->type].bytes));
     *n = sum;
     return TP_OK;
 }
@@ -168,9 +169,9 @@ static tp_status check_documents(const struct index *x, const struct mapped *idx
 
         if (first < before || first > x->sequences)
             return tp_fail(err, TP_E_CORRUPT,
-                           "%s: document %" PRId64 " begins at sequence %" PRId64
-                           ", expected %" PRId64 " to %" PRId64,
-                           idx->path, i, first, before, x->sequences);
+                           "%s: document %lld begins at sequence %lld, expected %lld to %lld",
+                           idx->path, (long long)i, (long long)first, (long long)before,
+                           (long long)x->sequences);
         before = first;
     }
     return TP_OK;

@@ -1,7 +1,6 @@
 /* trainer/data_parallel/params.c - see trainer/data_parallel/params.h. */
 #include "trainer/data_parallel/params.h"
 
-#include <inttypes.h>
 #include <limits.h>
 #include <string.h>
 
@@ -173,9 +172,8 @@ static tp_status check_counted(const struct params *p, const struct param_sizes 
 
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         if (all[i].listed > all[i].counted)
-            return tp_fail(err, TP_E_INTERNAL,
-                           "this rank has %" PRId64 " %s, but %" PRId64 " were counted",
-                           all[i].listed, all[i].what, all[i].counted);
+            return tp_fail(err, TP_E_INTERNAL, "this rank has %lld %s, but %lld were counted",
+                           (long long)all[i].listed, all[i].what, (long long)all[i].counted);
     return TP_OK;
 }
 

@@ -1,7 +1,6 @@
 /* trainer/pipeline/schedule_diagram.c - see trainer/pipeline/schedule_diagram.h. */
 #include "trainer/pipeline/schedule_diagram.h"
 
-#include <inttypes.h>
 #include <string.h>
 
 /* A backward pass takes twice as long as a forward pass, because it has twice as many matrix
@@ -71,12 +70,11 @@ static const char *summary(char buf[SUMMARY_MAX], const struct schedule *s,
     for (int r = 0; r < s->p; r++)
         most = s->ranks[r].n_slots > most ? s->ranks[r].n_slots : most;
     snprintf(buf, SUMMARY_MAX,
-             "pp %d, vpp %d, %d microbatches: bubble %.4f of the ideal time (%" PRId64
-             " of %" PRId64 " ticks), %" PRId64
-             " messages, at most %d passes held on a rank (%.2f of the microbatches' layers)",
+             "pp %d, vpp %d, %d microbatches: bubble %.4f of the ideal time (%lld of %lld ticks), "
+             "%lld messages, at most %d passes held on a rank (%.2f of the microbatches' layers)",
              s->p, s->v, s->m, (double)(replay->makespan - replay->ideal) / (double)replay->ideal,
-             replay->makespan - replay->ideal, replay->ideal, replay->messages, most,
-             (double)most / s->v);
+             (long long)(replay->makespan - replay->ideal), (long long)replay->ideal,
+             (long long)replay->messages, most, (double)most / s->v);
     return buf;
 }
 
@@ -127,11 +125,12 @@ static void svg_op(FILE *f, const struct schedule *s, const struct schedule_op *
     label(text, s, op);
     fprintf(f,
             "<g><title>rank %d: %s pass of microbatch %d, vstage %d, slot %d</title>"
-            "<rect x=\"%" PRId64 "\" y=\"%d\" width=\"%" PRId64 "\" height=\"%d\" "
+            "<rect x=\"%lld\" y=\"%d\" width=\"%lld\" height=\"%d\" "
             "fill=\"hsl(%d,60%%,%d%%)\"/>"
-            "<text x=\"%" PRId64 "\" y=\"%d\">%s</text></g>\n",
+            "<text x=\"%lld\" y=\"%d\">%s</text></g>\n",
             rank, op->kind == OP_FORWARD ? "forward" : "backward", op->micro, op->vstage, op->slot,
-            x, y, width - 1, ROW_PX - 1, hue, light, x + width / 2, y + ROW_PX / 2 + 4, text + 1);
+            (long long)x, y, (long long)(width - 1), ROW_PX - 1, hue, light,
+            (long long)(x + width / 2), y + ROW_PX / 2 + 4, text + 1);
 }
 
 static void svg_row(FILE *f, const struct schedule *s, const struct schedule_replay *replay,
@@ -141,9 +140,9 @@ static void svg_row(FILE *f, const struct schedule *s, const struct schedule_rep
 
     fprintf(f,
             "<text class=\"rank\" x=\"%d\" y=\"%d\">rank %d</text>"
-            "<rect class=\"idle\" x=\"%d\" y=\"%d\" width=\"%" PRId64 "\" height=\"%d\"/>\n",
+            "<rect class=\"idle\" x=\"%d\" y=\"%d\" width=\"%lld\" height=\"%d\"/>\n",
             LEFT_PX - 8, TOP_PX + rank * ROW_PX + ROW_PX / 2 + 4, rank, LEFT_PX,
-            TOP_PX + rank * ROW_PX, replay->makespan * TICK_PX - 1, ROW_PX - 1);
+            TOP_PX + rank * ROW_PX, (long long)(replay->makespan * TICK_PX - 1), ROW_PX - 1);
     for (int i = 0; i < list->n_ops; i++)
         svg_op(f, s, &list->ops[i], replay->start[rank][i], rank);
 }
@@ -162,17 +161,18 @@ tp_status schedule_print_svg(FILE *f, const struct schedule *s, struct tp_err *e
     width = LEFT_PX + 20 + most(replay.makespan * TICK_PX, (int64_t)strlen(line) * LETTER_PX);
     height = TOP_PX + (int64_t)s->p * ROW_PX + 44;
     fprintf(f,
-            "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%" PRId64 "\" height=\"%" PRId64
-            "\" viewBox=\"0 0 %" PRId64 " %" PRId64 "\">\n"
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%lld\" height=\"%lld\" "
+            "viewBox=\"0 0 %lld %lld\">\n"
             "<style>text{font:12px sans-serif;text-anchor:middle;fill:#111}"
             ".rank{text-anchor:end}.note{text-anchor:start}.idle{fill:#eee}</style>\n"
             "<rect width=\"100%%\" height=\"100%%\" fill=\"#fff\"/>\n"
             "<text class=\"note\" x=\"%d\" y=\"24\">blue: forward passes, green: backward passes, "
             "by microbatch%s; grey: the bubble</text>\n",
-            width, height, width, height, LEFT_PX, s->v > 1 ? " and vstage" : "");
+            (long long)width, (long long)height, (long long)width, (long long)height, LEFT_PX,
+            s->v > 1 ? " and vstage" : "");
     for (int r = 0; r < s->p; r++)
         svg_row(f, s, &replay, r);
-    fprintf(f, "<text class=\"note\" x=\"%d\" y=\"%" PRId64 "\">", LEFT_PX, height - 16);
+    fprintf(f, "<text class=\"note\" x=\"%d\" y=\"%lld\">", LEFT_PX, (long long)(height - 16));
     fprintf(f, "%s</text>\n</svg>\n", line);
     st = finish(f, err);
 done:
