@@ -66,8 +66,8 @@ static void walk_rows(struct digest_walk *w, int64_t n_rows, int64_t n,
     add_rows(w, &rows, power);
 }
 
-/* The elements of axes `axis` and later; from axis `last` on they are consecutive: `run` elements.
- */
+/* The elements of axes `axis` and later; from axis `last` on they are consecutive: `run`
+ * elements. */
 static void walk_axis(struct digest_walk *w, int axis, int last, int64_t run,
                       const uint64_t start[POINTS])
 {

@@ -60,8 +60,7 @@ struct upload_file;
 /* Create plan->dir/rank-NNNNN.h5, which must not exist. In a store (s3://) payload is uploaded
  * while it is written, and the object appears by shard_appear. When several processes write the
  * same file, one of them creates it; the others join it with the same plan, after shard_create has
- * returned. In a store they combine what they have (storage/upload_file.h) before shard_finish.
- */
+ * returned. In a store they combine what they have (storage/upload_file.h) before shard_finish. */
 tp_status shard_create(struct shard_writer **out, const struct shard_plan *plan,
                        struct tp_err *err);
 tp_status shard_join(struct shard_writer **out, const struct shard_plan *plan, struct tp_err *err);
@@ -154,8 +153,8 @@ void shard_will_read_part(const struct shard_reader *r, int64_t chunk, int64_t s
 tp_status shard_read_chunk(const struct shard_reader *r, int64_t chunk, void *buf,
                            struct tp_err *err);
 
-/* The same with a decoder that the caller keeps: *d is NULL, or of an earlier call by this thread.
- */
+/* The same with a decoder that the caller keeps: *d is NULL, or of an earlier call by this
+ * thread. */
 tp_status shard_unpack_chunk(const struct shard_reader *r, int64_t chunk, struct codec_decoder **d,
                              void *buf, struct tp_err *err);
 

@@ -65,8 +65,8 @@ static bool share_blocks(const struct shard_writer *w, int64_t at, const struct 
            ioctl(w->fd, FICLONERANGE, &range) == 0;
 }
 
-/* Read, check and write the bytes from `skip` on. Chunks are read whole, so that they are checked.
- */
+/* Read, check and write the bytes from `skip` on. Chunks are read whole, so that they are
+ * checked. */
 static tp_status copy_rest(const struct shard_writer *w, int64_t at, const struct shard_clone *c,
                            int64_t skip, struct tp_err *err)
 {

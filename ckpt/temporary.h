@@ -37,8 +37,8 @@ tp_status temporary_save_id(char id[SAVE_ID_TEXT], struct tp_err *err);
 tp_status temporary_make(struct temporary *t, const char *root, int64_t step, struct tp_err *err);
 
 /* Take over the directory `wanted` (a path of ckpt_list_temporaries, or NULL: none) when its writer
- * is dead; otherwise t is unchanged. TP_E_EXISTS: a writer of this step is alive. Under ROOT/lock.
- */
+ * is dead; otherwise t is unchanged. TP_E_EXISTS: a writer of this step is alive. Under
+ * ROOT/lock. */
 tp_status temporary_adopt(struct temporary *t, const char *root, int64_t step, const char *wanted,
                           struct tp_err *err);
 

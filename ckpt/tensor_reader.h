@@ -22,8 +22,8 @@ void tensor_reader_close(struct tensor_reader *r);
 tp_status tensor_reader_read(struct tensor_reader *r, int tensor, const struct box *box, void *buf,
                              struct tp_err *err);
 
-/* The shard, by its number in the manifest, that holds the element at `at` of a tensor; -1: none.
- */
+/* The shard, by its number in the manifest, that holds the element at `at` of a tensor;
+ * -1: none. */
 int tensor_reader_shard(const struct tensor_reader *r, int tensor, const int64_t *at);
 
 #endif

@@ -15,8 +15,8 @@ tp_status tiling_begin(struct tiling **out, const char *dir, const struct manife
                        struct tp_err *err);
 void tiling_end(struct tiling *t);
 
-/* Add the boxes of shard number `shard` of the manifest, whose index is chunks[n] (shard_chunks).
- */
+/* Add the boxes of shard number `shard` of the manifest, whose index is chunks[n]
+ * (shard_chunks). */
 tp_status tiling_add(struct tiling *t, int shard, const struct chunk_entry *chunks, int64_t n,
                      struct tp_err *err);
 

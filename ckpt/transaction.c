@@ -105,8 +105,8 @@ done:
     return st;
 }
 
-/* Rename the temporary directory to dir. *exchanged: the temporary directory is now what dir was.
- */
+/* Rename the temporary directory to dir. *exchanged: the temporary directory is now what dir
+ * was. */
 static tp_status rename_to(const struct ckpt_transaction *t, const char *dir, bool *exchanged,
                            struct tp_err *err)
 {

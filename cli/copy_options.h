@@ -50,8 +50,7 @@ struct copy_options {
 struct copy_options copy_options_default(void);
 
 /* Check --jobs, --journal and --dtype. *dtype is the type to cast the weights to, or NULL; it
- * points into o.
- */
+ * points into o. */
 tp_status copy_options_check(struct copy_options *o, const enum dtype **dtype, struct tp_err *err);
 
 /* The progress of a copy, as lines of text or JSON, with what is sent to a store. */

@@ -33,8 +33,8 @@ void comm_free(struct comm *c); /* NULL: does nothing */
 void comm_all_reduce(struct comm *c, struct device_queue *q, void *buf, int64_t n, enum dtype type,
                      enum comm_op op);
 
-/* out[r * n + i] = rank r's in[i]. in may be out + rank * n. Any type, because nothing is computed.
- */
+/* out[r * n + i] = rank r's in[i]. in may be out + rank * n. Any type, because nothing is
+ * computed. */
 void comm_all_gather(struct comm *c, struct device_queue *q, void *out, const void *in, int64_t n,
                      enum dtype type);
 

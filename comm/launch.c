@@ -157,8 +157,8 @@ static void watch(struct launch_job *l, const sigset_t *signals)
 }
 
 /* In the child: die with the launcher, and let it handle the signals. The launcher may have sent
- * SIGUSR1 already, so it stays blocked throughout: unblocked for a moment, it would kill the rank.
- */
+ * SIGUSR1 already, so it stays blocked throughout: unblocked for a moment, it would kill the
+ * rank. */
 static void become_rank(struct shm_job *job, int rank, pid_t launcher, const sigset_t *mask)
 {
     struct sigaction ignore = { .sa_handler = SIG_IGN };

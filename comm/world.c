@@ -114,8 +114,8 @@ struct comm_request_for_memory {
     int64_t n_bytes, status;
 };
 
-/* Check that all ranks ask for the same size and that all got it. err has this rank's own message.
- */
+/* Check that all ranks ask for the same size and that all got it. err has this rank's own
+ * message. */
 static tp_status check_alloc(const struct comm_request_for_memory *all, int rank, int size,
                              struct tp_err *err)
 {

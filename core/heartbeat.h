@@ -18,8 +18,8 @@
 
 #include "core/err.h"
 
-/* The environment variable by which tp-run names DIR to the ranks. Programs read it, not libraries.
- */
+/* The environment variable by which tp-run names DIR to the ranks. Programs read it, not
+ * libraries. */
 #define HEARTBEAT_DIR_ENV "TP_PROGRESS_DIR"
 
 enum {
@@ -88,8 +88,8 @@ struct heartbeat;
 tp_status heartbeat_open(struct heartbeat **out, const char *dir, int rank, int world,
                          struct tp_err *err);
 
-/* `step` steps are complete; `loss` is that of the last one, NaN where this rank does not know it.
- */
+/* `step` steps are complete; `loss` is that of the last one, NaN where this rank does not know
+ * it. */
 void heartbeat_step(struct heartbeat *h, int64_t step, double loss);
 
 /* A phase begins. */

@@ -79,8 +79,8 @@ enum opt_result {
 
 /* Parse argv[1..] by the table and set the variables; strings point into argv. With OPT_HELP and
  * OPT_VERSION positional arguments may be missing. TP_E_USAGE: an unknown option (the message
- * suggests the nearest name), a missing or malformed value, too few, too many or empty arguments.
- */
+ * suggests the nearest name), a missing or malformed value, too few, too many or empty
+ * arguments. */
 tp_status opt_parse(const struct opt *opts, int argc, char **argv, enum opt_result *result,
                     struct tp_err *err);
 

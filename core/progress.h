@@ -23,8 +23,8 @@
 
 struct progress;
 
-/* PROGRESS_LINES: as PROGRESS_TEXT into a log, also on a terminal: one that cannot redraw a line.
- */
+/* PROGRESS_LINES: as PROGRESS_TEXT into a log, also on a terminal: one that cannot redraw a
+ * line. */
 enum progress_style { PROGRESS_TEXT, PROGRESS_LINES, PROGRESS_QUIET, PROGRESS_JSON };
 
 /* What happens to the bytes of an action. */

@@ -24,8 +24,8 @@ struct bias_residual_add {
  * fixed for a number of threads.
  *
  * With count > 0 there are that many sums, each computed by one thread: number i over dy + i *
- * dy_step, into dbias + i * dbias_step (steps in elements), which is set to zero before if `clear`.
- */
+ * dy_step, into dbias + i * dbias_step (steps in elements), which is set to zero before if
+ * `clear`. */
 struct bias_gradient {
     float *dbias;
     const void *dy;

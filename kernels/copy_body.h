@@ -292,8 +292,8 @@ COPY_FN void copy_run(char *dst, const char *src, int64_t bytes, int lane, int l
         dst[i] = src[i];
 }
 
-/* Find the first row of thread `thread` of n_threads (a multiple of COPY_WARP). False: it has none.
- */
+/* Find the first row of thread `thread` of n_threads (a multiple of COPY_WARP). False: it has
+ * none. */
 COPY_FN int copy_item_begin(struct copy_cursor *c, const struct copy_item *it, int64_t thread,
                             int64_t n_threads)
 {

@@ -20,8 +20,8 @@
 #include "layout/dtype.h"
 
 /* row_max[r] = the largest of logits[r] (-INFINITY when cols is 0); with `merge` only where that is
- * larger than row_max[r]. row_sum and row_target get what loss_sum_exp on this device reads there.
- */
+ * larger than row_max[r]. row_sum and row_target get what loss_sum_exp on this device reads
+ * there. */
 struct loss_max {
     float *row_max;
     float *row_sum, *row_target;

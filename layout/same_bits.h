@@ -17,8 +17,8 @@
 
 enum { SAME_BITS_SHARDS_MAX = 256 };
 
-/* Parts of workload_check_run, workload_check_mesh and workload_check_micro, for w->same_bits > 0.
- */
+/* Parts of workload_check_run, workload_check_mesh and workload_check_micro, for
+ * w->same_bits > 0. */
 tp_status same_bits_check_run(const struct workload *w, const struct model *m, struct tp_err *err);
 tp_status same_bits_check_mesh(const struct workload *w, const struct spec *s, struct tp_err *err);
 tp_status same_bits_check_micro(const struct workload *w, const struct spec *s, struct tp_err *err);

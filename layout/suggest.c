@@ -97,8 +97,8 @@ static bool is_power_of_two(int d)
     return (d & (d - 1)) == 0;
 }
 
-/* Degrees to try for an axis: near the asked one, its divisors, and 1, 3 or 5 times a power of 2.
- */
+/* Degrees to try for an axis: near the asked one, its divisors, and 1, 3 or 5 times a power
+ * of 2. */
 static int near_degrees(int out[VALUES_MAX], int asked, int max)
 {
     int n = 0;

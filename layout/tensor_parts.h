@@ -19,8 +19,8 @@ struct tensor_parts {
 /* The parts of t on tp ranks; t is cut as its placement says. */
 struct tensor_parts tensor_parts_of(const struct tensor *t, int tp);
 
-/* The boxes of part number `part`; none is empty. Returns their number, at most TENSOR_BOXES_MAX.
- */
+/* The boxes of part number `part`; none is empty. Returns their number, at most
+ * TENSOR_BOXES_MAX. */
 int tensor_parts_boxes(const struct tensor *t, const struct tensor_parts *p, int part,
                        struct box *boxes);
 

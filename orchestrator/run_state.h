@@ -145,8 +145,8 @@ bool run_services_serve(struct run *r, int fd, tp_status *st);
  * back at least restart.settle ago. */
 int run_free_ranks(const struct run *r, bool settled);
 int run_usable_nodes(const struct run *r);
-/* A node is lost. If ranks run there, the attempt is lost too. waited: seconds without a message.
- */
+/* A node is lost. If ranks run there, the attempt is lost too. waited: seconds without a
+ * message. */
 tp_status run_node_lost(struct run *r, struct node *node, const struct backend_cause *cause,
                         double waited);
 /* Whether a rank on the node is alive: its relay's messages arrive, or, where none do, it has made

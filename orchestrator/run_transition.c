@@ -11,8 +11,7 @@
 /* The journal cannot be written (a full disk, a quota). While ranks train, tp-run continues,
  * because its records only note progress: a takeover without them is like a takeover after tp-run
  * was killed a moment earlier. Every other record announces an action, which must not begin without
- * it.
- */
+ * it. */
 static bool may_continue(struct run *r, enum run_state to)
 {
     if (to != RUN_TRAIN && to != RUN_SAVE)

@@ -57,8 +57,8 @@ static const char *folder_of(const struct export_job *x)
     return to_store(x) ? x->store.dir : x->folder.tmp;
 }
 
-/* Whether Megatron's distributed optimizer is written: as the source has it, unless one is chosen.
- */
+/* Whether Megatron's distributed optimizer is written: as the source has it, unless one is
+ * chosen. */
 static bool is_distributed(const struct export_job *x)
 {
     return x->request->distributed_optimizer ||

@@ -39,8 +39,7 @@ struct foreign_contents_request {
  * this project's if it has a manifest. TP_E_NOTFOUND: neither is there, and for a local path the
  * message says where one is (foreign_place_check). Other errors are of URLs only, as object_exists.
  * A server that forbids to look for steps (403) is asked for the formats where it has a
- * config.json.
- */
+ * config.json. */
 tp_status foreign_contents_find(const struct foreign_format **format, const char *path,
                                 struct tp_err *err);
 

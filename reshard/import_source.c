@@ -179,8 +179,8 @@ static bool takes_group(const struct import_source *s, const char *const *from, 
 }
 
 /* Add to `out` what the source has of an optimizer and is not taken: a whole group as one name, or
- * that of a parameter which the model does not have. Masters of weights in f32 are these weights.
- */
+ * that of a parameter which the model does not have. Masters of weights in f32 are these
+ * weights. */
 static tp_status list_lost_state(struct unknown_tensors_found *out, const struct import_source *s,
                                  const struct import_request *q, const char *const *from,
                                  struct arena *arena, struct tp_err *err)

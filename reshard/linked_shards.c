@@ -67,8 +67,8 @@ static tp_status check_shard(const struct ckpt_found *from, int number, int64_t 
     return st;
 }
 
-/* The file was synced when its step was committed, but perhaps not when somebody copied the step.
- */
+/* The file was synced when its step was committed, but perhaps not when somebody copied the
+ * step. */
 static tp_status link_shard(const struct ckpt_found *from, const char *file, const char *dir,
                             struct tp_err *err)
 {

@@ -15,8 +15,8 @@
 /* A record is RECORD_HEAD bytes, the payload, RECORD_TAIL bytes. */
 enum { RECORD_HEAD = 16, RECORD_TAIL = 4 };
 
-/* Before the first record all fields but path and fd are zero. To undo a read, restore end and crc.
- */
+/* Before the first record all fields but path and fd are zero. To undo a read, restore end and
+ * crc. */
 struct record_log {
     char path[PATH_MAX]; /* for messages */
     int fd;              /* belongs to the caller */

@@ -9,8 +9,8 @@
 #include "reshard/formats/memory.h"
 #include "reshard/formats/safetensors/safetensors.h"
 
-/* For tiles that the device does not copy: those of more parts than a ring's tables have room for.
- */
+/* For tiles that the device does not copy: those of more parts than a ring's tables have room
+ * for. */
 enum { STAGING_BYTES = 256 << 10 };
 
 /* Plan and execute. Executing ends with the source's own check of its checksums. */

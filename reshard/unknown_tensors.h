@@ -39,8 +39,8 @@ struct unknown_tensors_found {
 
 /* Compare the tensors of s with the n_known parameters of m. Buffers that are computed anyway
  * (rotary inv_freq, GPT-2's causal mask attn.bias) and the copy of a tied head may be left out.
- * TP_E_USAGE: there are others, and the message lists them; or a name in `ignore` is none of them.
- */
+ * TP_E_USAGE: there are others, and the message lists them; or a name in `ignore` is none of
+ * them. */
 tp_status unknown_tensors_check(struct unknown_tensors *out, const struct safetensors_source *s,
                                 const struct model *m, const struct tensor *known, int n_known,
                                 const struct unknown_tensors_ignore *ignore, struct tp_err *err);

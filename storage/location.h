@@ -28,8 +28,8 @@ bool location_is_remote(const char *path);
 
 /* Check that a remote path can be used; local paths always can. TP_E_USAGE: an invalid bucket, a
  * URL of another kind (ftp://...), one that is misspelt (S3://..., s3:/...), or a URL with a user,
- * a password, a query or a fragment. These often are secrets, so the message does not repeat them.
- */
+ * a password, a query or a fragment. These often are secrets, so the message does not repeat
+ * them. */
 tp_status location_check(const char *path, struct tp_err *err);
 
 /* The path of a checkpoint, checked as by location_check, without the slashes at its end: stores

@@ -39,8 +39,8 @@ enum { REMOTE_TIMEOUT_S = 120, REMOTE_CONNECTIONS = 8, REMOTE_CONNECTIONS_MAX = 
 /* Of all that was fetched and not yet read, unless remote_object_limit says otherwise. */
 enum { REMOTE_SEGMENTS_BYTES = 64 << 20 };
 
-/* The settings of this process; *settings is copied. Call it before any thread uses a remote path.
- */
+/* The settings of this process; *settings is copied. Call it before any thread uses a remote
+ * path. */
 void remote_configure(const struct remote_settings *settings);
 
 /* Requests that may be in flight. */

@@ -62,8 +62,8 @@ void remote_segments_remove(struct remote_segments *s, struct remote_segment *se
 
 /* ---- room ---- */
 
-/* Whether all that is wanted of a segment has been read: readers leave out gaps between payloads.
- */
+/* Whether all that is wanted of a segment has been read: readers leave out gaps between
+ * payloads. */
 static bool was_read(const struct remote_segment *g)
 {
     return g->consumed >= (g->wanted > 0 ? g->wanted : g->n - g->n / 8);
@@ -193,8 +193,7 @@ static struct remote_wanted *next_wanted(struct remote_segments *s)
 }
 
 /* A segment of what is read first, if there is room for it. Some room is left for readers that
- * wait.
- */
+ * wait. */
 static struct remote_segment *add_next(struct remote_segments *s)
 {
     struct remote_wanted *w = next_wanted(s);

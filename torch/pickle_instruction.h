@@ -24,8 +24,8 @@ tp_status pickle_do_tuple(struct pickle_machine *m, int64_t n);
 /* TUPLE, LIST, DICT: a container of the values after the mark. */
 tp_status pickle_do_collect(struct pickle_machine *m, enum pickle_kind kind);
 
-/* POP_MARK: drop the values after the mark. push_opaque: FROZENSET, a value that nobody looks at.
- */
+/* POP_MARK: drop the values after the mark. push_opaque: FROZENSET, a value that nobody looks
+ * at. */
 tp_status pickle_do_pop_mark(struct pickle_machine *m, bool push_opaque);
 
 /* POP: drop the last value, or the mark if it is last. */

@@ -63,8 +63,8 @@ struct train_config train_config_default(void);
 struct workload train_config_work(const struct train_config *c);
 
 /* Fill in micro_batch_size and check the numbers against each other, the model and the mesh (by
- * the rules of layout/workload_check.h). TP_E_USAGE or TP_E_LAYOUT: the message names the option.
- */
+ * the rules of layout/workload_check.h). TP_E_USAGE or TP_E_LAYOUT: the message names the
+ * option. */
 tp_status train_config_check(struct train_config *c, const struct model *m, struct tp_err *err);
 
 /* Microbatches per step of a dp rank. */

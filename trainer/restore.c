@@ -64,8 +64,8 @@ static int read_list_find(const struct read_list *w, const struct tensor *t, int
     return -1;
 }
 
-/* Add this rank's part of tensor t: read `box` to `to`. id is the tensor's index in the manifest.
- */
+/* Add this rank's part of tensor t: read `box` to `to`. id is the tensor's index in the
+ * manifest. */
 static void read_list_add(struct read_list *w, const struct tensor *t, const struct box *box,
                           float *to, int id)
 {

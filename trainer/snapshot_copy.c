@@ -27,8 +27,8 @@ static void copy_part(struct device_queue *q, const struct kernel_ops *ops,
                                       .src_pitch = r.n_axes ? r.src_stride[0] : r.run_bytes });
 }
 
-/* Copy this rank's part of a box, entry by entry, because it may have several shards of a tensor.
- */
+/* Copy this rank's part of a box, entry by entry, because it may have several shards of a
+ * tensor. */
 static void copy_stored(struct device_queue *q, const struct kernel_ops *ops,
                         const struct layout *l, const struct params *p, const struct stored_box *e,
                         void *dst)

@@ -7,8 +7,7 @@
 #include "trainer/sizing/buffer_pool.h"
 
 /* Compression collects so many bytes at a time, and takes this many threads of a rank that has
- * them.
- */
+ * them. */
 enum { COMPRESS_BYTES = 16 << 20, COMPRESS_THREADS = 4 };
 
 /* Take the copy of box number i from the pool. */

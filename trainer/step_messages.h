@@ -21,8 +21,8 @@ struct step_messages {
     int64_t few_words_calls;                  /* of the norm, and of loss and flags */
 };
 
-/* Count the messages of one step of this rank. t is open, and unchanged afterwards. Not collective.
- */
+/* Count the messages of one step of this rank. t is open, and unchanged afterwards. Not
+ * collective. */
 tp_status step_messages_count(struct step_messages *out, struct trainer *t, struct tp_err *err);
 
 /* What this rank has sent so far. */

@@ -90,8 +90,8 @@ tp_status trainer_open(struct trainer *t, const struct train_config *c, const st
                        struct tp_err *err);
 void trainer_close(struct trainer *t);
 
-/* Wait until the device has computed what was queued so far. The device's failure, if it has one.
- */
+/* Wait until the device has computed what was queued so far. The device's failure, if it has
+ * one. */
 tp_status trainer_sync(struct trainer *t, struct tp_err *err);
 
 #endif

@@ -11,8 +11,8 @@
 tp_status reshard_print(const struct reshard_report *r, const struct reshard_device *device,
                         bool dry_run, struct tp_err *err);
 
-/* One JSON object: the contract's fields and more; with dry_run also the plan's kinds of tensors.
- */
+/* One JSON object: the contract's fields and more; with dry_run also the plan's kinds of
+ * tensors. */
 tp_status reshard_print_json(const struct reshard_report *r, const struct reshard_device *device,
                              bool dry_run, struct tp_err *err);
 

@@ -13,8 +13,8 @@ enum { BYTE_STEP = 16 }; /* from the byte of a lane to that of the next one */
 
 /* Send a byte from rank 0 of a lane to rank 1. In the first message NCCL connects the ranks, and
  * its call does not return until the other rank makes its own: in a ring where all ranks send
- * before they receive, all would wait for ever. nccl_lane_set_wait waits until the byte is there.
- */
+ * before they receive, all would wait for ever. nccl_lane_set_wait waits until the byte is
+ * there. */
 static tp_status send_first(const struct nccl_lane *lane, bool sends, void *byte,
                             struct tp_err *err)
 {

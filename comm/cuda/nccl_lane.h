@@ -50,8 +50,8 @@ tp_status nccl_lane_set_open(struct nccl_lane_set *l, const struct comm *c, nccl
  * that it can abort when a neighbour is gone. TP_E_IO. */
 tp_status nccl_lane_set_wait(const struct nccl_lane_set *l, struct tp_err *err);
 
-/* The lane for a message of c to, or from, a peer; NULL: it is not a neighbour, or no lane is open.
- */
+/* The lane for a message of c to, or from, a peer; NULL: it is not a neighbour, or no lane is
+ * open. */
 const struct nccl_lane *nccl_lane_of(const struct nccl_lane_set *l, const struct comm *c,
                                      const struct comm_call *x);
 

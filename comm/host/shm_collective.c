@@ -36,8 +36,8 @@ tp_status shm_barrier(struct host_group *g, struct tp_err *err)
                             err);
 }
 
-/* The part of n elements that `rank` reduces: whole cache lines, so that no line has two writers.
- */
+/* The part of n elements that `rank` reduces: whole cache lines, so that no line has two
+ * writers. */
 static void slice(int64_t *lo, int64_t *len, const struct host_group *g, int rank, int64_t n,
                   enum dtype type)
 {

@@ -41,8 +41,8 @@ struct attention_bf16 {
 void attention_bf16_scratch(struct attention_bf16 *w, const struct attention *a,
                             const struct device_queue *q, float *scratch, int thread);
 
-/* The whole of query head h of sequence b, forward; of all query heads of kv head `kv`, backward.
- */
+/* The whole of query head h of sequence b, forward; of all query heads of kv head `kv`,
+ * backward. */
 void attention_bf16_forward(const struct attention *a, struct attention_bf16 *w, int64_t b,
                             int64_t h);
 void attention_bf16_backward(const struct attention_backward *g, struct attention_bf16 *w,

@@ -21,8 +21,8 @@ typedef void (*kernels_range_fn)(void *ctx, int64_t lo, int64_t hi, int thread);
 
 /* Cut 0 .. n - 1 into one range for each thread, in order and as even as `grain` allows (every
  * range but the last is a multiple of it), and call fn for each. The ranges depend on n, grain and
- * the number of threads alone. With one thread, or too little work for two, fn is called directly.
- */
+ * the number of threads alone. With one thread, or too little work for two, fn is called
+ * directly. */
 void kernels_for(const struct device_queue *q, int64_t n, int64_t grain, kernels_range_fn fn,
                  void *ctx);
 

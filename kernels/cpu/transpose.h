@@ -9,8 +9,8 @@
 enum { TRANSPOSE_LANES = 16 };
 
 /* y[cols][ld_y] = x[rows][ld_x] transposed, elements of 2 or 4 bytes. Rows of y are written in
- * whole vectors: ld_y is at least rows rounded up to TRANSPOSE_LANES, and the excess becomes zero.
- */
+ * whole vectors: ld_y is at least rows rounded up to TRANSPOSE_LANES, and the excess becomes
+ * zero. */
 void transpose(void *y, int64_t ld_y, const void *x, int64_t ld_x, int64_t rows, int64_t cols,
                int elem_bytes);
 

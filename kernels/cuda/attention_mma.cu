@@ -50,8 +50,8 @@ static __device__ void scores_of(float (*s)[2][4], const struct attention &a,
 }
 
 /* Take a tile of scores: they become weights, and what came before is scaled. Often no row has a
- * new maximum, and then the sums stay as they are. An exponent is one instruction, x * by - base.
- */
+ * new maximum, and then the sums stay as they are. An exponent is one instruction,
+ * x * by - base. */
 template <int PARTS, int C>
 static __device__ void softmax_add(struct mma_softmax<C> *t, float (*s)[2][4], float unit)
 {

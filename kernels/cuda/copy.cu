@@ -18,8 +18,7 @@ __global__ void __launch_bounds__(LAUNCH_THREADS, COPY_BLOCKS)
 }
 
 /* Every block reads the whole table. A worker without a row of an item continues with the next
- * item.
- */
+ * item. */
 __global__ void __launch_bounds__(LAUNCH_THREADS, COPY_BLOCKS)
     copy_table_kernel(const __grid_constant__ struct copy_table a)
 {

@@ -113,8 +113,9 @@ void cuda_run_layer_norm_forward(struct device_queue *q, const struct layer_norm
                layer_norm_forward_kernel<1>, *a);
 }
 
-/* ---- backward: with n = (x - mean) rstd and g = dy w: dx += rstd (g - mean(g) - n mean(g n)) ----
- */
+/* ---- backward ---- */
+
+/* With n = (x - mean) rstd and g = dy w: dx += rstd (g - mean(g) - n mean(g n)). */
 
 /* Rows in registers; two blocks on a processor have 64 KiB in flight. */
 template <int workers>

@@ -15,8 +15,8 @@ struct row_packs {
     struct pack<PACK> of[ROW_PACKS];
 };
 
-/* workers: 32 or LAUNCH_THREADS. The first row of this warp or block, and how far the next one is.
- */
+/* workers: 32 or LAUNCH_THREADS. The first row of this warp or block, and how far the next one
+ * is. */
 template <int workers> static __device__ inline int64_t row_first(void)
 {
     return workers == 32 ? launch_warp() : blockIdx.x;

@@ -116,8 +116,8 @@ struct backend {
 
     /* ---- a run; open creates `state` ---- */
 
-    /* Fill host->nodes, including the nodes that run_record names. run_record: NULL for a new run.
-     */
+    /* Fill host->nodes, including the nodes that run_record names. run_record: NULL for a new
+     * run. */
     tp_status (*open)(void **state, const struct backend_host *host, const json_t *run_record);
     /* host->record has been read. fresh: a person has started the job again after its end. */
     void (*begin)(void *state, bool fresh);
@@ -160,8 +160,8 @@ struct backend {
     /* Whether the attempt ends because the allocation does. */
     bool (*is_ending)(const void *state, struct backend_cause *cause);
     /* Continue on other nodes, or let another job of the scheduler continue. cause: NULL when
-     * wants_nodes has returned true. *plan: plan a new attempt; false: the run is over, or waits.
-     */
+     * wants_nodes has returned true. *plan: plan a new attempt; false: the run is over, or
+     * waits. */
     tp_status (*hand_over)(void *state, const struct backend_cause *cause, bool *plan);
     /* Read the end of the log. */
     struct backend_log (*read_log)(const void *state, const char *text);

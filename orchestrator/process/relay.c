@@ -85,8 +85,8 @@ static void report(struct relay *r)
     copy_heartbeat(r);
 }
 
-/* Send the last message. It tells tp-run that no more messages follow, although the node is fine.
- */
+/* Send the last message. It tells tp-run that no more messages follow, although the node is
+ * fine. */
 static void report_end(struct relay *r, int status)
 {
     bool planned = WIFEXITED(status) &&

@@ -273,8 +273,8 @@ static void show(json_t *out, double begin, double end, enum time_account_cause 
 }
 
 /* There are more spans than a page has pixels: divide the whole time into BINS parts and show how
- * much of each part was spent on what. This keeps short spans, which leaving out spans would lose.
- */
+ * much of each part was spent on what. This keeps short spans, which leaving out spans would
+ * lose. */
 static void show_bins(json_t *out, const struct time_account *l, double now)
 {
     int n = l->n_old + l->n_spans;

@@ -77,8 +77,8 @@ static int signal_in(const char *line)
 
 /* ---- lines that name a rank ---- */
 
-/* mpirun: "  Process name: [[34,1],0]" of the first process that failed. -1: it is not such a line.
- */
+/* mpirun: "  Process name: [[34,1],0]" of the first process that failed. -1: it is not such a
+ * line. */
 static int rank_of_process_name(const char *line)
 {
     const char *at = strstr(line, "Process name: [["), *comma = at ? strstr(at, "],") : NULL;

@@ -173,8 +173,8 @@ static void feed_window(struct pace *p, struct pace_rank *r, const struct heartb
 
 /* ---- slow ranks ---- */
 
-/* The median over the other ranks of the stage of their time outside of collectives. 0: not known.
- */
+/* The median over the other ranks of the stage of their time outside of collectives. 0: not
+ * known. */
 static double median_of_others(const struct pace *p, int rank)
 {
     double all[QUANTILE_MAX];

@@ -55,8 +55,7 @@ void pace_free(struct pace *p);
 void pace_set_stage(struct pace *p, int rank, int stage);
 
 /* Pass the heartbeat of a rank after a step. skip: the step contains a pause, so it is not
- * measured.
- */
+ * measured. */
 void pace_feed(struct pace *p, int rank, const struct heartbeat_status *status, bool skip);
 
 /* What was found since the last call, one finding at a time. */

@@ -25,8 +25,8 @@ void webhook_post(struct webhook *w, const json_t *event);
 /* Continue transfers; call it at each tick. */
 void webhook_tick(struct webhook *w);
 
-/* True once after an event could not be sent although the one before it was: text gets a sentence.
- */
+/* True once after an event could not be sent although the one before it was: text gets a
+ * sentence. */
 bool webhook_failed(char *text, size_t size, struct webhook *w);
 
 /* Wait at most `seconds` until the queue is empty. */

@@ -44,8 +44,8 @@ struct reshard_part_sums {
     struct digest digest;
 };
 
-/* An endpoint whose checksums are computed elsewhere, by a device. All functions are thread safe.
- */
+/* An endpoint whose checksums are computed elsewhere, by a device. All functions are thread
+ * safe. */
 struct reshard_unsummed {
     /* As those of struct reshard_endpoint, without checksums. */
     tp_status (*read)(void *ctx, int extent, const struct box *run, void *buf, struct tp_err *err);
@@ -69,8 +69,8 @@ struct reshard_sums {
 /* What a later process needs to continue a transfer that was interrupted (reshard/resume.h). All
  * functions get the endpoint's ctx. */
 struct reshard_resumable {
-    /* The running checksums. `sums` has room for all arrays or is NULL. Returns how many there are.
-     */
+    /* The running checksums. `sums` has room for all arrays or is NULL. Returns how many there
+     * are. */
     int (*sums)(const void *ctx, struct reshard_sums *sums);
     /* Source: a journal has filled in the sums, so this process does not know which parts were read
      * before. NULL: it need not know. */
@@ -104,8 +104,8 @@ struct reshard_endpoint {
     /* Target in memory: the address of a run, which is contiguous there too. What is gathered is
      * gathered right there, and `write` gets this address as buf, so it has nothing to copy. When
      * the transfer has a device, it is memory of the device: the device's kernels write to it, and
-     * `write` copies to it from ordinary memory what they do not. NULL: the target is not memory.
-     */
+     * `write` copies to it from ordinary memory what they do not. NULL: the target is not
+     * memory. */
     void *(*place)(const void *ctx, int extent, const struct box *run);
     /* The digest of a run that is written as it was read, in the same box, is computed once: the
      * source reads without it, the target computes the digest of what it wrote, and passes it to

@@ -24,8 +24,8 @@ struct extent_index_tensors {
     int n, begin, end;
 };
 
-/* The same for some of the tensors; the others have no extents in this index, and take no memory.
- */
+/* The same for some of the tensors; the others have no extents in this index, and take no
+ * memory. */
 tp_status extent_index_make_of(struct extent_index **out, const struct reshard_endpoint *endpoint,
                                const struct extent_index_tensors *which, struct tp_err *err);
 void extent_index_free(struct extent_index *x);

@@ -145,8 +145,8 @@ static bool overflowed(const void *halves, const void *data, enum dtype type, in
     return false;
 }
 
-/* Cast n elements. TP_E_USAGE: f16 does not have some of them, and would make infinities of them.
- */
+/* Cast n elements. TP_E_USAGE: f16 does not have some of them, and would make infinities of
+ * them. */
 static tp_status cast_run_of(const struct transfer_run *r, const struct transfer_overlap *o,
                              void *to, const void *data, int64_t n, struct tp_err *err)
 {

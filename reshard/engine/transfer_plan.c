@@ -152,8 +152,8 @@ static tp_status divide_memory(struct transfer_plan *p, struct tp_err *err)
     return TP_OK;
 }
 
-/* Size the buffers: for the largest tile, or TP_E_BUDGET when a tile of one element does not fit.
- */
+/* Size the buffers: for the largest tile, or TP_E_BUDGET when a tile of one element does not
+ * fit. */
 static tp_status size_buffers(struct transfer_plan *p, struct tp_err *err)
 {
     const struct transfer *t = &p->transfer;

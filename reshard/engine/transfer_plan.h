@@ -43,8 +43,8 @@ struct transfer_tile {
                        caller and have room for max_from and max_to */
 };
 
-/* Whether processes share the transfer. Then each indexes and proves only the tensors of its tiles.
- */
+/* Whether processes share the transfer. Then each indexes and proves only the tensors of its
+ * tiles. */
 bool transfer_is_shared(const struct transfer_plan *p);
 
 /* Number the tiles of all tensors, and give this process its share: a range with about the same
@@ -73,8 +73,8 @@ int transfer_tile_tensor(const struct transfer_plan *p, int64_t number);
 int transfer_keep_mine(const struct transfer_plan *p, int tensor, int *positions, int n);
 
 /* Whether this process adds a run that it read to the digests of what was cast: of the processes
- * that read it, the one that writes the first of the n target extents that want it, at `positions`.
- */
+ * that read it, the one that writes the first of the n target extents that want it, at
+ * `positions`. */
 bool transfer_counts_cast(const struct transfer_plan *p, int tensor, const int *positions, int n);
 
 /* Allocate a tile's arrays, which transfer_tile_free frees, also after a failure. TP_E_NOMEM. */

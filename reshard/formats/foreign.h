@@ -16,8 +16,8 @@ struct foreign_format {
     /* Add the pieces of all tensors in piece_source_path(s), under their names here. `m` is NULL
      * when there is no config.json, and none can be made. */
     tp_status (*read)(struct piece_source *s, const struct model *m, struct tp_err *err);
-    /* Whether the optimizer's state that was opened belongs to the weights; NULL: its names say so.
-     */
+    /* Whether the optimizer's state that was opened belongs to the weights; NULL: its names say
+     * so. */
     tp_status (*check)(struct piece_source *s, struct tp_err *err);
     /* Make the text of a config.json from what else piece_source_path(s) has, and a note of what
      * was chosen; both live as long as s. NULL: the format does not say enough. */

@@ -23,8 +23,8 @@ tp_status upload_set_new(struct upload_set **out, const char *dir, const char *t
 /* Add a file of the folder, which has its final length; it gets the numbers 0, 1, ... */
 tp_status upload_set_add(struct upload_set *s, const char *path, struct tp_err *err);
 
-/* n bytes at `offset` of a file will be written, while tensors `first` to `last` are transferred.
- */
+/* n bytes at `offset` of a file will be written, while tensors `first` to `last` are
+ * transferred. */
 tp_status upload_set_expect(struct upload_set *s, int file, int64_t offset, int64_t n, int first,
                             int last, struct tp_err *err);
 

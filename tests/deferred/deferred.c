@@ -128,8 +128,8 @@ static void drop(struct memory **link)
     free(m);
 }
 
-/* At once: an operation that still uses the memory is a fault of the caller, and ends the process.
- */
+/* At once: an operation that still uses the memory is a fault of the caller, and ends the
+ * process. */
 static void deferred_free(struct device *d, void *p)
 {
     struct memory **link = &device_of(d)->memory;

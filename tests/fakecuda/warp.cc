@@ -45,8 +45,8 @@ static bool waits_like(const fiber *a, const fiber *b)
            a->name == b->name && (a->operation != WARP_TOGETHER || a->waits_at == b->waits_at);
 }
 
-/* Whether lanes of f's mask are sure to be missing: a quick answer for most of the lanes that come.
- */
+/* Whether lanes of f's mask are sure to be missing: a quick answer for most of the lanes that
+ * come. */
 static bool are_missing(const fiber *f)
 {
     unsigned w = (unsigned)(f - block.f) / WARP;

@@ -13,8 +13,7 @@
 
 static const enum dtype PROP_TYPES[] = { DTYPE_F32, DTYPE_BF16, DTYPE_F64, DTYPE_I64 };
 
-/* Element i of a rank's input. Magnitudes differ, so that another order of sums changes bits.
- */
+/* Element i of a rank's input. Magnitudes differ, so that another order of sums changes bits. */
 static inline double prop_value(uint64_t call, int rank, int64_t i)
 {
     struct rng r = { call * 1000003u + (uint64_t)rank * 7919u + (uint64_t)i * 0x100000001b3u };

@@ -229,8 +229,8 @@ Test(shard, every_flipped_bit_and_every_truncation_is_found, .timeout = 120)
     free(data);
 }
 
-/* The index of the tiny shard is changed, and the manifest gets the checksum of the changed index.
- */
+/* The index of the tiny shard is changed, and the manifest gets the checksum of the changed
+ * index. */
 Test(shard, false_indexes_are_refused_or_read_safely, .timeout = 120)
 {
     struct rng r = rng_start("shard/crafted");

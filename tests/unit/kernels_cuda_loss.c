@@ -138,8 +138,8 @@ Test(cuda_loss, gradients_of_another_type_than_the_logits_are_refused)
     cr_assert(strstr(err.msg, "the gradient of f32 logits is not bf16 on a GPU"), "%s", err.msg);
 }
 
-/* Rounded to bf16, a capped logit may lie beyond the cap, where the derivative would be negative.
- */
+/* Rounded to bf16, a capped logit may lie beyond the cap, where the derivative would be
+ * negative. */
 Test(cuda_loss, a_logit_at_the_cap_has_no_gradient)
 {
     enum { COLS = 8 };

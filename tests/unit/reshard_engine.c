@@ -396,8 +396,8 @@ static tp_status proving_write_digested(void *ctx, int extent, const struct box 
     return proving_write(ctx, extent, run, buf, err);
 }
 
-/* Transfer a to b, both with digests, and compare. undigested: reads without a digest of their own.
- */
+/* Transfer a to b, both with digests, and compare. undigested: reads without a digest of their
+ * own. */
 static tp_status prove_copy(const struct store *a, const struct store *b,
                             const struct reshard_tensor *tensors, int64_t memory, int flip_in,
                             int *undigested, struct tp_err *err)

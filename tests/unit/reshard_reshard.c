@@ -289,8 +289,8 @@ static void stop_early(struct reshard_request *q)
     cr_assert_eq(sigwait(&set, &received), 0);
 }
 
-/* Flip a bit of each 4 KiB of a shard that is being written, so also of what the first tile wrote.
- */
+/* Flip a bit of each 4 KiB of a shard that is being written, so also of what the first tile
+ * wrote. */
 static void damage_unfinished(const char *out)
 {
     char pattern[PATH_MAX];

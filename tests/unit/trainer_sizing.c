@@ -174,8 +174,8 @@ Test(sizing, queries_and_keys_are_half_as_large_in_bf16_and_sums_of_their_gradie
     cr_expect_eq(saved(&m, 1, BUFFER_WORKSPACE), scratch);
 }
 
-/* The embedding reads rows of its table, so only the head's stage has scratch for the vocabulary.
- */
+/* The embedding reads rows of its table, so only the head's stage has scratch for the
+ * vocabulary. */
 Test(sizing, scratch_is_as_wide_as_the_vocabulary_only_where_the_head_is)
 {
     enum { ROWS = 16, WIDE = 4096 };

@@ -78,8 +78,8 @@ static void random_gemma(struct rng *r, struct model *m)
     m->logit_cap = rng_int(r, 0, 1) ? 0.5 : 0;
 }
 
-/* What relatives of Llama have and a Llama may have: biases, norms of heads, norms of 1 + weight.
- */
+/* What relatives of Llama have and a Llama may have: biases, norms of heads, norms of
+ * 1 + weight. */
 static void random_relative(struct rng *r, struct model *m)
 {
     if (m->family != MODEL_LLAMA || m->plan)

@@ -216,8 +216,8 @@ static void add_own(const struct ring_group *g, float *dk, const float *dkv, int
     g->k->ops->sum_add(g->k->queue, &(struct sum_add){ dk, dkv, rows, width, g->qkv_width, width });
 }
 
-/* Compute the parts of a step; `all` has the gradients of all rows and of the block's keys, in f32.
- */
+/* Compute the parts of a step; `all` has the gradients of all rows and of the block's keys, in
+ * f32. */
 static void backward_step(const struct ring_group *g, const struct ring_buffers *r,
                           const struct attention_backward *all, int step)
 {

@@ -80,8 +80,8 @@ static void count_first_replicas(struct params *p, const struct spec *s, struct 
         p->list[i].counted &= p->list[i].is_expert ? counts_experts : replica == 0;
 }
 
-/* Set every entry's rows and its place in the gradient norm. Places are the same at every layout.
- */
+/* Set every entry's rows and its place in the gradient norm. Places are the same at every
+ * layout. */
 static tp_status number_places(struct params *p, const struct layout *l, struct arena *arena,
                                struct tp_err *err)
 {
@@ -144,8 +144,8 @@ static int64_t pack_floats(const struct params *p, bool of_experts, bool grads, 
     return param_owners(&p->rank, of_experts) * largest;
 }
 
-/* trainer/sizing/param_count.h counts a rank's memory from a single layer. This checks the count.
- */
+/* trainer/sizing/param_count.h counts a rank's memory from a single layer. This checks the
+ * count. */
 static tp_status check_counted(const struct params *p, const struct param_sizes *z,
                                struct tp_err *err)
 {

@@ -90,8 +90,8 @@ static inline bool params_is_before(int a, int b)
     return a != b && (a == LAYER_LAST || b == LAYER_FIRST || (b >= 0 && a > b));
 }
 
-/* Whether ZeRO sends a bucket: under zero1 every rank updates the experts that it has as a whole.
- */
+/* Whether ZeRO sends a bucket: under zero1 every rank updates the experts that it has as a
+ * whole. */
 static inline bool params_sends(const struct params *p, const struct param_bucket *b)
 {
     return p->n_owners > 1 && (p->sharded || !b->is_expert);

@@ -75,8 +75,7 @@ static const void *dispatch_copies(const struct pass *p, const struct activation
 }
 
 /* y, net.outer, (+)= the sums over the copies of each row; their experts' ranks have them in
- * scratch results.
- */
+ * scratch results. */
 static void sum_copies(const struct pass *p, void *y, const struct activations_experts *e,
                        const float *weights, bool add)
 {

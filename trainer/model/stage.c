@@ -11,8 +11,8 @@
 #include "trainer/model/vocab_parallel_embedding.h"
 #include "trainer/model/vocab_parallel_loss.h"
 
-/* The model's first virtual stage begins with the embedding, and its last one ends with the head.
- */
+/* The model's first virtual stage begins with the embedding, and its last one ends with the
+ * head. */
 static bool is_first(const struct network *n, int vstage)
 {
     return n->is_first && vstage == 0;
@@ -134,8 +134,8 @@ static void clear_layer(const struct network *n, const struct network_layer *y)
     clear_linear_bias(n, &y->down);
 }
 
-/* Clear the gradients before the layers; the embedding's only if no head has written them already.
- */
+/* Clear the gradients before the layers; the embedding's only if no head has written them
+ * already. */
 static void clear_before(const struct network *n)
 {
     int64_t hidden = n->model->hidden, first;

@@ -21,8 +21,8 @@ void stage_forward(const struct pass *p, int vstage, struct activations *s);
 void stage_logits(const struct pass *p, struct activations *s);
 
 /* Last stage, after stage_forward, with the slot's targets filled in: logits, loss and their
- * gradients. *total gets the sum of losses over rows. scratch dx gets the gradient of the residual.
- */
+ * gradients. *total gets the sum of losses over rows. scratch dx gets the gradient of the
+ * residual. */
 void stage_loss(const struct pass *p, struct activations *s, double *total);
 
 /* scratch dx has the gradient of the virtual stage's output, and gets that of its input. The first

@@ -44,8 +44,8 @@ static int find_holders(const struct params *p, int i, float *rows[SAME_BITS_SHA
     return n;
 }
 
-/* rows[0] += the others, along the tree of kernels/cpu/tree_reduce.h; the others are overwritten.
- */
+/* rows[0] += the others, along the tree of kernels/cpu/tree_reduce.h; the others are
+ * overwritten. */
 static void add_rows(const struct params *p, float *const *rows, int n_rows, int64_t n)
 {
     int left = 1;
@@ -77,8 +77,8 @@ static void sum_holders(const struct params *p, const struct process_groups *gro
     }
 }
 
-/* Add a tied head's gradients to the embedding's: over both ends of the pipeline, or on this stage.
- */
+/* Add a tied head's gradients to the embedding's: over both ends of the pipeline, or on this
+ * stage. */
 static void sum_ends(const struct params *p, const struct process_groups *groups)
 {
     int first = p->tied;

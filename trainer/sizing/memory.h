@@ -32,8 +32,8 @@ struct memory_need {
 /* 2 EiB. */
 #define MEMORY_MOST (INT64_MAX / 4)
 
-/* A model whose ranks are counted. It keeps the last count, so only one thread at a time uses it.
- */
+/* A model whose ranks are counted. It keeps the last count, so only one thread at a time uses
+ * it. */
 struct memory_model {
     const struct model *model; /* borrowed */
     struct rank_dims_cuts cuts;

@@ -40,8 +40,8 @@ bool slurm_state_is_suspended(const char *state);
 /* Whether it has nodes on which its processes can run now. */
 bool slurm_state_is_active(const char *state);
 
-/* Seconds of "1-02:03:04" or "5:00"; -1, for example for "UNLIMITED": no limit, or not known yet.
- */
+/* Seconds of "1-02:03:04" or "5:00"; -1, for example for "UNLIMITED": no limit, or not known
+ * yet. */
 double slurm_seconds(const char *text);
 
 /* The job in salloc's "Pending|Granted job allocation N", 0: salloc has not printed it (yet). */

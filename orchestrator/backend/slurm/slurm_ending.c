@@ -203,8 +203,8 @@ static double last_patience(const struct slurm *s)
 }
 
 /* Whether Slurm has requeued the batch job although scontrol failed, because its answer was lost.
- * This is asked until there is an answer: to submit another batch job then would make two continue.
- */
+ * This is asked until there is an answer: to submit another batch job then would make two
+ * continue. */
 static bool was_requeued(const struct slurm *s, double until)
 {
     struct slurm_view view;

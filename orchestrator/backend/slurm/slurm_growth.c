@@ -168,8 +168,8 @@ static tp_status joined(struct slurm *s, int exit_code)
     return TP_OK;
 }
 
-/* When enough nodes are idle, the job saves, and tp-run replaces the allocation by a complete one.
- */
+/* When enough nodes are idle, the job saves, and tp-run replaces the allocation by a complete
+ * one. */
 static tp_status see_idle(struct slurm *s, int exit_code)
 {
     const char *text = s->command[SLURM_COMMAND_IDLE].text;

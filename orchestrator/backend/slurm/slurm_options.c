@@ -51,8 +51,8 @@ const struct slurm_options *slurm_options(const struct job *job)
 
 /* ---- GPUs ---- */
 
-/* The value of the option in word i, as --name=V, --name V, -l V or -lV; NULL: it is another one.
- */
+/* The value of the option in word i, as --name=V, --name V, -l V or -lV; NULL: it is another
+ * one. */
 static const char *value_of(const struct job_words *words, int i, const char *name, char letter)
 {
     const char *word = words->word[i], *next = i + 1 < words->n ? words->word[i + 1] : "";

@@ -9,8 +9,8 @@
 #include "core/clock.h"
 #include "orchestrator/backend/slurm/slurm_run.h"
 
-/* Slurm usually answers within tens of milliseconds. A dead job must not wait long for an answer.
- */
+/* Slurm usually answers within tens of milliseconds. A dead job must not wait long for an
+ * answer. */
 static const double ANSWER_S = 5, SAME_SILENCE_S = 1, STOOD_STILL_S = 5;
 
 enum { ASKS = 4 }; /* one second apart */

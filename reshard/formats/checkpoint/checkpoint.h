@@ -100,8 +100,8 @@ const struct stored_box *checkpoint_target_boxes(const struct checkpoint_target 
  * it. After a failure some may have: the caller removes them if they are its own. */
 tp_status checkpoint_target_appear(struct checkpoint_target *t, struct tp_err *err);
 
-/* From now on writing and finishing end with TP_E_STOPPED when a signal asks to stop (core/stop.h).
- */
+/* From now on writing and finishing end with TP_E_STOPPED when a signal asks to stop
+ * (core/stop.h). */
 void checkpoint_target_stops(struct checkpoint_target *t);
 
 /* Remove the shards that this process made to appear in a store, as far as it answers. */

@@ -5,8 +5,8 @@
 
 enum { SLICE_GROUPS = 4096 };
 
-/* Reduce n words, or nothing of this process (NULL); sizes has room for one number of each process.
- */
+/* Reduce n words, or nothing of this process (NULL); sizes has room for one number of each
+ * process. */
 static tp_status reduce_slice(struct comm_control *c, uint64_t *words, int64_t n,
                               reduce_sums_fn add, int64_t *sizes, struct tp_err *err)
 {

@@ -54,8 +54,8 @@ static const struct piece *find_piece(const struct piece_tensor *t, const int64_
     return NULL;
 }
 
-/* Sample number i: an element in the middle of one of the masters' pieces, which are taken evenly.
- */
+/* Sample number i: an element in the middle of one of the masters' pieces, which are taken
+ * evenly. */
 static const struct piece *choose(int64_t *at, const struct piece_tensor *masters, int i)
 {
     const struct piece *p = &masters->pieces[(int64_t)masters->n * i / SAMPLES];

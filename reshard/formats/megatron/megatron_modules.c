@@ -8,8 +8,8 @@
 enum { LAYER_MODULES = 8 };
 
 /* The modules of a layer as Megatron-core makes them. Transformer Engine has each norm in the
- * linear layer after it, so that its input_layernorm comes after linear_proj, which is made first.
- */
+ * linear layer after it, so that its input_layernorm comes after linear_proj, which is made
+ * first. */
 static const char *const local_modules[LAYER_MODULES] = { "input_layernorm",
                                                           "self_attention.linear_proj",
                                                           "self_attention.linear_qkv",
@@ -88,8 +88,8 @@ static tp_status add_module(struct megatron_rank *r, const char *module, int chu
     return st ? st : add_param(r, module, "bias", chunk, layer, err);
 }
 
-/* The router and this rank's experts. Grouped layers have all first matrices, then all second ones.
- */
+/* The router and this rank's experts. Grouped layers have all first matrices, then all second
+ * ones. */
 static tp_status add_experts(struct megatron_rank *r, int chunk, int layer, struct tp_err *err)
 {
     const int n = r->map.model->experts / r->map.ep;

@@ -66,8 +66,8 @@ tp_status megatron_rank_add_tensor(struct megatron_rank *r, const struct megatro
 
 /* Whether a name, without the layer, is weight1 or weight2 of Megatron-core's GroupedMLP
  * (--moe-grouped-gemm with local modules, --moe-use-legacy-grouped-gemm): the first or the second
- * matrices of all experts of a rank. Their shapes, [hidden, ...] and [..., hidden], mean nothing.
- */
+ * matrices of all experts of a rank. Their shapes, [hidden, ...] and [..., hidden], mean
+ * nothing. */
 bool megatron_stacked_is(const char *name);
 
 /* Fill in shape, stack and rows of p in layer `layer`. False: the model has no such experts, or

@@ -10,8 +10,8 @@
 #include "reshard/formats/export_writer.h"
 #include "reshard/formats/megatron/megatron_params.h"
 
-/* Groups of an optimizer: matrices, which have weight decay, and vectors. Experts have no vectors.
- */
+/* Groups of an optimizer: matrices, which have weight decay, and vectors. Experts have no
+ * vectors. */
 static inline int megatron_part_groups(enum megatron_part part)
 {
     return part == PARAMS_OF_EXPERTS ? 1 : 2;

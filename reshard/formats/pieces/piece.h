@@ -70,8 +70,8 @@ tp_status piece_source_set_step(struct piece_source *s, int64_t step, const char
                                 struct tp_err *err);
 int64_t piece_source_step(const struct piece_source *s);
 
-/* The type that weights are made of when only their f32 masters are there; bf16 unless it is set.
- */
+/* The type that weights are made of when only their f32 masters are there; bf16 unless it is
+ * set. */
 void piece_source_set_weights(struct piece_source *s, enum dtype dtype);
 enum dtype piece_source_weights(const struct piece_source *s);
 

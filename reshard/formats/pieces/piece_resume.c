@@ -124,8 +124,8 @@ static tp_status read_place(const struct piece_target *t, const struct piece_pla
     return st;
 }
 
-/* All places must have the same bytes. So the sum of the digests of the first ones proves them all.
- */
+/* All places must have the same bytes. So the sum of the digests of the first ones proves them
+ * all. */
 tp_status piece_resume_read(void *ctx, int extent, const struct box *run, void *buf,
                             struct tp_err *err)
 {

@@ -75,8 +75,8 @@ struct fakecuda_shuffle {
     int from;
 };
 /* A barrier of the block; returns how many threads gave a true predicate. Two threads are at the
- * same barrier if they called it from the same place, so the compiler keeps the calls as they are.
- */
+ * same barrier if they called it from the same place, so the compiler keeps the calls as they
+ * are. */
 __attribute__((noduplicate, convergent, nomerge)) int fakecuda_barrier(int predicate);
 void fakecuda_warp_barrier(unsigned mask);
 void fakecuda_warp_shuffle(unsigned mask, fakecuda_shuffle *s, const char *name);
