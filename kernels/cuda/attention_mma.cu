@@ -21,7 +21,7 @@ template <typename F> static __device__ inline float of_row(float x, F op)
 
 /* The scores of the warp's own queries and a tile of keys, of which the first is n: in
  * attention_mma_unit, and -INFINITY where a query does not see a key. */
-template <int D>
+template <int D, bool FULL>
 static __device__ void scores_of(float (*s)[2][4], const struct attention &a,
                                  const struct attention_rows &q, const uint32_t (*own)[4],
                                  const struct attention_mma_tile<D> &keys, int n)
@@ -31,20 +31,20 @@ static __device__ void scores_of(float (*s)[2][4], const struct attention &a,
 #pragma unroll
     for (int p = 0; p < attention_mma_tile<D>::PARTS; p++) {
         const int key = n + p * ATTENTION_MMA_ROWS;
-        const bool any = attention_mma_any(&a, &q, first, key);
+        const bool any = FULL || attention_mma_any(&a, &q, first, key);
+        const bool all = FULL || (any && attention_mma_all(&a, &q, first, ATTENTION_MMA_ROWS, key,
+                                                           ATTENTION_MMA_ROWS));
 
         if (any)
-            attention_mma_dots<D>(s[p], own, keys, p * ATTENTION_MMA_ROWS, (int)a.head_dim);
+            attention_mma_dots<D, FULL>(s[p], own, keys, p * ATTENTION_MMA_ROWS, (int)a.head_dim);
         if (any && attention_mma_wide<D>())
 #pragma unroll
             for (int i = 0; i < 8; i++)
                 s[p][i / 4][i % 4] = attention_mma_score<D>(a, s[p][i / 4][i % 4]);
-        if (any && attention_mma_all(&a, &q, first, key))
-            continue;
 #pragma unroll
         for (int i = 0; i < 8; i++)
-            if (!any || !attention_sees(&a, first + attention_mma_row(i % 4),
-                                        key + i / 4 * 8 + attention_mma_col(i)))
+            if (!all && (!any || !attention_sees(&a, first + attention_mma_row(i % 4),
+                                                 key + i / 4 * 8 + attention_mma_col(i))))
                 s[p][i / 4][i % 4] = -INFINITY;
     }
 }
@@ -131,13 +131,32 @@ static __device__ void mma_forward_store(const struct attention &a, const struct
     }
 }
 
+/* Add a tile of keys and values, of which the first is n. */
+template <int D, int C, bool FULL>
+static __device__ inline void add_tile(struct mma_softmax<C> *t, const struct attention &a,
+                                       const struct attention_rows &q, const uint32_t (*own)[4],
+                                       const struct attention_mma_key_tiles<D> &now, int n, int col)
+{
+    enum { PARTS = attention_mma_tile<D>::PARTS };
+    float s[PARTS][2][4];
+
+    scores_of<D, FULL>(s, a, q, own, now.keys, n);
+    softmax_add<PARTS, C>(t, s, attention_mma_unit<D>(a));
+#pragma unroll
+    for (int p = 0; p < PARTS; p++)
+        if (FULL || attention_mma_any(&a, &q, attention_mma_first(&q), n + p * ATTENTION_MMA_ROWS))
+            attention_mma_sum<C, D, FULL>(t->o, s[p], now.values, p * ATTENTION_MMA_ROWS, col,
+                                          (int)a.head_dim);
+}
+
 /* Columns col .. col + C - 1 of the block's own rows. All threads of the block call it. */
 template <int D, int C>
 static __device__ void forward_pass(const struct attention &a, const struct attention_rows &q,
                                     const uint32_t (*own)[4],
                                     struct attention_mma_key_tiles<D> *tiles, int col)
 {
-    enum { PARTS = attention_mma_tile<D>::PARTS };
+    enum { ROWS = attention_mma_tile<D>::ROWS };
+    const int first = attention_mma_first(&q);
     struct mma_softmax<C> t = {
         { -INFINITY, -INFINITY }, {},
         {
@@ -146,15 +165,10 @@ static __device__ void forward_pass(const struct attention &a, const struct atte
 
     attention_mma_for_keys<D>(
         &a, q, tiles, [&](const struct attention_mma_key_tiles<D> &now, int n) {
-            float s[PARTS][2][4];
-
-            scores_of<D>(s, a, q, own, now.keys, n);
-            softmax_add<PARTS, C>(&t, s, attention_mma_unit<D>(a));
-#pragma unroll
-            for (int p = 0; p < PARTS; p++)
-                if (attention_mma_any(&a, &q, attention_mma_first(&q), n + p * ATTENTION_MMA_ROWS))
-                    attention_mma_sum<C, D>(t.o, s[p], now.values, p * ATTENTION_MMA_ROWS, col,
-                                            (int)a.head_dim);
+            if (attention_mma_full<D>(&a, &q, first, ATTENTION_MMA_ROWS, n, ROWS))
+                add_tile<D, C, true>(&t, a, q, own, now, n, col);
+            else
+                add_tile<D, C, false>(&t, a, q, own, now, n, col);
         });
     mma_forward_store<C>(a, q, t, attention_mma_unit<D>(a), col);
 }

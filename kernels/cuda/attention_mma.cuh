@@ -96,14 +96,28 @@ static __device__ inline bool attention_mma_any(const struct attention *a,
            attention_first(a, query) < key + ATTENTION_MMA_ROWS;
 }
 
-/* Whether each of 16 queries sees each of 16 keys. */
+/* Whether each of `queries` queries sees each of `keys` keys. */
 static __device__ inline bool attention_mma_all(const struct attention *a,
-                                                const struct attention_rows *q, int query, int key)
+                                                const struct attention_rows *q, int query,
+                                                int queries, int key, int keys)
 {
-    int last = query + ATTENTION_MMA_ROWS - 1;
+    int last = query + queries - 1;
 
-    return last < q->rows && attention_seen(a, query) >= key + ATTENTION_MMA_ROWS &&
+    return last < q->rows && attention_seen(a, query) >= key + keys &&
            attention_first(a, last) <= key;
+}
+
+/* Whether that is so of the warp's own rows and a whole tile of others, of heads with all D
+ * columns. Then a tile is FULL, and its products test nothing, so that they are one sequence of
+ * instructions, in which the next loads do not wait for products. Most tiles are full. Wide heads
+ * do not distinguish them, because registers do not suffice. */
+template <int D>
+static __device__ inline bool attention_mma_full(const struct attention *a,
+                                                 const struct attention_rows *q, int query,
+                                                 int queries, int key, int keys)
+{
+    return !attention_mma_wide<D>() && a->head_dim == D &&
+           attention_mma_all(a, q, query, queries, key, keys);
 }
 
 /* By which exponents are multiplied: a GPU computes powers of 2. */
@@ -125,19 +139,20 @@ static __device__ inline float attention_mma_exp2(float x)
 /* f(k) for the columns 16 k .. 16 k + 15 of N times 16 that a head with so many columns has. It is
  * usual that it has all, and then nothing is tested; for wide heads registers do not suffice for
  * that. */
-template <int D, int N, typename F>
+template <int D, int N, bool FULL, typename F>
 static __device__ inline void attention_mma_steps(int columns, F f)
 {
-    if (!attention_mma_wide<D>() && columns >= 16 * N) {
+    const bool all = FULL || (!attention_mma_wide<D>() && columns >= 16 * N);
+
+    if (all)
 #pragma unroll
         for (int k = 0; k < N; k++)
             f(k);
-        return;
-    }
+    else
 #pragma unroll
-    for (int k = 0; k < N; k++)
-        if (16 * k < columns)
-            f(k);
+        for (int k = 0; k < N; k++)
+            if (16 * k < columns)
+                f(k);
 }
 
 /* ---- loads ---- */
@@ -155,14 +170,14 @@ static __device__ void attention_mma_copy(struct attention_mma_tile<D> *t,
         STEP = LAUNCH_THREADS / THREADS,
     };
     const int r = (int)threadIdx.x / THREADS, c = (int)threadIdx.x % THREADS * AT_ONCE;
-    const uint16_t *begin = static_cast<const uint16_t *>(x);
-    const uint16_t *from = begin + (rows.at + first + r) * ld + rows.col + c;
+    const uint16_t *from =
+        static_cast<const uint16_t *>(x) + (rows.at + first + r) * ld + rows.col + c;
 
 #pragma unroll
     for (int i = 0; i < attention_mma_tile<D>::ROWS; i += STEP) {
         const bool in = first + r + i < rows.rows && c < a->head_dim;
 
-        async_copy_16(&t->x[r + i][c], in ? from + i * ld : begin, in);
+        async_copy_16(&t->x[r + i][c], from + i * ld, in);
     }
 }
 
@@ -280,7 +295,7 @@ static __device__ void attention_mma_store_row(uint16_t *row, const float (*x)[4
 /* dots = the products of the warp's own rows with rows first .. first + 15 of a tile. dots[j] has
  * rows first + 8 j .. first + 8 j + 7, as columns. own(k) gives columns 16 k .. 16 k + 15 of the
  * own rows, as attention_mma_load_part loads them. */
-template <int D, typename F>
+template <int D, bool FULL, typename F>
 static __device__ void attention_mma_dots_of(float (*dots)[4], F own,
                                              const struct attention_mma_tile<D> &t, int first,
                                              int head_dim)
@@ -291,7 +306,7 @@ static __device__ void attention_mma_dots_of(float (*dots)[4], F own,
 #pragma unroll
     for (int i = 0; i < 8; i++)
         dots[i / 4][i % 4] = 0;
-    attention_mma_steps<D, D / 16>(head_dim, [&](int k) {
+    attention_mma_steps<D, D / 16, FULL>(head_dim, [&](int k) {
         const uint32_t *a = own(k);
         uint32_t b[4];
 
@@ -302,12 +317,12 @@ static __device__ void attention_mma_dots_of(float (*dots)[4], F own,
 }
 
 /* The own rows are in registers. */
-template <int D>
+template <int D, bool FULL>
 static __device__ void attention_mma_dots(float (*dots)[4], const uint32_t (*own)[4],
                                           const struct attention_mma_tile<D> &t, int first,
                                           int head_dim)
 {
-    attention_mma_dots_of<D>(
+    attention_mma_dots_of<D, FULL>(
         dots, [own](int k) { return own[k]; }, t, first, head_dim);
 }
 
@@ -320,7 +335,7 @@ static __device__ void attention_mma_dots_loaded(float (*dots)[4], const struct 
 {
     uint32_t part[4];
 
-    attention_mma_dots_of<D>(
+    attention_mma_dots_of<D, false>(
         dots,
         [&](int k) {
             attention_mma_load_part(part, a, x, ld, rows, k);
@@ -332,7 +347,7 @@ static __device__ void attention_mma_dots_loaded(float (*dots)[4], const struct 
 /* sums += weights times columns col .. col + C - 1 of rows first .. first + 15 of a tile. weights
  * are as attention_mma_dots has them, and are rounded to bf16. sums[j] has eight columns from
  * col + 8 j. */
-template <int C, int D>
+template <int C, int D, bool FULL>
 static __device__ void attention_mma_sum(float (*sums)[4], const float (*weights)[4],
                                          const struct attention_mma_tile<D> &t, int first, int col,
                                          int head_dim)
@@ -344,7 +359,7 @@ static __device__ void attention_mma_sum(float (*sums)[4], const float (*weights
 #pragma unroll
     for (int i = 0; i < 4; i++)
         a[i] = mma_pack(weights[i / 2][i % 2 * 2], weights[i / 2][i % 2 * 2 + 1]);
-    attention_mma_steps<D, C / 16>(head_dim - col, [&](int k) {
+    attention_mma_steps<D, C / 16, FULL>(head_dim - col, [&](int k) {
         uint32_t b[4];
 
         mma_load_transposed(b, row + 16 * k);

@@ -9,7 +9,8 @@ struct mma_query {
     float lse2, delta;
 };
 
-/* The probability of a product, and the gradient of the product from that of the probability. */
+/* The probability of a product, and the gradient of the product from that of the probability: of
+ * narrow heads without the scale, by which the sums are multiplied (gradient_unit). */
 template <int D>
 static __device__ inline void probability(const struct attention &a, float *dot, float *dp,
                                           const struct mma_query &q)
@@ -19,8 +20,14 @@ static __device__ inline void probability(const struct attention &a, float *dot,
     const float p = attention_mma_exp2(fmaf(score, by, -q.lse2));
 
     *dot = p;
-    *dp = p * (*dp - q.delta) *
-          (attention_mma_wide<D>() ? attention_score_slope(&a, score) : a.scale);
+    *dp = p * (*dp - q.delta);
+    if (attention_mma_wide<D>())
+        *dp *= attention_score_slope(&a, score);
+}
+
+template <int D> static __device__ inline float gradient_unit(const struct attention &a)
+{
+    return attention_mma_wide<D>() ? 1.0f : a.scale;
 }
 
 /* Store or add two neighbours. */
@@ -33,11 +40,11 @@ static __device__ inline void store_pair(const struct attention_backward &g, flo
     *both = { old.x + x, old.y + y };
 }
 
-/* Store or add columns col .. col + C - 1 of a warp's own rows of a gradient. */
+/* Store or add columns col .. col + C - 1 of a warp's own rows of a gradient, by * x. */
 template <int C>
 static __device__ void mma_gradient_store(const struct attention_backward &g, void *to, int64_t ld,
                                           const struct attention_rows &rows, const float (*x)[4],
-                                          int col)
+                                          float by, int col)
 {
     const int head_dim = (int)g.of.head_dim;
 
@@ -48,7 +55,7 @@ static __device__ void mma_gradient_store(const struct attention_backward &g, vo
         const bool in = row < rows.rows;
 
         if (g.type == DTYPE_BF16) {
-            attention_mma_store_row<C>(in ? static_cast<uint16_t *>(to) + at : nullptr, x, h, 1.0f,
+            attention_mma_store_row<C>(in ? static_cast<uint16_t *>(to) + at : nullptr, x, h, by,
                                        col, head_dim);
             continue;
         }
@@ -56,7 +63,7 @@ static __device__ void mma_gradient_store(const struct attention_backward &g, vo
         for (int j = 0; j < C / 8; j++)
             if (in && col + 8 * j < head_dim)
                 store_pair(g, static_cast<float *>(to) + at + col + 8 * j + attention_mma_col(0),
-                           x[j][2 * h], x[j][2 * h + 1]);
+                           by * x[j][2 * h], by * x[j][2 * h + 1]);
     }
 }
 
@@ -78,23 +85,24 @@ static __device__ void load_queries(struct mma_query *to, const struct attention
 
 /* The warp's own queries and 16 keys, from `key`: the products s become probabilities, and the
  * products dp of d_out and values the gradients of the products s. */
-template <int D>
+template <int D, bool FULL>
 static __device__ void query_gradients(const struct attention &a, const struct attention_rows &q,
                                        int key, const struct mma_query *own, float (*s)[4],
                                        float (*dp)[4])
 {
     const int first = attention_mma_first(&q);
+    const bool all =
+        FULL || attention_mma_all(&a, &q, first, ATTENTION_MMA_ROWS, key, ATTENTION_MMA_ROWS);
 
 #pragma unroll
     for (int i = 0; i < 8; i++)
         probability<D>(a, &s[i / 4][i % 4], &dp[i / 4][i % 4], own[i % 4 / 2]);
-    if (attention_mma_all(&a, &q, first, key))
-        return;
 #pragma unroll
     for (int i = 0; i < 8; i++) {
         const int row = first + attention_mma_row(i % 4);
 
-        if (row >= q.rows || !attention_sees(&a, row, key + i / 4 * 8 + attention_mma_col(i)))
+        if (!all &&
+            (row >= q.rows || !attention_sees(&a, row, key + i / 4 * 8 + attention_mma_col(i))))
             dp[i / 4][i % 4] = 0;
     }
 }
@@ -105,33 +113,50 @@ template <int D> struct mma_own_queries {
     struct mma_query of[2];
 };
 
+/* Add to dq what 16 keys of a tile give, from its row p on. n is the key of row 0. */
+template <int D, int C, bool FULL>
+static __device__ inline void add_keys(float (*dq)[4], const struct attention_backward &g,
+                                       const struct attention_rows &q,
+                                       const struct mma_own_queries<D> &own,
+                                       const struct attention_mma_key_tiles<D> &now, int n, int p,
+                                       int col)
+{
+    const struct attention &a = g.of;
+    float s[2][4], dp[2][4];
+
+    attention_mma_dots<D, FULL>(s, own.q, now.keys, p, (int)a.head_dim);
+    if constexpr (attention_mma_wide<D>())
+        attention_mma_dots_loaded<D>(dp, &a, g.d_out, a.ldo, q, now.values, p);
+    else
+        attention_mma_dots<D, FULL>(dp, own.d_out, now.values, p, (int)a.head_dim);
+    query_gradients<D, FULL>(a, q, n + p, own.of, s, dp);
+    attention_mma_sum<C, D, FULL>(dq, dp, now.keys, p, col, (int)a.head_dim);
+}
+
 /* Columns col .. col + C - 1 of dq of the block's own rows. All threads of the block call it. */
 template <int D, int C>
 static __device__ void dq_pass(const struct attention_backward &g, const struct attention_rows &q,
                                const struct mma_own_queries<D> &own,
                                struct attention_mma_key_tiles<D> *tiles, int col)
 {
+    enum { ROWS = attention_mma_tile<D>::ROWS, STEP = ATTENTION_MMA_ROWS };
     const struct attention &a = g.of;
+    const int first = attention_mma_first(&q);
     float dq[C / 8][4] = {};
 
-    attention_mma_for_keys<D>(
-        &a, q, tiles, [&](const struct attention_mma_key_tiles<D> &now, int n) {
+    attention_mma_for_keys<D>(&a, q, tiles,
+                              [&](const struct attention_mma_key_tiles<D> &now, int n) {
+                                  if (attention_mma_full<D>(&a, &q, first, STEP, n, ROWS))
+#pragma unroll
+                                      for (int p = 0; p < ROWS; p += STEP)
+                                          add_keys<D, C, true>(dq, g, q, own, now, n, p, col);
+                                  else
 #pragma unroll 1
-            for (int p = 0; p < attention_mma_tile<D>::ROWS; p += ATTENTION_MMA_ROWS) {
-                float s[2][4], dp[2][4];
-
-                if (!attention_mma_any(&a, &q, attention_mma_first(&q), n + p))
-                    continue;
-                attention_mma_dots<D>(s, own.q, now.keys, p, (int)a.head_dim);
-                if constexpr (attention_mma_wide<D>())
-                    attention_mma_dots_loaded<D>(dp, &a, g.d_out, a.ldo, q, now.values, p);
-                else
-                    attention_mma_dots<D>(dp, own.d_out, now.values, p, (int)a.head_dim);
-                query_gradients<D>(a, q, n + p, own.of, s, dp);
-                attention_mma_sum<C, D>(dq, dp, now.keys, p, col, (int)a.head_dim);
-            }
-        });
-    mma_gradient_store<C>(g, g.dq, g.lddq, q, dq, col);
+                                      for (int p = 0; p < ROWS; p += STEP)
+                                          if (attention_mma_any(&a, &q, first, n + p))
+                                              add_keys<D, C, false>(dq, g, q, own, now, n, p, col);
+                              });
+    mma_gradient_store<C>(g, g.dq, g.lddq, q, dq, gradient_unit<D>(a), col);
 }
 
 template <int D, int C>
@@ -226,7 +251,7 @@ static __device__ void for_queries(const struct attention_backward &g, const flo
 /* Of 16 queries, from row p of the tile, and the warp's own keys: the products s of keys and
  * queries become the weights, and the products dp of values and d_out the gradients of the products
  * s. n is the query of row 0. */
-template <int D>
+template <int D, bool FULL>
 static __device__ void weights_and_gradients(const struct attention &a,
                                              const struct attention_rows &q,
                                              const struct attention_rows &k,
@@ -234,6 +259,8 @@ static __device__ void weights_and_gradients(const struct attention &a,
                                              float (*s)[4], float (*dp)[4])
 {
     const int first = attention_mma_first(&k);
+    const bool all =
+        FULL || attention_mma_all(&a, &q, n + p, ATTENTION_MMA_ROWS, first, ATTENTION_MMA_ROWS);
 
 #pragma unroll
     for (int i = 0; i < 8; i++) {
@@ -242,13 +269,11 @@ static __device__ void weights_and_gradients(const struct attention &a,
         probability<D>(a, &s[i / 4][i % 4], &dp[i / 4][i % 4],
                        mma_query{ t.lse[row] * ATTENTION_MMA_LOG2_E, t.delta[row] });
     }
-    if (attention_mma_all(&a, &q, n + p, first))
-        return;
 #pragma unroll
     for (int i = 0; i < 8; i++) {
         const int row = n + p + i / 4 * 8 + attention_mma_col(i);
 
-        if (row >= q.rows || !attention_sees(&a, row, first + attention_mma_row(i % 4)))
+        if (!all && (row >= q.rows || !attention_sees(&a, row, first + attention_mma_row(i % 4))))
             s[i / 4][i % 4] = dp[i / 4][i % 4] = 0;
     }
 }
@@ -259,42 +284,64 @@ template <int D, bool DK> struct mma_own_keys {
     uint32_t keys[D / 16][4], values[VALUES ? D / 16 : 1][4];
 };
 
-/* Columns col .. col + C - 1 of dk, with DK, and of dv, with DV, of the block's own rows. All
- * threads of the block call it. */
+/* Columns col .. col + C - 1 of dk, with DK, and of dv, with DV, of the warp's own rows. */
+template <int C, bool DK, bool DV> struct mma_key_sums {
+    float dk[DK ? C / 8 : 1][4], dv[DV ? C / 8 : 1][4];
+};
+
+/* Add what 16 queries of a tile give, from its row p on. n is the query of row 0. */
+template <int D, int C, bool DK, bool DV, bool FULL>
+static __device__ inline void add_queries(struct mma_key_sums<C, DK, DV> *sums,
+                                          const struct attention &a, const struct attention_rows &q,
+                                          const struct attention_rows &k,
+                                          const struct mma_own_keys<D, DK> &own,
+                                          const struct mma_query_tiles<D> &now, int n, int p,
+                                          int col)
+{
+    float s[2][4], dp[2][4] = {};
+
+    attention_mma_dots<D, FULL>(s, own.keys, now.queries, p, (int)a.head_dim);
+    if constexpr (mma_own_keys<D, DK>::VALUES)
+        attention_mma_dots<D, FULL>(dp, own.values, now.d_outs, p, (int)a.head_dim);
+    else if constexpr (DK)
+        attention_mma_dots_loaded<D>(dp, &a, a.v, a.ldv, k, now.d_outs, p);
+    weights_and_gradients<D, FULL>(a, q, k, now, n, p, s, dp);
+    if constexpr (DV)
+        attention_mma_sum<C, D, FULL>(sums->dv, s, now.d_outs, p, col, (int)a.head_dim);
+    if constexpr (DK)
+        attention_mma_sum<C, D, FULL>(sums->dk, dp, now.queries, p, col, (int)a.head_dim);
+}
+
+/* The sums of the block's own rows. All threads of the block call it. */
 template <int D, int C, bool DK, bool DV>
 static __device__ void dkv_pass(const struct attention_backward &g, const float *delta,
                                 const struct attention_rows &k,
                                 const struct mma_own_keys<D, DK> &own,
                                 struct mma_query_tiles<D> *tiles, int col)
 {
+    enum { ROWS = attention_mma_tile<D>::ROWS, STEP = ATTENTION_MMA_ROWS };
     const struct attention &a = g.of;
-    float dk[DK ? C / 8 : 1][4] = {}, dv[DV ? C / 8 : 1][4] = {};
+    const int first = attention_mma_first(&k);
+    struct mma_key_sums<C, DK, DV> sums = {
+    };
 
     for_queries<D>(
         g, delta, k, tiles,
         [&](const struct mma_query_tiles<D> &now, const struct attention_rows &q, int n) {
+            if (attention_mma_full<D>(&a, &q, n, ROWS, first, STEP))
+#pragma unroll
+                for (int p = 0; p < ROWS; p += STEP)
+                    add_queries<D, C, DK, DV, true>(&sums, a, q, k, own, now, n, p, col);
+            else
 #pragma unroll 1
-            for (int p = 0; p < attention_mma_tile<D>::ROWS; p += ATTENTION_MMA_ROWS) {
-                float s[2][4], dp[2][4] = {};
-
-                if (!attention_mma_any(&a, &q, n + p, attention_mma_first(&k)))
-                    continue;
-                attention_mma_dots<D>(s, own.keys, now.queries, p, (int)a.head_dim);
-                if constexpr (mma_own_keys<D, DK>::VALUES)
-                    attention_mma_dots<D>(dp, own.values, now.d_outs, p, (int)a.head_dim);
-                else if constexpr (DK)
-                    attention_mma_dots_loaded<D>(dp, &a, a.v, a.ldv, k, now.d_outs, p);
-                weights_and_gradients<D>(a, q, k, now, n, p, s, dp);
-                if constexpr (DV)
-                    attention_mma_sum<C, D>(dv, s, now.d_outs, p, col, (int)a.head_dim);
-                if constexpr (DK)
-                    attention_mma_sum<C, D>(dk, dp, now.queries, p, col, (int)a.head_dim);
-            }
+                for (int p = 0; p < ROWS; p += STEP)
+                    if (attention_mma_any(&a, &q, n + p, first))
+                        add_queries<D, C, DK, DV, false>(&sums, a, q, k, own, now, n, p, col);
         });
     if constexpr (DK)
-        mma_gradient_store<C>(g, g.dk, g.lddk, k, dk, col);
+        mma_gradient_store<C>(g, g.dk, g.lddk, k, sums.dk, gradient_unit<D>(a), col);
     if constexpr (DV)
-        mma_gradient_store<C>(g, g.dv, g.lddv, k, dv, col);
+        mma_gradient_store<C>(g, g.dv, g.lddv, k, sums.dv, 1, col);
 }
 
 /* A block for rows of keys of a KV head; it passes over the queries of all heads that read it. With

@@ -306,6 +306,29 @@ static struct setup any_wide_attention(struct rng *r, int64_t seq_max)
     return s;
 }
 
+/* Heads of all the columns that a kernel has, and whole tiles of rows that see each other: the
+ * products then test nothing. Every other attention has 64 columns, and 128. */
+static struct setup any_full_attention(struct rng *r, int64_t seq_max)
+{
+    static int number;
+    struct setup s = any_aligned_attention(r, seq_max);
+    struct attention *a = &s.a;
+    bool has_keys = a->keys > 0;
+
+    a->head_dim = number++ % 2 ? 128 : 64;
+    a->seq = rng_int(r, seq_max / 2, seq_max);
+    a->keys = has_keys ? rng_int(r, seq_max / 2, seq_max) : 0;
+    a->q_step = a->seq;
+    a->k_step = has_keys ? a->keys : a->seq;
+    if (a->window)
+        a->window = rng_int(r, seq_max / 2 + 1, seq_max);
+    a->cap = 0;
+    a->scale = 1 / sqrtf((float)a->head_dim);
+    a->ldq = a->ldo = a->heads * a->head_dim;
+    a->ldk = a->ldv = a->kv_heads * a->head_dim;
+    return s;
+}
+
 static int64_t mma_products(void)
 {
     return fake ? fake->mma_products() : 0;
@@ -380,6 +403,11 @@ Test(cuda_products, attention_of_aligned_short_sequences)
 Test(cuda_products, attention_of_aligned_long_sequences)
 {
     attention_cases("cuda/attention aligned long", 4, 200, any_aligned_attention);
+}
+
+Test(cuda_products, attention_of_full_tiles)
+{
+    attention_cases("cuda/attention full", 4, 200, any_full_attention);
 }
 
 Test(cuda_products, attention_of_wide_heads_and_caps)
