@@ -1,15 +1,16 @@
 /*
  * kernels/cuda/attention_mma.cu - attention in bf16 on tensor cores, with sums in f32: the forward
  * kernel of attention.cu, with products of fragments (mma.cuh). A block has 128 rows of its own and
- * passes over the others 64 at a time, or 32 or 16 of wide heads. Weights, and the gradients of
- * scores, are rounded to bf16 before they are multiplied, as in Dao 2023 (FlashAttention-2).
+ * passes over the others 32 at a time, or 16 of wide heads. Weights, and the gradients of scores,
+ * are rounded to bf16 before they are multiplied, as in Dao 2023 (FlashAttention-2).
  */
 #include "kernels/cuda/attention_mma.cuh"
 
-/* The softmax of a lane's rows over the keys so far. Half h is row g + 8 h of the warp's own. */
-template <int C> struct mma_softmax {
-    float max[2], sum[2];
-    float o[C / 8][4];
+/* The softmax of a lane's rows over the keys so far: sum over those that the lane has, max and o
+ * over all. Half h of m is row 16 m + 8 h + g of the warp's own. */
+template <int C, int M> struct mma_softmax {
+    float max[M][2], sum[M][2];
+    float o[M][C / 8][4];
 };
 
 /* op over the four lanes that share a row. */
@@ -21,71 +22,81 @@ template <typename F> static __device__ inline float of_row(float x, F op)
 
 /* The scores of the warp's own queries and a tile of keys, of which the first is n: in
  * attention_mma_unit, and -INFINITY where a query does not see a key. */
-template <int D, bool FULL>
-static __device__ void scores_of(float (*s)[2][4], const struct attention &a,
-                                 const struct attention_rows &q, const uint32_t (*own)[4],
-                                 const struct attention_mma_tile<D> &keys, int n)
+template <int D, int M, bool FULL>
+static __device__ void scores_of(float (*s)[M][2][4], const struct attention &a,
+                                 const struct attention_rows &q, const uint32_t (*own)[D / 16][4],
+                                 const struct attention_mma_tile<D, M> &keys, int n)
 {
-    const int first = attention_mma_first(&q);
+    enum { ROWS = ATTENTION_MMA_ROWS };
+    const int first = attention_mma_first<M>(&q);
 
 #pragma unroll
-    for (int p = 0; p < attention_mma_tile<D>::PARTS; p++) {
-        const int key = n + p * ATTENTION_MMA_ROWS;
-        const bool any = FULL || attention_mma_any(&a, &q, first, key);
-        const bool all = FULL || (any && attention_mma_all(&a, &q, first, ATTENTION_MMA_ROWS, key,
-                                                           ATTENTION_MMA_ROWS));
+    for (int p = 0; p < attention_mma_tile<D, M>::PARTS; p++) {
+        const int key = n + p * ROWS;
+        const bool any = FULL || attention_mma_any(&a, &q, first, ROWS * M, key, ROWS);
+        const bool all = FULL || (any && attention_mma_all(&a, &q, first, ROWS * M, key, ROWS));
 
         if (any)
-            attention_mma_dots<D, FULL>(s[p], own, keys, p * ATTENTION_MMA_ROWS, (int)a.head_dim);
-        if (any && attention_mma_wide<D>())
+            attention_mma_dots<D, M, FULL>(s[p], own, keys, p * ROWS, (int)a.head_dim);
 #pragma unroll
-            for (int i = 0; i < 8; i++)
-                s[p][i / 4][i % 4] = attention_mma_score<D>(a, s[p][i / 4][i % 4]);
-#pragma unroll
-        for (int i = 0; i < 8; i++)
-            if (!all && (!any || !attention_sees(&a, first + attention_mma_row(i % 4),
-                                                 key + i / 4 * 8 + attention_mma_col(i))))
-                s[p][i / 4][i % 4] = -INFINITY;
+        for (int i = 0; i < 8 * M; i++) {
+            float *x = &s[p][i / 8][i / 4 % 2][i % 4];
+
+            if (any && attention_mma_wide<D>())
+                *x = attention_mma_score<D>(a, *x);
+            if (!all &&
+                (!any || !attention_sees(&a, first + i / 8 * ROWS + attention_mma_row(i % 4),
+                                         key + i / 4 % 2 * 8 + attention_mma_col(i))))
+                *x = -INFINITY;
+        }
     }
 }
 
-/* Take a tile of scores: they become weights, and what came before is scaled. Often no row has a
- * new maximum, and then the sums stay as they are. An exponent is one instruction,
- * x * by - base. */
-template <int PARTS, int C>
-static __device__ void softmax_add(struct mma_softmax<C> *t, float (*s)[2][4], float unit)
+/* Take the scores of half h of m: they become weights. By how much what came before is scaled. An
+ * exponent is one instruction, x * by - base. */
+template <int PARTS, int C, int M>
+static __device__ inline float softmax_half(struct mma_softmax<C, M> *t, float (*s)[M][2][4], int m,
+                                            int h, float by)
 {
-    const float by = unit * ATTENTION_MMA_LOG2_E;
-    float before[2];
+    float most = -INFINITY, sum = 0, before;
 
 #pragma unroll
-    for (int h = 0; h < 2; h++) {
-        float most = -INFINITY, sum = 0;
+    for (int i = 0; i < 4 * PARTS; i++)
+        most = fmaxf(most, s[i / 4][m][i / 2 % 2][2 * h + i % 2]);
+    most = fmaxf(t->max[m][h], of_row(most, [](float x, float y) { return fmaxf(x, y); }));
+    const float base = most == -INFINITY ? 0 : most * by;
 
 #pragma unroll
-        for (int i = 0; i < 4 * PARTS; i++)
-            most = fmaxf(most, s[i / 4][i / 2 % 2][2 * h + i % 2]);
-        most = fmaxf(t->max[h], of_row(most, [](float x, float y) { return fmaxf(x, y); }));
-        const float base = most == -INFINITY ? 0 : most * by;
+    for (int i = 0; i < 4 * PARTS; i++) {
+        float *x = &s[i / 4][m][i / 2 % 2][2 * h + i % 2];
 
-#pragma unroll
-        for (int i = 0; i < 4 * PARTS; i++) {
-            float *x = &s[i / 4][i / 2 % 2][2 * h + i % 2];
-
-            *x = attention_mma_exp2(fmaf(*x, by, -base));
-            sum += *x;
-        }
-        before[h] = t->max[h] == most ? 1 : attention_mma_exp2(fmaf(t->max[h], by, -base));
-        t->sum[h] = t->sum[h] * before[h] + of_row(sum, [](float x, float y) { return x + y; });
-        t->max[h] = most;
+        *x = attention_mma_exp2(fmaf(*x, by, -base));
+        sum += *x;
     }
-    if (!__any_sync(0xffffffffu, before[0] != 1 || before[1] != 1))
+    before = t->max[m][h] == most ? 1 : attention_mma_exp2(fmaf(t->max[m][h], by, -base));
+    t->sum[m][h] = t->sum[m][h] * before + sum;
+    t->max[m][h] = most;
+    return before;
+}
+
+/* Take a tile of scores: they become weights, and what came before is scaled. Often no row has a
+ * new maximum, and then the sums stay as they are. */
+template <int PARTS, int C, int M>
+static __device__ void softmax_add(struct mma_softmax<C, M> *t, float (*s)[M][2][4], float unit)
+{
+    float before[M][2];
+    bool is_new = false;
+
+#pragma unroll
+    for (int i = 0; i < 2 * M; i++) {
+        before[i / 2][i % 2] = softmax_half<PARTS>(t, s, i / 2, i % 2, unit * ATTENTION_MMA_LOG2_E);
+        is_new |= before[i / 2][i % 2] != 1;
+    }
+    if (!__any_sync(0xffffffffu, is_new))
         return;
 #pragma unroll
-    for (int j = 0; j < C / 8; j++)
-#pragma unroll
-        for (int i = 0; i < 4; i++)
-            t->o[j][i] *= before[i / 2];
+    for (int i = 0; i < C / 2 * M; i++)
+        t->o[i / (C / 2)][i / 4 % (C / 8)][i % 4] *= before[i / (C / 2)][i / 2 % 2];
 }
 
 /* Merge two neighbours into a.sum. */
@@ -100,91 +111,95 @@ static __device__ inline void merge_pair(const struct attention &a, int64_t at, 
     *both = { a.merge ? x + m.by_old * old.x : x, a.merge ? y + m.by_old * old.y : y };
 }
 
-/* Columns col .. col + C - 1 of the warp's own rows. The last pass stores lse, which all merge. */
-template <int C>
+/* Columns col .. col + C - 1 of half h of m of the warp's own rows. The last pass stores lse, which
+ * all merge. */
+template <int C, int M>
 static __device__ void mma_forward_store(const struct attention &a, const struct attention_rows &q,
-                                         const struct mma_softmax<C> &t, float unit, int col)
+                                         const struct mma_softmax<C, M> &t, int m, int h,
+                                         float unit, int col)
 {
     const bool is_last = col + C >= a.head_dim;
+    const int row = attention_mma_first<M>(&q) + m * ATTENTION_MMA_ROWS + attention_mma_row(2 * h);
+    const int64_t at = (q.at + row) * a.ldo + q.col;
+    const bool in = row < q.rows;
+    float *kept = a.lse + q.lse_at + row;
+    float before = in && a.merge ? *kept : -INFINITY;
+    const float sum = of_row(t.sum[m][h], [](float x, float y) { return x + y; });
+    struct attention_merge merge = attention_merge_of(&a, t.max[m][h] * unit, sum, before);
 
-#pragma unroll
-    for (int h = 0; h < 2; h++) {
-        const int row = attention_mma_first(&q) + attention_mma_row(2 * h);
-        const int64_t at = (q.at + row) * a.ldo + q.col;
-        const bool in = row < q.rows;
-        float *kept = a.lse + q.lse_at + row;
-        float before = in && a.merge ? *kept : -INFINITY;
-        struct attention_merge m = attention_merge_of(&a, t.max[h] * unit, t.sum[h], before);
-
-        __syncwarp(); /* all lanes have read lse */
-        if (in && is_last && attention_mma_col(0) == 0)
-            *kept = m.lse;
-        if (!a.sum) {
-            attention_mma_store_row<C>(in ? static_cast<uint16_t *>(a.out) + at : nullptr, t.o, h,
-                                       m.by, col, (int)a.head_dim);
-            continue;
-        }
-#pragma unroll
-        for (int j = 0; j < C / 8; j++)
-            if (in && col + 8 * j < a.head_dim)
-                merge_pair(a, at + col + 8 * j + attention_mma_col(0), &t.o[j][2 * h], m);
+    __syncwarp(); /* all lanes have read lse */
+    if (in && is_last && attention_mma_col(0) == 0)
+        *kept = merge.lse;
+    if (!a.sum) {
+        attention_mma_store_row<C>(in ? static_cast<uint16_t *>(a.out) + at : nullptr, t.o[m], h,
+                                   merge.by, col, (int)a.head_dim);
+        return;
     }
+#pragma unroll
+    for (int j = 0; j < C / 8; j++)
+        if (in && col + 8 * j < a.head_dim)
+            merge_pair(a, at + col + 8 * j + attention_mma_col(0), &t.o[m][j][2 * h], merge);
 }
 
 /* Add a tile of keys and values, of which the first is n. */
-template <int D, int C, bool FULL>
-static __device__ inline void add_tile(struct mma_softmax<C> *t, const struct attention &a,
-                                       const struct attention_rows &q, const uint32_t (*own)[4],
-                                       const struct attention_mma_key_tiles<D> &now, int n, int col)
+template <int D, int C, int M, bool FULL>
+static __device__ inline void add_tile(struct mma_softmax<C, M> *t, const struct attention &a,
+                                       const struct attention_rows &q,
+                                       const uint32_t (*own)[D / 16][4],
+                                       const struct attention_mma_key_tiles<D, M> &now, int n,
+                                       int col)
 {
-    enum { PARTS = attention_mma_tile<D>::PARTS };
-    float s[PARTS][2][4];
+    enum { PARTS = attention_mma_tile<D, M>::PARTS, ROWS = ATTENTION_MMA_ROWS };
+    const int first = attention_mma_first<M>(&q);
+    float s[PARTS][M][2][4];
 
-    scores_of<D, FULL>(s, a, q, own, now.keys, n);
-    softmax_add<PARTS, C>(t, s, attention_mma_unit<D>(a));
+    scores_of<D, M, FULL>(s, a, q, own, now.keys, n);
+    softmax_add<PARTS>(t, s, attention_mma_unit<D>(a));
 #pragma unroll
     for (int p = 0; p < PARTS; p++)
-        if (FULL || attention_mma_any(&a, &q, attention_mma_first(&q), n + p * ATTENTION_MMA_ROWS))
-            attention_mma_sum<C, D, FULL>(t->o, s[p], now.values, p * ATTENTION_MMA_ROWS, col,
-                                          (int)a.head_dim);
+        if (FULL || attention_mma_any(&a, &q, first, ROWS * M, n + p * ROWS, ROWS))
+            attention_mma_sum<C, D, M, FULL>(t->o, s[p], now.values, p * ROWS, col,
+                                             (int)a.head_dim);
 }
 
 /* Columns col .. col + C - 1 of the block's own rows. All threads of the block call it. */
-template <int D, int C>
+template <int D, int C, int M>
 static __device__ void forward_pass(const struct attention &a, const struct attention_rows &q,
-                                    const uint32_t (*own)[4],
-                                    struct attention_mma_key_tiles<D> *tiles, int col)
+                                    const uint32_t (*own)[D / 16][4],
+                                    struct attention_mma_key_tiles<D, M> *tiles, int col)
 {
-    enum { ROWS = attention_mma_tile<D>::ROWS };
-    const int first = attention_mma_first(&q);
-    struct mma_softmax<C> t = {
-        { -INFINITY, -INFINITY }, {},
-        {
-        }
+    const int first = attention_mma_first<M>(&q);
+    struct mma_softmax<C, M> t = {
     };
 
-    attention_mma_for_keys<D>(
-        &a, q, tiles, [&](const struct attention_mma_key_tiles<D> &now, int n) {
-            if (attention_mma_full<D>(&a, &q, first, ATTENTION_MMA_ROWS, n, ROWS))
-                add_tile<D, C, true>(&t, a, q, own, now, n, col);
+#pragma unroll
+    for (int i = 0; i < 2 * M; i++)
+        t.max[i / 2][i % 2] = -INFINITY;
+    attention_mma_for_keys<D, M>(
+        &a, q, tiles, [&](const struct attention_mma_key_tiles<D, M> &now, int n) {
+            if (attention_mma_full<D>(&a, &q, first, ATTENTION_MMA_ROWS * M, n,
+                                      attention_mma_tile<D, M>::ROWS))
+                add_tile<D, C, M, true>(&t, a, q, own, now, n, col);
             else
-                add_tile<D, C, false>(&t, a, q, own, now, n, col);
+                add_tile<D, C, M, false>(&t, a, q, own, now, n, col);
         });
-    mma_forward_store<C>(a, q, t, attention_mma_unit<D>(a), col);
+#pragma unroll
+    for (int i = 0; i < 2 * M; i++)
+        mma_forward_store<C, M>(a, q, t, i / 2, i % 2, attention_mma_unit<D>(a), col);
 }
 
-template <int D, int C>
-__global__ void __launch_bounds__(LAUNCH_THREADS, 1)
+template <int D, int C, int M>
+__global__ void __launch_bounds__(attention_mma_threads<M>(), M)
     attention_mma_forward_kernel(const __grid_constant__ struct attention a)
 {
-    __shared__ struct attention_mma_key_tiles<D> tiles[2];
+    __shared__ struct attention_mma_key_tiles<D, M> tiles[2];
     const struct attention_rows q = attention_queries(&a, ATTENTION_MMA_OWN, blockIdx.x);
-    uint32_t own[D / 16][4];
+    uint32_t own[M][D / 16][4];
 
-    attention_mma_load_own<D>(own, &a, a.q, a.ldq, q);
+    attention_mma_load_own<D, M>(own, &a, a.q, a.ldq, q);
 #pragma unroll 1
     for (int col = 0; col < D && col < a.head_dim; col += C)
-        forward_pass<D, C>(a, q, own, tiles, col);
+        forward_pass<D, C, M>(a, q, own, tiles, col);
 }
 
 /* ---- launches ---- */
@@ -223,12 +238,13 @@ void attention_mma_forward(struct device_queue *q, const struct attention *a)
 
     switch (attention_mma_columns(a)) {
     case 64:
-        launch_each(q, what, blocks, attention_mma_forward_kernel<64, 64>, *a);
+        launch_each<attention_mma_threads<2>()>(q, what, blocks,
+                                                attention_mma_forward_kernel<64, 64, 2>, *a);
         break;
     case 128:
-        launch_each(q, what, blocks, attention_mma_forward_kernel<128, 128>, *a);
+        launch_each(q, what, blocks, attention_mma_forward_kernel<128, 128, 1>, *a);
         break;
     default:
-        launch_each(q, what, blocks, attention_mma_forward_kernel<256, 128>, *a);
+        launch_each(q, what, blocks, attention_mma_forward_kernel<256, 128, 1>, *a);
     }
 }

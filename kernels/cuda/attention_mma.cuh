@@ -3,12 +3,14 @@
  * attention_mma_backward.cu share: the two products on tensor cores, of a block's own rows with a
  * tile of others.
  *
- * Warp w has its block's own rows 16 w .. 16 w + 15, in registers, as fragments (mma.cuh). The
- * other rows are in shared memory, and a warp takes 16 of them at a time. While a block computes
- * with two tiles of other rows, the next two are copied (async_copy.cuh). D is the number of
- * columns for which registers and shared memory are reserved; a head may have fewer. C is the
- * number of columns of a sum; where it is less than D, because registers do not suffice, a block
- * computes the sum in passes, each with all products of rows again.
+ * A block has 128 rows of its own, and a warp 16 M of them, in registers, as fragments (mma.cuh).
+ * The other rows are in shared memory, and a warp takes 16 of them at a time. While a block
+ * computes with two tiles of other rows, the next two are copied (async_copy.cuh). With M = 2 a
+ * warp loads the other rows from shared memory half as often for the same products, where registers
+ * suffice for that; a block then has half as many warps, and a processor two blocks. D is the
+ * number of columns for which registers and shared memory are reserved; a head may have fewer. C is
+ * the number of columns of a sum; where it is less than D, because registers do not suffice, a
+ * block computes the sum in passes, each with all products of rows again.
  */
 #ifndef KERNELS_CUDA_ATTENTION_MMA_CUH
 #define KERNELS_CUDA_ATTENTION_MMA_CUH
@@ -19,21 +21,22 @@
 #include "kernels/cuda/mma.cuh"
 
 enum {
-    ATTENTION_MMA_ROWS = 16,                               /* of a warp's own, and of others */
-    ATTENTION_MMA_OWN = ATTENTION_MMA_ROWS * LAUNCH_WARPS, /* a block's own rows */
+    ATTENTION_MMA_ROWS = 16, /* of a fragment, and of others at a time */
+    ATTENTION_MMA_OWN = 128, /* a block's own rows */
     ATTENTION_MMA_HEAD_DIM_MAX = 256,
 };
 
-/* Other rows in shared memory, which has 48 KiB for four tiles. Eight more columns, so that the
- * eight rows that are loaded at once are in different banks. */
-template <int D> struct alignas(16) attention_mma_tile {
-    enum { ROWS = 4096 / D, PARTS = ROWS / ATTENTION_MMA_ROWS };
+/* Other rows in shared memory, which has 48 KiB for four tiles, and registers for the scores of
+ * one. Eight more columns, so that the eight rows that are loaded at once are in different banks.
+ */
+template <int D, int M> struct alignas(16) attention_mma_tile {
+    enum { ROWS = 4096 / D / M, PARTS = ROWS / ATTENTION_MMA_ROWS };
     uint16_t x[ROWS][D + 8];
 };
 
 /* The same keys and values. */
-template <int D> struct attention_mma_key_tiles {
-    struct attention_mma_tile<D> keys, values;
+template <int D, int M> struct attention_mma_key_tiles {
+    struct attention_mma_tile<D, M> keys, values;
 };
 
 /* The columns D for which registers and shared memory are reserved. */
@@ -78,22 +81,29 @@ static __device__ inline int attention_mma_col(int i)
     return attention_mma_lane() % 4 * 2 + i % 2;
 }
 
-/* The first of the warp's own rows. */
-static __device__ inline int attention_mma_first(const struct attention_rows *own)
+/* The threads of a block. */
+template <int M> static __host__ __device__ constexpr int attention_mma_threads(void)
 {
-    return own->first + (int)(threadIdx.x / 32) * ATTENTION_MMA_ROWS;
+    return ATTENTION_MMA_OWN / ATTENTION_MMA_ROWS / M * 32;
+}
+
+/* The first of the warp's own rows. */
+template <int M> static __device__ inline int attention_mma_first(const struct attention_rows *own)
+{
+    return own->first + (int)(threadIdx.x / 32) * ATTENTION_MMA_ROWS * M;
 }
 
 /* ---- which rows see which ---- */
 
-/* Whether any of 16 queries sees any of 16 keys. */
+/* Whether any of `queries` queries sees any of `keys` keys. */
 static __device__ inline bool attention_mma_any(const struct attention *a,
-                                                const struct attention_rows *q, int query, int key)
+                                                const struct attention_rows *q, int query,
+                                                int queries, int key, int keys)
 {
-    int last = query + ATTENTION_MMA_ROWS < q->rows ? query + ATTENTION_MMA_ROWS : q->rows;
+    int last = query + queries < q->rows ? query + queries : q->rows;
 
     return query < q->rows && attention_seen(a, last - 1) > key &&
-           attention_first(a, query) < key + ATTENTION_MMA_ROWS;
+           attention_first(a, query) < key + keys;
 }
 
 /* Whether each of `queries` queries sees each of `keys` keys. */
@@ -159,22 +169,22 @@ static __device__ inline void attention_mma_steps(int columns, F f)
 
 /* Begin to copy rows first, first + 1, ... to a tile; 0 outside of the rows and of the head. All
  * threads of the block call it. */
-template <int D>
-static __device__ void attention_mma_copy(struct attention_mma_tile<D> *t,
+template <int D, int M>
+static __device__ void attention_mma_copy(struct attention_mma_tile<D, M> *t,
                                           const struct attention *a, const void *x, int64_t ld,
                                           const struct attention_rows &rows, int first)
 {
     enum {
         AT_ONCE = 8,
         THREADS = D / AT_ONCE, /* that copy a row */
-        STEP = LAUNCH_THREADS / THREADS,
+        STEP = attention_mma_threads<M>() / THREADS,
     };
     const int r = (int)threadIdx.x / THREADS, c = (int)threadIdx.x % THREADS * AT_ONCE;
     const uint16_t *from =
         static_cast<const uint16_t *>(x) + (rows.at + first + r) * ld + rows.col + c;
 
 #pragma unroll
-    for (int i = 0; i < attention_mma_tile<D>::ROWS; i += STEP) {
+    for (int i = 0; i < attention_mma_tile<D, M>::ROWS; i += STEP) {
         const bool in = first + r + i < rows.rows && c < a->head_dim;
 
         async_copy_16(&t->x[r + i][c], from + i * ld, in);
@@ -182,46 +192,46 @@ static __device__ void attention_mma_copy(struct attention_mma_tile<D> *t,
 }
 
 /* The same of keys and values, as a group. */
-template <int D>
-static __device__ void attention_mma_copy_keys(struct attention_mma_key_tiles<D> *t,
+template <int D, int M>
+static __device__ void attention_mma_copy_keys(struct attention_mma_key_tiles<D, M> *t,
                                                const struct attention *a,
                                                const struct attention_rows &k, int first)
 {
-    attention_mma_copy<D>(&t->keys, a, a->k, a->ldk, k, first);
-    attention_mma_copy<D>(&t->values, a, a->v, a->ldv, k, first);
+    attention_mma_copy<D, M>(&t->keys, a, a->k, a->ldk, k, first);
+    attention_mma_copy<D, M>(&t->values, a, a->v, a->ldv, k, first);
     async_copy_commit();
 }
 
 /* Pass over the keys that a block's own queries see. For each tile of them compute(tiles, n) is
  * called, n the first key. All threads of the block call it. */
-template <int D, typename F>
+template <int D, int M, typename F>
 static __device__ void attention_mma_for_keys(const struct attention *a,
                                               const struct attention_rows &q,
-                                              struct attention_mma_key_tiles<D> *tiles, F compute)
+                                              struct attention_mma_key_tiles<D, M> *tiles,
+                                              F compute)
 {
-    enum { ROWS = attention_mma_tile<D>::ROWS };
+    enum { ROWS = attention_mma_tile<D, M>::ROWS };
     const struct attention_rows k = attention_keys_of(a, &q);
     int n = attention_first_tile(a, &q, ROWS);
 
     __syncthreads(); /* tiles of an earlier pass may still be read */
     if (n < k.rows)
-        attention_mma_copy_keys<D>(&tiles[0], a, k, n);
+        attention_mma_copy_keys<D, M>(&tiles[0], a, k, n);
     for (int now = 0; n < k.rows; n += ROWS, now ^= 1) {
         async_copy_wait<0>();
         __syncthreads(); /* all copies to these tiles are complete, and the others are not read */
         if (n + ROWS < k.rows)
-            attention_mma_copy_keys<D>(&tiles[now ^ 1], a, k, n + ROWS);
+            attention_mma_copy_keys<D, M>(&tiles[now ^ 1], a, k, n + ROWS);
         compute(tiles[now], n);
     }
 }
 
-/* Load columns 16 k .. 16 k + 15 of the warp's own rows as a fragment. */
+/* Load columns 16 k .. 16 k + 15 of rows first .. first + 15 as a fragment. */
 static __device__ inline void attention_mma_load_part(uint32_t *own, const struct attention *a,
                                                       const void *x, int64_t ld,
-                                                      const struct attention_rows &rows, int k)
+                                                      const struct attention_rows &rows, int first,
+                                                      int k)
 {
-    const int first = attention_mma_first(&rows);
-
 #pragma unroll
     for (int i = 0; i < 4; i++) {
         int row = first + attention_mma_row(i % 2 * 2);
@@ -234,14 +244,18 @@ static __device__ inline void attention_mma_load_part(uint32_t *own, const struc
     }
 }
 
-template <int D>
-static __device__ void attention_mma_load_own(uint32_t (*own)[4], const struct attention *a,
+/* Load the warp's own rows. */
+template <int D, int M>
+static __device__ void attention_mma_load_own(uint32_t (*own)[D / 16][4], const struct attention *a,
                                               const void *x, int64_t ld,
                                               const struct attention_rows &rows)
 {
 #pragma unroll
-    for (int k = 0; k < D / 16; k++)
-        attention_mma_load_part(own[k], a, x, ld, rows, k);
+    for (int m = 0; m < M; m++)
+#pragma unroll
+        for (int k = 0; k < D / 16; k++)
+            attention_mma_load_part(own[m][k], a, x, ld, rows,
+                                    attention_mma_first<M>(&rows) + m * ATTENTION_MMA_ROWS, k);
 }
 
 /* ---- stores ---- */
@@ -267,7 +281,7 @@ static __device__ inline void attention_mma_transpose(uint32_t (&words)[4])
         }
 }
 
-/* Store columns col .. col + C - 1 of half h of the warp's own rows (0: rows g, 1: rows g + 8) as
+/* Store columns col .. col + C - 1 of half h of 16 own rows (0: rows g, 1: rows g + 8) as
  * bf16, 16 bytes at a time. `row` is where the lane's row of this head begins; NULL: it is none.
  * All lanes call it. */
 template <int C>
@@ -292,79 +306,90 @@ static __device__ void attention_mma_store_row(uint16_t *row, const float (*x)[4
 
 /* ---- products ---- */
 
-/* dots = the products of the warp's own rows with rows first .. first + 15 of a tile. dots[j] has
- * rows first + 8 j .. first + 8 j + 7, as columns. own(k) gives columns 16 k .. 16 k + 15 of the
- * own rows, as attention_mma_load_part loads them. */
-template <int D, bool FULL, typename F>
-static __device__ void attention_mma_dots_of(float (*dots)[4], F own,
-                                             const struct attention_mma_tile<D> &t, int first,
+/* dots = the products of the warp's own rows with rows first .. first + 15 of a tile. dots[m][j]
+ * has rows first + 8 j .. first + 8 j + 7, as columns. own(m, k) gives columns 16 k .. 16 k + 15 of
+ * the own rows from 16 m on, as attention_mma_load_part loads them. */
+template <int D, int M, bool FULL, typename F>
+static __device__ void attention_mma_dots_of(float (*dots)[2][4], F own,
+                                             const struct attention_mma_tile<D, M> &t, int first,
                                              int head_dim)
 {
     const int lane = attention_mma_lane();
     const uint16_t *row = &t.x[first + lane / 16 * 8 + lane % 8][lane / 8 % 2 * 8];
 
 #pragma unroll
-    for (int i = 0; i < 8; i++)
-        dots[i / 4][i % 4] = 0;
+    for (int i = 0; i < 8 * M; i++)
+        dots[i / 8][i / 4 % 2][i % 4] = 0;
     attention_mma_steps<D, D / 16, FULL>(head_dim, [&](int k) {
-        const uint32_t *a = own(k);
         uint32_t b[4];
 
         mma_load(b, row + 16 * k);
-        mma_add(dots[0], a, b);
-        mma_add(dots[1], a, b + 2);
+#pragma unroll
+        for (int m = 0; m < M; m++) {
+            const uint32_t *a = own(m, k);
+
+            mma_add(dots[m][0], a, b);
+            mma_add(dots[m][1], a, b + 2);
+        }
     });
 }
 
 /* The own rows are in registers. */
-template <int D, bool FULL>
-static __device__ void attention_mma_dots(float (*dots)[4], const uint32_t (*own)[4],
-                                          const struct attention_mma_tile<D> &t, int first,
+template <int D, int M, bool FULL>
+static __device__ void attention_mma_dots(float (*dots)[2][4], const uint32_t (*own)[D / 16][4],
+                                          const struct attention_mma_tile<D, M> &t, int first,
                                           int head_dim)
 {
-    attention_mma_dots_of<D, FULL>(
-        dots, [own](int k) { return own[k]; }, t, first, head_dim);
+    attention_mma_dots_of<D, M, FULL>(
+        dots, [own](int m, int k) { return own[m][k]; }, t, first, head_dim);
 }
 
 /* The own rows of x are loaded again: from the first cache, because other warps evict little. */
 template <int D>
-static __device__ void attention_mma_dots_loaded(float (*dots)[4], const struct attention *a,
+static __device__ void attention_mma_dots_loaded(float (*dots)[2][4], const struct attention *a,
                                                  const void *x, int64_t ld,
                                                  const struct attention_rows &rows,
-                                                 const struct attention_mma_tile<D> &t, int first)
+                                                 const struct attention_mma_tile<D, 1> &t,
+                                                 int first)
 {
     uint32_t part[4];
 
-    attention_mma_dots_of<D, false>(
+    attention_mma_dots_of<D, 1, false>(
         dots,
-        [&](int k) {
-            attention_mma_load_part(part, a, x, ld, rows, k);
+        [&](int, int k) {
+            attention_mma_load_part(part, a, x, ld, rows, attention_mma_first<1>(&rows), k);
             return const_cast<const uint32_t *>(part);
         },
         t, first, (int)a->head_dim);
 }
 
 /* sums += weights times columns col .. col + C - 1 of rows first .. first + 15 of a tile. weights
- * are as attention_mma_dots has them, and are rounded to bf16. sums[j] has eight columns from
+ * are as attention_mma_dots has them, and are rounded to bf16. sums[m][j] has eight columns from
  * col + 8 j. */
-template <int C, int D, bool FULL>
-static __device__ void attention_mma_sum(float (*sums)[4], const float (*weights)[4],
-                                         const struct attention_mma_tile<D> &t, int first, int col,
-                                         int head_dim)
+template <int C, int D, int M, bool FULL>
+static __device__ void attention_mma_sum(float (*sums)[C / 8][4], const float (*weights)[2][4],
+                                         const struct attention_mma_tile<D, M> &t, int first,
+                                         int col, int head_dim)
 {
     const int lane = attention_mma_lane();
     const uint16_t *row = &t.x[first + lane / 8 % 2 * 8 + lane % 8][col + lane / 16 * 8];
-    uint32_t a[4];
+    uint32_t a[M][4];
 
 #pragma unroll
-    for (int i = 0; i < 4; i++)
-        a[i] = mma_pack(weights[i / 2][i % 2 * 2], weights[i / 2][i % 2 * 2 + 1]);
+    for (int i = 0; i < 4 * M; i++) {
+        const float *w = weights[i / 4][i / 2 % 2];
+
+        a[i / 4][i % 4] = mma_pack(w[i % 2 * 2], w[i % 2 * 2 + 1]);
+    }
     attention_mma_steps<D, C / 16, FULL>(head_dim - col, [&](int k) {
         uint32_t b[4];
 
         mma_load_transposed(b, row + 16 * k);
-        mma_add(sums[2 * k], a, b);
-        mma_add(sums[2 * k + 1], a, b + 2);
+#pragma unroll
+        for (int m = 0; m < M; m++) {
+            mma_add(sums[m][2 * k], a[m], b);
+            mma_add(sums[m][2 * k + 1], a[m], b + 2);
+        }
     });
 }
 

@@ -40,17 +40,17 @@ static __device__ inline void store_pair(const struct attention_backward &g, flo
     *both = { old.x + x, old.y + y };
 }
 
-/* Store or add columns col .. col + C - 1 of a warp's own rows of a gradient, by * x. */
+/* Store or add columns col .. col + C - 1 of a gradient of rows first .. first + 15, by * x. */
 template <int C>
 static __device__ void mma_gradient_store(const struct attention_backward &g, void *to, int64_t ld,
-                                          const struct attention_rows &rows, const float (*x)[4],
-                                          float by, int col)
+                                          const struct attention_rows &rows, int first,
+                                          const float (*x)[4], float by, int col)
 {
     const int head_dim = (int)g.of.head_dim;
 
 #pragma unroll
     for (int h = 0; h < 2; h++) {
-        const int row = attention_mma_first(&rows) + attention_mma_row(2 * h);
+        const int row = first + attention_mma_row(2 * h);
         const int64_t at = (rows.at + row) * ld + rows.col;
         const bool in = row < rows.rows;
 
@@ -69,136 +69,138 @@ static __device__ void mma_gradient_store(const struct attention_backward &g, vo
 
 /* ---- dq ---- */
 
-/* Of the warp's own queries of a lane: rows g and g + 8. */
-static __device__ void load_queries(struct mma_query *to, const struct attention &a,
+/* Of the warp's own queries of a lane: to[m] is of rows 16 m + g and 16 m + g + 8. */
+template <int M>
+static __device__ void load_queries(struct mma_query (*to)[2], const struct attention &a,
                                     const struct attention_rows &q, const float *delta)
 {
 #pragma unroll
-    for (int h = 0; h < 2; h++) {
-        int row = attention_mma_first(&q) + attention_mma_row(2 * h);
+    for (int i = 0; i < 2 * M; i++) {
+        int row =
+            attention_mma_first<M>(&q) + i / 2 * ATTENTION_MMA_ROWS + attention_mma_row(i % 2 * 2);
         bool in = row < q.rows;
 
-        to[h] = { in ? a.lse[q.lse_at + row] * ATTENTION_MMA_LOG2_E : 0,
-                  in ? delta[q.lse_at + row] : 0 };
+        to[i / 2][i % 2] = { in ? a.lse[q.lse_at + row] * ATTENTION_MMA_LOG2_E : 0,
+                             in ? delta[q.lse_at + row] : 0 };
     }
 }
 
 /* The warp's own queries and 16 keys, from `key`: the products s become probabilities, and the
  * products dp of d_out and values the gradients of the products s. */
-template <int D, bool FULL>
+template <int D, int M, bool FULL>
 static __device__ void query_gradients(const struct attention &a, const struct attention_rows &q,
-                                       int key, const struct mma_query *own, float (*s)[4],
-                                       float (*dp)[4])
+                                       int key, const struct mma_query (*own)[2], float (*s)[2][4],
+                                       float (*dp)[2][4])
 {
-    const int first = attention_mma_first(&q);
-    const bool all =
-        FULL || attention_mma_all(&a, &q, first, ATTENTION_MMA_ROWS, key, ATTENTION_MMA_ROWS);
+    enum { ROWS = ATTENTION_MMA_ROWS };
+    const int first = attention_mma_first<M>(&q);
+    const bool all = FULL || attention_mma_all(&a, &q, first, ROWS * M, key, ROWS);
 
 #pragma unroll
-    for (int i = 0; i < 8; i++)
-        probability<D>(a, &s[i / 4][i % 4], &dp[i / 4][i % 4], own[i % 4 / 2]);
-#pragma unroll
-    for (int i = 0; i < 8; i++) {
-        const int row = first + attention_mma_row(i % 4);
+    for (int i = 0; i < 8 * M; i++) {
+        const int m = i / 8, j = i / 4 % 2, row = first + m * ROWS + attention_mma_row(i % 4);
 
-        if (!all &&
-            (row >= q.rows || !attention_sees(&a, row, key + i / 4 * 8 + attention_mma_col(i))))
-            dp[i / 4][i % 4] = 0;
+        probability<D>(a, &s[m][j][i % 4], &dp[m][j][i % 4], own[m][i % 4 / 2]);
+        if (!all && (row >= q.rows || !attention_sees(&a, row, key + j * 8 + attention_mma_col(i))))
+            dp[m][j][i % 4] = 0;
     }
 }
 
 /* The block's own queries. */
-template <int D> struct mma_own_queries {
-    uint32_t q[D / 16][4], d_out[attention_mma_wide<D>() ? 1 : D / 16][4];
-    struct mma_query of[2];
+template <int D, int M> struct mma_own_queries {
+    uint32_t q[M][D / 16][4], d_out[M][attention_mma_wide<D>() ? 1 : D / 16][4];
+    struct mma_query of[M][2];
 };
 
 /* Add to dq what 16 keys of a tile give, from its row p on. n is the key of row 0. */
-template <int D, int C, bool FULL>
-static __device__ inline void add_keys(float (*dq)[4], const struct attention_backward &g,
+template <int D, int C, int M, bool FULL>
+static __device__ inline void add_keys(float (*dq)[C / 8][4], const struct attention_backward &g,
                                        const struct attention_rows &q,
-                                       const struct mma_own_queries<D> &own,
-                                       const struct attention_mma_key_tiles<D> &now, int n, int p,
-                                       int col)
+                                       const struct mma_own_queries<D, M> &own,
+                                       const struct attention_mma_key_tiles<D, M> &now, int n,
+                                       int p, int col)
 {
     const struct attention &a = g.of;
-    float s[2][4], dp[2][4];
+    float s[M][2][4], dp[M][2][4];
 
-    attention_mma_dots<D, FULL>(s, own.q, now.keys, p, (int)a.head_dim);
+    attention_mma_dots<D, M, FULL>(s, own.q, now.keys, p, (int)a.head_dim);
     if constexpr (attention_mma_wide<D>())
         attention_mma_dots_loaded<D>(dp, &a, g.d_out, a.ldo, q, now.values, p);
     else
-        attention_mma_dots<D, FULL>(dp, own.d_out, now.values, p, (int)a.head_dim);
-    query_gradients<D, FULL>(a, q, n + p, own.of, s, dp);
-    attention_mma_sum<C, D, FULL>(dq, dp, now.keys, p, col, (int)a.head_dim);
+        attention_mma_dots<D, M, FULL>(dp, own.d_out, now.values, p, (int)a.head_dim);
+    query_gradients<D, M, FULL>(a, q, n + p, own.of, s, dp);
+    attention_mma_sum<C, D, M, FULL>(dq, dp, now.keys, p, col, (int)a.head_dim);
 }
 
 /* Columns col .. col + C - 1 of dq of the block's own rows. All threads of the block call it. */
-template <int D, int C>
+template <int D, int C, int M>
 static __device__ void dq_pass(const struct attention_backward &g, const struct attention_rows &q,
-                               const struct mma_own_queries<D> &own,
-                               struct attention_mma_key_tiles<D> *tiles, int col)
+                               const struct mma_own_queries<D, M> &own,
+                               struct attention_mma_key_tiles<D, M> *tiles, int col)
 {
-    enum { ROWS = attention_mma_tile<D>::ROWS, STEP = ATTENTION_MMA_ROWS };
+    enum { ROWS = attention_mma_tile<D, M>::ROWS, STEP = ATTENTION_MMA_ROWS };
     const struct attention &a = g.of;
-    const int first = attention_mma_first(&q);
-    float dq[C / 8][4] = {};
+    const int first = attention_mma_first<M>(&q);
+    float dq[M][C / 8][4] = {};
 
-    attention_mma_for_keys<D>(&a, q, tiles,
-                              [&](const struct attention_mma_key_tiles<D> &now, int n) {
-                                  if (attention_mma_full<D>(&a, &q, first, STEP, n, ROWS))
-#pragma unroll
-                                      for (int p = 0; p < ROWS; p += STEP)
-                                          add_keys<D, C, true>(dq, g, q, own, now, n, p, col);
-                                  else
+    attention_mma_for_keys<D, M>(
+        &a, q, tiles, [&](const struct attention_mma_key_tiles<D, M> &now, int n) {
+            if (attention_mma_full<D>(&a, &q, first, STEP * M, n, ROWS))
+#pragma unroll(M == 1 ? ROWS / STEP : 1)
+                for (int p = 0; p < ROWS; p += STEP)
+                    add_keys<D, C, M, true>(dq, g, q, own, now, n, p, col);
+            else
 #pragma unroll 1
-                                      for (int p = 0; p < ROWS; p += STEP)
-                                          if (attention_mma_any(&a, &q, first, n + p))
-                                              add_keys<D, C, false>(dq, g, q, own, now, n, p, col);
-                              });
-    mma_gradient_store<C>(g, g.dq, g.lddq, q, dq, gradient_unit<D>(a), col);
+                for (int p = 0; p < ROWS; p += STEP)
+                    if (attention_mma_any(&a, &q, first, STEP * M, n + p, STEP))
+                        add_keys<D, C, M, false>(dq, g, q, own, now, n, p, col);
+        });
+#pragma unroll
+    for (int m = 0; m < M; m++)
+        mma_gradient_store<C>(g, g.dq, g.lddq, q, first + m * STEP, dq[m], gradient_unit<D>(a),
+                              col);
 }
 
-template <int D, int C>
-__global__ void __launch_bounds__(LAUNCH_THREADS, 1)
+template <int D, int C, int M>
+__global__ void __launch_bounds__(attention_mma_threads<M>(), M)
     attention_mma_dq_kernel(const __grid_constant__ struct attention_backward g, const float *delta)
 {
-    __shared__ struct attention_mma_key_tiles<D> tiles[2];
+    __shared__ struct attention_mma_key_tiles<D, M> tiles[2];
     const struct attention &a = g.of;
     const struct attention_rows q = attention_queries(&a, ATTENTION_MMA_OWN, blockIdx.x);
-    struct mma_own_queries<D> own;
+    struct mma_own_queries<D, M> own;
 
-    attention_mma_load_own<D>(own.q, &a, a.q, a.ldq, q);
+    attention_mma_load_own<D, M>(own.q, &a, a.q, a.ldq, q);
     if constexpr (!attention_mma_wide<D>())
-        attention_mma_load_own<D>(own.d_out, &a, g.d_out, a.ldo, q);
-    load_queries(own.of, a, q, delta);
+        attention_mma_load_own<D, M>(own.d_out, &a, g.d_out, a.ldo, q);
+    load_queries<M>(own.of, a, q, delta);
 #pragma unroll 1
     for (int col = 0; col < D && col < a.head_dim; col += C)
-        dq_pass<D, C>(g, q, own, tiles, col);
+        dq_pass<D, C, M>(g, q, own, tiles, col);
 }
 
 /* ---- dk and dv ---- */
 
 /* The same queries, their d_out, lse and delta. */
-template <int D> struct mma_query_tiles {
-    struct attention_mma_tile<D> queries, d_outs;
-    float lse[attention_mma_tile<D>::ROWS], delta[attention_mma_tile<D>::ROWS];
+template <int D, int M> struct mma_query_tiles {
+    struct attention_mma_tile<D, M> queries, d_outs;
+    float lse[attention_mma_tile<D, M>::ROWS], delta[attention_mma_tile<D, M>::ROWS];
 };
 
 /* Begin to copy queries first, first + 1, ..., as a group. All threads of the block call it. */
-template <int D>
-static __device__ void copy_queries(struct mma_query_tiles<D> *t,
+template <int D, int M>
+static __device__ void copy_queries(struct mma_query_tiles<D, M> *t,
                                     const struct attention_backward &g, const float *delta,
                                     const struct attention_rows &q, int first)
 {
-    enum { ROWS = attention_mma_tile<D>::ROWS };
+    enum { ROWS = attention_mma_tile<D, M>::ROWS };
     const struct attention *a = &g.of;
     const int r = (int)threadIdx.x % ROWS;
     const bool in = first + r < q.rows;
     const int64_t at = q.lse_at + (in ? first + r : 0);
 
-    attention_mma_copy<D>(&t->queries, a, a->q, a->ldq, q, first);
-    attention_mma_copy<D>(&t->d_outs, a, g.d_out, a->ldo, q, first);
+    attention_mma_copy<D, M>(&t->queries, a, a->q, a->ldq, q, first);
+    attention_mma_copy<D, M>(&t->d_outs, a, g.d_out, a->ldo, q, first);
     if (threadIdx.x < ROWS)
         async_copy_4(&t->lse[r], a->lse + at, in);
     else if (threadIdx.x < 2 * ROWS)
@@ -221,12 +223,12 @@ static __device__ struct mma_query_place next_place(struct mma_query_place at, i
 
 /* Pass over the queries that see a block's own keys, as attention_mma_for_keys does over keys.
  * compute(tiles, q, n): queries n, n + 1, ... of q. */
-template <int D, typename F>
+template <int D, int M, typename F>
 static __device__ void for_queries(const struct attention_backward &g, const float *delta,
-                                   const struct attention_rows &k, struct mma_query_tiles<D> *tiles,
-                                   F compute)
+                                   const struct attention_rows &k,
+                                   struct mma_query_tiles<D, M> *tiles, F compute)
 {
-    enum { ROWS = attention_mma_tile<D>::ROWS };
+    enum { ROWS = attention_mma_tile<D, M>::ROWS };
     const struct attention *a = &g.of;
     const int begin = a->keys ? 0 : k.first / ROWS * ROWS, end = attention_queries_end(a, &k);
     const int heads = begin < end ? (int)(a->heads / a->kv_heads) : 0;
@@ -234,15 +236,15 @@ static __device__ void for_queries(const struct attention_backward &g, const flo
 
     __syncthreads(); /* tiles of an earlier pass may still be read */
     if (heads > 0)
-        copy_queries<D>(&tiles[0], g, delta, attention_queries_of(a, &k, 0), begin);
+        copy_queries<D, M>(&tiles[0], g, delta, attention_queries_of(a, &k, 0), begin);
     for (int now = 0; at.head < heads; now ^= 1) {
         const struct mma_query_place next = next_place(at, ROWS, begin, end);
 
         async_copy_wait<0>();
         __syncthreads(); /* all copies to these tiles are complete, and the others are not read */
         if (next.head < heads)
-            copy_queries<D>(&tiles[now ^ 1], g, delta, attention_queries_of(a, &k, next.head),
-                            next.n);
+            copy_queries<D, M>(&tiles[now ^ 1], g, delta, attention_queries_of(a, &k, next.head),
+                               next.n);
         compute(tiles[now], attention_queries_of(a, &k, at.head), at.n);
         at = next;
     }
@@ -251,117 +253,117 @@ static __device__ void for_queries(const struct attention_backward &g, const flo
 /* Of 16 queries, from row p of the tile, and the warp's own keys: the products s of keys and
  * queries become the weights, and the products dp of values and d_out the gradients of the products
  * s. n is the query of row 0. */
-template <int D, bool FULL>
+template <int D, int M, bool FULL>
 static __device__ void weights_and_gradients(const struct attention &a,
                                              const struct attention_rows &q,
                                              const struct attention_rows &k,
-                                             const struct mma_query_tiles<D> &t, int n, int p,
-                                             float (*s)[4], float (*dp)[4])
+                                             const struct mma_query_tiles<D, M> &t, int n, int p,
+                                             float (*s)[2][4], float (*dp)[2][4])
 {
-    const int first = attention_mma_first(&k);
-    const bool all =
-        FULL || attention_mma_all(&a, &q, n + p, ATTENTION_MMA_ROWS, first, ATTENTION_MMA_ROWS);
+    enum { ROWS = ATTENTION_MMA_ROWS };
+    const int first = attention_mma_first<M>(&k);
+    const bool all = FULL || attention_mma_all(&a, &q, n + p, ROWS, first, ROWS * M);
 
 #pragma unroll
-    for (int i = 0; i < 8; i++) {
-        const int row = p + i / 4 * 8 + attention_mma_col(i);
+    for (int i = 0; i < 8 * M; i++) {
+        const int m = i / 8, j = i / 4 % 2, row = p + j * 8 + attention_mma_col(i);
+        const struct mma_query of = { t.lse[row] * ATTENTION_MMA_LOG2_E, t.delta[row] };
 
-        probability<D>(a, &s[i / 4][i % 4], &dp[i / 4][i % 4],
-                       mma_query{ t.lse[row] * ATTENTION_MMA_LOG2_E, t.delta[row] });
-    }
-#pragma unroll
-    for (int i = 0; i < 8; i++) {
-        const int row = n + p + i / 4 * 8 + attention_mma_col(i);
-
-        if (!all && (row >= q.rows || !attention_sees(&a, row, first + attention_mma_row(i % 4))))
-            s[i / 4][i % 4] = dp[i / 4][i % 4] = 0;
+        probability<D>(a, &s[m][j][i % 4], &dp[m][j][i % 4], of);
+        if (!all && (n + row >= q.rows ||
+                     !attention_sees(&a, n + row, first + m * ROWS + attention_mma_row(i % 4))))
+            s[m][j][i % 4] = dp[m][j][i % 4] = 0;
     }
 }
 
 /* What a block has of its own keys. */
-template <int D, bool DK> struct mma_own_keys {
+template <int D, int M, bool DK> struct mma_own_keys {
     enum { VALUES = DK && !attention_mma_wide<D>() };
-    uint32_t keys[D / 16][4], values[VALUES ? D / 16 : 1][4];
+    uint32_t keys[M][D / 16][4], values[M][VALUES ? D / 16 : 1][4];
 };
 
 /* Columns col .. col + C - 1 of dk, with DK, and of dv, with DV, of the warp's own rows. */
-template <int C, bool DK, bool DV> struct mma_key_sums {
-    float dk[DK ? C / 8 : 1][4], dv[DV ? C / 8 : 1][4];
+template <int C, int M, bool DK, bool DV> struct mma_key_sums {
+    float dk[M][DK ? C / 8 : 1][4], dv[M][DV ? C / 8 : 1][4];
 };
 
 /* Add what 16 queries of a tile give, from its row p on. n is the query of row 0. */
-template <int D, int C, bool DK, bool DV, bool FULL>
-static __device__ inline void add_queries(struct mma_key_sums<C, DK, DV> *sums,
+template <int D, int C, int M, bool DK, bool DV, bool FULL>
+static __device__ inline void add_queries(struct mma_key_sums<C, M, DK, DV> *sums,
                                           const struct attention &a, const struct attention_rows &q,
                                           const struct attention_rows &k,
-                                          const struct mma_own_keys<D, DK> &own,
-                                          const struct mma_query_tiles<D> &now, int n, int p,
+                                          const struct mma_own_keys<D, M, DK> &own,
+                                          const struct mma_query_tiles<D, M> &now, int n, int p,
                                           int col)
 {
-    float s[2][4], dp[2][4] = {};
+    float s[M][2][4], dp[M][2][4] = {};
 
-    attention_mma_dots<D, FULL>(s, own.keys, now.queries, p, (int)a.head_dim);
-    if constexpr (mma_own_keys<D, DK>::VALUES)
-        attention_mma_dots<D, FULL>(dp, own.values, now.d_outs, p, (int)a.head_dim);
+    attention_mma_dots<D, M, FULL>(s, own.keys, now.queries, p, (int)a.head_dim);
+    if constexpr (mma_own_keys<D, M, DK>::VALUES)
+        attention_mma_dots<D, M, FULL>(dp, own.values, now.d_outs, p, (int)a.head_dim);
     else if constexpr (DK)
         attention_mma_dots_loaded<D>(dp, &a, a.v, a.ldv, k, now.d_outs, p);
-    weights_and_gradients<D, FULL>(a, q, k, now, n, p, s, dp);
+    weights_and_gradients<D, M, FULL>(a, q, k, now, n, p, s, dp);
     if constexpr (DV)
-        attention_mma_sum<C, D, FULL>(sums->dv, s, now.d_outs, p, col, (int)a.head_dim);
+        attention_mma_sum<C, D, M, FULL>(sums->dv, s, now.d_outs, p, col, (int)a.head_dim);
     if constexpr (DK)
-        attention_mma_sum<C, D, FULL>(sums->dk, dp, now.queries, p, col, (int)a.head_dim);
+        attention_mma_sum<C, D, M, FULL>(sums->dk, dp, now.queries, p, col, (int)a.head_dim);
 }
 
 /* The sums of the block's own rows. All threads of the block call it. */
-template <int D, int C, bool DK, bool DV>
+template <int D, int C, int M, bool DK, bool DV>
 static __device__ void dkv_pass(const struct attention_backward &g, const float *delta,
                                 const struct attention_rows &k,
-                                const struct mma_own_keys<D, DK> &own,
-                                struct mma_query_tiles<D> *tiles, int col)
+                                const struct mma_own_keys<D, M, DK> &own,
+                                struct mma_query_tiles<D, M> *tiles, int col)
 {
-    enum { ROWS = attention_mma_tile<D>::ROWS, STEP = ATTENTION_MMA_ROWS };
+    enum { ROWS = attention_mma_tile<D, M>::ROWS, STEP = ATTENTION_MMA_ROWS };
     const struct attention &a = g.of;
-    const int first = attention_mma_first(&k);
-    struct mma_key_sums<C, DK, DV> sums = {
+    const int first = attention_mma_first<M>(&k);
+    struct mma_key_sums<C, M, DK, DV> sums = {
     };
 
-    for_queries<D>(
+    for_queries<D, M>(
         g, delta, k, tiles,
-        [&](const struct mma_query_tiles<D> &now, const struct attention_rows &q, int n) {
-            if (attention_mma_full<D>(&a, &q, n, ROWS, first, STEP))
+        [&](const struct mma_query_tiles<D, M> &now, const struct attention_rows &q, int n) {
+            if (attention_mma_full<D>(&a, &q, n, ROWS, first, STEP * M))
 #pragma unroll
                 for (int p = 0; p < ROWS; p += STEP)
-                    add_queries<D, C, DK, DV, true>(&sums, a, q, k, own, now, n, p, col);
+                    add_queries<D, C, M, DK, DV, true>(&sums, a, q, k, own, now, n, p, col);
             else
 #pragma unroll 1
                 for (int p = 0; p < ROWS; p += STEP)
-                    if (attention_mma_any(&a, &q, n + p, first))
-                        add_queries<D, C, DK, DV, false>(&sums, a, q, k, own, now, n, p, col);
+                    if (attention_mma_any(&a, &q, n + p, STEP, first, STEP * M))
+                        add_queries<D, C, M, DK, DV, false>(&sums, a, q, k, own, now, n, p, col);
         });
-    if constexpr (DK)
-        mma_gradient_store<C>(g, g.dk, g.lddk, k, sums.dk, gradient_unit<D>(a), col);
-    if constexpr (DV)
-        mma_gradient_store<C>(g, g.dv, g.lddv, k, sums.dv, 1, col);
+#pragma unroll
+    for (int m = 0; m < M; m++) {
+        if constexpr (DK)
+            mma_gradient_store<C>(g, g.dk, g.lddk, k, first + m * STEP, sums.dk[m],
+                                  gradient_unit<D>(a), col);
+        if constexpr (DV)
+            mma_gradient_store<C>(g, g.dv, g.lddv, k, first + m * STEP, sums.dv[m], 1, col);
+    }
 }
 
 /* A block for rows of keys of a KV head; it passes over the queries of all heads that read it. With
  * DK it computes dk, with DV dv. Both at once share a product, where registers suffice. */
-template <int D, int C, bool DK, bool DV>
-__global__ void __launch_bounds__(LAUNCH_THREADS, 1)
+template <int D, int C, int M, bool DK, bool DV>
+__global__ void __launch_bounds__(attention_mma_threads<M>(), M)
     attention_mma_dkv_kernel(const __grid_constant__ struct attention_backward g,
                              const float *delta)
 {
-    __shared__ struct mma_query_tiles<D> tiles[2];
+    __shared__ struct mma_query_tiles<D, M> tiles[2];
     const struct attention &a = g.of;
     const struct attention_rows k = attention_own_keys(&a, ATTENTION_MMA_OWN, blockIdx.x);
-    struct mma_own_keys<D, DK> own;
+    struct mma_own_keys<D, M, DK> own;
 
-    attention_mma_load_own<D>(own.keys, &a, a.k, a.ldk, k);
-    if constexpr (mma_own_keys<D, DK>::VALUES)
-        attention_mma_load_own<D>(own.values, &a, a.v, a.ldv, k);
+    attention_mma_load_own<D, M>(own.keys, &a, a.k, a.ldk, k);
+    if constexpr (mma_own_keys<D, M, DK>::VALUES)
+        attention_mma_load_own<D, M>(own.values, &a, a.v, a.ldv, k);
 #pragma unroll 1
     for (int col = 0; col < D && col < a.head_dim; col += C)
-        dkv_pass<D, C, DK, DV>(g, delta, k, own, tiles, col);
+        dkv_pass<D, C, M, DK, DV>(g, delta, k, own, tiles, col);
 }
 
 void attention_mma_backward(struct device_queue *q, const struct attention_backward *g,
@@ -373,17 +375,18 @@ void attention_mma_backward(struct device_queue *q, const struct attention_backw
 
     switch (attention_mma_columns(&g->of)) {
     case 64:
-        launch_each(q, what, queries, attention_mma_dq_kernel<64, 64>, *g, delta);
-        launch_each(q, what, keys, attention_mma_dkv_kernel<64, 64, true, true>, *g, delta);
+        launch_each<attention_mma_threads<2>()>(q, what, queries,
+                                                attention_mma_dq_kernel<64, 64, 2>, *g, delta);
+        launch_each(q, what, keys, attention_mma_dkv_kernel<64, 64, 1, true, true>, *g, delta);
         break;
     case 128:
-        launch_each(q, what, queries, attention_mma_dq_kernel<128, 128>, *g, delta);
-        launch_each(q, what, keys, attention_mma_dkv_kernel<128, 128, true, false>, *g, delta);
-        launch_each(q, what, keys, attention_mma_dkv_kernel<128, 128, false, true>, *g, delta);
+        launch_each(q, what, queries, attention_mma_dq_kernel<128, 128, 1>, *g, delta);
+        launch_each(q, what, keys, attention_mma_dkv_kernel<128, 128, 1, true, false>, *g, delta);
+        launch_each(q, what, keys, attention_mma_dkv_kernel<128, 128, 1, false, true>, *g, delta);
         break;
     default:
-        launch_each(q, what, queries, attention_mma_dq_kernel<256, 64>, *g, delta);
-        launch_each(q, what, keys, attention_mma_dkv_kernel<256, 64, true, false>, *g, delta);
-        launch_each(q, what, keys, attention_mma_dkv_kernel<256, 128, false, true>, *g, delta);
+        launch_each(q, what, queries, attention_mma_dq_kernel<256, 64, 1>, *g, delta);
+        launch_each(q, what, keys, attention_mma_dkv_kernel<256, 64, 1, true, false>, *g, delta);
+        launch_each(q, what, keys, attention_mma_dkv_kernel<256, 128, 1, false, true>, *g, delta);
     }
 }

@@ -1,8 +1,9 @@
 /*
  * kernels/cuda/launch.cuh - how the kernels of this folder are launched, and who does which part.
  *
- * All blocks have LAUNCH_THREADS threads. A grid is at most as large as what the GPU holds at once;
- * its threads, or its blocks, share the elements, or the rows, in strides.
+ * All blocks have LAUNCH_THREADS threads, unless a kernel says something else. A grid is at most as
+ * large as what the GPU holds at once; its threads, or its blocks, share the elements, or the rows,
+ * in strides.
  */
 #ifndef KERNELS_CUDA_LAUNCH_CUH
 #define KERNELS_CUDA_LAUNCH_CUH
@@ -57,8 +58,9 @@ static inline unsigned launch_blocks(const struct device_queue *q, int64_t wante
     return (unsigned)(wanted < 1 ? 1 : wanted < most ? wanted : most);
 }
 
-/* Launch kernel(a...) on a queue. `what` is for the message of a failure. */
-template <typename... P, typename... A>
+/* Launch kernel(a...) on a queue, in blocks of so many threads. `what` is for the message of a
+ * failure. */
+template <int THREADS = LAUNCH_THREADS, typename... P, typename... A>
 static inline void launch(struct device_queue *q, const char *what, dim3 blocks,
                           void (*kernel)(P...), A &&...a)
 {
@@ -67,7 +69,7 @@ static inline void launch(struct device_queue *q, const char *what, dim3 blocks,
     if (!cuda_queue_begin(q))
         return;
     config.gridDim = blocks;
-    config.blockDim = dim3(LAUNCH_THREADS);
+    config.blockDim = dim3(THREADS);
     config.stream = cuda_queue_stream(q);
     cuda_queue_check(q, what, cudaLaunchKernelEx(&config, kernel, std::forward<A>(a)...));
 }
@@ -95,12 +97,12 @@ static inline void launch_rows(struct device_queue *q, const char *what, int64_t
 
 /* A block for each of n parts of the work, which take different times: a processor that is free
  * gets the next one. */
-template <typename... P, typename... A>
+template <int THREADS = LAUNCH_THREADS, typename... P, typename... A>
 static inline void launch_each(struct device_queue *q, const char *what, int64_t n,
                                void (*kernel)(P...), A &&...a)
 {
     if (n > 0)
-        launch(q, what, dim3((unsigned)n), kernel, std::forward<A>(a)...);
+        launch<THREADS>(q, what, dim3((unsigned)n), kernel, std::forward<A>(a)...);
 }
 
 /* A grid whose warps share rows: launch_warp() has rows launch_warp(), + launch_warps(), ... */
