@@ -58,6 +58,58 @@ Test(tensor_reader, reads_random_boxes_of_every_layout)
     }
 }
 
+/* Whether the shard with this number in the manifest has an element of a tensor. */
+static bool has_element(const struct ckpt_found *found, int shard, int id, const int64_t *at)
+{
+    const struct manifest *m = &found->manifest;
+    struct box element = { .ndim = m->layout.tensors[id].ndim };
+    struct shard_reader *reader = NULL;
+    struct tp_err err = { 0 };
+    const struct chunk_entry *chunks;
+    bool has = false;
+    int64_t n;
+
+    for (int d = 0; d < element.ndim; d++) {
+        element.lo[d] = at[d];
+        element.len[d] = 1;
+    }
+    cr_assert_eq(shard_open(&reader, found->dir, &m->shards[shard], &m->layout, &err), TP_OK, "%s",
+                 err.msg);
+    chunks = shard_chunks(reader, &n);
+    for (int64_t i = 0; i < n; i++)
+        has |= chunks[i].tensor == id && box_contains(&chunks[i].box, &element);
+    shard_reader_close(reader);
+    return has;
+}
+
+Test(tensor_reader, knows_which_shard_has_an_element)
+{
+    struct rng r = rng_start("tensor_reader/shards");
+    struct tensor_reader *reader = NULL;
+    struct arena arena = { 0 };
+    struct tp_err err = { 0 };
+    struct ckpt_found found;
+    const struct layout *l = &found.manifest.layout;
+
+    tiny_ckpt(temp_dir, "tp2pp2dp2zero3", 1, SEED, DTYPE_BF16);
+    cr_assert_eq(ckpt_open(&found, temp_dir, 1, &arena, &err), TP_OK, "%s", err.msg);
+    cr_assert_eq(tensor_reader_open(&reader, found.dir, &found.manifest, &err), TP_OK, "%s",
+                 err.msg);
+    for (int round = 0; round < 100; round++) {
+        int id = (int)rng_int(&r, 0, l->n_tensors - 1), shard;
+        struct box b = random_box(&r, &l->tensors[id]);
+
+        shard = tensor_reader_shard(reader, id, b.lo);
+        cr_assert(shard >= 0 && shard < found.manifest.n_shards, "%s: %d", l->tensors[id].name,
+                  shard);
+        cr_assert(has_element(&found, shard, id, b.lo), "%s: %d", l->tensors[id].name, shard);
+        b.lo[0] = l->tensors[id].shape[0];
+        cr_assert_eq(tensor_reader_shard(reader, id, b.lo), -1, "beyond the tensor's end");
+    }
+    tensor_reader_close(reader);
+    arena_free(&arena);
+}
+
 Test(tensor_reader, a_damaged_chunk_is_an_error_only_where_it_is_read)
 {
     const struct box row = { 2, { 0, 0 }, { 1, 64 } }, last = { 2, { 249, 0 }, { 1, 64 } };
