@@ -293,8 +293,11 @@ Test(transfer_journal, records_that_do_not_fit_are_not_used)
         { TILES, 0, INT64_MAX, 7 },    /* more words than the record has */
         { TILES, 0, 3, 7 },            /* the same */
         { TILES, 0, (1LL << 61) + 1 }, /* a size that overflows */
+        { TILES },                     /* no payload */
+        { TILES },                     /* half a number of tiles */
+        { TILES, 0 },                  /* half a run */
     };
-    const uint64_t bytes[] = { 8, 8, 32, 32, 32, 32, 32, 24 };
+    const uint64_t bytes[] = { 8, 8, 32, 32, 32, 32, 32, 24, 0, 4, 16 };
     const int64_t good[] = { TILES, N_WORDS - 1, 1, 7 };
     struct rng r = rng_start("transfer_journal/forged");
     static struct example x;
