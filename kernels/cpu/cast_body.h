@@ -41,7 +41,7 @@ VEC_INLINE void cast_element(void *dst, enum dtype to, int64_t i, const void *sr
     switch (to) {
     case DTYPE_F32:
         ((cast_f32 *)dst)[i] =
-            from == DTYPE_F64 ? (float)((const cast_f64 *)src)[j] : cast_load(src, from, j);
+            from == DTYPE_F64 ? vec_from_f64(((const cast_f64 *)src)[j]) : cast_load(src, from, j);
         break;
     case DTYPE_BF16:
         ((cast_u16 *)dst)[i] = vec_to_bf16(cast_load(src, from, j));
@@ -50,7 +50,7 @@ VEC_INLINE void cast_element(void *dst, enum dtype to, int64_t i, const void *sr
         ((cast_u16 *)dst)[i] = vec_to_f16(cast_load(src, from, j));
         break;
     default:
-        ((cast_f64 *)dst)[i] = (double)cast_load(src, from, j);
+        ((cast_f64 *)dst)[i] = vec_to_f64(cast_load(src, from, j));
     }
 }
 

@@ -94,12 +94,35 @@ VEC_INLINE uint16_t vec_to_f16(float x)
     return (uint16_t)(sign | h);
 }
 
+/* f64 to f32 and back as processors do it: a NaN keeps its sign and leading payload and becomes
+ * quiet. GPUs make one of their own. */
+VEC_INLINE float vec_from_f64(double x)
+{
+    uint64_t u;
+    uint32_t nan;
+    float y = (float)x;
+
+    memcpy(&u, &x, sizeof u);
+    nan = (uint32_t)(u >> 32 & 0x80000000) | 0x7fc00000 | (uint32_t)(u >> 29 & 0x7fffff);
+    return x != x ? vec_float(nan) : y;
+}
+
+VEC_INLINE double vec_to_f64(float x)
+{
+    uint64_t u = vec_bits(x);
+    uint64_t nan = (u & 0x80000000) << 32 | UINT64_C(0x7ff8000000000000) | (u & 0x7fffff) << 29;
+    double y;
+
+    memcpy(&y, &nan, sizeof y);
+    return x != x ? y : (double)x;
+}
+
 /* f64 to f32, rounded to odd: toward zero, and the last bit set when anything was lost. A second
  * rounding, to a type at least two bits narrower, then gives what one rounding would have (Boldo
  * and Melquiond 2008). */
 VEC_INLINE float vec_odd_from_f64(double x)
 {
-    float y = (float)x;
+    float y = vec_from_f64(x);
     double back = y;
     uint32_t bits = vec_bits(y);
     uint32_t away = fabs(back) > fabs(x) ? 1 : 0;

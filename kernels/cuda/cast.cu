@@ -37,7 +37,7 @@ template <typename S> static __device__ inline void convert(float *y, S x)
 }
 static __device__ inline void convert(float *y, double x)
 {
-    *y = (float)x;
+    *y = vec_from_f64(x);
 }
 template <typename S> static __device__ inline void convert(bf16 *y, S x)
 {
@@ -49,7 +49,7 @@ template <typename S> static __device__ inline void convert(f16 *y, S x)
 }
 template <typename S> static __device__ inline void convert(double *y, S x)
 {
-    *y = (double)widen(x);
+    *y = vec_to_f64(widen(x));
 }
 
 enum { CAST_BLOCKS = 4 }; /* on a processor: 1024 threads of at most 64 registers */

@@ -137,6 +137,34 @@ Test(cast, no_element_past_the_end_is_written)
     }
 }
 
+/* GPUs have these conversions only in vec.h. -NaN, signaling NaNs, and every number. */
+Test(cast, f64_to_f32_and_back_keep_of_a_nan_what_the_processor_keeps)
+{
+    struct rng r = rng_start("cast/nan");
+
+    for (int i = 0; i < 100000; i++) {
+        uint64_t wide = rng_next(&r), got_wide, want_wide;
+        uint32_t narrow = (uint32_t)rng_next(&r);
+        volatile double x;
+        volatile float y;
+        double back;
+
+        if (i % 2) {
+            wide |= UINT64_C(0x7ff0000000000000);
+            narrow |= 0x7f800000;
+        }
+        memcpy((void *)(uintptr_t)&x, &wide, sizeof wide);
+        memcpy((void *)(uintptr_t)&y, &narrow, sizeof narrow);
+        cr_assert_eq(vec_bits(vec_from_f64(x)), vec_bits((float)x), "%llx",
+                     (unsigned long long)wide);
+        back = (double)y;
+        memcpy(&want_wide, &back, sizeof back);
+        back = vec_to_f64(y);
+        memcpy(&got_wide, &back, sizeof back);
+        cr_assert_eq(got_wide, want_wide, "%x", narrow);
+    }
+}
+
 Test(cast, exponential_is_within_1_01_units_in_the_last_place)
 {
     double worst = 0;
