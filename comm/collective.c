@@ -130,14 +130,15 @@ void comm_all_to_all(struct comm *c, struct device_queue *q, void *out, const vo
 
 /* ---- messages ---- */
 
-tp_status comm_request_open(struct comm_request **out, struct comm *c, struct tp_err *err)
+tp_status comm_request_open(struct comm_request **out, struct comm *c, enum comm_neighbour to,
+                            struct tp_err *err)
 {
     struct comm_request *r = calloc(1, sizeof *r);
     tp_status st;
 
     if (!r)
         return tp_fail(err, TP_E_NOMEM, "out of memory for a message");
-    if ((st = c->transport->request_open(c, r, err))) {
+    if ((st = c->transport->request_open(c, r, to, err))) {
         free(r);
         return st;
     }

@@ -61,8 +61,11 @@ struct comm_rows {
 void comm_all_to_all(struct comm *c, struct device_queue *q, void *out, const void *in,
                      const struct comm_rows *rows);
 
-/* A request for the messages that this rank sends on c, one at a time. Freed with c. TP_E_NOMEM. */
-tp_status comm_request_open(struct comm_request **out, struct comm *c, struct tp_err *err);
+/* A request for the messages that this rank sends to a neighbour in c, one at a time. The first one
+ * for a neighbour is collective over c, whose ranks connect then. Freed with c. TP_E_NOMEM;
+ * TP_E_IO, TP_E_COMM: the ranks cannot be connected. */
+tp_status comm_request_open(struct comm_request **out, struct comm *c, enum comm_neighbour to,
+                            struct tp_err *err);
 
 /* Send to a rank. Later work on the queue does not wait for the receiver, so buf must not change
  * until the queue has passed comm_wait for the request. Messages of a pair of ranks arrive in

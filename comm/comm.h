@@ -17,6 +17,10 @@ struct comm_request;
 /* The ranks of a job. */
 struct comm_world;
 
+/* The rank after this one in its communicator, or the one before. The last rank is before the
+ * first. */
+enum comm_neighbour { COMM_NEXT, COMM_PREVIOUS };
+
 enum comm_op { COMM_SUM, COMM_MAX };
 
 /* The kinds of calls that are counted; an index of comm_counts. */

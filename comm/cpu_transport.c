@@ -117,9 +117,11 @@ static void cpu_queue(struct comm *c, struct device_queue *q, const struct comm_
     device_submit(q, &(struct device_operation){ run, &args, sizeof args, DEVICE_COLLECTIVE });
 }
 
-static tp_status cpu_request_open(struct comm *c, struct comm_request *r, struct tp_err *err)
+static tp_status cpu_request_open(struct comm *c, struct comm_request *r, enum comm_neighbour to,
+                                  struct tp_err *err)
 {
     (void)c;
+    (void)to;
     r->impl = calloc(1, sizeof(struct host_request));
     return r->impl ? TP_OK : tp_fail(err, TP_E_NOMEM, "out of memory for a message");
 }

@@ -49,8 +49,9 @@ struct comm_transport {
     tp_status (*alloc)(struct comm_world *w, void **out, int64_t n_bytes, struct tp_err *err);
     /* q may be of another device that does nothing; then the call does nothing. */
     void (*queue)(struct comm *c, struct device_queue *q, const struct comm_call *call);
-    /* The first one of a communicator is collective over its ranks. */
-    tp_status (*request_open)(struct comm *c, struct comm_request *r, struct tp_err *err);
+    /* The first one of a communicator for each neighbour is collective over its ranks. */
+    tp_status (*request_open)(struct comm *c, struct comm_request *r, enum comm_neighbour to,
+                              struct tp_err *err);
     void (*request_free)(struct comm_request *r);
     unsigned promises; /* a bit for each enum comm_promise */
 };

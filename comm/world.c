@@ -50,6 +50,11 @@ int comm_local_rank(const struct comm_world *w)
     return w->process->local_rank;
 }
 
+bool comm_has_agreed(const struct comm_world *w)
+{
+    return w->process->agreed;
+}
+
 bool comm_has_threads(const struct comm_world *w)
 {
     return w->process->threads;
@@ -116,8 +121,8 @@ struct comm_request_for_memory {
 
 /* Check that all ranks ask for the same size and that all got it. err has this rank's own
  * message. */
-static tp_status check_alloc(const struct comm_request_for_memory *all, int rank, int size,
-                             struct tp_err *err)
+static tp_status check_memory(const struct comm_request_for_memory *all, int rank, int size,
+                              struct tp_err *err)
 {
     int64_t mine = all[rank].n_bytes;
 
@@ -150,8 +155,10 @@ tp_status comm_alloc(void **out, struct comm_world *w, int64_t n_bytes, struct t
     else
         mine.status = w->transport->alloc(w, &got, n_bytes, err);
     TP_TRY(control_all_gather(&w->control, all, &mine, sizeof mine, err));
-    TP_TRY(check_alloc(all, rank, size, err));
-    *out = got;
+    if ((st = check_memory(all, rank, size, err)))
+        w->process->agreed = true;
+    else
+        *out = got;
 done:
     free(all);
     return st;

@@ -32,6 +32,9 @@ tp_status comm_open(struct comm_world **out, const struct comm_env *env, int64_t
  * by control_agree. TP_E_STOPPED and TP_E_NO count as success. NULL: does nothing. */
 void comm_close(struct comm_world *w, tp_status abort);
 
+/* Whether all ranks know of the last failure, by control_agree or comm_alloc. */
+bool comm_has_agreed(const struct comm_world *w);
+
 /* Ranks on this rank's host, for the default number of threads. */
 int comm_local_size(const struct comm_world *w);
 

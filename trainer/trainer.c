@@ -202,15 +202,16 @@ done:
     return st;
 }
 
-/* Open the requests for messages between stages. */
+/* Open the requests for messages between ranks, which connects them. A rank that fails here fails
+ * alone: the others cannot be asked, because they may wait for it to connect. */
 static tp_status open_messages(struct trainer *t, struct tp_err *err)
 {
     tp_status st = TP_OK;
 
     for (int i = 0; t->parallel.pp_forward && i < t->n_slots && !st; i++)
-        st = comm_request_open(&t->slots[i].sent, t->parallel.pp_forward, err);
+        st = comm_request_open(&t->slots[i].sent, t->parallel.pp_forward, COMM_NEXT, err);
     for (int i = 0; t->parallel.pp_backward && i < SCRATCH_DX_BUFFERS && !st; i++)
-        st = comm_request_open(&t->scratch.sent[i], t->parallel.pp_backward, err);
+        st = comm_request_open(&t->scratch.sent[i], t->parallel.pp_backward, COMM_PREVIOUS, err);
     return st ? st : ring_attention_open(&t->scratch.ring, &t->net.ring, err);
 }
 
@@ -238,7 +239,6 @@ static tp_status bind(struct trainer *t, const struct trainer_device *d, struct 
     TP_TRY(bucket_transfer_open(&t->grads, &t->params, &t->parallel, BUCKET_GRADS, err));
     TP_TRY(grad_reduction_open(&t->reduction, &t->grads, err));
     fsdp_units_open(&t->units, &t->weights, &t->grads);
-    TP_TRY(open_messages(t, err));
 done:
     return st;
 }
@@ -271,12 +271,13 @@ tp_status trainer_open(struct trainer *t, const struct train_config *c, const st
     TP_TRY(control_agree(control, open_alone(t, d->ops, control_rank(control), err), err));
     TP_TRY(control_agree(control, trainer_measure(&largest, c, m, err), err));
     TP_TRY(process_groups_make(&t->parallel, ranks, t->device, d->transport, &t->layout, err));
-    TP_TRY(check_promises(t, err));
+    TP_TRY(control_agree(control, check_promises(t, err), err));
     TP_TRY(comm_alloc(&memory, ranks, largest.shared, err));
     t->pools.shared.base = memory;
     take(t);
     TP_TRY(control_agree(control, check_taken(t, err), err));
     TP_TRY(control_agree(control, bind(t, d, err), err));
+    TP_TRY(open_messages(t, err));
 done:
     return st;
 }

@@ -68,7 +68,8 @@ static void report_end(struct train_request *r, struct comm_world *ranks, tp_sta
 }
 
 /* The reason is printed before the trainer is closed: other ranks notice that this one closes its
- * connections, and after a failure of a GPU or its network that may take long. */
+ * connections, and after a failure of a GPU or its network that may take long. What this rank alone
+ * knows, its device has to know: closing must not wait for ranks that wait for this one. */
 static tp_status train(struct train_request *r, struct comm_world *ranks, struct tp_err *err)
 {
     const struct loop_output output = { print_line, r };
@@ -92,9 +93,12 @@ static tp_status train(struct train_request *r, struct comm_world *ranks, struct
         report_note(TRAIN_PROG, "%s", note);
     d.threads = options.threads;
     st = trainer_open(&t, &r->config, &r->model, &d, ranks, err);
+    agreed = comm_has_agreed(ranks);
     if (!st)
         st = loop_run(&t, &output, &agreed, err);
     report_end(r, ranks, st, agreed, err);
+    if (st && !agreed)
+        device_fail(d.device, err);
     trainer_close(&t);
     device_close(d.device);
     return st;

@@ -9,6 +9,19 @@ static int edge_set(int e, int size)
     return size % 2 && e == size - 1 ? 2 : e % 2;
 }
 
+/* In a ring of two ranks the next rank is also the previous one. */
+static bool is_up(const struct comm *c, enum comm_neighbour to)
+{
+    return to == COMM_NEXT || c->size == 2;
+}
+
+static enum nccl_lane_name name_of(bool up, bool sends)
+{
+    if (up)
+        return sends ? NCCL_LANE_UP_OUT : NCCL_LANE_UP_IN;
+    return sends ? NCCL_LANE_DOWN_OUT : NCCL_LANE_DOWN_IN;
+}
+
 enum { BYTE_STEP = 16 }; /* from the byte of a lane to that of the next one */
 
 /* Send a byte from rank 0 of a lane to rank 1. In the first message NCCL connects the ranks, and
@@ -38,8 +51,7 @@ static tp_status connect_set(struct nccl_lane_set *l, const struct comm *c, nccl
     bool is_upper = edge_set(before, c->size) == set;
     int color = is_lower ? c->rank : is_upper ? before : NCCL_SPLIT_NOCOLOR;
     bool sends = is_lower == up;
-    enum nccl_lane_name name = up ? (sends ? NCCL_LANE_UP_OUT : NCCL_LANE_UP_IN)
-                                  : (sends ? NCCL_LANE_DOWN_OUT : NCCL_LANE_DOWN_IN);
+    enum nccl_lane_name name = name_of(up, sends);
     struct nccl_lane *lane = &l->lane[name];
     ncclComm_t made = NULL;
     ncclResult_t r = ncclCommSplit(all, color, sends ? 0 : 1, &made, NULL);
@@ -58,32 +70,55 @@ static tp_status connect_set(struct nccl_lane_set *l, const struct comm *c, nccl
     return send_first(lane, sends, (char *)l->bytes + name * BYTE_STEP, err);
 }
 
-tp_status nccl_lane_set_open(struct nccl_lane_set *l, const struct comm *c, ncclComm_t all,
-                             struct nccl_watch *w, struct tp_err *err)
+bool nccl_lane_set_has(const struct nccl_lane_set *l, const struct comm *c, enum comm_neighbour to)
 {
-    int n_sets = c->size % 2 ? 3 : 2;
-    cudaError_t e = cudaMalloc(&l->bytes, NCCL_LANES * BYTE_STEP);
-    tp_status st = e == cudaSuccess ? TP_OK : nccl_fail_cuda(err, "memory", e);
-
-    l->watch = w;
-    for (int set = 0; set < n_sets && !st; set++)
-        st = connect_set(l, c, all, set, true, err);
-    for (int set = 0; set < n_sets && !st && c->size > 2; set++)
-        st = connect_set(l, c, all, set, false, err);
-    if (st)
-        return st;
-    l->are_open = true;
-    e = cudaEventCreateWithFlags(&l->queued, cudaEventDisableTiming);
-    return e == cudaSuccess ? TP_OK : nccl_fail_cuda(err, "an event", e);
+    return l->lane[name_of(is_up(c, to), true)].comm;
 }
 
-tp_status nccl_lane_set_wait(const struct nccl_lane_set *l, struct tp_err *err)
+/* What all lanes share. */
+static tp_status open_shared(struct nccl_lane_set *l, struct nccl_watch *w, struct tp_err *err)
 {
     cudaError_t e = cudaSuccess;
 
-    for (int i = 0; i < NCCL_LANES && e == cudaSuccess; i++)
+    l->watch = w;
+    if (!l->bytes && (e = cudaMalloc(&l->bytes, NCCL_LANES * BYTE_STEP)) != cudaSuccess)
+        return nccl_fail_cuda(err, "memory", e);
+    if (!l->queued)
+        e = cudaEventCreateWithFlags(&l->queued, cudaEventDisableTiming);
+    return e == cudaSuccess ? TP_OK : nccl_fail_cuda(err, "an event", e);
+}
+
+tp_status nccl_lane_set_open(struct nccl_lane_set *l, const struct comm *c, enum comm_neighbour to,
+                             ncclComm_t all, struct nccl_watch *w, struct tp_err *err)
+{
+    int n_sets = c->size % 2 ? 3 : 2;
+    tp_status st = open_shared(l, w, err);
+
+    if (nccl_lane_set_has(l, c, to))
+        return st;
+    for (int set = 0; set < n_sets && !st; set++)
+        st = connect_set(l, c, all, set, is_up(c, to), err);
+    return st;
+}
+
+/* Later messages are received by queues, on streams of their own. */
+static void end_stream(struct nccl_lane *lane)
+{
+    (void)cudaStreamDestroy(lane->stream);
+    lane->stream = NULL;
+}
+
+tp_status nccl_lane_set_wait(struct nccl_lane_set *l, struct tp_err *err)
+{
+    cudaError_t e = cudaSuccess;
+
+    for (int i = 0; i < NCCL_LANES && e == cudaSuccess; i++) {
         if (l->lane[i].stream)
             e = cudaStreamSynchronize(l->lane[i].stream);
+        if (l->lane[i].stream && e == cudaSuccess &&
+            (i == NCCL_LANE_UP_IN || i == NCCL_LANE_DOWN_IN))
+            end_stream(&l->lane[i]);
+    }
     return e == cudaSuccess ? TP_OK : nccl_fail_cuda(err, "the first message to a neighbour", e);
 }
 
@@ -93,26 +128,31 @@ const struct nccl_lane *nccl_lane_of(const struct nccl_lane_set *l, const struct
     bool is_next = x->peer == (c->rank + 1) % c->size;
     bool is_previous = x->peer == (c->rank + c->size - 1) % c->size;
     bool sends = x->kind == COMM_SEND;
-    enum nccl_lane_name name;
+    const struct nccl_lane *lane = &l->lane[name_of(sends ? is_next : is_previous, sends)];
 
-    if (!l->are_open || (!is_next && !is_previous))
-        return NULL;
-    if (sends)
-        name = is_next ? NCCL_LANE_UP_OUT : NCCL_LANE_DOWN_OUT;
-    else
-        name = is_previous ? NCCL_LANE_UP_IN : NCCL_LANE_DOWN_IN;
-    return &l->lane[name];
+    return lane->comm && (is_next || is_previous) ? lane : NULL;
+}
+
+/* NCCL destroys a communicator when both its ranks do, so one lane after the other would wait all
+ * around the ring. In a group it destroys each in a thread of its own. */
+static void destroy_all(struct nccl_lane_set *l)
+{
+    (void)ncclGroupStart();
+    for (int i = 0; i < NCCL_LANES; i++)
+        nccl_watch_destroy(l->watch, l->lane[i].comm);
+    (void)ncclGroupEnd();
 }
 
 void nccl_lane_set_close(struct nccl_lane_set *l, bool works)
 {
-    for (int i = 0; i < NCCL_LANES && works; i++) {
+    for (int i = 0; i < NCCL_LANES && works; i++)
         if (l->lane[i].stream)
             (void)cudaStreamSynchronize(l->lane[i].stream);
-        nccl_watch_destroy(l->watch, l->lane[i].comm);
+    if (works && l->watch)
+        destroy_all(l);
+    for (int i = 0; i < NCCL_LANES && works; i++)
         if (l->lane[i].stream)
-            (void)cudaStreamDestroy(l->lane[i].stream);
-    }
+            end_stream(&l->lane[i]);
     if (works)
         (void)cudaFree(l->bytes);
     if (l->queued)

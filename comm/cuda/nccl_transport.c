@@ -25,23 +25,31 @@ struct nccl_request {
     bool pending;
 };
 
-/* Let this thread's calls mean the GPU of c, and use its communicator, if it has one, until
- * `end`. */
+/* Let this thread's calls mean the GPU of c, and use its communicator, if it has one, until `end`.
+ * Fails with the failure of the GPU. */
 static tp_status begin(const struct comm *c, struct tp_err *err)
 {
     const struct nccl_group *g = c->impl;
 
     return cuda_device_begin(c->world->device) && (!g || !g->watch || nccl_watch_begin(g->watch))
                ? TP_OK
-               : tp_fail(err, TP_E_IO, "the GPU has failed before its ranks could be connected");
+               : cuda_device_failure(c->world->device, err);
 }
 
-static tp_status end(const struct comm *c, tp_status st)
+static void end(const struct comm *c)
 {
     const struct nccl_group *g = c->impl;
 
     if (g->watch)
         nccl_watch_end(g->watch);
+}
+
+/* This rank could not be connected with others, which may wait for it. Its device fails, so that
+ * what is open is aborted, and nothing waits for them. Returns st. */
+static tp_status give_up(const struct comm *c, tp_status st, const struct tp_err *err)
+{
+    if (st)
+        device_fail(c->world->device, err);
     return st;
 }
 
@@ -79,10 +87,12 @@ static tp_status connect_all(struct comm *all, const char id[COMM_ID_BYTES], str
     if ((st = nccl_watch_open(&g->watch, all->world->device, err)))
         return st;
     memcpy(&u, id, sizeof u);
-    if ((r = ncclCommInitRank(&g->comm, all->size, u, all->rank)) != ncclSuccess)
+    if ((r = ncclCommInitRank(&g->comm, all->size, u, all->rank)) != ncclSuccess) {
         st = nccl_fail(err, "connecting the ranks", r);
-    else if (!(st = begin(all, err)))
-        st = end(all, nccl_watch_add(g->watch, g->comm, err));
+    } else if (!(st = begin(all, err))) {
+        st = nccl_watch_add(g->watch, g->comm, err);
+        end(all);
+    }
     if (st)
         nccl_watch_close(g->watch);
     return st;
@@ -98,7 +108,7 @@ static tp_status nccl_open(struct comm *all, const char id[COMM_ID_BYTES], struc
         free(all->impl);
         all->impl = NULL;
     }
-    return st;
+    return give_up(all, st, err);
 }
 
 /* The communicator of a color, its rank and size. A communicator of one rank is not kept. */
@@ -147,7 +157,8 @@ static tp_status nccl_split(struct comm *out, bool *made, struct comm *c, int co
         st = nccl_fail(err, "a group of ranks", r);
     else if (comm)
         st = take_split(out, comm, g->watch, err);
-    return end(c, st);
+    end(c);
+    return give_up(c, st, err);
 }
 
 static void nccl_free(struct comm *c)
@@ -317,23 +328,33 @@ static void nccl_queue(struct comm *c, struct device_queue *q, const struct comm
     nccl_watch_end(g->watch);
 }
 
-static tp_status nccl_request_open(struct comm *c, struct comm_request *r, struct tp_err *err)
+/* Open the lanes of messages to a neighbour, unless they are open. */
+static tp_status open_lanes(struct comm *c, enum comm_neighbour to, struct tp_err *err)
 {
     struct nccl_group *g = c->impl;
+    tp_status st;
+
+    if (c->size == 1 || nccl_lane_set_has(&g->lanes, c, to))
+        return TP_OK;
+    if ((st = begin(c, err)))
+        return st;
+    st = nccl_lane_set_open(&g->lanes, c, to, g->comm, g->watch, err);
+    end(c);
+    if (!st)
+        st = nccl_lane_set_wait(&g->lanes, err);
+    return give_up(c, st, err);
+}
+
+static tp_status nccl_request_open(struct comm *c, struct comm_request *r, enum comm_neighbour to,
+                                   struct tp_err *err)
+{
     struct nccl_request *request;
-    bool opens = c->size > 1 && !g->lanes.are_open;
     cudaError_t e;
     tp_status st;
 
-    if ((st = begin(c, err)))
+    if ((st = open_lanes(c, to, err)) || (st = begin(c, err)))
         return st;
-    if (opens)
-        st = nccl_lane_set_open(&g->lanes, c, g->comm, g->watch, err);
-    st = end(c, st);
-    if (opens && !st)
-        st = nccl_lane_set_wait(&g->lanes, err);
-    if (st)
-        return st;
+    end(c);
     if (!(request = calloc(1, sizeof *request)))
         return tp_fail(err, TP_E_NOMEM, "out of memory for a message");
     if ((e = cudaEventCreateWithFlags(&request->sent, cudaEventDisableTiming)) != cudaSuccess) {

@@ -1,10 +1,13 @@
 /* comm/cuda/nccl_watch.c - see comm/cuda/nccl_watch.h. */
 #include "comm/cuda/nccl_watch.h"
 
+#include <cuda_runtime_api.h>
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "comm/cuda/nccl_failure.h"
 #include "core/background_thread.h"
@@ -17,8 +20,9 @@ enum {
      * to end, and launchers end this one then: comm/launch.h after 1.2 s, tp-run within two
      * seconds. tp-run calls a rank hung after 3 s at least. */
     REMOTE_LOOKS = 12,
-    /* An abort can hang inside of NCCL. The process then ends without it. */
-    ABORT_MS = 10000,
+    /* An abort can wait for other ranks, or hang inside of NCCL. The process then ends without it,
+     * and before launchers end it (comm/launch.h). */
+    ABORT_MS = 800,
 };
 
 struct nccl_watch {
@@ -29,7 +33,7 @@ struct nccl_watch {
     ncclComm_t *comms; /* once `aborted` is set, the thread's alone */
     int n_comms, n_max, n_users;
     int remote_looks;
-    bool closing, aborted, ended;
+    bool began, closing, aborted, ended;
 };
 
 /* ---- the thread ---- */
@@ -92,7 +96,11 @@ static void *watch(void *ctx)
 {
     struct nccl_watch *w = ctx;
 
+    /* Otherwise what aborts allocate or free would be GPU 0's. */
+    (void)cudaSetDevice(cuda_device_of(w->device)->ordinal);
     pthread_mutex_lock(&w->lock);
+    w->began = true;
+    pthread_cond_broadcast(&w->changed);
     while (!w->closing && !has_failed(w))
         wait_ms(w, LOOK_MS);
     w->aborted = true;
@@ -115,6 +123,16 @@ static void watch_free(struct nccl_watch *w)
     free(w);
 }
 
+/* The thread selects its GPU before the caller uses it: a call of CUDA may wait for one that hangs,
+ * and the thread must not. */
+static void wait_for_begin(struct nccl_watch *w)
+{
+    pthread_mutex_lock(&w->lock);
+    while (!w->began)
+        pthread_cond_wait(&w->changed, &w->lock);
+    pthread_mutex_unlock(&w->lock);
+}
+
 tp_status nccl_watch_open(struct nccl_watch **out, struct device *d, struct tp_err *err)
 {
     struct nccl_watch *w = calloc(1, sizeof *w);
@@ -135,6 +153,7 @@ tp_status nccl_watch_open(struct nccl_watch **out, struct device *d, struct tp_e
         return tp_fail(err, TP_E_NOMEM, "a thread that watches NCCL cannot be started: %s",
                        strerror(code));
     }
+    wait_for_begin(w);
     *out = w;
     return TP_OK;
 }
@@ -143,6 +162,15 @@ struct nccl_watch *nccl_watch_share(struct nccl_watch *w)
 {
     w->n_users++;
     return w;
+}
+
+/* End the process when it calls exit, without destructors: those of CUDA's and NCCL's libraries
+ * could wait for the thread that hangs, or crash it. */
+static void exit_at_once(int code, void *ctx)
+{
+    (void)ctx;
+    fflush(NULL);
+    _exit(code);
 }
 
 /* Wait for the thread's end. False: it hangs. */
@@ -176,6 +204,7 @@ void nccl_watch_close(struct nccl_watch *w)
         watch_free(w);
     } else {
         pthread_detach(w->thread); /* which still uses w */
+        (void)on_exit(exit_at_once, NULL);
     }
 }
 

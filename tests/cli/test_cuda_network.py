@@ -57,6 +57,32 @@ def test_a_rank_without_a_network_says_so_and_the_job_ends(tmp_path, inputs, nam
     assert r.rc == 75 and "resumed from" in r.err, (SEED, r)
 
 
+@pytest.mark.parametrize("layout", ["tp2", "pp2"])
+def test_a_rank_that_fails_alone_does_not_wait_for_the_others(tmp_path, inputs, layout):
+    """Its GPU works, and NCCL ends communicators when all their ranks do; the others wait for this rank inside of the next step."""
+    began = time.monotonic()
+    r = harness.run(*arguments(inputs, tmp_path, "llama", layout, "--device", "cuda", steps=2000), "--log", "/dev/full", env=on_fake())
+    assert r.rc == 3 and time.monotonic() - began < 60, (SEED, r)
+    assert re.fullmatch("tp-train: rank 0: --log /dev/full: .*No space left on device.*", r.lines[-1]), (SEED, r)
+    assert len([line for line in r.lines if line.startswith("tp-train: rank ")]) == 1, (SEED, r)
+
+
+def test_a_rank_that_nccl_does_not_connect_says_so(tmp_path, inputs):
+    """Before the first step, when the others only know that a rank is missing."""
+    r = harness.run(*arguments(inputs, tmp_path, "llama", "pp2", "--device", "cuda"), env=on_fake(FAIL_NCCL="1 0"))
+    assert r.rc == 3, (SEED, r)
+    assert re.fullmatch(r"tp-train: rank 1: NCCL: the first message to a neighbour failed: unhandled system error \(error 2\)", r.lines[-1]), (SEED, r)
+
+
+def test_an_abort_that_hangs_does_not_keep_the_rank(tmp_path, inputs):
+    """NCCL may let an abort wait for others. The process ends without it, and without destructors that would wait, too."""
+    began = time.monotonic()
+    r = harness.run(*arguments(inputs, tmp_path, "llama", "tp2", "--device", "cuda", steps=2000),
+                    env=on_fake(FAIL="1 719 600", HANG_ABORT="1"))
+    assert r.rc == 3 and time.monotonic() - began < 60, (SEED, r)
+    assert re.fullmatch("tp-train: rank 1: GPU 1: .* unspecified launch failure .*", r.lines[-1]), (SEED, r)
+
+
 def test_a_gpu_that_fails_is_the_only_one_that_speaks(tmp_path, inputs):
     """The other rank notices that rank 1 has closed its connections, and leaves the reason to it."""
     r = harness.run(*arguments(inputs, tmp_path, "llama", "tp2", "--device", "cuda", steps=2000), env=on_fake(FAIL="1 719 600"))

@@ -130,6 +130,7 @@ RANKS_MISTAKES = {
     "message-of-another-size": "rank 1 calls ncclRecv of 11 f32 as call 1, and rank 0 ncclSend of 10 f32",
     "sends-that-wait-for-each-other": "the device waits for ever for other ranks: ncclSend of stream 1",
     "ring-not-connected": "rank [012] waits for ever in its first ncclSend with rank 1, which has not made its side",
+    "ring-destroyed-one-by-one": "rank [012] waits for ever: not all ranks have called ncclCommDestroy",
     "kernels-loaded-between-messages": "the device waits for ever for other ranks: ncclSend of stream 2",
     "allocation-between-messages": "the device waits for ever for other ranks: ncclSend of stream 2",
     "message-to-nobody": "rank 0 of 3: ncclSend with rank 3",
@@ -156,7 +157,8 @@ RANKS_MISTAKES = {
     "bias-in-host-memory": "16 bytes of the bias at .* are not in device memory",
 }
 RANKS_THAT_WAIT = {"group-overlap", "group-of-two-streams", "message-overwritten", "missing-call", "missing-first-call", "ring-not-connected",
-                   "kernels-loaded-between-messages", "allocation-between-messages", "message-of-another-size", "sends-that-wait-for-each-other"}
+                   "ring-destroyed-one-by-one", "kernels-loaded-between-messages", "allocation-between-messages",
+                   "message-of-another-size", "sends-that-wait-for-each-other"}
 
 
 def run_ranks(name, seed):

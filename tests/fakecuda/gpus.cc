@@ -99,4 +99,11 @@ bool gpus_have_network()
     return does_again("FAKECUDA_LOSE_NCCL", &operations);
 }
 
+bool gpus_end_aborts()
+{
+    const char *number = getenv("FAKECUDA_HANG_ABORT");
+
+    return !number || atoi(number) != used;
+}
+
 } // namespace fake

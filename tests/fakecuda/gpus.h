@@ -8,6 +8,7 @@
  * FAKECUDA_FAIL_NCCL is "number n": on that GPU, NCCL accepts n calls and then none.
  * FAKECUDA_LOSE_NCCL is "number n": that GPU loses the network after n of NCCL's operations have
  * begun.
+ * FAKECUDA_HANG_ABORT is the number of a GPU on which an abort of NCCL never ends.
  */
 #ifndef TESTS_FAKECUDA_GPUS_H
 #define TESTS_FAKECUDA_GPUS_H
@@ -23,6 +24,7 @@ void gpus_use(int ordinal);   /* from now on, the process's operations run on it
 int gpus_used();          /* the machine's number of that one; the first one, if none was named */
 bool gpus_accept_nccl();  /* a call of NCCL */
 bool gpus_have_network(); /* for the next of NCCL's operations */
+bool gpus_end_aborts();
 
 } // namespace fake
 

@@ -61,12 +61,13 @@ static void check_buffer(const nccl_progress *p, const char *side, const void *b
 }
 
 /* The calls of a thread between ncclGroupStart and ncclGroupEnd: messages of one communicator and
- * stream, which are one of its calls and progress together; or aborts. */
+ * stream, which are one of its calls and progress together; or aborts; or communicators that end.
+ */
 struct group {
     bool is_open;
     cudaStream_t stream;
     std::vector<std::shared_ptr<nccl_progress>> calls;
-    std::vector<ncclComm_t> aborted;
+    std::vector<ncclComm_t> aborted, destroyed;
 };
 static thread_local group grouped;
 
@@ -74,6 +75,13 @@ bool fake::nccl_group_abort(ncclComm_t comm)
 {
     if (grouped.is_open)
         grouped.aborted.push_back(comm);
+    return grouped.is_open;
+}
+
+bool fake::nccl_group_destroy(ncclComm_t comm)
+{
+    if (grouped.is_open)
+        grouped.destroyed.push_back(comm);
     return grouped.is_open;
 }
 
@@ -190,7 +198,7 @@ static void connect(const calls &made)
 ncclResult_t ncclGroupEnd(void)
 {
     const calls made = grouped.calls;
-    const std::vector<ncclComm_t> aborted = grouped.aborted;
+    const std::vector<ncclComm_t> aborted = grouped.aborted, destroyed = grouped.destroyed;
     const cudaStream_t stream = grouped.stream;
     std::shared_ptr<int> user;
 
@@ -199,6 +207,8 @@ ncclResult_t ncclGroupEnd(void)
     grouped = {};
     for (ncclComm_t comm : aborted)
         fake::nccl_finish_abort(comm);
+    for (ncclComm_t comm : destroyed)
+        fake::nccl_finish_destroy(comm);
     if (made.empty())
         return ncclSuccess;
     connect(made);

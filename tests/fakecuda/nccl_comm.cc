@@ -2,6 +2,8 @@
 #include "tests/fakecuda/nccl_comm.h"
 
 #include <algorithm>
+#include <cerrno>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -12,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "tests/fakecuda/api.h"
 #include "tests/fakecuda/gpus.h"
 #include "tests/fakecuda/handle.h"
 #include "tests/fakecuda/stream.h"
@@ -125,12 +128,35 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm)
     if (comm->queued != comm->finished && fake::device_failure == cudaSuccess)
         fake::report(nullptr, "NCCL: rank %d destroys a communicator that has %llu queued calls",
                      comm->rank, (unsigned long long)(comm->queued - comm->finished));
+    comm->shared->ends[comm->rank] = true;
+    if (!fake::nccl_group_destroy(comm))
+        fake::nccl_finish_destroy(comm);
+    return ncclSuccess;
+}
+
+/* Whether a rank does not let others wait any more, because it ends the communicator, or its
+ * process has ended. */
+static bool has_ended(const fake::nccl_shared *s, int rank)
+{
+    return s->ends[rank] || (kill(s->pids[rank], 0) && errno == ESRCH);
+}
+
+/* NVIDIA's library waits until all ranks of a machine destroy the communicator
+ * (bootstrapIntraNodeBarrier in its src/init.cc), and here all are on one. A group destroys its
+ * communicators at the same time. */
+void fake::nccl_finish_destroy(ncclComm_t comm)
+{
+    double waited = 0;
+
+    for (int r = 0; r < comm->size; r++)
+        for (; !has_ended(comm->shared, r); api_go_on())
+            nccl_pause_for("not all ranks have called ncclCommDestroy", comm->rank, patience(),
+                           &waited);
     if (comm->queued == comm->finished) {
         munmap(comm->shared, sizeof *comm->shared);
-        fake::handle_destroyed(comm);
+        handle_destroyed(comm);
         delete comm;
     }
-    return ncclSuccess;
 }
 
 /* Another thread may wait for the device meanwhile. The communicator stays, because queued calls
@@ -141,6 +167,7 @@ ncclResult_t ncclCommAbort(ncclComm_t comm)
     comm->aborted = true;
     fake::handles_may_stay();
     comm->shared->left++;
+    comm->shared->ends[comm->rank] = true;
     if (!fake::nccl_group_abort(comm))
         fake::nccl_finish_abort(comm);
     return ncclSuccess;
@@ -148,6 +175,8 @@ ncclResult_t ncclCommAbort(ncclComm_t comm)
 
 void fake::nccl_finish_abort(ncclComm_t comm)
 {
+    while (!gpus_end_aborts())
+        pause();
     nccl_wait("ncclCommAbort waits for a graph with calls of the communicator", comm->rank,
               [=] { return comm->users.use_count() == 1; });
 }

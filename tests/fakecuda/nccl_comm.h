@@ -35,10 +35,14 @@ namespace fake
 /* Report a call with a communicator that was aborted. */
 void nccl_check_usable(const char *call, ncclComm_t comm);
 
-/* Let an abort wait for the end of the group that the thread has begun. False: there is none. */
+/* Let an abort, or what destroys a communicator, wait until the end of the group that the thread
+ * has begun. False: there is none. */
 bool nccl_group_abort(ncclComm_t comm);
+bool nccl_group_destroy(ncclComm_t comm);
 /* Wait for what an abort waits for. */
 void nccl_finish_abort(ncclComm_t comm);
+/* Wait until all ranks destroy the communicator, and free it. */
+void nccl_finish_destroy(ncclComm_t comm);
 
 } // namespace fake
 

@@ -15,14 +15,20 @@
 namespace fake
 {
 
-void nccl_pause(const char *what, int rank, double *waited)
+void nccl_pause_for(const char *what, int rank, double patience, double *waited)
 {
     const struct timespec t = { 0, 100000 };
 
     nanosleep(&t, nullptr);
     *waited += 1e-4;
-    if (*waited > std::max(patience(), 60.0)) /* processes need time to start */
+    if (*waited > patience)
         report(nullptr, "NCCL: rank %d waits for ever: %s", rank, what);
+}
+
+void nccl_pause(const char *what, int rank, double *waited)
+{
+    nccl_pause_for(what, rank, std::max(patience(), 60.0),
+                   waited); /* processes need time to start */
 }
 
 nccl_shared *nccl_join(const std::string &name, int rank, int size, size_t place)
@@ -44,6 +50,7 @@ nccl_shared *nccl_join(const std::string &name, int rank, int size, size_t place
         report(nullptr, "NCCL: rank %d joins a communicator of %d ranks, and another rank says %d",
                rank, size, none);
     shared->places[rank] = place;
+    shared->pids[rank] = (int)getpid();
     shared->joined++;
     nccl_wait("not all ranks have joined the communicator", rank,
               [=] { return shared->joined >= size; });

@@ -41,6 +41,8 @@ struct nccl_shared {
     std::atomic<int> size, joined;
     std::atomic<size_t> places[NCCL_RANKS_MAX]; /* each rank's host and GPU: ncclCommInitRank */
     std::atomic<int> left; /* ranks that have aborted: their connections are closed */
+    std::atomic<int> pids[NCCL_RANKS_MAX];
+    std::atomic<bool> ends[NCCL_RANKS_MAX];  /* a rank destroys or aborts the communicator */
     std::atomic<bool> calls[NCCL_RANKS_MAX]; /* a rank has called a collective: nccl_connect.h */
     std::atomic<bool> sends[NCCL_RANKS_MAX][NCCL_RANKS_MAX];    /* [from][to]: `from` has sent */
     std::atomic<bool> receives[NCCL_RANKS_MAX][NCCL_RANKS_MAX]; /* `to` has received */
@@ -55,6 +57,8 @@ nccl_shared *nccl_join(const std::string &name, int rank, int size, size_t place
 /* Wait until done() for as long as other ranks may take; what: for the message if they do not. */
 template <typename F> void nccl_wait(const char *what, int rank, F done);
 void nccl_pause(const char *what, int rank, double *waited);
+/* Wait a little, for at most `patience` seconds together. */
+void nccl_pause_for(const char *what, int rank, double patience, double *waited);
 
 template <typename F> void nccl_wait(const char *what, int rank, F done)
 {

@@ -46,7 +46,7 @@ static void correct_collectives()
 
 /* Each rank sends to the next one, on a second stream, so nobody waits for a receiver. The first
  * message of a pair connects them, for which the host waits: one pair after the other. */
-static void ring(ncclComm_t comm, bool is_connected)
+static void ring(ncclComm_t comm, bool is_connected, bool in_group)
 {
     cudaEvent_t e;
 
@@ -74,8 +74,12 @@ static void ring(ncclComm_t comm, bool is_connected)
     ncclRecv(y, N, ncclFloat32, 0, receives, stream);
     expect("message", y, 3, (float)(3 + 100 * ((rank + 2) % 3)));
     cudaStreamSynchronize(other);
+    if (in_group)
+        ncclGroupStart();
     ncclCommDestroy(sends);
     ncclCommDestroy(receives);
+    if (in_group)
+        ncclGroupEnd();
 }
 
 /* The host may wait in it for what is queued. */
@@ -325,7 +329,7 @@ struct program {
 static const program programs[] = {
     /* correct */
     { "collectives", correct_collectives },
-    { "ring", [] { ring(all, true); } },
+    { "ring", [] { ring(all, true, true); } },
     { "allocation-in-order", [] { exchange_around(ALLOCATE_IN_ORDER); } },
     { "product", [] { product(2, 0, x); } },
     { "bias", [] { biased(RIGHT); } },
@@ -388,7 +392,8 @@ static const program programs[] = {
               ncclRecv(y, N, ncclFloat32, 1 - rank, all, stream);
           }
       } },
-    { "ring-not-connected", [] { ring(all, false); } },
+    { "ring-not-connected", [] { ring(all, false, true); } },
+    { "ring-destroyed-one-by-one", [] { ring(all, true, false); } },
     { "kernels-loaded-between-messages", [] { exchange_around(LOAD_KERNELS); } },
     { "allocation-between-messages", [] { exchange_around(ALLOCATE); } },
     { "message-to-nobody", [] { ncclSend(x, 10, ncclFloat32, RANKS, all, stream); } },

@@ -33,7 +33,7 @@ static inline tp_status prop_open(struct prop *p, struct tp_err *err)
     for (int k = 0; k < PROP_JOBS; k++)
         TP_TRY(device_event_open(p->device->device, &p->events[k], err));
     for (int k = 0; k < 2 && comm_size(p->comm) > 1; k++)
-        TP_TRY(comm_request_open(&p->requests[k], p->comm, err));
+        TP_TRY(comm_request_open(&p->requests[k], p->comm, COMM_NEXT, err));
     p->shared = shared;
     p->plain = plain;
     p->expect = malloc(PROP_BYTES);
@@ -190,7 +190,7 @@ static inline int prop_counts(struct rank_device *d, uint64_t seed)
     PROP_EXPECT(!comm_split(&c, d->all, 0, 0, &err), "%s", err.msg);
     PROP_EXPECT(!comm_alloc(&x, d->ranks, 4096, &err), "%s", err.msg);
     if (size > 1)
-        PROP_EXPECT(!comm_request_open(&sent, c, &err), "%s", err.msg);
+        PROP_EXPECT(!comm_request_open(&sent, c, COMM_NEXT, &err), "%s", err.msg);
     prop_counted_calls(d, c, x, sent);
     PROP_EXPECT(!rank_device_sync(d, d->queue, &err), "%s", err.msg);
     if (size > 1 && me < 2) {

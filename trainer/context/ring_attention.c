@@ -9,9 +9,9 @@ tp_status ring_attention_open(struct ring_buffers *r, const struct ring_group *g
     tp_status st = TP_OK;
 
     for (int i = 0; i < 2 && comm_size(g->cp) > 1 && !st; i++) {
-        st = comm_request_open(&r->kv_sent[i], g->cp, err);
+        st = comm_request_open(&r->kv_sent[i], g->cp, COMM_NEXT, err);
         if (!st)
-            st = comm_request_open(&r->dkv_sent[i], g->cp, err);
+            st = comm_request_open(&r->dkv_sent[i], g->cp, COMM_NEXT, err);
     }
     return st;
 }
