@@ -358,7 +358,12 @@ def _groups(tensors):
     return [{k: v for k, v in sorted(tensors.items()) if v.ndim == n} for n in (2, 1)]
 
 
-def zero1(folder, state, step, dp):
+def _step(step, count):
+    """AdamW's counter. count: what another one says instead; DeepSpeed's own Adam has an int."""
+    return Tensor(np.array(step, np.float32)) if count is None else count
+
+
+def zero1(folder, state, step, dp, count=None):
     """ZeRO-1: each group flattened, padded, cut into dp intervals."""
     tag = folder / ("global_step%d" % step)
     masters = state.get("master", state["param"])
@@ -382,7 +387,7 @@ def zero1(folder, state, step, dp):
                     mapping[name] = torch_files._make(fragment, start=lo - rank * size, numel=hi - lo)
                 at += array.size
             mappings.append(mapping)
-        base = {i: {"step": Tensor(np.array(step, np.float32)), **{m: Tensor(parts[m][i]) for m in MOMENTS}}
+        base = {i: {"step": _step(step, count), **{m: Tensor(parts[m][i]) for m in MOMENTS}}
                 for i in range(len(mappings))}
         torch_files.save(tag / ("zero_pp_rank_%d_mp_rank_00_optim_states.pt" % rank), {"optimizer_state_dict": {
             "single_partition_of_fp32_groups": [Tensor(p) for p in parts["fp32"]],
@@ -390,7 +395,7 @@ def zero1(folder, state, step, dp):
     (folder / "latest").write_text(tag.name)
 
 
-def zero3(folder, state, step, dp):
+def zero3(folder, state, step, dp, count=None):
     """ZeRO-3: each parameter padded and cut by itself."""
     tag = folder / ("global_step%d" % step)
     groups = _groups(state["master"])
@@ -404,7 +409,7 @@ def zero3(folder, state, step, dp):
     for rank in range(dp):
         flat = {g: [np.concatenate([part(t[k], rank) for k in group]) for group in groups]
                 for g, t in (("fp32", state["master"]), *((m, state[m]) for m in MOMENTS))}
-        base = {i: {"step": Tensor(np.array(step, np.float32)), **{m: Tensor(flat[m][i]) for m in MOMENTS}}
+        base = {i: {"step": _step(step, count), **{m: Tensor(flat[m][i]) for m in MOMENTS}}
                 for i in range(len(groups))}
         torch_files.save(tag / ("zero_pp_rank_%d_mp_rank_00_model_states.pt" % rank),
                          _model_states(empty, groups, step, dp))
@@ -413,7 +418,7 @@ def zero3(folder, state, step, dp):
     (folder / "latest").write_text(tag.name)
 
 
-def universal(folder, state, step, bare):
+def universal(folder, state, step, bare, count=None):
     """A folder for each parameter. bare: as it is made from ZeRO-3, flat and without steps."""
     tag = folder / ("global_step%d_universal" % step)
     model = {} if bare else {k: Tensor(v) for k, v in state["param"].items()}
@@ -427,5 +432,5 @@ def universal(folder, state, step, bare):
             torch_files.save(tag / "zero" / key / (file + ".pt"),
                              Tensor(array.reshape(-1)) if bare else {"param": Tensor(array), "cat_dim": 0})
         if not bare:
-            torch_files.save(tag / "zero" / key / "step.pt", Tensor(np.array(step, np.float32)))
+            torch_files.save(tag / "zero" / key / "step.pt", _step(step, count))
     (folder / "latest_universal").write_text(tag.name)

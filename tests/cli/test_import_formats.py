@@ -427,6 +427,22 @@ def test_universal(bare, bf16, tmp_path):
     assert digests(tmp_path / "ckpt") == digests(bf16.root)
 
 
+OWN_ADAM = {"zero1": lambda *a, **more: foreign_files.zero1(*a, 2, **more), "zero3": lambda *a, **more: foreign_files.zero3(*a, 2, **more),
+            "universal": lambda *a, **more: foreign_files.universal(*a, False, **more)}
+
+
+@pytest.mark.parametrize("kind", OWN_ADAM)
+def test_the_step_of_deepspeeds_own_adam_is_a_number(kind, bf16, tmp_path):
+    """It is not global_steps, which also counts steps that fp16 skips."""
+    OWN_ADAM[kind](tmp_path / "ds", groups_of(bf16), 5, count=3)
+    r = imported(bf16, tmp_path / "ds", tmp_path / "ckpt", "--layout", "tp2")
+    assert "step 3" in r.out and harness.steps(tmp_path / "ckpt")[0].name == "step-00000003", repr(r)
+    assert digests(tmp_path / "ckpt") == digests(bf16.root)
+    OWN_ADAM[kind](tmp_path / "negative", groups_of(bf16), 5, count=-3)
+    r = import_(bf16, tmp_path / "negative", tmp_path / "no")
+    assert r.rc == 3 and "is not a whole number" in r.err and len(r.lines) == 1, repr(r)
+
+
 @pytest.mark.parametrize("kind, name", [("zero1", "/zero_pp_rank_1"), ("zero3", "/bf16_zero_pp_rank_1")])
 def test_a_rank_of_zero_that_is_missing_is_named(kind, name, bf16, tmp_path):
     getattr(foreign_files, kind)(tmp_path / "ds", groups_of(bf16), 3, 2)

@@ -63,7 +63,7 @@ static tp_status read_flat(struct deepspeed_flat *f, const struct deepspeed_stat
             return refuse(x, "the flat tensors of the optimizer differ in length", err);
     }
     f->numel = f->tensors[0].shape[0];
-    if (torch_tensor_is(step)) {
+    if (torch_pieces_is_number(step)) {
         TP_TRY(torch_pieces_number(&at, x, step, "step", err));
         TP_TRY(piece_source_set_step(d->source, at, "the optimizer", err));
     }

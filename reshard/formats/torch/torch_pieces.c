@@ -84,14 +84,20 @@ done:
     return st;
 }
 
-tp_status torch_pieces_number(int64_t *out, struct torch_pieces *x, const struct pickle_value *v,
-                              const char *name, struct tp_err *err)
+bool torch_pieces_is_number(const struct pickle_value *v)
+{
+    return pickle_is(v, PICKLE_INT) || torch_tensor_is(v);
+}
+
+/* A tensor of one element. */
+static tp_status read_number(int64_t *out, struct torch_pieces *x, const struct pickle_value *v,
+                             const char *name, struct tp_err *err)
 {
     struct torch_tensor t;
     struct file_part part;
     char bytes[8] = { 0 };
     float f32;
-    int64_t i64;
+    int64_t i64 = 0;
     tp_status st = torch_tensor_read(&t, &x->torch, v, name, err);
 
     if (st)
@@ -107,11 +113,21 @@ tp_status torch_pieces_number(int64_t *out, struct torch_pieces *x, const struct
     file_table_release(piece_source_files(x->source), x->file);
     memcpy(&f32, bytes, sizeof f32);
     memcpy(&i64, bytes, sizeof i64);
-    if (!st && t.dtype == DTYPE_F32 && !(f32 >= 0 && f32 < 0x1p53f && f32 == truncf(f32)))
-        st = tp_fail(err, TP_E_CORRUPT, "%s: tensor %s is not a whole number", part.path, name);
-    if (!st)
-        *out = t.dtype == DTYPE_F32 ? (int64_t)f32 : i64;
+    if (!st && t.dtype == DTYPE_F32)
+        i64 = f32 >= 0 && f32 < 0x1p53f && f32 == truncf(f32) ? (int64_t)f32 : -1;
+    *out = i64;
 done:
+    return st;
+}
+
+tp_status torch_pieces_number(int64_t *out, struct torch_pieces *x, const struct pickle_value *v,
+                              const char *name, struct tp_err *err)
+{
+    tp_status st = pickle_int(out, v) ? TP_OK : read_number(out, x, v, name, err);
+
+    if (!st && *out < 0)
+        st = tp_fail(err, TP_E_CORRUPT, "%s: %s is not a whole number",
+                     file_table_path(piece_source_files(x->source), x->file), name);
     return st;
 }
 

@@ -29,7 +29,11 @@ tp_status torch_pieces_tensor(struct piece *out, struct torch_pieces *x,
                               const struct pickle_value *v, const char *group, const char *name,
                               struct tp_err *err);
 
-/* The value of a tensor of one element, such as an optimizer's step, as a whole number. */
+/* An optimizer's step: a tensor of one element, or an int, which DeepSpeed's own Adam and older
+ * optimizers count with. */
+bool torch_pieces_is_number(const struct pickle_value *v);
+
+/* Its value, a whole number. `name` is that of the tensor, for messages. */
 tp_status torch_pieces_number(int64_t *out, struct torch_pieces *x, const struct pickle_value *v,
                               const char *name, struct tp_err *err);
 
