@@ -6,11 +6,13 @@ needs: tp-train tp-ckpt tp-reshard
 covers: reshard/formats/foreign_model reshard/formats/megatron/megatron_args_write
 """
 import json
+import pathlib
 
 import pytest
 
 import foreign_files
 import harness
+import torch_files
 from harness import ok, run
 from test_import_formats import State, config_of, digests, groups_of
 
@@ -107,3 +109,16 @@ def test_arguments_that_no_family_has_are_an_error(llama, tmp_path):
     assert r.rc == 2 and "common.pt: was saved with window_attn_skip_freq 2" in r.err and "--config" in r.err, repr(r)
     assert len(r.lines) == 1 and not (tmp_path / "ckpt").exists()
     ok("tp-ckpt", "import", tmp_path / "m", "-o", tmp_path / "ckpt", "--config", llama.config)
+
+
+def test_norms_of_gemma_are_centred_at_zero(tmp_path):
+    """Its weights are those of Megatron-LM with such norms; an export says so, and an import of them is not refused."""
+    config = harness.write_config(tmp_path / "model", architectures=["GemmaForCausalLM"], model_type="gemma", tie_word_embeddings=True,
+                                  hidden_act="gelu_pytorch_tanh")
+    harness.train(config, tmp_path / "ckpt", steps=1, layout="tp1")
+    ok("tp-ckpt", "export", tmp_path / "ckpt", "-o", tmp_path / "m", "--format", "megatron")
+    args = vars(torch_files.load(next((tmp_path / "m").rglob("model_optim_rng.pt")).read_bytes())["args"])
+    assert args["apply_layernorm_1p"] and args["layernorm_zero_centered_gamma"]
+    assert args["norm_epsilon"] == args["layernorm_epsilon"] == json.loads(pathlib.Path(config).read_text())["rms_norm_eps"]
+    ok("tp-ckpt", "import", tmp_path / "m", "-o", tmp_path / "again", "--config", config)
+    assert digests(tmp_path / "again") == digests(tmp_path / "ckpt")

@@ -143,6 +143,24 @@ Test(megatron_config, a_llama_has_the_sizes_of_the_arguments)
     done(m);
 }
 
+Test(megatron_config, the_epsilon_of_norms_is_found_by_its_older_and_its_newer_name)
+{
+    static const char *const args[] = { "norm_epsilon=1e-06",
+                                        "norm_epsilon=None layernorm_epsilon=1e-06",
+                                        "norm_epsilon=1e-06 layernorm_epsilon=1e-06" };
+
+    for (size_t i = 0; i < 2 * sizeof args / sizeof *args; i++) {
+        char text[ARGS_TEXT];
+        struct made *m;
+
+        snprintf(text, sizeof text, "%s%s%s", LLAMA, i % 2 ? GPT2 : "", args[i / 2]);
+        m = make(text);
+        cr_assert_eq(m->st, TP_OK, "%s: %s", text, m->err.msg);
+        cr_expect_eq(m->model.norm_eps, 1e-6, "%s", text);
+        done(m);
+    }
+}
+
 Test(megatron_config, biases_norms_and_windows_choose_the_family)
 {
     static const struct {
@@ -291,6 +309,9 @@ Test(megatron_config, an_argument_that_no_family_has_is_named)
         { "rotary_percent=0.5", "rotary_percent 0.5" },
         { "rotary_interleaved=True", "rotary_interleaved True" },
         { "apply_layernorm_1p=True", "apply_layernorm_1p" },
+        { "layernorm_zero_centered_gamma=True", "layernorm_zero_centered_gamma True" },
+        { EXPERTS "moe_mlp_glu_interleave_size=32", "moe_mlp_glu_interleave_size 32" },
+        { "enable_mhc_connections=True", "enable_mhc_connections" },
         { "multi_latent_attention=True", "multi_latent_attention" },
         { "softmax_type=learnable", "softmax_type learnable" },
         { "mtp_num_layers=1", "mtp_num_layers 1" },
@@ -315,6 +336,9 @@ Test(megatron_config, an_argument_that_no_family_has_is_named)
         { "num_query_groups=None", "no num_query_groups" },
         { "kv_channels=None", "no kv_channels" },
         { "norm_epsilon=nan", "norm_epsilon" },
+        { "norm_epsilon=None", "no norm_epsilon" },
+        { "layernorm_epsilon=nan", "layernorm_epsilon" },
+        { "layernorm_epsilon=1e-06", "norm_epsilon 1e-05, together with another" },
         { "vocab_size=None padded_vocab_size=None", "no vocab_size" },
         { "vocab_size=9223372036854775807 padded_vocab_size=None tokenizer_type=NullTokenizer",
           "vocab_size 9223372036854775807" },

@@ -59,17 +59,22 @@ void config_maker_refuse(struct config_maker *m, const char *name, const char *w
                         m->path, name, config_maker_text(text, config_maker_get(m, name)), why);
 }
 
+void config_maker_need(struct config_maker *m, const char *name)
+{
+    if (!config_maker_get(m, name) && !m->st)
+        m->st = tp_fail(m->err, TP_E_USAGE,
+                        "%s: has no config.json beside it, and its arguments have no %s to make "
+                        "one from; give one with --config",
+                        m->path, name);
+}
+
 int64_t config_maker_count(struct config_maker *m, const char *name)
 {
     const struct pickle_value *v = config_maker_get(m, name);
     int64_t n = 0;
 
-    if (!v && !m->st)
-        m->st = tp_fail(m->err, TP_E_USAGE,
-                        "%s: has no config.json beside it, and its arguments have no %s to make "
-                        "one from; give one with --config",
-                        m->path, name);
-    else if (v && (!pickle_int(&n, v) || n < 1 || n > COUNT_MAX))
+    config_maker_need(m, name);
+    if (v && (!pickle_int(&n, v) || n < 1 || n > COUNT_MAX))
         config_maker_refuse(m, name, "which is not a size");
     return m->st ? 0 : n;
 }

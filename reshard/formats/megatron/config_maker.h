@@ -32,6 +32,9 @@ const struct pickle_value *config_maker_get(const struct config_maker *m, const 
 bool config_maker_is(const struct config_maker *m, const char *name);
 bool config_maker_is_text(const struct config_maker *m, const char *name, const char *text);
 
+/* Fail when an argument is absent or None. */
+void config_maker_need(struct config_maker *m, const char *name);
+
 /* A whole number from 1 to 2^40, which must be there; 0 after a failure. */
 int64_t config_maker_count(struct config_maker *m, const char *name);
 

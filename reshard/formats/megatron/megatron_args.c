@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+#include "layout/family.h"
+
 enum {
     MEGATRON_SIZE_MAX = 1 << 16,
     MEGATRON_BUCKET = 40000000, /* elements */
@@ -47,12 +49,32 @@ static tp_status check_sizes(const struct pickle_value *args, const struct model
     return TP_OK;
 }
 
+/* Norms that are centred at zero: the argument's name until 2025, and since then. Only of families
+ * that multiply by 1 + weight do the files have the same weights as Hugging Face's. */
+static tp_status check_norms(const struct pickle_value *args, const struct model *m,
+                             const char *path, struct tp_err *err)
+{
+    static const char *const names[] = { "apply_layernorm_1p", "layernorm_zero_centered_gamma" };
+
+    if (m->family < MODEL_FAMILIES && family_of(m)->norm == FAMILY_UNIT_RMS_NORM)
+        return TP_OK;
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (is_true(pickle_get(args, names[i])))
+            return tp_fail(
+                err, TP_E_USAGE,
+                "%s: was saved with %s, so its norms multiply by 1 + weight, which those "
+                "of config.json's model do not",
+                path, names[i]);
+    return TP_OK;
+}
+
 static tp_status check_options(const struct pickle_value *args, const char *path,
                                struct tp_err *err)
 {
-    static const char *const options[] = { "apply_layernorm_1p", "rotary_interleaved",
-                                           "multi_latent_attention", "standalone_embedding_stage",
-                                           "moe_shared_expert_intermediate_size" };
+    static const char *const options[] = { "rotary_interleaved", "multi_latent_attention",
+                                           "standalone_embedding_stage",
+                                           "moe_shared_expert_intermediate_size",
+                                           "moe_mlp_glu_interleave_size" };
     int64_t n;
 
     for (size_t i = 0; i < sizeof options / sizeof *options; i++) {
@@ -150,6 +172,8 @@ tp_status megatron_args_read(struct megatron_args *out, const struct pickle_valu
     int64_t tp, pp, vpp, ep, expert_tp, first_layers, last_layers;
     tp_status st = check_options(args, path, err);
 
+    if (!st)
+        st = check_norms(args, m, path, err);
     if (st)
         return st;
     *out = (struct megatron_args){ .local_modules = impl && strcmp(impl, "local") == 0 };

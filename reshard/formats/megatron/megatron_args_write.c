@@ -29,6 +29,7 @@ static void push_model_args(struct pickle_writer *w, const struct model *m)
     pickle_write_key_int(w, "vocab_size", m->vocab);
     pickle_write_key_int(w, "max_position_embeddings", m->max_positions);
     pickle_write_key_float(w, "norm_epsilon", m->norm_eps);
+    pickle_write_key_float(w, "layernorm_epsilon", m->norm_eps); /* since January 2026 */
     pickle_write_key_float(w, "rotary_base", m->rope_theta);
     pickle_write_key_bool(w, "add_qkv_bias", m->qkv_bias);
     pickle_write_key_bool(w, "add_bias_linear",
@@ -87,6 +88,8 @@ static void push_family_args(struct pickle_writer *w, const struct model *m)
     else
         push_text(w, "position_embedding_type", "learned_absolute");
     push_text(w, "normalization", f->norm == FAMILY_LAYER_NORM ? "LayerNorm" : "RMSNorm");
+    pickle_write_key_bool(w, "apply_layernorm_1p", f->norm == FAMILY_UNIT_RMS_NORM);
+    pickle_write_key_bool(w, "layernorm_zero_centered_gamma", f->norm == FAMILY_UNIT_RMS_NORM);
     pickle_write_key_bool(w, "swiglu", f->mlp == FAMILY_SWIGLU);
     if (m->sliding_window > 0) {
         pickle_write_text(w, "window_size");

@@ -36,6 +36,7 @@ static void check_options(struct config_maker *m)
                     { "rotary_interleaved", "False" },
                     { "no_rope_freq", "" },
                     { "apply_layernorm_1p", "False" },
+                    { "layernorm_zero_centered_gamma", "False" },
                     { "apply_residual_connection_post_layernorm", "False" },
                     { "squared_relu", "False" },
                     { "quick_geglu", "False" },
@@ -61,7 +62,9 @@ static void check_options(struct config_maker *m)
                     { "moe_router_topk_scaling_factor", "" },
                     { "moe_router_enable_expert_bias", "False" },
                     { "moe_router_num_groups", "" },
-                    { "moe_apply_probs_on_input", "False" } };
+                    { "moe_apply_probs_on_input", "False" },
+                    { "moe_mlp_glu_interleave_size", "" },
+                    { "enable_mhc_connections", "False" } };
 
     for (size_t i = 0; i < sizeof options / sizeof *options; i++) {
         const struct pickle_value *v = config_maker_get(m, options[i].name);
@@ -114,6 +117,20 @@ static int64_t find_vocab(struct config_maker *m, char *note, size_t room)
         snprintf(note, room, "without the %lld rows of padding%s", (long long)(rows - given - more),
                  more ? " and with NullTokenizer's end of document" : "");
     return given + more;
+}
+
+/* The epsilon of norms. Megatron-LM called it norm_epsilon until January 2026, and converters of
+ * checkpoints may still set that name beside the new one's default. */
+static double find_epsilon(struct config_maker *m)
+{
+    static const char older[] = "norm_epsilon", newer[] = "layernorm_epsilon";
+    const char *name = config_maker_get(m, newer) ? newer : older;
+    const double found = config_maker_number(m, name, 0);
+
+    config_maker_need(m, name);
+    if (config_maker_number(m, older, found) != found)
+        config_maker_refuse(m, older, "together with another layernorm_epsilon");
+    return found;
 }
 
 static void set_family(struct config_maker *m, const struct config_family *f)
@@ -254,7 +271,7 @@ static void make_rotary(struct config_maker *m)
     config_maker_set_int(m, "head_dim", config_maker_count(m, "kv_channels"));
     config_maker_set_int(m, "max_position_embeddings",
                          config_maker_count(m, "max_position_embeddings"));
-    config_maker_set_number(m, "rms_norm_eps", config_maker_number(m, "norm_epsilon", 1e-5));
+    config_maker_set_number(m, "rms_norm_eps", find_epsilon(m));
     set_mlp(m, f);
     if (window)
         config_maker_set_int(m, "sliding_window", window);
@@ -295,7 +312,7 @@ static void make_gpt2(struct config_maker *m)
     config_maker_set_int(m, "n_layer", config_maker_count(m, "num_layers"));
     config_maker_set_int(m, "n_head", heads);
     config_maker_set_int(m, "n_positions", config_maker_count(m, "max_position_embeddings"));
-    config_maker_set_number(m, "layer_norm_epsilon", config_maker_number(m, "norm_epsilon", 1e-5));
+    config_maker_set_number(m, "layer_norm_epsilon", find_epsilon(m));
     config_maker_set_number(m, "attn_pdrop", config_maker_number(m, "attention_dropout", 0));
     config_maker_set_number(m, "embd_pdrop", hidden_dropout);
     config_maker_set_number(m, "resid_pdrop", hidden_dropout);
@@ -322,7 +339,7 @@ static void make(struct config_maker *m)
             config_maker_refuse(m, "position_embedding_type",
                                 "which no known family of models has");
         else
-            config_maker_count(m, "position_embedding_type");
+            config_maker_need(m, "position_embedding_type");
     } else if (rotary) {
         if (!config_maker_is_text(m, "normalization", "RMSNorm"))
             config_maker_refuse(m, "normalization", "where families with rope have RMSNorm");
