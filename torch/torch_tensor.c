@@ -63,6 +63,13 @@ static bool unpack(struct rebuild *r, const struct pickle_value *callable,
     return true;
 }
 
+/* A parameter; with attributes, as Megatron-LM gives it, there is a fourth argument. */
+static bool is_parameter(const struct pickle_value *v)
+{
+    return pickle_is_call(v, "torch._utils", "_rebuild_parameter") ||
+           pickle_is_call(v, "torch._utils", "_rebuild_parameter_with_state");
+}
+
 /* The innermost call: a parameter and a subclass of Tensor contain the tensor that they wrap. */
 static bool find_rebuild(struct rebuild *r, const struct pickle_value *v)
 {
@@ -72,7 +79,7 @@ static bool find_rebuild(struct rebuild *r, const struct pickle_value *v)
         if (pickle_is_call(v, "torch._tensor", "_rebuild_from_type_v2"))
             return pickle_is_global(pickle_item(v->object.args, 1), "torch", "Tensor") &&
                    unpack(r, pickle_item(v->object.args, 0), pickle_item(v->object.args, 2));
-        if (!pickle_is_call(v, "torch._utils", "_rebuild_parameter"))
+        if (!is_parameter(v))
             return false;
         v = pickle_item(v->object.args, 0);
     }

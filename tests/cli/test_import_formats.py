@@ -53,7 +53,7 @@ def tensors_of(weights, **wrap):
     return {k: torch_files.Tensor(v, **wrap) for k, v in weights.items()}
 
 
-@pytest.mark.parametrize("wrap", [None, "type", "parameter"])
+@pytest.mark.parametrize("wrap", [None, "type", "parameter", "attributes"])
 def test_bin_in_one_file(wrap, f32, tmp_path):
     torch_files.save(tmp_path / "hf/pytorch_model.bin", tensors_of(f32.group("param"), wrap=wrap))
     r = imported(f32, tmp_path / "hf", tmp_path / "ckpt", "--layout", "tp2pp2")

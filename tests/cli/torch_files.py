@@ -33,7 +33,8 @@ ITEM = {"f32": 4, "bf16": 2, "f16": 2, "i64": 8}
 
 torch = _module("torch", Size=_class(base=tuple), Tensor=_class(), **{s: _class() for s in STORAGES.values()},
                 **{d: _class() for d in DTYPES.values()})
-torch._utils = _module("torch._utils", _rebuild_tensor_v2=lambda *_: None, _rebuild_parameter=lambda *_: None)
+torch._utils = _module("torch._utils", _rebuild_tensor_v2=lambda *_: None, _rebuild_parameter=lambda *_: None,
+                       _rebuild_parameter_with_state=lambda *_: None)
 torch._tensor = _module("torch._tensor", _rebuild_from_type_v2=lambda *_: None)
 META = _module("torch.distributed.checkpoint.metadata", **{c: _class() for c in (
     "Metadata", "TensorStorageMetadata", "BytesStorageMetadata", "TensorProperties", "ChunkStorageMetadata",
@@ -92,6 +93,10 @@ class _Pickler(pickle.Pickler):
         if obj.wrap == "parameter":
             return torch._utils._rebuild_parameter, (Tensor(None, obj.storage, *args[1:4]), True,
                                                      collections.OrderedDict())
+        if obj.wrap == "attributes":
+            return torch._utils._rebuild_parameter_with_state, (
+                Tensor(None, obj.storage, *args[1:4]), True, collections.OrderedDict(),
+                {"tensor_model_parallel": True, "partition_dim": 0, "partition_stride": 1})
         return torch._utils._rebuild_tensor_v2, args
 
 
