@@ -347,10 +347,18 @@ def _size(shape):
     return torch_files._size(shape)
 
 
-def _model_states(module, groups, step, dp):
+def _model_states(module, groups, step, dp, frozen):
+    """frozen: {name: (shape, what this rank has of it)} of parameters that are not trained."""
     return {"module": collections.OrderedDict(module), "param_shapes": [
         collections.OrderedDict((k, _size(a.shape)) for k, a in g.items()) for g in groups],
-        "global_steps": step, "dp_world_size": dp, "mp_world_size": 1, "lr_scheduler": None}
+        "global_steps": step, "dp_world_size": dp, "mp_world_size": 1, "lr_scheduler": None,
+        "frozen_param_shapes": collections.OrderedDict((k, _size(shape)) for k, (shape, _) in frozen.items()),
+        "frozen_param_fragments": collections.OrderedDict((k, Tensor(part)) for k, (_, part) in frozen.items())}
+
+
+def _frozen(state, part=lambda array: array):
+    """Weights without masters."""
+    return {k: (v.shape, part(v)) for k, v in state["param"].items() if k not in state.get("master", state["param"])}
 
 
 def _groups(tensors):
@@ -368,7 +376,7 @@ def zero1(folder, state, step, dp, count=None):
     tag = folder / ("global_step%d" % step)
     masters = state.get("master", state["param"])
     torch_files.save(tag / "mp_rank_00_model_states.pt", _model_states(
-        {k: Tensor(v) for k, v in state["param"].items()}, _groups(masters), step, dp))
+        {k: Tensor(v) for k, v in state["param"].items()}, _groups(masters), step, dp, _frozen(state)))
     fragment = _opaque("deepspeed_tensor_fragment", "fragment_address")
     flats = {g: [np.concatenate([a.reshape(-1) for a in group.values()]) for group in _groups(t)]
              for g, t in (("fp32", masters), *((m, state[m]) for m in MOMENTS))}
@@ -399,11 +407,11 @@ def zero3(folder, state, step, dp, count=None):
     """ZeRO-3: each parameter padded and cut by itself."""
     tag = folder / ("global_step%d" % step)
     groups = _groups(state["master"])
-    empty = {k: Tensor(np.zeros(0, np.uint16)) for g in groups for k in g}
+    empty = {k: Tensor(np.zeros(0, np.uint16)) for k in state["param"]}
 
     def part(array, rank):
         size = -(-array.size // dp)
-        padded = np.concatenate([array.reshape(-1), np.zeros(size * dp - array.size, np.float32)])
+        padded = np.concatenate([array.reshape(-1), np.zeros(size * dp - array.size, array.dtype)])
         return padded[rank * size:(rank + 1) * size]
 
     for rank in range(dp):
@@ -412,7 +420,7 @@ def zero3(folder, state, step, dp, count=None):
         base = {i: {"step": _step(step, count), **{m: Tensor(flat[m][i]) for m in MOMENTS}}
                 for i in range(len(groups))}
         torch_files.save(tag / ("zero_pp_rank_%d_mp_rank_00_model_states.pt" % rank),
-                         _model_states(empty, groups, step, dp))
+                         _model_states(empty, groups, step, dp, _frozen(state, lambda a: part(a, rank))))
         torch_files.save(tag / ("bf16_zero_pp_rank_%d_mp_rank_00_optim_states.pt" % rank), {"optimizer_state_dict": {
             "fp32_flat_groups": [Tensor(f) for f in flat["fp32"]], "optimizer_state_dict": {"state": base}}})
     (folder / "latest").write_text(tag.name)
@@ -425,7 +433,7 @@ def universal(folder, state, step, bare, count=None):
     name = ("zero_pp_rank_0_" if bare else "") + "mp_rank_00_model_states.pt"
     if bare:
         model = {k: Tensor(np.zeros(0, np.uint16)) for k in state["param"]}
-    torch_files.save(tag / name, _model_states(model, [state["master"]], step, 2))
+    torch_files.save(tag / name, _model_states(model, [state["master"]], step, 2, _frozen(state)))
     for key in state["master"]:
         for file, group in (("fp32", "master"), *((m, m) for m in MOMENTS)):
             array = state[group][key]

@@ -445,6 +445,22 @@ def test_the_step_of_deepspeeds_own_adam_is_a_number(kind, bf16, tmp_path):
     assert r.rc == 3 and "is not a whole number" in r.err and len(r.lines) == 1, repr(r)
 
 
+@pytest.mark.parametrize("kind", OWN_ADAM)
+def test_frozen_parameters_of_deepspeed_are_read_or_refused_by_name(kind, bf16, tmp_path):
+    frozen = "model.layers.1.mlp.up_proj.weight"
+    groups = {g: t if g == "param" else {k: v for k, v in t.items() if k != frozen} for g, t in groups_of(bf16).items()}
+    OWN_ADAM[kind](tmp_path / "ds", groups, 3)
+    for argv in (["import", tmp_path / "ds", "-o", tmp_path / "no", "--config", bf16.config], ["verify", tmp_path / "ds"]):
+        r = run("tp-ckpt", *argv)
+        if kind == "zero3":
+            assert r.rc == 2 and frozen in r.err and "zero_to_fp32" in r.err and len(r.lines) == 1, repr(r)
+        elif argv[0] == "import":
+            assert r.rc and frozen in r.err and "--no-optim" in r.err and len(r.lines) == 1, repr(r)
+    if kind != "zero3":
+        r = imported(bf16, tmp_path / "ds", tmp_path / "ckpt", "--no-optim")
+        assert "left out" not in r.out and digests(tmp_path / "ckpt") == bf16.digests("param"), repr(r)
+
+
 @pytest.mark.parametrize("kind, name", [("zero1", "/zero_pp_rank_1"), ("zero3", "/bf16_zero_pp_rank_1")])
 def test_a_rank_of_zero_that_is_missing_is_named(kind, name, bf16, tmp_path):
     getattr(foreign_files, kind)(tmp_path / "ds", groups_of(bf16), 3, 2)

@@ -172,6 +172,25 @@ static tp_status read_shapes(struct deepspeed_state *d, const struct torch_piece
     return d->n_params ? TP_OK : refuse(x, "has no param_shapes", err);
 }
 
+/* ZeRO-3 cuts parameters that are not trained too, but its optimizer does not have them: their
+ * parts are in the model states of each rank. */
+static tp_status check_frozen(const struct deepspeed_state *d, const struct torch_pieces *x,
+                              struct tp_err *err)
+{
+    const struct pickle_value *frozen = pickle_get(x->root, "frozen_param_shapes");
+    const int64_t n = pickle_entries(frozen);
+    const char *name = n > 0 ? pickle_text(pickle_key(frozen, 0)) : NULL;
+
+    if (!d->zero3 || n == 0)
+        return TP_OK;
+    return tp_fail(err, TP_E_USAGE,
+                   "%s: ZeRO-3 with frozen parameters is not supported; it has %lld of them, the "
+                   "first is %.200s; make a pytorch_model.bin of all with DeepSpeed's "
+                   "zero_to_fp32.py, and import that",
+                   file_table_path(piece_source_files(x->source), x->file), (long long)n,
+                   name ? name : "without a name");
+}
+
 static bool read_count(int *out, const struct pickle_value *root, const char *key)
 {
     int64_t n = 0;
@@ -250,6 +269,7 @@ static tp_status read_model_states(struct deepspeed_state *d, struct tp_err *err
     }
     if (!pickle_int(&d->global_step, pickle_get(x.root, "global_steps")))
         d->global_step = -1;
+    TP_TRY(check_frozen(d, &x, err));
     TP_TRY(read_shapes(d, &x, err));
     TP_TRY(add_weights(d, &x, err));
     TP_TRY(deepspeed_extras_model(d, x.root, err));

@@ -250,8 +250,11 @@ static tp_status match(int *out, const struct piece_source *s, const struct tens
     const struct piece *p;
 
     if (i < 0)
-        return tp_fail(err, TP_E_CORRUPT, "%s: tensor %s/%s is missing", s->path, group,
-                       want->name);
+        return tp_fail(err, TP_E_CORRUPT, "%s: tensor %s/%s is missing%s", s->path, group,
+                       want->name,
+                       strcmp(want->group, GROUP_PARAM) == 0
+                           ? ""
+                           : "; --no-optim takes the weights alone, without the optimizer");
     p = s->tensors[i].pieces;
     found_box = box_whole(p->ndim, p->shape);
     if (!box_equal(&want_box, &found_box))
