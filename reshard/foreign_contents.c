@@ -2,6 +2,7 @@
 #include "reshard/foreign_contents.h"
 
 #include <limits.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -18,7 +19,7 @@
 #include "storage/object.h"
 #include "storage/remote_object.h"
 
-enum { RUN_BYTES = 1 << 20, LATER_BYTES = 4 << 20 };
+enum { RUN_BYTES = 1 << 20, LATER_BYTES = 4 << 20, MORE_TEXT = 40 };
 
 /* ---- finding ---- */
 
@@ -243,13 +244,16 @@ tp_status foreign_contents_verify(struct foreign_contents *c, int64_t *checked, 
 
 tp_status foreign_contents_need_all(const struct foreign_contents *c, struct tp_err *err)
 {
+    char more[MORE_TEXT] = "";
+
     if (!c->n_unread)
         return TP_OK;
-    return tp_fail(
-        err, TP_E_CORRUPT,
-        "%s: tensor %s has a dtype that is not supported, and so have %d more; supported "
-        "are f32, bf16, f16, f64, i64, i32 and u8",
-        piece_source_path(c->source), c->unread, c->n_unread - 1);
+    if (c->n_unread > 1)
+        snprintf(more, sizeof more, ", and so have %d more", c->n_unread - 1);
+    return tp_fail(err, TP_E_CORRUPT,
+                   "%s: tensor %s has a dtype that is not supported%s; supported are f32, bf16, "
+                   "f16, f64, i64, i32 and u8",
+                   piece_source_path(c->source), c->unread, more);
 }
 
 /* A place in the runs of all extents, in order. */

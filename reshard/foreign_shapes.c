@@ -43,7 +43,11 @@ static tp_status check_weights(bool *proved, const struct piece_source *s,
         if (!st && !weight && !master && !missing)
             missing = &params[i];
     }
-    if (!st && missing && n_found)
+    if (!st && missing && n_found && n_found == n - 1)
+        st = tp_fail(err, TP_E_CORRUPT,
+                     "%s: tensor %s is missing, which the model of config.json has",
+                     piece_source_path(s), missing->name);
+    else if (!st && missing && n_found)
         st = tp_fail(err, TP_E_CORRUPT,
                      "%s: tensor %s is missing, and so are %d more that the model of config.json "
                      "has",

@@ -260,10 +260,12 @@ def test_quantized_weights_are_refused(method, hf, published, tmp_path):
         assert not (tmp_path / "ckpt").exists()
     for argv in (["digest", hf], ["diff", hf, hf], ["diff", published, hf]):  # 'equal' would be no proof
         r = run("tp-ckpt", *argv)
-        assert r.rc == 3 and QUANTIZED in r.err and "equal" not in r.out, repr(r)
+        assert r.rc == 3 and QUANTIZED in r.err and "equal" not in r.out and " more" not in r.err, repr(r)
     r = run("tp-ckpt", "verify", hf)
     assert "types are not read: 1 of the tensors" in r.err and QUANTIZED in r.err, repr(r)
     assert "tensors whose types are not read" in r.out.split("not proved: ")[1], repr(r)
+    quantize(hf, QUANTIZED.replace("layers.0", "layers.1"))
+    assert "and so have 1 more; supported are" in run("tp-ckpt", "digest", hf).err
 
 
 def test_a_mask_of_bits_is_no_loss(hf, published):
@@ -280,6 +282,12 @@ def test_verify_finds_missing_weights(hf):
     assert r.rc == 1 and "model.layers.1.input_layernorm.weight is missing, and so are 8 more" in r.out, repr(r)
     (hf / "config.json").unlink()
     ok("tp-ckpt", "verify", hf)  # nothing says that there were two layers
+
+
+def test_one_missing_weight_has_no_others(hf):
+    drop(hf, "layers.1.mlp.up_proj.weight")
+    r = run("tp-ckpt", "verify", hf)
+    assert r.rc == 1 and "model.layers.1.mlp.up_proj.weight is missing, which the model" in r.out, repr(r)
 
 
 def test_verify_does_not_take_a_quantized_model_for_damaged(hf):
