@@ -1,7 +1,7 @@
 """Exports to an S3-compatible store: the same files as in a folder, or nothing.
 
 needs: tp-ckpt tp-reshard tp-train make_ckpt
-covers: storage/upload_file reshard/formats/upload_set reshard/formats/gguf/gguf_matrix reshard/export_store
+covers: storage/upload_file reshard/formats/upload_set reshard/formats/gguf/gguf_matrix reshard/formats/gguf/gguf_vocab reshard/export_store
     reshard/formats/pieces/piece_upload
 """
 import json
@@ -14,6 +14,7 @@ import time
 import pytest
 
 import harness
+import test_export_gguf
 from object_store import Fault, fails, ok, run
 
 OUT = "s3://bucket/runs/hf"
@@ -190,6 +191,32 @@ def test_a_web_server_and_a_store_are_read_by_tp_reshard(store, small, tmp_path)
     ok(store, "tp-ckpt", "import", store.url + "/" + KEY[:-1], "-o", tmp_path / "http")
     harness.ok("tp-ckpt", "import", tmp_path / "hf", "-o", tmp_path / "local")
     assert imported(tmp_path / "http") == imported(tmp_path / "local") != {}
+
+
+@pytest.mark.parametrize("kind", ["tokenizer.json", "tokenizer.model"])
+@pytest.mark.parametrize("place", ["store", "web server"])
+def test_a_gguf_gets_its_tokenizer_from_a_url_too(place, kind, store, tmp_path):
+    config = harness.write_config(tmp_path, vocab_size=362)
+    harness.ok(harness.built("make_ckpt"), config, "tp2", tmp_path / "ckpt", 1, 11, "bf16")
+    assets = tmp_path / "tok"
+    if kind == "tokenizer.json":
+        test_export_gguf.tokenizer(assets)
+        (assets / "tokenizer_config.json").write_text('{"eos_token": "<|end|>"}')
+    else:
+        test_export_gguf.pieces_file(assets, (harness.REPO / "tests/fixture/sentencepiece.model").read_bytes(),
+                                     added_tokens={"<extra>": 360})
+    (assets / "chat_template.jinja").write_text("{{ messages }}")
+    store.add_tree("bucket/tok", assets)
+    store.public = place != "store"
+    url = "s3://bucket/tok" if place == "store" else store.url + "/bucket/tok"
+    argv = "tp-ckpt", "export", tmp_path / "ckpt", "--format", "gguf"
+    harness.ok(*argv, "--assets", assets, "-o", tmp_path / "local")
+    r = ok(store, *argv, "--assets", url, "-o", tmp_path / "remote")
+    assert "tokenizer" not in r.err and files(tmp_path / "remote") == files(tmp_path / "local")
+    assert b"{{ messages }}" in files(tmp_path / "remote")["model.gguf"]
+    store.faults.append(Fault(403, times=99, path="/" + kind, code="AccessDenied"))
+    fails(store, *argv, "--assets", url, "-o", tmp_path / "forbidden", says=kind)
+    assert not (tmp_path / "forbidden").exists()
 
 
 def test_what_cannot_be_read_is_said(store, small, tmp_path):

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/file.h"
+#include "storage/object.h"
 
 enum {
     MODEL_MAX_BYTES = 256 << 20,
@@ -211,7 +211,7 @@ tp_status gguf_sentencepiece_read(struct gguf_tokenizer *out, const char *path, 
     TP_TRY(gguf_tokenizer_make(out, path, vocab, arena, err));
     out->pre = "default";
     out->space_prefix = true; /* as add_dummy_prefix is by default */
-    TP_TRY(file_read_all(&data, &n, path, MODEL_MAX_BYTES, arena, err));
+    TP_TRY(object_read_any(&data, &n, path, MODEL_MAX_BYTES, arena, err));
     TP_TRY(read_model(
         &r, (struct message){ (const unsigned char *)data, (const unsigned char *)data + n }, err));
     TP_TRY(check_kind(&r, err));

@@ -4,12 +4,11 @@
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
-#include "core/file.h"
 #include "core/json_scan.h"
 #include "reshard/formats/gguf/gguf_merges.h"
 #include "reshard/formats/gguf/gguf_pre.h"
+#include "storage/object.h"
 
 /* A file that is being read. */
 struct tokenizer_file {
@@ -317,13 +316,14 @@ tp_status gguf_tokenizer_read(struct gguf_tokenizer *out, const char *path, int6
 {
     struct tokenizer_file f = { .out = out, .path = path, .arena = arena, .is_bpe = true };
     struct json_scan_input input;
-    int fd = -1;
+    struct object file = OBJECT_NONE;
     int64_t size;
     tp_status st;
 
     TP_TRY(gguf_tokenizer_make(out, path, vocab, arena, err));
-    TP_TRY(file_open_read(&fd, &size, path, err));
-    input = json_scan_input_file(fd, 0, size, path);
+    TP_TRY(object_open_any(&file, &size, path, err));
+    object_will_read(&file, 0, size);
+    input = object_json(&file, 0, size, path);
     TP_TRY(json_scan_open(&f.scan, &input, err));
     TP_TRY(read_all(&f, err));
 done:
@@ -331,8 +331,7 @@ done:
     json_decref(f.normalizer);
     json_decref(f.post_processor);
     json_scan_close(f.scan);
-    if (fd >= 0)
-        close(fd);
+    object_close(&file);
     return st;
 }
 

@@ -10,6 +10,7 @@
 #include "core/json_scan.h"
 #include "reshard/formats/gguf/gguf_sentencepiece.h"
 #include "reshard/formats/gguf/gguf_tokenizer.h"
+#include "storage/object.h"
 
 enum { TOKEN_TEXT = 32 };
 
@@ -52,9 +53,9 @@ static tp_status read_json(json_t **out, const char *dir, const char *name, size
 
     *out = NULL;
     TP_TRY(file_join(path, dir, name, err));
-    if (!file_exists(path))
+    if (!object_is_there(path))
         return TP_OK;
-    TP_TRY(file_read_all(&text, &size, path, JSON_VALUE_BYTES_MAX, arena, err));
+    TP_TRY(object_read_any(&text, &size, path, JSON_VALUE_BYTES_MAX, arena, err));
     if (json_scan_is_bounded(text, size))
         *out = json_loadb(text, size, flags, NULL);
     if (!*out)
@@ -118,8 +119,8 @@ static tp_status add_chat_template(struct gguf_bytes *b, json_t *settings, const
     tp_status st;
 
     TP_TRY(file_join(path, dir, "chat_template.jinja", err));
-    if (!text && file_exists(path)) {
-        TP_TRY(file_read_all(&own, &size, path, JSON_VALUE_BYTES_MAX, arena, err));
+    if (!text && object_is_there(path)) {
+        TP_TRY(object_read_any(&own, &size, path, JSON_VALUE_BYTES_MAX, arena, err));
         text = own;
     }
     if (text)
@@ -171,17 +172,41 @@ done:
     return st;
 }
 
+/* The tokenizer in the folder of --assets, which may be a URL; "": it has none. An error is that of
+ * a place that cannot say whether there is one. */
+static tp_status find_tokenizer(char path[PATH_MAX], bool *is_json, const char *dir,
+                                struct tp_err *err)
+{
+    tp_status first = TP_OK;
+
+    for (int i = 0; i < 2; i++) {
+        struct tp_err why = { 0 };
+        bool found = false;
+        tp_status st = file_join(path, dir, i ? "tokenizer.model" : "tokenizer.json", &why);
+
+        if (!st)
+            st = object_exists(&found, path, &why);
+        *is_json = i == 0;
+        if (found)
+            return TP_OK;
+        if (st && !first) {
+            first = st;
+            *err = why;
+        }
+    }
+    path[0] = 0;
+    return first;
+}
+
 tp_status gguf_vocab_keys(struct gguf_bytes *b, const struct export_contents *q,
                           struct arena *arena, struct tp_err *err)
 {
-    char path[PATH_MAX];
-    tp_status st = TP_OK;
+    char path[PATH_MAX] = "";
+    bool is_json = false;
+    tp_status st = q->assets ? find_tokenizer(path, &is_json, q->assets, err) : TP_OK;
 
-    for (int i = 0; q->assets && i < 2; i++) {
-        TP_TRY(file_join(path, q->assets, i ? "tokenizer.model" : "tokenizer.json", err));
-        if (file_exists(path))
-            return add_tokenizer(b, q, path, i == 0, arena, err);
-    }
+    if (st || path[0])
+        return st ? st : add_tokenizer(b, q, path, is_json, arena, err);
     progress_note(q->progress,
                   q->assets
                       ? "%s has no tokenizer.json or tokenizer.model, so model.gguf has no "
@@ -189,6 +214,5 @@ tp_status gguf_vocab_keys(struct gguf_bytes *b, const struct export_contents *q,
                       : "%s has no tokenizer; model.gguf gets one from the folder of --assets",
                   q->assets ? q->assets : q->source);
     gguf_key_string(b, NULL, KEY "model", "none");
-done:
-    return st;
+    return TP_OK;
 }
