@@ -63,6 +63,25 @@ tp_status convert_check_place(const char *path, const char *from_format, struct 
     return foreign_place_check(path, err);
 }
 
+tp_status convert_explain(tp_status st, const char *path, const char *from_format,
+                          struct tp_err *err)
+{
+    const struct tp_err why = *err;
+    const struct foreign_format *format;
+    struct tp_err ignored = { 0 };
+    char dir[PATH_MAX];
+
+    if (st != TP_E_NOTFOUND || from_format || !location_is_remote(path) ||
+        ckpt_locate(dir, path, -1, &ignored) != TP_E_NOTFOUND) /* another thing is not there */
+        return st;
+    format = foreign_format_detect_any(path);
+    if (format)
+        return tp_fail(err, st,
+                       "%s: its files are of another framework (%s); give --from-format %s", path,
+                       format->title, format->name);
+    return tp_fail(err, st, "%s; if it is of another framework, give --from-format", why.msg);
+}
+
 /* The default is SOURCE-SPEC. */
 static tp_status name_out(char out[PATH_MAX], const struct convert_request *q, bool foreign,
                           struct tp_err *err)

@@ -59,6 +59,11 @@ bool convert_is_meant(const char *path, const char *from_format, const char *for
  * near, and the message says where (foreign_place_check). */
 tp_status convert_check_place(const char *path, const char *from_format, struct tp_err *err);
 
+/* After a failure with st: of a URL where there is no checkpoint of tp-train, say that
+ * --from-format is needed, and which one where that can be found out. Returns st. */
+tp_status convert_explain(tp_status st, const char *path, const char *from_format,
+                          struct tp_err *err);
+
 /* Convert. The new folder or step appears complete or not at all. TP_E_USAGE: a format is not
  * known or cannot be written, the request does not fit the source, or rules or names to ignore are
  * given for a checkpoint. */

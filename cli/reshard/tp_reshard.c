@@ -361,6 +361,8 @@ int main(int argc, char **argv)
         return report_json(o.json, PROG, st, &err);
     rank = control_rank(comm_control(ranks));
     st = run(&o, ranks, &err);
+    if (rank == 0 && o.request.ckpt)
+        st = convert_explain(st, o.request.ckpt, o.from_format, &err);
     exit_code = rank == 0 ? report_json(o.json, PROG, st, &err) : tp_exit_code(st);
     /* All processes have the same status, so none waits for long. But mpirun ends all of them when
      * one exits with an error, so the others leave only after rank 0 has printed its message. */

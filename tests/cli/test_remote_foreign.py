@@ -1,7 +1,7 @@
 """Checkpoints of other frameworks on web servers and in S3: ls, show, verify, digest and diff answer as for a folder.
 
-needs: tp-ckpt tp-train make_ckpt
-covers: reshard/foreign_contents reshard/tensor_view cli/ckpt/foreign reshard/formats/foreign reshard/memory_budget
+needs: tp-ckpt tp-reshard tp-train make_ckpt
+covers: reshard/foreign_contents reshard/convert reshard/tensor_view cli/ckpt/foreign reshard/formats/foreign reshard/memory_budget
 """
 import json
 import re
@@ -110,6 +110,22 @@ def test_config_and_a_file_alone_may_be_urls(folders, bf16, store, tmp_path, nam
     one = sorted(folders["safetensors"].glob("*.safetensors"))[0]
     store.put("bucket/one.safetensors", one.read_bytes())
     assert answers(one, "s3://bucket/one.safetensors", store, "digest")
+
+
+@pytest.mark.parametrize("place", ["store", "web server"])
+def test_tp_reshard_names_the_format_that_must_be_given(place, folders, bf16, tmp_path):
+    for format, folder in folders.items():
+        with serve(folder, public=place != "store") as store:
+            url = "s3://" + KEY if place == "store" else store.url + "/" + KEY
+            argv = "tp-reshard", url, "--to", "tp1", "-o", tmp_path / "out"
+            for more in ((), ("--format", "dcp")):
+                name = {"zero1": "deepspeed", "zero3": "deepspeed"}.get(format, format)
+                fails(store, *argv, *more, says="give --from-format %s" % name, code=2)
+            fails(store, "tp-reshard", url + "/none", "--to", "tp1", "-o", tmp_path / "out", says="another framework, give --from-format", code=2)
+    with serve(bf16.root) as store:
+        store.add_tree(KEY, folders["safetensors"])
+        r = run(store, "tp-reshard", "s3://" + KEY, "--to", "tp1", "--step", 99, "-o", tmp_path / "out")
+        assert r.rc == 2 and "has no step 99" in r.err and "--from-format" not in r.err, repr(r)
 
 
 def test_a_folder_named_like_a_step_of_ours_is_read(folders, bf16, store):
