@@ -123,7 +123,7 @@ def dcp_tensors(state, parts, head="model.", tail="optim.state."):
 
 
 @pytest.mark.parametrize("parts,head,tail", [(1, "model.", "optim.state."), (3, "", "optimizer.state."),
-                                             (5, "net.", "app.optim.state.")])
+                                             (5, "net.", "app.optim.state."), (2, "app.model.", "app.optim.state.")])
 def test_dcp_with_the_optimizer(parts, head, tail, f32, tmp_path):
     torch_files.dcp(tmp_path / "dcp", dcp_tensors(f32, parts, head, tail), {"optim.param_groups.0.lr": 0.1})
     r = imported(f32, tmp_path / "dcp", tmp_path / "ckpt", "--layout", "tp2dp2zero1")
@@ -138,6 +138,24 @@ def test_training_resumes_from_an_imported_dcp(f32, tmp_path):
     assert r.rc == 75 and "the data starts at the first sequence, the learning rate at step 3" in r.err, repr(r)
     r = ok(*harness.train_args(f32.config, tmp_path / "ckpt", steps=5, resume=True, layout="tp2"))
     assert "data starts" not in r.err, "what tp-train saved has the place: %r" % r
+
+
+@pytest.mark.parametrize("head", ["model.", "app.model.", "net."])
+def test_dcp_weights_alone_with_a_prefix(head, f32, tmp_path):
+    torch_files.dcp(tmp_path / "dcp", {head + k: (v, torch_files.rows(v, 2)) for k, v in f32.group("param").items()})
+    imported(f32, tmp_path / "dcp", tmp_path / "ckpt")
+    assert digests(tmp_path / "ckpt") == f32.digests("param")
+
+
+def test_dcp_without_a_moment_says_how_to_do_without(f32, tmp_path):
+    tensors = dcp_tensors(f32, 2)
+    del tensors["optim.state.model.norm.weight.exp_avg_sq"]
+    torch_files.dcp(tmp_path / "dcp", tensors)
+    r = import_(f32, tmp_path / "dcp", tmp_path / "ckpt")
+    assert r.rc == 3 and "exp_avg_sq/model.norm.weight is missing; --no-optim" in r.err and len(r.lines) == 1, repr(r)
+    r = run("tp-reshard", tmp_path / "dcp", "--config", f32.config, "--to", "tp2")
+    assert r.rc == 3 and "--no-optim" in r.err, repr(r)
+    imported(f32, tmp_path / "dcp", tmp_path / "ckpt", "--no-optim")
 
 
 def test_dcp_cut_in_two_dimensions(f32, tmp_path):

@@ -9,6 +9,7 @@
 #include "core/file.h"
 #include "layout/family.h"
 #include "reshard/formats/torch/dcp_extras.h"
+#include "reshard/formats/torch/dcp_prefix.h"
 #include "reshard/formats/torch/torch_pieces.h"
 #include "reshard/formats/torch/torchtitan_map.h"
 #include "storage/object.h"
@@ -65,44 +66,39 @@ static tp_status name_of(struct dcp_name *out, const char *name, struct arena *a
                                    : tp_fail(err, TP_E_NOMEM, "%s: no memory for its name", name);
 }
 
-/* What weights are called in a program's state dict besides their own name: get_state_dict's result
- * is saved as {"model": ...} by most programs. */
-static const char *const model_heads[] = { "model.model.", "model.lm_head.", "model.transformer.",
-                                           "model.gpt_neox." };
+enum { WINDOW_BYTES = 64 << 10 };
 
-enum { WEIGHTS_TRIED = 64, WINDOW_BYTES = 64 << 10 };
-
-/* The prefix, "model." for example, of which this weight's own name is free. 0: none. */
-static size_t prefix_length(const char *weight, const struct dcp_name *names, int n)
+/* Chunks of a tensor follow each other and have the same name. */
+static void add_name(const char **list, int *n, const char *name)
 {
-    const char *dot = strchr(weight, '.');
-
-    for (size_t k = 0; k < sizeof model_heads / sizeof *model_heads; k++)
-        if (strncmp(weight, model_heads[k], strlen(model_heads[k])) == 0)
-            return strlen("model.");
-    for (int i = 0; i < n && dot; i++)
-        if (strcmp(names[i].group, GROUP_EXP_AVG) == 0 && strcmp(dot + 1, names[i].name) == 0)
-            return (size_t)(dot + 1 - weight);
-    return 0;
+    if (*n == 0 || strcmp(list[*n - 1], name) != 0)
+        list[(*n)++] = name;
 }
 
-/* Leave out the prefix that all weights have. */
+/* Leave out the prefix that the program gave all weights. */
 static tp_status strip_prefix(struct dcp_name *names, int n, struct arena *arena,
                               struct tp_err *err)
 {
-    const char *prefix = NULL;
-    size_t length = 0;
+    struct dcp_prefix_names list = { .n_weights = 0 };
+    const char *prefix;
+    size_t length;
+    tp_status st;
 
-    for (int i = 0, tried = 0; i < n && !length && tried < WEIGHTS_TRIED; i++) {
-        if (strcmp(names[i].group, GROUP_PARAM) != 0)
-            continue;
-        tried++;
-        length = prefix_length(names[i].name, names, n);
-        prefix = arena_printf(arena, "%.*s", (int)length, names[i].name);
-        if (!prefix)
-            return tp_fail(err, TP_E_NOMEM, "no memory for the prefix of weights");
+    list.weights = arena_array(arena, (size_t)n + 1, sizeof *list.weights);
+    list.moments = arena_array(arena, (size_t)n + 1, sizeof *list.moments);
+    if (!list.weights || !list.moments)
+        return tp_fail(err, TP_E_NOMEM, "no memory for the prefix of weights");
+    for (int i = 0; i < n; i++) {
+        if (strcmp(names[i].group, GROUP_PARAM) == 0)
+            add_name(list.weights, &list.n_weights, names[i].name);
+        if (strcmp(names[i].group, GROUP_EXP_AVG) == 0)
+            add_name(list.moments, &list.n_moments, names[i].name);
     }
-    for (int i = 0; i < n && length; i++)
+    st = dcp_prefix_find(&prefix, &list, arena, err);
+    if (st)
+        return st;
+    length = strlen(prefix);
+    for (int i = 0; i < n; i++)
         if (strcmp(names[i].group, GROUP_PARAM) == 0 && strncmp(names[i].name, prefix, length) == 0)
             names[i].name += length;
     return TP_OK;

@@ -1,0 +1,25 @@
+/*
+ * reshard/formats/torch/dcp_prefix.h - what a program puts in front of the names of its weights:
+ * "model." of {"model": model_state}, "app.model." of PyTorch's recipe with AppState. Inside
+ * reshard/formats/torch/ only.
+ */
+#ifndef RESHARD_FORMATS_TORCH_DCP_PREFIX_H
+#define RESHARD_FORMATS_TORCH_DCP_PREFIX_H
+
+#include "core/arena.h"
+#include "core/err.h"
+
+/* Names of weights, and the names that the optimizer has for its parameters. Both may repeat. */
+struct dcp_prefix_names {
+    const char **weights, **moments; /* sorted by dcp_prefix_find */
+    int n_weights, n_moments;
+};
+
+/* The prefix; "": none. The optimizer names parameters as their module does, so it is the prefix
+ * with which most of its names are those of weights; the shortest of several. Without an optimizer,
+ * it is what is in front of the names that Hugging Face's models have. *out lives as long as the
+ * arena. TP_E_NOMEM. */
+tp_status dcp_prefix_find(const char **out, struct dcp_prefix_names *names, struct arena *arena,
+                          struct tp_err *err);
+
+#endif
