@@ -32,6 +32,7 @@ class Megatron:
 
     fill = 7  # in padding
     param_groups = ()  # of the optimizer
+    common_step = None  # of torch_dist's
 
     def __init__(self, config, tp=1, pp=1, vpp=1, padding=8, dp=1, bucket_size=None, engine=False, ep=1, stacked=False):
         self.config, self.tp, self.pp, self.vpp, self.dp, self.ep = config, tp, pp, vpp, dp, ep
@@ -302,8 +303,9 @@ class Megatron:
         torch_files.dcp(inside, tensors, {"rng_state/shard_0.0_1.1": 1, **objects})
         (folder / "latest_checkpointed_iteration.txt").write_text(str(step))
         (inside / "metadata.json").write_text('{"sharded_backend": "torch_dist", "sharded_backend_version": 1}')
+        counter = {} if self.common_step is None else {"state": {"common_step": self.common_step}}
         torch_files.save(inside / "common.pt", {"args": self.args(), "iteration": step, **self.more_root, "optimizer": {
-            "optimizer": {"param_groups": list(self.param_groups)}}})
+            "optimizer": {"param_groups": list(self.param_groups), **counter}}})
 
     def boxes(self, array, how):
         if how is None:

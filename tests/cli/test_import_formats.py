@@ -158,6 +158,22 @@ def test_dcp_without_a_moment_says_how_to_do_without(f32, tmp_path):
     imported(f32, tmp_path / "dcp", tmp_path / "ckpt", "--no-optim")
 
 
+def test_dcp_with_an_optimizer_that_counts_in_int(f32, tmp_path):
+    tensors = dcp_tensors(f32, 2)
+    objects = {k: 3 for k in tensors if k.endswith(".step")}
+    noise = {"scheduler.state.x.step": 7, "loader.state.step": 8}
+    torch_files.dcp(tmp_path / "dcp", {k: v for k, v in tensors.items() if k not in objects}, {**objects, **noise})
+    r = imported(f32, tmp_path / "dcp", tmp_path / "ckpt")
+    assert "step 3" in r.out and "left out 2, scheduler.state.x.step, loader.state.step" in r.out, repr(r)
+    assert digests(tmp_path / "ckpt") == digests(f32.root)
+    ok("tp-reshard", tmp_path / "dcp", "--config", f32.config, "--to", "tp2", "-o", tmp_path / "again")
+    assert digests(tmp_path / "again") == digests(f32.root)
+    objects[min(objects)] = 4
+    torch_files.dcp(tmp_path / "two", {k: v for k, v in tensors.items() if k not in objects}, objects)
+    r = import_(f32, tmp_path / "two", tmp_path / "no")
+    assert r.rc == 3 and "at step 4" in r.err, repr(r)
+
+
 def test_dcp_cut_in_two_dimensions(f32, tmp_path):
     tensors = dcp_tensors(f32, 2)
     for key, (array, _) in list(tensors.items()):
@@ -381,6 +397,48 @@ def test_masters_that_are_not_those_of_the_weights_are_refused(kind, deep, tmp_p
     assert digests(tmp_path / "ckpt") == deep.digests("param")
 
 
+class Counting(foreign_files.Megatron):
+    """Its optimizer is at a step of its own: fp16 skips the update of some iterations."""
+
+    count = None
+
+    def ordinary(self, chunks, step):
+        out = super().ordinary(chunks, step)
+        for state in out["optimizer"]["state"].values():
+            state["step"] = self.count
+        return out
+
+
+GROUP = {"wd_mult": 1.0, "lr": 0.1, "step": 3}
+
+
+@pytest.mark.parametrize("kind,changes", [
+    ("legacy", {"count": 3}), ("legacy", {"count": torch_files.Tensor(np.array(3, np.float32))}),
+    ("torch_dist", {"common_step": torch_files.Tensor(np.array(3, np.float32))}), ("torch_dist", {"common_step": 3}),
+    ("torch_dist", {"param_groups": [{"wd_mult": 0.0, "step": 3}, GROUP]}), ("dp_reshardable", {"param_groups": [GROUP]})])
+def test_the_step_of_megatrons_optimizer_is_not_the_iteration(kind, changes, deep, tmp_path):
+    megatron = Counting(config_of(deep), 2)
+    vars(megatron).update(changes)
+    if kind == "legacy":
+        megatron.legacy(tmp_path / "m", groups_of(deep), 5)
+    else:
+        megatron.torch_dist(tmp_path / "m", groups_of(deep), 5, None if kind == "torch_dist" else kind)
+    r = imported(deep, tmp_path / "m", tmp_path / "ckpt", "--layout", "tp2")
+    assert harness.steps(tmp_path / "ckpt")[0].name == "step-00000003", repr(r)
+    assert digests(tmp_path / "ckpt") == digests(deep.root)
+
+
+def test_megatron_ranks_of_two_iterations_are_refused(deep, tmp_path):
+    megatron = foreign_files.Megatron(config_of(deep), 2)
+    for step in 3, 4:
+        megatron.legacy(tmp_path / str(step), groups_of(deep), step, distributed=True)
+    rank = tmp_path / "3/iter_0000003/mp_rank_01"
+    shutil.rmtree(rank)
+    shutil.copytree(tmp_path / "4/iter_0000004/mp_rank_01", rank)
+    r = import_(deep, tmp_path / "3", tmp_path / "ckpt")
+    assert r.rc == 3 and "mp_rank_01" in r.err and "at step 4, but" in r.err, repr(r)
+
+
 def test_a_megatron_rank_that_is_missing_or_of_another_model_is_named(deep, f32, tmp_path):
     megatron = foreign_files.Megatron(config_of(deep), 2, 2)
     megatron.legacy(tmp_path / "m", groups_of(deep), 3)
@@ -461,6 +519,15 @@ def test_the_step_of_deepspeeds_own_adam_is_a_number(kind, bf16, tmp_path):
     OWN_ADAM[kind](tmp_path / "negative", groups_of(bf16), 5, count=-3)
     r = import_(bf16, tmp_path / "negative", tmp_path / "no")
     assert r.rc == 3 and "is not a whole number" in r.err and len(r.lines) == 1, repr(r)
+
+
+@pytest.mark.parametrize("step", [3, torch_files.Tensor(np.array(3, np.float32))])
+def test_universal_of_zero3_has_its_step_in_one_place(step, bf16, tmp_path):
+    foreign_files.universal(tmp_path / "ds", groups_of(bf16), 5, True)
+    torch_files.save(tmp_path / "ds/global_step5_universal/zero/optimizer_state.pt", {
+        "optimizer_state_dict": {"state": {0: {"step": step}}, "param_groups": []}})
+    imported(bf16, tmp_path / "ds", tmp_path / "ckpt")
+    assert harness.steps(tmp_path / "ckpt")[0].name == "step-00000003"
 
 
 @pytest.mark.parametrize("kind", OWN_ADAM)

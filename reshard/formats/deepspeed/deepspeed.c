@@ -252,6 +252,7 @@ static tp_status open_model_states(struct torch_pieces *x, const struct deepspee
 static tp_status read_model_states(struct deepspeed_state *d, struct tp_err *err)
 {
     struct torch_pieces x;
+    int64_t global_steps;
     tp_status st;
 
     TP_TRY(open_model_states(&x, d, err));
@@ -267,8 +268,8 @@ static tp_status read_model_states(struct deepspeed_state *d, struct tp_err *err
                      d->dir, d->mp);
         goto done;
     }
-    if (!pickle_int(&d->global_step, pickle_get(x.root, "global_steps")))
-        d->global_step = -1;
+    if (pickle_int(&global_steps, pickle_get(x.root, "global_steps")) && global_steps >= 0)
+        TP_TRY(piece_source_set_iteration(d->source, global_steps, "global_steps", err));
     TP_TRY(check_frozen(d, &x, err));
     TP_TRY(read_shapes(d, &x, err));
     TP_TRY(add_weights(d, &x, err));
@@ -288,9 +289,7 @@ tp_status deepspeed_read(struct piece_source *s, const struct model *m, struct t
         return tp_fail(err, TP_E_NOTFOUND, "%s: has no " MODEL_STATES " nor " MODEL_STATES_ZERO3,
                        piece_source_path(s));
     TP_TRY(read_model_states(&d, err));
-    TP_TRY(d.universal ? deepspeed_universal_add(&d, err) : deepspeed_zero_add(&d, err));
-    if (piece_source_step(s) < 0 && d.global_step >= 0)
-        st = piece_source_set_step(s, d.global_step, "global_steps", err);
+    st = d.universal ? deepspeed_universal_add(&d, err) : deepspeed_zero_add(&d, err);
 done:
     return st;
 }

@@ -159,6 +159,25 @@ done:
     return st;
 }
 
+/* The step in zero/optimizer_state.pt. Universal checkpoints that were made from ZeRO-3 have it
+ * only there. */
+static tp_status read_step(const struct deepspeed_state *d, struct torch_pieces *x,
+                           struct tp_err *err)
+{
+    const struct pickle_value *state =
+                                  pickle_get(pickle_get(x->root, "optimizer_state_dict"), "state"),
+                              *step = pickle_get(pickle_get_number(state, 0), "step");
+    int64_t at = 0;
+    tp_status st = TP_OK;
+
+    if (torch_pieces_is_number(step)) {
+        TP_TRY(torch_pieces_number(&at, x, step, "step", err));
+        st = piece_source_set_step(d->source, at, OPTIMIZER_STATE, err);
+    }
+done:
+    return st;
+}
+
 tp_status deepspeed_extras_universal(const struct deepspeed_state *d, struct tp_err *err)
 {
     struct torch_pieces x = { .source = d->source };
@@ -171,7 +190,8 @@ tp_status deepspeed_extras_universal(const struct deepspeed_state *d, struct tp_
     if (!object_is_there(path))
         return TP_OK;
     TP_TRY(deepspeed_state_open(&x, d, OPTIMIZER_STATE, err));
-    st = deepspeed_extras_optimizer(d, x.root, err);
+    TP_TRY(deepspeed_extras_optimizer(d, x.root, err));
+    st = read_step(d, &x, err);
 done:
     torch_pieces_close(&x);
     return st;

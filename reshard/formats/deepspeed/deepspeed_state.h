@@ -24,7 +24,6 @@ struct deepspeed_state {
     char dir[PATH_MAX]; /* of the tag */
     bool zero3, universal;
     int dp, mp;          /* sizes */
-    int64_t global_step; /* -1: unknown */
     const char *masters; /* the group of the flat f32 weights: GROUP_MASTER, or GROUP_PARAM when the
                             model is in f32 and they are all there is */
     struct deepspeed_state_param *params;

@@ -109,7 +109,7 @@ static tp_status read_rank(struct megatron_rank *r, bool first, struct tp_err *e
         TP_TRY(megatron_extras_read(r->source, x.root, err));
     }
     if (pickle_int(&iteration, pickle_get(x.root, "iteration")) && iteration >= 0)
-        TP_TRY(piece_source_set_step(r->source, iteration, path, err));
+        TP_TRY(piece_source_set_iteration(r->source, iteration, path, err));
     TP_TRY(megatron_rank_weights(r, &x, err));
     TP_TRY(megatron_optimizer_add(r, &x, err));
     TP_TRY(megatron_optimizer_add_distributed(r, err));

@@ -74,16 +74,24 @@ static const struct pickle_value *find_group(const struct pickle_value *root)
     return NULL;
 }
 
-static void read_adamw(struct piece_source *s, const struct pickle_value *root)
+/* Adam of Transformer Engine and of Apex, and so the distributed optimizer, count the steps of
+ * a group. */
+static tp_status read_adamw(struct piece_source *s, const struct pickle_value *root,
+                            struct tp_err *err)
 {
     const struct pickle_value *group = find_group(root);
     struct export_adamw a = EXPORT_ADAMW_DEFAULT;
+    int64_t step = -1;
+    tp_status st = TP_OK;
 
-    if (!torch_pieces_adamw(&a, group))
-        return;
+    if (pickle_int(&step, pickle_get(group, "step")) && step >= 0)
+        st = piece_source_set_step(s, step, "param_groups", err);
+    if (st || !torch_pieces_adamw(&a, group))
+        return st;
     pickle_real(&a.max_lr, pickle_get(group, "max_lr"));
     pickle_real(&a.min_lr, pickle_get(group, "min_lr"));
     piece_source_set_adamw(s, &a);
+    return TP_OK;
 }
 
 /* ---- reading ---- */
@@ -178,7 +186,8 @@ tp_status megatron_extras_read(struct piece_source *s, const struct pickle_value
 {
     tp_status st = leave_optimizer(s, pickle_get(root, "optimizer"), err);
 
-    read_adamw(s, root);
+    if (!st)
+        st = read_adamw(s, root, err);
     for (int64_t i = 0; i < pickle_entries(root) && !st; i++) {
         const char *key = pickle_text(pickle_key(root, i));
 

@@ -14,7 +14,7 @@
 #include "torch/pickle_copy.h"
 
 /* Note the entries of a root dict, model_optim_rng.pt's or common.pt's, as left behind or as
- * extras; and tell s the options of AdamW. */
+ * extras; and tell s the options of AdamW, and its step, if they have it. */
 tp_status megatron_extras_read(struct piece_source *s, const struct pickle_value *root,
                                struct tp_err *err);
 

@@ -125,7 +125,7 @@ static tp_status add_state(struct megatron_rank *r, struct torch_pieces *x, int6
     TP_TRY(add_tensors(r, x, param, state, err));
     if (masters)
         TP_TRY(add_whole(r, x, param, GROUP_MASTER, find_master(masters, number), err));
-    if (torch_tensor_is(step)) {
+    if (torch_pieces_is_number(step)) {
         TP_TRY(torch_pieces_number(&at, x, step, param->name, err));
         TP_TRY(piece_source_set_step(r->source, at, param->name, err));
     }

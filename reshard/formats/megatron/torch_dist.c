@@ -299,6 +299,27 @@ done:
     return st;
 }
 
+/* The step of the ordinary optimizer, of all parameters. Of several optimizers, the first one's. */
+static tp_status read_step(const struct torch_dist *d, struct torch_pieces *x, const char *path,
+                           struct tp_err *err)
+{
+    const struct pickle_value *o = pickle_get(x->root, "optimizer"), *step;
+    int64_t at = 0;
+    tp_status st = TP_OK;
+
+    if (pickle_get_number(o, 0))
+        o = pickle_get_number(o, 0);
+    if (pickle_get(o, "optimizer"))
+        o = pickle_get(o, "optimizer");
+    step = pickle_get(pickle_get(o, "state"), "common_step");
+    if (torch_pieces_is_number(step)) {
+        TP_TRY(torch_pieces_number(&at, x, step, "common_step", err));
+        st = piece_source_set_step(d->source, at, path, err);
+    }
+done:
+    return st;
+}
+
 /* The iteration, and what stays behind. */
 static tp_status read_common(struct torch_dist *d, struct tp_err *err)
 {
@@ -311,8 +332,9 @@ static tp_status read_common(struct torch_dist *d, struct tp_err *err)
     TP_TRY(megatron_args_read(&d->args, pickle_get(x.root, "args"), d->map.model, path,
                               d->map.arena, err));
     if (pickle_int(&iteration, pickle_get(x.root, "iteration")) && iteration >= 0)
-        TP_TRY(piece_source_set_step(d->source, iteration, path, err));
-    TP_TRY(megatron_extras_read(d->source, x.root, err));
+        TP_TRY(piece_source_set_iteration(d->source, iteration, path, err));
+    TP_TRY(read_step(d, &x, path, err));
+    st = megatron_extras_read(d->source, x.root, err);
 done:
     torch_pieces_close(&x);
     return st;

@@ -70,6 +70,11 @@ tp_status piece_source_set_step(struct piece_source *s, int64_t step, const char
                                 struct tp_err *err);
 int64_t piece_source_step(const struct piece_source *s);
 
+/* The program's iteration. It counts the steps too that fp16 skips, and is the step where the
+ * optimizer records none. Two different ones are TP_E_CORRUPT. */
+tp_status piece_source_set_iteration(struct piece_source *s, int64_t iteration, const char *where,
+                                     struct tp_err *err);
+
 /* The type that weights are made of when only their f32 masters are there; bf16 unless it is
  * set. */
 void piece_source_set_weights(struct piece_source *s, enum dtype dtype);

@@ -17,7 +17,7 @@ tp_status piece_source_new(struct piece_source **out, const char *path, struct t
         tensor_digests_init(&s->digests);
         s->path = arena_strdup(&s->arena, path);
         s->files = file_table_new();
-        s->step = -1;
+        s->step.value = s->iteration.value = -1;
         s->weights = DTYPE_BF16;
     }
     if (!s || !s->path || !s->files) {
@@ -138,20 +138,33 @@ tp_status piece_source_add_sum(struct piece_source *s, int *number, const struct
     return TP_OK;
 }
 
+/* Two places that say a number must agree. */
+static tp_status set_number(struct piece_source *s, struct piece_number *number, int64_t value,
+                            const char *where, struct tp_err *err)
+{
+    if (number->value >= 0 && number->value != value)
+        return tp_fail(err, TP_E_CORRUPT, "%s: %s is at step %lld, but %s at step %lld", s->path,
+                       where, (long long)value, number->where, (long long)number->value);
+    number->value = value;
+    number->where = arena_strdup(&s->arena, where);
+    return number->where ? TP_OK : no_memory(s, err);
+}
+
 tp_status piece_source_set_step(struct piece_source *s, int64_t step, const char *where,
                                 struct tp_err *err)
 {
-    if (s->step >= 0 && s->step != step)
-        return tp_fail(err, TP_E_CORRUPT, "%s: %s is at step %lld, but %s at step %lld", s->path,
-                       where, (long long)step, s->step_where, (long long)s->step);
-    s->step = step;
-    s->step_where = arena_strdup(&s->arena, where);
-    return s->step_where ? TP_OK : no_memory(s, err);
+    return set_number(s, &s->step, step, where, err);
+}
+
+tp_status piece_source_set_iteration(struct piece_source *s, int64_t iteration, const char *where,
+                                     struct tp_err *err)
+{
+    return set_number(s, &s->iteration, iteration, where, err);
 }
 
 int64_t piece_source_step(const struct piece_source *s)
 {
-    return s->step;
+    return s->step.value >= 0 ? s->step.value : s->iteration.value;
 }
 
 void piece_source_set_weights(struct piece_source *s, enum dtype dtype)

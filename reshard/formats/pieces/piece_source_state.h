@@ -16,6 +16,12 @@ struct piece_left {
     struct piece_extra extra; /* without bytes: there is none */
 };
 
+/* A step, and what says it. */
+struct piece_number {
+    int64_t value; /* -1: none */
+    const char *where;
+};
+
 struct piece_source {
     struct arena arena;
     const char *path;
@@ -24,9 +30,8 @@ struct piece_source {
     struct piece_sum *sums;
     struct piece_left *left;
     int n_pieces, pieces_room, n_sums, sums_room, n_left, left_room;
-    int64_t step; /* -1: none */
-    const char *step_where;
-    enum dtype weights; /* when there are only masters */
+    struct piece_number step, iteration; /* of the optimizer, of the program */
+    enum dtype weights;                  /* when there are only masters */
     struct export_adamw adamw;
     bool has_adamw;
     bool distributed; /* the optimizer's state is of Megatron-LM's distributed optimizer */

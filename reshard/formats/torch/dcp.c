@@ -218,6 +218,24 @@ done:
     return st;
 }
 
+/* Read an object: a step that the optimizer counts in an int, or what is not needed. */
+static tp_status add_object(struct dcp_reader *r, const struct dcp_item *item,
+                            const struct dcp_name *name, struct tp_err *err)
+{
+    const char *state = strstr(item->name, ".state.");
+    struct torch_pieces x = { .source = r->source };
+    int64_t step = -1;
+    tp_status st = TP_OK;
+
+    if (state && strcmp(name->group, "step") == 0 && is_other_state(item->name, state, "step")) {
+        st = torch_pieces_open(&x, r->source, item->file_number, item->begin, item->size, err);
+        if (!st && pickle_int(&step, x.root) && step >= 0)
+            st = piece_source_set_step(r->source, step, item->name, err);
+        torch_pieces_close(&x);
+    }
+    return st || step >= 0 ? st : dcp_extras_read(r->source, item->file_number, item, err);
+}
+
 /* Whether an item is the one before it by another name: torchtitan_map.h has two for some. */
 static bool is_again(const struct dcp_reader *r, const struct dcp_item *const *item,
                      const struct dcp_name *names)
@@ -247,7 +265,7 @@ static tp_status add_items(struct dcp_reader *r, const struct dcp_name *names, s
         if (i > 0 && r->head_dim && is_again(r, &order[i], names))
             continue;
         if (item->is_object)
-            TP_TRY(dcp_extras_read(r->source, item->file_number, item, err));
+            TP_TRY(add_object(r, item, &names[item - r->items], err));
         else if (!names[item - r->items].group)
             TP_TRY(piece_source_leave(r->source, item->name, err));
         else
