@@ -626,6 +626,69 @@ def test_a_copy_that_is_not_complete_names_the_files_that_are_missing(fmt, bf16,
     assert run("tp-ckpt", "verify", tmp_path / "x", "--config", tmp_path / "absent.json").rc == 2
 
 
+# ---- torch.compile ----
+
+def compiled(name, kind):
+    """A name in the state dict of a model that is compiled as a whole, by layers, or both."""
+    whole, layers = kind in ("whole", "both"), kind in ("layers", "both")
+    head, found, tail = name.partition(".layers.")
+    if found and layers:
+        number, _, rest = tail.partition(".")
+        name = head + found + number + "._orig_mod." + rest
+    return ("_orig_mod." if whole else "") + name
+
+
+def rename(state, change):
+    return {g: {change(k): v for k, v in t.items()} for g, t in groups_of(state).items()}
+
+
+@pytest.mark.parametrize("kind", ["whole", "layers", "both"])
+@pytest.mark.parametrize("fmt", ["bin", "safetensors", "dcp", "zero1", "zero3", "universal"])
+def test_names_of_a_compiled_model_are_those_of_the_model(fmt, kind, bf16, tmp_path):
+    groups, folder = rename(bf16, lambda name: compiled(name, kind)), tmp_path / "x"
+    if fmt == "bin":
+        torch_files.save(folder / "pytorch_model.bin", tensors_of(groups["param"]))
+    elif fmt == "safetensors":
+        write_safetensors(folder / "model.safetensors", groups["param"])
+    elif fmt == "dcp":
+        torch_files.dcp(folder, {"model." + k: (v, torch_files.rows(v, 2)) for k, v in groups["master"].items()} | {
+            "optim.state.%s.%s" % (k, g): (v, torch_files.rows(v, 2)) for g in GROUPS for k, v in groups[g].items()} | {
+            "optim.state.%s.step" % k: (np.array(3, np.float32), [((), ())]) for k in groups["param"]})
+    else:
+        OWN_ADAM[fmt](folder, groups, 3)
+    more = ["--dtype", "bf16"] if fmt == "dcp" else []
+    r = imported(bf16, folder, tmp_path / "ckpt", "--layout", "tp2", *more)
+    want = bf16.digests("param") if fmt in ("bin", "safetensors") else digests(bf16.root)
+    assert digests(tmp_path / "ckpt") == want and "_orig_mod" not in r.out
+    found = ok("tp-ckpt", "show", folder, "--json").out
+    assert "_orig_mod" not in found.split('"tensors"')[1]
+
+
+@pytest.mark.parametrize("fmt", ["bin", "safetensors", "dcp"])
+def test_a_tensor_that_is_stored_compiled_and_not_is_refused(fmt, f32, tmp_path):
+    weights, name = dict(f32.group("param")), "model.norm.weight"
+    weights["_orig_mod." + name] = weights[name]
+    if fmt == "bin":
+        torch_files.save(tmp_path / "x/pytorch_model.bin", tensors_of(weights))
+    elif fmt == "safetensors":
+        write_safetensors(tmp_path / "x/model.safetensors", weights)
+    else:
+        torch_files.dcp(tmp_path / "x", {k: (v, torch_files.rows(v, 1)) for k, v in weights.items()})
+    r = import_(f32, tmp_path / "x", tmp_path / "ckpt")
+    assert r.rc == 3 and name in r.err and len(r.lines) == 1 and not harness.steps(tmp_path / "ckpt"), repr(r)
+
+
+def write_safetensors(path, tensors):
+    header, at = {}, 0
+    for name, array in tensors.items():
+        header[name] = {"dtype": {"f32": "F32", "bf16": "BF16"}[torch_files.kind_of(array)], "shape": array.shape,
+                        "data_offsets": [at, at + array.nbytes]}
+        at += array.nbytes
+    text = json.dumps(header).encode()
+    path.parent.mkdir(parents=True)
+    path.write_bytes(len(text).to_bytes(8, "little") + text + b"".join(a.tobytes() for a in tensors.values()))
+
+
 # ---- other verbs ----
 
 @pytest.fixture(scope="module")

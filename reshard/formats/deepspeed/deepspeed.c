@@ -6,6 +6,7 @@
 
 #include "core/file.h"
 #include "reshard/formats/deepspeed/deepspeed_extras.h"
+#include "reshard/formats/pieces/compiled_name.h"
 #include "storage/location.h"
 #include "storage/object.h"
 
@@ -104,7 +105,7 @@ done:
 
 struct piece deepspeed_state_piece(const struct deepspeed_state_param *param, const char *group)
 {
-    struct piece p = { .group = group, .name = param->name, .ndim = param->ndim };
+    struct piece p = { .group = group, .name = param->plain, .ndim = param->ndim };
 
     memcpy(p.shape, param->shape, sizeof p.shape);
     p.box = box_whole(p.ndim, p.shape);
@@ -148,12 +149,13 @@ static tp_status read_shapes(struct deepspeed_state *d, const struct torch_piece
 {
     const struct pickle_value *shapes = pickle_get(x->root, "param_shapes");
     const bool one = pickle_is(shapes, PICKLE_DICT);
+    struct arena *arena = piece_source_arena(d->source);
     const int64_t n_groups = one ? 1 : pickle_count(shapes);
     int64_t n = 0;
 
     for (int64_t g = 0; g < n_groups; g++)
         n += pickle_entries(one ? shapes : pickle_item(shapes, g));
-    d->params = arena_array(piece_source_arena(d->source), (size_t)n + 1, sizeof *d->params);
+    d->params = arena_array(arena, (size_t)n + 1, sizeof *d->params);
     if (!d->params)
         return refuse(x, "no memory for its parameters", err);
     for (int64_t g = 0; g < n_groups; g++) {
@@ -164,8 +166,9 @@ static tp_status read_shapes(struct deepspeed_state *d, const struct torch_piece
             const char *name = pickle_text(pickle_key(group, i));
 
             p->group = (int)g;
-            p->name = name ? arena_strdup(piece_source_arena(d->source), name) : NULL;
-            if (!p->name || !read_size(p, pickle_entry(group, i)))
+            p->name = name ? arena_strdup(arena, name) : NULL;
+            p->plain = name ? compiled_name_plain(arena, name) : NULL;
+            if (!p->name || !p->plain || !read_size(p, pickle_entry(group, i)))
                 return refuse(x, "a shape in param_shapes is wrong", err);
         }
     }
@@ -215,7 +218,7 @@ static tp_status add_weights(struct deepspeed_state *d, struct torch_pieces *x, 
 
         if (!key || !torch_tensor_is(v))
             continue;
-        name = arena_strdup(piece_source_arena(d->source), key);
+        name = compiled_name_plain(piece_source_arena(d->source), key);
         if (!name)
             return refuse(x, "no memory for its tensors", err);
         TP_TRY(torch_pieces_tensor(&p, x, v, GROUP_PARAM, name, err));

@@ -12,8 +12,8 @@
 
 /* A parameter that is trained, in the order of the flat buffers. */
 struct deepspeed_state_param {
-    const char *name;
-    int group; /* of the optimizer */
+    const char *name, *plain; /* as it is stored, and without what torch.compile adds */
+    int group;                /* of the optimizer */
     int ndim;
     int64_t shape[BOX_NDIM_MAX];
     int64_t done; /* elements that the ranks before have had (ZeRO-1, ZeRO-2) */

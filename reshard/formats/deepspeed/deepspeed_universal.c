@@ -19,7 +19,7 @@ static tp_status add_tensor(const struct deepspeed_state *d, struct torch_pieces
     tp_status st;
 
     TP_TRY(torch_pieces_tensor(&p, x, bare ? x->root : pickle_get(x->root, "param"), group,
-                               param->name, err));
+                               param->plain, err));
     if (box_equal(&p.box, &whole.box))
         return piece_source_add(d->source, &p, err);
     if (p.ndim != 1 || p.shape[0] != box_elements(&whole.box) || !flat_pieces_is_dense(&p))

@@ -9,6 +9,7 @@
 
 #include "core/file.h"
 #include "core/json_scan.h"
+#include "reshard/formats/pieces/compiled_name.h"
 
 enum {
     LENGTH_BYTES = 8,
@@ -102,7 +103,7 @@ static tp_status read_entry(struct safetensors_entry *e, const char *name, const
     int elem;
     tp_status st;
 
-    t->name = arena_strdup(r->arena, name);
+    t->name = compiled_name_plain(r->arena, name);
     if (!t->name)
         return no_memory(r);
     if (!dtype)

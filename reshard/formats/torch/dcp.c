@@ -8,6 +8,7 @@
 
 #include "core/file.h"
 #include "layout/family.h"
+#include "reshard/formats/pieces/compiled_name.h"
 #include "reshard/formats/torch/dcp_extras.h"
 #include "reshard/formats/torch/dcp_prefix.h"
 #include "reshard/formats/torch/torch_pieces.h"
@@ -47,8 +48,14 @@ static tp_status name_of(struct dcp_name *out, const char *name, struct arena *a
                          struct tp_err *err)
 {
     static const char *const groups[] = { GROUP_EXP_AVG, GROUP_EXP_AVG_SQ, "step" };
-    const char *state = strstr(name, ".state."), *dot = strrchr(name, '.');
+    const char *state, *dot;
 
+    if (compiled_name_is(name))
+        name = compiled_name_plain(arena, name);
+    if (!name)
+        return tp_fail(err, TP_E_NOMEM, "no memory for the names of weights");
+    state = strstr(name, ".state.");
+    dot = strrchr(name, '.');
     *out = (struct dcp_name){ GROUP_PARAM, name, false };
     if (!state)
         return TP_OK;

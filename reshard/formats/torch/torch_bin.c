@@ -4,6 +4,7 @@
 #include <limits.h>
 
 #include "core/file.h"
+#include "reshard/formats/pieces/compiled_name.h"
 #include "reshard/formats/safetensors/safetensors_index.h"
 #include "reshard/formats/torch/torch_pieces.h"
 #include "storage/object.h"
@@ -41,7 +42,7 @@ static tp_status add_tensors(struct torch_pieces *x, struct tp_err *err)
             st = piece_source_leave(x->source, key, err);
             continue;
         }
-        name = arena_strdup(piece_source_arena(x->source), key);
+        name = compiled_name_plain(piece_source_arena(x->source), key);
         if (!name)
             return tp_fail(err, TP_E_NOMEM, "%s: no memory for its index", path);
         st = torch_pieces_tensor(&p, x, v, GROUP_PARAM, name, err);
