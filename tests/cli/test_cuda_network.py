@@ -59,10 +59,10 @@ def test_a_rank_without_a_network_says_so_and_the_job_ends(tmp_path, inputs, nam
 
 @pytest.mark.parametrize("layout", ["tp2", "pp2"])
 def test_a_rank_that_fails_alone_does_not_wait_for_the_others(tmp_path, inputs, layout):
-    """Its GPU works, and NCCL ends communicators when all their ranks do; the others wait for this rank inside of the next step."""
-    began = time.monotonic()
+    """Its GPU works, and NCCL ends communicators when all their ranks do; the others wait for this rank inside of the next step. The
+    fake device ends ranks that wait for ever, with 86."""
     r = harness.run(*arguments(inputs, tmp_path, "llama", layout, "--device", "cuda", steps=2000), "--log", "/dev/full", env=on_fake())
-    assert r.rc == 3 and time.monotonic() - began < 60, (SEED, r)
+    assert r.rc == 3, (SEED, r)
     assert re.fullmatch("tp-train: rank 0: --log /dev/full: .*No space left on device.*", r.lines[-1]), (SEED, r)
     assert len([line for line in r.lines if line.startswith("tp-train: rank ")]) == 1, (SEED, r)
 
@@ -76,10 +76,9 @@ def test_a_rank_that_nccl_does_not_connect_says_so(tmp_path, inputs):
 
 def test_an_abort_that_hangs_does_not_keep_the_rank(tmp_path, inputs):
     """NCCL may let an abort wait for others. The process ends without it, and without destructors that would wait, too."""
-    began = time.monotonic()
     r = harness.run(*arguments(inputs, tmp_path, "llama", "tp2", "--device", "cuda", steps=2000),
                     env=on_fake(FAIL="1 719 600", HANG_ABORT="1"))
-    assert r.rc == 3 and time.monotonic() - began < 60, (SEED, r)
+    assert r.rc == 3, (SEED, r)
     assert re.fullmatch("tp-train: rank 1: GPU 1: .* unspecified launch failure .*", r.lines[-1]), (SEED, r)
 
 
