@@ -163,3 +163,21 @@ Test(slurm_answer, a_log_shows_the_lost_node_and_that_nothing_was_started)
     cr_expect(slurm_aborted_step("srun: StepId=1.0 aborted before step completely launched.\n"));
     cr_expect_not(slurm_aborted_step(lost));
 }
+
+Test(slurm_answer, a_lost_node_is_matched_by_its_whole_name)
+{
+    static const char lost[] = "srun: error: Node failure on n12\n"
+                               "srun: error: Node failure on n3,n4\n"
+                               "srun: error: Task launch for StepId=1.2 failed on node n25: a b\n"
+                               "srun: error: Task launch for StepId=1.2 failed on node n26: a b\n"
+                               "srun: error: Node failure on n7";
+
+    cr_expect(slurm_lost_node(lost, "n12"));
+    cr_expect_not(slurm_lost_node(lost, "n1"), "its name begins as that of n12");
+    cr_expect_not(slurm_lost_node(lost, "n2"));
+    cr_expect(slurm_lost_node(lost, "n3") && slurm_lost_node(lost, "n4"));
+    cr_expect(slurm_lost_node(lost, "n25"));
+    cr_expect(slurm_lost_node(lost, "n26") && slurm_lost_node(lost, "n7"),
+              "each of several messages counts");
+    cr_expect_not(slurm_lost_node(lost, "n125"));
+}

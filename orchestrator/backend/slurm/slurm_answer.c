@@ -236,16 +236,32 @@ bool slurm_aborted_step(const char *text)
     return strstr(text, "aborted before step completely launched") != NULL;
 }
 
+/* Whether `node` is one of the names at the beginning of the text, which commas separate. */
+static bool is_named(const char *text, const char *node)
+{
+    const size_t n = strlen(node);
+
+    for (;; text++) {
+        const size_t len = strcspn(text, " ,:\n");
+
+        if (len == n && strncmp(text, node, n) == 0)
+            return true;
+        text += len;
+        if (*text != ',')
+            return false;
+    }
+}
+
 bool slurm_lost_node(const char *text, const char *node)
 {
     static const char *const words[] = { "failed on node ", "Node failure on " };
 
-    for (size_t k = 0; k < sizeof words / sizeof words[0]; k++) {
-        const char *at = strstr(text, words[k]);
-
-        if (at && strncmp(at + strlen(words[k]), node, strlen(node)) == 0)
-            return true;
-    }
+    for (size_t k = 0; k < sizeof words / sizeof words[0]; k++)
+        for (const char *at = text; (at = strstr(at, words[k]));) {
+            at += strlen(words[k]);
+            if (is_named(at, node))
+                return true;
+        }
     return false;
 }
 
