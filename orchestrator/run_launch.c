@@ -1,6 +1,7 @@
 /* orchestrator/run_launch.c - see run_state.h: LAUNCH, and taking over an attempt that an earlier
  * tp-run has launched. */
 #include <fcntl.h>
+#include <limits.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,13 +25,13 @@ enum { STRAY_SWEEPS = 250, STRAY_PAUSE_MS = 20 };
 static void make_env(struct environment *env, const struct run *r)
 {
     const char *self = r->setup->self, *slash = strrchr(self, '/');
-    const char *old = environment_get(r->setup->env, "PATH");
-    char path[8192];
+    char folder[PATH_MAX];
 
     environment_copy(env, environment_list(r->setup->env));
-    snprintf(path, sizeof path, "%.*s:%s", slash ? (int)(slash - self) : 1, slash ? self : ".",
-             old ? old : "/usr/bin:/bin");
-    environment_set(env, "PATH", path);
+    if (!environment_get(env, "PATH"))
+        environment_set(env, "PATH", "/usr/bin:/bin");
+    snprintf(folder, sizeof folder, "%.*s:", slash ? (int)(slash - self) : 1, slash ? self : ".");
+    environment_prepend(env, "PATH", folder);
     if (!environment_get(env, "OMPI_MCA_mpi_yield_when_idle")) /* ranks may share processors */
         environment_set(env, "OMPI_MCA_mpi_yield_when_idle", "1");
 }

@@ -72,15 +72,28 @@ void environment_unset(struct environment *e, const char *name)
         drop(e, i);
 }
 
-void environment_set(struct environment *e, const char *name, const char *value)
+/* Replace the entry of a name by "name=" text value. The value may be the entry's own. */
+static void replace(struct environment *e, const char *name, const char *text, const char *value)
 {
-    size_t size = strlen(name) + strlen(value) + 2;
+    size_t size = strlen(name) + strlen(text) + strlen(value) + 2;
     char *entry = malloc(size);
 
     if (entry)
-        snprintf(entry, size, "%s=%s", name, value);
+        snprintf(entry, size, "%s=%s%s", name, text, value);
     environment_unset(e, name);
     append(e, entry);
+}
+
+void environment_set(struct environment *e, const char *name, const char *value)
+{
+    replace(e, name, "", value);
+}
+
+void environment_prepend(struct environment *e, const char *name, const char *text)
+{
+    const char *value = environment_get(e, name);
+
+    replace(e, name, text, value ? value : "");
 }
 
 static bool is_kept(const char *entry, const char *const *kept)

@@ -26,6 +26,8 @@ char *const *environment_list(const struct environment *e);
 const char *environment_get(const struct environment *e, const char *name);
 
 void environment_set(struct environment *e, const char *name, const char *value);
+/* Put `text` before the value of a name, which may be not set. */
+void environment_prepend(struct environment *e, const char *name, const char *text);
 void environment_unset(struct environment *e, const char *name);
 
 /* Unset every name that begins with `prefix`, except those in `kept`, which ends with NULL. */

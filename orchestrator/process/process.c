@@ -17,7 +17,11 @@
 #include "core/clock.h"
 #include "core/process_stat.h"
 
-enum { ENVIRON_MAX = 1 << 20, AGAIN_MAX = 1024, AGAIN_PAUSE_NS = 500 * 1000 };
+enum {
+    ENVIRON_MAX = 6 << 20, /* the kernel starts no program with more (execve(2)) */
+    AGAIN_MAX = 1024,
+    AGAIN_PAUSE_NS = 500 * 1000
+};
 static const double AGAIN_S = 1;
 
 int process_pidfd(pid_t pid)

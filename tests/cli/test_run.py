@@ -293,6 +293,18 @@ def test_a_program_that_does_not_exist_is_reported(tmp_path):
         assert "/nonexistent/trainer: cannot be executed" in job.events("failed")[0]["message"]
 
 
+def test_a_program_is_found_in_the_last_folder_of_a_long_path(tmp_path):
+    """Slurm sites with many modules have a PATH of several kilobytes."""
+    tool = tmp_path / "tools" / "my-trainer"
+    tool.parent.mkdir()
+    tool.write_text("#!/bin/sh\nprintf %s \"$PATH\" > path\n")
+    tool.chmod(0o755)
+    path = ":".join([os.environ["PATH"]] + ["/nowhere/%0100d" % i for i in range(200)] + [str(tool.parent)])
+    with Job(tmp_path, ["my-trainer"], checkpoints="none", allow="[dp1]") as job:
+        assert job.start(env={"PATH": path}).wait() == 0, job.story()
+    assert (tmp_path / "path").read_text() == "%s:%s" % (harness.BIN, path)
+
+
 def test_a_loss_that_is_nan_again_after_a_restart_ends_the_job(tmp_path):
     with fake_job(tmp_path, "--nan-at", 20) as job:
         assert job.start().wait() == 3

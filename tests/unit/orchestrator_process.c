@@ -73,6 +73,20 @@ Test(process, an_environment_is_a_value)
     cr_expect_null(getenv("SLOW_B"), "the environment of this process is unchanged");
 }
 
+Test(process, text_before_a_value_of_any_length)
+{
+    static char longer[100001];
+
+    memset(longer, 'x', sizeof longer - 1);
+    environment_set(&env, "A", longer);
+    environment_prepend(&env, "A", "first:");
+    cr_expect_eq(strlen(environment_get(&env, "A")), sizeof longer - 1 + 6);
+    cr_expect_eq(strncmp(environment_get(&env, "A"), "first:xxx", 9), 0);
+    environment_prepend(&env, "NEW", "first:");
+    cr_expect_str_eq(environment_get(&env, "NEW"), "first:");
+    cr_expect_eq(env.n, 3);
+}
+
 /* ---- children ---- */
 
 /* Run a shell script to its end, and return its exit code. */
@@ -195,6 +209,24 @@ Test(process, processes_are_found_by_their_environment)
     waitpid(b, &status, 0);
     cr_expect_eq(process_sweep(PROCESS_ID_ENV, all, 0), 0);
     cr_expect_eq(process_start(a), 0);
+}
+
+/* tp-run adds its mark as the last variable. */
+Test(process, a_process_with_a_large_environment_is_found)
+{
+    static char longer[100001];
+    char id[64], name[16];
+    pid_t pid;
+
+    memset(longer, 'x', sizeof longer - 1);
+    for (int i = 0; i < 15; i++) {
+        snprintf(name, sizeof name, "LONG%d", i);
+        environment_set(&env, name, longer);
+    }
+    snprintf(id, sizeof id, "large%d.1", (int)getpid());
+    pid = sleeper(id);
+    cr_expect_eq(process_sweep(PROCESS_ID_ENV, id, SIGKILL), 1);
+    cr_expect_eq(waitpid(pid, NULL, 0), pid);
 }
 
 /* A process that executes one program after the other. Its environment cannot be read while it
