@@ -188,6 +188,29 @@ Test(slurm_command, a_request_from_inside_a_job_does_not_inherit_its_options)
     environment_free(&env);
 }
 
+Test(slurm_command, a_query_does_not_inherit_what_a_person_wants_to_see)
+{
+    static const char *const names[] = {
+        "SQUEUE_FORMAT",    "SQUEUE_FORMAT2",   "SQUEUE_STATES", "SQUEUE_USERS",
+        "SQUEUE_PARTITION", "SINFO_PARTITION",  "SCANCEL_STATE", "SCANCEL_INTERACTIVE",
+        "SCONTROL_ALL",     "SBATCH_ARRAY_INX", "SBATCH_WAIT"
+    };
+    char *entries[] = { "SBATCH_ACCOUNT=a", "SALLOC_PARTITION=p", "SQUEUED=x", NULL };
+    struct environment all, env;
+
+    environment_copy(&all, entries);
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
+        environment_set(&all, names[i], "something else");
+    slurm_client_env(&env, &all);
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
+        cr_expect_null(environment_get(&env, names[i]), "%s", names[i]);
+    cr_expect_str_eq(environment_get(&env, "SBATCH_ACCOUNT"), "a");
+    cr_expect_str_eq(environment_get(&env, "SALLOC_PARTITION"), "p");
+    cr_expect_str_eq(environment_get(&env, "SQUEUED"), "x");
+    environment_free(&all);
+    environment_free(&env);
+}
+
 Test(slurm_command, scancel_is_repeated_while_slurm_does_not_answer)
 {
     char dir[] = "/tmp/tp-slurm-XXXXXX", script[400];

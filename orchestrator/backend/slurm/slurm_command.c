@@ -25,9 +25,16 @@ void slurm_client_env(struct environment *out, const struct environment *env)
 {
     /* these two say where Slurm is; the others describe the Slurm job in which tp-run runs */
     static const char *const kept[] = { "SLURM_CONF", "SLURM_CLUSTERS", NULL };
+    /* what people prefer to see, and which jobs scancel ends */
+    static const char *const views[] = { "SQUEUE_", "SINFO_", "SCONTROL_", "SCANCEL_" };
+    static const char *const none[] = { NULL };
 
     environment_copy(out, environment_list(env));
     environment_unset_prefix(out, "SLURM_", kept);
+    for (size_t i = 0; i < sizeof views / sizeof views[0]; i++)
+        environment_unset_prefix(out, views[i], none);
+    environment_unset(out, "SBATCH_ARRAY_INX"); /* a job file is one job */
+    environment_unset(out, "SBATCH_WAIT");      /* the answer would come at the end of the job */
 }
 
 void slurm_words(struct job_words *out, struct arena *arena, ...)

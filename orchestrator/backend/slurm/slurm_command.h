@@ -21,7 +21,9 @@ struct slurm_client {
 };
 
 /* A copy of tp-run's environment for Slurm's programs, without the variables about the Slurm job in
- * which tp-run runs: a request from inside a job must not inherit that job's options. */
+ * which tp-run runs: a request from inside a job must not inherit that job's options. Also without
+ * those that filter or format what Slurm's programs print (SQUEUE_USERS, SINFO_FORMAT): tp-run
+ * reads it. The user's defaults for requests (SALLOC_ACCOUNT, SBATCH_PARTITION) stay. */
 void slurm_client_env(struct environment *out, const struct environment *env);
 
 /* Make words from arguments that end with NULL. out->n is 0 when there is no memory. */
