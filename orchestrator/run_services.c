@@ -16,7 +16,7 @@
 #include "orchestrator/web/webhook.h"
 
 static const double LINE_EVERY_S = 0.5, WEBHOOK_PATIENCE_S = 3, PAGE_AGAIN_S = 10;
-static const double TEXTFILE_EVERY_S = 10;
+static const double TEXTFILE_EVERY_S = 10, EVENTS_AGAIN_S = 1;
 
 struct run_services {
     struct event_log *events;
@@ -28,6 +28,8 @@ struct run_services {
     double page_at;       /* when to try again to open the page, 0: it is open, or there is none */
     double textfile_at;   /* when the metrics file was written last */
     bool textfile_failed; /* that was reported */
+    double events_at;     /* when to write the events that wait */
+    bool events_failed;   /* some wait, and that was reported */
     tp_status asked;      /* a failure of tp-run itself during a request */
 };
 
@@ -141,6 +143,58 @@ static void see_webhook(struct run *r)
         run_event(r, EVENT_WEBHOOK_FAILED, REASON_WEBHOOK_UNREACHABLE, text, NULL);
 }
 
+/* ---- events that could not be written ---- */
+
+static void events_failed(struct run *r, const char *why)
+{
+    struct run_services *s = r->services;
+    char text[TP_ERR_MAX];
+
+    s->events_at = clock_seconds() + EVENTS_AGAIN_S;
+    if (s->events_failed)
+        return;
+    s->events_failed = true;
+    snprintf(text, sizeof text, "%.800s; events wait until they can be written", why);
+    run_note(r, text);
+}
+
+static void write_waiting_events(struct run *r, double now)
+{
+    struct run_services *s = r->services;
+    struct tp_err err = { 0 };
+    int64_t lost;
+
+    if (!s->events_failed || now < s->events_at)
+        return;
+    if (event_log_flush(s->events, &err)) {
+        events_failed(r, err.msg);
+        return;
+    }
+    s->events_failed = false;
+    lost = event_log_take_lost(s->events);
+    if (lost)
+        run_event(r, EVENT_EVENTS_LOST, REASON_NONE, NULL,
+                  json_pack("{s:I}", "lost", (json_int_t)lost));
+}
+
+/* The last chance to write them. */
+static void close_events(struct run *r)
+{
+    struct run_services *s = r->services;
+    struct tp_err err = { 0 };
+    char text[TP_ERR_MAX];
+
+    if (s->events && event_log_flush(s->events, &err)) {
+        snprintf(text, sizeof text, "%.800s; %d events are lost", err.msg,
+                 event_log_waiting(s->events));
+        run_note(r, text);
+    }
+    event_log_close(s->events);
+    s->events = NULL;
+}
+
+/* ---- ticks and requests ---- */
+
 void run_services_last(struct run *r)
 {
     if (r->loop.epoll >= 0 && r->job->page.textfile) /* the parts were opened */
@@ -162,7 +216,8 @@ void run_services_close(struct run *r)
     control_close(s->control);
     if (s->time)
         time_account_close(s->time, clock_seconds());
-    event_log_close(s->events);
+    write_waiting_events(r, clock_seconds() + EVENTS_AGAIN_S);
+    close_events(r);
     free(s);
     r->services = NULL;
 }
@@ -211,6 +266,7 @@ void run_services_tick(struct run *r)
     control_tick(s->control);
     if (s->page)
         status_page_tick(s->page);
+    write_waiting_events(r, now);
     try_page_again(r, now);
     if (r->job->page.textfile && now - s->textfile_at >= TEXTFILE_EVERY_S)
         write_textfile(r);
@@ -228,7 +284,7 @@ void run_report(struct run *r, json_t *event)
 {
     const struct run_reporter *to = r->setup->reporter;
     struct run_services *s = r->services;
-    struct tp_err ignored;
+    struct tp_err err = { 0 };
 
     if (to->event)
         to->event(to->ctx, event);
@@ -239,7 +295,8 @@ void run_report(struct run *r, json_t *event)
         webhook_post(s->webhook, copy);
         json_decref(copy);
     }
-    event_log_add(s->events, event, &ignored);
+    if (event_log_add(s->events, event, &err))
+        events_failed(r, err.msg);
 }
 
 void run_note(struct run *r, const char *text)

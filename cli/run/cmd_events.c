@@ -22,16 +22,30 @@ static bool reader_is_there(void)
     return poll(&out, 1, FOLLOW_PAUSE_MS) <= 0 || !(out.revents & (POLLERR | POLLHUP));
 }
 
-/* Print a line of the events file. A line that a crash has cut is skipped for people. */
+/* Print a line of the events file, unless it is one that a crash has cut. */
 static void print_line(const char *line, bool as_json)
 {
-    json_t *event = as_json ? NULL : json_loads(line, 0, NULL);
+    json_t *event = json_loads(line, 0, NULL);
 
-    if (as_json)
+    if (json_is_object(event) && as_json)
         fputs(line, stdout);
     else if (json_is_object(event))
         event_print(stdout, event);
     json_decref(event);
+}
+
+/* Read the next line. False: there is none, or its end is not there. Such a line is being written,
+ * a crash has cut it, or tp-run takes it back because the disk is full. */
+static bool next_line(char **line, size_t *size, FILE *f)
+{
+    const off_t at = ftello(f);
+    const ssize_t n = getline(line, size, f);
+
+    if (n > 0 && (*line)[n - 1] == '\n')
+        return true;
+    if (n > 0)
+        fseeko(f, at, SEEK_SET);
+    return false;
 }
 
 /* Print the events so far; with `follow`, wait for more until interrupted. */
@@ -41,7 +55,7 @@ static void copy(FILE *f, bool follow, bool as_json)
     size_t size = 0;
 
     do {
-        while (getline(&line, &size, f) > 0)
+        while (next_line(&line, &size, f))
             print_line(line, as_json);
         fflush(stdout);
         clearerr(f);

@@ -7,6 +7,7 @@
 static const struct event_code KINDS[EVENT_KINDS + 1] = {
     [EVENT_DONE]              = { "done", "All steps are done.", true },
     [EVENT_DRAIN]             = { "drain", "The ranks are asked to save and stop.", false },
+    [EVENT_EVENTS_LOST]       = { "events_lost", "Too many events could not be written to events.jsonl; the oldest ones are lost.", false },
     [EVENT_FAILED]            = { "failed", "tp-run has given up.", true },
     [EVENT_GPUS_LOST]         = { "gpus_lost", "GPUs of a node cannot be used any more.", true },
     [EVENT_HANG]              = { "hang", "Ranks make no progress; the attempt is killed.", true },

@@ -12,6 +12,7 @@
 enum event_kind {
     EVENT_DONE,
     EVENT_DRAIN,
+    EVENT_EVENTS_LOST,
     EVENT_FAILED,
     EVENT_GPUS_LOST,
     EVENT_HANG,

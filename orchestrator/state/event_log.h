@@ -10,6 +10,7 @@
 
 #include <jansson.h>
 #include <stdbool.h>
+#include <stdint.h>
 
 #include "core/err.h"
 
@@ -21,8 +22,18 @@ struct event_log;
 tp_status event_log_open(struct event_log **out, const char *state, struct tp_err *err);
 
 /* Append an event; takes over the reference. It is written at once but not synced, because
- * a takeover relies on the journal, not on events. TP_E_IO. */
+ * a takeover relies on the journal, not on events. TP_E_IO: it waits in memory, like those after
+ * it, until it can be written. */
 tp_status event_log_add(struct event_log *e, json_t *event, struct tp_err *err);
+
+/* Write the events that wait; nothing is written of one that does not fit. TP_E_IO: some still
+ * wait. */
+tp_status event_log_flush(struct event_log *e, struct tp_err *err);
+int event_log_waiting(const struct event_log *e);
+
+/* The number of events that were lost, because more than EVENT_LOG_KEPT had to wait. Counts again
+ * from 0. */
+int64_t event_log_take_lost(struct event_log *e);
 
 /* The newest EVENT_LOG_KEPT events, oldest first; borrowed. */
 const json_t *event_log_list(const struct event_log *e);

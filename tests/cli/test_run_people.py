@@ -134,6 +134,34 @@ def test_an_event_that_a_crash_has_cut_does_not_damage_the_next(tmp_path):
         assert [e["event"] for e in job.events()][:3] == ["save", "plan", "launch"]
 
 
+def test_events_that_a_full_disk_refused_are_written_when_it_has_room(tmp_path):
+    with fake_job(tmp_path, "--steps", 4000) as job:
+        job.state.mkdir()
+        path = job.state / "events.jsonl"
+        path.write_text('{"event": "old"}\n' * 50000)  # so that only this file exceeds the limit
+        job.start()
+        job.await_event("training")
+        resource.prlimit(job.process.pid, resource.RLIMIT_FSIZE, (path.stat().st_size + 20, resource.RLIM_INFINITY))
+        assert job.verb("resize", "dp1").rc == 0
+        end = time.monotonic() + 60
+        while "events wait until they can be written" not in job.output.read_text():
+            assert time.monotonic() < end, "no event failed\n" + job.story()
+            time.sleep(0.05)
+        resource.prlimit(job.process.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2)
+        job.await_event("training", 2)
+        kinds = [json.loads(line)["event"] for line in path.read_text().splitlines()]
+        assert "drain" in kinds and "launch" in kinds[kinds.index("drain"):], kinds
+
+
+def test_events_skips_a_line_that_is_not_whole(tmp_path):
+    with fake_job(tmp_path, "--steps", 5) as job:
+        job.state.mkdir()
+        (job.state / "events.jsonl").write_text('{"event": "save"}\n{"ev\n{"event": "done"}\n{"event": "fai')
+        for words in (["--json"], []):
+            lines = job.verb("events", *words).out.splitlines()
+            assert [json.loads(line)["event"] for line in lines] == ["save", "done"]
+
+
 def test_tp_run_stays_with_a_job_that_trains_when_the_journal_cannot_be_written(tmp_path, tiny):
     # With a save at each step, tp-run sees one in progress, and that is what it writes to the journal.
     with train_job(tmp_path, tiny, steps=4000, options={"save-every": 1}) as job:

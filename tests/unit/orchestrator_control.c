@@ -7,9 +7,11 @@
 #include <criterion/criterion.h>
 #include <poll.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -229,6 +231,73 @@ Test(control, the_newest_events_are_kept_and_a_torn_line_is_skipped)
     cr_expect_eq(json_array_size(list), EVENT_LOG_KEPT);
     cr_expect_eq(json_integer_value(json_object_get(json_array_get(list, EVENT_LOG_KEPT - 1), "n")),
                  EVENT_LOG_KEPT + 9);
+    event_log_close(e);
+}
+
+/* Let files grow only to this size, as on a disk that is full then. */
+static void limit_files(rlim_t size)
+{
+    const struct rlimit limit = { size, RLIM_INFINITY };
+
+    signal(SIGXFSZ, SIG_IGN);
+    cr_assert_eq(setrlimit(RLIMIT_FSIZE, &limit), 0);
+}
+
+static void check_lines(const char *path, int first, int n)
+{
+    char line[64];
+    FILE *f = fopen(path, "r");
+
+    cr_assert_not_null(f);
+    for (int i = first; i < first + n; i++) {
+        char wanted[64];
+
+        snprintf(wanted, sizeof wanted, "{\"n\": %d}\n", i);
+        cr_assert_not_null(fgets(line, sizeof line, f), "no line %d", i);
+        cr_assert_str_eq(line, wanted);
+    }
+    cr_expect_null(fgets(line, sizeof line, f), "more lines");
+    fclose(f);
+}
+
+Test(control, events_that_a_full_disk_refuses_are_written_later_as_whole_lines)
+{
+    struct event_log *e;
+    struct stat sb;
+    char path[64];
+
+    snprintf(path, sizeof path, "%s/events.jsonl", temp_dir);
+    cr_assert_eq(event_log_open(&e, temp_dir, &err), TP_OK, "%s", err.msg);
+    cr_assert_eq(event_log_add(e, json_pack("{s:i}", "n", 10), &err), TP_OK);
+    cr_assert_eq(stat(path, &sb), 0);
+    limit_files((rlim_t)sb.st_size + 4); /* a part of the next line would fit */
+    for (int i = 11; i < 15; i++)
+        cr_expect_eq(event_log_add(e, json_pack("{s:i}", "n", i), &err), TP_E_IO);
+    cr_expect_eq(event_log_waiting(e), 4);
+    check_lines(path, 10, 1);
+    limit_files(RLIM_INFINITY);
+    cr_expect_eq(event_log_add(e, json_pack("{s:i}", "n", 15), &err), TP_OK, "%s", err.msg);
+    check_lines(path, 10, 6);
+    cr_expect_eq(event_log_waiting(e), 0);
+    cr_expect_eq(event_log_take_lost(e), 0);
+    event_log_close(e);
+}
+
+Test(control, events_beyond_those_that_may_wait_are_counted)
+{
+    struct event_log *e;
+    char path[64];
+
+    snprintf(path, sizeof path, "%s/events.jsonl", temp_dir);
+    cr_assert_eq(event_log_open(&e, temp_dir, &err), TP_OK, "%s", err.msg);
+    limit_files(1);
+    for (int i = 0; i < EVENT_LOG_KEPT + 10; i++)
+        cr_expect_eq(event_log_add(e, json_pack("{s:i}", "n", i), &err), TP_E_IO);
+    limit_files(RLIM_INFINITY);
+    cr_expect_eq(event_log_flush(e, &err), TP_OK, "%s", err.msg);
+    check_lines(path, 10, EVENT_LOG_KEPT);
+    cr_expect_eq(event_log_take_lost(e), 10);
+    cr_expect_eq(event_log_take_lost(e), 0);
     event_log_close(e);
 }
 
