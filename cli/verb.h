@@ -22,7 +22,8 @@ struct verb_program {
 
 /* The whole main() of a program: find the verb and run it, or print --help or --version. Without
  * arguments it prints the help, which is an error. A word that is similar to a verb, and not a
- * file, is an error that names the verb. Returns the exit code. */
+ * file, is an error that names the verb. Flags may come before the verb; argv is reordered.
+ * Returns the exit code. */
 int verb_main(const struct verb_program *p, int argc, char **argv);
 
 #endif

@@ -54,11 +54,12 @@ int main(int argc, char **argv)
     };
     struct tp_err err = { 0 };
 
-    if (argc > 1 && strcmp(argv[1], "--example") == 0) {
-        report_begin();
-        job_file_example(stdout, backends_job());
-        return report("tp-run", print_done(&err), &err);
-    }
+    for (int i = 1; i < argc && argv[i][0] == '-'; i++)
+        if (strcmp(argv[i], "--example") == 0) {
+            report_begin();
+            job_file_example(stdout, backends_job());
+            return report("tp-run", print_done(&err), &err);
+        }
     if (remote_env_read(&err))
         return report("tp-run", err.status, &err);
     return verb_main(&program, argc, argv);

@@ -274,6 +274,21 @@ def test_words_that_are_no_verb(tmp_path):
     assert "no such file" in harness.run("tp-run", "status.yaml").err
 
 
+def test_options_before_the_verb_or_the_job_file(tmp_path):
+    with fake_job(tmp_path, "--steps", 5) as job:
+        r = harness.ok("tp-run", "--json", job.path)
+        assert json.loads(r.out.splitlines()[-1])["event"] == "done"
+        assert json.loads(harness.ok("tp-run", "--json", "status", job.path).out)["state"] == "done"
+        r = harness.run("tp-run", "--json", "staus", job.path)
+        assert r.rc == 2 and "did you mean 'status'?" in json.loads(r.out)["error"], repr(r)
+        r = harness.run("tp-run", "--jsn", job.path)
+        assert r.rc == 2 and "unknown option '--jsn'" in r.err, repr(r)
+    assert harness.ok("tp-run", "--json", "--version").out.startswith("tp-run ")
+    assert harness.ok("tp-run", "--quiet", "--example").out == harness.ok("tp-run", "--example").out
+    r = harness.run("tp-ckpt", "--step", 5, "show", tmp_path)  # 5 is its value
+    assert r.rc == 2 and "'--step' comes before the verb; write the verb first" in r.err, repr(r)
+
+
 # ---- a job file that is damaged or removed while its job runs ----
 
 @pytest.mark.parametrize("state", [None, "elsewhere"])

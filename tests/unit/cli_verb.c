@@ -59,6 +59,25 @@ Test(verb, the_first_word_chooses_what_runs)
     cr_expect_eq(START(run_none, "prog", "job.yaml", "x"), 43, "another word");
 }
 
+Test(verb, options_may_come_before_the_first_word, .init = redirect)
+{
+    static const struct verb_program p = { .name = "prog", .verbs = verbs, .no_verb = run_none };
+    char *argv[] = { "prog", "--a", "-b", "job.yaml", "--c", NULL };
+
+    cr_expect_eq(START(NULL, "prog", "--a", "-b", "hidden", "x"), 42);
+    cr_expect_eq(verb_main(&p, 5, argv), 45);
+    cr_expect_str_eq(argv[1], "job.yaml");
+    cr_expect_str_eq(argv[2], "--a");
+    cr_expect_str_eq(argv[3], "-b");
+    cr_expect_str_eq(argv[4], "--c");
+    cr_expect_eq(START(run_none, "prog", "--a"), 42, "the program names what is missing");
+    cr_expect_eq(START(run_none, "prog", "--", "first"), 43, "a file of this name");
+    cr_expect_eq(START(NULL, "prog", "--step", "5", "hidden"), 2, "5 may be its value");
+    fflush(stderr);
+    cr_expect_stderr_eq_str("prog: '--step' comes before the verb; write the verb first (prog "
+                            "--help lists the verbs)\n");
+}
+
 Test(verb, an_unknown_word_is_a_usage_error, .init = redirect)
 {
     cr_expect_eq(START(NULL, "prog", "something"), 2);
