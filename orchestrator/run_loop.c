@@ -210,21 +210,32 @@ static tp_status open_parts(struct run *r)
     return st ? st : open_loop(r);
 }
 
-/* Whether the job file asks for more steps than were done. */
+/* Whether the job file asks for more steps than were done. When it did not say how many, those that
+ * the ranks have reported count. */
 static bool wants_more_steps(const struct run *r)
 {
-    return r->record.done_steps > 0 && r->job->steps > r->record.done_steps;
+    const struct run_record *b = &r->record;
+    const int64_t done = b->done_steps > 0 ? b->done_steps : b->best_step;
+
+    return done > 0 && r->job->steps > done;
 }
 
+/* A person has started a job that is done. Of a program that does not report its steps, only its
+ * exit code is known. */
 static tp_status stay_done(struct run *r)
 {
-    char text[PATH_MAX + 200];
+    const bool has_steps = r->job->steps > 0;
+    char text[PATH_MAX + 300];
 
-    snprintf(
-        text, sizeof text,
-        "%s: all steps are done already. To continue, ask for more (`steps`, or --steps in the "
-        "command); to run it all again, move %s and its checkpoints away",
-        r->job->name, r->job->state);
+    snprintf(text, sizeof text,
+             "%s: %s. To continue, ask for more (%s); to run it all again, move %s and its "
+             "checkpoints away",
+             r->job->name,
+             has_steps ? "all steps are done already"
+                       : "the command has ended with exit code 0, so the job is done already",
+             has_steps ? "`steps`, or --steps in the command"
+                       : "`steps` in the job file, if the command reports its steps",
+             r->job->state);
     run_note(r, text);
     r->end = (struct run_end){ .over = true, .result = TP_OK };
     return TP_OK;

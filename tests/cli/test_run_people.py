@@ -331,6 +331,19 @@ def test_a_job_that_is_done_reports_it_and_continues_for_more_steps(tmp_path, ti
         assert sorted(job.losses()) == list(range(40))
 
 
+def test_another_program_that_is_done_is_not_run_again_by_accident(tmp_path):
+    with fake_job(tmp_path, "--steps", 20, "--state", "at") as job:
+        assert job.start().wait() == 0
+        r = harness.run("tp-run", job.path)
+        assert r.rc == 0 and "the command has ended with exit code 0, so the job is done already" in r.err, repr(r)
+        assert "move %s and its checkpoints away" % job.state in r.err and len(job.events("launch")) == 1, repr(r)
+        job.path.write_text(job.path.read_text().replace('"20"', '"40"') + "steps: 20\n")
+        assert job.start().wait() == 0 and len(job.events("launch")) == 1, "20 steps were reported"
+        job.path.write_text(job.path.read_text().replace("steps: 20\n", "steps: 40\n"))
+        assert job.start().wait() == 0 and len(job.events("launch")) == 2, job.story()
+        assert (tmp_path / "at").read_text() == "40"
+
+
 # ---- what trainers print ----
 
 def failing_job(folder, words):
