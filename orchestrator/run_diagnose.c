@@ -131,14 +131,17 @@ static bool has_obeyed(const struct run *r)
 static void finish_stopped(struct run *r, bool saved)
 {
     const struct attempt_fault *f = &r->attempt.fault;
-    char text[TP_ERR_MAX];
+    const int sig = r->loop.stopped_by;
+    char text[TP_ERR_MAX], by[32] = "";
 
+    if (sig)
+        snprintf(by, sizeof by, " by SIG%s", sigabbrev_np(sig));
     if (saved)
-        snprintf(text, sizeof text, "saved and stopped");
+        snprintf(text, sizeof text, "saved and stopped%s", by);
     else if (has_obeyed(r))
-        snprintf(text, sizeof text, "stopped; its exit code does not say that it has saved");
+        snprintf(text, sizeof text, "stopped%s; its exit code does not say that it has saved", by);
     else
-        snprintf(text, sizeof text, "stopped; it had not saved%s%.500s",
+        snprintf(text, sizeof text, "stopped%s; it had not saved%s%.500s", by,
                  f->kind == FAULT_NONE ? "" : ": ", f->kind == FAULT_NONE ? "" : f->message);
     run_finish(r, RUN_STOPPED, TP_E_STOPPED,
                event_reason_name(saved ? REASON_SAVED : REASON_NOT_SAVED), text);

@@ -5,6 +5,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/epoll.h>
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
@@ -31,17 +32,21 @@ bool run_watch_fd(struct run *r, int fd)
 static tp_status stop_by_signal(struct run *r, int sig)
 {
     struct backend_cause cause;
+    char text[64];
 
     if (sig == SIGTERM && backend_explains_sigterm(&r->backend, &cause))
         return r->record.open ? run_drain_softly(r, cause.reason, cause.message) : TP_OK;
     /* A terminal that closes can send SIGHUP twice: its shell does, and the kernel does. */
     if (r->record.stop && (sig == SIGHUP || run_drain_hurry(r)))
         return TP_OK;
+    if (!r->record.stop)
+        r->loop.stopped_by = sig;
     r->record.stop = true;
     run_helper_stop(r);
     if (!r->record.open)
         return TP_OK;
-    return run_drain_softly(r, event_reason_name(REASON_SIGNAL), "asked to stop by a signal");
+    snprintf(text, sizeof text, "asked to stop by SIG%s", sigabbrev_np(sig));
+    return run_drain_softly(r, event_reason_name(REASON_SIGNAL), text);
 }
 
 static tp_status reap(struct run *r)
@@ -327,7 +332,7 @@ tp_status run_job(const struct job *job, const struct run_setup *setup, struct t
         return tp_fail(err, TP_E_NOMEM, "no memory");
     r->job = job;
     r->setup = setup;
-    r->loop = (struct run_loop){ -1, -1, -1 };
+    r->loop = (struct run_loop){ -1, -1, -1, 0 };
     attempt_init(&r->attempt);
     run_host_open(r);
     st = journal_open(&r->journal, &last, job->state, &r->err);

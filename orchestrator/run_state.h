@@ -54,6 +54,7 @@ struct run_end {
 /* The event loop, of run_loop.c. */
 struct run_loop {
     int epoll, timer, signals;
+    int stopped_by; /* the signal that asked tp-run to stop, 0: none */
 };
 
 struct run {

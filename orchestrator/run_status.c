@@ -1,4 +1,5 @@
 /* orchestrator/run_status.c - see run_state.h: what `status`, the page and the live line show. */
+#include <limits.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -6,7 +7,10 @@
 #include <string.h>
 
 #include "core/clock.h"
+#include "orchestrator/process/home.h"
+#include "orchestrator/process/process.h"
 #include "orchestrator/run_state.h"
+#include "orchestrator/state/json_lines.h"
 
 static json_t *rank_json(const struct run *r, int i)
 {
@@ -95,6 +99,12 @@ static void add_progress(json_t *o, const struct run *r)
         json_object_set_new(o, "deadline_seconds", json_real((double)monitor_deadline(m) / 1e9));
 }
 
+static void set_tp_run(json_t *o, const char *how, const char *message)
+{
+    json_object_set_new(o, "tp_run", json_string(how));
+    json_object_set_new(o, "tp_run_message", json_string(message));
+}
+
 json_t *run_status(const struct run *r)
 {
     const struct run_record *b = &r->record;
@@ -117,9 +127,63 @@ json_t *run_status(const struct run *r)
     json_object_set_new(o, "checkpoint_reported",
                         json_boolean(r->job->is_tp_train || b->saved >= 0));
     json_object_set_new(o, "running", json_boolean(run_has_control(r)));
+    set_tp_run(o, "running", "");
     if (allocation)
         json_object_set_new(o, backend, allocation);
     return o;
+}
+
+/* ---- tp-run itself ---- */
+
+/* Whether the last event is that tp-run could not continue; text gets its message. */
+static bool has_failed_itself(const char *state, char *text, size_t size)
+{
+    char path[PATH_MAX];
+    json_t *lines, *last;
+    const char *reason, *message;
+    bool failed;
+
+    snprintf(path, sizeof path, "%.4000s/events.jsonl", state);
+    lines = json_lines_read(path, 1);
+    last = json_array_get(lines, 0);
+    reason = json_string_value(json_object_get(last, "reason"));
+    message = json_string_value(json_object_get(last, "message"));
+    failed = reason && strcmp(reason, event_reason_name(REASON_TP_RUN_ENDED)) == 0;
+    snprintf(text, size, "%s", failed && message ? message : "");
+    json_decref(lines);
+    return failed;
+}
+
+static bool supervisor_lives(const struct run_record *b)
+{
+    const pid_t pid = (pid_t)b->supervisor;
+    const char state = b->open && pid > 0 ? process_state(pid) : 0;
+
+    return state && state != 'Z' && process_start(pid) == b->supervisor_start;
+}
+
+/* No tp-run answers: find out how it has ended. One that ends by itself removes STATE/home. */
+static void explain_end(json_t *o, const struct run *r)
+{
+    const struct run_record *b = &r->record;
+    const char *rest = supervisor_lives(b) ? "the ranks run on; the same command takes them over"
+                                           : "the same command continues the job";
+    char text[TP_ERR_MAX], why[TP_ERR_MAX];
+    struct home home;
+
+    if (home_is_elsewhere(&home, r->job->state)) {
+        snprintf(text, sizeof text, "it was started on host %s and does not answer from here",
+                 home.host);
+        set_tp_run(o, "unreachable", text);
+    } else if (home.host[0]) {
+        snprintf(text, sizeof text, "it was killed; %s", rest);
+        set_tp_run(o, "killed", run_state_is_final(b->state) ? "it was killed" : text);
+    } else if (!run_state_is_final(b->state) && has_failed_itself(r->job->state, why, sizeof why)) {
+        snprintf(text, sizeof text, "it could not continue: %.700s; %s", why, rest);
+        set_tp_run(o, "failed", text);
+    } else {
+        set_tp_run(o, "ended", "");
+    }
 }
 
 tp_status run_status_stored(json_t **out, const struct job *job, const struct backend *backend,
@@ -143,6 +207,8 @@ tp_status run_status_stored(json_t **out, const struct job *job, const struct ba
     }
     if (st == TP_OK && !(*out = run_status(r)))
         st = tp_fail(err, TP_E_NOMEM, "no memory for the status");
+    if (st == TP_OK)
+        explain_end(*out, r);
     if (r)
         node_list_free(&r->nodes);
     json_decref(last);

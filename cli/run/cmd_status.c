@@ -76,13 +76,18 @@ static void print_fault(const json_t *fault)
 static void print_progress(const json_t *s)
 {
     bool runs = json_is_true(json_object_get(s, "running"));
+    bool is_unknown = strcmp(text(s, "tp_run"), "unreachable") == 0;
     char step[24], saved[24];
     json_t *loss = json_object_get(s, "loss");
 
     print_field("job         ", text(s, "job"));
     printf("state       %s%s", text(s, "state"), text(s, "message")[0] ? ": " : "");
     print_safe(text(s, "message"));
-    print_field("", runs ? "" : " (tp-run is not running)");
+    print_field("", runs         ? ""
+                    : is_unknown ? " (tp-run does not answer)"
+                                 : " (tp-run is not running)");
+    if (text(s, "tp_run_message")[0])
+        print_field("tp-run      ", text(s, "tp_run_message"));
     printf("layout      %s, ", text(s, "layout"));
     if (runs)
         printf("%lld rank%s, ", integer(s, "world"), integer(s, "world") == 1 ? "" : "s");

@@ -516,7 +516,8 @@ def test_a_stop_before_the_first_step_is_no_fault(tmp_path, tiny):
             time.sleep(0.001)
         job.process.send_signal(signal.SIGTERM)
         assert job.wait() == 75
-        assert job.events("stopped")[0]["message"] in ("stopped; it had not saved", "saved and stopped"), job.story()
+        assert job.events("stopped")[0]["message"] in (
+            "stopped by SIGTERM; it had not saved", "saved and stopped by SIGTERM"), job.story()
 
 
 def test_resize_down_and_up_while_training(tmp_path, tiny, curve):

@@ -4,12 +4,14 @@ job is done, and with trainers that print any bytes before they end.
 needs: tp-run tp-train tp-ckpt
 covers: cli/run/event_text
 """
+import contextlib
 import fcntl
 import json
 import os
 import pty
 import re
 import resource
+import signal
 import stat
 import struct
 import subprocess
@@ -199,6 +201,51 @@ def test_status_has_the_same_fields_when_the_job_is_over(tmp_path):
         assert "stopped: saved and stopped (tp-run is not running)" in text and "goodput" in text
         assert over["checkpoint_reported"] is runs["checkpoint_reported"] is False and over["checkpoint"] == -1
         assert ", checkpoint not reported by the program" in text
+
+
+def test_status_says_how_tp_run_itself_has_ended(tmp_path):
+    with fake_job(tmp_path, "--steps", 100000) as job:
+        job.start()
+        s = job.await_step(5)
+        assert s["tp_run"] == "running" and s["tp_run_message"] == ""
+        job.process.kill()
+        job.wait()
+        s = job.status()
+        assert s["tp_run"] == "killed" and s["running"] is False and s["state"] in ("train", "save")
+        assert s["tp_run_message"] == "it was killed; the ranks run on; the same command takes them over"
+        while job.processes():
+            for pid in job.processes():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+        text = job.verb("status").out
+        assert "\ntp-run      it was killed; the same command continues the job\n" in text, text
+        home = job.state / "home"
+        home.write_text(home.read_text().replace(os.uname().nodename, "elsewhere"))
+        text = job.verb("status").out
+        assert " (tp-run does not answer)\ntp-run      it was started on host elsewhere and" in text, text
+        home.unlink()
+
+        job.start()
+        job.await_event("training", 2)
+        limit = (job.state / "journal").stat().st_size
+        (job.state / "events.jsonl").write_text("")  # so that only the journal exceeds the limit
+        resource.prlimit(job.process.pid, resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
+        job.verb("resize", "dp1")
+        assert job.wait() == 3
+        s = job.status()
+        assert s["tp_run"] == "failed", s
+        assert re.match("it could not continue: .*/journal: cannot write ", s["tp_run_message"]), s
+
+
+def test_status_says_which_signal_has_stopped_the_job(tmp_path):
+    with fake_job(tmp_path, "--steps", 100000) as job:
+        job.start()
+        job.await_step(5)
+        job.process.send_signal(signal.SIGTERM)
+        assert job.wait() == 75
+        s = job.status()
+        assert s["tp_run"] == "ended" and s["message"] == "saved and stopped by SIGTERM", s
+        assert "stopped by SIGTERM (tp-run is not running)\nlayout" in job.verb("status").out
 
 
 def shortest(text):
