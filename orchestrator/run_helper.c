@@ -5,12 +5,13 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
+#include <time.h>
 
 #include "core/clock.h"
 #include "orchestrator/process/process.h"
 #include "orchestrator/run_state.h"
 
-enum { PROGRESS_TEXT = 400 };
+enum { PROGRESS_TEXT = 400, REST_SWEEPS = 50, REST_PAUSE_MS = 20 };
 
 static const double LOOK_EVERY_S = 1;
 
@@ -19,6 +20,7 @@ struct run_helper {
     enum run_helper_kind kind;
     double since;
     bool stuck;         /* it was killed, because it made no progress */
+    double kill_at;     /* it was asked to stop and has time until then, 0: it was not */
     double progress_at; /* when it last made progress */
     char progress[PROGRESS_TEXT];
 };
@@ -27,6 +29,33 @@ tp_status run_helper_open(struct run *r)
 {
     r->helper = calloc(1, sizeof *r->helper);
     return r->helper ? TP_OK : tp_fail(&r->err, TP_E_NOMEM, "no memory");
+}
+
+/* Signal the helper and its group: `sh -c` and what it has started. */
+static void send(const struct run_helper *h, int sig)
+{
+    if (kill(-h->pid, sig) != 0) /* it has not made its group yet */
+        kill(h->pid, sig);
+}
+
+const char *run_helper_id(const struct run *r, char id[RUN_ID_TEXT + 1])
+{
+    snprintf(id, RUN_ID_TEXT + 1, "%s.", r->record.run_id);
+    return id;
+}
+
+int run_helper_end_rest(const struct run *r)
+{
+    const struct timespec pause = { .tv_nsec = REST_PAUSE_MS * 1000 * 1000 };
+    char id[RUN_ID_TEXT + 1];
+    int n, most = 0;
+
+    run_helper_id(r, id);
+    for (int i = 0; i < REST_SWEEPS && (n = process_sweep(PROCESS_HELPER_ENV, id, SIGKILL)); i++) {
+        most = n > most ? n : most;
+        nanosleep(&pause, NULL);
+    }
+    return most;
 }
 
 bool run_helper_runs(const struct run *r)
@@ -76,7 +105,7 @@ static void kill_stuck(struct run *r, double waited, bool stopped)
     run_event(r, EVENT_HANG, REASON_HELPER_STUCK, text,
               json_pack("{s:i,s:s,s:f}", "rank", -1, "node", "", "seconds", waited));
     h->stuck = true;
-    kill(h->pid, SIGKILL);
+    send(h, SIGKILL);
 }
 
 /* A helper that is stopped has the deadline of a training step. One that neither reads nor writes
@@ -87,6 +116,8 @@ void run_helper_tick(struct run *r)
     double now = clock_seconds(), waited = now - h->progress_at;
     char progress[PROGRESS_TEXT], state;
 
+    if (h->pid && h->kill_at > 0 && now >= h->kill_at)
+        send(h, SIGKILL);
     if (!h->pid || h->stuck || waited < LOOK_EVERY_S)
         return;
     state = process_state(h->pid);
@@ -139,15 +170,33 @@ static tp_status ended(struct run *r, int exit_code)
 
 tp_status run_helper_reaped(struct run *r, pid_t pid, int status, bool *mine)
 {
+    char text[100];
+    int n;
+
     *mine = pid == r->helper->pid;
     if (!*mine)
         return TP_OK;
     r->helper->pid = 0;
+    if (r->helper->kind == HELPER_PREPARE && (n = run_helper_end_rest(r))) {
+        snprintf(text, sizeof text,
+                 "the prepare command has left %d process%s in the background, "
+                 "which %s killed",
+                 n, n == 1 ? "" : "es", n == 1 ? "is" : "are");
+        run_note(r, text);
+    }
     return ended(r, WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status));
 }
 
-void run_helper_stop(const struct run *r)
+void run_helper_stop(struct run *r, bool hurry)
 {
-    if (r->helper->pid > 0)
-        kill(r->helper->pid, SIGTERM);
+    struct run_helper *h = r->helper;
+
+    if (h->pid <= 0)
+        return;
+    if (h->kill_at <= 0) {
+        send(h, SIGTERM);
+        h->kill_at = clock_seconds() + r->job->grace;
+    } else if (hurry) {
+        send(h, SIGKILL);
+    }
 }

@@ -59,7 +59,9 @@ pid_t run_spawn(struct run *r, char *const *argv, const char *log, bool supervis
                        .dir = r->job->dir,
                        .report = -1,
                        .own_session = supervisor,
+                       .own_group = !supervisor,
                        .dies_with_parent = !supervisor };
+    char id[RUN_ID_TEXT + 1];
     sigset_t forwarded;
     pid_t pid = -1;
 
@@ -68,6 +70,8 @@ pid_t run_spawn(struct run *r, char *const *argv, const char *log, bool supervis
         supervisor_signals(&forwarded);
         s.mask = &forwarded;
         add_attempt(&env, r);
+    } else {
+        environment_set(&env, PROCESS_HELPER_ENV, run_helper_id(r, id));
     }
     s.out = open(log, O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW | O_CLOEXEC, 0644);
     if (s.out >= 0) {

@@ -42,7 +42,7 @@ static tp_status stop_by_signal(struct run *r, int sig)
     if (!r->record.stop)
         r->loop.stopped_by = sig;
     r->record.stop = true;
-    run_helper_stop(r);
+    run_helper_stop(r, true);
     if (!r->record.open)
         return TP_OK;
     snprintf(text, sizeof text, "asked to stop by SIG%s", sigabbrev_np(sig));
@@ -272,6 +272,8 @@ static tp_status begin(struct run *r, bool is_old)
     tp_status st;
 
     run_forget_last_attempt(r);
+    if (is_old && r->job->prepare.n)
+        run_helper_end_rest(r); /* of a tp-run that was killed */
     if (is_old && was == RUN_DONE && !wants_more_steps(r))
         return stay_done(r);
     if ((st = run_root_check(r)))

@@ -31,7 +31,7 @@ static json_t *accept_layout(const char *what, const char *layout, int64_t attem
 static json_t *stop(struct run *r, tp_status *st)
 {
     r->record.stop = true;
-    run_helper_stop(r);
+    run_helper_stop(r, false);
     if (r->record.open)
         *st = run_drain_softly(r, event_reason_name(REASON_ASKED_TO_STOP), "asked to stop");
     if (*st)

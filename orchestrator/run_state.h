@@ -245,12 +245,17 @@ enum run_helper_kind {
 tp_status run_helper_start(struct run *r, enum run_helper_kind kind, char *const *argv,
                            const char *log);
 bool run_helper_runs(const struct run *r);
+/* The mark of a helper and of the processes that it starts (process.h). */
+const char *run_helper_id(const struct run *r, char id[RUN_ID_TEXT + 1]);
+/* Kill the processes that a helper has left in the background. Returns their number. */
+int run_helper_end_rest(const struct run *r);
 /* A child was reaped. *mine: it was the helper. */
 tp_status run_helper_reaped(struct run *r, pid_t pid, int status, bool *mine);
 /* Call this at each tick. A helper that makes no progress is reported and killed. */
 void run_helper_tick(struct run *r);
-/* tp-run was asked to stop: end the helper. An unfinished conversion stays for the next run. */
-void run_helper_stop(const struct run *r);
+/* tp-run was asked to stop: end the helper, by SIGKILL after `grace`, or at once at a second
+ * request with `hurry`. An unfinished conversion stays for the next run. */
+void run_helper_stop(struct run *r, bool hurry);
 
 /* ---- run_launch.c ---- */
 
@@ -259,7 +264,8 @@ tp_status run_take_over(struct run *r);
 /* Remove what a tp-run that was killed has left of an attempt that was over. */
 void run_forget_last_attempt(struct run *r);
 /* Start a program and append its output to `log`. supervisor: in its own session, with the
- * environment of the ranks; otherwise it dies with tp-run. -1: see errno. */
+ * environment of the ranks; otherwise it dies with tp-run, and has a process group and the mark of
+ * a helper. -1: see errno. */
 pid_t run_spawn(struct run *r, char *const *argv, const char *log, bool supervisor);
 
 /* ---- run_watch.c ---- */

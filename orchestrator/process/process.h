@@ -16,6 +16,7 @@
 
 #define PROCESS_ID_ENV         "TP_RUN_ID"        /* in ranks and their launcher */
 #define PROCESS_SUPERVISOR_ENV "TP_SUPERVISOR_ID" /* only in the supervisor */
+#define PROCESS_HELPER_ENV     "TP_HELPER_ID" /* in programs that run before a launch: <run id>. */
 
 /* A pidfd, close-on-exec; -1: there is no such process. */
 int process_pidfd(pid_t pid);

@@ -136,6 +136,7 @@ class Job:
         names = [b"TP_RUN_ID=" + run_id.encode()]
         if supervisors:
             names.append(b"TP_SUPERVISOR_ID=" + run_id.encode())
+            names.append(b"TP_HELPER_ID=" + run_id.encode())
         pids = []
         for p in pathlib.Path("/proc").iterdir():
             if p.name.isdigit():

@@ -127,6 +127,53 @@ def test_a_program_before_the_launch_that_is_stopped_is_killed_and_run_again(tmp
         assert job.events("restart")[0]["reason"] == "helper_stuck"
 
 
+LEAVES_A_PROCESS = "sleep 1000 & echo $! > left; setsid sh -c 'sleep 1000 & echo $! > away'; %s"
+
+
+def left_by_prepare(job):
+    """The processes that the prepare command has started in the background."""
+    end = time.monotonic() + 60
+    while not all((job.folder / name).exists() and (job.folder / name).read_text() for name in ("left", "away")):
+        assert time.monotonic() < end, job.story()
+        time.sleep(0.02)
+    return [int((job.folder / name).read_text()) for name in ("left", "away")]
+
+
+def test_processes_that_prepare_leaves_are_killed_when_it_ends(tmp_path):
+    with fake_job(tmp_path, "--steps", 5, prepare=json.dumps(["sh", "-c", LEAVES_A_PROCESS % "true"])) as job:
+        job.start()
+        pids = left_by_prepare(job)
+        job.await_event("launch")
+        assert not any(alive(pid) for pid in pids), job.story()
+        assert job.wait() == 0
+        assert "has left 2 processes in the background, which are killed" in job.output.read_text()
+
+
+@pytest.mark.parametrize("how", ["SIGTERM", "twice", "grace", "SIGKILL"])
+def test_processes_of_prepare_are_killed_when_tp_run_is_asked_to_stop_or_killed(tmp_path, how):
+    script = "trap '' TERM; " + LEAVES_A_PROCESS % "while :; do sleep 0.1; done"
+    script = script if how in ("twice", "grace") else script[len("trap '' TERM; "):]
+    with fake_job(tmp_path, "--steps", 5, prepare=json.dumps(["sh", "-c", script])) as job:
+        if how == "grace":
+            job.path.write_text(job.path.read_text().replace("grace: 20s", "grace: 0.5s"))
+        job.start()
+        pids = left_by_prepare(job)
+        assert all(alive(pid) for pid in pids)
+        if how == "SIGKILL":
+            job.process.kill()
+            job.wait()
+            assert all(alive(pid) for pid in pids), "nothing ends them"
+            job.path.write_text(job.path.read_text().replace("while :; do", "while false; do"))
+            assert job.start().wait() == 0
+        else:
+            job.process.send_signal(signal.SIGTERM)
+            if how == "twice":
+                time.sleep(0.3)
+                job.process.send_signal(signal.SIGTERM)
+            assert job.wait() == 75 and job.events("stopped"), job.story()
+        assert not any(alive(pid) for pid in pids), job.story()
+
+
 def test_after_a_killed_supervisor_no_process_is_left(tmp_path, tiny):
     with train_job(tmp_path, tiny, steps=2000) as job:
         job.start()

@@ -15,7 +15,7 @@ from conftest import make
 PROGRAMS = ["tp-train", "tp-reshard", "tp-ckpt", "tp-run"]
 # The folder of heartbeats; ranks per host, to try several hosts on one; and what tp-run hands down.
 ENVIRONMENT = {"TP_PROGRESS_DIR", "TP_HOST_RANKS", "TP_EPOCH", "TP_RUN_ID", "TP_SUPERVISOR_ID",
-               "TP_SALLOC_ID", "TP_STOP_SIGNAL", "TP_CUDA_LIBRARY",
+               "TP_HELPER_ID", "TP_SALLOC_ID", "TP_STOP_SIGNAL", "TP_CUDA_LIBRARY",
                "TP_REMOTE_CONNECTIONS", "TP_REMOTE_TIMEOUT"}
 CALLS = ["tp_progress_close", "tp_progress_collective", "tp_progress_open", "tp_progress_phase",
          "tp_progress_step"]
