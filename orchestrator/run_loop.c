@@ -16,6 +16,7 @@
 #include "core/clock.h"
 #include "core/stop.h"
 #include "core/text.h"
+#include "orchestrator/job/job_command.h"
 #include "orchestrator/run_state.h"
 
 enum { TICK_MS = 100, BATCH = 32 };
@@ -265,6 +266,21 @@ static void forgive(struct run *r)
     b->continues = false;
 }
 
+static void warn(struct run *r)
+{
+    char text[PATH_MAX + 300];
+
+    if (!job_command_never_resumes(r->job))
+        return;
+    snprintf(
+        text, sizeof text,
+        "warning: command: %.200s starts tp-train, so tp-run adds no options to it, and without "
+        "--resume each restart begins at step 0; let the command begin with tp-train, or add "
+        "--layout {layout} --ckpt {ckpt} --resume",
+        r->job->command.word[0]);
+    run_note(r, text);
+}
+
 static tp_status begin(struct run *r, bool is_old)
 {
     enum run_state was = r->record.state;
@@ -278,6 +294,7 @@ static tp_status begin(struct run *r, bool is_old)
         return stay_done(r);
     if ((st = run_root_check(r)))
         return st;
+    warn(r);
     if (run_page_url(r)[0]) {
         snprintf(text, sizeof text, "status page: %s", run_page_url(r));
         run_note(r, text);

@@ -113,3 +113,17 @@ tp_status job_command(struct job_words *out, const struct job *j, const struct r
     *out = w;
     return TP_OK;
 }
+
+bool job_command_never_resumes(const struct job *j)
+{
+    bool found = false;
+
+    for (int i = 0; i < j->command.n; i++) {
+        const char *word = j->command.word[i], *slash = strrchr(word, '/');
+
+        found = found || strcmp(slash ? slash + 1 : word, "tp-train") == 0;
+        if (strncmp(word, "--resume", 8) == 0)
+            return false;
+    }
+    return found && !j->is_tp_train;
+}

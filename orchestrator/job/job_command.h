@@ -4,6 +4,8 @@
 #ifndef ORCHESTRATOR_JOB_JOB_COMMAND_H
 #define ORCHESTRATOR_JOB_JOB_COMMAND_H
 
+#include <stdbool.h>
+
 #include "orchestrator/job/job.h"
 #include "orchestrator/job/run_config.h"
 
@@ -17,5 +19,9 @@ tp_status job_fill(struct job_words *out, const struct job *j, const struct job_
  * must_resume: starting without a checkpoint is an error. In the arena. */
 tp_status job_command(struct job_words *out, const struct job *j, const struct run_config *config,
                       int64_t attempt, bool must_resume, struct arena *arena, struct tp_err *err);
+
+/* Whether another program (env, numactl, a profiler) starts tp-train, so that no options are added,
+ * and the command has no --resume either: every restart would begin again. */
+bool job_command_never_resumes(const struct job *j);
 
 #endif

@@ -74,16 +74,42 @@ static tp_status check_root(const struct job *j, struct tp_err *err)
     return location_check(j->ckpt, err);
 }
 
+/* Whether a word sets a variable in a shell: NAME=VALUE. */
+static bool is_assignment(const char *word)
+{
+    const size_t n =
+        strspn(word, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_");
+
+    return n > 0 && word[n] == '=';
+}
+
+static tp_status check_command(const struct job *j, struct tp_err *err)
+{
+    if (j->command.n == 0)
+        return tp_fail(err, TP_E_USAGE, "%s: the key \"command\" is missing", j->path);
+    if (is_assignment(j->command.word[0]))
+        return tp_fail(err, TP_E_USAGE,
+                       "%s: command: no shell runs it, so \"%.200s\" is not a program; set the "
+                       "variable where tp-run is started (ranks inherit its environment)",
+                       j->path, j->command.word[0]);
+    return TP_OK;
+}
+
 static tp_status check(const struct job *j, struct tp_err *err)
 {
     tp_status st;
 
-    if (j->command.n == 0)
-        return tp_fail(err, TP_E_USAGE, "%s: the key \"command\" is missing", j->path);
+    if ((st = check_command(j, err)))
+        return st;
     if (!j->ckpt)
         return tp_fail(err, TP_E_USAGE, "%s: the key \"ckpt\" is missing", j->path);
     if ((st = check_root(j, err)))
         return st;
+    if (j->restart.no_progress < 1)
+        return tp_fail(err, TP_E_USAGE,
+                       "%s: restart.no_progress must be at least 1 (1: the first start without "
+                       "progress ends the job; restart.max: 0 allows no restart at all)",
+                       j->path);
     if (j->watch.factor < 1)
         return tp_fail(err, TP_E_USAGE, "%s: watch.factor must be at least 1", j->path);
     if (j->page.textfile && !text_ends_with(j->page.textfile, ".prom"))

@@ -340,6 +340,16 @@ def test_a_program_that_does_not_exist_is_reported(tmp_path):
         assert "/nonexistent/trainer: cannot be executed" in job.events("failed")[0]["message"]
 
 
+def test_it_warns_when_another_program_starts_tp_train_without_resume(tmp_path, tiny):
+    with train_job(tmp_path, tiny, steps=3) as job:
+        job.path.write_text(job.path.read_text().replace("command: [", 'command: ["env", "A=1", '))
+        job.start().wait()  # 2, because --save-every needs the --ckpt that tp-run would add
+        assert "warning: command: env starts tp-train, so tp-run adds no options to it" in job.output.read_text()
+    with fake_job(tmp_path, "--steps", 3, name="other") as job:
+        assert job.start().wait() == 0
+        assert "warning" not in job.output.read_text()
+
+
 def test_a_program_is_found_in_the_last_folder_of_a_long_path(tmp_path):
     """Slurm sites with many modules have a PATH of several kilobytes."""
     tool = tmp_path / "tools" / "my-trainer"

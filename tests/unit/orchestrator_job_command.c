@@ -62,3 +62,28 @@ Test(job_command, a_long_word_is_filled_in_one_pass, .timeout = 20)
     cr_expect_str_eq(out.word[0] + N - 2, "{/root!");
     free(text);
 }
+
+Test(job_command, tp_train_behind_another_program_without_resume_is_noticed)
+{
+    static const struct {
+        const char *command;
+        bool never;
+    } table[] = {
+        { "tp-train --steps 9", false },
+        { "env A=1 tp-train --steps 9", true },
+        { "numactl --cpunodebind=0 /opt/bin/tp-train --steps 9", true },
+        { "env A=1 tp-train --steps 9 --ckpt {ckpt} --resume", false },
+        { "env A=1 tp-train --resume=must", false },
+        { "python train.py", false },
+        { "sh -c 'tp-train --steps 9'", false },
+    };
+
+    for (size_t i = 0; i < sizeof table / sizeof table[0]; i++) {
+        char text[200];
+        struct job j;
+
+        snprintf(text, sizeof text, "command: \"%s\"\nckpt: c\n", table[i].command);
+        cr_assert_eq(parse(&j, text), TP_OK, "%s", err.msg);
+        cr_expect_eq(job_command_never_resumes(&j), table[i].never, "%s", table[i].command);
+    }
+}

@@ -70,6 +70,8 @@ Test(job_file, mistakes_are_named_with_their_line)
         { "command: x\nckpt: y\nlayouts: {allow: [tp3x]}\n", "tp3x" },
         { "command: x\nckpt: y\nbackend: k8s\n", "local|slurm" },
         { "command: x\nckpt: y\nrestart: {max: -1}\n", "whole number" },
+        { "command: x\nckpt: y\nrestart: {no_progress: 0}\n", "must be at least 1 (1: the first" },
+        { "command: A_1=b x\nckpt: y\n", "\"A_1=b\" is not a program; set the variable where" },
         { "command: x\nckpt: y\nnodes: 2\nrestart: {spares: 2}\n", "leave none to work" },
         { "command: x\nckpt: y\nbackend: slurm\nslurm: {options: [-A, me, --array=0-3]}\n",
           "'--array=0-3' makes" },
