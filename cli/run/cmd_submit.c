@@ -4,11 +4,46 @@
 #include "cli/report.h"
 #include "cli/run/cmd.h"
 #include "cli/run/run_context.h"
+#include "orchestrator/state/journal.h"
+
+/* TP_E_EXISTS: a tp-run runs the job. */
+static tp_status check_not_running(struct run_context *c, struct tp_err *err)
+{
+    struct tp_err none;
+    json_t *answer = NULL;
+    const char *text;
+    tp_status st = run_context_ask(&answer, c, json_pack("{s:s}", "verb", "status"), &none);
+
+    text = json_string_value(json_object_get(json_object_get(answer, "status"), "state"));
+    if (st == TP_OK)
+        st = tp_fail(err, TP_E_EXISTS,
+                     "%s: tp-run runs this job already (state %s), so nothing is submitted; see "
+                     "tp-run status",
+                     c->job.path, text ? text : "unknown");
+    else
+        st = TP_OK;
+    json_decref(answer);
+    return st;
+}
+
+static tp_status submit(char *id, size_t size, struct run_context *c, struct tp_err *err)
+{
+    const struct backend_call call = run_context_call(c);
+    struct tp_err ignored;
+    json_t *last = NULL;
+    tp_status st = check_not_running(c, err);
+
+    if (st)
+        return st;
+    journal_peek(&last, c->job.state, &ignored);
+    st = c->backend->submit(id, size, &call, last ? journal_run_record(last) : NULL, err);
+    json_decref(last);
+    return st;
+}
 
 int cmd_run_submit(int argc, char **argv)
 {
     struct run_context c;
-    struct backend_call call;
     struct tp_err err = { 0 };
     const char *path = NULL;
     bool as_json = false;
@@ -24,12 +59,11 @@ int cmd_run_submit(int argc, char **argv)
                         NULL))
         return code;
     st = run_context_open(&c, path, &err);
-    call = run_context_call(&c);
     if (st == TP_OK && !c.backend->submit)
         st = tp_fail(&err, TP_E_USAGE, "%s: backend %s has no batch jobs", path,
                      c.job.backend->name);
     if (st == TP_OK)
-        st = c.backend->submit(id, sizeof id, &call, &err);
+        st = submit(id, sizeof id, &c, &err);
     if (st == TP_OK)
         printf(as_json ? "{\"ok\":true,\"slurm_job\":%s}\n" : "%s\n", id);
     run_context_close(&c);

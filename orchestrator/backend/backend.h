@@ -185,8 +185,10 @@ struct backend {
     void (*home)(struct home *out, const struct environment *env);
     /* Fill in what a relay learns from its environment. */
     void (*relay)(struct relay_setup *out, const struct environment *env);
-    /* Run the job in a job of the scheduler. id gets its number. */
-    tp_status (*submit)(char *id, size_t size, const struct backend_call *call, struct tp_err *err);
+    /* Run the job in a job of the scheduler. id gets its number. run_record: of the last tp-run, or
+     * NULL. TP_E_EXISTS: the scheduler has such a job already. */
+    tp_status (*submit)(char *id, size_t size, const struct backend_call *call,
+                        const json_t *run_record, struct tp_err *err);
     /* No tp-run runs the job: cancel the scheduler's job that would continue it. text gets a
      * sentence. TP_E_NOTFOUND: there is none. */
     tp_status (*cancel_next)(char *text, size_t size, const struct backend_call *call,

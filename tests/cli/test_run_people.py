@@ -391,6 +391,52 @@ def test_another_program_that_is_done_is_not_run_again_by_accident(tmp_path):
         assert (tmp_path / "at").read_text() == "40"
 
 
+# ---- submit ----
+
+def stand_ins(folder):
+    """Programs in place of Slurm's: sbatch counts its calls and prints 7, squeue prints the state in the file `state`.
+    Returns the environment with them."""
+    for name, script in (("sbatch", "echo $* >> %s/sbatch.calls; echo 7" % folder),
+                         ("squeue", "read state < %s/state || exit 1\n"
+                          'echo "$state|None|1:00|N/A|1|2:00|||||0||"' % folder)):
+        (folder / name).write_text("#!/bin/sh\n%s\n" % script)
+        (folder / name).chmod(0o755)
+    return {"PATH": "%s:%s" % (folder, os.environ["PATH"])}
+
+
+def submissions(folder):
+    calls = folder / "sbatch.calls"
+    return len(calls.read_text().splitlines()) if calls.exists() else 0
+
+
+def test_a_job_that_is_queued_or_runs_is_not_submitted_again(tmp_path):
+    with fake_job(tmp_path, "--steps", 100000) as job:
+        local = job.path.read_text()
+        job.path.write_text(local.replace("nodes: [a, b]\n", "backend: slurm\n"))
+        env = stand_ins(tmp_path)
+        submit = ["tp-run", "submit", job.path]
+        assert harness.run(*submit, env=env).out == "7\n"
+        for state in ("PENDING", "RUNNING", "SUSPENDED", "REQUEUED"):
+            (tmp_path / "state").write_text(state + "\n")
+            r = harness.run(*submit, env=env)
+            assert r.rc == 2 and "Slurm job 7 of this job is %s already, so nothing is submitted" % state in r.err, repr(r)
+        assert submissions(tmp_path) == 1
+        for state in ("CANCELLED", "COMPLETED"):
+            (tmp_path / "state").write_text(state + "\n")
+            assert harness.run(*submit, env=env).out == "7\n"
+        (tmp_path / "state").unlink()
+        assert harness.run(*submit, env=env).rc == 0 and submissions(tmp_path) == 4, "Slurm has forgotten the job"
+
+        slurm = job.path.read_text()
+        job.path.write_text(local)
+        job.start()
+        job.await_step(3)
+        job.path.write_text(slurm)
+        r = harness.run(*submit, env=env)
+        assert r.rc == 2 and "tp-run runs this job already (state " in r.err, repr(r)
+        assert submissions(tmp_path) == 4
+
+
 # ---- what trainers print ----
 
 def failing_job(folder, words):

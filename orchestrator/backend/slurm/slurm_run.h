@@ -286,7 +286,7 @@ void slurm_line(const void *state, char *line, size_t size);
 void slurm_home(struct home *out, const struct environment *env);
 void slurm_relay(struct relay_setup *out, const struct environment *env);
 tp_status slurm_verb_submit(char *id, size_t size, const struct backend_call *call,
-                            struct tp_err *err);
+                            const json_t *run_record, struct tp_err *err);
 tp_status slurm_verb_cancel_next(char *text, size_t size, const struct backend_call *call,
                                  const json_t *run_record, struct tp_err *err);
 tp_status slurm_verb_run_at(char **output, const struct home *home, char *const *argv,
