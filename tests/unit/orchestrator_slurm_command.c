@@ -177,6 +177,28 @@ static void make_env(struct environment *env, const char *dir)
     environment_free(&all);
 }
 
+Test(slurm_command, sbatch_replaces_nothing_in_the_path_of_the_state_folder)
+{
+    char dir[] = "/tmp/tp-slurm-XXXXXX", text[500], word[300];
+    struct arena arena = { 0 };
+    struct tp_err err = { 0 };
+    struct job_words w;
+    struct job job;
+    const struct slurm_client client = { .job = &job, .self = "/tp-run" };
+    const struct slurm_batch batch = { .nodes = 1 };
+
+    cr_assert_not_null(mkdtemp(dir));
+    snprintf(text, sizeof text, "command: x\nckpt: c\nbackend: slurm\nstate: %s/50%%j%%%%\n", dir);
+    cr_assert_eq(job_file_parse(&job, text, strlen(text), "./x.yaml", backends_job(), &arena, &err),
+                 TP_OK, "%s", err.msg);
+    cr_assert_eq(mkdir(job.state, 0700), 0);
+    cr_assert_eq(slurm_sbatch(&w, &client, &batch, &arena, &err), TP_OK, "%s", err.msg);
+    snprintf(word, sizeof word, "--output=%s/50%%%%j%%%%%%%%/slurm-%%j.out", dir);
+    cr_expect(has(&w, word), "%s", word);
+    arena_free(&arena);
+    file_tree_remove(dir, &err);
+}
+
 Test(slurm_command, a_request_from_inside_a_job_does_not_inherit_its_options)
 {
     struct environment env;

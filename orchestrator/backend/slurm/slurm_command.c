@@ -181,6 +181,22 @@ static char *quote(const char *text, struct arena *arena)
     return out;
 }
 
+/* A path in which sbatch replaces nothing: it would put the job's number for %j. */
+static char *plain_pattern(const char *path, struct arena *arena)
+{
+    char *out = arena_alloc(arena, 2 * strlen(path) + 1), *p = out;
+
+    if (!out)
+        return NULL;
+    for (; *path; path++) {
+        if (*path == '%')
+            *p++ = '%';
+        *p++ = *path;
+    }
+    *p = 0;
+    return out;
+}
+
 /* Write STATE/batch.sh, which sbatch copies when it submits. */
 static tp_status write_script(char **path, const struct slurm_client *client, struct arena *arena,
                               struct tp_err *err)
@@ -206,7 +222,7 @@ tp_status slurm_sbatch(struct job_words *out, const struct slurm_client *client,
     const struct job *job = client->job;
     struct slurm_builder b = build(out, job, arena);
     const struct slurm_view *like = batch->like;
-    char *script;
+    char *script, *state = plain_pattern(job->state, arena);
     tp_status st = write_script(&script, client, arena, err);
 
     if (st)
@@ -216,7 +232,7 @@ tp_status slurm_sbatch(struct job_words *out, const struct slurm_client *client,
     add(&b, "--no-kill");
     add(&b, "--open-mode=append"); /* a requeued job appends to the same file */
     add_option(&b, "--job-name", job->name);
-    add(&b, arena_printf(arena, "--output=%s/slurm-%%j.out", job->state));
+    add(&b, state ? arena_printf(arena, "--output=%s/slurm-%%j.out", state) : NULL);
     if (like) {
         add_option(&b, "--account", like->account);
         add_option(&b, "--partition", like->partition);
