@@ -138,9 +138,11 @@ done:
 static void see_webhook(struct run *r)
 {
     char text[400];
+    int lost;
 
-    if (webhook_failed(text, sizeof text, r->services->webhook))
-        run_event(r, EVENT_WEBHOOK_FAILED, REASON_WEBHOOK_UNREACHABLE, text, NULL);
+    if (webhook_failed(text, sizeof text, &lost, r->services->webhook))
+        run_event(r, EVENT_WEBHOOK_FAILED, REASON_WEBHOOK_UNREACHABLE, text,
+                  json_pack("{s:i}", "lost", lost));
 }
 
 /* ---- events that could not be written ---- */

@@ -34,7 +34,7 @@ static const struct event_code KINDS[EVENT_KINDS + 1] = {
     [EVENT_STOPPED]           = { "stopped", "The job was stopped before its end; it can be continued.", true },
     [EVENT_TAKEOVER]          = { "takeover", "A new tp-run took the job over from one that was killed.", false },
     [EVENT_TRAINING]          = { "training", "Every rank has done a step.", false },
-    [EVENT_WEBHOOK_FAILED]    = { "webhook_failed", "An event could not be sent to the webhook.", false },
+    [EVENT_WEBHOOK_FAILED]    = { "webhook_failed", "Events could not be sent to the webhook.", false },
 };
 
 static const struct event_code REASONS[EVENT_REASONS + 1] = {

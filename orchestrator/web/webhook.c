@@ -22,7 +22,8 @@ struct webhook {
     double next_at;            /* earliest time of the next try */
     char where[128], why[256]; /* the URL's host, because its path may be a secret; an error */
     bool failed;               /* the last event could not be sent */
-    bool is_new_fail;          /* that was not reported yet */
+    int lost;                  /* events that could not be sent, and were not reported */
+    bool must_report;          /* report them now */
 };
 
 static size_t swallow(char *data, size_t size, size_t n, void *ctx)
@@ -83,12 +84,24 @@ tp_status webhook_open(struct webhook **out, const char *url, struct tp_err *err
     return TP_OK;
 }
 
+/* Events are lost. The first failure is reported at once, further ones when it is over. */
+static void lose(struct webhook *w, int n)
+{
+    w->lost += n;
+    w->must_report = w->must_report || !w->failed;
+    w->failed = true;
+}
+
 void webhook_post(struct webhook *w, const json_t *event)
 {
     char *text = w && w->n < QUEUE ? json_dumps(event, JSON_COMPACT) : NULL;
 
-    if (text)
+    if (text) {
         w->queue[w->n++] = text;
+    } else if (w) {
+        snprintf(w->why, sizeof w->why, "it is too slow: %d events wait to be sent", w->n);
+        lose(w, 1);
+    }
     webhook_tick(w);
 }
 
@@ -122,17 +135,23 @@ static void conclude(struct webhook *w, CURLcode result, long code)
         snprintf(w->why, sizeof w->why, "it answers with HTTP %ld", code);
     else if (!sent)
         snprintf(w->why, sizeof w->why, "%s", curl_easy_strerror(result));
-    w->is_new_fail = !sent && (w->is_new_fail || !w->failed);
-    w->failed = !sent;
+    if (sent) {
+        w->must_report = w->lost > 0;
+        w->failed = false;
+    } else {
+        lose(w, 1);
+    }
     drop_first(w);
 }
 
-bool webhook_failed(char *text, size_t size, struct webhook *w)
+bool webhook_failed(char *text, size_t size, int *lost, struct webhook *w)
 {
-    if (!w || !w->is_new_fail)
+    if (!w || !w->must_report)
         return false;
-    w->is_new_fail = false;
     snprintf(text, size, "%.120s: %s", w->where, w->why);
+    *lost = w->lost;
+    w->lost = 0;
+    w->must_report = false;
     return true;
 }
 
@@ -166,10 +185,14 @@ void webhook_wait(struct webhook *w, double seconds)
         webhook_tick(w);
         nanosleep(&wait, NULL);
     }
-    if (w && w->n > 0 && !w->failed) {
-        w->failed = w->is_new_fail = true;
-        snprintf(w->why, sizeof w->why, "%d events could not be sent before tp-run ended", w->n);
+    if (w && w->n > 0) {
+        if (!w->failed)
+            snprintf(w->why, sizeof w->why, "%d events could not be sent before tp-run ended",
+                     w->n);
+        lose(w, w->n);
     }
+    if (w)
+        w->must_report = w->lost > 0;
 }
 
 void webhook_close(struct webhook *w)

@@ -25,11 +25,12 @@ void webhook_post(struct webhook *w, const json_t *event);
 /* Continue transfers; call it at each tick. */
 void webhook_tick(struct webhook *w);
 
-/* True once after an event could not be sent although the one before it was: text gets a
- * sentence. */
-bool webhook_failed(char *text, size_t size, struct webhook *w);
+/* Whether there is something to report: text gets a sentence, *lost the number of events that could
+ * not be sent and were not reported before. The first failure after a success is reported at once,
+ * those that follow it at the next success or after webhook_wait. */
+bool webhook_failed(char *text, size_t size, int *lost, struct webhook *w);
 
-/* Wait at most `seconds` until the queue is empty. */
+/* Wait at most `seconds` until the queue is empty. What is left is lost. */
 void webhook_wait(struct webhook *w, double seconds);
 void webhook_close(struct webhook *w);
 

@@ -179,6 +179,21 @@ def test_a_webhook_that_fails_does_not_disturb_the_job(tmp_path):
         assert job.start().wait() == 0
 
 
+def test_a_receiver_that_does_not_answer_delays_no_restart(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = "http://127.0.0.1:%d/" % silent.getsockname()[1]
+        with fake_job(tmp_path, "--steps", 100000, webhook=url, nodes="[a, b, c]", restart={"spares": 1}) as job:
+            job.start()
+            for attempt in (1, 2):
+                job.await_event("training", attempt)
+                os.kill(job.rank_pid(1), signal.SIGKILL)
+            job.await_event("training", 3)
+            assert not job.events("webhook_failed"), "the first request waits for its answer"
+            assert job.verb("stop").rc == 0 and job.wait() == 75
+            (failed,) = job.events("webhook_failed")
+            assert failed["lost"] == 3 and "3 events could not be sent before tp-run ended" in failed["message"]
+
+
 def test_every_kind_of_end_is_sent_to_the_webhook(tmp_path):
     for args, keys, end, rc in ((["--steps", 5], {}, "done", 0),
                                 (["--exit-at", 3, 7], {"restart": {"no_progress": 1}}, "failed", 3),
@@ -193,13 +208,16 @@ def test_every_kind_of_end_is_sent_to_the_webhook(tmp_path):
 
 
 @pytest.mark.parametrize("code", [404, 500, None])
-def test_a_webhook_that_cannot_be_reached_is_reported_once(tmp_path, code):
+def test_a_webhook_that_cannot_be_reached_is_reported_with_the_number_of_lost_events(tmp_path, code):
     with receiver(code) as (url, got):
         url = url if code else "http://127.0.0.1:9/secret"
         with fake_job(tmp_path, "--exit-at", 3, 7, webhook=url, restart={"no_progress": 2, "backoff": "0.1s"}) as job:
             assert job.start().wait() == 3
             failed = job.events("webhook_failed")
-            assert len(failed) == 1 and failed[0]["reason"] == "webhook_unreachable"
+            assert failed[0]["reason"] == "webhook_unreachable"
+            assert 1 <= len(failed) <= 2, "the first one, and at the end the others"
+            sent = [e for e in job.events() if e["event"] in ("rank_exit", "node_lost", "failed")]
+            assert sum(e["lost"] for e in failed) == len(sent) > 2
             assert failed[0]["message"].startswith("127.0.0.1: ") and "secret" not in failed[0]["message"]
             if code:
                 assert "HTTP %d" % code in failed[0]["message"]
