@@ -23,7 +23,9 @@ static void close_blas(void *p, bool has_failed)
     free(b);
 }
 
-/* Without a workspace of the caller, cuBLAS allocates one in each graph that records a product. */
+/* Without a workspace of the caller, cuBLAS allocates one in each graph that records a product. It
+ * may compute parts of a product in parallel (split-K), and by default it may add those of a bf16 C
+ * in bf16; then a long sum loses digits. The default math mode computes f32 in f32. */
 static cublasStatus_t prepare(struct device_queue *q, cublasHandle_t handle)
 {
     cublasStatus_t s = cublasSetStream(handle, cuda_queue_stream(q));
@@ -31,7 +33,9 @@ static cublasStatus_t prepare(struct device_queue *q, cublasHandle_t handle)
 
     if (s != CUBLAS_STATUS_SUCCESS || !workspace) /* the device keeps the failure */
         return s;
-    return cublasSetWorkspace(handle, workspace, BLAS_WORKSPACE_BYTES);
+    if ((s = cublasSetWorkspace(handle, workspace, BLAS_WORKSPACE_BYTES)) != CUBLAS_STATUS_SUCCESS)
+        return s;
+    return cublasSetMathMode(handle, CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION);
 }
 
 struct blas *blas_of(struct device_queue *q)
@@ -54,6 +58,6 @@ struct blas *blas_of(struct device_queue *q)
     kept->p = b;
     kept->close = close_blas;
     if ((s = prepare(q, b->handle)) != CUBLAS_STATUS_SUCCESS)
-        blas_fail(q, "the stream or workspace of a handle", s);
+        blas_fail(q, "the stream, workspace or math mode of a handle", s);
     return b;
 }

@@ -88,12 +88,16 @@ static cublasStatus_t layout(cublasLtMatrixLayoutOpaque_t *to, cudaDataType type
                                     (uint64_t)(trans ? rows : cols), ld);
 }
 
-/* cuBLASLt expects 256 bytes where it is not told another alignment. */
+/* cuBLASLt expects 256 bytes where it is not told another alignment. Of the ways to add the parts
+ * of a product that are computed in parallel (split-K), two add them in the type of C. */
 static cublasStatus_t describe_preference(cublasLtMatmulPreferenceOpaque_t *to,
                                           const struct gemm *g)
 {
     BLAS_TRY(cublasLtMatmulPreferenceInit(to));
     BLAS_TRY(prefer(to, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, (uint64_t)BLAS_WORKSPACE_BYTES));
+    if (g->c_type == DTYPE_BF16)
+        BLAS_TRY(prefer(to, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
+                        (uint32_t)CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
     BLAS_TRY(prefer(to, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignment(g->b)));
     BLAS_TRY(prefer(to, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignment(g->a)));
     BLAS_TRY(prefer(to, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignment(g->c)));

@@ -14,6 +14,8 @@
 
 static_assert(CUBLAS_STATUS_ALLOC_FAILED == 3 && CUBLAS_STATUS_INVALID_VALUE == 7 &&
                   CUBLAS_STATUS_NOT_SUPPORTED == 15 && CUBLAS_OP_T == 1 &&
+                  CUBLAS_DEFAULT_MATH == 0 &&
+                  CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION == 16 &&
                   CUBLAS_COMPUTE_32F == 68 && CUBLAS_GEMM_DEFAULT == -1 && CUDA_R_32F == 0 &&
                   CUDA_R_16BF == 14,
               "the numbers are NVIDIA's");
@@ -59,12 +61,26 @@ cublasStatus_t cublasSetWorkspace_v2(cublasHandle_t handle, void *workspace, siz
     return CUBLAS_STATUS_SUCCESS;
 }
 
-void fake::cublas_begin(const char *call, cublasHandle_t handle)
+cublasStatus_t cublasSetMathMode(cublasHandle_t handle, cublasMath_t mode)
+{
+    if (mode & ~CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION)
+        fake::report(nullptr,
+                     "cublasSetMathMode: f32 products are to be in f32, which mode %d "
+                     "does not say",
+                     (int)mode);
+    handle->math = mode;
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+void fake::cublas_begin(const char *call, cublasHandle_t handle, cudaDataType c)
 {
     const std::string what = std::string(call) + " without cublasSetWorkspace, which allocates,";
 
     if (!handle->workspace)
         graph_forbids(what.c_str());
+    if (c == CUDA_R_16BF && !(handle->math & CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION))
+        report(nullptr,
+               "%s: cuBLAS may add parts of a bf16 C in bf16; cublasSetMathMode forbids it", call);
 }
 
 void fake::cublas_use(void *workspace)
@@ -100,7 +116,7 @@ cublasStatus_t cublasGemmEx_64(cublasHandle_t handle, cublasOperation_t transa,
     fake::matrix_check("cublasGemmEx", "A", a);
     fake::matrix_check("cublasGemmEx", "B", b);
     fake::matrix_check("cublasGemmEx", "C", c);
-    fake::cublas_begin("cublasGemmEx", handle);
+    fake::cublas_begin("cublasGemmEx", handle, Ctype);
     fake::api_enqueue(handle->stream, "product", [=, workspace = handle->workspace] {
         fake::cublas_use(workspace);
         fake::product_run({ a, b, c, by_product, by_c, nullptr, fake::STORE, {} });

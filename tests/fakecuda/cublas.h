@@ -10,6 +10,7 @@
 struct cublasContext {
     cudaStream_t stream;
     void *workspace;
+    cublasMath_t math;
 };
 
 namespace fake
@@ -17,9 +18,11 @@ namespace fake
 
 enum { CUBLAS_WORKSPACE = 4096 }; /* what a product writes */
 
-/* Before a product is queued: `call` without a workspace of the caller allocates, which a capture
- * forbids. By the operation: what it does with the workspace. */
-void cublas_begin(const char *call, cublasHandle_t handle);
+/* Before a product with a C of this type is queued: `call` without a workspace of the caller
+ * allocates, which a capture forbids; and cuBLAS may add the parts of a bf16 product in bf16,
+ * unless the handle's math mode disallows that. By the operation: what it does with the workspace.
+ */
+void cublas_begin(const char *call, cublasHandle_t handle, cudaDataType c);
 void cublas_use(void *workspace);
 
 } // namespace fake

@@ -192,7 +192,7 @@ cublasStatus_t cublasGemmGroupedBatchedEx_64(
     if (all.empty())
         return CUBLAS_STATUS_SUCCESS;
     check_addresses(x);
-    fake::cublas_begin(CALL, handle);
+    fake::cublas_begin(CALL, handle, Ctype);
     n_calls++;
     fake::api_enqueue(handle->stream, "grouped product", [=, workspace = handle->workspace] {
         fake::cublas_use(workspace);

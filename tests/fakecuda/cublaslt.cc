@@ -11,21 +11,22 @@
 #include "tests/fakecuda/product.h"
 #include "tests/fakecuda/stream.h"
 
-static_assert(CUBLASLT_MATMUL_DESC_TRANSA == 3 && CUBLASLT_MATMUL_DESC_TRANSB == 4 &&
-                  CUBLASLT_MATMUL_DESC_EPILOGUE == 7 && CUBLASLT_MATMUL_DESC_BIAS_POINTER == 8 &&
-                  CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER == 11 &&
-                  CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD == 12 && CUBLASLT_EPILOGUE_DEFAULT == 1 &&
-                  CUBLASLT_EPILOGUE_BIAS == 4 && CUBLASLT_EPILOGUE_GELU_AUX == 160 &&
-                  CUBLASLT_EPILOGUE_GELU_AUX_BIAS == 164 && CUBLASLT_EPILOGUE_DGELU == 192 &&
-                  CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES == 1 &&
-                  CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES == 5 &&
-                  CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES == 8 &&
-                  sizeof(cublasLtMatmulDescOpaque_t) == 256 &&
-                  sizeof(cublasLtMatrixLayoutOpaque_t) == 64 &&
-                  sizeof(cublasLtMatmulPreferenceOpaque_t) == 64 &&
-                  sizeof(cublasLtMatmulAlgo_t) == 64 &&
-                  sizeof(cublasLtMatmulHeuristicResult_t) == 96,
-              "the numbers are NVIDIA's");
+static_assert(
+    CUBLASLT_MATMUL_DESC_TRANSA == 3 && CUBLASLT_MATMUL_DESC_TRANSB == 4 &&
+        CUBLASLT_MATMUL_DESC_EPILOGUE == 7 && CUBLASLT_MATMUL_DESC_BIAS_POINTER == 8 &&
+        CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER == 11 &&
+        CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD == 12 && CUBLASLT_EPILOGUE_DEFAULT == 1 &&
+        CUBLASLT_EPILOGUE_BIAS == 4 && CUBLASLT_EPILOGUE_GELU_AUX == 160 &&
+        CUBLASLT_EPILOGUE_GELU_AUX_BIAS == 164 && CUBLASLT_EPILOGUE_DGELU == 192 &&
+        CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES == 1 &&
+        CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK == 3 && CUBLASLT_REDUCTION_SCHEME_INPLACE == 1 &&
+        CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE == 2 && CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE == 4 &&
+        CUBLASLT_REDUCTION_SCHEME_MASK == 7 && CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES == 5 &&
+        CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES == 8 &&
+        sizeof(cublasLtMatmulDescOpaque_t) == 256 && sizeof(cublasLtMatrixLayoutOpaque_t) == 64 &&
+        sizeof(cublasLtMatmulPreferenceOpaque_t) == 64 && sizeof(cublasLtMatmulAlgo_t) == 64 &&
+        sizeof(cublasLtMatmulHeuristicResult_t) == 96,
+    "the numbers are NVIDIA's");
 
 /* What the opaque structs hold here. A magic number shows that they were initialized. */
 enum : uint64_t { LAYOUT = 0xfa4e01, PRODUCT = 0xfa4e02, PREFERENCE = 0xfa4e03, CHOICE = 0xfa4e04 };
@@ -48,7 +49,7 @@ struct stored_product {
 
 struct stored_preference {
     uint64_t magic, workspace;
-    uint32_t alignment[OPERANDS];
+    uint32_t alignment[OPERANDS], reductions;
 };
 
 struct stored_choice {
@@ -124,7 +125,9 @@ cublasStatus_t cublasLtMatmulDescInit_internal(cublasLtMatmulDesc_t matmulDesc, 
 
 cublasStatus_t cublasLtMatmulPreferenceInit_internal(cublasLtMatmulPreference_t pref, size_t size)
 {
-    return stored(pref, size, stored_preference{ PREFERENCE, 0, { 256, 256, 256, 256 } });
+    return stored(
+        pref, size,
+        stored_preference{ PREFERENCE, 0, { 256, 256, 256, 256 }, CUBLASLT_REDUCTION_SCHEME_MASK });
 }
 
 cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t matmulDesc,
@@ -168,6 +171,8 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p
 
     if (attr == CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES)
         set(&p.workspace, sizeof p.workspace, buf, sizeInBytes);
+    else if (attr == CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK)
+        set(&p.reductions, sizeof p.reductions, buf, sizeInBytes);
     else if (operand >= 0 && operand < OPERANDS)
         set(&p.alignment[operand], sizeof p.alignment[operand], buf, sizeInBytes);
     else
@@ -218,6 +223,20 @@ static bool has_bias(const stored_product &p)
     return p.epilogue == CUBLASLT_EPILOGUE_BIAS || p.epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS;
 }
 
+/* Parts of a product that are computed in parallel (split-K) are added in the type of D by some
+ * algorithms, unless the preference leaves them out. */
+static void check_reductions(const described &x, const stored_preference &p)
+{
+    const uint32_t rounds =
+        CUBLASLT_REDUCTION_SCHEME_INPLACE | CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE;
+
+    if (x.of[3].type == CUDA_R_16BF && (p.reductions & rounds))
+        fake::report(nullptr,
+                     "cuBLASLt: the preference allows algorithms that add parts of a bf16 "
+                     "D in bf16 (reduction schemes %u)",
+                     p.reductions);
+}
+
 /* Without a bias or GELU, cublasGemmEx is the call. NVIDIA's GELU may take an f32 D; its input
  * would have that type too, which the product does not use. */
 static bool is_supported(const described &x, const stored_preference &p)
@@ -249,6 +268,7 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(
     *returnAlgoCount = 0;
     if (requestedAlgoCount < 1)
         return CUBLAS_STATUS_INVALID_VALUE;
+    check_reductions(x, p);
     if (!is_supported(x, p))
         return CUBLAS_STATUS_NOT_SUPPORTED;
     memcpy(choice.alignment, p.alignment, sizeof choice.alignment);

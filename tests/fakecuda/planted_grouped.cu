@@ -220,6 +220,11 @@ static const struct {
     { "misaligned-4", [] { misaligned(12, 2); } },
     { "overlap", [] { with([](arguments &a) { a.tables->c[1] = y + 11; }); } },
     { "in-place", [] { with([](arguments &a) { a.tables->c[1] = x; }); } },
+    { "sums-in-bf16",
+      [] {
+          cublasSetMathMode(handle, CUBLAS_DEFAULT_MATH);
+          bf16();
+      } },
     { "undefined", [] { with([](arguments &a) { a.beta[1] = 1; }); } },
 };
 
@@ -241,6 +246,7 @@ int main(int argc, char **argv)
     cublasCreate(&handle);
     cublasSetStream(handle, stream);
     cublasSetWorkspace(handle, workspace, 1 << 16);
+    cublasSetMathMode(handle, CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION);
     for (const auto &p : programs)
         if (argc == 2 && strcmp(argv[1], p.name) == 0) {
             p.run();
