@@ -56,10 +56,13 @@ static uint32_t epilogue_of(const struct gemm *g)
     return g->epilogue == GEMM_EPILOGUE_DGELU ? CUBLASLT_EPILOGUE_DGELU : CUBLASLT_EPILOGUE_BIAS;
 }
 
-/* The distance between rows of GELU's input must be a multiple of 8, and its address of 16. */
-static bool has_epilogue(const struct gemm *g)
+/* The address of a bias must be a multiple of 16, which the heuristic need not check, as it knows
+ * no address but this one. So must be that of GELU's input, and the distance between its rows a
+ * multiple of 8. */
+static bool has_epilogue(const struct gemm *g, const void *bias)
 {
-    return g->epilogue == GEMM_EPILOGUE_NONE || (g->n % 8 == 0 && alignment(g->gelu_input) >= 16);
+    return alignment(bias) >= 16 &&
+           (g->epilogue == GEMM_EPILOGUE_NONE || (g->n % 8 == 0 && alignment(g->gelu_input) >= 16));
 }
 
 static cublasStatus_t describe_product(cublasLtMatmulDescOpaque_t *product, const struct gemm *g,
@@ -132,7 +135,7 @@ cublasStatus_t gemm_with_epilogue(struct device_queue *q, cublasHandle_t handle,
                                 g->n };
     int n = 0;
 
-    if (!has_epilogue(g))
+    if (!has_epilogue(g, bias))
         return CUBLAS_STATUS_NOT_SUPPORTED;
     if (!workspace) /* the device keeps the failure */
         return CUBLAS_STATUS_SUCCESS;

@@ -59,7 +59,7 @@ struct stored_choice {
 
 /* A small part of what NVIDIA's kernels take, but enough to see races for it. */
 static const size_t WORKSPACE = 1024, WORKSPACE_ALIGNMENT = 256;
-static const uint32_t LEAST_ALIGNMENT = 16; /* of C, D and the bias: otherwise there is no kernel */
+static const uint32_t LEAST_ALIGNMENT = 16; /* of C and D: otherwise there is no kernel */
 
 static int64_t n_products;
 
@@ -248,8 +248,7 @@ static bool is_supported(const described &x, const stored_preference &p)
          x.product.aux_ld < (int64_t)x.of[3].rows || alignment_of(x.product.aux) < LEAST_ALIGNMENT))
         return false;
     return (has_aux || has_bias(x.product)) && p.workspace >= WORKSPACE &&
-           p.alignment[2] >= LEAST_ALIGNMENT && p.alignment[3] >= LEAST_ALIGNMENT &&
-           (!has_bias(x.product) || alignment_of(x.product.bias) >= LEAST_ALIGNMENT);
+           p.alignment[2] >= LEAST_ALIGNMENT && p.alignment[3] >= LEAST_ALIGNMENT;
 }
 
 cublasStatus_t cublasLtMatmulAlgoGetHeuristic(
@@ -369,6 +368,9 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t computeDesc
         fake::matrix_check("cublasLtMatmul", "the input of GELU", p.u);
     if (p.after && (p.beta != 0 || p.u.at == p.c.at))
         fake::report(nullptr, "cublasLtMatmul: in the fake device GELU has beta 0, and D apart");
+    if (p.bias && alignment_of(p.bias) < 16)
+        fake::report(nullptr, "cublasLtMatmul: the bias at %p is not a multiple of 16 bytes",
+                     p.bias);
     if (p.bias)
         check_room("the bias", p.bias, (size_t)(p.c.rows * p.c.width()));
     if (workspaceSizeInBytes < WORKSPACE)

@@ -101,6 +101,7 @@ static const struct {
               a.reductions = CUBLASLT_REDUCTION_SCHEME_MASK;
           });
       } },
+    { "bias-by-16", [] { with([](arguments &a) { a.bias = x + 4; }); } },
     /* sums in bf16 */
     { "sums-in-bf16", [] { multiply(CUDA_R_16BF); } },
     { "sums-in-bf16-again", [] { multiply_with(CUBLAS_DEFAULT_MATH, CUDA_R_16BF); } },
@@ -109,6 +110,16 @@ static const struct {
       [] { with([](arguments &a) { a.reductions |= CUBLASLT_REDUCTION_SCHEME_INPLACE; }); } },
     { "reduction-in-bf16",
       [] { with([](arguments &a) { a.reductions |= CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE; }); } },
+    /* addresses */
+    { "bias-by-8", [] { with([](arguments &a) { a.bias = x + 2; }); } },
+    { "bias-by-4-f32",
+      [] {
+          with([](arguments &a) {
+              a.d_type = CUDA_R_32F;
+              a.bias = x + 1;
+          });
+      } },
+    { "bias-on-the-host", [] { with([](arguments &a) { a.bias = host; }); } },
 };
 
 int main(int argc, char **argv)
