@@ -307,6 +307,7 @@ const struct fakecuda_control fakecuda_control = {
     fake::n_queued,
     fake::mma_products,
     fake::epilogue_products,
+    fake::epilogue_missing,
     fake::grouped_calls,
     fake::grouped_missing,
     fake::memory_pinned_peak,

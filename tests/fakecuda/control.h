@@ -25,6 +25,9 @@ struct fakecuda_control {
     int64_t (*mma_products)(void);
     /* How many products with a bias cuBLASLt has taken. */
     int64_t (*epilogue_products)(void);
+    /* From now on cuBLASLt has no algorithm for products with this epilogue (a number of its
+     * header; 0: it has all), as on a GPU for which NVIDIA has no such kernel. */
+    void (*epilogue_missing)(uint32_t epilogue);
     /* How many calls with the products of several groups cuBLAS has taken, and from now on whether
      * it answers that it has no such products. */
     int64_t (*grouped_calls)(void);

@@ -137,7 +137,8 @@ int64_t mma_products(); /* how many mma.sync have run */
 
 /* ---- cublaslt.cc ---- */
 
-int64_t epilogue_products(); /* how many products with a bias have been queued */
+int64_t epilogue_products();              /* how many products with a bias have been queued */
+void epilogue_missing(uint32_t epilogue); /* from now on there is no algorithm for it; 0: for all */
 
 /* ---- cublas_grouped.cc ---- */
 
