@@ -259,7 +259,7 @@ gpu-check:
 gpu-check-bundle:
 	@[ -n "$(NVCC)" ] || { echo "gpu-check-bundle: nvcc is not installed, so nothing was built." >&2; exit 3; }
 	@$(MAKE) all cuda $(BUILD)/gpu_check $(GPU_TESTS)
-	@$(PYTHON) -B tests/gpu/bundle.py --build $(BUILD) --bin $(BIN) --library $(LIB)/libtp-cuda.so -o build/gpu-check.tar.gz
+	@$(PYTHON) -B tests/gpu/bundle.py --build $(BUILD) --bin $(BIN) --libtp-cuda.so $(LIB)/libtp-cuda.so -o build/gpu-check.tar.gz
 
 $(BUILD)/gpu_check: tests/gpu/gpu_check.cu $(call CUDA_FILES,$(BUILD)/cuda) \
   $$(filter-out $(BUILD)/tests/gpu/% $(CUDA_C:%=$(BUILD)/%.o),$$(call objects,gpu_check))

@@ -33,17 +33,32 @@ def check(out, *options, build=None, programs=None, **more):
 
 
 def test_the_parts_that_a_fake_device_can_run_pass(tmp_path):
-    parts = "device,layouts,reshard,saving,training" if harness.LONG else "device,reshard"
+    parts = "device,losses,layouts,reshard,saving,training" if harness.LONG else "device,losses,reshard"
     code, rows = check(tmp_path, "--only", parts)
     assert code == 0 and list(rows) == parts.split(","), rows
     assert all(row["status"] == "passed" and row["figures"] for row in rows.values()), rows
     assert rows["reshard"]["figures"]["cuda_GB_per_s"] > 0
+    assert len(rows["losses"]["figures"]) == len(gpu_check.MODELS) * 2, rows
 
 
 def script(path, text):
     path.parent.mkdir(exist_ok=True)
     path.write_text("#!/bin/bash\n" + text)
     path.chmod(0o755)
+
+
+def trains(folder, cases, losses="1.0"):
+    """A tp-train that logs all its steps with one loss, unless one of the cases, which are bash's, sets another or ends it."""
+    script(folder / "bin/tp-train", """loss=%s
+case "$*" in
+%s
+esac
+while [ $# -gt 0 ]; do
+    case $1 in --log) log=$2;; --steps) steps=$2;; esac
+    shift
+done
+for ((i = 0; i < steps; i++)); do echo "{\\"step\\": $i, \\"loss\\": $loss, \\"tokens_per_s\\": 7}"; done >>"$log"
+""" % (losses, cases))
 
 
 @pytest.mark.parametrize("said,status", [("GPU 0: a product failed: an illegal memory access", "FAILED"), (None, "not run")])
@@ -59,16 +74,74 @@ def test_a_tp_train_that_fails_does_not_end_the_check(tmp_path, said, status):
 
 def test_a_layout_that_fails_is_tried_without_graphs(tmp_path):
     """The CPU's losses, and NCCL ranks that fail in a graph only."""
-    script(tmp_path / "bin/tp-train", """case "$*" in
-*--cuda-graphs\\ off*) exit 0;;
-*--device\\ cuda*) echo 'it hangs in a graph'; exit 3;;
-esac
-while [ "$1" != --log ]; do shift; done
-echo '{"loss": 1.0}' >"$2"
-""")
+    trains(tmp_path, "*--cuda-graphs\\ off*) ;;\n*--device\\ cuda*) echo 'it hangs in a graph'; exit 3;;")
     code, rows = check(tmp_path / "out", "--only", "layouts", programs=tmp_path / "bin")
     assert code == 1 and rows["layouts"]["status"] == "FAILED", rows
     assert rows["layouts"]["why"].count("it hangs in a graph") == rows["layouts"]["why"].count("without CUDA graphs: it ends well") == len(gpu_check.LAYOUTS), rows
+
+
+@pytest.mark.parametrize("off,wrong", [("1e-6", []), ("1e-3", ["fp32"]), ("0.1", ["fp32", "bf16"]), ("nan", ["fp32", "bf16"])])
+def test_losses_of_one_rank_are_compared_with_the_cpus(tmp_path, off, wrong):
+    """In each type as exactly as it is."""
+    loss = "NaN" if off == "nan" else 1 + float(off)
+    trains(tmp_path, "*--device\\ cuda*) loss=%s;;" % loss)
+    code, rows = check(tmp_path / "out", "--only", "losses", programs=tmp_path / "bin")
+    row = rows["losses"]
+    assert (code, row["status"]) == ((1, "FAILED") if wrong else (0, "passed")), row
+    assert [t for t in ("fp32", "bf16") if "gpt2-tiny %s: losses [" % t in row.get("why", "")] == wrong, row
+
+
+def test_each_training_run_has_a_log_of_its_own(tmp_path):
+    """A tp-train that ends well with graphs and logs nothing; logs of an earlier check are there."""
+    trains(tmp_path, "*--cuda-graphs\\ on*) exit 0;;")
+    (tmp_path / "out").mkdir()
+    for name in ("tiny-16", "tiny-16-graphs-on", "tiny-16-graphs-off"):
+        (tmp_path / "out" / (name + ".jsonl")).write_text('{"step": 0, "loss": 1, "tokens_per_s": 5}\n' * 6)
+    code, rows = check(tmp_path / "out", "--only", "training", programs=tmp_path / "bin")
+    row = rows["training"]
+    assert code == 1 and "has steps [], and 6 were trained" in row["why"], row
+    figures = row["figures"]["tiny, sequence 16"]
+    assert figures["tokens_per_s_without_graphs"] == 7 and "tokens_per_s" not in figures, row
+
+
+def test_the_report_has_the_ends_of_logs_of_what_failed(tmp_path):
+    script(tmp_path / "build/gpu_check", "for i in $(seq 100); do echo line $i; done; exit 1\n")
+    _, rows = check(tmp_path / "out", "--only", "bandwidth,experts", build=tmp_path / "build")
+    for part in "bandwidth", "experts":
+        (end,) = rows[part]["log_ends"]
+        assert "gpu_check.log ends with:" in end and "line 81\n" in end and "line 80\n" not in end and end.endswith("line 100"), rows
+    assert (tmp_path / "out/report.txt").read_text().count("line 99\n") == 2
+
+
+VERSIONS = "CUDA of the driver: 13.1\nCUDA: 13.0\ncuBLAS: 13.1.0\nNCCL: 2.28.9\nGPUs: %d\n"
+
+
+def test_the_report_has_versions_and_the_state_of_the_gpu(tmp_path):
+    """This driver's nvidia-smi lacks the fields of ECC."""
+    script(tmp_path / "build/gpu_check", "echo '%s'\n" % (VERSIONS % 1))
+    script(tmp_path / "path/nvidia-smi", """case $1 in
+*ecc*) echo 'Field "ecc.mode.current" is not a valid field to query.'; exit 2;;
+*compute-apps*) echo '77, python3, 900 MiB';;
+*clocks*) echo '345 MHz, 1980 MHz';;
+*) echo "value of $1";;
+esac
+""")
+    _, rows = check(tmp_path / "out", "--only", "device", build=tmp_path / "build", PATH="%s:%s" % (tmp_path / "path", os.environ["PATH"]))
+    figures = rows["device"]["figures"]
+    assert rows["device"]["status"] == "passed" and figures["NCCL"] == "2.28.9" and figures["CUDA of the driver"] == "13.1", rows
+    assert figures["clocks"] == "345 MHz, 1980 MHz" and figures["other processes"] == "77, python3, 900 MiB", rows
+    assert "is not a valid field" in figures["ecc"] and "power.draw" in figures["power"] and "driver_version" in figures["gpu"], rows
+
+
+@pytest.mark.parametrize("gpus,ranks", [(1, "all share a GPU"), (3, "all share a GPU"), (4, "each has one of 4 GPUs")])
+def test_ranks_have_gpus_of_their_own_where_there_are_enough(tmp_path, gpus, ranks):
+    """Then NCCL chooses everything itself."""
+    script(tmp_path / "build/gpu_check", "echo '%s'\n" % (VERSIONS % gpus))
+    trains(tmp_path, "*--device\\ cuda*) env | grep ^NCCL >>%s;;" % (tmp_path / "seen"))
+    code, rows = check(tmp_path / "out", "--only", "layouts", build=tmp_path / "build", programs=tmp_path / "bin")
+    assert code == 0 and rows["layouts"]["figures"]["ranks"] == ranks, rows
+    seen = {line.split("=")[0] for line in (tmp_path / "seen").read_text().splitlines()}
+    assert seen == set(gpu_check.OWN_GPUS if gpus >= 4 else gpu_check.SHARED_GPU), seen
 
 
 def test_figures_are_kept_beside_a_failure(tmp_path):
@@ -136,7 +209,7 @@ def test_a_process_that_cannot_be_ended_does_not_hold_the_check(tmp_path):
 def test_a_bundle_runs_apart_from_the_source_tree(tmp_path):
     """With the fake device's library. All that a program needs and that is not of the machine comes from the bundle."""
     archive = tmp_path / "bundle.tar.gz"
-    subprocess.run([sys.executable, "-B", harness.REPO / "tests/gpu/bundle.py", "--build", harness.BUILD, "--bin", harness.BIN, "--library",
+    subprocess.run([sys.executable, "-B", harness.REPO / "tests/gpu/bundle.py", "--build", harness.BUILD, "--bin", harness.BIN, "--libtp-cuda.so",
                     harness.built("libtp-cuda.so"), "-o", archive], check=True)
     subprocess.run(["tar", "xf", archive], cwd=tmp_path, check=True)
     root = tmp_path / "gpu-check"
@@ -188,8 +261,9 @@ def test_goals_of_training_are_judged():
 
 
 @pytest.mark.parametrize("program,said", [("none", ""), ("gpu_check", "memcheck of gpu_check: SUMMARY: 2 errors"),
-                                          ("kernels_cuda_products", "racecheck of kernels_cuda_products: SUMMARY: 2 errors")])
-def test_every_tool_of_the_sanitizer_runs_on_every_test_of_kernels(tmp_path, program, said):
+                                          ("kernels_cuda_products", "racecheck of kernels_cuda_products: SUMMARY: 2 errors"),
+                                          ("tp-train", "memcheck of training gpt2-tiny: SUMMARY: 2 errors")])
+def test_every_tool_of_the_sanitizer_runs_on_every_test_of_kernels_and_memcheck_on_training(tmp_path, program, said):
     """compute-sanitizer is a script that finds errors in one program."""
     (tmp_path / "tests").mkdir()
     for path in ("gpu_check", *("tests/" + name for name in gpu_check.KERNEL_TESTS), "compute-sanitizer"):
@@ -198,7 +272,7 @@ def test_every_tool_of_the_sanitizer_runs_on_every_test_of_kernels(tmp_path, pro
     _, rows = check(tmp_path / "out", "--only", "sanitizer", build=tmp_path, PATH="%s:%s" % (tmp_path, os.environ["PATH"]))
     row = rows["sanitizer"]
     if program == "none":
-        assert row["status"] == "passed" and row["figures"] == {"runs": 4 * (1 + len(gpu_check.KERNEL_TESTS))}, row
+        assert row["status"] == "passed" and row["figures"] == {"runs": 4 * (1 + len(gpu_check.KERNEL_TESTS)) + len(gpu_check.SANITIZED)}, row
     else:
         assert row["status"] == "FAILED" and said in row["why"], row
 

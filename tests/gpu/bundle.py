@@ -2,7 +2,7 @@
 """tests/gpu/bundle.py - what tests/gpu/gpu_check.py needs, in one file, for a machine that cannot build it; `make gpu-check-bundle`
 runs it.
 
-    bundle.py --build BUILD --bin BIN --library LIBTP_CUDA -o FILE.tar.gz
+    bundle.py --build BUILD --bin BIN --libtp-cuda.so FILE -o FILE.tar.gz
 
 The archive has a folder gpu-check/ with the places of the source tree, so that gpu_check.py finds its programs, and in lib/bundled/
 the shared libraries that they need. Not among them are those of the C and C++ compilers, which must not be older there than here,
@@ -39,7 +39,7 @@ def libraries_of(path):
 
 def files_of(options):
     """{place in the archive: file}; programs that were not built are left out, with a warning."""
-    wanted = {LIBRARY.relative_to(REPO): options.library}
+    wanted = {LIBRARY.relative_to(REPO): options.cuda_library}
     wanted.update({pathlib.Path("bin", name): options.bin / name for name in PROGRAMS})
     wanted[pathlib.Path("build/plain/gpu_check")] = options.build / "gpu_check"
     for name in ("device_cuda_graph", *KERNEL_TESTS):
@@ -71,7 +71,7 @@ def main():
     p = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     p.add_argument("--build", type=pathlib.Path, required=True)
     p.add_argument("--bin", type=pathlib.Path, required=True)
-    p.add_argument("--library", type=pathlib.Path, required=True)
+    p.add_argument("--libtp-cuda.so", dest="cuda_library", type=pathlib.Path, required=True)
     p.add_argument("-o", dest="out", type=pathlib.Path, required=True)
     options = p.parse_args()
     with tempfile.TemporaryDirectory() as scratch:

@@ -1,12 +1,14 @@
 /*
  * tests/gpu/gpu_check.cu - compares the CUDA kernels for copies and casts with the C kernels, bit
  * for bit; --quick: fewer cases, for compute-sanitizer. --bandwidth, --attention and --experts
- * measure.
+ * measure. --versions: of the driver and the libraries, and the number of GPUs.
  *
  * Exit code: 0 all equal, 1 a difference or a CUDA error, 3 no GPU.
  */
+#include <cublas_v2.h>
 #include <cuda_runtime.h>
 #include <math.h>
+#include <nccl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <vector>
@@ -451,6 +453,24 @@ static void experts_speed(int64_t rows_each)
 
 /* What to do: all comparisons by default; --quick: fewer; --bandwidth, --attention, --experts: only
  * measure. */
+/* Also where there is no GPU. */
+static int versions(void)
+{
+    int driver = 0, runtime = 0, nccl = 0, major = 0, minor = 0, patch = 0, n_devices = 0;
+
+    (void)cudaDriverGetVersion(&driver);
+    (void)cudaRuntimeGetVersion(&runtime);
+    (void)ncclGetVersion(&nccl);
+    (void)cublasGetProperty(MAJOR_VERSION, &major);
+    (void)cublasGetProperty(MINOR_VERSION, &minor);
+    (void)cublasGetProperty(PATCH_LEVEL, &patch);
+    (void)cudaGetDeviceCount(&n_devices);
+    printf("CUDA of the driver: %d.%d\nCUDA: %d.%d\ncuBLAS: %d.%d.%d\nNCCL: %d.%d.%d\nGPUs: %d\n",
+           driver / 1000, driver % 1000 / 10, runtime / 1000, runtime % 1000 / 10, major, minor,
+           patch, nccl / 10000, nccl / 100 % 100, nccl % 100, n_devices);
+    return 0;
+}
+
 int main(int argc, char **argv)
 {
     const char *mode = argc > 1 ? argv[1] : "";
@@ -459,6 +479,8 @@ int main(int argc, char **argv)
     int n_devices = 0;
     cudaError_t e = cudaGetDeviceCount(&n_devices);
 
+    if (strcmp(mode, "--versions") == 0)
+        return versions();
     if (e != cudaSuccess || n_devices == 0) {
         printf("gpu-check: this machine has no usable GPU (%s), so nothing was checked.\n",
                e == cudaSuccess ? "no device" : cudaGetErrorString(e));

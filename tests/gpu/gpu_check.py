@@ -21,15 +21,22 @@ import sys
 import time
 
 from findings import Failed, Findings, Late, Missing, NoGpu, end_session
-from training_goals import EXPERTS, GPT2_124M, LLAMA_1B, TINY, judge_training
+from machine import n_gpus, state, versions
+from training_goals import EXPERTS, GPT2_124M, GPT2_TINY, LLAMA_1B, TINY, judge_training
 
 REPO = pathlib.Path(__file__).resolve().parents[2]
 HERE = pathlib.Path(__file__).resolve().parent
 LIBRARY = REPO / "lib/libtp-cuda.so"
 BUNDLED = REPO / "lib/bundled"  # shared libraries of our programs, where bundle.py has brought them along
+MODELS = {"tiny": TINY, "gpt2-tiny": GPT2_TINY, "experts": EXPERTS}
+SANITIZED = {"tiny": TINY, "gpt2-tiny": GPT2_TINY}
+TOLERANCES = {"fp32": 1e-5, "bf16": 2e-2}  # relative, of a loss
 LAYOUTS = ("tp2", "pp2", "cp2", "dp2", "tp2pp2", "dp2zero3", "ep2dp2")  # ep2dp2: a mixture of experts
 # How several ranks use one GPU: NCCL takes ranks with different host names for ranks of different hosts, which then
-# communicate by sockets; tp-train adds each rank's number to NCCL_HOSTID. Timings of such runs mean nothing.
+# communicate by sockets; tp-train adds each rank's number to NCCL_HOSTID. Timings of such runs mean nothing. Where each
+# rank has a GPU of its own, NCCL chooses everything itself.
+RANKS_MAX = 4  # of LAYOUTS
+OWN_GPUS = {"NCCL_DEBUG": "WARN"}
 SHARED_GPU = {"NCCL_HOSTID": "rank", "NCCL_NET": "Socket", "NCCL_NET_PLUGIN": "none", "NCCL_IB_DISABLE": "1", "NCCL_SOCKET_IFNAME": "lo",
               "NCCL_MNNVL_ENABLE": "0", "NCCL_NVLS_ENABLE": "0", "NCCL_CUMEM_ENABLE": "0", "NCCL_RAS_ENABLE": "0",
               "NCCL_MAX_CTAS": "1", "NCCL_ALGO": "Ring", "NCCL_PROTO": "Simple", "NCCL_DEBUG": "WARN"}
@@ -39,7 +46,7 @@ KERNEL_TESTS = ("kernels_cuda", "kernels_cuda_products", "kernels_cuda_experts",
 
 # Seconds that a part may take; 90 where nothing is said. PyTorch compiles its models in training, which may use up all
 # time, so it comes late.
-SHARES = {"kernels": 150, "layouts": 180, "training": 270, "sanitizer": 240}
+SHARES = {"kernels": 150, "losses": 120, "layouts": 180, "training": 270, "sanitizer": 240}
 
 
 def nvidia_folders():
@@ -78,10 +85,12 @@ class Check:
         self.bin, self.build = options.bin.resolve(), options.build.resolve()
         self.end = self.deadline = time.monotonic() + options.seconds
         self.number = 0
+        self.log_ends = []  # of commands of this part that failed
         self.own_env = own_environment()
 
     def begin(self, part):
         """Let a part have its share of the time that is left."""
+        self.log_ends = []
         self.deadline = min(self.end, time.monotonic() + SHARES.get(part.__name__, 90))
 
     def run(self, *argv, seconds=120, env=None, absent=None):
@@ -103,12 +112,15 @@ class Check:
             text, _ = p.communicate(timeout=min(seconds, left))
         except subprocess.TimeoutExpired as e:
             end_session(p.pid)
-            log.write_text(rest_of(p))
+            text = rest_of(p)
+            log.write_text(text)
+            self.log_ends.append(end_of(log.name, text))
             raise Late("%s took more than %d s" % (argv[0], min(seconds, left))) from e
         log.write_text(" ".join(map(str, argv)) + "\n" + text)
         if p.returncode == absent:
             raise Missing(last_line(text) or "exit %d" % absent)
         if p.returncode != 0:
+            self.log_ends.append(end_of(log.name, text))
             raise Failed("%s: exit %d: %s (all of it is in %s)" % (argv[0], p.returncode, last_line(text), log.name))
         return text
 
@@ -132,8 +144,16 @@ class Check:
                                       for i in range(40000)))
         return "bytes:%s" % path
 
-    def losses(self, log):
-        return [json.loads(line) for line in log.read_text().splitlines() if "\"loss\"" in line]
+    def train(self, name, *options, steps, env=None, seconds=120):
+        """The steps that a training run has logged, all of them. The log is new, so that no step is of another run."""
+        log = self.out / (name.replace(" ", "-") + ".jsonl")
+        log.unlink(missing_ok=True)
+        self.run(self.program("tp-train"), *options, "--data", self.text(), "--steps", steps, "--quiet", "--log", log, env=env,
+                 seconds=seconds)
+        logged = [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
+        if [x.get("step") for x in logged] != list(range(steps)):
+            raise Failed("%s has steps %s, and %d were trained" % (log.name, [x.get("step") for x in logged], steps))
+        return logged
 
 
 @functools.lru_cache(None)
@@ -156,6 +176,11 @@ def torch_speed(c, *argv):
         return str(e)
 
 
+def end_of(name, text):
+    """The last lines of what a command printed, for the report."""
+    return "%s ends with:\n%s" % (name, "\n".join("    " + line[:300] for line in text.splitlines()[-20:]))
+
+
 def last_line(text):
     lines = [line for line in (text or "").splitlines() if line.strip()]
     return lines[-1][:300] if lines else ""
@@ -164,22 +189,15 @@ def last_line(text):
 # ---- the parts: each returns {figure: value} ----
 
 def device(c):
-    """The GPU, the driver, and that tp-train can use it."""
-    found = {}
-    if shutil.which("nvidia-smi"):
-        try:
-            found["gpu"] = c.run("nvidia-smi", "--query-gpu=name,driver_version,memory.total", "--format=csv,noheader", seconds=30)
-        except Failed as e:
-            found["gpu"] = str(e)
-    log = c.out / "first.jsonl"
+    """The GPU and its state, the versions of driver and libraries, and that tp-train can use it."""
+    found = {**versions(c), **state(c)}
     try:
-        c.run(c.program("tp-train"), "--model", c.config("tiny", TINY), "--data", c.text(), "--device", "cuda", "--steps", 2,
-              "--batch", 2, "--seq", 16, "--quiet", "--log", log)
+        steps = c.train("first", "--model", c.config("tiny", TINY), "--device", "cuda", "--batch", 2, "--seq", 16, steps=2)
     except Failed as e:
         if "--device cuda: " in str(e):  # the GPU could not be opened
             raise NoGpu(str(e)) from e
         raise Failed(str(e), found) from e
-    found["first_loss"] = c.losses(log)[0]["loss"]
+    found["first_loss"] = steps[0]["loss"]
     return found
 
 
@@ -196,54 +214,76 @@ def kernels(c):
 
 
 def sanitizer(c):
-    """compute-sanitizer's tools on the kernels of copies and casts; then, as far as time goes, on all tests of kernels."""
+    """compute-sanitizer's tools on the kernels of copies and casts, memcheck on training runs with CUDA graphs; then, as far as time
+    goes, all tools on all tests of kernels."""
     sanitize = shutil.which("compute-sanitizer") or shutil.which("compute-sanitizer", path="/usr/local/cuda/bin")
     if not sanitize:
         raise Missing("compute-sanitizer is not installed")
-    findings, runs = Findings(), 0
-    for name, *options in [("gpu_check", "--quick"), *((name,) for name in KERNEL_TESTS)]:
-        for tool in "memcheck", "racecheck", "initcheck", "synccheck":
-            with findings.attempt("%s of %s" % (tool, name), may_be_late=True):  # each test of a program is a process of its own
-                text = c.run(sanitize, "--tool", tool, "--target-processes", "all", "--error-exitcode", "1", c.program(name), *options,
-                             seconds=90, absent=3)
-                if summary := re.search(r"SUMMARY: [1-9].*", text):
-                    raise Failed(summary[0])
-                runs += 1
-                findings.figures["runs"] = runs
+    findings, tools = Findings(), ("memcheck", "racecheck", "initcheck", "synccheck")
+
+    def check(tool, what, *command, absent=None):
+        with findings.attempt("%s of %s" % (tool, what), may_be_late=True):  # each test of a program is a process of its own
+            text = c.run(sanitize, "--tool", tool, "--target-processes", "all", "--error-exitcode", "1", c.program(command[0]),
+                         *command[1:], seconds=90, absent=absent)
+            if summary := re.search(r"SUMMARY: [1-9].*", text):
+                raise Failed(summary[0])
+            findings.figures["runs"] = findings.figures.get("runs", 0) + 1
+
+    for tool in tools:
+        check(tool, "gpu_check", "gpu_check", "--quick", absent=3)
+    for name, model in SANITIZED.items():
+        check("memcheck", "training " + name, "tp-train", "--model", c.config(name, model), "--data", c.text(), "--device", "cuda", "--dtype",
+              "bf16", "--steps", 4, "--batch", 2, "--seq", 16, "--quiet")
+    for name in KERNEL_TESTS:
+        for tool in tools:
+            check(tool, name, name)
     return findings.result()
 
 
 def layouts(c):
-    """Several NCCL ranks on one GPU have the CPU's losses. From step 3 on, steps are CUDA graphs."""
-    findings = Findings()
+    """Several NCCL ranks have the CPU's losses: each has a GPU if there are four, otherwise they share one. From step 3 on, steps are
+    CUDA graphs."""
+    findings, n = Findings(), n_gpus(c)
+    env = OWN_GPUS if n >= RANKS_MAX else SHARED_GPU
     for layout in LAYOUTS:
         with findings.attempt(layout):
-            findings.figures[layout] = layout_difference(c, layout)
+            findings.figures[layout] = difference(c, "experts" if "ep" in layout else "tiny", layout, "fp32", env)
+    if findings.figures or findings.wrong:
+        findings.figures["ranks"] = "each has one of %d GPUs" % n if n >= RANKS_MAX else "all share a GPU"
     return findings.result()
 
 
-def layout_difference(c, layout):
-    """The largest relative difference of a layout's losses from the CPU's."""
-    model = c.config("experts", EXPERTS) if "ep" in layout else c.config("tiny", TINY)
-    common = [c.program("tp-train"), "--model", model, "--data", c.text(), "--layout", layout, "--steps", 5, "--batch", 4, "--seq",
-              32 if not c.options.small else 8, "--warmup", 1, "--quiet"]
-    logs = [c.out / ("%s-%s.jsonl" % (layout, on)) for on in ("cpu", "cuda")]
-    c.run(*common, "--log", logs[0])
+def losses(c):
+    """One rank, which needs no NCCL, has the CPU's losses, in both types. From step 3 on, steps are CUDA graphs."""
+    findings = Findings()
+    for name in MODELS:
+        for dtype in TOLERANCES:
+            with findings.attempt("%s %s" % (name, dtype)):
+                findings.figures["%s %s" % (name, dtype)] = difference(c, name, "tp1", dtype, {})
+    return findings.result()
+
+
+def difference(c, name, layout, dtype, env):
+    """The largest relative difference of a run's losses from the CPU's."""
+    common = ["--model", c.config(name, MODELS[name]), "--layout", layout, "--dtype", dtype, "--batch", 4, "--seq",
+              32 if not c.options.small else 8, "--warmup", 1]
+    run = "-".join((name, layout, dtype))
+    cpu = [x["loss"] for x in c.train(run + "-cpu", *common, steps=5)]
+    on_gpu = [*common, "--device", "cuda"]
     try:
-        c.run(*common, "--device", "cuda", "--log", logs[1], env=SHARED_GPU, seconds=60)
+        gpu = [x["loss"] for x in c.train(run + "-cuda", *on_gpu, steps=5, env=env, seconds=60)]
     except Failed as e:
-        raise Failed("%s; without CUDA graphs: %s" % (e, without_graphs(c, [*common, "--device", "cuda"]))) from e
-    cpu, gpu = ([x["loss"] for x in c.losses(log)] for log in logs)
-    difference = max(abs(a - b) / abs(a) for a, b in zip(cpu, gpu))
-    if len(cpu) != len(gpu) or not difference <= 1e-5:
+        raise Failed("%s; without CUDA graphs: %s" % (e, without_graphs(c, run, on_gpu, env))) from e
+    worst = max(abs(a - b) / abs(a) for a, b in zip(cpu, gpu))
+    if not worst <= TOLERANCES[dtype]:
         raise Failed("losses %s, the CPU's %s" % (gpu, cpu))
-    return difference
+    return worst
 
 
-def without_graphs(c, command):
-    """How a command ends that has failed with graphs."""
+def without_graphs(c, run, options, env):
+    """How a run ends that has failed with graphs."""
     try:
-        c.run(*command, "--cuda-graphs", "off", env=SHARED_GPU, seconds=60)
+        c.train(run + "-queued", *options, "--cuda-graphs", "off", steps=5, env=env, seconds=60)
         return "it ends well"
     except (Missing, Failed) as e:
         return str(e)
@@ -315,13 +355,12 @@ def training(c):
     findings, gpu = Findings(), gpu_name(c)
     for name, model, seq, batch in sizes:
         what = "%s, sequence %d" % (name, seq)
-        row, log = findings.figures.setdefault(what, {}), c.out / ("%s-%d.jsonl" % (name, seq))
+        row = findings.figures.setdefault(what, {})
         with findings.attempt(what):
             for graphs, key in ("off", "tokens_per_s_without_graphs"), ("on", "tokens_per_s"):
-                c.run(c.program("tp-train"), "--model", c.config(name, model), "--data", c.text(), "--device", "cuda", "--dtype",
-                      "bf16", "--steps", 6, "--batch", batch, "--seq", seq, "--cuda-graphs", graphs, "--quiet", "--log", log,
-                      seconds=90)
-                row[key] = max(x["tokens_per_s"] for x in c.losses(log))
+                steps = c.train("%s-%d-graphs-%s" % (name, seq, graphs), "--model", c.config(name, model), "--device", "cuda", "--dtype",
+                                "bf16", "--batch", batch, "--seq", seq, "--cuda-graphs", graphs, steps=6, seconds=90)
+                row[key] = max(x["tokens_per_s"] for x in steps)
     for name, model, seq, batch in sizes:  # after all of ours, because they may use up the time
         row = findings.figures["%s, sequence %d" % (name, seq)]
         for mode in ("eager", "compile"):
@@ -333,21 +372,20 @@ def training(c):
 
 def saving(c):
     """The seconds by which saves delay a step, and how fast a run resumes, with its start and a step."""
-    root, log = c.out / "saves", c.out / "saves.jsonl"
+    root = c.out / "saves"
     shutil.rmtree(root, ignore_errors=True)
     model = c.config("tiny", TINY) if c.options.small else c.config("gpt2-124m", GPT2_124M)
-    common = [c.program("tp-train"), "--model", model, "--data", c.text(), "--device", "cuda", "--dtype", "bf16", "--batch",
-              4, "--seq", 16 if c.options.small else 1024, "--ckpt", root, "--log", log]
-    c.run(*common, "--steps", 6, "--save-every", 2, "--quiet")
-    stall = max(x["save_seconds"] for x in c.losses(log))
+    common = ["--model", model, "--device", "cuda", "--dtype", "bf16", "--batch", 4, "--seq", 16 if c.options.small else 1024, "--ckpt",
+              root]
+    stall = max(x["save_seconds"] for x in c.train("saves", *common, "--save-every", 2, steps=6))
     n_bytes = sum(f.stat().st_size for f in max(root.glob("step-*")).iterdir())
     start = time.monotonic()
-    c.run(*common, "--steps", 7, "--resume=must", "--quiet")
+    c.run(c.program("tp-train"), *common, "--data", c.text(), "--steps", 7, "--resume=must", "--quiet")
     seconds = time.monotonic() - start
     return {"longest_save_stall_s": stall, "resume_and_one_step_s": seconds, "resume_GB_per_s_with_start_and_step": n_bytes / seconds / 1e9}
 
 
-PARTS = [device, kernels, layouts, reshard, bandwidth, attention, experts, saving, training, sanitizer]
+PARTS = [device, kernels, losses, layouts, reshard, bandwidth, attention, experts, saving, training, sanitizer]
 
 
 # ---- the report ----
@@ -364,8 +402,11 @@ def run_part(c, part):
         row.update(status="FAILED", why=str(e), figures=e.figures)
     except Exception as e:  # a part must not end the others
         row.update(status="FAILED", why="%s: %s" % (type(e).__name__, e))
+    if row["status"] == "FAILED" and c.log_ends:
+        row["log_ends"] = c.log_ends
     row["seconds"] = round(time.monotonic() - start, 1)
-    print("%-8s %-10s %6.1f s  %s" % (row["status"], row["part"], row["seconds"], row.get("why", "")), flush=True)
+    print("\n".join(["%-8s %-10s %6.1f s  %s" % (row["status"], row["part"], row["seconds"], row.get("why", "")), *row.get("log_ends", [])]),
+          flush=True)
     return row
 
 
@@ -378,6 +419,7 @@ def text_of(rows):
             lines.append("    " + r["why"])
         for key, value in (r.get("figures") or {}).items():
             lines.append("    %s: %s" % (key, json.dumps(value) if not isinstance(value, str) else value))
+        lines += ["    " + line for text in r.get("log_ends", []) for line in text.splitlines()]
     return "\n".join(lines) + "\n"
 
 

@@ -11,6 +11,7 @@ GPT2_124M = {"architectures": ["GPT2LMHeadModel"], "model_type": "gpt2", "n_embd
              "n_positions": 4096, "n_inner": 3072, "vocab_size": 50304, "activation_function": "gelu_new",
              "layer_norm_epsilon": 1e-5, "tie_word_embeddings": True, "resid_pdrop": 0.0, "embd_pdrop": 0.0,
              "attn_pdrop": 0.0}
+GPT2_TINY = {**GPT2_124M, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64, "n_inner": 128, "vocab_size": 256}
 LLAMA_1B = {**TINY, "hidden_size": 2048, "intermediate_size": 5632, "num_hidden_layers": 22, "num_attention_heads": 32,
             "num_key_value_heads": 4, "head_dim": 64, "vocab_size": 32000}
 
