@@ -212,7 +212,7 @@ FAKE_CC    := $(patsubst %.cc,$(FAKE)/%.o,$(wildcard tests/fakecuda/*.cc))
 FAKE_LINK  := clang++ -fPIC -Wl,--wrap=memcpy,--wrap=memmove,--wrap=memset,-z,defs
 FAKE_LIBS  := -ldl -lpthread -lm
 FAKE_BIN   := $(BUILD)/tests/libtp-cuda.so $(BUILD)/tests/fakecuda_planted \
-              $(addprefix $(BUILD)/tests/fakecuda_planted_,graphs grouped products ranks tiles traffic)
+              $(addprefix $(BUILD)/tests/fakecuda_planted_,graphs grouped memory products ranks tiles traffic)
 
 $(BUILD)/tests/libtp-cuda.so: $(call CUDA_FILES,$(FAKE)) $(FAKE_CC)
 	@mkdir -p $(@D)

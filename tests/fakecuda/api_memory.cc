@@ -38,11 +38,31 @@ cudaError_t cudaMallocAsync(void **p, size_t size, cudaStream_t stream)
 {
     api_call call;
 
+    cudaError_t e;
+
     fake::api_check_stream("cudaMallocAsync", stream);
-    return take(call, "cudaMallocAsync", p, size);
+    e = take(call, "cudaMallocAsync", p, size);
+    if (e == cudaSuccess && fake::device_failure == cudaSuccess)
+        *fake::memory_flags(fake::DEVICE_MEMORY, *p) |= fake::BY_STREAM;
+    return e;
 }
 
-/* CUDA waits until the device is idle. */
+/* An allocation that nothing frees yet. */
+static unsigned *flags_of(const char *name, void *p)
+{
+    unsigned *flags = fake::is_kind(fake::DEVICE_MEMORY, p)
+                          ? fake::memory_flags(fake::DEVICE_MEMORY, p)
+                          : nullptr;
+
+    if (!flags)
+        fake::report(nullptr, "%s of %p, which is not device memory", name, p);
+    if (*flags & fake::IS_ENDING)
+        fake::report(nullptr, "%s of %p, which cudaFreeAsync frees", name, p);
+    return flags;
+}
+
+/* CUDA waits until the device is idle; but not for memory of cudaMallocAsync: the caller has to
+ * know that all accesses are complete. */
 cudaError_t cudaFree(void *p)
 {
     api_call call;
@@ -50,10 +70,30 @@ cudaError_t cudaFree(void *p)
     fake::graph_forbids("cudaFree");
     if (!p)
         return call.done();
-    fake::run_all();
-    if (!fake::memory_give(fake::DEVICE_MEMORY, p))
-        fake::report(nullptr, "cudaFree of %p, which is not device memory", p);
+    if (*flags_of("cudaFree", p) & fake::BY_STREAM) {
+        fake::memory_give_after("cudaFree", p, fake::host_clock());
+    } else {
+        fake::run_all();
+        fake::memory_give(fake::DEVICE_MEMORY, p);
+    }
     fake::api_record("cudaFree");
+    return call.done();
+}
+
+/* In the order of the stream, also of memory of cudaMalloc. In a capture it would have to be memory
+ * that the graph allocates, which is forbidden here. */
+cudaError_t cudaFreeAsync(void *p, cudaStream_t stream)
+{
+    api_call call;
+
+    fake::api_check_stream("cudaFreeAsync", stream);
+    fake::graph_forbids("cudaFreeAsync");
+    if (!p)
+        return call.fail(cudaErrorInvalidValue);
+    *flags_of("cudaFreeAsync", p) |= fake::IS_ENDING;
+    fake::enqueue(stream, "free",
+                  [=] { fake::memory_give_after("cudaFreeAsync", p, *fake::now_running.before); });
+    fake::api_record("cudaFreeAsync");
     return call.done();
 }
 

@@ -46,6 +46,11 @@ extern arena arenas[MEMORY_KINDS];
 void memory_begin();
 void *memory_take(memory_kind kind, size_t n); /* NULL: no memory is left */
 bool memory_give(memory_kind kind, void *p);   /* false: p is not an allocation of this kind */
+/* Of device memory, after all accesses by operations that `before` has; others are reported. */
+void memory_give_after(const char *call, void *p, const std::vector<uint32_t> &before);
+/* What is known of an allocation: flags; NULL: p is none of this kind. */
+enum { BY_STREAM = 1 /* of cudaMallocAsync */, IS_ENDING = 2 /* its free is queued */ };
+unsigned *memory_flags(memory_kind kind, void *p);
 int64_t memory_used(memory_kind kind);
 int64_t memory_pinned_peak();
 
@@ -106,7 +111,9 @@ void warp_together(const char *name, void (*together)(void *const *of_lane), voi
 void watch_begin();
 void watch_block(); /* a block begins: its shared memory has any content */
 void watch_new(memory_kind kind, const void *p, size_t n); /* allocated: nothing is written yet */
-void watch_copy(void *dst, const void *src, size_t n);     /* before a copy */
+/* Device memory is freed after what `before` has: report an access that may come later. */
+void watch_end(const char *call, const void *p, size_t n, const std::vector<uint32_t> &before);
+void watch_copy(void *dst, const void *src, size_t n); /* before a copy */
 void watch_fill(void *dst, size_t n);
 void watch_read(const void *src, size_t n); /* device memory, by the operation that runs */
 /* By the thread that runs. pc: the address after the access. */

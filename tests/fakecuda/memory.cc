@@ -21,7 +21,11 @@ enum : size_t {
 };
 
 arena arenas[MEMORY_KINDS];
-static std::map<const char *, size_t> *allocations[MEMORY_KINDS]; /* begin to size; never freed */
+struct allocation {
+    size_t size;
+    unsigned flags;
+};
+static std::map<const char *, allocation> *allocations[MEMORY_KINDS]; /* by begin; never freed */
 static int64_t used[MEMORY_KINDS], pinned_peak;
 static int n_open;
 static const char *last_begin, *last_end; /* the allocation that was looked up last */
@@ -61,7 +65,7 @@ void memory_begin()
         if (p == MAP_FAILED)
             report(nullptr, "%zu bytes of addresses cannot be reserved", (size_t)ARENA_BYTES);
         arenas[k] = { (char *)p, (char *)p + ARENA_BYTES, (char *)p };
-        allocations[k] = new std::map<const char *, size_t>;
+        allocations[k] = new std::map<const char *, allocation>;
     }
     catch_segv();
     watch_begin();
@@ -112,7 +116,7 @@ void *memory_take(memory_kind kind, size_t n)
     if (n > (size_t)(a->end - p) - 2 * PAGE)
         return nullptr;
     a->top = p + (n + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT + ALIGNMENT;
-    (*allocations[kind])[p] = n;
+    (*allocations[kind])[p] = { n, 0 };
     used[kind] += (int64_t)n;
     if (used[PINNED_MEMORY] > pinned_peak)
         pinned_peak = used[PINNED_MEMORY];
@@ -122,19 +126,32 @@ void *memory_take(memory_kind kind, size_t n)
     return p;
 }
 
+unsigned *memory_flags(memory_kind kind, void *p)
+{
+    auto found = allocations[kind]->find((const char *)p);
+
+    return found == allocations[kind]->end() ? nullptr : &found->second.flags;
+}
+
+void memory_give_after(const char *call, void *p, const std::vector<uint32_t> &before)
+{
+    watch_end(call, p, allocations[DEVICE_MEMORY]->at((const char *)p).size, before);
+    memory_give(DEVICE_MEMORY, p);
+}
+
 bool memory_give(memory_kind kind, void *p)
 {
     auto found = allocations[kind]->find((const char *)p);
 
     if (found == allocations[kind]->end())
         return false;
-    char *begin = (char *)p, *end = begin + found->second;
+    char *begin = (char *)p, *end = begin + found->second.size;
     char *first = (char *)(((uintptr_t)begin + PAGE - 1) / PAGE * PAGE);
     char *last = (char *)((uintptr_t)end / PAGE * PAGE);
     if (last > first) /* give the whole pages back to the system, not the addresses */
         madvise(first, (size_t)(last - first), MADV_DONTNEED);
-    used[kind] -= (int64_t)found->second;
-    watch_new(kind, p, found->second);
+    used[kind] -= (int64_t)found->second.size;
+    watch_new(kind, p, found->second.size);
     allocations[kind]->erase(found);
     last_begin = last_end = nullptr;
     return true;
@@ -153,11 +170,11 @@ bool memory_contains(memory_kind kind, const void *p, size_t n, const char **beg
         return false;
     --next;
     *begin = next->first;
-    *size = next->second;
-    if ((size_t)((const char *)p - next->first) + n > next->second)
+    *size = next->second.size;
+    if ((size_t)((const char *)p - next->first) + n > next->second.size)
         return false;
     last_begin = next->first;
-    last_end = last_begin + next->second;
+    last_end = last_begin + next->second.size;
     return true;
 }
 

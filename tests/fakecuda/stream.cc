@@ -347,6 +347,11 @@ void run_one()
     step(GO_ON);
 }
 
+const clock &host_clock()
+{
+    return host;
+}
+
 void run_all()
 {
     begin_round();

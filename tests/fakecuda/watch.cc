@@ -93,6 +93,34 @@ void watch_new(memory_kind kind, const void *p, size_t n)
     memset(last, 0, (size_t)(end - last));
 }
 
+/* ---- the end of an allocation ---- */
+
+static void check_ended(const char *call, const cell &c, const void *at,
+                        const std::vector<uint32_t> &before);
+
+/* Most cells of a large workspace were never accessed, and their pages are not there. */
+void watch_end(const char *call, const void *p, size_t n, const std::vector<uint32_t> &before)
+{
+    enum : size_t { PAGE = 4096 };
+    cell *const all = cells[DEVICE_MEMORY];
+    const size_t first = (size_t)((const char *)p - arenas[DEVICE_MEMORY].begin) / GRANULE;
+    const size_t end = first + (n + GRANULE - 1) / GRANULE;
+    char *const pages = (char *)((uintptr_t)(all + first) / PAGE * PAGE);
+    std::vector<unsigned char> is_there(((size_t)((char *)(all + end) - pages) + PAGE - 1) / PAGE);
+
+    if (mincore(pages, is_there.size() * PAGE, is_there.data()))
+        report(nullptr, "mincore failed");
+    for (size_t i = first; i < end; i++) {
+        const size_t at = (size_t)((char *)(all + i) - pages), next = at + sizeof *all;
+
+        if (is_there[at / PAGE] || is_there[(next - 1) / PAGE])
+            check_ended(call, all[i], (const char *)p + (i - first) * GRANULE, before);
+        else if (next % PAGE &&
+                 PAGE - next % PAGE > sizeof *all) /* to the last cell of this page */
+            i += (PAGE - next % PAGE) / sizeof *all - 1;
+    }
+}
+
 /* ---- sets of operations that have read a cell ---- */
 
 using reader = std::pair<uint16_t, uint32_t>; /* stream and number */
@@ -122,6 +150,25 @@ static uint32_t with_reader(uint32_t set, reader more)
         return found->second;
     reader_sets.push_back(next);
     return set_numbers[next] = (uint32_t)reader_sets.size() - 1;
+}
+
+static void check_ended(const char *call, const cell &c, const void *at,
+                        const std::vector<uint32_t> &before)
+{
+    const auto check = [&](const char *what, uint32_t stream, uint32_t op) {
+        if (stream >= before.size() || before[stream] < op)
+            report(nullptr,
+                   "%s of memory in use: %s of %p by operation %u of stream %u may come later, "
+                   "and the call does not wait",
+                   call, what, at, op, stream);
+    };
+
+    if (c.written)
+        check("a write", c.write.stream, c.write.op);
+    if (c.seen)
+        check("a read", c.read.stream, c.read.op);
+    for (const reader &r : reader_sets[c.readers])
+        check("a read", r.first, r.second);
 }
 
 /* ---- one access ---- */

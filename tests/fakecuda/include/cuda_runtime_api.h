@@ -90,6 +90,7 @@ cudaError_t cudaDeviceSynchronize(void);
 cudaError_t cudaMalloc(void **p, size_t size);
 cudaError_t cudaMallocAsync(void **p, size_t size, cudaStream_t stream);
 cudaError_t cudaFree(void *p);
+cudaError_t cudaFreeAsync(void *p, cudaStream_t stream);
 cudaError_t cudaHostAlloc(void **p, size_t size, unsigned int flags);
 cudaError_t cudaFreeHost(void *p);
 cudaError_t cudaMemGetInfo(size_t *available, size_t *total);
