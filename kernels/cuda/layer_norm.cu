@@ -21,7 +21,7 @@ __global__ void __launch_bounds__(LAUNCH_THREADS, 3)
 {
     for (int64_t r = row_first<workers>(); r < a.rows; r += row_step<workers>()) {
         const int64_t at = r * a.cols;
-        struct row_packs x;
+        struct row_packs<> x;
 
         if (a.block)
             row_load<workers>(x, a.block + at, a.cols);
@@ -117,45 +117,110 @@ void cuda_run_layer_norm_forward(struct device_queue *q, const struct layer_norm
 
 /* With n = (x - mean) rstd and g = dy w: dx += rstd (g - mean(g) - n mean(g n)). */
 
-/* Rows in registers; two blocks on a processor have 64 KiB in flight. */
-template <int workers>
-__global__ void __launch_bounds__(LAUNCH_THREADS, 2)
-    layer_norm_dx_row_kernel(const __grid_constant__ struct layer_norm_backward a)
+/* n and dy of row r. */
+template <int workers, int packs>
+static __device__ inline void load_row(const struct layer_norm_backward &a, int64_t r,
+                                       struct row_packs<packs> &n, struct row_packs<packs> &dy)
 {
-    for (int64_t r = row_first<workers>(); r < a.rows; r += row_step<workers>()) {
-        const int64_t at = r * a.cols;
-        const float mean = a.mean[r], rstd = a.rstd[r];
-        struct row_packs n, g;
+    const float mean = a.mean[r], rstd = a.rstd[r];
 
-        row_load<workers>(n, a.x + at, a.cols);
-        row_load<workers>(g, a.dy, a.dy_type, at, a.cols);
-        row_each<workers>(a.cols, [&](int k, int c) {
-            const struct pack<PACK> w = pack_load<PACK>(a.w, c);
+    row_load<workers>(n, a.x + r * a.cols, a.cols);
+    row_load<workers>(dy, a.dy, a.dy_type, r * a.cols, a.cols);
+    row_each<workers, packs>(a.cols, [&](int k, int) {
+#pragma unroll
+        for (int j = 0; j < PACK; j++)
+            n.of[k].x[j] = (n.of[k].x[j] - mean) * rstd;
+    });
+}
+
+/* dx of row r, from n and from dy in g. */
+template <int workers, int packs>
+static __device__ inline void add_dx(const struct layer_norm_backward &a, int64_t r,
+                                     const struct row_packs<packs> &n, struct row_packs<packs> &g)
+{
+    const int64_t at = r * a.cols;
+    const float rstd = a.rstd[r];
+
+    row_each<workers, packs>(a.cols, [&](int k, int c) {
+        const struct pack<PACK> w = pack_load<PACK>(a.w, c);
 
 #pragma unroll
-            for (int j = 0; j < PACK; j++) {
-                g.of[k].x[j] *= w.x[j];
-                n.of[k].x[j] = (n.of[k].x[j] - mean) * rstd;
-            }
+        for (int j = 0; j < PACK; j++)
+            g.of[k].x[j] *= w.x[j];
+    });
+    const float g_mean =
+        (float)(row_sum<workers, packs>(a.cols, [&](int k, int, int j) { return g.of[k].x[j]; }) /
+                (double)a.cols);
+    const float gn_mean =
+        (float)(row_sum<workers, packs>(
+                    a.cols, [&](int k, int, int j) { return g.of[k].x[j] * n.of[k].x[j]; }) /
+                (double)a.cols);
+    row_each<workers, packs>(a.cols, [&](int k, int) {
+#pragma unroll
+        for (int j = 0; j < PACK; j++)
+            g.of[k].x[j] = rstd * (g.of[k].x[j] - g_mean - n.of[k].x[j] * gn_mean);
+    });
+    row_add<workers>(g, a.dx + at, a.cols);
+    row_store<workers>(a.dx + at, g, a.cols);
+    if (a.rounded)
+        row_store<workers>(a.rounded + at, g, a.cols);
+}
+
+/* Rows in registers, one for each warp, and the sums dw += dy n and db += dy of each block. */
+__global__ void __launch_bounds__(LAUNCH_THREADS, ROW_WARP_BLOCKS)
+    layer_norm_backward_warp_kernel(const __grid_constant__ struct layer_norm_backward a,
+                                    float *parts)
+{
+    const int warp = (int)(threadIdx.x / 32);
+    float total[ROW_PACKS] = {};
+
+    for (int64_t first = (int64_t)blockIdx.x * LAUNCH_WARPS; first < a.rows;
+         first += launch_warps()) {
+        const int n_rows = a.rows - first < LAUNCH_WARPS ? (int)(a.rows - first) : LAUNCH_WARPS;
+        struct row_packs<> n, dy;
+
+        if (warp < n_rows)
+            load_row<32>(a, first + warp, n, dy);
+        row_add_columns<2>(total, a.cols, n_rows, [&](int s, int k) {
+            struct pack<PACK> x = dy.of[k];
+
+#pragma unroll
+            for (int j = 0; j < PACK && s == 0; j++)
+                x.x[j] *= n.of[k].x[j];
+            return x;
         });
-        const float g_mean =
-            (float)(row_sum<workers>(a.cols, [&](int k, int, int j) { return g.of[k].x[j]; }) /
-                    (double)a.cols);
-        const float gn_mean =
-            (float)(row_sum<workers>(
-                        a.cols, [&](int k, int, int j) { return g.of[k].x[j] * n.of[k].x[j]; }) /
-                    (double)a.cols);
-        row_each<workers>(a.cols, [&](int k, int) {
+        if (warp < n_rows)
+            add_dx<32>(a, first + warp, n, dy);
+    }
+    row_store_columns<2>(parts, total, a.cols);
+}
+
+/* The same with a row for each block, whose threads always have the same columns. */
+template <int packs>
+__global__ void __launch_bounds__(LAUNCH_THREADS, row_blocks(packs))
+    layer_norm_backward_block_kernel(const __grid_constant__ struct layer_norm_backward a,
+                                     float *parts)
+{
+    struct row_packs<packs> dw = {}, db = {
+    };
+
+    for (int64_t r = blockIdx.x; r < a.rows; r += gridDim.x) {
+        struct row_packs<packs> n, dy;
+
+        load_row<LAUNCH_THREADS>(a, r, n, dy);
+        row_each<LAUNCH_THREADS, packs>(a.cols, [&](int k, int) {
 #pragma unroll
             for (int j = 0; j < PACK; j++)
-                g.of[k].x[j] = rstd * (g.of[k].x[j] - g_mean - n.of[k].x[j] * gn_mean);
+                dw.of[k].x[j] += dy.of[k].x[j] * n.of[k].x[j];
+            pack_add(db.of[k], dy.of[k]);
         });
-        row_add<workers>(g, a.dx + at, a.cols);
-        row_store<workers>(a.dx + at, g, a.cols);
-        if (a.rounded)
-            row_store<workers>(a.rounded + at, g, a.cols);
+        add_dx<LAUNCH_THREADS>(a, r, n, dy);
     }
+    row_store<LAUNCH_THREADS>(parts + (int64_t)blockIdx.x * a.cols, dw, a.cols);
+    row_store<LAUNCH_THREADS>(parts + ((int64_t)gridDim.x + blockIdx.x) * a.cols, db, a.cols);
 }
+
+/* Rows that are too long, or not aligned. */
 
 /* Four blocks on a processor: else sm_80's compiler takes fewer registers, and spills. */
 template <int N>
@@ -241,16 +306,14 @@ template <int N> static dw_kernel dw_kernel_of(const struct layer_norm_backward 
                                     : layer_norm_dw_kernel<N, DTYPE_F32>;
 }
 
-void cuda_run_layer_norm_backward(struct device_queue *q, const struct layer_norm_backward *a)
+/* dx, then dw and db in a kernel of their own. */
+static void run_apart(struct device_queue *q, const struct layer_norm_backward *a, bool is_packed)
 {
     const int blocks = a->blocks > 0 ? a->blocks : 1;
-    const bool is_packed =
-        a->cols % PACK == 0 && pack_is_aligned(a->dx, a->dy, a->x, a->w, a->rounded);
     struct reduce_plan p;
 
-    row_launch(q, "the gradient of layer norm", is_packed, layer_norm_dx_row_kernel<32>,
-               layer_norm_dx_row_kernel<LAUNCH_THREADS>, layer_norm_dx_kernel<PACK>,
-               layer_norm_dx_kernel<1>, *a);
+    launch_rows(q, "the gradient of layer norm", a->rows,
+                is_packed ? layer_norm_dx_kernel<PACK> : layer_norm_dx_kernel<1>, *a);
     if (!reduce_plan_make(&p, q, a->rows / blocks, a->cols, blocks, 2))
         return;
     launch(q, "the gradient of layer norm", reduce_plan_grid(&p, is_packed ? PACK : 1),
@@ -258,4 +321,22 @@ void cuda_run_layer_norm_backward(struct device_queue *q, const struct layer_nor
            reduce_plan_parts(&p, 1));
     reduce_plan_add(q, &p, 0, a->dw, a->block_step, a->blocks > 0);
     reduce_plan_add(q, &p, 1, a->db, a->block_step, a->blocks > 0);
+}
+
+void cuda_run_layer_norm_backward(struct device_queue *q, const struct layer_norm_backward *a)
+{
+    static const struct row_kernels<struct layer_norm_backward> KERNELS = {
+        layer_norm_backward_warp_kernel,
+        {
+            layer_norm_backward_block_kernel<2>, layer_norm_backward_block_kernel<4>,
+                layer_norm_backward_block_kernel<ROW_PACKS>
+        }
+    };
+    const bool is_packed =
+        a->cols % PACK == 0 && pack_is_aligned(a->dx, a->dy, a->x, a->w, a->rounded);
+
+    if (is_packed && a->cols <= ROW_MAX && a->blocks == 0)
+        row_launch_sums(q, "the gradient of layer norm", KERNELS, *a, { a->dw, a->db });
+    else
+        run_apart(q, a, is_packed);
 }

@@ -42,3 +42,22 @@ void reduce_plan_add(struct device_queue *q, const struct reduce_plan *p, int i,
         launch_elements(q, "a sum of parts", p->count * p->cols, reduce_parts_kernel, *p, parts,
                         out, out_step, is_stored);
 }
+
+__global__ void __launch_bounds__(LAUNCH_THREADS)
+    reduce_rows_kernel(const float *parts, int64_t rows, int64_t cols, float *first, float *second)
+{
+    const float *from = parts + blockIdx.y * rows * cols;
+    float sums[1];
+
+    reduce_columns<1>(sums, rows, cols, [&](int64_t row, int64_t col) {
+        return pack_set<1, 1>{ { pack_load<1>(from, row * cols + col) } };
+    });
+    reduce_store<1>(blockIdx.y ? second : first, nullptr, cols, false, sums[0]);
+}
+
+void reduce_rows_add(struct device_queue *q, const float *parts, int64_t rows, int64_t cols,
+                     float *const *out, int n_sums)
+{
+    launch(q, "a sum of parts", reduce_columns_grid(cols, n_sums), reduce_rows_kernel, parts, rows,
+           cols, out[0], out[n_sums - 1]);
+}

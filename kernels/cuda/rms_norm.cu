@@ -21,7 +21,7 @@ __global__ void __launch_bounds__(LAUNCH_THREADS)
 {
     for (int64_t r = row_first<workers>(); r < a.rows; r += row_step<workers>()) {
         const int64_t at = r * a.cols;
-        struct row_packs x;
+        struct row_packs<> x;
 
         if (a.block)
             row_load<workers>(x, a.block + at, a.cols);
@@ -111,43 +111,100 @@ static __device__ inline float along_of(const struct rms_norm_backward &a, doubl
     return (float)(dot * s * s * s / (double)a.cols);
 }
 
-/* Rows in registers; two blocks on a processor have 64 KiB in flight. */
-template <int workers>
-__global__ void __launch_bounds__(LAUNCH_THREADS, 2)
-    rms_norm_dx_row_kernel(const __grid_constant__ struct rms_norm_backward a)
+/* x and dy of row r. */
+template <int workers, int packs>
+static __device__ inline void load_row(const struct rms_norm_backward &a, int64_t r,
+                                       struct row_packs<packs> &x, struct row_packs<packs> &dy)
 {
-    for (int64_t r = row_first<workers>(); r < a.rows; r += row_step<workers>()) {
-        const int64_t at = r * a.cols;
-        const float rstd = a.rstd[r];
-        struct row_packs x, g;
-
-        row_load<workers>(x, a.x, a.x_type, at, a.cols);
-        row_load<workers>(g, a.dy, a.dy_type, at, a.cols);
-        row_each<workers>(a.cols, [&](int k, int c) {
-            const struct pack<PACK> w = pack_load<PACK>(a.w, c);
-
-#pragma unroll
-            for (int j = 0; j < PACK; j++)
-                g.of[k].x[j] *= w.x[j];
-        });
-        const float along =
-            along_of(a,
-                     row_sum<workers>(
-                         a.cols, [&](int k, int, int j) { return g.of[k].x[j] * x.of[k].x[j]; }),
-                     rstd);
-        row_each<workers>(a.cols, [&](int k, int) {
-#pragma unroll
-            for (int j = 0; j < PACK; j++)
-                g.of[k].x[j] = rstd * g.of[k].x[j] - along * x.of[k].x[j];
-        });
-        row_add<workers>(g, a.dx + at, a.cols);
-        row_store<workers>(a.dx + at, g, a.cols);
-        if (a.rounded)
-            row_store<workers>(a.rounded + at, g, a.cols);
-    }
+    row_load<workers>(x, a.x, a.x_type, r * a.cols, a.cols);
+    row_load<workers>(dy, a.dy, a.dy_type, r * a.cols, a.cols);
 }
 
-/* Four blocks on a processor: else the compiler takes fewer registers, and spills. */
+/* dx of row r, from x and from dy in g. */
+template <int workers, int packs>
+static __device__ inline void add_dx(const struct rms_norm_backward &a, int64_t r,
+                                     const struct row_packs<packs> &x, struct row_packs<packs> &g)
+{
+    const int64_t at = r * a.cols;
+    const float rstd = a.rstd[r];
+
+    row_each<workers, packs>(a.cols, [&](int k, int c) {
+        const struct pack<PACK> w = pack_load<PACK>(a.w, c);
+
+#pragma unroll
+        for (int j = 0; j < PACK; j++)
+            g.of[k].x[j] *= w.x[j];
+    });
+    const float along =
+        along_of(a,
+                 row_sum<workers, packs>(
+                     a.cols, [&](int k, int, int j) { return g.of[k].x[j] * x.of[k].x[j]; }),
+                 rstd);
+    row_each<workers, packs>(a.cols, [&](int k, int) {
+#pragma unroll
+        for (int j = 0; j < PACK; j++)
+            g.of[k].x[j] = rstd * g.of[k].x[j] - along * x.of[k].x[j];
+    });
+    row_add<workers>(g, a.dx + at, a.cols);
+    row_store<workers>(a.dx + at, g, a.cols);
+    if (a.rounded)
+        row_store<workers>(a.rounded + at, g, a.cols);
+}
+
+/* Rows in registers, one for each warp, and the sum dw += dy n of each block. */
+__global__ void __launch_bounds__(LAUNCH_THREADS, ROW_WARP_BLOCKS)
+    rms_norm_backward_warp_kernel(const __grid_constant__ struct rms_norm_backward a, float *parts)
+{
+    const int warp = (int)(threadIdx.x / 32);
+    float total[ROW_PACKS] = {};
+
+    for (int64_t first = (int64_t)blockIdx.x * LAUNCH_WARPS; first < a.rows;
+         first += launch_warps()) {
+        const int n_rows = a.rows - first < LAUNCH_WARPS ? (int)(a.rows - first) : LAUNCH_WARPS;
+        const float rstd = warp < n_rows ? a.rstd[first + warp] : 0;
+        struct row_packs<> x, dy;
+
+        if (warp < n_rows)
+            load_row<32>(a, first + warp, x, dy);
+        row_add_columns<1>(total, a.cols, n_rows, [&](int, int k) {
+            struct pack<PACK> n = x.of[k];
+
+#pragma unroll
+            for (int j = 0; j < PACK; j++)
+                n.x[j] *= rstd * dy.of[k].x[j];
+            return n;
+        });
+        if (warp < n_rows)
+            add_dx<32>(a, first + warp, x, dy);
+    }
+    row_store_columns<1>(parts, total, a.cols);
+}
+
+/* The same with a row for each block, whose threads always have the same columns. */
+template <int packs>
+__global__ void __launch_bounds__(LAUNCH_THREADS, row_blocks(packs))
+    rms_norm_backward_block_kernel(const __grid_constant__ struct rms_norm_backward a, float *parts)
+{
+    struct row_packs<packs> dw = {
+    };
+
+    for (int64_t r = blockIdx.x; r < a.rows; r += gridDim.x) {
+        const float rstd = a.rstd[r];
+        struct row_packs<packs> x, dy;
+
+        load_row<LAUNCH_THREADS>(a, r, x, dy);
+        row_each<LAUNCH_THREADS, packs>(a.cols, [&](int k, int) {
+#pragma unroll
+            for (int j = 0; j < PACK; j++)
+                dw.of[k].x[j] += dy.of[k].x[j] * (x.of[k].x[j] * rstd);
+        });
+        add_dx<LAUNCH_THREADS>(a, r, x, dy);
+    }
+    row_store<LAUNCH_THREADS>(parts + (int64_t)blockIdx.x * a.cols, dw, a.cols);
+}
+
+/* Rows that are too long, or not aligned. Four blocks on a processor: else the compiler takes fewer
+ * registers, and spills. */
 template <int N>
 __global__ void __launch_bounds__(LAUNCH_THREADS, 4)
     rms_norm_dx_kernel(const __grid_constant__ struct rms_norm_backward a)
@@ -219,19 +276,35 @@ template <int N> static dw_kernel dw_kernel_of(const struct rms_norm_backward *a
                                      : rms_norm_dw_kernel<N, DTYPE_F32, DTYPE_F32>;
 }
 
-void cuda_run_rms_norm_backward(struct device_queue *q, const struct rms_norm_backward *a)
+/* dx, then dw in a kernel of its own. */
+static void run_apart(struct device_queue *q, const struct rms_norm_backward *a, bool is_packed)
 {
     const int blocks = a->blocks > 0 ? a->blocks : 1;
-    const bool is_packed =
-        a->cols % PACK == 0 && pack_is_aligned(a->dx, a->dy, a->x, a->w, a->rounded);
     struct reduce_plan p;
 
-    row_launch(q, "the gradient of RMS norm", is_packed, rms_norm_dx_row_kernel<32>,
-               rms_norm_dx_row_kernel<LAUNCH_THREADS>, rms_norm_dx_kernel<PACK>,
-               rms_norm_dx_kernel<1>, *a);
+    launch_rows(q, "the gradient of RMS norm", a->rows,
+                is_packed ? rms_norm_dx_kernel<PACK> : rms_norm_dx_kernel<1>, *a);
     if (!reduce_plan_make(&p, q, a->rows / blocks, a->cols, blocks, 1))
         return;
     launch(q, "the gradient of RMS norm", reduce_plan_grid(&p, is_packed ? PACK : 1),
            is_packed ? dw_kernel_of<PACK>(a) : dw_kernel_of<1>(a), *a, reduce_plan_parts(&p, 0));
     reduce_plan_add(q, &p, 0, a->dw, a->block_step, a->blocks > 0);
+}
+
+void cuda_run_rms_norm_backward(struct device_queue *q, const struct rms_norm_backward *a)
+{
+    static const struct row_kernels<struct rms_norm_backward> KERNELS = {
+        rms_norm_backward_warp_kernel,
+        {
+            rms_norm_backward_block_kernel<2>, rms_norm_backward_block_kernel<4>,
+                rms_norm_backward_block_kernel<ROW_PACKS>
+        }
+    };
+    const bool is_packed =
+        a->cols % PACK == 0 && pack_is_aligned(a->dx, a->dy, a->x, a->w, a->rounded);
+
+    if (is_packed && a->cols <= ROW_MAX && a->blocks == 0)
+        row_launch_sums(q, "the gradient of RMS norm", KERNELS, *a, { a->dw });
+    else
+        run_apart(q, a, is_packed);
 }

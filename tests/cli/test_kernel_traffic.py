@@ -29,6 +29,22 @@ def test_kernels_access_memory_within_their_limits(tmp_path):
     assert code == 0, out
 
 
+def test_gradients_of_norms_read_what_they_need_once(tmp_path):
+    """x, dy, dx and w, for sums of columns too; and the sums of each block of rows, once more. Rows of up to 8192 columns."""
+    env = {**os.environ, "FAKECUDA_TRAFFIC": str(tmp_path / "traffic"), "TP_BUILD": str(harness.BUILD), "TP_SEED": "1"}
+    subprocess.run([harness.built("kernels_cuda_shapes"), "--filter=cuda_shapes/norms"], env=env, stdout=subprocess.DEVNULL, stderr=subprocess.STDOUT,
+                   check=True)
+    rows, seen = 9, []
+    for line in (tmp_path / "traffic").read_text().splitlines():
+        name, _, sectors, *_ = line.split()
+        if "norm_forward_row_kernel" in name:  # x, the residual and w of each row; layer norm's b
+            cols = int(sectors) * 32 // (4 * rows * (4 if "layer" in name else 3))
+        if "norm_backward" in name:
+            seen.append(cols)
+            assert int(sectors) * 32 <= 16 * rows * cols * 1.03, line
+    assert set(seen) == {768, 2048, 4096, 8192} and len(seen) == 16, seen
+
+
 def test_each_breach_is_named(tmp_path):
     for limits, code, said in [
             ("one 1.13 1 0 1.5\n", 0, "1 kernels"),

@@ -199,6 +199,9 @@ static void norms_and_longer(struct rng *r, bool is_kept, int64_t cols)
     if (cols == 4096) {
         end();
         start(r);
+        norms(r, is_kept, 2 * cols);
+        end();
+        start(r);
         norms(r, is_kept, 2 * cols + 4);
     }
 }
