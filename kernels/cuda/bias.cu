@@ -48,7 +48,7 @@ __global__ void __launch_bounds__(LAUNCH_THREADS)
     float sums[1];
 
     reduce_columns<N>(sums, a.rows, a.cols, [&](int64_t row, int64_t col) {
-        return pack_set<N, 1>{ { pack_load<N>(a.dy, a.type, first + row * a.cols + col) } };
+        return pack_set<N, 1>{ { pack_load<N>(a.dy, a.type, first + row * a.ld + col) } };
     });
     reduce_store<N>(a.dbias + a.dbias_step * blockIdx.y, parts, a.cols, a.clear, sums[0]);
 }
@@ -56,13 +56,15 @@ __global__ void __launch_bounds__(LAUNCH_THREADS)
 void cuda_run_bias_gradient(struct device_queue *q, const struct bias_gradient *a)
 {
     const int count = a->count > 0 ? a->count : 1;
-    const bool is_packed =
-        a->cols % PACK == 0 && pack_is_aligned(a->dy) && (count == 1 || a->dy_step % PACK == 0);
+    const bool is_packed = a->cols % PACK == 0 && a->ld % PACK == 0 && pack_is_aligned(a->dy) &&
+                           (count == 1 || a->dy_step % PACK == 0);
     struct bias_gradient one = *a;
     struct reduce_plan p;
 
     if (a->count == 0)
         one.clear = false;
+    if (a->ld == 0)
+        one.ld = a->cols;
     if (a->cols == 0 || !reduce_plan_make(&p, q, a->rows, a->cols, count, 1))
         return;
     launch(q, "the gradient of a bias", reduce_plan_grid(&p, is_packed ? PACK : 1),

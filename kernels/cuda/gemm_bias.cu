@@ -3,8 +3,8 @@
  * transpose of each matrix, so its bias has an element for each row of its result.
  *
  * cuBLASLt's GELU is the form with tanh, as kernels/gelu.h. It reads and writes its inputs in the
- * type of C. The epilogues with the gradient of a bias replace it, where microbatches are added, so
- * they are not used.
+ * type of C. The epilogues with the gradient of a bias replace it, where microbatches are added. So
+ * it goes to the end of the workspace, in the type of C, f32, and is added from there.
  */
 #include "kernels/cuda/gemm_bias.cuh"
 
@@ -51,6 +51,8 @@ static uint32_t alignment(const void *p)
 
 static uint32_t epilogue_of(const struct gemm *g)
 {
+    if (g->bias_gradient) /* cuBLASLt's A is B here */
+        return g->bias_axis == GEMM_M ? CUBLASLT_EPILOGUE_BGRADB : CUBLASLT_EPILOGUE_BGRADA;
     if (g->epilogue == GEMM_EPILOGUE_GELU)
         return g->bias ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX;
     return g->epilogue == GEMM_EPILOGUE_DGELU ? CUBLASLT_EPILOGUE_DGELU : CUBLASLT_EPILOGUE_BIAS;
@@ -79,7 +81,7 @@ static cublasStatus_t describe_product(cublasLtMatmulDescOpaque_t *product, cons
         BLAS_TRY(set(product, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, g->gelu_input));
         BLAS_TRY(set(product, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, g->n));
     }
-    if (!g->bias)
+    if (!g->bias && !g->bias_gradient)
         return CUBLAS_STATUS_SUCCESS;
     return set(product, CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
 }
@@ -118,6 +120,14 @@ static cublasStatus_t describe(struct description *d, const struct gemm *g, cons
     return describe_preference(&d->preference, g);
 }
 
+/* Bytes after the workspace, for a rounded bias or for a gradient. */
+static int64_t room_of(const struct gemm *g)
+{
+    if (g->bias_gradient)
+        return (g->bias_axis == GEMM_M ? g->m : g->n) * dtype_bytes(DTYPE_F32);
+    return g->bias && g->c_type == DTYPE_BF16 ? g->n * dtype_bytes(DTYPE_BF16) : 0;
+}
+
 /* cuBLASLt remembers what it chose for a description, so it is asked each time. Its bias has the
  * type of C: for a bf16 C it is rounded to the end of the workspace. */
 cublasStatus_t gemm_with_epilogue(struct device_queue *q, cublasHandle_t handle,
@@ -126,13 +136,16 @@ cublasStatus_t gemm_with_epilogue(struct device_queue *q, cublasHandle_t handle,
     const cublasLtHandle_t lt = reinterpret_cast<cublasLtHandle_t>(handle);
     struct description d;
     cublasLtMatmulHeuristicResult_t chosen;
-    const bool rounds = g->bias && g->c_type == DTYPE_BF16;
-    char *workspace = static_cast<char *>(
-        device_scratch(q, BLAS_WORKSPACE_BYTES + (rounds ? g->n * dtype_bytes(DTYPE_BF16) : 0)));
-    const void *bias =
-        rounds ? workspace + BLAS_WORKSPACE_BYTES : static_cast<const void *>(g->bias);
-    const struct cast round = { workspace + BLAS_WORKSPACE_BYTES, DTYPE_BF16, g->bias, DTYPE_F32,
-                                g->n };
+    const int64_t room = room_of(g);
+    char *workspace = static_cast<char *>(device_scratch(q, (int64_t)BLAS_WORKSPACE_BYTES + room));
+    char *after = workspace + BLAS_WORKSPACE_BYTES;
+    const void *bias = room ? after : static_cast<const void *>(g->bias);
+    const struct cast round = { after, DTYPE_BF16, g->bias, DTYPE_F32, g->n };
+    const int64_t n_sums = room / dtype_bytes(DTYPE_F32);
+    const struct sum_add add = {
+        g->bias_gradient, reinterpret_cast<float *>(after), 1, n_sums, n_sums, n_sums
+    };
+    cublasStatus_t s;
     int n = 0;
 
     if (!has_epilogue(g, bias))
@@ -144,9 +157,12 @@ cublasStatus_t gemm_with_epilogue(struct device_queue *q, cublasHandle_t handle,
                                        &chosen, &n) != CUBLAS_STATUS_SUCCESS ||
         n == 0 || chosen.state != CUBLAS_STATUS_SUCCESS)
         return CUBLAS_STATUS_NOT_SUPPORTED;
-    if (rounds)
+    if (room && !g->bias_gradient)
         cuda_run_cast(q, &round);
-    return cublasLtMatmul(lt, &d.product, &g->alpha, g->b, &d.a, g->a, &d.b, &g->beta, g->c, &d.d,
-                          g->c, &d.d, &chosen.algo, workspace, chosen.workspaceSize,
-                          cuda_queue_stream(q));
+    s = cublasLtMatmul(lt, &d.product, &g->alpha, g->b, &d.a, g->a, &d.b, &g->beta, g->c, &d.d,
+                       g->c, &d.d, &chosen.algo, workspace, chosen.workspaceSize,
+                       cuda_queue_stream(q));
+    if (s == CUBLAS_STATUS_SUCCESS && g->bias_gradient)
+        cuda_run_sum_add(q, &add);
+    return s;
 }

@@ -56,6 +56,16 @@ def test_products_of_experts_are_few_calls(tmp_path, inputs, dtype, grouped):
     assert kinds.count("grouped product") == grouped * MODELS["mixtral"]["num_hidden_layers"] * steps
 
 
+@pytest.mark.parametrize("dtype,epilogues", [("fp32", 8), ("bf16", 9)])
+def test_biases_and_their_gradients_are_parts_of_products(tmp_path, inputs, dtype, epilogues):
+    """Of a layer in a step: the biases of query, key, value and up, and their gradients; in bf16 GELU's gradient, too."""
+    operations = tmp_path / "operations"
+    train(inputs, tmp_path / "cuda", "gpt2", "tp1", "--dtype", dtype, "--device", "cuda", env=on_fake(OPERATIONS=operations))
+    kinds = [line.split(maxsplit=4)[4] for line in operations.read_text().splitlines()]
+    steps = len(harness.read_log(tmp_path / "cuda" / "log"))
+    assert kinds.count("product with an epilogue") == epilogues * MODELS["gpt2"]["n_layer"] * steps
+
+
 def test_losses_are_the_cpus_below_mpirun(tmp_path, inputs):
     """tests/slurm has the same with srun."""
     want = train(inputs, tmp_path / "cpu", "llama", "tp2dp2")

@@ -37,7 +37,7 @@ Test(cuda_products, gemm)
         struct pair c = matrix(&r, DTYPE_F32, false, m, n, &ldc);
         BOTH(gemm, gemm, trans_a, trans_b, m, n, k, AT(a), AT(b), AT(c), lda > 0 ? lda : 1,
              ldb > 0 ? ldb : 1, ldc > 0 ? ldc : 1, alpha, beta, type, NULL, { 0 }, DTYPE_F32,
-             GEMM_EPILOGUE_NONE, NULL);
+             GEMM_EPILOGUE_NONE, .gelu_input = NULL);
         assert_similar(c, DTYPE_F32, 10, 1e-6, "a product");
         end();
     }
@@ -63,7 +63,7 @@ Test(cuda_products, batches)
         struct pair bias = floats(&r, n * count, 1);
         BOTH(gemm, gemm, false, true, m, n, k, AT(a), AT(b), AT(c), k, k, n, 1, 0, type,
              i % 2 ? AT(bias) : NULL, { count, m * k, k * n, m * n, n, axis, total }, DTYPE_F32,
-             GEMM_EPILOGUE_NONE, NULL);
+             GEMM_EPILOGUE_NONE, .gelu_input = NULL);
         assert_similar(c, DTYPE_F32, 10, 1e-6, "products");
         end();
     }
@@ -88,7 +88,7 @@ Test(cuda_products, biases)
         struct pair c = matrix(&r, DTYPE_F32, false, m, n, &ldc), bias = floats(&r, n + at, 1);
         BOTH(gemm, gemm, trans_a, trans_b, m, n, k, AT(a), AT(b), AT(c), lda > 0 ? lda : 1,
              ldb > 0 ? ldb : 1, ldc, 1, beta, type, (float *)AT(bias) + at, { 0 }, DTYPE_F32,
-             GEMM_EPILOGUE_NONE, NULL);
+             GEMM_EPILOGUE_NONE, .gelu_input = NULL);
         if (fake)
             cr_assert_eq(fake->epilogue_products() - before, aligned && k > 0);
         assert_similar(c, DTYPE_F32, 10, 1e-6, "a product with a bias");
@@ -119,7 +119,7 @@ Test(cuda_products, products_that_are_kept_in_bf16)
         struct pair bias = pair_of(rounded, n * (int64_t)sizeof *rounded);
         BOTH(gemm, gemm, trans_a, trans_b, m, n, k, AT(a), AT(b), AT_KEPT(c, at), lda > 0 ? lda : 1,
              ldb > 0 ? ldb : 1, ldc, 1, beta, DTYPE_BF16, has_bias ? AT(bias) : NULL, { 0 }, KEPT,
-             GEMM_EPILOGUE_NONE, NULL);
+             GEMM_EPILOGUE_NONE, .gelu_input = NULL);
         if (fake)
             cr_assert_eq(fake->epilogue_products() - before, has_bias && at == 0 && k > 0);
         assert_similar_kept(c, 10, at || !fake ? 0x1p-8 : 1e-6, "a product in bf16");
@@ -186,6 +186,77 @@ Test(cuda_products, gelu_and_its_gradient)
         free(rounded);
         end();
     }
+}
+
+/* Of cublasLtEpilogue_t. */
+enum { BGRADA = 256, BGRADB = 512 };
+
+/* The gradients of a weight, stored either way, and of a part of its bias, beside what earlier
+ * microbatches have added. cuBLASLt sums in the kernel that multiplies, or has no algorithm. */
+Test(cuda_products, gradients_of_biases)
+{
+    struct rng r = rng_start("cuda/gemm bias gradient");
+
+    for (int i = 0; i < 30; i++) {
+        enum dtype type = any_type(&r);
+        bool in_out = rng_int(&r, 0, 1), is_missing = rng_int(&r, 0, 2) == 0;
+        int64_t out = rng_int(&r, 1, 40), in = rng_int(&r, 1, 40), rows = rng_int(&r, 0, 300);
+        int64_t at = rng_int(&r, 0, 1) * 8, ld_dy = out + at, ldc = in_out ? out : in;
+
+        start(&r);
+        int64_t before = fake ? fake->epilogue_products() : 0;
+        struct pair dy = numbers(&r, type, rows * ld_dy + at, 1),
+                    x = numbers(&r, type, rows * in, 1);
+        struct pair c = floats(&r, in * out, 1), sums = floats(&r, out, 1);
+        struct gemm g = { .trans_a = true,
+                          .m = in_out ? in : out,
+                          .n = in_out ? out : in,
+                          .k = rows,
+                          .ldc = ldc,
+                          .alpha = 1,
+                          .beta = 1,
+                          .type = type };
+
+        g.lda = in_out ? in : ld_dy;
+        g.ldb = in_out ? ld_dy : in;
+        for (on_gpu = false;; on_gpu = true) {
+            const void *of = (char *)AT(dy) + at * dtype_bytes(type);
+
+            g.a = in_out ? AT(x) : of;
+            g.b = in_out ? of : AT(x);
+            g.c = AT(c);
+            if (on_gpu)
+                break;
+            kernels_cpu.gemm(kernels_on(), &g);
+            RUN(bias_gradient, bias_gradient, AT(sums), of, type, rows, out, .ld = ld_dy);
+        }
+        g.bias_gradient = AT(sums);
+        g.bias_axis = in_out ? GEMM_N : GEMM_M;
+        if (fake)
+            fake->epilogue_missing(!is_missing ? 0 : in_out ? BGRADA : BGRADB);
+        cuda->kernels->gemm(queue, &g);
+        if (fake) {
+            fake->epilogue_missing(0);
+            cr_assert_eq(fake->epilogue_products() - before, rows > 0 && !is_missing);
+        }
+        assert_similar(c, DTYPE_F32, 20, 1e-6, "a gradient beside that of a bias");
+        assert_similar(sums, DTYPE_F32, 50, 1e-6, "the gradient of a bias");
+        end();
+    }
+}
+
+Test(cuda_products, gradients_of_biases_are_sums_of_columns)
+{
+    struct rng r = rng_start("cuda/gemm bias gradient, refused");
+    float sums[1] = { 0 };
+    struct tp_err err = { 0 };
+
+    start(&r);
+    cuda->kernels->gemm(
+        queue,
+        &(struct gemm){
+            .m = 1, .n = 1, .k = 1, .alpha = 1, .bias_gradient = sums, .bias_axis = GEMM_M });
+    cr_assert_eq(staging_finish(&staging, &err), TP_E_INTERNAL);
 }
 
 Test(cuda_products, f32_products_in_bf16_are_refused)

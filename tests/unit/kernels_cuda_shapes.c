@@ -140,7 +140,7 @@ static void biases(struct rng *r, bool is_kept, int64_t cols)
     BOTH(sum_add, sum_add, AT(x), AT(residual), ROWS, cols, cols, cols);
     assert_similar(x, DTYPE_F32, 1, 1e-6, "sum with a bias");
     BOTH(bias_gradient, bias_gradient, AT(sums), AT(dy), is_kept ? DTYPE_BF16 : DTYPE_F32, ROWS,
-         cols, 1, cols, ROWS * cols, true);
+         cols, 1, cols, ROWS * cols, true, .ld = 0);
     assert_similar(sums, DTYPE_F32, 10, 3e-6, "bias gradient");
 }
 SHAPES(biases_and_sums, biases)
