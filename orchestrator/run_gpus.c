@@ -8,7 +8,7 @@
 #include "orchestrator/job/job_option.h"
 #include "orchestrator/run_state.h"
 
-enum { GPU_LIST_MAX = 8192, CHOICE_LINES = 100 };
+enum { NUMBER_TEXT = 16, CHOICE_LINES = 100 };
 
 static const char VISIBLE[] = "CUDA_VISIBLE_DEVICES";
 
@@ -35,17 +35,15 @@ static const char *entry_of(const char *list, int i, int *length)
     return list;
 }
 
-void run_gpus_select(const struct run *r, struct environment *env)
+/* Write the list of the attempt's GPUs. given: tp-run's own, or NULL. */
+static void write_list(char *list, size_t size, const struct attempt *a, const struct run *r,
+                       const char *given)
 {
-    const struct attempt *a = &r->attempt;
-    const char *given = environment_get(env, VISIBLE);
-    char list[GPU_LIST_MAX] = "", number[16];
+    size_t at = 0;
     int k = 0;
 
-    if (!r->backend.table->is_one_machine || !job_uses_gpus(r->job))
-        return;
     for (int i = 0; i < a->world; i++) {
-        size_t at = strlen(list);
+        char number[NUMBER_TEXT];
         const char *entry = number;
         int slot, length;
 
@@ -55,9 +53,26 @@ void run_gpus_select(const struct run *r, struct environment *env)
         if (given)
             entry = entry_of(given, slot, &length);
         if (length > 0)
-            snprintf(list + at, sizeof list - at, "%s%.*s", at ? "," : "", length, entry);
+            at += (size_t)snprintf(list + at, size - at, "%s%.*s", at ? "," : "", length, entry);
     }
-    environment_set(env, VISIBLE, list);
+}
+
+void run_gpus_select(const struct run *r, struct environment *env)
+{
+    const char *given = environment_get(env, VISIBLE);
+    const struct attempt *a = &r->attempt;
+    size_t size = (given ? strlen(given) : 0) + (size_t)a->world * NUMBER_TEXT + 1;
+    char *list;
+
+    if (!r->backend.table->is_one_machine || !job_uses_gpus(r->job))
+        return;
+    list = calloc(size, 1);
+    if (list) {
+        write_list(list, size, a, r, given);
+        environment_set(env, VISIBLE, list);
+    }
+    env->failed = env->failed || !list;
+    free(list);
 }
 
 /* ---- what --device auto has chosen ---- */

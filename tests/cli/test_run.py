@@ -340,6 +340,18 @@ def test_a_program_that_does_not_exist_is_reported(tmp_path):
         assert "/nonexistent/trainer: cannot be executed" in job.events("failed")[0]["message"]
 
 
+def test_a_long_list_of_gpus_is_not_cut(tmp_path):
+    """In place of tp-train, a script shows which GPUs it would get."""
+    program = tmp_path / "tp-train"
+    program.write_text("#!/bin/sh\nprintf %s \"$CUDA_VISIBLE_DEVICES\" > gpus\n")
+    program.chmod(0o755)
+    gpus = ",".join("GPU-%036d" % i for i in range(300))
+    with Job(tmp_path, [program, "--device", "cuda", "--steps", 1, "--batch", 300], checkpoints="none", nodes="[a:300]",
+             allow="[dp300]") as job:
+        assert job.start(env={"CUDA_VISIBLE_DEVICES": gpus}).wait() == 0, job.story()
+    assert (tmp_path / "gpus").read_text() == gpus
+
+
 def test_it_warns_when_another_program_starts_tp_train_without_resume(tmp_path, tiny):
     with train_job(tmp_path, tiny, steps=3) as job:
         job.path.write_text(job.path.read_text().replace("command: [", 'command: ["env", "A=1", '))
