@@ -9,6 +9,7 @@
 
 #include "tests/fakecuda/api.h"
 #include "tests/fakecuda/block.h"
+#include "tests/fakecuda/ptx_kernels.h"
 #include "tests/fakecuda/stream.h"
 #include "tests/fakecuda/traffic.h"
 
@@ -255,12 +256,13 @@ int fakecuda_barrier(int predicate)
     return f->count;
 }
 
-cudaError_t fakecuda_launch(const cudaLaunchConfig_t *config, const fakecuda_call &call)
+cudaError_t fakecuda_launch(const cudaLaunchConfig_t *config, const fakecuda_call &launched)
 {
     const dim3 g = config->gridDim, b = config->blockDim;
     const cudaLaunchConfig_t copy = *config;
-    const std::shared_ptr<const void> args(call.args, call.free);
     uint64_t threads = (uint64_t)b.x * b.y * b.z;
+    const fakecuda_call call = fake::ptx_call(launched, (unsigned)threads);
+    const std::shared_ptr<const void> args(call.args, call.free);
     fake::api_call guard;
 
     if (!fake::stream_exists(config->stream))

@@ -129,6 +129,8 @@ bool is_private(const char *p);
 /* ---- hooks.cc ---- */
 
 void watch_load(const void *p, size_t n, const void *pc); /* by the thread that runs */
+/* An access of the kernel's own code. */
+void kernel_access(const void *p, size_t n, bool is_write, bool is_atomic, const void *pc);
 /* Only count an access (traffic.h): of a function of the fake device that runs for a kernel. */
 void count_access(const void *p, size_t n, bool is_write, const void *pc);
 void copy_unwatched(void *dst, const void *src, size_t n);

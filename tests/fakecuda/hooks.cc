@@ -38,8 +38,7 @@ void count_access(const void *p, size_t n, bool is_write, const void *pc)
     is_checking = false;
 }
 
-/* An access of the kernel's own code. */
-static void access(const void *p, size_t n, bool is_write, bool is_atomic, const void *pc)
+void kernel_access(const void *p, size_t n, bool is_write, bool is_atomic, const void *pc)
 {
     hook(p, n, is_write, is_atomic, pc);
     count_access(p, n, is_write, pc);
@@ -62,28 +61,28 @@ static void call(const void *pc)
 
 void fakecuda_atomic(void *p, int n_bytes)
 {
-    fake::access(p, (size_t)n_bytes, true, true, __builtin_return_address(0));
+    fake::kernel_access(p, (size_t)n_bytes, true, true, __builtin_return_address(0));
 }
 
 extern "C" {
 
 #define PC __builtin_return_address(0)
-#define HOOKS(n)                              \
-    void __tsan_read##n(void *p)              \
-    {                                         \
-        fake::access(p, n, false, false, PC); \
-    }                                         \
-    void __tsan_write##n(void *p)             \
-    {                                         \
-        fake::access(p, n, true, false, PC);  \
-    }                                         \
-    void __tsan_unaligned_read##n(void *p)    \
-    {                                         \
-        fake::access(p, n, false, false, PC); \
-    }                                         \
-    void __tsan_unaligned_write##n(void *p)   \
-    {                                         \
-        fake::access(p, n, true, false, PC);  \
+#define HOOKS(n)                                     \
+    void __tsan_read##n(void *p)                     \
+    {                                                \
+        fake::kernel_access(p, n, false, false, PC); \
+    }                                                \
+    void __tsan_write##n(void *p)                    \
+    {                                                \
+        fake::kernel_access(p, n, true, false, PC);  \
+    }                                                \
+    void __tsan_unaligned_read##n(void *p)           \
+    {                                                \
+        fake::kernel_access(p, n, false, false, PC); \
+    }                                                \
+    void __tsan_unaligned_write##n(void *p)          \
+    {                                                \
+        fake::kernel_access(p, n, true, false, PC);  \
     }
 HOOKS(1)
 HOOKS(2)
@@ -125,21 +124,21 @@ void *__wrap_memcpy(void *dst, const void *src, size_t n)
 {
     check_struct(src, n, PC);
     check_struct(dst, n, PC);
-    fake::access(src, n, false, false, PC);
-    fake::access(dst, n, true, false, PC);
+    fake::kernel_access(src, n, false, false, PC);
+    fake::kernel_access(dst, n, true, false, PC);
     return __real_memcpy(dst, src, n);
 }
 
 void *__wrap_memmove(void *dst, const void *src, size_t n)
 {
-    fake::access(src, n, false, false, PC);
-    fake::access(dst, n, true, false, PC);
+    fake::kernel_access(src, n, false, false, PC);
+    fake::kernel_access(dst, n, true, false, PC);
     return __real_memmove(dst, src, n);
 }
 
 void *__wrap_memset(void *dst, int byte, size_t n)
 {
-    fake::access(dst, n, true, false, PC);
+    fake::kernel_access(dst, n, true, false, PC);
     return __real_memset(dst, byte, n);
 }
 

@@ -13,7 +13,7 @@ namespace fake
 {
 
 /* By addr2line of binutils, which every compiler needs. Of functions that are inlined, the one that
- * is not of cuda_runtime.h. */
+ * is not of cuda_runtime.h or, in a translation of PTX, of instructions.h. */
 const char *symbol_of(const void *pc)
 {
     static char text[600];
@@ -28,7 +28,7 @@ const char *symbol_of(const void *pc)
         do {
             if (!fgets(function, sizeof function, p) || !fgets(line, sizeof line, p))
                 break;
-        } while (strstr(line, "cuda_runtime.h"));
+        } while (strstr(line, "cuda_runtime.h") || strstr(line, "instructions.h"));
         function[strcspn(function, "(\n")] = '\0';
         line[strcspn(line, " \n")] = '\0';
         pclose(p);

@@ -19,7 +19,7 @@
 namespace fake
 {
 
-enum : size_t { GRANULE = 2, SHARED_MAX = 1 << 20 };
+enum : size_t { GRANULE = 2, SHARED_MAX = 2 << 20 };
 
 struct access {
     uint32_t op, block;

@@ -208,6 +208,9 @@ struct fakecuda_call {
     size_t args_bytes;
     void (*run)(const fakecuda_call *);
     void (*free)(const void *args);
+    /* Copies the arguments as a GPU receives them, one after the other, if `to` is not NULL;
+     * returns how many bytes these are. */
+    size_t (*params)(const void *args, char *to);
 };
 /* Takes the arguments, also when it fails. */
 cudaError_t fakecuda_launch(const cudaLaunchConfig_t *config, const fakecuda_call &call);
@@ -224,14 +227,32 @@ template <typename... P> FAKECUDA_UNWATCHED static void fakecuda_run(const fakec
                       std::index_sequence_for<P...>());
 }
 
+template <typename T>
+FAKECUDA_UNWATCHED static size_t fakecuda_param(const T &x, char *to, size_t at)
+{
+    at = (at + alignof(T) - 1) / alignof(T) * alignof(T);
+    if (to)
+        memcpy(to + at, &x, sizeof x);
+    return at + sizeof x;
+}
+template <typename... P>
+FAKECUDA_UNWATCHED static size_t fakecuda_params(const void *args, char *to)
+{
+    size_t at = 0;
+
+    std::apply([&](const auto &...x) { ((at = fakecuda_param(x, to, at)), ...); },
+               *(const std::tuple<P...> *)args);
+    return at;
+}
+
 template <typename... P, typename... A>
 static inline cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t *config, void (*kernel)(P...),
                                              A &&...a)
 {
     auto *args = new std::tuple<P...>(std::forward<A>(a)...);
     auto free = [](const void *p) { delete (const std::tuple<P...> *)p; };
-    return fakecuda_launch(config,
-                           { (const void *)kernel, args, sizeof *args, fakecuda_run<P...>, free });
+    return fakecuda_launch(config, { (const void *)kernel, args, sizeof *args, fakecuda_run<P...>,
+                                     free, fakecuda_params<P...> });
 }
 
 #endif
