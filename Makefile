@@ -160,9 +160,10 @@ CUDA_LIBS  := -L$(dir $(NVCC))../lib $(foreach lib,$(CUDA_PYPI:=/lib),-L$(lib) -
               )-lcublas -lcublasLt) $(strip \
               )$(if $(filter %/nccl,$(CUDA_PYPI)),-Xlinker -l:libnccl.so.2,-lnccl)
 # Ampere, Hopper, Blackwell. A kernel that spills registers is an error, because it would be slow.
+CUDA_ARCHES := 80 90 100
 # PTX, from which the driver compiles for GPUs that are newer than all of these.
 CUDA_NEWER := -gencode arch=compute_100,code=compute_100
-NVCC_FLAGS := -std=c++17 -O3 $(foreach a,80 90 100,-gencode arch=compute_$a$(comma)code=sm_$a) $(CUDA_NEWER) \
+NVCC_FLAGS := -std=c++17 -O3 $(foreach a,$(CUDA_ARCHES),-gencode arch=compute_$a$(comma)code=sm_$a) $(CUDA_NEWER) \
               -I. $(addprefix -isystem ,$(CUDA_PYPI:=/include)) \
               -Xcompiler -Wall,-Wextra,-fPIC,-fvisibility=hidden -Xptxas -warn-spills -Werror all-warnings
 
@@ -242,6 +243,45 @@ $(FAKE)/%.o: %.c $(FAKE)/.flags
 	@mkdir -p $(@D)
 	@echo "  FAKE  $<"
 	$(Q)clang -std=c11 -D_GNU_SOURCE -DTP_VERSION='"$(VERSION)"' $(FAKE_FLAGS) -MMD -MP -c $< -o $@
+
+# What nvcc makes of the kernels, on the fake device: their PTX, translated to C++, in the place of the kernels that clang
+# compiles from the sources (tests/fakecuda/ptx/translate.py). The tests of the kernels run once for each architecture.
+ARCHES    := $(CUDA_ARCHES)
+PTX_NVCC  := -std=c++17 -O3 -I. $(addprefix -isystem ,$(CUDA_PYPI:=/include))
+PTX_FLAGS := -O1 -gline-tables-only -fPIC -fvisibility=hidden -ffp-contract=off -Wall -Wextra -Wno-unused-label $(strip \
+             )-Wno-unused-variable -Wno-unused-function $(if $(WERROR),-Werror) -Itests/fakecuda/include -I.
+PTX_TESTS := $(patsubst tests/unit/%.c,$(BUILD)/tests/%,$(wildcard tests/unit/kernels_cuda*.c))
+
+## ptx           run the tests of kernels on the fake CUDA device with what nvcc makes of the kernels: their PTX, translated
+##               to C++ (ARCHES="80 90 100"; exit 3: there is no nvcc)
+ptx:
+	@[ -n "$(NVCC)" ] || { echo "ptx: nvcc is not installed, so there is no PTX to run" >&2; exit 3; }
+	@$(MAKE) $(ARCHES:%=$(FAKE)/sm_%/libtp-cuda.so) $(PTX_TESTS)
+	@TP_BUILD=$(BUILD) $(PYTHON) -B tests/fakecuda/ptx/run.py $(ARCHES:%=$(FAKE)/sm_%) -- $(PTX_TESTS)
+
+$(FAKE)/.ptx-flags: FORCE
+	@mkdir -p $(@D)
+	@echo '$(PTX_NVCC) $(PTX_FLAGS)' | cmp -s - $@ || echo '$(PTX_NVCC) $(PTX_FLAGS)' > $@
+
+define PTX_RULES
+$(FAKE)/sm_$1/%.ptx: %.cu $(FAKE)/.ptx-flags
+	@mkdir -p $$(@D)
+	@echo "  NVCC  $$< (PTX for sm_$1)"
+	$$(Q)$$(NVCC) $$(PTX_NVCC) -arch=compute_$1 -MD -MP -MF $$@.d -MT $$@ -ptx $$< -o $$@
+
+$(FAKE)/sm_$1/%.cc: $(FAKE)/sm_$1/%.ptx tests/fakecuda/ptx/translate.py
+	@$$(PYTHON) -B tests/fakecuda/ptx/translate.py $$< $$@
+
+$(FAKE)/sm_$1/%.o: $(FAKE)/sm_$1/%.cc $(FAKE)/.ptx-flags
+	@echo "  FAKE  $$<"
+	$$(Q)clang++ -std=c++17 $$(PTX_FLAGS) -MMD -MP -c $$< -o $$@
+
+$(FAKE)/sm_$1/libtp-cuda.so: $$(call CUDA_FILES,$(FAKE)) $$(FAKE_CC) $$(CUDA_CU:%=$(FAKE)/sm_$1/%.o)
+	@echo "  LINK  $$@"
+	$$(Q)$$(FAKE_LINK) -shared $$^ $$(FAKE_LIBS) -o $$@
+endef
+$(foreach arch,$(ARCHES),$(eval $(call PTX_RULES,$(arch))))
+-include $(foreach arch,$(ARCHES),$(CUDA_CU:%=$(FAKE)/sm_$(arch)/%.ptx.d))
 
 ## gpu-check     everything that only a GPU can show, in at most ten minutes: build/gpu-check/report.txt and report.json
 ##               (exit 3: this machine has no GPU). It has never run on one
@@ -449,7 +489,7 @@ clean:
 help:
 	@sed -n 's/^## \?/  /p' Makefile
 
-.PHONY: all manuals deb wheel cuda gpu-check gpu-check-bundle demo test test-long fuzz fuzz-short fuzz-programs \
+.PHONY: all manuals deb wheel cuda ptx gpu-check gpu-check-bundle demo test test-long fuzz fuzz-short fuzz-programs \
         test-map test-clients test-packaging tests unit benches bench lint check-format check-tidy check-cpp \
         check-shell check-deps format setup install uninstall clean help FORCE
 .SECONDARY:

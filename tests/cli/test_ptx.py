@@ -454,3 +454,8 @@ def test_what_is_not_known_is_named(tmp_path, body, message):
     r = translate(tmp_path, text)
     line = text[:text.index(body)].count("\n") + 1
     assert r.returncode == 1 and re.search(rf"^probe\.ptx:{line}: translate: ({message})", r.stderr), r.stderr
+
+
+def test_without_nvcc_make_ptx_says_so():
+    r = harness.run("make", "-C", REPO, "ptx", "NVCC=")
+    assert r.rc == 2 and "ptx: nvcc is not installed, so there is no PTX to run" in r.err, r
