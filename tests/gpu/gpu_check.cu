@@ -451,8 +451,6 @@ static void experts_speed(int64_t rows_each)
         CUDA_MUST(cudaFree(p));
 }
 
-/* What to do: all comparisons by default; --quick: fewer; --bandwidth, --attention, --experts: only
- * measure. */
 /* Also where there is no GPU. */
 static int versions(void)
 {
@@ -471,6 +469,8 @@ static int versions(void)
     return 0;
 }
 
+/* What to do: all comparisons by default; --quick: fewer; --bandwidth, --attention, --experts: only
+ * measure. */
 int main(int argc, char **argv)
 {
     const char *mode = argc > 1 ? argv[1] : "";
