@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "tests/fakecuda/control.h"
+#include "tests/fakecuda/planted.h"
 
 extern "C" const struct fakecuda_control fakecuda_control;
 
@@ -362,10 +363,7 @@ static void pageable()
     cudaMemcpyAsync(z, x, sizeof z, cudaMemcpyDeviceToHost, stream);
 }
 
-static const struct {
-    const char *name;
-    void (*run)();
-} programs[] = {
+static const planted_program programs[] = {
     /* correct */
     { "sum", sum },
     { "shared", [] { run_on(stream, 1, N, shared_kernel, y, x, true); } },
@@ -460,13 +458,5 @@ int main(int argc, char **argv)
     cudaMalloc((void **)&y, N * sizeof *y);
     cudaHostAlloc((void **)&host, N * sizeof *host, cudaHostAllocDefault);
     to_device(x);
-    for (const auto &p : programs)
-        if (argc == 2 && strcmp(argv[1], p.name) == 0) {
-            p.run();
-            finish();
-            return 0;
-        }
-    for (const auto &p : programs)
-        puts(p.name);
-    return 2;
+    return planted_run(programs, argc, argv);
 }

@@ -7,7 +7,8 @@
 #include <cuda_runtime.h>
 
 #include <cstdio>
-#include <cstring>
+
+#include "tests/fakecuda/planted.h"
 
 enum { N = 256 };
 static cudaStream_t stream, other;
@@ -215,10 +216,7 @@ static void in_capture(void (*call)())
     call();
 }
 
-static const struct {
-    const char *name;
-    void (*run)();
-} programs[] = {
+static const planted_program programs[] = {
     /* correct */
     { "replay", replay },
     { "fork", [] { fork(true); } },
@@ -278,13 +276,5 @@ int main(int argc, char **argv)
         host[i] = (float)i;
     copy_in();
     cudaStreamSynchronize(stream);
-    for (const auto &p : programs)
-        if (argc == 2 && strcmp(argv[1], p.name) == 0) {
-            p.run();
-            printf("ended: %s\n", cudaGetErrorString(cudaDeviceSynchronize()));
-            return 0;
-        }
-    for (const auto &p : programs)
-        puts(p.name);
-    return 2;
+    return planted_run(programs, argc, argv);
 }

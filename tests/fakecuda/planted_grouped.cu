@@ -7,8 +7,9 @@
 #include <cuda_runtime.h>
 
 #include <cstdio>
-#include <cstring>
 #include <functional>
+
+#include "tests/fakecuda/planted.h"
 
 enum { N = 1024, GROUPS = 2 };
 static cudaStream_t stream, other;
@@ -148,10 +149,7 @@ static void misaligned(int64_t k_bytes, int64_t of)
     });
 }
 
-static const struct {
-    const char *name;
-    void (*run)();
-} programs[] = {
+static const planted_program programs[] = {
     /* correct */
     { "products", correct },
     { "event", event_orders },
@@ -247,13 +245,5 @@ int main(int argc, char **argv)
     cublasSetStream(handle, stream);
     cublasSetWorkspace(handle, workspace, 1 << 16);
     cublasSetMathMode(handle, CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION);
-    for (const auto &p : programs)
-        if (argc == 2 && strcmp(argv[1], p.name) == 0) {
-            p.run();
-            printf("ended: %s\n", cudaGetErrorString(cudaDeviceSynchronize()));
-            return 0;
-        }
-    for (const auto &p : programs)
-        puts(p.name);
-    return 2;
+    return planted_run(programs, argc, argv);
 }

@@ -7,7 +7,8 @@
 #include <cuda_runtime.h>
 
 #include <cstdio>
-#include <cstring>
+
+#include "tests/fakecuda/planted.h"
 
 enum { N = 256, LARGE = 1 << 24 };
 static cudaStream_t stream, other;
@@ -86,10 +87,7 @@ static void used_later(cudaStream_t s)
     use(s, p);
 }
 
-static const struct {
-    const char *name;
-    void (*run)();
-} programs[] = {
+static const planted_program programs[] = {
     /* correct */
     { "free-waits", [] { host_frees(false, false); } },
     { "free-after-a-wait", [] { host_frees(true, true); } },
@@ -155,13 +153,5 @@ int main(int argc, char **argv)
     cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
     cudaStreamCreateWithFlags(&other, cudaStreamNonBlocking);
     cudaEventCreateWithFlags(&event, cudaEventDisableTiming);
-    for (const auto &program : programs)
-        if (argc == 2 && strcmp(argv[1], program.name) == 0) {
-            program.run();
-            printf("ended: %s\n", cudaGetErrorString(cudaDeviceSynchronize()));
-            return 0;
-        }
-    for (const auto &program : programs)
-        puts(program.name);
-    return 2;
+    return planted_run(programs, argc, argv);
 }

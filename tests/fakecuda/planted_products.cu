@@ -9,8 +9,9 @@
 #include <cuda_runtime.h>
 
 #include <cstdio>
-#include <cstring>
 #include <functional>
+
+#include "tests/fakecuda/planted.h"
 
 enum { N = 1024, SIZE = 8 };
 static const size_t WORKSPACE = 1 << 16;
@@ -100,10 +101,7 @@ static void bias_gradient(float *to)
     printf("sum %g, ", (double)host[SIZE - 1]);
 }
 
-static const struct {
-    const char *name;
-    void (*run)();
-} programs[] = {
+static const planted_program programs[] = {
     /* correct */
     { "bf16",
       [] { multiply_with(CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION, CUDA_R_16BF); } },
@@ -156,13 +154,5 @@ int main(int argc, char **argv)
     cublasCreate(&handle);
     cublasSetStream(handle, stream);
     cublasSetWorkspace(handle, workspace, WORKSPACE);
-    for (const auto &p : programs)
-        if (argc == 2 && strcmp(argv[1], p.name) == 0) {
-            p.run();
-            printf("ended: %s\n", cudaGetErrorString(cudaDeviceSynchronize()));
-            return 0;
-        }
-    for (const auto &p : programs)
-        puts(p.name);
-    return 2;
+    return planted_run(programs, argc, argv);
 }

@@ -15,6 +15,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "tests/fakecuda/planted.h"
+
 enum { N = 20000, RANKS = 3 }; /* N: more than one part of a message */
 
 static const float ONE = 1;
@@ -321,12 +323,7 @@ static void lost_network(bool in_graph)
     all = nullptr;
 }
 
-struct program {
-    const char *name;
-    void (*run)();
-};
-
-static const program programs[] = {
+static const planted_program programs[] = {
     /* correct */
     { "collectives", correct_collectives },
     { "ring", [] { ring(all, true, true); } },
@@ -444,7 +441,7 @@ static const program programs[] = {
     { "bias-in-host-memory", [] { biased(HOST_BIAS); } },
 };
 
-static int run(const program &p, const ncclUniqueId &id)
+static int run(const planted_program &p, const ncclUniqueId &id)
 {
     const size_t bytes = RANKS * N * sizeof *x;
 

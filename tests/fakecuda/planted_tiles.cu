@@ -6,11 +6,11 @@
 #include <cuda_runtime.h>
 
 #include <cstdio>
-#include <cstring>
 
 #include "kernels/cpu/vec.h"
 #include "kernels/cuda/async_copy.cuh"
 #include "kernels/cuda/mma.cuh"
+#include "tests/fakecuda/planted.h"
 
 enum { N = 256 };
 static cudaStream_t stream;
@@ -185,10 +185,7 @@ static void copy(enum copy_mistake mistake)
     printf("%g %g %g\n", (double)host[0], (double)host[N - 5], (double)host[N - 1]);
 }
 
-static const struct {
-    const char *name;
-    void (*run)();
-} programs[] = {
+static const planted_program programs[] = {
     /* correct */
     { "mma", [] { mma(RIGHT); } },
     { "mma-layout", [] { mma(WRONG_LAYOUT); } },
@@ -224,13 +221,5 @@ int main(int argc, char **argv)
         host[i] = (float)i;
     cudaMemcpyAsync(x, host, N * sizeof *x, cudaMemcpyHostToDevice, stream);
     cudaStreamSynchronize(stream);
-    for (const auto &p : programs)
-        if (argc == 2 && strcmp(argv[1], p.name) == 0) {
-            p.run();
-            printf("ended: %s\n", cudaGetErrorString(cudaDeviceSynchronize()));
-            return 0;
-        }
-    for (const auto &p : programs)
-        puts(p.name);
-    return 2;
+    return planted_run(programs, argc, argv);
 }

@@ -5,11 +5,9 @@
  */
 #include <cuda_runtime.h>
 
-#include <cstdio>
-#include <cstring>
-
 #include "kernels/cuda/async_copy.cuh"
 #include "kernels/cuda/mma.cuh"
+#include "tests/fakecuda/planted.h"
 
 enum { N = 4096, LANES = 32 };
 static cudaStream_t stream;
@@ -107,10 +105,7 @@ template <int width> __global__ void matrices_kernel(float *to, const float *fro
     to[threadIdx.x] = (float)of_lane[0];
 }
 
-static const struct {
-    const char *name;
-    void (*run)();
-} programs[] = {
+static const planted_program programs[] = {
     { "coalesced", [] { run(read_kernel, y, x, 0, 1); } },
     { "strided", [] { run(read_kernel, y, x, 0, 32); } },
     { "misaligned", [] { run(read_kernel, y, x, 1, 1); } },
@@ -132,13 +127,5 @@ int main(int argc, char **argv)
     cudaMalloc((void **)&x, N * sizeof *x);
     cudaMalloc((void **)&y, N * sizeof *y);
     cudaMemsetAsync(x, 0, N * sizeof *x, stream);
-    for (const auto &p : programs)
-        if (argc == 2 && strcmp(argv[1], p.name) == 0) {
-            p.run();
-            printf("ended: %s\n", cudaGetErrorString(cudaDeviceSynchronize()));
-            return 0;
-        }
-    for (const auto &p : programs)
-        puts(p.name);
-    return 2;
+    return planted_run(programs, argc, argv);
 }
