@@ -3,6 +3,8 @@ import os
 import re
 import subprocess
 
+import pytest
+
 SEEDS = range(4)
 
 
@@ -31,3 +33,21 @@ def assert_found(program, name, message, place=""):
         assert p.returncode == 86, (seed, p.stdout, p.stderr)
         assert re.search("fakecuda: .*(?:" + message + ")", p.stderr), (seed, p.stderr)
         assert place in p.stderr, (seed, p.stderr)
+
+
+def tests(program, correct, mistakes):
+    """The three tests of a file, for its tables of programs: what a correct one prints, and the arguments of assert_found, or the
+    first of them."""
+    def every_planted_program_has_a_test():
+        assert names(program) == set(correct) | set(mistakes)
+
+    @pytest.mark.parametrize("name", correct)
+    def correct_programs_pass_in_every_order(name):
+        assert_passes(program, name, correct[name])
+
+    @pytest.mark.parametrize("name", mistakes)
+    def a_mistake_is_found_in_every_order(name):
+        found = mistakes[name]
+        assert_found(program, name, *([found] if isinstance(found, str) else found))
+
+    return every_planted_program_has_a_test, correct_programs_pass_in_every_order, a_mistake_is_found_in_every_order

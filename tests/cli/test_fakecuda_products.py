@@ -2,8 +2,6 @@
 
 needs: fakecuda_planted_products
 """
-import pytest
-
 import harness
 import planted
 
@@ -25,16 +23,5 @@ MISTAKES = {
     "bias-on-the-host": "16 bytes of the bias at .* are not in device memory",
 }
 
-
-def test_every_planted_program_has_a_test():
-    assert planted.names(PROGRAM) == set(CORRECT) | set(MISTAKES)
-
-
-@pytest.mark.parametrize("name", CORRECT)
-def test_correct_programs_pass_in_every_order(name):
-    planted.assert_passes(PROGRAM, name, CORRECT[name])
-
-
-@pytest.mark.parametrize("name", MISTAKES)
-def test_a_mistake_is_found_in_every_order(name):
-    planted.assert_found(PROGRAM, name, MISTAKES[name])
+(test_every_planted_program_has_a_test, test_correct_programs_pass_in_every_order,
+ test_a_mistake_is_found_in_every_order) = planted.tests(PROGRAM, CORRECT, MISTAKES)

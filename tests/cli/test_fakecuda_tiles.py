@@ -2,8 +2,6 @@
 
 needs: fakecuda_planted_tiles
 """
-import pytest
-
 import harness
 import planted
 
@@ -32,16 +30,5 @@ MISTAKES = {
     "copy-beyond": ("a read of 16 bytes at .* is outside of every allocation", "async_copy_16"),
 }
 
-
-def test_every_planted_program_has_a_test():
-    assert planted.names(PROGRAM) == set(CORRECT) | set(MISTAKES)
-
-
-@pytest.mark.parametrize("name", CORRECT)
-def test_correct_programs_pass_in_every_order(name):
-    planted.assert_passes(PROGRAM, name, CORRECT[name])
-
-
-@pytest.mark.parametrize("name", MISTAKES)
-def test_a_mistake_is_found_in_every_order(name):
-    planted.assert_found(PROGRAM, name, *MISTAKES[name])
+(test_every_planted_program_has_a_test, test_correct_programs_pass_in_every_order,
+ test_a_mistake_is_found_in_every_order) = planted.tests(PROGRAM, CORRECT, MISTAKES)
