@@ -46,23 +46,25 @@ def test_losses_are_the_cpus(tmp_path, inputs, number):
     assert_close(got, want, dtype)
 
 
+def operations_of(tmp_path, inputs, model, dtype):
+    """The kinds of all operations of a run of one rank, and its number of steps."""
+    operations = tmp_path / "operations"
+    train(inputs, tmp_path / "cuda", model, "tp1", "--dtype", dtype, "--device", "cuda", env=on_fake(OPERATIONS=operations))
+    kinds = [line.split(maxsplit=4)[4] for line in operations.read_text().splitlines()]
+    return kinds, len(harness.read_log(tmp_path / "cuda" / "log"))
+
+
 @pytest.mark.parametrize("dtype,grouped", [("fp32", 9), ("bf16", 6)])
 def test_products_of_experts_are_few_calls(tmp_path, inputs, dtype, grouped):
     """Of a layer in a step. In bf16 the gradients of weights, which are f32, are not together."""
-    operations = tmp_path / "operations"
-    train(inputs, tmp_path / "cuda", "mixtral", "tp1", "--dtype", dtype, "--device", "cuda", env=on_fake(OPERATIONS=operations))
-    kinds = [line.split(maxsplit=4)[4] for line in operations.read_text().splitlines()]
-    steps = len(harness.read_log(tmp_path / "cuda" / "log"))
+    kinds, steps = operations_of(tmp_path, inputs, "mixtral", dtype)
     assert kinds.count("grouped product") == grouped * MODELS["mixtral"]["num_hidden_layers"] * steps
 
 
 @pytest.mark.parametrize("dtype,epilogues", [("fp32", 8), ("bf16", 9)])
 def test_biases_and_their_gradients_are_parts_of_products(tmp_path, inputs, dtype, epilogues):
     """Of a layer in a step: the biases of query, key, value and up, and their gradients; in bf16 GELU's gradient, too."""
-    operations = tmp_path / "operations"
-    train(inputs, tmp_path / "cuda", "gpt2", "tp1", "--dtype", dtype, "--device", "cuda", env=on_fake(OPERATIONS=operations))
-    kinds = [line.split(maxsplit=4)[4] for line in operations.read_text().splitlines()]
-    steps = len(harness.read_log(tmp_path / "cuda" / "log"))
+    kinds, steps = operations_of(tmp_path, inputs, "gpt2", dtype)
     assert kinds.count("product with an epilogue") == epilogues * MODELS["gpt2"]["n_layer"] * steps
 
 
