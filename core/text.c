@@ -187,6 +187,13 @@ char *text_last_line(char *line, size_t size, const char *text, const char *igno
     return line;
 }
 
+const char *text_base_name(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+
+    return slash ? slash + 1 : path;
+}
+
 bool text_ends_with(const char *text, const char *end)
 {
     size_t n = strlen(text), m = strlen(end);

@@ -39,6 +39,9 @@ char *text_clean(char *text);
  * cut to `size` bytes; "" when there is none. Lines end with \n or \r. Returns line. */
 char *text_last_line(char *line, size_t size, const char *text, const char *ignored);
 
+/* What follows the last slash of a path; without one, the path. */
+const char *text_base_name(const char *path);
+
 /* Whether `text` ends with `end` and has more than that. */
 bool text_ends_with(const char *text, const char *end);
 

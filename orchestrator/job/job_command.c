@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "core/text.h"
 #include "orchestrator/job/job_option.h"
 
 enum { OPTIONS_ADDED = 8 };
@@ -119,9 +120,9 @@ bool job_command_never_resumes(const struct job *j)
     bool found = false;
 
     for (int i = 0; i < j->command.n; i++) {
-        const char *word = j->command.word[i], *slash = strrchr(word, '/');
+        const char *word = j->command.word[i];
 
-        found = found || strcmp(slash ? slash + 1 : word, "tp-train") == 0;
+        found = found || strcmp(text_base_name(word), "tp-train") == 0;
         if (strncmp(word, "--resume", 8) == 0)
             return false;
     }

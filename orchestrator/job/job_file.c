@@ -121,13 +121,6 @@ static tp_status check(const struct job *j, struct tp_err *err)
     return j->backend->check ? j->backend->check(j, err) : TP_OK;
 }
 
-static const char *base_name(const char *path)
-{
-    const char *slash = strrchr(path, '/');
-
-    return slash ? slash + 1 : path;
-}
-
 /* Whether mpirun starts the ranks: it forwards SIGUSR1 to them, but ends them on SIGTERM. */
 static bool is_under_mpirun(const struct job *j)
 {
@@ -136,7 +129,7 @@ static bool is_under_mpirun(const struct job *j)
     if (j->launcher == JOB_LAUNCH_MPIRUN)
         return true;
     for (size_t i = 0; j->command.n > 0 && i < sizeof names / sizeof names[0]; i++)
-        if (strcmp(base_name(j->command.word[0]), names[i]) == 0)
+        if (strcmp(text_base_name(j->command.word[0]), names[i]) == 0)
             return true;
     return false;
 }
@@ -144,7 +137,7 @@ static bool is_under_mpirun(const struct job *j)
 /* Set missing keys that follow from the rest of the file. */
 static void fill_in(struct job *j, struct arena *arena)
 {
-    const char *name = base_name(j->path), *dot = strrchr(name, '.');
+    const char *name = text_base_name(j->path), *dot = strrchr(name, '.');
 
     if (j->backend->finds_nodes)
         j->n_nodes = 0;
@@ -187,7 +180,7 @@ tp_status job_file_parse(struct job *out, const char *text, size_t size, const c
         return st;
     if ((st = clean_root(&j, arena, err)))
         return st;
-    j.is_tp_train = j.command.n > 0 && strcmp(base_name(j.command.word[0]), "tp-train") == 0;
+    j.is_tp_train = j.command.n > 0 && strcmp(text_base_name(j.command.word[0]), "tp-train") == 0;
     if (j.is_tp_train && (st = job_options_read(&j, arena, err)))
         return st;
     fill_in(&j, arena);

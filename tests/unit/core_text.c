@@ -135,6 +135,13 @@ Test(text, the_last_line_that_is_not_blank)
     cr_expect_str_eq(text_last_line(line, sizeof line, "", ""), "");
 }
 
+Test(text, the_base_name_follows_the_last_slash)
+{
+    cr_expect_str_eq(text_base_name("/usr/bin/tp-train"), "tp-train");
+    cr_expect_str_eq(text_base_name("tp-train"), "tp-train");
+    cr_expect_str_eq(text_base_name("bin/"), "");
+}
+
 Test(text, an_ending_has_something_before_it)
 {
     cr_expect(text_ends_with("a.idx", ".idx"));

@@ -12,6 +12,7 @@
 
 #include "core/clock.h"
 #include "core/file.h"
+#include "core/text.h"
 #include "orchestrator/backend/slurm/slurm_options.h"
 #include "orchestrator/process/child.h"
 
@@ -202,9 +203,8 @@ static tp_status write_script(char **path, const struct slurm_client *client, st
                               struct tp_err *err)
 {
     const struct job *job = client->job;
-    const char *base = strrchr(job->path, '/');
     const char *program = quote(client->self, arena), *dir = quote(job->dir, arena);
-    const char *file = quote(base ? base + 1 : job->path, arena);
+    const char *file = quote(text_base_name(job->path), arena);
     char *text;
 
     *path = arena_printf(arena, "%s/batch.sh", job->state);
