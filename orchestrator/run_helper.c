@@ -5,13 +5,12 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
-#include <time.h>
 
 #include "core/clock.h"
 #include "orchestrator/process/process.h"
 #include "orchestrator/run_state.h"
 
-enum { PROGRESS_TEXT = 400, REST_SWEEPS = 50, REST_PAUSE_MS = 20 };
+enum { PROGRESS_TEXT = 400, REST_SWEEPS = 50 };
 
 static const double LOOK_EVERY_S = 1;
 
@@ -46,16 +45,10 @@ const char *run_helper_id(const struct run *r, char id[RUN_ID_TEXT + 1])
 
 int run_helper_end_rest(const struct run *r)
 {
-    const struct timespec pause = { .tv_nsec = REST_PAUSE_MS * 1000 * 1000 };
+    static const char *const marks[] = { PROCESS_HELPER_ENV, NULL };
     char id[RUN_ID_TEXT + 1];
-    int n, most = 0;
 
-    run_helper_id(r, id);
-    for (int i = 0; i < REST_SWEEPS && (n = process_sweep(PROCESS_HELPER_ENV, id, SIGKILL)); i++) {
-        most = n > most ? n : most;
-        nanosleep(&pause, NULL);
-    }
-    return most;
+    return process_end_all(marks, run_helper_id(r, id), REST_SWEEPS);
 }
 
 bool run_helper_runs(const struct run *r)

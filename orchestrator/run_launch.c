@@ -6,7 +6,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "ckpt/epoch.h"
@@ -17,7 +16,7 @@
 #include "orchestrator/process/spawn.h"
 #include "orchestrator/run_state.h"
 
-enum { STRAY_SWEEPS = 250, STRAY_PAUSE_MS = 20 };
+enum { STRAY_SWEEPS = 250 };
 
 /* ---- starting a program ---- */
 
@@ -267,15 +266,10 @@ void run_forget_last_attempt(struct run *r)
  * if tp-run was started again on another host. */
 static void end_strays(struct run *r)
 {
-    const struct timespec pause = { .tv_nsec = STRAY_PAUSE_MS * 1000 * 1000 };
-    const char *id = r->attempt.id;
+    static const char *const marks[] = { PROCESS_SUPERVISOR_ENV, PROCESS_ID_ENV, NULL };
 
     run_relays_stop(r);
-    for (int i = 0; i < STRAY_SWEEPS && process_sweep(PROCESS_SUPERVISOR_ENV, id, SIGKILL) +
-                                                process_sweep(PROCESS_ID_ENV, id, SIGKILL) >
-                                            0;
-         i++)
-        nanosleep(&pause, NULL);
+    process_end_all(marks, r->attempt.id, STRAY_SWEEPS);
 }
 
 tp_status run_take_over(struct run *r)

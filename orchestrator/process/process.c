@@ -20,7 +20,8 @@
 enum {
     ENVIRON_MAX = 6 << 20, /* the kernel starts no program with more (execve(2)) */
     AGAIN_MAX = 1024,
-    AGAIN_PAUSE_NS = 500 * 1000
+    AGAIN_PAUSE_NS = 500 * 1000,
+    SWEEP_PAUSE_NS = 20 * 1000 * 1000
 };
 static const double AGAIN_S = 1;
 
@@ -206,6 +207,24 @@ int process_sweep(const char *env, const char *id, int sig)
     pid_t first;
 
     return sweep(env, id, sig, &first);
+}
+
+int process_end_all(const char *const *envs, const char *id, int sweeps)
+{
+    const struct timespec pause = { .tv_nsec = SWEEP_PAUSE_NS };
+    int most = 0;
+
+    for (int i = 0; i < sweeps; i++) {
+        int n = 0;
+
+        for (const char *const *env = envs; *env; env++)
+            n += process_sweep(*env, id, SIGKILL);
+        if (n == 0)
+            break;
+        most = n > most ? n : most;
+        nanosleep(&pause, NULL);
+    }
+    return most;
 }
 
 pid_t process_find(const char *env, const char *id)

@@ -41,6 +41,11 @@ char process_state(pid_t pid);
  * until it has one, for a second at most. So 0 means that there is none. */
 int process_sweep(const char *env, const char *id, int sig);
 
+/* Kill all processes that process_sweep finds for one of these variables, of which the last is
+ * NULL, until there is none, in at most so many sweeps. Returns the most that were found at a time.
+ */
+int process_end_all(const char *const *envs, const char *id, int sweeps);
+
 /* The pid of a process whose environment has `env`=`id`; 0: there is none. */
 pid_t process_find(const char *env, const char *id);
 
