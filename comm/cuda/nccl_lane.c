@@ -94,8 +94,6 @@ tp_status nccl_lane_set_open(struct nccl_lane_set *l, const struct comm *c, enum
     int n_sets = c->size % 2 ? 3 : 2;
     tp_status st = open_shared(l, w, err);
 
-    if (nccl_lane_set_has(l, c, to))
-        return st;
     for (int set = 0; set < n_sets && !st; set++)
         st = connect_set(l, c, all, set, is_up(c, to), err);
     return st;

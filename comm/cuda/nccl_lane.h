@@ -43,8 +43,9 @@ struct nccl_lane_set {
 /* Whether the lanes for messages of c to this neighbour, and from the other one, are open. */
 bool nccl_lane_set_has(const struct nccl_lane_set *l, const struct comm *c, enum comm_neighbour to);
 
-/* Connect each rank of c for messages to this neighbour, if it is not; all: NCCL's communicator of
- * c, which has at least two ranks; w: its watch, which is in use. Collective over c, on its GPU.
+/* Connect each rank of c for messages to this neighbour, which it is not yet; all: NCCL's
+ * communicator of c, which has at least two ranks; w: its watch, which is in use. Collective over
+ * c, on its GPU.
  * TP_E_COMM, TP_E_IO: what was opened stays for nccl_lane_set_close. */
 tp_status nccl_lane_set_open(struct nccl_lane_set *l, const struct comm *c, enum comm_neighbour to,
                              ncclComm_t all, struct nccl_watch *w, struct tp_err *err);
