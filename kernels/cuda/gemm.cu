@@ -101,10 +101,6 @@ static void one_product(struct device_queue *q, const struct gemm *g)
         multiply_apart(q, g);
         return;
     }
-    if (g->bias_gradient && g->k == 0) {
-        multiply_and_sum(q, g);
-        return;
-    }
     if (g->k == 0 || g->alpha == 0) {
         if (g->beta != 1)
             launch_rows(q, "a product", g->m, gemm_scale_kernel, *g);
