@@ -141,13 +141,7 @@ static __device__ inline void add_dx(const struct layer_norm_backward &a, int64_
     const int64_t at = r * a.cols;
     const float rstd = a.rstd[r];
 
-    row_each<workers, packs>(a.cols, [&](int k, int c) {
-        const struct pack<PACK> w = pack_load<PACK>(a.w, c);
-
-#pragma unroll
-        for (int j = 0; j < PACK; j++)
-            g.of[k].x[j] *= w.x[j];
-    });
+    row_multiply<workers>(g, a.w, a.cols);
     const float g_mean =
         (float)(row_sum<workers, packs>(a.cols, [&](int k, int, int j) { return g.of[k].x[j]; }) /
                 (double)a.cols);

@@ -128,13 +128,7 @@ static __device__ inline void add_dx(const struct rms_norm_backward &a, int64_t 
     const int64_t at = r * a.cols;
     const float rstd = a.rstd[r];
 
-    row_each<workers, packs>(a.cols, [&](int k, int c) {
-        const struct pack<PACK> w = pack_load<PACK>(a.w, c);
-
-#pragma unroll
-        for (int j = 0; j < PACK; j++)
-            g.of[k].x[j] *= w.x[j];
-    });
+    row_multiply<workers>(g, a.w, a.cols);
     const float along =
         along_of(a,
                  row_sum<workers, packs>(

@@ -85,6 +85,19 @@ static __device__ inline void row_add(struct row_packs<packs> &x, const float *f
                              [&](int k, int c) { pack_add(x.of[k], pack_load<PACK>(from, c)); });
 }
 
+template <int workers, int packs>
+static __device__ inline void row_multiply(struct row_packs<packs> &x, const float *by,
+                                           int64_t cols)
+{
+    row_each<workers, packs>(cols, [&](int k, int c) {
+        const struct pack<PACK> w = pack_load<PACK>(by, c);
+
+#pragma unroll
+        for (int j = 0; j < PACK; j++)
+            x.of[k].x[j] *= w.x[j];
+    });
+}
+
 template <int workers, int packs, typename T>
 static __device__ inline void row_store(T *to, const struct row_packs<packs> &x, int64_t cols)
 {
