@@ -142,7 +142,7 @@ $(BUILD)/.flags: FORCE | $(BUILD)/.tools
 # on which it is tested.
 CUDA_C     := $(basename $(wildcard device/cuda/*.c)) device/device device/failure kernels/cuda/cuda \
               core/background_thread core/err layout/dtype \
-              $(addprefix comm/cuda/,exports nccl_transport nccl_lane nccl_watch nccl_failure)
+              $(addprefix comm/cuda/,exports nccl_transport nccl_lane nccl_exchange nccl_watch nccl_failure)
 CUDA_CU    := $(basename $(wildcard kernels/cuda/*.cu))
 CUDA_FILES  = $(patsubst %,$1/%.o,$(CUDA_C) $(CUDA_CU))
 CUDA_INCLUDE := $(dir $(NVCC))../include

@@ -192,3 +192,22 @@ void comm_wait(struct comm *c, struct device_queue *q, struct comm_request *r)
 
     c->transport->queue(c, q, &x);
 }
+
+tp_status comm_exchange_open(struct comm *c, struct tp_err *err)
+{
+    return c->size > 1 && c->transport->exchange_open ? c->transport->exchange_open(c, err) : TP_OK;
+}
+
+void comm_exchange(struct comm *c, struct device_queue *q, void *out, const void *in, int64_t n,
+                   enum dtype type)
+{
+    const struct comm_call x = {
+        .kind = COMM_EXCHANGE, .out = out, .in = in, .n = n, .type = type
+    };
+
+    if (!is_peer(c, q, (c->rank + 1) % c->size, "exchange with"))
+        return;
+    count(c, COMM_SEND, n, type);
+    count(c, COMM_RECV, n, type);
+    c->transport->queue(c, q, &x);
+}

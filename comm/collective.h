@@ -79,6 +79,16 @@ void comm_recv(struct comm *c, struct device_queue *q, void *buf, int64_t n, enu
  * nothing if the request has no message. */
 void comm_wait(struct comm *c, struct device_queue *q, struct comm_request *r);
 
+/* Connect the ranks of c for comm_exchange. Collective. TP_E_IO, TP_E_COMM. */
+tp_status comm_exchange_open(struct comm *c, struct tp_err *err);
+
+/* Send n elements to the next rank, and receive as many from the previous one, in a ring: out of
+ * this rank is `in` of the previous rank. As with other collectives, later work on the queue runs
+ * after both. c has several ranks; `in` is memory of comm_alloc and does not overlap out. Any type.
+ * Counted as a COMM_SEND and a COMM_RECV. */
+void comm_exchange(struct comm *c, struct device_queue *q, void *out, const void *in, int64_t n,
+                   enum dtype type);
+
 /* Calls and bytes that were queued on c so far. Borrowed. */
 const struct comm_counts *comm_counts(const struct comm *c);
 

@@ -68,6 +68,20 @@ static tp_status call_request(struct host_group *g, const struct comm_call *x, s
     return st;
 }
 
+/* All ranks of a ring send before they receive. */
+static tp_status call_exchange(struct host_group *g, const struct comm_call *x, struct tp_err *err)
+{
+    int64_t n_bytes = x->n * dtype_bytes(x->type);
+    struct host_request sent = { 0 };
+    tp_status st;
+
+    TP_TRY(g->ops->send(g, x->in, n_bytes, (g->rank + 1) % g->size, &sent, err));
+    TP_TRY(g->ops->recv(g, x->out, n_bytes, (g->rank + g->size - 1) % g->size, err));
+    TP_TRY(g->ops->wait(g, &sent, err));
+done:
+    return st;
+}
+
 static tp_status call_group(struct host_group *g, const struct comm_call *x, struct tp_err *err)
 {
     enum tree_reduce_op op = x->op == COMM_SUM ? TREE_REDUCE_SUM : TREE_REDUCE_MAX;
@@ -85,6 +99,8 @@ static tp_status call_group(struct host_group *g, const struct comm_call *x, str
             g, x->out, x->in, &(struct host_rows){ x->row_bytes, x->send_rows, x->recv_rows }, err);
     case COMM_RECV:
         return g->ops->recv(g, x->out, n_bytes, x->peer, err);
+    case COMM_EXCHANGE:
+        return call_exchange(g, x, err);
     default: /* COMM_SEND, COMM_WAIT */
         return call_request(g, x, err);
     }

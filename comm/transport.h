@@ -18,11 +18,12 @@
 #include "core/heartbeat.h"
 #include "device/device.h"
 
-enum { COMM_WAIT = COMM_KINDS }; /* another kind of call, which is not counted */
+/* More kinds of calls. An exchange is counted as a send and a receive. */
+enum { COMM_WAIT = COMM_KINDS, COMM_EXCHANGE };
 enum { COMM_ID_BYTES = 128 };
 
 struct comm_call {
-    int kind; /* enum comm_kind, or COMM_WAIT */
+    int kind; /* enum comm_kind, or one of those above */
     void *out;
     const void *in;
     int64_t n;
@@ -53,6 +54,8 @@ struct comm_transport {
     tp_status (*request_open)(struct comm *c, struct comm_request *r, enum comm_neighbour to,
                               struct tp_err *err);
     void (*request_free)(struct comm_request *r);
+    /* Collective, before the first exchange. NULL: nothing. */
+    tp_status (*exchange_open)(struct comm *c, struct tp_err *err);
     unsigned promises; /* a bit for each enum comm_promise */
 };
 

@@ -40,8 +40,10 @@ struct device {
 
 enum device_queue_kind {
     DEVICE_QUEUE_COMPUTE,
-    DEVICE_QUEUE_COMM, /* for communication that runs during computation */
-    DEVICE_QUEUE_COPY, /* for copies that run during computation */
+    DEVICE_QUEUE_COMM,     /* for communication that runs during computation */
+    DEVICE_QUEUE_EXCHANGE, /* for messages that the next computation needs: as COMM, but without a
+                              thread of its own, which would only take time from computation */
+    DEVICE_QUEUE_COPY,     /* for copies that run during computation */
 };
 
 struct device_queue {

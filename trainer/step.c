@@ -1,7 +1,6 @@
 /* trainer/step.c - see trainer/step.h. */
 #include "trainer/step.h"
 
-#include "trainer/context/ring_attention.h"
 #include "trainer/lr_schedule.h"
 #include "trainer/model/stage.h"
 #include "trainer/optimizer.h"
@@ -114,7 +113,6 @@ static void wait_for_sent(struct trainer *t)
 {
     for (int i = 0; i < SCRATCH_DX_BUFFERS && t->schedule.p > 1; i++)
         comm_wait(t->parallel.pp_backward, t->queue, t->scratch.sent[i]);
-    ring_attention_wait(&t->net.ring, &t->scratch.ring);
 }
 
 tp_status step_forward(struct trainer *t, int64_t micro, struct tp_err *err)

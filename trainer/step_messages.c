@@ -72,27 +72,30 @@ static struct step_messages minus(const struct step_messages *a, const struct st
 /* ---- a step that does nothing ---- */
 
 static void use_queues(struct trainer *t, const struct kernel_ops *ops,
-                       struct device_queue *compute, struct device_queue *comm)
+                       struct device_queue *compute, struct device_queue *comm,
+                       struct device_queue *exchange)
 {
     t->net.k = t->params.k = (struct kernel_queue){ ops, compute };
     t->queue = compute;
     t->comm_queue = t->params.comm_queue = comm;
+    t->net.ring.queue = exchange;
 }
 
 /* Run a step whose operations are all dropped. The trainer's position and buffers are unchanged. */
 static tp_status run_dry(struct trainer *t, struct device *null, struct tp_err *err)
 {
     const struct kernel_ops *ops = t->net.k.ops;
-    struct device_queue *compute = t->queue, *comm = t->comm_queue, *q[2] = { NULL };
+    struct device_queue *compute = t->queue, *comm = t->comm_queue, *exchange = t->net.ring.queue;
+    struct device_queue *q[2] = { NULL };
     struct trainer_position position = t->position;
     struct step_result ignored;
     tp_status st;
 
     TP_TRY(device_queue_open(null, &q[0], DEVICE_QUEUE_COMPUTE, err));
     TP_TRY(device_queue_open(null, &q[1], DEVICE_QUEUE_COMM, err));
-    use_queues(t, &kernels_null, q[0], q[1]);
+    use_queues(t, &kernels_null, q[0], q[1], q[1]);
     st = step_run(t, &ignored, err);
-    use_queues(t, ops, compute, comm);
+    use_queues(t, ops, compute, comm, exchange);
     t->position = position;
 done:
     device_queue_close(q[0]);

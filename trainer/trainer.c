@@ -212,7 +212,7 @@ static tp_status open_messages(struct trainer *t, struct tp_err *err)
         st = comm_request_open(&t->slots[i].sent, t->parallel.pp_forward, COMM_NEXT, err);
     for (int i = 0; t->parallel.pp_backward && i < SCRATCH_DX_BUFFERS && !st; i++)
         st = comm_request_open(&t->scratch.sent[i], t->parallel.pp_backward, COMM_PREVIOUS, err);
-    return st ? st : ring_attention_open(&t->scratch.ring, &t->net.ring, err);
+    return st ? st : ring_attention_open(&t->net.ring, t->device, err);
 }
 
 /* Some families need operations that not every device has. */
@@ -286,6 +286,7 @@ void trainer_close(struct trainer *t)
 {
     step_graph_close(&t->graph, t->device); /* before what its operations use */
     device_queue_close(t->comm_queue);      /* first, because it may still use the rest */
+    ring_attention_close(&t->net.ring);
     device_queue_close(t->queue);
     process_groups_free(&t->parallel);
     dataset_close(&t->data);

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "comm/cuda/nccl_exchange.h"
 #include "comm/cuda/nccl_failure.h"
 #include "comm/cuda/nccl_lane.h"
 #include "comm/cuda/nccl_watch.h"
@@ -180,6 +181,13 @@ static tp_status nccl_alloc(struct comm_world *w, void **out, int64_t n_bytes, s
 
 /* ---- calls ---- */
 
+static struct nccl_exchange_ring ring_of(const struct comm *c)
+{
+    const struct nccl_group *g = c->impl;
+
+    return (struct nccl_exchange_ring){ g->comm, c->rank, c->size };
+}
+
 static ncclDataType_t type_of(enum dtype type)
 {
     switch (type) {
@@ -284,6 +292,14 @@ static void queue_all_to_all(struct comm *c, struct device_queue *q, const struc
     queue_messages_to_all(c, q, x);
 }
 
+static void queue_exchange(const struct comm *c, struct device_queue *q, const struct comm_call *x)
+{
+    const struct nccl_exchange_ring ring = ring_of(c);
+    const struct nccl_exchange e = { x->out, x->in, (size_t)x->n, type_of(x->type) };
+
+    nccl_check(q, "an exchange", nccl_exchange_queue(&ring, &e, cuda_queue_stream(q)));
+}
+
 static void queue_call(struct comm *c, struct device_queue *q, const struct comm_call *x)
 {
     const struct nccl_group *g = c->impl;
@@ -309,6 +325,9 @@ static void queue_call(struct comm *c, struct device_queue *q, const struct comm
         break;
     case COMM_ALL_TO_ALL:
         queue_all_to_all(c, q, x);
+        break;
+    case COMM_EXCHANGE:
+        queue_exchange(c, q, x);
         break;
     default:
         queue_message(c, q, x);
@@ -373,6 +392,19 @@ static void nccl_request_free(struct comm_request *r)
     free(request);
 }
 
+static tp_status nccl_ring_open(struct comm *c, struct tp_err *err)
+{
+    const struct nccl_exchange_ring ring = ring_of(c);
+    struct nccl_exchange_first first;
+    tp_status st = begin(c, err);
+
+    if (st)
+        return st;
+    st = nccl_exchange_first_queue(&first, &ring, err);
+    end(c); /* while this thread waits, the communicators are watched */
+    return give_up(c, nccl_exchange_first_wait(&first, st, err), err);
+}
+
 const struct comm_transport comm_nccl_transport = {
     .make_id = nccl_make_id,
     .open = nccl_open,
@@ -382,4 +414,5 @@ const struct comm_transport comm_nccl_transport = {
     .queue = nccl_queue,
     .request_open = nccl_request_open,
     .request_free = nccl_request_free,
+    .exchange_open = nccl_ring_open,
 };

@@ -56,13 +56,13 @@ void cuda_queue_check(struct device_queue *q, const char *what, int error)
 /* Communication goes first, because other ranks wait for it. */
 static cudaError_t open_stream(cudaStream_t *out, enum device_queue_kind kind)
 {
+    bool is_comm = kind == DEVICE_QUEUE_COMM || kind == DEVICE_QUEUE_EXCHANGE;
     int least = 0, greatest = 0;
     cudaError_t e = cudaDeviceGetStreamPriorityRange(&least, &greatest);
 
     if (e != cudaSuccess)
         return e;
-    return cudaStreamCreateWithPriority(out, cudaStreamNonBlocking,
-                                        kind == DEVICE_QUEUE_COMM ? greatest : least);
+    return cudaStreamCreateWithPriority(out, cudaStreamNonBlocking, is_comm ? greatest : least);
 }
 
 tp_status cuda_queue_open(struct device *d, struct device_queue **out, enum device_queue_kind kind,

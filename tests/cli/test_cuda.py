@@ -5,7 +5,7 @@ seed; TP_SEED=n repeats it.
 
 needs: tp-train libtp-cuda.so
 covers: cli/train/train_cuda kernels/null/null comm/cuda/exports comm/cuda/nccl_transport
-covers: comm/cuda/nccl_lane comm/cuda/nccl_failure trainer/model/expert_exchange
+covers: comm/cuda/nccl_lane comm/cuda/nccl_exchange comm/cuda/nccl_failure trainer/model/expert_exchange
 """
 import json
 import math

@@ -230,6 +230,26 @@ static inline int prop_ring(const struct prop *p, struct rng *r, uint64_t call)
     return failures + prop_sync(p);
 }
 
+/* Each rank sends to the next one and receives from the previous one, in one call, twice: around
+ * the ring a block comes from two ranks before. */
+static inline int prop_exchange(const struct prop *p, struct rng *r, uint64_t call)
+{
+    int size = comm_size(p->comm), me = comm_rank(p->comm), from = (me + 2 * size - 2) % size;
+    int64_t n = rng_int(r, 0, 3) ? 1 + prop_size(r) * 2 : 0;
+    char *first = p->shared, *second = p->shared + n, *third = p->plain;
+    int failures;
+
+    if (size < 2)
+        return 0;
+    prop_bytes(first, n, call, p->ranks[me]);
+    comm_exchange(p->comm, p->device->queue, second, first, n, DTYPE_U8);
+    comm_exchange(p->comm, p->device->queue, third, second, n, DTYPE_U8);
+    failures = prop_sync(p);
+    memset(first, 0, (size_t)(2 * n)); /* this rank may reuse the buffers */
+    prop_bytes(p->expect, n, call, p->ranks[from]);
+    return failures + prop_check_bytes(p, third, n, call, "exchange");
+}
+
 /* Several large messages in a row from each rank to the next, as between pipeline stages. */
 static inline int prop_line(const struct prop *p, struct rng *r, uint64_t call)
 {

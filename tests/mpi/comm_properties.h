@@ -34,6 +34,7 @@ static inline tp_status prop_open(struct prop *p, struct tp_err *err)
         TP_TRY(device_event_open(p->device->device, &p->events[k], err));
     for (int k = 0; k < 2 && comm_size(p->comm) > 1; k++)
         TP_TRY(comm_request_open(&p->requests[k], p->comm, COMM_NEXT, err));
+    TP_TRY(comm_exchange_open(p->comm, err));
     p->shared = shared;
     p->plain = plain;
     p->expect = malloc(PROP_BYTES);
@@ -65,8 +66,8 @@ static inline int prop_sequence(struct rank_device *d, struct comm *c, const int
                                 uint64_t seed, int n_calls)
 {
     static int (*const calls[])(const struct prop *, struct rng *, uint64_t) = {
-        prop_all_reduce, prop_all_reduce, prop_all_gather, prop_reduce_scatter,
-        prop_ring,       prop_line,       prop_second,     prop_all_to_all,
+        prop_all_reduce, prop_all_reduce, prop_all_gather, prop_reduce_scatter, prop_ring,
+        prop_line,       prop_second,     prop_all_to_all, prop_exchange,
     };
     struct rng r = { seed };
     struct prop p = { .device = d, .comm = c, .ranks = ranks };
@@ -170,6 +171,8 @@ static inline void prop_counted_calls(struct rank_device *d, struct comm *c, int
     } else if (sent && me == 1) {
         comm_recv(c, d->queue, x, 77, DTYPE_U8, 0);
     }
+    if (sent)
+        comm_exchange(c, d->queue, x + 8, x, 10, DTYPE_F32);
 }
 
 /* Calls and bytes are counted exactly. */
@@ -193,9 +196,11 @@ static inline int prop_counts(struct rank_device *d, uint64_t seed)
         PROP_EXPECT(!comm_request_open(&sent, c, COMM_NEXT, &err), "%s", err.msg);
     prop_counted_calls(d, c, x, sent);
     PROP_EXPECT(!rank_device_sync(d, d->queue, &err), "%s", err.msg);
-    if (size > 1 && me < 2) {
-        want.calls[me ? COMM_RECV : COMM_SEND] = 1;
-        want.bytes[me ? COMM_RECV : COMM_SEND] = 77;
+    for (int kind = COMM_SEND; size > 1 && kind <= COMM_RECV; kind++) {
+        bool also = kind == COMM_SEND ? me == 0 : me == 1;
+
+        want.calls[kind] = also ? 2 : 1; /* the exchange is counted as both */
+        want.bytes[kind] = also ? 117 : 40;
     }
     for (int k = 0; k < COMM_KINDS; k++)
         PROP_EXPECT(comm_counts(c)->calls[k] == want.calls[k] &&

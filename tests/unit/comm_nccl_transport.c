@@ -195,6 +195,34 @@ static int messages(struct comm_world *ranks, void *ctx)
     return setup_close(&s);
 }
 
+/* On a queue beside that of collectives of the same communicator, ordered by an event. */
+static int exchanges(struct comm_world *ranks, void *ctx)
+{
+    struct device_queue *beside = NULL;
+    struct device_event *e = NULL;
+    struct tp_err err = { 0 };
+    struct setup s;
+
+    setup_open(&s, ranks, *(uint64_t *)ctx + 7 * (uint64_t)control_rank(comm_control(ranks)));
+    s.wrong += wrong_unless(!comm_exchange_open(s.all, &err), err.msg);
+    s.wrong += wrong_unless(
+        !device_queue_open(s.queue->device, &beside, DEVICE_QUEUE_EXCHANGE, &err), err.msg);
+    s.wrong += wrong_unless(!device_event_open(s.queue->device, &e, &err), err.msg);
+    for (int round = 0; round < 3; round++) {
+        put(&s, s.x, DTYPE_F32, N);
+        device_record(s.queue, e);
+        device_wait(beside, e);
+        comm_exchange(s.all, beside, s.y, s.x, N, DTYPE_F32);
+        device_record(beside, e);
+        device_wait(s.queue, e);
+        comm_all_reduce(s.all, s.queue, s.x, N, DTYPE_F32, COMM_SUM);
+        expect(&s, s.y, DTYPE_F32, N, of_previous, "what the previous rank exchanged");
+    }
+    device_event_close(e);
+    device_queue_close(beside);
+    return setup_close(&s);
+}
+
 /* How many rows of rank `from` are for rank `to`: often none. */
 static int32_t rows_for(int from, int to)
 {
@@ -307,7 +335,7 @@ static void run(const char *name, int (*fn)(struct comm_world *ranks, void *ctx)
     for (int size = 1; size <= 4; size++) {
         uint64_t seed = rng_next(&r);
 
-        if (fn == messages && size == 1)
+        if ((fn == messages || fn == exchanges) && size == 1)
             continue;
         cr_expect_eq(run_ranks(size, 1 << 20, fn, &seed), 0, "%d ranks", size);
     }
@@ -321,6 +349,11 @@ Test(nccl_transport, collectives_give_the_sums_of_every_type)
 Test(nccl_transport, messages_arrive_although_all_ranks_send_first)
 {
     run("nccl/messages", messages);
+}
+
+Test(nccl_transport, exchanges_run_beside_collectives_of_the_same_communicator)
+{
+    run("nccl/exchanges", exchanges);
 }
 
 Test(nccl_transport, a_split_orders_ranks_by_their_key)

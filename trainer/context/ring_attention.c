@@ -3,17 +3,29 @@
 
 #include <stddef.h>
 
-tp_status ring_attention_open(struct ring_buffers *r, const struct ring_group *g,
-                              struct tp_err *err)
+tp_status ring_attention_open(struct ring_group *g, struct device *d, struct tp_err *err)
 {
-    tp_status st = TP_OK;
+    tp_status st;
 
-    for (int i = 0; i < 2 && comm_size(g->cp) > 1 && !st; i++) {
-        st = comm_request_open(&r->kv_sent[i], g->cp, COMM_NEXT, err);
-        if (!st)
-            st = comm_request_open(&r->dkv_sent[i], g->cp, COMM_NEXT, err);
-    }
+    if (comm_size(g->cp) == 1)
+        return TP_OK;
+    TP_TRY(device_queue_open(d, &g->queue, DEVICE_QUEUE_EXCHANGE, err));
+    TP_TRY(device_event_open(d, &g->ready, err));
+    TP_TRY(device_event_open(d, &g->kv_is_here, err));
+    TP_TRY(device_event_open(d, &g->dkv_is_here, err));
+    TP_TRY(comm_exchange_open(g->cp, err));
+done:
     return st;
+}
+
+void ring_attention_close(struct ring_group *g)
+{
+    device_queue_close(g->queue);
+    device_event_close(g->ready);
+    device_event_close(g->kv_is_here);
+    device_event_close(g->dkv_is_here);
+    g->queue = NULL;
+    g->ready = g->kv_is_here = g->dkv_is_here = NULL;
 }
 
 /* ---- blocks ---- */
@@ -28,26 +40,17 @@ static int64_t elements_of(const struct ring_group *g, const struct attention *a
     return rows_of(a) * 2 * g->kv_width;
 }
 
-/* Send buf to the next rank. */
-static void send_on(const struct ring_group *g, const void *buf, int64_t elements, enum dtype type,
-                    struct comm_request *sent)
+/* The next exchange may send what this rank has computed until now, and overwrite what it has used.
+ */
+static void exchange_after_compute(const struct ring_group *g)
 {
-    comm_send(g->cp, g->k->queue, buf, elements, type, (comm_rank(g->cp) + 1) % comm_size(g->cp),
-              sent);
+    device_record(g->k->queue, g->ready);
+    device_wait(g->queue, g->ready);
 }
 
-/* Receive from the previous rank into buf, which request `last` may still be sending. */
-static void receive(const struct ring_group *g, void *buf, int64_t elements, enum dtype type,
-                    struct comm_request *last)
-{
-    int size = comm_size(g->cp);
-
-    comm_wait(g->cp, g->k->queue, last);
-    comm_recv(g->cp, g->k->queue, buf, elements, type, (comm_rank(g->cp) + size - 1) % size);
-}
-
-/* Send this rank's own block to the next rank. */
-static void send_own(const struct ring_group *g, struct ring_buffers *r, const struct attention *a)
+/* Copy this rank's own block to kv[0]. */
+static void copy_own(const struct ring_group *g, const struct ring_buffers *r,
+                     const struct attention *a)
 {
     int64_t e = dtype_bytes(a->type), half = g->kv_width * e;
     struct device_copy k = { r->kv[0], a->k, rows_of(a), half, 2 * half, a->ldk * e };
@@ -55,39 +58,57 @@ static void send_own(const struct ring_group *g, struct ring_buffers *r, const s
         (char *)r->kv[0] + half, a->v, rows_of(a), half, 2 * half, a->ldv * e
     };
 
-    comm_wait(g->cp, g->k->queue, r->kv_sent[0]);
     device_copy_2d(g->k->queue, &k);
     device_copy_2d(g->k->queue, &v);
-    send_on(g, r->kv[0], elements_of(g, a), a->type, r->kv_sent[0]);
 }
 
-/* Receive the block of step `step` into kv[step % 2], and send it on unless the next rank is its
- * origin. */
-static void pass_block(const struct ring_group *g, struct ring_buffers *r,
+/* Send on the block of step `step`, and receive that of the next step, unless this is the last. */
+static void pass_block(const struct ring_group *g, const struct ring_buffers *r,
                        const struct attention *a, int step)
 {
-    struct comm_request *sent = r->kv_sent[step % 2];
-    void *block = r->kv[step % 2];
-
-    receive(g, block, elements_of(g, a), a->type, sent);
-    if (step < comm_size(g->cp) - 1)
-        send_on(g, block, elements_of(g, a), a->type, sent);
+    if (step == comm_size(g->cp) - 1)
+        return;
+    exchange_after_compute(g);
+    comm_exchange(g->cp, g->queue, r->kv[(step + 1) % 2], r->kv[step % 2], elements_of(g, a),
+                  a->type);
+    device_record(g->queue, g->kv_is_here);
 }
 
-/* Receive the gradients of that block into dkv[step % 2]. They start as zeros at the first rank
- * that gets the block. */
-static void take_gradients(const struct ring_group *g, struct ring_buffers *r,
+/* Send on the gradients of the block of the step before, and receive those of the block of step
+ * `step`, which other ranks have begun. In step 1 there are none yet. */
+static void pass_gradients(const struct ring_group *g, const struct ring_buffers *r,
                            const struct attention *a, int step)
 {
-    int64_t elements = elements_of(g, a);
-    float *dkv = r->dkv[step % 2];
-
-    if (step > 1) {
-        receive(g, dkv, elements, DTYPE_F32, r->dkv_sent[step % 2]);
+    if (step == 1)
         return;
-    }
-    comm_wait(g->cp, g->k->queue, r->dkv_sent[step % 2]);
-    device_fill(g->k->queue, dkv, 0, elements * (int64_t)sizeof *dkv);
+    exchange_after_compute(g);
+    comm_exchange(g->cp, g->queue, r->dkv[step % 2], r->dkv[(step - 1) % 2], elements_of(g, a),
+                  DTYPE_F32);
+    device_record(g->queue, g->dkv_is_here);
+}
+
+/* Where this rank computes its part of the gradients of a block, which is zero now. The first rank
+ * that has a block begins its gradients. */
+static float *clear_gradients(const struct ring_group *g, const struct ring_buffers *r,
+                              const struct attention *a, int step)
+{
+    float *part = step == 1 ? r->dkv[1] : r->dkv_part;
+
+    device_fill(g->k->queue, part, 0, elements_of(g, a) * (int64_t)sizeof *part);
+    return part;
+}
+
+/* Add this rank's part to what has arrived. */
+static void add_part(const struct ring_group *g, const struct ring_buffers *r,
+                     const struct attention *a, int step)
+{
+    int64_t width = 2 * g->kv_width;
+
+    if (step == 1)
+        return;
+    device_wait(g->k->queue, g->dkv_is_here);
+    g->k->ops->sum_add(g->k->queue, &(struct sum_add){ r->dkv[step % 2], r->dkv_part, rows_of(a),
+                                                       width, width, width });
 }
 
 /* ---- steps ---- */
@@ -181,7 +202,7 @@ static int parts_of(struct ring_part parts[PARTS_MAX], const struct ring_group *
     return 1;
 }
 
-void ring_attention_forward(const struct ring_group *g, struct ring_buffers *r,
+void ring_attention_forward(const struct ring_group *g, const struct ring_buffers *r,
                             const struct attention *a, float *sum)
 {
     struct attention own = *a;
@@ -192,14 +213,14 @@ void ring_attention_forward(const struct ring_group *g, struct ring_buffers *r,
     }
     if (a->type != DTYPE_F32)
         own.sum = sum;
-    send_own(g, r, a);
+    copy_own(g, r, a);
     for (int step = 0; step < comm_size(g->cp); step++) {
         struct ring_part parts[PARTS_MAX];
-        int n;
+        int n = parts_of(parts, g, r, &own, step);
 
         if (step > 0)
-            pass_block(g, r, a, step);
-        n = parts_of(parts, g, r, &own, step);
+            device_wait(g->k->queue, g->kv_is_here);
+        pass_block(g, r, a, step);
         for (int i = 0; i < n; i++)
             g->k->ops->attention_forward(g->k->queue, &parts[i].a);
     }
@@ -255,30 +276,34 @@ static struct attention_backward backward_to(const struct ring_group *g, const s
 }
 
 /* The sums over the blocks of all ranks, in f32. */
-static void add_blocks(const struct ring_group *g, struct ring_buffers *r,
+static void add_blocks(const struct ring_group *g, const struct ring_buffers *r,
                        const struct attention *a, const void *d_out, float *dqkv)
 {
-    int64_t kv = g->kv_width;
-    int ranks = comm_size(g->cp), home = ranks % 2;
-    struct attention_backward own = backward_to(g, a, d_out, dqkv, DTYPE_F32), block;
+    int ranks = comm_size(g->cp);
+    struct attention_backward own = backward_to(g, a, d_out, dqkv, DTYPE_F32), block = own;
 
-    send_own(g, r, a);
+    block.lddk = block.lddv = 2 * g->kv_width;
+    copy_own(g, r, a);
+    pass_block(g, r, a, 0);
     backward_step(g, r, &own, 0);
-    block = own;
-    block.lddk = block.lddv = 2 * kv;
     for (int step = 1; step < ranks; step++) {
+        float *part;
+
+        device_wait(g->k->queue, g->kv_is_here);
         pass_block(g, r, a, step);
-        take_gradients(g, r, a, step);
-        block.dk = r->dkv[step % 2];
-        block.dv = r->dkv[step % 2] + kv;
+        pass_gradients(g, r, a, step);
+        part = clear_gradients(g, r, a, step);
+        block.dk = part;
+        block.dv = part + g->kv_width;
         backward_step(g, r, &block, step);
-        send_on(g, block.dk, elements_of(g, a), DTYPE_F32, r->dkv_sent[step % 2]);
+        add_part(g, r, a, step);
     }
-    receive(g, r->dkv[home], elements_of(g, a), DTYPE_F32, r->dkv_sent[home]);
-    add_own(g, own.dk, r->dkv[home], rows_of(a));
+    pass_gradients(g, r, a, ranks); /* those of this rank's own block return */
+    device_wait(g->k->queue, g->dkv_is_here);
+    add_own(g, own.dk, r->dkv[ranks % 2], rows_of(a));
 }
 
-void ring_attention_backward(const struct ring_group *g, struct ring_buffers *r,
+void ring_attention_backward(const struct ring_group *g, const struct ring_buffers *r,
                              const struct attention *a, const void *d_out,
                              const struct ring_gradients *to)
 {
@@ -292,12 +317,4 @@ void ring_attention_backward(const struct ring_group *g, struct ring_buffers *r,
     if (to->type != DTYPE_F32)
         g->k->ops->cast(g->k->queue, &(struct cast){ to->dqkv, to->type, to->sums, DTYPE_F32,
                                                      rows_of(a) * g->qkv_width });
-}
-
-void ring_attention_wait(const struct ring_group *g, const struct ring_buffers *r)
-{
-    for (int i = 0; i < 2 && comm_size(g->cp) > 1; i++) {
-        comm_wait(g->cp, g->k->queue, r->kv_sent[i]);
-        comm_wait(g->cp, g->k->queue, r->dkv_sent[i]);
-    }
 }

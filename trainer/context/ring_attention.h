@@ -21,8 +21,10 @@
  *     forward     n - 1 times [rows][2 kv_width] of the run's dtype
  *     backward    the same, and n - 1 times [rows][2 kv_width] floats
  *
- * A rank forwards a block before it computes with it, and receives the next one after that. So
- * ranks wait for each other only when one of them is slower.
+ * While a rank computes with a block, it sends that block on and receives the next one, and
+ * gradients of the block before travel, on a queue of their own. So it waits for other ranks only
+ * when one of them is slower, or the network is; and at the end of the backward pass for the
+ * gradients of its own block.
  */
 #ifndef TRAINER_CONTEXT_RING_ATTENTION_H
 #define TRAINER_CONTEXT_RING_ATTENTION_H
@@ -31,20 +33,26 @@
 #include "kernels/ops.h"
 #include "trainer/sizing/activations.h"
 
-/* The ranks of a ring, the queue, and the widths of this rank's heads. */
+/* The ranks of a ring, the queues, and the widths of this rank's heads. */
 struct ring_group {
     const struct kernel_queue *k;
     struct comm *cp;
     int64_t q_width, kv_width, qkv_width; /* elements of a row */
+    /* with cp; ring_attention_open fills these in */
+    struct device_queue *queue; /* blocks and gradients travel on it */
+    struct device_event *ready; /* of k: this rank has computed with the blocks before */
+    struct device_event *kv_is_here, *dkv_is_here; /* of `queue`: the next block or gradients */
 };
 
-/* Open the requests; without cp this does nothing. TP_E_NOMEM. */
-tp_status ring_attention_open(struct ring_buffers *r, const struct ring_group *g,
-                              struct tp_err *err);
+/* Open the queue and the events, and connect the ranks; without cp this does nothing. Collective
+ * over the ring. End with ring_attention_close, also after a failure. TP_E_NOMEM, TP_E_IO,
+ * TP_E_COMM. */
+tp_status ring_attention_open(struct ring_group *g, struct device *d, struct tp_err *err);
+void ring_attention_close(struct ring_group *g);
 
 /* attention_forward of `a`, which has this rank's rows, over all ranks' keys. sum: memory for
  * a->batch * a->seq rows of a->ldo floats. Without cp it is attention_forward. */
-void ring_attention_forward(const struct ring_group *g, struct ring_buffers *r,
+void ring_attention_forward(const struct ring_group *g, const struct ring_buffers *r,
                             const struct attention *a, float *sum);
 
 /* The gradients of q, k and v, side by side: dqkv[rows][qkv_width], type. sums: with cp memory for
@@ -56,11 +64,8 @@ struct ring_gradients {
 };
 
 /* attention_backward. */
-void ring_attention_backward(const struct ring_group *g, struct ring_buffers *r,
+void ring_attention_backward(const struct ring_group *g, const struct ring_buffers *r,
                              const struct attention *a, const void *d_out,
                              const struct ring_gradients *to);
-
-/* Wait until the next rank has received everything that was sent to it. */
-void ring_attention_wait(const struct ring_group *g, const struct ring_buffers *r);
 
 #endif

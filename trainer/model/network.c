@@ -354,7 +354,11 @@ tp_status network_bind(struct network *n, const struct layout *l, const struct p
 
     n->tp = groups->tp;
     n->ep = groups->ep;
-    n->ring = (struct ring_group){ &n->k, groups->cp, n->q_width, n->kv_width, n->qkv_width };
+    n->ring = (struct ring_group){ .k = &n->k,
+                                   .cp = groups->cp,
+                                   .q_width = n->q_width,
+                                   .kv_width = n->kv_width,
+                                   .qkv_width = n->qkv_width };
     n->whole = w->whole;
     n->sums = w->sums;
     n->rope = w->rope;

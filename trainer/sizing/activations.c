@@ -174,6 +174,8 @@ static void ring_attention_take(struct ring_buffers *r, const struct place *p)
         r->kv[i] = buffer_pool_take(&p->pools->shared, p->kind, elements, dtype_bytes(d->dtype));
         r->dkv[i] = take_shared(p, elements);
     }
+    if (d->has_long_ring)
+        r->dkv_part = take_floats(p, elements);
 }
 
 /* Gradients of the residual; in a pipeline they are sent. */

@@ -76,12 +76,12 @@ struct activations {
     void *normed; /* final_norm(x): what the head reads */
 };
 
-/* Ring attention: two blocks of keys and values. One is in use; the next rank may still be reading
+/* Ring attention: two blocks of keys and values. One is in use and sent on, the next one arrives in
  * the other. */
 struct ring_buffers {
-    void *kv[2];   /* [rows][2 kv_width] type: keys, values; for messages */
-    float *dkv[2]; /* their gradients */
-    struct comm_request *kv_sent[2], *dkv_sent[2];
+    void *kv[2];     /* [rows][2 kv_width] type: keys, values; for messages */
+    float *dkv[2];   /* their gradients */
+    float *dkv_part; /* [rows][2 kv_width] with three ranks and more: this rank's part of them */
 };
 
 enum { SCRATCH_DX_BUFFERS = 2 }; /* in pipelines: one in use, one being sent */

@@ -110,6 +110,7 @@ struct rank_dims rank_dims_make(const struct model *m, const struct rank_dims_cu
                            .ep = s->ep > 1 ? s->ep : 1,
                            .load = m->balances_experts ? 2 * m->experts : 0,
                            .is_ring = s->cp > 1,
+                           .has_long_ring = s->cp > 2,
                            .split = s->sp ? s->tp : 1,
                            .same_bits = w->same_bits > 0,
                            .n_virtual = w->same_bits ? w->same_bits : s->tp };

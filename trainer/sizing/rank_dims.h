@@ -50,6 +50,7 @@ struct rank_dims {
     bool is_first, is_last; /* has the embedding; has the head */
     bool is_pipeline;       /* there are several stages */
     bool is_ring;           /* sequences are cut over cp ranks */
+    bool has_long_ring;     /* over three and more */
     int split;              /* ranks that share the rows of the residual: tp with sp, else 1 */
     int n_layers;           /* of this rank */
     int stage_layers;       /* of its largest virtual stage */
