@@ -2,29 +2,32 @@
 #include "reshard/formats/pieces/file_table.h"
 
 #include <fcntl.h>
+#include <limits.h>
 #include <pthread.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "core/file.h"
 #include "storage/missing_files.h"
 
-enum { OPEN_MAX_FILES = 128 };
+enum { OPEN_FILES = 128 };
 
 struct file_entry {
     char *path;
     struct object object;
     bool open;
     int users;
-    bool changed; /* it was used, perhaps to write, since the last sync */
+    bool changed; /* it was used, perhaps to write, since the last sync; then it is open */
     int64_t size;
 };
 
 struct file_table {
     struct file_entry *files;
     int n, room, n_open;
+    int most_open;
     bool writable;
     int next; /* where the search for a file to close begins */
     pthread_mutex_t lock;
@@ -34,17 +37,24 @@ struct file_table *file_table_new(void)
 {
     struct file_table *t = calloc(1, sizeof *t);
 
-    if (t)
+    if (t) {
         pthread_mutex_init(&t->lock, NULL);
+        t->most_open = OPEN_FILES;
+    }
     return t;
 }
 
+/* To close a file costs an fsync, so half of the files that the process may open stay open. */
 struct file_table *file_table_new_writable(void)
 {
     struct file_table *t = file_table_new();
+    struct rlimit limit;
 
-    if (t)
-        t->writable = true;
+    if (!t)
+        return NULL;
+    t->writable = true;
+    if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur / 2 > OPEN_FILES)
+        t->most_open = limit.rlim_cur / 2 < INT_MAX ? (int)(limit.rlim_cur / 2) : INT_MAX;
     return t;
 }
 
@@ -95,19 +105,36 @@ const char *file_table_path(const struct file_table *t, int number)
     return t->files[number].path;
 }
 
-/* Close one file that is not in use, when many are open. */
-static void close_one(struct file_table *t)
+/* fsync a file that is open, if it was used since the last time. */
+static tp_status sync_one(struct file_entry *f, struct tp_err *err)
 {
-    for (int i = 0; i < t->n && t->n_open >= OPEN_MAX_FILES; i++) {
+    const tp_status st = f->changed ? file_sync(f->object.fd, f->path, false, err) : TP_OK;
+
+    if (!st)
+        f->changed = false;
+    return st;
+}
+
+/* Close one file that is not in use, when many are open. It is synced first: once a file is closed,
+ * the system may forget that its bytes could not be written. */
+static tp_status close_one(struct file_table *t, struct tp_err *err)
+{
+    tp_status st = TP_OK;
+
+    for (int i = 0; i < t->n && !st && t->n_open >= t->most_open; i++) {
         struct file_entry *f = &t->files[t->next];
 
         t->next = (t->next + 1) % t->n;
-        if (f->open && f->users == 0) {
-            object_close(&f->object);
-            f->open = false;
-            t->n_open--;
-        }
+        if (!f->open || f->users > 0)
+            continue;
+        st = sync_one(f, err);
+        if (st)
+            break;
+        object_close(&f->object);
+        f->open = false;
+        t->n_open--;
     }
+    return st;
 }
 
 /* Open a file of a folder that this process alone writes. */
@@ -138,8 +165,10 @@ tp_status file_table_use(struct file_table *t, int number, struct file_part *par
 
     pthread_mutex_lock(&t->lock);
     if (!f->open) {
-        close_one(t);
-        st = t->writable ? open_new(f, err) : object_open_any(&f->object, &f->size, f->path, err);
+        st = close_one(t, err);
+        if (!st)
+            st = t->writable ? open_new(f, err)
+                             : object_open_any(&f->object, &f->size, f->path, err);
         if (st == TP_E_NOTFOUND)
             st = fail_missing(t, err);
         f->open = !st;
@@ -161,41 +190,16 @@ void file_table_release(struct file_table *t, int number)
     pthread_mutex_unlock(&t->lock);
 }
 
-/* Begin to write the pages of all files, so that the fsync of each finds little to do. It is only a
- * hint: a failure shows in the fsync. */
-static tp_status begin_sync(struct file_table *t, struct tp_err *err)
+tp_status file_table_sync(struct file_table *t, struct tp_err *err)
 {
     tp_status st = TP_OK;
 
-    for (int i = 0; i < t->n && !st; i++) {
-        struct file_part part;
-
-        if (!t->files[i].changed)
-            continue;
-        st = file_table_use(t, i, &part, err);
-        if (st)
-            break;
-        (void)sync_file_range(part.object.fd, 0, 0, SYNC_FILE_RANGE_WRITE);
-        file_table_release(t, i);
-    }
-    return st;
-}
-
-tp_status file_table_sync(struct file_table *t, struct tp_err *err)
-{
-    tp_status st = begin_sync(t, err);
-
-    for (int i = 0; i < t->n && !st; i++) {
-        struct file_part part;
-
-        if (!t->files[i].changed)
-            continue;
-        st = file_table_use(t, i, &part, err);
-        if (st)
-            break;
-        st = file_sync(part.object.fd, part.path, false, err);
-        file_table_release(t, i);
-        t->files[i].changed = st != TP_OK;
-    }
+    /* Begin to write the pages of all files, so that the fsync of each finds little to do. It is
+     * only a hint: a failure shows in the fsync. */
+    for (int i = 0; i < t->n; i++)
+        if (t->files[i].changed)
+            (void)sync_file_range(t->files[i].object.fd, 0, 0, SYNC_FILE_RANGE_WRITE);
+    for (int i = 0; i < t->n && !st; i++)
+        st = sync_one(&t->files[i], err);
     return st;
 }

@@ -1,7 +1,7 @@
 /*
  * reshard/formats/pieces/file_table.h - the files of a source or target, of which only some are
  * open at a time. A checkpoint of a large job has thousands of files, and a process may open about
- * a thousand.
+ * a thousand. A file that was written is synced before it is closed.
  */
 #ifndef RESHARD_FORMATS_PIECES_FILE_TABLE_H
 #define RESHARD_FORMATS_PIECES_FILE_TABLE_H
@@ -28,7 +28,8 @@ const char *file_table_path(const struct file_table *t, int number);
 
 /* Open a file, unless it is open; *part is all of it. It stays open until file_table_release, and
  * for as long afterwards as few files are open. TP_E_NOTFOUND: there is no such file; the message
- * also names others of the table that are missing. Both are thread safe. */
+ * also names others of the table that are missing. TP_E_IO also when another file, which is closed
+ * in its place, could not be synced. Both are thread safe. */
 tp_status file_table_use(struct file_table *t, int number, struct file_part *part,
                          struct tp_err *err);
 void file_table_release(struct file_table *t, int number);
