@@ -58,11 +58,15 @@ tp_status shard_opener_next(struct shard_opener *o, struct shard_reader **out, s
     struct shard_opener_slot *slot;
 
     if (o->next == o->first + o->n) {
-        const int left = o->m->n_shards - o->next;
+        const int left = o->m->n_shards - o->next, n = left < o->room ? left : o->room;
+        tp_status st;
 
         o->first = o->next;
-        o->n = left < o->room ? left : o->room;
-        thread_pool_run(open_one, o, o->n, o->n, err);
+        o->n = 0; /* the slots are still of the shards before */
+        st = thread_pool_run(open_one, o, n, n, err);
+        if (st)
+            return st;
+        o->n = n;
     }
     slot = &o->slots[o->next++ - o->first];
     *out = slot->reader;

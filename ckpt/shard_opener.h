@@ -15,7 +15,8 @@ tp_status shard_opener_new(struct shard_opener **out, const char *dir, const str
                            struct tp_err *err);
 
 /* Open the next shard, in the manifest's order; it belongs to the caller. Fails as ckpt_open_shard
- * does, and the call after that is about the shard after it. */
+ * does, and the call after that is about the shard after it. TP_E_NOMEM: no memory for the threads
+ * that open them; the next call is about the same shard. */
 tp_status shard_opener_next(struct shard_opener *o, struct shard_reader **out, struct tp_err *err);
 
 void shard_opener_free(struct shard_opener *o);
