@@ -132,7 +132,7 @@ static tp_status write_file(const struct trainer *t, const char *path, const flo
         st = tp_fail(err, TP_E_NOMEM, "no memory for --logits");
         goto done;
     }
-    dataset_fetch_ids(&t->data, t->position.next_sample, c->global_batch_size, ids);
+    TP_TRY(dataset_fetch_ids(&t->data, t->position.next_sample, c->global_batch_size, ids, err));
     assemble(t, whole, parts);
     st = safetensors_write_file(path, tensors, data, 2, err);
     if (st)

@@ -3,6 +3,8 @@
 needs: tp-train
 covers: trainer/data/token_file trainer/data/dataset trainer/run_summary
 """
+import subprocess
+
 import pytest
 
 import harness
@@ -55,3 +57,19 @@ def test_a_missing_file_is_missing_whatever_its_name_is(tiny, tmp_path):
     for name in "a.jsonl", "a.bin", "bytes:a", "a":
         r = train(tiny, name)
         assert r.rc == 2 and "a" in r.err and len(r.lines) == 1, repr(r)
+
+
+@pytest.mark.parametrize("layout", ["tp1", "pp2", "dp2"])
+def test_a_file_that_is_cut_while_it_is_read_is_damage_and_no_signal(layout, tiny, tmp_path):
+    data = tmp_path / "text"
+    data.write_bytes(open(TEXT, "rb").read(30000))
+    argv = harness.train_args(tiny, steps=10 ** 6, layout=layout) # of two --data the last one counts
+    with subprocess.Popen(harness.command(argv + ["--data", data]), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                          stderr=subprocess.PIPE, text=True) as p:
+        for line in p.stdout:
+            if "step 3" in " ".join(line.split()):
+                break
+        with open(data, "r+b") as f:
+            f.truncate(100)
+        out, err = p.communicate(timeout=300)
+    assert p.returncode == 3 and "%s: has 100 bytes, but had 30000" % data in err, (p.returncode, out[-500:], err)

@@ -10,7 +10,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     struct token_file t;
     struct tp_err err = { 0 };
     tp_status st;
-    int32_t out[64];
+    int64_t out[64];
 
     fuzz_write("data.bin", tokens, bytes);
     fuzz_write("data.idx", data, size);
@@ -18,10 +18,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     fuzz_check_error(st, &err);
     if (st)
         return 0;
-    for (int64_t i = 0; i < t.n; i++)
-        token_file_at(&t, i);
     for (int64_t i = 0; i < t.n; i += 64)
-        token_file_read(&t, i, t.n - i < 64 ? t.n - i : 64, 256, out);
+        fuzz_must(token_file_read(&t, i, t.n - i < 64 ? t.n - i : 64, out, &err) == TP_OK, err.msg);
     token_file_close(&t);
     return 0;
 }

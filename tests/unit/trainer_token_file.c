@@ -99,8 +99,8 @@ Test(tokens, every_type_reads_back_what_was_written)
         struct place p = place_make();
         struct tp_err err = { 0 };
         struct bytes bin = { 0 }, idx;
-        int32_t sizes[8], out[1024];
-        int64_t want[1024], n = 0;
+        int32_t sizes[8];
+        int64_t want[1024], out[1024], n = 0;
         struct token_file t;
 
         for (int i = 0; i < 8; i++) {
@@ -115,9 +115,13 @@ Test(tokens, every_type_reads_back_what_was_written)
         put(p.bin, bin.at, bin.n);
         cr_assert_eq(token_file_open(&t, p.prefix, &err), TP_OK, "%s", err.msg);
         cr_assert(t.n == n && t.documents == 4);
-        cr_assert_eq(token_file_read(&t, 0, n, INT64_C(1) << 31, out), -1);
+        cr_assert_eq(token_file_read(&t, 0, n, out, &err), TP_OK, "%s", err.msg);
         for (int64_t i = 0; i < n; i++)
-            cr_assert(out[i] == want[i] && token_file_at(&t, i) == want[i]);
+            cr_assert_eq(out[i], want[i]);
+        if (n > 0) {
+            cr_assert_eq(token_file_read(&t, n - 1, 1, out, &err), TP_OK, "%s", err.msg);
+            cr_assert_eq(out[0], want[n - 1]);
+        }
         token_file_close(&t);
         cr_assert_eq(token_file_open(&t, p.bin, &err), TP_OK, "the .bin's name opens the pair");
         cr_assert_eq(t.n, n);
@@ -132,31 +136,31 @@ Test(tokens, any_other_file_has_bytes_as_tokens)
 {
     struct place p = place_make();
     struct tp_err err = { 0 };
-    int32_t out[5];
+    int64_t out[5];
     struct token_file t;
 
     put(p.prefix, "a\xff\0z!", 5);
     cr_assert_eq(token_file_open(&t, p.prefix, &err), TP_OK, "%s", err.msg);
     cr_assert(t.n == 5 && t.is_bytes && !t.asked);
-    cr_assert_eq(token_file_read(&t, 0, 5, 256, out), -1);
+    cr_assert_eq(token_file_read(&t, 0, 5, out, &err), TP_OK, "%s", err.msg);
     cr_assert(out[0] == 'a' && out[1] == 255 && out[2] == 0 && out[4] == '!');
-    cr_assert_eq(token_file_read(&t, 0, 5, 200, out), 1, "token 1 is not below 200");
     token_file_close(&t);
     place_remove(&p);
 }
 
-Test(tokens, negative_tokens_are_found)
+Test(tokens, negative_tokens_are_read)
 {
     struct place p = place_make();
     struct tp_err err = { 0 };
     struct bytes idx = index_of(4, 4, (int32_t[]){ 3 }, 1);
     struct token_file t;
-    int32_t out[3];
+    int64_t out[3];
 
     put(p.idx, idx.at, idx.n);
     put(p.bin, (int32_t[]){ 1, 2, -3 }, 12);
     cr_assert_eq(token_file_open(&t, p.prefix, &err), TP_OK, "%s", err.msg);
-    cr_assert_eq(token_file_read(&t, 1, 2, 100, out), 2);
+    cr_assert_eq(token_file_read(&t, 1, 2, out, &err), TP_OK, "%s", err.msg);
+    cr_assert(out[0] == 2 && out[1] == -3);
     token_file_close(&t);
     free(idx.at);
     place_remove(&p);
@@ -243,15 +247,68 @@ Test(tokens, what_opens_is_safe_to_read)
             b.at[rng_int(&r, 0, (int64_t)b.n - 1)] ^= (unsigned char)(1 << rng_int(&r, 0, 7));
         put(p.idx, b.at, b.n);
         if (token_file_open(&t, p.prefix, &err) == TP_OK) {
-            int32_t out[64];
+            int64_t out[64];
 
             cr_assert_leq(t.n, 24 * 2);
-            token_file_read(&t, 0, t.n, 65536, out);
+            cr_assert_eq(token_file_read(&t, 0, t.n, out, &err), TP_OK, "%s", err.msg);
             token_file_close(&t);
         }
         free(b.at);
     }
     free(good.at);
+    place_remove(&p);
+}
+
+/* An index whose columns are longer than what is read of them at a time. */
+Test(tokens, many_sequences_are_checked_to_the_last)
+{
+    enum { N = 20000 };
+    struct place p = place_make();
+    struct tp_err err = { 0 };
+    int32_t *sizes = malloc(N * sizeof *sizes);
+    int64_t *tokens = malloc(N * sizeof *tokens), *out = malloc(N * sizeof *out);
+    struct token_file t;
+    struct bytes idx;
+
+    cr_assert(sizes && tokens && out);
+    for (int i = 0; i < N; i++) {
+        sizes[i] = 1;
+        tokens[i] = i;
+    }
+    idx = index_of(5, 8, sizes, N);
+    put(p.idx, idx.at, idx.n);
+    put(p.bin, tokens, N * sizeof *tokens);
+    cr_assert_eq(token_file_open(&t, p.prefix, &err), TP_OK, "%s", err.msg);
+    cr_assert_eq(token_file_read(&t, 0, N, out, &err), TP_OK, "%s", err.msg);
+    cr_assert_arr_eq(out, tokens, N * sizeof *tokens);
+    token_file_close(&t);
+    idx.at[34 + 4 * N + 8 * (N - 1)] ^= 1; /* where the last sequence begins */
+    put(p.idx, idx.at, idx.n);
+    cr_assert_eq(token_file_open(&t, p.prefix, &err), TP_E_CORRUPT);
+    cr_assert(strstr(err.msg, "sequence 19999 begins"), "%s", err.msg);
+    free(idx.at);
+    free(sizes);
+    free(tokens);
+    free(out);
+    place_remove(&p);
+}
+
+Test(tokens, a_file_that_is_cut_while_it_is_read_is_an_error_with_both_sizes)
+{
+    struct place p = place_make();
+    struct tp_err err = { 0 };
+    static char text[40000];
+    static int64_t out[sizeof text];
+    struct token_file t;
+
+    put(p.prefix, text, sizeof text);
+    cr_assert_eq(token_file_open(&t, p.prefix, &err), TP_OK, "%s", err.msg);
+    cr_assert_eq(truncate(p.prefix, 5000), 0);
+    cr_expect_eq(token_file_read(&t, 0, 5000, out, &err), TP_OK, "%s", err.msg);
+    cr_expect_eq(token_file_read(&t, 0, sizeof text, out, &err), TP_E_CORRUPT);
+    cr_expect(strstr(err.msg, p.prefix) && strstr(err.msg, "has 5000 bytes, but had 40000"), "%s",
+              err.msg);
+    token_file_close(&t);
     place_remove(&p);
 }
 

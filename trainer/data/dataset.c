@@ -1,13 +1,13 @@
 /* trainer/data/dataset.c - see trainer/data/dataset.h. */
 #include "trainer/data/dataset.h"
 
+#include <stddef.h>
+
 /* Tokens that are looked at before the run begins: a fraction of a second. */
 static const int64_t CHECKED_AT_OPEN = INT64_C(1) << 26;
 
-static tp_status fail_token(const struct dataset *d, int64_t at, struct tp_err *err)
+static tp_status fail_token(const struct dataset *d, int64_t at, int64_t token, struct tp_err *err)
 {
-    int64_t token = token_file_at(&d->tokens, at);
-
     if (d->tokens.is_bytes)
         return tp_fail(err, TP_E_USAGE,
                        "%s: byte %lld at offset %lld is not a token: the model's vocabulary is "
@@ -33,19 +33,36 @@ static tp_status check_kind(const struct dataset *d, struct tp_err *err)
         d->path, (long long)d->vocab, d->path);
 }
 
+/* Tokens at .. at + n - 1, which must be in the vocabulary. out: NULL, if they are only checked. */
+static tp_status read_tokens(const struct dataset *d, int64_t at, int64_t n, int32_t *out,
+                             struct tp_err *err)
+{
+    int64_t tokens[4096], run;
+
+    for (int64_t i = 0; i < n; i += run) {
+        tp_status st;
+
+        run = n - i < 4096 ? n - i : 4096;
+        st = token_file_read(&d->tokens, at + i, run, tokens, err);
+        if (st)
+            return st;
+        for (int64_t k = 0; k < run; k++) {
+            if (tokens[k] < 0 || tokens[k] >= d->vocab || tokens[k] > INT32_MAX)
+                return fail_token(d, at + i + k, tokens[k], err);
+            if (out)
+                out[i + k] = (int32_t)tokens[k];
+        }
+    }
+    return TP_OK;
+}
+
 static tp_status check_tokens(const struct dataset *d, struct tp_err *err)
 {
     int64_t n = d->tokens.n < CHECKED_AT_OPEN ? d->tokens.n : CHECKED_AT_OPEN;
 
     if (d->tokens.type == TOKEN_U8 && d->vocab >= 256)
         return TP_OK;
-    for (int64_t i = 0; i < n; i++) {
-        int64_t token = token_file_at(&d->tokens, i);
-
-        if (token < 0 || token >= d->vocab)
-            return fail_token(d, i, err);
-    }
-    return TP_OK;
+    return read_tokens(d, 0, n, NULL, err);
 }
 
 tp_status dataset_open(struct dataset *d, const char *path, int64_t seq, int64_t vocab,
@@ -91,20 +108,25 @@ tp_status dataset_fetch(const struct dataset *d, int64_t first, int64_t n,
     part = part ? part : &whole;
     each = zigzag_tokens(part);
     for (int64_t i = 0; i < n * each; i += run) {
-        int64_t sample = (first + i / each) % d->samples, bad;
+        int64_t sample = (first + i / each) % d->samples;
         int64_t at = sample * d->seq + zigzag_position(part, i % each, &run);
+        tp_status st = read_tokens(d, at, run, ids + i, err);
 
-        bad = token_file_read(&d->tokens, at, run, d->vocab, ids + i);
-        if (bad < 0)
-            bad = token_file_read(&d->tokens, at + 1, run, d->vocab, targets + i);
-        if (bad >= 0)
-            return fail_token(d, bad, err);
+        if (!st)
+            st = read_tokens(d, at + 1, run, targets + i, err);
+        if (st)
+            return st;
     }
     return TP_OK;
 }
 
-void dataset_fetch_ids(const struct dataset *d, int64_t first, int64_t n, int64_t *ids)
+tp_status dataset_fetch_ids(const struct dataset *d, int64_t first, int64_t n, int64_t *ids,
+                            struct tp_err *err)
 {
-    for (int64_t i = 0; i < n * d->seq; i++)
-        ids[i] = token_file_at(&d->tokens, (first + i / d->seq) % d->samples * d->seq + i % d->seq);
+    tp_status st = TP_OK;
+
+    for (int64_t i = 0; i < n && !st; i++)
+        st = token_file_read(&d->tokens, (first + i) % d->samples * d->seq, d->seq,
+                             ids + i * d->seq, err);
+    return st;
 }

@@ -33,12 +33,14 @@ void dataset_close(struct dataset *d);
 
 /* Sequences first .. first + n - 1 of the run, to ids[n][seq] and targets[n][seq]; of each only the
  * tokens that a context-parallel rank has, in the order in which it has them, when `part` is not
- * NULL. TP_E_USAGE: a token outside the vocabulary. */
+ * NULL. TP_E_USAGE: a token outside the vocabulary. TP_E_CORRUPT: the file is shorter than it was
+ * when it was opened. */
 tp_status dataset_fetch(const struct dataset *d, int64_t first, int64_t n,
                         const struct zigzag *part, int32_t *ids, int32_t *targets,
                         struct tp_err *err);
 
 /* The inputs alone, of whole sequences, as ids[n][seq]. */
-void dataset_fetch_ids(const struct dataset *d, int64_t first, int64_t n, int64_t *ids);
+tp_status dataset_fetch_ids(const struct dataset *d, int64_t first, int64_t n, int64_t *ids,
+                            struct tp_err *err);
 
 #endif

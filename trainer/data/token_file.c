@@ -5,7 +5,7 @@
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "core/file.h"
@@ -23,46 +23,47 @@ static const struct {
     [TOKEN_I32] = { "i32", 4 }, [TOKEN_I64] = { "i64", 8 }, [TOKEN_U16] = { "u16", 2 },
 };
 
-struct mapped {
+/* ---- files ---- */
+
+struct open_file {
     const char *path;
-    const unsigned char *bytes; /* NULL when size is 0 */
+    int fd;
     int64_t size;
 };
 
-static tp_status map(struct mapped *m, const char *path, struct tp_err *err)
+static tp_status open_one(struct open_file *f, const char *path, struct tp_err *err)
 {
-    int fd;
-    int64_t size;
-    void *bytes = NULL;
-    tp_status st = file_open_read(&fd, &size, path, err);
+    tp_status st = file_open_read(&f->fd, &f->size, path, err);
 
+    f->path = path;
+    if (st)
+        f->fd = -1;
     if (st == TP_E_CORRUPT) /* not a regular file: the request is wrong, nothing is damaged */
         st = err->status = TP_E_USAGE;
-    if (st)
-        return st;
-    if (size > 0)
-        bytes = mmap(NULL, (size_t)size, PROT_READ, MAP_PRIVATE, fd, 0);
-    close(fd);
-    if (bytes == MAP_FAILED)
-        return tp_fail_errno(err, "%s: cannot be mapped", path);
-    *m = (struct mapped){ path, bytes, size };
-    return TP_OK;
+    return st;
 }
 
-static void unmap(struct mapped *m)
+static void close_one(struct open_file *f)
 {
-    if (m->bytes)
-        munmap((void *)(uintptr_t)m->bytes, (size_t)m->size);
-    m->bytes = NULL;
+    if (f->fd >= 0)
+        close(f->fd);
+    f->fd = -1;
 }
 
-/* A little-endian number of `bytes` bytes; nothing in an index is aligned. */
-static uint64_t number_at(const struct mapped *m, int64_t at, int bytes)
+/* Read n bytes, which the file had when it was opened. A mapping of it would be faster by nothing
+ * that counts, and end the process without a word when the file is cut meanwhile. */
+static tp_status read_at(const struct open_file *f, int64_t at, void *out, size_t n,
+                         struct tp_err *err)
 {
-    uint64_t x = 0;
+    tp_status st = file_read_at(f->fd, f->path, at, out, n, err);
+    struct stat now;
 
-    memcpy(&x, m->bytes + at, (size_t)bytes);
-    return x;
+    if (st == TP_E_CORRUPT && fstat(f->fd, &now) == 0 && now.st_size < f->size)
+        return tp_fail(err, TP_E_CORRUPT,
+                       "%s: has %lld bytes, but had %lld when this run began: it was cut while it "
+                       "was read; restore it and run again",
+                       f->path, (long long)now.st_size, (long long)f->size);
+    return st;
 }
 
 /* ---- the index ---- */
@@ -73,7 +74,42 @@ struct index {
     int64_t sizes_at, pointers_at, documents_at; /* in the file */
 };
 
-static tp_status read_type(enum token_file_type *out, const struct mapped *m, int code,
+/* An array of numbers of the index, of which a part is in memory. */
+struct column {
+    const struct open_file *file;
+    int64_t from, to; /* the bytes of the file that are in memory */
+    unsigned char bytes[32 << 10];
+};
+
+/* A little-endian number of `width` bytes; nothing in an index is aligned. */
+static uint64_t number(const unsigned char *at, int width)
+{
+    uint64_t x = 0;
+
+    memcpy(&x, at, (size_t)width);
+    return x;
+}
+
+static tp_status number_at(uint64_t *out, struct column *c, int64_t at, int width,
+                           struct tp_err *err)
+{
+    const int64_t left = c->file->size - at, room = (int64_t)sizeof c->bytes;
+    tp_status st;
+
+    if (at < c->from || at + width > c->to) {
+        const int64_t n = left < room ? left : room;
+
+        st = read_at(c->file, at, c->bytes, (size_t)n, err);
+        if (st)
+            return st;
+        c->from = at;
+        c->to = at + n;
+    }
+    *out = number(c->bytes + (at - c->from), width);
+    return TP_OK;
+}
+
+static tp_status read_type(enum token_file_type *out, const struct open_file *m, int code,
                            struct tp_err *err)
 {
     static const int types_by_code[] = { -1,        TOKEN_U8, TOKEN_I8, TOKEN_I16, TOKEN_I32,
@@ -91,25 +127,28 @@ static tp_status read_type(enum token_file_type *out, const struct mapped *m, in
 }
 
 /* The header, and that the file is as long as it says. */
-static tp_status read_header(struct index *x, const struct mapped *m, struct tp_err *err)
+static tp_status read_header(struct index *x, const struct open_file *m, struct tp_err *err)
 {
+    unsigned char head[HEADER_BYTES];
     uint64_t version, sequences, documents;
-    int64_t at = sizeof magic, per_sequence = 4 + 8, rest;
-    tp_status st;
+    int64_t per_sequence = 4 + 8, rest;
+    tp_status st = m->size < HEADER_BYTES ? TP_OK : read_at(m, 0, head, sizeof head, err);
 
-    if (m->size < HEADER_BYTES || memcmp(m->bytes, magic, sizeof magic) != 0)
+    if (st)
+        return st;
+    if (m->size < HEADER_BYTES || memcmp(head, magic, sizeof magic) != 0)
         return tp_fail(
             err, TP_E_USAGE,
             "%s: is not an index of Megatron's token files: it does not begin with MMIDIDX",
             m->path);
-    version = number_at(m, at, 8);
+    version = number(head + sizeof magic, 8);
     if (version != VERSION)
         return tp_fail(err, TP_E_USAGE, "%s: is of version %llu, expected %d", m->path,
                        (unsigned long long)version, VERSION);
-    if ((st = read_type(&x->type, m, (int)number_at(m, at + 8, 1), err)))
+    if ((st = read_type(&x->type, m, (int)number(head + sizeof magic + 8, 1), err)))
         return st;
-    sequences = number_at(m, at + 9, 8);
-    documents = number_at(m, at + 17, 8);
+    sequences = number(head + sizeof magic + 9, 8);
+    documents = number(head + sizeof magic + 17, 8);
     rest = m->size - HEADER_BYTES;
     if (sequences > (uint64_t)(rest / per_sequence) ||
         documents > (uint64_t)((rest - (int64_t)sequences * per_sequence) / 8))
@@ -127,46 +166,58 @@ static tp_status read_header(struct index *x, const struct mapped *m, struct tp_
 }
 
 /* That sequences follow each other from byte 0 to the end of the .bin; *n gets their tokens. */
-static tp_status check_sequences(int64_t *n, const struct index *x, const struct mapped *idx,
-                                 const struct mapped *bin, struct tp_err *err)
+static tp_status check_sequences(int64_t *n, const struct index *x, const struct open_file *idx,
+                                 const struct open_file *bin, struct tp_err *err)
 {
-    int64_t room = bin->size / types[x->type].bytes, sum = 0;
+    struct column sizes = { .file = idx }, pointers = { .file = idx };
+    const int width = types[x->type].bytes;
+    int64_t room = bin->size / width, sum = 0;
+    tp_status st = TP_OK;
 
     for (int64_t i = 0; i < x->sequences; i++) {
-        int32_t size = (int32_t)number_at(idx, x->sizes_at + 4 * i, 4);
-        int64_t pointer = (int64_t)number_at(idx, x->pointers_at + 8 * i, 8);
+        uint64_t found[2] = { 0 };
+        int64_t size, pointer;
 
+        TP_TRY(number_at(&found[0], &sizes, x->sizes_at + 4 * i, 4, err));
+        TP_TRY(number_at(&found[1], &pointers, x->pointers_at + 8 * i, 8, err));
+        size = (int32_t)found[0];
+        pointer = (int64_t)found[1];
         if (size < 0 || size > room - sum)
             return tp_fail(
                 err, TP_E_CORRUPT,
                 "%s: sequence %lld has %d tokens, but only %lld of the %lld in %s are left",
                 idx->path, (long long)i, (int)size, (long long)(room - sum), (long long)room,
                 bin->path);
-        if (pointer != sum * types[x->type].bytes)
+        if (pointer != sum * width)
             return tp_fail(err, TP_E_CORRUPT,
                            "%s: sequence %lld begins at byte %lld, expected %lld, where the one "
                            "before it ends",
-                           idx->path, (long long)i, (long long)pointer,
-                           (long long)(sum * types[x->type].bytes));
+                           idx->path, (long long)i, (long long)pointer, (long long)(sum * width));
         sum += size;
     }
-    if (sum * types[x->type].bytes != bin->size)
+    if (sum * width != bin->size)
         return tp_fail(err, TP_E_CORRUPT,
                        "%s has %lld bytes, but %s lists %lld tokens of type %s: %lld bytes",
                        bin->path, (long long)bin->size, idx->path, (long long)sum,
-                       types[x->type].name, (long long)(sum * types[x->type].bytes));
+                       types[x->type].name, (long long)(sum * width));
     *n = sum;
-    return TP_OK;
+done:
+    return st;
 }
 
-static tp_status check_documents(const struct index *x, const struct mapped *idx,
+static tp_status check_documents(const struct index *x, const struct open_file *idx,
                                  struct tp_err *err)
 {
+    struct column documents = { .file = idx };
     int64_t before = 0;
+    tp_status st = TP_OK;
 
     for (int64_t i = 0; i < x->documents; i++) {
-        int64_t first = (int64_t)number_at(idx, x->documents_at + 8 * i, 8);
+        uint64_t found = 0;
+        int64_t first;
 
+        TP_TRY(number_at(&found, &documents, x->documents_at + 8 * i, 8, err));
+        first = (int64_t)found;
         if (first < before || first > x->sequences)
             return tp_fail(err, TP_E_CORRUPT,
                            "%s: document %lld begins at sequence %lld, expected %lld to %lld",
@@ -174,7 +225,8 @@ static tp_status check_documents(const struct index *x, const struct mapped *idx
                            (long long)x->sequences);
         before = first;
     }
-    return TP_OK;
+done:
+    return st;
 }
 
 /* ---- opening ---- */
@@ -182,14 +234,14 @@ static tp_status check_documents(const struct index *x, const struct mapped *idx
 static tp_status open_pair(struct token_file *t, const char *bin_path, const char *idx_path,
                            struct tp_err *err)
 {
-    struct mapped idx = { 0 }, bin = { 0 };
+    struct open_file idx = { .fd = -1 }, bin = { .fd = -1 };
     struct index x = { 0 };
     int64_t n = 0;
     tp_status st;
 
-    TP_TRY(map(&idx, idx_path, err));
+    TP_TRY(open_one(&idx, idx_path, err));
     TP_TRY(read_header(&x, &idx, err));
-    TP_TRY(map(&bin, bin_path, err));
+    TP_TRY(open_one(&bin, bin_path, err));
     TP_TRY(check_sequences(&n, &x, &idx, &bin, err));
     TP_TRY(check_documents(&x, &idx, err));
     if (n == 0) {
@@ -200,12 +252,13 @@ static tp_status open_pair(struct token_file *t, const char *bin_path, const cha
     *t = (struct token_file){ .type = x.type,
                               .n = n,
                               .documents = x.documents > 0 ? x.documents - 1 : 0,
-                              .data = bin.bytes,
+                              .fd = bin.fd,
                               .size_bytes = bin.size };
-    bin.bytes = NULL; /* t has it now */
+    snprintf(t->path, sizeof t->path, "%s", bin_path);
+    bin.fd = -1; /* t has it now */
 done:
-    unmap(&idx);
-    unmap(&bin);
+    close_one(&idx);
+    close_one(&bin);
     return st;
 }
 
@@ -263,17 +316,18 @@ static tp_status check_ending(const char *path, struct tp_err *err)
 
 static tp_status open_bytes(struct token_file *t, const char *path, bool asked, struct tp_err *err)
 {
-    struct mapped m = { 0 };
+    struct open_file f;
     tp_status st = asked || !file_exists(path) ? TP_OK : check_ending(path, err);
 
-    if (st || (st = map(&m, path, err)))
+    if (st || (st = open_one(&f, path, err)))
         return st;
     *t = (struct token_file){ .type = TOKEN_U8,
-                              .n = m.size,
+                              .n = f.size,
                               .is_bytes = true,
                               .asked = asked,
-                              .data = m.bytes,
-                              .size_bytes = m.size };
+                              .fd = f.fd,
+                              .size_bytes = f.size };
+    snprintf(t->path, sizeof t->path, "%s", path);
     return TP_OK;
 }
 
@@ -315,41 +369,51 @@ tp_status token_file_open(struct token_file *t, const char *path, struct tp_err 
 
 void token_file_close(struct token_file *t)
 {
-    if (t->data)
-        munmap((void *)(uintptr_t)t->data, (size_t)t->size_bytes);
+    if (t->path[0])
+        close(t->fd);
     *t = (struct token_file){ 0 };
 }
 
 /* ---- reading ---- */
 
-int64_t token_file_at(const struct token_file *t, int64_t i)
+static int64_t token_at(const void *bytes, enum token_file_type type, int64_t i)
 {
-    switch (t->type) {
+    switch (type) {
     case TOKEN_U8:
-        return ((const uint8_t *)t->data)[i];
+        return ((const uint8_t *)bytes)[i];
     case TOKEN_I8:
-        return ((const int8_t *)t->data)[i];
+        return ((const int8_t *)bytes)[i];
     case TOKEN_I16:
-        return ((const int16_t *)t->data)[i];
+        return ((const int16_t *)bytes)[i];
     case TOKEN_I32:
-        return ((const int32_t *)t->data)[i];
+        return ((const int32_t *)bytes)[i];
     case TOKEN_I64:
-        return ((const int64_t *)t->data)[i];
+        return ((const int64_t *)bytes)[i];
     case TOKEN_U16:
-        return ((const uint16_t *)t->data)[i];
+        return ((const uint16_t *)bytes)[i];
     }
     return -1;
 }
 
-int64_t token_file_read(const struct token_file *t, int64_t first, int64_t n, int64_t vocab,
-                        int32_t *out)
+tp_status token_file_read(const struct token_file *t, int64_t first, int64_t n, int64_t *out,
+                          struct tp_err *err)
 {
-    for (int64_t i = 0; i < n; i++) {
-        int64_t token = token_file_at(t, first + i);
+    const struct open_file f = { t->path, t->fd, t->size_bytes };
+    const int width = types[t->type].bytes;
+    int64_t bytes[4096]; /* aligned for every type */
+    int64_t run;
 
-        if (token < 0 || token >= vocab || token > INT32_MAX)
-            return first + i;
-        out[i] = (int32_t)token;
+    for (int64_t i = 0; i < n; i += run) {
+        tp_status st;
+
+        run = (int64_t)sizeof bytes / width;
+        if (run > n - i)
+            run = n - i;
+        st = read_at(&f, (first + i) * width, bytes, (size_t)(run * width), err);
+        if (st)
+            return st;
+        for (int64_t k = 0; k < run; k++)
+            out[i + k] = token_at(bytes, t->type, k);
     }
-    return -1;
+    return TP_OK;
 }

@@ -12,13 +12,15 @@
  *     pointers               i64[sequences] byte in PREFIX.bin where each begins
  *     document indices       i64[documents] first sequence of each, and the number of sequences
  *
- * Both are mapped, nothing is copied. Everything in them is checked before it is used: they come
- * from elsewhere. Sequences follow each other without a gap, which is how that program writes them,
- * so a run reads one long row and documents do not matter to it.
+ * Everything in them is checked before it is used: they come from elsewhere. They are read, not
+ * mapped, so a file that is cut while a run reads it is an error and no signal. Sequences follow
+ * each other without a gap, which is how that program writes them, so a run reads one long row and
+ * documents do not matter to it.
  */
 #ifndef TRAINER_DATA_TOKEN_FILE_H
 #define TRAINER_DATA_TOKEN_FILE_H
 
+#include <limits.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -28,12 +30,13 @@ enum token_file_type { TOKEN_U8, TOKEN_I8, TOKEN_I16, TOKEN_I32, TOKEN_I64, TOKE
 
 struct token_file {
     enum token_file_type type;
-    int64_t n;          /* tokens */
-    int64_t documents;  /* of a pair */
-    bool is_bytes;      /* raw bytes, not a pair */
-    bool asked;         /* as `bytes:FILE`, so any file will do */
-    const void *data;   /* mapped */
-    int64_t size_bytes; /* of data; n times a token's size */
+    int64_t n;           /* tokens */
+    int64_t documents;   /* of a pair */
+    bool is_bytes;       /* raw bytes, not a pair */
+    bool asked;          /* as `bytes:FILE`, so any file will do */
+    char path[PATH_MAX]; /* of the .bin, or of the bytes; "": it is closed */
+    int fd;
+    int64_t size_bytes; /* n times a token's size */
 };
 
 /* "bytes:" before a path: its raw bytes, whatever the file is. */
@@ -50,12 +53,9 @@ const char *token_file_path(const char *path);
 tp_status token_file_open(struct token_file *t, const char *path, struct tp_err *err);
 void token_file_close(struct token_file *t);
 
-/* Tokens first .. first + n - 1, which must exist, as int32. Whether each lies in [0, vocab): -1;
- * else the number of the first that does not, and out is partly filled. */
-int64_t token_file_read(const struct token_file *t, int64_t first, int64_t n, int64_t vocab,
-                        int32_t *out);
-
-/* Token number i, whatever it is. */
-int64_t token_file_at(const struct token_file *t, int64_t i);
+/* Tokens first .. first + n - 1, whatever they are; the file had them when it was opened.
+ * TP_E_CORRUPT: it is shorter now; the message has both sizes. TP_E_IO. */
+tp_status token_file_read(const struct token_file *t, int64_t first, int64_t n, int64_t *out,
+                          struct tp_err *err);
 
 #endif
