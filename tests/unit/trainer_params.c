@@ -91,6 +91,54 @@ static int check_fused(struct trainer *t, void *ctx)
     return wrong_unless(wrong == 0, "fused matrices");
 }
 
+/* What element k of entry i is in weights, exp_avg or exp_avg_sq (array 0 to 2). */
+static float holder_value(int i, int64_t k, int array)
+{
+    return (float)((i * INT64_C(8191) + k * 7) % 65536 + array * 65536 + 1);
+}
+
+/* Only first holders have values. After the copy all have them, and nothing else was changed. */
+static int check_holders(struct trainer *t, void *ctx)
+{
+    const struct params *p = &t->params;
+    int wrong = 0, copies = 0;
+
+    (void)ctx;
+    for (int i = 0; i < p->n; i++) {
+        const struct param_owned o = params_owned(p, &p->list[i]);
+        float *const arrays[] = { o.value, o.exp_avg, o.exp_avg_sq };
+        const int holder = params_first_holder(p, i);
+
+        copies += holder != i;
+        for (int a = 0; a < 3; a++)
+            for (int64_t k = 0; k < o.n; k++)
+                arrays[a][k] = holder == i ? holder_value(i, k, a) : -1;
+    }
+    params_copy_to_holders(p);
+    for (int i = 0; i < p->n; i++) {
+        const struct param_owned o = params_owned(p, &p->list[i]);
+        const float *const arrays[] = { o.value, o.exp_avg, o.exp_avg_sq };
+        const int holder = params_first_holder(p, i);
+
+        for (int a = 0; a < 3; a++)
+            for (int64_t k = 0; k < o.n; k++)
+                wrong += arrays[a][k] != holder_value(holder, k, a);
+    }
+    return wrong_unless(copies > 0, "no entry holds what another one holds") +
+           wrong_unless(wrong == 0, "copies for other holders of a KV head");
+}
+
+/* With --same-bits 4 and tp1, a rank has four shards, two for each KV head. */
+Test(trainer_params, every_holder_of_a_kv_head_gets_all_of_its_elements)
+{
+    const struct model m = params_model(2, false);
+
+    params_expect(&m, "tp1", DTYPE_F32, 4, check_holders);
+    params_expect(&m, "tp1", DTYPE_BF16, 4, check_holders);
+    params_expect(&m, "dp2zero1", DTYPE_BF16, 4, check_holders);
+    params_expect(&m, "dp2zero3", DTYPE_F32, 4, check_holders);
+}
+
 Test(trainer_params, every_element_has_one_place_and_one_owner)
 {
     static const char *const specs[] = { "tp1", "tp2",         "tp4",
