@@ -394,11 +394,10 @@ def test_another_program_that_is_done_is_not_run_again_by_accident(tmp_path):
 # ---- submit ----
 
 def stand_ins(folder):
-    """Programs in place of Slurm's: sbatch counts its calls and prints 7, squeue prints the state in the file `state`.
-    Returns the environment with them."""
+    """Programs in place of Slurm's: sbatch counts its calls and prints 7, squeue prints the state of a job, when it was
+    submitted and its command, from the file `state`. Returns the environment with them."""
     for name, script in (("sbatch", "echo $* >> %s/sbatch.calls; echo 7" % folder),
-                         ("squeue", "read state < %s/state || exit 1\n"
-                          'echo "$state|None|1:00|N/A|1|2:00|||||0||"' % folder)):
+                         ("squeue", 'read answer < %s/state || exit 1\ncase "$*" in *%%T*%%V*%%o) echo "$answer" ;; esac' % folder)):
         (folder / name).write_text("#!/bin/sh\n%s\n" % script)
         (folder / name).chmod(0o755)
     return {"PATH": "%s:%s" % (folder, os.environ["PATH"])}
@@ -416,13 +415,14 @@ def test_a_job_that_is_queued_or_runs_is_not_submitted_again(tmp_path):
         env = stand_ins(tmp_path)
         submit = ["tp-run", "submit", job.path]
         assert harness.run(*submit, env=env).out == "7\n"
+        script = job.state / "batch.sh"
         for state in ("PENDING", "RUNNING", "SUSPENDED", "REQUEUED"):
-            (tmp_path / "state").write_text(state + "\n")
+            (tmp_path / "state").write_text("%s|2099-01-01T00:00:00|%s\n" % (state, script))
             r = harness.run(*submit, env=env)
             assert r.rc == 2 and "Slurm job 7 of this job is %s already, so nothing is submitted" % state in r.err, repr(r)
         assert submissions(tmp_path) == 1
         for state in ("CANCELLED", "COMPLETED"):
-            (tmp_path / "state").write_text(state + "\n")
+            (tmp_path / "state").write_text("%s|2099-01-01T00:00:00|%s\n" % (state, script))
             assert harness.run(*submit, env=env).out == "7\n"
         (tmp_path / "state").unlink()
         assert harness.run(*submit, env=env).rc == 0 and submissions(tmp_path) == 4, "Slurm has forgotten the job"
@@ -434,6 +434,23 @@ def test_a_job_that_is_queued_or_runs_is_not_submitted_again(tmp_path):
         job.path.write_text(slurm)
         r = harness.run(*submit, env=env)
         assert r.rc == 2 and "tp-run runs this job already (state " in r.err, repr(r)
+        assert submissions(tmp_path) == 4
+
+
+def test_another_job_that_got_the_same_number_does_not_prevent_a_submission(tmp_path):
+    with fake_job(tmp_path, "--steps", 100000) as job:
+        job.path.write_text(job.path.read_text().replace("nodes: [a, b]\n", "backend: slurm\n"))
+        env = stand_ins(tmp_path)
+        submit = ["tp-run", "submit", job.path]
+        assert harness.run(*submit, env=env).out == "7\n"
+        for command in ("/home/other/train.sh", "(null)", "/a|b/batch.sh"): # (null): of salloc
+            (tmp_path / "state").write_text("RUNNING|2099-01-01T00:00:00|%s\n" % command)
+            (job.state / "home").write_text("gone 7 n1\n") # a tp-run in this job was killed
+            assert harness.run(*submit, env=env).out == "7\n", command
+        assert submissions(tmp_path) == 4
+        for submitted in ("2020-01-01T00:00:00", "N/A"): # before the number was written down: perhaps by another script
+            (tmp_path / "state").write_text("RUNNING|%s|/home/me/own.sh\n" % submitted)
+            assert harness.run(*submit, env=env).rc == 2, submitted
         assert submissions(tmp_path) == 4
 
 

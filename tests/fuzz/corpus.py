@@ -349,7 +349,7 @@ SEEDS = {
     },
     "scheduler_text": {
         "squeue": SQUEUE, "negative time": SQUEUE.replace(b"1-02:03", b"1--2:03"), "queued": b"salloc: Pending job allocation 17\nsalloc: Granted job allocation 17\n",
-        "submitted": b"warning\n18;tp", "dependent": b"17|afterany:12\n19|afterany:17\n", "node": b"idle*",
+        "submitted": b"warning\n18;tp", "identity": b"RUNNING|2026-11-21T16:03:15|/a/batch.sh\n", "dependent": b"17|afterany:12\n19|afterany:17\n", "node": b"idle*",
         "away": b"srun: error: Unable to confirm allocation for job 3: Unable to contact slurm controller\n",
         "srun": b"rank 3: failed\nsrun: error: n2: task 3: Exited with exit code 1\nNode failure on n1\n",
         "mpirun": b"mpirun noticed that process rank 3 with PID 17 on node n1 exited on signal 9 (Killed).\n",

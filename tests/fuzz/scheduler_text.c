@@ -16,6 +16,17 @@ static void check_view(char *text)
     (void)(slurm_state_waits(v.state) + slurm_state_runs(v.state));
 }
 
+static void check_identity(const char *text)
+{
+    struct slurm_identity x;
+    char *copy = strdup(text);
+
+    fuzz_must(copy != NULL, "no memory");
+    if (slurm_identity_read(&x, copy))
+        fuzz_must(x.state && x.command, "a field that is missing");
+    free(copy);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     char *text = malloc(size + 1); /* a block of its own, so that a byte too far is seen */
@@ -35,6 +46,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     slurm_refused_step(text);
     slurm_aborted_step(text);
     slurm_lost_node(text, "n1");
+    check_identity(text);
     check_view(text); /* the last one, because it changes the text */
     free(text);
     return 0;

@@ -44,6 +44,29 @@ Test(slurm_answer, every_time_is_read_back)
     }
 }
 
+Test(slurm_answer, what_identifies_a_job_is_read_also_with_bars_in_its_command)
+{
+    char text[] = "squeue: warning\nRUNNING|2026-11-21T16:03:15|/a|b/batch.sh\nPENDING|x|y\n";
+    char interactive[] = "PENDING|N/A|(null)", none[] = "slurm_load_jobs error";
+    struct tm t = { .tm_year = 126,
+                    .tm_mon = 10,
+                    .tm_mday = 21,
+                    .tm_hour = 16,
+                    .tm_min = 3,
+                    .tm_sec = 15,
+                    .tm_isdst = -1 };
+    struct slurm_identity x;
+
+    cr_assert(slurm_identity_read(&x, text));
+    cr_expect_str_eq(x.state, "RUNNING");
+    cr_expect_str_eq(x.command, "/a|b/batch.sh");
+    cr_expect_eq(x.submitted, mktime(&t));
+    cr_assert(slurm_identity_read(&x, interactive));
+    cr_expect_str_eq(x.command, "");
+    cr_expect_eq(x.submitted, -1);
+    cr_expect_not(slurm_identity_read(&x, none));
+}
+
 Test(slurm_answer, an_answer_of_squeue_is_read_among_warnings)
 {
     char text[] = "squeue: warning: a plugin | says something\n"

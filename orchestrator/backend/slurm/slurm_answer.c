@@ -48,8 +48,9 @@ static const char *field(char **p)
     return strcmp(begin, "(null)") == 0 || strcmp(begin, "N/A") == 0 ? "" : begin;
 }
 
-/* Find the first line with n bars and cut the text there; other lines are warnings. */
-static char *line_with_bars(char *text, int n)
+/* Find the first line with n bars, or more with `at_least`, and cut the text there; other lines are
+ * warnings. */
+static char *line_with_bars(char *text, int n, bool at_least)
 {
     for (char *next; text; text = next) {
         int bars = 0;
@@ -59,27 +60,34 @@ static char *line_with_bars(char *text, int n)
             *next++ = 0;
         for (const char *p = text; *p; p++)
             bars += *p == '|';
-        if (bars == n)
+        if (bars == n || (at_least && bars > n))
             return text;
     }
     return NULL;
 }
 
-/* Seconds from now to "2026-11-21T16:03:15" by the local clock; -1: it is not a time. */
-static double seconds_until(const char *text, time_t now)
+/* "2026-11-21T16:03:15" by the local clock; -1: it is not a time. */
+static time_t local_time(const char *text)
 {
     struct tm t = { .tm_isdst = -1 };
     const char *end = strptime(text, "%Y-%m-%dT%H:%M:%S", &t);
-    double left = end && !*end ? difftime(mktime(&t), now) : -1;
 
-    return !end || *end ? -1 : left > 0 ? left : 0;
+    return end && !*end ? mktime(&t) : -1;
+}
+
+/* Seconds from now to that time; -1: it is not a time. */
+static double seconds_until(const char *text, time_t now)
+{
+    const time_t at = local_time(text);
+
+    return at < 0 ? -1 : at > now ? difftime(at, now) : 0;
 }
 
 bool slurm_view_read(struct slurm_view *out, char *text, time_t now)
 {
     double end;
 
-    text = line_with_bars(text, VIEW_FIELDS);
+    text = line_with_bars(text, VIEW_FIELDS, false);
     if (!text)
         return false;
     out->state = field(&text);
@@ -96,6 +104,17 @@ bool slurm_view_read(struct slurm_view *out, char *text, time_t now)
     out->preempted = field(&text)[0] != 0;
     out->restarts = strtol(field(&text), NULL, 10);
     out->list = field(&text);
+    return true;
+}
+
+bool slurm_identity_read(struct slurm_identity *out, char *text)
+{
+    text = line_with_bars(text, 2, true);
+    if (!text)
+        return false;
+    out->state = field(&text);
+    out->submitted = local_time(field(&text));
+    out->command = strcmp(text, "(null)") == 0 ? "" : text;
     return true;
 }
 

@@ -30,6 +30,20 @@ struct slurm_view {
  * preemption). False: no line is an answer. */
 bool slurm_view_read(struct slurm_view *out, char *text, time_t now);
 
+/* What tells a job from another one that got the same number: Slurm gives numbers out again, after
+ * the largest one or when its controller has lost its state. */
+struct slurm_identity {
+    const char *state;
+    time_t submitted;    /* -1: not known */
+    const char *command; /* of a batch job its script, "" when there is none */
+};
+
+/* squeue's -o, for slurm_identity_read; the command is last because it may contain a bar. */
+#define SLURM_IDENTITY_FORMAT "%T|%V|%o"
+
+/* As slurm_view_read. */
+bool slurm_identity_read(struct slurm_identity *out, char *text);
+
 /* Whether a job in this state waits for its nodes; has them (perhaps suspended; also a state that
  * we do not know); has ended, while Slurm still cleans up. */
 bool slurm_state_waits(const char *state);

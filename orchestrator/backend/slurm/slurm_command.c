@@ -71,6 +71,12 @@ void slurm_view_words(struct job_words *out, long job, struct arena *arena)
                 "-O", SLURM_VIEW_FORMAT, NULL);
 }
 
+void slurm_identity_words(struct job_words *out, long job, struct arena *arena)
+{
+    slurm_words(out, arena, "squeue", "-h", "-t", "all", "-j", arena_printf(arena, "%ld", job),
+                "-o", SLURM_IDENTITY_FORMAT, NULL);
+}
+
 /* A command that is being built. */
 struct slurm_builder {
     struct job_words *out;
@@ -198,7 +204,12 @@ static char *plain_pattern(const char *path, struct arena *arena)
     return out;
 }
 
-/* Write STATE/batch.sh, which sbatch copies when it submits. */
+char *slurm_script_path(const struct job *job, struct arena *arena)
+{
+    return arena_printf(arena, "%s/batch.sh", job->state);
+}
+
+/* Write the script, which sbatch copies when it submits. */
 static tp_status write_script(char **path, const struct slurm_client *client, struct arena *arena,
                               struct tp_err *err)
 {
@@ -207,7 +218,7 @@ static tp_status write_script(char **path, const struct slurm_client *client, st
     const char *file = quote(text_base_name(job->path), arena);
     char *text;
 
-    *path = arena_printf(arena, "%s/batch.sh", job->state);
+    *path = slurm_script_path(job, arena);
     text = program && file && dir
                ? arena_printf(arena, "#!/bin/sh\ncd %s && exec %s %s\n", dir, program, file)
                : NULL;

@@ -32,6 +32,9 @@ void slurm_words(struct job_words *out, struct arena *arena, ...);
 /* squeue, for slurm_view_read. */
 void slurm_view_words(struct job_words *out, long job, struct arena *arena);
 
+/* squeue, for slurm_identity_read. */
+void slurm_identity_words(struct job_words *out, long job, struct arena *arena);
+
 /* srun of one process on one node of a Slurm job, in addition to other processes there. argv: what
  * it runs; NULL after the last word. */
 void slurm_on_node(struct job_words *out, long job, const char *node, char *const *argv,
@@ -56,7 +59,10 @@ struct slurm_batch {
     int64_t nodes;
 };
 
-/* sbatch, with slurm.options. Writes its script to the state folder. */
+/* The script of the batch jobs of this job. */
+char *slurm_script_path(const struct job *job, struct arena *arena);
+
+/* sbatch, with slurm.options. Writes its script. */
 tp_status slurm_sbatch(struct job_words *out, const struct slurm_client *client,
                        const struct slurm_batch *batch, struct arena *arena, struct tp_err *err);
 

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -13,6 +14,7 @@
 #include "orchestrator/process/process.h"
 
 static const double CANCEL_PATIENCE_S = 60, RUN_PATIENCE_S = 30;
+static const double SKEW_S = 300; /* of the clocks of Slurm's controller and of the file system */
 
 void slurm_home(struct home *out, const struct environment *env)
 {
@@ -34,9 +36,19 @@ void slurm_relay(struct relay_setup *out, const struct environment *env)
 
 /* ---- submit ---- */
 
-static void submitted_path(char path[PATH_MAX], const struct job *job)
+static void state_path(char path[PATH_MAX], const struct job *job, const char *name)
 {
-    snprintf(path, PATH_MAX, "%.4000s/submitted", job->state);
+    snprintf(path, PATH_MAX, "%.4000s/%s", job->state, name);
+}
+
+/* When a file of the state folder was written, 0: there is none. */
+static time_t written_at(const struct job *job, const char *name)
+{
+    char path[PATH_MAX];
+    struct stat s;
+
+    state_path(path, job, name);
+    return stat(path, &s) == 0 ? s.st_mtime : 0;
 }
 
 /* The number in STATE/submitted, 0: nothing was submitted. */
@@ -46,7 +58,7 @@ static long last_submitted(const struct job *job, struct arena *arena)
     struct tp_err ignored;
     size_t n;
 
-    submitted_path(path, job);
+    state_path(path, job, "submitted");
     return file_read_own(&text, &n, path, 64, arena, &ignored) ? 0 : strtol(text, NULL, 10);
 }
 
@@ -59,42 +71,64 @@ static long next_of(const json_t *run_record)
                                         : json_object_get(run_record, "slurm_next"));
 }
 
-/* TP_E_EXISTS: the Slurm job waits or runs. If Slurm does not answer, sbatch will say so. */
-static tp_status check_over(const struct slurm_client *client, long job, struct arena *arena,
-                            struct tp_err *err)
+/* Slurm jobs that may be this job, by what was written down about them. */
+struct known_job {
+    long number;
+    time_t
+        noted; /* when the number was written down, so the job was submitted before; 0: not known */
+};
+
+/* Whether the job that has this number now is the one that was meant. A batch job of this job runs
+ * its script, also when it was requeued, which may count as submitted again. */
+static bool is_same(const struct slurm_identity *now, const struct known_job *known,
+                    const struct job *job, struct arena *arena)
 {
+    const char *script = slurm_script_path(job, arena);
+
+    return !script || strcmp(now->command, script) == 0 ||
+           (known->noted && difftime(now->submitted, known->noted) <= SKEW_S);
+}
+
+/* TP_E_EXISTS: the Slurm job waits or runs. If Slurm does not answer, sbatch will say so. */
+static tp_status check_over(const struct slurm_client *client, const struct known_job *known,
+                            struct arena *arena, struct tp_err *err)
+{
+    const long job = known->number;
+    struct slurm_identity now;
     struct job_words words;
-    struct slurm_view view;
     struct tp_err ignored;
     char *text;
 
     if (job <= 0)
         return TP_OK;
-    slurm_view_words(&words, job, arena);
+    slurm_identity_words(&words, job, arena);
     if (slurm_ask(&text, &words, client, RUN_PATIENCE_S, arena, &ignored) ||
-        !slurm_view_read(&view, text, time(NULL)) ||
-        !(slurm_state_waits(view.state) || slurm_state_runs(view.state)))
+        !slurm_identity_read(&now, text) ||
+        !(slurm_state_waits(now.state) || slurm_state_runs(now.state)) ||
+        !is_same(&now, known, client->job, arena))
         return TP_OK;
     return tp_fail(err, TP_E_EXISTS,
                    "%s: Slurm job %ld of this job is %s already, so nothing is submitted; end it "
                    "with tp-run stop, or with scancel %ld",
-                   client->job->path, job, view.state, job);
+                   client->job->path, job, now.state, job);
 }
 
 static tp_status check_all_over(const struct slurm_client *client, const json_t *run_record,
                                 struct tp_err *err)
 {
+    const struct job *job = client->job;
+    struct known_job jobs[3];
     struct arena arena = { 0 };
     struct home home;
-    long jobs[3];
     tp_status st = TP_OK;
 
-    home_read(&home, client->job->state);
-    jobs[0] = last_submitted(client->job, &arena);
-    jobs[1] = next_of(run_record);
-    jobs[2] = home.job; /* of a tp-run that does not answer */
+    home_read(&home, job->state);
+    jobs[0] = (struct known_job){ last_submitted(job, &arena), written_at(job, "submitted") };
+    jobs[1] = (struct known_job){ next_of(run_record), 0 };
+    /* of a tp-run that does not answer */
+    jobs[2] = (struct known_job){ home.job, written_at(job, "home") };
     for (int i = 0; i < 3 && st == TP_OK; i++)
-        st = check_over(client, jobs[i], &arena, err);
+        st = check_over(client, &jobs[i], &arena, err);
     arena_free(&arena);
     return st;
 }
@@ -104,7 +138,7 @@ static void remember(const char *id, const struct job *job)
     char path[PATH_MAX];
     struct tp_err ignored;
 
-    submitted_path(path, job);
+    state_path(path, job, "submitted");
     file_replace(path, id, strlen(id), &ignored);
 }
 
