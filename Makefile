@@ -41,10 +41,14 @@ PKG_LIBS   := $(shell pkg-config --libs $(PACKAGES) 2>/dev/null)
 SAN_FLAGS  := $(if $(SANITIZE),-fsanitize=$(SANITIZE) -fno-sanitize-recover=all \
                 -fno-omit-frame-pointer -DTP_SANITIZE)
 WARNINGS   := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wvla -Wformat=2 \
-              -Wundef $(if $(WERROR),-Werror)
+              -Wundef
 TP_CFLAGS  := -std=c11 -D_GNU_SOURCE -DTP_VERSION='"$(VERSION)"' -I. $(WARNINGS) -fopenmp \
               -isystem /usr/include/hdf5/serial $(subst -I,-isystem ,$(PKG_CFLAGS)) $(SAN_FLAGS)
 ALL_CFLAGS := $(TP_CFLAGS) $(CFLAGS)
+# $(call compile,COMMAND) compiles $< to $@. -Werror changes no object, so builds with and without WERROR share them. An
+# object that was compiled with warnings has a file with these beside it, and WERROR=1 compiles it again.
+compile = $(Q)$1 $(if $(MAKE_TERMERR),-fdiagnostics-color=always) $(if $(WERROR),-Werror) -c $< -o $@ 2>$@.warnings; \
+          code=$$?; cat $@.warnings >&2; [ -s $@.warnings ] || rm -f $@.warnings; exit $$code
 # The vector loops need these (kernels/cpu/vec.h explains them); they change no result.
 KERNEL_FLAGS := -fno-math-errno -fno-trapping-math -ffp-contract=fast
 LIBS       := $(PKG_LIBS) -ldnnl -lm -lpthread -ldl
@@ -98,7 +102,7 @@ $(BUILD)/kernels/cpu/%.o: ALL_CFLAGS += $(KERNEL_FLAGS)
 $(BUILD)/%.o: %.c $(BUILD)/.flags | $(BUILD)/.tools
 	@mkdir -p $(@D)
 	@echo "  CC    $<"
-	$(Q)$(CC) $(CPPFLAGS) $(ALL_CFLAGS) -MMD -MP -c $< -o $@
+	$(call compile,$(CC) $(CPPFLAGS) $(ALL_CFLAGS) -MMD -MP)
 
 # libtp-progress: the five calls with which any trainer reports its progress to tp-run. It needs
 # libc alone, and exports nothing else.
@@ -107,7 +111,7 @@ pic = $(patsubst %,$(BUILD)/pic/%.o,$(uses_libtp-progress))
 $(BUILD)/pic/%.o: %.c $(BUILD)/.flags | $(BUILD)/.tools
 	@mkdir -p $(@D)
 	@echo "  CC    $< (libtp-progress)"
-	$(Q)$(CC) $(ALL_CFLAGS) -fPIC -fvisibility=hidden -MMD -MP -c $< -o $@
+	$(call compile,$(CC) $(ALL_CFLAGS) -fPIC -fvisibility=hidden -MMD -MP)
 
 $(LIB)/libtp-progress.so: $$(pic)
 	@mkdir -p $(@D)
@@ -197,7 +201,7 @@ $(BUILD)/cuda/%.o: %.cu $(BUILD)/cuda/.flags
 $(BUILD)/cuda/%.o: %.c $(BUILD)/.flags
 	@mkdir -p $(@D)
 	@echo "  CC    $< (libtp-cuda)"
-	$(Q)$(CC) $(ALL_CFLAGS) $(CUDA_FLAGS) -fPIC -fvisibility=hidden -MMD -MP -c $< -o $@
+	$(call compile,$(CC) $(ALL_CFLAGS) $(CUDA_FLAGS) -fPIC -fvisibility=hidden -MMD -MP)
 
 # The fake CUDA device (tests/fakecuda/README.md). Its files hooks.cc and undefined.cc take the place of
 # the sanitizers' libraries: UBSan's for all that is compiled here, ThreadSanitizer's for kernels. -O0: an
@@ -206,7 +210,7 @@ $(BUILD)/cuda/%.o: %.c $(BUILD)/.flags
 FAKE       := build/fakecuda
 FAKE_UB    := bool,bounds,builtin,enum,float-cast-overflow,integer-divide-by-zero,nonnull-attribute,return,$(strip \
               )returns-nonnull-attribute,shift,signed-integer-overflow,unreachable,vla-bound
-FAKE_FLAGS := -O2 -g -fPIC -fvisibility=hidden -Wall -Wextra -Wno-unused-const-variable $(if $(WERROR),-Werror) \
+FAKE_FLAGS := -O2 -g -fPIC -fvisibility=hidden -Wall -Wextra -Wno-unused-const-variable \
               -fsanitize=$(FAKE_UB) -fno-sanitize-recover=$(FAKE_UB) -Itests/fakecuda/include -I.
 FAKE_WATCH := -O0 -fsanitize=thread,alignment,null -mllvm -tsan-instrument-read-before-write=1
 FAKE_CC    := $(patsubst %.cc,$(FAKE)/%.o,$(wildcard tests/fakecuda/*.cc))
@@ -232,24 +236,24 @@ $(FAKE)/.flags: FORCE
 $(FAKE)/%.o: %.cc $(FAKE)/.flags
 	@mkdir -p $(@D)
 	@echo "  FAKE  $<"
-	$(Q)clang++ -std=c++17 $(FAKE_FLAGS) -MMD -MP -c $< -o $@
+	$(call compile,clang++ -std=c++17 $(FAKE_FLAGS) -MMD -MP)
 
 $(FAKE)/%.o: %.cu $(FAKE)/.flags
 	@mkdir -p $(@D)
 	@echo "  FAKE  $<"
-	$(Q)clang++ -x c++ -std=c++17 $(FAKE_FLAGS) $(FAKE_WATCH) -Wno-unused-function -MMD -MP -c $< -o $@
+	$(call compile,clang++ -x c++ -std=c++17 $(FAKE_FLAGS) $(FAKE_WATCH) -Wno-unused-function -MMD -MP)
 
 $(FAKE)/%.o: %.c $(FAKE)/.flags
 	@mkdir -p $(@D)
 	@echo "  FAKE  $<"
-	$(Q)clang -std=c11 -D_GNU_SOURCE -DTP_VERSION='"$(VERSION)"' $(FAKE_FLAGS) -MMD -MP -c $< -o $@
+	$(call compile,clang -std=c11 -D_GNU_SOURCE -DTP_VERSION='"$(VERSION)"' $(FAKE_FLAGS) -MMD -MP)
 
 # What nvcc makes of the kernels, on the fake device: their PTX, translated to C++, in the place of the kernels that clang
 # compiles from the sources (tests/fakecuda/ptx/translate.py). The tests of the kernels run once for each architecture.
 ARCHES    := $(CUDA_ARCHES)
 PTX_NVCC  := -std=c++17 -O3 -I. $(addprefix -isystem ,$(CUDA_PYPI:=/include))
 PTX_FLAGS := -O1 -gline-tables-only -fPIC -fvisibility=hidden -ffp-contract=off -Wall -Wextra -Wno-unused-label $(strip \
-             )-Wno-unused-variable -Wno-unused-function $(if $(WERROR),-Werror) -Itests/fakecuda/include -I.
+             )-Wno-unused-variable -Wno-unused-function -Itests/fakecuda/include -I.
 PTX_TESTS := $(patsubst tests/unit/%.c,$(BUILD)/tests/%,$(wildcard tests/unit/kernels_cuda*.c))
 
 ## ptx           run the tests of kernels on the fake CUDA device with what nvcc makes of the kernels: their PTX, translated
@@ -274,7 +278,7 @@ $(FAKE)/sm_$1/%.cc: $(FAKE)/sm_$1/%.ptx tests/fakecuda/ptx/translate.py
 
 $(FAKE)/sm_$1/%.o: $(FAKE)/sm_$1/%.cc $(FAKE)/.ptx-flags
 	@echo "  FAKE  $$<"
-	$$(Q)clang++ -std=c++17 $$(PTX_FLAGS) -MMD -MP -c $$< -o $$@
+	$$(call compile,clang++ -std=c++17 $$(PTX_FLAGS) -MMD -MP)
 
 $(FAKE)/sm_$1/libtp-cuda.so: $$(call CUDA_FILES,$(FAKE)) $$(FAKE_CC) $$(CUDA_CU:%=$(FAKE)/sm_$1/%.o)
 	@echo "  LINK  $$@"
@@ -494,4 +498,8 @@ help:
         check-shell check-deps format setup install uninstall clean help FORCE
 .SECONDARY:
 .DELETE_ON_ERROR:
+WARNED := $(if $(WERROR),$(shell find $(BUILD) $(FAKE) -name '*.o.warnings' 2>/dev/null))
+ifneq ($(WARNED),)
+$(shell rm -f $(WARNED) $(WARNED:.warnings=))
+endif
 -include $(patsubst %.o,%.d,$(shell find $(BUILD) $(FAKE) -name '*.o' 2>/dev/null))

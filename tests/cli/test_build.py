@@ -81,6 +81,33 @@ def test_a_variant_prefers_the_definitions_of_its_folder(uses):
     assert uses(main, "fake") == {"a/cut", "fake/box", "fake/size"}
 
 
+def test_builds_with_and_without_werror_share_objects_without_warnings(tmp_path):
+    for name in ("Makefile", "tools"):
+        (tmp_path / name).symlink_to(harness.REPO / name)
+    (tmp_path / "core").mkdir()
+    (tmp_path / "core/clean.c").write_text("int clean(void);\nint clean(void)\n{\n    return 0;\n}\n")
+    (tmp_path / "core/warned.c").write_text("int warned(void);\nint warned(void)\n{\n    int unused;\n    return 0;\n}\n")
+    objects = {n: tmp_path / "build/plain/core" / (n + ".o") for n in ("clean", "warned")}
+
+    def make(*knobs):
+        p = subprocess.run(["make", "-k", "CC=gcc", "build/plain/core/clean.o", "build/plain/core/warned.o", *knobs], cwd=tmp_path,
+                           env={k: v for k, v in os.environ.items() if k not in ("WERROR", "MAKEFLAGS", "MAKELEVEL", "SANITIZE")},
+                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        return p.returncode, p.stdout
+
+    rc, out = make()
+    assert rc == 0 and "unused" in out, out
+    first = objects["clean"].stat().st_mtime_ns
+    assert "CC " not in make()[1]
+    rc, out = make("WERROR=1")
+    assert rc != 0 and "unused" in out and "core/clean.c" not in out and not objects["warned"].exists(), out
+    rc, out = make()
+    assert rc == 0 and "core/clean.c" not in out and objects["clean"].stat().st_mtime_ns == first, out
+    (tmp_path / "core/warned.c").write_text("int warned(void);\nint warned(void)\n{\n    return 0;\n}\n")
+    assert make("WERROR=1")[0] == 0
+    assert "CC " not in make()[1]
+
+
 @pytest.mark.parametrize("pattern,targets", [
     ("layout_box", ["tests/layout_box"]),
     ("box/formats_as*", ["tests/layout_box"]),
