@@ -175,7 +175,8 @@ void progress_action(struct progress *p, const char *action, enum progress_kind 
     pthread_mutex_unlock(&p->lock);
 }
 
-void progress_add_as(struct progress *p, enum progress_kind kind, int64_t n_bytes)
+/* kind: NULL for that of the action, which may change until the lock is held. */
+static void add(struct progress *p, const enum progress_kind *kind, int64_t n_bytes)
 {
     double t, wait;
 
@@ -184,7 +185,7 @@ void progress_add_as(struct progress *p, enum progress_kind kind, int64_t n_byte
     wait = p->style == PROGRESS_JSON ? JSON_S : p->tty ? TTY_S : LOG_S;
     pthread_mutex_lock(&p->lock);
     p->done += n_bytes;
-    p->kinds[kind] += n_bytes;
+    p->kinds[kind ? *kind : p->kind] += n_bytes;
     t = clock_seconds();
     if (t - p->last >= wait) {
         p->last = t;
@@ -195,8 +196,12 @@ void progress_add_as(struct progress *p, enum progress_kind kind, int64_t n_byte
 
 void progress_add(struct progress *p, int64_t n_bytes)
 {
-    if (p)
-        progress_add_as(p, p->kind, n_bytes);
+    add(p, NULL, n_bytes);
+}
+
+void progress_add_as(struct progress *p, enum progress_kind kind, int64_t n_bytes)
+{
+    add(p, &kind, n_bytes);
 }
 
 void progress_note(struct progress *p, const char *fmt, ...)

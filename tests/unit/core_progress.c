@@ -5,6 +5,8 @@
 
 #include <criterion/criterion.h>
 #include <fcntl.h>
+#include <pthread.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -57,6 +59,51 @@ Test(progress, the_last_line_has_total_and_rate)
     cr_expect_eq(strncmp(text, "reshard: 3.00 MiB in ", 21), 0, "%s", text);
     cr_expect(strstr(text, "/s\n"), "%s", text);
     cr_expect_null(strchr(text, '\r'), "no redrawn line in a log: %s", text);
+}
+
+static struct progress *shared;
+static pthread_t adder;
+
+static void *add_later(void *unused)
+{
+    progress_add(shared, 7);
+    return unused;
+}
+
+/* Called by progress_action, which prints the end of the action before: bytes that are added now
+ * have to wait for it. */
+static int64_t add_meanwhile(void)
+{
+    static bool started;
+
+    if (!started) {
+        started = true;
+        cr_assert_eq(pthread_create(&adder, NULL, add_later, NULL), 0);
+        nanosleep(&(struct timespec){ .tv_nsec = 200 * 1000 * 1000 }, NULL);
+    }
+    return 0;
+}
+
+Test(progress, bytes_that_wait_for_the_next_action_belong_to_it)
+{
+    char text[2048] = "";
+    FILE *f = tmpfile();
+    int saved = dup(STDERR_FILENO);
+
+    cr_assert(f && saved >= 0 && dup2(fileno(f), STDERR_FILENO) >= 0);
+    shared = progress_new("reshard", 0, PROGRESS_JSON);
+    progress_action(shared, "cloning", PROGRESS_CLONED, 100);
+    progress_add(shared, 100);
+    progress_sent(shared, add_meanwhile);
+    progress_action(shared, "copying", PROGRESS_COPIED, 7);
+    pthread_join(adder, NULL);
+    progress_end(shared, true);
+    fflush(stderr);
+    dup2(saved, STDERR_FILENO);
+    rewind(f);
+    cr_assert_gt(fread(text, 1, sizeof text - 1, f), 0);
+    fclose(f);
+    cr_expect(strstr(text, "\"bytes_copied\": 7, \"bytes_cloned\": 100"), "%s", text);
 }
 
 Test(progress, prints_nothing_when_quiet_or_failed)
