@@ -233,6 +233,7 @@ tp_status aws_config_find(struct aws_config *out, const struct aws_config_enviro
     tp_status st;
 
     TP_TRY(from_environment(&c, env, err));
+    c.from_files = !c.credentials.access_key[0];
     TP_TRY(from_files(&c, env, &arena, err));
     if (!c.credentials.access_key[0])
         TP_TRY(tp_fail(err, TP_E_USAGE,
@@ -246,4 +247,11 @@ done:
     explicit_bzero(&c, sizeof c);
     arena_free(&arena);
     return st;
+}
+
+bool aws_config_has_keys_of(const struct aws_config *a, const struct aws_config *b)
+{
+    return strcmp(a->credentials.access_key, b->credentials.access_key) == 0 &&
+           strcmp(a->credentials.secret_key, b->credentials.secret_key) == 0 &&
+           strcmp(a->credentials.token, b->credentials.token) == 0;
 }

@@ -7,6 +7,8 @@
 #ifndef STORAGE_AWS_CONFIG_H
 #define STORAGE_AWS_CONFIG_H
 
+#include <stdbool.h>
+
 #include "core/err.h"
 #include "storage/sigv4.h"
 
@@ -26,11 +28,15 @@ struct aws_config_environment {
 struct aws_config {
     struct sigv4_credentials credentials; /* with the region, by default us-east-1 */
     char endpoint[512];                   /* "https://host:port"; "": Amazon's */
+    bool from_files;                      /* the keys, so that they may be others later */
 };
 
 /* TP_E_USAGE: there are no credentials, one half of a pair is missing, the profile does not exist,
  * or a value is malformed. Messages name variables and files, never values. */
 tp_status aws_config_find(struct aws_config *out, const struct aws_config_environment *env,
                           struct tp_err *err);
+
+/* Whether two configurations have the same keys and the same token. */
+bool aws_config_has_keys_of(const struct aws_config *a, const struct aws_config *b);
 
 #endif

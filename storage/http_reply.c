@@ -7,6 +7,8 @@
 #include <strings.h>
 #include <time.h>
 
+#include "core/text.h"
+
 void http_reply_begin(struct http_reply *r)
 {
     *r = (struct http_reply){ .first = -1, .last = -1, .total = -1 };
@@ -125,6 +127,7 @@ const char *http_reply_advice(const struct http_reply *r, const char *code)
         const char *code, *advice;
     } known[] = {
         { "ExpiredToken", expired },
+        { "ExpiredTokenException", expired },
         { "RequestExpired", expired },
         { "TokenRefreshRequired", expired },
         { "RequestTimeTooSkewed", "; the clock of this machine is wrong" },
@@ -142,4 +145,13 @@ const char *http_reply_advice(const struct http_reply *r, const char *code)
     if (r->status == 401 || r->status == 403)
         return "; check that these credentials may do this";
     return strcmp(code, "AuthorizationHeaderMalformed") == 0 ? "; check AWS_REGION" : "";
+}
+
+bool http_reply_refuses_keys(const char *code)
+{
+    static const char *const codes[] = { "ExpiredToken",         "ExpiredTokenException",
+                                         "TokenRefreshRequired", "InvalidToken",
+                                         "InvalidAccessKeyId",   NULL };
+
+    return text_is_one_of(code, codes);
 }

@@ -41,4 +41,7 @@ const char *http_reply_code(char out[HTTP_CODE_MAX], const char *text);
  * sentence; "" when nothing is known. */
 const char *http_reply_advice(const struct http_reply *r, const char *code);
 
+/* Whether an error code says that the keys or their token are not valid, perhaps not any more. */
+bool http_reply_refuses_keys(const char *code);
+
 #endif

@@ -29,8 +29,9 @@ static struct {
                                       its parent, so it keeps what it cannot free */
     struct aws_config aws;
     bool has_aws;
-    double said;  /* when a wait was announced; 0: never */
-    int64_t sent; /* bytes of bodies that were accepted */
+    bool aws_worked; /* a store has accepted its keys, or those before */
+    double said;     /* when a wait was announced; 0: never */
+    int64_t sent;    /* bytes of bodies that were accepted */
 } process = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
 void remote_configure(const struct remote_settings *settings)
@@ -58,10 +59,12 @@ int64_t remote_sent_bytes(void)
     return n;
 }
 
-static void count_sent(const struct remote_request *q, const struct http_reply *reply)
+/* After the last try of a request. */
+static void count_sent(const struct remote_request_try *t, const struct http_reply *reply)
 {
     pthread_mutex_lock(&process.lock);
-    process.sent += reply->status == q->status ? (int64_t)q->body_bytes : 0;
+    process.sent += reply->status == t->q->status ? (int64_t)t->q->body_bytes : 0;
+    process.aws_worked = process.aws_worked || (t->aws && reply->status / 100 == 2);
     pthread_mutex_unlock(&process.lock);
 }
 
@@ -87,7 +90,7 @@ static tp_status client(struct http_client **out, struct tp_err *err)
     return st;
 }
 
-static tp_status aws(const struct aws_config **out, struct tp_err *err)
+static tp_status aws(struct aws_config *out, struct tp_err *err)
 {
     tp_status st = TP_OK;
 
@@ -96,9 +99,44 @@ static tp_status aws(const struct aws_config **out, struct tp_err *err)
         st = aws_config_find(&process.aws, &process.settings.aws, err);
         process.has_aws = !st;
     }
-    *out = &process.aws;
+    *out = process.aws;
     pthread_mutex_unlock(&process.lock);
     return st;
+}
+
+/* Whether other keys may help a request that was refused. */
+enum renewal {
+    RENEWAL_NONE,
+    RENEWAL_NEW,     /* the request has other keys now */
+    RENEWAL_AWAITED, /* these were valid earlier, so there may soon be new ones in the files */
+};
+
+/* When a store refuses the keys, read the files that they came from again. Of many requests the
+ * first one does that, and the others take what it has found. */
+static enum renewal renew(struct remote_request_try *t, const struct http_reply *reply)
+{
+    struct aws_config found = { .endpoint = "" };
+    enum renewal renewal;
+    char code[HTTP_CODE_MAX];
+    struct tp_err ignored; /* a file that is being written */
+
+    if (!t->aws || !t->aws->from_files || reply->status / 100 == 2 ||
+        !http_reply_refuses_keys(http_reply_code(code, reply->text)))
+        return RENEWAL_NONE;
+    pthread_mutex_lock(&process.lock);
+    if (aws_config_has_keys_of(&t->own, &process.aws) &&
+        aws_config_find(&found, &process.settings.aws, &ignored) == TP_OK) {
+        memcpy(found.credentials.region, process.aws.credentials.region,
+               sizeof found.credentials.region); /* it is part of the host's name, too */
+        process.aws.credentials = found.credentials;
+    }
+    renewal = !aws_config_has_keys_of(&t->own, &process.aws) ? RENEWAL_NEW
+              : process.aws_worked                           ? RENEWAL_AWAITED
+                                                             : RENEWAL_NONE;
+    t->own = process.aws;
+    pthread_mutex_unlock(&process.lock);
+    explicit_bzero(&found, sizeof found);
+    return renewal;
 }
 
 /* ---- replies ---- */
@@ -133,8 +171,8 @@ static bool code_is_transient(const char *code)
     return false;
 }
 
-/* Whether to try again; `problem` says why. */
-static bool is_transient(struct http_reply *r, const struct remote_request *q)
+/* Explain in `problem` what is wrong with a reply. Whether another try may help. */
+static bool explain(struct http_reply *r, const struct remote_request *q)
 {
     char code[HTTP_CODE_MAX];
 
@@ -255,7 +293,7 @@ static void announce(const struct remote_request *q, const struct http_reply *re
 tp_status remote_send(struct http_reply *reply, const struct remote_request *q, struct tp_err *err)
 {
     struct remote_request_try *t = calloc(1, sizeof *t);
-    const struct aws_config *config = NULL;
+    const bool is_s3 = location_kind(q->path) == LOCATION_S3;
     const double begin = clock_seconds(), most_s = q->within_s > 0 ? q->within_s : timeout_s(),
                  limit = most_s + (double)(q->room + q->body_bytes) / slowest_bytes_per_s;
     const int most_tries = q->most_tries > 0 ? q->most_tries : TRIES_MAX;
@@ -265,24 +303,33 @@ tp_status remote_send(struct http_reply *reply, const struct remote_request *q, 
     if (!t)
         return tp_fail(err, TP_E_NOMEM, "%s: no memory for a request", q->path);
     TP_TRY(location_check(q->path, err));
-    if (location_kind(q->path) == LOCATION_S3)
-        TP_TRY(aws(&config, err));
-    TP_TRY(remote_request_prepare(t, q, config, err));
+    if (is_s3)
+        TP_TRY(aws(&t->own, err));
+    TP_TRY(remote_request_prepare(t, q, is_s3 ? &t->own : NULL, err));
     TP_TRY(client(&http, err));
     for (int tries = 1;; tries++) {
+        enum renewal renewal;
+        bool is_transient, is_last;
         double wait;
 
         TP_TRY(remote_request_sign(t, err));
         http_send(reply, http, &t->http, limit);
         reply->tries = tries;
-        if (!is_transient(reply, q)) {
-            if (reply->status == 0)
-                st = give_up(q, reply, tries, clock_seconds() - begin, err);
-            count_sent(q, reply);
-            break;
+        is_transient = explain(reply, q);
+        renewal = renew(t, reply);
+        if (renewal == RENEWAL_NEW) {
+            tries--; /* what was refused had no effect */
+            continue;
         }
         wait = pause_s(tries, reply->retry_after_s);
-        if (tries == most_tries || clock_seconds() - begin + wait > most_s) {
+        is_last = tries == most_tries || clock_seconds() - begin + wait > most_s;
+        if (renewal == RENEWAL_AWAITED ? is_last : !is_transient) {
+            if (reply->status == 0)
+                st = give_up(q, reply, tries, clock_seconds() - begin, err);
+            count_sent(t, reply);
+            break;
+        }
+        if (is_last) {
             st = give_up(q, reply, tries, clock_seconds() - begin, err);
             break;
         }

@@ -6,6 +6,10 @@
  * replies 408, 429 and 5xx. The pauses grow exponentially, with a random part, and Retry-After is
  * obeyed. After `timeout_s` of that the request has failed.
  *
+ * When a store says that the credentials have expired, the files that they came from are read
+ * again, and the request is sent again when they have others. When they do not, but the credentials
+ * were valid earlier in this run, it is tried again as above.
+ *
  * Credentials are sent only to the endpoint of their store: requests that carry them do not follow
  * redirects. They are never part of a message, and neither is text that a server sent, but for its
  * error code.

@@ -39,6 +39,7 @@ enum { REMOTE_REQUEST_LINE_MAX = 4352 };
 struct remote_request_try {
     const struct remote_request *q; /* borrowed, as is aws */
     const struct aws_config *aws;   /* NULL: not a request to S3, and not signed */
+    struct aws_config own;          /* what aws points to, for remote.c */
     struct http_request http;
     char url[LOCATION_URL_MAX], host[256], path[LOCATION_URL_MAX];
     char host_line[300], date_line[64], hash_line[128], token_line[REMOTE_REQUEST_LINE_MAX];

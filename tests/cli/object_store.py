@@ -62,6 +62,7 @@ class ObjectStore(http.server.ThreadingHTTPServer):
     def __init__(self, tls=None, public=False, token=None):
         super().__init__(("127.0.0.1", 0), Handler)
         self.public, self.token = public, token
+        self.expired = set()  # tokens that were valid
         self.objects, self.uploads, self.faults, self.requests = {}, {}, [], []
         self.lock = threading.Lock()
         self.in_flight = self.most_in_flight = 0
@@ -198,6 +199,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
             return "InvalidAccessKeyId"
         if day != date[:8] or signed != sorted(signed) or not must <= set(signed):
             return "AuthorizationHeaderMalformed"
+        if headers.get("x-amz-security-token") in self.server.expired:
+            return "ExpiredToken"
         if headers.get("x-amz-security-token") != self.server.token:
             return "InvalidToken"
         if headers.get("x-amz-content-sha256") != hashlib.sha256(self.body).hexdigest():

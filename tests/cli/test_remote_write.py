@@ -10,12 +10,13 @@ import re
 import shlex
 import signal
 import subprocess
+import threading
 import time
 
 import pytest
 
 import harness
-from object_store import Fault, ObjectStore, fails, ok, run
+from object_store import ACCESS_KEY, SECRET_KEY, Fault, ObjectStore, fails, ok, run
 
 OUT = "s3://bucket/runs/out"
 KEY = "bucket/runs/out/step-00000001/"
@@ -67,6 +68,53 @@ def test_parts_are_streamed_within_the_memory(store, tmp_path):
     assert sum("partNumber" in p for _, p, _ in store.requests) >= 3
     assert sorted(tmp_path.rglob("*")) == before, "a local copy was made"
     assert ok(store, "tp-ckpt", "diff", OUT, tmp_path / "ckpt").rc == 0
+
+
+class Rotation:
+    """Credentials in a file, whose token expires after `after` requests; then `renew` is called with this."""
+
+    def __init__(self, store, folder, renew, after):
+        self.store, self.path, self.renew = store, folder / "credentials", renew
+        store.token = "token-1"
+        self.write("token-1")
+        store.faults.append(Fault(self.expire, method="PUT", after=after))
+        self.env = {"AWS_ACCESS_KEY_ID": "", "AWS_SECRET_ACCESS_KEY": "", "AWS_SESSION_TOKEN": "",
+                    "AWS_SHARED_CREDENTIALS_FILE": str(self.path)}
+
+    def write(self, token):
+        new = self.path.with_suffix(".new")
+        new.write_text("[default]\naws_access_key_id = %s\naws_secret_access_key = %s\naws_session_token = %s\n" %
+                       (ACCESS_KEY, SECRET_KEY, token))
+        new.rename(self.path)
+
+    def expire(self, store):
+        store.expired.add(store.token)
+        store.token = "token-2"
+        self.renew(self)
+
+
+@pytest.mark.parametrize("renew", [lambda r: r.write("token-2"), lambda r: threading.Timer(2.5, r.write, ["token-2"]).start()],
+                         ids=["at-once", "later"])
+def test_credentials_that_expire_are_read_again(renew, store, root, expected, tmp_path):
+    ok(store, *argv(root), **Rotation(store, tmp_path, renew, after=3).env)
+    assert is_whole(store, expected)
+    assert {h["x-amz-security-token"] for _, _, h in store.requests} == {"token-1", "token-2"}
+
+
+def test_credentials_that_expire_and_are_not_renewed_are_an_error(store, root, tmp_path):
+    env = Rotation(store, tmp_path, lambda r: None, after=3).env
+    begin = time.monotonic()
+    fails(store, *argv(root), **env, TP_REMOTE_TIMEOUT="2", says="ExpiredToken.*expired: get new ones")
+    assert time.monotonic() - begin < 30
+    before = len(store.requests)
+    fails(store, *argv(root), **env, says="ExpiredToken.*expired: get new ones")
+    assert len(store.requests) == before + 1, "they were never valid in this run, so nothing is waited for"
+
+
+def test_the_keys_of_the_environment_are_not_read_again(store, root, tmp_path):
+    rotation = Rotation(store, tmp_path, lambda r: r.write("token-2"), after=3)
+    env = {"AWS_SHARED_CREDENTIALS_FILE": str(rotation.path), "AWS_SESSION_TOKEN": "token-1"}
+    fails(store, *argv(root), **env, says="ExpiredToken.*expired: get new ones")
 
 
 @pytest.fixture(scope="module")

@@ -31,6 +31,7 @@ Test(aws_config, the_environment_comes_first)
                                           .region = "eu-x",
                                           .endpoint = "http://host:9000/",
                                           .credentials_file = temp_path("keys") };
+    struct aws_config before;
 
     write_text("keys", "[default]\naws_access_key_id=D\naws_secret_access_key=E\n");
     cr_assert_eq(aws_config_find(&config, &env, &err), TP_OK, "%s", err.msg);
@@ -39,8 +40,13 @@ Test(aws_config, the_environment_comes_first)
     cr_expect_str_eq(config.credentials.token, "C");
     cr_expect_str_eq(config.credentials.region, "eu-x");
     cr_expect_str_eq(config.endpoint, "http://host:9000");
+    cr_expect_not(config.from_files);
+    before = config;
+    cr_expect(aws_config_has_keys_of(&config, &before));
     env.access_key = env.secret_key = "";
     cr_assert_eq(aws_config_find(&config, &env, &err), TP_OK, "%s", err.msg);
+    cr_expect(config.from_files);
+    cr_expect_not(aws_config_has_keys_of(&config, &before));
     cr_expect_str_eq(config.credentials.access_key, "D");
     cr_expect_str_eq(config.credentials.token, "", "a token belongs to its keys");
 }

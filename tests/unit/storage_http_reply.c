@@ -84,6 +84,10 @@ Test(http_reply, advice_depends_on_the_code_then_on_the_status)
 {
     reply.status = 403;
     cr_expect(strstr(http_reply_advice(&reply, "ExpiredToken"), "get new ones") != NULL);
+    cr_expect(http_reply_refuses_keys("ExpiredToken"));
+    cr_expect(http_reply_refuses_keys("ExpiredTokenException"));
+    cr_expect_not(http_reply_refuses_keys("AccessDenied"));
+    cr_expect_not(http_reply_refuses_keys(""));
     cr_expect(strstr(http_reply_advice(&reply, "AccessDenied"), "may do this") != NULL);
     reply.status = 400;
     cr_expect_str_eq(http_reply_advice(&reply, "Unheard"), "");
