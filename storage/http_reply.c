@@ -144,6 +144,8 @@ const char *http_reply_advice(const struct http_reply *r, const char *code)
             return known[i].advice;
     if (r->status == 401 || r->status == 403)
         return "; check that these credentials may do this";
+    if (r->status == 404)
+        return "; check AWS_ENDPOINT_URL, and whether the store allows keys like this one";
     return strcmp(code, "AuthorizationHeaderMalformed") == 0 ? "; check AWS_REGION" : "";
 }
 

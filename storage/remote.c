@@ -205,8 +205,8 @@ tp_status remote_fail(const struct remote_request *q, const struct http_reply *r
     char code[HTTP_CODE_MAX];
 
     http_reply_code(code, r->text);
-    if ((r->status == 404 || r->status == 410) && strcmp(code, "NoSuchBucket") != 0 &&
-        strcmp(code, "NoSuchUpload") != 0)
+    if ((r->status == 404 || r->status == 410) && strcmp(q->method, "GET") == 0 &&
+        strcmp(code, "NoSuchBucket") != 0 && strcmp(code, "NoSuchUpload") != 0)
         return tp_fail(err, TP_E_NOTFOUND, "%s: there is no such object", q->path);
     if (r->status == 412)
         return tp_fail(err, TP_E_IO,

@@ -58,8 +58,8 @@ tp_status remote_send(struct http_reply *reply, const struct remote_request *q, 
 /* Bytes of the requests' bodies that servers have accepted since the process began. Thread safe. */
 int64_t remote_sent_bytes(void);
 
-/* A sentence for a reply that is not the one hoped for. TP_E_NOTFOUND: 404 and 410; otherwise
- * TP_E_IO. */
+/* A sentence for a reply that is not the one hoped for. TP_E_NOTFOUND: 404 and 410 to a GET;
+ * otherwise TP_E_IO. */
 tp_status remote_fail(const struct remote_request *q, const struct http_reply *reply,
                       struct tp_err *err);
 

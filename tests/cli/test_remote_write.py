@@ -58,6 +58,19 @@ def test_a_store_gets_the_same_bytes_as_a_folder(store, root, expected):
     assert ok(store, "tp-ckpt", "diff", OUT + "-tp1", root).rc == 0
 
 
+def test_a_key_may_have_any_characters(store, root):
+    out = "s3://bucket/a\nb\tc\rd\x01e%f&g<h>/out"
+    ok(store, "tp-reshard", root, "--to", "tp4pp2", "--out", out)
+    assert ok(store, "tp-ckpt", "verify", out).rc == 0
+    assert ok(store, "tp-ckpt", "digest", out).out == harness.ok("tp-ckpt", "digest", root).out
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT"])
+def test_a_store_without_a_place_for_a_key_is_no_missing_checkpoint(method, store, root):
+    store.faults.append(Fault(404, times=9999, method=method, code=""))
+    fails(store, *argv(root), says="the server answers 404 to %s; check AWS_ENDPOINT_URL, and whether the store allows" % method)
+
+
 def test_parts_are_streamed_within_the_memory(store, tmp_path):
     config = harness.write_config(tmp_path, hidden_size=256, intermediate_size=768, head_dim=32)
     harness.ok(harness.built("make_ckpt"), config, "tp4", tmp_path / "ckpt", 1, 5)
