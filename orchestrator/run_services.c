@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "core/clock.h"
@@ -16,7 +17,7 @@
 #include "orchestrator/web/webhook.h"
 
 static const double LINE_EVERY_S = 0.5, WEBHOOK_PATIENCE_S = 3, PAGE_AGAIN_S = 10;
-static const double TEXTFILE_EVERY_S = 10, EVENTS_AGAIN_S = 1;
+static const double TEXTFILE_EVERY_S = 10, EVENTS_AGAIN_S = 1, EVENTS_PATIENCE_S = 5;
 
 struct run_services {
     struct event_log *events;
@@ -179,16 +180,24 @@ static void write_waiting_events(struct run *r, double now)
                   json_pack("{s:I}", "lost", (json_int_t)lost));
 }
 
-/* The last chance to write them. */
+/* The last chance to write them: the disk may be full for a moment only. */
 static void close_events(struct run *r)
 {
+    const struct timespec pause = { .tv_nsec = 100 * 1000 * 1000 };
+    const double until = clock_seconds() + EVENTS_PATIENCE_S;
     struct run_services *s = r->services;
     struct tp_err err = { 0 };
     char text[TP_ERR_MAX];
 
+    write_waiting_events(r, clock_seconds() + EVENTS_AGAIN_S);
+    while (s->events_failed && clock_seconds() < until) {
+        nanosleep(&pause, NULL);
+        write_waiting_events(r, clock_seconds() + EVENTS_AGAIN_S);
+    }
     if (s->events && event_log_flush(s->events, &err)) {
-        snprintf(text, sizeof text, "%.800s; %d events are lost", err.msg,
-                 event_log_waiting(s->events));
+        snprintf(text, sizeof text, "%.800s; %lld events are lost: they are not in this file",
+                 err.msg,
+                 (long long)(event_log_waiting(s->events) + event_log_take_lost(s->events)));
         run_note(r, text);
     }
     event_log_close(s->events);
@@ -218,7 +227,6 @@ void run_services_close(struct run *r)
     control_close(s->control);
     if (s->time)
         time_account_close(s->time, clock_seconds());
-    write_waiting_events(r, clock_seconds() + EVENTS_AGAIN_S);
     close_events(r);
     free(s);
     r->services = NULL;
