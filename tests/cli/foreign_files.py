@@ -33,6 +33,7 @@ class Megatron:
     fill = 7  # in padding
     param_groups = ()  # of the optimizer
     common_step = None  # of torch_dist's
+    block = 0  # of gate and up in experts, which are then in turn
 
     def __init__(self, config, tp=1, pp=1, vpp=1, padding=8, dp=1, bucket_size=None, engine=False, ep=1, stacked=False):
         self.config, self.tp, self.pp, self.vpp, self.dp, self.ep = config, tp, pp, vpp, dp, ep
@@ -79,7 +80,7 @@ class Megatron:
         out = {"mlp.router.weight": (t[p + "gate.weight"], None)}
         for e in range(self.experts):
             own = {x: t["%sexperts.%d.%s.weight" % (p, e, x)] for x in (gate, up, down)}
-            out["mlp.experts.local_experts.%d.linear_fc1.weight" % e] = ((own[gate], own[up]), "fc1")
+            out["mlp.experts.local_experts.%d.linear_fc1.weight" % e] = ((own[gate], own[up]), "expert_fc1")
             out["mlp.experts.local_experts.%d.linear_fc2.weight" % e] = (own[down], 1)
         return out
 
@@ -104,9 +105,29 @@ class Megatron:
                 [v.T.reshape(-1) for k, v in layer.items() if "experts." in k and "linear_fc%d" % i in k]).reshape(shape)
         return out
 
+    def in_blocks(self, block):
+        """Transformer Engine's grouped layers with --moe-mlp-glu-interleave-size."""
+        self.block = block
+        self.more_args.update(moe_mlp_glu_interleave_size=block, moe_grouped_gemm=True)
+        return self
+
+    def expert_fc1(self, gate, up, rank, ranks):
+        """What a rank has of an expert's gate and up."""
+        gate, up = (np.split(a, ranks)[rank] for a in (gate, up))
+        n = len(gate) // self.block if self.block else 1
+        return np.concatenate([part for pair in zip(np.split(gate, n), np.split(up, n)) for part in pair])
+
+    def all_expert_fc1(self, gate, up):
+        """The first halves of all ranks' rows, then the second ones, as apply_swiglu_sharded_factory places them."""
+        ranks = self.more_args.get("expert_tensor_parallel_size", self.tp)
+        halves = [np.split(self.expert_fc1(gate, up, rank, ranks), 2) for rank in range(ranks)]
+        return np.concatenate([half[i] for i in range(2) for half in halves])
+
     def cut(self, array, how, rank):
         if how is None:
             return array
+        if how == "expert_fc1":
+            return self.expert_fc1(*array, rank, self.tp)
         if how == "fc1":
             return np.concatenate([np.split(a, self.tp)[rank] for a in array])
         return np.ascontiguousarray(np.split(array, self.tp, axis=how)[rank])
@@ -277,7 +298,8 @@ class Megatron:
                for name, (_, how) in layers[0].items() if "experts" not in name}
         for x, how in {"linear_fc1.weight": "fc1", "linear_fc2.weight": 1}.items() if self.experts else ():
             out["decoder.layers.mlp.experts.experts." + x] = (np.stack([np.stack([
-                one.cut(layer[expert % e + x][0], how, 0) for e in range(self.experts)]) for layer in layers]), how)
+                self.all_expert_fc1(*layer[expert % e + x][0]) if how == "fc1" else layer[expert % e + x][0]
+                for e in range(self.experts)]) for layer in layers]), how)
         return out
 
     def torch_dist(self, folder, state, step, kind=None, change=None, chained=""):

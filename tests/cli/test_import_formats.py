@@ -455,7 +455,6 @@ def test_a_megatron_rank_that_is_missing_or_of_another_model_is_named(deep, f32,
                                          ({"num_query_groups": 2}, "num_query_groups 2"),
                                          ({"apply_layernorm_1p": True}, "apply_layernorm_1p"),
                                          ({"layernorm_zero_centered_gamma": True}, "layernorm_zero_centered_gamma"),
-                                         ({"moe_mlp_glu_interleave_size": 32}, "moe_mlp_glu_interleave_size"),
                                          ({"rotary_interleaved": True}, "rotary_interleaved")])
 @pytest.mark.parametrize("kind", ["legacy", "torch_dist"])
 def test_a_megatron_program_of_another_model_is_refused(kind, change, word, deep, tmp_path):

@@ -81,6 +81,72 @@ def test_flat_buffers_of_experts(kind, family, tp, pp, vpp, ep, bucket, engine, 
     assert digests(tmp_path / "ckpt") == digests(state.root)
 
 
+# how it is stored, tp, ep, elements of a bucket, rows of a block: of 40 rows of gate, two ranks have 5 blocks of 4 each
+BLOCKS = [("legacy", 2, 2, None, 4), ("torch_dist", 2, 2, None, 4), ("torch_dist", 1, 4, None, 8), ("dp_reshardable", 2, 2, None, 10),
+          ("distributed", 2, 2, 3000, 2)]
+
+
+@pytest.mark.parametrize("kind,tp,ep,bucket,block", BLOCKS)
+def test_gate_and_up_in_blocks(kind, tp, ep, bucket, block, states, tmp_path):
+    state = states["mixtral"]
+    megatron = foreign_files.Megatron(config_of(state), tp, dp=ep, bucket_size=bucket, ep=ep, engine=True).in_blocks(block)
+    if kind in ("legacy", "distributed"):
+        megatron.legacy(tmp_path / "m", groups_of(state), 3, distributed=kind == "distributed")
+    else:
+        megatron.torch_dist(tmp_path / "m", groups_of(state), 3, kind if kind != "torch_dist" else None)
+    r = imported(state, tmp_path / "m", tmp_path / "ckpt", "--layout", "tp2")
+    assert "args.moe_mlp_glu_interleave_size" in r.out, repr(r)
+    assert digests(tmp_path / "ckpt") == digests(state.root)
+
+
+def test_blocks_become_whole_in_another_folder_of_megatron(states, tmp_path):
+    state = states["mixtral"]
+    foreign_files.Megatron(config_of(state), 2, ep=2, engine=True).in_blocks(4).torch_dist(tmp_path / "m", groups_of(state), 3)
+    for fmt in ("megatron", "torch_dist"):
+        r = ok("tp-reshard", tmp_path / "m", "--to", "tp4", "--format", fmt, "--config", state.config, "-o", tmp_path / fmt)
+        assert "args.moe_mlp_glu_interleave_size" in r.out, repr(r)
+        assert digests(tmp_path / fmt) == digests(state.root)
+
+
+def test_experts_that_are_not_grouped_have_no_blocks(states, tmp_path):
+    state = states["mixtral"]
+    megatron = foreign_files.Megatron(config_of(state), 2, ep=2)
+    megatron.more_args["moe_mlp_glu_interleave_size"] = 4
+    megatron.legacy(tmp_path / "m", groups_of(state), 3)
+    imported(state, tmp_path / "m", tmp_path / "ckpt", "--layout", "tp2")
+    assert digests(tmp_path / "ckpt") == digests(state.root)
+
+
+@pytest.mark.parametrize("args,beside,word", [({"moe_mlp_glu_interleave_size": 8}, {}, "8, which does not divide the 20 rows of gate"),
+                                            ({"moe_mlp_glu_interleave_size": "8"}, {}, "not a number"),
+                                            ({"moe_use_legacy_grouped_gemm": True}, {}, "GroupedMLP"),
+                                            ({}, {"glu_checkpoint_layout": {"model": "contiguous"}}, "glu_checkpoint_layout")])
+@pytest.mark.parametrize("kind", ["legacy", "torch_dist"])
+def test_blocks_that_cannot_be_read_are_named(kind, args, beside, word, states, tmp_path):
+    state = states["mixtral"]
+    megatron = foreign_files.Megatron(config_of(state), 2, ep=2, engine=True).in_blocks(4)
+    megatron.more_args.update(args)
+    megatron.more_root.update(beside)
+    getattr(megatron, kind)(tmp_path / "m", groups_of(state), 3)
+    r = import_(state, tmp_path / "m", tmp_path / "ckpt")
+    assert r.rc in (2, 3) and len(r.lines) == 1 and word in r.err and not (tmp_path / "ckpt").exists(), repr(r)
+
+
+@pytest.mark.parametrize("kind", ["legacy", "torch_dist"])
+def test_an_optimizer_in_another_order_than_the_weights_is_refused(kind, states, tmp_path):
+    """As Megatron-Bridge saves: weights in the order of Hugging Face, the optimizer in blocks."""
+    state = states["mixtral"]
+    groups, swapped = groups_of(state), foreign_files.Megatron(config_of(state)).in_blocks(4)
+    groups["param"] = {**groups["param"]}
+    for name in [k for k in groups["param"] if ".w1." in k]:
+        up = name.replace(".w1.", ".w3.")
+        fc1 = swapped.expert_fc1(groups["param"][name], groups["param"][up], 0, 1)
+        groups["param"][name], groups["param"][up] = np.split(fc1, 2)
+    getattr(foreign_files.Megatron(config_of(state), 2, ep=2, engine=True).in_blocks(4), kind)(tmp_path / "m", groups, 3)
+    r = import_(state, tmp_path / "m", tmp_path / "ckpt")
+    assert r.rc == 3 and "masters of" in r.err and "--no-optim" in r.err and not harness.steps(tmp_path / "ckpt"), repr(r)
+
+
 @pytest.mark.parametrize("change,word", [({"moe_grouped_gemm": True}, "cut elsewhere than between"),
                                          ({"expert_model_parallel_size": 1}, "of a rank that the job of common.pt did not have"),
                                          ({"expert_tensor_parallel_size": 1}, "of a rank")])

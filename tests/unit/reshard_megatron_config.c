@@ -310,7 +310,6 @@ Test(megatron_config, an_argument_that_no_family_has_is_named)
         { "rotary_interleaved=True", "rotary_interleaved True" },
         { "apply_layernorm_1p=True", "apply_layernorm_1p" },
         { "layernorm_zero_centered_gamma=True", "layernorm_zero_centered_gamma True" },
-        { EXPERTS "moe_mlp_glu_interleave_size=32", "moe_mlp_glu_interleave_size 32" },
         { "enable_mhc_connections=True", "enable_mhc_connections" },
         { "multi_latent_attention=True", "multi_latent_attention" },
         { "softmax_type=learnable", "softmax_type learnable" },

@@ -83,8 +83,7 @@ static tp_status read_sizes(struct megatron_rank *r, const struct torch_pieces *
                        "%s: checkpoint_version is not 3.0: older ones order query, key and value "
                        "in another way",
                        path);
-    st = megatron_args_read(&r->args, pickle_get(x->root, "args"), r->map.model, path, r->map.arena,
-                            err);
+    st = megatron_args_read(&r->args, x->root, r->map.model, path, r->map.arena, err);
     if (!st && r->map.model->experts > 0 && r->args.expert_tp != r->args.tp)
         st = tp_fail(err, TP_E_USAGE,
                      "%s: was saved with experts cut over %d ranks and other layers over %d, which "

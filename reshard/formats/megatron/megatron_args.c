@@ -5,6 +5,10 @@
 
 #include "layout/family.h"
 
+/* Proposed for Megatron-LM: weights are saved with all of gate, then all of up, and the optimizer
+ * in the order in memory. */
+#define MIXED_LAYOUT "glu_checkpoint_layout"
+
 enum {
     MEGATRON_SIZE_MAX = 1 << 16,
     MEGATRON_BUCKET = 40000000, /* elements */
@@ -73,8 +77,7 @@ static tp_status check_options(const struct pickle_value *args, const char *path
 {
     static const char *const options[] = { "rotary_interleaved", "multi_latent_attention",
                                            "standalone_embedding_stage",
-                                           "moe_shared_expert_intermediate_size",
-                                           "moe_mlp_glu_interleave_size" };
+                                           "moe_shared_expert_intermediate_size" };
     int64_t n;
 
     for (size_t i = 0; i < sizeof options / sizeof *options; i++) {
@@ -164,10 +167,45 @@ static enum megatron_experts read_experts(const struct pickle_value *args, bool 
                : MEGATRON_EXPERTS_GROUPED;
 }
 
-tp_status megatron_args_read(struct megatron_args *out, const struct pickle_value *args,
+/* Blocks of gate and up in turn. Only Transformer Engine's grouped layers have them; in other
+ * modules the option means nothing. */
+static tp_status read_blocks(struct megatron_args *out, const struct pickle_value *root,
+                             const struct model *m, const char *path, struct tp_err *err)
+{
+    const struct pickle_value *args = pickle_get(root, "args");
+    const int64_t ffn = m->expert_ffn ? m->expert_ffn : m->ffn, of_rank = ffn / out->expert_tp;
+    int64_t block;
+
+    if (!read_count(&block, args, MEGATRON_BLOCK_ARG, 0, INT64_MAX))
+        return tp_fail(err, TP_E_CORRUPT, "%s: its " MEGATRON_BLOCK_ARG " is not a number", path);
+    if (m->experts == 0 || block == 0 || out->experts == MEGATRON_EXPERTS_SEQUENTIAL)
+        return TP_OK;
+    if (pickle_get(root, MIXED_LAYOUT))
+        return tp_fail(err, TP_E_USAGE,
+                       "%s: has " MIXED_LAYOUT " and " MEGATRON_BLOCK_ARG
+                       ", so weights and optimizer have gate and up in different orders, which is "
+                       "not supported",
+                       path);
+    if (out->experts == MEGATRON_EXPERTS_STACKED)
+        return tp_fail(err, TP_E_USAGE,
+                       "%s: was saved with " MEGATRON_BLOCK_ARG
+                       " %lld and GroupedMLP, which does not have this option",
+                       path, (long long)block);
+    if (ffn % out->expert_tp != 0 || of_rank % block != 0)
+        return tp_fail(err, TP_E_USAGE,
+                       "%s: was saved with " MEGATRON_BLOCK_ARG
+                       " %lld, which does not divide the %lld rows of gate that each of %d ranks "
+                       "has of an expert",
+                       path, (long long)block, (long long)of_rank, out->expert_tp);
+    out->expert_block = block;
+    return TP_OK;
+}
+
+tp_status megatron_args_read(struct megatron_args *out, const struct pickle_value *root,
                              const struct model *m, const char *path, struct arena *arena,
                              struct tp_err *err)
 {
+    const struct pickle_value *args = pickle_get(root, "args");
     const char *impl = pickle_text(pickle_get(args, "transformer_impl"));
     int64_t tp, pp, vpp, ep, expert_tp, first_layers, last_layers;
     tp_status st = check_options(args, path, err);
@@ -202,6 +240,8 @@ tp_status megatron_args_read(struct megatron_args *out, const struct pickle_valu
     out->counts_loss = is_true(pickle_get(args, "account_for_loss_in_pipeline_split"));
     out->expert_tp = (int)expert_tp;
     out->experts = read_experts(args, out->local_modules);
-    st = read_layout(out, args, path, arena, err);
+    st = read_blocks(out, root, m, path, err);
+    if (!st)
+        st = read_layout(out, args, path, arena, err);
     return st ? st : check_sizes(args, m, path, err);
 }

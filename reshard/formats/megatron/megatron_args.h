@@ -21,6 +21,9 @@ enum megatron_experts {
     MEGATRON_EXPERTS_STACKED,    /* weight1 and weight2, which are transposed */
 };
 
+/* The argument of struct megatron_args' expert_block. */
+#define MEGATRON_BLOCK_ARG "moe_mlp_glu_interleave_size"
+
 /* What the arguments say about where tensors are. */
 struct megatron_args {
     int tp, pp, vpp, ep;           /* sizes; 1 when they are not given */
@@ -30,15 +33,16 @@ struct megatron_args {
     struct pipeline_layout layout;      /* instead of these four, if there is one */
     bool local_modules; /* --transformer-impl local: norms are modules of their own */
     enum megatron_experts experts;
-    int64_t bucket_size; /* elements after which the distributed optimizer begins a new bucket; 0:
-                            it has one bucket */
-    int64_t buckets;     /* --ddp-num-buckets: how many instead; 0: not given */
+    int64_t expert_block; /* --moe-mlp-glu-interleave-size: see megatron_map.h; 0: not used */
+    int64_t bucket_size;  /* elements after which the distributed optimizer begins a new bucket; 0:
+                             it has one bucket */
+    int64_t buckets;      /* --ddp-num-buckets: how many instead; 0: not given */
 };
 
-/* Read `args` of the file at `path`, and compare them with m. TP_E_USAGE: a size differs, or the
- * program used an option that changes what tensors mean. TP_E_CORRUPT: a parallel size is not
- * a number. Arguments that are absent are not compared. `out` lives as long as the arena. */
-tp_status megatron_args_read(struct megatron_args *out, const struct pickle_value *args,
+/* Read the args of `root`, the file at `path`, and compare them with m. TP_E_USAGE: a size differs,
+ * or the program used an option that changes what tensors mean. TP_E_CORRUPT: a parallel size is
+ * not a number. Arguments that are absent are not compared. `out` lives as long as the arena. */
+tp_status megatron_args_read(struct megatron_args *out, const struct pickle_value *root,
                              const struct model *m, const char *path, struct arena *arena,
                              struct tp_err *err);
 

@@ -63,7 +63,6 @@ static void check_options(struct config_maker *m)
                     { "moe_router_enable_expert_bias", "False" },
                     { "moe_router_num_groups", "" },
                     { "moe_apply_probs_on_input", "False" },
-                    { "moe_mlp_glu_interleave_size", "" },
                     { "enable_mhc_connections", "False" } };
 
     for (size_t i = 0; i < sizeof options / sizeof *options; i++) {

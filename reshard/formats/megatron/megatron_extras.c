@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "core/text.h"
+#include "reshard/formats/megatron/megatron_args.h"
 #include "reshard/formats/torch/torch_pieces.h"
 #include "torch/torch_tensor.h"
 
@@ -119,7 +120,10 @@ static tp_status leave_args(struct piece_source *s, const struct pickle_value *a
         if (!key || is_of_job(key))
             continue;
         snprintf(name, sizeof name, ARGS ".%s", key);
-        if (pickle_copy_can(pickle_entry(state, i))) {
+        if (strcmp(key, MEGATRON_BLOCK_ARG) == 0) { /* what is written is not in blocks */
+            if (!pickle_is(pickle_entry(state, i), PICKLE_NONE))
+                st = piece_source_leave(s, name, err);
+        } else if (pickle_copy_can(pickle_entry(state, i))) {
             pickle_write_text(&w, key);
             pickle_copy(&w, pickle_entry(state, i));
         } else {

@@ -62,7 +62,7 @@ tp_status megatron_map_make(struct megatron_map *out, const struct model *m, str
     tp_status st;
 
     *out = (struct megatron_map){
-        .model = m, .arena = arena, .tp = 1, .ep = 1, .padded_vocab = m->vocab
+        .model = m, .arena = arena, .tp = 1, .ep = 1, .padded_vocab = m->vocab, .expert_cuts = 1
     };
     st = model_params(&out->params, &out->n_params, m, DTYPE_F32, arena, err);
     if (st)
@@ -191,6 +191,25 @@ static void add_qkv(struct row_list *l, const struct megatron_map *map,
     }
 }
 
+/* Add the blocks of gate and up in turn. A tensor of torch_dist has the first half of the rows of
+ * each rank, then the second halves; a rank's own tensor is the case of one rank. */
+static void add_blocks(struct row_list *l, const struct megatron_map *map,
+                       const struct tensor *gate, const struct tensor *up, int64_t rows,
+                       int64_t tp_rank)
+{
+    const int64_t block = map->expert_block, of_rank = rows / map->expert_cuts;
+
+    for (int64_t rank = 0; rank < map->expert_cuts; rank++)
+        for (int64_t i = 0; i < 2 * of_rank / block; i++) {
+            const int64_t at = i * block, half = at / of_rank,
+                          to = tp_rank * rows + rank * of_rank + i / 2 * block;
+
+            l->rows[l->n++] = (struct megatron_rows){
+                i % 2 ? up : gate, half * rows + rank * of_rank + at % of_rank, block, to, 0, false
+            };
+        }
+}
+
 /* `up` is the tensor of the module's role. */
 static void add_fc1(struct row_list *l, const struct megatron_map *map, const struct tensor *up,
                     const struct megatron_name *name, int64_t tp_rank)
@@ -199,6 +218,10 @@ static void add_fc1(struct row_list *l, const struct megatron_map *map, const st
     const struct tensor *gate = find_role(map, expert ? ROLE_EXPERT_GATE : ROLE_GATE, name);
     const int64_t rows = outputs_of(map, up) / map->tp;
 
+    if (gate && expert && map->expert_block > 0) {
+        add_blocks(l, map, gate, up, rows, tp_rank);
+        return;
+    }
     if (gate)
         l->rows[l->n++] = (struct megatron_rows){ gate, 0, rows, tp_rank * rows, 0, false };
     l->rows[l->n++] = (struct megatron_rows){ up, gate ? rows : 0, rows, tp_rank * rows, 0, false };
@@ -284,6 +307,18 @@ bool megatron_map_is_expert(const char *name)
     return strncmp(name, MEGATRON_EXPERTS, strlen(MEGATRON_EXPERTS)) == 0;
 }
 
+/* The most runs of rows that a module's tensor can have. */
+static size_t room_of(const struct megatron_map *map, const struct megatron_module *module)
+{
+    const struct model *m = map->model;
+    const int64_t ffn = m->expert_ffn ? m->expert_ffn : m->ffn;
+    size_t room = 3 * (size_t)m->kv_heads + 2;
+
+    if (module && module->role == ROLE_EXPERT_UP && map->expert_block > 0)
+        room += 2 * (size_t)(ffn / map->expert_block);
+    return room;
+}
+
 enum megatron_found megatron_map_find(struct megatron_rows **rows, int *n,
                                       const struct megatron_map *map, const char *name, int layer,
                                       int64_t tp_rank)
@@ -294,8 +329,7 @@ enum megatron_found megatron_map_find(struct megatron_rows **rows, int *n,
     const bool known = parse(&parsed, map, name, layer);
     const struct megatron_module *module = parsed.module;
     const struct tensor *t = known ? find_tensor(map, &parsed) : NULL;
-    struct row_list l = { arena_array(map->arena, 3 * (size_t)m->kv_heads + 2, sizeof *l.rows), 0,
-                          0, 0 };
+    struct row_list l = { arena_array(map->arena, room_of(map, module), sizeof *l.rows), 0, 0, 0 };
 
     *rows = l.rows;
     if (!known || !l.rows || (module->role == ROLE_HEAD && m->tied))

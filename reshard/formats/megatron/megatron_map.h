@@ -36,6 +36,9 @@ struct megatron_map {
     int *first;               /* the tensor of each layer and role, counted from 1; 0: none */
     int64_t tp, padded_vocab; /* of the checkpoint */
     int ep, ep_rank;          /* ranks that have different experts; whose names are asked for */
+    int64_t expert_block;     /* rows of gate, then as many of up, in turn, in experts; 0: all of
+                                 gate, then all of up */
+    int64_t expert_cuts;      /* ranks whose rows a tensor of torch_dist has; 1 in a rank's own */
     struct arena *arena;
 };
 

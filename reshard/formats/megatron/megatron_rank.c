@@ -133,6 +133,8 @@ tp_status megatron_rank_stages(struct megatron_rank *r, const char *path, struct
 {
     r->map.tp = r->args.tp;
     r->map.ep = r->args.ep;
+    r->map.expert_block = r->args.expert_block;
+    r->map.expert_cuts = 1;
     return megatron_stages_check(&r->args, r->map.model->layers, path, err);
 }
 

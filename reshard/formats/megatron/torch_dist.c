@@ -329,8 +329,9 @@ static tp_status read_common(struct torch_dist *d, struct tp_err *err)
     tp_status st;
 
     TP_TRY(open_common(&x, path, d->dir, err));
-    TP_TRY(megatron_args_read(&d->args, pickle_get(x.root, "args"), d->map.model, path,
-                              d->map.arena, err));
+    TP_TRY(megatron_args_read(&d->args, x.root, d->map.model, path, d->map.arena, err));
+    d->map.expert_block = d->args.expert_block;
+    d->map.expert_cuts = d->args.expert_tp;
     if (pickle_int(&iteration, pickle_get(x.root, "iteration")) && iteration >= 0)
         TP_TRY(piece_source_set_iteration(d->source, iteration, path, err));
     TP_TRY(read_step(d, &x, path, err));
