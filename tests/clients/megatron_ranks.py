@@ -2,10 +2,11 @@
 
     megatron_ranks.py JOBS.json
 
-A job is {"format", "tp", "pp", "vpp", "dp", "ep", "distributed", "load", "save", "flat", "stacked", "out", "config"}: format torch or torch_dist (Megatron's
---ckpt-format), whether with the distributed optimizer (torch_dist: as fully_reshardable), folders, and the config.json of a Llama, a
-Mixtral or a GPT-2; ep is part of dp. flat: how to save a second and a third time, to SAVE-dp_reshardable and so on; "torch" is with
-distrib_optim.pt. stacked: whether experts are a GroupedMLP. Rank R of tp, ep and pp writes OUT/R.pt with {"loaded": state, "saved": state,
+A job is {"format", "tp", "pp", "vpp", "dp", "ep", "distributed", "load", "save", "flat", "stacked", "block", "out", "config"}:
+format torch or torch_dist (Megatron's --ckpt-format), whether with the distributed optimizer (torch_dist: as fully_reshardable),
+folders, and the config.json of a Llama, a Mixtral or a GPT-2; ep is part of dp. flat: how to save a second and a third time, to
+SAVE-dp_reshardable and so on; "torch" is with distrib_optim.pt. stacked: whether experts are a GroupedMLP. block: what the
+arguments say of blocks of gate and up; 0: nothing. Rank R of tp, ep and pp writes OUT/R.pt with {"loaded": state, "saved": state,
 "logits": the rank's columns of those of TOKENS in f32 when it was saved, on the last stage and without experts}; a state is
 {Megatron's name with the numbers of layer and expert in the model: {"weight", "master", "exp_avg", "exp_avg_sq", "step"}},
 whole also where data-parallel ranks share it.
@@ -340,6 +341,8 @@ def rank_main(job, rank, world, port):
     args.iteration += 1
     args.expert_model_parallel_size, args.expert_tensor_parallel_size = job["ep"], job["tp"]
     args.transformer_impl, args.moe_grouped_gemm = "local", job["stacked"]
+    if job["block"]:
+        args.transformer_impl, args.moe_grouped_gemm, args.moe_mlp_glu_interleave_size = "transformer_engine", True, job["block"]
     for flat in (None, *job["flat"]):
         save(job, args, models, optimizer, flat)
     if "num_local_experts" not in job["config"]:
