@@ -114,7 +114,7 @@ static int choose_groups(struct import_group groups[IMPORT_GROUPS_MAX],
                          const struct piece_source *s, const struct import_request *q,
                          const char *first)
 {
-    bool has_param = piece_source_has(s, GROUP_PARAM),
+    bool has_param = piece_source_has(s, GROUP_PARAM) && !piece_source_has_frozen(s),
          has_master = piece_source_has(s, GROUP_MASTER);
     bool moments =
         !q->no_optim && piece_source_has(s, GROUP_EXP_AVG) && piece_source_has(s, GROUP_EXP_AVG_SQ);
@@ -134,6 +134,19 @@ static int choose_groups(struct import_group groups[IMPORT_GROUPS_MAX],
         groups[n++] = (struct import_group){ GROUP_EXP_AVG_SQ, GROUP_EXP_AVG_SQ, DTYPE_F32 };
     }
     return n;
+}
+
+/* Take a weight from what is not trained, where weights are otherwise made of masters. It keeps its
+ * type. */
+static void take_frozen(struct tensor *t, const char **from, const struct piece_source *s,
+                        const struct import_request *q)
+{
+    if (!piece_source_has_frozen(s) || strcmp(t->group, GROUP_PARAM) != 0 ||
+        piece_source_find(s, GROUP_PARAM, t->name) < 0)
+        return;
+    *from = GROUP_PARAM;
+    if (!q->dtype)
+        t->dtype = stored_dtype(s, GROUP_PARAM, t->name);
 }
 
 /* The parameters once for each group; from[i] is the source's group of tensor i. */
@@ -158,6 +171,7 @@ static tp_status choose_tensors(struct import_source *s, const char ***from,
         t->group = g->group;
         (*from)[i] = g->from;
         t->dtype = g->dtype == DTYPE_COUNT ? stored_dtype(s->pieces, g->from, t->name) : g->dtype;
+        take_frozen(t, &(*from)[i], s->pieces, q);
     }
     s->step = n_groups > 1 ? piece_source_step(s->pieces) : 0;
     if (q->step >= 0)

@@ -74,7 +74,8 @@ tp_status ruled_tensors_of_pieces(struct ruled_tensors *out, const struct piece_
         const struct piece *p = piece_source_tensor(s, i).pieces;
         struct tensor *t = &made.list[made.n];
 
-        if (strcmp(p->group, group) != 0)
+        if (strcmp(p->group, group) != 0 &&
+            (!piece_source_has_frozen(s) || strcmp(p->group, GROUP_MASTER) != 0))
             continue;
         made.n++;
         *t = (struct tensor){ .name = p->name, .dtype = p->dtype, .ndim = p->ndim };

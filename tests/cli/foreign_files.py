@@ -427,24 +427,31 @@ def zero1(folder, state, step, dp, count=None):
     (folder / "latest").write_text(tag.name)
 
 
+def _part(array, rank, dp):
+    """ZeRO-3: a rank's part of a parameter, padded and cut by itself."""
+    size = -(-array.size // dp)
+    padded = np.concatenate([array.reshape(-1), np.full(size * dp - array.size, 7, array.dtype)])
+    return padded[rank * size:(rank + 1) * size]
+
+
+def _zero3_model_states(tag, state, groups, step, dp):
+    """A file of each rank, without weights but those that are not trained."""
+    empty = {k: Tensor(np.zeros(0, np.uint16)) for k in state["param"]}
+    for rank in range(dp):
+        torch_files.save(tag / ("zero_pp_rank_%d_mp_rank_00_model_states.pt" % rank),
+                         _model_states(empty, groups, step, dp, _frozen(state, lambda a: _part(a, rank, dp))))
+
+
 def zero3(folder, state, step, dp, count=None):
     """ZeRO-3: each parameter padded and cut by itself."""
     tag = folder / ("global_step%d" % step)
     groups = _groups(state["master"])
-    empty = {k: Tensor(np.zeros(0, np.uint16)) for k in state["param"]}
-
-    def part(array, rank):
-        size = -(-array.size // dp)
-        padded = np.concatenate([array.reshape(-1), np.zeros(size * dp - array.size, array.dtype)])
-        return padded[rank * size:(rank + 1) * size]
-
+    _zero3_model_states(tag, state, groups, step, dp)
     for rank in range(dp):
-        flat = {g: [np.concatenate([part(t[k], rank) for k in group]) for group in groups]
+        flat = {g: [np.concatenate([_part(t[k], rank, dp) for k in group]) for group in groups]
                 for g, t in (("fp32", state["master"]), *((m, state[m]) for m in MOMENTS))}
         base = {i: {"step": _step(step, count), **{m: Tensor(flat[m][i]) for m in MOMENTS}}
                 for i in range(len(groups))}
-        torch_files.save(tag / ("zero_pp_rank_%d_mp_rank_00_model_states.pt" % rank),
-                         _model_states(empty, groups, step, dp, _frozen(state, lambda a: part(a, rank))))
         torch_files.save(tag / ("bf16_zero_pp_rank_%d_mp_rank_00_optim_states.pt" % rank), {"optimizer_state_dict": {
             "fp32_flat_groups": [Tensor(f) for f in flat["fp32"]], "optimizer_state_dict": {"state": base}}})
     (folder / "latest").write_text(tag.name)
@@ -453,11 +460,11 @@ def zero3(folder, state, step, dp, count=None):
 def universal(folder, state, step, bare, count=None):
     """A folder for each parameter. bare: as it is made from ZeRO-3, flat and without steps."""
     tag = folder / ("global_step%d_universal" % step)
-    model = {} if bare else {k: Tensor(v) for k, v in state["param"].items()}
-    name = ("zero_pp_rank_0_" if bare else "") + "mp_rank_00_model_states.pt"
     if bare:
-        model = {k: Tensor(np.zeros(0, np.uint16)) for k in state["param"]}
-    torch_files.save(tag / name, _model_states(model, [state["master"]], step, 2, _frozen(state)))
+        _zero3_model_states(tag, state, [state["master"]], step, 2)
+    else:
+        torch_files.save(tag / "mp_rank_00_model_states.pt", _model_states(
+            {k: Tensor(v) for k, v in state["param"].items()}, [state["master"]], step, 2, _frozen(state)))
     for key in state["master"]:
         for file, group in (("fp32", "master"), *((m, m) for m in MOMENTS)):
             array = state[group][key]

@@ -14,6 +14,7 @@ covers: reshard/import_source reshard/formats/foreign reshard/formats/pieces/pie
     reshard/formats/megatron/megatron_rank reshard/formats/megatron/megatron_optimizer reshard/formats/megatron/megatron_folder reshard/formats/megatron/megatron_args
     reshard/formats/megatron/megatron_flat reshard/formats/megatron/megatron_modules reshard/formats/megatron/torch_dist_flat
     reshard/formats/megatron/torch_dist reshard/formats/deepspeed/deepspeed reshard/formats/deepspeed/deepspeed_zero
+    reshard/formats/deepspeed/deepspeed_shapes reshard/formats/deepspeed/deepspeed_rank
     reshard/formats/deepspeed/deepspeed_universal reshard/foreign_contents cli/ckpt/foreign reshard/tensor_view
     storage/missing_files reshard/formats/safetensors/safetensors_pieces reshard/formats/megatron/master_check cli/ckpt/cmd_diff reshard/foreign_shapes
 """
@@ -529,20 +530,75 @@ def test_universal_of_zero3_has_its_step_in_one_place(step, bf16, tmp_path):
     assert harness.steps(tmp_path / "ckpt")[0].name == "step-00000003"
 
 
-@pytest.mark.parametrize("kind", OWN_ADAM)
-def test_frozen_parameters_of_deepspeed_are_read_or_refused_by_name(kind, bf16, tmp_path):
-    frozen = "model.layers.1.mlp.up_proj.weight"
-    groups = {g: t if g == "param" else {k: v for k, v in t.items() if k != frozen} for g, t in groups_of(bf16).items()}
-    OWN_ADAM[kind](tmp_path / "ds", groups, 3)
-    for argv in (["import", tmp_path / "ds", "-o", tmp_path / "no", "--config", bf16.config], ["verify", tmp_path / "ds"]):
-        r = run("tp-ckpt", *argv)
-        if kind == "zero3":
-            assert r.rc == 2 and frozen in r.err and "zero_to_fp32" in r.err and len(r.lines) == 1, repr(r)
-        elif argv[0] == "import":
-            assert r.rc and frozen in r.err and "--no-optim" in r.err and len(r.lines) == 1, repr(r)
-    if kind != "zero3":
-        r = imported(bf16, tmp_path / "ds", tmp_path / "ckpt", "--no-optim")
-        assert "left out" not in r.out and digests(tmp_path / "ckpt") == bf16.digests("param"), repr(r)
+FROZEN = "model.layers.1.mlp.up_proj.weight"
+WITH_FROZEN = {**OWN_ADAM, "zero3-5": lambda *a: foreign_files.zero3(*a, 5), "universal-bare": lambda *a: foreign_files.universal(*a, True)}
+
+
+def without_state_of(groups, *names):
+    """The state of a program that does not train these."""
+    return {g: t if g == "param" else {k: v for k, v in t.items() if k not in names} for g, t in groups.items()}
+
+
+@pytest.mark.parametrize("kind", WITH_FROZEN)
+def test_frozen_parameters_of_deepspeed_have_weights_only(kind, bf16, tmp_path):
+    groups = without_state_of(groups_of(bf16), FROZEN, "model.norm.weight")
+    WITH_FROZEN[kind](tmp_path / "ds", groups, 3)
+    r = ok("tp-ckpt", "verify", tmp_path / "ds", "--config", bf16.config)
+    assert "shapes" not in r.out, repr(r)
+    assert "param/%s\n" % FROZEN in ok("tp-ckpt", "digest", tmp_path / "ds").out
+    r = import_(bf16, tmp_path / "ds", tmp_path / "no")
+    assert r.rc == 3 and (FROZEN in r.err or "model.norm.weight" in r.err) and "--no-optim" in r.err and len(r.lines) == 1, repr(r)
+    r = imported(bf16, tmp_path / "ds", tmp_path / "ckpt", "--no-optim")
+    assert "left out" not in r.out and digests(tmp_path / "ckpt") == bf16.digests("param"), repr(r)
+
+
+def test_frozen_parameters_of_zero3_keep_their_type(bf16, tmp_path):
+    groups = without_state_of(groups_of(bf16), FROZEN)
+    groups["param"] = {**groups["param"], FROZEN: groups_of(bf16)["master"][FROZEN]}
+    foreign_files.zero3(tmp_path / "ds", groups, 3, 2)
+    imported(bf16, tmp_path / "ds", tmp_path / "ckpt", "--no-optim")
+    dtypes = {t["name"]: t["dtype"] for t in json.loads(ok("tp-ckpt", "show", tmp_path / "ckpt", "--json").out)["tensors"]}
+    assert dtypes.pop(FROZEN) == "f32" and set(dtypes.values()) == {"bf16"}
+    imported(bf16, tmp_path / "ds", tmp_path / "cast", "--no-optim", "--dtype", "bf16")
+    assert digests(tmp_path / "cast") == bf16.digests("param")
+
+
+def model_states_of_rank_1(change):
+    """_model_states, whose second result is changed."""
+    original, calls = foreign_files._model_states, []
+
+    def changed(*a):
+        states = original(*a)
+        calls.append(states)
+        if len(calls) == 2:
+            change(states)
+        return states
+    return changed
+
+
+def shorter(states):
+    name, part = states["frozen_param_fragments"].popitem()
+    states["frozen_param_fragments"][name] = torch_files.Tensor(part.storage[:-1])
+
+
+RANK_1 = {"global_steps is 4, but 3": lambda s: s.update(global_steps=4),
+          "global_steps is missing, but 3": lambda s: s.pop("global_steps"),
+          "dp_world_size is 4, but 2": lambda s: s.update(dp_world_size=4),
+          "number 1 of param_shapes is lm_head.weight [3, 5], but lm_head.weight [": lambda s: s["param_shapes"][0].update(
+              {"lm_head.weight": foreign_files._size((3, 5))}),
+          "of param_shapes is missing, but model.norm.weight": lambda s: s["param_shapes"][1].popitem(),
+          "number 1 of frozen_param_shapes is missing, but " + FROZEN: lambda s: s["frozen_param_shapes"].clear(),
+          "frozen_param_fragments has " + FROZEN: shorter}
+
+
+@pytest.mark.parametrize("word", RANK_1)
+def test_ranks_of_zero3_that_are_of_different_saves_are_named(word, bf16, tmp_path, monkeypatch):
+    monkeypatch.setattr(foreign_files, "_model_states", model_states_of_rank_1(RANK_1[word]))
+    foreign_files.zero3(tmp_path / "ds", without_state_of(groups_of(bf16), FROZEN), 3, 2)
+    r = import_(bf16, tmp_path / "ds", tmp_path / "ckpt", "--no-optim")
+    assert r.rc == 3 and "/zero_pp_rank_1_mp_rank_00_model_states.pt: " in r.err and word in r.err and len(r.lines) == 1, repr(r)
+    r = run("tp-ckpt", "verify", tmp_path / "ds")
+    assert r.rc == 1 and word in r.out and not (tmp_path / "ckpt").exists(), repr(r)
 
 
 @pytest.mark.parametrize("kind, name", [("zero1", "/zero_pp_rank_1"), ("zero3", "/bf16_zero_pp_rank_1")])

@@ -2,10 +2,11 @@
 
     deepspeed_ranks.py JOBS.json
 
-A job is {"stage", "ranks", "load", "save", "out", "config", "bf16"}: ZeRO's stage, folders, and the config.json of a
-Llama. "load" is a Universal checkpoint, or null: the model starts from random weights and makes a step more. Rank 0
-writes OUT: {"loaded": state, "saved": state}; a state is {name: {"master", "exp_avg", "exp_avg_sq", "step"}}, whole
-tensors as DeepSpeed's own functions gather them.
+A job is {"stage", "ranks", "load", "save", "out", "config", "bf16", "frozen"}: ZeRO's stage, folders, and the config.json of a
+Llama. "load" is a Universal checkpoint, or null: the model starts from random weights and makes a step more. Parameters whose
+names have "frozen" in them are not trained. Rank 0 writes OUT: {"loaded": state, "saved": state}; a state is {name: {"master",
+"exp_avg", "exp_avg_sq", "step"}}, or {name: {"weight"}} where it is not trained, whole tensors as DeepSpeed's own functions gather
+them.
 """
 import json
 import os
@@ -31,7 +32,9 @@ def make_engine(job):
     torch.manual_seed(1)
     config = LlamaConfig.from_dict(job["config"])
     model = LlamaForCausalLM(config)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, betas=(0.9, 0.95), weight_decay=0.1)
+    for name, p in model.named_parameters():
+        p.requires_grad_(not job["frozen"] or job["frozen"] not in name)
+    optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-3, betas=(0.9, 0.95), weight_decay=0.1)
     settings = {"train_micro_batch_size_per_gpu": BATCH, "bf16": {"enabled": job["bf16"]}, "gradient_clipping": 1.0,
                 "zero_optimization": {"stage": job["stage"], "stage3_param_persistence_threshold": 0},
                 "checkpoint": {"load_universal": job["load"] is not None}}
@@ -50,6 +53,10 @@ def state_of(engine):
     (at,) = {float(s["step"]) for s in engine.optimizer.optimizer.state.values() if "step" in s}
     found = {}
     for name, p in engine.module.named_parameters():
+        if not p.requires_grad:
+            with deepspeed.zero.GatheredParameters([p]):
+                found[name] = {"weight": p.detach().clone()}
+            continue
         groups = {"master": safe_get_full_fp32_param(p)}
         groups.update((k, safe_get_full_optimizer_state(p, k)) for k in ("exp_avg", "exp_avg_sq"))
         found[name] = {**{k: x.detach().clone() for k, x in groups.items()}, "step": at}

@@ -6,6 +6,7 @@ import sys
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "cli"))
 import frameworks  # noqa: E402
@@ -17,6 +18,8 @@ STEPS = 3
 TRAINED = {"zero1": (1, 2, True), "zero2": (2, 3, False), "zero3": (3, 2, True)}
 # DeepSpeed loads the Universal checkpoint that is made of a trained one, or of tp-train's: stage, ranks
 LOADED = {("tp-train", 1, 3), ("tp-train", 3, 3), ("zero1", 3, 3), ("zero2", 1, 2), ("zero3", 2, 3)}
+# Trained without the products of MLPs. 5 ranks divide none of their sizes.
+FROZEN = {"zero1-frozen": (1, 2, True), "zero3-frozen": (3, 5, True), "zero3-f32-frozen": (3, 2, False)}
 GROUPS = {"master": "param", "exp_avg": "exp_avg", "exp_avg_sq": "exp_avg_sq"}
 
 
@@ -34,10 +37,10 @@ def ran(tmp_path_factory):
     harness.train(path, folder / "ckpt", steps=STEPS, layout="tp2pp2", dtype="bf16")
 
     def job(name, stage, ranks, bf16, load=None):
-        return dict(stage=stage, ranks=ranks, bf16=bf16, load=load, config=config, save=str(folder / name),
+        return dict(stage=stage, ranks=ranks, bf16=bf16, load=load, frozen="mlp" if name in FROZEN else None, config=config, save=str(folder / name),
                     out=str(folder / (name + ".pt")))
 
-    jobs = {name: job(name, *how) for name, how in TRAINED.items()}
+    jobs = {name: job(name, *how) for name, how in {**TRAINED, **FROZEN}.items()}
     run_jobs(folder, "jobs-train", jobs)
     harness.ok("tp-ckpt", "export", folder / "ckpt", "--format", "deepspeed", "-o", folder / "tp-train-universal")
     for name in TRAINED:
@@ -70,6 +73,21 @@ def test_what_deepspeed_saves_is_imported(case, ran, tmp_path):
     assert_equal(out["saved"], tensors(tmp_path / "ckpt", tmp_path / "all.npz"), at)
     assert differ(out["saved"], out["loaded"]), "there was no step"
     assert harness.steps(tmp_path / "ckpt")[-1].name == "step-%08d" % at
+
+
+@pytest.mark.parametrize("case", FROZEN)
+def test_what_is_not_trained_is_imported(case, ran, tmp_path):
+    config, said, _ = ran
+    folder, out = said[case]
+    r = harness.run("tp-ckpt", "import", folder, "--config", config, "-o", tmp_path / "no")
+    assert r.rc == 3 and "mlp" in r.err and "--no-optim" in r.err, repr(r)
+    harness.ok("tp-ckpt", "import", folder, "--config", config, "--no-optim", "-o", tmp_path / "ckpt")
+    harness.ok("tp-ckpt", "export", tmp_path / "ckpt", "-o", tmp_path / "hf")
+    found, saved = load_file(tmp_path / "hf/model.safetensors"), out["saved"]
+    assert {k for k, x in saved.items() if "weight" in x} == {k for k in saved if "mlp" in k}
+    assert set(found) == set(saved) and {x.dtype for x in found.values()} == {torch.bfloat16 if FROZEN[case][2] else torch.float32}
+    for name, x in saved.items():
+        assert torch.equal(x["weight"] if "weight" in x else x["master"].to(found[name].dtype), found[name]), name
 
 
 @pytest.mark.parametrize("case", sorted(LOADED), ids=str)

@@ -129,79 +129,40 @@ static tp_status refuse(const struct torch_pieces *x, const char *what, struct t
                    file_table_path(piece_source_files(x->source), x->file), what);
 }
 
-/* torch.Size: a call with a tuple. */
-static bool read_size(struct deepspeed_state_param *p, const struct pickle_value *v)
+/* What rank 0 says of parameters. ZeRO-3 cuts those that are not trained too, but its optimizer
+ * does not have them: their parts are in the model states of each rank. */
+static tp_status read_shapes(struct deepspeed_state *d, struct torch_pieces *x, struct tp_err *err)
 {
-    if (pickle_is_call(v, "torch", "Size"))
-        v = pickle_item(v->object.args, 0);
-    p->ndim = (int)pickle_count(v);
-    if (!pickle_is(v, PICKLE_TUPLE) || pickle_count(v) > BOX_NDIM_MAX)
-        return false;
-    for (int d = 0; d < p->ndim; d++)
-        if (!pickle_int(&p->shape[d], pickle_item(v, d)) || p->shape[d] < 0)
-            return false;
-    return true;
-}
-
-/* param_shapes: a dict of shapes for each group of the optimizer, or one dict. */
-static tp_status read_shapes(struct deepspeed_state *d, const struct torch_pieces *x,
-                             struct tp_err *err)
-{
-    const struct pickle_value *shapes = pickle_get(x->root, "param_shapes");
-    const bool one = pickle_is(shapes, PICKLE_DICT);
     struct arena *arena = piece_source_arena(d->source);
-    const int64_t n_groups = one ? 1 : pickle_count(shapes);
-    int64_t n = 0;
+    struct deepspeed_shapes shapes;
+    tp_status st;
 
-    for (int64_t g = 0; g < n_groups; g++)
-        n += pickle_entries(one ? shapes : pickle_item(shapes, g));
-    d->params = arena_array(arena, (size_t)n + 1, sizeof *d->params);
-    if (!d->params)
-        return refuse(x, "no memory for its parameters", err);
-    for (int64_t g = 0; g < n_groups; g++) {
-        const struct pickle_value *group = one ? shapes : pickle_item(shapes, g);
-
-        for (int64_t i = 0; i < pickle_entries(group); i++) {
-            struct deepspeed_state_param *p = &d->params[d->n_params++];
-            const char *name = pickle_text(pickle_key(group, i));
-
-            p->group = (int)g;
-            p->name = name ? arena_strdup(arena, name) : NULL;
-            p->plain = name ? compiled_name_plain(arena, name) : NULL;
-            if (!p->name || !p->plain || !read_size(p, pickle_entry(group, i)))
-                return refuse(x, "a shape in param_shapes is wrong", err);
-        }
-    }
-    return d->n_params ? TP_OK : refuse(x, "has no param_shapes", err);
-}
-
-/* ZeRO-3 cuts parameters that are not trained too, but its optimizer does not have them: their
- * parts are in the model states of each rank. */
-static tp_status check_frozen(const struct deepspeed_state *d, const struct torch_pieces *x,
-                              struct tp_err *err)
-{
-    const struct pickle_value *frozen = pickle_get(x->root, "frozen_param_shapes");
-    const int64_t n = pickle_entries(frozen);
-    const char *name = n > 0 ? pickle_text(pickle_key(frozen, 0)) : NULL;
-
-    if (!d->zero3 || n == 0)
+    TP_TRY(deepspeed_shapes_read(&shapes, x, "param_shapes", arena, err));
+    if (shapes.n == 0)
+        return refuse(x, "has no param_shapes", err);
+    d->params = shapes.list;
+    d->n_params = shapes.n;
+    if (!d->zero3)
         return TP_OK;
-    return tp_fail(err, TP_E_USAGE,
-                   "%s: ZeRO-3 with frozen parameters is not supported; it has %lld of them, the "
-                   "first is %.200s; make a pytorch_model.bin of all with DeepSpeed's "
-                   "zero_to_fp32.py, and import that",
-                   file_table_path(piece_source_files(x->source), x->file), (long long)n,
-                   name ? name : "without a name");
+    TP_TRY(deepspeed_shapes_read(&shapes, x, "frozen_param_shapes", arena, err));
+    d->frozen = shapes.list;
+    d->n_frozen = shapes.n;
+    if (d->n_frozen > 0 && d->mp > 1)
+        return tp_fail(err, TP_E_USAGE,
+                       "%s: frozen parameters of ZeRO-3 are not read with a model-parallel size of "
+                       "%d; it has %d, the first is %s",
+                       d->dir, d->mp, d->n_frozen, d->frozen->name);
+    st = deepspeed_rank_add_frozen(d, x, 0, err);
+done:
+    return st;
 }
 
-static bool read_count(int *out, const struct pickle_value *root, const char *key)
+static bool is_frozen(const struct deepspeed_state *d, const char *name)
 {
-    int64_t n = 0;
-
-    if (!pickle_int(&n, pickle_get(root, key)) || n < 1 || n > 1 << 20)
-        return false;
-    *out = (int)n;
-    return true;
+    for (int i = 0; i < d->n_frozen; i++)
+        if (strcmp(d->frozen[i].name, name) == 0)
+            return true;
+    return false;
 }
 
 /* The weights, which ZeRO-3 leaves empty. Their type is also that of the model. */
@@ -222,7 +183,8 @@ static tp_status add_weights(struct deepspeed_state *d, struct torch_pieces *x, 
         if (!name)
             return refuse(x, "no memory for its tensors", err);
         TP_TRY(torch_pieces_tensor(&p, x, v, GROUP_PARAM, name, err));
-        if (d->zero3 && box_elements(&p.box) > 0 && !deepspeed_state_find(d, key)) {
+        if (d->zero3 && box_elements(&p.box) > 0 && !deepspeed_state_find(d, key) &&
+            !is_frozen(d, key)) {
             st = piece_source_leave(d->source, key, err); /* a buffer, of whatever type */
             continue;
         }
@@ -234,6 +196,8 @@ static tp_status add_weights(struct deepspeed_state *d, struct torch_pieces *x, 
         d->masters = GROUP_PARAM;
     else if (dtype == DTYPE_F16)
         piece_source_set_weights(d->source, DTYPE_F16);
+    if (d->n_frozen > 0 && dtype != DTYPE_F32)
+        piece_source_set_frozen(d->source);
 done:
     return st;
 }
@@ -255,12 +219,11 @@ static tp_status open_model_states(struct torch_pieces *x, const struct deepspee
 static tp_status read_model_states(struct deepspeed_state *d, struct tp_err *err)
 {
     struct torch_pieces x;
-    int64_t global_steps;
     tp_status st;
 
     TP_TRY(open_model_states(&x, d, err));
-    if (!read_count(&d->dp, x.root, "dp_world_size") ||
-        !read_count(&d->mp, x.root, "mp_world_size")) {
+    if (!deepspeed_state_count(&d->dp, x.root, "dp_world_size") ||
+        !deepspeed_state_count(&d->mp, x.root, "mp_world_size")) {
         st = refuse(&x, "has no dp_world_size or mp_world_size", err);
         goto done;
     }
@@ -271,9 +234,8 @@ static tp_status read_model_states(struct deepspeed_state *d, struct tp_err *err
                      d->dir, d->mp);
         goto done;
     }
-    if (pickle_int(&global_steps, pickle_get(x.root, "global_steps")) && global_steps >= 0)
-        TP_TRY(piece_source_set_iteration(d->source, global_steps, "global_steps", err));
-    TP_TRY(check_frozen(d, &x, err));
+    if (pickle_int(&d->steps, pickle_get(x.root, "global_steps")) && d->steps >= 0)
+        TP_TRY(piece_source_set_iteration(d->source, d->steps, "global_steps", err));
     TP_TRY(read_shapes(d, &x, err));
     TP_TRY(add_weights(d, &x, err));
     TP_TRY(deepspeed_extras_model(d, x.root, err));
@@ -284,7 +246,7 @@ done:
 
 tp_status deepspeed_read(struct piece_source *s, const struct model *m, struct tp_err *err)
 {
-    struct deepspeed_state d = { .source = s, .masters = GROUP_MASTER };
+    struct deepspeed_state d = { .source = s, .masters = GROUP_MASTER, .steps = -1 };
     tp_status st;
 
     (void)m;
@@ -292,6 +254,8 @@ tp_status deepspeed_read(struct piece_source *s, const struct model *m, struct t
         return tp_fail(err, TP_E_NOTFOUND, "%s: has no " MODEL_STATES " nor " MODEL_STATES_ZERO3,
                        piece_source_path(s));
     TP_TRY(read_model_states(&d, err));
+    for (int rank = 1; rank < d.dp && d.universal && d.n_frozen > 0; rank++)
+        TP_TRY(deepspeed_rank_read(&d, rank, err));
     st = d.universal ? deepspeed_universal_add(&d, err) : deepspeed_zero_add(&d, err);
 done:
     return st;

@@ -53,8 +53,8 @@ tp_status deepspeed_extras_model(const struct deepspeed_state *d, const struct p
                                          "mp_world_size",
                                          "global_steps",
                                          "buffer_names",
-                                         "frozen_param_shapes",    /* whole in "module"; ZeRO-3's */
-                                         "frozen_param_fragments", /* are refused */
+                                         "frozen_param_shapes", /* read of ZeRO-3 */
+                                         "frozen_param_fragments",
                                          "ds_version",
                                          "checkpoint_parallel_dimensions",
                                          NULL };

@@ -10,7 +10,7 @@
 
 #include "reshard/formats/torch/torch_pieces.h"
 
-/* A parameter that is trained, in the order of the flat buffers. */
+/* A parameter; those that are trained are in the order of the flat buffers. */
 struct deepspeed_state_param {
     const char *name, *plain; /* as it is stored, and without what torch.compile adds */
     int group;                /* of the optimizer */
@@ -26,9 +26,30 @@ struct deepspeed_state {
     int dp, mp;          /* sizes */
     const char *masters; /* the group of the flat f32 weights: GROUP_MASTER, or GROUP_PARAM when the
                             model is in f32 and they are all there is */
+    int64_t steps;       /* global_steps; -1: it is not there */
     struct deepspeed_state_param *params;
     int n_params;
+    struct deepspeed_state_param *frozen; /* of ZeRO-3: not trained, so not in the flat buffers */
+    int n_frozen;
 };
+
+/* Shapes that a file of model states has. */
+struct deepspeed_shapes {
+    struct deepspeed_state_param *list;
+    int n;
+};
+
+/* Read `key` of the file, param_shapes or frozen_param_shapes. Names and list are in the arena. */
+tp_status deepspeed_shapes_read(struct deepspeed_shapes *out, const struct torch_pieces *x,
+                                const char *key, struct arena *arena, struct tp_err *err);
+
+/* A count, from 1 on; false: it is none. */
+bool deepspeed_state_count(int *out, const struct pickle_value *root, const char *key);
+
+/* Elements of a parameter, and how many of them each rank of ZeRO-3 has, padding included. */
+int64_t deepspeed_state_elements(const struct deepspeed_state_param *p);
+int64_t deepspeed_state_part(const struct deepspeed_state *d,
+                             const struct deepspeed_state_param *p);
 
 /* The parameter of this name; NULL: there is none. */
 struct deepspeed_state_param *deepspeed_state_find(const struct deepspeed_state *d,
@@ -40,6 +61,23 @@ struct piece deepspeed_state_piece(const struct deepspeed_state_param *param, co
 /* Open file `name` of the tag. Close also after a failure. */
 tp_status deepspeed_state_open(struct torch_pieces *x, const struct deepspeed_state *d,
                                const char *name, struct tp_err *err);
+
+/* Add a rank's parts of the frozen parameters, from its model states. */
+tp_status deepspeed_rank_add_frozen(struct deepspeed_state *d, struct torch_pieces *x, int rank,
+                                    struct tp_err *err);
+
+/* Read the model states of a rank of ZeRO-3 after the first one, which must say the same as those
+ * of the first. */
+tp_status deepspeed_rank_read(struct deepspeed_state *d, int rank, struct tp_err *err);
+
+/* A file `name` of rank `first` was not found: TP_E_NOTFOUND, which says which of its files and of
+ * the following ranks' are missing too. */
+tp_status deepspeed_zero_missing(const struct deepspeed_state *d, const char *name, int first,
+                                 struct tp_err *err);
+
+/* The name of a rank's model states, which only ZeRO-3 has for each rank. */
+enum { DEEPSPEED_NAME_BYTES = 96 };
+void deepspeed_rank_name(char name[DEEPSPEED_NAME_BYTES], int rank);
 
 /* Add the partitions of all ranks. */
 tp_status deepspeed_zero_add(struct deepspeed_state *d, struct tp_err *err);

@@ -16,7 +16,7 @@
 #include "storage/missing_files.h"
 #include "storage/object.h"
 
-enum { NAME_BYTES = 96, RANKS_MAX = 10000 };
+enum { RANKS_MAX = 10000 };
 
 /* One rank's flat tensors of one group of the optimizer: f32 weights, exp_avg and exp_avg_sq. */
 struct deepspeed_flat {
@@ -93,13 +93,6 @@ static tp_status add_interval(const struct deepspeed_state *d, const struct deep
     return st;
 }
 
-static int64_t elements_of(const struct deepspeed_state_param *p)
-{
-    const struct box whole = box_whole(p->ndim, p->shape);
-
-    return box_elements(&whole);
-}
-
 /* ---- ZeRO-1 and ZeRO-2 ---- */
 
 /* The intervals of a rank's partition, as param_slice_mappings says. A parameter continues where
@@ -118,7 +111,7 @@ static tp_status add_partition(struct deepspeed_state *d, struct torch_pieces *x
 
         if (!p || !pickle_int(&start, pickle_get(slice, "start")) ||
             !pickle_int(&n, pickle_get(slice, "numel")) || start < 0 || n < 0 || n > f->numel ||
-            start > f->numel - n || n > elements_of(p) - p->done)
+            start > f->numel - n || n > deepspeed_state_elements(p) - p->done)
             return refuse(x, "an interval in param_slice_mappings is wrong", err);
         st = add_interval(d, f, p, p->done, n, start, err);
         p->done += n;
@@ -157,7 +150,8 @@ static tp_status add_rank_zero3(struct deepspeed_state *d, struct torch_pieces *
 
     for (int i = 0; i < d->n_params; i++) {
         const struct deepspeed_state_param *p = &d->params[i];
-        const int64_t n = elements_of(p), part = (n + d->dp - 1) / d->dp, first = rank * part;
+        const int64_t n = deepspeed_state_elements(p), part = deepspeed_state_part(d, p),
+                      first = rank * part;
 
         if (at == f.numel && next < n_flat) {
             TP_TRY(read_flat(&f, d, x, state, next++, err));
@@ -178,8 +172,8 @@ done:
 /* ---- ranks ---- */
 
 /* The path of a rank's optimizer states, whose name depends on the type. *found: it is there. */
-static tp_status rank_file(bool *found, char name[NAME_BYTES], const struct deepspeed_state *d,
-                           int rank, struct tp_err *err)
+static tp_status rank_file(bool *found, char name[DEEPSPEED_NAME_BYTES],
+                           const struct deepspeed_state *d, int rank, struct tp_err *err)
 {
     static const char *const heads[] = { "bf16_", "fp16_", "" };
     char path[PATH_MAX];
@@ -189,10 +183,12 @@ static tp_status rank_file(bool *found, char name[NAME_BYTES], const struct deep
     for (int i = 0; i < 3 && !*found; i++) {
         bool first = false;
 
-        snprintf(name, NAME_BYTES, "%szero_pp_rank_0_mp_rank_00_optim_states.pt", heads[i]);
+        snprintf(name, DEEPSPEED_NAME_BYTES, "%szero_pp_rank_0_mp_rank_00_optim_states.pt",
+                 heads[i]);
         TP_TRY(file_join(path, d->dir, name, err));
         first = object_is_there(path);
-        snprintf(name, NAME_BYTES, "%szero_pp_rank_%d_mp_rank_00_optim_states.pt", heads[i], rank);
+        snprintf(name, DEEPSPEED_NAME_BYTES, "%szero_pp_rank_%d_mp_rank_00_optim_states.pt",
+                 heads[i], rank);
         TP_TRY(file_join(path, d->dir, name, err));
         *found = object_is_there(path);
         if (first) /* one that is missing has such a name too */
@@ -202,16 +198,9 @@ done:
     return st;
 }
 
-/* The name of a rank's model states, which only ZeRO-3 has for each rank. */
-static void model_states_name(char name[NAME_BYTES], int rank)
-{
-    snprintf(name, NAME_BYTES, "zero_pp_rank_%d_mp_rank_00_model_states.pt", rank);
-}
-
-/* A file `name` of rank `first` was not found: say which of its files and of the following ranks'
- * are missing too. A damaged file may claim any number of ranks. */
-static tp_status fail_missing(const struct deepspeed_state *d, const char *name, int first,
-                              struct tp_err *err)
+/* A damaged file may claim any number of ranks. */
+tp_status deepspeed_zero_missing(const struct deepspeed_state *d, const char *name, int first,
+                                 struct tp_err *err)
 {
     const int n = d->dp - first < RANKS_MAX ? d->dp - first : RANKS_MAX;
     struct arena *arena = piece_source_arena(d->source);
@@ -221,13 +210,13 @@ static tp_status fail_missing(const struct deepspeed_state *d, const char *name,
     tp_fail(err, TP_E_NOTFOUND, "%s/%s: no such file; there must be one for each of the %d ranks",
             d->dir, name, d->dp);
     for (int i = 0; paths && i < 2 * n; i++) {
-        char other[NAME_BYTES];
+        char other[DEEPSPEED_NAME_BYTES];
         struct tp_err ignored;
         bool found;
 
-        if (i % 2 == 0 && !d->zero3)
+        if (i % 2 == 0 ? !d->zero3 : d->universal)
             continue;
-        model_states_name(other, first + i / 2);
+        deepspeed_rank_name(other, first + i / 2);
         if ((i % 2 && rank_file(&found, other, d, first + i / 2, &ignored)) ||
             !(paths[n_paths++] = arena_printf(arena, "%s/%s", d->dir, other)))
             return missing_files_fail(err, NULL, 0);
@@ -235,36 +224,19 @@ static tp_status fail_missing(const struct deepspeed_state *d, const char *name,
     return missing_files_fail(err, paths, n_paths);
 }
 
-/* Nothing is read from the model states of ZeRO-3's ranks but the first. Each rank writes some, so
- * without them the save was interrupted, or the copy was. */
-static tp_status check_model_states(const struct deepspeed_state *d, int rank, struct tp_err *err)
-{
-    char name[NAME_BYTES], path[PATH_MAX];
-    bool found = false;
-    tp_status st;
-
-    model_states_name(name, rank);
-    TP_TRY(file_join(path, d->dir, name, err));
-    TP_TRY(object_exists(&found, path, err));
-    if (!found)
-        st = fail_missing(d, name, rank, err);
-done:
-    return st;
-}
-
-static tp_status open_rank(struct torch_pieces *x, const struct deepspeed_state *d, int rank,
+static tp_status open_rank(struct torch_pieces *x, struct deepspeed_state *d, int rank,
                            struct tp_err *err)
 {
-    char name[NAME_BYTES];
+    char name[DEEPSPEED_NAME_BYTES];
     bool found;
     tp_status st;
 
-    if (d->zero3 && (st = check_model_states(d, rank, err)))
+    if (d->zero3 && rank > 0 && (st = deepspeed_rank_read(d, rank, err)))
         return st;
     st = rank_file(&found, name, d, rank, err);
     if (!st)
         st = deepspeed_state_open(x, d, name, err);
-    return !st || found ? st : fail_missing(d, name, rank, err);
+    return !st || found ? st : deepspeed_zero_missing(d, name, rank, err);
 }
 
 tp_status deepspeed_zero_add(struct deepspeed_state *d, struct tp_err *err)

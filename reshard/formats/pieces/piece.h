@@ -80,6 +80,11 @@ tp_status piece_source_set_iteration(struct piece_source *s, int64_t iteration, 
 void piece_source_set_weights(struct piece_source *s, enum dtype dtype);
 enum dtype piece_source_weights(const struct piece_source *s);
 
+/* Weights are only those of parameters that are not trained; the others are made of their masters,
+ * as if there were only masters. */
+void piece_source_set_frozen(struct piece_source *s);
+bool piece_source_has_frozen(const struct piece_source *s);
+
 /* Whether the optimizer's state is that of Megatron-LM's distributed optimizer. */
 void piece_source_set_distributed(struct piece_source *s);
 bool piece_source_is_distributed(const struct piece_source *s);

@@ -177,6 +177,16 @@ enum dtype piece_source_weights(const struct piece_source *s)
     return s->weights;
 }
 
+void piece_source_set_frozen(struct piece_source *s)
+{
+    s->frozen = true;
+}
+
+bool piece_source_has_frozen(const struct piece_source *s)
+{
+    return s->frozen;
+}
+
 tp_status piece_source_leave(struct piece_source *s, const char *name, struct tp_err *err)
 {
     tp_status st = grow(s, &s->left, s->n_left, &s->left_room, sizeof *s->left, err);

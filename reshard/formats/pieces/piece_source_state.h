@@ -34,6 +34,7 @@ struct piece_source {
     enum dtype weights;                  /* when there are only masters */
     struct export_adamw adamw;
     bool has_adamw;
+    bool frozen;      /* weights are only of parameters that are not trained */
     bool distributed; /* the optimizer's state is of Megatron-LM's distributed optimizer */
     struct piece_tensor *tensors;
     int n_tensors;
