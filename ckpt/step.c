@@ -3,6 +3,7 @@
 
 #include <ctype.h>
 #include <errno.h>
+#include <fnmatch.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -114,6 +115,32 @@ tp_status step_read_manifest(struct manifest *m, const char *dir, struct arena *
     *m = found;
 done:
     return st;
+}
+
+/* The files of a step, which may be damaged. */
+static bool has_own_names_only(const char *dir)
+{
+    struct folder_entry *entries = NULL;
+    struct tp_err ignored = { 0 };
+    int n = 0;
+    bool own = folder_list(&entries, &n, dir, &ignored) == TP_OK;
+
+    for (int i = 0; i < n && own; i++)
+        own = strcmp(entries[i].name, MANIFEST_FILE) == 0 ||
+              fnmatch("rank-*.h5", entries[i].name, 0) == 0;
+    free(entries);
+    return own;
+}
+
+bool step_is_own(const char *dir)
+{
+    struct arena arena = { 0 };
+    struct tp_err ignored = { 0 };
+    struct manifest m;
+    const bool readable = step_read_manifest(&m, dir, &arena, &ignored) == TP_OK;
+
+    arena_free(&arena);
+    return readable || has_own_names_only(dir);
 }
 
 tp_status step_fail_removed(const char *dir, struct tp_err *err)

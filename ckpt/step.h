@@ -50,6 +50,10 @@ tp_status step_read_manifest(struct manifest *m, const char *dir, struct arena *
  * program removed or replaced the step meanwhile. */
 tp_status step_load(struct manifest *m, const char *dir, struct arena *arena, struct tp_err *err);
 
+/* Whether a directory is a step of this project, damaged ones included: its manifest can be read,
+ * or it has no other files than a step has. False also when it cannot be listed. */
+bool step_is_own(const char *dir);
+
 /* All steps and temporary directories of a root, ascending by step; malloc'ed. `complete` is not
  * filled in. */
 tp_status step_scan(struct ckpt_step **steps, int *n, const char *root, struct tp_err *err);

@@ -17,6 +17,17 @@
 
 /* ---- beginning ---- */
 
+/* --force replaces a step, and nothing else that people have under its name. */
+static tp_status check_replaced(const char *path, struct tp_err *err)
+{
+    if (step_is_own(path))
+        return TP_OK;
+    return tp_fail(err, TP_E_EXISTS,
+                   "%s: exists, and is not a checkpoint of this project, so --force does not "
+                   "replace it; move it, or write to another root",
+                   path);
+}
+
 static tp_status check_request(const struct ckpt_begin_request *q, struct tp_err *err)
 {
     char name[STEP_NAME_MAX], path[PATH_MAX];
@@ -26,8 +37,10 @@ static tp_status check_request(const struct ckpt_begin_request *q, struct tp_err
         return tp_fail(err, TP_E_INTERNAL, "step %lld is negative", (long long)q->step);
     TP_TRY(ckpt_check_root(q->root, err));
     TP_TRY(file_join(path, q->root, step_name(name, q->step), err));
-    if (q->force || !file_exists(path))
+    if (!file_exists(path))
         goto done;
+    if (q->force)
+        return check_replaced(path, err);
     if (q->epoch > 0) /* a newer job may have saved it */
         TP_TRY(ckpt_epoch_check(q->root, q->epoch, q->step, err));
     st = tp_fail(err, TP_E_EXISTS, "%s: exists already; --force replaces it", path);
@@ -111,6 +124,7 @@ static tp_status rename_to(const struct ckpt_transaction *t, const char *dir, bo
                            struct tp_err *err)
 {
     const char *tmp = t->tmp.path;
+    tp_status st;
 
     *exchanged = false;
     if (renameat2(AT_FDCWD, tmp, AT_FDCWD, dir, RENAME_NOREPLACE) == 0)
@@ -123,6 +137,9 @@ static tp_status rename_to(const struct ckpt_transaction *t, const char *dir, bo
         return tp_fail_errno(err, "%s: cannot rename %s to it", dir, tmp);
     if (!t->force)
         return tp_fail(err, TP_E_EXISTS, "%s: exists already; another writer was faster", dir);
+    st = check_replaced(dir, err); /* it may have come meanwhile */
+    if (st)
+        return st;
     if (renameat2(AT_FDCWD, tmp, AT_FDCWD, dir, RENAME_EXCHANGE) != 0)
         return tp_fail_errno(err, "%s: cannot exchange it with %s", dir, tmp);
     *exchanged = true;

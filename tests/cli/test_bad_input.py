@@ -469,6 +469,22 @@ def test_an_existing_output_is_replaced_only_by_force(ckpt, tmp_path):
     assert harness.digest(out) == harness.digest(ckpt)
 
 
+@pytest.mark.parametrize("argv", [["tp-reshard", "CKPT", "--to", "tp1"], ["tp-ckpt", "import", "HF", "--step", "STEP"]])
+def test_force_does_not_replace_a_folder_of_somebody_else(argv, ckpt, tmp_path):
+    step = harness.steps(ckpt)[-1].name
+    harness.ok("tp-ckpt", "export", ckpt, "--format", "safetensors", "-o", tmp_path / "hf")
+    there = tmp_path / "out" / step
+    there.mkdir(parents=True)
+    (there / "results.csv").write_text("1")
+    before = harness.tree(tmp_path)
+    names = {"CKPT": ckpt, "HF": tmp_path / "hf", "STEP": int(step[5:])}
+    argv = [names.get(x, x) for x in argv] + ["-o", tmp_path / "out", "--force"]
+    assert_refused(run(*argv), argv[0], there, "is not a checkpoint of this project")
+    assert harness.tree(tmp_path) == before
+    (there / "results.csv").unlink()
+    harness.ok(*argv)
+
+
 def test_an_export_into_a_folder_with_files_is_refused(ckpt, tmp_path):
     out = tmp_path / "hf"
     argv = ["tp-ckpt", "export", ckpt, "--format", "safetensors", "-o", out]

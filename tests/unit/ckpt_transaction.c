@@ -138,6 +138,74 @@ Test(transaction, a_step_appears_once_and_is_replaced_only_by_force)
     cr_assert_eq(seed_of(link, -1), 3);
 }
 
+/* Write a file into the directory of step 5. */
+static void put_file(const char *name, const char *text)
+{
+    struct tp_err err = { 0 };
+    char path[PATH_MAX];
+
+    snprintf(path, sizeof path, "%s/step-00000005/%s", root, name);
+    unlink(path);
+    cr_assert_eq(file_write_new(path, text, strlen(text), &err), TP_OK, "%s", err.msg);
+}
+
+Test(transaction, force_replaces_a_damaged_step)
+{
+    struct tp_err err = { 0 };
+
+    cr_assert_eq(save(5, 1, false, &err), TP_OK, "%s", err.msg);
+    put_file(MANIFEST_FILE, "{}");
+    cr_assert_eq(save(5, 2, true, &err), TP_OK, "%s", err.msg);
+    put_file("notes.txt", "beside what the manifest says");
+    cr_assert_eq(save(5, 3, true, &err), TP_OK, "%s", err.msg);
+    cr_assert_eq(seed_of(root, 5), 3);
+}
+
+Test(transaction, force_does_not_replace_what_is_no_step)
+{
+    static const char *const names[] = { "notes.txt", MANIFEST_FILE };
+    struct ckpt_transaction t = { .tmp.lock_fd = -1 };
+    struct tp_err err = { 0 };
+    char dir[PATH_MAX], path[PATH_MAX];
+
+    snprintf(dir, sizeof dir, "%s/step-00000005", root);
+    cr_assert(mkdir(root, 0777) == 0 && mkdir(dir, 0777) == 0);
+    for (int i = 0; i < 2; i++) { /* with another program's manifest.json too */
+        put_file(names[i], "{\"name\": \"mine\"}");
+        cr_assert_eq(save(5, 1, true, &err), TP_E_EXISTS);
+        cr_assert(strstr(err.msg, dir) && strstr(err.msg, "is not a checkpoint"), "%s", err.msg);
+        cr_assert_eq(file_join(path, dir, names[i], &err), TP_OK);
+        cr_assert(file_exists(path));
+    }
+    cr_assert_eq(count_entries(false), 1);
+    unlink(path);
+    cr_assert_eq(file_join(path, dir, names[0], &err), TP_OK);
+    cr_assert(unlink(path) == 0 && rmdir(dir) == 0);
+    cr_assert_eq(file_write_new(dir, "a file", 6, &err), TP_OK, "%s", err.msg);
+    cr_assert_eq(save(5, 1, true, &err), TP_E_EXISTS);
+    cr_assert_eq(unlink(dir), 0);
+    cr_assert_eq(begin(&t, 5, 0, &err), TP_OK, "%s", err.msg);
+    ckpt_abort(&t);
+}
+
+Test(transaction, force_does_not_replace_what_came_during_the_save)
+{
+    const struct ckpt_begin_request q = { .root = root, .step = 5, .force = true };
+    struct manifest m = { .layout = one_tensor(), .state = { .dtype = "fp32" } };
+    struct ckpt_transaction t = { .tmp.lock_fd = -1 };
+    struct tp_err err = { 0 };
+    char dir[PATH_MAX];
+
+    cr_assert_eq(ckpt_begin(&t, &q, &err), TP_OK, "%s", err.msg);
+    snprintf(dir, sizeof dir, "%s/step-00000005", root);
+    cr_assert_eq(mkdir(dir, 0777), 0);
+    put_file("notes.txt", "mine");
+    cr_assert_eq(ckpt_commit(&t, &m, &err), TP_E_EXISTS);
+    ckpt_abort(&t);
+    snprintf(dir, sizeof dir, "%s/step-00000005/notes.txt", root);
+    cr_assert(file_exists(dir));
+}
+
 Test(transaction, abort_leaves_nothing)
 {
     struct ckpt_transaction t = { .tmp.lock_fd = -1 };
