@@ -8,6 +8,7 @@
 #include "core/clock.h"
 #include "core/file.h"
 #include "reshard/export.h"
+#include "reshard/foreign_contents.h"
 #include "reshard/formats/export_format.h"
 #include "reshard/formats/foreign.h"
 #include "reshard/formats/foreign_place.h"
@@ -34,12 +35,10 @@ static bool is_safetensors(const char *path)
 static const char *detect(const char *path)
 {
     const struct foreign_format *format;
-    struct tp_err ignored = { 0 };
-    char dir[PATH_MAX];
 
     if (location_is_remote(path)) /* it would take many requests, so --from-format says it */
         return NULL;
-    if (ckpt_locate(dir, path, -1, &ignored) == TP_OK)
+    if (foreign_contents_has_steps(path))
         return NULL; /* also when other files are beside the steps */
     format = foreign_format_detect(path);
     if (format)

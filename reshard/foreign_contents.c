@@ -75,12 +75,11 @@ bool foreign_contents_has_steps(const char *path)
     struct tp_err ignored;
     bool is_own = false;
 
-    if (!location_is_remote(path))
-        return ckpt_locate(dir, path, -1, &ignored) == TP_OK;
     if (location_clean(clean, path, &ignored))
         return false;
-    if (is_step_name(clean))
-        return has_file(&is_own, clean, MANIFEST_FILE, &ignored) == TP_OK && is_own;
+    if (is_step_name(clean) && (has_file(&is_own, clean, MANIFEST_FILE, &ignored) || !is_own) &&
+        (location_is_remote(path) || foreign_format_detect_any(clean)))
+        return false;
     return ckpt_locate(dir, clean, -1, &ignored) == TP_OK;
 }
 

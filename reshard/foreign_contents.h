@@ -36,10 +36,10 @@ struct foreign_contents_request {
 /* What of another framework is at `path`; *format is NULL: nothing, so it is a checkpoint of this
  * project or none. Steps of this project in the folder come first, because programs train from
  * them and save to them, whatever files are beside them. A URL that ends in the name of a step is
- * this project's if it has a manifest. TP_E_NOTFOUND: neither is there, and for a local path the
- * message says where one is (foreign_place_check). Other errors are of URLs only, as object_exists.
- * A server that forbids to look for steps (403) is asked for the formats where it has a
- * config.json. */
+ * this project's if it has a manifest, a folder of this name also if it has no known format.
+ * TP_E_NOTFOUND: neither is there, and for a local path the message says where one is
+ * (foreign_place_check). Other errors are of URLs only, as object_exists. A server that forbids to
+ * look for steps (403) is asked for the formats where it has a config.json. */
 tp_status foreign_contents_find(const struct foreign_format **format, const char *path,
                                 struct tp_err *err);
 

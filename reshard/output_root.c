@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "reshard/foreign_contents.h"
 #include "storage/location.h"
 
 /* The root of a step directory, as an absolute path. */
@@ -35,10 +36,7 @@ static tp_status name_beside(char out[PATH_MAX], const char *dir, const struct s
 
 const struct foreign_format *output_root_foreign(const char *root)
 {
-    char dir[PATH_MAX];
-    struct tp_err ignored = { 0 };
-
-    if (location_is_remote(root) || ckpt_locate(dir, root, -1, &ignored) != TP_E_NOTFOUND)
+    if (location_is_remote(root) || foreign_contents_has_steps(root))
         return NULL;
     return foreign_format_detect_any(root);
 }

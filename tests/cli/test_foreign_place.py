@@ -57,6 +57,31 @@ def test_a_tracker_that_names_no_iteration(kind, tracker, written, tmp_path):
     ok("tp-reshard", folder / "iter_0000002", "--to", "tp1", "--config", folder / "config.json", "-o", tmp_path / "out")
 
 
+@pytest.mark.parametrize("kind", ["safetensors", "dcp", "megatron", "torch_dist", "deepspeed"])
+def test_a_folder_that_is_called_like_a_step_is_known_by_its_files(kind, written, tmp_path):
+    """Other programs call theirs so, too."""
+    folder = shutil.copytree(written / kind, tmp_path / "outputs/step-00000007")
+    config = ("--config", folder / "config.json")
+    for verb in "ls", "show", "verify", "digest":
+        assert ok("tp-ckpt", verb, folder).out.replace(str(folder), "X") == ok(
+            "tp-ckpt", verb, written / kind).out.replace(str(written / kind), "X")
+    ok("tp-ckpt", "diff", folder, written / kind)
+    ok("tp-ckpt", "import", str(folder) + "/", *config, "-o", tmp_path / "ckpt")
+    ok("tp-reshard", folder, "--to", "tp2", "--format", "tp", *config, "-o", tmp_path / "out")
+    assert ok("tp-ckpt", "digest", tmp_path / "ckpt").out == ok("tp-ckpt", "digest", tmp_path / "out").out
+    r = run("tp-reshard", tmp_path / "ckpt", "--to", "tp2", "-o", folder)
+    assert r.rc == 2 and "has the format" in r.err and len(r.lines) == 1, repr(r)
+
+
+def test_a_step_without_its_manifest_stays_one(written, tmp_path):
+    ok("tp-ckpt", "import", written / "deepspeed", "--config", written / "deepspeed/config.json", "-o", tmp_path / "ckpt")
+    step, = harness.steps(tmp_path / "ckpt")
+    (step / "manifest.json").unlink()
+    for argv in (["tp-ckpt", "show", step], ["tp-reshard", step, "--to", "tp1"]):
+        r = run(*argv)
+        assert r.rc in (2, 3) and "has no manifest.json" in r.err and len(r.lines) == 1, repr(r)
+
+
 def test_a_latest_that_names_no_folder(written, tmp_path):
     folder = shutil.copytree(written / "deepspeed", tmp_path / "deepspeed")
     (folder / "latest_universal").write_text("global_step99\n")
