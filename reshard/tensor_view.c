@@ -8,6 +8,7 @@
 #include "ckpt/root.h"
 #include "ckpt/tensor_reader.h"
 #include "core/file.h"
+#include "kernels/cast.h"
 #include "kernels/copy.h"
 
 struct tensor_view {
@@ -149,6 +150,17 @@ int tensor_view_find(const struct tensor_view *v, const char *group, const char 
     return found ? (int)(*found - v->tensors) : -1;
 }
 
+int tensor_view_find_like(const struct tensor_view *v, const struct tensor *t)
+{
+    const bool master = strcmp(t->group, GROUP_MASTER) == 0;
+    int i = tensor_view_find(v, t->group, t->name);
+
+    if (i >= 0 || (!master && strcmp(t->group, GROUP_PARAM) != 0) || !dtype_is_float(t->dtype))
+        return i;
+    i = tensor_view_find(v, master ? GROUP_PARAM : GROUP_MASTER, t->name);
+    return i >= 0 && (v->tensors[i].dtype == DTYPE_F32) ? i : -1;
+}
+
 /* ---- values ---- */
 
 /* Room for a part of a box of `bytes` bytes. */
@@ -197,6 +209,19 @@ tp_status tensor_view_read(struct tensor_view *v, int i, const struct box *box, 
 {
     return v->is_foreign ? read_foreign(v, i, box, buf, err)
                          : tensor_reader_read(v->reader, i, box, buf, err);
+}
+
+tp_status tensor_view_read_as(struct tensor_view *v, int i, enum dtype dtype, const struct box *box,
+                              void *buf, struct tp_err *err)
+{
+    const enum dtype stored = v->tensors[i].dtype;
+    const int64_t n = box_elements(box), bytes = (n * dtype_bytes(dtype) + 7) / 8 * 8;
+    unsigned char *from = stored == dtype ? buf : (unsigned char *)buf + bytes;
+    tp_status st = tensor_view_read(v, i, box, from, err);
+
+    if (!st && stored != dtype)
+        cast(buf, dtype, from, stored, n);
+    return st;
 }
 
 tp_status tensor_view_check(struct tensor_view *v, struct tp_err *err)

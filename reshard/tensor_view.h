@@ -29,10 +29,19 @@ const struct tensor *tensor_view_tensor(const struct tensor_view *v, int i);
 /* The tensor of a group and a name; -1: there is none. */
 int tensor_view_find(const struct tensor_view *v, const char *group, const char *name);
 
+/* The tensor that is compared with t, of another checkpoint: that of the same group and name. Where
+ * there is none: for a master the weight in f32, which is its own master; for a weight the master
+ * that it is made of, so tensor_view_read_as rounds it. -1: there is none of these. */
+int tensor_view_find_like(const struct tensor_view *v, const struct tensor *t);
+
 /* Fill buf with a box of tensor i, row-major. TP_E_CORRUPT: damage, or elements that are stored
  * nowhere or twice. Not thread safe. */
 tp_status tensor_view_read(struct tensor_view *v, int i, const struct box *box, void *buf,
                            struct tp_err *err);
+
+/* The same with each element cast. buf needs room for the box in both types, and 8 bytes. */
+tp_status tensor_view_read_as(struct tensor_view *v, int i, enum dtype dtype, const struct box *box,
+                              void *buf, struct tp_err *err);
 
 /* After all reads: compare the checksums of other frameworks' files. */
 tp_status tensor_view_check(struct tensor_view *v, struct tp_err *err);

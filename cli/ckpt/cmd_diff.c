@@ -12,7 +12,7 @@
 #include "layout/box.h"
 #include "reshard/tensor_view.h"
 
-enum { BUFFER_BYTES = 8 << 20, SHAPE_TEXT = 160, WHAT_TEXT = 512 };
+enum { BUFFER_BYTES = 8 << 20, CAST_BYTES = 8, SHAPE_TEXT = 160, WHAT_TEXT = 512 };
 
 /* What both sides need while they are compared: a buffer each, and one for a part of it. */
 enum { SIDES_BYTES = 4 * BUFFER_BYTES };
@@ -22,7 +22,10 @@ static const char intro[] =
     "formats: of this project, safetensors, PyTorch, Megatron-LM, DeepSpeed. Without --atol and\n"
     "--rtol every bit must be equal (NaN equals the same NaN, and 0 differs from -0); with them\n"
     "|a - b| <= atol + rtol |b|. A tensor that only one of them has, or that has another shape or\n"
-    "dtype, is a difference.";
+    "dtype, is a difference. Weights in f32 are their own masters: where one of them has only "
+    "these\n"
+    "and the other has masters too, both are compared with them. Where there are only masters\n"
+    "(ZeRO-3), weights are compared with the rounded masters.";
 
 static const char tail[] =
     "Each difference is a line; below it are the files that hold the first element that differs.\n"
@@ -131,12 +134,13 @@ static void compare_run(struct diff_result *d, const struct diff_run *r,
     }
 }
 
+/* Compare the chosen tensors of both sides as values of t's type. */
 static tp_status compare_tensor(struct diff_result *d, struct diff_side *a, struct diff_side *b,
-                                const struct diff_tolerance *tol, struct tp_err *err)
+                                const struct tensor *t, const struct diff_tolerance *tol,
+                                struct tp_err *err)
 {
-    const struct tensor *t = tensor_view_tensor(a->view, a->tensor);
     const struct box whole = box_whole(t->ndim, t->shape);
-    const int64_t most = BUFFER_BYTES / dtype_bytes(t->dtype);
+    const int64_t most = (BUFFER_BYTES - CAST_BYTES) / (dtype_bytes(t->dtype) + CAST_BYTES);
     const int64_t n = box_run_count(&whole, most);
     tp_status st = TP_OK;
 
@@ -145,8 +149,8 @@ static tp_status compare_tensor(struct diff_result *d, struct diff_side *a, stru
         struct box box;
 
         box_run(&box, &whole, most, i);
-        TP_TRY(tensor_view_read(a->view, a->tensor, &box, a->buffer, err));
-        TP_TRY(tensor_view_read(b->view, b->tensor, &box, b->buffer, err));
+        TP_TRY(tensor_view_read_as(a->view, a->tensor, t->dtype, &box, a->buffer, err));
+        TP_TRY(tensor_view_read_as(b->view, b->tensor, t->dtype, &box, b->buffer, err));
         run.n = box_elements(&box);
         run.first = box_offset_in(&whole, &box);
         compare_run(d, &run, tol);
@@ -195,12 +199,26 @@ static json_t *put_place(const struct diff_side *s, const int64_t *at, const cha
     return NULL;
 }
 
-static void put_difference(struct diff_output *o, const struct diff_side *a,
+/* ", compared with param of the second", or "". */
+static const char *other_group(char buf[SHAPE_TEXT], const struct tensor *t,
+                               const struct diff_side *a, const struct diff_side *b)
+{
+    const char *groups[] = { tensor_view_tensor(a->view, a->tensor)->group,
+                             tensor_view_tensor(b->view, b->tensor)->group };
+    const bool first = strcmp(groups[0], t->group) != 0;
+
+    buf[0] = 0;
+    if (first || strcmp(groups[1], t->group) != 0)
+        snprintf(buf, SHAPE_TEXT, ", compared with %s of the %s", groups[!first],
+                 first ? "first" : "second");
+    return buf;
+}
+
+static void put_difference(struct diff_output *o, const struct tensor *t, const struct diff_side *a,
                            const struct diff_side *b, const struct diff_result *d)
 {
-    const struct tensor *t = tensor_view_tensor(a->view, a->tensor);
     const struct box whole = box_whole(t->ndim, t->shape);
-    char what[WHAT_TEXT], index[SHAPE_TEXT];
+    char what[WHAT_TEXT], index[SHAPE_TEXT], other[SHAPE_TEXT];
     int64_t at[BOX_NDIM_MAX] = { 0 }, rest = d->first;
     json_t *places[2], *entry;
 
@@ -208,9 +226,10 @@ static void put_difference(struct diff_output *o, const struct diff_side *a,
         at[k] = rest % t->shape[k];
         rest /= t->shape[k];
     }
-    snprintf(what, sizeof what, "%lld of %lld elements differ, first at %s, by at most %.9g",
+    snprintf(what, sizeof what, "%lld of %lld elements differ, first at %s, by at most %.9g%s",
              (long long)d->count, (long long)box_elements(&whole),
-             box_format_shape(index, sizeof index, t->ndim, at), d->max_abs);
+             box_format_shape(index, sizeof index, t->ndim, at), d->max_abs,
+             other_group(other, t, a, b));
     put_text(o, t, what);
     places[0] = put_place(a, at, "first ", o->json);
     places[1] = put_place(b, at, "second", o->json);
@@ -221,16 +240,18 @@ static void put_difference(struct diff_output *o, const struct diff_side *a,
     json_object_set_new(entry, "b", places[1]);
 }
 
-static bool same_kind(struct diff_output *o, const struct tensor *a, const struct tensor *b)
+static bool same_kind(struct diff_output *o, const struct tensor *t, const struct tensor *a,
+                      const struct tensor *b)
 {
     char what[512], left[SHAPE_TEXT], right[SHAPE_TEXT];
-    bool same = a->dtype == b->dtype && tensor_same_shape(a, b);
+    const bool same_type = a->dtype == b->dtype || strcmp(a->group, b->group) != 0;
+    const bool same = same_type && tensor_same_shape(a, b);
 
     if (!same) {
         snprintf(what, sizeof what, "is %s %s in the first, %s %s in the second",
                  dtype_name(a->dtype), box_format_shape(left, sizeof left, a->ndim, a->shape),
                  dtype_name(b->dtype), box_format_shape(right, sizeof right, b->ndim, b->shape));
-        put_text(o, a, what);
+        put_text(o, t, what);
     }
     return same;
 }
@@ -241,6 +262,33 @@ static bool is_chosen(const struct tensor *t, const char *group)
     return !group || strcmp(t->group, group) == 0;
 }
 
+/* Compare t with the tensors that a and b have chosen, one of which is t. */
+static tp_status compare_pair(struct diff_output *o, const struct tensor *t, struct diff_side *a,
+                              struct diff_side *b, const struct diff_tolerance *tol,
+                              struct tp_err *err)
+{
+    struct diff_result d = { 0 };
+    tp_status st;
+
+    if (!same_kind(o, t, tensor_view_tensor(a->view, a->tensor),
+                   tensor_view_tensor(b->view, b->tensor)))
+        return TP_OK;
+    st = compare_tensor(&d, a, b, t, tol, err);
+    o->compared++;
+    if (!st && d.count)
+        put_difference(o, t, a, b, &d);
+    return st;
+}
+
+/* Whether tensor i of b was compared when the first side's were gone through. */
+static bool was_compared(const struct diff_side *a, const struct diff_side *b, int i)
+{
+    const struct tensor *t = tensor_view_tensor(b->view, i);
+    const int like = tensor_view_find_like(a->view, t);
+
+    return like >= 0 && tensor_view_find_like(b->view, tensor_view_tensor(a->view, like)) == i;
+}
+
 static tp_status compare(struct diff_output *o, struct diff_side *a, struct diff_side *b,
                          const struct diff_tolerance *tol, struct tp_err *err)
 {
@@ -248,28 +296,27 @@ static tp_status compare(struct diff_output *o, struct diff_side *a, struct diff
 
     for (int i = 0; i < tensor_view_count(a->view); i++) {
         const struct tensor *t = tensor_view_tensor(a->view, i);
-        struct diff_result d = { 0 };
 
         if (!is_chosen(t, o->group))
             continue;
         a->tensor = i;
-        b->tensor = tensor_view_find(b->view, t->group, t->name);
-        if (b->tensor < 0) {
+        b->tensor = tensor_view_find_like(b->view, t);
+        if (b->tensor < 0)
             put_text(o, t, "is only in the first");
-            continue;
-        }
-        if (!same_kind(o, t, tensor_view_tensor(b->view, b->tensor)))
-            continue;
-        TP_TRY(compare_tensor(&d, a, b, tol, err));
-        o->compared++;
-        if (d.count)
-            put_difference(o, a, b, &d);
+        else
+            TP_TRY(compare_pair(o, t, a, b, tol, err));
     }
     for (int i = 0; i < tensor_view_count(b->view); i++) {
         const struct tensor *t = tensor_view_tensor(b->view, i);
 
-        if (is_chosen(t, o->group) && tensor_view_find(a->view, t->group, t->name) < 0)
+        if (!is_chosen(t, o->group) || was_compared(a, b, i))
+            continue;
+        a->tensor = tensor_view_find_like(a->view, t);
+        b->tensor = i;
+        if (a->tensor < 0)
             put_text(o, t, "is only in the second");
+        else
+            TP_TRY(compare_pair(o, t, a, b, tol, err));
     }
     TP_TRY(tensor_view_check(a->view, err));
     TP_TRY(tensor_view_check(b->view, err));

@@ -184,7 +184,7 @@ def test_diff_counts_and_names_what_differs(tp4, tiny, tmp_path):
     assert js.rc == 1 and json.loads(js.out)["equal"] is False
     bf16 = make(tmp_path / "bf16", tiny, "tp4", dtype="bf16")
     r = run("tp-ckpt", "diff", tp4, bf16)
-    assert r.rc == 1 and "only in the second" in r.out and "bf16" in r.out
+    assert r.rc == 1 and "compared with param of the first" in r.out and "is f32 [" in r.out and "bf16" in r.out, repr(r)
 
 
 # ---- ls, show, choosing a step ---------------------------------------------------------------

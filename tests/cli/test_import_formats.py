@@ -563,6 +563,43 @@ def test_frozen_parameters_of_zero3_keep_their_type(bf16, tmp_path):
     assert digests(tmp_path / "cast") == bf16.digests("param")
 
 
+# DeepSpeed's folders whose import has other groups: masters of weights in f32, and masters alone.
+OTHER_GROUPS = {"zero1": "f32", "zero3": "bf16", "universal-bare": "bf16"}
+
+
+@pytest.mark.parametrize("kind", OTHER_GROUPS)
+def test_diff_of_what_has_masters_and_its_import(kind, request, tmp_path):
+    """Weights in f32 are their own masters, and weights are masters that were rounded."""
+    state = request.getfixturevalue(OTHER_GROUPS[kind])
+    WITH_FROZEN[kind](tmp_path / "ds", groups_of(state), 3)
+    for a, b in ((tmp_path / "ds", state.root), (state.root, tmp_path / "ds")):
+        r = ok("tp-ckpt", "diff", a, b)
+        assert r.out == "equal: %d tensors\n" % (4 * len(state.group("param"))), repr(r)
+        assert "equal: %d tensors" % len(state.group("param")) in ok("tp-ckpt", "diff", a, b, "--group", "param").out
+    groups = groups_of(state)
+    masters = "master" if "master" in groups else "param"
+    groups[masters] = {**groups[masters], FROZEN: groups[masters][FROZEN].copy()}
+    groups[masters][FROZEN][1, 2] += 1
+    if masters == "param":  # the masters alone are changed, not the weights
+        groups = {**groups, "master": groups["param"], "param": groups_of(state)["param"]}
+    WITH_FROZEN[kind](tmp_path / "changed", groups, 3)
+    group, text = ("master", ", compared with param of the second") if kind == "zero1" else ("param", ", compared with master of the first")
+    r = run("tp-ckpt", "diff", tmp_path / "changed", state.root)
+    assert r.rc == 1 and ("%s/%s: 1 of " % (group, FROZEN)) in r.out and "first at [1, 2], by at most " in r.out and text in r.out, repr(r)
+    assert "different: %d tensor" % (1 if kind == "zero1" else 2) in r.out and "only" not in r.out, repr(r)
+    found = json.loads(run("tp-ckpt", "diff", state.root, tmp_path / "changed", "--json").out)["differences"]
+    text = text.replace("first", "X").replace("second", "first").replace("X", "second")
+    one, = [d for d in found if text in d["difference"]]
+    assert harness.steps(state.root)[0].name in one["a"]["file"] and "changed" in one["b"]["file"]
+
+
+def test_diff_of_masters_that_the_other_has_no_f32_of(bf16, tmp_path):
+    ok("tp-reshard", bf16.root, "--to", "tp1", "--no-optim", "-o", tmp_path / "weights")
+    r = run("tp-ckpt", "diff", bf16.root, tmp_path / "weights")
+    n = len(bf16.group("param"))
+    assert r.rc == 1 and "master/%s: is only in the first" % FROZEN in r.out and "different: %d tensors" % (3 * n) in r.out, repr(r)
+
+
 def model_states_of_rank_1(change):
     """_model_states, whose second result is changed."""
     original, calls = foreign_files._model_states, []
