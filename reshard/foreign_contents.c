@@ -69,6 +69,25 @@ done:
     return st;
 }
 
+/* Whether a local root has a step that is not another framework's folder of this name. */
+static bool has_own_step(const char *root)
+{
+    struct arena arena = { 0 };
+    struct ckpt_step *steps = NULL;
+    struct tp_err ignored = { 0 };
+    char dir[PATH_MAX];
+    bool found = false;
+    int n = 0;
+
+    if (ckpt_list(&steps, &n, root, &arena, &ignored))
+        n = 0;
+    for (int i = 0; i < n && !found; i++)
+        found = steps[i].complete || file_join(dir, root, steps[i].name, &ignored) ||
+                !foreign_place_is_step(dir);
+    arena_free(&arena);
+    return found;
+}
+
 bool foreign_contents_has_steps(const char *path)
 {
     char dir[PATH_MAX], clean[PATH_MAX];
@@ -77,10 +96,13 @@ bool foreign_contents_has_steps(const char *path)
 
     if (location_clean(clean, path, &ignored))
         return false;
-    if (is_step_name(clean) && (has_file(&is_own, clean, MANIFEST_FILE, &ignored) || !is_own) &&
-        (location_is_remote(path) || foreign_format_detect_any(clean)))
+    if (location_is_remote(path) && is_step_name(clean))
+        return has_file(&is_own, clean, MANIFEST_FILE, &ignored) == TP_OK && is_own;
+    if (ckpt_locate(dir, clean, -1, &ignored) != TP_OK)
         return false;
-    return ckpt_locate(dir, clean, -1, &ignored) == TP_OK;
+    if (location_is_remote(path) || !foreign_place_is_step(dir))
+        return true;
+    return strcmp(dir, clean) != 0 && has_own_step(clean);
 }
 
 tp_status foreign_contents_find(const struct foreign_format **format, const char *path,

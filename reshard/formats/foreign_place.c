@@ -56,11 +56,27 @@ static int by_name(const void *a, const void *b)
     return strcmp(((const struct folder_entry *)a)->name, ((const struct folder_entry *)b)->name);
 }
 
-static bool is_own(const char *name)
+bool foreign_place_is_step(const char *dir)
 {
+    const char *slash = strrchr(dir, '/');
+    struct tp_err ignored;
+    char path[PATH_MAX];
     int64_t step;
 
-    return strcmp(name, MANIFEST_FILE) == 0 || step_parse_name(&step, name) != STEP_NONE;
+    return step_parse_name(&step, slash ? slash + 1 : dir) != STEP_NONE &&
+           !file_join(path, dir, MANIFEST_FILE, &ignored) && !file_exists(path) &&
+           foreign_format_detect_any(dir);
+}
+
+static bool is_own(const char *dir, const char *name)
+{
+    struct tp_err ignored;
+    char path[PATH_MAX];
+    int64_t step;
+
+    return strcmp(name, MANIFEST_FILE) == 0 ||
+           (step_parse_name(&step, name) != STEP_NONE &&
+            (file_join(path, dir, name, &ignored) || !foreign_place_is_step(path)));
 }
 
 /* What the files of a folder say of it. */
@@ -95,7 +111,7 @@ static void search(struct place_search *s, bool *own, const char *dir, int depth
     if (n > 0)
         qsort(entries, (size_t)n, sizeof *entries, by_name);
     for (int i = 0; i < n; i++)
-        *own |= is_own(entries[i].name);
+        *own |= is_own(dir, entries[i].name);
     if (!*own && !s->says) {
         weigh(s, dir, entries, n);
         s->at_top = s->says && depth == 0;

@@ -6,11 +6,17 @@
 #ifndef RESHARD_FORMATS_FOREIGN_PLACE_H
 #define RESHARD_FORMATS_FOREIGN_PLACE_H
 
+#include <stdbool.h>
+
 #include "core/err.h"
 
 /* For a local path at which nothing was detected. TP_E_NOTFOUND: the message names the folder that
  * is probably meant, or says what is there. TP_OK: there is nothing to say, or `path` is a URL or
  * no folder. */
 tp_status foreign_place_check(const char *path, struct tp_err *err);
+
+/* Whether a local folder is of another framework, although it has the name of a step: it has no
+ * manifest, and a known format. */
+bool foreign_place_is_step(const char *dir);
 
 #endif

@@ -73,6 +73,16 @@ def test_a_folder_that_is_called_like_a_step_is_known_by_its_files(kind, written
     assert r.rc == 2 and "has the format" in r.err and len(r.lines) == 1, repr(r)
 
 
+def test_the_folder_above_one_that_is_called_like_a_step(written, tmp_path):
+    folder = shutil.copytree(written / "dcp", tmp_path / "outputs/step-00000007")
+    refused(tmp_path / "outputs", ["below it is %s; name this folder" % folder], tmp_path)
+    ok("tp-ckpt", "import", folder, "-o", tmp_path / "outputs", "--step", 3)  # beside a step of tp-train it is none of its steps
+    r = ok("tp-ckpt", "show", tmp_path / "outputs")
+    assert "step-00000003" in r.out and "falling back" in r.err, repr(r)
+    r = run("tp-ckpt", "import", tmp_path / "outputs", "-o", tmp_path / "out")
+    assert r.rc == 2 and "needs no import" in r.err, repr(r)
+
+
 def test_a_step_without_its_manifest_stays_one(written, tmp_path):
     ok("tp-ckpt", "import", written / "deepspeed", "--config", written / "deepspeed/config.json", "-o", tmp_path / "ckpt")
     step, = harness.steps(tmp_path / "ckpt")
