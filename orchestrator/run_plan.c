@@ -80,7 +80,7 @@ void run_plan_converted(struct run *r)
 
 tp_status run_select(const struct run *r, struct plan_candidate *out, int ranks, struct tp_err *err)
 {
-    return planner_select(r->plan->planner, out, ranks, r->record.resize, &r->record.times, err);
+    return planner_select(r->plan->planner, out, ranks, r->record.resize, &r->record.findings, err);
 }
 
 bool run_plan_holds(struct run *r)

@@ -48,8 +48,8 @@ static tp_status select_layout(struct plan_candidate *out, const struct run *r, 
     struct plan_candidate *list = NULL;
     struct arena arena = { 0 };
     int n = 0;
-    tp_status st =
-        candidates_find(&list, &n, r->job, &r->record.times, run_free_ranks(r, false), &arena, err);
+    tp_status st = candidates_find(&list, &n, r->job, &r->record.findings, run_free_ranks(r, false),
+                                   &arena, err);
 
     if (st == TP_OK)
         st = candidates_pick(out, list, n, to, err);

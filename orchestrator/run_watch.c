@@ -64,7 +64,7 @@ void run_watch_hold(struct run *r)
 tp_status run_watch_begin(struct run *r)
 {
     const struct job *j = r->job;
-    double prior = step_times_longest(&r->record.times);
+    double prior = step_times_longest(&r->record.findings.times);
     const struct monitor_limits limits = { .floor_ns = (int64_t)(j->watch.floor * 1e9),
                                            .init_ns = (int64_t)(j->watch.init * 1e9),
                                            .save_ns = (int64_t)(j->watch.save * 1e9),
@@ -154,7 +154,7 @@ static void remember_step_time(struct run *r)
     double seconds = monitor_step_seconds(r->watch->monitor);
 
     if (seconds > 0)
-        step_times_set(&r->record.times, &r->record.config, seconds);
+        step_times_set(&r->record.findings.times, &r->record.config, seconds);
 }
 
 /* Every rank has done a step. */

@@ -50,7 +50,7 @@ static struct trainer_size size_of(const struct buffer_pools *p)
 }
 
 tp_status trainer_measure(struct trainer_size *size, const struct train_config *c,
-                          const struct model *m, struct tp_err *err)
+                          const struct model *m, const struct kernel_ops *ops, struct tp_err *err)
 {
     struct trainer_size largest = { 0 };
     struct memory_model mm;
@@ -64,7 +64,7 @@ tp_status trainer_measure(struct trainer_size *size, const struct train_config *
         struct memory_rank rank;
         struct trainer_size s;
 
-        TP_TRY(count_memory(&rank, &mm, c, NULL, stages[i], err));
+        TP_TRY(count_memory(&rank, &mm, c, ops, stages[i], err));
         s = size_of(&rank.pools);
         shared = s.shared > shared ? s.shared : shared;
         if (s.shared + s.own > largest.shared + largest.own)
@@ -269,7 +269,7 @@ tp_status trainer_open(struct trainer *t, const struct train_config *c, const st
     step_graph_init(&t->graph,
                     &(struct step_graph_request){ d->device, c->cuda_graphs, m->experts > 0 });
     TP_TRY(control_agree(control, open_alone(t, d->ops, control_rank(control), err), err));
-    TP_TRY(control_agree(control, trainer_measure(&largest, c, m, err), err));
+    TP_TRY(control_agree(control, trainer_measure(&largest, c, m, d->ops, err), err));
     TP_TRY(process_groups_make(&t->parallel, ranks, t->device, d->transport, &t->layout, err));
     TP_TRY(control_agree(control, check_promises(t, err), err));
     TP_TRY(comm_alloc(&memory, ranks, largest.shared, err));

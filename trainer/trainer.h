@@ -78,10 +78,10 @@ struct trainer {
 tp_status trainer_layout(struct layout *out, const struct train_config *c, const struct model *m,
                          struct arena *arena, struct tp_err *err);
 
-/* The sizes of the largest rank on CPUs, which no other device exceeds; `shared`, the same on all
- * devices, is the largest of any rank. */
+/* The sizes of the largest rank on a device with these operations; NULL: on CPUs. `shared` is the
+ * largest of any rank. */
 tp_status trainer_measure(struct trainer_size *size, const struct train_config *c,
-                          const struct model *m, struct tp_err *err);
+                          const struct model *m, const struct kernel_ops *ops, struct tp_err *err);
 
 /* Allocate and bind everything; weights are zero. Collective over all ranks: on failure every rank
  * gets the same message. Free with trainer_close, also after a failure. */

@@ -31,12 +31,17 @@ static void print_candidate(const struct plan_candidate *c, bool best)
 static json_t *candidate_json(const struct plan_candidate *c)
 {
     char spec[SPEC_TEXT_MAX];
+    json_t *o =
+        json_pack("{s:s,s:I,s:s,s:i,s:b,s:f,s:b,s:I,s:s}", "layout",
+                  spec_format(spec, &c->config.spec), "micro", (json_int_t)c->config.micro,
+                  "recompute", c->config.recompute ? recompute_name(c->config.recompute) : "",
+                  "ranks", c->ranks, "legal", c->legal, "step_seconds", c->seconds, "measured",
+                  c->measured, "memory_bytes", (json_int_t)c->memory, "why", c->why);
 
-    return json_pack("{s:s,s:I,s:s,s:i,s:b,s:f,s:b,s:I,s:s}", "layout",
-                     spec_format(spec, &c->config.spec), "micro", (json_int_t)c->config.micro,
-                     "recompute", c->config.recompute ? recompute_name(c->config.recompute) : "",
-                     "ranks", c->ranks, "legal", c->legal, "step_seconds", c->seconds, "measured",
-                     c->measured, "memory_bytes", (json_int_t)c->memory, "why", c->why);
+    if (c->on_gpu)
+        json_object_update_new(o, json_pack("{s:I,s:I}", "tensor_bytes", (json_int_t)c->tensors,
+                                            "host_bytes", (json_int_t)c->host));
+    return o;
 }
 
 /* Whether an earlier line has the same mesh. Only the best variant (sp, ZeRO, vpp) is shown. */
@@ -53,14 +58,27 @@ static bool is_variant(const struct plan_candidate *c, int i)
     return false;
 }
 
+/* What the column of memory means. */
+static void print_gpus(const struct job *job, const struct findings *findings)
+{
+    char limit[SIZE_TEXT_MAX];
+
+    printf("\na GPU: memory for tensors, and an estimate of what kernels, CUDA and NCCL take");
+    if (job->layouts.memory)
+        printf("; layouts.memory is %s", size_format(limit, job->layouts.memory));
+    else if (findings->gpus.bytes)
+        printf("; the smallest GPU has %s", size_format(limit, findings->gpus.bytes));
+    printf("\n");
+}
+
 static void print_people(const struct plan_candidate *c, int n, int ranks, bool variants)
 {
-    bool found = false;
+    bool found = false, on_gpus = n > 0 && c[0].on_gpu;
     int hidden = 0;
 
     printf("for up to %d ranks, the best first (*: what tp-run would run; m: measured)\n\n"
            "  %-26s %5s  %9s %11s\n",
-           ranks, "layout", "ranks", "step", "a rank");
+           ranks, "layout", "ranks", "step", on_gpus ? "a GPU" : "a rank");
     for (int i = 0; i < n; i++) {
         if (!variants && is_variant(c, i)) {
             hidden++;
@@ -85,18 +103,18 @@ static void print_list(const struct plan_candidate *c, int n)
     json_decref(all);
 }
 
-/* Read the step times measured in this job, if it was run. */
-static tp_status read_times(struct step_times *times, const struct job *job, struct tp_err *err)
+/* Read what the attempts of this job have shown, if it was run. */
+static tp_status read_findings(struct findings *out, const struct job *job, struct tp_err *err)
 {
     struct run_record record;
     json_t *last = NULL;
     tp_status st = TP_OK;
 
-    *times = (struct step_times){ 0 };
+    *out = (struct findings){ 0 };
     if (journal_peek(&last, job->state, err) == TP_OK)
         st = run_record_read(&record, journal_run_record(last), job->state, 0, err);
     if (last && st == TP_OK)
-        *times = record.times;
+        *out = record.findings;
     json_decref(last);
     return st;
 }
@@ -108,7 +126,7 @@ int cmd_run_plan(int argc, char **argv)
     bool as_json = false, variants = false;
     struct run_context context;
     struct tp_err err = { 0 };
-    struct step_times times;
+    struct findings findings;
     struct plan_candidate *c = NULL;
     int code, n = 0;
     const struct opt opts[] = {
@@ -126,14 +144,16 @@ int cmd_run_plan(int argc, char **argv)
             NULL))
         return code;
     TP_TRY(run_context_open(&context, path, &err));
-    TP_TRY(read_times(&times, &context.job, &err));
+    TP_TRY(read_findings(&findings, &context.job, &err));
     if (!ranks)
         ranks = job_ranks(&context.job);
-    TP_TRY(candidates_find(&c, &n, &context.job, &times, ranks, &context.arena, &err));
+    TP_TRY(candidates_find(&c, &n, &context.job, &findings, ranks, &context.arena, &err));
     if (as_json)
         print_list(c, n);
     else
         print_people(c, n, ranks, variants);
+    if (!as_json && n > 0 && c[0].on_gpu)
+        print_gpus(&context.job, &findings);
 done:
     run_context_close(&context);
     return report_json(as_json, "tp-run", st, &err);

@@ -367,7 +367,7 @@ tp_status train_request_check(struct train_request *r, struct tp_err *err)
     if (train_request_prints(r))
         return print(r, err);
     TP_TRY(suggestions_budget(&asked, &r->model, err)); /* first, because measuring takes longer */
-    TP_TRY(trainer_measure(&r->size, c, &r->model, err));
+    TP_TRY(trainer_measure(&r->size, c, &r->model, NULL, err));
 done:
     return st;
 }

@@ -78,11 +78,22 @@ bool job_option_is_open(const struct job *j, const char *name)
     return v && strchr(v, '{');
 }
 
-bool job_uses_gpus(const struct job *j)
+/* Whether the command is tp-train with this --device. */
+static bool has_device(const struct job *j, const char *name)
 {
     const char *device = j->is_tp_train ? job_option(j, "--device") : NULL;
 
-    return device && (strcmp(device, "cuda") == 0 || strcmp(device, "auto") == 0);
+    return device && strcmp(device, name) == 0;
+}
+
+bool job_uses_gpus(const struct job *j)
+{
+    return has_device(j, "cuda") || has_device(j, "auto");
+}
+
+bool job_needs_gpus(const struct job *j)
+{
+    return has_device(j, "cuda");
 }
 
 static void flag_number(int64_t *out, const struct job *j, const char *name, int64_t missing)

@@ -20,6 +20,9 @@ bool job_option_is_open(const struct job *j, const char *name);
 /* Whether the command is tp-train with --device cuda or auto. */
 bool job_uses_gpus(const struct job *j);
 
+/* The same with --device cuda: its ranks train on GPUs or not at all. */
+bool job_needs_gpus(const struct job *j);
+
 /* Set the fields that the job file leaves out from tp-train's command line. TP_E_USAGE: the two
  * contradict each other, or tp-train has no such option (the message suggests the nearest). */
 tp_status job_options_read(struct job *j, struct arena *arena, struct tp_err *err);

@@ -172,11 +172,11 @@ static int by_merit(const void *pa, const void *pb)
 }
 
 tp_status candidates_find(struct plan_candidate **out, int *n, const struct job *job,
-                          const struct step_times *times, int max_ranks, struct arena *arena,
+                          const struct findings *findings, int max_ranks, struct arena *arena,
                           struct tp_err *err)
 {
     struct candidates l = { .arena = arena, .max_ranks = max_ranks };
-    tp_status st = fit_open(&l.fit, job, times, arena, err);
+    tp_status st = fit_open(&l.fit, job, findings, arena, err);
 
     if (st)
         return st;

@@ -21,11 +21,11 @@
 
 enum { CANDIDATES_REFUSED_SHOWN = 16 };
 
-/* All candidates for at most max_ranks ranks, the refused ones last. In the arena. times: the steps
- * measured in this job; may be NULL.
+/* All candidates for at most max_ranks ranks, the refused ones last. In the arena. findings: of
+ * this job; may be NULL.
  * TP_E_USAGE, TP_E_NOTFOUND: the model's config cannot be read; there are too many candidates. */
 tp_status candidates_find(struct plan_candidate **out, int *n, const struct job *job,
-                          const struct step_times *times, int max_ranks, struct arena *arena,
+                          const struct findings *findings, int max_ranks, struct arena *arena,
                           struct tp_err *err);
 
 /* Pick the best candidate that `text` asks for: a spec, the largest number of ranks, or "" for any.

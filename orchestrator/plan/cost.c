@@ -8,11 +8,29 @@
 enum { EXPERT_CALLS = 8 }; /* of a layer with ep: offsets, weights and rows, there and back */
 enum { FLOPS, BYTES_TP, BYTES_DP, CALLS, BYTES_WEIGHTS };
 
-/* Seconds per unit before the first measurement: a core of a server, and shared memory. */
-static const double GUESS[COST_TERMS] = { 1 / 50e9, 1 / 2e9, 1 / 2e9, 20e-6, 1 / 10e9 };
+/* Seconds per unit before the first measurement. CPUs: a core of a server, and shared memory.
+ *
+ * GPUs: H100 SXM, by published figures; none was measured with tp-train. Products have about 40 %
+ * of the peak in bf16 (989 Tflop/s), as usual in training, and 60 % in f32, which does not use
+ * tensor cores (67 Tflop/s; docs/GPU.md). A rank sends 300 GB/s over NVLink (NCCL reaches 370 of
+ * 450, nccl-tests issue 212) and 40 GB/s over a network of 400 Gbit/s (46 to 48 at most, nccl-tests
+ * issue 290). A collective takes about 10 us. Weights are read at 75 % of 3.35 TB/s. */
+static const double GUESSES[][COST_TERMS] = {
+    [COST_CPUS] = { 1 / 50e9, 1 / 2e9, 1 / 2e9, 20e-6, 1 / 10e9 },
+    [COST_GPUS] = { 1 / 400e12, 1 / 300e9, 1 / 300e9, 10e-6, 1 / 2.5e12 },
+    [COST_GPU_MACHINES] = { 1 / 400e12, 1 / 300e9, 1 / 40e9, 10e-6, 1 / 2.5e12 },
+};
+static const double GPU_F32_FLOPS = 40e12;
 
 /* The weight of the guess against one measurement. */
 static const double GUESS_WEIGHT = 0.05;
+
+static void guess(double out[COST_TERMS], const struct cost_work *work)
+{
+    memcpy(out, GUESSES[work->machine], sizeof GUESSES[work->machine]);
+    if (work->machine != COST_CPUS && work->asked.dtype == DTYPE_F32)
+        out[FLOPS] = 1 / GPU_F32_FLOPS;
+}
 
 static double ceil_div(double a, double b)
 {
@@ -42,13 +60,15 @@ static double recomputed(const struct model *m, const struct workload *w)
 }
 
 /* Bytes that a rank sends between the ranks of ep in a layer: copies of tokens to their experts and
- * the floats that come back, in forward; the gradients of both and the copies again, in backward. A
- * rank keeps those of its own experts, one part of ep. */
-static double expert_bytes(const struct model *m, const struct spec *p, double tokens, double e)
+ * the results that come back, in forward; the gradients of both and the copies again, in backward.
+ * A rank keeps those of its own experts, one part of ep. e, sum: bytes of an element of a copy, of
+ * a result. */
+static double expert_bytes(const struct model *m, const struct spec *p, double tokens, double e,
+                           double sum)
 {
     double copies = tokens * m->experts_per_token;
 
-    return copies * (double)m->hidden * (3 * e + 2 * 4) * (p->ep - 1) / p->ep;
+    return copies * (double)m->hidden * (3 * e + 2 * sum) * (p->ep - 1) / p->ep;
 }
 
 void cost_terms(double x[COST_TERMS], const struct cost_work *work, const struct run_config *c)
@@ -66,7 +86,8 @@ void cost_terms(double x[COST_TERMS], const struct cost_work *work, const struct
     double repeated = recomputed(m, &load),
            tokens = (double)load.global_batch_size * (double)load.seq_length;
     double layers = m->layers / (double)p->pp * busiest; /* of a rank */
-    double row_bytes = share * (double)load.seq_length / p->cp * (double)m->hidden * 4;
+    double sum = work->machine == COST_CPUS ? 4 : e; /* bytes of an element that ranks of tp add */
+    double rows = share * (double)load.seq_length / p->cp * (double)m->hidden;
     double kv_bytes = share * (double)load.seq_length / p->cp * (double)m->kv_heads / p->tp *
                       (double)m->head_dim * 2 * e;
     double params = (double)model_flops_params(m) / p->tp / p->pp * busiest;
@@ -75,9 +96,9 @@ void cost_terms(double x[COST_TERMS], const struct cost_work *work, const struct
                bubble * repeated;
     x[BYTES_TP] =
         bubble *
-        (layers * 4 * row_bytes * ring(p->tp) * repeated + layers * 3 * kv_bytes * (p->cp - 1) +
-         layers * expert_bytes(m, p, share * (double)load.seq_length / p->cp, e) * repeated +
-         (p->pp > 1 ? 2 * p->vpp * row_bytes / (p->sp ? p->tp : 1) : 0));
+        (layers * 4 * rows * sum * ring(p->tp) * repeated + layers * 3 * kv_bytes * (p->cp - 1) +
+         layers * expert_bytes(m, p, share * (double)load.seq_length / p->cp, e, sum) * repeated +
+         (p->pp > 1 ? 2 * p->vpp * rows * 4 / (p->sp ? p->tp : 1) : 0));
     x[BYTES_DP] =
         params * 4 * ring(p->dp * p->cp) + (p->zero == 3 ? 2 * params * e * ring(p->dp) / 2 : 0);
     x[CALLS] = micros * bubble *
@@ -130,15 +151,16 @@ void cost_fit(struct cost_model *out, const struct cost_work *work, const struct
               int n)
 {
     double a[COST_TERMS][COST_TERMS] = { { 0 } }, b[COST_TERMS] = { 0 }, v[COST_TERMS], f;
-    double x[COST_SAMPLES_MAX][COST_TERMS];
+    double x[COST_SAMPLES_MAX][COST_TERMS], first[COST_TERMS];
 
-    memcpy(out->seconds, GUESS, sizeof GUESS);
+    guess(first, work);
+    memcpy(out->seconds, first, sizeof first);
     if (n == 0)
         return;
     for (int i = 0; i < n; i++) {
         cost_terms(x[i], work, &s[i].config);
         for (int k = 0; k < COST_TERMS; k++)
-            x[i][k] *= GUESS[k] / s[i].seconds;
+            x[i][k] *= first[k] / s[i].seconds;
     }
     f = one_factor((const double(*)[COST_TERMS])x, n);
     for (int k = 0; k < COST_TERMS; k++) {
@@ -153,7 +175,7 @@ void cost_fit(struct cost_model *out, const struct cost_work *work, const struct
         }
     solve(a, b, v);
     for (int k = 0; k < COST_TERMS; k++)
-        out->seconds[k] = GUESS[k] * (v[k] > 0 ? v[k] : 0);
+        out->seconds[k] = first[k] * (v[k] > 0 ? v[k] : 0);
 }
 
 double cost_predict(const struct cost_model *m, const struct cost_work *work,

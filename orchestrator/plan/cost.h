@@ -10,10 +10,10 @@
  *     collectives                  their latency
  *     bytes of weights touched     each microbatch reads them, the optimizer once more
  *
- * The seconds of a unit start as a guess. Ridge regression fits them to the measurements. It pulls
- * them towards the multiple of the guess that fits best. So one measurement scales all terms, and
- * several distinguish a slow processor from a slow network. The bubble is that of 1F1B, (pp - 1) /
- * (vpp m) of the ideal time (Narayanan et al. 2021). No I/O.
+ * The seconds of a unit start as a guess, of CPUs or of GPUs. Ridge regression fits them to the
+ * measurements. It pulls them towards the multiple of the guess that fits best. So one measurement
+ * scales all terms, and several distinguish a slow processor from a slow network. The bubble is
+ * that of 1F1B, (pp - 1) / (vpp m) of the ideal time (Narayanan et al. 2021). No I/O.
  */
 #ifndef ORCHESTRATOR_PLAN_COST_H
 #define ORCHESTRATOR_PLAN_COST_H
@@ -26,8 +26,16 @@
 
 enum { COST_TERMS = 5, COST_SAMPLES_MAX = 64 };
 
+/* Where the ranks are, which decides the first guess. */
+enum cost_machine {
+    COST_CPUS,
+    COST_GPUS,         /* of one machine */
+    COST_GPU_MACHINES, /* several machines with GPUs: ranks of dp are on different ones */
+};
+
 /* The work of a step, the same at every layout. */
 struct cost_work {
+    enum cost_machine machine;
     const struct model *model;
     struct workload asked; /* by the command; batch and sequence length are not 0 */
 };

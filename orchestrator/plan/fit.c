@@ -16,19 +16,21 @@
 #include "layout/model_tensors.h"
 #include "layout/parallel_plan.h"
 #include "layout/workload_check.h"
+#include "orchestrator/job/job_backend.h"
 #include "orchestrator/job/job_option.h"
 #include "orchestrator/plan/cost.h"
 #include "storage/location.h"
 #include "storage/object.h"
-#include "trainer/sizing/memory.h"
+#include "trainer/sizing/gpu_memory.h"
 
 enum { BATCH_GUESS = 1, SEQ_GUESS = 128, MICROS_MAX = 4096 };
 
 struct fit {
     const struct job *job;
-    const struct step_times *times;
+    const struct findings *findings; /* NULL: none */
     struct arena *arena;
     bool has_model;
+    bool on_gpus;                    /* memory and speed are those of GPUs */
     bool sets_micro, sets_recompute; /* the command leaves these to tp-run */
     struct workload asked;           /* 0: not known */
     struct model model;
@@ -96,20 +98,38 @@ static tp_status read_model(struct fit *f, struct tp_err *err)
 
 static void fit_to_times(struct fit *f)
 {
+    const struct step_times *times = f->findings ? &f->findings->times : NULL;
     struct cost_sample samples[COST_SAMPLES_MAX];
     int n = 0;
 
     if (!f->has_model)
         return;
-    for (int i = 0; f->times && i < f->times->n && n < COST_SAMPLES_MAX; i++) {
+    for (int i = 0; times && i < times->n && n < COST_SAMPLES_MAX; i++) {
         struct tp_err ignored;
 
-        samples[n].seconds = f->times->entry[i].seconds;
+        samples[n].seconds = times->entry[i].seconds;
         if (samples[n].seconds > 0 &&
-            run_config_parse(&samples[n].config, f->times->entry[i].config, &ignored) == TP_OK)
+            run_config_parse(&samples[n].config, times->entry[i].config, &ignored) == TP_OK)
             n++;
     }
     cost_fit(&f->cost, &f->work, samples, n);
+}
+
+/* With --device auto the ranks decide. Then tp-train compares --mem with the memory of CPUs, which
+ * it may use. */
+static bool is_on_gpus(const struct job *j, const struct findings *findings)
+{
+    return job_needs_gpus(j) ||
+           (job_uses_gpus(j) && findings && findings->gpus.bytes > 0 && !job_option(j, "--mem"));
+}
+
+/* A backend that finds its nodes itself has several machines; the nodes of others are parts of
+ * one. */
+static enum cost_machine machine_of(const struct fit *f)
+{
+    if (!f->on_gpus)
+        return COST_CPUS;
+    return f->job->backend && f->job->backend->finds_nodes ? COST_GPU_MACHINES : COST_GPUS;
 }
 
 /* Read what the command and the job file say about a step. */
@@ -135,7 +155,7 @@ static tp_status read_work(struct fit *f, struct tp_err *err)
     f->sets_micro = j->is_tp_train && f->asked.global_batch_size && !f->asked.micro_batch_size &&
                     !f->asked.same_bits;
     f->sets_recompute = j->is_tp_train && !recompute;
-    f->work = (struct cost_work){ .model = &f->model, .asked = f->asked };
+    f->work = (struct cost_work){ .machine = machine_of(f), .model = &f->model, .asked = f->asked };
     if (!f->asked.global_batch_size)
         f->work.asked.global_batch_size = BATCH_GUESS;
     if (!f->asked.seq_length)
@@ -154,7 +174,7 @@ static tp_status check_run(const struct fit *f, struct tp_err *err)
     return tp_fail_in(err, "%s", f->job->path);
 }
 
-tp_status fit_open(struct fit **out, const struct job *job, const struct step_times *times,
+tp_status fit_open(struct fit **out, const struct job *job, const struct findings *findings,
                    struct arena *arena, struct tp_err *err)
 {
     struct fit *f = arena_alloc(arena, sizeof *f);
@@ -162,7 +182,9 @@ tp_status fit_open(struct fit **out, const struct job *job, const struct step_ti
 
     if (!f)
         return tp_fail(err, TP_E_NOMEM, "no memory to plan");
-    *f = (struct fit){ .job = job, .times = times, .arena = arena };
+    *f = (struct fit){
+        .job = job, .findings = findings, .arena = arena, .on_gpus = is_on_gpus(job, findings)
+    };
     if ((st = read_work(f, err)) || (st = read_model(f, err)))
         return st;
     if ((st = check_run(f, err)))
@@ -271,7 +293,7 @@ static bool check_micro(struct fit *f, struct plan_candidate *c)
 
 static double seconds_of(const struct fit *f, const struct run_config *c, bool *measured)
 {
-    double seconds = f->times ? step_times_get(f->times, c) : 0;
+    double seconds = f->findings ? step_times_get(&f->findings->times, c) : 0;
 
     *measured = seconds > 0;
     if (*measured)
@@ -279,15 +301,69 @@ static double seconds_of(const struct fit *f, const struct run_config *c, bool *
     return f->has_model ? cost_predict(&f->cost, &f->work, c) : 0;
 }
 
-static int64_t memory_of(struct fit *f, const struct run_config *config)
+/* ---- memory ---- */
+
+static void count_memory(struct fit *f, struct plan_candidate *c)
 {
-    struct workload w = run_config_work(&f->work.asked, config);
+    struct workload w = run_config_work(&f->work.asked, &c->config);
+    const struct spec *s = &c->config.spec;
 
     if (!f->has_model)
-        return 0;
-    if (!workload_micro(&w, &config->spec)) /* the batch is only a guess */
+        return;
+    if (!workload_micro(&w, s)) /* the batch is only a guess */
         w.micro_batch_size = 1;
-    return memory_estimate(&f->memory, &config->spec, &w, true).total;
+    if (f->on_gpus) {
+        const struct gpu_memory g = gpu_memory_estimate(&f->memory, s, &w);
+
+        c->memory = g.total;
+        c->tensors = g.tensors;
+        c->host = g.host;
+    } else {
+        c->memory = memory_estimate(&f->memory, s, &w, true).total;
+    }
+}
+
+/* What the ranks have reported about their GPUs. */
+static struct findings_gpus gpus_of(const struct fit *f)
+{
+    return f->on_gpus && f->findings ? f->findings->gpus : (struct findings_gpus){ 0 };
+}
+
+/* A layout that has trained has shown that it fits, whatever the estimate says, unless GPUs have
+ * become so small that not even its tensors do. */
+static bool fits(const struct fit *f, const struct plan_candidate *c)
+{
+    const struct findings_gpus gpus = gpus_of(f);
+    int64_t limit = f->job->layouts.memory;
+
+    if (limit && c->memory > limit)
+        return false;
+    if (!limit && gpus.bytes && (c->measured ? c->tensors : c->memory) > gpus.bytes)
+        return false;
+    return c->measured || !gpus.refused || c->memory < gpus.refused;
+}
+
+/* No pair of microbatch and recomputation fits; `least` is the lowest memory of all. */
+static void refuse_memory(struct fit *f, struct plan_candidate *c, int64_t least)
+{
+    const struct findings_gpus gpus = gpus_of(f);
+    const char *lowest = f->sets_micro || f->sets_recompute ? " at the least" : "";
+    const char *about = f->on_gpus ? "about " : "", *gpu = f->on_gpus ? " of GPU memory" : "";
+    char need[SIZE_TEXT_MAX], limit[SIZE_TEXT_MAX];
+
+    c->memory = least;
+    size_format(need, least);
+    if (f->job->layouts.memory && least > f->job->layouts.memory)
+        refuse(f, c, "a rank needs %s%s%s%s, layouts.memory is %s", about, need, gpu, lowest,
+               size_format(limit, f->job->layouts.memory));
+    else if (!f->job->layouts.memory && gpus.bytes && least > gpus.bytes)
+        refuse(f, c, "a rank needs about %s of GPU memory%s, its GPU has %s", need, lowest,
+               size_format(limit, gpus.bytes));
+    else
+        refuse(
+            f, c,
+            "a rank needs about %s of GPU memory%s, and a layout that needs %s did not fit its GPU",
+            need, lowest, size_format(limit, gpus.refused));
 }
 
 /* Try one pair of microbatch and recomputation. It replaces *best if it fits and is faster. *least
@@ -297,11 +373,11 @@ static void try_config(struct fit *f, struct plan_candidate *best, const struct 
 {
     struct plan_candidate t = *c;
 
-    t.memory = memory_of(f, &t.config);
+    count_memory(f, &t);
     *least = t.memory < *least ? t.memory : *least;
-    if (f->job->layouts.memory && t.memory > f->job->layouts.memory)
-        return;
     t.seconds = seconds_of(f, &t.config, &t.measured);
+    if (!fits(f, &t))
+        return;
     t.legal = true;
     if (!best->legal || t.seconds < best->seconds)
         *best = t;
@@ -332,20 +408,16 @@ static void try_micros(struct fit *f, struct plan_candidate *best, struct plan_c
 void fit_check(struct fit *f, struct plan_candidate *c, int max_ranks)
 {
     int most = f->sets_recompute ? RECOMPUTE_FULL : RECOMPUTE_NONE;
-    char need[SIZE_TEXT_MAX], limit[SIZE_TEXT_MAX];
     struct plan_candidate best = { 0 };
     int64_t least = INT64_MAX;
 
+    c->on_gpu = f->on_gpus;
     if (!check_ranks(f, c, max_ranks) || !check_axes(f, c) || !check_shape(f, c))
         return;
     for (int r = RECOMPUTE_NONE; r <= most; r++)
         try_micros(f, &best, c, (enum recompute)r, &least);
-    if (best.legal) {
+    if (best.legal)
         *c = best;
-    } else if (least < INT64_MAX) {
-        c->memory = least;
-        refuse(f, c, "a rank needs %s%s, layouts.memory is %s", size_format(need, least),
-               f->sets_micro || f->sets_recompute ? " at the least" : "",
-               size_format(limit, f->job->layouts.memory));
-    }
+    else if (least < INT64_MAX)
+        refuse_memory(f, c, least);
 }

@@ -4,6 +4,11 @@
  * A layout is checked against the model and the global batch, by the same rules as in tp-train
  * (layout/workload_check.h), against the job's limits, and against a rank's memory. Its
  * step time is predicted by cost.h, or was measured in this job.
+ *
+ * With --device cuda that is the memory of a GPU (trainer/sizing/gpu_memory.h). Without
+ * layouts.memory its limit is what the ranks have reported, and a layout that has trained fits.
+ * With
+ * --device auto ranks may get CPUs, so that holds from when they have reported GPUs.
  */
 #ifndef ORCHESTRATOR_PLAN_FIT_H
 #define ORCHESTRATOR_PLAN_FIT_H
@@ -15,25 +20,28 @@
 #include "core/err.h"
 #include "orchestrator/job/job.h"
 #include "orchestrator/job/run_config.h"
-#include "orchestrator/state/step_times.h"
+#include "orchestrator/state/findings.h"
 
 /* A layout that was considered. */
 struct plan_candidate {
     struct run_config config;
     int ranks;
     bool legal;
-    bool measured;   /* `seconds` was measured in this job */
-    double seconds;  /* of a step, 0: cannot be predicted (no model is known) */
-    int64_t memory;  /* bytes of the largest rank, 0: not known */
+    bool measured;  /* `seconds` was measured in this job */
+    double seconds; /* of a step, 0: cannot be predicted (no model is known) */
+    int64_t memory; /* bytes of the largest rank, of a GPU if on_gpu; 0: not known */
+    bool on_gpu;
+    int64_t tensors; /* on_gpu: what of `memory` is counted exactly; the rest is an estimate */
+    int64_t host;    /* on_gpu: bytes of the host beside it */
     const char *why; /* why it is not legal, "" */
 };
 
 struct fit;
 
 /* Read the model's config, if the job has one, and fit the cost model to the measured step times
- * (times may be NULL). *out lives in the arena. TP_E_USAGE, TP_E_NOTFOUND: the config cannot be
+ * (findings may be NULL). *out lives in the arena. TP_E_USAGE, TP_E_NOTFOUND: the config cannot be
  * read, or no layout can run what tp-train is asked for. */
-tp_status fit_open(struct fit **out, const struct job *job, const struct step_times *times,
+tp_status fit_open(struct fit **out, const struct job *job, const struct findings *findings,
                    struct arena *arena, struct tp_err *err);
 
 const struct job *fit_job(const struct fit *f);

@@ -32,7 +32,7 @@ struct planner_answer {
     int ranks;
     char wanted[SPEC_TEXT_MAX];
     struct planner_file file[FILES];
-    struct step_times times;
+    struct findings findings;
     tp_status st;
     struct plan_candidate candidate;
     struct tp_err err;
@@ -107,10 +107,16 @@ static bool same_times(const struct step_times *a, const struct step_times *b)
     return true;
 }
 
+static bool same_findings(const struct findings *a, const struct findings *b)
+{
+    return a->gpus.bytes == b->gpus.bytes && a->gpus.refused == b->gpus.refused &&
+           same_times(&a->times, &b->times);
+}
+
 static bool answers(const struct planner_answer *a, const struct planner_answer *question)
 {
     return a->valid && a->ranks == question->ranks && strcmp(a->wanted, question->wanted) == 0 &&
-           same_files(a->file, question->file) && same_times(&a->times, &question->times);
+           same_files(a->file, question->file) && same_findings(&a->findings, &question->findings);
 }
 
 static void compute(struct planner *p, struct planner_answer *a)
@@ -120,7 +126,7 @@ static void compute(struct planner *p, struct planner_answer *a)
     int n = 0;
 
     p->computed++;
-    a->st = candidates_find(&c, &n, p->job, &a->times, a->ranks, &arena, &a->err);
+    a->st = candidates_find(&c, &n, p->job, &a->findings, a->ranks, &arena, &a->err);
     if (a->st == TP_OK)
         a->st = candidates_pick(&a->candidate, c, n, a->wanted, &a->err);
     if (a->st == TP_E_LAYOUT && a->wanted[0])
@@ -131,13 +137,13 @@ static void compute(struct planner *p, struct planner_answer *a)
 }
 
 tp_status planner_select(struct planner *p, struct plan_candidate *out, int ranks,
-                         const char *wanted, const struct step_times *times, struct tp_err *err)
+                         const char *wanted, const struct findings *findings, struct tp_err *err)
 {
     struct planner_answer question = { .ranks = ranks }, *a = NULL, *oldest = p->answer;
 
     snprintf(question.wanted, sizeof question.wanted, "%s", wanted);
-    if (times)
-        question.times = *times;
+    if (findings)
+        question.findings = *findings;
     for (int i = 0; i < FILES; i++)
         question.file[i] = identify(p->path[i]);
     for (int i = 0; i < ANSWERS; i++) {

@@ -44,6 +44,8 @@ static const struct run_record_field {
     { "done_steps", "steps", FIELD_INT, AT(done_steps) },
     { "fault_steps", NULL, FIELD_INT, AT(fault_steps) },
     { "bad_loss_step", "nan_step", FIELD_INT, AT(bad_loss_step) },
+    { "gpu_bytes", NULL, FIELD_INT, AT(findings.gpus.bytes) },
+    { "gpu_refused", NULL, FIELD_INT, AT(findings.gpus.refused) },
     { "micro", "way.micro", FIELD_INT, AT(config.micro) },
     { "recompute", "way.recompute", FIELD_RECOMPUTE, AT(config.recompute) },
     { "fault_at", NULL, FIELD_DOUBLE, AT(fault_at) },
@@ -97,7 +99,7 @@ static json_t *lists_json(const struct run_record *r)
         json_object_set_new(spent, time_account_cause_name((enum time_account_cause)i),
                             json_real(r->spent[i]));
     return json_pack("{s:o,s:o,s:o,s:o}", "restarts", restarts, "bad", bad, "measured",
-                     step_times_json(&r->times), "spent", spent);
+                     step_times_json(&r->findings.times), "spent", spent);
 }
 
 static json_t *field_json(const struct run_record_field *f, const struct run_record *r)
@@ -159,7 +161,7 @@ static void read_lists(struct run_record *r, const json_t *o, double now)
         r->bad[r->n_bad].step = json_integer_value(json_array_get(v, 0));
         r->bad[r->n_bad++].fails = json_integer_value(json_array_get(v, 1));
     }
-    step_times_read(&r->times, json_object_get(o, "measured"));
+    step_times_read(&r->findings.times, json_object_get(o, "measured"));
     for (int c = 0; c < TIME_CAUSES; c++)
         r->spent[c] = json_number_value(json_object_get(
             json_object_get(o, "spent"), time_account_cause_name((enum time_account_cause)c)));

@@ -26,20 +26,28 @@ static const char CONFIG[] =
     "\"num_attention_heads\":8,\"num_key_value_heads\":8,\"max_position_embeddings\":256,"
     "\"rms_norm_eps\":1e-5}";
 
+/* The job with more options of tp-train. */
+static void read_job(const char *options)
+{
+    char text[512];
+
+    snprintf(text, sizeof text,
+             "command: tp-train --model %s/config.json --batch 12 --seq 256 --micro 1 --steps 10 "
+             "%s\nckpt: c\nnodes: 16\n",
+             temp_dir, options);
+    cr_assert_eq(
+        job_file_parse(&job, text, strlen(text), "/tmp/x.yaml", backends_job(), &arena, &err),
+        TP_OK, "%s", err.msg);
+}
+
 static void setup(void)
 {
-    char path[64], text[512];
+    char path[64];
 
     temp_dir_make();
     snprintf(path, sizeof path, "%s/config.json", temp_dir);
     cr_assert_eq(file_write_new(path, CONFIG, sizeof CONFIG - 1, &err), TP_OK);
-    snprintf(text, sizeof text,
-             "command: tp-train --model %s --batch 12 --seq 256 --micro 1 --steps 10\nckpt: c\n"
-             "nodes: 16\n",
-             path);
-    cr_assert_eq(
-        job_file_parse(&job, text, strlen(text), "/tmp/x.yaml", backends_job(), &arena, &err),
-        TP_OK, "%s", err.msg);
+    read_job("");
 }
 
 TestSuite(candidates, .init = setup, .fini = temp_dir_remove);
@@ -221,13 +229,13 @@ Test(candidates, what_ep_sends_counts)
 Test(candidates, measured_times_scale_the_predicted_ones)
 {
     struct plan_candidate *c;
-    const struct step_times times = { .n = 1, .entry = { { "tp4", 0.5 } } };
+    const struct findings found = { .times = { .n = 1, .entry = { { "tp4", 0.5 } } } };
     double before, after;
     int n;
 
     cr_assert_eq(candidates_find(&c, &n, &job, NULL, 8, &arena, &err), TP_OK);
     before = find(c, n, "tp2")->seconds / find(c, n, "tp4")->seconds;
-    cr_assert_eq(candidates_find(&c, &n, &job, &times, 8, &arena, &err), TP_OK);
+    cr_assert_eq(candidates_find(&c, &n, &job, &found, 8, &arena, &err), TP_OK);
     cr_expect(find(c, n, "tp4")->measured && find(c, n, "tp4")->seconds == 0.5);
     after = find(c, n, "tp2")->seconds / 0.5;
     cr_expect_float_eq(after, before, 0.1 * before, "%g, was %g", after, before);
@@ -237,13 +245,13 @@ Test(candidates, measured_times_scale_the_predicted_ones)
 Test(candidates, the_fit_learns_that_a_machine_computes_slowly_but_sends_fast)
 {
     struct plan_candidate *guess, *c;
-    const struct step_times times = {
-        .n = 3, .entry = { { "tp1", 8.0 }, { "tp2", 4.02 }, { "tp1dp2", 4.01 } }
+    const struct findings found = {
+        .times = { .n = 3, .entry = { { "tp1", 8.0 }, { "tp2", 4.02 }, { "tp1dp2", 4.01 } } }
     };
     int n;
 
     cr_assert_eq(candidates_find(&guess, &n, &job, NULL, 8, &arena, &err), TP_OK);
-    cr_assert_eq(candidates_find(&c, &n, &job, &times, 8, &arena, &err), TP_OK);
+    cr_assert_eq(candidates_find(&c, &n, &job, &found, 8, &arena, &err), TP_OK);
     cr_expect_float_eq(find(c, n, "tp4")->seconds, 2.05, 0.2, "%g", find(c, n, "tp4")->seconds);
     cr_expect_eq(c[0].ranks, 8);
 }
@@ -296,4 +304,109 @@ Test(candidates, the_memory_of_a_rank_is_a_limit)
     cr_assert_eq(candidates_find(&c, &n, &job, NULL, 8, &arena, &err), TP_OK);
     cr_expect(!find(c, n, "tp1")->legal && strstr(find(c, n, "tp1")->why, "layouts.memory"));
     cr_expect(find(c, n, "tp2")->legal);
+}
+
+/* ---- GPUs ---- */
+
+static struct plan_candidate *candidate(const char *spec, const struct findings *found)
+{
+    struct plan_candidate *c;
+    int n;
+
+    cr_assert_eq(candidates_find(&c, &n, &job, found, 8, &arena, &err), TP_OK, "%s", err.msg);
+    return find(c, n, spec);
+}
+
+/* CUDA's context and NCCL need memory, and no copy of the state does. */
+Test(candidates, a_gpu_job_is_planned_with_gpu_memory)
+{
+    struct plan_candidate *cpu = candidate("tp2", NULL), *gpu;
+
+    cr_expect(!cpu->on_gpu && cpu->memory < INT64_C(1) << 30);
+    read_job("--device cuda");
+    gpu = candidate("tp2", NULL);
+    cr_expect(gpu->on_gpu && gpu->memory > INT64_C(2) << 30, "%lld", (long long)gpu->memory);
+    cr_expect(gpu->tensors > 0 && gpu->tensors < cpu->memory && gpu->host > 0);
+    cr_expect_gt(gpu->tensors, candidate("tp4", NULL)->tensors);
+}
+
+/* What its ranks report decides, because they may have got CPUs. */
+Test(candidates, device_auto_is_planned_for_gpus_when_ranks_have_reported_some)
+{
+    struct findings found = { 0 };
+
+    read_job("--device auto");
+    cr_expect(!candidate("tp2", &found)->on_gpu);
+    found.gpus.bytes = INT64_C(80) << 30;
+    cr_expect(candidate("tp2", &found)->on_gpu);
+    read_job("--device auto --mem 100G");
+    cr_expect(!candidate("tp2", &found)->on_gpu, "tp-train compares --mem with the memory of CPUs");
+    read_job("");
+    cr_expect(!candidate("tp2", &found)->on_gpu);
+}
+
+Test(candidates, the_gpus_that_ranks_have_reported_are_a_limit)
+{
+    struct findings found = { 0 };
+    struct plan_candidate *c;
+
+    read_job("--device cuda --recompute none");
+    c = candidate("tp1", &found);
+    found.gpus.bytes = c->memory;
+    cr_expect(candidate("tp1", &found)->legal && !candidate("tp2", &found)->legal);
+    cr_expect(strstr(candidate("tp2", &found)->why, " GiB of GPU memory, its GPU has "), "%s",
+              candidate("tp2", &found)->why);
+    step_times_set(&found.times, &candidate("tp2", &found)->config, 1);
+    cr_expect(candidate("tp2", &found)->legal, "it has trained");
+    found.gpus.bytes = candidate("tp2", &found)->tensors - 1;
+    cr_expect(!candidate("tp2", &found)->legal, "its tensors alone do not fit");
+    job.layouts.memory = INT64_C(80) << 30;
+    cr_expect(candidate("tp1", &found)->legal, "the job file says it better");
+}
+
+Test(candidates, what_needs_no_less_than_a_layout_that_did_not_fit_is_refused)
+{
+    struct findings found = { 0 };
+
+    read_job("--device cuda --recompute none");
+    found.gpus.refused = candidate("tp4", &found)->memory;
+    cr_expect(!candidate("tp4", &found)->legal && !candidate("tp2", &found)->legal);
+    cr_expect(candidate("tp8", &found)->legal);
+    cr_expect(strstr(candidate("tp2", &found)->why, " did not fit its GPU"), "%s",
+              candidate("tp2", &found)->why);
+    step_times_set(&found.times, &candidate("tp4", &found)->config, 1);
+    cr_expect(candidate("tp4", &found)->legal, "it has trained; something else had the memory");
+}
+
+/* In f32 products use no tensor cores. Ranks of dp on several machines share a network. */
+Test(candidates, the_first_guess_for_gpus_is_that_of_gpus)
+{
+    struct model m = { .vocab = 32000,
+                       .hidden = 4096,
+                       .ffn = 11008,
+                       .layers = 32,
+                       .heads = 32,
+                       .kv_heads = 32,
+                       .head_dim = 128 };
+    struct cost_work work = {
+        .model = &m, .asked = { .dtype = DTYPE_BF16, .global_batch_size = 64, .seq_length = 2048 }
+    };
+    struct cost_model cpus, gpus, machines, f32;
+    struct run_config tp = { .spec = spec_default() }, dp = { .spec = spec_default() };
+    double seconds;
+
+    tp.spec.tp = dp.spec.dp = 8;
+    cost_fit(&cpus, &work, NULL, 0);
+    work.machine = COST_GPU_MACHINES;
+    cost_fit(&machines, &work, NULL, 0);
+    work.machine = COST_GPUS;
+    cost_fit(&gpus, &work, NULL, 0);
+    seconds = cost_predict(&gpus, &work, &tp);
+    cr_expect(seconds > 1 && seconds < 4, "%g", seconds); /* 5.6e15 flop at 4e14 a second and GPU */
+    cr_expect_gt(cost_predict(&cpus, &work, &tp), 1000 * seconds);
+    cr_expect_gt(cost_predict(&machines, &work, &dp), cost_predict(&gpus, &work, &dp));
+    cr_expect_eq(cost_predict(&machines, &work, &tp), seconds);
+    work.asked.dtype = DTYPE_F32;
+    cost_fit(&f32, &work, NULL, 0);
+    cr_expect_gt(cost_predict(&f32, &work, &tp), 5 * seconds);
 }

@@ -60,11 +60,11 @@ static void teardown(void)
 TestSuite(planner, .init = setup, .fini = teardown);
 
 /* Ask for a plan. Returns how often candidates were computed so far. */
-static int64_t ask(int ranks, const char *wanted, const struct step_times *times)
+static int64_t ask(int ranks, const char *wanted, const struct findings *findings)
 {
     struct plan_candidate c;
 
-    cr_assert_eq(planner_select(planner, &c, ranks, wanted, times, &err), TP_OK, "%s", err.msg);
+    cr_assert_eq(planner_select(planner, &c, ranks, wanted, findings, &err), TP_OK, "%s", err.msg);
     cr_assert(c.legal && c.ranks <= ranks);
     return planner_computed(planner);
 }
@@ -111,15 +111,27 @@ Test(planner, a_changed_model_is_read_again)
 
 Test(planner, a_step_time_counts_when_it_differs_by_more_than_2_percent)
 {
-    struct step_times times = { 0 };
+    struct findings found = { 0 };
     struct run_config config = { .spec = spec_default() };
 
-    step_times_set(&times, &config, 1.0);
-    cr_expect_eq(ask(8, "", &times), 1);
-    step_times_set(&times, &config, 1.01);
-    cr_expect_eq(ask(8, "", &times), 1);
-    step_times_set(&times, &config, 1.1);
-    cr_expect_eq(ask(8, "", &times), 2);
+    step_times_set(&found.times, &config, 1.0);
+    cr_expect_eq(ask(8, "", &found), 1);
+    step_times_set(&found.times, &config, 1.01);
+    cr_expect_eq(ask(8, "", &found), 1);
+    step_times_set(&found.times, &config, 1.1);
+    cr_expect_eq(ask(8, "", &found), 2);
+}
+
+Test(planner, what_is_new_about_gpus_counts)
+{
+    struct findings found = { 0 };
+
+    cr_expect_eq(ask(8, "", &found), 1);
+    found.gpus.bytes = INT64_C(80) << 30;
+    cr_expect_eq(ask(8, "", &found), 2);
+    found.gpus.refused = INT64_C(70) << 30;
+    cr_expect_eq(ask(8, "", &found), 3);
+    cr_expect_eq(ask(8, "", &found), 3);
 }
 
 Test(planner, a_request_that_is_impossible_now_gets_the_best_layout)

@@ -58,7 +58,9 @@ Test(run_record, every_field_is_read_as_it_was_written)
     r.n_bad = 1;
     r.bad[0].step = 35;
     r.bad[0].fails = 1;
-    step_times_set(&r.times, &config, 0.25);
+    step_times_set(&r.findings.times, &config, 0.25);
+    r.findings.gpus.bytes = INT64_C(80) << 30;
+    r.findings.gpus.refused = INT64_C(79) << 30;
     r.spent[TIME_TRAINING] = 3;
     r.spent[TIME_LOST] = 1;
     r.fault_at = 50;
@@ -124,8 +126,8 @@ Test(run_record, a_record_of_an_earlier_version_is_read)
     cr_expect_str_eq(r.reason, "");
     cr_expect_str_eq(r.message, "saved and stopped", "its old name is reason");
     cr_expect_eq(r.n_restarts, 1);
-    cr_expect_lt(fabs(step_times_get(&r.times, &config) - 0.021134328), 1e-9);
-    cr_expect_lt(fabs(step_times_longest(&r.times) - 0.021762406), 1e-9);
+    cr_expect_lt(fabs(step_times_get(&r.findings.times, &config) - 0.021134328), 1e-9);
+    cr_expect_lt(fabs(step_times_longest(&r.findings.times) - 0.021762406), 1e-9);
     cr_expect_lt(fabs(r.spent[TIME_LOST] - 1.107723), 1e-6);
     json_decref(json);
     arena_free(&arena);

@@ -271,7 +271,7 @@ static struct trainer_size size_of(const char *spec, int64_t micros, enum recomp
 
     c.recompute = recompute;
     cr_assert_eq(train_config_check(&c, m, &err), TP_OK, "%s", err.msg);
-    cr_assert_eq(trainer_measure(&size, &c, m, &err), TP_OK, "%s", err.msg);
+    cr_assert_eq(trainer_measure(&size, &c, m, NULL, &err), TP_OK, "%s", err.msg);
     return size;
 }
 

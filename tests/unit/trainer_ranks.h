@@ -49,7 +49,7 @@ static inline int run_trainers(const struct train_config *c, const struct model 
     struct trainer_size size;
     struct tp_err err = { 0 };
 
-    cr_assert_eq(trainer_measure(&size, c, m, &err), TP_OK, "%s", err.msg);
+    cr_assert_eq(trainer_measure(&size, c, m, NULL, &err), TP_OK, "%s", err.msg);
     return run_ranks(spec_world(&c->spec), size.shared + (1 << 20), run_trainer, &r);
 }
 

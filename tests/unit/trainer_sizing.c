@@ -3,12 +3,13 @@
  * bits is the largest one. trainer_step.c checks that a trainer allocates exactly what is counted.
  * covers: trainer/sizing/buffer_pool trainer/sizing/activations trainer/sizing/memory
  * covers: trainer/sizing/param_count trainer/sizing/param_list trainer/sizing/param_spans
- * covers: trainer/sizing/rank_dims trainer/sizing/step_buffers
+ * covers: trainer/sizing/rank_dims trainer/sizing/step_buffers trainer/sizing/gpu_memory
  */
 #include <criterion/criterion.h>
 #include <stdlib.h>
 
 #include "trainer/sizing/activations.h"
+#include "trainer/sizing/gpu_memory.h"
 #include "trainer/sizing/memory.h"
 
 Test(sizing, a_pool_counts_what_it_gives)
@@ -203,4 +204,63 @@ Test(sizing, scratch_is_as_wide_as_the_vocabulary_only_where_the_head_is)
         }
         cr_expect_eq(bytes[1] - bytes[0], pp * ROWS * WIDE * (int64_t)sizeof(float));
     }
+}
+
+/* ---- a GPU ---- */
+
+static struct gpu_memory on_gpu(const char *text, int64_t sequences)
+{
+    const struct model m = { .vocab = 256,
+                             .layers = 4,
+                             .heads = 64,
+                             .kv_heads = 64,
+                             .head_dim = 16,
+                             .hidden = 1024,
+                             .ffn = 4096 };
+    const struct workload w = { .dtype = DTYPE_BF16,
+                                .seq_length = 4096,
+                                .global_batch_size = 64,
+                                .micro_batch_size = sequences };
+    struct gpu_memory g;
+    struct spec s;
+    struct memory_model mm;
+    struct arena a = { 0 };
+    struct tp_err err = { 0 };
+
+    cr_assert_eq(spec_parse(&s, text, &err), TP_OK, "%s", err.msg);
+    cr_assert_eq(memory_model_make(&mm, &m, &a, &err), TP_OK, "%s", err.msg);
+    g = gpu_memory_estimate(&mm, &s, &w);
+    arena_free(&a);
+    return g;
+}
+
+Test(sizing, what_cuda_and_nccl_take_is_estimated_beside_the_tensors_of_a_gpu)
+{
+    const struct gpu_memory one = on_gpu("tp1", 1), two = on_gpu("dp2", 1), ring = on_gpu("cp2", 1);
+    const int64_t mib = INT64_C(1) << 20;
+
+    cr_expect_eq(one.total, one.tensors + one.scratch + one.cuda + one.collectives);
+    cr_expect_eq(one.collectives, 0);
+    cr_expect_eq(one.cuda, 512 * mib);
+    cr_expect_eq(two.cuda, (512 + 1024) * mib, "several ranks load all kernels");
+    cr_expect_eq(two.collectives, 2 * 688 * mib, "one of all ranks, one of dp");
+    cr_expect_gt(ring.collectives, two.collectives);
+    cr_expect(one.host > 0 && two.host < one.host, "replicas share what they save");
+}
+
+/* A ring for reading a checkpoint is not smaller than the workspace of cuBLAS. A longer batch needs
+ * more for the gradient of attention, in new scratch beside the old. */
+Test(sizing, scratch_is_what_the_queue_keeps)
+{
+    const int64_t mib = INT64_C(1) << 20, blas = 32 * mib + (64 << 10);
+
+    cr_expect_eq(on_gpu("tp1", 1).scratch, 48 * mib);
+    cr_expect_eq(on_gpu("tp1", 33).scratch, 3 * blas, "33 MiB wanted, twice the old taken");
+    cr_expect_eq(on_gpu("tp1", 64).scratch, 3 * blas);
+    cr_expect_eq(on_gpu("tp2", 64).scratch, 48 * mib, "half of the heads");
+}
+
+Test(sizing, a_gpu_that_cannot_be_counted_is_the_largest)
+{
+    cr_expect_eq(on_gpu("tp1", INT64_C(1) << 50).total, MEMORY_MOST);
 }

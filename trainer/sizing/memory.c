@@ -130,18 +130,20 @@ static int64_t overhead_of(const struct memory_rank *r, const struct spec *s)
            foreign_bytes(zero ? s->cp : 1, 4 * r->params.n_owned, 1) + ring;
 }
 
-/* A copy of the state. Replicas share the writing, so each copies a part. */
-static int64_t staging_of(const struct memory_need *n, const struct memory_rank *r,
-                          const struct spec *s)
+/* Replicas share the writing, so each copies a part. */
+int64_t memory_staging_bytes(const struct memory_rank *r, const struct spec *s)
 {
+    int64_t weights = buffer_pools_bytes(&r->pools, BUFFER_WEIGHTS);
+    int64_t optimizer = buffer_pools_bytes(&r->pools, BUFFER_MASTERS) +
+                        buffer_pools_bytes(&r->pools, BUFFER_MOMENTS);
     int64_t replicas = (int64_t)s->dp * s->cp / (s->ep > 1 ? s->ep : 1); /* of the experts */
 
     if (s->ep > 1 && r->params.is_sharded) /* each rank has its own rows of its experts */
-        return n->params + n->master + n->moments + SAVING_BYTES;
+        return weights + optimizer + SAVING_BYTES;
     if (s->ep > 1)
-        return (n->params + n->master + n->moments) / replicas + SAVING_BYTES;
-    return n->params / (r->params.is_sharded ? 1 : s->dp) / s->cp +
-           (n->master + n->moments) / (s->zero ? 1 : s->dp) / s->cp + SAVING_BYTES;
+        return (weights + optimizer) / replicas + SAVING_BYTES;
+    return weights / (r->params.is_sharded ? 1 : s->dp) / s->cp +
+           optimizer / (s->zero ? 1 : s->dp) / s->cp + SAVING_BYTES;
 }
 
 static struct memory_need need_of(const struct memory_rank *r, const struct spec *s, bool saves)
@@ -160,7 +162,7 @@ static struct memory_need need_of(const struct memory_rank *r, const struct spec
     };
 
     if (saves)
-        n.staging = staging_of(&n, r, s);
+        n.staging = memory_staging_bytes(r, s);
     n.total = n.params + n.grads + n.master + n.moments + n.activations + n.workspace + n.staging +
               n.overhead;
     return n;

@@ -57,14 +57,18 @@ struct memory_rank {
 bool memory_rank_count(struct memory_rank *out, struct memory_model *mm, const struct spec *s,
                        const struct workload *w, int pp);
 
+/* Bytes of host memory for a copy of the state that is being saved, and for writing it. */
+int64_t memory_staging_bytes(const struct memory_rank *r, const struct spec *s);
+
 /* The stages of which one has the largest rank, in ascending order. Returns their number. */
 enum { MEMORY_STAGES = 3 };
 int memory_stages(int out[MEMORY_STAGES], int pp);
 
-/* What the largest rank needs with one kernel thread and the cuts of the model's plan. If the
- * batch is not known, or too small for one microbatch per rank, the number of microbatches is the
- * most that a pipeline can keep. saves: the run saves checkpoints, from a copy of the state. total
- * is MEMORY_MOST when the bytes cannot be counted in 64 bits. */
+/* What the largest rank on CPUs needs with one kernel thread and the cuts of the model's plan
+ * (trainer/sizing/gpu_memory.h: on GPUs). If the batch is not known, or too small for one
+ * microbatch per rank, the number of microbatches is the most that a pipeline can keep. saves: the
+ * run saves checkpoints, from a copy of the state. total is MEMORY_MOST when the bytes cannot be
+ * counted in 64 bits. */
 struct memory_need memory_estimate(struct memory_model *mm, const struct spec *s,
                                    const struct workload *w, bool saves);
 

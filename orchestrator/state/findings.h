@@ -1,0 +1,21 @@
+/*
+ * orchestrator/state/findings.h - what the attempts of a job have shown, for the plan of the next.
+ */
+#ifndef ORCHESTRATOR_STATE_FINDINGS_H
+#define ORCHESTRATOR_STATE_FINDINGS_H
+
+#include <stdint.h>
+
+#include "orchestrator/state/step_times.h"
+
+struct findings {
+    struct step_times times;
+    struct findings_gpus {
+        int64_t bytes;   /* memory of the smallest GPU of the last attempt that has reported it; 0:
+                            not known, or the ranks use no GPUs */
+        int64_t refused; /* the least GPU memory, by the plan's estimate, of a layout that did not
+                            fit; 0: none */
+    } gpus;
+};
+
+#endif
