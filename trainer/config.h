@@ -44,6 +44,7 @@ struct train_config {
     bool cuda_graphs;  /* steps are recorded, if the device can */
     int threads;       /* kernel threads per rank; 0: cores / ranks of the host */
     int64_t mem_bytes; /* limit of a rank's memory; 0: none */
+    bool on_gpu;       /* that is the memory of a GPU */
     const char *ckpt;  /* root; NULL: nothing is saved */
     int64_t epoch;     /* of the root, if the launcher has claimed one; 0: rank 0 claims the next */
     int64_t save_every; /* 0: the last step only */

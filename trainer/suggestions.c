@@ -8,7 +8,7 @@
 #include "layout/layout_check.h"
 #include "layout/model_tensors.h"
 #include "layout/suggest.h"
-#include "trainer/sizing/memory.h"
+#include "trainer/sizing/gpu_memory.h"
 #include "trainer/snapshot_shard.h"
 
 struct question {
@@ -19,18 +19,33 @@ struct question {
     struct arena arena;
 };
 
-/* The memory that the largest rank needs; c is checked. */
-static struct memory_need need_of(struct question *q, const struct train_config *c)
+/* What the largest rank needs: on a GPU `gpu` and otherwise `cpu`, and its total. */
+struct need {
+    int64_t total;
+    struct memory_need cpu;
+    struct gpu_memory gpu;
+};
+
+/* c is checked. */
+static struct need need_of(struct question *q, const struct train_config *c)
 {
     const struct workload w = train_config_work(c);
-    struct memory_need need = memory_estimate(&q->memory, &c->spec, &w, c->ckpt != NULL);
-    int64_t more = 0;
+    struct need n = { 0 };
 
-    if (c->ckpt && c->ckpt_zstd && need.total < MEMORY_MOST)
-        more = snapshot_shard_compress_bytes(c->ckpt_zstd, c->threads, need.staging);
-    need.staging += more;
-    need.total += more;
-    return need;
+    if (c->on_gpu) {
+        n.gpu = gpu_memory_estimate(&q->memory, &c->spec, &w);
+        n.total = n.gpu.total;
+        return n;
+    }
+    n.cpu = memory_estimate(&q->memory, &c->spec, &w, c->ckpt != NULL);
+    n.total = n.cpu.total;
+    if (c->ckpt && c->ckpt_zstd && n.total < MEMORY_MOST) {
+        int64_t more = snapshot_shard_compress_bytes(c->ckpt_zstd, c->threads, n.cpu.staging);
+
+        n.cpu.staging += more;
+        n.total += more;
+    }
+    return n;
 }
 
 /* Bytes that a rank needs with another spec; -1: the run is not possible. */
@@ -161,21 +176,36 @@ static void try_layouts(struct options *o, struct question *q)
         add_option(o, spec_format(text, &specs[i]), bytes_at(q, q->asked, &specs[i]));
 }
 
-static tp_status too_large(const struct train_config *c, const struct memory_need *need,
+enum { PARTS_MAX = 240 };
+
+/* "weights 40 MiB, ..." */
+static const char *list_parts(char out[PARTS_MAX], const struct need *n, bool on_gpu)
+{
+    char a[SIZE_TEXT_MAX], b[SIZE_TEXT_MAX], c[SIZE_TEXT_MAX], d[SIZE_TEXT_MAX], e[SIZE_TEXT_MAX];
+    const struct memory_need *m = &n->cpu;
+
+    if (on_gpu)
+        snprintf(out, PARTS_MAX, "tensors %s, kernels %s, CUDA %s, NCCL %s",
+                 size_format(a, n->gpu.tensors), size_format(b, n->gpu.scratch),
+                 size_format(c, n->gpu.cuda), size_format(d, n->gpu.collectives));
+    else
+        snprintf(out, PARTS_MAX,
+                 "weights %s, gradients and optimizer %s, activations %s, saving %s, program %s",
+                 size_format(a, m->params + m->master), size_format(b, m->grads + m->moments),
+                 size_format(c, m->activations + m->workspace), size_format(d, m->staging),
+                 size_format(e, m->overhead));
+    return out;
+}
+
+static tp_status too_large(const struct train_config *c, const struct need *need,
                            const char *instead, struct tp_err *err)
 {
-    char spec[SPEC_TEXT_MAX], total[SIZE_TEXT_MAX], mem[SIZE_TEXT_MAX], weights[SIZE_TEXT_MAX];
-    char state[SIZE_TEXT_MAX], act[SIZE_TEXT_MAX], staging[SIZE_TEXT_MAX], other[SIZE_TEXT_MAX];
+    char spec[SPEC_TEXT_MAX], total[SIZE_TEXT_MAX], mem[SIZE_TEXT_MAX], parts[PARTS_MAX];
 
     return tp_fail(
-        err, TP_E_BUDGET,
-        "%.400s does not fit at %s: a rank needs about %s of --mem %s (weights %s, gradients "
-        "and optimizer %s, activations %s, saving %s, program %s); %s%s",
+        err, TP_E_BUDGET, "%.400s does not fit at %s: a rank needs about %s of --mem %s (%s); %s%s",
         c->model_path, spec_format(spec, &c->spec), size_format(total, need->total),
-        size_format(mem, c->mem_bytes), size_format(weights, need->params + need->master),
-        size_format(state, need->grads + need->moments),
-        size_format(act, need->activations + need->workspace), size_format(staging, need->staging),
-        size_format(other, need->overhead),
+        size_format(mem, c->mem_bytes), list_parts(parts, need, c->on_gpu),
         instead[0] ? "would fit: " : "no layout near it fits either: give more --mem", instead);
 }
 
@@ -184,7 +214,7 @@ tp_status suggestions_budget(const struct train_config *asked, const struct mode
 {
     struct train_config c = *asked;
     struct options instead = { .used = 0 };
-    struct memory_need need;
+    struct need need;
     struct question q = { .asked = asked };
     tp_status st;
 

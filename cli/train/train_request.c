@@ -111,7 +111,8 @@ bool train_request_options(struct train_request *r, int *exit_code, int argc, ch
                 "to N (a power of two) and every pp, vpp, sp, dp and zero; --micro is\n"
                 "then 1 unless given, and the bits depend on it (docs/parallelism/same-bits.md)"),
         OPT_SIZE(0, "mem", "SIZE", &c->mem_bytes,
-                 "refuse a run whose estimated memory per rank is larger"),
+                 "refuse a run whose estimated memory per rank is larger; with --device cuda, GPU "
+                 "memory"),
         OPT_STR(0, "recompute", "none|selective|full", &r->recompute, RECOMPUTE_HELP),
         OPT_HEADING("parallel plan and schedule"),
         OPT_STR(0, "plan", "FILE", &r->plan_path,
@@ -190,6 +191,7 @@ static tp_status read_device(struct train_request *r, struct tp_err *err)
         r->device_kind = TRAIN_DEVICE_AUTO;
     else
         return tp_fail(err, TP_E_USAGE, "--device is cpu, cuda or auto, not '%s'", r->device);
+    r->config.on_gpu = r->device_kind == TRAIN_DEVICE_CUDA;
     return TP_OK;
 }
 

@@ -7,7 +7,7 @@
 #include "core/clock.h"
 #include "core/size.h"
 #include "tests/unit/random_model.h"
-#include "trainer/sizing/memory.h"
+#include "trainer/sizing/gpu_memory.h"
 #include "trainer/suggestions.h"
 #include "trainer/trainer.h"
 
@@ -131,6 +131,34 @@ Test(suggestions, the_memory_of_compression_counts)
     cr_expect_eq(suggestions_budget(&c, &m, &err), TP_E_BUDGET);
     c.mem_bytes += INT64_C(512) << 20;
     cr_expect_eq(suggestions_budget(&c, &m, &err), TP_OK, "%s", err.msg);
+}
+
+/* tp-run compares the same estimate with a GPU. */
+Test(suggestions, with_gpus_the_limit_is_that_of_a_gpus_memory)
+{
+    struct rng r = rng_start("advice/gpu");
+    struct train_config c = { .ckpt = NULL };
+    struct memory_model mm;
+    struct workload w;
+    struct model m;
+    struct arena a = { 0 };
+    struct tp_err err = { 0 };
+
+    do {
+        m = random_model(&r);
+        c = random_config(&r, &m);
+    } while (train_config_check(&c, &m, &err));
+    w = train_config_work(&c);
+    cr_assert_eq(memory_model_make(&mm, &m, &a, &err), TP_OK, "%s", err.msg);
+    c.on_gpu = true;
+    c.mem_bytes = gpu_memory_estimate(&mm, &c.spec, &w).total;
+    cr_expect_eq(suggestions_budget(&c, &m, &err), TP_OK, "%s", err.msg);
+    c.mem_bytes--;
+    cr_expect_eq(suggestions_budget(&c, &m, &err), TP_E_BUDGET);
+    cr_expect(strstr(err.msg, "(tensors ") && strstr(err.msg, ", CUDA "), "%s", err.msg);
+    c.on_gpu = false;
+    cr_expect_eq(suggestions_budget(&c, &m, &err), TP_OK, "%s", err.msg);
+    arena_free(&a);
 }
 
 Test(suggestions, suggestions_for_a_run_that_is_too_large_fit)
