@@ -38,6 +38,7 @@ typedef enum {
     TP_E_NOMEM,    /* an allocation failed                                             exit 3 */
     TP_E_COMM,     /* another rank died, or MPI failed                                 exit 3 */
     TP_E_GPU,      /* CUDA reported an error of a GPU                                  exit 3 */
+    TP_E_GPU_FULL, /* the memory of a GPU does not suffice                             exit 3 */
     TP_E_STALE,    /* a newer job owns this checkpoint root                            exit 3 */
     TP_E_INTERNAL, /* a bug in this program                                            exit 3 */
     TP_E_STOPPED,  /* saved and stopped before the end                                exit 75 */

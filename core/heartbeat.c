@@ -194,6 +194,18 @@ void heartbeat_gpu_failed(struct heartbeat *h)
         put(&h->status->gpu_failed, 1);
 }
 
+void heartbeat_gpu_memory(struct heartbeat *h, int64_t bytes)
+{
+    if (h)
+        put(&h->status->gpu_bytes, bytes);
+}
+
+void heartbeat_gpu_full(struct heartbeat *h)
+{
+    if (h)
+        put(&h->status->gpu_full, 1);
+}
+
 void heartbeat_collective(struct heartbeat *h, bool enter)
 {
     struct heartbeat_status *status;
@@ -228,7 +240,7 @@ static bool is_valid(const struct heartbeat_status *s, int rank)
     const int64_t counts[] = { s->pid_start,   s->opened_ns, s->phase_ns, s->step_ns,
                                s->step_len_ns, s->entered,   s->left,     s->wait_ns,
                                s->bad_step,    s->history,   s->delay_ns, s->gpus_missing,
-                               s->gpu_failed };
+                               s->gpu_failed,  s->gpu_bytes, s->gpu_full };
 
     for (size_t i = 0; i < sizeof counts / sizeof *counts; i++)
         if (counts[i] < 0 || counts[i] > HEARTBEAT_NUMBER_MAX)

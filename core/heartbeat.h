@@ -64,7 +64,10 @@ struct heartbeat_status {
     int64_t gpus_missing; /* ranks of this host without a GPU, because it has too few; 0: none */
     int64_t gpu_failed;   /* 1: the rank ends because a GPU failed, its own or that of a rank with
                              which   it agreed to end; 0: not so */
-    int64_t spare[11];    /* 0 */
+    int64_t gpu_bytes;    /* memory of the rank's GPU; 0: it has none, or does not say */
+    int64_t gpu_full;     /* 1: the rank ends because the memory of a GPU does not suffice; 0: not
+                             so */
+    int64_t spare[9];     /* 0 */
 };
 
 /* Larger numbers are damage. Sums of a few cannot overflow. */
@@ -103,6 +106,12 @@ void heartbeat_gpus_missing(struct heartbeat *h, int ranks);
 
 /* The rank ends because a GPU failed. */
 void heartbeat_gpu_failed(struct heartbeat *h);
+
+/* The rank has a GPU with so much memory. */
+void heartbeat_gpu_memory(struct heartbeat *h, int64_t bytes);
+
+/* The rank ends because the memory of a GPU does not suffice. */
+void heartbeat_gpu_full(struct heartbeat *h);
 
 /* A collective begins (`enter`) or ends. */
 void heartbeat_collective(struct heartbeat *h, bool enter);

@@ -119,7 +119,8 @@ struct device_ops {
 
 /* ---- memory ---- */
 
-/* n_bytes of zeroed memory, aligned to 64 bytes at least. TP_E_NOMEM. */
+/* n_bytes of zeroed memory, aligned to 64 bytes at least. TP_E_NOMEM; TP_E_GPU_FULL: that of a GPU
+ * does not suffice. */
 tp_status device_alloc(struct device *d, void **out, int64_t n_bytes, struct tp_err *err);
 tp_status device_alloc_pinned(struct device *d, void **out, int64_t n_bytes, struct tp_err *err);
 

@@ -57,6 +57,8 @@ static struct attempt_fault fault_of_exit(const struct run *r, const char *log)
     }
     if (is_root_full(r, tail.line))
         f.reason = REASON_ROOT_FULL;
+    else if (run_gpus_are_full(r))
+        f.reason = REASON_GPU_MEMORY;
     f.step = run_attempt_step(r);
     return f;
 }

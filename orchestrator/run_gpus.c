@@ -79,11 +79,15 @@ void run_gpus_select(const struct run *r, struct environment *env)
 
 void run_gpus_describe(const struct run *r, json_t *event)
 {
+    int64_t bytes = r->record.findings.gpus.bytes;
+
     static const char says[] = "tp-train: device: ";
     const char *device = job_option(r->job, "--device");
     char line[400];
     FILE *log;
 
+    if (bytes)
+        json_object_set_new(event, "gpu_bytes", json_integer(bytes));
     if (!r->job->is_tp_train || !device || strcmp(device, "auto") != 0 ||
         !(log = fopen(r->attempt.log, "re")))
         return;
@@ -104,6 +108,56 @@ bool run_gpus_is_fault(const struct run *r, const struct attempt_fault *f)
     struct heartbeat_status status;
 
     return m && monitor_present(m, f->rank, &status) && status.gpu_failed;
+}
+
+/* ---- the memory of GPUs ---- */
+
+void run_gpus_learn(struct run *r, bool trains)
+{
+    const struct plan_candidate *c = run_selected_layout(r);
+    struct findings_gpus *g = &r->record.findings.gpus;
+    const struct monitor *m = run_monitor(r);
+    int64_t least = 0;
+
+    if (!m || !job_uses_gpus(r->job))
+        return;
+    for (int i = 0; i < r->attempt.world; i++) {
+        struct heartbeat_status status;
+
+        if (monitor_present(m, i, &status) && status.gpu_bytes &&
+            (!least || status.gpu_bytes < least))
+            least = status.gpu_bytes;
+    }
+    if (least != g->bytes && (least || trains))
+        *g = (struct findings_gpus){ .bytes = least };
+    if (least && trains && c->on_gpu && c->memory - least > g->overstated)
+        g->overstated = c->memory - least;
+}
+
+bool run_gpus_are_full(const struct run *r)
+{
+    const struct monitor *m = run_monitor(r);
+
+    for (int i = 0; m && i < r->attempt.world; i++) {
+        struct heartbeat_status status;
+
+        if (monitor_present(m, i, &status) && status.gpu_full)
+            return true;
+    }
+    return false;
+}
+
+bool run_gpus_refuse_layout(struct run *r)
+{
+    const struct plan_candidate *c = run_selected_layout(r);
+    struct findings *f = &r->record.findings;
+
+    if (r->attempt.fault.reason != REASON_GPU_MEMORY || !c->on_gpu || !c->memory ||
+        step_times_get(&f->times, &c->config) > 0)
+        return false;
+    if (!f->gpus.refused || c->memory < f->gpus.refused)
+        f->gpus.refused = c->memory;
+    return true;
 }
 
 /* ---- GPUs that are missing ---- */

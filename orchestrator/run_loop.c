@@ -260,8 +260,10 @@ static void forgive(struct run *r)
         b->fails_in_row = b->n_restarts = 0;
         b->bad_loss_step = -1;
     }
-    if (b->state == RUN_FAILED)
+    if (b->state == RUN_FAILED) {
         node_list_forgive(&r->nodes);
+        b->findings.gpus = (struct findings_gpus){ 0 }; /* perhaps there are other GPUs now */
+    }
     node_list_expect_gpus(&r->nodes);
     b->continues = false;
 }

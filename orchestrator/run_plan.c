@@ -6,6 +6,7 @@
  */
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "core/clock.h"
 #include "core/text.h"
@@ -110,11 +111,24 @@ tp_status run_plan_begin(struct run *r)
 
 /* ---- what the plan waits for ---- */
 
+/* No layout fits any nodes. If the last attempt has shown that, its message says how. */
+static void fail_without_layout(struct run *r)
+{
+    const struct run_record *b = &r->record;
+    bool full =
+        strcmp(b->fault_reason, event_reason_name(REASON_GPU_MEMORY)) == 0 && b->fault_seconds <= 0;
+    char text[TP_ERR_MAX];
+
+    snprintf(text, sizeof text, "%.500s%s%.450s", r->err.msg, full ? "; the last attempt: " : "",
+             full ? b->fault : "");
+    run_finish(r, RUN_FAILED, TP_E_LAYOUT, event_reason_name(REASON_NO_LAYOUT), text);
+}
+
 /* No layout fits the usable nodes: wait for nodes, unless none is missing. */
 static tp_status wait_for_nodes(struct run *r)
 {
     if (run_usable_nodes(r) == r->nodes.n) {
-        run_finish(r, RUN_FAILED, TP_E_LAYOUT, event_reason_name(REASON_NO_LAYOUT), r->err.msg);
+        fail_without_layout(r);
         return TP_OK;
     }
     if (!r->plan->waits)

@@ -167,10 +167,19 @@ json_t *run_nodes_json(const struct run *r);
  * counted over all nodes, has GPU i (of CUDA_VISIBLE_DEVICES, if tp-run has it). Let the ranks of
  * the attempt see only the GPUs of their slots. */
 void run_gpus_select(const struct run *r, struct environment *env);
-/* With --device auto: add the device that tp-train has chosen, and why. */
+/* Add the memory of the smallest GPU; with --device auto also the device that tp-train has chosen,
+ * and why. */
 void run_gpus_describe(const struct run *r, json_t *event);
 /* Whether the rank of the fault has reported that it ends because a GPU failed. */
 bool run_gpus_is_fault(const struct run *r, const struct attempt_fault *f);
+/* Remember the memory of the smallest GPU that the ranks report. trains: every rank trains, so
+ * those that report none have none, and the layout fits. */
+void run_gpus_learn(struct run *r, bool trains);
+/* Whether a rank has reported that it ends because the memory of a GPU does not suffice. */
+bool run_gpus_are_full(const struct run *r);
+/* If that was the fault, and the attempt's layout has never trained, do not select it again, nor
+ * layouts that need no less. False: not so. */
+bool run_gpus_refuse_layout(struct run *r);
 /* A job that has trained before was refused because there are fewer GPUs than ranks: take the slots
  * of the ranks without a GPU away, or exclude their nodes if these are other machines, and set the
  * reason of the fault. False: there was another reason, or no slots are left. */

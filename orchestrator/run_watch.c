@@ -168,6 +168,7 @@ static tp_status all_train(struct run *r)
                              "resumed_at", (json_int_t)b->resumed_at);
 
     run_time(r, TIME_TRAINING);
+    run_gpus_learn(r, true);
     run_gpus_describe(r, more);
     run_event(r, EVENT_TRAINING, REASON_NONE, NULL, more);
     if (b->fault_at > 0) {
@@ -376,6 +377,7 @@ void run_watch_last(struct run *r)
         return;
     run_watch_read(r);
     remember_step_time(r);
+    run_gpus_learn(r, false);
     if (monitor_best_step(m) > b->best_step)
         b->best_step = monitor_best_step(m);
     run_loss_point(r, monitor_best_step(m), monitor_loss(m));

@@ -41,7 +41,8 @@ struct trainer_device {
     struct device *device; /* borrowed */
     const struct kernel_ops *ops;
     const struct comm_transport *transport; /* of collectives; NULL: the CPU's */
-    int threads; /* of the host, for work outside of the device; 0 is 1 */
+    int threads;       /* of the host, for work outside of the device; 0 is 1 */
+    int64_t gpu_bytes; /* memory of the device, if it is a GPU; else 0 */
 };
 
 struct trainer {

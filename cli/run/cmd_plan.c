@@ -39,8 +39,11 @@ static json_t *candidate_json(const struct plan_candidate *c)
                   c->measured, "memory_bytes", (json_int_t)c->memory, "why", c->why);
 
     if (c->on_gpu)
-        json_object_update_new(o, json_pack("{s:I,s:I}", "tensor_bytes", (json_int_t)c->tensors,
-                                            "host_bytes", (json_int_t)c->host));
+        json_object_update_new(
+            o, json_pack("{s:I,s:I,s:I,s:I,s:I}", "tensor_bytes", (json_int_t)c->gpu.tensors,
+                         "scratch_bytes", (json_int_t)c->gpu.scratch, "cuda_bytes",
+                         (json_int_t)c->gpu.cuda, "nccl_bytes", (json_int_t)c->gpu.collectives,
+                         "host_bytes", (json_int_t)c->gpu.host));
     return o;
 }
 

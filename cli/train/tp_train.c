@@ -61,6 +61,8 @@ static void report_end(struct train_request *r, struct comm_world *ranks, tp_sta
 
     if (st == TP_E_GPU)
         heartbeat_gpu_failed(r->config.heartbeat);
+    if (st == TP_E_GPU_FULL)
+        heartbeat_gpu_full(r->config.heartbeat);
     if (st && !agreed)
         tp_fail_in(err, "rank %d", rank);
     if (st && speaks)
@@ -92,6 +94,7 @@ static tp_status train(struct train_request *r, struct comm_world *ranks, struct
     if (*note && control_rank(comm_control(ranks)) == 0)
         report_note(TRAIN_PROG, "%s", note);
     d.threads = options.threads;
+    heartbeat_gpu_memory(r->config.heartbeat, d.gpu_bytes);
     st = trainer_open(&t, &r->config, &r->model, &d, ranks, err);
     agreed = comm_has_agreed(ranks);
     if (!st)

@@ -67,6 +67,7 @@ tp_status train_cuda_open(struct trainer_device *out, struct train_cuda_gpu *gpu
     TP_TRY(cuda->name(gpu->name, sizeof gpu->name, ordinal, err));
     find_host(gpu->host);
     TP_TRY(cuda->device_open(&out->device, ordinal, err));
+    TP_TRY(cuda->memory(&out->gpu_bytes, ordinal, err));
 done:
     return st ? tp_fail_in(err, "--device cuda") : TP_OK;
 }

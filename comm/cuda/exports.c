@@ -10,6 +10,7 @@ __attribute__((visibility("default"))) const struct cuda_library tp_cuda_library
     .version = TP_VERSION,
     .count = cuda_gpu_count,
     .name = cuda_gpu_name,
+    .memory = cuda_gpu_memory,
     .device_open = cuda_device_open,
     .kernels = &kernels_cuda,
     .transport = &comm_nccl_transport,

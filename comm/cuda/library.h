@@ -6,6 +6,8 @@
 #ifndef COMM_CUDA_LIBRARY_H
 #define COMM_CUDA_LIBRARY_H
 
+#include <stdint.h>
+
 #include "core/err.h"
 
 struct comm_transport;
@@ -19,6 +21,8 @@ struct cuda_library {
     tp_status (*count)(int *out, struct tp_err *err);
     /* Write the place of a GPU on the machine's bus, which no other GPU there has. TP_E_GPU. */
     tp_status (*name)(char *out, int size, int ordinal, struct tp_err *err);
+    /* The bytes of a GPU's memory, after device_open. TP_E_GPU. */
+    tp_status (*memory)(int64_t *out, int ordinal, struct tp_err *err);
     tp_status (*device_open)(struct device **out, int ordinal, struct tp_err *err);
     const struct kernel_ops *kernels;
     const struct comm_transport *transport; /* for comm_use_device */

@@ -1,13 +1,24 @@
 /* comm/cuda/nccl_failure.c - see comm/cuda/nccl_failure.h. */
 #include "comm/cuda/nccl_failure.h"
 
+#include <string.h>
+
+/* NCCL has no code for a GPU whose memory does not suffice: it returns ncclUnhandledCudaError, and
+ * its text quotes CUDA's. */
+static tp_status status_of(ncclResult_t r, const char *more)
+{
+    if (r == ncclUnhandledCudaError && more &&
+        strstr(more, cudaGetErrorString(cudaErrorMemoryAllocation)))
+        return TP_E_GPU_FULL;
+    return r == ncclRemoteError ? TP_E_COMM : TP_E_IO;
+}
+
 tp_status nccl_fail(struct tp_err *err, const char *what, ncclResult_t r)
 {
     const char *more = ncclGetLastError(NULL);
-    tp_status st = r == ncclRemoteError ? TP_E_COMM : TP_E_IO;
 
-    return tp_fail(err, st, "NCCL: %s failed: %s (error %d)%s%s", what, ncclGetErrorString(r),
-                   (int)r, more && *more ? ": " : "", more ? more : "");
+    return tp_fail(err, status_of(r, more), "NCCL: %s failed: %s (error %d)%s%s", what,
+                   ncclGetErrorString(r), (int)r, more && *more ? ": " : "", more ? more : "");
 }
 
 tp_status nccl_fail_async(struct tp_err *err, int gpu, ncclResult_t r)
@@ -24,8 +35,8 @@ tp_status nccl_fail_async(struct tp_err *err, int gpu, ncclResult_t r)
 
 tp_status nccl_fail_cuda(struct tp_err *err, const char *what, cudaError_t e)
 {
-    return tp_fail(err, TP_E_IO, "%s for NCCL failed: %s (CUDA error %d)", what,
-                   cudaGetErrorString(e), (int)e);
+    return tp_fail(err, e == cudaErrorMemoryAllocation ? TP_E_GPU_FULL : TP_E_IO,
+                   "%s for NCCL failed: %s (CUDA error %d)", what, cudaGetErrorString(e), (int)e);
 }
 
 void nccl_check(struct device_queue *q, const char *what, ncclResult_t r)

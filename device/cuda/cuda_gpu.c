@@ -56,6 +56,19 @@ tp_status cuda_gpu_name(char *out, int size, int ordinal, struct tp_err *err)
                             : cuda_error_fail(err, ordinal, "cudaDeviceGetPCIBusId", (int)e);
 }
 
+tp_status cuda_gpu_memory(int64_t *out, int ordinal, struct tp_err *err)
+{
+    size_t available = 0, total = 0;
+    cudaError_t e = cudaSetDevice(ordinal);
+
+    if (e == cudaSuccess)
+        e = cudaMemGetInfo(&available, &total);
+    if (e != cudaSuccess)
+        return cuda_error_fail(err, ordinal, "cudaMemGetInfo", (int)e);
+    *out = (int64_t)total;
+    return TP_OK;
+}
+
 tp_status cuda_gpu_check(int ordinal, struct tp_err *err)
 {
     int n = 0, major = 0, minor = 0;

@@ -63,7 +63,7 @@ static tp_status out_of_memory(const struct cuda_memory *m, int64_t n_bytes, str
     (void)cudaGetLastError();
     (void)cudaMemGetInfo(&available, &total);
     return tp_fail(
-        err, TP_E_NOMEM,
+        err, TP_E_GPU_FULL,
         "GPU %d is out of memory: %lld bytes of tensors do not fit; %zu of its %zu bytes are free. "
         "Use more GPUs or a smaller microbatch; with tp-reshard, a smaller --device-mem",
         m->ordinal, (long long)n_bytes, available, total);

@@ -25,14 +25,14 @@ tp_status cuda_memory_open(struct cuda_memory *m, int ordinal, struct tp_err *er
  * and freeing would wait for it, so the memory ends with the process. */
 void cuda_memory_close(struct cuda_memory *m, bool works);
 
-/* Zeroed memory. TP_E_NOMEM. */
+/* Zeroed memory. TP_E_GPU_FULL, TP_E_NOMEM: there is not enough of the GPU, of the host. */
 tp_status cuda_memory_alloc(struct cuda_memory *m, void **out, int64_t n_bytes, bool is_pinned,
                             struct tp_err *err);
 void cuda_memory_free(struct cuda_memory *m, void *p, bool works); /* as cuda_memory_close */
 
 /* Device memory with any content, for work on a stream. It is taken in the order of the stream, so
  * nothing waits for other streams; not during a capture. The caller frees it with cudaFree.
- * TP_E_NOMEM. */
+ * TP_E_GPU_FULL. */
 tp_status cuda_memory_take_queued(const struct cuda_memory *m, void **out, int64_t n_bytes,
                                   struct CUstream_st *stream, struct tp_err *err);
 

@@ -9,7 +9,7 @@ void blas_fail(struct device_queue *q, const char *what, cublasStatus_t s)
 {
     struct tp_err err;
 
-    tp_fail(&err, s == CUBLAS_STATUS_ALLOC_FAILED ? TP_E_NOMEM : TP_E_IO,
+    tp_fail(&err, s == CUBLAS_STATUS_ALLOC_FAILED ? TP_E_GPU_FULL : TP_E_IO,
             "cuBLAS: %s failed: %s (status %d)", what, cublasGetStatusString(s), (int)s);
     device_fail(q->device, &err);
 }
@@ -42,12 +42,14 @@ struct blas *blas_of(struct device_queue *q)
 {
     struct cuda_attachment *kept = cuda_queue_attachment(q);
     struct blas *b = static_cast<struct blas *>(kept->p);
+    struct tp_err err;
     cublasStatus_t s;
 
     if (b)
         return b;
     if (!(b = static_cast<struct blas *>(calloc(1, sizeof *b)))) {
-        blas_fail(q, "a new handle", CUBLAS_STATUS_ALLOC_FAILED);
+        tp_fail(&err, TP_E_NOMEM, "no memory for a handle of cuBLAS");
+        device_fail(q->device, &err);
         return nullptr;
     }
     if ((s = cublasCreate(&b->handle)) != CUBLAS_STATUS_SUCCESS) {

@@ -21,7 +21,6 @@
 #include "orchestrator/plan/cost.h"
 #include "storage/location.h"
 #include "storage/object.h"
-#include "trainer/sizing/gpu_memory.h"
 
 enum { BATCH_GUESS = 1, SEQ_GUESS = 128, MICROS_MAX = 4096 };
 
@@ -313,11 +312,8 @@ static void count_memory(struct fit *f, struct plan_candidate *c)
     if (!workload_micro(&w, s)) /* the batch is only a guess */
         w.micro_batch_size = 1;
     if (f->on_gpus) {
-        const struct gpu_memory g = gpu_memory_estimate(&f->memory, s, &w);
-
-        c->memory = g.total;
-        c->tensors = g.tensors;
-        c->host = g.host;
+        c->gpu = gpu_memory_estimate(&f->memory, s, &w);
+        c->memory = c->gpu.total;
     } else {
         c->memory = memory_estimate(&f->memory, s, &w, true).total;
     }
@@ -329,16 +325,20 @@ static struct findings_gpus gpus_of(const struct fit *f)
     return f->on_gpus && f->findings ? f->findings->gpus : (struct findings_gpus){ 0 };
 }
 
-/* A layout that has trained has shown that it fits, whatever the estimate says, unless GPUs have
- * become so small that not even its tensors do. */
+/* Whether it fits the GPUs that ranks have reported: the tensors in any case. A layout that has
+ * trained has shown that the estimate of the rest is too high. */
+static bool fits_gpus(const struct findings_gpus *gpus, const struct plan_candidate *c)
+{
+    return !gpus->bytes ||
+           (c->gpu.tensors <= gpus->bytes && c->memory - gpus->overstated <= gpus->bytes);
+}
+
 static bool fits(const struct fit *f, const struct plan_candidate *c)
 {
     const struct findings_gpus gpus = gpus_of(f);
     int64_t limit = f->job->layouts.memory;
 
-    if (limit && c->memory > limit)
-        return false;
-    if (!limit && gpus.bytes && (c->measured ? c->tensors : c->memory) > gpus.bytes)
+    if (limit ? c->memory > limit : !fits_gpus(&gpus, c))
         return false;
     return c->measured || !gpus.refused || c->memory < gpus.refused;
 }

@@ -6,9 +6,9 @@
  * step time is predicted by cost.h, or was measured in this job.
  *
  * With --device cuda that is the memory of a GPU (trainer/sizing/gpu_memory.h). Without
- * layouts.memory its limit is what the ranks have reported, and a layout that has trained fits.
- * With
- * --device auto ranks may get CPUs, so that holds from when they have reported GPUs.
+ * layouts.memory its limit is what the ranks have reported, as far as layouts that have trained do
+ * not show that the estimate is too high. With --device auto ranks may get CPUs, so all this holds
+ * from when they have reported GPUs.
  */
 #ifndef ORCHESTRATOR_PLAN_FIT_H
 #define ORCHESTRATOR_PLAN_FIT_H
@@ -21,6 +21,7 @@
 #include "orchestrator/job/job.h"
 #include "orchestrator/job/run_config.h"
 #include "orchestrator/state/findings.h"
+#include "trainer/sizing/gpu_memory.h"
 
 /* A layout that was considered. */
 struct plan_candidate {
@@ -31,9 +32,8 @@ struct plan_candidate {
     double seconds; /* of a step, 0: cannot be predicted (no model is known) */
     int64_t memory; /* bytes of the largest rank, of a GPU if on_gpu; 0: not known */
     bool on_gpu;
-    int64_t tensors; /* on_gpu: what of `memory` is counted exactly; the rest is an estimate */
-    int64_t host;    /* on_gpu: bytes of the host beside it */
-    const char *why; /* why it is not legal, "" */
+    struct gpu_memory gpu; /* on_gpu: the parts of `memory`, and memory of the host */
+    const char *why;       /* why it is not legal, "" */
 };
 
 struct fit;

@@ -109,8 +109,8 @@ static bool same_times(const struct step_times *a, const struct step_times *b)
 
 static bool same_findings(const struct findings *a, const struct findings *b)
 {
-    return a->gpus.bytes == b->gpus.bytes && a->gpus.refused == b->gpus.refused &&
-           same_times(&a->times, &b->times);
+    return a->gpus.bytes == b->gpus.bytes && a->gpus.overstated == b->gpus.overstated &&
+           a->gpus.refused == b->gpus.refused && same_times(&a->times, &b->times);
 }
 
 static bool answers(const struct planner_answer *a, const struct planner_answer *question)

@@ -51,6 +51,7 @@ static const struct event_code REASONS[EVENT_REASONS + 1] = {
     [REASON_COMPUTE_SLOWER]         = { "compute_slower", "All ranks take longer to compute.", false },
     [REASON_CONVERSION_FAILED]      = { "conversion_failed", "tp-reshard failed before, so tp-train reads the checkpoint directly.", false },
     [REASON_CONVERSION_FASTER]      = { "conversion_faster", "Converting is predicted to be faster than reading the other layout.", false },
+    [REASON_GPU_MEMORY]             = { "gpu_memory", "The memory of a GPU does not suffice. A layout that has never trained and needs as much is not tried again.", false },
     [REASON_GPUS_MISSING]           = { "gpus_missing", "There are fewer GPUs than before; the job continues on those that are left.", false },
     [REASON_GRACE_OVER]             = { "grace_over", "The ranks did not save and stop within `grace`.", false },
     [REASON_HELPER_STUCK]           = { "helper_stuck", "A program that tp-run started before the launch made no progress, so it was killed.", false },

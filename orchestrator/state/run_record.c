@@ -45,6 +45,7 @@ static const struct run_record_field {
     { "fault_steps", NULL, FIELD_INT, AT(fault_steps) },
     { "bad_loss_step", "nan_step", FIELD_INT, AT(bad_loss_step) },
     { "gpu_bytes", NULL, FIELD_INT, AT(findings.gpus.bytes) },
+    { "gpu_overstated", NULL, FIELD_INT, AT(findings.gpus.overstated) },
     { "gpu_refused", NULL, FIELD_INT, AT(findings.gpus.refused) },
     { "micro", "way.micro", FIELD_INT, AT(config.micro) },
     { "recompute", "way.recompute", FIELD_RECOMPUTE, AT(config.recompute) },

@@ -34,7 +34,9 @@ static std::recursive_mutex lock;
 static thread_local cudaError_t last_error;
 static thread_local int current_device;
 static int driver_version = 13000;
-static int64_t memory_bytes = (int64_t)1 << 30;
+/* More than what tp-run expects CUDA and NCCL to take, which is nothing here. */
+static const int64_t MEMORY_BYTES = (int64_t)16 << 30;
+static int64_t memory_bytes = MEMORY_BYTES;
 static pid_t begun_by; /* the process; 0: none */
 
 static uint64_t number_from(const char *variable, uint64_t otherwise)
@@ -49,7 +51,7 @@ static void begin()
     fake::seed(number_from("FAKECUDA_SEED", 0));
     fake::gpus_begin();
     driver_version = (int)number_from("FAKECUDA_DRIVER", 13000);
-    memory_bytes = (int64_t)number_from("FAKECUDA_MEMORY", 1 << 30);
+    memory_bytes = (int64_t)number_from("FAKECUDA_MEMORY", MEMORY_BYTES);
     fake::memory_begin();
 }
 

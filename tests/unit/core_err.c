@@ -47,10 +47,10 @@ Test(err, exit_codes_are_as_documented)
         tp_status st;
         int code;
     } codes[] = {
-        { TP_OK, 0 },         { TP_E_NO, 1 },       { TP_E_USAGE, 2 },    { TP_E_LAYOUT, 2 },
-        { TP_E_NOTFOUND, 2 }, { TP_E_EXISTS, 2 },   { TP_E_BUDGET, 2 },   { TP_E_IO, 3 },
-        { TP_E_CORRUPT, 3 },  { TP_E_NOMEM, 3 },    { TP_E_COMM, 3 },     { TP_E_GPU, 3 },
-        { TP_E_STALE, 3 },    { TP_E_INTERNAL, 3 }, { TP_E_STOPPED, 75 },
+        { TP_OK, 0 },         { TP_E_NO, 1 },     { TP_E_USAGE, 2 },    { TP_E_LAYOUT, 2 },
+        { TP_E_NOTFOUND, 2 }, { TP_E_EXISTS, 2 }, { TP_E_BUDGET, 2 },   { TP_E_IO, 3 },
+        { TP_E_CORRUPT, 3 },  { TP_E_NOMEM, 3 },  { TP_E_COMM, 3 },     { TP_E_GPU, 3 },
+        { TP_E_GPU_FULL, 3 }, { TP_E_STALE, 3 },  { TP_E_INTERNAL, 3 }, { TP_E_STOPPED, 75 },
     };
 
     for (size_t i = 0; i < sizeof codes / sizeof codes[0]; i++)

@@ -55,9 +55,13 @@ Test(heartbeat, reader_sees_what_the_writer_reported)
     cr_assert_eq(heartbeat_read(&m, file, 3, &err), TP_OK, "%s", err.msg);
     cr_expect_eq(m.gpu_failed, 0);
     heartbeat_gpu_failed(s);
+    cr_expect(m.gpu_bytes == 0 && m.gpu_full == 0);
+    heartbeat_gpu_memory(s, INT64_C(80) << 30);
+    heartbeat_gpu_full(s);
     cr_assert_eq(heartbeat_read(&m, file, 3, &err), TP_OK, "%s", err.msg);
     cr_expect(m.step == 42 && m.loss == 2.25 && m.phase == HEARTBEAT_TRAIN && m.saved == 40);
     cr_expect(m.gpus_missing == 2 && m.gpu_failed == 1);
+    cr_expect(m.gpu_bytes == INT64_C(80) << 30 && m.gpu_full == 1);
     cr_expect(m.entered == 2 && m.left == 1 && m.step_len_ns > 0);
     heartbeat_close(s, true);
     cr_assert_eq(heartbeat_read(&m, file, 3, &err), TP_OK, "%s", err.msg);

@@ -58,7 +58,7 @@ Test(device_cuda, says_how_much_memory_there_is)
 
     fake->memory(1000000);
     cr_assert_eq(device_alloc(d, &p, 400000, &err), TP_OK);
-    cr_assert_eq(device_alloc(d, &p, 700000, &err), TP_E_NOMEM);
+    cr_assert_eq(device_alloc(d, &p, 700000, &err), TP_E_GPU_FULL);
     cr_assert_str_eq(err.msg, "GPU 0 is out of memory: 700000 bytes of tensors do not fit; 600000 "
                               "of its 1000000 bytes are free. Use more GPUs or a smaller "
                               "microbatch; with tp-reshard, a smaller --device-mem");

@@ -326,8 +326,8 @@ Test(candidates, a_gpu_job_is_planned_with_gpu_memory)
     read_job("--device cuda");
     gpu = candidate("tp2", NULL);
     cr_expect(gpu->on_gpu && gpu->memory > INT64_C(2) << 30, "%lld", (long long)gpu->memory);
-    cr_expect(gpu->tensors > 0 && gpu->tensors < cpu->memory && gpu->host > 0);
-    cr_expect_gt(gpu->tensors, candidate("tp4", NULL)->tensors);
+    cr_expect(gpu->gpu.tensors > 0 && gpu->gpu.tensors < cpu->memory && gpu->gpu.host > 0);
+    cr_expect_gt(gpu->gpu.tensors, candidate("tp4", NULL)->gpu.tensors);
 }
 
 /* What its ranks report decides, because they may have got CPUs. */
@@ -356,9 +356,10 @@ Test(candidates, the_gpus_that_ranks_have_reported_are_a_limit)
     cr_expect(candidate("tp1", &found)->legal && !candidate("tp2", &found)->legal);
     cr_expect(strstr(candidate("tp2", &found)->why, " GiB of GPU memory, its GPU has "), "%s",
               candidate("tp2", &found)->why);
-    step_times_set(&found.times, &candidate("tp2", &found)->config, 1);
+    found.gpus.overstated = candidate("tp2", &found)->memory - found.gpus.bytes;
     cr_expect(candidate("tp2", &found)->legal, "it has trained");
-    found.gpus.bytes = candidate("tp2", &found)->tensors - 1;
+    cr_expect(!candidate("tp2pp2", &found)->legal, "it needs more");
+    found.gpus.bytes = candidate("tp2", &found)->gpu.tensors - 1;
     cr_expect(!candidate("tp2", &found)->legal, "its tensors alone do not fit");
     job.layouts.memory = INT64_C(80) << 30;
     cr_expect(candidate("tp1", &found)->legal, "the job file says it better");

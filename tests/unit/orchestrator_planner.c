@@ -132,6 +132,8 @@ Test(planner, what_is_new_about_gpus_counts)
     found.gpus.refused = INT64_C(70) << 30;
     cr_expect_eq(ask(8, "", &found), 3);
     cr_expect_eq(ask(8, "", &found), 3);
+    found.gpus.overstated = 1;
+    cr_expect_eq(ask(8, "", &found), 4);
 }
 
 Test(planner, a_request_that_is_impossible_now_gets_the_best_layout)

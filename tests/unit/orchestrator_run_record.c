@@ -60,6 +60,7 @@ Test(run_record, every_field_is_read_as_it_was_written)
     r.bad[0].fails = 1;
     step_times_set(&r.findings.times, &config, 0.25);
     r.findings.gpus.bytes = INT64_C(80) << 30;
+    r.findings.gpus.overstated = INT64_C(1) << 30;
     r.findings.gpus.refused = INT64_C(79) << 30;
     r.spent[TIME_TRAINING] = 3;
     r.spent[TIME_LOST] = 1;
