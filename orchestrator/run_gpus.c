@@ -115,7 +115,7 @@ bool run_gpus_is_fault(const struct run *r, const struct attempt_fault *f)
 void run_gpus_learn(struct run *r, bool trains)
 {
     const struct plan_candidate *c = run_selected_layout(r);
-    struct findings_gpus *g = &r->record.findings.gpus;
+    struct job_findings_gpus *g = &r->record.findings.gpus;
     const struct monitor *m = run_monitor(r);
     int64_t least = 0;
 
@@ -129,7 +129,7 @@ void run_gpus_learn(struct run *r, bool trains)
             least = status.gpu_bytes;
     }
     if (least != g->bytes && (least || trains))
-        *g = (struct findings_gpus){ .bytes = least };
+        *g = (struct job_findings_gpus){ .bytes = least };
     if (least && trains && c->on_gpu && c->memory - least > g->overstated)
         g->overstated = c->memory - least;
 }
@@ -150,7 +150,7 @@ bool run_gpus_are_full(const struct run *r)
 bool run_gpus_refuse_layout(struct run *r)
 {
     const struct plan_candidate *c = run_selected_layout(r);
-    struct findings *f = &r->record.findings;
+    struct job_findings *f = &r->record.findings;
 
     if (r->attempt.fault.reason != REASON_GPU_MEMORY || !c->on_gpu || !c->memory ||
         step_times_get(&f->times, &c->config) > 0)

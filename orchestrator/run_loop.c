@@ -262,7 +262,7 @@ static void forgive(struct run *r)
     }
     if (b->state == RUN_FAILED) {
         node_list_forgive(&r->nodes);
-        b->findings.gpus = (struct findings_gpus){ 0 }; /* perhaps there are other GPUs now */
+        b->findings.gpus = (struct job_findings_gpus){ 0 }; /* perhaps there are other GPUs now */
     }
     node_list_expect_gpus(&r->nodes);
     b->continues = false;

@@ -62,7 +62,7 @@ static bool is_variant(const struct plan_candidate *c, int i)
 }
 
 /* What the column of memory means. */
-static void print_gpus(const struct job *job, const struct findings *findings)
+static void print_gpus(const struct job *job, const struct job_findings *findings)
 {
     char limit[SIZE_TEXT_MAX];
 
@@ -107,13 +107,13 @@ static void print_list(const struct plan_candidate *c, int n)
 }
 
 /* Read what the attempts of this job have shown, if it was run. */
-static tp_status read_findings(struct findings *out, const struct job *job, struct tp_err *err)
+static tp_status read_findings(struct job_findings *out, const struct job *job, struct tp_err *err)
 {
     struct run_record record;
     json_t *last = NULL;
     tp_status st = TP_OK;
 
-    *out = (struct findings){ 0 };
+    *out = (struct job_findings){ 0 };
     if (journal_peek(&last, job->state, err) == TP_OK)
         st = run_record_read(&record, journal_run_record(last), job->state, 0, err);
     if (last && st == TP_OK)
@@ -129,7 +129,7 @@ int cmd_run_plan(int argc, char **argv)
     bool as_json = false, variants = false;
     struct run_context context;
     struct tp_err err = { 0 };
-    struct findings findings;
+    struct job_findings findings;
     struct plan_candidate *c = NULL;
     int code, n = 0;
     const struct opt opts[] = {

@@ -52,7 +52,7 @@ static const struct job_key KEYS[] = {
         "the axes that a layout may use: tp pp vpp cp dp ep sp zero1 zero3"),
     KEY("layouts", "min_ranks", INT, layouts.min_ranks, "1", "with fewer ranks the job waits for nodes"),
     KEY("layouts", "max_ranks", INT, layouts.max_ranks, "0", "limit on the ranks (0: as many as the nodes hold)"),
-    KEY("layouts", "memory", SIZE, layouts.memory, "0", "memory that a rank may use (0: no limit; default: tp-train's --mem)"),
+    KEY("layouts", "memory", SIZE, layouts.memory, "0", "memory that a rank may use, on GPUs that of a GPU (0: no limit, or what GPUs have; default: tp-train's --mem)"),
     KEY("layouts", "model", PLACE, layouts.model, NULL, "config.json or its folder (default: tp-train's --model)"),
     KEY("layouts", "dtype", STR, layouts.dtype, NULL, "fp32 or bf16 (default: tp-train's --dtype)"),
     KEY("layouts", "batch", INT, layouts.batch, "0", "global batch, the same at every layout (default: tp-train's --batch)"),

@@ -172,7 +172,7 @@ static int by_merit(const void *pa, const void *pb)
 }
 
 tp_status candidates_find(struct plan_candidate **out, int *n, const struct job *job,
-                          const struct findings *findings, int max_ranks, struct arena *arena,
+                          const struct job_findings *findings, int max_ranks, struct arena *arena,
                           struct tp_err *err)
 {
     struct candidates l = { .arena = arena, .max_ranks = max_ranks };

@@ -25,7 +25,7 @@ enum { CANDIDATES_REFUSED_SHOWN = 16 };
  * this job; may be NULL.
  * TP_E_USAGE, TP_E_NOTFOUND: the model's config cannot be read; there are too many candidates. */
 tp_status candidates_find(struct plan_candidate **out, int *n, const struct job *job,
-                          const struct findings *findings, int max_ranks, struct arena *arena,
+                          const struct job_findings *findings, int max_ranks, struct arena *arena,
                           struct tp_err *err);
 
 /* Pick the best candidate that `text` asks for: a spec, the largest number of ranks, or "" for any.

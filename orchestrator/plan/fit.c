@@ -26,7 +26,7 @@ enum { BATCH_GUESS = 1, SEQ_GUESS = 128, MICROS_MAX = 4096 };
 
 struct fit {
     const struct job *job;
-    const struct findings *findings; /* NULL: none */
+    const struct job_findings *findings; /* NULL: none */
     struct arena *arena;
     bool has_model;
     bool on_gpus;                    /* memory and speed are those of GPUs */
@@ -116,7 +116,7 @@ static void fit_to_times(struct fit *f)
 
 /* With --device auto the ranks decide. Then tp-train compares --mem with the memory of CPUs, which
  * it may use. */
-static bool is_on_gpus(const struct job *j, const struct findings *findings)
+static bool is_on_gpus(const struct job *j, const struct job_findings *findings)
 {
     return job_needs_gpus(j) ||
            (job_uses_gpus(j) && findings && findings->gpus.bytes > 0 && !job_option(j, "--mem"));
@@ -173,7 +173,7 @@ static tp_status check_run(const struct fit *f, struct tp_err *err)
     return tp_fail_in(err, "%s", f->job->path);
 }
 
-tp_status fit_open(struct fit **out, const struct job *job, const struct findings *findings,
+tp_status fit_open(struct fit **out, const struct job *job, const struct job_findings *findings,
                    struct arena *arena, struct tp_err *err)
 {
     struct fit *f = arena_alloc(arena, sizeof *f);
@@ -320,14 +320,14 @@ static void count_memory(struct fit *f, struct plan_candidate *c)
 }
 
 /* What the ranks have reported about their GPUs. */
-static struct findings_gpus gpus_of(const struct fit *f)
+static struct job_findings_gpus gpus_of(const struct fit *f)
 {
-    return f->on_gpus && f->findings ? f->findings->gpus : (struct findings_gpus){ 0 };
+    return f->on_gpus && f->findings ? f->findings->gpus : (struct job_findings_gpus){ 0 };
 }
 
 /* Whether it fits the GPUs that ranks have reported: the tensors in any case. A layout that has
  * trained has shown that the estimate of the rest is too high. */
-static bool fits_gpus(const struct findings_gpus *gpus, const struct plan_candidate *c)
+static bool fits_gpus(const struct job_findings_gpus *gpus, const struct plan_candidate *c)
 {
     return !gpus->bytes ||
            (c->gpu.tensors <= gpus->bytes && c->memory - gpus->overstated <= gpus->bytes);
@@ -335,7 +335,7 @@ static bool fits_gpus(const struct findings_gpus *gpus, const struct plan_candid
 
 static bool fits(const struct fit *f, const struct plan_candidate *c)
 {
-    const struct findings_gpus gpus = gpus_of(f);
+    const struct job_findings_gpus gpus = gpus_of(f);
     int64_t limit = f->job->layouts.memory;
 
     if (limit ? c->memory > limit : !fits_gpus(&gpus, c))
@@ -346,7 +346,7 @@ static bool fits(const struct fit *f, const struct plan_candidate *c)
 /* No pair of microbatch and recomputation fits; `least` is the lowest memory of all. */
 static void refuse_memory(struct fit *f, struct plan_candidate *c, int64_t least)
 {
-    const struct findings_gpus gpus = gpus_of(f);
+    const struct job_findings_gpus gpus = gpus_of(f);
     const char *lowest = f->sets_micro || f->sets_recompute ? " at the least" : "";
     const char *about = f->on_gpus ? "about " : "", *gpu = f->on_gpus ? " of GPU memory" : "";
     char need[SIZE_TEXT_MAX], limit[SIZE_TEXT_MAX];

@@ -20,7 +20,7 @@
 #include "core/err.h"
 #include "orchestrator/job/job.h"
 #include "orchestrator/job/run_config.h"
-#include "orchestrator/state/findings.h"
+#include "orchestrator/state/job_findings.h"
 #include "trainer/sizing/gpu_memory.h"
 
 /* A layout that was considered. */
@@ -41,7 +41,7 @@ struct fit;
 /* Read the model's config, if the job has one, and fit the cost model to the measured step times
  * (findings may be NULL). *out lives in the arena. TP_E_USAGE, TP_E_NOTFOUND: the config cannot be
  * read, or no layout can run what tp-train is asked for. */
-tp_status fit_open(struct fit **out, const struct job *job, const struct findings *findings,
+tp_status fit_open(struct fit **out, const struct job *job, const struct job_findings *findings,
                    struct arena *arena, struct tp_err *err);
 
 const struct job *fit_job(const struct fit *f);

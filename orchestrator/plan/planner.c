@@ -32,7 +32,7 @@ struct planner_answer {
     int ranks;
     char wanted[SPEC_TEXT_MAX];
     struct planner_file file[FILES];
-    struct findings findings;
+    struct job_findings findings;
     tp_status st;
     struct plan_candidate candidate;
     struct tp_err err;
@@ -107,7 +107,7 @@ static bool same_times(const struct step_times *a, const struct step_times *b)
     return true;
 }
 
-static bool same_findings(const struct findings *a, const struct findings *b)
+static bool same_findings(const struct job_findings *a, const struct job_findings *b)
 {
     return a->gpus.bytes == b->gpus.bytes && a->gpus.overstated == b->gpus.overstated &&
            a->gpus.refused == b->gpus.refused && same_times(&a->times, &b->times);
@@ -137,7 +137,8 @@ static void compute(struct planner *p, struct planner_answer *a)
 }
 
 tp_status planner_select(struct planner *p, struct plan_candidate *out, int ranks,
-                         const char *wanted, const struct findings *findings, struct tp_err *err)
+                         const char *wanted, const struct job_findings *findings,
+                         struct tp_err *err)
 {
     struct planner_answer question = { .ranks = ranks }, *a = NULL, *oldest = p->answer;
 

@@ -23,7 +23,8 @@ void planner_free(struct planner *p);
  * there is none now, select the best layout of all. findings may be NULL.
  * TP_E_LAYOUT: no layout fits; err has the reason. Other failures are those of candidates_find. */
 tp_status planner_select(struct planner *p, struct plan_candidate *out, int ranks,
-                         const char *wanted, const struct findings *findings, struct tp_err *err);
+                         const char *wanted, const struct job_findings *findings,
+                         struct tp_err *err);
 
 /* How often candidates were computed so far. */
 int64_t planner_computed(const struct planner *p);

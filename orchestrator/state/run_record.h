@@ -15,7 +15,7 @@
 
 #include "core/err.h"
 #include "orchestrator/job/run_config.h"
-#include "orchestrator/state/findings.h"
+#include "orchestrator/state/job_findings.h"
 #include "orchestrator/state/time_account.h"
 
 /* The state of the job. Each transition is recorded before its action. */
@@ -74,7 +74,7 @@ struct run_record {
     struct {
         int64_t step, fails;
     } bad[RUN_RECORD_BAD_MAX]; /* checkpoints that did not verify or load */
-    struct findings findings;
+    struct job_findings findings;
     double spent[TIME_CAUSES]; /* seconds */
     double fault_at;           /* time of the fault being recovered from, 0: none */
     /* the last fault that led to a restart, for people: */

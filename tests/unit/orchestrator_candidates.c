@@ -229,7 +229,7 @@ Test(candidates, what_ep_sends_counts)
 Test(candidates, measured_times_scale_the_predicted_ones)
 {
     struct plan_candidate *c;
-    const struct findings found = { .times = { .n = 1, .entry = { { "tp4", 0.5 } } } };
+    const struct job_findings found = { .times = { .n = 1, .entry = { { "tp4", 0.5 } } } };
     double before, after;
     int n;
 
@@ -245,7 +245,7 @@ Test(candidates, measured_times_scale_the_predicted_ones)
 Test(candidates, the_fit_learns_that_a_machine_computes_slowly_but_sends_fast)
 {
     struct plan_candidate *guess, *c;
-    const struct findings found = {
+    const struct job_findings found = {
         .times = { .n = 3, .entry = { { "tp1", 8.0 }, { "tp2", 4.02 }, { "tp1dp2", 4.01 } } }
     };
     int n;
@@ -308,7 +308,7 @@ Test(candidates, the_memory_of_a_rank_is_a_limit)
 
 /* ---- GPUs ---- */
 
-static struct plan_candidate *candidate(const char *spec, const struct findings *found)
+static struct plan_candidate *candidate(const char *spec, const struct job_findings *found)
 {
     struct plan_candidate *c;
     int n;
@@ -333,7 +333,7 @@ Test(candidates, a_gpu_job_is_planned_with_gpu_memory)
 /* What its ranks report decides, because they may have got CPUs. */
 Test(candidates, device_auto_is_planned_for_gpus_when_ranks_have_reported_some)
 {
-    struct findings found = { 0 };
+    struct job_findings found = { 0 };
 
     read_job("--device auto");
     cr_expect(!candidate("tp2", &found)->on_gpu);
@@ -347,7 +347,7 @@ Test(candidates, device_auto_is_planned_for_gpus_when_ranks_have_reported_some)
 
 Test(candidates, the_gpus_that_ranks_have_reported_are_a_limit)
 {
-    struct findings found = { 0 };
+    struct job_findings found = { 0 };
     struct plan_candidate *c;
 
     read_job("--device cuda --recompute none");
@@ -367,7 +367,7 @@ Test(candidates, the_gpus_that_ranks_have_reported_are_a_limit)
 
 Test(candidates, what_needs_no_less_than_a_layout_that_did_not_fit_is_refused)
 {
-    struct findings found = { 0 };
+    struct job_findings found = { 0 };
 
     read_job("--device cuda --recompute none");
     found.gpus.refused = candidate("tp4", &found)->memory;

@@ -60,7 +60,7 @@ static void teardown(void)
 TestSuite(planner, .init = setup, .fini = teardown);
 
 /* Ask for a plan. Returns how often candidates were computed so far. */
-static int64_t ask(int ranks, const char *wanted, const struct findings *findings)
+static int64_t ask(int ranks, const char *wanted, const struct job_findings *findings)
 {
     struct plan_candidate c;
 
@@ -111,7 +111,7 @@ Test(planner, a_changed_model_is_read_again)
 
 Test(planner, a_step_time_counts_when_it_differs_by_more_than_2_percent)
 {
-    struct findings found = { 0 };
+    struct job_findings found = { 0 };
     struct run_config config = { .spec = spec_default() };
 
     step_times_set(&found.times, &config, 1.0);
@@ -124,7 +124,7 @@ Test(planner, a_step_time_counts_when_it_differs_by_more_than_2_percent)
 
 Test(planner, what_is_new_about_gpus_counts)
 {
-    struct findings found = { 0 };
+    struct job_findings found = { 0 };
 
     cr_expect_eq(ask(8, "", &found), 1);
     found.gpus.bytes = INT64_C(80) << 30;
