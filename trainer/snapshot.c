@@ -232,11 +232,15 @@ static void copy_state(struct snapshot *s, const struct trainer *t)
     s->position = t->position;
 }
 
+/* After a failure of the device all events count as passed, and what was to be copied is not
+ * there: then nothing is written, and join_work returns the failure. */
 bool snapshot_poll(struct snapshot *s)
 {
     if (s->phase == COPYING && device_event_done(s->copied)) {
         s->phase = WRITING;
-        start_work(s);
+        s->st = device_event_sync(s->copied, &s->err);
+        if (!s->st)
+            start_work(s);
     }
     return s->phase == COPYING || atomic_load(&s->busy);
 }

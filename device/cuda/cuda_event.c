@@ -69,7 +69,12 @@ tp_status cuda_event_sync(struct device_event *e, struct tp_err *err)
 /* After a failure all events count as passed: nothing runs any more. */
 bool cuda_event_done(const struct device_event *e)
 {
+    cudaError_t error;
+
     if (!cuda_device_begin(e->device))
         return true;
-    return cudaEventQuery(event_of(e)->event_of_cuda) != cudaErrorNotReady;
+    if ((error = cudaEventQuery(event_of(e)->event_of_cuda)) == cudaErrorNotReady)
+        return false;
+    cuda_device_check(e->device, "queued work", error);
+    return true;
 }

@@ -46,6 +46,22 @@ def test_losses_are_the_cpus(tmp_path, inputs, number):
     assert_close(got, want, dtype)
 
 
+def test_a_save_whose_copies_fail_is_not_committed(tmp_path, inputs):
+    """The GPU fails in one of the last operations, which copy what the last step saves. The host may notice it when it asks
+    whether they have ended, or when it waits for them."""
+    operations = tmp_path / "operations"
+    save = "--device", "cuda", "--ckpt", tmp_path / "ckpt", "--save-every", "1"
+    train(inputs, tmp_path, "llama", "tp1", *save, env=on_fake(OPERATIONS=operations), steps=1)
+    kinds = [line.split(maxsplit=4)[4] for line in operations.read_text().splitlines()]
+    assert kinds[-1] == "copy"
+    for i in range(8):
+        shutil.rmtree(tmp_path / "ckpt")
+        r = harness.run(*arguments(inputs, tmp_path, "llama", "tp1", *save, steps=1),
+                        env=on_fake(SEED + i, FAIL="0 719 %d" % (len(kinds) - 1 - i % 3)))
+        assert r.rc == 3 and "GPU 0: " in r.lines[-1] and "unspecified launch failure" in r.lines[-1], (SEED + i, r)
+        assert not list((tmp_path / "ckpt").glob("step-*")), (SEED + i, r)
+
+
 def operations_of(tmp_path, inputs, model, dtype):
     """The kinds of all operations of a run of one rank, and its number of steps."""
     operations = tmp_path / "operations"
