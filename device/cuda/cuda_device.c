@@ -25,6 +25,15 @@ void cuda_device_check(struct device *d, const char *what, int error)
     cuda_device_fail(d, &err);
 }
 
+/* After a failure of a GPU all calls that use it return that failure. */
+bool cuda_device_probe(struct device *d, const char *what)
+{
+    size_t available, total;
+
+    cuda_device_check(d, what, cudaMemGetInfo(&available, &total));
+    return device_failure_has(&cuda_device_of(d)->failure);
+}
+
 tp_status cuda_device_failure(struct device *d, struct tp_err *err)
 {
     return device_failure_get(&cuda_device_of(d)->failure, err);

@@ -27,6 +27,10 @@ void cuda_device_fail(struct device *d, const struct tp_err *err);
 /* The same for what a call of CUDA returned: `what` was queued, and the error; 0 for none. */
 void cuda_device_check(struct device *d, const char *what, int error);
 
+/* A library of NVIDIA's has failed in `what`, and does not say why. Keep the GPU's failure, if that
+ * is why. Returns whether the device has failed. */
+bool cuda_device_probe(struct device *d, const char *what);
+
 /* The failure that was kept. TP_OK: none. */
 tp_status cuda_device_failure(struct device *d, struct tp_err *err);
 

@@ -6,8 +6,12 @@
 
 #include "core/err.h"
 
-/* tp_fail with TP_E_GPU for a call that returned `error`. The calling thread's last error is
- * forgotten, so that a later launch does not report it. */
+/* tp_fail for a call that returned `error`: with TP_E_GPU_FULL if the GPU has no memory left, which
+ * streams, events, kernels and graphs need too; otherwise with TP_E_GPU. The calling thread's last
+ * error is forgotten, so that a later launch does not report it. */
 tp_status cuda_error_fail(struct tp_err *err, int ordinal, const char *what, int error);
+
+/* TP_E_GPU_FULL: `what` does not fit into the memory of the GPU, which is the calling thread's. */
+tp_status cuda_error_no_memory(struct tp_err *err, int ordinal, const char *what);
 
 #endif

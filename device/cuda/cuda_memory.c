@@ -2,6 +2,7 @@
 #include "device/cuda/cuda_memory.h"
 
 #include <cuda_runtime_api.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -56,24 +57,15 @@ void cuda_memory_free(struct cuda_memory *m, void *p, bool works)
         drop(link, works);
 }
 
-static tp_status out_of_memory(const struct cuda_memory *m, int64_t n_bytes, struct tp_err *err)
-{
-    size_t available = 0, total = 0;
-
-    (void)cudaGetLastError();
-    (void)cudaMemGetInfo(&available, &total);
-    return tp_fail(
-        err, TP_E_GPU_FULL,
-        "GPU %d is out of memory: %lld bytes of tensors do not fit; %zu of its %zu bytes are free. "
-        "Use more GPUs or a smaller microbatch; with tp-reshard, a smaller --device-mem",
-        m->ordinal, (long long)n_bytes, available, total);
-}
-
 static tp_status taken(const struct cuda_memory *m, int64_t n_bytes, cudaError_t e,
                        struct tp_err *err)
 {
-    if (e == cudaErrorMemoryAllocation)
-        return out_of_memory(m, n_bytes, err);
+    char what[64];
+
+    if (e == cudaErrorMemoryAllocation) {
+        snprintf(what, sizeof what, "%lld bytes of tensors do not fit", (long long)n_bytes);
+        return cuda_error_no_memory(err, m->ordinal, what);
+    }
     return e == cudaSuccess ? TP_OK : cuda_error_fail(err, m->ordinal, "an allocation", e);
 }
 

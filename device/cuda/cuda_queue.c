@@ -51,6 +51,11 @@ void cuda_queue_check(struct device_queue *q, const char *what, int error)
     cuda_device_check(q->device, what, error);
 }
 
+bool cuda_queue_probe(struct device_queue *q, const char *what)
+{
+    return cuda_device_probe(q->device, what);
+}
+
 /* ---- opening and closing ---- */
 
 /* Communication goes first, because other ranks wait for it. */

@@ -36,6 +36,9 @@ struct cuda_attachment *cuda_queue_attachment(struct device_queue *q);
 /* Keep a failure: what was queued, and CUDA's error, 0 for none. */
 void cuda_queue_check(struct device_queue *q, const char *what, int error);
 
+/* As cuda_device_probe: whether the GPU is why a library has failed in `what`. */
+bool cuda_queue_probe(struct device_queue *q, const char *what);
+
 /* ---- for the device: as struct device_ops documents them ---- */
 
 tp_status cuda_queue_open(struct device *d, struct device_queue **out, enum device_queue_kind kind,

@@ -5,12 +5,20 @@
 
 #include "device/cuda/cuda_queue.h"
 
+/* A GPU that has failed is for cuBLAS one that does not execute its kernels. Where the memory does
+ * not suffice for a handle, there is often none: "not initialized". */
 void blas_fail(struct device_queue *q, const char *what, cublasStatus_t s)
 {
     struct tp_err err;
 
-    tp_fail(&err, s == CUBLAS_STATUS_ALLOC_FAILED ? TP_E_GPU_FULL : TP_E_IO,
-            "cuBLAS: %s failed: %s (status %d)", what, cublasGetStatusString(s), (int)s);
+    if (cuda_queue_probe(q, what))
+        return;
+    if (s == CUBLAS_STATUS_ALLOC_FAILED || s == CUBLAS_STATUS_NOT_INITIALIZED) {
+        cuda_queue_check(q, what, cudaErrorMemoryAllocation);
+        return;
+    }
+    tp_fail(&err, TP_E_IO, "cuBLAS: %s failed: %s (status %d)", what, cublasGetStatusString(s),
+            (int)s);
     device_fail(q->device, &err);
 }
 
@@ -48,13 +56,13 @@ struct blas *blas_of(struct device_queue *q)
     if (b)
         return b;
     if (!(b = static_cast<struct blas *>(calloc(1, sizeof *b)))) {
-        tp_fail(&err, TP_E_NOMEM, "no memory for a handle of cuBLAS");
+        tp_fail(&err, TP_E_NOMEM, "out of memory for a handle of cuBLAS");
         device_fail(q->device, &err);
         return nullptr;
     }
     if ((s = cublasCreate(&b->handle)) != CUBLAS_STATUS_SUCCESS) {
         free(b);
-        blas_fail(q, "a new handle", s);
+        blas_fail(q, "a new handle of cuBLAS", s);
         return nullptr;
     }
     kept->p = b;

@@ -82,6 +82,13 @@ def test_an_abort_that_hangs_does_not_keep_the_rank(tmp_path, inputs):
     assert re.fullmatch("tp-train: rank 1: GPU 1: .* unspecified launch failure .*", r.lines[-1]), (SEED, r)
 
 
+def test_a_gpu_whose_failure_nccl_meets_first_is_named(tmp_path, inputs):
+    """NCCL says "unhandled cuda error", and tp-run looks for what the rank reports as a failure of a GPU."""
+    r = harness.run(*arguments(inputs, tmp_path, "llama", "tp2", "--device", "cuda"), env=on_fake(FAIL_IN_NCCL="1 20"))
+    assert r.rc == 3, (SEED, r)
+    assert re.fullmatch(r"tp-train: rank 1: GPU 1: an all-reduce failed: unspecified launch failure \(CUDA error 719\)", r.lines[-1]), (SEED, r)
+
+
 def test_a_gpu_that_fails_is_the_only_one_that_speaks(tmp_path, inputs):
     """The other rank notices that rank 1 has closed its connections, and leaves the reason to it."""
     r = harness.run(*arguments(inputs, tmp_path, "llama", "tp2", "--device", "cuda", steps=2000), env=on_fake(FAIL="1 719 600"))

@@ -12,7 +12,8 @@
 #include "tests/fakecuda/product.h"
 #include "tests/fakecuda/stream.h"
 
-static_assert(CUBLAS_STATUS_ALLOC_FAILED == 3 && CUBLAS_STATUS_INVALID_VALUE == 7 &&
+static_assert(CUBLAS_STATUS_NOT_INITIALIZED == 1 && CUBLAS_STATUS_ALLOC_FAILED == 3 &&
+                  CUBLAS_STATUS_INVALID_VALUE == 7 && CUBLAS_STATUS_EXECUTION_FAILED == 13 &&
                   CUBLAS_STATUS_NOT_SUPPORTED == 15 && CUBLAS_OP_T == 1 &&
                   CUBLAS_DEFAULT_MATH == 0 &&
                   CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION == 16 &&
@@ -20,11 +21,17 @@ static_assert(CUBLAS_STATUS_ALLOC_FAILED == 3 && CUBLAS_STATUS_INVALID_VALUE == 
                   CUDA_R_16BF == 14,
               "the numbers are NVIDIA's");
 
-/* Both allocate, or free, so the host may wait; cuBLAS's documentation says it of cublasDestroy. */
+/* A small part of what NVIDIA's handle takes. */
+static const size_t HANDLE = 4096;
+
+/* Both allocate, or free, so the host may wait; cuBLAS's documentation says it of cublasDestroy.
+ * Without memory, or after a failure of the GPU, NVIDIA's handle is "not initialized". */
 cublasStatus_t cublasCreate_v2(cublasHandle_t *handle)
 {
     fake::graph_forbids("cublasCreate");
     fake::api_wait_by_chance();
+    if (fake::device_failure != cudaSuccess || fake::api_memory_left() < HANDLE)
+        return CUBLAS_STATUS_NOT_INITIALIZED;
     *handle = new cublasContext();
     fake::handle_created(*handle);
     return CUBLAS_STATUS_SUCCESS;
@@ -113,6 +120,8 @@ cublasStatus_t cublasGemmEx_64(cublasHandle_t handle, cublasOperation_t transa,
     if (fake::is_kind(fake::DEVICE_MEMORY, alpha) || fake::is_kind(fake::DEVICE_MEMORY, beta))
         fake::report(nullptr, "cublasGemmEx: alpha and beta are in host memory");
     const float by_product = *(const float *)alpha, by_c = *(const float *)beta;
+    if (fake::device_failure != cudaSuccess)
+        return CUBLAS_STATUS_EXECUTION_FAILED;
     fake::matrix_check("cublasGemmEx", "A", a);
     fake::matrix_check("cublasGemmEx", "B", b);
     fake::matrix_check("cublasGemmEx", "C", c);

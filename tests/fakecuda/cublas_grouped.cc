@@ -193,6 +193,8 @@ cublasStatus_t cublasGemmGroupedBatchedEx_64(
         return CUBLAS_STATUS_SUCCESS;
     check_addresses(x);
     fake::cublas_begin(CALL, handle, Ctype);
+    if (fake::device_failure != cudaSuccess)
+        return CUBLAS_STATUS_EXECUTION_FAILED;
     n_calls++;
     fake::api_enqueue(handle->stream, "grouped product", [=, workspace = handle->workspace] {
         fake::cublas_use(workspace);

@@ -400,6 +400,8 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t computeDesc
     check_room("the workspace", workspace, workspaceSizeInBytes);
     if (alignment_of(workspace) < WORKSPACE_ALIGNMENT)
         fake::report(nullptr, "cublasLtMatmul: the workspace at %p is misaligned", workspace);
+    if (fake::device_failure != cudaSuccess)
+        return CUBLAS_STATUS_EXECUTION_FAILED;
     n_products++;
     fake::api_enqueue(stream, "product with an epilogue", [=] {
         fake::watch_fill(workspace, WORKSPACE);

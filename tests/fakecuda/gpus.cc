@@ -92,6 +92,14 @@ bool gpus_accept_nccl()
     return does_again("FAKECUDA_FAIL_NCCL", &calls);
 }
 
+void gpus_fail_in_nccl()
+{
+    static int calls;
+
+    if (!does_again("FAKECUDA_FAIL_IN_NCCL", &calls))
+        device_failure = cudaErrorLaunchFailure;
+}
+
 bool gpus_have_network()
 {
     static int operations;

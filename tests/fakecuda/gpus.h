@@ -6,9 +6,10 @@
  * list. FAKECUDA_USED names a file with a line "process number" for each GPU that a process uses.
  * FAKECUDA_FAIL is "number error n": that GPU fails with this CUDA error after n operations.
  * FAKECUDA_FAIL_NCCL is "number n": on that GPU, NCCL accepts n calls and then none.
- * FAKECUDA_LOSE_NCCL is "number n": that GPU loses the network after n of NCCL's operations have
- * begun.
- * FAKECUDA_HANG_ABORT is the number of a GPU on which an abort of NCCL never ends.
+ * FAKECUDA_FAIL_IN_NCCL is "number n": that GPU fails after n calls of NCCL, and the next one is
+ * the first that notices it. FAKECUDA_LOSE_NCCL is "number n": that GPU loses the network after n
+ * of NCCL's operations have begun. FAKECUDA_HANG_ABORT is the number of a GPU on which an abort of
+ * NCCL never ends.
  */
 #ifndef TESTS_FAKECUDA_GPUS_H
 #define TESTS_FAKECUDA_GPUS_H
@@ -23,6 +24,7 @@ int gpus_number(int ordinal); /* the machine's number of one of them */
 void gpus_use(int ordinal);   /* from now on, the process's operations run on it */
 int gpus_used();          /* the machine's number of that one; the first one, if none was named */
 bool gpus_accept_nccl();  /* a call of NCCL */
+void gpus_fail_in_nccl(); /* if one is to fail now */
 bool gpus_have_network(); /* for the next of NCCL's operations */
 bool gpus_end_aborts();
 

@@ -125,6 +125,9 @@ static CUgraph_st *end_capture(cudaStream_t s)
 
 /* ---- launching ---- */
 
+/* A small part of what a node takes of the device's memory. */
+static const size_t NODE = 256;
+
 static CUgraphExec_st *instantiate(const CUgraph_st *g)
 {
     auto *x = new CUgraphExec_st{ g->nodes, {}, g->events.size() };
@@ -214,6 +217,8 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t *exec, cudaGraph_t graph, unsig
 {
     return fake::api_run("cudaGraphInstantiate", nullptr, [=] {
         fake::graph_forbids("cudaGraphInstantiate");
+        if (graph->nodes.size() * fake::NODE > fake::api_memory_left())
+            return cudaErrorMemoryAllocation;
         *exec = fake::instantiate(graph);
         return cudaSuccess;
     });

@@ -14,6 +14,7 @@
 
 #include <cstdio>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "tests/fakecuda/api.h"
@@ -26,25 +27,39 @@
 #include "tests/fakecuda/stream.h"
 
 static_assert(ncclUint8 == 1 && ncclInt64 == 4 && ncclFloat32 == 7 && ncclFloat64 == 8 &&
-                  ncclBfloat16 == 9 && ncclSum == 0 && ncclMax == 2 && ncclSystemError == 2 &&
-                  ncclInvalidArgument == 4 && ncclInvalidUsage == 5 && ncclRemoteError == 6 &&
-                  ncclInProgress == 7,
+                  ncclBfloat16 == 9 && ncclSum == 0 && ncclMax == 2 &&
+                  ncclUnhandledCudaError == 1 && ncclSystemError == 2 && ncclInvalidArgument == 4 &&
+                  ncclInvalidUsage == 5 && ncclRemoteError == 6 && ncclInProgress == 7,
               "the numbers are NVIDIA's");
 
 using fake::nccl_progress;
 
 const char *ncclGetErrorString(ncclResult_t result)
 {
-    return result == ncclSuccess        ? "no error"
-           : result == ncclSystemError  ? "unhandled system error"
+    return result == ncclSuccess              ? "no error"
+           : result == ncclUnhandledCudaError ? "unhandled cuda error"
+           : result == ncclSystemError        ? "unhandled system error"
            : result == ncclInvalidUsage ? "invalid usage (run with NCCL_DEBUG=WARN for details)"
            : result == ncclRemoteError  ? "remote process exited or there was a network error"
                                         : "invalid argument";
 }
 
+static auto &last_error = *new std::string; /* so that it is there at the end, too */
+
+/* The last warning, as NVIDIA's library keeps it, also where it prints none. */
 const char *ncclGetLastError(ncclComm_t)
 {
-    return "";
+    return last_error.c_str();
+}
+
+static ncclResult_t fail_as_the_gpu()
+{
+    const cudaError_t error = fake::device_failure;
+
+    last_error =
+        "Cuda failure " + std::to_string((int)error) + " '" + cudaGetErrorString(error) + "'";
+    fake::handles_may_stay();
+    return ncclUnhandledCudaError;
 }
 
 /* ---- queuing ---- */
@@ -233,6 +248,9 @@ static ncclResult_t queue(const nccl_progress &made, cudaStream_t stream)
     std::shared_ptr<int> user = made.comm->users;
 
     fake::nccl_check_usable(made.name, made.comm);
+    fake::gpus_fail_in_nccl();
+    if (fake::device_failure != cudaSuccess)
+        return fail_as_the_gpu();
     if (!fake::gpus_accept_nccl()) {
         fake::handles_may_stay();
         return ncclSystemError;

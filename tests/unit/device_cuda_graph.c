@@ -93,6 +93,28 @@ Test(device_cuda_graph, a_recording_that_the_driver_refuses_is_a_failure_of_the_
     device_close(d);
 }
 
+/* Nobody has to replace the GPU then. */
+Test(device_cuda_graph, a_graph_without_memory_is_no_failure_of_the_gpu)
+{
+    struct device *d = open_cuda(0);
+    struct device_queue *q = open_queue(d, DEVICE_QUEUE_COMPUTE);
+    unsigned char *to = alloc_bytes(d, N, false);
+    struct tp_err err;
+
+    if (!fake)
+        return;
+    fake->memory(N + 100);
+    device_graph_begin(q);
+    device_fill(q, to, 1, N);
+    fake->handles_may_stay();
+    cr_assert_null(device_graph_end(q));
+    err = finish(q);
+    cr_assert_eq(err.status, TP_E_NOMEM);
+    cr_assert(strstr(err.msg, "GPU 0 is out of memory: recording a graph failed; "), "%s", err.msg);
+    device_queue_close(q);
+    device_close(d);
+}
+
 Test(device_cuda_graph, only_gpus_record)
 {
     struct device *d = open_cuda(0);

@@ -5,6 +5,9 @@
  * needs: libtp-cuda.so
  * covers: kernels/cuda/attention_mma kernels/cuda/attention_mma_backward kernels/cuda/gemm_bias
  */
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include "tests/unit/cuda_arrays.h"
 
 static enum dtype any_type(struct rng *r)
@@ -269,6 +272,78 @@ Test(cuda_products, f32_products_in_bf16_are_refused)
     cuda->kernels->gemm(queue, &(struct gemm){ .m = 1, .n = 1, .k = 1, .c_type = DTYPE_BF16 });
     cr_assert_eq(staging_finish(&staging, &err), TP_E_INTERNAL);
     cr_assert(strstr(err.msg, "a product of f32 matrices is not bf16"), "%s", err.msg);
+}
+
+/* Whether the failure of a GPU is that of the device, with a sentence that names the GPU. */
+static bool failing_product_names_the_gpu(uint64_t seed)
+{
+    struct rng r = rng_start("cuda/gemm, a failure");
+    struct tp_err err = { 0 };
+    float x[64] = { 0 };
+
+    start(&r);
+    fake->handles_may_stay();
+    fake->seed(seed);
+    struct pair a = pair_of(x, sizeof x), c = pair_of(x, sizeof x);
+    struct gemm g = { .m = 8,
+                      .n = 8,
+                      .k = 8,
+                      .a = a.gpu,
+                      .b = a.gpu,
+                      .c = c.gpu,
+                      .lda = 8,
+                      .ldb = 8,
+                      .ldc = 8,
+                      .alpha = 1 };
+    cuda->kernels->gemm(queue, &g);
+    fake->fail(719, 0);
+    for (int i = 0; i < 200; i++)
+        cuda->kernels->gemm(queue, &g);
+    return staging_finish(&staging, &err) == TP_E_GPU && strstr(err.msg, "GPU 0: ") &&
+           strstr(err.msg, "unspecified launch failure");
+}
+
+/* cuBLAS says only that it has failed, and is the first to say so if the choice of the GPU does not
+ * tell the failure, which is by chance. A process has the failure to its end. */
+Test(cuda_products, a_gpu_that_fails_is_named)
+{
+    int status = 0;
+
+    load_cuda();
+    for (uint64_t seed = 1; fake && seed <= 24; seed++) {
+        pid_t child = fork();
+
+        if (child == 0)
+            _exit(failing_product_names_the_gpu(seed) ? 0 : 1);
+        cr_assert(child > 0 && waitpid(child, &status, 0) == child);
+        cr_assert_eq(status, 0, "seed %d", (int)seed);
+    }
+}
+
+Test(cuda_products, a_handle_without_memory_is_no_failure_of_the_gpu)
+{
+    struct rng r = rng_start("cuda/gemm, no memory");
+    struct tp_err err = { 0 };
+
+    start(&r);
+    if (!fake)
+        return;
+    struct pair a = floats(&r, 64, 1), c = floats(&r, 64, 1);
+    fake->handles_may_stay();
+    fake->memory(600);
+    cuda->kernels->gemm(queue, &(struct gemm){ .m = 8,
+                                               .n = 8,
+                                               .k = 8,
+                                               .a = a.gpu,
+                                               .b = a.gpu,
+                                               .c = c.gpu,
+                                               .lda = 8,
+                                               .ldb = 8,
+                                               .ldc = 8,
+                                               .alpha = 1 });
+    cr_assert_eq(staging_finish(&staging, &err), TP_E_NOMEM);
+    cr_assert(strstr(err.msg, "GPU 0 is out of memory: a new handle of cuBLAS failed; "), "%s",
+              err.msg);
 }
 
 /* Gradients that are merged are sums in f32. */
