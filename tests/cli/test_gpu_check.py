@@ -41,6 +41,15 @@ def test_the_parts_that_a_fake_device_can_run_pass(tmp_path):
     assert len(rows["losses"]["figures"]) == len(gpu_check.MODELS) * 2, rows
 
 
+@pytest.mark.parametrize("options,message", [(["--only", "device,kernel"], "there is no part kernel; the parts are device, kernels, "),
+                                             (["--out", "/proc/report"], "the report cannot be written: ")])
+def test_a_wrong_request_is_refused_in_one_sentence(tmp_path, options, message):
+    r = subprocess.run([sys.executable, "-B", SCRIPT, "--out", tmp_path / "out", *options], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                       text=True, check=False)
+    assert r.returncode == 2 and message in r.stdout and "Traceback" not in r.stdout, r.stdout
+    assert not (tmp_path / "out").exists()
+
+
 def script(path, text):
     path.parent.mkdir(exist_ok=True)
     path.write_text("#!/bin/bash\n" + text)

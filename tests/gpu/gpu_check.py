@@ -7,7 +7,7 @@ Each part is a function below. A part that fails, takes too long, or needs what 
 runs. FOLDER gets report.txt, report.json, and the output of every command. --small: sizes for the fake CUDA device, on
 which the script itself is tested.
 
-Exit code: 0 no part failed, 1 a part failed, or tp-train was not built, 3 there is no GPU that can be used.
+Exit code: 0 no part failed, 1 a part failed, or tp-train was not built, 2 the request is wrong, 3 there is no GPU that can be used.
 """
 import argparse
 import functools
@@ -438,7 +438,14 @@ def main():
     p.add_argument("--small", action="store_true")
     p.add_argument("--only", default="")
     options = p.parse_args()
-    options.out.mkdir(parents=True, exist_ok=True)
+    unknown = set(filter(None, options.only.split(","))) - {part.__name__ for part in PARTS}
+    if unknown:
+        p.error("--only: there is no part %s; the parts are %s" % (", ".join(sorted(unknown)), ", ".join(part.__name__ for part in PARTS)))
+    try:
+        options.out.mkdir(parents=True, exist_ok=True)
+        (options.out / "report.txt").touch()
+    except OSError as e:
+        p.error("--out: the report cannot be written: %s; name another folder" % e)
     c = Check(options)
     wanted = [part for part in PARTS if not options.only or part.__name__ in options.only.split(",")]
     rows, is_end = [], False
