@@ -19,7 +19,8 @@ static_assert(cudaErrorInvalidValue == 1 && cudaErrorMemoryAllocation == 2 &&
                   cudaErrorInvalidConfiguration == 9 && cudaErrorInvalidPitchValue == 12 &&
                   cudaErrorInsufficientDriver == 35 && cudaErrorNoDevice == 100 &&
                   cudaErrorInvalidDevice == 101 && cudaErrorNotReady == 600 &&
-                  cudaErrorIllegalAddress == 700 && cudaErrorLaunchFailure == 719,
+                  cudaErrorIllegalAddress == 700 && cudaErrorLaunchFailure == 719 &&
+                  cudaErrorSystemNotReady == 802 && cudaErrorSystemDriverMismatch == 803,
               "the numbers of errors are NVIDIA's");
 static_assert(cudaMemcpyDefault == 4 && cudaDevAttrMaxPitch == 11 &&
                   cudaDevAttrMultiProcessorCount == 16 && cudaDevAttrComputeCapabilityMajor == 75 &&
@@ -140,6 +141,9 @@ const char *cudaGetErrorString(cudaError_t error)
         { cudaErrorNotReady, "device not ready" },
         { cudaErrorIllegalAddress, "an illegal memory access was encountered" },
         { cudaErrorLaunchFailure, "unspecified launch failure" },
+        { cudaErrorSystemNotReady, "system not yet initialized" },
+        { cudaErrorSystemDriverMismatch,
+          "system has unsupported display driver / cuda driver combination" },
         { cudaErrorStreamCaptureInvalidated,
           "operation failed due to a previous error during capture" },
     };
@@ -173,6 +177,8 @@ cudaError_t cudaGetDeviceCount(int *count)
         return call.fail(cudaErrorInsufficientDriver);
     if (fake::gpus_count() == 0)
         return call.fail(cudaErrorNoDevice);
+    if (getenv("FAKECUDA_NO_USE"))
+        return call.fail((cudaError_t)number_from("FAKECUDA_NO_USE", 0));
     *count = fake::gpus_count();
     return call.done();
 }

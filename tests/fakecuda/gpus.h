@@ -4,6 +4,7 @@
  * FAKECUDA_GPUS is the number of GPUs of the machine. If it is set, CUDA_VISIBLE_DEVICES selects
  * some of them by their numbers, as with NVIDIA's driver: the first number that no GPU has ends the
  * list. FAKECUDA_USED names a file with a line "process number" for each GPU that a process uses.
+ * FAKECUDA_NO_USE is a CUDA error: the machine has GPUs, and the driver cannot use them.
  * FAKECUDA_FAIL is "number error n": that GPU fails with this CUDA error after n operations.
  * FAKECUDA_FAIL_NCCL is "number n": on that GPU, NCCL accepts n calls and then none.
  * FAKECUDA_FAIL_IN_NCCL is "number n": that GPU fails after n calls of NCCL, and the next one is
