@@ -12,7 +12,7 @@
 #include "device/device.h"
 
 /* With NCCL's words; what: what failed, "a group of ranks". TP_E_COMM: another rank has failed, and
- * its message says why. TP_E_IO: this one has. TP_E_GPU: its GPU, which is the calling
+ * its message says why. TP_E_IO: this one has. TP_E_GPU, TP_E_GPU_FULL: its GPU, the calling
  * thread's, has failed. */
 tp_status nccl_fail(struct tp_err *err, const char *what, ncclResult_t r);
 
