@@ -4,7 +4,8 @@
  *
  * The writer of a temporary directory holds a lock (flock) on it as long as it lives. The lock
  * shows whether the writer is alive or has left the directory behind. On a file system without
- * flock, directories of dead writers are not removed.
+ * flock, directories of dead writers are not removed. NFS has locks of files, but a directory is
+ * locked on its own host only, so two hosts must not write to one root at the same time.
  */
 #ifndef CKPT_TEMPORARY_H
 #define CKPT_TEMPORARY_H
