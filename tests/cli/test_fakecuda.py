@@ -132,6 +132,7 @@ RANKS_MISTAKES = {
     "ring-not-connected": "rank [012] waits for ever in its first ncclSend with rank 1, which has not made its side",
     "ring-destroyed-one-by-one": "rank [012] waits for ever: not all ranks have called ncclCommDestroy",
     "kernels-loaded-between-messages": "the device waits for ever for other ranks: ncclSend of stream 2",
+    "products-between-messages": "the device waits for ever for other ranks: ncclSend of stream 2",
     "allocation-between-messages": "the device waits for ever for other ranks: ncclSend of stream 2",
     "message-to-nobody": "rank 0 of 3: ncclSend with rank 3",
     "group-overlap": "rank 0: two receives of a group overlap",
@@ -157,7 +158,7 @@ RANKS_MISTAKES = {
     "bias-in-host-memory": "16 bytes of the bias at .* are not in device memory",
 }
 RANKS_THAT_WAIT = {"group-overlap", "group-of-two-streams", "message-overwritten", "missing-call", "missing-first-call", "ring-not-connected",
-                   "ring-destroyed-one-by-one", "kernels-loaded-between-messages", "allocation-between-messages",
+                   "ring-destroyed-one-by-one", "kernels-loaded-between-messages", "products-between-messages", "allocation-between-messages",
                    "message-of-another-size", "sends-that-wait-for-each-other"}
 
 

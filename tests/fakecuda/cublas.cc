@@ -4,6 +4,8 @@
  */
 #include "tests/fakecuda/cublas.h"
 
+#include <array>
+#include <set>
 #include <string>
 
 #include "tests/fakecuda/api.h"
@@ -90,6 +92,21 @@ void fake::cublas_begin(const char *call, cublasHandle_t handle, cudaDataType c)
                "%s: cuBLAS may add parts of a bf16 C in bf16; cublasSetMathMode forbids it", call);
 }
 
+/* CUDA_MODULE_LOADING is for the kernels that a library registers when it is loaded. cuBLASLt,
+ * which multiplies for cuBLAS too, loads its own when it needs them (cuLibraryLoadData). */
+void fake::cublas_load(const product &p, uint32_t epilogue, cudaStream_t s)
+{
+    static auto &loaded = *new std::set<std::array<int64_t, 9>>;
+    api_call call;
+    const bool is_new = loaded
+                            .insert({ p.a.rows, p.a.cols, p.c.cols, p.a.trans, p.b.trans, p.a.type,
+                                      p.c.type, (int64_t)epilogue, p.beta != 0 })
+                            .second;
+
+    if (is_new && !(s && s->capture))
+        api_wait_by_chance();
+}
+
 void fake::cublas_use(void *workspace)
 {
     if (workspace)
@@ -126,6 +143,7 @@ cublasStatus_t cublasGemmEx_64(cublasHandle_t handle, cublasOperation_t transa,
     fake::matrix_check("cublasGemmEx", "B", b);
     fake::matrix_check("cublasGemmEx", "C", c);
     fake::cublas_begin("cublasGemmEx", handle, Ctype);
+    fake::cublas_load({ a, b, c, by_product, by_c, nullptr, fake::STORE, {} }, 0, handle->stream);
     fake::api_enqueue(handle->stream, "product", [=, workspace = handle->workspace] {
         fake::cublas_use(workspace);
         fake::product_run({ a, b, c, by_product, by_c, nullptr, fake::STORE, {} });

@@ -16,6 +16,8 @@ struct cublasContext {
 namespace fake
 {
 
+struct product;
+
 enum { CUBLAS_WORKSPACE = 4096 }; /* what a product writes */
 
 /* Before a product with a C of this type is queued: `call` without a workspace of the caller
@@ -24,6 +26,10 @@ enum { CUBLAS_WORKSPACE = 4096 }; /* what a product writes */
  */
 void cublas_begin(const char *call, cublasHandle_t handle, cudaDataType c);
 void cublas_use(void *workspace);
+
+/* Before a product is queued: its kernel is loaded if no product has had this shape, and then the
+ * host may wait for all that is queued, also with CUDA_MODULE_LOADING=EAGER. */
+void cublas_load(const struct product &p, uint32_t epilogue, cudaStream_t s);
 
 } // namespace fake
 

@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "tests/fakecuda/api.h"
+#include "tests/fakecuda/cublas.h"
 #include "tests/fakecuda/product.h"
 #include "tests/fakecuda/stream.h"
 
@@ -402,6 +403,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t computeDesc
         fake::report(nullptr, "cublasLtMatmul: the workspace at %p is misaligned", workspace);
     if (fake::device_failure != cudaSuccess)
         return CUBLAS_STATUS_EXECUTION_FAILED;
+    fake::cublas_load(p, x.product.epilogue, stream);
     n_products++;
     fake::api_enqueue(stream, "product with an epilogue", [=] {
         fake::watch_fill(workspace, WORKSPACE);

@@ -185,25 +185,30 @@ template <int n> static void launch_different()
         launch_different<n - 1>();
 }
 
-enum between { LOAD_KERNELS, ALLOCATE, ALLOCATE_IN_ORDER };
+enum between { LOAD_KERNELS, MULTIPLY, ALLOCATE, ALLOCATE_IN_ORDER };
 
 /* Two ranks send, do something for which CUDA may wait, and receive. */
 static void exchange_around(between what)
 {
     ncclComm_t up, down; /* from rank 0 to rank 1, and back */
     const float *mine = x;
+    cublasHandle_t handle;
 
     ncclCommSplit(all, rank < 2 ? 0 : NCCL_SPLIT_NOCOLOR, rank, &up, nullptr);
     ncclCommSplit(all, rank < 2 ? 0 : NCCL_SPLIT_NOCOLOR, rank, &down, nullptr);
     if (rank == 2)
         return;
+    handle = new_handle();
     for (int round = 0; round < 2; round++) {
         if (rank == 0 || round == 1)
             ncclSend(mine, N, ncclFloat32, 1 - rank, rank == 0 ? up : down, other);
         for (int i = 0; i < 16 && round == 1 && what != LOAD_KERNELS; i++) {
             void *p;
 
-            what == ALLOCATE ? cudaMalloc(&p, 8) : cudaMallocAsync(&p, 8, stream);
+            if (what == MULTIPLY)
+                product(i + 3, 0, x, handle); /* each shape may need another kernel */
+            else
+                what == ALLOCATE ? cudaMalloc(&p, 8) : cudaMallocAsync(&p, 8, stream);
         }
         if (round == 1 && what == LOAD_KERNELS)
             launch_different<16>();
@@ -217,6 +222,7 @@ static void exchange_around(between what)
     }
     ncclCommDestroy(up);
     ncclCommDestroy(down);
+    cublasDestroy(handle);
 }
 
 /* Rank 0 receives from both others; the others send. */
@@ -392,6 +398,7 @@ static const planted_program programs[] = {
     { "ring-not-connected", [] { ring(all, false, true); } },
     { "ring-destroyed-one-by-one", [] { ring(all, true, false); } },
     { "kernels-loaded-between-messages", [] { exchange_around(LOAD_KERNELS); } },
+    { "products-between-messages", [] { exchange_around(MULTIPLY); } },
     { "allocation-between-messages", [] { exchange_around(ALLOCATE); } },
     { "message-to-nobody", [] { ncclSend(x, 10, ncclFloat32, RANKS, all, stream); } },
     { "group-overlap", [] { receive_all(9, stream); } },
