@@ -104,7 +104,7 @@ void fake::cublas_load(const product &p, uint32_t epilogue, cudaStream_t s)
                             .second;
 
     if (is_new && !(s && s->capture))
-        api_wait_by_chance();
+        run_by_chance();
 }
 
 void fake::cublas_use(void *workspace)

@@ -352,6 +352,15 @@ const clock &host_clock()
     return host;
 }
 
+void run_by_chance()
+{
+    if (!random_below(2))
+        return;
+    begin_round();
+    while (step(WAIT))
+        ;
+}
+
 void run_all()
 {
     begin_round();

@@ -73,6 +73,8 @@ void record(CUevent_st *e, cudaStream_t s);
 /* Run operations until the point is passed; the host then knows what came before it. */
 void run_until(const point &p, const clock &known);
 void run_all();
+void run_by_chance(); /* perhaps all; a program cannot rely on it, so the host knows nothing of it
+                       */
 const clock &host_clock(); /* what the host knows to be complete */
 /* A kernel is launched that may not have been loaded (load.cc). */
 void load(const void *kernel);
