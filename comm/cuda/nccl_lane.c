@@ -41,6 +41,17 @@ static tp_status send_first(const struct nccl_lane *lane, bool sends, void *byte
     return r == ncclSuccess ? TP_OK : nccl_fail(err, "the first message to a neighbour", r);
 }
 
+/* Messages go before kernels that compute, because other ranks wait for them. */
+static cudaError_t open_stream(cudaStream_t *out)
+{
+    int least = 0, greatest = 0;
+    cudaError_t e = cudaDeviceGetStreamPriorityRange(&least, &greatest);
+
+    if (e != cudaSuccess)
+        return e;
+    return cudaStreamCreateWithPriority(out, cudaStreamNonBlocking, greatest);
+}
+
 /* Connect the ends of the edges of a set, in one direction. Collective over c, whose communicator
  * is `all`. As a rank has one edge of a set, no two ranks wait for each other. */
 static tp_status connect_set(struct nccl_lane_set *l, const struct comm *c, ncclComm_t all, int set,
@@ -64,8 +75,7 @@ static tp_status connect_set(struct nccl_lane_set *l, const struct comm *c, nccl
     if (nccl_watch_add(l->watch, made, err))
         return err->status;
     lane->comm = made;
-    e = cudaStreamCreateWithFlags(&lane->stream, cudaStreamNonBlocking);
-    if (e != cudaSuccess)
+    if ((e = open_stream(&lane->stream)) != cudaSuccess)
         return nccl_fail_cuda(err, "a stream", e);
     return send_first(lane, sends, (char *)l->bytes + name * BYTE_STEP, err);
 }

@@ -46,12 +46,12 @@ bool nccl_lane_set_has(const struct nccl_lane_set *l, const struct comm *c, enum
 /* Connect each rank of c for messages to this neighbour, which it is not yet; all: NCCL's
  * communicator of c, which has at least two ranks; w: its watch, which is in use. Collective over
  * c, on its GPU.
- * TP_E_COMM, TP_E_IO: what was opened stays for nccl_lane_set_close. */
+ * TP_E_COMM, TP_E_IO, TP_E_GPU, TP_E_GPU_FULL: what was opened stays for nccl_lane_set_close. */
 tp_status nccl_lane_set_open(struct nccl_lane_set *l, const struct comm *c, enum comm_neighbour to,
                              ncclComm_t all, struct nccl_watch *w, struct tp_err *err);
 
 /* Wait until the neighbours are connected, after nccl_lane_set_open. The watch is not in use, so
- * that it can abort when a neighbour is gone. TP_E_IO. */
+ * that it can abort when a neighbour is gone. TP_E_GPU, TP_E_GPU_FULL. */
 tp_status nccl_lane_set_wait(struct nccl_lane_set *l, struct tp_err *err);
 
 /* The lane for a message of c to, or from, a peer; NULL: it is not a neighbour, or its lane is not
