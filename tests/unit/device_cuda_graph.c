@@ -109,7 +109,7 @@ Test(device_cuda_graph, a_graph_without_memory_is_no_failure_of_the_gpu)
     fake->handles_may_stay();
     cr_assert_null(device_graph_end(q));
     err = finish(q);
-    cr_assert_eq(err.status, TP_E_NOMEM);
+    cr_assert_eq(err.status, TP_E_GPU_FULL);
     cr_assert(strstr(err.msg, "GPU 0 is out of memory: recording a graph failed; "), "%s", err.msg);
     device_queue_close(q);
     device_close(d);

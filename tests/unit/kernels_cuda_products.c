@@ -341,7 +341,7 @@ Test(cuda_products, a_handle_without_memory_is_no_failure_of_the_gpu)
                                                .ldb = 8,
                                                .ldc = 8,
                                                .alpha = 1 });
-    cr_assert_eq(staging_finish(&staging, &err), TP_E_NOMEM);
+    cr_assert_eq(staging_finish(&staging, &err), TP_E_GPU_FULL);
     cr_assert(strstr(err.msg, "GPU 0 is out of memory: a new handle of cuBLAS failed; "), "%s",
               err.msg);
 }
