@@ -25,7 +25,8 @@ static void print_candidate(const struct plan_candidate *c, bool best)
         printf("%6.1f ms%c", 1e3 * c->seconds, c->measured ? 'm' : ' ');
     else
         printf("%9s ", "?");
-    printf("%11s\n", c->memory ? size_format(memory, c->memory) : "?");
+    printf("%11s%s\n", c->memory ? size_format(memory, c->memory) : "?",
+           c->is_tight ? "  may not fit its GPU" : "");
 }
 
 static json_t *candidate_json(const struct plan_candidate *c)
@@ -40,11 +41,20 @@ static json_t *candidate_json(const struct plan_candidate *c)
 
     if (c->on_gpu)
         json_object_update_new(
-            o, json_pack("{s:I,s:I,s:I,s:I,s:I}", "tensor_bytes", (json_int_t)c->gpu.tensors,
-                         "scratch_bytes", (json_int_t)c->gpu.scratch, "cuda_bytes",
-                         (json_int_t)c->gpu.cuda, "nccl_bytes", (json_int_t)c->gpu.collectives,
-                         "host_bytes", (json_int_t)c->gpu.host));
+            o, json_pack("{s:b,s:I,s:I,s:I,s:I,s:I}", "may_not_fit", c->is_tight, "tensor_bytes",
+                         (json_int_t)c->gpu.tensors, "scratch_bytes", (json_int_t)c->gpu.scratch,
+                         "cuda_bytes", (json_int_t)c->gpu.cuda, "nccl_bytes",
+                         (json_int_t)c->gpu.collectives, "host_bytes", (json_int_t)c->gpu.host));
     return o;
+}
+
+/* The layout that tp-run would run is tight only if all that are legal are (candidates_pick). */
+static bool best_is_tight(const struct plan_candidate *c, int n)
+{
+    for (int i = 0; i < n; i++)
+        if (c[i].legal && !c[i].is_tight)
+            return false;
+    return true;
 }
 
 /* Whether an earlier line has the same mesh. Only the best variant (sp, ZeRO, vpp) is shown. */
@@ -76,7 +86,7 @@ static void print_gpus(const struct job *job, const struct job_findings *finding
 
 static void print_people(const struct plan_candidate *c, int n, int ranks, bool variants)
 {
-    bool found = false, on_gpus = n > 0 && c[0].on_gpu;
+    bool found = false, on_gpus = n > 0 && c[0].on_gpu, tight = best_is_tight(c, n);
     int hidden = 0;
 
     printf("for up to %d ranks, the best first (*: what tp-run would run; m: measured)\n\n"
@@ -87,8 +97,8 @@ static void print_people(const struct plan_candidate *c, int n, int ranks, bool 
             hidden++;
             continue;
         }
-        print_candidate(&c[i], c[i].legal && !found);
-        found = found || c[i].legal;
+        print_candidate(&c[i], c[i].legal && c[i].is_tight == tight && !found);
+        found = found || (c[i].legal && c[i].is_tight == tight);
     }
     if (!found)
         printf("none fits\n");

@@ -160,6 +160,10 @@ static int by_merit(const void *pa, const void *pb)
 
     if (a->legal != b->legal)
         return a->legal ? -1 : 1;
+    if (a->is_tight != b->is_tight)
+        return b->is_tight ? -1 : 1;
+    if (a->is_tight && a->memory != b->memory)
+        return a->memory < b->memory ? -1 : 1;
     if (a->legal && grade(a) != grade(b))
         return grade(a) < grade(b) ? -1 : 1;
     if (a->seconds == 0 && a->ranks != b->ranks)
@@ -218,32 +222,46 @@ static tp_status refuse_all(const struct plan_candidate *c, int n, const char *m
     return tp_fail(err, TP_E_LAYOUT, "none of the layouts that are allowed fits %s%s", ranks, why);
 }
 
+/* Whether a candidate has the layout that was asked for; NULL: any. */
+static bool is_wanted(const struct spec *wanted, const struct plan_candidate *c)
+{
+    return !wanted || (spec_matches(wanted, &c->config.spec) && spec_world(wanted) == c->ranks);
+}
+
+/* The first legal candidate of those that are tight, or of the others. NULL: there is none. */
+static const struct plan_candidate *first_legal(const struct plan_candidate *c, int n,
+                                                const struct spec *wanted, long most, bool tight)
+{
+    for (int i = 0; i < n; i++)
+        if (c[i].legal && c[i].is_tight == tight && c[i].ranks <= most && is_wanted(wanted, &c[i]))
+            return &c[i];
+    return NULL;
+}
+
 tp_status candidates_pick(struct plan_candidate *out, const struct plan_candidate *c, int n,
                           const char *text, struct tp_err *err)
 {
     bool is_count = text[0] && strspn(text, "0123456789") == strlen(text);
     bool is_spec = text[0] && !is_count;
     long most = is_count ? strtol(text, NULL, 10) : INT_MAX;
-    const struct plan_candidate *refused = NULL;
+    const struct plan_candidate *found, *refused = NULL;
     struct spec wanted;
-    char found[SPEC_TEXT_MAX];
+    char name[SPEC_TEXT_MAX];
     tp_status st;
 
     if (is_spec && (st = spec_parse(&wanted, text, err)))
         return st;
-    for (int i = 0; i < n; i++) {
-        if (is_spec &&
-            (!spec_matches(&wanted, &c[i].config.spec) || spec_world(&wanted) != c[i].ranks))
-            continue;
-        if (c[i].legal && c[i].ranks <= most) {
-            *out = c[i];
-            return TP_OK;
-        }
-        if (is_spec && !refused)
-            refused = &c[i];
+    found = first_legal(c, n, is_spec ? &wanted : NULL, most, false);
+    found = found ? found : first_legal(c, n, is_spec ? &wanted : NULL, most, true);
+    if (found) {
+        *out = *found;
+        return TP_OK;
     }
+    for (int i = 0; i < n && is_spec && !refused; i++)
+        if (is_wanted(&wanted, &c[i]))
+            refused = &c[i];
     if (refused)
-        return tp_fail(err, TP_E_LAYOUT, "%s: %s", spec_format(found, &refused->config.spec),
+        return tp_fail(err, TP_E_LAYOUT, "%s: %s", spec_format(name, &refused->config.spec),
                        refused->why);
     if (is_spec)
         return tp_fail(err, TP_E_LAYOUT,

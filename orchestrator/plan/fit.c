@@ -325,22 +325,31 @@ static struct job_findings_gpus gpus_of(const struct fit *f)
     return f->on_gpus && f->findings ? f->findings->gpus : (struct job_findings_gpus){ 0 };
 }
 
-/* Whether it fits the GPUs that ranks have reported: the tensors in any case. A layout that has
- * trained has shown that the estimate of the rest is too high. */
-static bool fits_gpus(const struct job_findings_gpus *gpus, const struct plan_candidate *c)
-{
-    return !gpus->bytes ||
-           (c->gpu.tensors <= gpus->bytes && c->memory - gpus->overstated <= gpus->bytes);
-}
-
 static bool fits(const struct fit *f, const struct plan_candidate *c)
 {
     const struct job_findings_gpus gpus = gpus_of(f);
     int64_t limit = f->job->layouts.memory;
 
-    if (limit ? c->memory > limit : !fits_gpus(&gpus, c))
+    if (limit ? c->memory > limit : gpus.bytes && c->gpu.tensors + c->gpu.scratch > gpus.bytes)
         return false;
     return c->measured || !gpus.refused || c->memory < gpus.refused;
+}
+
+/* What CUDA and NCCL take is an estimate, which does not keep a job from its only layout. One that
+ * has trained has shown how much it is too high. */
+static bool is_tight(const struct fit *f, const struct plan_candidate *c)
+{
+    const struct job_findings_gpus gpus = gpus_of(f);
+
+    return !f->job->layouts.memory && gpus.bytes && c->memory - gpus.overstated > gpus.bytes;
+}
+
+/* Of two pairs of microbatch and recomputation. */
+static bool is_better(const struct plan_candidate *a, const struct plan_candidate *b)
+{
+    if (a->is_tight != b->is_tight)
+        return b->is_tight;
+    return a->is_tight ? a->memory < b->memory : a->seconds < b->seconds;
 }
 
 /* No pair of microbatch and recomputation fits; `least` is the lowest memory of all. */
@@ -366,7 +375,7 @@ static void refuse_memory(struct fit *f, struct plan_candidate *c, int64_t least
             need, lowest, size_format(limit, gpus.refused));
 }
 
-/* Try one pair of microbatch and recomputation. It replaces *best if it fits and is faster. *least
+/* Try one pair of microbatch and recomputation. It replaces *best if it fits and is better. *least
  * becomes the lowest memory of all pairs. */
 static void try_config(struct fit *f, struct plan_candidate *best, const struct plan_candidate *c,
                        int64_t *least)
@@ -379,7 +388,8 @@ static void try_config(struct fit *f, struct plan_candidate *best, const struct 
     if (!fits(f, &t))
         return;
     t.legal = true;
-    if (!best->legal || t.seconds < best->seconds)
+    t.is_tight = is_tight(f, &t);
+    if (!best->legal || is_better(&t, best))
         *best = t;
 }
 

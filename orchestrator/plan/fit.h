@@ -6,8 +6,9 @@
  * step time is predicted by cost.h, or was measured in this job.
  *
  * With --device cuda that is the memory of a GPU (trainer/sizing/gpu_memory.h). Without
- * layouts.memory its limit is what the ranks have reported, as far as layouts that have trained do
- * not show that the estimate is too high. With --device auto ranks may get CPUs, so all this holds
+ * layouts.memory its limit is what the ranks have reported. A layout whose estimate alone exceeds
+ * it is the last choice, unless one that has trained shows that the estimate is too high. With
+ * --device auto ranks may get CPUs, so all this holds
  * from when they have reported GPUs.
  */
 #ifndef ORCHESTRATOR_PLAN_FIT_H
@@ -33,6 +34,8 @@ struct plan_candidate {
     int64_t memory; /* bytes of the largest rank, of a GPU if on_gpu; 0: not known */
     bool on_gpu;
     struct gpu_memory gpu; /* on_gpu: the parts of `memory`, and memory of the host */
+    bool is_tight;         /* it is legal, but fits the GPU only if the estimate of what CUDA and
+                              NCCL take is too high: only if no other layout is legal */
     const char *why;       /* why it is not legal, "" */
 };
 

@@ -353,16 +353,38 @@ Test(candidates, the_gpus_that_ranks_have_reported_are_a_limit)
     read_job("--device cuda --recompute none");
     c = candidate("tp1", &found);
     found.gpus.bytes = c->memory;
-    cr_expect(candidate("tp1", &found)->legal && !candidate("tp2", &found)->legal);
-    cr_expect(strstr(candidate("tp2", &found)->why, " GiB of GPU memory, its GPU has "), "%s",
-              candidate("tp2", &found)->why);
+    cr_expect(!candidate("tp1", &found)->is_tight && candidate("tp2", &found)->is_tight);
     found.gpus.overstated = candidate("tp2", &found)->memory - found.gpus.bytes;
-    cr_expect(candidate("tp2", &found)->legal, "it has trained");
-    cr_expect(!candidate("tp2pp2", &found)->legal, "it needs more");
+    cr_expect(!candidate("tp2", &found)->is_tight, "it has trained");
+    cr_expect(candidate("tp2pp2", &found)->is_tight, "it needs more");
     found.gpus.bytes = candidate("tp2", &found)->gpu.tensors - 1;
     cr_expect(!candidate("tp2", &found)->legal, "its tensors alone do not fit");
+    cr_expect(strstr(candidate("tp2", &found)->why, " of GPU memory, its GPU has "), "%s",
+              candidate("tp2", &found)->why);
     job.layouts.memory = INT64_C(80) << 30;
     cr_expect(candidate("tp1", &found)->legal, "the job file says it better");
+}
+
+/* What is only estimated does not keep a job from the layouts that it has. */
+Test(candidates, a_layout_that_may_not_fit_is_the_last_choice)
+{
+    struct job_findings found = { 0 };
+    struct plan_candidate *c, picked;
+    int n;
+
+    read_job("--device cuda --recompute none");
+    found.gpus.bytes = candidate("tp1", &found)->memory;
+    cr_assert_eq(candidates_find(&c, &n, &job, &found, 8, &arena, &err), TP_OK, "%s", err.msg);
+    cr_assert_eq(candidates_pick(&picked, c, n, "", &err), TP_OK, "%s", err.msg);
+    cr_expect(picked.ranks == 1 && !picked.is_tight);
+    cr_assert_eq(candidates_pick(&picked, c, n, "tp2", &err), TP_OK, "it was asked for");
+    cr_expect(picked.is_tight);
+    found.gpus.bytes =
+        candidate("tp1", &found)->gpu.tensors + candidate("tp1", &found)->gpu.scratch;
+    cr_assert_eq(candidates_find(&c, &n, &job, &found, 8, &arena, &err), TP_OK, "%s", err.msg);
+    cr_assert_eq(candidates_pick(&picked, c, n, "", &err), TP_OK, "%s", err.msg);
+    cr_expect(picked.is_tight && picked.memory == candidate("tp1", &found)->memory,
+              "the one that needs least");
 }
 
 Test(candidates, what_needs_no_less_than_a_layout_that_did_not_fit_is_refused)

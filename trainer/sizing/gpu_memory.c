@@ -61,8 +61,8 @@ static const int64_t EAGER_BYTES = 1024 * MIB;
  * issue 964). The connections of one that is not used are not made. */
 static const int64_t GROUP_BYTES = 688 * MIB;
 
-/* A lane, a communicator of two ranks for messages in one direction: with H100, 32 channels of 12
- * MiB to each neighbour (NCCL issue 1685). */
+/* A lane, messages to or from a neighbour in one direction: with H100, 32 channels of 12 MiB to
+ * each neighbour (NCCL issue 1685). */
 static const int64_t LANE_BYTES = 32 * 12 * MIB;
 
 /* Communicators of a rank whose collectives run: trainer/process_groups.h. */
