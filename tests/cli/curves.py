@@ -11,7 +11,8 @@ import oracle_numpy as oracle  # noqa: E402
 
 # With a sanitizer programs are several times slower. The first steps already run all code.
 STEPS = 6 if harness.SANITIZE else 20 if harness.LONG else 10
-LOSS_WITHIN, NORM_WITHIN = 5e-6, 2e-6
+# Rounding in f32 depends on the processor's vector units: with AVX2 alone a norm of Gemma 3 is off by 2.01e-6.
+LOSS_WITHIN, NORM_WITHIN = 5e-6, 4e-6
 FLAGS = {"wd": "weight-decay"}  # options of the oracle that have another name in tp-train
 
 
