@@ -35,6 +35,8 @@ static const char TAIL[] =
 static const char GRAPHS_HELP[] =
     "on (default): on a GPU the operations of a step are recorded once and\n"
     "then launched together; off: each step launches them one by one";
+static const char MEM_HELP[] = "refuse a run whose estimated memory per rank is larger; with\n"
+                               "--device cuda the memory of its GPU";
 static const char RECOMPUTE_HELP[] =
     "none (default); selective: compute attention again in the backward pass;\n"
     "full: keep only the layers' inputs, and compute each layer again";
@@ -110,9 +112,7 @@ bool train_request_options(struct train_request *r, int *exit_code, int argc, ch
                 "the same losses, norms and checkpoints, bit for bit, at every tp up\n"
                 "to N (a power of two) and every pp, vpp, sp, dp and zero; --micro is\n"
                 "then 1 unless given, and the bits depend on it (docs/parallelism/same-bits.md)"),
-        OPT_SIZE(0, "mem", "SIZE", &c->mem_bytes,
-                 "refuse a run whose estimated memory per rank is larger; with --device cuda, GPU "
-                 "memory"),
+        OPT_SIZE(0, "mem", "SIZE", &c->mem_bytes, MEM_HELP),
         OPT_STR(0, "recompute", "none|selective|full", &r->recompute, RECOMPUTE_HELP),
         OPT_HEADING("parallel plan and schedule"),
         OPT_STR(0, "plan", "FILE", &r->plan_path,
