@@ -2,6 +2,7 @@
 #include "comm/cuda/nccl_lane.h"
 
 #include "comm/cuda/nccl_failure.h"
+#include "device/cuda/cuda_queue.h"
 
 /* Edge e of a ring is between e and e + 1. A rank has at most one edge of each set. */
 static int edge_set(int e, int size)
@@ -41,17 +42,6 @@ static tp_status send_first(const struct nccl_lane *lane, bool sends, void *byte
     return r == ncclSuccess ? TP_OK : nccl_fail(err, "the first message to a neighbour", r);
 }
 
-/* Messages go before kernels that compute, because other ranks wait for them. */
-static cudaError_t open_stream(cudaStream_t *out)
-{
-    int least = 0, greatest = 0;
-    cudaError_t e = cudaDeviceGetStreamPriorityRange(&least, &greatest);
-
-    if (e != cudaSuccess)
-        return e;
-    return cudaStreamCreateWithPriority(out, cudaStreamNonBlocking, greatest);
-}
-
 /* Connect the ends of the edges of a set, in one direction. Collective over c, whose communicator
  * is `all`. As a rank has one edge of a set, no two ranks wait for each other. */
 static tp_status connect_set(struct nccl_lane_set *l, const struct comm *c, ncclComm_t all, int set,
@@ -75,7 +65,8 @@ static tp_status connect_set(struct nccl_lane_set *l, const struct comm *c, nccl
     if (nccl_watch_add(l->watch, made, err))
         return err->status;
     lane->comm = made;
-    if ((e = open_stream(&lane->stream)) != cudaSuccess)
+    e = (cudaError_t)cuda_queue_open_stream(&lane->stream, DEVICE_QUEUE_COMM);
+    if (e != cudaSuccess)
         return nccl_fail_cuda(err, "a stream", e);
     return send_first(lane, sends, (char *)l->bytes + name * BYTE_STEP, err);
 }

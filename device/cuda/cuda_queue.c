@@ -58,8 +58,7 @@ bool cuda_queue_probe(struct device_queue *q, const char *what)
 
 /* ---- opening and closing ---- */
 
-/* Communication goes first, because other ranks wait for it. */
-static cudaError_t open_stream(cudaStream_t *out, enum device_queue_kind kind)
+int cuda_queue_open_stream(struct CUstream_st **out, enum device_queue_kind kind)
 {
     bool is_comm = kind == DEVICE_QUEUE_COMM || kind == DEVICE_QUEUE_EXCHANGE;
     int least = 0, greatest = 0;
@@ -75,14 +74,14 @@ tp_status cuda_queue_open(struct device *d, struct device_queue **out, enum devi
 {
     struct cuda_device *c = cuda_device_of(d);
     struct cuda_queue *q;
-    cudaError_t e;
+    int e;
 
     if (!cuda_device_begin(d))
         return cuda_device_failure(d, err);
     if (!(q = calloc(1, sizeof *q)))
         return tp_fail(err, TP_E_NOMEM, "out of memory for a queue of GPU %d", c->ordinal);
     q->queue = (struct device_queue){ .device = d, .kind = kind };
-    if ((e = open_stream(&q->stream, kind)) != cudaSuccess) {
+    if ((e = cuda_queue_open_stream(&q->stream, kind)) != cudaSuccess) {
         free(q);
         return cuda_error_fail(err, c->ordinal, "opening a stream", e);
     }

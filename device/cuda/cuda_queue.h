@@ -21,6 +21,10 @@ bool cuda_queue_begin(struct device_queue *q);
 
 struct CUstream_st *cuda_queue_stream(const struct device_queue *q);
 
+/* Open a stream as that of a queue of this kind, on the calling thread's GPU. Communication goes
+ * first, because other ranks wait for it. Returns CUDA's error, 0 for none. */
+int cuda_queue_open_stream(struct CUstream_st **out, enum device_queue_kind kind);
+
 /* The GPU's number of processors (CUDA: multiprocessors). */
 int cuda_queue_processors(const struct device_queue *q);
 
