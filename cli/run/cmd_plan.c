@@ -48,15 +48,6 @@ static json_t *candidate_json(const struct plan_candidate *c)
     return o;
 }
 
-/* The layout that tp-run would run is tight only if all that are legal are (candidates_pick). */
-static bool best_is_tight(const struct plan_candidate *c, int n)
-{
-    for (int i = 0; i < n; i++)
-        if (c[i].legal && !c[i].is_tight)
-            return false;
-    return true;
-}
-
 /* Whether an earlier line has the same mesh. Only the best variant (sp, ZeRO, vpp) is shown. */
 static bool is_variant(const struct plan_candidate *c, int i)
 {
@@ -86,21 +77,21 @@ static void print_gpus(const struct job *job, const struct job_findings *finding
 
 static void print_people(const struct plan_candidate *c, int n, int ranks, bool variants)
 {
-    bool found = false, on_gpus = n > 0 && c[0].on_gpu, tight = best_is_tight(c, n);
+    const struct plan_candidate *best = candidates_best(c, n);
+    bool on_gpus = n > 0 && c[0].on_gpu;
     int hidden = 0;
 
     printf("for up to %d ranks, the best first (*: what tp-run would run; m: measured)\n\n"
            "  %-26s %5s  %9s %11s\n",
            ranks, "layout", "ranks", "step", on_gpus ? "a GPU" : "a rank");
     for (int i = 0; i < n; i++) {
-        if (!variants && is_variant(c, i)) {
+        if (!variants && &c[i] != best && is_variant(c, i)) {
             hidden++;
             continue;
         }
-        print_candidate(&c[i], c[i].legal && c[i].is_tight == tight && !found);
-        found = found || (c[i].legal && c[i].is_tight == tight);
+        print_candidate(&c[i], &c[i] == best);
     }
-    if (!found)
+    if (!best)
         printf("none fits\n");
     if (hidden)
         printf("\n%d more differ from these only in sp, ZeRO or vpp: --all shows them\n", hidden);

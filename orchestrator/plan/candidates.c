@@ -238,6 +238,19 @@ static const struct plan_candidate *first_legal(const struct plan_candidate *c, 
     return NULL;
 }
 
+static const struct plan_candidate *best_of(const struct plan_candidate *c, int n,
+                                            const struct spec *wanted, long most)
+{
+    const struct plan_candidate *found = first_legal(c, n, wanted, most, false);
+
+    return found ? found : first_legal(c, n, wanted, most, true);
+}
+
+const struct plan_candidate *candidates_best(const struct plan_candidate *c, int n)
+{
+    return best_of(c, n, NULL, LONG_MAX);
+}
+
 tp_status candidates_pick(struct plan_candidate *out, const struct plan_candidate *c, int n,
                           const char *text, struct tp_err *err)
 {
@@ -251,8 +264,7 @@ tp_status candidates_pick(struct plan_candidate *out, const struct plan_candidat
 
     if (is_spec && (st = spec_parse(&wanted, text, err)))
         return st;
-    found = first_legal(c, n, is_spec ? &wanted : NULL, most, false);
-    found = found ? found : first_legal(c, n, is_spec ? &wanted : NULL, most, true);
+    found = best_of(c, n, is_spec ? &wanted : NULL, most);
     if (found) {
         *out = *found;
         return TP_OK;

@@ -28,6 +28,9 @@ tp_status candidates_find(struct plan_candidate **out, int *n, const struct job 
                           const struct job_findings *findings, int max_ranks, struct arena *arena,
                           struct tp_err *err);
 
+/* The best legal candidate of c; NULL: there is none. */
+const struct plan_candidate *candidates_best(const struct plan_candidate *c, int n);
+
 /* Pick the best candidate that `text` asks for: a spec, the largest number of ranks, or "" for any.
  * TP_E_LAYOUT: none is legal; err has the reason. TP_E_USAGE: the text is none of these. */
 tp_status candidates_pick(struct plan_candidate *out, const struct plan_candidate *c, int n,
