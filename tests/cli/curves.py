@@ -11,8 +11,7 @@ import oracle_numpy as oracle  # noqa: E402
 
 # With a sanitizer programs are several times slower. The first steps already run all code.
 STEPS = 6 if harness.SANITIZE else 20 if harness.LONG else 10
-# Rounding in f32 depends on the processor's vector units: with AVX2 alone a norm of Gemma 3 is off by 2.01e-6.
-LOSS_WITHIN, NORM_WITHIN = 5e-6, 4e-6
+LOSS_WITHIN, NORM_WITHIN = 5e-6, 2e-6
 FLAGS = {"wd": "weight-decay"}  # options of the oracle that have another name in tp-train
 
 
@@ -65,10 +64,10 @@ class Reference:
         return r, harness.read_log(log), self.trace(name)
 
 
-def assert_same(log, trace, what):
+def assert_same(log, trace, what, norm_within=NORM_WITHIN):
     dloss, dnorm = oracle.deviation(log, trace)
     print("%s: |dloss| %.1e, relative dnorm %.1e" % (what, dloss, dnorm))
-    assert dloss <= LOSS_WITHIN and dnorm <= NORM_WITHIN
+    assert dloss <= LOSS_WITHIN and dnorm <= norm_within
 
 
 def assert_gradient_is_slope(kind, config, scale):
