@@ -136,14 +136,20 @@ def test_an_event_that_a_crash_has_cut_does_not_damage_the_next(tmp_path):
         assert [e["event"] for e in job.events()][:3] == ["save", "plan", "launch"]
 
 
+def train_until_events_do_not_fit(job):
+    """Start a job; when it trains, let its file of events grow no more. Returns the file."""
+    job.state.mkdir()
+    path = job.state / "events.jsonl"
+    path.write_text('{"event": "old"}\n' * 50000)  # so that only this file exceeds the limit
+    job.start()
+    job.await_event("training")
+    resource.prlimit(job.process.pid, resource.RLIMIT_FSIZE, (path.stat().st_size + 20, resource.RLIM_INFINITY))
+    return path
+
+
 def test_events_that_a_full_disk_refused_are_written_when_it_has_room(tmp_path):
     with fake_job(tmp_path, "--steps", 4000) as job:
-        job.state.mkdir()
-        path = job.state / "events.jsonl"
-        path.write_text('{"event": "old"}\n' * 50000)  # so that only this file exceeds the limit
-        job.start()
-        job.await_event("training")
-        resource.prlimit(job.process.pid, resource.RLIMIT_FSIZE, (path.stat().st_size + 20, resource.RLIM_INFINITY))
+        path = train_until_events_do_not_fit(job)
         assert job.verb("resize", "dp1").rc == 0
         end = time.monotonic() + 60
         while "events wait until they can be written" not in job.output.read_text():
@@ -158,12 +164,7 @@ def test_events_that_a_full_disk_refused_are_written_when_it_has_room(tmp_path):
 @pytest.mark.parametrize("has_room", [True, False], ids=["room", "full"])
 def test_at_its_end_tp_run_tries_for_some_seconds_to_write_events(tmp_path, has_room):
     with fake_job(tmp_path, "--steps", 4000) as job:
-        job.state.mkdir()
-        path = job.state / "events.jsonl"
-        path.write_text('{"event": "old"}\n' * 50000)  # so that only this file exceeds the limit
-        job.start()
-        job.await_event("training")
-        resource.prlimit(job.process.pid, resource.RLIMIT_FSIZE, (path.stat().st_size + 20, resource.RLIM_INFINITY))
+        path = train_until_events_do_not_fit(job)
         assert job.verb("stop", "--wait").rc == 0  # it returns before the last tries
         if has_room:
             time.sleep(1)
