@@ -165,10 +165,22 @@ def test_figures_are_kept_beside_a_failure(tmp_path):
 
 def test_pytorch_is_asked_of_the_python_that_has_it(tmp_path):
     """The shell's may have it, and not the system's, which runs this script."""
-    script(tmp_path / "path/python3", "case $1 in -c) ;; *) echo '{\"tokens_per_s\": 5.0}';; esac\n")
+    said = {"tokens_per_s": 5.0, "long": "x" * 1000}
+    script(tmp_path / "path/python3", "case $1 in -c) ;; *) echo a warning; echo '%s';; esac\n" % json.dumps(said))
     script(tmp_path / "build/gpu_check", "echo\n")
     _, rows = check(tmp_path / "out", "--only", "attention", build=tmp_path / "build", PATH="%s:%s" % (tmp_path / "path", os.environ["PATH"]))
-    assert rows["attention"]["figures"]["pytorch"] == {"tokens_per_s": 5.0}, rows
+    assert rows["attention"]["figures"]["pytorch"] == said, rows
+
+
+@pytest.mark.parametrize("at_once", [1, 2])
+def test_parts_that_measure_no_speed_run_side_by_side(tmp_path, at_once):
+    """A run of each of two parts waits for one of the other. The report has them in their order."""
+    wait = "*--layout\\ %%s\\ *--device\\ cuda*) touch %s/%%s; for i in {1..%d}; do [ -e %s/%%s ] && break; sleep 0.1; done; [ -e %s/%%s ] || loss=2;;\n" % (
+        tmp_path, 100 if at_once > 1 else 3, tmp_path, tmp_path)
+    trains(tmp_path, wait % ("tp1", "tp1", "tp2", "tp2") + wait % ("tp2", "tp2", "tp1", "tp1"), losses="1")
+    _, rows = check(tmp_path / "out", "--only", "layouts,losses", "--at-once", str(at_once), programs=tmp_path / "bin")
+    assert list(rows) == ["losses", "layouts"], rows
+    assert (rows["losses"]["status"] == "passed") == (at_once > 1), rows
 
 
 def test_products_of_experts_are_measured_together_and_apart(tmp_path):

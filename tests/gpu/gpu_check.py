@@ -1,16 +1,20 @@
 #!/usr/bin/env python3
 """tests/gpu/gpu_check.py - everything that only a GPU can show, in one report; `make gpu-check` runs it.
 
-    gpu_check.py --build BUILD --bin BIN --out FOLDER [--seconds 600] [--small] [--only PART,...]
+    gpu_check.py --build BUILD --bin BIN --out FOLDER [--seconds 600] [--small] [--only PART,...] [--at-once N]
 
 Each part is a function below. A part that fails, takes too long, or needs what is not installed says so, and the next one
-runs. FOLDER gets report.txt, report.json, and the output of every command. --small: sizes for the fake CUDA device, on
-which the script itself is tested.
+runs. FOLDER gets report.txt, report.json, and the output of every command. Parts that measure no speed run side by side, up
+to N of them: four on a machine with eight cores and more, else one. --small: sizes for the fake CUDA device, on which the
+script itself is tested.
 
 Exit code: 0 no part failed, 1 a part failed, or tp-train was not built, 2 the request is wrong, 3 there is no GPU that can be used.
 """
 import argparse
+import concurrent.futures
+import copy
 import functools
+import itertools
 import json
 import os
 import pathlib
@@ -18,17 +22,19 @@ import re
 import shutil
 import subprocess
 import sys
+import threading
 import time
 
 from findings import Failed, Findings, Late, Missing, NoGpu, end_session
 from machine import n_gpus, state, versions
-from training_goals import EXPERTS, GPT2_124M, GPT2_TINY, LLAMA_1B, TINY, judge_training
+from training_goals import EXPERTS, GPT2_124M, GPT2_TINY, HEADS_OF_64, LLAMA_1B, TINY, judge_training
 
 REPO = pathlib.Path(__file__).resolve().parents[2]
 HERE = pathlib.Path(__file__).resolve().parent
 LIBRARY = REPO / "lib/libtp-cuda.so"
 BUNDLED = REPO / "lib/bundled"  # shared libraries of our programs, where bundle.py has brought them along
-MODELS = {"tiny": TINY, "gpt2-tiny": GPT2_TINY, "experts": EXPERTS}
+MODELS = {"tiny": TINY, "gpt2-tiny": GPT2_TINY, "experts": EXPERTS, "heads-of-64": HEADS_OF_64}
+SEQS = {"heads-of-64": 256}  # 32 for others
 SANITIZED = {"tiny": TINY, "gpt2-tiny": GPT2_TINY}
 TOLERANCES = {"fp32": 1e-5, "bf16": 2e-2}  # relative, of a loss
 LAYOUTS = ("tp2", "pp2", "cp2", "dp2", "tp2pp2", "dp2zero3", "ep2dp2")  # ep2dp2: a mixture of experts
@@ -46,7 +52,7 @@ KERNEL_TESTS = ("kernels_cuda", "kernels_cuda_products", "kernels_cuda_experts",
 
 # Seconds that a part may take; 90 where nothing is said. PyTorch compiles its models in training, which may use up all
 # time, so it comes late.
-SHARES = {"kernels": 150, "losses": 120, "layouts": 180, "training": 270, "sanitizer": 240}
+SHARES = {"kernels": 150, "losses": 120, "layouts": 180, "training": 270, "sanitizer": 200}
 
 
 def nvidia_folders():
@@ -78,28 +84,40 @@ def rest_of(process):
         return "a process cannot be ended\n" + (e.stdout or b"").decode(errors="replace")
 
 
+def write_whole(path, content):
+    """Another part may read or write the same file."""
+    part = path.with_name("%s.%d" % (path.name, threading.get_ident()))
+    part.write_bytes(content)
+    part.replace(path)
+
+
 class Check:
     def __init__(self, options):
         self.options = options
         self.out = options.out.resolve()
         self.bin, self.build = options.bin.resolve(), options.build.resolve()
         self.end = self.deadline = time.monotonic() + options.seconds
-        self.number = 0
+        self.numbers = itertools.count(1)
         self.log_ends = []  # of commands of this part that failed
         self.own_env = own_environment()
 
-    def begin(self, part):
-        """Let a part have its share of the time that is left."""
-        self.log_ends = []
-        self.deadline = min(self.end, time.monotonic() + SHARES.get(part.__name__, 90))
+    def of(self, part):
+        """What a part uses: it has its share of the time that is left. A part beside others has a third of all, so that time is
+        left for those after it."""
+        own = copy.copy(self)
+        share = SHARES.get(part.__name__, 90)
+        if part in SIDE_BY_SIDE and not self.options.only:
+            share = min(share, self.options.seconds / 3)
+        own.log_ends = []
+        own.deadline = min(self.end, time.monotonic() + share)
+        return own
 
     def run(self, *argv, seconds=120, env=None, absent=None):
         """Run a command and return its output, which a file of `out` also gets. absent: its exit code if something is missing."""
         left = self.deadline - time.monotonic()
         if left <= 1:
             raise Missing("no time was left")
-        self.number += 1
-        log = self.out / ("%02d-%s.log" % (self.number, pathlib.Path(str(argv[0])).name))
+        log = self.out / ("%02d-%s.log" % (next(self.numbers), pathlib.Path(str(argv[0])).name))
         if any(folder in pathlib.Path(str(a)).parents for a in argv for folder in (self.bin, self.build)):
             env = {**self.own_env, **(env or {})}  # of others, the libraries are the machine's
         try:  # in a session of its own, so that all ranks of mpirun end with it
@@ -134,14 +152,14 @@ class Check:
     def config(self, name, model):
         folder = self.out / name
         folder.mkdir(exist_ok=True)
-        (folder / "config.json").write_text(json.dumps(model))
+        write_whole(folder / "config.json", json.dumps(model).encode())
         return folder / "config.json"
 
     def text(self):
         path = self.out / "text"
         if not path.exists():
-            path.write_bytes(b"".join(b"%d: the quick brown fox jumps over %d lazy dogs\n" % (i, i * i % 97)
-                                      for i in range(40000)))
+            write_whole(path, b"".join(b"%d: the quick brown fox jumps over %d lazy dogs\n" % (i, i * i % 97)
+                                       for i in range(40000)))
         return "bytes:%s" % path
 
     def train(self, name, *options, steps, env=None, seconds=120):
@@ -171,7 +189,7 @@ def torch_python():
 def torch_speed(c, *argv):
     """What torch_speed.py prints; or why there is nothing."""
     try:
-        return json.loads(last_line(c.run(torch_python(), HERE / "torch_speed.py", *argv, seconds=90, absent=3)))
+        return json.loads(c.run(torch_python(), HERE / "torch_speed.py", *argv, seconds=90, absent=3).strip().rpartition("\n")[2])
     except (Missing, Failed, ValueError) as e:
         return str(e)
 
@@ -219,7 +237,7 @@ def sanitizer(c):
     sanitize = shutil.which("compute-sanitizer") or shutil.which("compute-sanitizer", path="/usr/local/cuda/bin")
     if not sanitize:
         raise Missing("compute-sanitizer is not installed")
-    findings, tools = Findings(), ("memcheck", "racecheck", "initcheck", "synccheck")
+    findings, tools, ran = Findings(), ("memcheck", "racecheck", "initcheck", "synccheck"), []
 
     def check(tool, what, *command, absent=None):
         with findings.attempt("%s of %s" % (tool, what), may_be_late=True):  # each test of a program is a process of its own
@@ -227,16 +245,20 @@ def sanitizer(c):
                          *command[1:], seconds=90, absent=absent)
             if summary := re.search(r"SUMMARY: [1-9].*", text):
                 raise Failed(summary[0])
-            findings.figures["runs"] = findings.figures.get("runs", 0) + 1
+            ran.append(what)
 
-    for tool in tools:
+    def check_all(tool):
         check(tool, "gpu_check", "gpu_check", "--quick", absent=3)
-    for name, model in SANITIZED.items():
-        check("memcheck", "training " + name, "tp-train", "--model", c.config(name, model), "--data", c.text(), "--device", "cuda", "--dtype",
-              "bf16", "--steps", 4, "--batch", 2, "--seq", 16, "--quiet")
-    for name in KERNEL_TESTS:
-        for tool in tools:
+        for name, model in SANITIZED.items() if tool == "memcheck" else ():
+            check(tool, "training " + name, "tp-train", "--model", c.config(name, model), "--data", c.text(), "--device", "cuda", "--dtype",
+                  "bf16", "--steps", 4, "--batch", 2, "--seq", 16, "--quiet")
+        for name in KERNEL_TESTS:
             check(tool, name, name)
+
+    with concurrent.futures.ThreadPoolExecutor(c.options.at_once) as pool:
+        list(pool.map(check_all, tools))
+    if ran:
+        findings.figures["runs"] = len(ran)
     return findings.result()
 
 
@@ -266,7 +288,7 @@ def losses(c):
 def difference(c, name, layout, dtype, env):
     """The largest relative difference of a run's losses from the CPU's."""
     common = ["--model", c.config(name, MODELS[name]), "--layout", layout, "--dtype", dtype, "--batch", 4, "--seq",
-              32 if not c.options.small else 8, "--warmup", 1]
+              SEQS.get(name, 32) if not c.options.small else 8, "--warmup", 1]
     run = "-".join((name, layout, dtype))
     cpu = [x["loss"] for x in c.train(run + "-cpu", *common, steps=5)]
     on_gpu = [*common, "--device", "cuda"]
@@ -371,28 +393,30 @@ def training(c):
 
 
 def saving(c):
-    """The seconds by which saves delay a step, and how fast a run resumes, with its start and a step."""
+    """The seconds by which a save delays a step, also one that begins while the one before is still written, and how fast a run
+    resumes, with its start and a step."""
     root = c.out / "saves"
     shutil.rmtree(root, ignore_errors=True)
     model = c.config("tiny", TINY) if c.options.small else c.config("gpt2-124m", GPT2_124M)
     common = ["--model", model, "--device", "cuda", "--dtype", "bf16", "--batch", 4, "--seq", 16 if c.options.small else 1024, "--ckpt",
               root]
-    stall = max(x["save_seconds"] for x in c.train("saves", *common, "--save-every", 2, steps=6))
+    stalls = [x["save_seconds"] for x in c.train("saves", *common, "--save-every", 2, steps=6)]
     n_bytes = sum(f.stat().st_size for f in max(root.glob("step-*")).iterdir())
     start = time.monotonic()
     c.run(c.program("tp-train"), *common, "--data", c.text(), "--steps", 7, "--resume=must", "--quiet")
     seconds = time.monotonic() - start
-    return {"longest_save_stall_s": stall, "resume_and_one_step_s": seconds, "resume_GB_per_s_with_start_and_step": n_bytes / seconds / 1e9}
+    return {"save_stall_s": stalls[1], "longest_save_stall_behind_another_s": max(stalls), "resume_and_one_step_s": seconds, "resume_GB_per_s_with_start_and_step": n_bytes / seconds / 1e9}
 
 
-PARTS = [device, kernels, losses, layouts, reshard, bandwidth, attention, experts, saving, training, sanitizer]
+SIDE_BY_SIDE = [kernels, losses, layouts, sanitizer]  # they measure no speed
+PARTS = [device, *SIDE_BY_SIDE, reshard, bandwidth, attention, experts, saving, training]
 
 
 # ---- the report ----
 
 def run_part(c, part):
     start = time.monotonic()
-    c.begin(part)
+    c = c.of(part)
     row = {"part": part.__name__, "what": part.__doc__}
     try:
         row.update(status="passed", figures=part(c))
@@ -423,6 +447,24 @@ def text_of(rows):
     return "\n".join(lines) + "\n"
 
 
+def groups_of(parts):
+    """Lists of parts that run side by side."""
+    for is_beside, some in itertools.groupby(parts, lambda part: part in SIDE_BY_SIDE):
+        yield from [list(some)] if is_beside else [[part] for part in some]
+
+
+def run_group(c, parts, before):
+    """The rows of some parts, in their order. `before`: the rows of earlier parts, for the report."""
+    rows = [{"part": part.__name__, "what": part.__doc__, "status": "not run", "why": "it had not ended", "seconds": 0} for part in parts]
+    write_report(c, before + rows)
+    with concurrent.futures.ThreadPoolExecutor(c.options.at_once) as pool:
+        at = {pool.submit(run_part, c, part): i for i, part in enumerate(parts)}
+        for done in concurrent.futures.as_completed(at):
+            rows[at[done]] = done.result()
+            write_report(c, before + rows)
+    return rows
+
+
 def write_report(c, rows):
     """Before and after each part, in case that something ends this script."""
     (c.out / "report.json").write_text(json.dumps(rows, indent=1) + "\n")
@@ -437,6 +479,7 @@ def main():
     p.add_argument("--seconds", type=float, default=600)
     p.add_argument("--small", action="store_true")
     p.add_argument("--only", default="")
+    p.add_argument("--at-once", type=int, default=4 if (os.cpu_count() or 1) >= 8 else 1)
     options = p.parse_args()
     unknown = set(filter(None, options.only.split(","))) - {part.__name__ for part in PARTS}
     if unknown:
@@ -449,10 +492,9 @@ def main():
     c = Check(options)
     wanted = [part for part in PARTS if not options.only or part.__name__ in options.only.split(",")]
     rows, is_end = [], False
-    for part in wanted:
-        write_report(c, [*rows, {"part": part.__name__, "what": part.__doc__, "status": "not run", "why": "it had not ended", "seconds": 0}])
-        rows.append(run_part(c, part))
-        is_end = rows[-1].pop("is_end", False)
+    for group in groups_of(wanted):
+        rows += run_group(c, group, rows)
+        is_end = any(row.pop("is_end", False) for row in rows)
         write_report(c, rows)
         if is_end:
             break  # all other parts would say the same

@@ -7,6 +7,7 @@ TINY = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_si
         "hidden_act": "silu"}
 EXPERTS = {**TINY, "architectures": ["MixtralForCausalLM"], "model_type": "mixtral", "num_local_experts": 4,
            "num_experts_per_tok": 2}
+HEADS_OF_64 = {**TINY, "hidden_size": 256, "intermediate_size": 256, "head_dim": 64}
 GPT2_124M = {"architectures": ["GPT2LMHeadModel"], "model_type": "gpt2", "n_embd": 768, "n_layer": 12, "n_head": 12,
              "n_positions": 4096, "n_inner": 3072, "vocab_size": 50304, "activation_function": "gelu_new",
              "layer_norm_epsilon": 1e-5, "tie_word_embeddings": True, "resid_pdrop": 0.0, "embd_pdrop": 0.0,
