@@ -171,8 +171,8 @@ NVCC_FLAGS := -std=c++17 -O3 $(foreach a,$(CUDA_ARCHES),-gencode arch=compute_$a
               -I. $(addprefix -isystem ,$(CUDA_PYPI:=/include)) \
               -Xcompiler -Wall,-Wextra,-fPIC,-fvisibility=hidden -Xptxas -warn-spills -Werror all-warnings
 
-## cuda          build lib/libtp-cuda.so for GPUs with nvcc (docs/GPU.md; it has never run on a GPU); compare what
-##               its kernels take of a GPU with limits, and the fake CUDA device's declarations with NVIDIA's
+## cuda          build lib/libtp-cuda.so for GPUs with nvcc (docs/GPU.md); compare what its kernels take of a GPU with
+##               limits, and the fake CUDA device's declarations with NVIDIA's
 cuda:
 	@[ -n "$(NVCC)" ] || { echo "cuda: nvcc is not installed, so the library cannot be built" >&2; exit 3; }
 	@$(MAKE) $(BUILD)/cuda/libtp-cuda.so
@@ -288,7 +288,7 @@ $(foreach arch,$(ARCHES),$(eval $(call PTX_RULES,$(arch))))
 -include $(foreach arch,$(ARCHES),$(CUDA_CU:%=$(FAKE)/sm_$(arch)/%.ptx.d))
 
 ## gpu-check     everything that only a GPU can show, in at most ten minutes: build/gpu-check/report.txt and report.json
-##               (exit 3: this machine has no GPU). It has never run on one
+##               (exit 3: this machine has no GPU)
 GPU_TESTS := $(addprefix $(BUILD)/tests/,kernels_cuda device_cuda_graph) \
              $(addprefix $(BUILD)/tests/kernels_cuda_,products experts head_norm loss optimizer)
 gpu-check:

@@ -48,8 +48,8 @@ static const char tail[] =
     "unfinished step in OUT, in step-N.tmp-ID (another framework's: OUT.tmp-ID), and the same\n"
     "command resumes it. It starts over when CKPT or the options have changed, under mpirun,\n"
     "to s3:// and to GGUF. An error removes the unfinished step.\n\n"
-    "--device cuda needs libtp-cuda.so, as tp-train does, and has never run on a GPU. The\n"
-    "processor compresses, decompresses and casts to f16.\n\n"
+    "--device cuda needs libtp-cuda.so, as tp-train does (docs/GPU.md). The processor\n"
+    "compresses, decompresses and casts to f16.\n\n"
     "exit codes: 0 done; 2 the request is wrong; 3 it failed (after 2 and 3 nothing was\n"
     "committed); 75 interrupted: run the same command again to resume.";
 

@@ -103,7 +103,7 @@ bool train_request_options(struct train_request *r, int *exit_code, int argc, ch
         OPT_FLAG(train_option_letter("quiet"), "quiet", &r->quiet, "do not print a line per step"),
         OPT_HEADING("machine"),
         OPT_STR(0, "device", "cpu|cuda|auto", &r->device,
-                "cpu (default); cuda: NVIDIA GPUs, but it has never run on one (docs/GPU.md);\n"
+                "cpu (default); cuda: NVIDIA GPUs, one for each rank (docs/GPU.md);\n"
                 "auto: cuda if each rank has a GPU, otherwise cpu"),
         OPT_STR(0, "cuda-graphs", "on|off", &r->cuda_graphs, GRAPHS_HELP),
         OPT_INT(train_option_letter("threads"), "threads", "N", &c->threads,

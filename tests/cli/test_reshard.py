@@ -186,9 +186,9 @@ def test_a_dry_run_prints_the_plan_and_writes_nothing(tmp_path):
         assert done["peak_rss_bytes"] <= plan["peak_rss_bytes"]
 
 
-def test_help_says_that_no_gpu_was_tried():
+def test_help_says_what_a_gpu_needs():
     text = " ".join(harness.ok("tp-reshard", "--help").out.split())
-    assert "--device cuda needs libtp-cuda.so, as tp-train does, and has never run on a GPU." in text
+    assert "--device cuda needs libtp-cuda.so, as tp-train does (docs/GPU.md)." in text
 
 
 def test_json_has_the_fields_of_the_contract(tmp_path):
