@@ -297,7 +297,8 @@ static tp_status read_start(struct trainer *t, struct restore_report *r, int64_t
     tp_status st;
 
     if (step < 0 && !has_weights(t->config->model_path))
-        return weight_init(&t->params, &t->layout, t->model, (uint64_t)t->config->seed, err);
+        return weight_init(&t->params, &t->layout, t->model, (uint64_t)t->config->seed,
+                           t->host_threads, err);
     st = step >= 0 ? read_ckpt(t, r, step, &a, err) : read_safetensors(t, r, &a, err);
     arena_free(&a);
     return st;

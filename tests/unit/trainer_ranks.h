@@ -33,7 +33,8 @@ static inline int run_trainer(struct comm_world *ranks, void *ctx)
     if (cpu_device_open(&d.device, &options, &err) ||
         trainer_open(&t, r->config, r->model, &d, ranks, &err))
         return wrong_unless(0, err.msg);
-    wrong += wrong_unless(weight_init(&t.params, &t.layout, r->model, 1, &err) == TP_OK, err.msg);
+    wrong +=
+        wrong_unless(weight_init(&t.params, &t.layout, r->model, 1, 2, &err) == TP_OK, err.msg);
     bucket_transfer_start_weights(&t.weights);
     wrong += r->fn(&t, r->ctx);
     trainer_close(&t);

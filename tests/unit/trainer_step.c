@@ -9,6 +9,8 @@
 
 #include "layout/family.h"
 #include "layout/parallel_plan.h"
+#include "tests/deferred/deferred.h"
+#include "tests/unit/device_read.h"
 #include "tests/unit/random_model.h"
 #include "tests/unit/trainer_ranks.h"
 #include "trainer/sizing/gpu_memory.h"
@@ -427,13 +429,23 @@ Test(trainer_step, a_device_without_an_operation_refuses_the_model)
 
 /* ---- random initialization ---- */
 
+/* Odd rounds are on a device whose memory host code cannot write. */
+static struct device *open_device(int round)
+{
+    const struct deferred_options deferred = { .threads = 1, .seed = (uint64_t)round };
+    const struct cpu_options options = { .threads = 1 };
+    struct device *device;
+    struct tp_err err = { 0 };
+
+    cr_assert_eq(round % 2 ? deferred_device_open(&device, &deferred, &err)
+                           : cpu_device_open(&device, &options, &err),
+                 TP_OK, "%s", err.msg);
+    return device;
+}
+
 Test(trainer_step, random_weights_are_a_function_of_name_and_index)
 {
     struct rng r = rng_start("trainer_step/init");
-    const struct cpu_options options = { .threads = 1 };
-    struct device *device;
-
-    cr_assert_eq(cpu_device_open(&device, &options, &(struct tp_err){ 0 }), TP_OK);
     for (int round = 0; round < 30; round++) {
         struct train_config c;
         struct model m;
@@ -443,6 +455,9 @@ Test(trainer_step, random_weights_are_a_function_of_name_and_index)
         struct buffer_pools pools = { 0 }, counts = { 0 };
         struct memory_rank rank;
         int rank_number;
+        struct device *device = open_device(round);
+        struct staging s;
+        void *own, *shared;
         struct tp_err err = { 0 };
 
         random_run(&r, &m, &c, 64);
@@ -453,17 +468,21 @@ Test(trainer_step, random_weights_are_a_function_of_name_and_index)
         cr_assert_eq(params_init(&p, &l, rank_number, &rank.params, &a, &err), TP_OK, "%s",
                      err.msg);
         params_take(&p, &rank.params, &counts);
-        pools.own.base = calloc(1, (size_t)counts.own.used + 1);
-        pools.shared.base = calloc(1, (size_t)counts.shared.used + 1);
+        cr_assert_eq(device_alloc(device, &own, counts.own.used, &err), TP_OK);
+        cr_assert_eq(device_alloc(device, &shared, counts.shared.used, &err), TP_OK);
+        pools.own.base = own;
+        pools.shared.base = shared;
         params_take(&p, &rank.params, &pools);
         cr_assert_eq(device_queue_open(device, &p.k.queue, DEVICE_QUEUE_COMPUTE, &err), TP_OK);
-        cr_assert_eq(weight_init(&p, &l, &m, 99, &err), TP_OK, "%s", err.msg);
+        cr_assert_eq(staging_open(&s, p.k.queue, 4096, &err), TP_OK);
+        cr_assert_eq(weight_init(&p, &l, &m, 99, 1 + round % 4, &err), TP_OK, "%s", err.msg);
         for (int i = 0; i < p.n; i++) {
             const struct param *q = &p.list[i];
             const struct tensor *t = &l.tensors[q->tensor];
             const struct param_owned o = params_owned(&p, q);
             struct box whole = box_whole(t->ndim, t->shape), one = q->own.box;
             int64_t pick = o.n ? rng_int(&r, 0, o.n - 1) : 0, at = pick;
+            float found;
             bool is_zero =
                 tensor_role_is_bias(t->role) || family_of(&m)->norm == FAMILY_UNIT_RMS_NORM;
 
@@ -475,18 +494,18 @@ Test(trainer_step, random_weights_are_a_function_of_name_and_index)
                 one.len[d] = 1;
             }
             at = box_offset_in(&whole, &one);
-            cr_expect_eq(o.value[pick],
+            cr_assert_eq(device_read(&s, &found, o.value + pick, sizeof found, &err), TP_OK);
+            cr_expect_eq(found,
                          q->decay  ? (float)(m.init_std * weight_init_normal(99, t->name, at))
                          : is_zero ? 0.0f
                                    : 1.0f,
                          "%s", t->name);
         }
+        staging_close(&s);
         device_queue_close(p.k.queue);
-        free(pools.own.base);
-        free(pools.shared.base);
+        device_close(device);
         arena_free(&a);
     }
-    device_close(device);
 }
 
 Test(trainer_step, random_numbers_are_normal)
