@@ -101,7 +101,7 @@ tp_status snapshot_open(struct snapshot **out, const struct trainer *t, bool for
     s->shard = (struct snapshot_shard){ .layout = &t->layout,
                                         .rank = control_rank(control),
                                         .zstd = t->config->ckpt_zstd,
-                                        .threads = t->config->threads };
+                                        .threads = t->host_threads };
     s->force = force;
     s->wait = *wait;
     s->device = t->device;

@@ -4,19 +4,29 @@
 #include <stdlib.h>
 
 #include "ckpt/shard_pack.h"
+#include "core/thread_pool.h"
 #include "trainer/sizing/buffer_pool.h"
 
 /* Compression collects so many bytes at a time, and takes this many threads of a rank that has
  * them. */
 enum { COMPRESS_BYTES = 16 << 20, COMPRESS_THREADS = 4 };
 
+/* Without it, threads write pieces of boxes. A file takes one write at a time, so a few threads
+ * suffice: while one writes, others compute checksums. Each is worth its start for so many bytes.
+ */
+enum { PIECE_BYTES = 4 << 20, WRITE_THREADS = 4, THREAD_BYTES = 16 << 20 };
+
+static int elem_bytes(const struct snapshot_shard *s, int box)
+{
+    return dtype_bytes(s->layout->tensors[s->boxes[box].tensor].dtype);
+}
+
 /* Take the copy of box number i from the pool. */
 static void *take_copy(struct buffer_pool *pool, const struct snapshot_shard *s, int i)
 {
     const struct stored_box *b = &s->boxes[i];
 
-    return buffer_pool_take(pool, BUFFER_STAGING, box_elements(&b->box),
-                            dtype_bytes(s->layout->tensors[b->tensor].dtype));
+    return buffer_pool_take(pool, BUFFER_STAGING, box_elements(&b->box), elem_bytes(s, i));
 }
 
 tp_status snapshot_shard_plan(struct snapshot_shard *s, int64_t *n_bytes, struct arena *arena,
@@ -51,7 +61,7 @@ static const char **find_copies(const struct snapshot_shard *s, char *data)
 
 static int compress_threads(int threads)
 {
-    return threads < COMPRESS_THREADS ? 1 : COMPRESS_THREADS;
+    return threads > 0 && threads < COMPRESS_THREADS ? 1 : COMPRESS_THREADS;
 }
 
 /* An encoder for each thread, and the chunks of a batch with their frames. */
@@ -78,11 +88,11 @@ static tp_status write_compressed(const struct snapshot_shard *s, struct shard_w
 
     TP_TRY(shard_packer_open(&packer, s->zstd, compress_threads(s->threads), err));
     for (int64_t i = 0; shard_pack_chunk(w, i, &box, &run); i++) {
-        const struct stored_box *b = &s->boxes[box];
-        const int elem = dtype_bytes(s->layout->tensors[b->tensor].dtype);
+        const struct box *b = &s->boxes[box].box;
+        const int elem = elem_bytes(s, box);
 
-        TP_TRY(shard_write(w, box, &run,
-                           copies[box - s->first] + box_offset_in(&b->box, &run) * elem, err));
+        TP_TRY(
+            shard_write(w, box, &run, copies[box - s->first] + box_offset_in(b, &run) * elem, err));
         collected += box_elements(&run) * elem;
         if (collected < COMPRESS_BYTES)
             continue;
@@ -95,13 +105,71 @@ done:
     return st;
 }
 
+/* ---- raw ---- */
+
+struct snapshot_piece {
+    int box;
+    int64_t run; /* its number */
+};
+
+struct snapshot_pieces {
+    const struct snapshot_shard *shard;
+    struct shard_writer *writer;
+    const char *const *copies;
+    struct snapshot_piece *list;
+    int64_t n, bytes;
+};
+
+/* Cut this rank's boxes into runs. Without a list, only count. */
+static void cut_boxes(struct snapshot_pieces *p)
+{
+    const struct snapshot_shard *s = p->shard;
+
+    p->n = p->bytes = 0;
+    for (int i = s->first; i < s->first + s->n_own; i++) {
+        const struct box *b = &s->boxes[i].box;
+        int64_t runs = box_run_count(b, PIECE_BYTES / elem_bytes(s, i));
+
+        for (int64_t k = 0; p->list && k < runs; k++)
+            p->list[p->n + k] = (struct snapshot_piece){ i, k };
+        p->n += runs;
+        p->bytes += box_elements(b) * elem_bytes(s, i);
+    }
+}
+
+/* A thread_pool_fn. */
+static tp_status write_piece(void *ctx, int64_t item, int worker, struct tp_err *err)
+{
+    const struct snapshot_pieces *p = ctx;
+    const struct snapshot_shard *s = p->shard;
+    const int i = p->list[item].box, elem = elem_bytes(s, i);
+    const struct box *b = &s->boxes[i].box;
+    struct box run;
+
+    (void)worker;
+    box_run(&run, b, PIECE_BYTES / elem, p->list[item].run);
+    return shard_write(p->writer, i, &run, p->copies[i - s->first] + box_offset_in(b, &run) * elem,
+                       err);
+}
+
 static tp_status write_boxes(const struct snapshot_shard *s, struct shard_writer *w,
                              const char *const *copies, struct tp_err *err)
 {
-    tp_status st = TP_OK;
+    struct snapshot_pieces p = { .shard = s, .writer = w, .copies = copies };
+    int64_t threads;
+    tp_status st;
 
-    for (int i = 0; i < s->n_own && !st; i++)
-        st = shard_write(w, s->first + i, &s->boxes[s->first + i].box, copies[i], err);
+    cut_boxes(&p);
+    p.list = calloc((size_t)p.n + 1, sizeof *p.list);
+    if (!p.list)
+        return tp_fail(err, TP_E_NOMEM, "no memory to save");
+    cut_boxes(&p);
+    threads = 1 + p.bytes / THREAD_BYTES;
+    threads = threads < WRITE_THREADS ? threads : WRITE_THREADS;
+    threads = threads < s->threads ? threads : s->threads;
+    /* a store gets the bytes in their order, which needs the least memory */
+    st = thread_pool_run(write_piece, &p, p.n, shard_upload_of(w) ? 1 : (int)threads, err);
+    free(p.list);
     return st;
 }
 

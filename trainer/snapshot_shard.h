@@ -12,7 +12,8 @@
 struct snapshot_shard {
     const struct layout *layout; /* borrowed */
     int rank;
-    int zstd, threads;         /* level of the compression, 0: none; threads of this rank */
+    int zstd;                  /* level of the compression, 0: none */
+    int threads;               /* of the host, that this rank may use; at least 1 */
     struct stored_box *boxes;  /* [n_boxes] of all ranks */
     int n_boxes, first, n_own; /* this rank's follow each other */
 };
@@ -22,7 +23,8 @@ struct snapshot_shard {
 tp_status snapshot_shard_plan(struct snapshot_shard *s, int64_t *n_bytes, struct arena *arena,
                               struct tp_err *err);
 
-/* Upper estimate of the bytes that compression needs beside the copies, which have state_bytes. */
+/* Upper estimate of the bytes that compression needs beside the copies, which have state_bytes.
+ * threads is 0 where it is not known. */
 int64_t snapshot_shard_compress_bytes(int level, int threads, int64_t state_bytes);
 
 /* Write the shard in folder dir from the copies. *out: the writer, finished, for the caller to

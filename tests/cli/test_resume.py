@@ -322,3 +322,13 @@ def test_another_architecture_and_other_names_are_reported(model, two_steps, tmp
                     .replace("\nffn.", "\nmlp."))
     err = resumed(model, two_steps, "--steps", 3, "--plan", plan)
     assert "has no tensor model.layers.0.ffn" in err and "--plan" in err
+
+
+def test_threads_that_save_together_write_what_another_program_writes(tmp_path):
+    """Large enough for four threads; boxes of the embedding are longer than the piece that a thread writes."""
+    model = harness.write_config(tmp_path, vocab_size=50000, hidden_size=96, num_hidden_layers=1)
+    ok("tp-train", "--model", model, "--data", "bytes:%s" % TEXT, "--steps", 1, "--batch", 1, "--seq", 8,
+       "--threads", 4, "--ckpt", tmp_path / "ckpt", "-q")
+    ok("tp-reshard", tmp_path / "ckpt", "--to", "tp1", "-o", tmp_path / "again")
+    saved, again = ((tmp_path / root / "step-00000001/rank-00000.h5").read_bytes() for root in ("ckpt", "again"))
+    assert len(saved) > 64 << 20 and saved == again
