@@ -71,6 +71,44 @@ Test(comm_shm, rows_and_columns_of_a_grid_are_independent)
     expect(6, grid_3x2, rng_next(&r));
 }
 
+/* Whether memory at p is private, from /proc/self/maps. */
+static bool is_private(const void *p)
+{
+    FILE *f = fopen("/proc/self/maps", "re");
+    unsigned long long from, to, at = (unsigned long long)(uintptr_t)p;
+    char line[512], mode[5] = "";
+
+    while (f && fgets(line, sizeof line, f))
+        if (sscanf(line, "%llx-%llx %4s", &from, &to, mode) == 3 && from <= at && at < to)
+            break;
+    if (f)
+        fclose(f);
+    return mode[3] == 'p';
+}
+
+static int check_private(struct comm_world *ranks, void *ctx)
+{
+    const int n = *(const int *)ctx;
+    struct rank_device d;
+    struct tp_err err = { 0 };
+    void *p;
+    int wrong;
+
+    if (rank_device_open(&d, ranks, &err) || comm_alloc(&p, ranks, 1 << 24, &err))
+        return wrong_unless(0, err.msg);
+    memset(p, 1, 1 << 24);
+    wrong = wrong_unless(is_private(p) == (n == 1), "private memory");
+    rank_device_close(&d);
+    return wrong;
+}
+
+/* Private memory has large pages, which make its first access cheap. */
+Test(comm_shm, a_rank_that_is_alone_has_private_memory)
+{
+    for (int n = 1; n <= 2; n++)
+        cr_assert_eq(run_ranks(n, 1 << 28, check_private, &n), 0, "%d ranks", n);
+}
+
 Test(comm_shm, calls_and_bytes_are_counted_exactly)
 {
     expect(1, prop_counts, 0);
