@@ -14,7 +14,7 @@ uint64_t normal_mix(uint64_t x);
  * logarithm and the cosine of the C library. */
 double normal_value(uint64_t key, int64_t index);
 
-/* out[i] = (float)(std * normal_value(key, first + i)), bit for bit, in a tenth of the time. */
+/* out[i] = (float)(std * normal_value(key, first + i)), bit for bit, in a fraction of the time. */
 void normal_fill(float *out, int64_t n, double std, uint64_t key, int64_t first);
 
 #endif
