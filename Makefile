@@ -145,7 +145,7 @@ $(BUILD)/.flags: FORCE | $(BUILD)/.tools
 # (comm/cuda/library.h). It is built twice: by nvcc for GPUs, and by clang for the fake CUDA device,
 # on which it is tested.
 CUDA_C     := $(basename $(wildcard device/cuda/*.c)) device/device device/failure kernels/cuda/cuda \
-              core/background_thread core/err layout/dtype \
+              core/background_thread core/err core/thread_pool layout/dtype \
               $(addprefix comm/cuda/,exports nccl_transport nccl_lane nccl_exchange nccl_watch nccl_failure)
 CUDA_CU    := $(basename $(wildcard kernels/cuda/*.cu))
 CUDA_FILES  = $(patsubst %,$1/%.o,$(CUDA_C) $(CUDA_CU))
