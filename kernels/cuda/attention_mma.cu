@@ -70,10 +70,10 @@ static __device__ inline float softmax_half(struct mma_softmax<C, M> *t, float (
     for (int i = 0; i < 4 * PARTS; i++) {
         float *x = &s[i / 4][m][i / 2 % 2][2 * h + i % 2];
 
-        *x = attention_mma_exp2(fmaf(*x, by, -base));
+        *x = instruction_exp2(fmaf(*x, by, -base));
         sum += *x;
     }
-    before = t->max[m][h] == most ? 1 : attention_mma_exp2(fmaf(t->max[m][h], by, -base));
+    before = t->max[m][h] == most ? 1 : instruction_exp2(fmaf(t->max[m][h], by, -base));
     t->sum[m][h] = t->sum[m][h] * before + sum;
     t->max[m][h] = most;
     return before;
@@ -89,7 +89,7 @@ static __device__ void softmax_add(struct mma_softmax<C, M> *t, float (*s)[M][2]
 
 #pragma unroll
     for (int i = 0; i < 2 * M; i++) {
-        before[i / 2][i % 2] = softmax_half<PARTS>(t, s, i / 2, i % 2, unit * ATTENTION_MMA_LOG2_E);
+        before[i / 2][i % 2] = softmax_half<PARTS>(t, s, i / 2, i % 2, unit * INSTRUCTION_LOG2_E);
         is_new |= before[i / 2][i % 2] != 1;
     }
     if (!__any_sync(0xffffffffu, is_new))

@@ -18,6 +18,7 @@
 #include "kernels/cuda/async_copy.cuh"
 #include "kernels/cuda/attention_rows.cuh"
 #include "kernels/cuda/attention_run.cuh"
+#include "kernels/cuda/instruction.cuh"
 #include "kernels/cuda/mma.cuh"
 
 enum {
@@ -128,22 +129,6 @@ static __device__ inline bool attention_mma_full(const struct attention *a,
 {
     return !attention_mma_wide<D>() && a->head_dim == D &&
            attention_mma_all(a, q, query, queries, key, keys);
-}
-
-/* By which exponents are multiplied: a GPU computes powers of 2. */
-#define ATTENTION_MMA_LOG2_E 1.44269504f
-
-/* 2^x with an error of some 2^-20, as weights need that are rounded to bf16; 0 below 2^-126. */
-static __device__ inline float attention_mma_exp2(float x)
-{
-#ifdef __CUDACC__
-    float y;
-
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-#else
-    return exp2f(x);
-#endif
 }
 
 /* f(k) for the columns 16 k .. 16 k + 15 of N times 16 that a head with so many columns has. It is
@@ -297,7 +282,7 @@ static __device__ void attention_mma_store_row(uint16_t *row, const float (*x)[4
 
 #pragma unroll
         for (int i = 0; i < 4; i++)
-            words[i] = mma_pack(x[j + i][2 * h] * by, x[j + i][2 * h + 1] * by);
+            words[i] = instruction_bf16x2(x[j + i][2 * h] * by, x[j + i][2 * h + 1] * by);
         attention_mma_transpose(words);
         if (row && at < head_dim)
             *reinterpret_cast<uint4 *>(row + at) = { words[0], words[1], words[2], words[3] };
@@ -379,7 +364,7 @@ static __device__ void attention_mma_sum(float (*sums)[C / 8][4], const float (*
     for (int i = 0; i < 4 * M; i++) {
         const float *w = weights[i / 4][i / 2 % 2];
 
-        a[i / 4][i % 4] = mma_pack(w[i % 2 * 2], w[i % 2 * 2 + 1]);
+        a[i / 4][i % 4] = instruction_bf16x2(w[i % 2 * 2], w[i % 2 * 2 + 1]);
     }
     attention_mma_steps<D, C / 16, FULL>(head_dim - col, [&](int k) {
         uint32_t b[4];

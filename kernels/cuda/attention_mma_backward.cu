@@ -16,8 +16,8 @@ static __device__ inline void probability(const struct attention &a, float *dot,
                                           const struct mma_query &q)
 {
     const float score = attention_mma_score<D>(a, *dot);
-    const float by = attention_mma_unit<D>(a) * ATTENTION_MMA_LOG2_E;
-    const float p = attention_mma_exp2(fmaf(score, by, -q.lse2));
+    const float by = attention_mma_unit<D>(a) * INSTRUCTION_LOG2_E;
+    const float p = instruction_exp2(fmaf(score, by, -q.lse2));
 
     *dot = p;
     *dp = p * (*dp - q.delta);
@@ -80,7 +80,7 @@ static __device__ void load_queries(struct mma_query (*to)[2], const struct atte
             attention_mma_first<M>(&q) + i / 2 * ATTENTION_MMA_ROWS + attention_mma_row(i % 2 * 2);
         bool in = row < q.rows;
 
-        to[i / 2][i % 2] = { in ? a.lse[q.lse_at + row] * ATTENTION_MMA_LOG2_E : 0,
+        to[i / 2][i % 2] = { in ? a.lse[q.lse_at + row] * INSTRUCTION_LOG2_E : 0,
                              in ? delta[q.lse_at + row] : 0 };
     }
 }
@@ -267,7 +267,7 @@ static __device__ void weights_and_gradients(const struct attention &a,
 #pragma unroll
     for (int i = 0; i < 8 * M; i++) {
         const int m = i / 8, j = i / 4 % 2, row = p + j * 8 + attention_mma_col(i);
-        const struct mma_query of = { t.lse[row] * ATTENTION_MMA_LOG2_E, t.delta[row] };
+        const struct mma_query of = { t.lse[row] * INSTRUCTION_LOG2_E, t.delta[row] };
 
         probability<D>(a, &s[m][j][i % 4], &dp[m][j][i % 4], of);
         if (!all && (n + row >= q.rows ||

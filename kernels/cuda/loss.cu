@@ -1,5 +1,6 @@
 /* kernels/cuda/loss.cu - see kernels/loss.h. Rows of a vocabulary often have an odd number of
  * columns; a row's packs then begin where those of the whole matrix do. */
+#include "kernels/cuda/instruction.cuh"
 #include "kernels/cuda/pack.cuh"
 #include "kernels/cuda/reduce.cuh"
 #include "kernels/cuda/run.h"
@@ -18,47 +19,79 @@ static __device__ inline float exp_below(float x, float max)
     return vec_exp(x - (max == -INFINITY ? 0.0f : max));
 }
 
+/* The same for many x and one max: power(x, base_of(max)). Reading bf16 takes less time than 25
+ * instructions for each exponential, so it is one of 2 there. */
+template <enum dtype type> static __device__ inline float base_of(float max)
+{
+    const float base = max == -INFINITY ? 0.0f : max;
+
+    return type == DTYPE_BF16 ? base * INSTRUCTION_LOG2_E : base;
+}
+
+template <enum dtype type> static __device__ inline float power(float x, float base)
+{
+    if constexpr (type == DTYPE_BF16)
+        return instruction_exp2(fmaf(x, INSTRUCTION_LOG2_E, -base));
+    else
+        return vec_exp(x - base);
+}
+
+/* By which a sum over one base is multiplied to be over a larger one. A sum that is 0 may have had
+ * any base, so the factor is never infinite. */
+template <enum dtype type> static __device__ inline float rescale(float before, float base)
+{
+    const float by = fminf(before - base, 0.0f);
+
+    return type == DTYPE_BF16 ? instruction_exp2(by) : vec_exp(by);
+}
+
+/* A thread's sum of exponentials: of bf16, a few hundred of them are added in f32. */
+template <enum dtype type>
+using exp_sum = typename std::conditional<type == DTYPE_BF16, float, double>::type;
+
 /* Online softmax: the sum of a thread's exponentials is that over its largest logit so far. Where
- * a larger one appears, the sum is rescaled, at most once for each pack. */
+ * a larger one appears, the sum is rescaled, at most once for each pack. (fmaxf forgets a NaN, but
+ * the sum does not.) */
 template <enum dtype type, int N>
 __global__ void __launch_bounds__(LAUNCH_THREADS)
     loss_max_kernel(const __grid_constant__ struct loss_max a)
 {
-    for (int64_t r = blockIdx.x; r < a.rows; r += gridDim.x) {
-        float max = -INFINITY;
-        double sum = 0;
+    const int64_t r = blockIdx.x;
+    float max = -INFINITY, base = 0;
+    exp_sum<type> sum = 0;
 
-        pack_each<N, 2>(
-            pack_of_block(), r * a.cols, (r + 1) * a.cols,
-            [&](auto n, int64_t i) { return pack_load<n.value>(a.logits, type, i); },
-            [&](auto, int64_t, auto x) {
-                const float before = max;
-                float part = 0;
+    pack_each<N, 2>(
+        pack_of_block(), r * a.cols, (r + 1) * a.cols,
+        [&](auto n, int64_t i) { return pack_load<n.value>(a.logits, type, i); },
+        [&](auto, int64_t, auto x) {
+            const float before = base;
+            float part = 0;
 
-                for (float logit : x.x)
-                    max = reduce_max()(max, logit);
-                if (max != before)
-                    sum *= (double)exp_below(before, max);
-                for (float logit : x.x)
-                    part += exp_below(logit, max);
-                sum += (double)part;
-            });
-        const float of_block = reduce_block(max, reduce_max());
+            for (float logit : x.x)
+                max = fmaxf(max, logit);
+            base = base_of<type>(max);
+            if (base != before)
+                sum *= (exp_sum<type>)rescale<type>(before, base);
+            for (float logit : x.x)
+                part += power<type>(logit, base);
+            sum += (exp_sum<type>)part;
+        });
+    max = reduce_block(max, reduce_max());
 
-        sum = reduce_block(sum * (double)exp_below(max, of_block), reduce_sum());
-        if (threadIdx.x == 0) {
-            a.row_sum[r] = (float)sum;
-            a.row_target[r] = of_block; /* until loss_sum_exp */
-            if (!a.merge || of_block > a.row_max[r])
-                a.row_max[r] = of_block;
-        }
+    const double of_block =
+        reduce_block((double)sum * (double)rescale<type>(base, base_of<type>(max)), reduce_sum());
+    if (threadIdx.x == 0) {
+        a.row_sum[r] = (float)of_block;
+        a.row_target[r] = max; /* until loss_sum_exp */
+        if (!a.merge || max > a.row_max[r])
+            a.row_max[r] = max;
     }
 }
 
 void cuda_run_loss_max(struct device_queue *q, const struct loss_max *a)
 {
     pack_select(a->type, pack_is_aligned(a->logits), [=](auto type, auto n) {
-        launch_rows(q, "the maxima of logits", a->rows, loss_max_kernel<type.value, n.value>, *a);
+        launch_each(q, "the maxima of logits", a->rows, loss_max_kernel<type.value, n.value>, *a);
     });
 }
 
@@ -80,11 +113,11 @@ void cuda_run_loss_sum_exp(struct device_queue *q, const struct loss_sum_exp *a)
     launch_elements(q, "the sums of the loss", a->rows, loss_sum_exp_kernel, *a);
 }
 
-/* The derivative of a soft cap where its result is x, which in bf16 may be rounded beyond the cap;
- * 1 without a cap. */
+/* The derivative of a soft cap where its result is x, which in bf16 may be rounded beyond the
+ * cap. */
 static __device__ inline float cap_slope(float cap, float x)
 {
-    const float t = cap > 0 ? fminf(fabsf(x) / cap, 1.0f) : 0;
+    const float t = fminf(fabsf(x) / cap, 1.0f);
 
     return 1.0f - t * t;
 }
@@ -94,25 +127,28 @@ template <enum dtype type, int N>
 __global__ void __launch_bounds__(LAUNCH_THREADS)
     loss_backward_kernel(const __grid_constant__ struct loss_backward a)
 {
-    for (int64_t r = blockIdx.x; r < a.rows; r += gridDim.x) {
-        const int64_t target = target_column(a.targets[r], a.first, a.cols);
-        const int64_t target_at = target < 0 ? -1 : r * a.cols + target;
-        const float row_sum = a.row_sum[r], by = a.scale / row_sum, max = a.row_max[r];
+    const int64_t r = blockIdx.x, target = target_column(a.targets[r], a.first, a.cols);
+    const int64_t target_at = target < 0 ? -1 : r * a.cols + target;
+    const float by = a.scale / a.row_sum[r], base = base_of<type>(a.row_max[r]);
 
-        pack_each<N, 2>(
-            pack_of_block(), r * a.cols, (r + 1) * a.cols,
-            [&](auto n, int64_t i) { return pack_load<n.value>(a.logits, type, i); },
-            [&](auto n, int64_t i, auto x) {
+    pack_each<N, 2>(
+        pack_of_block(), r * a.cols, (r + 1) * a.cols,
+        [&](auto n, int64_t i) { return pack_load<n.value>(a.logits, type, i); },
+        [&](auto n, int64_t i, auto x) {
+            auto d = x;
+
+            for (float &of : d.x)
+                of = power<type>(of, base) * by;
+            if (target_at >= i && target_at < i + n.value)
 #pragma unroll
-                for (int j = 0; j < n.value; j++) {
-                    float e = exp_below(x.x[j], max);
-                    float d = i + j == target_at ? a.scale * (e / row_sum - 1.0f) : e * by;
-
-                    x.x[j] = d * cap_slope(a.cap, x.x[j]);
-                }
-                pack_store(a.dlogits, type, i, x);
-            });
-    }
+                for (int j = 0; j < n.value; j++)
+                    d.x[j] -= i + j == target_at ? a.scale : 0.0f;
+            if (a.cap > 0)
+#pragma unroll
+                for (int j = 0; j < n.value; j++)
+                    d.x[j] *= cap_slope(a.cap, x.x[j]);
+            pack_store(a.dlogits, type, i, d);
+        });
 }
 
 void cuda_run_loss_backward(struct device_queue *q, const struct loss_backward *a)
@@ -126,7 +162,7 @@ void cuda_run_loss_backward(struct device_queue *q, const struct loss_backward *
         return;
     }
     pack_select(a->type, pack_is_aligned(a->dlogits, a->logits), [=](auto type, auto n) {
-        launch_rows(q, "the gradient of the loss", a->rows,
+        launch_each(q, "the gradient of the loss", a->rows,
                     loss_backward_kernel<type.value, n.value>, *a);
     });
 }

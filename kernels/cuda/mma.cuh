@@ -59,17 +59,4 @@ static __device__ __forceinline__ void mma_load_transposed(uint32_t *to, const u
 #endif
 }
 
-/* Two numbers, rounded to bf16, in a word. */
-static __device__ __forceinline__ uint32_t mma_pack(float first, float second)
-{
-#ifdef __CUDACC__
-    uint32_t both;
-
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(second), "f"(first));
-    return both;
-#else
-    return fakecuda_cvt_bf16x2(second, first);
-#endif
-}
-
 #endif

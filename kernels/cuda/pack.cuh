@@ -11,6 +11,7 @@
 
 #include <type_traits>
 
+#include "kernels/cuda/instruction.cuh"
 #include "kernels/cuda/launch.cuh"
 
 enum { PACK = 4, PACK_BF16 = 8 };
@@ -75,9 +76,16 @@ static __device__ inline struct pack<N> pack_load(const uint16_t *p, int64_t i) 
     const auto from = *reinterpret_cast<const pack_memory<uint16_t, N> *>(p + i);
     struct pack<N> to;
 
+    if constexpr (N == 1)
+        to.x[0] = vec_from_bf16(from.x[0]);
 #pragma unroll
-    for (int j = 0; j < N; j++)
-        to.x[j] = vec_from_bf16(from.x[j]);
+    for (int j = 0; j < N / 2; j++) {
+        uint32_t both; /* so that an instruction suffices for each element */
+
+        memcpy(&both, &from.x[2 * j], sizeof both);
+        to.x[2 * j] = vec_float(both << 16);
+        to.x[2 * j + 1] = vec_float(both & 0xffff0000);
+    }
     return to;
 }
 
@@ -113,9 +121,14 @@ template <int N> static __device__ inline void pack_store(uint16_t *p, int64_t i
 {
     pack_memory<uint16_t, N> to;
 
+    if constexpr (N == 1)
+        to.x[0] = (uint16_t)instruction_bf16x2(x.x[0], 0);
 #pragma unroll
-    for (int j = 0; j < N; j++)
-        to.x[j] = vec_to_bf16(x.x[j]);
+    for (int j = 0; j < N / 2; j++) {
+        const uint32_t both = instruction_bf16x2(x.x[2 * j], x.x[2 * j + 1]);
+
+        memcpy(&to.x[2 * j], &both, sizeof both);
+    }
     pack_write(p + i, to);
 }
 

@@ -133,12 +133,23 @@ CUDA_ARRAYS struct pair numbers(struct rng *r, enum dtype type, int64_t n, doubl
 /* bf16 on the GPU, and the same numbers in f32 on the CPU, which does not keep_bf16. */
 #define KEPT (on_gpu ? DTYPE_BF16 : DTYPE_F32)
 
-CUDA_ARRAYS struct pair numbers_kept(struct rng *r, int64_t n, double size)
+CUDA_ARRAYS struct pair kept(float *from, int64_t n)
 {
-    struct pair p = numbers(r, DTYPE_BF16, n, size);
-    float *x = as_floats(DTYPE_BF16, p.cpu, n);
+    void *y = stored_as(DTYPE_BF16, from, n);
+    float *x = as_floats(DTYPE_BF16, y, n);
+    struct pair p = skewed_pair_of(y, n * dtype_bytes(DTYPE_BF16), skew * dtype_bytes(DTYPE_BF16));
 
     p.cpu = pair_of(x, n * (int64_t)sizeof *x).cpu;
+    free(x);
+    free(y);
+    return p;
+}
+
+CUDA_ARRAYS struct pair numbers_kept(struct rng *r, int64_t n, double size)
+{
+    float *x = random_floats(r, n, size);
+    struct pair p = kept(x, n);
+
     free(x);
     return p;
 }

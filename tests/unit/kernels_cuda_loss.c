@@ -7,6 +7,8 @@
  */
 #include "tests/unit/cuda_arrays.h"
 
+#define TYPE (is_kept ? KEPT : DTYPE_F32) /* of logits */
+
 /* A part of a vocabulary. */
 struct loss_part {
     struct pair logits, d, sum, target;
@@ -39,7 +41,6 @@ static void loss_case(struct rng *r, bool is_kept)
     struct pair targets =
         integers(r, rows, 0, (int32_t)(part[1].first + part[1].cols + rng_int(r, 0, 9) - 1));
 
-#define TYPE (is_kept ? KEPT : DTYPE_F32)
     for (int i = 0; i < 2; i++) {
         struct loss_part *p = &part[i];
 
@@ -64,7 +65,6 @@ static void loss_case(struct rng *r, bool is_kept)
         assert_similar_types(d, is_kept ? DTYPE_BF16 : DTYPE_F32, DTYPE_F32, 0.125, 2e-6,
                              "gradient of the loss");
     }
-#undef TYPE
 }
 
 static void loss_of(const char *name, bool is_kept)
@@ -90,7 +90,7 @@ Test(cuda_loss, bf16_logits)
 }
 
 /* The sum that the GPU computes for a row whose logits from column `first` on are `value`. */
-static double sum_with(struct rng *r, int64_t cols, int64_t first, float value)
+static double sum_with(struct rng *r, bool is_kept, int64_t cols, int64_t first, float value)
 {
     float *x = random_floats(r, cols, 5), got;
     struct pair logits, max = floats(r, 1, 1), sum = floats(r, 1, 1), target = floats(r, 1, 1);
@@ -98,10 +98,10 @@ static double sum_with(struct rng *r, int64_t cols, int64_t first, float value)
 
     for (int64_t c = first; c < cols; c++)
         x[c] = value;
-    logits = pair_of(x, cols * (int64_t)sizeof *x);
-    BOTH(loss_max, loss_max, AT(max), AT(sum), AT(target), AT(logits), DTYPE_F32, 1, cols, false);
-    BOTH(loss_sum_exp, loss_sum_exp, AT(sum), AT(target), AT(logits), DTYPE_F32, AT(max),
-         AT(targets), 0, 1, cols, 0.0f);
+    logits = is_kept ? kept(x, cols) : pair_of(x, cols * (int64_t)sizeof *x);
+    BOTH(loss_max, loss_max, AT(max), AT(sum), AT(target), AT(logits), TYPE, 1, cols, false);
+    BOTH(loss_sum_exp, loss_sum_exp, AT(sum), AT(target), AT(logits), TYPE, AT(max), AT(targets), 0,
+         1, cols, 0.0f);
     float *all = from_gpu(&sum);
     got = *all;
     free(all);
@@ -116,13 +116,15 @@ Test(cuda_loss, a_logit_that_is_not_a_number_makes_a_loss_that_is_none)
 {
     struct rng r = rng_start("cuda/loss NaN");
 
-    for (int i = 0; i < 8; i++) {
+    for (int i = 0; i < 16; i++) {
         const int64_t cols = rng_int(&r, 2, 3000);
+        const bool is_kept = i % 2;
 
         start(&r);
-        cr_expect(isfinite(sum_with(&r, cols, 1, -INFINITY)));
-        cr_expect(isnan(sum_with(&r, cols, cols - 1, INFINITY)));
-        cr_expect(isnan(sum_with(&r, cols, cols - 1, NAN)));
+        cr_expect(isfinite(sum_with(&r, is_kept, cols, 1, -INFINITY)));
+        cr_expect(isnan(sum_with(&r, is_kept, cols, cols - 1, INFINITY)));
+        cr_expect(isnan(sum_with(&r, is_kept, cols, cols - 1, NAN)));
+        cr_expect(isnan(sum_with(&r, is_kept, cols, 0, NAN)));
         end();
     }
 }
