@@ -18,7 +18,8 @@ struct embedding_forward {
     int64_t n, first, rows, cols;
 };
 
-/* dtable[ids[i] - first] += dx[i], in order of i. */
+/* dtable[ids[i] - first] += dx[i]. The CPU adds in order of i, a GPU in an order that depends on
+ * the ids only. */
 struct embedding_backward {
     float *dtable;
     const float *dx;

@@ -177,7 +177,7 @@ template <typename F> static inline void pack_select(enum dtype type, bool is_pa
 }
 
 /* The number of packs that n elements touch: threads for launch_elements. */
-static inline int64_t pack_count(int64_t n, int width = PACK)
+static __host__ __device__ inline int64_t pack_count(int64_t n, int width = PACK)
 {
     return n / width + (n % width != 0);
 }

@@ -94,6 +94,19 @@ CUDA_ARRAYS struct pair floats(struct rng *r, int64_t n, double size)
     return p;
 }
 
+/* Numbers whose sums are exact, in any order. */
+CUDA_ARRAYS struct pair summands(struct rng *r, int64_t n)
+{
+    float *x = malloc((size_t)(n + 1) * sizeof *x);
+    struct pair p;
+
+    for (int64_t i = 0; i < n; i++)
+        x[i] = (float)rng_int(r, -64, 64) / 64;
+    p = skewed_pair_of(x, n * (int64_t)sizeof *x, skew * (int64_t)sizeof *x);
+    free(x);
+    return p;
+}
+
 CUDA_ARRAYS struct pair doubles(struct rng *r, int64_t n)
 {
     double *x = malloc((size_t)(n + 1) * sizeof *x);
