@@ -1,6 +1,10 @@
 /* kernels/cuda/reduce.cu - see kernels/cuda/reduce.cuh. */
 #include "kernels/cuda/reduce.cuh"
 
+/* Blocks on a processor, with registers for the loads that are in flight together: these kernels
+ * have few blocks, and wait for memory. */
+enum { SUM_BLOCKS = 4, SUM_LOADS = 16 };
+
 bool reduce_plan_make(struct reduce_plan *p, struct device_queue *q, int64_t rows, int64_t cols,
                       int count, int sums)
 {
@@ -16,20 +20,22 @@ bool reduce_plan_make(struct reduce_plan *p, struct device_queue *q, int64_t row
     return p->n_parts == 1 || p->parts;
 }
 
-/* A thread has a column of one of the sums. */
-__global__ void __launch_bounds__(LAUNCH_THREADS)
+/* A column here is one of one of the sums. Few threads have one each, so eight warps share the
+ * parts of each. */
+__global__ void __launch_bounds__(LAUNCH_THREADS, SUM_BLOCKS)
     reduce_parts_kernel(const __grid_constant__ struct reduce_plan p, const float *parts,
                         float *out, int64_t out_step, bool is_stored)
 {
-    const int64_t n = p.count * p.cols;
+    const int64_t n = p.count * p.cols, i = reduce_column<1>(n);
+    float sums[1];
 
-    for (int64_t i = launch_thread(); i < n; i += launch_threads()) {
-        float *to = out + i / p.cols * out_step + i % p.cols, sum = is_stored ? 0 : *to;
+    reduce_columns<1, SUM_LOADS>(sums, p.n_parts, n, [&](int64_t part, int64_t col) {
+        return pack_set<1, 1>{ { pack_load<1>(parts, part * n + col) } };
+    });
+    if (i >= 0) {
+        float *to = out + i / p.cols * out_step + i % p.cols;
 
-#pragma unroll 8
-        for (int k = 0; k < p.n_parts; k++)
-            sum += parts[k * n + i];
-        *to = sum;
+        *to = is_stored ? sums[0] : *to + sums[0];
     }
 }
 
@@ -39,17 +45,17 @@ void reduce_plan_add(struct device_queue *q, const struct reduce_plan *p, int i,
     const float *parts = reduce_plan_parts(p, i);
 
     if (parts)
-        launch_elements(q, "a sum of parts", p->count * p->cols, reduce_parts_kernel, *p, parts,
-                        out, out_step, is_stored);
+        launch(q, "a sum of parts", reduce_columns_grid(p->count * p->cols, 1), reduce_parts_kernel,
+               *p, parts, out, out_step, is_stored);
 }
 
-__global__ void __launch_bounds__(LAUNCH_THREADS)
+__global__ void __launch_bounds__(LAUNCH_THREADS, SUM_BLOCKS)
     reduce_rows_kernel(const float *parts, int64_t rows, int64_t cols, float *first, float *second)
 {
     const float *from = parts + blockIdx.y * rows * cols;
     float sums[1];
 
-    reduce_columns<1>(sums, rows, cols, [&](int64_t row, int64_t col) {
+    reduce_columns<1, SUM_LOADS>(sums, rows, cols, [&](int64_t row, int64_t col) {
         return pack_set<1, 1>{ { pack_load<1>(from, row * cols + col) } };
     });
     reduce_store<1>(blockIdx.y ? second : first, nullptr, cols, false, sums[0]);

@@ -96,8 +96,8 @@ static inline dim3 reduce_plan_grid(const struct reduce_plan *p, int width)
 /* The sums over this block's part of rows of f(row, column), which are pack_set<N, count> of
  * columns column .. column + N - 1: the result for column reduce_column<N>(cols) is in the first 32
  * N threads. Each warp adds every eighth row, 32 of them at a time, so that rounding grows in short
- * chains. All threads of the block call it. */
-template <int N, int count, typename F>
+ * chains; so many loads of a warp are in flight `together`. All threads of the block call it. */
+template <int N, int together = 4, int count, typename F>
 static __device__ void reduce_columns(float (&sums)[count], int64_t all_rows, int64_t cols, F f)
 {
     const int64_t least = (int64_t)REDUCE_PART * gridDim.z;
@@ -113,12 +113,19 @@ static __device__ void reduce_columns(float (&sums)[count], int64_t all_rows, in
         struct pack_set<N, count> part = {
         };
 
-#pragma unroll 4
-        for (int64_t r = first; r < rows && r < first + 32 * LAUNCH_WARPS; r += LAUNCH_WARPS) {
-            const struct pack_set<N, count> x = f(r, c);
+        for (int64_t r = first; r < rows && r < first + 32 * LAUNCH_WARPS;
+             r += together * LAUNCH_WARPS) {
+            struct pack_set<N, count> x[together] = {
+            };
 
-            for (int s = 0; s < count; s++)
-                pack_add(part.of[s], x.of[s]);
+#pragma unroll
+            for (int k = 0; k < together; k++)
+                if (r + k * LAUNCH_WARPS < rows)
+                    x[k] = f(r + k * LAUNCH_WARPS, c);
+#pragma unroll
+            for (int k = 0; k < together; k++)
+                for (int s = 0; s < count; s++)
+                    pack_add(part.of[s], x[k].of[s]);
         }
         for (int s = 0; s < count; s++)
             pack_add(total.of[s], part.of[s]);
