@@ -122,7 +122,8 @@ __global__ void __launch_bounds__(LAUNCH_THREADS)
     const int32_t place = mine < a.n ? s.places[mine] : 0;
     const int32_t row = mine < a.n ? s.rows[mine] : (int32_t)a.rows;
     const int64_t next_part = (p + 1) * PART_TOKENS;
-    const int32_t before = p > 0 && mine < a.n ? s.rows[p * PART_TOKENS - 1] : -1;
+    const int32_t before =
+        p > 0 && next_part - PART_TOKENS < a.n ? s.rows[p * PART_TOKENS - 1] : -1;
     const int32_t after = next_part < a.n ? s.rows[next_part] : -1;
     struct pack<N> sum = {
     };
