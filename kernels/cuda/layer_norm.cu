@@ -14,45 +14,43 @@ static __device__ inline float normed(float x, float mean, float rstd, float w, 
     return (x - mean) * rstd * w + b;
 }
 
-/* Rows in registers; three blocks on a processor. */
-template <int workers>
-__global__ void __launch_bounds__(LAUNCH_THREADS, 3)
+/* A row in registers. */
+template <int workers, int packs>
+__global__ void __launch_bounds__(LAUNCH_THREADS, row_blocks(packs))
     layer_norm_forward_row_kernel(const __grid_constant__ struct layer_norm_forward a)
 {
-    for (int64_t r = row_first<workers>(); r < a.rows; r += row_step<workers>()) {
-        const int64_t at = r * a.cols;
-        struct row_packs<> x;
+    const int64_t r = row_first<workers>(), at = r * a.cols;
+    struct row_packs<packs> x, w;
 
-        if (a.block)
-            row_load<workers>(x, a.block + at, a.cols);
-        else
-            row_load<workers>(x, a.x + at, a.cols);
-        if (a.residual)
-            row_add<workers>(x, a.residual + at, a.cols);
-        if (a.x_bias)
-            row_add<workers>(x, a.x_bias, a.cols);
-        if (a.residual || a.x_bias || a.block)
-            row_store<workers>(a.x + at, x, a.cols);
-        const float mean =
-            (float)(row_sum<workers>(a.cols, [&](int k, int, int j) { return x.of[k].x[j]; }) /
-                    (double)a.cols);
-        const float rstd = rstd_of(a, row_sum<workers>(a.cols, [&](int k, int, int j) {
-                                       const float away = x.of[k].x[j] - mean;
+    if (r >= a.rows)
+        return;
+    row_load_sum<workers>(x, a.block, a.x, a.residual, at, a.cols);
+    if (a.x_bias)
+        row_add<workers>(x, a.x_bias, a.cols);
+    if (a.residual || a.x_bias || a.block)
+        row_store<workers>(a.x + at, x, a.cols);
+    const float mean =
+        (float)(row_sum<workers, packs>(a.cols, [&](int k, int j) { return x.of[k].x[j]; }) /
+                (double)a.cols);
+    const float rstd = rstd_of(a, row_sum<workers, packs>(a.cols, [&](int k, int j) {
+                                   const float away = x.of[k].x[j] - mean;
 
-                                       return away * away;
-                                   }));
-        row_each<workers>(a.cols, [&](int k, int c) {
-            const struct pack<PACK> w = pack_load<PACK>(a.w, c), b = pack_load<PACK>(a.b, c);
-
+                                   return away * away;
+                               }));
+    row_each<workers, packs>(a.cols, [&](int k, int) {
 #pragma unroll
-            for (int j = 0; j < PACK; j++)
-                x.of[k].x[j] = normed(x.of[k].x[j], mean, rstd, w.x[j], b.x[j]);
-        });
-        row_each<workers>(a.cols, [&](int k, int c) { pack_store(a.y, a.type, at + c, x.of[k]); });
-        if (workers == 32 ? launch_lane() == 0 : threadIdx.x == 0) {
-            a.mean[r] = mean;
-            a.rstd[r] = rstd;
-        }
+        for (int j = 0; j < PACK; j++)
+            x.of[k].x[j] = (x.of[k].x[j] - mean) * rstd;
+    });
+    row_load<workers>(w, a.w, a.cols);
+    row_multiply<workers, packs, 0, packs>(x, w, a.cols);
+    row_load<workers>(w, a.b, a.cols);
+    row_add<workers>(x, w, a.cols);
+    row_each<workers, packs>(a.cols,
+                             [&](int k, int c) { pack_store(a.y, a.type, at + c, x.of[k]); });
+    if (workers == 32 ? launch_lane() == 0 : threadIdx.x == 0) {
+        a.mean[r] = mean;
+        a.rstd[r] = rstd;
     }
 }
 
@@ -103,13 +101,22 @@ __global__ void __launch_bounds__(LAUNCH_THREADS, 4)
     }
 }
 
+static const struct row_kernels<void (*)(struct layer_norm_forward)> FORWARD = {
+    { layer_norm_forward_row_kernel<32, 4>, layer_norm_forward_row_kernel<32, 6>,
+      layer_norm_forward_row_kernel<32, ROW_PACKS> },
+    {
+        layer_norm_forward_row_kernel<LAUNCH_THREADS, 2>,
+            layer_norm_forward_row_kernel<LAUNCH_THREADS, 4>,
+            layer_norm_forward_row_kernel<LAUNCH_THREADS, ROW_PACKS>
+    }
+};
+
 void cuda_run_layer_norm_forward(struct device_queue *q, const struct layer_norm_forward *a)
 {
     const bool is_packed = a->cols % PACK == 0 && pack_is_aligned(a->y, a->x, a->residual,
                                                                   a->x_bias, a->w, a->b, a->block);
 
-    row_launch(q, "layer norm", is_packed, layer_norm_forward_row_kernel<32>,
-               layer_norm_forward_row_kernel<LAUNCH_THREADS>, layer_norm_forward_kernel<PACK>,
+    row_launch(q, "layer norm", is_packed, FORWARD, layer_norm_forward_kernel<PACK>,
                layer_norm_forward_kernel<1>, *a);
 }
 
@@ -133,48 +140,53 @@ static __device__ inline void load_row(const struct layer_norm_backward &a, int6
     });
 }
 
-/* dx of row r, from n and from dy in g. */
+/* dx of row r, from n, from dy in g, and from what dx was. */
 template <int workers, int packs>
 static __device__ inline void add_dx(const struct layer_norm_backward &a, int64_t r,
-                                     const struct row_packs<packs> &n, struct row_packs<packs> &g)
+                                     const struct row_packs<packs> &n, struct row_packs<packs> &g,
+                                     const struct row_before<packs> &dx)
 {
     const int64_t at = r * a.cols;
     const float rstd = a.rstd[r];
+    double sums[2];
 
     row_multiply<workers>(g, a.w, a.cols);
-    const float g_mean =
-        (float)(row_sum<workers, packs>(a.cols, [&](int k, int, int j) { return g.of[k].x[j]; }) /
-                (double)a.cols);
-    const float gn_mean =
-        (float)(row_sum<workers, packs>(
-                    a.cols, [&](int k, int, int j) { return g.of[k].x[j] * n.of[k].x[j]; }) /
-                (double)a.cols);
+    row_sums<workers, packs>(sums, a.cols, [&](int s, int k, int j) {
+        return s ? g.of[k].x[j] * n.of[k].x[j] : g.of[k].x[j];
+    });
+    const float g_mean = (float)(sums[0] / (double)a.cols);
+    const float gn_mean = (float)(sums[1] / (double)a.cols);
+
     row_each<workers, packs>(a.cols, [&](int k, int) {
 #pragma unroll
         for (int j = 0; j < PACK; j++)
             g.of[k].x[j] = rstd * (g.of[k].x[j] - g_mean - n.of[k].x[j] * gn_mean);
     });
-    row_add<workers>(g, a.dx + at, a.cols);
+    row_add_before<workers>(g, dx, a.dx + at, a.cols);
     row_store<workers>(a.dx + at, g, a.cols);
     if (a.rounded)
         row_store<workers>(a.rounded + at, g, a.cols);
 }
 
 /* Rows in registers, one for each warp, and the sums dw += dy n and db += dy of each block. */
+template <int packs>
 __global__ void __launch_bounds__(LAUNCH_THREADS, ROW_WARP_BLOCKS)
     layer_norm_backward_warp_kernel(const __grid_constant__ struct layer_norm_backward a,
                                     float *parts)
 {
     const int warp = (int)(threadIdx.x / 32);
-    float total[ROW_PACKS] = {};
+    float total[packs] = {};
 
     for (int64_t first = (int64_t)blockIdx.x * LAUNCH_WARPS; first < a.rows;
          first += launch_warps()) {
         const int n_rows = a.rows - first < LAUNCH_WARPS ? (int)(a.rows - first) : LAUNCH_WARPS;
-        struct row_packs<> n, dy;
+        struct row_packs<packs> n, dy;
+        struct row_before<packs> dx;
 
-        if (warp < n_rows)
+        if (warp < n_rows) {
+            row_load_before<32>(dx, a.dx + (first + warp) * a.cols, a.cols);
             load_row<32>(a, first + warp, n, dy);
+        }
         row_add_columns<2>(total, a.cols, n_rows, [&](int s, int k) {
             struct pack<PACK> x = dy.of[k];
 
@@ -184,14 +196,14 @@ __global__ void __launch_bounds__(LAUNCH_THREADS, ROW_WARP_BLOCKS)
             return x;
         });
         if (warp < n_rows)
-            add_dx<32>(a, first + warp, n, dy);
+            add_dx<32>(a, first + warp, n, dy, dx);
     }
     row_store_columns<2>(parts, total, a.cols);
 }
 
 /* The same with a row for each block, whose threads always have the same columns. */
 template <int packs>
-__global__ void __launch_bounds__(LAUNCH_THREADS, row_blocks(packs))
+__global__ void __launch_bounds__(LAUNCH_THREADS, row_sum_blocks(packs))
     layer_norm_backward_block_kernel(const __grid_constant__ struct layer_norm_backward a,
                                      float *parts)
 {
@@ -200,7 +212,9 @@ __global__ void __launch_bounds__(LAUNCH_THREADS, row_blocks(packs))
 
     for (int64_t r = blockIdx.x; r < a.rows; r += gridDim.x) {
         struct row_packs<packs> n, dy;
+        struct row_before<packs> dx;
 
+        row_load_before<LAUNCH_THREADS>(dx, a.dx + r * a.cols, a.cols);
         load_row<LAUNCH_THREADS>(a, r, n, dy);
         row_each<LAUNCH_THREADS, packs>(a.cols, [&](int k, int) {
 #pragma unroll
@@ -208,7 +222,7 @@ __global__ void __launch_bounds__(LAUNCH_THREADS, row_blocks(packs))
                 dw.of[k].x[j] += dy.of[k].x[j] * n.of[k].x[j];
             pack_add(db.of[k], dy.of[k]);
         });
-        add_dx<LAUNCH_THREADS>(a, r, n, dy);
+        add_dx<LAUNCH_THREADS>(a, r, n, dy, dx);
     }
     row_store<LAUNCH_THREADS>(parts + (int64_t)blockIdx.x * a.cols, dw, a.cols);
     row_store<LAUNCH_THREADS>(parts + ((int64_t)gridDim.x + blockIdx.x) * a.cols, db, a.cols);
@@ -317,20 +331,22 @@ static void run_apart(struct device_queue *q, const struct layer_norm_backward *
     reduce_plan_add(q, &p, 1, a->db, a->block_step, a->blocks > 0);
 }
 
+static const struct row_kernels<void (*)(struct layer_norm_backward, float *)> BACKWARD = {
+    { layer_norm_backward_warp_kernel<4>, layer_norm_backward_warp_kernel<6>,
+      layer_norm_backward_warp_kernel<ROW_PACKS> },
+    {
+        layer_norm_backward_block_kernel<2>, layer_norm_backward_block_kernel<4>,
+            layer_norm_backward_block_kernel<ROW_PACKS>
+    }
+};
+
 void cuda_run_layer_norm_backward(struct device_queue *q, const struct layer_norm_backward *a)
 {
-    static const struct row_kernels<struct layer_norm_backward> KERNELS = {
-        layer_norm_backward_warp_kernel,
-        {
-            layer_norm_backward_block_kernel<2>, layer_norm_backward_block_kernel<4>,
-                layer_norm_backward_block_kernel<ROW_PACKS>
-        }
-    };
     const bool is_packed =
         a->cols % PACK == 0 && pack_is_aligned(a->dx, a->dy, a->x, a->w, a->rounded);
 
     if (is_packed && a->cols <= ROW_MAX && a->blocks == 0)
-        row_launch_sums(q, "the gradient of layer norm", KERNELS, *a, { a->dw, a->db });
+        row_launch_sums(q, "the gradient of layer norm", BACKWARD, *a, { a->dw, a->db });
     else
         run_apart(q, a, is_packed);
 }

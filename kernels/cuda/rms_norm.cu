@@ -14,39 +14,34 @@ static __device__ inline float rstd_of(const struct rms_norm_forward &a, double 
     return (float)(1.0 / sqrt(sum / (double)a.cols + (double)a.eps));
 }
 
-/* Rows in registers. */
-template <int workers>
-__global__ void __launch_bounds__(LAUNCH_THREADS)
+/* A row in registers. */
+template <int workers, int packs>
+__global__ void __launch_bounds__(LAUNCH_THREADS, row_blocks(packs))
     rms_norm_forward_row_kernel(const __grid_constant__ struct rms_norm_forward a)
 {
-    for (int64_t r = row_first<workers>(); r < a.rows; r += row_step<workers>()) {
-        const int64_t at = r * a.cols;
-        struct row_packs<> x;
+    const int64_t r = row_first<workers>(), at = r * a.cols;
+    const bool is_first = workers == 32 ? launch_lane() == 0 : threadIdx.x == 0;
+    struct row_packs<packs> x, w;
 
-        if (a.block)
-            row_load<workers>(x, a.block + at, a.cols);
-        else
-            row_load<workers>(x, a.x + at, a.cols);
-        if (a.residual)
-            row_add<workers>(x, a.residual + at, a.cols);
-        if (is_sum_stored(a))
-            row_store<workers>(a.x + at, x, a.cols);
-        const float by = rstd_of(a, row_sum<workers>(a.cols, [&](int k, int, int j) {
-                                     return x.of[k].x[j] * x.of[k].x[j];
-                                 }));
-        row_each<workers>(a.cols, [&](int k, int c) {
-            const struct pack<PACK> w = pack_load<PACK>(a.w, c);
-
+    if (r >= a.rows)
+        return;
+    row_load_sum<workers>(x, a.block, a.x, a.residual, at, a.cols);
+    if (is_sum_stored(a))
+        row_store<workers>(a.x + at, x, a.cols);
+    const float by = rstd_of(a, row_sum<workers, packs>(a.cols, [&](int k, int j) {
+                                 return x.of[k].x[j] * x.of[k].x[j];
+                             }));
+    row_each<workers, packs>(a.cols, [&](int k, int) {
 #pragma unroll
-            for (int j = 0; j < PACK; j++)
-                x.of[k].x[j] = x.of[k].x[j] * by * w.x[j];
-        });
-        row_each<workers>(a.cols, [&](int k, int c) { pack_store(a.y, a.type, at + c, x.of[k]); });
-        const bool is_first = workers == 32 ? launch_lane() == 0 : threadIdx.x == 0;
-
-        if (is_first)
-            a.rstd[r] = by;
-    }
+        for (int j = 0; j < PACK; j++)
+            x.of[k].x[j] *= by;
+    });
+    row_load<workers>(w, a.w, a.cols);
+    row_multiply<workers, packs, 0, packs>(x, w, a.cols);
+    row_each<workers, packs>(a.cols,
+                             [&](int k, int c) { pack_store(a.y, a.type, at + c, x.of[k]); });
+    if (is_first)
+        a.rstd[r] = by;
 }
 
 /* A block for each row; a thread always has the same columns. */
@@ -91,13 +86,22 @@ __global__ void __launch_bounds__(LAUNCH_THREADS)
     }
 }
 
+static const struct row_kernels<void (*)(struct rms_norm_forward)> FORWARD = {
+    { rms_norm_forward_row_kernel<32, 4>, rms_norm_forward_row_kernel<32, 6>,
+      rms_norm_forward_row_kernel<32, ROW_PACKS> },
+    {
+        rms_norm_forward_row_kernel<LAUNCH_THREADS, 2>,
+            rms_norm_forward_row_kernel<LAUNCH_THREADS, 4>,
+            rms_norm_forward_row_kernel<LAUNCH_THREADS, ROW_PACKS>
+    }
+};
+
 void cuda_run_rms_norm_forward(struct device_queue *q, const struct rms_norm_forward *a)
 {
     const bool is_packed =
         a->cols % PACK == 0 && pack_is_aligned(a->y, a->x, a->residual, a->w, a->block);
 
-    row_launch(q, "RMS norm", is_packed, rms_norm_forward_row_kernel<32>,
-               rms_norm_forward_row_kernel<LAUNCH_THREADS>, rms_norm_forward_kernel<PACK>,
+    row_launch(q, "RMS norm", is_packed, FORWARD, rms_norm_forward_kernel<PACK>,
                rms_norm_forward_kernel<1>, *a);
 }
 
@@ -120,46 +124,50 @@ static __device__ inline void load_row(const struct rms_norm_backward &a, int64_
     row_load<workers>(dy, a.dy, a.dy_type, r * a.cols, a.cols);
 }
 
-/* dx of row r, from x and from dy in g. */
+/* dx of row r, from x, from dy in g, and from what dx was. */
 template <int workers, int packs>
 static __device__ inline void add_dx(const struct rms_norm_backward &a, int64_t r,
-                                     const struct row_packs<packs> &x, struct row_packs<packs> &g)
+                                     const struct row_packs<packs> &x, struct row_packs<packs> &g,
+                                     const struct row_before<packs> &dx)
 {
     const int64_t at = r * a.cols;
     const float rstd = a.rstd[r];
 
     row_multiply<workers>(g, a.w, a.cols);
-    const float along =
-        along_of(a,
-                 row_sum<workers, packs>(
-                     a.cols, [&](int k, int, int j) { return g.of[k].x[j] * x.of[k].x[j]; }),
-                 rstd);
+    const float along = along_of(
+        a,
+        row_sum<workers, packs>(a.cols, [&](int k, int j) { return g.of[k].x[j] * x.of[k].x[j]; }),
+        rstd);
     row_each<workers, packs>(a.cols, [&](int k, int) {
 #pragma unroll
         for (int j = 0; j < PACK; j++)
             g.of[k].x[j] = rstd * g.of[k].x[j] - along * x.of[k].x[j];
     });
-    row_add<workers>(g, a.dx + at, a.cols);
+    row_add_before<workers>(g, dx, a.dx + at, a.cols);
     row_store<workers>(a.dx + at, g, a.cols);
     if (a.rounded)
         row_store<workers>(a.rounded + at, g, a.cols);
 }
 
 /* Rows in registers, one for each warp, and the sum dw += dy n of each block. */
+template <int packs>
 __global__ void __launch_bounds__(LAUNCH_THREADS, ROW_WARP_BLOCKS)
     rms_norm_backward_warp_kernel(const __grid_constant__ struct rms_norm_backward a, float *parts)
 {
     const int warp = (int)(threadIdx.x / 32);
-    float total[ROW_PACKS] = {};
+    float total[packs] = {};
 
     for (int64_t first = (int64_t)blockIdx.x * LAUNCH_WARPS; first < a.rows;
          first += launch_warps()) {
         const int n_rows = a.rows - first < LAUNCH_WARPS ? (int)(a.rows - first) : LAUNCH_WARPS;
         const float rstd = warp < n_rows ? a.rstd[first + warp] : 0;
-        struct row_packs<> x, dy;
+        struct row_packs<packs> x, dy;
+        struct row_before<packs> dx;
 
-        if (warp < n_rows)
+        if (warp < n_rows) {
+            row_load_before<32>(dx, a.dx + (first + warp) * a.cols, a.cols);
             load_row<32>(a, first + warp, x, dy);
+        }
         row_add_columns<1>(total, a.cols, n_rows, [&](int, int k) {
             struct pack<PACK> n = x.of[k];
 
@@ -169,14 +177,14 @@ __global__ void __launch_bounds__(LAUNCH_THREADS, ROW_WARP_BLOCKS)
             return n;
         });
         if (warp < n_rows)
-            add_dx<32>(a, first + warp, x, dy);
+            add_dx<32>(a, first + warp, x, dy, dx);
     }
     row_store_columns<1>(parts, total, a.cols);
 }
 
 /* The same with a row for each block, whose threads always have the same columns. */
 template <int packs>
-__global__ void __launch_bounds__(LAUNCH_THREADS, row_blocks(packs))
+__global__ void __launch_bounds__(LAUNCH_THREADS, row_sum_blocks(packs))
     rms_norm_backward_block_kernel(const __grid_constant__ struct rms_norm_backward a, float *parts)
 {
     struct row_packs<packs> dw = {
@@ -185,14 +193,16 @@ __global__ void __launch_bounds__(LAUNCH_THREADS, row_blocks(packs))
     for (int64_t r = blockIdx.x; r < a.rows; r += gridDim.x) {
         const float rstd = a.rstd[r];
         struct row_packs<packs> x, dy;
+        struct row_before<packs> dx;
 
+        row_load_before<LAUNCH_THREADS>(dx, a.dx + r * a.cols, a.cols);
         load_row<LAUNCH_THREADS>(a, r, x, dy);
         row_each<LAUNCH_THREADS, packs>(a.cols, [&](int k, int) {
 #pragma unroll
             for (int j = 0; j < PACK; j++)
                 dw.of[k].x[j] += dy.of[k].x[j] * (x.of[k].x[j] * rstd);
         });
-        add_dx<LAUNCH_THREADS>(a, r, x, dy);
+        add_dx<LAUNCH_THREADS>(a, r, x, dy, dx);
     }
     row_store<LAUNCH_THREADS>(parts + (int64_t)blockIdx.x * a.cols, dw, a.cols);
 }
@@ -285,20 +295,22 @@ static void run_apart(struct device_queue *q, const struct rms_norm_backward *a,
     reduce_plan_add(q, &p, 0, a->dw, a->block_step, a->blocks > 0);
 }
 
+static const struct row_kernels<void (*)(struct rms_norm_backward, float *)> BACKWARD = {
+    { rms_norm_backward_warp_kernel<4>, rms_norm_backward_warp_kernel<6>,
+      rms_norm_backward_warp_kernel<ROW_PACKS> },
+    {
+        rms_norm_backward_block_kernel<2>, rms_norm_backward_block_kernel<4>,
+            rms_norm_backward_block_kernel<ROW_PACKS>
+    }
+};
+
 void cuda_run_rms_norm_backward(struct device_queue *q, const struct rms_norm_backward *a)
 {
-    static const struct row_kernels<struct rms_norm_backward> KERNELS = {
-        rms_norm_backward_warp_kernel,
-        {
-            rms_norm_backward_block_kernel<2>, rms_norm_backward_block_kernel<4>,
-                rms_norm_backward_block_kernel<ROW_PACKS>
-        }
-    };
     const bool is_packed =
         a->cols % PACK == 0 && pack_is_aligned(a->dx, a->dy, a->x, a->w, a->rounded);
 
     if (is_packed && a->cols <= ROW_MAX && a->blocks == 0)
-        row_launch_sums(q, "the gradient of RMS norm", KERNELS, *a, { a->dw });
+        row_launch_sums(q, "the gradient of RMS norm", BACKWARD, *a, { a->dw });
     else
         run_apart(q, a, is_packed);
 }
