@@ -282,8 +282,8 @@ Test(cuda_experts, grouped_products)
 }
 
 /* All groups in one call: at most 256 of them, and with GEMM_K those that do not share a matrix.
- * f32 results of bf16 matrices, and bf16 rows of 24 bytes where k elements are 32, are computed one
- * by one. */
+ * f32 results of bf16 matrices, bf16 rows of 24 bytes where k elements are 32, and groups of many
+ * bf16 rows are computed one by one. */
 Test(cuda_experts, grouped_products_are_few_calls)
 {
     static const struct {
@@ -297,6 +297,8 @@ Test(cuda_experts, grouped_products_are_few_calls)
                   { { GEMM_M, DTYPE_BF16, true, 64, 8, 3, 16, 12, 0 }, 0 },
                   { { GEMM_M, DTYPE_BF16, true, 64, 8, 3, 18, 12, 0 }, 1 },
                   { { GEMM_M, DTYPE_BF16, false, 64, 8, 3, 16, 8, 0 }, 0 },
+                  { { GEMM_M, DTYPE_BF16, true, 8, 0, 30000, 8, 8, 0 }, 0 },
+                  { { GEMM_M, DTYPE_F32, false, 8, 0, 30000, 8, 8, 0 }, 1 },
                   { { GEMM_K, DTYPE_F32, false, 64, 0, 3, 4, 5, 0 }, 1 },
                   { { GEMM_K, DTYPE_F32, false, 64, 16, 3, 4, 5, 0 }, 4 },
                   { { GEMM_K, DTYPE_F32, false, 64, 16, 3, 4, 5, 1 }, 4 },
