@@ -17,6 +17,7 @@
 #include "kernels/attention.h"
 #include "kernels/bias.h"
 #include "kernels/cast.h"
+#include "kernels/clear.h"
 #include "kernels/copy.h"
 #include "kernels/embedding.h"
 #include "kernels/gated.h"
@@ -73,6 +74,7 @@ struct kernel_ops {
     void (*copy_box)(struct device_queue *q, const struct copy_box *a);
     void (*copy_table)(struct device_queue *q, const struct copy_table *a);
     void (*part_sums)(struct device_queue *q, const struct part_sums *a);
+    void (*clear)(struct device_queue *q, const struct clear *a);
     void (*scale)(struct device_queue *q, const struct scale *a);
     void (*soft_cap)(struct device_queue *q, const struct soft_cap *a);
 

@@ -86,6 +86,12 @@ static void queue_adamw_step(struct device_queue *q, const struct adamw_step *a)
             q, &(struct cpu_adamw_tensor){ a->tensors[i], a->grad_scale, a->rates, a->options });
 }
 
+static void queue_clear(struct device_queue *q, const struct clear *a)
+{
+    for (int i = 0; i < a->n_arrays; i++)
+        device_fill(q, a->arrays[i].x, 0, a->arrays[i].n * (int64_t)sizeof(float));
+}
+
 const struct kernel_ops kernels_cpu = {
     .gemm = queue_gemm,
     .attention_forward = queue_attention_forward,
@@ -123,6 +129,7 @@ const struct kernel_ops kernels_cpu = {
     .copy_box = queue_copy_box,
     .copy_table = queue_copy_table,
     .part_sums = queue_part_sums,
+    .clear = queue_clear,
     .scale = queue_scale,
     .soft_cap = queue_soft_cap,
     .router_forward = queue_router_forward,

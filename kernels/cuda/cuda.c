@@ -40,6 +40,7 @@ const struct kernel_ops kernels_cuda = {
     .copy_box = cuda_run_copy_box,
     .copy_table = cuda_run_copy_table,
     .part_sums = cuda_run_part_sums,
+    .clear = cuda_run_clear,
     .scale = cuda_run_scale,
     .soft_cap = cuda_run_soft_cap,
     .router_forward = cuda_run_router_forward,

@@ -14,6 +14,7 @@ extern "C" {
 #include "kernels/attention.h"
 #include "kernels/bias.h"
 #include "kernels/cast.h"
+#include "kernels/clear.h"
 #include "kernels/copy.h"
 #include "kernels/copy_body.h"
 #include "kernels/embedding.h"
@@ -67,6 +68,7 @@ void cuda_run_grad_norm_squares_rows(struct device_queue *q,
                                      const struct grad_norm_squares_rows *a);
 void cuda_run_grad_norm_clip(struct device_queue *q, const struct grad_norm_clip *a);
 void cuda_run_adamw_step(struct device_queue *q, const struct adamw_step *a);
+void cuda_run_clear(struct device_queue *q, const struct clear *a);
 void cuda_run_scale(struct device_queue *q, const struct scale *a);
 void cuda_run_soft_cap(struct device_queue *q, const struct soft_cap *a);
 void cuda_run_cast(struct device_queue *q, const struct cast *a);

@@ -44,6 +44,7 @@ NOTHING(cast, cast)
 NOTHING(copy_box, copy_box)
 NOTHING(copy_table, copy_table)
 NOTHING(part_sums, part_sums)
+NOTHING(clear, clear)
 NOTHING(scale, scale)
 NOTHING(soft_cap, soft_cap)
 NOTHING(router_forward, router_forward)
@@ -94,6 +95,7 @@ const struct kernel_ops kernels_null = {
     .copy_box = nothing_copy_box,
     .copy_table = nothing_copy_table,
     .part_sums = nothing_part_sums,
+    .clear = nothing_clear,
     .scale = nothing_scale,
     .soft_cap = nothing_soft_cap,
     .router_forward = nothing_router_forward,

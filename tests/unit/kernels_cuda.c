@@ -409,6 +409,27 @@ CASES(rope_kept, 20)
     assert_similar_kept(x, 1, 1e-6, "rotation");
 }
 
+/* Small arrays are cleared together, large ones alone. */
+CASES(clear, 4)
+{
+    enum { MOST = 2000 };
+    const int64_t size = rng_int(r, 0, 1) ? rng_int(r, 1, 60) : 70000;
+    const int n = size > 60 ? 3 : (int)rng_int(r, 0, MOST);
+    struct pair x = floats(r, n * size + 1, 1);
+    struct clear_array *arrays = malloc(MOST * sizeof *arrays);
+
+    for (on_gpu = false;; on_gpu = true) {
+        for (int i = 0; i < n; i++)
+            arrays[i] = (struct clear_array){ (float *)AT(x) + i * size, size - i % 2 };
+        (on_gpu ? cuda->kernels : &kernels_cpu)
+            ->clear(on_gpu ? queue : kernels_on(), &(struct clear){ arrays, n });
+        if (on_gpu)
+            break;
+    }
+    free(arrays);
+    assert_same_bits(x, "zeros");
+}
+
 /* Texts of few different tokens, and of many. */
 CASES(embedding, 30)
 {

@@ -102,62 +102,87 @@ void stage_logits(const struct pass *p, struct activations *s)
 
 /* ---- gradients that kernels add to ---- */
 
-static void clear(const struct network *n, float *x, int64_t count)
+/* Arrays that are cleared in few operations: CLEARING_MOST at a time. */
+enum { CLEARING_MOST = 256 };
+
+struct clearing {
+    const struct network *net;
+    struct clear_array of[CLEARING_MOST];
+    int n;
+};
+
+static void clear_now(struct clearing *c)
 {
-    if (x)
-        device_fill(n->k.queue, x, 0, count * (int64_t)sizeof *x);
+    const struct kernel_queue *k = &c->net->k;
+
+    if (c->n > 0)
+        k->ops->clear(k->queue, &(struct clear){ c->of, c->n });
+    c->n = 0;
 }
 
-static void clear_norm(const struct network *n, const struct network_norm *norm)
+static void clear(struct clearing *c, float *x, int64_t count)
 {
-    clear(n, norm->grad, n->model->hidden);
-    clear(n, norm->bias_grad, n->model->hidden);
+    if (!x)
+        return;
+    if (c->n == CLEARING_MOST)
+        clear_now(c);
+    c->of[c->n++] = (struct clear_array){ x, count };
 }
 
-static void clear_linear_bias(const struct network *n, const struct linear *l)
+static void clear_norm(struct clearing *c, const struct network_norm *norm)
+{
+    clear(c, norm->grad, c->net->model->hidden);
+    clear(c, norm->bias_grad, c->net->model->hidden);
+}
+
+static void clear_linear_bias(struct clearing *c, const struct linear *l)
 {
     for (int s = 0; l->bias_grad && (s == 0 || s < l->shards); s++)
-        clear(n, l->bias_grad + s * l->bias_stride, l->out);
+        clear(c, l->bias_grad + s * l->bias_stride, l->out);
 }
 
-static void clear_layer(const struct network *n, const struct network_layer *y)
+static void clear_layer(struct clearing *c, const struct network_layer *y)
 {
-    clear_norm(n, &y->attn_norm);
-    clear_norm(n, &y->mlp_norm);
-    clear_norm(n, &y->attn_post_norm);
-    clear_norm(n, &y->mlp_post_norm);
-    clear(n, y->q_norm.grad, n->model->head_dim);
-    clear(n, y->k_norm.grad, n->model->head_dim);
-    clear_linear_bias(n, &y->qkv);
-    clear_linear_bias(n, &y->out);
-    clear_linear_bias(n, &y->up);
-    clear_linear_bias(n, &y->down);
+    clear_norm(c, &y->attn_norm);
+    clear_norm(c, &y->mlp_norm);
+    clear_norm(c, &y->attn_post_norm);
+    clear_norm(c, &y->mlp_post_norm);
+    clear(c, y->q_norm.grad, c->net->model->head_dim);
+    clear(c, y->k_norm.grad, c->net->model->head_dim);
+    clear_linear_bias(c, &y->qkv);
+    clear_linear_bias(c, &y->out);
+    clear_linear_bias(c, &y->up);
+    clear_linear_bias(c, &y->down);
 }
 
 /* Clear the gradients before the layers; the embedding's only if no head has written them
  * already. */
-static void clear_before(const struct network *n)
+static void clear_before(struct clearing *c)
 {
+    const struct network *n = c->net;
     int64_t hidden = n->model->hidden, first;
 
-    clear(n, n->positions_grad, n->model->max_positions * hidden);
+    clear(c, n->positions_grad, n->model->max_positions * hidden);
     if (n->model->tied && n->is_last && !n->same_bits)
         return;
     for (int s = 0; s < n->shards; s++)
-        clear(n, n->embedding_grad + s * n->embedding_stride,
+        clear(c, n->embedding_grad + s * n->embedding_stride,
               network_vocab_rows_of(&n->table, s, &first) * hidden);
 }
 
 void stage_clear_gradients(const struct network *n)
 {
+    struct clearing c = { .net = n };
+
     if (n->is_sharded || n->same_bits) /* cleared per unit; when a group begins */
         return;
     for (int i = 0; i < n->n_layers; i++)
-        clear_layer(n, &n->layers[i]);
+        clear_layer(&c, &n->layers[i]);
     if (n->is_last)
-        clear_norm(n, &n->final_norm);
+        clear_norm(&c, &n->final_norm);
     if (n->is_first)
-        clear_before(n);
+        clear_before(&c);
+    clear_now(&c);
 }
 
 /* With --same-bits a gradient group's gradients are cleared when it begins, and added to those of
@@ -239,8 +264,12 @@ void stage_loss(const struct pass *p, struct activations *s, double *total)
     vocab_parallel_loss_forward(p, s, total);
     experts_load_loss(p, s->x, total);
     fsdp_units_clear(p->units, n->last_unit);
-    if (begins_group(p))
-        clear_norm(n, &n->final_norm);
+    if (begins_group(p)) {
+        struct clearing zeros = { .net = n };
+
+        clear_norm(&zeros, &n->final_norm);
+        clear_now(&zeros);
+    }
     vocab_parallel_loss_backward(p, s, p->scale);
     end_group(p, n->after[0], n->pairwise->sum);
     end_group(p, n->after[1], n->pairwise->sum);
@@ -270,8 +299,12 @@ static void layer_backward(const struct pass *p, int i, struct activations_layer
     if (n->recompute == RECOMPUTE_FULL)
         run_again(p, &y, &slot);
     fsdp_units_clear(p->units, y.unit);
-    if (begins_group(p))
-        clear_layer(n, &y);
+    if (begins_group(p)) {
+        struct clearing zeros = { .net = n };
+
+        clear_layer(&zeros, &y);
+        clear_now(&zeros);
+    }
     mlp_block_backward(p, &y, &slot);
     attention_block_backward(p, &y, &slot);
     end_group(p, y.grads, span);
@@ -291,8 +324,12 @@ void stage_backward(const struct pass *p, int vstage, struct activations *s)
     if (!is_first(n, vstage))
         return;
     fsdp_units_clear(p->units, n->first_unit);
-    if (begins_group(p))
-        clear_before(n);
+    if (begins_group(p)) {
+        struct clearing zeros = { .net = n };
+
+        clear_before(&zeros);
+        clear_now(&zeros);
+    }
     vocab_parallel_embedding_backward(p, s->ids);
     end_group(p, n->before, n->pairwise->sum);
     fsdp_units_reduce(p->units, n->first_unit, FSDP_UNITS_BEFORE, p->group);
