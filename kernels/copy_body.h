@@ -3,14 +3,18 @@
  * (copy.cu), so sanitizers check the code that a GPU runs.
  *
  * A copy of a box is rows: runs of bytes that are contiguous on both sides, counted by at most
- * COPY_AXES outer axes. A worker takes rows first, first + step, first + 2 step, ...; the digits of
- * `step` are added to the row's index with carries. So there is one division for each axis and
- * worker, and none for a row or an element.
+ * COPY_AXES outer axes. A processor walks through them with a cursor: it takes rows first, first +
+ * step, first + 2 step, ..., and the digits of `step` are added to the row's index with carries. So
+ * there is one division for each axis and worker, and none for a row or an element. A GPU's thread
+ * copies 64 bytes and more of a row at a time, which hides a division for each axis but one, and
+ * arrays of digits would not fit into its registers.
  */
 #ifndef KERNELS_COPY_BODY_H
 #define KERNELS_COPY_BODY_H
 
+#include <stdbool.h>
 #include <stdint.h>
+#include <string.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -175,11 +179,42 @@ COPY_FN void copy_cursor_next(struct copy_cursor *c, const struct copy_rows *r)
     copy_cursor_measure(c, r);
 }
 
+/* Row `row`, without a cursor: its byte offsets. Returns its length. */
+COPY_FN int copy_rows_at(const struct copy_rows *r, int64_t row, int64_t *dst, int64_t *src)
+{
+    uint64_t left = (uint64_t)row;
+    int64_t bytes = r->run_bytes;
+
+    *dst = r->dst_offset;
+    *src = r->src_offset;
+    for (int a = 0; a < r->n_axes; a++) {
+        uint64_t n = (uint64_t)r->count[a];
+        uint64_t up = a + 1 < r->n_axes ? left / n : 0;
+        int64_t index = (int64_t)(left - up * n);
+
+        if (a == 0 && index == r->count[0] - 1)
+            bytes = r->last_bytes;
+        *dst += index * r->dst_stride[a];
+        *src += index * r->src_stride[a];
+        left = up;
+    }
+    return (int)bytes;
+}
+
 /*
- * The rest is how a GPU walks through the rows; in C only tests use it. A group of `lanes` threads,
- * a power of two up to a warp, copies a row: narrow rows share a warp, a wide row has its own.
+ * The rest is how a GPU copies; in C only tests use it. A group of `lanes` threads, a power of two
+ * up to a warp, copies a row of at most COPY_PIECE bytes; the other groups of the warp copy the
+ * rows after it.
+ *
+ * Each thread loads COPY_FLIGHT bytes before it stores any, but in at most COPY_LOADS units, whose
+ * addresses need registers. So the 1024 threads of a processor have 64 KiB in flight, and 32 KiB if
+ * units have 4 bytes. A group is no wider than its row needs for that.
  */
-enum { COPY_WARP = 32, COPY_WORD = 16, COPY_PIECE = 32 << 10, COPY_UNROLL = 4 };
+enum { COPY_WARP = 32, COPY_WORD = 16, COPY_PIECE = 8 << 10, COPY_FLIGHT = 64, COPY_LOADS = 8 };
+
+/* How many loads of so many bytes a thread has in flight. */
+#define COPY_TOGETHER(bytes) \
+    (COPY_FLIGHT / (int)(bytes) < COPY_LOADS ? COPY_FLIGHT / (int)(bytes) : COPY_LOADS)
 
 /* One copy of a table of copies. */
 struct copy_item {
@@ -187,9 +222,68 @@ struct copy_item {
     const char *src;
     struct copy_rows rows;
     enum dtype dst_type, src_type; /* equal: bytes are copied */
-    int lanes;                     /* threads for each row */
-    int64_t first_warp; /* where its row 0 goes, so that small items spread over the device */
+    int unit;           /* of a load: bytes, or elements that are converted; a power of two */
+    int lanes;          /* threads for each row */
+    int rows_a_warp;    /* COPY_WARP / lanes */
+    int64_t first_warp; /* of the table's warps, the one that has row 0 */
 };
+
+/* The lowest bit of x, at most COPY_WORD. */
+COPY_HOST int copy_lowest_bit(uint64_t x)
+{
+    x |= COPY_WORD;
+    return (int)(x & (~x + 1));
+}
+
+/* Bytes of the widest unit in which all rows can be copied: both sides of each are aligned to it
+ * at once, after the same few bytes. */
+COPY_HOST int copy_unit(const struct copy_item *it)
+{
+    const struct copy_rows *r = &it->rows;
+    uint64_t apart = (uint64_t)((uintptr_t)it->dst - (uintptr_t)it->src) +
+                     (uint64_t)(r->dst_offset - r->src_offset);
+
+    for (int a = 0; a < r->n_axes; a++)
+        apart |= (uint64_t)(r->dst_stride[a] - r->src_stride[a]);
+    return copy_lowest_bit(apart);
+}
+
+/* Elements that are converted at once: as many as 16 bytes of the wider type have, if all rows of
+ * both sides are aligned to that; else 1. */
+COPY_HOST int copy_cast_unit(const struct copy_item *it)
+{
+    const struct copy_rows *r = &it->rows;
+    const int wider = r->dst_elem > r->src_elem ? r->dst_elem : r->src_elem;
+    const int n = COPY_WORD / wider;
+    uint64_t dst = (uint64_t)(uintptr_t)it->dst + (uint64_t)r->dst_offset;
+    uint64_t src = (uint64_t)(uintptr_t)it->src + (uint64_t)r->src_offset;
+
+    for (int a = 0; a < r->n_axes; a++) {
+        dst |= (uint64_t)r->dst_stride[a];
+        src |= (uint64_t)r->src_stride[a];
+    }
+    return copy_lowest_bit(dst) >= n * r->dst_elem && copy_lowest_bit(src) >= n * r->src_elem ? n
+                                                                                              : 1;
+}
+
+/* Choose the units and the threads of a row: enough that a load has 64 bytes of the row, and a
+ * store a sector of 32, and then enough that no thread has more than it loads at once. */
+COPY_HOST void copy_item_share(struct copy_item *it)
+{
+    const bool is_copy = it->dst_type == it->src_type;
+    int dst, src, flight;
+
+    it->unit = is_copy ? copy_unit(it) : copy_cast_unit(it);
+    dst = is_copy ? it->unit : it->unit * it->rows.dst_elem;
+    src = is_copy ? it->unit : it->unit * it->rows.src_elem;
+    flight = COPY_TOGETHER(src) * src;
+    it->lanes = 1;
+    while (
+        it->lanes < COPY_WARP && it->lanes * src < it->rows.run_bytes &&
+        (it->lanes * src < 64 || it->lanes * dst < 32 || it->lanes * flight < it->rows.run_bytes))
+        it->lanes *= 2;
+    it->rows_a_warp = COPY_WARP / it->lanes;
+}
 
 /* The copy of `region` between two boxes. The types are equal, or both are floating-point types;
  * storage that is converted is aligned to its elements. */
@@ -204,18 +298,14 @@ COPY_HOST void copy_item_make(struct copy_item *it, const struct copy_box *c, en
                       dst_type == src_type ? c->elem_bytes : dtype_bytes(dst_type),
                       dst_type == src_type ? c->elem_bytes : dtype_bytes(src_type));
     copy_rows_cut(&it->rows, COPY_PIECE);
-    it->lanes = 1;
-    while (it->lanes < COPY_WARP && it->lanes * COPY_WORD < it->rows.run_bytes)
-        it->lanes *= 2;
+    copy_item_share(it);
     it->first_warp = 0;
 }
 
 /* Warps that an item needs when each of them copies once. */
-COPY_HOST int64_t copy_item_warps(const struct copy_item *it)
+COPY_FN int64_t copy_item_warps(const struct copy_item *it)
 {
-    int64_t rows_a_warp = COPY_WARP / it->lanes;
-
-    return (it->rows.n_rows + rows_a_warp - 1) / rows_a_warp;
+    return (it->rows.n_rows + it->rows_a_warp - 1) / it->rows_a_warp;
 }
 
 /* Give the items of a table places next to each other, so that many small ones fill a device.
@@ -231,6 +321,24 @@ COPY_HOST int64_t copy_items_place(struct copy_item *items, int n_items)
     return warp;
 }
 
+/* The item of warp number `warp` of a table; it is not before item `from`. */
+COPY_FN int copy_items_find(const struct copy_item *items, int n_items, int from, int64_t warp)
+{
+    int end = n_items;
+
+    if (from + 1 == n_items || warp < items[from + 1].first_warp)
+        return from;
+    while (end - from > 1) {
+        int middle = from + (end - from) / 2;
+
+        if (items[middle].first_warp <= warp)
+            from = middle;
+        else
+            end = middle;
+    }
+    return from;
+}
+
 /* Elements that may hold any type. The largest is one load instruction. */
 typedef uint8_t copy_1 __attribute__((may_alias));
 typedef uint16_t copy_2 __attribute__((may_alias));
@@ -240,83 +348,102 @@ typedef struct copy_16 {
     uint64_t low, high;
 } __attribute__((may_alias, aligned(16))) copy_16;
 
-/* Elements lane, lane + lanes, ... of n; COPY_UNROLL of them are loaded before any is stored. */
-#define COPY_UNITS(type, dst, src, n)                                             \
-    do {                                                                          \
-        type *d_ = (type *)(dst);                                                 \
-        const type *s_ = (const type *)(src);                                     \
-        int64_t i_ = lane;                                                        \
-        for (; i_ + (COPY_UNROLL - 1) * lanes < (n); i_ += COPY_UNROLL * lanes) { \
-            type a_ = s_[i_], b_ = s_[i_ + lanes];                                \
-            type c_ = s_[i_ + 2 * lanes], e_ = s_[i_ + 3 * lanes];                \
-            d_[i_] = a_;                                                          \
-            d_[i_ + lanes] = b_;                                                  \
-            d_[i_ + 2 * lanes] = c_;                                              \
-            d_[i_ + 3 * lanes] = e_;                                              \
-        }                                                                         \
-        for (; i_ < (n); i_ += lanes)                                             \
-            d_[i_] = s_[i_];                                                      \
+/* COPY_EACH is a loop whose array becomes registers of a GPU. After COPY_OPAQUE(x), an int, a GPU's
+ * compiler computes products of x where they are needed: those of all loops, computed before the
+ * first, do not fit into registers. */
+#ifdef __CUDA_ARCH__
+#define COPY_EACH(k, n) _Pragma("unroll") for (int k = 0; k < (n); k++)
+#define COPY_OPAQUE(x)  asm volatile("" : "+r"(x))
+#else
+#define COPY_EACH(k, n) for (int k = 0; k < (n); k++)
+#define COPY_OPAQUE(x)  (void)(x)
+#endif
+
+/* Whole units of so many bytes: lane, lane + lanes, ... A row has at most COPY_PIECE bytes, so an
+ * int counts them. x_ is cleared, because a register that may be undefined is never free. */
+#define COPY_UNITS(type, dst, src, bytes)                   \
+    do {                                                    \
+        enum { most_ = COPY_TOGETHER(sizeof(type)) };       \
+        type *d_ = (type *)(dst);                           \
+        const type *s_ = (const type *)(src);               \
+        const int n_ = (bytes) / (int)sizeof(type);         \
+        int step_ = lanes;                                  \
+        COPY_OPAQUE(step_);                                 \
+        for (int i_ = lane; i_ < n_; i_ += most_ * step_) { \
+            type x_[most_];                                 \
+            memset(x_, 0, sizeof x_);                       \
+            COPY_EACH(k_, most_)                            \
+            {                                               \
+                if (i_ + k_ * step_ < n_)                   \
+                    x_[k_] = s_[i_ + k_ * step_];           \
+            }                                               \
+            COPY_EACH(k_, most_)                            \
+            {                                               \
+                if (i_ + k_ * step_ < n_)                   \
+                    d_[i_ + k_ * step_] = x_[k_];           \
+            }                                               \
+        }                                                   \
     } while (0)
 
-/* One row, by lane number `lane` of `lanes`: in the widest unit in which both sides can be aligned
- * at once, after a few single bytes up to that alignment. */
-COPY_FN void copy_run(char *dst, const char *src, int64_t bytes, int lane, int lanes)
+/* One row, by lane number `lane` of `lanes`, in units of so many bytes: before them a few single
+ * bytes up to their alignment, and after them what is left. */
+COPY_FN void copy_run(char *dst, const char *src, int bytes, int unit, int lane, int lanes)
 {
-    uintptr_t apart = ((uintptr_t)dst ^ (uintptr_t)src) | COPY_WORD;
-    int64_t unit = (int64_t)(apart & (~apart + 1)); /* lowest bit: 1, 2, 4, 8 or 16 */
-    int64_t head = (int64_t)((~(uintptr_t)dst + 1) & (uintptr_t)(unit - 1));
-    int64_t n, tail;
+    int head = (int)((~(uintptr_t)dst + 1) & (uintptr_t)(unit - 1)), tail;
 
     head = head < bytes ? head : bytes;
-    n = (bytes - head) / unit; /* unit is a power of two: a shift */
-    tail = head + n * unit;
-    for (int64_t i = lane; i < head; i += lanes)
-        dst[i] = src[i];
+    tail = bytes - ((bytes - head) & (unit - 1));
     switch (unit) {
     case 16:
-        COPY_UNITS(copy_16, dst + head, src + head, n);
+        COPY_UNITS(copy_16, dst + head, src + head, bytes - head);
         break;
     case 8:
-        COPY_UNITS(copy_8, dst + head, src + head, n);
+        COPY_UNITS(copy_8, dst + head, src + head, bytes - head);
         break;
     case 4:
-        COPY_UNITS(copy_4, dst + head, src + head, n);
+        COPY_UNITS(copy_4, dst + head, src + head, bytes - head);
         break;
     case 2:
-        COPY_UNITS(copy_2, dst + head, src + head, n);
+        COPY_UNITS(copy_2, dst + head, src + head, bytes - head);
         break;
     default:
-        COPY_UNITS(copy_1, dst + head, src + head, n);
+        COPY_UNITS(copy_1, dst + head, src + head, bytes - head);
     }
-    for (int64_t i = tail + lane; i < bytes; i += lanes)
-        dst[i] = src[i];
+    for (int i = lane; i < head + bytes - tail; i += lanes) {
+        int at = i < head ? i : i - head + tail;
+
+        dst[at] = src[at];
+    }
 }
 
-/* Find the first row of thread `thread` of n_threads (a multiple of COPY_WARP). False: it has
- * none. */
-COPY_FN int copy_item_begin(struct copy_cursor *c, const struct copy_item *it, int64_t thread,
-                            int64_t n_threads)
-{
-    int64_t workers = n_threads / it->lanes;
-    int64_t shift = it->first_warp % (n_threads / COPY_WARP) * (COPY_WARP / it->lanes);
-    int64_t worker = thread / it->lanes - shift;
+/* What a thread copies of an item. */
+struct copy_part {
+    char *dst;
+    const char *src;
+    int bytes, lane; /* bytes: 0, if it has no row */
+};
 
-    worker += worker < 0 ? workers : 0;
-    if (worker >= it->rows.n_rows)
-        return 0;
-    copy_cursor_begin(c, &it->rows, worker, workers);
-    return 1;
+/* The part of lane `lane` of the item's warp number `warp`. */
+COPY_FN struct copy_part copy_item_part(const struct copy_item *it, int64_t warp, int lane)
+{
+    const int64_t row = warp * it->rows_a_warp + lane * it->rows_a_warp / COPY_WARP;
+    struct copy_part p = { it->dst, it->src, 0, lane & (it->lanes - 1) };
+    int64_t dst, src;
+
+    if (row < it->rows.n_rows) {
+        p.bytes = copy_rows_at(&it->rows, row, &dst, &src);
+        p.dst += dst;
+        p.src += src;
+    }
+    return p;
 }
 
-/* Thread `thread` of n_threads does its part of an item that converts nothing. */
-COPY_FN void copy_item_work(const struct copy_item *it, int64_t thread, int64_t n_threads)
+/* A thread does its part of an item that converts nothing. */
+COPY_FN void copy_item_work(const struct copy_item *it, int64_t warp, int lane)
 {
-    struct copy_cursor c;
+    const struct copy_part p = copy_item_part(it, warp, lane);
 
-    if (!copy_item_begin(&c, it, thread, n_threads))
-        return;
-    for (; c.row < it->rows.n_rows; copy_cursor_next(&c, &it->rows))
-        copy_run(it->dst + c.dst, it->src + c.src, c.bytes, (int)(thread % it->lanes), it->lanes);
+    copy_run(p.dst, p.src, p.bytes, it->unit, p.lane, it->lanes);
 }
 
 #endif

@@ -1,6 +1,6 @@
 /*
- * kernels/cpu/cast_body.h - the conversion of one element, and of a run of elements by several
- * threads, compiled as C and as CUDA. The results are those of kernels/cpu/cast.c.
+ * kernels/cpu/cast_body.h - the conversion of one element, compiled as C and as CUDA. The results
+ * are those of kernels/cpu/cast.c.
  */
 #ifndef KERNELS_CPU_CAST_BODY_H
 #define KERNELS_CPU_CAST_BODY_H
@@ -51,35 +51,6 @@ VEC_INLINE void cast_element(void *dst, enum dtype to, int64_t i, const void *sr
         break;
     default:
         ((cast_f64 *)dst)[i] = vec_to_f64(cast_load(src, from, j));
-    }
-}
-
-/* Elements lane, lane + lanes, ... of n. */
-#define CAST_PAIR(to, from)                             \
-    case (to)*DTYPE_COUNT + (from):                     \
-        for (int64_t i = lane; i < n; i += lanes)       \
-            cast_element(dst, (to), i, src, (from), i); \
-        break
-
-/* One run, by lane number `lane` of `lanes`. The pairs of types are constants in their loops. */
-VEC_INLINE void cast_run(void *dst, enum dtype to, const void *src, enum dtype from, int64_t n,
-                         int lane, int lanes)
-{
-    switch ((int)to * DTYPE_COUNT + (int)from) {
-        CAST_PAIR(DTYPE_F32, DTYPE_BF16);
-        CAST_PAIR(DTYPE_F32, DTYPE_F16);
-        CAST_PAIR(DTYPE_F32, DTYPE_F64);
-        CAST_PAIR(DTYPE_BF16, DTYPE_F32);
-        CAST_PAIR(DTYPE_BF16, DTYPE_F16);
-        CAST_PAIR(DTYPE_BF16, DTYPE_F64);
-        CAST_PAIR(DTYPE_F16, DTYPE_F32);
-        CAST_PAIR(DTYPE_F16, DTYPE_BF16);
-        CAST_PAIR(DTYPE_F16, DTYPE_F64);
-        CAST_PAIR(DTYPE_F64, DTYPE_F32);
-        CAST_PAIR(DTYPE_F64, DTYPE_BF16);
-        CAST_PAIR(DTYPE_F64, DTYPE_F16);
-    default:
-        break;
     }
 }
 

@@ -57,14 +57,15 @@ static void copy_shared(const struct device_queue *q, const struct copy_box *a)
     kernels_for(q, copy.rows.n_rows, kernels_grain(2 * copy.rows.run_bytes), copy_range, &copy);
 }
 
-/* The walk of a GPU's kernel, by one warp, whose threads run one after the other. */
+/* The work of a GPU's warps, whose threads run one after the other. */
 tp_status cpu_run_copy_table(struct device_queue *q, const struct copy_table *a, struct tp_err *err)
 {
     (void)q;
     (void)err;
     for (int i = 0; i < a->n_items; i++)
-        for (int64_t thread = 0; thread < COPY_WARP; thread++)
-            copy_table_work(&a->items[i], thread, COPY_WARP);
+        for (int64_t warp = 0; warp < copy_item_warps(&a->items[i]); warp++)
+            for (int lane = 0; lane < COPY_WARP; lane++)
+                copy_table_work(&a->items[i], warp, lane);
     return TP_OK;
 }
 

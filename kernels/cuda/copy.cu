@@ -7,43 +7,49 @@
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/run.h"
 
-/* 768 threads of at most 80 registers on a processor: with four words of 16 bytes each, 48 KiB in
- * flight, twice what 4.8 TB/s over 132 processors needs at a latency of 700 ns. */
-enum { COPY_BLOCKS = 3 };
+enum { COPY_BLOCKS = 4 }; /* on a processor: 1024 threads of at most 64 registers */
 
 __global__ void __launch_bounds__(LAUNCH_THREADS, COPY_BLOCKS)
-    copy_one_kernel(const __grid_constant__ struct copy_item item)
+    copy_one_kernel(const __grid_constant__ struct copy_item item, int64_t warps)
 {
-    copy_item_work(&item, launch_thread(), launch_threads());
+    for (int64_t warp = launch_warp(); warp < warps; warp += launch_warps())
+        copy_item_work(&item, warp, launch_lane());
 }
 
-/* Every block reads the whole table. A worker without a row of an item continues with the next
- * item. */
+/* The items are as one long row of warps, so all of the grid's warps have the same work, whatever
+ * the items are. */
 __global__ void __launch_bounds__(LAUNCH_THREADS, COPY_BLOCKS)
     copy_table_kernel(const __grid_constant__ struct copy_table a)
 {
-    for (int i = 0; i < a.n_items; i++)
-        copy_table_work(&a.items[i], launch_thread(), launch_threads());
+    int i = 0;
+
+    for (int64_t warp = launch_warp(); warp < a.warps; warp += launch_warps()) {
+        i = copy_items_find(a.items, a.n_items, i, warp);
+        copy_table_work(&a.items[i], warp - a.items[i].first_warp, launch_lane());
+    }
+}
+
+static int64_t copy_blocks(int64_t warps)
+{
+    return (warps + LAUNCH_WARPS - 1) / LAUNCH_WARPS;
 }
 
 void cuda_run_copy_box(struct device_queue *q, const struct copy_box *a)
 {
     struct copy_item item;
-    int64_t threads;
+    int64_t warps;
 
     copy_item_make(&item, a, DTYPE_U8, DTYPE_U8);
     if (item.rows.n_rows == 0)
         return;
-    threads = copy_item_warps(&item) * COPY_WARP;
-    launch(q, "a copy", dim3(launch_blocks(q, threads / LAUNCH_THREADS + 1, COPY_BLOCKS)),
-           copy_one_kernel, item);
+    warps = copy_item_warps(&item);
+    launch(q, "a copy", dim3(launch_blocks(q, copy_blocks(warps), COPY_BLOCKS)), copy_one_kernel,
+           item, warps);
 }
 
 void cuda_run_copy_table(struct device_queue *q, const struct copy_table *a)
 {
-    const int64_t blocks = (a->warps + LAUNCH_WARPS - 1) / LAUNCH_WARPS;
-
-    if (blocks > 0)
-        launch(q, "a table of copies", dim3(launch_blocks(q, blocks, COPY_BLOCKS)),
+    if (a->warps > 0)
+        launch(q, "a table of copies", dim3(launch_blocks(q, copy_blocks(a->warps), COPY_BLOCKS)),
                copy_table_kernel, *a);
 }

@@ -40,13 +40,12 @@ static void copy_as_gpu(void *dst, const struct box *dst_box, const void *src,
                         const struct box *src_box, const struct box *region, int elem)
 {
     struct copy_item item;
-    int64_t n_threads = COPY_WARP * 3;
 
     copy_item_make(&item, &(struct copy_box){ dst, src, *dst_box, *src_box, *region, elem },
                    DTYPE_U8, DTYPE_U8);
-    item.first_warp = elem + 1; /* any value works */
-    for (int64_t t = 0; t < n_threads; t++)
-        copy_item_work(&item, t, n_threads);
+    for (int64_t warp = 0; warp < copy_item_warps(&item); warp++)
+        for (int lane = 0; lane < COPY_WARP; lane++)
+            copy_item_work(&item, warp, lane);
 }
 
 typedef void (*copy_fn)(void *, const struct box *, const void *, const struct box *,
@@ -186,4 +185,62 @@ Test(copy, any_number_of_workers_copy_the_right_rows)
             }
         }
     }
+}
+
+/* Rows of so many bytes, this far apart, which begin at `offset` in the source. */
+static struct copy_item rows_item(int64_t bytes, int64_t pitch, int64_t offset, enum dtype dst_type,
+                                  enum dtype src_type)
+{
+    static _Alignas(256) char memory[256];
+    const int64_t elem = dtype_bytes(src_type);
+    struct copy_box c = { .dst = memory, .src = memory, .elem_bytes = (int)elem };
+    struct copy_item item;
+
+    c.src_box = (struct box){ 2, { 0, 0 }, { 1000, pitch / elem } };
+    c.region = (struct box){ 2, { 0, offset / elem }, { 1000, bytes / elem } };
+    c.dst_box = c.region;
+    copy_item_make(&item, &c, dst_type, src_type);
+    return item;
+}
+
+static void assert_shared(struct copy_item it, int unit, int lanes)
+{
+    cr_expect_eq(it.unit, unit, "units of %d, not %d", it.unit, unit);
+    cr_expect_eq(it.lanes, lanes, "%d threads for a row, not %d", it.lanes, lanes);
+    cr_expect_eq(it.rows_a_warp * it.lanes, COPY_WARP);
+}
+
+/* A GPU needs about 24 KiB in flight on each processor: 64 bytes of each thread. */
+Test(copy, threads_of_a_gpu_have_64_bytes_in_flight)
+{
+    assert_shared(rows_item(512, 1024, 512, DTYPE_U8, DTYPE_U8), 16, 8);
+    assert_shared(rows_item(4096, 8192, 0, DTYPE_BF16, DTYPE_BF16), 16, 32);
+    assert_shared(rows_item(1000, 2048, 8, DTYPE_U8, DTYPE_U8), 8, 16);
+    assert_shared(rows_item(64, 256, 64, DTYPE_U8, DTYPE_U8), 16, 4);
+    assert_shared(rows_item(998, 2048, 2, DTYPE_U8, DTYPE_U8), 2, 32);
+    assert_shared(rows_item(512, 1024, 512, DTYPE_BF16, DTYPE_F32), 4, 8);
+    assert_shared(rows_item(512, 1024, 0, DTYPE_F32, DTYPE_BF16), 4, 8);
+    assert_shared(rows_item(512, 1024, 512, DTYPE_F16, DTYPE_F64), 2, 8);
+    assert_shared(rows_item(1000, 2000, 0, DTYPE_BF16, DTYPE_F32), 1, 32);
+}
+
+Test(copy, warps_of_a_table_find_their_items)
+{
+    const int64_t warps[] = { 0, 3, 0, 0, 1, 700, 0, 2, 0 };
+    enum { N = sizeof warps / sizeof *warps };
+    struct copy_item items[N];
+    int64_t total;
+
+    for (int i = 0; i < N; i++) {
+        items[i] = rows_item(8192, 8192, 0, DTYPE_U8, DTYPE_U8);
+        items[i].rows.n_rows = warps[i];
+    }
+    total = copy_items_place(items, N);
+    cr_assert_eq(total, 706);
+    for (int64_t step = 1; step < 1000; step = step * 3 + 1)
+        for (int64_t warp = 0, at = 0; warp < total; warp += step) {
+            at = copy_items_find(items, N, (int)at, warp);
+            cr_assert_geq(warp, items[at].first_warp);
+            cr_assert_lt(warp, items[at].first_warp + warps[at]);
+        }
 }
