@@ -253,9 +253,9 @@ template <typename F> static double best_ms(F work)
 }
 
 /* Split off `cols` bytes, from `offset` on, of rows of `pitch` bytes; or gather them into such
- * rows. Compare with cudaMemcpy2DAsync. */
-static void bandwidth_of(const char *what, unsigned char *dst, unsigned char *src, int64_t total,
-                         int64_t cols, int64_t pitch, int64_t offset, bool gather = false)
+ * rows. Compare with cudaMemcpy2DAsync. Returns the better of both, in GB/s. */
+static double bandwidth_of(const char *what, unsigned char *dst, unsigned char *src, int64_t total,
+                           int64_t cols, int64_t pitch, int64_t offset, bool gather = false)
 {
     int64_t rows = total / pitch;
     struct box whole = {}, part;
@@ -281,20 +281,28 @@ static void bandwidth_of(const char *what, unsigned char *dst, unsigned char *sr
     });
     printf("%-40s %8.0f GB/s   cudaMemcpy2DAsync %8.0f GB/s\n", what, bytes / own * 1e-6,
            bytes / theirs * 1e-6);
+    return bytes / (own < theirs ? own : theirs) * 1e-6;
 }
 
 static void bandwidth(void)
 {
     const int64_t total = 1ll << 30;
     unsigned char *src = nullptr, *dst = nullptr;
-    double ms;
+    double ms, card;
 
     CUDA_MUST(cudaMalloc(&src, (size_t)total));
     CUDA_MUST(cudaMalloc(&dst, (size_t)total));
     CUDA_MUST(cudaMemset(src, 1, (size_t)total));
     CUDA_MUST(cudaDeviceSynchronize());
     printf("bandwidth, read and written, 1 GiB of source:\n");
-    bandwidth_of("contiguous", dst, src, total, 8192, 8192, 0);
+    card = bandwidth_of("contiguous", dst, src, total, 8192, 8192, 0);
+    ms = best_ms([&] {
+        CUDA_MUST(cudaMemcpyAsync(dst, src, (size_t)total, cudaMemcpyDeviceToDevice,
+                                  cuda_queue_stream(queue)));
+    });
+    printf("%-40s %8.0f GB/s\n", "cudaMemcpyAsync", (double)total * 2 / ms * 1e-6);
+    /* Whatever copies contiguous bytes best shows what the card can do. */
+    printf("%-40s %8.0f GB/s\n", "best contiguous copy", fmax(card, (double)total * 2 / ms * 1e-6));
     bandwidth_of("half of rows of 8 KiB", dst, src, total, 4096, 8192, 0);
     bandwidth_of("half of rows of 1 KiB", dst, src, total, 512, 1024, 512);
     bandwidth_of("gathered into half of rows of 8 KiB", dst, src, total, 4096, 8192, 0, true);
@@ -309,35 +317,44 @@ static void bandwidth(void)
     CUDA_MUST(cudaFree(dst));
 }
 
-/* The table of copies and casts: rows of `cols` f32 of rows of twice as many, to bf16. */
-static void table_bandwidth(int64_t cols)
+/* A table of so many copies: rows of `cols` f32 of rows of twice as many, to another type or the
+ * same. */
+static void table_bandwidth(int n_items, int64_t cols, enum dtype to)
 {
-    const int64_t total = 1ll << 29, rows = total / 4 / (2 * cols);
-    unsigned char *src = nullptr, *dst = nullptr;
-    struct copy_box c = {};
-    struct copy_item item, *table = nullptr;
+    const int64_t total = 1ll << 29, rows = total / 4 / (2 * cols) / n_items;
+    unsigned char *src = nullptr, *dst = nullptr, *table = nullptr;
+    std::vector<copy_item> items((size_t)n_items);
+    const size_t table_bytes = items.size() * sizeof(copy_item);
     char what[64];
     double ms;
 
     CUDA_MUST(cudaMalloc(&src, (size_t)total));
     CUDA_MUST(cudaMalloc(&dst, (size_t)total));
-    CUDA_MUST(cudaMalloc(&table, sizeof item));
+    CUDA_MUST(cudaMalloc(&table, table_bytes));
     CUDA_MUST(cudaMemset(src, 1, (size_t)total));
-    c.dst = dst;
-    c.src = src;
-    c.src_box.ndim = 2;
-    c.src_box.len[0] = rows;
-    c.src_box.len[1] = 2 * cols;
-    c.region = c.src_box;
-    c.region.len[1] = cols;
-    c.dst_box = c.region;
-    copy_item_make(&item, &c, DTYPE_BF16, DTYPE_F32);
-    const struct copy_table all = { table, 1, copy_items_place(&item, 1) };
-    CUDA_MUST(cudaMemcpy(table, &item, sizeof item, cudaMemcpyHostToDevice));
+    for (int i = 0; i < n_items; i++) {
+        struct copy_box c = {};
+
+        c.dst = dst + i * rows * cols * dtype_bytes(to);
+        c.src = src + i * rows * cols * 8;
+        c.src_box.ndim = 2;
+        c.src_box.len[0] = rows;
+        c.src_box.len[1] = 2 * cols;
+        c.region = c.src_box;
+        c.region.len[1] = cols;
+        c.dst_box = c.region;
+        c.elem_bytes = 4;
+        copy_item_make(&items[(size_t)i], &c, to, DTYPE_F32);
+    }
+    const struct copy_table all = { reinterpret_cast<copy_item *>(table), n_items,
+                                    copy_items_place(items.data(), n_items) };
+    CUDA_MUST(cudaMemcpy(table, items.data(), table_bytes, cudaMemcpyHostToDevice));
     CUDA_MUST(cudaDeviceSynchronize());
     ms = best_ms([&] { cuda_run_copy_table(queue, &all); });
-    snprintf(what, sizeof what, "table: rows of %lld f32 to bf16", (long long)cols);
-    printf("%-40s %8.0f GB/s\n", what, (double)(rows * cols) * 6 / ms * 1e-6);
+    snprintf(what, sizeof what, "table of %d: rows of %lld f32 to %s", n_items, (long long)cols,
+             dtype_name(to));
+    printf("%-40s %8.0f GB/s\n", what,
+           (double)(n_items * rows * cols) * (double)(4 + dtype_bytes(to)) / ms * 1e-6);
     CUDA_MUST(cudaFree(src));
     CUDA_MUST(cudaFree(dst));
     CUDA_MUST(cudaFree(table));
@@ -491,8 +508,10 @@ int main(int argc, char **argv)
     printf("gpu-check on %s, %d processors\n", device.name, device.multiProcessorCount);
     if (strcmp(mode, "--bandwidth") == 0) {
         bandwidth();
-        for (int64_t cols : { 64, 128, 1024, 8192 })
-            table_bandwidth(cols);
+        for (int n_items : { 1, 256 })
+            for (enum dtype to : { DTYPE_BF16, DTYPE_F32 })
+                for (int64_t cols : { 64, 128, 250, 1024, 8192 })
+                    table_bandwidth(n_items, cols, to);
     } else if (strcmp(mode, "--attention") == 0) {
         for (int64_t seq : { 1024, 4096 })
             for (int64_t head_dim : { 64, 128 })
