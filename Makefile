@@ -164,7 +164,8 @@ CUDA_LIBS  := -L$(dir $(NVCC))../lib $(foreach lib,$(CUDA_PYPI:=/lib),-L$(lib) -
               )-lcublas -lcublasLt) $(strip \
               )$(if $(filter %/nccl,$(CUDA_PYPI)),-Xlinker -l:libnccl.so.2,-lnccl)
 # Ampere, Hopper, Blackwell. A kernel that spills registers is an error, because it would be slow.
-CUDA_ARCHES := 80 90 100
+# 90a: compute capability 9.0 with its own instructions (wgmma), which no newer GPU has.
+CUDA_ARCHES := 80 90a 100
 # PTX, from which the driver compiles for GPUs that are newer than all of these.
 CUDA_NEWER := -gencode arch=compute_100,code=compute_100
 NVCC_FLAGS := -std=c++17 -O3 $(foreach a,$(CUDA_ARCHES),-gencode arch=compute_$a$(comma)code=sm_$a) $(CUDA_NEWER) \
@@ -217,7 +218,7 @@ FAKE_CC    := $(patsubst %.cc,$(FAKE)/%.o,$(wildcard tests/fakecuda/*.cc))
 FAKE_LINK  := clang++ -fPIC -Wl,--wrap=memcpy,--wrap=memmove,--wrap=memset,-z,defs
 FAKE_LIBS  := -ldl -lpthread -lm
 FAKE_BIN   := $(BUILD)/tests/libtp-cuda.so $(BUILD)/tests/fakecuda_planted \
-              $(addprefix $(BUILD)/tests/fakecuda_planted_,graphs grouped memory products ranks tiles traffic)
+              $(addprefix $(BUILD)/tests/fakecuda_planted_,graphs grouped memory products ranks tiles traffic warpgroups)
 
 $(BUILD)/tests/libtp-cuda.so: $(call CUDA_FILES,$(FAKE)) $(FAKE_CC)
 	@mkdir -p $(@D)
@@ -257,7 +258,7 @@ PTX_FLAGS := -O1 -gline-tables-only -fPIC -fvisibility=hidden -ffp-contract=off 
 PTX_TESTS := $(patsubst tests/unit/%.c,$(BUILD)/tests/%,$(wildcard tests/unit/kernels_cuda*.c))
 
 ## ptx           run the tests of kernels on the fake CUDA device with what nvcc makes of the kernels: their PTX, translated
-##               to C++ (ARCHES="80 90 100"; exit 3: there is no nvcc)
+##               to C++ (ARCHES="80 90a 100"; exit 3: there is no nvcc)
 ptx:
 	@[ -n "$(NVCC)" ] || { echo "ptx: nvcc is not installed, so there is no PTX to run" >&2; exit 3; }
 	@$(MAKE) $(ARCHES:%=$(FAKE)/sm_%/libtp-cuda.so) $(PTX_TESTS)

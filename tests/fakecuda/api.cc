@@ -226,10 +226,10 @@ cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attr, int dev
         *value = 2;
         return call.done();
     case cudaDevAttrComputeCapabilityMajor:
-        *value = 9;
+        *value = fake::gpus_capability() / 10;
         return call.done();
     case cudaDevAttrComputeCapabilityMinor:
-        *value = 0;
+        *value = fake::gpus_capability() % 10;
         return call.done();
     default:
         fake::report(nullptr, "cudaDeviceGetAttribute: the fake device has no attribute %d",
@@ -312,10 +312,13 @@ extern "C" __attribute__((visibility("default"))) const struct fakecuda_control 
 const struct fakecuda_control fakecuda_control = {
     set_seed,
     set_devices,
+    fake::gpus_be,
+    fake::gpus_capability,
     set_memory,
     set_failure,
     fake::n_queued,
     fake::mma_products,
+    fake::wgmma_products,
     fake::epilogue_products,
     fake::epilogue_missing,
     fake::grouped_calls,

@@ -4,6 +4,7 @@
  * waits at a barrier or for the other lanes of its warp.
  */
 #include <cstdio>
+#include <map>
 #include <memory>
 #include <sys/mman.h>
 
@@ -32,6 +33,9 @@ asm(".text\n"
 extern "C" char __start_fakecuda_shared[] __attribute__((weak, visibility("hidden")));
 extern "C" char __stop_fakecuda_shared[] __attribute__((weak, visibility("hidden")));
 
+/* Here the dynamic shared memory of each kernel begins. */
+alignas(1024) static __attribute__((section("fakecuda_shared"))) char dynamic[fake::DYNAMIC_MAX];
+
 namespace fake
 {
 
@@ -51,6 +55,28 @@ char *shared_begin()
 char *shared_end()
 {
     return __stop_fakecuda_shared;
+}
+
+static size_t dynamic_now; /* bytes that the grid has */
+
+char *dynamic_begin()
+{
+    return dynamic;
+}
+
+size_t dynamic_bytes()
+{
+    return dynamic_now;
+}
+
+/* The most dynamic shared memory with which a kernel may be launched. */
+static std::map<const void *, size_t> dynamic_limits;
+
+static size_t dynamic_limit(const void *kernel)
+{
+    auto found = dynamic_limits.find(kernel);
+
+    return found == dynamic_limits.end() ? (size_t)SHARED_DEFAULT : found->second;
 }
 
 /* ---- switching ---- */
@@ -75,6 +101,7 @@ static void fiber_main()
 {
     block.call->run(block.call);
     async_copy_end_thread();
+    wgmma_end_thread();
     block.current->state = ENDED;
     leave(block.current);
 }
@@ -164,9 +191,11 @@ static void run_block()
     block.at_barrier = block.n_ready = 0;
     here.barrier = 0;
     memset(here.warp_barrier, 0, sizeof here.warp_barrier);
+    memset(here.proxy_fences, 0, sizeof here.proxy_fences);
     memset(block.in_warp, 0, sizeof block.in_warp);
     memset(block.ended, 0, sizeof block.ended);
     watch_block();
+    wgmma_begin_block();
     for (unsigned i = 0; i < block.n; i++) {
         prepare(&block.f[i], i);
         block_make_ready(&block.f[i]);
@@ -188,6 +217,7 @@ static void run_block()
         if (block.at_barrier && block.at_barrier == block.alive)
             release_barrier();
     }
+    wgmma_end_block();
     if (traffic_is_on)
         traffic_end_block();
 }
@@ -214,6 +244,7 @@ static void run_grid(const cudaLaunchConfig_t &config, const fakecuda_call &call
     traffic_begin();
     fakecuda_at.block_dim = b;
     fakecuda_at.grid_dim = g;
+    dynamic_now = config.dynamicSmemBytes;
     block.n = b.x * b.y * b.z;
     block.call = &call;
     here.kernel = call.kernel;
@@ -246,6 +277,22 @@ void block_wait(fiber *f, fiber_state state, const void *pc)
 
 } // namespace fake
 
+void *fakecuda_dynamic_shared()
+{
+    return dynamic;
+}
+
+cudaError_t cudaFuncSetAttribute(const void *kernel, enum cudaFuncAttribute attribute, int value)
+{
+    if (attribute != cudaFuncAttributeMaxDynamicSharedMemorySize)
+        fake::report(nullptr, "cudaFuncSetAttribute: the fake device has no attribute %d",
+                     (int)attribute);
+    if (value < 0 || (size_t)value > fake::DYNAMIC_MAX)
+        return cudaErrorInvalidValue;
+    fake::dynamic_limits[kernel] = (size_t)value;
+    return cudaSuccess;
+}
+
 int fakecuda_barrier(int predicate)
 {
     fake::fiber *f = fake::block.current;
@@ -267,8 +314,8 @@ cudaError_t fakecuda_launch(const cudaLaunchConfig_t *config, const fakecuda_cal
 
     if (!fake::stream_exists(config->stream))
         fake::report(nullptr, "a launch: the stream does not exist");
-    if (config->dynamicSmemBytes)
-        fake::report(nullptr, "a launch with dynamic shared memory, which the fake device lacks");
+    if (config->dynamicSmemBytes > fake::dynamic_limit(launched.kernel))
+        return cudaErrorInvalidValue;
     if (threads == 0 || threads > 1024 || b.z > 64 || g.x == 0 || g.y == 0 || g.z == 0 ||
         g.x > 0x7fffffff || g.y > 65535 || g.z > 65535)
         return cudaErrorInvalidConfiguration;

@@ -15,14 +15,19 @@ struct fakecuda_control {
     /* How many devices there are, and the CUDA version that the driver supports (13000: 13.0; 0:
      * there is no driver). At first 1 and 13000. */
     void (*devices)(int count, int driver_version);
+    /* The compute capability of devices that are opened from now on: 90 is 9.0. */
+    void (*capability)(int capability);
+    int (*capability_now)(void);
     /* The number of bytes of device memory. */
     void (*memory)(int64_t n_bytes);
     /* Let an operation fail with this CUDA error when it runs: the next one, or after n others. */
     void (*fail)(int error, int after);
     /* Operations that are queued and have not run. */
     int (*queued)(void);
-    /* How many products of a warp (mma.sync) tensor cores have computed. */
+    /* How many products of a warp (mma.sync) tensor cores have computed, and how many of a warp's
+     * part of a warpgroup (wgmma). */
     int64_t (*mma_products)(void);
+    int64_t (*wgmma_products)(void);
     /* How many products with a bias cuBLASLt has taken. */
     int64_t (*epilogue_products)(void);
     /* From now on cuBLASLt has no algorithm for products with this epilogue (a number of its

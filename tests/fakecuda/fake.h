@@ -86,14 +86,20 @@ struct place {
     bool in_kernel;
     const void *kernel;
     uint32_t block;
-    uint16_t thread, barrier;  /* barrier: how many the block has passed */
-    uint16_t warp_barrier[32]; /* the same for each warp, by __syncwarp */
+    uint16_t thread, barrier;    /* barrier: how many the block has passed */
+    uint16_t warp_barrier[32];   /* the same for each warp, by __syncwarp */
+    uint16_t proxy_fences[1024]; /* of each thread: how many fence.proxy.async it has passed */
     const char *args, *args_end;
 };
 extern place here;
 
-char *shared_begin(); /* static shared memory of all kernels */
+/* Static shared memory of all kernels, and the dynamic one of the kernel that runs, which is a part
+ * of it. */
+char *shared_begin();
 char *shared_end();
+enum : size_t { SHARED_DEFAULT = 48 << 10, DYNAMIC_MAX = 227 << 10 };
+char *dynamic_begin();
+size_t dynamic_bytes();
 
 extern char *stacks_begin, *stacks_end; /* of the threads of a block */
 inline bool on_a_stack(const void *p)
@@ -123,12 +129,17 @@ void watch_access(const void *p, size_t n, bool is_write, bool is_atomic, const 
 enum async_end { NOT_ASYNC, ASYNC_BEGIN, ASYNC_END };
 void watch_async(void *dst, size_t n, async_end end, const void *pc);
 
+/* A read of shared memory by a product of a warpgroup. What threads have written to it must have
+ * been followed by their fence.proxy.async. */
+void watch_wgmma(const void *p, size_t n, const void *pc);
+
 /* Memory of the program that a kernel uses: its stack, its arguments, built-in variables. */
 bool is_private(const char *p);
 
 /* ---- hooks.cc ---- */
 
-void watch_load(const void *p, size_t n, const void *pc); /* by the thread that runs */
+void watch_load(const void *p, size_t n, const void *pc);    /* by the thread that runs */
+void watch_product(const void *p, size_t n, const void *pc); /* the same by wgmma */
 /* An access of the kernel's own code. */
 void kernel_access(const void *p, size_t n, bool is_write, bool is_atomic, const void *pc);
 /* Only count an access (traffic.h): of a function of the fake device that runs for a kernel. */
@@ -143,6 +154,13 @@ void async_copy_end_thread(); /* the thread that runs has ended */
 /* ---- mma.cc ---- */
 
 int64_t mma_products(); /* how many mma.sync have run */
+
+/* ---- wgmma.cc ---- */
+
+int64_t wgmma_products(); /* how many parts of warps of wgmma have run */
+void wgmma_begin_block();
+void wgmma_end_block();
+void wgmma_end_thread(); /* the thread that runs has ended */
 
 /* ---- cublaslt.cc ---- */
 

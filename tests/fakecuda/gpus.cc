@@ -13,7 +13,8 @@ namespace fake
 {
 
 static std::vector<int> visible; /* the machine's numbers of the GPUs that the process sees */
-static int used = -1;            /* the machine's number, -1: none yet */
+static int capability = 90;
+static int used = -1; /* the machine's number, -1: none yet */
 
 void gpus_set(int count)
 {
@@ -41,6 +42,10 @@ static void select(const char *list, int count)
 void gpus_begin()
 {
     const char *count = getenv("FAKECUDA_GPUS"), *list = getenv("CUDA_VISIBLE_DEVICES");
+    const char *named = getenv("FAKECUDA_CAPABILITY");
+
+    if (named)
+        gpus_be(atoi(named));
 
     if (count && list)
         select(list, atoi(count));
@@ -51,6 +56,16 @@ void gpus_begin()
 int gpus_count()
 {
     return (int)visible.size();
+}
+
+int gpus_capability()
+{
+    return capability;
+}
+
+void gpus_be(int now)
+{
+    capability = now;
 }
 
 int gpus_number(int ordinal)

@@ -29,6 +29,13 @@ void watch_load(const void *p, size_t n, const void *pc)
     hook(p, n, false, false, pc);
 }
 
+void watch_product(const void *p, size_t n, const void *pc)
+{
+    is_checking = true;
+    watch_wgmma(p, n, pc);
+    is_checking = false;
+}
+
 void count_access(const void *p, size_t n, bool is_write, const void *pc)
 {
     if (!traffic_is_on || !here.in_kernel || is_checking || n == 0)

@@ -101,6 +101,11 @@ uint32_t ptx_shared_address(const void *p)
 
 } // namespace ptx
 
+uint32_t fakecuda_shared_address(const void *p)
+{
+    return ptx::ptx_shared_address(p);
+}
+
 fakecuda_call fake::ptx_call(const fakecuda_call &call, unsigned threads)
 {
     auto found = table().find(call.kernel);

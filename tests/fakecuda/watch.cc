@@ -23,7 +23,7 @@ enum : size_t { GRANULE = 2, SHARED_MAX = 2 << 20 };
 
 struct access {
     uint32_t op, block;
-    uint16_t stream, thread, barrier, warp_barrier;
+    uint16_t stream, thread, barrier, warp_barrier, proxy_fences, none;
 };
 
 /* IN_FLIGHT: of an asynchronous copy that is not complete. */
@@ -179,6 +179,7 @@ struct request {
     bool is_write, is_atomic, is_shared;
     const void *pc;
     async_end end = NOT_ASYNC;
+    bool is_wgmma = false;
 };
 
 static bool same_operation(const access &a, const access &b)
@@ -287,6 +288,10 @@ static void check_cell(cell *c, const request &q, uint8_t mask)
     if ((!q.is_write || q.is_atomic) && (c->defined & mask) != mask)
         report(q.pc, "a read of %p, which %s", (const void *)q.at,
                c->flags & IN_FLIGHT ? "an asynchronous copy may still write" : "was never written");
+    if (q.is_wgmma && c->write.proxy_fences == here.proxy_fences[c->write.thread])
+        report(q.pc,
+               "wgmma: a read of %p, which thread %u has written, with no fence.proxy.async since",
+               (const void *)q.at, c->write.thread);
     if (!q.is_write) {
         note_read(c, q, mask);
         return;
@@ -295,7 +300,7 @@ static void check_cell(cell *c, const request &q, uint8_t mask)
         report_race(q, c->read, "a read");
     for (const reader &r : reader_sets[c->readers])
         if (!came_before(r.first, r.second))
-            report_race(q, { r.second, 0, r.first, 0, 0, 0 }, "a read");
+            report_race(q, { r.second, 0, r.first, 0, 0, 0, 0, 0 }, "a read");
     note_write(c, q, mask);
 }
 
@@ -337,6 +342,7 @@ static access who()
         a.thread = here.thread;
         a.barrier = here.barrier;
         a.warp_barrier = here.warp_barrier[here.thread / 32];
+        a.proxy_fences = here.proxy_fences[here.thread];
     }
     return a;
 }
@@ -351,14 +357,19 @@ bool is_private(const char *p)
 }
 
 static void check(const void *address, size_t n, bool is_write, bool is_atomic, const void *pc,
-                  async_end end = NOT_ASYNC)
+                  async_end end = NOT_ASYNC, bool is_wgmma = false)
 {
     const char *p = (const char *)address, *begin;
     size_t size;
-    request q = { p, who(), is_write, is_atomic, false, pc, end };
+    request q = { p, who(), is_write, is_atomic, false, pc, end, is_wgmma };
 
     if (p >= shared_begin() && p < shared_end()) {
         q.is_shared = true;
+        if (p >= dynamic_begin() && p + n > dynamic_begin() + dynamic_bytes() &&
+            p < dynamic_begin() + DYNAMIC_MAX)
+            report(pc, "%s of %zu bytes at %p, %zd bytes from the begin of %zu of shared memory",
+                   is_write ? "a write" : "a read", n, address, (ssize_t)(p - dynamic_begin()),
+                   dynamic_bytes());
         if (is_write)
             touch_shared((char *)(uintptr_t)address, n);
         check_range(shared_cells, (size_t)(p - shared_begin()), n, q);
@@ -397,6 +408,11 @@ void watch_access(const void *p, size_t n, bool is_write, bool is_atomic, const 
 {
     define_pinned(p, n);
     check(p, n, is_write, is_atomic, pc);
+}
+
+void watch_wgmma(const void *p, size_t n, const void *pc)
+{
+    check(p, n, false, false, pc, NOT_ASYNC, true);
 }
 
 void watch_async(void *dst, size_t n, async_end end, const void *pc)

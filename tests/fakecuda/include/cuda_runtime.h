@@ -150,6 +150,26 @@ void fakecuda_cp_async(void *to, const void *from, int n, int n_read);
 void fakecuda_cp_async_commit();
 void fakecuda_cp_async_wait(int n_groups);
 
+/* ---- products of warpgroups: see kernels/cuda/wgmma.cuh ---- */
+
+/* d = A B, or d += A B with `adds`; A is in registers, or NULL: where descriptor_a says.
+ * Transposed: rows of B are rows of its panel, else columns. */
+void fakecuda_wgmma_m64n64k16(float *d, const uint32_t *a, uint64_t descriptor_a,
+                              uint64_t descriptor_b, bool adds, bool transposed);
+/* The same with results at once, for PTX, where nvcc copies registers that products still write:
+ * NVIDIA's assembler removes these copies. */
+void fakecuda_wgmma_now(float *d, const uint32_t *a, uint64_t descriptor_a, uint64_t descriptor_b,
+                        bool adds, bool transposed);
+void fakecuda_wgmma_fence();
+void fakecuda_wgmma_commit();
+void fakecuda_wgmma_wait(int n_groups);
+void fakecuda_fence_proxy_async();
+
+/* ---- shared memory ---- */
+
+uint32_t fakecuda_shared_address(const void *p); /* as __cvta_generic_to_shared gives it */
+void *fakecuda_dynamic_shared(); /* where the block's dynamic shared memory begins */
+
 /* ---- atomics ---- */
 
 #define FAKECUDA_UNWATCHED __attribute__((no_sanitize("thread"), noinline))

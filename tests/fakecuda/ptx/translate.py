@@ -238,10 +238,30 @@ class Function:
             a, b, c = (f"{{ {', '.join(x)} }}" for x in (a, b, c))
             return (f"{{ const u32 a[] = {a}, b[] = {b}; const f32 c[] = {c}; f32 d[4]; mma(d, a, b, c); " +
                     " ".join(self.assign(r, f"d[{i}]") for i, r in enumerate(self.listed(operands[0]))) + " }")
+        if m := re.fullmatch(r"wgmma\.(fence|commit_group|wait_group)\.sync\.aligned", name):
+            return f"fakecuda_wgmma_{m[1].split('_')[0]}({int(operands[0]) if m[1] == 'wait_group' else ''});"
+        if name == "fence.proxy.async.shared::cta":
+            return "fakecuda_fence_proxy_async();"
+        if name == "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16":
+            return self.of_warpgroup(name, operands)
         if m := re.fullmatch(r"atom\.global\.(?:(add)\.u|(xor)\.b)(32|64)", name):
             return self.assign(operands[0], f"atom_{m[1] or 'bit_xor'}({self.address(operands[1])}, "
                                f"{self.operand('u' + m[3], operands[2])})")
         return None
+
+    def of_warpgroup(self, name, operands):
+        """A product of a warpgroup: A in registers or in shared memory, with other operands for each."""
+        to, a, b, adds, *rest = operands
+        registers, results = a.startswith("{"), self.listed(to)
+        transposed = {("1", "1", "0", "0"): "false", ("1", "1", "0"): "false", ("1", "1", "1"): "true"}.get(tuple(rest))
+        if len(results) != 32 or transposed is None or registers != (len(rest) == 3):
+            raise Unknown(self.at, f"{name} with {len(results)} results and {', '.join(rest)}")
+        d = ", ".join(self.operand("f32", r) for r in results)
+        words = ", ".join(self.operand("b32", r) for r in self.listed(a)) if registers else "0"
+        return (f"{{ f32 d[] = {{ {d} }}; const u32 a[] = {{ {words} }}; "
+                f"fakecuda_wgmma_now(d, {'a' if registers else '((void)a, nullptr)'}, {'0' if registers else self.operand('b64', a)}, "
+                f"{self.operand('b64', b)}, {self.operand('pred', adds)}, {transposed}); " +
+                " ".join(self.assign(r, f"d[{i}]") for i, r in enumerate(results)) + " }")
 
     def control(self, name, text):
         if name in ("bra", "bra.uni"):
@@ -411,6 +431,12 @@ class Module:
             if at == len(self.text):
                 return
             if m := re.compile(r"\.(?:version|target|address_size)\b[^\n]*").match(self.text, at):
+                at = m.end()
+            elif m := re.compile(r"\.extern\s+\.shared\s+\.align\s+(\d+)\s+\.b8\s+(\w+)\[\];").match(self.text, at):
+                if int(m[1]) > 1024:
+                    raise Unknown(at, f"dynamic shared memory at multiples of {m[1]}")
+                self.shared.append(m[2])
+                self.out.append(f"static void *const {m[2]} = fakecuda_dynamic_shared();")
                 at = m.end()
             elif m := data.match(self.text, at):
                 if m[1] == "shared":
