@@ -133,16 +133,21 @@ static const struct device_ops CUDA_OPS = {
 
 static tp_status start(struct cuda_device *c, struct tp_err *err)
 {
-    int pitch = 0;
+    int pitch = 0, major = 0, minor = 0;
     cudaError_t e = cudaSetDevice(c->ordinal);
 
     if (e == cudaSuccess)
         e = cudaDeviceGetAttribute(&c->processors, cudaDevAttrMultiProcessorCount, c->ordinal);
     if (e == cudaSuccess)
         e = cudaDeviceGetAttribute(&pitch, cudaDevAttrMaxPitch, c->ordinal);
+    if (e == cudaSuccess)
+        e = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, c->ordinal);
+    if (e == cudaSuccess)
+        e = cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, c->ordinal);
     if (e != cudaSuccess)
         return cuda_error_fail(err, c->ordinal, "opening the GPU", e);
     c->pitch_max = pitch;
+    c->capability = 10 * major + minor;
     return cuda_memory_open(&c->memory, c->ordinal, err);
 }
 

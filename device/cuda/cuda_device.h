@@ -10,8 +10,8 @@
 
 struct cuda_device {
     struct device device;
-    int ordinal, processors;
-    int64_t pitch_max; /* of a copy of several rows */
+    int ordinal, processors, capability; /* capability: 90 is 9.0 */
+    int64_t pitch_max;                   /* of a copy of several rows */
     struct cuda_memory memory;
     struct device_failure failure;
 };

@@ -46,6 +46,11 @@ int cuda_queue_processors(const struct device_queue *q)
     return cuda_device_of(q->device)->processors;
 }
 
+int cuda_queue_capability(const struct device_queue *q)
+{
+    return cuda_device_of(q->device)->capability;
+}
+
 void cuda_queue_check(struct device_queue *q, const char *what, int error)
 {
     cuda_device_check(q->device, what, error);

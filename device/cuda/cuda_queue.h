@@ -27,6 +27,8 @@ int cuda_queue_open_stream(struct CUstream_st **out, enum device_queue_kind kind
 
 /* The GPU's number of processors (CUDA: multiprocessors). */
 int cuda_queue_processors(const struct device_queue *q);
+/* Its compute capability: 90 is 9.0. */
+int cuda_queue_capability(const struct device_queue *q);
 
 /* What kernels keep for a queue, such as a handle of a library. `close`, if it is set, is called
  * when the queue is closed and nothing of it runs any more; has_failed: or when the device has

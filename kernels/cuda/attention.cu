@@ -105,7 +105,9 @@ void cuda_run_attention_forward(struct device_queue *q, const struct attention *
 {
     if (!attention_check(q, a))
         return;
-    if (attention_mma_fits(a))
+    if (attention_wgmma_fits(q, a))
+        attention_wgmma_forward(q, a);
+    else if (attention_mma_fits(a))
         attention_mma_forward(q, a);
     else
         launch_rows(q, "attention", attention_query_blocks(a, ATTENTION_M),
@@ -293,7 +295,8 @@ void cuda_run_attention_backward(struct device_queue *q, const struct attention_
         return; /* the device keeps the failure */
     run_delta(q, g, delta);
     if (attention_mma_backward_fits(g)) {
-        attention_mma_backward(q, g, delta);
+        (attention_wgmma_fits(q, a) ? attention_wgmma_backward : attention_mma_backward)(q, g,
+                                                                                         delta);
         return;
     }
     launch_rows(q, "the gradient of attention", attention_query_blocks(a, ATTENTION_M),

@@ -33,12 +33,21 @@ enum {
 template <int D, int M> struct alignas(16) attention_mma_tile {
     enum { ROWS = 4096 / D / M, PARTS = ROWS / ATTENTION_MMA_ROWS };
     uint16_t x[ROWS][D + 8];
+
+    /* Copies to it are complete. */
+    static __device__ void arrived(void)
+    {
+    }
 };
 
 /* The same keys and values. */
-template <int D, int M> struct attention_mma_key_tiles {
-    struct attention_mma_tile<D, M> keys, values;
+template <typename T> struct attention_key_tiles {
+    enum { ROWS = T::ROWS };
+    T keys, values;
 };
+
+template <int D, int M>
+using attention_mma_key_tiles = attention_key_tiles<attention_mma_tile<D, M>>;
 
 /* The columns D for which registers and shared memory are reserved. */
 static inline int attention_mma_columns(const struct attention *a)
@@ -155,9 +164,9 @@ static __device__ inline void attention_mma_steps(int columns, F f)
 /* Begin to copy rows first, first + 1, ... to a tile; 0 outside of the rows and of the head. All
  * threads of the block call it. */
 template <int D, int M>
-static __device__ void attention_mma_copy(struct attention_mma_tile<D, M> *t,
-                                          const struct attention *a, const void *x, int64_t ld,
-                                          const struct attention_rows &rows, int first)
+static __device__ void attention_tile_copy(struct attention_mma_tile<D, M> *t,
+                                           const struct attention *a, const void *x, int64_t ld,
+                                           const struct attention_rows &rows, int first)
 {
     enum {
         AT_ONCE = 8,
@@ -177,36 +186,42 @@ static __device__ void attention_mma_copy(struct attention_mma_tile<D, M> *t,
 }
 
 /* The same of keys and values, as a group. */
-template <int D, int M>
-static __device__ void attention_mma_copy_keys(struct attention_mma_key_tiles<D, M> *t,
-                                               const struct attention *a,
-                                               const struct attention_rows &k, int first)
+template <typename T>
+static __device__ void attention_copy_keys(struct attention_key_tiles<T> *t,
+                                           const struct attention *a,
+                                           const struct attention_rows &k, int first)
 {
-    attention_mma_copy<D, M>(&t->keys, a, a->k, a->ldk, k, first);
-    attention_mma_copy<D, M>(&t->values, a, a->v, a->ldv, k, first);
+    attention_tile_copy(&t->keys, a, a->k, a->ldk, k, first);
+    attention_tile_copy(&t->values, a, a->v, a->ldv, k, first);
     async_copy_commit();
+}
+
+/* Wait for the copies to tiles T that are in flight; then all threads may use these. All of them
+ * call it. */
+template <typename T> static __device__ inline void attention_tiles_arrive(void)
+{
+    async_copy_wait<0>();
+    T::arrived();
+    __syncthreads(); /* all copies are complete, and nobody reads the other tiles any more */
 }
 
 /* Pass over the keys that a block's own queries see. For each tile of them compute(tiles, n) is
  * called, n the first key. All threads of the block call it. */
-template <int D, int M, typename F>
-static __device__ void attention_mma_for_keys(const struct attention *a,
-                                              const struct attention_rows &q,
-                                              struct attention_mma_key_tiles<D, M> *tiles,
-                                              F compute)
+template <typename T, typename F>
+static __device__ void attention_for_keys(const struct attention *a, const struct attention_rows &q,
+                                          struct attention_key_tiles<T> *tiles, F compute)
 {
-    enum { ROWS = attention_mma_tile<D, M>::ROWS };
+    enum { ROWS = T::ROWS };
     const struct attention_rows k = attention_keys_of(a, &q);
     int n = attention_first_tile(a, &q, ROWS);
 
     __syncthreads(); /* tiles of an earlier pass may still be read */
     if (n < k.rows)
-        attention_mma_copy_keys<D, M>(&tiles[0], a, k, n);
+        attention_copy_keys(&tiles[0], a, k, n);
     for (int now = 0; n < k.rows; n += ROWS, now ^= 1) {
-        async_copy_wait<0>();
-        __syncthreads(); /* all copies to these tiles are complete, and the others are not read */
+        attention_tiles_arrive<T>();
         if (n + ROWS < k.rows)
-            attention_mma_copy_keys<D, M>(&tiles[now ^ 1], a, k, n + ROWS);
+            attention_copy_keys(&tiles[now ^ 1], a, k, n + ROWS);
         compute(tiles[now], n);
     }
 }

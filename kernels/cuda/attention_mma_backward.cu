@@ -2,12 +2,7 @@
  * kernels/cuda/attention_mma_backward.cu - the gradients of attention in bf16 on tensor cores: the
  * backward kernels of attention.cu, with products of fragments (mma.cuh).
  */
-#include "kernels/cuda/attention_mma.cuh"
-
-/* Of a query: the log-sum-exp of its scores times log2 e, and delta (attention_delta_kernel). */
-struct mma_query {
-    float lse2, delta;
-};
+#include "kernels/cuda/attention_gradient.cuh"
 
 /* The probability of a product, and the gradient of the product from that of the probability: of
  * narrow heads without the scale, by which the sums are multiplied (gradient_unit). */
@@ -25,65 +20,7 @@ static __device__ inline void probability(const struct attention &a, float *dot,
         *dp *= attention_score_slope(&a, score);
 }
 
-template <int D> static __device__ inline float gradient_unit(const struct attention &a)
-{
-    return attention_mma_wide<D>() ? 1.0f : a.scale;
-}
-
-/* Store or add two neighbours. */
-static __device__ inline void store_pair(const struct attention_backward &g, float *to, float x,
-                                         float y)
-{
-    float2 *both = reinterpret_cast<float2 *>(to);
-    float2 old = g.of.merge ? *both : float2{ 0, 0 };
-
-    *both = { old.x + x, old.y + y };
-}
-
-/* Store or add columns col .. col + C - 1 of a gradient of rows first .. first + 15, by * x. */
-template <int C>
-static __device__ void mma_gradient_store(const struct attention_backward &g, void *to, int64_t ld,
-                                          const struct attention_rows &rows, int first,
-                                          const float (*x)[4], float by, int col)
-{
-    const int head_dim = (int)g.of.head_dim;
-
-#pragma unroll
-    for (int h = 0; h < 2; h++) {
-        const int row = first + attention_mma_row(2 * h);
-        const int64_t at = (rows.at + row) * ld + rows.col;
-        const bool in = row < rows.rows;
-
-        if (g.type == DTYPE_BF16) {
-            attention_mma_store_row<C>(in ? static_cast<uint16_t *>(to) + at : nullptr, x, h, by,
-                                       col, head_dim);
-            continue;
-        }
-#pragma unroll
-        for (int j = 0; j < C / 8; j++)
-            if (in && col + 8 * j < head_dim)
-                store_pair(g, static_cast<float *>(to) + at + col + 8 * j + attention_mma_col(0),
-                           by * x[j][2 * h], by * x[j][2 * h + 1]);
-    }
-}
-
 /* ---- dq ---- */
-
-/* Of the warp's own queries of a lane: to[m] is of rows 16 m + g and 16 m + g + 8. */
-template <int M>
-static __device__ void load_queries(struct mma_query (*to)[2], const struct attention &a,
-                                    const struct attention_rows &q, const float *delta)
-{
-#pragma unroll
-    for (int i = 0; i < 2 * M; i++) {
-        int row =
-            attention_mma_first<M>(&q) + i / 2 * ATTENTION_MMA_ROWS + attention_mma_row(i % 2 * 2);
-        bool in = row < q.rows;
-
-        to[i / 2][i % 2] = { in ? a.lse[q.lse_at + row] * INSTRUCTION_LOG2_E : 0,
-                             in ? delta[q.lse_at + row] : 0 };
-    }
-}
 
 /* The warp's own queries and 16 keys, from `key`: the products s become probabilities, and the
  * products dp of d_out and values the gradients of the products s. */
@@ -117,8 +54,8 @@ template <int D, int C, int M, bool FULL>
 static __device__ inline void add_keys(float (*dq)[C / 8][4], const struct attention_backward &g,
                                        const struct attention_rows &q,
                                        const struct mma_own_queries<D, M> &own,
-                                       const struct attention_mma_key_tiles<D, M> &now, int n,
-                                       int p, int col)
+                                       const attention_mma_key_tiles<D, M> &now, int n, int p,
+                                       int col)
 {
     const struct attention &a = g.of;
     float s[M][2][4], dp[M][2][4];
@@ -136,25 +73,24 @@ static __device__ inline void add_keys(float (*dq)[C / 8][4], const struct atten
 template <int D, int C, int M>
 static __device__ void dq_pass(const struct attention_backward &g, const struct attention_rows &q,
                                const struct mma_own_queries<D, M> &own,
-                               struct attention_mma_key_tiles<D, M> *tiles, int col)
+                               attention_mma_key_tiles<D, M> *tiles, int col)
 {
     enum { ROWS = attention_mma_tile<D, M>::ROWS, STEP = ATTENTION_MMA_ROWS };
     const struct attention &a = g.of;
     const int first = attention_mma_first<M>(&q);
     float dq[M][C / 8][4] = {};
 
-    attention_mma_for_keys<D, M>(
-        &a, q, tiles, [&](const struct attention_mma_key_tiles<D, M> &now, int n) {
-            if (attention_mma_full<D>(&a, &q, first, STEP * M, n, ROWS))
+    attention_for_keys(&a, q, tiles, [&](const attention_mma_key_tiles<D, M> &now, int n) {
+        if (attention_mma_full<D>(&a, &q, first, STEP * M, n, ROWS))
 #pragma unroll(M == 1 ? ROWS / STEP : 1)
-                for (int p = 0; p < ROWS; p += STEP)
-                    add_keys<D, C, M, true>(dq, g, q, own, now, n, p, col);
-            else
+            for (int p = 0; p < ROWS; p += STEP)
+                add_keys<D, C, M, true>(dq, g, q, own, now, n, p, col);
+        else
 #pragma unroll 1
-                for (int p = 0; p < ROWS; p += STEP)
-                    if (attention_mma_any(&a, &q, first, STEP * M, n + p, STEP))
-                        add_keys<D, C, M, false>(dq, g, q, own, now, n, p, col);
-        });
+            for (int p = 0; p < ROWS; p += STEP)
+                if (attention_mma_any(&a, &q, first, STEP * M, n + p, STEP))
+                    add_keys<D, C, M, false>(dq, g, q, own, now, n, p, col);
+    });
 #pragma unroll
     for (int m = 0; m < M; m++)
         mma_gradient_store<C>(g, g.dq, g.lddq, q, first + m * STEP, dq[m], gradient_unit<D>(a),
@@ -165,7 +101,7 @@ template <int D, int C, int M>
 __global__ void __launch_bounds__(attention_mma_threads<M>(), M)
     attention_mma_dq_kernel(const __grid_constant__ struct attention_backward g, const float *delta)
 {
-    __shared__ struct attention_mma_key_tiles<D, M> tiles[2];
+    __shared__ attention_mma_key_tiles<D, M> tiles[2];
     const struct attention &a = g.of;
     const struct attention_rows q = attention_queries(&a, ATTENTION_MMA_OWN, blockIdx.x);
     struct mma_own_queries<D, M> own;
@@ -181,75 +117,6 @@ __global__ void __launch_bounds__(attention_mma_threads<M>(), M)
 
 /* ---- dk and dv ---- */
 
-/* The same queries, their d_out, lse and delta. */
-template <int D, int M> struct mma_query_tiles {
-    struct attention_mma_tile<D, M> queries, d_outs;
-    float lse[attention_mma_tile<D, M>::ROWS], delta[attention_mma_tile<D, M>::ROWS];
-};
-
-/* Begin to copy queries first, first + 1, ..., as a group. All threads of the block call it. */
-template <int D, int M>
-static __device__ void copy_queries(struct mma_query_tiles<D, M> *t,
-                                    const struct attention_backward &g, const float *delta,
-                                    const struct attention_rows &q, int first)
-{
-    enum { ROWS = attention_mma_tile<D, M>::ROWS };
-    const struct attention *a = &g.of;
-    const int r = (int)threadIdx.x % ROWS;
-    const bool in = first + r < q.rows;
-    const int64_t at = q.lse_at + (in ? first + r : 0);
-
-    attention_mma_copy<D, M>(&t->queries, a, a->q, a->ldq, q, first);
-    attention_mma_copy<D, M>(&t->d_outs, a, g.d_out, a->ldo, q, first);
-    if (threadIdx.x < ROWS)
-        async_copy_4(&t->lse[r], a->lse + at, in);
-    else if (threadIdx.x < 2 * ROWS)
-        async_copy_4(&t->delta[r], delta + at, in);
-    async_copy_commit();
-}
-
-/* A tile of the queries that see a block's own keys. They are those of several heads. */
-struct mma_query_place {
-    int head, n;
-};
-
-/* The tile after `at`, which has `rows` queries. Those of a head end before `end`. */
-static __device__ struct mma_query_place next_place(struct mma_query_place at, int rows, int begin,
-                                                    int end)
-{
-    return at.n + rows < end ? mma_query_place{ at.head, at.n + rows }
-                             : mma_query_place{ at.head + 1, begin };
-}
-
-/* Pass over the queries that see a block's own keys, as attention_mma_for_keys does over keys.
- * compute(tiles, q, n): queries n, n + 1, ... of q. */
-template <int D, int M, typename F>
-static __device__ void for_queries(const struct attention_backward &g, const float *delta,
-                                   const struct attention_rows &k,
-                                   struct mma_query_tiles<D, M> *tiles, F compute)
-{
-    enum { ROWS = attention_mma_tile<D, M>::ROWS };
-    const struct attention *a = &g.of;
-    const int begin = a->keys ? 0 : k.first / ROWS * ROWS, end = attention_queries_end(a, &k);
-    const int heads = begin < end ? (int)(a->heads / a->kv_heads) : 0;
-    struct mma_query_place at = { 0, begin };
-
-    __syncthreads(); /* tiles of an earlier pass may still be read */
-    if (heads > 0)
-        copy_queries<D, M>(&tiles[0], g, delta, attention_queries_of(a, &k, 0), begin);
-    for (int now = 0; at.head < heads; now ^= 1) {
-        const struct mma_query_place next = next_place(at, ROWS, begin, end);
-
-        async_copy_wait<0>();
-        __syncthreads(); /* all copies to these tiles are complete, and the others are not read */
-        if (next.head < heads)
-            copy_queries<D, M>(&tiles[now ^ 1], g, delta, attention_queries_of(a, &k, next.head),
-                               next.n);
-        compute(tiles[now], attention_queries_of(a, &k, at.head), at.n);
-        at = next;
-    }
-}
-
 /* Of 16 queries, from row p of the tile, and the warp's own keys: the products s of keys and
  * queries become the weights, and the products dp of values and d_out the gradients of the products
  * s. n is the query of row 0. */
@@ -257,7 +124,7 @@ template <int D, int M, bool FULL>
 static __device__ void weights_and_gradients(const struct attention &a,
                                              const struct attention_rows &q,
                                              const struct attention_rows &k,
-                                             const struct mma_query_tiles<D, M> &t, int n, int p,
+                                             const mma_query_tiles<D, M> &t, int n, int p,
                                              float (*s)[2][4], float (*dp)[2][4])
 {
     enum { ROWS = ATTENTION_MMA_ROWS };
@@ -293,8 +160,7 @@ static __device__ inline void add_queries(struct mma_key_sums<C, M, DK, DV> *sum
                                           const struct attention &a, const struct attention_rows &q,
                                           const struct attention_rows &k,
                                           const struct mma_own_keys<D, M, DK> &own,
-                                          const struct mma_query_tiles<D, M> &now, int n, int p,
-                                          int col)
+                                          const mma_query_tiles<D, M> &now, int n, int p, int col)
 {
     float s[M][2][4], dp[M][2][4] = {};
 
@@ -315,7 +181,7 @@ template <int D, int C, int M, bool DK, bool DV>
 static __device__ void dkv_pass(const struct attention_backward &g, const float *delta,
                                 const struct attention_rows &k,
                                 const struct mma_own_keys<D, M, DK> &own,
-                                struct mma_query_tiles<D, M> *tiles, int col)
+                                mma_query_tiles<D, M> *tiles, int col)
 {
     enum { ROWS = attention_mma_tile<D, M>::ROWS, STEP = ATTENTION_MMA_ROWS };
     const struct attention &a = g.of;
@@ -323,9 +189,9 @@ static __device__ void dkv_pass(const struct attention_backward &g, const float 
     struct mma_key_sums<C, M, DK, DV> sums = {
     };
 
-    for_queries<D, M>(
+    attention_for_queries(
         g, delta, k, tiles,
-        [&](const struct mma_query_tiles<D, M> &now, const struct attention_rows &q, int n) {
+        [&](const mma_query_tiles<D, M> &now, const struct attention_rows &q, int n) {
             if (attention_mma_full<D>(&a, &q, n, ROWS, first, STEP * M))
 #pragma unroll
                 for (int p = 0; p < ROWS; p += STEP)
@@ -353,7 +219,7 @@ __global__ void __launch_bounds__(attention_mma_threads<M>(), M)
     attention_mma_dkv_kernel(const __grid_constant__ struct attention_backward g,
                              const float *delta)
 {
-    __shared__ struct mma_query_tiles<D, M> tiles[2];
+    __shared__ mma_query_tiles<D, M> tiles[2];
     const struct attention &a = g.of;
     const struct attention_rows k = attention_own_keys(&a, ATTENTION_MMA_OWN, blockIdx.x);
     struct mma_own_keys<D, M, DK> own;

@@ -1,6 +1,6 @@
 /*
- * kernels/cuda/attention_run.cuh - what attention.cu and attention_mma.cu share: scores, how a part
- * enters a row, and the launches on tensor cores.
+ * kernels/cuda/attention_run.cuh - what attention.cu, attention_mma.cu and attention_wgmma.cu
+ * share: scores, how a part enters a row, and the launches on tensor cores.
  */
 #ifndef KERNELS_CUDA_ATTENTION_RUN_CUH
 #define KERNELS_CUDA_ATTENTION_RUN_CUH
@@ -56,5 +56,13 @@ bool attention_mma_backward_fits(const struct attention_backward *g);
 /* delta: see attention_delta_kernel. */
 void attention_mma_backward(struct device_queue *q, const struct attention_backward *g,
                             const float *delta);
+
+/* Whether attention_wgmma.cu can compute this: also a GPU that has its instructions, heads of 64 or
+ * 128 columns, no cap. attention_wgmma_backward computes what attention_mma_backward_fits allows
+ * besides. */
+bool attention_wgmma_fits(const struct device_queue *q, const struct attention *a);
+void attention_wgmma_forward(struct device_queue *q, const struct attention *a);
+void attention_wgmma_backward(struct device_queue *q, const struct attention_backward *g,
+                              const float *delta);
 
 #endif

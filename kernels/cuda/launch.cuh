@@ -58,9 +58,9 @@ static inline unsigned launch_blocks(const struct device_queue *q, int64_t wante
     return (unsigned)(wanted < 1 ? 1 : wanted < most ? wanted : most);
 }
 
-/* Launch kernel(a...) on a queue, in blocks of so many threads. `what` is for the message of a
- * failure. */
-template <int THREADS = LAUNCH_THREADS, typename... P, typename... A>
+/* Launch kernel(a...) on a queue, in blocks of so many threads, with so many bytes of dynamic
+ * shared memory. `what` is for the message of a failure. */
+template <int THREADS = LAUNCH_THREADS, int SHARED_BYTES = 0, typename... P, typename... A>
 static inline void launch(struct device_queue *q, const char *what, dim3 blocks,
                           void (*kernel)(P...), A &&...a)
 {
@@ -68,8 +68,14 @@ static inline void launch(struct device_queue *q, const char *what, dim3 blocks,
 
     if (!cuda_queue_begin(q))
         return;
+    if (SHARED_BYTES > 0)
+        cuda_queue_check(q, what,
+                         cudaFuncSetAttribute(reinterpret_cast<const void *>(kernel),
+                                              cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                              SHARED_BYTES));
     config.gridDim = blocks;
     config.blockDim = dim3(THREADS);
+    config.dynamicSmemBytes = SHARED_BYTES;
     config.stream = cuda_queue_stream(q);
     cuda_queue_check(q, what, cudaLaunchKernelEx(&config, kernel, std::forward<A>(a)...));
 }
@@ -103,6 +109,28 @@ static inline void launch_each(struct device_queue *q, const char *what, int64_t
 {
     if (n > 0)
         launch<THREADS>(q, what, dim3((unsigned)n), kernel, std::forward<A>(a)...);
+}
+
+/* The same with a T in dynamic shared memory, where blocks may have more than 48 KiB. */
+template <typename T, typename... P, typename... A>
+static inline void launch_each_shared(struct device_queue *q, const char *what, int64_t n,
+                                      void (*kernel)(P...), A &&...a)
+{
+    if (n > 0)
+        launch<LAUNCH_THREADS, (int)sizeof(T)>(q, what, dim3((unsigned)n), kernel,
+                                               std::forward<A>(a)...);
+}
+
+/* The T of such a block. */
+template <typename T> static __device__ inline T *launch_shared(void)
+{
+    static_assert(alignof(T) <= 1024, "how dynamic shared memory is aligned");
+#ifdef __CUDACC__
+    extern __shared__ __align__(1024) unsigned char launch_shared_bytes[];
+    return reinterpret_cast<T *>(launch_shared_bytes);
+#else
+    return reinterpret_cast<T *>(fakecuda_dynamic_shared());
+#endif
 }
 
 /* A grid whose warps share rows: launch_warp() has rows launch_warp(), + launch_warps(), ... */

@@ -4,6 +4,7 @@
  *
  * needs: libtp-cuda.so
  * covers: kernels/cuda/attention_mma kernels/cuda/attention_mma_backward kernels/cuda/gemm_bias
+ * covers: kernels/cuda/attention_wgmma kernels/cuda/attention_wgmma_backward
  */
 #include <sys/wait.h>
 #include <unistd.h>
@@ -489,6 +490,33 @@ static int64_t mma_products(void)
     return fake ? fake->mma_products() : 0;
 }
 
+static int64_t wgmma_products(void)
+{
+    return fake ? fake->wgmma_products() : 0;
+}
+
+/* Whether Hopper's kernels compute it: they want whole panels of 64 columns, and know no caps. */
+static bool is_of_warpgroups(const struct attention *a)
+{
+    return fake && fake->capability_now() == 90 && a->type == DTYPE_BF16 && a->cap == 0 &&
+           (a->head_dim == 64 || a->head_dim == 128);
+}
+
+/* Which kernels have computed it, by the number of products before. */
+static void assert_kernels(const struct attention *a, int64_t mma, int64_t wgmma, bool is_aligned)
+{
+    if (a->type == DTYPE_F32)
+        cr_assert_eq(mma_products(), mma, "tensor cores have no f32");
+    if (!is_of_warpgroups(a))
+        cr_assert_eq(wgmma_products(), wgmma, "products of warpgroups, of other shapes");
+    if (!fake || !is_aligned)
+        return;
+    if (is_of_warpgroups(a))
+        cr_assert(wgmma_products() > wgmma && mma_products() == mma, "no products of warpgroups");
+    else
+        cr_assert_gt(mma_products(), mma, "bf16 did not use tensor cores");
+}
+
 static void assert_gradient(const struct setup *s, struct pair d, double tolerance,
                             const char *what)
 {
@@ -503,11 +531,12 @@ static void attention_cases(const char *name, int n, int64_t seq_max,
     for (int i = 0; i < n; i++) {
         struct setup s = any(&r, seq_max);
         double tolerance = s.a.type == DTYPE_F32 ? 3e-6 : 2e-2;
-        int64_t products;
+        int64_t mma, wgmma;
 
         start(&r);
         setup_make(&s, &r);
-        products = mma_products();
+        mma = mma_products();
+        wgmma = wgmma_products();
         for (int side = 0; side < 2; side++) {
             struct attention a;
 
@@ -529,10 +558,7 @@ static void attention_cases(const char *name, int n, int64_t seq_max,
             (side ? cuda->kernels : &kernels_cpu)
                 ->attention_backward(side ? queue : kernels_on(), &g);
         }
-        if (s.a.type == DTYPE_F32)
-            cr_assert_eq(mma_products(), products, "tensor cores have no f32");
-        else if (fake && any != any_attention)
-            cr_assert_gt(mma_products(), products, "bf16 did not use tensor cores");
+        assert_kernels(&s.a, mma, wgmma, any != any_attention);
         assert_gradient(&s, s.dq, tolerance, "dq");
         assert_gradient(&s, s.dk, tolerance, "dk");
         assert_gradient(&s, s.dv, tolerance, "dv");
@@ -562,7 +588,16 @@ Test(cuda_products, attention_of_aligned_long_sequences)
 
 Test(cuda_products, attention_of_full_tiles)
 {
-    attention_cases("cuda/attention full", 4, 200, any_full_attention);
+    load_cuda();
+    attention_cases("cuda/attention full", fake ? 6 : 40, fake ? 200 : 700, any_full_attention);
+}
+
+Test(cuda_products, attention_of_full_tiles_without_warpgroups)
+{
+    load_cuda();
+    if (fake)
+        fake->capability(80);
+    attention_cases("cuda/attention full 8.0", 4, 200, any_full_attention);
 }
 
 Test(cuda_products, attention_of_wide_heads_and_caps)

@@ -367,9 +367,9 @@ static void attention_of(struct rng *r, enum dtype type, int64_t dim, bool merge
     assert_similar(s.dq, DTYPE_F32, 4, 5e-2, "dq");
 }
 
-Test(cuda_shapes, attention)
+static void attention_shapes(const char *name)
 {
-    struct rng r = rng_start("cuda/shapes attention");
+    struct rng r = rng_start(name);
 
     for (int64_t dim = 64; dim <= 256; dim *= 2)
         for (int merges = 0; merges < 2; merges++) {
@@ -381,4 +381,17 @@ Test(cuda_shapes, attention)
                 attention_of(&r, DTYPE_F32, dim, false);
             end();
         }
+}
+
+Test(cuda_shapes, attention)
+{
+    attention_shapes("cuda/shapes attention");
+}
+
+Test(cuda_shapes, attention_without_warpgroups)
+{
+    load_cuda();
+    if (fake)
+        fake->capability(80);
+    attention_shapes("cuda/shapes attention 8.0");
 }
