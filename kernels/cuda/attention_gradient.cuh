@@ -9,7 +9,7 @@
 #include "kernels/cuda/attention_mma.cuh"
 
 /* Of a query: the log-sum-exp of its scores times log2 e, and delta (attention_delta_kernel). */
-struct mma_query {
+struct attention_query {
     float lse2, delta;
 };
 
@@ -57,7 +57,7 @@ static __device__ void mma_gradient_store(const struct attention_backward &g, vo
 
 /* Of the warp's own queries of a lane: to[m] is of rows 16 m + g and 16 m + g + 8. */
 template <int M>
-static __device__ void load_queries(struct mma_query (*to)[2], const struct attention &a,
+static __device__ void load_queries(struct attention_query (*to)[2], const struct attention &a,
                                     const struct attention_rows &q, const float *delta)
 {
 #pragma unroll
@@ -78,7 +78,8 @@ template <typename T> struct attention_query_tiles {
     float lse[ROWS], delta[ROWS];
 };
 
-template <int D, int M> using mma_query_tiles = attention_query_tiles<attention_mma_tile<D, M>>;
+template <int D, int M>
+using attention_mma_query_tiles = attention_query_tiles<attention_mma_tile<D, M>>;
 
 /* Begin to copy queries first, first + 1, ..., as a group. All threads of the block call it. */
 template <typename T>
@@ -102,16 +103,16 @@ static __device__ void copy_queries(struct attention_query_tiles<T> *t,
 }
 
 /* A tile of the queries that see a block's own keys. They are those of several heads. */
-struct mma_query_place {
+struct attention_query_place {
     int head, n;
 };
 
 /* The tile after `at`, which has `rows` queries. Those of a head end before `end`. */
-static __device__ struct mma_query_place next_place(struct mma_query_place at, int rows, int begin,
-                                                    int end)
+static __device__ struct attention_query_place next_place(struct attention_query_place at, int rows,
+                                                          int begin, int end)
 {
-    return at.n + rows < end ? mma_query_place{ at.head, at.n + rows }
-                             : mma_query_place{ at.head + 1, begin };
+    return at.n + rows < end ? attention_query_place{ at.head, at.n + rows }
+                             : attention_query_place{ at.head + 1, begin };
 }
 
 /* Pass over the queries that see a block's own keys, as attention_for_keys does over keys.
@@ -125,13 +126,13 @@ static __device__ void attention_for_queries(const struct attention_backward &g,
     const struct attention *a = &g.of;
     const int begin = a->keys ? 0 : k.first / ROWS * ROWS, end = attention_queries_end(a, &k);
     const int heads = begin < end ? (int)(a->heads / a->kv_heads) : 0;
-    struct mma_query_place at = { 0, begin };
+    struct attention_query_place at = { 0, begin };
 
     __syncthreads(); /* tiles of an earlier pass may still be read */
     if (heads > 0)
         copy_queries(&tiles[0], g, delta, attention_queries_of(a, &k, 0), begin);
     for (int now = 0; at.head < heads; now ^= 1) {
-        const struct mma_query_place next = next_place(at, ROWS, begin, end);
+        const struct attention_query_place next = next_place(at, ROWS, begin, end);
 
         attention_tiles_arrive<T>();
         if (next.head < heads)

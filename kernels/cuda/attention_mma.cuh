@@ -1,5 +1,5 @@
 /*
- * kernels/cuda/attention_mma.cuh - what the kernels of attention_mma.cu and
+ * kernels/cuda/attention_mma.cuh - what the kernels of attention_mma_forward.cu and
  * attention_mma_backward.cu share: the two products on tensor cores, of a block's own rows with a
  * tile of others.
  *

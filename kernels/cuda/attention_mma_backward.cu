@@ -8,7 +8,7 @@
  * narrow heads without the scale, by which the sums are multiplied (gradient_unit). */
 template <int D>
 static __device__ inline void probability(const struct attention &a, float *dot, float *dp,
-                                          const struct mma_query &q)
+                                          const struct attention_query &q)
 {
     const float score = attention_mma_score<D>(a, *dot);
     const float by = attention_mma_unit<D>(a) * INSTRUCTION_LOG2_E;
@@ -26,8 +26,8 @@ static __device__ inline void probability(const struct attention &a, float *dot,
  * products dp of d_out and values the gradients of the products s. */
 template <int D, int M, bool FULL>
 static __device__ void query_gradients(const struct attention &a, const struct attention_rows &q,
-                                       int key, const struct mma_query (*own)[2], float (*s)[2][4],
-                                       float (*dp)[2][4])
+                                       int key, const struct attention_query (*own)[2],
+                                       float (*s)[2][4], float (*dp)[2][4])
 {
     enum { ROWS = ATTENTION_MMA_ROWS };
     const int first = attention_mma_first<M>(&q);
@@ -46,7 +46,7 @@ static __device__ void query_gradients(const struct attention &a, const struct a
 /* The block's own queries. */
 template <int D, int M> struct mma_own_queries {
     uint32_t q[M][D / 16][4], d_out[M][attention_mma_wide<D>() ? 1 : D / 16][4];
-    struct mma_query of[M][2];
+    struct attention_query of[M][2];
 };
 
 /* Add to dq what 16 keys of a tile give, from its row p on. n is the key of row 0. */
@@ -124,7 +124,7 @@ template <int D, int M, bool FULL>
 static __device__ void weights_and_gradients(const struct attention &a,
                                              const struct attention_rows &q,
                                              const struct attention_rows &k,
-                                             const mma_query_tiles<D, M> &t, int n, int p,
+                                             const attention_mma_query_tiles<D, M> &t, int n, int p,
                                              float (*s)[2][4], float (*dp)[2][4])
 {
     enum { ROWS = ATTENTION_MMA_ROWS };
@@ -134,7 +134,7 @@ static __device__ void weights_and_gradients(const struct attention &a,
 #pragma unroll
     for (int i = 0; i < 8 * M; i++) {
         const int m = i / 8, j = i / 4 % 2, row = p + j * 8 + attention_mma_col(i);
-        const struct mma_query of = { t.lse[row] * INSTRUCTION_LOG2_E, t.delta[row] };
+        const struct attention_query of = { t.lse[row] * INSTRUCTION_LOG2_E, t.delta[row] };
 
         probability<D>(a, &s[m][j][i % 4], &dp[m][j][i % 4], of);
         if (!all && (n + row >= q.rows ||
@@ -160,7 +160,8 @@ static __device__ inline void add_queries(struct mma_key_sums<C, M, DK, DV> *sum
                                           const struct attention &a, const struct attention_rows &q,
                                           const struct attention_rows &k,
                                           const struct mma_own_keys<D, M, DK> &own,
-                                          const mma_query_tiles<D, M> &now, int n, int p, int col)
+                                          const attention_mma_query_tiles<D, M> &now, int n, int p,
+                                          int col)
 {
     float s[M][2][4], dp[M][2][4] = {};
 
@@ -181,7 +182,7 @@ template <int D, int C, int M, bool DK, bool DV>
 static __device__ void dkv_pass(const struct attention_backward &g, const float *delta,
                                 const struct attention_rows &k,
                                 const struct mma_own_keys<D, M, DK> &own,
-                                mma_query_tiles<D, M> *tiles, int col)
+                                attention_mma_query_tiles<D, M> *tiles, int col)
 {
     enum { ROWS = attention_mma_tile<D, M>::ROWS, STEP = ATTENTION_MMA_ROWS };
     const struct attention &a = g.of;
@@ -191,7 +192,7 @@ static __device__ void dkv_pass(const struct attention_backward &g, const float 
 
     attention_for_queries(
         g, delta, k, tiles,
-        [&](const mma_query_tiles<D, M> &now, const struct attention_rows &q, int n) {
+        [&](const attention_mma_query_tiles<D, M> &now, const struct attention_rows &q, int n) {
             if (attention_mma_full<D>(&a, &q, n, ROWS, first, STEP * M))
 #pragma unroll
                 for (int p = 0; p < ROWS; p += STEP)
@@ -219,7 +220,7 @@ __global__ void __launch_bounds__(attention_mma_threads<M>(), M)
     attention_mma_dkv_kernel(const __grid_constant__ struct attention_backward g,
                              const float *delta)
 {
-    __shared__ mma_query_tiles<D, M> tiles[2];
+    __shared__ attention_mma_query_tiles<D, M> tiles[2];
     const struct attention &a = g.of;
     const struct attention_rows k = attention_own_keys(&a, ATTENTION_MMA_OWN, blockIdx.x);
     struct mma_own_keys<D, M, DK> own;

@@ -1,6 +1,7 @@
 /*
- * kernels/cuda/attention_run.cuh - what attention.cu, attention_mma.cu and attention_wgmma.cu
- * share: scores, how a part enters a row, and the launches on tensor cores.
+ * kernels/cuda/attention_run.cuh - what attention.cu, attention_mma_forward.cu and
+ * attention_wgmma_forward.cu share: scores, how a part enters a row, and the launches on tensor
+ * cores.
  */
 #ifndef KERNELS_CUDA_ATTENTION_RUN_CUH
 #define KERNELS_CUDA_ATTENTION_RUN_CUH
@@ -47,8 +48,8 @@ static __device__ inline struct attention_merge attention_merge_of(const struct 
     return { all, expf(max - all), expf(before - all) };
 }
 
-/* Whether attention_mma.cu can compute this: bf16, heads of at most 256 columns and a multiple
- * of 8, matrices whose rows begin at multiples of 16 bytes. */
+/* Whether attention_mma_forward.cu can compute this: bf16, heads of at most 256 columns and a
+ * multiple of 8, matrices whose rows begin at multiples of 16 bytes. */
 bool attention_mma_fits(const struct attention *a);
 void attention_mma_forward(struct device_queue *q, const struct attention *a);
 /* The same of the gradients. */
@@ -57,9 +58,9 @@ bool attention_mma_backward_fits(const struct attention_backward *g);
 void attention_mma_backward(struct device_queue *q, const struct attention_backward *g,
                             const float *delta);
 
-/* Whether attention_wgmma.cu can compute this: also a GPU that has its instructions, heads of 64 or
- * 128 columns, no cap. attention_wgmma_backward computes what attention_mma_backward_fits allows
- * besides. */
+/* Whether attention_wgmma_forward.cu can compute this: also a GPU that has its instructions, heads
+ * of 64 or 128 columns, no cap. attention_wgmma_backward computes what attention_mma_backward_fits
+ * allows besides. */
 bool attention_wgmma_fits(const struct device_queue *q, const struct attention *a);
 void attention_wgmma_forward(struct device_queue *q, const struct attention *a);
 void attention_wgmma_backward(struct device_queue *q, const struct attention_backward *g,

@@ -1,6 +1,7 @@
 /*
- * kernels/cuda/attention_softmax.cuh - what the forward kernels of attention_mma.cu and
- * attention_wgmma.cu share: the softmax of scores in fragments, and how its results are stored.
+ * kernels/cuda/attention_softmax.cuh - what the forward kernels of attention_mma_forward.cu and
+ * attention_wgmma_forward.cu share: the softmax of scores in fragments, and how its results are
+ * stored.
  */
 #ifndef KERNELS_CUDA_ATTENTION_SOFTMAX_CUH
 #define KERNELS_CUDA_ATTENTION_SOFTMAX_CUH
@@ -9,7 +10,7 @@
 
 /* The softmax of a lane's rows over the keys so far: sum over those that the lane has, max and o
  * over all. Half h of m is row 16 m + 8 h + g of the warp's own. */
-template <int C, int M> struct mma_softmax {
+template <int C, int M> struct attention_softmax {
     float max[M][2], sum[M][2];
     float o[M][C / 8][4];
 };
@@ -24,8 +25,8 @@ template <typename F> static __device__ inline float of_row(float x, F op)
 /* Take the scores of half h of m: they become weights. By how much what came before is scaled. An
  * exponent is one instruction, x * by - base. */
 template <int PARTS, int C, int M>
-static __device__ inline float softmax_half(struct mma_softmax<C, M> *t, float (*s)[M][2][4], int m,
-                                            int h, float by)
+static __device__ inline float softmax_half(struct attention_softmax<C, M> *t, float (*s)[M][2][4],
+                                            int m, int h, float by)
 {
     float most = -INFINITY, sum = 0, before;
 
@@ -51,7 +52,8 @@ static __device__ inline float softmax_half(struct mma_softmax<C, M> *t, float (
 /* Take a tile of scores: they become weights, and what came before is scaled. Often no row has a
  * new maximum, and then the sums stay as they are. */
 template <int PARTS, int C, int M>
-static __device__ void softmax_add(struct mma_softmax<C, M> *t, float (*s)[M][2][4], float unit)
+static __device__ void softmax_add(struct attention_softmax<C, M> *t, float (*s)[M][2][4],
+                                   float unit)
 {
     float before[M][2];
     bool is_new = false;
@@ -84,7 +86,7 @@ static __device__ inline void merge_pair(const struct attention &a, int64_t at, 
  * all merge. */
 template <int C, int M>
 static __device__ void mma_forward_store(const struct attention &a, const struct attention_rows &q,
-                                         const struct mma_softmax<C, M> &t, int m, int h,
+                                         const struct attention_softmax<C, M> &t, int m, int h,
                                          float unit, int col)
 {
     const bool is_last = col + C >= a.head_dim;

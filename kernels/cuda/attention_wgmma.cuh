@@ -1,5 +1,5 @@
 /*
- * kernels/cuda/attention_wgmma.cuh - what the kernels of attention_wgmma.cu and
+ * kernels/cuda/attention_wgmma.cuh - what the kernels of attention_wgmma_forward.cu and
  * attention_wgmma_backward.cu share: rows in shared memory as warpgroups read them (wgmma.cuh), and
  * the two products of a block's own rows with a tile of 64 others.
  *

@@ -12,7 +12,7 @@ enum { SCORES = WGMMA_COLUMNS / 2 /* of a lane, in a tile */ };
 
 /* What a block knows of a query: the keys that it sees are from .. end - 1. */
 struct own_query {
-    struct mma_query of;
+    struct attention_query of;
     int from, end;
 };
 
@@ -27,7 +27,7 @@ template <int D>
 static __device__ void keep_queries(struct dq_shared<D> *shared, const struct attention &a,
                                     const struct attention_rows &q, const float *delta)
 {
-    struct mma_query of[1][2];
+    struct attention_query of[1][2];
 
     const struct attention_wgmma_seen seen = attention_wgmma_keys(a, q);
 
@@ -134,6 +134,7 @@ template <int D> struct dkv_sums {
 };
 
 /* The queries that see the lane's keys, of which `first` is the warp's first. */
+template <int D>
 static __device__ inline struct attention_wgmma_seen queries_of_keys(const struct attention &a,
                                                                      const struct attention_rows &q,
                                                                      int first)
@@ -168,7 +169,7 @@ static __device__ __forceinline__ void key_weights(
         s[i] = instruction_exp2(fmaf(s[i], by, -lse * INSTRUCTION_LOG2_E));
     }
     if (!attention_mma_all(&a, &q, n, WGMMA_ROWS, first, ATTENTION_MMA_ROWS))
-        attention_wgmma_hide<D>(s, queries_of_keys(a, q, first), n, 0);
+        attention_wgmma_hide<D>(s, queries_of_keys<D>(a, q, first), n, 0);
 }
 
 /* Add what a tile of queries, from n, gives to dk and dv. */

@@ -3,8 +3,9 @@
  * CPU's, on the fake CUDA device.
  *
  * needs: libtp-cuda.so
- * covers: kernels/cuda/attention_mma kernels/cuda/attention_mma_backward kernels/cuda/gemm_bias
- * covers: kernels/cuda/attention_wgmma kernels/cuda/attention_wgmma_backward
+ * covers: kernels/cuda/attention_mma_forward kernels/cuda/attention_mma_backward
+ * covers: kernels/cuda/attention_wgmma_forward kernels/cuda/attention_wgmma_backward
+ * covers: kernels/cuda/gemm_bias
  */
 #include <sys/wait.h>
 #include <unistd.h>

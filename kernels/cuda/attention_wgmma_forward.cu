@@ -1,6 +1,7 @@
 /*
- * kernels/cuda/attention_wgmma.cu - the forward kernel of attention.cu for Hopper, in bf16, with
- * products of warpgroups (wgmma.cuh). Weights are rounded to bf16, as in attention_mma.cu.
+ * kernels/cuda/attention_wgmma_forward.cu - the forward kernel of attention.cu for Hopper, in bf16,
+ * with products of warpgroups (wgmma.cuh). Weights are rounded to bf16, as in
+ * attention_mma_forward.cu.
  */
 #include "kernels/cuda/attention_softmax.cuh"
 #include "kernels/cuda/attention_wgmma.cuh"
@@ -33,7 +34,7 @@ template <int D> static __device__ __forceinline__ void end_scores(attention_wgm
 /* The scores of a tile, of which n is the first key, become weights; begin to add these times the
  * values, as a group. */
 template <int D>
-static __device__ __forceinline__ void begin_sum(struct mma_softmax<D, 1> *t,
+static __device__ __forceinline__ void begin_sum(struct attention_softmax<D, 1> *t,
                                                  attention_wgmma_scores &s,
                                                  const struct attention &a,
                                                  const struct attention_rows &q, int n,
@@ -50,7 +51,7 @@ static __device__ __forceinline__ void begin_sum(struct mma_softmax<D, 1> *t,
     wgmma_commit();
 }
 
-template <int D> static __device__ __forceinline__ void end_sum(struct mma_softmax<D, 1> *t)
+template <int D> static __device__ __forceinline__ void end_sum(struct attention_softmax<D, 1> *t)
 {
     wgmma_wait<0>();
     wgmma_keep(t->o[0][0], D / 2);
@@ -59,7 +60,7 @@ template <int D> static __device__ __forceinline__ void end_sum(struct mma_softm
 /* One tile after the other: two blocks on a processor, whose products and softmax are at different
  * times. */
 template <int D>
-static __device__ __forceinline__ void forward_simple(struct mma_softmax<D, 1> *t,
+static __device__ __forceinline__ void forward_simple(struct attention_softmax<D, 1> *t,
                                                       const struct attention &a,
                                                       const struct attention_rows &q, int own,
                                                       struct forward_shared<D> *shared)
@@ -94,7 +95,7 @@ static __device__ __forceinline__ void copy_next(struct forward_shared<D> *share
 /* Only one block fits on a processor, so the products of the next tile of keys run beside the
  * softmax of this one (Shah et al. 2024, FlashAttention-3). */
 template <int D>
-static __device__ __forceinline__ void forward_ahead(struct mma_softmax<D, 1> *t,
+static __device__ __forceinline__ void forward_ahead(struct attention_softmax<D, 1> *t,
                                                      const struct attention &a,
                                                      const struct attention_rows &q, int own,
                                                      struct forward_shared<D> *shared)
@@ -136,7 +137,7 @@ __global__ void __launch_bounds__(LAUNCH_THREADS, D == 64 ? 2 : 1)
         struct forward_shared<D> *const shared = launch_shared<struct forward_shared<D>>();
         const struct attention_rows q = attention_queries(&a, ATTENTION_MMA_OWN, blockIdx.x);
         const int own = attention_wgmma_group() * WGMMA_ROWS;
-        struct mma_softmax<D, 1> t = {
+        struct attention_softmax<D, 1> t = {
         };
 
         t.max[0][0] = t.max[0][1] = -INFINITY;

@@ -1,8 +1,8 @@
 /*
- * kernels/cuda/attention_mma.cu - attention in bf16 on tensor cores, with sums in f32: the forward
- * kernel of attention.cu, with products of fragments (mma.cuh). A block has 128 rows of its own and
- * passes over the others 32 at a time, or 16 of wide heads. Weights, and the gradients of scores,
- * are rounded to bf16 before they are multiplied, as in Dao 2023 (FlashAttention-2).
+ * kernels/cuda/attention_mma_forward.cu - attention in bf16 on tensor cores, with sums in f32: the
+ * forward kernel of attention.cu, with products of fragments (mma.cuh). A block has 128 rows of its
+ * own and passes over the others 32 at a time, or 16 of wide heads. Weights, and the gradients of
+ * scores, are rounded to bf16 before they are multiplied, as in Dao 2023 (FlashAttention-2).
  */
 #include "kernels/cuda/attention_softmax.cuh"
 
@@ -40,7 +40,7 @@ static __device__ void scores_of(float (*s)[M][2][4], const struct attention &a,
 
 /* Add a tile of keys and values, of which the first is n. */
 template <int D, int C, int M, bool FULL>
-static __device__ inline void add_tile(struct mma_softmax<C, M> *t, const struct attention &a,
+static __device__ inline void add_tile(struct attention_softmax<C, M> *t, const struct attention &a,
                                        const struct attention_rows &q,
                                        const uint32_t (*own)[D / 16][4],
                                        const attention_mma_key_tiles<D, M> &now, int n, int col)
@@ -65,7 +65,7 @@ static __device__ void forward_pass(const struct attention &a, const struct atte
                                     attention_mma_key_tiles<D, M> *tiles, int col)
 {
     const int first = attention_mma_first<M>(&q);
-    struct mma_softmax<C, M> t = {
+    struct attention_softmax<C, M> t = {
     };
 
 #pragma unroll
