@@ -16,6 +16,7 @@
 #include "device/cuda/cuda.h"
 #include "device/cuda/cuda_queue.h"
 #include "kernels/cpu/vec.h"
+#include "kernels/cuda/attention_run.cuh"
 #include "kernels/cuda/run.h"
 extern "C" {
 #include "kernels/cpu/grouped_gemm_body.h"
@@ -419,8 +420,9 @@ static void attention_speed(int64_t seq, int64_t head_dim)
     CUDA_MUST(cudaDeviceSynchronize());
     forward = best_ms([&] { cuda_run_attention_forward(queue, &a); });
     backward = best_ms([&] { cuda_run_attention_backward(queue, &b); });
-    printf("attention seq %lld head_dim %lld forward %.1f backward %.1f TFLOP/s\n", (long long)seq,
-           (long long)head_dim, flops / forward * 1e-9, 2.5 * flops / backward * 1e-9);
+    printf("attention seq %lld head_dim %lld forward %.1f backward %.1f TFLOP/s (%s)\n",
+           (long long)seq, (long long)head_dim, flops / forward * 1e-9,
+           2.5 * flops / backward * 1e-9, attention_wgmma_fits(queue, &a) ? "wgmma" : "mma.sync");
     for (void *p : owned)
         CUDA_MUST(cudaFree(p));
 }
