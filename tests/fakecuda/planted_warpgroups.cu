@@ -50,7 +50,7 @@ static __device__ void load_fragment(uint32_t *to, int k)
     for (int i = 0; i < 4; i++) {
         const int row = first + lane / 4 + i % 2 * 8, col = 16 * k + lane % 4 * 2 + i / 2 * 8;
 
-        to[i] = mma_pack(element(row, col, false), element(row, col + 1, false));
+        to[i] = instruction_bf16x2(element(row, col, false), element(row, col + 1, false));
     }
 }
 
