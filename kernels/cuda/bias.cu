@@ -47,7 +47,7 @@ __global__ void __launch_bounds__(LAUNCH_THREADS)
     const int64_t first = a.dy_step * blockIdx.y;
     float sums[1];
 
-    reduce_columns<N, 8>(sums, a.rows, a.cols, [&](int64_t row, int64_t col) {
+    reduce_columns<N, N == 1 ? 4 : 8>(sums, a.rows, a.cols, [&](int64_t row, int64_t col) {
         return pack_set<N, 1>{ { pack_load<N>(a.dy, a.type, first + row * a.ld + col) } };
     });
     reduce_store<N>(a.dbias + a.dbias_step * blockIdx.y, parts, a.cols, a.clear, sums[0]);
