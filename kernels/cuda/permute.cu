@@ -231,7 +231,7 @@ void cuda_run_permute_sum(struct device_queue *q, const struct permute_sum *a)
 
 /* A block has a row. `type` is that of a.hidden. */
 template <enum dtype type, int N>
-__global__ void __launch_bounds__(LAUNCH_THREADS)
+__global__ void __launch_bounds__(LAUNCH_THREADS, 4)
     permute_weight_backward_kernel(const __grid_constant__ struct permute_weight_backward a)
 {
     const int64_t rows = a.count ? *a.count : a.n;
