@@ -372,6 +372,29 @@ def test_mma_multiplies_fragments(tmp_path, swapped):
     assert (got[:32] == right) != swapped
 
 
+# A panel of dynamic shared memory whose elements are 1 in bf16, and its descriptor.
+PANEL = """
+mov.u32 %r4, panel; shl.b32 %r5, %r1, 6; add.s32 %r5, %r4, %r5; mov.u32 %r6, 0x3F803F80;
+""" + "".join(f"st.shared.u32 [%r5+{4 * i}], %r6; " for i in range(16)) + """
+fence.proxy.async.shared::cta; bar.sync 0; and.b32 %r7, %r4, 0x3FFFF; shr.u32 %r7, %r7, 4; cvt.u64.u32 %rd4, %r7;
+or.b64 %rd4, %rd4, 0x4000004000010000; mov.u32 %r8, 0x40004000; mov.f32 %f36, 0f40400000;
+"""
+RESULTS = "{" + ", ".join(f"%f{i}" for i in range(32)) + "}"
+
+
+def test_wgmma_multiplies_panels_and_fragments(tmp_path):
+    """A whose elements are 2, in registers, and B of ones add 32 to 3. Two panels of ones are 16, without what was there."""
+    name = "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16"
+    moves = " ".join(f"mov.f32 %f{i}, %f36;" for i in range(32))
+    end = "wgmma.commit_group.sync.aligned; wgmma.wait_group.sync.aligned 0;"
+    got = results(tmp_path, kernel(f"""{PANEL} {moves} setp.eq.u32 %p1, 0, 0; setp.ne.u32 %p2, 0, 0; wgmma.fence.sync.aligned;
+    {name} {RESULTS}, {{%r8, %r8, %r8, %r8}}, %rd4, %p1, 1, 1, 1; {end}
+    st.global.f32 [%rd1], %f31; wgmma.fence.sync.aligned;
+    {name} {RESULTS}, %rd4, %rd4, %p2, 1, 1, 0, 0; {end}
+    st.global.f32 [%rd1+4], %f0;""", before=".extern .shared .align 1024 .b8 panel[];\n"), threads=128)
+    assert got[:128] == [f32(35.0) | f32(16.0) << 32] * 128
+
+
 def test_functions_are_called_and_have_local_memory(tmp_path):
     """A function of one argument that returns 16 bytes, by way of its own stack; constants of the module."""
     before = """.func (.param .align 8 .b8 func_retval0[16]) twice (.param .b64 twice_param_0);
@@ -439,6 +462,7 @@ def test_arguments_have_the_layout_of_ptx(tmp_path):
 @pytest.mark.parametrize("body,message", [
     ("add.sat.s32 %r4, %r1, %r1;", "unknown instruction add.sat.s32"),
     ("mma.sync.aligned.m16n8k8.row.col.f32.bf16.bf16.f32 {%f1, %f2}, {%r1}, {%r2}, {%f1};", "unknown instruction mma.sync"),
+    ("wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {%f1}, %rd1, %rd2, %p1, 1, 1, 0, 0;", "wgmma.* with 1 results"),
     ("add.s32 %r4, %r1;", "add.s32 with 2 operands"),
     ("mov.u32 %r4, nothing;", "unknown operand nothing"),
     ("mov.u32 %r4, %clock;", "unknown operand %clock"),

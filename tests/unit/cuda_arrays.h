@@ -201,9 +201,16 @@ CUDA_ARRAYS void assert_similar_types(struct pair p, enum dtype type, enum dtype
 
     cast(got, DTYPE_F64, bytes, type, n);
     cast(want, DTYPE_F64, p.cpu, cpu_type, n);
-    for (int64_t i = 0; i < n; i++)
-        assert_near(got[i], want[i], tolerance * (size + fabs(want[i])) + step * fabs(want[i]),
-                    what);
+    for (int64_t i = 0; i < n; i++) {
+        double allowed = tolerance * (size + fabs(want[i])) + step * fabs(want[i]);
+        char where[500];
+
+        if (fabs(got[i] - want[i]) <= allowed)
+            continue;
+        snprintf(where, sizeof where, "%s: the first of %lld that differs is number %lld", what,
+                 (long long)n, (long long)i);
+        assert_near(got[i], want[i], allowed, where);
+    }
     free(bytes);
     free(got);
     free(want);

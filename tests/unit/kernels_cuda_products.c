@@ -524,6 +524,21 @@ static void assert_gradient(const struct setup *s, struct pair d, double toleran
     assert_similar_types(d, s->is_kept ? DTYPE_BF16 : DTYPE_F32, DTYPE_F32, 1, tolerance, what);
 }
 
+/* "out of attention ...": an element's number gives its row and column. */
+static const char *of_attention(const char *what, const struct attention *a)
+{
+    static char text[400];
+
+    snprintf(
+        text, sizeof text,
+        "%s of attention (%lld queries, %lld keys or causal, window %lld, heads %lld and %lld of "
+        "%lld columns, rows of %lld, %lld and %lld)",
+        what, (long long)a->seq, (long long)a->keys, (long long)a->window, (long long)a->heads,
+        (long long)a->kv_heads, (long long)a->head_dim, (long long)a->ldq, (long long)a->ldk,
+        (long long)a->ldo);
+    return text;
+}
+
 static void attention_cases(const char *name, int n, int64_t seq_max,
                             struct setup (*any)(struct rng *r, int64_t seq_max))
 {
@@ -546,9 +561,9 @@ static void attention_cases(const char *name, int n, int64_t seq_max,
             (side ? cuda->kernels : &kernels_cpu)
                 ->attention_forward(side ? queue : kernels_on(), &a);
         }
-        assert_similar(s.out, s.a.type, 1, tolerance, "attention");
-        assert_similar(s.sum, DTYPE_F32, 1, tolerance, "attention in f32");
-        assert_similar(s.lse, DTYPE_F32, 1, tolerance, "log-sum-exp");
+        assert_similar(s.out, s.a.type, 1, tolerance, of_attention("out", &s.a));
+        assert_similar(s.sum, DTYPE_F32, 1, tolerance, of_attention("sum", &s.a));
+        assert_similar(s.lse, DTYPE_F32, 1, tolerance, of_attention("log-sum-exp", &s.a));
         for (int side = 0; side < 2; side++) {
             struct attention_backward g;
 
@@ -560,9 +575,9 @@ static void attention_cases(const char *name, int n, int64_t seq_max,
                 ->attention_backward(side ? queue : kernels_on(), &g);
         }
         assert_kernels(&s.a, mma, wgmma, any != any_attention);
-        assert_gradient(&s, s.dq, tolerance, "dq");
-        assert_gradient(&s, s.dk, tolerance, "dk");
-        assert_gradient(&s, s.dv, tolerance, "dv");
+        assert_gradient(&s, s.dq, tolerance, of_attention("dq", &s.a));
+        assert_gradient(&s, s.dk, tolerance, of_attention("dk", &s.a));
+        assert_gradient(&s, s.dv, tolerance, of_attention("dv", &s.a));
         end();
     }
 }

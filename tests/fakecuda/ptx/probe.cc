@@ -35,6 +35,7 @@ int main(int argc, char **argv)
     cudaMemsetAsync(out, 0, N * sizeof *out, config.stream);
     config.gridDim = dim3((unsigned)atoi(argv[1]));
     config.blockDim = dim3((unsigned)atoi(argv[2]));
+    config.dynamicSmemBytes = 8192; /* a panel of kernels/cuda/wgmma.cuh */
     cudaLaunchKernelEx(&config, probe, out, in, (short)7);
     cudaMemcpyAsync(host, out, N * sizeof *out, cudaMemcpyDefault, config.stream);
     if (cudaStreamSynchronize(config.stream))
