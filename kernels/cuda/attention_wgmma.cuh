@@ -135,6 +135,7 @@ static __device__ __forceinline__ void attention_wgmma_pack(struct attention_wgm
 #pragma unroll
     for (int i = 0; i < 4 * ATTENTION_WGMMA_PARTS; i++)
         to->a[i / 4][i % 4] = instruction_bf16x2(w[2 * i], w[2 * i + 1]);
+    wgmma_keep_words(to->a[0], 4 * ATTENTION_WGMMA_PARTS);
 }
 
 /* Begin sums += weights times the rows of a tile. sums[8 * j ...] as attention_mma_sum has them. */

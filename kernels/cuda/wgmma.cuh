@@ -85,6 +85,19 @@ static __device__ __forceinline__ void wgmma_keep(float *d, int n)
 #endif
 }
 
+/* The same of words that products read. */
+static __device__ __forceinline__ void wgmma_keep_words(uint32_t *a, int n)
+{
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+#pragma unroll
+    for (int i = 0; i < n; i++)
+        asm volatile("" : "+r"(a[i])::"memory");
+#else
+    (void)a;
+    (void)n;
+#endif
+}
+
 static __device__ __forceinline__ void wgmma_fence(void)
 {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
