@@ -8,7 +8,7 @@
 #include <cstdio>
 
 #include "kernels/cpu/vec.h"
-#include "kernels/cuda/mma.cuh"
+#include "kernels/cuda/instruction.cuh"
 #include "kernels/cuda/wgmma.cuh"
 #include "tests/fakecuda/planted.h"
 
