@@ -4,8 +4,8 @@
  * al. 2022. The backward pass has one kernel whose own rows are queries (dq) and one whose own rows
  * are keys (dk, dv), so nothing is added by two blocks, and every run gives the same bits.
  *
- * All arithmetic here is f32 on ordinary cores. bf16 goes to attention_mma_forward.cu where that
- * can compute it; of bf16 only heads of odd sizes are left.
+ * All arithmetic here is f32 on ordinary cores. bf16 goes to attention_wgmma_forward.cu or
+ * attention_mma_forward.cu where these can compute it; of bf16 only heads of odd sizes are left.
  */
 #include "kernels/cuda/attention_run.cuh"
 #include "kernels/cuda/attention_tile.cuh"

@@ -5,9 +5,6 @@
  */
 #include "kernels/cuda/attention_softmax.cuh"
 #include "kernels/cuda/attention_wgmma.cuh"
-extern "C" {
-#include "device/cuda/cuda_queue.h"
-}
 
 template <int D> struct forward_shared {
     attention_wgmma_own<D> queries;
