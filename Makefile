@@ -303,7 +303,8 @@ gpu-check:
 ##               has a GPU and no compiler (docs/GPU.md)
 gpu-check-bundle:
 	@[ -n "$(NVCC)" ] || { echo "gpu-check-bundle: nvcc is not installed, so nothing was built." >&2; exit 3; }
-	@$(MAKE) all cuda $(BUILD)/gpu_check $(GPU_TESTS)
+	@$(MAKE) cuda # apart, because it builds objects of gpu_check in a make of its own
+	@$(MAKE) all $(BUILD)/gpu_check $(GPU_TESTS)
 	@$(PYTHON) -B tests/gpu/bundle.py --build $(BUILD) --bin $(BIN) --libtp-cuda.so $(LIB)/libtp-cuda.so -o build/gpu-check.tar.gz
 
 $(BUILD)/gpu_check: tests/gpu/gpu_check.cu $(call CUDA_FILES,$(BUILD)/cuda) \
