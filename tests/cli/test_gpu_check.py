@@ -175,13 +175,16 @@ def test_pytorch_is_asked_of_the_python_that_has_it(tmp_path):
 
 @pytest.mark.parametrize("at_once", [1, 2])
 def test_parts_that_measure_no_speed_run_side_by_side(tmp_path, at_once):
-    """A run of each of two parts waits for one of the other. The report has them in their order."""
-    wait = "*--layout\\ %%s\\ *--device\\ cuda*) touch %s/%%s; for i in {1..%d}; do [ -e %s/%%s ] && break; sleep 0.1; done; [ -e %s/%%s ] || loss=2;;\n" % (
-        tmp_path, 100 if at_once > 1 else 3, tmp_path, tmp_path)
-    trains(tmp_path, wait % ("tp1", "tp1", "tp2", "tp2") + wait % ("tp2", "tp2", "tp1", "tp1"), losses="1")
-    _, rows = check(tmp_path / "out", "--only", "layouts,losses", "--at-once", str(at_once), programs=tmp_path / "bin")
-    assert list(rows) == ["losses", "layouts"], rows
-    assert (rows["losses"]["status"] == "passed") == (at_once > 1), rows
+    """A program of one part waits for one of another. The report has them in their order, and layouts run apart."""
+    wait = "touch {0}/%s; for i in {{1..%d}}; do [ -e {0}/%s ] && exit 0; sleep 0.1; done; exit 1\n"
+    rounds = 100 if at_once > 1 else 3
+    script(tmp_path / "tests/device_cuda_graph", wait.format(tmp_path) % ("kernels", rounds, "sanitizer"))
+    script(tmp_path / "gpu_check", "true\n")
+    script(tmp_path / "compute-sanitizer", wait.format(tmp_path) % ("sanitizer", rounds, "kernels"))
+    _, rows = check(tmp_path / "out", "--only", "sanitizer,layouts,kernels", "--at-once", str(at_once), build=tmp_path, programs=tmp_path / "none",
+                    PATH="%s:%s" % (tmp_path, os.environ["PATH"]))
+    assert list(rows) == ["kernels", "sanitizer", "layouts"], rows
+    assert ("device_cuda_graph: " in rows["kernels"].get("why", "")) == (at_once == 1), rows
 
 
 def test_products_of_experts_are_measured_together_and_apart(tmp_path):

@@ -409,8 +409,9 @@ def saving(c):
     return {"save_stall_s": stalls[1], "longest_save_stall_behind_another_s": max(stalls), "resume_and_one_step_s": seconds, "resume_GB_per_s_with_start_and_step": n_bytes / seconds / 1e9}
 
 
-SIDE_BY_SIDE = [kernels, losses, layouts, sanitizer]  # they measure no speed
-PARTS = [device, *SIDE_BY_SIDE, reshard, bandwidth, attention, experts, saving, training]
+# They measure no speed. Ranks that share a GPU wait for each other with running kernels, beside which all else is slow.
+SIDE_BY_SIDE = [kernels, losses, sanitizer]
+PARTS = [device, *SIDE_BY_SIDE, layouts, reshard, bandwidth, attention, experts, saving, training]
 
 
 # ---- the report ----
