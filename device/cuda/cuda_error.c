@@ -7,13 +7,26 @@
 tp_status cuda_error_no_memory(struct tp_err *err, int ordinal, const char *what)
 {
     size_t available = 0, total = 0;
+    char free_bytes[80];
 
     (void)cudaGetLastError();
-    (void)cudaMemGetInfo(&available, &total);
+    if (cudaMemGetInfo(&available, &total) != cudaSuccess || total == 0)
+        snprintf(free_bytes, sizeof free_bytes, "how much is free is not known");
+    else
+        snprintf(free_bytes, sizeof free_bytes, "%zu of its %zu bytes are free", available, total);
+    (void)cudaGetLastError();
     return tp_fail(err, TP_E_GPU_FULL,
-                   "GPU %d is out of memory: %s; %zu of its %zu bytes are free. "
+                   "GPU %d is out of memory: %s; %s. "
                    "Use more GPUs or a smaller microbatch; with tp-reshard, a smaller --device-mem",
-                   ordinal, what, available, total);
+                   ordinal, what, free_bytes);
+}
+
+static const char *advice_for(int error)
+{
+    return error == cudaErrorDevicesUnavailable
+               ? "; another process has this GPU alone, or its MPS server has ended: see "
+                 "nvidia-smi -q -d COMPUTE,PIDS"
+               : "";
 }
 
 tp_status cuda_error_fail(struct tp_err *err, int ordinal, const char *what, int error)
@@ -25,6 +38,6 @@ tp_status cuda_error_fail(struct tp_err *err, int ordinal, const char *what, int
         return cuda_error_no_memory(err, ordinal, text);
     }
     (void)cudaGetLastError();
-    return tp_fail(err, TP_E_GPU, "GPU %d: %s failed: %s (CUDA error %d)", ordinal, what,
-                   cudaGetErrorString((cudaError_t)error), error);
+    return tp_fail(err, TP_E_GPU, "GPU %d: %s failed: %s (CUDA error %d)%s", ordinal, what,
+                   cudaGetErrorString((cudaError_t)error), error, advice_for(error));
 }

@@ -17,10 +17,11 @@
 
 static_assert(cudaErrorInvalidValue == 1 && cudaErrorMemoryAllocation == 2 &&
                   cudaErrorInvalidConfiguration == 9 && cudaErrorInvalidPitchValue == 12 &&
-                  cudaErrorInsufficientDriver == 35 && cudaErrorNoDevice == 100 &&
-                  cudaErrorInvalidDevice == 101 && cudaErrorNotReady == 600 &&
-                  cudaErrorIllegalAddress == 700 && cudaErrorLaunchFailure == 719 &&
-                  cudaErrorSystemNotReady == 802 && cudaErrorSystemDriverMismatch == 803,
+                  cudaErrorInsufficientDriver == 35 && cudaErrorDevicesUnavailable == 46 &&
+                  cudaErrorNoDevice == 100 && cudaErrorInvalidDevice == 101 &&
+                  cudaErrorNotReady == 600 && cudaErrorIllegalAddress == 700 &&
+                  cudaErrorLaunchFailure == 719 && cudaErrorSystemNotReady == 802 &&
+                  cudaErrorSystemDriverMismatch == 803,
               "the numbers of errors are NVIDIA's");
 static_assert(cudaMemcpyDefault == 4 && cudaDevAttrMaxPitch == 11 &&
                   cudaDevAttrMultiProcessorCount == 16 && cudaDevAttrComputeCapabilityMajor == 75 &&
@@ -136,6 +137,7 @@ const char *cudaGetErrorString(cudaError_t error)
         { cudaErrorInvalidPitchValue, "invalid pitch argument" },
         { cudaErrorInsufficientDriver,
           "CUDA driver version is insufficient for CUDA runtime version" },
+        { cudaErrorDevicesUnavailable, "CUDA-capable device(s) is/are busy or unavailable" },
         { cudaErrorNoDevice, "no CUDA-capable device is detected" },
         { cudaErrorInvalidDevice, "invalid device ordinal" },
         { cudaErrorNotReady, "device not ready" },
@@ -205,6 +207,8 @@ cudaError_t cudaSetDevice(int device)
 
     if (device < 0 || device >= fake::gpus_count())
         return call.fail(cudaErrorInvalidDevice);
+    if (const cudaError_t e = fake::gpus_busy(); e != cudaSuccess)
+        return call.fail(e);
     current_device = device;
     fake::gpus_use(device);
     if (fake::device_failure != cudaSuccess && fake::random_below(2))

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "tests/fakecuda/api.h"
+#include "tests/fakecuda/gpus.h"
 #include "tests/fakecuda/graph.h"
 #include "tests/fakecuda/stream.h"
 
@@ -128,6 +129,8 @@ cudaError_t cudaMemGetInfo(size_t *available, size_t *total)
 {
     api_call call;
 
+    if (const cudaError_t e = fake::gpus_busy(); e != cudaSuccess)
+        return call.fail(e);
     *total = fake::api_memory_total();
     *available = fake::api_memory_left();
     return call.done();

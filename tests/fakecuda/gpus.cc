@@ -63,6 +63,13 @@ int gpus_capability()
     return capability;
 }
 
+cudaError_t gpus_busy()
+{
+    const char *error = getenv("FAKECUDA_BUSY");
+
+    return error ? (cudaError_t)atoi(error) : cudaSuccess;
+}
+
 void gpus_be(int now)
 {
     capability = now;
