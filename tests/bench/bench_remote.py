@@ -22,7 +22,6 @@ import argparse
 import contextlib
 import os
 import pathlib
-import resource
 import shutil
 import socket
 import statistics
@@ -30,6 +29,9 @@ import subprocess
 import sys
 import tempfile
 import time
+
+sys.path.insert(0, str(pathlib.Path(__file__).parent / "lib"))
+from command import run_counted  # noqa: E402
 
 REPO = pathlib.Path(__file__).resolve().parents[2]
 BIN = pathlib.Path(os.environ.get("TP_BIN", REPO / "bin"))
@@ -55,15 +57,6 @@ CONFIG = """{"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidd
  "num_key_value_heads": 8, "max_position_embeddings": 64, "rms_norm_eps": 1e-5, "rope_theta": 10000.0,
  "tie_word_embeddings": false}
 """
-
-
-def run(command, env=None):
-    """Wall and CPU seconds of a command."""
-    before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
-    subprocess.run([str(c) for c in command], env={**os.environ, **(env or {})}, check=True,
-                   stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-    wall, after = time.monotonic() - start, resource.getrusage(resource.RUSAGE_CHILDREN)
-    return wall, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
 @contextlib.contextmanager
@@ -127,7 +120,7 @@ def main():
     with tempfile.TemporaryDirectory(dir="/dev/shm") as name:
         folder = pathlib.Path(name)
         (folder / "config.json").write_text(CONFIG % (a.width, 11 * a.width // 4, a.width // 16))
-        run([BUILD / "tests/make_ckpt", folder / "config.json", "tp8", folder / "ckpt", 1, 1, "bf16"])
+        run_counted([BUILD / "tests/make_ckpt", folder / "config.json", "tp8", folder / "ckpt", 1, 1, "bf16"])
         step = folder / "ckpt/step-00000001"
         size = sum(f.stat().st_size for f in step.glob("*.h5"))
         limited = "at most %g MB/s each, 20 ms" % a.rate
@@ -154,7 +147,7 @@ def measure(a, folder, step, size, source, url):
     seen = {label: [] for label, _, _ in rows}
     for number in range(a.rounds):
         for label, _, command in rows:
-            seen[label].append(run([str(c) % number if "%d" in str(c) else c for c in command], env))
+            seen[label].append(run_counted([str(c) % number if "%d" in str(c) else c for c in command], env)[:2])
     medians = {label: [statistics.median(x) for x in zip(*times)] for label, times in seen.items()}
     for label, base, _ in rows:
         wall, cpu = medians[label]

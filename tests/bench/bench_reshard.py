@@ -22,12 +22,13 @@ import argparse
 import json
 import os
 import pathlib
-import resource
 import shutil
 import statistics
-import subprocess
+import sys
 import tempfile
-import time
+
+sys.path.insert(0, str(pathlib.Path(__file__).parent / "lib"))
+from command import run_counted  # noqa: E402
 
 REPO = pathlib.Path(__file__).resolve().parents[2]
 BIN = pathlib.Path(os.environ.get("TP_BIN", REPO / "bin"))
@@ -41,25 +42,15 @@ CHECKPOINT = """{"architectures": ["LlamaForCausalLM"], "model_type": "llama", "
 """
 
 
-def run(command):
-    """Wall and CPU seconds of a command and its children, its peak memory in bytes, its stdout."""
-    before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
-    p = subprocess.run([str(c) for c in command], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    if p.returncode != 0:
-        raise SystemExit(f"{command}: {p.stderr.decode()}")
-    wall, after = time.monotonic() - start, resource.getrusage(resource.RUSAGE_CHILDREN)
-    return wall, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, p.stdout
-
-
 def shell(script, *args):
-    return run(["bash", "-euc", script, "bash", *args])
+    return run_counted(["bash", "-euc", script, "bash", *args])
 
 
 def make(folder, width):
     config = folder / "config.json"
     config.write_text(CHECKPOINT % (width, 11 * width // 4, width // 16))
-    run([BUILD / "tests" / "make_ckpt", config, "tp8", folder / "tp8", 1, 1, "bf16"])
-    run([BIN / "tp-reshard", folder / "tp8", "--to", "tp4", "-o", folder / "tp4"])
+    run_counted([BUILD / "tests" / "make_ckpt", config, "tp8", folder / "tp8", 1, 1, "bf16"])
+    run_counted([BIN / "tp-reshard", folder / "tp8", "--to", "tp4", "-o", folder / "tp4"])
 
 
 def competitors(folder, source, target, args):
@@ -68,10 +59,10 @@ def competitors(folder, source, target, args):
     if target == "safetensors":  # weights only, so the others copy what it writes
         export = [BIN / "tp-ckpt", "export", ckpt, "--format", "safetensors", "--json", "-o"]
         ours, ckpt = [*export, new], folder / "exported"
-        run([*export, ckpt])
+        run_counted([*export, ckpt])
     else:
         ours = [BIN / "tp-reshard", ckpt, "--to", target, "-o", new, "--json"]
-    yield f"{source} to {target}", lambda: run(ours), new
+    yield f"{source} to {target}", lambda: run_counted(ours), new
     yield "cp -r", lambda: shell('cp -r "$1" "$2"; sync -f "$2"', ckpt, copy), copy
     yield ("cp -r, cksum of both",
            lambda: shell('cp -r "$1" "$2"; sync -f "$2"; find "$1" "$2" -type f -exec cksum {} +', ckpt, copy), copy)
@@ -82,8 +73,8 @@ def competitors(folder, source, target, args):
     if args.torch:
         saved = folder / f"torch-{source}-{ckpt.name}"
         if not saved.exists():
-            run([args.torch, LIB / "torch_reshard.py", "make", saved, source[2:], du(ckpt)])
-        yield ("PyTorch", lambda: run([args.torch, LIB / "torch_reshard.py", "convert", saved, target, new]), new)
+            run_counted([args.torch, LIB / "torch_reshard.py", "make", saved, source[2:], du(ckpt)])
+        yield ("PyTorch", lambda: run_counted([args.torch, LIB / "torch_reshard.py", "convert", saved, target, new]), new)
 
 
 def du(folder):

@@ -12,11 +12,13 @@ import argparse
 import json
 import os
 import pathlib
-import resource
 import statistics
 import subprocess
+import sys
 import tempfile
-import time
+
+sys.path.insert(0, str(pathlib.Path(__file__).parent / "lib"))
+from command import run_counted  # noqa: E402
 
 REPO = pathlib.Path(__file__).resolve().parents[2]
 
@@ -29,24 +31,14 @@ def config(hidden, layers):
             "initializer_range": 0.02}
 
 
-def run(*command):
-    """(wall seconds, CPU seconds) of a command."""
-    before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
-    p = subprocess.run([str(c) for c in command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    if p.returncode:
-        raise SystemExit("%s: %s" % (command, p.stderr))
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return time.monotonic() - start, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-
-
 def measure(binaries, options, folder):
     """{what: (wall, CPU)} of one program, and the bytes of its checkpoint."""
     log, ckpt = folder / "log", folder / "ckpt"
     command = (binaries / "tp-train", *options, "--ckpt", ckpt, "--log", log)
-    figures = {"start": run(binaries / "tp-train", *options)}
-    figures["start and save"] = run(*command)
+    figures = {"start": run_counted([binaries / "tp-train", *options])[:2]}
+    figures["start and save"] = run_counted(command)[:2]
     figures["save"] = (json.loads(log.read_text())["save_seconds"], float("nan"))
-    figures["resume"] = run(*command, "--resume")
+    figures["resume"] = run_counted([*command, "--resume"])[:2]
     size = sum(p.stat().st_size for p in ckpt.glob("step-*/*"))
     subprocess.run(["rm", "-rf", ckpt, log], check=True)
     return figures, size

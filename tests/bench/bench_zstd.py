@@ -15,11 +15,12 @@ import argparse
 import json
 import os
 import pathlib
-import resource
 import subprocess
 import sys
 import tempfile
-import time
+
+sys.path.insert(0, str(pathlib.Path(__file__).parent / "lib"))
+from command import run_counted  # noqa: E402
 
 REPO = pathlib.Path(__file__).resolve().parents[2]
 BIN = pathlib.Path(os.environ.get("TP_BIN") or REPO / "bin")
@@ -32,23 +33,13 @@ CONFIG = {
 GROUPS = {"param": "weights, bf16", "master": "masters, fp32", "exp_avg": "exp_avg, fp32", "exp_avg_sq": "exp_avg_sq, fp32"}
 
 
-def run(*command):
-    """(CPU seconds, wall seconds, stdout) of a command."""
-    before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
-    p = subprocess.run([str(c) for c in command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    if p.returncode:
-        raise SystemExit("%s: %s" % (command, p.stderr))
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, time.monotonic() - start, p.stdout
-
-
 def train(folder, steps):
     (folder / "config.json").write_text(json.dumps(CONFIG))
     text = folder / "text"
     text.write_bytes(b"".join(p.read_bytes() for pattern in ("docs/*.md", "*/*.[ch]", "*/*/*.[ch]")
                               for p in sorted(REPO.glob(pattern))))
-    run(BIN / "tp-train", "--model", folder / "config.json", "--data", text, "--steps", steps, "--batch", 4,
-        "--seq", 256, "--dtype", "bf16", "--warmup", 10, "--ckpt", folder / "ckpt", "-q")
+    run_counted([BIN / "tp-train", "--model", folder / "config.json", "--data", text, "--steps", steps, "--batch", 4,
+                 "--seq", 256, "--dtype", "bf16", "--warmup", 10, "--ckpt", folder / "ckpt", "-q"])
     return folder / "ckpt"
 
 
@@ -72,7 +63,8 @@ def convert(source, out, rounds, *options):
     times = []
     for _ in range(rounds):
         subprocess.run(["rm", "-rf", out], check=True)
-        times.append(run(BIN / "tp-reshard", source, "--to", "tp1", "-o", out, *options)[:2])
+        wall, cpu, _ = run_counted([BIN / "tp-reshard", source, "--to", "tp1", "-o", out, *options])
+        times.append((cpu, wall))
     return min(t[0] for t in times), min(t[1] for t in times)
 
 
