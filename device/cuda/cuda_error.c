@@ -4,6 +4,23 @@
 #include <cuda_runtime_api.h>
 #include <stdio.h>
 
+const char *cuda_error_advice(int error)
+{
+    switch (error) {
+    case cudaErrorDevicesUnavailable:
+        return "another process has this GPU alone, or its MPS server has ended: see "
+               "nvidia-smi -q -d COMPUTE,PIDS";
+    case cudaErrorSystemNotReady:
+        return "GPUs that NVSwitches connect need NVIDIA's fabric manager: start the service "
+               "nvidia-fabricmanager, of the driver's version";
+    case cudaErrorSystemDriverMismatch:
+        return "the driver in the kernel has another version than its libraries, as after an "
+               "update: restart the machine";
+    default:
+        return NULL;
+    }
+}
+
 tp_status cuda_error_no_memory(struct tp_err *err, int ordinal, const char *what)
 {
     size_t available = 0, total = 0;
@@ -21,16 +38,9 @@ tp_status cuda_error_no_memory(struct tp_err *err, int ordinal, const char *what
                    ordinal, what, free_bytes);
 }
 
-static const char *advice_for(int error)
-{
-    return error == cudaErrorDevicesUnavailable
-               ? "; another process has this GPU alone, or its MPS server has ended: see "
-                 "nvidia-smi -q -d COMPUTE,PIDS"
-               : "";
-}
-
 tp_status cuda_error_fail(struct tp_err *err, int ordinal, const char *what, int error)
 {
+    const char *advice = cuda_error_advice(error);
     char text[80];
 
     if (error == cudaErrorMemoryAllocation) {
@@ -38,6 +48,7 @@ tp_status cuda_error_fail(struct tp_err *err, int ordinal, const char *what, int
         return cuda_error_no_memory(err, ordinal, text);
     }
     (void)cudaGetLastError();
-    return tp_fail(err, TP_E_GPU, "GPU %d: %s failed: %s (CUDA error %d)%s", ordinal, what,
-                   cudaGetErrorString((cudaError_t)error), error, advice_for(error));
+    return tp_fail(err, TP_E_GPU, "GPU %d: %s failed: %s (CUDA error %d)%s%s", ordinal, what,
+                   cudaGetErrorString((cudaError_t)error), error, advice ? "; " : "",
+                   advice ? advice : "");
 }

@@ -6,6 +6,9 @@
 
 #include "core/err.h"
 
+/* What to do about an error of CUDA, or NULL: there is nothing particular. */
+const char *cuda_error_advice(int error);
+
 /* tp_fail for a call that returned `error`: with TP_E_GPU_FULL if the GPU has no memory left, which
  * streams, events, kernels and graphs need too; otherwise with TP_E_GPU. The calling thread's last
  * error is forgotten, so that a later launch does not report it. */

@@ -24,31 +24,19 @@ static tp_status check_driver(struct tp_err *err)
     return TP_OK;
 }
 
-/* What to do when the driver finds GPUs that it cannot use. */
-static const char *advice_for(cudaError_t e)
-{
-    switch (e) {
-    case cudaErrorSystemNotReady:
-        return "GPUs that NVSwitches connect need NVIDIA's fabric manager: start the service "
-               "nvidia-fabricmanager, of the driver's version";
-    case cudaErrorSystemDriverMismatch:
-        return "the driver in the kernel has another version than its libraries, as after an "
-               "update: restart the machine";
-    default:
-        return "see whether nvidia-smi works, and the messages of the kernel (dmesg); in a "
-               "container, whether it was started with GPUs";
-    }
-}
-
 static tp_status count_gpus(int *out, struct tp_err *err)
 {
     int n = 0;
     cudaError_t e = cudaGetDeviceCount(&n);
+    const char *advice = cuda_error_advice((int)e);
 
     if (e != cudaSuccess && e != cudaErrorNoDevice)
         return tp_fail(err, TP_E_NOTFOUND,
                        "the GPUs of this machine cannot be used: %s (CUDA error %d); %s",
-                       cudaGetErrorString(e), (int)e, advice_for(e));
+                       cudaGetErrorString(e), (int)e,
+                       advice ? advice
+                              : "see whether nvidia-smi works, and the messages of the kernel "
+                                "(dmesg); in a container, whether it was started with GPUs");
     *out = n;
     return TP_OK;
 }
