@@ -29,11 +29,6 @@ __global__ void __launch_bounds__(LAUNCH_THREADS, COPY_BLOCKS)
     }
 }
 
-static int64_t copy_blocks(int64_t warps)
-{
-    return (warps + LAUNCH_WARPS - 1) / LAUNCH_WARPS;
-}
-
 void cuda_run_copy_box(struct device_queue *q, const struct copy_box *a)
 {
     struct copy_item item;
@@ -43,13 +38,14 @@ void cuda_run_copy_box(struct device_queue *q, const struct copy_box *a)
     if (item.rows.n_rows == 0)
         return;
     warps = copy_item_warps(&item);
-    launch(q, "a copy", dim3(launch_blocks(q, copy_blocks(warps), COPY_BLOCKS)), copy_one_kernel,
-           item, warps);
+    launch(q, "a copy", dim3(launch_blocks(q, launch_warp_blocks(warps), COPY_BLOCKS)),
+           copy_one_kernel, item, warps);
 }
 
 void cuda_run_copy_table(struct device_queue *q, const struct copy_table *a)
 {
     if (a->warps > 0)
-        launch(q, "a table of copies", dim3(launch_blocks(q, copy_blocks(a->warps), COPY_BLOCKS)),
-               copy_table_kernel, *a);
+        launch(q, "a table of copies",
+               dim3(launch_blocks(q, launch_warp_blocks(a->warps), COPY_BLOCKS)), copy_table_kernel,
+               *a);
 }

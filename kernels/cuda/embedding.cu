@@ -212,7 +212,7 @@ static bool sorted_open(struct sorted_tokens *s, struct device_queue *q,
 void cuda_run_embedding_backward(struct device_queue *q, const struct embedding_backward *a)
 {
     const bool is_packed = a->cols % PACK == 0 && pack_is_aligned(a->dtable, a->dx);
-    const int64_t parts = (a->n + PART_TOKENS - 1) / PART_TOKENS;
+    const int64_t parts = pack_count(a->n, PART_TOKENS);
     const int64_t warps = parts * pack_count(a->cols, is_packed ? 32 * PACK : 32);
     struct sorted_tokens s;
 
@@ -220,8 +220,8 @@ void cuda_run_embedding_backward(struct device_queue *q, const struct embedding_
         return;
     launch_each(q, "the order of tokens", pack_count(a->n, SORT_TOKENS * LAUNCH_WARPS),
                 embedding_sort_kernel, *a, s);
-    launch_each(q, "the gradient of an embedding", pack_count(warps, LAUNCH_WARPS),
+    launch_each(q, "the gradient of an embedding", launch_warp_blocks(warps),
                 is_packed ? embedding_sum_kernel<PACK> : embedding_sum_kernel<1>, *a, s);
-    launch_each(q, "the gradient of an embedding", pack_count(warps, LAUNCH_WARPS),
+    launch_each(q, "the gradient of an embedding", launch_warp_blocks(warps),
                 is_packed ? embedding_join_kernel<PACK> : embedding_join_kernel<1>, *a, s);
 }

@@ -133,12 +133,18 @@ template <typename T> static __device__ inline T *launch_shared(void)
 #endif
 }
 
+/* Blocks with so many warps together. */
+static inline int64_t launch_warp_blocks(int64_t warps)
+{
+    return (warps + LAUNCH_WARPS - 1) / LAUNCH_WARPS;
+}
+
 /* A grid whose warps share rows: launch_warp() has rows launch_warp(), + launch_warps(), ... */
 template <typename... P, typename... A>
 static inline void launch_warp_rows(struct device_queue *q, const char *what, int64_t rows,
                                     void (*kernel)(P...), A &&...a)
 {
-    launch_rows(q, what, (rows + LAUNCH_WARPS - 1) / LAUNCH_WARPS, kernel, std::forward<A>(a)...);
+    launch_rows(q, what, launch_warp_blocks(rows), kernel, std::forward<A>(a)...);
 }
 
 /* Element i of an array of f32 or bf16. */

@@ -71,7 +71,7 @@ __global__ void __launch_bounds__(LAUNCH_THREADS, DIGEST_BLOCKS)
 
 void cuda_run_part_sums(struct device_queue *q, const struct part_sums *a)
 {
-    const int64_t blocks = (a->work.rows + LAUNCH_WARPS - 1) / LAUNCH_WARPS;
+    const int64_t blocks = launch_warp_blocks(a->work.rows);
 
     if (a->n_items == 0)
         return;

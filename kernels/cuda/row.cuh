@@ -190,14 +190,14 @@ static inline bool row_is_by_warp(int64_t cols)
 /* The packs of a thread of the kernel by_block for rows of so many columns. */
 static inline int row_block_packs(int64_t cols)
 {
-    const int64_t packs = (cols + LAUNCH_THREADS * PACK - 1) / (LAUNCH_THREADS * PACK);
+    const int64_t packs = pack_count(cols, LAUNCH_THREADS * PACK);
 
     return packs <= 2 ? 2 : packs <= 4 ? 4 : (int)ROW_PACKS;
 }
 
 template <typename K> static inline K row_kernel(const struct row_kernels<K> &of, int64_t cols)
 {
-    const int64_t packs = (cols + 32 * PACK - 1) / (32 * PACK);
+    const int64_t packs = pack_count(cols, 32 * PACK);
 
     return row_is_by_warp(cols) ? of.by_warp[packs <= 4   ? 0
                                              : packs <= 6 ? 1
@@ -218,7 +218,7 @@ static inline void row_launch(struct device_queue *q, const char *what, bool is_
                               const struct row_kernels<K> &kernels, K packed, K any, const A &a)
 {
     if (is_packed && a.cols <= ROW_MAX)
-        launch_each(q, what, row_is_by_warp(a.cols) ? pack_count(a.rows, LAUNCH_WARPS) : a.rows,
+        launch_each(q, what, row_is_by_warp(a.cols) ? launch_warp_blocks(a.rows) : a.rows,
                     row_kernel(kernels, a.cols), a);
     else
         launch_rows(q, what, a.rows, is_packed ? packed : any, a);
