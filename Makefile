@@ -296,7 +296,7 @@ gpu-check:
 	@[ -n "$(NVCC)" ] || { echo "gpu-check: nvcc is not installed, so nothing was checked." >&2; exit 3; }
 	@$(MAKE) -k all || echo "gpu-check: a program was not built; the report says which" >&2
 	@$(MAKE) cuda || echo "gpu-check: make cuda failed; the checks go on with what it has built" >&2
-	@$(MAKE) -k $(BUILD)/gpu_check $(GPU_TESTS) || echo "gpu-check: a test was not built; the report says which" >&2
+	@$(MAKE) -k $(BUILD)/gpu_check $(BUILD)/libkernel_times.so $(GPU_TESTS) || echo "gpu-check: a test was not built; the report says which" >&2
 	@TP_CUDA_LIBRARY=$(abspath $(LIB))/libtp-cuda.so $(PYTHON) -B tests/gpu/gpu_check.py --build $(BUILD) --bin $(BIN)
 
 ## gpu-check-bundle  build/gpu-check.tar.gz: the programs of gpu-check with the libraries that they need, for a machine that
@@ -305,12 +305,21 @@ gpu-check-bundle:
 	@[ -n "$(NVCC)" ] || { echo "gpu-check-bundle: nvcc is not installed, so nothing was built." >&2; exit 3; }
 	@$(MAKE) cuda # apart, because it builds objects of gpu_check in a make of its own
 	@$(MAKE) all $(BUILD)/gpu_check $(GPU_TESTS)
+	@$(MAKE) $(BUILD)/libkernel_times.so || echo "gpu-check-bundle: without CUPTI there will be no times of kernels" >&2
 	@$(PYTHON) -B tests/gpu/bundle.py --build $(BUILD) --bin $(BIN) --libtp-cuda.so $(LIB)/libtp-cuda.so -o build/gpu-check.tar.gz
 
 $(BUILD)/gpu_check: tests/gpu/gpu_check.cu $(call CUDA_FILES,$(BUILD)/cuda) \
   $$(filter-out $(BUILD)/tests/gpu/% $(CUDA_C:%=$(BUILD)/%.o),$$(call objects,gpu_check))
 	@echo "  NVCC  $<"
 	$(Q)$(NVCC) $(NVCC_FLAGS) $^ -Xcompiler -fopenmp -cudart static $(CUDA_LIBS) -o $@
+
+# CUPTI is a part of CUDA's toolkit, in a folder of its own or beside the rest.
+CUPTI := $(abspath $(dir $(NVCC))../extras/CUPTI)
+$(BUILD)/libkernel_times.so: tests/gpu/kernel_times.cc
+	@mkdir -p $(@D)
+	@echo "  NVCC  $<"
+	$(Q)$(NVCC) -std=c++17 -O2 -Xcompiler -fPIC,-fvisibility=hidden,-Wall,-Wextra -I$(CUPTI)/include -L$(CUPTI)/lib64 \
+	  -shared $< -cudart none -lcupti -o $@
 
 ## demo          train at tp8, reshard to tp4, resume, export, in demo/; installs what is missing
 demo:

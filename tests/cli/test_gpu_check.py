@@ -114,6 +114,34 @@ def test_each_training_run_has_a_log_of_its_own(tmp_path):
     assert figures["tokens_per_s_without_graphs"] == 7 and "tokens_per_s" not in figures, row
 
 
+TIMES = """100000\t10000\tvoid adamw_kernel(adamw_table)
+1000000\t50000\tcopy
+1100000\t200000\tembedding_forward_kernel<4>(embedding_forward)
+1250000\t150000\tvoid cublasLt::epilogue::product<(dtype)1, float>(int, void const*)
+1500000\t100000\tadamw_kernel(adamw_table)
+1610000\t40000\tadamw_kernel(adamw_table)
+2000000\t50000\tembedding_forward_kernel<4>(embedding_forward)
+"""
+
+
+@pytest.mark.parametrize("times", (TIMES, TIMES[:40], None))
+def test_the_times_of_kernels_are_those_of_the_last_whole_step(tmp_path, times):
+    """Some run at the same time; the file may lack steps, or not be written."""
+    (tmp_path / "times").write_text(times or "")
+    (tmp_path / "build").mkdir()
+    (tmp_path / "build/libkernel_times.so").touch()
+    trains(tmp_path, "*) %s;;" % ('cp "%s" "$KERNEL_TIMES"' % (tmp_path / "times") if times else ":"))
+    code, rows = check(tmp_path / "out", "--only", "step_times", build=tmp_path / "build", programs=tmp_path / "bin")
+    row = rows["step_times"]
+    if times == TIMES:
+        assert code == 0 and row["figures"] == {
+            "step_ms": 0.65, "between_operations_ms": 0.16, "operations": 5, "embedding_forward_kernel<4>": {"ms": 0.2, "times": 1},
+            "product<(dtype)1, float>": {"ms": 0.15, "times": 1}, "adamw_kernel": {"ms": 0.14, "times": 2}, "copy": {"ms": 0.05, "times": 1}}, row
+    else:
+        assert row["status"] == ("FAILED" if times else "not run"), row
+        assert ("no two steps were recorded" if times else "CUDA did not load") in row["why"], row
+
+
 def test_the_report_has_the_ends_of_logs_of_what_failed(tmp_path):
     script(tmp_path / "build/gpu_check", "for i in $(seq 100); do echo line $i; done; exit 1\n")
     _, rows = check(tmp_path / "out", "--only", "bandwidth,experts", build=tmp_path / "build")

@@ -17,7 +17,7 @@ import sys
 import tarfile
 import tempfile
 
-from gpu_check import BUNDLED, KERNEL_TESTS, LIBRARY, REPO
+from gpu_check import BUNDLED, KERNEL_TESTS, LIBRARY, OF_BUILD, REPO
 
 OF_THE_MACHINE = re.compile(r"(linux-vdso|ld-linux.*|lib(c|m|pthread|dl|rt|resolv|stdc\+\+|gcc_s|cuda|cublas|cublasLt|nccl))\.so\b")
 PROGRAMS = ("tp-train", "tp-reshard", "tp-ckpt")
@@ -41,7 +41,7 @@ def files_of(options):
     """{place in the archive: file}; programs that were not built are left out, with a warning."""
     wanted = {LIBRARY.relative_to(REPO): options.cuda_library}
     wanted.update({pathlib.Path("bin", name): options.bin / name for name in PROGRAMS})
-    wanted[pathlib.Path("build/plain/gpu_check")] = options.build / "gpu_check"
+    wanted.update({pathlib.Path("build/plain", name): options.build / name for name in OF_BUILD})
     for name in ("device_cuda_graph", *KERNEL_TESTS):
         wanted[pathlib.Path("build/plain/tests", name)] = options.build / "tests" / name
     for file in wanted.values():

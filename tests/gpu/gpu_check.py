@@ -25,6 +25,7 @@ import sys
 import threading
 import time
 
+import kernel_times
 from findings import Failed, Findings, Late, Missing, NoGpu, end_session
 from machine import n_gpus, state, versions
 from training_goals import EXPERTS, GPT2_124M, GPT2_TINY, HEADS_OF_64, LLAMA_1B, TINY, judge_training
@@ -33,6 +34,7 @@ REPO = pathlib.Path(__file__).resolve().parents[2]
 HERE = pathlib.Path(__file__).resolve().parent
 LIBRARY = REPO / "lib/libtp-cuda.so"
 BUNDLED = REPO / "lib/bundled"  # shared libraries of our programs, where bundle.py has brought them along
+NVIDIA_LIBRARIES = ("libcublas.so.13", "libcublasLt.so.13", "libnccl.so.2", "libcupti.so.13")
 MODELS = {"tiny": TINY, "gpt2-tiny": GPT2_TINY, "experts": EXPERTS, "heads-of-64": HEADS_OF_64}
 SEQS = {"heads-of-64": 256}  # 32 for others
 SANITIZED = {"tiny": TINY, "gpt2-tiny": GPT2_TINY}
@@ -49,6 +51,8 @@ SHARED_GPU = {"NCCL_HOSTID": "rank", "NCCL_NET": "Socket", "NCCL_NET_PLUGIN": "n
 
 KERNEL_TESTS = ("kernels_cuda", "kernels_cuda_products", "kernels_cuda_experts", "kernels_cuda_head_norm", "kernels_cuda_loss",
                 "kernels_cuda_optimizer")
+
+OF_BUILD = ("gpu_check", "libkernel_times.so")  # not in its folder tests
 
 # Seconds that a part may take; 90 where nothing is said. PyTorch compiles its models in training, a Llama of 22 layers for
 # more than 90 seconds, which may use up all time, so it comes late.
@@ -70,7 +74,7 @@ def own_environment():
     env = {} if os.environ.get("TP_CUDA_LIBRARY") or not LIBRARY.exists() else {"TP_CUDA_LIBRARY": str(LIBRARY)}
     if BUNDLED.exists():
         folders = [BUNDLED, *filter(None, [os.environ.get("LD_LIBRARY_PATH")])]
-        folders += [f for f in nvidia_folders() if any((f / n).exists() for n in ("libcublas.so.13", "libcublasLt.so.13", "libnccl.so.2"))]
+        folders += [f for f in nvidia_folders() if any((f / n).exists() for n in NVIDIA_LIBRARIES)]
         env["LD_LIBRARY_PATH"] = ":".join(dict.fromkeys(map(str, folders)))
     return env
 
@@ -143,7 +147,7 @@ class Check:
         return text
 
     def program(self, name):
-        folder = self.bin if name.startswith("tp-") else self.build if name == "gpu_check" else self.build / "tests"
+        folder = self.bin if name.startswith("tp-") else self.build if name in OF_BUILD else self.build / "tests"
         path = folder / name
         if not path.exists():
             raise Missing("%s was not built" % path)
@@ -393,6 +397,19 @@ def training(c):
     return findings.result()
 
 
+def step_times(c):
+    """Where the time of a training step goes, by kernel: ms and launches of GPT-2 124M in bf16, with CUDA graphs, by CUPTI."""
+    library, times = c.program("libkernel_times.so"), c.out / "kernel-times.tsv"
+    times.unlink(missing_ok=True)
+    small = c.options.small
+    model = c.config("gpt2-tiny", GPT2_TINY) if small else c.config("gpt2-124m", GPT2_124M)
+    c.train("step-times", "--model", model, "--device", "cuda", "--dtype", "bf16", "--batch", 2 if small else 16, "--seq",
+            16 if small else 1024, steps=6, env={"CUDA_INJECTION64_PATH": str(library), "KERNEL_TIMES": str(times)})
+    if not times.exists():
+        raise Missing("CUDA did not load %s" % library)
+    return kernel_times.summary(times)
+
+
 def saving(c):
     """The seconds by which a save delays a step, also one that begins while the one before is still written, and how fast a run
     resumes, with its start and a step."""
@@ -411,7 +428,7 @@ def saving(c):
 
 # They measure no speed. Ranks that share a GPU wait for each other with running kernels, beside which all else is slow.
 SIDE_BY_SIDE = [kernels, losses, sanitizer]
-PARTS = [device, *SIDE_BY_SIDE, layouts, reshard, bandwidth, attention, experts, saving, training]
+PARTS = [device, *SIDE_BY_SIDE, layouts, reshard, bandwidth, attention, experts, step_times, saving, training]
 
 
 # ---- the report ----
