@@ -43,6 +43,8 @@ struct layer_norm_backward {
     int64_t block_step;
     enum dtype dy_type; /* f32, or bf16 where the device keeps_bf16 */
     uint16_t *rounded;  /* [rows][cols] receives dx in bf16, where the device keeps_bf16; or NULL */
+    float *dx_sum;      /* [cols] += the sums over rows of dx as it is then, where the device
+                           keeps_bf16, with blocks == 0; or NULL */
 };
 
 #endif

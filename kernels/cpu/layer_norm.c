@@ -176,5 +176,7 @@ tp_status cpu_run_layer_norm_backward(struct device_queue *q, const struct layer
     tp_status st = cpu_run_wants_f32(a->dy_type, "the gradient of layer norm", err);
 
     st = st ? st : cpu_run_wants_no_bf16(a->rounded, "the gradient of layer norm", err);
+    if (!st && a->dx_sum)
+        st = tp_fail(err, TP_E_INTERNAL, "the gradient of layer norm on the CPU sums no dx");
     return st ? st : column_sums_add(q, &dw_db, err);
 }

@@ -140,11 +140,12 @@ static __device__ inline void load_row(const struct layer_norm_backward &a, int6
     });
 }
 
-/* dx of row r, from n, from dy in g, and from what dx was. */
+/* dx of row r, from n, from dy in g, and from what dx was; it is added to dx_sum too. */
 template <int workers, int packs>
 static __device__ inline void add_dx(const struct layer_norm_backward &a, int64_t r,
                                      const struct row_packs<packs> &n, struct row_packs<packs> &g,
-                                     const struct row_before<packs> &dx)
+                                     const struct row_before<packs> &dx,
+                                     struct row_shared_sum<packs> &dx_sum)
 {
     const int64_t at = r * a.cols;
     const float rstd = a.rstd[r];
@@ -166,9 +167,12 @@ static __device__ inline void add_dx(const struct layer_norm_backward &a, int64_
     row_store<workers>(a.dx + at, g, a.cols);
     if (a.rounded)
         row_store<workers>(a.rounded + at, g, a.cols);
+    if (a.dx_sum)
+        row_shared_add<workers>(dx_sum, g, a.cols);
 }
 
-/* Rows in registers, one for each warp, and the sums dw += dy n and db += dy of each block. */
+/* Rows in registers, one for each warp, and the sums dw += dy n, db += dy and dx_sum += dx of each
+ * block. */
 template <int packs>
 __global__ void __launch_bounds__(LAUNCH_THREADS, ROW_WARP_BLOCKS)
     layer_norm_backward_warp_kernel(const __grid_constant__ struct layer_norm_backward a,
@@ -176,7 +180,10 @@ __global__ void __launch_bounds__(LAUNCH_THREADS, ROW_WARP_BLOCKS)
 {
     const int warp = (int)(threadIdx.x / 32);
     float total[packs] = {};
+    __shared__ struct row_shared_sum<packs> dx_sum;
 
+    if (a.dx_sum)
+        row_shared_clear(dx_sum);
     for (int64_t first = (int64_t)blockIdx.x * LAUNCH_WARPS; first < a.rows;
          first += launch_warps()) {
         const int n_rows = a.rows - first < LAUNCH_WARPS ? (int)(a.rows - first) : LAUNCH_WARPS;
@@ -196,9 +203,11 @@ __global__ void __launch_bounds__(LAUNCH_THREADS, ROW_WARP_BLOCKS)
             return x;
         });
         if (warp < n_rows)
-            add_dx<32>(a, first + warp, n, dy, dx);
+            add_dx<32>(a, first + warp, n, dy, dx, dx_sum);
     }
     row_store_columns<2>(parts, total, a.cols);
+    if (a.dx_sum)
+        row_shared_store<32>(parts, 2, dx_sum, a.cols);
 }
 
 /* The same with a row for each block, whose threads always have the same columns. */
@@ -209,7 +218,10 @@ __global__ void __launch_bounds__(LAUNCH_THREADS, row_sum_blocks(packs))
 {
     struct row_packs<packs> dw = {}, db = {
     };
+    __shared__ struct row_shared_sum<packs> dx_sum;
 
+    if (a.dx_sum)
+        row_shared_clear(dx_sum);
     for (int64_t r = blockIdx.x; r < a.rows; r += gridDim.x) {
         struct row_packs<packs> n, dy;
         struct row_before<packs> dx;
@@ -222,10 +234,12 @@ __global__ void __launch_bounds__(LAUNCH_THREADS, row_sum_blocks(packs))
                 dw.of[k].x[j] += dy.of[k].x[j] * n.of[k].x[j];
             pack_add(db.of[k], dy.of[k]);
         });
-        add_dx<LAUNCH_THREADS>(a, r, n, dy, dx);
+        add_dx<LAUNCH_THREADS>(a, r, n, dy, dx, dx_sum);
     }
     row_store<LAUNCH_THREADS>(parts + (int64_t)blockIdx.x * a.cols, dw, a.cols);
     row_store<LAUNCH_THREADS>(parts + ((int64_t)gridDim.x + blockIdx.x) * a.cols, db, a.cols);
+    if (a.dx_sum)
+        row_shared_store<LAUNCH_THREADS>(parts, 2, dx_sum, a.cols);
 }
 
 /* Rows that are too long, or not aligned. */
@@ -314,14 +328,18 @@ template <int N> static dw_kernel dw_kernel_of(const struct layer_norm_backward 
                                     : layer_norm_dw_kernel<N, DTYPE_F32>;
 }
 
-/* dx, then dw and db in a kernel of their own. */
+/* dx, then dw and db in a kernel of their own, and dx_sum in that of a bias' gradient. */
 static void run_apart(struct device_queue *q, const struct layer_norm_backward *a, bool is_packed)
 {
     const int blocks = a->blocks > 0 ? a->blocks : 1;
+    const struct bias_gradient dx_sum = { a->dx_sum, a->dx, DTYPE_F32, a->rows, a->cols,
+                                          0,         0,     0,         false,   0 };
     struct reduce_plan p;
 
     launch_rows(q, "the gradient of layer norm", a->rows,
                 is_packed ? layer_norm_dx_kernel<PACK> : layer_norm_dx_kernel<1>, *a);
+    if (a->dx_sum)
+        cuda_run_bias_gradient(q, &dx_sum);
     if (!reduce_plan_make(&p, q, a->rows / blocks, a->cols, blocks, 2))
         return;
     launch(q, "the gradient of layer norm", reduce_plan_grid(&p, is_packed ? PACK : 1),
@@ -346,7 +364,8 @@ void cuda_run_layer_norm_backward(struct device_queue *q, const struct layer_nor
         a->cols % PACK == 0 && pack_is_aligned(a->dx, a->dy, a->x, a->w, a->rounded);
 
     if (is_packed && a->cols <= ROW_MAX && a->blocks == 0)
-        row_launch_sums(q, "the gradient of layer norm", BACKWARD, *a, { a->dw, a->db });
+        row_launch_sums(q, "the gradient of layer norm", BACKWARD, *a,
+                        { { a->dw, a->db, a->dx_sum } });
     else
         run_apart(q, a, is_packed);
 }

@@ -50,7 +50,8 @@ void reduce_plan_add(struct device_queue *q, const struct reduce_plan *p, int i,
 }
 
 __global__ void __launch_bounds__(LAUNCH_THREADS, SUM_BLOCKS)
-    reduce_rows_kernel(const float *parts, int64_t rows, int64_t cols, float *first, float *second)
+    reduce_rows_kernel(const float *parts, int64_t rows, int64_t cols,
+                       const __grid_constant__ struct reduce_outputs out)
 {
     const float *from = parts + blockIdx.y * rows * cols;
     float sums[1];
@@ -58,12 +59,22 @@ __global__ void __launch_bounds__(LAUNCH_THREADS, SUM_BLOCKS)
     reduce_columns<1, SUM_LOADS>(sums, rows, cols, [&](int64_t row, int64_t col) {
         return pack_set<1, 1>{ { pack_load<1>(from, row * cols + col) } };
     });
-    reduce_store<1>(blockIdx.y ? second : first, nullptr, cols, false, sums[0]);
+    reduce_store<1>(out.of[blockIdx.y], nullptr, cols, false, sums[0]);
+}
+
+int reduce_outputs_count(const struct reduce_outputs *out)
+{
+    const int most = (int)(sizeof out->of / sizeof *out->of);
+    int n = 0;
+
+    while (n < most && out->of[n])
+        n++;
+    return n;
 }
 
 void reduce_rows_add(struct device_queue *q, const float *parts, int64_t rows, int64_t cols,
-                     float *const *out, int n_sums)
+                     const struct reduce_outputs *out)
 {
-    launch(q, "a sum of parts", reduce_columns_grid(cols, n_sums), reduce_rows_kernel, parts, rows,
-           cols, out[0], out[n_sums - 1]);
+    launch(q, "a sum of parts", reduce_columns_grid(cols, reduce_outputs_count(out)),
+           reduce_rows_kernel, parts, rows, cols, *out);
 }

@@ -77,9 +77,16 @@ static inline float *reduce_plan_parts(const struct reduce_plan *p, int i)
 void reduce_plan_add(struct device_queue *q, const struct reduce_plan *p, int i, float *out,
                      int64_t out_step, bool is_stored);
 
-/* Add to out[i], of n_sums <= 2, the sum of rows i * rows .. (i + 1) * rows - 1 of `parts`. */
+/* Where sums of columns are added; NULL after the last one. */
+struct reduce_outputs {
+    float *of[3];
+};
+
+int reduce_outputs_count(const struct reduce_outputs *out);
+
+/* Add to out->of[i] the sum of rows i * rows .. (i + 1) * rows - 1 of `parts`. */
 void reduce_rows_add(struct device_queue *q, const float *parts, int64_t rows, int64_t cols,
-                     float *const *out, int n_sums);
+                     const struct reduce_outputs *out);
 
 /* The grid of the kernel, whose packs have `width` columns; and of one that has no plan, and sums
  * all rows in one part. */

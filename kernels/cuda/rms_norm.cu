@@ -310,7 +310,7 @@ void cuda_run_rms_norm_backward(struct device_queue *q, const struct rms_norm_ba
         a->cols % PACK == 0 && pack_is_aligned(a->dx, a->dy, a->x, a->w, a->rounded);
 
     if (is_packed && a->cols <= ROW_MAX && a->blocks == 0)
-        row_launch_sums(q, "the gradient of RMS norm", BACKWARD, *a, { a->dw });
+        row_launch_sums(q, "the gradient of RMS norm", BACKWARD, *a, { { a->dw } });
     else
         run_apart(q, a, is_packed);
 }

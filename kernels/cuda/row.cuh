@@ -286,6 +286,65 @@ static __device__ inline void row_store_columns(float *parts, const float (&tota
             to[k * 32 * PACK + i] = total[k];
 }
 
+/* A sum of columns for which there are no registers: each thread has a place in shared memory for
+ * each of its packs, so threads wait for others only at the end. */
+template <int packs> struct row_shared_sum {
+    struct pack_memory<float, PACK> of[packs][LAUNCH_THREADS];
+};
+
+template <int packs>
+static __device__ inline void row_shared_clear(struct row_shared_sum<packs> &to)
+{
+#pragma unroll
+    for (int k = 0; k < packs; k++)
+        to.of[k][threadIdx.x] = {};
+}
+
+template <int workers, int packs>
+static __device__ inline void row_shared_add(struct row_shared_sum<packs> &to,
+                                             const struct row_packs<packs> &x, int64_t cols)
+{
+    row_each<workers, packs>(cols, [&](int k, int) {
+        struct pack_memory<float, PACK> sum = to.of[k][threadIdx.x];
+
+#pragma unroll
+        for (int j = 0; j < PACK; j++)
+            sum.x[j] += x.of[k].x[j];
+        to.of[k][threadIdx.x] = sum;
+    });
+}
+
+/* Store this block's sum at parts[number][block][column]. All threads of the block call it. */
+template <int workers, int packs>
+static __device__ inline void row_shared_store(float *parts, int number,
+                                               const struct row_shared_sum<packs> &sum,
+                                               int64_t cols)
+{
+    float *to = parts + ((int64_t)number * gridDim.x + blockIdx.x) * cols;
+
+    if constexpr (workers == 32) { /* a thread adds what the warps have of a pack */
+        const int k = (int)threadIdx.x / 32, c = (int)threadIdx.x * PACK;
+        struct pack_memory<float, PACK> whole = {
+        };
+
+        static_assert(packs <= LAUNCH_WARPS, "a thread stores at most one pack");
+        __syncthreads();
+        if (c >= cols)
+            return;
+        for (int w = 0; w < LAUNCH_WARPS; w++) {
+            const struct pack_memory<float, PACK> part = sum.of[k][w * 32 + launch_lane()];
+
+#pragma unroll
+            for (int j = 0; j < PACK; j++)
+                whole.x[j] += part.x[j];
+        }
+        pack_write(to + c, whole);
+    } else {
+        row_each<workers, packs>(cols,
+                                 [&](int k, int c) { pack_write(to + c, sum.of[k][threadIdx.x]); });
+    }
+}
+
 /* What a row was that a kernel adds to. It is loaded beside what the sum is computed from, not
  * after it, if there are registers. */
 template <int packs> struct row_before {
@@ -313,12 +372,12 @@ static __device__ inline void row_add_before(struct row_packs<packs> &x,
         row_add<workers>(x, from, cols);
 }
 
-/* Launch the kernel for rows of so many columns, at most ROW_MAX, and add sum number i to out[i].
- * The kernel's second argument receives the sums of blocks. */
-template <int sums, typename A>
+/* Launch the kernel for rows of so many columns, at most ROW_MAX, and add sum number i to
+ * out.of[i]. The kernel's second argument receives the sums of blocks. */
+template <typename A>
 static inline void row_launch_sums(struct device_queue *q, const char *what,
                                    const struct row_kernels<void (*)(A, float *)> &kernels,
-                                   const A &a, float *const (&out)[sums])
+                                   const A &a, const struct reduce_outputs &out)
 {
     const bool is_by_warp = row_is_by_warp(a.cols);
     const int least = is_by_warp ? (int)LAUNCH_WARPS : (int)ROW_LEAST;
@@ -329,12 +388,12 @@ static inline void row_launch_sums(struct device_queue *q, const char *what,
 
     if (a.rows == 0)
         return;
-    parts =
-        static_cast<float *>(device_scratch(q, sums * blocks * a.cols * (int64_t)sizeof *parts));
+    parts = static_cast<float *>(
+        device_scratch(q, reduce_outputs_count(&out) * blocks * a.cols * (int64_t)sizeof *parts));
     if (!parts) /* the device keeps the failure */
         return;
     launch(q, what, dim3(blocks), row_kernel(kernels, a.cols), a, parts);
-    reduce_rows_add(q, parts, blocks, a.cols, out, sums);
+    reduce_rows_add(q, parts, blocks, a.cols, &out);
 }
 
 #endif

@@ -84,6 +84,19 @@ def test_biases_and_their_gradients_are_parts_of_products(tmp_path, inputs, dtyp
     assert kinds.count("product with an epilogue") == epilogues * MODELS["gpt2"]["n_layer"] * steps
 
 
+@pytest.mark.parametrize("layout,options,apart", [("tp1", ["--recompute", "full"], 0), ("pp2", ["--micro", "2"], 2), ("pp2vpp2", ["--micro", "2"], 6),
+                                                  ("tp2sp", [], 0), ("dp2zero3", [], 8)])
+def test_norms_sum_the_gradients_of_biases_below(tmp_path, inputs, layout, options, apart):
+    """But of the last layer of a virtual stage that another one follows; and with zero3 of the last product of each layer. apart:
+    how many the ranks sum alone in a step."""
+    traffic = tmp_path / "traffic"
+    train(inputs, tmp_path / "cuda", "gpt2", layout, *options, "--device", "cuda", env=on_fake(TRAFFIC=traffic))
+    kernels = [line.split()[0] for line in traffic.read_text().splitlines()]
+    steps = len(harness.read_log(tmp_path / "cuda" / "log"))
+    assert sum("bias_gradient_kernel" in name for name in kernels) == apart * steps, SEED
+    assert "layer_norm_backward_warp_kernel" in " ".join(kernels)
+
+
 def test_losses_are_the_cpus_below_mpirun(tmp_path, inputs):
     """tests/slurm has the same with srun."""
     want = train(inputs, tmp_path / "cpu", "llama", "tp2dp2")

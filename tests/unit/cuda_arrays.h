@@ -228,4 +228,21 @@ CUDA_ARRAYS void assert_similar_kept(struct pair p, double size, double toleranc
     assert_similar_types(p, DTYPE_BF16, DTYPE_F32, size, tolerance, what);
 }
 
+/* Where the GPU adds the sums over rows of the dx of a layer norm. The CPU computes them apart. */
+CUDA_ARRAYS float *kept_sum(bool sums, const struct pair *dx_sum)
+{
+    return sums && on_gpu ? dx_sum->gpu : NULL;
+}
+
+/* The GPU has added them to dx_sum; size: about what they are. */
+CUDA_ARRAYS void assert_summed(struct pair dx_sum, const struct pair *dx, int64_t rows,
+                               int64_t cols, double size)
+{
+    kernels_cpu.bias_gradient(
+        kernels_on(),
+        &(struct bias_gradient){
+            .dbias = dx_sum.cpu, .dy = dx->cpu, .type = DTYPE_F32, .rows = rows, .cols = cols });
+    assert_similar(dx_sum, DTYPE_F32, size, 3e-6, "sums of dx");
+}
+
 #endif

@@ -526,6 +526,7 @@ static void check_layer_norm(struct rng *r, int64_t rows, int64_t cols)
     bool add = rng_int(r, 0, 1), bias = rng_int(r, 0, 1);
     bool has_block = rng_int(r, 0, 1), is_dy_kept = rng_int(r, 0, 1), rounds = rng_int(r, 0, 1);
     int blocks = (int)(rows % 3 == 0 ? 3 : 0);
+    bool sums = !blocks && rng_int(r, 0, 1);
     int64_t n = rows * cols;
     struct pair x = floats(r, n, 3), residual = floats(r, n, 1), x_bias = floats(r, cols, 1);
     struct pair w = floats(r, cols, 2), b = floats(r, cols, 1), y = numbers(r, type, n, 1);
@@ -533,6 +534,7 @@ static void check_layer_norm(struct rng *r, int64_t rows, int64_t cols)
     struct pair block = numbers_kept(r, n, 3), dy = maybe_kept(r, is_dy_kept, n, 1);
     struct pair dx = floats(r, n, 1), dw = floats(r, (cols + 2) * 3, 1);
     struct pair db = floats(r, (cols + 2) * 3, 1), rounded = numbers(r, DTYPE_BF16, n, 1);
+    struct pair dx_sum = floats(r, cols, 1);
 
     if (has_block)
         x.cpu = block.cpu;
@@ -545,9 +547,11 @@ static void check_layer_norm(struct rng *r, int64_t rows, int64_t cols)
     assert_similar(y, type, 3, 3e-6, "layer norm");
     BOTH(layer_norm_backward, layer_norm_backward, AT(dx), AT(dw), AT(db), AT(dy), AT(x), AT(mean),
          AT(rstd), AT(w), rows, cols, blocks, cols + 2, kept_type(is_dy_kept),
-         kept_rounded(rounds, &rounded));
+         kept_rounded(rounds, &rounded), kept_sum(sums, &dx_sum));
     if (rounds)
         assert_rounded(rounded, dx);
+    if (sums)
+        assert_summed(dx_sum, &dx, rows, cols, 10);
     assert_similar(dx, DTYPE_F32, 10, 3e-6, "dx");
     assert_similar(dw, DTYPE_F32, 10, 3e-6, "dw");
     assert_similar(db, DTYPE_F32, 10, 3e-6, "db");
@@ -594,6 +598,7 @@ CASES(sums_over_many_rows, 6)
     struct pair x = floats(r, n, 1), dy = floats(r, 2 * n, 1), w = floats(r, cols, 1);
     struct pair mean = floats(r, rows, 0.5), rstd = floats(r, rows, 1), dx = floats(r, n, 1);
     struct pair dw = floats(r, (cols + 2) * 3, 1), db = floats(r, (cols + 2) * 3, 1);
+    struct pair dx_sum = floats(r, cols, 1);
 
     BOTH(bias_gradient, bias_gradient, AT(db), AT(dy), DTYPE_F32, rows, cols, count, cols + 2, n,
          true, .ld = 0);
@@ -602,7 +607,10 @@ CASES(sums_over_many_rows, 6)
          cols, blocks, cols + 2, .dy_type = DTYPE_F32);
     assert_similar(dw, DTYPE_F32, 100, 1e-6, "dw of RMS norm");
     BOTH(layer_norm_backward, layer_norm_backward, AT(dx), AT(dw), AT(db), AT(dy), AT(x), AT(mean),
-         AT(rstd), AT(w), rows, cols, blocks, cols + 2, .dy_type = DTYPE_F32);
+         AT(rstd), AT(w), rows, cols, blocks, cols + 2, DTYPE_F32, NULL,
+         kept_sum(!blocks, &dx_sum));
+    if (!blocks)
+        assert_summed(dx_sum, &dx, rows, cols, 100);
     assert_similar(dw, DTYPE_F32, 100, 1e-6, "dw of layer norm");
     assert_similar(db, DTYPE_F32, 100, 1e-6, "db of layer norm");
 }

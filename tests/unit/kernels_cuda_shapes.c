@@ -176,10 +176,11 @@ static void norms(struct rng *r, bool is_kept, int64_t cols)
 {
     const enum dtype type = is_kept ? DTYPE_BF16 : DTYPE_F32;
     const int64_t n = ROWS * cols;
+    const bool sums = cols <= 8192; /* else the kernel of a bias' gradient */
     struct pair x = floats(r, n, 3), residual = floats(r, n, 1), w = floats(r, cols, 2);
     struct pair y = numbers(r, type, n, 1), mean = floats(r, ROWS, 1), rstd = floats(r, ROWS, 1);
     struct pair b = floats(r, cols, 1), dy = either(r, is_kept, n, 1), dx = floats(r, n, 1);
-    struct pair dw = floats(r, cols, 1), db = floats(r, cols, 1);
+    struct pair dw = floats(r, cols, 1), db = floats(r, cols, 1), dx_sum = floats(r, cols, 1);
 
     BOTH(rms_norm_forward, rms_norm_forward, AT(y), type, AT(rstd), AT(x), AT(residual), AT(w),
          ROWS, cols, 1e-5f, NULL);
@@ -189,8 +190,10 @@ static void norms(struct rng *r, bool is_kept, int64_t cols)
     BOTH(layer_norm_forward, layer_norm_forward, AT(y), type, AT(mean), AT(rstd), AT(x),
          AT(residual), NULL, AT(w), AT(b), ROWS, cols, 1e-5f, NULL);
     BOTH(layer_norm_backward, layer_norm_backward, AT(dx), AT(dw), AT(db), AT(dy), AT(x), AT(mean),
-         AT(rstd), AT(w), ROWS, cols, 0, cols, TYPE, NULL);
+         AT(rstd), AT(w), ROWS, cols, 0, cols, TYPE, NULL, kept_sum(sums, &dx_sum));
     assert_similar(dx, DTYPE_F32, 10, 3e-6, "dx of layer norm");
+    if (sums)
+        assert_summed(dx_sum, &dx, ROWS, cols, 10);
 }
 
 /* And rows that nobody keeps in registers. */

@@ -145,3 +145,14 @@ Test(layer_norm, sums_of_blocks_have_the_bits_of_one_thread)
     }
     free(x), free(dy), free(w), free(b), free(y), free(dx), free(got);
 }
+
+Test(layer_norm, the_cpu_refuses_to_sum_dx)
+{
+    float sum = 0;
+    struct tp_err err;
+
+    RUN(layer_norm_backward, layer_norm_backward, .dx_sum = &sum);
+    err = take_failure();
+    cr_assert_eq(err.status, TP_E_INTERNAL);
+    cr_assert(strstr(err.msg, "the gradient of layer norm on the CPU sums no dx"), "%s", err.msg);
+}

@@ -332,6 +332,40 @@ static void bind_ranges(struct network *n, const struct layout *l, const struct 
     n->after[1] = p->head.n ? p->head : range_of(l, p, LAYER_FIRST, true);
 }
 
+/* The gradient of a row layer's bias is the sum over rows of the gradient of the residual, which
+ * the backward pass of the norm above has in registers: on a device that can, it sums them there.
+ * --same-bits sums them block by block. */
+static void join_bias(const struct network *n, struct network_norm *above, struct linear *below)
+{
+    if (!n->k.ops->keeps_bf16 || n->same_bits || !above->bias || !below->bias)
+        return;
+    above->row_bias_grad = below->bias_grad;
+    below->bias_by_norm = true;
+}
+
+/* Which norms sum the gradients of biases: not of the last layer of a virtual stage, unless the
+ * model ends there, because the norm above is another stage's. With zero3 only in the same layer:
+ * gradients of another layer are not in memory yet. */
+static void join_biases(struct network *n)
+{
+    for (int c = 0; c < n->n_vstages; c++) {
+        const struct network_vstage *v = &n->vstages[c];
+        bool is_last = n->is_last && c == n->n_vstages - 1;
+
+        for (int i = 0; i < v->n; i++) {
+            struct network_layer *y = &n->layers[v->first + i];
+            struct network_norm *above = i + 1 < v->n ? &y[1].attn_norm
+                                         : is_last    ? &n->final_norm
+                                                      : NULL;
+
+            if (!y->attn_post_norm.weight)
+                join_bias(n, &y->mlp_norm, &y->out);
+            if (above && !n->is_sharded && !y->mlp_post_norm.weight)
+                join_bias(n, above, &y->down);
+        }
+    }
+}
+
 static tp_status fill_tables(const struct network *n, struct tp_err *err)
 {
     struct rotary_table t = {
@@ -378,6 +412,7 @@ tp_status network_bind(struct network *n, const struct layout *l, const struct p
         if (p->head.n && !p->sharded)
             n->head.grad = p->grad + p->head.at;
     }
+    join_biases(n);
     bind_ranges(n, l, p);
     st = fill_tables(n, err);
 done:

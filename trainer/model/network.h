@@ -25,6 +25,8 @@ struct network_norm {
     float *grad;
     const float *bias; /* of a layer norm; NULL: RMS norm */
     float *bias_grad;
+    float *row_bias_grad; /* of the row layer below, whose result the norm reads: its bias'
+                             gradient, if the norm's backward pass sums it; else NULL */
 };
 
 struct network_layer {

@@ -124,6 +124,7 @@ static void layer_norm_backward(const struct pass *p, const struct network_norm 
                                            .dy = p->scratch->outer,
                                            .dy_type = n->outer,
                                            .rounded = rounded_place(p),
+                                           .dx_sum = norm->row_bias_grad,
                                            .x = x,
                                            .mean = stats + p->residual_rows,
                                            .rstd = stats,
@@ -250,7 +251,7 @@ void residual_bias_backward(const struct pass *p, const struct linear *l, const 
         .dbias = l->bias_grad, .dy = dx, .type = DTYPE_F32, .rows = p->residual_rows, .cols = h
     };
 
-    if (!l->bias_grad)
+    if (!l->bias_grad || l->bias_by_norm)
         return;
     if (blocks) {
         a.dbias = p->scratch->blocks;

@@ -51,14 +51,15 @@ const void *residual_block_gradient(const struct pass *p, const float *dout);
 void residual_begin_backward(const struct pass *p);
 
 /* Add to scratch dx the gradient of the residual, from scratch outer, and compute the norm's own
- * gradients. */
+ * gradients, and that of the bias below where norm->row_bias_grad says so. */
 void residual_norm_backward(const struct pass *p, const struct network_norm *norm, const float *x,
                             const float *stats);
 
 /* At the end of a stage: x becomes the residual. */
 void residual_finish(const struct pass *p, float *x, const struct residual_pending *in);
 
-/* Compute the gradient of a row-parallel layer's bias, if it has one, from that of the residual. */
+/* Compute the gradient of a row-parallel layer's bias, if it has one that no norm sums, from that
+ * of the residual. */
 void residual_bias_backward(const struct pass *p, const struct linear *l, const float *dx);
 
 #endif

@@ -30,12 +30,13 @@ struct linear {
     const float *bias; /* [out] f32, or NULL. The caller adds the bias of a row layer, after the sum
                         * over ranks */
     float *bias_grad;
-    enum dtype type;  /* of weight, x and dy: f32 or bf16 */
-    enum dtype inner; /* of a column layer's y and of a row layer's dx: f32, or type on a device
-                         that keeps_bf16 (kernels/ops.h) */
-    enum dtype outer; /* the same of a column layer's dx and of a row layer's y, which ranks add */
-    float *whole;     /* sequence parallelism: [rows][in or out] for collectives; NULL: off */
-    struct comm *tp;  /* NULL: not cut, every rank computes all of it */
+    bool bias_by_norm; /* of a row layer: the backward pass of the norm above sums bias_grad */
+    enum dtype type;   /* of weight, x and dy: f32 or bf16 */
+    enum dtype inner;  /* of a column layer's y and of a row layer's dx: f32, or type on a device
+                          that keeps_bf16 (kernels/ops.h) */
+    enum dtype outer;  /* the same of a column layer's dx and of a row layer's y, which ranks add */
+    float *whole;      /* sequence parallelism: [rows][in or out] for collectives; NULL: off */
+    struct comm *tp;   /* NULL: not cut, every rank computes all of it */
 };
 
 #endif
