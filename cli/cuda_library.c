@@ -59,6 +59,13 @@ void cuda_library_name_host(int rank)
     (void)setenv(HOST_ENV, name, 1);
 }
 
+bool cuda_library_is_likely(void)
+{
+    const char *named = getenv(LIBRARY_ENV);
+
+    return (named && *named) || has_driver();
+}
+
 tp_status cuda_library_find(const struct cuda_library **out, struct tp_err *err)
 {
     const char *named = getenv(LIBRARY_ENV);

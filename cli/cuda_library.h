@@ -13,6 +13,9 @@
 /* Load the library. TP_E_NOTFOUND: there is none that can be used; the message says why. */
 tp_status cuda_library_find(const struct cuda_library **out, struct tp_err *err);
 
+/* Whether it is worth a thread to find it: a file is named, or there is a driver. */
+bool cuda_library_is_likely(void);
+
 /* Prepare this process for kernels that wait for those of other ranks. CUDA then loads all kernels
  * when it begins, instead of each at its first launch, which may wait for kernels that run; and its
  * streams (up to 32) share no queue of the hardware, in which one would wait behind another. Both

@@ -20,6 +20,9 @@
  * later; the entry of a chunk in the writer and in the index that is written; an open file. */
 enum { LATER_BYTES = 12 << 20, CHUNK_BYTES = 512, FILE_BYTES = 16 << 10 };
 
+/* The same for CUDA, if the device is still being opened when the memory is divided. */
+enum { CUDA_BYTES = 384 << 20 };
+
 struct reshard_job {
     const struct reshard_request *request;
     struct comm_control *control; /* NULL: this process alone */
@@ -162,6 +165,8 @@ static tp_status plan(struct reshard_job *job, struct tp_err *err)
         checkpoint_source_memory(job->source, q->threads) + checkpoint_target_memory(job->target);
     tp_status st;
 
+    if (q->device && q->device->wait)
+        later += CUDA_BYTES;
     t->from = checkpoint_source_endpoint(job->source);
     t->to = checkpoint_target_endpoint(job->target);
     t->threads = q->threads;
@@ -272,6 +277,19 @@ done:
     return agree(job, st, err);
 }
 
+/* A new local step is begun while the device is being opened, and removed if that fails. What an
+ * earlier run has begun must not end so, and elsewhere nothing is copied meanwhile. */
+static tp_status await_device(const struct reshard_job *job, struct tp_err *err)
+{
+    const struct transfer_device *on = job->request->device;
+
+    if (!on || !on->wait || on->if_faster)
+        return TP_OK;
+    return job->resume.tmp || job->linked_rank_bytes || location_is_remote(job->out)
+               ? on->wait(on->ctx, err)
+               : TP_OK;
+}
+
 static tp_status execute(struct reshard_job *job, struct tp_err *err)
 {
     struct store_job store = { job->out,   &job->from.manifest, &job->to.layout, job->target,
@@ -326,8 +344,10 @@ tp_status reshard_run(struct reshard_report *report, const struct reshard_reques
     job->transaction.tmp.lock_fd = -1;
     TP_TRY(agree(job, open_endpoints(job, err), err));
     TP_TRY(plan(job, err));
-    if (!request->dry_run)
+    if (!request->dry_run) {
+        TP_TRY(await_device(job, err));
         TP_TRY(execute(job, err));
+    }
     outcome = outcome_of(job);
     TP_TRY(reshard_report_fill(&r, &outcome, err));
     r.seconds = clock_seconds() - start;

@@ -314,10 +314,11 @@ static tp_status run(struct reshard_options *o, struct comm_world *ranks, struct
     st = reshard_device_open(&device, &d, err);
     if (st)
         return st;
-    q->device = device.is_open ? &device.transfer : NULL;
+    q->device = device.is_usable ? &device.transfer : NULL;
     q->control = comm_control(ranks);
     q->progress = root ? copy_options_progress("resharding", o->json) : NULL;
     st = o->model ? model_plan_make(&report, o->model, q, err) : reshard_run(&report, q, err);
+    st = reshard_device_finish(&device, st, err);
     if (st)
         progress_end(q->progress, false);
     else

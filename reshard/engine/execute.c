@@ -7,6 +7,7 @@
 #include "core/clock.h"
 #include "core/thread_pool.h"
 #include "reshard/engine/device_ring.h"
+#include "reshard/engine/device_start.h"
 #include "reshard/engine/transfer_run.h"
 
 /* ---- all tiles ---- */
@@ -96,6 +97,7 @@ void transfer_cancel(struct transfer_run *run)
     if (run) {
         transfer_tile_free(&run->ahead.tile);
         pthread_mutex_destroy(&run->ahead.lock);
+        device_start_free(run->start);
         device_ring_close(run->ring);
         free_workers(run->workers, run->plan->threads);
     }
@@ -114,6 +116,8 @@ tp_status transfer_begin(struct transfer_run **out, struct transfer_plan *p, str
         st = make_ahead(&run->ahead, p, err);
         if (!st)
             st = make_workers(&run->workers, p, err);
+        if (!st && p->transfer.device && !(run->start = device_start_new(p)))
+            st = tp_fail(err, TP_E_NOMEM, "no memory for a transfer");
     }
     st = agree(p, st, err);
     if (st) {
@@ -132,17 +136,32 @@ bool transfer_is_done(const struct transfer_run *run)
 /* The shortest round, in seconds, that shows a rate. */
 #define MEASURED_S 0.2
 
-/* Whether the device does the next round. While the choice is open, the host does rounds until one
- * was long enough to measure, and then the device. */
-static bool is_for_device(const struct transfer_run *run)
+/* Whether the host copies because the device is still starting. More is left than a start is worth
+ * waiting for, and the device gets the last tiles in any case. */
+static bool is_early(struct transfer_run *run, double seconds)
 {
+    const struct transfer_plan *p = run->plan;
+
+    return !isinf(seconds) && device_start_runs(run->start) && p->end - run->next > 1 &&
+           p->stats.bytes_written - atomic_load(&run->bytes_written) > 2 * p->ring_bytes;
+}
+
+/* Whether the device does the next round. While the choice is open, the host does rounds until one
+ * was long enough to measure and the device has started, and then the device. */
+static bool is_for_device(struct transfer_run *run, double seconds)
+{
+    const struct transfer_device *on = run->plan->transfer.device;
     const struct transfer_choice *c = &run->choice;
 
-    if (!run->plan->transfer.device || run->plan->narrows)
+    if (!on || run->plan->narrows)
         return false;
-    if (!run->plan->transfer.device->if_faster)
-        return true;
-    return c->is_made ? !c->host_only : c->host_rate > 0;
+    if (on->wait && (!on->if_faster || c->host_rate > 0))
+        device_start_begin(run->start);
+    if (!on->if_faster)
+        return !is_early(run, seconds);
+    if (c->is_made)
+        return !c->host_only;
+    return c->host_rate > 0 && !device_start_runs(run->start);
 }
 
 static void measure(struct transfer_run *run, bool on_device, int64_t bytes, double seconds)
@@ -158,13 +177,22 @@ static void measure(struct transfer_run *run, bool on_device, int64_t bytes, dou
     c->host_only = c->host_rate >= c->device_rate;
 }
 
-/* The first round on the device allocates its memory. */
+/* Before the first round on the device. *is_open is false if it could not be opened and need not
+ * be. */
+static tp_status take_ring(struct transfer_run *run, bool *is_open, struct tp_err *err)
+{
+    tp_status st = device_start_end(run->start, &run->ring, is_open, err);
+
+    if (*is_open || !run->plan->transfer.device->if_faster)
+        return st;
+    run->choice.is_made = run->choice.host_only = true;
+    return TP_OK;
+}
+
 static tp_status move_on_device(struct transfer_run *run, int64_t n, struct tp_err *err)
 {
-    tp_status st = run->ring ? TP_OK : device_ring_open(&run->ring, run->plan, err);
+    tp_status st = device_ring_move(run->ring, run, run->next, n, err);
 
-    if (!st)
-        st = device_ring_move(run->ring, run, run->next, n, err);
     if (!st)
         run->next += n;
     return st;
@@ -231,10 +259,15 @@ tp_status transfer_round(struct transfer_run *run, double seconds, int64_t *tile
     int64_t left = p->end - run->next;
     int64_t n = isinf(seconds) || run->round_size > left ? left : run->round_size;
     int64_t written = atomic_load(&run->bytes_written);
-    bool on_device = is_for_device(run);
+    bool on_device = is_for_device(run, seconds);
     double start = clock_seconds(), took;
-    tp_status st = on_device ? move_on_device(run, n, err) : move_tiles(run, n, err);
+    tp_status st = on_device && !run->ring ? take_ring(run, &on_device, err) : TP_OK;
 
+    if (!on_device && run->start && device_start_has_begun(run->start) &&
+        !p->transfer.device->if_faster && n > left / 2)
+        n = left / 2; /* see is_early */
+    if (!st)
+        st = on_device ? move_on_device(run, n, err) : move_tiles(run, n, err);
     if (st)
         return st;
     *tiles_done = run->next;
@@ -277,11 +310,21 @@ done:
     return st;
 }
 
+/* A device that is asked for has to work, also where nothing was left for it. */
+static tp_status check_device(const struct transfer_plan *p, struct tp_err *err)
+{
+    const struct transfer_device *on = p->transfer.device;
+
+    return on && on->wait && !on->if_faster ? on->wait(on->ctx, err) : TP_OK;
+}
+
 tp_status transfer_end(struct transfer_run *run, tp_status st, struct transfer_stats *stats,
                        struct tp_err *err)
 {
     struct transfer_plan *p = run->plan;
 
+    if (!st)
+        st = check_device(p, err);
     *stats = p->stats;
     stats->bytes_read = atomic_load(&run->bytes_read);
     stats->bytes_written = atomic_load(&run->bytes_written);

@@ -25,12 +25,20 @@
 struct device;
 struct kernel_ops;
 
+enum { TRANSFER_DEVICE_MIN = 1 << 20 }; /* least memory of a device */
+
 /* A device that gathers, splits, casts and sums. It changes no byte and no checksum. */
 struct transfer_device {
     struct device *device;
     const struct kernel_ops *ops;
     int64_t memory_bytes; /* of the device, for all buffers */
     bool if_faster;       /* measure some rounds without it and some with it, and keep the faster */
+    /* NULL: the device is open. Else another thread is opening it: `wait` returns when that has
+     * ended, with its status, and `device` and `ops` are valid from then on. Any thread may call
+     * it, any number of times. Meanwhile the host copies. A device that cannot be opened is a
+     * failure of the transfer, or with if_faster a device that is not used. */
+    tp_status (*wait)(void *ctx, struct tp_err *err);
+    void *ctx;
 };
 
 struct transfer {

@@ -110,7 +110,7 @@ done:
 
 /* Pinned memory for a device, and as much of the device's. More than 64 MiB for each of its batches
  * make no transfer faster; less than the minimum has no room for useful tables. */
-enum { RING_MAX = 3 * (64 << 20), RING_MIN = 1 << 20 };
+enum { RING_MAX = 3 * (64 << 20), RING_MIN = TRANSFER_DEVICE_MIN };
 
 static tp_status ring_memory(int64_t *out, const struct transfer *t, struct tp_err *err)
 {

@@ -48,7 +48,8 @@ struct transfer_run {
     int64_t end;        /* of the tiles that the threads are moving */
     int64_t round_size; /* tiles of the next round */
     atomic_llong bytes_read, bytes_written;
-    struct device_ring *ring; /* NULL: no round was on a device yet */
+    struct device_start *start; /* NULL: the threads do everything */
+    struct device_ring *ring;   /* NULL: no round was on a device yet */
     struct transfer_choice {
         bool host_only; /* the device was measured, and is slower */
         bool is_made;   /* the choice is final */

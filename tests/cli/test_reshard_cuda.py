@@ -187,6 +187,80 @@ def test_a_gpu_that_cannot_be_used_is_refused_in_one_sentence(tmp_path, name):
     assert not list(tmp_path.glob("out/step-*")), "nothing is left"
 
 
+@pytest.mark.parametrize("options", [[], ["--device", "auto"], ["--device", "cuda"]], ids=["default", "auto", "cuda"])
+def test_threads_copy_while_the_gpu_is_opened(tmp_path, options):
+    """The fake GPU opens when a part of OUT is written, and the device does the rest where it is asked for."""
+    root, out, opens = make(tmp_path, "tp2", vocab_size=30011, hidden_size=40), tmp_path / "out", tmp_path / "opens"
+    want = reshard(root, "tp4", tmp_path / "cpu", "--device", "cpu")
+    calls = tmp_path / "calls"
+    p = start_delayed(root, out, opens, *options, HOST_CALLS=calls)
+    wait_until(lambda: written(out) > 0)
+    assert p.poll() is None and not calls.exists(), "the device is not open"
+    opens.touch()
+    got, err = p.communicate()
+    assert p.returncode == 0, (SEED, err)
+    result = json.loads(got)
+    assert result["bytes_written"] == want["bytes_written"] and result["digests_equal"] == want["digests_equal"]
+    if options[1:] == ["cuda"]:
+        assert result["device"] == "cuda" and calls.exists(), "the last tiles are the device's"
+    else:
+        assert "the copy ended before it could be tried with a GPU" in result["device_reason"], result
+    assert_same(tmp_path / "cpu", out)
+
+
+def start_delayed(root, out, opens, *options, **more):
+    return subprocess.Popen(
+        harness.command(["tp-reshard", root, "--to", "tp4", "-o", out, "--json", *LITTLE, "--jobs", "1", "--journal", "0", *options]),
+        env={**os.environ, **on_fake(OPENS_AFTER=opens, **more)}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def wait_until(condition):
+    end = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < end, "it does not happen"
+        time.sleep(0.002)
+
+
+def written(out):
+    """Bytes of the journal of the step that is being written: it grows with every round of tiles."""
+    return sum(max(0, f.stat().st_size - 4000) for f in out.glob("step-*.tmp-*/progress"))
+
+
+def test_a_gpu_that_does_not_open_during_the_copy_leaves_nothing(tmp_path):
+    root, out, opens = make(tmp_path, "tp2", vocab_size=30011, hidden_size=40), tmp_path / "out", tmp_path / "opens"
+    p = start_delayed(root, out, opens, "--device", "cuda", MEMORY=100000)
+    wait_until(lambda: written(out) > 0)
+    opens.touch()
+    assert "GPU 0 is out of memory" in p.communicate()[1] and p.returncode == 3, SEED
+    assert not out.exists()
+
+
+def test_an_interrupted_copy_resumes_although_no_gpu_opened(tmp_path):
+    """Ctrl-C while the GPU is opened; then a run without a GPU, which must not remove what there is; then one that resumes."""
+    root, out, opens = make(tmp_path, "tp2", vocab_size=30011, hidden_size=40), tmp_path / "out", tmp_path / "opens"
+    p = start_delayed(root, out, opens, "--device", "cuda")
+    wait_until(lambda: written(out) > 0)
+    p.send_signal(signal.SIGINT)
+    opens.touch()
+    assert p.wait() == 75, p.communicate()
+    p = start_delayed(root, out, opens, "--device", "cuda", BUSY=46)
+    assert p.wait() == 3 and "--device cuda: " in p.communicate()[1]
+    reshard(root, "tp4", tmp_path / "cpu", "--device", "cpu")
+    p = start_delayed(root, out, opens, "--device", "cuda")
+    assert json.loads(p.communicate()[0])["windows_before"] > 0
+    assert_same(tmp_path / "cpu", out)
+
+
+@pytest.mark.parametrize("what", [["--dry-run"], ["--link"], ["--from", "tp3"]], ids=["dry-run", "link", "from"])
+def test_a_gpu_that_cannot_be_used_is_named_before_all_else(tmp_path, what):
+    root = make(tmp_path, "tp2")
+    for source in (root, tmp_path / "missing"):
+        r = harness.run("tp-reshard", source, "--to", "dp2tp2" if what == ["--link"] else "tp4", "-o", tmp_path / "out", "--device",
+                        "cuda", *what, env=on_fake(GPUS=0))
+        assert (r.rc, r.out) == (2, "") and "no GPU that this process may use" in r.err, r
+    assert not (tmp_path / "out").exists()
+
+
 def test_auto_says_what_it_chose_and_why(tmp_path):
     root = make(tmp_path, "tp2")
     for number, (options, env, reason) in enumerate([

@@ -3,6 +3,7 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <ctime>
 #include <unistd.h>
 #include <vector>
 
@@ -85,6 +86,19 @@ int gpus_used()
     return used < 0 ? visible[0] : used;
 }
 
+/* For as long as the slowest test. */
+static void wait_for_file()
+{
+    const char *path = getenv("FAKECUDA_OPENS_AFTER");
+    const struct timespec t = { 0, 1000000 };
+
+    for (int i = 0; path && access(path, F_OK) != 0; i++) {
+        if (i == 120000)
+            report(nullptr, "a GPU is opened, and %s does not appear", path);
+        nanosleep(&t, nullptr);
+    }
+}
+
 void gpus_use(int ordinal)
 {
     const char *text = getenv("FAKECUDA_FAIL");
@@ -92,6 +106,7 @@ void gpus_use(int ordinal)
 
     if (used == visible[(size_t)ordinal])
         return;
+    wait_for_file();
     used = visible[(size_t)ordinal];
     append_line("FAKECUDA_USED", "%d %d\n", (int)getpid(), used);
     if (text && sscanf(text, "%d %d %d", &number, &error, &after) == 3 && number == used)

@@ -12,6 +12,7 @@
  * after n calls of NCCL, and the next one is the first that notices it. FAKECUDA_LOSE_NCCL is
  * "number n": that GPU loses the network after n of NCCL's operations have begun.
  * FAKECUDA_HANG_ABORT is the number of a GPU on which an abort of NCCL never ends.
+ * FAKECUDA_OPENS_AFTER names a file: a process that opens a GPU waits until the file is there.
  */
 #ifndef TESTS_FAKECUDA_GPUS_H
 #define TESTS_FAKECUDA_GPUS_H

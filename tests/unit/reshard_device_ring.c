@@ -3,7 +3,7 @@
  * and the choice between the device and the host.
  *
  * needs: libtp-cuda.so
- * covers: reshard/engine/device_ring
+ * covers: reshard/engine/device_ring reshard/engine/device_start
  */
 #include <criterion/criterion.h>
 #include <stdatomic.h>
@@ -78,7 +78,9 @@ static void move_on_gpu(struct flushed *f, const struct store *from,
                         const struct reshard_tensor *tensors, struct rng *r)
 {
     struct device *gpu = open_cuda(rng_next(r));
-    const struct transfer_device on = { gpu, cuda->kernels, 1 << 20, false };
+    const struct transfer_device on = { .device = gpu,
+                                        .ops = cuda->kernels,
+                                        .memory_bytes = 1 << 20 };
     const struct transfer m = { .n_tensors = TENSORS,
                                 .tensors = tensors,
                                 .from = &from->endpoint,
@@ -168,7 +170,9 @@ static tp_status write_paced(void *ctx, int extent, const struct box *box, const
 static void check_choice(struct rng *r, bool device_is_slow)
 {
     struct device *gpu = open_cuda(rng_next(r));
-    const struct transfer_device on = { gpu, cuda->kernels, 1 << 20, true };
+    const struct transfer_device on = {
+        .device = gpu, .ops = cuda->kernels, .memory_bytes = 1 << 20, .if_faster = true
+    };
     struct reshard_tensor tensors[TENSORS];
     struct paced target = { .device_is_slow = device_is_slow };
     struct store from;
@@ -219,4 +223,109 @@ Test(device_ring, both_are_measured_and_the_faster_one_continues)
 
     check_choice(&r, true);
     check_choice(&r, false);
+}
+
+/* ---- a device that is being opened ---- */
+
+/* Opens when the host has copied, or never. */
+struct late {
+    struct transfer_device on;
+    struct device *gpu;     /* NULL: it cannot be opened */
+    struct flushed *target; /* written to */
+};
+
+static tp_status wait_late(void *ctx, struct tp_err *err)
+{
+    struct late *l = ctx;
+    const struct timespec pause = { 0, 1000000 };
+
+    if (!l->gpu)
+        return tp_fail(err, TP_E_NOTFOUND, "there is no GPU");
+    while (atomic_load(&l->target->unflushed) == 0)
+        nanosleep(&pause, NULL);
+    l->on.device = l->gpu;
+    l->on.ops = cuda->kernels;
+    return TP_OK;
+}
+
+/* Copy from rows to columns. */
+static tp_status copy_late(struct transfer_stats *stats, struct late *l, struct flushed *f,
+                           struct rng *r, struct tp_err *err)
+{
+    struct reshard_tensor tensors[TENSORS];
+    struct transfer m = { .n_tensors = TENSORS, .tensors = tensors, .threads = 1 };
+    struct transfer_plan *p;
+    struct transfer_run *run;
+    struct store from;
+    int64_t done;
+    tp_status st = TP_OK;
+
+    for (int t = 0; t < TENSORS; t++)
+        tensors[t] = (struct reshard_tensor){ "w", 2, { 160, rng_int(r, 300, 320) } };
+    store_cut(&from, tensors, 0, 2);
+    store_visit(&from, tensors, true);
+    store_cut(&f->store, tensors, 1, 4);
+    f->endpoint = f->store.endpoint;
+    f->endpoint.ctx = f;
+    f->endpoint.place = NULL;
+    f->endpoint.write = write_counted;
+    m.from = &from.endpoint;
+    m.to = &f->endpoint;
+    m.memory_bytes = 8 << 20;
+    m.device = &l->on;
+    cr_assert_eq(transfer_plan_make(&p, &m, err), TP_OK, "%s", err->msg);
+    cr_assert_eq(transfer_begin(&run, p, err), TP_OK, "%s", err->msg);
+    while (!st && !transfer_is_done(run)) {
+        st = transfer_round(run, 0.01, &done, err);
+        run->choice.host_rate = 1; /* as if it had been measured */
+    }
+    st = transfer_end(run, st, stats, err);
+    if (!st)
+        cr_assert_eq(store_visit(&f->store, tensors, false), 0);
+    transfer_plan_free(p);
+    store_free(&from);
+    store_free(&f->store);
+    return st;
+}
+
+static struct late late(struct device *gpu, struct flushed *f, bool if_faster)
+{
+    return (
+        struct late){ .on = { .memory_bytes = 1 << 20, .if_faster = if_faster, .wait = wait_late },
+                      .gpu = gpu,
+                      .target = f };
+}
+
+Test(device_ring, the_host_copies_until_the_device_is_open)
+{
+    struct rng r = rng_start("device_ring/late");
+    struct device *gpu = open_cuda(rng_next(&r));
+    struct flushed f = { .flushes = 0 };
+    struct late l = late(gpu, &f, false);
+    struct transfer_stats stats;
+    struct tp_err err = { 0 };
+
+    l.on.ctx = &l;
+    cr_assert_eq(copy_late(&stats, &l, &f, &r, &err), TP_OK, "%s", err.msg);
+    cr_assert(stats.device_bytes > 0 && stats.device_bytes < stats.bytes_written,
+              "%lld of %lld bytes by the device", (long long)stats.device_bytes,
+              (long long)stats.bytes_written);
+    device_close(gpu);
+}
+
+Test(device_ring, a_device_that_does_not_open_fails_the_copy_unless_it_is_a_choice)
+{
+    struct rng r = rng_start("device_ring/never");
+    struct transfer_stats stats;
+    struct tp_err err = { 0 };
+
+    for (int if_faster = 0; if_faster < 2; if_faster++) {
+        struct flushed f = { .flushes = 0 };
+        struct late l = late(NULL, &f, if_faster);
+
+        l.on.ctx = &l;
+        cr_assert_eq(copy_late(&stats, &l, &f, &r, &err), if_faster ? TP_OK : TP_E_NOTFOUND);
+        cr_assert_eq(stats.device_bytes, 0);
+    }
+    cr_assert_str_eq(err.msg, "there is no GPU");
 }

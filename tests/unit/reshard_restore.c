@@ -179,7 +179,9 @@ static tp_status restore_with(const struct saved *s, const struct wanted *w,
 static tp_status restore(const struct saved *s, const struct wanted *w, struct rng *r,
                          struct transfer_stats *stats, struct tp_err *err)
 {
-    const struct transfer_device on = { gpu, gpu ? cuda->kernels : NULL, 1 << 20, false };
+    const struct transfer_device on = { .device = gpu,
+                                        .ops = gpu ? cuda->kernels : NULL,
+                                        .memory_bytes = 1 << 20 };
 
     if (gpu)
         return restore_with(s, w, &on, rng_int(r, 1 << 16, 1 << 20), stats, err);
@@ -366,7 +368,9 @@ static void limit_heap(int64_t n_bytes)
  * for the tensor. */
 static void restore_tensor(int64_t rows, enum dtype type, int64_t memory_bytes, bool limit)
 {
-    const struct transfer_device on = { gpu, cuda->kernels, 1 << 20, false };
+    const struct transfer_device on = { .device = gpu,
+                                        .ops = cuda->kernels,
+                                        .memory_bytes = 1 << 20 };
     struct model m = small_llama();
     struct reshard_extent extent = { .tensor = 0 };
     int id = 0;
