@@ -38,28 +38,39 @@ static int64_t residual_floats(const struct pass *p)
     return p->residual_rows * p->net->model->hidden + p->sequences * p->net->load;
 }
 
-/* The tokens of a microbatch on the host: inputs, then targets. Every microbatch has its own place,
- * which is the same in every step. */
-static int32_t *tokens_of(const struct trainer *t, int64_t micro)
+/* The place of a microbatch in a step's tokens: inputs, then targets. */
+static int64_t place_of(const struct trainer *t, int64_t micro)
 {
-    return t->io.tokens + 2 * micro * t->config->micro_batch_size * t->net.seq;
+    return 2 * micro * t->config->micro_batch_size * t->net.seq;
 }
 
-static tp_status fetch(struct trainer *t, int64_t micro, struct tp_err *err)
+/* A microbatch of the step whose first sequence is `sample`; out: the tokens of the whole step. */
+static tp_status fetch(const struct trainer *t, int64_t sample, int64_t micro, int32_t *out,
+                       struct tp_err *err)
 {
     const struct train_config *c = t->config;
     int64_t first = train_config_sequence(c, t->parallel.at.dp, micro);
-    int32_t *ids = tokens_of(t, micro);
+    int32_t *ids = out + place_of(t, micro);
 
-    return dataset_fetch(&t->data, t->position.next_sample + first, c->micro_batch_size,
-                         &t->net.tokens, ids, ids + c->micro_batch_size * t->net.seq, err);
+    return dataset_fetch(&t->data, sample + first, c->micro_batch_size, &t->net.tokens, ids,
+                         ids + c->micro_batch_size * t->net.seq, err);
+}
+
+static tp_status fetch_step(const struct trainer *t, int64_t sample, int32_t *out,
+                            struct tp_err *err)
+{
+    tp_status st = TP_OK;
+
+    for (int64_t i = 0; i < train_config_micros(t->config) && !st; i++)
+        st = fetch(t, sample, i, out, err);
+    return st;
 }
 
 /* Queue the copy of a microbatch's tokens to its slot. */
 static void copy_tokens(struct trainer *t, int64_t micro, struct activations *s)
 {
     int64_t rows = t->config->micro_batch_size * t->net.seq;
-    const int32_t *ids = tokens_of(t, micro);
+    const int32_t *ids = t->io.tokens + place_of(t, micro);
 
     device_copy(t->queue, s->ids, ids, rows * (int64_t)sizeof *ids);
     device_copy(t->queue, s->targets, ids + rows, rows * (int64_t)sizeof *ids);
@@ -120,7 +131,7 @@ tp_status step_forward(struct trainer *t, int64_t micro, struct tp_err *err)
     const struct schedule *s = &t->schedule;
     struct pass p = pass_of(t, micro);
     struct schedule_op op = { .micro = (int)micro };
-    tp_status st = fetch(t, micro, err);
+    tp_status st = fetch(t, t->position.next_sample, micro, t->io.tokens, err);
 
     if (st)
         return st;
@@ -162,8 +173,8 @@ static tp_status prepare(struct trainer *t, struct step_result *r, struct tp_err
     bool has_tokens = t->net.is_first || t->net.is_last;
     tp_status st = TP_OK;
 
-    for (int64_t i = 0; has_tokens && i < train_config_micros(c) && !st; i++)
-        st = fetch(t, i, err);
+    if (has_tokens && !tokens_ahead_take(&t->ahead, at->next_sample, t->io.tokens))
+        st = fetch_step(t, at->next_sample, t->io.tokens, err);
     r->lr = lr_schedule_at(&c->opt, at->step, c->steps);
     *t->io.rates = optimizer_rates(&c->opt, r->lr, at->step - at->optimizer_start);
     return st;
@@ -229,6 +240,19 @@ static enum step_graph_mode queue_or_replay(struct trainer *t)
     return mode;
 }
 
+/* Fetch the tokens of the next step while the device works on this one. What cannot be fetched is
+ * the next step's failure: that step, if there is one, fetches it again. */
+static void fetch_ahead(struct trainer *t)
+{
+    struct tokens_ahead *a = &t->ahead;
+    struct tp_err ignored;
+
+    if (!a->tokens || t->queue->device != t->device || t->position.step + 1 >= t->config->steps)
+        return;
+    a->first = t->position.next_sample + t->config->global_batch_size;
+    a->is_full = fetch_step(t, a->first, a->tokens, &ignored) == TP_OK;
+}
+
 /* Wait for the step: the only wait, except for the rows of experts on some devices
  * (trainer/model/expert_exchange.h). */
 static tp_status finish(struct trainer *t, enum step_graph_mode mode, struct tp_err *err)
@@ -264,10 +288,13 @@ tp_status step_run(struct trainer *t, struct step_result *r, struct tp_err *err)
 {
     const struct train_config *c = t->config;
     struct trainer_position *at = &t->position;
+    enum step_graph_mode mode;
     tp_status st;
 
     TP_TRY(prepare(t, r, err));
-    TP_TRY(finish(t, queue_or_replay(t), err));
+    mode = queue_or_replay(t);
+    fetch_ahead(t);
+    TP_TRY(finish(t, mode, err));
     read_numbers(t, r);
     at->step++;
     at->next_sample += c->global_batch_size;

@@ -178,6 +178,20 @@ done:
     return st;
 }
 
+/* Room for the tokens of the next step. */
+static tp_status open_ahead(struct trainer *t, struct tp_err *err)
+{
+    const struct rank_dims *d = &t->memory.dims;
+    const int64_t n = d->micros * 2 * d->sequences * d->seq; /* as step_buffers_take */
+
+    if (t->device->host_memory || !(t->net.is_first || t->net.is_last))
+        return TP_OK;
+    t->ahead =
+        (struct tokens_ahead){ .tokens = arena_array(&t->arena, (size_t)n, sizeof *t->ahead.tokens),
+                               .n = n };
+    return t->ahead.tokens ? TP_OK : tp_fail(err, TP_E_NOMEM, "no memory for a step's tokens");
+}
+
 /* Everything that needs no other rank. */
 static tp_status open_alone(struct trainer *t, const struct kernel_ops *ops, int rank,
                             struct tp_err *err)
@@ -186,6 +200,7 @@ static tp_status open_alone(struct trainer *t, const struct kernel_ops *ops, int
     tp_status st;
 
     TP_TRY(prepare(t, ops, rank, err));
+    TP_TRY(open_ahead(t, err));
     TP_TRY(device_alloc(t->device, &memory, t->size.own, err));
     t->pools.own.base = memory;
     TP_TRY(device_alloc_pinned(t->device, &pinned, t->memory.pools.pinned.used, err));

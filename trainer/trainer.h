@@ -8,6 +8,7 @@
 #include "device/device.h"
 #include "trainer/config.h"
 #include "trainer/data/dataset.h"
+#include "trainer/data/tokens_ahead.h"
 #include "trainer/data_parallel/fsdp_units.h"
 #include "trainer/data_parallel/grad_reduction.h"
 #include "trainer/data_parallel/params.h"
@@ -68,6 +69,7 @@ struct trainer {
     struct device_event *computed;     /* of trainer_sync */
     struct device_event *state_copied; /* a snapshot is copied: weights and moments may change */
     struct dataset data;
+    struct tokens_ahead ahead; /* on a device that computes while the host does something else */
     struct trainer_position position;
     struct arena arena;
     struct memory_rank memory; /* as counted, for this stage */

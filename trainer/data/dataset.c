@@ -33,36 +33,31 @@ static tp_status check_kind(const struct dataset *d, struct tp_err *err)
         d->path, (long long)d->vocab, d->path);
 }
 
-/* Tokens at .. at + n - 1, which must be in the vocabulary. out: NULL, if they are only checked. */
-static tp_status read_tokens(const struct dataset *d, int64_t at, int64_t n, int32_t *out,
+enum { READ_MAX = 4096 };
+
+/* Tokens at .. at + n - 1, which must be in the vocabulary; n is at most READ_MAX + 1. */
+static tp_status read_tokens(const struct dataset *d, int64_t at, int64_t n, int64_t *tokens,
                              struct tp_err *err)
 {
-    int64_t tokens[4096], run;
+    tp_status st = token_file_read(&d->tokens, at, n, tokens, err);
 
-    for (int64_t i = 0; i < n; i += run) {
-        tp_status st;
-
-        run = n - i < 4096 ? n - i : 4096;
-        st = token_file_read(&d->tokens, at + i, run, tokens, err);
-        if (st)
-            return st;
-        for (int64_t k = 0; k < run; k++) {
-            if (tokens[k] < 0 || tokens[k] >= d->vocab || tokens[k] > INT32_MAX)
-                return fail_token(d, at + i + k, tokens[k], err);
-            if (out)
-                out[i + k] = (int32_t)tokens[k];
-        }
-    }
-    return TP_OK;
+    for (int64_t k = 0; k < n && !st; k++)
+        if (tokens[k] < 0 || tokens[k] >= d->vocab || tokens[k] > INT32_MAX)
+            st = fail_token(d, at + k, tokens[k], err);
+    return st;
 }
 
 static tp_status check_tokens(const struct dataset *d, struct tp_err *err)
 {
     int64_t n = d->tokens.n < CHECKED_AT_OPEN ? d->tokens.n : CHECKED_AT_OPEN;
+    int64_t tokens[READ_MAX];
+    tp_status st = TP_OK;
 
     if (d->tokens.type == TOKEN_U8 && d->vocab >= 256)
         return TP_OK;
-    return read_tokens(d, 0, n, NULL, err);
+    for (int64_t i = 0; i < n && !st; i += READ_MAX)
+        st = read_tokens(d, i, n - i < READ_MAX ? n - i : READ_MAX, tokens, err);
+    return st;
 }
 
 tp_status dataset_open(struct dataset *d, const char *path, int64_t seq, int64_t vocab,
@@ -98,24 +93,28 @@ void dataset_close(struct dataset *d)
     *d = (struct dataset){ 0 };
 }
 
+/* The target of a token is the next one, so both come from one read of one token more. */
 tp_status dataset_fetch(const struct dataset *d, int64_t first, int64_t n,
                         const struct zigzag *part, int32_t *ids, int32_t *targets,
                         struct tp_err *err)
 {
     const struct zigzag whole = { .seq = d->seq, .n = 1 };
-    int64_t each, run;
+    int64_t tokens[READ_MAX + 1], each, run;
 
     part = part ? part : &whole;
     each = zigzag_tokens(part);
     for (int64_t i = 0; i < n * each; i += run) {
         int64_t sample = (first + i / each) % d->samples;
         int64_t at = sample * d->seq + zigzag_position(part, i % each, &run);
-        tp_status st = read_tokens(d, at, run, ids + i, err);
+        tp_status st;
 
-        if (!st)
-            st = read_tokens(d, at + 1, run, targets + i, err);
-        if (st)
+        run = run < READ_MAX ? run : READ_MAX;
+        if ((st = read_tokens(d, at, run + 1, tokens, err)))
             return st;
+        for (int64_t k = 0; k < run; k++) {
+            ids[i + k] = (int32_t)tokens[k];
+            targets[i + k] = (int32_t)tokens[k + 1];
+        }
     }
     return TP_OK;
 }
