@@ -293,10 +293,13 @@ void cuda_run_attention_backward(struct device_queue *q, const struct attention_
         return;
     if (!(delta = static_cast<float *>(device_scratch(q, rows * (int64_t)sizeof *delta))))
         return; /* the device keeps the failure */
+    if (attention_mma_backward_fits(g) && attention_wgmma_fits(q, a)) {
+        attention_wgmma_backward(q, g, delta);
+        return;
+    }
     run_delta(q, g, delta);
     if (attention_mma_backward_fits(g)) {
-        (attention_wgmma_fits(q, a) ? attention_wgmma_backward : attention_mma_backward)(q, g,
-                                                                                         delta);
+        attention_mma_backward(q, g, delta);
         return;
     }
     launch_rows(q, "the gradient of attention", attention_query_blocks(a, ATTENTION_M),

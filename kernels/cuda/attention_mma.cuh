@@ -205,25 +205,34 @@ template <typename T> static __device__ inline void attention_tiles_arrive(void)
     __syncthreads(); /* all copies are complete, and nobody reads the other tiles any more */
 }
 
-/* Pass over the keys that a block's own queries see. For each tile of them compute(tiles, n) is
- * called, n the first key. All threads of the block call it. */
-template <typename T, typename F>
+/* Pass over the keys that a block's own queries see, of which there is one at least. For each tile
+ * of them compute(tiles, n) is called, n the first key; meanwhile() once, while the first tile is
+ * copied as the last group. All threads of the block call it. */
+template <typename T, typename F, typename G>
 static __device__ void attention_for_keys(const struct attention *a, const struct attention_rows &q,
-                                          struct attention_key_tiles<T> *tiles, F compute)
+                                          struct attention_key_tiles<T> *tiles, F compute,
+                                          G meanwhile)
 {
     enum { ROWS = T::ROWS };
     const struct attention_rows k = attention_keys_of(a, &q);
     int n = attention_first_tile(a, &q, ROWS);
 
     __syncthreads(); /* tiles of an earlier pass may still be read */
-    if (n < k.rows)
-        attention_copy_keys(&tiles[0], a, k, n);
+    attention_copy_keys(&tiles[0], a, k, n);
+    meanwhile();
     for (int now = 0; n < k.rows; n += ROWS, now ^= 1) {
         attention_tiles_arrive<T>();
         if (n + ROWS < k.rows)
             attention_copy_keys(&tiles[now ^ 1], a, k, n + ROWS);
         compute(tiles[now], n);
     }
+}
+
+template <typename T, typename F>
+static __device__ void attention_for_keys(const struct attention *a, const struct attention_rows &q,
+                                          struct attention_key_tiles<T> *tiles, F compute)
+{
+    attention_for_keys(a, q, tiles, compute, [] {});
 }
 
 /* Load columns 16 k .. 16 k + 15 of rows first .. first + 15 as a fragment. */

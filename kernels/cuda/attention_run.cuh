@@ -60,10 +60,10 @@ void attention_mma_backward(struct device_queue *q, const struct attention_backw
 
 /* Whether attention_wgmma_forward.cu can compute this: also a GPU that has its instructions, heads
  * of 64 or 128 columns, no cap. attention_wgmma_backward computes what attention_mma_backward_fits
- * allows besides. */
+ * allows besides. It computes delta itself. */
 bool attention_wgmma_fits(const struct device_queue *q, const struct attention *a);
 void attention_wgmma_forward(struct device_queue *q, const struct attention *a);
 void attention_wgmma_backward(struct device_queue *q, const struct attention_backward *g,
-                              const float *delta);
+                              float *delta);
 
 #endif

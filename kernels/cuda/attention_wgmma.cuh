@@ -39,6 +39,30 @@ static __device__ inline int attention_wgmma_group(void)
     return __shfl_sync(0xffffffffu, (int)threadIdx.x / WGMMA_THREADS, 0);
 }
 
+/* What a thread copies of rows: 16 bytes, chunk number `chunk`, of rows row, row + STEP, ... */
+template <int D> struct attention_wgmma_share {
+    enum {
+        AT_ONCE = 8,
+        THREADS = D / AT_ONCE, /* that copy a row */
+        STEP = LAUNCH_THREADS / THREADS,
+    };
+    static_assert(STEP % 8 == 0, "a thread's chunks are at one place in each of its rows");
+    const int row = (int)threadIdx.x / THREADS, chunk = (int)threadIdx.x % THREADS;
+
+    /* Where the first of them is, in rows from `first` on of a matrix, and in shared memory. */
+    __device__ const uint16_t *from(const void *x, int64_t ld, const struct attention_rows &rows,
+                                    int first) const
+    {
+        return static_cast<const uint16_t *>(x) + (rows.at + first + row) * ld + rows.col +
+               chunk * AT_ONCE;
+    }
+
+    template <int N> __device__ uint16_t *to(struct attention_wgmma_rows<D, N> *t) const
+    {
+        return &t->panel[chunk / 8].x[row][wgmma_chunk(row, chunk % 8)];
+    }
+};
+
 /* Begin to copy rows first, first + 1, ...; 0 outside of the rows. All threads of the block call
  * it. */
 template <int D, int N>
@@ -46,20 +70,14 @@ static __device__ void attention_tile_copy(struct attention_wgmma_rows<D, N> *t,
                                            const struct attention *, const void *x, int64_t ld,
                                            const struct attention_rows &rows, int first)
 {
-    enum {
-        AT_ONCE = 8,
-        THREADS = D / AT_ONCE, /* that copy a row */
-        STEP = LAUNCH_THREADS / THREADS,
-    };
-    static_assert(STEP % 8 == 0, "a thread's chunks are at one place in each of its rows");
-    const int r = (int)threadIdx.x / THREADS, c = (int)threadIdx.x % THREADS;
-    const uint16_t *from =
-        static_cast<const uint16_t *>(x) + (rows.at + first + r) * ld + rows.col + c * AT_ONCE;
-    uint16_t *to = &t->panel[c / 8].x[r][wgmma_chunk(r, c % 8)];
+    enum { STEP = attention_wgmma_share<D>::STEP };
+    const attention_wgmma_share<D> mine;
+    const uint16_t *from = mine.from(x, ld, rows, first);
+    uint16_t *to = mine.to(t);
 
 #pragma unroll
     for (int i = 0; i < N; i += STEP)
-        async_copy_16(to + i * WGMMA_COLUMNS, from + i * ld, first + r + i < rows.rows);
+        async_copy_16(to + i * WGMMA_COLUMNS, from + i * ld, first + mine.row + i < rows.rows);
 }
 
 /* Begin s = the products of 64 own rows, from row `first` of a block's own, with those of a tile.

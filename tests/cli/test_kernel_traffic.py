@@ -45,6 +45,16 @@ def test_gradients_of_norms_read_what_they_need_once(tmp_path):
     assert set(seen) == {768, 2048, 4096, 8192} and len(seen) == 16, seen
 
 
+def test_attention_on_warpgroups_reads_out_once(tmp_path):
+    """Its kernel of dq computes delta from the d_out that it has; the other paths have a kernel for it."""
+    env = {**os.environ, "FAKECUDA_TRAFFIC": str(tmp_path / "traffic"), "TP_BUILD": str(harness.BUILD), "TP_SEED": "1"}
+    subprocess.run([harness.built("kernels_cuda_shapes"), "--filter=cuda_shapes/attention*"], env=env, stdout=subprocess.DEVNULL,
+                   stderr=subprocess.STDOUT, check=True)
+    names = [line.split("<")[0].split()[0] for line in (tmp_path / "traffic").read_text().splitlines()]
+    count = {part: names.count(f"attention_{part}_kernel") for part in ("delta", "dq", "mma_dq", "wgmma_dq")}
+    assert count["wgmma_dq"] > 0 and count["delta"] == count["dq"] + count["mma_dq"], count
+
+
 def test_each_breach_is_named(tmp_path):
     for limits, code, said in [
             ("one 1.13 1 0 1.5\n", 0, "1 kernels"),
