@@ -33,8 +33,11 @@ struct adamw_tensor {
     bool decays; /* with weight decay; norms and biases are without */
 };
 
-/* One step of several tensors, which do not overlap: a GPU updates many of them with one kernel.
- * The list is in host memory and is read before the call returns. */
+/* A GPU updates so many tensors with one kernel. */
+enum { ADAMW_TOGETHER = 480 };
+
+/* One step of several tensors, which do not overlap. The list is in host memory and is read before
+ * the call returns. */
 struct adamw_step {
     const struct adamw_tensor *tensors; /* [n_tensors] */
     int n_tensors;

@@ -14,8 +14,11 @@ struct grad_norm_tensor {
     int64_t n;
 };
 
-/* out[i] = the sum of squares of tensor i: a GPU sums many of them with one kernel. The list is in
- * host memory and is read before the call returns. */
+/* A GPU sums the squares of so many tensors with one kernel. */
+enum { GRAD_NORM_TOGETHER = 480 };
+
+/* out[i] = the sum of squares of tensor i. The list is in host memory and is read before the call
+ * returns. */
 struct grad_norm_squares {
     double *out; /* [n_tensors] */
     const struct grad_norm_tensor *tensors;

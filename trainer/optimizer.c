@@ -8,8 +8,7 @@
 /* The sum of squares of the gradients that this rank counts: first of each entry, then of all. */
 static void own_squares(double *sum, const struct params *p)
 {
-    enum { TOGETHER = 128 };
-    struct grad_norm_tensor tensors[TOGETHER];
+    struct grad_norm_tensor tensors[GRAD_NORM_TOGETHER];
     struct grad_norm_squares a = { p->squares, tensors, 0 };
     int n = 0;
 
@@ -19,7 +18,7 @@ static void own_squares(double *sum, const struct params *p)
         n++;
         tensors[a.n_tensors++] =
             (struct grad_norm_tensor){ params_owned(p, &p->list[i]).grad, p->list[i].own.n };
-        if (a.n_tensors == TOGETHER) {
+        if (a.n_tensors == GRAD_NORM_TOGETHER) {
             p->k.ops->grad_norm_squares(p->k.queue, &a);
             a.n_tensors = 0;
             a.out = p->squares + n;
@@ -47,30 +46,33 @@ void optimizer_norm(struct step_optimizer *n, const struct params *p,
                              &(struct grad_norm_clip){ &n->squares, clip, &n->norm, &n->scale });
 }
 
-/* all: what is the same for all buckets, without tensors. */
-static void update_bucket(const struct params *p, const struct param_bucket *b,
-                          const struct adamw_step *all)
+/* Tensors that are updated together, for a GPU by one kernel. */
+struct update {
+    struct adamw_step step; /* of tensors[step.n_tensors] */
+    struct adamw_tensor tensors[ADAMW_TOGETHER];
+};
+
+static void run_update(const struct params *p, struct update *u)
 {
-    enum { TOGETHER = 64 };
-    struct adamw_tensor tensors[TOGETHER];
+    if (u->step.n_tensors > 0)
+        p->k.ops->adamw_step(p->k.queue, &u->step);
+    u->step.n_tensors = 0;
+}
 
-    for (int first = 0; first < b->n; first += TOGETHER) {
-        int n = b->n - first < TOGETHER ? b->n - first : TOGETHER;
+static void add_bucket(const struct params *p, const struct param_bucket *b, struct update *u)
+{
+    for (const struct param *q = p->list + b->first; q < p->list + b->first + b->n; q++) {
+        const struct param_owned x = params_owned(p, q);
 
-        for (int i = 0; i < n; i++) {
-            const struct param *entry = &p->list[b->first + first + i];
-            const struct param_owned x = params_owned(p, entry);
-
-            tensors[i] = (struct adamw_tensor){ .p = x.value,
-                                                .m = x.exp_avg,
-                                                .v = x.exp_avg_sq,
-                                                .grad = x.grad,
-                                                .p_bf16 = x.value_bf16,
-                                                .n = x.n,
-                                                .decays = entry->decay };
-        }
-        p->k.ops->adamw_step(p->k.queue, &(struct adamw_step){ tensors, n, all->grad_scale,
-                                                               all->rates, all->options });
+        if (u->step.n_tensors == ADAMW_TOGETHER)
+            run_update(p, u);
+        u->tensors[u->step.n_tensors++] = (struct adamw_tensor){ .p = x.value,
+                                                                 .m = x.exp_avg,
+                                                                 .v = x.exp_avg_sq,
+                                                                 .grad = x.grad,
+                                                                 .p_bf16 = x.value_bf16,
+                                                                 .n = x.n,
+                                                                 .decays = q->decay };
     }
 }
 
@@ -88,15 +90,20 @@ void optimizer_update(const struct step_optimizer *n, const struct train_optimiz
                       struct bucket_transfer *weights)
 {
     const struct params *p = weights->params;
-    const struct adamw_step all = { .grad_scale = &n->scale,
-                                    .rates = &n->rates,
-                                    .options = { o->beta1, o->beta2, o->eps } };
+    struct update u;
 
+    u.step = (struct adamw_step){ .tensors = u.tensors,
+                                  .grad_scale = &n->scale,
+                                  .rates = &n->rates,
+                                  .options = { o->beta1, o->beta2, o->eps } };
     for (int i = 0; i < p->n_buckets; i++) {
-        update_bucket(p, &p->buckets[i], &all);
-        if (!p->sharded && params_sends(p, &p->buckets[i]))
+        add_bucket(p, &p->buckets[i], &u);
+        if (!p->sharded && params_sends(p, &p->buckets[i])) {
+            run_update(p, &u);
             bucket_transfer_send(weights, i); /* it is sent while the next one is updated */
+        }
     }
+    run_update(p, &u);
     if (p->n_owners > 1 && !p->sharded)
         bucket_transfer_finish(weights);
 }

@@ -6,7 +6,7 @@
 #include "kernels/cuda/pack.cuh"
 #include "kernels/cuda/run.h"
 
-enum { ADAMW_TOGETHER = 480, ADAMW_CHUNK = 8 * LAUNCH_THREADS };
+enum { ADAMW_CHUNK = 8 * LAUNCH_THREADS };
 
 struct adamw_constants {
     float beta1, rest1, beta2, rest2, eps;
@@ -16,12 +16,13 @@ struct adamw_entry {
     float *p, *m, *v;
     const float *grad;
     uint16_t *p_bf16;
-    int64_t n, end; /* end: the chunks of this entry and of those before it */
+    int64_t n;
     bool decays, is_packed;
 };
 
 struct adamw_table {
     struct adamw_entry of[ADAMW_TOGETHER];
+    int ends[ADAMW_TOGETHER]; /* the chunks of an entry and of those before it */
     int n;
     const double *grad_scale;
     const struct adamw_rates *rates;
@@ -76,10 +77,9 @@ __global__ void __launch_bounds__(LAUNCH_THREADS, 4)
     const struct adamw_rates now = *a.rates;
     int t = 0;
 
-    for (int64_t c = blockIdx.x; c < a.of[a.n - 1].end; c += gridDim.x) {
-        while (c >= a.of[t].end)
-            t++;
-        int64_t first = (c - (t > 0 ? a.of[t - 1].end : 0)) * ADAMW_CHUNK;
+    for (int c = (int)blockIdx.x; c < a.ends[a.n - 1]; c += (int)gridDim.x) {
+        t = launch_list_of(a.ends, a.n, t, c);
+        int64_t first = (int64_t)(c - (t > 0 ? a.ends[t - 1] : 0)) * ADAMW_CHUNK;
         int64_t end = first + ADAMW_CHUNK < a.of[t].n ? first + ADAMW_CHUNK : a.of[t].n;
 
         if (a.of[t].is_packed)
@@ -90,17 +90,19 @@ __global__ void __launch_bounds__(LAUNCH_THREADS, 4)
 }
 
 /* Put tensors into the table; returns how many chunks they have. */
-static int64_t fill_table(struct adamw_table *t, const struct adamw_tensor *tensors, int n)
+static int fill_table(struct adamw_table *t, const struct adamw_tensor *tensors, int n)
 {
-    int64_t end = 0;
+    int end = 0;
 
     for (int i = 0; i < n; i++) {
         const struct adamw_tensor *a = &tensors[i];
 
-        end += (a->n + ADAMW_CHUNK - 1) / ADAMW_CHUNK;
-        t->of[i] = { a->p,    a->m,      a->v,
-                     a->grad, a->p_bf16, a->n,
-                     end,     a->decays, pack_is_aligned(a->p, a->m, a->v, a->grad, a->p_bf16) };
+        end += (int)((a->n + ADAMW_CHUNK - 1) / ADAMW_CHUNK);
+        t->ends[i] = end;
+        t->of[i] = { a->p,      a->m,
+                     a->v,      a->grad,
+                     a->p_bf16, a->n,
+                     a->decays, pack_is_aligned(a->p, a->m, a->v, a->grad, a->p_bf16) };
     }
     t->n = n;
     return end;

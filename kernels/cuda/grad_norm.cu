@@ -9,7 +9,6 @@
 #include "kernels/cuda/run.h"
 
 enum {
-    SQUARES_TOGETHER = 480,
     SQUARES_PART = 32 * LAUNCH_THREADS, /* elements, at least */
     SQUARES_PARTS = 1024                /* of a tensor, at most */
 };
@@ -17,11 +16,11 @@ enum {
 struct squares_entry {
     const float *x;
     int64_t n;
-    int first; /* number of its first part */
 };
 
 struct squares_table {
-    struct squares_entry of[SQUARES_TOGETHER];
+    struct squares_entry of[GRAD_NORM_TOGETHER];
+    int ends[GRAD_NORM_TOGETHER]; /* the parts of an entry and of those before it */
     int n, n_parts;
     double *parts; /* [n_parts] */
 };
@@ -65,10 +64,10 @@ static __host__ __device__ int64_t part_size(int64_t n)
     return least > SQUARES_PART ? least : (int64_t)SQUARES_PART;
 }
 
-/* The number of the first part after those of entry t. */
-static __device__ int parts_end(const struct squares_table &a, int t)
+/* The number of entry t's first part. */
+static __device__ int first_part(const struct squares_table &a, int t)
 {
-    return t + 1 < a.n ? a.of[t + 1].first : a.n_parts;
+    return t > 0 ? a.ends[t - 1] : 0;
 }
 
 __global__ void __launch_bounds__(LAUNCH_THREADS)
@@ -77,9 +76,8 @@ __global__ void __launch_bounds__(LAUNCH_THREADS)
     int t = 0;
 
     for (int part = (int)blockIdx.x; part < a.n_parts; part += (int)gridDim.x) {
-        while (part >= parts_end(a, t))
-            t++;
-        const int64_t each = part_size(a.of[t].n), from = (part - a.of[t].first) * each;
+        t = launch_list_of(a.ends, a.n, t, part);
+        const int64_t each = part_size(a.of[t].n), from = (part - first_part(a, t)) * each;
         const int64_t left = a.of[t].n - from;
         double sum = squares_of(a.of[t].x + from, left < each ? left : each);
 
@@ -94,7 +92,7 @@ __global__ void __launch_bounds__(LAUNCH_THREADS)
     for (int t = (int)blockIdx.x; t < a.n; t += (int)gridDim.x) {
         double sum = 0;
 
-        for (int i = a.of[t].first + (int)threadIdx.x; i < parts_end(a, t); i += LAUNCH_THREADS)
+        for (int i = first_part(a, t) + (int)threadIdx.x; i < a.ends[t]; i += LAUNCH_THREADS)
             sum += a.parts[i];
         sum = reduce_block(sum, reduce_sum());
         if (threadIdx.x == 0)
@@ -111,8 +109,9 @@ static void squares_together(struct device_queue *q, double *out,
         const struct grad_norm_tensor *t = &tensors[a.n];
         const int64_t each = part_size(t->n);
 
-        a.of[a.n] = { t->x, t->n, a.n_parts };
+        a.of[a.n] = { t->x, t->n };
         a.n_parts += (int)((t->n + each - 1) / each);
+        a.ends[a.n] = a.n_parts;
     }
     a.parts = static_cast<double *>(device_scratch(q, (a.n_parts + 1) * (int64_t)sizeof *a.parts));
     if (!a.parts) /* the device keeps the failure */
@@ -123,11 +122,11 @@ static void squares_together(struct device_queue *q, double *out,
 
 void cuda_run_grad_norm_squares(struct device_queue *q, const struct grad_norm_squares *a)
 {
-    for (int i = 0; i < a->n_tensors; i += SQUARES_TOGETHER) {
+    for (int i = 0; i < a->n_tensors; i += GRAD_NORM_TOGETHER) {
         int left = a->n_tensors - i;
 
         squares_together(q, a->out + i, a->tensors + i,
-                         left < SQUARES_TOGETHER ? left : SQUARES_TOGETHER);
+                         left < GRAD_NORM_TOGETHER ? left : GRAD_NORM_TOGETHER);
     }
 }
 

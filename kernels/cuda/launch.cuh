@@ -147,6 +147,23 @@ static inline void launch_warp_rows(struct device_queue *q, const char *what, in
     launch_rows(q, what, launch_warp_blocks(rows), kernel, std::forward<A>(a)...);
 }
 
+/* Which of n lists has number `at` of all their elements together: list `from` or a later one.
+ * ends[i]: the elements of lists 0 .. i. Steps of a search wait for each other, so it has few. */
+static __device__ inline int launch_list_of(const int *ends, int n, int from, int at)
+{
+    if (at < ends[from])
+        return from;
+    for (int last = n - 1; from < last;) {
+        const int middle = (from + last) / 2;
+
+        if (at < ends[middle])
+            last = middle;
+        else
+            from = middle + 1;
+    }
+    return from;
+}
+
 /* Element i of an array of f32 or bf16. */
 static __device__ inline float launch_load(const void *x, enum dtype type, int64_t i)
 {

@@ -92,8 +92,9 @@ static inline struct model params_model(int kv_heads, bool tied)
                            .max_positions = 64 };
 }
 
-static inline void params_expect(const struct model *m, const char *spec, enum dtype dtype,
-                                 int same_bits, int (*fn)(struct trainer *t, void *ctx))
+static inline void params_expect_with(const struct model *m, const char *spec, enum dtype dtype,
+                                      int same_bits, int (*fn)(struct trainer *t, void *ctx),
+                                      void *ctx)
 {
     struct train_config c = train_config_default();
     struct tp_err err = { 0 };
@@ -109,7 +110,13 @@ static inline void params_expect(const struct model *m, const char *spec, enum d
     c.threads = 1;
     cr_assert_eq(spec_parse(&c.spec, spec, &err), TP_OK, "%s", err.msg);
     cr_assert_eq(train_config_check(&c, m, &err), TP_OK, "%s: %s", spec, err.msg);
-    cr_expect_eq(run_trainers(&c, m, fn, NULL), 0, "%s, %s", spec, dtype_name(dtype));
+    cr_expect_eq(run_trainers(&c, m, fn, ctx), 0, "%s, %s", spec, dtype_name(dtype));
+}
+
+static inline void params_expect(const struct model *m, const char *spec, enum dtype dtype,
+                                 int same_bits, int (*fn)(struct trainer *t, void *ctx))
+{
+    params_expect_with(m, spec, dtype, same_bits, fn, NULL);
 }
 
 #endif
