@@ -8,7 +8,9 @@
 
 enum { SUM_LEVELS_MAX = 24 };
 
-/* y[r][c] += x[r][c]; ldy and ldx floats from one row to the next. */
+/* y[r][c] += x[r][c]; ldy and ldx floats from one row to the next. With ldx 0 each row of y gets
+ * the same row of x; with ldy 0 all rows of x are added to one row of y, in their order. With one
+ * row neither matters. */
 struct sum_add {
     float *y;
     const float *x;

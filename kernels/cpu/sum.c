@@ -16,6 +16,8 @@ static KERNEL_CLONES void add(float *restrict y, const float *restrict x, int64_
 
 /* ---- y += x ---- */
 
+enum { BLOCK = 2048 }; /* elements that stay in the first-level cache */
+
 static void add_rows(void *ctx, int64_t lo, int64_t hi, int thread)
 {
     const struct sum_add *a = ctx;
@@ -25,21 +27,25 @@ static void add_rows(void *ctx, int64_t lo, int64_t hi, int thread)
         add(a->y + r * a->ldy, a->x + r * a->ldx, a->cols);
 }
 
+/* Columns lo .. hi - 1 of all rows. */
 static void add_cols(void *ctx, int64_t lo, int64_t hi, int thread)
 {
     const struct sum_add *a = ctx;
 
     (void)thread;
-    add(a->y + lo, a->x + lo, hi - lo);
+    for (int64_t i = lo; i < hi; i += BLOCK)
+        for (int64_t r = 0; r < a->rows; r++)
+            add(a->y + r * a->ldy + i, a->x + r * a->ldx + i, hi - i < BLOCK ? hi - i : BLOCK);
 }
 
+/* Threads share the rows, or, where all are added to one or they are few, the columns. */
 tp_status cpu_run_sum_add(struct device_queue *q, const struct sum_add *a, struct tp_err *err)
 {
     struct sum_add rows = *a;
 
     (void)err;
-    if (a->rows == 1)
-        kernels_for(q, a->cols, kernels_grain(12), add_cols, &rows);
+    if (a->ldy == 0 || a->rows < 8 * q->device->threads)
+        kernels_for(q, a->cols, kernels_grain(12 * a->rows), add_cols, &rows);
     else
         kernels_for(q, a->rows, kernels_grain(a->cols * 12), add_rows, &rows);
     return TP_OK;
@@ -74,8 +80,6 @@ tp_status cpu_run_sum_tree(struct device_queue *q, const struct sum_tree *a, str
 }
 
 /* ---- levels of a binary counter ---- */
-
-enum { BLOCK = 2048 }; /* elements that stay in the first-level cache */
 
 static void levels_range(void *ctx, int64_t lo, int64_t hi, int thread)
 {

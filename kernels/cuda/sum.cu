@@ -23,6 +23,32 @@ __global__ void __launch_bounds__(LAUNCH_THREADS)
     }
 }
 
+enum { TO_ONE_LOADS = 8 /* together */ };
+
+/* Rows that are added to one: a thread has packs of columns of all of them. */
+template <int N>
+__global__ void __launch_bounds__(LAUNCH_THREADS)
+    sum_to_one_kernel(const __grid_constant__ struct sum_add a)
+{
+    pack_each<N, 1>(
+        pack_of_grid(), 0, a.cols, [&](auto n, int64_t i) { return pack_load<n.value>(a.y, i); },
+        [&](auto n, int64_t i, auto y) {
+            for (int64_t first = 0; first < a.rows; first += TO_ONE_LOADS) {
+                pack<n.value> x[TO_ONE_LOADS] = {};
+
+#pragma unroll
+                for (int k = 0; k < TO_ONE_LOADS; k++)
+                    if (first + k < a.rows)
+                        x[k] = pack_load<n.value>(a.x, (first + k) * a.ldx + i);
+#pragma unroll
+                for (int k = 0; k < TO_ONE_LOADS; k++)
+                    if (first + k < a.rows)
+                        pack_add(y, x[k]);
+            }
+            pack_store(a.y, i, y);
+        });
+}
+
 /* Blocks share the rows, and those of a long row its columns. */
 void cuda_run_sum_add(struct device_queue *q, const struct sum_add *a)
 {
@@ -33,7 +59,10 @@ void cuda_run_sum_add(struct device_queue *q, const struct sum_add *a)
     unsigned most = launch_blocks(q, INT64_MAX, LAUNCH_BLOCKS) / x;
     int64_t y = a->rows < (int64_t)most ? a->rows : (int64_t)most;
 
-    if (a->rows > 0 && a->cols > 0)
+    if (a->rows > 1 && a->ldy == 0)
+        launch_elements(q, "a sum of rows", packs,
+                        is_packed ? sum_to_one_kernel<PACK> : sum_to_one_kernel<1>, *a);
+    else if (a->rows > 0 && a->cols > 0)
         launch(q, "a sum", dim3(x, y < 1 ? 1 : (unsigned)y),
                is_packed ? sum_add_kernel<PACK> : sum_add_kernel<1>, *a);
 }

@@ -629,6 +629,9 @@ CASES(sums, 20)
 
     BOTH(sum_add, sum_add, AT(y), AT(x), rows, cols, cols + 2, cols + 1);
     assert_same_bits(y, "sum");
+    BOTH(sum_add, sum_add, AT(y), AT(x), rows, cols, cols + 2, 0);
+    BOTH(sum_add, sum_add, AT(y), AT(x), rows, cols, 0, cols + 1);
+    assert_same_bits(y, "sum of one row and many");
     BOTH(sum_tree, sum_tree, AT(parts), AT(parts), count, step, n);
     assert_same_bits(parts, "sum along the tree");
     BOTH(sum_levels, sum_levels, AT(x), AT(x), n_levels,

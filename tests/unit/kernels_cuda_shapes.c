@@ -138,7 +138,10 @@ static void biases(struct rng *r, bool is_kept, int64_t cols)
          .block = NULL);
     BOTH(scale, scale, AT(x), ROWS * cols, 0.5f, 1.0f);
     BOTH(sum_add, sum_add, AT(x), AT(residual), ROWS, cols, cols, cols);
+    BOTH(sum_add, sum_add, AT(x), AT(bias), ROWS, cols, cols, 0);
     assert_similar(x, DTYPE_F32, 1, 1e-6, "sum with a bias");
+    BOTH(sum_add, sum_add, AT(sums), AT(residual), ROWS, cols, 0, cols);
+    assert_same_bits(sums, "sum of rows");
     BOTH(bias_gradient, bias_gradient, AT(sums), AT(dy), is_kept ? DTYPE_BF16 : DTYPE_F32, ROWS,
          cols, 1, cols, ROWS * cols, true, .ld = 0);
     assert_similar(sums, DTYPE_F32, 10, 3e-6, "bias gradient");

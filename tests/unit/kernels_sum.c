@@ -25,6 +25,30 @@ Test(sum, adds_rows_of_different_strides_and_skips_the_padding)
     }
 }
 
+/* The same row of x for each row of y, or all rows of x to one row of y, in their order. */
+Test(sum, adds_one_row_to_many_and_many_to_one)
+{
+    struct rng r = rng_start("sum/add one");
+
+    for (int i = 0; i < 40; i++) {
+        int64_t rows = rng_int(&r, 2, 40), cols = rng_int(&r, 1, 9000), ld = cols + i % 3;
+        float *many = random_floats(&r, rows * ld, 1), *one = random_floats(&r, cols, 1);
+        float *to = random_floats(&r, cols, 1), *sum = filled_floats(cols, 0);
+
+        use_threads(1 + i % 3);
+        memcpy(sum, to, (size_t)cols * sizeof *to);
+        for (int64_t k = 0; k < rows * cols; k++)
+            sum[k % cols] += many[k / cols * ld + k % cols];
+        RUN(sum_add, sum_add, to, many, rows, cols, 0, ld);
+        cr_assert_eq(memcmp(to, sum, (size_t)cols * sizeof *to), 0);
+        memset(many, 0, (size_t)(rows * ld) * sizeof *many);
+        RUN(sum_add, sum_add, many, one, rows, cols, ld, 0);
+        for (int64_t k = 0; k < rows * ld; k++)
+            cr_assert_eq(many[k], k % ld < cols ? one[k % ld] : 0);
+        free(many), free(one), free(to), free(sum);
+    }
+}
+
 /* 2^25 + 1 rounds to 2^25, so the result shows the order. */
 static const float H = 33554432;
 

@@ -10,15 +10,18 @@ struct rows {
     int64_t first, n;
 };
 
-/* Some of them that follow each other in one sequence. */
+/* Some of them that follow each other in one sequence, and in each of `sequences` sequences. */
 struct embedding_run {
     int64_t row, n, position; /* row: from the first; position: of the run's first token */
+    int64_t sequences;
 };
 
 static struct embedding_run run_at(const struct network *n, struct rows rows, int64_t row)
 {
-    struct embedding_run r = { .row = row };
+    struct embedding_run r = { .row = row, .sequences = 1 };
 
+    if (rows.first % n->seq == 0 && rows.n % n->seq == 0)
+        r.sequences = rows.n / n->seq;
     r.position = zigzag_position(&n->tokens, (rows.first + row) % n->seq, &r.n);
     if (r.n > rows.n - row)
         r.n = rows.n - row;
@@ -34,28 +37,33 @@ static struct rows rows_of(const struct pass *p)
                           p->residual_rows };
 }
 
-/* y[n] += x[n] */
-static void add(const struct network *n, float *y, const float *x, int64_t count)
-{
-    n->k.ops->sum_add(n->k.queue, &(struct sum_add){ .y = y, .x = x, .rows = 1, .cols = count });
-}
-
 static void add_positions(const struct network *n, struct rows rows, float *x)
 {
     int64_t h = n->model->hidden;
 
-    for (struct embedding_run r = run_at(n, rows, 0); r.row < rows.n;
+    for (struct embedding_run r = run_at(n, rows, 0); r.row < rows.n / r.sequences;
          r = run_at(n, rows, r.row + r.n))
-        add(n, x + r.row * h, n->positions + r.position * h, r.n * h);
+        n->k.ops->sum_add(n->k.queue, &(struct sum_add){ .y = x + r.row * h,
+                                                         .x = n->positions + r.position * h,
+                                                         .rows = r.sequences,
+                                                         .cols = r.n * h,
+                                                         .ldy = n->seq * h,
+                                                         .ldx = 0 });
 }
 
+/* Sequences are added one after the other. */
 static void positions_backward(const struct network *n, struct rows rows, const float *dx)
 {
     int64_t h = n->model->hidden;
 
-    for (struct embedding_run r = run_at(n, rows, 0); r.row < rows.n;
+    for (struct embedding_run r = run_at(n, rows, 0); r.row < rows.n / r.sequences;
          r = run_at(n, rows, r.row + r.n))
-        add(n, n->positions_grad + r.position * h, dx + r.row * h, r.n * h);
+        n->k.ops->sum_add(n->k.queue, &(struct sum_add){ .y = n->positions_grad + r.position * h,
+                                                         .x = dx + r.row * h,
+                                                         .rows = r.sequences,
+                                                         .cols = r.n * h,
+                                                         .ldy = 0,
+                                                         .ldx = n->seq * h });
 }
 
 /* Look up the ids in this rank's part of the vocabulary; rows of other ids are zero. */
