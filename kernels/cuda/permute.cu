@@ -4,46 +4,8 @@
  */
 #include "kernels/cuda/reduce.cuh"
 #include "kernels/cuda/run.h"
+#include "kernels/cuda/scan.cuh"
 #include "kernels/permute.h"
-
-/* ---- sums of all numbers before ---- */
-
-/* The sum of the x of this lane and of those before it. All lanes call it. */
-static __device__ int32_t permute_scan_warp(int32_t x)
-{
-    for (int d = 1; d < 32; d *= 2) {
-        int32_t before = __shfl_up_sync(0xffffffffu, x, (unsigned)d);
-
-        x += launch_lane() >= d ? before : 0;
-    }
-    return x;
-}
-
-/* out[0] = 0 and out[i + 1] = f(0) + ... + f(i), by one block; f(i) may be out[i + 1]. All threads
- * call it. */
-template <typename F> static __device__ void permute_scan(int32_t *out, int n, F f)
-{
-    __shared__ int32_t of_warp[LAUNCH_WARPS];
-    const int each = (n + LAUNCH_THREADS - 1) / LAUNCH_THREADS, warp = (int)(threadIdx.x / 32);
-    const int first = (int)threadIdx.x * each, end = first + each < n ? first + each : n;
-    int32_t own = 0, total;
-
-    for (int i = first; i < end; i++)
-        own += f(i);
-    total = permute_scan_warp(own);
-    if (launch_lane() == 31)
-        of_warp[warp] = total;
-    __syncthreads();
-    total -= own;
-    for (int w = 0; w < warp; w++)
-        total += of_warp[w];
-    for (int i = first; i < end; i++) {
-        total += f(i);
-        out[i + 1] = total;
-    }
-    if (threadIdx.x == 0)
-        out[0] = 0;
-}
 
 /* ---- sorting ---- */
 
@@ -86,7 +48,7 @@ __global__ void __launch_bounds__(LAUNCH_THREADS)
         for (int64_t first = 0; first < chunks; first += 32) {
             const int64_t chunk = first + launch_lane();
             const int32_t n = chunk < chunks ? counts[chunk * a.experts + e] : 0;
-            const int32_t upto = permute_scan_warp(n);
+            const int32_t upto = scan_warp(n);
 
             if (chunk < chunks)
                 counts[chunk * a.experts + e] = total + upto - n;
@@ -99,7 +61,7 @@ __global__ void __launch_bounds__(LAUNCH_THREADS)
 
 __global__ void __launch_bounds__(LAUNCH_THREADS) permute_offsets_kernel(int32_t *offsets, int n)
 {
-    permute_scan(offsets, n, [&](int e) { return offsets[e + 1]; });
+    scan_block(offsets, n, [&](int e) { return offsets[e + 1]; });
 }
 
 __global__ void __launch_bounds__(LAUNCH_THREADS)
@@ -138,7 +100,7 @@ __global__ void __launch_bounds__(LAUNCH_THREADS)
 {
     const int own = a.experts / a.size;
 
-    permute_scan(a.groups, own * a.size, [&](int i) {
+    scan_block(a.groups, own * a.size, [&](int i) {
         const int32_t *from = a.all_offsets + (i / own) * (a.experts + 1) + a.rank * own + i % own;
 
         return from[1] - from[0];

@@ -449,6 +449,39 @@ CASES(embedding, 30)
     assert_same_bits(dtable, "embedding gradient");
 }
 
+/* Vocabularies that the sort of tokens divides into one, two and three digits. */
+CASES(embedding_of_many_rows, 6)
+{
+    static const int64_t SIZES[] = { 600, 70000, 1100000 };
+    static int number;
+    int64_t rows = SIZES[number++ % 3], n = rng_int(r, 1, 6000), cols = rng_int(r, 1, 2);
+    struct pair ids = integers(r, n, 0, (int32_t)rows + 50), dx = summands(r, n * cols);
+    struct pair dtable = summands(r, rows * cols);
+
+    BOTH(embedding_backward, embedding_backward, AT(dtable), AT(dx), AT(ids), n, 7, rows, cols);
+    assert_same_bits(dtable, "embedding gradient");
+}
+
+/* A few tokens, far from each other, have ids that are here; a GPU adds so few one after the
+ * other, and the rounding shows in which order. */
+CASES(embedding_adds_tokens_in_their_order, 6)
+{
+    int64_t n = rng_int(r, 32, 9000), rows = rng_int(r, 0, 1) ? 3 : 3000;
+    int32_t *of = malloc((size_t)n * sizeof *of);
+    float *zeros = filled_floats(rows, 0);
+
+    for (int64_t i = 0; i < n; i++)
+        of[i] = -1;
+    for (int i = 0; i < 32; i++)
+        of[rng_int(r, 0, n - 1)] = (int32_t)(rng_int(r, 1, 3) * (rows / 3) - 1);
+    struct pair ids = pair_of(of, n * (int64_t)sizeof *of), dx = floats(r, n, 1);
+    struct pair dtable = pair_of(zeros, rows * (int64_t)sizeof *zeros);
+
+    BOTH(embedding_backward, embedding_backward, AT(dtable), AT(dx), AT(ids), n, 0, rows, 1);
+    assert_same_bits(dtable, "embedding gradient");
+    free(of), free(zeros);
+}
+
 /* ---- rows ---- */
 
 /* Numbers that the GPU has in bf16 if `is_kept`, and the CPU always in f32. */
