@@ -122,33 +122,82 @@ static __device__ inline float cap_slope(float cap, float x)
     return 1.0f - t * t;
 }
 
-/* dlogits may be the logits: a thread reads its elements before it writes them. */
-template <enum dtype type, int N>
+enum { GRADIENT_PACKS = 4 /* of a thread: one is computed, the others are in flight */ };
+
+/* What the gradient of a row's logits depends on. */
+struct gradient_row {
+    float base, by, scale, cap;
+    int target; /* its column; not one of these: another rank has it */
+};
+
+/* The logits of columns c .. c + N - 1 become their gradients. */
+template <enum dtype type, bool is_capped, int N>
+static __device__ inline void gradient_of(const struct gradient_row &g, int c, struct pack<N> &x)
+{
+    struct pack<N> d;
+
+#pragma unroll
+    for (int j = 0; j < N; j++)
+        d.x[j] = power<type>(x.x[j], g.base) * g.by;
+    if ((unsigned)(g.target - c) < N)
+#pragma unroll
+        for (int j = 0; j < N; j++)
+            d.x[j] -= c + j == g.target ? g.scale : 0.0f;
+#pragma unroll
+    for (int j = 0; j < N; j++)
+        x.x[j] = is_capped ? d.x[j] * cap_slope(g.cap, x.x[j]) : d.x[j];
+}
+
+/* Half of the bytes are written, so reads need long queues: the load of a pack is queued before
+ * packs are stored that come before it. The few elements outside of packs wait for memory together
+ * with the first packs. dlogits may be the logits: a thread reads its elements before it writes
+ * them. */
+template <enum dtype type, int N, bool is_capped>
 __global__ void __launch_bounds__(LAUNCH_THREADS)
     loss_backward_kernel(const __grid_constant__ struct loss_backward a)
 {
-    const int64_t r = blockIdx.x, target = target_column(a.targets[r], a.first, a.cols);
-    const int64_t target_at = target < 0 ? -1 : r * a.cols + target;
-    const float by = a.scale / a.row_sum[r], base = base_of<type>(a.row_max[r]);
+    using element = std::conditional_t<type == DTYPE_BF16, uint16_t, float>;
+    using word = typename pack_word<N *(int)sizeof(element)>::type;
+    const int64_t r = blockIdx.x, begin = r * a.cols;
+    const element *from = static_cast<const element *>(a.logits) + begin;
+    element *to = static_cast<element *>(a.dlogits) + begin;
+    const int cols = (int)a.cols, up = (int)(-begin & (N - 1)), before = up < cols ? up : cols;
+    const int packs = (cols - before) / N, me = (int)threadIdx.x;
+    const int rest = cols - packs * N, odd = me < before ? me : me + packs * N;
+    const word *words = reinterpret_cast<const word *>(from + before);
+    word x[GRADIENT_PACKS] = {};
+    element x_odd = 0;
 
-    pack_each<N, 2>(
-        pack_of_block(), r * a.cols, (r + 1) * a.cols,
-        [&](auto n, int64_t i) { return pack_load<n.value>(a.logits, type, i); },
-        [&](auto n, int64_t i, auto x) {
-            auto d = x;
+    if (me < rest)
+        x_odd = from[odd];
+#pragma unroll
+    for (int k = 0; k + 1 < GRADIENT_PACKS; k++)
+        if (me + k * LAUNCH_THREADS < packs)
+            x[k] = words[me + k * LAUNCH_THREADS];
 
-            for (float &of : d.x)
-                of = power<type>(of, base) * by;
-            if (target_at >= i && target_at < i + n.value)
+    const struct gradient_row g = { base_of<type>(a.row_max[r]), a.scale / a.row_sum[r], a.scale,
+                                    a.cap, (int)(a.targets[r] - a.first) };
+
+    for (int p = me; p < packs; p += GRADIENT_PACKS * LAUNCH_THREADS)
 #pragma unroll
-                for (int j = 0; j < n.value; j++)
-                    d.x[j] -= i + j == target_at ? a.scale : 0.0f;
-            if (a.cap > 0)
-#pragma unroll
-                for (int j = 0; j < n.value; j++)
-                    d.x[j] *= cap_slope(a.cap, x.x[j]);
-            pack_store(a.dlogits, type, i, d);
-        });
+        for (int k = 0; k < GRADIENT_PACKS; k++) {
+            const int at = p + k * LAUNCH_THREADS, last = GRADIENT_PACKS - 1;
+
+            if (at + last * LAUNCH_THREADS < packs)
+                x[(k + last) % GRADIENT_PACKS] = words[at + last * LAUNCH_THREADS];
+            if (at < packs) {
+                auto d = pack_load<N>(reinterpret_cast<const element *>(&x[k]), 0);
+
+                gradient_of<type, is_capped>(g, before + at * N, d);
+                pack_store(to + before, at * N, d);
+            }
+        }
+    if (me < rest) {
+        auto d = pack_load<1>(&x_odd, 0);
+
+        gradient_of<type, is_capped>(g, odd, d);
+        pack_store(to, odd, d);
+    }
 }
 
 void cuda_run_loss_backward(struct device_queue *q, const struct loss_backward *a)
@@ -163,7 +212,9 @@ void cuda_run_loss_backward(struct device_queue *q, const struct loss_backward *
     }
     pack_select(a->type, pack_is_aligned(a->dlogits, a->logits), [=](auto type, auto n) {
         launch_each(q, "the gradient of the loss", a->rows,
-                    loss_backward_kernel<type.value, n.value>, *a);
+                    a->cap > 0 ? loss_backward_kernel<type.value, n.value, true>
+                               : loss_backward_kernel<type.value, n.value, false>,
+                    *a);
     });
 }
 
