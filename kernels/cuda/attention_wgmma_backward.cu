@@ -196,14 +196,32 @@ __global__ void __launch_bounds__(LAUNCH_THREADS, D == 64 ? 2 : 1)
 
 /* ---- dk and dv ---- */
 
+/* Tiles of queries: the one whose sums run and the one before it, and two that are copied. */
+enum { DKV_TILES = 4, DKV_AHEAD = DKV_TILES - 1 };
+
 template <int D> struct dkv_shared {
     attention_wgmma_own<D> keys, values;
-    struct attention_query_tiles<attention_wgmma_tile<D>> tiles[2];
+    struct attention_query_tiles<attention_wgmma_tile<D>> tiles[DKV_TILES];
 };
 
-template <int D> struct dkv_sums {
+/* What the products of a warpgroup write, and read in registers. */
+template <int D> struct dkv_products {
+    float s[SCORES], dp[SCORES];
+    struct attention_wgmma_weights weights, gradients;
     float dk[D / 8][4], dv[D / 8][4];
 };
+
+template <int D> static __device__ __forceinline__ void end_products(struct dkv_products<D> *p)
+{
+    wgmma_wait<0>();
+    wgmma_keep(p->s, SCORES);
+    wgmma_keep(p->dp, SCORES);
+    if (D == 64)
+        wgmma_keep_words(p->weights.a[0], SCORES / 2);
+    wgmma_keep_words(p->gradients.a[0], SCORES / 2);
+    wgmma_keep(p->dv[0], D / 2);
+    wgmma_keep(p->dk[0], D / 2);
+}
 
 /* The queries that see the lane's keys, of which `first` is the warp's first. */
 template <int D>
@@ -227,7 +245,7 @@ static __device__ inline struct attention_wgmma_seen queries_of_keys(const struc
 /* Products of the warp's own keys and a tile of queries, from n, become probabilities. */
 template <int D>
 static __device__ __forceinline__ void key_weights(
-    float *s, const struct attention &a, const struct attention_rows &q,
+    float *w, const float *s, const struct attention &a, const struct attention_rows &q,
     const struct attention_rows &k, int n,
     const struct attention_query_tiles<attention_wgmma_tile<D>> &now)
 {
@@ -238,46 +256,155 @@ static __device__ __forceinline__ void key_weights(
     for (int i = 0; i < SCORES; i++) {
         const float lse = now.lse[i / 4 * 8 + attention_mma_col(i)];
 
-        s[i] = instruction_exp2(fmaf(s[i], by, -lse * INSTRUCTION_LOG2_E));
+        w[i] = instruction_exp2(fmaf(s[i], by, -lse * INSTRUCTION_LOG2_E));
     }
     if (!attention_mma_all(&a, &q, n, WGMMA_ROWS, first, ATTENTION_MMA_ROWS))
-        attention_wgmma_hide<D>(s, queries_of_keys<D>(a, q, first), n, 0);
+        attention_wgmma_hide<D>(w, queries_of_keys<D>(a, q, first), n, 0);
 }
 
-/* Add what a tile of queries, from n, gives to dk and dv. */
-template <int D>
-static __device__ __forceinline__ void add_queries(
-    struct dkv_sums<D> *sums, const struct attention &a, const struct attention_rows &q,
-    const struct attention_rows &k, const struct dkv_shared<D> &shared, int own,
-    const struct attention_query_tiles<attention_wgmma_tile<D>> &now, int n)
-{
-    float s[SCORES], dp[SCORES];
-    struct attention_wgmma_weights weights, gradients;
+/* The queries that see a block's own keys, tile after tile. Only `rows` of q, any head's, is used.
+ */
+template <int D> struct dkv_pass {
+    const struct attention_backward &g;
+    const float *delta;
+    struct attention_rows k, q;
+    int begin, end, heads;
 
+    __device__ dkv_pass(const struct attention_backward &of, const float *its_delta)
+        : g(of), delta(its_delta), k(attention_own_keys(&of.of, ATTENTION_MMA_OWN, blockIdx.x)),
+          q(attention_queries_of(&of.of, &k, 0)),
+          begin(of.of.keys ? 0 : k.first / WGMMA_ROWS * WGMMA_ROWS),
+          end(attention_queries_end(&of.of, &k)),
+          heads(begin < end ? (int)(of.of.heads / of.of.kv_heads) : 0)
+    {
+    }
+
+    __device__ struct attention_query_place after(struct attention_query_place at) const
+    {
+        return next_place(at, WGMMA_ROWS, begin, end);
+    }
+
+    /* Begin to copy a tile, as a group, which is empty after the last one. Returns the next. */
+    __device__ struct attention_query_place copy(
+        struct attention_query_tiles<attention_wgmma_tile<D>> *to,
+        struct attention_query_place at) const
+    {
+        if (at.head < heads)
+            copy_queries(to, g, delta, attention_queries_of(&g.of, &k, at.head), at.n);
+        else
+            async_copy_commit();
+        return after(at);
+    }
+};
+
+/* Whether registers suffice for two tiles of products at a time. */
+template <int D> static __device__ constexpr bool dkv_is_ahead(void)
+{
+    return D == 64;
+}
+
+/* Begin the products of a tile of queries with the warpgroup's keys, from row `own` of the block's
+ * on, and those of its d_outs with the values, unless begin_sums does. */
+template <int D>
+static __device__ __forceinline__ void begin_products(
+    struct dkv_products<D> *p, const struct dkv_shared<D> &shared, int own,
+    const struct attention_query_tiles<attention_wgmma_tile<D>> &tile)
+{
+    wgmma_forget(p->s, SCORES);
+    wgmma_forget(p->dp, SCORES);
     wgmma_fence();
-    attention_wgmma_dots<D>(s, shared.keys, own, now.queries);
+    attention_wgmma_dots<D>(p->s, shared.keys, own, tile.queries);
+    if (dkv_is_ahead<D>())
+        attention_wgmma_dots<D>(p->dp, shared.values, own, tile.d_outs);
     wgmma_commit();
-    attention_wgmma_dots<D>(dp, shared.values, own, now.d_outs);
-    wgmma_commit();
-    wgmma_wait<1>();
-    wgmma_keep(s, SCORES);
-    key_weights<D>(s, a, q, k, n, now);
-    attention_wgmma_pack(&weights, s);
+}
+
+/* These products of a tile of queries, from n, become weights; begin to add what it gives to dk and
+ * dv. */
+template <int D>
+static __device__ __forceinline__ void begin_sums(
+    struct dkv_products<D> *p, const struct dkv_pass<D> &pass, const struct dkv_shared<D> &shared,
+    int own, const struct attention_query_tiles<attention_wgmma_tile<D>> &now, int n)
+{
+    float w[SCORES];
+
+    if (!dkv_is_ahead<D>()) {
+        wgmma_fence();
+        attention_wgmma_dots<D>(p->dp, shared.values, own, now.d_outs);
+        wgmma_commit();
+    }
+    key_weights<D>(w, p->s, pass.g.of, pass.q, pass.k, n, now);
+    attention_wgmma_pack(&p->weights, w);
     wgmma_fence();
-    attention_wgmma_sum<D>(sums->dv[0], weights, now.d_outs);
+    attention_wgmma_sum<D>(p->dv[0], p->weights, now.d_outs);
     wgmma_commit();
-    wgmma_wait<1>();
-    wgmma_keep(dp, SCORES);
+    if (!dkv_is_ahead<D>()) {
+        wgmma_wait<1>();
+        wgmma_keep(p->dp, SCORES);
+    }
 #pragma unroll
     for (int i = 0; i < SCORES; i++)
-        s[i] *= dp[i] - now.delta[i / 4 * 8 + attention_mma_col(i)];
-    attention_wgmma_pack(&gradients, s);
+        w[i] *= p->dp[i] - now.delta[i / 4 * 8 + attention_mma_col(i)];
+    attention_wgmma_pack(&p->gradients, w);
     wgmma_fence();
-    attention_wgmma_sum<D>(sums->dk[0], gradients, now.queries);
+    attention_wgmma_sum<D>(p->dk[0], p->gradients, now.queries);
     wgmma_commit();
-    wgmma_wait<0>();
-    wgmma_keep(sums->dv[0], D / 2);
-    wgmma_keep(sums->dk[0], D / 2);
+    if (!dkv_is_ahead<D>()) {
+        wgmma_wait<1>();
+        wgmma_keep_words(p->weights.a[0], SCORES / 2);
+    }
+}
+
+/* Pass over all tiles. The warpgroups compute by turns: while one makes weights, the products of
+ * the other one run, the sums of its tile and the scores of its next one, and then it waits for
+ * them. In each step a warpgroup takes a turn before and one behind its weights; the second
+ * warpgroup is half a step later, by the turn with which it begins. When a turn behind step i ends,
+ * both have waited for the sums of step i - 1, so the place of its tile is free; and what both have
+ * copied before their turns behind step i - 1, tile i + 1, is there for both. A warpgroup
+ * leaves out no tile, not even one whose queries see none of its keys: nvcc lets no product run
+ * across a branch. */
+template <int D>
+static __device__ __forceinline__ void add_all_queries(struct dkv_products<D> *p,
+                                                       struct dkv_shared<D> *shared,
+                                                       const struct dkv_pass<D> &pass)
+{
+    const int group = attention_wgmma_group(), own = group * WGMMA_ROWS;
+    struct attention_query_place at = { 0, pass.begin }, ahead = at;
+    int i = 0;
+
+    for (int tile = 0; tile < DKV_AHEAD; tile++)
+        ahead = pass.copy(&shared->tiles[tile], ahead);
+    if (pass.heads == 0) { /* no query sees the keys */
+        async_copy_wait<0>();
+        return;
+    }
+    async_copy_wait<DKV_AHEAD - 1>();
+    wgmma_fence_shared();
+    __syncthreads();
+    wgmma_keep(p->dv[0], D / 2);
+    wgmma_keep(p->dk[0], D / 2);
+    begin_products<D>(p, *shared, own, shared->tiles[0]);
+    async_copy_wait<DKV_AHEAD - 2>();
+    wgmma_fence_shared();
+    if (group == 1)
+        wgmma_turn();
+    for (; pass.after(at).head < pass.heads; i++) {
+        end_products<D>(p);
+        wgmma_turn();
+        begin_sums<D>(p, pass, *shared, own, shared->tiles[i % DKV_TILES], at.n);
+        begin_products<D>(p, *shared, own, shared->tiles[(i + 1) % DKV_TILES]);
+        async_copy_wait<0>();
+        wgmma_fence_shared();
+        wgmma_turn();
+        ahead = pass.copy(&shared->tiles[(i + DKV_AHEAD) % DKV_TILES], ahead);
+        at = pass.after(at);
+    }
+    end_products<D>(p);
+    wgmma_turn();
+    begin_sums<D>(p, pass, *shared, own, shared->tiles[i % DKV_TILES], at.n);
+    if (group == 0)
+        wgmma_turn();
+    end_products<D>(p);
 }
 
 template <int D>
@@ -288,22 +415,16 @@ __global__ void __launch_bounds__(LAUNCH_THREADS, 1)
     if constexpr (wgmma_is_there()) {
         struct dkv_shared<D> *const shared = launch_shared<struct dkv_shared<D>>();
         const struct attention &a = g.of;
-        const struct attention_rows k = attention_own_keys(&a, ATTENTION_MMA_OWN, blockIdx.x);
-        const int own = attention_wgmma_group() * WGMMA_ROWS, first = k.first + own;
-        struct dkv_sums<D> sums = {
+        const struct dkv_pass<D> pass(g, delta);
+        const struct attention_rows &k = pass.k;
+        struct dkv_products<D> p = {
         };
 
         attention_tile_copy(&shared->keys, &a, a.k, a.ldk, k, k.first);
         attention_tile_copy(&shared->values, &a, a.v, a.ldv, k, k.first);
-        attention_for_queries(g, delta, k, shared->tiles,
-                              [&](const struct attention_query_tiles<attention_wgmma_tile<D>> &now,
-                                  const struct attention_rows &q, int n) {
-                                  if (attention_mma_any(&a, &q, n, WGMMA_ROWS, first, WGMMA_ROWS))
-                                      add_queries<D>(&sums, a, q, k, *shared, own, now, n);
-                              });
-        async_copy_wait<0>(); /* where no query sees the keys */
-        mma_gradient_store<D>(g, g.dk, g.lddk, k, attention_mma_first<1>(&k), sums.dk, a.scale, 0);
-        mma_gradient_store<D>(g, g.dv, g.lddv, k, attention_mma_first<1>(&k), sums.dv, 1, 0);
+        add_all_queries<D>(&p, shared, pass);
+        mma_gradient_store<D>(g, g.dk, g.lddk, k, attention_mma_first<1>(&k), p.dk, a.scale, 0);
+        mma_gradient_store<D>(g, g.dv, g.lddv, k, attention_mma_first<1>(&k), p.dv, 1, 0);
     }
 }
 

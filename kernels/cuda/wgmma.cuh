@@ -85,6 +85,19 @@ static __device__ __forceinline__ void wgmma_keep(float *d, int n)
 #endif
 }
 
+/* Registers to which the next products do not add: what they are now is not needed. */
+static __device__ __forceinline__ void wgmma_forget(float *d, int n)
+{
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+#pragma unroll
+    for (int i = 0; i < n; i++)
+        asm volatile("" : "=f"(d[i]));
+#else
+    (void)d;
+    (void)n;
+#endif
+}
+
 /* The same of words that products read. */
 static __device__ __forceinline__ void wgmma_keep_words(uint32_t *a, int n)
 {
@@ -134,6 +147,17 @@ static __device__ __forceinline__ void wgmma_fence_shared(void)
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 #elif !defined(__CUDACC__)
     fakecuda_fence_proxy_async();
+#endif
+}
+
+/* A barrier of a block with two warpgroups, each of which may be at another place in the code; not
+ * that of __syncthreads. */
+static __device__ __forceinline__ void wgmma_turn(void)
+{
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+    asm volatile("bar.sync 1, %0;" ::"n"(2 * WGMMA_THREADS) : "memory");
+#elif !defined(__CUDACC__)
+    fakecuda_barrier_anywhere();
 #endif
 }
 

@@ -7,7 +7,7 @@ import planted
 
 PROGRAM = harness.built("fakecuda_planted_warpgroups")
 CORRECT = {
-    "dots": "equal\n", "sum": "equal\n", "large": "no error\n",
+    "dots": "equal\n", "sum": "equal\n", "large": "no error\n", "turns": "127\n",
     "chunk": "another product\n", "early": "another product\n",  # seen in the result only
     "not-allowed": "invalid argument\n",
 }
@@ -21,6 +21,7 @@ MISTAKES = {
     "no-wait": ("a thread ends, and has not waited for its products", ""),
     "written-in-flight": ("race within a block, in shared memory|with no fence.proxy.async since", ""),
     "divided": ("wgmma: warps 0 and 3 of a warpgroup have executed different products: 4 and 3", ""),
+    "turn-and-barrier": ("threads of a block wait at different barriers", "turns_kernel"),
     "small-shared": ("a write of 2 bytes at .*, [0-9]+ bytes from the begin of 16368 of shared memory", "product_kernel"),
 }
 

@@ -293,14 +293,24 @@ cudaError_t cudaFuncSetAttribute(const void *kernel, enum cudaFuncAttribute attr
     return cudaSuccess;
 }
 
-int fakecuda_barrier(int predicate)
+static int wait_at_barrier(const void *which, int predicate)
 {
     fake::fiber *f = fake::block.current;
 
     f->predicate = predicate;
     fake::block.at_barrier++;
-    fake::block_wait(f, fake::AT_BARRIER, __builtin_return_address(0));
+    fake::block_wait(f, fake::AT_BARRIER, which);
     return f->count;
+}
+
+int fakecuda_barrier(int predicate)
+{
+    return wait_at_barrier(__builtin_return_address(0), predicate);
+}
+
+void fakecuda_barrier_anywhere()
+{
+    wait_at_barrier(reinterpret_cast<const void *>(fakecuda_barrier_anywhere), 0);
 }
 
 cudaError_t fakecuda_launch(const cudaLaunchConfig_t *config, const fakecuda_call &launched)

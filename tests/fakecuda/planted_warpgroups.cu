@@ -146,8 +146,41 @@ static void large(bool is_allowed)
     printf("%s\n", cudaGetErrorString(cudaLaunchKernelEx(&config, first_byte_kernel, y)));
 }
 
+/* The second warpgroup reads what the first one has written; each waits at its own place. */
+__global__ void turns_kernel(float *to, bool is_right)
+{
+    float *x = (float *)fakecuda_dynamic_shared();
+    const int t = (int)threadIdx.x;
+
+    if (t < WGMMA_THREADS) {
+        x[t] = (float)t;
+        wgmma_turn();
+    } else {
+        if (is_right)
+            wgmma_turn();
+        else
+            __syncthreads();
+        to[t - WGMMA_THREADS] = x[t - WGMMA_THREADS];
+    }
+}
+
+static void turns(bool is_right)
+{
+    cudaLaunchConfig_t config = {};
+
+    config.gridDim = dim3(1);
+    config.blockDim = dim3(2 * WGMMA_THREADS);
+    config.stream = stream;
+    config.dynamicSmemBytes = WGMMA_THREADS * sizeof(float);
+    cudaLaunchKernelEx(&config, turns_kernel, y, is_right);
+    cudaMemcpyAsync(host, y, WGMMA_THREADS * sizeof *y, cudaMemcpyDeviceToHost, stream);
+    cudaStreamSynchronize(stream);
+    printf("%g\n", host[WGMMA_THREADS - 1]);
+}
+
 static const planted_program programs[] = {
     /* correct */
+    { "turns", [] { turns(true); } },
     { "dots", [] { product(RIGHT); } },
     { "sum", [] { product(TRANSPOSED); } },
     { "large", [] { large(true); } },
@@ -164,6 +197,7 @@ static const planted_program programs[] = {
     { "no-wait", [] { product(NO_WAIT); } },
     { "written-in-flight", [] { product(WRITTEN_IN_FLIGHT); } },
     { "divided", [] { product(DIVIDED); } },
+    { "turn-and-barrier", [] { turns(false); } },
     { "small-shared", [] { product(SMALL_SHARED); } },
 };
 

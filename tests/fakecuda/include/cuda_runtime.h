@@ -78,6 +78,8 @@ struct fakecuda_shuffle {
  * same barrier if they called it from the same place, so the compiler keeps the calls as they
  * are. */
 __attribute__((noduplicate, convergent, nomerge)) int fakecuda_barrier(int predicate);
+/* Another one, number 1 in PTX, at which threads may wait in different places. */
+__attribute__((convergent)) void fakecuda_barrier_anywhere();
 void fakecuda_warp_barrier(unsigned mask);
 void fakecuda_warp_shuffle(unsigned mask, fakecuda_shuffle *s, const char *name);
 unsigned fakecuda_warp_ballot(unsigned mask, int predicate);

@@ -215,6 +215,8 @@ class Function:
             return f"fakecuda_warp_barrier({u32(operands[0])});"
         if name == "bar.sync" and operands == ["0"]:
             return "(void)fakecuda_barrier(0);"
+        if name == "bar.sync" and operands == ["1", "256"]:  # all threads of a block, see wgmma.cuh
+            return "fakecuda_barrier_anywhere();"
         if name == "bar.red.or.pred" and operands[1] == "0":
             return self.assign(operands[0], f"fakecuda_barrier({value(operands[2])}) > 0")
         if m := re.fullmatch(r"cp\.async\.(?:cg|ca)\.shared\.global", name):
