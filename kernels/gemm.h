@@ -37,12 +37,7 @@ enum gemm_epilogue { GEMM_EPILOGUE_NONE, GEMM_EPILOGUE_GELU, GEMM_EPILOGUE_DGELU
  * in the kernel that multiplies. op is the transpose where trans_* is set.
  * ld*: elements between rows as stored. A and B are `type` (DTYPE_F32 or DTYPE_BF16), C is
  * `c_type`: f32, or bf16 where A and B are bf16 and the device keeps_bf16 (kernels/ops.h). Products
- * are summed in f32. A zero m, n or k is allowed (k = 0 scales C by beta).
- *
- * bias_gradient is the gradient of a bias, beside a product that is the gradient of its layer's
- * weight; only on a device that keeps_bf16 (kernels/ops.h), with an f32 C, alpha 1 and no batch.
- * GEMM_M: bias_gradient[m] += the sums of the rows of op(A); GEMM_N: bias_gradient[n] += the sums
- * of the columns of op(B). A GPU sums in the kernel that multiplies, if it can. */
+ * are summed in f32. A zero m, n or k is allowed (k = 0 scales C by beta). */
 struct gemm {
     bool trans_a, trans_b;
     int64_t m, n, k;
@@ -55,9 +50,7 @@ struct gemm {
     struct gemm_batch batch;
     enum dtype c_type;
     enum gemm_epilogue epilogue;
-    void *gelu_input;         /* [m,n] bf16, dense; C is dense too */
-    float *bias_gradient;     /* or NULL */
-    enum gemm_axis bias_axis; /* GEMM_M or GEMM_N */
+    void *gelu_input; /* [m,n] bf16, dense; C is dense too */
 };
 
 #endif

@@ -61,8 +61,6 @@ static tp_status multiply(const struct device_queue *q, const struct gemm *g, st
     if (g->c_type != DTYPE_F32 || g->epilogue != GEMM_EPILOGUE_NONE)
         return tp_fail(err, TP_E_INTERNAL, "the CPU's products are f32, not %s",
                        dtype_name(g->c_type));
-    if (g->bias_gradient)
-        return tp_fail(err, TP_E_INTERNAL, "the CPU's products have no gradient of a bias");
     if (g->k == 0 || g->alpha == 0) {
         scale_c(g);
         return TP_OK;

@@ -40,24 +40,26 @@ void cuda_run_bias_residual_add(struct device_queue *q, const struct bias_residu
                 *a);
 }
 
-template <int N>
-__global__ void __launch_bounds__(LAUNCH_THREADS)
+/* Blocks on a processor, each with 32 KiB in flight. */
+enum { SUM_BLOCKS = 3, SUM_LOADS = 8 };
+
+template <enum dtype type, int N>
+__global__ void __launch_bounds__(LAUNCH_THREADS, SUM_BLOCKS)
     bias_gradient_kernel(const __grid_constant__ struct bias_gradient a, float *parts)
 {
     const int64_t first = a.dy_step * blockIdx.y;
     float sums[1];
 
-    reduce_columns<N, N == 1 ? 4 : 8>(sums, a.rows, a.cols, [&](int64_t row, int64_t col) {
-        return pack_set<N, 1>{ { pack_load<N>(a.dy, a.type, first + row * a.ld + col) } };
+    reduce_columns<N, SUM_LOADS>(sums, a.rows, a.cols, [&](int64_t row, int64_t col) {
+        return pack_set<N, 1>{ { pack_load<N>(a.dy, type, first + row * a.ld + col) } };
     });
     reduce_store<N>(a.dbias + a.dbias_step * blockIdx.y, parts, a.cols, a.clear, sums[0]);
 }
 
+/* There are as many parts for columns that are no packs, so the sums have the same order. */
 void cuda_run_bias_gradient(struct device_queue *q, const struct bias_gradient *a)
 {
-    const int count = a->count > 0 ? a->count : 1;
-    const bool is_packed = a->cols % PACK == 0 && a->ld % PACK == 0 && pack_is_aligned(a->dy) &&
-                           (count == 1 || a->dy_step % PACK == 0);
+    const int count = a->count > 0 ? a->count : 1, most = pack_most(a->type);
     struct bias_gradient one = *a;
     struct reduce_plan p;
 
@@ -65,10 +67,16 @@ void cuda_run_bias_gradient(struct device_queue *q, const struct bias_gradient *
         one.clear = false;
     if (a->ld == 0)
         one.ld = a->cols;
-    if (a->cols == 0 || !reduce_plan_make(&p, q, a->rows, a->cols, count, 1))
+    if (a->cols == 0 || !reduce_plan_make(&p, q, a->rows, a->cols, count, 1,
+                                          reduce_full_parts(q, a->cols, count, most, SUM_BLOCKS)))
         return;
-    launch(q, "the gradient of a bias", reduce_plan_grid(&p, is_packed ? PACK : 1),
-           is_packed ? bias_gradient_kernel<PACK> : bias_gradient_kernel<1>, one,
-           reduce_plan_parts(&p, 0));
+    pack_select(a->type,
+                a->cols % most == 0 && one.ld % most == 0 && pack_is_aligned(a->dy) &&
+                    (count == 1 || a->dy_step % most == 0),
+                [&](auto type, auto n) {
+                    launch(q, "the gradient of a bias", reduce_plan_grid(&p, n.value),
+                           bias_gradient_kernel<type.value, n.value>, one,
+                           reduce_plan_parts(&p, 0));
+                });
     reduce_plan_add(q, &p, 0, one.dbias, one.dbias_step, one.clear);
 }

@@ -48,29 +48,6 @@ static cublasStatus_t multiply(cublasHandle_t handle, const struct gemm *g)
 
 static void one_product(struct device_queue *q, const struct gemm *g);
 
-/* The gradient of a bias in a kernel of its own. Its sums are of columns of what is stored. */
-static void add_bias_gradient(struct device_queue *q, const struct gemm *g)
-{
-    const bool is_of_a = g->bias_axis == GEMM_M;
-    const int64_t cols = is_of_a ? g->m : g->n;
-    const struct bias_gradient sums = {
-        g->bias_gradient,         is_of_a ? g->a : g->b, g->type, g->k, cols, 0, 0, 0, false,
-        is_of_a ? g->lda : g->ldb
-    };
-
-    cuda_run_bias_gradient(q, &sums);
-}
-
-/* The product apart from the gradient of the bias. */
-static void multiply_and_sum(struct device_queue *q, const struct gemm *g)
-{
-    struct gemm one = *g;
-
-    one.bias_gradient = nullptr;
-    one_product(q, &one);
-    add_bias_gradient(q, g);
-}
-
 /* GELU, or its gradient, in a kernel of its own. */
 static void multiply_apart(struct device_queue *q, const struct gemm *g)
 {
@@ -107,16 +84,12 @@ static void one_product(struct device_queue *q, const struct gemm *g)
     } else {
         if (!cuda_queue_begin(q) || !(blas = blas_of(q)))
             return;
-        if (g->bias || g->epilogue || g->bias_gradient)
+        if (g->bias || g->epilogue)
             s = gemm_with_epilogue(q, blas->handle, g);
         if (s == CUBLAS_STATUS_SUCCESS)
             return;
         if (g->epilogue) {
             multiply_apart(q, g);
-            return;
-        }
-        if (g->bias_gradient) {
-            multiply_and_sum(q, g);
             return;
         }
         if (s == CUBLAS_STATUS_NOT_SUPPORTED)
@@ -156,21 +129,13 @@ static struct gemm product_of(const struct gemm *all, int64_t i)
     return g;
 }
 
-/* Whether the gradient of a bias is sums of columns, beside a product with nothing else. */
-static bool has_columns(const struct gemm *g)
-{
-    return !g->bias_gradient ||
-           (g->c_type == DTYPE_F32 && g->alpha == 1 && !g->bias && !g->batch.count &&
-            (g->bias_axis == GEMM_M ? g->trans_a : g->bias_axis == GEMM_N && !g->trans_b));
-}
-
 void cuda_run_gemm(struct device_queue *q, const struct gemm *g)
 {
     struct tp_err err;
 
     if ((g->type != DTYPE_F32 && g->type != DTYPE_BF16) ||
         (g->c_type != DTYPE_F32 && g->c_type != g->type) ||
-        (g->epilogue && g->c_type != DTYPE_BF16) || !has_columns(g)) {
+        (g->epilogue && g->c_type != DTYPE_BF16)) {
         tp_fail(&err, TP_E_INTERNAL, "a product of %s matrices is not %s", dtype_name(g->type),
                 g->c_type == DTYPE_F32 ? "f32 or bf16" : dtype_name(g->c_type));
         device_fail(q->device, &err);

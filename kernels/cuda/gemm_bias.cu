@@ -3,8 +3,7 @@
  * transpose of each matrix, so its bias has an element for each row of its result.
  *
  * cuBLASLt's GELU is the form with tanh, as kernels/gelu.h. It reads and writes its inputs in the
- * type of C. The epilogues with the gradient of a bias replace it, where microbatches are added. So
- * it goes to the end of the workspace, in the type of C, f32, and is added from there.
+ * type of C.
  */
 #include "kernels/cuda/gemm_bias.cuh"
 
@@ -51,8 +50,6 @@ static uint32_t alignment(const void *p)
 
 static uint32_t epilogue_of(const struct gemm *g)
 {
-    if (g->bias_gradient) /* cuBLASLt's A is B here */
-        return g->bias_axis == GEMM_M ? CUBLASLT_EPILOGUE_BGRADB : CUBLASLT_EPILOGUE_BGRADA;
     if (g->epilogue == GEMM_EPILOGUE_GELU)
         return g->bias ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX;
     return g->epilogue == GEMM_EPILOGUE_DGELU ? CUBLASLT_EPILOGUE_DGELU : CUBLASLT_EPILOGUE_BIAS;
@@ -81,7 +78,7 @@ static cublasStatus_t describe_product(cublasLtMatmulDescOpaque_t *product, cons
         BLAS_TRY(set(product, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, g->gelu_input));
         BLAS_TRY(set(product, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, g->n));
     }
-    if (!g->bias && !g->bias_gradient)
+    if (!g->bias)
         return CUBLAS_STATUS_SUCCESS;
     return set(product, CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
 }
@@ -120,11 +117,9 @@ static cublasStatus_t describe(struct description *d, const struct gemm *g, cons
     return describe_preference(&d->preference, g);
 }
 
-/* Bytes after the workspace, for a rounded bias or for a gradient. */
+/* Bytes after the workspace, for a rounded bias. */
 static int64_t room_of(const struct gemm *g)
 {
-    if (g->bias_gradient)
-        return (g->bias_axis == GEMM_M ? g->m : g->n) * dtype_bytes(DTYPE_F32);
     return g->bias && g->c_type == DTYPE_BF16 ? g->n * dtype_bytes(DTYPE_BF16) : 0;
 }
 
@@ -141,11 +136,6 @@ cublasStatus_t gemm_with_epilogue(struct device_queue *q, cublasHandle_t handle,
     char *after = workspace + BLAS_WORKSPACE_BYTES;
     const void *bias = room ? after : static_cast<const void *>(g->bias);
     const struct cast round = { after, DTYPE_BF16, g->bias, DTYPE_F32, g->n };
-    const int64_t n_sums = room / dtype_bytes(DTYPE_F32);
-    const struct sum_add add = {
-        g->bias_gradient, reinterpret_cast<float *>(after), 1, n_sums, n_sums, n_sums
-    };
-    cublasStatus_t s;
     int n = 0;
 
     if (!has_epilogue(g, bias))
@@ -157,12 +147,9 @@ cublasStatus_t gemm_with_epilogue(struct device_queue *q, cublasHandle_t handle,
                                        &chosen, &n) != CUBLAS_STATUS_SUCCESS ||
         n == 0 || chosen.state != CUBLAS_STATUS_SUCCESS)
         return CUBLAS_STATUS_NOT_SUPPORTED;
-    if (room && !g->bias_gradient)
+    if (room)
         cuda_run_cast(q, &round);
-    s = cublasLtMatmul(lt, &d.product, &g->alpha, g->b, &d.a, g->a, &d.b, &g->beta, g->c, &d.d,
-                       g->c, &d.d, &chosen.algo, workspace, chosen.workspaceSize,
-                       cuda_queue_stream(q));
-    if (s == CUBLAS_STATUS_SUCCESS && g->bias_gradient)
-        cuda_run_sum_add(q, &add);
-    return s;
+    return cublasLtMatmul(lt, &d.product, &g->alpha, g->b, &d.a, g->a, &d.b, &g->beta, g->c, &d.d,
+                          g->c, &d.d, &chosen.algo, workspace, chosen.workspaceSize,
+                          cuda_queue_stream(q));
 }

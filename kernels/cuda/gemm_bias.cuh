@@ -1,7 +1,6 @@
 /*
  * kernels/cuda/gemm_bias.cuh - a product, the sum with its bias and GELU, or the gradient of GELU,
- * as one kernel, by cuBLASLt's epilogues. Without them, C is read and written once more. And a
- * product with the gradient of a bias, for which a kernel of its own would read a matrix once more.
+ * as one kernel, by cuBLASLt's epilogues. Without them, C is read and written once more.
  */
 #ifndef KERNELS_CUDA_GEMM_BIAS_CUH
 #define KERNELS_CUDA_GEMM_BIAS_CUH
@@ -10,8 +9,8 @@
 
 #include "kernels/cuda/run.h"
 
-/* Queue C = alpha op(A) op(B) + beta C + bias, then its epilogue, or the sums of bias_gradient; g
- * has one of them, and its sizes are not 0. Returns CUBLAS_STATUS_NOT_SUPPORTED and queues nothing
+/* Queue C = alpha op(A) op(B) + beta C + bias, then its epilogue; g has one of both, and its
+ * sizes are not 0. Returns CUBLAS_STATUS_NOT_SUPPORTED and queues nothing
  * where cuBLASLt has no such kernel: the caller then multiplies and adds. A failure of the device's
  * memory is kept by the device, and the answer is CUBLAS_STATUS_SUCCESS. */
 cublasStatus_t gemm_with_epilogue(struct device_queue *q, cublasHandle_t handle,

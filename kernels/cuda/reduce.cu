@@ -5,15 +5,26 @@
  * have few blocks, and wait for memory. */
 enum { SUM_BLOCKS = 4, SUM_LOADS = 16 };
 
-bool reduce_plan_make(struct reduce_plan *p, struct device_queue *q, int64_t rows, int64_t cols,
-                      int count, int sums)
+int reduce_full_parts(const struct device_queue *q, int64_t cols, int count, int width,
+                      int blocks_a_processor)
 {
-    const int64_t parts = (rows + REDUCE_PART - 1) / REDUCE_PART;
+    const int64_t blocks = launch_blocks(q, INT64_MAX, blocks_a_processor);
+    const int64_t parts = blocks / (pack_count(cols, 32 * width) * count);
+
+    return (int)(parts < 1 ? 1 : parts < REDUCE_PARTS ? parts : (int64_t)REDUCE_PARTS);
+}
+
+/* No part is without rows. */
+bool reduce_plan_make(struct reduce_plan *p, struct device_queue *q, int64_t rows, int64_t cols,
+                      int count, int sums, int most_parts)
+{
+    const int64_t least = (int64_t)REDUCE_PART * most_parts;
+    const int64_t each = (rows + least - 1) / least * REDUCE_PART;
 
     p->parts = nullptr;
     p->cols = cols;
     p->count = count;
-    p->n_parts = (int)(parts < 1 ? 1 : parts < REDUCE_PARTS ? parts : (int64_t)REDUCE_PARTS);
+    p->n_parts = each > 0 ? (int)((rows + each - 1) / each) : 1;
     if (p->n_parts > 1)
         p->parts = static_cast<float *>(
             device_scratch(q, sums * p->n_parts * count * cols * (int64_t)sizeof *p->parts));

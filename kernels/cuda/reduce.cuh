@@ -1,6 +1,7 @@
 /*
  * kernels/cuda/reduce.cuh - sums and maxima over the threads of a block, and sums of columns. Their
- * order depends only on the shape, so every run gives the same bits.
+ * order depends only on the shape, and where reduce_full_parts is used on the number of the GPU's
+ * processors, so every run gives the same bits.
  */
 #ifndef KERNELS_CUDA_REDUCE_CUH
 #define KERNELS_CUDA_REDUCE_CUH
@@ -64,7 +65,13 @@ struct reduce_plan {
 
 /* `sums`: how many different sums the kernel computes. False: the device has failed. */
 bool reduce_plan_make(struct reduce_plan *p, struct device_queue *q, int64_t rows, int64_t cols,
-                      int count, int sums);
+                      int count, int sums, int most_parts = REDUCE_PARTS);
+
+/* As many parts as let blocks of packs of `width` columns fill the GPU once, with so many on a
+ * processor: a block then has many rows, and loads some while it adds others. The parts are few
+ * numbers. */
+int reduce_full_parts(const struct device_queue *q, int64_t cols, int count, int width,
+                      int blocks_a_processor);
 
 /* The memory for parts of sum number i. */
 static inline float *reduce_plan_parts(const struct reduce_plan *p, int i)
@@ -100,6 +107,26 @@ static inline dim3 reduce_plan_grid(const struct reduce_plan *p, int width)
     return reduce_columns_grid(p->cols, p->count, width, p->n_parts);
 }
 
+/* part += rows r, r + LAUNCH_WARPS, ..., of which all are below `rows`, or some. All are loaded
+ * without branches: behind one, nvcc converts a pack of bf16, and so waits for it, before it loads
+ * the next. f32 is not converted. */
+template <bool are_all, int N, int together, int count, typename F>
+static __device__ inline void reduce_add_rows(struct pack_set<N, count> &part, int64_t r,
+                                              int64_t rows, int64_t c, F f)
+{
+    struct pack_set<N, count> x[together] = {
+    };
+
+#pragma unroll
+    for (int k = 0; k < together; k++)
+        if (are_all || r + k * LAUNCH_WARPS < rows)
+            x[k] = f(r + k * LAUNCH_WARPS, c);
+#pragma unroll
+    for (int k = 0; k < together; k++)
+        for (int s = 0; s < count; s++)
+            pack_add(part.of[s], x[k].of[s]);
+}
+
 /* The sums over this block's part of rows of f(row, column), which are pack_set<N, count> of
  * columns column .. column + N - 1: the result for column reduce_column<N>(cols) is in the first 32
  * N threads. Each warp adds every eighth row, 32 of them at a time, so that rounding grows in short
@@ -110,7 +137,10 @@ static __device__ void reduce_columns(float (&sums)[count], int64_t all_rows, in
     const int64_t least = (int64_t)REDUCE_PART * gridDim.z;
     const int64_t each = (all_rows + least - 1) / least * REDUCE_PART, begin = each * blockIdx.z;
     const int64_t rows = begin + each < all_rows ? begin + each : all_rows;
-    __shared__ struct pack_memory<float, N> of_warp[count][LAUNCH_WARPS][32];
+    enum { WORD = N < PACK ? N : PACK, WORDS = N / WORD };
+    /* a second word is 16 banks further, where lanes read columns of both */
+    __shared__ struct pack_memory<float, WORD> of_warp[count][LAUNCH_WARPS][WORDS]
+                                                      [32 + (WORDS > 1 ? 4 : 0)];
     const int lane = (int)(threadIdx.x % 32), warp = (int)(threadIdx.x / 32);
     const int64_t c = ((int64_t)blockIdx.x * 32 + lane) * N;
     struct pack_set<N, count> total = {
@@ -122,35 +152,30 @@ static __device__ void reduce_columns(float (&sums)[count], int64_t all_rows, in
 
         for (int64_t r = first; r < rows && r < first + 32 * LAUNCH_WARPS;
              r += together * LAUNCH_WARPS) {
-            struct pack_set<N, count> x[together] = {
-            };
-
-#pragma unroll
-            for (int k = 0; k < together; k++)
-                if (r + k * LAUNCH_WARPS < rows)
-                    x[k] = f(r + k * LAUNCH_WARPS, c);
-#pragma unroll
-            for (int k = 0; k < together; k++)
-                for (int s = 0; s < count; s++)
-                    pack_add(part.of[s], x[k].of[s]);
+            if (N > PACK && r + (together - 1) * LAUNCH_WARPS < rows)
+                reduce_add_rows<true, N, together>(part, r, rows, c, f);
+            else
+                reduce_add_rows<false, N, together>(part, r, rows, c, f);
         }
         for (int s = 0; s < count; s++)
             pack_add(total.of[s], part.of[s]);
     }
     __syncthreads(); /* an earlier call's numbers may still be read */
-    for (int s = 0; s < count; s++) {
-        struct pack_memory<float, N> whole; /* one store, so that lanes use different banks */
+    for (int s = 0; s < count; s++)
+        for (int k = 0; k < WORDS; k++) {
+            struct pack_memory<float, WORD> whole; /* one store, so that lanes use other banks */
 
 #pragma unroll
-        for (int j = 0; j < N; j++)
-            whole.x[j] = total.of[s].x[j];
-        of_warp[s][warp][lane] = whole;
-    }
+            for (int j = 0; j < WORD; j++)
+                whole.x[j] = total.of[s].x[k * WORD + j];
+            of_warp[s][warp][k][lane] = whole;
+        }
     __syncthreads();
     for (int s = 0; s < count; s++) {
         sums[s] = 0;
         for (int w = 0; w < LAUNCH_WARPS && threadIdx.x < 32 * N; w++)
-            sums[s] += of_warp[s][w][threadIdx.x / N].x[threadIdx.x % N];
+            sums[s] +=
+                of_warp[s][w][threadIdx.x / WORD % WORDS][threadIdx.x / N].x[threadIdx.x % WORD];
     }
 }
 

@@ -1,6 +1,5 @@
 /*
- * tests/fakecuda/cublaslt.cc - cuBLASLt's products with a bias, with GELU or its gradient, and
- * with the gradient of a bias: the sums of A's rows, or of B's columns, which replace it. A choice
+ * tests/fakecuda/cublaslt.cc - cuBLASLt's products with a bias, with GELU or its gradient. A choice
  * of the heuristic holds for the shapes, the types and the alignment that it was asked for;
  * NVIDIA's library need not notice that others are used, so here this ends the process.
  */
@@ -20,7 +19,6 @@ static_assert(
         CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD == 12 && CUBLASLT_EPILOGUE_DEFAULT == 1 &&
         CUBLASLT_EPILOGUE_BIAS == 4 && CUBLASLT_EPILOGUE_GELU_AUX == 160 &&
         CUBLASLT_EPILOGUE_GELU_AUX_BIAS == 164 && CUBLASLT_EPILOGUE_DGELU == 192 &&
-        CUBLASLT_EPILOGUE_BGRADA == 256 && CUBLASLT_EPILOGUE_BGRADB == 512 &&
         CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES == 1 &&
         CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK == 3 && CUBLASLT_REDUCTION_SCHEME_INPLACE == 1 &&
         CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE == 2 && CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE == 4 &&
@@ -234,11 +232,6 @@ static bool has_bias(const stored_product &p)
     return p.epilogue == CUBLASLT_EPILOGUE_BIAS || p.epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS;
 }
 
-static bool has_bias_gradient(const stored_product &p)
-{
-    return p.epilogue == CUBLASLT_EPILOGUE_BGRADA || p.epilogue == CUBLASLT_EPILOGUE_BGRADB;
-}
-
 /* Parts of a product that are computed in parallel (split-K) are added in the type of D by some
  * algorithms, unless the preference leaves them out. */
 static void check_reductions(const described &x, const stored_preference &p)
@@ -263,11 +256,8 @@ static bool is_supported(const described &x, const stored_preference &p)
         (x.of[3].type != CUDA_R_16BF || x.product.aux_ld % 8 != 0 ||
          x.product.aux_ld < (int64_t)x.of[3].rows || alignment_of(x.product.aux) < LEAST_ALIGNMENT))
         return false;
-    if (has_bias_gradient(x.product) && x.of[3].type != CUDA_R_32F) /* the product uses none */
-        return false;
-    return (has_aux || has_bias(x.product) || has_bias_gradient(x.product)) &&
-           p.workspace >= WORKSPACE && p.alignment[2] >= LEAST_ALIGNMENT &&
-           p.alignment[3] >= LEAST_ALIGNMENT;
+    return (has_aux || has_bias(x.product)) && p.workspace >= WORKSPACE &&
+           p.alignment[2] >= LEAST_ALIGNMENT && p.alignment[3] >= LEAST_ALIGNMENT;
 }
 
 cublasStatus_t cublasLtMatmulAlgoGetHeuristic(
@@ -387,13 +377,9 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t computeDesc
         fake::matrix_check("cublasLtMatmul", "the input of GELU", p.u);
     if (p.after && (p.beta != 0 || p.u.at == p.c.at))
         fake::report(nullptr, "cublasLtMatmul: in the fake device GELU has beta 0, and D apart");
-    if ((p.bias || has_bias_gradient(x.product)) && alignment_of(x.product.bias) < 16)
+    if (p.bias && alignment_of(x.product.bias) < 16)
         fake::report(nullptr, "cublasLtMatmul: the bias at %p is not a multiple of 16 bytes",
                      x.product.bias);
-    const bool sums_a = x.product.epilogue == CUBLASLT_EPILOGUE_BGRADA;
-    if (has_bias_gradient(x.product))
-        check_room("the gradient of the bias", x.product.bias,
-                   (size_t)(sums_a ? p.c.rows : p.c.cols) * sizeof(float));
     if (p.bias)
         check_room("the bias", p.bias, (size_t)(p.c.rows * p.c.width()));
     if (workspaceSizeInBytes < WORKSPACE)
@@ -408,8 +394,6 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t computeDesc
     fake::api_enqueue(stream, "product with an epilogue", [=] {
         fake::watch_fill(workspace, WORKSPACE);
         fake::product_run(p);
-        if (has_bias_gradient(x.product))
-            fake::product_sums(sums_a ? p.a : p.b, !sums_a, (float *)(uintptr_t)x.product.bias);
     });
     return CUBLAS_STATUS_SUCCESS;
 }

@@ -86,21 +86,6 @@ static void with(const std::function<void(arguments &)> &change)
     a.run();
 }
 
-/* Of an f32 matrix. */
-static void bias_gradient(float *to)
-{
-    with([=](arguments &a) {
-        a.epilogue = CUBLASLT_EPILOGUE_BGRADB;
-        a.d_type = CUDA_R_32F;
-        a.bias = to;
-    });
-    if (to != y + 512)
-        return;
-    cudaMemcpyAsync(host, to, SIZE * sizeof *to, cudaMemcpyDeviceToHost, stream);
-    cudaStreamSynchronize(stream);
-    printf("sum %g, ", (double)host[SIZE - 1]);
-}
-
 static const planted_program programs[] = {
     /* correct */
     { "bf16",
@@ -115,7 +100,6 @@ static const planted_program programs[] = {
           });
       } },
     { "bias-by-16", [] { with([](arguments &a) { a.bias = x + 4; }); } },
-    { "bias-gradient", [] { bias_gradient(y + 512); } },
     /* sums in bf16 */
     { "sums-in-bf16", [] { multiply(CUDA_R_16BF); } },
     { "sums-in-bf16-again", [] { multiply_with(CUBLAS_DEFAULT_MATH, CUDA_R_16BF); } },
@@ -133,9 +117,6 @@ static const planted_program programs[] = {
               a.bias = x + 1;
           });
       } },
-    { "bias-gradient-by-8", [] { bias_gradient(y + 514); } },
-    { "bias-gradient-beyond", [] { bias_gradient(y + N - 4); } },
-    { "bias-gradient-on-the-host", [] { bias_gradient(host); } },
     { "bias-on-the-host", [] { with([](arguments &a) { a.bias = host; }); } },
 };
 

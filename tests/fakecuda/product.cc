@@ -131,16 +131,4 @@ void product_run(const product &p)
     }
 }
 
-void product_sums(const matrix &x, bool of_columns, float *to)
-{
-    const std::vector<float> all = load(x);
-    const int64_t n = of_columns ? x.cols : x.rows;
-
-    watch_fill(to, (size_t)n * sizeof *to);
-    std::fill(to, to + n, 0.f);
-    for (int64_t i = 0; i < x.rows; i++)
-        for (int64_t j = 0; j < x.cols; j++)
-            to[of_columns ? j : i] += all[(size_t)(i * x.cols + j)];
-}
-
 } // namespace fake

@@ -51,9 +51,6 @@ struct product {
 };
 void product_run(const product &p);
 
-/* to[i] = the sum of row i of op(X), or of its column i. By the operation that runs. */
-void product_sums(const matrix &x, bool of_columns, float *to);
-
 } // namespace fake
 
 #endif

@@ -623,6 +623,26 @@ CASES(norms_of_long_rows, 6)
     }
 }
 
+/* Whole packs or not, of columns of a wider matrix: the order of the sum is the same. */
+ALIGNED_CASES(gradients_of_biases, 10)
+{
+    enum dtype type = any_type(r);
+    int64_t rows = rng_int(r, 0, 1300), cols = 8 * rng_int(r, 1, 80), ld = cols + 8;
+    struct pair sums = floats(r, cols, 1), again;
+    struct pair dy = numbers(r, type, rows * ld + 8, 1);
+    const int64_t at = 8 * dtype_bytes(type);
+    struct pair moved = skewed_pair_of(dy.cpu, dy.n_bytes, dtype_bytes(type));
+
+    again = pair_of(sums.cpu, sums.n_bytes);
+    BOTH(bias_gradient, bias_gradient, AT(sums), (char *)AT(dy) + at, type, rows, cols, .ld = ld);
+    assert_similar(sums, DTYPE_F32, 100, 1e-6, "bias gradient");
+    BOTH(bias_gradient, bias_gradient, AT(again), (char *)AT(moved) + at, type, rows, cols,
+         .ld = ld);
+    again.cpu = from_gpu(&sums);
+    assert_same_bits(again, "bias gradient without packs");
+    free(again.cpu);
+}
+
 /* So many that a GPU sums them in parts. */
 CASES(sums_over_many_rows, 6)
 {

@@ -98,15 +98,8 @@ void linear_input_gradient(const struct linear *l, const struct linear_operands 
     }
 }
 
-bool linear_sums_bias(const struct linear *l)
-{
-    return l->k->ops->keeps_bf16 && !l->shards;
-}
-
 void linear_weight_gradient(const struct linear *l, const struct linear_operands *o)
 {
-    const bool sums_bias = o->with_bias && l->bias_grad && linear_sums_bias(l);
-
     for (int i = 0; i < parts_of(l); i++) {
         struct linear_part w = part_of(l, i);
         const void *dy = columns(l, o->dy, w.at);
@@ -120,9 +113,7 @@ void linear_weight_gradient(const struct linear *l, const struct linear_operands
                                 .ldb = l->in_out ? l->out : l->in,
                                 .c = w.grad,
                                 .ldc = l->in_out ? w.n : l->in,
-                                .beta = o->add ? 1 : 0,
-                                .bias_gradient = sums_bias ? l->bias_grad + w.at : NULL,
-                                .bias_axis = l->in_out ? GEMM_N : GEMM_M };
+                                .beta = o->add ? 1 : 0 };
         const struct gemm_batch steps = { .step_a = l->in_out ? o->x_step : o->dy_step,
                                           .step_b = l->in_out ? o->dy_step : o->x_step,
                                           .step_c = l->stride };

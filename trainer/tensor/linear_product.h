@@ -16,7 +16,7 @@ struct linear_operands {
     int64_t result_step, dy_step, x_step;
     int64_t rows;
     bool add;
-    bool with_bias;              /* of an output; of a weight's gradient, if linear_sums_bias */
+    bool with_bias;              /* of an output */
     enum gemm_epilogue epilogue; /* result_type is bf16, and the layer has one part */
     void *gelu_input;            /* as kernels/gemm.h says */
 };
@@ -27,12 +27,8 @@ void linear_output(const struct linear *l, const struct linear_operands *o);
 /* result = dx[rows, in] = dy[rows, out] W */
 void linear_input_gradient(const struct linear *l, const struct linear_operands *o);
 
-/* dW[out, in] (+)= dy^T x, or dW[in, out] (+)= x^T dy; with the bias' gradient where the layer and
- * `o` have it */
+/* dW[out, in] (+)= dy^T x, or dW[in, out] (+)= x^T dy */
 void linear_weight_gradient(const struct linear *l, const struct linear_operands *o);
-
-/* Whether the product of W's gradient can add the bias' gradient. */
-bool linear_sums_bias(const struct linear *l);
 
 /* Where shards write the terms of the sum `out`, and the sum of its n elements. Several shards have
  * an f32 sum. */

@@ -18,7 +18,7 @@ void linear_bias_backward(const struct linear *l, const void *dy, int64_t rows)
                                      .dbias_step = l->bias_stride,
                                      .dy_step = rows * l->out };
 
-    if (l->bias_grad && !linear_sums_bias(l))
+    if (l->bias_grad)
         l->k->ops->bias_gradient(l->k->queue, &a);
 }
 
@@ -126,7 +126,6 @@ void linear_column_backward(const struct linear *l, void *dx, const void *dy, co
     linear_sum(l, dx, rows, l->in);
     o.result = NULL;
     o.x = linear_gather(l, x, rows, l->in);
-    o.with_bias = true;
     linear_weight_gradient(l, &o);
 }
 

@@ -42,9 +42,7 @@ void linear_uncut_input_gradient(const struct linear *l, void *dx, const void *d
 void linear_uncut_weight_gradient(const struct linear *l, const void *dy, const void *x,
                                   int64_t rows, bool add);
 
-/* The bias' gradient of a column layer, from all rows of dy, `type`; where the device can sum it in
- * the product of the weight's gradient, linear_column_backward does so instead. The caller calls
- * both. */
+/* The bias' gradient of a column layer, from all rows of dy, `type`. */
 void linear_bias_backward(const struct linear *l, const void *dy, int64_t rows);
 
 /* y, l->inner, with the bias, if the layer has one. */
