@@ -17,7 +17,7 @@ struct loss_part {
 
 static struct loss_part loss_part_of(struct rng *r, bool is_kept, int64_t rows, int64_t first)
 {
-    const int64_t width = rng_int(r, 0, 2) ? rng_int(r, 1, 600) : rng_int(r, 2000, 9000);
+    const int64_t width = rng_int(r, 0, 2) ? rng_int(r, 1, 600) : rng_int(r, 2000, 20000);
     const int64_t cols = rng_int(r, 0, 1) ? (width + 7) / 8 * 8 : width, n = rows * cols;
     struct loss_part p = { .first = first, .cols = cols };
 

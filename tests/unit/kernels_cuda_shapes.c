@@ -161,6 +161,18 @@ static void embeddings(struct rng *r, bool is_kept, int64_t cols)
 }
 SHAPES(embedding, embeddings)
 
+/* Tokens of several tiles of the sort, of a vocabulary with one digit and of one with two. */
+static void sorts(struct rng *r, bool is_kept, int64_t cols)
+{
+    const int64_t n = cols + 2000, rows = is_kept ? 5000 : 900;
+    struct pair ids = integers(r, n, 0, (int32_t)rows - 1), dx = summands(r, n * 4);
+    struct pair dtable = summands(r, rows * 4);
+
+    BOTH(embedding_backward, embedding_backward, AT(dtable), AT(dx), AT(ids), n, 0, rows, 4);
+    assert_same_bits(dtable, "embedding gradient of many tokens");
+}
+SHAPES(sort, sorts)
+
 static void rotations(struct rng *r, bool is_kept, int64_t cols)
 {
     const int64_t head_dim = cols > 768 ? 128 : 64;
