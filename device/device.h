@@ -15,7 +15,8 @@
  * Queued operations return no status. The device keeps the first failure, drops all work that is
  * queued after it, and returns the failure from every device_event_sync.
  *
- * One thread at a time uses a device. device_event_done may be called by any thread.
+ * One thread at a time uses a device. device_event_done may be called by any thread, and with
+ * pins_in_threads device_alloc_pinned, too.
  */
 #ifndef DEVICE_DEVICE_H
 #define DEVICE_DEVICE_H
@@ -34,6 +35,8 @@ struct device {
     int threads; /* host threads that one operation may use; 0: the device does not use the host */
     bool host_memory; /* device memory is plain host memory, which host code may fill while nothing
                          that is queued uses it */
+    bool pins_in_threads;   /* any thread may allocate pinned memory while another uses the device:
+                               it takes long */
     unsigned without_units; /* the CPU's units (kernels/cpu/unit.h) that no operation may use: tests
                                set it to run the kernels of other processors */
 };

@@ -167,12 +167,14 @@ static tp_status begin(struct loop *l, struct tp_err *err)
     tp_status st;
 
     heartbeat_phase(l->heartbeat, HEARTBEAT_LOAD);
+    if (c->ckpt)
+        l->snapshot = snapshot_prepare(l->t);
     TP_TRY(restore_start(l->t, &report, err));
     if (l->is_first && c->log)
         st = train_log_open(&l->log, c->log, err);
     TP_TRY(control_agree(control, st, err));
     if (c->ckpt)
-        TP_TRY(snapshot_open(&l->snapshot, l->t, c->resume != RESUME_NO, &wait, err));
+        TP_TRY(snapshot_open(l->snapshot, l->t, c->resume != RESUME_NO, &wait, err));
     if (c->logits)
         TP_TRY(logits_write(l->t, c->logits, err));
     if (l->log && c->resume == RESUME_NO)

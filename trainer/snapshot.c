@@ -12,6 +12,7 @@
 #include "ckpt/save.h"
 #include "ckpt/shard.h"
 #include "trainer/snapshot_copy.h"
+#include "trainer/snapshot_memory.h"
 
 enum phase { IDLE, COPYING, WRITING, APPEARING, COMMITTING };
 
@@ -30,7 +31,8 @@ struct snapshot {
     struct device_queue *queue;   /* for the copies */
     struct device_event *updated; /* the trainer's work before the copies is done */
     struct device_event *copied;  /* the copies are done; the trainer's event */
-    char *pinned;                 /* the copies */
+    struct snapshot_memory memory;
+    char *pinned; /* the copies */
 
     enum phase phase;
     struct ckpt_save save;
@@ -44,7 +46,7 @@ struct snapshot {
     pthread_t thread;
     bool has_thread;
     atomic_bool busy;
-    tp_status st; /* of the thread; read after joining it */
+    tp_status st; /* of the thread, read after joining it; before the first one, of the plan */
     struct tp_err err;
 };
 
@@ -69,15 +71,25 @@ static tp_status claim(struct snapshot *s, struct tp_err *err)
                          s->config->ckpt, (long long)s->epoch, (long long)newest);
 }
 
-/* Find what this rank saves, and allocate memory for the copies. */
+/* Find what this rank saves, and begin to allocate memory for the copies. With several ranks no
+ * thread does it: it may wait for kernels, and these for other ranks. */
+static void begin_room(struct snapshot *s)
+{
+    s->st = snapshot_shard_plan(&s->shard, &s->memory.n_bytes, &s->arena, &s->err);
+    if (!s->st && control_size(s->control) == 1)
+        snapshot_memory_begin(&s->memory);
+}
+
 static tp_status make_room(struct snapshot *s, struct tp_err *err)
 {
     void *pinned;
-    int64_t n_bytes;
-    tp_status st;
+    tp_status st = s->st;
 
-    TP_TRY(snapshot_shard_plan(&s->shard, &n_bytes, &s->arena, err));
-    TP_TRY(device_alloc_pinned(s->device, &pinned, n_bytes, err));
+    if (st) {
+        *err = s->err;
+        return st;
+    }
+    TP_TRY(snapshot_memory_get(&s->memory, &pinned, err));
     s->pinned = pinned;
     TP_TRY(device_queue_open(s->device, &s->queue, DEVICE_QUEUE_COPY, err));
     TP_TRY(device_event_open(s->device, &s->updated, err));
@@ -85,14 +97,13 @@ done:
     return st;
 }
 
-tp_status snapshot_open(struct snapshot **out, const struct trainer *t, bool force,
-                        const struct root_lock_wait *wait, struct tp_err *err)
+struct snapshot *snapshot_prepare(const struct trainer *t)
 {
     struct snapshot *s = calloc(1, sizeof *s);
     struct comm_control *control = t->parallel.control;
-    tp_status st;
 
-    TP_TRY(control_agree(control, s ? TP_OK : tp_fail(err, TP_E_NOMEM, "no memory to save"), err));
+    if (!s)
+        return NULL;
     s->control = control;
     s->newest_step = -1;
     s->config = t->config;
@@ -102,17 +113,25 @@ tp_status snapshot_open(struct snapshot **out, const struct trainer *t, bool for
                                         .rank = control_rank(control),
                                         .zstd = t->config->ckpt_zstd,
                                         .threads = t->host_threads };
-    s->force = force;
-    s->wait = *wait;
-    s->device = t->device;
+    s->device = s->memory.device = t->device;
     s->ops = t->net.k.ops;
     s->copied = t->state_copied;
+    begin_room(s);
+    return s;
+}
+
+tp_status snapshot_open(struct snapshot *s, const struct trainer *t, bool force,
+                        const struct root_lock_wait *wait, struct tp_err *err)
+{
+    struct comm_control *control = t->parallel.control;
+    tp_status st;
+
+    TP_TRY(control_agree(control, s ? TP_OK : tp_fail(err, TP_E_NOMEM, "no memory to save"), err));
+    s->force = force;
+    s->wait = *wait;
     TP_TRY(control_agree(control, make_room(s, err), err));
     TP_TRY(control_agree(control, claim(s, err), err));
-    *out = s;
-    s = NULL;
 done:
-    snapshot_close(s);
     return st;
 }
 
@@ -386,8 +405,7 @@ void snapshot_close(struct snapshot *s)
     give_up(s);
     free(s->infos);
     device_queue_close(s->queue);
-    if (s->pinned)
-        device_free(s->device, s->pinned);
+    snapshot_memory_close(&s->memory);
     device_event_close(s->updated);
     arena_free(&s->arena);
     free(s);

@@ -20,11 +20,16 @@
 
 struct snapshot;
 
-/* Claim the root's next epoch and allocate the pinned memory. Collective. force: replace a step
- * that exists (a resumed run). An epoch in the configuration was claimed by an orchestrator for
- * this launch, and is used. `wait` says what happens while another process holds the root's lock;
- * saves wait in the same way, in any thread. TP_E_STALE: a newer job has claimed the root since. */
-tp_status snapshot_open(struct snapshot **out, const struct trainer *t, bool force,
+/* Begin to open, before the state of t is restored: one rank alone pins memory for the copies in a
+ * thread, if its device can, which takes 0.3 s for each GiB. Not collective. NULL: no memory, which
+ * snapshot_open reports, as any other failure. Free with snapshot_close. */
+struct snapshot *snapshot_prepare(const struct trainer *t);
+
+/* Claim the root's next epoch, and get the pinned memory. Collective. force: replace a step that
+ * exists (a resumed run). An epoch in the configuration was claimed by an orchestrator for this
+ * launch, and is used. `wait` says what happens while another process holds the root's lock; saves
+ * wait in the same way, in any thread. TP_E_STALE: a newer job has claimed the root since. */
+tp_status snapshot_open(struct snapshot *s, const struct trainer *t, bool force,
                         const struct root_lock_wait *wait, struct tp_err *err);
 
 /* Whether a save is in progress; the same on every rank. */

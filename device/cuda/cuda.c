@@ -160,7 +160,7 @@ tp_status cuda_device_open(struct device **out, int ordinal, struct tp_err *err)
         return st;
     if (!(c = calloc(1, sizeof *c)))
         return tp_fail(err, TP_E_NOMEM, "out of memory for GPU %d", ordinal);
-    c->device = (struct device){ .ops = &CUDA_OPS };
+    c->device = (struct device){ .ops = &CUDA_OPS, .pins_in_threads = true };
     c->ordinal = ordinal;
     device_failure_open(&c->failure);
     if ((st = start(c, err))) {

@@ -29,6 +29,7 @@ tp_status cuda_memory_open(struct cuda_memory *m, int ordinal, struct tp_err *er
     cudaError_t e;
 
     *m = (struct cuda_memory){ .ordinal = ordinal };
+    pthread_mutex_init(&m->lock, NULL);
     e = cudaStreamCreateWithFlags(&m->stream, cudaStreamNonBlocking);
     return e == cudaSuccess ? TP_OK : cuda_error_fail(err, ordinal, "opening a stream", e);
 }
@@ -38,12 +39,31 @@ static void give(void *p, bool is_pinned)
     (void)(is_pinned ? cudaFreeHost(p) : cudaFree(p));
 }
 
-/* Free what *link points to. */
-static void drop(struct cuda_buffer **link, bool works)
+/* Take the buffer at p, NULL: the first one, off the list. NULL: there is none. */
+static struct cuda_buffer *take_off(struct cuda_memory *m, const void *p)
 {
-    struct cuda_buffer *b = *link;
+    struct cuda_buffer **link = &m->buffers, *b;
 
-    *link = b->next;
+    pthread_mutex_lock(&m->lock);
+    while (p && *link && (*link)->at != p)
+        link = &(*link)->next;
+    b = *link;
+    if (b)
+        *link = b->next;
+    pthread_mutex_unlock(&m->lock);
+    return b;
+}
+
+static void put_on(struct cuda_memory *m, struct cuda_buffer *b)
+{
+    pthread_mutex_lock(&m->lock);
+    b->next = m->buffers;
+    m->buffers = b;
+    pthread_mutex_unlock(&m->lock);
+}
+
+static void drop(struct cuda_buffer *b, bool works)
+{
     if (works)
         give(b->at, b->is_pinned);
     free(b);
@@ -51,20 +71,21 @@ static void drop(struct cuda_buffer **link, bool works)
 
 void cuda_memory_close(struct cuda_memory *m, bool works)
 {
-    while (m->buffers)
-        drop(&m->buffers, works);
+    struct cuda_buffer *b;
+
+    while ((b = take_off(m, NULL)))
+        drop(b, works);
     if (m->stream && works)
         (void)cudaStreamDestroy(m->stream);
+    pthread_mutex_destroy(&m->lock);
 }
 
 void cuda_memory_free(struct cuda_memory *m, void *p, bool works)
 {
-    struct cuda_buffer **link = &m->buffers;
+    struct cuda_buffer *b = take_off(m, p);
 
-    while (*link && (*link)->at != p)
-        link = &(*link)->next;
-    if (*link)
-        drop(link, works);
+    if (b)
+        drop(b, works);
 }
 
 static tp_status taken(const struct cuda_memory *m, int64_t n_bytes, cudaError_t e,
@@ -173,8 +194,8 @@ tp_status cuda_memory_alloc(struct cuda_memory *m, void **out, int64_t n_bytes, 
         free(b);
         return st;
     }
-    *b = (struct cuda_buffer){ m->buffers, p, is_pinned };
-    m->buffers = b;
+    *b = (struct cuda_buffer){ .at = p, .is_pinned = is_pinned };
+    put_on(m, b);
     *out = p;
     return TP_OK;
 }

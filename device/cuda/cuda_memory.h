@@ -4,6 +4,7 @@
 #ifndef DEVICE_CUDA_CUDA_MEMORY_H
 #define DEVICE_CUDA_CUDA_MEMORY_H
 
+#include <pthread.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -12,10 +13,12 @@
 struct CUstream_st;
 struct cuda_buffer;
 
-/* What was allocated. The GPU is the calling thread's current one in all calls. */
+/* What was allocated. The GPU is the calling thread's current one in all calls. Any thread may
+ * allocate and free. */
 struct cuda_memory {
     int ordinal;                /* of the GPU, for messages */
     struct CUstream_st *stream; /* for setting new memory to zero */
+    pthread_mutex_t lock;       /* for the list */
     struct cuda_buffer *buffers;
 };
 
