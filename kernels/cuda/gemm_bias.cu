@@ -4,6 +4,10 @@
  *
  * cuBLASLt's GELU is the form with tanh, as kernels/gelu.h. It reads and writes its inputs in the
  * type of C.
+ *
+ * Its epilogues with the gradient of a bias are not used: of cuBLAS 13's kernels for Hopper and
+ * bf16, none adds columns. So BGRADA and BGRADB read a matrix again, slower than bias.cu does, and
+ * DGELU_BGRAD would: the machine code of its kernels with GELU's gradient has no such sum.
  */
 #include "kernels/cuda/gemm_bias.cuh"
 
