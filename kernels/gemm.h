@@ -46,7 +46,8 @@ struct gemm {
     int64_t lda, ldb, ldc;
     float alpha, beta;
     enum dtype type;
-    const float *bias; /* [n]; or NULL. A bf16 C may get it rounded to bf16 */
+    const float *bias;            /* [n]; or NULL. A bf16 C may get it rounded to bf16 */
+    const uint16_t *rounded_bias; /* that in bf16, where it is there; else NULL */
     struct gemm_batch batch;
     enum dtype c_type;
     enum gemm_epilogue epilogue;

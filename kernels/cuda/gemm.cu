@@ -117,6 +117,7 @@ static struct gemm product_of(const struct gemm *all, int64_t i)
     g.c = static_cast<char *>(g.c) + i * g.batch.step_c * dtype_bytes(g.c_type);
     if (g.bias)
         g.bias += i * g.batch.step_bias;
+    g.rounded_bias = nullptr;
     if (axis == GEMM_NO_AXIS || left >= *size)
         return g;
     *size = left > 0 ? left : 0;

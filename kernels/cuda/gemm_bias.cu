@@ -121,27 +121,31 @@ static cublasStatus_t describe(struct description *d, const struct gemm *g, cons
     return describe_preference(&d->preference, g);
 }
 
-/* Bytes after the workspace, for a rounded bias. */
-static int64_t room_of(const struct gemm *g)
+/* What cuBLASLt can read as the bias; NULL: it has to be rounded. */
+static const void *bias_of(const struct gemm *g)
 {
-    return g->bias && g->c_type == DTYPE_BF16 ? g->n * dtype_bytes(DTYPE_BF16) : 0;
+    if (g->c_type != DTYPE_BF16)
+        return g->bias;
+    return g->rounded_bias && alignment(g->rounded_bias) >= 16 ? g->rounded_bias : nullptr;
 }
 
 /* cuBLASLt remembers what it chose for a description, so it is asked each time. Its bias has the
- * type of C: for a bf16 C it is rounded to the end of the workspace. */
+ * type of C: for a bf16 C it is rounded to the end of the workspace, if that has not been done. */
 cublasStatus_t gemm_with_epilogue(struct device_queue *q, cublasHandle_t handle,
                                   const struct gemm *g)
 {
     const cublasLtHandle_t lt = reinterpret_cast<cublasLtHandle_t>(handle);
     struct description d;
     cublasLtMatmulHeuristicResult_t chosen;
-    const int64_t room = room_of(g);
+    const void *bias = bias_of(g);
+    const int64_t room = g->bias && !bias ? g->n * dtype_bytes(DTYPE_BF16) : 0;
     char *workspace = static_cast<char *>(device_scratch(q, (int64_t)BLAS_WORKSPACE_BYTES + room));
     char *after = workspace + BLAS_WORKSPACE_BYTES;
-    const void *bias = room ? after : static_cast<const void *>(g->bias);
     const struct cast round = { after, DTYPE_BF16, g->bias, DTYPE_F32, g->n };
     int n = 0;
 
+    if (room)
+        bias = after;
     if (!has_epilogue(g, bias))
         return CUBLAS_STATUS_NOT_SUPPORTED;
     if (!workspace) /* the device keeps the failure */

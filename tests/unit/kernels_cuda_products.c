@@ -41,7 +41,7 @@ Test(cuda_products, gemm)
         struct pair b = matrix(&r, type, trans_b, k, n, &ldb);
         struct pair c = matrix(&r, DTYPE_F32, false, m, n, &ldc);
         BOTH(gemm, gemm, trans_a, trans_b, m, n, k, AT(a), AT(b), AT(c), lda > 0 ? lda : 1,
-             ldb > 0 ? ldb : 1, ldc > 0 ? ldc : 1, alpha, beta, type, NULL, { 0 }, DTYPE_F32,
+             ldb > 0 ? ldb : 1, ldc > 0 ? ldc : 1, alpha, beta, type, NULL, NULL, { 0 }, DTYPE_F32,
              GEMM_EPILOGUE_NONE, .gelu_input = NULL);
         assert_similar(c, DTYPE_F32, 10, 1e-6, "a product");
         end();
@@ -67,8 +67,8 @@ Test(cuda_products, batches)
         struct pair c = floats(&r, m * n * count, 1);
         struct pair bias = floats(&r, n * count, 1);
         BOTH(gemm, gemm, false, true, m, n, k, AT(a), AT(b), AT(c), k, k, n, 1, 0, type,
-             i % 2 ? AT(bias) : NULL, { count, m * k, k * n, m * n, n, axis, total }, DTYPE_F32,
-             GEMM_EPILOGUE_NONE, .gelu_input = NULL);
+             i % 2 ? AT(bias) : NULL, NULL, { count, m * k, k * n, m * n, n, axis, total },
+             DTYPE_F32, GEMM_EPILOGUE_NONE, .gelu_input = NULL);
         assert_similar(c, DTYPE_F32, 10, 1e-6, "products");
         end();
     }
@@ -92,7 +92,7 @@ Test(cuda_products, biases)
         struct pair b = matrix(&r, type, trans_b, k, n, &ldb);
         struct pair c = matrix(&r, DTYPE_F32, false, m, n, &ldc), bias = floats(&r, n + at, 1);
         BOTH(gemm, gemm, trans_a, trans_b, m, n, k, AT(a), AT(b), AT(c), lda > 0 ? lda : 1,
-             ldb > 0 ? ldb : 1, ldc, 1, beta, type, (float *)AT(bias) + at, { 0 }, DTYPE_F32,
+             ldb > 0 ? ldb : 1, ldc, 1, beta, type, (float *)AT(bias) + at, NULL, { 0 }, DTYPE_F32,
              GEMM_EPILOGUE_NONE, .gelu_input = NULL);
         if (fake)
             cr_assert_eq(fake->epilogue_products() - before, aligned && k > 0);
@@ -121,10 +121,16 @@ Test(cuda_products, products_that_are_kept_in_bf16)
         struct pair c = numbers_kept(&r, m * ldc + at, 1);
         float *rounded = random_floats(&r, n, 1);
         free(stored_as(DTYPE_BF16, rounded, n));
-        struct pair bias = pair_of(rounded, n * (int64_t)sizeof *rounded);
+        struct pair bias = pair_of(rounded, n * (int64_t)sizeof *rounded),
+                    in_bf16 = kept(rounded, n);
+        bool is_rounded = has_bias && rng_int(&r, 0, 1); /* then bf16 numbers suffice */
+        struct pair unused = floats(&r, n, 1);
+        if (fake && is_rounded && at == 0 && k > 0)
+            bias.gpu = unused.gpu;
         BOTH(gemm, gemm, trans_a, trans_b, m, n, k, AT(a), AT(b), AT_KEPT(c, at), lda > 0 ? lda : 1,
-             ldb > 0 ? ldb : 1, ldc, 1, beta, DTYPE_BF16, has_bias ? AT(bias) : NULL, { 0 }, KEPT,
-             GEMM_EPILOGUE_NONE, .gelu_input = NULL);
+             ldb > 0 ? ldb : 1, ldc, 1, beta, DTYPE_BF16, has_bias ? AT(bias) : NULL,
+             on_gpu && is_rounded ? in_bf16.gpu : NULL, { 0 }, KEPT, GEMM_EPILOGUE_NONE,
+             .gelu_input = NULL);
         if (fake)
             cr_assert_eq(fake->epilogue_products() - before, has_bias && at == 0 && k > 0);
         assert_similar_kept(c, 10, at || !fake ? 0x1p-8 : 1e-6, "a product in bf16");

@@ -141,6 +141,11 @@ int params_unit_end(const struct params *p, int first);
 
 /* Where layers read an entry, as q->type, and where they write its gradient. */
 const void *params_weight(const struct params *p, const struct param *q);
+
+/* An entry in bf16, also one that layers read in fp32: as AdamW rounds it. NULL: with zero3, which
+ * sends such an entry in fp32 only, and in fp32. */
+const uint16_t *params_rounded(const struct params *p, const struct param *q);
+
 float *params_grad(const struct params *p, const struct param *q);
 
 struct param_owned params_owned(const struct params *p, const struct param *q);

@@ -44,6 +44,11 @@ const void *params_weight(const struct params *p, const struct param *q)
     return p->vectors ? p->vectors + q->vector_at : p->value + q->at;
 }
 
+const uint16_t *params_rounded(const struct params *p, const struct param *q)
+{
+    return p->value_bf16 && !p->sharded ? p->value_bf16 + q->at : NULL;
+}
+
 float *params_grad(const struct params *p, const struct param *q)
 {
     return p->grad + q->at;

@@ -176,6 +176,7 @@ static tp_status bind_linear(struct linear *out, const struct source *s, enum te
     b = bias == ROLE_NONE ? NULL : find(s, bias);
     if (b) {
         out->bias = params_weight(p, b);
+        out->rounded_bias = params_rounded(p, b);
         out->bias_grad = params_grad(p, b);
         out->bias_stride = stride_of(s, b);
     }

@@ -29,6 +29,7 @@ struct linear {
     int parts;         /* matrices whose outputs are side by side in y; 0: one. More need in_out */
     const float *bias; /* [out] f32, or NULL. The caller adds the bias of a row layer, after the sum
                         * over ranks */
+    const uint16_t *rounded_bias; /* the same in bf16, if the parameters have it; else NULL */
     float *bias_grad;
     bool bias_by_norm; /* of a row layer: the backward pass of the norm above sums bias_grad */
     enum dtype type;   /* of weight, x and dy: f32 or bf16 */

@@ -62,7 +62,8 @@ void linear_output(const struct linear *l, const struct linear_operands *o)
                                 .epilogue = o->epilogue,
                                 .gelu_input = o->gelu_input,
                                 .ldc = l->out,
-                                .bias = o->with_bias && l->bias ? l->bias + w.at : NULL };
+                                .bias = o->with_bias && l->bias ? l->bias + w.at : NULL,
+                                .rounded_bias = l->rounded_bias ? l->rounded_bias + w.at : NULL };
         const struct gemm_batch steps = { .step_a = o->x_step,
                                           .step_b = l->stride,
                                           .step_c = o->result_step,
