@@ -33,6 +33,64 @@ template <int D> using attention_wgmma_tile = attention_wgmma_rows<D, WGMMA_ROWS
 enum { ATTENTION_WGMMA_PARTS = WGMMA_ROWS / ATTENTION_MMA_ROWS };
 typedef float attention_wgmma_scores[ATTENTION_WGMMA_PARTS][1][2][4];
 
+/* The blocks of a head read the same other rows, so these should stay in the second cache (50 MB on
+ * Hopper, in two halves): the blocks of a group of heads, whose other rows are so many bytes, come
+ * before those of the next group. The fake device has small groups, so that its tests have several.
+ */
+#ifdef __CUDACC__
+enum { ATTENTION_WGMMA_GROUP = 16 << 20 };
+#else
+enum { ATTENTION_WGMMA_GROUP = 48 << 10 };
+#endif
+
+struct attention_wgmma_place {
+    int batch, head, part;
+};
+
+/* Which head, of `heads` in a sequence, and which part of its own rows block number b has. The
+ * blocks of a head read `rows` rows of two matrices. In a group part 0 of each head comes first. */
+static __device__ inline struct attention_wgmma_place attention_wgmma_place_of(
+    const struct attention *a, unsigned b, int64_t heads, int64_t own_rows, int64_t rows)
+{
+    const unsigned all = (unsigned)(a->batch * heads);
+    const unsigned parts = (unsigned)attention_parts(own_rows, ATTENTION_MMA_OWN);
+    const int64_t bytes = 2 * rows * a->head_dim * (int64_t)sizeof(uint16_t);
+    const unsigned fit =
+        bytes < ATTENTION_WGMMA_GROUP ? ATTENTION_WGMMA_GROUP / (unsigned)bytes : 1;
+    const unsigned group = fit < all ? fit : all;
+    const unsigned first = b / (group * parts) * group;
+    const unsigned n = all - first < group ? all - first : group;
+    const unsigned in_group = b - first * parts, head = first + in_group % n;
+
+    return { (int)(head / (unsigned)heads), (int)(head % (unsigned)heads), (int)(in_group / n) };
+}
+
+/* Block number b's own queries. The last queries come first, because they see most keys. */
+static __device__ inline struct attention_rows attention_wgmma_queries(const struct attention *a,
+                                                                       unsigned b)
+{
+    const struct attention_wgmma_place at =
+        attention_wgmma_place_of(a, b, a->heads, a->seq, attention_keys(a));
+    struct attention_rows q = attention_head_queries(a, at.batch, at.head);
+
+    q.first = (int)(attention_parts(a->seq, ATTENTION_MMA_OWN) - 1 - at.part) * ATTENTION_MMA_OWN;
+    q.end = q.first + ATTENTION_MMA_OWN < q.rows ? q.first + ATTENTION_MMA_OWN : q.rows;
+    return q;
+}
+
+/* Block number b's own keys. */
+static __device__ inline struct attention_rows attention_wgmma_own_keys(const struct attention *a,
+                                                                        unsigned b)
+{
+    const struct attention_wgmma_place at = attention_wgmma_place_of(
+        a, b, a->kv_heads, attention_keys(a), a->heads / a->kv_heads * a->seq);
+    struct attention_rows k = attention_head_keys(a, at.batch, at.head);
+
+    k.first = at.part * ATTENTION_MMA_OWN;
+    k.end = k.first + ATTENTION_MMA_OWN < k.rows ? k.first + ATTENTION_MMA_OWN : k.rows;
+    return k;
+}
+
 /* The number of the warpgroup, the same register in all its threads. */
 static __device__ inline int attention_wgmma_group(void)
 {

@@ -168,7 +168,7 @@ __global__ void __launch_bounds__(LAUNCH_THREADS, D == 64 ? 2 : 1)
     if constexpr (wgmma_is_there()) {
         struct dq_shared<D> *const shared = launch_shared<struct dq_shared<D>>();
         const struct attention &a = g.of;
-        const struct attention_rows q = attention_queries(&a, ATTENTION_MMA_OWN, blockIdx.x);
+        const struct attention_rows q = attention_wgmma_queries(&a, blockIdx.x);
         const int own = attention_wgmma_group() * WGMMA_ROWS;
         const int row = attention_mma_first<1>(&q) - q.first + attention_mma_row(0);
         float dq[D / 8][4] = {};
@@ -271,7 +271,7 @@ template <int D> struct dkv_pass {
     int begin, end, heads;
 
     __device__ dkv_pass(const struct attention_backward &of, const float *its_delta)
-        : g(of), delta(its_delta), k(attention_own_keys(&of.of, ATTENTION_MMA_OWN, blockIdx.x)),
+        : g(of), delta(its_delta), k(attention_wgmma_own_keys(&of.of, blockIdx.x)),
           q(attention_queries_of(&of.of, &k, 0)),
           begin(of.of.keys ? 0 : k.first / WGMMA_ROWS * WGMMA_ROWS),
           end(attention_queries_end(&of.of, &k)),

@@ -132,7 +132,7 @@ __global__ void __launch_bounds__(LAUNCH_THREADS, D == 64 ? 2 : 1)
 {
     if constexpr (wgmma_is_there()) {
         struct forward_shared<D> *const shared = launch_shared<struct forward_shared<D>>();
-        const struct attention_rows q = attention_queries(&a, ATTENTION_MMA_OWN, blockIdx.x);
+        const struct attention_rows q = attention_wgmma_queries(&a, blockIdx.x);
         const int own = attention_wgmma_group() * WGMMA_ROWS;
         struct attention_softmax<D, 1> t = {
         };
