@@ -84,15 +84,17 @@ def test_biases_and_gelu_are_parts_of_products(tmp_path, inputs, dtype, epilogue
     assert kinds.count("product with an epilogue") == epilogues * MODELS["gpt2"]["n_layer"] * steps
 
 
-@pytest.mark.parametrize("layout,options,apart", [("tp1", ["--recompute", "full"], 0), ("pp2", ["--micro", "2"], 2), ("pp2vpp2", ["--micro", "2"], 6),
-                                                  ("tp2sp", [], 0), ("dp2zero3", [], 8)])
-def test_norms_sum_the_gradients_of_biases_below(tmp_path, inputs, layout, options, apart):
+@pytest.mark.parametrize("layout,options,passes,apart",
+                         [("tp1", ["--recompute", "full"], 1, 0), ("pp2", ["--micro", "2"], 2, 2),
+                          ("pp2vpp2", ["--micro", "2"], 2, 6), ("tp2sp", [], 2, 0), ("dp2zero3", [], 2, 8)])
+def test_norms_sum_the_gradients_of_biases_below(tmp_path, inputs, layout, options, passes, apart):
     """But of the last layer of a virtual stage that another one follows; and with zero3 of the last product of each layer. apart:
-    how many the ranks sum alone in a step."""
+    how many of these the ranks sum alone in a step, beside two of column layers in each of a layer's passes."""
     traffic = tmp_path / "traffic"
     train(inputs, tmp_path / "cuda", "gpt2", layout, *options, "--device", "cuda", env=on_fake(TRAFFIC=traffic))
     kernels = [line.split()[0] for line in traffic.read_text().splitlines()]
     steps = len(harness.read_log(tmp_path / "cuda" / "log"))
+    apart += 2 * passes * MODELS["gpt2"]["n_layer"]
     assert sum("bias_gradient_kernel" in name for name in kernels) == apart * steps, SEED
     assert "layer_norm_backward_warp_kernel" in " ".join(kernels)
 

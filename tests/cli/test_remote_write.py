@@ -163,7 +163,7 @@ def test_progress_says_what_was_sent(store, large):
     assert last["bytes_copied"] == last["bytes_total"] < size <= last["bytes_sent"] < 1.01 * size + 4096
     store.delay = 0.2  # one part after the other, so that the copying waits for the sending
     line = shlex.join(map(str, harness.command(["tp-reshard", root, "--to", "tp4", "--out", OUT + "-2", "--jobs", 1])))
-    out = subprocess.run(["script", "-qec", line, "/dev/null"], env={**os.environ, **store.environment(TP_REMOTE_CONNECTIONS="1")},
+    out = subprocess.run(["script", "-qec", line, "/dev/null"], env={**os.environ, "TERM": "xterm", **store.environment(TP_REMOTE_CONNECTIONS="1")},
                          stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, timeout=100).stdout
     assert re.search(r"copying .* of .*/s, [0-9.]+ s left, [0-9.]+ MiB sent", out), out
 
