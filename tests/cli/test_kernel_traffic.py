@@ -7,6 +7,8 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 import harness
 
 SCRIPT = harness.REPO / "tests/check/kernel_traffic.py"
@@ -20,20 +22,29 @@ def check(file, limits=None):
     return r.returncode, r.stdout + r.stderr
 
 
-def test_kernels_access_memory_within_their_limits(tmp_path):
-    env = {**os.environ, "FAKECUDA_TRAFFIC": str(tmp_path / "traffic"), "TP_BUILD": str(harness.BUILD), "TP_SEED": "1"}
-    r = subprocess.run([harness.built("kernels_cuda_shapes")], env=env, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                       check=False)
+@pytest.fixture(scope="module")
+def traffic(tmp_path_factory):
+    """The launches of all shapes, which take a minute to run."""
+    file = tmp_path_factory.mktemp("shapes") / "traffic"
+    run_shapes(file)
+    return file
+
+
+def run_shapes(traffic, *options):
+    env = {**os.environ, "FAKECUDA_TRAFFIC": str(traffic), "TP_BUILD": str(harness.BUILD), "TP_SEED": "1"}
+    r = subprocess.run([harness.built("kernels_cuda_shapes"), *options], env=env, text=True, stdout=subprocess.PIPE,
+                       stderr=subprocess.STDOUT, check=False)
     assert r.returncode == 0, r.stdout
-    code, out = check(tmp_path / "traffic")
+
+
+def test_kernels_access_memory_within_their_limits(traffic):
+    code, out = check(traffic)
     assert code == 0, out
 
 
 def test_gradients_of_norms_read_what_they_need_once(tmp_path):
     """x, dy, dx and w, for sums of columns too; and the sums of each block of rows, once more. Rows of up to 8192 columns."""
-    env = {**os.environ, "FAKECUDA_TRAFFIC": str(tmp_path / "traffic"), "TP_BUILD": str(harness.BUILD), "TP_SEED": "1"}
-    subprocess.run([harness.built("kernels_cuda_shapes"), "--filter=cuda_shapes/norms"], env=env, stdout=subprocess.DEVNULL, stderr=subprocess.STDOUT,
-                   check=True)
+    run_shapes(tmp_path / "traffic", "--filter=cuda_shapes/norms")
     rows, seen = 9, []
     for line in (tmp_path / "traffic").read_text().splitlines():
         name, _, sectors, *_ = line.split()
@@ -45,12 +56,9 @@ def test_gradients_of_norms_read_what_they_need_once(tmp_path):
     assert set(seen) == {768, 2048, 4096, 8192} and len(seen) == 16, seen
 
 
-def test_attention_on_warpgroups_reads_out_once(tmp_path):
+def test_attention_on_warpgroups_reads_out_once(traffic):
     """Its kernel of dq computes delta from the d_out that it has; the other paths have a kernel for it."""
-    env = {**os.environ, "FAKECUDA_TRAFFIC": str(tmp_path / "traffic"), "TP_BUILD": str(harness.BUILD), "TP_SEED": "1"}
-    subprocess.run([harness.built("kernels_cuda_shapes"), "--filter=cuda_shapes/attention*"], env=env, stdout=subprocess.DEVNULL,
-                   stderr=subprocess.STDOUT, check=True)
-    names = [line.split("<")[0].split()[0] for line in (tmp_path / "traffic").read_text().splitlines()]
+    names = [line.split("<")[0].split()[0] for line in traffic.read_text().splitlines()]
     count = {part: names.count(f"attention_{part}_kernel") for part in ("delta", "dq", "mma_dq", "wgmma_dq")}
     assert count["wgmma_dq"] > 0 and count["delta"] == count["dq"] + count["mma_dq"], count
 
