@@ -89,17 +89,27 @@ static __device__ inline struct attention_rows attention_head_keys(const struct 
     return k;
 }
 
-/* Block number b's own queries. The last queries come first, because they see most keys. */
+/* Part number `part` of a head's queries, `own` rows of them: a block's own. The last queries come
+ * first, because they see most keys. */
+static __device__ inline struct attention_rows attention_queries_part(const struct attention *a,
+                                                                      int own, int batch, int head,
+                                                                      int64_t part)
+{
+    struct attention_rows q = attention_head_queries(a, batch, head);
+
+    q.first = (int)(attention_parts(a->seq, own) - 1 - part) * own;
+    q.end = q.first + own < q.rows ? q.first + own : q.rows;
+    return q;
+}
+
+/* Block number b's own queries: part 0 of every head comes first. */
 static __device__ inline struct attention_rows attention_queries(const struct attention *a, int own,
                                                                  int64_t b)
 {
-    const int64_t heads = a->batch * a->heads, parts = attention_parts(a->seq, own);
-    struct attention_rows q =
-        attention_head_queries(a, (int)(b % heads / a->heads), (int)(b % a->heads));
+    const int64_t heads = a->batch * a->heads;
 
-    q.first = (int)(parts - 1 - b / heads) * own;
-    q.end = q.first + own < q.rows ? q.first + own : q.rows;
-    return q;
+    return attention_queries_part(a, own, (int)(b % heads / a->heads), (int)(b % a->heads),
+                                  b / heads);
 }
 
 /* The keys that these queries see. */
@@ -113,17 +123,26 @@ static __device__ inline struct attention_rows attention_keys_of(const struct at
     return k;
 }
 
-/* Block number b's own keys. */
+/* Part number `part` of a head's keys, `own` rows of them: a block's own. */
+static __device__ inline struct attention_rows attention_keys_part(const struct attention *a,
+                                                                   int own, int batch, int head,
+                                                                   int64_t part)
+{
+    struct attention_rows k = attention_head_keys(a, batch, head);
+
+    k.first = (int)part * own;
+    k.end = k.first + own < k.rows ? k.first + own : k.rows;
+    return k;
+}
+
+/* Block number b's own keys: part 0 of every head comes first. */
 static __device__ inline struct attention_rows attention_own_keys(const struct attention *a,
                                                                   int own, int64_t b)
 {
     const int64_t heads = a->batch * a->kv_heads;
-    struct attention_rows k =
-        attention_head_keys(a, (int)(b % heads / a->kv_heads), (int)(b % a->kv_heads));
 
-    k.first = (int)(b / heads) * own;
-    k.end = k.first + own < k.rows ? k.first + own : k.rows;
-    return k;
+    return attention_keys_part(a, own, (int)(b % heads / a->kv_heads), (int)(b % a->kv_heads),
+                               b / heads);
 }
 
 /* The first tile of n keys that the block's own queries see, and the end of the queries that see

@@ -65,17 +65,14 @@ static __device__ inline struct attention_wgmma_place attention_wgmma_place_of(
     return { (int)(head / (unsigned)heads), (int)(head % (unsigned)heads), (int)(in_group / n) };
 }
 
-/* Block number b's own queries. The last queries come first, because they see most keys. */
+/* Block number b's own queries. */
 static __device__ inline struct attention_rows attention_wgmma_queries(const struct attention *a,
                                                                        unsigned b)
 {
     const struct attention_wgmma_place at =
         attention_wgmma_place_of(a, b, a->heads, a->seq, attention_keys(a));
-    struct attention_rows q = attention_head_queries(a, at.batch, at.head);
 
-    q.first = (int)(attention_parts(a->seq, ATTENTION_MMA_OWN) - 1 - at.part) * ATTENTION_MMA_OWN;
-    q.end = q.first + ATTENTION_MMA_OWN < q.rows ? q.first + ATTENTION_MMA_OWN : q.rows;
-    return q;
+    return attention_queries_part(a, ATTENTION_MMA_OWN, at.batch, at.head, at.part);
 }
 
 /* Block number b's own keys. */
@@ -84,11 +81,8 @@ static __device__ inline struct attention_rows attention_wgmma_own_keys(const st
 {
     const struct attention_wgmma_place at = attention_wgmma_place_of(
         a, b, a->kv_heads, attention_keys(a), a->heads / a->kv_heads * a->seq);
-    struct attention_rows k = attention_head_keys(a, at.batch, at.head);
 
-    k.first = at.part * ATTENTION_MMA_OWN;
-    k.end = k.first + ATTENTION_MMA_OWN < k.rows ? k.first + ATTENTION_MMA_OWN : k.rows;
-    return k;
+    return attention_keys_part(a, ATTENTION_MMA_OWN, at.batch, at.head, at.part);
 }
 
 /* The number of the warpgroup, the same register in all its threads. */
