@@ -34,7 +34,6 @@ struct bias_gradient {
     int count;
     int64_t dbias_step, dy_step;
     bool clear;
-    int64_t ld; /* elements between rows of dy; 0: cols */
 };
 
 #endif

@@ -48,7 +48,7 @@ tp_status cpu_run_bias_residual_add(struct device_queue *q, const struct bias_re
 static void add_row(const void *ctx, float *sums, int64_t row)
 {
     const struct bias_gradient *a = ctx;
-    int64_t at = row / a->rows * a->dy_step + row % a->rows * (a->ld ? a->ld : a->cols);
+    int64_t at = row / a->rows * a->dy_step + row % a->rows * a->cols;
 
     if (a->type == DTYPE_F32)
         add_f32(sums, (const float *)a->dy + at, a->cols);

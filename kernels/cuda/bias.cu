@@ -51,7 +51,7 @@ __global__ void __launch_bounds__(LAUNCH_THREADS, SUM_BLOCKS)
     float sums[1];
 
     reduce_columns<N, SUM_LOADS>(sums, a.rows, a.cols, [&](int64_t row, int64_t col) {
-        return pack_set<N, 1>{ { pack_load<N>(a.dy, type, first + row * a.ld + col) } };
+        return pack_set<N, 1>{ { pack_load<N>(a.dy, type, first + row * a.cols + col) } };
     });
     reduce_store<N>(a.dbias + a.dbias_step * blockIdx.y, parts, a.cols, a.clear, sums[0]);
 }
@@ -65,18 +65,15 @@ void cuda_run_bias_gradient(struct device_queue *q, const struct bias_gradient *
 
     if (a->count == 0)
         one.clear = false;
-    if (a->ld == 0)
-        one.ld = a->cols;
     if (a->cols == 0 || !reduce_plan_make(&p, q, a->rows, a->cols, count, 1,
                                           reduce_full_parts(q, a->cols, count, most, SUM_BLOCKS)))
         return;
-    pack_select(a->type,
-                a->cols % most == 0 && one.ld % most == 0 && pack_is_aligned(a->dy) &&
-                    (count == 1 || a->dy_step % most == 0),
-                [&](auto type, auto n) {
-                    launch(q, "the gradient of a bias", reduce_plan_grid(&p, n.value),
-                           bias_gradient_kernel<type.value, n.value>, one,
-                           reduce_plan_parts(&p, 0));
-                });
+    pack_select(
+        a->type,
+        a->cols % most == 0 && pack_is_aligned(a->dy) && (count == 1 || a->dy_step % most == 0),
+        [&](auto type, auto n) {
+            launch(q, "the gradient of a bias", reduce_plan_grid(&p, n.value),
+                   bias_gradient_kernel<type.value, n.value>, one, reduce_plan_parts(&p, 0));
+        });
     reduce_plan_add(q, &p, 0, one.dbias, one.dbias_step, one.clear);
 }

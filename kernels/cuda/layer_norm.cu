@@ -333,7 +333,7 @@ static void run_apart(struct device_queue *q, const struct layer_norm_backward *
 {
     const int blocks = a->blocks > 0 ? a->blocks : 1;
     const struct bias_gradient dx_sum = { a->dx_sum, a->dx, DTYPE_F32, a->rows, a->cols,
-                                          0,         0,     0,         false,   0 };
+                                          0,         0,     0,         false };
     struct reduce_plan p;
 
     launch_rows(q, "the gradient of layer norm", a->rows,

@@ -53,7 +53,7 @@ Test(bias, several_gradients_have_the_bits_of_one_thread)
 
         use_threads(3);
         RUN(bias_gradient, bias_gradient, got, dy, DTYPE_F32, rows, cols, count, cols + 2, step,
-            i % 2 == 0, .ld = 0);
+            .clear = i % 2 == 0);
         use_threads(1);
         for (int k = 0; k < count; k++) {
             for (int64_t c = 0; c < cols; c++)

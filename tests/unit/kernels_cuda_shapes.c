@@ -143,7 +143,7 @@ static void biases(struct rng *r, bool is_kept, int64_t cols)
     BOTH(sum_add, sum_add, AT(sums), AT(residual), ROWS, cols, 0, cols);
     assert_same_bits(sums, "sum of rows");
     BOTH(bias_gradient, bias_gradient, AT(sums), AT(dy), is_kept ? DTYPE_BF16 : DTYPE_F32, ROWS,
-         cols, 1, cols, ROWS * cols, true, .ld = 0);
+         cols, 1, cols, ROWS * cols, .clear = true);
     assert_similar(sums, DTYPE_F32, 10, 3e-6, "bias gradient");
 }
 SHAPES(biases_and_sums, biases)

@@ -48,7 +48,6 @@ static void check(bool in_threads, bool with_failure)
     struct device *d = open_device(&ops, in_threads);
     struct snapshot_memory m = { .device = d, .n_bytes = 1000 };
     struct tp_err err = { 0 };
-    void *p = NULL;
 
     fails = with_failure;
     snapshot_memory_begin(&m);
@@ -56,11 +55,11 @@ static void check(bool in_threads, bool with_failure)
         sem_wait(&begun);
         sem_post(&may_end);
     }
-    cr_assert_eq(snapshot_memory_get(&m, &p, &err), with_failure ? TP_E_NOMEM : TP_OK);
+    cr_assert_eq(snapshot_memory_finish(&m, &err), with_failure ? TP_E_NOMEM : TP_OK);
     if (with_failure)
         cr_assert_str_eq(err.msg, "out of pinned host memory: 1000 bytes");
     else
-        memset(p, 1, 1000);
+        memset(m.pinned, 1, 1000);
     snapshot_memory_close(&m);
     device_close(d);
 }
