@@ -32,7 +32,6 @@ struct snapshot {
     struct device_event *updated; /* the trainer's work before the copies is done */
     struct device_event *copied;  /* the copies are done; the trainer's event */
     struct snapshot_memory memory;
-    char *pinned; /* the copies */
 
     enum phase phase;
     struct ckpt_save save;
@@ -82,15 +81,13 @@ static void begin_room(struct snapshot *s)
 
 static tp_status make_room(struct snapshot *s, struct tp_err *err)
 {
-    void *pinned;
     tp_status st = s->st;
 
     if (st) {
         *err = s->err;
         return st;
     }
-    TP_TRY(snapshot_memory_get(&s->memory, &pinned, err));
-    s->pinned = pinned;
+    TP_TRY(snapshot_memory_finish(&s->memory, err));
     TP_TRY(device_queue_open(s->device, &s->queue, DEVICE_QUEUE_COPY, err));
     TP_TRY(device_event_open(s->device, &s->updated, err));
 done:
@@ -140,8 +137,8 @@ done:
 static tp_status write_shard(struct snapshot *s, struct tp_err *err)
 {
     struct shard_writer *w;
-    tp_status st =
-        snapshot_shard_write(&w, &s->info, &s->shard, s->pinned, ckpt_save_dir(&s->save), err);
+    tp_status st = snapshot_shard_write(&w, &s->info, &s->shard, s->memory.pinned,
+                                        ckpt_save_dir(&s->save), err);
 
     if (st)
         return st;
@@ -246,7 +243,7 @@ static void copy_state(struct snapshot *s, const struct trainer *t)
 {
     device_record(t->queue, s->updated);
     device_wait(s->queue, s->updated);
-    snapshot_copy(s->queue, s->ops, &s->shard, &t->params, s->pinned);
+    snapshot_copy(s->queue, s->ops, &s->shard, &t->params, s->memory.pinned);
     device_record(s->queue, s->copied);
     s->position = t->position;
 }

@@ -25,13 +25,12 @@ static void join(struct snapshot_memory *m)
     m->has_thread = false;
 }
 
-tp_status snapshot_memory_get(struct snapshot_memory *m, void **out, struct tp_err *err)
+tp_status snapshot_memory_finish(struct snapshot_memory *m, struct tp_err *err)
 {
     join(m);
     if (!m->has_begun)
         allocate(m);
     m->has_begun = true;
-    *out = m->pinned;
     if (m->st)
         *err = m->err;
     return m->st;

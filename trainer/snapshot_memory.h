@@ -13,18 +13,18 @@
 struct snapshot_memory {
     struct device *device; /* borrowed */
     int64_t n_bytes;
-    void *pinned;
+    void *pinned; /* the memory, after snapshot_memory_finish */
     bool has_begun, has_thread;
     pthread_t thread;
     tp_status st; /* of the allocation; read after joining the thread */
     struct tp_err err;
 };
 
-/* Begin in a thread, if the device can. Else snapshot_memory_get does it all. */
+/* Begin in a thread, if the device can. Else snapshot_memory_finish does it all. */
 void snapshot_memory_begin(struct snapshot_memory *m);
 
-/* *out: the memory, which stays m's. TP_E_NOMEM. */
-tp_status snapshot_memory_get(struct snapshot_memory *m, void **out, struct tp_err *err);
+/* Wait for the thread, or allocate. TP_E_NOMEM. */
+tp_status snapshot_memory_finish(struct snapshot_memory *m, struct tp_err *err);
 
 /* End the thread, and free the memory. */
 void snapshot_memory_close(struct snapshot_memory *m);
