@@ -311,6 +311,19 @@ def test_goals_of_training_are_judged():
         row = {"tokens_per_s": rate * 989e12 / gpt2, "pytorch_compile": compiled if isinstance(compiled, str) else compiled * 989e12 / gpt2}
         training_goals.judge_training(row, training_goals.GPT2_124M, 1024, gpu)
         assert (row["is_45_percent"], row["is_faster_than_compile"]) == (peak, faster), row
+    for whole, layers, faster in (("late", 1.0, True), (1.0, 3.0, False), (3.0, 1.0, False), ("late", "no PyTorch", None)):
+        row = {"tokens_per_s": 2.0, "pytorch_compile": whole, "pytorch_compile_layers": layers}
+        training_goals.judge_training(row, training_goals.LLAMA_1B, 1024, "NVIDIA H200")
+        assert row["is_faster_than_compile"] == faster, row
+
+
+def test_pytorch_is_measured_in_the_order_of_the_goals(tmp_path):
+    """A Llama's layers are compiled before anything that may use up the time."""
+    script(tmp_path / "path/python3", "case $1 in -c) ;; *) shift; echo \"$*\" >>%s/asked; echo '{\"tokens_per_s\": 1.5}';; esac\n" % tmp_path)
+    code, rows = check(tmp_path / "out", "--only", "training", PATH="%s:%s" % (tmp_path / "path", os.environ["PATH"]))
+    (row,) = rows["training"]["figures"].values()
+    assert code == 0 and [line.split()[-1] for line in (tmp_path / "asked").read_text().splitlines()] == ["compile_layers", "eager", "compile"]
+    assert row["pytorch_compile_layers"] == row["pytorch_eager"] == row["pytorch_compile"] == 1.5, row
 
 
 @pytest.mark.parametrize("program,said", [("none", ""), ("gpu_check", "memcheck of gpu_check: SUMMARY: 2 errors"),
