@@ -107,9 +107,9 @@ class Check:
 
     def of(self, part):
         """What a part uses: it has its share of the time that is left. A part beside others has a third of all, so that time is
-        left for those after it."""
+        left for those after it. Small runs are those of tests, whose machine may be busy."""
         own = copy.copy(self)
-        share = SHARES.get(part.__name__, 90)
+        share = self.options.seconds if self.options.small else SHARES.get(part.__name__, 90)
         if part in SIDE_BY_SIDE and not self.options.only:
             share = min(share, self.options.seconds / 3)
         own.log_ends = []
