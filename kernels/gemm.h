@@ -12,9 +12,13 @@
 
 enum gemm_axis { GEMM_NO_AXIS, GEMM_M, GEMM_N, GEMM_K };
 
-/* Several products of one shape, each computed by one thread, so that no result depends on the
- * number of threads: the tensor shards that a rank emulates. Product i uses a + i step_a,
- * b + i step_b, c + i step_c and bias + i step_bias (steps in elements; 0: all products share it).
+/* Several products of one shape. Product i uses a + i step_a, b + i step_b, c + i step_c and
+ * bias + i step_bias (steps in elements; 0: all products share it). No element is in two C.
+ *
+ * By default each product is computed by one thread, so that no result depends on the number of
+ * threads: the tensor shards that a rank emulates. With `together` all threads share the products,
+ * as they share one: a CPU computes one after the other, a GPU all in one kernel, if it can. Such
+ * products have no axis.
  *
  * The last products may be shorter along `axis`: the sizes add up to `total`, and product i has
  * min(size, max(0, total - i * size)). Matrices whose rows run along that axis are dense: their
@@ -24,6 +28,7 @@ struct gemm_batch {
     int64_t step_a, step_b, step_c, step_bias;
     enum gemm_axis axis;
     int64_t total;
+    bool together;
 };
 
 /* What is done with a product before it is stored, on a device that keeps_bf16 (kernels/ops.h); C

@@ -89,7 +89,7 @@ struct gemm_work {
     atomic_int failed; /* the first failure's message is kept */
 };
 
-/* Shorten product i along the batch's axis, and the rows that run along it. */
+/* Shorten product i of shards along the batch's axis, and the rows that run along it. */
 static void shorten(struct gemm *g, int64_t i)
 {
     enum gemm_axis axis = g->batch.axis;
@@ -107,21 +107,28 @@ static void shorten(struct gemm *g, int64_t i)
         g->ldc = *size;
 }
 
+static struct gemm product_of(const struct gemm *all, int64_t i)
+{
+    struct gemm g = *all;
+
+    shorten(&g, i);
+    g.a = (const char *)g.a + i * g.batch.step_a * dtype_bytes(g.type);
+    g.b = (const char *)g.b + i * g.batch.step_b * dtype_bytes(g.type);
+    g.c = (float *)g.c + i * g.batch.step_c;
+    if (g.bias)
+        g.bias += i * g.batch.step_bias;
+    return g;
+}
+
 static void batch_range(void *ctx, int64_t lo, int64_t hi, int thread)
 {
     struct gemm_work *w = ctx;
 
     (void)thread;
     for (int64_t i = lo; i < hi; i++) {
-        struct gemm one = *w->g;
+        struct gemm one = product_of(w->g, i);
         struct tp_err err;
 
-        shorten(&one, i);
-        one.a = (const char *)one.a + i * one.batch.step_a * dtype_bytes(one.type);
-        one.b = (const char *)one.b + i * one.batch.step_b * dtype_bytes(one.type);
-        one.c = (float *)one.c + i * one.batch.step_c;
-        if (one.bias)
-            one.bias += i * one.batch.step_bias;
         if (gemm_one(w->queue, &one, &err) && !atomic_exchange(&w->failed, 1))
             *w->err = err;
     }
@@ -130,9 +137,18 @@ static void batch_range(void *ctx, int64_t lo, int64_t hi, int thread)
 tp_status cpu_run_gemm(struct device_queue *q, const struct gemm *g, struct tp_err *err)
 {
     struct gemm_work w = { .queue = q, .g = g, .err = err };
+    tp_status st = TP_OK;
 
     if (!g->batch.count)
         return gemm_one(q, g, err);
+    if (g->batch.together) {
+        for (int64_t i = 0; i < g->batch.count && st == TP_OK; i++) {
+            struct gemm one = product_of(g, i);
+
+            st = gemm_one(q, &one, err);
+        }
+        return st;
+    }
     kernels_each(q, g->batch.count, batch_range, &w);
     return atomic_load(&w.failed) ? err->status : TP_OK;
 }

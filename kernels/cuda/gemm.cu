@@ -35,15 +35,22 @@ __global__ void __launch_bounds__(LAUNCH_THREADS)
         }
 }
 
-/* The product without its bias. */
+/* The product without its bias, or all products of a batch. */
 static cublasStatus_t multiply(cublasHandle_t handle, const struct gemm *g)
 {
-    const cudaDataType type = blas_type(g->type);
+    const cudaDataType type = blas_type(g->type), c_type = blas_type(g->c_type);
+    const cublasOperation_t trans_a = g->trans_b ? CUBLAS_OP_T : CUBLAS_OP_N;
+    const cublasOperation_t trans_b = g->trans_a ? CUBLAS_OP_T : CUBLAS_OP_N;
+    const struct gemm_batch *batch = &g->batch;
 
-    return cublasGemmEx_64(handle, g->trans_b ? CUBLAS_OP_T : CUBLAS_OP_N,
-                           g->trans_a ? CUBLAS_OP_T : CUBLAS_OP_N, g->n, g->m, g->k, &g->alpha,
-                           g->b, type, g->ldb, g->a, type, g->lda, &g->beta, g->c,
-                           blas_type(g->c_type), g->ldc, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT);
+    if (batch->count)
+        return cublasGemmStridedBatchedEx_64(
+            handle, trans_a, trans_b, g->n, g->m, g->k, &g->alpha, g->b, type, g->ldb,
+            batch->step_b, g->a, type, g->lda, batch->step_a, &g->beta, g->c, c_type, g->ldc,
+            batch->step_c, batch->count, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT);
+    return cublasGemmEx_64(handle, trans_a, trans_b, g->n, g->m, g->k, &g->alpha, g->b, type,
+                           g->ldb, g->a, type, g->lda, &g->beta, g->c, c_type, g->ldc,
+                           CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT);
 }
 
 static void one_product(struct device_queue *q, const struct gemm *g);
@@ -103,6 +110,25 @@ static void one_product(struct device_queue *q, const struct gemm *g)
         launch_rows(q, "a bias", g->m, gemm_bias_kernel, *g);
 }
 
+/* All products of a batch in one call. Whether they have been queued, or have failed: then the
+ * device keeps the failure. */
+static bool all_products(struct device_queue *q, const struct gemm *g)
+{
+    struct blas *blas;
+    cublasStatus_t s;
+
+    if (!g->batch.together || g->epilogue || g->m == 0 || g->n == 0 || g->k == 0 || g->alpha == 0)
+        return false;
+    if (!cuda_queue_begin(q) || !(blas = blas_of(q)))
+        return true;
+    s = g->bias ? gemm_with_epilogue(q, blas->handle, g) : multiply(blas->handle, g);
+    if (s == CUBLAS_STATUS_NOT_SUPPORTED)
+        return false;
+    if (s != CUBLAS_STATUS_SUCCESS)
+        blas_fail(q, "products of a batch", s);
+    return true;
+}
+
 /* Product i of a batch: shorter along the batch's axis, if it is one of the last, and so are the
  * rows that run along it. */
 static struct gemm product_of(const struct gemm *all, int64_t i)
@@ -110,14 +136,16 @@ static struct gemm product_of(const struct gemm *all, int64_t i)
     struct gemm g = *all;
     enum gemm_axis axis = g.batch.axis;
     int64_t *size = axis == GEMM_M ? &g.m : axis == GEMM_N ? &g.n : &g.k;
-    int64_t left = g.batch.total - i * *size;
+    int64_t left = all->batch.total - i * *size;
 
     g.a = static_cast<const char *>(g.a) + i * g.batch.step_a * dtype_bytes(g.type);
     g.b = static_cast<const char *>(g.b) + i * g.batch.step_b * dtype_bytes(g.type);
     g.c = static_cast<char *>(g.c) + i * g.batch.step_c * dtype_bytes(g.c_type);
     if (g.bias)
         g.bias += i * g.batch.step_bias;
-    g.rounded_bias = nullptr;
+    g.rounded_bias =
+        g.rounded_bias && g.batch.together ? g.rounded_bias + i * g.batch.step_bias : nullptr;
+    g.batch = {};
     if (axis == GEMM_NO_AXIS || left >= *size)
         return g;
     *size = left > 0 ? left : 0;
@@ -144,6 +172,8 @@ void cuda_run_gemm(struct device_queue *q, const struct gemm *g)
     }
     if (!g->batch.count)
         one_product(q, g);
+    else if (all_products(q, g))
+        return;
     for (int64_t i = 0; i < g->batch.count; i++) {
         struct gemm one = product_of(g, i);
 

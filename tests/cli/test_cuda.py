@@ -77,11 +77,17 @@ def test_products_of_experts_are_few_calls(tmp_path, inputs, dtype, grouped):
     assert kinds.count("grouped product") == grouped * MODELS["mixtral"]["num_hidden_layers"] * steps
 
 
-@pytest.mark.parametrize("dtype,epilogues", [("fp32", 4), ("bf16", 5)])
+@pytest.mark.parametrize("dtype,epilogues", [("fp32", 1), ("bf16", 2)])
 def test_biases_and_gelu_are_parts_of_products(tmp_path, inputs, dtype, epilogues):
-    """Of a layer in a step: the biases of query, key, value and up; in bf16 GELU's gradient, too."""
+    """Of a layer in a step: the bias of up, in bf16 GELU's gradient, too; and those of query, key and value in one call. So are
+    the gradients of their weights. Beside these: the products of attention's output and down, their gradients and those of up,
+    and three for the gradient of what query, key and value read."""
     kinds, steps = operations_of(tmp_path, inputs, "gpt2", dtype)
-    assert kinds.count("product with an epilogue") == epilogues * MODELS["gpt2"]["n_layer"] * steps
+    layers = MODELS["gpt2"]["n_layer"] * steps
+    assert kinds.count("product with an epilogue") == epilogues * layers
+    assert kinds.count("products of a batch with an epilogue") == layers
+    assert kinds.count("products of a batch") == layers
+    assert kinds.count("product") == (12 - epilogues) * layers + 3 * steps
 
 
 @pytest.mark.parametrize("layout,options,passes,apart",

@@ -325,6 +325,8 @@ const struct fakecuda_control fakecuda_control = {
     fake::wgmma_products,
     fake::epilogue_products,
     fake::epilogue_missing,
+    fake::batched_calls,
+    fake::batched_missing,
     fake::grouped_calls,
     fake::grouped_missing,
     fake::memory_pinned_peak,

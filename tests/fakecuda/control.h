@@ -33,6 +33,10 @@ struct fakecuda_control {
     /* From now on cuBLASLt has no algorithm for products with this epilogue (a number of its
      * header; 0: it has all), as on a GPU for which NVIDIA has no such kernel. */
     void (*epilogue_missing)(uint32_t epilogue);
+    /* How many batches of products cuBLAS and cuBLASLt have taken, and from now on whether they
+     * answer that they have no such products. */
+    int64_t (*batched_calls)(void);
+    void (*batched_missing)(bool is_now);
     /* How many calls with the products of several groups cuBLAS has taken, and from now on whether
      * it answers that it has no such products. */
     int64_t (*grouped_calls)(void);

@@ -23,6 +23,29 @@ static_assert(CUBLAS_STATUS_NOT_INITIALIZED == 1 && CUBLAS_STATUS_ALLOC_FAILED =
                   CUDA_R_16BF == 14,
               "the numbers are NVIDIA's");
 
+static int64_t n_batches;
+static bool batches_missing;
+
+int64_t fake::batched_calls()
+{
+    return n_batches;
+}
+
+void fake::batched_missing(bool is_now)
+{
+    batches_missing = is_now;
+}
+
+bool fake::batches_are_missing()
+{
+    return batches_missing;
+}
+
+void fake::batch_taken()
+{
+    n_batches++;
+}
+
 /* A small part of what NVIDIA's handle takes. */
 static const size_t HANDLE = 4096;
 
@@ -94,13 +117,13 @@ void fake::cublas_begin(const char *call, cublasHandle_t handle, cudaDataType c)
 
 /* CUDA_MODULE_LOADING is for the kernels that a library registers when it is loaded. cuBLASLt,
  * which multiplies for cuBLAS too, loads its own when it needs them (cuLibraryLoadData). */
-void fake::cublas_load(const product &p, uint32_t epilogue, cudaStream_t s)
+void fake::cublas_load(const product &p, uint32_t epilogue, int64_t count, cudaStream_t s)
 {
-    static auto &loaded = *new std::set<std::array<int64_t, 9>>;
+    static auto &loaded = *new std::set<std::array<int64_t, 10>>;
     api_call call;
     const bool is_new = loaded
                             .insert({ p.a.rows, p.a.cols, p.c.cols, p.a.trans, p.b.trans, p.a.type,
-                                      p.c.type, (int64_t)epilogue, p.beta != 0 })
+                                      p.c.type, (int64_t)epilogue, p.beta != 0, count })
                             .second;
 
     if (is_new && !(s && s->capture))
@@ -118,6 +141,36 @@ const char *cublasGetStatusString(cublasStatus_t status)
     return status == CUBLAS_STATUS_SUCCESS ? "no error" : "an error of cuBLAS";
 }
 
+/* Products of any number, for both calls. */
+static cublasStatus_t multiply(const char *call, cublasHandle_t handle, const fake::product &shapes,
+                               const void *alpha, const void *beta,
+                               const fake::product_batch &batch, cublasComputeType_t compute)
+{
+    fake::product p = shapes;
+
+    if (p.c.rows < 0 || p.c.cols < 0 || p.a.cols < 0 || batch.count < 0)
+        return CUBLAS_STATUS_INVALID_VALUE;
+    if (compute != CUBLAS_COMPUTE_32F || (p.c.type != CUDA_R_32F && p.c.type != p.a.type) ||
+        p.a.type != p.b.type)
+        return CUBLAS_STATUS_NOT_SUPPORTED;
+    if (fake::is_kind(fake::DEVICE_MEMORY, alpha) || fake::is_kind(fake::DEVICE_MEMORY, beta))
+        fake::report(nullptr, "%s: alpha and beta are in host memory", call);
+    p.alpha = *(const float *)alpha;
+    p.beta = *(const float *)beta;
+    if (fake::device_failure != cudaSuccess)
+        return CUBLAS_STATUS_EXECUTION_FAILED;
+    fake::product_check(call, p, batch);
+    fake::cublas_begin(call, handle, p.c.type);
+    fake::cublas_load(p, 0, batch.count, handle->stream);
+    fake::api_enqueue(handle->stream, batch.count > 1 ? "products of a batch" : "product",
+                      [=, workspace = handle->workspace] {
+                          fake::cublas_use(workspace);
+                          for (int64_t i = 0; i < batch.count; i++)
+                              fake::product_run(fake::product_of(p, batch, i));
+                      });
+    return CUBLAS_STATUS_SUCCESS;
+}
+
 cublasStatus_t cublasGemmEx_64(cublasHandle_t handle, cublasOperation_t transa,
                                cublasOperation_t transb, int64_t m, int64_t n, int64_t k,
                                const void *alpha, const void *A, cudaDataType Atype, int64_t lda,
@@ -129,24 +182,27 @@ cublasStatus_t cublasGemmEx_64(cublasHandle_t handle, cublasOperation_t transa,
     const fake::matrix b = { (char *)(uintptr_t)B, Btype, ldb, transb != CUBLAS_OP_N, k, n };
     const fake::matrix c = { (char *)C, Ctype, ldc, false, m, n };
 
-    if (m < 0 || n < 0 || k < 0)
-        return CUBLAS_STATUS_INVALID_VALUE;
-    if (computeType != CUBLAS_COMPUTE_32F || (Ctype != CUDA_R_32F && Ctype != Atype) ||
-        Atype != Btype)
+    return multiply("cublasGemmEx", handle, { a, b, c, 0, 0, nullptr, fake::STORE, {} }, alpha,
+                    beta, {}, computeType);
+}
+
+/* Strides are in elements. */
+cublasStatus_t cublasGemmStridedBatchedEx_64(
+    cublasHandle_t handle, cublasOperation_t transa, cublasOperation_t transb, int64_t m, int64_t n,
+    int64_t k, const void *alpha, const void *A, cudaDataType Atype, int64_t lda,
+    long long int strideA, const void *B, cudaDataType Btype, int64_t ldb, long long int strideB,
+    const void *beta, void *C, cudaDataType Ctype, int64_t ldc, long long int strideC,
+    int64_t batchCount, cublasComputeType_t computeType, cublasGemmAlgo_t)
+{
+    const fake::matrix a = { (char *)(uintptr_t)A, Atype, lda, transa != CUBLAS_OP_N, m, k };
+    const fake::matrix b = { (char *)(uintptr_t)B, Btype, ldb, transb != CUBLAS_OP_N, k, n };
+    const fake::matrix c = { (char *)C, Ctype, ldc, false, m, n };
+    const fake::product_batch batch = { batchCount, strideA * a.width(), strideB * b.width(),
+                                        strideC * c.width(), 0 };
+
+    if (fake::batches_are_missing())
         return CUBLAS_STATUS_NOT_SUPPORTED;
-    if (fake::is_kind(fake::DEVICE_MEMORY, alpha) || fake::is_kind(fake::DEVICE_MEMORY, beta))
-        fake::report(nullptr, "cublasGemmEx: alpha and beta are in host memory");
-    const float by_product = *(const float *)alpha, by_c = *(const float *)beta;
-    if (fake::device_failure != cudaSuccess)
-        return CUBLAS_STATUS_EXECUTION_FAILED;
-    fake::matrix_check("cublasGemmEx", "A", a);
-    fake::matrix_check("cublasGemmEx", "B", b);
-    fake::matrix_check("cublasGemmEx", "C", c);
-    fake::cublas_begin("cublasGemmEx", handle, Ctype);
-    fake::cublas_load({ a, b, c, by_product, by_c, nullptr, fake::STORE, {} }, 0, handle->stream);
-    fake::api_enqueue(handle->stream, "product", [=, workspace = handle->workspace] {
-        fake::cublas_use(workspace);
-        fake::product_run({ a, b, c, by_product, by_c, nullptr, fake::STORE, {} });
-    });
-    return CUBLAS_STATUS_SUCCESS;
+    fake::batch_taken();
+    return multiply("cublasGemmStridedBatchedEx", handle,
+                    { a, b, c, 0, 0, nullptr, fake::STORE, {} }, alpha, beta, batch, computeType);
 }

@@ -27,9 +27,13 @@ enum { CUBLAS_WORKSPACE = 4096 }; /* what a product writes */
 void cublas_begin(const char *call, cublasHandle_t handle, cudaDataType c);
 void cublas_use(void *workspace);
 
-/* Before a product is queued: its kernel is loaded if no product has had this shape, and then the
- * host may wait for all that is queued, also with CUDA_MODULE_LOADING=EAGER. */
-void cublas_load(const struct product &p, uint32_t epilogue, cudaStream_t s);
+/* Before products are queued: their kernel is loaded if none had this shape and number, and then
+ * the host may wait for all that is queued, also with CUDA_MODULE_LOADING=EAGER. */
+void cublas_load(const struct product &p, uint32_t epilogue, int64_t count, cudaStream_t s);
+
+/* Whether there is no kernel for batches; and one has been taken. */
+bool batches_are_missing();
+void batch_taken();
 
 } // namespace fake
 

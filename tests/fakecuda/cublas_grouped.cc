@@ -195,7 +195,7 @@ cublasStatus_t cublasGemmGroupedBatchedEx_64(
     fake::cublas_begin(CALL, handle, Ctype);
     if (fake::device_failure != cudaSuccess)
         return CUBLAS_STATUS_EXECUTION_FAILED;
-    fake::cublas_load({ all[0].a, all[0].b, all[0].c, 1, 0, nullptr, fake::STORE, {} }, 0,
+    fake::cublas_load({ all[0].a, all[0].b, all[0].c, 1, 0, nullptr, fake::STORE, {} }, 0, 1,
                       handle->stream);
     n_calls++;
     fake::api_enqueue(handle->stream, "grouped product", [=, workspace = handle->workspace] {

@@ -15,6 +15,8 @@
 static_assert(
     CUBLASLT_MATMUL_DESC_TRANSA == 3 && CUBLASLT_MATMUL_DESC_TRANSB == 4 &&
         CUBLASLT_MATMUL_DESC_EPILOGUE == 7 && CUBLASLT_MATMUL_DESC_BIAS_POINTER == 8 &&
+        CUBLASLT_MATMUL_DESC_BIAS_BATCH_STRIDE == 10 && CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT == 5 &&
+        CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET == 6 &&
         CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER == 11 &&
         CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD == 12 && CUBLASLT_EPILOGUE_DEFAULT == 1 &&
         CUBLASLT_EPILOGUE_BIAS == 4 && CUBLASLT_EPILOGUE_GELU_AUX == 160 &&
@@ -35,15 +37,16 @@ enum { OPERANDS = 4 }; /* A, B, C, D */
 
 struct stored_layout {
     uint64_t magic, rows, cols;
-    int64_t ld;
+    int64_t ld, step; /* step: elements to the matrix of the next product */
     cudaDataType type;
+    int32_t count;
 };
 
 struct stored_product {
     uint64_t magic;
     const void *bias;
     void *aux; /* the input of GELU: written, or read for the gradient */
-    int64_t aux_ld;
+    int64_t aux_ld, bias_step;
     int32_t trans_a, trans_b;
     uint32_t epilogue;
 };
@@ -103,9 +106,10 @@ static void set(void *to, size_t size, const void *from, size_t given)
     memcpy(to, from, size);
 }
 
-static uint32_t alignment_of(const void *p)
+/* Of addresses that begin at p and are some bytes apart. */
+static uint32_t alignment_of(const void *p, int64_t apart = 0)
 {
-    uintptr_t at = (uintptr_t)p | 256;
+    uintptr_t at = (uintptr_t)p | (uintptr_t)apart | 256;
 
     return (uint32_t)(at & (~at + 1));
 }
@@ -116,7 +120,23 @@ cublasStatus_t cublasLtMatrixLayoutInit_internal(cublasLtMatrixLayout_t matLayou
                                                  cudaDataType type, uint64_t rows, uint64_t cols,
                                                  int64_t ld)
 {
-    return stored(matLayout, size, stored_layout{ LAYOUT, rows, cols, ld, type });
+    return stored(matLayout, size, stored_layout{ LAYOUT, rows, cols, ld, 0, type, 1 });
+}
+
+cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t matLayout,
+                                                cublasLtMatrixLayoutAttribute_t attr,
+                                                const void *buf, size_t sizeInBytes)
+{
+    stored_layout l = opened<stored_layout>(matLayout, LAYOUT, "a layout");
+
+    if (attr == CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT)
+        set(&l.count, sizeof l.count, buf, sizeInBytes);
+    else if (attr == CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET)
+        set(&l.step, sizeof l.step, buf, sizeInBytes);
+    else
+        fake::report(nullptr, "cuBLASLt: the fake device lacks attribute %d of a layout",
+                     (int)attr);
+    return stored(matLayout, sizeof *matLayout, l);
 }
 
 cublasStatus_t cublasLtMatmulDescInit_internal(cublasLtMatmulDesc_t matmulDesc, size_t size,
@@ -126,7 +146,7 @@ cublasStatus_t cublasLtMatmulDescInit_internal(cublasLtMatmulDesc_t matmulDesc, 
     if (computeType != CUBLAS_COMPUTE_32F || scaleType != CUDA_R_32F)
         fake::report(nullptr, "cuBLASLt: the fake device only computes in f32");
     return stored(matmulDesc, size,
-                  stored_product{ PRODUCT, nullptr, nullptr, 0, CUBLAS_OP_N, CUBLAS_OP_N,
+                  stored_product{ PRODUCT, nullptr, nullptr, 0, 0, CUBLAS_OP_N, CUBLAS_OP_N,
                                   CUBLASLT_EPILOGUE_DEFAULT });
 }
 
@@ -155,6 +175,9 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t matmulDesc,
         break;
     case CUBLASLT_MATMUL_DESC_BIAS_POINTER:
         set(&p.bias, sizeof p.bias, buf, sizeInBytes);
+        break;
+    case CUBLASLT_MATMUL_DESC_BIAS_BATCH_STRIDE:
+        set(&p.bias_step, sizeof p.bias_step, buf, sizeInBytes);
         break;
     case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER:
         set(&p.aux, sizeof p.aux, buf, sizeInBytes);
@@ -203,6 +226,10 @@ static described describe(cublasLtMatmulDesc_t product, cublasLtMatrixLayout_t a
 
     for (int i = 0; i < OPERANDS; i++)
         x.of[i] = opened<stored_layout>(layouts[i], LAYOUT, "a layout");
+    for (const stored_layout &l : x.of)
+        if (l.count != x.of[3].count || l.count < 1)
+            fake::report(nullptr, "cuBLASLt: %d matrices of a batch of %d products", (int)l.count,
+                         (int)x.of[3].count);
     return x;
 }
 
@@ -212,9 +239,10 @@ static uint64_t shapes_of(const described &x)
     const auto add = [&h](uint64_t n) { h = (h ^ n) * 1099511628211u; };
 
     add((uint64_t)x.product.trans_a), add((uint64_t)x.product.trans_b), add(x.product.epilogue);
-    add((uint64_t)x.product.aux_ld);
+    add((uint64_t)x.product.aux_ld), add((uint64_t)x.product.bias_step);
     for (const stored_layout &l : x.of)
-        add(l.rows), add(l.cols), add((uint64_t)l.ld), add((uint64_t)l.type);
+        add(l.rows), add(l.cols), add((uint64_t)l.ld), add((uint64_t)l.type), add((uint64_t)l.step),
+            add((uint64_t)l.count);
     return h;
 }
 
@@ -230,6 +258,22 @@ static fake::then after(const stored_product &p)
 static bool has_bias(const stored_product &p)
 {
     return p.epilogue == CUBLASLT_EPILOGUE_BIAS || p.epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS;
+}
+
+static int64_t width(cudaDataType type)
+{
+    return type == CUDA_R_16BF ? 2 : 4;
+}
+
+/* Bytes from the bias of a product to that of the next one. */
+static int64_t bias_apart(const described &x)
+{
+    return x.of[3].count > 1 ? x.product.bias_step * width(x.of[3].type) : 0;
+}
+
+static uint32_t bias_alignment_of(const described &x)
+{
+    return alignment_of(x.product.bias, bias_apart(x));
 }
 
 /* Parts of a product that are computed in parallel (split-K) are added in the type of D by some
@@ -252,6 +296,8 @@ static bool is_supported(const described &x, const stored_preference &p)
 {
     const bool has_aux = after(x.product) != fake::STORE;
 
+    if (x.of[3].count > 1 && (has_aux || fake::batches_are_missing()))
+        return false;
     if (has_aux &&
         (x.of[3].type != CUDA_R_16BF || x.product.aux_ld % 8 != 0 ||
          x.product.aux_ld < (int64_t)x.of[3].rows || alignment_of(x.product.aux) < LEAST_ALIGNMENT))
@@ -270,7 +316,7 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(
     const stored_preference p = opened<stored_preference>(preference, PREFERENCE, "a preference");
     cublasLtMatmulHeuristicResult_t *to = &heuristicResultsArray[0];
     stored_choice choice = {
-        CHOICE, shapes_of(x), {}, alignment_of(x.product.bias), alignment_of(x.product.aux)
+        CHOICE, shapes_of(x), {}, bias_alignment_of(x), alignment_of(x.product.aux)
     };
 
     *returnAlgoCount = 0;
@@ -297,16 +343,22 @@ static fake::matrix operand(const described &x, int i, const void *at, bool tran
     return { (char *)(uintptr_t)at, l.type, l.ld, trans, trans ? cols : rows, trans ? rows : cols };
 }
 
+/* Bytes from the matrix of a product to that of the next one. */
+static int64_t apart(const described &x, int i)
+{
+    return x.of[i].count > 1 ? x.of[i].step * width(x.of[i].type) : 0;
+}
+
 static void check_choice(const described &x, const stored_choice &choice, const void *const *at)
 {
     if (choice.shapes != shapes_of(x))
         fake::report(nullptr, "cublasLtMatmul: the algorithm was chosen for another product");
     for (int i = 0; i < OPERANDS; i++)
-        if (alignment_of(at[i]) < choice.alignment[i])
+        if (alignment_of(at[i], apart(x, i)) < choice.alignment[i])
             fake::report(
                 nullptr,
-                "cublasLtMatmul: %c at %p is not a multiple of %u, for which the algorithm "
-                "was chosen",
+                "cublasLtMatmul: %c at %p, or one of a batch, is not a multiple of %u, for which "
+                "the algorithm was chosen",
                 "ABCD"[i], at[i], choice.alignment[i]);
     if (alignment_of(x.product.aux) < choice.aux_alignment)
         fake::report(
@@ -314,7 +366,7 @@ static void check_choice(const described &x, const stored_choice &choice, const 
             "cublasLtMatmul: the input of GELU at %p is not a multiple of %u, for which the "
             "algorithm was chosen",
             x.product.aux, choice.aux_alignment);
-    if (alignment_of(x.product.bias) < choice.bias_alignment)
+    if (bias_alignment_of(x) < choice.bias_alignment)
         fake::report(nullptr,
                      "cublasLtMatmul: the bias at %p is not a multiple of %u, for which the "
                      "algorithm was chosen",
@@ -332,7 +384,7 @@ static void check_room(const char *what, const void *p, size_t n)
                      what, p);
 }
 
-static void check_shapes(const fake::product &p)
+static void check_shapes(const fake::product &p, const fake::product_batch &batch)
 {
     const bool is_equal = p.a.rows == p.c.rows && p.b.cols == p.c.cols && p.a.cols == p.b.rows;
 
@@ -343,9 +395,19 @@ static void check_shapes(const fake::product &p)
                      (long long)p.b.cols, (long long)p.c.rows, (long long)p.c.cols);
     if ((p.c.type != CUDA_R_32F && p.c.type != p.a.type) || p.a.type != p.b.type)
         fake::report(nullptr, "cublasLtMatmul: the fake device lacks this combination of types");
-    fake::matrix_check("cublasLtMatmul", "A", p.a);
-    fake::matrix_check("cublasLtMatmul", "B", p.b);
-    fake::matrix_check("cublasLtMatmul", "D", p.c);
+    fake::product_check("cublasLtMatmul", p, batch);
+}
+
+static void check_biases(const fake::product &p, const fake::product_batch &batch)
+{
+    for (int64_t i = 0; i < batch.count && p.bias; i++) {
+        const void *bias = fake::product_of(p, batch, i).bias;
+
+        if (alignment_of(bias) < 16)
+            fake::report(nullptr, "cublasLtMatmul: the bias at %p is not a multiple of 16 bytes",
+                         bias);
+        check_room("the bias", bias, (size_t)(p.c.rows * p.c.width()));
+    }
 }
 
 cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t computeDesc, const void *alpha,
@@ -369,19 +431,17 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t computeDesc
                               after(x.product),
                               { (char *)x.product.aux, x.of[3].type, x.product.aux_ld, false,
                                 (int64_t)x.of[3].rows, (int64_t)x.of[3].cols } };
+    const fake::product_batch batch = { x.of[3].count, apart(x, 0), apart(x, 1), apart(x, 3),
+                                        bias_apart(x) };
     check_choice(x, opened<stored_choice>(algo, CHOICE, "an algorithm"), at);
-    check_shapes(p);
+    check_shapes(p, batch);
     if (C != D || memcmp(&x.of[2], &x.of[3], sizeof x.of[2]) != 0)
         fake::report(nullptr, "cublasLtMatmul: in the fake device C is D");
     if (p.after)
         fake::matrix_check("cublasLtMatmul", "the input of GELU", p.u);
     if (p.after && (p.beta != 0 || p.u.at == p.c.at))
         fake::report(nullptr, "cublasLtMatmul: in the fake device GELU has beta 0, and D apart");
-    if (p.bias && alignment_of(x.product.bias) < 16)
-        fake::report(nullptr, "cublasLtMatmul: the bias at %p is not a multiple of 16 bytes",
-                     x.product.bias);
-    if (p.bias)
-        check_room("the bias", p.bias, (size_t)(p.c.rows * p.c.width()));
+    check_biases(p, batch);
     if (workspaceSizeInBytes < WORKSPACE)
         return CUBLAS_STATUS_INVALID_VALUE;
     check_room("the workspace", workspace, workspaceSizeInBytes);
@@ -389,11 +449,16 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t computeDesc
         fake::report(nullptr, "cublasLtMatmul: the workspace at %p is misaligned", workspace);
     if (fake::device_failure != cudaSuccess)
         return CUBLAS_STATUS_EXECUTION_FAILED;
-    fake::cublas_load(p, x.product.epilogue, stream);
+    fake::cublas_load(p, x.product.epilogue, batch.count, stream);
     n_products++;
-    fake::api_enqueue(stream, "product with an epilogue", [=] {
-        fake::watch_fill(workspace, WORKSPACE);
-        fake::product_run(p);
-    });
+    if (batch.count > 1)
+        fake::batch_taken();
+    fake::api_enqueue(
+        stream,
+        batch.count > 1 ? "products of a batch with an epilogue" : "product with an epilogue", [=] {
+            fake::watch_fill(workspace, WORKSPACE);
+            for (int64_t i = 0; i < batch.count; i++)
+                fake::product_run(fake::product_of(p, batch, i));
+        });
     return CUBLAS_STATUS_SUCCESS;
 }

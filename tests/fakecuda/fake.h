@@ -167,6 +167,11 @@ void wgmma_end_thread(); /* the thread that runs has ended */
 int64_t epilogue_products();              /* how many products with a bias have been queued */
 void epilogue_missing(uint32_t epilogue); /* from now on there is no algorithm for it; 0: for all */
 
+/* ---- cublas.cc ---- */
+
+int64_t batched_calls();           /* how many batches of products have been queued */
+void batched_missing(bool is_now); /* answer that they are not supported */
+
 /* ---- cublas_grouped.cc ---- */
 
 int64_t grouped_calls();           /* how many calls with groups of products have been queued */

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
 #include <vector>
 
@@ -27,6 +28,41 @@ void matrix_check(const char *call, const char *name, const matrix &x)
                (void *)x.at);
     if ((uintptr_t)x.at % (uintptr_t)x.width())
         report(nullptr, "%s: %s at %p is misaligned", call, name, (void *)x.at);
+}
+
+product product_of(const product &p, const product_batch &batch, int64_t i)
+{
+    product one = p;
+
+    one.a.at += i * batch.step_a;
+    one.b.at += i * batch.step_b;
+    one.c.at += i * batch.step_c;
+    if (one.bias)
+        one.bias = (const char *)one.bias + i * batch.step_bias;
+    return one;
+}
+
+/* Whether a matrix shares elements with one of its shape that begins `apart` bytes after it. */
+static bool overlap(const matrix &x, int64_t apart)
+{
+    const int64_t ld = x.ld * x.width(), rows = x.stored_rows() * x.width();
+    const int64_t col = apart / ld, row = apart % ld;
+
+    return (row < rows && col < x.stored_cols()) || (ld - row < rows && col + 1 < x.stored_cols());
+}
+
+void product_check(const char *call, const product &p, const product_batch &batch)
+{
+    for (int64_t i = 0; i < batch.count; i++) {
+        const product one = product_of(p, batch, i);
+
+        matrix_check(call, "A", one.a);
+        matrix_check(call, "B", one.b);
+        matrix_check(call, "C", one.c);
+        if (i > 0 && overlap(p.c, i * std::abs(batch.step_c)))
+            report(nullptr, "%s: C of products that are %lld apart in a batch overlap", call,
+                   (long long)i);
+    }
 }
 
 static float element(cudaDataType type, const void *at, int64_t i)

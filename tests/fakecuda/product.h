@@ -51,6 +51,16 @@ struct product {
 };
 void product_run(const product &p);
 
+/* `count` products; the bytes from each matrix to the same one of the next product. */
+struct product_batch {
+    int64_t count = 1, step_a = 0, step_b = 0, step_c = 0, step_bias = 0;
+};
+
+/* Product i of a batch whose first one is p; and the end of the process if `call` cannot use the
+ * matrices of all, or if two share elements of C, because products are computed in any order. */
+product product_of(const product &p, const product_batch &batch, int64_t i);
+void product_check(const char *call, const product &p, const product_batch &batch);
+
 } // namespace fake
 
 #endif

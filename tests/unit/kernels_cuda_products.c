@@ -67,7 +67,7 @@ Test(cuda_products, batches)
         struct pair c = floats(&r, m * n * count, 1);
         struct pair bias = floats(&r, n * count, 1);
         BOTH(gemm, gemm, false, true, m, n, k, AT(a), AT(b), AT(c), k, k, n, 1, 0, type,
-             i % 2 ? AT(bias) : NULL, NULL, { count, m * k, k * n, m * n, n, axis, total },
+             i % 2 ? AT(bias) : NULL, NULL, { count, m * k, k * n, m * n, n, axis, total, false },
              DTYPE_F32, GEMM_EPILOGUE_NONE, .gelu_input = NULL);
         assert_similar(c, DTYPE_F32, 10, 1e-6, "products");
         end();
@@ -97,6 +97,106 @@ Test(cuda_products, biases)
         if (fake)
             cr_assert_eq(fake->epilogue_products() - before, aligned && k > 0);
         assert_similar(c, DTYPE_F32, 10, 1e-6, "a product with a bias");
+        end();
+    }
+}
+
+/* Products that are one call, of parts whose columns of C are side by side, or that are apart. */
+struct parts {
+    struct gemm g; /* without pointers */
+    int64_t at_c, at_bias;
+    bool has_bias, is_rounded, is_missing; /* is_missing: cuBLAS has no batches */
+};
+
+static struct parts any_parts(struct rng *r)
+{
+    const bool side_by_side = rng_int(r, 0, 1), is_whole = rng_int(r, 0, 3);
+    const int64_t n = is_whole ? 8 * rng_int(r, 1, 3) : rng_int(r, 1, 24);
+    struct parts p = { .g = { .trans_a = rng_int(r, 0, 1),
+                              .trans_b = rng_int(r, 0, 1),
+                              .m = rng_int(r, 1, 20),
+                              .n = n,
+                              .k = rng_int(r, 0, 20),
+                              .alpha = 1,
+                              .beta = (float)rng_int(r, 0, 2) / 2,
+                              .type = any_type(r) },
+                       .has_bias = rng_int(r, 0, 2),
+                       .is_rounded = rng_int(r, 0, 1),
+                       .is_missing = rng_int(r, 0, 5) == 0,
+                       .at_c = rng_int(r, 0, 3) ? 0 : 1,
+                       .at_bias = rng_int(r, 0, 3) ? 0 : 1 };
+    struct gemm_batch *b = &p.g.batch;
+
+    *b = (struct gemm_batch){ .count = (int)rng_int(r, 2, 4), .together = true };
+    p.g.lda = (p.g.trans_a ? p.g.m : p.g.k) + 1;
+    p.g.ldb = (p.g.trans_b ? p.g.k : p.g.n) + 1;
+    p.g.ldc = side_by_side ? n * b->count : n;
+    b->step_a = rng_int(r, 0, 1) ? 0 : 32 * 32;
+    b->step_b = rng_int(r, 0, 3) ? 32 * 32 : 0;
+    b->step_c = side_by_side ? n : p.g.m * n;
+    b->step_bias = n;
+    return p;
+}
+
+/* Whether all addresses of a matrix that begins `at` elements after a multiple of 256 bytes are
+ * multiples of 16 bytes. */
+static bool by_16(int64_t at, int64_t step, enum dtype type)
+{
+    return at * dtype_bytes(type) % 16 == 0 && step * dtype_bytes(type) % 16 == 0;
+}
+
+static void check_parts(struct rng *r, struct parts p, bool is_kept)
+{
+    const struct gemm_batch *b = &p.g.batch;
+    const int64_t n_c = p.g.m * p.g.n * b->count + p.at_c, n_bias = p.g.n * b->count + p.at_bias;
+    const enum dtype c_type = is_kept ? DTYPE_BF16 : DTYPE_F32;
+    /* An f32 bias that is not given in bf16 is rounded to aligned scratch. */
+    const bool is_aligned = by_16(p.at_c, b->step_c, c_type) && by_16(0, b->step_bias, c_type) &&
+                            (is_kept || p.at_bias == 0);
+    const bool is_one = p.g.k > 0 && !p.is_missing && (!p.has_bias || is_aligned);
+    int64_t before = fake ? fake->batched_calls() : 0;
+    struct pair a = numbers(r, p.g.type, b->count * 32 * 32, 1);
+    struct pair bb = numbers(r, p.g.type, b->count * 32 * 32, 1);
+    struct pair c = is_kept ? numbers_kept(r, n_c, 1) : floats(r, n_c, 1);
+    float *rounded = random_floats(r, n_bias, 1);
+    free(stored_as(DTYPE_BF16, rounded, n_bias));
+    struct pair bias = pair_of(rounded, n_bias * (int64_t)sizeof *rounded);
+    struct pair in_bf16 = kept(rounded, n_bias);
+
+    for (int side = 0; side < 2; side++) {
+        struct gemm g = p.g;
+
+        on_gpu = side;
+        g.a = AT(a), g.b = AT(bb);
+        g.c = is_kept ? AT_KEPT(c, p.at_c) : (char *)((float *)AT(c) + p.at_c);
+        g.c_type = is_kept && side ? DTYPE_BF16 : DTYPE_F32;
+        if (p.has_bias)
+            g.bias = (float *)AT(bias) + p.at_bias;
+        if (p.has_bias && p.is_rounded && side)
+            g.rounded_bias = (uint16_t *)in_bf16.gpu + p.at_bias;
+        if (fake)
+            fake->batched_missing(p.is_missing);
+        (side ? cuda->kernels : &kernels_cpu)->gemm(side ? queue : kernels_on(), &g);
+    }
+    if (fake)
+        cr_assert_eq(fake->batched_calls() - before, is_one, "%d products", b->count);
+    if (is_kept)
+        assert_similar_kept(c, 10, 0x1p-8, "products of parts in bf16");
+    else
+        assert_similar(c, DTYPE_F32, 10, 1e-6, "products of parts");
+    free(rounded);
+}
+
+/* One by one, where cuBLAS or cuBLASLt has no batches, or a matrix or a bias is not aligned. */
+Test(cuda_products, parts_are_one_call)
+{
+    struct rng r = rng_start("cuda/gemm parts");
+
+    for (int i = 0; i < 60; i++) {
+        struct parts p = any_parts(&r);
+
+        start(&r);
+        check_parts(&r, p, p.g.type == DTYPE_BF16 && i % 2);
         end();
     }
 }

@@ -233,7 +233,7 @@ static void check_one(const struct gemm *g, int i, int64_t size, const float *go
     free(one.c);
 }
 
-static void check_batch(struct rng *r, enum gemm_axis axis)
+static void check_batch(struct rng *r, enum gemm_axis axis, bool together)
 {
     enum { COUNT = 4 };
     int64_t size = rng_int(r, 1, 30), total = axis ? rng_int(r, 1, COUNT * size) : 0;
@@ -241,7 +241,8 @@ static void check_batch(struct rng *r, enum gemm_axis axis)
                       .n = axis == GEMM_N ? size : rng_int(r, 1, 30),
                       .k = axis == GEMM_K ? size : rng_int(r, 1, 30),
                       .alpha = 1,
-                      .batch = { .count = COUNT, .axis = axis, .total = total } };
+                      .batch = {
+                          .count = COUNT, .axis = axis, .total = total, .together = together } };
     float *a, *b, *c;
 
     g.trans_a = axis == GEMM_M;
@@ -270,5 +271,7 @@ Test(gemm, several_products_in_one_call_equal_single_products)
     struct rng r = rng_start("gemm/batch");
 
     for (int i = 0; i < 100; i++)
-        check_batch(&r, (enum gemm_axis)(i % 4));
+        check_batch(&r, (enum gemm_axis)(i % 4), false);
+    for (int i = 0; i < 30; i++)
+        check_batch(&r, GEMM_NO_AXIS, true);
 }

@@ -29,7 +29,7 @@ static const void *columns(const struct linear *l, const void *y, int64_t at)
 }
 
 /* Compute the product of each shard; out_axis is the axis along which shards divide the outputs. */
-static void run(const struct linear *l, const struct gemm *product, const struct gemm_batch *steps,
+static void run(const struct linear *l, const struct gemm *product, const struct gemm_batch *shards,
                 enum gemm_axis out_axis)
 {
     struct gemm g = *product;
@@ -37,7 +37,7 @@ static void run(const struct linear *l, const struct gemm *product, const struct
     g.alpha = 1;
     g.type = l->type;
     if (l->shards) {
-        g.batch = *steps;
+        g.batch = *shards;
         g.batch.count = l->shards;
         g.batch.axis = l->all_out ? out_axis : GEMM_NO_AXIS;
         g.batch.total = l->all_out;
@@ -45,10 +45,26 @@ static void run(const struct linear *l, const struct gemm *product, const struct
     l->k->ops->gemm(l->k->queue, &g);
 }
 
+/* One call has the products of all parts, or, as a batch has one kind of steps, of all shards. */
+static int calls_of(const struct linear *l)
+{
+    return l->shards ? parts_of(l) : 1;
+}
+
+static struct gemm_batch all_parts(const struct linear *l, struct gemm_batch steps)
+{
+    if (l->shards || parts_of(l) == 1)
+        return (struct gemm_batch){ 0 };
+    steps.count = l->parts;
+    steps.together = true;
+    return steps;
+}
+
 void linear_output(const struct linear *l, const struct linear_operands *o)
 {
-    for (int i = 0; i < parts_of(l); i++) {
+    for (int i = 0; i < calls_of(l); i++) {
         struct linear_part w = part_of(l, i);
+        const struct gemm_batch parts = { .step_b = l->in * w.n, .step_c = w.n, .step_bias = w.n };
         const struct gemm g = { .trans_b = !l->in_out,
                                 .m = o->rows,
                                 .n = w.n,
@@ -63,16 +79,18 @@ void linear_output(const struct linear *l, const struct linear_operands *o)
                                 .gelu_input = o->gelu_input,
                                 .ldc = l->out,
                                 .bias = o->with_bias && l->bias ? l->bias + w.at : NULL,
-                                .rounded_bias = l->rounded_bias ? l->rounded_bias + w.at : NULL };
-        const struct gemm_batch steps = { .step_a = o->x_step,
-                                          .step_b = l->stride,
-                                          .step_c = o->result_step,
-                                          .step_bias = l->bias_stride };
+                                .rounded_bias = l->rounded_bias ? l->rounded_bias + w.at : NULL,
+                                .batch = all_parts(l, parts) };
+        const struct gemm_batch shards = { .step_a = o->x_step,
+                                           .step_b = l->stride,
+                                           .step_c = o->result_step,
+                                           .step_bias = l->bias_stride };
 
-        run(l, &g, &steps, GEMM_N);
+        run(l, &g, &shards, GEMM_N);
     }
 }
 
+/* The products of the parts are added, so they are no batch. */
 void linear_input_gradient(const struct linear *l, const struct linear_operands *o)
 {
     for (int i = 0; i < parts_of(l); i++) {
@@ -91,18 +109,19 @@ void linear_input_gradient(const struct linear *l, const struct linear_operands 
                                 .gelu_input = o->gelu_input,
                                 .ldc = l->in,
                                 .beta = i > 0 ? 1 : 0 };
-        const struct gemm_batch steps = { .step_a = o->dy_step,
-                                          .step_b = l->stride,
-                                          .step_c = o->result_step };
+        const struct gemm_batch shards = { .step_a = o->dy_step,
+                                           .step_b = l->stride,
+                                           .step_c = o->result_step };
 
-        run(l, &g, &steps, GEMM_K);
+        run(l, &g, &shards, GEMM_K);
     }
 }
 
 void linear_weight_gradient(const struct linear *l, const struct linear_operands *o)
 {
-    for (int i = 0; i < parts_of(l); i++) {
+    for (int i = 0; i < calls_of(l); i++) {
         struct linear_part w = part_of(l, i);
+        const struct gemm_batch parts = { .step_b = w.n, .step_c = l->in * w.n };
         const void *dy = columns(l, o->dy, w.at);
         const struct gemm g = { .trans_a = true,
                                 .m = l->in_out ? l->in : w.n,
@@ -114,12 +133,13 @@ void linear_weight_gradient(const struct linear *l, const struct linear_operands
                                 .ldb = l->in_out ? l->out : l->in,
                                 .c = w.grad,
                                 .ldc = l->in_out ? w.n : l->in,
-                                .beta = o->add ? 1 : 0 };
-        const struct gemm_batch steps = { .step_a = l->in_out ? o->x_step : o->dy_step,
-                                          .step_b = l->in_out ? o->dy_step : o->x_step,
-                                          .step_c = l->stride };
+                                .beta = o->add ? 1 : 0,
+                                .batch = all_parts(l, parts) };
+        const struct gemm_batch shards = { .step_a = l->in_out ? o->x_step : o->dy_step,
+                                           .step_b = l->in_out ? o->dy_step : o->x_step,
+                                           .step_c = l->stride };
 
-        run(l, &g, &steps, l->in_out ? GEMM_N : GEMM_M);
+        run(l, &g, &shards, l->in_out ? GEMM_N : GEMM_M);
     }
 }
 
