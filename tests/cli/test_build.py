@@ -127,6 +127,19 @@ def test_a_pattern_builds_what_its_tests_need_and_nothing_else(tmp_path, pattern
     assert not selected["pytest"]
 
 
+@pytest.mark.parametrize("more,left_out", [({"SANITIZE": "address"}, True), ({"SANITIZE": "address", "LONG": "1"}, False), ({}, False)],
+                         ids=["sanitize", "long", "plain"])
+def test_with_a_sanitizer_the_fake_device_is_not_tested_again(tmp_path, more, left_out):
+    """Nothing that a sanitizer changes runs in these tests; make test-long still selects them."""
+    env = {**os.environ, "BUILD": str(tmp_path), "BIN": str(tmp_path / "bin"), "T": "", "SANITIZE": "", "LONG": "", **more}
+    subprocess.run(["/usr/bin/python3", "-B", "tests/runner/run.py", "--targets"], cwd=harness.REPO, env=env, stdout=subprocess.PIPE, check=True)
+    selected = json.loads((tmp_path / "selected-tests.json").read_text())
+    again = {"kernels_cuda", "kernels_cuda_shapes", "tests/cli/test_fakecuda.py", "tests/cli/test_kernel_traffic.py"}
+    kept = {"device_cuda", "device_cuda_graph", "tests/cli/test_cuda.py", "tests/cli/test_gpu_check.py"}
+    names = {*selected["units"], *selected["pytest"]}
+    assert kept <= names and names & again == (set() if left_out else again), again - names
+
+
 FLAKY = """
 import os, pytest
 def test_good():

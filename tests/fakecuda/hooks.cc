@@ -17,8 +17,8 @@ static bool is_checking; /* the checks themselves copy memory */
 
 static void hook(const void *p, size_t n, bool is_write, bool is_atomic, const void *pc)
 {
-    if (!here.in_kernel || is_checking || n == 0 || on_a_stack((const char *)p))
-        return; /* most accesses are to local variables */
+    if (!here.in_kernel || is_checking || n == 0 || on_a_stack(p))
+        return;
     is_checking = true;
     watch_access(p, n, is_write, is_atomic, pc);
     is_checking = false;
@@ -74,22 +74,26 @@ void fakecuda_atomic(void *p, int n_bytes)
 extern "C" {
 
 #define PC __builtin_return_address(0)
-#define HOOKS(n)                                     \
-    void __tsan_read##n(void *p)                     \
-    {                                                \
-        fake::kernel_access(p, n, false, false, PC); \
-    }                                                \
-    void __tsan_write##n(void *p)                    \
-    {                                                \
-        fake::kernel_access(p, n, true, false, PC);  \
-    }                                                \
-    void __tsan_unaligned_read##n(void *p)           \
-    {                                                \
-        fake::kernel_access(p, n, false, false, PC); \
-    }                                                \
-    void __tsan_unaligned_write##n(void *p)          \
-    {                                                \
-        fake::kernel_access(p, n, true, false, PC);  \
+/* Most accesses are to local variables. */
+#define ACCESS(p, n, is_write) \
+    if (!fake::on_a_stack(p))  \
+    fake::kernel_access(p, n, is_write, false, PC)
+#define HOOKS(n)                            \
+    void __tsan_read##n(void *p)            \
+    {                                       \
+        ACCESS(p, n, false);                \
+    }                                       \
+    void __tsan_write##n(void *p)           \
+    {                                       \
+        ACCESS(p, n, true);                 \
+    }                                       \
+    void __tsan_unaligned_read##n(void *p)  \
+    {                                       \
+        ACCESS(p, n, false);                \
+    }                                       \
+    void __tsan_unaligned_write##n(void *p) \
+    {                                       \
+        ACCESS(p, n, true);                 \
     }
 HOOKS(1)
 HOOKS(2)
@@ -131,21 +135,21 @@ void *__wrap_memcpy(void *dst, const void *src, size_t n)
 {
     check_struct(src, n, PC);
     check_struct(dst, n, PC);
-    fake::kernel_access(src, n, false, false, PC);
-    fake::kernel_access(dst, n, true, false, PC);
+    ACCESS(src, n, false);
+    ACCESS(dst, n, true);
     return __real_memcpy(dst, src, n);
 }
 
 void *__wrap_memmove(void *dst, const void *src, size_t n)
 {
-    fake::kernel_access(src, n, false, false, PC);
-    fake::kernel_access(dst, n, true, false, PC);
+    ACCESS(src, n, false);
+    ACCESS(dst, n, true);
     return __real_memmove(dst, src, n);
 }
 
 void *__wrap_memset(void *dst, int byte, size_t n)
 {
-    fake::kernel_access(dst, n, true, false, PC);
+    ACCESS(dst, n, true);
     return __real_memset(dst, byte, n);
 }
 

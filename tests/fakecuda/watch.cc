@@ -29,7 +29,7 @@ struct access {
 /* IN_FLIGHT: of an asynchronous copy that is not complete. */
 enum { IS_ATOMIC = 1, BY_LANES = 2, BY_WARPS = 4, BY_BLOCKS = 8, IN_FLIGHT = 16 };
 
-struct cell {
+struct alignas(16) cell {
     access write, read;
     uint32_t readers;               /* other operations that read it: a number of reader_sets */
     uint8_t written, seen, defined; /* the bytes of the last write, the last reads, any write */
@@ -37,6 +37,7 @@ struct cell {
 };
 
 static cell *cells[MEMORY_KINDS], *shared_cells;
+static const char *shared_first, *shared_last; /* shared_begin() and shared_end() */
 static char *touched_begin, *touched_end; /* of shared memory: what is not as a block finds it */
 
 static cell *reserve(size_t bytes)
@@ -54,8 +55,8 @@ void watch_begin()
     for (int k = 0; k < MEMORY_KINDS; k++)
         cells[k] = reserve((size_t)(arenas[k].end - arenas[k].begin));
     shared_cells = reserve(SHARED_MAX);
-    touched_begin = shared_begin();
-    touched_end = shared_end();
+    shared_first = touched_begin = shared_begin();
+    shared_last = touched_end = shared_end();
 }
 
 /* Any content: here it is not a number. The shared memory of all kernels together is hundreds of
@@ -134,7 +135,7 @@ static bool came_before(uint32_t stream, uint32_t op)
 }
 
 /* The set without what came before the operation that runs, and with one more. */
-static uint32_t with_reader(uint32_t set, reader more)
+static uint32_t find_with_reader(uint32_t set, reader more)
 {
     std::vector<reader> next;
 
@@ -150,6 +151,21 @@ static uint32_t with_reader(uint32_t set, reader more)
         return found->second;
     reader_sets.push_back(next);
     return set_numbers[next] = (uint32_t)reader_sets.size() - 1;
+}
+
+/* The same; cells that are read one after the other mostly have the same readers. */
+static uint32_t with_reader(uint32_t set, reader more)
+{
+    static struct {
+        uint32_t stream, op, set;
+        reader more;
+        uint32_t result;
+    } last;
+
+    if (last.stream != now_running.stream || last.op != now_running.op || last.set != set ||
+        last.more != more || last.op == 0)
+        last = { now_running.stream, now_running.op, set, more, find_with_reader(set, more) };
+    return last.result;
 }
 
 static void check_ended(const char *call, const cell &c, const void *at,
@@ -175,7 +191,7 @@ static void check_ended(const char *call, const cell &c, const void *at,
 
 struct request {
     const char *at;
-    access by;
+    const access &by;
     bool is_write, is_atomic, is_shared;
     const void *pc;
     async_end end = NOT_ASYNC;
@@ -313,17 +329,45 @@ static void renew_shared(cell *c, const access &by)
         memset(c, 0, sizeof *c);
 }
 
-static void check_range(cell *first, size_t offset, size_t n, request q)
+/* Three comparisons; memcmp would be a call. */
+static bool same_cell(const cell &a, const cell &b)
 {
+    using part = long long __attribute__((vector_size(16), may_alias));
+    const part *x = (const part *)&a, *y = (const part *)&b;
+    const part differs = (x[0] ^ y[0]) | (x[1] ^ y[1]) | (x[2] ^ y[2]);
+
+    static_assert(sizeof a == 3 * sizeof(part), "a cell is three parts");
+    return (differs[0] | differs[1]) == 0;
+}
+
+static void check_bytes(cell *c, const request &q, uint8_t mask)
+{
+    if (q.is_shared)
+        renew_shared(c, q.by);
+    if (!is_repeated(c, q, mask))
+        check_cell(c, q, mask);
+}
+
+/* What an access does to a cell depends on the cell alone. So a cell that was as the one before it
+ * becomes what that has become: most accesses are of several cells that have the same past. */
+static void check_range(cell *first, size_t offset, size_t n, request &q)
+{
+    cell was;
+    uint8_t mask_before = 0;
+
     for (size_t at = offset, end = offset + n; at < end;) {
         size_t next = std::min((at / GRANULE + 1) * GRANULE, end);
         uint8_t mask = (uint8_t)(((1u << (next - at)) - 1) << at % GRANULE);
         cell *c = &first[at / GRANULE];
 
-        if (q.is_shared)
-            renew_shared(c, q.by);
-        if (!is_repeated(c, q, mask))
-            check_cell(c, q, mask);
+        if (mask == mask_before && same_cell(*c, was)) {
+            *c = c[-1];
+        } else {
+            if (next < end)
+                was = *c;
+            mask_before = next < end ? mask : 0;
+            check_bytes(c, q, mask);
+        }
         q.at += next - at;
         at = next;
     }
@@ -331,8 +375,11 @@ static void check_range(cell *first, size_t offset, size_t n, request q)
 
 /* ---- where an access goes ---- */
 
-static access who()
+/* A thread does many accesses before another one runs. So the answer is mostly there, and whole: a
+ * processor waits when it loads at once what it has just stored in parts. */
+static const access &who()
 {
+    static access now;
     access a = {};
 
     a.op = now_running.op;
@@ -344,7 +391,11 @@ static access who()
         a.warp_barrier = here.warp_barrier[here.thread / 32];
         a.proxy_fences = here.proxy_fences[here.thread];
     }
-    return a;
+    if (a.op != now.op || a.block != now.block || a.stream != now.stream ||
+        a.thread != now.thread || a.barrier != now.barrier || a.warp_barrier != now.warp_barrier ||
+        a.proxy_fences != now.proxy_fences)
+        now = a;
+    return now;
 }
 
 /* Memory of the program that a kernel uses: its stack, its arguments, built-in variables. */
@@ -363,7 +414,7 @@ static void check(const void *address, size_t n, bool is_write, bool is_atomic, 
     size_t size;
     request q = { p, who(), is_write, is_atomic, false, pc, end, is_wgmma };
 
-    if (p >= shared_begin() && p < shared_end()) {
+    if (p >= shared_first && p < shared_last) {
         q.is_shared = true;
         if (p >= dynamic_begin() && p + n > dynamic_begin() + dynamic_bytes() &&
             p < dynamic_begin() + DYNAMIC_MAX)
@@ -372,7 +423,7 @@ static void check(const void *address, size_t n, bool is_write, bool is_atomic, 
                    dynamic_bytes());
         if (is_write)
             touch_shared((char *)(uintptr_t)address, n);
-        check_range(shared_cells, (size_t)(p - shared_begin()), n, q);
+        check_range(shared_cells, (size_t)(p - shared_first), n, q);
         return;
     }
     for (int k = 0; k < MEMORY_KINDS; k++) {

@@ -324,6 +324,8 @@ def main():
         s = selection.select(PATTERN, LONG, PYTHON, BUILD, BIN)
         if SANITIZE and not PATTERN:
             s.checks = []  # they check the tree and the plain build
+            if not LONG:
+                selection.leave_out_unsanitized(s)
         if s.empty():
             sys.exit("no test matches T='%s'" % PATTERN)
         os.makedirs(BUILD, exist_ok=True)

@@ -26,6 +26,10 @@ CHECKS = [
     ("debian-packages", ["tests/check/debian-packages.sh"], True),
 ]
 
+# The fake CUDA device, the kernels on it, and the programs with planted mistakes are built without sanitizers: it checks
+# kernels itself. So what runs nothing else would only repeat the plain tests.
+UNSANITIZED = ["libtp-cuda.so", "fakecuda_planted*", "kernels_cuda*"]
+
 
 @dataclasses.dataclass
 class Selection:
@@ -124,6 +128,16 @@ def targets_of(s, build, bin_folder):
     needed.update(s.units)
     needed.update("mpi/" + name for name, _ in s.mpi)
     return sorted(path_of(name, build, bin_folder) for name in needed)
+
+
+def is_unsanitized(needed):
+    return bool(needed) and all(any(fnmatch.fnmatch(name, u) for u in UNSANITIZED) for name in needed)
+
+
+def leave_out_unsanitized(s):
+    """Of all tests, those for which a sanitizer changes nothing."""
+    s.units = {name: f for name, f in s.units.items() if not is_unsanitized([name])}
+    s.pytest = [path for path in s.pytest if not is_unsanitized(head(path, "needs"))]
 
 
 def select(pattern, long, python, build, bin_folder):
