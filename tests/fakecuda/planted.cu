@@ -181,6 +181,34 @@ __global__ void undefined_shared_kernel(float *to)
     to[threadIdx.x] = part[threadIdx.x];
 }
 
+/* A vector is read at once, of which only the first two numbers are written. */
+__global__ void undefined_half_kernel(float *to)
+{
+    __shared__ four part;
+
+    part.a = part.b = 1;
+    *reinterpret_cast<four *>(to) = part;
+}
+
+/* A vector is read, or written, at once, while another thread uses the last of its numbers. */
+__global__ void last_number_kernel(float *to, bool writes)
+{
+    __shared__ four part;
+    four *const all = reinterpret_cast<four *>(to);
+
+    if (threadIdx.x == 0)
+        part = { 1, 2, 3, 4 };
+    __syncthreads();
+    if (threadIdx.x == 0 && writes)
+        part = all[1];
+    else if (threadIdx.x == 0)
+        all[0] = part;
+    else if (writes)
+        to[0] = part.d;
+    else
+        part.d = 5;
+}
+
 __global__ void own_place_kernel(float *to, int n)
 {
     to[0] = (float)n; /* every block */
@@ -406,9 +434,12 @@ static const planted_program programs[] = {
     { "undefined", [] { run_on(stream, 1, 64, add_kernel, x, y, (int)N, 1.0f); } },
     { "undefined-far", undefined_far },
     { "undefined-shared", [] { run_on(stream, 1, 64, undefined_shared_kernel, y); } },
+    { "undefined-half", [] { run_on(stream, 1, 1, undefined_half_kernel, y); } },
     { "undefined-copy", [] { cudaMemcpyAsync(host, y, N * 4, cudaMemcpyDeviceToHost, stream); } },
     /* races */
     { "no-barrier", [] { run_on(stream, 1, N, shared_kernel, y, x, false); } },
+    { "vector-read", [] { run_on(stream, 1, 2, last_number_kernel, x, false); } },
+    { "vector-write", [] { run_on(stream, 1, 2, last_number_kernel, x, true); } },
     { "no-warp-barrier", [] { run_on(stream, 1, 32, warp_memory_kernel, y, false); } },
     { "blocks", [] { run_on(stream, 2, 1, own_place_kernel, y, 3); } },
     { "threads", [] { run_on(stream, 1, 2, own_place_kernel, y, 3); } },
