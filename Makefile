@@ -319,7 +319,7 @@ $(BUILD)/libkernel_times.so: tests/gpu/kernel_times.cc
 	@mkdir -p $(@D)
 	@echo "  NVCC  $<"
 	$(Q)$(NVCC) -std=c++17 -O2 -Xcompiler -fPIC,-fvisibility=hidden,-Wall,-Wextra -I$(CUPTI)/include -L$(CUPTI)/lib64 \
-	  -shared $< -cudart none -lcupti -o $@
+	  -Xlinker -rpath=$(CUPTI)/lib64 -shared $< -cudart none -lcupti -o $@
 
 ## demo          train at tp8, reshard to tp4, resume, export, in demo/; installs what is missing
 demo:

@@ -343,6 +343,16 @@ def test_every_tool_of_the_sanitizer_runs_on_every_test_of_kernels_and_memcheck_
         assert row["status"] == "FAILED" and said in row["why"], row
 
 
+def test_the_library_for_times_finds_cupti_in_the_folder_of_cuda(tmp_path):
+    """The loader does not search CUDA's folder of CUPTI on every machine."""
+    nvcc, library = tmp_path / "cuda/bin/nvcc", tmp_path / "libkernel_times.so"
+    nvcc.parent.mkdir(parents=True)
+    nvcc.touch()
+    said = harness.ok("make", "-n", "-C", harness.REPO, "NVCC=%s" % nvcc, "BUILD=%s" % tmp_path, library).out.replace("\\\n", "")
+    (link,) = [line for line in said.splitlines() if " -lcupti " in line]
+    assert all(flag + "%s/cuda/extras/CUPTI/lib64 " % tmp_path in link for flag in ("-L", "-Xlinker -rpath=")), link
+
+
 @pytest.mark.parametrize("has", ["nothing", "nccl", "nccl cu13"])
 def test_make_cuda_finds_what_came_with_pytorch(tmp_path, has):
     """A toolkit without NCCL or cuBLAS, and PyPI's packages of them, whose libraries have no links for the linker."""

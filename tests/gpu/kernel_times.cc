@@ -15,7 +15,7 @@
 static const size_t BUFFER_BYTES = 8 << 20;
 static const uint32_t FLUSH_MS = 100;
 
-static FILE *file;
+static FILE *file; /* NULL after the last flush */
 static std::mutex lock;
 
 static void check(CUptiResult r, const char *what)
@@ -24,11 +24,15 @@ static void check(CUptiResult r, const char *what)
         fprintf(stderr, "kernel_times: %s fails: CUPTI error %d\n", what, (int)r);
 }
 
+/* A forced flush gives what has not ended, and what has no times, too: with zeros. */
 static void write(uint64_t start, uint64_t end, const char *name)
 {
     int status;
-    char *readable = abi::__cxa_demangle(name, nullptr, nullptr, &status);
+    char *readable;
 
+    if (start == CUPTI_TIMESTAMP_UNKNOWN || end < start)
+        return;
+    readable = abi::__cxa_demangle(name, nullptr, nullptr, &status);
     fprintf(file, "%" PRIu64 "\t%" PRIu64 "\t%s\n", start, end - start, readable ? readable : name);
     free(readable);
 }
@@ -62,15 +66,20 @@ static void CUPTIAPI take_buffer(CUcontext, uint32_t, uint8_t *buffer, size_t, s
     const std::lock_guard<std::mutex> guard(lock);
     CUpti_Activity *record = nullptr;
 
-    while (cuptiActivityGetNextRecord(buffer, valid, &record) == CUPTI_SUCCESS)
+    while (file && cuptiActivityGetNextRecord(buffer, valid, &record) == CUPTI_SUCCESS)
         write_record(record);
     free(buffer);
 }
 
+/* CUPTI has a thread that flushes, too, until the process has ended. */
 static void finish(void)
 {
     check(cuptiActivityFlushAll(CUPTI_ACTIVITY_FLAG_FLUSH_FORCED), "the last flush");
+
+    const std::lock_guard<std::mutex> guard(lock);
+
     fclose(file);
+    file = nullptr;
 }
 
 /* The driver calls it when it starts. */
