@@ -7,6 +7,7 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+#include <string.h>
 
 #include "layout/dtype.h"
 
@@ -58,5 +59,41 @@ struct gemm {
     enum gemm_epilogue epilogue;
     void *gelu_input; /* [m,n] bf16, dense; C is dense too */
 };
+
+/* Shorten product i of a batch along the batch's axis, and the rows that run along it. */
+static inline void gemm_shorten(struct gemm *g, int64_t i)
+{
+    enum gemm_axis axis = g->batch.axis;
+    int64_t *size = axis == GEMM_M ? &g->m : axis == GEMM_N ? &g->n : &g->k;
+    int64_t left = g->batch.total - i * *size;
+
+    if (axis == GEMM_NO_AXIS || left >= *size)
+        return;
+    *size = left > 0 ? left : 0;
+    if (axis == (g->trans_a ? GEMM_M : GEMM_K))
+        g->lda = *size;
+    if (axis == (g->trans_b ? GEMM_K : GEMM_N))
+        g->ldb = *size;
+    if (axis == GEMM_N)
+        g->ldc = *size;
+}
+
+/* Product i of a batch, as a product without one. */
+static inline struct gemm gemm_product(const struct gemm *all, int64_t i)
+{
+    const struct gemm_batch *batch = &all->batch;
+    struct gemm g = *all;
+
+    gemm_shorten(&g, i);
+    g.a = (const char *)g.a + i * batch->step_a * dtype_bytes(g.type);
+    g.b = (const char *)g.b + i * batch->step_b * dtype_bytes(g.type);
+    g.c = (char *)g.c + i * batch->step_c * dtype_bytes(g.c_type);
+    if (g.bias)
+        g.bias += i * batch->step_bias;
+    if (g.rounded_bias)
+        g.rounded_bias += i * batch->step_bias;
+    memset(&g.batch, 0, sizeof g.batch);
+    return g;
+}
 
 #endif

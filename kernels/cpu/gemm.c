@@ -89,44 +89,13 @@ struct gemm_work {
     atomic_int failed; /* the first failure's message is kept */
 };
 
-/* Shorten product i of shards along the batch's axis, and the rows that run along it. */
-static void shorten(struct gemm *g, int64_t i)
-{
-    enum gemm_axis axis = g->batch.axis;
-    int64_t *size = axis == GEMM_M ? &g->m : axis == GEMM_N ? &g->n : &g->k;
-    int64_t left = g->batch.total - i * *size;
-
-    if (axis == GEMM_NO_AXIS || left >= *size)
-        return;
-    *size = left > 0 ? left : 0;
-    if (axis == (g->trans_a ? GEMM_M : GEMM_K))
-        g->lda = *size;
-    if (axis == (g->trans_b ? GEMM_K : GEMM_N))
-        g->ldb = *size;
-    if (axis == GEMM_N)
-        g->ldc = *size;
-}
-
-static struct gemm product_of(const struct gemm *all, int64_t i)
-{
-    struct gemm g = *all;
-
-    shorten(&g, i);
-    g.a = (const char *)g.a + i * g.batch.step_a * dtype_bytes(g.type);
-    g.b = (const char *)g.b + i * g.batch.step_b * dtype_bytes(g.type);
-    g.c = (float *)g.c + i * g.batch.step_c;
-    if (g.bias)
-        g.bias += i * g.batch.step_bias;
-    return g;
-}
-
 static void batch_range(void *ctx, int64_t lo, int64_t hi, int thread)
 {
     struct gemm_work *w = ctx;
 
     (void)thread;
     for (int64_t i = lo; i < hi; i++) {
-        struct gemm one = product_of(w->g, i);
+        struct gemm one = gemm_product(w->g, i);
         struct tp_err err;
 
         if (gemm_one(w->queue, &one, &err) && !atomic_exchange(&w->failed, 1))
@@ -143,7 +112,7 @@ tp_status cpu_run_gemm(struct device_queue *q, const struct gemm *g, struct tp_e
         return gemm_one(q, g, err);
     if (g->batch.together) {
         for (int64_t i = 0; i < g->batch.count && st == TP_OK; i++) {
-            struct gemm one = product_of(g, i);
+            struct gemm one = gemm_product(g, i);
 
             st = gemm_one(q, &one, err);
         }

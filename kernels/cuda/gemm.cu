@@ -129,35 +129,6 @@ static bool all_products(struct device_queue *q, const struct gemm *g)
     return true;
 }
 
-/* Product i of a batch: shorter along the batch's axis, if it is one of the last, and so are the
- * rows that run along it. */
-static struct gemm product_of(const struct gemm *all, int64_t i)
-{
-    struct gemm g = *all;
-    enum gemm_axis axis = g.batch.axis;
-    int64_t *size = axis == GEMM_M ? &g.m : axis == GEMM_N ? &g.n : &g.k;
-    int64_t left = all->batch.total - i * *size;
-
-    g.a = static_cast<const char *>(g.a) + i * g.batch.step_a * dtype_bytes(g.type);
-    g.b = static_cast<const char *>(g.b) + i * g.batch.step_b * dtype_bytes(g.type);
-    g.c = static_cast<char *>(g.c) + i * g.batch.step_c * dtype_bytes(g.c_type);
-    if (g.bias)
-        g.bias += i * g.batch.step_bias;
-    g.rounded_bias =
-        g.rounded_bias && g.batch.together ? g.rounded_bias + i * g.batch.step_bias : nullptr;
-    g.batch = {};
-    if (axis == GEMM_NO_AXIS || left >= *size)
-        return g;
-    *size = left > 0 ? left : 0;
-    if (axis == (g.trans_a ? GEMM_M : GEMM_K))
-        g.lda = *size;
-    if (axis == (g.trans_b ? GEMM_K : GEMM_N))
-        g.ldb = *size;
-    if (axis == GEMM_N)
-        g.ldc = *size;
-    return g;
-}
-
 void cuda_run_gemm(struct device_queue *q, const struct gemm *g)
 {
     struct tp_err err;
@@ -175,7 +146,7 @@ void cuda_run_gemm(struct device_queue *q, const struct gemm *g)
     else if (all_products(q, g))
         return;
     for (int64_t i = 0; i < g->batch.count; i++) {
-        struct gemm one = product_of(g, i);
+        struct gemm one = gemm_product(g, i);
 
         one_product(q, &one);
     }

@@ -19,7 +19,7 @@ static __device__ int32_t scan_warp(int32_t x)
 }
 
 /* out[0] = 0 and out[i + 1] = f(0) + ... + f(i), by one block; f(i) may be out[i + 1]. All threads
- * call it. */
+ * call it; a kernel that calls it again needs a barrier between the calls. */
 template <typename F> static __device__ void scan_block(int32_t *out, int n, F f)
 {
     __shared__ int32_t of_warp[LAUNCH_WARPS];
