@@ -30,15 +30,15 @@ def refuse_undeclared(items):
 
 
 def leave_out_sanitized(config, items):
-    """With a sanitizer, keep every n-th case of a test that is marked sanitized(n), and every third one of a test with
-    many cases: programs are three times as slow then. pytest counts the others as deselected. `make test-long` has all."""
+    """With a sanitizer, keep every n-th case of a test that is marked sanitized(n) (0: none), and every third one of a test
+    with many cases: programs are three times as slow then. pytest counts the others as deselected. `make test-long` has all."""
     cases = collections.Counter(item.function for item in items)
     seen, kept, left_out = {}, [], []
     for item in items:
         mark = item.get_closest_marker("sanitized")
         every = mark.args[0] if mark else 3 if cases[item.function] >= MANY else 1
         nth = seen[item.function] = seen.get(item.function, -1) + 1
-        (left_out if nth % every else kept).append(item)
+        (kept if every and nth % every == 0 else left_out).append(item)
     config.hook.pytest_deselected(items=left_out)
     items[:] = kept
 

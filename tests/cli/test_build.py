@@ -134,7 +134,7 @@ def test_with_a_sanitizer_the_fake_device_is_not_tested_again(tmp_path, more, le
     env = {**os.environ, "BUILD": str(tmp_path), "BIN": str(tmp_path / "bin"), "T": "", "SANITIZE": "", "LONG": "", **more}
     subprocess.run(["/usr/bin/python3", "-B", "tests/runner/run.py", "--targets"], cwd=harness.REPO, env=env, stdout=subprocess.PIPE, check=True)
     selected = json.loads((tmp_path / "selected-tests.json").read_text())
-    again = {"kernels_cuda", "kernels_cuda_shapes", "tests/cli/test_fakecuda.py", "tests/cli/test_kernel_traffic.py"}
+    again = {"kernels_cuda", "kernels_cuda_shapes", "tests/cli/test_fakecuda.py", "tests/cli/test_kernel_traffic.py", "tests/cli/test_build.py"}
     kept = {"device_cuda", "device_cuda_graph", "tests/cli/test_cuda.py", "tests/cli/test_gpu_check.py"}
     names = {*selected["units"], *selected["pytest"]}
     assert kept <= names and names & again == (set() if left_out else again), again - names

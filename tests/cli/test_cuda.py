@@ -90,6 +90,7 @@ def test_biases_and_gelu_are_parts_of_products(tmp_path, inputs, dtype, epilogue
     assert kinds.count("product") == (12 - epilogues) * layers + 3 * steps
 
 
+@pytest.mark.sanitized(4)
 @pytest.mark.parametrize("layout,options,passes,apart",
                          [("tp1", ["--recompute", "full"], 1, 0), ("pp2", ["--micro", "2"], 2, 2),
                           ("pp2vpp2", ["--micro", "2"], 2, 6), ("tp2sp", [], 2, 0), ("dp2zero3", [], 2, 8)])

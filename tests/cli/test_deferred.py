@@ -58,7 +58,7 @@ def train(program, inputs, out, model, layout, *options, seed=0):
     return [(x["step"], x["loss"], x["grad_norm"]) for x in lines], digests
 
 
-@pytest.mark.sanitized(3)
+@pytest.mark.sanitized(9)
 @pytest.mark.parametrize("dtype", compare_builds.DTYPES)
 @pytest.mark.parametrize("model,layout,options", RUNS,
                          ids=["-".join([m, lay, *o]).replace("--", "") for m, lay, o in RUNS])

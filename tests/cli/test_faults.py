@@ -190,6 +190,7 @@ def died(status):
     return status == -signal.SIGKILL
 
 
+@pytest.mark.sanitized(3)
 @pytest.mark.parametrize("do", ["kill", "torn"])
 def test_a_save_killed_at_any_point_leaves_old_or_new(save, tmp_path, do, figure):
     def after(status, err, new, call):
@@ -207,6 +208,7 @@ def test_a_save_whose_rank_is_killed_reports_it(save, tmp_path, figure):
     enumerate_points(save, tmp_path, "kill-self", 5, after, figure)
 
 
+@pytest.mark.sanitized(3)
 @pytest.mark.parametrize("do", ["kill", "torn"])
 def test_a_reshard_killed_at_any_point_leaves_old_or_new(reshard, tmp_path, do, figure):
     def after(status, err, new, call):
@@ -233,16 +235,19 @@ def failing(job, do):
     return after
 
 
+@pytest.mark.sanitized(3)
 @pytest.mark.parametrize("do", ["enospc", "eio"])
 def test_a_save_that_fails_at_any_point_reports_it_and_keeps_the_old(save, tmp_path, do, figure):
     enumerate_points(save, tmp_path, do, 10, failing(save, do), figure)
 
 
+@pytest.mark.sanitized(3)
 @pytest.mark.parametrize("do", ["enospc", "eio"])
 def test_a_reshard_that_fails_at_any_point_reports_it_and_keeps_the_old(reshard, tmp_path, do, figure):
     enumerate_points(reshard, tmp_path, do, 10, failing(reshard, do), figure)
 
 
+@pytest.mark.sanitized(3)
 @pytest.mark.parametrize("do", ["enospc", "kill"])
 def test_compressed_files_keep_these_promises(tmp_path, tiny, do, figure):
     job = Reshard(tmp_path, tiny)
@@ -275,6 +280,7 @@ def test_a_limit_on_the_size_of_files_is_an_error_like_a_full_disk(tmp_path, ckp
     assert not list(tmp_path.glob("out/step-*")) and not list(tmp_path.glob("*tmp*")) and not (out / "config.json").exists()
 
 
+@pytest.mark.sanitized(3)
 @pytest.mark.parametrize("do", ["short", "eintr"])
 def test_short_and_interrupted_writes_are_continued(reshard, tmp_path, do, figure):
     def after(status, err, new, call):

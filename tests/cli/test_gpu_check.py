@@ -18,6 +18,7 @@ import gpu_check  # noqa: E402
 import training_goals  # noqa: E402
 
 SCRIPT = harness.REPO / "tests/gpu/gpu_check.py"
+pytestmark = pytest.mark.sanitized(0)  # the script is tested; other tests run its programs
 
 
 def check(out, *options, build=None, programs=None, **more):

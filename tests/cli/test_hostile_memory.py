@@ -75,7 +75,8 @@ def test_a_hostile_manifest_uses_no_more_memory(program, ckpt, tiny, tmp_path, m
             (s / "manifest.json").write_bytes(sign(body))
         code, peak, _, said = harness.measure(tmp_path, *argv)
         assert code in (1, 2, 3), (name, code, said)
-        assert peak <= honest + ALLOWED, "%s: %d MiB, honest %d" % (name, peak / MIB, honest / MIB)
+        # a sanitizer keeps what is freed
+        assert harness.SANITIZE or peak <= honest + ALLOWED, "%s: %d MiB, honest %d" % (name, peak / MIB, honest / MIB)
         worst = max(worst, peak)
     figure("MiB of %s with an honest manifest, and with hostile ones of %d MiB" % (program, SIZE / MIB),
            "%d, at most %d" % (honest / MIB, worst / MIB))
@@ -103,7 +104,8 @@ def test_a_hostile_safetensors_header_uses_no_more_memory(ckpt, tmp_path, figure
         (hf / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header)
         code, peak, _, said = harness.measure(tmp_path, "tp-ckpt", "import", hf, "-o", tmp_path / "out")
         assert code == 3, (name, code, said)
-        assert peak <= honest + ALLOWED, "%s: %d MiB, honest %d" % (name, peak / MIB, honest / MIB)
+        # a sanitizer keeps what is freed
+        assert harness.SANITIZE or peak <= honest + ALLOWED, "%s: %d MiB, honest %d" % (name, peak / MIB, honest / MIB)
         worst = max(worst, peak)
     figure("MiB of import with an honest header, and with hostile ones",
            "%d, at most %d" % (honest / MIB, worst / MIB))

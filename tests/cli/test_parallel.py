@@ -141,7 +141,7 @@ def test_the_matrix_has_every_axis_that_tp_train_knows():
     assert axes | {"zero1", "zero3"} | kinds == set(AXES)
 
 
-@pytest.mark.sanitized(3)
+@pytest.mark.sanitized(9)
 @pytest.mark.parametrize("name, layout, micro, more", cases(),
                          ids=lambda x: "-".join(x) if isinstance(x, tuple) else str(x))
 def test_losses_and_norms_are_the_oracles(reference, name, layout, micro, more, tmp_path):
@@ -157,7 +157,7 @@ def test_under_mpirun_context_parallelism_gives_the_same_curve(reference, layout
     assert_same_curve(read_log(tmp_path / "log"), reference.trace("untied"), layout + " under mpirun")
 
 
-@pytest.mark.sanitized(2)
+@pytest.mark.sanitized(5)
 @pytest.mark.parametrize("layout", ["tp2pp2vpp2dp2spzero1", "tp2pp2vpp2dp2spzero3",
                                     "tp2pp2vpp2cp2spzero1", "cp4"])
 @pytest.mark.parametrize("name", MODELS)

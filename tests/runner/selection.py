@@ -27,7 +27,7 @@ CHECKS = [
 ]
 
 # The fake CUDA device, the kernels on it, and the programs with planted mistakes are built without sanitizers: it checks
-# kernels itself. So what runs nothing else would only repeat the plain tests.
+# kernels itself. So what runs nothing else, or no program of ours at all, would only repeat the plain tests.
 UNSANITIZED = ["libtp-cuda.so", "fakecuda_planted*", "kernels_cuda*"]
 
 
@@ -131,7 +131,7 @@ def targets_of(s, build, bin_folder):
 
 
 def is_unsanitized(needed):
-    return bool(needed) and all(any(fnmatch.fnmatch(name, u) for u in UNSANITIZED) for name in needed)
+    return all(any(fnmatch.fnmatch(name, u) for u in UNSANITIZED) for name in needed or [])
 
 
 def leave_out_unsanitized(s):
