@@ -14,6 +14,7 @@
 #include "ckpt/root_lock.h"
 #include "ckpt/temporary.h"
 #include "core/file.h"
+#include "core/file_exchange.h"
 #include "core/file_tree.h"
 #include "storage/location.h"
 
@@ -186,6 +187,8 @@ done:
 /* Give the temporary folder its name. *exchanged: it is now what had the name before. */
 static tp_status rename_to_dir(const struct atomic_folder *f, bool *exchanged, struct tp_err *err)
 {
+    tp_status st;
+
     *exchanged = false;
     if (rename(f->tmp, f->dir) == 0) /* dir does not exist, or is an empty folder */
         return TP_OK;
@@ -193,18 +196,18 @@ static tp_status rename_to_dir(const struct atomic_folder *f, bool *exchanged, s
         return tp_fail_errno(err, "%s: cannot rename %s to it", f->dir, f->tmp);
     if (!f->force)
         return tp_fail(err, TP_E_EXISTS, "%s: exists already; another program was faster", f->dir);
-    if (renameat2(AT_FDCWD, f->tmp, AT_FDCWD, f->dir, RENAME_EXCHANGE) != 0)
-        return tp_fail_errno(err, "%s: cannot exchange it with %s", f->dir, f->tmp);
-    *exchanged = true;
-    return TP_OK;
+    st = file_exchange(f->tmp, f->dir, err);
+    *exchanged = !st;
+    return st;
 }
 
 /* The new name may not be on the disk: take it back, so that what was there before stays. If that
  * fails too, the temporary folder may be what was there before, so it is not removed. */
 static void undo_rename(struct atomic_folder *f, bool exchanged)
 {
-    if (renameat2(AT_FDCWD, f->dir, AT_FDCWD, f->tmp,
-                  exchanged ? RENAME_EXCHANGE : RENAME_NOREPLACE) != 0)
+    struct tp_err ignored;
+
+    if (exchanged ? file_exchange(f->dir, f->tmp, &ignored) : rename(f->dir, f->tmp) != 0)
         f->tmp[0] = 0;
 }
 
