@@ -47,15 +47,15 @@ static tp_status check_name(const char *dir, struct tp_err *err)
 
     if (strcmp(base, ".") == 0 || strcmp(base, "..") == 0)
         return tp_fail(err, TP_E_USAGE,
-                       "%s: the folder gets its name when it is complete, which a program's current "
-                       "folder cannot be given; name a folder in it, or beside it",
-                       dir);
+                       "%s: cannot be replaced by a finished folder, because it ends in '%s'; name "
+                       "the folder itself, or one in it",
+                       dir, base);
     if (file_join(above, dir, "..", err))
         return err->status;
     if (stat(dir, &sb) == 0 && stat(above, &above_sb) == 0 && sb.st_dev != above_sb.st_dev)
         return tp_fail(err, TP_E_USAGE,
-                       "%s: is a mount point, which a finished folder cannot take the place of; "
-                       "name a folder in it",
+                       "%s: is a mount point, so a finished folder cannot take its place; name a "
+                       "folder in it",
                        dir);
     return TP_OK;
 }
