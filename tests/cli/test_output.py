@@ -129,6 +129,12 @@ def test_control_characters_of_a_path_do_not_reach_the_terminal(ckpt, tmp_path):
         assert is_harmless(r.out + r.err) and ESCAPED in r.out + r.err, repr(r)
 
 
+def test_control_characters_of_an_unfinished_step_do_not_reach_the_terminal(ckpt):
+    (ckpt / ("step-00000009.tmp-" + HOSTILE)).mkdir()
+    out = harness.ok("tp-ckpt", "ls", ckpt).out
+    assert is_harmless(out) and "step-00000009.tmp-" + ESCAPED in out and len(out.splitlines()) == 3, repr(out)
+
+
 def test_a_failure_as_json_has_the_control_characters_of_a_path(tmp_path):
     r = harness.run("tp-ckpt", "verify", tmp_path / HOSTILE, "--json")
     assert r.rc == 2 and json.loads(r.out)["error"] == "%s: no such directory" % (tmp_path / HOSTILE), repr(r)
