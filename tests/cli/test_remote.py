@@ -1,6 +1,6 @@
 """Checkpoints on web servers and in S3-compatible stores: identical bytes, or a clear error.
 
-needs: tp-ckpt tp-reshard make_ckpt
+needs: tp-ckpt tp-reshard make_ckpt fault/no_threads.so
 covers: storage/http storage/remote storage/remote_object storage/remote_segment storage/remote_range storage/s3_list
 covers: storage/remote_request
 covers: storage/folder ckpt/step_remote ckpt/shard_opener reshard/engine/look_ahead cli/remote_env
@@ -12,6 +12,7 @@ import pytest
 
 import harness
 from object_store import ACCESS_KEY, SECRET_KEY, TOKEN, Fault, ObjectStore, fails, ok, run
+from test_faults import preload
 
 CERTIFICATE = harness.REPO / "tests/fixture/localhost.pem"
 SHARD = "rank-00001.h5"
@@ -51,6 +52,15 @@ def contents(folder):
 
 
 CKPT = "s3://bucket/runs/ckpt"
+
+
+def test_a_process_that_cannot_start_a_thread_says_so(store, root, tmp_path):
+    """It waited for ever."""
+    env = {"LD_PRELOAD": preload(harness.built("fault/no_threads.so"))}
+    for argv in (["verify", CKPT], ["digest", CKPT, "--jobs", "1"], ["diff", CKPT, root],
+                 ["export", CKPT, "-o", tmp_path / "hf"]):
+        r = fails(store, "tp-ckpt", *argv, says="no thread can be started", **env)
+        assert "ulimit -u" in r.err, repr(r)
 
 
 def test_every_command_answers_as_for_a_local_checkpoint(store, root, tmp_path):
