@@ -12,6 +12,7 @@
 #include "ckpt/epoch.h"
 #include "ckpt/root.h"
 #include "core/file.h"
+#include "core/file_exchange.h"
 #include "core/file_tree.h"
 #include "storage/location.h"
 
@@ -140,10 +141,21 @@ static tp_status rename_to(const struct ckpt_transaction *t, const char *dir, bo
     st = check_replaced(dir, err); /* it may have come meanwhile */
     if (st)
         return st;
-    if (renameat2(AT_FDCWD, tmp, AT_FDCWD, dir, RENAME_EXCHANGE) != 0)
-        return tp_fail_errno(err, "%s: cannot exchange it with %s", dir, tmp);
-    *exchanged = true;
-    return TP_OK;
+    st = file_exchange(tmp, dir, err);
+    *exchanged = !st;
+    return st;
+}
+
+/* Take the new name back, because it may not be on the disk. If that fails too, the temporary
+ * directory may be the step that was replaced, so it is not removed. */
+static void undo_rename(struct ckpt_transaction *t, const char *dir, bool exchanged)
+{
+    struct tp_err ignored;
+    const bool undone = exchanged ? file_exchange(dir, t->tmp.path, &ignored) == TP_OK
+                                  : rename(dir, t->tmp.path) == 0;
+
+    if (!undone)
+        temporary_release(&t->tmp);
 }
 
 /* A crash after this and before the rename leaves a directory that cannot be resumed, but nothing
@@ -179,9 +191,8 @@ static tp_status make_visible(struct ckpt_transaction *t, const char *dir, struc
     TP_TRY(remove_scratch(t, err));
     TP_TRY(rename_to(t, dir, &exchanged, err));
     st = file_sync_dir(t->root, err);
-    if (st) { /* the rename may not be on disk, so undo it */
-        renameat2(AT_FDCWD, dir, AT_FDCWD, t->tmp.path,
-                  exchanged ? RENAME_EXCHANGE : RENAME_NOREPLACE);
+    if (st) {
+        undo_rename(t, dir, exchanged);
         goto done;
     }
     t->made_root = false;

@@ -14,7 +14,9 @@
 #include "ckpt/root_lock.h"
 #include "ckpt/temporary.h"
 #include "core/file.h"
+#include "core/file_exchange.h"
 #include "core/file_tree.h"
+#include "core/text.h"
 #include "storage/location.h"
 
 #define TMP_MARK ".tmp-"
@@ -36,13 +38,35 @@ static bool is_empty_dir(const char *path)
     return empty;
 }
 
+/* Find out now what would fail when all is written: a rename cannot give the folder this name. */
+static tp_status check_name(const char *dir, struct tp_err *err)
+{
+    const char *base = text_base_name(dir);
+    char above[PATH_MAX];
+    struct stat sb, above_sb;
+
+    if (strcmp(base, ".") == 0 || strcmp(base, "..") == 0)
+        return tp_fail(err, TP_E_USAGE,
+                       "%s: cannot be replaced by a finished folder, because it ends in '%s'; name "
+                       "the folder itself, or one in it",
+                       dir, base);
+    if (file_join(above, dir, "..", err))
+        return err->status;
+    if (stat(dir, &sb) == 0 && stat(above, &above_sb) == 0 && sb.st_dev != above_sb.st_dev)
+        return tp_fail(err, TP_E_USAGE,
+                       "%s: is a mount point, so a finished folder cannot take its place; name a "
+                       "folder in it",
+                       dir);
+    return TP_OK;
+}
+
 static tp_status check_place(const struct atomic_folder *f, atomic_folder_replaceable *replaceable,
                              struct tp_err *err)
 {
-    tp_status st;
+    tp_status st = check_name(f->dir, err);
 
-    if (!file_exists(f->dir) || is_empty_dir(f->dir))
-        return TP_OK;
+    if (st || !file_exists(f->dir) || is_empty_dir(f->dir))
+        return st;
     st = replaceable ? replaceable(f->dir, err) : TP_OK;
     if (!st && !f->force)
         st = tp_fail(err, TP_E_EXISTS, "%s: exists already; --force replaces it", f->dir);
@@ -153,23 +177,38 @@ static tp_status make_temporary(struct atomic_folder *f, bool *locked, struct tp
     return TP_OK;
 }
 
+/* Where the folder appears. A symbolic link to a folder stays, and what it leads to is replaced:
+ * another disk may be meant, and a folder cannot be renamed to a link. */
+static tp_status find_place(struct atomic_folder *f, const char *dir, struct tp_err *err)
+{
+    char target[PATH_MAX];
+    struct stat sb;
+    size_t n = strlen(dir);
+
+    while (n > 1 && dir[n - 1] == '/')
+        n--;
+    if (n == 0 || snprintf(f->dir, sizeof f->dir, "%.*s", (int)n, dir) >= (int)sizeof f->dir)
+        return tp_fail(err, TP_E_USAGE, "'%.100s': is not a valid folder name", dir);
+    if (lstat(f->dir, &sb) == 0 && S_ISLNK(sb.st_mode) && realpath(f->dir, target) &&
+        file_is_dir(target))
+        memcpy(f->dir, target, strlen(target) + 1);
+    if (strlen(f->dir) + SAVE_ID_TEXT + 8 > sizeof f->dir)
+        return tp_fail(err, TP_E_USAGE, "'%.100s': is not a valid folder name", dir);
+    return TP_OK;
+}
+
 tp_status atomic_folder_begin(struct atomic_folder *f, const char *dir, bool force,
                               atomic_folder_replaceable *replaceable,
                               const struct atomic_folder_heir *heir, struct tp_err *err)
 {
     char parent[PATH_MAX];
-    size_t n = strlen(dir);
     bool locked;
     tp_status st;
 
     *f = (struct atomic_folder){ .force = force };
     if ((st = location_check_local(dir, err)))
         return st;
-    while (n > 1 && dir[n - 1] == '/')
-        n--;
-    if (n == 0 || snprintf(f->dir, sizeof f->dir, "%.*s", (int)n, dir) + SAVE_ID_TEXT + 8 >
-                      (int)sizeof f->dir)
-        return tp_fail(err, TP_E_USAGE, "'%.100s': is not a valid folder name", dir);
+    TP_TRY(find_place(f, dir, err));
     TP_TRY(check_place(f, replaceable, err));
     TP_TRY(make_parent(f->dir, parent, err));
     inherit_all(f, parent, heir);
@@ -186,6 +225,8 @@ done:
 /* Give the temporary folder its name. *exchanged: it is now what had the name before. */
 static tp_status rename_to_dir(const struct atomic_folder *f, bool *exchanged, struct tp_err *err)
 {
+    tp_status st;
+
     *exchanged = false;
     if (rename(f->tmp, f->dir) == 0) /* dir does not exist, or is an empty folder */
         return TP_OK;
@@ -193,18 +234,18 @@ static tp_status rename_to_dir(const struct atomic_folder *f, bool *exchanged, s
         return tp_fail_errno(err, "%s: cannot rename %s to it", f->dir, f->tmp);
     if (!f->force)
         return tp_fail(err, TP_E_EXISTS, "%s: exists already; another program was faster", f->dir);
-    if (renameat2(AT_FDCWD, f->tmp, AT_FDCWD, f->dir, RENAME_EXCHANGE) != 0)
-        return tp_fail_errno(err, "%s: cannot exchange it with %s", f->dir, f->tmp);
-    *exchanged = true;
-    return TP_OK;
+    st = file_exchange(f->tmp, f->dir, err);
+    *exchanged = !st;
+    return st;
 }
 
 /* The new name may not be on the disk: take it back, so that what was there before stays. If that
  * fails too, the temporary folder may be what was there before, so it is not removed. */
 static void undo_rename(struct atomic_folder *f, bool exchanged)
 {
-    if (renameat2(AT_FDCWD, f->dir, AT_FDCWD, f->tmp,
-                  exchanged ? RENAME_EXCHANGE : RENAME_NOREPLACE) != 0)
+    struct tp_err ignored;
+
+    if (exchanged ? file_exchange(f->dir, f->tmp, &ignored) : rename(f->dir, f->tmp) != 0)
         f->tmp[0] = 0;
 }
 

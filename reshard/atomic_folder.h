@@ -36,8 +36,10 @@ struct atomic_folder_heir {
 };
 
 /* Begin. Parent directories are created. What dead writers of dir left is removed, except what
- * `heir` wants (NULL: nothing). TP_E_EXISTS: dir exists, is not an empty folder, and is not to be
- * replaced (no `force`) or is not `replaceable` (NULL: always); the message says which. */
+ * `heir` wants (NULL: nothing). Where dir is a symbolic link to a folder, f->dir is that folder.
+ * TP_E_USAGE: dir is a mount point, or ends in "." or "..". TP_E_EXISTS: dir exists, is not an
+ * empty folder, and is not to be replaced (no `force`) or is not `replaceable` (NULL: always); the
+ * message says which. */
 tp_status atomic_folder_begin(struct atomic_folder *f, const char *dir, bool force,
                               atomic_folder_replaceable *replaceable,
                               const struct atomic_folder_heir *heir, struct tp_err *err);

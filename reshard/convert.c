@@ -2,6 +2,7 @@
 #include "reshard/convert.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "ckpt/root.h"
@@ -81,12 +82,23 @@ tp_status convert_explain(tp_status st, const char *path, const char *from_forma
     return tp_fail(err, st, "%s; if it is of another framework, give --from-format", why.msg);
 }
 
+/* A path that a suffix can be appended to: "." becomes the name of the folder. */
+static const char *with_name(char name[PATH_MAX], const char *path)
+{
+    size_t n = strlen(path);
+
+    while (n > 1 && path[n - 1] == '/')
+        n--;
+    return n > 0 && path[n - 1] == '.' && realpath(path, name) ? name : path;
+}
+
 /* The default is SOURCE-SPEC. */
 static tp_status name_out(char out[PATH_MAX], const struct convert_request *q, bool foreign,
                           struct tp_err *err)
 {
-    size_t n = strlen(q->source);
-    char text[SPEC_TEXT_MAX];
+    char name[PATH_MAX], text[SPEC_TEXT_MAX];
+    const char *source = with_name(name, q->source);
+    size_t n = strlen(source);
     struct spec to;
     tp_status st;
 
@@ -95,10 +107,10 @@ static tp_status name_out(char out[PATH_MAX], const struct convert_request *q, b
     st = spec_parse(&to, q->to, err);
     if (st)
         return tp_fail_in(err, "--to");
-    while (n > 1 && q->source[n - 1] == '/')
+    while (n > 1 && source[n - 1] == '/')
         n--;
     if (snprintf(out, PATH_MAX, "%.*s%s%s", q->out ? (int)strlen(q->out) : (int)n,
-                 q->out ? q->out : q->source, q->out ? "" : "-",
+                 q->out ? q->out : source, q->out ? "" : "-",
                  q->out ? "" : spec_format(text, &to)) >= PATH_MAX)
         return tp_fail(err, TP_E_USAGE, "%.100s...: the path is too long", q->source);
     return TP_OK;

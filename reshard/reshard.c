@@ -83,11 +83,16 @@ done:
  * of the files that would be linked. */
 static tp_status decide_link(struct reshard_job *job, struct tp_err *err)
 {
+    const struct manifest *m = &job->from.manifest;
     char why[LINKED_SHARDS_TEXT];
 
     if (!job->request->link)
         return TP_OK;
-    if (!linked_shards_possible(&job->from, &job->to.layout, job->to.ids, job->out, why)) {
+    linked_shards_possible(&job->from, &job->to.layout, job->to.ids, job->out, why);
+    for (int i = 0; i < m->n_shards && job->request->raw && !why[0]; i++)
+        if (m->shards[i].chunked)
+            snprintf(why, sizeof why, "the files are compressed, and --no-compress wants raw ones");
+    if (why[0]) {
         progress_note(job->request->progress, "--link: nothing can be linked: %s; copying", why);
         return TP_OK;
     }

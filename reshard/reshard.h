@@ -25,6 +25,7 @@ struct reshard_request {
     const enum dtype *dtype; /* cast the weights; NULL: no cast */
     int zstd;                /* level with which shards are compressed; 0: they are not */
     bool link;               /* keep the source's files as hard links, where they can all stay */
+    bool raw;                /* no compressed files, though link keeps those of the source */
     bool no_clone;           /* copy and check also what the file system could clone */
     bool force;              /* replace the step of OUT if it exists */
     bool dry_run;            /* plan and prove only; create nothing */

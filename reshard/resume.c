@@ -9,6 +9,7 @@
 #include "core/clock.h"
 #include "core/stop.h"
 #include "reshard/read_back.h"
+#include "storage/remote.h"
 
 /* Records may cost a twentieth of the time. There are four rounds of tiles per record. A word takes
  * 8 bytes in the journal's copy and up to 16 in a record. Reading back takes sums and a flag for
@@ -308,12 +309,15 @@ tp_status resume_run(struct resume *r, const struct resume_job *job, struct tp_e
     if (st)
         return st;
     progress_action(job->progress, "copying", PROGRESS_COPIED, job->copy->planned.bytes_written);
+    remote_reads_stop(true); /* the last record stays, and an outage may be why a signal came */
     while (!st && !transfer_is_done(run)) {
         st = transfer_round(run, r->interval_s / ROUNDS_PER_RECORD, &done, err);
         if (!st && !transfer_is_done(run))
             st = record(r, done, job, err);
     }
-    return transfer_end(run, st, &job->copy->done, err);
+    st = transfer_end(run, st, &job->copy->done, err);
+    remote_reads_stop(false);
+    return st;
 }
 
 struct copy_totals resume_totals(const struct resume *r, const struct copy_job *copy)

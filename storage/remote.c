@@ -3,6 +3,7 @@
 
 #include <ctype.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,6 +12,7 @@
 #include <unistd.h>
 
 #include "core/clock.h"
+#include "core/stop.h"
 #include "storage/location.h"
 
 enum { TRIES_MAX = 12 };
@@ -32,6 +34,7 @@ static struct {
     bool aws_worked; /* a store has accepted its keys, or those before */
     double said;     /* when a wait was announced; 0: never */
     int64_t sent;    /* bytes of bodies that were accepted */
+    atomic_bool reads_stop;
 } process = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
 void remote_configure(const struct remote_settings *settings)
@@ -40,6 +43,11 @@ void remote_configure(const struct remote_settings *settings)
     process.settings = *settings;
     process.has_aws = false;
     pthread_mutex_unlock(&process.lock);
+}
+
+void remote_reads_stop(bool stop)
+{
+    atomic_store(&process.reads_stop, stop);
 }
 
 int remote_connections(void)
@@ -257,6 +265,26 @@ static void sleep_s(double s)
     nanosleep(&t, NULL);
 }
 
+/* The pause before another try. TP_E_STOPPED: there shall be none. */
+static tp_status pause_for(const struct remote_request *q, const struct http_reply *reply, double s,
+                           struct tp_err *err)
+{
+    const double end = clock_seconds() + s, slice_s = 0.2;
+
+    for (;;) {
+        const double left = end - clock_seconds();
+
+        if (q->may_stop && atomic_load(&process.reads_stop) && stop_requested())
+            return tp_fail(err, TP_E_STOPPED,
+                           "%s: interrupted while it could not be read (%s); run the same command "
+                           "again",
+                           q->path, reply->problem);
+        if (left <= 0)
+            return TP_OK;
+        sleep_s(left < slice_s ? left : slice_s);
+    }
+}
+
 static tp_status give_up(const struct remote_request *q, const struct http_reply *reply, int tries,
                          double seconds, struct tp_err *err)
 {
@@ -335,7 +363,7 @@ tp_status remote_send(struct http_reply *reply, const struct remote_request *q, 
         }
         if (clock_seconds() - begin + wait > say_after_s)
             announce(q, reply, begin + most_s - clock_seconds());
-        sleep_s(wait);
+        TP_TRY(pause_for(q, reply, wait, err));
     }
 done:
     if (t)

@@ -310,8 +310,15 @@ tp_status remote_object_read(struct remote_object *o, int64_t offset, void *buf,
         struct remote_segment *g = use_segment(s, o, offset, (int64_t)n);
         int64_t got;
 
+        if (!g && !remote_segments_can_fetch(s)) { /* it would wait for ever */
+            st = tp_fail(err, TP_E_IO,
+                         "%s: no thread can be started to read it; raise the limit of processes "
+                         "(ulimit -u, or that of the container)",
+                         o->path);
+            break;
+        }
         if (!g && s->bytes == 0) {
-            st = tp_fail(err, TP_E_NOMEM, "%s: no memory or thread to read it", o->path);
+            st = tp_fail(err, TP_E_NOMEM, "%s: no memory to read it", o->path);
             break;
         }
         if (!g) {

@@ -276,6 +276,11 @@ static bool start_thread(struct remote_segments *s)
     return s->n_threads > 0;
 }
 
+bool remote_segments_can_fetch(struct remote_segments *s)
+{
+    return s->n_threads > 0 || start_thread(s);
+}
+
 /* Another thread may find work too. */
 static void wake_another(struct remote_segments *s)
 {

@@ -57,6 +57,9 @@ struct remote_segments *remote_segments_of_process(void);
 struct remote_segment *remote_segments_find(const struct remote_segments *s,
                                             const struct remote_object *o, int64_t offset);
 
+/* Whether there is a thread that fetches; the first one is started, if it can be. */
+bool remote_segments_can_fetch(struct remote_segments *s);
+
 /* Begin to fetch n bytes. Makes room by evicting segments that are not in use: with `ahead` only
  * those that were read, otherwise any. NULL: there is no room now. */
 struct remote_segment *remote_segments_add(struct remote_segments *s, struct remote_object *o,

@@ -21,11 +21,11 @@ static const char intro[] =
     "Compares two checkpoints tensor by tensor, by value. Their layouts may differ, and their\n"
     "formats: of this project, safetensors, PyTorch, Megatron-LM, DeepSpeed. Without --atol and\n"
     "--rtol every bit must be equal (NaN equals the same NaN, and 0 differs from -0); with them\n"
-    "|a - b| <= atol + rtol |b|. A tensor that only one of them has, or that has another shape or\n"
-    "dtype, is a difference. Weights in f32 are their own masters: where one of them has only "
-    "these\n"
-    "and the other has masters too, both are compared with them. Where there are only masters\n"
-    "(ZeRO-3), weights are compared with the rounded masters.";
+    "|a - b| <= atol + rtol |b|, where an infinity equals only itself. A tensor that only one of\n"
+    "them has, or that has another shape or dtype, is a difference. Weights in f32 are their own\n"
+    "masters: where one of them has only these and the other has masters too, both are compared\n"
+    "with them. Where there are only masters (ZeRO-3), weights are compared with the rounded\n"
+    "masters.";
 
 static const char tail[] =
     "Each difference is a line; below it are the files that hold the first element that differs.\n"
@@ -110,6 +110,13 @@ struct diff_run {
     int64_t n, first;
 };
 
+/* Whether two values that differ are equal within the tolerance. An infinity is near no number,
+ * though rtol times it is infinite. */
+static bool is_near(double x, double y, const struct diff_tolerance *tol)
+{
+    return x == y || (isfinite(x) && isfinite(y) && fabs(x - y) <= tol->atol + tol->rtol * fabs(y));
+}
+
 static void compare_run(struct diff_result *d, const struct diff_run *r,
                         const struct diff_tolerance *tol)
 {
@@ -125,7 +132,7 @@ static void compare_run(struct diff_result *d, const struct diff_run *r,
         x = value_at(r->a, r->dtype, i);
         y = value_at(r->b, r->dtype, i);
         gap = fabs(x - y);
-        if (!tol->exact && (gap <= tol->atol + tol->rtol * fabs(y) || x == y))
+        if (!tol->exact && is_near(x, y, tol))
             continue;
         if (d->count++ == 0)
             d->first = r->first + i;

@@ -85,12 +85,12 @@ static void print_result(const struct export_report *r, const char *dtype, bool 
     char bytes[SIZE_TEXT_MAX];
 
     if (json) {
-        json_t *root =
-            json_pack("{s:o, s:s, s:I, s:i, s:i, s:i, s:i, s:I, s:s, s:I, s:s}", "out",
-                      print_text(r->out), "format", r->format, "step", (json_int_t)t->step,
-                      "tensors", t->n_tensors, "files", r->files, "digests_equal", t->digests_equal,
-                      "casts", t->casts, "bytes_written", (json_int_t)t->bytes_written, "dtype",
-                      dtype, "peak_rss_bytes", (json_int_t)t->peak_bytes, "left_out", r->left_out);
+        json_t *root = json_pack(
+            "{s:o, s:s, s:I, s:i, s:i, s:i, s:i, s:I, s:s, s:I, s:o}", "out", print_text(r->out),
+            "format", r->format, "step", (json_int_t)t->step, "tensors", t->n_tensors, "files",
+            r->files, "digests_equal", t->digests_equal, "casts", t->casts, "bytes_written",
+            (json_int_t)t->bytes_written, "dtype", dtype, "peak_rss_bytes",
+            (json_int_t)t->peak_bytes, "left_out", print_text(r->left_out));
 
         json_object_update_new(root, copy_options_resumed_json(t));
         print_json(root);

@@ -13,6 +13,7 @@
 #include "cli/report.h"
 #include "core/file.h"
 #include "core/size.h"
+#include "core/text.h"
 #include "reshard/foreign_contents.h"
 #include "reshard/formats/foreign.h"
 #include "storage/location.h"
@@ -53,6 +54,7 @@ static void examine(struct ls_entry *e, const char *root, const char *name, stru
 static void print_entry(const struct ls_entry *e)
 {
     char spec[SPEC_TEXT_MAX] = "-", size[SIZE_TEXT_MAX] = "-", when[32] = "-";
+    char name[4 * NAME_MAX + 1]; /* an escaped byte takes four */
     const struct manifest *m = &e->found.manifest;
     struct tm tm;
 
@@ -62,7 +64,8 @@ static void print_entry(const struct ls_entry *e)
     }
     if (e->saved && localtime_r(&e->saved, &tm))
         strftime(when, sizeof when, "%Y-%m-%d %H:%M:%S", &tm);
-    printf("%-14s  %-16s  %6d  %10s  %-19s  ", e->name, spec, m->n_shards, size, when);
+    printf("%-14s  %-16s  %6d  %10s  %-19s  ", text_escape(name, sizeof name, e->name), spec,
+           m->n_shards, size, when);
     print_safe(e->why.status ? e->why.msg : "complete");
     putchar('\n');
 }

@@ -160,6 +160,14 @@ static json_t *tensor_object(const struct tensor *t)
                      "layer", t->layer, "cut", cut_text(cut, sizeof cut, t));
 }
 
+/* An object; the text itself where it is none, as in files of other writers. */
+static json_t *config_json(const char *config)
+{
+    json_t *parsed = config ? json_loads(config, 0, NULL) : json_null();
+
+    return parsed ? parsed : print_text(config);
+}
+
 static void print_whole_json(const struct show *s)
 {
     const struct manifest *m = s->m;
@@ -180,8 +188,7 @@ static void print_whole_json(const struct show *s)
                   spec_world(&m->layout.spec), "next_sample", (json_int_t)m->state.next_sample,
                   "tokens", (json_int_t)m->state.tokens, "seed", seed, "dtype", m->state.dtype,
                   "options", json_loads(m->state.options, 0, NULL), "model_config",
-                  m->model_config ? json_loads(m->model_config, 0, NULL) : json_null(), "tensors",
-                  tensors, "shards", shards);
+                  config_json(m->model_config), "tensors", tensors, "shards", shards);
     print_json(root);
     json_decref(root);
 }

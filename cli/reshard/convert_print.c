@@ -40,9 +40,9 @@ tp_status convert_print_json(const struct convert_report *r, struct tp_err *err)
                   "boxes", t->boxes, "bytes_read", (json_int_t)t->bytes_read, "bytes_written",
                   (json_int_t)t->bytes_written, "seconds", r->seconds, "peak_rss_bytes",
                   (json_int_t)t->peak_bytes, "device", "cpu", "out", print_text(r->out));
-    json_t *more = json_pack("{s:s, s:s, s:s, s:i, s:i, s:b}", "from_format", r->from, "format",
-                             r->format, "left_out", r->left_out, "digests_equal", t->digests_equal,
-                             "casts", t->casts, "checksums", t->checksums);
+    json_t *more = json_pack("{s:s, s:s, s:o, s:i, s:i, s:b}", "from_format", r->from, "format",
+                             r->format, "left_out", print_text(r->left_out), "digests_equal",
+                             t->digests_equal, "casts", t->casts, "checksums", t->checksums);
 
     json_object_update_new(more, copy_options_resumed_json(t));
     return print_json_joined(o, more, err);

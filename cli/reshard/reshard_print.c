@@ -190,11 +190,11 @@ static json_t *kinds_json(const struct reshard_report *r)
         const struct reshard_kind *k = &r->kinds[i];
 
         json_array_append_new(
-            list, json_pack("{s:s, s:o, s:s, s:i, s:i, s:i, s:s, s:b, s:I}", "tensors", k->name,
+            list, json_pack("{s:s, s:o, s:o, s:i, s:i, s:i, s:s, s:b, s:I}", "tensors", k->name,
                             "shape", print_int_list(k->tensor->shape, k->tensor->ndim), "groups",
-                            k->groups, "count", k->count, "boxes_from", k->stats.from, "boxes_to",
-                            k->stats.to, "what", action_name(&k->stats), "cast", k->stats.cast,
-                            "bytes", (json_int_t)k->bytes));
+                            print_text(k->groups), "count", k->count, "boxes_from", k->stats.from,
+                            "boxes_to", k->stats.to, "what", action_name(&k->stats), "cast",
+                            k->stats.cast, "bytes", (json_int_t)k->bytes));
     }
     return list;
 }

@@ -162,6 +162,7 @@ static tp_status check_options(struct reshard_options *o, struct tp_err *err)
         return st;
     if (o->rules && !o->format)
         o->format = CONVERT_OWN;
+    q->raw = o->no_compress;
     q->memory_bytes = o->copy.memory_bytes;
     q->threads = o->copy.threads;
     q->journal_s = o->copy.journal_s;

@@ -187,6 +187,20 @@ def test_diff_counts_and_names_what_differs(tp4, tiny, tmp_path):
     assert r.rc == 1 and "compared with param of the first" in r.out and "is f32 [" in r.out and "bf16" in r.out, repr(r)
 
 
+def test_an_infinity_is_near_no_number(tmp_path):
+    """rtol times it is infinite, so the formula alone would hold for every number."""
+    def write(name, values):
+        data = np.array(values, "<f4").tobytes()
+        head = json.dumps({"w": {"dtype": "F32", "shape": [len(values)], "data_offsets": [0, len(data)]}}).encode()
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "model.safetensors").write_bytes(len(head).to_bytes(8, "little") + head + data)
+        return tmp_path / name
+    a, b = write("a", [1, 2, -np.inf]), write("b", [1, np.inf, -np.inf])
+    near = write("near", [1.0001, np.inf, -np.inf])
+    for one, other, rc in (a, b, 1), (b, a, 1), (b, near, 0), (near, b, 0):
+        assert run("tp-ckpt", "diff", one, other, "--rtol", "1e-3").rc == rc, (one, other)
+
+
 # ---- ls, show, choosing a step ---------------------------------------------------------------
 
 def test_ls_shows_which_steps_are_complete_damaged_or_unfinished(tp4, tiny):
@@ -214,6 +228,17 @@ def test_a_root_means_its_newest_complete_step_and_skipped_steps_are_named(tp4, 
     assert "rank-00001.h5" in r.err and "step-00000010" in r.err
     assert run("tp-ckpt", "show", tp4, "--step", "20").rc == 3
     assert run("tp-ckpt", "show", tp4, "--step", "30").rc == 2
+
+
+def test_show_as_json_has_a_config_that_is_not_json_as_a_text(tp4):
+    """Other programs may write anything there: Python writes Infinity, which JSON does not have."""
+    step = tp4 / "step-00000010"
+    lines = (step / "manifest.json").read_text().splitlines(True)
+    for config in '{"rope_scale": Infinity}', "a model":
+        sign(step, "".join('"model_config": %s,\n' % json.dumps(config) if l.startswith('"model_config"') else l
+                           for l in lines))
+        shown = json.loads(ok("tp-ckpt", "show", "--json", tp4).out)
+        assert shown["model_config"] == config and shown["step"] == 10
 
 
 def test_show_prints_where_the_bytes_of_a_tensor_are(tp4):

@@ -258,6 +258,27 @@ def test_compressed_files_keep_these_promises(tmp_path, tiny, do, figure):
     enumerate_points(job, tmp_path, do, 5, failing(job, do) if do == "enospc" else killed, figure)
 
 
+def test_what_exists_is_replaced_where_names_cannot_be_exchanged(tmp_path, tiny):
+    """NFS and many file systems in user space have no RENAME_EXCHANGE."""
+    env = {"LD_PRELOAD": preload(), "TP_FAULT_PLAIN": "1"}
+    root, out, hf = tmp_path / "root", tmp_path / "out", tmp_path / "hf"
+    harness.train(tiny, root, steps=2, layout="tp1", save_every=1)
+    new = harness.digest(root)
+    for argv in (["tp-reshard", root, "--to", "tp2", "-o", out, "--force"],
+                 ["tp-ckpt", "export", root, "-o", hf, "--force"]):
+        harness.ok(*argv, env=env)
+        harness.ok(*argv, env=env)
+    assert harness.digest(out) == new
+    with open(root / "step-00000002/rank-00000.h5", "r+b") as f:
+        f.truncate(1000)
+    # the job goes back to step 1, and saves step 2 again in place of what is damaged
+    harness.ok(*train_args(tiny, root, steps=2, layout="tp1", save_every=1, resume=True), env=env)
+    harness.ok("tp-ckpt", "verify", root)
+    assert harness.digest(root) == new
+    for folder in root, out, tmp_path:
+        assert not [p for p in os.listdir(folder) if ".tmp" in p or ".replaced" in p]
+
+
 def test_a_reshard_that_fails_at_its_start_reports_it(tmp_path, tiny):
     """The first calls create root, lock and temporary directory. The tests above may skip some of them."""
     job = Reshard(tmp_path, tiny)

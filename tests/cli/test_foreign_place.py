@@ -98,6 +98,14 @@ def test_a_latest_that_names_no_folder(written, tmp_path):
     refused(folder, ["latest_universal says global_step99", "%s/global_step2_universal" % folder], tmp_path)
 
 
+def test_the_default_output_of_the_current_folder_is_beside_it(written, tmp_path):
+    shutil.copytree(written / "safetensors", tmp_path / "hf")
+    for source, spec in (".", "tp1"), ("./", "tp2"):
+        before = os.listdir(tmp_path / "hf")
+        ok("tp-reshard", source, "--to", spec, "--format", "dcp", cwd=tmp_path / "hf")
+        assert (tmp_path / ("hf-" + spec) / ".metadata").exists() and os.listdir(tmp_path / "hf") == before
+
+
 def test_the_folder_above(written, tmp_path):
     shutil.copytree(written / "dcp", tmp_path / "run/checkpoint/step-500")
     refused(tmp_path / "run", ["%s/run/checkpoint/step-500; name this folder" % tmp_path], tmp_path)

@@ -129,10 +129,32 @@ def test_control_characters_of_a_path_do_not_reach_the_terminal(ckpt, tmp_path):
         assert is_harmless(r.out + r.err) and ESCAPED in r.out + r.err, repr(r)
 
 
+def test_control_characters_of_an_unfinished_step_do_not_reach_the_terminal(ckpt):
+    (ckpt / ("step-00000009.tmp-" + HOSTILE)).mkdir()
+    out = harness.ok("tp-ckpt", "ls", ckpt).out
+    assert is_harmless(out) and "step-00000009.tmp-" + ESCAPED in out and len(out.splitlines()) == 3, repr(out)
+
+
 def test_a_failure_as_json_has_the_control_characters_of_a_path(tmp_path):
     r = harness.run("tp-ckpt", "verify", tmp_path / HOSTILE, "--json")
     assert r.rc == 2 and json.loads(r.out)["error"] == "%s: no such directory" % (tmp_path / HOSTILE), repr(r)
     assert is_harmless(r.err) and ESCAPED in r.err, repr(r)
+
+
+@pytest.mark.parametrize("kind", ["tp", "dcp"])
+def test_a_long_name_that_is_left_out_does_not_lose_the_report(trained, tmp_path, kind):
+    """The name is cut after 159 bytes, in the middle of a character."""
+    hf, name = tmp_path / "hf", "é" * 100
+    harness.ok("tp-ckpt", "export", trained, "-o", hf)
+    (file,) = hf.glob("*.safetensors")
+    data = file.read_bytes()
+    end = 8 + int.from_bytes(data[:8], "little")
+    head = json.loads(data[8:end])
+    head[name] = {"dtype": "F32", "shape": [0], "data_offsets": [len(data) - end] * 2}
+    text = json.dumps(head, ensure_ascii=False).encode()
+    file.write_bytes(len(text).to_bytes(8, "little") + text + data[end:])
+    r = harness.ok("tp-reshard", hf, "--to", "tp1", "--format", kind, "--ignore", name, "-o", tmp_path / "out", "--json")
+    assert json.loads(r.out)["left_out"].startswith(name[:70]), repr(r)
 
 
 def test_control_characters_of_a_tensors_name_do_not_reach_the_terminal(trained, tmp_path):

@@ -1,17 +1,22 @@
 """Checkpoints on web servers and in S3-compatible stores: identical bytes, or a clear error.
 
-needs: tp-ckpt tp-reshard make_ckpt
+needs: tp-ckpt tp-reshard make_ckpt fault/no_threads.so
 covers: storage/http storage/remote storage/remote_object storage/remote_segment storage/remote_range storage/s3_list
 covers: storage/remote_request
 covers: storage/folder ckpt/step_remote ckpt/shard_opener reshard/engine/look_ahead cli/remote_env
 """
 import json
+import os
 import re
+import signal
+import subprocess
+import time
 
 import pytest
 
 import harness
 from object_store import ACCESS_KEY, SECRET_KEY, TOKEN, Fault, ObjectStore, fails, ok, run
+from test_faults import preload
 
 CERTIFICATE = harness.REPO / "tests/fixture/localhost.pem"
 SHARD = "rank-00001.h5"
@@ -51,6 +56,35 @@ def contents(folder):
 
 
 CKPT = "s3://bucket/runs/ckpt"
+
+
+@pytest.mark.parametrize("fault", [503, "stall"])
+def test_a_signal_while_the_server_cannot_be_reached_keeps_what_was_copied(store, root, tmp_path, fault):
+    out = tmp_path / "out"
+    argv = ["tp-reshard", CKPT, "--to", "tp1", "-o", out]
+    store.faults.append(Fault(fault, times=10 ** 6, path=SHARD, after=1, seconds=60))  # after its index
+    p = subprocess.Popen(harness.command(argv), stderr=subprocess.PIPE, text=True,
+                         env={**os.environ, **store.environment(TP_REMOTE_TIMEOUT="24")})
+    deadline = time.monotonic() + 60
+    while not (out.exists() and store.faults[0].seen > 1) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    time.sleep(0.5)
+    p.send_signal(signal.SIGTERM)
+    _, err = p.communicate(timeout=60)
+    assert p.returncode == 75 and "run the same command again" in err, err
+    assert list(out.glob("step-00000002.tmp-*/progress")), os.listdir(out)
+    store.faults.clear()
+    assert "resuming an interrupted run" in ok(store, *argv).err
+    assert harness.digest(out) == harness.digest(root)
+
+
+def test_a_process_that_cannot_start_a_thread_says_so(store, root, tmp_path):
+    """It waited for ever."""
+    env = {"LD_PRELOAD": preload(harness.built("fault/no_threads.so"))}
+    for argv in (["verify", CKPT], ["digest", CKPT, "--jobs", "1"], ["diff", CKPT, root],
+                 ["export", CKPT, "-o", tmp_path / "hf"]):
+        r = fails(store, "tp-ckpt", *argv, says="no thread can be started", **env)
+        assert "ulimit -u" in r.err, repr(r)
 
 
 def test_every_command_answers_as_for_a_local_checkpoint(store, root, tmp_path):

@@ -63,6 +63,16 @@ def test_what_cannot_be_linked_is_copied(tmp_path, to, options, why):
     assert same_shards(step_dir(tmp_path / "out"), step_dir(tmp_path / "copy"))
 
 
+def test_compressed_files_are_linked_unless_raw_ones_are_wanted(tmp_path):
+    root, z = make(tmp_path, "tp2", CONFIG), tmp_path / "z"
+    reshard(root, "tp2", z, "--zstd")
+    assert reshard(z, "tp2dp2", tmp_path / "linked", "--link")["linked_files"] == 2
+    r = harness.ok("tp-reshard", z, "--to", "tp2dp2", "--link", "--no-compress", "-o", tmp_path / "raw", "--json")
+    assert "the files are compressed" in r.err and json.loads(r.out)["linked_files"] == 0
+    assert "chunked" not in (step_dir(tmp_path / "raw") / "manifest.json").read_text()
+    assert harness.digest(tmp_path / "raw") == harness.digest(root)
+
+
 def test_a_dry_run_says_what_would_be_linked(tmp_path):
     root = make(tmp_path, "tp2", CONFIG)
     text = harness.ok("tp-reshard", root, "--to", "tp2pp2", "-o", tmp_path / "out", "--link", "--dry-run").out

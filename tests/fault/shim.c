@@ -15,6 +15,7 @@
  *                     call that needs space, because a full disk stays full
  *                     short: a write writes one half and returns its length
  *                     eintr: a write or fsync is interrupted once
+ *   TP_FAULT_PLAIN    renameat2 with flags fails, as on NFS
  *   TP_FAULT_LOG      file to which each call appends "number call path"
  *
  * It does not see calls that the C library makes internally (stdio). So a test compares the log
@@ -175,6 +176,10 @@ int unlinkat(int dirfd, const char *path, int flags)
 
 int renameat2(int from_fd, const char *from, int to_fd, const char *to, unsigned flags)
 {
+    if (flags && getenv("TP_FAULT_PLAIN")) {
+        errno = EINVAL;
+        return -1;
+    }
     if (!path_allowed("rename", from_fd, from, to_fd, to, false))
         return -1;
     return (int)syscall(SYS_renameat2, from_fd, from, to_fd, to, flags);

@@ -5,9 +5,11 @@
  * covers: ckpt/epoch ckpt/prune ckpt/root ckpt/temporary
  */
 #include <criterion/criterion.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -204,6 +206,61 @@ Test(transaction, force_does_not_replace_what_came_during_the_save)
     ckpt_abort(&t);
     snprintf(dir, sizeof dir, "%s/step-00000005/notes.txt", root);
     cr_assert(file_exists(dir));
+}
+
+/* How the file system fails, for the C library's calls as the code under test sees them. */
+static bool root_sync_fails, exchange_fails_after_it, has_no_exchange;
+static int root_syncs;
+
+int fsync(int fd)
+{
+    struct stat it, of_root;
+
+    if (root_sync_fails && fstat(fd, &it) == 0 && stat(root, &of_root) == 0 &&
+        it.st_ino == of_root.st_ino) {
+        root_syncs++;
+        errno = EIO;
+        return -1;
+    }
+    return (int)syscall(SYS_fsync, fd);
+}
+
+int renameat2(int from_fd, const char *from, int to_fd, const char *to, unsigned flags)
+{
+    if ((flags && has_no_exchange) || (exchange_fails_after_it && root_syncs > 0)) {
+        errno = has_no_exchange ? EINVAL : EIO;
+        return -1;
+    }
+    return (int)syscall(SYS_renameat2, from_fd, from, to_fd, to, flags);
+}
+
+Test(transaction, force_replaces_a_step_where_names_cannot_be_exchanged)
+{
+    struct tp_err err = { 0 };
+
+    has_no_exchange = true; /* as on NFS */
+    cr_assert_eq(save(5, 1, false, &err), TP_OK, "%s", err.msg);
+    cr_assert_eq(save(5, 2, true, &err), TP_OK, "%s", err.msg);
+    cr_assert_eq(seed_of(root, 5), 2);
+    cr_assert_eq(count_entries(false), 1);
+    root_sync_fails = true;
+    cr_assert_eq(save(5, 3, true, &err), TP_E_IO);
+    cr_assert_eq(save(6, 3, false, &err), TP_E_IO);
+    cr_assert_eq(root_syncs, 2);
+    cr_assert_eq(seed_of(root, 5), 2, "what was there did not come back");
+    cr_assert_eq(count_entries(false), 1, "step 6 stayed, though its commit failed");
+}
+
+Test(transaction, a_step_is_not_removed_when_it_cannot_get_its_name_back)
+{
+    struct tp_err err = { 0 };
+
+    cr_assert_eq(save(5, 1, false, &err), TP_OK, "%s", err.msg);
+    root_sync_fails = exchange_fails_after_it = true;
+    cr_assert_eq(save(5, 2, true, &err), TP_E_IO);
+    cr_assert_eq(root_syncs, 1);
+    cr_assert_eq(count_entries(false), 2, "the step that was replaced is gone");
+    cr_assert_eq(seed_of(root, 5), 2);
 }
 
 Test(transaction, abort_leaves_nothing)

@@ -208,6 +208,38 @@ Test(export, an_atomic_folder_does_not_replace_one_that_appeared_meanwhile)
     cr_expect(file_exists(temp_path("out/theirs")));
 }
 
+Test(export, an_atomic_folder_appears_where_a_link_leads)
+{
+    struct atomic_folder f;
+    struct tp_err err = { 0 };
+    char path[PATH_MAX], link[PATH_MAX];
+
+    cr_assert(mkdir(temp_path("disk"), 0777) == 0 && mkdir(temp_path("disk/out"), 0777) == 0);
+    snprintf(link, sizeof link, "%s", temp_path("out"));
+    cr_assert_eq(symlink("disk/out", link), 0);
+    for (int i = 0; i < 2; i++) { /* an empty folder, then one that is replaced */
+        cr_assert_eq(atomic_folder_begin(&f, link, i, NULL, NULL, &err), TP_OK, "%s", err.msg);
+        cr_assert_eq(file_join(path, f.tmp, i ? "second" : "first", &err), TP_OK);
+        cr_assert_eq(file_write_new(path, "x", 1, &err), TP_OK, "%s", err.msg);
+        cr_assert_eq(atomic_folder_commit(&f, &err), TP_OK, "%s", err.msg);
+        cr_expect_eq(readlink(link, path, sizeof path), (ssize_t)strlen("disk/out"));
+        cr_expect(file_exists(temp_path(i ? "disk/out/second" : "disk/out/first")));
+    }
+    cr_expect_not(file_exists(temp_path("disk/out/first")));
+}
+
+Test(export, an_atomic_folder_that_could_not_get_its_name_is_refused_at_once)
+{
+    static const char *const dirs[] = { "/proc", ".", "..", "./.", "./" };
+    struct atomic_folder f;
+    struct tp_err err = { 0 };
+
+    cr_assert_eq(chdir(temp_dir), 0);
+    for (size_t i = 0; i < sizeof dirs / sizeof *dirs; i++)
+        cr_expect_eq(atomic_folder_begin(&f, dirs[i], true, NULL, NULL, &err), TP_E_USAGE, "%s",
+                     dirs[i]);
+}
+
 Test(export, what_a_dead_writer_left_is_removed_and_a_live_one_is_not)
 {
     struct atomic_folder live, f;
