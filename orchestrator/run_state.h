@@ -218,7 +218,8 @@ tp_status run_bad_checkpoint(struct run *r, enum event_reason reason, const char
 /* Select a layout for at most `ranks` ranks. The planner keeps its answers (plan/planner.h). */
 tp_status run_select(const struct run *r, struct plan_candidate *out, int ranks,
                      struct tp_err *err);
-/* Whether the selected layout is still the one to run. */
+/* Whether the selected layout is still the one to run: nodes may have come or gone, or a person may
+ * have asked for another one, while a program ran before the launch. */
 bool run_plan_holds(struct run *r);
 int64_t run_plans_computed(const struct run *r);
 /* The selection for the next launch, or that of the current attempt. */
@@ -340,8 +341,10 @@ bool run_drain_hurry(struct run *r);
 /* Give the attempt more time; repeat the request to save. */
 void run_drain_extend(struct run *r, double seconds);
 void run_drain_ask_again(struct run *r);
-/* At a takeover: continue to end the attempt. */
+/* At a takeover: continue to end the attempt, or, when it has ended meanwhile, remember whether it
+ * was asked to. */
 tp_status run_drain_resume(struct run *r);
+void run_drain_recall(struct run *r);
 /* Processes remain although the supervisor has ended: kill them again soon, for a limited time.
  * False: they wait in the kernel, and the job continues without them. */
 bool run_drain_waits_for_rest(struct run *r);
