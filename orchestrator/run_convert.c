@@ -136,6 +136,8 @@ static tp_status conversion_failed(struct run *r, int exit_code)
               json_pack("{s:i}", "exit_code", exit_code));
     if (!r->job->is_tp_train)
         return run_retry(r, &f, log);
+    if (!run_plan_holds(r))
+        return run_plan_begin(r);
     r->convert->has_failed = true;
     return run_convert_begin(r);
 }
@@ -150,7 +152,7 @@ tp_status run_converted(struct run *r, int exit_code, double seconds)
         r->record.convert_rate = (double)bytes / seconds;
     run_event(r, EVENT_RESHARDED, REASON_NONE, NULL,
               json_pack("{s:f,s:I}", "seconds", seconds, "bytes", (json_int_t)bytes));
-    if (!run_plan_holds(r)) /* nodes have come or gone meanwhile */
+    if (!run_plan_holds(r))
         return run_plan_begin(r);
     run_plan_converted(r);
     return prepare(r);
@@ -161,7 +163,7 @@ tp_status run_prepared(struct run *r, int exit_code)
     char text[300];
 
     if (exit_code == 0)
-        return run_launch(r);
+        return run_plan_holds(r) ? run_launch(r) : run_plan_begin(r);
     snprintf(text, sizeof text,
              "the prepare command ended with exit code %d; see %.100s/prepare.log", exit_code,
              r->job->state);
