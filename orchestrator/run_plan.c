@@ -142,7 +142,7 @@ static tp_status wait_for_nodes(struct run *r)
     return TP_OK;
 }
 
-static bool waits_for_root(struct run *r)
+bool run_plan_waits_for_root(struct run *r)
 {
     struct tp_err who;
     bool report;
@@ -163,7 +163,7 @@ static bool has_to_wait(struct run *r)
 
     if (p->not_before <= clock_seconds()) {
         p->not_before = 0;
-        if (!waits_for_root(r))
+        if (!run_plan_waits_for_root(r))
             return false;
     }
     run_time(r, TIME_WAITING);
@@ -298,6 +298,13 @@ static tp_status finish_plan(struct run *r)
     return run_convert_begin(r);
 }
 
+tp_status run_plan_stop(struct run *r)
+{
+    run_finish(r, RUN_STOPPED, TP_E_STOPPED, event_reason_name(REASON_NOT_STARTED),
+               "stopped before it was started");
+    return TP_OK;
+}
+
 tp_status run_plan_tick(struct run *r)
 {
     struct run_plan *p = r->plan;
@@ -306,11 +313,8 @@ tp_status run_plan_tick(struct run *r)
 
     if (run_helper_runs(r))
         return TP_OK;
-    if (r->record.stop) {
-        run_finish(r, RUN_STOPPED, TP_E_STOPPED, event_reason_name(REASON_NOT_STARTED),
-                   "stopped before it was started");
-        return TP_OK;
-    }
+    if (r->record.stop)
+        return run_plan_stop(r);
     if (has_to_wait(r))
         return TP_OK;
     if ((st = run_root_claim(r, false)))

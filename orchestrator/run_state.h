@@ -211,6 +211,11 @@ void run_root_tick(struct run *r);
 
 tp_status run_plan_begin(struct run *r);
 tp_status run_plan_tick(struct run *r);
+/* The job was asked to stop before the launch: end it. */
+tp_status run_plan_stop(struct run *r);
+/* Whether another process holds the lock of the root, for which a launch would wait without
+ * answering anybody. Reports the holder when that lasts. */
+bool run_plan_waits_for_root(struct run *r);
 /* The verification has ended. exit_code: of tp-run check, 0: the checkpoint is valid. */
 tp_status run_plan_verified(struct run *r, int exit_code, double seconds);
 /* A checkpoint did not verify or load. The second time it is moved to quarantine. */
@@ -236,6 +241,7 @@ void run_plan_back_off(struct run *r, double seconds);
 
 /* Layout and checkpoint are selected: convert if necessary, prepare, launch. */
 tp_status run_convert_begin(struct run *r);
+tp_status run_convert_tick(struct run *r);
 /* A new plan begins. */
 void run_convert_reset(struct run *r);
 tp_status run_converted(struct run *r, int exit_code, double seconds);

@@ -60,6 +60,20 @@ def test_a_job_that_ended_while_no_tp_run_watched_is_reported(tmp_path, tiny):
         assert len(job.events("launch")) == 1 and job.events("done")
 
 
+def test_it_answers_while_the_root_is_locked_after_prepare(tmp_path, tiny):
+    prepare = json.dumps(["sh", "-c", "touch began; while [ ! -e go ]; do sleep 0.02; done"])
+    with train_job(tmp_path, tiny, steps=20, prepare=prepare) as job:
+        job.ckpt.mkdir()
+        job.start()
+        await_file(job, "began")
+        with open(job.ckpt / "lock", "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            (job.folder / "go").touch()
+            job.await_event("plan", reason="root_locked")
+            assert job.status()["state"] == "reshard" and not job.events("launch"), job.story()
+        assert job.wait() == 0, job.story()
+
+
 @pytest.mark.parametrize("verb", [["stop"], ["resize", "dp1"]], ids=["stop", "resize"])
 def test_a_command_that_obeyed_while_no_tp_run_watched_is_not_done(tmp_path, verb):
     """A program other than tp-train may exit with 0 when it was asked to stop. tp-run is killed meanwhile."""
