@@ -17,6 +17,7 @@
 struct run_convert {
     bool has_failed;  /* a conversion for this launch has failed, so tp-train reads the other layout
                        */
+    bool is_prepared; /* nothing is left to run before the launch */
     bool reads_other; /* the attempt reads a checkpoint of another layout */
 };
 
@@ -41,6 +42,28 @@ static void log_path(const struct run *r, char path[PATH_MAX], const char *name)
     snprintf(path, PATH_MAX, "%.3900s/%s.log", r->job->state, name);
 }
 
+/* Launch, after a program that took its time only if the plan still holds and the lock of the root
+ * is free. */
+static tp_status launch(struct run *r)
+{
+    r->convert->is_prepared = true;
+    return r->record.state == RUN_RESHARD ? run_convert_tick(r) : run_launch(r);
+}
+
+tp_status run_convert_tick(struct run *r)
+{
+    if (!r->convert->is_prepared)
+        return TP_OK;
+    if (r->record.stop)
+        return run_plan_stop(r);
+    if (!run_plan_holds(r))
+        return run_plan_begin(r);
+    if (!run_plan_waits_for_root(r))
+        return run_launch(r);
+    run_time(r, TIME_WAITING);
+    return TP_OK;
+}
+
 /* Prepare after a conversion, or if none is needed. */
 static tp_status prepare(struct run *r)
 {
@@ -51,7 +74,7 @@ static tp_status prepare(struct run *r)
     tp_status st;
 
     if (!r->job->prepare.n)
-        return run_launch(r);
+        return launch(r);
     st = job_fill(&w, r->job, &r->job->prepare, &layout->config.spec, r->record.attempt + 1, &arena,
                   &r->err);
     if (st == TP_OK)
@@ -136,6 +159,8 @@ static tp_status conversion_failed(struct run *r, int exit_code)
               json_pack("{s:i}", "exit_code", exit_code));
     if (!r->job->is_tp_train)
         return run_retry(r, &f, log);
+    if (!run_plan_holds(r))
+        return run_plan_begin(r);
     r->convert->has_failed = true;
     return run_convert_begin(r);
 }
@@ -150,7 +175,7 @@ tp_status run_converted(struct run *r, int exit_code, double seconds)
         r->record.convert_rate = (double)bytes / seconds;
     run_event(r, EVENT_RESHARDED, REASON_NONE, NULL,
               json_pack("{s:f,s:I}", "seconds", seconds, "bytes", (json_int_t)bytes));
-    if (!run_plan_holds(r)) /* nodes have come or gone meanwhile */
+    if (!run_plan_holds(r))
         return run_plan_begin(r);
     run_plan_converted(r);
     return prepare(r);
@@ -161,7 +186,7 @@ tp_status run_prepared(struct run *r, int exit_code)
     char text[300];
 
     if (exit_code == 0)
-        return run_launch(r);
+        return launch(r);
     snprintf(text, sizeof text,
              "the prepare command ended with exit code %d; see %.100s/prepare.log", exit_code,
              r->job->state);

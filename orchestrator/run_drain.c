@@ -51,7 +51,7 @@ bool run_drain_obeyed(const struct run *r)
 
 bool run_drain_hurry(struct run *r)
 {
-    if (r->drain->until <= 0)
+    if (r->record.state != RUN_DRAIN)
         return false;
     r->drain->until = clock_seconds();
     return true;
@@ -84,9 +84,20 @@ tp_status run_drain_softly(struct run *r, const char *reason, const char *messag
     return st;
 }
 
+/* Whether an earlier tp-run has asked the ranks to save and stop. */
+static bool was_asked(const struct run *r)
+{
+    return r->record.stop || r->record.relaunch;
+}
+
+void run_drain_recall(struct run *r)
+{
+    r->drain->asked = r->record.state == RUN_DRAIN && was_asked(r);
+}
+
 tp_status run_drain_resume(struct run *r)
 {
-    bool softly = r->record.stop || r->record.relaunch;
+    bool softly = was_asked(r);
 
     r->drain->until = clock_seconds() + (softly ? r->job->grace : 0);
     if (softly)

@@ -144,11 +144,8 @@ static tp_status ended(struct run *r, int exit_code)
 
     if (r->record.state != RUN_PLAN && r->record.state != RUN_RESHARD)
         return TP_OK;
-    if (r->record.stop) {
-        run_finish(r, RUN_STOPPED, TP_E_STOPPED, event_reason_name(REASON_NOT_STARTED),
-                   "stopped before it was started");
-        return TP_OK;
-    }
+    if (r->record.stop)
+        return run_plan_stop(r);
     if (r->helper->stuck && r->helper->kind != HELPER_CONVERT)
         return after_stuck(r);
     switch (r->helper->kind) {

@@ -289,6 +289,7 @@ tp_status run_take_over(struct run *r)
               json_pack("{s:b,s:s}", "running", pid > 0, "state", run_state_name(r->record.state)));
     if (pid <= 0) {
         end_strays(r);
+        run_drain_recall(r);
         return run_supervisor_ended(r);
     }
     if ((st = run_relays_begin(r)) || (st = watch_supervisor(r, pid)))

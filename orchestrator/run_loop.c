@@ -82,6 +82,8 @@ static tp_status tick_state(struct run *r)
     switch (r->record.state) {
     case RUN_PLAN:
         return run_plan_tick(r);
+    case RUN_RESHARD:
+        return run_convert_tick(r);
     case RUN_INIT:
     case RUN_TRAIN:
     case RUN_SAVE:

@@ -14,6 +14,8 @@
 #include "orchestrator/plan/root_wait.h"
 #include "orchestrator/run_state.h"
 
+enum { NOT_EXECUTED = 127 }; /* the exit code of a program that could not be (process/spawn.h) */
+
 struct run_plan {
     struct planner *planner;
     struct plan_candidate layout;           /* selected, or that of the attempt */
@@ -140,7 +142,7 @@ static tp_status wait_for_nodes(struct run *r)
     return TP_OK;
 }
 
-static bool waits_for_root(struct run *r)
+bool run_plan_waits_for_root(struct run *r)
 {
     struct tp_err who;
     bool report;
@@ -161,7 +163,7 @@ static bool has_to_wait(struct run *r)
 
     if (p->not_before <= clock_seconds()) {
         p->not_before = 0;
-        if (!waits_for_root(r))
+        if (!run_plan_waits_for_root(r))
             return false;
     }
     run_time(r, TIME_WAITING);
@@ -212,6 +214,23 @@ static tp_status select_checkpoint(struct run *r, bool *ready)
     return TP_OK;
 }
 
+/* tp-run check was killed (128 and more), perhaps because the host has too little memory, or could
+ * not be executed. That says nothing about the checkpoint. */
+static tp_status check_failed(struct run *r, int exit_code)
+{
+    const struct attempt_fault f =
+        exit_code >= 128
+            ? attempt_fault(FAULT_RESHARD, REASON_CHECK_FAILED,
+                            "tp-run check, which verifies the checkpoint, was killed by signal %d",
+                            exit_code - 128)
+            : attempt_fault(FAULT_RESHARD, REASON_CHECK_FAILED,
+                            "tp-run check, which verifies the checkpoint, could not be executed "
+                            "(exit code %d)",
+                            exit_code);
+
+    return run_retry(r, &f, "");
+}
+
 tp_status run_plan_verified(struct run *r, int exit_code, double seconds)
 {
     struct run_plan *p = r->plan;
@@ -220,6 +239,8 @@ tp_status run_plan_verified(struct run *r, int exit_code, double seconds)
 
     if (!good && exit_code != tp_exit_code(TP_E_NO) && run_root_is_in_store(r))
         return run_root_failed(r, "tp-run check could not read the checkpoint from the store");
+    if (exit_code >= NOT_EXECUTED)
+        return check_failed(r, exit_code);
     p->is_verified = good;
     if (!good)
         st = run_bad_checkpoint(r, REASON_CHECKPOINT_DAMAGED, "it does not verify");
@@ -277,6 +298,13 @@ static tp_status finish_plan(struct run *r)
     return run_convert_begin(r);
 }
 
+tp_status run_plan_stop(struct run *r)
+{
+    run_finish(r, RUN_STOPPED, TP_E_STOPPED, event_reason_name(REASON_NOT_STARTED),
+               "stopped before it was started");
+    return TP_OK;
+}
+
 tp_status run_plan_tick(struct run *r)
 {
     struct run_plan *p = r->plan;
@@ -285,11 +313,8 @@ tp_status run_plan_tick(struct run *r)
 
     if (run_helper_runs(r))
         return TP_OK;
-    if (r->record.stop) {
-        run_finish(r, RUN_STOPPED, TP_E_STOPPED, event_reason_name(REASON_NOT_STARTED),
-                   "stopped before it was started");
-        return TP_OK;
-    }
+    if (r->record.stop)
+        return run_plan_stop(r);
     if (has_to_wait(r))
         return TP_OK;
     if ((st = run_root_claim(r, false)))

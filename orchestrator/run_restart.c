@@ -2,11 +2,14 @@
  * back, or the end. */
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 #include "core/clock.h"
 #include "core/text.h"
 #include "orchestrator/run_state.h"
 #include "orchestrator/state/restart_budget.h"
+#include "orchestrator/watch/log_tail.h"
 
 bool run_did_no_step(const struct run *r)
 {
@@ -115,15 +118,34 @@ static tp_status after_bad_loss(struct run *r)
     return TP_OK;
 }
 
+/* Whether the line of the log that explains the end names the checkpoint. */
+static bool log_names_checkpoint(const struct run *r)
+{
+    char *log = log_tail_read(r->attempt.log);
+    struct log_tail tail;
+
+    log_tail_parse(&tail, log, r->backend.table->rank_of_line);
+    free(log);
+    return strstr(tail.line, text_base_name(run_selected_checkpoint(r)->dir)) != NULL;
+}
+
+/* Whether the attempt could not load its checkpoint. The exit code alone does not say that: it is
+ * the same when a log cannot be written, or the memory is not enough. */
+static bool could_not_load(const struct run *r)
+{
+    return run_attempt_step(r) < 0 && !run_outlived_init(r) &&
+           run_selected_checkpoint(r)->step >= 0 && r->attempt.fault.kind == FAULT_EXIT &&
+           r->attempt.outcome.exit_code == tp_exit_code(TP_E_CORRUPT) && log_names_checkpoint(r);
+}
+
 tp_status run_restart_after_fault(struct run *r)
 {
     const struct attempt_fault *f = &r->attempt.fault;
     bool progress = made_progress(r);
     tp_status st = TP_OK;
 
-    if (run_attempt_step(r) < 0 && !run_outlived_init(r) && run_selected_checkpoint(r)->step >= 0 &&
-        f->kind == FAULT_EXIT && r->attempt.outcome.exit_code == tp_exit_code(TP_E_CORRUPT) &&
-        !run_root_is_in_store(r)) /* perhaps the store did not answer; it verified just before */
+    if (could_not_load(r) && !run_root_is_in_store(r)) /* perhaps the store did not answer; it
+                                                          verified just before */
         st = run_bad_checkpoint(r, REASON_CHECKPOINT_UNREADABLE, "an attempt could not load it");
     if (st == TP_OK && f->kind == FAULT_LOSS)
         st = after_bad_loss(r);

@@ -211,6 +211,11 @@ void run_root_tick(struct run *r);
 
 tp_status run_plan_begin(struct run *r);
 tp_status run_plan_tick(struct run *r);
+/* The job was asked to stop before the launch: end it. */
+tp_status run_plan_stop(struct run *r);
+/* Whether another process holds the lock of the root, for which a launch would wait without
+ * answering anybody. Reports the holder when that lasts. */
+bool run_plan_waits_for_root(struct run *r);
 /* The verification has ended. exit_code: of tp-run check, 0: the checkpoint is valid. */
 tp_status run_plan_verified(struct run *r, int exit_code, double seconds);
 /* A checkpoint did not verify or load. The second time it is moved to quarantine. */
@@ -218,7 +223,8 @@ tp_status run_bad_checkpoint(struct run *r, enum event_reason reason, const char
 /* Select a layout for at most `ranks` ranks. The planner keeps its answers (plan/planner.h). */
 tp_status run_select(const struct run *r, struct plan_candidate *out, int ranks,
                      struct tp_err *err);
-/* Whether the selected layout is still the one to run. */
+/* Whether the selected layout is still the one to run: nodes may have come or gone, or a person may
+ * have asked for another one, while a program ran before the launch. */
 bool run_plan_holds(struct run *r);
 int64_t run_plans_computed(const struct run *r);
 /* The selection for the next launch, or that of the current attempt. */
@@ -235,6 +241,7 @@ void run_plan_back_off(struct run *r, double seconds);
 
 /* Layout and checkpoint are selected: convert if necessary, prepare, launch. */
 tp_status run_convert_begin(struct run *r);
+tp_status run_convert_tick(struct run *r);
 /* A new plan begins. */
 void run_convert_reset(struct run *r);
 tp_status run_converted(struct run *r, int exit_code, double seconds);
@@ -340,8 +347,10 @@ bool run_drain_hurry(struct run *r);
 /* Give the attempt more time; repeat the request to save. */
 void run_drain_extend(struct run *r, double seconds);
 void run_drain_ask_again(struct run *r);
-/* At a takeover: continue to end the attempt. */
+/* At a takeover: continue to end the attempt, or, when it has ended meanwhile, remember whether it
+ * was asked to. */
 tp_status run_drain_resume(struct run *r);
+void run_drain_recall(struct run *r);
 /* Processes remain although the supervisor has ended: kill them again soon, for a limited time.
  * False: they wait in the kernel, and the job continues without them. */
 bool run_drain_waits_for_rest(struct run *r);

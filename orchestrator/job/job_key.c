@@ -21,7 +21,8 @@ static const struct job_key KEYS[] = {
         "tp-train --model model/ --data data.txt --steps 1000 --save-every 50"),
     KEY("", "prepare", WORDS, prepare, "[]",
         "a command to run before each launch, with the same replacements: for example a conversion that\n"
-        "`reshard` does not do. Processes that it leaves in the background are killed when it ends"),
+        "`reshard` does not do. Processes that it leaves in the background are killed when it ends. When the\n"
+        "layout changes while it runs, it is run again"),
     SHOWN("", "ckpt", PLACE, ckpt, NULL, "the checkpoint root: a folder, or s3://BUCKET/PREFIX", "ckpt"),
     ONE_OF("", "checkpoints", checkpoints, "auto|tp|none", "auto",
         "tp: the root has checkpoints of this toolkit. They are verified before a restart, bad ones are\n"

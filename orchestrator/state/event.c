@@ -43,6 +43,7 @@ static const struct event_code REASONS[EVENT_REASONS + 1] = {
     [REASON_ASKED_TO_STOP]          = { "asked_to_stop", "`tp-run stop` asked for it.", false },
     [REASON_CHECKPOINT_DAMAGED]     = { "checkpoint_damaged", "The checkpoint does not verify.", false },
     [REASON_CHECKPOINT_UNREADABLE]  = { "checkpoint_unreadable", "An attempt could not load the checkpoint.", false },
+    [REASON_CHECK_FAILED]           = { "check_failed", "`tp-run check`, which verifies the checkpoint, was killed or could not be executed.", false },
     [REASON_COLLECTIVES_SLOWER]     = { "collectives_slower", "Ranks wait longer in collectives.", false },
     [REASON_COMMAND_FAILED]         = { "command_failed", "The command ended with an exit code, and no rank is named.", false },
     [REASON_COMMAND_KILLED]         = { "command_killed", "A signal ended the command, and no rank is named.", false },

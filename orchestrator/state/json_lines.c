@@ -13,10 +13,9 @@ void json_lines_keep(json_t *list, json_t *value, int keep)
         json_array_remove(list, 0);
 }
 
-json_t *json_lines_read(const char *path, int keep)
+void json_lines_each(const char *path, void (*use)(void *ctx, json_t *value), void *ctx)
 {
-    json_t *list = json_array();
-    FILE *f = list ? fopen(path, "re") : NULL;
+    FILE *f = fopen(path, "re");
     char *line = NULL;
     size_t size = 0;
 
@@ -24,12 +23,34 @@ json_t *json_lines_read(const char *path, int keep)
         json_t *value = json_loads(line, 0, NULL);
 
         if (value)
-            json_lines_keep(list, value, keep);
+            use(ctx, value);
+        json_decref(value);
     }
     free(line);
     if (f)
         fclose(f);
-    return list;
+}
+
+/* The newest values of a file. */
+struct json_lines_newest {
+    json_t *list;
+    int keep;
+};
+
+static void keep_value(void *ctx, json_t *value)
+{
+    const struct json_lines_newest *n = ctx;
+
+    json_lines_keep(n->list, json_incref(value), n->keep);
+}
+
+json_t *json_lines_read(const char *path, int keep)
+{
+    struct json_lines_newest n = { json_array(), keep };
+
+    if (n.list)
+        json_lines_each(path, keep_value, &n);
+    return n.list;
 }
 
 bool json_lines_end(int fd)

@@ -14,6 +14,9 @@
  * file does not exist. NULL: no memory. */
 json_t *json_lines_read(const char *path, int keep);
 
+/* Call `use` with each value of the file, in order, without keeping it in memory. */
+void json_lines_each(const char *path, void (*use)(void *ctx, json_t *value), void *ctx);
+
 /* Append `value`, taking over its reference, and drop the oldest beyond `keep`. */
 void json_lines_keep(json_t *list, json_t *value, int keep);
 

@@ -82,21 +82,15 @@ static void keep_point(struct time_account *l, const struct time_account_point *
     l->points[l->n_points++] = *p;
 }
 
-static void read_points(struct time_account *l)
+static void read_point(void *account, json_t *v)
 {
-    json_t *curve = json_lines_read(l->path_curve, INT_MAX), *v;
-    size_t i;
+    struct time_account *l = account;
+    const struct time_account_point p = { json_integer_value(json_array_get(v, 0)),
+                                          json_integer_value(json_array_get(v, 1)),
+                                          json_number_value(json_array_get(v, 2)) };
 
-    json_array_foreach(curve, i, v)
-    {
-        const struct time_account_point p = { json_integer_value(json_array_get(v, 0)),
-                                              json_integer_value(json_array_get(v, 1)),
-                                              json_number_value(json_array_get(v, 2)) };
-
-        keep_point(l, &p);
-        l->n_points_written = l->n_points;
-    }
-    json_decref(curve);
+    keep_point(l, &p);
+    l->n_points_written = l->n_points;
 }
 
 static tp_status read_spans(struct time_account *l, struct tp_err *err)
@@ -138,7 +132,7 @@ tp_status time_account_open(struct time_account **out, const char *state, double
         free(l);
         return st;
     }
-    read_points(l);
+    json_lines_each(l->path_curve, read_point, l); /* a long job has millions */
     l->spans[0] = (struct time_account_span){ now, now, TIME_PLANNING };
     l->n_spans = 1;
     *out = l;

@@ -195,6 +195,14 @@ def alive(pid):
         return False
 
 
+def await_file(job, name):
+    """Wait until a file is in the folder of the job."""
+    end = time.monotonic() + 60
+    while not (job.folder / name).exists():
+        assert time.monotonic() < end, job.story()
+        time.sleep(0.02)
+
+
 def assert_same_curve(job, reference):
     """Every step was logged, and the losses are those of a run without failures, within the tolerances of
     the oracle for 20 and for 200 steps. (The reference needs the same --steps, because the decay of the

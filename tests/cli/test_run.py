@@ -9,6 +9,7 @@ import os
 import platform
 import random
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,7 +18,7 @@ import time
 import pytest
 
 import harness
-from run_job import SLOW, Job, alive, assert_same_curve, fake_job, train_job
+from run_job import SLOW, Job, alive, assert_same_curve, await_file, fake_job, train_job
 from test_faults import Shim
 
 STEPS = 250
@@ -125,6 +126,35 @@ def test_a_program_before_the_launch_that_is_stopped_is_killed_and_run_again(tmp
         hang = job.events("hang")
         assert len(hang) == 1 and hang[0]["reason"] == "helper_stuck" and "the prepare command" in hang[0]["message"]
         assert job.events("restart")[0]["reason"] == "helper_stuck"
+
+
+WAITS_ONCE = "touch began; while [ ! -e go ]; do sleep 0.02; done"
+
+
+@pytest.mark.parametrize("asked", [["resize", "dp1"], ["node", "down", "b"]], ids=["resize", "node"])
+def test_a_layout_that_changes_while_prepare_runs_is_prepared_again(tmp_path, asked):
+    with fake_job(tmp_path, "--steps", 5, prepare=json.dumps(["sh", "-c", "echo {layout}; " + WAITS_ONCE])) as job:
+        job.start()
+        await_file(job, "began")
+        assert job.verb(*asked).rc == 0
+        (job.folder / "go").touch()
+        assert job.wait() == 0, job.story()
+        assert [e["layout"] for e in job.events("launch")] == ["tp1"], job.story()
+        assert (job.state / "prepare.log").read_text().split() == ["tp1dp2", "tp1"]
+
+
+def test_the_second_interrupt_ends_prepare_at_once_also_after_a_restart(tmp_path):
+    script = "if [ {attempt} = 2 ]; then trap '' INT TERM; echo > began; while :; do sleep 0.1; done; fi"
+    with fake_job(tmp_path, "--steps", 100000, prepare=json.dumps(["sh", "-c", script])) as job:
+        job.start()
+        job.await_event("launch")
+        assert job.verb("resize", "dp1").rc == 0
+        await_file(job, "began")
+        begin = time.monotonic()
+        for _ in range(2):
+            job.process.send_signal(signal.SIGINT)
+            time.sleep(0.3)
+        assert job.wait() == 75 and time.monotonic() - begin < 10, "all of the grace has passed"
 
 
 LEAVES_A_PROCESS = "sleep 1000 & echo $! > left; setsid sh -c 'sleep 1000 & echo $! > away'; %s"
@@ -632,6 +662,38 @@ def test_a_corrupt_newest_checkpoint_is_quarantined_and_reported(tmp_path, tiny,
         assert job.events("training")[1]["resumed_at"] == int(steps[-2].name[5:])
         assert (job.ckpt / "quarantine" / steps[-1].name).is_dir()
         assert_same_curve(job, curve(STEPS))
+
+
+def test_a_checkpoint_is_kept_when_the_program_that_verifies_it_cannot_run(tmp_path, tiny):
+    """The file of tp-run is away for a while, as during an upgrade."""
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    shutil.copy(harness.BIN / "tp-run", programs)
+    with train_job(tmp_path / "job", tiny, steps=100000, program=harness.BIN / "tp-train", bin=programs,
+                   restart={"no_progress": 20, "backoff": "0.2s", "backoff_max": "0.2s"}) as job:
+        job.start()
+        job.await_step(45)
+        (programs / "tp-run").rename(programs / "away")
+        os.kill(job.rank_pid(0), signal.SIGKILL)
+        failed = job.await_event("restart", 3, reason="check_failed")
+        assert "could not be executed" in failed["message"], job.story()
+        (programs / "away").rename(programs / "tp-run")
+        assert job.await_event("training", 2)["resumed_at"] >= 10, job.story()
+        assert not job.events("quarantine"), job.story()
+        job.verb("stop", "--wait")
+
+
+def test_a_checkpoint_is_kept_when_a_start_fails_for_another_reason(tmp_path, tiny):
+    with train_job(tmp_path, tiny, steps=100000, nodes="[a]", allow="[tp1]",
+                   restart={"no_progress": 8, "blame": 100, "backoff": "0.1s", "backoff_max": "0.1s"}) as job:
+        steps = stop_with_checkpoints(job)
+        log = job.state / "steps.jsonl"
+        log.unlink()
+        log.mkdir()
+        assert job.start().wait() == 3
+        assert "cannot be written" in job.events("failed")[-1]["message"], job.story()
+        assert not job.events("quarantine"), job.story()
+        assert harness.steps(job.ckpt) == steps
 
 
 def test_when_no_checkpoint_is_good_it_does_not_start_at_step_0(tmp_path, tiny):

@@ -17,7 +17,7 @@ import pytest
 
 import harness
 from freezer import open_freezer
-from run_job import alive, assert_same_curve, killed_after, train_job
+from run_job import Job, alive, assert_same_curve, await_file, killed_after, train_job
 
 STEPS = 250
 
@@ -58,6 +58,39 @@ def test_a_job_that_ended_while_no_tp_run_watched_is_reported(tmp_path, tiny):
             time.sleep(0.1)
         assert job.start().wait() == 0
         assert len(job.events("launch")) == 1 and job.events("done")
+
+
+def test_it_answers_while_the_root_is_locked_after_prepare(tmp_path, tiny):
+    prepare = json.dumps(["sh", "-c", "touch began; while [ ! -e go ]; do sleep 0.02; done"])
+    with train_job(tmp_path, tiny, steps=20, prepare=prepare) as job:
+        job.ckpt.mkdir()
+        job.start()
+        await_file(job, "began")
+        with open(job.ckpt / "lock", "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            (job.folder / "go").touch()
+            job.await_event("plan", reason="root_locked")
+            assert job.status()["state"] == "reshard" and not job.events("launch"), job.story()
+        assert job.wait() == 0, job.story()
+
+
+@pytest.mark.parametrize("verb", [["stop"], ["resize", "dp1"]], ids=["stop", "resize"])
+def test_a_command_that_obeyed_while_no_tp_run_watched_is_not_done(tmp_path, verb):
+    """A program other than tp-train may exit with 0 when it was asked to stop. tp-run is killed meanwhile."""
+    script = "[ {ranks} = 1 ] && exit 0; trap 'touch asked; while [ ! -e go ]; do sleep 0.02; done; exit 0' TERM; " \
+        "touch up; while :; do sleep 0.02; done"
+    with Job(tmp_path, ["sh", "-c", script], nodes="[a, b]", allow="[dp2, dp1]", checkpoints="none") as job:
+        job.start()
+        await_file(job, "up")
+        assert job.verb(*verb).rc == 0
+        await_file(job, "asked")
+        job.process.kill()
+        job.wait()
+        (job.folder / "go").touch()
+        await_file(job, "job.run/attempt-0001.exit")
+        assert job.start().wait() == (75 if verb[0] == "stop" else 0), job.story()
+        assert len(job.events("launch")) == (1 if verb[0] == "stop" else 2), job.story()
+        assert [e["layout"] for e in job.events("done")] == ([] if verb[0] == "stop" else ["tp1"]), job.story()
 
 
 TRANSITIONS = ["plan:1", "launch:1", "init:1", "train:1", "save:1", "train:2", "drain:1", "diagnose:1",

@@ -76,6 +76,36 @@ Test(time_account, every_point_of_a_long_attempt_is_in_the_file)
     end(&f, 1003);
 }
 
+static int values, most_values; /* allocations of jansson, now and at most */
+
+static void *count_malloc(size_t n)
+{
+    values++;
+    most_values = values > most_values ? values : most_values;
+    return malloc(n);
+}
+
+static void count_free(void *p)
+{
+    values -= p != NULL;
+    free(p);
+}
+
+Test(time_account, reading_a_long_curve_again_takes_no_memory_for_each_of_its_points)
+{
+    struct fixture f;
+
+    begin(&f);
+    for (int i = 0; i < 50000; i++)
+        time_account_loss(f.account, 1, i + 1, 2.0);
+    time_account_close(f.account, 1001);
+    json_set_alloc_funcs(count_malloc, count_free);
+    open_account(&f, 1002);
+    cr_expect_gt(most_values, 0);
+    cr_expect_lt(most_values, 1000);
+    end(&f, 1003);
+}
+
 /* Training and saving alternate, with a new start now and then. */
 static double live_long(struct fixture *f, int n)
 {
