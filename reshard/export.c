@@ -1,6 +1,7 @@
 /* reshard/export.c - see reshard/export.h. */
 #include "reshard/export.h"
 
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -149,6 +150,24 @@ static bool is_of_this_job(void *ctx, const char *path)
     return copy && x->resume.tmp == copy;
 }
 
+/* --force must not replace what is read: an output has the tensors, and not all other files of its
+ * source. */
+static tp_status check_source(const struct export_request *q, struct tp_err *err)
+{
+    char source[PATH_MAX], out[PATH_MAX];
+    size_t n;
+
+    if (location_is_remote(q->ckpt) || !realpath(q->ckpt, source) || !realpath(q->out, out))
+        return TP_OK;
+    n = strlen(out);
+    if (strncmp(source, out, n) != 0 || (source[n] != 0 && source[n] != '/'))
+        return TP_OK;
+    return tp_fail(err, TP_E_USAGE,
+                   "-o %s: is the source, or a folder above it, which is never "
+                   "replaced; name another folder",
+                   q->out);
+}
+
 /* Begin the folder, and plan. An interrupted run is continued if `again`. */
 static tp_status begin(struct export_job *x, bool again, struct tp_err *err)
 {
@@ -157,6 +176,7 @@ static tp_status begin(struct export_job *x, bool again, struct tp_err *err)
     const struct atomic_folder_heir heir = { is_of_this_job, x };
     tp_status st;
 
+    TP_TRY(check_source(q, err));
     TP_TRY(atomic_folder_begin(&x->folder, q->out, q->force, model_folder_replaceable,
                                again && x->format->keep ? &heir : NULL, err));
     resume_note_other(&x->resume, &job);

@@ -197,6 +197,21 @@ def test_force_replaces_an_export_and_nothing_else(tmp_path):
     assert not list(tmp_path.glob("*.tmp*"))
 
 
+def test_force_does_not_replace_the_source(tmp_path):
+    hf = tmp_path / "hf"
+    export(make(tmp_path, "tp2"), hf)
+    (hf / "notes").write_text("not in any output")
+    (tmp_path / "link").symlink_to(hf)
+    before = harness.tree(hf)
+    for source, out in (hf, hf), (hf, tmp_path / "link"), (tmp_path / "link", hf):
+        for form in "safetensors", "dcp":
+            r = harness.run("tp-reshard", source, "--to", "tp1", "--format", form, "-o", out, "--force")
+            assert r.rc == 2 and "is the source" in r.err, repr(r)
+            assert harness.tree(hf) == before
+    harness.ok("tp-reshard", hf, "--to", "tp1", "-o", tmp_path / "hf2")
+    harness.ok("tp-reshard", hf, "--to", "tp1", "-o", tmp_path / "hf2", "--force")
+
+
 @pytest.mark.parametrize("files,says", [
     (["thesis.tex"], "has no config.json, .* it has thesis.tex;"),
     (["model.safetensors", "thesis.tex"], "has no config.json, .* it has model.safetensors, thesis.tex;"),
