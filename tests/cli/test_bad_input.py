@@ -13,7 +13,7 @@ import subprocess
 import pytest
 
 import harness
-from harness import REPO, TEXT, TINY, run, train_args, write_config
+from harness import REPO, TEXT, TINY, ok, run, train_args, write_config
 
 SEED = 20240611
 
@@ -406,6 +406,17 @@ def test_a_save_on_a_full_disk_fails_and_leaves_nothing(tiny, small_disk, ckpt):
     assert harness.steps(root) == [] if root.exists() else True
     left = [p for p in harness.tree(root) if ".tmp" in p] if root.exists() else []
     assert left == [], "files were left: %s" % left
+
+
+def test_a_run_goes_on_without_heartbeats_where_there_is_no_room_for_them(tiny, small_disk):
+    """As with /dev/shm of a container, which other programs fill."""
+    heartbeats = small_disk / "heartbeats"
+    heartbeats.mkdir(mode=0o700)
+    with contextlib.suppress(OSError):
+        (small_disk / "full").write_bytes(bytes(512 << 10))
+    r = ok(*train_args(tiny, layout="tp2"), env={"TP_PROGRESS_DIR": str(heartbeats)})
+    assert "warning: %s: rank 0 has no room for its heartbeat file: " % heartbeats in r.err and "No space left" in r.err, repr(r)
+    assert os.listdir(heartbeats) == []
 
 
 @pytest.mark.parametrize("name", ["reshard", "export"])
