@@ -8,6 +8,7 @@ import json
 import os
 import random
 import re
+import shutil
 import subprocess
 
 import pytest
@@ -116,6 +117,22 @@ def test_logits_replaces_only_files(what, tiny, tmp_path):
     assert harness.tree(tmp_path) == before
 
 
+@pytest.mark.parametrize("flag", ["--log", "--logits"])
+@pytest.mark.parametrize("data, out", [
+    ("text", "text"), ("bytes:text", "./text"), ("text", "link"), ("pair", "pair.bin"), ("pair.bin", "pair.idx"),
+    ("text", "config.json")])
+def test_what_is_trained_on_is_not_overwritten(flag, data, out, tiny, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("text", "pair.bin", "pair.idx"):
+        shutil.copy(TEXT, name)
+    shutil.copy(tiny, "config.json")
+    os.link("text", "link")
+    before = harness.tree(tmp_path)
+    r = run("tp-train", "--model", "config.json", "--data", data, "--steps", 2, flag, out)
+    assert_refused(r, "tp-train", "%s %s: is a file of --" % (flag, out))
+    assert harness.tree(tmp_path) == before
+
+
 # ---- wrong command lines ----------------------------------------------------------------------
 
 WRONG_LINES = [
@@ -130,6 +147,7 @@ WRONG_LINES = [
     (["tp-train", "--model", "CONFIG", "--data", TEXT, "--steps", "1", "--ckpt", ""], "--ckpt: the path of the checkpoint is empty"),
     (["tp-train", "--model", "CONFIG", "--data", "s3://b/text", "--steps", "1"], "--data s3://b/text: must be a local file"),
     (["tp-train", "--model", "CONFIG", "--data", TEXT, "--steps", "1", "--log", "s3://b/log"], "--log s3://b/log: must be a local file"),
+    (["tp-train", "--model", "CONFIG", "--data", TEXT, "--steps", "1", "--log", "out", "--logits", "out"], "--log and --logits out:"),
     (["tp-reshard", "CKPT", "--to", "tp1", "-o", ""], "the path of the checkpoint is empty"),
     (["tp-train", "--model", "CONFIG", "--data", TEXT, "--steps", "1", "--lr", "nan"], "nan"),
     (["tp-train", "--model", "CONFIG", "--data", TEXT, "--steps", "1", "--mem", "12Q"], "12Q"),
