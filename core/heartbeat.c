@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "core/clock.h"
+#include "core/file.h"
 #include "core/private_dir.h"
 #include "core/process_stat.h"
 
@@ -62,18 +63,23 @@ static void status_init(struct heartbeat_status *status, int rank, int world)
 }
 
 /* Make the file under a temporary name in the open directory. The caller closes *fd, if it is not
- * -1. */
+ * -1. All of it is written: where a file system is full, as /dev/shm of a container may be, the
+ * first store to a hole that is mapped would kill the process (SIGBUS). */
 static tp_status make_file(int *fd, char tmp[HEARTBEAT_NAME_MAX + 8], int dir, const char *path,
                            int rank, struct tp_err *err)
 {
+    static const char zeros[FILE_BYTES];
     char name[HEARTBEAT_NAME_MAX];
 
     snprintf(tmp, HEARTBEAT_NAME_MAX + 8, "%s.tmp", heartbeat_name(name, rank));
     *fd = openat(dir, tmp, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
-    if (*fd < 0 || ftruncate(*fd, FILE_BYTES) != 0)
+    if (*fd < 0)
         return tp_fail_errno(err, "%s/%s: rank %d cannot create its heartbeat file", path, tmp,
                              rank);
-    return TP_OK;
+    if (!file_write_at(*fd, tmp, 0, zeros, sizeof zeros, err))
+        return TP_OK;
+    unlinkat(dir, tmp, 0);
+    return tp_fail_in(err, "%s: rank %d has no room for its heartbeat file", path, rank);
 }
 
 /* Map a new file and give it its name. */

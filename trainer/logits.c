@@ -6,6 +6,8 @@
 #include "kernels/cast.h"
 #include "kernels/copy.h"
 #include "reshard/formats/safetensors/safetensors.h"
+#include "trainer/sizing/memory.h"
+#include "trainer/sizing/rank_dims.h"
 #include "trainer/step.h"
 
 /* Queue the copy of one microbatch's logits to the pinned memory out[rows][net.logit.total], of
@@ -169,4 +171,19 @@ done:
     free(sizes);
     free(parts);
     return st;
+}
+
+/* Its own share, the shares of all ranks, the tensor, and the bytes of the file. Where the plan
+ * does not cut the head, each tp rank sends all columns. */
+int64_t logits_bytes(const struct train_config *c, const struct model *m)
+{
+    bool is_cut = model_cuts_of(m).head;
+    int64_t columns = is_cut ? (m->vocab + c->spec.tp - 1) / c->spec.tp : m->vocab;
+    int64_t rows = c->global_batch_size * c->seq_length, row = m->vocab * (int64_t)sizeof(float);
+    int64_t all = (is_cut ? 1 : c->spec.tp) * row, bytes;
+    int64_t own = c->spec.pp > 1 ? 0 : columns * (int64_t)sizeof(float) / c->spec.dp / c->spec.cp;
+
+    if (__builtin_mul_overflow(rows, own + all + 2 * (row + (int64_t)sizeof(int64_t)), &bytes))
+        return MEMORY_MOST;
+    return bytes < MEMORY_MOST ? bytes : MEMORY_MOST;
 }

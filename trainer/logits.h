@@ -11,4 +11,8 @@
  * computed with the current weights, to a safetensors file. Collective. */
 tp_status logits_write(struct trainer *t, const char *path, struct tp_err *err);
 
+/* Bytes of host memory that rank 0, which needs the most, takes for that on CPUs. MEMORY_MOST: more
+ * than can be counted. */
+int64_t logits_bytes(const struct train_config *c, const struct model *m);
+
 #endif

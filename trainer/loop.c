@@ -177,8 +177,9 @@ static tp_status begin(struct loop *l, struct tp_err *err)
         TP_TRY(snapshot_open(l->snapshot, l->t, c->resume != RESUME_NO, &wait, err));
     if (c->logits)
         TP_TRY(logits_write(l->t, c->logits, err));
-    if (l->log && c->resume == RESUME_NO)
-        st = train_log_empty(l->log, c->log, err);
+    if (l->log)
+        st = c->resume == RESUME_NO ? train_log_empty(l->log, c->log, err)
+                                    : train_log_continue(l->log, c->log, err);
     if (l->is_first && !st)
         st = step_messages_count(&messages, l->t, err);
     TP_TRY(control_agree(control, st, err));

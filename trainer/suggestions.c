@@ -8,6 +8,7 @@
 #include "layout/layout_check.h"
 #include "layout/model_tensors.h"
 #include "layout/suggest.h"
+#include "trainer/logits.h"
 #include "trainer/sizing/gpu_memory.h"
 #include "trainer/snapshot_shard.h"
 
@@ -23,6 +24,7 @@ struct question {
 struct need {
     int64_t total;
     struct memory_need cpu;
+    int64_t logits; /* for --logits */
     struct gpu_memory gpu;
 };
 
@@ -44,6 +46,10 @@ static struct need need_of(struct question *q, const struct train_config *c)
 
         n.cpu.staging += more;
         n.total += more;
+    }
+    if (c->logits && n.total < MEMORY_MOST) {
+        n.logits = logits_bytes(c, q->model);
+        n.total = n.logits < MEMORY_MOST - n.total ? n.total + n.logits : MEMORY_MOST;
     }
     return n;
 }
@@ -165,6 +171,19 @@ static void try_at_this_layout(struct options *o, struct question *q, const stru
     }
 }
 
+static void try_without_logits(struct options *o, struct question *q, const struct train_config *c)
+{
+    struct train_config other = *c;
+    int64_t need;
+
+    if (!c->logits || c->on_gpu)
+        return;
+    other.logits = NULL;
+    need = bytes_at(q, &other, &c->spec);
+    if (need >= 0 && need <= c->mem_bytes)
+        add_option(o, "no --logits", need);
+}
+
 static void try_layouts(struct options *o, struct question *q)
 {
     const struct suggest near = suggest_of(q);
@@ -176,13 +195,17 @@ static void try_layouts(struct options *o, struct question *q)
         add_option(o, spec_format(text, &specs[i]), bytes_at(q, q->asked, &specs[i]));
 }
 
-enum { PARTS_MAX = 240 };
+enum { PARTS_MAX = 280 };
 
 /* "weights 40 MiB, ..." */
 static const char *list_parts(char out[PARTS_MAX], const struct need *n, bool on_gpu)
 {
     char a[SIZE_TEXT_MAX], b[SIZE_TEXT_MAX], c[SIZE_TEXT_MAX], d[SIZE_TEXT_MAX], e[SIZE_TEXT_MAX];
+    char logits[SIZE_TEXT_MAX + 16] = "";
     const struct memory_need *m = &n->cpu;
+
+    if (n->logits)
+        snprintf(logits, sizeof logits, ", --logits %s", size_format(a, n->logits));
 
     if (on_gpu)
         snprintf(out, PARTS_MAX, "tensors %s, kernels %s, CUDA %s, NCCL %s",
@@ -190,10 +213,10 @@ static const char *list_parts(char out[PARTS_MAX], const struct need *n, bool on
                  size_format(c, n->gpu.cuda), size_format(d, n->gpu.collectives));
     else
         snprintf(out, PARTS_MAX,
-                 "weights %s, gradients and optimizer %s, activations %s, saving %s, program %s",
+                 "weights %s, gradients and optimizer %s, activations %s, saving %s, program %s%s",
                  size_format(a, m->params + m->master), size_format(b, m->grads + m->moments),
                  size_format(c, m->activations + m->workspace), size_format(d, m->staging),
-                 size_format(e, m->overhead));
+                 size_format(e, m->overhead), logits);
     return out;
 }
 
@@ -230,6 +253,7 @@ tp_status suggestions_budget(const struct train_config *asked, const struct mode
                      c.model_path);
         goto done;
     }
+    try_without_logits(&instead, &q, &c);
     try_at_this_layout(&instead, &q, &c);
     try_layouts(&instead, &q);
     st = too_large(&c, &need, instead.used ? instead.text : "", err);

@@ -2,10 +2,15 @@
 #include "trainer/train_log.h"
 
 #include <math.h>
+#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { NUMBER_MAX = 32 };
+#include "core/file.h"
+
+enum { NUMBER_MAX = 32, LINE_MAX_BYTES = 4096 };
+
+static const char line_begin[] = "{\"step\": ";
 
 /* 9 significant digits. JSON has no NaN or infinity, so they become null. */
 static const char *number(char buf[NUMBER_MAX], double v)
@@ -37,6 +42,52 @@ tp_status train_log_empty(FILE *f, const char *path, struct tp_err *err)
     return TP_OK;
 }
 
+/* The end of a file: its last bytes, of which `line` is the first after the last newline. */
+struct log_end {
+    char bytes[LINE_MAX_BYTES];
+    int64_t size, n, line;
+};
+
+/* False: it cannot be read, as a log that only may be written; then it is left as it is. */
+static bool read_end(struct log_end *e, const char *path)
+{
+    struct tp_err ignored;
+    tp_status st;
+    int fd;
+
+    if (file_open_read(&fd, &e->size, path, &ignored))
+        return false;
+    e->n = e->size < LINE_MAX_BYTES ? e->size : LINE_MAX_BYTES;
+    st = file_read_at(fd, path, e->size - e->n, e->bytes, (size_t)e->n, &ignored);
+    close(fd);
+    for (e->line = e->n; e->line > 0 && e->bytes[e->line - 1] != '\n';)
+        e->line--;
+    return !st;
+}
+
+/* Whether it ends with a part of a line of a log, be it short, and not with all but its newline. */
+static bool ends_in_log_line(const struct log_end *e)
+{
+    int64_t n = e->n - e->line, whole = sizeof line_begin - 1;
+
+    if ((e->line == 0 && e->size > e->n) || e->bytes[e->n - 1] == '}')
+        return false;
+    return memcmp(e->bytes + e->line, line_begin, (size_t)(n < whole ? n : whole)) == 0;
+}
+
+tp_status train_log_continue(FILE *f, const char *path, struct tp_err *err)
+{
+    struct log_end e;
+
+    if (!read_end(&e, path) || e.line == e.n)
+        return TP_OK;
+    if (ends_in_log_line(&e))
+        return ftruncate(fileno(f), e.size - e.n + e.line) == 0
+                   ? TP_OK
+                   : tp_fail_errno(err, "--log %s: cannot be cut to whole lines", path);
+    return fputc('\n', f) != EOF ? TP_OK : tp_fail_errno(err, "--log %s: cannot be written", path);
+}
+
 tp_status train_log_write(FILE *f, const char *path, const struct train_log_entry *e,
                           struct tp_err *err)
 {
@@ -44,11 +95,11 @@ tp_status train_log_write(FILE *f, const char *path, const struct train_log_entr
     char rate[NUMBER_MAX], save[NUMBER_MAX], cpu[NUMBER_MAX], wait[NUMBER_MAX], hidden[NUMBER_MAX];
 
     fprintf(f,
-            "{\"step\": %lld, \"loss\": %s, \"grad_norm\": %s, \"lr\": %s, "
+            "%s%lld, \"loss\": %s, \"grad_norm\": %s, \"lr\": %s, "
             "\"tokens\": %lld, \"seconds\": %s, \"tokens_per_s\": %s, \"save_seconds\": %s, "
             "\"cpu_seconds\": %s, \"comm_wait_seconds\": %s, \"comm_hidden_seconds\": %s, "
             "\"peak_rss_bytes\": %lld, \"layout\": \"%s\"}\n",
-            (long long)e->step, number(loss, e->loss), number(norm, e->grad_norm),
+            line_begin, (long long)e->step, number(loss, e->loss), number(norm, e->grad_norm),
             number(lr, e->lr), (long long)e->tokens, number(seconds, e->seconds),
             number(rate, e->tokens_per_s), number(save, e->save_seconds),
             number(cpu, e->cpu_seconds), number(wait, e->comm_wait_seconds),

@@ -33,6 +33,10 @@ tp_status train_log_open(FILE **out, const char *path, struct tp_err *err);
 /* Remove what an earlier run wrote. */
 tp_status train_log_empty(FILE *f, const char *path, struct tp_err *err);
 
+/* Let the next line begin a line of the file. What an earlier run could not write to its end, for
+ * example on a full disk, is removed if it begins as a line of a log does. */
+tp_status train_log_continue(FILE *f, const char *path, struct tp_err *err);
+
 /* Write the JSON line and flush it. TP_E_IO. */
 tp_status train_log_write(FILE *f, const char *path, const struct train_log_entry *e,
                           struct tp_err *err);

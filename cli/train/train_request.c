@@ -4,18 +4,21 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "ckpt/codec.h"
 #include "ckpt/root.h"
 #include "cli/report.h"
 #include "cli/train/model_place.h"
 #include "core/file.h"
+#include "core/text.h"
 #include "core/thread_pool.h"
 #include "kernels/cpu/cpu.h"
 #include "layout/model_config.h"
 #include "layout/train_option.h"
 #include "reshard/formats/foreign_model.h"
 #include "storage/location.h"
+#include "trainer/data/token_file.h"
 #include "trainer/pipeline/schedule_diagram.h"
 #include "trainer/resume_step.h"
 #include "trainer/suggestions.h"
@@ -326,6 +329,50 @@ static tp_status read_epoch(struct train_request *r, struct tp_err *err)
                : tp_fail(err, TP_E_USAGE, "TP_EPOCH is \"%s\", expected a number from 1", r->epoch);
 }
 
+/* Whether two paths are of one file, or will be. */
+static bool is_same_file(const char *a, const char *b)
+{
+    struct stat x, y;
+
+    if (stat(a, &x) != 0 || stat(b, &y) != 0)
+        return strcmp(a, b) == 0;
+    return S_ISREG(x.st_mode) && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
+}
+
+/* A log is emptied, and logits replace a file: not the one that is trained on. */
+static tp_status check_written(const char *flag, const char *path, const struct train_config *c,
+                               struct tp_err *err)
+{
+    const char *data = token_file_path(c->data_path);
+    bool named = text_ends_with(data, ".bin") || text_ends_with(data, ".idx");
+    int n = (int)strlen(data) - (named ? 4 : 0);
+    char bin[PATH_MAX], idx[PATH_MAX];
+    const char *const read[] = { data, bin, idx, c->model_path };
+
+    snprintf(bin, sizeof bin, "%.*s.bin", n, data);
+    snprintf(idx, sizeof idx, "%.*s.idx", n, data);
+    for (size_t i = 0; i < sizeof read / sizeof *read; i++)
+        if (read[i] && is_same_file(path, read[i]))
+            return tp_fail(err, TP_E_USAGE, "%s %.400s: is a file of %s; name another file", flag,
+                           path, read[i] == c->model_path ? "--model" : "--data");
+    return TP_OK;
+}
+
+static tp_status check_all_written(const struct train_config *c, struct tp_err *err)
+{
+    tp_status st = TP_OK;
+
+    if (!c->data_path)
+        return TP_OK;
+    if (c->log)
+        st = check_written("--log", c->log, c, err);
+    if (c->logits && !st)
+        st = check_written("--logits", c->logits, c, err);
+    if (c->log && c->logits && !st && is_same_file(c->log, c->logits))
+        st = tp_fail(err, TP_E_USAGE, "--log and --logits %.400s: are the same file", c->log);
+    return st;
+}
+
 /* The files of the command line, which are local. */
 static tp_status check_files(const struct train_request *r, struct tp_err *err)
 {
@@ -341,7 +388,7 @@ static tp_status check_files(const struct train_request *r, struct tp_err *err)
             return tp_fail(err, TP_E_USAGE,
                            "%s %.400s: must be a local file; only --ckpt and --model take URLs",
                            files[i][0], files[i][1]);
-    return TP_OK;
+    return check_all_written(c, err);
 }
 
 tp_status train_request_check(struct train_request *r, struct tp_err *err)

@@ -7,6 +7,7 @@
 #include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include "core/clock.h"
@@ -15,9 +16,16 @@
 
 static const char PREFIX[] = "tp-run-";
 
+/* Room for the heartbeats of some hundred ranks. */
+static const uint64_t FREE_BYTES = UINT64_C(8) << 20;
+
+/* A file system without a limit has no number of blocks. */
 bool memory_dir_is_possible(void)
 {
-    return access(MEMORY_DIR_PARENT, W_OK) == 0;
+    struct statvfs fs;
+
+    return access(MEMORY_DIR_PARENT, W_OK) == 0 && statvfs(MEMORY_DIR_PARENT, &fs) == 0 &&
+           (fs.f_blocks == 0 || (uint64_t)fs.f_bavail * fs.f_frsize >= FREE_BYTES);
 }
 
 tp_status memory_dir_name(char path[PATH_MAX], struct tp_err *err)

@@ -19,7 +19,7 @@
 #define MEMORY_DIR_PARENT "/dev/shm"
 enum { MEMORY_DIR_KEEP_S = 3600 };
 
-/* Whether this host has /dev/shm. */
+/* Whether this host has /dev/shm, and room there. */
 bool memory_dir_is_possible(void);
 
 /* Write a random name. TP_E_IO: no random numbers. */

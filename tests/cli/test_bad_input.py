@@ -8,12 +8,13 @@ import json
 import os
 import random
 import re
+import shutil
 import subprocess
 
 import pytest
 
 import harness
-from harness import REPO, TEXT, TINY, run, train_args, write_config
+from harness import REPO, TEXT, TINY, ok, run, train_args, write_config
 
 SEED = 20240611
 
@@ -116,6 +117,22 @@ def test_logits_replaces_only_files(what, tiny, tmp_path):
     assert harness.tree(tmp_path) == before
 
 
+@pytest.mark.parametrize("flag", ["--log", "--logits"])
+@pytest.mark.parametrize("data, out", [
+    ("text", "text"), ("bytes:text", "./text"), ("text", "link"), ("pair", "pair.bin"), ("pair.bin", "pair.idx"),
+    ("text", "config.json")])
+def test_what_is_trained_on_is_not_overwritten(flag, data, out, tiny, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("text", "pair.bin", "pair.idx"):
+        shutil.copy(TEXT, name)
+    shutil.copy(tiny, "config.json")
+    os.link("text", "link")
+    before = harness.tree(tmp_path)
+    r = run("tp-train", "--model", "config.json", "--data", data, "--steps", 2, flag, out)
+    assert_refused(r, "tp-train", "%s %s: is a file of --" % (flag, out))
+    assert harness.tree(tmp_path) == before
+
+
 # ---- wrong command lines ----------------------------------------------------------------------
 
 WRONG_LINES = [
@@ -130,6 +147,7 @@ WRONG_LINES = [
     (["tp-train", "--model", "CONFIG", "--data", TEXT, "--steps", "1", "--ckpt", ""], "--ckpt: the path of the checkpoint is empty"),
     (["tp-train", "--model", "CONFIG", "--data", "s3://b/text", "--steps", "1"], "--data s3://b/text: must be a local file"),
     (["tp-train", "--model", "CONFIG", "--data", TEXT, "--steps", "1", "--log", "s3://b/log"], "--log s3://b/log: must be a local file"),
+    (["tp-train", "--model", "CONFIG", "--data", TEXT, "--steps", "1", "--log", "out", "--logits", "out"], "--log and --logits out:"),
     (["tp-reshard", "CKPT", "--to", "tp1", "-o", ""], "the path of the checkpoint is empty"),
     (["tp-train", "--model", "CONFIG", "--data", TEXT, "--steps", "1", "--lr", "nan"], "nan"),
     (["tp-train", "--model", "CONFIG", "--data", TEXT, "--steps", "1", "--mem", "12Q"], "12Q"),
@@ -406,6 +424,17 @@ def test_a_save_on_a_full_disk_fails_and_leaves_nothing(tiny, small_disk, ckpt):
     assert harness.steps(root) == [] if root.exists() else True
     left = [p for p in harness.tree(root) if ".tmp" in p] if root.exists() else []
     assert left == [], "files were left: %s" % left
+
+
+def test_a_run_goes_on_without_heartbeats_where_there_is_no_room_for_them(tiny, small_disk):
+    """As with /dev/shm of a container, which other programs fill."""
+    heartbeats = small_disk / "heartbeats"
+    heartbeats.mkdir(mode=0o700)
+    with contextlib.suppress(OSError):
+        (small_disk / "full").write_bytes(bytes(512 << 10))
+    r = ok(*train_args(tiny, layout="tp2"), env={"TP_PROGRESS_DIR": str(heartbeats)})
+    assert "warning: %s: rank 0 has no room for its heartbeat file: " % heartbeats in r.err and "No space left" in r.err, repr(r)
+    assert os.listdir(heartbeats) == []
 
 
 @pytest.mark.parametrize("name", ["reshard", "export"])

@@ -62,6 +62,19 @@ def test_a_step_that_another_job_saved_meanwhile_is_kept(tiny, saved, tmp_path):
     assert harness.tree(other) == before and harness.steps(root) == [other]
 
 
+# A disk that is full, or a machine that stops, leaves a part of a line.
+@pytest.mark.parametrize("tail, left", [
+    (b'{"step": 5, "loss": 5.1', b''), (b'{"st', b''), (b'{"step": 5}', b'{"step": 5}\n'), (b'a note', b'a note\n'),
+    (b'x' * 5000, b'x' * 5000 + b'\n'), (b'a line\n', b'a line\n')], ids=lambda x: x[:12].decode())
+def test_the_log_of_a_resumed_run_has_whole_lines(root, tmp_path, tail, left):
+    log, whole = tmp_path / "log", b'{"step": 4}\n'
+    log.write_bytes(whole + tail)
+    ok(*argv(root, resume=True, log=log))
+    text = log.read_bytes()
+    assert text.startswith(whole + left)
+    assert [json.loads(x)["step"] for x in text[len(whole + left):].splitlines()] == [6, 7]
+
+
 def flip(step, shard=0):
     """Flip a bit of the payload of a shard."""
     path = step / ("rank-%05d.h5" % shard)

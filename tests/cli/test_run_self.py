@@ -31,6 +31,22 @@ def test_a_second_tp_run_of_a_job_is_refused(tmp_path, tiny):
         job.verb("stop", "--wait")
 
 
+def test_where_dev_shm_is_full_heartbeats_are_elsewhere(tmp_path, tiny):
+    """As in a container, whose /dev/shm other programs fill."""
+    (tmp_path / "job.yaml").write_text(
+        "name: full\ncommand: tp-train --model %s --data %s --steps 4 --seq 32\nckpt: ckpt\nnodes: [localhost:2]\n"
+        "layouts:\n  max_ranks: 2\nrestart:\n  max: 1\n" % (tiny, harness.TEXT))
+    full = "mount -t tmpfs -o size=24k tmpfs /dev/shm && { head -c 96k /dev/zero > /dev/shm/full; exec \"$@\"; }"
+    inside = ["unshare", "-m", "sh", "-c", full, "sh"]
+    if subprocess.run([*inside, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("mounting a file system needs root")
+    harness.ok(*inside, harness.BIN / "tp-run", tmp_path / "job.yaml")
+    events = [json.loads(x) for x in (tmp_path / "job.run" / "events.jsonl").read_text().splitlines()]
+    assert "restart" not in [e["event"] for e in events]
+    log = (tmp_path / "job.run" / "attempt-0001.log").read_text()
+    assert "done: 4 steps" in log and "heartbeat" not in log, log
+
+
 def test_killed_while_training_it_takes_over_the_running_job(tmp_path, tiny, curve):
     with train_job(tmp_path, tiny, steps=STEPS) as job:
         job.start()

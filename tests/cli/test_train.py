@@ -230,6 +230,23 @@ def test_the_estimated_memory_is_near_the_measured_one(layout, dtype, micro, sav
     assert (0.7 if dtype == "bf16" else 0.75) * estimate <= peak <= estimate
 
 
+@pytest.mark.skipif("address" in harness.SANITIZE or "thread" in harness.SANITIZE,
+                    reason="the estimate does not include a sanitizer's own memory")
+@pytest.mark.parametrize("layout", ["tp1", "tp2", "dp2"])
+def test_what_logits_gathers_is_within_the_limit_of_memory(layout, tmp_path):
+    config = harness.write_config(tmp_path, vocab_size=1024)
+    argv = ["tp-train", "--model", config, "--data", TEXT, "--steps", 1, "--batch", 128, "--micro", 1, "--seq", 64,
+            "--layout", layout, "--logits", tmp_path / "logits"]
+    r = run(*argv, "--mem", "128M")
+    assert r.rc == 2 and ", --logits 1" in r.err and "would fit: no --logits (" in r.err, repr(r)
+    assert not (tmp_path / "logits").exists()
+    estimate = float(re.search(r"needs about ([\d.]+) MiB", r.err).group(1)) * 2**20
+    ok(*argv, "--log", tmp_path / "log")
+    peak = read_log(tmp_path / "log")[-1]["peak_rss_bytes"]
+    print("%s: estimated %.1f MiB, measured %.1f MiB" % (layout, estimate / 2**20, peak / 2**20))
+    assert 0.75 * estimate <= peak <= estimate
+
+
 def test_a_loss_that_is_not_a_number_is_reported_once(tiny):
     r = ok("tp-train", "--model", tiny, "--data", TEXT, "--steps", 4, "--seq", 16, "--lr", 1e30,
            "--warmup", 0, "--layout", "tp2")

@@ -133,6 +133,31 @@ Test(suggestions, the_memory_of_compression_counts)
     cr_expect_eq(suggestions_budget(&c, &m, &err), TP_OK, "%s", err.msg);
 }
 
+/* What --logits gathers on rank 0 counts, and the refusal says what fits without it. */
+Test(suggestions, the_memory_of_logits_counts)
+{
+    struct rng r = rng_start("advice/logits");
+    struct train_config c = { .ckpt = NULL };
+    struct model m;
+    struct tp_err err = { 0 };
+    int64_t bytes;
+
+    do {
+        m = random_model(&r);
+        c = random_config(&r, &m);
+    } while (train_config_check(&c, &m, &err));
+    c.mem_bytes = need_of(&c, &m);
+    cr_expect_eq(suggestions_budget(&c, &m, &err), TP_OK, "%s", err.msg);
+    c.logits = "logits";
+    bytes = c.global_batch_size * c.seq_length * m.vocab * (int64_t)sizeof(float);
+    c.mem_bytes += 3 * bytes; /* gathered, the tensor, the file */
+    cr_expect_eq(suggestions_budget(&c, &m, &err), TP_E_BUDGET);
+    cr_expect(strstr(err.msg, ", --logits ") && strstr(err.msg, "would fit: no --logits ("), "%s",
+              err.msg);
+    c.mem_bytes += (int64_t)c.spec.tp * bytes + (INT64_C(1) << 20);
+    cr_expect_eq(suggestions_budget(&c, &m, &err), TP_OK, "%s", err.msg);
+}
+
 /* tp-run compares the same estimate with a GPU. */
 Test(suggestions, with_gpus_the_limit_is_that_of_a_gpus_memory)
 {
