@@ -28,12 +28,20 @@ static json_t *accept_layout(const char *what, const char *layout, int64_t attem
                      (json_int_t)attempt);
 }
 
+/* Act on a request to save and stop, which the record has already. The record is written before
+ * anybody hears that the request is accepted, so that it outlives this tp-run. */
+static tp_status drain(struct run *r, enum event_reason reason, const char *message)
+{
+    if (r->record.open && r->record.state != RUN_DRAIN)
+        return run_drain_softly(r, event_reason_name(reason), message);
+    return run_transition(r, r->record.state, event_reason_name(reason));
+}
+
 static json_t *stop(struct run *r, tp_status *st)
 {
     r->record.stop = true;
     run_helper_stop(r, false);
-    if (r->record.open)
-        *st = run_drain_softly(r, event_reason_name(REASON_ASKED_TO_STOP), "asked to stop");
+    *st = drain(r, REASON_ASKED_TO_STOP, "asked to stop");
     if (*st)
         return refuse(r->err.msg, 3);
     if (backend_is_paused(&r->backend))
@@ -74,12 +82,14 @@ static json_t *resize(struct run *r, const json_t *request, tp_status *st)
     spec_format(spec, &c.config.spec);
     if (r->record.open && run_config_same(&c.config, &r->record.config)) {
         snprintf(text, sizeof text, "it runs at %s already", spec);
+        *st = run_transition(r, r->record.state, event_reason_name(REASON_RESIZE));
+        if (*st)
+            return refuse(r->err.msg, 3);
         return accept_layout(text, spec, r->record.attempt);
     }
     r->record.relaunch = true;
     snprintf(text, sizeof text, "asked to run at %s", spec);
-    if (r->record.open)
-        *st = run_drain_softly(r, event_reason_name(REASON_RESIZE), text);
+    *st = drain(r, REASON_RESIZE, text);
     if (*st)
         return refuse(r->err.msg, 3);
     snprintf(text, sizeof text, "the job saves at its next step and continues at %s", spec);

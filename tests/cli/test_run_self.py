@@ -109,6 +109,35 @@ def test_a_command_that_obeyed_while_no_tp_run_watched_is_not_done(tmp_path, ver
         assert [e["layout"] for e in job.events("done")] == ([] if verb[0] == "stop" else ["tp1"]), job.story()
 
 
+def test_a_layout_that_was_asked_for_before_the_launch_outlives_tp_run(tmp_path):
+    with Job(tmp_path, ["true"], nodes="[a, b]", allow="[dp2, dp1]", checkpoints="none",
+             prepare="sh -c 'while [ ! -e go ]; do sleep 0.02; done'") as job:
+        job.start()
+        while (job.status() or {}).get("state") != "reshard":
+            time.sleep(0.02)
+        assert job.verb("resize", "dp1").rc == 0
+        job.process.kill()
+        job.wait()
+        (job.folder / "go").touch()
+        assert job.start().wait() == 0, job.story()
+        assert [e["layout"] for e in job.events("done")] == ["tp1"], job.story()
+
+
+def test_a_stop_that_was_asked_for_while_ranks_end_outlives_tp_run(tmp_path):
+    script = "trap 'touch asked; while [ ! -e go ]; do sleep 0.02; done; exit 0' TERM; touch up; while :; do sleep 0.02; done"
+    with Job(tmp_path, ["sh", "-c", script], nodes="[a, b]", allow="[dp2, dp1]", checkpoints="none") as job:
+        job.start()
+        await_file(job, "up")
+        assert job.verb("resize", "dp1").rc == 0
+        await_file(job, "asked")
+        assert job.verb("stop").rc == 0
+        job.process.kill()
+        job.wait()
+        (job.folder / "go").touch()
+        assert job.start().wait() == 75, job.story()
+        assert len(job.events("launch")) == 1, job.story()
+
+
 TRANSITIONS = ["plan:1", "launch:1", "init:1", "train:1", "save:1", "train:2", "drain:1", "diagnose:1",
                "plan:2", "launch:2", "init:2", "train:4", "done:1"]
 
