@@ -65,7 +65,9 @@ tp_status run_helper_start(struct run *r, enum run_helper_kind kind, char *const
                                       .kind = kind,
                                       .since = clock_seconds(),
                                       .progress_at = clock_seconds() };
-    return pid > 0 ? TP_OK : tp_fail_errno(&r->err, "cannot fork");
+    return pid > 0 ? TP_OK
+                   : tp_fail_errno(&r->err, "cannot start %.200s with its output in %.400s",
+                                   argv[0], log);
 }
 
 /* ---- watching ---- */
