@@ -75,11 +75,12 @@ static void push_storage(struct torch_save *s, int storage, enum dtype dtype, in
 int torch_save_tensor(struct torch_save *s, enum dtype dtype, int ndim, const int64_t *shape)
 {
     struct pickle_writer *w = &s->pickle;
-    int64_t stride[BOX_NDIM_MAX], elements = 1;
+    int64_t stride[BOX_NDIM_MAX], step = 1, elements = 1;
     int storage;
 
     for (int d = ndim - 1; d >= 0; d--) {
-        stride[d] = elements;
+        stride[d] = step;
+        step *= shape[d] > 1 ? shape[d] : 1; /* as torch: also without elements it is not 0 */
         elements *= shape[d];
     }
     storage = add_storage(s, elements * dtype_bytes(dtype));

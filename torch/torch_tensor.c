@@ -158,6 +158,7 @@ static tp_status read_shape(struct torch_tensor *t, int64_t *last, int64_t *elem
                             const struct rebuild *r, const struct reading *x)
 {
     const int64_t n = pickle_count(r->size);
+    bool repeats = false;
 
     *last = 0;
     *elements = 1;
@@ -173,8 +174,7 @@ static tp_status read_shape(struct torch_tensor *t, int64_t *last, int64_t *elem
         if (!pickle_int(&length, pickle_item(r->size, i)) || length < 0 ||
             !pickle_int(&stride, pickle_item(r->stride, i)) || stride < 0)
             return refuse(x, "has a negative length or stride");
-        if (length > 1 && stride == 0)
-            return refuse(x, "repeats its elements (stride 0)");
+        repeats |= length > 1 && stride == 0;
         t->shape[i] = length;
         t->stride[i] = stride;
         if (__builtin_mul_overflow(*elements, length, elements) ||
@@ -182,7 +182,7 @@ static tp_status read_shape(struct torch_tensor *t, int64_t *last, int64_t *elem
                             __builtin_add_overflow(*last, reach, last))))
             return refuse(x, "reaches out of its storage");
     }
-    return TP_OK;
+    return repeats && *elements > 0 ? refuse(x, "repeats its elements (stride 0)") : TP_OK;
 }
 
 tp_status torch_tensor_read(struct torch_tensor *out, const struct torch_file *f,

@@ -13,7 +13,7 @@ struct torch_tensor {
     enum dtype dtype; /* DTYPE_COUNT: a type that is not supported here */
     int ndim;
     int64_t shape[BOX_NDIM_MAX];
-    int64_t stride[BOX_NDIM_MAX];     /* elements; of axes longer than 1 above 0 */
+    int64_t stride[BOX_NDIM_MAX];     /* elements; above 0, but where it means nothing */
     int64_t begin;                    /* byte of the first element, in the file itself */
     const struct zip_member *storage; /* the member that has it */
 };

@@ -4,6 +4,7 @@ needs: tp-ckpt tp-reshard tp-train
 covers: reshard/ruled_tensors layout/cut_rules reshard/foreign_contents
 """
 import json
+import shutil
 import sys
 
 import numpy as np
@@ -193,6 +194,77 @@ def test_verbs_that_only_read_need_no_rules(kind, model, tmp_path):
     assert import_(folder, tmp_path).rc == 0
     assert [d for d in digests(tmp_path / "ckpt") if "param/" in d] == [d for d in digests(folder) if "param/" in d]
     ok("tp-ckpt", "diff", folder, tmp_path / "ckpt", "--group", "param")
+
+
+def small(folder, weights):
+    """A DCP with an optimizer of tensors that are not cut, and the rules for them. Returns the option."""
+    state = state_of(weights)
+    tensors = {"model." + k: (v, [((0,) * v.ndim, v.shape)]) for k, v in weights.items()}
+    for group in ("exp_avg", "exp_avg_sq"):
+        tensors.update({"optim.state.%s.%s" % (k, group): (v, [((0,) * v.ndim, v.shape)]) for k, v in state[group].items()})
+    tensors.update({"optim.state.%s.step" % k: (np.array(7, np.float32), [((), ())]) for k in weights})
+    torch_files.dcp(folder, tensors)
+    (folder / "config.json").write_text(json.dumps(CONFIG))
+    rules = folder.parent / (folder.name + ".rules")
+    rules.write_text("".join("%s -\n" % k for k in weights))
+    return "--rules", rules
+
+
+def test_a_shape_without_elements_is_no_way_around_the_limit_of_sizes(tmp_path):
+    rules = small(tmp_path / "source", {"w": np.zeros((0, 1 << 30, 1 << 30), np.float32)})
+    r = run("tp-reshard", tmp_path / "source", *rules, "--to", "tp1", "--format", "dcp", "-o", tmp_path / "out")
+    assert r.rc == 3 and "w has a shape with too many elements" in r.err, repr(r)
+
+
+EMPTY = {"blocks.0.w": (4, 4), "blocks.1.none": (0, 4), "blocks.2.none": (4, 0), "none": (0,)}
+
+
+@pytest.mark.parametrize("kind", ["dcp", "torchtitan", "deepspeed"])
+def test_a_tensor_without_elements_is_not_lost(kind, tmp_path):
+    rng = np.random.Generator(np.random.Philox(5))
+    weights = {k: rng.standard_normal(shape).astype(np.float32) for k, shape in EMPTY.items()}
+    rules = small(tmp_path / "source", weights)
+    ok("tp-ckpt", "import", tmp_path / "source", *rules, "--layout", "tp2dp2zero1", "-o", tmp_path / "ckpt")
+    want = digests(tmp_path / "ckpt")
+    assert len(want) == 3 * len(EMPTY)
+    ok("tp-ckpt", "export", tmp_path / "ckpt", "--format", kind, "-o", tmp_path / "out")
+    with ObjectStore() as store:
+        remote.ok(store, "tp-ckpt", "export", tmp_path / "ckpt", "--format", kind, "-o", "s3://bucket/out")
+        for path in (tmp_path / "out").rglob("*"):
+            if path.is_file():
+                assert store.objects["bucket/out/%s" % path.relative_to(tmp_path / "out")][0] == path.read_bytes(), path
+    if kind != "deepspeed":
+        found, _ = torch_files.load_dcp(tmp_path / "out")
+        head = "model." if kind == "dcp" else ""
+        assert {k: found[head + k].shape for k in EMPTY} == EMPTY
+    r = ok("tp-ckpt", "import", tmp_path / "out", "--config", tmp_path / "source", *rules, "--layout", "tp2", "-o", tmp_path / "back")
+    assert digests(tmp_path / "back") == want and "every checksum of the source" in r.out, repr(r)
+
+
+def test_names_are_written_as_they_are_even_if_they_look_like_paths(tmp_path):
+    """Of a DCP, where two of them got one name. DeepSpeed Universal has a folder of this name for each tensor."""
+    names = ["a/b", "a.b", "0", "..", "../../../there"]
+    weights = {k: np.full((2, 2), i, np.float32) for i, k in enumerate(names)}
+    weights["blocks.0.w"] = np.ones((2, 2), np.float32)
+    rules = small(tmp_path / "source", weights)
+    for kind, head in (("dcp", "model."), ("torchtitan", "")):
+        ok("tp-reshard", tmp_path / "source", *rules, "--to", "tp1", "--format", kind, "-o", tmp_path / kind)
+        found, paths = torch_files.load_dcp(tmp_path / kind)
+        for k, v in weights.items():
+            assert np.array_equal(found[head + k], v) and paths[head + k][-1] == k
+        assert kind != "dcp" or (paths["optim.state.0.exp_avg"] == ("optim", "state", "0", "exp_avg") and
+                                 paths["optim.param_groups.0.lr"] == ("optim", "param_groups", 0, "lr"))
+    for name in names:
+        weights = {name: np.ones((2, 2), np.float32), "blocks.0.w": np.ones((2, 2), np.float32)}
+        rules = small(tmp_path / "one", weights)
+        r = run("tp-reshard", tmp_path / "one", *rules, "--to", "tp1", "--format", "deepspeed", "-o", tmp_path / "out" / "ds")
+        if name in ("a.b", "0"):
+            assert r.rc == 0, repr(r)
+        else:
+            assert r.rc == 2 and "tensor %s cannot be the name of a folder" % name in r.err, repr(r)
+        assert not (tmp_path / "there").exists() and not (tmp_path / "out/there").exists()
+        shutil.rmtree(tmp_path / "one")
+        shutil.rmtree(tmp_path / "out", ignore_errors=True)
 
 
 def test_formats_that_fuse_tensors_take_no_rules(model, tmp_path):

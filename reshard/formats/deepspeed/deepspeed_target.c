@@ -117,6 +117,12 @@ static tp_status write_param(struct deepspeed_target *t, int param, struct tp_er
     const struct tensor *p = &t->q->tensors[param];
     tp_status st = TP_OK;
 
+    if (!file_name_is_plain(p->name))
+        return tp_fail(err, TP_E_USAGE,
+                       "%s: tensor %.200s cannot be the name of a folder, and DeepSpeed Universal "
+                       "has one for each tensor; export another format",
+                       t->q->source, p->name);
+
     for (int i = 0; i < 3 && !st; i++) {
         int at = layout_find(t->q->layout, files[i].group, p->name);
 

@@ -360,6 +360,17 @@ done:
     return st;
 }
 
+/* No tensor of Megatron's that is read is without elements. */
+static int drop_empty(struct dcp_item *items, int n)
+{
+    int kept = 0;
+
+    for (int i = 0; i < n; i++)
+        if (items[i].is_object || !box_is_empty(&items[i].box))
+            items[kept++] = items[i];
+    return kept;
+}
+
 tp_status torch_dist_read(struct piece_source *s, const struct model *m, struct tp_err *err)
 {
     struct torch_dist d = { .source = s };
@@ -371,6 +382,7 @@ tp_status torch_dist_read(struct piece_source *s, const struct model *m, struct 
     TP_TRY(megatron_folder_find(d.dir, piece_source_path(s), err));
     TP_TRY(megatron_map_make(&d.map, m, piece_source_arena(s), err));
     TP_TRY(dcp_metadata_read(&items, &n, d.dir, piece_source_arena(s), err));
+    n = drop_empty(items, n);
     TP_TRY(read_common(&d, err));
     TP_TRY(dcp_metadata_add_files(items, n, d.dir, piece_source_files(s), err));
     for (int i = 0; i < n; i++) {

@@ -332,7 +332,7 @@ done:
 bool piece_source_has_sums(const struct piece_source *s)
 {
     for (int i = 0; i < s->endpoint.n_extents; i++)
-        if (s->extents[i]->sum == 0)
+        if (s->extents[i]->sum == 0 && !box_is_empty(&s->extents[i]->box))
             return false;
     return true;
 }

@@ -114,6 +114,9 @@ tp_status piece_source_add(struct piece_source *s, const struct piece *p, struct
     if (!is_printable(p->name))
         return tp_fail(err, TP_E_CORRUPT, "%s: a tensor's name has control characters",
                        file_table_path(s->files, p->file));
+    if (!tensor_shape_is_possible(p->ndim, p->shape))
+        return tp_fail(err, TP_E_CORRUPT, "%s: tensor %s/%s has a shape with too many elements",
+                       file_table_path(s->files, p->file), p->group, p->name);
     if (!box_contains(&whole, &p->box))
         return tp_fail(err, TP_E_CORRUPT, "%s: tensor %s/%s is %s, but a part of it is %s",
                        file_table_path(s->files, p->file), p->group, p->name,

@@ -143,6 +143,7 @@ struct dcp_reader {
     const struct dcp_item *items;
     int n;
     int64_t head_dim; /* of torchtitan's queries and keys; 0: another program's */
+    bool known;       /* the model, none of whose tensors is without elements */
 };
 
 static int by_file(const void *a, const void *b)
@@ -273,7 +274,7 @@ static tp_status add_items(struct dcp_reader *r, const struct dcp_name *names, s
             continue;
         if (item->is_object)
             TP_TRY(add_object(r, item, &names[item - r->items], err));
-        else if (!names[item - r->items].group)
+        else if (!names[item - r->items].group || (r->known && box_is_empty(&item->box)))
             TP_TRY(piece_source_leave(r->source, item->name, err));
         else
             TP_TRY(add_item(r, item->file_number, item, &names[item - r->items], err));
@@ -283,11 +284,14 @@ done:
     return st;
 }
 
-static tp_status read_folder(struct piece_source *s, int64_t head_dim, struct tp_err *err)
+static tp_status read_folder(struct piece_source *s, const struct model *m, int64_t head_dim,
+                             struct tp_err *err)
 {
     struct arena *arena = piece_source_arena(s);
     struct dcp_item *items = NULL;
-    struct dcp_reader r = { .source = s, .head_dim = head_dim };
+    struct dcp_reader r = { .source = s,
+                            .head_dim = head_dim,
+                            .known = m && m->family != MODEL_OF_RULES };
     struct dcp_name *names;
     tp_status st;
 
@@ -310,8 +314,7 @@ done:
 
 tp_status dcp_read(struct piece_source *s, const struct model *m, struct tp_err *err)
 {
-    (void)m;
-    return read_folder(s, 0, err);
+    return read_folder(s, m, 0, err);
 }
 
 /* ---- torchtitan ---- */
@@ -365,5 +368,5 @@ tp_status torchtitan_read(struct piece_source *s, const struct model *m, struct 
 {
     tp_status st = torchtitan_check_model(m, piece_source_path(s), err);
 
-    return st ? st : read_folder(s, m->head_dim, err);
+    return st ? st : read_folder(s, m, m->head_dim, err);
 }

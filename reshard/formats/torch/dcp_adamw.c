@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+#define FIRST_GROUP "optim" DCP_BELOW "param_groups" DCP_BELOW "0" DCP_BELOW
+
 /* The names of all parameters, a list. */
 static void push_names(struct pickle_writer *w, const struct export_contents *q)
 {
@@ -96,15 +98,15 @@ tp_status dcp_adamw_add_group(struct dcp_items *d, const struct export_contents 
     tp_status st = TP_OK;
 
     for (int i = 0; i < OPTIONS && !st; i++)
-        st = add_option(d, q, &options[i], "optim/param_groups/0/", err);
-    return st ? st : add_option(d, q, &params, "optim/param_groups/0/", err);
+        st = add_option(d, q, &options[i], FIRST_GROUP, err);
+    return st ? st : add_option(d, q, &params, FIRST_GROUP, err);
 }
 
 tp_status dcp_adamw_add_param(struct dcp_items *d, const struct export_contents *q,
                               const char *name, int *stored, struct tp_err *err)
 {
     static const struct adamw_option initial = { "initial_lr", push_lr };
-    const char *head = arena_printf(d->arena, "optimizer/param_groups.%s.", name);
+    const char *head = arena_printf(d->arena, "optimizer" DCP_BELOW "param_groups.%s.", name);
     const int first = *stored;
     tp_status st = head ? TP_OK : tp_fail(err, TP_E_NOMEM, "no memory for the items of .metadata");
 

@@ -103,13 +103,15 @@ static struct dcp_new_item name_item(struct dcp_items *d, const char *name,
                                            .is_object = true,
                                            .planner = x->planner,
                                            .planner_bytes = x->planner_bytes } };
-    char *path = option ? arena_printf(d->arena, "optim/param_groups/%s", option) : NULL;
+    char *path =
+        option ? arena_printf(d->arena, "optim" DCP_BELOW "param_groups" DCP_BELOW "%s", option)
+               : NULL;
     char *dot = path ? strrchr(path, '.') : NULL;
 
     if (!option)
         return item;
     if (dot)
-        *dot = '/';
+        *dot = *DCP_BELOW;
     return dcp_items_object(d, path);
 }
 

@@ -29,13 +29,14 @@ void dcp_items_free(struct dcp_items *d)
     d->items = NULL;
 }
 
-/* A name from a path: "optim/state/x" is "optim.state.x". NULL: memory is out. */
+/* A name from a path: the words of "optim", "state", "x" are "optim.state.x". NULL: memory is
+ * out. */
 static const char *name_of(struct dcp_items *d, const char *path)
 {
     char *name = path ? arena_strdup(d->arena, path) : NULL;
 
     for (char *c = name; c && *c; c++)
-        if (*c == '/')
+        if (*c == *DCP_BELOW)
             *c = '.';
     return name;
 }

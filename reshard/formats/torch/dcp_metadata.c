@@ -209,10 +209,12 @@ static tp_status add_tensor(struct dcp_metadata *x, const char *name, const stru
 {
     const struct pickle_value *chunks = pickle_get(v, "chunks");
     struct dcp_item item = { .name = name, .dtype = dtype_of(pickle_get(v, "properties")) };
+    struct box whole;
     tp_status st = TP_OK;
 
     if (!read_size(&item.ndim, item.shape, pickle_get(v, "size")))
         return damaged(x, name, "its shape is wrong", err);
+    whole = box_whole(item.ndim, item.shape);
     for (int64_t i = 0; i < pickle_count(chunks) && !st; i++) {
         const struct pickle_value *chunk = pickle_item(chunks, i);
         int n_lo = 0, n_len = 0;
@@ -222,7 +224,8 @@ static tp_status add_tensor(struct dcp_metadata *x, const char *name, const stru
             n_len != item.ndim)
             return damaged(x, name, "the box of a chunk is wrong", err);
         item.box.ndim = item.ndim;
-        if (!box_is_empty(&item.box))
+        /* of a tensor without elements one chunk is kept, so that it is not lost */
+        if (!box_is_empty(&item.box) || (i == 0 && box_is_empty(&whole)))
             st = add_item(x, &item, err);
     }
     return st;

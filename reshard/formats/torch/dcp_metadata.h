@@ -26,8 +26,9 @@ struct dcp_item {
     size_t planner_bytes;
 };
 
-/* All items of the folder `dir`, in the arena. TP_E_CORRUPT: the file is damaged, an item is stored
- * nowhere, or outside the folder. */
+/* All items of the folder `dir`, in the arena; an item without elements is of a tensor that has
+ * none at all. TP_E_CORRUPT: the file is damaged, an item is stored nowhere, or outside the folder.
+ */
 tp_status dcp_metadata_read(struct dcp_item **items, int *n, const char *dir, struct arena *arena,
                             struct tp_err *err);
 
@@ -35,11 +36,15 @@ tp_status dcp_metadata_read(struct dcp_item **items, int *n, const char *dir, st
 tp_status dcp_metadata_add_files(struct dcp_item *items, int n, const char *dir,
                                  struct file_table *files, struct tp_err *err);
 
+/* Separates the words of a path; it is in no name of a tensor. */
+#define DCP_BELOW "\x1f"
+
 /* An item of a new checkpoint. */
 struct dcp_new_item {
     struct dcp_item item;
-    const char *path; /* of its name in the program's state dict: "optim/param_groups/0/lr"; words
-                         that are numbers are indexes of lists; NULL: that of item.planner */
+    const char *path; /* of its name in the program's state dict: the words "optim", "param_groups",
+                         "0", "lr", with DCP_BELOW between them; a number behind "param_groups" is
+                         an index of a list; NULL: that of item.planner */
 };
 
 /* Write the file `path`; the boxes of a tensor are neighbours in items. */

@@ -161,20 +161,24 @@ static void push_state(struct dcp_pickle *p, const struct dcp_new_item *items, i
     pickle_write_op(w, PICKLE_OP_SETITEMS);
 }
 
-/* A path as a tuple of words and indexes. */
+/* A path as a tuple of words, and of the numbers of groups. A parameter may have a number as its
+ * name, which stays a text. */
 static void push_path(struct dcp_pickle *p, const char *path)
 {
     struct pickle_writer *w = &p->w;
     char *copy = strdup(path), *save = NULL;
+    bool numbered = false;
 
     w->failed |= !copy;
     pickle_write_op(w, PICKLE_OP_MARK);
-    for (char *word = copy ? strtok_r(copy, "/", &save) : NULL; word;
-         word = strtok_r(NULL, "/", &save))
-        if (strspn(word, "0123456789") == strlen(word))
+    for (char *word = copy ? strtok_r(copy, DCP_BELOW, &save) : NULL; word;
+         word = strtok_r(NULL, DCP_BELOW, &save)) {
+        if (numbered && strspn(word, "0123456789") == strlen(word))
             pickle_write_int(w, strtoll(word, NULL, 10));
         else
             pickle_write_text(w, word);
+        numbered = strcmp(word, "param_groups") == 0;
+    }
     pickle_write_op(w, PICKLE_OP_TUPLE);
     free(copy);
 }

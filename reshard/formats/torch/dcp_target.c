@@ -45,9 +45,11 @@ static const char *path_of(const struct dcp_target *t, const char *name, const c
 {
     if (!state)
         return t->torchtitan ? name
-                             : arena_printf(t->arena, "model/%s",
+                             : arena_printf(t->arena, "model" DCP_BELOW "%s",
                                             name + (t->headed ? strlen(MODEL_HEAD) : 0));
-    return arena_printf(t->arena, t->torchtitan ? "optimizer/state.%s.%s" : "optim/state/%s/%s",
+    return arena_printf(t->arena,
+                        t->torchtitan ? "optimizer" DCP_BELOW "state.%s.%s"
+                                      : "optim" DCP_BELOW "state" DCP_BELOW "%s" DCP_BELOW "%s",
                         name, state);
 }
 
@@ -146,6 +148,7 @@ static tp_status add_tensor(struct dcp_target *t, int tensor, struct tp_err *err
     const struct tensor *from = &l->tensors[tensor];
     const char *state = strcmp(from->group, GROUP_PARAM) == 0 ? NULL : from->group, *path;
     const int first = t->items.n;
+    const struct box whole = box_whole(from->ndim, from->shape);
     struct box boxes[TENSOR_BOXES_MAX];
     struct torchtitan_map_name name;
     tp_status st = name_of(&name, t, from->name, 0, err);
@@ -161,6 +164,8 @@ static tp_status add_tensor(struct dcp_target *t, int tensor, struct tp_err *err
         for (int i = 0; i < n && !st; i++)
             st = add_box(t, rank, tensor, path, name.pairs, &boxes[i], err);
     }
+    if (!st && box_is_empty(&whole)) /* no rank stores any of it */
+        st = add_box(t, 0, tensor, path, false, &whole, err);
     return st ? st : add_other_names(t, first, from->name, state, err);
 }
 
