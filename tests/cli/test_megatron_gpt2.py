@@ -6,6 +6,7 @@ covers: reshard/formats/pieces/piece_target reshard/formats/pieces/piece_resume
 """
 import itertools
 
+import numpy as np
 import pytest
 
 import foreign_files
@@ -33,6 +34,23 @@ def test_gpt2_of_torch_dist(tp, pp, kind, gpt2, tmp_path):
     foreign_files.MegatronGpt2(config_of(gpt2), tp, pp, dp=3).torch_dist(tmp_path / "m", groups_of(gpt2), 3, kind)
     imported(gpt2, tmp_path / "m", tmp_path / "ckpt", "--layout", "tp2")
     assert digests(tmp_path / "ckpt") == digests(gpt2.root)
+
+
+def test_weights_of_fp16_are_copies_of_masters_that_fp16_hardly_has(gpt2, tmp_path):
+    """After the first steps of a warm-up biases are as small as the learning rate; fp16 has multiples of 6e-8 there."""
+    state, rng = groups_of(gpt2), np.random.Generator(np.random.Philox(9))
+    for name, master in state["master"].items():
+        if name.endswith(".bias"):
+            state["master"][name] = rng.uniform(-3e-7, 3e-7, master.shape).astype(np.float32)
+    state["param"] = {k: v.astype(np.float16) for k, v in state["master"].items()}
+    megatron = foreign_files.MegatronGpt2(config_of(gpt2), 2)
+    megatron.legacy(tmp_path / "m", state, 3, distributed=True)
+    imported(gpt2, tmp_path / "m", tmp_path / "ckpt")
+    a, b = ("transformer.h.%d.mlp.c_fc.weight" % i for i in (1, 2))
+    state["master"][a], state["master"][b] = state["master"][b], state["master"][a]
+    megatron.legacy(tmp_path / "other", state, 3, distributed=True)
+    r = import_(gpt2, tmp_path / "other", tmp_path / "no")
+    assert r.rc == 3 and "masters of " + a in r.err, repr(r)
 
 
 @pytest.mark.parametrize("kind", ["legacy", "torch_dist"])
