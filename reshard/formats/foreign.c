@@ -20,8 +20,8 @@
     "some masters with the weights"
 #define METADATA "the names and places in .metadata, which has no checksum"
 
+/* Formats with an optimizer come first: trainers leave the weights alone beside it. */
 static const struct foreign_format formats[] = {
-    { "bin", "pytorch_model.bin", torch_bin_detect, torch_bin_read, NULL, NULL, false, NULL },
     { "megatron", "Megatron-LM, a folder for each rank", megatron_detect, megatron_read,
       master_check, megatron_config, true, ONE_SAVE "; " FLAT },
     { "torch_dist", "Megatron-core torch_dist", torch_dist_detect, torch_dist_read, master_check,
@@ -30,6 +30,7 @@ static const struct foreign_format formats[] = {
       false, ONE_SAVE },
     { "torchtitan", "torchtitan", torchtitan_detect, torchtitan_read, NULL, NULL, true, METADATA },
     { "dcp", "PyTorch distributed checkpoint", dcp_detect, dcp_read, NULL, NULL, false, METADATA },
+    { "bin", "pytorch_model.bin", torch_bin_detect, torch_bin_read, NULL, NULL, false, NULL },
 };
 
 enum { FORMATS = sizeof formats / sizeof *formats };

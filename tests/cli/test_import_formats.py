@@ -505,6 +505,25 @@ def test_universal(bare, bf16, tmp_path):
     assert digests(tmp_path / "ckpt") == digests(bf16.root)
 
 
+@pytest.mark.parametrize("universal,zero,newest", [(3, 12, 12), (12, 3, 12), (3, 3, 3)])
+def test_of_two_files_that_say_which_step_is_the_newest_the_newer_one_is_taken(universal, zero, newest, bf16, tmp_path):
+    """Training goes on in the folder that has the Universal checkpoint which it began with."""
+    foreign_files.universal(tmp_path / "ds", groups_of(bf16), universal, False)
+    foreign_files.zero1(tmp_path / "ds", groups_of(bf16), zero, 2)
+    r = imported(bf16, tmp_path / "ds", tmp_path / "ckpt")
+    assert harness.steps(tmp_path / "ckpt")[-1].name == "step-%08d" % newest, repr(r)
+
+
+def test_deepspeeds_optimizer_is_read_also_where_the_trainer_left_the_weights_alone_beside_it(bf16, tmp_path):
+    """As transformers.Trainer does with save_safetensors=False, or DeepSpeed's save_16bit_model."""
+    foreign_files.zero1(tmp_path / "ds", groups_of(bf16), 3, 2)
+    torch_files.save(tmp_path / "ds/pytorch_model.bin", tensors_of(bf16.group("param")))
+    imported(bf16, tmp_path / "ds", tmp_path / "ckpt")
+    assert digests(tmp_path / "ckpt") == digests(bf16.root)
+    imported(bf16, tmp_path / "ds", tmp_path / "bin", "--format", "bin")
+    assert digests(tmp_path / "bin") == bf16.digests("param")
+
+
 OWN_ADAM = {"zero1": lambda *a, **more: foreign_files.zero1(*a, 2, **more), "zero3": lambda *a, **more: foreign_files.zero3(*a, 2, **more),
             "universal": lambda *a, **more: foreign_files.universal(*a, False, **more)}
 

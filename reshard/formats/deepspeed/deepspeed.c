@@ -2,6 +2,7 @@
 #include "reshard/formats/deepspeed/deepspeed.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "core/file.h"
@@ -14,36 +15,13 @@
 #define MODEL_STATES_ZERO3 "zero_pp_rank_0_mp_rank_00_model_states.pt"
 #define MODEL_STATES_RANK1 "zero_pp_rank_1_mp_rank_00_model_states.pt"
 
-enum { TAG_BYTES_MAX = 255 };
+enum {
+    TAG_BYTES_MAX = 255,
+    STEP_UNKNOWN = -1, /* a tag says no step */
+    NO_TAG = -2,       /* there is none */
+};
 
 /* ---- the folder ---- */
-
-/* Follow `latest_universal` or `latest`, if there is one. */
-static tp_status find_tag(struct deepspeed_state *d, const char *path, struct tp_err *err)
-{
-    static const char *const names[] = { "latest_universal", "latest" };
-    struct arena arena = { 0 };
-    char file[PATH_MAX], *tag;
-    size_t size;
-    tp_status st = TP_OK;
-
-    snprintf(d->dir, sizeof d->dir, "%s", path);
-    for (int i = 0; i < 2; i++) {
-        TP_TRY(file_join(file, path, names[i], err));
-        if (!object_is_there(file))
-            continue;
-        TP_TRY(object_read_any(&tag, &size, file, TAG_BYTES_MAX, &arena, err));
-        tag[strcspn(tag, "\r\n")] = 0;
-        if (!file_name_is_plain(tag))
-            st = tp_fail(err, TP_E_CORRUPT, "%s: names no folder", file);
-        else
-            st = file_join(d->dir, path, tag, err);
-        break;
-    }
-done:
-    arena_free(&arena);
-    return st;
-}
 
 static bool has(const struct deepspeed_state *d, const char *name)
 {
@@ -51,6 +29,71 @@ static bool has(const struct deepspeed_state *d, const char *name)
     char path[PATH_MAX];
 
     return !file_join(path, d->dir, name, &err) && object_is_there(path);
+}
+
+static bool has_model_states(const struct deepspeed_state *d)
+{
+    return has(d, MODEL_STATES) || has(d, MODEL_STATES_ZERO3) || has(d, MODEL_STATES_RANK1);
+}
+
+/* The step of a tag: "global_step100", "global_step100_universal". */
+static int64_t step_of(const char *tag)
+{
+    static const char head[] = "global_step";
+    const char *number = tag + sizeof head - 1;
+
+    if (strncmp(tag, head, sizeof head - 1) != 0 || *number < '0' || *number > '9')
+        return STEP_UNKNOWN;
+    return strtoll(number, NULL, 10);
+}
+
+/* Go to the folder that the file `name` in `path` names, if there is one. *step is that of its
+ * tag. */
+static tp_status follow(struct deepspeed_state *d, int64_t *step, const char *path,
+                        const char *name, struct tp_err *err)
+{
+    struct arena arena = { 0 };
+    char file[PATH_MAX], *tag;
+    size_t size;
+    tp_status st;
+
+    *step = NO_TAG;
+    snprintf(d->dir, sizeof d->dir, "%s", path);
+    TP_TRY(file_join(file, path, name, err));
+    if (!object_is_there(file))
+        goto done;
+    TP_TRY(object_read_any(&tag, &size, file, TAG_BYTES_MAX, &arena, err));
+    tag[strcspn(tag, "\r\n")] = 0;
+    *step = step_of(tag);
+    if (!file_name_is_plain(tag))
+        st = tp_fail(err, TP_E_CORRUPT, "%s: names no folder", file);
+    else
+        st = file_join(d->dir, path, tag, err);
+done:
+    arena_free(&arena);
+    return st;
+}
+
+/* Follow `latest_universal` or `latest`, if there is one. Programs that began with a Universal
+ * checkpoint save beside it, so of both the one with the later step counts. */
+static tp_status find_tag(struct deepspeed_state *d, const char *path, struct tp_err *err)
+{
+    struct deepspeed_state zero = { .source = NULL };
+    int64_t universal_step, zero_step;
+    tp_status st;
+
+    TP_TRY(follow(d, &universal_step, path, "latest_universal", err));
+    if (universal_step == NO_TAG) {
+        st = follow(d, &zero_step, path, "latest", err);
+    } else if (universal_step >= 0) {
+        struct tp_err ignored = { 0 };
+
+        if (!follow(&zero, &zero_step, path, "latest", &ignored) && zero_step > universal_step &&
+            has_model_states(&zero))
+            memcpy(d->dir, zero.dir, sizeof d->dir);
+    }
+done:
+    return st;
 }
 
 static bool has_optimizer(const struct deepspeed_state *d)
