@@ -4,12 +4,14 @@ from DCP to DCP: objects.
 needs: tp-train tp-ckpt tp-reshard
 covers: reshard/formats/megatron/megatron_extras reshard/formats/torch/dcp_extras torch/pickle_copy
 """
+import struct
+
 import numpy as np
 import pytest
 
 import foreign_files
 import torch_files
-from harness import ok
+from harness import ok, run
 from test_import_formats import config_of, dcp_tensors, digests, groups_of
 
 SCHEDULE = {"max_lr": 0.02, "lr_warmup_steps": 10, "num_steps": 640, "lr_decay_style": "cosine", "end_wd": 0.1, "start_wd": None}
@@ -93,3 +95,37 @@ def test_objects_of_dcp_are_carried(tail, f32, tmp_path):
     ok("tp-reshard", tmp_path / "dcp", "--to", "tp2", "--format", "megatron", "--config", f32.config, "-o", tmp_path / "m")
     group = torch_files.load((tmp_path / "m/iter_0000003/mp_rank_01/model_optim_rng.pt").read_bytes())["optimizer"]["param_groups"][0]
     assert (group["lr"], group["betas"]) == (0.004, (0.9, 0.95))
+
+
+def flip(folder, pattern):
+    """Flip a bit of the only place in FOLDER that has these bytes."""
+    (file,) = [p for p in folder.rglob("*") if p.is_file() and pattern in p.read_bytes()]
+    data = bytearray(file.read_bytes())
+    assert data.count(pattern) == 1
+    data[data.find(pattern) + 2] ^= 0x40
+    file.write_bytes(data)
+
+
+@pytest.mark.parametrize("name,to", [("optim.param_groups.0.lr", "dcp"), ("optim.param_groups.0.lr", "deepspeed"), ("schedule.base", "dcp"),
+                                     ("schedule.base", "deepspeed")])
+def test_a_flipped_bit_in_an_object_that_is_carried_is_found(name, to, f32, tmp_path):
+    """By its CRC-32. Its value would be taken for another one, or the damage would be copied."""
+    values = {"optim.param_groups.0.lr": 0.2512345, "schedule.base": 0.7654321}
+    torch_files.dcp(tmp_path / "dcp", dcp_tensors(f32, 2), values)
+    flip(tmp_path / "dcp", struct.pack(">d", values[name]))
+    r = run("tp-reshard", tmp_path / "dcp", "--to", "tp1", "--format", to, "--config", f32.config, "-o", tmp_path / "out")
+    if (name, to) == ("schedule.base", "deepspeed"):  # which has no place for it
+        assert r.rc == 0 and ", " + name in r.out, repr(r)
+    else:
+        assert r.rc == 3 and name + ": " in r.err and "data.pkl has CRC-32" in r.err and not (tmp_path / "out").exists(), repr(r)
+
+
+def test_a_flipped_bit_in_a_step_is_found(bf16, tmp_path):
+    """The optimizer's step in common.pt is in one place only."""
+    megatron = foreign_files.Megatron(config_of(bf16), 1)
+    megatron.common_step = torch_files.Tensor(np.array(1234567, np.float32))
+    megatron.torch_dist(tmp_path / "m", groups_of(bf16), 1234567)
+    ok("tp-ckpt", "import", tmp_path / "m", "--config", bf16.config, "-o", tmp_path / "ckpt")
+    flip(tmp_path / "m", np.float32(1234567).tobytes())
+    r = run("tp-ckpt", "import", tmp_path / "m", "--config", bf16.config, "-o", tmp_path / "ckpt", "--force")
+    assert r.rc == 3 and "common.pt" in r.err and "has CRC-32" in r.err, repr(r)

@@ -30,14 +30,17 @@ static const char *option_of(const char *name)
 /* ---- reading ---- */
 
 /* The options of the first group are those of the optimizer. An object that is not a number, or
- * cannot be read, is not needed. */
-static void read_option(struct piece_source *s, int file, const struct dcp_item *item,
-                        const char *key)
+ * cannot be read although it is intact, is not needed. */
+static tp_status read_option(struct piece_source *s, int file, const struct dcp_item *item,
+                             const char *key, struct tp_err *err)
 {
     struct export_adamw a = EXPORT_ADAMW_DEFAULT;
     struct torch_pieces x = { .source = s };
     struct tp_err ignored = { 0 };
+    tp_status st = torch_pieces_check(s, file, item->begin, item->size, err);
 
+    if (st)
+        return tp_fail_in(err, "%s", item->name);
     if (torch_pieces_open(&x, s, file, item->begin, item->size, &ignored))
         x.root = NULL;
     piece_source_adamw(s, &a);
@@ -51,6 +54,7 @@ static void read_option(struct piece_source *s, int file, const struct dcp_item 
     pickle_real(&a.beta2, pickle_item(x.root, 1));
     piece_source_set_adamw(s, &a);
     torch_pieces_close(&x);
+    return TP_OK;
 }
 
 /* Whether another optimizer has left the same option, which would get the same name. */
@@ -87,8 +91,12 @@ tp_status dcp_extras_read(struct piece_source *s, int file, const struct dcp_ite
      * in the target. */
     if (strstr(item->name, GROUPS) && (!option || is_again(s, option)))
         return piece_source_leave(s, item->name, err);
-    if (key)
-        read_option(s, file, item, key);
+    if (key) {
+        const tp_status st = read_option(s, file, item, key, err);
+
+        if (st)
+            return st;
+    }
     return piece_source_leave_extra(s, item->name, &x, sizeof x, err);
 }
 
@@ -132,6 +140,9 @@ tp_status dcp_extras_write(struct dcp_items *d, bool *groups, struct piece_sourc
         memcpy(&x, found->bytes, sizeof x);
         item = name_item(d, name, &x);
         *groups |= option_of(name) != NULL;
+        st = torch_pieces_check(from, x.file, x.begin, x.size, err);
+        if (st)
+            return tp_fail_in(err, "%s", name);
         st = dcp_items_copy(
             d, 0, &item,
             &(struct dcp_items_bytes){ piece_source_files(from), x.file, x.begin, x.size }, err);

@@ -5,6 +5,20 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define ARCHIVE "PK\3\4" /* its first bytes */
+
+/* Go to the bytes of a file from `begin` on, `size` of them. */
+static tp_status narrow(struct file_part *part, int64_t begin, int64_t size, struct tp_err *err)
+{
+    if (begin < 0 || begin > part->size || size > part->size - begin)
+        return tp_fail(err, TP_E_CORRUPT,
+                       "%s: is cut off: it should have %lld bytes from byte %lld on", part->path,
+                       (long long)size, (long long)begin);
+    part->begin = begin;
+    part->size = size;
+    return TP_OK;
+}
+
 tp_status torch_pieces_open(struct torch_pieces *out, struct piece_source *s, int file,
                             int64_t begin, int64_t size, struct tp_err *err)
 {
@@ -16,16 +30,8 @@ tp_status torch_pieces_open(struct torch_pieces *out, struct piece_source *s, in
     st = file_table_use(piece_source_files(s), file, &part, err);
     if (st)
         return st;
-    if (size >= 0 && (begin < 0 || begin > part.size || size > part.size - begin)) {
-        st = tp_fail(err, TP_E_CORRUPT,
-                     "%s: is cut off: it should have %lld bytes from byte %lld on", part.path,
-                     (long long)size, (long long)begin);
-        goto done;
-    }
-    if (size >= 0) {
-        part.begin = begin;
-        part.size = size;
-    }
+    if (size >= 0)
+        TP_TRY(narrow(&part, begin, size, err));
     TP_TRY(torch_file_read(&out->torch, &part, &out->arena, err));
     out->root = out->torch.root;
     out->sums = calloc((size_t)out->torch.zip.n, sizeof *out->sums);
@@ -41,6 +47,32 @@ void torch_pieces_close(struct torch_pieces *x)
     free(x->sums);
     x->sums = NULL;
     arena_free(&x->arena);
+}
+
+tp_status torch_pieces_check(struct piece_source *s, int file, int64_t begin, int64_t size,
+                             struct tp_err *err)
+{
+    struct arena arena = { .limit_bytes = piece_source_memory_left(s) };
+    char head[sizeof ARCHIVE - 1];
+    struct zip zip = { .n = 0 };
+    struct file_part part;
+    tp_status st = file_table_use(piece_source_files(s), file, &part, err);
+
+    if (st)
+        return st;
+    TP_TRY(narrow(&part, begin, size, err));
+    if (size < (int64_t)sizeof head)
+        goto done;
+    TP_TRY(file_part_read(&part, 0, head, sizeof head, err));
+    if (memcmp(head, ARCHIVE, sizeof head) != 0)
+        goto done;
+    TP_TRY(zip_read(&zip, &part, &arena, err));
+    for (int i = 0; i < zip.n && !st; i++)
+        st = zip_check(&zip, &zip.members[i], err);
+done:
+    file_table_release(piece_source_files(s), file);
+    arena_free(&arena);
+    return st;
 }
 
 /* The number of the sum of a member, which is added to the source when it is first needed. */
@@ -93,6 +125,7 @@ bool torch_pieces_is_number(const struct pickle_value *v)
 static tp_status read_number(int64_t *out, struct torch_pieces *x, const struct pickle_value *v,
                              const char *name, struct tp_err *err)
 {
+    const struct file_part *in = &x->torch.zip.part;
     struct torch_tensor t;
     struct file_part part;
     char bytes[8] = { 0 };
@@ -110,6 +143,9 @@ static tp_status read_number(int64_t *out, struct torch_pieces *x, const struct 
                        file_table_path(piece_source_files(x->source), x->file), name);
     TP_TRY(file_table_use(piece_source_files(x->source), x->file, &part, err));
     st = file_part_read(&part, t.begin, bytes, dtype_bytes(t.dtype), err);
+    if (!st && t.storage->crc != 0)
+        st = zip_check_range(&part, in->begin + t.storage->begin, t.storage->size, t.storage->crc,
+                             t.storage->name, err);
     file_table_release(piece_source_files(x->source), x->file);
     memcpy(&f32, bytes, sizeof f32);
     memcpy(&i64, bytes, sizeof i64);

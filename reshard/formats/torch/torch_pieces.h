@@ -23,6 +23,12 @@ tp_status torch_pieces_open(struct torch_pieces *out, struct piece_source *s, in
                             int64_t begin, int64_t size, struct tp_err *err);
 void torch_pieces_close(struct torch_pieces *x);
 
+/* Compare the CRC-32 of all members of the archive that lies in a file of s, as torch_pieces_open
+ * has it. What does not begin as an archive has none. TP_E_CORRUPT: one differs, or the archive is
+ * damaged. */
+tp_status torch_pieces_check(struct piece_source *s, int file, int64_t begin, int64_t size,
+                             struct tp_err *err);
+
 /* A whole tensor of the file as a piece; the caller may then narrow it. Group and name are
  * borrowed. */
 tp_status torch_pieces_tensor(struct piece *out, struct torch_pieces *x,
