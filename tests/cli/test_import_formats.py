@@ -34,6 +34,9 @@ import torch_files
 from harness import ok, run
 from state import State, digests
 
+sys.path.insert(0, str(harness.REPO / "tests/oracle"))
+import oracle_numpy  # noqa: E402
+
 GROUPS = ("exp_avg", "exp_avg_sq")
 MEMORY = "1G" if harness.SANITIZE else "64M"  # a sanitizer keeps what is freed
 
@@ -61,6 +64,19 @@ def test_bin_in_one_file(wrap, f32, tmp_path):
     assert "pytorch_model.bin" in r.out and "every checksum of the source" in r.out, repr(r)
     assert digests(tmp_path / "ckpt") == f32.digests("param")
     assert harness.steps(tmp_path / "ckpt")[0].name == "step-00000000"
+
+
+def test_safetensors_are_read_where_there_is_a_bin_too(f32, tmp_path):
+    """As transformers does, whose save_pretrained leaves an older pytorch_model.bin in the folder."""
+    weights = f32.group("param")
+    oracle_numpy.save_model(tmp_path / "hf", config_of(f32), weights)
+    torch_files.save(tmp_path / "hf/pytorch_model.bin", tensors_of({k: v + 1 for k, v in weights.items()}))
+    imported(f32, tmp_path / "hf", tmp_path / "ckpt")
+    assert digests(tmp_path / "ckpt") == f32.digests("param")
+    ok("tp-reshard", tmp_path / "hf", "--to", "tp2", "-o", tmp_path / "out")
+    assert digests(tmp_path / "out") == f32.digests("param")
+    imported(f32, tmp_path / "hf", tmp_path / "bin", "--format", "bin")
+    assert digests(tmp_path / "bin") != f32.digests("param")
 
 
 def test_bin_in_parts_with_views_and_transposes(bf16, tmp_path):

@@ -6,6 +6,7 @@
 #include "core/file.h"
 #include "reshard/formats/pieces/compiled_name.h"
 #include "reshard/formats/safetensors/safetensors_index.h"
+#include "reshard/formats/safetensors/safetensors_pieces.h"
 #include "reshard/formats/torch/torch_pieces.h"
 #include "storage/object.h"
 
@@ -20,7 +21,7 @@ bool torch_bin_detect(const char *path)
 
     for (int i = 0; i < 2; i++)
         if (!file_join(file, path, names[i], &err) && object_is_there(file))
-            return true;
+            return !safetensors_pieces_detect(path);
     return false;
 }
 

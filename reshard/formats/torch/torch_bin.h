@@ -9,6 +9,8 @@
 #include "layout/model.h"
 #include "reshard/formats/pieces/piece.h"
 
+/* Where there are safetensors too, these are the model's, as for transformers: save_pretrained
+ * leaves a .bin of earlier weights in its folder. */
 bool torch_bin_detect(const char *path);
 
 /* Add everything of the folder to s. A model is not needed. */
