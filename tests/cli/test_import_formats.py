@@ -521,6 +521,25 @@ def test_universal(bare, bf16, tmp_path):
     assert digests(tmp_path / "ckpt") == digests(bf16.root)
 
 
+@pytest.mark.parametrize("cut", ["tensors", "stages"])
+def test_universal_of_model_parallel_ranks(cut, bf16, tmp_path):
+    """ds_to_universal joins the parts in zero/, and leaves each rank's model states, with shapes of its part, as they are."""
+    state = groups_of(bf16)
+    foreign_files.universal(tmp_path / "ds", state, 3, False)
+    for rank in range(2):
+        def part(t):
+            if cut == "tensors":
+                return {k: np.split(v, 2)[rank] if v.ndim == 2 else v for k, v in t.items()}
+            return {k: v for k, v in t.items() if (k.startswith("model.layers.1") or k == "model.norm.weight") == (rank == 1)}
+        states = foreign_files._model_states({k: torch_files.Tensor(v) for k, v in part(state["param"]).items()}, [part(state["master"])], 3, 2, {})
+        torch_files.save(tmp_path / ("ds/global_step3_universal/mp_rank_%02d_model_states.pt" % rank), {**states, "mp_world_size": 2})
+    imported(bf16, tmp_path / "ds", tmp_path / "ckpt", "--layout", "tp2")
+    assert digests(tmp_path / "ckpt") == digests(bf16.root)
+    (tmp_path / "ds/global_step3_universal/mp_rank_01_model_states.pt").unlink()
+    r = import_(bf16, tmp_path / "ds", tmp_path / "ckpt", "--force")
+    assert r.rc == 3 and "mp_rank_01_model_states.pt" in r.err and "no such file" in r.err.lower(), repr(r)
+
+
 @pytest.mark.parametrize("universal,zero,newest", [(3, 12, 12), (12, 3, 12), (3, 3, 3)])
 def test_of_two_files_that_say_which_step_is_the_newest_the_newer_one_is_taken(universal, zero, newest, bf16, tmp_path):
     """Training goes on in the folder that has the Universal checkpoint which it began with."""

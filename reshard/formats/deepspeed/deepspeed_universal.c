@@ -8,18 +8,76 @@
 #include "reshard/formats/pieces/flat_pieces.h"
 #include "storage/object.h"
 
-/* The tensor of a file: {"param": tensor, "cat_dim": 0}, or the tensor alone, flat. */
+/* ---- model parallelism ---- */
+
+/* Add the parameters of a rank's model states that the ranks before do not have, as of a later
+ * pipeline stage. */
+static tp_status add_params(struct deepspeed_state *d, const struct torch_pieces *x,
+                            struct tp_err *err)
+{
+    struct arena *arena = piece_source_arena(d->source);
+    struct deepspeed_state_param *all;
+    struct deepspeed_shapes shapes;
+    tp_status st = deepspeed_shapes_read(&shapes, x, "param_shapes", arena, err);
+    int n = d->n_params;
+
+    if (st)
+        return st;
+    all = arena_array(arena, (size_t)n + (size_t)shapes.n + 1, sizeof *all);
+    if (!all)
+        return tp_fail(err, TP_E_NOMEM, "%s: no memory for its parameters", d->dir);
+    memcpy(all, d->params, (size_t)n * sizeof *all);
+    for (int i = 0; i < shapes.n; i++)
+        if (!deepspeed_state_find(d, shapes.list[i].name))
+            all[n++] = shapes.list[i];
+    d->params = all;
+    d->n_params = n;
+    return TP_OK;
+}
+
+/* What the ranks after the first one have. A damaged file may claim any number of them. */
+static tp_status read_ranks(struct deepspeed_state *d, struct tp_err *err)
+{
+    tp_status st = TP_OK;
+
+    for (int rank = 1; rank < d->mp && !st; rank++) {
+        struct torch_pieces x = { .source = d->source };
+        char name[DEEPSPEED_NAME_BYTES];
+
+        snprintf(name, sizeof name, "mp_rank_%02d_model_states.pt", rank);
+        st = deepspeed_state_open(&x, d, name, err);
+        if (!st)
+            st = add_params(d, &x, err);
+        torch_pieces_close(&x);
+    }
+    return st;
+}
+
+/* Tensors in zero/ are whole, but a rank's shapes are those of its part. */
+static void take_shape(struct deepspeed_state_param *param, const struct piece *p)
+{
+    if (p->ndim == param->ndim)
+        memcpy(param->shape, p->shape, sizeof param->shape);
+}
+
+/* ---- the files of a parameter ---- */
+
+/* The tensor of a file: {"param": tensor, "cat_dim": 0}, or the tensor alone, flat. Masters come
+ * first. */
 static tp_status add_tensor(const struct deepspeed_state *d, struct torch_pieces *x,
-                            const struct deepspeed_state_param *param, const char *group,
+                            struct deepspeed_state_param *param, const char *group,
                             struct tp_err *err)
 {
     const bool bare = torch_tensor_is(x->root);
-    struct piece p, whole = deepspeed_state_piece(param, group);
+    struct piece p, whole;
     char is[BOX_TEXT_MAX], should[BOX_TEXT_MAX];
     tp_status st;
 
     TP_TRY(torch_pieces_tensor(&p, x, bare ? x->root : pickle_get(x->root, "param"), group,
                                param->plain, err));
+    if (d->mp > 1 && group == d->masters)
+        take_shape(param, &p);
+    whole = deepspeed_state_piece(param, group);
     if (box_equal(&p.box, &whole.box))
         return piece_source_add(d->source, &p, err);
     if (p.ndim != 1 || p.shape[0] != box_elements(&whole.box) || !flat_pieces_is_dense(&p))
@@ -51,9 +109,8 @@ static bool has_file(const struct deepspeed_state *d, const char *file)
     return found;
 }
 
-static tp_status add_file(const struct deepspeed_state *d,
-                          const struct deepspeed_state_param *param, const char *file,
-                          const char *group, struct tp_err *err)
+static tp_status add_file(const struct deepspeed_state *d, struct deepspeed_state_param *param,
+                          const char *file, const char *group, struct tp_err *err)
 {
     struct torch_pieces x = { .source = d->source };
     char name[PATH_MAX], path[PATH_MAX];
@@ -81,11 +138,15 @@ done:
 
 tp_status deepspeed_universal_add(struct deepspeed_state *d, struct tp_err *err)
 {
-    const bool avg = has_file(d, "exp_avg.pt"), avg_sq = has_file(d, "exp_avg_sq.pt");
-    tp_status st = deepspeed_extras_universal(d, err);
+    bool avg, avg_sq;
+    tp_status st;
 
+    TP_TRY(read_ranks(d, err));
+    TP_TRY(deepspeed_extras_universal(d, err));
+    avg = has_file(d, "exp_avg.pt");
+    avg_sq = has_file(d, "exp_avg_sq.pt");
     for (int i = 0; i < d->n_params && !st; i++) {
-        const struct deepspeed_state_param *p = &d->params[i];
+        struct deepspeed_state_param *p = &d->params[i];
 
         TP_TRY(add_file(d, p, "fp32.pt", d->masters, err));
         if (avg)
