@@ -345,13 +345,28 @@ def test_a_sentencepiece_model_that_cannot_be_written_is_refused(data, code, wor
     assert not (tmp_path / "g").exists()
 
 
-@pytest.mark.parametrize("name,content", [("added_tokens", {"a": 362}), ("added_tokens", {"a": "1"}),
+@pytest.mark.parametrize("name,content", [("added_tokens", {"a": -1}), ("added_tokens", {"a": "1"}),
                                           ("tokenizer_config", {"added_tokens_decoder": {"x": {"content": "a"}}}),
                                           ("tokenizer_config", {"added_tokens_decoder": {"1": {}}})])
 def test_added_tokens_that_do_not_fit_are_refused(name, content, sentencepiece, tmp_path):
     pieces_file(tmp_path / "tok", byte_pieces() + piece("a") + trainer(2), **{name: content})
     r = run("tp-ckpt", "export", sentencepiece[0], "--format", "gguf", "-o", tmp_path / "g", "--assets", tmp_path / "tok")
     assert r.rc == 3 and "tokenizer.model" in r.err and len(r.lines) == 1, repr(r)
+
+
+@pytest.mark.parametrize("kind", ["tokenizer.json", "tokenizer.model"])
+def test_added_tokens_without_a_row_are_left_out(kind, small, sentencepiece, tmp_path):
+    """Gemma 3's tokenizer has <image_soft_token>, which is the first number after the rows of its text models."""
+    if kind == "tokenizer.json":
+        tokenizer(tmp_path / "tok", lambda root: root.update(added_tokens=SPECIAL + [{"id": 131, "content": "<soft>", "special": True}]))
+    else:
+        pieces_file(tmp_path / "tok", byte_pieces() + piece("a") + trainer(2), added_tokens={"<soft>": 362}, tokenizer_config={
+            "added_tokens_decoder": {"362": {"content": "<soft>", "special": True}}})
+    source, rows = (small, 131) if kind == "tokenizer.json" else (sentencepiece[0], 362)
+    r = export(source, tmp_path / "g", "--assets", tmp_path / "tok")
+    keys, _ = gguf_file.read(tmp_path / "g/model.gguf")
+    assert len(keys["tokenizer.ggml.tokens"]) == rows and "<soft>" not in keys["tokenizer.ggml.tokens"]
+    assert "%d rows, and added tokens with higher numbers, such as <soft>, are left out" % rows in r.err, repr(r)
 
 
 def test_without_a_tokenizer(small, tmp_path):

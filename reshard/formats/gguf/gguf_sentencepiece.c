@@ -230,10 +230,12 @@ done:
 static tp_status add_token(const struct reader *r, int64_t i, const char *text, bool special,
                            struct tp_err *err)
 {
-    const struct gguf_tokenizer *t = r->out;
+    struct gguf_tokenizer *t = r->out;
 
     if (!text)
         return tp_fail(err, TP_E_CORRUPT, "%s: an added token has no content", r->path);
+    if (gguf_tokenizer_is_beyond(t, i, text, r->arena))
+        return TP_OK;
     /* a piece keeps its score and type, such as <unk> */
     if (i >= 0 && i < t->n && t->tokens[i] && strcmp(t->tokens[i], text) == 0 &&
         t->types[i] != GGUF_TOKEN_NORMAL)

@@ -120,19 +120,23 @@ static tp_status read_added_tokens(struct tokenizer_file *f, struct tp_err *err)
     if (!is_list)
         return json_scan_skip(f->scan, err);
     while (!(st = json_scan_entry(f->scan, &more, err)) && more) {
-        json_t *token;
+        json_t *token, *id;
         const char *text;
         bool special;
 
         TP_TRY(read_value(&token, f, err));
         text = json_string_value(json_object_get(token, "content"));
+        id = json_object_get(token, "id");
         special = json_is_true(json_object_get(token, "special"));
-        st = !text ? damaged(f, "an added token has no content", err)
-                   : add_token(f, text, json_object_get(token, "id"),
-                               strcmp(text, "<unk>") == 0 ? GGUF_TOKEN_UNKNOWN
-                               : special                  ? GGUF_TOKEN_CONTROL
-                                                          : GGUF_TOKEN_USER_DEFINED,
-                               err);
+        if (!text)
+            st = damaged(f, "an added token has no content", err);
+        else if (!json_is_integer(id) ||
+                 !gguf_tokenizer_is_beyond(f->out, json_integer_value(id), text, f->arena))
+            st = add_token(f, text, id,
+                           strcmp(text, "<unk>") == 0 ? GGUF_TOKEN_UNKNOWN
+                           : special                  ? GGUF_TOKEN_CONTROL
+                                                      : GGUF_TOKEN_USER_DEFINED,
+                           err);
         json_decref(token);
         if (st)
             goto done;
@@ -338,6 +342,16 @@ done:
 void gguf_tokenizer_free(struct gguf_tokenizer *t)
 {
     gguf_bytes_free(&t->merges);
+}
+
+bool gguf_tokenizer_is_beyond(struct gguf_tokenizer *t, int64_t number, const char *text,
+                              struct arena *arena)
+{
+    if (number < t->n)
+        return false;
+    if (!t->beyond)
+        t->beyond = arena_strdup(arena, text);
+    return true;
 }
 
 int64_t gguf_tokenizer_find(const struct gguf_tokenizer *t, const char *text)

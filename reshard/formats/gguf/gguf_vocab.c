@@ -159,6 +159,11 @@ static tp_status add_tokenizer(struct gguf_bytes *b, const struct export_content
                      err));
     TP_TRY(is_json ? gguf_tokenizer_read(&t, path, q->model->vocab, arena, err)
                    : read_sentencepiece(&t, q, path, settings, arena, err));
+    if (t.beyond)
+        progress_note(q->progress,
+                      "%s: the model has %lld rows, and added tokens with higher numbers, such as "
+                      "%.60s, are left out of model.gguf",
+                      path, (long long)t.n, t.beyond);
     config = q->model->config ? json_loads(q->model->config, 0, NULL) : NULL;
     gguf_key_string(b, NULL, KEY "model", t.bytes ? "gpt2" : "llama");
     gguf_key_string(b, NULL, KEY "pre", t.pre);
