@@ -12,10 +12,11 @@ FIRST, LAST = -1, -2  # before and after the layers
 
 _EXPERT = re.compile(r"\.experts\.(\d+)\.")
 _LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks|layer)\.(\d+)\.")
-_ARCHITECTURES = {"LlamaForCausalLM", "GPT2LMHeadModel", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM",
-                  "GemmaForCausalLM", "Gemma2ForCausalLM", "Gemma3ForCausalLM", "Phi3ForCausalLM", "Olmo2ForCausalLM",
-                  "GPTNeoXForCausalLM", "OPTForCausalLM", "MixtralForCausalLM", "Qwen3MoeForCausalLM",
-                  "GraniteForCausalLM"}
+_ARCHITECTURES = {  # of each model_type
+    "llama": "LlamaForCausalLM", "gpt2": "GPT2LMHeadModel", "mistral": "MistralForCausalLM", "qwen2": "Qwen2ForCausalLM",
+    "qwen3": "Qwen3ForCausalLM", "gemma": "GemmaForCausalLM", "gemma2": "Gemma2ForCausalLM", "gemma3_text": "Gemma3ForCausalLM",
+    "phi3": "Phi3ForCausalLM", "olmo2": "Olmo2ForCausalLM", "gpt_neox": "GPTNeoXForCausalLM", "opt": "OPTForCausalLM",
+    "mixtral": "MixtralForCausalLM", "qwen3_moe": "Qwen3MoeForCausalLM", "granite": "GraniteForCausalLM"}
 # Ends of names. A row is: axis of a matrix, unit ("head": the rows of a head), what else the rule has. The bias
 # of a tensor whose rows (outputs) are cut is cut, too; that of a tensor whose columns are cut is not.
 _VOCABULARY = ("embed_tokens", "wte", "embed_in", "lm_head", "embed_out")
@@ -39,8 +40,8 @@ def layer_number(name):
 class FamilyCuts:
     """The cuts of a known architecture."""
 
-    def __init__(self, config):
-        self.architecture = config["architectures"][0]
+    def __init__(self, config, architecture):
+        self.architecture = architecture
         heads = config.get("num_attention_heads", config.get("n_head", 12))
         hidden = config.get("hidden_size", config.get("n_embd", 768))
         self.head_dim = config.get("head_dim") or hidden // heads
@@ -145,12 +146,21 @@ class NoCuts:
         return number if number is not None else FIRST if name in self.before else LAST
 
 
+def _architecture_of(config):
+    """The model's class. A model of transformers that no folder was read for has only its model_type."""
+    named = config.get("architectures")
+    if isinstance(named, list) and named and isinstance(named[0], str):
+        return named[0]
+    kind = config.get("model_type")
+    return _ARCHITECTURES.get(kind) if isinstance(kind, str) else None
+
+
 def cuts_of(config, rules, names):
     """The cuts of a model: by the text of rules, or by its config.json (a dict), if these are there."""
     if rules is not None:
         return RuledCuts(rules)
-    architectures = (config or {}).get("architectures") or [None]
-    return FamilyCuts(config) if architectures[0] in _ARCHITECTURES else NoCuts(names)
+    architecture = _architecture_of(config or {})
+    return FamilyCuts(config, architecture) if architecture in _ARCHITECTURES.values() else NoCuts(names)
 
 
 def check_fits(name, shape, cut):

@@ -156,6 +156,9 @@ def save(root, step, arrays, config=None, rules=None, train=None, force=False):
     """
     model, step = Model(config, rules), step_number(step)
     keyed = {k if isinstance(k, tuple) else ("param", k): np.asarray(v) for k, v in arrays.items()}
+    if len(keyed) < len(arrays):
+        twice = next(k for k in arrays if not isinstance(k, tuple) and ("param", k) in arrays)
+        raise CheckpointError(f"param/{twice}: is in the arrays twice, as {twice!r:.60} and as {('param', twice)!r:.80}")
     found = []
     for (group, name), values in keyed.items():
         dtype = "bf16" if values.dtype == np.uint16 else _DTYPES.get(values.dtype)

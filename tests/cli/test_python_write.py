@@ -148,6 +148,17 @@ def test_cuts_and_layers_are_those_of_the_programs(name, tmp_path):
             cuts.check_fits(t.name, t.shape, t.info.rule)
 
 
+@pytest.mark.parametrize("architectures", [{"architectures": None}, {}], ids=["null", "absent"])
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_config_with_a_model_type_alone_has_the_same_cuts(name, architectures):
+    """That of a model of transformers that was made from a config, which the programs know by its model_type, too."""
+    config = FAMILIES[name]["config"]
+    rest = {**{k: v for k, v in config.items() if k != "architectures"}, **architectures}
+    known, found = cuts.cuts_of(config, None, []), cuts.cuts_of(rest, None, [])
+    for tensor in FAMILIES[name]["tensors"]:
+        assert (found.rule(tensor), found.layer(tensor)) == (known.rule(tensor), known.layer(tensor)), tensor
+
+
 def test_rules_are_read_as_tp_ckpt_reads_them(tmp_path):
     arrays = {n: np.zeros(s, np.float32) for n, s in SHAPES.items()}
     tp_checkpoint.save(tmp_path / "ckpt", 1, arrays, config={"architectures": ["MyModel"]}, rules=RULES)
@@ -287,6 +298,7 @@ def test_a_job_of_an_older_epoch_cannot_commit(saved, monkeypatch):
     ({"x": np.zeros(2, np.complex64)}, {}, "param/x: has the dtype complex64"),
     ({"a/b": np.zeros(2)}, {}, "no tensor can have these names"),
     ({("index", "x"): np.zeros(2)}, {}, "no group is named index"),
+    ({"x": np.zeros(2), ("param", "x"): np.ones(2)}, {}, "param/x: is in the arrays twice"),
     ({"x": np.zeros(2)}, {"train": {"samples": 3}}, "has no member 'samples'"),
     ({"x": np.zeros(2)}, {"step": 1}, "exists already; force=True replaces it"),
     ({"x": np.zeros(2)}, {"step": -1}, "step is -1, expected a whole number"),
