@@ -36,7 +36,8 @@ def open_shard(folder, info):
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError as e:
         if e.errno in (errno.EMFILE, errno.ENFILE):  # nothing is wrong with the file
-            raise CheckpointError(f"{path}: cannot be opened: {e.strerror}; raise the limit of this process (ulimit -n)") from None
+            raise CheckpointError(f"{path}: cannot be opened: {e.strerror}; raise the limit of this process "
+                                  "(ulimit -n)") from None
         raise DamagedError(f"{path}: cannot be opened: {e.strerror}") from None
     status = os.fstat(fd)
     if not stat.S_ISREG(status.st_mode) or status.st_size != info.size_bytes:
