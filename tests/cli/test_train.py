@@ -5,7 +5,9 @@ covers: trainer/trainer trainer/loop trainer/config trainer/lr_schedule trainer/
     trainer/logits trainer/train_log trainer/run_summary trainer/step_messages
     trainer/model/weight_init cli/train/train_request cli/train/train_device
 """
+import json
 import re
+import subprocess
 
 import h5py
 import numpy as np
@@ -245,6 +247,39 @@ def test_what_logits_gathers_is_within_the_limit_of_memory(layout, tmp_path):
     peak = read_log(tmp_path / "log")[-1]["peak_rss_bytes"]
     print("%s: estimated %.1f MiB, measured %.1f MiB" % (layout, estimate / 2**20, peak / 2**20))
     assert 0.75 * estimate <= peak <= estimate
+
+
+# ---- a log that cannot be written ------------------------------------------------------------
+
+def test_a_full_disk_of_the_log_does_not_end_a_run_that_saves(tiny, tmp_path):
+    argv = ["tp-train", "--model", tiny, "--data", TEXT, "--steps", 4, "--layout", "tp2", "--log", "/dev/full"]
+    r = run(*argv, "--ckpt", tmp_path / "ckpt")
+    assert r.rc == 0 and [p.name for p in harness.steps(tmp_path / "ckpt")] == ["step-00000004"], repr(r)
+    said = [line for line in r.err.splitlines() if "--log" in line]
+    assert len(said) == 2 and re.search("warning: --log /dev/full: .*No space left on device; training goes on", said[0]), repr(r)
+    assert said[1] == "tp-train: warning: 4 lines of --log /dev/full are lost", repr(r)
+    r = run(*argv)
+    assert r.rc == 3 and "--log /dev/full: cannot be written: No space left" in r.lines[-1], repr(r)
+
+
+def test_lines_that_a_full_disk_refused_are_written_when_it_has_room(tiny, tmp_path):
+    """The disk is a limit on the size of files, which the log has reached, but for a part of a line."""
+    log, most = tmp_path / "log", 4 << 20
+    log.write_bytes(b" " * (most - 101) + b"\n")
+    argv = ["tp-train", "--model", tiny, "--data", TEXT, "--steps", 300, "--seq", 16, "--ckpt", tmp_path / "ckpt", "--resume", "--log", log]
+    p = subprocess.Popen(["bash", "-c", 'ulimit -f %d && exec "$@"' % (most >> 10), "bash", *harness.command(argv)],
+                         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    lines = iter(p.stderr.readline, "")
+    assert any("File too large; training goes on, and the lines wait in memory" in line for line in lines)
+    with open(log, "r+b") as f:
+        f.seek(most - 100)
+        begun = f.read()
+        f.truncate(0)
+    rest = p.stderr.read()
+    p.stdout.read()
+    assert p.wait() == 0 and "--log %s: is written again" % log in rest and "lost" not in rest, rest
+    steps = [json.loads(line)["step"] for line in (begun + log.read_bytes()).splitlines()]
+    assert len(begun) == 100 and steps == list(range(300))
 
 
 def test_a_loss_that_is_not_a_number_is_reported_once(tiny):
