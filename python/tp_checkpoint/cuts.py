@@ -9,6 +9,7 @@ from .errors import UnsupportedError
 from .manifest import rule
 
 FIRST, LAST = -1, -2  # before and after the layers
+LAYERS_MAX = 10000
 
 _EXPERT = re.compile(r"\.experts\.(\d+)\.")
 _LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks|layer)\.(\d+)\.")
@@ -32,9 +33,9 @@ _GPT2 = {"attn.c_attn.weight": (1, "head", 3), "attn.c_attn.bias": (0, "head", 3
 
 
 def layer_number(name):
-    """The number of the layer in a name, or None."""
+    """The number of the layer in a name, or None: also of a number that is none of a layer, such as a date."""
     m = _LAYER.search(name)
-    return int(m[1]) if m else None
+    return int(m[1]) if m and int(m[1][:20]) < LAYERS_MAX else None
 
 
 class FamilyCuts:
@@ -127,6 +128,8 @@ class RuledCuts:
     def layer(self, name):
         at, match, _ = self._line(name)
         if match.re.groups:
+            if int(match[1][:20]) >= LAYERS_MAX:
+                raise UnsupportedError(f"{self.where}: the layer of tensor {name} is not below {LAYERS_MAX}")
             return int(match[1])
         return FIRST if at < self.first_layered else LAST
 

@@ -321,6 +321,34 @@ def test_what_cannot_be_saved_is_named_and_changes_nothing(saved, arrays, option
     assert harness.tree(saved) == before and not os.path.exists("s3:")
 
 
+def nested(n):
+    return [nested(n - 1)] if n > 1 else []
+
+
+# What train and a config have besides: of values 8 and 2, of levels 2 and 1, of bytes 13 with the escapes.
+LARGEST = {"values": ({"train": {"options": {"a": [1] * n}}} for n in (50000 - 8, 50000 - 7)),
+           "levels": ({"train": {"options": {"a": nested(n)}}} for n in (128 - 2, 128 - 1)),
+           "levels of a config": ({"config": {"a": nested(n)}} for n in (128 - 1, 128)),
+           "values of a config": ({"config": {"a": [1] * n}} for n in (100000 - 2, 100000 - 1)),
+           "bytes of a config": ({"config": json.dumps({"a": "z" * n})} for n in ((4 << 20) - 15, (4 << 20) - 13)),
+           "layers": ({"arrays": {"layers.%d.x" % n: np.zeros(2)}} for n in (9999, 10000))}
+
+
+@pytest.mark.parametrize("what", LARGEST)
+def test_the_largest_manifest_is_read_by_the_programs_and_a_larger_one_is_not_written(what, saved):
+    least, most = LARGEST[what]
+    tp_checkpoint.save(**{"root": saved, "step": 5, "arrays": {"x": np.zeros(2)}, **least})
+    ok("tp-ckpt", "verify", saved, "--step", 5)
+    if what == "layers":  # it is not taken for a layer
+        tp_checkpoint.save(root=saved, step=6, **most)
+        ok("tp-ckpt", "verify", saved, "--step", 6)
+        return
+    before = harness.tree(saved)
+    with pytest.raises(tp_checkpoint.UnsupportedError, match="the most is"):
+        tp_checkpoint.save(**{"root": saved, "step": 6, "arrays": {"x": np.zeros(2)}, **most})
+    assert harness.tree(saved) == before
+
+
 def test_numbers_of_numpy_are_numbers(saved):
     train = {"tokens": np.int64(7), "seed": np.int32(3), "options": {"lr": np.float64(0.5), "epoch": np.int64(2)}}
     tp_checkpoint.save(saved, np.int64(5), {"x": np.ones(5)}, train=train, config={"hidden_size": np.int64(4)})
