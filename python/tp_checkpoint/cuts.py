@@ -88,16 +88,23 @@ class FamilyCuts:
         return rule()
 
 
+def _number(text, least):
+    """A number of a rule, as the programs read it."""
+    if not re.fullmatch("[0-9]{1,13}", text) or int(text) < least:
+        raise ValueError(f"{text} is not a whole number from {least} on")
+    return int(text)
+
+
 class RuledCuts:
     """The cuts that a text of rules says (docs/MODELS.md, "A model of an unknown architecture")."""
 
     def __init__(self, text, where="rules"):
         self.where, self.lines = where, []
-        lines = [(i, line.split("#")[0].split()) for i, line in enumerate(text.splitlines(), 1)]
+        lines = [(i, line.split("#")[0].split()) for i, line in enumerate(text.split("\n"), 1)]
         for number, words in ((i, w) for i, w in lines if w):
             if len(words) < 2:
                 raise UnsupportedError(f"{where}, line {number}: expected a tensor's name and an axis")
-            pattern = re.compile(r"(\d+)".join(map(re.escape, words[0].split("*"))) + r"\Z")
+            pattern = re.compile("([0-9]+)".join(map(re.escape, words[0].split("*"))) + r"\Z")
             self.lines.append((pattern, self._rule(words[1:], number)))
         layered = [i for i, (pattern, _) in enumerate(self.lines) if pattern.groups]
         self.first_layered = layered[0] if layered else len(self.lines)
@@ -105,12 +112,15 @@ class RuledCuts:
     def _rule(self, words, number):
         members = {"dim": -1}
         try:
-            members["dim"] = -1 if words[0] == "-" else int(words[0])
+            if words[0] != "-":
+                members["dim"] = _number(words[0], 0)
+            elif len(words) > 1:
+                raise ValueError(f"{words[1]} is not possible for a tensor that is not cut")
             for word in words[1:]:
                 key, _, value = word.partition("=")
                 if key not in (("unit", "blocks", "first") if value else ("share", "pad")):
                     raise ValueError(word)
-                members[key] = int(value) if value else True
+                members[key] = _number(value, 1) if value else True
         except ValueError as e:
             raise UnsupportedError(f"{self.where}, line {number}: {e}") from None
         return rule(**members)

@@ -168,6 +168,8 @@ def test_rules_are_read_as_tp_ckpt_reads_them(tmp_path):
         assert t.layer == 1 and t.rule == rule(0, 4, 3, first=16)
         assert [ckpt[n].info.layer for n in ("embed.weight", "head.weight")] == [-1, -2]
     for text, message in [("a 0", "no line has"), (RULES + "\nscale 0", "several lines have"), ("a x", "line 1"),
+                          ("a - first=3", "line 1: first=3 is not possible for a tensor that is not cut"), ("a -1", "line 1: -1 is not"),
+                          ("a 0 unit=+4", "line 1: .4 is not a whole number"), ("a 0 unit=0", "line 1: 0 is not a whole number from 1"),
                           ("a 0 many", "line 1: many"), (RULES.replace("first=16", "first=15"), "wqkv.*does not fit|blocks")]:
         with pytest.raises(tp_checkpoint.UnsupportedError, match=message):
             tp_checkpoint.save(tmp_path / "bad", 1, arrays, rules=text)
