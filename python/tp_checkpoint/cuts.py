@@ -18,6 +18,8 @@ _ARCHITECTURES = {  # of each model_type
     "qwen3": "Qwen3ForCausalLM", "gemma": "GemmaForCausalLM", "gemma2": "Gemma2ForCausalLM", "gemma3_text": "Gemma3ForCausalLM",
     "phi3": "Phi3ForCausalLM", "olmo2": "Olmo2ForCausalLM", "gpt_neox": "GPTNeoXForCausalLM", "opt": "OPTForCausalLM",
     "mixtral": "MixtralForCausalLM", "qwen3_moe": "Qwen3MoeForCausalLM", "granite": "GraniteForCausalLM"}
+# of a config that does not say it; of the others hidden / heads
+_HEAD_DIM = {"GemmaForCausalLM": 256, "Gemma2ForCausalLM": 256, "Gemma3ForCausalLM": 256, "Qwen3ForCausalLM": 128}
 # Ends of names. A row is: axis of a matrix, unit ("head": the rows of a head), what else the rule has. The bias
 # of a tensor whose rows (outputs) are cut is cut, too; that of a tensor whose columns are cut is not.
 _VOCABULARY = ("embed_tokens", "wte", "embed_in", "lm_head", "embed_out")
@@ -45,7 +47,7 @@ class FamilyCuts:
         self.architecture = architecture
         heads = config.get("num_attention_heads", config.get("n_head", 12))
         hidden = config.get("hidden_size", config.get("n_embd", 768))
-        self.head_dim = config.get("head_dim") or hidden // heads
+        self.head_dim = config.get("head_dim") or _HEAD_DIM.get(architecture) or hidden // heads
         self.q_rows = heads * self.head_dim
         self.experts = config.get("num_local_experts") or config.get("num_experts")
         self.few_kv = (config.get("num_key_value_heads") or heads) != heads
