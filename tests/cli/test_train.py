@@ -1,6 +1,6 @@
 """tp-train has the losses and gradient norms of the numpy oracle at any layout.
 
-needs: tp-train tp-ckpt
+needs: tp-train tp-ckpt fault/no_threads.so
 covers: trainer/trainer trainer/loop trainer/config trainer/lr_schedule trainer/optimizer
     trainer/logits trainer/train_log trainer/run_summary trainer/step_messages
     trainer/model/weight_init cli/train/train_request cli/train/train_device
@@ -17,6 +17,7 @@ import curves
 import harness
 from curves import NORM_WITHIN, oracle
 from harness import TEXT, ok, read_log, run
+from test_faults import preload
 
 LLAMA = dict(harness.TINY, hidden_size=64, intermediate_size=176, num_hidden_layers=4,
              num_attention_heads=4, num_key_value_heads=2, head_dim=16)
@@ -247,6 +248,16 @@ def test_what_logits_gathers_is_within_the_limit_of_memory(layout, tmp_path):
     peak = read_log(tmp_path / "log")[-1]["peak_rss_bytes"]
     print("%s: estimated %.1f MiB, measured %.1f MiB" % (layout, estimate / 2**20, peak / 2**20))
     assert 0.75 * estimate <= peak <= estimate
+
+
+@pytest.mark.parametrize("layout", ["tp1", "tp2"])
+def test_threads_that_cannot_be_started_are_an_error(layout, tiny):
+    """OpenMP ended the process with exit code 1, "the answer is no"."""
+    argv = ["tp-train", "--model", tiny, "--data", TEXT, "--steps", 1, "--layout", layout, "--threads"]
+    env = {"LD_PRELOAD": preload(harness.built("fault/no_threads.so"))}
+    r = run(*argv, 3, env=env)
+    assert r.rc == 3 and "3 threads cannot run: number 2 cannot be started" in r.lines[-1] and "ulimit -u" in r.lines[-1], repr(r)
+    ok(*argv, 1, env=env)
 
 
 # ---- a log that cannot be written ------------------------------------------------------------
