@@ -14,7 +14,6 @@ static tp_status open_cpu(struct trainer_device *out, const struct train_device_
 {
     const struct cpu_options options = { .threads = o->threads,
                                          .no_comm_thread = o->no_comm_thread };
-
     tp_status st = thread_pool_check_start(o->threads, err);
 
     *out = (struct trainer_device){ .ops = &kernels_cpu };
