@@ -72,6 +72,9 @@ tp_status file_join(char path[PATH_MAX], const char *dir, const char *name, stru
 bool file_exists(const char *path);
 bool file_is_dir(const char *path);
 
+/* Whether both paths, which may be links, lead to the same file or folder. */
+bool file_is_same(const char *a, const char *b);
+
 /* Whether a folder, and the nearest folder above `path` that exists, are on one file system. */
 bool file_same_system(const char *dir, const char *path);
 

@@ -6,6 +6,9 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdlib.h>
+#include <string.h>
+
+#include "core/background_thread.h"
 
 struct thread_pool_job {
     thread_pool_fn fn;
@@ -74,6 +77,37 @@ tp_status thread_pool_run(thread_pool_fn fn, void *ctx, int64_t n_items, int n_w
         return err->status;
     }
     return TP_OK;
+}
+
+static void *wait_for_lock(void *lock)
+{
+    pthread_mutex_lock(lock);
+    pthread_mutex_unlock(lock);
+    return NULL;
+}
+
+tp_status thread_pool_check_start(int n, struct tp_err *err)
+{
+    pthread_mutex_t hold = PTHREAD_MUTEX_INITIALIZER;
+    pthread_t *threads = calloc((size_t)n, sizeof *threads);
+    int started = 1, code = 0; /* the caller's is there */
+
+    if (!threads)
+        return tp_fail(err, TP_E_NOMEM, "no memory for %d threads", n);
+    pthread_mutex_lock(&hold);
+    while (started < n && !code) {
+        code = background_thread_start(&threads[started], wait_for_lock, &hold);
+        started += !code;
+    }
+    pthread_mutex_unlock(&hold);
+    for (int i = 1; i < started; i++)
+        pthread_join(threads[i], NULL);
+    free(threads);
+    return code ? tp_fail(err, TP_E_IO,
+                          "%d threads cannot run: number %d cannot be started: %s; give fewer "
+                          "--threads, or raise the limit of processes and threads (ulimit -u)",
+                          n, started + 1, strerror(code))
+                : TP_OK;
 }
 
 int thread_pool_cores(void)

@@ -20,6 +20,10 @@ typedef tp_status (*thread_pool_fn)(void *ctx, int64_t item, int worker, struct 
 tp_status thread_pool_run(thread_pool_fn fn, void *ctx, int64_t n_items, int n_workers,
                           struct tp_err *err);
 
+/* Check that n threads, the caller's included, can run at once: OpenMP ends the process with exit
+ * code 1 where it cannot start one. TP_E_IO. */
+tp_status thread_pool_check_start(int n, struct tp_err *err);
+
 /* Check a number of threads that was given by the option `flag`. TP_E_USAGE: it is not from 1 to
  * THREAD_POOL_WORKERS_MAX. */
 tp_status thread_pool_check_workers(const char *flag, int n, struct tp_err *err);

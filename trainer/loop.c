@@ -3,6 +3,7 @@
 
 #include <math.h>
 #include <stdarg.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/resource.h>
 
@@ -31,8 +32,9 @@ struct loop {
     double began;                /* when it did */
     struct snapshot *snapshot;   /* NULL without --ckpt */
     struct heartbeat *heartbeat; /* NULL without a watcher; borrowed */
-    FILE *log;
-    bool stopping; /* a rank was asked to stop */
+    struct train_log log;        /* of rank 0, with --log */
+    bool log_waits;              /* its last line could not be written */
+    bool stopping;               /* a rank was asked to stop */
     bool warned_of_nan;
     bool any_busy;           /* a rank is still busy with a save */
     double cpu;              /* processor time of this rank at the last exchange */
@@ -177,9 +179,9 @@ static tp_status begin(struct loop *l, struct tp_err *err)
         TP_TRY(snapshot_open(l->snapshot, l->t, c->resume != RESUME_NO, &wait, err));
     if (c->logits)
         TP_TRY(logits_write(l->t, c->logits, err));
-    if (l->log)
-        st = c->resume == RESUME_NO ? train_log_empty(l->log, c->log, err)
-                                    : train_log_continue(l->log, c->log, err);
+    if (l->log.path)
+        st = c->resume == RESUME_NO ? train_log_empty(&l->log, err)
+                                    : train_log_continue(&l->log, err);
     if (l->is_first && !st)
         st = step_messages_count(&messages, l->t, err);
     TP_TRY(control_agree(control, st, err));
@@ -273,6 +275,37 @@ static void warn_of_nan(struct loop *l, const struct train_log_entry *e)
           (long long)(e->step + 1));
 }
 
+/* A disk that is full costs no step of a run that saves: its lines wait. Without --ckpt the log may
+ * be all that the run is for. */
+static tp_status write_log(struct loop *l, const struct train_log_entry *e, struct tp_err *err)
+{
+    struct tp_err why = { 0 };
+    tp_status st = train_log_write(&l->log, e, &why);
+
+    if (st && !l->t->config->ckpt) {
+        *err = why;
+        return st;
+    }
+    if (st && !l->log_waits)
+        print(l, false, "warning: %s; training goes on, and the lines wait in memory", why.msg);
+    if (!st && l->log_waits)
+        print(l, false, "--log %s: is written again", l->log.path);
+    l->log_waits = st != TP_OK;
+    return TP_OK;
+}
+
+/* Say what is lost, unless the log ended the run. */
+static void close_log(struct loop *l)
+{
+    struct tp_err why = { 0 };
+    int64_t lost = l->log.path ? train_log_flush(&l->log, &why) : 0;
+
+    if (lost && l->t->config->ckpt)
+        print(l, false, "warning: %lld line%s of --log %s %s lost", (long long)lost,
+              lost == 1 ? "" : "s", l->log.path, lost == 1 ? "is" : "are");
+    train_log_close(&l->log);
+}
+
 static tp_status record(struct loop *l, const struct step_result *r, double seconds,
                         double save_seconds, struct tp_err *err)
 {
@@ -299,7 +332,7 @@ static tp_status record(struct loop *l, const struct step_result *r, double seco
         return TP_OK;
     print(l, true, "%s", train_log_format(line, &e));
     warn_of_nan(l, &e);
-    return l->log ? train_log_write(l->log, c->log, &e, err) : TP_OK;
+    return l->log.path ? write_log(l, &e, err) : TP_OK;
 }
 
 static tp_status run_step(struct loop *l, bool *agreed, struct tp_err *err)
@@ -381,8 +414,7 @@ tp_status loop_run(struct trainer *t, const struct loop_output *out, bool *agree
     st = end(&l, err);
 done:
     snapshot_close(l.snapshot);
-    if (l.log)
-        fclose(l.log);
+    close_log(&l);
     comm_watch(t->parallel.ranks, NULL);
     return st;
 }

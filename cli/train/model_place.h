@@ -1,6 +1,6 @@
 /*
  * cli/train/model_place.h - --ckpt and --model that name a folder of another kind: messages that
- * say what it is, and what takes it.
+ * say what it is, and what takes it; and which files are those of a model.
  *
  * Only local folders are looked at, because each look at a remote one would be several requests.
  */
@@ -19,5 +19,9 @@ tp_status model_place_check_root(const char *root, bool has_model, struct tp_err
 /* *err says that `path` of --model has no config.json. If it is a checkpoint of tp-train, say so
  * instead. Returns err->status. */
 tp_status model_place_explain(const char *path, struct tp_err *err);
+
+/* Whether `path` is a file that is read of `model`, a local folder, by whatever name; or would be
+ * one, if it is not there. */
+bool model_place_has(const char *model, const char *path);
 
 #endif

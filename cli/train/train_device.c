@@ -5,6 +5,7 @@
 
 #include "cli/train/train_cuda.h"
 #include "comm/control.h"
+#include "core/thread_pool.h"
 #include "device/cpu/cpu.h"
 #include "kernels/cpu/cpu.h"
 
@@ -13,9 +14,10 @@ static tp_status open_cpu(struct trainer_device *out, const struct train_device_
 {
     const struct cpu_options options = { .threads = o->threads,
                                          .no_comm_thread = o->no_comm_thread };
+    tp_status st = thread_pool_check_start(o->threads, err);
 
     *out = (struct trainer_device){ .ops = &kernels_cpu };
-    return cpu_device_open(&out->device, &options, err);
+    return st ? st : cpu_device_open(&out->device, &options, err);
 }
 
 /* If one rank has no GPU, none of them uses one. */

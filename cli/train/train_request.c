@@ -332,11 +332,11 @@ static tp_status read_epoch(struct train_request *r, struct tp_err *err)
 /* Whether two paths are of one file, or will be. */
 static bool is_same_file(const char *a, const char *b)
 {
-    struct stat x, y;
+    struct stat s;
 
-    if (stat(a, &x) != 0 || stat(b, &y) != 0)
-        return strcmp(a, b) == 0;
-    return S_ISREG(x.st_mode) && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
+    if (!file_is_same(a, b))
+        return strcmp(a, b) == 0; /* neither is there */
+    return stat(a, &s) == 0 && S_ISREG(s.st_mode);
 }
 
 /* A log is emptied, and logits replace a file: not the one that is trained on. */
@@ -347,15 +347,19 @@ static tp_status check_written(const char *flag, const char *path, const struct 
     bool named = text_ends_with(data, ".bin") || text_ends_with(data, ".idx");
     int n = (int)strlen(data) - (named ? 4 : 0);
     char bin[PATH_MAX], idx[PATH_MAX];
-    const char *const read[] = { data, bin, idx, c->model_path };
+    const char *const read[] = { data, bin, idx }, *of = NULL;
 
     snprintf(bin, sizeof bin, "%.*s.bin", n, data);
     snprintf(idx, sizeof idx, "%.*s.idx", n, data);
     for (size_t i = 0; i < sizeof read / sizeof *read; i++)
-        if (read[i] && is_same_file(path, read[i]))
-            return tp_fail(err, TP_E_USAGE, "%s %.400s: is a file of %s; name another file", flag,
-                           path, read[i] == c->model_path ? "--model" : "--data");
-    return TP_OK;
+        if (is_same_file(path, read[i]))
+            of = "--data";
+    if (c->model_path &&
+        (is_same_file(path, c->model_path) || model_place_has(c->model_path, path)))
+        of = "--model";
+    return of ? tp_fail(err, TP_E_USAGE, "%s %.400s: is a file of %s; name another file", flag,
+                        path, of)
+              : TP_OK;
 }
 
 static tp_status check_all_written(const struct train_config *c, struct tp_err *err)

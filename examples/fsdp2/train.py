@@ -132,7 +132,7 @@ def main():
         progress.close()
     dist.barrier()
     dist.destroy_process_group()
-    sys.exit(0 if trainer.steps_done == o.steps else SAVED_AND_STOPPED)
+    sys.exit(0 if trainer.steps_done >= o.steps else SAVED_AND_STOPPED)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 Only the chunks that overlap the part are read, and each is checked by its CRC32C before it is used.
 """
+import contextlib
 import functools
 import json
 import math
@@ -21,6 +22,7 @@ from .shard_index import ROW, find_overlap, open_shard, read_exactly, read_rows
 # numpy has no bf16: its bits are read as uint16, and converted to float32, which has all of its numbers.
 BITS = {"f32": "<f4", "bf16": "<u2", "f16": "<f2", "f64": "<f8", "i64": "<i8", "i32": "<i4", "u8": "u1"}
 THREADS = min(8, os.cpu_count() or 1)
+FILES_KEPT = 256  # that stay open: processes may often open 1024, and a checkpoint can have more shards
 # A tied head is not stored: it is the embedding.
 TIED = {"lm_head.weight": ("model.embed_tokens.weight", "model.decoder.embed_tokens.weight",
                            "transformer.wte.weight"), "embed_out.weight": ("gpt_neox.embed_in.weight",)}
@@ -244,10 +246,24 @@ class Checkpoint:
 
     # ---- reading chunks ----
 
+    @contextlib.contextmanager
     def _file(self, number):
-        if number not in self._files:
-            self._files[number] = open_shard(self.path, self.manifest.shards[number])
-        return self._files[number]
+        """A descriptor of a shard."""
+        if number < FILES_KEPT:
+            if number not in self._files:
+                self._files[number] = open_shard(self.path, self.manifest.shards[number])
+            yield self._files[number]
+            return
+        fd = open_shard(self.path, self.manifest.shards[number])
+        try:
+            yield fd
+        finally:
+            os.close(fd)
+
+    def _rows_of(self, number):
+        shard = self.manifest.shards[number]
+        with self._file(number) as fd:
+            return read_rows(fd, os.path.join(self.path, shard.file), shard, self.manifest.tensors)
 
     def _index(self):
         """The rows of all shards, ordered by tensor, are read when the first tensor is."""
@@ -255,10 +271,9 @@ class Checkpoint:
             return self._read_index()
 
     def _read_index(self):
-        if self._rows is None or len(self._files) < len(self.manifest.shards):
-            shards, tensors = self.manifest.shards, self.manifest.tensors
-            parts = [read_rows(self._file(i), os.path.join(self.path, s.file), s, tensors)
-                     for i, s in enumerate(shards)]
+        if self._rows is None or len(self._files) < min(len(self.manifest.shards), FILES_KEPT):
+            tensors = self.manifest.tensors
+            parts = [self._rows_of(i) for i in range(len(self.manifest.shards))]
             rows = np.concatenate(parts) if parts else np.zeros(0, ROW)
             numbers = np.repeat(np.arange(len(parts)), [len(p) for p in parts])
             order = np.argsort(rows["tensor"], kind="stable")
@@ -301,8 +316,8 @@ class Checkpoint:
     def _copy_chunk(self, out, info, i, low, high, strides):
         row, number = self._rows[i], self._shard_of[i]
         path = os.path.join(self.path, self.manifest.shards[number].file)
-        data = np.frombuffer(read_exactly(self._file(number), int(row["stored_bytes"]), int(row["offset"]),
-                                          path), np.uint8)
+        with self._file(number) as fd:
+            data = np.frombuffer(read_exactly(fd, int(row["stored_bytes"]), int(row["offset"]), path), np.uint8)
         found = crc32c(data)
         n = len(low)
         if found != row["crc32c"]:

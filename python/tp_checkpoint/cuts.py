@@ -9,13 +9,17 @@ from .errors import UnsupportedError
 from .manifest import rule
 
 FIRST, LAST = -1, -2  # before and after the layers
+LAYERS_MAX = 10000
 
 _EXPERT = re.compile(r"\.experts\.(\d+)\.")
 _LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks|layer)\.(\d+)\.")
-_ARCHITECTURES = {"LlamaForCausalLM", "GPT2LMHeadModel", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM",
-                  "GemmaForCausalLM", "Gemma2ForCausalLM", "Gemma3ForCausalLM", "Phi3ForCausalLM", "Olmo2ForCausalLM",
-                  "GPTNeoXForCausalLM", "OPTForCausalLM", "MixtralForCausalLM", "Qwen3MoeForCausalLM",
-                  "GraniteForCausalLM"}
+_ARCHITECTURES = {  # of each model_type
+    "llama": "LlamaForCausalLM", "gpt2": "GPT2LMHeadModel", "mistral": "MistralForCausalLM", "qwen2": "Qwen2ForCausalLM",
+    "qwen3": "Qwen3ForCausalLM", "gemma": "GemmaForCausalLM", "gemma2": "Gemma2ForCausalLM", "gemma3_text": "Gemma3ForCausalLM",
+    "phi3": "Phi3ForCausalLM", "olmo2": "Olmo2ForCausalLM", "gpt_neox": "GPTNeoXForCausalLM", "opt": "OPTForCausalLM",
+    "mixtral": "MixtralForCausalLM", "qwen3_moe": "Qwen3MoeForCausalLM", "granite": "GraniteForCausalLM"}
+# of a config that does not say it; of the others hidden / heads
+_HEAD_DIM = {"GemmaForCausalLM": 256, "Gemma2ForCausalLM": 256, "Gemma3ForCausalLM": 256, "Qwen3ForCausalLM": 128}
 # Ends of names. A row is: axis of a matrix, unit ("head": the rows of a head), what else the rule has. The bias
 # of a tensor whose rows (outputs) are cut is cut, too; that of a tensor whose columns are cut is not.
 _VOCABULARY = ("embed_tokens", "wte", "embed_in", "lm_head", "embed_out")
@@ -31,19 +35,19 @@ _GPT2 = {"attn.c_attn.weight": (1, "head", 3), "attn.c_attn.bias": (0, "head", 3
 
 
 def layer_number(name):
-    """The number of the layer in a name, or None."""
+    """The number of the layer in a name, or None: also of a number that is none of a layer, such as a date."""
     m = _LAYER.search(name)
-    return int(m[1]) if m else None
+    return int(m[1]) if m and int(m[1][:20]) < LAYERS_MAX else None
 
 
 class FamilyCuts:
     """The cuts of a known architecture."""
 
-    def __init__(self, config):
-        self.architecture = config["architectures"][0]
+    def __init__(self, config, architecture):
+        self.architecture = architecture
         heads = config.get("num_attention_heads", config.get("n_head", 12))
         hidden = config.get("hidden_size", config.get("n_embd", 768))
-        self.head_dim = config.get("head_dim") or hidden // heads
+        self.head_dim = config.get("head_dim") or _HEAD_DIM.get(architecture) or hidden // heads
         self.q_rows = heads * self.head_dim
         self.experts = config.get("num_local_experts") or config.get("num_experts")
         self.few_kv = (config.get("num_key_value_heads") or heads) != heads
@@ -86,16 +90,23 @@ class FamilyCuts:
         return rule()
 
 
+def _number(text, least):
+    """A number of a rule, as the programs read it."""
+    if not re.fullmatch("[0-9]{1,13}", text) or int(text) < least:
+        raise ValueError(f"{text} is not a whole number from {least} on")
+    return int(text)
+
+
 class RuledCuts:
     """The cuts that a text of rules says (docs/MODELS.md, "A model of an unknown architecture")."""
 
     def __init__(self, text, where="rules"):
         self.where, self.lines = where, []
-        lines = [(i, line.split("#")[0].split()) for i, line in enumerate(text.splitlines(), 1)]
+        lines = [(i, line.split("#")[0].split()) for i, line in enumerate(text.split("\n"), 1)]
         for number, words in ((i, w) for i, w in lines if w):
             if len(words) < 2:
                 raise UnsupportedError(f"{where}, line {number}: expected a tensor's name and an axis")
-            pattern = re.compile(r"(\d+)".join(map(re.escape, words[0].split("*"))) + r"\Z")
+            pattern = re.compile("([0-9]+)".join(map(re.escape, words[0].split("*"))) + r"\Z")
             self.lines.append((pattern, self._rule(words[1:], number)))
         layered = [i for i, (pattern, _) in enumerate(self.lines) if pattern.groups]
         self.first_layered = layered[0] if layered else len(self.lines)
@@ -103,12 +114,15 @@ class RuledCuts:
     def _rule(self, words, number):
         members = {"dim": -1}
         try:
-            members["dim"] = -1 if words[0] == "-" else int(words[0])
+            if words[0] != "-":
+                members["dim"] = _number(words[0], 0)
+            elif len(words) > 1:
+                raise ValueError(f"{words[1]} is not possible for a tensor that is not cut")
             for word in words[1:]:
                 key, _, value = word.partition("=")
                 if key not in (("unit", "blocks", "first") if value else ("share", "pad")):
                     raise ValueError(word)
-                members[key] = int(value) if value else True
+                members[key] = _number(value, 1) if value else True
         except ValueError as e:
             raise UnsupportedError(f"{self.where}, line {number}: {e}") from None
         return rule(**members)
@@ -126,6 +140,8 @@ class RuledCuts:
     def layer(self, name):
         at, match, _ = self._line(name)
         if match.re.groups:
+            if int(match[1][:20]) >= LAYERS_MAX:
+                raise UnsupportedError(f"{self.where}: the layer of tensor {name} is not below {LAYERS_MAX}")
             return int(match[1])
         return FIRST if at < self.first_layered else LAST
 
@@ -145,12 +161,21 @@ class NoCuts:
         return number if number is not None else FIRST if name in self.before else LAST
 
 
+def _architecture_of(config):
+    """The model's class. A model of transformers that no folder was read for has only its model_type."""
+    named = config.get("architectures")
+    if isinstance(named, list) and named and isinstance(named[0], str):
+        return named[0]
+    kind = config.get("model_type")
+    return _ARCHITECTURES.get(kind) if isinstance(kind, str) else None
+
+
 def cuts_of(config, rules, names):
     """The cuts of a model: by the text of rules, or by its config.json (a dict), if these are there."""
     if rules is not None:
         return RuledCuts(rules)
-    architectures = (config or {}).get("architectures") or [None]
-    return FamilyCuts(config) if architectures[0] in _ARCHITECTURES else NoCuts(names)
+    architecture = _architecture_of(config or {})
+    return FamilyCuts(config, architecture) if architecture in _ARCHITECTURES.values() else NoCuts(names)
 
 
 def check_fits(name, shape, cut):

@@ -2,6 +2,7 @@
 import collections
 import dataclasses
 import io
+import math
 import os
 import re
 
@@ -11,11 +12,14 @@ from torch.distributed.checkpoint.planner import WriteItemType
 from torch.distributed.checkpoint.storage import StorageWriter, WriteResult
 
 from . import checkpoint
+from .checkpoint import each_in_threads
+from .checksums import PRIME, digest
 from .dcp_names import NOT_OF_OPTIMIZER, OPTIMIZER_STEPS, PICKLE, STEP, candidates, name_of, pickle_name
 from .errors import CheckpointError, UnsupportedError
+from .manifest import TensorInfo
 from .roots import local_path, step_number
-from .shard_file import ShardFile, stored_boxes
-from .shard_index import find_overlap
+from .shard_file import ShardFile, chunks, stored_boxes
+from .shard_index import find_overlap, open_shard, read_rows
 from .step_writer import Model, list_tensors, make_manifest
 from .transaction import Transaction
 
@@ -40,6 +44,19 @@ class _RankResult:
     shard: object = None
     pickle_bytes: dict = dataclasses.field(default_factory=dict)  # tensor id -> bytes
     steps: dict = dataclasses.field(default_factory=dict)         # name of the parameter -> step
+    heads: dict = dataclasses.field(default_factory=dict)         # FQN of a tied head -> its _HeadParts
+
+
+@dataclasses.dataclass
+class _HeadParts:
+    """Parts of a tied head on a rank that does not have those of its embedding."""
+    shape: tuple
+    elements: int = 0
+    digest: tuple = (0, 0)
+
+    def add(self, elements, digest):
+        self.elements += elements
+        self.digest = tuple((a + b) % PRIME for a, b in zip(self.digest, digest))
 
 
 def not_plain(data):
@@ -81,7 +98,7 @@ class TPWriter(StorageWriter):
         super().__init__()
         self.root, self.step, self.force = local_path(root), step_number(step), force
         self.model, self.train = Model(config, rules), train
-        self.transaction = self.contents = None
+        self.transaction = self.contents = self.embeddings = None
 
     # the calls of torch, in their order
 
@@ -99,6 +116,8 @@ class TPWriter(StorageWriter):
     def prepare_global_plan(self, plans):
         """On the coordinator: list the tensors, and begin the step."""
         listing = _Listing(plans, self.model)
+        keys = {fqn: key for key, fqn in listing.names.items()}
+        self.embeddings = {head: (fqn, listing.by_key[keys[fqn]]) for head, fqn in listing.left_out.items() if fqn}
         self.contents = make_manifest(listing.tensors, len(plans), self.step, self.model, self.train)
         self.transaction = Transaction(self.root, self.step, self.force)
         return [dataclasses.replace(plan, storage_data=listing.rank_plan(rank, plan, self.transaction.path,
@@ -129,8 +148,9 @@ class TPWriter(StorageWriter):
         sizes = {i: n for t in told for i, n in t.pickle_bytes.items()}
         m.tensors = [dataclasses.replace(t, shape=(sizes[t.id],)) if t.group == PICKLE else t for t in m.tensors]
         _record_steps(m.train, m.step, {name: step for t in told for name, step in t.steps.items()})
+        self._check_heads(told)
         self.transaction.commit(m)
-        self.transaction = self.contents = None
+        self.transaction = self.contents = self.embeddings = None
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id):
@@ -140,7 +160,32 @@ class TPWriter(StorageWriter):
         """Remove a save that has not ended. save() does so after an error."""
         if self.transaction:
             self.transaction.abort()
-        self.transaction = self.contents = None
+        self.transaction = self.contents = self.embeddings = None
+
+    def _check_heads(self, told):
+        """Compare heads with embeddings that other ranks have, as with pipeline parallelism, by their digests."""
+        for head, (fqn, tensor) in self.embeddings.items():
+            parts = [t.heads[head] for t in told if head in t.heads]
+            if not parts or sum(p.elements for p in parts) != math.prod(parts[0].shape):
+                continue  # there is none, or ranks that have both compared their parts
+            found = _HeadParts(tensor.shape)
+            for part in parts:
+                found.add(part.elements, part.digest)
+            if parts[0].shape != tensor.shape or found.digest != self._stored_digest(tensor):
+                raise _untied(head, fqn)
+
+    def _stored_digest(self, tensor):
+        """That of a tensor, from the /index of all shards."""
+        found = _HeadParts(tensor.shape)
+        for shard in self.contents.shards:
+            fd = open_shard(self.transaction.path, shard)
+            try:
+                rows = read_rows(fd, os.path.join(self.transaction.path, shard.file), shard, self.contents.tensors)
+            finally:
+                os.close(fd)
+            mine = rows[rows["tensor"] == tensor.id]
+            found.add(0, (sum(mine["digest0"].tolist()), sum(mine["digest1"].tolist())))
+        return found.digest
 
 
 class _Listing:
@@ -224,23 +269,63 @@ def _check_tiling(tensor, boxes):
                               f"element once: they have {found} elements, expected {wanted}")
 
 
+def _untied(head, embedding):
+    return CheckpointError(f"{head} and {embedding} have different values, but the config says that they are "
+                           "tied: tie them, or set tie_word_embeddings to false in the config")
+
+
+def _place_of(item):
+    return tuple(item.tensor_data.chunk.offsets), tuple(item.tensor_data.chunk.sizes)
+
+
+def _embedding_of(item, source, parts, planner):
+    """The part of the embedding at the place of a head's item; None: this rank does not have it."""
+    other = parts.get((source, *_place_of(item)))
+    if other is not None:
+        return planner.resolve_data(other)
+    if item.tensor_data.chunk.sizes != item.tensor_data.size:
+        return None
+    try:  # of a tensor that all ranks have, torch lets any of them write it
+        found = planner.resolve_data(dataclasses.replace(item, index=dataclasses.replace(item.index, fqn=source)))
+    except (KeyError, ValueError):
+        return None
+    return found if found.shape == item.tensor_data.size else None
+
+
+def _digest_of(item, values):
+    """Of a part, in chunks, because a digest needs memory for many times its values."""
+    lo, shape = tuple(item.tensor_data.chunk.offsets), tuple(item.tensor_data.size)
+    tensor, sums = TensorInfo(0, "param", item.index.fqn, DTYPES[item.tensor_data.properties.dtype], shape), []
+
+    def add(chunk):
+        part = values[tuple(slice(b - a, b - a + n) for a, b, n in zip(lo, *chunk))]
+        sums.append(digest(np.ascontiguousarray(part), chunk[0], shape))
+
+    each_in_threads(add, chunks(tensor, lo, values.shape))
+    return tuple(sum(each) for each in zip(*sums))
+
+
 def _check_tied(mine, items, planner):
-    """A head that is left out must be the embedding; otherwise its values would be lost."""
-    parts = {(item.index.fqn, tuple(item.tensor_data.chunk.offsets)): item for item in items if item.tensor_data}
+    """A head that is left out must be the embedding; otherwise its values would be lost. {FQN: _HeadParts} of heads whose
+    embeddings other ranks have."""
+    parts = {(item.index.fqn, *_place_of(item)): item for item in items if item.tensor_data}
+    heads = {}
     for item in items:
         source = mine.left_out.get(item.index.fqn)
-        other = parts.get((source, tuple(item.tensor_data.chunk.offsets))) if source else None
-        if other is None:
+        if source is None or 0 in item.tensor_data.chunk.sizes:
             continue
-        head, embedding = planner.resolve_data(item), planner.resolve_data(other)
-        if head.data_ptr() != embedding.data_ptr() and _to_bits(head).tobytes() != _to_bits(embedding).tobytes():
-            raise CheckpointError(f"{item.index.fqn} and {source} have different values, but the config says that they are "
-                                  "tied: tie them, or set tie_word_embeddings to false in the config")
+        head, embedding = planner.resolve_data(item), _embedding_of(item, source, parts, planner)
+        if embedding is None:
+            heads.setdefault(item.index.fqn, _HeadParts(tuple(item.tensor_data.size))).add(
+                head.numel(), _digest_of(item, _to_bits(head)))
+        elif head.data_ptr() != embedding.data_ptr() and _to_bits(head).tobytes() != _to_bits(embedding).tobytes():
+            raise _untied(item.index.fqn, source)
+    return heads
 
 
 def _write_shard(result, mine, items, planner):
     """Write the shard of a rank; the bytes of each item."""
-    _check_tied(mine, items, planner)
+    result.heads = _check_tied(mine, items, planner)
     boxes, pickles = [], {}
     for item in items:
         fqn = item.index.fqn

@@ -13,6 +13,8 @@ VERSION_RAW = 2  # what is written when no shard is chunked
 BYTES_MAX = 256 << 20
 TAIL = 81
 CHUNK_BYTES_MAX = 4 << 20
+VALUE_BYTES_MAX, VALUE_PARTS_MAX, DEPTH_MAX = 4 << 20, 50000, 128  # of a member; the programs refuse more
+CONFIG_PARTS_MAX = 2 * VALUE_PARTS_MAX  # of the text of model_config
 ITEM_BYTES = {"f32": 4, "bf16": 2, "f16": 2, "f64": 8, "i64": 8, "i32": 4, "u8": 1}
 
 
@@ -193,16 +195,48 @@ def _line(value):
     return json.dumps(value, ensure_ascii=False)
 
 
-def format_bytes(m):
-    """The bytes of the file, its checksum included."""
+def _size_of(value):
+    """How many values are in a value of JSON, at any depth, and how deep it is nested."""
+    parts, depth, level = 0, 0, [value]
+    while level:
+        parts, inner = parts + len(level), [v for v in level if isinstance(v, (dict, list))]
+        depth += bool(inner)
+        level = [x for v in inner for x in (v.values() if isinstance(v, dict) else v)]
+    return parts, depth
+
+
+def _check_size(what, value, parts_max=VALUE_PARTS_MAX):
+    parts, depth = _size_of(value)
+    if parts > parts_max or depth > DEPTH_MAX:
+        raise UnsupportedError(f"{what}: has {parts} values in {depth} levels; the most is {parts_max} in {DEPTH_MAX}")
+    n_bytes = len(_line(value).encode("utf-8", "surrogatepass"))
+    if n_bytes > VALUE_BYTES_MAX:
+        raise UnsupportedError(f"{what}: would have {n_bytes} bytes; the most is {VALUE_BYTES_MAX}")
+
+
+def _head(m):
+    """The members before the lists, [(key, value)]."""
     layout = {"spec": m.spec, "ranks": m.ranks, "layers": len(m.stage_of), "stage_of": m.stage_of}
     version = VERSION if any(s.chunked for s in m.shards) else VERSION_RAW
-    head = [("format", "tp-ckpt"), ("version", version), ("save_id", m.save_id), ("epoch", m.epoch),
+    return [("format", "tp-ckpt"), ("version", version), ("save_id", m.save_id), ("epoch", m.epoch),
             ("step", m.step), ("layout", layout), ("train", m.train), ("model_config", m.model_config)]
+
+
+def check_sizes(m):
+    """UnsupportedError: a member is larger than the programs read, such as a list of all losses in train.options."""
+    for key, value in _head(m):
+        _check_size("train with its 'options'" if key == "train" else key, value)
+    if m.model_config is not None:
+        _check_size("model_config", json.loads(m.model_config), CONFIG_PARTS_MAX)
+
+
+def format_bytes(m):
+    """The bytes of the file, its checksum included."""
+    check_sizes(m)
     tensors = [{"id": t.id, "group": t.group, "name": t.name, "dtype": t.dtype, "shape": list(t.shape),
                 "layer": t.layer, "rule": t.rule} for t in m.tensors]
     shards = [{k: v for k, v in dataclasses.asdict(s).items() if k != "chunked" or v} for s in m.shards]
-    lines = [f'"{key}": {_line(value)},\n' for key, value in head]
+    lines = [f'"{key}": {_line(value)},\n' for key, value in _head(m)]
     for key, entries in ("tensors", tensors), ("shards", shards):
         lines.append(f'"{key}": [\n' + ",\n".join(map(_line, entries)) + "\n],\n")
     body = ("{\n" + "".join(lines)).encode()

@@ -1,4 +1,5 @@
 """The table /index of a shard (docs/FORMAT.md, section 3), and boxes."""
+import errno
 import hashlib
 import os
 import stat
@@ -6,7 +7,7 @@ import stat
 import numpy as np
 
 from . import codec
-from .errors import DamagedError
+from .errors import CheckpointError, DamagedError
 from .manifest import CHUNK_BYTES_MAX, ITEM_BYTES
 
 ROW = np.dtype([("tensor", "<u4"), ("part", "<u4"), ("ndim", "<u4"), ("codec", "<u4"),
@@ -34,6 +35,9 @@ def open_shard(folder, info):
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError as e:
+        if e.errno in (errno.EMFILE, errno.ENFILE):  # nothing is wrong with the file
+            raise CheckpointError(f"{path}: cannot be opened: {e.strerror}; raise the limit of this process "
+                                  "(ulimit -n)") from None
         raise DamagedError(f"{path}: cannot be opened: {e.strerror}") from None
     status = os.fstat(fd)
     if not stat.S_ISREG(status.st_mode) or status.st_size != info.size_bytes:

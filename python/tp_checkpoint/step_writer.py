@@ -10,7 +10,7 @@ import numpy as np
 from .checkpoint import BITS
 from .cuts import LAST, RuledCuts, check_fits, cuts_of
 from .errors import CheckpointError, UnsupportedError
-from .manifest import Manifest, TensorInfo, is_name, rule
+from .manifest import Manifest, TensorInfo, check_sizes, is_name, rule
 from .roots import local_path, step_number
 from .shard_file import ShardFile, stored_boxes
 from .transaction import Transaction
@@ -143,8 +143,10 @@ def make_manifest(tensors, ranks, step, model, train):
     low = any(t.group == "param" and t.dtype == "bf16" for t in tensors)
     state = {"step": step, "next_sample": 0, "tokens": 0, "seed": "0", "dtype": "bf16" if low else "fp32", "options": {},
              **checked_train(train, step)}
-    return Manifest(step=step, spec="tp1" if ranks == 1 else f"tp1dp{ranks}zero3", ranks=ranks,
+    made = Manifest(step=step, spec="tp1" if ranks == 1 else f"tp1dp{ranks}zero3", ranks=ranks,
                     stage_of=[0] * layers, train=state, tensors=tensors, shards=[], model_config=model.text())
+    check_sizes(made)
+    return made
 
 
 def save(root, step, arrays, config=None, rules=None, train=None, force=False):
@@ -156,6 +158,9 @@ def save(root, step, arrays, config=None, rules=None, train=None, force=False):
     """
     model, step = Model(config, rules), step_number(step)
     keyed = {k if isinstance(k, tuple) else ("param", k): np.asarray(v) for k, v in arrays.items()}
+    if len(keyed) < len(arrays):
+        twice = next(k for k in arrays if not isinstance(k, tuple) and ("param", k) in arrays)
+        raise CheckpointError(f"param/{twice}: is in the arrays twice, as {twice!r:.60} and as {('param', twice)!r:.80}")
     found = []
     for (group, name), values in keyed.items():
         dtype = "bf16" if values.dtype == np.uint16 else _DTYPES.get(values.dtype)

@@ -133,6 +133,28 @@ def test_what_is_trained_on_is_not_overwritten(flag, data, out, tiny, tmp_path, 
     assert harness.tree(tmp_path) == before
 
 
+@pytest.mark.parametrize("out", ["hf/model.safetensors", "./hf//config.json", "hf/model-00001-of-00002.safetensors", "link", "hard",
+                                 "model.safetensors"])
+@pytest.mark.parametrize("flag", ["--log", "--logits"])
+def test_files_in_the_folder_of_a_model_are_not_overwritten(flag, out, ckpt, tmp_path, monkeypatch):
+    run("tp-ckpt", "export", ckpt, "-o", tmp_path / "hf")
+    os.symlink("hf/model.safetensors", tmp_path / "link")
+    os.link(tmp_path / "hf/model.safetensors", tmp_path / "hard")
+    monkeypatch.chdir(tmp_path if out != "model.safetensors" else tmp_path / "hf")
+    model = "hf" if out != "model.safetensors" else "."
+    before = harness.tree(tmp_path)
+    r = run("tp-train", "--model", model, "--data", TEXT, "--steps", 1, flag, out)
+    assert_refused(r, "tp-train", "%s %s: is a file of --model" % (flag, out))
+    assert harness.tree(tmp_path) == before
+
+
+def test_other_files_in_the_folder_of_a_model_may_be_written(ckpt, tmp_path):
+    run("tp-ckpt", "export", ckpt, "-o", tmp_path / "hf")
+    for _ in range(2):
+        harness.ok("tp-train", "--model", tmp_path / "hf", "--data", TEXT, "--steps", 1, "--seq", 16, "--log", tmp_path / "hf/steps.jsonl",
+                   "--logits", tmp_path / "hf/logits.safetensors")
+
+
 # ---- wrong command lines ----------------------------------------------------------------------
 
 WRONG_LINES = [

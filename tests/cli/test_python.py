@@ -10,6 +10,7 @@ import pathlib
 import pickle
 import random
 import re
+import resource
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -287,6 +288,27 @@ def test_threads_share_a_checkpoint(made):
                 assert np.array_equal(found, arrays["param/" + name])
             assert len(ckpt._files) == len(ckpt.manifest.shards)
         assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_more_shards_than_a_process_may_open(tmp_path):
+    """Each of 300 ranks has a row of the embedding's moments."""
+    root = make(tmp_path / "many", harness.write_config(tmp_path, vocab_size=300, hidden_size=8, num_hidden_layers=1), "dp300zero1", dtype="fp32")
+    name, soft = "model.embed_tokens.weight", resource.getrlimit(resource.RLIMIT_NOFILE)
+    with tp_checkpoint.open(root) as ckpt:
+        assert len(ckpt.manifest.shards) == 300
+        wanted = ckpt.tensor(name, "exp_avg")[...]
+    first = os.open(os.devnull, os.O_RDONLY)
+    os.close(first)
+    try:
+        with tp_checkpoint.open(root) as ckpt:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (first + 280, soft[1]))
+            assert (ckpt.tensor(name, "exp_avg")[...] == wanted).all() and (ckpt.tensor(name, "exp_avg")[-3:] == wanted[-3:]).all()
+        with tp_checkpoint.open(root) as ckpt, pytest.raises(tp_checkpoint.CheckpointError, match="Too many open files.*ulimit -n") as e:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (first + 20, soft[1]))
+            ckpt.tensor(name, "exp_avg")[...]
+        assert e.type is tp_checkpoint.CheckpointError  # and not that a file is damaged
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, soft)
 
 
 def test_it_is_used_like_a_dict_of_the_parameters(made):

@@ -135,9 +135,10 @@ def test_the_same_state_has_the_same_bytes(tmp_path):
 
 # ---- cuts ------------------------------------------------------------------------------------
 
+@pytest.mark.parametrize("left_out", ["", "head_dim"])
 @pytest.mark.parametrize("name", FAMILIES)
-def test_cuts_and_layers_are_those_of_the_programs(name, tmp_path):
-    config = FAMILIES[name]["config"]
+def test_cuts_and_layers_are_those_of_the_programs(name, left_out, tmp_path):
+    config = {k: v for k, v in FAMILIES[name]["config"].items() if k != left_out}
     (tmp_path / "config.json").write_text(json.dumps(config))
     subprocess.run([harness.built("make_ckpt"), tmp_path / "config.json", "tp1", tmp_path / "ckpt", "1", "1"], check=True)
     with tp_checkpoint.open(tmp_path / "ckpt") as ckpt:
@@ -146,6 +147,17 @@ def test_cuts_and_layers_are_those_of_the_programs(name, tmp_path):
         for t in ckpt.tensors("param"):
             assert (known.rule(t.name), known.layer(t.name)) == (t.info.rule, t.info.layer), t
             cuts.check_fits(t.name, t.shape, t.info.rule)
+
+
+@pytest.mark.parametrize("architectures", [{"architectures": None}, {}], ids=["null", "absent"])
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_config_with_a_model_type_alone_has_the_same_cuts(name, architectures):
+    """That of a model of transformers that was made from a config, which the programs know by its model_type, too."""
+    config = FAMILIES[name]["config"]
+    rest = {**{k: v for k, v in config.items() if k != "architectures"}, **architectures}
+    known, found = cuts.cuts_of(config, None, []), cuts.cuts_of(rest, None, [])
+    for tensor in FAMILIES[name]["tensors"]:
+        assert (found.rule(tensor), found.layer(tensor)) == (known.rule(tensor), known.layer(tensor)), tensor
 
 
 def test_rules_are_read_as_tp_ckpt_reads_them(tmp_path):
@@ -157,6 +169,8 @@ def test_rules_are_read_as_tp_ckpt_reads_them(tmp_path):
         assert t.layer == 1 and t.rule == rule(0, 4, 3, first=16)
         assert [ckpt[n].info.layer for n in ("embed.weight", "head.weight")] == [-1, -2]
     for text, message in [("a 0", "no line has"), (RULES + "\nscale 0", "several lines have"), ("a x", "line 1"),
+                          ("a - first=3", "line 1: first=3 is not possible for a tensor that is not cut"), ("a -1", "line 1: -1 is not"),
+                          ("a 0 unit=+4", "line 1: .4 is not a whole number"), ("a 0 unit=0", "line 1: 0 is not a whole number from 1"),
                           ("a 0 many", "line 1: many"), (RULES.replace("first=16", "first=15"), "wqkv.*does not fit|blocks")]:
         with pytest.raises(tp_checkpoint.UnsupportedError, match=message):
             tp_checkpoint.save(tmp_path / "bad", 1, arrays, rules=text)
@@ -287,6 +301,7 @@ def test_a_job_of_an_older_epoch_cannot_commit(saved, monkeypatch):
     ({"x": np.zeros(2, np.complex64)}, {}, "param/x: has the dtype complex64"),
     ({"a/b": np.zeros(2)}, {}, "no tensor can have these names"),
     ({("index", "x"): np.zeros(2)}, {}, "no group is named index"),
+    ({"x": np.zeros(2), ("param", "x"): np.ones(2)}, {}, "param/x: is in the arrays twice"),
     ({"x": np.zeros(2)}, {"train": {"samples": 3}}, "has no member 'samples'"),
     ({"x": np.zeros(2)}, {"step": 1}, "exists already; force=True replaces it"),
     ({"x": np.zeros(2)}, {"step": -1}, "step is -1, expected a whole number"),
@@ -307,6 +322,34 @@ def test_what_cannot_be_saved_is_named_and_changes_nothing(saved, arrays, option
     with pytest.raises(tp_checkpoint.CheckpointError, match=message):
         tp_checkpoint.save(**{"root": saved, "step": 5, "arrays": arrays, **options})
     assert harness.tree(saved) == before and not os.path.exists("s3:")
+
+
+def nested(n):
+    return [nested(n - 1)] if n > 1 else []
+
+
+# What train and a config have besides: of values 8 and 2, of levels 2 and 1, of bytes 13 with the escapes.
+LARGEST = {"values": ({"train": {"options": {"a": [1] * n}}} for n in (50000 - 8, 50000 - 7)),
+           "levels": ({"train": {"options": {"a": nested(n)}}} for n in (128 - 2, 128 - 1)),
+           "levels of a config": ({"config": {"a": nested(n)}} for n in (128 - 1, 128)),
+           "values of a config": ({"config": {"a": [1] * n}} for n in (100000 - 2, 100000 - 1)),
+           "bytes of a config": ({"config": json.dumps({"a": "z" * n})} for n in ((4 << 20) - 15, (4 << 20) - 13)),
+           "layers": ({"arrays": {"layers.%d.x" % n: np.zeros(2)}} for n in (9999, 10000))}
+
+
+@pytest.mark.parametrize("what", LARGEST)
+def test_the_largest_manifest_is_read_by_the_programs_and_a_larger_one_is_not_written(what, saved):
+    least, most = LARGEST[what]
+    tp_checkpoint.save(**{"root": saved, "step": 5, "arrays": {"x": np.zeros(2)}, **least})
+    ok("tp-ckpt", "verify", saved, "--step", 5)
+    if what == "layers":  # it is not taken for a layer
+        tp_checkpoint.save(root=saved, step=6, **most)
+        ok("tp-ckpt", "verify", saved, "--step", 6)
+        return
+    before = harness.tree(saved)
+    with pytest.raises(tp_checkpoint.UnsupportedError, match="the most is"):
+        tp_checkpoint.save(**{"root": saved, "step": 6, "arrays": {"x": np.zeros(2)}, **most})
+    assert harness.tree(saved) == before
 
 
 def test_numbers_of_numpy_are_numbers(saved):

@@ -1,11 +1,13 @@
 """tp-train has the losses and gradient norms of the numpy oracle at any layout.
 
-needs: tp-train tp-ckpt
+needs: tp-train tp-ckpt fault/no_threads.so
 covers: trainer/trainer trainer/loop trainer/config trainer/lr_schedule trainer/optimizer
     trainer/logits trainer/train_log trainer/run_summary trainer/step_messages
     trainer/model/weight_init cli/train/train_request cli/train/train_device
 """
+import json
 import re
+import subprocess
 
 import h5py
 import numpy as np
@@ -15,6 +17,7 @@ import curves
 import harness
 from curves import NORM_WITHIN, oracle
 from harness import TEXT, ok, read_log, run
+from test_faults import preload
 
 LLAMA = dict(harness.TINY, hidden_size=64, intermediate_size=176, num_hidden_layers=4,
              num_attention_heads=4, num_key_value_heads=2, head_dim=16)
@@ -245,6 +248,49 @@ def test_what_logits_gathers_is_within_the_limit_of_memory(layout, tmp_path):
     peak = read_log(tmp_path / "log")[-1]["peak_rss_bytes"]
     print("%s: estimated %.1f MiB, measured %.1f MiB" % (layout, estimate / 2**20, peak / 2**20))
     assert 0.75 * estimate <= peak <= estimate
+
+
+@pytest.mark.parametrize("layout", ["tp1", "tp2"])
+def test_threads_that_cannot_be_started_are_an_error(layout, tiny):
+    """OpenMP ended the process with exit code 1, "the answer is no"."""
+    argv = ["tp-train", "--model", tiny, "--data", TEXT, "--steps", 1, "--layout", layout, "--threads"]
+    env = {"LD_PRELOAD": preload(harness.built("fault/no_threads.so"))}
+    r = run(*argv, 3, env=env)
+    assert r.rc == 3 and "3 threads cannot run: number 2 cannot be started" in r.lines[-1] and "ulimit -u" in r.lines[-1], repr(r)
+    ok(*argv, 1, env=env)
+
+
+# ---- a log that cannot be written ------------------------------------------------------------
+
+def test_a_full_disk_of_the_log_does_not_end_a_run_that_saves(tiny, tmp_path):
+    argv = ["tp-train", "--model", tiny, "--data", TEXT, "--steps", 4, "--layout", "tp2", "--log", "/dev/full"]
+    r = run(*argv, "--ckpt", tmp_path / "ckpt")
+    assert r.rc == 0 and [p.name for p in harness.steps(tmp_path / "ckpt")] == ["step-00000004"], repr(r)
+    said = [line for line in r.err.splitlines() if "--log" in line]
+    assert len(said) == 2 and re.search("warning: --log /dev/full: .*No space left on device; training goes on", said[0]), repr(r)
+    assert said[1] == "tp-train: warning: 4 lines of --log /dev/full are lost", repr(r)
+    r = run(*argv)
+    assert r.rc == 3 and "--log /dev/full: cannot be written: No space left" in r.lines[-1], repr(r)
+
+
+def test_lines_that_a_full_disk_refused_are_written_when_it_has_room(tiny, tmp_path):
+    """The disk is a limit on the size of files, which the log has reached, but for a part of a line."""
+    log, most = tmp_path / "log", 4 << 20
+    log.write_bytes(b" " * (most - 101) + b"\n")
+    argv = ["tp-train", "--model", tiny, "--data", TEXT, "--steps", 300, "--seq", 16, "--ckpt", tmp_path / "ckpt", "--resume", "--log", log]
+    p = subprocess.Popen(["bash", "-c", 'ulimit -f %d && exec "$@"' % (most >> 10), "bash", *harness.command(argv)],
+                         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    lines = iter(p.stderr.readline, "")
+    assert any("File too large; training goes on, and the lines wait in memory" in line for line in lines)
+    with open(log, "r+b") as f:
+        f.seek(most - 100)
+        begun = f.read()
+        f.truncate(0)
+    rest = p.stderr.read()
+    p.stdout.read()
+    assert p.wait() == 0 and "--log %s: is written again" % log in rest and "lost" not in rest, rest
+    steps = [json.loads(line)["step"] for line in (begun + log.read_bytes()).splitlines()]
+    assert len(begun) == 100 and steps == list(range(300))
 
 
 def test_a_loss_that_is_not_a_number_is_reported_once(tiny):

@@ -105,6 +105,29 @@ def an_error_of_the_first_rank_reaches_all():
         raise AssertionError("a load of %r was accepted" % root)
 
 
+def heads_are_compared_with_embeddings_of_other_ranks(rank):
+    """torch lets two ranks write what all have; pipeline parallelism gives the head and the embedding to two ranks; and the
+    parts of both may be other ones."""
+    flat = init_device_mesh("cpu", (4,))
+    config = {"architectures": ["LlamaForCausalLM"], "hidden_size": 40, "num_attention_heads": 4, "tie_word_embeddings": True}
+    embedding, names = torch.randn((64, 40), generator=torch.Generator().manual_seed(6)), ("model.embed_tokens.weight", "lm_head.weight")
+    other = embedding.clone()
+    other[63, 39] += 1
+    for case, head in enumerate([embedding.clone(), other] * 3):
+        state = dict(zip(names, (embedding, head)))
+        if case // 2 == 1:
+            state = {name: state[name] for name, owner in zip(names, (1, 3)) if owner == rank}
+        if case // 2 == 2:
+            state = dict(zip(names, (distribute_tensor(embedding, flat, [Shard(0)]), distribute_tensor(head, flat, [Shard(1)]))))
+        try:
+            dcp.save({"model": state, "of": {"rank%d" % rank: rank}}, os.path.join(ROOT, "tied"), case, config=config)
+            assert case % 2 == 0, case
+        except CheckpointException as e:
+            assert case % 2 and "have different values" in str(e), (case, e)
+    dist.barrier()
+    assert list(tp_checkpoint.steps(os.path.join(ROOT, "tied"))) == [0, 2, 4]
+
+
 def main():
     dist.init_process_group("gloo")
     rank = dist.get_rank()
@@ -112,6 +135,7 @@ def main():
     there_and_back(rank)
     an_error_of_a_rank_leaves_nothing(rank)
     an_error_of_the_first_rank_reaches_all()
+    heads_are_compared_with_embeddings_of_other_ranks(rank)
     dist.barrier()
     dist.destroy_process_group()
 

@@ -79,6 +79,11 @@ def test_two_ranks_are_killed_and_four_continue_under_tp_run(folder, whole):
         assert abs(loss - whole[step]) < 2e-4 * whole[step], (step, loss, whole[step])
 
 
+def test_a_run_with_fewer_steps_than_are_saved_is_done(folder, whole):
+    assert torchrun(folder, 1, folder / "whole", folder / "none.losses", steps=STEPS - 2).wait(timeout=300) == 0
+    assert not losses_of(folder / "none.losses")
+
+
 def test_the_other_programs_use_its_checkpoints(folder, whole):
     """tp-train continues with the loss that FSDP2 has."""
     ok("tp-ckpt", "verify", folder / "whole", "--step", 10)
