@@ -150,11 +150,7 @@ static tp_status rename_to(const struct ckpt_transaction *t, const char *dir, bo
  * directory may be the step that was replaced, so it is not removed. */
 static void undo_rename(struct ckpt_transaction *t, const char *dir, bool exchanged)
 {
-    struct tp_err ignored;
-    const bool undone = exchanged ? file_exchange(dir, t->tmp.path, &ignored) == TP_OK
-                                  : rename(dir, t->tmp.path) == 0;
-
-    if (!undone)
+    if (!file_take_back(dir, t->tmp.path, exchanged))
         temporary_release(&t->tmp);
 }
 

@@ -4,7 +4,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
-#include <stdbool.h>
 #include <stdio.h>
 #include <unistd.h>
 
@@ -40,4 +39,11 @@ tp_status file_exchange(const char *a, const char *b, struct tp_err *err)
     if (errno == EINVAL || errno == ENOSYS)
         return rename_thrice(a, b, err);
     return tp_fail_errno(err, "%s: cannot exchange it with %s", b, a);
+}
+
+bool file_take_back(const char *path, const char *tmp, bool exchanged)
+{
+    struct tp_err ignored;
+
+    return exchanged ? file_exchange(path, tmp, &ignored) == TP_OK : rename(path, tmp) == 0;
 }

@@ -4,6 +4,8 @@
 #ifndef CORE_FILE_EXCHANGE_H
 #define CORE_FILE_EXCHANGE_H
 
+#include <stdbool.h>
+
 #include "core/err.h"
 
 /*
@@ -17,5 +19,9 @@
  * After a failure both have their names, unless the message says where b is.
  */
 tp_status file_exchange(const char *a, const char *b, struct tp_err *err);
+
+/* Undo a rename of tmp to `path`, or their exchange. False: it failed, so tmp may be what had the
+ * name `path` before. */
+bool file_take_back(const char *path, const char *tmp, bool exchanged);
 
 #endif

@@ -194,6 +194,15 @@ const char *text_base_name(const char *path)
     return slash ? slash + 1 : path;
 }
 
+size_t text_path_length(const char *path)
+{
+    size_t n = strlen(path);
+
+    while (n > 1 && path[n - 1] == '/')
+        n--;
+    return n;
+}
+
 bool text_ends_with(const char *text, const char *end)
 {
     size_t n = strlen(text), m = strlen(end);

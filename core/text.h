@@ -42,6 +42,9 @@ char *text_last_line(char *line, size_t size, const char *text, const char *igno
 /* What follows the last slash of a path; without one, the path. */
 const char *text_base_name(const char *path);
 
+/* Bytes of a path without the slashes at its end; "/" keeps its own. */
+size_t text_path_length(const char *path);
+
 /* Whether `text` ends with `end` and has more than that. */
 bool text_ends_with(const char *text, const char *end);
 

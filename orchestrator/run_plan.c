@@ -12,9 +12,8 @@
 #include "core/text.h"
 #include "orchestrator/plan/planner.h"
 #include "orchestrator/plan/root_wait.h"
+#include "orchestrator/process/spawn.h"
 #include "orchestrator/run_state.h"
-
-enum { NOT_EXECUTED = 127 }; /* the exit code of a program that could not be (process/spawn.h) */
 
 struct run_plan {
     struct planner *planner;
@@ -239,7 +238,7 @@ tp_status run_plan_verified(struct run *r, int exit_code, double seconds)
 
     if (!good && exit_code != tp_exit_code(TP_E_NO) && run_root_is_in_store(r))
         return run_root_failed(r, "tp-run check could not read the checkpoint from the store");
-    if (exit_code >= NOT_EXECUTED)
+    if (exit_code >= SPAWN_NOT_EXECUTED)
         return check_failed(r, exit_code);
     p->is_verified = good;
     if (!good)

@@ -183,10 +183,8 @@ static tp_status find_place(struct atomic_folder *f, const char *dir, struct tp_
 {
     char target[PATH_MAX];
     struct stat sb;
-    size_t n = strlen(dir);
+    const size_t n = text_path_length(dir);
 
-    while (n > 1 && dir[n - 1] == '/')
-        n--;
     if (n == 0 || snprintf(f->dir, sizeof f->dir, "%.*s", (int)n, dir) >= (int)sizeof f->dir)
         return tp_fail(err, TP_E_USAGE, "'%.100s': is not a valid folder name", dir);
     if (lstat(f->dir, &sb) == 0 && S_ISLNK(sb.st_mode) && realpath(f->dir, target) &&
@@ -243,9 +241,7 @@ static tp_status rename_to_dir(const struct atomic_folder *f, bool *exchanged, s
  * fails too, the temporary folder may be what was there before, so it is not removed. */
 static void undo_rename(struct atomic_folder *f, bool exchanged)
 {
-    struct tp_err ignored;
-
-    if (exchanged ? file_exchange(f->dir, f->tmp, &ignored) : rename(f->dir, f->tmp) != 0)
+    if (!file_take_back(f->dir, f->tmp, exchanged))
         f->tmp[0] = 0;
 }
 

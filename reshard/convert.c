@@ -8,6 +8,7 @@
 #include "ckpt/root.h"
 #include "core/clock.h"
 #include "core/file.h"
+#include "core/text.h"
 #include "reshard/export.h"
 #include "reshard/foreign_contents.h"
 #include "reshard/formats/export_format.h"
@@ -85,10 +86,8 @@ tp_status convert_explain(tp_status st, const char *path, const char *from_forma
 /* A path that a suffix can be appended to: "." becomes the name of the folder. */
 static const char *with_name(char name[PATH_MAX], const char *path)
 {
-    size_t n = strlen(path);
+    const size_t n = text_path_length(path);
 
-    while (n > 1 && path[n - 1] == '/')
-        n--;
     return n > 0 && path[n - 1] == '.' && realpath(path, name) ? name : path;
 }
 
@@ -98,7 +97,7 @@ static tp_status name_out(char out[PATH_MAX], const struct convert_request *q, b
 {
     char name[PATH_MAX], text[SPEC_TEXT_MAX];
     const char *source = with_name(name, q->source);
-    size_t n = strlen(source);
+    const size_t n = text_path_length(source);
     struct spec to;
     tp_status st;
 
@@ -107,8 +106,6 @@ static tp_status name_out(char out[PATH_MAX], const struct convert_request *q, b
     st = spec_parse(&to, q->to, err);
     if (st)
         return tp_fail_in(err, "--to");
-    while (n > 1 && source[n - 1] == '/')
-        n--;
     if (snprintf(out, PATH_MAX, "%.*s%s%s", q->out ? (int)strlen(q->out) : (int)n,
                  q->out ? q->out : source, q->out ? "" : "-",
                  q->out ? "" : spec_format(text, &to)) >= PATH_MAX)

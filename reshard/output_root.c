@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/text.h"
 #include "reshard/foreign_contents.h"
 #include "storage/location.h"
 
@@ -72,7 +73,7 @@ tp_status output_root_name(char out[PATH_MAX], const char *given, const char *ck
                            struct tp_err *err)
 {
     char root[PATH_MAX], resolved[PATH_MAX], to[SPEC_TEXT_MAX];
-    size_t n = strlen(ckpt);
+    const size_t n = text_path_length(ckpt);
     tp_status st;
 
     if (given)
@@ -83,8 +84,6 @@ tp_status output_root_name(char out[PATH_MAX], const char *given, const char *ck
         return tp_fail(err, TP_E_USAGE,
                        "--out is missing: the folder to write to; there is no default when CKPT is "
                        "not a local folder");
-    while (n > 1 && ckpt[n - 1] == '/')
-        n--;
     if ((st = root_of(root, from->dir, err)))
         return st;
     if (realpath(ckpt, resolved) && strcmp(resolved, root) == 0 && ckpt[n - 1] != '.')

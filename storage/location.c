@@ -6,6 +6,8 @@
 #include <string.h>
 #include <strings.h>
 
+#include "core/text.h"
+
 static const char s3_scheme[] = "s3://";
 
 static bool begins(const char *path, const char *with)
@@ -114,13 +116,11 @@ tp_status location_check(const char *path, struct tp_err *err)
 
 tp_status location_clean(char out[PATH_MAX], const char *path, struct tp_err *err)
 {
-    size_t n = strlen(path);
+    const size_t n = text_path_length(path);
     tp_status st = location_check(path, err);
 
     if (st)
         return st;
-    while (n > 1 && path[n - 1] == '/')
-        n--;
     if (n == 0)
         return tp_fail(err, TP_E_USAGE, "the path of the checkpoint is empty");
     if (n >= PATH_MAX)

@@ -10,7 +10,7 @@
 #include <sys/prctl.h>
 #include <unistd.h>
 
-enum { WORDS_MAX = 4096, NOT_EXECUTED = 127 };
+enum { WORDS_MAX = 4096 };
 
 /* execve. A file without a format that the kernel knows is run as a shell script. */
 static void execute(const char *path, char *const *argv, char *const *env)
@@ -79,7 +79,7 @@ static void become(const struct spawn *s, pid_t parent)
     if (s->dies_with_parent) {
         prctl(PR_SET_PDEATHSIG, SIGKILL);
         if (getppid() != parent)
-            _exit(NOT_EXECUTED); /* the parent died before prctl */
+            _exit(SPAWN_NOT_EXECUTED); /* the parent died before prctl */
     }
     if (s->own_session) {
         setsid();
@@ -101,8 +101,8 @@ static void become(const struct spawn *s, pid_t parent)
     if (s->report < 0)
         dprintf(2, "%s: %s\n", s->argv[0], strerror(e));
     else if (write(s->report, &e, sizeof e) != sizeof e)
-        _exit(NOT_EXECUTED - 1);
-    _exit(NOT_EXECUTED);
+        _exit(SPAWN_NOT_EXECUTED - 1);
+    _exit(SPAWN_NOT_EXECUTED);
 }
 
 pid_t spawn_start(const struct spawn *s)

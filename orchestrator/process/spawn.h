@@ -10,6 +10,9 @@
 
 #include "orchestrator/process/environment.h"
 
+/* The exit code of a process whose program could not be executed, as a shell has it. */
+enum { SPAWN_NOT_EXECUTED = 127 };
+
 struct spawn {
     char *const *argv; /* argv[0] is searched for in the PATH of `env` */
     const struct environment *env;
@@ -24,8 +27,8 @@ struct spawn {
     bool ignores_sigterm;
 };
 
-/* Returns the pid of the new process, or -1: see errno. The process exits with 127 if the program
- * cannot be executed. */
+/* Returns the pid of the new process, or -1: see errno. The process exits with SPAWN_NOT_EXECUTED
+ * if the program cannot be executed. */
 pid_t spawn_start(const struct spawn *s);
 
 #endif

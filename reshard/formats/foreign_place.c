@@ -178,12 +178,9 @@ static tp_status name_found(const struct place_search *s, const char *path, stru
 /* The folder of a path, "." for a plain name. */
 static void parent_of(char out[PATH_MAX], const char *path)
 {
-    size_t n = strlen(path);
     char *slash;
 
-    snprintf(out, PATH_MAX, "%s", path);
-    while (n > 1 && out[n - 1] == '/')
-        out[--n] = 0;
+    snprintf(out, PATH_MAX, "%.*s", (int)text_path_length(path), path);
     slash = strrchr(out, '/');
     if (slash && slash != out)
         *slash = 0;

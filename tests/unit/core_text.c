@@ -135,6 +135,15 @@ Test(text, the_last_line_that_is_not_blank)
     cr_expect_str_eq(text_last_line(line, sizeof line, "", ""), "");
 }
 
+Test(text, the_length_of_a_path_is_without_slashes_at_its_end)
+{
+    cr_expect_eq(text_path_length("a/b"), 3);
+    cr_expect_eq(text_path_length("a/b//"), 3);
+    cr_expect_eq(text_path_length("/"), 1);
+    cr_expect_eq(text_path_length("//"), 1);
+    cr_expect_eq(text_path_length(""), 0);
+}
+
 Test(text, the_base_name_follows_the_last_slash)
 {
     cr_expect_str_eq(text_base_name("/usr/bin/tp-train"), "tp-train");
