@@ -134,29 +134,16 @@ done:
     return st;
 }
 
-static int by_name(const void *a, const void *b)
+static tp_status check_unique(const struct member_reader *p, struct layout *l)
 {
-    const struct tensor *x = *(const struct tensor *const *)a,
-                        *y = *(const struct tensor *const *)b;
-    int order = strcmp(x->group, y->group);
+    tp_status st = layout_index(l, p->arena, p->err);
 
-    return order ? order : strcmp(x->name, y->name);
-}
+    for (int i = 1; i < l->n_tensors && !st; i++) {
+        const struct tensor *a = l->by_name[i - 1], *b = l->by_name[i];
 
-static tp_status check_unique(const struct member_reader *p, const struct layout *l)
-{
-    const struct tensor **sorted = calloc((size_t)l->n_tensors + 1, sizeof *sorted);
-    tp_status st = TP_OK;
-
-    if (!sorted)
-        return member_no_memory(p);
-    for (int i = 0; i < l->n_tensors; i++)
-        sorted[i] = &l->tensors[i];
-    qsort(sorted, (size_t)l->n_tensors, sizeof *sorted, by_name);
-    for (int i = 1; i < l->n_tensors && !st; i++)
-        if (by_name(&sorted[i - 1], &sorted[i]) == 0)
-            st = member_fail(p, "tensor %s/%s occurs twice", sorted[i]->group, sorted[i]->name);
-    free(sorted);
+        if (strcmp(a->group, b->group) == 0 && strcmp(a->name, b->name) == 0)
+            st = member_fail(p, "tensor %s/%s occurs twice", b->group, b->name);
+    }
     return st;
 }
 

@@ -1,6 +1,7 @@
 /* layout/layout.c - see layout/layout.h. */
 #include "layout/layout.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #include "layout/layout_check.h"
@@ -84,8 +85,53 @@ int layout_boxes(const struct layout *l, int t, int rank, struct box *boxes)
                               boxes);
 }
 
+static int compare(const struct tensor *t, const char *group, const char *name)
+{
+    int order = strcmp(t->group, group);
+
+    return order ? order : strcmp(t->name, name);
+}
+
+static int by_group_and_name(const void *a, const void *b)
+{
+    const struct tensor *x = *(const struct tensor *const *)a,
+                        *y = *(const struct tensor *const *)b;
+
+    return compare(x, y->group, y->name);
+}
+
+tp_status layout_index(struct layout *l, struct arena *arena, struct tp_err *err)
+{
+    l->by_name = arena_array(arena, (size_t)l->n_tensors + 1, sizeof *l->by_name);
+    if (!l->by_name)
+        return tp_fail(err, TP_E_NOMEM, "no memory for a list of %d tensors", l->n_tensors);
+    for (int i = 0; i < l->n_tensors; i++)
+        l->by_name[i] = &l->tensors[i];
+    qsort(l->by_name, (size_t)l->n_tensors, sizeof *l->by_name, by_group_and_name);
+    return TP_OK;
+}
+
+static int bisect(const struct layout *l, const char *group, const char *name)
+{
+    int lo = 0, hi = l->n_tensors;
+
+    while (lo < hi) {
+        int middle = lo + (hi - lo) / 2, order = compare(l->by_name[middle], group, name);
+
+        if (order == 0)
+            return (int)(l->by_name[middle] - l->tensors);
+        if (order < 0)
+            lo = middle + 1;
+        else
+            hi = middle;
+    }
+    return -1;
+}
+
 int layout_find(const struct layout *l, const char *group, const char *name)
 {
+    if (l->by_name)
+        return bisect(l, group, name);
     for (int i = 0; i < l->n_tensors; i++)
         if (strcmp(l->tensors[i].name, name) == 0 && strcmp(l->tensors[i].group, group) == 0)
             return i;
@@ -154,5 +200,5 @@ tp_status layout_make(struct layout *out, const struct spec *spec, int n_layers,
                             .stage_of = stage_of,
                             .n_tensors = n_tensors,
                             .tensors = tensors };
-    return TP_OK;
+    return layout_index(out, arena, err);
 }

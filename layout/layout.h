@@ -24,6 +24,7 @@ struct layout {
     int *stage_of; /* [n_layers] virtual stage, 0 .. pp * vpp - 1; it runs on pp rank stage % pp */
     int n_tensors;
     struct tensor *tensors;
+    const struct tensor **by_name; /* layout_index; NULL: there is none */
 };
 
 /* Make a layout: check that the spec fits the tensors and layers, and give each virtual stage its
@@ -74,7 +75,13 @@ int layout_owned_boxes(const struct tensor *t, const struct spec *s, int tp_rank
  * itself when it holds nothing. */
 int layout_first_holder(const struct tensor *t, const struct spec *s, int tp_rank);
 
-/* Index of the tensor (group, name); -1: there is none. */
+/* Order the tensors by group, then name, in l->by_name, which lives in the arena: models with many
+ * experts have 100,000 tensors, of which each is looked up. layout_make calls this. Whoever changes
+ * names or tensors afterwards calls it again. TP_E_NOMEM. */
+tp_status layout_index(struct layout *l, struct arena *arena, struct tp_err *err);
+
+/* Index of the tensor (group, name); -1: there is none. Bisection, or without an index a search
+ * through all. */
 int layout_find(const struct layout *l, const char *group, const char *name);
 
 #endif

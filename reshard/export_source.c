@@ -121,6 +121,7 @@ static tp_status choose_tensors(struct export_source *s, int **ids, const struct
     }
     s->layout.tensors = tensors;
     s->layout.n_tensors = n;
+    s->layout.by_name = NULL;
     return TP_OK;
 }
 
@@ -276,6 +277,7 @@ static tp_status open_foreign(struct export_source *s, const struct export_reque
     memcpy(s->left_out, s->import.left_out.text, sizeof s->left_out);
     s->layout.tensors = s->import.tensors;
     s->layout.n_tensors = s->import.n_tensors;
+    s->layout.by_name = NULL;
     if (q->rules)
         s->model.layers = s->import.layers;
     s->layout.n_layers = s->model.layers;

@@ -1,8 +1,6 @@
 /* trainer/snapshot_copy.c - see trainer/snapshot_copy.h. */
 #include "trainer/snapshot_copy.h"
 
-#include <string.h>
-
 #include "kernels/copy.h"
 #include "kernels/copy_body.h"
 #include "trainer/sizing/buffer_pool.h"
@@ -34,13 +32,12 @@ static void copy_stored(struct device_queue *q, const struct kernel_ops *ops,
                         void *dst)
 {
     const struct tensor *tensor = &l->tensors[e->tensor];
+    const int param = layout_find(l, GROUP_PARAM, tensor->name);
 
-    for (int i = 0; i < p->n; i++) {
+    for (int i = param < 0 ? -1 : p->first_of[param]; i >= 0; i = p->list[i].next) {
         struct copy_box copy = { .dst = dst, .dst_box = e->box };
         enum dtype dtype;
 
-        if (strcmp(l->tensors[p->list[i].tensor].name, tensor->name) != 0)
-            continue;
         copy.src = params_place(p, i, tensor->group, &copy.src_box, &dtype);
         copy.elem_bytes = dtype_bytes(dtype);
         if (copy.src && box_meet(&copy.region, &copy.src_box, &e->box))

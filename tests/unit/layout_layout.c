@@ -74,3 +74,28 @@ Test(layout, layers_are_spread_evenly_and_the_first_stages_have_one_more)
     cr_assert_arr_eq(l.stage_of, want, sizeof want);
     arena_free(&arena);
 }
+
+Test(layout, each_tensor_is_found_with_an_index_and_without)
+{
+    struct rng r = rng_start("layout/find");
+
+    for (int i = 0; i < 20; i++) {
+        struct model m = random_model(&r);
+        struct spec s = random_spec(&r, &m);
+        struct arena arena = { 0 };
+        struct layout l = bf16_layout(&m, &s, &arena), unordered = l;
+
+        unordered.by_name = NULL;
+        cr_assert(l.by_name != NULL);
+        for (int t = 0; t < l.n_tensors; t++) {
+            const struct tensor *x = &l.tensors[t];
+
+            cr_expect_eq(layout_find(&l, x->group, x->name), t, "%s/%s", x->group, x->name);
+            cr_expect_eq(layout_find(&unordered, x->group, x->name), t);
+            cr_expect_eq(layout_find(&l, "other", x->name), -1);
+        }
+        cr_expect_eq(layout_find(&l, GROUP_PARAM, ""), -1);
+        cr_expect_eq(layout_find(&l, GROUP_PARAM, "~"), -1);
+        arena_free(&arena);
+    }
+}

@@ -69,6 +69,22 @@ static tp_status add_unit(struct params *p, const struct layout *l, int rank, in
     return TP_OK;
 }
 
+/* Link the entries of each tensor: a model with many experts has 20,000 tensors. */
+static tp_status link_entries(struct params *p, const struct layout *l, struct arena *arena,
+                              struct tp_err *err)
+{
+    p->first_of = arena_array(arena, (size_t)l->n_tensors, sizeof *p->first_of);
+    if (!p->first_of)
+        return tp_fail(err, TP_E_NOMEM, "no memory for a list of %d tensors", l->n_tensors);
+    for (int t = 0; t < l->n_tensors; t++)
+        p->first_of[t] = -1;
+    for (int i = p->n - 1; i >= 0; i--) {
+        p->list[i].next = p->first_of[p->list[i].tensor];
+        p->first_of[p->list[i].tensor] = i;
+    }
+    return TP_OK;
+}
+
 /* With ep the norm is a sum over all ranks, and the first replica of an entry counts it. With ZeRO
  * each dp rank has rows of its own, with zero3 each rank those of its experts. */
 static void count_first_replicas(struct params *p, const struct spec *s, struct mesh_coord at)
@@ -204,6 +220,7 @@ tp_status params_init(struct params *p, const struct layout *l, int rank,
     for (int unit = LAYER_LAST; p->sharded && unit < l->n_layers; unit++)
         TP_TRY(add_unit(p, l, rank, unit, err));
     param_place(&p->n_elements, 0, false);
+    TP_TRY(link_entries(p, l, arena, err));
     count_first_replicas(p, &l->spec, at);
     TP_TRY(params_partition(p, l, at, counted->is_one_bucket, arena, err));
     TP_TRY(number_places(p, l, arena, err));
@@ -227,11 +244,10 @@ int params_find(const struct params *p, const struct layout *l, enum tensor_role
 
 int params_first_holder(const struct params *p, int i)
 {
-    const struct param *q = &p->list[i];
-    int k = 0;
+    int k = p->first_of[p->list[i].tensor];
 
-    while (k < i && (p->list[k].tensor != q->tensor || !box_equal(&p->list[k].box, &q->box)))
-        k++;
+    while (!box_equal(&p->list[k].box, &p->list[i].box))
+        k = p->list[k].next;
     return k;
 }
 
@@ -239,8 +255,8 @@ int64_t params_stride(const struct params *p, int i)
 {
     const struct param *q = &p->list[i];
 
-    for (int k = i + 1; k < p->n; k++)
-        if (p->list[k].tensor == q->tensor && p->list[k].shard == q->shard + 1)
+    for (int k = q->next; k >= 0; k = p->list[k].next)
+        if (p->list[k].shard == q->shard + 1)
             return p->list[k].at - q->at;
     return 0;
 }

@@ -39,6 +39,7 @@ struct params {
     bool sharded; /* zero3: this rank keeps only what it owns */
     int n;
     struct param *list;
+    int *first_of;        /* [tensors of the layout] the first entry of each; -1: it has none */
     int tied;             /* entry of a tied embedding that another stage has too; -1: none */
     int64_t n_elements;   /* of a whole span; gaps between tensors are always zero */
     float *value;         /* the weights in fp32; in bf16 without ZeRO the masters; or NULL */

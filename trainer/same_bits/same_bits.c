@@ -38,8 +38,8 @@ static int find_holders(const struct params *p, int i, float *rows[SAME_BITS_SHA
 
     if (params_first_holder(p, i) != i)
         return 0;
-    for (int k = i; k < p->n; k++)
-        if (p->list[k].tensor == p->list[i].tensor && params_first_holder(p, k) == i)
+    for (int k = i; k >= 0; k = p->list[k].next)
+        if (params_first_holder(p, k) == i)
             rows[n++] = params_owned(p, &p->list[k]).grad;
     return n;
 }

@@ -38,6 +38,7 @@ struct param_partition {
 
 struct param {
     int tensor; /* index in the layout: group "param" */
+    int next;   /* the next entry of the same tensor; -1: this is the last */
     int layer;  /* of that tensor, or LAYER_FIRST or LAYER_LAST */
     int unit;   /* its gradient is ready with this unit's, and zero3 gathers it with this unit: a
                    layer, LAYER_FIRST or LAYER_LAST */
