@@ -249,7 +249,8 @@ static tp_status check_unknown(struct import_source *s, const struct import_requ
     if (!q->no_optim || q->lists_state)
         TP_TRY(list_lost_state(&found, s, q, from, arena, err));
     for (int i = 0; i < n_left; i++)
-        if (!q->keeps_extras || !piece_source_left_extra(s->pieces, i))
+        if (!(q->keeps_extras && piece_source_left_extra(s->pieces, i)) &&
+            !(q->keeps_adamw && piece_source_left_is_in_adamw(s->pieces, i)))
             found.others[found.n_others++] = piece_source_left_name(s->pieces, i);
     st = unknown_tensors_check_names(&s->left_out, &found, m, params, s->n_params, &q->ignore, err);
 done:

@@ -11,6 +11,7 @@ covers: reshard/export_source reshard/convert cli/reshard/convert_print reshard/
 """
 import json
 import random
+import sys
 
 import numpy as np
 import pytest
@@ -23,6 +24,9 @@ from state import State, digests
 from test_faults import Shim
 from test_import_formats import config_of, groups_of
 from test_reshard import make
+
+sys.path.insert(0, str(harness.REPO / "python"))
+import tp_checkpoint  # noqa: E402
 
 MEMORY = "1G" if harness.SANITIZE else "64M"
 
@@ -43,6 +47,54 @@ def imported(source, root, *more):
 
 def same(a, b):
     return a.shape == b.shape and np.array_equal(a.view(np.uint8), b.view(np.uint8))
+
+
+# ---- the steps of the optimizer ----
+
+def saved_at(root, state, step, **train):
+    """The state with another step, by the Python package."""
+    arrays = {tuple(key.split("/", 1)): values for key, values in state.tensors.items()}
+    tp_checkpoint.save(root, step, arrays, config=state.config.read_text(), train=train)
+    return root
+
+
+EXACT = {"dcp": (), "torchtitan": (), "deepspeed": (), "megatron": (), "torch_dist": (), "torch_dist distributed": ("--distributed-optimizer",)}
+
+
+@pytest.mark.parametrize("fmt", EXACT)
+def test_a_step_that_f32_does_not_have_is_written_exactly(fmt, f32, tmp_path):
+    """PyTorch's tensors of steps are f32, which has not all numbers above 2^24; f64 has this one."""
+    root = saved_at(tmp_path / "ckpt", f32, 20000001)
+    ok("tp-ckpt", "export", root, "-o", tmp_path / "out", "--format", fmt.split()[0], *EXACT[fmt])
+    if fmt == "dcp":
+        found, _ = torch_files.load_dcp(tmp_path / "out")
+        assert found["optim.state.model.norm.weight.step"].dtype == "f8" and found["optim.state.model.norm.weight.step"] == 20000001
+    imported(tmp_path / "out", tmp_path / "again")
+    assert [s.name for s in harness.steps(tmp_path / "again")] == ["step-20000001"]
+    assert digests(tmp_path / "again") == digests(f32.root)
+
+
+@pytest.mark.parametrize("fmt", EXACT)
+def test_the_steps_that_adamw_has_counted_are_written(fmt, f32, tmp_path):
+    """They are fewer than those of the run where the moments began later, and others where the Python package says so."""
+    for i, (step, count, train) in enumerate([(100, 30, {"optimizer_start": 70}), (5, 900, {"options": {"optimizer_steps": {"*": 900}}})]):
+        root, out, again = saved_at(tmp_path / ("ckpt%d" % i), f32, step, **train), tmp_path / ("out%d" % i), tmp_path / ("again%d" % i)
+        ok("tp-ckpt", "export", root, "-o", out, "--format", fmt.split()[0], *EXACT[fmt])
+        imported(out, again)
+        assert [s.name for s in harness.steps(again)] == ["step-%08d" % count]
+        if fmt == "deepspeed":
+            assert (out / "latest_universal").read_text() == "global_step%d_universal" % step
+
+
+def test_steps_of_parameters_that_differ_are_refused(f32, tmp_path):
+    root = saved_at(tmp_path / "ckpt", f32, 5, options={"optimizer_steps": {"*": 5, "model.norm.weight": 2}})
+    r = run("tp-ckpt", "export", root, "-o", tmp_path / "out", "--format", "dcp")
+    assert r.rc == 2 and "counted other steps of model.norm.weight than the 5" in r.err and "--no-optim" in r.err, repr(r)
+    ok("tp-ckpt", "export", root, "-o", tmp_path / "out", "--format", "dcp", "--no-optim")
+    ok("tp-ckpt", "export", root, "-o", tmp_path / "hf")
+    root = saved_at(tmp_path / "huge", f32, 2 ** 53 + 1)
+    r = run("tp-ckpt", "export", root, "-o", tmp_path / "no", "--format", "dcp")
+    assert r.rc == 2 and "the largest that can be written is 9007199254740992" in r.err, repr(r)
 
 
 # ---- PyTorch DCP ----

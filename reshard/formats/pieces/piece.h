@@ -109,6 +109,10 @@ tp_status piece_source_leave_extra(struct piece_source *s, const char *name, con
                                    size_t n, struct tp_err *err);
 /* NULL: it is none. */
 const struct piece_extra *piece_source_left_extra(const struct piece_source *s, int i);
+
+/* Say that what was noted last is in piece_source_adamw, so what has that has this too. */
+void piece_source_left_in_adamw(struct piece_source *s);
+bool piece_source_left_is_in_adamw(const struct piece_source *s, int i);
 const char *piece_source_left_name(const struct piece_source *s, int i);
 
 /* After all pieces were added: gather them into tensors. TP_E_CORRUPT: two pieces of a tensor

@@ -219,6 +219,16 @@ const struct piece_extra *piece_source_left_extra(const struct piece_source *s, 
     return s->left[i].extra.bytes ? &s->left[i].extra : NULL;
 }
 
+void piece_source_left_in_adamw(struct piece_source *s)
+{
+    s->left[s->n_left - 1].in_adamw = true;
+}
+
+bool piece_source_left_is_in_adamw(const struct piece_source *s, int i)
+{
+    return s->left[i].in_adamw;
+}
+
 void piece_source_set_distributed(struct piece_source *s)
 {
     s->distributed = true;

@@ -14,6 +14,7 @@
 struct piece_left {
     const char *name;
     struct piece_extra extra; /* without bytes: there is none */
+    bool in_adamw;
 };
 
 /* A step, and what says it. */

@@ -30,9 +30,9 @@ static const char *option_of(const char *name)
 /* ---- reading ---- */
 
 /* The options of the first group are those of the optimizer. An object that is not a number, or
- * cannot be read although it is intact, is not needed. */
-static tp_status read_option(struct piece_source *s, int file, const struct dcp_item *item,
-                             const char *key, struct tp_err *err)
+ * cannot be read although it is intact, is not needed: *taken is false. */
+static tp_status read_option(bool *taken, struct piece_source *s, int file,
+                             const struct dcp_item *item, const char *key, struct tp_err *err)
 {
     struct export_adamw a = EXPORT_ADAMW_DEFAULT;
     struct torch_pieces x = { .source = s };
@@ -45,13 +45,14 @@ static tp_status read_option(struct piece_source *s, int file, const struct dcp_
         x.root = NULL;
     piece_source_adamw(s, &a);
     if (strcmp(key, "lr") == 0)
-        pickle_real(&a.lr, x.root);
+        *taken = pickle_real(&a.lr, x.root);
     else if (strcmp(key, "eps") == 0)
-        pickle_real(&a.eps, x.root);
+        *taken = pickle_real(&a.eps, x.root);
     else if (strcmp(key, "weight_decay") == 0)
-        pickle_real(&a.weight_decay, x.root);
-    pickle_real(&a.beta1, pickle_item(x.root, 0));
-    pickle_real(&a.beta2, pickle_item(x.root, 1));
+        *taken = pickle_real(&a.weight_decay, x.root);
+    else
+        *taken = pickle_real(&a.beta1, pickle_item(x.root, 0)) &&
+                 pickle_real(&a.beta2, pickle_item(x.root, 1));
     piece_source_set_adamw(s, &a);
     torch_pieces_close(&x);
     return TP_OK;
@@ -86,18 +87,20 @@ tp_status dcp_extras_read(struct piece_source *s, int file, const struct dcp_ite
     const char *option = option_of(item->name), *key = adamw_key(option);
     const struct dcp_extra x = { file, item->begin, item->size, item->planner,
                                  item->planner_bytes };
+    bool taken = false;
+    tp_status st;
 
     /* With flatten_optimizer_state_dict options have the names of parameters, which are other ones
      * in the target. */
     if (strstr(item->name, GROUPS) && (!option || is_again(s, option)))
         return piece_source_leave(s, item->name, err);
-    if (key) {
-        const tp_status st = read_option(s, file, item, key, err);
-
-        if (st)
-            return st;
-    }
-    return piece_source_leave_extra(s, item->name, &x, sizeof x, err);
+    if (key)
+        TP_TRY(read_option(&taken, s, file, item, key, err));
+    TP_TRY(piece_source_leave_extra(s, item->name, &x, sizeof x, err));
+    if (taken)
+        piece_source_left_in_adamw(s);
+done:
+    return st;
 }
 
 /* ---- writing ---- */
