@@ -97,6 +97,28 @@ def test_steps_of_parameters_that_differ_are_refused(f32, tmp_path):
     assert r.rc == 2 and "the largest that can be written is 9007199254740992" in r.err, repr(r)
 
 
+# ---- weights of two types ----
+
+@pytest.mark.parametrize("name", ["model.embed_tokens.weight", "model.layers.0.mlp.up_proj.weight"])
+def test_masters_are_kept_where_one_weight_is_f32(name, bf16, tmp_path):
+    """Also if it is the first one. Weights in f32 have no masters; Megatron-LM has those of all weights, or none."""
+    arrays = {tuple(key.split("/", 1)): values for key, values in bf16.tensors.items()}
+    arrays["param", name] = arrays.pop(("master", name))
+    root = tmp_path / "ckpt"
+    tp_checkpoint.save(root, 3, arrays, config=bf16.config.read_text())
+    ok("tp-ckpt", "export", root, "-o", tmp_path / "ds", "--format", "deepspeed")
+    imported(tmp_path / "ds", tmp_path / "again")
+    assert set(digests(root)) < set(digests(tmp_path / "again")) and len(digests(tmp_path / "again")) == len(digests(root)) + 1
+    with tp_checkpoint.open(tmp_path / "again") as ckpt:
+        assert ckpt.train["dtype"] == "bf16" and ckpt[name].dtype == ckpt.tensor(name, "master").dtype == "f32"
+    for fmt in ("megatron", "torch_dist"):
+        r = run("tp-ckpt", "export", root, "-o", tmp_path / fmt, "--format", fmt)
+        assert r.rc == 2 and "%s/step-00000003: has no master/%s, and Megatron-LM needs all of master" % (root, name) in r.err, repr(r)
+        ok("tp-ckpt", "export", root, "-o", tmp_path / fmt, "--format", fmt, "--dtype", "f32")
+        imported(tmp_path / fmt, tmp_path / (fmt + "-again"))
+        assert set(digests(tmp_path / (fmt + "-again"))) >= {d for d in digests(root) if " exp_avg" in d or d.endswith("param/" + name)}
+
+
 # ---- PyTorch DCP ----
 
 @pytest.mark.parametrize("layout", ["tp8", "dp3zero1", "tp4cp2pp2dp2zero3"])
@@ -198,6 +220,20 @@ def test_torchtitan_comes_back_as_the_same_checkpoint(bf16, f32, tied, tmp_path)
         assert "intact" in ok("tp-ckpt", "verify", out).out
         imported(out, root, *more)
         assert digests(root) == digests(state.root) and harness.steps(root)[-1].name == state.step.name
+
+
+def test_options_of_parameters_are_taken_over(f32, tmp_path):
+    """They are not those of PyTorch's AdamW, which would train on otherwise."""
+    export(f32, tmp_path / "one", "torchtitan")
+    r = ok("tp-reshard", tmp_path / "one", "--to", "tp2", "--config", f32.config, "-o", tmp_path / "two")
+    before, after = (torch_files.load_dcp(tmp_path / f)[0] for f in ("one", "two"))
+    options = {k for k in before if k.startswith("optimizer.param_groups.")}
+    assert options and {k: before[k] for k in options} == {k: after[k] for k in options}
+    assert {v for k, v in after.items() if k.endswith(".betas")} == {(0.9, 0.95)}
+    ok("tp-reshard", tmp_path / "one", "--to", "tp1", "--format", "deepspeed", "--config", f32.config, "-o", tmp_path / "ds")
+    group = torch_files.load((tmp_path / "ds/global_step3_universal/zero/optimizer_state.pt").read_bytes())["param_groups"][0]
+    one = {k.rsplit(".", 1)[1]: v for k, v in before.items() if k.startswith("optimizer.param_groups.norm.weight.")}
+    assert all(group[k] == one[k] for k in ("lr", "betas", "eps", "weight_decay")) and group["betas"] == (0.9, 0.95)
 
 
 def test_torchtitan_needs_a_llama_of_the_same_heads(f32, tmp_path):

@@ -93,6 +93,10 @@ bool piece_source_is_distributed(const struct piece_source *s);
 void piece_source_set_adamw(struct piece_source *s, const struct export_adamw *adamw);
 void piece_source_adamw(const struct piece_source *s, struct export_adamw *out);
 
+/* Whether to take AdamW's options of this owner, n bytes: a parameter, where each has its own, of
+ * which the first counts; or a group, n = 0, which counts more. */
+bool piece_source_adamw_is_of(struct piece_source *s, const char *owner, int n);
+
 /* Note something that is not a tensor of the model, and stays behind. `name` is copied. */
 tp_status piece_source_leave(struct piece_source *s, const char *name, struct tp_err *err);
 int piece_source_left(const struct piece_source *s);

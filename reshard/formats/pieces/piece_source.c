@@ -251,6 +251,16 @@ void piece_source_adamw(const struct piece_source *s, struct export_adamw *out)
         *out = s->adamw;
 }
 
+bool piece_source_adamw_is_of(struct piece_source *s, const char *owner, int n)
+{
+    if (n == 0)
+        s->adamw_owner = "";
+    else if (!s->adamw_owner)
+        s->adamw_owner = arena_printf(&s->arena, "%.*s", n, owner);
+    return s->adamw_owner && strlen(s->adamw_owner) == (size_t)n &&
+           strncmp(s->adamw_owner, owner, (size_t)n) == 0;
+}
+
 int piece_source_left(const struct piece_source *s)
 {
     return s->n_left;

@@ -34,6 +34,7 @@ struct piece_source {
     struct piece_number step, iteration; /* of the optimizer, of the program */
     enum dtype weights;                  /* when there are only masters */
     struct export_adamw adamw;
+    const char *adamw_owner;
     bool has_adamw;
     bool frozen;      /* weights are only of parameters that are not trained */
     bool distributed; /* the optimizer's state is of Megatron-LM's distributed optimizer */

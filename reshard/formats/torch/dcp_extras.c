@@ -29,8 +29,8 @@ static const char *option_of(const char *name)
 
 /* ---- reading ---- */
 
-/* The options of the first group are those of the optimizer. An object that is not a number, or
- * cannot be read although it is intact, is not needed: *taken is false. */
+/* The options of the first group, or parameter, are those of the optimizer. An object that is not a
+ * number, or cannot be read although it is intact, is not needed: *taken is false. */
 static tp_status read_option(bool *taken, struct piece_source *s, int file,
                              const struct dcp_item *item, const char *key, struct tp_err *err)
 {
@@ -70,33 +70,43 @@ static bool is_again(const struct piece_source *s, const char *option)
     return false;
 }
 
-/* Whether it is an option of the first group that export_adamw has. */
-static const char *adamw_key(const char *option)
+/* The name of an option that export_adamw has, and that the source takes: of the first group, or
+ * with flatten_optimizer_state_dict of a parameter. NULL: it is another one. */
+static const char *adamw_key(struct piece_source *s, const char *name)
 {
     static const char *const keys[] = { "lr", "betas", "eps", "weight_decay" };
+    const char *option = option_of(name), *owner = strstr(name, GROUPS) + strlen(GROUPS),
+               *key = strrchr(name, '.') + 1;
+    size_t i = 0;
 
-    for (size_t i = 0; option && i < sizeof keys / sizeof *keys; i++)
-        if (strncmp(option, "0.", 2) == 0 && strcmp(option + 2, keys[i]) == 0)
-            return keys[i];
-    return NULL;
+    while (i < sizeof keys / sizeof *keys && strcmp(keys[i], key) != 0)
+        i++;
+    if (i == sizeof keys / sizeof *keys || key == owner ||
+        (option && strncmp(option, "0.", 2) != 0))
+        return NULL;
+    return piece_source_adamw_is_of(s, owner, option ? 0 : (int)(key - owner)) ? keys[i] : NULL;
 }
 
 tp_status dcp_extras_read(struct piece_source *s, int file, const struct dcp_item *item,
                           struct tp_err *err)
 {
-    const char *option = option_of(item->name), *key = adamw_key(option);
+    const char *option = option_of(item->name),
+               *key = strstr(item->name, GROUPS) ? adamw_key(s, item->name) : NULL;
     const struct dcp_extra x = { file, item->begin, item->size, item->planner,
                                  item->planner_bytes };
     bool taken = false;
     tp_status st;
 
-    /* With flatten_optimizer_state_dict options have the names of parameters, which are other ones
-     * in the target. */
-    if (strstr(item->name, GROUPS) && (!option || is_again(s, option)))
+    if (option && is_again(s, option))
         return piece_source_leave(s, item->name, err);
     if (key)
         TP_TRY(read_option(&taken, s, file, item, key, err));
-    TP_TRY(piece_source_leave_extra(s, item->name, &x, sizeof x, err));
+    /* With flatten_optimizer_state_dict options have the names of parameters, which are other ones
+     * in the target. */
+    st = strstr(item->name, GROUPS) && !option
+             ? piece_source_leave(s, item->name, err)
+             : piece_source_leave_extra(s, item->name, &x, sizeof x, err);
+    TP_TRY(st);
     if (taken)
         piece_source_left_in_adamw(s);
 done:
