@@ -97,6 +97,14 @@ def test_steps_of_parameters_that_differ_are_refused(f32, tmp_path):
     assert r.rc == 2 and "the largest that can be written is 9007199254740992" in r.err, repr(r)
 
 
+def test_tp_train_says_that_it_counts_other_steps(f32, tmp_path):
+    root = saved_at(tmp_path / "ckpt", f32, 3, options={"optimizer_steps": {"*": 900}})
+    r = ok(*harness.train_args(f32.config, root, steps=4, resume=True, layout="tp1"))
+    assert "AdamW had counted 900 steps, now 3, on which" in r.err, repr(r)
+    root = saved_at(tmp_path / "same", f32, 3, options={"optimizer_steps": {"*": 2, "model.norm.weight": 1}}, optimizer_start=1)
+    assert "AdamW had counted" not in ok(*harness.train_args(f32.config, root, steps=4, resume=True, layout="tp1")).err
+
+
 # ---- weights of two types ----
 
 @pytest.mark.parametrize("name", ["model.embed_tokens.weight", "model.layers.0.mlp.up_proj.weight"])
