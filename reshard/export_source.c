@@ -48,14 +48,17 @@ static tp_status check_complete(const struct export_source *s, struct arena *are
     return st;
 }
 
-/* Whether the checkpoint has both moments of its first weight. */
+/* Whether the checkpoint has both moments of a weight. Those of others, which are not trained, may
+ * be missing. */
 static bool has_moments(const struct layout *l)
 {
-    for (int i = 0; i < l->n_tensors; i++)
-        if (strcmp(l->tensors[i].group, GROUP_PARAM) == 0)
-            return layout_find(l, GROUP_EXP_AVG, l->tensors[i].name) >= 0 &&
-                   layout_find(l, GROUP_EXP_AVG_SQ, l->tensors[i].name) >= 0;
-    return false;
+    bool found = false;
+
+    for (int i = 0; i < l->n_tensors && !found; i++)
+        found = strcmp(l->tensors[i].group, GROUP_PARAM) == 0 &&
+                layout_find(l, GROUP_EXP_AVG, l->tensors[i].name) >= 0 &&
+                layout_find(l, GROUP_EXP_AVG_SQ, l->tensors[i].name) >= 0;
+    return found;
 }
 
 /* Whether tensors of a group are written: in `state`, what there is of the optimizer. */

@@ -127,6 +127,22 @@ def test_masters_are_kept_where_one_weight_is_f32(name, bf16, tmp_path):
         assert set(digests(tmp_path / (fmt + "-again"))) >= {d for d in digests(root) if " exp_avg" in d or d.endswith("param/" + name)}
 
 
+@pytest.mark.parametrize("name", ["model.embed_tokens.weight", "model.norm.weight"])
+def test_a_weight_that_is_not_trained_does_not_lose_the_optimizer(name, f32, tmp_path):
+    """Also if it is the first one. Formats that need the state of all weights are refused."""
+    arrays = {tuple(key.split("/", 1)): v for key, v in f32.tensors.items() if key.startswith("param/") or not key.endswith("/" + name)}
+    root = tmp_path / "ckpt"
+    tp_checkpoint.save(root, 3, arrays, config=f32.config.read_text())
+    r = ok("tp-ckpt", "export", root, "-o", tmp_path / "dcp", "--format", "dcp")
+    assert "the optimizer's state" not in r.out, repr(r)
+    found, _ = torch_files.load_dcp(tmp_path / "dcp")
+    for key in ("exp_avg", "exp_avg_sq", "step"):
+        assert {k for k in f32.group("param") if "optim.state.%s.%s" % (k, key) in found} == set(f32.group("param")) - {name}
+    for fmt, option in (("megatron", "--no-optim"), ("torch_dist", "--no-optim"), ("deepspeed", "another format")):
+        r = run("tp-ckpt", "export", root, "-o", tmp_path / "no", "--format", fmt)
+        assert r.rc == 2 and "has no exp_avg/" + name in r.err and option in r.err, repr(r)
+
+
 # ---- PyTorch DCP ----
 
 @pytest.mark.parametrize("layout", ["tp8", "dp3zero1", "tp4cp2pp2dp2zero3"])

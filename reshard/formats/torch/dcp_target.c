@@ -260,8 +260,9 @@ static tp_status add_all(struct dcp_target *t, struct tp_err *err)
         else if (embedding && strcmp(q->tensors[i].name, embedding) == 0)
             TP_TRY(add_tied_head(t, first, err));
     }
-    for (int i = 0; i < q->n && moments; i++)
-        if (strcmp(q->tensors[i].group, GROUP_PARAM) == 0)
+    for (int i = 0; i < q->n && moments; i++) /* what is not trained has no step */
+        if (strcmp(q->tensors[i].group, GROUP_PARAM) == 0 &&
+            layout_find(q->layout, GROUP_EXP_AVG, q->tensors[i].name) >= 0)
             TP_TRY(add_step(t, &q->tensors[i], err));
     TP_TRY(dcp_extras_write(&t->items, &groups, q->extras, err));
     if (moments && !groups)
