@@ -79,6 +79,7 @@ static tp_status create(struct export_job *x, const char *dir, struct tp_err *er
                                               .n = from->layout.n_tensors,
                                               .layout = &from->layout,
                                               .step = from->step,
+                                              .optimizer_step = from->optimizer_step,
                                               .adamw = from->adamw,
                                               .distributed_optimizer = is_distributed(x),
                                               .max_shard_bytes = q->max_shard_bytes,

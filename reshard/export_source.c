@@ -9,6 +9,7 @@
 #include "layout/model_config.h"
 #include "layout/model_tensors.h"
 #include "reshard/memory_budget.h"
+#include "torch/torch_save.h"
 
 enum { LATER_BYTES = 4 << 20 }; /* becomes resident later, whatever the tables are */
 
@@ -47,14 +48,17 @@ static tp_status check_complete(const struct export_source *s, struct arena *are
     return st;
 }
 
-/* Whether the checkpoint has both moments of its first weight. */
+/* Whether the checkpoint has both moments of a weight. Those of others, which are not trained, may
+ * be missing. */
 static bool has_moments(const struct layout *l)
 {
-    for (int i = 0; i < l->n_tensors; i++)
-        if (strcmp(l->tensors[i].group, GROUP_PARAM) == 0)
-            return layout_find(l, GROUP_EXP_AVG, l->tensors[i].name) >= 0 &&
-                   layout_find(l, GROUP_EXP_AVG_SQ, l->tensors[i].name) >= 0;
-    return false;
+    bool found = false;
+
+    for (int i = 0; i < l->n_tensors && !found; i++)
+        found = strcmp(l->tensors[i].group, GROUP_PARAM) == 0 &&
+                layout_find(l, GROUP_EXP_AVG, l->tensors[i].name) >= 0 &&
+                layout_find(l, GROUP_EXP_AVG_SQ, l->tensors[i].name) >= 0;
+    return found;
 }
 
 /* Whether tensors of a group are written: in `state`, what there is of the optimizer. */
@@ -171,6 +175,36 @@ static void read_adamw(struct export_adamw *a, const char *options)
     json_decref(root);
 }
 
+/* The steps that AdamW has counted. The Python package lists them where they are not those since
+ * optimizer_start: "*" is that of all parameters but those that are named. */
+static tp_status read_optimizer_step(struct export_source *s, struct tp_err *err)
+{
+    const struct manifest *m = &s->found.manifest;
+    json_t *root = m->state.options ? json_loads(m->state.options, 0, NULL) : NULL;
+    json_t *steps = json_object_get(root, "optimizer_steps");
+    const json_t *usual = json_object_get(steps, "*");
+    tp_status st = TP_OK;
+
+    s->optimizer_step = m->step - m->state.optimizer_start;
+    if (json_is_integer(usual) && json_integer_value(usual) >= 0) {
+        s->optimizer_step = json_integer_value(usual);
+        for (void *i = json_object_iter(steps); i && !st; i = json_object_iter_next(steps, i))
+            if (!json_equal(json_object_iter_value(i), usual))
+                st = tp_fail(err, TP_E_USAGE,
+                             "%s: its optimizer has counted other steps of %s than the %lld of "
+                             "most tensors, and what is written has one number; --no-optim writes "
+                             "the weights only",
+                             s->path, json_object_iter_key(i), (long long)s->optimizer_step);
+    }
+    if (!st && s->optimizer_step > TORCH_SAVE_NUMBER_MAX)
+        st = tp_fail(err, TP_E_USAGE,
+                     "%s: its optimizer is at step %lld, and the largest that can be written is "
+                     "%lld; --no-optim writes the weights only",
+                     s->path, (long long)s->optimizer_step, TORCH_SAVE_NUMBER_MAX);
+    json_decref(root);
+    return st;
+}
+
 /* What of the checkpoint is not written. */
 static void list_left_out(struct export_source *s, enum export_state state)
 {
@@ -211,6 +245,8 @@ static tp_status open_checkpoint(struct export_source *s, const struct export_re
     if (q->no_optim || !has_moments(&m->layout))
         state = EXPORT_WEIGHTS;
     s->step = m->step;
+    if (state != EXPORT_WEIGHTS)
+        TP_TRY(read_optimizer_step(s, err));
     s->checksums = true;
     read_adamw(&s->adamw, m->state.options);
     list_left_out(s, state);
@@ -259,13 +295,14 @@ static tp_status open_foreign(struct export_source *s, const struct export_reque
     TP_TRY(memory_budget_make(&budget, q->memory_bytes, LATER_BYTES, q->threads, err));
     s->request = from;
     s->request.keeps_extras = keeps_extras(q, format);
+    s->request.keeps_adamw = !from.no_optim;
     s->request.lists_state = !q->no_optim;
     snprintf(s->path, sizeof s->path, "%s", q->ckpt);
     TP_TRY(import_source_model(&s->model, &s->request, arena, err));
     TP_TRY(import_source_open(&s->import, &s->request, &s->model, arena, err));
     s->endpoint = s->import.endpoint;
     s->transferred = s->import.transferred;
-    s->step = s->import.step;
+    s->step = s->optimizer_step = s->import.step;
     s->checksums = s->import.checksums;
     if (s->import.pieces)
         piece_source_adamw(s->import.pieces, &s->adamw);

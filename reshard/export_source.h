@@ -19,7 +19,7 @@ struct export_source {
     struct layout layout; /* to write; its tensors are those of the transfer, in this order */
     struct reshard_tensor *transferred;
     const struct reshard_endpoint *endpoint;
-    int64_t step;
+    int64_t step, optimizer_step; /* of the run; that AdamW has counted */
     struct export_adamw adamw;
     bool checksums;                      /* of everything that is read */
     char left_out[UNKNOWN_TENSORS_TEXT]; /* what is not written, "" when that is nothing */

@@ -176,6 +176,15 @@ done:
     return st;
 }
 
+/* As tp-train calls it: "bf16" where weights are. */
+static const char *dtype_of(const struct layout *l)
+{
+    for (int i = 0; i < l->n_tensors; i++)
+        if (strcmp(l->tensors[i].group, GROUP_PARAM) == 0 && l->tensors[i].dtype == DTYPE_BF16)
+            return "bf16";
+    return "fp32";
+}
+
 static tp_status write_step(struct import_job *x, struct tp_err *err)
 {
     const int64_t step = x->source.step;
@@ -183,8 +192,7 @@ static tp_status write_step(struct import_job *x, struct tp_err *err)
         .layout = x->layout,
         .model_config = x->model.config,
         .step = step,
-        .state = { .step = step,
-                   .dtype = x->layout.tensors[0].dtype == DTYPE_BF16 ? "bf16" : "fp32" },
+        .state = { .step = step, .dtype = dtype_of(&x->layout) },
     };
     struct store_job store = {
         x->request->out, &m, &x->layout, x->target, &x->copy, &x->arena, NULL

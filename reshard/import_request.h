@@ -26,6 +26,7 @@ struct import_request {
     bool own_masters;   /* weights are to be their own masters: f32 where there are moments, if
                            dtype is NULL */
     bool keeps_extras;  /* the target gets the source's extras (piece.h) */
+    bool keeps_adamw;   /* it gets AdamW's options */
     const char *rules;  /* how tensors are cut (layout/cut_rules.h); NULL: by the model's family */
     struct unknown_tensors_ignore ignore; /* tensors to leave out on purpose */
     const enum dtype *dtype;              /* cast the weights; NULL: no cast */

@@ -107,18 +107,31 @@ static enum dtype stored_dtype(const struct piece_source *s, const char *group, 
     return i < 0 ? DTYPE_COUNT : piece_source_tensor(s, i).pieces->dtype;
 }
 
+/* The type of the weights. Of several it is the first that is not f32: it needs masters. */
+static enum dtype weights_dtype(const struct piece_source *s, const struct tensor *params,
+                                int n_params)
+{
+    for (int i = 0; i < n_params; i++) {
+        const enum dtype dtype = stored_dtype(s, GROUP_PARAM, params[i].name);
+
+        if (dtype != DTYPE_COUNT && dtype != DTYPE_F32 && dtype_is_float(dtype))
+            return dtype;
+    }
+    return stored_dtype(s, GROUP_PARAM, params[0].name);
+}
+
 /* Choose the groups. Weights in f32 are their own masters, so they come from the masters where
  * there are any; a bf16 checkpoint with moments needs masters, so they come from the weights
  * otherwise. */
 static int choose_groups(struct import_group groups[IMPORT_GROUPS_MAX],
                          const struct piece_source *s, const struct import_request *q,
-                         const char *first)
+                         const struct tensor *params, int n_params)
 {
     bool has_param = piece_source_has(s, GROUP_PARAM) && !piece_source_has_frozen(s),
          has_master = piece_source_has(s, GROUP_MASTER);
     bool moments =
         !q->no_optim && piece_source_has(s, GROUP_EXP_AVG) && piece_source_has(s, GROUP_EXP_AVG_SQ);
-    enum dtype stored = has_param ? stored_dtype(s, GROUP_PARAM, first) : piece_source_weights(s);
+    enum dtype stored = has_param ? weights_dtype(s, params, n_params) : piece_source_weights(s);
     const bool own = q->own_masters && moments && !q->dtype;
     enum dtype weights = q->dtype ? *q->dtype : own ? DTYPE_F32 : stored;
     bool from_master = has_master && (!has_param || ((q->dtype || own) && weights == DTYPE_F32));
@@ -149,13 +162,22 @@ static void take_frozen(struct tensor *t, const char **from, const struct piece_
         t->dtype = stored_dtype(s, GROUP_PARAM, t->name);
 }
 
+/* Take a master from its weight where the source has masters of other weights only. */
+static void take_own_master(struct tensor *t, const char **from, const struct piece_source *s)
+{
+    if (strcmp(t->group, GROUP_MASTER) == 0 && strcmp(*from, GROUP_MASTER) == 0 &&
+        piece_source_find(s, GROUP_MASTER, t->name) < 0 &&
+        stored_dtype(s, GROUP_PARAM, t->name) == DTYPE_F32)
+        *from = GROUP_PARAM;
+}
+
 /* The parameters once for each group; from[i] is the source's group of tensor i. */
 static tp_status choose_tensors(struct import_source *s, const char ***from,
                                 const struct import_request *q, const struct tensor *params,
                                 int n_params, struct arena *arena, struct tp_err *err)
 {
     struct import_group groups[IMPORT_GROUPS_MAX];
-    int n_groups = choose_groups(groups, s->pieces, q, params[0].name);
+    int n_groups = choose_groups(groups, s->pieces, q, params, n_params);
 
     s->n_params = n_params;
     s->n_tensors = n_groups * n_params;
@@ -172,6 +194,7 @@ static tp_status choose_tensors(struct import_source *s, const char ***from,
         (*from)[i] = g->from;
         t->dtype = g->dtype == DTYPE_COUNT ? stored_dtype(s->pieces, g->from, t->name) : g->dtype;
         take_frozen(t, &(*from)[i], s->pieces, q);
+        take_own_master(t, &(*from)[i], s->pieces);
     }
     s->step = n_groups > 1 ? piece_source_step(s->pieces) : 0;
     if (q->step >= 0)
@@ -234,6 +257,7 @@ static tp_status check_unknown(struct import_source *s, const struct import_requ
 {
     const int n = piece_source_count(s->pieces), n_left = piece_source_left(s->pieces);
     const char **names = calloc((size_t)n + (size_t)n_left + 1, sizeof *names);
+    const bool keeps_adamw = q->keeps_adamw && s->n_tensors > s->n_params; /* there are moments */
     struct unknown_tensors_found found = { .path = q->source, .names = names };
     tp_status st;
 
@@ -249,7 +273,8 @@ static tp_status check_unknown(struct import_source *s, const struct import_requ
     if (!q->no_optim || q->lists_state)
         TP_TRY(list_lost_state(&found, s, q, from, arena, err));
     for (int i = 0; i < n_left; i++)
-        if (!q->keeps_extras || !piece_source_left_extra(s->pieces, i))
+        if (!(q->keeps_extras && piece_source_left_extra(s->pieces, i)) &&
+            !(keeps_adamw && piece_source_left_is_in_adamw(s->pieces, i)))
             found.others[found.n_others++] = piece_source_left_name(s->pieces, i);
     st = unknown_tensors_check_names(&s->left_out, &found, m, params, s->n_params, &q->ignore, err);
 done:

@@ -7,9 +7,9 @@
 #   tools/setup.sh --check GROUP...    only print what is missing; exit 1 if anything is
 #   tools/setup.sh --list GROUP...     print the package names of the groups
 #
-# Groups: build (plain make), demo, test, lint, packaging, clients, long, slurm, radosgw, browser. Each entry
-# has a probe. Only if the probe finds nothing is the package missing, so software that was installed
-# in another way counts, too.
+# Groups: build (plain make), demo, test, lint, packaging, clients, long, slurm, radosgw, browser; another one
+# is refused with exit code 2. Each entry has a probe. Only if the probe finds nothing is the package missing,
+# so software that was installed in another way counts, too.
 set -euo pipefail
 
 # group | probe | package | purpose
@@ -111,6 +111,22 @@ there() {
     esac
 }
 
+# A group that does not exist would need nothing.
+check_groups() {
+    local g all
+    all=$(needs | cut -d'|' -f1 | sort -u)
+    if [ ${#groups[@]} -eq 0 ]; then
+        echo "setup: name a group; there are: ${all//$'\n'/ }" >&2
+        return 2
+    fi
+    for g in "${groups[@]}"; do
+        if ! grep -qxF -e "$g" <<<"$all"; then
+            echo "setup: there is no group '$g'; there are: ${all//$'\n'/ }" >&2
+            return 2
+        fi
+    done
+}
+
 in_groups() {
     local g
     for g in "${groups[@]}"; do
@@ -167,9 +183,12 @@ main() {
     --check | --list) mode=${1#--} && shift ;;
     esac
     groups=("$@")
+    check_groups || return
     if [ "$mode" = list ]; then
         needs | while IFS='|' read -r group _ package _; do
-            in_groups "$group" && echo "$package"
+            if in_groups "$group"; then
+                echo "$package"
+            fi
         done | sort -u
         return
     fi

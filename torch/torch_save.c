@@ -99,14 +99,25 @@ int torch_save_tensor(struct torch_save *s, enum dtype dtype, int ndim, const in
     return storage;
 }
 
-void torch_save_number(struct torch_save *s, float value)
+enum dtype torch_save_number_dtype(int64_t value)
 {
-    const int storage = torch_save_tensor(s, DTYPE_F32, 0, NULL);
+    return (double)(float)value == (double)value ? DTYPE_F32 : DTYPE_F64;
+}
+
+void torch_save_number(struct torch_save *s, int64_t value)
+{
+    const enum dtype dtype = torch_save_number_dtype(value);
+    const int storage = torch_save_tensor(s, dtype, 0, NULL);
+    const float f32 = (float)value;
+    const double f64 = (double)value;
 
     if (s->pickle.failed)
         return;
     s->storages[storage].known = true;
-    memcpy(s->storages[storage].data, &value, sizeof value);
+    if (dtype == DTYPE_F32)
+        memcpy(s->storages[storage].data, &f32, sizeof f32);
+    else
+        memcpy(s->storages[storage].data, &f64, sizeof f64);
 }
 
 tp_status torch_save_place(struct torch_save *s, struct tp_err *err)

@@ -43,8 +43,13 @@ const char *torch_save_dtype(enum dtype dtype);
 /* Push a contiguous tensor with a storage of its own. Returns the storage's number. */
 int torch_save_tensor(struct torch_save *s, enum dtype dtype, int ndim, const int64_t *shape);
 
-/* Push an f32 tensor of one element, without axes, whose value is known. */
-void torch_save_number(struct torch_save *s, float value);
+/* Push a tensor of one element, without axes, whose value is known: a counter of steps. As in
+ * PyTorch it is f32, or f64 where f32 does not have the number (torch_save_number_dtype). */
+void torch_save_number(struct torch_save *s, int64_t value);
+enum dtype torch_save_number_dtype(int64_t value);
+
+/* The largest number up to which f64 has all. */
+#define TORCH_SAVE_NUMBER_MAX (1LL << 53)
 
 /* End the pickle and compute where everything lies. TP_E_NOMEM. */
 tp_status torch_save_place(struct torch_save *s, struct tp_err *err);

@@ -117,6 +117,19 @@ static void add_options(struct sentence *s, const char *text, const struct train
     json_decref(was);
 }
 
+/* The Python package notes how many steps AdamW has counted where the manifest cannot say it. */
+static void add_counted(struct sentence *s, const struct manifest_train_state *was)
+{
+    json_t *options = was->options ? json_loads(was->options, 0, NULL) : NULL;
+    const json_t *counted = json_object_get(json_object_get(options, "optimizer_steps"), "*");
+    const int64_t now = was->step - was->optimizer_start;
+
+    if (json_is_integer(counted) && json_integer_value(counted) != now)
+        add(s, "%sAdamW had counted %lld steps, now %lld, on which its bias correction depends",
+            separator(s), (long long)json_integer_value(counted), (long long)now);
+    json_decref(options);
+}
+
 void resume_diff_describe(char buf[RESUME_DIFF_MAX], const struct manifest *was,
                           const struct train_config *now, const struct model *model,
                           int64_t data_tokens, struct arena *arena)
@@ -130,4 +143,5 @@ void resume_diff_describe(char buf[RESUME_DIFF_MAX], const struct manifest *was,
     add_cast(&s, &was->layout);
     add_model(&s, was, model, arena);
     add_options(&s, was->state.options, now, data_tokens);
+    add_counted(&s, &was->state);
 }

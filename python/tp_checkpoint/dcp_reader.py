@@ -100,7 +100,7 @@ class TPReader(StorageReader):
 
     def _read(self, found, item, target):
         if isinstance(found, int):
-            return torch.tensor(float(found))
+            return torch.tensor(found, dtype=torch.float64)  # the target's type rounds it, if it has fewer bits
         rounded = found.group == "param" and found.dtype in ("bf16", "f16")
         if target.dtype == torch.float32 and rounded and ("master", found.name) in self.checkpoint.names:
             found = self.checkpoint.tensor(found.name, "master")  # the weights before they were rounded

@@ -100,9 +100,9 @@ class _Reader:
 
 
 def is_name(text):
-    """Whether it can be the name of a tensor or of a group."""
-    return (0 < len(text.encode("utf-8", "surrogatepass")) <= 1024 and text != "."
-            and not any(c < " " or c in "\x7f/@" for c in text))
+    """Whether it can be the name of a tensor or of a group. A lone surrogate is no character of UTF-8."""
+    return (isinstance(text, str) and 0 < len(text.encode("utf-8", "surrogatepass")) <= 1024 and text != "."
+            and not any(c < " " or c in "\x7f/@" or "\ud800" <= c <= "\udfff" for c in text))
 
 
 def _check_name(r, text):

@@ -1,8 +1,10 @@
 """Writing whole checkpoints: what a save needs besides tensors, and save() for arrays of numpy."""
 import dataclasses
 import json
+import math
 import operator
 import os
+import re
 import warnings
 
 import numpy as np
@@ -17,6 +19,7 @@ from .transaction import Transaction
 
 GROUPS = ("param", "master", "exp_avg", "exp_avg_sq")
 _DTYPES = {np.dtype(bits): dtype for dtype, bits in BITS.items() if dtype != "bf16"}
+_ZERO_BYTE = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")  # its escape, not an escaped backslash before u0000
 
 
 @dataclasses.dataclass
@@ -34,7 +37,7 @@ class Model:
         try:
             if not isinstance(c, str):
                 c = json.dumps(c.to_dict() if hasattr(c, "to_dict") else c, indent=2, default=_scalar)
-            found = json.loads(c)
+            found = _strict(c)
         except (TypeError, ValueError, RecursionError) as e:
             found = e
         if not isinstance(found, dict):
@@ -67,12 +70,13 @@ def _cut_of(cuts, name, shape, of_param):
 
 def list_tensors(found, model):
     """The tensors of a manifest, with their cuts: found is [(group, name, dtype, shape)] in the order of the model."""
+    for group, name, _, _ in found:
+        if not (is_name(group) and is_name(name) and group != "index"):
+            raise UnsupportedError(f"{group!r}, {name!r:.60}: no tensor can have these names: UTF-8 of 1 to 1024 bytes, without "
+                                   "control characters, / and @; and no group is named index")
     params = {name: tuple(shape) for group, name, _, shape in found if group == "param"}
     cuts, tensors = cuts_of(model.as_dict(), model.rules, list(params)), []
     for group, name, dtype, shape in found:
-        if not (is_name(group) and is_name(name) and group != "index"):
-            raise UnsupportedError(f"{group!r}, {name!r:.60}: no tensor can have these names: 1 to 1024 bytes, without "
-                                   "control characters, / and @; and no group is named index")
         if len(shape) > 6:
             raise UnsupportedError(f"{group}/{name}: has {len(shape)} axes; the format has at most 6: reshape it")
         if name in params:
@@ -100,13 +104,33 @@ def _whole(text):
     return int(text)
 
 
+def _finite(text):
+    """A number in JSON. The programs read neither NaN nor infinities, nor what becomes one (1e999)."""
+    if not math.isfinite(float(text)):
+        raise ValueError(f"{text} is no value of JSON: write null or a text instead")
+    return float(text)
+
+
+def _unique(pairs):
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("an object has a member twice")
+    return found
+
+
+def _strict(text):
+    """The value of a text of JSON. ValueError: it has what the programs do not read."""
+    found = json.loads(text, parse_int=_whole, parse_float=_finite, parse_constant=_finite, object_pairs_hook=_unique)
+    plain = json.dumps(found, ensure_ascii=False)
+    plain.encode()  # a lone surrogate is no text of UTF-8
+    if _ZERO_BYTE.search(plain):
+        raise ValueError("a text has a zero byte")
+    return found
+
+
 def _checked_options(options):
     try:
-        text = json.dumps(options, allow_nan=False, default=_scalar)
-        if "\\u0000" in text:
-            raise ValueError("a text has a zero byte")
-        json.dumps(options, ensure_ascii=False, default=_scalar).encode()
-        found = json.loads(text, parse_int=_whole)
+        found = _strict(json.dumps(options, default=_scalar))
     except (TypeError, ValueError, RecursionError) as e:
         raise CheckpointError(f"train: 'options' cannot be stored as JSON: {e}") from None
     if not isinstance(found, dict):

@@ -3,6 +3,7 @@ import contextlib
 import ctypes
 import errno
 import fcntl
+import fnmatch
 import os
 import re
 import secrets
@@ -15,6 +16,7 @@ from .roots import local_path, step_number, steps
 
 _TEMPORARY = re.compile(r"step-(\d{8}|[1-9]\d{8,17})\.tmp-")
 _NO_LOCKS = {errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.EBADF, errno.EINVAL}  # of a file system
+_NO_FLAGS = (errno.EINVAL, errno.ENOSYS)  # of a file system, or a kernel, without the flags of renameat2
 _NOREPLACE, _EXCHANGE, _AT_FDCWD = 1, 2, -100
 _claimed = {}  # the epoch that this process has claimed in a root
 
@@ -78,6 +80,31 @@ def _rename(old, new, flags):
     return 0 if call(_AT_FDCWD, os.fsencode(old), _AT_FDCWD, os.fsencode(new), flags) == 0 else ctypes.get_errno()
 
 
+def _exchange(a, b):
+    """Exchange two names: at once, or with three renames where the file system cannot do that (NFS, and many that run
+    in user space). OSError: each has its own name still, or the message says what has another."""
+    error = _rename(a, b, _EXCHANGE)
+    if error in _NO_FLAGS:
+        _rename_thrice(a, b)
+    elif error:
+        raise OSError(error, os.strerror(error))
+
+
+def _rename_thrice(a, b):
+    aside, done = f"{b}.replaced-{os.getpid()}", []
+    try:
+        for old, new in (b, aside), (a, b), (aside, a):
+            os.rename(old, new)
+            done.append((old, new))
+    except OSError as e:
+        try:
+            for old, new in reversed(done):
+                os.rename(new, old)
+        except OSError:
+            raise OSError(e.errno, f"{e.strerror}; what was {b} is now {aside}") from None
+        raise
+
+
 def _remove_dead(root):
     """The temporary directories whose writers are dead. Under the root's lock."""
     for name in os.listdir(root):
@@ -130,6 +157,18 @@ def claim(root):
     return _claimed[key]
 
 
+def _is_own(folder):
+    """Whether it is a step of this format, which may be damaged, as the programs decide it."""
+    with contextlib.suppress(CheckpointError, OSError):
+        manifest.read(folder)
+        return True
+    try:
+        names = os.listdir(folder)
+    except OSError:
+        return False
+    return all(name == manifest.NAME or fnmatch.fnmatchcase(name, "rank-*.h5") for name in names)
+
+
 class Transaction:
     """A step that is being written into `path`, which commit() makes appear and abort() removes. The process that
     made it owns it; when that process dies, a later one removes the directory."""
@@ -141,7 +180,7 @@ class Transaction:
             raise CheckpointError(f"{self.root}: is a step itself; give the root that contains it")
         self._check_new()
         self.save_id = secrets.token_hex(16)
-        self.path, self._fd = f"{self.target}.tmp-{self.save_id}", -1
+        self.path, self._fd, self._kept = f"{self.target}.tmp-{self.save_id}", -1, False
         try:
             os.makedirs(self.root, exist_ok=True)
             self.epoch = claim(self.root)
@@ -156,8 +195,13 @@ class Transaction:
             raise CheckpointError(f"{self.path}: step {step} cannot be begun: {e}") from e
 
     def _check_new(self):
-        if not self.force and os.path.lexists(self.target):
+        if not os.path.lexists(self.target):
+            return
+        if not self.force:
             raise ExistsError(f"{self.target}: exists already; force=True replaces it")
+        if not _is_own(self.target):
+            raise ExistsError(f"{self.target}: exists, and is not a checkpoint of this project, so force=True does not "
+                              "replace it; move it, or write to another root")
 
     def commit(self, contents):
         """Write the manifest and make the step appear. On an error, nothing has appeared."""
@@ -184,14 +228,14 @@ class Transaction:
             try:
                 _sync(self.root)
             except OSError:  # the rename may not be on disk, so undo it
-                _rename(self.target, self.path, _EXCHANGE if exchanged else _NOREPLACE)
+                self._disappear(exchanged)
                 raise
             self._point_latest()
 
     def _appear(self):
         """Rename the directory to its name. True: it was exchanged with an existing step."""
         exchanged, error = False, _rename(self.path, self.target, _NOREPLACE)
-        if error == errno.EINVAL:  # a file system without the flag; a plain rename fails if the step exists, too
+        if error in _NO_FLAGS:  # a plain rename fails if the step exists, too
             try:
                 os.rename(self.path, self.target)
                 error = 0
@@ -199,10 +243,25 @@ class Transaction:
                 error = e.errno
         if error in (errno.EEXIST, errno.ENOTEMPTY):
             self._check_new()
-            exchanged, error = True, _rename(self.path, self.target, _EXCHANGE)
+            exchanged, error = True, 0
+            try:
+                _exchange(self.path, self.target)
+            except OSError as e:
+                raise CheckpointError(f"{self.target}: cannot exchange it with {self.path}: {e.strerror}") from e
         if error:
             raise CheckpointError(f"{self.target}: cannot rename {self.path} to it: {os.strerror(error)}")
         return exchanged
+
+    def _disappear(self, exchanged):
+        """Take the new name back. If that fails, the temporary directory may be the step that was replaced, so it is
+        kept."""
+        try:
+            if exchanged:
+                _exchange(self.target, self.path)
+            else:
+                os.rename(self.target, self.path)
+        except OSError:
+            self._kept = True
 
     def _point_latest(self):
         link = os.path.join(self.root, "latest")
@@ -214,7 +273,8 @@ class Transaction:
 
     def abort(self):
         """Remove what was begun. Also after commit()."""
-        shutil.rmtree(self.path, ignore_errors=True)
+        if not self._kept:
+            shutil.rmtree(self.path, ignore_errors=True)
         if self._fd >= 0:
             os.close(self._fd)
         self._fd = -1

@@ -30,7 +30,8 @@ struct export_contents {
     const struct tensor *tensors; /* as they are to be written: group, name, type, shape */
     int n;
     const struct layout *layout; /* of these tensors: how a format that cuts them cuts them */
-    int64_t step;                /* of the optimizer */
+    int64_t step;                /* of the run */
+    int64_t optimizer_step;      /* that AdamW has counted */
     struct export_adamw adamw;
     bool distributed_optimizer; /* Megatron-LM's, where the format has it */
     int64_t max_shard_bytes;    /* the most bytes of tensors in a file; 0: no limit */

@@ -415,7 +415,7 @@ def zero1(folder, state, step, dp, count=None):
             mapping, at = {}, 0
             for name, array in group.items():
                 lo, hi = max(at, rank * size), min(at + array.size, (rank + 1) * size)
-                if lo < hi:
+                if at < (rank + 1) * size and at + array.size > rank * size:  # so an empty one inside is there too
                     mapping[name] = torch_files._make(fragment, start=lo - rank * size, numel=hi - lo)
                 at += array.size
             mappings.append(mapping)

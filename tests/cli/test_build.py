@@ -140,6 +140,21 @@ def test_with_a_sanitizer_the_fake_device_is_not_tested_again(tmp_path, more, le
     assert kept <= names and names & again == (set() if left_out else again), again - names
 
 
+# ---- tools/setup.sh --------------------------------------------------------------------------
+
+@pytest.mark.parametrize("words, message", [
+    (["--check", "build", "tset"], "there is no group 'tset'; there are: browser build"), (["--chek", "build"], "no group '--chek'"),
+    (["--list", "build demo"], "no group 'build demo'"), (["--check"], "name a group; there are: browser build")])
+def test_setup_refuses_a_group_that_it_does_not_have(words, message):
+    p = subprocess.run([harness.REPO / "tools/setup.sh", *words], capture_output=True, text=True, check=False)
+    assert p.returncode == 2 and p.stdout == "" and message in p.stderr, p
+
+
+def test_setup_lists_the_packages_of_groups():
+    p = subprocess.run([harness.REPO / "tools/setup.sh", "--list", "demo", "slurm"], capture_output=True, text=True, check=False)
+    assert p.returncode == 0 and {"hdf5-tools", "slurmd"} <= set(p.stdout.split()) and "gcc" not in p.stdout.split(), p
+
+
 FLAKY = """
 import os, pytest
 def test_good():

@@ -241,6 +241,47 @@ def test_a_tensor_without_elements_is_not_lost(kind, tmp_path):
     assert digests(tmp_path / "back") == want and "every checksum of the source" in r.out, repr(r)
 
 
+def zero_state(shapes, frozen=()):
+    """Masters that bf16 has exactly, moments, and the weights."""
+    rng = np.random.Generator(np.random.Philox(5))
+    masters = {k: rng.integers(-99, 99, shape).astype(np.float32) for k, shape in shapes.items()}
+    state = {"param": {k: (v.view(np.uint32) >> 16).astype(np.uint16) for k, v in masters.items()},
+             "master": {k: v for k, v in masters.items() if k not in frozen}}
+    for group in foreign_files.MOMENTS:
+        state[group] = {k: rng.standard_normal(v.shape).astype(np.float32) for k, v in state["master"].items()}
+    return state
+
+
+def import_zero(kind, state, dp, tmp_path, *more):
+    """The digests of what is imported of DeepSpeed's files of a model of tensors that are not cut."""
+    if kind == "universal":
+        foreign_files.universal(tmp_path / "ds", state, 7, False)
+    else:
+        getattr(foreign_files, kind)(tmp_path / "ds", state, 7, dp)
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG))
+    r = import_(tmp_path / "ds", tmp_path, "--config", tmp_path / "config.json", *more,
+                rules="".join("%s -\n" % k for k in state["param"]))
+    assert r.rc == 0, repr(r)
+    found = digests(tmp_path / "ckpt")
+    shutil.rmtree(tmp_path / "ds")
+    shutil.rmtree(tmp_path / "ckpt")
+    return found
+
+
+@pytest.mark.parametrize("dp", [1, 2, 3])
+def test_a_parameter_of_zero_without_elements_is_read(dp, tmp_path):
+    """At the ends and inside of the flat buffers, where it has an interval of no elements in a partition, or none."""
+    shapes = {"a": (0, 3), **EMPTY, "v": (6,), "v.none": (0,), "z": (5, 4), "zz": (2, 0)}
+    want = import_zero("universal", zero_state(shapes), dp, tmp_path)
+    assert len(want) == 4 * len(shapes)
+    assert import_zero("zero1", zero_state(shapes), dp, tmp_path) == want
+    assert import_zero("zero3", zero_state(shapes), dp, tmp_path) == want
+    weights = [d for d in want if "param/" in d]
+    frozen = zero_state(shapes, ("blocks.1.none", "z"))
+    for kind in ("zero1", "zero3", "universal"):
+        assert import_zero(kind, frozen, dp, tmp_path, "--no-optim") == weights, kind
+
+
 def test_names_are_written_as_they_are_even_if_they_look_like_paths(tmp_path):
     """Of a DCP, where two of them got one name. DeepSpeed Universal has a folder of this name for each tensor."""
     names = ["a/b", "a.b", "0", "..", "../../../there"]
@@ -265,6 +306,16 @@ def test_names_are_written_as_they_are_even_if_they_look_like_paths(tmp_path):
         assert not (tmp_path / "there").exists() and not (tmp_path / "out/there").exists()
         shutil.rmtree(tmp_path / "one")
         shutil.rmtree(tmp_path / "out", ignore_errors=True)
+
+
+def test_a_tensor_with_the_name_of_safetensors_metadata_is_refused(tmp_path):
+    weights = {k: np.ones((2, 2), np.float32) for k in ("__metadata__", "blocks.0.w")}
+    rules = small(tmp_path / "source", weights)
+    ok("tp-ckpt", "import", tmp_path / "source", *rules, "-o", tmp_path / "ckpt")
+    for command in (["tp-ckpt", "export", tmp_path / "ckpt"], ["tp-reshard", tmp_path / "source", *rules, "--to", "tp1", "--format", "safetensors"]):
+        r = run(*command, "-o", tmp_path / "out")
+        assert r.rc == 2 and "a tensor is called __metadata__" in r.err and len(r.lines) == 1, repr(r)
+        assert not (tmp_path / "out").exists()
 
 
 def test_formats_that_fuse_tensors_take_no_rules(model, tmp_path):

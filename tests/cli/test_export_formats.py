@@ -11,6 +11,7 @@ covers: reshard/export_source reshard/convert cli/reshard/convert_print reshard/
 """
 import json
 import random
+import sys
 
 import numpy as np
 import pytest
@@ -23,6 +24,9 @@ from state import State, digests
 from test_faults import Shim
 from test_import_formats import config_of, groups_of
 from test_reshard import make
+
+sys.path.insert(0, str(harness.REPO / "python"))
+import tp_checkpoint  # noqa: E402
 
 MEMORY = "1G" if harness.SANITIZE else "64M"
 
@@ -43,6 +47,100 @@ def imported(source, root, *more):
 
 def same(a, b):
     return a.shape == b.shape and np.array_equal(a.view(np.uint8), b.view(np.uint8))
+
+
+# ---- the steps of the optimizer ----
+
+def saved_at(root, state, step, **train):
+    """The state with another step, by the Python package."""
+    arrays = {tuple(key.split("/", 1)): values for key, values in state.tensors.items()}
+    tp_checkpoint.save(root, step, arrays, config=state.config.read_text(), train=train)
+    return root
+
+
+EXACT = {"dcp": (), "torchtitan": (), "deepspeed": (), "megatron": (), "torch_dist": (), "torch_dist distributed": ("--distributed-optimizer",)}
+
+
+@pytest.mark.parametrize("fmt", EXACT)
+def test_a_step_that_f32_does_not_have_is_written_exactly(fmt, f32, tmp_path):
+    """PyTorch's tensors of steps are f32, which has not all numbers above 2^24; f64 has this one."""
+    root = saved_at(tmp_path / "ckpt", f32, 20000001)
+    ok("tp-ckpt", "export", root, "-o", tmp_path / "out", "--format", fmt.split()[0], *EXACT[fmt])
+    if fmt == "dcp":
+        found, _ = torch_files.load_dcp(tmp_path / "out")
+        assert found["optim.state.model.norm.weight.step"].dtype == "f8" and found["optim.state.model.norm.weight.step"] == 20000001
+    imported(tmp_path / "out", tmp_path / "again")
+    assert [s.name for s in harness.steps(tmp_path / "again")] == ["step-20000001"]
+    assert digests(tmp_path / "again") == digests(f32.root)
+
+
+@pytest.mark.parametrize("fmt", EXACT)
+def test_the_steps_that_adamw_has_counted_are_written(fmt, f32, tmp_path):
+    """They are fewer than those of the run where the moments began later, and others where the Python package says so."""
+    for i, (step, count, train) in enumerate([(100, 30, {"optimizer_start": 70}), (5, 900, {"options": {"optimizer_steps": {"*": 900}}})]):
+        root, out, again = saved_at(tmp_path / ("ckpt%d" % i), f32, step, **train), tmp_path / ("out%d" % i), tmp_path / ("again%d" % i)
+        ok("tp-ckpt", "export", root, "-o", out, "--format", fmt.split()[0], *EXACT[fmt])
+        imported(out, again)
+        assert [s.name for s in harness.steps(again)] == ["step-%08d" % count]
+        if fmt == "deepspeed":
+            assert (out / "latest_universal").read_text() == "global_step%d_universal" % step
+
+
+def test_steps_of_parameters_that_differ_are_refused(f32, tmp_path):
+    root = saved_at(tmp_path / "ckpt", f32, 5, options={"optimizer_steps": {"*": 5, "model.norm.weight": 2}})
+    r = run("tp-ckpt", "export", root, "-o", tmp_path / "out", "--format", "dcp")
+    assert r.rc == 2 and "counted other steps of model.norm.weight than the 5" in r.err and "--no-optim" in r.err, repr(r)
+    ok("tp-ckpt", "export", root, "-o", tmp_path / "out", "--format", "dcp", "--no-optim")
+    ok("tp-ckpt", "export", root, "-o", tmp_path / "hf")
+    root = saved_at(tmp_path / "huge", f32, 2 ** 53 + 1)
+    r = run("tp-ckpt", "export", root, "-o", tmp_path / "no", "--format", "dcp")
+    assert r.rc == 2 and "the largest that can be written is 9007199254740992" in r.err, repr(r)
+
+
+def test_tp_train_says_that_it_counts_other_steps(f32, tmp_path):
+    root = saved_at(tmp_path / "ckpt", f32, 3, options={"optimizer_steps": {"*": 900}})
+    r = ok(*harness.train_args(f32.config, root, steps=4, resume=True, layout="tp1"))
+    assert "AdamW had counted 900 steps, now 3, on which" in r.err, repr(r)
+    root = saved_at(tmp_path / "same", f32, 3, options={"optimizer_steps": {"*": 2, "model.norm.weight": 1}}, optimizer_start=1)
+    assert "AdamW had counted" not in ok(*harness.train_args(f32.config, root, steps=4, resume=True, layout="tp1")).err
+
+
+# ---- weights of two types ----
+
+@pytest.mark.parametrize("name", ["model.embed_tokens.weight", "model.layers.0.mlp.up_proj.weight"])
+def test_masters_are_kept_where_one_weight_is_f32(name, bf16, tmp_path):
+    """Also if it is the first one. Weights in f32 have no masters; Megatron-LM has those of all weights, or none."""
+    arrays = {tuple(key.split("/", 1)): values for key, values in bf16.tensors.items()}
+    arrays["param", name] = arrays.pop(("master", name))
+    root = tmp_path / "ckpt"
+    tp_checkpoint.save(root, 3, arrays, config=bf16.config.read_text())
+    ok("tp-ckpt", "export", root, "-o", tmp_path / "ds", "--format", "deepspeed")
+    imported(tmp_path / "ds", tmp_path / "again")
+    assert set(digests(root)) < set(digests(tmp_path / "again")) and len(digests(tmp_path / "again")) == len(digests(root)) + 1
+    with tp_checkpoint.open(tmp_path / "again") as ckpt:
+        assert ckpt.train["dtype"] == "bf16" and ckpt[name].dtype == ckpt.tensor(name, "master").dtype == "f32"
+    for fmt in ("megatron", "torch_dist"):
+        r = run("tp-ckpt", "export", root, "-o", tmp_path / fmt, "--format", fmt)
+        assert r.rc == 2 and "%s/step-00000003: has no master/%s, and Megatron-LM needs all of master" % (root, name) in r.err, repr(r)
+        ok("tp-ckpt", "export", root, "-o", tmp_path / fmt, "--format", fmt, "--dtype", "f32")
+        imported(tmp_path / fmt, tmp_path / (fmt + "-again"))
+        assert set(digests(tmp_path / (fmt + "-again"))) >= {d for d in digests(root) if " exp_avg" in d or d.endswith("param/" + name)}
+
+
+@pytest.mark.parametrize("name", ["model.embed_tokens.weight", "model.norm.weight"])
+def test_a_weight_that_is_not_trained_does_not_lose_the_optimizer(name, f32, tmp_path):
+    """Also if it is the first one. Formats that need the state of all weights are refused."""
+    arrays = {tuple(key.split("/", 1)): v for key, v in f32.tensors.items() if key.startswith("param/") or not key.endswith("/" + name)}
+    root = tmp_path / "ckpt"
+    tp_checkpoint.save(root, 3, arrays, config=f32.config.read_text())
+    r = ok("tp-ckpt", "export", root, "-o", tmp_path / "dcp", "--format", "dcp")
+    assert "the optimizer's state" not in r.out, repr(r)
+    found, _ = torch_files.load_dcp(tmp_path / "dcp")
+    for key in ("exp_avg", "exp_avg_sq", "step"):
+        assert {k for k in f32.group("param") if "optim.state.%s.%s" % (k, key) in found} == set(f32.group("param")) - {name}
+    for fmt, option in (("megatron", "--no-optim"), ("torch_dist", "--no-optim"), ("deepspeed", "another format")):
+        r = run("tp-ckpt", "export", root, "-o", tmp_path / "no", "--format", fmt)
+        assert r.rc == 2 and "has no exp_avg/" + name in r.err and option in r.err, repr(r)
 
 
 # ---- PyTorch DCP ----
@@ -146,6 +244,20 @@ def test_torchtitan_comes_back_as_the_same_checkpoint(bf16, f32, tied, tmp_path)
         assert "intact" in ok("tp-ckpt", "verify", out).out
         imported(out, root, *more)
         assert digests(root) == digests(state.root) and harness.steps(root)[-1].name == state.step.name
+
+
+def test_options_of_parameters_are_taken_over(f32, tmp_path):
+    """They are not those of PyTorch's AdamW, which would train on otherwise."""
+    export(f32, tmp_path / "one", "torchtitan")
+    r = ok("tp-reshard", tmp_path / "one", "--to", "tp2", "--config", f32.config, "-o", tmp_path / "two")
+    before, after = (torch_files.load_dcp(tmp_path / f)[0] for f in ("one", "two"))
+    options = {k for k in before if k.startswith("optimizer.param_groups.")}
+    assert options and {k: before[k] for k in options} == {k: after[k] for k in options}
+    assert {v for k, v in after.items() if k.endswith(".betas")} == {(0.9, 0.95)}
+    ok("tp-reshard", tmp_path / "one", "--to", "tp1", "--format", "deepspeed", "--config", f32.config, "-o", tmp_path / "ds")
+    group = torch_files.load((tmp_path / "ds/global_step3_universal/zero/optimizer_state.pt").read_bytes())["param_groups"][0]
+    one = {k.rsplit(".", 1)[1]: v for k, v in before.items() if k.startswith("optimizer.param_groups.norm.weight.")}
+    assert all(group[k] == one[k] for k in ("lr", "betas", "eps", "weight_decay")) and group["betas"] == (0.9, 0.95)
 
 
 def test_torchtitan_needs_a_llama_of_the_same_heads(f32, tmp_path):

@@ -282,6 +282,88 @@ def test_an_io_error_leaves_the_old_step_and_nothing_else(saved, figure):
     figure("points at which the disk was full for a save by Python", failed)
 
 
+def without_flags(old, new, flags):
+    """renameat2 of a file system that has no flags, such as NFS."""
+    return errno.EINVAL
+
+
+def test_a_step_is_replaced_where_names_cannot_be_exchanged(saved, monkeypatch):
+    monkeypatch.setattr(transaction, "_rename", without_flags)
+    tp_checkpoint.save(saved, 1, {"x": np.ones(5)}, force=True)
+    tp_checkpoint.save(saved, 2, {"x": np.full(5, 2.0)})
+    assert value(saved) == 2 and sorted(tp_checkpoint.steps(saved)) == [1, 2]
+    with tp_checkpoint.open(saved, 1) as ckpt:
+        assert ckpt["x"][0] == 1
+    assert sorted(p.name for p in saved.iterdir()) == ["epoch", "latest", "lock", "step-00000001", "step-00000002"]
+    ok("tp-ckpt", "verify", saved, "--step", 1)
+
+
+@pytest.mark.parametrize("number", [1, 2, 3])
+def test_a_rename_that_fails_there_leaves_the_old_step(number, saved, monkeypatch):
+    real, count = os.rename, [0]
+
+    def rename(old, new):
+        if "step-" in f"{old}{new}" and not str(old).endswith(".tmp"):
+            count[0] += 1
+            if count[0] == number + 1:  # the first is that of a new step
+                raise OSError(errno.EIO, "Input/output error")
+        real(old, new)
+
+    monkeypatch.setattr(transaction, "_rename", without_flags)
+    monkeypatch.setattr(os, "rename", rename)
+    with pytest.raises(tp_checkpoint.CheckpointError, match="Input/output error"):
+        tp_checkpoint.save(saved, 1, {"x": np.ones(5)}, force=True)
+    assert value(saved) == 0 and sorted(p.name for p in saved.iterdir()) == ["epoch", "latest", "lock", "step-00000001"]
+
+
+@pytest.mark.parametrize("flags", [True, False])
+@pytest.mark.parametrize("step", [1, 2])
+def test_a_name_that_cannot_be_synced_is_taken_back(step, flags, saved, monkeypatch):
+    def fail(folder):
+        raise OSError(errno.EIO, "Input/output error")
+
+    transaction.claim(str(saved))
+    monkeypatch.setattr(transaction, "_sync", fail)
+    if not flags:
+        monkeypatch.setattr(transaction, "_rename", without_flags)
+    with pytest.raises(tp_checkpoint.CheckpointError, match="Input/output error"):
+        tp_checkpoint.save(saved, step, {"x": np.ones(5)}, force=True)
+    assert value(saved) == 0 and sorted(p.name for p in saved.iterdir()) == ["epoch", "latest", "lock", "step-00000001"]
+
+
+def test_what_was_replaced_is_kept_if_its_name_cannot_be_given_back(saved, monkeypatch):
+    real, synced = transaction._rename, []
+
+    def rename(old, new, flags):
+        if synced and flags == transaction._EXCHANGE:
+            return errno.EIO
+        return real(old, new, flags)
+
+    def fail(folder):
+        synced.append(folder)
+        raise OSError(errno.EIO, "Input/output error")
+
+    transaction.claim(str(saved))
+    monkeypatch.setattr(transaction, "_sync", fail)
+    monkeypatch.setattr(transaction, "_rename", rename)
+    with pytest.raises(tp_checkpoint.CheckpointError, match="Input/output error"):
+        tp_checkpoint.save(saved, 1, {"x": np.ones(5)}, force=True)
+    assert value(saved) == 1 and len(list(saved.glob("step-*.tmp-*/manifest.json"))) == 1
+
+
+@pytest.mark.parametrize("make", [lambda p: p.write_text("notes"), lambda p: (p.mkdir(), (p / "model.safetensors").touch()),
+                                  lambda p: p.symlink_to("elsewhere")])
+def test_force_replaces_only_checkpoints(make, saved):
+    make(saved / "step-00000007")
+    before = harness.tree(saved)
+    with pytest.raises(tp_checkpoint.CheckpointError, match="is not a checkpoint of this project, so force=True does not replace it"):
+        tp_checkpoint.save(saved, 7, {"x": np.ones(5)}, force=True)
+    assert harness.tree(saved) == before
+    (saved / "step-00000001/manifest.json").write_text("damaged")
+    tp_checkpoint.save(saved, 1, {"x": np.ones(5)}, force=True)
+    ok("tp-ckpt", "verify", saved, "--step", 1)
+
+
 def test_a_job_of_an_older_epoch_cannot_commit(saved, monkeypatch):
     assert (saved / "epoch").read_text() == "1\n"
     older = transaction.Transaction(saved, 2)
@@ -315,6 +397,16 @@ def test_a_job_of_an_older_epoch_cannot_commit(saved, monkeypatch):
     ({"x": np.zeros(2)}, {"train": {"tokens": 1.5}}, "'tokens' is 1.5, expected a whole number"),
     ({"x": np.zeros(2)}, {"config": "path/config.json"}, "expected the content of a config.json"),
     ({"x": np.zeros(2)}, {"config": []}, "expected the content of a config.json"),
+    ({"x": np.zeros(2)}, {"config": {"limits": [0, float("inf")]}}, "Infinity is no value of JSON: write null"),
+    ({"x": np.zeros(2)}, {"config": {"scale": float("nan")}}, "NaN is no value of JSON"),
+    ({"x": np.zeros(2)}, {"config": '{"scale": -1e999}'}, "-1e999 is no value of JSON"),
+    ({"x": np.zeros(2)}, {"config": {"n": 1 << 64}}, "has more than 64 bits"),
+    ({"x": np.zeros(2)}, {"config": {"a": "\0"}}, "has a zero byte"),
+    ({"x": np.zeros(2)}, {"config": {"a": "\udc80"}}, "surrogates not allowed"),
+    ({"x": np.zeros(2)}, {"config": '{"a": 1, "a": 2}'}, "has a member twice"),
+    ({"a\ud800b": np.zeros(2)}, {}, "no tensor can have these names: UTF-8 of 1 to 1024 bytes"),
+    ({("g\udcff", "x"): np.zeros(2)}, {}, "no tensor can have these names"),
+    ({5: np.zeros(2)}, {}, "no tensor can have these names"),
     ({"x": np.zeros(2)}, {"root": "s3://bucket/prefix"}, "is a URL, and this package reads and writes folders only"),
 ])
 def test_what_cannot_be_saved_is_named_and_changes_nothing(saved, arrays, options, message):

@@ -155,15 +155,6 @@ struct piece deepspeed_state_piece(const struct deepspeed_state_param *param, co
     return p;
 }
 
-struct deepspeed_state_param *deepspeed_state_find(const struct deepspeed_state *d,
-                                                   const char *name)
-{
-    for (int i = 0; i < d->n_params && name; i++)
-        if (strcmp(d->params[i].name, name) == 0)
-            return &d->params[i];
-    return NULL;
-}
-
 /* ---- model states ---- */
 
 static tp_status refuse(const struct torch_pieces *x, const char *what, struct tp_err *err)
@@ -183,13 +174,11 @@ static tp_status read_shapes(struct deepspeed_state *d, struct torch_pieces *x, 
     TP_TRY(deepspeed_shapes_read(&shapes, x, "param_shapes", arena, err));
     if (shapes.n == 0)
         return refuse(x, "has no param_shapes", err);
-    d->params = shapes.list;
-    d->n_params = shapes.n;
+    TP_TRY(deepspeed_shapes_take(d, &shapes, err));
     if (!d->zero3)
         return TP_OK;
     TP_TRY(deepspeed_shapes_read(&shapes, x, "frozen_param_shapes", arena, err));
-    d->frozen = shapes.list;
-    d->n_frozen = shapes.n;
+    TP_TRY(deepspeed_shapes_take_frozen(d, &shapes, err));
     if (d->n_frozen > 0 && d->mp > 1)
         return tp_fail(err, TP_E_USAGE,
                        "%s: frozen parameters of ZeRO-3 are not read with a model-parallel size of "
@@ -198,14 +187,6 @@ static tp_status read_shapes(struct deepspeed_state *d, struct torch_pieces *x, 
     st = deepspeed_rank_add_frozen(d, x, 0, err);
 done:
     return st;
-}
-
-static bool is_frozen(const struct deepspeed_state *d, const char *name)
-{
-    for (int i = 0; i < d->n_frozen; i++)
-        if (strcmp(d->frozen[i].name, name) == 0)
-            return true;
-    return false;
 }
 
 /* The weights, which ZeRO-3 leaves empty. Their type is also that of the model. */
@@ -227,7 +208,7 @@ static tp_status add_weights(struct deepspeed_state *d, struct torch_pieces *x, 
             return refuse(x, "no memory for its tensors", err);
         TP_TRY(torch_pieces_tensor(&p, x, v, GROUP_PARAM, name, err));
         if (d->zero3 && box_elements(&p.box) > 0 && !deepspeed_state_find(d, key) &&
-            !is_frozen(d, key)) {
+            !deepspeed_state_find_frozen(d, key)) {
             st = piece_source_leave(d->source, key, err); /* a buffer, of whatever type */
             continue;
         }

@@ -26,6 +26,15 @@ void deepspeed_rank_name(char name[DEEPSPEED_NAME_BYTES], int rank)
 
 /* ---- frozen parameters ---- */
 
+/* They are in the order of the shapes, as a rule. */
+static const struct pickle_value *fragment_of(const struct pickle_value *parts, int i,
+                                              const char *name)
+{
+    const char *key = i < pickle_entries(parts) ? pickle_text(pickle_key(parts, i)) : NULL;
+
+    return key && strcmp(key, name) == 0 ? pickle_entry(parts, i) : pickle_get(parts, name);
+}
+
 tp_status deepspeed_rank_add_frozen(struct deepspeed_state *d, struct torch_pieces *x, int rank,
                                     struct tp_err *err)
 {
@@ -38,8 +47,8 @@ tp_status deepspeed_rank_add_frozen(struct deepspeed_state *d, struct torch_piec
                       first = rank * part;
         struct piece p = deepspeed_state_piece(f, GROUP_PARAM), flat;
 
-        TP_TRY(
-            torch_pieces_tensor(&flat, x, pickle_get(parts, f->name), GROUP_PARAM, f->plain, err));
+        TP_TRY(torch_pieces_tensor(&flat, x, fragment_of(parts, i, f->name), GROUP_PARAM, f->plain,
+                                   err));
         if (flat.ndim != 1 || !flat_pieces_is_dense(&flat) || flat.shape[0] != part)
             return tp_fail(err, TP_E_CORRUPT,
                            "%s: frozen_param_fragments has %s as %lld elements, but each of %d "
@@ -50,7 +59,7 @@ tp_status deepspeed_rank_add_frozen(struct deepspeed_state *d, struct torch_piec
         p.file = flat.file;
         p.sum = flat.sum;
         p.begin = flat.begin;
-        if (first < n)
+        if (first < n || (n == 0 && rank == 0))
             st = flat_pieces_add(d->source, &p, first, n - first < part ? n - first : part, err);
     }
 done:

@@ -2,6 +2,9 @@
  * see reshard/formats/deepspeed/deepspeed_state.h. */
 #include "reshard/formats/deepspeed/deepspeed_state.h"
 
+#include <stdlib.h>
+#include <string.h>
+
 #include "reshard/formats/pieces/compiled_name.h"
 
 enum { COUNT_MAX = 1 << 20 };
@@ -34,6 +37,70 @@ int64_t deepspeed_state_part(const struct deepspeed_state *d, const struct deeps
 {
     return (deepspeed_state_elements(p) + d->dp - 1) / d->dp;
 }
+
+/* ---- by name ---- */
+
+static int by_name(const void *a, const void *b)
+{
+    const struct deepspeed_state_param *const *x = a, *const *y = b;
+
+    return strcmp((*x)->name, (*y)->name);
+}
+
+static tp_status sort(struct deepspeed_state_param ***out, const struct deepspeed_state *d,
+                      const struct deepspeed_shapes *shapes, struct tp_err *err)
+{
+    struct deepspeed_state_param **sorted =
+        arena_array(piece_source_arena(d->source), (size_t)shapes->n + 1, sizeof *sorted);
+
+    if (!sorted)
+        return tp_fail(err, TP_E_NOMEM, "%s: no memory for its parameters", d->dir);
+    for (int i = 0; i < shapes->n; i++)
+        sorted[i] = &shapes->list[i];
+    qsort(sorted, (size_t)shapes->n, sizeof *sorted, by_name);
+    *out = sorted;
+    return TP_OK;
+}
+
+tp_status deepspeed_shapes_take(struct deepspeed_state *d, const struct deepspeed_shapes *params,
+                                struct tp_err *err)
+{
+    d->params = params->list;
+    d->n_params = params->n;
+    return sort(&d->by_name, d, params, err);
+}
+
+tp_status deepspeed_shapes_take_frozen(struct deepspeed_state *d,
+                                       const struct deepspeed_shapes *frozen, struct tp_err *err)
+{
+    d->frozen = frozen->list;
+    d->n_frozen = frozen->n;
+    return sort(&d->frozen_by_name, d, frozen, err);
+}
+
+static struct deepspeed_state_param *find(struct deepspeed_state_param *const *sorted, int n,
+                                          const char *name)
+{
+    const struct deepspeed_state_param param = { .name = name }, *key = &param;
+    struct deepspeed_state_param *const *found =
+        name && n > 0 ? bsearch(&key, sorted, (size_t)n, sizeof *sorted, by_name) : NULL;
+
+    return found ? *found : NULL;
+}
+
+struct deepspeed_state_param *deepspeed_state_find(const struct deepspeed_state *d,
+                                                   const char *name)
+{
+    return find(d->by_name, d->n_params, name);
+}
+
+struct deepspeed_state_param *deepspeed_state_find_frozen(const struct deepspeed_state *d,
+                                                          const char *name)
+{
+    return find(d->frozen_by_name, d->n_frozen, name);
+}
+
+/* ---- reading ---- */
 
 /* torch.Size: a call with a tuple. */
 static bool read_size(struct deepspeed_state_param *p, const struct pickle_value *v)

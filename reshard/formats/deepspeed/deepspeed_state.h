@@ -31,6 +31,7 @@ struct deepspeed_state {
     int n_params;
     struct deepspeed_state_param *frozen; /* of ZeRO-3: not trained, so not in the flat buffers */
     int n_frozen;
+    struct deepspeed_state_param **by_name, **frozen_by_name; /* both lists, ascending */
 };
 
 /* Shapes that a file of model states has. */
@@ -43,6 +44,12 @@ struct deepspeed_shapes {
 tp_status deepspeed_shapes_read(struct deepspeed_shapes *out, const struct torch_pieces *x,
                                 const char *key, struct arena *arena, struct tp_err *err);
 
+/* Take the list as that of the parameters that are trained; or that are not. TP_E_NOMEM. */
+tp_status deepspeed_shapes_take(struct deepspeed_state *d, const struct deepspeed_shapes *params,
+                                struct tp_err *err);
+tp_status deepspeed_shapes_take_frozen(struct deepspeed_state *d,
+                                       const struct deepspeed_shapes *frozen, struct tp_err *err);
+
 /* A count, from 1 on; false: it is none. */
 bool deepspeed_state_count(int *out, const struct pickle_value *root, const char *key);
 
@@ -51,9 +58,11 @@ int64_t deepspeed_state_elements(const struct deepspeed_state_param *p);
 int64_t deepspeed_state_part(const struct deepspeed_state *d,
                              const struct deepspeed_state_param *p);
 
-/* The parameter of this name; NULL: there is none. */
+/* The parameter of this name that is trained, or that is not; NULL: there is none. */
 struct deepspeed_state_param *deepspeed_state_find(const struct deepspeed_state *d,
                                                    const char *name);
+struct deepspeed_state_param *deepspeed_state_find_frozen(const struct deepspeed_state *d,
+                                                          const char *name);
 
 /* A parameter as a piece of a group, whole; file, position and type are not set. */
 struct piece deepspeed_state_piece(const struct deepspeed_state_param *param, const char *group);

@@ -102,7 +102,7 @@ static tp_status write_step(struct deepspeed_target *t, const char *name, struct
     st = begin_file(&x, t, path, err);
     if (st)
         return st;
-    torch_save_number(&x.save, (float)t->q->step);
+    torch_save_number(&x.save, t->q->optimizer_step);
     return end_file(&x, TP_OK, err);
 }
 
@@ -270,7 +270,7 @@ static tp_status write_optimizer(struct deepspeed_target *t, struct tp_err *err)
     pickle_write_int(w, 0);
     push_dict(w);
     pickle_write_text(w, "step");
-    torch_save_number(&x.save, (float)t->q->step);
+    torch_save_number(&x.save, t->q->optimizer_step);
     pickle_write_op(w, PICKLE_OP_SETITEMS);
     pickle_write_op(w, PICKLE_OP_SETITEMS);
     push_groups(w, &t->q->adamw);

@@ -16,23 +16,19 @@ static tp_status add_params(struct deepspeed_state *d, const struct torch_pieces
                             struct tp_err *err)
 {
     struct arena *arena = piece_source_arena(d->source);
-    struct deepspeed_state_param *all;
-    struct deepspeed_shapes shapes;
+    struct deepspeed_shapes shapes, all = { .n = d->n_params };
     tp_status st = deepspeed_shapes_read(&shapes, x, "param_shapes", arena, err);
-    int n = d->n_params;
 
     if (st)
         return st;
-    all = arena_array(arena, (size_t)n + (size_t)shapes.n + 1, sizeof *all);
-    if (!all)
+    all.list = arena_array(arena, (size_t)all.n + (size_t)shapes.n + 1, sizeof *all.list);
+    if (!all.list)
         return tp_fail(err, TP_E_NOMEM, "%s: no memory for its parameters", d->dir);
-    memcpy(all, d->params, (size_t)n * sizeof *all);
+    memcpy(all.list, d->params, (size_t)all.n * sizeof *all.list);
     for (int i = 0; i < shapes.n; i++)
         if (!deepspeed_state_find(d, shapes.list[i].name))
-            all[n++] = shapes.list[i];
-    d->params = all;
-    d->n_params = n;
-    return TP_OK;
+            all.list[all.n++] = shapes.list[i];
+    return deepspeed_shapes_take(d, &all, err);
 }
 
 /* What the ranks after the first one have. A damaged file may claim any number of them. */

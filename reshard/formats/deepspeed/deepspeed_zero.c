@@ -95,6 +95,19 @@ static tp_status add_interval(const struct deepspeed_state *d, const struct deep
 
 /* ---- ZeRO-1 and ZeRO-2 ---- */
 
+/* Parameters without elements have no interval in any partition, or one of no elements, in those of
+ * several ranks. */
+static tp_status add_empty(const struct deepspeed_state *d, const struct deepspeed_flat *f,
+                           int64_t group, struct tp_err *err)
+{
+    tp_status st = TP_OK;
+
+    for (int i = 0; i < d->n_params && !st; i++)
+        if (d->params[i].group == group && deepspeed_state_elements(&d->params[i]) == 0)
+            st = add_interval(d, f, &d->params[i], 0, 0, 0, err);
+    return st;
+}
+
 /* The intervals of a rank's partition, as param_slice_mappings says. A parameter continues where
  * the rank before ended. */
 static tp_status add_partition(struct deepspeed_state *d, struct torch_pieces *x,
@@ -113,6 +126,8 @@ static tp_status add_partition(struct deepspeed_state *d, struct torch_pieces *x
             !pickle_int(&n, pickle_get(slice, "numel")) || start < 0 || n < 0 || n > f->numel ||
             start > f->numel - n || n > deepspeed_state_elements(p) - p->done)
             return refuse(x, "an interval in param_slice_mappings is wrong", err);
+        if (n == 0)
+            continue;
         st = add_interval(d, f, p, p->done, n, start, err);
         p->done += n;
     }
@@ -120,7 +135,7 @@ static tp_status add_partition(struct deepspeed_state *d, struct torch_pieces *x
 }
 
 static tp_status add_rank(struct deepspeed_state *d, struct torch_pieces *x,
-                          const struct pickle_value *state, struct tp_err *err)
+                          const struct pickle_value *state, int rank, struct tp_err *err)
 {
     const struct pickle_value *slices = pickle_get(state, "param_slice_mappings");
     struct deepspeed_flat f;
@@ -131,6 +146,8 @@ static tp_status add_rank(struct deepspeed_state *d, struct torch_pieces *x,
                       err);
     for (int64_t g = 0; g < pickle_count(slices) && !st; g++) {
         st = read_flat(&f, d, x, state, g, err);
+        if (!st && rank == 0)
+            st = add_empty(d, &f, g, err);
         if (!st)
             st = add_partition(d, x, &f, pickle_item(slices, g), err);
     }
@@ -159,7 +176,7 @@ static tp_status add_rank_zero3(struct deepspeed_state *d, struct torch_pieces *
         }
         if (part > f.numel - at)
             return refuse(x, "its flat tensors are shorter than the parameters", err);
-        if (first < n)
+        if (first < n || (n == 0 && rank == 0))
             TP_TRY(add_interval(d, &f, p, first, n - first < part ? n - first : part, at, err));
         at += part;
     }
@@ -252,7 +269,8 @@ tp_status deepspeed_zero_add(struct deepspeed_state *d, struct tp_err *err)
         if (!st && rank == 0)
             st = deepspeed_extras_optimizer(d, state, err);
         if (!st)
-            st = d->zero3 ? add_rank_zero3(d, &x, state, rank, err) : add_rank(d, &x, state, err);
+            st = d->zero3 ? add_rank_zero3(d, &x, state, rank, err)
+                          : add_rank(d, &x, state, rank, err);
         torch_pieces_close(&x);
     }
     return st;

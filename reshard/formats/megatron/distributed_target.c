@@ -35,7 +35,7 @@ static void push_groups(struct megatron_rank_target *r, enum megatron_part part)
     pickle_write_op(w, PICKLE_OP_MARK);
     for (int vectors = 0; vectors < megatron_part_groups(part); vectors++) {
         megatron_args_begin_group(w, &q->adamw, vectors == 0, part == PARAMS_OF_EXPERTS);
-        pickle_write_key_int(w, "step", q->step);
+        pickle_write_key_int(w, "step", q->optimizer_step);
         megatron_args_end_group(w);
     }
     pickle_write_op(w, PICKLE_OP_APPENDS);

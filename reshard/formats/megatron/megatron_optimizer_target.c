@@ -39,7 +39,7 @@ static tp_status push_state(struct megatron_rank_target *r, int number,
     pickle_write_op(w, PICKLE_OP_EMPTY_DICT);
     pickle_write_op(w, PICKLE_OP_MARK);
     pickle_write_text(w, "step");
-    torch_save_number(&r->x.save, (float)r->t->q->step);
+    torch_save_number(&r->x.save, r->t->q->optimizer_step);
     pickle_write_text(w, "exp_avg");
     st = megatron_rank_target_push(r, p, MEGATRON_EXP_AVG, err);
     pickle_write_text(w, "exp_avg_sq");

@@ -244,11 +244,32 @@ tp_status megatron_params_place(struct torch_target *x, int storage, int tensor,
                             : torch_target_add(x, storage, tensor, &box, at, err);
 }
 
+static const char *const groups[MEGATRON_GROUPS] = { GROUP_PARAM, GROUP_MASTER, GROUP_EXP_AVG,
+                                                     GROUP_EXP_AVG_SQ };
+
+/* A group that is there has each parameter. Masters may be those of some weights only, where the
+ * others are f32. */
+static tp_status check_groups(const struct megatron_numbers *x, const struct megatron_map *map,
+                              const char *path, struct tp_err *err)
+{
+    for (int i = 0; i < map->n_params; i++)
+        for (int g = 0; g < MEGATRON_GROUPS; g++)
+            if (x->has[g] && x->of[i * MEGATRON_GROUPS + g] < 0)
+                return tp_fail(err, TP_E_USAGE,
+                               "%s: has no %s/%s, and Megatron-LM needs all of %s; %s", path,
+                               groups[g], map->params[i].name, groups[g],
+                               g == MEGATRON_PARAM ? "the checkpoint is not complete"
+                               : g == MEGATRON_MASTER
+                                   ? "with --dtype f32 there are none, because weights are their "
+                                     "own masters then; --no-optim writes the weights only"
+                                   : "--no-optim writes the weights only");
+    return TP_OK;
+}
+
 tp_status megatron_params_number(struct megatron_numbers *out, const struct megatron_map *map,
                                  const struct layout *l, const char *path, struct tp_err *err)
 {
-    static const char *const groups[MEGATRON_GROUPS] = { GROUP_PARAM, GROUP_MASTER, GROUP_EXP_AVG,
-                                                         GROUP_EXP_AVG_SQ };
+    tp_status st;
 
     *out = (struct megatron_numbers){
         .of = arena_array(map->arena, (size_t)map->n_params * MEGATRON_GROUPS + 1, sizeof *out->of)
@@ -261,10 +282,10 @@ tp_status megatron_params_number(struct megatron_numbers *out, const struct mega
 
             out->of[i * MEGATRON_GROUPS + g] = at;
             out->has[g] |= at >= 0;
-            if (at < 0 && out->has[g])
-                return tp_fail(err, TP_E_CORRUPT, "%s: tensor %s/%s is missing", path, groups[g],
-                               map->params[i].name);
         }
+    st = check_groups(out, map, path, err);
+    if (st)
+        return st;
     if (out->has[MEGATRON_EXP_AVG] && !out->has[MEGATRON_MASTER] &&
         l->tensors[out->of[MEGATRON_PARAM]].dtype != DTYPE_F32)
         return tp_fail(err, TP_E_USAGE,

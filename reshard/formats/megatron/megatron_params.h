@@ -53,8 +53,8 @@ struct megatron_numbers {
     bool has[MEGATRON_GROUPS];
 };
 
-/* Fill it in, in the map's arena. TP_E_CORRUPT: a group lacks a parameter. TP_E_USAGE: there are
- * moments without masters, and the weights are not f32. `path` is for messages. */
+/* Fill it in, in the map's arena. TP_E_USAGE: a group lacks a parameter, or there are moments
+ * without masters, and the weights are not f32. `path` is for messages. */
 tp_status megatron_params_number(struct megatron_numbers *out, const struct megatron_map *map,
                                  const struct layout *l, const char *path, struct tp_err *err);
 

@@ -216,7 +216,7 @@ tp_status megatron_export_create(struct export_writer *w, const struct export_co
     t.map.ep = spec->ep;
     t.map.padded_vocab = megatron_args_padded_vocab(q->model, spec->tp);
     TP_TRY(megatron_params_check(&t.map, err));
-    TP_TRY(megatron_params_number(&t.numbers, &t.map, q->layout, q->dir, err));
+    TP_TRY(megatron_params_number(&t.numbers, &t.map, q->layout, q->source, err));
     TP_TRY(read_buffers(&t, err));
     TP_TRY(write_ranks(&t, err));
     TP_TRY(megatron_write_latest(q, err));

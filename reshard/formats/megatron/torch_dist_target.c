@@ -326,7 +326,7 @@ tp_status torch_dist_export_create(struct export_writer *w, const struct export_
     t.map.ep = spec->ep;
     t.map.padded_vocab = megatron_args_padded_vocab(q->model, spec->tp);
     TP_TRY(megatron_params_check(&t.map, err));
-    TP_TRY(megatron_params_number(&t.numbers, &t.map, q->layout, q->dir, err));
+    TP_TRY(megatron_params_number(&t.numbers, &t.map, q->layout, q->source, err));
     TP_TRY(check_optimizer(&t, err));
     TP_TRY(write_all(&t, err));
     *w = piece_target_writer(pieces);

@@ -33,6 +33,8 @@ tp_status flat_pieces_add(struct piece_source *s, const struct piece *p, int64_t
         part.stride[d] = elements;
         elements *= p->box.len[d];
     }
+    if (elements == 0) /* a tensor without elements, which is one piece */
+        return piece_source_add(s, &part, err);
     for (int64_t at = first; at < first + n && !st;) {
         part.box = largest_box(p, part.stride, at, first + n);
         part.begin =

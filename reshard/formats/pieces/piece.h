@@ -93,6 +93,10 @@ bool piece_source_is_distributed(const struct piece_source *s);
 void piece_source_set_adamw(struct piece_source *s, const struct export_adamw *adamw);
 void piece_source_adamw(const struct piece_source *s, struct export_adamw *out);
 
+/* Whether to take AdamW's options of this owner, n bytes: a parameter, where each has its own, of
+ * which the first counts; or a group, n = 0, which counts more. */
+bool piece_source_adamw_is_of(struct piece_source *s, const char *owner, int n);
+
 /* Note something that is not a tensor of the model, and stays behind. `name` is copied. */
 tp_status piece_source_leave(struct piece_source *s, const char *name, struct tp_err *err);
 int piece_source_left(const struct piece_source *s);
@@ -109,6 +113,10 @@ tp_status piece_source_leave_extra(struct piece_source *s, const char *name, con
                                    size_t n, struct tp_err *err);
 /* NULL: it is none. */
 const struct piece_extra *piece_source_left_extra(const struct piece_source *s, int i);
+
+/* Say that what was noted last is in piece_source_adamw, so what has that has this too. */
+void piece_source_left_in_adamw(struct piece_source *s);
+bool piece_source_left_is_in_adamw(const struct piece_source *s, int i);
 const char *piece_source_left_name(const struct piece_source *s, int i);
 
 /* After all pieces were added: gather them into tensors. TP_E_CORRUPT: two pieces of a tensor

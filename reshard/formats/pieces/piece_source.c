@@ -219,6 +219,16 @@ const struct piece_extra *piece_source_left_extra(const struct piece_source *s, 
     return s->left[i].extra.bytes ? &s->left[i].extra : NULL;
 }
 
+void piece_source_left_in_adamw(struct piece_source *s)
+{
+    s->left[s->n_left - 1].in_adamw = true;
+}
+
+bool piece_source_left_is_in_adamw(const struct piece_source *s, int i)
+{
+    return s->left[i].in_adamw;
+}
+
 void piece_source_set_distributed(struct piece_source *s)
 {
     s->distributed = true;
@@ -239,6 +249,16 @@ void piece_source_adamw(const struct piece_source *s, struct export_adamw *out)
 {
     if (s->has_adamw)
         *out = s->adamw;
+}
+
+bool piece_source_adamw_is_of(struct piece_source *s, const char *owner, int n)
+{
+    if (n == 0)
+        s->adamw_owner = "";
+    else if (!s->adamw_owner)
+        s->adamw_owner = arena_printf(&s->arena, "%.*s", n, owner);
+    return s->adamw_owner && strlen(s->adamw_owner) == (size_t)n &&
+           strncmp(s->adamw_owner, owner, (size_t)n) == 0;
 }
 
 int piece_source_left(const struct piece_source *s)

@@ -14,6 +14,7 @@
 struct piece_left {
     const char *name;
     struct piece_extra extra; /* without bytes: there is none */
+    bool in_adamw;
 };
 
 /* A step, and what says it. */
@@ -33,6 +34,7 @@ struct piece_source {
     struct piece_number step, iteration; /* of the optimizer, of the program */
     enum dtype weights;                  /* when there are only masters */
     struct export_adamw adamw;
+    const char *adamw_owner;
     bool has_adamw;
     bool frozen;      /* weights are only of parameters that are not trained */
     bool distributed; /* the optimizer's state is of Megatron-LM's distributed optimizer */

@@ -17,6 +17,8 @@ enum {
     DATA_ALIGN = 64, /* of the data in the file: some machines write whole cache lines faster */
 };
 
+#define METADATA "__metadata__" /* a member of the header that is no tensor */
+
 /* ---- reading ---- */
 
 /* What all checks of a header need. */
@@ -191,7 +193,7 @@ static tp_status parse(json_t **out, const struct json_scan_text *text,
 
 static bool is_metadata(const struct json_scan_text *key)
 {
-    static const char name[] = "\"__metadata__\"";
+    static const char name[] = "\"" METADATA "\"";
 
     return key->n == sizeof name - 1 && memcmp(key->text, name, key->n) == 0;
 }
@@ -321,6 +323,10 @@ static tp_status place_entries(struct safetensors_entry *entries, int n, struct 
         struct box whole = box_whole(entries[i].tensor.ndim, entries[i].tensor.shape);
         int64_t bytes = box_elements(&whole) * dtype_bytes(entries[i].tensor.dtype);
 
+        if (strcmp(entries[i].tensor.name, METADATA) == 0)
+            return tp_fail(err, TP_E_USAGE,
+                           "a tensor is called " METADATA ", which in a safetensors file is not a "
+                           "tensor; rename it, or choose another format");
         entries[i].begin = at;
         if (__builtin_add_overflow(at, bytes, &at))
             return tp_fail(err, TP_E_USAGE, "tensor %s is too large for a safetensors file",
@@ -332,7 +338,7 @@ static tp_status place_entries(struct safetensors_entry *entries, int n, struct 
 
 static json_t *header_json(const struct safetensors_entry *entries, int n)
 {
-    json_t *root = json_pack("{s:{s:s}}", "__metadata__", "format", "pt");
+    json_t *root = json_pack("{s:{s:s}}", METADATA, "format", "pt");
 
     for (int i = 0; root && i < n; i++)
         if (json_object_set_new(root, entries[i].tensor.name, entry_json(&entries[i])) != 0) {

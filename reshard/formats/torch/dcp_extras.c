@@ -29,10 +29,10 @@ static const char *option_of(const char *name)
 
 /* ---- reading ---- */
 
-/* The options of the first group are those of the optimizer. An object that is not a number, or
- * cannot be read although it is intact, is not needed. */
-static tp_status read_option(struct piece_source *s, int file, const struct dcp_item *item,
-                             const char *key, struct tp_err *err)
+/* The options of the first group, or parameter, are those of the optimizer. An object that is not a
+ * number, or cannot be read although it is intact, is not needed: *taken is false. */
+static tp_status read_option(bool *taken, struct piece_source *s, int file,
+                             const struct dcp_item *item, const char *key, struct tp_err *err)
 {
     struct export_adamw a = EXPORT_ADAMW_DEFAULT;
     struct torch_pieces x = { .source = s };
@@ -45,13 +45,14 @@ static tp_status read_option(struct piece_source *s, int file, const struct dcp_
         x.root = NULL;
     piece_source_adamw(s, &a);
     if (strcmp(key, "lr") == 0)
-        pickle_real(&a.lr, x.root);
+        *taken = pickle_real(&a.lr, x.root);
     else if (strcmp(key, "eps") == 0)
-        pickle_real(&a.eps, x.root);
+        *taken = pickle_real(&a.eps, x.root);
     else if (strcmp(key, "weight_decay") == 0)
-        pickle_real(&a.weight_decay, x.root);
-    pickle_real(&a.beta1, pickle_item(x.root, 0));
-    pickle_real(&a.beta2, pickle_item(x.root, 1));
+        *taken = pickle_real(&a.weight_decay, x.root);
+    else
+        *taken = pickle_real(&a.beta1, pickle_item(x.root, 0)) &&
+                 pickle_real(&a.beta2, pickle_item(x.root, 1));
     piece_source_set_adamw(s, &a);
     torch_pieces_close(&x);
     return TP_OK;
@@ -69,35 +70,47 @@ static bool is_again(const struct piece_source *s, const char *option)
     return false;
 }
 
-/* Whether it is an option of the first group that export_adamw has. */
-static const char *adamw_key(const char *option)
+/* The name of an option that export_adamw has, and that the source takes: of the first group, or
+ * with flatten_optimizer_state_dict of a parameter. NULL: it is another one. */
+static const char *adamw_key(struct piece_source *s, const char *name)
 {
     static const char *const keys[] = { "lr", "betas", "eps", "weight_decay" };
+    const char *option = option_of(name), *owner = strstr(name, GROUPS) + strlen(GROUPS),
+               *key = strrchr(name, '.') + 1;
+    size_t i = 0;
 
-    for (size_t i = 0; option && i < sizeof keys / sizeof *keys; i++)
-        if (strncmp(option, "0.", 2) == 0 && strcmp(option + 2, keys[i]) == 0)
-            return keys[i];
-    return NULL;
+    while (i < sizeof keys / sizeof *keys && strcmp(keys[i], key) != 0)
+        i++;
+    if (i == sizeof keys / sizeof *keys || key == owner ||
+        (option && strncmp(option, "0.", 2) != 0))
+        return NULL;
+    return piece_source_adamw_is_of(s, owner, option ? 0 : (int)(key - owner)) ? keys[i] : NULL;
 }
 
 tp_status dcp_extras_read(struct piece_source *s, int file, const struct dcp_item *item,
                           struct tp_err *err)
 {
-    const char *option = option_of(item->name), *key = adamw_key(option);
+    const char *option = option_of(item->name),
+               *key = strstr(item->name, GROUPS) ? adamw_key(s, item->name) : NULL;
     const struct dcp_extra x = { file, item->begin, item->size, item->planner,
                                  item->planner_bytes };
+    bool taken = false;
+    tp_status st;
 
+    if (option && is_again(s, option))
+        return piece_source_leave(s, item->name, err);
+    if (key)
+        TP_TRY(read_option(&taken, s, file, item, key, err));
     /* With flatten_optimizer_state_dict options have the names of parameters, which are other ones
      * in the target. */
-    if (strstr(item->name, GROUPS) && (!option || is_again(s, option)))
-        return piece_source_leave(s, item->name, err);
-    if (key) {
-        const tp_status st = read_option(s, file, item, key, err);
-
-        if (st)
-            return st;
-    }
-    return piece_source_leave_extra(s, item->name, &x, sizeof x, err);
+    st = strstr(item->name, GROUPS) && !option
+             ? piece_source_leave(s, item->name, err)
+             : piece_source_leave_extra(s, item->name, &x, sizeof x, err);
+    TP_TRY(st);
+    if (taken)
+        piece_source_left_in_adamw(s);
+done:
+    return st;
 }
 
 /* ---- writing ---- */

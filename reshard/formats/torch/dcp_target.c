@@ -202,7 +202,7 @@ done:
     return st;
 }
 
-/* The step of a parameter, an f32 of no axes, in the file of rank 0. */
+/* The step of a parameter, a tensor of no axes, in the file of rank 0. */
 static tp_status add_step(struct dcp_target *t, const struct tensor *param, struct tp_err *err)
 {
     const int first = t->items.n;
@@ -214,9 +214,9 @@ static tp_status add_step(struct dcp_target *t, const struct tensor *param, stru
     TP_TRY(name_of(&name, t, param->name, 0, err));
     item = dcp_items_object(&t->items, path_of(t, name.name, "step"));
     item.item.is_object = false;
-    item.item.dtype = DTYPE_F32;
+    item.item.dtype = torch_save_number_dtype(t->q->optimizer_step);
     TP_TRY(dcp_items_begin(&x, &t->items, 0, &item, err));
-    torch_save_number(&x.save, (float)t->q->step);
+    torch_save_number(&x.save, t->q->optimizer_step);
     TP_TRY(dcp_items_end(&x, &t->items, 0, err));
     st = add_other_names(t, first, param->name, "step", err);
 done:
@@ -260,8 +260,9 @@ static tp_status add_all(struct dcp_target *t, struct tp_err *err)
         else if (embedding && strcmp(q->tensors[i].name, embedding) == 0)
             TP_TRY(add_tied_head(t, first, err));
     }
-    for (int i = 0; i < q->n && moments; i++)
-        if (strcmp(q->tensors[i].group, GROUP_PARAM) == 0)
+    for (int i = 0; i < q->n && moments; i++) /* what is not trained has no step */
+        if (strcmp(q->tensors[i].group, GROUP_PARAM) == 0 &&
+            layout_find(q->layout, GROUP_EXP_AVG, q->tensors[i].name) >= 0)
             TP_TRY(add_step(t, &q->tensors[i], err));
     TP_TRY(dcp_extras_write(&t->items, &groups, q->extras, err));
     if (moments && !groups)

@@ -130,6 +130,7 @@ static tp_status read_number(int64_t *out, struct torch_pieces *x, const struct 
     struct file_part part;
     char bytes[8] = { 0 };
     float f32;
+    double number;
     int64_t i64 = 0;
     tp_status st = torch_tensor_read(&t, &x->torch, v, name, err);
 
@@ -138,8 +139,8 @@ static tp_status read_number(int64_t *out, struct torch_pieces *x, const struct 
     for (int d = 0; d < t.ndim; d++)
         if (t.shape[d] != 1)
             t.dtype = DTYPE_COUNT;
-    if (t.dtype != DTYPE_F32 && t.dtype != DTYPE_I64)
-        return tp_fail(err, TP_E_CORRUPT, "%s: tensor %s is not one number of type f32 or i64",
+    if (t.dtype != DTYPE_F32 && t.dtype != DTYPE_F64 && t.dtype != DTYPE_I64)
+        return tp_fail(err, TP_E_CORRUPT, "%s: tensor %s is not one number of type f32, f64 or i64",
                        file_table_path(piece_source_files(x->source), x->file), name);
     TP_TRY(file_table_use(piece_source_files(x->source), x->file, &part, err));
     st = file_part_read(&part, t.begin, bytes, dtype_bytes(t.dtype), err);
@@ -148,9 +149,12 @@ static tp_status read_number(int64_t *out, struct torch_pieces *x, const struct 
                              t.storage->name, err);
     file_table_release(piece_source_files(x->source), x->file);
     memcpy(&f32, bytes, sizeof f32);
+    memcpy(&number, bytes, sizeof number);
     memcpy(&i64, bytes, sizeof i64);
-    if (!st && t.dtype == DTYPE_F32)
-        i64 = f32 >= 0 && f32 < 0x1p53f && f32 == truncf(f32) ? (int64_t)f32 : -1;
+    if (t.dtype == DTYPE_F32)
+        number = (double)f32;
+    if (!st && t.dtype != DTYPE_I64)
+        i64 = number >= 0 && number <= 0x1p53 && number == trunc(number) ? (int64_t)number : -1;
     *out = i64;
 done:
     return st;
