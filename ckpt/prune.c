@@ -169,7 +169,7 @@ static tp_status decide(struct prune *p, int i, struct tp_err *err)
 
     if (step_parse_name(&step, p->steps[i].name) == STEP_TMP)
         return TP_OK; /* decided when it is known whether its writer is alive */
-    if (q->saved && step > *q->saved)
+    if ((q->saved && step > *q->saved) || step < q->from)
         return TP_OK;
     if (p->in_store && !p->steps[i].complete)
         return decide_incomplete(p, i, err);

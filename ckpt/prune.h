@@ -25,6 +25,7 @@ struct ckpt_prune_request {
      * Later steps are not of this run, which began before them, so they are neither counted nor
      * deleted. NULL: none. */
     const int64_t *saved;
+    int64_t from;               /* steps before this one are neither counted nor deleted */
     struct progress *progress;  /* counts the bytes that are read of a step; NULL: none */
     struct root_lock_wait wait; /* while another process holds the root's lock */
 };

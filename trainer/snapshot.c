@@ -40,7 +40,8 @@ struct snapshot {
     struct shard_info info;           /* of this rank's shard */
     struct shard_info *infos;         /* rank 0: of all; malloc'ed */
     int n_infos;
-    int64_t newest_step; /* that was committed; -1: none yet */
+    int64_t newest_step;        /* that was committed; -1: none yet */
+    _Atomic int64_t prune_from; /* rank 0: --keep leaves steps before it */
 
     pthread_t thread;
     bool has_thread;
@@ -174,6 +175,7 @@ static tp_status commit(struct snapshot *s, struct tp_err *err)
     const struct ckpt_prune_request keep = { .root = s->config->ckpt,
                                              .keep = s->config->keep,
                                              .saved = &s->position.step,
+                                             .from = atomic_load(&s->prune_from),
                                              .wait = s->wait };
     struct ckpt_pruned pruned;
     struct manifest m = {
@@ -385,6 +387,13 @@ tp_status snapshot_wait(struct snapshot *s, struct tp_err *err)
 bool snapshot_is_pending(const struct snapshot *s)
 {
     return s->phase != IDLE;
+}
+
+void snapshot_spare_before(struct snapshot *s, int64_t step)
+{
+    int64_t none = 0;
+
+    atomic_compare_exchange_strong(&s->prune_from, &none, step);
 }
 
 int64_t snapshot_newest_step(const struct snapshot *s)
