@@ -41,6 +41,7 @@ def test_the_parts_that_a_fake_device_can_run_pass(tmp_path):
     assert code == 0 and list(rows) == parts.split(","), rows
     assert all(row["status"] == "passed" and row["figures"] for row in rows.values()), rows
     assert rows["reshard"]["figures"]["cuda_GB_per_s"] > 0
+    assert not list(tmp_path.glob("**/*.h5")), "the folder has checkpoints, and is sent"
     assert len(rows["losses"]["figures"]) == len(gpu_check.MODELS) * 2, rows
 
 
