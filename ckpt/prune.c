@@ -169,7 +169,7 @@ static tp_status decide(struct prune *p, int i, struct tp_err *err)
 
     if (step_parse_name(&step, p->steps[i].name) == STEP_TMP)
         return TP_OK; /* decided when it is known whether its writer is alive */
-    if (q->saved && step > *q->saved)
+    if ((q->saved && step > *q->saved) || step < q->from)
         return TP_OK;
     if (p->in_store && !p->steps[i].complete)
         return decide_incomplete(p, i, err);
@@ -259,26 +259,42 @@ done:
     return st;
 }
 
-static tp_status delete_all(struct prune *p, struct tp_err *err)
+/* What should be deleted, be it a step or a temporary directory; *deleted: whether it is gone. */
+static tp_status delete_one(bool *deleted, struct prune *p, int i, struct tp_err *err)
 {
     const struct ckpt_prune_request *q = p->request;
+    const char *name = p->steps[i].name;
     int64_t step = 0;
-    tp_status st = TP_OK;
+
+    *deleted = p->fates[i] == DELETE;
+    if (step_parse_name(&step, name) == STEP_TMP && !p->in_store)
+        return temporary_remove_dead(q->root, name, q->dry_run, deleted, err);
+    if (!*deleted || q->dry_run)
+        return TP_OK;
+    return p->in_store ? store_prune_remove(deleted, &p->store, name, err)
+                       : remove_step(deleted, q->root, name, err);
+}
+
+/* A local one that the system does not let go is left, so that others do not wait for it. */
+static tp_status delete_all(struct prune *p, struct tp_err *err)
+{
+    tp_status st = TP_OK, first = TP_OK;
 
     for (int i = p->n - 1; i >= 0 && !st; i--) {
-        const char *name = p->steps[i].name;
-        bool deleted = p->fates[i] == DELETE;
+        struct tp_err why = { 0 };
+        bool deleted;
 
-        if (step_parse_name(&step, name) == STEP_TMP && !p->in_store)
-            st = temporary_remove_dead(q->root, name, q->dry_run, &deleted, err);
-        else if (deleted && !q->dry_run && p->in_store)
-            st = store_prune_remove(&deleted, &p->store, name, err);
-        else if (deleted && !q->dry_run)
-            st = remove_step(&deleted, q->root, name, err);
+        st = delete_one(&deleted, p, i, &why);
         if (deleted)
-            p->out->names[p->out->n++] = name;
+            p->out->names[p->out->n++] = p->steps[i].name;
+        if (st && !first) {
+            *err = why;
+            first = st;
+        }
+        if (st == TP_E_IO && !p->in_store)
+            st = TP_OK;
     }
-    return st;
+    return first;
 }
 
 static tp_status allocate(struct prune *p, struct tp_err *err)

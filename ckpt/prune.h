@@ -25,6 +25,7 @@ struct ckpt_prune_request {
      * Later steps are not of this run, which began before them, so they are neither counted nor
      * deleted. NULL: none. */
     const int64_t *saved;
+    int64_t from;               /* steps before this one are neither counted nor deleted */
     struct progress *progress;  /* counts the bytes that are read of a step; NULL: none */
     struct root_lock_wait wait; /* while another process holds the root's lock */
 };
@@ -59,7 +60,7 @@ struct ckpt_pruned {
  * Delete intact steps that are not kept, and the temporary directories of dead writers. A damaged
  * step does not count as kept, and stays, so that people can examine it. A step is first renamed to
  * a temporary directory, so no reader sees half of it. After a failure *out has what was deleted
- * before it.
+ * nevertheless. TP_E_IO: something cannot be deleted, as on NFS what another process reads.
  * TP_E_CORRUPT: no step is intact; nothing was deleted. TP_E_STALE: another program removed or
  * replaced a step that is kept while it was verified; nothing was deleted. In a store also: a new
  * job has claimed the root; what had not been deleted stays. */

@@ -91,9 +91,17 @@ tp_status temporary_remove_all_dead(const char *root, struct tp_err *err)
     bool dead;
     tp_status st = step_scan(&steps, &n, root, err);
 
-    for (int i = 0; i < n && !st; i++)
-        if (step_parse_name(&step, steps[i].name) == STEP_TMP)
-            st = temporary_remove_dead(root, steps[i].name, false, &dead, err);
+    for (int i = 0; i < n && !st; i++) {
+        struct tp_err why;
+
+        if (step_parse_name(&step, steps[i].name) != STEP_TMP)
+            continue;
+        st = temporary_remove_dead(root, steps[i].name, false, &dead, &why);
+        if (st == TP_E_IO) /* it stays */
+            st = TP_OK;
+        else if (st)
+            *err = why;
+    }
     free(steps);
     return st;
 }

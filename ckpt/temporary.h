@@ -48,7 +48,8 @@ tp_status temporary_adopt(struct temporary *t, const char *root, int64_t step, c
 tp_status temporary_remove_dead(const char *root, const char *name, bool dry_run, bool *dead,
                                 struct tp_err *err);
 
-/* Remove all that dead writers left. Under ROOT/lock. */
+/* Remove all that dead writers left, but for what the system does not let go: on NFS, what another
+ * process reads. Under ROOT/lock. */
 tp_status temporary_remove_all_dead(const char *root, struct tp_err *err);
 
 /* Unlock the directory and leave it as it is. Does nothing for one that is all zeroes. */

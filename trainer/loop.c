@@ -268,11 +268,13 @@ static void warn_of_nan(struct loop *l, const struct train_log_entry *e)
     if (l->warned_of_nan || (isfinite(e->loss) && isfinite(e->grad_norm)))
         return;
     l->warned_of_nan = true;
-    print(l, false,
-          "warning: the loss or gradient norm of step %lld is NaN or infinite: checkpoints from "
-          "here on are useless; stop the run, and resume from an older step, for example with a "
-          "smaller --lr",
-          (long long)(e->step + 1));
+    print(
+        l, false,
+        "warning: the loss or gradient norm of step %lld is NaN or infinite: checkpoints from "
+        "here on are useless%s; stop the run, and resume from an older step (--step), for example "
+        "with a smaller --lr",
+        (long long)(e->step + 1),
+        l->t->config->keep ? ", and --keep removes none of those before" : "");
 }
 
 /* A disk that is full costs no step of a run that saves: its lines wait. Without --ckpt the log may
@@ -346,6 +348,8 @@ static tp_status run_step(struct loop *l, bool *agreed, struct tp_err *err)
     TP_TRY(exchange(l, &r, err));
     trained = clock_seconds();
     *agreed = true;
+    if (l->snapshot && !(isfinite(r.loss_share) && isfinite(r.grad_norm)))
+        snapshot_spare_before(l->snapshot, l->t->position.step);
     TP_TRY(save(l, err));
     saved = clock_seconds();
     heartbeat_step(l->heartbeat, l->t->position.step, r.loss_share);

@@ -40,7 +40,9 @@ struct snapshot {
     struct shard_info info;           /* of this rank's shard */
     struct shard_info *infos;         /* rank 0: of all; malloc'ed */
     int n_infos;
-    int64_t newest_step; /* that was committed; -1: none yet */
+    int64_t newest_step;        /* that was committed; -1: none yet */
+    _Atomic int64_t prune_from; /* rank 0: --keep leaves steps before it */
+    bool warned;                /* rank 0: the last save could not remove all old steps */
 
     pthread_t thread;
     bool has_thread;
@@ -164,6 +166,34 @@ static char *options_text(const struct snapshot *s, struct arena *a)
         o->eps, o->weight_decay, o->clip, (long long)c->seed, (long long)s->data_tokens);
 }
 
+/* Remove old steps. One that the system does not let go, as on NFS what another process reads, is
+ * tried again after the next save: the state is saved, so it must not end the run. */
+static tp_status prune(struct snapshot *s, struct arena *a, struct tp_err *err)
+{
+    const struct ckpt_prune_request keep = { .root = s->config->ckpt,
+                                             .keep = s->config->keep,
+                                             .saved = &s->position.step,
+                                             .from = atomic_load(&s->prune_from),
+                                             .wait = s->wait };
+    struct ckpt_pruned pruned;
+    struct tp_err why = { 0 };
+    char text[TP_ERR_MAX];
+    tp_status st = ckpt_prune(&pruned, &keep, a, &why);
+
+    if (st && st != TP_E_IO) {
+        *err = why;
+        return st;
+    }
+    if (st && !s->warned && s->wait.notify) {
+        snprintf(text, sizeof text,
+                 "warning: --keep: %.800s; training goes on, and the next saves try it again",
+                 why.msg);
+        s->wait.notify(s->wait.ctx, text);
+    }
+    s->warned = st != TP_OK;
+    return TP_OK;
+}
+
 /* Rank 0, when every rank's shard is complete: commit the step, then remove old ones. The step that
  * was just committed counts as intact without being read again: its checksums are of the memory
  * that was written, and every fsync has succeeded. So it always stays, and a later step that this
@@ -171,11 +201,6 @@ static char *options_text(const struct snapshot *s, struct arena *a)
 static tp_status commit(struct snapshot *s, struct tp_err *err)
 {
     struct arena a = { 0 };
-    const struct ckpt_prune_request keep = { .root = s->config->ckpt,
-                                             .keep = s->config->keep,
-                                             .saved = &s->position.step,
-                                             .wait = s->wait };
-    struct ckpt_pruned pruned;
     struct manifest m = {
         .step = s->position.step,
         .layout = *s->shard.layout,
@@ -196,7 +221,7 @@ static tp_status commit(struct snapshot *s, struct tp_err *err)
     if (!st)
         s->newest_step = s->position.step;
     if (!st && s->config->keep > 0)
-        st = ckpt_prune(&pruned, &keep, &a, err);
+        st = prune(s, &a, err);
     arena_free(&a);
     return st;
 }
@@ -385,6 +410,13 @@ tp_status snapshot_wait(struct snapshot *s, struct tp_err *err)
 bool snapshot_is_pending(const struct snapshot *s)
 {
     return s->phase != IDLE;
+}
+
+void snapshot_spare_before(struct snapshot *s, int64_t step)
+{
+    int64_t none = 0;
+
+    atomic_compare_exchange_strong(&s->prune_from, &none, step);
 }
 
 int64_t snapshot_newest_step(const struct snapshot *s)

@@ -50,6 +50,10 @@ tp_status snapshot_advance(struct snapshot *s, struct tp_err *err);
 /* Advance until no save is pending. Collective. */
 tp_status snapshot_wait(struct snapshot *s, struct tp_err *err);
 
+/* From this step on, at the earliest, checkpoints are useless, because a loss is NaN: --keep does
+ * not count or remove those before it. The first call counts. */
+void snapshot_spare_before(struct snapshot *s, int64_t step);
+
 /* The newest committed step; -1: none yet. */
 int64_t snapshot_newest_step(const struct snapshot *s);
 

@@ -193,25 +193,94 @@ static tp_status sgemm(const struct gemm *g, const float *a, const float *b, str
     return TP_OK;
 }
 
-/* Elements from the first to past the last of a stored matrix. */
-static int64_t extent(bool trans, int64_t rows, int64_t cols, int64_t ld)
+/* ---- by cast ---- */
+
+/* Operands are cast block by block, because whole ones can be as large as all logits in f32, which
+ * nobody has counted. These blocks are large enough for many threads: 16 MiB of both operands. */
+enum { CAST_ROWS = 2048, CAST_K = 1024 };
+
+static int64_t least(int64_t x, int64_t y)
 {
-    return trans ? (cols - 1) * ld + rows : (rows - 1) * ld + cols;
+    return x < y ? x : y;
 }
 
-static tp_status gemm_by_cast(const struct gemm *g, struct tp_err *err)
-{
-    int64_t n_a = extent(g->trans_a, g->m, g->k, g->lda);
-    int64_t n_b = extent(g->trans_b, g->k, g->n, g->ldb);
-    float *x = thread_buffer((n_a + n_b) * (int64_t)sizeof *x);
+/* A block of an operand: `rows` rows as they are stored, `ld` apart, which are cast to
+ * y[rows][cols].
+ */
+struct cast_block {
+    float *y;
+    const uint16_t *x;
+    int64_t rows, cols, ld;
+};
 
-    if (!x)
+static void cast_block_rows(void *ctx, int64_t lo, int64_t hi, int thread)
+{
+    const struct cast_block *b = ctx;
+
+    (void)thread;
+    for (int64_t i = lo; i < hi; i++)
+        cast(b->y + i * b->cols, DTYPE_F32, b->x + i * b->ld, DTYPE_BF16, b->cols);
+}
+
+/* Rows row .. row + rows - 1 and columns col .. col + cols - 1 of op(x). */
+static void cast_block(const struct device_queue *q, float *y, const void *x, int64_t ld,
+                       bool trans, const int64_t row[2], const int64_t col[2])
+{
+    const int64_t *down = trans ? col : row, *along = trans ? row : col;
+    struct cast_block b = { .y = y,
+                            .x = (const uint16_t *)x + down[0] * ld + along[0],
+                            .rows = down[1],
+                            .cols = along[1],
+                            .ld = ld };
+
+    kernels_for(q, b.rows, kernels_grain(6 * b.cols), cast_block_rows, &b);
+}
+
+/* The rows of C for the block of B in b, whose rows are k[0] .. and whose columns are n[0] .. */
+static tp_status multiply_by_cast(const struct device_queue *q, const struct gemm *g, float *a,
+                                  const float *b, const int64_t k[2], const int64_t n[2],
+                                  struct tp_err *err)
+{
+    tp_status st = TP_OK;
+
+    for (int64_t at = 0; at < g->m && !st; at += CAST_ROWS) {
+        const int64_t m[2] = { at, least(g->m - at, CAST_ROWS) };
+        struct gemm block = *g;
+
+        cast_block(q, a, g->a, g->lda, g->trans_a, m, k);
+        block.m = m[1], block.n = n[1], block.k = k[1];
+        block.lda = g->trans_a ? m[1] : k[1];
+        block.ldb = g->trans_b ? k[1] : n[1];
+        block.c = (float *)g->c + m[0] * g->ldc + n[0];
+        block.beta = k[0] ? 1 : g->beta;
+        st = sgemm(&block, a, b, err);
+    }
+    return st;
+}
+
+static tp_status gemm_by_cast(const struct device_queue *q, const struct gemm *g,
+                              struct tp_err *err)
+{
+    int64_t depth = least(g->k, CAST_K), n_a = least(g->m, CAST_ROWS) * depth;
+    int64_t n_b = least(g->n, CAST_ROWS) * depth;
+    float *a = thread_buffer((n_a + n_b) * (int64_t)sizeof *a), *b = a ? a + n_a : NULL;
+    tp_status st = TP_OK;
+
+    if (!a)
         return tp_fail(err, TP_E_NOMEM, "out of memory for %lld elements of a bf16 product",
                        (long long)(n_a + n_b));
-    cast(x, DTYPE_F32, g->a, DTYPE_BF16, n_a);
-    cast(x + n_a, DTYPE_F32, g->b, DTYPE_BF16, n_b);
-    return sgemm(g, x, x + n_a, err);
+    for (int64_t j = 0; j < g->n && !st; j += CAST_ROWS)
+        for (int64_t l = 0; l < g->k && !st; l += CAST_K) {
+            const int64_t n[2] = { j, least(g->n - j, CAST_ROWS) };
+            const int64_t k[2] = { l, least(g->k - l, CAST_K) };
+
+            cast_block(q, b, g->b, g->ldb, g->trans_b, k, n);
+            st = multiply_by_cast(q, g, a, b, k, n, err);
+        }
+    return st;
 }
+
+/* ---- by a primitive ---- */
 
 /* C[m][ldc] = the product alone. */
 static tp_status execute(const struct gemm *g, const struct gemm_entry *e, float *c,
@@ -274,7 +343,7 @@ static tp_status onednn_bf16(const struct device_queue *q, const struct gemm *g,
         return err->status;
     e = cache_entry(cache, g);
     if (e->refused)
-        return gemm_by_cast(g, err);
+        return gemm_by_cast(q, g, err);
     if (g->beta != 0 && !(c = thread_buffer(g->m * g->ldc * (int64_t)sizeof *c)))
         return tp_fail(err, TP_E_NOMEM, "out of memory for a product of %lld x %lld floats",
                        (long long)g->m, (long long)g->ldc);

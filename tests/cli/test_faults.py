@@ -279,6 +279,23 @@ def test_what_exists_is_replaced_where_names_cannot_be_exchanged(tmp_path, tiny)
         assert not [p for p in os.listdir(folder) if ".tmp" in p or ".replaced" in p]
 
 
+def test_an_old_step_that_cannot_be_removed_ends_no_run(tmp_path, tiny):
+    """On NFS a file that is read by another process of the machine stays, under the name .nfs*. It is removed when it can be."""
+    root = tmp_path / "root"
+    harness.train(tiny, root, steps=2, layout="tp2", save_every=1)
+    (root / "step-00000001/.nfs01").touch()
+    argv = train_args(tiny, root, steps=6, layout="tp2", save_every=1, keep=2, resume=True)
+    env = {"LD_PRELOAD": preload(), "TP_FAULT_BUSY": ".nfs01"}
+    r = harness.ok(*argv, env=env)
+    assert r.err.count("warning: --keep: ") == r.err.count("cannot remove .nfs01") == 1, r.err
+    (left,) = [p.name for p in root.iterdir() if ".tmp" in p.name]
+    assert left.startswith("step-00000001.tmp-") and [p.name for p in harness.steps(root)] == ["step-00000005", "step-00000006"]
+    r = harness.run("tp-ckpt", "prune", root, "--keep", 1, env=env)
+    assert r.rc == 3 and "cannot remove .nfs01" in r.err and [p.name for p in harness.steps(root)] == ["step-00000006"], r
+    harness.ok("tp-ckpt", "prune", root, "--keep", 1)
+    assert not [p for p in root.iterdir() if ".tmp" in p.name]
+
+
 def test_a_reshard_that_fails_at_its_start_reports_it(tmp_path, tiny):
     """The first calls create root, lock and temporary directory. The tests above may skip some of them."""
     job = Reshard(tmp_path, tiny)

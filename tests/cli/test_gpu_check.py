@@ -5,8 +5,10 @@ needs: tp-train tp-reshard tp-ckpt device_cuda_graph kernels_cuda kernels_cuda_p
 import json
 import os
 import pathlib
+import signal
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -39,6 +41,7 @@ def test_the_parts_that_a_fake_device_can_run_pass(tmp_path):
     assert code == 0 and list(rows) == parts.split(","), rows
     assert all(row["status"] == "passed" and row["figures"] for row in rows.values()), rows
     assert rows["reshard"]["figures"]["cuda_GB_per_s"] > 0
+    assert not list(tmp_path.glob("**/*.h5")), "the folder has checkpoints, and is sent"
     assert len(rows["losses"]["figures"]) == len(gpu_check.MODELS) * 2, rows
 
 
@@ -58,7 +61,8 @@ def script(path, text):
 
 
 def trains(folder, cases, losses="1.0"):
-    """A tp-train that logs all its steps with one loss, unless one of the cases, which are bash's, sets another or ends it."""
+    """A tp-train that logs all its steps with one loss, unless one of the cases, which are bash's, sets another, also one of late steps,
+    or ends it."""
     script(folder / "bin/tp-train", """loss=%s
 case "$*" in
 %s
@@ -67,7 +71,10 @@ while [ $# -gt 0 ]; do
     case $1 in --log) log=$2;; --steps) steps=$2;; esac
     shift
 done
-for ((i = 0; i < steps; i++)); do echo "{\\"step\\": $i, \\"loss\\": $loss, \\"tokens_per_s\\": 7}"; done >>"$log"
+for ((i = 0; i < steps; i++)); do
+    [ $i -lt 2 ] || loss=${late:-$loss}
+    echo "{\\"step\\": $i, \\"loss\\": $loss, \\"tokens_per_s\\": 7}"
+done >>"$log"
 """ % (losses, cases))
 
 
@@ -91,15 +98,63 @@ def test_a_layout_that_fails_is_tried_without_graphs(tmp_path):
     assert rows["layouts"]["why"].count("it hangs in a graph") == rows["layouts"]["why"].count("without CUDA graphs: it ends well") == len(gpu_check.LAYOUTS), rows
 
 
-@pytest.mark.parametrize("off,wrong", [("1e-6", []), ("1e-3", ["fp32"]), ("0.1", ["fp32", "bf16"]), ("nan", ["fp32", "bf16"])])
-def test_losses_of_one_rank_are_compared_with_the_cpus(tmp_path, off, wrong):
-    """In each type as exactly as it is."""
-    loss = "NaN" if off == "nan" else 1 + float(off)
-    trains(tmp_path, "*--device\\ cuda*) loss=%s;;" % loss)
+@pytest.mark.parametrize("says,wrong", [("loss=1.000001", []), ("loss=1.001", ["fp32"]), ("loss=1.1", ["fp32", "bf16"]), ("loss=null", ["fp32", "bf16"]),
+                                        ("late=null", ["fp32", "bf16"])])
+def test_losses_of_one_rank_are_compared_with_the_cpus(tmp_path, says, wrong):
+    """In each type as exactly as it is. tp-train logs NaN as null; the first steps may be right."""
+    trains(tmp_path, "*--device\\ cuda*) %s;;" % says)
     code, rows = check(tmp_path / "out", "--only", "losses", programs=tmp_path / "bin")
     row = rows["losses"]
     assert (code, row["status"]) == ((1, "FAILED") if wrong else (0, "passed")), row
     assert [t for t in ("fp32", "bf16") if "gpt2-tiny %s: losses [" % t in row.get("why", "")] == wrong, row
+
+
+def test_what_nobody_expected_of_one_model_leaves_the_figures_of_the_others(tmp_path):
+    trains(tmp_path, "*gpt2-tiny*--device\\ cuda*) loss='oh, a full disk';;")
+    code, rows = check(tmp_path / "out", "--only", "losses", programs=tmp_path / "bin")
+    row = rows["losses"]
+    assert code == 1 and row["why"].count("gpt2-tiny ") == row["why"].count("JSONDecodeError: ") == 2, row
+    assert sorted(row["figures"]) == sorted("%s %s" % (m, t) for m in gpu_check.MODELS if m != "gpt2-tiny" for t in gpu_check.TOLERANCES), row
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_a_signal_ends_what_runs_and_leaves_the_report(tmp_path, number):
+    """Commands are in sessions of their own, which would go on and hold the GPU."""
+    began = tmp_path / "pid"
+    trains(tmp_path, "*tiny-tp1-fp32-cuda*) ;;\n*--device\\ cuda*) echo $$ >%s; sleep 1000;;" % began)
+    argv = [sys.executable, "-B", SCRIPT, "--bin", tmp_path / "bin", "--build", tmp_path, "--out", tmp_path / "out", "--small", "--only",
+            "losses,layouts"]
+    with subprocess.Popen(argv, stdout=subprocess.DEVNULL) as p:
+        while not (began.exists() and began.read_text().endswith("\n")):
+            assert p.poll() is None
+            time.sleep(0.05)
+        p.send_signal(number)
+        assert p.wait(30) == 1
+    trainer = pathlib.Path("/proc", began.read_text().strip(), "cmdline")
+    rows = {row["part"]: row for row in json.loads((tmp_path / "out/report.json").read_text())}
+    assert not trainer.exists() or not trainer.read_bytes(), "tp-train goes on"  # without a command line: it is a zombie
+    assert rows["losses"]["figures"]["tiny fp32"] == 0, rows
+    assert signal.Signals(number).name + " ended the check" in rows["layouts"]["why"], rows
+
+
+def test_a_report_that_nobody_prints_is_written(tmp_path):
+    """As when the terminal is gone, or `| head` has ended."""
+    script(tmp_path / "build/gpu_check", "echo 'best contiguous copy   5000 GB/s'\n")
+    r = subprocess.run(["bash", "-c", "'%s' -B '%s' --build '%s' --out '%s' --small --only bandwidth,experts >/dev/full" % (
+        sys.executable, SCRIPT, tmp_path / "build", tmp_path / "out")], stderr=subprocess.PIPE, text=True, check=False)
+    assert "Traceback" not in r.stderr, r.stderr
+    assert [row["status"] for row in json.loads((tmp_path / "out/report.json").read_text())] == ["passed", "passed"]
+
+
+def test_a_python_that_does_not_answer_is_asked_once_for_pytorch(tmp_path):
+    """Its packages may be on a slow file system; the check has ten minutes."""
+    for name in "path/python3", "path/python3.0":
+        script(tmp_path / name, "echo asked >>%s/asked; exit 1\n" % tmp_path)
+    _, rows = check(tmp_path / "out", "--only", "training", PATH="%s:%s" % (tmp_path / "path", os.environ["PATH"]))
+    (row,) = rows["training"]["figures"].values()
+    asked = (tmp_path / "asked").read_text().splitlines()
+    assert {row["pytorch_" + mode] for _, mode in gpu_check.OF_PYTORCH if "pytorch_" + mode in row} == {"PyTorch is not installed"}, row
+    assert len(asked) == 1, asked
 
 
 def test_each_training_run_has_a_log_of_its_own(tmp_path):
@@ -204,7 +259,8 @@ def test_pytorch_is_asked_of_the_python_that_has_it(tmp_path):
 
 @pytest.mark.parametrize("at_once", [1, 2])
 def test_parts_that_measure_no_speed_run_side_by_side(tmp_path, at_once):
-    """A program of one part waits for one of another. The report has them in their order, and layouts run apart."""
+    """A program of one part waits for one of another. The report has them in their order, and layouts run apart. One at a time, the
+    sanitizer is the last, because it takes as much time as there is."""
     wait = "touch {0}/%s; for i in {{1..%d}}; do [ -e {0}/%s ] && exit 0; sleep 0.1; done; exit 1\n"
     rounds = 100 if at_once > 1 else 3
     script(tmp_path / "tests/device_cuda_graph", wait.format(tmp_path) % ("kernels", rounds, "sanitizer"))
@@ -212,7 +268,7 @@ def test_parts_that_measure_no_speed_run_side_by_side(tmp_path, at_once):
     script(tmp_path / "compute-sanitizer", wait.format(tmp_path) % ("sanitizer", rounds, "kernels"))
     _, rows = check(tmp_path / "out", "--only", "sanitizer,layouts,kernels", "--at-once", str(at_once), build=tmp_path, programs=tmp_path / "none",
                     PATH="%s:%s" % (tmp_path, os.environ["PATH"]))
-    assert list(rows) == ["kernels", "sanitizer", "layouts"], rows
+    assert list(rows) == (["kernels", "layouts", "sanitizer"] if at_once == 1 else ["kernels", "sanitizer", "layouts"]), rows
     assert ("device_cuda_graph: " in rows["kernels"].get("why", "")) == (at_once == 1), rows
 
 

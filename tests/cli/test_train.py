@@ -300,6 +300,21 @@ def test_a_loss_that_is_not_a_number_is_reported_once(tiny):
     assert len([x for x in r.lines if "warning" in x and "is NaN or infinite" in x]) == 1
 
 
+@pytest.mark.parametrize("layout", ["tp1", "tp2"])
+def test_checkpoints_before_a_loss_that_is_not_a_number_are_kept(tiny, tmp_path, layout):
+    """Those after it are useless, and --keep would give them their place. Their own number stays bounded. A save that is in progress
+    at the step leaves one or two more."""
+    argv = ["tp-train", "--model", tiny, "--data", TEXT, "--seq", 16, "--layout", layout, "--ckpt", tmp_path / "ckpt", "--save-every", 1,
+            "--keep", 2, "--quiet"]
+    ok(*argv, "--steps", 3)
+    r = ok(*argv, "--steps", 12, "--resume", "--lr", 1e30)
+    first = int(r.err.partition("gradient norm of step ")[2].split()[0])
+    kept = [int(p.name[5:]) for p in harness.steps(tmp_path / "ckpt")]
+    assert "--keep removes none of those before" in r.err and kept[-2:] == [11, 12] and kept[-4:-2] == [first - 2, first - 1], (kept, r)
+    assert len(kept) <= 6, kept
+    assert "nan" not in ok(*argv[:-1], "--steps", first, "--resume", "--step", first - 2).out
+
+
 @pytest.mark.parametrize("options,words", [
     (["--lr", 1e-5], "--lr 1e-05 is below --min-lr 0.0001, which is the default, so the learning rate grows"),
     (["--min-lr", 0.002], "--lr 0.001 is below --min-lr 0.002, so the learning rate grows"),

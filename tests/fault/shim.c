@@ -16,6 +16,7 @@
  *                     short: a write writes one half and returns its length
  *                     eintr: a write or fsync is interrupted once
  *   TP_FAULT_PLAIN    renameat2 with flags fails, as on NFS
+ *   TP_FAULT_BUSY     name of files that cannot be removed, as on NFS what another process reads
  *   TP_FAULT_LOG      file to which each call appends "number call path"
  *
  * It does not see calls that the C library makes internally (stdio). So a test compares the log
@@ -169,6 +170,12 @@ int mkdirat(int dirfd, const char *path, mode_t mode)
 
 int unlinkat(int dirfd, const char *path, int flags)
 {
+    const char *busy = getenv("TP_FAULT_BUSY");
+
+    if (busy && strcmp(path, busy) == 0) {
+        errno = EBUSY;
+        return -1;
+    }
     if (!path_allowed(flags & AT_REMOVEDIR ? "rmdir" : "unlink", dirfd, path, 0, NULL, false))
         return -1;
     return (int)syscall(SYS_unlinkat, dirfd, path, flags);

@@ -1,8 +1,5 @@
 """tests/gpu/findings.py - what a part of tests/gpu/gpu_check.py finds, also when something of it fails, is missing, or hangs."""
 import contextlib
-import os
-import pathlib
-import signal
 
 
 class Missing(Exception):
@@ -38,6 +35,8 @@ class Findings:
         except (Missing, Failed) as e:
             is_missing = isinstance(e, Missing) or (may_be_late and isinstance(e, Late))
             (self.unfinished if is_missing else self.wrong).append("%s: %s" % (what, e))
+        except Exception as e:  # what is found of others must not be lost
+            self.wrong.append("%s: %s: %s" % (what, type(e).__name__, e))
 
     def result(self):
         if self.unfinished and not self.figures and not self.wrong:
@@ -47,13 +46,3 @@ class Findings:
         if self.wrong:
             raise Failed("; ".join(self.wrong), self.figures)
         return self.figures
-
-
-def end_session(session):
-    """Kill all processes of a session. mpirun gives each rank a process group of its own, so a group is not enough."""
-    for path in pathlib.Path("/proc").glob("[0-9]*/stat"):
-        try:  # the name, in brackets, may have spaces; then: state, parent, group, session
-            if int(path.read_text().rpartition(")")[2].split()[3]) == session:
-                os.kill(int(path.parent.name), signal.SIGKILL)
-        except (OSError, IndexError, ValueError):
-            pass  # it has ended

@@ -4,6 +4,8 @@
  * covers: kernels/cpu/unit kernels/cpu/thread_buffer */
 #include "kernels/gemm.h"
 
+#include <sys/resource.h>
+
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/unit.h"
 #include "tests/unit/kernels_support.h"
@@ -78,10 +80,9 @@ Test(gemm, bf16_equals_the_simple_loop)
 }
 
 /* Larger than the blocks that are packed at a time, along each axis in turn. */
-Test(gemm, bf16_in_several_blocks_equals_the_simple_loop)
+static void products_in_blocks(const char *name, const int64_t sizes[3][3])
 {
-    struct rng r = rng_start("gemm/bf16 blocks");
-    const int64_t sizes[][3] = { { 400, 37, 50 }, { 5, 1100, 33 }, { 13, 70, 2301 } };
+    struct rng r = rng_start(name);
 
     for (int i = 0; i < 3; i++)
         for (int form = 0; form < 4; form++) {
@@ -95,6 +96,13 @@ Test(gemm, bf16_in_several_blocks_equals_the_simple_loop)
                               .beta = 1 };
             compare(&r, g);
         }
+}
+
+Test(gemm, bf16_in_several_blocks_equals_the_simple_loop)
+{
+    const int64_t sizes[][3] = { { 400, 37, 50 }, { 5, 1100, 33 }, { 13, 70, 2301 } };
+
+    products_in_blocks("gemm/bf16 blocks", sizes);
 }
 
 Test(gemm, bf16_without_amx_equals_the_simple_loop)
@@ -118,6 +126,57 @@ Test(gemm, bf16_without_the_instructions_equals_the_simple_loop)
     kernels_on()->device->without_units = UNIT_AVX512_BF16;
     random_products("gemm/bf16 by cast, small", DTYPE_BF16, 9, 150);
     random_products("gemm/bf16 by cast, large", DTYPE_BF16, 150, 60);
+}
+
+Test(gemm, bf16_without_the_instructions_in_several_blocks_equals_the_simple_loop)
+{
+    const int64_t sizes[][3] = { { 2045, 3, 1020 }, { 5, 2050, 1030 }, { 9, 7, 3070 } };
+
+    setenv("DNNL_MAX_CPU_ISA", "AVX2", 1);
+    kernels_on()->device->without_units = UNIT_AVX512_BF16;
+    products_in_blocks("gemm/bf16 by cast, blocks", sizes);
+}
+
+static int64_t peak_bytes(void)
+{
+    struct rusage u;
+
+    cr_assert_eq(getrusage(RUSAGE_SELF, &u), 0);
+    return (int64_t)u.ru_maxrss * 1024;
+}
+
+/* tp-train's --mem does not count copies of operands, of which the logits are the largest. */
+Test(gemm, bf16_without_the_instructions_takes_little_memory)
+{
+    enum { M = 64, N = 8, K = 1 << 18 };
+    uint16_t *ones = malloc((size_t)M * K * sizeof *ones);
+    float *c = filled_floats((int64_t)M * N, 7);
+    const struct gemm g = { .m = M,
+                            .n = N,
+                            .k = K,
+                            .a = ones,
+                            .lda = K,
+                            .b = ones,
+                            .ldb = N,
+                            .c = c,
+                            .ldc = N,
+                            .alpha = 1,
+                            .type = DTYPE_BF16 };
+    struct tp_err err = { 0 };
+    int64_t before;
+
+    setenv("DNNL_MAX_CPU_ISA", "AVX2", 1);
+    kernels_on()->device->without_units = UNIT_AVX512_BF16;
+    cr_assert(ones);
+    for (int64_t i = 0; i < (int64_t)M * K; i++)
+        ones[i] = 0x3f80;
+    before = peak_bytes();
+    cr_assert_eq(gemm_one(kernels_on(), &g, &err), TP_OK, "%s", err.msg);
+    cr_expect_lt(peak_bytes() - before, 32 << 20);
+    for (int i = 0; i < M * N; i++)
+        cr_assert_eq(c[i], (float)K);
+    free(ones);
+    free(c);
 }
 
 /* C of rows row .. and columns col .. of one product, on their own, with some threads and without
