@@ -276,7 +276,8 @@ void run_helper_stop(struct run *r, bool hurry);
 /* ---- run_launch.c ---- */
 
 tp_status run_launch(struct run *r);
-tp_status run_take_over(struct run *r);
+/* placement: of the ranks (attempt.h); NULL: not known. */
+tp_status run_take_over(struct run *r, const json_t *placement);
 /* Remove what a tp-run that was killed has left of an attempt that was over. */
 void run_forget_last_attempt(struct run *r);
 /* Start a program and append its output to `log`. supervisor: in its own session, with the
