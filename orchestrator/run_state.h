@@ -157,8 +157,12 @@ bool run_node_reports(const struct run *r, const struct node *node);
  * the scheduler. */
 void run_exclude_node(struct run *r, struct node *n, enum event_reason reason, const char *what,
                       const char *fault);
-/* Count a fault of a node's rank. After restart.blame faults the node is excluded (true). */
+/* Count a fault of a node's rank. After restart.blame faults the node is excluded (true), unless no
+ * layout fits the others. */
 bool run_count_fault(struct run *r, const struct attempt_fault *f);
+/* No layout fits the usable nodes. If one fits them and those that are excluded, end the exclusions
+ * (true). A scheduler looks for other nodes instead. */
+bool run_readmit_nodes(struct run *r);
 json_t *run_nodes_json(const struct run *r);
 
 /* ---- run_gpus.c ---- */

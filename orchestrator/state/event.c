@@ -64,6 +64,7 @@ static const struct event_code REASONS[EVENT_REASONS + 1] = {
     [REASON_NEWER_JOB]              = { "newer_job", "Another job has claimed the checkpoint root.", false },
     [REASON_NODE_GIVEN_BACK]        = { "node_given_back", "`tp-run node up` gave the node back.", false },
     [REASON_NODE_LOST]              = { "node_lost", "A node with ranks was lost.", false },
+    [REASON_NODE_NEEDED]            = { "node_needed", "No layout fits the other nodes, so the exclusion of the node ends.", false },
     [REASON_NODE_TAKEN_AWAY]        = { "node_taken_away", "`tp-run node down` took the node away.", false },
     [REASON_NOT_SAVED]              = { "not_saved", "The job was stopped and had not saved.", false },
     [REASON_NOT_STARTED]            = { "not_started", "The job was stopped before it was launched.", false },
