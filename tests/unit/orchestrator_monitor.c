@@ -28,17 +28,22 @@ static const struct monitor_limits LIMITS = { .floor_ns = 3 * S,
                                               .jump = 20,
                                               .slow_steps = 20 };
 
-static void sim_init(struct monitor_sim *s)
+static void sim_init_with(struct monitor_sim *s, const struct monitor_limits *limits)
 {
     memset(s, 0, sizeof *s);
     s->now = 1000 * S;
-    s->m = monitor_new(WORLD, &LIMITS, s->now);
+    s->m = monitor_new(WORLD, limits, s->now);
     for (int r = 0; r < WORLD; r++) {
         s->status[r] =
             (struct heartbeat_status){ .rank = r, .world = WORLD, .step = -1, .saved = -1 };
         s->status[r].loss = NAN;
         s->state[r] = 'S';
     }
+}
+
+static void sim_init(struct monitor_sim *s)
+{
+    sim_init_with(s, &LIMITS);
 }
 
 static struct monitor_verdict look(struct monitor_sim *s)
@@ -217,6 +222,20 @@ static void sim_save(struct monitor_sim *s)
         s->status[r].phase = HEARTBEAT_SAVE;
         s->status[r].phase_ns = s->now;
     }
+}
+
+Test(monitor, a_factor_that_cannot_be_counted_is_no_deadline_rather_than_the_shortest)
+{
+    struct monitor_limits limits = LIMITS;
+    struct monitor_sim s;
+
+    limits.factor = 1e15;
+    sim_init_with(&s, &limits);
+    for (int i = 0; i < 50; i++)
+        cr_assert_eq(step(&s, 10 * S, NULL, 2).kind, MONITOR_FINE);
+    cr_expect_gt(monitor_deadline(s.m), 1000000 * S);
+    cr_expect_eq(stall(&s, 2, 4000 * S).kind, MONITOR_FINE);
+    monitor_free(s.m);
 }
 
 Test(monitor, saves_have_a_deadline_of_their_own)
