@@ -199,7 +199,8 @@ void run_host_open(struct run *r);
 bool run_root_is_in_store(const struct run *r);
 /* Whether it is a folder that this job owns, and locks. */
 bool run_root_is_folder(const struct run *r);
-/* The store has failed before the launch: plan again, within the budgets of any failure. */
+/* The store, or the server of the model, has failed before the launch: plan again, within the
+ * budgets of any failure. */
 tp_status run_root_failed(struct run *r, const char *what);
 /* TP_E_EXISTS: another live job owns the checkpoint root. TP_E_IO, TP_E_USAGE: it is in a store
  * that cannot be used. */
