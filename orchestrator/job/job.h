@@ -43,7 +43,9 @@ struct job_node {
     int slots; /* number of ranks it can hold */
 };
 
-struct job_backend; /* The config.json of a model at a URL, once it was read: later plans must not depend on its server.
+struct job_backend;
+
+/* The config.json of a model at a URL, once it was read: later plans must not depend on its server.
  * It is in the arena of the job. */
 struct job_config {
     struct arena *arena;
