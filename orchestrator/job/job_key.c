@@ -79,7 +79,7 @@ static const struct job_key KEYS[] = {
     KEY("watch", "factor", DOUBLE, watch.factor, "15",
         "a rank hangs when it makes no progress for this many times the 99th percentile of the step times"),
     KEY("watch", "init", SECONDS, watch.init, "5m", "deadline from the launch to the first step"),
-    KEY("watch", "save", SECONDS, watch.save, "10m", "deadline for a save until tp-run has measured one"),
+    KEY("watch", "save", SECONDS, watch.save, "10m", "deadline for a save until tp-run has measured one; with checkpoints in a store for all"),
     KEY("watch", "slow", DOUBLE, watch.slow, "3",
         "report a rank that computes this many times as long as the median of all ranks (0: off)"),
     KEY("watch", "slow_steps", INT, watch.slow_steps, "20", "measured over this many steps"),

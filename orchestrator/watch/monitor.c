@@ -157,6 +157,15 @@ int64_t monitor_deadline(const struct monitor *m)
     return learnt > (double)m->limits.floor_ns ? capped(learnt) : m->limits.floor_ns;
 }
 
+static int64_t save_deadline(const struct monitor *m)
+{
+    int64_t learnt = capped(m->limits.factor * (double)m->save_ns);
+
+    if (m->save_ns == 0 || (m->limits.saves_wait && learnt < m->limits.save_ns))
+        return m->limits.save_ns;
+    return learnt;
+}
+
 /* The current deadline: the longest of all ranks' phases. */
 static int64_t deadline_now(const struct monitor *m)
 {
@@ -170,7 +179,7 @@ static int64_t deadline_now(const struct monitor *m)
             s->phase == HEARTBEAT_LOAD)
             d = m->limits.init_ns;
         else if (s->phase == HEARTBEAT_SAVE || s->phase == HEARTBEAT_DRAIN)
-            d = m->save_ns ? capped(m->limits.factor * (double)m->save_ns) : m->limits.save_ns;
+            d = save_deadline(m);
         if (d > longest)
             longest = d;
     }

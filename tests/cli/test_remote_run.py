@@ -170,3 +170,20 @@ def test_a_model_at_a_url_is_read_once_so_plans_do_not_depend_on_its_server(stor
         store.faults.clear()
         job.await_event("training", 3)
         job.verb("stop", "--wait")
+
+
+def test_ranks_that_wait_for_the_store_to_save_do_not_hang(store, make):
+    """They were killed after a few seconds, though their saves would have been tried again for minutes."""
+    with make(steps=100000, options={"save-every": 50}, watch={"factor": 2}) as job:
+        job.start(store.environment(TP_REMOTE_TIMEOUT="60"))
+        job.await_event("save", 10)  # the time of some was measured
+        store.faults.append(Fault(503, times=10 ** 6, method="PUT", path="partNumber"))
+        deadline = time.monotonic() + 60
+        while job.status()["state"] != "save" and time.monotonic() < deadline:
+            time.sleep(0.1)
+        time.sleep(6)  # watch.floor is 3 s
+        store.faults.clear()
+        saves = len(job.events("save"))
+        job.await_event("save", saves + 2)
+        assert not job.events("hang") and not job.events("restart"), job.story()
+        job.verb("stop", "--wait")

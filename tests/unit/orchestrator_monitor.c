@@ -256,6 +256,38 @@ Test(monitor, saves_have_a_deadline_of_their_own)
     monitor_free(s.m);
 }
 
+/* All ranks are in another phase, 100 ms later. */
+static void change_phase(struct monitor_sim *s, enum heartbeat_phase phase)
+{
+    s->now += 100 * MS;
+    for (int r = 0; r < WORLD; r++) {
+        s->status[r].phase = phase;
+        s->status[r].phase_ns = s->now;
+    }
+    cr_assert_eq(look(s).kind, MONITOR_FINE);
+}
+
+Test(monitor, saves_to_a_store_have_the_deadline_of_the_job_whatever_was_measured)
+{
+    struct monitor_limits limits = LIMITS;
+    struct monitor_sim s;
+    int64_t waited = 0;
+
+    limits.saves_wait = true;
+    sim_init_with(&s, &limits);
+    for (int i = 0; i < 50; i++)
+        step(&s, 50 * MS, NULL, 2);
+    change_phase(&s, HEARTBEAT_SAVE);
+    change_phase(&s, HEARTBEAT_TRAIN); /* 100 ms were measured */
+    change_phase(&s, HEARTBEAT_SAVE);
+    while (look(&s).kind == MONITOR_FINE && waited < 1000 * S) {
+        s.now += 100 * MS;
+        waited += 100 * MS;
+    }
+    cr_expect(waited > 599 * S && waited < 601 * S, "%lld", (long long)waited);
+    monitor_free(s.m);
+}
+
 Test(monitor, a_rank_that_is_stopped_while_the_job_saves_is_named_like_any_other)
 {
     struct monitor_verdict v;
