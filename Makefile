@@ -249,10 +249,9 @@ $(FAKE)/%.o: %.c $(FAKE)/.flags
 	@echo "  FAKE  $<"
 	$(call compile,clang -std=c11 -D_GNU_SOURCE -DTP_VERSION='"$(VERSION)"' $(FAKE_FLAGS) -MMD -MP)
 
-# What nvcc makes of the kernels, on the fake device: their PTX, translated to C++, in the place of the kernels that clang
-# compiles from the sources (tests/fakecuda/ptx/translate.py). The tests of the kernels run once for each architecture.
+# What nvcc makes of the kernels, on the fake device: the PTX of `make cuda`, translated to C++, in the place of the kernels
+# that clang compiles from the sources (tests/fakecuda/ptx/translate.py). The tests of the kernels run once for each architecture.
 ARCHES    := $(CUDA_ARCHES)
-PTX_NVCC  := -std=c++17 -O3 -I. $(addprefix -isystem ,$(CUDA_PYPI:=/include))
 PTX_FLAGS := -O1 -gline-tables-only -fPIC -fvisibility=hidden -ffp-contract=off -Wall -Wextra -Wno-unused-label $(strip \
              )-Wno-unused-variable -Wno-unused-function -Itests/fakecuda/include -I.
 PTX_TESTS := $(patsubst tests/unit/%.c,$(BUILD)/tests/%,$(wildcard tests/unit/kernels_cuda*.c))
@@ -266,13 +265,11 @@ ptx:
 
 $(FAKE)/.ptx-flags: FORCE
 	@mkdir -p $(@D)
-	@echo '$(PTX_NVCC) $(PTX_FLAGS)' | cmp -s - $@ || echo '$(PTX_NVCC) $(PTX_FLAGS)' > $@
+	@echo '$(PTX_FLAGS)' | cmp -s - $@ || echo '$(PTX_FLAGS)' > $@
 
 define PTX_RULES
-$(FAKE)/sm_$1/%.ptx: %.cu $(FAKE)/.ptx-flags
-	@mkdir -p $$(@D)
-	@echo "  NVCC  $$< (PTX for sm_$1)"
-	$$(Q)$$(NVCC) $$(PTX_NVCC) -arch=compute_$1 -MD -MP -MF $$@.d -MT $$@ -ptx $$< -o $$@
+$(FAKE)/sm_$1/%.ptx: $(BUILD)/cuda/%.o
+	@mkdir -p $$(@D) && cp $(BUILD)/cuda/$$*.keep/$$(*F).compute_$1.ptx $$@
 
 $(FAKE)/sm_$1/%.cc: $(FAKE)/sm_$1/%.ptx tests/fakecuda/ptx/translate.py
 	@$$(PYTHON) -B tests/fakecuda/ptx/translate.py $$< $$@
@@ -286,7 +283,6 @@ $(FAKE)/sm_$1/libtp-cuda.so: $$(call CUDA_FILES,$(FAKE)) $$(FAKE_CC) $$(CUDA_CU:
 	$$(Q)$$(FAKE_LINK) -shared $$^ $$(FAKE_LIBS) -o $$@
 endef
 $(foreach arch,$(ARCHES),$(eval $(call PTX_RULES,$(arch))))
--include $(foreach arch,$(ARCHES),$(CUDA_CU:%=$(FAKE)/sm_$(arch)/%.ptx.d))
 
 ## gpu-check     everything that only a GPU can show, in at most ten minutes: build/gpu-check/report.txt and report.json
 ##               (exit 3: this machine has no GPU)

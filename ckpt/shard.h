@@ -5,9 +5,9 @@
  * Writing: libhdf5 creates the structure of the file (datasets that are contiguous, allocated
  * early, never filled, 4 KiB-aligned) through our own virtual file driver. The payload is then
  * written with pwrite at the offsets that libhdf5 chose, by any number of threads and processes.
- * shard_finish writes /index and calls fsync. Reading: /index is read where the manifest says it
- * is, checked, and then payload is read. libhdf5 never sees bytes that may be damaged. A shard with
- * compressed chunks is written in another way: ckpt/shard_pack.h.
+ * shard_finish writes /index, and shard_wait calls fsync. Reading: /index is read where the
+ * manifest says it is, checked, and then payload is read. libhdf5 never sees bytes that may be
+ * damaged. A shard with compressed chunks is written in another way: ckpt/shard_pack.h.
  */
 #ifndef CKPT_SHARD_H
 #define CKPT_SHARD_H
@@ -99,17 +99,19 @@ int64_t shard_part_at(const struct shard_writer *w, int box, const struct box *r
 void shard_add_sums(struct shard_writer *w, int64_t chunk, const struct chunk_part *part,
                     uint32_t crc_part);
 
-/* fdatasync: return when everything that was written so far is on disk. */
+/* fdatasync: return when everything that was written so far is on disk. Of several shards, several
+ * threads can do this at the same time. */
 tp_status shard_sync(struct shard_writer *w, struct tp_err *err);
 
 /* The checksums so far, which processes combine by chunk_sums_add (ckpt/chunk_sums.h). Borrowed. */
 uint64_t *shard_sums(struct shard_writer *w, int64_t *n_words);
 
-/* Write /index, fsync, and fill in what the manifest says. Only by the creator, after all writing.
+/* Write /index, and fill in what the manifest says. Only by the creator, after all writing.
  * TP_E_INTERNAL: a byte of payload was not written, or was written twice. */
 tp_status shard_finish(struct shard_writer *w, struct shard_info *info, struct tp_err *err);
 
-/* After shard_finish, of a shard in a store: wait until the store has all of it. */
+/* After shard_finish: return when the disk has all of the shard (fsync), or the store. Of local
+ * shards, several threads can wait at the same time. */
 tp_status shard_wait(struct shard_writer *w, struct tp_err *err);
 
 /* After shard_wait, of a shard in a store: make the object appear, if there is none yet

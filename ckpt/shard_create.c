@@ -29,11 +29,8 @@ static int64_t chunk_size(const struct shard_writer *w, const struct stored_box 
 
 static tp_status find_boxes(struct shard_writer *w, int n_boxes, struct tp_err *err)
 {
-    while (w->first < n_boxes && w->boxes[w->first].rank != w->rank)
-        w->first++;
-    while (w->first + w->n < n_boxes && w->boxes[w->first + w->n].rank == w->rank)
-        w->n++;
-    if (w->n == 0)
+    w->first = stored_box_of_rank(&w->n, w->boxes, n_boxes, w->rank);
+    if (w->n < 1)
         return tp_fail(err, TP_E_INTERNAL, "rank %d has nothing to write", w->rank);
     for (int i = 0; i < w->n; i++) {
         const struct stored_box *b = &w->boxes[w->first + i];

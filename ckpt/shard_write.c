@@ -98,7 +98,7 @@ static tp_status write_payload(const struct shard_writer *w, const struct shard_
     if (w->upload)
         return upload_file_write(w->upload, r->at, r->bytes, r->left, err);
     st = file_write_at(w->fd, w->path, r->at, r->bytes, (size_t)r->left, err);
-    /* Ask the kernel to start writing back now, so that the fsync of shard_finish has little left
+    /* Ask the kernel to start writing back now, so that the fsync of shard_wait has little left
      * to do. Only a hint: if it fails, fsync does the work. */
     if (!st && r->left >= WRITEBACK_BYTES)
         (void)sync_file_range(w->fd, r->at, r->left, SYNC_FILE_RANGE_WRITE);
@@ -253,8 +253,8 @@ tp_status shard_finish(struct shard_writer *w, struct shard_info *info, struct t
     found.index_offset = w->index_offset;
     TP_TRY(shard_write_index(w, found.index_sha256, err));
     TP_TRY(chunks_hash_outside(found.meta_sha256, &file, err));
-    TP_TRY(w->upload ? shard_upload_finish(w->upload, w, err)
-                     : file_sync(w->fd, w->path, false, err));
+    if (w->upload)
+        TP_TRY(shard_upload_finish(w->upload, w, err));
     *info = found;
 done:
     return st;
@@ -262,7 +262,7 @@ done:
 
 tp_status shard_wait(struct shard_writer *w, struct tp_err *err)
 {
-    return w->upload ? upload_file_wait(w->upload, err) : TP_OK;
+    return w->upload ? upload_file_wait(w->upload, err) : file_sync(w->fd, w->path, false, err);
 }
 
 tp_status shard_appear(struct shard_writer *w, struct tp_err *err)

@@ -54,6 +54,10 @@ tp_status file_write_new(const char *path, const void *data, size_t size, struct
  * it, rename it, fsync the directory. TP_E_EXISTS: path is a directory, a device or the like. */
 tp_status file_replace(const char *path, const void *data, size_t size, struct tp_err *err);
 
+/* How many files are worth syncing at the same time: a file system commits together what waits for
+ * it, and a server answers many at once. */
+enum { FILE_SYNC_THREADS = 16 };
+
 /* fsync an open file; data_only: fdatasync. A call that a signal interrupts is repeated, which
  * happens on network file systems. */
 tp_status file_sync(int fd, const char *path, bool data_only, struct tp_err *err);

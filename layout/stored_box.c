@@ -152,6 +152,30 @@ done:
     return st;
 }
 
+/* The first box of this rank or a later one. */
+static int first_from(const struct stored_box *boxes, int n, int rank)
+{
+    int lo = 0;
+
+    while (lo < n) {
+        int middle = lo + (n - lo) / 2;
+
+        if (boxes[middle].rank < rank)
+            lo = middle + 1;
+        else
+            n = middle;
+    }
+    return lo;
+}
+
+int stored_box_of_rank(int *count, const struct stored_box *boxes, int n, int rank)
+{
+    int first = first_from(boxes, n, rank);
+
+    *count = first_from(boxes + first, n - first, rank + 1);
+    return first;
+}
+
 tp_status stored_box_rank_bytes(int64_t *bytes_of, const struct layout *l, struct tp_err *err)
 {
     struct stored_box_writers list = { .layout = l, .bytes_of = bytes_of };

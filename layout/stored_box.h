@@ -22,6 +22,9 @@ struct stored_box {
 tp_status stored_box_list(struct stored_box **boxes, int *n, const struct layout *l,
                           struct arena *arena, struct tp_err *err);
 
+/* Where the boxes of a rank begin in the list, and how many there are (0: it writes nothing). */
+int stored_box_of_rank(int *count, const struct stored_box *boxes, int n, int rank);
+
 /* The bytes that each rank writes, without a list of boxes, which may have millions. bytes_of[rank]
  * of all ranks must be 0. */
 tp_status stored_box_rank_bytes(int64_t *bytes_of, const struct layout *l, struct tp_err *err);

@@ -192,3 +192,16 @@ def test_reports():
 def test_a_report_of_a_sanitizer_is_a_failure_once(tmp_path, passes, counts):
     p = run_tests(tmp_path, REPORTING % passes)
     assert p.returncode == 1 and p.stdout.endswith("\n%s\n" % counts)
+
+
+@pytest.mark.parametrize("sanitize,firsts", [("address", 8), ("", 1)])
+def test_runs_with_a_sanitizer_begin_with_different_files(sanitize, firsts):
+    """Each has all files. The end of a run has no time on a slow machine, so that it must not always be the same."""
+    files, first = ["tests/cli/test_%s.py" % name for name in "abcdefgh"], set()
+    for until in range(1, 30):
+        env = {**os.environ, "SANITIZE": sanitize, "TP_TESTS_UNTIL": str(until)}
+        p = subprocess.run(["/usr/bin/python3", "-B", "-c", "import run; print(*run.order(%r))" % files], cwd=harness.REPO / "tests/runner",
+                           env=env, stdout=subprocess.PIPE, text=True, check=True)
+        assert sorted(p.stdout.split()) == files
+        first.add(p.stdout.split()[0])
+    assert len(first) == firsts

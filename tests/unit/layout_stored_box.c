@@ -147,3 +147,22 @@ Test(stored_box, writers_are_balanced)
               (long long)sum);
     arena_free(&arena);
 }
+
+Test(stored_box, the_boxes_of_a_rank_are_found_also_where_ranks_write_nothing)
+{
+    static const int ranks[] = { 1, 1, 2, 4, 4, 4 };
+    static const struct {
+        int first, n;
+    } expected[] = { { 0, 0 }, { 0, 2 }, { 2, 1 }, { 3, 0 }, { 3, 3 }, { 6, 0 } };
+    struct stored_box boxes[6] = { 0 };
+    int n;
+
+    for (int i = 0; i < 6; i++)
+        boxes[i].rank = ranks[i];
+    for (int rank = 0; rank < 6; rank++) {
+        cr_expect_eq(stored_box_of_rank(&n, boxes, 6, rank), expected[rank].first, "%d", rank);
+        cr_expect_eq(n, expected[rank].n, "%d", rank);
+    }
+    cr_expect_eq(stored_box_of_rank(&n, boxes, 0, 0), 0);
+    cr_expect_eq(n, 0);
+}

@@ -222,10 +222,10 @@ const struct reshard_endpoint *checkpoint_target_endpoint(const struct checkpoin
 int64_t checkpoint_target_rank_bytes(const struct checkpoint_target *t, int rank)
 {
     int64_t sum = 0;
+    int n, first = stored_box_of_rank(&n, t->boxes, t->endpoint.n_extents, rank);
 
-    for (int i = 0; i < t->endpoint.n_extents; i++)
-        if (t->boxes[i].rank == rank)
-            sum += box_elements(&t->boxes[i].box) * dtype_bytes(t->dtypes[t->boxes[i].tensor]);
+    for (int i = first; i < first + n; i++)
+        sum += box_elements(&t->boxes[i].box) * dtype_bytes(t->dtypes[t->boxes[i].tensor]);
     return sum;
 }
 

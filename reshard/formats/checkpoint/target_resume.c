@@ -3,6 +3,8 @@
  */
 #include "ckpt/shard_pack_resume.h"
 #include "ckpt/shard_read_back.h"
+#include "core/file.h"
+#include "core/thread_pool.h"
 #include "reshard/formats/checkpoint/checkpoint_target.h"
 
 bool checkpoint_target_suspects(const void *ctx, int extent, const struct box *run)
@@ -97,6 +99,15 @@ static tp_status target_layout_sha256(const void *ctx, char sha256[SHA256_TEXT],
     return TP_OK;
 }
 
+/* A thread_pool_fn: the shard of rank number `item`. */
+static tp_status sync_shard(void *writers, int64_t item, int worker, struct tp_err *err)
+{
+    struct shard_writer *w = ((struct shard_writer **)writers)[item];
+
+    (void)worker;
+    return w ? shard_sync(w, err) : TP_OK;
+}
+
 static tp_status target_sync(const void *ctx, struct tp_err *err)
 {
     const struct checkpoint_target *t = ctx;
@@ -104,10 +115,7 @@ static tp_status target_sync(const void *ctx, struct tp_err *err)
 
     if (t->packer.level)
         st = shard_pack_save(t->writers, t->world, t->dir, t->saved, err);
-    for (int rank = 0; rank < t->world && !st; rank++)
-        if (t->writers[rank])
-            st = shard_sync(t->writers[rank], err);
-    return st;
+    return st ? st : thread_pool_run(sync_shard, t->writers, t->world, FILE_SYNC_THREADS, err);
 }
 
 const struct reshard_resumable checkpoint_target_resumable = {

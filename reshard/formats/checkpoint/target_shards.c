@@ -2,6 +2,7 @@
  * commit; see reshard/formats/checkpoint/checkpoint.h.
  */
 #include "ckpt/chunk_sums.h"
+#include "core/file.h"
 #include "core/thread_pool.h"
 #include "reshard/formats/checkpoint/checkpoint_target.h"
 #include "reshard/formats/checkpoint/reduce_sums.h"
@@ -115,9 +116,10 @@ static tp_status sum_digests(struct checkpoint_target *t, int rank, const uint64
                              struct tp_err *err)
 {
     int64_t chunk = 0;
+    int n_boxes, first = stored_box_of_rank(&n_boxes, t->boxes, t->endpoint.n_extents, rank);
 
-    for (int i = 0; i < t->endpoint.n_extents; i++) {
-        int64_t left = t->boxes[i].rank == rank ? checkpoint_target_box_chunks(t, i) : 0;
+    for (int i = first; i < first + n_boxes; i++) {
+        int64_t left = checkpoint_target_box_chunks(t, i);
 
         for (; left > 0 && (chunk + 1) * CHUNK_SUM_WORDS <= n; left--, chunk++) {
             const struct digest d = chunk_sums_digest(sums + chunk * CHUNK_SUM_WORDS);
@@ -147,6 +149,23 @@ done:
     return st;
 }
 
+/* A thread_pool_fn: the shard of rank number `item`. */
+static tp_status wait_for_shard(void *writers, int64_t item, int worker, struct tp_err *err)
+{
+    struct shard_writer *w = ((struct shard_writer **)writers)[item];
+
+    (void)worker;
+    return w ? shard_wait(w, err) : TP_OK;
+}
+
+/* Wait until the disk or the store has all that this process has finished. */
+static tp_status wait_for_own(struct checkpoint_target *t, struct tp_err *err)
+{
+    const int threads = location_is_remote(t->dir) ? 1 : FILE_SYNC_THREADS;
+
+    return thread_pool_run(wait_for_shard, t->writers, t->world, threads, err);
+}
+
 /* Each process finishes its shards at the same time as the others. */
 static tp_status finish_divided(struct checkpoint_target *t, struct shard_info *shards, int *n,
                                 struct tp_err *err)
@@ -158,9 +177,8 @@ static tp_status finish_divided(struct checkpoint_target *t, struct shard_info *
             st = finish_own_shard(t, rank, &shards[*n], err);
         *n += t->owners[rank] >= 0;
     }
-    for (int rank = 0; rank < t->world && !st; rank++)
-        if (t->writers[rank])
-            st = shard_wait(t->writers[rank], err);
+    if (!st)
+        st = wait_for_own(t, err);
     TP_TRY(agree(t, st, err));
     TP_TRY(checkpoint_target_combine(t, shards, err));
 done:
@@ -186,15 +204,17 @@ done:
     return agree(t, st, err);
 }
 
-/* Wait until all of a shard is sent. */
-static tp_status wait_for_shard(struct checkpoint_target *t, int rank, struct tp_err *err)
+/* Wait until all shards are on the disk or sent. Local ones are rank 0's. */
+static tp_status wait_for_all(struct checkpoint_target *t, struct tp_err *err)
 {
-    struct upload_file *u = t->writers[rank] ? shard_upload_of(t->writers[rank]) : NULL;
+    tp_status st = TP_OK;
 
-    if (!t->writers[rank] || (t->control && !u))
-        return TP_OK;
-    return t->control ? shared_upload_settle(t->control, u, err)
-                      : shard_wait(t->writers[rank], err);
+    if (!t->control || !location_is_remote(t->dir))
+        return agree(t, is_root(t) ? wait_for_own(t, err) : TP_OK, err);
+    for (int rank = 0; rank < t->world && !st; rank++)
+        if (t->writers[rank])
+            st = shared_upload_settle(t->control, shard_upload_of(t->writers[rank]), err);
+    return st;
 }
 
 tp_status checkpoint_target_finish(struct checkpoint_target *t, struct manifest *m,
@@ -219,8 +239,7 @@ tp_status checkpoint_target_finish(struct checkpoint_target *t, struct manifest 
     for (int rank = 0; rank < t->world; rank++)
         if (t->writers[rank])
             TP_TRY(finish_shard(t, rank, &shards[n++], err));
-    for (int rank = 0; rank < t->world; rank++)
-        TP_TRY(wait_for_shard(t, rank, err));
+    TP_TRY(wait_for_all(t, err));
     m->n_shards = n;
 done:
     return st;

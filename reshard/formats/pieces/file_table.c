@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "core/file.h"
+#include "core/thread_pool.h"
 #include "storage/missing_files.h"
 
 enum { OPEN_FILES = 128 };
@@ -190,16 +191,19 @@ void file_table_release(struct file_table *t, int number)
     pthread_mutex_unlock(&t->lock);
 }
 
+/* A thread_pool_fn. */
+static tp_status sync_item(void *files, int64_t item, int worker, struct tp_err *err)
+{
+    (void)worker;
+    return sync_one((struct file_entry *)files + item, err);
+}
+
 tp_status file_table_sync(struct file_table *t, struct tp_err *err)
 {
-    tp_status st = TP_OK;
-
     /* Begin to write the pages of all files, so that the fsync of each finds little to do. It is
      * only a hint: a failure shows in the fsync. */
     for (int i = 0; i < t->n; i++)
         if (t->files[i].changed)
             (void)sync_file_range(t->files[i].object.fd, 0, 0, SYNC_FILE_RANGE_WRITE);
-    for (int i = 0; i < t->n && !st; i++)
-        st = sync_one(&t->files[i], err);
-    return st;
+    return thread_pool_run(sync_item, t->files, t->n, FILE_SYNC_THREADS, err);
 }
