@@ -162,6 +162,53 @@ tp_status attempt_place(struct attempt *a, int world, const struct node_list *no
     return TP_OK;
 }
 
+json_t *attempt_placement(const struct attempt *a)
+{
+    json_t *out = json_array();
+
+    for (int i = 0, n; i < a->world; i += n) {
+        const struct node *node = a->rank[i].node;
+
+        for (n = 1; i + n < a->world && a->rank[i + n].node == node; n++)
+            ;
+        json_array_append_new(out, json_pack("[s,i]", node ? node->name : "", n));
+    }
+    return out;
+}
+
+/* Set the node of each rank from the value. False: that is not possible. */
+static bool read_placement(struct node **of_rank, int world, const json_t *placement,
+                           const struct node_list *nodes)
+{
+    const json_t *part;
+    size_t i;
+    int rank = 0;
+
+    json_array_foreach(placement, i, part)
+    {
+        const char *name = json_string_value(json_array_get(part, 0));
+        json_int_t n = json_integer_value(json_array_get(part, 1));
+        struct node *node = name ? node_list_find(nodes, name) : NULL;
+
+        if (!node || n < 1 || n > world - rank)
+            return false;
+        while (n-- > 0)
+            of_rank[rank++] = node;
+    }
+    return rank == world;
+}
+
+void attempt_restore_placement(struct attempt *a, const json_t *placement,
+                               const struct node_list *nodes)
+{
+    struct node **of_rank = calloc((size_t)a->world, sizeof(struct node *));
+
+    if (of_rank && read_placement(of_rank, a->world, placement, nodes))
+        for (int i = 0; i < a->world; i++)
+            a->rank[i].node = of_rank[i];
+    free(of_rank);
+}
+
 void attempt_set_launched(struct attempt *a, double now)
 {
     a->launched_at = now;

@@ -6,6 +6,7 @@
 #ifndef ORCHESTRATOR_ATTEMPT_H
 #define ORCHESTRATOR_ATTEMPT_H
 
+#include <jansson.h>
 #include <limits.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -95,6 +96,16 @@ void attempt_end_beats(struct attempt *a, int rank);
  * previous attempt. TP_E_NOMEM. */
 tp_status attempt_place(struct attempt *a, int world, const struct node_list *nodes, double now,
                         struct tp_err *err);
+
+/* Where the ranks are, as a record keeps it: [["a", 2], ["b", 2]], the nodes in the order of their
+ * ranks. NULL: no memory. */
+json_t *attempt_placement(const struct attempt *a);
+
+/* After attempt_place at a takeover: the ranks are where this value says, because nodes may have
+ * come back or been lost since they were started. No change if it names a node that is not in the
+ * list, or has another number of ranks. */
+void attempt_restore_placement(struct attempt *a, const json_t *placement,
+                               const struct node_list *nodes);
 
 void attempt_set_launched(struct attempt *a, double now);
 

@@ -251,7 +251,6 @@ static void conclude(struct run *r, bool planned)
             r,
             o->exit_code == 0 || o->exit_code == tp_exit_code(TP_E_STOPPED) ? now : run_saved_at(r),
             now);
-    r->record.open = false;
 }
 
 tp_status run_supervisor_ended(struct run *r)
@@ -266,7 +265,8 @@ tp_status run_supervisor_ended(struct run *r)
                    ? TP_OK
                    : run_transition(r, RUN_DRAIN, "the supervisor is gone");
     conclude(r, planned);
-    st = run_transition(r, RUN_DIAGNOSE, "ended");
+    st = run_transition(r, RUN_DIAGNOSE, "ended"); /* still open: a takeover decides again */
+    r->record.open = false;
     log = log_tail_read(r->attempt.log);
     if (st == TP_OK)
         st = decide(r, log);

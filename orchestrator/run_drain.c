@@ -92,7 +92,8 @@ static bool was_asked(const struct run *r)
 
 void run_drain_recall(struct run *r)
 {
-    r->drain->asked = r->record.state == RUN_DRAIN && was_asked(r);
+    r->drain->asked =
+        (r->record.state == RUN_DRAIN || r->record.state == RUN_DIAGNOSE) && was_asked(r);
 }
 
 tp_status run_drain_resume(struct run *r)

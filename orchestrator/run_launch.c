@@ -272,7 +272,7 @@ static void end_strays(struct run *r)
     process_end_all(marks, r->attempt.id, STRAY_SWEEPS);
 }
 
-tp_status run_take_over(struct run *r)
+tp_status run_take_over(struct run *r, const json_t *placement)
 {
     struct tp_err ignored;
     pid_t pid;
@@ -281,7 +281,10 @@ tp_status run_take_over(struct run *r)
     name_attempt(r);
     find_heartbeats(r, &ignored);
     pid = process_find(PROCESS_SUPERVISOR_ENV, r->attempt.id);
-    if ((st = place_ranks(r)) || (st = run_watch_begin(r)))
+    if ((st = place_ranks(r)))
+        return st;
+    attempt_restore_placement(&r->attempt, placement, &r->nodes);
+    if ((st = run_watch_begin(r)))
         return st;
     attempt_set_launched(&r->attempt, clock_seconds());
     run_plan_restore(r);

@@ -285,8 +285,10 @@ static void warn(struct run *r)
     run_note(r, text);
 }
 
-static tp_status begin(struct run *r, bool is_old)
+/* last: the journal's last record, NULL: the job is new. */
+static tp_status begin(struct run *r, const json_t *last)
 {
+    const bool is_old = last != NULL;
     enum run_state was = r->record.state;
     char text[256];
     tp_status st;
@@ -304,7 +306,7 @@ static tp_status begin(struct run *r, bool is_old)
         run_note(r, text);
     }
     if (is_old && r->record.open)
-        return run_take_over(r);
+        return run_take_over(r, json_object_get(journal_run_record(last), "placement"));
     if (is_old && run_state_is_final(was))
         forgive(r);
     return run_plan_begin(r);
@@ -364,7 +366,7 @@ tp_status run_job(const struct job *job, const struct run_setup *setup, struct t
     if (st == TP_OK)
         st = open_parts(r);
     if (st == TP_OK)
-        st = begin(r, last != NULL);
+        st = begin(r, last);
     if (st == TP_OK && (st = loop(r)))
         report_own_end(r);
     if (st)

@@ -1,4 +1,5 @@
 /* orchestrator/run_nodes.c - see run_state.h: nodes that are usable, lost, excluded. */
+#include <math.h>
 #include <stdio.h>
 
 #include "core/clock.h"
@@ -77,6 +78,23 @@ void run_exclude_node(struct run *r, struct node *n, enum event_reason reason, c
               json_pack("{s:s,s:f}", "node", n->name, "seconds", seconds));
 }
 
+/* Whether a layout fits the nodes that can be used, without this one. A scheduler may have others.
+ */
+static bool can_do_without(const struct run *r, struct node *n)
+{
+    const double excluded_to = n->excluded_to;
+    struct plan_candidate c;
+    struct tp_err ignored;
+    bool can;
+
+    if (r->backend.table->wants_nodes)
+        return true;
+    n->excluded_to = INFINITY;
+    can = run_select(r, &c, run_free_ranks(r, false), &ignored) == TP_OK;
+    n->excluded_to = excluded_to;
+    return can;
+}
+
 bool run_count_fault(struct run *r, const struct attempt_fault *f)
 {
     struct node *n = f->node;
@@ -84,9 +102,33 @@ bool run_count_fault(struct run *r, const struct attempt_fault *f)
     if (!n || n->down || f->reason == REASON_ROOT_FULL ||
         (f->kind != FAULT_RANK && f->kind != FAULT_HANG && f->kind != FAULT_EXIT))
         return false;
-    if (++n->faults < r->job->restart.blame)
+    if (++n->faults < r->job->restart.blame || !can_do_without(r, n))
         return false;
     run_exclude_node(r, n, REASON_REPEATED_FAULTS, "excluded after repeated faults", f->message);
+    return true;
+}
+
+bool run_readmit_nodes(struct run *r)
+{
+    struct plan_candidate c;
+    struct tp_err ignored;
+    const double now = clock_seconds();
+    const int ranks = node_list_ranks(&r->nodes, r->job->restart.spares, INFINITY, 0);
+
+    if (r->backend.table->wants_nodes || ranks <= run_free_ranks(r, false) ||
+        run_select(r, &c, ranks, &ignored))
+        return false;
+    for (int i = 0; i < r->nodes.n; i++) {
+        struct node *n = r->nodes.node[i];
+
+        if (n->excluded_to <= now || n->down)
+            continue;
+        n->excluded_to = 0;
+        n->back_since = now;
+        run_event(r, EVENT_NODE_BACK, REASON_NODE_NEEDED,
+                  "no layout fits the other nodes, so it is used before its exclusion ends",
+                  json_pack("{s:s}", "node", n->name));
+    }
     return true;
 }
 

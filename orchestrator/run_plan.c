@@ -327,6 +327,10 @@ tp_status run_plan_tick(struct run *r)
     st = run_select(r, &p->layout, run_free_ranks(r, false), &r->err);
     if (backend_wants_nodes(&r->backend, run_usable_nodes(r), st != TP_E_LAYOUT))
         return backend_hand_over(&r->backend, NULL, &plan);
+    if (st == TP_E_LAYOUT && run_readmit_nodes(r))
+        return run_plan_tick(r);
+    if (st == TP_E_IO && r->job->layouts.config && r->record.attempt > 0)
+        return run_root_failed(r, r->err.msg);
     if (st)
         return st == TP_E_LAYOUT ? wait_for_nodes(r) : st;
     run_time(r, TIME_PLANNING);

@@ -157,8 +157,12 @@ bool run_node_reports(const struct run *r, const struct node *node);
  * the scheduler. */
 void run_exclude_node(struct run *r, struct node *n, enum event_reason reason, const char *what,
                       const char *fault);
-/* Count a fault of a node's rank. After restart.blame faults the node is excluded (true). */
+/* Count a fault of a node's rank. After restart.blame faults the node is excluded (true), unless no
+ * layout fits the others. */
 bool run_count_fault(struct run *r, const struct attempt_fault *f);
+/* No layout fits the usable nodes. If one fits them and those that are excluded, end the exclusions
+ * (true). A scheduler looks for other nodes instead. */
+bool run_readmit_nodes(struct run *r);
 json_t *run_nodes_json(const struct run *r);
 
 /* ---- run_gpus.c ---- */
@@ -195,7 +199,8 @@ void run_host_open(struct run *r);
 bool run_root_is_in_store(const struct run *r);
 /* Whether it is a folder that this job owns, and locks. */
 bool run_root_is_folder(const struct run *r);
-/* The store has failed before the launch: plan again, within the budgets of any failure. */
+/* The store, or the server of the model, has failed before the launch: plan again, within the
+ * budgets of any failure. */
 tp_status run_root_failed(struct run *r, const char *what);
 /* TP_E_EXISTS: another live job owns the checkpoint root. TP_E_IO, TP_E_USAGE: it is in a store
  * that cannot be used. */
@@ -276,7 +281,8 @@ void run_helper_stop(struct run *r, bool hurry);
 /* ---- run_launch.c ---- */
 
 tp_status run_launch(struct run *r);
-tp_status run_take_over(struct run *r);
+/* placement: of the ranks (attempt.h); NULL: not known. */
+tp_status run_take_over(struct run *r, const json_t *placement);
 /* Remove what a tp-run that was killed has left of an attempt that was over. */
 void run_forget_last_attempt(struct run *r);
 /* Start a program and append its output to `log`. supervisor: in its own session, with the

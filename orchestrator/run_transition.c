@@ -31,6 +31,7 @@ tp_status run_transition(struct run *r, enum run_state to, const char *what)
     run = run_record_json(&r->record);
     if (run) {
         json_object_set_new(run, "nodes", node_list_json(&r->nodes, r->job->backend->finds_nodes));
+        json_object_set_new(run, "placement", attempt_placement(&r->attempt));
         json_object_set_new(run, "backend", backend_record(&r->backend));
     }
     record = run ? json_pack("{s:f,s:s,s:s,s:o}", "time", clock_wall_seconds(), "transition",

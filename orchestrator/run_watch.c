@@ -68,6 +68,7 @@ tp_status run_watch_begin(struct run *r)
     const struct monitor_limits limits = { .floor_ns = (int64_t)(j->watch.floor * 1e9),
                                            .init_ns = (int64_t)(j->watch.init * 1e9),
                                            .save_ns = (int64_t)(j->watch.save * 1e9),
+                                           .saves_wait = run_root_is_in_store(r),
                                            .factor = j->watch.factor,
                                            .slow = j->watch.slow,
                                            .jump = j->watch.jump,

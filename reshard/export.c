@@ -17,6 +17,7 @@
 #include "reshard/formats/model_folder.h"
 #include "reshard/resume.h"
 #include "storage/location.h"
+#include "storage/remote.h"
 #include "storage/upload_sender.h"
 
 /* Code and tables that become resident later. */
@@ -296,10 +297,13 @@ static tp_status write_folder(struct export_job *x, struct tp_err *err)
 {
     tp_status st;
 
-    stop_listen_all(); /* before it nothing has begun */
+    stop_listen_all();       /* before it nothing has begun */
+    remote_tries_stop(true); /* an outage may be why a signal came; after a failure, what is in
+                                flight ends so, too */
     TP_TRY(begin_or_continue(x, err));
     TP_TRY(copy_tensors(x, err));
     TP_TRY(write_small_files(x, err));
+    remote_tries_stop(false);
     TP_TRY(atomic_folder_commit(&x->folder, err));
 done:
     if (st == TP_E_STOPPED && x->format->keep)
@@ -324,6 +328,7 @@ static tp_status write_store(struct export_job *x, struct tp_err *err)
     TP_TRY(export_store_begin(&x->store, q->out, CONFIG_FILE, q->scratch,
                               x->source.layout.n_tensors, err));
     stop_listen_all();
+    remote_tries_stop(true); /* as in write_folder */
     TP_TRY(create(x, x->store.dir, err));
     TP_TRY(x->format->send(&x->writer, x->store.files, err));
     TP_TRY(upload_set_bytes(&parts, x->store.files, q->threads, err));
@@ -338,6 +343,7 @@ static tp_status write_store(struct export_job *x, struct tp_err *err)
         TP_TRY(
             tp_fail(err, TP_E_STOPPED,
                     "interrupted; nothing is kept in the store, so the same command starts over"));
+    remote_tries_stop(false);
     st = export_store_commit(&x->store, err);
 done:
     return st;

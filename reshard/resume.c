@@ -309,14 +309,16 @@ tp_status resume_run(struct resume *r, const struct resume_job *job, struct tp_e
     if (st)
         return st;
     progress_action(job->progress, "copying", PROGRESS_COPIED, job->copy->planned.bytes_written);
-    remote_reads_stop(true); /* the last record stays, and an outage may be why a signal came */
+    remote_tries_stop(true); /* the last record stays, and an outage may be why a signal came; after
+                                a failure, what is in flight ends so, too */
     while (!st && !transfer_is_done(run)) {
         st = transfer_round(run, r->interval_s / ROUNDS_PER_RECORD, &done, err);
         if (!st && !transfer_is_done(run))
             st = record(r, done, job, err);
     }
     st = transfer_end(run, st, &job->copy->done, err);
-    remote_reads_stop(false);
+    if (!st)
+        remote_tries_stop(false);
     return st;
 }
 

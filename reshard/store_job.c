@@ -5,6 +5,7 @@
 
 #include "ckpt/store_step.h"
 #include "core/stop.h"
+#include "storage/remote.h"
 #include "storage/upload_sender.h"
 
 /* ---- memory ---- */
@@ -138,9 +139,12 @@ static tp_status run(struct store_job *job, struct tp_err *err)
     tp_status st;
 
     m.layout = *job->to;
+    remote_tries_stop(true); /* an outage may be why a signal came; after a failure, parts in flight
+                                end so, too */
     TP_TRY(begin(job, &step, err));
     TP_TRY(copy_job_run(job->copy, err));
     TP_TRY(checkpoint_target_finish(job->target, &m, job->arena, err));
+    remote_tries_stop(false);
     TP_TRY(commit(job, &step, &m, err));
 done:
     return st;

@@ -34,7 +34,7 @@ static struct {
     bool aws_worked; /* a store has accepted its keys, or those before */
     double said;     /* when a wait was announced; 0: never */
     int64_t sent;    /* bytes of bodies that were accepted */
-    atomic_bool reads_stop;
+    atomic_bool tries_stop;
 } process = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
 void remote_configure(const struct remote_settings *settings)
@@ -45,9 +45,9 @@ void remote_configure(const struct remote_settings *settings)
     pthread_mutex_unlock(&process.lock);
 }
 
-void remote_reads_stop(bool stop)
+void remote_tries_stop(bool stop)
 {
-    atomic_store(&process.reads_stop, stop);
+    atomic_store(&process.tries_stop, stop);
 }
 
 int remote_connections(void)
@@ -270,15 +270,16 @@ static tp_status pause_for(const struct remote_request *q, const struct http_rep
                            struct tp_err *err)
 {
     const double end = clock_seconds() + s, slice_s = 0.2;
+    const bool reads = strcmp(q->method, "GET") == 0, may_stop = reads || q->may_stop;
 
     for (;;) {
         const double left = end - clock_seconds();
 
-        if (q->may_stop && atomic_load(&process.reads_stop) && stop_requested())
+        if (may_stop && atomic_load(&process.tries_stop) && stop_requested())
             return tp_fail(err, TP_E_STOPPED,
-                           "%s: interrupted while it could not be read (%s); run the same command "
+                           "%s: interrupted while it could not be %s (%s); run the same command "
                            "again",
-                           q->path, reply->problem);
+                           q->path, reads ? "read" : "written", reply->problem);
         if (left <= 0)
             return TP_OK;
         sleep_s(left < slice_s ? left : slice_s);

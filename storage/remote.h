@@ -55,10 +55,10 @@ int remote_connections(void);
  * TP_E_USAGE: there are no credentials, or the path is wrong. Thread safe. */
 tp_status remote_send(struct http_reply *reply, const struct remote_request *q, struct tp_err *err);
 
-/* From now on (or not any more) a signal that asks to stop (core/stop.h) ends reads of objects that
- * would be tried again: TP_E_STOPPED. For jobs that keep what they have copied when they are
- * stopped; a save must not end so. Thread safe. */
-void remote_reads_stop(bool stop);
+/* From now on (or not any more) a signal that asks to stop (core/stop.h) ends reads, and requests
+ * that may_stop, that would be tried again: TP_E_STOPPED. For jobs that can begin again or continue
+ * when they are stopped; a save, and what makes objects appear, must not end so. Thread safe. */
+void remote_tries_stop(bool stop);
 
 /* Bytes of the requests' bodies that servers have accepted since the process began. Thread safe. */
 int64_t remote_sent_bytes(void);

@@ -76,8 +76,7 @@ tp_status remote_range_read(const struct remote_object *o, int64_t begin, int64_
                                 .into = into,
                                 .room = (size_t)n,
                                 .status = 206,
-                                .least = (size_t)n,
-                                .may_stop = true };
+                                .least = (size_t)n };
     struct http_reply reply;
     tp_status st;
 

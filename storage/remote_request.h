@@ -29,7 +29,7 @@ struct remote_request {
     double within_s; /* try no longer than this; 0: as long as the settings say */
     int most_tries;  /* 0: as many as are usual */
     size_t least;    /* a body with fewer bytes was cut off on its way */
-    bool may_stop;   /* see remote_reads_stop */
+    bool may_stop;   /* a write that may end as reads do; see remote_tries_stop */
 };
 
 /* ---- for remote.c ---- */

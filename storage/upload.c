@@ -8,11 +8,13 @@
 #include <string.h>
 
 #include "core/file.h"
+#include "core/stop.h"
 #include "storage/location.h"
 #include "storage/object.h"
 #include "storage/remote.h"
 
-enum { ABORT_S = 2 }; /* what is done after a failure does not wait for long */
+/* What is done after a failure does not wait for long, and after a signal even less. */
+enum { ABORT_S = 2, ABORT_TRIES = 2 };
 enum { REPLY_BYTES = 8192, QUERY_MAX = 3 * UPLOAD_ID_MAX + 64 };
 enum { ETAG_MAX = UPLOAD_RECEIPT_WORDS * sizeof(uint64_t) };
 
@@ -65,7 +67,8 @@ static tp_status initiate(struct upload *u, struct tp_err *err)
                                       .body = "",
                                       .into = text,
                                       .room = sizeof text - 1,
-                                      .status = 200 };
+                                      .status = 200,
+                                      .may_stop = true };
     struct http_reply reply;
     tp_status st = remote_send(&reply, &q, err);
 
@@ -157,7 +160,8 @@ tp_status upload_part(struct upload *u, int part, const void *data, size_t n, st
                                       .body_bytes = n,
                                       .into = text,
                                       .room = sizeof text,
-                                      .status = 200 };
+                                      .status = 200,
+                                      .may_stop = true };
     struct http_reply reply;
     tp_status st;
 
@@ -304,6 +308,7 @@ void upload_end(struct upload *u)
                                               .path = u->path,
                                               .query = query,
                                               .within_s = ABORT_S,
+                                              .most_tries = stop_requested() ? ABORT_TRIES : 0,
                                               .status = 204 },
                     &ignored);
     }

@@ -48,7 +48,7 @@ static void note_unreadable(struct resume_step *r, const char *root, int64_t ste
 /* The newest complete step that is older than the one that was rejected. */
 static tp_status choose_newest(struct resume_step *r, const char *root, struct tp_err *err)
 {
-    int64_t below = r->step < 0 ? INT64_MAX : r->step;
+    const int64_t rejected = r->step; /* -1: none */
     struct arena arena = { 0 };
     struct ckpt_step *steps = NULL;
     int n = 0;
@@ -60,7 +60,7 @@ static tp_status choose_newest(struct resume_step *r, const char *root, struct t
 
     r->step = -1;
     for (int i = n - 1; i >= 0 && r->step < 0; i--) {
-        if (strstr(steps[i].name, ".tmp") || steps[i].step >= below)
+        if (strstr(steps[i].name, ".tmp") || (rejected >= 0 && steps[i].step >= rejected))
             continue;
         if (steps[i].complete)
             r->step = steps[i].step;

@@ -43,7 +43,17 @@ struct job_node {
     int slots; /* number of ranks it can hold */
 };
 
-struct job_backend; /* job_backend.h */
+struct job_backend;
+
+/* The config.json of a model at a URL, once it was read: later plans must not depend on its server.
+ * It is in the arena of the job. */
+struct job_config {
+    struct arena *arena;
+    char *text; /* NULL: not read yet */
+    size_t size;
+};
+
+/* job_backend.h */
 
 struct job {
     const char *path, *dir; /* the job file; its folder, absolute */
@@ -71,6 +81,7 @@ struct job {
         int64_t min_ranks, max_ranks;
         int64_t memory; /* bytes that a rank may use, 0: no limit */
         const char *model, *dtype;
+        struct job_config *config; /* if the model is at a URL */
         int64_t batch, micro, seq;
     } layouts;
     struct {

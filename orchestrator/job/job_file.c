@@ -184,6 +184,11 @@ tp_status job_file_parse(struct job *out, const char *text, size_t size, const c
     if (j.is_tp_train && (st = job_options_read(&j, arena, err)))
         return st;
     fill_in(&j, arena);
+    if (j.layouts.model && location_is_remote(j.layouts.model)) {
+        if (!(j.layouts.config = arena_alloc(arena, sizeof *j.layouts.config)))
+            return tp_fail(err, TP_E_NOMEM, "no memory for the job file");
+        *j.layouts.config = (struct job_config){ .arena = arena };
+    }
     if (!j.path || !j.dir || !j.state)
         return tp_fail(err, TP_E_NOMEM, "no memory for the job file");
     st = check(&j, err);

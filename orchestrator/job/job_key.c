@@ -68,7 +68,7 @@ static const struct job_key KEYS[] = {
     KEY("restart", "no_progress", INT, restart.no_progress, "3",
         "the job has failed after this many starts in a row without progress. A start made progress when it trained, "
         "unless the program failed at the same step as before"),
-    KEY("restart", "blame", INT, restart.blame, "3", "a node is excluded after this many faults of its ranks"),
+    KEY("restart", "blame", INT, restart.blame, "3", "a node is excluded after this many faults of its ranks, unless no layout fits the others"),
     KEY("restart", "exclude_for", SECONDS, restart.exclude_for, "10m", "how long a node is excluded"),
     KEY("restart", "spares", INT, restart.spares, "0", "nodes held back to replace lost ones"),
     KEY("restart", "settle", SECONDS, restart.settle, "5s", "a node that came back is used after this time"),
@@ -79,7 +79,7 @@ static const struct job_key KEYS[] = {
     KEY("watch", "factor", DOUBLE, watch.factor, "15",
         "a rank hangs when it makes no progress for this many times the 99th percentile of the step times"),
     KEY("watch", "init", SECONDS, watch.init, "5m", "deadline from the launch to the first step"),
-    KEY("watch", "save", SECONDS, watch.save, "10m", "deadline for a save until tp-run has measured one"),
+    KEY("watch", "save", SECONDS, watch.save, "10m", "deadline for a save until tp-run has measured one; with checkpoints in a store for all"),
     KEY("watch", "slow", DOUBLE, watch.slow, "3",
         "report a rank that computes this many times as long as the median of all ranks (0: off)"),
     KEY("watch", "slow_steps", INT, watch.slow_steps, "20", "measured over this many steps"),

@@ -10,6 +10,8 @@
 #include "core/size.h"
 #include "storage/location.h"
 
+static const double LONGEST_S = 1e9; /* 31 years; its nanoseconds are an int64_t */
+
 static tp_status read_seconds(double *out, const char *text, const char **expected)
 {
     static const struct {
@@ -26,7 +28,7 @@ static tp_status read_seconds(double *out, const char *text, const char **expect
         return TP_E_USAGE;
     for (size_t i = 0; i < sizeof units / sizeof units[0]; i++)
         if (strcmp(end, units[i].unit) == 0) {
-            *out = v * units[i].seconds;
+            *out = v * units[i].seconds < LONGEST_S ? v * units[i].seconds : LONGEST_S;
             return TP_OK;
         }
     return TP_E_USAGE;

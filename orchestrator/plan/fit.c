@@ -58,11 +58,11 @@ static tp_status read_plan(struct fit *f, struct tp_err *err)
     return st;
 }
 
-/* Read the config.json of a model on a web server or in a store. */
+/* Read the config.json of a model on a web server or in a store, once. */
 static tp_status read_remote_config(struct fit *f, const char *given, struct tp_err *err)
 {
-    char path[PATH_MAX], file[PATH_MAX], *text;
-    size_t size;
+    struct job_config *config = f->job->layouts.config;
+    char path[PATH_MAX], file[PATH_MAX];
     tp_status st;
 
     TP_TRY(location_clean(path, given, err));
@@ -70,8 +70,10 @@ static tp_status read_remote_config(struct fit *f, const char *given, struct tp_
         snprintf(file, sizeof file, "%s", path);
     else
         TP_TRY(file_join(file, path, "config.json", err));
-    TP_TRY(object_read_all(&text, &size, file, MODEL_CONFIG_BYTES_MAX, f->arena, err));
-    st = model_config_parse(&f->model, text, size, file, f->arena, err);
+    if (!config->text)
+        TP_TRY(object_read_all(&config->text, &config->size, file, MODEL_CONFIG_BYTES_MAX,
+                               config->arena, err));
+    st = model_config_parse(&f->model, config->text, config->size, file, f->arena, err);
 done:
     return st;
 }

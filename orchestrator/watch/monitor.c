@@ -137,6 +137,12 @@ void monitor_hold(struct monitor *m, int64_t now_ns)
     }
 }
 
+/* Nanoseconds that are not more than a clock can reach. */
+static int64_t capped(double ns)
+{
+    return ns < 1e18 ? (int64_t)ns : (int64_t)1e18;
+}
+
 int64_t monitor_deadline(const struct monitor *m)
 {
     int n = m->n_times < TIMES ? m->n_times : TIMES;
@@ -148,7 +154,16 @@ int64_t monitor_deadline(const struct monitor *m)
     if (n < LEARNT_AFTER && learnt > (double)m->limits.init_ns)
         learnt = (double)m->limits.init_ns;
 
-    return learnt > (double)m->limits.floor_ns ? (int64_t)learnt : m->limits.floor_ns;
+    return learnt > (double)m->limits.floor_ns ? capped(learnt) : m->limits.floor_ns;
+}
+
+static int64_t save_deadline(const struct monitor *m)
+{
+    int64_t learnt = capped(m->limits.factor * (double)m->save_ns);
+
+    if (m->save_ns == 0 || (m->limits.saves_wait && learnt < m->limits.save_ns))
+        return m->limits.save_ns;
+    return learnt;
 }
 
 /* The current deadline: the longest of all ranks' phases. */
@@ -164,7 +179,7 @@ static int64_t deadline_now(const struct monitor *m)
             s->phase == HEARTBEAT_LOAD)
             d = m->limits.init_ns;
         else if (s->phase == HEARTBEAT_SAVE || s->phase == HEARTBEAT_DRAIN)
-            d = m->save_ns ? (int64_t)(m->limits.factor * (double)m->save_ns) : m->limits.save_ns;
+            d = save_deadline(m);
         if (d > longest)
             longest = d;
     }

@@ -29,6 +29,7 @@
 
 struct monitor_limits {
     int64_t floor_ns, init_ns, save_ns;
+    bool saves_wait; /* for a store, which may not answer for a while: none has less than save_ns */
     double factor, slow, jump;
     int64_t slow_steps;
     int64_t prior_ns; /* time of a step in earlier launches, 0: not known */

@@ -17,9 +17,11 @@ import http.client
 import http.server
 import os
 import re
+import signal
 import socket
 import ssl
 import struct
+import subprocess
 import threading
 import time
 import urllib.parse
@@ -53,6 +55,21 @@ class Fault:
             return False
         self.seen += 1
         return self.after < self.seen <= self.after + self.times
+
+
+def interrupt(store, argv, **env):
+    """SIGTERM to a program while a fault of the store stays. Returns exit code, stderr, and the seconds until it ended."""
+    fault = store.faults[-1]
+    p = subprocess.Popen(harness.command(argv), stderr=subprocess.PIPE, text=True,
+                         env={**os.environ, **store.environment(TP_REMOTE_TIMEOUT="24", **env)})
+    deadline = time.monotonic() + 60
+    while fault.seen <= fault.after + 1 and p.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.02)
+    time.sleep(0.5)
+    p.send_signal(signal.SIGTERM)
+    begin = time.monotonic()
+    _, err = p.communicate(timeout=60)
+    return p.returncode, err, time.monotonic() - begin
 
 
 class ObjectStore(http.server.ThreadingHTTPServer):

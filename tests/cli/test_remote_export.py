@@ -15,7 +15,7 @@ import pytest
 
 import harness
 import test_export_gguf
-from object_store import Fault, fails, ok, run
+from object_store import Fault, fails, interrupt, ok, run
 
 OUT = "s3://bucket/runs/hf"
 KEY = "bucket/runs/hf/"
@@ -137,6 +137,23 @@ def test_a_signal_leaves_nothing(store, root, tmp_path):
     _, err = p.communicate(timeout=60)
     assert p.returncode == 75 and "nothing is kept" in err, err
     assert is_empty(store) and list(tmp_path.iterdir()) == []
+
+
+def test_a_signal_while_the_store_does_not_take_parts_leaves_nothing(store, root, tmp_path):
+    store.faults.append(Fault(503, times=10 ** 6, method="PUT", path="partNumber"))
+    code, err, seconds = interrupt(store, export(root), TMPDIR=str(tmp_path))
+    assert code == 75 and "run the same command again" in err and seconds < 8, err
+    assert is_empty(store) and list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("format", ("gguf", "dcp"))
+def test_a_signal_while_the_source_cannot_be_read_ends_an_export(store, root, tmp_path, format):
+    """gguf keeps nothing of what was written."""
+    ok(store, "tp-reshard", root, "--to", "tp1", "--out", "s3://bucket/ckpt")
+    store.faults.append(Fault(503, times=10 ** 6, path="step-.*rank-0", after=2))
+    code, err, seconds = interrupt(store, ("tp-ckpt", "export", "s3://bucket/ckpt", "-o", tmp_path / "out", "--format", format))
+    assert code == 75 and "run the same command again" in err and seconds < 8, err
+    assert not (tmp_path / "out").exists()
 
 
 def test_too_little_memory_is_said_before_anything_is_sent(store, root):

@@ -5,11 +5,13 @@ covers: orchestrator/run_root orchestrator/plan/checkpoint_selection
 """
 import os
 import signal
+import time
 
 import pytest
 
+import harness
 from object_store import ACCESS_KEY, SECRET_KEY, Fault, ok, run
-from run_job import train_job
+from run_job import Job, train_job
 
 ROOT = "s3://bucket/runs/job"
 KEY = "bucket/runs/job/"
@@ -146,3 +148,42 @@ def test_without_rights_it_says_so_before_a_launch(store, make, change, says):
         r = run(store, "tp-run", job.path, **change)
         assert r.rc in (2, 3) and says in r.err and not job.events("launch"), repr(r)
     assert store.tree(KEY) == {}
+
+
+def test_a_model_at_a_url_is_read_once_so_plans_do_not_depend_on_its_server(store, tiny, tmp_path):
+    """tp-run ended when it had to plan and the server did not answer, and waited for it every second while ranks could be added."""
+    store.put("bucket/model/config.json", open(tiny, "rb").read())
+    command = ["tp-train", "--model", "s3://bucket/model/config.json", "--data", harness.TEXT, "--steps", 100000, "--batch", 8, "--seq", 32,
+               "--save-every", 20]
+    with Job(tmp_path / "job", command, nodes="[a, b]", allow="[]",
+             restart={"no_progress": 99, "backoff": "0.1s", "settle": "0.1s", "worth": 1e12}) as job:
+        job.start(store.environment(TP_REMOTE_TIMEOUT="4"))
+        job.await_event("training")
+        job.verb("node", "down", "b")
+        job.await_event("training", 2)
+        store.faults.append(Fault(503, times=10 ** 6, path="config.json"))
+        job.verb("node", "up", "b")
+        time.sleep(3)
+        assert job.status()["state"] in ("train", "save") and store.faults[0].seen == 0, job.story()
+        os.kill(job.rank_pid(0), signal.SIGKILL)
+        job.await_event("launch", 4)  # tp-train does not start without its model
+        store.faults.clear()
+        job.await_event("training", 3)
+        job.verb("stop", "--wait")
+
+
+def test_ranks_that_wait_for_the_store_to_save_do_not_hang(store, make):
+    """They were killed after a few seconds, though their saves would have been tried again for minutes."""
+    with make(steps=100000, options={"save-every": 50}, watch={"factor": 2}) as job:
+        job.start(store.environment(TP_REMOTE_TIMEOUT="60"))
+        job.await_event("save", 10)  # the time of some was measured
+        store.faults.append(Fault(503, times=10 ** 6, method="PUT", path="partNumber"))
+        deadline = time.monotonic() + 60
+        while job.status()["state"] != "save" and time.monotonic() < deadline:
+            time.sleep(0.1)
+        time.sleep(6)  # watch.floor is 3 s
+        store.faults.clear()
+        saves = len(job.events("save"))
+        job.await_event("save", saves + 2)
+        assert not job.events("hang") and not job.events("restart"), job.story()
+        job.verb("stop", "--wait")

@@ -16,7 +16,7 @@ import time
 import pytest
 
 import harness
-from object_store import ACCESS_KEY, SECRET_KEY, Fault, ObjectStore, fails, ok, run
+from object_store import ACCESS_KEY, SECRET_KEY, Fault, ObjectStore, fails, interrupt, ok, run
 
 OUT = "s3://bucket/runs/out"
 KEY = "bucket/runs/out/step-00000001/"
@@ -332,6 +332,32 @@ def test_an_interrupted_run_leaves_nothing(store, root, options):
     p.send_signal(signal.SIGTERM)
     _, err = p.communicate(timeout=60)
     assert (p.returncode, is_empty(store)) == (75, True) and "nothing was kept" in err, err
+
+
+@pytest.mark.parametrize("method", ["PUT", "POST"])
+@pytest.mark.parametrize("options", ((), ("--zstd",)))
+def test_a_signal_while_the_store_does_not_take_parts_ends_the_run(store, root, method, options):
+    """It does not wait for the store."""
+    store.faults.append(Fault(503, times=10 ** 6, method=method, path="partNumber" if method == "PUT" else "uploads="))
+    code, err, seconds = interrupt(store, argv(root, *options))
+    assert code == 75 and "nothing was kept" in err, err
+    assert seconds < 8 and is_empty(store)
+
+
+def test_a_signal_while_nothing_of_the_store_answers_ends_the_run_too(store, root):
+    """Nor when unfinished uploads cannot be ended."""
+    store.faults.append(Fault(503, times=10 ** 6, method="DELETE"))
+    store.faults.append(Fault(503, times=10 ** 6, method="PUT"))
+    code, err, seconds = interrupt(store, argv(root))
+    assert code == 75 and "nothing was kept" in err and seconds < 8, (err, seconds)
+
+
+def test_a_signal_while_the_source_cannot_be_read_ends_a_run_to_a_store(store, root):
+    ok(store, *argv(root))
+    store.faults.append(Fault(503, times=10 ** 6, path="rank-00000.h5", after=1))  # after its index
+    code, err, seconds = interrupt(store, ("tp-reshard", OUT, "--to", "tp1", "--out", OUT + "-1"))
+    assert code == 75 and "nothing was kept" in err and seconds < 8, err
+    assert store.tree("bucket/runs/out-1") == {} and store.uploads == {}
 
 
 @pytest.fixture(scope="module")

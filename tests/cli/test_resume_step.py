@@ -62,6 +62,23 @@ def test_a_step_that_another_job_saved_meanwhile_is_kept(tiny, saved, tmp_path):
     assert harness.tree(other) == before and harness.steps(root) == [other]
 
 
+def test_a_step_of_the_highest_number_is_not_overlooked(root, tiny):
+    """It was: a run began at the beginning, and said that there was nothing to resume."""
+    model = ["--model", tiny]
+    for name in list(NAMES.values())[:-1]:
+        shutil.rmtree(root / name)
+    last = root / ("step-%d" % (2 ** 63 - 1))
+    (root / NAMES[6]).rename(last)
+    manifest = (last / "manifest.json").read_bytes().replace(b'"step": 6', b'"step": %d' % (2 ** 63 - 1))
+    body, mark, _ = manifest.rpartition(b'"checksum"')
+    (last / "manifest.json").write_bytes(body + mark + b': "%s"\n}\n' % hashlib.sha256(body).hexdigest().encode())
+    r = run(*argv(root, resume=True), *model)
+    assert r.rc == 0 and "nothing was left to train" in r.err, repr(r)
+    (last / "manifest.json").write_text("damaged")
+    r = run(*argv(root, resume=True), *model)
+    assert r.rc == 3 and "has no checkpoint that can be read" in r.err, repr(r)
+
+
 # A disk that is full, or a machine that stops, leaves a part of a line.
 @pytest.mark.parametrize("tail, left", [
     (b'{"step": 5, "loss": 5.1', b''), (b'{"st', b''), (b'{"step": 5}', b'{"step": 5}\n'), (b'a note', b'a note\n'),

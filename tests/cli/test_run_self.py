@@ -17,7 +17,7 @@ import pytest
 
 import harness
 from freezer import open_freezer
-from run_job import Job, alive, assert_same_curve, await_file, killed_after, train_job
+from run_job import Job, alive, assert_same_curve, await_file, fake_job, killed_after, train_job
 
 STEPS = 250
 
@@ -162,6 +162,50 @@ def test_killed_at_a_record_of_the_journal_it_continues(tmp_path, tiny, transiti
         assert job.processes() == []
         assert_same_curve(job, curve(STEPS))
         assert harness.ok("tp-ckpt", "verify", job.ckpt).rc == 0
+
+
+@pytest.mark.parametrize("code, exit_code, reason", [(0, 0, "all_steps_done"), (75, 75, "saved"), (2, 2, "command_refused")])
+def test_killed_before_it_decides_it_decides_and_does_not_run_the_command_again(tmp_path, code, exit_code, reason):
+    with Job(tmp_path, ["sh", "-c", "echo >> lives; exit %d" % code], nodes="[a]", allow="[tp1]", checkpoints="none") as job:
+        job.start(killed_after("diagnose:1"))
+        assert job.wait() == -signal.SIGKILL, job.story()
+        assert job.start().wait() == exit_code, job.story()
+        assert (tmp_path / "lives").read_text() == "\n"
+        assert [e["reason"] for e in job.events() if e["event"] in ("done", "stopped", "failed")] == [reason]
+
+
+def test_killed_before_it_decides_it_continues_at_the_layout_that_was_asked_for(tmp_path):
+    script = "[ -e up ] && exit 0; trap 'exit 1' TERM; touch up; while :; do sleep 0.02; done"
+    with Job(tmp_path, ["sh", "-c", script], nodes="[a, b]", allow="[dp2, dp1]", checkpoints="none",
+             restart={"no_progress": 1}) as job:
+        job.start(killed_after("diagnose:1"))
+        await_file(job, "up")
+        assert job.verb("resize", "dp1").rc == 0
+        assert job.wait() == -signal.SIGKILL, job.story()
+        assert job.start().wait() == 0, job.story()
+        assert [e["layout"] for e in job.events("launch")] == ["tp1dp2", "tp1"] and not job.events("restart"), job.story()
+
+
+def test_after_a_takeover_ranks_are_on_the_nodes_on_which_they_were_started(tmp_path):
+    """Though other nodes have come back since."""
+    with fake_job(tmp_path, "--steps", 100000, nodes="[a, b, c]", allow="[dp2, dp1]", restart={"settle": "0s"}) as job:
+        job.start()
+        job.await_event("training")
+        assert job.verb("node", "down", "a").rc == 0
+        job.await_event("training", 2)
+        assert job.verb("node", "up", "a").rc == 0
+        assert [r["node"] for r in job.status()["ranks"]] == ["b", "c"]
+        job.process.kill()
+        job.process.wait()
+        job.start()
+        job.await_event("takeover", running=True)
+        job.await_step(1)
+        assert [r["node"] for r in job.status()["ranks"]] == ["b", "c"], job.status()["nodes"]
+        assert job.verb("node", "down", "a").rc == 0  # none of the ranks is there
+        assert job.verb("node", "down", "c").rc == 0
+        assert job.await_event("training", 4)["layout"] == "tp1"
+        assert [r["node"] for r in job.status()["ranks"]] == ["b"]
+        job.verb("stop", "--wait")
 
 
 @contextlib.contextmanager

@@ -43,6 +43,18 @@ Test(job_file, the_example_parses_and_has_the_defaults)
     free(text);
 }
 
+/* They mean "never", and their nanoseconds would be negative. */
+Test(job_file, times_of_more_than_a_life_are_times_that_can_be_counted)
+{
+    struct job j;
+
+    cr_assert_eq(parse(&j, "command: x\nckpt: y\nwatch: {floor: 9999999h, init: 1e300}\n"), TP_OK,
+                 "%s", err.msg);
+    cr_expect(j.watch.floor == 1e9 && j.watch.init == 1e9);
+    cr_assert_eq(parse(&j, "command: x\nckpt: y\nwatch: {floor: 100d}\n"), TP_OK, "%s", err.msg);
+    cr_expect(j.watch.floor == 8640000);
+}
+
 Test(job_file, mistakes_are_named_with_their_line)
 {
     static const char *const bad[][2] = {

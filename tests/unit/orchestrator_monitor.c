@@ -28,17 +28,22 @@ static const struct monitor_limits LIMITS = { .floor_ns = 3 * S,
                                               .jump = 20,
                                               .slow_steps = 20 };
 
-static void sim_init(struct monitor_sim *s)
+static void sim_init_with(struct monitor_sim *s, const struct monitor_limits *limits)
 {
     memset(s, 0, sizeof *s);
     s->now = 1000 * S;
-    s->m = monitor_new(WORLD, &LIMITS, s->now);
+    s->m = monitor_new(WORLD, limits, s->now);
     for (int r = 0; r < WORLD; r++) {
         s->status[r] =
             (struct heartbeat_status){ .rank = r, .world = WORLD, .step = -1, .saved = -1 };
         s->status[r].loss = NAN;
         s->state[r] = 'S';
     }
+}
+
+static void sim_init(struct monitor_sim *s)
+{
+    sim_init_with(s, &LIMITS);
 }
 
 static struct monitor_verdict look(struct monitor_sim *s)
@@ -219,6 +224,20 @@ static void sim_save(struct monitor_sim *s)
     }
 }
 
+Test(monitor, a_factor_that_cannot_be_counted_is_no_deadline_rather_than_the_shortest)
+{
+    struct monitor_limits limits = LIMITS;
+    struct monitor_sim s;
+
+    limits.factor = 1e15;
+    sim_init_with(&s, &limits);
+    for (int i = 0; i < 50; i++)
+        cr_assert_eq(step(&s, 10 * S, NULL, 2).kind, MONITOR_FINE);
+    cr_expect_gt(monitor_deadline(s.m), 1000000 * S);
+    cr_expect_eq(stall(&s, 2, 4000 * S).kind, MONITOR_FINE);
+    monitor_free(s.m);
+}
+
 Test(monitor, saves_have_a_deadline_of_their_own)
 {
     struct monitor_sim s;
@@ -234,6 +253,38 @@ Test(monitor, saves_have_a_deadline_of_their_own)
             break;
     }
     cr_expect_eq(look(&s).kind, MONITOR_HANG);
+    monitor_free(s.m);
+}
+
+/* All ranks are in another phase, 100 ms later. */
+static void change_phase(struct monitor_sim *s, enum heartbeat_phase phase)
+{
+    s->now += 100 * MS;
+    for (int r = 0; r < WORLD; r++) {
+        s->status[r].phase = phase;
+        s->status[r].phase_ns = s->now;
+    }
+    cr_assert_eq(look(s).kind, MONITOR_FINE);
+}
+
+Test(monitor, saves_to_a_store_have_the_deadline_of_the_job_whatever_was_measured)
+{
+    struct monitor_limits limits = LIMITS;
+    struct monitor_sim s;
+    int64_t waited = 0;
+
+    limits.saves_wait = true;
+    sim_init_with(&s, &limits);
+    for (int i = 0; i < 50; i++)
+        step(&s, 50 * MS, NULL, 2);
+    change_phase(&s, HEARTBEAT_SAVE);
+    change_phase(&s, HEARTBEAT_TRAIN); /* 100 ms were measured */
+    change_phase(&s, HEARTBEAT_SAVE);
+    while (look(&s).kind == MONITOR_FINE && waited < 1000 * S) {
+        s.now += 100 * MS;
+        waited += 100 * MS;
+    }
+    cr_expect(waited > 599 * S && waited < 601 * S, "%lld", (long long)waited);
     monitor_free(s.m);
 }
 

@@ -357,6 +357,101 @@ Test(run, after_a_lost_node_the_next_layout_starts_at_once)
     cr_expect_str_eq(json_string_value(field("launch", "layout")), "tp1");
 }
 
+/* ---- nodes with faults ---- */
+
+static const char ONE_FAULT[] = "restart: {blame: 1, exclude_for: 1h, backoff: 0.01s}\n";
+
+/* A script that fails at its first `n` starts, and names rank 0. */
+static const char *fails(char script[200], int n)
+{
+    snprintf(script, 200,
+             "echo x >>%s/tries; [ $(wc -l <%s/tries) -gt %d ] && exit 0; "
+             "echo rank 0 was killed by signal 9; exit 4",
+             dir, dir, n);
+    return script;
+}
+
+Test(run, a_node_with_faults_is_excluded_if_a_layout_fits_the_others)
+{
+    char script[200];
+
+    cr_assert_eq(run(fails(script, 1), ONE_FAULT, LAYOUTS), TP_OK, "%s", err.msg);
+    has_reason("node_lost", "repeated_faults");
+    cr_expect_str_eq(json_string_value(field("node_lost", "node")), "a");
+    cr_expect_str_eq(json_string_value(field("launch", "layout")), "tp1");
+}
+
+Test(run, a_node_that_is_needed_is_not_excluded)
+{
+    char script[200];
+
+    cr_assert_eq(run(fails(script, 2), ONE_FAULT, "[dp2]"), TP_OK, "%s", err.msg);
+    cr_expect_eq(count("node_lost"), 0);
+    cr_expect_eq(count("launch"), 3);
+}
+
+Test(run, the_last_node_is_not_excluded)
+{
+    char script[200];
+
+    cr_assert_eq(run(fails(script, 2), ONE_FAULT, LAYOUTS), TP_OK, "%s", err.msg);
+    cr_expect_eq(count("node_lost"), 1, "a is excluded, then b fails");
+    cr_expect_eq(count("launch"), 3);
+}
+
+/* b is lost when a is excluded. */
+static void lose_b_when_it_is_alone(struct fake *f)
+{
+    const struct backend_cause cause = { "no_power", "the node has no power" };
+    struct run *r = the_run();
+
+    if (f->calls == 0 && r->record.state == RUN_INIT && r->attempt.world == 1) {
+        f->calls++;
+        cr_assert_eq(f->host->node_lost(r, node_list_find(f->host->nodes, "b"), &cause), TP_OK);
+    }
+}
+
+Test(run, an_exclusion_ends_when_no_layout_fits_the_other_nodes)
+{
+    char script[200];
+
+    fake.tick = lose_b_when_it_is_alone;
+    snprintf(script, sizeof script,
+             "echo x >>%s/tries; case $(wc -l <%s/tries) in 1) echo rank 0 was killed by signal 9; "
+             "exit 4;; 2) sleep 20;; esac",
+             dir, dir);
+    cr_assert_eq(run(script, ONE_FAULT, LAYOUTS), TP_OK, "%s", err.msg);
+    has_reason("node_back", "node_needed");
+    cr_expect_str_eq(json_string_value(field("node_back", "node")), "a");
+    cr_expect_eq(count("launch"), 3);
+}
+
+static bool wants_none(const void *state, int usable, bool has_layout)
+{
+    (void)state, (void)usable, (void)has_layout;
+    return false;
+}
+
+static void end_exclusion(struct fake *f)
+{
+    struct node *a = node_list_find(f->host->nodes, "a");
+
+    if (a->excluded_to > 0 && ++f->calls == 5)
+        a->excluded_to = 0;
+}
+
+Test(run, a_scheduler_may_have_other_nodes_for_one_that_is_excluded)
+{
+    char script[200];
+
+    backend.wants_nodes = wants_none;
+    fake.tick = end_exclusion;
+    cr_assert_eq(run(fails(script, 1), ONE_FAULT, "[dp2]"), TP_OK, "%s", err.msg);
+    cr_expect_eq(count("node_lost"), 1);
+    cr_expect_eq(count("node_back"), 0);
+    cr_expect_geq(fake.calls, 5);
+}
+
 /* ---- stopping ---- */
 
 static void stop_when_it_runs(struct fake *f)
