@@ -43,7 +43,7 @@ struct job_node {
     int slots; /* number of ranks it can hold */
 };
 
-struct job_backend;
+struct job_backend; /* job_backend.h */
 
 /* The config.json of a model at a URL, once it was read: later plans must not depend on its server.
  * It is in the arena of the job. */
@@ -52,8 +52,6 @@ struct job_config {
     char *text; /* NULL: not read yet */
     size_t size;
 };
-
-/* job_backend.h */
 
 struct job {
     const char *path, *dir; /* the job file; its folder, absolute */
