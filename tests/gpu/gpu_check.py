@@ -194,9 +194,10 @@ class Check:
 def torch_python():
     """A Python that has PyTorch: the shell's, the system's, or that of tools/setup.sh; None. Where none has it, that is not asked
     again, because a Python that does not answer takes long."""
+    # torch.cuda: the source tree has a folder torch, which Python takes for a package without files.
     for python in filter(None, dict.fromkeys((shutil.which("python3"), sys.executable, str(REPO / ".venv/bin/python")))):
         try:
-            subprocess.run([python, "-c", "import torch"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=True, timeout=60)
+            subprocess.run([python, "-c", "import torch.cuda"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=True, timeout=60)
             return python
         except (OSError, subprocess.SubprocessError):
             pass
