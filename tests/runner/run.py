@@ -39,7 +39,9 @@ JOBS = int(os.environ.get("JOBS", "2"))
 SANITIZE = os.environ.get("SANITIZE", "")
 LONG = bool(os.environ.get("LONG"))
 UNTIL = int(os.environ.get("TP_TESTS_UNTIL", "0"))
-OUT = os.path.join(selection.ROOT, BUILD, "test-results")
+FOLDER = sys.argv[-1] if "--folder" in sys.argv else None
+# Those of several folders may run at the same time.
+OUT = os.path.join(selection.ROOT, BUILD, "-".join(["test-results", *([os.path.basename(FOLDER)] if FOLDER else [])]))
 SELECTED = os.path.join(selection.ROOT, BUILD, "selected-tests.json")
 SLOWEST = 20
 LAST = 25  # lines of a failure of pytest that are printed at the end
@@ -344,8 +346,8 @@ def main():
         return
     shutil.rmtree(OUT, ignore_errors=True)
     os.makedirs(OUT)
-    if "--folder" in sys.argv:
-        outcomes = [run_pytest([sys.argv[-1]], PATTERN, 1)]
+    if FOLDER:
+        outcomes = [run_pytest([FOLDER], PATTERN, 1)]
     else:
         outcomes = run_all(selection.Selection.load(SELECTED))
     print_failures(outcomes)
