@@ -85,19 +85,13 @@ int layout_boxes(const struct layout *l, int t, int rank, struct box *boxes)
                               boxes);
 }
 
-static int compare(const struct tensor *t, const char *group, const char *name)
-{
-    int order = strcmp(t->group, group);
-
-    return order ? order : strcmp(t->name, name);
-}
-
 static int by_group_and_name(const void *a, const void *b)
 {
     const struct tensor *x = *(const struct tensor *const *)a,
                         *y = *(const struct tensor *const *)b;
+    int order = strcmp(x->group, y->group);
 
-    return compare(x, y->group, y->name);
+    return order ? order : strcmp(x->name, y->name);
 }
 
 tp_status layout_index(struct layout *l, struct arena *arena, struct tp_err *err)
@@ -113,19 +107,11 @@ tp_status layout_index(struct layout *l, struct arena *arena, struct tp_err *err
 
 static int bisect(const struct layout *l, const char *group, const char *name)
 {
-    int lo = 0, hi = l->n_tensors;
+    const struct tensor tensor = { .group = group, .name = name }, *key = &tensor;
+    const struct tensor *const *found =
+        bsearch(&key, l->by_name, (size_t)l->n_tensors, sizeof key, by_group_and_name);
 
-    while (lo < hi) {
-        int middle = lo + (hi - lo) / 2, order = compare(l->by_name[middle], group, name);
-
-        if (order == 0)
-            return (int)(l->by_name[middle] - l->tensors);
-        if (order < 0)
-            lo = middle + 1;
-        else
-            hi = middle;
-    }
-    return -1;
+    return found ? (int)(*found - l->tensors) : -1;
 }
 
 int layout_find(const struct layout *l, const char *group, const char *name)

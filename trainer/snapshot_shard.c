@@ -37,13 +37,9 @@ tp_status snapshot_shard_plan(struct snapshot_shard *s, int64_t *n_bytes, struct
 
     if (st)
         return st;
-    for (int i = 0; i < s->n_boxes; i++) {
-        if (s->boxes[i].rank != s->rank)
-            continue;
-        if (s->n_own++ == 0)
-            s->first = i;
+    s->first = stored_box_of_rank(&s->n_own, s->boxes, s->n_boxes, s->rank);
+    for (int i = s->first; i < s->first + s->n_own; i++)
         take_copy(&count, s, i);
-    }
     *n_bytes = count.used;
     return TP_OK;
 }
