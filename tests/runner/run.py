@@ -184,10 +184,11 @@ def read_pytest(report, status):
     """The outcome that pytest wrote to REPORT before it ended with STATUS."""
     try:
         o = read_junit(report)
-    except (OSError, xml.etree.ElementTree.ParseError):
-        o = Outcome("pytest", 0, 1)
+    except (OSError, xml.etree.ElementTree.ParseError) as e:
+        o = Outcome("pytest", 0, 1, failures=[["pytest", "E   its report: %s" % e]])
     if status and not o.failed:
         o.failed = 1
+        o.failures.append(["pytest", "E   ended with status %d, and no test failed" % status])
     return o
 
 
@@ -240,6 +241,7 @@ def run_pytest(files, keywords, jobs):
         run_again(o, pytest, env)
     if sanitizer_reports("pytest") and not o.failed:
         o.failed = 1
+        o.failures.append(["a program that a test started", ""])
     return o
 
 
@@ -311,6 +313,15 @@ def print_failures(outcomes):
             print_lines(report, 40, 0)
 
 
+def gist(report):
+    """What a sanitizer reports and the first place in this tree, in one line."""
+    with open(report, encoding="utf-8", errors="replace") as f:
+        lines = f.read().splitlines()
+    what = [line for line in lines if "ERROR: " in line or "WARNING: " in line or "runtime error: " in line]
+    place = [line.strip() for line in lines if re.search(r"^ *#[0-9]+ .*%s/" % re.escape(selection.ROOT), line)]
+    return " ".join([*(what or lines)[:1], *place[:1]])
+
+
 def print_slowest(outcomes):
     tests = sorted((t for o in outcomes for t in o.tests), reverse=True)
     if len(tests) <= SLOWEST:
@@ -321,13 +332,15 @@ def print_slowest(outcomes):
 
 
 def print_names_of_failed(outcomes):
-    """A line or two for each test that failed, before the sum: the end of a long log shows them."""
+    """A few lines for each test that failed, before the sum: the end of a long log shows them."""
     for o in outcomes:
         for name, text in (o.failures or [[o.name, ""]]) if o.failed else []:
             print("FAILED " + name)
             reason = [line for line in text.splitlines() if line.startswith("E  ")]
             for line in reason[-1:]:
                 print("    " + line[:200])
+        for report in sanitizer_reports(o.name)[:3]:
+            print("FAILED in %s: %s" % (o.name, gist(report)))
 
 
 def main():
