@@ -19,6 +19,7 @@ struct workload {
     int64_t global_batch_size; /* sequences in a step, over all ranks */
     int64_t micro_batch_size;  /* sequences in a microbatch of a dp rank; 0: see workload_micro */
     enum recompute recompute;
+    int threads;     /* kernel threads of a rank on CPUs; 0: as many as its memory holds */
     int same_bits;   /* emulated tensor-parallel degree (layout/same_bits.h); 0: off */
     bool keeps_bf16; /* the device does, of a bf16 run (kernels/ops.h); not the CPU */
 };

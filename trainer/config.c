@@ -33,6 +33,7 @@ struct workload train_config_work(const struct train_config *c)
                               .global_batch_size = c->global_batch_size,
                               .micro_batch_size = c->micro_batch_size,
                               .recompute = c->recompute,
+                              .threads = c->threads,
                               .same_bits = c->same_bits };
 }
 

@@ -41,8 +41,8 @@ struct train_config {
     enum dtype dtype; /* DTYPE_F32; or DTYPE_BF16 for operands of products, with fp32 masters */
     enum recompute recompute;
     int same_bits; /* tensor shards at every layout; ranks emulate several if tp is less. 0: tp */
-    bool cuda_graphs;  /* steps are recorded, if the device can */
-    int threads;       /* kernel threads per rank; 0: cores / ranks of the host */
+    bool cuda_graphs; /* steps are recorded, if the device can */
+    int threads; /* kernel threads per rank; 0: cores / ranks of the host, or fewer (mem_bytes) */
     int64_t mem_bytes; /* limit of a rank's memory; 0: none */
     bool on_gpu;       /* that is the memory of a GPU */
     const char *ckpt;  /* root; NULL: nothing is saved */

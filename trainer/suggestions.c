@@ -1,6 +1,7 @@
 /* trainer/suggestions.c - see trainer/suggestions.h. */
 #include "trainer/suggestions.h"
 
+#include <limits.h>
 #include <stdbool.h>
 #include <stdio.h>
 
@@ -232,8 +233,18 @@ static tp_status too_large(const struct train_config *c, const struct need *need
         instead[0] ? "would fit: " : "no layout near it fits either: give more --mem", instead);
 }
 
-tp_status suggestions_budget(const struct train_config *asked, const struct model *m,
-                             struct tp_err *err)
+/* Kernel threads that fit in the memory that is left. */
+static int threads_that_fit(const struct train_config *c, const struct need *need)
+{
+    const int64_t left = c->mem_bytes - need->total, per_thread = need->cpu.per_thread;
+
+    if (c->on_gpu || c->threads || left < 0 || left / per_thread >= INT_MAX)
+        return INT_MAX;
+    return 1 + (int)(left / per_thread);
+}
+
+tp_status suggestions_budget(int *most_threads, const struct train_config *asked,
+                             const struct model *m, struct tp_err *err)
 {
     struct train_config c = *asked;
     struct options instead = { .used = 0 };
@@ -241,11 +252,13 @@ tp_status suggestions_budget(const struct train_config *asked, const struct mode
     struct question q = { .asked = asked };
     tp_status st;
 
+    *most_threads = INT_MAX;
     if (c.mem_bytes == 0)
         return TP_OK;
     TP_TRY(train_config_check(&c, m, err));
     TP_TRY(question_open(&q, asked, m, err));
     need = need_of(&q, &c);
+    *most_threads = threads_that_fit(&c, &need);
     if (need.total <= c.mem_bytes)
         goto done;
     if (need.total == MEMORY_MOST) {

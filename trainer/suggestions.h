@@ -14,10 +14,11 @@
 tp_status suggestions_check(struct train_config *checked, const struct train_config *asked,
                             const struct model *m, struct tp_err *err);
 
-/* Check what a rank needs against --mem, before anything is allocated. TP_E_BUDGET: the message
- * has the numbers, and what would fit: smaller microbatches, recomputation, and the nearest
+/* Check what a rank needs against --mem, before anything is allocated. *most_threads gets the
+ * number of kernel threads that fit if no number was asked for, otherwise INT_MAX. TP_E_BUDGET: the
+ * message has the numbers, and what would fit: smaller microbatches, recomputation, and the nearest
  * layouts. */
-tp_status suggestions_budget(const struct train_config *asked, const struct model *m,
-                             struct tp_err *err);
+tp_status suggestions_budget(int *most_threads, const struct train_config *asked,
+                             const struct model *m, struct tp_err *err);
 
 #endif

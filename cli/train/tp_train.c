@@ -44,10 +44,17 @@ static void print_line(void *ctx, bool is_step, const char *line)
     }
 }
 
-static int threads_of(const struct train_request *r, const struct comm_world *ranks)
+static int threads_of(const struct train_request *r, struct comm_world *ranks)
 {
     int n = r->config.threads ? r->config.threads : thread_pool_cores() / comm_local_size(ranks);
 
+    if (n > r->most_threads) {
+        if (control_rank(comm_control(ranks)) == 0)
+            report_note(TRAIN_PROG,
+                        "a rank has %d of %d threads, because more need more than --mem",
+                        r->most_threads, n);
+        n = r->most_threads;
+    }
     return n > 1 ? n : 1;
 }
 

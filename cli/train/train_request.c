@@ -110,7 +110,8 @@ bool train_request_options(struct train_request *r, int *exit_code, int argc, ch
                 "auto: cuda if each rank has a GPU, otherwise cpu"),
         OPT_STR(0, "cuda-graphs", "on|off", &r->cuda_graphs, GRAPHS_HELP),
         OPT_INT(train_option_letter("threads"), "threads", "N", &c->threads,
-                "threads of a rank (default: cores / ranks of the host)"),
+                "threads of a rank (default: cores / ranks of the host; fewer if --mem\n"
+                "does not hold the scratch memory of attention for each)"),
         OPT_INT(0, "same-bits", "N", &c->same_bits,
                 "the same losses, norms and checkpoints, bit for bit, at every tp up\n"
                 "to N (a power of two) and every pp, vpp, sp, dp and zero; --micro is\n"
@@ -419,7 +420,8 @@ tp_status train_request_check(struct train_request *r, struct tp_err *err)
     TP_TRY(trainer_layout(&layout, c, &r->model, &r->arena, err));
     if (train_request_prints(r))
         return print(r, err);
-    TP_TRY(suggestions_budget(&asked, &r->model, err)); /* first, because measuring takes longer */
+    /* first, because measuring takes longer */
+    TP_TRY(suggestions_budget(&r->most_threads, &asked, &r->model, err));
     TP_TRY(trainer_measure(&r->size, c, &r->model, NULL, err));
 done:
     return st;

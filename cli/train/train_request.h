@@ -19,6 +19,7 @@ struct train_request {
     struct model model;
     struct parallel_plan plan; /* --plan's; model.plan says whether there is one */
     struct trainer_size size;  /* memory of a rank */
+    int most_threads;          /* kernel threads that --mem holds */
     struct arena arena;        /* holds what model and plan point to; the caller frees it */
     const char *layout, *dtype, *device, *recompute, *resume, *plan_path; /* as given, or NULL */
     const char *cuda_graphs;                                              /* "on", "off", or NULL */

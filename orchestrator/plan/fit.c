@@ -133,17 +133,25 @@ static enum cost_machine machine_of(const struct fit *f)
     return f->job->backend && f->job->backend->finds_nodes ? COST_GPU_MACHINES : COST_GPUS;
 }
 
+/* The number of an option of tp-train, which checks it; 0 without it. */
+static long number_option(const struct job *j, const char *name)
+{
+    const char *text = j->is_tp_train ? job_option(j, name) : NULL;
+
+    return text ? strtol(text, NULL, 10) : 0;
+}
+
 /* Read what the command and the job file say about a step. */
 static tp_status read_work(struct fit *f, struct tp_err *err)
 {
     const struct job *j = f->job;
     const char *recompute = job_option(j, "--recompute");
-    const char *same_bits = j->is_tp_train ? job_option(j, "--same-bits") : NULL;
-    long bits = same_bits ? strtol(same_bits, NULL, 10) : 0;
+    const long bits = number_option(j, "--same-bits"), threads = number_option(j, "--threads");
 
     f->asked = (struct workload){ .seq_length = j->layouts.seq,
                                   .global_batch_size = j->layouts.batch,
                                   .micro_batch_size = j->layouts.micro,
+                                  .threads = threads == (int)threads ? (int)threads : INT_MAX,
                                   .same_bits = bits == (int)bits ? (int)bits : INT_MAX };
     if (j->layouts.dtype && !dtype_parse(&f->asked.dtype, j->layouts.dtype))
         return tp_fail(err, TP_E_USAGE,

@@ -30,6 +30,13 @@ static struct train_config random_config(struct rng *r, const struct model *m)
     return c;
 }
 
+static tp_status budget(const struct train_config *c, const struct model *m, struct tp_err *err)
+{
+    int most_threads;
+
+    return suggestions_budget(&most_threads, c, m, err);
+}
+
 /* The run that a suggestion ("tp4pp2", "--micro 2", "--recompute full --micro 2") describes. */
 static struct train_config as_suggested(const struct train_config *asked, const char *phrase)
 {
@@ -71,7 +78,7 @@ static int check_phrases(const struct train_config *asked, const struct model *m
         run = c = as_suggested(asked, phrase);
         cr_assert_eq(suggestions_check(&run, &c, m, &err), TP_OK, "%s: %s", sentence, err.msg);
         cr_assert_eq(trainer_layout(&layout, &run, m, &arena, &err), TP_OK, "%s", err.msg);
-        cr_assert_eq(suggestions_budget(&c, m, &err), TP_OK, "%s: %s", sentence, err.msg);
+        cr_assert_eq(budget(&c, m, &err), TP_OK, "%s: %s", sentence, err.msg);
         arena_free(&arena);
         n++;
     }
@@ -111,6 +118,35 @@ static int64_t need_of(const struct train_config *c, const struct model *m)
     return need;
 }
 
+/* A number of threads that was asked for counts. Else there are as many as fit. */
+Test(suggestions, the_memory_of_each_thread_counts)
+{
+    struct rng r = rng_start("advice/threads");
+    struct train_config c = { .ckpt = NULL };
+    struct model m;
+    struct tp_err err = { 0 };
+    int64_t one, each;
+    int threads;
+
+    do {
+        m = random_model(&r);
+        c = random_config(&r, &m);
+    } while (train_config_check(&c, &m, &err) || c.micro_batch_size < 2);
+    c.ckpt = "ckpt";
+    one = need_of(&c, &m);
+    c.threads = 2;
+    each = need_of(&c, &m) - one;
+    cr_expect_gt(each, 0);
+    c.mem_bytes = one + each - 1;
+    cr_expect_eq(suggestions_budget(&threads, &c, &m, &err), TP_E_BUDGET);
+    c.threads = 0;
+    for (int more = 0; more < 4; more++) {
+        c.mem_bytes = one + more * each;
+        cr_expect_eq(suggestions_budget(&threads, &c, &m, &err), TP_OK, "%s", err.msg);
+        cr_expect_eq(threads, 1 + more);
+    }
+}
+
 /* What --ckpt-zstd needs counts. (Without --ckpt it is refused.) */
 Test(suggestions, the_memory_of_compression_counts)
 {
@@ -126,11 +162,11 @@ Test(suggestions, the_memory_of_compression_counts)
     c.ckpt = "ckpt";
     c.ckpt_zstd = 0;
     c.mem_bytes = need_of(&c, &m);
-    cr_expect_eq(suggestions_budget(&c, &m, &err), TP_OK, "%s", err.msg);
+    cr_expect_eq(budget(&c, &m, &err), TP_OK, "%s", err.msg);
     c.ckpt_zstd = 19;
-    cr_expect_eq(suggestions_budget(&c, &m, &err), TP_E_BUDGET);
+    cr_expect_eq(budget(&c, &m, &err), TP_E_BUDGET);
     c.mem_bytes += INT64_C(512) << 20;
-    cr_expect_eq(suggestions_budget(&c, &m, &err), TP_OK, "%s", err.msg);
+    cr_expect_eq(budget(&c, &m, &err), TP_OK, "%s", err.msg);
 }
 
 /* What --logits gathers on rank 0 counts, and the refusal says what fits without it. */
@@ -147,15 +183,15 @@ Test(suggestions, the_memory_of_logits_counts)
         c = random_config(&r, &m);
     } while (train_config_check(&c, &m, &err));
     c.mem_bytes = need_of(&c, &m);
-    cr_expect_eq(suggestions_budget(&c, &m, &err), TP_OK, "%s", err.msg);
+    cr_expect_eq(budget(&c, &m, &err), TP_OK, "%s", err.msg);
     c.logits = "logits";
     bytes = c.global_batch_size * c.seq_length * m.vocab * (int64_t)sizeof(float);
     c.mem_bytes += 3 * bytes; /* gathered, the tensor, the file */
-    cr_expect_eq(suggestions_budget(&c, &m, &err), TP_E_BUDGET);
+    cr_expect_eq(budget(&c, &m, &err), TP_E_BUDGET);
     cr_expect(strstr(err.msg, ", --logits ") && strstr(err.msg, "would fit: no --logits ("), "%s",
               err.msg);
     c.mem_bytes += (int64_t)c.spec.tp * bytes + (INT64_C(1) << 20);
-    cr_expect_eq(suggestions_budget(&c, &m, &err), TP_OK, "%s", err.msg);
+    cr_expect_eq(budget(&c, &m, &err), TP_OK, "%s", err.msg);
 }
 
 /* tp-run compares the same estimate with a GPU. */
@@ -177,12 +213,12 @@ Test(suggestions, with_gpus_the_limit_is_that_of_a_gpus_memory)
     cr_assert_eq(memory_model_make(&mm, &m, &a, &err), TP_OK, "%s", err.msg);
     c.on_gpu = true;
     c.mem_bytes = gpu_memory_estimate(&mm, &c.spec, &w).total;
-    cr_expect_eq(suggestions_budget(&c, &m, &err), TP_OK, "%s", err.msg);
+    cr_expect_eq(budget(&c, &m, &err), TP_OK, "%s", err.msg);
     c.mem_bytes--;
-    cr_expect_eq(suggestions_budget(&c, &m, &err), TP_E_BUDGET);
+    cr_expect_eq(budget(&c, &m, &err), TP_E_BUDGET);
     cr_expect(strstr(err.msg, "(tensors ") && strstr(err.msg, ", CUDA "), "%s", err.msg);
     c.on_gpu = false;
-    cr_expect_eq(suggestions_budget(&c, &m, &err), TP_OK, "%s", err.msg);
+    cr_expect_eq(budget(&c, &m, &err), TP_OK, "%s", err.msg);
     arena_free(&a);
 }
 
@@ -204,7 +240,7 @@ Test(suggestions, suggestions_for_a_run_that_is_too_large_fit)
         if (suggestions_check(&c, &asked, &m, &err) != TP_OK)
             continue;
         asked.mem_bytes = need_of(&c, &m) * rng_int(&r, 70, 99) / 100;
-        cr_assert_eq(suggestions_budget(&asked, &m, &err), TP_E_BUDGET);
+        cr_assert_eq(budget(&asked, &m, &err), TP_E_BUDGET);
         refused++;
         named += check_phrases(&asked, &m, err.msg, "would fit: ");
     }
@@ -236,7 +272,7 @@ Test(suggestions, for_10000_layers_take_no_time)
         c.mem_bytes = INT64_C(64) << 20;
         cr_assert_eq(spec_parse(&c.spec, specs[i], &err), TP_OK);
         if (!suggestions_check(&checked, &c, &m, &err))
-            cr_assert_eq(suggestions_budget(&c, &m, &err), TP_E_BUDGET);
+            cr_assert_eq(budget(&c, &m, &err), TP_E_BUDGET);
         cr_log_info("%s: %s", specs[i], err.msg);
     }
     cr_assert_lt(clock_cpu_seconds() - start, 2);

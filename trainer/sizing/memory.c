@@ -146,10 +146,18 @@ int64_t memory_staging_bytes(const struct memory_rank *r, const struct spec *s)
            optimizer / (s->zero ? 1 : s->dp) / s->cp + SAVING_BYTES;
 }
 
-static struct memory_need need_of(const struct memory_rank *r, const struct spec *s, bool saves)
+/* Threads that share the attention of a microbatch: each takes a head of a sequence at a time. */
+static int64_t attention_threads(const struct rank_dims *d, int threads)
+{
+    return threads < 1 ? 1 : least(threads, d->sequences * d->heads);
+}
+
+static struct memory_need need_of(const struct memory_rank *r, const struct spec *s, int threads,
+                                  bool saves)
 {
     const struct buffer_pools *p = &r->pools;
     struct memory_need n = {
+        .per_thread = attention_bytes(&r->dims),
         .params = buffer_pools_bytes(p, BUFFER_WEIGHTS),
         .grads = buffer_pools_bytes(p, BUFFER_GRADS) + buffer_pools_bytes(p, BUFFER_BUCKETS),
         .master = buffer_pools_bytes(p, BUFFER_MASTERS),
@@ -157,7 +165,7 @@ static struct memory_need need_of(const struct memory_rank *r, const struct spec
         .activations = buffer_pools_bytes(p, BUFFER_ACTIVATIONS),
         .workspace = buffer_pools_bytes(p, BUFFER_WORKSPACE) + buffer_pools_bytes(p, BUFFER_UNITS) +
                      buffer_pools_bytes(p, BUFFER_NUMBERS) + buffer_pools_bytes(p, BUFFER_HOST) +
-                     attention_bytes(&r->dims),
+                     attention_bytes(&r->dims) * attention_threads(&r->dims, threads),
         .overhead = overhead_of(r, s),
     };
 
@@ -193,7 +201,7 @@ struct memory_need memory_estimate(struct memory_model *mm, const struct spec *s
 
         if (!memory_rank_count(&rank, mm, s, w, stages[i]))
             return (struct memory_need){ .total = MEMORY_MOST };
-        need = need_of(&rank, s, saves);
+        need = need_of(&rank, s, w->threads, saves);
         if (need.total > largest.total)
             largest = need;
     }

@@ -23,9 +23,10 @@
 struct memory_need {
     int64_t params, grads, master, moments; /* this rank's shard, and its buckets or FSDP units */
     int64_t activations;                    /* kept from forward to backward */
-    int64_t workspace; /* reused by every layer: logits, gradients of one layer */
-    int64_t staging;   /* copy of the state that is being saved */
-    int64_t overhead;  /* program, libraries, tables */
+    int64_t workspace;  /* reused by every layer: logits, gradients of one layer, kernels' own */
+    int64_t per_thread; /* of workspace, for each kernel thread */
+    int64_t staging;    /* copy of the state that is being saved */
+    int64_t overhead;   /* program, libraries, tables */
     int64_t total;
 };
 
@@ -64,11 +65,11 @@ int64_t memory_staging_bytes(const struct memory_rank *r, const struct spec *s);
 enum { MEMORY_STAGES = 3 };
 int memory_stages(int out[MEMORY_STAGES], int pp);
 
-/* What the largest rank on CPUs needs with one kernel thread and the cuts of the model's plan
- * (trainer/sizing/gpu_memory.h: on GPUs). If the batch is not known, or too small for one
- * microbatch per rank, the number of microbatches is the most that a pipeline can keep. saves: the
- * run saves checkpoints, from a copy of the state. total is MEMORY_MOST when the bytes cannot be
- * counted in 64 bits. */
+/* What the largest rank on CPUs needs with w->threads kernel threads, or one, and the cuts of the
+ * model's plan (trainer/sizing/gpu_memory.h: on GPUs). If the batch is not known, or too small for
+ * one microbatch per rank, the number of microbatches is the most that a pipeline can keep. saves:
+ * the run saves checkpoints, from a copy of the state. total is MEMORY_MOST when the bytes cannot
+ * be counted in 64 bits. */
 struct memory_need memory_estimate(struct memory_model *mm, const struct spec *s,
                                    const struct workload *w, bool saves);
 
