@@ -12,12 +12,22 @@
 #include "ckpt/access.h"
 #include "ckpt/root_lock.h"
 #include "core/file.h"
+#include "core/text.h"
 #include "storage/folder.h"
 #include "storage/location.h"
 #include "storage/object.h"
 
 /* Listings of a root that are tried when steps disappear between listing and opening them. */
 enum { OPEN_TRIES = 10 };
+
+/* A step directory was named together with a number, which must be its own. */
+static tp_status check_number(const char *dir, int64_t number, int64_t asked, struct tp_err *err)
+{
+    if (asked < 0 || number == asked)
+        return TP_OK;
+    return tp_fail(err, TP_E_NOTFOUND, "%s: is step %lld, but step %lld was requested", dir,
+                   (long long)number, (long long)asked);
+}
 
 /* Whether a step directory can be read, judged by its manifest and the lengths of its shards. */
 static bool is_complete(const char *root, const struct ckpt_step *s)
@@ -61,11 +71,10 @@ tp_status ckpt_list(struct ckpt_step **steps, int *n, const char *root, struct a
 static tp_status is_step_dir(bool *is, const char *path, struct tp_err *err)
 {
     char manifest[PATH_MAX];
-    const char *name = strrchr(path, '/');
     int64_t step;
     tp_status st;
 
-    *is = step_parse_name(&step, name ? name + 1 : path) != STEP_NONE;
+    *is = step_parse_name(&step, text_base_name(path)) != STEP_NONE;
     if (*is)
         return TP_OK;
     st = file_join(manifest, path, MANIFEST_FILE, err);
@@ -103,9 +112,8 @@ static tp_status open_step_dir(struct ckpt_found *out, const char *path, int64_t
                        path);
     if (st)
         return st;
-    if (step >= 0 && found.step != step)
-        return tp_fail(err, TP_E_NOTFOUND, "%s: is step %lld, but step %lld was requested", path,
-                       (long long)found.step, (long long)step);
+    if ((st = check_number(path, found.step, step, err)))
+        return st;
     out->manifest = found;
     out->note[0] = 0;
     memmove(out->dir, path, strlen(path) + 1);
@@ -225,6 +233,22 @@ done:
     return st;
 }
 
+/* check_number of a step directory that may be damaged: without its manifest the name tells. */
+static tp_status check_number_of(const char *dir, int64_t asked, struct tp_err *err)
+{
+    struct arena arena = { 0 };
+    struct tp_err ignored = { 0 };
+    struct manifest m;
+    int64_t number = -1;
+
+    if (!step_read_manifest(&m, dir, &arena, &ignored))
+        number = m.step;
+    else if (step_parse_name(&number, text_base_name(dir)) == STEP_NONE)
+        number = asked;
+    arena_free(&arena);
+    return check_number(dir, number, asked, err);
+}
+
 tp_status ckpt_locate(char dir[PATH_MAX], const char *path, int64_t step, struct tp_err *err)
 {
     struct ckpt_step *steps = NULL;
@@ -237,6 +261,8 @@ tp_status ckpt_locate(char dir[PATH_MAX], const char *path, int64_t step, struct
     newest = n - 1;
     while (newest > 0 && step_parse_name(&number, steps[newest].name) != STEP_DIR)
         newest--;
+    if (n == 0 && step >= 0)
+        TP_TRY(check_number_of(clean, step, err));
     if (n == 0)
         memcpy(dir, clean, sizeof clean);
     else if (step >= 0)

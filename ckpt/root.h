@@ -41,7 +41,7 @@ tp_status ckpt_open(struct ckpt_found *out, const char *path, int64_t step, stru
                     struct tp_err *err);
 
 /* The same for the directory alone, whether it can be read or not: the newest step that is not a
- * temporary directory, or `step`. */
+ * temporary directory, or `step`. Of a step directory only the number is checked. */
 tp_status ckpt_locate(char dir[PATH_MAX], const char *path, int64_t step, struct tp_err *err);
 
 /* Check that steps can be added to a root, which need not exist. TP_E_USAGE: it is a step itself (a

@@ -349,9 +349,9 @@ static void print_result(const struct diff_output *o, const struct diff_side *a,
         printf("equal: %d tensors\n", o->compared);
 }
 
-static tp_status open_side(struct diff_side *s, int64_t step, struct tp_err *err)
+static tp_status open_side(struct diff_side *s, struct tp_err *err)
 {
-    tp_status st = tensor_view_open(&s->view, &s->from, step, err);
+    tp_status st = tensor_view_open(&s->view, &s->from, err);
 
     if (st)
         return st;
@@ -368,7 +368,7 @@ static void close_side(struct diff_side *s)
 }
 
 /* Compare and print. TP_E_NO: they differ, which has been printed. */
-static tp_status diff(struct diff_output *o, struct diff_side *a, struct diff_side *b, int64_t step,
+static tp_status diff(struct diff_output *o, struct diff_side *a, struct diff_side *b,
                       const struct diff_tolerance *tol, struct tp_err *err)
 {
     tp_status st = TP_OK;
@@ -378,8 +378,8 @@ static tp_status diff(struct diff_output *o, struct diff_side *a, struct diff_si
         st = tp_fail(err, TP_E_USAGE, "--atol %g and --rtol %g must not be negative", tol->atol,
                      tol->rtol);
     TP_TRY(st);
-    TP_TRY(open_side(a, step, err));
-    TP_TRY(open_side(b, step, err));
+    TP_TRY(open_side(a, err));
+    TP_TRY(open_side(b, err));
     TP_TRY(compare(o, a, b, tol, err));
     if (o->group && o->compared == 0 && o->n == 0) {
         st = tp_fail(err, TP_E_USAGE, "--group %s: neither %s nor %s has tensors of this group",
@@ -399,7 +399,8 @@ done:
 
 int cmd_diff(int argc, char **argv)
 {
-    struct diff_side a = { .from = { .memory_bytes = FOREIGN_MEMORY_BYTES,
+    struct diff_side a = { .from = { .step = -1,
+                                     .memory_bytes = FOREIGN_MEMORY_BYTES,
                                      .buffer_bytes = SIDES_BYTES } },
                      b = { 0 };
     const char *other = NULL;
@@ -407,7 +408,6 @@ int cmd_diff(int argc, char **argv)
     struct diff_tolerance tol = { .exact = true };
     bool atol_given = false, rtol_given = false;
     struct tp_err err = { 0 };
-    int64_t step = -1;
     int code;
     const struct opt opts[] = {
         OPT_ARG("A", &a.from.path,
@@ -417,7 +417,8 @@ int cmd_diff(int argc, char **argv)
         { OPT_KIND_DOUBLE, 0, "rtol", "X", &tol.rtol, "relative difference allowed", &rtol_given },
         OPT_STR(0, "group", "NAME", &o.group,
                 "compare only this group of tensors, such as param: the weights"),
-        OPT_INT64(0, "step", "N", &step, "this step of both roots (default: the newest of each)"),
+        OPT_INT64(0, "step", "N", &a.from.step,
+                  "this step of both roots (default: the newest of each)"),
         FOREIGN_OPTIONS(&a.from),
         OPT_FLAG(0, "json", &o.json, "print one JSON object"),
         OPT_END
@@ -428,5 +429,5 @@ int cmd_diff(int argc, char **argv)
     b.from = a.from;
     b.from.path = other;
     tol.exact = !atol_given && !rtol_given;
-    return report_json(o.json, "tp-ckpt", diff(&o, &a, &b, step, &tol, &err), &err);
+    return report_json(o.json, "tp-ckpt", diff(&o, &a, &b, &tol, &err), &err);
 }

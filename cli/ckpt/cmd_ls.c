@@ -165,7 +165,7 @@ done:
 
 int cmd_ls(int argc, char **argv)
 {
-    struct foreign_contents_request from = { .memory_bytes = FOREIGN_MEMORY_BYTES };
+    struct foreign_contents_request from = { .step = -1, .memory_bytes = FOREIGN_MEMORY_BYTES };
     bool json = false;
     struct tp_err err = { 0 };
     int code;

@@ -90,6 +90,23 @@ def test_a_step_that_does_not_exist_is_named(ckpt, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize("verb", ["show", "verify", "digest", "diff"])
+@pytest.mark.parametrize("kind", ["step", "moved", "damaged", "dcp"])
+def test_a_checkpoint_of_another_step_is_refused(verb, kind, ckpt, tmp_path):
+    """Whoever asks for a step must not get the answer for another one."""
+    path = ckpt / "step-00000002"
+    if kind == "moved":
+        path = path.rename(tmp_path / "moved")
+    elif kind == "dcp":
+        ok("tp-ckpt", "export", ckpt, "--format", "dcp", "-o", tmp_path / "dcp")
+        path = tmp_path / "dcp"
+    argv = ["tp-ckpt", verb, path] + ([path] if verb == "diff" else [])
+    ok(*argv, "--step", 2)
+    if kind == "damaged" and verb == "verify":
+        (path / "manifest.json").write_text("{}")
+    assert_refused(run(*argv, "--step", 7), "tp-ckpt", path, "step 2, but step 7 was requested")
+
+
 @pytest.mark.parametrize("argv", [
     ["tp-reshard", "CKPT", "--to", "tp4", "-o", "STEP"],
     ["tp-reshard", "CKPT", "--to", "tp4", "-o", "STEP", "--force"],
