@@ -293,7 +293,7 @@ tp_status ckpt_check_root(const char *root, struct tp_err *err)
                        "%s: is one step of a checkpoint (it contains " MANIFEST_FILE
                        "); name the root, the directory of its steps",
                        root);
-    return TP_OK;
+    return step_check_no_name(root, err);
 }
 
 /* ---- files of a root ---- */

@@ -45,7 +45,8 @@ tp_status ckpt_open(struct ckpt_found *out, const char *path, int64_t step, stru
 tp_status ckpt_locate(char dir[PATH_MAX], const char *path, int64_t step, struct tp_err *err);
 
 /* Check that steps can be added to a root, which need not exist. TP_E_USAGE: it is a step itself (a
- * step inside a step would not be found, and would change what was saved), or not a directory. */
+ * step inside a step would not be found, and would change what was saved), has the name of one, or
+ * is not a directory. */
 tp_status ckpt_check_root(const char *root, struct tp_err *err);
 
 /* ---- inside ckpt/ only; under ROOT/lock ---- */

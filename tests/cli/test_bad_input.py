@@ -124,6 +124,21 @@ def test_nothing_is_written_into_a_step(argv, name, ckpt, tiny, tmp_path):
     assert harness.tree(tmp_path) == before
 
 
+@pytest.mark.parametrize("argv", [
+    ["tp-reshard", "CKPT", "--to", "tp4", "-o", "ROOT"],
+    ["tp-reshard", "CKPT", "--to", "tp4", "-o", "ROOT/"],
+    ["tp-ckpt", "import", "HF", "-o", "ROOT"],
+    ["tp-train", "--model", "CONFIG", "--data", TEXT, "--steps", "3", "--ckpt", "ROOT"],
+], ids=lambda argv: " ".join(argv[:2] + argv[-1:]))
+def test_a_root_must_not_have_the_name_of_a_step(argv, ckpt, tiny, tmp_path):
+    """Readers take it for a step, so what was written would not be found."""
+    run("tp-ckpt", "export", ckpt, "-o", tmp_path / "hf")
+    root = "%s/new/step-00000005" % tmp_path
+    stand = {"CKPT": ckpt, "ROOT": root, "ROOT/": root + "/", "HF": tmp_path / "hf", "CONFIG": tiny}
+    assert_refused(run(*[stand.get(a, a) for a in argv]), argv[0], root, "has the name of a step")
+    assert not (tmp_path / "new").exists()
+
+
 @pytest.mark.parametrize("what", ["folder", "fifo"])
 def test_logits_replaces_only_files(what, tiny, tmp_path):
     out = tmp_path / "out"
