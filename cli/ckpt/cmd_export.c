@@ -159,6 +159,7 @@ int cmd_export(int argc, char **argv)
 
     if (!parse(&q, &o, &exit_code, argc, argv))
         return exit_code;
+    report_outlive_reader();
     if (!q.out)
         TP_TRY(tp_fail(&err, TP_E_USAGE, "-o is missing: the folder to create"));
     TP_TRY(check_format(&q, &o, &err));

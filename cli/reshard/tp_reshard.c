@@ -351,6 +351,8 @@ int main(int argc, char **argv)
     report_begin();
     if (!parse(&o, &exit_code, argc, argv))
         return exit_code;
+    if (!o.request.dry_run)
+        report_outlive_reader();
     st = check_options(&o, &err);
     if (!st)
         st = remote_env_read(&err);

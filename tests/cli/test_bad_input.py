@@ -516,6 +516,25 @@ def test_when_the_report_is_lost_the_error_says_that_the_result_is_complete(json
     assert r.rc == 3 and "complete" not in r.err, repr(r)
 
 
+def test_a_reader_that_ends_does_not_kill_what_writes(ckpt, tmp_path):
+    """Neither that of the messages, which must not end the work, nor that of the report."""
+    lost = {"out": "%s is complete, but its report is lost: standard output: Broken pipe", "err": ""}
+    for stream, says in lost.items():
+        for argv in (["tp-reshard", ckpt, "--to", "tp4", "-o", tmp_path / stream / "a"],
+                     ["tp-ckpt", "export", ckpt, "--format", "dcp", "-o", tmp_path / stream / "b"],
+                     ["tp-ckpt", "import", tmp_path / stream / "b", "-o", tmp_path / stream / "c"]):
+            reader, writer = os.pipe()
+            os.close(reader)
+            streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "std" + stream: writer}
+            p = subprocess.run(harness.command(argv), stdin=subprocess.DEVNULL, text=True, timeout=300, **streams)
+            os.close(writer)
+            r = harness.Result(argv, p.returncode, p.stdout or "", p.stderr or "")
+            assert r.rc == (3 if says else 0), repr(r)
+            if says:
+                assert_sentence(r, argv[0], says % argv[-1])
+            ok("tp-ckpt", "verify", argv[-1])
+
+
 @pytest.fixture
 def locked(tmp_path):
     """A read-only folder. Root may write to any folder, so for root it is a read-only file system."""
