@@ -91,7 +91,7 @@ static void split_path(char folder[PATH_MAX], char name[NAME_MAX + 1], const cha
     int n = slash ? (int)(slash - path) + (slash == path) : 0;
 
     snprintf(folder, PATH_MAX, "%.*s", slash ? n : 1, slash ? path : ".");
-    snprintf(name, NAME_MAX + 1, "%.200s", slash ? slash + 1 : path);
+    snprintf(name, NAME_MAX + 1, "%.*s", NAME_MAX, slash ? slash + 1 : path);
 }
 
 /* The folder to list and its entries: a root's, or a step directory alone. */

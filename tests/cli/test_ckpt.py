@@ -215,6 +215,8 @@ def test_ls_shows_which_steps_are_complete_damaged_or_unfinished(tp4, tiny):
     text = ok("tp-ckpt", "ls", tp4).out
     assert len(re.findall(r"complete$", text, re.M)) == 2 and "step-00000040.tmp-" in text
     assert "step-00000010" in ok("tp-ckpt", "ls", tp4 / "step-00000010").out
+    (tp4 / "step-00000010").rename(tp4 / ("long" * 60))
+    assert ok("tp-ckpt", "ls", tp4 / ("long" * 60)).out.endswith("complete\n")
 
 
 def test_a_root_means_its_newest_complete_step_and_skipped_steps_are_named(tp4, tiny):
