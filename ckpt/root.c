@@ -44,8 +44,8 @@ static bool is_complete(const char *root, const struct ckpt_step *s)
     return ok;
 }
 
-tp_status ckpt_list(struct ckpt_step **steps, int *n, const char *root, struct arena *arena,
-                    struct tp_err *err)
+tp_status ckpt_list_names(struct ckpt_step **steps, int *n, const char *root, struct arena *arena,
+                          struct tp_err *err)
 {
     struct ckpt_step *found = NULL, *copy;
     int count = 0;
@@ -58,14 +58,21 @@ tp_status ckpt_list(struct ckpt_step **steps, int *n, const char *root, struct a
         free(found);
         return tp_fail(err, TP_E_NOMEM, "%s: no memory to list it", root);
     }
-    for (int i = 0; i < count; i++) {
-        copy[i] = found[i];
-        copy[i].complete = is_complete(root, &found[i]);
-    }
+    memcpy(copy, found, (size_t)count * sizeof *copy);
     free(found);
     *steps = copy;
     *n = count;
     return TP_OK;
+}
+
+tp_status ckpt_list(struct ckpt_step **steps, int *n, const char *root, struct arena *arena,
+                    struct tp_err *err)
+{
+    tp_status st = ckpt_list_names(steps, n, root, arena, err);
+
+    for (int i = 0; !st && i < *n; i++)
+        (*steps)[i].complete = is_complete(root, &(*steps)[i]);
+    return st;
 }
 
 static tp_status is_step_dir(bool *is, const char *path, struct tp_err *err)

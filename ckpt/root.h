@@ -24,6 +24,10 @@
 tp_status ckpt_list(struct ckpt_step **steps, int *n, const char *root, struct arena *arena,
                     struct tp_err *err);
 
+/* The same without `complete`, for which ckpt_list reads every manifest. */
+tp_status ckpt_list_names(struct ckpt_step **steps, int *n, const char *root, struct arena *arena,
+                          struct tp_err *err);
+
 /* A step that ckpt_open found. */
 struct ckpt_found {
     char dir[PATH_MAX];

@@ -102,7 +102,7 @@ static tp_status find_entries(char root[PATH_MAX], struct ckpt_step **steps, int
     tp_status st;
 
     TP_TRY(ckpt_locate(dir, path, -1, err)); /* refuses what is not a checkpoint */
-    TP_TRY(ckpt_list(steps, n, path, arena, err));
+    TP_TRY(ckpt_list_names(steps, n, path, arena, err));
     snprintf(root, PATH_MAX, "%s", path);
     if (*n > 0)
         return TP_OK;
