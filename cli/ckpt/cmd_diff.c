@@ -67,7 +67,8 @@ static double float16_value(uint16_t bits)
     return bits & 0x8000 ? -value : value;
 }
 
-static double value_at(const unsigned char *data, enum dtype dtype, int64_t i)
+/* As a type in which every value of every dtype is exact, an i64 too. */
+static long double value_at(const unsigned char *data, enum dtype dtype, int64_t i)
 {
     const unsigned char *p = data + i * dtype_bytes(dtype);
     uint16_t u16;
@@ -80,12 +81,12 @@ static double value_at(const unsigned char *data, enum dtype dtype, int64_t i)
     switch (dtype) {
     case DTYPE_F32:
         memcpy(&f32, p, sizeof f32);
-        return (double)f32;
+        return f32;
     case DTYPE_BF16:
         memcpy(&u16, p, sizeof u16);
         u32 = (uint32_t)u16 << 16;
         memcpy(&f32, &u32, sizeof f32);
-        return (double)f32;
+        return f32;
     case DTYPE_F16:
         memcpy(&u16, p, sizeof u16);
         return float16_value(u16);
@@ -94,7 +95,7 @@ static double value_at(const unsigned char *data, enum dtype dtype, int64_t i)
         return f64;
     case DTYPE_I64:
         memcpy(&i64, p, sizeof i64);
-        return (double)i64;
+        return i64;
     case DTYPE_I32:
         memcpy(&i32, p, sizeof i32);
         return i32;
@@ -112,9 +113,10 @@ struct diff_run {
 
 /* Whether two values that differ are equal within the tolerance. An infinity is near no number,
  * though rtol times it is infinite. */
-static bool is_near(double x, double y, const struct diff_tolerance *tol)
+static bool is_near(long double x, long double y, const struct diff_tolerance *tol)
 {
-    return x == y || (isfinite(x) && isfinite(y) && fabs(x - y) <= tol->atol + tol->rtol * fabs(y));
+    return x == y ||
+           (isfinite(x) && isfinite(y) && fabsl(x - y) <= tol->atol + tol->rtol * fabsl(y));
 }
 
 static void compare_run(struct diff_result *d, const struct diff_run *r,
@@ -125,13 +127,14 @@ static void compare_run(struct diff_result *d, const struct diff_run *r,
     if (memcmp(r->a, r->b, (size_t)(r->n * elem)) == 0)
         return;
     for (int64_t i = 0; i < r->n; i++) {
-        double x, y, gap;
+        long double x, y;
+        double gap;
 
         if (memcmp(r->a + i * elem, r->b + i * elem, (size_t)elem) == 0)
             continue;
         x = value_at(r->a, r->dtype, i);
         y = value_at(r->b, r->dtype, i);
-        gap = fabs(x - y);
+        gap = (double)fabsl(x - y);
         if (!tol->exact && is_near(x, y, tol))
             continue;
         if (d->count++ == 0)

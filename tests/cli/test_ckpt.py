@@ -201,6 +201,18 @@ def test_an_infinity_is_near_no_number(tmp_path):
         assert run("tp-ckpt", "diff", one, other, "--rtol", "1e-3").rc == rc, (one, other)
 
 
+def test_numbers_of_64_bits_differ_in_their_last_bit(tmp_path):
+    """A double does not have it."""
+    for name, value in ("a", 2**62), ("b", 2**62 + 1):
+        head = json.dumps({"w": {"dtype": "I64", "shape": [1], "data_offsets": [0, 8]}}).encode()
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "model.safetensors").write_bytes(
+            len(head).to_bytes(8, "little") + head + value.to_bytes(8, "little"))
+    for tolerance, rc in ([], 1), (["--rtol", 0], 1), (["--atol", 1], 0):
+        r = run("tp-ckpt", "diff", tmp_path / "a", tmp_path / "b", *tolerance)
+        assert r.rc == rc and ("by at most 1\n" in r.out) == bool(rc), repr(r)
+
+
 # ---- ls, show, choosing a step ---------------------------------------------------------------
 
 def test_ls_shows_which_steps_are_complete_damaged_or_unfinished(tp4, tiny):
