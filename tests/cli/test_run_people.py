@@ -292,6 +292,16 @@ def test_every_verb_answers_as_json(tmp_path):
             assert r.rc == 2 and json.loads(r.out) == {"error": r.lines[-1][len("tp-run: "):], "exit": 2}, repr(r)
 
 
+def test_a_name_that_is_not_utf8_is_refused_by_the_job(tmp_path):
+    with fake_job(tmp_path, "--steps", 3000) as job:
+        job.start()
+        job.await_step(3)
+        for verb in ["node", "up", b"a\xff"], ["resize", b"dp\xff"]:
+            r = job.verb(*[os.fsdecode(word) for word in verb])
+            assert r.rc == 2 and "?'" in r.err, repr(r)
+        assert job.verb("stop").rc == 0
+
+
 def test_status_shows_speed_time_left_and_the_last_fault(tmp_path, tiny):
     with train_job(tmp_path, tiny, steps=30000, options={"save-every": 20}) as job:
         job.start()
