@@ -32,7 +32,7 @@ static const char intro[] =
     "    deepspeed    DeepSpeed Universal, with the same\n"
     "\n"
     "The folder appears complete or not at all; in a store, config.json is created last. What is\n"
-    "not written is listed.";
+    "not written is listed. An interrupted export to GGUF or to a store starts over.";
 
 /* Options that are not those of the request. */
 struct export_options {

@@ -22,7 +22,8 @@ static const char intro[] =
 
 static const char tail[] =
     "Shards are plain HDF5 files, which h5dump and h5py open. The elements of a box are stored\n"
-    "row-major and contiguous from its offset on.";
+    "row-major and contiguous from its offset on. In a shard that was written with --zstd, they\n"
+    "are in compressed chunks: the offset is that of the first, and others may be between them.";
 
 enum { SHAPE_TEXT = 160 };
 
