@@ -75,6 +75,17 @@ def test_control_characters_in_an_event_do_not_reach_the_terminal(tmp_path):
         assert other.endswith(r"oth\x1ber, fi\x1beld \x1b[31m"), other
 
 
+def test_a_damaged_time_of_an_event_is_printed_as_a_dash(tmp_path):
+    with fake_job(tmp_path, "--steps", 5) as job:
+        job.start().wait()
+        times = 1e300, 1e18, -1e18, "x", None
+        with open(job.state / "events.jsonl", "a") as f:
+            for time_ in times:
+                print(json.dumps({"time": time_, "event": "failed"}), file=f)
+        shown = on_terminal(job, 80, "dumb", "events", str(job.path)).splitlines()
+        assert shown[-len(times):] == ["-  failed"] * len(times), shown
+
+
 def on_terminal(job, columns, term, *words):
     """The output of tp-run, with these words, on a terminal of this width."""
     pid, fd = pty.fork()
