@@ -110,8 +110,13 @@ static tp_status open_step_dir(struct ckpt_found *out, const char *path, int64_t
     struct manifest found = { 0 };
     tp_status st = step_load(&found, path, arena, err);
 
-    if (st == TP_E_NOTFOUND && !location_is_remote(path) && !file_is_dir(path))
+    if (st == TP_E_NOTFOUND && !location_is_remote(path) && !file_exists(path))
         return step_fail_removed(path, err);
+    if (st == TP_E_NOTFOUND && !location_is_remote(path) && !file_is_dir(path))
+        return tp_fail(err, TP_E_NOTFOUND,
+                       "%s: is not a directory, or a link that leads to none, so it is not a "
+                       "checkpoint",
+                       path);
     if (st == TP_E_NOTFOUND)
         return tp_fail(err, TP_E_NOTFOUND,
                        "%s: has no " MANIFEST_FILE ", so it is not a complete checkpoint; the "

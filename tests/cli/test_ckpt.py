@@ -244,6 +244,17 @@ def test_a_root_means_its_newest_complete_step_and_skipped_steps_are_named(tp4, 
     assert run("tp-ckpt", "show", tp4, "--step", "30").rc == 2
 
 
+@pytest.mark.parametrize("what", ["file", "link"])
+def test_what_is_called_like_a_step_and_is_no_directory(what, tp4, tmp_path):
+    """Such as a link to an archive that is not mounted. Nobody has removed it."""
+    path = tp4 / "step-00000099"
+    path.symlink_to(tmp_path / "archive") if what == "link" else path.touch()
+    r = ok("tp-ckpt", "show", tp4)
+    assert "step-00000099: is not a directory" in r.err and "falling back to step-00000010" in r.err, repr(r)
+    r = run("tp-ckpt", "verify", tp4)
+    assert r.rc == 1 and "step-00000099/manifest.json: no such file" in r.out and not "removed" in r.out + r.err, repr(r)
+
+
 def test_show_as_json_has_a_config_that_is_not_json_as_a_text(tp4):
     """Other programs may write anything there: Python writes Infinity, which JSON does not have."""
     step = tp4 / "step-00000010"
