@@ -144,13 +144,25 @@ static void compare_run(struct diff_result *d, const struct diff_run *r,
     }
 }
 
+/* How many elements a buffer holds; where they are cast, in both types (tensor_view_read_as). Many,
+ * because each chunk is read as a whole for each run that overlaps it. */
+static int64_t elements_at_once(const struct diff_side *a, const struct diff_side *b,
+                                enum dtype dtype)
+{
+    const int64_t elem = dtype_bytes(dtype);
+    const bool casts = tensor_view_tensor(a->view, a->tensor)->dtype != dtype ||
+                       tensor_view_tensor(b->view, b->tensor)->dtype != dtype;
+
+    return casts ? (BUFFER_BYTES - CAST_BYTES) / (elem + CAST_BYTES) : BUFFER_BYTES / elem;
+}
+
 /* Compare the chosen tensors of both sides as values of t's type. */
 static tp_status compare_tensor(struct diff_result *d, struct diff_side *a, struct diff_side *b,
                                 const struct tensor *t, const struct diff_tolerance *tol,
                                 struct tp_err *err)
 {
     const struct box whole = box_whole(t->ndim, t->shape);
-    const int64_t most = (BUFFER_BYTES - CAST_BYTES) / (dtype_bytes(t->dtype) + CAST_BYTES);
+    const int64_t most = elements_at_once(a, b, t->dtype);
     const int64_t n = box_run_count(&whole, most);
     tp_status st = TP_OK;
 
