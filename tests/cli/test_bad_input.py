@@ -338,6 +338,13 @@ def test_of_many_ranks_the_first_prints_even_if_it_is_the_last_to_know(tiny, tmp
     assert r.rc == 2 and messages, repr(r)
 
 
+@pytest.mark.parametrize("flags", [["--bogus"], ["--zstd=99"], ["--device", "x"], []])
+def test_of_many_processes_that_reshard_one_prints_what_is_wrong(ckpt, tmp_path, flags):
+    r = run("mpirun", "-n", 3, "tp-reshard", ckpt, *(flags and ["--to", "tp4"]), *flags, "--json", "-o", tmp_path / "out")
+    assert r.rc == 2 and len([x for x in r.lines if x.startswith("tp-reshard")]) == 1, repr(r)
+    assert json.loads(r.out)["exit"] == 2, repr(r)
+
+
 # ---- damage -----------------------------------------------------------------------------------
 
 
