@@ -14,22 +14,26 @@
 #include "ckpt/sha256.h"
 #include "ckpt/tensor_name.h"
 
-/* Write `"key": value` and `end`; steals the reference to value. */
+/* Write `"key": value` and `end`; steals the reference to value. A value that readers refuse
+ * because of its size is not written. */
 static tp_status put(FILE *f, const char *key, json_t *value, const char *end, struct tp_err *err)
 {
-    int bad = !value;
+    const size_t flags = JSON_PRESERVE_ORDER | JSON_ENCODE_ANY | JSON_REAL_PRECISION(17);
+    char *text = value ? json_dumps(value, flags) : NULL;
+    tp_status st = TP_OK;
 
-    if (key)
-        fprintf(f, "\"%s\": ", key);
-    if (!bad)
-        bad = json_dumpf(value, f, JSON_PRESERVE_ORDER | JSON_ENCODE_ANY | JSON_REAL_PRECISION(17));
+    if (!text)
+        st = tp_fail(err, TP_E_NOMEM,
+                     "the manifest's %s cannot be written: it is not UTF-8, or there is no memory",
+                     key ? key : "list");
+    else if (strlen(text) > JSON_VALUE_BYTES_MAX)
+        st = tp_fail(err, TP_E_USAGE, "the manifest's %s would have %zu bytes; the most is %d",
+                     key ? key : "list", strlen(text), JSON_VALUE_BYTES_MAX);
+    else
+        fprintf(f, key ? "\"%s\": %s%s" : "%s%s%s", key ? key : "", text, end);
+    free(text);
     json_decref(value);
-    fputs(end, f);
-    return bad ? tp_fail(err, TP_E_NOMEM,
-                         "the manifest's %s cannot be written: it is not UTF-8, or there is "
-                         "no memory",
-                         key ? key : "list")
-               : TP_OK;
+    return st;
 }
 
 static json_t *ints(const int64_t *values, int n)

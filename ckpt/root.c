@@ -12,12 +12,22 @@
 #include "ckpt/access.h"
 #include "ckpt/root_lock.h"
 #include "core/file.h"
+#include "core/text.h"
 #include "storage/folder.h"
 #include "storage/location.h"
 #include "storage/object.h"
 
 /* Listings of a root that are tried when steps disappear between listing and opening them. */
 enum { OPEN_TRIES = 10 };
+
+/* A step directory was named together with a number, which must be its own. */
+static tp_status check_number(const char *dir, int64_t number, int64_t asked, struct tp_err *err)
+{
+    if (asked < 0 || number == asked)
+        return TP_OK;
+    return tp_fail(err, TP_E_NOTFOUND, "%s: is step %lld, but step %lld was requested", dir,
+                   (long long)number, (long long)asked);
+}
 
 /* Whether a step directory can be read, judged by its manifest and the lengths of its shards. */
 static bool is_complete(const char *root, const struct ckpt_step *s)
@@ -34,8 +44,8 @@ static bool is_complete(const char *root, const struct ckpt_step *s)
     return ok;
 }
 
-tp_status ckpt_list(struct ckpt_step **steps, int *n, const char *root, struct arena *arena,
-                    struct tp_err *err)
+tp_status ckpt_list_names(struct ckpt_step **steps, int *n, const char *root, struct arena *arena,
+                          struct tp_err *err)
 {
     struct ckpt_step *found = NULL, *copy;
     int count = 0;
@@ -48,24 +58,30 @@ tp_status ckpt_list(struct ckpt_step **steps, int *n, const char *root, struct a
         free(found);
         return tp_fail(err, TP_E_NOMEM, "%s: no memory to list it", root);
     }
-    for (int i = 0; i < count; i++) {
-        copy[i] = found[i];
-        copy[i].complete = is_complete(root, &found[i]);
-    }
+    memcpy(copy, found, (size_t)count * sizeof *copy);
     free(found);
     *steps = copy;
     *n = count;
     return TP_OK;
 }
 
+tp_status ckpt_list(struct ckpt_step **steps, int *n, const char *root, struct arena *arena,
+                    struct tp_err *err)
+{
+    tp_status st = ckpt_list_names(steps, n, root, arena, err);
+
+    for (int i = 0; !st && i < *n; i++)
+        (*steps)[i].complete = is_complete(root, &(*steps)[i]);
+    return st;
+}
+
 static tp_status is_step_dir(bool *is, const char *path, struct tp_err *err)
 {
     char manifest[PATH_MAX];
-    const char *name = strrchr(path, '/');
     int64_t step;
     tp_status st;
 
-    *is = step_parse_name(&step, name ? name + 1 : path) != STEP_NONE;
+    *is = step_parse_name(&step, text_base_name(path)) != STEP_NONE;
     if (*is)
         return TP_OK;
     st = file_join(manifest, path, MANIFEST_FILE, err);
@@ -94,8 +110,13 @@ static tp_status open_step_dir(struct ckpt_found *out, const char *path, int64_t
     struct manifest found = { 0 };
     tp_status st = step_load(&found, path, arena, err);
 
-    if (st == TP_E_NOTFOUND && !location_is_remote(path) && !file_is_dir(path))
+    if (st == TP_E_NOTFOUND && !location_is_remote(path) && !file_exists(path))
         return step_fail_removed(path, err);
+    if (st == TP_E_NOTFOUND && !location_is_remote(path) && !file_is_dir(path))
+        return tp_fail(err, TP_E_NOTFOUND,
+                       "%s: is not a directory, or a link that leads to none, so it is not a "
+                       "checkpoint",
+                       path);
     if (st == TP_E_NOTFOUND)
         return tp_fail(err, TP_E_NOTFOUND,
                        "%s: has no " MANIFEST_FILE ", so it is not a complete checkpoint; the "
@@ -103,9 +124,8 @@ static tp_status open_step_dir(struct ckpt_found *out, const char *path, int64_t
                        path);
     if (st)
         return st;
-    if (step >= 0 && found.step != step)
-        return tp_fail(err, TP_E_NOTFOUND, "%s: is step %lld, but step %lld was requested", path,
-                       (long long)found.step, (long long)step);
+    if ((st = check_number(path, found.step, step, err)))
+        return st;
     out->manifest = found;
     out->note[0] = 0;
     memmove(out->dir, path, strlen(path) + 1);
@@ -225,6 +245,22 @@ done:
     return st;
 }
 
+/* check_number of a step directory that may be damaged: without its manifest the name tells. */
+static tp_status check_number_of(const char *dir, int64_t asked, struct tp_err *err)
+{
+    struct arena arena = { 0 };
+    struct tp_err ignored = { 0 };
+    struct manifest m;
+    int64_t number = -1;
+
+    if (!step_read_manifest(&m, dir, &arena, &ignored))
+        number = m.step;
+    else if (step_parse_name(&number, text_base_name(dir)) == STEP_NONE)
+        number = asked;
+    arena_free(&arena);
+    return check_number(dir, number, asked, err);
+}
+
 tp_status ckpt_locate(char dir[PATH_MAX], const char *path, int64_t step, struct tp_err *err)
 {
     struct ckpt_step *steps = NULL;
@@ -237,6 +273,8 @@ tp_status ckpt_locate(char dir[PATH_MAX], const char *path, int64_t step, struct
     newest = n - 1;
     while (newest > 0 && step_parse_name(&number, steps[newest].name) != STEP_DIR)
         newest--;
+    if (n == 0 && step >= 0)
+        TP_TRY(check_number_of(clean, step, err));
     if (n == 0)
         memcpy(dir, clean, sizeof clean);
     else if (step >= 0)
@@ -267,7 +305,7 @@ tp_status ckpt_check_root(const char *root, struct tp_err *err)
                        "%s: is one step of a checkpoint (it contains " MANIFEST_FILE
                        "); name the root, the directory of its steps",
                        root);
-    return TP_OK;
+    return step_check_no_name(root, err);
 }
 
 /* ---- files of a root ---- */

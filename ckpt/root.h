@@ -24,6 +24,10 @@
 tp_status ckpt_list(struct ckpt_step **steps, int *n, const char *root, struct arena *arena,
                     struct tp_err *err);
 
+/* The same without `complete`, for which ckpt_list reads every manifest. */
+tp_status ckpt_list_names(struct ckpt_step **steps, int *n, const char *root, struct arena *arena,
+                          struct tp_err *err);
+
 /* A step that ckpt_open found. */
 struct ckpt_found {
     char dir[PATH_MAX];
@@ -41,11 +45,12 @@ tp_status ckpt_open(struct ckpt_found *out, const char *path, int64_t step, stru
                     struct tp_err *err);
 
 /* The same for the directory alone, whether it can be read or not: the newest step that is not a
- * temporary directory, or `step`. */
+ * temporary directory, or `step`. Of a step directory only the number is checked. */
 tp_status ckpt_locate(char dir[PATH_MAX], const char *path, int64_t step, struct tp_err *err);
 
 /* Check that steps can be added to a root, which need not exist. TP_E_USAGE: it is a step itself (a
- * step inside a step would not be found, and would change what was saved), or not a directory. */
+ * step inside a step would not be found, and would change what was saved), has the name of one, or
+ * is not a directory. */
 tp_status ckpt_check_root(const char *root, struct tp_err *err);
 
 /* ---- inside ckpt/ only; under ROOT/lock ---- */

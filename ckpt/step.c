@@ -12,6 +12,7 @@
 
 #include "ckpt/step_remote.h"
 #include "core/file.h"
+#include "core/text.h"
 #include "storage/folder.h"
 #include "storage/location.h"
 
@@ -41,6 +42,20 @@ enum step_kind step_parse_name(int64_t *step, const char *name)
     if (name[n] == 0)
         return STEP_DIR;
     return strncmp(name + n, tmp_mark, strlen(tmp_mark)) == 0 ? STEP_TMP : STEP_NONE;
+}
+
+tp_status step_check_no_name(const char *root, struct tp_err *err)
+{
+    char clean[PATH_MAX];
+    int64_t step;
+
+    snprintf(clean, sizeof clean, "%.*s", (int)text_path_length(root), root);
+    if (step_parse_name(&step, text_base_name(clean)) == STEP_NONE)
+        return TP_OK;
+    return tp_fail(err, TP_E_USAGE,
+                   "%s: has the name of a step, so steps in it would not be found; name the root, "
+                   "the directory of its steps",
+                   root);
 }
 
 /* A cheap check: every shard exists with its length. */

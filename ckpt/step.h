@@ -41,6 +41,10 @@ char *step_name(char buf[STEP_NAME_MAX], int64_t step);
 /* Parse a name: step-N, or step-N.tmp-<anything>; *step receives N. */
 enum step_kind step_parse_name(int64_t *step, const char *name);
 
+/* TP_E_USAGE: the path of a root ends in a name of a step. Readers take it for the step itself, so
+ * they would not find steps in it. */
+tp_status step_check_no_name(const char *root, struct tp_err *err);
+
 /* Read the manifest of a step directory. TP_E_NOTFOUND: there is none. TP_E_CORRUPT also when the
  * directory has the name of another step. */
 tp_status step_read_manifest(struct manifest *m, const char *dir, struct arena *arena,

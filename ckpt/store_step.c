@@ -35,6 +35,8 @@ tp_status store_step_check_root(const char *root, struct tp_err *err)
                      "%s: is one step of a checkpoint (it contains " MANIFEST_FILE
                      "); name the root, the prefix of its steps",
                      root);
+    else
+        st = step_check_no_name(root, err);
 done:
     return st;
 }

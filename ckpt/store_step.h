@@ -25,7 +25,7 @@ struct store_step {
                                    has */
 };
 
-/* TP_E_USAGE: the root is a step itself, or not in a store. */
+/* TP_E_USAGE: the root is a step itself, has the name of one, or is not in a store. */
 tp_status store_step_check_root(const char *root, struct tp_err *err);
 
 /* Begin. Objects that a dead writer of this step left are removed. TP_E_EXISTS: the step exists,

@@ -19,6 +19,8 @@ struct tensor_reader {
     struct tensor_chunk *chunks;   /* by tensor: tensor t has first[t] .. first[t + 1] - 1 */
     int64_t *first;                /* [n_tensors + 1] */
     unsigned char *buffer;         /* CHUNK_BYTES_MAX */
+    const struct tensor_chunk *in; /* the one in the buffer, because the next box often begins in
+                                      it; NULL: none */
     struct codec_decoder *decoder; /* NULL until a chunk is compressed */
 };
 
@@ -130,9 +132,13 @@ tp_status tensor_reader_read(struct tensor_reader *r, int tensor, const struct b
 
         if (!box_meet(&overlap, stored, box))
             continue;
-        st = shard_unpack_chunk(r->shards[p->shard], p->chunk, &r->decoder, r->buffer, err);
-        if (st)
-            return st;
+        if (p != r->in) {
+            r->in = NULL;
+            st = shard_unpack_chunk(r->shards[p->shard], p->chunk, &r->decoder, r->buffer, err);
+            if (st)
+                return st;
+            r->in = p;
+        }
         copy_overlap(buf, box, r->buffer, stored, &overlap, dtype_bytes(t->dtype));
         elements += box_elements(&overlap);
     }

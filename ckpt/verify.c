@@ -259,7 +259,7 @@ tp_status ckpt_verify(struct verify *v, struct arena *arena, struct tp_err *err)
 
     v->findings = 0;
     v->bytes = 0;
-    if (st == TP_E_NOTFOUND && !location_is_remote(v->dir) && !file_is_dir(v->dir))
+    if (st == TP_E_NOTFOUND && !location_is_remote(v->dir) && !file_exists(v->dir))
         return step_fail_removed(v->dir, err);
     if (st)
         return add_finding(&s, st, err);

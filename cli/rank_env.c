@@ -1,7 +1,9 @@
 /* cli/rank_env.c - see cli/rank_env.h. */
 #include "cli/rank_env.h"
 
+#include <fcntl.h>
 #include <limits.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
 #include <unistd.h>
@@ -45,6 +47,41 @@ void rank_env_read(struct comm_env *env)
 bool rank_env_is_echo(void)
 {
     return env_int("OMPI_COMM_WORLD_RANK") || env_int("PMIX_RANK") || env_int("PMI_RANK");
+}
+
+/* Redirect stream to /dev/null. Returns the argument for restore; -1: it failed. */
+static int silence(FILE *stream)
+{
+    int saved = dup(fileno(stream)), null = open("/dev/null", O_WRONLY | O_CLOEXEC);
+
+    if (saved >= 0 && null >= 0)
+        dup2(null, fileno(stream));
+    if (null >= 0)
+        close(null);
+    return saved;
+}
+
+static void restore(FILE *stream, int saved)
+{
+    fflush(stream);
+    if (saved < 0)
+        return;
+    dup2(saved, fileno(stream));
+    close(saved);
+}
+
+struct rank_env_silence rank_env_silence_echo(void)
+{
+    if (!rank_env_is_echo())
+        return (struct rank_env_silence){ -1, -1 };
+    return (struct rank_env_silence){ silence(stdout), silence(stderr) };
+}
+
+void rank_env_end_silence(struct rank_env_silence *s)
+{
+    restore(stdout, s->out);
+    restore(stderr, s->err);
+    *s = (struct rank_env_silence){ -1, -1 };
 }
 
 void rank_env_wait_for_first(void)

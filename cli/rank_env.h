@@ -22,6 +22,16 @@ void rank_env_prepare(char **argv);
  * only the first prints what is wrong with it. */
 bool rank_env_is_echo(void);
 
+/* Where the output of such a rank went before. */
+struct rank_env_silence {
+    int out, err; /* descriptors; -1: as before */
+};
+
+/* Send the output of a rank that is not the first one to /dev/null while it reads the command line,
+ * and back. */
+struct rank_env_silence rank_env_silence_echo(void);
+void rank_env_end_silence(struct rank_env_silence *s);
+
 /* Call it before this process exits with an error and has not joined the other ranks. A launcher
  * may end all ranks as soon as one of them exits with an error. So ranks that print nothing wait
  * until the launcher ends them because the first has exited, or for five seconds. */

@@ -31,6 +31,11 @@ void report_begin(void)
         close(fd);
 }
 
+void report_outlive_reader(void)
+{
+    signal(SIGPIPE, SIG_IGN);
+}
+
 int report(const char *prog, tp_status st, const struct tp_err *err)
 {
     if (st != TP_OK && err->msg[0])

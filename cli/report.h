@@ -17,6 +17,11 @@
  * why. */
 void report_begin(void);
 
+/* For a program or verb that writes or deletes: a reader of its output or messages that ends
+ * (`| head`, a log collector that crashes) must not kill it in the middle, nor before it has said
+ * that its result is complete. Writing to the pipe is then an error, which print_done returns. */
+void report_outlive_reader(void);
+
 /* What `main` returns for st: the contract's exit code. A failure is printed on stderr first, as
  * "PROG: sentence"; control characters (names come from files) are escaped
  * (text_escape). */

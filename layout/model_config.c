@@ -106,6 +106,17 @@ struct config_text {
     const char *path;
 };
 
+/* A tree of a larger text could need 80 times its memory. A manifest has the text as a JSON string,
+ * whose escapes count: a checkpoint that has it must be readable. */
+static bool is_bounded(const char *text, size_t size)
+{
+    size_t quoted = size + strlen("\"\"");
+
+    for (size_t i = 0; i < size; i++)
+        quoted += text[i] == '"' || text[i] == '\\' || (unsigned char)text[i] < 0x20;
+    return quoted <= JSON_VALUE_BYTES_MAX && json_scan_is_bounded(text, size);
+}
+
 static tp_status parse(struct model *out, const struct config_text *c, bool takes_any,
                        struct arena *arena, struct tp_err *err)
 {
@@ -116,10 +127,12 @@ static tp_status parse(struct model *out, const struct config_text *c, bool take
     json_error_t json_err;
     char *copy;
 
-    if (!json_scan_is_bounded(text, size)) { /* a tree of it could need 80 times its memory */
-        r.st = tp_fail(err, TP_E_USAGE,
-                       "%s: has more than %d MiB or %d values, so it is not a model's config.json",
-                       path, JSON_VALUE_BYTES_MAX >> 20, 2 * JSON_VALUE_PARTS_MAX);
+    if (!is_bounded(text, size)) {
+        r.st =
+            tp_fail(err, TP_E_USAGE,
+                    "%s: has more than %d MiB (as a JSON string, with its escapes) or %d values, "
+                    "so it is not a model's config.json",
+                    path, JSON_VALUE_BYTES_MAX >> 20, 2 * JSON_VALUE_PARTS_MAX);
         goto done;
     }
     r.root = json_loadb(text, size, JSON_REJECT_DUPLICATES, &json_err);

@@ -174,6 +174,18 @@ done:
     return st;
 }
 
+/* The formats have no roots of many steps, so --step can only say which one it should be. */
+static tp_status check_step(const struct foreign_contents *c, int64_t asked, struct tp_err *err)
+{
+    const int64_t step = piece_source_step(c->source);
+
+    if (asked < 0 || step < 0 || step == asked)
+        return TP_OK;
+    return tp_fail(err, TP_E_NOTFOUND,
+                   "%s: has step %lld, but step %lld was requested; name the folder of that step",
+                   piece_source_path(c->source), (long long)step, (long long)asked);
+}
+
 tp_status foreign_contents_open(struct foreign_contents *out,
                                 const struct foreign_contents_request *q, struct tp_err *err)
 {
@@ -193,6 +205,7 @@ tp_status foreign_contents_open(struct foreign_contents *out,
     st = open_source(out, location_is_remote(q->path) ? url : q->path, q, err);
     remote_object_sparse(false);
     TP_TRY(memory_budget_explain(st, q->memory_bytes, err));
+    TP_TRY(check_step(out, q->step, err));
     TP_TRY(memory_budget_make(&budget, q->memory_bytes, later_bytes, 1, err));
 done:
     return st;

@@ -29,6 +29,7 @@ struct foreign_contents_request {
      * (foreign_model.h); formats that need none are read without. */
     const char *config;
     const struct foreign_format *format; /* what foreign_contents_find found */
+    int64_t step;                        /* it must be this one, if it has a number; -1: any */
     int64_t memory_bytes;                /* the most that may be resident */
     int64_t buffer_bytes;                /* of it, what the caller needs for buffers later */
 };
@@ -47,7 +48,8 @@ tp_status foreign_contents_find(const struct foreign_format **format, const char
  * not say it. */
 bool foreign_contents_has_steps(const char *path);
 
-/* Open it. Close also after a failure. TP_E_BUDGET: memory_bytes is too little. */
+/* Open it. Close also after a failure. TP_E_BUDGET: memory_bytes is too little. TP_E_NOTFOUND: a
+ * file is missing, or it is another step. */
 tp_status foreign_contents_open(struct foreign_contents *out,
                                 const struct foreign_contents_request *q, struct tp_err *err);
 void foreign_contents_close(struct foreign_contents *c);

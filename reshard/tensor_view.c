@@ -87,7 +87,7 @@ done:
 }
 
 tp_status tensor_view_open(struct tensor_view **out, const struct foreign_contents_request *q,
-                           int64_t step, struct tp_err *err)
+                           struct tp_err *err)
 {
     struct foreign_contents_request found = *q;
     struct tensor_view *v = calloc(1, sizeof *v);
@@ -97,7 +97,7 @@ tp_status tensor_view_open(struct tensor_view **out, const struct foreign_conten
         return tp_fail(err, TP_E_NOMEM, "no memory to open %s", q->path);
     st = foreign_contents_find(&found.format, q->path, err);
     if (!st)
-        st = found.format ? open_foreign(v, &found, err) : open_own(v, q->path, step, err);
+        st = found.format ? open_foreign(v, &found, err) : open_own(v, q->path, q->step, err);
     if (!st)
         st = sort_tensors(v, err);
     if (st) {

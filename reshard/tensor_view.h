@@ -13,10 +13,11 @@
 
 struct tensor_view;
 
-/* Open the checkpoint of a request: a root (its newest complete step, or `step`), a step directory,
- * or one of another framework, for which the rest of the request is; its format is looked for. */
+/* Open the checkpoint of a request: a root (its newest complete step, or that of the request), a
+ * step directory, or one of another framework, for which the rest of the request is; its format is
+ * looked for. */
 tp_status tensor_view_open(struct tensor_view **out, const struct foreign_contents_request *q,
-                           int64_t step, struct tp_err *err);
+                           struct tp_err *err);
 void tensor_view_close(struct tensor_view *v);
 
 /* What was opened; and a sentence for people, or "". Borrowed. */

@@ -67,7 +67,8 @@ static double float16_value(uint16_t bits)
     return bits & 0x8000 ? -value : value;
 }
 
-static double value_at(const unsigned char *data, enum dtype dtype, int64_t i)
+/* As a type in which every value of every dtype is exact, an i64 too. */
+static long double value_at(const unsigned char *data, enum dtype dtype, int64_t i)
 {
     const unsigned char *p = data + i * dtype_bytes(dtype);
     uint16_t u16;
@@ -80,12 +81,12 @@ static double value_at(const unsigned char *data, enum dtype dtype, int64_t i)
     switch (dtype) {
     case DTYPE_F32:
         memcpy(&f32, p, sizeof f32);
-        return (double)f32;
+        return f32;
     case DTYPE_BF16:
         memcpy(&u16, p, sizeof u16);
         u32 = (uint32_t)u16 << 16;
         memcpy(&f32, &u32, sizeof f32);
-        return (double)f32;
+        return f32;
     case DTYPE_F16:
         memcpy(&u16, p, sizeof u16);
         return float16_value(u16);
@@ -94,7 +95,7 @@ static double value_at(const unsigned char *data, enum dtype dtype, int64_t i)
         return f64;
     case DTYPE_I64:
         memcpy(&i64, p, sizeof i64);
-        return (double)i64;
+        return i64;
     case DTYPE_I32:
         memcpy(&i32, p, sizeof i32);
         return i32;
@@ -112,9 +113,10 @@ struct diff_run {
 
 /* Whether two values that differ are equal within the tolerance. An infinity is near no number,
  * though rtol times it is infinite. */
-static bool is_near(double x, double y, const struct diff_tolerance *tol)
+static bool is_near(long double x, long double y, const struct diff_tolerance *tol)
 {
-    return x == y || (isfinite(x) && isfinite(y) && fabs(x - y) <= tol->atol + tol->rtol * fabs(y));
+    return x == y ||
+           (isfinite(x) && isfinite(y) && fabsl(x - y) <= tol->atol + tol->rtol * fabsl(y));
 }
 
 static void compare_run(struct diff_result *d, const struct diff_run *r,
@@ -125,13 +127,14 @@ static void compare_run(struct diff_result *d, const struct diff_run *r,
     if (memcmp(r->a, r->b, (size_t)(r->n * elem)) == 0)
         return;
     for (int64_t i = 0; i < r->n; i++) {
-        double x, y, gap;
+        long double x, y;
+        double gap;
 
         if (memcmp(r->a + i * elem, r->b + i * elem, (size_t)elem) == 0)
             continue;
         x = value_at(r->a, r->dtype, i);
         y = value_at(r->b, r->dtype, i);
-        gap = fabs(x - y);
+        gap = (double)fabsl(x - y);
         if (!tol->exact && is_near(x, y, tol))
             continue;
         if (d->count++ == 0)
@@ -141,13 +144,25 @@ static void compare_run(struct diff_result *d, const struct diff_run *r,
     }
 }
 
+/* How many elements a buffer holds; where they are cast, in both types (tensor_view_read_as). Many,
+ * because each chunk is read as a whole for each run that overlaps it. */
+static int64_t elements_at_once(const struct diff_side *a, const struct diff_side *b,
+                                enum dtype dtype)
+{
+    const int64_t elem = dtype_bytes(dtype);
+    const bool casts = tensor_view_tensor(a->view, a->tensor)->dtype != dtype ||
+                       tensor_view_tensor(b->view, b->tensor)->dtype != dtype;
+
+    return casts ? (BUFFER_BYTES - CAST_BYTES) / (elem + CAST_BYTES) : BUFFER_BYTES / elem;
+}
+
 /* Compare the chosen tensors of both sides as values of t's type. */
 static tp_status compare_tensor(struct diff_result *d, struct diff_side *a, struct diff_side *b,
                                 const struct tensor *t, const struct diff_tolerance *tol,
                                 struct tp_err *err)
 {
     const struct box whole = box_whole(t->ndim, t->shape);
-    const int64_t most = (BUFFER_BYTES - CAST_BYTES) / (dtype_bytes(t->dtype) + CAST_BYTES);
+    const int64_t most = elements_at_once(a, b, t->dtype);
     const int64_t n = box_run_count(&whole, most);
     tp_status st = TP_OK;
 
@@ -349,9 +364,9 @@ static void print_result(const struct diff_output *o, const struct diff_side *a,
         printf("equal: %d tensors\n", o->compared);
 }
 
-static tp_status open_side(struct diff_side *s, int64_t step, struct tp_err *err)
+static tp_status open_side(struct diff_side *s, struct tp_err *err)
 {
-    tp_status st = tensor_view_open(&s->view, &s->from, step, err);
+    tp_status st = tensor_view_open(&s->view, &s->from, err);
 
     if (st)
         return st;
@@ -368,7 +383,7 @@ static void close_side(struct diff_side *s)
 }
 
 /* Compare and print. TP_E_NO: they differ, which has been printed. */
-static tp_status diff(struct diff_output *o, struct diff_side *a, struct diff_side *b, int64_t step,
+static tp_status diff(struct diff_output *o, struct diff_side *a, struct diff_side *b,
                       const struct diff_tolerance *tol, struct tp_err *err)
 {
     tp_status st = TP_OK;
@@ -378,8 +393,8 @@ static tp_status diff(struct diff_output *o, struct diff_side *a, struct diff_si
         st = tp_fail(err, TP_E_USAGE, "--atol %g and --rtol %g must not be negative", tol->atol,
                      tol->rtol);
     TP_TRY(st);
-    TP_TRY(open_side(a, step, err));
-    TP_TRY(open_side(b, step, err));
+    TP_TRY(open_side(a, err));
+    TP_TRY(open_side(b, err));
     TP_TRY(compare(o, a, b, tol, err));
     if (o->group && o->compared == 0 && o->n == 0) {
         st = tp_fail(err, TP_E_USAGE, "--group %s: neither %s nor %s has tensors of this group",
@@ -399,7 +414,8 @@ done:
 
 int cmd_diff(int argc, char **argv)
 {
-    struct diff_side a = { .from = { .memory_bytes = FOREIGN_MEMORY_BYTES,
+    struct diff_side a = { .from = { .step = -1,
+                                     .memory_bytes = FOREIGN_MEMORY_BYTES,
                                      .buffer_bytes = SIDES_BYTES } },
                      b = { 0 };
     const char *other = NULL;
@@ -407,7 +423,6 @@ int cmd_diff(int argc, char **argv)
     struct diff_tolerance tol = { .exact = true };
     bool atol_given = false, rtol_given = false;
     struct tp_err err = { 0 };
-    int64_t step = -1;
     int code;
     const struct opt opts[] = {
         OPT_ARG("A", &a.from.path,
@@ -417,7 +432,8 @@ int cmd_diff(int argc, char **argv)
         { OPT_KIND_DOUBLE, 0, "rtol", "X", &tol.rtol, "relative difference allowed", &rtol_given },
         OPT_STR(0, "group", "NAME", &o.group,
                 "compare only this group of tensors, such as param: the weights"),
-        OPT_INT64(0, "step", "N", &step, "this step of both roots (default: the newest of each)"),
+        OPT_INT64(0, "step", "N", &a.from.step,
+                  "this step of both roots (default: the newest of each)"),
         FOREIGN_OPTIONS(&a.from),
         OPT_FLAG(0, "json", &o.json, "print one JSON object"),
         OPT_END
@@ -428,5 +444,5 @@ int cmd_diff(int argc, char **argv)
     b.from = a.from;
     b.from.path = other;
     tol.exact = !atol_given && !rtol_given;
-    return report_json(o.json, "tp-ckpt", diff(&o, &a, &b, step, &tol, &err), &err);
+    return report_json(o.json, "tp-ckpt", diff(&o, &a, &b, &tol, &err), &err);
 }

@@ -222,27 +222,26 @@ done:
 
 int cmd_digest(int argc, char **argv)
 {
-    struct foreign_contents_request from = { .memory_bytes = FOREIGN_MEMORY_BYTES };
-    int64_t step = -1;
+    struct foreign_contents_request from = { .step = -1, .memory_bytes = FOREIGN_MEMORY_BYTES };
     int jobs = thread_pool_cores(), code;
     bool json = false, index = false;
     struct tp_err err = { 0 };
     tp_status st;
-    const struct opt opts[] = {
-        OPT_ARG("CKPT", &from.path, "checkpoint root or step directory"),
-        OPT_INT64(0, "step", "N", &step, "this step of a root (default: the newest complete one)"),
-        OPT_FLAG(0, "index", &index, "trust the indexes of the shards and read no payload"),
-        OPT_INT('j', "jobs", "N", &jobs, "threads (default: processors)"),
-        FOREIGN_OPTIONS(&from),
-        OPT_FLAG(0, "json", &json, "print one JSON object"),
-        OPT_END
-    };
+    const struct opt opts[] = { OPT_ARG("CKPT", &from.path, "checkpoint root or step directory"),
+                                OPT_INT64(0, "step", "N", &from.step,
+                                          "this step of a root (default: the newest complete one)"),
+                                OPT_FLAG(0, "index", &index,
+                                         "trust the indexes of the shards and read no payload"),
+                                OPT_INT('j', "jobs", "N", &jobs, "threads (default: processors)"),
+                                FOREIGN_OPTIONS(&from),
+                                OPT_FLAG(0, "json", &json, "print one JSON object"),
+                                OPT_END };
 
     if (!report_options(&code, "tp-ckpt digest", opts, argc, argv, intro, tail))
         return code;
     st = foreign_contents_find(&from.format, from.path, &err);
     if (!st)
         st = from.format ? digest_foreign(&from, json, &err)
-                         : digest(from.path, step, jobs, index, json, &err);
+                         : digest(from.path, from.step, jobs, index, json, &err);
     return report_json(json, "tp-ckpt", st, &err);
 }

@@ -32,7 +32,7 @@ static const char intro[] =
     "    deepspeed    DeepSpeed Universal, with the same\n"
     "\n"
     "The folder appears complete or not at all; in a store, config.json is created last. What is\n"
-    "not written is listed.";
+    "not written is listed. An interrupted export to GGUF or to a store starts over.";
 
 /* Options that are not those of the request. */
 struct export_options {
@@ -159,6 +159,7 @@ int cmd_export(int argc, char **argv)
 
     if (!parse(&q, &o, &exit_code, argc, argv))
         return exit_code;
+    report_outlive_reader();
     if (!q.out)
         TP_TRY(tp_fail(&err, TP_E_USAGE, "-o is missing: the folder to create"));
     TP_TRY(check_format(&q, &o, &err));

@@ -118,6 +118,7 @@ int cmd_import(int argc, char **argv)
 
     if (!parse(&q, &copy, &ignore, &json, &exit_code, argc, argv))
         return exit_code;
+    report_outlive_reader();
     if (!q.out)
         TP_TRY(tp_fail(&err, TP_E_USAGE, "-o is missing: the checkpoint root to add to"));
     TP_TRY(import_check_format(q.format, &err));

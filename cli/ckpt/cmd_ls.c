@@ -91,7 +91,7 @@ static void split_path(char folder[PATH_MAX], char name[NAME_MAX + 1], const cha
     int n = slash ? (int)(slash - path) + (slash == path) : 0;
 
     snprintf(folder, PATH_MAX, "%.*s", slash ? n : 1, slash ? path : ".");
-    snprintf(name, NAME_MAX + 1, "%.200s", slash ? slash + 1 : path);
+    snprintf(name, NAME_MAX + 1, "%.*s", NAME_MAX, slash ? slash + 1 : path);
 }
 
 /* The folder to list and its entries: a root's, or a step directory alone. */
@@ -102,7 +102,7 @@ static tp_status find_entries(char root[PATH_MAX], struct ckpt_step **steps, int
     tp_status st;
 
     TP_TRY(ckpt_locate(dir, path, -1, err)); /* refuses what is not a checkpoint */
-    TP_TRY(ckpt_list(steps, n, path, arena, err));
+    TP_TRY(ckpt_list_names(steps, n, path, arena, err));
     snprintf(root, PATH_MAX, "%s", path);
     if (*n > 0)
         return TP_OK;
@@ -165,7 +165,7 @@ done:
 
 int cmd_ls(int argc, char **argv)
 {
-    struct foreign_contents_request from = { .memory_bytes = FOREIGN_MEMORY_BYTES };
+    struct foreign_contents_request from = { .step = -1, .memory_bytes = FOREIGN_MEMORY_BYTES };
     bool json = false;
     struct tp_err err = { 0 };
     int code;

@@ -198,6 +198,8 @@ int cmd_prune(int argc, char **argv)
 
     if (!report_options(&code, "tp-ckpt prune", opts, argc, argv, intro, NULL))
         return code;
+    if (!q.dry_run)
+        report_outlive_reader();
     if (!keep_given || q.keep < 1)
         return report_json(json, "tp-ckpt",
                            tp_fail(&err, TP_E_USAGE, "prune needs --keep N, where N is at least 1"),

@@ -22,7 +22,8 @@ static const char intro[] =
 
 static const char tail[] =
     "Shards are plain HDF5 files, which h5dump and h5py open. The elements of a box are stored\n"
-    "row-major and contiguous from its offset on.";
+    "row-major and contiguous from its offset on. In a shard that was written with --zstd, they\n"
+    "are in compressed chunks: the offset is that of the first, and others may be between them.";
 
 enum { SHAPE_TEXT = 160 };
 
@@ -338,16 +339,15 @@ done:
 
 int cmd_show(int argc, char **argv)
 {
-    struct foreign_contents_request from = { .memory_bytes = FOREIGN_MEMORY_BYTES };
+    struct foreign_contents_request from = { .step = -1, .memory_bytes = FOREIGN_MEMORY_BYTES };
     const char *name = NULL;
-    int64_t step = -1;
     bool json = false;
     struct tp_err err = { 0 };
     int code;
     tp_status st;
     const struct opt opts[] = { OPT_ARG("CKPT", &from.path, "checkpoint root or step directory"),
                                 OPT_ARG_OPT("NAME", &name, "a tensor, or GROUP/TENSOR"),
-                                OPT_INT64(0, "step", "N", &step,
+                                OPT_INT64(0, "step", "N", &from.step,
                                           "this step of a root (default: the newest complete one)"),
                                 FOREIGN_OPTIONS(&from),
                                 OPT_FLAG(0, "json", &json, "print one JSON object"),
@@ -357,7 +357,7 @@ int cmd_show(int argc, char **argv)
         return code;
     st = foreign_contents_find(&from.format, from.path, &err);
     if (!st && !from.format)
-        st = show(from.path, name, step, json, &err);
+        st = show(from.path, name, from.step, json, &err);
     else if (!st && name)
         st = foreign_show_tensor(&from, name, json, &err);
     else if (!st)

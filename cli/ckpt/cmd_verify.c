@@ -105,14 +105,13 @@ done:
 
 int cmd_verify(int argc, char **argv)
 {
-    struct foreign_contents_request from = { .memory_bytes = FOREIGN_MEMORY_BYTES };
-    int64_t step = -1;
+    struct foreign_contents_request from = { .step = -1, .memory_bytes = FOREIGN_MEMORY_BYTES };
     int jobs = thread_pool_cores(), code;
     bool json = false;
     struct tp_err err = { 0 };
     tp_status st;
     const struct opt opts[] = { OPT_ARG("CKPT", &from.path, "checkpoint root or step directory"),
-                                OPT_INT64(0, "step", "N", &step,
+                                OPT_INT64(0, "step", "N", &from.step,
                                           "this step of a root (default: the newest)"),
                                 OPT_INT('j', "jobs", "N", &jobs, "threads (default: processors)"),
                                 FOREIGN_OPTIONS(&from),
@@ -124,6 +123,6 @@ int cmd_verify(int argc, char **argv)
     st = foreign_contents_find(&from.format, from.path, &err);
     if (!st)
         st = from.format ? foreign_verify(&from, json, &err)
-                         : verify(from.path, step, jobs, json, &err);
+                         : verify(from.path, from.step, jobs, json, &err);
     return report_json(json, "tp-ckpt", st, &err);
 }

@@ -337,6 +337,23 @@ static tp_status run(struct reshard_options *o, struct comm_world *ranks, struct
     return st;
 }
 
+/* Read and check the command line and the environment. False: exit with *code; of many processes
+ * one has printed the reason. */
+static bool understand(struct reshard_options *o, int *code, int argc, char **argv)
+{
+    struct rank_env_silence silence = rank_env_silence_echo();
+    struct tp_err err = { 0 };
+    bool ok = parse(o, code, argc, argv);
+    tp_status st = TP_OK;
+
+    if (ok && !(st = check_options(o, &err)))
+        st = remote_env_read(&err);
+    if (st)
+        *code = report_json(o->json, PROG, st, &err);
+    rank_env_end_silence(&silence);
+    return ok && !st;
+}
+
 int main(int argc, char **argv)
 {
     struct reshard_options o = { .request = { .step = -1 },
@@ -349,13 +366,13 @@ int main(int argc, char **argv)
     tp_status st;
 
     report_begin();
-    if (!parse(&o, &exit_code, argc, argv))
+    if (!understand(&o, &exit_code, argc, argv)) {
+        if (exit_code)
+            rank_env_wait_for_first();
         return exit_code;
-    st = check_options(&o, &err);
-    if (!st)
-        st = remote_env_read(&err);
-    if (st)
-        return report_json(o.json, PROG, st, &err);
+    }
+    if (!o.request.dry_run)
+        report_outlive_reader();
     open_files_raise();
     rank_env_read(&env);
     st = comm_open(&ranks, &env, 0, &err);

@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "cli/print.h"
 #include "cli/report.h"
 #include "cli/run/cmd.h"
 #include "cli/run/run_context.h"
@@ -65,7 +66,8 @@ static int resize(const char *path, const char *to, bool wait, bool as_json)
     tp_status st = run_context_open(&c, path, &err);
 
     if (st == TP_OK)
-        st = run_context_ask(&answer, &c, json_pack("{s:s,s:s}", "verb", "resize", "to", to), &err);
+        st = run_context_ask(&answer, &c,
+                             json_pack("{s:s,s:o}", "verb", "resize", "to", print_text(to)), &err);
     if (st == TP_OK && wait)
         st = wait_for_layout(&c, answer, &err);
     run_context_close(&c);
@@ -115,8 +117,8 @@ int cmd_run_node(int argc, char **argv)
     if (strcmp(what, "up") != 0 && strcmp(what, "down") != 0)
         return report_json(as_json, "tp-run",
                            tp_fail(&err, TP_E_USAGE, "\"%s\": expected up or down", what), &err);
-    return send(
-        path,
-        json_pack("{s:s,s:s,s:b}", "verb", "node", "node", node, "up", strcmp(what, "up") == 0),
-        as_json);
+    return send(path,
+                json_pack("{s:s,s:o,s:b}", "verb", "node", "node", print_text(node), "up",
+                          strcmp(what, "up") == 0),
+                as_json);
 }

@@ -6,6 +6,7 @@
 #include "cli/print.h"
 #include "cli/report.h"
 #include "cli/run/cmd.h"
+#include "cli/run/event_text.h"
 #include "cli/run/run_context.h"
 #include "core/clock.h"
 #include "orchestrator/run.h"
@@ -55,15 +56,15 @@ static void print_speed(const json_t *s)
 /* The last fault and what it has cost. */
 static void print_fault(const json_t *fault)
 {
-    time_t at = (time_t)number(fault, "time");
+    const time_t at = event_time(number(fault, "time"));
     double seconds = number(fault, "seconds");
-    char clock[32], took[CLOCK_TEXT_MAX];
+    char clock[32] = "-", took[CLOCK_TEXT_MAX];
     struct tm t;
 
     if (!json_is_object(fault))
         return;
-    localtime_r(&at, &t);
-    strftime(clock, sizeof clock, "%Y-%m-%d %H:%M:%S", &t);
+    if (at > 0 && localtime_r(&at, &t))
+        strftime(clock, sizeof clock, "%Y-%m-%d %H:%M:%S", &t);
     printf("last fault  %s: ", clock);
     print_safe(text(fault, "message"));
     if (seconds > 0)

@@ -29,19 +29,26 @@ static bool is(const json_t *event, const char *name)
     return strcmp(text(event, "event"), name) == 0;
 }
 
+time_t event_time(double seconds)
+{
+    static const double year_10000 = 253402300800;
+
+    return seconds > 0 && seconds < year_10000 ? (time_t)seconds : 0;
+}
+
 /* The time of day, with the day unless it is today. */
 static void print_time(FILE *f, const json_t *event)
 {
-    time_t at = (time_t)json_number_value(json_object_get(event, "time")), now = time(NULL);
+    const double seconds = json_number_value(json_object_get(event, "time"));
+    const time_t at = event_time(seconds), now = time(NULL);
     struct tm t, today;
-    char clock[32];
+    char clock[32] = "-";
 
-    localtime_r(&at, &t);
-    localtime_r(&now, &today);
-    strftime(clock, sizeof clock,
-             t.tm_yday == today.tm_yday && t.tm_year == today.tm_year ? "%H:%M:%S"
-                                                                      : "%Y-%m-%d %H:%M:%S",
-             &t);
+    if (at > 0 && localtime_r(&at, &t) && localtime_r(&now, &today))
+        strftime(clock, sizeof clock,
+                 t.tm_yday == today.tm_yday && t.tm_year == today.tm_year ? "%H:%M:%S"
+                                                                          : "%Y-%m-%d %H:%M:%S",
+                 &t);
     fprintf(f, "%s  ", clock);
 }
 

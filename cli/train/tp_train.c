@@ -1,12 +1,10 @@
 /* cli/train/tp_train.c - tp-train: train a transformer over many ranks. Any other layout can
  * resume from its checkpoints. */
 #include <errno.h>
-#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "cli/cuda_library.h"
 #include "cli/open_files.h"
@@ -146,27 +144,6 @@ static int run_rank(struct train_request *r, const struct comm_env *env)
 
 /* ---- starting ---- */
 
-/* Redirect stream to /dev/null. Returns the argument for stream_restore; -1: it failed. */
-static int stream_silence(FILE *stream)
-{
-    int saved = dup(fileno(stream)), null = open("/dev/null", O_WRONLY | O_CLOEXEC);
-
-    if (saved >= 0 && null >= 0)
-        dup2(null, fileno(stream));
-    if (null >= 0)
-        close(null);
-    return saved;
-}
-
-static void stream_restore(FILE *stream, int saved)
-{
-    fflush(stream);
-    if (saved < 0)
-        return;
-    dup2(saved, fileno(stream));
-    close(saved);
-}
-
 static int run_under_mpi(struct train_request *r, const struct comm_env *env)
 {
     struct tp_err err = { 0 };
@@ -218,9 +195,9 @@ static int run(struct train_request *r, struct comm_env *env)
 static bool understand(struct train_request *r, int *code, int argc, char **argv)
 {
     struct tp_err err = { 0 };
-    bool echo = rank_env_is_echo(), ok;
-    int out = echo ? stream_silence(stdout) : -1, error = echo ? stream_silence(stderr) : -1;
+    struct rank_env_silence silence = rank_env_silence_echo();
     tp_status st;
+    bool ok;
 
     ok = train_request_options(r, code, argc, argv);
     if (ok && (st = train_request_check(r, &err))) {
@@ -228,8 +205,7 @@ static bool understand(struct train_request *r, int *code, int argc, char **argv
         ok = false;
     }
     ok = ok && !train_request_prints(r); /* printing was the whole request */
-    stream_restore(stdout, out);
-    stream_restore(stderr, error);
+    rank_env_end_silence(&silence);
     return ok;
 }
 

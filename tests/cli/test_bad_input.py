@@ -90,6 +90,23 @@ def test_a_step_that_does_not_exist_is_named(ckpt, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize("verb", ["show", "verify", "digest", "diff"])
+@pytest.mark.parametrize("kind", ["step", "moved", "damaged", "dcp"])
+def test_a_checkpoint_of_another_step_is_refused(verb, kind, ckpt, tmp_path):
+    """Whoever asks for a step must not get the answer for another one."""
+    path = ckpt / "step-00000002"
+    if kind == "moved":
+        path = path.rename(tmp_path / "moved")
+    elif kind == "dcp":
+        ok("tp-ckpt", "export", ckpt, "--format", "dcp", "-o", tmp_path / "dcp")
+        path = tmp_path / "dcp"
+    argv = ["tp-ckpt", verb, path] + ([path] if verb == "diff" else [])
+    ok(*argv, "--step", 2)
+    if kind == "damaged" and verb == "verify":
+        (path / "manifest.json").write_text("{}")
+    assert_refused(run(*argv, "--step", 7), "tp-ckpt", path, "step 2, but step 7 was requested")
+
+
 @pytest.mark.parametrize("argv", [
     ["tp-reshard", "CKPT", "--to", "tp4", "-o", "STEP"],
     ["tp-reshard", "CKPT", "--to", "tp4", "-o", "STEP", "--force"],
@@ -105,6 +122,21 @@ def test_nothing_is_written_into_a_step(argv, name, ckpt, tiny, tmp_path):
     before = harness.tree(tmp_path)
     assert_refused(run(*[stand.get(a, a) for a in argv]), argv[0], ckpt / name, "is one step")
     assert harness.tree(tmp_path) == before
+
+
+@pytest.mark.parametrize("argv", [
+    ["tp-reshard", "CKPT", "--to", "tp4", "-o", "ROOT"],
+    ["tp-reshard", "CKPT", "--to", "tp4", "-o", "ROOT/"],
+    ["tp-ckpt", "import", "HF", "-o", "ROOT"],
+    ["tp-train", "--model", "CONFIG", "--data", TEXT, "--steps", "3", "--ckpt", "ROOT"],
+], ids=lambda argv: " ".join(argv[:2] + argv[-1:]))
+def test_a_root_must_not_have_the_name_of_a_step(argv, ckpt, tiny, tmp_path):
+    """Readers take it for a step, so what was written would not be found."""
+    run("tp-ckpt", "export", ckpt, "-o", tmp_path / "hf")
+    root = "%s/new/step-00000005" % tmp_path
+    stand = {"CKPT": ckpt, "ROOT": root, "ROOT/": root + "/", "HF": tmp_path / "hf", "CONFIG": tiny}
+    assert_refused(run(*[stand.get(a, a) for a in argv]), argv[0], root, "has the name of a step")
+    assert not (tmp_path / "new").exists()
 
 
 @pytest.mark.parametrize("what", ["folder", "fifo"])
@@ -306,6 +338,13 @@ def test_of_many_ranks_the_first_prints_even_if_it_is_the_last_to_know(tiny, tmp
     assert r.rc == 2 and messages, repr(r)
 
 
+@pytest.mark.parametrize("flags", [["--bogus"], ["--zstd=99"], ["--device", "x"], []])
+def test_of_many_processes_that_reshard_one_prints_what_is_wrong(ckpt, tmp_path, flags):
+    r = run("mpirun", "-n", 3, "tp-reshard", ckpt, *(flags and ["--to", "tp4"]), *flags, "--json", "-o", tmp_path / "out")
+    assert r.rc == 2 and len([x for x in r.lines if x.startswith("tp-reshard")]) == 1, repr(r)
+    assert json.loads(r.out)["exit"] == 2, repr(r)
+
+
 # ---- damage -----------------------------------------------------------------------------------
 
 
@@ -482,6 +521,25 @@ def test_when_the_report_is_lost_the_error_says_that_the_result_is_complete(json
         assert run("tp-ckpt", check, argv[-1]).rc == 0
     r = run("sh", "-c", 'exec "$@" > /dev/full', "sh", "tp-reshard", ckpt, "--to", "tp4", "--dry-run", *json)
     assert r.rc == 3 and "complete" not in r.err, repr(r)
+
+
+def test_a_reader_that_ends_does_not_kill_what_writes(ckpt, tmp_path):
+    """Neither that of the messages, which must not end the work, nor that of the report."""
+    lost = {"out": "%s is complete, but its report is lost: standard output: Broken pipe", "err": ""}
+    for stream, says in lost.items():
+        for argv in (["tp-reshard", ckpt, "--to", "tp4", "-o", tmp_path / stream / "a"],
+                     ["tp-ckpt", "export", ckpt, "--format", "dcp", "-o", tmp_path / stream / "b"],
+                     ["tp-ckpt", "import", tmp_path / stream / "b", "-o", tmp_path / stream / "c"]):
+            reader, writer = os.pipe()
+            os.close(reader)
+            streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "std" + stream: writer}
+            p = subprocess.run(harness.command(argv), stdin=subprocess.DEVNULL, text=True, timeout=300, **streams)
+            os.close(writer)
+            r = harness.Result(argv, p.returncode, p.stdout or "", p.stderr or "")
+            assert r.rc == (3 if says else 0), repr(r)
+            if says:
+                assert_sentence(r, argv[0], says % argv[-1])
+            ok("tp-ckpt", "verify", argv[-1])
 
 
 @pytest.fixture

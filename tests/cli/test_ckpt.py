@@ -201,6 +201,18 @@ def test_an_infinity_is_near_no_number(tmp_path):
         assert run("tp-ckpt", "diff", one, other, "--rtol", "1e-3").rc == rc, (one, other)
 
 
+def test_numbers_of_64_bits_differ_in_their_last_bit(tmp_path):
+    """A double does not have it."""
+    for name, value in ("a", 2**62), ("b", 2**62 + 1):
+        head = json.dumps({"w": {"dtype": "I64", "shape": [1], "data_offsets": [0, 8]}}).encode()
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "model.safetensors").write_bytes(
+            len(head).to_bytes(8, "little") + head + value.to_bytes(8, "little"))
+    for tolerance, rc in ([], 1), (["--rtol", 0], 1), (["--atol", 1], 0):
+        r = run("tp-ckpt", "diff", tmp_path / "a", tmp_path / "b", *tolerance)
+        assert r.rc == rc and ("by at most 1\n" in r.out) == bool(rc), repr(r)
+
+
 # ---- ls, show, choosing a step ---------------------------------------------------------------
 
 def test_ls_shows_which_steps_are_complete_damaged_or_unfinished(tp4, tiny):
@@ -215,6 +227,8 @@ def test_ls_shows_which_steps_are_complete_damaged_or_unfinished(tp4, tiny):
     text = ok("tp-ckpt", "ls", tp4).out
     assert len(re.findall(r"complete$", text, re.M)) == 2 and "step-00000040.tmp-" in text
     assert "step-00000010" in ok("tp-ckpt", "ls", tp4 / "step-00000010").out
+    (tp4 / "step-00000010").rename(tp4 / ("long" * 60))
+    assert ok("tp-ckpt", "ls", tp4 / ("long" * 60)).out.endswith("complete\n")
 
 
 def test_a_root_means_its_newest_complete_step_and_skipped_steps_are_named(tp4, tiny):
@@ -228,6 +242,17 @@ def test_a_root_means_its_newest_complete_step_and_skipped_steps_are_named(tp4, 
     assert "rank-00001.h5" in r.err and "step-00000010" in r.err
     assert run("tp-ckpt", "show", tp4, "--step", "20").rc == 3
     assert run("tp-ckpt", "show", tp4, "--step", "30").rc == 2
+
+
+@pytest.mark.parametrize("what", ["file", "link"])
+def test_what_is_called_like_a_step_and_is_no_directory(what, tp4, tmp_path):
+    """Such as a link to an archive that is not mounted. Nobody has removed it."""
+    path = tp4 / "step-00000099"
+    path.symlink_to(tmp_path / "archive") if what == "link" else path.touch()
+    r = ok("tp-ckpt", "show", tp4)
+    assert "step-00000099: is not a directory" in r.err and "falling back to step-00000010" in r.err, repr(r)
+    r = run("tp-ckpt", "verify", tp4)
+    assert r.rc == 1 and "step-00000099/manifest.json: no such file" in r.out and not "removed" in r.out + r.err, repr(r)
 
 
 def test_show_as_json_has_a_config_that_is_not_json_as_a_text(tp4):

@@ -70,7 +70,7 @@ def test_a_folder_that_is_called_like_a_step_is_known_by_its_files(kind, written
     ok("tp-reshard", folder, "--to", "tp2", "--format", "tp", *config, "-o", tmp_path / "out")
     assert ok("tp-ckpt", "digest", tmp_path / "ckpt").out == ok("tp-ckpt", "digest", tmp_path / "out").out
     r = run("tp-reshard", tmp_path / "ckpt", "--to", "tp2", "-o", folder)
-    assert r.rc == 2 and "has the format" in r.err and len(r.lines) == 1, repr(r)
+    assert r.rc == 2 and "has the name of a step" in r.err and len(r.lines) == 1, repr(r)
 
 
 def test_the_folder_above_one_that_is_called_like_a_step(written, tmp_path):

@@ -75,6 +75,17 @@ def test_control_characters_in_an_event_do_not_reach_the_terminal(tmp_path):
         assert other.endswith(r"oth\x1ber, fi\x1beld \x1b[31m"), other
 
 
+def test_a_damaged_time_of_an_event_is_printed_as_a_dash(tmp_path):
+    with fake_job(tmp_path, "--steps", 5) as job:
+        job.start().wait()
+        times = 1e300, 1e18, -1e18, "x", None
+        with open(job.state / "events.jsonl", "a") as f:
+            for time_ in times:
+                print(json.dumps({"time": time_, "event": "failed"}), file=f)
+        shown = on_terminal(job, 80, "dumb", "events", str(job.path)).splitlines()
+        assert shown[-len(times):] == ["-  failed"] * len(times), shown
+
+
 def on_terminal(job, columns, term, *words):
     """The output of tp-run, with these words, on a terminal of this width."""
     pid, fd = pty.fork()
@@ -290,6 +301,16 @@ def test_every_verb_answers_as_json(tmp_path):
         for verb in (["node", "sideways", "a"], ["node", "up", "a"], ["resize", "dp2"], ["stop"], ["submit"]):
             r = job.verb(verb[0], *verb[1:], "--json")
             assert r.rc == 2 and json.loads(r.out) == {"error": r.lines[-1][len("tp-run: "):], "exit": 2}, repr(r)
+
+
+def test_a_name_that_is_not_utf8_is_refused_by_the_job(tmp_path):
+    with fake_job(tmp_path, "--steps", 3000) as job:
+        job.start()
+        job.await_step(3)
+        for verb in ["node", "up", b"a\xff"], ["resize", b"dp\xff"]:
+            r = job.verb(*[os.fsdecode(word) for word in verb])
+            assert r.rc == 2 and "?'" in r.err, repr(r)
+        assert job.verb("stop").rc == 0
 
 
 def test_status_shows_speed_time_left_and_the_last_fault(tmp_path, tiny):

@@ -292,6 +292,26 @@ Test(manifest, false_members_are_refused_by_name)
     free_example(&x);
 }
 
+Test(manifest, a_member_that_readers_refuse_is_not_written)
+{
+    struct rng r = rng_start("manifest/large member");
+    struct example x = make_example(&r);
+    struct tp_err err = { 0 };
+    char *text, *config = calloc(1, JSON_VALUE_BYTES_MAX / 2 + 1);
+    size_t size;
+
+    memset(config, '\n', JSON_VALUE_BYTES_MAX / 2); /* each takes two bytes in a JSON string */
+    x.m.model_config = config;
+    cr_expect_eq(manifest_format(&text, &size, &x.m, &err), TP_E_USAGE);
+    cr_expect(strstr(err.msg, "model_config"), "%s", err.msg);
+    config[JSON_VALUE_BYTES_MAX / 2 - 1] = 0; /* with the quotes it fits */
+    cr_assert_eq(manifest_format(&text, &size, &x.m, &err), TP_OK, "%s", err.msg);
+    cr_expect_eq(parse(text, size, &err), TP_OK, "%s", err.msg);
+    free(text);
+    free(config);
+    free_example(&x);
+}
+
 Test(manifest, names_that_hdf5_cannot_hold_are_refused_when_writing)
 {
     struct rng r = rng_start("manifest/names");

@@ -145,3 +145,31 @@ Test(tensor_reader, a_damaged_chunk_is_an_error_only_where_it_is_read)
     tensor_reader_close(reader);
     arena_free(&arena);
 }
+
+Test(tensor_reader, boxes_of_one_chunk_in_turn_read_it_once)
+{
+    const struct box boxes[] = { { 2, { 0, 0 }, { 1, 64 } }, { 2, { 1, 0 }, { 1, 64 } } };
+    const struct box last = { 2, { 249, 0 }, { 1, 64 } };
+    struct tensor_reader *reader = NULL;
+    struct arena arena = { 0 };
+    struct tp_err err = { 0 };
+    struct ckpt_found found;
+    uint32_t data[2][64], again[64];
+    int id;
+
+    tiny_ckpt(temp_dir, "tp2", 1, SEED, DTYPE_F32);
+    cr_assert_eq(ckpt_open(&found, temp_dir, -1, &arena, &err), TP_OK, "%s", err.msg);
+    id = layout_find(&found.manifest.layout, GROUP_PARAM, "lm_head.weight");
+    cr_assert_eq(tensor_reader_open(&reader, found.dir, &found.manifest, &err), TP_OK, "%s",
+                 err.msg);
+    for (int i = 0; i < 2; i++)
+        cr_assert_eq(tensor_reader_read(reader, id, &boxes[i], data[i], &err), TP_OK);
+    cr_assert_eq(truncate(temp_path("step-00000001/rank-00000.h5"), 0), 0);
+    cr_expect_eq(tensor_reader_read(reader, id, &boxes[0], again, &err), TP_OK, "%s", err.msg);
+    cr_expect_eq(memcmp(again, data[0], sizeof again), 0);
+    cr_expect_eq(tensor_reader_read(reader, id, &last, again, &err), TP_OK, "%s", err.msg);
+    cr_expect_neq(tensor_reader_read(reader, id, &boxes[1], again, &err), TP_OK, "it was replaced");
+    cr_expect_neq(tensor_reader_read(reader, id, &boxes[1], again, &err), TP_OK, "it has not come");
+    tensor_reader_close(reader);
+    arena_free(&arena);
+}

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "core/json_scan.h"
 #include "layout/family.h"
 #include "layout/model_config.h"
 
@@ -100,6 +101,25 @@ Test(model_config, refuses_missing_and_absurd_fields)
 }
 
 #define GPT2 "\"architectures\": [\"GPT2LMHeadModel\"], \"vocab_size\": 256"
+
+/* A manifest has the text as a JSON string, in which a line end takes two bytes. */
+Test(model_config, refuses_what_a_manifest_cannot_hold)
+{
+    static const size_t fits = JSON_VALUE_BYTES_MAX / 2 - 1024;
+    static char text[JSON_VALUE_BYTES_MAX];
+    struct arena arena = { 0 };
+    struct tp_err err = { 0 };
+    struct model m;
+
+    memset(text, '\n', JSON_VALUE_BYTES_MAX / 2);
+    memcpy(text + fits, "{" BASE "}", sizeof "{" BASE "}");
+    cr_expect_eq(parse(&m, text, &arena, &err), TP_OK, "%s", err.msg);
+    memset(text + fits, '\n', 1024);
+    memcpy(text + fits + 1024, "{" BASE "}", sizeof "{" BASE "}");
+    cr_expect_eq(parse(&m, text, &arena, &err), TP_E_USAGE);
+    cr_expect(strstr(err.msg, "4 MiB"), "%s", err.msg);
+    arena_free(&arena);
+}
 
 Test(model_config, reads_gpt2_with_the_defaults_of_transformers)
 {
