@@ -12,7 +12,7 @@ import stat
 
 from . import manifest
 from .errors import CheckpointError, DamagedError
-from .roots import local_path, step_number, steps
+from .roots import STEP_NAME, local_path, step_number, steps
 
 _TEMPORARY = re.compile(r"step-(\d{8}|[1-9]\d{8,17})\.tmp-")
 _NO_LOCKS = {errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.EBADF, errno.EINVAL}  # of a file system
@@ -178,6 +178,9 @@ class Transaction:
         self.target = os.path.join(self.root, f"step-{self.step:08d}")
         if os.path.exists(os.path.join(self.root, manifest.NAME)):
             raise CheckpointError(f"{self.root}: is a step itself; give the root that contains it")
+        name = os.path.basename(os.path.normpath(self.root))
+        if STEP_NAME.match(name) or _TEMPORARY.match(name):
+            raise CheckpointError(f"{self.root}: has the name of a step, so steps in it would not be found; give the root")
         self._check_new()
         self.save_id = secrets.token_hex(16)
         self.path, self._fd, self._kept = f"{self.target}.tmp-{self.save_id}", -1, False

@@ -456,3 +456,7 @@ def test_numbers_of_numpy_are_numbers(saved):
 def test_a_step_is_no_root(saved):
     with pytest.raises(tp_checkpoint.CheckpointError, match="is a step itself"):
         tp_checkpoint.save(saved / "step-00000001", 2, {"x": np.zeros(2)})
+    for name in "step-00000007", "step-00000007.tmp-x":
+        with pytest.raises(tp_checkpoint.CheckpointError, match="has the name of a step"):
+            tp_checkpoint.save(saved / name, 2, {"x": np.zeros(2)})
+        assert not (saved / name).exists()
