@@ -1,6 +1,6 @@
 /* cli/run/cmd_plan.c - tp-run plan JOB.yaml: which layouts fit which number of ranks. */
 #include <stdio.h>
-#include <string.h>
+#include <stdlib.h>
 
 #include "cli/print.h"
 #include "cli/report.h"
@@ -48,18 +48,42 @@ static json_t *candidate_json(const struct plan_candidate *c)
     return o;
 }
 
-/* Whether an earlier line has the same mesh. Only the best variant (sp, ZeRO, vpp) is shown. */
-static bool is_variant(const struct plan_candidate *c, int i)
+static int compare_meshes(const struct spec *a, const struct spec *b)
 {
-    const struct spec *a = &c[i].config.spec;
+    const int x[] = { a->tp, a->pp, a->cp, a->dp }, y[] = { b->tp, b->pp, b->cp, b->dp };
+    int i = 0;
 
-    for (int k = 0; k < i; k++) {
-        const struct spec *b = &c[k].config.spec;
+    while (i < 3 && x[i] == y[i])
+        i++;
+    return (x[i] > y[i]) - (x[i] < y[i]);
+}
 
-        if (a->tp == b->tp && a->pp == b->pp && a->cp == b->cp && a->dp == b->dp)
-            return true;
-    }
-    return false;
+/* By mesh, those of a mesh in the order of the list. */
+static int by_mesh(const void *a, const void *b)
+{
+    const struct plan_candidate *x = *(const struct plan_candidate *const *)a,
+                                *y = *(const struct plan_candidate *const *)b;
+    const int order = compare_meshes(&x->config.spec, &y->config.spec);
+
+    return order ? order : (x > y) - (x < y);
+}
+
+/* Which candidates have the mesh of an earlier one. Only the best variant (sp, ZeRO, vpp) is shown.
+ */
+static bool *find_variants(const struct plan_candidate *c, int n, struct arena *arena)
+{
+    const struct plan_candidate **sorted = arena_array(arena, (size_t)n + 1, sizeof *sorted);
+    bool *is_variant = arena_array(arena, (size_t)n + 1, sizeof *is_variant);
+
+    if (!sorted || !is_variant)
+        return NULL;
+    for (int i = 0; i < n; i++)
+        sorted[i] = &c[i];
+    qsort(sorted, (size_t)n, sizeof *sorted, by_mesh);
+    for (int i = 1; i < n; i++)
+        is_variant[sorted[i] - c] =
+            compare_meshes(&sorted[i - 1]->config.spec, &sorted[i]->config.spec) == 0;
+    return is_variant;
 }
 
 /* What the column of memory means. */
@@ -75,7 +99,8 @@ static void print_gpus(const struct job *job, const struct job_findings *finding
     printf("\n");
 }
 
-static void print_people(const struct plan_candidate *c, int n, int ranks, bool variants)
+/* variants: those that are not shown; NULL: all are. */
+static void print_people(const struct plan_candidate *c, int n, int ranks, const bool *variants)
 {
     const struct plan_candidate *best = candidates_best(c, n);
     bool on_gpus = n > 0 && c[0].on_gpu;
@@ -85,7 +110,7 @@ static void print_people(const struct plan_candidate *c, int n, int ranks, bool 
            "  %-26s %5s  %9s %11s\n",
            ranks, "layout", "ranks", "step", on_gpus ? "a GPU" : "a rank");
     for (int i = 0; i < n; i++) {
-        if (!variants && &c[i] != best && is_variant(c, i)) {
+        if (variants && variants[i] && &c[i] != best) {
             hidden++;
             continue;
         }
@@ -155,7 +180,7 @@ int cmd_run_plan(int argc, char **argv)
     if (as_json)
         print_list(c, n);
     else
-        print_people(c, n, ranks, variants);
+        print_people(c, n, ranks, variants ? NULL : find_variants(c, n, &context.arena));
     if (!as_json && n > 0 && c[0].on_gpu)
         print_gpus(&context.job, &findings);
 done:
