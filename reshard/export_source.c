@@ -302,7 +302,8 @@ static tp_status open_foreign(struct export_source *s, const struct export_reque
     TP_TRY(import_source_open(&s->import, &s->request, &s->model, arena, err));
     s->endpoint = s->import.endpoint;
     s->transferred = s->import.transferred;
-    s->step = s->optimizer_step = s->import.step;
+    s->step = s->import.step;
+    s->optimizer_step = s->import.optimizer_step;
     s->checksums = s->import.checksums;
     if (s->import.pieces)
         piece_source_adamw(s->import.pieces, &s->adamw);

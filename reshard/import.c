@@ -192,7 +192,9 @@ static tp_status write_step(struct import_job *x, struct tp_err *err)
         .layout = x->layout,
         .model_config = x->model.config,
         .step = step,
-        .state = { .step = step, .dtype = dtype_of(&x->layout) },
+        .state = { .step = step,
+                   .optimizer_start = step - x->source.optimizer_step,
+                   .dtype = dtype_of(&x->layout) },
     };
     struct store_job store = {
         x->request->out, &m, &x->layout, x->target, &x->copy, &x->arena, NULL

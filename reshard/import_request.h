@@ -20,7 +20,7 @@ struct import_request {
     const char *config; /* config.json, or a folder that has one; NULL: the source's */
     const char *layout; /* spec */
     const char *out;    /* checkpoint root; a step is added to it: the optimizer's, else 0 */
-    int64_t step;       /* of the optimizer; -1: as the source says */
+    int64_t step;       /* of the run; -1: the optimizer's, else 0 */
     bool no_optim;      /* weights only */
     bool lists_state;   /* with no_optim: people did not ask for it, so list what stays behind */
     bool own_masters;   /* weights are to be their own masters: f32 where there are moments, if

@@ -65,7 +65,7 @@ static tp_status open_safetensors(struct import_source *s, const struct import_r
     tp_status st;
 
     s->title = "safetensors";
-    s->step = q->step >= 0 ? q->step : 0;
+    s->step = s->optimizer_step = q->step >= 0 ? q->step : 0;
     st = safetensors_open(&s->safetensors, q->source, err);
     if (st == TP_E_NOTFOUND && strcmp(q->format, "auto") == 0 &&
         !foreign_format_detect_any(q->source))
@@ -171,6 +171,27 @@ static void take_own_master(struct tensor *t, const char **from, const struct pi
         *from = GROUP_PARAM;
 }
 
+/* AdamW continues to count from where the source has it, whatever number the run's step gets:
+ * its bias correction depends on that. */
+static tp_status set_step(struct import_source *s, const struct import_request *q, bool moments,
+                          struct tp_err *err)
+{
+    const int64_t counted = moments ? piece_source_step(s->pieces) : 0;
+
+    s->step = q->step >= 0 ? q->step : counted;
+    s->optimizer_step = moments && counted >= 0 ? counted : s->step;
+    if (s->step < 0)
+        return tp_fail(err, TP_E_USAGE,
+                       "%s: does not say at which step its optimizer is; give it by --step N",
+                       q->source);
+    if (s->step < s->optimizer_step)
+        return tp_fail(err, TP_E_USAGE,
+                       "%s: --step %lld is less than the %lld steps that its optimizer has "
+                       "counted; leave --step out, or leave the optimizer out by --no-optim",
+                       q->source, (long long)s->step, (long long)s->optimizer_step);
+    return TP_OK;
+}
+
 /* The parameters once for each group; from[i] is the source's group of tensor i. */
 static tp_status choose_tensors(struct import_source *s, const char ***from,
                                 const struct import_request *q, const struct tensor *params,
@@ -196,14 +217,7 @@ static tp_status choose_tensors(struct import_source *s, const char ***from,
         take_frozen(t, &(*from)[i], s->pieces, q);
         take_own_master(t, &(*from)[i], s->pieces);
     }
-    s->step = n_groups > 1 ? piece_source_step(s->pieces) : 0;
-    if (q->step >= 0)
-        s->step = q->step;
-    if (s->step < 0)
-        return tp_fail(err, TP_E_USAGE,
-                       "%s: does not say at which step its optimizer is; give it by --step N",
-                       q->source);
-    return TP_OK;
+    return set_step(s, q, n_groups > 1, err);
 }
 
 /* Whether a group of the source is transferred. */
@@ -395,6 +409,7 @@ tp_status import_source_identify(const struct import_source *s, const struct imp
 
     job_identity_text(h, s->title);
     job_identity_number(h, s->step);
+    job_identity_number(h, s->optimizer_step);
     job_identity_number(h, q->no_optim);
     job_identity_number(h, q->own_masters);
     job_identity_text(h, q->dtype ? dtype_name(*q->dtype) : NULL);

@@ -18,10 +18,11 @@ struct import_source {
     struct tensor *tensors;                  /* of the checkpoint, in the arena */
     struct reshard_tensor *transferred;      /* the same, for the engine */
     int n_tensors;
-    int n_params;   /* of one group of them; of safetensors 0 */
-    int layers;     /* that rules found in the names; without rules 0 */
-    int64_t step;   /* of the optimizer; 0: the source has none */
-    bool checksums; /* the source has a checksum of everything that is read */
+    int n_params;           /* of one group of them; of safetensors 0 */
+    int layers;             /* that rules found in the names; without rules 0 */
+    int64_t step;           /* of the run: the request's, else the optimizer's, else 0 */
+    int64_t optimizer_step; /* that AdamW has counted; without its state: step */
+    bool checksums;         /* the source has a checksum of everything that is read */
     struct unknown_tensors left_out;
 };
 

@@ -49,7 +49,8 @@ static bool parse(struct import_request *q, struct copy_options *copy, struct op
                 "config.json of the model (default: SRC's; of Megatron-LM, one\nthat is made from "
                 "its arguments)"),
         OPT_INT64(0, "step", "N", &q->step,
-                  "step of the checkpoint (default: that of SRC's optimizer, otherwise 0)"),
+                  "step of the checkpoint (default: that of SRC's optimizer, otherwise 0);\n"
+                  "the optimizer keeps its own count"),
         OPT_FLAG(0, "no-optim", &q->no_optim, "import the weights only"),
         OPT_STR(0, "dtype", "f32|bf16|f16", &copy->dtype_text,
                 "cast the weights (default: unchanged)"),

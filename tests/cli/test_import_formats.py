@@ -148,6 +148,21 @@ def test_dcp_with_the_optimizer(parts, head, tail, f32, tmp_path):
     assert digests(tmp_path / "ckpt") == digests(f32.root)
 
 
+def test_with_step_the_optimizer_keeps_its_own_count(f32, tmp_path):
+    """AdamW's bias correction depends on it; the checkpoint's step is the number of the run."""
+    torch_files.dcp(tmp_path / "dcp", dcp_tensors(f32, 2))
+    imported(f32, tmp_path / "dcp", tmp_path / "ckpt", "--step", 9)
+    train = json.loads((tmp_path / "ckpt/step-00000009/manifest.json").read_text())["train"]
+    assert (train["step"], train["optimizer_start"]) == (9, 6)
+    ok("tp-reshard", tmp_path / "dcp", "--config", f32.config, "--to", "tp1", "--step", 9, "--format", "megatron", "-o", tmp_path / "m")
+    assert (tmp_path / "m/iter_0000009").is_dir()
+    imported(f32, tmp_path / "m", tmp_path / "back")
+    assert harness.steps(tmp_path / "back")[0].name == "step-00000003", "the step is the optimizer's"
+    r = import_(f32, tmp_path / "dcp", tmp_path / "low", "--step", 2)
+    assert r.rc == 2 and "--step 2 is less than the 3 steps" in r.err and not harness.steps(tmp_path / "low"), repr(r)
+    imported(f32, tmp_path / "dcp", tmp_path / "low", "--step", 2, "--no-optim")
+
+
 def test_training_resumes_from_an_imported_dcp(f32, tmp_path):
     torch_files.dcp(tmp_path / "dcp", dcp_tensors(f32, 2))
     imported(f32, tmp_path / "dcp", tmp_path / "ckpt", "--layout", "tp2")
