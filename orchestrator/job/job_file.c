@@ -139,8 +139,6 @@ static void fill_in(struct job *j, struct arena *arena)
 {
     const char *name = text_base_name(j->path), *dot = strrchr(name, '.');
 
-    if (j->backend->finds_nodes)
-        j->n_nodes = 0;
     if (j->stop_signal == JOB_STOP_AUTO)
         j->stop_signal = j->is_tp_train || is_under_mpirun(j) ? JOB_STOP_SIGUSR1 : JOB_STOP_SIGTERM;
     if (j->checkpoints == JOB_CKPT_AUTO)
@@ -192,6 +190,8 @@ tp_status job_file_parse(struct job *out, const char *text, size_t size, const c
     if (!j.path || !j.dir || !j.state)
         return tp_fail(err, TP_E_NOMEM, "no memory for the job file");
     st = check(&j, err);
+    if (j.backend->finds_nodes)
+        j.n_nodes = 0;
     if (st == TP_OK)
         *out = j;
     return st;

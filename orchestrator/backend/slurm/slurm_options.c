@@ -181,6 +181,11 @@ static tp_status check(const struct job *j, struct tp_err *err)
     if (o->poll < POLL_MIN_S)
         return tp_fail(err, TP_E_USAGE, "%s: slurm.poll must be at least %.1fs", j->path,
                        POLL_MIN_S);
+    if (job_slots(j) > 1 && !o->nodes)
+        return tp_fail(err, TP_E_USAGE,
+                       "%s: nodes: backend slurm does not use it; write slurm: {nodes: %d, "
+                       "tasks_per_node: ...}, or leave it out",
+                       j->path, j->n_nodes);
     return check_words(j, &o->options, err) ? err->status : check_gpus(j, err);
 }
 
