@@ -35,10 +35,18 @@ def step_number(step):
     return number
 
 
+def _must_be_dir(path):
+    if not os.path.isdir(path):
+        file = os.path.exists(path)
+        raise NotFoundError(f"{path}: is a file; give the folder that contains it" if file else
+                            f"{path}: there is no such directory")
+
+
 def steps(root):
-    """{step: directory} of a root, also of incomplete ones, ascending."""
-    found = {}
-    with os.scandir(local_path(root)) as entries:
+    """{step: directory} of a root, also of incomplete ones, ascending. NotFoundError: it is no directory."""
+    found, root = {}, local_path(root)
+    _must_be_dir(root)
+    with os.scandir(root) as entries:
         for entry in entries:
             m = STEP_NAME.match(entry.name)
             if m and entry.is_dir():
@@ -64,10 +72,7 @@ def open(path, step=None):
     checkpoint; DamagedError: `step`, or every step, is damaged.
     """
     path, step = local_path(path), None if step is None else step_number(step)
-    if not os.path.isdir(path):
-        file = os.path.exists(path)
-        raise NotFoundError(f"{path}: is a file; give the folder that contains it" if file else
-                            f"{path}: there is no such directory")
+    _must_be_dir(path)
     if os.path.exists(os.path.join(path, manifest.NAME)):
         found = _open_step(path)
         if step not in (None, found.step):

@@ -232,6 +232,8 @@ def test_what_does_not_exist_is_named(made, tmp_path):
     root = made["tp1"][0]
     with pytest.raises(tp_checkpoint.NotFoundError, match="there is no such directory"):
         tp_checkpoint.open(tmp_path / "none")
+    with pytest.raises(tp_checkpoint.NotFoundError, match="there is no such directory"):
+        tp_checkpoint.steps(tmp_path / "none")
     with pytest.raises(tp_checkpoint.NotFoundError, match="is not a checkpoint"):
         tp_checkpoint.open(tmp_path)
     with pytest.raises(tp_checkpoint.NotFoundError, match="has no step 7; it has steps 10"):
