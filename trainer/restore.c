@@ -237,6 +237,20 @@ done:
 
 /* ---- safetensors, random ---- */
 
+/* Say what else --model takes, if its folder has no safetensors. */
+static tp_status advise_model(const char *path, struct tp_err *err)
+{
+    const struct tp_err why = *err;
+    char word[TEXT_WORD_MAX];
+
+    if (why.status != TP_E_NOTFOUND)
+        return why.status;
+    return tp_fail(err, why.status,
+                   "%.500s; name its config.json to start with random weights, or import another "
+                   "format: tp-ckpt import %s -o ROOT",
+                   why.msg, text_shell_word(word, path));
+}
+
 /* Refuse a folder with tensors that the model does not have. One rank is enough. */
 static tp_status check_unknown(const struct trainer *t, struct restore_report *r, struct arena *a,
                                struct tp_err *err)
@@ -253,7 +267,7 @@ static tp_status check_unknown(const struct trainer *t, struct restore_report *r
     TP_TRY(unknown_tensors_check(&r->left_out, source, t->model, params, n, &nothing, err));
 done:
     safetensors_source_close(source);
-    return st;
+    return st ? advise_model(t->config->model_path, err) : TP_OK;
 }
 
 static tp_status read_safetensors(struct trainer *t, struct restore_report *r, struct arena *a,

@@ -168,7 +168,8 @@ def test_a_config_in_a_store_is_a_random_start(store, tiny, tmp_path):
 def test_a_model_that_is_not_there_is_named(store, hf, tmp_path):
     fails(store, *start("s3://bucket/nothing"), says="--model: s3://bucket/nothing/config.json: there is no such object", code=2)
     store.put("bucket/half/config.json", (hf / "config.json").read_bytes())
-    fails(store, *start("s3://bucket/half"), says="s3://bucket/half: contains neither model.safetensors nor", code=2)
+    fails(store, *start("s3://bucket/half"), says="s3://bucket/half: contains neither model.safetensors nor "
+          "model.safetensors.index.json; name its config.json to start with random weights", code=2)
     store.add_tree("bucket/hf", hf)
     store.faults.append(Fault(403, times=9999, path="safetensors", code="AccessDenied"))
     fails(store, *start("s3://bucket/hf"), says="AccessDenied", code=3)
