@@ -239,10 +239,10 @@ static void line_pipeline(char *buf, const struct trainer *t)
     buf[0] = '\0';
     if (s->p > 1)
         snprintf(buf, RUN_SUMMARY_MAX,
-                 "pipeline: %d stages of %d virtual stage%s, %d microbatches: the bubble adds %.1f "
+                 "pipeline: %d stages of %d virtual stage%s, %d microbatch%s: the bubble adds %.1f "
                  "%% to the work; rank 0 keeps activations of %d of %d passes",
-                 s->p, s->v, plural(s->v), s->m, 100.0 * (s->p - 1) / ((double)s->v * s->m),
-                 s->ranks[0].n_slots, s->m * s->v);
+                 s->p, s->v, plural(s->v), s->m, s->m == 1 ? "" : "es",
+                 100.0 * (s->p - 1) / ((double)s->v * s->m), s->ranks[0].n_slots, s->m * s->v);
 }
 
 static void line_same_bits(char *buf, const struct trainer *t)
