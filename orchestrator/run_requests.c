@@ -102,6 +102,10 @@ static json_t *take_node(struct run *r, struct node *node, tp_status *st)
                                          "taken away by tp-run node" };
     char text[160];
 
+    if (node->down) {
+        snprintf(text, sizeof text, "node %s is down already", node->name);
+        return accept(text);
+    }
     *st = run_node_lost(r, node, &cause, 0);
     snprintf(text, sizeof text, "node %s is lost", node->name);
     return *st ? refuse(r->err.msg, 3) : accept(text);
@@ -109,6 +113,12 @@ static json_t *take_node(struct run *r, struct node *node, tp_status *st)
 
 static json_t *give_node(struct run *r, struct node *node, tp_status *st)
 {
+    char text[160];
+
+    if (!node->down && !node->faults && !node->missing && !node->excluded_to) {
+        snprintf(text, sizeof text, "node %s is up already", node->name);
+        return accept(text);
+    }
     node_bring_back(node, clock_seconds());
     run_event(r, EVENT_NODE_BACK, REASON_NODE_GIVEN_BACK, "given back by tp-run node",
               json_pack("{s:s}", "node", node->name));

@@ -234,6 +234,9 @@ def test_a_lost_node_is_replaced_by_a_spare_and_used_again_later(tmp_path, tiny)
         back = job.events("node_back")[0]
         assert back["node"] == "b" and back["reason"] == "node_given_back"
         assert {e["reason"] for e in job.events("node_lost")} == {"node_taken_away"}
+        assert job.verb("node", "down", "c").out == "node c is down already\n"
+        assert job.verb("node", "up", "a").out == "node a is up already\n"
+        assert len(job.events("node_lost")) == 2 and len(job.events("node_back")) == 1
         unknown = job.verb("node", "down", "nowhere")
         assert unknown.rc == 2 and "the job has no node 'nowhere'; its nodes are a, b, c" in unknown.err, repr(unknown)
         job.verb("stop", "--wait")
