@@ -14,6 +14,7 @@ static const struct family_key keys[] = {
     FAMILY_ATTENTION_BIAS,
     FAMILY_TRAINS("hidden_activation or hidden_act", "[\"gelu\", \"gelu_pytorch_tanh\"]"),
     FAMILY_TRAINS("attention_dropout", "0"),
+    FAMILY_TRAINS("is_causal", "true"),
     FAMILY_TRAINS("use_bidirectional_attention", "false"),
     FAMILY_KEYS_END,
 };

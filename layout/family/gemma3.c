@@ -22,6 +22,7 @@ static const struct family_key keys[] = {
     FAMILY_TRAINS("hidden_activation", "[\"gelu\", \"gelu_pytorch_tanh\"]"),
     FAMILY_TRAINS("attn_logit_softcapping", "null"),
     FAMILY_TRAINS("attention_dropout", "0"),
+    FAMILY_TRAINS("is_causal", "true"),
     FAMILY_TRAINS("use_bidirectional_attention", "false"),
     FAMILY_KEYS_END,
 };

@@ -16,6 +16,7 @@ static const struct family_key keys[] = {
     FAMILY_DROPOUT("resid_pdrop", dropout, 0.1),
     FAMILY_FLAG("tie_word_embeddings", tied, true),
     FAMILY_ONLY("tie_word_embeddings", "true", "a head of its own is not supported"),
+    FAMILY_TRAINS("is_causal", "true"),
     FAMILY_TRAINS("scale_attn_weights", "true"),
     FAMILY_TRAINS("scale_attn_by_inverse_layer_idx", "false"),
     FAMILY_ONLY("add_cross_attention", "false", NULL),

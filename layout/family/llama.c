@@ -15,6 +15,7 @@ const struct family_key family_llama_keys[] = {
     FAMILY_FLAG("mlp_bias", mlp_bias, false),
     FAMILY_TRAINS("hidden_act", "\"silu\""),
     FAMILY_TRAINS("attention_dropout", "0"),
+    FAMILY_TRAINS("is_causal", "true"),
     FAMILY_KEYS_END,
 };
 

@@ -14,6 +14,7 @@ static const struct family_key keys[] = {
     FAMILY_WINDOW("sliding_window", sliding_window, 4096),
     FAMILY_TRAINS("hidden_act", "\"silu\""),
     FAMILY_TRAINS("attention_dropout", "0"),
+    FAMILY_TRAINS("is_causal", "true"),
     FAMILY_KEYS_END,
 };
 

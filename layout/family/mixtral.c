@@ -20,6 +20,7 @@ static const struct family_key keys[] = {
     FAMILY_TRAINS("router_jitter_noise", "0"),
     FAMILY_TRAINS("hidden_act", "\"silu\""),
     FAMILY_TRAINS("attention_dropout", "0"),
+    FAMILY_TRAINS("is_causal", "true"),
     FAMILY_KEYS_END,
 };
 

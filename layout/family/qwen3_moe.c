@@ -24,6 +24,7 @@ static const struct family_key keys[] = {
     FAMILY_TRAINS("use_sliding_window", "false"),
     FAMILY_TRAINS("hidden_act", "\"silu\""),
     FAMILY_TRAINS("attention_dropout", "0"),
+    FAMILY_TRAINS("is_causal", "true"),
     FAMILY_KEYS_END,
 };
 

@@ -645,6 +645,7 @@ BAD_CONFIGS = [
         "rope_theta": [0, -5.0, "big"],
         "architectures": [["MambaForCausalLM"]],
         "hidden_act": ["relu"],
+        "is_causal": [False],
         "rope_scaling": [{"rope_type": "longrope", "factor": 4.0}, {"rope_type": "yarn", "factor": -1}, 7],
     }.items() for value in values]
 
