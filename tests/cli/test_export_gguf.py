@@ -161,7 +161,10 @@ def test_keys_of_families(name, more, tmp_path):
     ("opt", {}, "OPTForCausalLM"), ("gemma3", dict(query_pre_attn_scalar=99), "query_pre_attn_scalar"),
     ("gemma2", dict(query_pre_attn_scalar=8, layer_types=["full_attention", "full_attention"]), "layer_types"),
     ("gemma3", dict(query_pre_attn_scalar=8, rope_parameters=None, rope_local_base_freq=9.0), "rope_local_base_freq"),
-    ("qwen3-moe", dict(norm_topk_prob=False), "norm_topk_prob"),
+    ("qwen3-moe", dict(norm_topk_prob=False), "norm_topk_prob"), ("llama", dict(hidden_act="gelu"), "another activation"),
+    ("gemma", dict(hidden_activation="relu"), "another activation"), ("mistral", dict(is_causal=False), "is_causal false"),
+    ("qwen2", dict(use_sliding_window=True), "use_sliding_window true"),
+    ("gpt2", dict(scale_attn_by_inverse_layer_idx=True), "scale_attn_by_inverse_layer_idx true"),
     ("llama", dict(rope_parameters=dict(rope_type="longrope", rope_theta=1e4, factor=2.0)), "rotary embedding")])
 def test_what_llama_cpp_does_not_compute_is_refused(name, change, word, tmp_path):
     _, _, ckpt = made(name, tmp_path, "tp1", **change)

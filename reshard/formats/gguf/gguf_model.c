@@ -81,6 +81,42 @@ static bool has_known_windows(const struct model *m)
     return true;
 }
 
+/* llama.cpp does not read the name of an activation. It has one GELU for all of its forms. */
+static bool has_known_activation(json_t *config, const struct model *m)
+{
+    static const char *const keys[] = { "hidden_activation", "hidden_act", "activation_function" };
+    const char *name = NULL;
+
+    for (size_t i = 0; i < sizeof keys / sizeof *keys && !name; i++)
+        name = json_string_value(json_object_get(config, keys[i]));
+    return !name || (family_of(m)->mlp == FAMILY_SWIGLU ? strcmp(name, "silu") == 0
+                                                        : strncmp(name, "gelu", 4) == 0);
+}
+
+/* Flags that llama.cpp does not read. */
+static tp_status check_flags(json_t *config, const char *path, struct tp_err *err)
+{
+    static const struct {
+        const char *key;
+        bool computed; /* what llama.cpp computes, and transformers where the key is absent */
+        const char *text;
+    } flags[] = {
+        { "is_causal", true, "is_causal false" },
+        { "use_bidirectional_attention", false, "use_bidirectional_attention true" },
+        { "use_sliding_window", false, "use_sliding_window true" },
+        { "scale_attn_weights", true, "scale_attn_weights false" },
+        { "scale_attn_by_inverse_layer_idx", false, "scale_attn_by_inverse_layer_idx true" },
+    };
+
+    for (size_t i = 0; i < sizeof flags / sizeof *flags; i++) {
+        const json_t *v = json_object_get(config, flags[i].key);
+
+        if (json_is_boolean(v) && json_is_true(v) != flags[i].computed)
+            return refuse(path, flags[i].text, "but llama.cpp computes attention without it", err);
+    }
+    return TP_OK;
+}
+
 /* What llama.cpp computes in one way only. */
 static tp_status check_config(json_t *config, const struct model *m, const char *path,
                               struct tp_err *err)
@@ -113,7 +149,10 @@ static tp_status check_config(json_t *config, const struct model *m, const char 
         return refuse(path, "norm_topk_prob false", "but llama.cpp always divides by the sum", err);
     if (m->family == MODEL_GPT_NEOX && (!m->qkv_bias || !m->out_bias))
         return refuse(path, "attention_bias false", "but llama.cpp's gptneox needs biases", err);
-    return TP_OK;
+    if (!has_known_activation(config, m))
+        return refuse(path, "another activation function", "but llama.cpp has one for a family",
+                      err);
+    return check_flags(config, path, err);
 }
 
 /* ---- keys ---- */
