@@ -101,7 +101,9 @@ static bool parse(struct reshard_options *o, int *exit_code, int argc, char **ar
                  "Megatron-LM loads it (default: the\nkind that CKPT has)"),
         OPT_FLAG(0, "ordinary-optimizer", &o->ordinary_optimizer,
                  "megatron, torch_dist: write the ordinary optimizer"),
-        OPT_STR(0, "dtype", "f32|bf16|f16", &o->copy.dtype_text, "cast the weights"),
+        OPT_STR(0, "dtype", "f32|bf16|f16", &o->copy.dtype_text,
+                "cast the weights; from or to another framework's format, f32 is taken\n"
+                "from the masters"),
         COPY_OPTION_ZSTD(&o->copy.zstd),
         OPT_FLAG(0, "no-compress", &o->no_compress,
                  "write raw files, whatever CKPT has (the default)"),
