@@ -186,6 +186,45 @@ static tp_status check_steps(const struct job *j, struct tp_err *err)
                    j->path, given, (long long)j->steps);
 }
 
+static tp_status refuse_workload(const struct job *j, const char *name, const char *planned,
+                                 const char *given, struct tp_err *err)
+{
+    return tp_fail(err, TP_E_USAGE,
+                   "%s: layouts.%s is %.40s, but the command has %s--%s%s%.40s; write --%s %.40s "
+                   "there, because tp-run does not add it",
+                   j->path, name, planned, given ? "" : "no ", name, given ? " " : "",
+                   given ? given : "", name, planned);
+}
+
+/* tp-train computes what its command line says. With other values here, tp-run would plan layouts,
+ * times and memory of a run that there is not. */
+static tp_status check_workload(const struct job *j, const struct workload *w, struct tp_err *err)
+{
+    const struct {
+        const char *option;
+        int64_t planned, missing;
+    } numbers[] = {
+        { "--batch", j->layouts.batch, w->global_batch_size },
+        { "--micro", j->layouts.micro, 0 },
+        { "--seq", j->layouts.seq, w->seq_length },
+    };
+    const char *dtype = job_option(j, "--dtype");
+    char planned[32];
+
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
+        const char *given = job_option(j, numbers[i].option);
+        int64_t runs = given ? strtoll(given, NULL, 10) : numbers[i].missing;
+
+        snprintf(planned, sizeof planned, "%lld", (long long)numbers[i].planned);
+        if (numbers[i].planned && numbers[i].planned != runs && !(given && strchr(given, '{')))
+            return refuse_workload(j, numbers[i].option + 2, planned, given, err);
+    }
+    if (j->layouts.dtype && !(dtype && strchr(dtype, '{')) &&
+        (strcmp(j->layouts.dtype, "bf16") == 0) != (dtype && strcmp(dtype, "bf16") == 0))
+        return refuse_workload(j, "dtype", j->layouts.dtype, dtype, err);
+    return TP_OK;
+}
+
 /* The table by which tp-train's command line is parsed, except for the type of values, which may
  * have a {name}. What is parsed goes to *value and *flag. */
 static struct opt *option_table(const char **value, bool *flag, struct arena *arena)
@@ -248,7 +287,7 @@ tp_status job_options_read(struct job *j, struct arena *arena, struct tp_err *er
     tp_status st;
 
     if ((st = check_names(j, arena, err)) || (st = refuse_choices(j, err)) ||
-        (st = check_steps(j, err)))
+        (st = check_steps(j, err)) || (st = check_workload(j, &w, err)))
         return st;
     flag_number(&j->steps, j, "--steps", 0);
     flag_number(&j->layouts.batch, j, "--batch", w.global_batch_size);

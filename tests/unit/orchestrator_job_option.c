@@ -56,6 +56,13 @@ Test(job_option, what_the_command_fixes_is_not_changed)
     static const char *const wrong[][2] = {
         { "-l tp2\nckpt: c\nlayouts: {allow: [tp1, tp4]}\n", "layouts.allow" },
         { "-l tpx\nckpt: c\n", "--layout in the command" },
+        { "--batch 8\nckpt: c\nlayouts: {batch: 16}\n",
+          "layouts.batch is 16, but the command has --batch 8; write --batch 16 there" },
+        { "\nckpt: c\nlayouts: {batch: 16}\n", "the command has no --batch; write --batch 16" },
+        { "\nckpt: c\nlayouts: {micro: 2}\n", "the command has no --micro; write --micro 2" },
+        { "--seq=32\nckpt: c\nlayouts: {seq: 64}\n", "the command has --seq 32; write --seq 64" },
+        { "\nckpt: c\nlayouts: {dtype: bf16}\n", "the command has no --dtype; write --dtype bf16" },
+        { "--dtype bf16\nckpt: c\nlayouts: {dtype: fp32}\n", "the command has --dtype bf16" },
         { "--ckpt other\nckpt: c\n", "--ckpt other" },
         { "--ckpt s3://b/other\nckpt: s3://b/c/\n", "--ckpt s3://b/other" },
         { "--steps 60\nckpt: c\nsteps: 100\n", "--steps 60, but steps is 100" },
@@ -77,6 +84,11 @@ Test(job_option, what_the_command_fixes_is_not_changed)
     cr_assert_eq(parse(&j, "command: tp-train --ckpt s3://b/c//\nckpt: s3://b/c/\n"), TP_OK, "%s",
                  err.msg);
     cr_expect_str_eq(j.ckpt, "s3://b/c");
+    cr_assert_eq(parse(&j, "command: tp-train --batch 16 --micro {ranks}\nckpt: c\n"
+                           "layouts: {batch: 16, micro: 2, seq: 64, dtype: fp32}\n"),
+                 TP_OK, "%s", err.msg);
+    cr_assert_eq(parse(&j, "command: my --batch 8\nckpt: c\nlayouts: {batch: 16}\n"), TP_OK, "%s",
+                 err.msg);
     for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++)
         assert_refused("", wrong[i], "");
 }
