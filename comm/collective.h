@@ -56,8 +56,8 @@ struct comm_rows {
 };
 
 /* Each rank sends rows to each rank. `in` and out do not overlap, and `in` is memory of comm_alloc.
- * TP_E_INTERNAL: a pair of ranks does not agree (between CPUs; NCCL cannot tell), or NCCL has no
- * numbers. */
+ * TP_E_INTERNAL: a pair of ranks does not agree (on one host; MPI and NCCL do not tell), or NCCL
+ * has no numbers. */
 void comm_all_to_all(struct comm *c, struct device_queue *q, void *out, const void *in,
                      const struct comm_rows *rows);
 

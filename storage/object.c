@@ -6,6 +6,7 @@
 #include "core/file.h"
 #include "storage/location.h"
 #include "storage/remote_object.h"
+#include "storage/remote_segment.h"
 
 tp_status object_open_ahead(struct object *out, int64_t *size, const char *path, int64_t offset,
                             int64_t n, struct tp_err *err)
@@ -106,9 +107,10 @@ tp_status object_read_all(char **data, size_t *size, const char *path, size_t ma
                           struct arena *arena, struct tp_err *err)
 {
     struct object o = OBJECT_NONE;
+    const int64_t ahead = max_bytes < REMOTE_SEGMENT_MAX ? (int64_t)max_bytes : REMOTE_SEGMENT_MAX;
     int64_t n = 0;
     char *buf;
-    tp_status st = object_open_ahead(&o, &n, path, 0, (int64_t)max_bytes, err);
+    tp_status st = object_open_ahead(&o, &n, path, 0, ahead, err);
 
     if (st)
         return st;

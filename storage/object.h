@@ -44,9 +44,9 @@ tp_status object_open_ahead(struct object *out, int64_t *size, const char *path,
 /* Whether there is something at a path. TP_E_IO, TP_E_USAGE: that cannot be known. */
 tp_status object_exists(bool *exists, const char *path, struct tp_err *err);
 
-/* Read a whole object into the arena, with a 0 byte after it; a remote one in one request, so
- * another program may replace it meanwhile. TP_E_CORRUPT: it is longer than max_bytes. Opens as
- * object_open. */
+/* Read a whole object into the arena, with a 0 byte after it; a remote one of up to 4 MiB in one
+ * request, so another program may replace it meanwhile. TP_E_CORRUPT: it is longer than max_bytes.
+ * Opens as object_open. */
 tp_status object_read_all(char **data, size_t *size, const char *path, size_t max_bytes,
                           struct arena *arena, struct tp_err *err);
 

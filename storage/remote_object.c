@@ -127,22 +127,22 @@ void remote_object_close(struct remote_object *o)
 /* ---- reading; under the lock ---- */
 
 /* Objects that are being read now: those that are only open need no room. */
-static int active(const struct remote_segments *s)
+static int active(struct remote_segments *s)
 {
     int n = 0;
 
-    for (const struct remote_segment *x = s->first; x; x = x->next) {
-        const struct remote_segment *y = s->first;
-
-        while (y->object != x->object)
-            y = y->next;
-        n += y == x && s->ticks - x->object->read_at < TICKS_ACTIVE;
+    s->counts++;
+    for (struct remote_segment *x = s->first; x; x = x->next) {
+        if (x->object->counted == s->counts)
+            continue;
+        x->object->counted = s->counts;
+        n += s->ticks - x->object->read_at < TICKS_ACTIVE;
     }
     return n > 1 ? n : 1;
 }
 
 /* The longest segment: all connections, or all objects, can have two of them. */
-static int64_t longest(const struct remote_segments *s)
+static int64_t longest(struct remote_segments *s)
 {
     const int n_active = active(s);
     const int streams = n_active > remote_connections() ? n_active : remote_connections();
@@ -196,8 +196,8 @@ static void read_ahead(struct remote_segments *s, struct remote_object *o, int64
 }
 
 /* The length of the segment for n bytes at `offset`, of which no segment has the first. */
-static int64_t begin_window(const struct remote_segments *s, struct remote_object *o,
-                            int64_t offset, int64_t n, bool sequential)
+static int64_t begin_window(struct remote_segments *s, struct remote_object *o, int64_t offset,
+                            int64_t n, bool sequential)
 {
     const int64_t most = longest(s);
     const int64_t first = SEGMENT_BYTES_FIRST < most ? SEGMENT_BYTES_FIRST : most;

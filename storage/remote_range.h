@@ -17,6 +17,7 @@ struct remote_object {
     int64_t size;
     char etag[HTTP_VALUE_MAX];
     int64_t read_at; /* the last read, in ticks */
+    int64_t counted; /* when objects with segments were last counted: struct remote_segments */
     int64_t window;  /* length of the last segment that was begun */
     bool is_named;   /* its readers name what they read, so nothing else is fetched */
 };

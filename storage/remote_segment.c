@@ -29,7 +29,7 @@ struct remote_segments *remote_segments_of_process(void)
         process.first = NULL;
         process.wanted = (struct remote_wanted_list){ 0 };
         process.bytes = 0;
-        process.n_objects = process.n_threads = process.n_idle = 0;
+        process.n_objects = process.n_threads = process.n_idle = process.n_waiting = 0;
         process.owner = getpid();
     }
     pthread_mutex_unlock(&process.lock);
@@ -45,6 +45,13 @@ struct remote_segment *remote_segments_find(const struct remote_segments *s,
     return NULL;
 }
 
+static void set_state(struct remote_segments *s, struct remote_segment *g,
+                      enum remote_segment_state state)
+{
+    s->n_waiting += (state == SEGMENT_WAITING) - (g->state == SEGMENT_WAITING);
+    g->state = state;
+}
+
 void remote_segments_remove(struct remote_segments *s, struct remote_segment *segment)
 {
     for (struct remote_segment **at = &s->first; *at; at = &(*at)->next)
@@ -52,6 +59,7 @@ void remote_segments_remove(struct remote_segments *s, struct remote_segment *se
             *at = segment->next;
             break;
         }
+    set_state(s, segment, SEGMENT_READY);
     s->bytes -= segment->n;
     if (segment->is_pooled)
         page_pool_give(&pool, segment->data, segment->n);
@@ -133,6 +141,7 @@ static struct remote_segment *insert(struct remote_segments *s, struct remote_ob
     };
     s->first = g;
     s->bytes += n;
+    s->n_waiting++;
     return g;
 }
 
@@ -250,7 +259,7 @@ static struct remote_segment *next_to_fetch(const struct remote_segments *s)
 {
     struct remote_segment *found = NULL;
 
-    for (struct remote_segment *x = s->first; x; x = x->next) {
+    for (struct remote_segment *x = s->n_waiting > 0 ? s->first : NULL; x; x = x->next) {
         if (x->state != SEGMENT_WAITING)
             continue;
         if (!found || (x->users > 0) > (found->users > 0) ||
@@ -265,11 +274,7 @@ static void *run_thread(void *ctx);
 /* One more thread, when more segments wait than threads and more may be. */
 static bool start_thread(struct remote_segments *s)
 {
-    int waiting = 1;
-
-    for (const struct remote_segment *x = s->first; x; x = x->next)
-        waiting += x->state == SEGMENT_WAITING;
-    if (s->n_idle >= waiting || s->n_threads >= remote_connections())
+    if (s->n_idle > s->n_waiting || s->n_threads >= remote_connections())
         return s->n_threads > 0;
     if (background_thread_start(&s->threads[s->n_threads], run_thread, s) == 0)
         s->n_threads++;
@@ -307,11 +312,11 @@ static void *run_thread(void *ctx)
             s->n_idle--;
             continue;
         }
-        g->state = SEGMENT_LOADING;
+        set_state(s, g, SEGMENT_LOADING);
         pthread_mutex_unlock(&s->lock);
         st = fetch(g, &err);
         pthread_mutex_lock(&s->lock);
-        g->state = st ? SEGMENT_FAILED : SEGMENT_READY;
+        set_state(s, g, st ? SEGMENT_FAILED : SEGMENT_READY);
         g->err = err;
         pthread_cond_broadcast(&s->done);
     }
@@ -354,7 +359,7 @@ bool remote_segments_put(struct remote_segments *s, struct remote_object *o, int
 
     if (!g)
         return false;
-    g->state = SEGMENT_READY;
+    set_state(s, g, SEGMENT_READY);
     g->data = data;
     g->exact = true;
     return true;

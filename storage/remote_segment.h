@@ -43,9 +43,11 @@ struct remote_segments {
     struct remote_segment *first;
     struct remote_wanted_list wanted;
     int64_t bytes, limit, ticks;
+    int64_t counts; /* how often objects were counted */
     int n_objects, n_threads, n_idle;
-    bool sparse; /* remote_object_sparse */
-    bool stop;   /* threads must end */
+    int n_waiting; /* segments in the state SEGMENT_WAITING */
+    bool sparse;   /* remote_object_sparse */
+    bool stop;     /* threads must end */
     pid_t owner;
     pthread_t threads[REMOTE_CONNECTIONS_MAX];
 };

@@ -7,7 +7,8 @@
  *
  * Limits hold for every input: the memory is proportional to the size of the pickle, nothing
  * recurses, values nest at most PICKLE_DEPTH_MAX deep, and no value contains itself. Extension
- * codes, buffers outside the pickle and the instructions INST and OBJ of protocol 0 are refused.
+ * codes, buffers outside the pickle and the instructions INST, OBJ, STRING, UNICODE and PERSID of
+ * protocol 0 are refused; torch.save does not write them.
  */
 #ifndef TORCH_PICKLE_H
 #define TORCH_PICKLE_H

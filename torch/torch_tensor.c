@@ -27,11 +27,11 @@ static const struct torch_type {
     { NULL, "uint16", DTYPE_COUNT, 2 },
     { NULL, "uint32", DTYPE_COUNT, 4 },
     { NULL, "uint64", DTYPE_COUNT, 8 },
-    { NULL, "float8_e4m3fn", DTYPE_COUNT, 1 },
-    { NULL, "float8_e5m2", DTYPE_COUNT, 1 },
-    { NULL, "float8_e4m3fnuz", DTYPE_COUNT, 1 },
-    { NULL, "float8_e5m2fnuz", DTYPE_COUNT, 1 },
 };
+
+/* A type that is not in the table: of newer versions of torch, bits, or complex numbers. A byte is
+ * the least that an element has. */
+static const struct torch_type other = { NULL, NULL, DTYPE_COUNT, 1 };
 
 /* What _rebuild_tensor_v2 and _rebuild_tensor_v3 are called with. */
 struct rebuild {
@@ -105,6 +105,16 @@ static const struct torch_type *find_type(const struct pickle_value *v, bool sto
     return NULL;
 }
 
+/* The type of a tensor whose storage counts bytes; NULL: it has none. */
+static const struct torch_type *find_dtype(const struct pickle_value *v)
+{
+    const struct torch_type *type = find_type(v, false);
+
+    if (type)
+        return type;
+    return pickle_is(v, PICKLE_GLOBAL) && strcmp(v->global.module, "torch") == 0 ? &other : NULL;
+}
+
 enum dtype torch_tensor_dtype(const struct pickle_value *v)
 {
     const struct torch_type *type = find_type(v, false);
@@ -141,7 +151,7 @@ static tp_status read_storage(const struct zip_member **member, const struct tor
     if (r->untyped && !pickle_is_global(pickle_item(id, 1), "torch.storage", "UntypedStorage") &&
         !pickle_is_global(pickle_item(id, 1), "torch", "UntypedStorage"))
         return refuse(x, "has a storage of an unknown type");
-    *type = r->untyped ? find_type(r->dtype, false) : find_type(pickle_item(id, 1), true);
+    *type = r->untyped ? find_dtype(r->dtype) : find_type(pickle_item(id, 1), true);
     if (!*type)
         return refuse(x, "has a storage of an unknown type");
     *member = torch_file_storage(x->file, key);

@@ -53,6 +53,17 @@ static tp_status damaged(const struct file_part *part, const char *what, struct 
                    part->path, what);
 }
 
+static tp_status no_memory(const struct file_part *part, const struct arena *arena,
+                           struct tp_err *err)
+{
+    if (arena->limit_bytes > 0)
+        return tp_fail(err, TP_E_BUDGET,
+                       "%s: the directory of the archive needs more than what is left of --mem; "
+                       "give more, unless the file is hostile",
+                       part->path);
+    return tp_fail(err, TP_E_NOMEM, "%s: no memory for its directory", part->path);
+}
+
 /* Find the record that ends the archive; *at is its offset. */
 static tp_status find_end(int64_t *at, unsigned char end[END_BYTES], const struct file_part *part,
                           struct tp_err *err)
@@ -202,7 +213,7 @@ static tp_status read_entry(struct zip *z, int64_t *used, const unsigned char *p
         return damaged(part, "the size of a member is wrong", err);
     m->name = arena_printf(arena, "%.*s", (int)name_bytes, (const char *)p + ENTRY_BYTES);
     if (!m->name)
-        return tp_fail(err, TP_E_NOMEM, "%s: no memory for its directory", part->path);
+        return no_memory(part, arena, err);
     return read_local(m, local, d->begin, part, err);
 }
 
@@ -237,17 +248,26 @@ static tp_status check_members(struct zip *z, struct tp_err *err)
 tp_status zip_read(struct zip *out, const struct file_part *part, struct arena *arena,
                    struct tp_err *err)
 {
+    const size_t limit = arena->limit_bytes;
     struct zip z = { .part = *part };
     struct directory d = { 0, 0, 0 };
     unsigned char *bytes = NULL;
     int64_t at = 0, used = 0;
+    size_t beside;
     tp_status st;
 
     TP_TRY(find_directory(&d, part, err));
+    /* besides what stays: the bytes of the directory, and the copy of the members in qsort */
+    beside = (size_t)d.size + (size_t)d.entries * sizeof *z.members;
+    if (limit > 0 && beside + arena->used_bytes >= limit) {
+        st = no_memory(part, arena, err);
+        goto done;
+    }
+    arena->limit_bytes -= limit > 0 ? beside : 0;
     bytes = malloc((size_t)d.size + 1);
     z.members = arena_array(arena, (size_t)d.entries + 1, sizeof *z.members);
     if (!bytes || !z.members) {
-        st = tp_fail(err, TP_E_NOMEM, "%s: no memory for its directory", part->path);
+        st = no_memory(part, arena, err);
         goto done;
     }
     TP_TRY(file_part_read(part, d.begin, bytes, d.size, err));
@@ -260,6 +280,7 @@ tp_status zip_read(struct zip *out, const struct file_part *part, struct arena *
     TP_TRY(check_members(&z, err));
     *out = z;
 done:
+    arena->limit_bytes = limit;
     free(bytes);
     return st;
 }

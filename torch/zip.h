@@ -24,7 +24,8 @@ struct zip {
 };
 
 /* Read the directory of the archive in `part`. Names and members live in the arena. TP_E_CORRUPT:
- * it is not such an archive; the message says why. */
+ * it is not such an archive; the message says why. TP_E_BUDGET: the arena has a limit, and more is
+ * needed for them and for reading them. */
 tp_status zip_read(struct zip *out, const struct file_part *part, struct arena *arena,
                    struct tp_err *err);
 

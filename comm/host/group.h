@@ -80,7 +80,8 @@ struct host_group_ops {
     tp_status (*reduce_scatter)(struct host_group *g, void *out, const void *in, int64_t n,
                                 enum dtype type, struct tp_err *err);
     /* Send the rows of `in` to the ranks (struct comm_rows of comm/collective.h). `in` is memory of
-     * alloc. TP_E_INTERNAL: a pair does not agree on its number of rows. */
+     * alloc. TP_E_INTERNAL: a pair does not agree on its number of rows (shm; mpi does not
+     * compare them). */
     tp_status (*all_to_all)(struct host_group *g, void *out, const void *in,
                             const struct host_rows *rows, struct tp_err *err);
     tp_status (*broadcast)(struct host_group *g, void *buf, int64_t n_bytes, int root,
@@ -94,7 +95,8 @@ struct host_group_ops {
     tp_status (*send)(struct host_group *g, const void *buf, int64_t n_bytes, int to,
                       struct host_request *r, struct tp_err *err);
     tp_status (*wait)(struct host_group *g, struct host_request *r, struct tp_err *err);
-    /* Messages of a pair arrive in order. TP_E_INTERNAL: the sizes differ. */
+    /* Messages of a pair arrive in order. TP_E_INTERNAL: the sizes differ; mpi: TP_E_COMM for one
+     * that is too long. */
     tp_status (*recv)(struct host_group *g, void *buf, int64_t n_bytes, int from,
                       struct tp_err *err);
     tp_status (*barrier)(struct host_group *g, struct tp_err *err);

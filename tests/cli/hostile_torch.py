@@ -41,6 +41,13 @@ def tensor(key="0", numel=4, offset=0, size=(2, 2), stride=(2, 1), storage="Floa
                 b"\x89", call("collections", "OrderedDict"), meta)
 
 
+def untyped(dtype, numel=4, size=(4,), stride=(1,)):
+    """A tensor of a type that has no storage of its own: of the newer types of torch."""
+    persistent = b"(" + text("storage") + name("torch.storage", "UntypedStorage") + text("0") + text("cpu") + number(numel) + b"tQ"
+    return call("torch._utils", "_rebuild_tensor_v3", persistent, number(0), numbers(size), numbers(stride), b"\x89",
+                call("collections", "OrderedDict"), dtype)
+
+
 def weight(value):
     return P2 + b"}" + text("model.norm.weight") + value + b"s."
 
@@ -117,7 +124,10 @@ def tensors():
         "path": {"key": "../data.pkl"}, "storage": {"storage": "EvilStorage"},
         "conjugate": {"meta": b"}" + text("conj") + b"\x88s"},
     }
-    return {key: weight(tensor(**values)) for key, values in wrong.items()}
+    return {**{key: weight(tensor(**values)) for key, values in wrong.items()},
+            "untyped_past_storage": weight(untyped(name("torch", "new"), 16, (17,))),
+            "untyped_without_type": weight(untyped(text("new"), 16)),
+            "untyped_of_another_module": weight(untyped(name("os", "new"), 16))}
 
 
 def archives():

@@ -45,6 +45,16 @@ def test_hostile_files(tiny, tmp_path):
             assert was_read(r) == name.startswith("ok_"), (name, r.err)
 
 
+@pytest.mark.parametrize("dtype", ["float8_e4m3fn", "float8_e8m0fnu", "bits16", "a_type_of_next_year"])
+def test_a_tensor_of_a_type_that_is_not_read_is_no_damage(dtype, tiny, tmp_path):
+    pickled = hostile_torch.P2 + b"}(" + hostile_torch.text("model.norm.weight") + hostile_torch.tensor() + \
+        hostile_torch.text("x") + hostile_torch.untyped(hostile_torch.name("torch", dtype), 16) + b"u."
+    r = read(hostile_torch.archive(pickled), tmp_path, tiny)
+    assert "no part of a LlamaForCausalLM: x; " in r.err, repr(r)
+    r = run("tp-ckpt", "verify", tmp_path / "hf")
+    assert "types are not read: 1 of the tensors, first param/x" in r.err and "damaged" not in r.out, repr(r)
+
+
 @pytest.mark.skipif(bool(harness.SANITIZE), reason="a sanitizer keeps what is freed")
 def test_memory_is_bounded(tiny, tmp_path):
     many = b"\x80\x02]" + b"(" + b"N" * (1 << 20) + b"e."

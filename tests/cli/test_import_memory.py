@@ -1,7 +1,8 @@
-"""A hostile pickle is refused within --mem, whatever it makes.
+"""A hostile pickle, or the directory of a hostile archive, is refused within --mem, whatever it makes.
 
 needs: tp-train tp-ckpt tp-reshard
 """
+import struct
 import zipfile
 
 import pytest
@@ -36,15 +37,48 @@ def write(folder, what):
     return folder
 
 
-@pytest.mark.parametrize("what", PICKLES)
-def test_a_hostile_pickle_is_refused_within_the_memory(what, tmp_path, tiny, figure):
-    source = write(tmp_path / "hostile", what)
+def refuse(source, tmp_path, tiny, figure):
+    """Import fails within the memory. Returns what it says."""
     code, peak, _, said = harness.measure(tmp_path, "tp-ckpt", "import", source, "--config", tiny, "-o",
                                           tmp_path / "out", "--mem", "%dM" % MEMORY)
     assert code in (2, 3) and "pytorch_model.bin: " in said, said
     assert not (tmp_path / "out").exists()
     assert peak <= (MEMORY + (1024 if harness.SANITIZE else 0)) * MIB, "%d MiB: %s" % (peak / MIB, said)
     figure("MiB with --mem %dM" % MEMORY, "%d" % (peak / MIB))
+    return said
+
+
+@pytest.mark.parametrize("what", PICKLES)
+def test_a_hostile_pickle_is_refused_within_the_memory(what, tmp_path, tiny, figure):
+    refuse(write(tmp_path / "hostile", what), tmp_path, tiny, figure)
+
+
+def test_a_directory_of_zeros_is_refused_within_the_memory(tmp_path, tiny, figure):
+    source, size = tmp_path / "hostile", 255 * MIB
+    source.mkdir()
+    with open(source / "pytorch_model.bin", "wb") as f:
+        f.seek(size)
+        f.write(struct.pack("<IHHHHIIH", 0x06054b50, 0, 0, 1, 1, size, 0, 0))
+    assert "left of --mem" in refuse(source, tmp_path, tiny, figure)
+
+
+def test_a_directory_of_many_members_is_refused_within_the_memory(tmp_path, tiny, figure):
+    """They are sorted, which takes a copy of them."""
+    source, n = tmp_path / "hostile", 500000
+    members, directory = [], []
+    source.mkdir()
+    for i in range(n):
+        name = b"%06x" % (7919 * i % n)
+        at, size = 36 * i, len(name)
+        members.append(struct.pack("<IHHHHHIIIHH", 0x04034b50, 20, 0, 0, 0, 33, 0, 0, 0, size, 0) + name)
+        directory.append(struct.pack("<IHHHHHHIIIHHHHHII", 0x02014b50, 20, 20, 0, 0, 0, 33, 0, 0, 0, size, 0, 0, 0, 0, 0, at) + name)
+    begin, size = 36 * n, 52 * n
+    with open(source / "pytorch_model.bin", "wb") as f:
+        f.write(b"".join(members + directory))
+        f.write(struct.pack("<IQHHIIQQQQ", 0x06064b50, 44, 45, 45, 0, 0, n, n, size, begin))
+        f.write(struct.pack("<IIQI", 0x07064b50, 0, begin + size, 1))
+        f.write(struct.pack("<IHHHHIIH", 0x06054b50, 0, 0, 0xffff, 0xffff, 0xffffffff, 0xffffffff, 0))
+    assert "left of --mem" in refuse(source, tmp_path, tiny, figure)
 
 
 def test_the_limit_is_named(tmp_path, tiny):

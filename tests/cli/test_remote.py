@@ -313,6 +313,20 @@ def test_a_shard_that_changes_between_reads_is_an_error(store, root):
     fails(store, "tp-ckpt", "digest", CKPT, says="another program replaced it|was replaced")
 
 
+def test_a_config_that_is_replaced_at_any_time_is_read(store, tmp_path):
+    """It is short, so one request gets all of it."""
+    key = "bucket/model/config.json"
+    config = harness.write_config(tmp_path).read_bytes()
+
+    def change(s):
+        s.put(key, config + b" " * len(s.requests))
+
+    store.put(key, config)
+    store.faults.append(Fault(change, times=99, path="config.json"))
+    r = ok(store, "tp-reshard", "--dry-run", "--model", "s3://" + key, "--from", "tp4", "--to", "tp2")
+    assert "tp4" in r.out and [path for _, path, _ in store.requests] == ["/" + key], repr(store.requests)
+
+
 def test_damage_and_missing_shards_are_found(store, root):
     key = "bucket/runs/ckpt/step-00000002/" + SHARD
     data = bytearray(store.objects[key][0])

@@ -10,6 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "core/clock.h"
 #include "storage/remote_segment.h"
 
 enum { ROOM = 256 << 10 }; /* of one segment, the shortest */
@@ -113,4 +114,36 @@ Test(remote_object, nothing_is_wanted_of_an_object_that_was_closed, .timeout = 6
         cr_expect_eq(s->wanted.items[i].object, b, "a range of a closed object is wanted");
     pthread_mutex_unlock(&s->lock);
     remote_object_close(b);
+}
+
+/* A checkpoint of thousands of ranks: all objects are open, and each has a segment. A read that
+ * compared them all with each other, or a hint that looked at all, would take five times as long.
+ */
+Test(remote_object, thousands_of_objects_are_read_in_a_moment, .timeout = 120)
+{
+    enum { OBJECTS = 2000, BYTES = 4096, HINTS = 1000000 };
+    const double begin = clock_cpu_seconds();
+    struct remote_object **o = calloc(OBJECTS, sizeof *o);
+    struct tp_err err = { 0 };
+    char byte;
+
+    cr_assert_not_null(o);
+    s->limit = OBJECTS * BYTES + ROOM;
+    for (int i = 0; i < OBJECTS; i++) {
+        o[i] = make_object();
+        o[i]->size = BYTES;
+        cr_assert(remote_segments_put(s, o[i], 0, BYTES, calloc(1, BYTES)));
+        remote_segments_find(s, o[i], 0)->exact = false; /* so what follows may be fetched */
+    }
+    for (int i = 0; i < OBJECTS; i++)
+        cr_assert_eq(remote_object_read(o[i], 0, &byte, 1, &err), TP_OK, "%s", err.msg);
+    o[0]->size = BYTES + HINTS;
+    s->n_threads = remote_connections(); /* as if all were busy */
+    for (int i = 0; i < HINTS; i++)
+        remote_object_will_read(o[0], BYTES + i, 1);
+    s->n_threads = 0;
+    for (int i = 0; i < OBJECTS; i++)
+        remote_object_close(o[i]);
+    free(o);
+    cr_expect_lt(clock_cpu_seconds() - begin, 4, "%.1f s", clock_cpu_seconds() - begin);
 }
