@@ -58,6 +58,45 @@ static bool add(struct folder_entry **entries, int *n, const char *key, size_t l
     return true;
 }
 
+/* The character of an entity of XML, and the length of its text; 0: it is none of ASCII. */
+static char entity(const char *text, size_t *length)
+{
+    static const struct {
+        const char *text;
+        char c;
+    } named[] = {
+        { "&amp;", '&' }, { "&lt;", '<' }, { "&gt;", '>' }, { "&quot;", '"' }, { "&apos;", '\'' }
+    };
+    const bool is_hex = strncmp(text, "&#x", 3) == 0;
+    char *end;
+    long code;
+
+    for (size_t i = 0; i < sizeof named / sizeof *named; i++)
+        if (strncmp(text, named[i].text, *length = strlen(named[i].text)) == 0)
+            return named[i].c;
+    if (strncmp(text, "&#", 2) != 0)
+        return 0;
+    code = strtol(text + (is_hex ? 3 : 2), &end, is_hex ? 16 : 10);
+    *length = (size_t)(end - text) + 1;
+    return *end == ';' && code > 0 && code < 128 ? (char)code : 0;
+}
+
+/* Replace entities, in place: the token of Ceph is a key, which may have a "&". */
+static void decode(char *text)
+{
+    const char *from = text;
+    char *to = text;
+
+    while (*from) {
+        size_t length = 0;
+        const char c = entity(from, &length);
+
+        *to++ = c ? c : *from;
+        from += c ? length : 1;
+    }
+    *to = 0;
+}
+
 bool s3_list_parse(struct folder_entry **entries, int *n, char token[S3_TOKEN_MAX],
                    const char *text)
 {
@@ -89,6 +128,7 @@ bool s3_list_parse(struct folder_entry **entries, int *n, char token[S3_TOKEN_MA
     if (value && length < S3_TOKEN_MAX) {
         memcpy(token, value, length);
         token[length] = 0;
+        decode(token);
     }
     return !value || length < S3_TOKEN_MAX;
 }

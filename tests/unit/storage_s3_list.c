@@ -29,6 +29,20 @@ Test(s3_list, entries_have_names_and_sizes)
     free(e);
 }
 
+/* Ceph's token is the last key. */
+Test(s3_list, the_token_is_text_of_xml)
+{
+    struct folder_entry *e = NULL;
+    char token[S3_TOKEN_MAX];
+    int n = 0;
+
+    cr_assert(s3_list_parse(&e, &n, token,
+                            "<ListBucketResult><NextContinuationToken>a&amp;b/&lt;&gt;&quot;&apos;"
+                            "&#38;&#x2B;&#3;&#300;&amp&unknown;&#38</NextContinuationToken>"
+                            "</ListBucketResult>"));
+    cr_expect_str_eq(token, "a&b/<>\"'&+\3&#300;&amp&unknown;&#38");
+}
+
 Test(s3_list, many_pages_are_added_up)
 {
     struct folder_entry *e = NULL;
