@@ -10,6 +10,8 @@
 #include "core/file.h"
 #include "kernels/cast.h"
 #include "kernels/copy.h"
+#include "layout/model_config.h"
+#include "reshard/tied_head.h"
 
 struct tensor_view {
     struct arena arena;
@@ -20,6 +22,7 @@ struct tensor_view {
     /* a checkpoint of this project */
     struct ckpt_found found;
     struct tensor_reader *reader;
+    const char *head, *embedding; /* names, if the head is tied; otherwise NULL */
     /* or one of another framework */
     bool is_foreign;
     struct foreign_contents foreign;
@@ -50,6 +53,21 @@ static tp_status sort_tensors(struct tensor_view *v, struct tp_err *err)
     return TP_OK;
 }
 
+/* Other frameworks store a tied head as a copy of the embedding. */
+static void find_tied_head(struct tensor_view *v)
+{
+    const char *config = v->found.manifest.model_config;
+    struct tp_err ignored = { 0 };
+    struct model m;
+
+    if (!config ||
+        model_config_parse_any(&m, config, strlen(config), v->path, &v->arena, &ignored) ||
+        m.family == MODEL_OF_RULES || !m.tied)
+        return;
+    v->head = tied_head_name(&m, ROLE_HEAD);
+    v->embedding = tied_head_name(&m, ROLE_EMBEDDING);
+}
+
 static tp_status open_own(struct tensor_view *v, const char *path, int64_t step, struct tp_err *err)
 {
     tp_status st = ckpt_open(&v->found, path, step, &v->arena, err);
@@ -59,6 +77,7 @@ static tp_status open_own(struct tensor_view *v, const char *path, int64_t step,
     snprintf(v->path, sizeof v->path, "%s", v->found.dir);
     v->tensors = v->found.manifest.layout.tensors;
     v->n = v->found.manifest.layout.n_tensors;
+    find_tied_head(v);
     return tensor_reader_open(&v->reader, v->found.dir, &v->found.manifest, err);
 }
 
@@ -155,6 +174,8 @@ int tensor_view_find_like(const struct tensor_view *v, const struct tensor *t)
     const bool master = strcmp(t->group, GROUP_MASTER) == 0;
     int i = tensor_view_find(v, t->group, t->name);
 
+    if (i < 0 && v->head && strcmp(t->name, v->head) == 0)
+        i = tensor_view_find(v, t->group, v->embedding);
     if (i >= 0 || (!master && strcmp(t->group, GROUP_PARAM) != 0) || !dtype_is_float(t->dtype))
         return i;
     i = tensor_view_find(v, master ? GROUP_PARAM : GROUP_MASTER, t->name);

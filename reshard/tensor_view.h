@@ -32,7 +32,8 @@ int tensor_view_find(const struct tensor_view *v, const char *group, const char 
 
 /* The tensor that is compared with t, of another checkpoint: that of the same group and name. Where
  * there is none: for a master the weight in f32, which is its own master; for a weight the master
- * that it is made of, so tensor_view_read_as rounds it. -1: there is none of these. */
+ * that it is made of, so tensor_view_read_as rounds it; in a checkpoint of this project, for a tied
+ * head the embedding. -1: there is none of these. */
 int tensor_view_find_like(const struct tensor_view *v, const struct tensor *t);
 
 /* Fill buf with a box of tensor i, row-major. TP_E_CORRUPT: damage, or elements that are stored

@@ -179,6 +179,12 @@ def test_a_tied_head_has_both_names_and_is_stored_once(tied, tmp_path):
     assert len(found) == len(tied.group("param")) + 1
     assert sum(p.stat().st_size for p in (tmp_path / "dcp").glob("*.distcp")) < 1.5 * sum(
         v.nbytes for v in tied.group("param").values())
+    for sides in (tied.root, tmp_path / "dcp"), (tmp_path / "dcp", tied.root):
+        assert "equal: %d tensors" % len(found) in ok("tp-ckpt", "diff", "--group", "param", *sides).out
+    changed = {**tied.group("param"), "model.embed_tokens.weight": 2 * tied.group("param")["model.embed_tokens.weight"]}
+    tp_checkpoint.save(tmp_path / "other", 1, changed, config=tied.config.read_text())
+    r = harness.run("tp-ckpt", "diff", "--group", "param", tmp_path / "other", tmp_path / "dcp")
+    assert r.rc == 1 and "param/model.embed_tokens.weight: " in r.out and "param/lm_head.weight: " in r.out, repr(r)
 
 
 def test_dcp_of_weights_alone_and_casts(bf16, tmp_path):
