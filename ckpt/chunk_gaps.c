@@ -18,7 +18,7 @@ struct chunk_gaps {
     struct gap_payload *payloads; /* [file.n] ascending by offset */
     struct sha256 *hash;
     int64_t next, n_passed; /* the first gap that is not hashed, 0 to file.n */
-    unsigned char *buf;
+    unsigned char *buf;     /* of the thread that hashes; NULL: none is needed now */
     unsigned char head[HEAD_BYTES];
     size_t head_bytes;
     pthread_mutex_t lock; /* guards all of this */
@@ -41,8 +41,7 @@ tp_status chunk_gaps_new(struct chunk_gaps **out, const struct chunk_file *file,
     pthread_mutex_init(&g->lock, NULL);
     g->file = *file;
     g->payloads = calloc((size_t)file->n + 1, sizeof *g->payloads);
-    g->buf = malloc(HASH_BUFFER_BYTES);
-    if (!g->payloads || !g->buf)
+    if (!g->payloads)
         TP_TRY(tp_fail(err, TP_E_NOMEM, "%s: no memory to read it", file->path));
     for (int64_t i = 0; i < file->n; i++) {
         const struct chunk_entry *c = &file->chunks[i];
@@ -93,6 +92,8 @@ static tp_status hash_next(struct chunk_gaps *g, struct tp_err *err)
 {
     const int64_t end = gap_end(g, g->next);
 
+    if (!g->buf && !(g->buf = malloc(HASH_BUFFER_BYTES)))
+        return tp_fail(err, TP_E_NOMEM, "%s: no memory to read it", g->file.path);
     for (int64_t at = gap_begin(g, g->next); at < end;) {
         const int64_t n = end - at < HASH_BUFFER_BYTES ? end - at : HASH_BUFFER_BYTES;
         tp_status st = object_read_at(g->file.object, g->file.path, at, g->buf, (size_t)n, err);
@@ -133,6 +134,8 @@ tp_status chunk_gaps_end(struct chunk_gaps *g, char out[SHA256_TEXT], struct tp_
     if (!st) {
         sha256_end(g->hash, out);
         g->hash = NULL;
+        free(g->buf); /* thousands of shards may be open */
+        g->buf = NULL;
     }
     pthread_mutex_unlock(&g->lock);
     return st;

@@ -154,17 +154,31 @@ static tp_status scan_chunk(struct verify_scan *s, int shard, int64_t item, int 
     return add_finding(s, check_digest(s, shard, chunk, &found, err), err);
 }
 
+/* The shard that has this chunk of all. */
+static int shard_of(const struct verify_scan *s, int64_t item)
+{
+    int low = 0, high = s->v->manifest.n_shards - 1;
+
+    while (low < high) {
+        const int middle = low + (high - low) / 2;
+
+        if (item < s->first[middle + 1])
+            high = middle;
+        else
+            low = middle + 1;
+    }
+    return low;
+}
+
 /* A thread_pool_fn: `item` counts chunks over all shards, in the order of the files, so that each
  * file is read once from its beginning to its end. */
 static tp_status scan_item(void *ctx, int64_t item, int worker, struct tp_err *err)
 {
     struct verify_scan *s = ctx;
-    int shard = 0;
+    const int shard = shard_of(s, item);
     bool all = false;
     tp_status st;
 
-    while (item >= s->first[shard + 1])
-        shard++;
     item -= s->first[shard];
     TP_TRY(scan_chunk(s, shard, chunk_gaps_chunk(s->gaps[shard], item), worker, err));
     TP_TRY(add_finding(s, chunk_gaps_passed(s->gaps[shard], item, &all, err), err));
@@ -199,11 +213,18 @@ done:
     return st;
 }
 
+static int by_text(const void *a, const void *b)
+{
+    return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
 /* Find shards that the manifest does not list. */
-static tp_status check_extra(struct verify_scan *s, struct tp_err *err)
+static tp_status check_extra(struct verify_scan *s, struct arena *arena, struct tp_err *err)
 {
     const struct manifest *m = &s->v->manifest;
     struct folder_entry *entries = NULL;
+    const size_t n_files = (size_t)m->n_shards;
+    const char **files;
     int n = 0;
     tp_status st;
 
@@ -212,13 +233,18 @@ static tp_status check_extra(struct verify_scan *s, struct tp_err *err)
     st = folder_list(&entries, &n, s->v->dir, err);
     if (st)
         return st == TP_E_NOTFOUND ? step_fail_removed(s->v->dir, err) : st;
+    files = arena_array(arena, n_files + 1, sizeof *files);
+    if (!files)
+        st = tp_fail(err, TP_E_NOMEM, "no memory to verify %s", s->v->dir);
+    for (size_t i = 0; i < n_files && !st; i++)
+        files[i] = m->shards[i].file;
+    if (!st)
+        qsort(files, n_files, sizeof *files, by_text);
     for (int e = 0; e < n && !st; e++) {
         const char *name = entries[e].name, *dot = strrchr(name, '.');
-        bool known = !dot || strcmp(dot, ".h5") != 0;
 
-        for (int i = 0; i < m->n_shards && !known; i++)
-            known = strcmp(name, m->shards[i].file) == 0;
-        if (!known)
+        if (dot && strcmp(dot, ".h5") == 0 &&
+            !bsearch(&name, files, n_files, sizeof *files, by_text))
             st = add_finding(s,
                              tp_fail(err, TP_E_CORRUPT,
                                      "%s/%s: is not a shard of this checkpoint; remove it",
@@ -265,7 +291,7 @@ tp_status ckpt_verify(struct verify *v, struct arena *arena, struct tp_err *err)
         return add_finding(&s, st, err);
     TP_TRY(prepare(&s, arena, err));
     TP_TRY(open_shards(&s, err));
-    TP_TRY(check_extra(&s, err));
+    TP_TRY(check_extra(&s, arena, err));
     TP_TRY(check_boxes(&s, err));
     TP_TRY(thread_pool_run(scan_item, &s, s.first[v->manifest.n_shards], v->jobs, err));
 done:
