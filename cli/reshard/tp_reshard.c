@@ -102,8 +102,7 @@ static bool parse(struct reshard_options *o, int *exit_code, int argc, char **ar
         OPT_FLAG(0, "ordinary-optimizer", &o->ordinary_optimizer,
                  "megatron, torch_dist: write the ordinary optimizer"),
         OPT_STR(0, "dtype", "f32|bf16|f16", &o->copy.dtype_text,
-                "cast the weights; from or to another framework's format, f32 is taken\n"
-                "from the masters"),
+                "cast the weights; between formats f32 is taken from the masters"),
         COPY_OPTION_ZSTD(&o->copy.zstd),
         OPT_FLAG(0, "no-compress", &o->no_compress,
                  "write raw files, whatever CKPT has (the default)"),
@@ -123,8 +122,7 @@ static bool parse(struct reshard_options *o, int *exit_code, int argc, char **ar
         OPT_FLAG('f', "force", &q->force, "replace the step of OUT if it exists"),
         COPY_OPTION_JOURNAL(&o->copy.journal_s),
         OPT_FLAG(0, "json", &o->json,
-                 "print one JSON object; on stderr, one progress object per line\nevery "
-                 "second"),
+                 "print one JSON object; on stderr, one progress object per line"),
         OPT_END
     };
 

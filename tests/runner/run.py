@@ -94,10 +94,11 @@ def environment(name, whole_stacks=False):
 
 
 def is_finding(report):
-    """Not: LeakSanitizer could not stop the threads to look for leaks. The exit code of the program tells of that."""
+    """Not: the file is empty, of a process that was killed; or LeakSanitizer could not stop the threads to look for
+    leaks, of which the exit code tells."""
     with open(report, encoding="utf-8", errors="replace") as f:
         text = f.read()
-    return "LeakSanitizer has encountered a fatal error" not in text or "ERROR: " in text
+    return bool(text.strip()) and ("LeakSanitizer has encountered a fatal error" not in text or "ERROR: " in text)
 
 
 def sanitizer_reports(name):
