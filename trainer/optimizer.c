@@ -78,7 +78,7 @@ static void add_bucket(const struct params *p, const struct param_bucket *b, str
 
 struct adamw_rates optimizer_rates(const struct train_optimizer *o, double lr, int64_t age)
 {
-    double t = (double)age + 1, correction1 = 1 - pow(o->beta1, t);
+    double t = (double)(age + 1), correction1 = 1 - pow(o->beta1, t);
     double correction2 = 1 - pow(o->beta2, t);
 
     return (struct adamw_rates){ .step = (float)(lr / correction1),

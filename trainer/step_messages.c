@@ -94,6 +94,7 @@ static tp_status run_dry(struct trainer *t, struct device *null, struct tp_err *
     TP_TRY(device_queue_open(null, &q[0], DEVICE_QUEUE_COMPUTE, err));
     TP_TRY(device_queue_open(null, &q[1], DEVICE_QUEUE_COMM, err));
     use_queues(t, &kernels_null, q[0], q[1], q[1]);
+    t->position.step = t->position.optimizer_start = 0; /* no step follows the highest number */
     st = step_run(t, &ignored, err);
     use_queues(t, ops, compute, comm, exchange);
     t->position = position;
