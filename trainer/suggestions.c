@@ -233,12 +233,13 @@ static tp_status too_large(const struct train_config *c, const struct need *need
         instead[0] ? "would fit: " : "no layout near it fits either: give more --mem", instead);
 }
 
-/* Kernel threads that fit in the memory that is left. */
+/* Kernel threads that fit in the memory that is left. per_thread is 0 on a GPU, and where the bytes
+ * cannot be counted. */
 static int threads_that_fit(const struct train_config *c, const struct need *need)
 {
     const int64_t left = c->mem_bytes - need->total, per_thread = need->cpu.per_thread;
 
-    if (c->on_gpu || c->threads || left < 0 || left / per_thread >= INT_MAX)
+    if (per_thread == 0 || c->threads || left < 0 || left / per_thread >= INT_MAX)
         return INT_MAX;
     return 1 + (int)(left / per_thread);
 }

@@ -1,5 +1,6 @@
 /* tests/unit/trainer_suggestions.c - the suggestions of a refusal can run. */
 #include <criterion/criterion.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -145,6 +146,13 @@ Test(suggestions, the_memory_of_each_thread_counts)
         cr_expect_eq(suggestions_budget(&threads, &c, &m, &err), TP_OK, "%s", err.msg);
         cr_expect_eq(threads, 1 + more);
     }
+    m.hidden = m.ffn = c.global_batch_size = c.micro_batch_size = 1 << 20;
+    m.max_positions = c.seq_length = 1 << 10;
+    c.spec = spec_default();
+    c.mem_bytes = INT64_MAX;
+    cr_assert_eq(need_of(&c, &m), MEMORY_MOST);
+    cr_expect_eq(suggestions_budget(&threads, &c, &m, &err), TP_OK, "%s", err.msg);
+    cr_expect_eq(threads, INT_MAX, "what cannot be counted needs no more for a thread");
 }
 
 /* What --ckpt-zstd needs counts. (Without --ckpt it is refused.) */
