@@ -11,6 +11,7 @@
 #include "ckpt/step.h"
 #include "ckpt/tiling.h"
 #include "core/file.h"
+#include "core/text.h"
 #include "core/thread_pool.h"
 #include "storage/folder.h"
 #include "storage/location.h"
@@ -213,11 +214,6 @@ done:
     return st;
 }
 
-static int by_text(const void *a, const void *b)
-{
-    return strcmp(*(const char *const *)a, *(const char *const *)b);
-}
-
 /* Find shards that the manifest does not list. */
 static tp_status check_extra(struct verify_scan *s, struct arena *arena, struct tp_err *err)
 {
@@ -239,12 +235,12 @@ static tp_status check_extra(struct verify_scan *s, struct arena *arena, struct 
     for (size_t i = 0; i < n_files && !st; i++)
         files[i] = m->shards[i].file;
     if (!st)
-        qsort(files, n_files, sizeof *files, by_text);
+        qsort(files, n_files, sizeof *files, text_compare);
     for (int e = 0; e < n && !st; e++) {
         const char *name = entries[e].name, *dot = strrchr(name, '.');
 
         if (dot && strcmp(dot, ".h5") == 0 &&
-            !bsearch(&name, files, n_files, sizeof *files, by_text))
+            !bsearch(&name, files, n_files, sizeof *files, text_compare))
             st = add_finding(s,
                              tp_fail(err, TP_E_CORRUPT,
                                      "%s/%s: is not a shard of this checkpoint; remove it",

@@ -77,11 +77,10 @@ struct rank_env_silence rank_env_silence_echo(void)
     return (struct rank_env_silence){ silence(stdout), silence(stderr) };
 }
 
-void rank_env_end_silence(struct rank_env_silence *s)
+void rank_env_end_silence(struct rank_env_silence s)
 {
-    restore(stdout, s->out);
-    restore(stderr, s->err);
-    *s = (struct rank_env_silence){ -1, -1 };
+    restore(stdout, s.out);
+    restore(stderr, s.err);
 }
 
 void rank_env_wait_for_first(void)

@@ -30,7 +30,7 @@ struct rank_env_silence {
 /* Send the output of a rank that is not the first one to /dev/null while it reads the command line,
  * and back. */
 struct rank_env_silence rank_env_silence_echo(void);
-void rank_env_end_silence(struct rank_env_silence *s);
+void rank_env_end_silence(struct rank_env_silence s);
 
 /* Call it before this process exits with an error and has not joined the other ranks. A launcher
  * may end all ranks as soon as one of them exits with an error. So ranks that print nothing wait

@@ -217,3 +217,8 @@ bool text_is_one_of(const char *text, const char *const *names)
             return true;
     return false;
 }
+
+int text_compare(const void *a, const void *b)
+{
+    return strcmp(*(const char *const *)a, *(const char *const *)b);
+}

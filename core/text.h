@@ -51,4 +51,7 @@ bool text_ends_with(const char *text, const char *end);
 /* Whether `text` is one of these names, of which the last is NULL. */
 bool text_is_one_of(const char *text, const char *const *names);
 
+/* For qsort and bsearch of an array of texts: the order of strcmp. */
+int text_compare(const void *a, const void *b);
+
 #endif

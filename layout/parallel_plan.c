@@ -23,3 +23,11 @@ const struct parallel_plan_entry *parallel_plan_find(const struct parallel_plan 
             return &p->entries[i];
     return NULL;
 }
+
+const char *parallel_plan_end_name(const struct model *m, enum tensor_role role)
+{
+    const struct parallel_plan plan = parallel_plan_of(m);
+    const struct parallel_plan_entry *e = parallel_plan_find(&plan, role);
+
+    return e ? e->pattern : "lm_head.weight";
+}

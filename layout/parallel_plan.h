@@ -37,6 +37,10 @@ struct parallel_plan {
  * transformers has them and cuts as Megatron-LM has them. */
 struct parallel_plan parallel_plan_of(const struct model *m);
 
+/* The name of the head or the embedding of a model. Of a family whose head is always tied, and so
+ * has no name: the name that other frameworks give its copy. */
+const char *parallel_plan_end_name(const struct model *m, enum tensor_role role);
+
 /* The entry of a role; NULL: the plan has none. */
 const struct parallel_plan_entry *parallel_plan_find(const struct parallel_plan *p,
                                                      enum tensor_role r);

@@ -11,7 +11,7 @@
 #include "kernels/cast.h"
 #include "kernels/copy.h"
 #include "layout/model_config.h"
-#include "reshard/tied_head.h"
+#include "layout/parallel_plan.h"
 
 struct tensor_view {
     struct arena arena;
@@ -64,8 +64,8 @@ static void find_tied_head(struct tensor_view *v)
         model_config_parse_any(&m, config, strlen(config), v->path, &v->arena, &ignored) ||
         m.family == MODEL_OF_RULES || !m.tied)
         return;
-    v->head = tied_head_name(&m, ROLE_HEAD);
-    v->embedding = tied_head_name(&m, ROLE_EMBEDDING);
+    v->head = parallel_plan_end_name(&m, ROLE_HEAD);
+    v->embedding = parallel_plan_end_name(&m, ROLE_EMBEDDING);
 }
 
 static tp_status open_own(struct tensor_view *v, const char *path, int64_t step, struct tp_err *err)

@@ -10,15 +10,6 @@
 
 enum { RUN_BYTES = 1 << 20 };
 
-const char *tied_head_name(const struct model *m, enum tensor_role role)
-{
-    const struct parallel_plan plan = parallel_plan_of(m);
-    const struct parallel_plan_entry *e = parallel_plan_find(&plan, role);
-
-    /* a family whose head is always tied has no name for it */
-    return e ? e->pattern : "lm_head.weight";
-}
-
 /* Whether both are the same elements of the same files. */
 static bool same_places(const struct piece_tensor *a, const struct piece_tensor *b)
 {
@@ -96,7 +87,8 @@ done:
 static tp_status check_group(struct piece_source *s, const char *group, const struct model *m,
                              struct tp_err *err)
 {
-    const char *names[2] = { tied_head_name(m, ROLE_EMBEDDING), tied_head_name(m, ROLE_HEAD) };
+    const char *names[2] = { parallel_plan_end_name(m, ROLE_EMBEDDING),
+                             parallel_plan_end_name(m, ROLE_HEAD) };
     struct piece_tensor pair[2];
     char word[TEXT_WORD_MAX];
     bool equal = false;
@@ -135,7 +127,7 @@ tp_status tied_head_check(const char *path, const struct foreign_format *format,
     struct tp_err unread;
     tp_status st = TP_OK;
 
-    if (!m->tied || unknown_tensors_ignores(ignore, tied_head_name(m, ROLE_HEAD)))
+    if (!m->tied || unknown_tensors_ignores(ignore, parallel_plan_end_name(m, ROLE_HEAD)))
         return TP_OK;
     if (!format)
         format = foreign_format_safetensors();

@@ -21,7 +21,4 @@ tp_status tied_head_check(const char *path, const struct foreign_format *format,
                           const struct model *m, const struct unknown_tensors_ignore *ignore,
                           int64_t memory_bytes, struct tp_err *err);
 
-/* The name of a tied head (ROLE_HEAD), or of the embedding that it is (ROLE_EMBEDDING). */
-const char *tied_head_name(const struct model *m, enum tensor_role role);
-
 #endif

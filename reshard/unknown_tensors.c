@@ -89,18 +89,9 @@ static void name_kinds_format(char buf[UNKNOWN_TENSORS_TEXT], const struct name_
 /* Whether the tensor follows from the config or from another tensor. */
 static bool is_redundant(const char *name, const struct model *m)
 {
-    const struct parallel_plan plan = parallel_plan_of(m);
-    const struct parallel_plan_entry *head = parallel_plan_find(&plan, ROLE_HEAD);
-
-    /* a family whose head is always tied has no name for it */
-    if (m->tied && strcmp(name, head ? head->pattern : "lm_head.weight") == 0)
+    if (m->tied && strcmp(name, parallel_plan_end_name(m, ROLE_HEAD)) == 0)
         return true;
     return family_has_buffer(family_of(m), name);
-}
-
-static int by_text(const void *a, const void *b)
-{
-    return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
 /* The names of tensors, ascending; malloc'ed. */
@@ -111,7 +102,7 @@ static const char **sorted_names(const struct tensor *tensors, int n)
     for (int i = 0; names && i < n; i++)
         names[i] = tensors[i].name;
     if (names)
-        qsort(names, (size_t)n, sizeof *names, by_text);
+        qsort(names, (size_t)n, sizeof *names, text_compare);
     return names;
 }
 
@@ -121,8 +112,8 @@ static bool is_known(const char *name, const char *const *names, int n)
     const char *prefixed = longer;
 
     snprintf(longer, sizeof longer, "transformer.%s", name);
-    return bsearch(&name, names, (size_t)n, sizeof *names, by_text) ||
-           bsearch(&prefixed, names, (size_t)n, sizeof *names, by_text);
+    return bsearch(&name, names, (size_t)n, sizeof *names, text_compare) ||
+           bsearch(&prefixed, names, (size_t)n, sizeof *names, text_compare);
 }
 
 bool unknown_tensors_ignores(const struct unknown_tensors_ignore *ignore, const char *name)

@@ -6,6 +6,8 @@
 #include <string.h>
 #include <time.h>
 
+#include "core/text.h"
+
 /* The host and the encoded path of a request to S3. With an endpoint, and for buckets with dots
  * (for which certificates of *.amazonaws.com are not valid), the bucket is part of the path. */
 static tp_status address(struct remote_request_try *t, const struct aws_config *aws,
@@ -32,11 +34,6 @@ static tp_status address(struct remote_request_try *t, const struct aws_config *
                  t->q->query ? "?" : "", t->q->query ? t->q->query : "") >= (int)sizeof t->url)
         return tp_fail(err, TP_E_USAGE, "%.200s...: the path is too long", t->q->path);
     return TP_OK;
-}
-
-static int by_name(const void *a, const void *b)
-{
-    return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
 tp_status remote_request_prepare(struct remote_request_try *t, const struct remote_request *q,
@@ -94,7 +91,7 @@ tp_status remote_request_sign(struct remote_request_try *t, struct tp_err *err)
         r.headers[r.n_headers++] = t->token_line;
     for (int i = 0; i < t->q->n_headers; i++)
         r.headers[r.n_headers++] = t->q->headers[i];
-    qsort(r.headers, (size_t)r.n_headers, sizeof *r.headers, by_name);
+    qsort(r.headers, (size_t)r.n_headers, sizeof *r.headers, text_compare);
     st = sigv4_sign(authorization + n, &r, &aws->credentials, t->date, err);
     memcpy(t->http.headers, r.headers, sizeof r.headers);
     t->http.n_headers = r.n_headers;

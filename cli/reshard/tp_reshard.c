@@ -350,7 +350,7 @@ static bool understand(struct reshard_options *o, int *code, int argc, char **ar
         st = remote_env_read(&err);
     if (st)
         *code = report_json(o->json, PROG, st, &err);
-    rank_env_end_silence(&silence);
+    rank_env_end_silence(silence);
     return ok && !st;
 }
 

@@ -205,7 +205,7 @@ static bool understand(struct train_request *r, int *code, int argc, char **argv
         ok = false;
     }
     ok = ok && !train_request_prints(r); /* printing was the whole request */
-    rank_env_end_silence(&silence);
+    rank_env_end_silence(silence);
     return ok;
 }
 

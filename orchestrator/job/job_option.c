@@ -216,10 +216,11 @@ static tp_status check_workload(const struct job *j, const struct workload *w, s
         int64_t runs = given ? strtoll(given, NULL, 10) : numbers[i].missing;
 
         snprintf(planned, sizeof planned, "%lld", (long long)numbers[i].planned);
-        if (numbers[i].planned && numbers[i].planned != runs && !(given && strchr(given, '{')))
+        if (numbers[i].planned && numbers[i].planned != runs &&
+            !job_option_is_open(j, numbers[i].option))
             return refuse_workload(j, numbers[i].option + 2, planned, given, err);
     }
-    if (j->layouts.dtype && !(dtype && strchr(dtype, '{')) &&
+    if (j->layouts.dtype && !job_option_is_open(j, "--dtype") &&
         (strcmp(j->layouts.dtype, "bf16") == 0) != (dtype && strcmp(dtype, "bf16") == 0))
         return refuse_workload(j, "dtype", j->layouts.dtype, dtype, err);
     return TP_OK;

@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/text.h"
+
 enum { MOMENTS_TRIED = 16, PREFIXES_MAX = 32 };
 
 /* The first bytes of a weight's name. */
@@ -19,11 +21,6 @@ struct prefixes {
     struct prefix list[PREFIXES_MAX];
     int n;
 };
-
-static int by_text(const void *a, const void *b)
-{
-    return strcmp(*(const char *const *)a, *(const char *const *)b);
-}
 
 static bool is_same(const struct prefix *a, const struct prefix *b)
 {
@@ -169,9 +166,9 @@ tp_status dcp_prefix_find(const char **out, struct dcp_prefix_names *names, stru
     bool found;
 
     if (names->n_weights)
-        qsort(names->weights, (size_t)names->n_weights, sizeof *names->weights, by_text);
+        qsort(names->weights, (size_t)names->n_weights, sizeof *names->weights, text_compare);
     if (names->n_moments)
-        qsort(names->moments, (size_t)names->n_moments, sizeof *names->moments, by_text);
+        qsort(names->moments, (size_t)names->n_moments, sizeof *names->moments, text_compare);
     p = of_optimizer(&found, names);
     if (!found)
         p = of_weights(names);
