@@ -198,15 +198,24 @@ REPORTING = """
 import os
 def test_reports():
     options = dict(o.split("=") for o in os.environ["ASAN_OPTIONS"].split(":"))
-    open(options["log_path"] + ".17", "w").close()
+    with open(options["log_path"] + ".17", "w") as f:
+        f.write(%r)
     assert %s
 """
 
 
 @pytest.mark.parametrize("passes, counts", [(False, "0 passed, 1 failed"), (True, "1 passed, 1 failed")])
 def test_a_report_of_a_sanitizer_is_a_failure_once(tmp_path, passes, counts):
-    p = run_tests(tmp_path, REPORTING % passes)
+    p = run_tests(tmp_path, REPORTING % ("==17==ERROR: AddressSanitizer: heap-use-after-free\n", passes))
     assert p.returncode == 1 and p.stdout.endswith("\n%s\n" % counts)
+    assert "==17==ERROR: AddressSanitizer: heap-use-after-free" in p.stdout
+
+
+@pytest.mark.parametrize("text", ["", "==17==LeakSanitizer has encountered a fatal error.\n"])
+def test_a_sanitizer_that_reported_nothing_is_no_failure(tmp_path, text):
+    """A killed process can leave an empty file."""
+    p = run_tests(tmp_path, REPORTING % (text, True))
+    assert p.returncode == 0 and p.stdout.endswith("\n1 passed, 0 failed\n")
 
 
 @pytest.mark.parametrize("sanitize,firsts", [("address", 8), ("", 1)])
