@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "kernels/cast.h"
+#include "kernels/cpu/onednn_matmul.h"
 #include "kernels/cpu/thread.h"
 #include "kernels/cpu/thread_buffer.h"
 #include "kernels/cpu/vec.h"
@@ -30,8 +31,7 @@ struct gemm_key {
 
 struct gemm_entry {
     struct gemm_key key;
-    dnnl_primitive_t primitive;
-    dnnl_memory_t a, b, c;
+    struct onednn_matmul matmul;
     bool refused; /* oneDNN has no fast kernel for this: cast */
 };
 
@@ -52,10 +52,7 @@ static bool cache_has_key; /* written under cache_once alone */
 
 static void entry_clear(struct gemm_entry *e)
 {
-    dnnl_memory_destroy(e->a);
-    dnnl_memory_destroy(e->b);
-    dnnl_memory_destroy(e->c);
-    dnnl_primitive_destroy(e->primitive);
+    onednn_matmul_clear(&e->matmul);
     memset(e, 0, sizeof *e);
 }
 
@@ -104,56 +101,10 @@ static struct gemm_cache *cache_get(struct tp_err *err)
     return cache;
 }
 
-/* Row-major rows x cols with ld between rows, as stored, seen transposed when trans. */
-static dnnl_status_t matrix_desc(dnnl_memory_desc_t *md, bool trans, int64_t rows, int64_t cols,
-                                 int64_t ld, dnnl_data_type_t type)
-{
-    dnnl_dims_t dims = { rows, cols };
-    dnnl_dims_t strides = { trans ? 1 : ld, trans ? ld : 1 };
-
-    return dnnl_memory_desc_init_by_strides(md, 2, dims, type, strides);
-}
-
-static bool is_reference(const_dnnl_primitive_desc_t pd)
-{
-    const char *name = NULL;
-
-    return dnnl_primitive_desc_query(pd, dnnl_query_impl_info_str, 0, &name) != dnnl_success ||
-           strncmp(name, "ref", 3) == 0;
-}
-
-/* Fill e->primitive and memories. Anything but success: not available. */
-static dnnl_status_t entry_make(struct gemm_entry *e, const struct gemm_key *key,
-                                dnnl_engine_t engine)
-{
-    dnnl_memory_desc_t a, b, c;
-    dnnl_matmul_desc_t desc;
-    dnnl_primitive_desc_t pd = NULL;
-    dnnl_status_t s;
-
-    e->key = *key;
-    if ((s = matrix_desc(&a, key->trans_a, key->m, key->k, key->lda, dnnl_bf16)) ||
-        (s = matrix_desc(&b, key->trans_b, key->k, key->n, key->ldb, dnnl_bf16)) ||
-        (s = matrix_desc(&c, false, key->m, key->n, key->ldc, dnnl_f32)) ||
-        (s = dnnl_matmul_desc_init(&desc, &a, &b, NULL, &c)) ||
-        (s = dnnl_primitive_desc_create(&pd, &desc, NULL, engine, NULL)))
-        goto done;
-    if (is_reference(pd)) {
-        s = dnnl_unimplemented;
-        goto done;
-    }
-    if ((s = dnnl_primitive_create(&e->primitive, pd)) ||
-        (s = dnnl_memory_create(&e->a, &a, engine, DNNL_MEMORY_NONE)) ||
-        (s = dnnl_memory_create(&e->b, &b, engine, DNNL_MEMORY_NONE)) ||
-        (s = dnnl_memory_create(&e->c, &c, engine, DNNL_MEMORY_NONE)))
-        goto done;
-done:
-    dnnl_primitive_desc_destroy(pd);
-    return s;
-}
-
 static struct gemm_entry *cache_entry(struct gemm_cache *cache, const struct gemm *g)
 {
+    const struct onednn_matmul_shape shape = { g->m,   g->n,   g->k,       g->lda,
+                                               g->ldb, g->ldc, g->trans_a, g->trans_b };
     struct gemm_key key;
     uint64_t hash = 0;
     struct gemm_entry *e;
@@ -170,13 +121,12 @@ static struct gemm_entry *cache_entry(struct gemm_cache *cache, const struct gem
         hash ^= hash >> 29;
     }
     e = &cache->entry[hash >> (64 - CACHE_BITS)];
-    if ((!e->primitive && !e->refused) || memcmp(&e->key, &key, sizeof key) != 0) {
+    if ((!e->matmul.primitive && !e->refused) || memcmp(&e->key, &key, sizeof key) != 0) {
         entry_clear(e);
-        if (entry_make(e, &key, cache->engine) != dnnl_success) {
-            entry_clear(e);
-            e->key = key;
-            e->refused = true;
-        }
+        e->key = key;
+        e->refused = onednn_matmul_make(&e->matmul, &shape, cache->engine) != dnnl_success;
+        if (e->refused)
+            onednn_matmul_clear(&e->matmul);
     }
     return e;
 }
@@ -289,13 +239,13 @@ static tp_status execute(const struct gemm *g, const struct gemm_entry *e, float
     dnnl_status_t s;
 
     /* oneDNN takes inputs through the same type as outputs; it does not write them. */
-    if ((s = dnnl_memory_set_data_handle(e->a, (void *)(uintptr_t)g->a)) == dnnl_success &&
-        (s = dnnl_memory_set_data_handle(e->b, (void *)(uintptr_t)g->b)) == dnnl_success &&
-        (s = dnnl_memory_set_data_handle(e->c, c)) == dnnl_success) {
-        dnnl_exec_arg_t args[] = { { DNNL_ARG_SRC, e->a },
-                                   { DNNL_ARG_WEIGHTS, e->b },
-                                   { DNNL_ARG_DST, e->c } };
-        s = dnnl_primitive_execute(e->primitive, stream, 3, args);
+    if ((s = dnnl_memory_set_data_handle(e->matmul.a, (void *)(uintptr_t)g->a)) == dnnl_success &&
+        (s = dnnl_memory_set_data_handle(e->matmul.b, (void *)(uintptr_t)g->b)) == dnnl_success &&
+        (s = dnnl_memory_set_data_handle(e->matmul.c, c)) == dnnl_success) {
+        dnnl_exec_arg_t args[] = { { DNNL_ARG_SRC, e->matmul.a },
+                                   { DNNL_ARG_WEIGHTS, e->matmul.b },
+                                   { DNNL_ARG_DST, e->matmul.c } };
+        s = dnnl_primitive_execute(e->matmul.primitive, stream, 3, args);
     }
     if (s != dnnl_success)
         return tp_fail(err, TP_E_INTERNAL,

@@ -1,7 +1,7 @@
 /* tests/unit/kernels_gemm.c - matrix products against a simple loop in double.
  *
  * covers: kernels/cpu/gemm_bf16 kernels/cpu/gemm_onednn kernels/cpu/panel kernels/cpu/panel_amx
- * covers: kernels/cpu/unit kernels/cpu/thread_buffer */
+ * covers: kernels/cpu/unit kernels/cpu/thread_buffer kernels/cpu/onednn_matmul */
 #include "kernels/gemm.h"
 
 #include <sys/resource.h>
