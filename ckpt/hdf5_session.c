@@ -33,6 +33,8 @@ tp_status hdf5_session_refuse(const struct hdf5_session *s, const char *what, st
     return tp_fail(err, TP_E_INTERNAL, "%s: libhdf5 cannot create %s", s->vfd.path, what);
 }
 
+/* Files have the format of HDF5 1.10, whichever version writes them: older programs read them, and
+ * two versions write the same bytes. */
 tp_status hdf5_session_open(struct hdf5_session *s, struct tp_err *err)
 {
     s->fapl = H5Pcreate(H5P_FILE_ACCESS);
@@ -41,8 +43,7 @@ tp_status hdf5_session_open(struct hdf5_session *s, struct tp_err *err)
     s->link_plist = H5Pcreate(H5P_LINK_CREATE);
     s->data_plist = H5Pcreate(H5P_DATASET_CREATE);
     if (s->fapl < 0 || s->fcpl < 0 || s->group_plist < 0 || s->link_plist < 0 ||
-        s->data_plist < 0 ||
-        H5Pset_libver_bounds(s->fapl, H5F_LIBVER_LATEST, H5F_LIBVER_LATEST) < 0 ||
+        s->data_plist < 0 || H5Pset_libver_bounds(s->fapl, H5F_LIBVER_V110, H5F_LIBVER_V110) < 0 ||
         H5Pset_alignment(s->fapl, PAYLOAD_ALIGN, PAYLOAD_ALIGN) < 0 ||
         H5Pset_obj_track_times(s->fcpl, 0) < 0 || H5Pset_obj_track_times(s->group_plist, 0) < 0 ||
         H5Pset_obj_track_times(s->data_plist, 0) < 0 ||

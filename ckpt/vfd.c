@@ -8,6 +8,9 @@
 
 #include "core/file.h"
 
+/* libhdf5 leaves 256 to 511 to drivers that are not registered with The HDF Group. */
+enum { DRIVER_NUMBER = 511 };
+
 /* An open file; begins with libhdf5's own part. */
 struct vfd_file {
     H5FD_t base;
@@ -139,6 +142,10 @@ static herr_t vfd_write(H5FD_t *file, H5FD_mem_t type, hid_t dxpl, haddr_t addr,
 herr_t vfd_select(hid_t fapl, struct vfd *vfd, hid_t *driver)
 {
     const H5FD_class_t class = {
+#ifdef H5FD_CLASS_VERSION /* since HDF5 1.14 */
+        .version = H5FD_CLASS_VERSION,
+        .value = DRIVER_NUMBER,
+#endif
         .name = "tp-ckpt",
         .maxaddr = (haddr_t)INT64_MAX,
         .fc_degree = H5F_CLOSE_STRONG,
