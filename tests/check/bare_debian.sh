@@ -1,10 +1,11 @@
-# tests/check/bare_debian.sh - a bare Debian 12 in a folder; sourced by the checks that need one.
+# tests/check/bare_debian.sh - a bare Debian in a folder; sourced by the checks that need one.
 #
 #   bare_debian PACKAGES     make it in $root with these packages beside Debian's minimum
 #   inside COMMAND           run a command in it, in /root/tp
 #
-# Packages come from where this machine's apt gets them. Needs root and debootstrap. The folder is
-# CHROOT, or a new one under TMPDIR. It is removed at the end unless KEEP=1.
+# RELEASE is its name: bookworm (Debian 12, the default) or trixie (Debian 13). Packages come from where this
+# machine's apt gets those of Debian. Needs root and debootstrap. The folder is CHROOT, or a new one under
+# TMPDIR. It is removed at the end unless KEEP=1.
 # shellcheck shell=bash
 
 name=$(basename "$0" .sh)
@@ -13,6 +14,7 @@ if [ "$(id -u)" -ne 0 ]; then
     echo "$name: needs root, for debootstrap and chroot" >&2
     exit 1
 fi
+release=${RELEASE:-bookworm}
 root=${CHROOT:-$(mktemp -d "${TMPDIR:-/tmp}/$name.XXXXXX")}
 
 # shellcheck disable=SC2317  # called by the trap
@@ -32,23 +34,30 @@ finish() {
 }
 trap finish EXIT
 
-# The first mirror of this machine's apt that has bookworm.
+# The first of this machine's mirrors of Debian that has the release.
 mirror() {
-    # shellcheck disable=SC2016  # the names are apt's
-    apt-get indextargets --format '$(REPO_URI) $(CODENAME)' 'Created-By: Packages' |
-        awk '$2 == "bookworm" { print $1; exit }'
+    local from
+    # shellcheck disable=SC2016  # the name is apt's
+    apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' 'Origin: Debian' | awk '!seen[$0]++' |
+        while read -r from; do
+            if /usr/lib/apt/apt-helper download-file "${from}dists/$release/Release" "$root.release" >"$root.log" 2>&1; then
+                echo "$from"
+                break
+            fi
+        done
+    rm -f "$root.release"
 }
 
 bootstrap() { # PACKAGES
     local from
     from=$(mirror)
     if [ -z "$from" ]; then
-        echo "$name: this machine's apt has no Debian 12 (bookworm) to take packages from" >&2
+        echo "$name: this machine's apt has no mirror of Debian with $release to take packages from" >&2
         return 1
     fi
-    echo "$name: debootstrap into $root"
+    echo "$name: debootstrap of $release into $root"
     chmod 755 "$root" # for the tests' other users
-    debootstrap --variant=minbase --include="$1" bookworm "$root" "$from" >"$root.log" 2>&1 || {
+    debootstrap --variant=minbase --include="$1" "$release" "$root" "$from" >"$root.log" 2>&1 || {
         tail -n 20 "$root.log" >&2
         return 1
     }
@@ -57,11 +66,12 @@ bootstrap() { # PACKAGES
 
 # apt inside uses the same mirrors, certificates and name servers as apt outside.
 configure() {
-    local f
+    local f here
+    here=$(. /etc/os-release && echo "$VERSION_CODENAME")
     rm -rf "$root/etc/apt/sources.list" "$root/etc/apt/sources.list.d"
     mkdir -p "$root/etc/apt/sources.list.d"
     for f in /etc/apt/sources.list /etc/apt/sources.list.d/debian.sources; do
-        [ -e "$f" ] && cp "$f" "$root$f"
+        [ -e "$f" ] && sed "s/\\b$here\\b/$release/g" "$f" >"$root$f"
     done
     cp -r /etc/apt/trusted.gpg.d /etc/apt/keyrings "$root/etc/apt/" 2>/dev/null || true
     cp -r /etc/apt/auth.conf.d "$root/etc/apt/" 2>/dev/null || true

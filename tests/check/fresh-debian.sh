@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 #
-# tests/check/fresh-debian.sh [COMMAND...] - the README's two commands on a bare Debian 12.
+# tests/check/fresh-debian.sh [COMMAND...] - the README's two commands on a bare Debian.
 #
 # Clones HEAD of this repository into a bare Debian that has git, make and ca-certificates, and runs
 # `make demo` and `make test` there, or the commands given. Takes 3 GB and some 15 minutes.
-# bare_debian.sh explains CHROOT and KEEP.
+# bare_debian.sh explains RELEASE, CHROOT and KEEP.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 . tests/check/bare_debian.sh

@@ -23,6 +23,7 @@ PYTEST = ["-c", "tests/pytest.ini", "--rootdir=.", "-p", "no:cacheprovider"]
 CHECKS = [
     ("deps", ["make", "--no-print-directory", "check-deps"], False),
     ("fresh-debian", ["tests/check/fresh-debian.sh"], True),
+    ("fresh-debian-13", ["env", "RELEASE=trixie", "tests/check/fresh-debian.sh"], True),
     ("debian-packages", ["tests/check/debian-packages.sh"], True),
 ]
 

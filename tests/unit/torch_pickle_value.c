@@ -79,3 +79,31 @@ Test(pickle_value, other_values_have_no_numbers)
     cr_assert_null(pickle_numbers_find(&numbers, 0));
     arena_free(&arena);
 }
+
+Test(pickle_value, a_dict_has_nothing_before_its_first_entry_and_after_its_last)
+{
+    struct arena arena = { 0 };
+    struct pickle_value dict = make_dict(&arena, 3, repeated);
+
+    dict.list.n = 4; /* the third entry is there, and is none of the dict's */
+    for (int64_t i = -1; i <= 2; i++) {
+        cr_assert_eq(pickle_key(&dict, i) != NULL, i == 0 || i == 1);
+        cr_assert_eq(pickle_entry(&dict, i) != NULL, i == 0 || i == 1);
+    }
+    arena_free(&arena);
+}
+
+Test(pickle_value, a_real_is_a_float_or_an_integer)
+{
+    const struct pickle_value half = { .kind = PICKLE_FLOAT, .real = 0.5 };
+    const struct pickle_value two = { .kind = PICKLE_INT, .number = 2 };
+    const struct pickle_value text = { .kind = PICKLE_TEXT, .number = 7 };
+    double x = 0;
+
+    cr_assert(pickle_real(&x, &half));
+    cr_assert_eq(x, 0.5);
+    cr_assert(pickle_real(&x, &two));
+    cr_assert_eq(x, 2);
+    cr_assert_not(pickle_real(&x, &text));
+    cr_assert_not(pickle_real(&x, NULL));
+}
