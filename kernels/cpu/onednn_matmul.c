@@ -67,6 +67,13 @@ static dnnl_status_t stored_desc(matrix_desc *out, bool trans, int64_t rows, int
     return matrix_desc_create(out, dims, strides, type);
 }
 
+/* oneDNN 3.7 takes a matrix of one row or one column for dense, whatever its strides are, and then
+ * reads or writes the wrong elements. */
+static bool is_computed_wrongly(const struct onednn_matmul_shape *shape)
+{
+    return DNNL_VERSION_MAJOR >= 3 && (shape->m == 1 || shape->n == 1);
+}
+
 static bool is_reference(const_dnnl_primitive_desc_t pd)
 {
     const char *name = NULL;
@@ -82,6 +89,8 @@ dnnl_status_t onednn_matmul_make(struct onednn_matmul *p, const struct onednn_ma
     dnnl_primitive_desc_t pd = NULL;
     dnnl_status_t s;
 
+    if (is_computed_wrongly(shape))
+        return dnnl_unimplemented;
     if ((s = stored_desc(&a, shape->trans_a, shape->m, shape->k, shape->lda, dnnl_bf16)) ||
         (s = stored_desc(&b, shape->trans_b, shape->k, shape->n, shape->ldb, dnnl_bf16)) ||
         (s = stored_desc(&c, false, shape->m, shape->n, shape->ldc, dnnl_f32)) ||

@@ -71,7 +71,8 @@ def main():
         folder = pathlib.Path(name)
         (folder / "config.json").write_text(CONFIG % (a.width, 11 * a.width // 4, a.width // 16))
         run([BUILD / "tests/make_ckpt", folder / "config.json", "tp8", folder / "ckpt", 1, 1, "bf16"])
-        os.environ.setdefault("OMPI_MCA_rmaps_base_oversubscribe", "1")
+        os.environ.setdefault("OMPI_MCA_rmaps_base_oversubscribe", "1")  # Open MPI 4
+        os.environ.setdefault("PRTE_MCA_rmaps_default_mapping_policy", ":oversubscribe")  # Open MPI 5
         if a.shared:
             measure_shared(a, folder)
             return

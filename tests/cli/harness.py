@@ -28,7 +28,8 @@ TEXT = "/usr/share/common-licenses/GPL-3"
 
 if os.geteuid() == 0:  # without these mpirun refuses to run as root
     os.environ.update(OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
-os.environ.setdefault("OMPI_MCA_rmaps_base_oversubscribe", "1")
+os.environ.setdefault("OMPI_MCA_rmaps_base_oversubscribe", "1")  # Open MPI 4
+os.environ.setdefault("PRTE_MCA_rmaps_default_mapping_policy", ":oversubscribe")  # Open MPI 5
 os.environ.pop("CUDA_VISIBLE_DEVICES", None)  # the fake CUDA device reads it too
 
 # Every power of two up to 8 divides the heads and widths. With only 4 KV heads, tp8 replicates them.

@@ -19,10 +19,9 @@ from test_ckpt import sign
 
 # 8 heads over 2 KV heads, and a vocabulary that no degree divides.
 MODEL = dict(num_key_value_heads=2, vocab_size=259, tie_word_embeddings=True)
-# Eight ranks on two cores, also as root. There are no leak checks, because Open MPI leaks in modules that it
+# Eight ranks on two cores. There are no leak checks, because Open MPI leaks in modules that it
 # has unloaded at the end, and suppressions need the names of these modules.
-MPI = dict(OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1",
-           OMPI_MCA_rmaps_base_oversubscribe="1", OMPI_MCA_mpi_yield_when_idle="1",
+MPI = dict(OMPI_MCA_mpi_yield_when_idle="1",
            ASAN_OPTIONS=os.environ.get("ASAN_OPTIONS", "") + ":detect_leaks=0")
 
 

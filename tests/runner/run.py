@@ -80,7 +80,8 @@ def environment(name, whole_stacks=False):
     env = dict(os.environ, ASAN_OPTIONS=asan, TSAN_OPTIONS=reports,
                UBSAN_OPTIONS=reports + ":print_stacktrace=1",
                LSAN_OPTIONS="suppressions=%s/tests/lsan.supp:print_suppressions=0" % selection.ROOT,
-               OMPI_MCA_rmaps_base_oversubscribe="1", OMPI_MCA_mpi_yield_when_idle="1",
+               OMPI_MCA_rmaps_base_oversubscribe="1", PRTE_MCA_rmaps_default_mapping_policy=":oversubscribe",
+               OMPI_MCA_mpi_yield_when_idle="1",
                OMPI_MCA_btl_vader_single_copy_mechanism="none", OMP_WAIT_POLICY="passive",
                PYTHONDONTWRITEBYTECODE="1", TP_BIN=os.path.abspath(BIN),
                TP_BUILD=os.path.abspath(BUILD), TP_SANITIZE=SANITIZE)
