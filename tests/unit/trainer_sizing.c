@@ -208,14 +208,14 @@ Test(sizing, scratch_is_as_wide_as_the_vocabulary_only_where_the_head_is)
 
 /* ---- a GPU ---- */
 
-static struct gpu_memory on_gpu(const char *text, int64_t sequences)
+static struct gpu_memory on_gpu_wide(const char *text, int64_t sequences, int64_t hidden)
 {
     const struct model m = { .vocab = 256,
                              .layers = 4,
                              .heads = 64,
                              .kv_heads = 64,
                              .head_dim = 16,
-                             .hidden = 1024,
+                             .hidden = hidden,
                              .ffn = 4096 };
     const struct workload w = { .dtype = DTYPE_BF16,
                                 .seq_length = 4096,
@@ -232,6 +232,11 @@ static struct gpu_memory on_gpu(const char *text, int64_t sequences)
     g = gpu_memory_estimate(&mm, &s, &w);
     arena_free(&a);
     return g;
+}
+
+static struct gpu_memory on_gpu(const char *text, int64_t sequences)
+{
+    return on_gpu_wide(text, sequences, 256);
 }
 
 Test(sizing, what_cuda_and_nccl_take_is_estimated_beside_the_tensors_of_a_gpu)
@@ -258,6 +263,17 @@ Test(sizing, scratch_is_what_the_queue_keeps)
     cr_expect_eq(on_gpu("tp1", 33).scratch, 3 * blas, "33 MiB wanted, twice the old taken");
     cr_expect_eq(on_gpu("tp1", 64).scratch, 3 * blas);
     cr_expect_eq(on_gpu("tp2", 64).scratch, 48 * mib, "half of the heads");
+}
+
+/* It needs a fourth of the residual, for two sums of each 32 tokens, and sorts the tokens. What the
+ * gradient of attention took before it stays. */
+Test(sizing, scratch_has_room_for_the_gradient_of_the_embedding)
+{
+    const int64_t tokens = INT64_C(64) * 4096, blas = (INT64_C(32) << 20) + (64 << 10);
+    const int64_t sums = 2 * tokens / 32 * 4096, sorting = 3 * tokens + tokens / 2048 * 1024;
+
+    cr_expect_eq(on_gpu_wide("tp2pp2", 64, 4096).scratch, blas + 4 * (sums + sorting));
+    cr_expect_eq(on_gpu_wide("tp1", 64, 4096).scratch, 3 * blas + 4 * (sums + sorting));
 }
 
 Test(sizing, a_gpu_that_cannot_be_counted_is_the_largest)

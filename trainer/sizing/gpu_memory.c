@@ -9,6 +9,10 @@ enum {
     REDUCE_ROWS = 64,      /* kernels/cuda/reduce.cuh: of a part, at least */
     REDUCE_PARTS = 256,    /* at most */
     SORTED_TOGETHER = 256, /* copies of tokens that a block sorts: kernels/cuda/permute.cu */
+    /* of kernels/cuda/embedding.cu: tokens that a warp sums, and that a block sorts */
+    EMBEDDING_PART = 32,
+    EMBEDDING_TILE = 2048,
+    EMBEDDING_DIGITS = 1024,
     FLOAT = sizeof(float),
 };
 
@@ -29,20 +33,51 @@ static int64_t least(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
-/* The queue that computes has scratch for one kernel at a time. cuBLAS is the first that asks. When
- * another one needs more, the old scratch stays, and the new one is twice as large at least
- * (device/cuda/cuda_queue.c). */
+static int64_t parts_of(int64_t n, int64_t each)
+{
+    return (n + each - 1) / each;
+}
+
+/* Of the gradient of an embedding: two sums for each part of the sorted tokens, which are three
+ * lists of numbers, and counts of digits. */
+static int64_t embedding_of(const struct rank_dims *d)
+{
+    int64_t tokens = d->sequences * d->seq;
+    int64_t sums = 2 * parts_of(tokens, EMBEDDING_PART) * d->hidden;
+    int64_t sorting = 3 * tokens + parts_of(tokens, EMBEDDING_TILE) * EMBEDDING_DIGITS;
+
+    return d->is_first ? (sums + sorting) * FLOAT : 0;
+}
+
+/* The scratch of a queue. When a kernel needs more, the old scratch stays, and the new one is twice
+ * as large at least (device/cuda/cuda_queue.c). */
+struct queue_scratch {
+    int64_t newest, all;
+};
+
+static void need(struct queue_scratch *s, int64_t bytes)
+{
+    if (bytes <= s->newest)
+        return;
+    s->newest = most(bytes, 2 * s->newest);
+    s->all += s->newest;
+}
+
+/* The queue that computes has scratch for one kernel at a time. cuBLAS is the first that asks, then
+ * the sorts of experts; the embedding is the last in the backward pass. */
 static int64_t scratch_of(const struct rank_dims *d)
 {
     int64_t rows = d->sequences * d->seq, copies = rows * d->token_copies;
-    int64_t attention = rows * d->heads * FLOAT; /* a sum of each row's gradient */
     int64_t widest = most(2 * d->hidden, most(d->up_width, d->qkv_width));
-    int64_t parts = least(REDUCE_PARTS, (rows + REDUCE_ROWS - 1) / REDUCE_ROWS);
-    int64_t sums = parts * widest * FLOAT; /* of the columns of gradients */
-    int64_t sorting = (copies + SORTED_TOGETHER - 1) / SORTED_TOGETHER * d->experts * FLOAT;
-    int64_t wanted = most(attention, most(sums, sorting));
+    struct queue_scratch s = { 0 };
 
-    return BLAS_BYTES + (wanted > BLAS_BYTES ? most(wanted, 2 * BLAS_BYTES) : 0);
+    need(&s, BLAS_BYTES);
+    need(&s, parts_of(copies, SORTED_TOGETHER) * d->experts * FLOAT);
+    /* sums of the columns of gradients */
+    need(&s, least(REDUCE_PARTS, parts_of(rows, REDUCE_ROWS)) * widest * FLOAT);
+    need(&s, rows * d->heads * FLOAT); /* attention: a sum of each row's gradient */
+    need(&s, embedding_of(d));
+    return s.all;
 }
 
 /* ---- what CUDA and NCCL take: estimates from figures that others have published ---- */
