@@ -217,6 +217,22 @@ done:
     return st;
 }
 
+/* Ranks on several hosts may have copies of the data, and one that is not whole lets its rank train
+ * on other tokens, which nothing would report. Collective; all ranks fail alike. */
+static tp_status check_data(const struct trainer *t, struct comm_control *control,
+                            struct tp_err *err)
+{
+    int64_t n[2] = { t->data.tokens.n, -t->data.tokens.n };
+    tp_status st = control_max_i64(control, n, 2, err);
+
+    if (!st && n[0] != -n[1])
+        st = tp_fail(err, TP_E_USAGE,
+                     "--data %s: has %lld tokens for one rank and %lld for another one; all ranks "
+                     "need the same file",
+                     t->config->data_path, (long long)-n[1], (long long)n[0]);
+    return control_agree(control, st, err);
+}
+
 /* Open the requests for messages between ranks, which connects them. A rank that fails here fails
  * alone: the others cannot be asked, because they may wait for it to connect. */
 static tp_status open_messages(struct trainer *t, struct tp_err *err)
@@ -284,6 +300,7 @@ tp_status trainer_open(struct trainer *t, const struct train_config *c, const st
     step_graph_init(&t->graph,
                     &(struct step_graph_request){ d->device, c->cuda_graphs, m->experts > 0 });
     TP_TRY(control_agree(control, open_alone(t, d->ops, control_rank(control), err), err));
+    TP_TRY(check_data(t, control, err));
     TP_TRY(control_agree(control, trainer_measure(&largest, c, m, d->ops, err), err));
     TP_TRY(process_groups_make(&t->parallel, ranks, t->device, d->transport, &t->layout, err));
     TP_TRY(control_agree(control, check_promises(t, err), err));

@@ -73,3 +73,16 @@ def test_a_file_that_is_cut_while_it_is_read_is_damage_and_no_signal(layout, tin
             f.truncate(100)
         out, err = p.communicate(timeout=300)
     assert p.returncode == 3 and "%s: has 100 bytes, but had 30000" % data in err, (p.returncode, out[-500:], err)
+
+
+@pytest.mark.parametrize("layout", ["dp2", "tp2"])
+def test_ranks_that_have_different_data_are_refused(layout, tiny, tmp_path):
+    """As where each host has a copy, and one is not whole. Both begin alike and have tokens of the vocabulary."""
+    whole, part = tmp_path / "whole", tmp_path / "part"
+    whole.write_bytes(open(TEXT, "rb").read(5000))
+    part.write_bytes(whole.read_bytes()[:4000])
+    start = [str(harness.BIN / "tp-train"), "--model", tiny, "--layout", layout, "--steps", 1, "--seq", 16, "--batch", 2, "--data"]
+    r = run("mpirun", "-n", 1, *start, whole, ":", "-n", 1, *start, part)
+    assert r.rc == 2 and r.out == "" and r.err.count("tp-train:") == 1, repr(r)
+    assert "--data" in r.err and "4000 tokens for one rank and 5000 for another" in r.err, repr(r)
+    assert run("mpirun", "-n", 1, *start, whole, ":", "-n", 1, *start, whole).rc == 0
