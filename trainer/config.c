@@ -57,8 +57,8 @@ static tp_status check_optimizer(const struct train_optimizer *o, struct tp_err 
     if (!(o->beta1 >= 0 && o->beta1 < 1) || !(o->beta2 >= 0 && o->beta2 < 1))
         return tp_fail(err, TP_E_USAGE, "--beta1 %g and --beta2 %g must be in [0, 1)", o->beta1,
                        o->beta2);
-    if (!(o->eps > 0))
-        return tp_fail(err, TP_E_USAGE, "--eps %g must be more than 0", o->eps);
+    if (!((float)o->eps > 0)) /* with 0, what has no gradient would be divided by 0 */
+        return tp_fail(err, TP_E_USAGE, "--eps %g must be more than 0 in fp32", o->eps);
     if (o->weight_decay < 0 || o->clip < 0)
         return tp_fail(err, TP_E_USAGE, "--weight-decay %g and --clip %g must not be negative",
                        o->weight_decay, o->clip);

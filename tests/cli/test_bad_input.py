@@ -204,6 +204,7 @@ WRONG_LINES = [
     (["tp-train", "--model", "CONFIG", "--data", TEXT, "--steps", "1", "--log", "out", "--logits", "out"], "--log and --logits out:"),
     (["tp-reshard", "CKPT", "--to", "tp1", "-o", ""], "the path of the checkpoint is empty"),
     (["tp-train", "--model", "CONFIG", "--data", TEXT, "--steps", "1", "--lr", "nan"], "nan"),
+    (["tp-train", "--model", "CONFIG", "--data", TEXT, "--steps", "1", "--eps", "1e-50"], "--eps 1e-50 must be more than 0"),
     (["tp-train", "--model", "CONFIG", "--data", TEXT, "--steps", "1", "--mem", "12Q"], "12Q"),
     (["tp-train", "--model", "CONFIG", "--data", TEXT, "--steps", "1", "--dtype", "f8"], "f8"),
     (["tp-train", "--model", "CONFIG", "--data", TEXT, "--steps", "1", "--device", "tpu"], "tpu"),
