@@ -162,6 +162,14 @@ void cuda_run_router_backward(struct device_queue *q, const struct router_backwa
 
 /* ---- the load of the experts ---- */
 
+/* Sequences in a launch, which are the y of its grid. The fake device has few, so that its tests
+ * have several launches. */
+#ifdef __CUDACC__
+enum { LOAD_SEQUENCES = 65535 };
+#else
+enum { LOAD_SEQUENCES = 3 };
+#endif
+
 /* A block has 32 experts of the sequence blockIdx.y. */
 __global__ void __launch_bounds__(LAUNCH_THREADS)
     router_load_kernel(const __grid_constant__ struct router_load a)
@@ -188,11 +196,24 @@ __global__ void __launch_bounds__(LAUNCH_THREADS)
 
 void cuda_run_router_load(struct device_queue *q, const struct router_load *a)
 {
-    int64_t sequences = (a->rows + a->rows_per_sequence - 1) / a->rows_per_sequence;
+    const int64_t each = LOAD_SEQUENCES * a->rows_per_sequence;
 
-    if (sequences > 0)
+    for (int64_t first = 0; first < a->rows; first += each) {
+        const int64_t left = a->rows - first, rows = left < each ? left : each;
+        const struct router_load part = {
+            a->load + first / a->rows_per_sequence * 2 * a->experts,
+            a->probs + first * a->experts,
+            a->chosen + first * a->per_row,
+            rows,
+            a->rows_per_sequence,
+            a->experts,
+            a->per_row,
+        };
+        const int64_t sequences = (rows + a->rows_per_sequence - 1) / a->rows_per_sequence;
+
         launch(q, "the load of experts", reduce_columns_grid(a->experts, (int)sequences),
-               router_load_kernel, *a);
+               router_load_kernel, part);
+    }
 }
 
 __global__ void __launch_bounds__(LAUNCH_THREADS)
