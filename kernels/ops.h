@@ -100,6 +100,8 @@ struct kernel_ops {
      * permute_sum, and what the norms say may be bf16. Other devices refuse that. Their runs keep
      * in f32 what products write. */
     bool keeps_bf16;
+    /* The widest heads that attention computes; 0: all. */
+    int64_t head_dim_max;
 };
 
 /* A queue, and the operations of its device. */

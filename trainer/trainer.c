@@ -246,15 +246,21 @@ static tp_status open_messages(struct trainer *t, struct tp_err *err)
     return st ? st : ring_attention_open(&t->net.ring, t->device, err);
 }
 
-/* Some families need operations that not every device has. */
+/* Some models need operations that not every device has. */
 static tp_status check_operations(const struct trainer *t, const struct kernel_ops *ops,
                                   struct tp_err *err)
 {
-    if (!t->model->experts || ops->grouped_gemm)
-        return TP_OK;
-    return tp_fail(err, TP_E_USAGE,
-                   "the device does not compute the mixtures of experts of a %s; use --device cpu",
-                   family_of(t->model)->architecture);
+    if (t->model->experts && !ops->grouped_gemm)
+        return tp_fail(err, TP_E_USAGE,
+                       "the device does not compute the mixtures of experts of a %s; use --device "
+                       "cpu",
+                       family_of(t->model)->architecture);
+    if (ops->head_dim_max && t->model->head_dim > ops->head_dim_max)
+        return tp_fail(err, TP_E_USAGE,
+                       "heads have %lld columns, and on a GPU at most %lld are supported; use "
+                       "--device cpu",
+                       (long long)t->model->head_dim, (long long)ops->head_dim_max);
+    return TP_OK;
 }
 
 /* Point everything to the memory and the communicators. */

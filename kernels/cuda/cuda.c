@@ -3,6 +3,8 @@
 
 #include "kernels/cuda/run.h"
 
+enum { HEAD_DIM_MAX = 256 }; /* ATTENTION_HEAD_DIM_MAX of attention_tile.cuh */
+
 const struct kernel_ops kernels_cuda = {
     .gemm = cuda_run_gemm,
     .attention_forward = cuda_run_attention_forward,
@@ -55,4 +57,5 @@ const struct kernel_ops kernels_cuda = {
     .grouped_gemm = cuda_run_grouped_gemm,
     .reads_rows_on_host = true,
     .keeps_bf16 = true,
+    .head_dim_max = HEAD_DIM_MAX,
 };

@@ -331,6 +331,15 @@ def test_a_device_that_cannot_be_used_is_refused_in_one_sentence(tmp_path, input
     assert not (tmp_path / "ckpt").exists()
 
 
+def test_heads_that_are_too_wide_for_a_gpu_are_refused_before_anything_is_changed(tmp_path, inputs):
+    config, log = harness.write_config(tmp_path / "model", head_dim=264), tmp_path / "log"
+    log.write_text("of a run before\n")
+    r = harness.run("tp-train", "--model", config, "--data", inputs / "text", "--steps", 1, "--seq", 8, "--batch", 2, "--layout", "tp2",
+                    "--device", "cuda", "--log", log, "--ckpt", tmp_path / "ckpt", env=on_fake())
+    assert r.rc == 2 and len(r.lines) == 1 and "heads have 264 columns, and on a GPU at most 256" in r.err, r
+    assert log.read_text() == "of a run before\n" and not (tmp_path / "ckpt").exists()
+
+
 def test_the_library_is_looked_for_beside_the_program_and_in_lib(tmp_path, inputs):
     """The program is copied, because `make cuda` puts the library into lib/."""
     (tmp_path / "bin").mkdir()
