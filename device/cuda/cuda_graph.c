@@ -16,8 +16,10 @@ int cuda_graph_begin(struct CUstream_st *s)
 static cudaError_t make(struct device_graph **out, cudaGraph_t recorded)
 {
     struct device_graph *g = calloc(1, sizeof *g);
-    cudaError_t e = g ? cudaGraphInstantiate(&g->exec, recorded, 0) : cudaErrorMemoryAllocation;
+    cudaError_t e = cudaErrorMemoryAllocation;
 
+    if (g) /* without the flag, kernels of NCCL would lose the priority of their streams */
+        e = cudaGraphInstantiate(&g->exec, recorded, cudaGraphInstantiateFlagUseNodePriority);
     if (e == cudaSuccess)
         *out = g;
     else

@@ -61,6 +61,10 @@ enum cudaStreamCaptureMode {
     cudaStreamCaptureModeRelaxed = 2,
 };
 
+enum cudaGraphInstantiateFlags {
+    cudaGraphInstantiateFlagUseNodePriority = 8,
+};
+
 enum cudaStreamCaptureStatus {
     cudaStreamCaptureStatusNone = 0,
     cudaStreamCaptureStatusActive = 1,
