@@ -16,13 +16,13 @@ static const double READ_AGAIN = 1.35, WRITE_SHARE = 0.5, READ_GUESS = 500e6;
  * no tensor. */
 static bool same_shards(const struct spec *a, const struct spec *b)
 {
-    return a->tp == b->tp && a->pp == b->pp && a->vpp == b->vpp && a->zero == b->zero &&
-           (a->zero == 0 || (a->dp == b->dp && a->cp == b->cp));
+    return a->tp == b->tp && a->pp == b->pp && a->vpp == b->vpp && a->ep == b->ep &&
+           a->zero == b->zero && (a->zero == 0 || (a->dp == b->dp && a->cp == b->cp));
 }
 
 static bool same_axes(const struct spec *a, const struct spec *b)
 {
-    return same_shards(a, b) && a->dp == b->dp && a->cp == b->cp && a->ep == b->ep;
+    return same_shards(a, b) && a->dp == b->dp && a->cp == b->cp;
 }
 
 static void predict(struct conversion_plan *p, double bytes, const struct conversion_rates *r)
@@ -86,7 +86,7 @@ void conversion_decide(struct conversion_plan *out, const struct job *job, const
 
 char *conversion_spec(char buf[CONVERSION_SPEC_MAX], const struct spec *s)
 {
-    snprintf(buf, CONVERSION_SPEC_MAX, "tp%dpp%dvpp%ddp%dcp%dzero%d%s", s->tp, s->pp, s->vpp, s->dp,
-             s->cp, s->zero, s->sp ? "sp" : "");
+    snprintf(buf, CONVERSION_SPEC_MAX, "tp%dpp%dvpp%ddp%dcp%dep%dzero%d%s", s->tp, s->pp, s->vpp,
+             s->dp, s->cp, s->ep, s->zero, s->sp ? "sp" : "");
     return buf;
 }

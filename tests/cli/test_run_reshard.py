@@ -104,6 +104,17 @@ def test_a_trainer_that_reads_only_its_own_layout_gets_a_conversion(tmp_path, ti
         assert_whole(job, reference)
 
 
+def test_a_conversion_ends_expert_parallelism_where_the_next_layout_has_none(tmp_path):
+    moe = harness.write_config(tmp_path / "moe", architectures=["MixtralForCausalLM"], model_type="mixtral",
+                               num_local_experts=4, num_experts_per_tok=2)
+    with picky_job(tmp_path / "job", moe, nodes="[a, b]", allow="[dp2ep2, dp1]", **LOSE) as job:
+        job.start()
+        job.await_event("save")
+        os.kill(job.rank_pid(1), signal.SIGKILL)
+        assert job.wait() == 0, job.story()
+        assert [e["layout"] for e in job.events("launch")] == ["tp1ep2dp2", "tp1"] and len(job.events("resharded")) == 1
+
+
 def test_with_reshard_never_the_command_reads_the_checkpoint(tmp_path, tiny):
     with picky_job(tmp_path, tiny, steps=STEPS, reshard="never", **LOSE) as job:
         lose_a_rank(job)

@@ -42,6 +42,8 @@ Test(conversion, for_tp_train_only_axes_that_cut_shards_make_a_difference)
         { "tp1dp2", "tp1dp2zero1", true },
         { "tp1dp2zero1", "tp1dp4zero1", true },
         { "tp1dp2zero3", "tp1dp2zero1", true },
+        { "dp4ep2", "dp4ep4", true },
+        { "dp4ep2", "dp4", true },
     };
 
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
@@ -89,10 +91,10 @@ Test(conversion, measured_times_decide_which_way_is_faster)
 
 Test(conversion, every_axis_is_named_so_that_none_keeps_its_old_degree)
 {
-    static const char *const texts[] = { "tp2", "tp1", "tp4pp2vpp2cp2dp2spzero3" };
+    static const char *const texts[] = { "tp2", "tp1", "dp4ep4", "tp4pp2vpp2cp2dp2spzero3" };
 
     for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
-        struct spec to = spec(texts[i]), source = spec("tp8pp2vpp2dp2zero1"), read;
+        struct spec to = spec(texts[i]), source = spec("tp8pp2vpp2dp2ep2zero1"), read;
         char text[CONVERSION_SPEC_MAX], a[SPEC_TEXT_MAX], b[SPEC_TEXT_MAX];
 
         cr_assert_eq(spec_parse(&read, conversion_spec(text, &to), &err), TP_OK, "%s", err.msg);
