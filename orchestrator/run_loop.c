@@ -19,7 +19,7 @@
 #include "orchestrator/job/job_command.h"
 #include "orchestrator/run_state.h"
 
-enum { TICK_MS = 100, BATCH = 32 };
+enum { TICK_MS = 100 };
 
 bool run_watch_fd(struct run *r, int fd)
 {
@@ -133,13 +133,14 @@ static tp_status loop(struct run *r)
     tp_status st = TP_OK;
 
     while (!r->end.over && st == TP_OK) {
-        struct epoll_event e[BATCH];
-        int n = epoll_wait(r->loop.epoll, e, BATCH, -1);
+        struct epoll_event e;
 
-        for (int i = 0; i < n && !r->end.over && st == TP_OK; i++) {
-            r->err = (struct tp_err){ 0 };
-            st = dispatch(r, e[i].data.fd);
-        }
+        /* One event at a time: what it causes may close the descriptors of others, and a new
+         * supervisor gets one of their numbers. */
+        if (epoll_wait(r->loop.epoll, &e, 1, -1) != 1)
+            continue;
+        r->err = (struct tp_err){ 0 };
+        st = dispatch(r, e.data.fd);
     }
     return st;
 }

@@ -9,6 +9,7 @@ import json
 import os
 import random
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -205,6 +206,35 @@ def test_after_a_takeover_ranks_are_on_the_nodes_on_which_they_were_started(tmp_
         assert job.verb("node", "down", "c").rc == 0
         assert job.await_event("training", 4)["layout"] == "tp1"
         assert [r["node"] for r in job.status()["ranks"]] == ["b"]
+        job.verb("stop", "--wait")
+
+
+def test_ranks_that_end_after_their_supervisor_do_not_end_the_next_attempt(tmp_path):
+    """All of them end while tp-run is stopped, so it hears of all at once. Connections were open while the attempt
+    began, so that a rank had the descriptor that the next supervisor gets."""
+    with fake_job(tmp_path, "--steps", 100000, nodes="[a:4]", allow="[dp4]") as job:
+        job.start()
+        job.await_event("training")
+        assert job.verb("node", "down", "a").rc == 0
+        job.await_event("plan", result="waiting_for_nodes")
+        with contextlib.ExitStack() as open_now:
+            for _ in range(2):
+                open_now.enter_context(socket.socket(socket.AF_UNIX)).connect(str(job.state / "control"))
+            assert job.verb("node", "up", "a").rc == 0
+            job.await_event("launch", 2)
+        job.await_event("training", 2)
+        ranks = job.processes(supervisors=False)
+        supervisor, = set(job.processes()) - set(ranks)
+        os.kill(job.process.pid, signal.SIGSTOP)
+        for pids in [supervisor], ranks:
+            for pid in pids:
+                with contextlib.suppress(ProcessLookupError):  # the command ends with its supervisor
+                    os.kill(pid, signal.SIGKILL)
+            while any(alive(pid) for pid in pids):
+                time.sleep(0.02)
+        os.kill(job.process.pid, signal.SIGCONT)
+        job.await_event("training", 3)
+        assert len(job.events("launch")) == 3, job.story()
         job.verb("stop", "--wait")
 
 
