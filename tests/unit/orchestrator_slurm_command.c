@@ -57,6 +57,25 @@ Test(slurm_command, options_go_to_the_request_and_containers_to_the_ranks)
     arena_free(&arena);
 }
 
+Test(slurm_command, nodes_that_the_options_exclude_stay_excluded)
+{
+    static const char *const options[] = { "[--exclude=n1]", "[--exclude, n1]", "[-xn1]",
+                                           "[-x, n1]" };
+
+    for (size_t i = 0; i < sizeof options / sizeof options[0]; i++) {
+        const struct slurm_request q = { .nodes = 4, .exclude = "n7" };
+        struct arena arena = { 0 };
+        struct tp_err err = { 0 };
+        struct job_words w;
+        struct job job;
+
+        read_job(&job, &arena, options[i]);
+        cr_assert_eq(slurm_salloc(&w, &job, &q, &arena, &err), TP_OK);
+        cr_expect_str_eq(w.word[w.n - 1], "--exclude=n1,n7", "%s", options[i]);
+        arena_free(&arena);
+    }
+}
+
 /* ---- GPUs ---- */
 
 static tp_status read_gpus(struct job *job, struct arena *arena, const char *device,

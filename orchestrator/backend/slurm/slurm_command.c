@@ -136,12 +136,12 @@ static tp_status finish(struct slurm_builder *b, struct tp_err *err)
 /* Join `nodes` and the nodes that slurm.options exclude, because only the last --exclude counts. */
 static const char *join_excluded(const struct job *job, const char *nodes, struct arena *arena)
 {
-    static const char name[] = "--exclude=";
-    const struct job_words *words = &slurm_options(job)->options;
+    const int n = slurm_options(job)->options.n;
+    const char *more;
 
-    for (int i = 0; nodes[0] && i < words->n; i++)
-        if (strncmp(words->word[i], name, sizeof name - 1) == 0)
-            nodes = arena_printf(arena, "%s,%s", words->word[i] + sizeof name - 1, nodes);
+    for (int i = 0; nodes && nodes[0] && i < n; i++)
+        if ((more = slurm_option(job, i, "--exclude", 'x')))
+            nodes = arena_printf(arena, "%s,%s", more, nodes);
     return nodes;
 }
 

@@ -49,12 +49,9 @@ const struct slurm_options *slurm_options(const struct job *job)
     return job->backend_options;
 }
 
-/* ---- GPUs ---- */
-
-/* The value of the option in word i, as --name=V, --name V, -l V or -lV; NULL: it is another
- * one. */
-static const char *value_of(const struct job_words *words, int i, const char *name, char letter)
+const char *slurm_option(const struct job *job, int i, const char *name, char letter)
 {
+    const struct job_words *words = &slurm_options(job)->options;
     const char *word = words->word[i], *next = i + 1 < words->n ? words->word[i + 1] : "";
     size_t n = strlen(name);
 
@@ -66,6 +63,8 @@ static const char *value_of(const struct job_words *words, int i, const char *na
         return word[2] ? word + 2 + (word[2] == '=') : next;
     return NULL;
 }
+
+/* ---- GPUs ---- */
 
 /* The number in "[TYPE:]N". */
 static int number_of(const char *value)
@@ -103,9 +102,9 @@ static int gpus_of_node(const struct job *job)
     int n = 0;
 
     for (int i = 0; i < words->n; i++)
-        if ((value = value_of(words, i, "--gpus-per-node", 0)))
+        if ((value = slurm_option(job, i, "--gpus-per-node", 0)))
             n = number_of(value);
-        else if ((value = value_of(words, i, "--gres", 0)) && gpus_of_gres(value) > 0)
+        else if ((value = slurm_option(job, i, "--gres", 0)) && gpus_of_gres(value) > 0)
             n = gpus_of_gres(value);
     return n > 0 && n <= JOB_RANKS_MAX ? n : 0;
 }
@@ -138,7 +137,7 @@ static tp_status check_gpus(const struct job *j, struct tp_err *err)
     int gpus = gpus_of_node(j), ranks = slurm_tasks_per_node(j);
 
     for (int i = 0; i < words->n; i++)
-        if (value_of(words, i, "--gpus", 'G'))
+        if (slurm_option(j, i, "--gpus", 'G'))
             return tp_fail(err, TP_E_USAGE,
                            "%s: slurm.options: '%s' counts the GPUs of all nodes, so Slurm would "
                            "start no ranks on fewer nodes; use --gpus-per-node=N",

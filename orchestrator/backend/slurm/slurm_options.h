@@ -28,6 +28,10 @@ extern const struct job_backend SLURM_JOB_BACKEND;
 /* The options of a job with this backend. */
 const struct slurm_options *slurm_options(const struct job *job);
 
+/* The value of the option in word i of slurm.options, as --name=V, --name V, -l V or -lV; NULL: it
+ * is another one. letter 0: it has none. */
+const char *slurm_option(const struct job *job, int i, const char *name, char letter);
+
 /* The ranks that a node holds: slurm.tasks_per_node, or as many as the GPUs that slurm.options ask
  * for on a node if tp-train uses GPUs, or 1. */
 int slurm_tasks_per_node(const struct job *job);
