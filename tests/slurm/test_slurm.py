@@ -17,7 +17,7 @@ import time
 import pytest
 
 import harness
-from slurm_job import node_of, pids_of, queue, rank_of, slurm, slurm_job, wait_until, word_of
+from slurm_job import in_front, node_of, pids_of, queue, rank_of, slurm, slurm_job, wait_until, word_of
 
 
 @pytest.mark.parametrize("fault", ["crash", "cut"])
@@ -108,8 +108,9 @@ def test_a_lost_node_without_ranks_is_noticed_too(tmp_path, model, cluster):
 
 @pytest.mark.parametrize("grow", ["expand", "new"])
 def test_a_lost_node_is_replaced_by_another(tmp_path, model, cluster, grow):
+    wordy = "for i in {1..8}; do echo 'salloc: read the rules of this site before you use it' >&2; done; exec $program \"$@\""
     with slurm_job(tmp_path, model, steps=100000, nodes=2, allow="[tp4, tp2]", grow=grow) as job:
-        job.start()
+        job.start(in_front(tmp_path / "front", wordy, "salloc"))
         job.await_event("save", timeout=90)
         cluster("crash", node_of(job, 2))
         job.await_event("node_lost", timeout=60)

@@ -116,6 +116,7 @@ static tp_status join(struct slurm *s, int exit_code)
     struct slurm_growth *g = &s->growth;
     struct arena arena = { 0 };
     struct job_words words;
+    const char *said;
     char text[300];
     bool granted = false;
     tp_status st = TP_OK;
@@ -124,15 +125,16 @@ static tp_status join(struct slurm *s, int exit_code)
         g->dropped = false;
         return TP_OK;
     }
-    snprintf(text, sizeof text, "%.299s", slurm_salloc_text(s, SLURM_COMMAND_GROW, &arena));
-    g->job = slurm_allocated(text, &granted);
+    said = slurm_salloc_text(s, SLURM_COMMAND_GROW, &arena);
+    g->job = slurm_allocated(said, &granted);
     if (exit_code == 0 && granted) {
         slurm_words(&words, &arena, "scontrol", "update", arena_printf(&arena, "JobId=%ld", g->job),
                     "NumNodes=0", NULL);
         st = slurm_start(s, SLURM_COMMAND_JOIN, &words, PATIENCE_S);
     } else {
-        g->next_try = clock_seconds() + (slurm_is_unreachable(text) ? AGAIN_S : NEVER);
+        g->next_try = clock_seconds() + (slurm_is_unreachable(said) ? AGAIN_S : NEVER);
         slurm_growth_drop(s);
+        snprintf(text, sizeof text, "%.299s", said);
         for (char *p = text; *p; p++)
             *p = *p == '\n' ? ' ' : *p;
         slurm_event(s, SLURM_CANNOT_GROW, SLURM_REASON_NONE, text);
