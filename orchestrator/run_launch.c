@@ -126,6 +126,16 @@ static void name_attempt(struct run *r)
     attempt_name(&r->attempt, r->job->state, r->record.run_id, r->record.attempt);
 }
 
+/* The path for the record: without the state folder, whose name may not be UTF-8 as JSON has to be.
+ */
+static const char *recorded_path(const struct run *r, const char *path)
+{
+    const char *state = r->job->state;
+    size_t n = strlen(state);
+
+    return strncmp(path, state, n) == 0 && path[n] == '/' ? path + n + 1 : path;
+}
+
 /* Record the attempt as it will be when the command runs, before it is started. */
 static tp_status announce(struct run *r)
 {
@@ -138,7 +148,7 @@ static tp_status announce(struct run *r)
     if (attempt_choose_heartbeats(&r->attempt, r->job->state, b->attempt,
                                   r->backend.table->has_relays, &r->err))
         return r->err.status;
-    snprintf(b->heartbeats, sizeof b->heartbeats, "%s", r->attempt.heartbeats);
+    snprintf(b->heartbeats, sizeof b->heartbeats, "%s", recorded_path(r, r->attempt.heartbeats));
     b->heartbeats_dev = b->heartbeats_ino = 0;
     b->config = layout->config;
     b->open = true;
@@ -248,8 +258,14 @@ done:
 static void find_heartbeats(struct run *r, struct tp_err *err)
 {
     const struct private_dir_id id = { r->record.heartbeats_dev, r->record.heartbeats_ino };
+    const char *recorded = r->record.heartbeats;
+    char path[PATH_MAX];
 
-    attempt_find_heartbeats(&r->attempt, r->record.heartbeats, &id, err);
+    if (recorded[0] == '/' || !recorded[0])
+        snprintf(path, sizeof path, "%s", recorded);
+    else
+        snprintf(path, sizeof path, "%.3900s/%.150s", r->job->state, recorded);
+    attempt_find_heartbeats(&r->attempt, path, &id, err);
 }
 
 void run_forget_last_attempt(struct run *r)

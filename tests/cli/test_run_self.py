@@ -7,6 +7,7 @@ import contextlib
 import fcntl
 import json
 import os
+import pathlib
 import random
 import signal
 import socket
@@ -33,7 +34,9 @@ def test_a_second_tp_run_of_a_job_is_refused(tmp_path, tiny):
 
 
 def test_where_dev_shm_is_full_heartbeats_are_elsewhere(tmp_path, tiny):
-    """As in a container, whose /dev/shm other programs fill."""
+    """As in a container, whose /dev/shm other programs fill. The name of the folder is in Latin-1."""
+    tmp_path = pathlib.Path(os.fsdecode(os.fsencode(tmp_path / "caf") + b"\xe9"))
+    tmp_path.mkdir()
     (tmp_path / "job.yaml").write_text(
         "name: full\ncommand: tp-train --model %s --data %s --steps 4 --seq 32\nckpt: ckpt\nnodes: [localhost:2]\n"
         "layouts:\n  max_ranks: 2\nrestart:\n  max: 1\n" % (tiny, harness.TEXT))
