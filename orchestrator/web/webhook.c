@@ -122,10 +122,11 @@ static void begin(struct webhook *w)
     w->tries++;
 }
 
-/* A try has ended. Answers 4xx say that the address is wrong, so a further try does not help. */
+/* A try has ended. Answers 3xx and 4xx say that the address is wrong, so a further try does not
+ * help. A redirection is not followed: the event would go to a host that nobody has named. */
 static void conclude(struct webhook *w, CURLcode result, long code)
 {
-    bool sent = result == CURLE_OK && code < 400;
+    bool sent = result == CURLE_OK && code >= 200 && code < 300;
 
     if (!sent && (result != CURLE_OK || code >= 500) && w->tries < TRIES) {
         w->next_at = clock_seconds() + PAUSE_S;

@@ -207,7 +207,7 @@ def test_every_kind_of_end_is_sent_to_the_webhook(tmp_path):
             assert [e["event"] for e in got][-1] == end
 
 
-@pytest.mark.parametrize("code", [404, 500, None])
+@pytest.mark.parametrize("code", [301, 404, 500, None])
 def test_a_webhook_that_cannot_be_reached_is_reported_with_the_number_of_lost_events(tmp_path, code):
     with receiver(code) as (url, got):
         url = url if code else "http://127.0.0.1:9/secret"
