@@ -2,6 +2,8 @@
 #include "orchestrator/job/job.h"
 
 #include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 tp_status job_split(struct job_words *out, const char *text, struct arena *arena,
@@ -49,6 +51,22 @@ bool job_has_axis(const struct job *j, const char *axis)
             return true;
     }
     return false;
+}
+
+bool job_resolve(char out[PATH_MAX], const struct job *j, const char *path)
+{
+    char text[PATH_MAX], folder[PATH_MAX];
+    const char *slash;
+
+    snprintf(text, sizeof text, "%.2000s%s%.2000s", path[0] == '/' ? "" : j->dir,
+             path[0] == '/' ? "" : "/", path);
+    if (realpath(text, out))
+        return true;
+    slash = strrchr(text, '/');
+    text[slash - text] = 0;
+    if (!realpath(text[0] ? text : "/", folder))
+        return false;
+    return snprintf(out, PATH_MAX, "%s/%s", folder, slash + 1) < PATH_MAX;
 }
 
 int job_signal(const struct job *j)

@@ -7,6 +7,7 @@
 #ifndef ORCHESTRATOR_JOB_JOB_H
 #define ORCHESTRATOR_JOB_JOB_H
 
+#include <limits.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -118,6 +119,10 @@ tp_status job_split(struct job_words *out, const char *text, struct arena *arena
 
 /* Whether layouts.axes names this axis: tp pp vpp cp dp ep sp zero1 zero3. */
 bool job_has_axis(const struct job *j, const char *axis);
+
+/* The absolute path of `path`, which is relative to the job's folder, without links. Its last part
+ * need not exist. False: its folder does not exist either. */
+bool job_resolve(char out[PATH_MAX], const struct job *j, const char *path);
 
 /* The signal of stop_signal, such as SIGTERM. */
 int job_signal(const struct job *j);

@@ -1,7 +1,6 @@
 /* orchestrator/job/job_file.c - see orchestrator/job/job_file.h. */
 #include "orchestrator/job/job_file.h"
 
-#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -74,6 +73,21 @@ static tp_status check_root(const struct job *j, struct tp_err *err)
     return location_check(j->ckpt, err);
 }
 
+/* Both folders have a file `lock`, and tp-run would wait for its own. */
+static tp_status check_state(const struct job *j, struct tp_err *err)
+{
+    char state[PATH_MAX], root[PATH_MAX];
+
+    if (location_is_remote(j->ckpt) || j->checkpoints != JOB_CKPT_TP ||
+        !job_resolve(state, j, j->state) || !job_resolve(root, j, j->ckpt) ||
+        strcmp(state, root) != 0)
+        return TP_OK;
+    return tp_fail(err, TP_E_USAGE,
+                   "%s: the state folder is the checkpoint root %.400s; name another folder as "
+                   "state or ckpt",
+                   j->path, j->ckpt);
+}
+
 /* Whether a word sets a variable in a shell: NAME=VALUE. */
 static bool is_assignment(const char *word)
 {
@@ -103,7 +117,7 @@ static tp_status check(const struct job *j, struct tp_err *err)
         return st;
     if (!j->ckpt)
         return tp_fail(err, TP_E_USAGE, "%s: the key \"ckpt\" is missing", j->path);
-    if ((st = check_root(j, err)))
+    if ((st = check_root(j, err)) || (st = check_state(j, err)))
         return st;
     if (j->restart.no_progress < 1)
         return tp_fail(err, TP_E_USAGE,

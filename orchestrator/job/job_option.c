@@ -1,7 +1,6 @@
 /* orchestrator/job/job_option.c - see orchestrator/job/job_option.h. */
 #include "orchestrator/job/job_option.h"
 
-#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -132,24 +131,6 @@ static tp_status read_layout(struct job *j, struct arena *arena, struct tp_err *
     return TP_OK;
 }
 
-/* The absolute path of `path`, which is relative to `dir`. Its last part need not exist. False: its
- * folder does not exist either. */
-static bool resolve(char out[PATH_MAX], const char *dir, const char *path)
-{
-    char text[PATH_MAX], folder[PATH_MAX];
-    const char *slash;
-
-    snprintf(text, sizeof text, "%.2000s%s%.2000s", path[0] == '/' ? "" : dir,
-             path[0] == '/' ? "" : "/", path);
-    if (realpath(text, out))
-        return true;
-    slash = strrchr(text, '/');
-    text[slash - text] = 0;
-    if (!realpath(text[0] ? text : "/", folder))
-        return false;
-    return snprintf(out, PATH_MAX, "%s/%s", folder, slash + 1) < PATH_MAX;
-}
-
 /* tp-train must save where tp-run looks for checkpoints. */
 static tp_status check_ckpt(const struct job *j, struct tp_err *err)
 {
@@ -162,7 +143,7 @@ static tp_status check_ckpt(const struct job *j, struct tp_err *err)
     if (location_is_remote(given) || location_is_remote(j->ckpt)) {
         if (location_clean(saved, given, &ignored) == TP_OK && strcmp(saved, j->ckpt) == 0)
             return TP_OK;
-    } else if (!resolve(saved, j->dir, given) || !resolve(kept, j->dir, j->ckpt) ||
+    } else if (!job_resolve(saved, j, given) || !job_resolve(kept, j, j->ckpt) ||
                strcmp(saved, kept) == 0) {
         return TP_OK;
     }

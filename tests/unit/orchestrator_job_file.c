@@ -94,6 +94,7 @@ Test(job_file, mistakes_are_named_with_their_line)
         { "command: x\nckpt: y\nbackend: slurm\nnodes: [a:8]\n", "write slurm: {nodes: 1" },
         { "command: x\nckpt: y\nstop_signal: SIGKILL\n", "auto|SIGTERM|SIGUSR1" },
         { "command: x\nckpt: y\npage: {textfile: m.txt}\n", "reads only files NAME.prom" },
+        { "command: x\nckpt: /y\nstate: /./y\ncheckpoints: tp\n", "is the checkpoint root /y" },
         { "command: 'x\n", "not YAML" },
         { "command: x\nckpt: y\nwatch:\n \tnan: stop\n",
           ":4: not YAML: the line begins with a tab; indent it with spaces" },
