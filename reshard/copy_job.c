@@ -8,8 +8,7 @@
 /* Seconds between questions whether to stop. */
 #define ROUND_S 0.5
 
-/* For each thread, and the least for all; at most this part of the memory, if that is more. */
-enum { FLUSH_BYTES = 24 << 20, FLUSH_BYTES_MIN = 4 << 20, FLUSH_PART = 8 };
+enum { FLUSH_BYTES = 24 << 20 }; /* enough for a thread */
 
 tp_status copy_job_plan(struct copy_job *job, int64_t memory_bytes, int64_t later_bytes,
                         struct tp_err *err)
@@ -28,11 +27,16 @@ tp_status copy_job_plan(struct copy_job *job, int64_t memory_bytes, int64_t late
     return st;
 }
 
-int64_t copy_job_flush_bytes(int64_t memory_bytes, int threads)
+int64_t copy_job_collect(struct checkpoint_target *target, int64_t memory_bytes,
+                         int64_t later_bytes, int threads)
 {
-    const int64_t most = FLUSH_BYTES * (int64_t)threads, part = memory_bytes / FLUSH_PART;
+    const int64_t least = checkpoint_target_memory(target);
 
-    return part > most ? most : part > FLUSH_BYTES_MIN ? part : FLUSH_BYTES_MIN;
+    if (least > 0)
+        checkpoint_target_collect(target, memory_budget_part(memory_bytes, later_bytes + least,
+                                                             threads, CHECKPOINT_COLLECT_MIN,
+                                                             FLUSH_BYTES * (int64_t)threads));
+    return checkpoint_target_memory(target);
 }
 
 tp_status copy_job_run(struct copy_job *job, struct tp_err *err)

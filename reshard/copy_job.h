@@ -12,6 +12,7 @@
 
 #include "core/err.h"
 #include "reshard/engine/transfer.h"
+#include "reshard/formats/checkpoint/checkpoint.h"
 #include "reshard/memory_budget.h"
 
 struct copy_job {
@@ -28,9 +29,11 @@ struct copy_job {
 tp_status copy_job_plan(struct copy_job *job, int64_t memory_bytes, int64_t later_bytes,
                         struct tp_err *err);
 
-/* How many bytes a target that compresses collects at a time (reshard/engine/endpoint.h), within
- * memory_bytes: enough work for all threads. */
-int64_t copy_job_flush_bytes(int64_t memory_bytes, int threads);
+/* Let a target that compresses collect enough work for all threads at a time, as far as
+ * memory_bytes allow; later_bytes is all else that becomes resident later. Returns what the target
+ * needs then. */
+int64_t copy_job_collect(struct checkpoint_target *target, int64_t memory_bytes,
+                         int64_t later_bytes, int threads);
 
 /* Execute the plan. */
 tp_status copy_job_run(struct copy_job *job, struct tp_err *err);

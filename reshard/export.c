@@ -125,20 +125,19 @@ static tp_status plan(struct export_job *x, struct tp_err *err)
 {
     const struct export_request *q = x->request;
     const struct export_source *from = &x->source;
+    int64_t later = LATER_BYTES + x->remote_bytes + x->writer.later_bytes +
+                    resume_memory_bytes(from->endpoint, &x->arena) +
+                    resume_memory_bytes(x->writer.endpoint, &x->arena) +
+                    (from->checkpoint ? checkpoint_source_memory(from->checkpoint, q->threads) : 0);
 
+    later += memory_budget_remote_more(q->ckpt, q->memory_bytes, later, q->threads);
     x->copy.transfer = (struct transfer){ .n_tensors = from->layout.n_tensors,
                                           .tensors = from->transferred,
                                           .from = from->endpoint,
                                           .to = x->writer.endpoint,
                                           .threads = q->threads,
                                           .progress = q->progress };
-    return resume_plan(
-        &x->resume, &x->copy, q->memory_bytes,
-        LATER_BYTES + x->remote_bytes + x->writer.later_bytes +
-            resume_memory_bytes(from->endpoint, &x->arena) +
-            resume_memory_bytes(x->writer.endpoint, &x->arena) +
-            (from->checkpoint ? checkpoint_source_memory(from->checkpoint, q->threads) : 0),
-        err);
+    return resume_plan(&x->resume, &x->copy, q->memory_bytes, later, err);
 }
 
 /* Whether to take over a temporary folder: an atomic_folder_heir. */

@@ -190,7 +190,7 @@ tp_status foreign_contents_open(struct foreign_contents *out,
                                 const struct foreign_contents_request *q, struct tp_err *err)
 {
     const int64_t remote_bytes = memory_budget_remote(q->path, q->memory_bytes);
-    const int64_t later_bytes = LATER_BYTES + remote_bytes + q->buffer_bytes;
+    int64_t later_bytes = LATER_BYTES + remote_bytes + q->buffer_bytes;
     struct memory_budget budget;
     char url[PATH_MAX];
     tp_status st = TP_OK;
@@ -206,6 +206,7 @@ tp_status foreign_contents_open(struct foreign_contents *out,
     remote_object_sparse(false);
     TP_TRY(memory_budget_explain(st, q->memory_bytes, err));
     TP_TRY(check_step(out, q->step, err));
+    later_bytes += memory_budget_remote_more(q->path, q->memory_bytes, later_bytes, 1);
     TP_TRY(memory_budget_make(&budget, q->memory_bytes, later_bytes, 1, err));
 done:
     return st;

@@ -108,16 +108,15 @@ static tp_status find_interrupted(struct import_job *x, struct tp_err *err)
 
 static tp_status plan(struct import_job *x, struct tp_err *err)
 {
-    const int64_t tables =
-        LATER_BYTES + x->remote_bytes + resume_memory_bytes(x->source.endpoint, &x->arena);
     const struct import_request *q = x->request;
+    int64_t later =
+        LATER_BYTES + x->remote_bytes + resume_memory_bytes(x->source.endpoint, &x->arena);
     int64_t chunks, parts = 0;
     tp_status st;
 
     TP_TRY(checkpoint_target_plan(&x->target, &x->layout, NULL, err));
     if (q->zstd)
-        TP_TRY(checkpoint_target_compress(x->target, q->zstd, q->threads,
-                                          copy_job_flush_bytes(q->memory_bytes, q->threads), err));
+        TP_TRY(checkpoint_target_compress(x->target, q->zstd, q->threads, err));
     x->copy.transfer = (struct transfer){ .n_tensors = x->layout.n_tensors,
                                           .tensors = x->source.transferred,
                                           .from = x->source.endpoint,
@@ -132,10 +131,10 @@ static tp_status plan(struct import_job *x, struct tp_err *err)
         TP_TRY(find_interrupted(x, err));
     }
     chunks = checkpoint_target_chunks(x->target);
-    TP_TRY(resume_plan(&x->resume, &x->copy, q->memory_bytes,
-                       tables + CHUNK_BYTES * chunks + resume_chunk_bytes(chunks) +
-                           checkpoint_target_memory(x->target) + parts,
-                       err));
+    later += CHUNK_BYTES * chunks + resume_chunk_bytes(chunks) + parts;
+    later += copy_job_collect(x->target, q->memory_bytes, later, q->threads);
+    later += memory_budget_remote_more(q->source, q->memory_bytes, later, q->threads);
+    TP_TRY(resume_plan(&x->resume, &x->copy, q->memory_bytes, later, err));
 done:
     return st;
 }

@@ -12,15 +12,15 @@
 
 /* A tile often reads from as many shards as there are connections: as many requests of 4 MiB that
  * it uses, as many on their way, and some that wait. */
-enum {
-    REMOTE_BYTES_MIN = 4 << 20,
-    REMOTE_BYTES_MAX = 96 << 20,
-    REMOTE_PART = 8,
-    CONNECTION_BYTES = 512 << 10
-};
+enum { REMOTE_BYTES_MIN = 4 << 20, REMOTE_BYTES_MAX = 96 << 20, CONNECTION_BYTES = 512 << 10 };
 enum { TLS_BYTES = 8 << 20 };   /* libcurl, OpenSSL and their tables */
 enum { LATER_BYTES = 4 << 20 }; /* code and buffers that become resident while tables are read */
 enum { THREAD_BYTES = 512 << 10, BUFFER_BYTES_MIN = 4 << 20 };
+enum { PART = 8 }; /* of the limit, for what is faster with more memory */
+
+/* The least is named larger by a hundredth: the text has three digits, and what is resident differs
+ * a little from run to run. */
+enum { MARGIN_PART = 100 };
 
 /* A field of /proc/self/status in bytes. getrusage cannot be used: its maximum includes that of the
  * process which called exec. */
@@ -71,33 +71,62 @@ int64_t memory_budget_connections(void)
     return (int64_t)remote_connections() * CONNECTION_BYTES + TLS_BYTES;
 }
 
+static int64_t clamp(int64_t bytes, int64_t least, int64_t most)
+{
+    bytes = bytes < most ? bytes : most;
+    return bytes > least ? bytes : least;
+}
+
+static int64_t base_bytes(int64_t later_bytes, int threads)
+{
+    return status_bytes("VmRSS:") + later_bytes + (int64_t)threads * THREAD_BYTES;
+}
+
+int64_t memory_budget_part(int64_t limit_bytes, int64_t later_bytes, int threads,
+                           int64_t least_bytes, int64_t most_bytes)
+{
+    const int64_t left = limit_bytes - base_bytes(later_bytes, threads) - BUFFER_BYTES_MIN;
+    const int64_t part = limit_bytes / PART, fits = least_bytes + left / 2;
+
+    return clamp(part < fits ? part : fits, least_bytes, most_bytes);
+}
+
 int64_t memory_budget_remote(const char *source, int64_t limit_bytes)
 {
-    int64_t bytes = limit_bytes / REMOTE_PART;
+    if (!location_is_remote(source))
+        return 0;
+    remote_object_limit(clamp(limit_bytes / PART, REMOTE_BYTES_MIN, REMOTE_BYTES_MAX));
+    return REMOTE_BYTES_MIN + memory_budget_connections();
+}
+
+int64_t memory_budget_remote_more(const char *source, int64_t limit_bytes, int64_t later_bytes,
+                                  int threads)
+{
+    int64_t bytes;
 
     if (!location_is_remote(source))
         return 0;
-    if (bytes > REMOTE_BYTES_MAX)
-        bytes = REMOTE_BYTES_MAX;
-    if (bytes < REMOTE_BYTES_MIN)
-        bytes = REMOTE_BYTES_MIN;
+    bytes =
+        memory_budget_part(limit_bytes, later_bytes, threads, REMOTE_BYTES_MIN, REMOTE_BYTES_MAX);
     remote_object_limit(bytes);
-    return bytes + memory_budget_connections();
+    return bytes - REMOTE_BYTES_MIN;
 }
 
 tp_status memory_budget_make(struct memory_budget *out, int64_t limit_bytes, int64_t later_bytes,
                              int threads, struct tp_err *err)
 {
     char least[SIZE_TEXT_MAX], program[SIZE_TEXT_MAX], limit[SIZE_TEXT_MAX];
+    int64_t least_bytes;
 
-    out->base_bytes = status_bytes("VmRSS:") + later_bytes + (int64_t)threads * THREAD_BYTES;
+    out->base_bytes = base_bytes(later_bytes, threads);
     out->buffer_bytes = limit_bytes - out->base_bytes;
     if (out->buffer_bytes >= BUFFER_BYTES_MIN)
         return TP_OK;
+    least_bytes = out->base_bytes + BUFFER_BYTES_MIN;
+    least_bytes += least_bytes / MARGIN_PART;
     return tp_fail(err, TP_E_BUDGET,
                    "--mem %s is too little; at least %s is needed (%s for the program and its "
                    "tables, the rest for buffers)",
-                   size_format(limit, limit_bytes),
-                   size_format(least, out->base_bytes + BUFFER_BYTES_MIN),
+                   size_format(limit, limit_bytes), size_format(least, least_bytes),
                    size_format(program, out->base_bytes));
 }

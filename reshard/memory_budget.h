@@ -21,10 +21,21 @@ struct memory_budget {
 tp_status memory_budget_make(struct memory_budget *out, int64_t limit_bytes, int64_t later_bytes,
                              int threads, struct tp_err *err);
 
+/* Memory for something that works with least_bytes, which are in later_bytes, and is faster with up
+ * to most_bytes: an eighth of limit_bytes. It takes no more than half of what is left, so the least
+ * limit is the same whatever the limit is. */
+int64_t memory_budget_part(int64_t limit_bytes, int64_t later_bytes, int threads,
+                           int64_t least_bytes, int64_t most_bytes);
+
 /* When `source` is not local, limit what is fetched from it to a part of limit_bytes. Call it
- * before the source is opened. Returns what becomes resident later because of that; 0 for local
- * sources. */
+ * before the source is opened. Returns the least that becomes resident later because of that; 0 for
+ * local sources. */
 int64_t memory_budget_remote(const char *source, int64_t limit_bytes);
+
+/* When its tables have been read, and later_bytes, with that least, is known: limit what is fetched
+ * to what is left for it. Returns what becomes resident in addition to the least. */
+int64_t memory_budget_remote_more(const char *source, int64_t limit_bytes, int64_t later_bytes,
+                                  int threads);
 
 /* What is left of limit_bytes for the tables of a source, at least 1; this process has the rest
  * already. */

@@ -112,8 +112,7 @@ static tp_status compress_target(struct reshard_job *job, struct tp_err *err)
 
     if (q->link)
         return tp_fail(err, TP_E_USAGE, "--link keeps files as they are, so it excludes --zstd");
-    st = checkpoint_target_compress(job->target, q->zstd, q->threads,
-                                    copy_job_flush_bytes(q->memory_bytes, q->threads), err);
+    st = checkpoint_target_compress(job->target, q->zstd, q->threads, err);
     if (!st && is_root(job) && checkpoint_target_idle(job->target) > 0)
         progress_note(q->progress,
                       "--zstd: each shard is compressed by one process, so %d of %d processes have "
@@ -162,12 +161,12 @@ static tp_status plan(struct reshard_job *job, struct tp_err *err)
 {
     const struct reshard_request *q = job->request;
     struct transfer *t = &job->copy.transfer;
-    int64_t later =
-        LATER_BYTES + job->remote_bytes + (int64_t)spec_world(&job->to.layout.spec) * FILE_BYTES +
-        checkpoint_target_chunks(job->target) * CHUNK_BYTES +
-        resume_chunk_bytes(checkpoint_target_chunks(job->target)) +
-        resume_memory_bytes(checkpoint_source_endpoint(job->source), job->arena) +
-        checkpoint_source_memory(job->source, q->threads) + checkpoint_target_memory(job->target);
+    int64_t later = LATER_BYTES + job->remote_bytes +
+                    (int64_t)spec_world(&job->to.layout.spec) * FILE_BYTES +
+                    checkpoint_target_chunks(job->target) * CHUNK_BYTES +
+                    resume_chunk_bytes(checkpoint_target_chunks(job->target)) +
+                    resume_memory_bytes(checkpoint_source_endpoint(job->source), job->arena) +
+                    checkpoint_source_memory(job->source, q->threads);
     tp_status st;
 
     if (q->device && q->device->wait)
@@ -187,6 +186,8 @@ static tp_status plan(struct reshard_job *job, struct tp_err *err)
     t->progress = q->progress;
     t->elsewhere = job->clone.tensors;
     t->mine = checkpoint_target_mine(job->target);
+    later += copy_job_collect(job->target, q->memory_bytes, later, q->threads);
+    later += memory_budget_remote_more(q->ckpt, q->memory_bytes, later, q->threads);
     TP_TRY(resume_plan(&job->resume, &job->copy, q->memory_bytes, later, err));
     if (!q->dry_run && !job->resume.tmp && !job->linked_rank_bytes)
         transfer_plan_announce(job->copy.plan);

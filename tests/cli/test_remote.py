@@ -362,6 +362,19 @@ def test_a_listing_that_does_not_advance_is_an_error(store):
     fails(store, "tp-ckpt", "ls", CKPT, says="same part of the listing")
 
 
+def test_the_least_memory_that_is_named_is_enough(tmp_path):
+    """What is fetched in advance takes a part of the memory, and less where the memory is short."""
+    config = harness.write_config(tmp_path, hidden_size=256, intermediate_size=768, head_dim=32)
+    harness.ok(harness.built("make_ckpt"), config, "tp2", tmp_path / "ckpt", 1, 5)
+    with ObjectStore() as store:
+        store.add_tree("bucket/ckpt", tmp_path / "ckpt")
+        command = ["tp-reshard", "s3://bucket/ckpt", "--to", "tp4", "--out", tmp_path / "out", "--json", "--mem"]
+        least = re.search(r"at least ([0-9.]+) MiB", run(store, *command, "8M").err)
+        memory = int((float(least[1]) + 1) * 2 ** 20)
+        r = ok(store, *command, memory)
+        assert harness.SANITIZE or json.loads(r.out)["peak_rss_bytes"] <= memory
+
+
 def test_several_requests_are_in_flight_within_the_memory(tmp_path):
     config = harness.write_config(tmp_path, hidden_size=256, intermediate_size=768, head_dim=32)
     harness.ok(harness.built("make_ckpt"), config, "tp2", tmp_path / "ckpt", 1, 5)

@@ -243,13 +243,16 @@ def test_memory_stays_within_mem_for_a_checkpoint_ten_times_as_large(spec, jobs,
 
 
 @pytest.mark.skipif(bool(harness.SANITIZE), reason="sanitizers use memory themselves")
-def test_too_little_memory_is_refused_and_the_named_number_is_enough(large, tmp_path):
-    r = harness.run("tp-reshard", large, "--to", "tp4", "-o", tmp_path / "b", "--mem", "8M")
+@pytest.mark.parametrize("options", [[], ["--zstd"]], ids=["raw", "zstd"])
+def test_too_little_memory_is_refused_and_the_named_number_is_enough(options, large, tmp_path):
+    r = harness.run("tp-reshard", large, "--to", "tp4", "-o", tmp_path / "b", *options, "--mem", "8M")
     assert r.rc == 2 and "at least" in r.err
     assert not (tmp_path / "b").exists()
     need = float(r.err.split("at least ")[1].split()[0])
     mem = "%dk" % ((need + 1) * 1024)
-    harness.ok("tp-reshard", large, "--to", "tp4", "-o", tmp_path / "b", "--mem", mem)
+    rc, rss, err = peak("tp-reshard", large, "--to", "tp4", "-o", tmp_path / "b", *options, "--mem", mem)
+    assert rc == 0, err
+    assert rss <= (need + 1) * 2 ** 20
 
 
 # ---- several processes ----

@@ -55,6 +55,24 @@ Test(memory_budget, too_little_is_refused_and_the_named_amount_is_enough)
     cr_assert_geq(budget.buffer_bytes, 4 * MIB);
 }
 
+Test(memory_budget, a_part_never_takes_what_the_least_limit_needs)
+{
+    const int64_t least = 4 * MIB, most = 96 * MIB, later = 500 * MIB;
+    struct memory_budget budget;
+    struct tp_err err = { 0 };
+
+    cr_expect_eq(memory_budget_part(MIB, later, 1, least, most), least);
+    cr_expect_eq(memory_budget_part(LIMIT, later, 1, least, most), most);
+    cr_expect_eq(memory_budget_part(8 * 32 * MIB, 0, 1, least, most), 32 * MIB);
+    cr_assert_eq(memory_budget_make(&budget, MIB, later, 1, &err), TP_E_BUDGET);
+    for (int64_t limit = budget.base_bytes + 5 * MIB; limit < 1000 * MIB; limit += 50 * MIB) {
+        int64_t more = memory_budget_part(limit, later, 1, least, most) - least;
+
+        cr_assert_eq(memory_budget_make(&budget, limit, later + more, 1, &err), TP_OK, "%s",
+                     err.msg);
+    }
+}
+
 Test(memory_budget, tables_that_do_not_fit_are_a_limit_that_is_too_small)
 {
     struct tp_err err = { 0 };

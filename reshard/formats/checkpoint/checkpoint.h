@@ -48,13 +48,17 @@ struct checkpoint_target;
 tp_status checkpoint_target_plan(struct checkpoint_target **out, const struct layout *layout,
                                  struct comm_control *control, struct tp_err *err);
 
-/* Before the files are created: compress with this level, on this many threads, and collect at most
- * about flush_bytes before. Such a target is not cloned into. With control each
- * shard is then written by one of the processes (checkpoint_target_mine), and the files are the
- * same as those of one process. Such a source is opened without control, because several processes
- * may read the same part of it. */
+/* Before the files are created: compress with this level, on this many threads. Such a target is
+ * not cloned into. With control each shard is then written by one of the processes
+ * (checkpoint_target_mine), and the files are the same as those of one process. Such a source is
+ * opened without control, because several processes may read the same part of it. */
 tp_status checkpoint_target_compress(struct checkpoint_target *t, int level, int threads,
-                                     int64_t flush_bytes, struct tp_err *err);
+                                     struct tp_err *err);
+
+enum { CHECKPOINT_COLLECT_MIN = 4 << 20 };
+
+/* Collect about so many bytes before they are compressed, instead of CHECKPOINT_COLLECT_MIN. */
+void checkpoint_target_collect(struct checkpoint_target *t, int64_t flush_bytes);
 
 /* [extents] those that this process writes, for struct transfer. NULL: processes share all. */
 const bool *checkpoint_target_mine(const struct checkpoint_target *t);

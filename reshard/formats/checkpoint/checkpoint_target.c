@@ -163,7 +163,7 @@ tp_status checkpoint_target_plan(struct checkpoint_target **out, const struct la
 }
 
 tp_status checkpoint_target_compress(struct checkpoint_target *t, int level, int threads,
-                                     int64_t flush_bytes, struct tp_err *err)
+                                     struct tp_err *err)
 {
     tp_status st = shard_packer_open(&t->packer, level, threads, err);
 
@@ -173,8 +173,13 @@ tp_status checkpoint_target_compress(struct checkpoint_target *t, int level, int
     if (!st && !t->saved)
         st = tp_fail(err, TP_E_NOMEM, "no memory to compress");
     t->endpoint.flush = target_flush;
-    t->endpoint.flush_bytes = flush_bytes;
+    t->endpoint.flush_bytes = CHECKPOINT_COLLECT_MIN;
     return st;
+}
+
+void checkpoint_target_collect(struct checkpoint_target *t, int64_t flush_bytes)
+{
+    t->endpoint.flush_bytes = flush_bytes;
 }
 
 int64_t checkpoint_target_memory(const struct checkpoint_target *t)
