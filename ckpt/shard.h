@@ -52,8 +52,12 @@ struct shard_plan {
     const char *upload_id; /* to join a shard in a store: upload_file_id of its creator */
     int zstd; /* level of compression; 0: none. Such a file cannot be joined, and ckpt/shard_pack.h
                  says how it is written */
+    struct page_pool *pool; /* of chunks that are collected to be compressed: shards that are
+                               written together share one, so that memory which one of them gives
+                               back serves the next. Borrowed; NULL: the shard has its own */
 };
 
+struct page_pool;
 struct shard_writer;
 struct upload_file;
 

@@ -198,7 +198,7 @@ tp_status shard_create(struct shard_writer **out, const struct shard_plan *plan,
     TP_TRY(writer_new(&w, plan, err));
     TP_TRY(create_file(w, err));
     if (plan->zstd) {
-        TP_TRY(shard_pack_begin(w, err));
+        TP_TRY(shard_pack_begin(w, plan->pool, err));
     } else {
         TP_TRY(create_structure(w, err));
         TP_TRY(shard_write_index(w, w->layout_sha256,
@@ -268,7 +268,7 @@ tp_status shard_recreate(struct shard_writer **out, const struct shard_plan *pla
     TP_TRY(writer_new(&w, plan, err));
     TP_TRY(open_existing(w, &size, err));
     if (plan->zstd) { /* its length follows from the journal */
-        TP_TRY(shard_pack_begin(w, err));
+        TP_TRY(shard_pack_begin(w, plan->pool, err));
         w->pack->is_continued = true;
         *out = w;
         return TP_OK;

@@ -44,7 +44,7 @@ static struct shard_pack_key key_of(const struct shard_writer *w, int64_t k)
     return (struct shard_pack_key){ c->tensor, box_offset_in(&whole, &last), k };
 }
 
-tp_status shard_pack_begin(struct shard_writer *w, struct tp_err *err)
+tp_status shard_pack_begin(struct shard_writer *w, struct page_pool *pool, struct tp_err *err)
 {
     const size_t n = (size_t)w->n_chunks;
     struct shard_pack_key *keys = calloc(n, sizeof *keys);
@@ -52,7 +52,8 @@ tp_status shard_pack_begin(struct shard_writer *w, struct tp_err *err)
     int64_t at = 0;
 
     if (p) {
-        page_pool_init(&p->pool);
+        page_pool_init(&p->own_pool);
+        p->pool = pool ? pool : &p->own_pool;
         p->order = calloc(n, sizeof *p->order);
         p->chunks = calloc(n, sizeof *p->chunks);
         p->words = calloc(n, sizeof *p->words);
@@ -87,8 +88,8 @@ void shard_pack_free(struct shard_writer *w)
     if (!p)
         return;
     for (int64_t k = 0; p->chunks && k < w->n_chunks; k++)
-        page_pool_give(&p->pool, p->chunks[k].data, room_of(w, k));
-    page_pool_release(&p->pool);
+        page_pool_give(p->pool, p->chunks[k].data, room_of(w, k));
+    page_pool_release(&p->own_pool);
     free(p->order);
     free(p->chunks);
     free(p->words);
@@ -133,7 +134,7 @@ tp_status shard_pack_add(struct shard_writer *w, int64_t k, const struct chunk_p
 
     pthread_mutex_lock(&w->lock);
     if (c->filled == 0)
-        c->data = page_pool_take(&p->pool, room_of(w, k));
+        c->data = page_pool_take(p->pool, room_of(w, k));
     filled = c->filled += part->n;
     data = c->data;
     pthread_mutex_unlock(&w->lock);
@@ -257,7 +258,7 @@ static tp_status write_item(void *ctx, int64_t item, int worker, struct tp_err *
                   : file_write_at(w->fd, w->path, c->offset, c->data, (size_t)c->stored.bytes, err);
 
     (void)worker;
-    page_pool_give(&w->pack->pool, c->data, room_of(w, b->items[item].chunk));
+    page_pool_give(w->pack->pool, c->data, room_of(w, b->items[item].chunk));
     c->data = NULL;
     return st;
 }

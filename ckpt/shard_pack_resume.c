@@ -166,7 +166,7 @@ static tp_status check_chunk(void *ctx, int64_t item, int worker, struct tp_err 
         return tp_fail(err, TP_E_STOPPED,
                        "interrupted while reading what was written before; run the same command "
                        "again to resume");
-    buf = page_pool_take(&w->pack->pool, codec_stored_bound(w->chunks[k].frame_bytes));
+    buf = page_pool_take(w->pack->pool, codec_stored_bound(w->chunks[k].frame_bytes));
     if (!buf)
         return tp_fail(err, TP_E_NOMEM, "%s: no memory to read it back", w->path);
     st = file_read_at(w->fd, w->path, c->offset, buf, (size_t)c->stored.bytes, err);
@@ -174,7 +174,7 @@ static tp_status check_chunk(void *ctx, int64_t item, int worker, struct tp_err 
         st = tp_fail(err, TP_E_CORRUPT,
                      "%s: tensor %s: a chunk is not what the interrupted run wrote", w->path,
                      w->layout->tensors[w->chunks[k].tensor].name);
-    page_pool_give(&w->pack->pool, buf, codec_stored_bound(w->chunks[k].frame_bytes));
+    page_pool_give(w->pack->pool, buf, codec_stored_bound(w->chunks[k].frame_bytes));
     return st;
 }
 
@@ -205,7 +205,7 @@ static tp_status take_chunk(struct shard_writer *const *writers, int n, int fd, 
         head.filled > w->chunks[head.chunk].raw_bytes)
         return tp_fail(err, TP_E_CORRUPT, "%s: is damaged, or of another run", path);
     bytes = w->chunks[head.chunk].raw_bytes;
-    c->data = page_pool_take(&w->pack->pool, codec_stored_bound(w->chunks[head.chunk].frame_bytes));
+    c->data = page_pool_take(w->pack->pool, codec_stored_bound(w->chunks[head.chunk].frame_bytes));
     if (!c->data)
         return tp_fail(err, TP_E_NOMEM, "%s: no memory for a chunk of %lld bytes", w->path,
                        (long long)bytes);

@@ -22,11 +22,11 @@ struct shard_pack_chunk {
 
 /* What a writer that compresses has besides. */
 struct shard_pack {
-    int64_t *order;                  /* [n_chunks] chunks in the order of the file */
-    int64_t next;                    /* the first one, in that order, that is not in the file */
-    int64_t end;                     /* of what is in the file */
-    struct shard_pack_chunk *chunks; /* [n_chunks] */
-    struct page_pool pool;
+    int64_t *order;                   /* [n_chunks] chunks in the order of the file */
+    int64_t next;                     /* the first one, in that order, that is not in the file */
+    int64_t end;                      /* of what is in the file */
+    struct shard_pack_chunk *chunks;  /* [n_chunks] */
+    struct page_pool *pool, own_pool; /* of `data`; own_pool where the plan has none */
     uint64_t *words; /* [n_chunks] what a journal records of the chunks, in the order of the file */
     int64_t n_words; /* of them, those that have been filled in */
     bool is_continued; /* an earlier process may have written anything outside of payloads */
@@ -77,7 +77,7 @@ void shard_run_sums(uint64_t sums[CHUNK_SUM_WORDS], const struct shard_writer *w
 /* ---- shard_pack.c ---- */
 
 /* Prepare a new file of compressed chunks. */
-tp_status shard_pack_begin(struct shard_writer *w, struct tp_err *err);
+tp_status shard_pack_begin(struct shard_writer *w, struct page_pool *pool, struct tp_err *err);
 void shard_pack_free(struct shard_writer *w);
 
 /* Copy a part of a chunk. Thread safe. */

@@ -101,6 +101,17 @@ def test_memory_is_bounded(tmp_path, figure):
                "%.0f MiB" % (result["peak_rss_bytes"] / 2 ** 20))
 
 
+@pytest.mark.skipif(bool(harness.SANITIZE), reason="sanitizers use memory themselves")
+def test_memory_is_bounded_with_many_shards(tmp_path, figure):
+    """Tensors are cut by rows into many shards, one after another: each of them collects chunks, and gives the memory back."""
+    config = {**CONFIG, "hidden_size": 384, "vocab_size": 16000}
+    root = make(tmp_path, "tp2", config, seed=SMOOTH + 1)
+    done = reshard(root, "tp2dp32zero1", tmp_path / "out", "--mem", "64M", "--zstd", "--jobs", 2)
+    assert done["peak_rss_bytes"] <= 64 << 20 < size(root) / 2
+    figure("resident, reshard of %d MiB to 64 compressed shards within 64M" % (size(root) >> 20),
+           "%.0f MiB" % (done["peak_rss_bytes"] / 2 ** 20))
+
+
 def test_damage_is_found_and_named(packed, tmp_path):
     """A flipped bit anywhere is found; one in a chunk names its tensor, and nothing is written."""
     rng, bad = random.Random(SEED), harness.copy(packed, tmp_path / "bad")

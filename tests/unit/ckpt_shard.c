@@ -36,7 +36,7 @@ struct example {
 /* The shard of a rank of the example. */
 static struct shard_plan plan_of(const struct example *x, int rank)
 {
-    return (struct shard_plan){ temp_dir, rank, &x->layout, x->boxes, x->n, NULL, 0 };
+    return (struct shard_plan){ temp_dir, rank, &x->layout, x->boxes, x->n, NULL, 0, NULL };
 }
 
 /* Write the shard of a rank. */

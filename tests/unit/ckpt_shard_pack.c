@@ -52,7 +52,7 @@ static struct example make_example(struct rng *r, enum dtype dtype)
 
 static struct shard_plan plan_of(const struct example *x, int rank, int level)
 {
-    return (struct shard_plan){ temp_dir, rank, &x->layout, x->boxes, x->n, NULL, level };
+    return (struct shard_plan){ temp_dir, rank, &x->layout, x->boxes, x->n, NULL, level, NULL };
 }
 
 /* Every chunk of a shard has the values of fixture_fill. Returns the number of elements, and adds

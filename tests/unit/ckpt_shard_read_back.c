@@ -45,7 +45,7 @@ static void write_run(struct shard_writer *w, int i)
 /* A shard of which the first `runs` runs are written. */
 static struct shard_writer *write_part(const struct layout *l, int runs)
 {
-    const struct shard_plan plan = { temp_dir, 0, l, &box, 1, NULL, 0 };
+    const struct shard_plan plan = { temp_dir, 0, l, &box, 1, NULL, 0, NULL };
     struct shard_writer *w = NULL;
     struct tp_err err = { 0 };
 

@@ -164,7 +164,7 @@ static void write_boxes(struct stored_box *boxes, int n)
     m.layout = l;
     cr_assert_eq(ckpt_begin(&txn, &begin, &err), TP_OK, "%s", err.msg);
     for (int rank = 0; rank < 2; rank++) {
-        const struct shard_plan plan = { txn.tmp.path, rank, &l, boxes, n, NULL, 0 };
+        const struct shard_plan plan = { txn.tmp.path, rank, &l, boxes, n, NULL, 0, NULL };
 
         cr_assert_eq(fixture_shard(&shards[m.n_shards++], &plan, 1, &err), TP_OK, "%s", err.msg);
     }

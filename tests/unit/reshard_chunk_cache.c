@@ -35,7 +35,7 @@ static void open_example(struct example *x, int64_t cache_bytes)
     x->layout = tiny_layout("tp1", DTYPE_F32, &x->arena);
     cr_assert_eq(stored_box_list(&boxes, &n, &x->layout, &x->arena, &err), TP_OK);
     {
-        const struct shard_plan plan = { temp_dir, 0, &x->layout, boxes, n, NULL, 1 };
+        const struct shard_plan plan = { temp_dir, 0, &x->layout, boxes, n, NULL, 1, NULL };
 
         cr_assert_eq(fixture_shard(&info, &plan, SEED, &err), TP_OK, "%s", err.msg);
     }

@@ -151,6 +151,7 @@ tp_status checkpoint_target_plan(struct checkpoint_target **out, const struct la
 
     if (!t)
         return tp_fail(err, TP_E_NOMEM, "no memory for a plan");
+    page_pool_init(&t->pool);
     t->layout = layout;
     t->control = control;
     st = allocate(t, err);
@@ -215,6 +216,7 @@ void checkpoint_target_close(struct checkpoint_target *t)
     shard_packer_close(&t->packer);
     if (t->writers && t->read_back)
         checkpoint_target_reset(t);
+    page_pool_release(&t->pool);
     arena_free(&t->arena);
     free(t);
 }

@@ -11,6 +11,7 @@
 
 #include "ckpt/shard_pack.h"
 #include "core/arena.h"
+#include "core/page_pool.h"
 #include "layout/stored_box.h"
 #include "reshard/formats/checkpoint/checkpoint.h"
 
@@ -31,6 +32,7 @@ struct checkpoint_target {
                                    NULL without `mine` */
     bool stops;                 /* checkpoint_target_stops */
     struct shard_packer packer; /* its level is 0: nothing is compressed */
+    struct page_pool pool;      /* of the chunks of all writers */
     const char *dir;            /* where the shards are; in the arena */
     uint64_t *saved;            /* [SHARD_PACK_SAVED_WORDS] where incomplete chunks are saved */
     int64_t stored_bytes;       /* after checkpoint_target_finish */

@@ -27,7 +27,7 @@ static tp_status agree(const struct checkpoint_target *t, tp_status st, struct t
 typedef tp_status (*open_shard)(struct shard_writer **out, const struct shard_plan *plan,
                                 struct tp_err *err);
 
-static struct shard_plan shard_plan_of(const struct checkpoint_target *t, const char *dir)
+static struct shard_plan shard_plan_of(struct checkpoint_target *t, const char *dir)
 {
     return (struct shard_plan){
         .dir = dir,
@@ -35,6 +35,7 @@ static struct shard_plan shard_plan_of(const struct checkpoint_target *t, const 
         .boxes = t->boxes,
         .n_boxes = t->endpoint.n_extents,
         .zstd = t->packer.level,
+        .pool = &t->pool,
     };
 }
 
