@@ -304,11 +304,14 @@ class Megatron:
 
     def torch_dist(self, folder, state, step, kind=None, change=None, chained=""):
         """Write FOLDER as ckpt_format "torch_dist" does: layers stacked, cut over tp and layers. kind: of the distributed
-        optimizer, which is flat. change: a function that damages tensors and objects."""
+        optimizer, which is flat. change: a function that damages tensors and objects, and the shapes of those that
+        fully_sharded_model_space has cut."""
         one = type(self)({**self.config}, 1, 1, 1, 8 * self.tp)
-        tensors, objects = self.flat_optimizer(state, kind) if kind else ({}, {})
+        cut = {} if kind == "fully_sharded_model_space" else None
+        flat = kind and cut is None
+        tensors, objects = self.flat_optimizer(state, kind) if flat else ({}, {})
         heads = {"param": "", "master": "optimizer.state.fp32_param.", **{m: "optimizer.state.%s." % m for m in MOMENTS}}
-        for group, t in {"param": state["param"]}.items() if kind else state.items():
+        for group, t in {"param": state["param"]}.items() if flat else state.items():
             whole = one.chunk(t, 0, 0, 0)
             head = heads[group]
             for name, (stacked, how) in self.stacked(one, t).items():
@@ -320,14 +323,34 @@ class Megatron:
                 if not name.startswith("decoder.layers."):
                     tensors[head + name] = (array, self.boxes(array, 0 if array.ndim == 2 else None))
         inside = folder / ("iter_%07d" % step)
+        for name in [] if cut is None else [n for n in tensors if "optimizer.state." in n]:
+            cut[name] = tensors[name][0].shape
+            tensors[name] = self.cut_flat(name, *tensors[name])
         if change:
-            change(tensors, objects)
-        torch_files.dcp(inside, tensors, {"rng_state/shard_0.0_1.1": 1, **objects})
+            change(tensors, objects, *[] if cut is None else [cut])
+        torch_files.dcp(inside, tensors, {"rng_state/shard_0.0_1.1": 1, **objects}, cut=cut)
         (folder / "latest_checkpointed_iteration.txt").write_text(str(step))
         (inside / "metadata.json").write_text('{"sharded_backend": "torch_dist", "sharded_backend_version": 1}')
         counter = {} if self.common_step is None else {"state": {"common_step": self.common_step}}
         torch_files.save(inside / "common.pt", {"args": self.args(), "iteration": step, **self.more_root, "optimizer": {
             "optimizer": {"param_groups": list(self.param_groups), **counter}}})
+
+    def cut_flat(self, name, array, boxes):
+        """A tensor as fully_sharded_model_space has it: a grid of parts, each flat and cut over the data-parallel ranks. The rows
+        of gate and of up are parts of their own."""
+        if "linear_fc1.weight" in name:
+            boxes = [(lo[:-2] + (at, lo[-1]), size[:-2] + (size[-2] // 2, size[-1])) for lo, size in boxes
+                     for at in (lo[-2], lo[-2] + size[-2] // 2)]
+        part = boxes[0][1]
+        n = int(np.prod(part))
+        out, intervals = np.zeros([a // b for a, b in zip(array.shape, part)] + [n], array.dtype), []
+        cuts = sorted({0, n} | {i * n // self.dp + i for i in range(1, self.dp)})
+        for lo, size in boxes:
+            at = tuple(a // b for a, b in zip(lo, size))
+            assert size == part
+            out[at] = array[tuple(slice(a, a + b) for a, b in zip(lo, size))].reshape(-1)
+            intervals += [(at + (a,), (1,) * len(at) + (b - a,)) for a, b in zip(cuts, cuts[1:])]
+        return out, intervals
 
     def boxes(self, array, how):
         if how is None:

@@ -13,6 +13,7 @@ covers: reshard/import_source reshard/formats/foreign reshard/formats/pieces/pie
     reshard/formats/pieces/file_table reshard/formats/pieces/flat_pieces reshard/formats/megatron/megatron reshard/formats/megatron/megatron_map
     reshard/formats/megatron/megatron_rank reshard/formats/megatron/megatron_optimizer reshard/formats/megatron/megatron_folder reshard/formats/megatron/megatron_args
     reshard/formats/megatron/megatron_flat reshard/formats/megatron/megatron_modules reshard/formats/megatron/torch_dist_flat
+    reshard/formats/megatron/torch_dist_cut
     reshard/formats/megatron/torch_dist reshard/formats/deepspeed/deepspeed reshard/formats/deepspeed/deepspeed_zero
     reshard/formats/deepspeed/deepspeed_shapes reshard/formats/deepspeed/deepspeed_rank
     reshard/formats/deepspeed/deepspeed_universal reshard/foreign_contents cli/ckpt/foreign reshard/tensor_view
@@ -290,6 +291,64 @@ def test_torch_dist_with_the_optimizer(tp, deep, tmp_path):
     r = imported(deep, tmp_path / "m", tmp_path / "ckpt", "--layout", "tp2")
     assert "torch_dist" in r.out, repr(r)
     assert digests(tmp_path / "ckpt") == digests(deep.root)
+
+
+@pytest.mark.parametrize("tp,dp", [(1, 1), (2, 3), (4, 5)])
+def test_the_distributed_optimizer_as_fully_sharded_model_space(tp, dp, deep, tmp_path):
+    megatron = foreign_files.Megatron(config_of(deep), tp, dp=dp)
+    megatron.torch_dist(tmp_path / "m", groups_of(deep), 3, "fully_sharded_model_space")
+    r = imported(deep, tmp_path / "m", tmp_path / "ckpt", "--layout", "tp2")
+    assert "every checksum of the source" in r.out, repr(r)
+    assert digests(tmp_path / "ckpt") == digests(deep.root)
+    ok("tp-reshard", tmp_path / "m", "--to", "tp2", "--config", deep.config, "-o", tmp_path / "out")  # of the same kind
+    found = torch_files.load_dcp(tmp_path / "out/iter_0000003")[0]
+    assert any(name.startswith("optimizer.state.param.") for name in found), list(found)
+    assert digests(tmp_path / "out") == digests(deep.root)
+
+
+CUT = "optimizer.state.exp_avg.decoder.layers.mlp.linear_fc2.weight"
+
+
+def name_another_shape(tensors, _, cut):
+    cut[CUT] = cut[CUT][:1] + cut[CUT][:0:-1]
+
+
+def forget_the_shape(tensors, _, cut):
+    del cut[CUT]
+
+
+def name_a_shape_of_no_grid(tensors, _, cut):
+    cut[CUT] = (*cut[CUT][:2], cut[CUT][2] + 1)
+
+
+def name_more_axes(tensors, _, cut):
+    cut[CUT] = (1, 1, *cut[CUT])
+
+
+def go_beyond_the_part(tensors, _, cut):
+    array, boxes = tensors[CUT]
+    tensors[CUT] = (array, [*boxes[:-1], (boxes[-1][0], boxes[-1][1][:-1] + (boxes[-1][1][-1] + 1,))])
+
+
+def go_beyond_the_grid(tensors, _, cut):
+    array, boxes = tensors[CUT]
+    tensors[CUT] = (array, [*boxes[:-1], ((99,) + boxes[-1][0][1:], boxes[-1][1])])
+
+
+def drop_interval(tensors, _, cut):
+    array, boxes = tensors[CUT]
+    tensors[CUT] = (array, boxes[:5] + boxes[6:])
+
+
+@pytest.mark.parametrize("change,word", [
+    (name_another_shape, "has another shape"), (forget_the_shape, "neither a matrix nor a vector"),
+    (name_a_shape_of_no_grid, "is not a grid"), (name_more_axes, "is not a grid"), (go_beyond_the_part, "is not a grid"),
+    (go_beyond_the_grid, "is not a grid"), (drop_interval, "down_proj.weight")])
+def test_parts_that_are_no_grid_are_refused_by_name(change, word, deep, tmp_path):
+    megatron = foreign_files.Megatron(config_of(deep), 2, dp=2)
+    megatron.torch_dist(tmp_path / "m", groups_of(deep), 3, "fully_sharded_model_space", change)
+    r = import_(deep, tmp_path / "m", tmp_path / "ckpt")
+    assert r.rc == 3 and len(r.lines) == 1 and word in r.err and not harness.steps(tmp_path / "ckpt"), repr(r)
 
 
 @pytest.fixture(scope="module")

@@ -81,6 +81,25 @@ def test_flat_buffers_of_experts(kind, family, tp, pp, vpp, ep, bucket, engine, 
     assert digests(tmp_path / "ckpt") == digests(state.root)
 
 
+@pytest.mark.parametrize("family,tp,ep,chained", [("mixtral", 2, 2, ""), ("qwen3-moe", 1, 4, "chained_1.")])
+def test_experts_of_fully_sharded_model_space(family, tp, ep, chained, states, tmp_path):
+    state = states[family]
+    megatron = foreign_files.Megatron(config_of(state), tp, dp=3, ep=ep)
+    megatron.torch_dist(tmp_path / "m", groups_of(state), 3, "fully_sharded_model_space", chained=chained)
+    imported(state, tmp_path / "m", tmp_path / "ckpt", "--layout", "tp2")
+    assert digests(tmp_path / "ckpt") == digests(state.root)
+
+
+def test_experts_of_grouped_mlp_are_refused_in_fully_sharded_model_space(states, tmp_path):
+    state = states["mixtral"]
+    megatron = foreign_files.Megatron(config_of(state), 2, ep=2, stacked=True)
+    megatron.torch_dist(tmp_path / "m", groups_of(state), 3, "fully_sharded_model_space")
+    r = import_(state, tmp_path / "m", tmp_path / "ckpt")
+    assert r.rc == 3 and "w1.weight is missing; --no-optim" in r.err and not harness.steps(tmp_path / "ckpt"), repr(r)
+    imported(state, tmp_path / "m", tmp_path / "ckpt", "--no-optim")
+    assert digests(tmp_path / "ckpt") == state.digests("param")
+
+
 # how it is stored, tp, ep, elements of a bucket, rows of a block: of 40 rows of gate, two ranks have 5 blocks of 4 each
 BLOCKS = [("legacy", 2, 2, None, 4), ("torch_dist", 2, 2, None, 4), ("torch_dist", 1, 4, None, 8), ("dp_reshardable", 2, 2, None, 10),
           ("distributed", 2, 2, 3000, 2)]

@@ -139,8 +139,9 @@ def _size(numbers):
     return _Reduce()
 
 
-def dcp(folder, tensors, objects=None, files=2, paths=None):
-    """Write a checkpoint. tensors: {name: (array, [(offsets, sizes), ...])}; objects: {name: object}; paths: planner_data."""
+def dcp(folder, tensors, objects=None, files=2, paths=None, cut=None):
+    """Write a checkpoint. tensors: {name: (array, [(offsets, sizes), ...])}; objects: {name: object}; paths: planner_data.
+    cut: {name: shape}, of tensors that Megatron-core has cut and flattened."""
     folder.mkdir(parents=True, exist_ok=True)
     entries, places, data = {}, {}, [b""] * files
     for name, (array, boxes) in tensors.items():
@@ -167,6 +168,8 @@ def dcp(folder, tensors, objects=None, files=2, paths=None):
     for number, content in enumerate(data):
         (folder / ("__%d_0.distcp" % number)).write_bytes(content)
     root = _make(META.Metadata, state_dict_metadata=entries, storage_data=places, planner_data=paths, version="1.0.0")
+    if cut is not None:
+        root.mcore_data = {name: {"nd_reformulated_orig_global_shape": cut[name]} if name in cut else {} for name in tensors}
     (folder / ".metadata").write_bytes(pickle.dumps(root, protocol=4))
 
 

@@ -12,7 +12,9 @@
 #include "reshard/formats/megatron/megatron_extras.h"
 #include "reshard/formats/megatron/megatron_folder.h"
 #include "reshard/formats/megatron/megatron_map.h"
+#include "reshard/formats/megatron/torch_dist_cut.h"
 #include "reshard/formats/megatron/torch_dist_flat.h"
+#include "reshard/formats/pieces/flat_pieces.h"
 #include "reshard/formats/torch/dcp_metadata.h"
 #include "reshard/formats/torch/torch_pieces.h"
 #include "storage/object.h"
@@ -224,19 +226,27 @@ static tp_status check_axes(const struct torch_dist *d, const struct dcp_item *i
     return TP_OK;
 }
 
+/* Whether a chunk is stored as .metadata says. */
+static tp_status check_chunk(const struct torch_dist *d, const struct dcp_item *item,
+                             const struct piece *p, struct tp_err *err)
+{
+    const struct box chunk = box_whole(item->ndim, item->box.len);
+
+    if (box_equal(&p->box, &chunk) && p->dtype == item->dtype && p->dtype != DTYPE_COUNT)
+        return TP_OK;
+    return tp_fail(err, TP_E_CORRUPT,
+                   "%s/%s: tensor %s has another shape or type than .metadata "
+                   "says",
+                   d->dir, item->file, item->name);
+}
+
 static tp_status add_chunk(struct torch_dist *d, const struct dcp_item *item,
                            const struct torch_dist_name *name, struct piece *p, struct tp_err *err)
 {
-    const struct box chunk = box_whole(item->ndim, item->box.len);
     tp_status st = check_axes(d, item, name, err);
 
     if (st)
         return st;
-    if (!box_equal(&p->box, &chunk) || p->dtype != item->dtype || p->dtype == DTYPE_COUNT)
-        return tp_fail(err, TP_E_CORRUPT,
-                       "%s/%s: tensor %s has another shape or type than .metadata "
-                       "says",
-                       d->dir, item->file, item->name);
     memcpy(p->shape, item->shape, sizeof p->shape);
     p->box = item->box;
     if (!name->stacked)
@@ -246,6 +256,30 @@ static tp_status add_chunk(struct torch_dist *d, const struct dcp_item *item,
 
         st = add_layer(d, &one, name, (int)i, err);
     }
+    return st;
+}
+
+/* An interval of a part that was flattened: of the boxes that it has of the tensor, each is a
+ * chunk. GroupedMLP's experts are transposed there, and stay behind, so the weights can be imported
+ * alone. */
+static tp_status add_interval(struct torch_dist *d, const struct dcp_item *item,
+                              const struct torch_dist_name *name, const struct piece *p,
+                              struct tp_err *err)
+{
+    struct dcp_item part, box;
+    struct piece piece;
+    int64_t at = 0;
+    tp_status st = TP_OK;
+
+    if (name->of_experts && d->args.experts == MEGATRON_EXPERTS_STACKED)
+        return piece_source_leave(d->source, item->name, err);
+    if (!torch_dist_cut_part(&part, item) || !flat_pieces_is_dense(p))
+        return tp_fail(err, TP_E_CORRUPT,
+                       "%s/%s: tensor %s is not a grid of flat parts of the tensor that .metadata "
+                       "says it was cut from",
+                       d->dir, item->file, item->name);
+    while (!st && torch_dist_cut_next(&box, &piece, &at, item, &part, p))
+        st = add_chunk(d, &box, name, &piece, err);
     return st;
 }
 
@@ -263,7 +297,9 @@ static tp_status add_item(struct torch_dist *d, const struct dcp_item *item, str
                                                   : piece_source_leave(d->source, item->name, err);
     TP_TRY(torch_pieces_open(&x, d->source, item->file_number, item->begin, item->size, err));
     TP_TRY(torch_pieces_tensor(&p, &x, x.root, name.group, item->name, err));
-    TP_TRY(add_chunk(d, item, &name, &p, err));
+    TP_TRY(check_chunk(d, item, &p, err));
+    st = torch_dist_cut_is(item) ? add_interval(d, item, &name, &p, err)
+                                 : add_chunk(d, item, &name, &p, err);
 done:
     torch_pieces_close(&x);
     return st;
@@ -387,7 +423,7 @@ tp_status torch_dist_read(struct piece_source *s, const struct model *m, struct 
     TP_TRY(dcp_metadata_add_files(items, n, d.dir, piece_source_files(s), err));
     for (int i = 0; i < n; i++) {
         flat |= torch_dist_flat_is(&items[i]);
-        if (flat || strstr(items[i].name, "optimizer.state.param."))
+        if (flat || torch_dist_cut_is(&items[i]) || strstr(items[i].name, "optimizer.state.param."))
             piece_source_set_distributed(s);
         if (!torch_dist_flat_is(&items[i]))
             TP_TRY(add_item(&d, &items[i], err));

@@ -19,8 +19,8 @@ tp_status torch_dist_config(const char **text, const char **note, struct piece_s
                             struct tp_err *err);
 
 /* Add everything of the folder to s: weights, and the state of the ordinary optimizer or of the
- * distributed one, as fully_reshardable, dp_reshardable or dp_zero_gather_scatter. The model is
- * needed to split what is fused. */
+ * distributed one, as fully_reshardable, fully_sharded_model_space, dp_reshardable or
+ * dp_zero_gather_scatter. The model is needed to split what is fused. */
 tp_status torch_dist_read(struct piece_source *s, const struct model *m, struct tp_err *err);
 
 /* Write one, as with the ordinary optimizer, or as the distributed one saves with

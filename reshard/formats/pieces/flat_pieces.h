@@ -13,6 +13,14 @@
 tp_status flat_pieces_add(struct piece_source *s, const struct piece *p, int64_t first, int64_t n,
                           struct tp_err *err);
 
+/* The strides of a box whose elements lie one after the other, in row-major order; returns how many
+ * there are. */
+int64_t flat_pieces_strides(int64_t *stride, const struct box *whole);
+
+/* The largest box that begins at element `at` of `whole`, which has these strides, and ends before
+ * `end`. */
+struct box flat_pieces_box(const struct box *whole, const int64_t *stride, int64_t at, int64_t end);
+
 /* Whether the elements of a piece lie in the file one after the other, in row-major order. */
 bool flat_pieces_is_dense(const struct piece *p);
 

@@ -18,8 +18,11 @@ struct dcp_item {
     int ndim;
     int64_t shape[BOX_NDIM_MAX]; /* of the whole tensor */
     struct box box;
-    const char *file; /* a plain name */
-    int file_number;  /* in a table of files (dcp_metadata_add_files) */
+    int cut_ndim; /* > 0: Megatron-core has cut a tensor into a grid of equal parts, and flattened
+                     each: the axes before the last one are those of the grid */
+    int64_t cut_shape[BOX_NDIM_MAX]; /* of the tensor that was cut */
+    const char *file;                /* a plain name */
+    int file_number;                 /* in a table of files (dcp_metadata_add_files) */
     int64_t begin, size;
     const void *planner; /* of an object: its path as planner_data records it, pushed by a
                             pickle_writer; NULL: it records none */
