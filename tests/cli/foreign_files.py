@@ -418,8 +418,8 @@ def _step(step, count):
     return Tensor(np.array(step, np.float32)) if count is None else count
 
 
-def zero1(folder, state, step, dp, count=None):
-    """ZeRO-1: each group flattened, padded, cut into dp intervals."""
+def zero1(folder, state, step, dp, count=None, elastic=False):
+    """ZeRO-1: each group flattened, padded, cut into dp intervals. elastic: with "elastic_checkpoint", moments have no padding."""
     tag = folder / ("global_step%d" % step)
     masters = state.get("master", state["param"])
     torch_files.save(tag / "mp_rank_00_model_states.pt", _model_states(
@@ -434,7 +434,7 @@ def zero1(folder, state, step, dp, count=None):
             for g, flat in flats.items():
                 padded = np.concatenate([flat[number], np.zeros(size * dp - flat[number].size, np.float32)])
                 # Only the weights are without the padding at the end.
-                parts[g].append(padded[rank * size:(rank + 1) * size][:flat[number].size - rank * size if g == "fp32" else size])
+                parts[g].append(padded[rank * size:(rank + 1) * size][:flat[number].size - rank * size if g == "fp32" or elastic else size])
             mapping, at = {}, 0
             for name, array in group.items():
                 lo, hi = max(at, rank * size), min(at + array.size, (rank + 1) * size)
@@ -446,7 +446,7 @@ def zero1(folder, state, step, dp, count=None):
                 for i in range(len(mappings))}
         torch_files.save(tag / ("zero_pp_rank_%d_mp_rank_00_optim_states.pt" % rank), {"optimizer_state_dict": {
             "single_partition_of_fp32_groups": [Tensor(p) for p in parts["fp32"]],
-            "base_optimizer_state": {"state": base, "param_groups": []}, "param_slice_mappings": mappings}})
+            "base_optimizer_state": list(base.values()) if elastic else {"state": base, "param_groups": []}, "param_slice_mappings": mappings}})
     (folder / "latest").write_text(tag.name)
 
 

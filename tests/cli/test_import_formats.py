@@ -581,6 +581,14 @@ def test_zero1(dp, kind, request, tmp_path):
     assert digests(tmp_path / "ckpt") == digests(state.root)
 
 
+def test_zero1_with_elastic_checkpoint(bf16, tmp_path):
+    """The base optimizer's state is a list of what each group has."""
+    foreign_files.zero1(tmp_path / "ds", groups_of(bf16), 3, 2, elastic=True, count=3)
+    r = imported(bf16, tmp_path / "ds", tmp_path / "ckpt", "--layout", "tp2")
+    assert "step 3" in r.out and "left out" not in r.out, repr(r)
+    assert digests(tmp_path / "ckpt") == digests(bf16.root)
+
+
 @pytest.mark.parametrize("dp", [1, 3])
 def test_zero3(dp, bf16, tmp_path):
     foreign_files.zero3(tmp_path / "ds", groups_of(bf16), 3, dp)

@@ -91,8 +91,8 @@ tp_status deepspeed_extras_optimizer(const struct deepspeed_state *d,
         piece_source_set_adamw(d->source, &adamw);
     st = leave_entries(d->source, "optimizer.", state, known, err);
     return st ? st
-              : leave_entries(d->source, "optimizer.state.",
-                              pickle_get_number(pickle_get(base, "state"), 0), moments, err);
+              : leave_entries(d->source, "optimizer.state.", deepspeed_zero_group(base, 0), moments,
+                              err);
 }
 
 /* ---- Universal ---- */

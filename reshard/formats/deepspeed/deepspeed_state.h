@@ -91,6 +91,10 @@ void deepspeed_rank_name(char name[DEEPSPEED_NAME_BYTES], int rank);
 /* Add the partitions of all ranks. */
 tp_status deepspeed_zero_add(struct deepspeed_state *d, struct tp_err *err);
 
+/* What the base optimizer of ZeRO has of group `g`: an entry of its "state", or with
+ * "elastic_checkpoint" of a list. */
+const struct pickle_value *deepspeed_zero_group(const struct pickle_value *base, int64_t g);
+
 /* Add the folders zero/NAME. */
 tp_status deepspeed_universal_add(struct deepspeed_state *d, struct tp_err *err);
 

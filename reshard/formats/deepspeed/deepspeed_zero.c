@@ -30,6 +30,12 @@ static tp_status refuse(const struct torch_pieces *x, const char *what, struct t
                    file_table_path(piece_source_files(x->source), x->file), what);
 }
 
+const struct pickle_value *deepspeed_zero_group(const struct pickle_value *base, int64_t g)
+{
+    return pickle_is(base, PICKLE_LIST) ? pickle_item(base, g)
+                                        : pickle_get_number(pickle_get(base, "state"), g);
+}
+
 /* The flat tensors of group `g`. ZeRO-1 and ZeRO-2 leave the padding at the end of the last rank's
  * partition out of the weights, but not out of the moments. */
 static tp_status read_flat(struct deepspeed_flat *f, const struct deepspeed_state *d,
@@ -38,7 +44,7 @@ static tp_status read_flat(struct deepspeed_flat *f, const struct deepspeed_stat
 {
     const struct pickle_value *base =
         pickle_get(state, d->zero3 ? "optimizer_state_dict" : "base_optimizer_state");
-    const struct pickle_value *of_group = pickle_get_number(pickle_get(base, "state"), g);
+    const struct pickle_value *of_group = deepspeed_zero_group(base, g);
     const struct pickle_value *values[] = {
         pickle_item(
             pickle_get(state, d->zero3 ? "fp32_flat_groups" : "single_partition_of_fp32_groups"),
