@@ -252,8 +252,9 @@ $(FAKE)/%.o: %.c $(FAKE)/.flags
 # What nvcc makes of the kernels, on the fake device: the PTX of `make cuda`, translated to C++, in the place of the kernels
 # that clang compiles from the sources (tests/fakecuda/ptx/translate.py). The tests of the kernels run once for each architecture.
 ARCHES    := $(CUDA_ARCHES)
-PTX_FLAGS := -O1 -gline-tables-only -fPIC -fvisibility=hidden -ffp-contract=off -Wall -Wextra -Wno-unused-label $(strip \
-             )-Wno-unused-variable -Wno-unused-function -Itests/fakecuda/include -I.
+# A call that is the last of a kernel must return to it: reports and barriers need its place.
+PTX_FLAGS := -O1 -gline-tables-only -fPIC -fvisibility=hidden -ffp-contract=off -fno-optimize-sibling-calls $(strip \
+             )-Wall -Wextra -Wno-unused-label -Wno-unused-variable -Wno-unused-function -Itests/fakecuda/include -I.
 PTX_TESTS := $(patsubst tests/unit/%.c,$(BUILD)/tests/%,$(wildcard tests/unit/kernels_cuda*.c))
 
 ## ptx           run the tests of kernels on the fake CUDA device with what nvcc makes of the kernels: their PTX, translated
