@@ -31,7 +31,7 @@ build|hdr:zstd.h|libzstd-dev|zstd, compressed checkpoints
 build|hdr:openssl/evp.h|libssl-dev|OpenSSL, SHA-256
 build|hdr:yaml.h|libyaml-dev|YAML, job files
 build|hdr:microhttpd.h|libmicrohttpd-dev|the status page of tp-run
-build|hdr:curl/curl.h|libcurl4-openssl-dev|webhooks
+build|hdr:curl/curl.h|libcurl4-openssl-dev|checkpoints on web servers and in S3, webhooks
 demo|cmd:h5dump|hdf5-tools|looking into a shard with HDF5's own program
 test|hdr:criterion/criterion.h|libcriterion-dev|Criterion, unit tests
 test|cmd:clang++|clang|building for the fake CUDA device
@@ -47,7 +47,7 @@ lint|cmd:clang-format|clang-format|formatting
 lint|cmd:clang-tidy|clang-tidy|static analysis
 lint|cmd:cppcheck|cppcheck|static analysis
 lint|cmd:shellcheck|shellcheck|shell scripts
-lint|lib:libclang_rt.asan*.a|libclang-rt-14-dev|clang's sanitizers
+lint|lib:libclang_rt.asan*.a|libclang-rt-dev|clang's sanitizers
 lint|lib:libomp.so|libomp-dev|clang's OpenMP
 slurm|cmd:slurmctld|slurmctld|tests of tp-run on a real Slurm
 slurm|cmd:slurmd|slurmd|tests of tp-run on a real Slurm

@@ -24,7 +24,8 @@ bool restart_budget_take(struct run_record *r, const struct job *job, double now
     }
     if (kept >= job->restart.max || kept == RUN_RECORD_RESTARTS_MAX) {
         *reason = REASON_TOO_MANY_RESTARTS;
-        snprintf(why, RESTART_BUDGET_TEXT, "%d restarts within %.0f s", kept, job->restart.within);
+        snprintf(why, RESTART_BUDGET_TEXT, "%d restart%s within %.0f s", kept, kept == 1 ? "" : "s",
+                 job->restart.within);
         return false;
     }
     r->restarts[r->n_restarts++] = now;

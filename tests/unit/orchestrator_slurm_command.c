@@ -218,6 +218,31 @@ Test(slurm_command, sbatch_replaces_nothing_in_the_path_of_the_state_folder)
     file_tree_remove(dir, &err);
 }
 
+Test(slurm_command, a_batch_script_runs_a_job_file_with_the_name_of_a_verb)
+{
+    char dir[] = "/tmp/tp-slurm-XXXXXX", text[500], script[2000] = "";
+    struct arena arena = { 0 };
+    struct tp_err err = { 0 };
+    struct job_words w;
+    struct job job;
+    const struct slurm_client client = { .job = &job, .self = "/tp-run" };
+    const struct slurm_batch batch = { .nodes = 1 };
+    FILE *f;
+
+    cr_assert_not_null(mkdtemp(dir));
+    snprintf(text, sizeof text, "command: x\nckpt: c\nbackend: slurm\nstate: %s\n", dir);
+    cr_assert_eq(
+        job_file_parse(&job, text, strlen(text), "jobs/stop", backends_job(), &arena, &err), TP_OK,
+        "%s", err.msg);
+    cr_assert_eq(slurm_sbatch(&w, &client, &batch, &arena, &err), TP_OK, "%s", err.msg);
+    f = fopen(slurm_script_path(&job, &arena), "r");
+    cr_assert(f && fread(script, 1, sizeof script - 1, f) > 0);
+    fclose(f);
+    cr_expect(strstr(script, "exec '/tp-run' ./'stop'\n"), "%s", script);
+    arena_free(&arena);
+    file_tree_remove(dir, &err);
+}
+
 Test(slurm_command, a_request_from_inside_a_job_does_not_inherit_its_options)
 {
     struct environment env;

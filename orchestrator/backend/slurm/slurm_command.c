@@ -218,9 +218,10 @@ static tp_status write_script(char **path, const struct slurm_client *client, st
     const char *file = quote(text_base_name(job->path), arena);
     char *text;
 
+    /* "./", because a job file may have the name of a verb or of an option */
     *path = slurm_script_path(job, arena);
     text = program && file && dir
-               ? arena_printf(arena, "#!/bin/sh\ncd %s && exec %s %s\n", dir, program, file)
+               ? arena_printf(arena, "#!/bin/sh\ncd %s && exec %s ./%s\n", dir, program, file)
                : NULL;
     if (!*path || !text)
         return tp_fail(err, TP_E_NOMEM, "no memory for a batch script");
