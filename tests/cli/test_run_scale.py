@@ -69,7 +69,8 @@ def test_fewer_nodes_use_settings_that_need_less_memory(tmp_path, figure, fixed)
     assert four < two
     limit = (four + two) // 2 if four > 0.8 * two else int(0.9 * two)
     figure("bytes per rank: best of 4, best of 2 unchanged, limit", (four, two, limit))
-    with train_job(tmp_path, model, steps=24, allow="[]", options={**pace, "mem": limit},
+    steps = 96  # enough that nodes are lost before the end, also where tp-run is slow
+    with train_job(tmp_path, model, steps=steps, allow="[]", options={**pace, "mem": limit},
                    restart={"blame": 1, "exclude_for": "1h"}) as job:
         offers = plan(job, "--ranks", 2)
         assert all(c["memory_bytes"] <= limit for c in offers if c["legal"])
@@ -85,12 +86,12 @@ def test_fewer_nodes_use_settings_that_need_less_memory(tmp_path, figure, fixed)
         figure("two nodes train at", (used["layout"], used["micro"], used["recompute"]))
         log = log_of(job, last["attempt"])
         assert used["micro"] or used["recompute"] or used["layout"] not in ("tp2", "tp1dp2"), log
-        assert sorted(job.losses()) == list(range(24))
+        assert sorted(job.losses()) == list(range(steps))
         log = tmp_path / "reference"
-        harness.ok(harness.JOB_TRAIN, "--model", model, "--data", harness.TEXT, "--steps", 24,
+        harness.ok(harness.JOB_TRAIN, "--model", model, "--data", harness.TEXT, "--steps", steps,
                    "--warmup", 2, "--seq", 64, "--batch", 8, "--log", log)
         for s, loss in enumerate(harness.losses(log)):
-            assert abs(job.losses()[s] - loss) < (5e-6 if s < 20 else 2e-4)
+            assert abs(job.losses()[s] - loss) < (5e-6 if s < 20 else 2e-4 if s < 24 else 2e-3), s
 
 
 def test_when_no_layout_fits_the_remaining_nodes_it_waits_and_reports_it(tmp_path, tiny):
