@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import pathlib
+import shlex
 import shutil
 import signal
 import stat
@@ -88,6 +89,12 @@ def hear_hangup():
 def ignore_hangup():
     """In a new process, before exec: what nohup does."""
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
+
+
+def of_each_rank(*commands):
+    """A command that is one of these for each rank under mpirun. Open MPI 5.0.7's mpirun crashes when it gets several."""
+    cases = ("%d) exec %s;;" % (rank, shlex.join(map(str, words))) for rank, words in enumerate(commands))
+    return ["sh", "-c", "case $OMPI_COMM_WORLD_RANK in %s esac" % " ".join(cases)]
 
 
 def command(argv):

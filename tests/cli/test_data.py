@@ -82,7 +82,7 @@ def test_ranks_that_have_different_data_are_refused(layout, tiny, tmp_path):
     whole.write_bytes(open(TEXT, "rb").read(5000))
     part.write_bytes(whole.read_bytes()[:4000])
     start = [str(harness.BIN / "tp-train"), "--model", tiny, "--layout", layout, "--steps", 1, "--seq", 16, "--batch", 2, "--data"]
-    r = run("mpirun", "-n", 1, *start, whole, ":", "-n", 1, *start, part)
+    r = run("mpirun", "-n", 2, *harness.of_each_rank([*start, whole], [*start, part]))
     assert r.rc == 2 and r.out == "" and r.err.count("tp-train:") == 1, repr(r)
     assert "--data" in r.err and "4000 tokens for one rank and 5000 for another" in r.err, repr(r)
-    assert run("mpirun", "-n", 1, *start, whole, ":", "-n", 1, *start, whole).rc == 0
+    assert run("mpirun", "-n", 2, *start, whole).rc == 0

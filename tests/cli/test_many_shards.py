@@ -11,7 +11,7 @@ import harness
 
 RANKS = 16384 if harness.LONG else 2048
 MAKE = harness.built("make_ckpt")
-PROGRAM_BYTES = 32 << 20  # code, libraries, and what --mem sets aside for libhdf5
+PROGRAM_BYTES = 36 << 20  # code, libraries, and what --mem sets aside for libhdf5
 READ_BYTES, WRITE_BYTES = 2560, 24 << 10  # of memory for each shard
 
 

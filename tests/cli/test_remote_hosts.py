@@ -253,7 +253,7 @@ def test_of_training_jobs_that_race_for_one_root_the_newest_epoch_saves_all_step
 def test_ranks_that_share_no_folder_save_and_resume_as_in_one_folder(store, tiny, tmp_path):
     """Each rank is a host of its own, with its own home, model and data."""
     def hosts(n, layout, log, **options):
-        argv = [*MPIRUN]
+        commands = []
         for rank in range(n):
             home = tmp_path / ("host%d" % rank)
             if not home.exists():
@@ -261,9 +261,8 @@ def test_ranks_that_share_no_folder_save_and_resume_as_in_one_folder(store, tiny
                 shutil.copyfile(harness.TEXT, home / "data")
             words = harness.train_args("model/config.json", "s3://bucket/t", steps=6, layout=layout, **options)
             words[words.index(harness.TEXT)] = "data"
-            argv += ([":"] if rank else []) + ["-n", "1", "-wdir", str(home), "env", "HOME=%s" % home, "TMPDIR=%s" % home,
-                                               *harness.command([*words, "--log", log])]
-        return argv
+            commands.append(["env", "-C", home, "HOME=%s" % home, "TMPDIR=%s" % home, *harness.command([*words, "--log", log])])
+        return [*MPIRUN, "-n", str(n), *harness.of_each_rank(*commands)]
 
     local = tmp_path / "local"
     local.mkdir()

@@ -27,12 +27,14 @@ def start(argv):
 
 
 def blocks(pid, number):
-    """Whether a process blocks this signal, as the launcher does from before it forks its ranks."""
+    """Whether a process blocks this signal, as the launcher does from before it forks its ranks. While a process
+    starts, it may block all signals for a moment."""
     try:
         with open("/proc/%d/status" % pid, encoding="ascii") as f:
             for line in f:
                 if line.startswith("SigBlk:"):
-                    return int(line.split()[1], 16) >> (number - 1) & 1
+                    mask = int(line.split()[1], 16)
+                    return mask >> (number - 1) & 1 and not mask >> (signal.SIGALRM - 1) & 1
     except OSError:
         pass
     return False
