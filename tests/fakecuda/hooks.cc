@@ -75,25 +75,25 @@ extern "C" {
 
 #define PC __builtin_return_address(0)
 /* Most accesses are to local variables. */
-#define ACCESS(p, n, is_write, pc) \
-    if (!fake::on_a_stack(p))      \
-    fake::kernel_access(p, n, is_write, false, pc)
+#define ACCESS(p, n, is_write) \
+    if (!fake::on_a_stack(p))  \
+    fake::kernel_access(p, n, is_write, false, PC)
 #define HOOKS(n)                            \
     void __tsan_read##n(void *p)            \
     {                                       \
-        ACCESS(p, n, false, PC);            \
+        ACCESS(p, n, false);                \
     }                                       \
     void __tsan_write##n(void *p)           \
     {                                       \
-        ACCESS(p, n, true, PC);             \
+        ACCESS(p, n, true);                 \
     }                                       \
     void __tsan_unaligned_read##n(void *p)  \
     {                                       \
-        ACCESS(p, n, false, PC);            \
+        ACCESS(p, n, false);                \
     }                                       \
     void __tsan_unaligned_write##n(void *p) \
     {                                       \
-        ACCESS(p, n, true, PC);             \
+        ACCESS(p, n, true);                 \
     }
 HOOKS(1)
 HOOKS(2)
@@ -131,58 +131,33 @@ static void check_struct(const void *p, size_t n, const void *pc)
         fake::report(pc, "a misaligned access: %p is not a multiple of %zu", p, alignment);
 }
 
-static void *copy(void *dst, const void *src, size_t n, const void *pc)
-{
-    check_struct(src, n, pc);
-    check_struct(dst, n, pc);
-    ACCESS(src, n, false, pc);
-    ACCESS(dst, n, true, pc);
-    return __real_memcpy(dst, src, n);
-}
-
-static void *move(void *dst, const void *src, size_t n, const void *pc)
-{
-    ACCESS(src, n, false, pc);
-    ACCESS(dst, n, true, pc);
-    return __real_memmove(dst, src, n);
-}
-
-static void *set(void *dst, int byte, size_t n, const void *pc)
-{
-    ACCESS(dst, n, true, pc);
-    return __real_memset(dst, byte, n);
-}
-
 void *__wrap_memcpy(void *dst, const void *src, size_t n)
 {
-    return copy(dst, src, n, PC);
+    check_struct(src, n, PC);
+    check_struct(dst, n, PC);
+    ACCESS(src, n, false);
+    ACCESS(dst, n, true);
+    return __real_memcpy(dst, src, n);
 }
 
 void *__wrap_memmove(void *dst, const void *src, size_t n)
 {
-    return move(dst, src, n, PC);
+    ACCESS(src, n, false);
+    ACCESS(dst, n, true);
+    return __real_memmove(dst, src, n);
 }
 
 void *__wrap_memset(void *dst, int byte, size_t n)
 {
-    return set(dst, byte, n, PC);
+    ACCESS(dst, n, true);
+    return __real_memset(dst, byte, n);
 }
 
 /* What clang calls instead since version 15. */
-void *__tsan_memcpy(void *dst, const void *src, size_t n)
-{
-    return copy(dst, src, n, PC);
-}
-
-void *__tsan_memmove(void *dst, const void *src, size_t n)
-{
-    return move(dst, src, n, PC);
-}
-
-void *__tsan_memset(void *dst, int byte, size_t n)
-{
-    return set(dst, byte, n, PC);
-}
+#define ALSO(name) __attribute__((alias(name)))
+void *__tsan_memcpy(void *dst, const void *src, size_t n) ALSO("__wrap_memcpy");
+void *__tsan_memmove(void *dst, const void *src, size_t n) ALSO("__wrap_memmove");
+void *__tsan_memset(void *dst, int byte, size_t n) ALSO("__wrap_memset");
 
 } // extern "C"
 
