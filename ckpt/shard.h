@@ -57,7 +57,6 @@ struct shard_plan {
                                back serves the next. Borrowed; NULL: the shard has its own */
 };
 
-struct page_pool;
 struct shard_writer;
 struct upload_file;
 

@@ -25,8 +25,8 @@
 
 /* What a primitive is made for; compared as bytes, so it is zeroed first and has no padding. */
 struct gemm_key {
-    int64_t m, n, k, lda, ldb, ldc;
-    int32_t trans_a, trans_b, threads, unused;
+    struct onednn_matmul_shape shape;
+    int32_t threads, unused;
 };
 
 struct gemm_entry {
@@ -103,16 +103,13 @@ static struct gemm_cache *cache_get(struct tp_err *err)
 
 static struct gemm_entry *cache_entry(struct gemm_cache *cache, const struct gemm *g)
 {
-    const struct onednn_matmul_shape shape = { g->m,   g->n,   g->k,       g->lda,
-                                               g->ldb, g->ldc, g->trans_a, g->trans_b };
     struct gemm_key key;
     uint64_t hash = 0;
     struct gemm_entry *e;
 
     memset(&key, 0, sizeof key);
-    key.m = g->m, key.n = g->n, key.k = g->k;
-    key.lda = g->lda, key.ldb = g->ldb, key.ldc = g->ldc;
-    key.trans_a = g->trans_a, key.trans_b = g->trans_b;
+    key.shape = (struct onednn_matmul_shape){ g->m,   g->n,   g->k,       g->lda,
+                                              g->ldb, g->ldc, g->trans_a, g->trans_b };
     key.threads = omp_in_parallel() ? 1 : omp_get_max_threads();
     for (size_t i = 0; i < sizeof key / 8; i++) {
         uint64_t word;
@@ -124,7 +121,7 @@ static struct gemm_entry *cache_entry(struct gemm_cache *cache, const struct gem
     if ((!e->matmul.primitive && !e->refused) || memcmp(&e->key, &key, sizeof key) != 0) {
         entry_clear(e);
         e->key = key;
-        e->refused = onednn_matmul_make(&e->matmul, &shape, cache->engine) != dnnl_success;
+        e->refused = onednn_matmul_make(&e->matmul, &key.shape, cache->engine) != dnnl_success;
         if (e->refused)
             onednn_matmul_clear(&e->matmul);
     }

@@ -1,6 +1,7 @@
 /* kernels/cpu/onednn_matmul.c - see kernels/cpu/onednn_matmul.h. */
 #include "kernels/cpu/onednn_matmul.h"
 
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 

@@ -6,7 +6,6 @@
 #define KERNELS_CPU_ONEDNN_MATMUL_H
 
 #include <dnnl.h>
-#include <stdbool.h>
 #include <stdint.h>
 
 /* A primitive and the matrices that it reads (a, b) and writes (c), whose data each call sets. All
@@ -20,7 +19,7 @@ struct onednn_matmul {
  * transposes what is stored, where trans_a, trans_b. */
 struct onednn_matmul_shape {
     int64_t m, n, k, lda, ldb, ldc;
-    bool trans_a, trans_b;
+    int32_t trans_a, trans_b; /* 0 or 1; no padding, so shapes can be compared as bytes */
 };
 
 /* Make a primitive for `engine`. Anything but dnnl_success: oneDNN has none that is fast, and *p
