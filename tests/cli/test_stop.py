@@ -2,7 +2,7 @@
 
 The exit code is 75 and everything was saved, or 0 because the work was complete, or the signal has its
 default effect, because nothing had begun. Nothing else may happen: no error, nothing half-written.
-needs: tp-train tp-reshard tp-ckpt
+needs: tp-train tp-reshard tp-ckpt fault/handles_hangup.so
 """
 import os
 import pty
@@ -15,6 +15,7 @@ import time
 import pytest
 
 import harness
+from test_faults import preload
 
 SIGNALS = [signal.SIGTERM, signal.SIGUSR1, signal.SIGINT, signal.SIGHUP]
 STEPS = 6
@@ -141,8 +142,11 @@ def in_terminal(argv, screen):
 
 
 def test_training_saves_when_its_terminal_closes(tiny, tmp_path):
-    """Its messages are lost then. With SIGHUP ignored, as nohup does it, it trains to its end."""
-    for i, words in enumerate([[], ["sh", "-c", "trap '' HUP; exec \"$@\"", "sh"]]):
+    """Its messages are lost then. With SIGHUP ignored, as nohup does it, it trains to its end, also when a
+    library handles the signal (UCX of Open MPI 5)."""
+    nohup = ["sh", "-c", "trap '' HUP; exec \"$@\"", "sh"]
+    handled = ["env", "LD_PRELOAD=" + preload(harness.built("fault/handles_hangup.so"))]
+    for i, words in enumerate([[], nohup, nohup + handled]):
         root, log = tmp_path / ("ckpt%d" % i), tmp_path / ("log%d" % i)
         steps = 60 if words else 100000
         argv = words + harness.train_args(tiny, root, steps=steps, layout="tp2", log=log, threads=1)
