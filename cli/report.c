@@ -22,8 +22,10 @@ static void print_line(const char *prog, const char *text)
 
 void report_begin(void)
 {
+    static char messages[BUFSIZ];
     int fd = open("/dev/null", O_RDWR);
 
+    setvbuf(stderr, messages, _IOLBF, sizeof messages);
     signal(SIGXFSZ, SIG_IGN);
     while (fd >= 0 && fd < 2) /* the lowest that is free */
         fd = open("/dev/null", O_RDWR);

@@ -12,8 +12,10 @@
 
 /* Call this first in main(). If standard input, output or error is closed (as for the child of a
  * daemon), open /dev/null in its place. Otherwise a file that is opened later would get its number,
- * and messages would be written into that file. Ignore SIGXFSZ, so that a limit on the size of
- * files (ulimit -f) is an error like a full disk: what was begun is removed, and a sentence says
+ * and messages would be written into that file. Standard error gets whole lines, so that messages
+ * of several processes do not mix: without a buffer, glibc 2.37 and later writes a line in pieces
+ * of 128 bytes. What does not end a line needs fflush. Ignore SIGXFSZ, so that a limit on the size
+ * of files (ulimit -f) is an error like a full disk: what was begun is removed, and a sentence says
  * why. */
 void report_begin(void);
 

@@ -141,6 +141,7 @@ static void draw(struct progress *p, double t)
         fprintf(stderr, "\r%.*s\033[K", terminal_width(), line);
     else
         fprintf(stderr, "%s\n", line);
+    fflush(stderr); /* the line on a terminal has no end */
     p->drawn = true;
 }
 
@@ -239,6 +240,7 @@ void progress_erase(struct progress *p)
         print_json(p, clock_seconds());
     else if (p->drawn && p->tty)
         fputs("\r\033[K", stderr);
+    fflush(stderr);
     release(p);
 }
 

@@ -3,9 +3,10 @@
 
 #include <signal.h>
 
-/* A library can handle a signal in its constructor, although the parent wanted it ignored: UCX, which
- * Open MPI 5 loads, does so with SIGHUP (UCX_DEBUG_SIGNO), and nohup would have no effect. What the
- * parent wanted is read before the constructors of libraries run, and restored after them. */
+/* A library can handle a signal in its constructor, although the parent wanted it ignored: UCX,
+ * which Open MPI 5 loads, does so with SIGHUP (UCX_DEBUG_SIGNO), and nohup would have no effect.
+ * What the parent wanted is read before the constructors of libraries run, and restored after them.
+ */
 static const int by_a_terminal[] = { SIGINT, SIGHUP };
 static bool ignored_at_exec[2];
 
@@ -15,8 +16,8 @@ static void read_what_exec_left(void)
         ignored_at_exec[i] = stop_is_ignored(by_a_terminal[i]);
 }
 
-__attribute__((section(".preinit_array"), used)) static void (*const before_constructors)(void) =
-    read_what_exec_left;
+__attribute__((section(".preinit_array"),
+               used)) static void (*const before_constructors)(void) = read_what_exec_left;
 
 __attribute__((constructor)) static void ignore_as_exec_left(void)
 {

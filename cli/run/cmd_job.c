@@ -25,8 +25,10 @@ enum { LOG_LINE_EVERY_S = 10 };
 
 static void clear_line(struct job_screen *s)
 {
-    if (s->shown)
+    if (s->shown) {
         fputs("\r\033[K", stderr);
+        fflush(stderr);
+    }
     s->shown = false;
 }
 
@@ -71,6 +73,7 @@ static void on_line(void *ctx, const char *text)
     if (s->terminal) {
         ioctl(2, TIOCGWINSZ, &w);
         fprintf(stderr, "\r\033[K%.*s", fitting(text, w.ws_col > 1 ? w.ws_col - 1 : 79), text);
+        fflush(stderr);
         s->shown = true;
     } else if (now - s->line_at >= LOG_LINE_EVERY_S) {
         fprintf(stderr, "%s\n", text);

@@ -74,7 +74,7 @@ def times(folder, records, is_late):
     (folder / "cupti.h").write_text(CUPTI)
     program = folder / "program.cc"
     program.write_text(PROGRAM.replace("RECORDS_HERE", records).replace("IS_LATE", str(is_late).lower()))
-    harness.ok("g++", "-std=c++17", "-I", folder, program, SOURCE, "-o", folder / "program")
+    harness.ok("clang++", "-std=c++17", "-I", folder, program, SOURCE, "-o", folder / "program")
     r = harness.ok(folder / "program", env={"KERNEL_TIMES": str(folder / "times"), "MALLOC_PERTURB_": "165"})
     assert r.err == "", r
     return (folder / "times").read_text().splitlines()

@@ -6,6 +6,7 @@ import json
 import os
 import pty
 import re
+import subprocess
 
 import pytest
 
@@ -60,6 +61,26 @@ def test_a_terminal_that_cannot_redraw_a_line_gets_no_escape_sequences(ckpt, ter
 def test_resharding_prints_one_speed(ckpt, tmp_path):
     r = harness.ok("tp-reshard", ckpt, "--to", "tp1", "-o", tmp_path / "out")
     assert len(re.findall(r"[KMG]iB/s", r.out + r.err)) == 1, repr(r)
+
+
+def writes_to_stderr(argv):
+    """What each write gives: a packet of a pipe that keeps them apart."""
+    read, write = os.pipe2(os.O_DIRECT)
+    with subprocess.Popen(harness.command(argv), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=write):
+        os.close(write)
+        packets = list(iter(lambda: os.read(read, 65536), b""))
+    os.close(read)
+    return packets
+
+
+def test_a_message_is_one_write(ckpt, tmp_path):
+    """Those of several processes would mix. glibc 2.37 and later writes lines without a buffer in pieces of 128
+    bytes."""
+    for argv in (["tp-reshard", ckpt, "--to", "tp1", "-o", tmp_path / "out", "--json"],
+                 ["tp-ckpt", "verify", tmp_path / "/".join(["absent" * 20] * 4)],
+                 ["tp-ckpt", "export", ckpt, "-o", tmp_path / "hf"]):
+        packets = writes_to_stderr(argv)
+        assert packets and all(p.endswith(b"\n") for p in packets), packets
 
 
 def test_with_json_progress_is_an_object_per_line(ckpt, tmp_path):

@@ -1,6 +1,6 @@
 /*
- * tests/fault/handles_hangup.c - a library that handles SIGHUP from its constructor on, as UCX does, which
- * Open MPI 5 loads. Preloaded (LD_PRELOAD), it is in every program.
+ * tests/fault/handles_hangup.c - a library that handles SIGHUP from its constructor on, as UCX
+ * does, which Open MPI 5 loads. Preloaded (LD_PRELOAD), it is in every program.
  */
 #include <signal.h>
 
