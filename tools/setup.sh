@@ -76,6 +76,7 @@ packaging|file:/usr/bin/python3|python3|generating manual pages and completions
 packaging|py:pytest|python3-pytest|tests of what is installed
 packaging|py:xdist|python3-pytest-xdist|tests of what is installed
 packaging|py:numpy|python3-numpy|tests of what is installed
+packaging|file:/usr/share/build-essential/essential-packages-list|build-essential|building Debian packages
 packaging|cmd:dpkg-buildpackage|dpkg-dev|building Debian packages
 packaging|cmd:dh|debhelper|building Debian packages
 packaging|cmd:dh_python3|dh-python|building Debian packages
