@@ -40,9 +40,9 @@ struct snapshot {
     struct shard_info info;           /* of this rank's shard */
     struct shard_info *infos;         /* rank 0: of all; malloc'ed */
     int n_infos;
-    int64_t newest_step;        /* that was committed; -1: none yet */
-    _Atomic int64_t prune_from; /* rank 0: --keep leaves steps before it */
-    bool warned;                /* rank 0: the last save could not remove all old steps */
+    _Atomic int64_t newest_step; /* that was committed; -1: none yet */
+    _Atomic int64_t prune_from;  /* rank 0: --keep leaves steps before it */
+    bool warned;                 /* rank 0: the last save could not remove all old steps */
 
     pthread_t thread;
     bool has_thread;

@@ -77,7 +77,8 @@ def environment(name, whole_stacks=False):
     """The environment of a test; a sanitizer writes its reports into OUT."""
     reports = "log_path=%s/%s.san" % (OUT, name)
     asan = reports + ":detect_leaks=1:abort_on_error=0"
-    env = dict(os.environ, ASAN_OPTIONS=asan, TSAN_OPTIONS=reports,
+    env = dict(os.environ, ASAN_OPTIONS=asan,
+               TSAN_OPTIONS=reports + ":suppressions=%s/tests/tsan.supp" % selection.ROOT,
                UBSAN_OPTIONS=reports + ":print_stacktrace=1",
                LSAN_OPTIONS="suppressions=%s/tests/lsan.supp:print_suppressions=0" % selection.ROOT,
                OMPI_MCA_rmaps_base_oversubscribe="1", PRTE_MCA_rmaps_default_mapping_policy=":oversubscribe",
@@ -360,6 +361,8 @@ def main():
             s.checks = []  # they check the tree and the plain build
             if not LONG:
                 selection.leave_out_unsanitized(s)
+        if SANITIZE == "thread":
+            selection.leave_out_without_threads(s)
         if s.empty():
             sys.exit("no test matches T='%s'" % PATTERN)
         os.makedirs(BUILD, exist_ok=True)
