@@ -132,6 +132,14 @@ static tp_status open_step_dir(struct ckpt_found *out, const char *path, int64_t
     return TP_OK;
 }
 
+/* A root, the first n characters of a path, has temporary directories alone. */
+static tp_status fail_unfinished(const char *root, size_t n, const char *newest, struct tp_err *err)
+{
+    return tp_fail(err, TP_E_NOTFOUND,
+                   "%.*s: has no complete checkpoint, only what an interrupted save left (%s)",
+                   (int)n, root, newest);
+}
+
 /* The newest step that can be opened. The note says which newer ones cannot. *gone: another program
  * has removed one of the steps meanwhile, so the list is out of date. */
 static tp_status open_newest(struct ckpt_found *out, bool *gone, const char *root,
@@ -171,9 +179,7 @@ static tp_status open_newest(struct ckpt_found *out, bool *gone, const char *roo
             first = why;
     }
     if (!first.status)
-        return tp_fail(err, TP_E_NOTFOUND,
-                       "%s: has no complete checkpoint, only what an interrupted save left (%s)",
-                       root, steps[n - 1].name);
+        return fail_unfinished(root, strlen(root), steps[n - 1].name, err);
     *err = first;
     return err->status;
 }
@@ -284,6 +290,17 @@ tp_status ckpt_locate(char dir[PATH_MAX], const char *path, int64_t step, struct
 done:
     free(steps);
     return st;
+}
+
+tp_status ckpt_locate_saved(char dir[PATH_MAX], const char *path, int64_t step, struct tp_err *err)
+{
+    int64_t number;
+    tp_status st = ckpt_locate(dir, path, step, err);
+    const char *name = text_base_name(dir);
+
+    if (st || strlen(dir) == text_path_length(path) || step_parse_name(&number, name) != STEP_TMP)
+        return st;
+    return fail_unfinished(path, text_path_length(path), name, err);
 }
 
 tp_status ckpt_check_root(const char *root, struct tp_err *err)

@@ -45,8 +45,13 @@ tp_status ckpt_open(struct ckpt_found *out, const char *path, int64_t step, stru
                     struct tp_err *err);
 
 /* The same for the directory alone, whether it can be read or not: the newest step that is not a
- * temporary directory, or `step`. Of a step directory only the number is checked. */
+ * temporary directory (one of those where there is no other), or `step`. Of a step directory only
+ * the number is checked. */
 tp_status ckpt_locate(char dir[PATH_MAX], const char *path, int64_t step, struct tp_err *err);
+
+/* The same, but TP_E_NOTFOUND for a root that has temporary directories only: its first save is at
+ * work or was interrupted, and nothing in it is damaged. */
+tp_status ckpt_locate_saved(char dir[PATH_MAX], const char *path, int64_t step, struct tp_err *err);
 
 /* Check that steps can be added to a root, which need not exist. TP_E_USAGE: it is a step itself (a
  * step inside a step would not be found, and would change what was saved), has the name of one, or

@@ -87,7 +87,7 @@ static tp_status verify(const char *path, int64_t step, int jobs, bool json, str
     tp_status st;
 
     TP_TRY(thread_pool_check_workers("--jobs", jobs, err));
-    TP_TRY(ckpt_locate(dir, path, step, err));
+    TP_TRY(ckpt_locate_saved(dir, path, step, err));
     v.progress = progress_new("verify", 0, report_progress(json));
     st = ckpt_verify(&v, &arena, err);
     progress_end(v.progress, st == TP_OK && v.manifest.n_shards > 0);

@@ -231,6 +231,18 @@ def test_ls_shows_which_steps_are_complete_damaged_or_unfinished(tp4, tiny):
     assert ok("tp-ckpt", "ls", tp4 / ("long" * 60)).out.endswith("complete\n")
 
 
+@pytest.mark.parametrize("verb", ["show", "verify", "digest"])
+def test_a_root_whose_first_save_is_not_complete_has_no_damage(verb, tmp_path):
+    """The save may be at work."""
+    unfinished = tmp_path / "ckpt/step-00000040.tmp-00112233"
+    unfinished.mkdir(parents=True)
+    for path in str(tmp_path / "ckpt"), str(tmp_path / "ckpt") + "/":
+        r = run("tp-ckpt", verb, path)
+        assert r.rc == 2 and "%s: has no complete checkpoint" % (tmp_path / "ckpt") in r.err and r.out == "", repr(r)
+    assert "left by an interrupted save" in ok("tp-ckpt", "ls", tmp_path / "ckpt").out
+    assert run("tp-ckpt", "verify", unfinished).rc == 1  # what the user has named
+
+
 def test_a_root_means_its_newest_complete_step_and_skipped_steps_are_named(tp4, tiny):
     make(tp4, tiny, "tp2", step=20)
     assert json.loads(ok("tp-ckpt", "show", "--json", tp4).out)["step"] == 20
