@@ -8,14 +8,30 @@
 
 #include "core/text.h"
 
-/* The host and the encoded path of a request to S3. With an endpoint, and for buckets with dots
- * (for which certificates of *.amazonaws.com are not valid), the bucket is part of the path. */
+/* Whether the bucket can be the first label of Amazon's host name: not with dots, for which
+ * certificates of *.amazonaws.com are not valid, nor with the capital letters and '_' of old
+ * buckets. */
+static bool is_host_label(const char *bucket)
+{
+    const size_t n = strspn(bucket, "abcdefghijklmnopqrstuvwxyz0123456789-");
+
+    return n > 0 && !bucket[n] && bucket[0] != '-' && bucket[n - 1] != '-';
+}
+
+/* The regions of China have a domain of their own. */
+static const char *domain_of(const char *region)
+{
+    return strncmp(region, "cn-", 3) == 0 ? "amazonaws.com.cn" : "amazonaws.com";
+}
+
+/* The host and the encoded path of a request to S3. With an endpoint, and when it is no label of a
+ * host, the bucket is part of the path. */
 static tp_status address(struct remote_request_try *t, const struct aws_config *aws,
                          struct tp_err *err)
 {
     char bucket[LOCATION_BUCKET_MAX];
     const char *key = location_split(bucket, t->q->path), *scheme = "https://", *host;
-    bool in_path = aws->endpoint[0] || strchr(bucket, '.');
+    bool in_path = aws->endpoint[0] || !is_host_label(bucket);
     int n = 0;
 
     if (aws->endpoint[0]) {
@@ -23,8 +39,9 @@ static tp_status address(struct remote_request_try *t, const struct aws_config *
         scheme = strncmp(aws->endpoint, "https", 5) == 0 ? "https://" : "http://";
         n = snprintf(t->host, sizeof t->host, "%s", host);
     } else {
-        n = snprintf(t->host, sizeof t->host, "%s%ss3.%s.amazonaws.com", in_path ? "" : bucket,
-                     in_path ? "" : ".", aws->credentials.region);
+        n = snprintf(t->host, sizeof t->host, "%s%ss3.%s.%s", in_path ? "" : bucket,
+                     in_path ? "" : ".", aws->credentials.region,
+                     domain_of(aws->credentials.region));
     }
     snprintf(t->path, sizeof t->path, "/%s%s", in_path ? bucket : "",
              in_path && !t->q->of_bucket ? "/" : "");
