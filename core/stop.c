@@ -8,7 +8,7 @@
  * What the parent wanted is read before the constructors of libraries run, and restored after them.
  */
 static const int by_a_terminal[] = { SIGINT, SIGHUP };
-static bool ignored_at_exec[2];
+static volatile bool ignored_at_exec[2]; /* clang takes constructors for the first code that runs */
 
 static void read_what_exec_left(void)
 {
