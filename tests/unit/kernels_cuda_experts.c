@@ -213,16 +213,22 @@ struct groups {
     float beta;
 };
 
-/* How many groups a call has had in common. */
-static int64_t grouped_case(struct rng *r, const struct groups *x)
+/* Returns the number of calls for several groups. That number depends on which groups are empty, so
+ * tests of it pass full_every: groups 0, full_every, 2 full_every and so on have rows_max rows, and
+ * only the others have a random number. With 0 all have a random number. */
+static int64_t grouped_case(struct rng *r, const struct groups *x, int full_every)
 {
     const bool is_m = x->axis == GEMM_M;
     int64_t rows = 0, step = x->in * x->out + 8, before = fake ? fake->grouped_calls() : 0;
     int n_matrices = x->matrices ? x->matrices : x->groups;
     int32_t *offsets = calloc((size_t)x->groups + 1, sizeof *offsets);
 
-    for (int g = 0; g < x->groups; g++)
-        offsets[g + 1] = (int32_t)(rows += rng_int(r, 0, 1) * rng_int(r, 0, x->rows_max));
+    for (int g = 0; g < x->groups; g++) {
+        bool is_full = full_every && g % full_every == 0;
+
+        rows += is_full ? x->rows_max : rng_int(r, 0, 1) * rng_int(r, 0, x->rows_max);
+        offsets[g + 1] = (int32_t)rows;
+    }
     struct pair at = pair_of(offsets, (x->groups + 1) * (int64_t)sizeof *offsets);
     struct pair a = numbers(r, x->type, rows * x->in, 1);
     struct pair b = numbers(r, x->type, is_m ? step * n_matrices : rows * x->out, 1);
@@ -276,14 +282,15 @@ Test(cuda_experts, grouped_products)
         x.is_kept = x.axis == GEMM_M && x.type == DTYPE_BF16 && rng_int(&r, 0, 1);
         start(&r);
         skew = (int)rng_int(&r, 0, 1);
-        grouped_case(&r, &x);
+        grouped_case(&r, &x, 0);
         end();
     }
 }
 
 /* All groups in one call: at most 256 of them, and with GEMM_K those that do not share a matrix.
  * f32 results of bf16 matrices, bf16 rows of 24 bytes where k elements are 32, and groups of many
- * bf16 rows are computed one by one. */
+ * bf16 rows are computed one by one. Each call has at least one full group (16 is also the number
+ * of matrices), and 8 groups of which one is full have at least 3750 rows on average. */
 Test(cuda_experts, grouped_products_are_few_calls)
 {
     static const struct {
@@ -308,7 +315,7 @@ Test(cuda_experts, grouped_products_are_few_calls)
 
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         start(&r);
-        int64_t calls = grouped_case(&r, &cases[i].of);
+        int64_t calls = grouped_case(&r, &cases[i].of, 16);
         if (fake)
             cr_assert_eq(calls, cases[i].calls, "case %zu: %lld calls", i, (long long)calls);
         end();
@@ -329,10 +336,10 @@ Test(cuda_experts, grouped_products_that_cublas_lacks)
         cr_skip_test("only the fake device can lack them");
     }
     fake->grouped_missing(true);
-    cr_assert_eq(grouped_case(&r, &sums), 0);
+    cr_assert_eq(grouped_case(&r, &sums, 16), 0);
     fake->grouped_missing(false);
-    cr_assert_eq(grouped_case(&r, &f32), 0, "it was asked again");
-    cr_assert_eq(grouped_case(&r, &bf16), 1, "of another type");
+    cr_assert_eq(grouped_case(&r, &f32, 16), 0, "it was asked again");
+    cr_assert_eq(grouped_case(&r, &bf16, 16), 1, "of another type");
     end();
 }
 
