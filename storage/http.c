@@ -7,7 +7,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { IDLE_MAX = 64, REDIRECTS_MAX = 5, CONNECT_S = 10, LOW_BYTES_PER_S = 1000 };
+#include "core/clock.h"
+
+enum { IDLE_MAX = 64, REDIRECTS_MAX = 5, CONNECT_S = 10 };
 enum { BUFFER_BYTES = 256 << 10 };
 
 struct http_client {
@@ -23,7 +25,9 @@ struct http_exchange {
     struct http_reply *reply;
     CURL *curl;
     size_t text_bytes;
-    bool refused; /* the body of a reply was not wanted */
+    double begin;
+    curl_off_t moved; /* bytes of both bodies */
+    bool refused;     /* the body of a reply was not wanted */
 };
 
 tp_status http_client_new(struct http_client **out, const struct http_client_options *options,
@@ -102,6 +106,21 @@ static size_t on_body(char *data, size_t size, size_t count, void *ctx)
     return n;
 }
 
+/* Note when bytes move. */
+static int on_progress(void *ctx, curl_off_t down_all, curl_off_t down, curl_off_t up_all,
+                       curl_off_t up)
+{
+    struct http_exchange *x = ctx;
+
+    (void)down_all;
+    (void)up_all;
+    if (down + up > x->moved) {
+        x->moved = down + up;
+        x->reply->moving_s = clock_seconds() - x->begin;
+    }
+    return 0;
+}
+
 /* Whether another try may have another outcome. */
 static bool may_retry(CURLcode code)
 {
@@ -143,7 +162,7 @@ static void set_options(CURL *h, const struct http_client *c, const struct http_
         curl_easy_setopt(h, CURLOPT_CAINFO, c->options.ca_file);
     curl_easy_setopt(h, CURLOPT_USERAGENT, "tp/" TP_VERSION);
     curl_easy_setopt(h, CURLOPT_CONNECTTIMEOUT, stall_s < CONNECT_S ? (long)stall_s : CONNECT_S);
-    curl_easy_setopt(h, CURLOPT_LOW_SPEED_LIMIT, (long)LOW_BYTES_PER_S);
+    curl_easy_setopt(h, CURLOPT_LOW_SPEED_LIMIT, (long)HTTP_SLOWEST_BYTES_PER_S);
     curl_easy_setopt(h, CURLOPT_LOW_SPEED_TIME, (long)stall_s);
     curl_easy_setopt(h, CURLOPT_TIMEOUT_MS, (long)(limit_s * 1000));
     curl_easy_setopt(h, CURLOPT_BUFFERSIZE, (long)BUFFER_BYTES);
@@ -218,12 +237,16 @@ void http_send(struct http_reply *reply, struct http_client *c, const struct htt
         curl_easy_cleanup(x.curl);
         return;
     }
+    x.begin = clock_seconds();
     set_options(x.curl, c, q, limit_s);
     curl_easy_setopt(x.curl, CURLOPT_HTTPHEADER, headers);
     curl_easy_setopt(x.curl, CURLOPT_HEADERFUNCTION, on_header);
     curl_easy_setopt(x.curl, CURLOPT_HEADERDATA, &x);
     curl_easy_setopt(x.curl, CURLOPT_WRITEFUNCTION, on_body);
     curl_easy_setopt(x.curl, CURLOPT_WRITEDATA, &x);
+    curl_easy_setopt(x.curl, CURLOPT_XFERINFOFUNCTION, on_progress);
+    curl_easy_setopt(x.curl, CURLOPT_XFERINFODATA, &x);
+    curl_easy_setopt(x.curl, CURLOPT_NOPROGRESS, 0L);
     code = curl_easy_perform(x.curl);
     curl_easy_getinfo(x.curl, CURLINFO_RESPONSE_CODE, &reply->status);
     explain(&x, code);

@@ -15,14 +15,17 @@
 #include "core/err.h"
 #include "storage/http_reply.h"
 
-enum { HTTP_HEADERS_MAX = 16 };
+enum {
+    HTTP_HEADERS_MAX = 16,
+    HTTP_SLOWEST_BYTES_PER_S = 1000, /* a transfer that moves less has stalled */
+};
 
 /* The connections that are open and idle. */
 struct http_client;
 
 struct http_client_options {
     const char *ca_file; /* certificates to trust, PEM; NULL: the system's. Borrowed */
-    double stall_s;      /* a transfer that moves less than 1 kB/s for so long has failed */
+    double stall_s;      /* a transfer that has stalled for so long has failed */
 };
 
 tp_status http_client_new(struct http_client **out, const struct http_client_options *options,
@@ -44,7 +47,8 @@ struct http_request {
 };
 
 /* Send a request. Thread safe: each call uses an idle connection or opens one. The outcome is in
- * the reply, also when there was none. */
+ * the reply, also when there was none. limit_s ends any exchange: it bounds one that does not
+ * stall, but has no end. */
 void http_send(struct http_reply *reply, struct http_client *c, const struct http_request *q,
                double limit_s);
 

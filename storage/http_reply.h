@@ -19,6 +19,7 @@ struct http_reply {
     char region[HTTP_VALUE_MAX];  /* x-amz-bucket-region */
     int64_t first, last, total;   /* Content-Range, 0 <= first <= last < total; -1: not known */
     double retry_after_s;         /* what Retry-After says, from now on; 0: nothing */
+    double moving_s;              /* from the request until the last byte of a body moved */
     char text[HTTP_ERROR_BYTES];  /* the body of any other reply, or its beginning */
     int tries;                    /* requests that were sent until this reply; remote_send */
     bool may_retry;               /* there was no reply, and there may be one next time */

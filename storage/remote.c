@@ -19,7 +19,6 @@ enum { TRIES_MAX = 12 };
 
 static const double first_pause_s = 0.1, longest_pause_s = 20;
 static const double say_after_s = 2, say_again_s = 30; /* of tries that do not succeed */
-static const double slowest_bytes_per_s = 16384; /* of one request, so that it ends some time */
 
 /* What belongs to the process. */
 static struct {
@@ -324,7 +323,8 @@ tp_status remote_send(struct http_reply *reply, const struct remote_request *q, 
     struct remote_request_try *t = calloc(1, sizeof *t);
     const bool is_s3 = location_kind(q->path) == LOCATION_S3;
     const double begin = clock_seconds(), most_s = q->within_s > 0 ? q->within_s : timeout_s(),
-                 limit = most_s + (double)(q->room + q->body_bytes) / slowest_bytes_per_s;
+                 limit = most_s + (double)(q->room + q->body_bytes) / HTTP_SLOWEST_BYTES_PER_S;
+    double since = begin; /* time in which bytes moved does not count */
     const int most_tries = q->most_tries > 0 ? q->most_tries : TRIES_MAX;
     struct http_client *http = NULL;
     tp_status st = TP_OK;
@@ -344,6 +344,7 @@ tp_status remote_send(struct http_reply *reply, const struct remote_request *q, 
         TP_TRY(remote_request_sign(t, err));
         http_send(reply, http, &t->http, limit);
         reply->tries = tries;
+        since += reply->moving_s;
         is_transient = explain(reply, q);
         renewal = renew(t, reply);
         if (renewal == RENEWAL_NEW) {
@@ -351,7 +352,7 @@ tp_status remote_send(struct http_reply *reply, const struct remote_request *q, 
             continue;
         }
         wait = pause_s(tries, reply->retry_after_s);
-        is_last = tries == most_tries || clock_seconds() - begin + wait > most_s;
+        is_last = tries == most_tries || clock_seconds() - since + wait > most_s;
         if (renewal == RENEWAL_AWAITED ? is_last : !is_transient) {
             if (reply->status == 0)
                 st = give_up(q, reply, tries, clock_seconds() - begin, err);
@@ -362,8 +363,8 @@ tp_status remote_send(struct http_reply *reply, const struct remote_request *q, 
             st = give_up(q, reply, tries, clock_seconds() - begin, err);
             break;
         }
-        if (clock_seconds() - begin + wait > say_after_s)
-            announce(q, reply, begin + most_s - clock_seconds());
+        if (clock_seconds() - since + wait > say_after_s)
+            announce(q, reply, since + most_s - clock_seconds());
         TP_TRY(pause_for(q, reply, wait, err));
     }
 done:

@@ -4,7 +4,8 @@
  *
  * A request is tried again after a connection that failed, a stalled or short transfer, and the
  * replies 408, 429 and 5xx. The pauses grow exponentially, with a random part, and Retry-After is
- * obeyed. After `timeout_s` of that the request has failed.
+ * obeyed. After `timeout_s` of that the request has failed. The time in which bytes of a body move
+ * does not count, so a slow link is no error.
  *
  * When a store says that the credentials have expired, the files that they came from are read
  * again, and the request is sent again when they have others. When they do not, but the credentials
@@ -32,7 +33,7 @@
 struct remote_settings {
     struct aws_config_environment aws; /* its texts are borrowed for as long as the process lives */
     const char *ca_file;               /* as http_client_options; borrowed */
-    double timeout_s;                  /* 0: the default */
+    double timeout_s;                  /* without progress; 0: the default */
     int connections; /* requests in flight while an object is read; 0: the default */
     void (*notify)(const char *sentence); /* called when a request has been repeated for a while,
                                              from any thread; may be NULL */
