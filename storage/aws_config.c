@@ -48,7 +48,40 @@ static const char *next_line(const char *line)
     return *line ? line + 1 : line;
 }
 
-static const char *find_section(const char *text, const char *name)
+/* Copy the head of a section, n bytes, without the quotes around words. */
+static void unquote(char *out, size_t size, const char *head, size_t n)
+{
+    size_t used = 0;
+    char quote = 0;
+
+    for (size_t i = 0; i < n && used + 1 < size; i++)
+        if (quote ? head[i] == quote : head[i] == '"' || head[i] == '\'')
+            quote = quote ? 0 : head[i];
+        else
+            out[used++] = head[i];
+    out[used] = 0;
+}
+
+/* Whether the head of a section, n bytes, is a profile's. In the config file it is "profile NAME",
+ * with quotes around a name with blanks, and for the default one also its name alone. */
+static bool is_head_of(const char *head, size_t n, const char *profile, bool in_config)
+{
+    static const char word[] = "profile";
+    const size_t skip = sizeof word - 1;
+    char name[256];
+
+    if (in_config && n > skip && strncmp(head, word, skip) == 0 &&
+        (head[skip] == ' ' || head[skip] == '\t')) {
+        const size_t blanks = strspn(head + skip, " \t");
+
+        unquote(name, sizeof name, head + skip + blanks, n - skip - blanks);
+        return strcmp(name, profile) == 0;
+    }
+    return (!in_config || strcmp(profile, "default") == 0) && n == strlen(profile) &&
+           strncmp(head, profile, n) == 0;
+}
+
+static const char *find_section(const char *text, const char *profile, bool in_config)
 {
     for (; *text; text = next_line(text)) {
         const char *begin = text + strspn(text, " \t");
@@ -60,7 +93,7 @@ static const char *find_section(const char *text, const char *name)
         n = strcspn(begin, "]\n");
         while (n > 0 && (begin[n - 1] == ' ' || begin[n - 1] == '\t'))
             n--;
-        if (n == strlen(name) && strncmp(begin, name, n) == 0)
+        if (is_head_of(begin, n, profile, in_config))
             return next_line(text);
     }
     return NULL;
@@ -68,7 +101,7 @@ static const char *find_section(const char *text, const char *name)
 
 /* Read the file that a variable names, or HOME/.aws/NAME, and find the profile in it. */
 static tp_status open_profile(struct aws_profile_file *f, const char *given, const char *home,
-                              const char *name, const char *section, struct arena *arena,
+                              const char *name, const char *profile, struct arena *arena,
                               struct tp_err *err)
 {
     char *text = NULL;
@@ -91,7 +124,7 @@ static tp_status open_profile(struct aws_profile_file *f, const char *given, con
     if (st)
         return st;
     f->text = text;
-    f->section = find_section(text, section);
+    f->section = find_section(text, profile, strcmp(name, "config") == 0);
     return TP_OK;
 }
 
@@ -119,6 +152,12 @@ static tp_status from_profile(char *out, size_t size, const struct aws_profile_f
         snprintf(name, sizeof name, "%s: %s", f->path, key);
         if (length >= sizeof value)
             return tp_fail(err, TP_E_USAGE, "%s is too long", name);
+        if (*at == '"' || *at == '\'')
+            return tp_fail(
+                err, TP_E_USAGE,
+                "%s is in quotes, and the AWS tools take quotes for a part of the value; "
+                "remove them",
+                name);
         snprintf(value, sizeof value, "%.*s", (int)length, at);
         return keep(out, size, value, name, err);
     }
@@ -202,15 +241,12 @@ static tp_status from_files(struct aws_config *c, const struct aws_config_enviro
                             struct arena *arena, struct tp_err *err)
 {
     const char *profile = is_set(env->profile) ? env->profile : "default";
-    char section[256];
     struct aws_profile_file keys, config;
     tp_status st;
 
     TP_TRY(
         open_profile(&keys, env->credentials_file, env->home, "credentials", profile, arena, err));
-    snprintf(section, sizeof section, "%s%.200s", strcmp(profile, "default") ? "profile " : "",
-             profile);
-    TP_TRY(open_profile(&config, env->config_file, env->home, "config", section, arena, err));
+    TP_TRY(open_profile(&config, env->config_file, env->home, "config", profile, arena, err));
     if (is_set(env->profile) && !keys.section && !config.section)
         TP_TRY(tp_fail(err, TP_E_USAGE,
                        "AWS_PROFILE is '%.200s', but neither the AWS credentials file nor the AWS "

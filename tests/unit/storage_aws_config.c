@@ -3,6 +3,7 @@
 
 #include <criterion/criterion.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "tests/unit/temp_dir.h"
 
@@ -13,6 +14,7 @@ static struct tp_err err;
 
 static void write_text(const char *name, const char *text)
 {
+    unlink(temp_path(name));
     temp_write(name, text, strlen(text));
 }
 
@@ -72,6 +74,48 @@ Test(aws_config, profiles_are_read_from_two_files)
     check_refused(&env, "'none'");
     env.profile = "";
     check_refused(&env, "no aws_secret_access_key");
+}
+
+/* Check that the config file gives this profile this region; NULL: it has no such profile. */
+static void check_region(const char *text, const char *profile, const char *region)
+{
+    struct aws_config_environment env = {
+        .access_key = "A", .secret_key = "B", .profile = profile, .config_file = temp_path("config")
+    };
+
+    write_text("config", text);
+    if (!region) {
+        check_refused(&env, "has that profile");
+        return;
+    }
+    cr_assert_eq(aws_config_find(&config, &env, &err), TP_OK, "%s: %s", text, err.msg);
+    cr_expect_str_eq(config.credentials.region, region, "%s", text);
+}
+
+/* As botocore reads them; it does not know the last one of "my team", which has only one reading.
+ */
+Test(aws_config, a_profile_of_the_config_file_may_be_in_quotes)
+{
+    check_region("[profile \"my team\"]\nregion = a\n", "my team", "a");
+    check_region("[profile  'my team' ]\nregion = a\n", "my team", "a");
+    check_region("[profile\tjob]\nregion = a\n", "job", "a");
+    check_region("[profile \"job\"]\nregion = a\n", "job", "a");
+    check_region("[profile my team]\nregion = a\n", "my team", "a");
+    check_region("[profile default]\nregion = a\n", "default", "a");
+    check_region("[default]\nregion = a\n", "default", "a");
+    check_region("[job]\nregion = a\n", "job", NULL);
+    check_region("[profile \"jobs\"]\nregion = a\n", "job", NULL);
+    check_region("[profile \"job]\nregion = a\n", "jo", NULL);
+}
+
+Test(aws_config, quotes_around_a_value_are_named)
+{
+    struct aws_config_environment env = { .credentials_file = temp_path("keys") };
+
+    write_text("keys", "[default]\naws_access_key_id = \"hidden\"\naws_secret_access_key = B\n");
+    check_refused(&env, "keys: aws_access_key_id is in quotes");
+    write_text("keys", "[default]\naws_access_key_id = A\naws_secret_access_key = 'hidden'\n");
+    check_refused(&env, "keys: aws_secret_access_key is in quotes");
 }
 
 Test(aws_config, what_is_missing_or_malformed_is_named)
