@@ -214,6 +214,15 @@ def test_faults_that_pass_change_no_byte(store, root, expected, name):
     assert is_whole(store, expected)
 
 
+def test_an_upload_whose_begin_was_not_answered_stays_without_parts(store, root, expected):
+    """Nobody knows its id; docs/REMOTE.md says how the bucket removes it."""
+    store.faults.append(Fault("lost reply", times=2, method="POST", path="uploads="))
+    ok(store, *argv(root))
+    assert list(store.uploads.values()) == [{}, {}]
+    store.uploads.clear()
+    assert is_whole(store, expected)
+
+
 LASTING = {
     "500": (Fault(500, times=9999, method="PUT"), "cannot write: the server answers 500"),
     "denied": (Fault(403, times=9999, method="POST", code="AccessDenied"), "AccessDenied"),
