@@ -90,17 +90,21 @@ done:
     return st;
 }
 
-/* The ZIP64 record in front of the end at `at`, which has the numbers that do not fit. */
+/* The ZIP64 record in front of the end at `at`, which has the numbers that do not fit. An archive
+ * of exactly 65,535 members need not have one, and *d then stays. */
 static tp_status read_end64(struct directory *d, int64_t at, const struct file_part *part,
                             struct tp_err *err)
 {
     unsigned char locator[LOCATOR_BYTES] = { 0 }, end64[END64_BYTES] = { 0 };
+    const bool may_miss = d->begin != UINT32_MAX && d->size != UINT32_MAX;
     int64_t begin;
     tp_status st;
 
     if (at < LOCATOR_BYTES)
         return damaged(part, "the ZIP64 locator is missing", err);
     TP_TRY(file_part_read(part, at - LOCATOR_BYTES, locator, sizeof locator, err));
+    if (may_miss && get32(locator) != ZIP_LOCATOR)
+        return TP_OK;
     begin = get64(locator + 8);
     if (get32(locator) != ZIP_LOCATOR || begin < 0 || begin > at - LOCATOR_BYTES - END64_BYTES)
         return damaged(part, "the ZIP64 locator is wrong", err);
@@ -186,6 +190,24 @@ done:
     return st;
 }
 
+/* torch.save stores members as they are; other programs that pack an archive again compress them.
+ */
+static tp_status check_method(const struct zip_member *m, const unsigned char *entry,
+                              const struct file_part *part, struct tp_err *err)
+{
+    if (get16(entry + 8) & 1)
+        return tp_fail(err, TP_E_CORRUPT, "%s: member %.200s is encrypted; decrypt the archive",
+                       part->path, m->name);
+    if (get16(entry + 10) != 0)
+        return tp_fail(
+            err, TP_E_CORRUPT,
+            "%s: member %.200s is compressed (method %d of zip), and only stored members "
+            "are read; unpack the archive and pack it with 'zip -0 -r', or load it with "
+            "torch and save it again",
+            part->path, m->name, (int)get16(entry + 10));
+    return TP_OK;
+}
+
 /* Read the next entry of the central directory; *used is its length. */
 static tp_status read_entry(struct zip *z, int64_t *used, const unsigned char *p, int64_t n,
                             const struct directory *d, struct arena *arena, struct tp_err *err)
@@ -201,8 +223,13 @@ static tp_status read_entry(struct zip *z, int64_t *used, const unsigned char *p
     if (*used > n || name_bytes == 0 || name_bytes > NAME_MAX_BYTES ||
         memchr(p + ENTRY_BYTES, 0, (size_t)name_bytes))
         return damaged(part, "an entry of the central directory is wrong", err);
-    if (get16(p + 10) != 0 || (get16(p + 8) & 1) || get16(p + 34) != 0)
-        return damaged(part, "a member is compressed or encrypted", err);
+    if (get16(p + 34) != 0)
+        return damaged(part, "it has several volumes", err);
+    m->name = arena_printf(arena, "%.*s", (int)name_bytes, (const char *)p + ENTRY_BYTES);
+    if (!m->name)
+        return no_memory(part, arena, err);
+    if (check_method(m, p, part, err))
+        return TP_E_CORRUPT;
     m->crc = get32(p + 16);
     stored = get32(p + 20);
     m->size = get32(p + 24);
@@ -211,9 +238,6 @@ static tp_status read_entry(struct zip *z, int64_t *used, const unsigned char *p
         return damaged(part, "an extra field of the central directory is wrong", err);
     if (m->size < 0 || stored != m->size)
         return damaged(part, "the size of a member is wrong", err);
-    m->name = arena_printf(arena, "%.*s", (int)name_bytes, (const char *)p + ENTRY_BYTES);
-    if (!m->name)
-        return no_memory(part, arena, err);
     return read_local(m, local, d->begin, part, err);
 }
 

@@ -7,9 +7,11 @@ needs: tp-ckpt
 covers: torch/zip torch/pickle torch/pickle_instruction torch/pickle_machine torch/pickle_make torch/pickle_value
     torch/torch_file torch/torch_tensor torch/file_part
 """
+import io
 import os
 import pathlib
 import resource
+import zipfile
 
 import pytest
 
@@ -53,6 +55,22 @@ def test_a_tensor_of_a_type_that_is_not_read_is_no_damage(dtype, tiny, tmp_path)
     assert "no part of a LlamaForCausalLM: x; " in r.err, repr(r)
     r = run("tp-ckpt", "verify", tmp_path / "hf")
     assert "types are not read: 1 of the tensors, first param/x" in r.err and "damaged" not in r.out, repr(r)
+
+
+@pytest.mark.parametrize("n", [65534, 65535, 65536])
+def test_archives_of_any_number_of_members_are_read(n, tiny, tmp_path):
+    """Python's zipfile writes the ZIP64 record from 65,536 members on, torch.save always."""
+    more = {"x/%d" % i: b"" for i in range(n - 2 - len(hostile_torch.DATA))}
+    content = hostile_torch.archive(hostile_torch.weight(hostile_torch.tensor()), {**hostile_torch.DATA, **more})
+    assert len(zipfile.ZipFile(io.BytesIO(content)).namelist()) == n
+    r = read(content, tmp_path, tiny)
+    assert was_read(r), repr(r)
+
+
+def test_a_compressed_member_is_refused_with_what_to_do(tiny, tmp_path):
+    content = hostile_torch.archive(hostile_torch.weight(hostile_torch.tensor()), method=zipfile.ZIP_DEFLATED)
+    r = read(content, tmp_path, tiny)
+    assert "pytorch_model.bin: member archive/data.pkl is compressed (method 8 of zip)" in r.err and "zip -0" in r.err, repr(r)
 
 
 @pytest.mark.skipif(bool(harness.SANITIZE), reason="a sanitizer keeps what is freed")
