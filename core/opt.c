@@ -77,7 +77,8 @@ static tp_status parse_double(double *out, const struct opt *o, const char *text
     double v = strtod(text, &end);
 
     if (end == text || *end || !isfinite(v))
-        return tp_fail(err, TP_E_USAGE, "--%s takes a number, not '%s'", o->name, text);
+        return tp_fail(err, TP_E_USAGE, "--%s takes a number, not '%s'%s", o->name, text,
+                       end > text && !*end && isinf(v) ? ", which is not finite" : "");
     *out = v;
     return TP_OK;
 }

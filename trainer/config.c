@@ -1,6 +1,10 @@
 /* trainer/config.c - see trainer/config.h. */
 #include "trainer/config.h"
 
+#include <float.h>
+#include <math.h>
+#include <stddef.h>
+
 #include "layout/workload_check.h"
 
 struct train_config train_config_default(void)
@@ -49,20 +53,50 @@ int64_t train_config_sequence(const struct train_config *c, int dp_rank, int64_t
     return c->global_batch_size / c->spec.dp * dp_rank + micro * c->micro_batch_size;
 }
 
+/* The optimizer computes in fp32, where a number beyond FLT_MAX is infinite. */
+static tp_status check_range(const struct train_optimizer *o, struct tp_err *err)
+{
+    const struct {
+        const char *option;
+        double value;
+    } numbers[] = { { "--lr", o->lr },
+                    { "--min-lr", o->min_lr },
+                    { "--eps", o->eps },
+                    { "--weight-decay", o->weight_decay },
+                    { "--clip", o->clip } };
+    const double most_lr = fmax(o->lr, o->min_lr);
+
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
+        if (numbers[i].value > FLT_MAX)
+            return tp_fail(err, TP_E_USAGE, "%s %g is too large: fp32 ends at %g",
+                           numbers[i].option, numbers[i].value, (double)FLT_MAX);
+    if (most_lr / (1 - o->beta1) > FLT_MAX || most_lr * o->weight_decay > FLT_MAX)
+        return tp_fail(err, TP_E_USAGE,
+                       "the learning rate %g is too large: divided by (1 - --beta1 %g), or times "
+                       "--weight-decay %g, it is more than fp32 can hold, %g",
+                       most_lr, o->beta1, o->weight_decay, (double)FLT_MAX);
+    return TP_OK;
+}
+
+static bool is_beta(double beta)
+{
+    return beta >= 0 && (float)beta < 1;
+}
+
 static tp_status check_optimizer(const struct train_optimizer *o, struct tp_err *err)
 {
     if (o->lr < 0 || o->min_lr < 0)
         return tp_fail(err, TP_E_USAGE, "--lr %g and --min-lr %g must not be negative", o->lr,
                        o->min_lr);
-    if (!(o->beta1 >= 0 && o->beta1 < 1) || !(o->beta2 >= 0 && o->beta2 < 1))
-        return tp_fail(err, TP_E_USAGE, "--beta1 %g and --beta2 %g must be in [0, 1)", o->beta1,
-                       o->beta2);
+    if (!is_beta(o->beta1) || !is_beta(o->beta2))
+        return tp_fail(err, TP_E_USAGE, "--beta1 %.15g and --beta2 %.15g must be in [0, 1) in fp32",
+                       o->beta1, o->beta2);
     if (!((float)o->eps > 0)) /* with 0, what has no gradient would be divided by 0 */
         return tp_fail(err, TP_E_USAGE, "--eps %g must be more than 0 in fp32", o->eps);
     if (o->weight_decay < 0 || o->clip < 0)
         return tp_fail(err, TP_E_USAGE, "--weight-decay %g and --clip %g must not be negative",
                        o->weight_decay, o->clip);
-    return TP_OK;
+    return check_range(o, err);
 }
 
 /* Check by the rules of layout/workload_check.h, and fill in its microbatch if none is given. */

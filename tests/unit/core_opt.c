@@ -165,6 +165,7 @@ Test(opt, names_what_is_wrong)
         { "a --steps 1.5", "--steps takes a whole number" },
         { "a --lr nan", "--lr takes a number, not 'nan'" },
         { "a --lr 1x", "--lr takes a number" },
+        { "a --lr 1e400", "--lr takes a number, not '1e400', which is not finite" },
         { "a --mem lots", "--mem: 'lots' is not a size" },
     };
 
