@@ -13,6 +13,7 @@ struct train_config train_config_default(void)
 
     return (struct train_config){
         .spec = spec_default(),
+        .exit_step = -1,
         .step = -1,
         .seq_length = w.seq_length,
         .global_batch_size = w.global_batch_size,
@@ -119,10 +120,16 @@ tp_status train_config_check(struct train_config *c, const struct model *m, stru
     if (c->steps < 1)
         return tp_fail(err, TP_E_USAGE, "--steps must be at least 1 (steps of the whole run)");
     if (!c->ckpt &&
-        (c->resume != RESUME_NO || c->save_every || c->keep || c->exit_step || c->ckpt_zstd))
+        (c->resume != RESUME_NO || c->save_every || c->keep || c->exit_step >= 0 || c->ckpt_zstd))
         return tp_fail(err, TP_E_USAGE,
                        "--resume, --save-every, --keep, --exit-step and --ckpt-zstd need --ckpt "
                        "ROOT, the folder of the checkpoints");
+    if (c->exit_step == 0)
+        return tp_fail(
+            err, TP_E_USAGE,
+            "--exit-step 0 stops after no step: give 1 or more, or leave it out to train "
+            "to --steps %lld",
+            (long long)c->steps);
     if (c->resume == RESUME_NO && (c->step >= 0 || c->reset_optim))
         return tp_fail(err, TP_E_USAGE,
                        "%s needs --resume, because it says how to load the checkpoint",

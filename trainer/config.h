@@ -32,7 +32,7 @@ struct train_config {
     const char *data_path;
     struct spec spec;
     int64_t steps;             /* of the whole run */
-    int64_t exit_step;         /* save and stop after this step; 0: never */
+    int64_t exit_step;         /* save and stop after this step; -1: never */
     int64_t seq_length;        /* tokens in a sequence */
     int64_t global_batch_size; /* sequences per step, over all ranks */
     int64_t micro_batch_size;  /* sequences in a microbatch of a dp rank; 0: all of its share */

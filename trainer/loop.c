@@ -230,12 +230,17 @@ static tp_status exchange(struct loop *l, struct step_result *r, struct tp_err *
     return st;
 }
 
+static bool is_exit_step(const struct train_config *c, int64_t step)
+{
+    return c->exit_step >= 0 && step >= c->exit_step;
+}
+
 static bool is_last(const struct loop *l)
 {
     const struct train_config *c = l->t->config;
     int64_t step = l->t->position.step;
 
-    return step >= c->steps || l->stopping || (c->exit_step && step >= c->exit_step);
+    return step >= c->steps || l->stopping || is_exit_step(c, step);
 }
 
 /* Continue a save in progress, and begin one that is due. Wait for the last one. */
@@ -396,6 +401,11 @@ static tp_status end(struct loop *l, struct tp_err *err)
                        "stopped on request after step %lld of %lld; nothing was saved, because "
                        "there is no --ckpt",
                        (long long)step, (long long)c->steps);
+    if (is_exit_step(c, l->first_step))
+        return tp_fail(err, TP_E_STOPPED,
+                       "nothing was trained: the checkpoint in %s is at step %lld, and --exit-step "
+                       "is %lld; give a later one, or leave it out to train to --steps %lld",
+                       c->ckpt, (long long)step, (long long)c->exit_step, (long long)c->steps);
     return tp_fail(err, TP_E_STOPPED,
                    "saved and stopped after step %lld of %lld; continue with --resume --ckpt %s",
                    (long long)step, (long long)c->steps, text_shell_word(word, c->ckpt));

@@ -207,6 +207,8 @@ WRONG_LINES = [
     (["tp-train", "--model", "CONFIG", "--data", TEXT, "--steps", "1", "--eps", "1e-50"], "--eps 1e-50 must be more than 0"),
     *[(["tp-train", "--model", "CONFIG", "--data", TEXT, "--steps", "1", "--" + option, "1e39"],
        "--%s 1e+39 is too large: fp32 ends at 3.40282e+38" % option) for option in ("lr", "min-lr", "eps", "weight-decay", "clip")],
+    (["tp-train", "--model", "CONFIG", "--data", TEXT, "--steps", "2", "--ckpt", "x", "--exit-step", "0"],
+     "--exit-step 0 stops after no step: give 1 or more, or leave it out"),
     (["tp-train", "--model", "CONFIG", "--data", TEXT, "--steps", "1", "--lr", "1e300"], "--lr 1e+300 is too large"),
     (["tp-train", "--model", "CONFIG", "--data", TEXT, "--steps", "1", "--lr", "1e38"], "divided by (1 - --beta1 0.9)"),
     (["tp-train", "--model", "CONFIG", "--data", TEXT, "--steps", "1", "--lr", "1e20", "--weight-decay", "1e20"],

@@ -231,6 +231,21 @@ def first_step(root, tmp_path, **options):
     return entries, r.err
 
 
+@pytest.mark.parametrize("exit_step", [1, 2])
+def test_an_exit_step_that_has_been_reached_is_said(exit_step, tiny, tmp_path):
+    """The state is that of a stop at this step or after it, so the exit code is too (75)."""
+    root = tmp_path / "ckpt"
+    assert run(*train_args(tiny, root, steps=4, exit_step=2)).rc == 75
+    before = harness.tree(root)
+    r = run(*train_args(tiny, root, steps=4, exit_step=exit_step, resume="must"))
+    says = "nothing was trained: the checkpoint in %s is at step 2, and --exit-step is %d; give a later one" % (root, exit_step)
+    assert r.rc == 75 and says in r.err and "saved and stopped" not in r.err, repr(r)
+    after = harness.tree(root)
+    assert {k: v for k, v in after.items() if "step-" in k} == {k: v for k, v in before.items() if "step-" in k}
+    r = ok(*train_args(tiny, root, steps=4, exit_step=4, resume="must"))
+    assert "done: 4 steps" in r.err, repr(r)
+
+
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
 def test_a_checkpoint_without_optimizer_state_starts_like_reset_optim(dtype, tiny, tmp_path):
     root = tmp_path / "ckpt"
