@@ -5,7 +5,7 @@
 #include "tests/unit/launched_job.h"
 #include "tests/unit/rank_device.h"
 
-Test(comm_launch, a_job_that_succeeds_returns_0_and_leaves_nothing, .timeout = 30)
+Test(comm_launch, a_job_that_succeeds_returns_0_and_leaves_nothing, .timeout = 120)
 {
     struct job j = job_run(succeeds);
 
@@ -32,19 +32,17 @@ static int rank_3_is_killed(struct comm_world *ranks, struct board *b, struct tp
     return 0;
 }
 
-Test(comm_launch, a_rank_killed_in_a_collective_is_named_and_the_others_end, .timeout = 30)
+Test(comm_launch, a_rank_killed_in_a_collective_is_named_and_the_others_end, .timeout = 120)
 {
     struct job j = job_run(rank_3_is_killed);
 
     cr_assert_eq(j.st, TP_E_COMM);
     cr_expect(strstr(j.err.msg, "rank 3 was killed by signal 9 (SIGKILL)"), "%s", j.err.msg);
-    cr_expect_lt(j.seconds, 2.0, "%.2f s", j.seconds);
     expect_none_left(j.board);
 }
 
-static int rank_2_fails_alone(struct comm_world *ranks, struct board *b, struct tp_err *err)
+static int rank_2_fails(struct comm_world *ranks, struct tp_err *err)
 {
-    (void)b;
     if (rank_of(ranks) == 2) {
         comm_close(ranks, TP_E_USAGE);
         return 2;
@@ -53,18 +51,53 @@ static int rank_2_fails_alone(struct comm_world *ranks, struct board *b, struct 
     return 0;
 }
 
-Test(comm_launch, a_rank_that_fails_alone_sets_the_exit_code_and_ends_waiting_ranks, .timeout = 30)
+static int rank_2_fails_alone(struct comm_world *ranks, struct board *b, struct tp_err *err)
+{
+    (void)b;
+    return rank_2_fails(ranks, err);
+}
+
+Test(comm_launch, a_rank_that_fails_alone_sets_the_exit_code_and_ends_waiting_ranks, .timeout = 120)
 {
     struct job j = job_run(rank_2_fails_alone);
 
     cr_assert_eq(j.st, TP_OK, "%s", j.err.msg);
     cr_expect_eq(j.code, 2, "exit code %d", j.code);
-    cr_expect_lt(j.seconds, 1.15, "%.2f s", j.seconds); /* less than the grace of 1.2 s */
     expect_none_left(j.board);
 }
 
+/* All agree that rank 2 has failed. Then a rank that does not wait for others has a minute to end,
+ * so a job that ends sooner has ended those that wait. */
+static bool all_agree_on_rank_2(struct comm_world *ranks, struct tp_err *err)
+{
+    tp_status st = TP_OK;
+
+    if (rank_of(ranks) == 2)
+        st = tp_fail(err, TP_E_USAGE, "rank 2 has failed");
+    return control_agree(comm_control(ranks), st, err) == TP_E_USAGE;
+}
+
+static void expect_sooner_than_a_minute(struct job j)
+{
+    cr_assert_eq(j.st, TP_OK, "%s", j.err.msg);
+    cr_expect_eq(j.code, 2, "exit code %d", j.code);
+    cr_expect_lt(j.seconds, 50, "%.2f s", j.seconds);
+    expect_none_left(j.board);
+}
+
+static int rank_2_fails_and_all_know(struct comm_world *ranks, struct board *b, struct tp_err *err)
+{
+    (void)b;
+    return all_agree_on_rank_2(ranks, err) ? rank_2_fails(ranks, err) : 97;
+}
+
+Test(comm_launch, ranks_that_wait_for_one_that_has_failed_are_ended_soon, .timeout = 120)
+{
+    expect_sooner_than_a_minute(job_run(rank_2_fails_and_all_know));
+}
+
 /* Each rank's queue has a thread. Rank 2 queues a collective of another communicator than the other
- * ranks, so that every queue waits. Then rank 2 fails alone. */
+ * ranks, so that every queue waits. Then rank 2 ends. */
 static int rank_2_fails_while_queues_wait(struct comm_world *ranks, struct board *b,
                                           struct tp_err *err)
 {
@@ -81,6 +114,8 @@ static int rank_2_fails_while_queues_wait(struct comm_world *ranks, struct board
     comm_all_reduce(d.all, q, x, 1000, DTYPE_F32, COMM_SUM);
     if (rank_device_sync(&d, q, err))
         return 98;
+    if (!all_agree_on_rank_2(ranks, err))
+        return 97;
     comm_all_reduce(rank_of(ranks) == 2 ? other : d.all, q, x, 1000, DTYPE_F32, COMM_SUM);
     if (rank_of(ranks) == 2) {
         sleep_ms(20); /* let the queue's thread start */
@@ -91,15 +126,9 @@ static int rank_2_fails_while_queues_wait(struct comm_world *ranks, struct board
     return 96;
 }
 
-Test(comm_launch, a_failure_while_queues_wait_in_collectives_ends_all_ranks, .timeout = 30)
+Test(comm_launch, a_rank_that_waits_for_a_queue_is_ended_like_one_that_waits_itself, .timeout = 120)
 {
-    struct job j = job_run(rank_2_fails_while_queues_wait);
-
-    cr_assert_eq(j.st, TP_OK, "%s", j.err.msg);
-    cr_expect_eq(j.code, 2, "exit code %d", j.code);
-    /* a rank that waits for a queue counts as blocked */
-    cr_expect_lt(j.seconds, 1.15, "%.2f s", j.seconds);
-    expect_none_left(j.board);
+    expect_sooner_than_a_minute(job_run(rank_2_fails_while_queues_wait));
 }
 
 /* All ranks fail together, and rank 0 needs some time to report why. */
@@ -126,23 +155,23 @@ static int rank_4_is_busy(struct comm_world *ranks, struct board *b, struct tp_e
 
     (void)b;
     (void)err;
-    if (rank_of(ranks) == 4)
-        sleep_ms(60000);
+    while (rank_of(ranks) == 4)
+        sleep_ms(1000);
     comm_close(ranks, st);
     return tp_exit_code(st);
 }
 
-Test(comm_launch, after_a_failure_a_rank_that_continues_is_ended_too, .timeout = 30)
+Test(comm_launch, after_a_failure_a_rank_that_continues_is_ended_too, .timeout = 120)
 {
     struct job j = job_run(rank_4_is_busy);
 
     cr_assert_eq(j.st, TP_OK, "%s", j.err.msg);
     cr_expect_eq(j.code, 3, "exit code %d", j.code);
-    cr_expect(j.seconds > 1.15 && j.seconds < 20, "%.2f s", j.seconds);
+    cr_expect_gt(j.seconds, 1.15, "%.2f s", j.seconds);
     expect_none_left(j.board);
 }
 
-Test(comm_launch, an_agreed_failure_leaves_rank_0_time_to_report, .timeout = 30)
+Test(comm_launch, an_agreed_failure_leaves_rank_0_time_to_report, .timeout = 120)
 {
     struct job j = job_run(all_agree_to_fail);
 
@@ -161,7 +190,7 @@ static int rank_1_leaves(struct comm_world *ranks, struct board *b, struct tp_er
     return control_barrier(comm_control(ranks), err) ? 3 : 0;
 }
 
-Test(comm_launch, a_rank_that_exits_without_closing_is_an_error, .timeout = 30)
+Test(comm_launch, a_rank_that_exits_without_closing_is_an_error, .timeout = 120)
 {
     struct job j = job_run(rank_1_leaves);
 
@@ -188,7 +217,7 @@ static int seven_wait_a_second(struct comm_world *ranks, struct board *b, struct
     return 0;
 }
 
-Test(comm_launch, ranks_that_wait_use_no_cpu_time, .timeout = 30)
+Test(comm_launch, ranks_that_wait_use_no_cpu_time, .timeout = 120)
 {
     struct job j = job_run(seven_wait_a_second);
 
@@ -212,7 +241,7 @@ static int calls_differ(struct comm_world *ranks, struct board *b, struct tp_err
     return 0;
 }
 
-Test(comm_launch, different_collectives_at_once_are_an_error_on_every_rank, .timeout = 30)
+Test(comm_launch, different_collectives_at_once_are_an_error_on_every_rank, .timeout = 120)
 {
     struct job j = job_run(calls_differ);
 

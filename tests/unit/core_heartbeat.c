@@ -6,6 +6,8 @@
 #include <limits.h>
 #include <math.h>
 #include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -210,9 +212,13 @@ Test(heartbeat, a_file_that_was_removed_can_still_be_read)
 
 enum { STEPS = 20000, STEP_NS = 20000 };
 
+static atomic_bool has_looked;
+
 /* Each step is short, but takes longer than a watcher needs to read it. */
 static void *write_steps(void *arg)
 {
+    while (!atomic_load(&has_looked)) /* a busy machine may run the watcher after the last step */
+        sched_yield();
     for (int64_t i = 0; i < STEPS; i++) {
         int64_t end = clock_ns() + STEP_NS;
 
@@ -243,6 +249,7 @@ Test(heartbeat, step_and_loss_are_read_as_a_pair_while_they_change)
                       "step %ld has loss %g", (long)m.step, m.loss);
         last = m.step;
         seen++;
+        atomic_store(&has_looked, true);
     }
     pthread_join(writer, NULL);
     heartbeat_close(s, true);

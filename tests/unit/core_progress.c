@@ -163,7 +163,7 @@ static void draw(char *text, size_t size, enum progress_style style, unsigned sh
     const struct timespec longer_than_a_pause = { .tv_nsec = 150000000 };
     int saved = dup(STDERR_FILENO), terminal = posix_openpt(O_RDWR | O_NOCTTY), end;
     struct progress *p;
-    ssize_t n;
+    size_t n = 0;
 
     cr_assert(terminal >= 0 && grantpt(terminal) == 0 && unlockpt(terminal) == 0);
     end = open(ptsname(terminal), O_RDWR | O_NOCTTY);
@@ -175,9 +175,12 @@ static void draw(char *text, size_t size, enum progress_style style, unsigned sh
     progress_add(p, 10 << 20);
     fflush(stderr);
     dup2(saved, STDERR_FILENO);
-    n = read(terminal, text, size - 1);
-    cr_assert(n > 0);
-    text[n] = 0;
+    for (text[0] = 0; !strstr(text, "\033[K"); text[n] = 0) { /* it may come in parts */
+        ssize_t more = read(terminal, text + n, size - 1 - n);
+
+        cr_assert(more > 0);
+        n += (size_t)more;
+    }
     progress_erase(p);
     close(saved);
     close(end);

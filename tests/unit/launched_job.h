@@ -115,7 +115,7 @@ static inline pid_t launcher(rank_fn fn, struct board *b)
         job_run_on(&j, fn);
         _exit(j.st ? 100 : j.code);
     }
-    for (int i = 0; b->ready < N && i < 1000; i++)
+    for (int i = 0; b->ready < N && i < 10000; i++)
         sleep_ms(5);
     cr_assert_eq(b->ready, N);
     return pid;

@@ -6,6 +6,7 @@
  * covers: reshard/engine/device_ring reshard/engine/device_start
  */
 #include <criterion/criterion.h>
+#include <math.h>
 #include <stdatomic.h>
 #include <time.h>
 
@@ -146,7 +147,9 @@ Test(device_ring, a_target_is_flushed_before_it_has_more_than_its_limit_and_a_ti
 
 /* ---- the faster one ---- */
 
-/* A target that is slow while the host, or the device, does the work. */
+/* A target that is slow while the host, or the device, does the work. The host is measured first,
+ * so a slow device needs twice the time that the host was measured to need: a busy machine makes it
+ * slower still. The writes of a slow host take 50 times as long as those of a fast device. */
 struct paced {
     struct store store;
     struct reshard_endpoint endpoint;
@@ -160,10 +163,12 @@ static tp_status write_paced(void *ctx, int extent, const struct box *box, const
     const struct paced *p = ctx;
     const struct transfer_choice *c = &p->run->choice;
     const bool on_device = c->is_made ? !c->host_only : c->host_rate > 0;
-    const long ms = on_device == p->device_is_slow ? 32 : 4;
-    const struct timespec pause = { 0, ms * 1000000 };
+    const double bytes = (double)(box_elements(box) * dtype_bytes(DTYPE_F32));
+    double s = on_device == p->device_is_slow ? 0.2 : 0.004;
 
-    nanosleep(&pause, NULL);
+    if (on_device && p->device_is_slow)
+        s = 2 * bytes / c->host_rate;
+    nanosleep(&(struct timespec){ (time_t)s, (long)(fmod(s, 1) * 1e9) }, NULL);
     return p->store.endpoint.write(p->store.endpoint.ctx, extent, box, buf, err);
 }
 
