@@ -11,7 +11,7 @@
 
 struct copy_totals {
     struct spec spec; /* of what was written */
-    int64_t step;
+    int64_t step;     /* -1: weights alone, which are of no step */
     int n_tensors, boxes;
     int64_t bytes_read, bytes_written, peak_bytes;
     bool checksums;    /* of the source, and all that cover what was read agree */

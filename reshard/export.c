@@ -358,7 +358,7 @@ static void fill_report(struct export_report *r, const struct export_job *x)
                                  .dtype = from->layout.tensors[0].dtype,
                                  .files = x->writer.files };
     r->totals.spec = from->layout.spec;
-    r->totals.step = from->step;
+    r->totals.step = from->has_step ? from->step : -1;
     r->totals.checksums = from->checksums;
     memcpy(r->dir, from->path, sizeof r->dir);
     memcpy(r->out, to_store(x) ? x->store.to : x->folder.dir, sizeof r->out);

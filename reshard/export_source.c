@@ -245,6 +245,7 @@ static tp_status open_checkpoint(struct export_source *s, const struct export_re
     if (q->no_optim || !has_moments(&m->layout))
         state = EXPORT_WEIGHTS;
     s->step = m->step;
+    s->has_step = true;
     if (state != EXPORT_WEIGHTS)
         TP_TRY(read_optimizer_step(s, err));
     s->checksums = true;
@@ -303,6 +304,7 @@ static tp_status open_foreign(struct export_source *s, const struct export_reque
     s->endpoint = s->import.endpoint;
     s->transferred = s->import.transferred;
     s->step = s->import.step;
+    s->has_step = s->import.has_step;
     s->optimizer_step = s->import.optimizer_step;
     s->checksums = s->import.checksums;
     if (s->import.pieces)

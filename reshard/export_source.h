@@ -20,6 +20,7 @@ struct export_source {
     struct reshard_tensor *transferred;
     const struct reshard_endpoint *endpoint;
     int64_t step, optimizer_step; /* of the run; that AdamW has counted */
+    bool has_step;                /* the request or the source names it */
     struct export_adamw adamw;
     bool checksums;                      /* of everything that is read */
     char left_out[UNKNOWN_TENSORS_TEXT]; /* what is not written, "" when that is nothing */

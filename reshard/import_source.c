@@ -66,6 +66,7 @@ static tp_status open_safetensors(struct import_source *s, const struct import_r
 
     s->title = "safetensors";
     s->step = s->optimizer_step = q->step >= 0 ? q->step : 0;
+    s->has_step = q->step >= 0;
     st = safetensors_open(&s->safetensors, q->source, err);
     if (st == TP_E_NOTFOUND && strcmp(q->format, "auto") == 0 &&
         !foreign_format_detect_any(q->source))
@@ -179,6 +180,7 @@ static tp_status set_step(struct import_source *s, const struct import_request *
     const int64_t counted = moments ? piece_source_step(s->pieces) : 0;
 
     s->step = q->step >= 0 ? q->step : counted;
+    s->has_step = q->step >= 0 || moments;
     s->optimizer_step = moments && counted >= 0 ? counted : s->step;
     if (s->step < 0)
         return tp_fail(err, TP_E_USAGE,

@@ -21,6 +21,7 @@ struct import_source {
     int n_params;           /* of one group of them; of safetensors 0 */
     int layers;             /* that rules found in the names; without rules 0 */
     int64_t step;           /* of the run: the request's, else the optimizer's, else 0 */
+    bool has_step;          /* the request or the source names it */
     int64_t optimizer_step; /* that AdamW has counted; without its state: step */
     bool checksums;         /* the source has a checksum of everything that is read */
     struct unknown_tensors left_out;

@@ -14,8 +14,10 @@ tp_status convert_print(const struct convert_report *r, const char *source, stru
     const double seconds = r->seconds > 1e-9 ? r->seconds : 1e-9;
     char a[SIZE_TEXT_MAX], b[SIZE_TEXT_MAX], c[SIZE_TEXT_MAX], to[SPEC_TEXT_MAX];
 
-    printf("resharded %s -> %s at %s, step %lld\n", r->from, r->format, spec_format(to, &t->spec),
-           (long long)t->step);
+    printf("resharded %s -> %s at %s", r->from, r->format, spec_format(to, &t->spec));
+    if (t->step >= 0)
+        printf(", step %lld", (long long)t->step);
+    putchar('\n');
     print_field("from     ", source);
     print_field("to       ", r->out);
     printf("tensors  %d, in %d boxes now\n", t->n_tensors, t->boxes);
@@ -34,12 +36,12 @@ tp_status convert_print_json(const struct convert_report *r, struct tp_err *err)
 {
     char to[SPEC_TEXT_MAX];
     const struct copy_totals *t = &r->totals;
-    json_t *o =
-        json_pack("{s:n, s:s, s:I, s:i, s:i, s:I, s:I, s:f, s:I, s:s, s:o}", "from", "to",
-                  spec_format(to, &t->spec), "step", (json_int_t)t->step, "tensors", t->n_tensors,
-                  "boxes", t->boxes, "bytes_read", (json_int_t)t->bytes_read, "bytes_written",
-                  (json_int_t)t->bytes_written, "seconds", r->seconds, "peak_rss_bytes",
-                  (json_int_t)t->peak_bytes, "device", "cpu", "out", print_text(r->out));
+    json_t *o = json_pack(
+        "{s:n, s:s, s:I, s:i, s:i, s:I, s:I, s:f, s:I, s:s, s:o}", "from", "to",
+        spec_format(to, &t->spec), "step", (json_int_t)(t->step >= 0 ? t->step : 0), "tensors",
+        t->n_tensors, "boxes", t->boxes, "bytes_read", (json_int_t)t->bytes_read, "bytes_written",
+        (json_int_t)t->bytes_written, "seconds", r->seconds, "peak_rss_bytes",
+        (json_int_t)t->peak_bytes, "device", "cpu", "out", print_text(r->out));
     json_t *more = json_pack("{s:s, s:s, s:o, s:i, s:i, s:b}", "from_format", r->from, "format",
                              r->format, "left_out", print_text(r->left_out), "digests_equal",
                              t->digests_equal, "casts", t->casts, "checksums", t->checksums);

@@ -206,3 +206,15 @@ def test_steps_come_before_files_of_another_framework_beside_them(kind, written,
     assert "tp2: 2 ranks" in ok("tp-ckpt", "show", both).out
     ok("tp-ckpt", "diff", both, plain)
     assert "resharded tp2 -> tp1, step 3" in ok("tp-reshard", both, "--to", "tp1", "-o", tmp_path / "out").out
+
+
+def test_weights_without_a_step_are_resharded_without_one(written, tmp_path):
+    """Safetensors have no step; one that is given, or that is written, is named."""
+    source = written / "safetensors"
+    r = ok("tp-reshard", source, "--to", "tp1", "-o", tmp_path / "a")
+    assert r.out.splitlines()[0] == "resharded safetensors -> safetensors at tp1", repr(r)
+    assert json.loads(ok("tp-reshard", source, "--to", "tp1", "-o", tmp_path / "b", "--json").out)["step"] == 0
+    r = ok("tp-reshard", source, "--to", "tp1", "-o", tmp_path / "c", "--step", 7)
+    assert r.out.splitlines()[0] == "resharded safetensors -> safetensors at tp1, step 7", repr(r)
+    r = ok("tp-reshard", source, "--to", "tp1", "-o", tmp_path / "d", "--format", "tp")
+    assert r.out.splitlines()[0] == "resharded safetensors -> tp at tp1, step 0", repr(r)
