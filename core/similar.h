@@ -5,6 +5,9 @@
  *
  *     similar_try(&s, "verify");  // for each name
  *     if (s.name) ...             // the nearest; NULL: none is similar
+ *
+ * A name is similar when one letter of three differs at most, and one edit inserts, removes or
+ * replaces a letter, or swaps two neighbours.
  */
 #ifndef CORE_SIMILAR_H
 #define CORE_SIMILAR_H
