@@ -6,6 +6,7 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <stdbool.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
@@ -14,7 +15,8 @@
 #include "core/text.h"
 #include "orchestrator/process/spawn.h"
 
-enum { OUTPUT_MAX = 1 << 20, PIECE = 4096 };
+/* A list of all nodes or jobs of a large cluster has some MiB. */
+enum { OUTPUT_MAX = 64 << 20, PIECE = 64 << 10, PIPE_BYTES = 1 << 20 };
 
 /* Open a file or a pipe for the output: fds[1] is for writing; fds[0] for reading, or -1. */
 static bool open_output(int fds[2], const char *log)
@@ -24,7 +26,10 @@ static bool open_output(int fds[2], const char *log)
         fds[1] = open(log, O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW | O_CLOEXEC, 0644);
         return fds[1] >= 0;
     }
-    return pipe2(fds, O_CLOEXEC) == 0 && fcntl(fds[0], F_SETFL, O_NONBLOCK) == 0;
+    if (pipe2(fds, O_CLOEXEC) || fcntl(fds[0], F_SETFL, O_NONBLOCK))
+        return false;
+    fcntl(fds[1], F_SETPIPE_SZ, PIPE_BYTES); /* if it can: then few polls are enough */
+    return true;
 }
 
 tp_status child_start(struct child *c, const struct child_setup *setup, struct tp_err *err)
@@ -60,17 +65,30 @@ tp_status child_start(struct child *c, const struct child_setup *setup, struct t
 static void take_output(struct child *c)
 {
     while (c->fd >= 0 && c->n < OUTPUT_MAX) {
-        char *more = realloc(c->text, c->n + PIECE + 1);
+        const size_t room = OUTPUT_MAX - c->n < PIECE ? OUTPUT_MAX - c->n : PIECE;
+        char *more = realloc(c->text, c->n + room + 1);
         ssize_t got;
 
         if (!more)
             return;
         c->text = more;
-        got = read(c->fd, c->text + c->n, PIECE);
+        got = read(c->fd, c->text + c->n, room);
         c->n += got > 0 ? (size_t)got : 0;
         c->text[c->n] = 0;
         if (got <= 0)
             return;
+    }
+}
+
+/* Of output that is too long, the rest is read too, or the program would wait for ever. */
+static void drop_output(struct child *c)
+{
+    char piece[4096];
+
+    for (int i = 0; c->fd >= 0 && c->n == OUTPUT_MAX && i < PIPE_BYTES / (int)sizeof piece; i++) {
+        if (read(c->fd, piece, sizeof piece) <= 0)
+            return;
+        c->too_long = true;
     }
 }
 
@@ -79,6 +97,7 @@ void child_poll(struct child *c, double now)
     if (!c->pid)
         return;
     take_output(c);
+    drop_output(c);
     if (c->until > 0 && now > c->until)
         kill(c->pid, SIGKILL);
 }
@@ -86,6 +105,7 @@ void child_poll(struct child *c, double now)
 int child_ended(struct child *c, int status)
 {
     take_output(c);
+    drop_output(c);
     if (c->fd >= 0)
         close(c->fd);
     c->fd = -1;
@@ -93,6 +113,10 @@ int child_ended(struct child *c, int status)
     while (c->n > 0 && isspace((unsigned char)c->text[c->n - 1]))
         c->text[--c->n] = 0;
     text_last_line(c->last, sizeof c->last, c->text ? c->text : "", "");
+    if (c->too_long && status == 0) {
+        snprintf(c->last, sizeof c->last, "it printed more than %d MiB", OUTPUT_MAX >> 20);
+        return CHILD_TOO_LONG;
+    }
     return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 

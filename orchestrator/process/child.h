@@ -7,17 +7,22 @@
 #ifndef ORCHESTRATOR_PROCESS_CHILD_H
 #define ORCHESTRATOR_PROCESS_CHILD_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <sys/types.h>
 
 #include "core/err.h"
 #include "orchestrator/process/environment.h"
 
+/* The exit code of a program that succeeded, but printed more than 64 MiB. */
+enum { CHILD_TOO_LONG = 256 };
+
 struct child {
     pid_t pid;  /* 0: none runs */
     int fd;     /* where output is read from while pid is set; else -1 */
     char *text; /* the output so far, 0-terminated; malloc'ed, NULL: nothing */
     size_t n;
+    bool too_long;  /* the text is only the beginning of the output */
     char last[300]; /* the last line of the output, after the end; "" for none */
     double until;   /* clock_seconds at which it is killed; 0: never */
 };
@@ -36,8 +41,9 @@ tp_status child_start(struct child *c, const struct child_setup *setup, struct t
 /* Read the available output; kill the program if its time is over. */
 void child_poll(struct child *c, double now);
 
-/* It was reaped with this wait status. Returns its exit code, or 128 + signal. Now the text is
- * complete, without blanks at its end, and stays until the next start or child_free. */
+/* It was reaped with this wait status. Returns its exit code, or 128 + signal, or CHILD_TOO_LONG,
+ * which `last` then explains. Now the text is complete, without blanks at its end, and stays until
+ * the next start or child_free. */
 int child_ended(struct child *c, int status);
 
 /* Kill and reap it if it runs, and free c. */

@@ -127,6 +127,29 @@ Test(process, more_output_than_a_pipe_holds_does_not_block)
     child_free(&c);
 }
 
+/* The list of the nodes of a large cluster; the limit of time only ends a test that would hang. */
+Test(process, output_of_many_mebibytes_is_collected)
+{
+    struct child c = { .fd = -1 };
+
+    cr_expect_eq(run_child(&c, "head -c 5000000 /dev/zero | tr '\\0' x", 20), 0, "%s", c.last);
+    cr_expect_eq(c.n, 5000000);
+    child_free(&c);
+}
+
+Test(process, output_without_end_fails_and_does_not_block)
+{
+    struct child c = { .fd = -1 };
+
+    cr_expect_eq(run_child(&c, "head -c 80M /dev/zero | tr '\\0' x", 50), CHILD_TOO_LONG);
+    cr_expect(c.too_long && c.n == 64 << 20);
+    cr_expect_str_eq(c.last, "it printed more than 64 MiB");
+    cr_expect_eq(run_child(&c, "head -c 80M /dev/zero | tr '\\0' x; exit 3", 50), 3);
+    cr_expect_eq(run_child(&c, "head -c 64M /dev/zero | tr '\\0' x", 50), 0);
+    cr_expect_not(c.too_long);
+    child_free(&c);
+}
+
 Test(process, a_child_that_takes_too_long_is_killed)
 {
     struct child c = { .fd = -1 };
