@@ -3,6 +3,7 @@
 
 #include <ctype.h>
 #include <errno.h>
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -51,9 +52,11 @@ static tp_status read_axis(struct placement *p, const struct rules_line *l, cons
     return TP_OK;
 }
 
-static tp_status read_option(struct placement *p, const struct rules_line *l, const char *word,
-                             struct tp_err *err)
+/* An option of how the tensor is cut. */
+static tp_status read_cut_option(struct cut_rule *rule, const struct rules_line *l,
+                                 const char *word, struct tp_err *err)
 {
+    struct placement *p = &rule->placement;
     int64_t n;
 
     if (p->dim < 0)
@@ -62,6 +65,8 @@ static tp_status read_option(struct placement *p, const struct rules_line *l, co
         p->replicate = true;
     else if (strcmp(word, "pad") == 0)
         p->uneven = true;
+    else if (strcmp(word, "expert") == 0)
+        rule->is_expert = true;
     else if (strncmp(word, "unit=", 5) == 0 && read_number(&n, word + 5, 1) && n <= TENSOR_UNIT_MAX)
         p->unit = n;
     else if (strncmp(word, "first=", 6) == 0 && read_number(&n, word + 6, 1))
@@ -70,9 +75,45 @@ static tp_status read_option(struct placement *p, const struct rules_line *l, co
              n <= TENSOR_BOXES_MAX)
         p->blocks = (int)n;
     else
-        return fail_word(l, word, "unit=N (1 to 2^30), blocks=N (1 to 8), first=N, share or pad",
+        return fail_word(l, word,
+                         "unit=N (1 to 2^30), blocks=N (1 to 8), first=N, share, pad, expert, "
+                         "optional or last",
                          err);
     return TP_OK;
+}
+
+static tp_status read_option(struct cut_rule *rule, const struct rules_line *l, const char *word,
+                             struct tp_err *err)
+{
+    if (strcmp(word, "optional") == 0)
+        rule->is_optional = true;
+    else if (strcmp(word, "last") == 0)
+        rule->is_last = true;
+    else
+        return read_cut_option(rule, l, word, err);
+    return TP_OK;
+}
+
+static int stars(const char *pattern)
+{
+    int n = 0;
+
+    for (; *pattern; pattern++)
+        n += *pattern == '*';
+    return n;
+}
+
+/* The last star of an expert's name is its number; another one before it is the layer's. */
+static tp_status check_expert(const struct cut_rule *rule, const struct rules_line *l,
+                              struct tp_err *err)
+{
+    if (!rule->is_expert || stars(rule->pattern) >= (rule->is_last ? 1 : 2))
+        return TP_OK;
+    return tp_fail(
+        err, TP_E_USAGE,
+        "%s:%d: '%.60s' has too few '*' for 'expert': expected one for the layer and, after "
+        "it, one for the expert",
+        l->path, l->number, rule->pattern);
 }
 
 /* Read a line without its comment into a rule; *out stays when the line is empty. */
@@ -93,13 +134,14 @@ static tp_status read_line(struct cut_rule *out, const struct rules_line *l, cha
                        l->path, l->number);
     st = read_axis(&rule.placement, l, axis, err);
     while (!st && (option = strtok_r(NULL, " \t\r", &save)))
-        st = read_option(&rule.placement, l, option, err);
+        st = read_option(&rule, l, option, err);
     if (st)
         return st;
     if (!(rule.pattern = arena_strdup(arena, name)))
         return tp_fail(err, TP_E_NOMEM, "%s: no memory", l->path);
-    *out = rule;
-    return TP_OK;
+    if (!(st = check_expert(&rule, l, err)))
+        *out = rule;
+    return st;
 }
 
 /* Say which stage the rules without a layer's number belong to. */
@@ -108,10 +150,11 @@ static void set_layers(struct cut_rules *r)
     bool is_after = false;
 
     for (int i = 0; i < r->n; i++) {
-        bool has_layer = strchr(r->list[i].pattern, '*') != NULL;
+        const bool is_last = r->list[i].is_last;
+        const bool has_layer = !is_last && stars(r->list[i].pattern) > 0;
 
         is_after = is_after || has_layer;
-        r->list[i].layer = has_layer ? 0 : is_after ? LAYER_LAST : LAYER_FIRST;
+        r->list[i].layer = has_layer ? 0 : is_last || is_after ? LAYER_LAST : LAYER_FIRST;
     }
 }
 
@@ -160,11 +203,11 @@ tp_status cut_rules_read(struct cut_rules *out, const char *path, struct arena *
 
 /* ---- applying ---- */
 
-/* Whether the pattern has this name. *layer gets the number at the first star; longer ones than
- * fit are not a layer. */
-static bool matches(const char *pattern, const char *name, int64_t *layer)
+/* Whether the pattern has this name. *first and *last get the numbers at the first and at the last
+ * star; longer ones than fit are neither a layer's nor an expert's. */
+static bool matches(const char *pattern, const char *name, int *first, int *last)
 {
-    *layer = -1;
+    *first = *last = -1;
     while (*pattern) {
         size_t digits;
 
@@ -176,22 +219,23 @@ static bool matches(const char *pattern, const char *name, int64_t *layer)
         digits = strspn(name, "0123456789");
         if (digits == 0)
             return false;
-        if (*layer < 0)
-            *layer = digits < 10 ? strtoll(name, NULL, 10) : CUT_RULES_LAYERS_MAX;
+        *last = digits < 10 ? (int)strtol(name, NULL, 10) : INT_MAX;
+        if (*first < 0)
+            *first = *last;
         name += digits;
         pattern++;
     }
     return *name == 0;
 }
 
-static const struct cut_rule *find(const struct cut_rules *r, const struct tensor *t,
-                                   int64_t *layer, struct tp_err *err)
+static const struct cut_rule *find(const struct cut_rules *r, const struct tensor *t, int *layer,
+                                   int *expert, struct tp_err *err)
 {
     const struct cut_rule *found = NULL;
-    int64_t at;
+    int first, last;
 
     for (int i = 0; i < r->n; i++) {
-        if (!matches(r->list[i].pattern, t->name, &at))
+        if (!matches(r->list[i].pattern, t->name, &first, &last))
             continue;
         if (found) {
             tp_fail(err, TP_E_USAGE, "%s: lines %d and %d both have tensor %s", r->path,
@@ -199,7 +243,8 @@ static const struct cut_rule *find(const struct cut_rules *r, const struct tenso
             return NULL;
         }
         found = &r->list[i];
-        *layer = at;
+        *layer = first;
+        *expert = last;
     }
     if (!found)
         tp_fail(err, TP_E_USAGE,
@@ -226,25 +271,46 @@ static tp_status check_shape(const struct cut_rules *r, const struct cut_rule *r
 
 tp_status cut_rules_apply(const struct cut_rules *r, struct tensor *t, struct tp_err *err)
 {
-    int64_t layer = 0;
-    const struct cut_rule *rule = find(r, t, &layer, err);
+    int layer = 0, expert = 0;
+    const struct cut_rule *rule = find(r, t, &layer, &expert, err);
 
     if (!rule)
         return err->status;
     if (rule->layer == 0 && layer >= CUT_RULES_LAYERS_MAX)
         return tp_fail(err, TP_E_USAGE, "%s:%d: the layer of tensor %s is not below %d", r->path,
                        rule->line, t->name, CUT_RULES_LAYERS_MAX);
+    if (rule->is_expert && expert >= CUT_RULES_EXPERTS_MAX)
+        return tp_fail(err, TP_E_USAGE, "%s:%d: the expert of tensor %s is not below %d", r->path,
+                       rule->line, t->name, CUT_RULES_EXPERTS_MAX);
     t->placement = rule->placement;
-    t->layer = rule->layer ? rule->layer : (int)layer;
+    if (rule->is_expert) {
+        t->placement.expert = expert;
+        t->placement.experts = expert + 1;
+    }
+    t->layer = rule->layer ? rule->layer : layer;
     r->list[rule - r->list].is_used = true;
     return check_shape(r, rule, t, err);
+}
+
+void cut_rules_count_experts(struct tensor *tensors, int n)
+{
+    int experts = 0;
+
+    for (int i = 0; i < n; i++)
+        if (tensors[i].placement.experts > experts)
+            experts = tensors[i].placement.experts;
+    for (int i = 0; i < n; i++)
+        if (tensors[i].placement.experts > 0)
+            tensors[i].placement.experts = experts;
 }
 
 tp_status cut_rules_check_used(const struct cut_rules *r, struct tp_err *err)
 {
     for (int i = 0; i < r->n; i++)
-        if (!r->list[i].is_used)
-            return tp_fail(err, TP_E_USAGE, "%s:%d: there is no tensor %s", r->path,
-                           r->list[i].line, r->list[i].pattern);
+        if (!r->list[i].is_used && !r->list[i].is_optional)
+            return tp_fail(err, TP_E_USAGE,
+                           "%s:%d: there is no tensor %s; if the model may lack it, add the word "
+                           "'optional' to the line",
+                           r->path, r->list[i].line, r->list[i].pattern);
     return TP_OK;
 }

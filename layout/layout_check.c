@@ -45,7 +45,7 @@ static tp_status fail_layout(const struct spec *spec, const char *what, const ch
 static tp_status check_ep(const struct spec *spec, const struct tensor_kinds *kinds,
                           struct tp_err *err)
 {
-    char why[160] = "ep needs a mixture of experts";
+    char why[160] = "ep needs a mixture of experts with a tensor for each expert";
     int experts = 0;
 
     if (spec->ep <= 1)

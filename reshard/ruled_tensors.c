@@ -33,6 +33,7 @@ static tp_status cut(struct ruled_tensors *made, const char *path, const char *r
         if (t->layer >= made->layers)
             made->layers = t->layer + 1;
     }
+    cut_rules_count_experts(made->list, made->n);
     TP_TRY(cut_rules_check_used(&r, err));
 done:
     return st;

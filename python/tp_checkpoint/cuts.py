@@ -9,7 +9,7 @@ from .errors import UnsupportedError
 from .manifest import rule
 
 FIRST, LAST = -1, -2  # before and after the layers
-LAYERS_MAX = 10000
+LAYERS_MAX, EXPERTS_MAX = 10000, 4096
 
 _EXPERT = re.compile(r"\.experts\.(\d+)\.")
 _LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks|layer)\.(\d+)\.")
@@ -97,53 +97,78 @@ def _number(text, least):
     return int(text)
 
 
+class _Line:
+    """A line of rules."""
+
+    def __init__(self, name, axis, options):
+        """ValueError: not a line of rules."""
+        self.pattern = re.compile("([0-9]+)".join(map(re.escape, name.split("*"))) + r"\Z")
+        self.is_last, self.is_expert = "last" in options, "expert" in options
+        self.has_layer = self.pattern.groups > 0 and not self.is_last
+        members = {"dim": -1 if axis == "-" else _number(axis, 0)}
+        for word in options:
+            key, _, value = word.partition("=")
+            if word in ("last", "optional"):
+                continue
+            if axis == "-":
+                raise ValueError(f"{word} is not possible for a tensor that is not cut")
+            if key not in (("unit", "blocks", "first") if value else ("share", "pad", "expert")):
+                raise ValueError(word)
+            members[key] = _number(value, 1) if value else True
+        if members.pop("expert", False) and self.pattern.groups < 2 - self.is_last:
+            raise ValueError(f"{name} has too few '*' for 'expert': expected one for the layer and, after it, one for the expert")
+        self.rule = rule(**members)
+
+
 class RuledCuts:
     """The cuts that a text of rules says (docs/MODELS.md, "A model of an unknown architecture")."""
 
-    def __init__(self, text, where="rules"):
-        self.where, self.lines = where, []
+    def __init__(self, text, names=(), where="rules"):
+        """names: of all tensors. Their largest number of an expert says how many experts there are."""
+        self.where, self.lines, self.found = where, [], {}
         lines = [(i, line.split("#")[0].split()) for i, line in enumerate(text.split("\n"), 1)]
         for number, words in ((i, w) for i, w in lines if w):
             if len(words) < 2:
                 raise UnsupportedError(f"{where}, line {number}: expected a tensor's name and an axis")
-            pattern = re.compile("([0-9]+)".join(map(re.escape, words[0].split("*"))) + r"\Z")
-            self.lines.append((pattern, self._rule(words[1:], number)))
-        layered = [i for i, (pattern, _) in enumerate(self.lines) if pattern.groups]
+            try:
+                self.lines.append(_Line(words[0], words[1], words[2:]))
+            except ValueError as e:
+                raise UnsupportedError(f"{where}, line {number}: {e}") from None
+        layered = [i for i, line in enumerate(self.lines) if line.has_layer]
         self.first_layered = layered[0] if layered else len(self.lines)
+        self.experts = 1 + max((self._expert(name) for name in names), default=-1)
 
-    def _rule(self, words, number):
-        members = {"dim": -1}
-        try:
-            if words[0] != "-":
-                members["dim"] = _number(words[0], 0)
-            elif len(words) > 1:
-                raise ValueError(f"{words[1]} is not possible for a tensor that is not cut")
-            for word in words[1:]:
-                key, _, value = word.partition("=")
-                if key not in (("unit", "blocks", "first") if value else ("share", "pad")):
-                    raise ValueError(word)
-                members[key] = _number(value, 1) if value else True
-        except ValueError as e:
-            raise UnsupportedError(f"{self.where}, line {number}: {e}") from None
-        return rule(**members)
+    def _find(self, name):
+        """The number of the name's line, and the line."""
+        if name not in self.found:
+            found = [(i, line) for i, line in enumerate(self.lines) if line.pattern.match(name)]
+            if len(found) != 1:
+                raise UnsupportedError(f"{self.where}: {'no line has' if not found else 'several lines have'} "
+                                       f"the name {name}; each tensor needs one")
+            self.found[name] = found[0]
+        return self.found[name]
 
-    def _line(self, name):
-        found = [(i, p.match(name), r) for i, (p, r) in enumerate(self.lines) if p.match(name)]
-        if len(found) != 1:
-            raise UnsupportedError(f"{self.where}: {'no line has' if not found else 'several lines have'} "
-                                   f"the name {name}; each tensor needs one")
-        return found[0]
+    def _below(self, name, digits, most, what):
+        if int(digits[:20]) >= most:
+            raise UnsupportedError(f"{self.where}: the {what} of tensor {name} is not below {most}")
+        return int(digits)
+
+    def _expert(self, name):
+        """The number of the expert that a tensor is of, or -1."""
+        line = self._find(name)[1]
+        if not line.is_expert:
+            return -1
+        return self._below(name, line.pattern.match(name)[line.pattern.groups], EXPERTS_MAX, "expert")
 
     def rule(self, name):
-        return self._line(name)[2]
+        cut, expert = self._find(name)[1].rule, self._expert(name)
+        return cut if expert < 0 else {**cut, "expert": expert, "experts": max(self.experts, expert + 1)}
 
     def layer(self, name):
-        at, match, _ = self._line(name)
-        if match.re.groups:
-            if int(match[1][:20]) >= LAYERS_MAX:
-                raise UnsupportedError(f"{self.where}: the layer of tensor {name} is not below {LAYERS_MAX}")
-            return int(match[1])
-        return FIRST if at < self.first_layered else LAST
+        at, line = self._find(name)
+        if line.has_layer:
+            return self._below(name, line.pattern.match(name)[1], LAYERS_MAX, "layer")
+        return LAST if line.is_last or at >= self.first_layered else FIRST
 
 
 class NoCuts:
@@ -173,7 +198,7 @@ def _architecture_of(config):
 def cuts_of(config, rules, names):
     """The cuts of a model: by the text of rules, or by its config.json (a dict), if these are there."""
     if rules is not None:
-        return RuledCuts(rules)
+        return RuledCuts(rules, names)
     architecture = _architecture_of(config or {})
     return FamilyCuts(config, architecture) if architecture in _ARCHITECTURES.values() else NoCuts(names)
 

@@ -16,6 +16,7 @@ import object_store as remote
 import torch_files
 from harness import ok, run
 from object_store import ObjectStore
+from rank_parts import read_shard
 from state import digests
 
 sys.path.insert(0, str(harness.REPO / "tests/oracle"))
@@ -335,6 +336,8 @@ def test_without_rules_the_architecture_is_refused(model, tmp_path):
     (lambda t: t.replace("norm.weight             -", "norm.weight   1"), ["has no axis 1"]),
     (lambda t: t.replace("first=16", "first=17"), ["first=17"]),
     (lambda t: t.replace("axis", "axis\nbad"), ["one word"]),
+    (lambda t: t.replace("wo.weight     1 ", "wo.weight     1 expert "), ["wo.weight' has too few '*'"]),
+    (lambda t: t.replace("scale                            -", "scale - expert"), ["'expert' is not possible"]),
 ])
 def test_rules_that_do_not_fit_are_refused(change, words, model, tmp_path):
     r = import_(model[0], tmp_path, rules=change(RULES))
@@ -345,6 +348,48 @@ def test_rules_that_do_not_fit_are_refused(change, words, model, tmp_path):
 def test_a_layout_that_the_rules_do_not_allow_is_refused(model, tmp_path):
     r = import_(model[0], tmp_path, "--layout", "tp4")
     assert r.rc == 2 and "wqkv" in r.err and "nearest that fit" in r.err, repr(r)
+
+
+def test_a_line_that_is_optional_needs_no_tensor(model, tmp_path):
+    folder, weights = model
+    more = "blocks.*.attention.wo.bias - optional\nblocks.*.extra 0 unit=4 optional\n"
+    r = import_(folder, tmp_path, rules=RULES + more.replace(" optional", ""))
+    assert r.rc == 2 and "there is no tensor blocks.*.attention.wo.bias" in r.err and "'optional'" in r.err, repr(r)
+    assert import_(folder, tmp_path, "--layout", "tp2", rules=RULES + more).rc == 0
+    oracle_numpy.save_model(tmp_path / "more", CONFIG, {**weights, "blocks.2.extra": np.arange(16, dtype=np.float32)})
+    assert import_(tmp_path / "more", tmp_path, "--layout", "tp2", "--force", rules=RULES + more).rc == 0
+    tensors = json.loads((harness.steps(tmp_path / "ckpt")[-1] / "manifest.json").read_text())["tensors"]
+    extra = [t["rule"] for t in tensors if t["name"] == "blocks.2.extra"]  # where there is one, it is cut as the line says
+    assert extra == [{"dim": 0, "unit": 4, "blocks": 1, "share": False, "pad": False}]
+
+
+def test_ep_deals_the_experts_of_lines_that_say_expert(model, tmp_path):
+    folder, weights = model
+    r = import_(folder, tmp_path, "--layout", "dp2ep2")
+    assert r.rc == 2 and "ep needs a mixture of experts" in r.err, repr(r)
+    rules = RULES.replace("experts.*.w1.weight     0", "experts.*.w1.weight     0   expert")
+    assert import_(folder, tmp_path, "--layout", "tp2dp2ep2", rules=rules).rc == 0
+    found = [set(read_shard(path)) for path in sorted(harness.steps(tmp_path / "ckpt")[-1].glob("rank-*.h5"))]
+    assert len(found) == 4
+    for rank, names in enumerate(found):
+        dealt = {"blocks.%d.experts.%d.w1.weight" % (i, rank // 2) for i in range(3)}
+        assert {name for name in names if "experts" in name} == dealt, rank
+    ok("tp-reshard", tmp_path / "ckpt", "--to", "tp1dp2ep1", "-o", tmp_path / "one")
+    ok("tp-ckpt", "export", tmp_path / "one", "--format", "safetensors", "-o", tmp_path / "hf")
+    got = oracle_numpy.load_safetensors(tmp_path / "hf/model.safetensors")
+    assert sorted(got) == sorted(weights) and all(np.array_equal(got[k], weights[k]) for k in weights)
+    r = run("tp-reshard", tmp_path / "ckpt", "--to", "dp4ep4", "-o", tmp_path / "no")
+    assert r.rc == 2 and "its 2 experts do not divide by ep 4" in r.err, repr(r)
+
+
+def test_a_number_that_is_no_layer_is_on_the_last_stage(model, tmp_path):
+    weights = {**model[1], **{"tail.%d.w.weight" % i: np.full((4, 4), i, np.float32) for i in (0, 77)}}
+    folder = oracle_numpy.save_model(tmp_path / "more", CONFIG, weights)
+    assert import_(folder, tmp_path, "--layout", "pp3", rules=RULES + "tail.*.w.weight 0 last\n").rc == 0
+    manifest = json.loads((harness.steps(tmp_path / "ckpt")[-1] / "manifest.json").read_text())
+    assert manifest["layout"]["layers"] == 3
+    assert {t["name"]: t["layer"] for t in manifest["tensors"]}.items() >= {"tail.0.w.weight": -2, "tail.77.w.weight": -2}.items()
+    assert "tail.77.w.weight" in read_shard(harness.steps(tmp_path / "ckpt")[-1] / "rank-00002.h5")
 
 
 def test_rules_are_refused_for_a_known_architecture_and_with_ignore(model, tmp_path):

@@ -171,7 +171,9 @@ def test_rules_are_read_as_tp_ckpt_reads_them(tmp_path):
     for text, message in [("a 0", "no line has"), (RULES + "\nscale 0", "several lines have"), ("a x", "line 1"),
                           ("a - first=3", "line 1: first=3 is not possible for a tensor that is not cut"), ("a -1", "line 1: -1 is not"),
                           ("a 0 unit=+4", "line 1: .4 is not a whole number"), ("a 0 unit=0", "line 1: 0 is not a whole number from 1"),
-                          ("a 0 many", "line 1: many"), (RULES.replace("first=16", "first=15"), "wqkv.*does not fit|blocks")]:
+                          ("a 0 many", "line 1: many"), ("a - expert", "line 1: expert is not possible"),
+                          ("a.* 0 expert", "line 1: a.* has too few"), ("a optional", "line 1: optional is not"),
+                          (RULES.replace("first=16", "first=15"), "wqkv.*does not fit|blocks")]:
         with pytest.raises(tp_checkpoint.UnsupportedError, match=message):
             tp_checkpoint.save(tmp_path / "bad", 1, arrays, rules=text)
     assert not (tmp_path / "bad").exists()

@@ -231,7 +231,8 @@ def beat(step, phase=2, entered=0, left=0, loss=2.5, history=0):
     return (packed + struct.pack("<6q", entered, left, 10**8, -1, 0, history)).ljust(256, b"\0")
 
 
-RULES = (b"# name axis options\na 0 pad\nb -\nc -\nl.*.w 1 blocks=3 unit=4\nl.*.e.* 0 share\nx 1\ny 0\nz 0 pad\n")
+RULES = (b"# name axis options\na 0 pad\nb -\nc -\nl.*.w 1 blocks=3 unit=4\nl.*.e.* 0 share expert\nx 1 optional\ny 0 last\n"
+         b"z 0 pad\n")
 LONG_FIRST = b"l.*.w 1 unit=4 blocks=3 first=32\na 0 blocks=2\nb 0 pad unit=2\n"
 SQUEUE = (b"squeue: warning\nRUNNING|None|1-02:03:04|2026-11-23T10:00:00|2|2-00:00:00|acct|debug|normal|N/A|0|n[1-2]|\n")
 

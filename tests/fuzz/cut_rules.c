@@ -44,7 +44,7 @@ static void check_cut(const struct layout *l, int t)
 
 static void cut(struct tensor *tensors, int n, struct arena *arena)
 {
-    static const char *const specs[] = { "tp1", "tp2", "tp3", "tp4", "tp8" };
+    static const char *const specs[] = { "tp1", "tp2", "tp3", "tp4", "tp8", "dp2ep2" };
     struct tp_err err = { 0 };
 
     for (size_t i = 0; i < sizeof specs / sizeof *specs; i++) {
@@ -82,6 +82,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     }
     if (st == TP_OK)
         fuzz_check_error(cut_rules_check_used(&rules, &err), &err);
+    cut_rules_count_experts(tensors, n);
     if (n > 0)
         cut(tensors, n, &arena);
     arena_free(&arena);
