@@ -341,6 +341,7 @@ static tp_status read_model_of_rules(struct model *out, const struct import_requ
                                      struct arena *arena, struct tp_err *err)
 {
     const char *config = q->config ? q->config : q->source;
+    char method[QUANT_METHOD_MAX];
     tp_status st = foreign_model_config(out, config, true, arena, err);
 
     if (!st && out->family != MODEL_OF_RULES)
@@ -348,6 +349,13 @@ static tp_status read_model_of_rules(struct model *out, const struct import_requ
                        "--rules: %s says %s, whose tensors are known; leave --rules out, or give "
                        "the model an architecture of its own in config.json",
                        config, family_of(out)->architecture);
+    if (!st && foreign_model_is_quantized(method, out))
+        return tp_fail(
+            err, TP_E_USAGE,
+            "--rules: %s says that the weights are quantized (%s), which is not supported; "
+            "convert the model to bf16 first, and remove quantization_config from its "
+            "config.json",
+            config, method);
     if (!st && q->ignore.n)
         return tp_fail(err, TP_E_USAGE,
                        "--ignore cannot be used with --rules, which have a line for every tensor");
@@ -397,7 +405,7 @@ tp_status import_source_open(struct import_source *s, const struct import_reques
     if (st == TP_E_CORRUPT && foreign_model_is_quantized(method, m))
         st = tp_fail_in(err,
                         "config.json says that the weights are quantized (%s), which is not "
-                        "supported",
+                        "supported; convert the model to bf16 first",
                         method);
     return memory_budget_explain(st, q->memory_bytes, err);
 }

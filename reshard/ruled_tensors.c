@@ -27,8 +27,10 @@ static tp_status cut(struct ruled_tensors *made, const char *path, const char *r
 
         t->group = GROUP_PARAM;
         if (t->dtype == DTYPE_COUNT)
-            return tp_fail(err, TP_E_USAGE, "%s: tensor %s has a type that is not supported", path,
-                           t->name);
+            return tp_fail(err, TP_E_USAGE,
+                           "%s: tensor %s has a type that is not supported; if the weights are "
+                           "quantized, convert the model to bf16 first",
+                           path, t->name);
         TP_TRY(cut_rules_apply(&r, t, err));
         if (t->layer >= made->layers)
             made->layers = t->layer + 1;

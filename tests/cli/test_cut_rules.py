@@ -392,6 +392,32 @@ def test_a_number_that_is_no_layer_is_on_the_last_stage(model, tmp_path):
     assert "tail.77.w.weight" in read_shard(harness.steps(tmp_path / "ckpt")[-1] / "rank-00002.h5")
 
 
+@pytest.mark.parametrize("method", ["fp8", "mxfp4", None])
+def test_quantized_weights_are_refused(method, model, tmp_path):
+    folder, _ = model
+    text = json.dumps({**CONFIG, "quantization_config": {"quant_method": method} if method else {"bits": 4}})
+    (tmp_path / "quantized.json").write_text(text)
+    for argv in (["tp-ckpt", "import", folder, "--config", tmp_path / "quantized.json"], ["tp-ckpt", "import", folder],
+                 ["tp-reshard", folder, "--to", "tp2"]):
+        r = run(*argv, "--rules", tmp_path / "rules", "-o", tmp_path / "ckpt")
+        (folder / "config.json").write_text(text)
+        assert r.rc == 2 and len(r.lines) == 1 and "--rules" in r.err and not (tmp_path / "ckpt").exists(), repr(r)
+        assert "weights are quantized (%s)" % (method or "quantization_config") in r.err and "to bf16 first" in r.err, repr(r)
+
+
+def test_a_type_of_quantized_weights_is_refused_although_the_config_does_not_say_it(model, tmp_path):
+    name = "blocks.0.attention.wo.weight"
+    path = model[0] / "model.safetensors"
+    data = path.read_bytes()
+    size = int.from_bytes(data[:8], "little")
+    header = json.loads(data[8:8 + size])
+    header[name].update(dtype="F8_E4M3", shape=[8, 64])
+    text = json.dumps(header).encode()
+    path.write_bytes(len(text).to_bytes(8, "little") + text + data[8 + size:])
+    r = import_(model[0], tmp_path)
+    assert r.rc == 2 and name in r.err and "convert the model to bf16 first" in r.err, repr(r)
+
+
 def test_rules_are_refused_for_a_known_architecture_and_with_ignore(model, tmp_path):
     r = import_(model[0], tmp_path, "--ignore", "scale")
     assert r.rc == 2 and "--ignore" in r.err, repr(r)

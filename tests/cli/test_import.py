@@ -256,7 +256,7 @@ def test_quantized_weights_are_refused(method, hf, published, tmp_path):
                  ["tp-reshard", hf, "--to", "tp2", "-o", tmp_path / "ckpt"]):
         r = run(*argv)
         assert r.rc == 3 and QUANTIZED in r.err and len(r.lines) == 1, repr(r)
-        assert not method or "weights are quantized (fp8), which is not supported" in r.err, repr(r)
+        assert not method or "weights are quantized (fp8), which is not supported; convert the model to bf16 first" in r.err, repr(r)
         assert not (tmp_path / "ckpt").exists()
     for argv in (["digest", hf], ["diff", hf, hf], ["diff", published, hf]):  # 'equal' would be no proof
         r = run("tp-ckpt", *argv)
