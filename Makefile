@@ -472,8 +472,10 @@ $(SHARE)/.made: $(DESCRIBE_BIN) $(wildcard packaging/*.py packaging/man/*)
 	$(Q)$(PYTHON) -B packaging/completions.py $(BUILD)/describe $(@D)
 	@touch $@
 
-INSTALL = VERSION=$(VERSION) SONAME=$(SONAME) PREFIX='$(PREFIX)' DESTDIR='$(DESTDIR)' PYTHON=$(PYTHON) \
-          BIN=$(BIN) LIB=$(LIB) SHARE=$(SHARE) packaging/install.sh
+INSTALL = VERSION=$(VERSION) SONAME=$(SONAME) PYTHON=$(PYTHON) BIN=$(BIN) LIB=$(LIB) SHARE=$(SHARE) packaging/install.sh
+# from the environment, because no shell then reads the characters of a path
+install uninstall: export PREFIX := $(PREFIX)
+install uninstall: export DESTDIR := $(DESTDIR)
 ## install       programs, manual pages, completions and libtp-progress, below PREFIX (/usr/local)
 install: all manuals
 	@$(INSTALL) install

@@ -5,7 +5,7 @@
 # Both actions go through the same list, so that uninstall removes exactly what install wrote.
 # Folders stay. From the environment:
 #
-#   PREFIX DESTDIR          where; DESTDIR is a staging folder in front of all paths
+#   PREFIX DESTDIR          where, an absolute path; DESTDIR is a staging folder in front of all paths
 #   LIBDIR                  default: PREFIX/lib
 #   PYTHONDIR               default: where Debian's Python looks below PREFIX
 #   ZSHDIR                  default: PREFIX/share/zsh/site-functions
@@ -15,6 +15,21 @@ set -euo pipefail
 action=${1:?install or uninstall}
 libdir=${LIBDIR:-$PREFIX/lib}
 zshdir=${ZSHDIR:-$PREFIX/share/zsh/site-functions}
+
+for folder in PREFIX LIBDIR PYTHONDIR ZSHDIR; do
+    case ${!folder-} in
+    *[[:cntrl:]]* | *'$'*)
+        echo "$action: $folder has a control character or a \$, and pkg-config cannot read such a path; use another one" >&2
+        exit 2
+        ;;
+    /*) ;;
+    *)
+        [ "$folder" != PREFIX ] && [ -z "${!folder-}" ] && continue
+        echo "$action: $folder is '${!folder-}', expected an absolute path" >&2
+        exit 2
+        ;;
+    esac
+done
 
 # Debian's Python finds modules of /usr and /usr/local in dist-packages, and those of other prefixes,
 # such as ~/.local, in site-packages.
@@ -34,17 +49,17 @@ PY
 
 put() { # MODE SOURCE TARGET
     if [ "$action" = install ]; then
-        install -D -m "$1" "$2" "$DESTDIR$3"
+        install -D -m "$1" -- "$2" "$DESTDIR$3"
     else
-        rm -f "$DESTDIR$3"
+        rm -f -- "$DESTDIR$3"
     fi
 }
 
 put_link() { # POINTS-TO TARGET
     if [ "$action" = install ]; then
-        ln -sf "$1" "$DESTDIR$2"
+        ln -sf -- "$1" "$DESTDIR$2"
     else
-        rm -f "$DESTDIR$2"
+        rm -f -- "$DESTDIR$2"
     fi
 }
 
@@ -59,12 +74,23 @@ programs() {
     done
 }
 
+# A path in pkg-config's file: with a backslash before what would end a word, quote or begin a comment.
+pc_path() {
+    printf '%s\n' "$1" | sed 's/[][ "'\''\\#&;|<>*?`~!]/\\&/g'
+}
+
 library() {
-    local pc
+    local line
     pc=$(mktemp)
-    # pkg-config wants a backslash before a space; for sed, that takes two
-    sed "s|@PREFIX@|${PREFIX// /\\\\ }|; s|@LIBDIR@|${libdir// /\\\\ }|; s|@VERSION@|$VERSION|" \
-        packaging/tp-progress.pc.in >"$pc"
+    trap 'rm -f "$pc"' EXIT
+    while IFS= read -r line; do
+        case $line in
+        *@PREFIX@) line=${line%@PREFIX@}$(pc_path "$PREFIX") ;;
+        *@LIBDIR@) line=${line%@LIBDIR@}$(pc_path "$libdir") ;;
+        *@VERSION@) line=${line%@VERSION@}$VERSION ;;
+        esac
+        printf '%s\n' "$line"
+    done <packaging/tp-progress.pc.in >"$pc"
     put 644 "$LIB/libtp-progress.so.$VERSION" "$libdir/libtp-progress.so.$VERSION"
     put_link "libtp-progress.so.$VERSION" "$libdir/$SONAME"
     put_link "$SONAME" "$libdir/libtp-progress.so"
@@ -72,7 +98,6 @@ library() {
     put 644 progress/tp_progress.h "$PREFIX/include/tp_progress.h"
     put 644 "$pc" "$libdir/pkgconfig/tp-progress.pc"
     put 644 progress/tp_progress.py "${PYTHONDIR:-$(python_dir)}/tp_progress.py"
-    rm -f "$pc"
 }
 
 # The CUDA library, if `make cuda` has built it. It is not a library to link with, so it has a folder of

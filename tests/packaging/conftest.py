@@ -11,12 +11,12 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "cli"))
 import harness  # noqa: E402
 
 
-def make(*words):
-    """Run make in the repository with this run's build; its output."""
+def make(*words, code=0):
+    """Run make in the repository with this run's build, which exits with `code`; its output."""
     env = {k: v for k, v in os.environ.items() if not k.startswith("MAKE")}
     r = subprocess.run(["make", "-C", harness.REPO, *map(str, words)], env=env, text=True,
                        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
-    assert r.returncode == 0, r.stdout
+    assert r.returncode == code, r.stdout
     return r.stdout
 
 

@@ -4,6 +4,7 @@ needs: tp-train tp-reshard tp-ckpt tp-run libtp-progress.so
 """
 import os
 import re
+import shlex
 import subprocess
 import sysconfig
 
@@ -46,6 +47,30 @@ def test_a_program_knows_no_other_environment_variables(installed, program):
 
 def heartbeats(folder):
     return [name for name in os.listdir(folder) if not name.startswith(".")]
+
+
+HARD = "a & b's \"c\" |d\\e;f#g*`h~!?[i]<j>"
+
+
+def test_a_prefix_may_have_any_characters(tmp_path):
+    prefix = tmp_path / HARD / "usr"
+    make("install", "PREFIX=%s" % prefix, "DESTDIR=")
+    flags = output("pkg-config", "--cflags", "--libs", "tp-progress", PKG_CONFIG_PATH=str(prefix / "lib/pkgconfig"))
+    assert shlex.split(flags) == ["-I%s/include" % prefix, "-L%s/lib" % prefix, "-ltp-progress"]
+    assert output(prefix / "bin/tp-ckpt", "--version").startswith("tp-ckpt ")
+    make("uninstall", "PREFIX=%s" % prefix)
+    assert files(prefix) == set()
+    make("install", "PREFIX=/usr", "DESTDIR=%s" % (tmp_path / HARD))
+    assert (tmp_path / HARD / "usr/lib/pkgconfig/tp-progress.pc").read_text().startswith("prefix=/usr\nlibdir=/usr/lib\n")
+
+
+@pytest.mark.parametrize("words, message", [
+    (["PREFIX=usr"], "PREFIX is 'usr', expected an absolute path"), (["PREFIX="], "PREFIX is '', expected an absolute path"),
+    (["LIBDIR=lib"], "LIBDIR is 'lib', expected an absolute path"),
+    (["PREFIX=/a$$b"], "PREFIX has a control character or a $, and pkg-config cannot read such a path")])
+def test_a_path_that_cannot_be_is_refused_and_nothing_is_installed(tmp_path, words, message):
+    assert message in make("install", "DESTDIR=%s/" % tmp_path, *words, code=2)
+    assert not files(tmp_path) and not os.path.exists(harness.REPO / "usr")
 
 
 @pytest.mark.parametrize("static", [False, True], ids=["shared", "static"])
