@@ -9,6 +9,7 @@ import math
 import operator
 import os
 import threading
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -120,6 +121,18 @@ def _box(key, shape, name):
     return lo, lens, strides, tuple(inside)
 
 
+_made = weakref.WeakSet()
+
+
+def _after_fork():
+    for checkpoint in _made:
+        if checkpoint._lock.locked():  # by a thread that was reading the index, and is not in this process
+            checkpoint._rows, checkpoint._lock = None, threading.Lock()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
 def _picks(begin, end, strides):
     """Of the elements 0, stride, 2 * stride, ..: the numbers of those from begin to end."""
     return -(-begin // strides), -(-end // strides)
@@ -138,6 +151,7 @@ class Checkpoint:
     def _forget(self):
         self._files, self._rows, self._shard_of, self._begins, self._frame_bytes = {}, None, None, None, None
         self._lock = threading.Lock()  # several threads may read
+        _made.add(self)
 
     def __getstate__(self):
         """A copy, such as that of a worker process, opens files of its own: descriptors are of one process, and each is

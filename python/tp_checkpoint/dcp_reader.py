@@ -2,6 +2,7 @@
 import io
 
 import torch
+import torch.distributed as dist
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, create_default_local_load_plan
 from torch.distributed.checkpoint.metadata import (BytesStorageMetadata, ChunkStorageMetadata, Metadata,
                                                    TensorProperties, TensorStorageMetadata)
@@ -35,20 +36,26 @@ class _Names(dict):
 
 class TPReader(StorageReader):
     """A StorageReader of a checkpoint of any layout: `root` is a root (its newest complete step, or `step`) or a step
-    directory. Each rank reads the chunks that its parts need."""
+    directory. Each rank reads the chunks that its parts need.
+
+    Where there are other ranks, the checkpoint is opened in the load, and not before: there torch sends an error of one rank
+    to the others, which wait for it."""
 
     def __init__(self, root, step=None):
         super().__init__()
-        self.root, self.wanted, self.checkpoint = roots.local_path(root), step, None
-        self.open()
+        self.root, self.wanted, self._checkpoint = roots.local_path(root), step, None
+        if not (dist.is_available() and dist.is_initialized()):
+            self.open()
 
     def open(self):
-        if self.checkpoint is None:
-            self.checkpoint = roots.open(self.root, self.wanted)
-            self.wanted = self.checkpoint.step
+        if self._checkpoint is None:
+            self._checkpoint = roots.open(self.root, self.wanted)
+            self.wanted = self._checkpoint.step
             # parameters that have a state of an optimizer, and so a step
-            self.trained = {t.name for t in self.checkpoint.manifest.tensors if t.group not in NOT_OF_OPTIMIZER}
-        return self.checkpoint
+            self.trained = {t.name for t in self._checkpoint.manifest.tensors if t.group not in NOT_OF_OPTIMIZER}
+        return self._checkpoint
+
+    checkpoint = property(open, doc="the Checkpoint that is read")
 
     def reset(self, checkpoint_id=None):
         pass
@@ -56,7 +63,7 @@ class TPReader(StorageReader):
     def find(self, fqn):
         """(what it is, its metadata) of an FQN: a Tensor of the checkpoint, or a step of the optimizer. None: the
         checkpoint has no such thing."""
-        ckpt = self.open()
+        ckpt = self.checkpoint
         for group, name in candidates(fqn):
             if group == "param" and ckpt.tied_source(name):
                 name = ckpt.tied_source(name)
@@ -69,7 +76,7 @@ class TPReader(StorageReader):
 
     def read_metadata(self, *args, **kwargs):
         names, paths = _Names(self), {}
-        for t in self.open().tensors():
+        for t in self.checkpoint.tensors():
             path = {"param": (t.name,), PICKLE: (t.name,), "master": ("master", t.name)}.get(
                 t.group, (t.group, t.name) if "." in t.group else ("optim", "state", t.name, t.group))
             fqn = ".".join(path)

@@ -2,23 +2,33 @@
 import contextlib
 import ctypes
 import errno
-import fcntl
 import fnmatch
 import os
 import re
 import secrets
 import shutil
 import stat
+import threading
+import weakref
 
 from . import manifest
 from .errors import CheckpointError, DamagedError
+from .locks import Lock
 from .roots import STEP_NAME, local_path, step_number, steps
 
 _TEMPORARY = re.compile(r"step-(\d{8}|[1-9]\d{8,17})\.tmp-")
-_NO_LOCKS = {errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.EBADF, errno.EINVAL}  # of a file system
 _NO_FLAGS = (errno.EINVAL, errno.ENOSYS)  # of a file system, or a kernel, without the flags of renameat2
 _NOREPLACE, _EXCHANGE, _AT_FDCWD = 1, 2, -100
 _claimed = {}  # the epoch that this process has claimed in a root
+_claiming = threading.Lock()  # of _claimed: all threads of a process are one job, and have one epoch
+
+
+def _claim_in_child():
+    global _claiming
+    _claiming = threading.Lock()  # the thread that holds it is not in this process
+
+
+os.register_at_fork(after_in_child=_claim_in_child)
 
 
 class ExistsError(CheckpointError):
@@ -50,26 +60,12 @@ def _limit_access(fd, root):
         os.fchmod(fd, mode)
 
 
-def _flock(fd, how):
-    """False: another process holds the lock, or the file system has none."""
-    try:
-        fcntl.flock(fd, how)
-    except OSError as e:
-        if e.errno not in _NO_LOCKS | {errno.EWOULDBLOCK}:
-            raise
-        return False
-    return True
-
-
 @contextlib.contextmanager
 def _root_lock(root):
-    fd = os.open(os.path.join(root, "lock"), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
-    try:
-        _limit_access(fd, root)
-        _flock(fd, fcntl.LOCK_EX)
+    with Lock(os.path.join(root, "lock"), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW) as lock:
+        _limit_access(lock.fd, root)
+        lock.take()
         yield
-    finally:
-        os.close(fd)
 
 
 def _rename(old, new, flags):
@@ -91,17 +87,19 @@ def _exchange(a, b):
 
 
 def _rename_thrice(a, b):
-    aside, done = f"{b}.replaced-{os.getpid()}", []
+    aside, begun = f"{b}.replaced-{os.getpid()}", []
     try:
         for old, new in (b, aside), (a, b), (aside, a):
+            begun.append((old, new))
             os.rename(old, new)
-            done.append((old, new))
-    except OSError as e:
+    except BaseException as e:  # KeyboardInterrupt too: an existing step must not be lost
         try:
-            for old, new in reversed(done):
-                os.rename(new, old)
-        except OSError:
-            raise OSError(e.errno, f"{e.strerror}; what was {b} is now {aside}") from None
+            for old, new in reversed(begun):
+                if not os.path.lexists(old):
+                    os.rename(new, old)
+        except OSError as undo:
+            why = getattr(e, "strerror", None) or type(e).__name__
+            raise OSError(undo.errno, f"{why}; what was {b} is now {aside}") from None
         raise
 
 
@@ -112,14 +110,12 @@ def _remove_dead(root):
         if not _TEMPORARY.match(name):
             continue
         try:
-            fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+            lock = Lock(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
         except OSError:
             continue
-        try:
-            if _flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB):
+        with lock:
+            if lock.take(wait=False):
                 shutil.rmtree(path)
-        finally:
-            os.close(fd)
 
 
 def read_epoch(root):
@@ -141,20 +137,26 @@ def _write_new(path, data):
 
 
 def claim(root):
-    """The epoch of this job: TP_EPOCH, which tp-run sets, or one more than the root's, claimed once by a process."""
+    """The epoch of this job: TP_EPOCH, which tp-run sets, or one more than the root's, claimed once by a process, for the
+    saves of all of its threads."""
     if os.environ.get("TP_EPOCH", "").isdigit():
         return int(os.environ["TP_EPOCH"])
     key = os.path.realpath(root)
-    if key not in _claimed:
-        with _root_lock(root):
-            epoch, path = read_epoch(root) + 1, os.path.join(root, "epoch")
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(path + ".tmp")
-            _write_new(path + ".tmp", b"%d\n" % epoch)
-            os.rename(path + ".tmp", path)
-            _sync(root)
-        _claimed[key] = epoch
-    return _claimed[key]
+    with _claiming:
+        if key not in _claimed:
+            _claimed[key] = _claim_next(root)
+        return _claimed[key]
+
+
+def _claim_next(root):
+    with _root_lock(root):
+        epoch, path = read_epoch(root) + 1, os.path.join(root, "epoch")
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path + ".tmp")
+        _write_new(path + ".tmp", b"%d\n" % epoch)
+        os.rename(path + ".tmp", path)
+        _sync(root)
+    return epoch
 
 
 def _is_own(folder):
@@ -169,9 +171,34 @@ def _is_own(folder):
     return all(name == manifest.NAME or fnmatch.fnmatchcase(name, "rank-*.h5") for name in names)
 
 
+class _Temporary:
+    """The temporary directory of a save. Its lock says that its writer lives: without one, a later save removes it."""
+
+    def __init__(self, path):
+        self.path, self.lock, self.owner = path, None, os.getpid()
+        self.keep = self.removed = False
+
+    def make(self, root):
+        os.mkdir(self.path, 0o700)
+        self.lock = Lock(self.path, os.O_RDONLY | os.O_DIRECTORY)
+        self.lock.take(wait=False)
+        _limit_access(self.lock.fd, root)
+
+    def remove(self):
+        """Only the process that made it does. After an interrupt, another call continues."""
+        if self.removed or os.getpid() != self.owner:
+            return
+        if not self.keep:
+            shutil.rmtree(self.path, ignore_errors=True)
+        if self.lock:
+            self.lock.close()
+        self.removed = True
+
+
 class Transaction:
     """A step that is being written into `path`, which commit() makes appear and abort() removes. The process that
-    made it owns it; when that process dies, a later one removes the directory."""
+    made it owns it; when that process dies, a later one removes the directory. Threads may have one each, also in
+    the same root: their steps appear one after the other."""
 
     def __init__(self, root, step, force=False):
         self.root, self.step, self.force = local_path(root), step_number(step), force
@@ -183,19 +210,21 @@ class Transaction:
             raise CheckpointError(f"{self.root}: has the name of a step, so steps in it would not be found; give the root")
         self._check_new()
         self.save_id = secrets.token_hex(16)
-        self.path, self._fd, self._kept = f"{self.target}.tmp-{self.save_id}", -1, False
+        self.path = f"{self.target}.tmp-{self.save_id}"
+        self._temporary = _Temporary(self.path)
+        weakref.finalize(self, self._temporary.remove)  # after an error of async_save nobody calls abort()
         try:
             os.makedirs(self.root, exist_ok=True)
             self.epoch = claim(self.root)
             with _root_lock(self.root):
                 _remove_dead(self.root)
-                os.mkdir(self.path, 0o700)
-                self._fd = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
-                _flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                _limit_access(self._fd, self.root)
+                self._temporary.make(self.root)
         except OSError as e:
             self.abort()
             raise CheckpointError(f"{self.path}: step {step} cannot be begun: {e}") from e
+        except BaseException:  # KeyboardInterrupt
+            self.abort()
+            raise
 
     def _check_new(self):
         if not os.path.lexists(self.target):
@@ -220,8 +249,9 @@ class Transaction:
         manifest.check_new(contents, path)
         _write_new(path, manifest.format_bytes(contents))
         mode = os.stat(path).st_mode & 0o777
-        os.fchmod(self._fd, mode | (mode & 0o444) >> 2)
-        os.fsync(self._fd)
+        folder = self._temporary.lock.fd
+        os.fchmod(folder, mode | (mode & 0o444) >> 2)
+        os.fsync(folder)
         with _root_lock(self.root):
             newest = read_epoch(self.root)
             if newest > self.epoch:
@@ -264,7 +294,7 @@ class Transaction:
             else:
                 os.rename(self.target, self.path)
         except OSError:
-            self._kept = True
+            self._temporary.keep = True
 
     def _point_latest(self):
         link = os.path.join(self.root, "latest")
@@ -276,8 +306,4 @@ class Transaction:
 
     def abort(self):
         """Remove what was begun. Also after commit()."""
-        if not self._kept:
-            shutil.rmtree(self.path, ignore_errors=True)
-        if self._fd >= 0:
-            os.close(self._fd)
-        self._fd = -1
+        self._temporary.remove()

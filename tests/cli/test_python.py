@@ -11,8 +11,10 @@ import pickle
 import random
 import re
 import resource
+import signal
 import subprocess
 import sys
+import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -290,6 +292,31 @@ def test_threads_share_a_checkpoint(made):
                 assert np.array_equal(found, arrays["param/" + name])
             assert len(ckpt._files) == len(ckpt.manifest.shards)
         assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_child_that_is_forked_while_a_thread_reads_can_read(made, monkeypatch):
+    real, reads, forked = tp_checkpoint.Checkpoint._rows_of, threading.Event(), threading.Event()
+
+    def rows_of(self, number):
+        reads.set()
+        forked.wait()
+        return real(self, number)
+
+    monkeypatch.setattr(tp_checkpoint.Checkpoint, "_rows_of", rows_of)
+    with tp_checkpoint.open(made["tp1"][0]) as ckpt:
+        t = ckpt.tensors()[0]
+        thread = threading.Thread(target=lambda: t[...])
+        thread.start()
+        reads.wait()
+        pid = os.fork()
+        if pid == 0:
+            forked.set()
+            signal.alarm(60)
+            os._exit(len(t[...]) != len(t))
+        code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        forked.set()
+        thread.join()
+    assert code == 0
 
 
 def test_more_shards_than_a_process_may_open(tmp_path):

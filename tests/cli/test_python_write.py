@@ -4,11 +4,15 @@ process that dies leaves the old step or the new one.
 needs: tp-ckpt tp-reshard make_ckpt
 """
 import errno
+import fcntl
 import json
 import os
 import random
+import signal
 import subprocess
 import sys
+import threading
+import time
 
 import numpy as np
 import pytest
@@ -353,6 +357,36 @@ def test_what_was_replaced_is_kept_if_its_name_cannot_be_given_back(saved, monke
     assert value(saved) == 1 and len(list(saved.glob("step-*.tmp-*/manifest.json"))) == 1
 
 
+@pytest.mark.parametrize("flags", [True, False])
+def test_an_interrupt_leaves_the_old_step_or_the_new_one_and_nothing_else(flags, saved, monkeypatch):
+    def interrupt():
+        raise KeyboardInterrupt
+
+    def attempt():
+        try:
+            return replace(saved, number, interrupt)
+        except KeyboardInterrupt:
+            names = {p.name for p in saved.iterdir()} - {"latest.tmp"}  # a link, which the next save replaces
+            return 7 if names == {"epoch", "latest", "lock", "step-00000001"} else 1
+
+    if not flags:
+        monkeypatch.setattr(transaction, "_rename", without_flags)
+    number, code = 0, 0
+    while code != 8:
+        number += 1
+        before = value(saved)
+        code = in_child(attempt)
+        assert code in (7, 8) and value(saved) in (before, number), (number, code)
+    assert number > 15
+
+
+def test_a_step_that_nobody_commits_is_removed(saved):
+    step = transaction.Transaction(saved, 2)
+    assert list(saved.glob("step-00000002.tmp-*"))
+    del step
+    assert sorted(p.name for p in saved.iterdir()) == ["epoch", "latest", "lock", "step-00000001"]
+
+
 @pytest.mark.parametrize("make", [lambda p: p.write_text("notes"), lambda p: (p.mkdir(), (p / "model.safetensors").touch()),
                                   lambda p: p.symlink_to("elsewhere")])
 def test_force_replaces_only_checkpoints(make, saved):
@@ -380,6 +414,140 @@ def test_a_job_of_an_older_epoch_cannot_commit(saved, monkeypatch):
     with tp_checkpoint.open(saved) as ckpt:
         assert ckpt.manifest.epoch == 9
 
+
+# ---- threads and children of a process -------------------------------------------------------
+
+def test_threads_save_into_the_same_root(tmp_path, monkeypatch):
+    """They are one job: none refuses the other as an older one."""
+    real, begin, failed = transaction.read_epoch, threading.Barrier(4), []
+
+    def read_epoch(root):
+        found = real(root)
+        time.sleep(0.2)  # the other threads are before the claim
+        return found
+
+    def save(step):
+        begin.wait()
+        try:
+            tp_checkpoint.save(tmp_path / "ckpt", step, {"x": np.full(5, float(step))})
+        except tp_checkpoint.CheckpointError as e:
+            failed.append(e)
+
+    monkeypatch.setattr(transaction, "read_epoch", read_epoch)
+    threads = [threading.Thread(target=save, args=(step,)) for step in range(4)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert not failed and (tmp_path / "ckpt/epoch").read_text() == "1\n"
+    for step in range(4):
+        ok("tp-ckpt", "verify", tmp_path / "ckpt", "--step", step)
+    assert list(tp_checkpoint.steps(tmp_path / "ckpt")) == [0, 1, 2, 3] and value(tmp_path / "ckpt") == 3
+
+
+def locked(path):
+    """Whether anyone has the lock of a file or folder."""
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(fd)
+    return False
+
+
+@pytest.fixture
+def worker():
+    """Forks a child that lives until the end of the test, such as a worker of a DataLoader."""
+    end, keep = os.pipe()
+    pids = []
+
+    def fork():
+        pid = os.fork()
+        if pid == 0:
+            os.close(keep)
+            os.read(end, 1)
+            os._exit(0)
+        pids.append(pid)
+
+    yield fork
+    os.close(keep)
+    os.close(end)
+    for pid in pids:
+        os.waitpid(pid, 0)
+
+
+def test_a_child_that_is_forked_in_a_save_does_not_keep_the_locks(saved, worker):
+    with transaction._root_lock(saved):
+        worker()
+        assert locked(saved / "lock")
+    assert not locked(saved / "lock")
+    step = transaction.Transaction(saved, 2)
+    worker()
+    assert locked(step.path), "the lock of a writer that lives must stay"
+    step.abort()
+    tp_checkpoint.save(saved, 2, {"x": np.zeros(5)})
+
+
+def test_what_a_dead_writer_left_is_removed_while_its_child_lives(saved):
+    """The writer forks a child in the save, and dies."""
+    end, keep = os.pipe()
+    told, tell = os.pipe()
+
+    def write():
+        step = transaction.Transaction(saved, 2)
+        with transaction._root_lock(saved):
+            if os.fork() == 0:
+                os.close(keep)
+                os.write(tell, b"%d" % os.path.isdir(step.path))
+                os.read(end, 1)
+                os._exit(0)
+            os.read(told, 1)
+            os._exit(3)
+
+    assert in_child(write) == 3
+    assert not locked(saved / "lock")
+    tp_checkpoint.save(saved, 3, {"x": np.zeros(5)})
+    assert not list(saved.glob("*.tmp-*"))
+    for fd in end, keep, told, tell:
+        os.close(fd)
+
+
+def test_a_child_does_not_remove_what_its_parent_writes(saved):
+    step = transaction.Transaction(saved, 2)
+    assert in_child(step.abort) == 0
+    assert os.path.isdir(step.path) and locked(step.path)
+    step.abort()
+
+
+def test_a_child_that_is_forked_while_a_thread_claims_can_save(saved, monkeypatch):
+    claims, forked = threading.Event(), threading.Event()
+    transaction._claimed.clear()
+    real = transaction._claim_next
+
+    def claim_next(root):
+        claims.set()
+        forked.wait()
+        return real(root)
+
+    monkeypatch.setattr(transaction, "_claim_next", claim_next)
+    thread = threading.Thread(target=tp_checkpoint.save, args=(saved, 2, {"x": np.zeros(5)}))
+    thread.start()
+    claims.wait()
+    pid = os.fork()
+    if pid == 0:
+        forked.set()
+        signal.alarm(60)
+        tp_checkpoint.save(saved, 3, {"x": np.zeros(5)})
+        os._exit(0)
+    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    forked.set()
+    thread.join()
+    assert code == 0 and list(tp_checkpoint.steps(saved)) == [1, 2, 3]
+
+
+# ---- errors ----------------------------------------------------------------------------------
 
 @pytest.mark.parametrize("arrays, options, message", [
     ({"x": np.zeros(2, np.complex64)}, {}, "param/x: has the dtype complex64"),

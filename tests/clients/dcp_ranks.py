@@ -4,6 +4,7 @@ import sys
 
 import torch
 import torch.distributed as dist
+import torch.distributed.checkpoint as dist_cp
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
@@ -11,7 +12,7 @@ from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tenso
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 import tp_checkpoint
-from tp_checkpoint import dcp, dcp_writer
+from tp_checkpoint import dcp, dcp_writer, roots
 
 ROOT = sys.argv[1]
 
@@ -105,6 +106,28 @@ def an_error_of_the_first_rank_reaches_all():
         raise AssertionError("a load of %r was accepted" % root)
 
 
+def an_error_of_another_rank_reaches_all(rank):
+    """A rank that cannot open the checkpoint, or has another config, and the functions of torch."""
+    real = roots.open
+    if rank == 2:
+        roots.open = lambda *_: real(os.path.join(ROOT, "nowhere"))
+    state = {"model": placed(init_device_mesh("cpu", (4,)), {"*": [Shard(0)]}, tensors())}
+    config = {"scale": float("nan")} if rank == 2 else None
+    prefix = "" if rank == 2 else "rank 2: "
+    for error, message, call in (
+            (tp_checkpoint.NotFoundError, prefix + ROOT + "/nowhere: there is no such", lambda: dcp.load(state, ROOT)),
+            (tp_checkpoint.CheckpointError, prefix + "config is {'scale': nan}", lambda: dcp.save(state, ROOT, 7, config)),
+            (CheckpointException, "nowhere: there is no such", lambda: dist_cp.load(state, storage_reader=dcp.TPReader(ROOT)))):
+        try:
+            call()
+        except error as e:
+            assert message in str(e), e
+            continue
+        raise AssertionError("an error of rank 2 did not reach rank %d" % rank)
+    roots.open = real
+    dist.barrier()
+
+
 def heads_are_compared_with_embeddings_of_other_ranks(rank):
     """torch lets two ranks write what all have; pipeline parallelism gives the head and the embedding to two ranks; and the
     parts of both may be other ones."""
@@ -135,6 +158,7 @@ def main():
     there_and_back(rank)
     an_error_of_a_rank_leaves_nothing(rank)
     an_error_of_the_first_rank_reaches_all()
+    an_error_of_another_rank_reaches_all(rank)
     heads_are_compared_with_embeddings_of_other_ranks(rank)
     dist.barrier()
     dist.destroy_process_group()

@@ -3,11 +3,13 @@
 needs: tp-ckpt tp-reshard tp-train
 """
 import argparse
+import gc
 import io
 import pathlib
 import pickle
 import subprocess
 import sys
+import time
 
 import numpy as np
 import pytest
@@ -21,7 +23,7 @@ from harness import ok  # noqa: E402
 
 sys.path.insert(0, str(harness.REPO / "python"))
 import tp_checkpoint  # noqa: E402
-from tp_checkpoint import dcp, transaction  # noqa: E402
+from tp_checkpoint import dcp, dcp_writer, transaction  # noqa: E402
 from tp_checkpoint.dcp_names import candidates, name_of, pickle_name  # noqa: E402
 
 TORCHRUN = pathlib.Path(sys.executable).with_name("torchrun")
@@ -140,6 +142,37 @@ def test_the_functions_of_torch_take_the_reader_and_the_writer(tmp_path):
         found = {k: torch.zeros_like(v) for k, v in empty.items()}
         torch_dcp.load(wrap(found), storage_reader=dcp.TPReader(tmp_path / "ckpt", step))
         assert same(found, state)
+
+
+def test_async_save_and_save_take_turns(tmp_path, monkeypatch):
+    """Of one process they are one job, and none refuses the other as an older one."""
+    real = transaction.read_epoch
+
+    def read_epoch(root):
+        found = real(root)
+        time.sleep(0.2)  # the others are before the claim
+        return found
+
+    monkeypatch.setattr(transaction, "read_epoch", read_epoch)
+    states = [{"model": {"w": torch.full((3,), float(step))}} for step in range(3)]
+    begun = [torch_dcp.async_save(states[step], storage_writer=dcp.TPWriter(tmp_path / "ckpt", step), no_dist=True) for step in (0, 1)]
+    dcp.save(states[2], tmp_path / "ckpt", 2)
+    for each in begun:
+        each.result()
+    for step, state in enumerate(states):
+        found = {"model": {"w": torch.zeros(3)}}
+        dcp.load(found, tmp_path / "ckpt", step)
+        assert same(found, state)
+    assert (tmp_path / "ckpt/epoch").read_text() == "1\n"
+
+
+def test_an_async_save_that_fails_leaves_nothing(tmp_path, monkeypatch):
+    monkeypatch.setattr(dcp_writer.ShardFile, "finish", lambda self: 1 / 0)
+    failed = torch_dcp.async_save({"w": torch.ones(3)}, storage_writer=dcp.TPWriter(tmp_path / "ckpt", 1), no_dist=True)
+    assert isinstance(failed.exception(), Failed)
+    del failed
+    gc.collect()
+    assert not list((tmp_path / "ckpt").glob("step-*"))
 
 
 def test_a_tied_head_is_stored_once(tmp_path):
