@@ -169,7 +169,11 @@ install_packages() {
         as_root=(sudo)
     fi
     echo "setup: ${as_root[*]:+${as_root[*]} }apt-get install --no-install-recommends $*"
-    "${as_root[@]}" apt-get update -qq
+    # also a source that has nothing to do with these packages can fail
+    "${as_root[@]}" apt-get update -qq >"$log" 2>&1 || {
+        cat "$log" >&2
+        echo "setup: warning: apt-get update failed, its output is above; continuing with the lists that it has" >&2
+    }
     "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq \
         --no-install-recommends -o Dpkg::Use-Pty=0 "$@" >"$log" </dev/null || {
         cat "$log" >&2

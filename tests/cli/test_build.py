@@ -155,6 +155,25 @@ def test_setup_lists_the_packages_of_groups():
     assert p.returncode == 0 and {"hdf5-tools", "slurmd"} <= set(p.stdout.split()) and "gcc" not in p.stdout.split(), p
 
 
+@pytest.mark.parametrize("installs, code, message", [
+    (True, 0, "setup: warning: apt-get update failed, its output is above; continuing with the lists that it has"),
+    (False, 1, "setup: apt-get could not install them; its output is above")])
+def test_setup_continues_when_a_source_of_apt_fails(tmp_path, installs, code, message):
+    """A source of others, which may have none of the packages."""
+    for name in "bash", "cat", "cut", "env", "grep", "mktemp", "rm", "sort", "touch", "chmod":
+        (tmp_path / name).symlink_to(shutil.which(name))
+    for name, lines in (("id", "echo 0"), ("apt-get", """case $1 in
+        update) echo "E: The repository 'http://elsewhere' does not have a Release file." >&2; exit 100 ;;
+        install) %s ;;
+    esac""" % ("touch %s/h5dump && chmod 755 %s/h5dump" % (tmp_path, tmp_path) if installs else "echo no candidate; exit 100"))):
+        (tmp_path / name).write_text("#!%s\n%s\n" % (shutil.which("bash"), lines))
+        (tmp_path / name).chmod(0o755)
+    p = subprocess.run([tmp_path / "bash", harness.REPO / "tools/setup.sh", "demo"], capture_output=True, text=True, check=False,
+                       env={"PATH": str(tmp_path)})
+    assert p.returncode == code and message in p.stderr and "elsewhere" in p.stderr, p
+    assert p.stdout.endswith("setup: installed\n") == installs
+
+
 FLAKY = """
 import os, pytest
 def test_good():
