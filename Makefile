@@ -402,10 +402,9 @@ $(BUILD)/tests/fault/%.so: tests/fault/%.c | $(BUILD)/.tools
 ## benches       build the benchmarks, and run nothing
 benches: $(BENCH_BIN)
 
-## bench         run the benchmarks
+## bench         run the benchmarks; the last line names those that failed
 bench: all tests benches
-	@for b in $(BENCH_BIN) $(wildcard tests/bench/*.sh tests/bench/*.py); do \
-	  echo "== $$b"; TP_BIN=$(CURDIR)/$(BIN) TP_BUILD=$(CURDIR)/$(BUILD) $$b || exit 1; done
+	@TP_BIN=$(abspath $(BIN)) TP_BUILD=$(abspath $(BUILD)) $(PYTHON) -B tests/bench/run.py $(BENCH_BIN) $(wildcard tests/bench/bench_*.py)
 
 # ---- checks ---------------------------------------------------------------------------------
 

@@ -25,7 +25,7 @@ import pathlib
 import shutil
 import tempfile
 
-from bench_reshard import BIN, BUILD, CHECKPOINT, LIB, arguments, du, print_times, run, shell
+from bench_reshard import BIN, BUILD, CHECKPOINT, LIB, arguments, du, print_times, run_counted, shell
 
 CONVERSIONS = [("tp", "safetensors"), ("safetensors", "tp"), ("safetensors", "safetensors"),
                ("tp", "dcp"), ("dcp", "tp"), ("dcp", "deepspeed"),
@@ -48,7 +48,7 @@ def remove(path):
 
 def converter(args, name, source, target):
     """Wall and CPU seconds, peak memory."""
-    _, _, out = run([args.torch, LIB / "format_converters.py", name, source, target])
+    _, _, out = run_counted([args.torch, LIB / "format_converters.py", name, source, target])
     return [json.loads(out)[key] for key in ("wall", "cpu", "peak_rss_bytes")]
 
 
@@ -62,14 +62,14 @@ def make(folder, name, args):
     config = folder / "config.json"
     if name == "tp":
         config.write_text(CHECKPOINT % (args.width, 11 * args.width // 4, args.width // 16))
-        run([BUILD / "tests" / "make_ckpt", config, "tp2pp2", folder / "tp", 1, 1, "f32"])
+        run_counted([BUILD / "tests" / "make_ckpt", config, "tp2pp2", folder / "tp", 1, 1, "f32"])
     elif name == "zero":
-        run([BIN / "tp-ckpt", "export", folder / "tp", "--format", "safetensors", "-o", folder / "safetensors"])
+        run_counted([BIN / "tp-ckpt", "export", folder / "tp", "--format", "safetensors", "-o", folder / "safetensors"])
         converter(args, "make_zero", folder / "safetensors", folder / "zero")
         remove(folder / "safetensors")
         shutil.copy(config, folder / "zero")
     else:
-        run([BIN / "tp-ckpt", "export", folder / "tp", "--format", name, "-o", folder / name])
+        run_counted([BIN / "tp-ckpt", "export", folder / "tp", "--format", name, "-o", folder / name])
 
 
 def print_others(folder, source, target, args, cp):
@@ -94,10 +94,10 @@ def measure(folder, source, target, args):
     new, copied = folder / "new", folder / "copied"
     ours = [BIN / "tp-reshard", folder / source, "--to", "tp1" if target == "safetensors" else "tp4", "--format", target,
             "--mem", "64M", "--json", "-o"]
-    run([*ours, copied])
+    run_counted([*ours, copied])
     name, times, peak = f"{source} to {target}", {}, 0
     for _ in range(args.rounds):
-        wall, cpu, out = run([*ours, new])
+        wall, cpu, out = run_counted([*ours, new])
         times.setdefault(name, []).append((wall, cpu))
         peak = max(peak, json.loads(out)["peak_rss_bytes"])
         remove(new)

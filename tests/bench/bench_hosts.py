@@ -20,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 
-from bench_remote import BIN, BUILD, CONFIG, SERVER, run
+from bench_remote import BIN, BUILD, CONFIG, SERVER, run_counted
 
 MPIRUN = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-n"]
 
@@ -33,7 +33,7 @@ def measure(a, folder, url):
     print("%.2f GiB, %d connections of %g MB/s for each host, storage of %g MB/s" %
           (size / (1 << 30), a.connections, a.rate, a.total))
     for hosts in map(int, a.hosts.split(",")):
-        wall, cpu = run([*MPIRUN, hosts, BIN / "tp-reshard", url + "/ckpt", "--to", "tp4", "--jobs", 2, "--out",
+        wall, cpu, _ = run_counted([*MPIRUN, hosts, BIN / "tp-reshard", url + "/ckpt", "--to", "tp4", "--jobs", 2, "--out",
                          "s3://bucket/%d" % hosts], env)
         most = min(hosts * a.connections * a.rate, a.total) * 1e6
         print("%d hosts  %6.2f s  CPU %5.2f s  %6.1f MB/s of %.0f, %.2f" %
@@ -50,7 +50,7 @@ def measure_shared(a, folder):
         clock.write_bytes(bytes(16))
         env = {"LD_PRELOAD": str(BUILD / "tests/fault/slow_storage.so"), "TP_SLOW_DIR": str(folder),
                "TP_SLOW_RATES": "%g %g" % (host, a.total), "TP_SLOW_CLOCK": str(clock)}
-        wall, cpu = run([*MPIRUN, hosts, BIN / "tp-reshard", folder / "ckpt", "--to", "tp4", "--jobs", 8, "--no-clone",
+        wall, cpu, _ = run_counted([*MPIRUN, hosts, BIN / "tp-reshard", folder / "ckpt", "--to", "tp4", "--jobs", 8, "--no-clone",
                          "--out", folder / str(hosts)], env)
         most = min(hosts * host, a.total) * 1e6
         print("%d hosts  %6.2f s  CPU %5.2f s  %6.1f MB/s of %.0f, %.2f" %
@@ -70,7 +70,7 @@ def main():
     with tempfile.TemporaryDirectory(dir="/dev/shm") as name:
         folder = pathlib.Path(name)
         (folder / "config.json").write_text(CONFIG % (a.width, 11 * a.width // 4, a.width // 16))
-        run([BUILD / "tests/make_ckpt", folder / "config.json", "tp8", folder / "ckpt", 1, 1, "bf16"])
+        run_counted([BUILD / "tests/make_ckpt", folder / "config.json", "tp8", folder / "ckpt", 1, 1, "bf16"])
         os.environ.setdefault("OMPI_MCA_rmaps_base_oversubscribe", "1")  # Open MPI 4
         os.environ.setdefault("PRTE_MCA_rmaps_default_mapping_policy", ":oversubscribe")  # Open MPI 5
         if a.shared:

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What compression saves and costs, for weights, masters and moments of a trained model, by level.
 
-    bench_zstd.py [--steps 60] [--levels 1,2,3,6,9] [--folder /dev/shm] [--rounds 3]
+    bench_zstd.py [--steps 60] [--levels 1,2,3,6,9] [--folder /dev/shm] [--rounds 3] [--jobs 2]
 
 Trains a Llama of 25.6 M parameters in bf16 on the project's own text, saves it, and makes a checkpoint of each
 kind of tensor: weights (bf16), masters (fp32), exp_avg and exp_avg_sq (fp32). For each level it prints how many
@@ -69,7 +69,7 @@ def convert(source, out, rounds, *options):
 
 
 def main():
-    a = argparse.ArgumentParser()
+    a = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     a.add_argument("--steps", type=int, default=60)
     a.add_argument("--levels", default="1,2,3,6,9")
     a.add_argument("--rounds", type=int, default=3)

@@ -1,6 +1,7 @@
 """tests/bench/lib/command.py - runs a command and says what it took."""
 import os
 import resource
+import shlex
 import subprocess
 import time
 
@@ -12,5 +13,5 @@ def run_counted(command, env=None):
                        errors="replace", check=False)
     wall, after = time.monotonic() - start, resource.getrusage(resource.RUSAGE_CHILDREN)
     if p.returncode:
-        raise SystemExit("%s: %s" % (command, p.stderr))
+        raise SystemExit("%s: exit %d: %s" % (shlex.join(map(str, command)), p.returncode, p.stderr))
     return wall, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, p.stdout
