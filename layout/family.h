@@ -149,11 +149,11 @@ struct family {
     enum family_position position;
     bool in_out;           /* the matrices of the layers are stored [in, out], others [out, in] */
     bool scaled_embedding; /* the residual begins with the embedding times sqrt(hidden) */
-    bool has_factors;    /* config.json has factors of embedding, scores, residual and logits, which
-                            a format that cannot record them must not lose */
-    bool qkv_by_head;    /* a fused query, key and value has these three head by head */
-    int extra_positions; /* rows of a table of positions beyond max_positions */
-    const char *untrained;         /* what tp-train does not compute; NULL: nothing */
+    bool qkv_by_head;      /* a fused query, key and value has these three head by head */
+    int extra_positions;   /* rows of a table of positions beyond max_positions */
+    const char *untrained; /* what tp-train does not compute; NULL: nothing */
+    const char *beyond_megatron;   /* what Megatron-LM's arguments, as they are written here, do not
+                                      say, although the tensors fit; NULL: nothing */
     const char *buffers[4];        /* ends of the names of tensors that files may have and that are
                                       computed anyway; ends with NULL */
     const struct family_key *keys; /* ends with FAMILY_KEYS_END */

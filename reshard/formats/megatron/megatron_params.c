@@ -297,6 +297,7 @@ tp_status megatron_params_number(struct megatron_numbers *out, const struct mega
 
 tp_status megatron_params_check(const struct megatron_map *map, struct tp_err *err)
 {
+    const struct family *f = family_of(map->model);
     const struct megatron_chunk all = { .pp = 1, .vpp = 1 };
     struct megatron_map whole = *map;
     struct megatron_param *params = NULL;
@@ -306,12 +307,11 @@ tp_status megatron_params_check(const struct megatron_map *map, struct tp_err *e
 
     if (!seen)
         return no_memory(err);
-    if (family_of(map->model)->has_factors) {
-        st =
-            tp_fail(err, TP_E_USAGE,
-                    "%s: Megatron-LM has no options for its factors of embedding, scores, residual "
-                    "and logits, and would compute another model; export another format",
-                    family_of(map->model)->architecture);
+    if (f->beyond_megatron) {
+        st = tp_fail(err, TP_E_USAGE,
+                     "%s: the arguments written for Megatron-LM do not say its %s, so Megatron-LM "
+                     "would compute another model; export another format",
+                     f->architecture, f->beyond_megatron);
         goto done;
     }
     whole.tp = whole.ep = 1;
