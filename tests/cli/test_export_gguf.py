@@ -161,6 +161,9 @@ def test_keys_of_families(name, more, tmp_path):
     ("opt", {}, "OPTForCausalLM"), ("gemma3", dict(query_pre_attn_scalar=99), "query_pre_attn_scalar"),
     ("gemma2", dict(query_pre_attn_scalar=8, layer_types=["full_attention", "full_attention"]), "layer_types"),
     ("gemma3", dict(query_pre_attn_scalar=8, rope_parameters=None, rope_local_base_freq=9.0), "rope_local_base_freq"),
+    ("gemma3", dict(query_pre_attn_scalar=8, rope_parameters=dict(
+        full_attention=dict(rope_type="longrope", rope_theta=1e6, factor=2.0),
+        sliding_attention=dict(rope_type="default", rope_theta=1e4))), "rotary embedding"),
     ("qwen3-moe", dict(norm_topk_prob=False), "norm_topk_prob"), ("llama", dict(hidden_act="gelu"), "another activation"),
     ("gemma", dict(hidden_activation="relu"), "another activation"), ("mistral", dict(is_causal=False), "is_causal false"),
     ("qwen2", dict(use_sliding_window=True), "use_sliding_window true"),

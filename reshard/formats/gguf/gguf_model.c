@@ -50,9 +50,12 @@ static double number_of(json_t *config, const char *key, double fallback)
 
 static json_t *rope_object(json_t *config)
 {
-    json_t *rope = json_object_get(config, "rope_scaling");
+    json_t *rope = json_object_get(config, "rope_scaling"), *full;
 
-    return json_is_object(rope) ? rope : json_object_get(config, "rope_parameters");
+    if (!json_is_object(rope))
+        rope = json_object_get(config, "rope_parameters");
+    full = json_object_get(rope, "full_attention");
+    return json_is_object(full) ? full : rope;
 }
 
 /* The part of each head that is rotated. */
