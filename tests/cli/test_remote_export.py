@@ -142,7 +142,7 @@ def test_a_signal_leaves_nothing(store, root, tmp_path):
 def test_a_signal_while_the_store_does_not_take_parts_leaves_nothing(store, root, tmp_path):
     store.faults.append(Fault(503, times=10 ** 6, method="PUT", path="partNumber"))
     code, err, seconds = interrupt(store, export(root), TMPDIR=str(tmp_path))
-    assert code == 75 and "run the same command again" in err and seconds < 8, err
+    assert code == 75 and "run the same command again" in err and seconds < 20, err
     assert is_empty(store) and list(tmp_path.iterdir()) == []
 
 
@@ -152,7 +152,7 @@ def test_a_signal_while_the_source_cannot_be_read_ends_an_export(store, root, tm
     ok(store, "tp-reshard", root, "--to", "tp1", "--out", "s3://bucket/ckpt")
     store.faults.append(Fault(503, times=10 ** 6, path="step-.*rank-0", after=2))
     code, err, seconds = interrupt(store, ("tp-ckpt", "export", "s3://bucket/ckpt", "-o", tmp_path / "out", "--format", format))
-    assert code == 75 and "run the same command again" in err and seconds < 8, err
+    assert code == 75 and "run the same command again" in err and seconds < 20, err
     assert not (tmp_path / "out").exists()
 
 

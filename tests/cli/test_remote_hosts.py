@@ -100,7 +100,7 @@ def test_several_processes_upload_compressed_shards_of_their_own(store, large, t
 
 def test_every_process_sends_parts(store, large):
     def wait_for_another(s):  # the first part is not answered before a second one is on its way
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 100
         while s.most_in_flight < 2 and time.monotonic() < deadline:
             time.sleep(0.01)
 

@@ -350,7 +350,7 @@ def test_a_signal_while_the_store_does_not_take_parts_ends_the_run(store, root, 
     store.faults.append(Fault(503, times=10 ** 6, method=method, path="partNumber" if method == "PUT" else "uploads="))
     code, err, seconds = interrupt(store, argv(root, *options))
     assert code == 75 and "nothing was kept" in err, err
-    assert seconds < 8 and is_empty(store)
+    assert seconds < 20 and is_empty(store)
 
 
 def test_a_signal_while_nothing_of_the_store_answers_ends_the_run_too(store, root):
@@ -358,14 +358,14 @@ def test_a_signal_while_nothing_of_the_store_answers_ends_the_run_too(store, roo
     store.faults.append(Fault(503, times=10 ** 6, method="DELETE"))
     store.faults.append(Fault(503, times=10 ** 6, method="PUT"))
     code, err, seconds = interrupt(store, argv(root))
-    assert code == 75 and "nothing was kept" in err and seconds < 8, (err, seconds)
+    assert code == 75 and "nothing was kept" in err and seconds < 20, (err, seconds)
 
 
 def test_a_signal_while_the_source_cannot_be_read_ends_a_run_to_a_store(store, root):
     ok(store, *argv(root))
     store.faults.append(Fault(503, times=10 ** 6, path="rank-00000.h5", after=1))  # after its index
     code, err, seconds = interrupt(store, ("tp-reshard", OUT, "--to", "tp1", "--out", OUT + "-1"))
-    assert code == 75 and "nothing was kept" in err and seconds < 8, err
+    assert code == 75 and "nothing was kept" in err and seconds < 20, err
     assert store.tree("bucket/runs/out-1") == {} and store.uploads == {}
 
 

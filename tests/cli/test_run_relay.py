@@ -34,7 +34,7 @@ def listener():
     """A socket that receives the relay's messages."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
         s.bind(("127.0.0.1", 0))
-        s.settimeout(10)
+        s.settimeout(60)
         yield s
 
 
@@ -61,7 +61,7 @@ def relay(folder, *command, run_id="%016x.1" % os.getpid()):
                             stderr=subprocess.PIPE, text=True)
 
 
-def finish(process, timeout=20):
+def finish(process, timeout=120):
     err = process.communicate(timeout=timeout)[1]
     return process.returncode, err
 
@@ -82,11 +82,11 @@ def test_every_loss_and_the_slot_are_copied_to_the_shared_folder(tmp_path):
 
 def test_messages_go_to_the_tp_run_that_listens_now(tmp_path, listener):
     tell_port(tmp_path, listener)
-    p = relay(tmp_path, "sleep", "60", run_id="a.7")
+    p = relay(tmp_path, "sleep", "1000", run_id="a.7")
     assert message(listener.recv(1000)) == (b"a.7", b"node7", 0, 0)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as other:
         other.bind(("127.0.0.1", 0))
-        other.settimeout(10)
+        other.settimeout(60)
         tell_port(tmp_path, other)
         assert other.recv(1000)[:3] == b"a.7"
     p.terminate()
@@ -97,14 +97,14 @@ def test_the_last_message_reaches_a_tp_run_that_has_just_taken_over(tmp_path):
     """The messages before it went to a port at which no process listens any more."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as old:
         old.bind(("127.0.0.1", 0))
-        old.settimeout(10)
+        old.settimeout(60)
         tell_port(tmp_path, old)
         p = relay(tmp_path, "sh", "-c", "while ! [ -e %s/die ]; do sleep 0.01; done; exit 3" % tmp_path)
         old.recv(1000)
     time.sleep(0.5)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as new:
         new.bind(("127.0.0.1", 0))
-        new.settimeout(10)
+        new.settimeout(60)
         tell_port(tmp_path, new)
         (tmp_path / "die").touch()
         assert finish(p)[0] == 3
@@ -115,10 +115,12 @@ def test_the_last_message_reaches_a_tp_run_that_has_just_taken_over(tmp_path):
 
 
 def test_the_stop_file_ends_the_rank_at_once(tmp_path):
-    p = relay(tmp_path, "sleep", "60")
-    time.sleep(0.3)
+    p = relay(tmp_path, "sh", "-c", "touch %s/up; exec sleep 1000" % tmp_path)
+    while not (tmp_path / "up").exists():
+        assert p.poll() is None
+        time.sleep(0.02)
     (tmp_path / "stop").write_text("")
-    code, err = finish(p, 5)
+    code, err = finish(p)
     assert code == 128 + signal.SIGKILL and err == "", "an end on request is not reported"
 
 
@@ -136,7 +138,7 @@ def test_a_signal_is_forwarded(tmp_path):
                          stdout=subprocess.PIPE, text=True)
     assert p.stdout.readline() == "ready\n"
     p.send_signal(signal.SIGUSR1)
-    assert p.wait(10) == 75
+    assert p.wait(60) == 75
     p.stdout.close()
 
 

@@ -63,7 +63,7 @@ def shimmed(folder, root, at, do):
 
 
 def await_file(path):
-    end = time.monotonic() + 20
+    end = time.monotonic() + 60
     while not path.exists():
         assert time.monotonic() < end, "%s does not appear" % path
         time.sleep(0.02)

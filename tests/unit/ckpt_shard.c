@@ -330,7 +330,7 @@ Test(shard, false_shard_infos_are_refused)
     }
 }
 
-Test(shard, fifos_and_links_are_refused_without_blocking, .timeout = 10)
+Test(shard, fifos_and_links_are_refused_without_blocking, .timeout = 60)
 {
     struct example x = tiny_example();
     struct shard_info info;

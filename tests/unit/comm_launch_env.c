@@ -25,7 +25,7 @@ static int too_much_memory(struct comm_world *ranks, struct board *b, struct tp_
     return 0;
 }
 
-Test(comm_launch_env, memory_that_does_not_fit_is_refused_on_all_ranks, .timeout = 30)
+Test(comm_launch_env, memory_that_does_not_fit_is_refused_on_all_ranks, .timeout = 120)
 {
     struct job j = job_run(too_much_memory);
 
@@ -34,7 +34,7 @@ Test(comm_launch_env, memory_that_does_not_fit_is_refused_on_all_ranks, .timeout
 }
 
 #ifndef TP_SANITIZE /* AddressSanitizer needs terabytes of address space */
-Test(comm_launch_env, little_address_space_makes_small_arenas, .timeout = 30)
+Test(comm_launch_env, little_address_space_makes_small_arenas, .timeout = 120)
 {
     const struct rlimit limit = { (rlim_t)6 << 30, (rlim_t)6 << 30 };
     struct job j;
