@@ -28,7 +28,7 @@ class Job:
     """A job file and its tp-run. As a context manager it ends all processes of the job."""
 
     def __init__(self, folder, command, nodes="[a, b, c, d]", allow="[tp4, tp2, tp1]", name="job",
-                 bin=harness.BIN, ckpt="ckpt", **sections):
+                 bin=harness.BIN, ckpt="ckpt", grace="20s", **sections):
         self.folder = pathlib.Path(folder)
         self.folder.mkdir(parents=True, exist_ok=True)
         self.path = self.folder / (name + ".yaml")
@@ -39,8 +39,8 @@ class Job:
         sections.setdefault("layouts", {}).setdefault("allow", allow)
         sections.setdefault("watch", {}).setdefault("floor", "3s")
         sections.setdefault("restart", {}).setdefault("settle", "0.2s")
-        text = "name: %s\ncommand: %s\nckpt: %s\nnodes: %s\ngrace: 20s\n" % (
-            name, json.dumps([str(c) for c in command]), ckpt, nodes)
+        text = "name: %s\ncommand: %s\nckpt: %s\nnodes: %s\ngrace: %s\n" % (
+            name, json.dumps([str(c) for c in command]), ckpt, nodes, grace)
         for key, value in sections.items():
             if isinstance(value, dict):
                 text += "%s: {%s}\n" % (key, ", ".join("%s: %s" % kv for kv in value.items()))
