@@ -6,10 +6,13 @@ repeats it.
 needs: tp-reshard tp-ckpt make_ckpt libtp-cuda.so
 covers: cli/cuda_library cli/reshard/reshard_device reshard/engine/device_ring reshard/engine/device_batch
 """
+import contextlib
 import hashlib
 import json
 import os
 import random
+import re
+import shutil
 import signal
 import subprocess
 import time
@@ -142,12 +145,15 @@ def test_a_killed_run_resumes_on_either_device(tmp_path, second, options):
     root, out = make(tmp_path, "tp2"), tmp_path / "out"
     argv = ["tp-reshard", root, "--to", "tp4", "-o", out, "--journal", "0", "--jobs", "1", "--json", *LITTLE, *options]
     reshard(root, "tp4", tmp_path / "cpu", "--device", "cpu", *options)
-    p = subprocess.Popen(harness.command([*argv, "--device", "cuda"]), env={**os.environ, **on_fake()},
-                         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    while p.poll() is None and not any(f.stat().st_size > 4000 for f in out.glob("step-*.tmp-*/progress")):
-        time.sleep(0.01)
-    p.kill()
-    p.wait()
+    for _ in range(10):  # on a busy machine it may end before it is killed
+        p = subprocess.Popen(harness.command([*argv, "--device", "cuda"]), env={**os.environ, **on_fake()},
+                             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        while p.poll() is None and not written(out):
+            time.sleep(0.01)
+        p.kill()
+        if p.wait() != 0:
+            break
+        shutil.rmtree(out)
     assert p.returncode == -signal.SIGKILL, "it ended before it could be killed"
     result = json.loads(harness.ok(*argv, "--device", second, env=on_fake(SEED=SEED + 1)).out)
     assert result["windows_before"] > 0 and result["damaged_chunks"] == 0, (SEED, result)
@@ -194,17 +200,18 @@ def test_threads_copy_while_the_gpu_is_opened(tmp_path, options):
     want = reshard(root, "tp4", tmp_path / "cpu", "--device", "cpu")
     calls = tmp_path / "calls"
     p = start_delayed(root, out, opens, *options, HOST_CALLS=calls)
-    wait_until(lambda: written(out) > 0)
-    assert p.poll() is None and not calls.exists(), "the device is not open"
+    is_asked_for = options[1:] == ["cuda"]
+    wait_until(lambda: written(out) > 0 or p.poll() is not None)
+    assert not is_asked_for or (p.poll() is None and not calls.exists()), "the device is not open"
     opens.touch()
     got, err = p.communicate()
     assert p.returncode == 0, (SEED, err)
     result = json.loads(got)
     assert result["bytes_written"] == want["bytes_written"] and result["digests_equal"] == want["digests_equal"]
-    if options[1:] == ["cuda"]:
+    if is_asked_for:
         assert result["device"] == "cuda" and calls.exists(), "the last tiles are the device's"
-    else:
-        assert "the copy ended before it could be tried with a GPU" in result["device_reason"], result
+    else:  # a GPU is tried after a round of 0.2 s, which a busy machine needs sometimes
+        assert re.search(r"the copy ended before it could be tried with a GPU|it copied .*s with the GPU", result["device_reason"]), result
     assert_same(tmp_path / "cpu", out)
 
 
@@ -223,7 +230,11 @@ def wait_until(condition):
 
 def written(out):
     """Bytes of the journal of the step that is being written: it grows with every round of tiles."""
-    return sum(max(0, f.stat().st_size - 4000) for f in out.glob("step-*.tmp-*/progress"))
+    total = 0
+    for journal in out.glob("step-*.tmp-*/progress"):
+        with contextlib.suppress(FileNotFoundError):  # the step was just committed
+            total += max(0, journal.stat().st_size - 4000)
+    return total
 
 
 def test_a_gpu_that_does_not_open_during_the_copy_leaves_nothing(tmp_path):

@@ -53,7 +53,7 @@ class Terminal:
                 "PATH": "%s:/usr/bin:/bin" % harness.BIN, "HOME": str(folder), "TERM": "dumb",
                 "LANG": "C.UTF-8", "PS1": "$ ", "INPUTRC": "/dev/null"})
         self.type("".join(line + "\n" for line in setup) + "echo the shell is' 'ready\n")
-        self.read_until("the shell is ready", 20)
+        self.read_until("the shell is ready", 60)
 
     def type(self, text):
         os.write(self.fd, text.encode())
@@ -115,7 +115,7 @@ def folder(tmp_path):
 @pytest.mark.parametrize("typed,completed", TYPED)
 @pytest.mark.parametrize("shell", SHELLS)
 def test_tab_completes(installed, folder, shell, typed, completed):
-    got = SHELLS[shell](installed, folder).complete(typed, completed, 20)
+    got = SHELLS[shell](installed, folder).complete(typed, completed, 60)
     assert completed in got
 
 
