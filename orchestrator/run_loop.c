@@ -18,6 +18,7 @@
 #include "core/text.h"
 #include "orchestrator/job/job_command.h"
 #include "orchestrator/run_state.h"
+#include "orchestrator/state/state_owner.h"
 
 enum { TICK_MS = 100 };
 
@@ -339,6 +340,20 @@ static void close_all(struct run *r)
             close(fds[i]);
 }
 
+/* A job file that was renamed continues its job. */
+static tp_status claim_state(struct run *r)
+{
+    char before[NAME_MAX + 1], text[PATH_MAX + NAME_MAX + 100];
+    tp_status st = state_owner_claim(before, r->job, &r->err);
+
+    if (st || !before[0])
+        return st;
+    snprintf(text, sizeof text, "%s continues the job of %s, which is gone; its state is in %s",
+             text_base_name(r->job->path), before, r->job->state);
+    run_note(r, text);
+    return TP_OK;
+}
+
 /* tp-run itself cannot continue, for example because the journal cannot be written. */
 static void report_own_end(struct run *r)
 {
@@ -362,6 +377,8 @@ tp_status run_job(const struct job *job, const struct run_setup *setup, struct t
     attempt_init(&r->attempt);
     run_host_open(r);
     st = journal_open(&r->journal, &last, job->state, &r->err);
+    if (st == TP_OK)
+        st = claim_state(r);
     if (st == TP_OK)
         st = open_record(r, last);
     if (st == TP_OK)

@@ -1,10 +1,12 @@
 /* cli/run/cmd_submit.c - tp-run submit JOB.yaml: run the job in a job of the scheduler. */
+#include <limits.h>
 #include <stdio.h>
 
 #include "cli/report.h"
 #include "cli/run/cmd.h"
 #include "cli/run/run_context.h"
 #include "orchestrator/state/journal.h"
+#include "orchestrator/state/state_owner.h"
 
 /* TP_E_EXISTS: a tp-run runs the job. */
 static tp_status check_not_running(struct run_context *c, struct tp_err *err)
@@ -31,9 +33,10 @@ static tp_status submit(char *id, size_t size, struct run_context *c, struct tp_
     const struct backend_call call = run_context_call(c);
     struct tp_err ignored;
     json_t *last = NULL;
+    char before[NAME_MAX + 1];
     tp_status st = check_not_running(c, err);
 
-    if (st)
+    if (st || (st = state_owner_claim(before, &c->job, err)))
         return st;
     journal_peek(&last, c->job.state, &ignored);
     st = c->backend->submit(id, size, &call, last ? journal_run_record(last) : NULL, err);

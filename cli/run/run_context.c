@@ -13,6 +13,7 @@
 #include "orchestrator/backends.h"
 #include "orchestrator/job/job_file.h"
 #include "orchestrator/state/journal.h"
+#include "orchestrator/state/state_owner.h"
 #include "orchestrator/web/control.h"
 
 enum { ANSWER_TRIES = 10 };
@@ -25,7 +26,7 @@ static tp_status find_self(struct run_context *c, struct tp_err *err)
     return n > 0 ? TP_OK : tp_fail_errno(err, "/proc/self/exe: cannot read");
 }
 
-tp_status run_context_open(struct run_context *c, const char *path, struct tp_err *err)
+static tp_status open_file(struct run_context *c, const char *path, struct tp_err *err)
 {
     tp_status st;
 
@@ -34,6 +35,13 @@ tp_status run_context_open(struct run_context *c, const char *path, struct tp_er
     if ((st = job_file_read(&c->job, path, backends_job(), &c->arena, err)))
         return st;
     return find_self(c, err);
+}
+
+tp_status run_context_open(struct run_context *c, const char *path, struct tp_err *err)
+{
+    tp_status st = open_file(c, path, err);
+
+    return st ? st : state_owner_check(&c->job, err);
 }
 
 /* A job file of the lines that say where the state is, and what is beside it. A state folder given
@@ -80,14 +88,20 @@ tp_status run_context_open_state(struct run_context *c, const char *path, struct
 {
     struct tp_err why;
     char text[TP_ERR_MAX];
-    tp_status st = run_context_open(c, path, err);
+    tp_status st = open_file(c, path, err);
 
+    if (st == TP_OK)
+        return state_owner_check(&c->job, err);
     if (st != TP_E_USAGE && st != TP_E_NOTFOUND && !file_is_dir(path))
         return st;
     if (find_state(c, path, &why)) {
         snprintf(text, sizeof text, "%s", err->msg);
         return tp_fail(err, st, "%.700s; if its job runs, give the state folder in its place",
                        text);
+    }
+    if ((st = state_owner_check(&c->job, &why))) {
+        *err = why;
+        return st;
     }
     if (!file_is_dir(path))
         report_note("tp-run", "warning: %.500s; using the state folder %.400s", err->msg,

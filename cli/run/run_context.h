@@ -21,7 +21,8 @@ struct run_context {
     const struct backend *backend; /* the job's */
 };
 
-/* Read the job file. TP_E_NOTFOUND, TP_E_USAGE. Close it in any case. */
+/* Read the job file. TP_E_NOTFOUND; TP_E_USAGE: it is wrong, or its state folder belongs to another
+ * job file (orchestrator/state/state_owner.h). Close it in any case. */
 tp_status run_context_open(struct run_context *c, const char *path, struct tp_err *err);
 
 /* The same for verbs that need only the state folder, because a job file can be damaged or removed

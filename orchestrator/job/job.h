@@ -69,6 +69,7 @@ struct job {
     int n_nodes;
     struct job_node *nodes; /* none if the backend finds its nodes itself */
     const char *state;      /* folder of the journal, events and logs, absolute */
+    bool state_is_default;  /* the file does not name it */
     int stop_signal;        /* enum job_stop_signal: asks to save and stop; never AUTO */
     double grace;           /* seconds from "save and stop" to SIGKILL */
     const char *webhook;

@@ -157,6 +157,7 @@ static void fill_in(struct job *j, struct arena *arena)
         j->stop_signal = j->is_tp_train || is_under_mpirun(j) ? JOB_STOP_SIGUSR1 : JOB_STOP_SIGTERM;
     if (j->checkpoints == JOB_CKPT_AUTO)
         j->checkpoints = j->is_tp_train ? JOB_CKPT_TP : JOB_CKPT_NONE;
+    j->state_is_default = !j->state;
     if (!j->state)
         j->state = arena_printf(arena, "%s/%.*s.run", j->dir,
                                 dot && dot > name ? (int)(dot - name) : (int)strlen(name), name);

@@ -39,7 +39,8 @@ static const struct job_key KEYS[] = {
         "backend local: the nodes, as name:slots (slots: ranks that it holds, default 1), or a number of\n"
         "nodes with one slot each. `tp-run node JOB down NAME` takes a node away, `up` gives it back.",
         "[a:2, b:2]"),
-    KEY("", "state", PATH, state, NULL, "folder for the journal, events and logs (default: this file's name with .run)"),
+    KEY("", "state", PATH, state, NULL, "folder for the journal, events and logs (default: this file's name with .run, which\n"
+        "belongs to this file alone)"),
     ONE_OF("", "stop_signal", stop_signal, "auto|SIGTERM|SIGUSR1|SIGUSR2|SIGINT|SIGHUP", "auto",
         "the signal that asks the command to save and stop. auto: SIGUSR1 for tp-train and for ranks that\n"
         "mpirun starts, because mpirun ends its ranks on SIGTERM; SIGTERM for any other program"),
