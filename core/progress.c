@@ -98,6 +98,15 @@ __attribute__((format(printf, 2, 3))) static void append(char line[LINE_SIZE], c
     va_end(ap);
 }
 
+/* A duration: with so many decimals below a minute, and then in minutes, hours and days. */
+static const char *duration(char text[CLOCK_TEXT_MAX], double seconds, int decimals)
+{
+    if (seconds >= 59.5)
+        return clock_format_duration(text, seconds);
+    snprintf(text, CLOCK_TEXT_MAX, "%.*f s", decimals, seconds);
+    return text;
+}
+
 /* ", 1.5 GiB cloned": what was done in another way than the action's, and what was sent. */
 static void append_others(char line[LINE_SIZE], const struct progress *p)
 {
@@ -125,17 +134,17 @@ static int terminal_width(void)
 static void draw(struct progress *p, double t)
 {
     char done[SIZE_TEXT_MAX], total[SIZE_TEXT_MAX], speed_text[SIZE_TEXT_MAX];
-    char line[LINE_SIZE] = "";
+    char line[LINE_SIZE] = "", left_text[CLOCK_TEXT_MAX];
     double left, speed = rate(p, t, &left);
 
     if (p->style == PROGRESS_JSON) {
         print_json(p, t);
         return;
     }
-    append(line, "%s: %s%s%s of %s (%.0f %%), %s/s, %.0f s left", p->title, p->action,
+    append(line, "%s: %s%s%s of %s (%.0f %%), %s/s, %s left", p->title, p->action,
            *p->action ? " " : "", size_format(done, p->done), size_format(total, p->total),
            p->total > 0 ? 100.0 * (double)p->done / (double)p->total : 0.0,
-           size_format(speed_text, (int64_t)speed), left < 0 ? 0 : left);
+           size_format(speed_text, (int64_t)speed), duration(left_text, left < 0 ? 0 : left, 0));
     append_others(line, p);
     if (p->tty)
         fprintf(stderr, "\r%.*s\033[K", terminal_width(), line);
@@ -252,11 +261,11 @@ void progress_end(struct progress *p, bool ok)
         if (ok)
             print_json(p, clock_seconds());
     } else if (p->style != PROGRESS_QUIET && ok) {
-        char done[SIZE_TEXT_MAX], speed[SIZE_TEXT_MAX];
+        char done[SIZE_TEXT_MAX], speed[SIZE_TEXT_MAX], took[CLOCK_TEXT_MAX];
         double elapsed = clock_seconds() - p->start;
 
-        fprintf(stderr, "%s%s: %s in %.2f s, %s/s%s\n", p->tty ? "\r" : "", p->title,
-                size_format(done, p->done), elapsed,
+        fprintf(stderr, "%s%s: %s in %s, %s/s%s\n", p->tty ? "\r" : "", p->title,
+                size_format(done, p->done), duration(took, elapsed, 2),
                 size_format(speed, elapsed > 0 ? (int64_t)((double)p->done / elapsed) : 0),
                 p->tty ? "\033[K" : "");
     } else if (p->drawn && p->tty) {

@@ -3,8 +3,9 @@
  *
  * On a terminal it is one line that is redrawn, with rate and remaining time, cut to the width of
  * the terminal. Elsewhere, as in a log, there is a line every ten seconds at most. When the
- * operation is done, a last line gives its total and rate. Programs create the object; libraries
- * only call progress_add. This is the one module below cli/ that prints.
+ * operation is done, a last line gives its total and rate. Durations from a minute on are in
+ * minutes, hours and days ("2 h 1 min left"). Programs create the object; libraries only call
+ * progress_add. This is the one module below cli/ that prints.
  *
  * An operation may have several actions, one after the other (copying, then cloning), each with a
  * total and a rate of its own. For scripts there is a JSON object per line, every second at most

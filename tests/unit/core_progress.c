@@ -11,8 +11,20 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
+#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
+
+/* Instead of libc's: a clock that stands still at this second, if it is not 0. */
+static time_t now;
+
+int clock_gettime(clockid_t id, struct timespec *t)
+{
+    if (now == 0)
+        return (int)syscall(SYS_clock_gettime, id, t);
+    *t = (struct timespec){ .tv_sec = now };
+    return 0;
+}
 
 static int64_t sent_bytes(void)
 {
@@ -195,4 +207,46 @@ Test(progress, the_line_is_cut_to_the_width_of_the_terminal)
     cr_expect_str_eq(text, "\rresharding: copying 10.0 MiB of 64.0 MiB\033[K");
     draw(text, sizeof text, PROGRESS_TEXT, 200);
     cr_expect(strstr(text, "(16 %), ") && strstr(text, " s left\033[K"), "%s", text);
+}
+
+/* What is printed of an operation that has taken so many seconds for 10 of 30 bytes. */
+static void print_slow(char *text, size_t size, time_t seconds)
+{
+    FILE *f = tmpfile();
+    int saved = dup(STDERR_FILENO);
+    struct progress *p;
+    size_t n;
+
+    cr_assert(f && saved >= 0 && dup2(fileno(f), STDERR_FILENO) >= 0);
+    now = 1000;
+    p = progress_new("resharding", 30, PROGRESS_TEXT);
+    now += seconds;
+    progress_add(p, 10);
+    progress_end(p, true);
+    now = 0;
+    fflush(stderr);
+    dup2(saved, STDERR_FILENO);
+    close(saved);
+    rewind(f);
+    n = fread(text, 1, size - 1, f);
+    text[n] = 0;
+    fclose(f);
+}
+
+Test(progress, long_durations_are_in_minutes_hours_and_days)
+{
+    static const struct {
+        time_t seconds;
+        const char *left, *took;
+    } table[] = { { 20, ", 40 s left\n", " in 20.00 s, " },
+                  { 45, ", 2 min left\n", " in 45.00 s, " },
+                  { 90, ", 3 min left\n", " in 2 min, " },
+                  { 7270, ", 4 h 2 min left\n", " in 2 h 1 min, " },
+                  { 90000, ", 2 d 2 h left\n", " in 1 d 1 h, " } };
+    char text[512];
+
+    for (size_t i = 0; i < sizeof table / sizeof table[0]; i++) {
+        print_slow(text, sizeof text, table[i].seconds);
+        cr_expect(strstr(text, table[i].left) && strstr(text, table[i].took), "%s", text);
+    }
 }
