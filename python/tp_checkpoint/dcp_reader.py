@@ -70,7 +70,7 @@ class TPReader(StorageReader):
             if (group, name) in ckpt.names:
                 found = ckpt.tensor(name, group)
                 return found, BytesStorageMetadata() if group == PICKLE else _metadata(found.dtype, found.shape)
-            if group == STEP and name in self.trained:
+            if group == STEP and name in self.trained and candidates(fqn)[-1] not in ckpt.names:  # an int, as of Adafactor
                 return _step_of(ckpt, name), _metadata("f32", ())
         return None
 

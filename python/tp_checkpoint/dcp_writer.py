@@ -231,7 +231,10 @@ class _Listing:
             kind, box = (dtype, tuple(data.size)), (tuple(data.chunk.offsets), tuple(data.chunk.sizes))
             if key[0] == PICKLE:
                 raise UnsupportedError(f"{fqn}: the group {PICKLE} is for what is not a tensor; rename the key")
-            if key[0] == STEP and data.size.numel() == 1 and len(path) > 1 and path[0] != STEP:
+            if data.properties.layout != torch.strided:
+                raise UnsupportedError(f"{fqn}: has the layout {data.properties.layout}; the format has dense tensors only: store "
+                                       "x.to_dense()")
+            if key[0] == STEP and len(data.size) == 0 and len(path) > 1 and path[0] != STEP:
                 counts[fqn] = key, kind, box
                 return
             boxes.setdefault(key, []).append(box)
@@ -335,7 +338,7 @@ def _write_shard(result, mine, items, planner):
             result.pickle_bytes[t.id] = len(pickles[fqn])
             boxes.append((t, (0,), t.shape))
         elif fqn in mine.steps:
-            result.steps[mine.steps[fqn]] = int(planner.resolve_data(item).item())
+            result.steps[mine.steps[fqn]] = _count(fqn, planner.resolve_data(item).item())
         elif fqn not in mine.left_out and 0 not in item.tensor_data.chunk.sizes:
             boxes.append((mine.tensors[fqn], tuple(item.tensor_data.chunk.offsets), tuple(item.tensor_data.chunk.sizes)))
     stored, numbers = stored_boxes(boxes), {}
@@ -351,6 +354,13 @@ def _write_shard(result, mine, items, planner):
     return sizes
 
 
+def _count(fqn, value):
+    """The step of a parameter as an int."""
+    if not (math.isfinite(value) and value == int(value) and 0 <= value < 1 << 62):
+        raise CheckpointError(f"{fqn}: is {value}, expected a whole number of steps")
+    return int(value)
+
+
 def _values_of(item, mine, planner, pickles):
     """The array that an item stores, or None."""
     fqn = item.index.fqn
@@ -358,7 +368,10 @@ def _values_of(item, mine, planner, pickles):
         return pickles[fqn]
     if fqn in mine.steps or fqn in mine.left_out or 0 in item.tensor_data.chunk.sizes:
         return None
-    return _to_bits(planner.resolve_data(item))
+    values = planner.resolve_data(item)
+    if values.is_meta:
+        raise CheckpointError(f"{fqn}: is on the device meta, so it has no values to save")
+    return _to_bits(values)
 
 
 def _write_item(shard, mine, numbers, item, values):

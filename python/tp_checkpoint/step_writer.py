@@ -1,4 +1,5 @@
 """Writing whole checkpoints: what a save needs besides tensors, and save() for arrays of numpy."""
+import collections.abc
 import dataclasses
 import json
 import math
@@ -9,7 +10,7 @@ import warnings
 
 import numpy as np
 
-from .checkpoint import BITS
+from .checkpoint import BITS, Tensor
 from .cuts import LAST, RuledCuts, check_fits, cuts_of
 from .errors import CheckpointError, UnsupportedError
 from .manifest import Manifest, TensorInfo, check_sizes, is_name, rule
@@ -30,7 +31,9 @@ class Model:
     rules: str = None
 
     def __post_init__(self):
-        """CheckpointError: the config is not a JSON object."""
+        """CheckpointError: the config is not a JSON object, or the rules are not a text."""
+        if not isinstance(self.rules, (str, type(None))):
+            raise CheckpointError(f"rules is {self.rules!r:.60}, expected a text, such as the content of a file of rules")
         c = self.config
         if c is None:
             return
@@ -173,24 +176,44 @@ def make_manifest(tensors, ranks, step, model, train):
     return made
 
 
+def _values(group, name, value):
+    """An array of numpy. Tensors of a checkpoint keep their dtype."""
+    try:
+        return value.bits() if isinstance(value, Tensor) else np.asarray(value)
+    except (TypeError, ValueError, RuntimeError) as e:  # of torch, for what numpy does not have
+        raise CheckpointError(f"{group}/{name}: is no array of numpy, and cannot be made one (for tensors of torch there is "
+                              f"tp_checkpoint.dcp.save): {e}") from None
+
+
+def _keyed(arrays):
+    """{(group, name): array of numpy} of the arrays of save()."""
+    if not isinstance(arrays, collections.abc.Mapping):
+        raise CheckpointError(f"arrays is {arrays!r:.60}, expected a dict of names and arrays")
+    keyed = {}
+    for key, value in arrays.items():
+        pair = key if isinstance(key, tuple) else ("param", key)
+        if len(pair) != 2:
+            raise CheckpointError(f"{key!r:.60} is no key of an array, expected a name, or a group and a name")
+        if pair in keyed:
+            raise CheckpointError(f"param/{pair[1]}: is in the arrays twice, as {pair[1]!r:.60} and as {pair!r:.80}")
+        keyed[pair] = _values(*pair, value)
+    return keyed
+
+
 def save(root, step, arrays, config=None, rules=None, train=None, force=False):
     """Write a step with these arrays of numpy, and make it appear: all of it or nothing.
 
     arrays: {name: array} of parameters, or {(group, name): array}. bf16 are arrays of uint16, the bits.
+    Tensors of another checkpoint keep their dtype.
     config, rules: as of Model. train: {"next_sample": .., "tokens": .., "seed": .., "options": {..}}.
     Returns the folder of the step.
     """
-    model, step = Model(config, rules), step_number(step)
-    keyed = {k if isinstance(k, tuple) else ("param", k): np.asarray(v) for k, v in arrays.items()}
-    if len(keyed) < len(arrays):
-        twice = next(k for k in arrays if not isinstance(k, tuple) and ("param", k) in arrays)
-        raise CheckpointError(f"param/{twice}: is in the arrays twice, as {twice!r:.60} and as {('param', twice)!r:.80}")
-    found = []
+    model, step, keyed, found = Model(config, rules), step_number(step), _keyed(arrays), []
     for (group, name), values in keyed.items():
         dtype = "bf16" if values.dtype == np.uint16 else _DTYPES.get(values.dtype)
         if dtype is None:
             raise UnsupportedError(f"{group}/{name}: has the dtype {values.dtype}; the format has "
-                                   f"{', '.join(BITS)}")
+                                   f"{', '.join(BITS)} (bf16 as its bits, uint16)")
         found.append((group, name, dtype, values.shape))
     contents = make_manifest(list_tensors(found, model), 1, step, model, train)
     transaction = Transaction(root, step, force)

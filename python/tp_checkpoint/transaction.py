@@ -205,6 +205,8 @@ class Transaction:
         self.target = os.path.join(self.root, f"step-{self.step:08d}")
         if os.path.exists(os.path.join(self.root, manifest.NAME)):
             raise CheckpointError(f"{self.root}: is a step itself; give the root that contains it")
+        if os.path.lexists(self.root) and not os.path.isdir(self.root):
+            raise CheckpointError(f"{self.root}: is not a folder; give the root, a folder that contains steps, or that is made")
         name = os.path.basename(os.path.normpath(self.root))
         if STEP_NAME.match(name) or _TEMPORARY.match(name):
             raise CheckpointError(f"{self.root}: has the name of a step, so steps in it would not be found; give the root")

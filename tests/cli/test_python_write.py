@@ -577,6 +577,10 @@ def test_a_child_that_is_forked_while_a_thread_claims_can_save(saved, monkeypatc
     ({"a\ud800b": np.zeros(2)}, {}, "no tensor can have these names: UTF-8 of 1 to 1024 bytes"),
     ({("g\udcff", "x"): np.zeros(2)}, {}, "no tensor can have these names"),
     ({5: np.zeros(2)}, {}, "no tensor can have these names"),
+    ([np.zeros(2)], {}, "arrays is .*, expected a dict of names and arrays"),
+    ({("a", "b", "c"): np.zeros(2)}, {}, "'a', 'b', 'c'. is no key of an array"),
+    ({"x": [[1], [1, 2]]}, {}, "param/x: is no array of numpy, and cannot be made one"),
+    ({"x": np.zeros(2)}, {"rules": 5}, "rules is 5, expected a text"),
     ({"x": np.zeros(2)}, {"root": "s3://bucket/prefix"}, "is a URL, and this package reads and writes folders only"),
 ])
 def test_what_cannot_be_saved_is_named_and_changes_nothing(saved, arrays, options, message):
@@ -623,7 +627,17 @@ def test_numbers_of_numpy_are_numbers(saved):
         assert ckpt.train["options"] == {"lr": 0.5, "epoch": 2}
 
 
+def test_tensors_of_a_checkpoint_are_copied_with_their_dtypes(saved, tmp_path):
+    arrays = random_arrays(np.random.default_rng(SEED))
+    step = tp_checkpoint.save(saved, 5, arrays)
+    with tp_checkpoint.open(step) as ckpt:
+        again = tp_checkpoint.save(saved, 6, {(t.group, t.name): t for t in ckpt.tensors()})
+    assert same(read_by_others(again, tmp_path), arrays)
+
+
 def test_a_step_is_no_root(saved):
+    with pytest.raises(tp_checkpoint.CheckpointError, match="epoch: is not a folder; give the root"):
+        tp_checkpoint.save(saved / "epoch", 2, {"x": np.zeros(2)})
     with pytest.raises(tp_checkpoint.CheckpointError, match="is a step itself"):
         tp_checkpoint.save(saved / "step-00000001", 2, {"x": np.zeros(2)})
     for name in "step-00000007", "step-00000007.tmp-x":

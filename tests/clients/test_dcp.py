@@ -207,6 +207,15 @@ def test_weights_in_fp32_come_from_the_masters_of_a_bf16_run(tmp_path):
         assert torch.equal(low[name], ckpt[name].torch())
 
 
+@pytest.mark.parametrize("step, other", [(3, 0), (torch.tensor([3.0]), torch.tensor([0.0])), (torch.tensor(3), torch.tensor(0))])
+def test_the_step_of_a_parameter_may_have_any_form(tmp_path, step, other):
+    """Adafactor of transformers counts with an int."""
+    dcp.save(counted(step), tmp_path / "ckpt", 10)
+    found = counted(other)
+    dcp.load(found, tmp_path / "ckpt")
+    assert same(found, counted(step))
+
+
 # ---- errors ----------------------------------------------------------------------------------
 
 class Evil:
@@ -227,6 +236,11 @@ def test_a_pickle_that_would_run_code_is_refused(tmp_path):
         assert not marker.exists()
 
 
+def counted(step):
+    """The state of an optimizer with this step of its parameter."""
+    return {"model": {"w": torch.zeros(2)}, "optim": {"state": {"w": {"exp_avg": torch.ones(2), "step": step}}}}
+
+
 @pytest.mark.parametrize("state, message", [
     ({"model": {"x": torch.zeros(2, dtype=torch.complex64)}}, "model.x: has the dtype torch.complex64"),
     ({"model": {"x": torch.zeros(2)}, "module": {"x": torch.zeros(2)}}, "would both be stored as param/x"),
@@ -234,6 +248,11 @@ def test_a_pickle_that_would_run_code_is_refused(tmp_path):
     ({"model": {"ema.x": torch.zeros(2)}, "ema": {"x": torch.ones(2)}}, "ema.x: a load could not tell it from model.ema.x"),
     ({"pickle": {"x": torch.zeros(2)}}, "pickle.x: the group pickle is for what is not a tensor"),
     ({"x": torch.zeros([1] * 7)}, "param/x: has 7 axes; the format has at most 6"),
+    ({"x": torch.zeros(2).to_sparse()}, "x: has the layout torch.sparse_coo; the format has dense tensors only"),
+    ({"x": torch.zeros(2, device="meta")}, "x: is on the device meta, so it has no values to save"),
+    (counted(torch.tensor(3.5)), "optim.state.w.step: is 3.5, expected a whole number of steps"),
+    (counted(torch.tensor(-1.0)), "optim.state.w.step: is -1.0, expected a whole number of steps"),
+    (counted(torch.tensor(float("nan"))), "optim.state.w.step: is nan, expected a whole number of steps"),
     ({"x": torch.zeros(2), "args": argparse.Namespace(lr=1)}, "args: is not a plain value .it calls argparse.Namespace"),
     ({"x": torch.zeros(2), "lr": np.float64(0.5)}, "lr: is not a plain value .it calls numpy"),
 ])
