@@ -15,13 +15,22 @@ function field(name,    s) {
     return s
 }
 
+function fail(sentence) {
+    print "curve: " sentence > "/dev/stderr"
+    failed = 1
+    exit 1
+}
+
 BEGIN {
-    if (ref != "")
-        while ((getline < ref) > 0)
+    if (ref != "") {
+        while ((got = (getline < ref)) > 0)
             if (field("loss") != "") {
                 ref_step[++n_ref] = field("step") + 0
                 ref_loss[n_ref] = field("loss") + 0
             }
+        if (got < 0)
+            fail(ref ": cannot be read")
+    }
 }
 
 field("loss") != "" {
@@ -56,6 +65,8 @@ function px(s) { return sprintf("%.1f", left + (s - first) / (end - first) * wid
 function py(v) { return sprintf("%.1f", top + (hi - v) / (hi - lo) * height) }
 
 function text(x, y, size, anchor, fill, s) {
+    gsub(/&/, "\\&amp;", s)
+    gsub(/</, "\\&lt;", s)
     printf "<text x=\"%s\" y=\"%s\" font-size=\"%d\" text-anchor=\"%s\" fill=\"%s\">%s</text>\n",
            x, y, size, anchor, fill, s
 }
@@ -108,7 +119,7 @@ function layout_change(i,    x) {
     x = px((step[i - 1] + step[i]) / 2)
     printf "<path d=\"M%s %sv%s\" stroke=\"#111111\" stroke-dasharray=\"5 4\"/>\n", x, top, height
     text(x + 7, top + height * 0.3, 13, "start", "#111111",
-         "tp-reshard " layout[i - 1] " &#8594; " layout[i])
+         "tp-reshard " layout[i - 1] " → " layout[i])
 }
 
 function picture(    i, a, k, colours) {
@@ -141,10 +152,10 @@ function picture(    i, a, k, colours) {
 }
 
 END {
-    if (n < 2) {
-        print "curve: the logs have fewer than two steps" > "/dev/stderr"
+    if (failed)
         exit 1
-    }
+    if (n < 2 || step[n] <= step[1])
+        fail("the logs have fewer than two steps")
     lo = hi = loss[1]
     first = step[1]
     end = step[n]
@@ -159,7 +170,7 @@ END {
     if (spark)
         sparkline()
     else {
-        margin = (hi - lo) * 0.04
+        margin = hi > lo ? (hi - lo) * 0.04 : hi != 0 ? 0.04 * (hi < 0 ? -hi : hi) : 1
         lo -= margin
         hi += margin
         picture()

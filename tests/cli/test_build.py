@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import xml.etree.ElementTree
 
 import pytest
 
@@ -172,6 +173,32 @@ def test_setup_continues_when_a_source_of_apt_fails(tmp_path, installs, code, me
                        env={"PATH": str(tmp_path)})
     assert p.returncode == code and message in p.stderr and "elsewhere" in p.stderr, p
     assert p.stdout.endswith("setup: installed\n") == installs
+
+
+# ---- examples/curve.awk ----------------------------------------------------------------------
+
+def curve(folder, losses, *words):
+    log = folder / "log.jsonl"
+    log.write_text("".join('{"step": %d, "loss": %s, "layout": "tp%d"}\n' % (i + 1, x, 1 + i // 2) for i, x in enumerate(losses)))
+    return subprocess.run(["awk", "-f", harness.REPO / "examples/curve.awk", *words, log], capture_output=True, text=True,
+                          check=False, timeout=60)
+
+
+@pytest.mark.parametrize("losses", [[2.5, 2.25, 2, 1.5], [2.5, 2.5], [0, 0]])
+def test_a_curve_is_a_picture_with_its_texts(tmp_path, losses):
+    p = curve(tmp_path, losses, "-v", "title=A & B <x>", "-v", "note=1 < 2")
+    assert p.returncode == 0, p
+    texts = [t.text for t in xml.etree.ElementTree.fromstring(p.stdout).iter("{http://www.w3.org/2000/svg}text")]
+    assert "A & B <x>" in texts and "1 < 2" in texts and "nan" not in p.stdout
+    assert ("tp-reshard tp1 \u2192 tp2" in texts) == (len(losses) > 2)
+
+
+@pytest.mark.parametrize("losses, words, message", [
+    ([2.5], [], "curve: the logs have fewer than two steps"),
+    ([2.5, 2], ["-v", "ref=nowhere.jsonl"], "curve: nowhere.jsonl: cannot be read")])
+def test_a_curve_of_nothing_is_refused(tmp_path, losses, words, message):
+    p = curve(tmp_path, losses, *words)
+    assert (p.returncode, p.stderr, p.stdout) == (1, message + "\n", ""), p
 
 
 FLAKY = """
