@@ -173,14 +173,16 @@ NVCC_FLAGS := -std=c++17 -O3 $(foreach a,$(CUDA_ARCHES),-gencode arch=compute_$a
               -Xcompiler -Wall,-Wextra,-fPIC,-fvisibility=hidden -Xptxas -warn-spills -Werror all-warnings
 
 ## cuda          build lib/libtp-cuda.so for GPUs with nvcc (docs/GPU.md); compare what its kernels take of a GPU with
-##               limits, and the fake CUDA device's declarations with NVIDIA's
-cuda:
-	@[ -n "$(NVCC)" ] || { echo "cuda: nvcc is not installed, so the library cannot be built" >&2; exit 3; }
-	@$(MAKE) $(BUILD)/cuda/libtp-cuda.so
-	@mkdir -p $(LIB) && cp $(BUILD)/cuda/libtp-cuda.so $(LIB)/
+##               limits, and the fake CUDA device's declarations with NVIDIA's (cuda-library: build it, and compare nothing)
+cuda: cuda-library
 	@$(PYTHON) -B tests/check/kernel_resources.py $(BUILD)/cuda
 	$(Q)for double in api api_memory api_stream cublas cublaslt graph nccl nccl_comm; do \
 	  g++ -std=c++17 -Wall -Wextra -fsyntax-only -I. $(CUDA_FLAGS) tests/fakecuda/$$double.cc || exit 1; done
+
+cuda-library:
+	@[ -n "$(NVCC)" ] || { echo "cuda: nvcc is not installed, so the library cannot be built" >&2; exit 3; }
+	@$(MAKE) $(BUILD)/cuda/libtp-cuda.so
+	@mkdir -p $(LIB) && cp $(BUILD)/cuda/libtp-cuda.so $(LIB)/
 
 $(BUILD)/cuda/libtp-cuda.so: $(call CUDA_FILES,$(BUILD)/cuda)
 	@echo "  LINK  $@"
@@ -288,11 +290,12 @@ $(foreach arch,$(ARCHES),$(eval $(call PTX_RULES,$(arch))))
 ## gpu-check     everything that only a GPU can show, in at most ten minutes: build/gpu-check/report.txt and report.json
 ##               (exit 3: this machine has no GPU)
 GPU_TESTS := $(addprefix $(BUILD)/tests/,kernels_cuda device_cuda_graph) \
-             $(addprefix $(BUILD)/tests/kernels_cuda_,products experts head_norm loss optimizer)
+             $(addprefix $(BUILD)/tests/kernels_cuda_,products experts head_norm loss optimizer shapes)
+GPU_PROGRAMS := $(addprefix $(BIN)/,tp-train tp-reshard tp-ckpt)
 gpu-check:
 	@[ -n "$(NVCC)" ] || { echo "gpu-check: nvcc is not installed, so nothing was checked." >&2; exit 3; }
-	@$(MAKE) -k all || echo "gpu-check: a program was not built; the report says which" >&2
-	@$(MAKE) cuda || echo "gpu-check: make cuda failed; the checks go on with what it has built" >&2
+	@$(MAKE) -k $(GPU_PROGRAMS) || echo "gpu-check: a program was not built; the report says which" >&2
+	@$(MAKE) cuda-library
 	@$(MAKE) -k $(BUILD)/gpu_check $(BUILD)/libkernel_times.so $(GPU_TESTS) || echo "gpu-check: a test was not built; the report says which" >&2
 	@TP_CUDA_LIBRARY=$(abspath $(LIB))/libtp-cuda.so $(PYTHON) -B tests/gpu/gpu_check.py --build $(BUILD) --bin $(BIN)
 
@@ -300,8 +303,8 @@ gpu-check:
 ##               has a GPU and no compiler (docs/GPU.md)
 gpu-check-bundle:
 	@[ -n "$(NVCC)" ] || { echo "gpu-check-bundle: nvcc is not installed, so nothing was built." >&2; exit 3; }
-	@$(MAKE) cuda # apart, because it builds objects of gpu_check in a make of its own
-	@$(MAKE) all $(BUILD)/gpu_check $(GPU_TESTS)
+	@$(MAKE) cuda-library # apart, because it builds objects of gpu_check in a make of its own
+	@$(MAKE) $(GPU_PROGRAMS) $(BUILD)/gpu_check $(GPU_TESTS)
 	@$(MAKE) $(BUILD)/libkernel_times.so || echo "gpu-check-bundle: without CUPTI there will be no times of kernels" >&2
 	@$(PYTHON) -B tests/gpu/bundle.py --build $(BUILD) --bin $(BIN) --libtp-cuda.so $(LIB)/libtp-cuda.so -o build/gpu-check.tar.gz
 
@@ -502,7 +505,7 @@ clean:
 help:
 	@sed -n 's/^## \?/  /p' Makefile
 
-.PHONY: all manuals deb wheel cuda ptx gpu-check gpu-check-bundle demo test test-long fuzz fuzz-short fuzz-programs \
+.PHONY: all manuals deb wheel cuda cuda-library ptx gpu-check gpu-check-bundle demo test test-long fuzz fuzz-short fuzz-programs \
         test-map test-clients test-packaging tests unit benches bench lint check-format check-tidy check-cpp \
         check-shell check-deps format setup install uninstall clean help FORCE
 .SECONDARY:

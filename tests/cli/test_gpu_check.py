@@ -1,7 +1,8 @@
 """tests/gpu/gpu_check.py, the script of `make gpu-check`, on the fake CUDA device: its report, and that failures do not end it.
 
-needs: tp-train tp-reshard tp-ckpt device_cuda_graph kernels_cuda kernels_cuda_products kernels_cuda_experts kernels_cuda_head_norm kernels_cuda_loss kernels_cuda_optimizer libtp-cuda.so
+needs: tp-train tp-reshard tp-ckpt device_cuda_graph kernels_cuda kernels_cuda_products kernels_cuda_experts kernels_cuda_head_norm kernels_cuda_loss kernels_cuda_optimizer kernels_cuda_shapes libtp-cuda.so
 """
+import argparse
 import json
 import os
 import pathlib
@@ -38,14 +39,17 @@ def check(out, *options, build=None, programs=None, **more):
 def test_the_parts_that_a_fake_device_can_run_pass(tmp_path):
     parts = "device,losses,layouts,reshard,saving,training" if harness.LONG else "device,losses,reshard"
     code, rows = check(tmp_path, "--only", parts)
-    assert code == 0 and list(rows) == parts.split(","), rows
-    assert all(row["status"] == "passed" and row["figures"] for row in rows.values()), rows
+    assert code == 4 and list(rows) == parts.split(","), rows  # gpu_check is for a GPU
+    whole = [name for name in rows if name not in ("device", "training")]
+    assert all(rows[name]["status"] == "passed" and rows[name]["figures"] for name in whole), rows
+    assert rows["device"]["status"] == "in part" and rows["device"]["not_run"][0].endswith("/gpu_check was not built"), rows
     assert rows["reshard"]["figures"]["cuda_GB_per_s"] > 0
     assert not list(tmp_path.glob("**/*.h5")), "the folder has checkpoints, and is sent"
     assert len(rows["losses"]["figures"]) == len(gpu_check.MODELS) * 2, rows
 
 
 @pytest.mark.parametrize("options,message", [(["--only", "device,kernel"], "there is no part kernel; the parts are device, kernels, "),
+                                             (["--only", ","], "it names no part; the parts are device, kernels, "), (["--at-once", "0"], "0 is less than 1"),
                                              (["--out", "/proc/report"], "the report cannot be written: ")])
 def test_a_wrong_request_is_refused_in_one_sentence(tmp_path, options, message):
     r = subprocess.run([sys.executable, "-B", SCRIPT, "--out", tmp_path / "out", *options], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
@@ -55,7 +59,7 @@ def test_a_wrong_request_is_refused_in_one_sentence(tmp_path, options, message):
 
 
 def script(path, text):
-    path.parent.mkdir(exist_ok=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("#!/bin/bash\n" + text)
     path.chmod(0o755)
 
@@ -117,6 +121,94 @@ def test_what_nobody_expected_of_one_model_leaves_the_figures_of_the_others(tmp_
     assert sorted(row["figures"]) == sorted("%s %s" % (m, t) for m in gpu_check.MODELS if m != "gpt2-tiny" for t in gpu_check.TOLERANCES), row
 
 
+def test_a_part_of_which_something_did_not_run_has_not_passed(tmp_path):
+    """In the text, in JSON and in the exit code."""
+    script(tmp_path / "gpu_check", "echo '%s'\n" % EXPERTS)
+    for name in gpu_check.ALL_KERNEL_TESTS[1:]:
+        script(tmp_path / "tests" / name, "echo 5 tests\n")
+    code, rows = check(tmp_path / "out", "--only", "kernels,experts", build=tmp_path)
+    text = (tmp_path / "out/report.txt").read_text()
+    assert code == 4 and rows["experts"]["status"] == "passed", rows
+    assert rows["kernels"]["status"] == "in part" and rows["kernels"]["not_run"] == [
+        "device_cuda_graph: %s/tests/device_cuda_graph was not built" % tmp_path], rows
+    assert text.startswith("gpu-check: 1 passed, 1 in part, 0 failed, 0 not run\n") and "    did not run: device_cuda_graph: " in text, text
+    script(tmp_path / "tests/device_cuda_graph", "echo 5 tests\n")
+    code, rows = check(tmp_path / "out", "--only", "kernels,experts", build=tmp_path)
+    assert code == 0 and set(rows["kernels"]["figures"]) == set(gpu_check.ALL_KERNEL_TESTS) and "not_run" not in rows["kernels"], rows
+
+
+def test_what_was_found_is_in_the_report_when_the_script_is_killed(tmp_path):
+    """Also of the part that runs."""
+    began = tmp_path / "pid"
+    trains(tmp_path, "*tiny-pp2-fp32-cuda*) echo $$ >%s; exec sleep 1000;;" % began)
+    argv = [sys.executable, "-B", SCRIPT, "--bin", tmp_path / "bin", "--build", tmp_path, "--out", tmp_path / "out", "--small", "--only",
+            "losses,layouts,experts", "--at-once", "1"]
+    with subprocess.Popen(argv, stdout=subprocess.DEVNULL) as p:
+        while not (began.exists() and began.read_text().endswith("\n")):
+            assert p.poll() is None
+            time.sleep(0.05)
+        p.kill()
+    os.kill(int(began.read_text()), signal.SIGKILL)  # nobody else ends it now
+    losses, layouts, experts = json.loads((tmp_path / "out/report.json").read_text())
+    text = (tmp_path / "out/report.txt").read_text()
+    assert losses["status"] == "passed" and len(losses["figures"]) == len(gpu_check.MODELS) * 2, losses
+    assert layouts["status"] == "in part" and layouts["figures"] == {"tp2": 0} and layouts["not_run"] == ["the rest: it had not ended"], layouts
+    assert experts["status"] == "not run" and experts["why"] == "it had not begun", experts
+    assert text.startswith("gpu-check: 1 passed, 1 in part, 0 failed, 1 not run\n"), text
+
+
+class Clock:
+    """A process that ends at once, and how long it could have taken."""
+
+    pid, returncode, allowed = 0, 0, []
+
+    def communicate(self, timeout):
+        self.allowed.append(timeout)
+        return "", None
+
+
+@pytest.mark.parametrize("only,seconds,share,command", [(["sanitizer"], 3600, 3600, 2160), (["sanitizer", "layouts"], 3600, 2520, 1512),
+                                                        ([], 600, 150, 90), ([], 1200, 300, 180), ([], 300, 75, 75)])
+def test_the_time_of_a_part_follows_that_of_all(tmp_path, monkeypatch, only, seconds, share, command):
+    """A part has its share, or all that is not for those after it; its commands have a part of that."""
+    (tmp_path / "build").mkdir()
+    (tmp_path / "build/gpu_check").touch()
+    script(tmp_path / "compute-sanitizer", "exit 1\n")
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    monkeypatch.setattr(Clock, "allowed", [])
+    c = gpu_check.Check(argparse.Namespace(out=tmp_path, bin=tmp_path, build=tmp_path / "build", seconds=seconds, small=False, at_once=1))
+    monkeypatch.setattr(c.commands, "begin", lambda *argv, **options: Clock())
+    groups = list(gpu_check.groups_of([part for part in gpu_check.PARTS if not only or part.__name__ in only], 4))
+    (i,) = [i for i, group in enumerate(groups) if gpu_check.sanitizer in group]
+    own = c.of(gpu_check.sanitizer, sum(max(map(gpu_check.share_of, group)) for group in groups[i + 1:]))
+    assert own.deadline - time.monotonic() == pytest.approx(share, abs=20)
+    gpu_check.sanitizer(own)
+    assert len(Clock.allowed) == 4 and all(t == pytest.approx(command, abs=20) for t in Clock.allowed), Clock.allowed
+
+
+def test_a_command_that_the_end_of_its_time_ends_has_not_failed(tmp_path):
+    script(tmp_path / "gpu_check", "exec sleep 1000\n")
+    code, rows = check(tmp_path / "out", "--seconds", "3", "--only", "experts", build=tmp_path)
+    assert code == 4 and rows["experts"]["status"] == "not run" and "no time was left" in rows["experts"]["why"], rows
+
+
+def test_a_program_that_prints_no_figures_has_not_passed(tmp_path):
+    script(tmp_path / "gpu_check", "echo gpu-check on a GPU; echo nothing else\n")
+    code, rows = check(tmp_path / "out", "--only", "bandwidth,attention,experts", build=tmp_path)
+    assert code == 1 and all(row["status"] == "FAILED" and row["why"].endswith("printed no figures: nothing else") for row in rows.values()), rows
+
+
+def test_the_peak_is_that_of_the_gpu_that_cuda_uses(tmp_path):
+    """nvidia-smi has another order, and does not know CUDA_VISIBLE_DEVICES."""
+    script(tmp_path / "path/nvidia-smi", "echo NVIDIA A100-SXM4-80GB\n")
+    script(tmp_path / "build/gpu_check", "echo 'GPUs: 2'; echo 'GPU 0: NVIDIA H100 PCIe'\n")
+    trains(tmp_path, "")
+    _, rows = check(tmp_path / "out", "--only", "training", build=tmp_path / "build", programs=tmp_path / "bin",
+                    PATH="%s:%s" % (tmp_path / "path", os.environ["PATH"]))
+    (row,) = rows["training"]["figures"].values()
+    assert row["of_peak"] == pytest.approx(7 * training_goals.flops_per_token(training_goals.TINY, 16) / 756e12), row
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_signal_ends_what_runs_and_leaves_the_report(tmp_path, number):
     """Commands are in sessions of their own, which would go on and hold the GPU."""
@@ -137,9 +229,12 @@ def test_a_signal_ends_what_runs_and_leaves_the_report(tmp_path, number):
     assert signal.Signals(number).name + " ended the check" in rows["layouts"]["why"], rows
 
 
+EXPERTS = "experts 128 rows 32 together 90.5 apart 12.0 TFLOP/s"
+
+
 def test_a_report_that_nobody_prints_is_written(tmp_path):
     """As when the terminal is gone, or `| head` has ended."""
-    script(tmp_path / "build/gpu_check", "echo 'best contiguous copy   5000 GB/s'\n")
+    script(tmp_path / "build/gpu_check", "echo 'best contiguous copy   5000 GB/s'; echo '%s'\n" % EXPERTS)
     r = subprocess.run(["bash", "-c", "'%s' -B '%s' --build '%s' --out '%s' --small --only bandwidth,experts >/dev/full" % (
         sys.executable, SCRIPT, tmp_path / "build", tmp_path / "out")], stderr=subprocess.PIPE, text=True, check=False)
     assert "Traceback" not in r.stderr, r.stderr
@@ -151,9 +246,9 @@ def test_a_python_that_does_not_answer_is_asked_once_for_pytorch(tmp_path):
     for name in "path/python3", "path/python3.0":
         script(tmp_path / name, "echo asked >>%s/asked; exit 1\n" % tmp_path)
     _, rows = check(tmp_path / "out", "--only", "training", PATH="%s:%s" % (tmp_path / "path", os.environ["PATH"]))
-    (row,) = rows["training"]["figures"].values()
+    row = rows["training"]
     asked = (tmp_path / "asked").read_text().splitlines()
-    assert {row["pytorch_" + mode] for _, mode in gpu_check.OF_PYTORCH if "pytorch_" + mode in row} == {"PyTorch is not installed"}, row
+    assert row["status"] == "in part" and row["not_run"] == ["PyTorch is not installed"], row
     assert len(asked) == 1, asked
 
 
@@ -227,15 +322,24 @@ esac
     assert "is not a valid field" in figures["ecc"] and "power.draw" in figures["power"] and "driver_version" in figures["gpu"], rows
 
 
-@pytest.mark.parametrize("gpus,ranks", [(1, "all share a GPU"), (3, "all share a GPU"), (4, "each has one of 4 GPUs")])
+OF_TWO = "tp2, pp2, cp2, dp2, dp2zero3, ep2dp2"  # ranks
+
+
+@pytest.mark.parametrize("gpus,ranks", [
+    (1, "all share a GPU"), (2, "each has one of 2 GPUs: %s; they share 2 GPUs: tp2pp2" % OF_TWO),
+    (3, "each has one of 3 GPUs: %s; they share 3 GPUs: tp2pp2" % OF_TWO), (4, "each has one of 4 GPUs"),
+    (None, "how many GPUs there are is not known, so all were started as if ranks shared one")])
 def test_ranks_have_gpus_of_their_own_where_there_are_enough(tmp_path, gpus, ranks):
     """Then NCCL chooses everything itself."""
-    script(tmp_path / "build/gpu_check", "echo '%s'\n" % (VERSIONS % gpus))
-    trains(tmp_path, "*--device\\ cuda*) env | grep ^NCCL >>%s;;" % (tmp_path / "seen"))
+    if gpus:
+        script(tmp_path / "build/gpu_check", "echo '%s'\n" % (VERSIONS % gpus))
+    trains(tmp_path, "*--device\\ cuda*) while [ \"$1\" != --layout ]; do shift; done; env | grep -c ^NCCL >%s/seen-$2;;" % tmp_path)
     code, rows = check(tmp_path / "out", "--only", "layouts", build=tmp_path / "build", programs=tmp_path / "bin")
     assert code == 0 and rows["layouts"]["figures"]["ranks"] == ranks, rows
-    seen = {line.split("=")[0] for line in (tmp_path / "seen").read_text().splitlines()}
-    assert seen == set(gpu_check.OWN_GPUS if gpus >= 4 else gpu_check.SHARED_GPU), seen
+    for layout in gpu_check.LAYOUTS:
+        is_own = (gpus or 1) >= (4 if layout == "tp2pp2" else 2)
+        seen = int((tmp_path / ("seen-" + layout)).read_text())
+        assert seen == len(gpu_check.OWN_GPUS if is_own else gpu_check.SHARED_GPU), layout
 
 
 def test_figures_are_kept_beside_a_failure(tmp_path):
@@ -243,16 +347,20 @@ def test_figures_are_kept_beside_a_failure(tmp_path):
         script(tmp_path / "tests" / name, "echo 5 tests of %s\nexit %d\n" % (name, name == "kernels_cuda_products"))
     code, rows = check(tmp_path / "out", "--only", "kernels", build=tmp_path)
     row = rows["kernels"]
+    assert set(row["figures"]) == {"device_cuda_graph", *gpu_check.KERNEL_TESTS[1:]} - {"kernels_cuda_products"}, row
     assert code == 1 and row["status"] == "FAILED" and "kernels_cuda_products: exit 1" in row["why"].replace(str(tmp_path / "tests") + "/", ""), row
     assert row["figures"]["kernels_cuda_experts"] == "5 tests of kernels_cuda_experts", row
-    assert row["figures"]["unfinished"][0].endswith("tests/kernels_cuda was not built"), row
+    assert row["not_run"][0].endswith("tests/kernels_cuda was not built"), row
+
+
+ATTENTION = "attention seq 1024 head_dim 64 forward 276.5 backward 209.0 TFLOP/s (wgmma)"
 
 
 def test_pytorch_is_asked_of_the_python_that_has_it(tmp_path):
     """The shell's may have it, and not the system's, which runs this script."""
     said = {"tokens_per_s": 5.0, "long": "x" * 1000}
     script(tmp_path / "path/python3", "case $1 in -c) ;; *) echo a warning; echo '%s';; esac\n" % json.dumps(said))
-    script(tmp_path / "build/gpu_check", "echo\n")
+    script(tmp_path / "build/gpu_check", "echo '%s'\n" % ATTENTION)
     _, rows = check(tmp_path / "out", "--only", "attention", build=tmp_path / "build", PATH="%s:%s" % (tmp_path / "path", os.environ["PATH"]))
     assert rows["attention"]["figures"]["pytorch"] == said, rows
 
@@ -273,7 +381,7 @@ def test_parts_that_measure_no_speed_run_side_by_side(tmp_path, at_once):
 
 
 def test_products_of_experts_are_measured_together_and_apart(tmp_path):
-    script(tmp_path / "build/gpu_check", "echo experts 128 rows 32 together 90.5 apart 12.0 TFLOP/s\n")
+    script(tmp_path / "build/gpu_check", "echo '%s'\n" % EXPERTS)
     _, rows = check(tmp_path / "out", "--only", "experts", build=tmp_path / "build")
     assert rows["experts"]["figures"] == {"ours": [{"experts": 128, "rows": 32, "together": 90.5, "apart": 12.0}]}, rows
 
@@ -327,7 +435,7 @@ def test_a_bundle_runs_apart_from_the_source_tree(tmp_path):
     env.pop("TP_CUDA_LIBRARY", None)
     r = subprocess.run([sys.executable, "-B", root / "tests/gpu/gpu_check.py", "--small", "--only", "device", "--out", tmp_path / "out"], env=env,
                        stdout=subprocess.PIPE, text=True, check=False)
-    assert r.returncode == 0, r.stdout
+    assert r.returncode == 4 and " 1 in part, 0 failed" in r.stdout, r.stdout  # gpu_check is for a GPU
     for program in ("bin/tp-train", "bin/tp-reshard", "bin/tp-ckpt", "build/plain/tests/kernels_cuda"):
         said = subprocess.run(["ldd", root / program], env={**os.environ, "LD_LIBRARY_PATH": str(root / "lib/bundled")}, stdout=subprocess.PIPE,
                               text=True, check=True).stdout
@@ -353,7 +461,7 @@ def test_cublas_and_nccl_of_pytorch_are_found_for_a_bundle(tmp_path, monkeypatch
 
 def test_nothing_begins_after_the_time_is_over(tmp_path):
     code, rows = check(tmp_path, "--seconds", "0", "--only", "layouts,bandwidth")
-    assert code in (0, 1) and "no time was left" in rows["layouts"]["why"] + rows["bandwidth"].get("why", ""), rows
+    assert code == 4 and "no time was left" in rows["layouts"]["why"], rows
 
 
 def test_goals_of_training_are_judged():
@@ -362,7 +470,9 @@ def test_goals_of_training_are_judged():
     gpt2 = training_goals.flops_per_token(training_goals.GPT2_124M, 1024)
     assert gpt2 - training_goals.flops_per_token(training_goals.GPT2_124M, 0) == 6 * 12 * 1024 * 768
     assert 6 * 1.0e9 < training_goals.flops_per_token(training_goals.LLAMA_1B, 0) < 6 * 1.1e9
-    assert [training_goals.peak_of(x) for x in ("NVIDIA H200", "NVIDIA A100-SXM4-80GB", "NVIDIA GeForce", None)] == [989, 312, None, None]
+    peaks = {"NVIDIA H200": 989, "NVIDIA A100-SXM4-80GB": 312, "NVIDIA GeForce": None, None: None, "NVIDIA H100 80GB HBM3": 989, "NVIDIA H100 PCIe": 756,
+             "NVIDIA H200 NVL": 835, "NVIDIA H100 80GB HBM3 MIG 1g.10gb": None, "NVIDIA GB200": 2500}
+    assert {name: training_goals.peak_of(name) for name in peaks} == peaks
     for rate, compiled, gpu, peak, faster in ((0.5, 1.0, "NVIDIA H200", True, False), (0.4, 0.1, "NVIDIA H200", False, True),
                                               (0.4, "no PyTorch", "another", None, None)):
         row = {"tokens_per_s": rate * 989e12 / gpt2, "pytorch_compile": compiled if isinstance(compiled, str) else compiled * 989e12 / gpt2}
@@ -379,7 +489,7 @@ def test_pytorch_is_measured_in_the_order_of_the_goals(tmp_path):
     script(tmp_path / "path/python3", "case $1 in -c) ;; *) shift; echo \"$*\" >>%s/asked; echo '{\"tokens_per_s\": 1.5}';; esac\n" % tmp_path)
     code, rows = check(tmp_path / "out", "--only", "training", PATH="%s:%s" % (tmp_path / "path", os.environ["PATH"]))
     (row,) = rows["training"]["figures"].values()
-    assert code == 0 and [line.split()[-1] for line in (tmp_path / "asked").read_text().splitlines()] == ["compile_layers", "eager", "compile"]
+    assert code == 0 and rows["training"]["status"] == "passed" and [line.split()[-1] for line in (tmp_path / "asked").read_text().splitlines()] == ["compile_layers", "eager", "compile"]
     assert row["pytorch_compile_layers"] == row["pytorch_eager"] == row["pytorch_compile"] == 1.5, row
 
 
@@ -408,6 +518,18 @@ def test_the_library_for_times_finds_cupti_in_the_folder_of_cuda(tmp_path):
     said = harness.ok("make", "-n", "-C", harness.REPO, "NVCC=%s" % nvcc, "BUILD=%s" % tmp_path, library).out.replace("\\\n", "")
     (link,) = [line for line in said.splitlines() if " -lcupti " in line]
     assert all(flag + "%s/cuda/extras/CUPTI/lib64 " % tmp_path in link for flag in ("-L", "-Xlinker -rpath=")), link
+
+
+@pytest.mark.parametrize("goal", ["gpu-check", "gpu-check-bundle"])
+def test_make_builds_what_the_check_needs_and_no_more(tmp_path, goal):
+    """Nothing of tp-run, and no comparison of the library with limits."""
+    nvcc, build = tmp_path / "cuda/bin/nvcc", tmp_path / "build"
+    script(nvcc.parent / "nvcc", "")
+    said = harness.ok("make", "-n", "-C", harness.REPO, "NVCC=%s" % nvcc, "BUILD=%s" % build, "BIN=%s" % (tmp_path / "bin"), goal).out
+    linked = {line.split()[-1].strip('"') for line in said.splitlines() if line.startswith('echo "  LINK')}
+    assert linked == {str(path) for path in (*(tmp_path / "bin" / name for name in bundle.PROGRAMS), build / "cuda/libtp-cuda.so",
+                                             *(build / "tests" / name for name in gpu_check.ALL_KERNEL_TESTS))}, linked
+    assert "orchestrator/" not in said and "kernel_resources.py" not in said and "fsyntax-only" not in said, said
 
 
 @pytest.mark.parametrize("has", ["nothing", "nccl", "nccl cu13"])

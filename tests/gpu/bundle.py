@@ -17,7 +17,7 @@ import sys
 import tarfile
 import tempfile
 
-from gpu_check import BUNDLED, KERNEL_TESTS, LIBRARY, OF_BUILD, REPO
+from gpu_check import ALL_KERNEL_TESTS, BUNDLED, LIBRARY, OF_BUILD, REPO
 
 OF_THE_MACHINE = re.compile(r"(linux-vdso|ld-linux.*|lib(c|m|pthread|dl|rt|resolv|stdc\+\+|gcc_s|cuda|cublas|cublasLt|nccl))\.so\b")
 PROGRAMS = ("tp-train", "tp-reshard", "tp-ckpt")
@@ -28,8 +28,8 @@ def libraries_of(path):
     said = subprocess.run(["ldd", path], stdout=subprocess.PIPE, text=True, check=True).stdout
     found = {}
     for line in said.splitlines():
-        name, _, file = line.strip().partition(" => ")
-        if not _ or OF_THE_MACHINE.match(name):
+        name, arrow, file = line.strip().partition(" => ")
+        if not arrow or OF_THE_MACHINE.match(name):
             continue
         if file.startswith("not found"):
             raise SystemExit("bundle: %s needs %s, which is not found" % (path, name))
@@ -42,7 +42,7 @@ def files_of(options):
     wanted = {LIBRARY.relative_to(REPO): options.cuda_library}
     wanted.update({pathlib.Path("bin", name): options.bin / name for name in PROGRAMS})
     wanted.update({pathlib.Path("build/plain", name): options.build / name for name in OF_BUILD})
-    for name in ("device_cuda_graph", *KERNEL_TESTS):
+    for name in ALL_KERNEL_TESTS:
         wanted[pathlib.Path("build/plain/tests", name)] = options.build / "tests" / name
     for file in wanted.values():
         if not file.exists():

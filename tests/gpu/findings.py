@@ -3,19 +3,23 @@ import contextlib
 
 
 class Missing(Exception):
-    """A part cannot run here: something is not installed, or no time is left."""
+    """Something cannot run here: it is not installed, or no time is left."""
 
 
 class NoGpu(Missing):
     """No GPU can be used, so no part can run."""
 
 
-class Failed(Exception):
-    """A part found something wrong. figures: what it has found nevertheless."""
+class TimeOver(Missing):
+    """A command was ended because the time of its part was over."""
 
-    def __init__(self, why, figures=None):
+
+class Failed(Exception):
+    """A part found something wrong. figures: what it has found nevertheless; not_run: what of it did not run."""
+
+    def __init__(self, why, figures=None, not_run=()):
         super().__init__(why)
-        self.figures = figures
+        self.figures, self.not_run = figures, list(not_run)
 
 
 class Late(Failed):
@@ -23,26 +27,33 @@ class Late(Failed):
 
 
 class Findings:
-    """What a part finds, some of which may fail or be missing."""
+    """What a part finds, some of which may fail or not run. found: called after each attempt, with the row of the report so far."""
 
-    def __init__(self):
-        self.figures, self.wrong, self.unfinished = {}, [], []
+    def __init__(self, found=lambda row: None):
+        self.figures, self.wrong, self.not_run, self.found = {}, [], [], found
 
     @contextlib.contextmanager
-    def attempt(self, what, may_be_late=False):
+    def attempt(self, what, not_run=Missing):
+        """Take down why `what` failed. not_run: exceptions that mean that it did not run."""
         try:
             yield
-        except (Missing, Failed) as e:
-            is_missing = isinstance(e, Missing) or (may_be_late and isinstance(e, Late))
-            (self.unfinished if is_missing else self.wrong).append("%s: %s" % (what, e))
+        except not_run as e:
+            self.not_run.append("%s: %s" % (what, e))
+        except Failed as e:
+            self.wrong.append("%s: %s" % (what, e))
         except Exception as e:  # what is found of others must not be lost
             self.wrong.append("%s: %s: %s" % (what, type(e).__name__, e))
+        self.found(self.row("the rest: it had not ended"))
 
-    def result(self):
-        if self.unfinished and not self.figures and not self.wrong:
-            raise Missing("; ".join(self.unfinished))
-        if self.unfinished:
-            self.figures["unfinished"] = self.unfinished
+    def row(self, *also_not_run):
+        """A row of the report. The part has passed if all of it ran and was right."""
+        figures, not_run = dict(self.figures), [*self.not_run, *also_not_run]
         if self.wrong:
-            raise Failed("; ".join(self.wrong), self.figures)
-        return self.figures
+            row = {"status": "FAILED", "why": "; ".join(self.wrong), "figures": figures}
+        elif not not_run:
+            return {"status": "passed", "figures": figures}
+        elif not figures:
+            return {"status": "not run", "why": "; ".join(not_run)}
+        else:
+            row = {"status": "in part", "figures": figures}
+        return {**row, "not_run": not_run} if not_run else row

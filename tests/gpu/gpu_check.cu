@@ -1,7 +1,7 @@
 /*
  * tests/gpu/gpu_check.cu - compares the CUDA kernels for copies and casts with the C kernels, bit
  * for bit; --quick: fewer cases, for compute-sanitizer. --bandwidth, --attention and --experts
- * measure. --versions: of the driver and the libraries, and the number of GPUs.
+ * measure. --versions: of the driver and the libraries, the number of GPUs, the name of the first.
  *
  * Exit code: 0 all equal, 1 a difference or a CUDA error, 3 no GPU.
  */
@@ -474,6 +474,7 @@ static void experts_speed(int64_t rows_each)
 static int versions(void)
 {
     int driver = 0, runtime = 0, nccl = 0, major = 0, minor = 0, patch = 0, n_devices = 0;
+    cudaDeviceProp first;
 
     (void)cudaDriverGetVersion(&driver);
     (void)cudaRuntimeGetVersion(&runtime);
@@ -485,6 +486,8 @@ static int versions(void)
     printf("CUDA of the driver: %d.%d\nCUDA: %d.%d\ncuBLAS: %d.%d.%d\nNCCL: %d.%d.%d\nGPUs: %d\n",
            driver / 1000, driver % 1000 / 10, runtime / 1000, runtime % 1000 / 10, major, minor,
            patch, nccl / 10000, nccl / 100 % 100, nccl % 100, n_devices);
+    if (n_devices > 0 && cudaGetDeviceProperties(&first, 0) == cudaSuccess)
+        printf("GPU 0: %s\n", first.name);
     return 0;
 }
 

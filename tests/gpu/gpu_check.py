@@ -8,10 +8,11 @@ runs. FOLDER gets report.txt, report.json, and the output of every command. Part
 to N of them: four on a machine with eight cores and more, else one. --small: sizes for the fake CUDA device, on which the
 script itself is tested.
 
-SIGTERM, Ctrl-C and a terminal that closes end what runs, and the report has what was found by then.
+The report is written anew whenever something was found, so SIGKILL leaves what was found by then. SIGTERM, Ctrl-C and a terminal
+that closes also end what runs.
 
-Exit code: 0 no part failed, 1 a part failed, tp-train was not built, or a signal came, 2 the request is wrong, 3 there is no GPU that
-can be used.
+Exit code: 0 all parts passed; 1 a part failed, tp-train was not built, or a signal came; 2 the request is wrong; 3 there is no GPU
+that can be used; 4 no part failed, and some did not run or ran in part.
 """
 import argparse
 import concurrent.futures
@@ -27,13 +28,13 @@ import re
 import shutil
 import subprocess
 import sys
-import threading
 import time
 
 import kernel_times
 from commands import Commands, end_session
-from findings import Failed, Findings, Late, Missing, NoGpu
-from machine import n_gpus, state, versions
+from findings import Failed, Findings, Late, Missing, NoGpu, TimeOver
+from machine import gpu_name, n_gpus, state, versions
+from report import Report, totals_of, write_whole
 from training_goals import EXPERTS, GPT2_124M, GPT2_TINY, HEADS_OF_64, LLAMA_1B, TINY, judge_training
 
 REPO = pathlib.Path(__file__).resolve().parents[2]
@@ -49,7 +50,6 @@ LAYOUTS = ("tp2", "pp2", "cp2", "dp2", "tp2pp2", "dp2zero3", "ep2dp2")  # ep2dp2
 # How several ranks use one GPU: NCCL takes ranks with different host names for ranks of different hosts, which then
 # communicate by sockets; tp-train adds each rank's number to NCCL_HOSTID. Timings of such runs mean nothing. Where each
 # rank has a GPU of its own, NCCL chooses everything itself.
-RANKS_MAX = 4  # of LAYOUTS
 OWN_GPUS = {"NCCL_DEBUG": "WARN"}
 SHARED_GPU = {"NCCL_HOSTID": "rank", "NCCL_NET": "Socket", "NCCL_NET_PLUGIN": "none", "NCCL_IB_DISABLE": "1", "NCCL_SOCKET_IFNAME": "lo",
               "NCCL_MNNVL_ENABLE": "0", "NCCL_NVLS_ENABLE": "0", "NCCL_CUMEM_ENABLE": "0", "NCCL_RAS_ENABLE": "0",
@@ -57,12 +57,19 @@ SHARED_GPU = {"NCCL_HOSTID": "rank", "NCCL_NET": "Socket", "NCCL_NET_PLUGIN": "n
 
 KERNEL_TESTS = ("kernels_cuda", "kernels_cuda_products", "kernels_cuda_experts", "kernels_cuda_head_norm", "kernels_cuda_loss",
                 "kernels_cuda_optimizer")
+# Those that compute-sanitizer does not run: kernels_cuda_shapes has sizes of models, for which it takes too long.
+ALL_KERNEL_TESTS = ("device_cuda_graph", *KERNEL_TESTS, "kernels_cuda_shapes")
 
 OF_BUILD = ("gpu_check", "libkernel_times.so")  # not in its folder tests
 
-# Seconds that a part may take; 90 where nothing is said. PyTorch compiles its models in training, which may use up all time,
-# so it comes late.
+# Seconds of ten minutes that a part may take although others come after it; 90 where nothing is said. PyTorch compiles its models
+# in training, which may use up all time, so it comes late.
 SHARES = {"kernels": 150, "losses": 120, "layouts": 180, "training": 330, "sanitizer": 150}
+ALL_SHARES = 600
+
+
+def share_of(part):
+    return SHARES.get(part.__name__, 90)
 
 
 def nvidia_folders():
@@ -94,13 +101,6 @@ def rest_of(process):
         return "a process cannot be ended\n" + (e.stdout or b"").decode(errors="replace")
 
 
-def write_whole(path, content):
-    """Another part may read or write the same file."""
-    part = path.with_name("%s.%d" % (path.name, threading.get_ident()))
-    part.write_bytes(content)
-    part.replace(path)
-
-
 class Check:
     def __init__(self, options):
         self.options = options
@@ -108,24 +108,27 @@ class Check:
         self.bin, self.build = options.bin.resolve(), options.build.resolve()
         self.end = self.deadline = time.monotonic() + options.seconds
         self.numbers = itertools.count(1)
+        self.patience = 1  # how many times longer than in ten minutes a command may take
         self.commands = Commands()
         self.log_ends = []  # of commands of this part that failed
+        self.found = lambda row: None  # called when this part has found something
         self.own_env = own_environment()
 
-    def of(self, part):
-        """What a part uses: it has its share of the time that is left. A part beside others has a third of all, so that time is
-        left for those after it. Small runs are those of tests, whose machine may be busy."""
+    def of(self, part, later):
+        """What a part uses: it has its share of the time, or all that those after it leave, whose shares are `later` in all. Small
+        runs are those of tests, whose machine may be busy."""
         own = copy.copy(self)
-        share = self.options.seconds if self.options.small else SHARES.get(part.__name__, 90)
-        if part in SIDE_BY_SIDE and not self.options.only:
-            share = min(share, self.options.seconds / 3)
+        scale, now = self.options.seconds / ALL_SHARES, time.monotonic()
+        seconds = self.options.seconds if self.options.small else max(share_of(part) * scale, self.end - now - later * scale)
         own.log_ends = []
-        own.deadline = min(self.end, time.monotonic() + share)
+        own.deadline = min(self.end, now + seconds)
+        own.patience = max(1, (own.deadline - now) / share_of(part))
         return own
 
     def run(self, *argv, seconds=120, env=None, absent=None):
-        """Run a command and return its output, which a file of `out` also gets. absent: its exit code if something is missing."""
-        left = self.deadline - time.monotonic()
+        """Run a command and return its output, which a file of `out` also gets. seconds: that it may take in ten minutes; absent: its
+        exit code if something is missing."""
+        left, seconds = self.deadline - time.monotonic(), seconds * self.patience
         if left <= 1:
             raise Missing("no time was left")
         log = self.out / ("%02d-%s.log" % (next(self.numbers), pathlib.Path(str(argv[0])).name))
@@ -145,7 +148,9 @@ class Check:
             text = rest_of(p)
             log.write_text(text)
             self.log_ends.append(end_of(log.name, text))
-            raise Late("%s took more than %d s" % (argv[0], min(seconds, left))) from e
+            if left < seconds:
+                raise TimeOver("%s took more than %d s, and no time was left" % (argv[0], left)) from e
+            raise Late("%s took more than %d s" % (argv[0], seconds)) from e
         finally:
             self.commands.forget(p)
         log.write_text(" ".join(map(str, argv)) + "\n" + text)
@@ -205,13 +210,14 @@ def torch_python():
 
 
 def torch_speed(c, *argv):
-    """What torch_speed.py prints; or why there is nothing."""
+    """What torch_speed.py prints."""
     if not torch_python():
-        return "PyTorch is not installed"
+        raise Missing("PyTorch is not installed")
+    last = c.run(torch_python(), HERE / "torch_speed.py", *argv, seconds=240, absent=3).strip().rpartition("\n")[2]
     try:
-        return json.loads(c.run(torch_python(), HERE / "torch_speed.py", *argv, seconds=240, absent=3).strip().rpartition("\n")[2])
-    except (Missing, Failed, ValueError) as e:
-        return str(e)
+        return json.loads(last)
+    except ValueError as e:
+        raise Failed("torch_speed.py printed no figures: %s" % last) from e
 
 
 def end_of(name, text):
@@ -224,31 +230,35 @@ def last_line(text):
     return lines[-1][:300] if lines else ""
 
 
-# ---- the parts: each returns {figure: value} ----
+# ---- the parts: each returns {figure: value} or Findings ----
 
 def device(c):
     """The GPU and its state, the versions of driver and libraries, and that tp-train can use it."""
-    found = {**versions(c), **state(c)}
+    findings = Findings(c.found)
+    with findings.attempt("versions", not_run=(Missing, Failed)):  # if it cannot even start, the parts that need it fail
+        findings.figures.update(versions(c))
+    with findings.attempt("the state of the GPU"):
+        findings.figures.update(state(c))
     try:
         steps = c.train("first", "--model", c.config("tiny", TINY), "--device", "cuda", "--batch", 2, "--seq", 16, steps=2)
     except Failed as e:
         if "--device cuda: " in str(e):  # the GPU could not be opened
             raise NoGpu(str(e)) from e
-        raise Failed(str(e), found) from e
-    found["first_loss"] = steps[0]["loss"]
-    return found
+        raise Failed(str(e), findings.figures, findings.not_run) from e
+    findings.figures["first_loss"] = steps[0]["loss"]
+    return findings
 
 
 def kernels(c):
     """The kernels of copies and casts, bit for bit, every other operation against the CPU's, and graphs."""
-    findings = Findings()
+    findings = Findings(c.found)
     if not c.options.small:
         with findings.attempt("gpu_check"):
             findings.figures["gpu_check"] = c.run(c.program("gpu_check"), absent=3).splitlines()[1:]
-    for name in ("device_cuda_graph", *KERNEL_TESTS):
+    for name in ALL_KERNEL_TESTS:
         with findings.attempt(name):
-            findings.figures[name] = last_line(c.run(c.program(name), "--timeout=60"))
-    return findings.result()
+            findings.figures[name] = last_line(c.run(c.program(name), "--timeout=%d" % (60 * c.patience)))
+    return findings
 
 
 def sanitizer(c):
@@ -257,15 +267,16 @@ def sanitizer(c):
     sanitize = shutil.which("compute-sanitizer") or shutil.which("compute-sanitizer", path="/usr/local/cuda/bin")
     if not sanitize:
         raise Missing("compute-sanitizer is not installed")
-    findings, tools, ran = Findings(), ("memcheck", "racecheck", "initcheck", "synccheck"), []
+    findings, tools, ran = Findings(c.found), ("memcheck", "racecheck", "initcheck", "synccheck"), []
 
     def check(tool, what, *command, absent=None):
-        with findings.attempt("%s of %s" % (tool, what), may_be_late=True):  # each test of a program is a process of its own
+        with findings.attempt("%s of %s" % (tool, what), not_run=(Missing, Late)):  # each test of a program is a process of its own
             text = c.run(sanitize, "--tool", tool, "--target-processes", "all", "--error-exitcode", "1", c.program(command[0]),
                          *command[1:], seconds=90, absent=absent)
             if summary := re.search(r"SUMMARY: [1-9].*", text):
                 raise Failed(summary[0])
             ran.append(what)
+            findings.figures["runs"] = len(ran)
 
     def check_all(tool):
         check(tool, "gpu_check", "gpu_check", "--quick", absent=3)
@@ -277,32 +288,47 @@ def sanitizer(c):
 
     with concurrent.futures.ThreadPoolExecutor(c.options.at_once) as pool:
         list(pool.map(check_all, tools))
-    if ran:
-        findings.figures["runs"] = len(ran)
-    return findings.result()
+    return findings
+
+
+def n_ranks(layout):
+    """The ranks of ep are among those of dp."""
+    return math.prod(int(n) for axis, n in re.findall(r"([a-z]+)(\d+)", layout) if axis in ("tp", "pp", "cp", "dp"))
+
+
+def gpus_of_ranks(some, n):
+    """How the ranks of some layouts use n GPUs. tp-train gives rank i GPU i, modulo their number."""
+    if n is None:
+        return "how many GPUs there are is not known, so all were started as if ranks shared one"
+    shared = [layout for layout in some if n_ranks(layout) > n]
+    if not shared or n == 1:
+        return "all share a GPU" if shared else "each has one of %d GPUs" % n
+    own = [layout for layout in some if layout not in shared]
+    return "; ".join(filter(None, ["each has one of %d GPUs: %s" % (n, ", ".join(own)) if own else "",
+                                   "they share %d GPUs: %s" % (n, ", ".join(shared))]))
 
 
 def layouts(c):
-    """Several NCCL ranks have the CPU's losses: each has a GPU if there are four, otherwise they share one. From step 3 on, steps are
-    CUDA graphs."""
-    findings, n = Findings(), n_gpus(c)
-    env = OWN_GPUS if n >= RANKS_MAX else SHARED_GPU
+    """Several NCCL ranks have the CPU's losses: each has a GPU where there are as many, otherwise they share. From step 3 on, steps
+    are CUDA graphs."""
+    findings, n = Findings(c.found), n_gpus(c)
     for layout in LAYOUTS:
         with findings.attempt(layout):
+            env = OWN_GPUS if n_ranks(layout) <= (n or 1) else SHARED_GPU
             findings.figures[layout] = difference(c, "experts" if "ep" in layout else "tiny", layout, "fp32", env)
     if findings.figures or findings.wrong:
-        findings.figures["ranks"] = "each has one of %d GPUs" % n if n >= RANKS_MAX else "all share a GPU"
-    return findings.result()
+        findings.figures["ranks"] = gpus_of_ranks(LAYOUTS, n)
+    return findings
 
 
 def losses(c):
     """One rank, which needs no NCCL, has the CPU's losses, in both types. From step 3 on, steps are CUDA graphs."""
-    findings = Findings()
+    findings = Findings(c.found)
     for name in MODELS:
         for dtype in TOLERANCES:
             with findings.attempt("%s %s" % (name, dtype)):
                 findings.figures["%s %s" % (name, dtype)] = difference(c, name, "tp1", dtype, {})
-    return findings.result()
+    return findings
 
 
 def losses_of(steps):
@@ -361,13 +387,20 @@ def remove(*roots):
         shutil.rmtree(root, ignore_errors=True)
 
 
+def measured(c, option, pattern, row_of):
+    """[row_of(match)] of the lines that gpu_check prints with an option."""
+    text = c.run(c.program("gpu_check"), option, absent=3)
+    rows = [row_of(m) for m in map(re.compile(pattern).match, text.splitlines()) if m]
+    if not rows:
+        raise Failed("gpu_check %s printed no figures: %s" % (option, last_line(text)))
+    return rows
+
+
 def bandwidth(c):
     """Gather, split and cast in GB/s beside the best copy of contiguous bytes on the card. The goal is 85 % for rows of 512
     bytes and more."""
-    rows = {}
-    for line in c.run(c.program("gpu_check"), "--bandwidth", absent=3).splitlines():
-        if m := re.match(r"(.*?\S) +(\d+) GB/s(?: +cudaMemcpy2DAsync +(\d+) GB/s)?", line):
-            rows[m[1]] = {"GB_per_s": int(m[2]), "cudaMemcpy2DAsync": int(m[3]) if m[3] else None}
+    rows = dict(measured(c, "--bandwidth", r"(.*?\S) +(\d+) GB/s(?: +cudaMemcpy2DAsync +(\d+) GB/s)?",
+                         lambda m: (m[1], {"GB_per_s": int(m[2]), "cudaMemcpy2DAsync": int(m[3]) if m[3] else None})))
     card = rows.get("best contiguous copy", {}).get("GB_per_s")
     for row in rows.values():
         row["of_card"] = row["GB_per_s"] / card if card else None
@@ -377,27 +410,19 @@ def bandwidth(c):
 
 def attention(c):
     """TFLOP/s of causal attention in bf16, beside PyTorch's."""
-    rows = []
-    for line in c.run(c.program("gpu_check"), "--attention", absent=3).splitlines():
-        if m := re.match(r"attention seq (\d+) head_dim (\d+) forward ([\d.]+) backward ([\d.]+)", line):
-            rows.append({"seq": int(m[1]), "head_dim": int(m[2]), "forward": float(m[3]), "backward": float(m[4])})
-    return {"ours": rows, "pytorch": torch_speed(c, "attention")}
+    findings = Findings(c.found)
+    findings.figures["ours"] = measured(
+        c, "--attention", r"attention seq (\d+) head_dim (\d+) forward ([\d.]+) backward ([\d.]+)",
+        lambda m: {"seq": int(m[1]), "head_dim": int(m[2]), "forward": float(m[3]), "backward": float(m[4])})
+    with findings.attempt("PyTorch", not_run=(Missing, Failed)):
+        findings.figures["pytorch"] = torch_speed(c, "attention")
+    return findings
 
 
 def experts(c):
     """TFLOP/s of a bf16 product of 128 experts, as one call of cuBLAS and as a call for each expert."""
-    rows = []
-    for line in c.run(c.program("gpu_check"), "--experts", absent=3).splitlines():
-        if m := re.match(r"experts (\d+) rows (\d+) together ([\d.]+) apart ([\d.]+)", line):
-            rows.append({"experts": int(m[1]), "rows": int(m[2]), "together": float(m[3]), "apart": float(m[4])})
-    return {"ours": rows}
-
-
-def gpu_name(c):
-    try:
-        return c.run("nvidia-smi", "--query-gpu=name", "--format=csv,noheader", seconds=30).split("\n")[0]
-    except (Missing, Failed):
-        return None
+    return {"ours": measured(c, "--experts", r"experts (\d+) rows (\d+) together ([\d.]+) apart ([\d.]+)",
+                             lambda m: {"experts": int(m[1]), "rows": int(m[2]), "together": float(m[3]), "apart": float(m[4])})}
 
 
 # Modes of torch_speed.py for models of a type: first those that the goals need. They come after all of ours, because the last
@@ -412,22 +437,32 @@ def training(c):
              ("llama-1b", LLAMA_1B, 4096, 2)]
     if c.options.small:
         sizes = [("tiny", TINY, 16, 2)]
-    findings, gpu = Findings(), gpu_name(c)
+    findings, gpu = Findings(c.found), gpu_name(c)
     for name, model, seq, batch in sizes:
         what = "%s, sequence %d" % (name, seq)
-        row = findings.figures.setdefault(what, {})
         with findings.attempt(what):
             for graphs, key in ("off", "tokens_per_s_without_graphs"), ("on", "tokens_per_s"):
                 steps = c.train("%s-%d-graphs-%s" % (name, seq, graphs), "--model", c.config(name, model), "--device", "cuda", "--dtype",
                                 "bf16", "--batch", batch, "--seq", seq, "--cuda-graphs", graphs, steps=6, seconds=90)
-                row[key] = max(x["tokens_per_s"] for x in steps)
-    for kind, mode in OF_PYTORCH:
-        for name, model, seq, batch in (size for size in sizes if kind in ("all", size[1]["model_type"])):
-            theirs = torch_speed(c, "train", c.out / name, seq, batch, mode)
-            row = findings.figures["%s, sequence %d" % (name, seq)]
-            row["pytorch_" + mode] = theirs["tokens_per_s"] if isinstance(theirs, dict) else theirs
+                findings.figures.setdefault(what, {})[key] = max(x["tokens_per_s"] for x in steps)
+    train_pytorch(c, findings, sizes)
+    for name, model, seq, _ in sizes:
+        if row := findings.figures.get("%s, sequence %d" % (name, seq)):
             judge_training(row, model, seq, gpu)
-    return findings.result()
+    return findings
+
+
+def train_pytorch(c, findings, sizes):
+    """Add PyTorch's figures, or why there are none."""
+    if not torch_python():
+        findings.not_run.append("PyTorch is not installed")
+        return
+    for kind, mode in OF_PYTORCH:
+        for name, _, seq, batch in (size for size in sizes if kind in ("all", size[1]["model_type"])):
+            what = "%s, sequence %d" % (name, seq)
+            with findings.attempt("PyTorch, %s, %s" % (mode, what), not_run=(Missing, Failed)):
+                figure = torch_speed(c, "train", c.out / name, seq, batch, mode)["tokens_per_s"]
+                findings.figures.setdefault(what, {})["pytorch_" + mode] = figure
 
 
 def step_times(c):
@@ -457,7 +492,8 @@ def saving(c):
     c.run(c.program("tp-train"), *common, "--data", c.text(), "--steps", 7, "--resume=must", "--quiet")
     seconds = time.monotonic() - start
     remove(root)
-    return {"save_stall_s": stalls[1], "longest_save_stall_behind_another_s": max(stalls), "resume_and_one_step_s": seconds, "resume_GB_per_s_with_start_and_step": n_bytes / seconds / 1e9}
+    return {"save_stall_s": stalls[1], "longest_save_stall_behind_another_s": max(stalls), "resume_and_one_step_s": seconds,
+            "resume_GB_per_s_with_start_and_step": n_bytes / seconds / 1e9}
 
 
 # They measure no speed. Ranks that share a GPU wait for each other with running kernels, beside which all else is slow.
@@ -465,24 +501,25 @@ SIDE_BY_SIDE = [kernels, losses, sanitizer]
 PARTS = [device, *SIDE_BY_SIDE, layouts, reshard, bandwidth, attention, experts, step_times, saving, training]
 
 
-# ---- the report ----
+# ---- all parts ----
 
 def run_part(c, part):
+    """A row of the report."""
     start = time.monotonic()
-    c = c.of(part)
-    row = {"part": part.__name__, "what": part.__doc__}
     try:
-        row.update(status="passed", figures=part(c))
+        found = part(c)
+        row = found.row() if isinstance(found, Findings) else {"status": "passed", "figures": found}
     except Missing as e:
-        row.update(status="not run", why=str(e), is_end=isinstance(e, NoGpu))
+        row = {"status": "not run", "why": str(e), "is_end": isinstance(e, NoGpu)}
     except Failed as e:
-        row.update(status="FAILED", why=str(e), figures=e.figures)
+        row = {"status": "FAILED", "why": str(e), "figures": e.figures, **({"not_run": e.not_run} if e.not_run else {})}
     except Exception as e:  # a part must not end the others
-        row.update(status="FAILED", why="%s: %s" % (type(e).__name__, e))
-    if row["status"] == "FAILED" and c.log_ends:
+        row = {"status": "FAILED", "why": "%s: %s" % (type(e).__name__, e)}
+    if row["status"] != "passed" and c.log_ends:
         row["log_ends"] = c.log_ends
     row["seconds"] = round(time.monotonic() - start, 1)
-    say("\n".join(["%-8s %-10s %6.1f s  %s" % (row["status"], row["part"], row["seconds"], row.get("why", "")), *row.get("log_ends", [])]))
+    why = row.get("why") or "; ".join("did not run: " + what for what in row.get("not_run", []))
+    say("\n".join(["%-8s %-10s %6.1f s  %s" % (row["status"], part.__name__, row["seconds"], why), *row.get("log_ends", [])]))
     return row
 
 
@@ -492,77 +529,85 @@ def say(text):
         print(text, flush=True)
 
 
-def text_of(rows):
-    lines = ["gpu-check: %d passed, %d failed, %d not run" % tuple(
-        sum(r["status"] == s for r in rows) for s in ("passed", "FAILED", "not run")), ""]
-    for r in rows:
-        lines.append("%s: %s (%.1f s) - %s" % (r["part"], r["status"], r["seconds"], r["what"]))
-        if "why" in r:
-            lines.append("    " + r["why"])
-        for key, value in (r.get("figures") or {}).items():
-            lines.append("    %s: %s" % (key, json.dumps(value) if not isinstance(value, str) else value))
-        lines += ["    " + line for text in r.get("log_ends", []) for line in text.splitlines()]
-    return "\n".join(lines) + "\n"
-
-
-def groups_of(parts):
+def groups_of(parts, at_once):
     """Lists of parts that run side by side."""
     for is_beside, some in itertools.groupby(parts, lambda part: part in SIDE_BY_SIDE):
-        yield from [list(some)] if is_beside else [[part] for part in some]
+        some, n = list(some), at_once if is_beside else 1
+        yield from (some[i:i + n] for i in range(0, len(some), n))
 
 
-def run_group(c, parts, before):
-    """The rows of some parts, in their order. `before`: the rows of earlier parts, for the report."""
-    rows = [{"part": part.__name__, "what": part.__doc__, "status": "not run", "why": "it had not ended", "seconds": 0} for part in parts]
-    write_report(c, before + rows)
-    with concurrent.futures.ThreadPoolExecutor(c.options.at_once) as pool:
-        at = {pool.submit(run_part, c, part): i for i, part in enumerate(parts)}
-        for done in concurrent.futures.as_completed(at):
-            rows[at[done]] = done.result()
-            write_report(c, before + rows)
-    return rows
+def run_group(c, report, parts, later):
+    """Whether other parts would find anything. later: the shares of those after these."""
+    def run(part):
+        own, start = c.of(part, later), time.monotonic()
+        own.found = lambda row: report.put(part.__name__, {**row, "seconds": round(time.monotonic() - start, 1)})
+        own.found({"status": "not run", "why": "it had not ended"})
+        row = run_part(own, part)
+        is_end = row.pop("is_end", False)
+        report.put(part.__name__, row)
+        return is_end
+
+    with concurrent.futures.ThreadPoolExecutor(len(parts)) as pool:
+        return not any(list(pool.map(run, parts)))
 
 
-def write_report(c, rows):
-    """Before and after each part, in case that something ends this script."""
-    write_whole(c.out / "report.json", (json.dumps(rows, indent=1) + "\n").encode())
-    write_whole(c.out / "report.txt", text_of(rows).encode())
+def exit_code(rows, is_ended):
+    if is_ended or any(r["status"] == "FAILED" or (r["part"] == "device" and r["status"] == "not run") for r in rows):
+        return 1
+    return 0 if all(r["status"] == "passed" for r in rows) else 4
 
 
-def main():
-    p = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
-    p.add_argument("--build", type=pathlib.Path, default=REPO / "build/plain")
-    p.add_argument("--bin", type=pathlib.Path, default=REPO / "bin")
-    p.add_argument("--out", type=pathlib.Path, default=REPO / "build/gpu-check")
-    p.add_argument("--seconds", type=float, default=600)
-    p.add_argument("--small", action="store_true")
-    p.add_argument("--only", default="")
-    p.add_argument("--at-once", type=int, default=4 if (os.cpu_count() or 1) >= 8 else 1)
+def at_least_one(text):
+    if int(text) < 1:
+        raise argparse.ArgumentTypeError("%s is less than 1" % text)
+    return int(text)
+
+
+def read_options():
+    names = ", ".join(part.__name__ for part in PARTS)
+    p = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0], epilog="The parts are %s. docs/GPU.md describes them." % names)
+    p.add_argument("--build", type=pathlib.Path, default=REPO / "build/plain", help="folder of gpu_check and tests/ (build/plain)")
+    p.add_argument("--bin", type=pathlib.Path, default=REPO / "bin", help="folder of tp-train and the others (bin)")
+    p.add_argument("--out", type=pathlib.Path, default=REPO / "build/gpu-check", help="gets report.txt and report.json (build/gpu-check)")
+    p.add_argument("--seconds", type=float, default=ALL_SHARES, help="for all parts (%d); their shares grow with it" % ALL_SHARES)
+    p.add_argument("--small", action="store_true", help="sizes for the fake CUDA device")
+    p.add_argument("--only", metavar="PART,...", help="only these parts")
+    p.add_argument("--at-once", type=at_least_one, default=4 if (os.cpu_count() or 1) >= 8 else 1, metavar="N",
+                   help="parts that measure no speed and run side by side (4 on 8 cores and more, else 1)")
     options = p.parse_args()
-    unknown = set(filter(None, options.only.split(","))) - {part.__name__ for part in PARTS}
-    if unknown:
-        p.error("--only: there is no part %s; the parts are %s" % (", ".join(sorted(unknown)), ", ".join(part.__name__ for part in PARTS)))
+    options.only = {part.__name__ for part in PARTS} if options.only is None else set(filter(None, options.only.split(",")))
+    if not options.only:
+        p.error("--only: it names no part; the parts are %s" % names)
+    if unknown := options.only - {part.__name__ for part in PARTS}:
+        p.error("--only: there is no part %s; the parts are %s" % (", ".join(sorted(unknown)), names))
     try:
         options.out.mkdir(parents=True, exist_ok=True)
         (options.out / "report.txt").touch()
     except OSError as e:
         p.error("--out: the report cannot be written: %s; name another folder" % e)
+    return options
+
+
+def main():
+    options = read_options()
     c = Check(options)
     c.commands.end_at_signals()
-    wanted = [part for part in PARTS if not options.only or part.__name__ in options.only.split(",")]
+    wanted = [part for part in PARTS if part.__name__ in options.only]
     if options.at_once == 1:
         wanted.sort(key=lambda part: part is sanitizer)  # it takes all time that it gets: here that of those after it
-    rows, is_end = [], False
-    for group in groups_of(wanted):
-        rows += run_group(c, group, rows)
-        is_end = any(row.pop("is_end", False) for row in rows)
-        write_report(c, rows)
+    report = Report(c.out, {part.__name__: part.__doc__ for part in wanted})
+    groups = list(groups_of(wanted, options.at_once))
+    is_end = False
+    for i, group in enumerate(groups):
+        is_end = not run_group(c, report, group, sum(max(map(share_of, some)) for some in groups[i + 1:]))
         if is_end:
-            break  # all other parts would say the same
+            report.leave_out_not_begun()  # they would say the same
+            break
+    rows = report.rows()
+    code = 3 if is_end else exit_code(rows, c.commands.ended_by)
+    say(totals_of(rows) + ("; the report says what did not run" if code == 4 else ""))
     say("the report is in %s/report.txt and report.json" % c.out)
-    if is_end:
-        sys.exit(3)
-    sys.exit(bool(c.commands.ended_by) or any(r["status"] == "FAILED" or (r["part"] == "device" and r["status"] != "passed") for r in rows))
+    sys.exit(code)
 
 
 if __name__ == "__main__":

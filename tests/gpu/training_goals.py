@@ -16,8 +16,9 @@ GPT2_TINY = {**GPT2_124M, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions"
 LLAMA_1B = {**TINY, "hidden_size": 2048, "intermediate_size": 5632, "num_hidden_layers": 22, "num_attention_heads": 32,
             "num_key_value_heads": 4, "head_dim": 64, "vocab_size": 32000}
 
-# TFLOP/s of dense bf16 products, by NVIDIA's data sheets.
-PEAKS = {"A100": 312, "A800": 312, "H100": 989, "H200": 989, "GH200": 989, "H800": 989, "B200": 2250, "GB200": 2250}
+# TFLOP/s of dense bf16 products, by NVIDIA's data sheets; of cards for servers with less power, after them.
+PEAKS = {"A100": 312, "A800": 312, "H100": 989, "H200": 989, "GH200": 989, "H800": 989, "B200": 2250, "GB200": 2500}
+CARD_PEAKS = {("H100", "PCIe"): 756, ("H800", "PCIe"): 756, ("H100", "NVL"): 835, ("H200", "NVL"): 835}
 
 
 def flops_per_token(model, seq):
@@ -34,8 +35,12 @@ def flops_per_token(model, seq):
 
 
 def peak_of(gpu):
-    """TFLOP/s of a GPU's name; None: it is not in the table."""
-    return next((PEAKS[word] for word in re.split(r"\W+", gpu or "") if word in PEAKS), None)
+    """TFLOP/s of a GPU's name; None: it is not in the tables, or is a slice of a GPU."""
+    words = re.split(r"\W+", gpu or "")
+    model = next((word for word in words if word in PEAKS), None)
+    if "MIG" in words:
+        return None
+    return next((peak for (name, card), peak in CARD_PEAKS.items() if name == model and card in words), PEAKS.get(model))
 
 
 def judge_training(row, model, seq, gpu):
