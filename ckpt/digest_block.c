@@ -5,13 +5,17 @@
  * of 21 bits, which are so small that the products of half a block fit into 64 bits: an element of
  * at most 32 bits times a limb has 53 bits, and 2048 of them fit. So nothing is reduced before the
  * half ends. AVX2 multiplies four elements at a time. AVX-512 has limbs of its own
- * (ckpt/digest_rows.h).
+ * (ckpt/digest_rows.h). Other processors than x86-64's have plain C alone, which their compilers
+ * vectorise.
  */
 #include "ckpt/digest_block.h"
 
-#include <immintrin.h>
 #include <pthread.h>
 #include <string.h>
+
+#ifdef __x86_64__
+#include <immintrin.h>
+#endif
 
 enum { HALF = DIGEST_BLOCK / 2, LIMBS = 3, LIMB_BITS = 21 };
 
@@ -81,6 +85,8 @@ static void sum_plain(unsigned __int128 whole[DIGEST_POINTS], const unsigned cha
 
 /* ---- AVX2 ---- */
 
+#ifdef __x86_64__
+
 __attribute__((target("avx2"), always_inline)) static inline __m256i load4(
     const unsigned char *data, int elem_bytes)
 {
@@ -138,6 +144,8 @@ __attribute__((target("avx2"))) static int sum_avx2(unsigned __int128 whole[DIGE
     }
 }
 
+#endif
+
 /* ---- a block ---- */
 
 bool digest_variant_runs(enum digest_variant v)
@@ -145,10 +153,12 @@ bool digest_variant_runs(enum digest_variant v)
     switch (v) {
     case DIGEST_PLAIN:
         return true;
+#ifdef __x86_64__
     case DIGEST_AVX2:
         return __builtin_cpu_supports("avx2") != 0;
     case DIGEST_IFMA:
         return digest_rows_can_run();
+#endif
     default:
         return false;
     }
@@ -172,8 +182,12 @@ static void sum_half(uint64_t sum[DIGEST_POINTS], const unsigned char *data, int
 
     for (int p = 0; p < DIGEST_POINTS; p++) /* the 1 that is added to every element */
         whole[p] = table.prefix[p][n];
+#ifdef __x86_64__
     if (avx2)
         done = sum_avx2(whole, data, elem_bytes, n);
+#else
+    (void)avx2;
+#endif
     if (done < n)
         sum_plain(whole, data, elem_bytes, done, n);
     for (int p = 0; p < DIGEST_POINTS; p++)
@@ -200,10 +214,12 @@ void digest_block_rows(uint64_t sum[DIGEST_POINTS], const struct digest_rows *ro
 {
     uint64_t power[DIGEST_POINTS] = { 1, 1 }, row[DIGEST_POINTS];
 
+#ifdef __x86_64__
     if (v == DIGEST_IFMA) {
         digest_rows_sum(sum, rows);
         return;
     }
+#endif
     for (int p = 0; p < DIGEST_POINTS; p++)
         sum[p] = 0;
     for (int64_t i = 0; i < rows->n_rows; i++) {

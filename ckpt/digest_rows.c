@@ -14,6 +14,8 @@
  */
 #include "ckpt/digest_rows.h"
 
+#ifdef __x86_64__
+
 #include <immintrin.h>
 #include <pthread.h>
 #include <stdalign.h>
@@ -239,3 +241,5 @@ void digest_rows_sum(uint64_t sum[DIGEST_POINTS], const struct digest_rows *rows
     for (int p = 0; p < DIGEST_POINTS; p++)
         sum[p] = digest_mod_add(halves[0][p], digest_mod_multiply(halves[1][p], table.half[p]));
 }
+
+#endif

@@ -21,11 +21,15 @@ struct digest_rows {
     uint64_t factor[DIGEST_POINTS]; /* r_p^(elements of the tensor from one row to the next) */
 };
 
+#ifdef __x86_64__
+
 /* Whether this processor has the instructions. */
 bool digest_rows_can_run(void);
 
 /* sum[p] = sum over rows i of factor[p]^i (sum over j < n of (v_ij + 1) r_p^j), modulo
  * DIGEST_PRIME, where v_ij is element j of row i. */
 void digest_rows_sum(uint64_t sum[DIGEST_POINTS], const struct digest_rows *rows);
+
+#endif
 
 #endif

@@ -15,7 +15,6 @@ struct attention_work {
     const struct device_queue *queue;
     const struct attention_backward *a; /* forward uses `of` alone */
     float *scratch;                     /* of all threads */
-    bool own;                           /* by AVX-512 BF16 instead of products of gemm_one */
     struct tp_err *err;
     atomic_int failed;
 };
@@ -81,30 +80,37 @@ static void forward_range(void *ctx, int64_t lo, int64_t hi, int thread)
     struct attention_work *w = ctx;
     const struct attention *a = &w->a->of;
     struct attention_scratch scratch;
-    struct attention_bf16 own;
     struct tp_err err;
 
-    if (w->own) {
-        attention_bf16_scratch(&own, a, w->queue, w->scratch, thread);
-        for (int64_t i = lo; i < hi; i++)
-            attention_bf16_forward(a, &own, i / a->heads, i % a->heads);
-        return;
-    }
     attention_scratch_of(&scratch, a, w->queue, w->scratch, thread);
     for (int64_t i = lo; i < hi && !atomic_load(&w->failed); i++)
         if (forward_head(a, &scratch, i / a->heads, i % a->heads, &err) != TP_OK)
             fail(w, &err);
 }
 
-/* Share n items among the threads. The products of a single item may be shared by all of them. */
-static tp_status share(struct device_queue *q, const struct attention_backward *a, int64_t n,
-                       kernels_range_fn fn, struct tp_err *err)
+#ifdef __x86_64__
+
+/* The same by AVX-512 BF16 instead of products of gemm_one. */
+static void forward_range_bf16(void *ctx, int64_t lo, int64_t hi, int thread)
 {
-    struct attention_work w = {
-        .queue = q, .a = a, .own = attention_bf16_usable(q, &a->of), .err = err
-    };
-    int64_t floats =
-        (w.own ? attention_bf16_floats : attention_scratch_floats)(&a->of) * q->device->threads;
+    const struct attention_work *w = ctx;
+    const struct attention *a = &w->a->of;
+    struct attention_bf16 own;
+
+    attention_bf16_scratch(&own, a, w->queue, w->scratch, thread);
+    for (int64_t i = lo; i < hi; i++)
+        attention_bf16_forward(a, &own, i / a->heads, i % a->heads);
+}
+
+#endif
+
+/* Share n items among the threads, each of which has so many floats of scratch. The products of a
+ * single item may be shared by all of them. */
+static tp_status share(struct device_queue *q, const struct attention_backward *a, int64_t n,
+                       int64_t floats_each, kernels_range_fn fn, struct tp_err *err)
+{
+    struct attention_work w = { .queue = q, .a = a, .err = err };
+    int64_t floats = floats_each * q->device->threads;
 
     if (!(w.scratch = device_scratch(q, floats * (int64_t)sizeof *w.scratch)))
         return tp_fail(err, TP_E_NOMEM, "out of memory: %lld floats of scratch", (long long)floats);
@@ -119,8 +125,13 @@ tp_status cpu_run_attention_forward(struct device_queue *q, const struct attenti
                                     struct tp_err *err)
 {
     const struct attention_backward forward = { .of = *a };
+    int64_t n = a->batch * a->heads;
 
-    return share(q, &forward, a->batch * a->heads, forward_range, err);
+#ifdef __x86_64__
+    if (attention_bf16_usable(q, a))
+        return share(q, &forward, n, attention_bf16_floats(a), forward_range_bf16, err);
+#endif
+    return share(q, &forward, n, attention_scratch_floats(a), forward_range, err);
 }
 
 /* Probabilities into w->s (and w->p16), rowsum(d_out * out) into w->delta. */
@@ -276,28 +287,42 @@ static void backward_range(void *ctx, int64_t lo, int64_t hi, int thread)
     struct attention_work *w = ctx;
     const struct attention *a = &w->a->of;
     struct attention_scratch scratch;
-    struct attention_bf16 own;
     struct tp_err err;
 
-    if (w->own) {
-        attention_bf16_scratch(&own, a, w->queue, w->scratch, thread);
-        for (int64_t i = lo; i < hi; i++)
-            attention_bf16_backward(w->a, &own, i / a->kv_heads, i % a->kv_heads);
-        return;
-    }
     attention_scratch_of(&scratch, a, w->queue, w->scratch, thread);
     for (int64_t i = lo; i < hi && !atomic_load(&w->failed); i++)
         if (backward_group(w->a, &scratch, i / a->kv_heads, i % a->kv_heads, &err) != TP_OK)
             fail(w, &err);
 }
 
+#ifdef __x86_64__
+
+static void backward_range_bf16(void *ctx, int64_t lo, int64_t hi, int thread)
+{
+    const struct attention_work *w = ctx;
+    const struct attention *a = &w->a->of;
+    struct attention_bf16 own;
+
+    attention_bf16_scratch(&own, a, w->queue, w->scratch, thread);
+    for (int64_t i = lo; i < hi; i++)
+        attention_bf16_backward(w->a, &own, i / a->kv_heads, i % a->kv_heads);
+}
+
+#endif
+
 tp_status cpu_run_attention_backward(struct device_queue *q, const struct attention_backward *a,
                                      struct tp_err *err)
 {
+    int64_t n = a->of.batch * a->of.kv_heads;
+
     if (a->type != DTYPE_F32)
         return tp_fail(err, TP_E_INTERNAL, "gradients of attention on the CPU are f32, not %s",
                        dtype_name(a->type));
     if (a->of.seq == 0)
         return TP_OK;
-    return share(q, a, a->of.batch * a->of.kv_heads, backward_range, err);
+#ifdef __x86_64__
+    if (attention_bf16_usable(q, &a->of))
+        return share(q, a, n, attention_bf16_floats(&a->of), backward_range_bf16, err);
+#endif
+    return share(q, a, n, attention_scratch_floats(&a->of), backward_range, err);
 }

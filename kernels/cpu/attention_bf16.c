@@ -1,6 +1,8 @@
 /* kernels/cpu/attention_bf16.c - see kernels/cpu/attention_bf16.h. */
 #include "kernels/cpu/attention_bf16.h"
 
+#ifdef __x86_64__
+
 #include <math.h>
 #include <stddef.h>
 
@@ -338,3 +340,5 @@ void attention_bf16_backward(const struct attention_backward *g, struct attentio
     if (w->amx)
         panel_amx_end();
 }
+
+#endif

@@ -1,6 +1,8 @@
 /* kernels/cpu/attention_lanes.c - see kernels/cpu/attention_lanes.h. */
 #include "kernels/cpu/attention_lanes.h"
 
+#ifdef __x86_64__
+
 #include <immintrin.h>
 
 #include "kernels/cpu/avx512.h"
@@ -130,3 +132,5 @@ AVX512_BF16 void attention_lanes_gradient(uint32_t *pairs, uint16_t *rows, const
             put_pair(pairs + k / 2 * BLOCK + at, a, next != i ? b : _mm512_setzero_ps());
         }
 }
+
+#endif

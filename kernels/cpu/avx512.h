@@ -1,6 +1,7 @@
 /*
  * kernels/cpu/avx512.h - how a file compiles functions for AVX-512 BF16 and AMX, whatever the
- * processor of the build. Only a caller that asked unit_usable may call them. Inside kernels/cpu/.
+ * x86-64 processor of the build. Only a caller that asked unit_usable may call them. Other
+ * processors' builds have no such functions. Inside kernels/cpu/.
  */
 #ifndef KERNELS_CPU_AVX512_H
 #define KERNELS_CPU_AVX512_H

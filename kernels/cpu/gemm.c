@@ -23,9 +23,13 @@
  * - bf16, AMX (Xeon with 3700 at its peak): gemm_bf16.h 980 to 1260, oneDNN 700 to 1350
  * - bf16, other processors: oneDNN, which emulates bf16 by AVX-512 or casts operands for sgemm
  */
-static bool is_own(const struct device_queue *q, const struct gemm *g)
+static tp_status product(const struct device_queue *q, const struct gemm *g, struct tp_err *err)
 {
-    return g->type == DTYPE_BF16 && unit_usable(q, UNIT_AVX512_BF16);
+#ifdef __x86_64__
+    if (g->type == DTYPE_BF16 && unit_usable(q, UNIT_AVX512_BF16))
+        return gemm_bf16(q, g, err);
+#endif
+    return gemm_onednn(q, g, err);
 }
 
 /* C = beta C, C not read when beta is 0. */
@@ -67,7 +71,7 @@ static tp_status multiply(const struct device_queue *q, const struct gemm *g, st
     }
     if (g->m == 0 || g->n == 0)
         return TP_OK;
-    return is_own(q, g) ? gemm_bf16(q, g, err) : gemm_onednn(q, g, err);
+    return product(q, g, err);
 }
 
 tp_status gemm_one(const struct device_queue *q, const struct gemm *g, struct tp_err *err)

@@ -1,6 +1,8 @@
 /* kernels/cpu/gemm_bf16.c - see kernels/cpu/gemm_bf16.h. */
 #include "kernels/cpu/gemm_bf16.h"
 
+#ifdef __x86_64__
+
 #include <stdatomic.h>
 #include <stddef.h>
 
@@ -276,3 +278,5 @@ tp_status gemm_bf16(const struct device_queue *q, const struct gemm *g, struct t
         return tp_fail(err, TP_E_NOMEM, "out of memory for the packed blocks of a bf16 product");
     return TP_OK;
 }
+
+#endif

@@ -1,6 +1,8 @@
 /* kernels/cpu/panel.c - see kernels/cpu/panel.h. */
 #include "kernels/cpu/panel.h"
 
+#ifdef __x86_64__
+
 #include <immintrin.h>
 #include <stdbool.h>
 #include <string.h>
@@ -292,3 +294,5 @@ void panel_product_rows(const struct panel_product *p)
         part.c += PANEL_ROWS * p->ldc;
     }
 }
+
+#endif

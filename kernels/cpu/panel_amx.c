@@ -1,6 +1,8 @@
 /* kernels/cpu/panel_amx.c - see kernels/cpu/panel_amx.h. */
 #include "kernels/cpu/panel_amx.h"
 
+#ifdef __x86_64__
+
 #include <immintrin.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -248,3 +250,5 @@ void panel_amx_product(const struct panel_amx *x)
         for (int64_t row = 0; row < x->product.m; row += BLOCK)
             block_product(x, row, column);
 }
+
+#endif

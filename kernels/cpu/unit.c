@@ -1,8 +1,11 @@
 /* kernels/cpu/unit.c - see kernels/cpu/unit.h. */
 #include "kernels/cpu/unit.h"
 
-#include <cpuid.h>
 #include <pthread.h>
+
+#ifdef __x86_64__
+
+#include <cpuid.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -24,6 +27,20 @@ static bool has_amx_bf16(void)
     return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d & amx_bf16) && (d & amx_tile) &&
            syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) == 0;
 }
+
+#else
+
+static bool has_avx512_bf16(void)
+{
+    return false;
+}
+
+static bool has_amx_bf16(void)
+{
+    return false;
+}
+
+#endif
 
 /* In a virtual machine the processor's answer takes as long as a small product, so it is kept. */
 static pthread_once_t units_once = PTHREAD_ONCE_INIT;
