@@ -16,8 +16,31 @@
 
 fakecuda_place fakecuda_at;
 
-/* Save the registers that a function must keep, and the stack; continue on another stack. */
+/* Save the registers that a function must keep, and the stack; continue on another stack. What is
+ * saved has SAVED words, and word CONTINUES_AT is the address at which a stack continues. */
 extern "C" void fakecuda_switch(void **save, void *to);
+
+#if defined(__aarch64__)
+enum { SAVED = 20, CONTINUES_AT = 11 };
+asm(".text\n"
+    ".globl fakecuda_switch\n"
+    ".hidden fakecuda_switch\n"
+    ".type fakecuda_switch, %function\n"
+    "fakecuda_switch:\n"
+    "    sub sp, sp, #160\n"
+    "    stp x19, x20, [sp]\n    stp x21, x22, [sp, #16]\n    stp x23, x24, [sp, #32]\n"
+    "    stp x25, x26, [sp, #48]\n    stp x27, x28, [sp, #64]\n    stp x29, x30, [sp, #80]\n"
+    "    stp d8, d9, [sp, #96]\n    stp d10, d11, [sp, #112]\n"
+    "    stp d12, d13, [sp, #128]\n    stp d14, d15, [sp, #144]\n"
+    "    mov x9, sp\n    str x9, [x0]\n    mov sp, x1\n"
+    "    ldp x19, x20, [sp]\n    ldp x21, x22, [sp, #16]\n    ldp x23, x24, [sp, #32]\n"
+    "    ldp x25, x26, [sp, #48]\n    ldp x27, x28, [sp, #64]\n    ldp x29, x30, [sp, #80]\n"
+    "    ldp d8, d9, [sp, #96]\n    ldp d10, d11, [sp, #112]\n"
+    "    ldp d12, d13, [sp, #128]\n    ldp d14, d15, [sp, #144]\n"
+    "    add sp, sp, #160\n"
+    "    ret\n");
+#elif defined(__x86_64__)
+enum { SAVED = 8, CONTINUES_AT = 6 }; /* the last word aligns the stack */
 asm(".text\n"
     ".globl fakecuda_switch\n"
     ".hidden fakecuda_switch\n"
@@ -28,6 +51,9 @@ asm(".text\n"
     "    movq %rsp, (%rdi)\n    movq %rsi, %rsp\n"
     "    popq %r15\n    popq %r14\n    popq %r13\n    popq %r12\n    popq %rbx\n    popq %rbp\n"
     "    ret\n");
+#else
+#error "fakecuda_switch has no instructions for this processor"
+#endif
 
 /* The linker makes these around the section of all __shared__ variables. */
 extern "C" char __start_fakecuda_shared[] __attribute__((weak, visibility("hidden")));
@@ -109,13 +135,11 @@ static void fiber_main()
 /* A stack from which fakecuda_switch continues at the beginning of fiber_main. */
 static void prepare(fiber *f, unsigned number)
 {
-    void **top = (void **)(stacks_begin + (size_t)(number + 1) * STACK);
+    void **saved = (void **)(stacks_begin + (size_t)(number + 1) * STACK) - SAVED;
 
-    *--top = nullptr;
-    *--top = (void *)fiber_main;
-    for (int i = 0; i < 6; i++)
-        *--top = nullptr;
-    f->stack_pointer = top;
+    memset(saved, 0, SAVED * sizeof *saved);
+    saved[CONTINUES_AT] = (void *)fiber_main;
+    f->stack_pointer = saved;
     f->state = READY;
     f->index = { number % blockDim.x, number / blockDim.x % blockDim.y,
                  number / (blockDim.x * blockDim.y) };

@@ -89,7 +89,7 @@ static void die(bool all)
 {
     syscall(SYS_kill, all ? 0 : (pid_t)syscall(SYS_getpid), SIGKILL);
     for (;;)
-        syscall(SYS_pause);
+        syscall(SYS_ppoll, NULL, 0, NULL, NULL, 0); /* arm64 has no SYS_pause */
 }
 
 /* What this call must do. Sets errno for FAIL. */
