@@ -580,10 +580,11 @@ Test(engine, too_little_memory_is_refused_and_the_minimum_is_named)
     store_free(&b);
 }
 
-/* A quadratic algorithm would take minutes. CPU time does not depend on other processes. */
-Test(engine, a_hundred_thousand_tensors_are_planned_in_less_than_a_second)
+/* A quadratic algorithm would take minutes, and the slowest processors need seconds. CPU time does
+ * not depend on other processes. */
+Test(engine, a_hundred_thousand_tensors_are_planned_in_seconds)
 {
-    enum { N = 100000 };
+    enum { N = 100000, SECONDS_MAX = 10 };
     struct reshard_tensor *tensors = calloc(N + 1, sizeof *tensors);
     struct reshard_extent *from = calloc(N, sizeof *from), *to = calloc(4 * N, sizeof *to);
     enum dtype *dtypes = calloc(N + 1, sizeof *dtypes);
@@ -614,7 +615,7 @@ Test(engine, a_hundred_thousand_tensors_are_planned_in_less_than_a_second)
     start = clock_cpu_seconds();
     cr_assert_eq(transfer_plan_make(&p, &m, &err), TP_OK, "%s", err.msg);
     cr_log_info("planned in %.3f s of CPU time", clock_cpu_seconds() - start);
-    cr_expect_lt(clock_cpu_seconds() - start, 1.0);
+    cr_expect_lt(clock_cpu_seconds() - start, SECONDS_MAX);
     transfer_plan_stats(p, &stats);
     cr_expect_eq(stats.tiles, N);
     cr_expect_eq(stats.splits, N);
@@ -632,7 +633,7 @@ Test(engine, a_hundred_thousand_tensors_are_planned_in_less_than_a_second)
     start = clock_cpu_seconds();
     cr_assert_eq(transfer_plan_make(&p, &m, &err), TP_OK, "%s", err.msg);
     cr_log_info("planned in %.3f s of CPU time", clock_cpu_seconds() - start);
-    cr_expect_lt(clock_cpu_seconds() - start, 1.0);
+    cr_expect_lt(clock_cpu_seconds() - start, SECONDS_MAX);
     transfer_plan_free(p);
     free(tensors);
     free(from);
