@@ -411,8 +411,8 @@ bench: all tests benches
 
 # ---- checks ---------------------------------------------------------------------------------
 
-## lint          clang-format, clang-tidy, cppcheck, shellcheck, check-deps
-lint: check-format check-tidy check-cpp check-shell check-deps
+## lint          clang-format, clang-tidy, cppcheck, shellcheck, check-arm64, check-deps
+lint: check-format check-tidy check-cpp check-shell check-arm64 check-deps
 
 check-format:
 	@clang-format --dry-run -Werror $(C_FILES)
@@ -442,6 +442,22 @@ check-cpp:
 check-shell:
 	@shellcheck -x $(wildcard tools/*.sh examples/*.sh packaging/*.sh tests/*/*.sh) .ci/run
 	@echo "  ok    shellcheck"
+
+# clang compiles for arm64 on every machine. The C library's headers are Debian's for arm64. Other libraries' headers are
+# those of this machine; they come last, so that nothing of its own C library is found. C++ is the fake CUDA device.
+HERE         = $(shell uname -m)-linux-gnu
+CXX_HEADERS := $(lastword $(wildcard /usr/include/c++/*))
+ARM64_FLAGS  = --target=aarch64-linux-gnu -fsyntax-only -Werror -isystem /usr/aarch64-linux-gnu/include \
+               -isystem tests/fakecuda/include $(subst -isystem,-idirafter,$(TP_CFLAGS)) -idirafter /usr/include/$(HERE)
+# llmc_training.c is compiled with llm.c alone.
+ARM64_C     := $(filter-out %/llmc_training.c,$(filter %.c,$(C_FILES)))
+ARM64_CXX   := $(wildcard tests/fakecuda/*.cc)
+## check-arm64   compile all C, tests too, for arm64, as far as that finds errors and warnings
+check-arm64:
+	@printf '%s\n' $(ARM64_C) | xargs -P $(JOBS) -n 16 clang $(ARM64_FLAGS)
+	@printf '%s\n' $(ARM64_CXX) | xargs -P $(JOBS) -n 4 clang++ -nostdinc++ -isystem $(CXX_HEADERS) \
+	  -isystem $(CXX_HEADERS:/usr/include/%=/usr/include/$(HERE)/%) $(filter-out -std=% %-prototypes,$(ARM64_FLAGS)) -std=c++17
+	@echo "  ok    clang for arm64 ($(words $(ARM64_C) $(ARM64_CXX)) files)"
 
 ## check-deps    the rules of the tree: includes, calls, tags, READMEs, tests of every module, headers
 check-deps: build/uses.mk | $(BUILD)/.tools
@@ -507,7 +523,7 @@ help:
 
 .PHONY: all manuals deb wheel cuda cuda-library ptx gpu-check gpu-check-bundle demo test test-long fuzz fuzz-short fuzz-programs \
         test-map test-clients test-packaging tests unit benches bench lint check-format check-tidy check-cpp \
-        check-shell check-deps format setup install uninstall clean help FORCE
+        check-shell check-arm64 check-deps format setup install uninstall clean help FORCE
 .SECONDARY:
 .DELETE_ON_ERROR:
 WARNED := $(if $(WERROR),$(shell find $(BUILD) $(FAKE) -name '*.o.warnings' 2>/dev/null))

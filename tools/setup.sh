@@ -49,6 +49,7 @@ lint|cmd:cppcheck|cppcheck|static analysis
 lint|cmd:shellcheck|shellcheck|shell scripts
 lint|lib:libclang_rt.asan*.a|libclang-rt-dev|clang's sanitizers
 lint|lib:libomp.so|libomp-dev|clang's OpenMP
+lint|file:/usr/aarch64-linux-gnu/include/stdlib.h|libc6-dev-arm64-cross|compiling for arm64
 slurm|cmd:slurmctld|slurmctld|tests of tp-run on a real Slurm
 slurm|cmd:slurmd|slurmd|tests of tp-run on a real Slurm
 slurm|cmd:srun|slurm-client|tests of tp-run on a real Slurm
