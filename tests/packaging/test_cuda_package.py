@@ -22,7 +22,8 @@ DEBS = harness.REPO / "build/deb"
 # in another way; or Debian's, on which it depends.
 RECOMMENDED = {"libcublas.so.13": "libcublas-13-0", "libcublasLt.so.13": "libcublas-13-0", "libnccl.so.2": "libnccl2"}
 REQUIRED = {"libc.so.6": "libc6", "libm.so.6": "libc6", "libstdc++.so.6": "libstdc++6", "libgcc_s.so.1": "libgcc-s1",
-            "ld-linux-x86-64.so.2": "libc6", "libdl.so.2": "libc6", "libpthread.so.0": "libc6", "librt.so.1": "libc6"}
+            "ld-linux-x86-64.so.2": "libc6", "ld-linux-aarch64.so.1": "libc6",
+            "libdl.so.2": "libc6", "libpthread.so.0": "libc6", "librt.so.1": "libc6"}
 NO_GPU = {"CUDA_VISIBLE_DEVICES": ""}
 
 pytestmark = pytest.mark.skipif(not NVCC, reason="needs nvcc, without which the package is not built")

@@ -134,3 +134,12 @@ def test_destdir_is_put_in_front_of_every_path(installed, tmp_path):
     assert os.listdir(tmp_path) == ["usr"] and os.listdir(tmp_path / "usr") == ["elsewhere"]
     pc = (tmp_path / "usr/elsewhere/lib/pkgconfig/tp-progress.pc").read_text()
     assert str(tmp_path) not in pc
+
+
+@pytest.mark.parametrize("architecture", ["amd64", "arm64"])
+def test_debhelper_builds_every_package_for(architecture, tmp_path):
+    (tmp_path / "debian").symlink_to(harness.REPO / "packaging/debian")
+    p = subprocess.run(["dh_listpackages"], cwd=tmp_path, env={**os.environ, "DEB_HOST_ARCH": architecture}, text=True,
+                       stdout=subprocess.PIPE, check=True)
+    control = (harness.REPO / "packaging/debian/control").read_text()
+    assert p.stdout.split() == re.findall(r"^Package: (.*)", control, re.M) and p.stdout.split()
