@@ -146,25 +146,72 @@ static bool is_full_layer(struct config_key_reader *r, json_t *types, int64_t pe
     return false;
 }
 
+/* A bool for each layer. NULL: no memory, which is kept in r->st. */
+static bool *alloc_layers(struct config_key_reader *r, const struct model *m)
+{
+    bool *layers = arena_array(r->arena, (size_t)m->layers, sizeof *layers);
+
+    if (!layers)
+        r->st = tp_fail(r->err, TP_E_NOMEM, "%s: no memory", r->path);
+    return layers;
+}
+
+/* SmolLM3 without a list of types: the window is that of layers without a rotary embedding. */
+static bool is_full_with_rope(struct config_key_reader *r, const struct model *m, int layer)
+{
+    return !json_is_true(json_object_get(r->root, "use_sliding_window")) ||
+           family_layer_has_rope(m, layer);
+}
+
 /* transformers writes a list of types; older versions wrote the period, or knew it. */
 static void read_layers(struct config_key_reader *r, const struct family_key *k, json_t *v,
                         const struct model *m, const bool **member)
 {
     bool is_list = json_is_array(v);
     int64_t period = is_list ? 1 : (int64_t)k->fallback;
-    bool *full = arena_array(r->arena, (size_t)m->layers, sizeof *full);
+    bool *full = alloc_layers(r, m);
 
-    if (!full) {
-        r->st = tp_fail(r->err, TP_E_NOMEM, "%s: no memory", r->path);
+    if (!full)
         return;
-    }
     if (is_list && json_array_size(v) != (size_t)m->layers)
         config_key_fail(r, "layer_types", "a type for each layer", v);
     else if (!is_list && !is_absent(v))
         read_count(r, k, v, &period);
     for (int i = 0; i < m->layers && !r->st; i++)
-        full[i] = is_full_layer(r, is_list ? v : NULL, period, i);
+        full[i] = period > 0 ? is_full_layer(r, is_list ? v : NULL, period, i)
+                             : is_full_with_rope(r, m, i);
     *member = full;
+}
+
+/* Whether the layer has no rotary embedding; `uses` has a 1 for layers that have one. */
+static bool is_nope_layer(struct config_key_reader *r, json_t *uses, int64_t period, int layer)
+{
+    json_t *v = json_array_get(uses, (size_t)layer);
+    const json_int_t use = json_is_boolean(v) ? json_is_true(v) : json_integer_value(v);
+
+    if (!uses)
+        return (layer + 1) % period == 0;
+    if (!r->st && ((!json_is_integer(v) && !json_is_boolean(v)) || use < 0 || use > 1))
+        config_key_fail(r, "no_rope_layers", "1 (a rotary embedding) or 0 (none) for each layer",
+                        uses);
+    return use == 0;
+}
+
+/* transformers reads a list, which may be longer than needed, or a period. */
+static void read_nope(struct config_key_reader *r, const struct family_key *k, json_t *v,
+                      const struct model *m, const bool **member)
+{
+    bool is_list = json_is_array(v);
+    int64_t period = (int64_t)k->fallback;
+    bool *nope = alloc_layers(r, m);
+
+    if (!nope)
+        return;
+    if (!is_list && !is_absent(v))
+        read_count(r, k, v, &period);
+    for (int i = 0; i < m->layers && !r->st; i++)
+        nope[i] = is_nope_layer(r, is_list ? v : NULL, period, i);
+    *member = nope;
 }
 
 /* null means none, which is not the same as an absent key. */
@@ -260,6 +307,9 @@ void config_key_read(struct config_key_reader *r, const struct family_key *k, st
         break;
     case FAMILY_VALUE_LAYERS:
         read_layers(r, k, v, m, member);
+        break;
+    case FAMILY_VALUE_NOPE:
+        read_nope(r, k, v, m, member);
         break;
     case FAMILY_VALUE_CAP:
         read_cap(r, k, v, member);

@@ -13,7 +13,8 @@ static const struct family *const families[MODEL_FAMILIES] = {
     [MODEL_PHI3] = &family_phi3,         [MODEL_OLMO2] = &family_olmo2,
     [MODEL_GPT_NEOX] = &family_gpt_neox, [MODEL_OPT] = &family_opt,
     [MODEL_MIXTRAL] = &family_mixtral,   [MODEL_QWEN3_MOE] = &family_qwen3_moe,
-    [MODEL_GRANITE] = &family_granite,
+    [MODEL_GRANITE] = &family_granite,   [MODEL_OLMO3] = &family_olmo3,
+    [MODEL_SMOLLM3] = &family_smollm3,
 };
 
 const struct family *family_at(enum model_family number)
@@ -57,6 +58,11 @@ bool family_find(enum model_family *out, const char *architecture, const char *m
 bool family_layer_has_window(const struct model *m, int layer)
 {
     return m->sliding_window > 0 && !(m->full_layers && m->full_layers[layer]);
+}
+
+bool family_layer_has_rope(const struct model *m, int layer)
+{
+    return family_of(m)->position == FAMILY_ROTARY && !(m->nope_layers && m->nope_layers[layer]);
 }
 
 const struct family_tensor *family_tensor_find(const struct family *f, enum tensor_role role)

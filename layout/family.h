@@ -39,8 +39,12 @@ enum family_value {
     FAMILY_VALUE_ROPE,     /* the rotary embedding (layout/rope_config.h) */
     FAMILY_VALUE_LOCAL,  /* double: theta of the layers with a sliding window, in the same header */
     FAMILY_VALUE_WINDOW, /* int64_t: a count; null means 0, none */
+    FAMILY_VALUE_NOPE,   /* const bool *: which layers have no rotary embedding; a list with 0 for
+                            these, or N for every Nth layer. Needs the number of layers before it */
     FAMILY_VALUE_LAYERS, /* const bool *: which layers have no sliding window; a list of types, or
-                            N for every Nth layer. Needs the number of layers before it */
+                            N for every Nth layer, or 0: with use_sliding_window those with a rotary
+                            embedding, else all. Needs the number of layers before it, and for 0
+                            the layers without a rotary embedding */
     FAMILY_VALUE_CAP,    /* double above 0; null means 0, none */
     FAMILY_VALUE_FIXED,  /* bool: no key; the member has the same value in the whole family */
     FAMILY_VALUE_ONLY,   /* no member, because the tensors are known for one value only */
@@ -71,6 +75,7 @@ struct family_key {
 #define FAMILY_WINDOW(k, m, f)      { k, FAMILY_VALUE_WINDOW, FAMILY_MEMBER(m), FAMILY_POSITIONS_MAX, f, 0, 0 }
 #define FAMILY_LOCAL_ROPE(f)        { "rope_local_base_freq", FAMILY_VALUE_LOCAL, FAMILY_MEMBER(local_rope_theta), 0, f, 0, 0 }
 #define FAMILY_LAYERS(k, m, f)      { k, FAMILY_VALUE_LAYERS, FAMILY_MEMBER(m), FAMILY_LAYERS_MAX, f, 0, 0 }
+#define FAMILY_NOPE(k, m, f)        { k, FAMILY_VALUE_NOPE, FAMILY_MEMBER(m), FAMILY_LAYERS_MAX, f, 0, 0 }
 #define FAMILY_CAP(k, m, f)         { k, FAMILY_VALUE_CAP, FAMILY_MEMBER(m), 0, f, 0, 0 }
 #define FAMILY_FIXED(m, v)          { "-", FAMILY_VALUE_FIXED, FAMILY_MEMBER(m), 0, v, 0, 0 }
 #define FAMILY_ONLY(k, json, other) { k, FAMILY_VALUE_ONLY, 0, 0, 0, 0, json, other }
@@ -149,6 +154,8 @@ struct family {
     enum family_position position;
     bool in_out;           /* the matrices of the layers are stored [in, out], others [out, in] */
     bool scaled_embedding; /* the residual begins with the embedding times sqrt(hidden) */
+    bool keeps_rope;       /* config.json's rotary embedding is exported as it was read, because no
+                              form has the same meaning in transformers 4 and 5 */
     bool qkv_by_head;      /* a fused query, key and value has these three head by head */
     int extra_positions;   /* rows of a table of positions beyond max_positions */
     const char *untrained; /* what tp-train does not compute; NULL: nothing */
@@ -169,6 +176,9 @@ bool family_has_buffer(const struct family *f, const char *name);
 
 /* Whether the layer's tokens see only the model's sliding window. */
 bool family_layer_has_window(const struct model *m, int layer);
+
+/* Whether the layer rotates queries and keys by their positions. */
+bool family_layer_has_rope(const struct model *m, int layer);
 
 /* The family with this architecture, or, where `architecture` is NULL, with this model_type.
  * False: none has. */
@@ -191,10 +201,11 @@ int family_out_axis(const struct family *f, const struct family_tensor *t);
 
 extern const struct family family_llama, family_gpt2, family_mistral, family_qwen2, family_qwen3,
     family_gemma, family_gemma2, family_gemma3, family_phi3, family_olmo2, family_gpt_neox,
-    family_opt, family_mixtral, family_qwen3_moe, family_granite;
+    family_opt, family_mixtral, family_qwen3_moe, family_granite, family_olmo3, family_smollm3;
 
 /* Tables that several families share. */
 extern const struct family_key family_llama_keys[];
-extern const struct family_tensor family_llama_tensors[], family_gemma2_tensors[];
+extern const struct family_tensor family_llama_tensors[], family_gemma2_tensors[],
+    family_olmo2_tensors[];
 
 #endif

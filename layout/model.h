@@ -27,6 +27,8 @@ enum model_family {
     MODEL_MIXTRAL,
     MODEL_QWEN3_MOE,
     MODEL_GRANITE,
+    MODEL_OLMO3,
+    MODEL_SMOLLM3,
     MODEL_FAMILIES,
     MODEL_OF_RULES = MODEL_FAMILIES /* no family: a file says how tensors are cut
                                        (layout/cut_rules.h); only config and layers are set */
@@ -49,6 +51,7 @@ struct model {
     int64_t sliding_window;         /* keys that a token sees, itself included; 0: all before it */
     const bool *full_layers;        /* [layers] whose tokens see all keys before them, whatever the
                                        window; NULL: none */
+    const bool *nope_layers;        /* [layers] without a rotary embedding; NULL: none */
     double attention_scalar;        /* products of queries and keys are divided by its root; 0:
                                        head_dim */
     double attention_cap;           /* scores s become cap tanh(s / cap), as do logits by the next

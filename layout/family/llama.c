@@ -1,5 +1,5 @@
 /* layout/family/llama.c - Llama 1 to 3.3 (Touvron et al. 2023) as transformers stores it. Mistral,
- * Qwen2, Qwen3, Gemma and Granite have its tensors, and Granite its keys. */
+ * Qwen2, Qwen3, Gemma, Granite and SmolLM3 have its tensors, and Granite its keys. */
 #include "layout/family.h"
 
 const struct family_key family_llama_keys[] = {

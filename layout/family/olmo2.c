@@ -1,5 +1,5 @@
 /* layout/family/olmo2.c - OLMo 2 (OLMo Team 2024) as transformers stores it: norms after the
- * blocks, and norms of all queries and of all keys of a token. */
+ * blocks, and norms of all queries and of all keys of a token. OLMo 3 has its tensors. */
 #include "layout/family.h"
 
 static const struct family_key keys[] = {
@@ -17,7 +17,7 @@ static const struct family_key keys[] = {
 
 /* A row is a line. */
 /* clang-format off */
-static const struct family_tensor tensors[] = {
+const struct family_tensor family_olmo2_tensors[] = {
     { ROLE_EMBEDDING, "model.embed_tokens.weight", { DIM_VOCAB, DIM_HIDDEN }, CUT_VOCABULARY, 0 },
     FAMILY_LLAMA_QKV,
     { ROLE_Q_NORM, "model.layers.*.self_attn.q_norm.weight", { DIM_Q }, CUT_COLUMN, 0 },
@@ -44,5 +44,5 @@ const struct family family_olmo2 = {
     .untrained = "norms after its blocks",
     .buffers = { ".inv_freq" },
     .keys = keys,
-    .tensors = tensors,
+    .tensors = family_olmo2_tensors,
 };

@@ -27,7 +27,7 @@ FILES_KEPT = 256  # that stay open: processes may often open 1024, and a checkpo
 # A tied head is not stored: it is the embedding.
 TIED = {"lm_head.weight": ("model.embed_tokens.weight", "model.decoder.embed_tokens.weight",
                            "transformer.wte.weight"), "embed_out.weight": ("gpt_neox.embed_in.weight",)}
-TIED_BY_DEFAULT = ("gpt2", "gemma", "gemma2", "gemma3_text", "opt")
+TIED_BY_DEFAULT = ("gpt2", "gemma", "gemma2", "gemma3_text", "opt", "smollm3")
 
 
 def bf16_to_float32(bits):

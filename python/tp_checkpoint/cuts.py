@@ -17,7 +17,8 @@ _ARCHITECTURES = {  # of each model_type
     "llama": "LlamaForCausalLM", "gpt2": "GPT2LMHeadModel", "mistral": "MistralForCausalLM", "qwen2": "Qwen2ForCausalLM",
     "qwen3": "Qwen3ForCausalLM", "gemma": "GemmaForCausalLM", "gemma2": "Gemma2ForCausalLM", "gemma3_text": "Gemma3ForCausalLM",
     "phi3": "Phi3ForCausalLM", "olmo2": "Olmo2ForCausalLM", "gpt_neox": "GPTNeoXForCausalLM", "opt": "OPTForCausalLM",
-    "mixtral": "MixtralForCausalLM", "qwen3_moe": "Qwen3MoeForCausalLM", "granite": "GraniteForCausalLM"}
+    "mixtral": "MixtralForCausalLM", "qwen3_moe": "Qwen3MoeForCausalLM", "granite": "GraniteForCausalLM",
+    "olmo3": "Olmo3ForCausalLM", "smollm3": "SmolLM3ForCausalLM"}
 # of a config that does not say it; of the others hidden / heads
 _HEAD_DIM = {"GemmaForCausalLM": 256, "Gemma2ForCausalLM": 256, "Gemma3ForCausalLM": 256, "Qwen3ForCausalLM": 128}
 # Ends of names. A row is: axis of a matrix, unit ("head": the rows of a head), what else the rule has. The bias
@@ -78,7 +79,7 @@ class FamilyCuts:
                 if f".{name}".endswith("." + end):
                     return rule(dim, self._unit(unit), blocks)
             return rule()
-        if self.architecture == "Olmo2ForCausalLM" and last in ("q_norm", "k_norm"):
+        if self.architecture in ("Olmo2ForCausalLM", "Olmo3ForCausalLM") and last in ("q_norm", "k_norm"):
             return rule(0, self.head_dim, share=last == "k_norm")
         if last in _OUTPUTS:
             unit, more = _OUTPUTS[last]

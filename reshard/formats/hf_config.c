@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "layout/family.h"
+
 static const char *torch_name(enum dtype dtype)
 {
     switch (dtype) {
@@ -56,13 +58,13 @@ static int set_two_ropes(json_t *root, const struct model *m)
 
 /* Set rope_theta both at the top level and in rope_parameters, whose other members stay. What
  * scales it is in both rope_parameters and rope_scaling. Nothing is read of GPT-2, so nothing is
- * set. */
+ * set; nor is anything for a family that keeps what it has. */
 static int set_rope(json_t *root, const struct model *m)
 {
     json_t *rope = json_object_get(root, "rope_parameters");
     json_t *scaling = json_object_get(root, "rope_scaling");
 
-    if (!(m->rope_theta > 0))
+    if (!(m->rope_theta > 0) || family_of(m)->keeps_rope)
         return 0;
     if (m->local_rope_theta > 0)
         return set_two_ropes(root, m);

@@ -9,8 +9,8 @@
 #include "layout/model.h"
 
 /* The config.json of a model whose weights are stored as `dtype`: the model's own, with the members
- * of both transformers 4 (torch_dtype, rope_theta) and 5 (dtype, rope_parameters). *text is
- * malloc'ed. */
+ * of both transformers 4 (torch_dtype, rope_theta) and 5 (dtype, rope_parameters); the rotary
+ * embedding stays as it was where the family says so. *text is malloc'ed. */
 tp_status hf_config_make(char **text, const struct model *m, enum dtype dtype, struct tp_err *err);
 
 #endif

@@ -89,7 +89,7 @@ def stored(x, kind):
 
 ARCH = {"llama": "llama", "mistral": "llama", "mixtral": "llama", "qwen2": "qwen2", "qwen3": "qwen3", "qwen3_moe": "qwen3moe",
         "gemma": "gemma", "gemma2": "gemma2", "gemma3_text": "gemma3", "phi3": "phi3", "olmo2": "olmo2", "gpt2": "gpt2",
-        "gpt_neox": "gptneox", "granite": "granite"}
+        "gpt_neox": "gptneox", "granite": "granite", "olmo3": "olmo2", "smollm3": "smollm3"}
 TOP = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output", "transformer.wte": "token_embd",
        "transformer.wpe": "position_embd", "transformer.ln_f": "output_norm", "gpt_neox.embed_in": "token_embd",
        "gpt_neox.final_layer_norm": "output_norm", "embed_out": "output"}
@@ -123,9 +123,9 @@ def expected(weights, config):
             experts.setdefault(name, {})[int(parts[-2])] = x
             continue
         else:
-            table = AROUND if kind in ("gemma2", "gemma3_text", "olmo2") else LAYER
+            table = AROUND if kind in ("gemma2", "gemma3_text", "olmo2", "olmo3") else LAYER
             name = "blk.%s.%s.%s" % (parts[layer], table[".".join(parts[layer + 1:])], suffix)
-        if ARCH[kind] in ("llama", "granite") and (".attn_q." in name or ".attn_k." in name):
+        if ARCH[kind] in ("llama", "granite", "smollm3") and (".attn_q." in name or ".attn_k." in name):
             x = x.reshape(heads if ".attn_q." in name else of_keys, 2, -1, *x.shape[1:]).swapaxes(1, 2).reshape(x.shape)
         if kind == "gpt_neox" and ".attn_qkv." in name:
             x = x.reshape(heads, 3, -1, *x.shape[1:]).swapaxes(0, 1).reshape(x.shape)

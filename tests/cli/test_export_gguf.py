@@ -148,6 +148,8 @@ def test_keys(tmp_path):
     ("mixtral", {"expert_count": 4, "expert_used_count": 2}),
     ("qwen3-moe", {"expert_count": 4, "expert_used_count": 2, "expert_feed_forward_length": 24}),
     ("gemma2", {"attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0, "attention.sliding_window": 4096}),
+    ("olmo3", {"attention.sliding_window": 8, "rope.freq_base": 500.0, "rope.scaling.type": "yarn", "rope.scaling.factor": 4.0}),
+    ("smollm3", {"rope.freq_base": 2e6, "rope.scaling.type": None, "attention.sliding_window": None}),
     ("gpt-neox", {"use_parallel_residual": True, "rope.dimension_count": 2})])
 def test_keys_of_families(name, more, tmp_path):
     _, config, ckpt = made(name, tmp_path, "tp1")
@@ -157,6 +159,10 @@ def test_keys_of_families(name, more, tmp_path):
     assert {k: keys.get(arch + k) for k in more} == more
 
 
+LLAMA3 = dict(rope_type="llama3", rope_theta=1e4, factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0)
+DEFAULT = dict(rope_type="default", rope_theta=500.0)
+
+
 @pytest.mark.parametrize("name,change,word", [
     ("opt", {}, "OPTForCausalLM"), ("gemma3", dict(query_pre_attn_scalar=99), "query_pre_attn_scalar"),
     ("gemma2", dict(query_pre_attn_scalar=8, layer_types=["full_attention", "full_attention"]), "layer_types"),
@@ -164,6 +170,16 @@ def test_keys_of_families(name, more, tmp_path):
     ("gemma3", dict(query_pre_attn_scalar=8, rope_parameters=dict(
         full_attention=dict(rope_type="longrope", rope_theta=1e6, factor=2.0),
         sliding_attention=dict(rope_type="default", rope_theta=1e4))), "rotary embedding"),
+    ("olmo3", dict(layer_types=4 * ["full_attention"]), "layer_types"),
+    ("olmo3", dict(rope_parameters=dict(full_attention=DEFAULT, sliding_attention=dict(DEFAULT, rope_theta=9.0))),
+     "sliding_attention"),
+    ("olmo3", dict(rope_parameters=dict(full_attention=DEFAULT, sliding_attention=dict(DEFAULT, rope_type="linear", factor=2.0))),
+     "sliding_attention"),
+    ("olmo3", dict(rope_parameters=dict(full_attention=LLAMA3, sliding_attention=DEFAULT)), "llama3"),
+    ("smollm3", dict(rope_parameters=LLAMA3), "llama3"), ("smollm3", dict(no_rope_layers=[1, 0, 1, 0]), "no_rope_layers"),
+    ("smollm3", dict(sliding_window=8, layer_types=["full_attention", "full_attention", "full_attention", "sliding_attention"]),
+     "layer_types"),
+    ("smollm3", dict(sliding_window=8, layer_types=None, use_sliding_window=True), "layer_types"),
     ("qwen3-moe", dict(norm_topk_prob=False), "norm_topk_prob"), ("llama", dict(hidden_act="gelu"), "another activation"),
     ("gemma", dict(hidden_activation="relu"), "another activation"), ("mistral", dict(is_causal=False), "is_causal false"),
     ("qwen2", dict(use_sliding_window=True), "use_sliding_window true"),
@@ -174,6 +190,20 @@ def test_what_llama_cpp_does_not_compute_is_refused(name, change, word, tmp_path
     r = run("tp-ckpt", "export", ckpt, "--format", "gguf", "-o", tmp_path / "g")
     assert r.rc == 2 and word in r.err and "ckpt" in r.err and len(r.lines) == 1, repr(r)
     assert not (tmp_path / "g").exists()
+
+
+@pytest.mark.parametrize("key,modules", [("mlp_bias", ["mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"]), (
+    "attention_bias", ["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj"])])
+def test_biases_that_llama_cpp_does_not_have_are_refused(key, modules, tmp_path):
+    def change(weights):
+        for i in range(4):
+            for module in modules:
+                name = "model.layers.%d.%s" % (i, module)
+                weights[name + ".bias"] = weights[name + ".weight"][:, 0]
+
+    _, ckpt = resized("smollm3", tmp_path, {key: True}, {}, change)
+    r = run("tp-ckpt", "export", ckpt, "--format", "gguf", "-o", tmp_path / "g")
+    assert r.rc == 2 and key in r.err and len(r.lines) == 1 and not (tmp_path / "g").exists(), repr(r)
 
 
 def test_q8_0_is_for_gguf_only(tmp_path):

@@ -73,8 +73,23 @@ def test_both_rotary_embeddings_are_exported_for_old_and_new_transformers(tmp_pa
         assert {**config["rope_scaling"], "rope_theta": 0} == {**full, "rope_theta": 0}
 
 
+@pytest.mark.parametrize("rope", [
+    dict(rope_parameters=FAMILIES["olmo3"]["config"]["rope_parameters"]),
+    dict(rope_theta=500.0, rope_scaling=dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=16)),
+    dict(rope_theta=500.0, rope_scaling=None)])
+def test_olmo_3s_rotary_embeddings_are_exported_as_they_were(rope, tmp_path):
+    """transformers 4 has one theta for all layers and scales some; 5 knows that form, but not its theta of layers with a
+    window."""
+    names = ("rope_parameters", "rope_theta", "rope_scaling")
+    weights = write(tmp_path / "model", "olmo3")
+    config = {k: v for k, v in FAMILIES["olmo3"]["config"].items() if k not in names}
+    oracle_numpy.save_model(tmp_path / "model", {**config, **rope}, weights)
+    _, got = moved(tmp_path / "model", tmp_path, "tp1", "tp2")
+    assert {k: v for k, v in got.items() if k in names} == rope
+
+
 @pytest.mark.parametrize("name,words", [
-    ("olmo2", "norms after its blocks"), ("opt", "relu"), ("granite", "factors of embedding")])
+    ("olmo2", "norms after its blocks"), ("olmo3", "norms after its blocks"), ("opt", "relu"), ("granite", "factors of embedding")])
 def test_training_a_family_that_only_moves_is_refused(name, words, tmp_path):
     write(tmp_path / "model", name)
     r = run("tp-train", "--model", tmp_path / "model", "--data", harness.TEXT, "--steps", 1, "--seq", 16)
@@ -82,11 +97,14 @@ def test_training_a_family_that_only_moves_is_refused(name, words, tmp_path):
 
 
 @pytest.mark.parametrize("fmt", ["megatron", "torch_dist"])
-def test_factors_that_megatron_does_not_have_are_not_lost(fmt, tmp_path):
-    write(tmp_path / "model", "granite")
+@pytest.mark.parametrize("name,words", [
+    ("granite", ["GraniteForCausalLM", "factors"]), ("olmo3", ["post_attention_layernorm", "no place"]),
+    ("smollm3", ["SmolLM3ForCausalLM", "layers without a rotary embedding"])])
+def test_what_megatron_does_not_record_is_not_lost(name, words, fmt, tmp_path):
+    write(tmp_path / "model", name)
     ok("tp-ckpt", "import", tmp_path / "model", "-o", tmp_path / "ckpt")
     r = run("tp-ckpt", "export", tmp_path / "ckpt", "--format", fmt, "-o", tmp_path / "out")
-    assert r.rc == 2 and "GraniteForCausalLM" in r.err and "factors" in r.err and not (tmp_path / "out").exists(), repr(r)
+    assert r.rc == 2 and all(word in r.err for word in words) and not (tmp_path / "out").exists(), repr(r)
 
 
 @pytest.mark.parametrize("name,key,value", [
@@ -94,7 +112,7 @@ def test_factors_that_megatron_does_not_have_are_not_lost(fmt, tmp_path):
     ("qwen3-moe", "mlp_only_layers", [0]), ("qwen3-moe", "decoder_sparse_step", 2),
     ("mistral", "num_key_value_heads", None), ("mixtral", "num_local_experts", 0),
     ("mixtral", "num_experts_per_tok", 5), ("qwen3-moe", "router_aux_loss_coef", -1),
-    ("gpt2", "add_cross_attention", True)])
+    ("gpt2", "add_cross_attention", True), ("smollm3", "num_key_value_heads", None)])
 def test_a_feature_that_changes_the_tensors_is_refused_by_name(name, key, value, tmp_path):
     write(tmp_path / "model", name, **{key: value})
     r = run("tp-ckpt", "import", tmp_path / "model", "-o", tmp_path / "ckpt")

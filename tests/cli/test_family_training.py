@@ -20,7 +20,7 @@ FAMILIES = json.loads((harness.REPO / "tests/fixture/families.json").read_text()
 BYTES = dict(vocab_size=256, hidden_size=32)
 MODELS = {name: dict(FAMILIES[name]["config"], **BYTES) for name in (
     "llama-biases", "llama-linear", "llama-dynamic", "llama-yarn", "llama-llama3", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3",
-    "mixtral", "qwen3-moe")}
+    "smollm3", "mixtral", "qwen3-moe")}
 for _name in ("llama-biases", "mistral", "qwen2"):
     MODELS[_name].update(tie_word_embeddings=_name == "mistral", head_dim=8)
 MODELS["qwen3-moe"]["norm_topk_prob"] = True
@@ -33,6 +33,13 @@ MODELS["gemma3"].update(sliding_window=5, query_pre_attn_scalar=13, final_logit_
                         layer_types=["full_attention", "sliding_attention"], rope_parameters=dict(
                             full_attention=dict(rope_type="linear", factor=4.0, rope_theta=1e6),
                             sliding_attention=dict(rope_type="default", rope_theta=100.0)))
+# Every pair of a rotary embedding or none, and a window or none; and the layers that follow from a period.
+MODELS["smollm3"].update(head_dim=8, no_rope_layers=[0, 1, 1, 0, 1], sliding_window=7, rope_parameters=dict(
+    rope_type="yarn", factor=4.0, original_max_position_embeddings=8, rope_theta=100.0),
+    layer_types=["full_attention", "sliding_attention", "full_attention", "sliding_attention"])
+MODELS["smollm3-period"] = {**{k: v for k, v in MODELS["smollm3"].items() if k not in (
+    "no_rope_layers", "layer_types", "tie_word_embeddings")}, "no_rope_layer_interval": 3, "use_sliding_window": True,
+    "attention_bias": True, "num_hidden_layers": 3}
 MODELS["mixtral-balanced"] = dict(MODELS["mixtral"], output_router_logits=True, router_aux_loss_coef=0.02,
                                   num_hidden_layers=4)
 MODELS["qwen3-moe-balanced"] = dict(MODELS["qwen3-moe"], output_router_logits=True, router_aux_loss_coef=0.05,
@@ -48,6 +55,8 @@ LAYOUTS = {
     "gemma2": [("tp1", 0), ("tp8", 4), ("tp2pp3dp2spzero1", 2), ("cp4", 0)],
     "gemma2-biases": [("tp4sp", 0), ("tp2dp2zero3", 2)],
     "gemma3": [("tp1", 0), ("tp4sp", 4), ("tp2pp2dp2zero3", 2), ("cp4", 4)],
+    "smollm3": [("tp1", 0), ("tp4sp", 4), ("tp2pp2dp2zero3", 2), ("cp4", 4)],
+    "smollm3-period": [("tp1", 0), ("tp2pp3dp2spzero1", 2)],
     "mixtral": [("tp1", 0), ("tp2pp2dp2spzero1", 2), ("tp4", 0), ("pp2cp2", 4), ("ep2dp2", 4), ("tp2spep4dp4", 2),
                 ("pp2ep2dp4zero1", 1), ("tp2pp2ep2dp4zero3", 2)],
     "mixtral-balanced": [("tp1", 0), ("pp2vpp2dp2", 2)],
@@ -62,7 +71,7 @@ LAYOUTS = {
     "llama-dynamic": [("tp2", 0)],
 }
 CASES = [(name, layout, micro, ()) for name, some in LAYOUTS.items() for layout, micro in some]
-CASES += [(name, "tp2sp", 4, ("--recompute", how)) for name in ("llama-biases", "qwen3", "gemma2-biases", "gemma3")
+CASES += [(name, "tp2sp", 4, ("--recompute", how)) for name in ("llama-biases", "qwen3", "gemma2-biases", "gemma3", "smollm3")
           for how in ("full", "selective")]
 CASES += [("mixtral-balanced", "ep2dp2zero1", 2, ("--recompute", how)) for how in ("full", "selective")]
 CASES += [(name, layout, micro, ()) for name in MODELS for layout, micro in EVERYWHERE
@@ -82,7 +91,7 @@ def test_the_curve_is_the_oracles_at_every_layout(name, layout, micro, more, ref
 
 
 @pytest.mark.parametrize("name", ["llama-biases", "mistral", "qwen3", "gemma", "gemma2-biases", "gemma3",
-                                  "qwen3-moe-balanced"])
+                                  "smollm3", "qwen3-moe-balanced"])
 def test_bf16_is_near_the_oracle(name, reference, tmp_path):
     _, log, trace = reference.train(name, "tp2", tmp_path / "log", "--dtype", "bf16")
     assert oracle.deviation(log, trace)[0] <= 2e-2
@@ -90,6 +99,7 @@ def test_bf16_is_near_the_oracle(name, reference, tmp_path):
 
 @pytest.mark.parametrize("name,layouts", [("llama-biases", ("tp1", "tp8", "tp2pp2dp2")), ("gemma", ("tp1", "tp8sp")),
                                           ("gemma2-biases", ("tp2pp3", "tp8sp")), ("gemma3", ("tp1", "tp2sp")),
+                                          ("smollm3", ("tp1", "tp4pp2sp")),
                                           ("qwen3", ("tp8", "tp1", "tp4spdp2", "tp2pp2dp2zero3"))])
 def test_same_bits_at_every_layout(name, layouts, reference, tmp_path):
     logs = []
@@ -144,7 +154,7 @@ def test_a_late_device_has_the_same_bits(name, layout, reference, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["llama-biases", "llama-yarn", "llama-llama3", "mistral", "qwen3", "gemma", "gemma2", "gemma3",
-                                  "mixtral-balanced", "qwen3-moe", "qwen3-moe-balanced"])
+                                  "smollm3", "mixtral-balanced", "qwen3-moe", "qwen3-moe-balanced"])
 def test_the_oracles_gradients_are_slopes(name):
     config = dict(MODELS[name], num_hidden_layers=1, sliding_window=3)
     if "layer_types" in config:

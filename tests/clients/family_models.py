@@ -40,6 +40,10 @@ FAMILIES = {
     "olmo2": ("Olmo2Config", LLAMA),
     "granite": ("GraniteConfig", dict(LLAMA, tie_word_embeddings=True, embedding_multiplier=12.0, attention_multiplier=0.2,
                                       residual_multiplier=0.22, logits_scaling=2.0)),
+    "olmo3": ("Olmo3Config", dict(LLAMA, num_hidden_layers=4, sliding_window=8, rope_parameters=dict(
+        full_attention=dict(rope_type="yarn", rope_theta=500.0, factor=4.0, original_max_position_embeddings=16),
+        sliding_attention=dict(rope_type="default", rope_theta=500.0)))),
+    "smollm3": ("SmolLM3Config", dict(LLAMA, num_hidden_layers=4)),
     "gpt2": ("GPT2Config", dict(vocab_size=131, n_embd=48, n_head=8, n_layer=2, n_positions=32, **NO_TOKENS)),
     "gpt-neox": ("GPTNeoXConfig", dict(vocab_size=131, hidden_size=64, intermediate_size=96,
                                        num_hidden_layers=2, num_attention_heads=8,

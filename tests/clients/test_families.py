@@ -28,14 +28,17 @@ def test_the_fixture_has_what_transformers_writes(tmp_path):
 
 TRAINED = {"llama": "tp8", "llama-biases": "tp4", "llama-linear": "tp2", "llama-dynamic": "cp2",
            "llama-yarn": "tp2", "llama-llama3": "tp2cp2", "mistral": "tp4", "qwen2": "tp8", "qwen3": "tp4sp", "gemma": "tp2",
-           "gemma2": "tp4sp", "gemma3": "tp2pp2", "mixtral": "tp4sp", "qwen3-moe": "tp2ep2dp2"}
+           "gemma2": "tp4sp", "gemma3": "tp2pp2", "smollm3": "tp2pp2", "mixtral": "tp4sp", "qwen3-moe": "tp2ep2dp2"}
 # Values that change the logits of models as small as these.
 CHANGES = {"gemma2": dict(sliding_window=16, query_pre_attn_scalar=24, attn_logit_softcapping=3.0,
                           final_logit_softcapping=1.0),
            "gemma3": dict(sliding_window=16, query_pre_attn_scalar=5, layer_types=["full_attention", "sliding_attention"],
                           rope_parameters=dict(
                               full_attention=dict(rope_type="linear", factor=8.0, rope_theta=1e6),
-                              sliding_attention=dict(rope_type="default", rope_theta=500.0)))}
+                              sliding_attention=dict(rope_type="default", rope_theta=500.0))),
+           "smollm3": dict(sliding_window=16, use_sliding_window=True, no_rope_layers=[0, 1, 1, 0], layer_types=[
+               "full_attention", "sliding_attention", "full_attention", "sliding_attention"], rope_parameters=dict(
+                   rope_type="yarn", factor=4.0, original_max_position_embeddings=16, rope_theta=500.0))}
 
 
 @pytest.mark.parametrize("layout", ["tp1", "its own"])

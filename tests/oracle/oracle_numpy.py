@@ -77,13 +77,29 @@ def experts_of(c):
     return c.get("num_experts") or c.get("num_local_experts") or 0
 
 
+def is_tied_by_default(c):
+    return c["model_type"].startswith("gemma") or c["model_type"] == "smollm3"
+
+
 def has_post_norms(c):
     return c["model_type"] in ("gemma2", "gemma3_text")
 
 
+def has_rope(c, layer):
+    """Whether a layer has a rotary embedding; in SmolLM3 some have none."""
+    if c["model_type"] != "smollm3":
+        return True
+    listed = c.get("no_rope_layers")
+    return bool(listed[layer]) if listed else (layer + 1) % c.get("no_rope_layer_interval", 4) != 0
+
+
 def layer_types(c):
-    """Of Gemma 2 and 3; of others only whether there is a sliding window."""
+    """Of Gemma 2 and 3 and SmolLM3; of others only whether there is a sliding window."""
     n = c["num_hidden_layers"]
+    if c["model_type"] == "smollm3":
+        windows = c.get("use_sliding_window") and c.get("sliding_window")
+        return c.get("layer_types") or [
+            ("sliding" if windows and not has_rope(c, i) else "full") + "_attention" for i in range(n)]
     if not has_post_norms(c):
         has_window = c["model_type"] in ("mistral", "mixtral") and c["sliding_window"]
         return n * ["sliding_attention" if has_window else "full_attention"]
@@ -127,7 +143,7 @@ def shapes(c):
         if c["model_type"] in ("qwen3", "qwen3_moe", "gemma3_text"):
             s[p + "self_attn.q_norm.weight"] = s[p + "self_attn.k_norm.weight"] = (width,)
     s["model.norm.weight"] = (dim,)
-    if not c.get("tie_word_embeddings", c["model_type"].startswith("gemma")):
+    if not c.get("tie_word_embeddings", is_tied_by_default(c)):
         s["lm_head.weight"] = (vocab, dim)
     return s
 
@@ -239,7 +255,7 @@ def frequencies(c, width, layer_type):
 
 class Llama:
     """Also Mistral (a sliding window), Qwen2 (biases), Qwen3 (norms of each head's queries and keys), Gemma 1 to 3,
-    and Mixtral and Qwen3-MoE (mixtures of experts)."""
+    SmolLM3 (layers without a rotary embedding), and Mixtral and Qwen3-MoE (mixtures of experts)."""
 
     def __init__(self, config, seq):
         c = self.c = config
@@ -248,18 +264,19 @@ class Llama:
         self.balances = bool(experts_of(c) and c.get("output_router_logits"))
         self.width = c.get("head_dim") or c["hidden_size"] // self.heads
         self.is_gemma = c["model_type"].startswith("gemma")  # norms of 1 + weight, a gated gelu, a scaled embedding
-        self.eps, self.tied = c["rms_norm_eps"], bool(c.get("tie_word_embeddings", self.is_gemma))
-        self.post_norms, self.types = has_post_norms(c), layer_types(c)
+        self.eps, self.tied = c["rms_norm_eps"], bool(c.get("tie_word_embeddings", is_tied_by_default(c)))
+        self.post_norms = has_post_norms(c)
+        self.kinds = [(kind, has_rope(c, i)) for i, kind in enumerate(layer_types(c))]
         self.root = math.sqrt(c["query_pre_attn_scalar"] if self.post_norms else self.width)
         self.score_cap = c.get("attn_logit_softcapping") if c["model_type"] == "gemma2" else None
         self.logit_cap = c.get("final_logit_softcapping") if self.post_norms else None
         self.tables, self.masks = {}, {}
-        for kind in set(self.types):
-            each, factor = frequencies(c, self.width, kind)
+        for kind in set(self.kinds):
+            each, factor = frequencies(c, self.width, kind[0]) if kind[1] else (np.zeros(self.width // 2), 1.0)
             angle = np.arange(seq)[:, None] * each
             self.tables[kind] = factor * np.cos(angle), factor * np.sin(angle)
             self.masks[kind] = np.triu(np.ones((seq, seq), bool), 1)
-            if kind == "sliding_attention":
+            if kind[0] == "sliding_attention":
                 self.masks[kind] |= np.tril(np.ones((seq, seq), bool), -c["sliding_window"])
 
     def rotate(self, x, kind, sign=1):
@@ -401,7 +418,7 @@ class Llama:
         for i in range(self.c["num_hidden_layers"]):
             p = "model.layers.%d." % i
             n, r = norm_forward(x, self.unit(w[p + "input_layernorm.weight"]), self.eps)
-            y, attention = self.attention_forward(n, w, p + "self_attn.", self.types[i])
+            y, attention = self.attention_forward(n, w, p + "self_attn.", self.kinds[i])
             y, attention_post = self.post_norm(y, w, p + "post_attention_layernorm.weight")
             mid = x + y
             n, r2 = norm_forward(mid, self.unit(w[p + self.mlp_norm()]), self.eps)

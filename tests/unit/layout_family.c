@@ -3,6 +3,7 @@
  * covers: layout/family/qwen2 layout/family/qwen3 layout/family/qwen3_moe layout/family/opt
  * covers: layout/family/gemma layout/family/gemma2 layout/family/gemma3 layout/family/phi3
  * covers: layout/family/olmo2 layout/family/gpt_neox layout/family/mixtral layout/family/granite
+ * covers: layout/family/olmo3 layout/family/smollm3
  */
 #include "layout/family.h"
 
@@ -35,6 +36,7 @@ Test(family, keys_fit_the_members_that_they_set)
         [FAMILY_VALUE_DROPOUT] = sizeof(double),
         [FAMILY_VALUE_ROPE] = sizeof(double),
         [FAMILY_VALUE_LOCAL] = sizeof(double),
+        [FAMILY_VALUE_NOPE] = sizeof(bool *),
         [FAMILY_VALUE_LAYERS] = sizeof(bool *),
         [FAMILY_VALUE_CAP] = sizeof(double),
         [FAMILY_VALUE_FIXED] = sizeof(bool),

@@ -290,6 +290,52 @@ Test(model_config, finds_the_layers_with_a_window)
     expect_refused(GEMMA3, ", \"sliding_window_pattern\": 0", "sliding_window_pattern");
 }
 
+#define OLMO3   "\"model_type\": \"olmo3\", " GEMMA
+#define SMOLLM3 "\"model_type\": \"smollm3\", " GEMMA
+
+/* A letter for each layer: upper case with a rotary embedding, w with a window, n without one. */
+static void expect_layers(const char *text, const char *layers)
+{
+    struct arena arena = { 0 };
+    struct tp_err err = { 0 };
+    struct model m;
+    char found[8] = "";
+
+    cr_assert_eq(parse(&m, text, &arena, &err), TP_OK, "%s", err.msg);
+    for (int i = 0; i < m.layers && i < 7; i++) {
+        const char *letters = family_layer_has_rope(&m, i) ? "NW" : "nw";
+
+        found[i] = letters[family_layer_has_window(&m, i)];
+    }
+    cr_expect(strcmp(found, layers) == 0 && !m.untrained, "%s: %s", text, found);
+    arena_free(&arena);
+}
+
+/* As transformers' SmolLM3Config says. */
+Test(model_config, finds_the_layers_without_a_rotary_embedding)
+{
+    expect_layers("{" SMOLLM3 "}", "NNNn");
+    expect_layers("{" SMOLLM3 ", \"no_rope_layer_interval\": 2}", "NnNn");
+    expect_layers("{" SMOLLM3 ", \"no_rope_layers\": null, \"no_rope_layer_interval\": 3}", "NNnN");
+    expect_layers("{" SMOLLM3 ", \"no_rope_layers\": [0, true, false, 1, 0, 7], "
+                  "\"no_rope_layer_interval\": 2}",
+                  "nNnN");
+    expect_layers("{" SMOLLM3 ", \"sliding_window\": 5}", "NNNn");
+    expect_layers("{" SMOLLM3 ", \"sliding_window\": 5, \"use_sliding_window\": true}", "NNNw");
+    expect_layers("{" SMOLLM3 ", \"sliding_window\": null, \"use_sliding_window\": true}", "NNNn");
+    expect_layers("{" SMOLLM3 ", \"sliding_window\": 5, \"no_rope_layer_interval\": 2, "
+                  "\"layer_types\": [\"sliding_attention\", \"sliding_attention\", "
+                  "\"full_attention\", \"full_attention\"]}",
+                  "WwNn");
+    expect_refused(SMOLLM3, ", \"no_rope_layers\": [1, 0, 1]", "no_rope_layers");
+    expect_refused(SMOLLM3, ", \"no_rope_layers\": [1, 0, 2, 1]", "no_rope_layers");
+    expect_refused(SMOLLM3, ", \"no_rope_layers\": [1, 0, \"1\", 1]", "no_rope_layers");
+    expect_refused(SMOLLM3, ", \"no_rope_layers\": [1, 0, 1.0, 1]", "no_rope_layers");
+    expect_refused(SMOLLM3, ", \"no_rope_layer_interval\": 0", "no_rope_layer_interval");
+    expect_windows("{" OLMO3 "}", "www-");
+    expect_windows("{" OLMO3 ", \"sliding_window\": null}", "----");
+}
+
 /* A cap that is null is none; an absent one has the family's value. */
 Test(model_config, reads_caps_and_the_scale_of_attention)
 {

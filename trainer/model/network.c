@@ -261,6 +261,8 @@ static void bind_positions(struct network_layer *y, const struct network *n, int
 
     y->window = is_local && window < n->tokens.seq ? window : 0;
     y->rope = is_local && n->local_rope ? n->local_rope : n->rope;
+    if (!family_layer_has_rope(n->model, layer))
+        y->rope = NULL;
 }
 
 static tp_status bind_layer(struct network_layer *y, const struct source *s, struct tp_err *err)

@@ -36,7 +36,7 @@ struct network_layer {
     struct linear qkv, out;                            /* column-parallel, row-parallel */
     struct network_norm q_norm, k_norm;                /* of each head; weight NULL: none */
     int64_t window;         /* keys that a token sees, itself included; 0: all before it */
-    const float *rope;      /* its rotary table; NULL: learned positions */
+    const float *rope;      /* its rotary table; NULL: the layer rotates nothing */
     struct linear up, down; /* column-parallel (in Llama gate and up side by side), row-parallel */
     struct linear router, gate; /* of a mixture of experts, where gate, up and down are those of its
                                    first expert, and `stride` leads to the next one's */

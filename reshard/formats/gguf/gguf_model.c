@@ -6,8 +6,9 @@
 #include <string.h>
 
 #include "layout/family.h"
+#include "layout/rope_config.h"
 
-enum { GEMMA2_27B_LAYERS = 46, GEMMA3_27B_LAYERS = 62 };
+enum { GEMMA2_27B_LAYERS = 46, GEMMA3_27B_LAYERS = 62, SMOLLM3_NOPE_PERIOD = 4 };
 
 static const struct gguf_arch archs[] = {
     { .family = MODEL_LLAMA, .name = "llama", .rope_pairs = true },
@@ -22,6 +23,8 @@ static const struct gguf_arch archs[] = {
     { .family = MODEL_GEMMA3, .name = "gemma3", .norms_plus_one = true },
     { .family = MODEL_PHI3, .name = "phi3" },
     { .family = MODEL_OLMO2, .name = "olmo2" },
+    { .family = MODEL_OLMO3, .name = "olmo2" },
+    { .family = MODEL_SMOLLM3, .name = "smollm3", .rope_pairs = true },
     { .family = MODEL_GPT2, .name = "gpt2", .transposed = true },
     { .family = MODEL_GPT_NEOX, .name = "gptneox", .qkv_by_head = true },
 };
@@ -73,15 +76,75 @@ static tp_status refuse(const char *path, const char *key, const char *why, stru
                    path, key, why);
 }
 
+/* The period of layers that have no sliding window in llama.cpp; 1: none has one. */
+static int window_period(const struct model *m)
+{
+    switch (m->family) {
+    case MODEL_GEMMA2:
+        return 2;
+    case MODEL_GEMMA3:
+        return 6;
+    case MODEL_OLMO3:
+        return 4;
+    default:
+        return 1;
+    }
+}
+
 /* Whether the layers that llama.cpp gives a sliding window are those of the model. */
 static bool has_known_windows(const struct model *m)
 {
-    int period = m->family == MODEL_GEMMA2 ? 2 : 6;
+    const int period = window_period(m);
 
     for (int i = 0; m->full_layers && i < m->layers; i++)
         if (m->full_layers[i] != ((i + 1) % period == 0))
             return false;
     return true;
+}
+
+static bool has_known_nope_layers(const struct model *m)
+{
+    for (int i = 0; m->nope_layers && i < m->layers; i++)
+        if (m->nope_layers[i] != ((i + 1) % SMOLLM3_NOPE_PERIOD == 0))
+            return false;
+    return true;
+}
+
+/* In llama.cpp OLMo 3's layers with a window have the theta of the others, and no scaling. */
+static tp_status check_olmo3_rope(json_t *config, const struct model *m, const char *path,
+                                  struct tp_err *err)
+{
+    double theta;
+    bool is_scaled;
+    tp_status st = rope_config_read_local(&theta, &is_scaled, config, m->rope_theta, path, err);
+
+    if (!st && (is_scaled || theta != m->rope_theta))
+        st = refuse(path, "rope_parameters for sliding_attention with another theta or a type",
+                    "but llama.cpp has the theta of full_attention there", err);
+    return st;
+}
+
+static tp_status check_rope(json_t *config, const struct model *m, const char *path,
+                            struct tp_err *err)
+{
+    json_t *rope = rope_object(config), *type = json_object_get(rope, "rope_type");
+    const char *kind = json_string_value(type ? type : json_object_get(rope, "type"));
+    const bool takes_factors =
+        m->family != MODEL_OLMO2 && m->family != MODEL_OLMO3 && m->family != MODEL_SMOLLM3;
+
+    if (kind && strcmp(kind, "default") != 0 && strcmp(kind, "dynamic") != 0 &&
+        m->rope_scaling.type == ROPE_SCALING_NONE)
+        return refuse(path, "another rotary embedding than linear, yarn or llama3",
+                      "which is not supported in GGUF here", err);
+    if (gguf_model_has_rope_factors(m) && !takes_factors)
+        return refuse(path, "a rotary embedding of type llama3",
+                      "which llama.cpp does not compute for this architecture", err);
+    if (m->local_rope_theta > 0 && m->local_rope_theta != 10000)
+        return refuse(path, "a rope_local_base_freq", "but llama.cpp's Gemma 3 has 10000", err);
+    if (!has_known_nope_layers(m))
+        return refuse(path, "no_rope_layers",
+                      "but llama.cpp's SmolLM3 has no rotary embedding in every fourth layer", err);
+    return m->family == MODEL_OLMO3 ? check_olmo3_rope(config, m, path, err) : TP_OK;
 }
 
 /* llama.cpp does not read the name of an activation. It has one GELU for all of its forms. */
@@ -124,30 +187,27 @@ static tp_status check_flags(json_t *config, const char *path, struct tp_err *er
 static tp_status check_config(json_t *config, const struct model *m, const char *path,
                               struct tp_err *err)
 {
-    json_t *rope = rope_object(config), *type = json_object_get(rope, "rope_type");
-    const char *kind = json_string_value(type ? type : json_object_get(rope, "type"));
     const double scalar = number_of(config, "query_pre_attn_scalar", (double)m->head_dim);
     const bool is_27b = (m->family == MODEL_GEMMA2 && m->layers == GEMMA2_27B_LAYERS) ||
                         (m->family == MODEL_GEMMA3 && m->layers == GEMMA3_27B_LAYERS);
     const double computed = is_27b ? (double)m->hidden / m->heads : (double)m->head_dim;
+    tp_status st = check_rope(config, m, path, err);
 
-    if (kind && strcmp(kind, "default") != 0 && strcmp(kind, "dynamic") != 0 &&
-        m->rope_scaling.type == ROPE_SCALING_NONE)
-        return refuse(path, "another rotary embedding than linear, yarn or llama3",
-                      "which is not supported in GGUF here", err);
+    if (st)
+        return st;
     if ((m->family == MODEL_GEMMA2 || m->family == MODEL_GEMMA3) && scalar != computed)
         return refuse(path, "a query_pre_attn_scalar",
                       "for which llama.cpp computes another scale of attention", err);
-    if (m->local_rope_theta > 0 && m->local_rope_theta != 10000)
-        return refuse(path, "a rope_local_base_freq", "but llama.cpp's Gemma 3 has 10000", err);
     if (!has_known_windows(m))
-        return refuse(path, "layer_types", "but in llama.cpp other layers have a sliding window",
-                      err);
+        return refuse(path, "layer_types",
+                      "but in llama.cpp other layers, or none, have a sliding window", err);
     if ((m->family == MODEL_GEMMA || m->family == MODEL_GEMMA2) && !m->tied)
         return refuse(path, "tie_word_embeddings false", "but llama.cpp's Gemma has no head", err);
     if (m->qkv_bias && m->family != MODEL_LLAMA && m->family != MODEL_QWEN2 &&
         m->family != MODEL_GPT_NEOX && m->family != MODEL_GPT2)
         return refuse(path, "attention_bias true", "but llama.cpp has no biases there", err);
+    if (m->mlp_bias && m->family == MODEL_SMOLLM3)
+        return refuse(path, "mlp_bias true", "but llama.cpp has no biases there", err);
     if (m->family == MODEL_QWEN3_MOE && !json_is_true(json_object_get(config, "norm_topk_prob")))
         return refuse(path, "norm_topk_prob false", "but llama.cpp always divides by the sum", err);
     if (m->family == MODEL_GPT_NEOX && (!m->qkv_bias || !m->out_bias))
@@ -229,7 +289,7 @@ static void add_own(struct gguf_bytes *b, const struct gguf_arch *a, const struc
     default:
         break;
     }
-    if (m->sliding_window > 0 && m->family != MODEL_MISTRAL)
+    if (m->sliding_window > 0 && m->family != MODEL_MISTRAL && m->family != MODEL_SMOLLM3)
         gguf_key_u32(b, a->name, "attention.sliding_window", m->sliding_window);
 }
 
