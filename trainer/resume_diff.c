@@ -57,6 +57,18 @@ static bool add_number(struct sentence *s, const char *name, double was, double 
     return was != now;
 }
 
+/* The first layer where it differs whether there is what `has` tells. */
+static void add_layer(struct sentence *s, const char *name, bool (*has)(const struct model *, int),
+                      const struct model *was, const struct model *now)
+{
+    for (int i = 0; i < was->layers && i < now->layers; i++)
+        if (has(was, i) != has(now, i)) {
+            add(s, "%sthe %s of layer %d was %s, now %s", separator(s), name, i,
+                has(was, i) ? "on" : "off", has(now, i) ? "on" : "off");
+            return;
+        }
+}
+
 /* Constants of the model that no shape of a tensor depends on. */
 static void add_model(struct sentence *s, const struct manifest *m, const struct model *now,
                       struct arena *arena)
@@ -72,7 +84,9 @@ static void add_model(struct sentence *s, const struct manifest *m, const struct
         add_number(s, "rope_theta", was.rope_theta, now->rope_theta);
     add_number(s, "the type of rope_scaling", was.rope_scaling.type, now->rope_scaling.type);
     add_number(s, "rope_scaling's factor", was.rope_scaling.factor, now->rope_scaling.factor);
-    add_number(s, "sliding_window", (double)was.sliding_window, (double)now->sliding_window);
+    add_layer(s, "rotary embedding", family_layer_has_rope, &was, now);
+    if (!add_number(s, "sliding_window", (double)was.sliding_window, (double)now->sliding_window))
+        add_layer(s, "sliding window", family_layer_has_window, &was, now);
     add_number(s, "query_pre_attn_scalar", was.attention_scalar, now->attention_scalar);
     add_number(s, "attn_logit_softcapping", was.attention_cap, now->attention_cap);
     add_number(s, "final_logit_softcapping", was.logit_cap, now->logit_cap);

@@ -127,6 +127,17 @@ def test_a_run_continues_at_another_layout(name, first, then, reference, tmp_pat
         curves.assert_same(harness.read_log(log), reference.trace(name), root)
 
 
+def test_layers_that_change_are_reported(reference, tmp_path):
+    ok(*reference.argv("smollm3", "tp1", tmp_path / "log", "--ckpt", tmp_path / "ckpt", "--steps", 1))
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other/config.json").write_text(json.dumps(dict(
+        MODELS["smollm3"], no_rope_layers=[0, 1, 0, 0], layer_types=4 * ["full_attention"])))
+    argv = reference.argv("smollm3", "tp1", tmp_path / "log", "--ckpt", tmp_path / "ckpt", "--steps", 2, "--resume=must",
+                          model=tmp_path / "other")
+    err = ok(*argv).err
+    assert "the rotary embedding of layer 2 was on, now off" in err and "the sliding window of layer 1 was on, now off" in err
+
+
 @pytest.mark.parametrize("layout", ["ep2dp2", "cp2ep2dp2zero3"])
 def test_experts_on_several_ranks_become_a_dcp_checkpoint(layout, reference, tmp_path):
     ok(*reference.argv("mixtral", layout, tmp_path / "log", "--ckpt", tmp_path / "ckpt", "--micro", 2, "--steps", 1))
