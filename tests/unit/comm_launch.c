@@ -66,14 +66,14 @@ Test(comm_launch, a_rank_that_fails_alone_sets_the_exit_code_and_ends_waiting_ra
     expect_none_left(j.board);
 }
 
-/* All agree that rank 2 has failed. Then a rank that does not wait for others has a minute to end,
+/* All agree that a rank has failed. Then a rank that does not wait for others has a minute to end,
  * so a job that ends sooner has ended those that wait. */
-static bool all_agree_on_rank_2(struct comm_world *ranks, struct tp_err *err)
+static bool all_agree_on(int failed, struct comm_world *ranks, struct tp_err *err)
 {
     tp_status st = TP_OK;
 
-    if (rank_of(ranks) == 2)
-        st = tp_fail(err, TP_E_USAGE, "rank 2 has failed");
+    if (rank_of(ranks) == failed)
+        st = tp_fail(err, TP_E_USAGE, "this rank has failed");
     return control_agree(comm_control(ranks), st, err) == TP_E_USAGE;
 }
 
@@ -88,7 +88,7 @@ static void expect_sooner_than_a_minute(struct job j)
 static int rank_2_fails_and_all_know(struct comm_world *ranks, struct board *b, struct tp_err *err)
 {
     (void)b;
-    return all_agree_on_rank_2(ranks, err) ? rank_2_fails(ranks, err) : 97;
+    return all_agree_on(2, ranks, err) ? rank_2_fails(ranks, err) : 97;
 }
 
 Test(comm_launch, ranks_that_wait_for_one_that_has_failed_are_ended_soon, .timeout = 120)
@@ -97,38 +97,35 @@ Test(comm_launch, ranks_that_wait_for_one_that_has_failed_are_ended_soon, .timeo
 }
 
 /* Each rank's queue has a thread. Rank 2 queues a collective of another communicator than the other
- * ranks, so that every queue waits. Then rank 2 ends. */
-static int rank_2_fails_while_queues_wait(struct comm_world *ranks, struct board *b,
-                                          struct tp_err *err)
+ * ranks, so that every queue waits. The last rank is in none of the two, and ends. */
+static int queues_wait_when_the_last_rank_fails(struct comm_world *ranks, struct board *b,
+                                                struct tp_err *err)
 {
+    const int last = N - 1, color = rank_of(ranks) == last ? -1 : 0;
+    struct comm *one = NULL, *other = NULL;
     struct device_queue *q = NULL;
     struct rank_device d;
-    struct comm *other = NULL;
     void *x = NULL;
 
     (void)b;
     if (rank_device_open(&d, ranks, err) || comm_alloc(&x, ranks, 1 << 19, err) ||
-        comm_split(&other, d.all, 0, 0, err) ||
+        comm_split(&one, d.all, color, 0, err) || comm_split(&other, d.all, color, 0, err) ||
         device_queue_open(d.device, &q, DEVICE_QUEUE_COMM, err))
         return 99;
-    comm_all_reduce(d.all, q, x, 1000, DTYPE_F32, COMM_SUM);
-    if (rank_device_sync(&d, q, err))
-        return 98;
-    if (!all_agree_on_rank_2(ranks, err))
+    if (!all_agree_on(last, ranks, err))
         return 97;
-    comm_all_reduce(rank_of(ranks) == 2 ? other : d.all, q, x, 1000, DTYPE_F32, COMM_SUM);
-    if (rank_of(ranks) == 2) {
-        sleep_ms(20); /* let the queue's thread start */
+    if (rank_of(ranks) == last) {
         comm_close(ranks, TP_E_USAGE);
         return 2;
     }
+    comm_all_reduce(rank_of(ranks) == 2 ? other : one, q, x, 1000, DTYPE_F32, COMM_SUM);
     rank_device_sync(&d, q, err);
     return 96;
 }
 
 Test(comm_launch, a_rank_that_waits_for_a_queue_is_ended_like_one_that_waits_itself, .timeout = 120)
 {
-    expect_sooner_than_a_minute(job_run(rank_2_fails_while_queues_wait));
+    expect_sooner_than_a_minute(job_run(queues_wait_when_the_last_rank_fails));
 }
 
 /* All ranks fail together, and rank 0 needs some time to report why. */

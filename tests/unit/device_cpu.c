@@ -217,7 +217,7 @@ static void watch(void *ctx, bool waits)
     atomic_store((atomic_int *)ctx, 1);
 }
 
-Test(device_cpu, the_watch_function_is_called_only_for_waits)
+Test(device_cpu, the_watch_function_is_called_only_for_waits, .timeout = 60)
 {
     struct device *d = open_device(false);
     struct device_queue *compute = open_queue(d, DEVICE_QUEUE_COMPUTE);
