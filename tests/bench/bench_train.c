@@ -19,6 +19,37 @@ struct shapes {
     double flops;
 };
 
+struct linear {
+    int64_t out, in;
+};
+
+enum { OF_LAYER = 4, LINEARS = OF_LAYER + 1 }; /* the last one is the head */
+
+static void linears_of(struct linear l[LINEARS], const struct shapes *s)
+{
+    l[0] = (struct linear){ s->q_width + 2 * (int64_t)s->kv_width, s->dim };
+    l[1] = (struct linear){ s->dim, s->q_width };
+    l[2] = (struct linear){ 2 * (int64_t)s->ffn, s->dim };
+    l[3] = (struct linear){ s->dim, s->ffn };
+    l[OF_LAYER] = (struct linear){ s->vocab, s->dim };
+}
+
+/* Elements of the largest operand or result of a step. */
+static int64_t largest_of(const struct shapes *s)
+{
+    struct linear l[LINEARS];
+    int64_t largest = 1;
+
+    linears_of(l, s);
+    for (int i = 0; i < LINEARS; i++) {
+        const int64_t sizes[] = { s->rows * l[i].in, s->rows * l[i].out, l[i].in * l[i].out };
+
+        for (int k = 0; k < 3; k++)
+            largest = sizes[k] > largest ? sizes[k] : largest;
+    }
+    return largest;
+}
+
 static void product(struct shapes *s, bool trans_a, bool trans_b, int64_t m, int64_t n, int64_t k)
 {
     const struct gemm g = product_of(trans_a, trans_b, m, n, k, s->x, s->y, s->z);
@@ -28,30 +59,29 @@ static void product(struct shapes *s, bool trans_a, bool trans_b, int64_t m, int
 }
 
 /* Forward, gradient of the input, gradient of the weight. */
-static void linear(struct shapes *s, int64_t out, int64_t in)
+static void linear(struct shapes *s, struct linear l)
 {
-    product(s, false, true, s->rows, out, in);
-    product(s, false, false, s->rows, in, out);
-    product(s, true, false, out, in, s->rows);
+    product(s, false, true, s->rows, l.out, l.in);
+    product(s, false, false, s->rows, l.in, l.out);
+    product(s, true, false, l.out, l.in, s->rows);
 }
 
 static void step(struct shapes *s)
 {
-    for (int i = 0; i < s->layers; i++) {
-        linear(s, s->q_width + 2 * s->kv_width, s->dim);
-        linear(s, s->dim, s->q_width);
-        linear(s, 2 * s->ffn, s->dim);
-        linear(s, s->dim, s->ffn);
-    }
-    linear(s, s->vocab, s->dim);
+    struct linear l[LINEARS];
+
+    linears_of(l, s);
+    for (int i = 0; i < s->layers * OF_LAYER; i++)
+        linear(s, l[i % OF_LAYER]);
+    linear(s, l[OF_LAYER]);
 }
 
-static float *random_floats(size_t n)
+static float *random_floats(int64_t n)
 {
-    float *x = malloc(n * sizeof *x);
+    float *x = malloc((size_t)n * sizeof *x);
 
-    for (size_t i = 0; x && i < n; i++)
-        x[i] = (float)((i * 2654435761u) % 1000) * 1e-3f - 0.5f;
+    for (int64_t i = 0; x && i < n; i++)
+        x[i] = (float)(((uint64_t)i * 2654435761u) % 1000) * 1e-3f - 0.5f;
     return x;
 }
 
@@ -76,16 +106,19 @@ int main(int argc, char **argv)
                                 OPT_INT(0, "vocab", "N", &s.vocab, "rows of the head (256)"),
                                 OPT_INT(0, "rows", "N", &s.rows, "tokens per step (1024)"),
                                 OPT_END };
-    size_t largest = 8u << 20;
     double start;
 
-    if (opt_parse(opts, argc, argv, &result, &err) || result != OPT_GO_ON) {
-        opt_help(stdout, "bench_train", opts, NULL, NULL);
+    if (opt_parse(opts, argc, argv, &result, &err)) {
+        fprintf(stderr, "bench_train: %s\n", err.msg);
         return tp_exit_code(err.status);
     }
-    s.x = random_floats(largest);
-    s.y = random_floats(largest);
-    s.z = random_floats(largest);
+    if (result != OPT_GO_ON) {
+        opt_help(stdout, "bench_train", opts, "The rate of sgemm over a step's products.\n", "");
+        return 0;
+    }
+    s.x = random_floats(largest_of(&s));
+    s.y = random_floats(largest_of(&s));
+    s.z = random_floats(largest_of(&s));
     if (!s.x || !s.y || !s.z || cpu_device_open(&device, &one_thread, &err) ||
         device_queue_open(device, &s.queue, DEVICE_QUEUE_COMPUTE, &err))
         return 3;

@@ -1,6 +1,6 @@
 """tests/bench: every benchmark starts, and one that fails does not end the others.
 
-needs: tp-reshard tp-ckpt make_ckpt fault/slow_storage.so
+needs: tp-reshard tp-ckpt make_ckpt fault/slow_storage.so bench/bench_train
 """
 import os
 import subprocess
@@ -38,6 +38,14 @@ def test_each_benchmark_starts_and_says_what_it_measures(name):
 def test_a_small_run_prints_its_table(name, options, last):
     r = run(FOLDER / name, *options)
     assert r.returncode == 0 and r.stdout.strip().splitlines()[-1].startswith(last), r.stdout
+
+
+@pytest.mark.parametrize("options,code,said", [(["--bogus"], 2, "bench_train: unknown option '--bogus'"), (["--help"], 0, "usage: bench_train"),
+                                               (["--rows", "1", "--vocab", "9000000", "--dim", "1", "--layers", "0"], 0, "")])
+def test_the_benchmark_of_sgemm_takes_any_shape(options, code, said):
+    r = subprocess.run([harness.BUILD / "bench/bench_train", *options], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+    assert r.returncode == code and r.stdout.startswith(said), r
+    assert said or float(r.stdout) > 0, r
 
 
 def test_a_benchmark_that_fails_does_not_end_the_others(tmp_path):

@@ -119,6 +119,8 @@ def path_of(name, build, bin_folder):
         return "%s/%s" % (bin_folder, name)
     if name == "libtp-progress.so":
         return os.path.join(os.path.dirname(bin_folder), "lib", name)
+    if name.startswith("bench/"):
+        return "%s/%s" % (build, name)
     return "%s/tests/%s" % (build, name)
 
 
