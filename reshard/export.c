@@ -14,6 +14,7 @@
 #include "reshard/export_store.h"
 #include "reshard/formats/hf_assets.h"
 #include "reshard/formats/hf_config.h"
+#include "reshard/formats/megatron/megatron_version.h"
 #include "reshard/formats/model_folder.h"
 #include "reshard/resume.h"
 #include "storage/location.h"
@@ -83,6 +84,7 @@ static tp_status create(struct export_job *x, const char *dir, struct tp_err *er
                                               .optimizer_step = from->optimizer_step,
                                               .adamw = from->adamw,
                                               .distributed_optimizer = is_distributed(x),
+                                              .megatron_core = q->megatron_core,
                                               .max_shard_bytes = q->max_shard_bytes,
                                               .q8_0 = q->q8_0,
                                               .assets = q->assets,
@@ -226,6 +228,8 @@ static tp_status identify(struct export_job *x, struct tp_err *err)
     sha256_add(h, &from->adamw, sizeof from->adamw);
     if (is_distributed(x))
         job_identity_text(h, "distributed optimizer");
+    if (q->megatron_core)
+        job_identity_text(h, q->megatron_core);
     job_identity_text(h, from->model.config);
     st = export_source_identify(from, q, h, err);
     sha256_end(h, x->resume.head.identity_sha256);
@@ -369,6 +373,7 @@ static void fill_report(struct export_report *r, const struct export_job *x)
 static tp_status check_options(const struct export_job *x, struct tp_err *err)
 {
     const struct export_request *q = x->request;
+    struct megatron_version ignored;
 
     if (q->q8_0 && !x->format->q8_0)
         return tp_fail(err, TP_E_USAGE, "--dtype q8_0 is for --format gguf, not %s", q->format);
@@ -379,7 +384,10 @@ static tp_status check_options(const struct export_job *x, struct tp_err *err)
     if (q->distributed_optimizer && (q->no_optim || q->ordinary_optimizer))
         return tp_fail(err, TP_E_USAGE, "--distributed-optimizer and --%s exclude each other",
                        q->no_optim ? "no-optim" : "ordinary-optimizer");
-    return TP_OK;
+    if (q->megatron_core && !x->format->megatron_core)
+        return tp_fail(err, TP_E_USAGE, "--megatron-core is for --format torch_dist, not %s",
+                       q->format);
+    return megatron_version_find(&ignored, q->megatron_core, err);
 }
 
 tp_status export_run(struct export_report *report, const struct export_request *request,

@@ -22,7 +22,7 @@ struct reshard_options {
     struct reshard_request request;
     struct copy_options copy;
     const char *device, *model;
-    const char *from_format, *format, *config, *rules, *assets;
+    const char *from_format, *format, *config, *rules, *assets, *megatron_core;
     struct opt_list ignore;
     enum reshard_device_kind device_kind;
     int64_t device_memory_bytes;
@@ -101,11 +101,11 @@ static bool parse(struct reshard_options *o, int *exit_code, int argc, char **ar
                  "Megatron-LM loads it (default: the\nkind that CKPT has)"),
         OPT_FLAG(0, "ordinary-optimizer", &o->ordinary_optimizer,
                  "megatron, torch_dist: write the ordinary optimizer"),
+        COPY_OPTION_MEGATRON_CORE(&o->megatron_core),
         OPT_STR(0, "dtype", "f32|bf16|f16", &o->copy.dtype_text,
                 "cast the weights; between formats f32 is taken from the masters"),
         COPY_OPTION_ZSTD(&o->copy.zstd),
-        OPT_FLAG(0, "no-compress", &o->no_compress,
-                 "write raw files, whatever CKPT has (the default)"),
+        OPT_FLAG(0, "no-compress", &o->no_compress, "write raw files, whatever CKPT has (default)"),
         OPT_FLAG(
             0, "link", &q->link,
             "hard-link the files of CKPT instead of copying them, if\n"
@@ -211,6 +211,8 @@ static tp_status check_foreign(const struct reshard_options *o, struct tp_err *e
     if ((o->distributed_optimizer || o->ordinary_optimizer) && !writes_foreign(o))
         return tp_fail(err, TP_E_USAGE, "--%s-optimizer is for --format megatron or torch_dist",
                        o->distributed_optimizer ? "distributed" : "ordinary");
+    if (o->megatron_core && !writes_foreign(o))
+        return tp_fail(err, TP_E_USAGE, "--megatron-core is for --format torch_dist");
     return TP_OK;
 }
 
@@ -273,6 +275,7 @@ static tp_status convert(struct reshard_options *o, struct comm_control *control
                                  .no_optim = q->no_optim,
                                  .distributed_optimizer = o->distributed_optimizer,
                                  .ordinary_optimizer = o->ordinary_optimizer,
+                                 .megatron_core = o->megatron_core,
                                  .zstd = q->zstd,
                                  .memory_bytes = q->memory_bytes,
                                  .threads = q->threads,

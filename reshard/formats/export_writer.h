@@ -34,6 +34,8 @@ struct export_contents {
     int64_t optimizer_step;      /* that AdamW has counted */
     struct export_adamw adamw;
     bool distributed_optimizer; /* Megatron-LM's, where the format has it */
+    const char *megatron_core;  /* the version that is to load it, where the format has a form for
+                                   each; NULL: the newest */
     int64_t max_shard_bytes;    /* the most bytes of tensors in a file; 0: no limit */
     bool q8_0;                  /* weights become ggml's Q8_0; their type above is f32 then */
     const char *assets;         /* the folder of the tokenizer, or NULL */

@@ -43,8 +43,9 @@ def sources(tmp_path_factory):
 class Job:
     """A conversion, its result without interruptions, and the calls that it makes."""
 
-    def __init__(self, folder, sources, case):
+    def __init__(self, folder, sources, case, more=()):
         start, self.format, self.to = case
+        self.more = more
         self.source, self.work = sources[start], folder / "work"
         self.out, self.whole = self.work / "out", folder / "whole"
         self.work.mkdir(parents=True)
@@ -55,7 +56,7 @@ class Job:
         self.shim = Shim(folder, self.work)
 
     def argv(self, out=None):
-        return ["tp-reshard", self.source, "--to", self.to, "--format", self.format, "-o", out or self.out, *EACH]
+        return ["tp-reshard", self.source, "--to", self.to, "--format", self.format, "-o", out or self.out, *EACH, *self.more]
 
     def points(self):
         status, err = self.shim.run(self.argv())
@@ -229,11 +230,13 @@ def test_files_that_do_not_belong_there_are_removed(one):
     assert one.finish()[0]
 
 
-@pytest.mark.parametrize("change", ["source", "to", "dtype", "journal"])
+@pytest.mark.parametrize("change", ["source", "to", "dtype", "core", "journal"])
 def test_it_starts_over_and_says_so_when_it_cannot_resume(change, sources, tmp_path):
-    case = ("megatron", "megatron", "tp2")
+    case, more = ("megatron", "megatron", "tp2"), []
+    if change == "core":
+        case, more = ("megatron", "torch_dist", "tp2"), ["--distributed-optimizer", "--megatron-core", "0.15.0"]
     source = shutil.copytree(sources["megatron"], tmp_path / "source")
-    job = Job(tmp_path / "job", {"megatron": source}, case)
+    job = Job(tmp_path / "job", {"megatron": source}, case, more)
     job.kill_late(job.points())
     argv = job.argv()
     if change == "source":
@@ -243,6 +246,8 @@ def test_it_starts_over_and_says_so_when_it_cannot_resume(change, sources, tmp_p
         argv[argv.index("tp2")] = "tp4"
     elif change == "dtype":
         argv += ["--dtype", "f32"]
+    elif change == "core":
+        argv[argv.index("0.15.0")] = "0.12.3"
     else:
         data = bytearray((job.tmp() / "progress").read_bytes())
         data[20] ^= 1

@@ -242,6 +242,12 @@ def load(data):
         return _Unpickler(z.read(top + "/data.pkl"), storages).load()
 
 
+def load_cuts(folder):
+    """{name: the shape that a tensor had before Megatron-core's cut; None: it is not cut}, or None."""
+    found = getattr(_Unpickler((folder / ".metadata").read_bytes()).load(), "mcore_data", None)
+    return found and {name: entry.get("nd_reformulated_orig_global_shape") for name, entry in found.items()}
+
+
 def load_dcp(folder):
     """{name: array or object} of a checkpoint of torch.distributed.checkpoint, and its planner_data."""
     root = _Unpickler((folder / ".metadata").read_bytes()).load()

@@ -62,6 +62,7 @@ struct megatron_args_sizes {
     int tp, pp, vpp, ep;
     int64_t padded_vocab;
     bool distributed_optimizer;
+    bool model_space; /* as fully_sharded_model_space (megatron_version.h) */
     int dp, cp; /* data-parallel and context-parallel ranks; 0: the files do not depend on them */
 };
 

@@ -126,6 +126,8 @@ void megatron_args_write(struct pickle_writer *w, const struct export_contents *
         pickle_write_key_int(w, "context_parallel_size", sizes->cp);
     }
     pickle_write_key_bool(w, "use_distributed_optimizer", sizes->distributed_optimizer);
+    if (sizes->model_space) /* by which Megatron-LM before 0.13 knows it */
+        pickle_write_key_bool(w, "ckpt_fully_parallel_save", true);
     pickle_write_key_bool(w, "bf16", q->tensors[0].dtype == DTYPE_BF16);
     pickle_write_key_bool(w, "fp16", q->tensors[0].dtype == DTYPE_F16);
     pickle_write_key_int(w, "iteration", q->step);

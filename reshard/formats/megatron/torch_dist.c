@@ -407,6 +407,14 @@ static int drop_empty(struct dcp_item *items, int n)
     return kept;
 }
 
+/* NULL: the item is of none. */
+static const char *old_form_of(const struct dcp_item *item)
+{
+    if (torch_dist_cut_is(item))
+        return "fully_sharded_model_space";
+    return torch_dist_flat_is_whole(item) ? "dp_zero_gather_scatter" : NULL;
+}
+
 tp_status torch_dist_read(struct piece_source *s, const struct model *m, struct tp_err *err)
 {
     struct torch_dist d = { .source = s };
@@ -425,6 +433,8 @@ tp_status torch_dist_read(struct piece_source *s, const struct model *m, struct 
         flat |= torch_dist_flat_is(&items[i]);
         if (flat || torch_dist_cut_is(&items[i]) || strstr(items[i].name, "optimizer.state.param."))
             piece_source_set_distributed(s);
+        if (old_form_of(&items[i]))
+            piece_source_set_old_form(s, old_form_of(&items[i]));
         if (!torch_dist_flat_is(&items[i]))
             TP_TRY(add_item(&d, &items[i], err));
     }

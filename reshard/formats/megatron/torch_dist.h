@@ -23,9 +23,10 @@ tp_status torch_dist_config(const char **text, const char **note, struct piece_s
  * dp_zero_gather_scatter. The model is needed to split what is fused. */
 tp_status torch_dist_read(struct piece_source *s, const struct model *m, struct tp_err *err);
 
-/* Write one, as with the ordinary optimizer, or as the distributed one saves with
- * fully_reshardable: a row of reshard/formats/export_format.h. Each tensor-
- * parallel and pipeline rank of the layout has a file. Errors as megatron_export_create. */
+/* Write one, as with the ordinary optimizer, or as the distributed one saves, in the form that the
+ * version of Megatron-core loads (megatron_version.h): a row of reshard/formats/export_format.h.
+ * Each tensor-parallel and pipeline rank of the layout has a file. Errors as
+ * megatron_export_create. */
 tp_status torch_dist_export_create(struct export_writer *w, const struct export_contents *q,
                                    struct tp_err *err);
 

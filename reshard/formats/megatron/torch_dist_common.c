@@ -4,6 +4,12 @@
 
 #include "reshard/formats/torch/torch_target.h"
 
+/* The form in which the state of a distributed optimizer is written. */
+static const char *sharding_of(const struct torch_dist_common *c)
+{
+    return c->version.model_space ? "fully_sharded_model_space" : "fully_reshardable";
+}
+
 /* Of experts on several ranks there are matrices only. */
 static void push_param_groups(struct pickle_writer *w, const struct export_contents *q,
                               bool experts)
@@ -52,7 +58,7 @@ static void push_optimizer(struct torch_save *s, const struct torch_dist_common 
     push_adamw(s, c->contents, experts);
     if (distributed) {
         pickle_write_text(w, "param_state_sharding_type");
-        pickle_write_text(w, TORCH_DIST_SHARDING);
+        pickle_write_text(w, sharding_of(c));
     }
     if (wrapped)
         pickle_write_op(w, PICKLE_OP_SETITEMS);
@@ -78,17 +84,18 @@ static void push_optimizers(struct torch_save *s, const struct torch_dist_common
 }
 
 /* How Megatron-core is to ask for the tensors. */
-static void push_content(struct pickle_writer *w, bool distributed)
+static void push_content(struct pickle_writer *w, const struct torch_dist_common *c)
 {
     pickle_write_text(w, "content_metadata");
     pickle_write_op(w, PICKLE_OP_EMPTY_DICT);
     pickle_write_op(w, PICKLE_OP_MARK);
     pickle_write_key_bool(w, "singleton_local_shards", false);
-    pickle_write_key_bool(w, "chained_optim_avoid_prefix", true);
-    if (distributed) {
+    pickle_write_key_bool(w, "chained_optim_avoid_prefix", !c->version.chained_names);
+    if (c->contents->distributed_optimizer) {
         pickle_write_text(w, "distrib_optim_sharding_type");
-        pickle_write_text(w, TORCH_DIST_SHARDING);
-        pickle_write_key_bool(w, "distrib_optim_fully_reshardable_mem_efficient", false);
+        pickle_write_text(w, sharding_of(c));
+        if (!c->version.model_space)
+            pickle_write_key_bool(w, "distrib_optim_fully_reshardable_mem_efficient", false);
     }
     pickle_write_op(w, PICKLE_OP_SETITEMS);
 }
@@ -109,7 +116,7 @@ tp_status torch_dist_common_write(const struct torch_dist_common *c, struct piec
     megatron_args_write(w, c->contents, &c->sizes);
     if (c->has_optimizer)
         push_optimizers(&x.save, c);
-    push_content(w, c->contents->distributed_optimizer);
+    push_content(w, c);
     pickle_write_op(w, PICKLE_OP_SETITEMS);
     st = torch_target_end(&x, &bytes, err);
     torch_target_free(&x);

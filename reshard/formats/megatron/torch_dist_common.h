@@ -9,14 +9,13 @@
 #include <stdbool.h>
 
 #include "reshard/formats/megatron/megatron_args.h"
+#include "reshard/formats/megatron/megatron_version.h"
 #include "reshard/formats/pieces/piece_target.h"
-
-/* The form in which the state of a distributed optimizer is written. */
-#define TORCH_DIST_SHARDING "fully_reshardable"
 
 struct torch_dist_common {
     const struct export_contents *contents; /* borrowed */
     struct megatron_args_sizes sizes;
+    struct megatron_version version; /* that is to load it */
     bool has_optimizer, has_masters;
 };
 

@@ -10,6 +10,23 @@ bool torch_dist_cut_is(const struct dcp_item *item)
     return !item->is_object && item->cut_ndim > 0;
 }
 
+void torch_dist_cut_make(struct dcp_item *item)
+{
+    const int ndim = item->ndim;
+    const struct box part = item->box;
+
+    item->cut_ndim = ndim;
+    memcpy(item->cut_shape, item->shape, sizeof item->cut_shape);
+    for (int d = 0; d < ndim; d++) {
+        item->shape[d] /= part.len[d];
+        item->box.lo[d] /= part.len[d];
+        item->box.len[d] = 1;
+    }
+    item->ndim = item->box.ndim = ndim + 1;
+    item->box.lo[ndim] = 0;
+    item->shape[ndim] = item->box.len[ndim] = box_elements(&part);
+}
+
 bool torch_dist_cut_part(struct dcp_item *part, const struct dcp_item *item)
 {
     const int ndim = item->cut_ndim;

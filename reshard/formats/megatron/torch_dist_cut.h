@@ -15,6 +15,9 @@
 /* Whether an item is an interval of such a part. */
 bool torch_dist_cut_is(const struct dcp_item *item);
 
+/* Make an item of a tensor one of such a part, whole. Its box is a part of a grid. */
+void torch_dist_cut_make(struct dcp_item *item);
+
 /* The part of the tensor that was cut, with the tensor's shape. False: the item is none of it. */
 bool torch_dist_cut_part(struct dcp_item *part, const struct dcp_item *item);
 

@@ -106,6 +106,13 @@ static bool parse_name(struct flat_item *out, const struct dcp_item *item)
     return true;
 }
 
+bool torch_dist_flat_is_whole(const struct dcp_item *item)
+{
+    struct flat_item parts;
+
+    return torch_dist_flat_is(item) && item->is_object && parse_name(&parts, item);
+}
+
 static int by_place(const void *a, const void *b)
 {
     const struct flat_item *x = a, *y = b;

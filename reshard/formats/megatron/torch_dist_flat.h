@@ -18,6 +18,9 @@
 /* Whether an item belongs to such an optimizer. */
 bool torch_dist_flat_is(const struct dcp_item *item);
 
+/* Whether it has the whole buffers of a rank, as dp_zero_gather_scatter. */
+bool torch_dist_flat_is_whole(const struct dcp_item *item);
+
 /* Add the items that do. r has source, dir, args, and the map with the padded vocabulary.
  * TP_E_USAGE: its experts are stored in a way that is not read. */
 tp_status torch_dist_flat_read(struct megatron_rank *r, const struct dcp_item *items, int n,

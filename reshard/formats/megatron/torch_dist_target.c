@@ -4,7 +4,8 @@
  *
  * A DCP checkpoint in which the tensors of all layers are stacked in one, those of experts also
  * along a second axis, and gate is before up. An item is what a rank has of one layer and expert,
- * so gate and up are two.
+ * so gate and up are two. As fully_sharded_model_space, items of the optimizer are flat
+ * (torch_dist_cut.h).
  */
 #include <limits.h>
 #include <stdio.h>
@@ -17,6 +18,7 @@
 #include "reshard/formats/megatron/megatron_params.h"
 #include "reshard/formats/megatron/torch_dist.h"
 #include "reshard/formats/megatron/torch_dist_common.h"
+#include "reshard/formats/megatron/torch_dist_cut.h"
 #include "reshard/formats/torch/dcp_items.h"
 
 #define METADATA_JSON                                                        \
@@ -31,6 +33,7 @@ struct torch_dist_target {
     struct dcp_items items;
     struct megatron_map map;
     struct megatron_numbers numbers;
+    struct megatron_version version; /* that is to load it */
     int pp;
     char folder[FOLDER_BYTES]; /* "iter_0000100/" */
 };
@@ -53,14 +56,17 @@ static tp_status no_memory(const struct torch_dist_target *t, struct tp_err *err
 
 /* What comes before the name of a parameter in each group. The distributed optimizer, saved as
  * fully_reshardable, has the shapes of the ordinary one, and another name for the masters. */
-static const char *head_of(const struct torch_dist_target *t, enum megatron_group group)
+static const char *head_of(const struct torch_dist_target *t, const struct megatron_param *p,
+                           enum megatron_group group)
 {
     static const char *const heads[MEGATRON_GROUPS] = { "", "optimizer.state.fp32_param.",
                                                         "optimizer.state.exp_avg.",
                                                         "optimizer.state.exp_avg_sq." };
 
-    if (group == MEGATRON_MASTER && t->q->distributed_optimizer)
+    if (group == MEGATRON_MASTER && t->q->distributed_optimizer && !t->version.model_space)
         return "optimizer.state.param.";
+    if (group != MEGATRON_PARAM && t->map.ep > 1 && t->version.chained_names)
+        return arena_printf(t->map.arena, "chained_%d.%s", p->expert >= 0, heads[group]);
     return heads[group];
 }
 
@@ -74,8 +80,10 @@ static const char *name_of(struct torch_dist_target *t, const struct megatron_pa
         const char *from, *to;
     } norms[] = { { "input_layernorm.", "self_attention.linear_qkv.layer_norm_" },
                   { "pre_mlp_layernorm.", "mlp.linear_fc1.layer_norm_" } };
-    const char *name = p->name, *head = head_of(t, group);
+    const char *name = p->name, *head = head_of(t, p, group);
 
+    if (!head)
+        return NULL;
     if (p->layer < 0)
         return arena_printf(t->map.arena, "%s%s", head, name);
     name = strchr(name + strlen(LAYERS), '.') + 1;
@@ -98,6 +106,13 @@ static const char *name_of(struct torch_dist_target *t, const struct megatron_pa
 static enum megatron_group source_of(const struct torch_dist_target *t, enum megatron_group group)
 {
     return group == MEGATRON_MASTER && !t->numbers.has[group] ? MEGATRON_PARAM : group;
+}
+
+/* Whether a tensor of so many axes is cut into a grid of flat parts. */
+static bool is_cut(const struct torch_dist_target *t, enum megatron_group group, int ndim)
+{
+    return group != MEGATRON_PARAM && t->q->distributed_optimizer && t->version.model_space &&
+           (ndim > 1 || t->version.cuts_vectors);
 }
 
 static tp_status add_tensor(struct torch_dist_target *t, int rank,
@@ -127,6 +142,8 @@ static tp_status add_tensor(struct torch_dist_target *t, int rank,
         to->box.lo[d + stacked] = d == 0 ? part->lo : part->column;
         to->box.len[d + stacked] = d == 0 ? part->rows : p->shape[1];
     }
+    if (is_cut(t, group, to->ndim))
+        torch_dist_cut_make(to);
     st = dcp_items_begin(&x, &t->items, rank, &item, err);
     if (st)
         return st;
@@ -269,7 +286,9 @@ static tp_status write_common(const struct torch_dist_target *t, struct tp_err *
                    .vpp = 1,
                    .ep = t->map.ep,
                    .padded_vocab = t->map.padded_vocab,
-                   .distributed_optimizer = t->q->distributed_optimizer },
+                   .distributed_optimizer = t->q->distributed_optimizer,
+                   .model_space = t->q->distributed_optimizer && t->version.model_space },
+        .version = t->version,
         .has_optimizer = t->numbers.has[MEGATRON_EXP_AVG],
         .has_masters = t->numbers.has[MEGATRON_MASTER],
     };
@@ -296,6 +315,20 @@ done:
     return st;
 }
 
+/* A program that had to load the source's form may not know the new one. */
+static void note_old_form(const struct export_contents *q)
+{
+    const char *old = q->extras ? piece_source_old_form(q->extras) : NULL;
+
+    if (old && q->distributed_optimizer && !q->megatron_core)
+        progress_note(
+            q->progress,
+            "%s: its optimizer is saved as %s, and is written as fully_reshardable, which "
+            "Megatron-core loads since 0.15; for an earlier version give --megatron-core "
+            "VERSION",
+            q->source, old);
+}
+
 static tp_status check_optimizer(const struct torch_dist_target *t, struct tp_err *err)
 {
     if (!t->q->distributed_optimizer)
@@ -318,6 +351,7 @@ tp_status torch_dist_export_create(struct export_writer *w, const struct export_
         return tp_fail(err, TP_E_USAGE,
                        "%s: a model of an unknown architecture cannot be written in this format",
                        q->source);
+    TP_TRY(megatron_version_find(&t.version, q->megatron_core, err));
     snprintf(t.folder, sizeof t.folder, "iter_%07lld/", (long long)q->step);
     TP_TRY(piece_target_new(&pieces, q->dir, q->tensors, q->n, err));
     TP_TRY(dcp_items_make(&t.items, pieces, t.folder, spec->tp * spec->pp * spec->ep, err));
@@ -328,6 +362,7 @@ tp_status torch_dist_export_create(struct export_writer *w, const struct export_
     TP_TRY(megatron_params_check(&t.map, err));
     TP_TRY(megatron_params_number(&t.numbers, &t.map, q->layout, q->source, err));
     TP_TRY(check_optimizer(&t, err));
+    note_old_form(q);
     TP_TRY(write_all(&t, err));
     *w = piece_target_writer(pieces);
     pieces = NULL;

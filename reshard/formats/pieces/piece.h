@@ -89,6 +89,11 @@ bool piece_source_has_frozen(const struct piece_source *s);
 void piece_source_set_distributed(struct piece_source *s);
 bool piece_source_is_distributed(const struct piece_source *s);
 
+/* The name of that state's form, where Megatron-core loads it only before version 0.15; NULL: it is
+ * another one. `form` is borrowed. */
+void piece_source_set_old_form(struct piece_source *s, const char *form);
+const char *piece_source_old_form(const struct piece_source *s);
+
 /* AdamW's options that the format records. *out stays as it is when it records none. */
 void piece_source_set_adamw(struct piece_source *s, const struct export_adamw *adamw);
 void piece_source_adamw(const struct piece_source *s, struct export_adamw *out);

@@ -239,6 +239,16 @@ bool piece_source_is_distributed(const struct piece_source *s)
     return s->distributed;
 }
 
+void piece_source_set_old_form(struct piece_source *s, const char *form)
+{
+    s->old_form = form;
+}
+
+const char *piece_source_old_form(const struct piece_source *s)
+{
+    return s->old_form;
+}
+
 void piece_source_set_adamw(struct piece_source *s, const struct export_adamw *adamw)
 {
     s->adamw = *adamw;

@@ -36,8 +36,9 @@ struct piece_source {
     struct export_adamw adamw;
     const char *adamw_owner;
     bool has_adamw;
-    bool frozen;      /* weights are only of parameters that are not trained */
-    bool distributed; /* the optimizer's state is of Megatron-LM's distributed optimizer */
+    bool frozen;          /* weights are only of parameters that are not trained */
+    bool distributed;     /* the optimizer's state is of Megatron-LM's distributed optimizer */
+    const char *old_form; /* of that */
     struct piece_tensor *tensors;
     int n_tensors;
 

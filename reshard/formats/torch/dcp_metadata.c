@@ -13,8 +13,7 @@
 #include "torch/pickle_copy.h"
 #include "torch/torch_tensor.h"
 
-#define METADATA  "torch.distributed.checkpoint.metadata"
-#define CUT_SHAPE "nd_reformulated_orig_global_shape"
+#define METADATA "torch.distributed.checkpoint.metadata"
 
 /* Where an item is stored: a row of storage_data. */
 struct dcp_place {
@@ -38,7 +37,7 @@ struct dcp_metadata {
     int64_t n_places;
     struct dcp_path *paths;
     int64_t n_paths;
-    const struct pickle_value *megatron; /* mcore_data */
+    const struct pickle_value *megatron; /* DCP_CUTS */
     struct dcp_item *items;
     int n, room;
 };
@@ -210,7 +209,7 @@ static tp_status add_tensor(struct dcp_metadata *x, const char *name, const stru
                             struct tp_err *err)
 {
     const struct pickle_value *chunks = pickle_get(v, "chunks"),
-                              *cut = pickle_get(pickle_get(x->megatron, name), CUT_SHAPE);
+                              *cut = pickle_get(pickle_get(x->megatron, name), DCP_CUT_SHAPE);
     struct dcp_item item = { .name = name, .dtype = dtype_of(pickle_get(v, "properties")) };
     struct box whole;
     tp_status st = TP_OK;
@@ -218,7 +217,7 @@ static tp_status add_tensor(struct dcp_metadata *x, const char *name, const stru
     if (!read_size(&item.ndim, item.shape, pickle_get(v, "size")))
         return damaged(x, name, "its shape is wrong", err);
     if (cut && !read_size(&item.cut_ndim, item.cut_shape, cut))
-        return damaged(x, name, "its " CUT_SHAPE " is wrong", err);
+        return damaged(x, name, "its " DCP_CUT_SHAPE " is wrong", err);
     whole = box_whole(item.ndim, item.shape);
     for (int64_t i = 0; i < pickle_count(chunks) && !st; i++) {
         const struct pickle_value *chunk = pickle_item(chunks, i);
@@ -284,7 +283,7 @@ tp_status dcp_metadata_read(struct dcp_item **items, int *n, const char *dir, st
     TP_TRY(read_root(&root, &x, err));
     TP_TRY(read_places(&x, pickle_get(root, "storage_data"), err));
     TP_TRY(read_paths(&x, pickle_get(root, "planner_data"), err));
-    x.megatron = pickle_get(root, "mcore_data");
+    x.megatron = pickle_get(root, DCP_CUTS);
     entries = pickle_get(root, "state_dict_metadata");
     for (int64_t i = 0; i < pickle_entries(entries); i++)
         TP_TRY(add_entry(&x, pickle_text(pickle_key(entries, i)), pickle_entry(entries, i), err));

@@ -10,6 +10,10 @@
 #include "reshard/formats/pieces/file_table.h"
 #include "torch/pickle.h"
 
+/* What Megatron-core adds to .metadata: for tensors that it has cut, the shape they had. */
+#define DCP_CUTS      "mcore_data"
+#define DCP_CUT_SHAPE "nd_reformulated_orig_global_shape"
+
 /* A stored box of a tensor, or an object. */
 struct dcp_item {
     const char *name; /* the fully qualified name */

@@ -161,6 +161,37 @@ static void push_state(struct dcp_pickle *p, const struct dcp_new_item *items, i
     pickle_write_op(w, PICKLE_OP_SETITEMS);
 }
 
+static bool has_cuts(const struct dcp_new_item *items, int n)
+{
+    for (int i = 0; i < n; i++)
+        if (items[i].item.cut_ndim > 0)
+            return true;
+    return false;
+}
+
+/* The shapes that tensors had before Megatron-core's cut. */
+static void push_cuts(struct dcp_pickle *p, const struct dcp_new_item *items, int n)
+{
+    struct pickle_writer *w = &p->w;
+
+    pickle_write_text(w, DCP_CUTS);
+    pickle_write_op(w, PICKLE_OP_EMPTY_DICT);
+    pickle_write_op(w, PICKLE_OP_MARK);
+    for (int i = 0; i < n; i += count_boxes(items, i, n)) {
+        if (items[i].item.is_object)
+            continue;
+        pickle_write_text(w, items[i].item.name);
+        pickle_write_op(w, PICKLE_OP_EMPTY_DICT);
+        pickle_write_op(w, PICKLE_OP_MARK);
+        if (items[i].item.cut_ndim > 0) {
+            pickle_write_text(w, DCP_CUT_SHAPE);
+            pickle_write_ints(w, items[i].item.cut_shape, items[i].item.cut_ndim);
+        }
+        pickle_write_op(w, PICKLE_OP_SETITEMS);
+    }
+    pickle_write_op(w, PICKLE_OP_SETITEMS);
+}
+
 /* A path as a tuple of words, and of the numbers of groups. A parameter may have a number as its
  * name, which stays a text. */
 static void push_path(struct dcp_pickle *p, const char *path)
@@ -261,6 +292,8 @@ tp_status dcp_metadata_write(const char *path, const struct dcp_new_item *items,
     push_state(&p, items, n);
     push_planner(&p, items, n);
     push_storage(&p, items, n);
+    if (has_cuts(items, n))
+        push_cuts(&p, items, n);
     pickle_write_op(w, PICKLE_OP_SETITEMS);
     pickle_write_op(w, PICKLE_OP_BUILD);
     pickle_write_op(w, PICKLE_OP_STOP);
