@@ -8,9 +8,13 @@ import sys
 HERE = pathlib.Path(__file__).resolve().parent
 
 
-def run(program, *argv):
-    """Run it and return what it printed. The end of a failure's output is shown."""
-    env = dict(os.environ, PYTHONPATH=os.environ["TP_FRAMEWORKS"], PYTHONWARNINGS="ignore", OMP_NUM_THREADS="1")
+def run(program, *argv, megatron=None):
+    """Run it and return what it printed. The end of a failure's output is shown. megatron: the version of Megatron-core, if it is
+    another than that of requirements-frameworks.txt."""
+    folders = [os.environ["TP_FRAMEWORKS"]]
+    if megatron:
+        folders.insert(0, os.path.join(folders[0], "megatron-core", megatron))
+    env = dict(os.environ, PYTHONPATH=os.pathsep.join(folders), PYTHONWARNINGS="ignore", OMP_NUM_THREADS="1")
     r = subprocess.run([sys.executable, "-B", HERE / program, *map(str, argv)], env=env, text=True, timeout=500,
                        stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     assert r.returncode == 0, r.stdout[-6000:]

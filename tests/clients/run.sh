@@ -5,9 +5,9 @@
 #   run.sh [--install]                 --install: only install the packages, and test nothing
 #
 # Makes a virtual environment in .venv/ (or in TP_VENV) with the packages of requirements.txt from
-# PyPI, and in its folder frameworks/ those of requirements-frameworks.txt, and runs the tests of this
-# folder in it. T is an expression of pytest -k. The last line is
-# `N passed, N failed`.
+# PyPI, in its folder frameworks/ those of requirements-frameworks.txt, and in that one's folder
+# megatron-core/ the versions of requirements-megatron.txt, and runs the tests of this folder in it.
+# T is an expression of pytest -k. The last line is `N passed, N failed`.
 set -uo pipefail
 cd "$(dirname "$0")/../.." || exit 1
 
@@ -36,6 +36,19 @@ if ! cmp -s "$adds" "$venv/frameworks/requirements.txt"; then
         exit 1
     }
     cp "$adds" "$venv/frameworks/requirements.txt"
+fi
+
+cores=tests/clients/requirements-megatron.txt
+if ! cmp -s "$cores" "$venv/frameworks/megatron-core/requirements.txt"; then
+    rm -rf "$venv/frameworks/megatron-core"
+    while read -r core; do
+        "$venv/bin/python" -m pip install -q --disable-pip-version-check --no-deps --only-binary :all: \
+            --python-version 3.11 --target "$venv/frameworks/megatron-core/${core#*==}" "$core" </dev/null || {
+            echo "clients: pip could not install $core; its output is above" >&2
+            exit 1
+        }
+    done < <(grep -v '^#' "$cores")
+    cp "$cores" "$venv/frameworks/megatron-core/requirements.txt"
 fi
 [ "${1:-}" != --install ] || exit 0
 
