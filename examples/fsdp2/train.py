@@ -29,6 +29,7 @@ except ImportError:
     Progress = None
 
 SAVED_AND_STOPPED = 75
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def arguments():
@@ -47,7 +48,7 @@ def make_model(path, seed):
     config = transformers.AutoConfig.from_pretrained(path)
     torch.manual_seed(seed)
     model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
-    mesh = init_device_mesh("cpu" if not torch.cuda.is_available() else "cuda", (dist.get_world_size(),))
+    mesh = init_device_mesh(DEVICE, (dist.get_world_size(),))
     for layer in model.model.layers:
         fully_shard(layer, mesh=mesh)
     return fully_shard(model, mesh=mesh), config
@@ -57,7 +58,7 @@ def samples(text, first, count, seq):
     """Sequences first .. first + count - 1 of the data, and the token after each of theirs: those of tp-train."""
     n = (len(text) - 1) // seq
     rows = [list(text[w * seq:w * seq + seq + 1]) for w in ((first + i) % n for i in range(count))]
-    ids = torch.tensor(rows)
+    ids = torch.tensor(rows, device=DEVICE)
     return ids[:, :-1], ids[:, 1:]
 
 
@@ -66,6 +67,10 @@ class Trainer:
         self.o, self.rank, self.world = o, dist.get_rank(), dist.get_world_size()
         with open(o.data, "rb") as f:
             self.text = f.read()
+        if o.batch % self.world:
+            sys.exit(f"train.py: --batch {o.batch} is not a multiple of the {self.world} ranks, which have equal parts of it")
+        if len(self.text) <= o.seq:
+            sys.exit(f"train.py: {o.data} has {len(self.text)} bytes, expected more than --seq, {o.seq}")
         self.model, self.config = make_model(o.model, o.seed)
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=o.lr)
         self.steps_done = 0
@@ -104,10 +109,19 @@ class Trainer:
         return mean.item() / self.world
 
 
+def any_rank(asked):
+    """Whether a rank was asked to stop: they all save after the same step."""
+    ranks = torch.tensor([len(asked)], device=DEVICE)
+    dist.all_reduce(ranks)
+    return ranks.item() > 0
+
+
 def main():
     o, asked = arguments(), []
     signal.signal(signal.SIGTERM, lambda *_: asked.append(1))
-    dist.init_process_group("gloo" if not torch.cuda.is_available() else "nccl")
+    if DEVICE == "cuda":
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    dist.init_process_group("nccl" if DEVICE == "cuda" else "gloo")
     trainer = Trainer(o)
     progress = Progress(trainer.rank, trainer.world) if Progress else None
     trainer.resume()
@@ -120,13 +134,12 @@ def main():
         if trainer.rank == 0 and o.losses:
             with open(o.losses, "a", encoding="utf-8") as f:
                 f.write(json.dumps({"step": trainer.steps_done, "loss": loss, "ranks": trainer.world}) + "\n")
-        stop = torch.tensor([len(asked)])
-        dist.all_reduce(stop)
-        if stop.item() or trainer.steps_done % o.save_every == 0 or trainer.steps_done == o.steps:
+        stop = any_rank(asked)
+        if stop or trainer.steps_done % o.save_every == 0 or trainer.steps_done == o.steps:
             trainer.save()
             if trainer.rank == 0:
                 print(f"saved step {trainer.steps_done} of {o.steps}, loss {loss:.4f}", flush=True)
-        if stop.item():
+        if stop:
             break
     if progress:
         progress.close()

@@ -13,7 +13,8 @@ from .checkpoint import Checkpoint, Tensor, bf16_to_float32
 from .errors import CheckpointError, DamagedError, NotFoundError, UnsupportedError
 from .roots import open, steps
 from .step_writer import save
+from .transaction import ExistsError, StaleError
 
 __version__ = "0.1.0"
-__all__ = ["Checkpoint", "CheckpointError", "DamagedError", "NotFoundError", "Tensor", "UnsupportedError",
-           "bf16_to_float32", "open", "save", "steps"]
+__all__ = ["Checkpoint", "CheckpointError", "DamagedError", "ExistsError", "NotFoundError", "StaleError", "Tensor",
+           "UnsupportedError", "bf16_to_float32", "open", "save", "steps"]

@@ -390,6 +390,8 @@ def test_a_step_that_nobody_commits_is_removed(saved):
 @pytest.mark.parametrize("make", [lambda p: p.write_text("notes"), lambda p: (p.mkdir(), (p / "model.safetensors").touch()),
                                   lambda p: p.symlink_to("elsewhere")])
 def test_force_replaces_only_checkpoints(make, saved):
+    with pytest.raises(tp_checkpoint.ExistsError, match="exists already; force=True replaces it"):
+        tp_checkpoint.save(saved, 1, {"x": np.ones(5)})
     make(saved / "step-00000007")
     before = harness.tree(saved)
     with pytest.raises(tp_checkpoint.CheckpointError, match="is not a checkpoint of this project, so force=True does not replace it"):
@@ -405,7 +407,7 @@ def test_a_job_of_an_older_epoch_cannot_commit(saved, monkeypatch):
     older = transaction.Transaction(saved, 2)
     transaction._claimed.clear()  # as another process
     tp_checkpoint.save(saved, 3, {"x": np.ones(5)})
-    with pytest.raises(transaction.StaleError, match="newer job .epoch 2; this one has 1"):
+    with pytest.raises(tp_checkpoint.StaleError, match="newer job .epoch 2; this one has 1"):
         older.commit(step_writer.make_manifest([], 1, 2, step_writer.Model(), None))
     older.abort()
     assert sorted(tp_checkpoint.steps(saved)) == [1, 3] and os.readlink(saved / "latest") == "step-00000003"

@@ -84,6 +84,27 @@ def test_a_run_with_fewer_steps_than_are_saved_is_done(folder, whole):
     assert not losses_of(folder / "none.losses")
 
 
+@pytest.mark.parametrize("ranks, words, message", [
+    (3, [], "--batch 8 is not a multiple of the 3 ranks"), (1, ["--seq", "1000000"], "expected more than --seq, 1000000")])
+def test_a_batch_or_a_text_that_does_not_fit_is_refused(folder, ranks, words, message):
+    """Ranks would leave samples out, and the loss would be another one."""
+    command = [TORCHRUN, "--standalone", "--nproc-per-node", ranks, TRAIN, *options(folder, folder / "none"), *words]
+    p = subprocess.run(list(map(str, command)), env=ENV, stderr=subprocess.PIPE, text=True, timeout=300, check=False)
+    assert p.returncode != 0 and message in p.stderr and not (folder / "none").exists(), p.stderr[-3000:]
+
+
+def test_batches_are_on_the_device_of_the_model():
+    program = """if True:
+        import train
+        train.DEVICE = "meta"  # there may be no GPU
+        assert all(t.is_meta for t in train.samples(bytes(range(99)), 0, 2, 8))
+        train.dist.all_reduce = lambda t: devices.append(t.device.type)
+        train.torch.Tensor.item, devices = lambda t: 0, []
+        assert not train.any_rank([]) and devices == ["meta"]
+    """
+    subprocess.run([sys.executable, "-c", program], env={**ENV, "PYTHONPATH": PATHS + os.pathsep + str(TRAIN.parent)}, check=True)
+
+
 def test_the_other_programs_use_its_checkpoints(folder, whole):
     """tp-train continues with the loss that FSDP2 has."""
     ok("tp-ckpt", "verify", folder / "whole", "--step", 10)
