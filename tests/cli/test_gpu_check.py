@@ -198,6 +198,18 @@ def test_a_program_that_prints_no_figures_has_not_passed(tmp_path):
     assert code == 1 and all(row["status"] == "FAILED" and row["why"].endswith("printed no figures: nothing else") for row in rows.values()), rows
 
 
+def test_short_rows_have_no_goal(tmp_path):
+    """The names are those of gpu_check.cu."""
+    rates = {"best contiguous copy": 5000, "a quarter of rows of 256 B": 2800, "half of rows of 1 KiB": 4500, "table of 256: rows of 64 f32 to bf16": 2000,
+             "table of 1: rows of 128 f32 to bf16": 3000}
+    script(tmp_path / "gpu_check", "".join("printf '%%-40s %%8d GB/s\\n' '%s' %d\n" % rate for rate in rates.items()))
+    _, rows = check(tmp_path / "out", "--only", "bandwidth", build=tmp_path)
+    goals = {what: row["is_85_percent"] for what, row in rows["bandwidth"]["figures"].items()}
+    assert list(goals.values()) == [True, None, True, None, False] and list(goals) == list(rates), goals
+    source = (harness.REPO / "tests/gpu/gpu_check.cu").read_text()
+    assert '"a quarter of rows of 256 B"' in source and '"table of %d: rows of %lld f32 to %s"' in source
+
+
 def test_the_peak_is_that_of_the_gpu_that_cuda_uses(tmp_path):
     """nvidia-smi has another order, and does not know CUDA_VISIBLE_DEVICES."""
     script(tmp_path / "path/nvidia-smi", "echo NVIDIA A100-SXM4-80GB\n")
