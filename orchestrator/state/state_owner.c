@@ -10,7 +10,7 @@
 #include "core/private_dir.h"
 #include "core/text.h"
 
-static const char FILE_NAME[] = "owner";
+static const char FILE_NAME[] = "job-file";
 
 /* The name of the job file that the open folder belongs to; "": none. */
 static void read_owner(char name[NAME_MAX + 1], int dir, const char *state)

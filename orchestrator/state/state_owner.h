@@ -2,9 +2,9 @@
  * orchestrator/state/state_owner.h - the job file that a default state folder belongs to.
  *
  * The default folder of train.yaml and of train.yml is train.run. So the first of them that runs
- * writes its name to train.run/owner, and the other one is refused. The name has no folder, because
- * job file and default folder are always beside each other, also after both were moved. When the
- * owner is gone, perhaps because it was renamed, the next job file becomes the owner.
+ * writes its name to train.run/job-file, and the other one is refused. The name has no folder,
+ * because job file and default folder are always beside each other, also after both were moved.
+ * When the owner is gone, perhaps because it was renamed, the next job file becomes the owner.
  *
  * A folder that a job file names by `state` may be shared on purpose: nothing is checked, and the
  * job file never becomes its owner.

@@ -83,11 +83,11 @@ def test_a_folder_that_is_named_may_be_shared_and_gets_no_owner(tmp_path):
     for name in ("a.yaml", "b.yaml"):
         r = start(write(tmp_path / name, "echo shared", "state: job.run\n"))
     assert "done already" in r.err and said(tmp_path / "job.run") == ["shared"]
-    assert not (tmp_path / "job.run/owner").exists()
+    assert not (tmp_path / "job.run/job-file").exists()
     start(write(tmp_path / "job.yaml", "echo own"))
-    assert (tmp_path / "job.run/owner").read_text() == "job.yaml\n"
+    assert (tmp_path / "job.run/job-file").read_text() == "job.yaml\n"
     assert "done already" in start(tmp_path / "a.yaml").err
-    assert (tmp_path / "job.run/owner").read_text() == "job.yaml\n"
+    assert (tmp_path / "job.run/job-file").read_text() == "job.yaml\n"
 
 
 def test_a_job_that_is_submitted_has_its_folder_before_it_runs(tmp_path):
