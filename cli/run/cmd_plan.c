@@ -151,7 +151,7 @@ static tp_status read_findings(struct job_findings *out, const struct job *job, 
 int cmd_run_plan(int argc, char **argv)
 {
     const char *path = NULL;
-    int ranks = 0;
+    int ranks = -1;
     bool as_json = false, variants = false;
     struct run_context context;
     struct tp_err err = { 0 };
@@ -173,8 +173,11 @@ int cmd_run_plan(int argc, char **argv)
             NULL))
         return code;
     TP_TRY(run_context_open(&context, path, &err));
+    if (ranks == 0 || ranks > JOB_RANKS_MAX)
+        TP_TRY(tp_fail(&err, TP_E_USAGE, "--ranks is a number from 1 to %d, not %d", JOB_RANKS_MAX,
+                       ranks));
     TP_TRY(read_findings(&findings, &context.job, &err));
-    if (!ranks)
+    if (ranks < 0)
         ranks = job_ranks(&context.job);
     TP_TRY(candidates_find(&c, &n, &context.job, &findings, ranks, &context.arena, &err));
     if (as_json)

@@ -31,6 +31,13 @@ def train(model, c, folder, micro=None, **options):
     return harness.run(*argv)
 
 
+@pytest.mark.parametrize("ranks", [0, 65537])
+def test_a_number_of_ranks_that_no_job_has_is_refused(ranks, tmp_path, tiny):
+    job = train_job(tmp_path, tiny)
+    r = job.verb("plan", "--ranks", ranks)
+    assert r.rc == 2 and r.out == "" and "--ranks is a number from 1 to 65536, not %d" % ranks in r.err, repr(r)
+
+
 def test_plan_prints_why_layouts_are_refused(tmp_path, tiny):
     job = train_job(tmp_path, tiny, allow="[]")
     by_layout = {c["layout"]: c for c in plan(job, "--ranks", 6)}
