@@ -241,8 +241,8 @@ LASTING = {
 def test_faults_that_stay_leave_nothing_in_the_store(store, root, name):
     fault, says = LASTING[name]
     store.faults.append(fault)
-    fails(store, *argv(root), says=says, TP_REMOTE_TIMEOUT="2")
-    fails(store, *argv(root, "--zstd"), says=says, TP_REMOTE_TIMEOUT="2")
+    fails(store, *argv(root), says=says)
+    fails(store, *argv(root, "--zstd"), says=says)
     assert is_empty(store)
 
 
