@@ -95,5 +95,5 @@ if __name__ == "__main__":
 """
     tp_checkpoint.save(tmp_path / "ckpt", 1, {"w": np.random.default_rng(1).standard_normal((8, 5))})
     (tmp_path / "rows.py").write_text(program)
-    subprocess.run([sys.executable, tmp_path / "rows.py", tmp_path / "ckpt"], check=True, cwd=tmp_path, timeout=120,
+    subprocess.run([sys.executable, tmp_path / "rows.py", tmp_path / "ckpt"], check=True, cwd=tmp_path, timeout=600,
                    env={"PYTHONPATH": str(harness.REPO / "python"), "PATH": "/usr/bin:/bin"})
