@@ -74,8 +74,8 @@ static double log_sum_exp(const float *x, int64_t n)
 {
     double max = -INFINITY, sum = 0;
 
-    for (int64_t i = 0; i < n; i++)
-        max = fmax(max, (double)x[i]);
+    for (int64_t i = 0; i < n; i++) /* gcc 12 for arm64 fails with an internal error on fmax here */
+        max = (double)x[i] > max ? (double)x[i] : max;
     for (int64_t i = 0; i < n; i++)
         sum += exp((double)x[i] - max);
     return max + log(sum);
