@@ -46,11 +46,16 @@ struct copy_options {
                "seconds between records of progress, from which an\n" \
                "interrupted run resumes (default 2)")
 
-/* The option --megatron-core, for an option table. */
-#define COPY_OPTION_MEGATRON_CORE(v)                                             \
-    OPT_STR(0, "megatron-core", "VERSION", v,                                    \
-            "torch_dist: write the optimizer in the form that this version of\n" \
-            "Megatron-core loads, 0.8 or later (default: that of 0.15)")
+/* The options --megatron-adam, with what it is otherwise, and --megatron-core, for an option
+ * table. */
+#define COPY_OPTIONS_MEGATRON(adam, otherwise, core)                                 \
+    OPT_STR(0, "megatron-adam", "fused|torch", adam,                                 \
+            "megatron, torch_dist: class of the ordinary optimizer: FusedAdam of\n"  \
+            "Transformer Engine and Apex, or torch.optim.AdamW, which Megatron-LM\n" \
+            "uses without them (default: " otherwise ")"),                           \
+        OPT_STR(0, "megatron-core", "VERSION", core,                                 \
+                "torch_dist: write the optimizer in the form that this version of\n" \
+                "Megatron-core loads, 0.8 or later (default: that of 0.15)")
 
 /* The defaults: a record each 2 s, 1 GiB, a thread for each processor, no cast. */
 struct copy_options copy_options_default(void);

@@ -157,6 +157,7 @@ static tp_status make_folder(struct convert_report *r, const struct convert_requ
                                            .format = r->format,
                                            .distributed_optimizer = q->distributed_optimizer,
                                            .ordinary_optimizer = q->ordinary_optimizer,
+                                           .megatron_adam = q->megatron_adam,
                                            .megatron_core = q->megatron_core,
                                            .out = r->out,
                                            .scratch = q->scratch,

@@ -35,6 +35,7 @@ struct convert_request {
     bool no_optim;           /* weights only */
     bool distributed_optimizer; /* Megatron's formats: as with --use-distributed-optimizer */
     bool ordinary_optimizer;    /* not so, although the source is */
+    const char *megatron_adam;  /* as of struct export_request */
     const char *megatron_core;  /* as of struct export_request */
     int zstd;                   /* level with which a checkpoint is compressed; 0: it is not */
     int64_t memory_bytes;       /* the most resident memory */

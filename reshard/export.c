@@ -68,6 +68,15 @@ static bool is_distributed(const struct export_job *x)
            (x->source.distributed && !x->request->ordinary_optimizer);
 }
 
+/* Whether Megatron's ordinary optimizer is written as torch.optim.AdamW: as the source has it,
+ * unless a class is chosen. */
+static bool is_torch_adam(const struct export_job *x)
+{
+    const char *chosen = x->request->megatron_adam;
+
+    return chosen ? strcmp(chosen, "torch") == 0 : x->source.torch_adam;
+}
+
 /* Create the files in `dir`, which exists. */
 static tp_status create(struct export_job *x, const char *dir, struct tp_err *err)
 {
@@ -84,6 +93,7 @@ static tp_status create(struct export_job *x, const char *dir, struct tp_err *er
                                               .optimizer_step = from->optimizer_step,
                                               .adamw = from->adamw,
                                               .distributed_optimizer = is_distributed(x),
+                                              .torch_adam = is_torch_adam(x),
                                               .megatron_core = q->megatron_core,
                                               .max_shard_bytes = q->max_shard_bytes,
                                               .q8_0 = q->q8_0,
@@ -228,6 +238,8 @@ static tp_status identify(struct export_job *x, struct tp_err *err)
     sha256_add(h, &from->adamw, sizeof from->adamw);
     if (is_distributed(x))
         job_identity_text(h, "distributed optimizer");
+    if (is_torch_adam(x))
+        job_identity_text(h, "torch's AdamW");
     if (q->megatron_core)
         job_identity_text(h, q->megatron_core);
     job_identity_text(h, from->model.config);
@@ -384,6 +396,16 @@ static tp_status check_options(const struct export_job *x, struct tp_err *err)
     if (q->distributed_optimizer && (q->no_optim || q->ordinary_optimizer))
         return tp_fail(err, TP_E_USAGE, "--distributed-optimizer and --%s exclude each other",
                        q->no_optim ? "no-optim" : "ordinary-optimizer");
+    if (q->megatron_adam && !x->format->distributed_optimizer)
+        return tp_fail(err, TP_E_USAGE,
+                       "--megatron-adam is for --format megatron or torch_dist, not %s", q->format);
+    if (q->megatron_adam && (q->no_optim || q->distributed_optimizer))
+        return tp_fail(err, TP_E_USAGE, "--megatron-adam and --%s exclude each other",
+                       q->no_optim ? "no-optim" : "distributed-optimizer");
+    if (q->megatron_adam && strcmp(q->megatron_adam, "fused") != 0 &&
+        strcmp(q->megatron_adam, "torch") != 0)
+        return tp_fail(err, TP_E_USAGE, "--megatron-adam takes fused or torch, not '%.40s'",
+                       q->megatron_adam);
     if (q->megatron_core && !x->format->megatron_core)
         return tp_fail(err, TP_E_USAGE, "--megatron-core is for --format torch_dist, not %s",
                        q->format);

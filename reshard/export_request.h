@@ -31,11 +31,14 @@ struct export_request {
     bool no_optim;           /* weights only */
     bool distributed_optimizer; /* Megatron's formats: as with --use-distributed-optimizer */
     bool ordinary_optimizer;    /* not so, although the source is */
-    const char *megatron_core;  /* torch_dist: the version of Megatron-core that is to load the
-                                   optimizer; NULL: 0.15 or later */
-    int64_t max_shard_bytes;    /* the most bytes of tensors in a file; 0: no limit */
-    const char *assets;         /* folder with tokenizer and so on to copy, or NULL */
-    int64_t memory_bytes;       /* the most resident memory */
+    const char *megatron_adam; /* class of the ordinary optimizer: "fused" (FusedAdam of Transformer
+                                  Engine or Apex) or "torch" (torch.optim.AdamW); NULL: the
+                                  source's, else fused */
+    const char *megatron_core; /* torch_dist: the version of Megatron-core that is to load the
+                                  optimizer; NULL: 0.15 or later */
+    int64_t max_shard_bytes;   /* the most bytes of tensors in a file; 0: no limit */
+    const char *assets;        /* folder with tokenizer and so on to copy, or NULL */
+    int64_t memory_bytes;      /* the most resident memory */
     int threads;
     double journal_s;          /* seconds between records of progress; 0: after each tile */
     bool force;                /* replace OUT when it is a model's folder */

@@ -314,6 +314,8 @@ static tp_status open_foreign(struct export_source *s, const struct export_reque
     s->distributed = s->extras && format->distributed_optimizer &&
                      piece_source_is_distributed(s->extras) &&
                      piece_source_has(s->extras, GROUP_EXP_AVG);
+    s->torch_adam =
+        s->extras && format->distributed_optimizer && piece_source_has_tensor_steps(s->extras);
     memcpy(s->left_out, s->import.left_out.text, sizeof s->left_out);
     s->layout.tensors = s->import.tensors;
     s->layout.n_tensors = s->import.n_tensors;

@@ -32,6 +32,7 @@ struct export_source {
     struct piece_source *extras; /* whose extras are written; NULL: none are */
     bool distributed; /* it has Megatron's distributed optimizer, and the format has a place for it
                        */
+    bool torch_adam;  /* it has Megatron's ordinary one, which is torch.optim.AdamW, and so on */
 };
 
 /* Open the request's source for a format. Close also after a failure. TP_E_CORRUPT: a tensor of the

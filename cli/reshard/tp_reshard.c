@@ -22,7 +22,7 @@ struct reshard_options {
     struct reshard_request request;
     struct copy_options copy;
     const char *device, *model;
-    const char *from_format, *format, *config, *rules, *assets, *megatron_core;
+    const char *from_format, *format, *config, *rules, *assets, *megatron_core, *megatron_adam;
     struct opt_list ignore;
     enum reshard_device_kind device_kind;
     int64_t device_memory_bytes;
@@ -101,7 +101,7 @@ static bool parse(struct reshard_options *o, int *exit_code, int argc, char **ar
                  "Megatron-LM loads it (default: the\nkind that CKPT has)"),
         OPT_FLAG(0, "ordinary-optimizer", &o->ordinary_optimizer,
                  "megatron, torch_dist: write the ordinary optimizer"),
-        COPY_OPTION_MEGATRON_CORE(&o->megatron_core),
+        COPY_OPTIONS_MEGATRON(&o->megatron_adam, "CKPT's, else fused", &o->megatron_core),
         OPT_STR(0, "dtype", "f32|bf16|f16", &o->copy.dtype_text,
                 "cast the weights; between formats f32 is taken from the masters"),
         COPY_OPTION_ZSTD(&o->copy.zstd),
@@ -211,6 +211,8 @@ static tp_status check_foreign(const struct reshard_options *o, struct tp_err *e
     if ((o->distributed_optimizer || o->ordinary_optimizer) && !writes_foreign(o))
         return tp_fail(err, TP_E_USAGE, "--%s-optimizer is for --format megatron or torch_dist",
                        o->distributed_optimizer ? "distributed" : "ordinary");
+    if (o->megatron_adam && !writes_foreign(o))
+        return tp_fail(err, TP_E_USAGE, "--megatron-adam is for --format megatron or torch_dist");
     if (o->megatron_core && !writes_foreign(o))
         return tp_fail(err, TP_E_USAGE, "--megatron-core is for --format torch_dist");
     return TP_OK;
@@ -275,6 +277,7 @@ static tp_status convert(struct reshard_options *o, struct comm_control *control
                                  .no_optim = q->no_optim,
                                  .distributed_optimizer = o->distributed_optimizer,
                                  .ordinary_optimizer = o->ordinary_optimizer,
+                                 .megatron_adam = o->megatron_adam,
                                  .megatron_core = o->megatron_core,
                                  .zstd = q->zstd,
                                  .memory_bytes = q->memory_bytes,

@@ -34,12 +34,15 @@ struct export_contents {
     int64_t optimizer_step;      /* that AdamW has counted */
     struct export_adamw adamw;
     bool distributed_optimizer; /* Megatron-LM's, where the format has it */
-    const char *megatron_core;  /* the version that is to load it, where the format has a form for
-                                   each; NULL: the newest */
-    int64_t max_shard_bytes;    /* the most bytes of tensors in a file; 0: no limit */
-    bool q8_0;                  /* weights become ggml's Q8_0; their type above is f32 then */
-    const char *assets;         /* the folder of the tokenizer, or NULL */
-    struct progress *progress;  /* receives notes; NULL: none */
+    bool torch_adam; /* Megatron-LM's ordinary optimizer is torch.optim.AdamW, which counts
+                        the steps of each tensor; else FusedAdam of Transformer Engine or
+                        Apex, which counts those of a group */
+    const char *megatron_core; /* the version that is to load it, where the format has a form for
+                                  each; NULL: the newest */
+    int64_t max_shard_bytes;   /* the most bytes of tensors in a file; 0: no limit */
+    bool q8_0;                 /* weights become ggml's Q8_0; their type above is f32 then */
+    const char *assets;        /* the folder of the tokenizer, or NULL */
+    struct progress *progress; /* receives notes; NULL: none */
     /* What is read, where its extras (reshard/formats/pieces/piece.h) are those of the format; they
      * are written too. NULL: there are none. */
     struct piece_source *extras;

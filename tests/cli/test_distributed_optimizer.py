@@ -119,6 +119,52 @@ def test_gradients_have_the_type_of_the_programs_arguments(states, tmp_path):
     assert list(found[0]) == [("bfloat16", "bfloat16")]
 
 
+@pytest.mark.parametrize("kind", ["megatron", "torch_dist"])
+def test_the_class_of_adamw_is_kept_unless_another_is_chosen(kind, states, tmp_path):
+    """torch.optim.AdamW needs a step for each tensor. FusedAdam refuses one, and needs that of the group."""
+    state = states["deep"]
+    argv = ["tp-ckpt", "export", state.root, "--format", kind, "--layout", "tp2"]
+    for name, more in {"fused": [], "torch": ["--megatron-adam", "torch"], "dist": ["--distributed-optimizer"]}.items():
+        ok(*argv, "-o", tmp_path / name, *more)
+
+    def of(folder):
+        inside = folder / "iter_0000003"
+        path = inside / ("common.pt" if (inside / "common.pt").exists() else "mp_rank_00/model_optim_rng.pt")
+        adamw = torch_files.load(path.read_bytes())["optimizer"]["optimizer"]
+        counted = [adamw["state"]["common_step"]] if "common_step" in adamw["state"] else [
+            s["step"] for s in adamw["state"].values() if "step" in s]
+        groups = [g["step"] for g in adamw["param_groups"] if "step" in g]
+        assert all(g["bias_correction"] is True for g in adamw["param_groups"])
+        assert bool(counted) != bool(groups) and all(x == 3 for x in counted + groups) and len(groups) in (0, 2)
+        return "fused" if groups else "torch"
+
+    def becomes(source, name, *more):
+        ok("tp-reshard", tmp_path / source, "--to", "tp1", "-o", tmp_path / name, *more)
+        assert digests(tmp_path / name) == digests(state.root)
+        return of(tmp_path / name)
+
+    other = {"megatron": "torch_dist", "torch_dist": "megatron"}[kind]
+    for name in ("fused", "torch"):
+        assert of(tmp_path / name) == name
+        assert becomes(name, name + "-kept") == name and becomes(name, name + "-other", "--format", other) == name
+        chosen = {"fused": "torch", "torch": "fused"}[name]
+        assert becomes(name, name + "-chosen", "--megatron-adam", chosen) == chosen
+    assert becomes("dist", "ordinary", "--ordinary-optimizer") == "fused"
+
+
+def test_a_class_of_adamw_that_does_not_fit_is_refused(states, tmp_path):
+    root = states["deep"].root
+    for argv, says in ((["--format", "megatron", "--megatron-adam", "apex"], "takes fused or torch, not 'apex'"),
+                       (["--format", "dcp", "--megatron-adam", "torch"], "is for --format megatron or torch_dist, not dcp"),
+                       (["--format", "megatron", "--megatron-adam", "torch", "--no-optim"], "and --no-optim exclude each other"),
+                       (["--format", "megatron", "--megatron-adam", "torch", "--distributed-optimizer"],
+                        "and --distributed-optimizer exclude each other")):
+        r = run("tp-ckpt", "export", root, "-o", tmp_path / "no", *argv)
+        assert r.rc == 2 and len(r.lines) == 1 and "--megatron-adam " + says in r.err and not (tmp_path / "no").exists(), repr(r)
+    r = run("tp-reshard", root, "--to", "tp1", "-o", tmp_path / "no", "--megatron-adam", "torch")
+    assert r.rc == 2 and "--megatron-adam is for --format megatron or torch_dist" in r.err, repr(r)
+
+
 def test_the_optimizer_keeps_its_kind_unless_another_is_chosen(states, tmp_path):
     state = states["deep"]
     foreign_files.Megatron(config_of(state), 2).legacy(tmp_path / "m", groups_of(state), 3, distributed=True)

@@ -22,6 +22,7 @@ import sys
 import types
 
 import forked_ranks
+from fused_adam import FusedAdam
 import numpy
 import packaging.version  # noqa: F401, which 0.8 takes from pkg_resources
 import torch
@@ -31,20 +32,6 @@ from torch.overrides import TorchFunctionMode
 
 os.environ["TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD"] = "1"
 numpy.product = numpy.prod
-
-
-class FusedAdam(torch.optim.Optimizer):
-    """Of Apex: what it keeps."""
-
-    def __init__(self, params, lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.0, **_):
-        super().__init__(params, dict(lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, bias_correction=True))
-
-    def step(self, closure=None, **_):
-        for group in self.param_groups:
-            group["step"] = group.get("step", 0) + 1
-            for p in group["params"]:
-                if not self.state[p]:
-                    self.state[p].update(exp_avg=torch.zeros_like(p.data), exp_avg_sq=torch.zeros_like(p.data))
 
 
 class Norm(torch.nn.Module):

@@ -2,11 +2,11 @@
 
     megatron_ranks.py JOBS.json
 
-A job is {"format", "tp", "pp", "vpp", "dp", "ep", "distributed", "load", "save", "flat", "stacked", "block", "out", "config"}:
+A job is {"format", "tp", "pp", "vpp", "dp", "ep", "distributed", "fused", "load", "save", "flat", "stacked", "block", "out", "config"}:
 format torch or torch_dist (Megatron's --ckpt-format), whether with the distributed optimizer (torch_dist: as fully_reshardable),
 folders, and the config.json of a Llama, a Mixtral or a GPT-2; ep is part of dp. flat: how to save a second and a third time, to
 SAVE-dp_reshardable and so on; "torch" is with distrib_optim.pt. stacked: whether experts are a GroupedMLP. block: what the
-arguments say of blocks of gate and up; 0: nothing. Rank R of tp, ep and pp writes OUT/R.pt with {"loaded": state, "saved": state,
+arguments say of blocks of gate and up; 0: nothing. fused: whether AdamW is FusedAdam. Rank R of tp, ep and pp writes OUT/R.pt with {"loaded": state, "saved": state,
 "logits": the rank's columns of those of TOKENS in f32 when it was saved, on the last stage and without experts}; a state is
 {Megatron's name with the numbers of layer and expert in the model: {"weight", "master", "exp_avg", "exp_avg_sq", "step"}},
 whole also where data-parallel ranks share it.
@@ -21,14 +21,17 @@ import types
 import zlib
 
 import forked_ranks
+import megatron.core.optimizer
 import torch
 import torch.distributed as dist
+from fused_adam import FusedAdam
 from megatron.core import dist_checkpointing, parallel_state, tensor_parallel
 from megatron.core.dist_checkpointing.strategies import filesystem_async
 from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig, param_and_grad_buffer
 from megatron.core.models.gpt import GPTModel
 from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
 from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
+from megatron.core.optimizer import distrib_optimizer
 from megatron.core.optimizer.distrib_optimizer import DistributedOptimizer
 from megatron.core.tensor_parallel.random import CudaRNGStatesTracker
 from megatron.core.transformer.module import Float16Module
@@ -71,7 +74,6 @@ def without_gpus():
     filesystem_async.mp = types.SimpleNamespace(get_context=lambda how: multiprocessing.dummy)
     grouped_gemm_util.assert_grouped_gemm_is_available = lambda: None  # nothing is computed
     OnCpu().__enter__()
-    keep_steps()
 
 
 def keep_steps():
@@ -79,6 +81,13 @@ def keep_steps():
     get, put = (getattr(DistributedOptimizer, "_%s_main_param_and_optimizer_states" % x) for x in ("get", "set"))
     DistributedOptimizer._set_main_param_and_optimizer_states = lambda self, p, tensors: put(
         self, p, {"step": get(self, p)["step"], **tensors})
+
+
+def use_fused_adam():
+    """As Megatron-core does where Apex is installed."""
+    megatron.core.optimizer.Adam = distrib_optimizer.Adam = FusedAdam
+    megatron.core.optimizer.USING_PYTORCH_OPTIMIZER = False
+    distrib_optimizer.HAVE_APEX_OR_TE = distrib_optimizer.USING_APEX_OPTIMIZER = True
 
 
 def kind_of(job):
@@ -197,7 +206,9 @@ def gathered(chained, p):
             bits[at.start:at.end] = own[theirs].detach().view(torch.int32)
         dist.all_reduce(bits, group=group)
         out[name] = bits.view(torch.float32).view(p.shape)
-    out["step"] = own["step"].clone() if own else torch.tensor(-1.0)
+    if own:
+        of_group = optimizer.optimizer.param_groups[optimizer.model_param_group_index_map[p][0]]
+    out["step"] = torch.tensor(float(own.get("step", of_group.get("step"))) if own else -1.0)
     dist.all_reduce(out["step"], dist.ReduceOp.MAX, group=group)
     return out
 
@@ -208,8 +219,10 @@ def state_of(job, models, optimizer):
         if job["distributed"]:
             tensors = gathered(chained, p)
         else:
-            own = next(o.optimizer.state[p.main_param] for o in chained if p.main_param in o.optimizer.state)
-            tensors = {"master": p.main_param, **{k: own[k] for k in ("exp_avg", "exp_avg_sq", "step")}}
+            own, group = next((o.optimizer.state[p.main_param], group) for o in chained for group in o.optimizer.param_groups
+                              if any(p.main_param is q for q in group["params"]))
+            step = torch.tensor(float(own["step"] if "step" in own else group["step"]))
+            tensors = {"master": p.main_param, "exp_avg": own["exp_avg"], "exp_avg_sq": own["exp_avg_sq"], "step": step}
         state.update(unstacked(job, name, {k: x.detach().clone() for k, x in {"weight": p, **tensors}.items()}))
     return state
 
@@ -261,7 +274,7 @@ def load(job):
     optimizer.load_state_dict(found["optimizer"])
     if job["format"] == "torch" and job["distributed"]:
         optimizer.load_parameter_state(str(path.with_name("distrib_optim.pt")))
-        for each in chained_of(optimizer):  # which share one step after load_state_dict, and then add 1 to it many times
+        for each in chained_of(optimizer) if not job["fused"] else ():  # which share one step after load_state_dict, and then add 1 to it many times
             for state in each.optimizer.state.values():
                 state["step"] = state["step"].clone()
     return args, models, optimizer
@@ -330,6 +343,7 @@ def logits_of(job, models):
 
 def rank_main(job, rank, world, port):
     without_gpus()
+    (use_fused_adam if job["fused"] else keep_steps)()
     dist.init_process_group("gloo", init_method="tcp://127.0.0.1:%d" % port, rank=rank,
                             world_size=world)
     parallel_state.initialize_model_parallel(job["tp"], job["pp"], job["vpp"] if job["vpp"] > 1 else None,

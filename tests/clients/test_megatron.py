@@ -15,7 +15,8 @@ from test_formats import tensors  # noqa: E402
 
 STEPS = 3
 # model, format of tp-ckpt, Megatron's --ckpt-format, the layout of the export, and the ranks' tp, pp, dp and ep (torch_dist: any).
-# With "vpp2" in the name there are two virtual stages, with "distributed" the distributed optimizer. With "blocks" the rows that
+# With "vpp2" in the name there are two virtual stages, with "distributed" the distributed optimizer, with "fused" Megatron's AdamW
+# is FusedAdam, not torch's. With "blocks" the rows that
 # are saved are taken for those of --moe-mlp-glu-interleave-size, which megatron-core 0.16.1 does not have: the option only says
 # what rows mean, so Megatron's own code still decides where they are in torch_dist.
 CASES = {"megatron-tp2": ("llama", "megatron", "torch", "tp2pp1", 2, 1, 1, 1),
@@ -39,7 +40,13 @@ CASES = {"megatron-tp2": ("llama", "megatron", "torch", "tp2pp1", 2, 1, 1, 1),
          "megatron-vpp2": ("deep", "megatron", "torch", "tp1pp2vpp2", 1, 2, 1, 1),
          "torch_dist-vpp2": ("deep", "torch_dist", "torch_dist", "tp2pp1", 1, 2, 1, 1),
          "gpt2-megatron-tp2": ("gpt2", "megatron", "torch", "tp2pp1", 2, 1, 1, 1),
-         "gpt2-torch_dist-tp2": ("gpt2", "torch_dist", "torch_dist", "tp1pp2", 2, 1, 1, 1)}
+         "gpt2-torch_dist-tp2": ("gpt2", "torch_dist", "torch_dist", "tp1pp2", 2, 1, 1, 1),
+         "fused-megatron-tp2": ("llama", "megatron", "torch", "tp2pp1", 2, 1, 1, 1),
+         "fused-torch_dist-pp2": ("llama", "torch_dist", "torch_dist", "tp4pp1", 1, 2, 1, 1),
+         "fused-experts-megatron-ep2": ("mixtral", "megatron", "torch", "tp1pp2ep2", 1, 2, 2, 2),
+         "fused-experts-torch_dist-ep2": ("mixtral", "torch_dist", "torch_dist", "tp2pp2ep4", 1, 1, 2, 2),
+         "distributed-fused-megatron-tp2dp2": ("llama", "megatron", "torch", "tp2pp1dp2", 2, 1, 2, 1),
+         "distributed-fused-torch_dist-dp2": ("llama", "torch_dist", "torch_dist", "tp1pp2", 1, 1, 2, 1)}
 # Cases that are saved in other ways too: as dp_reshardable, dp_zero_gather_scatter, and as folders with distrib_optim.pt.
 FLAT = ("dp_reshardable", "dp_zero_gather_scatter", "torch")
 FLAT_CASES = ("distributed-experts-dp2", "distributed-experts-pp2ep2", "distributed-stacked-tp2ep2")
@@ -64,11 +71,11 @@ def ran(tmp_path_factory):
         harness.train(path, folder / model / "ckpt", steps=STEPS, layout="tp2pp2", dtype="bf16")
         trained[model] = tensors(folder / model / "ckpt", folder / model / "all.npz")
     for name, (model, ours, theirs, layout, tp, pp, dp, ep) in CASES.items():
-        distributed = name.startswith("distributed")
+        distributed, fused = name.startswith("distributed"), "fused" in name
         harness.ok("tp-ckpt", "export", folder / model / "ckpt", "--format", ours, "-o", folder / name, "--layout", layout,
-                   *["--distributed-optimizer"] * distributed)
+                   *["--distributed-optimizer"] * distributed, *["--megatron-adam", "torch"] * (not distributed and not fused))
         (folder / name / "out").mkdir()
-        jobs[name] = dict(format=theirs, tp=tp, pp=pp, vpp=2 if "vpp2" in name else 1, dp=dp, ep=ep, distributed=distributed, load=str(folder / name),
+        jobs[name] = dict(format=theirs, tp=tp, pp=pp, vpp=2 if "vpp2" in name else 1, dp=dp, ep=ep, distributed=distributed, fused=fused, load=str(folder / name),
                           save=str(folder / name / "saved"), flat=FLAT if name in FLAT_CASES else (), out=str(folder / name / "out"), stacked="stacked" in name,
                           block=BLOCK if "blocks" in name else 0,
                           config=json.loads((folder / model / "config.json").read_text()))

@@ -162,6 +162,7 @@ void megatron_args_begin_group(struct pickle_writer *w, const struct export_adam
     pickle_write_key_bool(w, "differentiable", false);
     pickle_write_key_none(w, "fused");
     pickle_write_key_bool(w, "decoupled_weight_decay", true);
+    pickle_write_key_bool(w, "bias_correction", true);
 }
 
 void megatron_args_end_group(struct pickle_writer *w)

@@ -128,6 +128,7 @@ static tp_status add_state(struct megatron_rank *r, struct torch_pieces *x, int6
     if (torch_pieces_is_number(step)) {
         TP_TRY(torch_pieces_number(&at, x, step, param->name, err));
         TP_TRY(piece_source_set_step(r->source, at, param->name, err));
+        piece_source_set_tensor_steps(r->source);
     }
 done:
     return st;

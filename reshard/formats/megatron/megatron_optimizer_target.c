@@ -38,8 +38,10 @@ static tp_status push_state(struct megatron_rank_target *r, int number,
     pickle_write_int(w, number);
     pickle_write_op(w, PICKLE_OP_EMPTY_DICT);
     pickle_write_op(w, PICKLE_OP_MARK);
-    pickle_write_text(w, "step");
-    torch_save_number(&r->x.save, r->t->q->optimizer_step);
+    if (r->t->q->torch_adam) {
+        pickle_write_text(w, "step");
+        torch_save_number(&r->x.save, r->t->q->optimizer_step);
+    }
     pickle_write_text(w, "exp_avg");
     st = megatron_rank_target_push(r, p, MEGATRON_EXP_AVG, err);
     pickle_write_text(w, "exp_avg_sq");
@@ -65,7 +67,9 @@ static tp_status push_number(struct megatron_rank_target *r, int number,
     return TP_OK;
 }
 
-/* The state dict of torch.optim.AdamW, with Megatron's keys in its groups. */
+/* The state dict of torch.optim.AdamW or of FusedAdam, with Megatron's keys in its groups.
+ * FusedAdam of Transformer Engine takes no other state of a tensor than its moments, and counts the
+ * steps of a group. */
 static tp_status push_adamw(struct megatron_rank_target *r, struct tp_err *err)
 {
     struct pickle_writer *w = &r->x.save.pickle;
@@ -86,6 +90,8 @@ static tp_status push_adamw(struct megatron_rank_target *r, struct tp_err *err)
     number = 0;
     for (int vectors = 0; vectors < megatron_part_groups(r->part); vectors++) {
         megatron_args_begin_group(w, &r->t->q->adamw, vectors == 0, r->part == PARAMS_OF_EXPERTS);
+        if (!r->t->q->torch_adam)
+            pickle_write_key_int(w, "step", r->t->q->optimizer_step);
         pickle_write_text(w, "params");
         pickle_write_op(w, PICKLE_OP_EMPTY_LIST);
         pickle_write_op(w, PICKLE_OP_MARK);

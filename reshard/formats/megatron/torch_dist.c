@@ -350,6 +350,7 @@ static tp_status read_step(const struct torch_dist *d, struct torch_pieces *x, c
     step = pickle_get(pickle_get(o, "state"), "common_step");
     if (torch_pieces_is_number(step)) {
         TP_TRY(torch_pieces_number(&at, x, step, "common_step", err));
+        piece_source_set_tensor_steps(d->source);
         st = piece_source_set_step(d->source, at, path, err);
     }
 done:

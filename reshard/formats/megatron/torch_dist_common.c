@@ -19,7 +19,7 @@ static void push_param_groups(struct pickle_writer *w, const struct export_conte
     pickle_write_op(w, PICKLE_OP_MARK);
     for (int vectors = 0; vectors < (experts ? 1 : 2); vectors++) {
         megatron_args_begin_group(w, &q->adamw, vectors == 0, experts);
-        if (q->distributed_optimizer)
+        if (q->distributed_optimizer || !q->torch_adam)
             pickle_write_key_int(w, "step", q->optimizer_step);
         megatron_args_end_group(w);
     }
@@ -32,12 +32,14 @@ static void push_adamw(struct torch_save *s, const struct export_contents *q, bo
 
     pickle_write_op(w, PICKLE_OP_EMPTY_DICT);
     pickle_write_op(w, PICKLE_OP_MARK);
-    if (!q->distributed_optimizer) { /* which has the step in its groups */
+    if (!q->distributed_optimizer) {
         pickle_write_text(w, "state");
         pickle_write_op(w, PICKLE_OP_EMPTY_DICT);
         pickle_write_op(w, PICKLE_OP_MARK);
-        pickle_write_text(w, "common_step");
-        torch_save_number(s, q->optimizer_step);
+        if (q->torch_adam) { /* the others have the step in their groups */
+            pickle_write_text(w, "common_step");
+            torch_save_number(s, q->optimizer_step);
+        }
         pickle_write_op(w, PICKLE_OP_SETITEMS);
     }
     push_param_groups(w, q, experts);

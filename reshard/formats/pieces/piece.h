@@ -89,6 +89,11 @@ bool piece_source_has_frozen(const struct piece_source *s);
 void piece_source_set_distributed(struct piece_source *s);
 bool piece_source_is_distributed(const struct piece_source *s);
 
+/* Whether AdamW has counted the steps of each tensor, as torch's does. Those of Transformer Engine
+ * and Apex count the steps of a group. */
+void piece_source_set_tensor_steps(struct piece_source *s);
+bool piece_source_has_tensor_steps(const struct piece_source *s);
+
 /* The name of that state's form, where Megatron-core loads it only before version 0.15; NULL: it is
  * another one. `form` is borrowed. */
 void piece_source_set_old_form(struct piece_source *s, const char *form);

@@ -239,6 +239,16 @@ bool piece_source_is_distributed(const struct piece_source *s)
     return s->distributed;
 }
 
+void piece_source_set_tensor_steps(struct piece_source *s)
+{
+    s->tensor_steps = true;
+}
+
+bool piece_source_has_tensor_steps(const struct piece_source *s)
+{
+    return s->tensor_steps;
+}
+
 void piece_source_set_old_form(struct piece_source *s, const char *form)
 {
     s->old_form = form;

@@ -39,6 +39,7 @@ struct piece_source {
     bool frozen;          /* weights are only of parameters that are not trained */
     bool distributed;     /* the optimizer's state is of Megatron-LM's distributed optimizer */
     const char *old_form; /* of that */
+    bool tensor_steps;    /* AdamW has counted the steps of each tensor */
     struct piece_tensor *tensors;
     int n_tensors;
 
