@@ -221,6 +221,9 @@ tp_status megatron_export_create(struct export_writer *w, const struct export_co
     TP_TRY(write_ranks(&t, err));
     TP_TRY(megatron_write_latest(q, err));
     TP_TRY(piece_target_plan(t.pieces, err));
+    progress_note(q->progress,
+                  "the folders have the names of Megatron-LM's --transformer-impl local; for "
+                  "Transformer Engine's layers write --format torch_dist");
     *w = piece_target_writer(t.pieces);
     t.pieces = NULL;
 done:
