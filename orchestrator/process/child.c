@@ -62,17 +62,27 @@ tp_status child_start(struct child *c, const struct child_setup *setup, struct t
     return c->pid ? TP_OK : TP_E_NOMEM;
 }
 
+/* Make room for more output, twice as much each time. False: no memory. */
+static bool make_room(struct child *c)
+{
+    size_t room = c->room < PIECE ? PIECE : 2 * c->room;
+    char *more;
+
+    if (c->n < c->room)
+        return true;
+    room = room < OUTPUT_MAX ? room : OUTPUT_MAX;
+    if (!(more = realloc(c->text, room + 1)))
+        return false;
+    c->text = more;
+    c->room = room;
+    return true;
+}
+
 static void take_output(struct child *c)
 {
-    while (c->fd >= 0 && c->n < OUTPUT_MAX) {
-        const size_t room = OUTPUT_MAX - c->n < PIECE ? OUTPUT_MAX - c->n : PIECE;
-        char *more = realloc(c->text, c->n + room + 1);
-        ssize_t got;
+    while (c->fd >= 0 && c->n < OUTPUT_MAX && make_room(c)) {
+        const ssize_t got = read(c->fd, c->text + c->n, c->room - c->n);
 
-        if (!more)
-            return;
-        c->text = more;
-        got = read(c->fd, c->text + c->n, room);
         c->n += got > 0 ? (size_t)got : 0;
         c->text[c->n] = 0;
         if (got <= 0)

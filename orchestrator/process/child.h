@@ -18,10 +18,11 @@
 enum { CHILD_TOO_LONG = 256 };
 
 struct child {
-    pid_t pid;  /* 0: none runs */
-    int fd;     /* where output is read from while pid is set; else -1 */
-    char *text; /* the output so far, 0-terminated; malloc'ed, NULL: nothing */
-    size_t n;
+    pid_t pid;      /* 0: none runs */
+    int fd;         /* where output is read from while pid is set; else -1 */
+    char *text;     /* the output so far, 0-terminated; malloc'ed, NULL: nothing */
+    size_t n;       /* bytes of it */
+    size_t room;    /* for bytes of it, without the 0 */
     bool too_long;  /* the text is only the beginning of the output */
     char last[300]; /* the last line of the output, after the end; "" for none */
     double until;   /* clock_seconds at which it is killed; 0: never */
