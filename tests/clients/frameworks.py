@@ -15,7 +15,7 @@ def run(program, *argv, megatron=None):
     if megatron:
         folders.insert(0, os.path.join(folders[0], "megatron-core", megatron))
     env = dict(os.environ, PYTHONPATH=os.pathsep.join(folders), PYTHONWARNINGS="ignore", OMP_NUM_THREADS="1")
-    r = subprocess.run([sys.executable, "-B", HERE / program, *map(str, argv)], env=env, text=True, timeout=500,
+    r = subprocess.run([sys.executable, "-B", HERE / program, *map(str, argv)], env=env, text=True, timeout=1200,
                        stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     assert r.returncode == 0, r.stdout[-6000:]
     return r.stdout
