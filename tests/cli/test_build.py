@@ -216,7 +216,7 @@ def test_bad():
 """
 
 
-def run_tests(folder, content):
+def run_tests(folder, content, **more):
     """Run a file of tests by a copy of the runner in the folder."""
     for path in ("tests/runner/run.py", "tests/runner/selection.py", "tests/pytest.ini"):
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
@@ -224,7 +224,7 @@ def run_tests(folder, content):
     (folder / "tests/some").mkdir()
     (folder / "tests/some/test_some.py").write_text(content)
     env = {k: v for k, v in os.environ.items() if not k.startswith(("TP_", "PYTEST"))}
-    env.update(T="", BUILD="out", TRIES=str(folder / "tries"), PYTHON=sys.executable)
+    env.update(T="", BUILD="out", TRIES=str(folder / "tries"), PYTHON=sys.executable, **more)
     return subprocess.run([sys.executable, "-B", "tests/runner/run.py", "--folder", "tests/some"],
                           cwd=folder, env=env, stdout=subprocess.PIPE, text=True, check=False)
 
@@ -238,6 +238,19 @@ def test_failed_tests_run_again_alone(tmp_path):
     assert len(listed) == 2 and "test_once[a b]" in listed[0] and "test_once[[c]]" in listed[1]
     end = p.stdout.split("---- pytest failed")[1]
     assert "FAILED tests/some/test_some.py::test_bad" in end and "wrong number" in end
+
+
+UNTIMED = """
+import os
+def test_untimed():
+    assert "TP_TESTS_UNTIL" not in os.environ
+"""
+
+
+def test_failed_tests_run_again_although_the_time_is_over(tmp_path):
+    p = run_tests(tmp_path, UNTIMED, TP_TESTS_UNTIL="99999999999")
+    assert p.returncode == 0 and p.stdout.endswith("\n1 passed, 0 failed\n"), p.stdout
+    assert "test_untimed: failed beside other tests, passed alone" in p.stdout
 
 
 REPORTING = """
