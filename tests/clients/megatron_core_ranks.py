@@ -8,9 +8,8 @@ and the config.json is that of a Llama or a Mixtral. Rank R of tp, ep and pp wri
 the numbers of layer and expert in the model: {"weight", "master", "exp_avg", "exp_avg_sq", "step", "wd_mult"}}}, whole also where
 data-parallel ranks share it.
 
-What these versions expect of their time is there: names of NumPy and setuptools, and torch.load's earlier default. Apex's FusedAdam,
-which has one step for a group, is a class that keeps the state and computes nothing, and a norm is its parameter. All of loading
-and saving is Megatron-core's.
+What these versions expect of their time is there: names of NumPy and setuptools, and torch.load's earlier default. Apex's FusedAdam
+is that of fused_adam.py, and a norm is its parameter. All of loading and saving is Megatron-core's.
 """
 import contextlib
 import inspect

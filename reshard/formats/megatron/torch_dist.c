@@ -431,12 +431,15 @@ tp_status torch_dist_read(struct piece_source *s, const struct model *m, struct 
     TP_TRY(read_common(&d, err));
     TP_TRY(dcp_metadata_add_files(items, n, d.dir, piece_source_files(s), err));
     for (int i = 0; i < n; i++) {
-        flat |= torch_dist_flat_is(&items[i]);
+        const bool is_flat = torch_dist_flat_is(&items[i]);
+        const char *old = old_form_of(&items[i]);
+
+        flat |= is_flat;
         if (flat || torch_dist_cut_is(&items[i]) || strstr(items[i].name, "optimizer.state.param."))
             piece_source_set_distributed(s);
-        if (old_form_of(&items[i]))
-            piece_source_set_old_form(s, old_form_of(&items[i]));
-        if (!torch_dist_flat_is(&items[i]))
+        if (old)
+            piece_source_set_old_form(s, old);
+        if (!is_flat)
             TP_TRY(add_item(&d, &items[i], err));
     }
     if (flat)
