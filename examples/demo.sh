@@ -27,7 +27,7 @@ say() {
 
 # Pass about a dozen of the lines that tp-train prints for its steps, and all other lines.
 thinned() {
-    local line n every=$((steps / 12))
+    local line n every=$((steps < 12 ? 1 : steps / 12))
     while IFS= read -r line; do
         case $line in
         "step "[0-9]*/*)
