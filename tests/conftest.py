@@ -1,10 +1,14 @@
-"""What all pytest files share: figures, and the end of the time that a run may take."""
+"""What all pytest files share: figures, signals, and the end of the time that a run may take."""
 import os
+import signal
 import time
 
 import pytest
 
 UNTIL = float(os.environ.get("TP_TESTS_UNTIL", "inf"))  # seconds since 1970
+
+# A shell starts a job in the background with SIGINT ignored, and what a test starts would ignore it too.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_runtest_setup():
