@@ -7,8 +7,11 @@ import pytest
 
 UNTIL = float(os.environ.get("TP_TESTS_UNTIL", "inf"))  # seconds since 1970
 
-# A shell starts a job in the background with SIGINT ignored, and what a test starts would ignore it too.
+# A shell starts a job in the background with SIGINT ignored, and nohup ignores SIGHUP; what a test starts would ignore them too.
+# What pytest itself starts gets their default effect, because handlers do not outlive exec.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
+    signal.signal(signal.SIGHUP, lambda *_: None)
 
 
 def pytest_runtest_setup():

@@ -81,11 +81,6 @@ def built(name):
     return BUILD / "tests" / name
 
 
-def hear_hangup():
-    """In a new process, before exec: SIGHUP has its default effect, also when the tests run under nohup."""
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)
-
-
 def ignore_hangup():
     """In a new process, before exec: what nohup does."""
     signal.signal(signal.SIGHUP, signal.SIG_IGN)

@@ -63,7 +63,7 @@ class Job:
         out = open(self.output, "a")
         self.process = subprocess.Popen([str(self.bin / "tp-run"), str(self.path)], stdout=out,
                                         stderr=out, stdin=subprocess.DEVNULL,
-                                        preexec_fn=harness.ignore_hangup if nohup else harness.hear_hangup,
+                                        preexec_fn=harness.ignore_hangup if nohup else None,
                                         env={**os.environ, **(env or {})})
         out.close()
         return self

@@ -24,7 +24,7 @@ SEED = int(os.environ.get("TP_SEED", time.time_ns() % 1000000))
 
 def start(argv):
     return subprocess.Popen(harness.command(argv), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                            stderr=subprocess.PIPE, text=True, preexec_fn=harness.hear_hangup)
+                            stderr=subprocess.PIPE, text=True)
 
 
 def blocks(pid, number):
@@ -116,8 +116,7 @@ def test_a_signal_to_every_process_of_the_job_stops_it_with_75(tiny, tmp_path):
         root, log = tmp_path / ("ckpt%d" % i), tmp_path / ("log%d" % i)
         argv = harness.command(harness.train_args(tiny, root, steps=STEPS, log=log, threads=1))
         with subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True,
-                              stderr=subprocess.PIPE, start_new_session=True,
-                              preexec_fn=harness.hear_hangup) as p:
+                              stderr=subprocess.PIPE, start_new_session=True) as p:
             wait_for(p, lambda p=p: blocks(p.pid, signal.SIGTERM))
             time.sleep(rng.uniform(0, 0.05))
             if p.poll() is None:  # not reaped, so the group exists
@@ -132,7 +131,6 @@ def in_terminal(argv, screen):
     argv = harness.command(argv)
     pid, master = pty.fork()
     if pid == 0:
-        harness.hear_hangup()
         os.execv(shutil.which(argv[0]), argv)
     seen = b""
     while not screen(seen):
