@@ -9,6 +9,7 @@
 #include "reshard/formats/megatron/master_check.h"
 #include "reshard/formats/megatron/megatron.h"
 #include "reshard/formats/megatron/torch_dist.h"
+#include "reshard/formats/megatron/torch_dist_root.h"
 #include "reshard/formats/safetensors/safetensors_pieces.h"
 #include "reshard/formats/torch/dcp.h"
 #include "reshard/formats/torch/torch_bin.h"
@@ -24,8 +25,8 @@
 static const struct foreign_format formats[] = {
     { "megatron", "Megatron-LM, a folder for each rank", megatron_detect, megatron_read,
       master_check, megatron_config, true, ONE_SAVE "; " FLAT },
-    { "torch_dist", "Megatron-core torch_dist", torch_dist_detect, torch_dist_read, master_check,
-      torch_dist_config, true, METADATA "; " FLAT },
+    { "torch_dist", "Megatron-core torch_dist", torch_dist_detect, torch_dist_read,
+      torch_dist_check, torch_dist_root_config, true, METADATA "; " FLAT },
     { "deepspeed", "DeepSpeed, ZeRO or Universal", deepspeed_detect, deepspeed_read, NULL, NULL,
       false, ONE_SAVE },
     { "torchtitan", "torchtitan", torchtitan_detect, torchtitan_read, NULL, NULL, true, METADATA },

@@ -27,9 +27,9 @@ def _class(*_, base=object):
     return type("_", (base,), {})
 
 
-STORAGES = {"f32": "FloatStorage", "bf16": "BFloat16Storage", "f16": "HalfStorage", "i64": "LongStorage"}
-DTYPES = {"f32": "float32", "bf16": "bfloat16", "f16": "float16", "i64": "int64"}
-ITEM = {"f32": 4, "bf16": 2, "f16": 2, "i64": 8}
+STORAGES = {"f32": "FloatStorage", "bf16": "BFloat16Storage", "f16": "HalfStorage", "i64": "LongStorage", "i32": "IntStorage"}
+DTYPES = {"f32": "float32", "bf16": "bfloat16", "f16": "float16", "i64": "int64", "i32": "int32"}
+ITEM = {"f32": 4, "bf16": 2, "f16": 2, "i64": 8, "i32": 4}
 
 torch = _module("torch", Size=_class(base=tuple), Tensor=_class(), **{s: _class() for s in STORAGES.values()},
                 **{d: _class() for d in DTYPES.values()})
@@ -46,7 +46,7 @@ for _name in ("torch.distributed", "torch.distributed.checkpoint"):
 
 def kind_of(array):
     """The type of a numpy array: bf16 is held as u16."""
-    return {"float32": "f32", "uint16": "bf16", "float16": "f16", "int64": "i64"}[str(array.dtype)]
+    return {"float32": "f32", "uint16": "bf16", "float16": "f16", "int64": "i64", "int32": "i32"}[str(array.dtype)]
 
 
 class Tensor:

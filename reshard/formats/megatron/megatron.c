@@ -105,7 +105,7 @@ static tp_status read_rank(struct megatron_rank *r, bool first, struct tp_err *e
     TP_TRY(torch_pieces_open(&x, r->source, file, 0, -1, err));
     if (first) {
         TP_TRY(read_sizes(r, &x, err));
-        TP_TRY(megatron_extras_read(r->source, x.root, err));
+        TP_TRY(megatron_extras_read(r->source, x.root, NULL, err));
     }
     if (pickle_int(&iteration, pickle_get(x.root, "iteration")) && iteration >= 0)
         TP_TRY(piece_source_set_iteration(r->source, iteration, path, err));

@@ -61,6 +61,7 @@ enum dtype megatron_args_gradients(const struct pickle_value *args, enum dtype w
 struct megatron_args_sizes {
     int tp, pp, vpp, ep;
     int64_t padded_vocab;
+    bool has_optimizer; /* state of one is written */
     bool distributed_optimizer;
     bool model_space; /* as fully_sharded_model_space (megatron_version.h) */
     int dp, cp; /* data-parallel and context-parallel ranks; 0: the files do not depend on them */

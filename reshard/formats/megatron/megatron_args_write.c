@@ -6,6 +6,8 @@
 #include "reshard/formats/megatron/megatron_extras.h"
 #include "reshard/formats/megatron/megatron_rope.h"
 
+#define SCHEDULE "opt_param_scheduler"
+
 enum { VOCAB_DIVISOR = 128 };
 
 int64_t megatron_args_padded_vocab(const struct model *m, int tp)
@@ -97,6 +99,35 @@ static void push_family_args(struct pickle_writer *w, const struct model *m)
     }
 }
 
+/* What programs ask for when they load: no random state, whose parts are those of ranks. */
+static void push_saved_args(struct pickle_writer *w, const struct megatron_args_sizes *sizes)
+{
+    pickle_write_key_bool(w, "no_save_rng", true);
+    pickle_write_key_bool(w, "no_save_optim", !sizes->has_optimizer);
+}
+
+/* The state of a schedule, which programs ask for with the optimizer, where the source has none:
+ * the learning rate stays as it is. A program that has a schedule of its own overrides it. */
+static void push_schedule(struct pickle_writer *w, const struct export_contents *q)
+{
+    const struct export_adamw *a = &q->adamw;
+
+    pickle_write_text(w, SCHEDULE);
+    pickle_write_op(w, PICKLE_OP_EMPTY_DICT);
+    pickle_write_op(w, PICKLE_OP_MARK);
+    pickle_write_key_float(w, "max_lr", a->max_lr >= 0 ? a->max_lr : a->lr);
+    pickle_write_key_float(w, "min_lr", a->min_lr >= 0 ? a->min_lr : a->lr);
+    pickle_write_key_int(w, "lr_warmup_steps", 0);
+    pickle_write_key_int(w, "num_steps", 0);
+    push_text(w, "lr_decay_style", "constant");
+    pickle_write_key_int(w, "lr_decay_steps", 1);
+    pickle_write_key_float(w, "start_wd", a->weight_decay);
+    pickle_write_key_float(w, "end_wd", a->weight_decay);
+    push_text(w, "wd_incr_style", "constant");
+    pickle_write_key_int(w, "wd_incr_steps", 1);
+    pickle_write_op(w, PICKLE_OP_SETITEMS);
+}
+
 void megatron_args_write(struct pickle_writer *w, const struct export_contents *q,
                          const struct megatron_args_sizes *sizes)
 {
@@ -130,12 +161,15 @@ void megatron_args_write(struct pickle_writer *w, const struct export_contents *
         pickle_write_key_bool(w, "ckpt_fully_parallel_save", true);
     pickle_write_key_bool(w, "bf16", q->tensors[0].dtype == DTYPE_BF16);
     pickle_write_key_bool(w, "fp16", q->tensors[0].dtype == DTYPE_F16);
+    push_saved_args(w, sizes);
     pickle_write_key_int(w, "iteration", q->step);
     pickle_write_op(w, PICKLE_OP_SETITEMS);
     pickle_write_op(w, PICKLE_OP_BUILD);
     pickle_write_key_float(w, "checkpoint_version", 3.0);
     pickle_write_key_int(w, "iteration", q->step);
     pickle_write_key_float(w, "num_floating_point_operations_so_far", 0);
+    if (sizes->has_optimizer && !megatron_extras_has(q->extras, SCHEDULE))
+        push_schedule(w, q);
     megatron_extras_write_others(w, q->extras);
 }
 

@@ -39,6 +39,9 @@ static void check_options(struct config_maker *m)
                     { "layernorm_zero_centered_gamma", "False" },
                     { "apply_residual_connection_post_layernorm", "False" },
                     { "squared_relu", "False" },
+                    { "activation_func", "" }, /* these three are Megatron-Bridge's */
+                    { "gated_activation_func", "" },
+                    { "scale_factor", "" },
                     { "quick_geglu", "False" },
                     { "glu_linear_offset", "0" },
                     { "activation_func_clamp_value", "" },

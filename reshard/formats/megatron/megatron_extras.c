@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "core/text.h"
+#include "reshard/formats/megatron/bridge_files.h"
 #include "reshard/formats/megatron/megatron_args.h"
 #include "reshard/formats/torch/torch_pieces.h"
 #include "torch/torch_tensor.h"
@@ -52,18 +53,27 @@ static bool is_known(const char *key)
 
 /* ---- the options of AdamW ---- */
 
-/* The group with weight decay is the one that has the options of the whole. */
-static const struct pickle_value *find_group(const struct pickle_value *root)
+/* NeMo's is always in a list. */
+static const struct pickle_value *first_optimizer(const struct pickle_value *root)
 {
-    const struct pickle_value *optimizer = pickle_get(root, "optimizer"), *groups;
+    const struct pickle_value *optimizer = pickle_get(root, "optimizer");
 
     if (pickle_is(optimizer, PICKLE_LIST))
         optimizer = pickle_item(optimizer, 0);
-    else if (pickle_get_number(optimizer, 0))
-        optimizer = pickle_get_number(optimizer, 0);
-    if (pickle_get(optimizer, "optimizer"))
-        optimizer = pickle_get(optimizer, "optimizer");
-    groups = pickle_get(optimizer, "param_groups");
+    return pickle_get_number(optimizer, 0) ? pickle_get_number(optimizer, 0) : optimizer;
+}
+
+const struct pickle_value *megatron_extras_optimizer(const struct pickle_value *root)
+{
+    const struct pickle_value *optimizer = first_optimizer(root),
+                              *inner = pickle_get(optimizer, "optimizer");
+
+    return inner ? inner : optimizer;
+}
+
+/* The group with weight decay is the one that has the options of the whole. */
+static const struct pickle_value *find_group(const struct pickle_value *groups)
+{
     for (int64_t i = 0; i < pickle_count(groups); i++) {
         const struct pickle_value *group = pickle_item(groups, i);
         double mult = 0;
@@ -77,17 +87,18 @@ static const struct pickle_value *find_group(const struct pickle_value *root)
 
 /* Adam of Transformer Engine and of Apex, and so the distributed optimizer, count the steps of
  * a group. */
-static tp_status read_adamw(struct piece_source *s, const struct pickle_value *root,
-                            struct tp_err *err)
+tp_status megatron_extras_adamw(bool *found, struct piece_source *s,
+                                const struct pickle_value *groups, struct tp_err *err)
 {
-    const struct pickle_value *group = find_group(root);
+    const struct pickle_value *group = find_group(groups);
     struct export_adamw a = EXPORT_ADAMW_DEFAULT;
     int64_t step = -1;
     tp_status st = TP_OK;
 
     if (pickle_int(&step, pickle_get(group, "step")) && step >= 0)
         st = piece_source_set_step(s, step, "param_groups", err);
-    if (st || !torch_pieces_adamw(&a, group))
+    *found = !st && torch_pieces_adamw(&a, group);
+    if (!*found)
         return st;
     pickle_real(&a.max_lr, pickle_get(group, "max_lr"));
     pickle_real(&a.min_lr, pickle_get(group, "min_lr"));
@@ -106,34 +117,63 @@ static tp_status leave(struct piece_source *s, const char *key, const struct pic
     return piece_source_leave_extra(s, key, w->data, w->n, err);
 }
 
-static tp_status leave_args(struct piece_source *s, const struct pickle_value *args,
-                            struct tp_err *err)
+/* An argument goes along, or is listed. */
+static tp_status leave_arg(struct piece_source *s, struct pickle_writer *w, const char *key,
+                           const struct pickle_value *v, struct tp_err *err)
 {
-    const struct pickle_value *state = pickle_is(args, PICKLE_OBJECT) ? args->object.state : NULL;
-    struct pickle_writer w = { 0 };
     char name[NAME_BYTES];
+
+    snprintf(name, sizeof name, ARGS ".%s", key);
+    if (strcmp(key, MEGATRON_BLOCK_ARG) == 0) /* what is written is not in blocks */
+        return pickle_is(v, PICKLE_NONE) ? TP_OK : piece_source_leave(s, name, err);
+    if (!pickle_copy_can(v))
+        return piece_source_leave(s, name, err);
+    pickle_write_text(w, key);
+    pickle_copy(w, v);
+    return TP_OK;
+}
+
+static void push_counter(struct pickle_writer *w, const char *key, int64_t n)
+{
+    if (n >= 0)
+        pickle_write_key_int(w, key, n);
+}
+
+/* Megatron-LM's are attributes of an object; those made of Bridge's config are a dict. */
+static tp_status leave_args(struct piece_source *s, const struct pickle_value *args,
+                            const struct bridge_files_counters *counters, struct tp_err *err)
+{
+    const struct pickle_value *state = pickle_is(args, PICKLE_OBJECT) ? args->object.state : args;
+    struct pickle_writer w = { 0 };
     tp_status st = TP_OK;
 
     for (int64_t i = 0; i < pickle_entries(state) && !st; i++) {
         const char *key = pickle_text(pickle_key(state, i));
 
-        if (!key || is_of_job(key))
-            continue;
-        snprintf(name, sizeof name, ARGS ".%s", key);
-        if (strcmp(key, MEGATRON_BLOCK_ARG) == 0) { /* what is written is not in blocks */
-            if (!pickle_is(pickle_entry(state, i), PICKLE_NONE))
-                st = piece_source_leave(s, name, err);
-        } else if (pickle_copy_can(pickle_entry(state, i))) {
-            pickle_write_text(&w, key);
-            pickle_copy(&w, pickle_entry(state, i));
-        } else {
-            st = piece_source_leave(s, name, err);
-        }
+        if (key && !is_of_job(key))
+            st = leave_arg(s, &w, key, pickle_entry(state, i), err);
+    }
+    if (counters) {
+        push_counter(&w, "consumed_train_samples", counters->train_samples);
+        push_counter(&w, "skipped_train_samples", counters->skipped_samples);
+        push_counter(&w, "consumed_valid_samples", counters->valid_samples);
     }
     if (!st)
         st = leave(s, ARGS, &w, err);
     pickle_writer_free(&w);
     return st;
+}
+
+/* PyTorch Lightning's entries, which NeMo saves, are for its own loops. */
+static bool is_of_lightning(const struct pickle_value *root)
+{
+    return pickle_get(root, "pytorch-lightning_version") || pickle_get(root, "global_step");
+}
+
+/* State of a rank, with a part that is not in this file. */
+static bool is_of_rank(const char *key)
+{
+    return strcmp(key, "rng_state") == 0 || strcmp(key, "rerun_state_machine") == 0;
 }
 
 static tp_status leave_other(struct piece_source *s, const char *key, const struct pickle_value *v,
@@ -142,7 +182,7 @@ static tp_status leave_other(struct piece_source *s, const char *key, const stru
     struct pickle_writer w = { 0 };
     tp_status st;
 
-    if (strcmp(key, "rng_state") == 0 || !pickle_copy_can(v)) /* the former is of a rank */
+    if (is_of_rank(key) || bridge_files_is(key) || !pickle_copy_can(v))
         return piece_source_leave(s, key, err);
     pickle_copy(&w, v);
     st = leave(s, key, &w, err);
@@ -162,7 +202,7 @@ static bool has_only_masters(const struct pickle_value *optimizer)
 }
 
 /* What an optimizer has besides tensors that are read, such as the scale of the loss. Its
- * param_groups are taken over by read_adamw. */
+ * param_groups are taken over by megatron_extras_adamw. */
 static tp_status leave_optimizer(struct piece_source *s, const struct pickle_value *optimizer,
                                  struct tp_err *err)
 {
@@ -186,24 +226,40 @@ static tp_status leave_optimizer(struct piece_source *s, const struct pickle_val
 }
 
 tp_status megatron_extras_read(struct piece_source *s, const struct pickle_value *root,
-                               struct tp_err *err)
+                               const struct bridge_files_counters *counters, struct tp_err *err)
 {
-    tp_status st = leave_optimizer(s, pickle_get(root, "optimizer"), err);
+    const bool lightning = is_of_lightning(root);
+    bool found;
+    tp_status st =
+        leave_optimizer(s, lightning ? first_optimizer(root) : pickle_get(root, "optimizer"), err);
 
     if (!st)
-        st = read_adamw(s, root, err);
+        st = megatron_extras_adamw(
+            &found, s, pickle_get(megatron_extras_optimizer(root), "param_groups"), err);
     for (int64_t i = 0; i < pickle_entries(root) && !st; i++) {
         const char *key = pickle_text(pickle_key(root, i));
 
         if (!key || is_known(key))
             continue;
-        st = strcmp(key, ARGS) == 0 ? leave_args(s, pickle_entry(root, i), err)
-                                    : leave_other(s, key, pickle_entry(root, i), err);
+        if (strcmp(key, ARGS) == 0)
+            st = leave_args(s, pickle_entry(root, i), counters, err);
+        else if (lightning)
+            st = piece_source_leave(s, key, err);
+        else
+            st = leave_other(s, key, pickle_entry(root, i), err);
     }
     return st;
 }
 
 /* ---- writing ---- */
+
+bool megatron_extras_has(const struct piece_source *from, const char *key)
+{
+    for (int i = 0; from && i < piece_source_left(from); i++)
+        if (piece_source_left_extra(from, i) && strcmp(piece_source_left_name(from, i), key) == 0)
+            return true;
+    return false;
+}
 
 void megatron_extras_write_args(struct pickle_writer *w, const struct piece_source *from)
 {
@@ -221,7 +277,7 @@ void megatron_extras_write_others(struct pickle_writer *w, const struct piece_so
         const struct piece_extra *x = piece_source_left_extra(from, i);
         const char *key = piece_source_left_name(from, i);
 
-        if (!x || strcmp(key, ARGS) == 0)
+        if (!x || strcmp(key, ARGS) == 0 || bridge_files_is(key))
             continue;
         pickle_write_text(w, key);
         pickle_write_pushed(w, x->bytes, x->n);

@@ -13,10 +13,25 @@
 #include "torch/pickle.h"
 #include "torch/pickle_copy.h"
 
+struct bridge_files_counters;
+
 /* Note the entries of a root dict, model_optim_rng.pt's or common.pt's, as left behind or as
- * extras; and tell s the options of AdamW, and its step, if they have it. */
+ * extras; and tell s the options of AdamW, and its step, if they have it. NULL or counters that
+ * Megatron-Bridge stores instead of arguments. */
 tp_status megatron_extras_read(struct piece_source *s, const struct pickle_value *root,
-                               struct tp_err *err);
+                               const struct bridge_files_counters *counters, struct tp_err *err);
+
+/* Tell s the options of AdamW, and its step, of a list of param_groups; *found: whether it has
+ * them. */
+tp_status megatron_extras_adamw(bool *found, struct piece_source *s,
+                                const struct pickle_value *groups, struct tp_err *err);
+
+/* The state of AdamW in a root dict: of several optimizers, the first one's; without the wrapper
+ * around the masters. */
+const struct pickle_value *megatron_extras_optimizer(const struct pickle_value *root);
+
+/* Whether `from` has an entry of the root, `key`, that is written. `from` NULL: no. */
+bool megatron_extras_has(const struct piece_source *from, const char *key);
 
 /* Push keys and values: the arguments, or all others. `from` is the source; NULL: nothing. */
 void megatron_extras_write_args(struct pickle_writer *w, const struct piece_source *from);

@@ -8,9 +8,20 @@
 #include "core/file.h"
 #include "storage/object.h"
 
+#define LATEST "latest_checkpointed_iteration.txt"
+
 enum { LATEST_BYTES_MAX = 64, NAME_BYTES = 32 };
 
-tp_status megatron_folder_find(char dir[PATH_MAX], const char *path, struct tp_err *err)
+static bool has_file(const char *dir, const char *name)
+{
+    struct tp_err ignored = { 0 };
+    char path[PATH_MAX];
+
+    return !file_join(path, dir, name, &ignored) && object_is_there(path);
+}
+
+/* The folder that the file LATEST in `path` names, or `path`. */
+static tp_status find_iteration(char dir[PATH_MAX], const char *path, struct tp_err *err)
 {
     struct arena arena = { 0 };
     char latest[PATH_MAX], name[NAME_BYTES] = "release", *text, *end;
@@ -18,7 +29,7 @@ tp_status megatron_folder_find(char dir[PATH_MAX], const char *path, struct tp_e
     long long iteration;
     tp_status st;
 
-    TP_TRY(file_join(latest, path, "latest_checkpointed_iteration.txt", err));
+    TP_TRY(file_join(latest, path, LATEST, err));
     if (!object_is_there(latest)) {
         snprintf(dir, PATH_MAX, "%s", path);
         return TP_OK;
@@ -36,5 +47,20 @@ tp_status megatron_folder_find(char dir[PATH_MAX], const char *path, struct tp_e
     st = file_join(dir, path, name, err);
 done:
     arena_free(&arena);
+    return st;
+}
+
+tp_status megatron_folder_find(char dir[PATH_MAX], const char *path, struct tp_err *err)
+{
+    char weights[PATH_MAX];
+    tp_status st;
+
+    if (has_file(path, LATEST) || has_file(path, "metadata.json"))
+        return find_iteration(dir, path, err);
+    TP_TRY(file_join(weights, path, "weights", err));
+    if (has_file(weights, LATEST) || has_file(weights, "metadata.json"))
+        path = weights;
+    st = find_iteration(dir, path, err);
+done:
     return st;
 }

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "core/file.h"
+#include "reshard/formats/megatron/bridge_files.h"
 #include "reshard/formats/megatron/megatron.h"
 #include "reshard/formats/megatron/megatron_args.h"
 #include "reshard/formats/megatron/megatron_extras.h"
@@ -75,6 +76,7 @@ static tp_status push_root(struct megatron_rank_target *r, struct tp_err *err)
                                                .vpp = t->vpp,
                                                .ep = t->map.ep,
                                                .padded_vocab = t->map.padded_vocab,
+                                               .has_optimizer = t->numbers.has[MEGATRON_EXP_AVG],
                                                .distributed_optimizer = distributed,
                                                .dp = distributed ? spec->dp : 0,
                                                .cp = spec->cp };
@@ -220,6 +222,7 @@ tp_status megatron_export_create(struct export_writer *w, const struct export_co
     TP_TRY(read_buffers(&t, err));
     TP_TRY(write_ranks(&t, err));
     TP_TRY(megatron_write_latest(q, err));
+    bridge_files_leave(q);
     TP_TRY(piece_target_plan(t.pieces, err));
     progress_note(q->progress,
                   "the folders have the names of Megatron-LM's --transformer-impl local; for "

@@ -7,13 +7,15 @@
 #include <string.h>
 
 #include "core/file.h"
+#include "reshard/formats/megatron/bridge_files.h"
+#include "reshard/formats/megatron/master_check.h"
 #include "reshard/formats/megatron/megatron_args.h"
-#include "reshard/formats/megatron/megatron_config.h"
 #include "reshard/formats/megatron/megatron_extras.h"
 #include "reshard/formats/megatron/megatron_folder.h"
 #include "reshard/formats/megatron/megatron_map.h"
 #include "reshard/formats/megatron/torch_dist_cut.h"
 #include "reshard/formats/megatron/torch_dist_flat.h"
+#include "reshard/formats/megatron/torch_dist_root.h"
 #include "reshard/formats/pieces/flat_pieces.h"
 #include "reshard/formats/torch/dcp_metadata.h"
 #include "reshard/formats/torch/torch_pieces.h"
@@ -23,8 +25,12 @@ struct torch_dist {
     struct piece_source *source;
     struct megatron_map map; /* of whole tensors: as on one tensor-parallel rank */
     struct megatron_args args;
+    bool has_layout; /* tp and pp of the program are known */
     char dir[PATH_MAX];
 };
+
+/* What stays behind where they are not, and a flat optimizer needs them. */
+#define UNKNOWN_LAYOUT "optimizer.distributed (of unknown tp and pp)"
 
 /* What a name says: "optimizer.state.exp_avg.decoder.layers.mlp.linear_fc1.weight" is exp_avg of
  * mlp.linear_fc1.weight of all layers. */
@@ -102,6 +108,8 @@ static struct torch_dist_name parse_name(const char *name, struct arena *arena)
         n.group = arena_printf(arena, "%.*s", (int)strcspn(n.name, "."), n.name);
         n.name = strchr(n.name, '.') + 1;
     }
+    while (take(&n.name, "module.")) /* NeMo's, around the model */
+        ;
     if (take(&n.name, "decoder.layers.")) {
         n.stacked = !take_number(&n.name, &n.layer);
         n.of_experts = take(&n.name, MEGATRON_EXPERTS "experts.");
@@ -305,48 +313,16 @@ done:
     return st;
 }
 
-/* Open common.pt, and set `path` to it. */
-static tp_status open_common(struct torch_pieces *x, char path[PATH_MAX], const char *dir,
-                             struct tp_err *err)
+/* ---- what is beside the tensors ---- */
+
+/* The step of the ordinary optimizer, of all parameters. */
+static tp_status read_step(const struct torch_dist *d, struct torch_pieces *x,
+                           const struct pickle_value *root, const char *path, struct tp_err *err)
 {
-    int file = 0;
-    tp_status st;
-
-    TP_TRY(file_join(path, dir, "common.pt", err));
-    TP_TRY(file_table_add(piece_source_files(x->source), &file, path, err));
-    TP_TRY(torch_pieces_open(x, x->source, file, 0, -1, err));
-done:
-    return st;
-}
-
-tp_status torch_dist_config(const char **text, const char **note, struct piece_source *s,
-                            struct tp_err *err)
-{
-    struct torch_pieces x = { .source = s };
-    char dir[PATH_MAX], path[PATH_MAX];
-    tp_status st;
-
-    TP_TRY(megatron_folder_find(dir, piece_source_path(s), err));
-    TP_TRY(open_common(&x, path, dir, err));
-    TP_TRY(megatron_config_make(text, note, pickle_get(x.root, "args"), path, piece_source_arena(s),
-                                err));
-done:
-    torch_pieces_close(&x);
-    return st;
-}
-
-/* The step of the ordinary optimizer, of all parameters. Of several optimizers, the first one's. */
-static tp_status read_step(const struct torch_dist *d, struct torch_pieces *x, const char *path,
-                           struct tp_err *err)
-{
-    const struct pickle_value *o = pickle_get(x->root, "optimizer"), *step;
+    const struct pickle_value *o = megatron_extras_optimizer(root), *step;
     int64_t at = 0;
     tp_status st = TP_OK;
 
-    if (pickle_get_number(o, 0))
-        o = pickle_get_number(o, 0);
-    if (pickle_get(o, "optimizer"))
-        o = pickle_get(o, "optimizer");
     step = pickle_get(pickle_get(o, "state"), "common_step");
     if (torch_pieces_is_number(step)) {
         TP_TRY(torch_pieces_number(&at, x, step, "common_step", err));
@@ -357,24 +333,41 @@ done:
     return st;
 }
 
+/* NeMo's is PyTorch Lightning's. */
+static tp_status read_iteration(const struct torch_dist *d, const struct pickle_value *root,
+                                const struct bridge_files_counters *counters, const char *path,
+                                struct tp_err *err)
+{
+    int64_t iteration = -1;
+
+    if (!pickle_int(&iteration, pickle_get(root, "iteration")) &&
+        !pickle_int(&iteration, pickle_get(root, "global_step")))
+        iteration = counters->step;
+    return iteration < 0 ? TP_OK : piece_source_set_iteration(d->source, iteration, path, err);
+}
+
 /* The iteration, and what stays behind. */
 static tp_status read_common(struct torch_dist *d, struct tp_err *err)
 {
-    struct torch_pieces x = { .source = d->source };
+    struct torch_dist_root r = { .x = { .source = d->source } };
+    struct bridge_files_counters counters;
     char path[PATH_MAX];
-    int64_t iteration = 0;
+    int64_t tp;
     tp_status st;
 
-    TP_TRY(open_common(&x, path, d->dir, err));
-    TP_TRY(megatron_args_read(&d->args, x.root, d->map.model, path, d->map.arena, err));
+    TP_TRY(torch_dist_root_open(&r, d->dir, 0, err));
+    TP_TRY(file_join(path, d->dir, "common.pt", err));
+    TP_TRY(megatron_args_read(&d->args, r.root, d->map.model, r.path, d->map.arena, err));
+    d->has_layout =
+        pickle_int(&tp, pickle_get(pickle_get(r.root, "args"), "tensor_model_parallel_size"));
     d->map.expert_block = d->args.expert_block;
     d->map.expert_cuts = d->args.expert_tp;
-    if (pickle_int(&iteration, pickle_get(x.root, "iteration")) && iteration >= 0)
-        TP_TRY(piece_source_set_iteration(d->source, iteration, path, err));
-    TP_TRY(read_step(d, &x, path, err));
-    st = megatron_extras_read(d->source, x.root, err);
+    TP_TRY(bridge_files_read(&counters, d->source, d->dir, err));
+    TP_TRY(read_iteration(d, r.root, &counters, path, err));
+    TP_TRY(read_step(d, &r.x, r.root, path, err));
+    st = megatron_extras_read(d->source, r.root, &counters, err);
 done:
-    torch_pieces_close(&x);
+    torch_pieces_close(&r.x);
     return st;
 }
 
@@ -385,6 +378,8 @@ static tp_status read_flat(const struct torch_dist *d, const struct dcp_item *it
     struct megatron_rank r = { .source = d->source, .map = d->map, .args = d->args };
     tp_status st;
 
+    if (!d->has_layout)
+        return piece_source_leave(d->source, UNKNOWN_LAYOUT, err);
     memcpy(r.dir, d->dir, sizeof r.dir);
     TP_TRY(megatron_rank_stages(&r, r.dir, err));
     if (r.map.padded_vocab % r.args.tp != 0)
@@ -446,4 +441,17 @@ tp_status torch_dist_read(struct piece_source *s, const struct model *m, struct 
         TP_TRY(read_flat(&d, items, n, err));
 done:
     return st;
+}
+
+tp_status torch_dist_check(struct piece_source *s, struct tp_err *err)
+{
+    for (int i = 0; i < piece_source_left(s); i++)
+        if (strcmp(piece_source_left_name(s, i), UNKNOWN_LAYOUT) == 0)
+            return tp_fail(
+                err, TP_E_USAGE,
+                "%s: its optimizer is in flat buffers, which can only be taken apart with "
+                "the tensor-parallel and pipeline sizes of the job that saved; neither "
+                "common.pt nor " BRIDGE_RUN_CONFIG " has them; --no-optim takes the weights alone",
+                piece_source_path(s));
+    return master_check(s, err);
 }

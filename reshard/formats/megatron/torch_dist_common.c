@@ -116,7 +116,7 @@ tp_status torch_dist_common_write(const struct torch_dist_common *c, struct piec
     pickle_write_op(w, PICKLE_OP_EMPTY_DICT);
     pickle_write_op(w, PICKLE_OP_MARK);
     megatron_args_write(w, c->contents, &c->sizes);
-    if (c->has_optimizer)
+    if (c->sizes.has_optimizer)
         push_optimizers(&x.save, c);
     push_content(w, c);
     pickle_write_op(w, PICKLE_OP_SETITEMS);

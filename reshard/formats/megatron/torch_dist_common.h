@@ -16,7 +16,7 @@ struct torch_dist_common {
     const struct export_contents *contents; /* borrowed */
     struct megatron_args_sizes sizes;
     struct megatron_version version; /* that is to load it */
-    bool has_optimizer, has_masters;
+    bool has_masters;
 };
 
 /* Write the file `name`, relative to the folder of `pieces`. TP_E_NOMEM, TP_E_IO. */

@@ -14,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "reshard/formats/megatron/megatron_extras.h"
 #include "reshard/formats/megatron/megatron_flat.h"
 #include "reshard/formats/megatron/megatron_modules.h"
 
@@ -142,8 +143,27 @@ static bool is_of_job(const struct megatron_rank *r, const struct flat_item *x)
            x->part <= PARAMS_OF_EXPERTS;
 }
 
-/* Sizes of buckets follow from their tensors. Learning rates and so on stay behind, and are listed
- * for the first rank, because all ranks have the same. */
+/* The options of AdamW: a list with a dict of param_groups. */
+static tp_status read_options(const struct megatron_rank *r, const struct dcp_item *item,
+                              struct tp_err *err)
+{
+    struct torch_pieces x = { .source = r->source };
+    bool found = false;
+    tp_status st;
+
+    TP_TRY(torch_pieces_open(&x, r->source, item->file_number, item->begin, item->size, err));
+    TP_TRY(megatron_extras_adamw(&found, r->source,
+                                 pickle_get(pickle_item(x.root, 0), "param_groups"), err));
+    TP_TRY(piece_source_leave(r->source, item->name, err));
+    if (found)
+        piece_source_left_in_adamw(r->source);
+done:
+    torch_pieces_close(&x);
+    return st;
+}
+
+/* Sizes of buckets follow from their tensors. Options of AdamW are read and listed for the first
+ * rank, because all ranks have the same. */
 static tp_status keep_or_leave(struct flat_items *out, const struct megatron_rank *r,
                                const struct dcp_item *item, struct tp_err *err)
 {
@@ -161,7 +181,9 @@ static tp_status keep_or_leave(struct flat_items *out, const struct megatron_ran
         return damaged(r, item, "is not known in a distributed optimizer", err);
     if (to->rank > 0 || strstr(item->name, ".per_bucket_numel"))
         return TP_OK;
-    return piece_source_leave(r->source, item->name, err);
+    return strstr(item->name, ".optimizer/") && to->part != PARAMS_OF_EXPERTS
+               ? read_options(r, item, err)
+               : piece_source_leave(r->source, item->name, err);
 }
 
 static tp_status find_items(struct flat_items *out, const struct megatron_rank *r,

@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "core/file.h"
+#include "reshard/formats/megatron/bridge_files.h"
 #include "reshard/formats/megatron/megatron.h"
 #include "reshard/formats/megatron/megatron_args.h"
 #include "reshard/formats/megatron/megatron_params.h"
@@ -277,19 +278,25 @@ static tp_status add_ranks(struct torch_dist_target *t, struct tp_err *err)
 
 /* ---- as a format of tp-ckpt export ---- */
 
+static struct megatron_args_sizes sizes_of(const struct torch_dist_target *t)
+{
+    return (struct megatron_args_sizes){ .tp = (int)t->map.tp,
+                                         .pp = t->pp,
+                                         .vpp = 1,
+                                         .ep = t->map.ep,
+                                         .padded_vocab = t->map.padded_vocab,
+                                         .has_optimizer = t->numbers.has[MEGATRON_EXP_AVG],
+                                         .distributed_optimizer = t->q->distributed_optimizer,
+                                         .model_space = t->q->distributed_optimizer &&
+                                                        t->version.model_space };
+}
+
 static tp_status write_common(const struct torch_dist_target *t, struct tp_err *err)
 {
     const struct torch_dist_common common = {
         .contents = t->q,
-        .sizes = { .tp = (int)t->map.tp,
-                   .pp = t->pp,
-                   .vpp = 1,
-                   .ep = t->map.ep,
-                   .padded_vocab = t->map.padded_vocab,
-                   .distributed_optimizer = t->q->distributed_optimizer,
-                   .model_space = t->q->distributed_optimizer && t->version.model_space },
+        .sizes = sizes_of(t),
         .version = t->version,
-        .has_optimizer = t->numbers.has[MEGATRON_EXP_AVG],
         .has_masters = t->numbers.has[MEGATRON_MASTER],
     };
     char name[NAME_BYTES];
@@ -300,6 +307,7 @@ static tp_status write_common(const struct torch_dist_target *t, struct tp_err *
 
 static tp_status write_all(struct torch_dist_target *t, struct tp_err *err)
 {
+    const struct megatron_args_sizes sizes = sizes_of(t);
     char dir[PATH_MAX], path[PATH_MAX];
     tp_status st;
 
@@ -309,6 +317,7 @@ static tp_status write_all(struct torch_dist_target *t, struct tp_err *err)
     TP_TRY(dcp_items_write(&t->items, dir, err));
     TP_TRY(file_join(path, dir, "metadata.json", err));
     TP_TRY(file_write_new(path, METADATA_JSON, strlen(METADATA_JSON), err));
+    TP_TRY(bridge_files_write(t->q, dir, &sizes, err));
     TP_TRY(megatron_write_latest(t->q, err));
     TP_TRY(piece_target_plan(t->items.pieces, err));
 done:

@@ -132,6 +132,7 @@ static tp_status read_number(int64_t *out, struct torch_pieces *x, const struct 
     float f32;
     double number;
     int64_t i64 = 0;
+    int32_t i32;
     tp_status st = torch_tensor_read(&t, &x->torch, v, name, err);
 
     if (st)
@@ -139,8 +140,10 @@ static tp_status read_number(int64_t *out, struct torch_pieces *x, const struct 
     for (int d = 0; d < t.ndim; d++)
         if (t.shape[d] != 1)
             t.dtype = DTYPE_COUNT;
-    if (t.dtype != DTYPE_F32 && t.dtype != DTYPE_F64 && t.dtype != DTYPE_I64)
-        return tp_fail(err, TP_E_CORRUPT, "%s: tensor %s is not one number of type f32, f64 or i64",
+    if (t.dtype != DTYPE_F32 && t.dtype != DTYPE_F64 && t.dtype != DTYPE_I64 &&
+        t.dtype != DTYPE_I32)
+        return tp_fail(err, TP_E_CORRUPT,
+                       "%s: tensor %s is not one number of type f32, f64, i64 or i32",
                        file_table_path(piece_source_files(x->source), x->file), name);
     TP_TRY(file_table_use(piece_source_files(x->source), x->file, &part, err));
     st = file_part_read(&part, t.begin, bytes, dtype_bytes(t.dtype), err);
@@ -151,9 +154,12 @@ static tp_status read_number(int64_t *out, struct torch_pieces *x, const struct 
     memcpy(&f32, bytes, sizeof f32);
     memcpy(&number, bytes, sizeof number);
     memcpy(&i64, bytes, sizeof i64);
+    memcpy(&i32, bytes, sizeof i32);
     if (t.dtype == DTYPE_F32)
         number = (double)f32;
-    if (!st && t.dtype != DTYPE_I64)
+    if (!st && t.dtype == DTYPE_I32)
+        i64 = i32;
+    else if (!st && t.dtype != DTYPE_I64)
         i64 = number >= 0 && number <= 0x1p53 && number == trunc(number) ? (int64_t)number : -1;
     *out = i64;
 done:
