@@ -61,7 +61,8 @@ def block(value, indent=0):
         if isinstance(v, dict):
             lines += block(v, indent + 2)
         elif isinstance(v, list):
-            lines += ["%s- %s" % (" " * indent, json.dumps(x)) for x in v]
+            lines += [" " * indent + "- " + (json.dumps(x) if not isinstance(x, list) else "\n".join(
+                [("" if i == 0 else " " * indent + "  ") + "- " + y for i, y in enumerate(x)])) for x in v]
         else:
             lines[-1] += " " + (v if isinstance(v, str) else json.dumps(v))
     return lines
@@ -82,9 +83,9 @@ def train_state(step, dtype=np.int64):
     return {k: torch_files.Tensor(np.array(v, dtype)) for k, v in numbers.items()}
 
 
-def bridge(folder, state, tp=1, pp=1, kind=None, step=STEP, dtype=np.int64, config=None, **changes):
-    """Write FOLDER as Bridge does."""
-    m = foreign_files.Megatron(config_of(state), tp, pp)
+def bridge(folder, state, tp=1, pp=1, kind=None, step=STEP, dtype=np.int64, config=None, job=None, **changes):
+    """Write FOLDER as Bridge does. job: more of how Megatron's ranks shared the work."""
+    m = foreign_files.Megatron(config_of(state), tp, pp, **job or {})
     m.torch_dist(folder, groups_of(state), STEP, kind, change=options if kind else None)
     inside = folder / ("iter_%07d" % STEP)
     own = {} if kind else {"optimizer": {"param_groups": [{"wd_mult": 0, "lr": 9.0}, GROUP]}}
@@ -118,6 +119,20 @@ def test_the_run_config_takes_the_place_of_arguments(kind, tp, pp, llama, tmp_pa
         ok("tp-ckpt", "verify", path)
     r = ok("tp-ckpt", "import", tmp_path / "m", "-o", tmp_path / "ckpt", "--layout", "tp2")
     assert digests(tmp_path / "ckpt") == digests(llama.root) and "step 3" in r.out, repr(r)
+
+
+@pytest.mark.parametrize("bucket,vpp,engine,layout", [
+    (None, 1, True, None), (40000, 1, False, None), (None, 2, False, None), (None, 2, True, [["embedding", "decoder"], ["decoder"], ["decoder"], [
+        "decoder", "loss"]])])
+def test_flat_buffers_are_taken_apart_as_the_run_config_says(bucket, vpp, engine, layout, llama, tmp_path):
+    """Buckets, virtual stages, their layout, and the order of modules of Transformer Engine's layers."""
+    spec = {"_target_": "megatron.bridge.models.gpt_provider.%s_layer_spec" % ("default" if engine else "local"), "_call_": False}
+    config = run_config(config_of(llama), 1, 2, transformer_layer_spec=spec, **{
+        "pipeline_model_parallel_layout": layout, "virtual_pipeline_model_parallel_size": None if layout or vpp == 1 else vpp})
+    config["ddp"].update(overlap_grad_reduce=bucket is not None, bucket_size=bucket)
+    bridge(tmp_path / "m", llama, 1, 2, "dp_reshardable", config=config, job=dict(vpp=vpp, bucket_size=bucket, engine=engine))
+    assert digests(tmp_path / "m") == digests(llama.root)
+    ok("tp-ckpt", "import", tmp_path / "m", "-o", tmp_path / "ckpt")  # compares masters with weights
 
 
 @pytest.mark.parametrize("kind,dtype", [(None, np.int64), ("dp_reshardable", np.int32)])
@@ -196,6 +211,9 @@ def test_the_copy_for_transformers_has_the_config(llama, tmp_path):
 # what is wrong, what the error says
 REFUSALS = {
     "class": (dict(_target_="megatron.bridge.models.nemotronh.NemotronHModelProvider"), "its model is a NemotronHModelProvider"),
+    "llama4": (dict(_target_="megatron.bridge.models.llama.llama4_provider.Llama4ModelProvider"), "its model is a Llama4ModelProvider"),
+    "spec": (dict(transformer_layer_spec={"_target_": "megatron.bridge.models.olmoe.olmoe_bridge.olmoe_layer_spec", "_call_": False}),
+             "its model is a GPTModelProvider with layers of olmoe_layer_spec"),
     "gelu": (dict(activation_func={"_target_": "torch.nn.functional.gelu", "_call_": False}), "saved with gated_activation_func gelu"),
     "relu": (dict(activation_func={"_target_": "torch.nn.functional.relu"}, gated_linear_unit=False), "saved with activation_func relu"),
     "yarn": (dict(position_embedding_type="yarn"), "saved with position_embedding_type yarn"),
@@ -247,7 +265,7 @@ BOMB = "a: &a [%s]\n" % ", ".join("x" * 20) + "\n".join(
 @pytest.mark.parametrize("text,words", [
     ("model: {", "run_config.yaml:2: is not YAML"), ("- model\n", "has no keys and values"), ("\tmodel: 1\n", "is not YAML"),
     ("model: 1\n", 'has no mapping "model"'), ("", "has no keys and values"), ("model: {a: b}\n#" + "x" * (1 << 20), "1048576"),
-    (BOMB, "its model is a no class"), ("[" * 100000, "is not YAML"), ("model: *x\n", "is not YAML"), ("model: {a: \"\\0\"}\n", "no class")],
+    (BOMB, "its model is a model without a class"), ("[" * 100000, "is not YAML"), ("model: *x\n", "is not YAML"), ("model: {a: \"\\0\"}\n", "model without a class")],
     ids=["open", "list", "tab", "number", "empty", "long", "bomb", "deep", "alias", "zero"])
 def test_a_damaged_run_config_is_an_error(text, words, llama, tmp_path):
     inside = bridge(tmp_path / "m", llama)

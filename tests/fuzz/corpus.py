@@ -28,6 +28,24 @@ GPT2 = {
 PIECES = b"".join(b"\x0a\x0a\x0a\x06<0x%02X>\x18\x06" % i for i in range(256)) + b"\x0a\x08\x0a\x01a\x15\0\0\x80?\x12\x02\x18\x02"
 
 
+BRIDGE = b"""model:
+  _target_: megatron.bridge.models.gpt_provider.GPTModelProvider
+  activation_func: {_target_: torch.nn.functional.silu, _call_: false}
+  gated_linear_unit: true
+  hidden_size: 4
+  kv_channels: null
+  layernorm_epsilon: 1.0e-05
+  normalization: RMSNorm
+  num_attention_heads: 2
+  num_layers: 2
+  num_query_groups: 1
+  position_embedding_type: rope
+  seq_length: 8
+  tensor_model_parallel_size: 1
+  vocab_size: 8
+"""
+
+
 def text(value):
     return json.dumps(value).encode()
 
@@ -277,6 +295,9 @@ SEEDS = {
         "llama": text(LLAMA), "gpt2": text(GPT2),
         "scaled": text({**LLAMA, "rope_scaling": {"type": "linear", "factor": 2.0}}),
     },
+    "bridge_args": {"llama": BRIDGE, "builder": BRIDGE.replace(b"model:\n", b"model:\n  transformer: {num_layers: 2, window_size: [3, 0]}\n"),
+                    "layout": BRIDGE + b"  pipeline_model_parallel_layout: [[embedding, decoder], [decoder, loss]]\n",
+                    "aliases": b"a: &a [1, 2]\nmodel: {a: *a, b: [*a, *a], num_layers: 2}\n"},
     "job_file": {"job": JOB, "empty": b"{}", "alias": b"a: &x [1, 2]\nb: *x\n", "slurm": b"backend: slurm\n" + JOB},
     "torch_file": {
         **{name: b"\0" + data for name, data in hostile_torch.cases().items()},

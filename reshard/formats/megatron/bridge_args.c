@@ -377,17 +377,55 @@ static bool is_known_class(const char *name)
                                          "Mixtral",
                                          "Qwen2Config",
                                          "Qwen2ModelProvider",
-                                         "Qwen25ModelProvider",
                                          "Qwen25Config",
+                                         "Qwen25ModelProvider",
                                          "Qwen3Config",
                                          "Qwen3ModelProvider",
-                                         "Qwen3MoE",
-                                         "Qwen3MoEModelProvider" };
+                                         "Qwen3MoE" },
+                             *const others[] = { "Llama4", "Nemotron", "Mistral3", "VL" };
 
-    for (size_t i = 0; name && i < sizeof heads / sizeof *heads; i++)
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+        if (!name || strstr(name, others[i]))
+            return false;
+    for (size_t i = 0; i < sizeof heads / sizeof *heads; i++)
         if (strncmp(name, heads[i], strlen(heads[i])) == 0)
-            return !strstr(name, "Nemotron") && !strstr(name, "VL");
+            return true;
     return false;
+}
+
+/* Layers that the same fields describe; models of one class may have others. NULL: the default. */
+static bool is_known_layer(const char *spec)
+{
+    static const char *const names[] = { "default_layer_spec",
+                                         "transformer_engine_layer_spec",
+                                         "transformer_engine_full_layer_spec",
+                                         "local_layer_spec",
+                                         "modelopt_transformer_layer_spec",
+                                         "quantization_layer_spec",
+                                         "get_gpt_decoder_block_spec",
+                                         "get_gpt_layer_with_transformer_engine_spec",
+                                         "get_gpt_layer_local_spec",
+                                         NULL };
+
+    return !spec || text_is_one_of(spec, names);
+}
+
+/* Why no config.json can be made of the model, as the words after "its model is a"; *out NULL: one
+ * can. */
+static tp_status find_unknown(const char **out, struct bridge_reader *r, struct arena *arena,
+                              struct tp_err *err)
+{
+    const char *class =
+        last_word(yaml_tree_text(&r->tree, yaml_tree_get(&r->tree, r->model, "_target_"))),
+               *spec = name_of(r, field(r, "transformer_layer_spec"));
+
+    *out = NULL;
+    if (is_known_class(class) && is_known_layer(spec))
+        return TP_OK;
+    *out = is_known_class(class)
+               ? arena_printf(arena, "%.60s with layers of %.60s", class, spec)
+               : arena_printf(arena, "%.60s", class ? class : "model without a class");
+    return *out ? TP_OK : tp_fail(err, TP_E_NOMEM, "%s: no memory", BRIDGE_RUN_CONFIG);
 }
 
 /* NeMo's file for the weights in `dir`; false: it is not a folder of NeMo's. */
@@ -486,7 +524,7 @@ tp_status bridge_args_read(struct bridge_args *out, const char *dir, int64_t row
 {
     struct bridge_reader r = { 0 };
     struct arena *arena = piece_source_arena(s);
-    const char *class, *id;
+    const char *id;
     char *text;
     size_t size;
     tp_status st;
@@ -506,9 +544,7 @@ tp_status bridge_args_read(struct bridge_args *out, const char *dir, int64_t row
     TP_TRY(pickle_read(&out->args, r.w.data, r.w.n, out->path, arena, err));
     id = hf_id_of(&r);
     out->hf_id = id ? arena_strdup(arena, id) : NULL;
-    class = last_word(yaml_tree_text(&r.tree, yaml_tree_get(&r.tree, r.model, "_target_")));
-    if (!is_known_class(class))
-        out->model_class = arena_strdup(arena, class ? class : "no class");
+    st = find_unknown(&out->unknown, &r, arena, err);
 done:
     yaml_tree_free(&r.tree);
     pickle_writer_free(&r.w);

@@ -19,8 +19,9 @@
 struct bridge_args {
     const struct pickle_value *args; /* a dict; NULL: the folder has neither file */
     const char *path;                /* of the file */
-    const char *hf_id;       /* of the Hugging Face model that it was made from; NULL: not known */
-    const char *model_class; /* of the model's config; NULL: a config.json can be made from it */
+    const char *hf_id;   /* of the Hugging Face model that it was made from; NULL: not known */
+    const char *unknown; /* why no config.json can be made of the model: "X with layers of Y";
+                            NULL: one can */
 };
 
 /* Read the file of the folder `dir`, which has .metadata. `rows` are those of the embedding, for

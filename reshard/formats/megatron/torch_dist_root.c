@@ -136,11 +136,11 @@ static tp_status make_config(const char **text, const char **note, struct torch_
             "nor Megatron-Bridge's " BRIDGE_RUN_CONFIG
             ", nor NeMo's ../context/model.yaml to make one from; give one with --config",
             dir);
-    if (r->bridge.model_class)
+    if (r->bridge.unknown)
         return tp_fail(err, TP_E_USAGE,
-                       "%s: its model is a %.80s, from which no config.json can be made; give one "
+                       "%s: its model is a %.140s, from which no config.json can be made; give one "
                        "with --config",
-                       r->path, r->bridge.model_class);
+                       r->path, r->bridge.unknown);
     return megatron_config_make(text, note, pickle_get(r->root, "args"), r->path,
                                 piece_source_arena(r->x.source), err);
 }
