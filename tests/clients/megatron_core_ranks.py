@@ -11,7 +11,6 @@ data-parallel ranks share it.
 What these versions expect of their time is there: names of NumPy and setuptools, and torch.load's earlier default. Apex's FusedAdam
 is that of fused_adam.py, and a norm is its parameter. All of loading and saving is Megatron-core's.
 """
-import contextlib
 import inspect
 import json
 import multiprocessing.dummy
@@ -27,7 +26,7 @@ import packaging.version  # noqa: F401, which 0.8 takes from pkg_resources
 import torch
 import torch.distributed as dist
 from torch.distributed.checkpoint import filesystem
-from torch.overrides import TorchFunctionMode
+import without_gpus
 
 os.environ["TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD"] = "1"
 numpy.product = numpy.prod
@@ -54,37 +53,19 @@ from megatron.core.dist_checkpointing.strategies import torch as torch_strategy 
 from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig  # noqa: E402
 from megatron.core.models.gpt import GPTModel, gpt_layer_specs  # noqa: E402
 from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer  # noqa: E402
-from megatron.core.tensor_parallel.random import CudaRNGStatesTracker  # noqa: E402
 from megatron.core.transformer import transformer_block  # noqa: E402
 from megatron.core.transformer.module import Float16Module  # noqa: E402
 from megatron.core.transformer.transformer_config import TransformerConfig  # noqa: E402
 
 
-class OnCpu(TorchFunctionMode):
-    """Megatron-core asks for its tensors on a GPU: they stay on the CPU."""
-
-    def __torch_function__(self, func, types, args=(), kwargs=None):
-        kwargs = dict(kwargs or {})
-        if func is torch.Tensor.cuda:
-            return args[0]
-        if func is torch.Tensor.type and len(args) == 1:
-            return func(args[0]).replace("torch.", "torch.cuda.")
-        if str(kwargs.get("device")).startswith("cuda"):
-            kwargs["device"] = "cpu"
-        return func(*args, **kwargs)
-
-
-def without_gpus():
-    torch.cuda.current_device = lambda: torch.device("cpu")
-    for name in ("set_device", "synchronize", "empty_cache"):
-        setattr(torch.cuda, name, lambda *args: None)
-    CudaRNGStatesTracker.fork = lambda self, *args: contextlib.nullcontext()
+def adapt():
+    """To CPUs, and to newer packages."""
+    without_gpus.begin()
     filesystem_async._write_item = write_item
     torch_strategy.MCoreSavePlanner._add_non_coordinator_iobytes_request = lambda self, plan: None  # 0.8's; PyTorch does it
     # Files are written by threads: a fork of a rank, which has threads, may wait for ever.
     for module in (async_utils, filesystem_async):
         module.mp = types.SimpleNamespace(get_context=lambda how: multiprocessing.dummy)
-    OnCpu().__enter__()
 
 
 def write_item(*args):
@@ -229,7 +210,7 @@ def save(job, common, model, optimizer):
 
 
 def rank_main(job, rank, world, port):
-    without_gpus()
+    adapt()
     dist.init_process_group("gloo", init_method="tcp://127.0.0.1:%d" % port, rank=rank, world_size=world)
     parallel_state.initialize_model_parallel(job["tp"], job["pp"], expert_model_parallel_size=job["ep"])
     common, model, optimizer = load(job)

@@ -33,30 +33,15 @@ from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
 from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
 from megatron.core.optimizer import distrib_optimizer
 from megatron.core.optimizer.distrib_optimizer import DistributedOptimizer
-from megatron.core.tensor_parallel.random import CudaRNGStatesTracker
 from megatron.core.transformer.module import Float16Module
 from megatron.core.transformer.moe import grouped_gemm_util
 from megatron.core.transformer.transformer_block import TransformerBlock
 from megatron.core.transformer.transformer_config import TransformerConfig
-from torch.overrides import TorchFunctionMode
+import without_gpus
 
 TOKENS = torch.arange(3, 35).reshape(2, 16) * 7 % 250
 CONTENT = {"singleton_local_shards": False, "chained_optim_avoid_prefix": True}
 DISTRIBUTED = {"distrib_optim_sharding_type": "fully_reshardable", "distrib_optim_fully_reshardable_mem_efficient": False}
-
-
-class OnCpu(TorchFunctionMode):
-    """Megatron-core asks for its tensors on a GPU: they stay on the CPU."""
-
-    def __torch_function__(self, func, types, args=(), kwargs=None):
-        kwargs = dict(kwargs or {})
-        if func is torch.Tensor.cuda:
-            return args[0]
-        if func is torch.Tensor.type and len(args) == 1:
-            return func(args[0]).replace("torch.", "torch.cuda.")
-        if str(kwargs.get("device")).startswith("cuda"):
-            kwargs["device"] = "cpu"
-        return func(*args, **kwargs)
 
 
 class Waited:
@@ -64,16 +49,13 @@ class Waited:
         pass
 
 
-def without_gpus():
-    torch.cuda.current_device = lambda: torch.device("cpu")
-    for name in ("set_device", "synchronize", "empty_cache"):
-        setattr(torch.cuda, name, lambda *args: None)
-    CudaRNGStatesTracker.fork = lambda self, *args: contextlib.nullcontext()
+def adapt():
+    """To CPUs."""
+    without_gpus.begin()
     param_and_grad_buffer._coalescing_manager = lambda *args, **kwargs: contextlib.nullcontext(Waited())
     # Files are written by threads: a fork of a rank, which has threads, may wait for ever.
     filesystem_async.mp = types.SimpleNamespace(get_context=lambda how: multiprocessing.dummy)
     grouped_gemm_util.assert_grouped_gemm_is_available = lambda: None  # nothing is computed
-    OnCpu().__enter__()
 
 
 def keep_steps():
@@ -342,7 +324,7 @@ def logits_of(job, models):
 
 
 def rank_main(job, rank, world, port):
-    without_gpus()
+    adapt()
     (use_fused_adam if job["fused"] else keep_steps)()
     dist.init_process_group("gloo", init_method="tcp://127.0.0.1:%d" % port, rank=rank,
                             world_size=world)
