@@ -46,15 +46,22 @@ struct copy_options {
                "seconds between records of progress, from which an\n" \
                "interrupted run resumes (default 2)")
 
-/* The options --megatron-adam, with what it is otherwise, and --megatron-core, for an option
- * table. */
-#define COPY_OPTIONS_MEGATRON(adam, otherwise, core)                                 \
-    OPT_STR(0, "megatron-adam", "fused|torch", adam,                                 \
-            "megatron, torch_dist: class of the ordinary optimizer: FusedAdam of\n"  \
-            "Transformer Engine and Apex, or torch.optim.AdamW, which Megatron-LM\n" \
-            "uses without them (default: " otherwise ")"),                           \
-        OPT_STR(0, "megatron-core", "VERSION", core,                                 \
-                "torch_dist: write the optimizer in the form that this version of\n" \
+/* The options of Megatron's formats, for an option table. `o` points to a struct with a text for
+ * each; `otherwise` comes before their defaults. */
+#define COPY_OPTIONS_MEGATRON(o, otherwise)                                              \
+    OPT_STR(0, "transformer-impl", "local|transformer_engine", &(o)->transformer_impl,   \
+            "megatron: write the names that Megatron-LM loads with this option\n"        \
+            "(default: " otherwise "transformer_engine)"),                               \
+        OPT_STR(0, "moe-experts", "grouped|sequential", &(o)->moe_experts,               \
+                "megatron: write experts for Megatron-LM with --moe-grouped-gemm, or\n"  \
+                "without it (default: " otherwise                                        \
+                "grouped with\ntransformer_engine, sequential with local)"),             \
+        OPT_STR(0, "megatron-adam", "fused|torch", &(o)->megatron_adam,                  \
+                "megatron, torch_dist: class of the ordinary optimizer: FusedAdam of\n"  \
+                "Transformer Engine and Apex, or torch.optim.AdamW, which Megatron-LM\n" \
+                "uses without them (default: " otherwise "fused)"),                      \
+        OPT_STR(0, "megatron-core", "VERSION", &(o)->megatron_core,                      \
+                "torch_dist: write the optimizer in the form that this version of\n"     \
                 "Megatron-core loads, 0.8 or later (default: that of 0.15)")
 
 /* The defaults: a record each 2 s, 1 GiB, a thread for each processor, no cast. */

@@ -158,6 +158,8 @@ static tp_status make_folder(struct convert_report *r, const struct convert_requ
                                            .distributed_optimizer = q->distributed_optimizer,
                                            .ordinary_optimizer = q->ordinary_optimizer,
                                            .megatron_adam = q->megatron_adam,
+                                           .transformer_impl = q->transformer_impl,
+                                           .moe_experts = q->moe_experts,
                                            .megatron_core = q->megatron_core,
                                            .out = r->out,
                                            .scratch = q->scratch,

@@ -36,9 +36,10 @@ struct convert_request {
     bool distributed_optimizer; /* Megatron's formats: as with --use-distributed-optimizer */
     bool ordinary_optimizer;    /* not so, although the source is */
     const char *megatron_adam;  /* as of struct export_request */
-    const char *megatron_core;  /* as of struct export_request */
-    int zstd;                   /* level with which a checkpoint is compressed; 0: it is not */
-    int64_t memory_bytes;       /* the most resident memory */
+    const char *transformer_impl, *moe_experts; /* as of struct export_request */
+    const char *megatron_core;                  /* as of struct export_request */
+    int zstd;             /* level with which a checkpoint is compressed; 0: it is not */
+    int64_t memory_bytes; /* the most resident memory */
     int threads;
     double journal_s;          /* seconds between records of progress; 0: after each tile */
     bool force;                /* replace what is there when it is the same kind of thing */

@@ -77,6 +77,27 @@ static bool is_torch_adam(const struct export_job *x)
     return chosen ? strcmp(chosen, "torch") == 0 : x->source.torch_adam;
 }
 
+/* 1 or 2: the word is the first or the second one; 0: it is NULL; -1: it is another one. */
+static int find_word(const char *word, const char *first, const char *second)
+{
+    return !word ? 0 : strcmp(word, first) == 0 ? 1 : strcmp(word, second) == 0 ? 2 : -1;
+}
+
+/* The modules of Megatron-LM that are written: those that are chosen, else the source's. How the
+ * source's experts were stored counts only for the same kind of modules. */
+static struct export_modules modules_of(const struct export_job *x)
+{
+    const struct export_modules from = x->source.modules;
+    const int impl = find_word(x->request->transformer_impl, "local", "transformer_engine"),
+              experts = find_word(x->request->moe_experts, "sequential", "grouped");
+    struct export_modules m = { impl ? (enum export_impl)impl : from.impl,
+                                (enum export_experts)experts };
+
+    if (!experts && m.impl == from.impl)
+        m.experts = from.experts;
+    return m;
+}
+
 /* Create the files in `dir`, which exists. */
 static tp_status create(struct export_job *x, const char *dir, struct tp_err *err)
 {
@@ -94,6 +115,7 @@ static tp_status create(struct export_job *x, const char *dir, struct tp_err *er
                                               .adamw = from->adamw,
                                               .distributed_optimizer = is_distributed(x),
                                               .torch_adam = is_torch_adam(x),
+                                              .modules = modules_of(x),
                                               .megatron_core = q->megatron_core,
                                               .max_shard_bytes = q->max_shard_bytes,
                                               .q8_0 = q->q8_0,
@@ -240,6 +262,10 @@ static tp_status identify(struct export_job *x, struct tp_err *err)
         job_identity_text(h, "distributed optimizer");
     if (is_torch_adam(x))
         job_identity_text(h, "torch's AdamW");
+    if (q->transformer_impl)
+        job_identity_text(h, q->transformer_impl);
+    if (q->moe_experts)
+        job_identity_text(h, q->moe_experts);
     if (q->megatron_core)
         job_identity_text(h, q->megatron_core);
     job_identity_text(h, from->model.config);
@@ -381,11 +407,32 @@ static void fill_report(struct export_report *r, const struct export_job *x)
     memcpy(r->left_out, from->left_out, sizeof r->left_out);
 }
 
+/* The options of Megatron-LM's modules. */
+static tp_status check_modules(const struct export_job *x, struct tp_err *err)
+{
+    const struct export_request *q = x->request;
+
+    if ((q->transformer_impl || q->moe_experts) && !x->format->modules)
+        return tp_fail(err, TP_E_USAGE, "--%s is for --format megatron, not %s%s",
+                       q->transformer_impl ? "transformer-impl" : "moe-experts", q->format,
+                       x->format->distributed_optimizer ? ", which has the same names for all"
+                                                        : "");
+    if (find_word(q->transformer_impl, "local", "transformer_engine") < 0)
+        return tp_fail(err, TP_E_USAGE,
+                       "--transformer-impl takes local or transformer_engine, not '%.40s'",
+                       q->transformer_impl);
+    if (find_word(q->moe_experts, "sequential", "grouped") < 0)
+        return tp_fail(err, TP_E_USAGE, "--moe-experts takes grouped or sequential, not '%.40s'",
+                       q->moe_experts);
+    return TP_OK;
+}
+
 /* What only some formats have. */
 static tp_status check_options(const struct export_job *x, struct tp_err *err)
 {
     const struct export_request *q = x->request;
     struct megatron_version ignored;
+    tp_status st;
 
     if (q->q8_0 && !x->format->q8_0)
         return tp_fail(err, TP_E_USAGE, "--dtype q8_0 is for --format gguf, not %s", q->format);
@@ -409,7 +456,8 @@ static tp_status check_options(const struct export_job *x, struct tp_err *err)
     if (q->megatron_core && !x->format->megatron_core)
         return tp_fail(err, TP_E_USAGE, "--megatron-core is for --format torch_dist, not %s",
                        q->format);
-    return megatron_version_find(&ignored, q->megatron_core, err);
+    st = check_modules(x, err);
+    return st ? st : megatron_version_find(&ignored, q->megatron_core, err);
 }
 
 tp_status export_run(struct export_report *report, const struct export_request *request,
@@ -425,6 +473,9 @@ tp_status export_run(struct export_report *report, const struct export_request *
     TP_TRY(check_options(x, err));
     x->remote_bytes = memory_budget_remote(request->ckpt, request->memory_bytes);
     TP_TRY(export_source_open(&x->source, request, x->format, &x->arena, err));
+    if (request->moe_experts && x->source.model.experts == 0)
+        TP_TRY(tp_fail(err, TP_E_USAGE, "--moe-experts %s: the model of %s has no experts",
+                       request->moe_experts, x->source.path));
     if (request->assets)
         TP_TRY(hf_assets_check(request->assets, err));
     TP_TRY(to_store(x) ? write_store(x, err) : write_folder(x, err));

@@ -34,11 +34,15 @@ struct export_request {
     const char *megatron_adam; /* class of the ordinary optimizer: "fused" (FusedAdam of Transformer
                                   Engine or Apex) or "torch" (torch.optim.AdamW); NULL: the
                                   source's, else fused */
-    const char *megatron_core; /* torch_dist: the version of Megatron-core that is to load the
-                                  optimizer; NULL: 0.15 or later */
-    int64_t max_shard_bytes;   /* the most bytes of tensors in a file; 0: no limit */
-    const char *assets;        /* folder with tokenizer and so on to copy, or NULL */
-    int64_t memory_bytes;      /* the most resident memory */
+    const char *transformer_impl; /* megatron: "local" or "transformer_engine": the modules whose
+                                     names are written; NULL: the source's, else the latter */
+    const char *moe_experts;      /* megatron: "sequential" or "grouped"; NULL: the source's, else
+                                     grouped with transformer_engine */
+    const char *megatron_core;    /* torch_dist: the version of Megatron-core that is to load the
+                                     optimizer; NULL: 0.15 or later */
+    int64_t max_shard_bytes;      /* the most bytes of tensors in a file; 0: no limit */
+    const char *assets;           /* folder with tokenizer and so on to copy, or NULL */
+    int64_t memory_bytes;         /* the most resident memory */
     int threads;
     double journal_s;          /* seconds between records of progress; 0: after each tile */
     bool force;                /* replace OUT when it is a model's folder */

@@ -307,8 +307,10 @@ static tp_status open_foreign(struct export_source *s, const struct export_reque
     s->has_step = s->import.has_step;
     s->optimizer_step = s->import.optimizer_step;
     s->checksums = s->import.checksums;
-    if (s->import.pieces)
+    if (s->import.pieces) {
         piece_source_adamw(s->import.pieces, &s->adamw);
+        s->modules = piece_source_modules(s->import.pieces);
+    }
     if (s->request.keeps_extras)
         s->extras = s->import.pieces;
     s->distributed = s->extras && format->distributed_optimizer &&

@@ -33,6 +33,7 @@ struct export_source {
     bool distributed; /* it has Megatron's distributed optimizer, and the format has a place for it
                        */
     bool torch_adam;  /* it has Megatron's ordinary one, which is torch.optim.AdamW, and so on */
+    struct export_modules modules; /* of Megatron-LM, if it is that */
 };
 
 /* Open the request's source for a format. Close also after a failure. TP_E_CORRUPT: a tensor of the

@@ -22,7 +22,8 @@ struct reshard_options {
     struct reshard_request request;
     struct copy_options copy;
     const char *device, *model;
-    const char *from_format, *format, *config, *rules, *assets, *megatron_core, *megatron_adam;
+    const char *from_format, *format, *config, *rules, *assets, *megatron_core, *megatron_adam,
+        *transformer_impl, *moe_experts;
     struct opt_list ignore;
     enum reshard_device_kind device_kind;
     int64_t device_memory_bytes;
@@ -101,7 +102,7 @@ static bool parse(struct reshard_options *o, int *exit_code, int argc, char **ar
                  "Megatron-LM loads it (default: the\nkind that CKPT has)"),
         OPT_FLAG(0, "ordinary-optimizer", &o->ordinary_optimizer,
                  "megatron, torch_dist: write the ordinary optimizer"),
-        COPY_OPTIONS_MEGATRON(&o->megatron_adam, "CKPT's, else fused", &o->megatron_core),
+        COPY_OPTIONS_MEGATRON(o, "CKPT's, else "),
         OPT_STR(0, "dtype", "f32|bf16|f16", &o->copy.dtype_text,
                 "cast the weights; between formats f32 is taken from the masters"),
         COPY_OPTION_ZSTD(&o->copy.zstd),
@@ -213,6 +214,9 @@ static tp_status check_foreign(const struct reshard_options *o, struct tp_err *e
                        o->distributed_optimizer ? "distributed" : "ordinary");
     if (o->megatron_adam && !writes_foreign(o))
         return tp_fail(err, TP_E_USAGE, "--megatron-adam is for --format megatron or torch_dist");
+    if ((o->transformer_impl || o->moe_experts) && !writes_foreign(o))
+        return tp_fail(err, TP_E_USAGE, "--%s is for --format megatron",
+                       o->transformer_impl ? "transformer-impl" : "moe-experts");
     if (o->megatron_core && !writes_foreign(o))
         return tp_fail(err, TP_E_USAGE, "--megatron-core is for --format torch_dist");
     return TP_OK;
@@ -278,6 +282,8 @@ static tp_status convert(struct reshard_options *o, struct comm_control *control
                                  .distributed_optimizer = o->distributed_optimizer,
                                  .ordinary_optimizer = o->ordinary_optimizer,
                                  .megatron_adam = o->megatron_adam,
+                                 .transformer_impl = o->transformer_impl,
+                                 .moe_experts = o->moe_experts,
                                  .megatron_core = o->megatron_core,
                                  .zstd = q->zstd,
                                  .memory_bytes = q->memory_bytes,

@@ -51,6 +51,7 @@ static const struct export_format formats[] = {
       .state = EXPORT_MASTERS,
       .cuts = true,
       .distributed_optimizer = true,
+      .modules = true,
       .extras = "megatron",
       .create = megatron_export_create,
       PIECES },

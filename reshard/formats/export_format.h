@@ -26,6 +26,7 @@ struct export_format {
     bool shards;                /* its files are limited by max_shard_bytes */
     bool q8_0;                  /* it has ggml's Q8_0 */
     bool distributed_optimizer; /* it has the state of Megatron-LM's */
+    bool modules;               /* its names depend on Megatron-LM's --transformer-impl */
     bool megatron_core;         /* its optimizer depends on the version of Megatron-core */
     const char *extras;         /* formats with the same text here write each other's extras
                                    (reshard/formats/pieces/piece.h); NULL: it writes none */

@@ -19,6 +19,17 @@ struct export_adamw {
 /* Those of torch.optim.AdamW. */
 #define EXPORT_ADAMW_DEFAULT ((struct export_adamw){ 1e-3, 0.9, 0.999, 1e-8, 0.01, -1, -1 })
 
+/* The modules of Megatron-LM's layers, whose names and order a folder for each rank has: its
+ * --transformer-impl, and whether experts are modules of their own or grouped layers
+ * (--moe-grouped-gemm). */
+enum export_impl { EXPORT_IMPL_UNKNOWN, EXPORT_IMPL_LOCAL, EXPORT_IMPL_ENGINE };
+enum export_experts { EXPORT_EXPERTS_UNKNOWN, EXPORT_EXPERTS_SEQUENTIAL, EXPORT_EXPERTS_GROUPED };
+
+struct export_modules {
+    enum export_impl impl;
+    enum export_experts experts;
+};
+
 struct piece_source;
 
 /* What is written. */
@@ -37,6 +48,7 @@ struct export_contents {
     bool torch_adam; /* Megatron-LM's ordinary optimizer is torch.optim.AdamW, which counts
                         the steps of each tensor; else FusedAdam of Transformer Engine or
                         Apex, which counts those of a group */
+    struct export_modules modules; /* Megatron-LM's, that were chosen or that the source has */
     const char *megatron_core; /* the version that is to load it, where the format has a form for
                                   each; NULL: the newest */
     int64_t max_shard_bytes;   /* the most bytes of tensors in a file; 0: no limit */

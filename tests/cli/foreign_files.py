@@ -35,15 +35,17 @@ class Megatron:
     common_step = None  # of torch_dist's
     block = 0  # of gate and up in experts, which are then in turn
 
-    def __init__(self, config, tp=1, pp=1, vpp=1, padding=8, dp=1, bucket_size=None, engine=False, ep=1, stacked=False):
+    def __init__(self, config, tp=1, pp=1, vpp=1, padding=8, dp=1, bucket_size=None, engine=False, ep=1, stacked=False,
+                 sequential=False):
         self.config, self.tp, self.pp, self.vpp, self.dp, self.ep = config, tp, pp, vpp, dp, ep
         self.experts = config.get("num_local_experts", config.get("num_experts", 0))
         self.bucket_size, self.engine, self.grouped_mlp = bucket_size, engine, stacked
+        self.grouped_linear = engine and not sequential
         self.vocab = -(-config["vocab_size"] // (padding * tp)) * padding * tp
         self.counts = [config["num_hidden_layers"] // (pp * vpp)] * (pp * vpp)  # layers of the first chunks, then of the second
         self.more_root = {}
         self.more_args = {"data_parallel_size": dp, "overlap_grad_reduce": bucket_size is not None,
-                          "ddp_bucket_size": bucket_size, "moe_grouped_gemm": stacked,
+                          "ddp_bucket_size": bucket_size, "moe_grouped_gemm": stacked or (self.grouped_linear and self.experts > 0),
                           "transformer_impl": "transformer_engine" if engine else "local"}
 
     def padded(self, array):
@@ -93,9 +95,23 @@ class Megatron:
         number = int(number) - ep_rank * self.experts // self.ep
         if not 0 <= number < self.experts // self.ep:
             return None
-        if self.engine:  # grouped
+        if self.grouped_linear:
             return "%s.%s%d" % (head, kind, number)
         return "%s.local_experts.%d.%s" % (head, number, kind)
+
+    def engine_name(self, name):
+        """The name of a layer's parameter in Transformer Engine's modules: linear layers have the norm before them."""
+        name = name.replace("input_layernorm.", "self_attention.linear_qkv.layer_norm_")
+        return name if self.experts else name.replace("pre_mlp_layernorm.", "mlp.linear_fc1.layer_norm_")
+
+    def extra_states(self, names):
+        """What else the state dict of these parameters has: of linear layers, and with Transformer Engine of norms and attention."""
+        modules = {name.rpartition(".")[0] for name in names}
+        states = {m for m in modules if m.rpartition(".")[2].startswith(("linear_", "output_layer"))}
+        if self.engine:
+            states |= {m for m in modules if m.endswith("layernorm")}
+            states |= {m.replace("linear_proj", "core_attention") for m in modules if "linear_proj" in m}
+        return {m + "._extra_state" for m in states}
 
     def as_stacked(self, layer):
         """All experts' matrices as [in, out], one after the other, in two tensors whose shapes say nothing."""
@@ -141,11 +157,11 @@ class Megatron:
         for i in range(self.counts[stage]):
             modules = list(self.layer(t, sum(self.counts[:stage]) + i).items())
             if self.engine:  # the norm is a part of linear_qkv, which is made after linear_proj
-                modules[:2] = modules[1::-1]
-                modules.sort(key=lambda m: ("experts" in m[0]) * (1 + ("fc2" in m[0])))
+                modules.sort(key=lambda m: "linear_proj" not in m[0] and
+                             1 + (self.grouped_linear and "experts" in m[0]) * (1 + ("fc2" in m[0])))
             layer = {}
             for name, (array, how) in modules:
-                name = self.local_expert(name, ep_rank)
+                name = self.local_expert(self.engine_name(name) if self.engine else name, ep_rank)
                 if name:
                     layer[name] = self.cut(array, how, tp_rank)
             out.update(("decoder.layers.%d.%s" % (i, k), v) for k, v in (self.as_stacked(layer) if self.grouped_mlp else layer).items())

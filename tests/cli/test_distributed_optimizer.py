@@ -13,6 +13,7 @@ import foreign_files
 import harness
 import torch_files
 from harness import ok, run
+from test_export_formats import modules_of
 from test_import_formats import MEMORY, State, config_of, digests, groups_of
 from test_megatron_experts import make_state
 
@@ -78,13 +79,14 @@ MESHES = [("deep", 2, 2, 1, 1), ("deep", 1, 2, 2, 1), ("odd", 2, 2, 1, 1), ("odd
           ("mixtral", 2, 1, 1, 2), ("mixtral", 1, 2, 1, 1)]
 
 
+@pytest.mark.parametrize("engine", [False, True], ids=["local", "engine"])
 @pytest.mark.parametrize("model,tp,pp,vpp,ep", MESHES)
-def test_ranks_have_megatrons_buffers(model, tp, pp, vpp, ep, states, tmp_path):
+def test_ranks_have_megatrons_buffers(model, tp, pp, vpp, ep, engine, states, tmp_path):
     state = states[model]
     layout = "tp%dpp%dvpp%dep%d" % (tp, pp, vpp, ep)
     ok("tp-ckpt", "export", state.root, "--format", "megatron", "--layout", layout, "--distributed-optimizer", "-o", tmp_path / "m",
-       "--mem", MEMORY)
-    reference = reference_of(state, (tp, pp, vpp), ep=ep)
+       "--mem", MEMORY, *modules_of(engine))
+    reference = reference_of(state, (tp, pp, vpp), ep=ep, engine=engine)
     check_ranks(tmp_path / "m", reference, state_groups(state), ("float32" if model == "f32" else "bfloat16", "float32"))
     assert "intact" in ok("tp-ckpt", "verify", tmp_path / "m").out
     ok("tp-ckpt", "import", tmp_path / "m", "-o", tmp_path / "again", "--mem", MEMORY)
@@ -96,17 +98,18 @@ RESHARDS = [("deep", (2, 2, 1), (1, 1, 1), 1, None), ("odd", (1, 4, 1), (2, 2, 1
             ("odd", (1, 1, 1), (4, 1, 1), 1, 1)]
 
 
+@pytest.mark.parametrize("engine", [False, True], ids=["local", "engine"])
 @pytest.mark.parametrize("model,before,after,dp,bucket", RESHARDS)
-def test_the_same_format_at_another_layout_and_back(model, before, after, dp, bucket, states, tmp_path):
-    """Buckets are those that the arguments of the source give at the new layout."""
-    state = states[model]
-    reference_of(state, before, bucket_size=bucket).legacy(tmp_path / "m", groups_of(state), 3, distributed=True)
+def test_the_same_format_at_another_layout_and_back(model, before, after, dp, bucket, engine, states, tmp_path):
+    """Modules are those of the source, and buckets those that its arguments give at the new layout."""
+    state, same = states[model], dict(bucket_size=bucket, engine=engine)
+    reference_of(state, before, **same).legacy(tmp_path / "m", groups_of(state), 3, distributed=True)
     more = ("--config", state.config, "--mem", MEMORY)
     r = ok("tp-reshard", tmp_path / "m", "--to", "tp%dpp%dvpp%ddp%d" % (*after, dp), "-o", tmp_path / "there", *more)
     assert "megatron -> megatron" in r.out and "optimizer" not in r.err, repr(r)
-    check_ranks(tmp_path / "there", reference_of(state, after, bucket_size=bucket), groups_of(state), ("bfloat16", "float32"))
+    check_ranks(tmp_path / "there", reference_of(state, after, **same), groups_of(state), ("bfloat16", "float32"))
     ok("tp-reshard", tmp_path / "there", "--to", "tp%dpp%dvpp%d" % before, "-o", tmp_path / "back", *more)
-    check_ranks(tmp_path / "back", reference_of(state, before, bucket_size=bucket), groups_of(state), ("bfloat16", "float32"))
+    check_ranks(tmp_path / "back", reference_of(state, before, **same), groups_of(state), ("bfloat16", "float32"))
     assert digests(tmp_path / "there") == digests(tmp_path / "back") == digests(state.root)
 
 

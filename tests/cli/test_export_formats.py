@@ -296,12 +296,19 @@ def same_but_padding(found, want, vocab_rows):
     return found.shape == want.shape and same(found[:n], want[:n]) and not found[n:].view(np.uint8).any()
 
 
+def modules_of(engine):
+    """Options for Megatron's own modules; Transformer Engine's are the default."""
+    return [] if engine else ["--transformer-impl", "local"]
+
+
+@pytest.mark.parametrize("engine", [False, True], ids=["local", "engine"])
 @pytest.mark.parametrize("mesh", [(1, 1, 1), (2, 2, 2), (8, 2, 1)], ids="tp%dpp%dvpp%d".__mod__)
-def test_megatron_ranks_have_what_megatron_would_give_them(mesh, deep, tmp_path):
+def test_megatron_ranks_have_what_megatron_would_give_them(mesh, engine, deep, tmp_path):
     tp, pp, vpp = mesh
     out, vocab = tmp_path / "m", 259
-    export(deep, out, "megatron", "--layout", "tp%dpp%d" % (tp, pp) + ("vpp%d" % vpp if vpp > 1 else ""))
-    reference = foreign_files.Megatron(config_of(deep), *mesh, padding=128)
+    layout = "tp%dpp%d" % (tp, pp) + ("vpp%d" % vpp if vpp > 1 else "")
+    export(deep, out, "megatron", "--layout", layout, *modules_of(engine))
+    reference = foreign_files.Megatron(config_of(deep), *mesh, padding=128, engine=engine)
     state = groups_of(deep)
     assert (out / "latest_checkpointed_iteration.txt").read_text() == "3"
     for tp_rank in range(tp):
@@ -315,10 +322,12 @@ def test_megatron_ranks_have_what_megatron_would_give_them(mesh, deep, tmp_path)
             for c, chunk in enumerate(chunks):
                 model = root["model%d" % c if vpp > 1 else "model"]
                 assert [k for k in model if "_extra_state" not in k] == list(chunk["param"])
+                assert {k for k in model if "_extra_state" in k} == reference.extra_states(chunk["param"])
                 for k, want in chunk["param"].items():
                     vocab_rows = rows if "embeddings" in k or "output" in k else None
                     assert same_but_padding(model[k], want, vocab_rows), k
                     order[want.ndim == 1].append((chunk, k, vocab_rows))
+            assert root["args"].transformer_impl == ("transformer_engine" if engine else "local")
             optimizer = root["optimizer"]
             for number, (chunk, k, vocab_rows) in enumerate(order[0] + order[1]):
                 moments = optimizer["optimizer"]["state"][number]

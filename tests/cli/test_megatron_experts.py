@@ -14,6 +14,7 @@ import foreign_files
 import harness
 import torch_files
 from harness import ok, run
+from test_export_formats import modules_of
 from test_import_formats import GROUPS, MEMORY, State, config_of, digests, groups_of, import_, imported
 
 FAMILIES = json.loads((harness.REPO / "tests/fixture/families.json").read_text())
@@ -217,20 +218,27 @@ def named(found, want, *name):
     assert found.shape == want.shape and np.array_equal(found.view(np.uint8), want.view(np.uint8)), name
 
 
+@pytest.mark.parametrize("modules", ["local", "grouped", "sequential"])
 @pytest.mark.parametrize("family,tp,pp,vpp,ep", [("mixtral", 2, 2, 1, 2), ("qwen3-moe", 1, 2, 2, 4)] + [("mixtral", 4, 1, 1, 1)] * harness.LONG)
-def test_megatrons_ranks_get_their_experts(family, tp, pp, vpp, ep, states, tmp_path):
+def test_megatrons_ranks_get_their_experts(family, tp, pp, vpp, ep, modules, states, tmp_path):
     state, out = states[family], tmp_path / "m"
     layout = "tp%dpp%dep%d" % (tp, pp, ep) + ("vpp%d" % vpp if vpp > 1 else "")
-    ok("tp-ckpt", "export", state.root, "-o", out, "--format", "megatron", "--layout", layout, "--mem", MEMORY)
-    reference = foreign_files.Megatron(config_of(state), tp, pp, vpp, padding=128, ep=ep)
+    r = ok("tp-ckpt", "export", state.root, "-o", out, "--format", "megatron", "--layout", layout, "--mem", MEMORY,
+           *modules_of(modules != "local"), *["--moe-experts", "sequential"] * (modules == "sequential"))
+    assert "with --moe-grouped-gemm" in r.err if modules == "grouped" else "without --moe-grouped-gemm" in r.err, repr(r)
+    reference = foreign_files.Megatron(config_of(state), tp, pp, vpp, padding=128, ep=ep, engine=modules != "local",
+                                       sequential=modules == "sequential")
     reference.fill = 0
     for place in itertools.product(range(tp), range(pp), range(ep)):
         root = torch_files.load((out / "iter_0000003" / reference.folder(*place) / "model_optim_rng.pt").read_bytes())
         chunks = reference.chunks(groups_of(state), *place)
         assert root["args"].num_experts == 4 and root["args"].expert_model_parallel_size == ep
+        assert root["args"].moe_grouped_gemm is (modules == "grouped")
         for c, chunk in enumerate(chunks):
             model = {k: v for k, v in root["model%d" % c if vpp > 1 else "model"].items() if "_extra_state" not in k}
             assert list(model) == list(chunk["param"])
+            states_of = {k for k in root["model%d" % c if vpp > 1 else "model"] if "_extra_state" in k}
+            assert states_of == reference.extra_states(chunk["param"])
             for name, want in chunk["param"].items():
                 named(model[name], want, "param", name)
         optimizers = root["optimizer"] if ep > 1 else [root["optimizer"]]

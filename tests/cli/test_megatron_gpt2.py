@@ -13,6 +13,7 @@ import foreign_files
 import torch_files
 from harness import LONG, ok
 from test_convert_resume import Job
+from test_export_formats import modules_of
 from test_import_formats import GROUPS, MEMORY, config_of, digests, groups_of, import_, imported
 from test_megatron_experts import make_state, named
 
@@ -62,11 +63,13 @@ def test_a_longer_table_of_positions_is_refused(kind, gpt2, tmp_path):
     assert r.rc == 3 and "position_embeddings.weight has another shape" in r.err and not (tmp_path / "ckpt").exists(), repr(r)
 
 
+@pytest.mark.parametrize("engine", [False, True], ids=["local", "engine"])
 @pytest.mark.parametrize("tp,pp,vpp", [(2, 2, 1), (1, 2, 2)] + [(4, 1, 1)] * LONG)
-def test_megatrons_ranks_get_their_gpt2(tp, pp, vpp, gpt2, tmp_path):
+def test_megatrons_ranks_get_their_gpt2(tp, pp, vpp, engine, gpt2, tmp_path):
     layout = "tp%dpp%d" % (tp, pp) + ("vpp%d" % vpp if vpp > 1 else "")
-    ok("tp-ckpt", "export", gpt2.root, "-o", tmp_path / "m", "--format", "megatron", "--layout", layout, "--mem", MEMORY)
-    reference = foreign_files.MegatronGpt2(config_of(gpt2), tp, pp, vpp, padding=128)
+    ok("tp-ckpt", "export", gpt2.root, "-o", tmp_path / "m", "--format", "megatron", "--layout", layout, "--mem", MEMORY,
+       *modules_of(engine))
+    reference = foreign_files.MegatronGpt2(config_of(gpt2), tp, pp, vpp, padding=128, engine=engine)
     reference.fill = 0
     for place in itertools.product(range(tp), range(pp)):
         file = tmp_path / "m/iter_0000003" / reference.folder(*place, 0) / "model_optim_rng.pt"
@@ -74,6 +77,8 @@ def test_megatrons_ranks_get_their_gpt2(tp, pp, vpp, gpt2, tmp_path):
         for c, chunk in enumerate(chunks):
             model = {k: v for k, v in root["model%d" % c if vpp > 1 else "model"].items() if "_extra_state" not in k}
             assert list(model) == list(chunk["param"])
+            states = {k for k in root["model%d" % c if vpp > 1 else "model"] if "_extra_state" in k}
+            assert states == reference.extra_states(chunk["param"])
             for name, want in chunk["param"].items():
                 named(model[name], want, name)
         want = reference.ordinary(chunks, 3)

@@ -87,7 +87,7 @@ class Config(_ConfigContainerBase):
 
 
 def without_gpus():
-    ranks.without_gpus()
+    ranks.adapt()
     torch.cuda.get_rng_state = torch.get_rng_state
     torch.cuda.set_rng_state = lambda state: None
     checkpointing.update_num_microbatches = lambda **_: None
@@ -140,7 +140,7 @@ def save(job, state, models, optimizer, schedule, form):
 
 
 def rank_main(job, rank, world, port):
-    job = {**job, "format": "torch_dist", "vpp": 1, "distributed": True, "stacked": False, "block": 0, "fused": True}
+    job = {**job, "format": "torch_dist", "vpp": 1, "distributed": True, "grouped": False, "block": 0, "fused": True}
     without_gpus()
     ranks.use_fused_adam()
     dist.init_process_group("gloo", init_method="tcp://127.0.0.1:%d" % port, rank=rank, world_size=world)

@@ -1,43 +1,53 @@
 """Ranks of Megatron-core on CPUs: load a checkpoint, say what they hold, make a step, say it again, and save.
 
-    megatron_ranks.py JOBS.json
+    megatron_ranks.py JOBS.json local|transformer_engine
 
-A job is {"format", "tp", "pp", "vpp", "dp", "ep", "distributed", "fused", "load", "save", "flat", "stacked", "block", "out", "config"}:
+The second argument is Megatron-LM's --transformer-impl; Transformer Engine's modules are those of engine_modules.py. A job is
+{"format", "tp", "pp", "vpp", "dp", "ep", "distributed", "fused", "load", "save", "flat", "grouped", "block", "out", "config"}:
 format torch or torch_dist (Megatron's --ckpt-format), whether with the distributed optimizer (torch_dist: as fully_reshardable),
-folders, and the config.json of a Llama, a Mixtral or a GPT-2; ep is part of dp. flat: how to save a second and a third time, to
-SAVE-dp_reshardable and so on; "torch" is with distrib_optim.pt. stacked: whether experts are a GroupedMLP. block: what the
-arguments say of blocks of gate and up; 0: nothing. fused: whether AdamW is FusedAdam. Rank R of tp, ep and pp writes OUT/R.pt with {"loaded": state, "saved": state,
-"logits": the rank's columns of those of TOKENS in f32 when it was saved, on the last stage and without experts}; a state is
-{Megatron's name with the numbers of layer and expert in the model: {"weight", "master", "exp_avg", "exp_avg_sq", "step"}},
-whole also where data-parallel ranks share it.
+folders, and the config.json of a Llama, a Qwen3, a Mixtral or a GPT-2; ep is part of dp. flat: how to save a second and a third
+time, to SAVE-dp_reshardable and so on; "torch" is with distrib_optim.pt. grouped: --moe-grouped-gemm, with which experts are a
+TEGroupedMLP, or with local modules a GroupedMLP. block: what the arguments say of blocks of gate and up; 0: nothing. fused: whether
+AdamW is FusedAdam. Rank R of tp, ep and pp writes OUT/R.pt with {"loaded": state, "saved": state, "logits": the rank's columns of
+those of TOKENS in f32 when it was saved, on the last stage (has_logits)}; a state is {the name of Megatron's local modules
+with the numbers of layer and expert in the model: {"weight", "master", "exp_avg", "exp_avg_sq", "step"}}, whole also where
+data-parallel ranks share it.
 """
 import contextlib
 import itertools
 import json
 import multiprocessing.dummy
 import pathlib
+import re
 import sys
 import types
 import zlib
 
+import engine_modules
 import forked_ranks
-import megatron.core.optimizer
 import torch
 import torch.distributed as dist
 from fused_adam import FusedAdam
-from megatron.core import dist_checkpointing, parallel_state, tensor_parallel
-from megatron.core.dist_checkpointing.strategies import filesystem_async
-from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig, param_and_grad_buffer
-from megatron.core.models.gpt import GPTModel
-from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
-from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
-from megatron.core.optimizer import distrib_optimizer
-from megatron.core.optimizer.distrib_optimizer import DistributedOptimizer
-from megatron.core.transformer.module import Float16Module
-from megatron.core.transformer.moe import grouped_gemm_util
-from megatron.core.transformer.transformer_block import TransformerBlock
-from megatron.core.transformer.transformer_config import TransformerConfig
 import without_gpus
+
+IMPL = sys.argv[2] if len(sys.argv) > 2 else "local"  # others that import this have their own arguments
+if IMPL == "transformer_engine":
+    engine_modules.install()
+
+import megatron.core.optimizer  # noqa: E402
+from megatron.core import dist_checkpointing, parallel_state, tensor_parallel  # noqa: E402
+from megatron.core.dist_checkpointing.strategies import filesystem_async  # noqa: E402
+from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig, param_and_grad_buffer  # noqa: E402
+from megatron.core.models.gpt import GPTModel  # noqa: E402
+from megatron.core.models.gpt.gpt_layer_specs import (  # noqa: E402
+    get_gpt_layer_local_spec, get_gpt_layer_with_transformer_engine_spec)
+from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer  # noqa: E402
+from megatron.core.optimizer import distrib_optimizer  # noqa: E402
+from megatron.core.optimizer.distrib_optimizer import DistributedOptimizer  # noqa: E402
+from megatron.core.transformer.module import Float16Module  # noqa: E402
+from megatron.core.transformer.moe import grouped_gemm_util  # noqa: E402
+from megatron.core.transformer.transformer_block import TransformerBlock  # noqa: E402
+from megatron.core.transformer.transformer_config import TransformerConfig  # noqa: E402
 
 TOKENS = torch.arange(3, 35).reshape(2, 16) * 7 % 250
 CONTENT = {"singleton_local_shards": False, "chained_optim_avoid_prefix": True}
@@ -73,17 +83,21 @@ def use_fused_adam():
 
 
 def kind_of(job):
-    """What GPT-2 has, and what Llama and Mixtral have."""
+    """What GPT-2 has, and what Llama, Qwen3 and Mixtral have."""
     if "n_embd" in job["config"]:
         return dict(gated_linear_unit=False, activation_func=torch.nn.functional.gelu, add_bias_linear=True,
                     normalization="LayerNorm")
     return dict(gated_linear_unit=True, activation_func=torch.nn.functional.silu, add_bias_linear=False,
-                normalization="RMSNorm")
+                normalization="RMSNorm", qk_layernorm=job["config"]["model_type"] == "qwen3")
 
 
 def layer_spec(job):
-    spec = get_gpt_layer_local_spec(num_experts=job["config"].get("num_local_experts"), normalization=kind_of(job)["normalization"],
-                                    moe_grouped_gemm=job["stacked"])
+    kind = kind_of(job)
+    modules = dict(num_experts=job["config"].get("num_local_experts"), moe_grouped_gemm=job["grouped"],
+                   qk_layernorm=kind.get("qk_layernorm", False))
+    if IMPL == "transformer_engine":
+        return get_gpt_layer_with_transformer_engine_spec(**modules)
+    spec = get_gpt_layer_local_spec(normalization=kind["normalization"], **modules)
     if "num_local_experts" in job["config"]:  # as Transformer Engine, which has this norm by itself before experts
         del spec.submodules.sharded_state_dict_keys_map["pre_mlp_layernorm."]
     return spec
@@ -111,7 +125,7 @@ def make_model(job, args):
     c = job["config"]
     experts = dict(num_moe_experts=c["num_local_experts"], moe_router_topk=c["num_experts_per_tok"],
                    moe_router_load_balancing_type="none", moe_token_dispatcher_type="allgather",
-                   expert_model_parallel_size=job["ep"]) if "num_local_experts" in c else {}
+                   moe_grouped_gemm=job["grouped"], expert_model_parallel_size=job["ep"]) if "num_local_experts" in c else {}
     config = TransformerConfig(
         **experts, **kind_of(job),
         num_layers=c["num_hidden_layers"], hidden_size=c["hidden_size"], num_attention_heads=c["num_attention_heads"],
@@ -143,7 +157,7 @@ def make_chunk(job, args, config, number):
         pre_process=parallel_state.is_pipeline_first_stage(**place), post_process=parallel_state.is_pipeline_last_stage(**place),
         share_embeddings_and_output_weights=c["tie_word_embeddings"], vp_stage=number if job["vpp"] > 1 else None,
         position_embedding_type="learned_absolute" if "n_embd" in c else "rope")
-    if job["format"] == "torch_dist":
+    if job["format"] == "torch_dist" and IMPL == "local":
         as_transformer_engine(model, "num_local_experts" in c)
     for p in model.parameters():
         tensor_parallel.set_defaults_if_not_set_tensor_model_parallel_attributes(p)
@@ -151,7 +165,7 @@ def make_chunk(job, args, config, number):
 
 
 def named(job, models):
-    """(name with the numbers of layer and expert in the model, parameter) of this rank."""
+    """(name in local modules with the numbers of layer and expert in the model, parameter) of this rank."""
     return itertools.chain(*(named_of_chunk(job, model, number) for number, model in enumerate(models)))
 
 
@@ -160,12 +174,19 @@ def named_of_chunk(job, model, number):
     first = stage * job["config"]["num_hidden_layers"] // (job["pp"] * job["vpp"])
     first_expert = parallel_state.get_expert_model_parallel_rank() * job["config"].get("num_local_experts", 0) // job["ep"]
     for name, p in model.named_parameters():
-        parts = name.split(".")
+        parts = local_name(name).split(".")
         if name.startswith("decoder.layers."):
             parts[2] = str(int(parts[2]) + first)
         if "local_experts" in parts:
             parts[6] = str(int(parts[6]) + first_expert)
         yield ".".join(parts), p
+
+
+def local_name(name):
+    """The name in local modules of a parameter of Transformer Engine's."""
+    name = name.replace("self_attention.linear_qkv.layer_norm_", "input_layernorm.")
+    name = name.replace("mlp.linear_fc1.layer_norm_", "pre_mlp_layernorm.")
+    return re.sub(r"experts\.(linear_fc[12]\.weight)(\d+)$", r"experts.local_experts.\2.\1", name)
 
 
 def chained_of(optimizer):
@@ -212,7 +233,7 @@ def state_of(job, models, optimizer):
 def unstacked(job, name, tensors):
     """{name: tensors} of each expert in a GroupedMLP's parameter, as a SequentialMLP has them; else {name: tensors}."""
     head, dot, kind = name.rpartition(".weight")
-    if not job["stacked"] or kind not in ("1", "2"):
+    if not job["grouped"] or kind not in ("1", "2"):
         return {name: tensors}
     hidden, n = job["config"]["hidden_size"], job["config"]["num_local_experts"] // job["ep"]
     shape = (n, hidden, -1) if kind == "1" else (n, -1, hidden)
@@ -234,12 +255,19 @@ def keys_of(job):
     return ["model%d" % number for number in range(job["vpp"])] if job["vpp"] > 1 else ["model"]
 
 
+def names_of(state):
+    """All that is in a state dict. A head that is the embedding, which has no tensor, may lack its state."""
+    return set(state) - {"output_layer._extra_state"}
+
+
 def load(job):
     if job["format"] == "torch":
         path = legacy_file(job["load"], job)
         found = torch.load(path, weights_only=False)
         args = found["args"]
         models, optimizer = make_model(job, args)
+        for key, model in zip(keys_of(job), models):
+            assert names_of(found[key]) == names_of(model.state_dict_for_save_checkpoint()), key
     else:
         (folder,) = pathlib.Path(job["load"]).glob("iter_*")
         args = dist_checkpointing.load_common_state_dict(str(folder))["args"]
@@ -296,12 +324,17 @@ def save(job, args, models, optimizer, flat=None):
     dist_checkpointing.save(state, str(folder), content_metadata=content)
 
 
+def has_logits(job):
+    """Without Transformer Engine, the router of Megatron-core 0.16.1 uses a name that it then does not have."""
+    return IMPL == "transformer_engine" or "num_local_experts" not in job["config"]
+
+
 def logits_of(job, models):
     """Of the weights, which are bf16, computed in f32: each stage in turn, on the rank that has it. The models cannot be used any
     more. None: the last stage is another rank's."""
     n, x, own = TOKENS.shape[1], None, parallel_state.get_pipeline_model_parallel_rank()
     future = torch.ones(1, 1, n, n, dtype=torch.bool).triu(1)
-    for module in itertools.chain(*(model.float().modules() for model in models)):
+    for module in itertools.chain(*(model.eval().float().modules() for model in models)):
         if hasattr(module, "input_in_float16"):  # softmax, which else returns bf16
             module.input_in_float16 = module.input_in_bf16 = False
         if isinstance(module, TransformerBlock):
@@ -325,23 +358,26 @@ def logits_of(job, models):
 
 def rank_main(job, rank, world, port):
     adapt()
-    (use_fused_adam if job["fused"] else keep_steps)()
+    if IMPL == "local":
+        (use_fused_adam if job["fused"] else keep_steps)()
     dist.init_process_group("gloo", init_method="tcp://127.0.0.1:%d" % port, rank=rank,
                             world_size=world)
     parallel_state.initialize_model_parallel(job["tp"], job["pp"], job["vpp"] if job["vpp"] > 1 else None,
                                              expert_model_parallel_size=job["ep"])
     args, models, optimizer = load(job)
+    if job["format"] == "torch":
+        assert args.transformer_impl == IMPL and getattr(args, "moe_grouped_gemm", False) == job["grouped"], args
     out = {"loaded": state_of(job, models, optimizer)}
     step(job, models, optimizer)
     out["saved"] = state_of(job, models, optimizer)
     args.iteration += 1
     args.expert_model_parallel_size, args.expert_tensor_parallel_size = job["ep"], job["tp"]
-    args.transformer_impl, args.moe_grouped_gemm = "local", job["stacked"]
+    args.transformer_impl, args.moe_grouped_gemm = IMPL, job["grouped"]
     if job["block"]:
         args.transformer_impl, args.moe_grouped_gemm, args.moe_mlp_glu_interleave_size = "transformer_engine", True, job["block"]
     for flat in (None, *job["flat"]):
         save(job, args, models, optimizer, flat)
-    if "num_local_experts" not in job["config"]:
+    if has_logits(job):
         out["logits"] = logits_of(job, models)
     if parallel_state.get_expert_data_parallel_rank() == 0:
         stage = parallel_state.get_pipeline_model_parallel_rank() * job["ep"] + parallel_state.get_expert_model_parallel_rank()

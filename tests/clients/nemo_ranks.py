@@ -65,7 +65,7 @@ def model_yaml(job, config):
 
 
 def rank_main(job, rank, world, port):
-    ranks.without_gpus()
+    ranks.adapt()
     dist.init_process_group("gloo", init_method="tcp://127.0.0.1:%d" % port, rank=rank, world_size=world)
     parallel_state.initialize_model_parallel(job["tp"], job["pp"], expert_model_parallel_size=job["ep"])
     common, model, optimizer = ranks.load(job)

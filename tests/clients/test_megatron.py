@@ -16,9 +16,10 @@ from test_formats import tensors  # noqa: E402
 STEPS = 3
 # model, format of tp-ckpt, Megatron's --ckpt-format, the layout of the export, and the ranks' tp, pp, dp and ep (torch_dist: any).
 # With "vpp2" in the name there are two virtual stages, with "distributed" the distributed optimizer, with "fused" Megatron's AdamW
-# is FusedAdam, not torch's. With "blocks" the rows that
-# are saved are taken for those of --moe-mlp-glu-interleave-size, which megatron-core 0.16.1 does not have: the option only says
-# what rows mean, so Megatron's own code still decides where they are in torch_dist.
+# is FusedAdam, not torch's. With "engine" layers are of Transformer Engine's modules (engine_modules.py), and so is AdamW; their
+# experts are in grouped layers, but with "sequential". Those of the others are a GroupedMLP with "stacked". With "blocks" the rows
+# that are saved are taken for those of --moe-mlp-glu-interleave-size, which megatron-core 0.16.1 does not have: the option only
+# says what rows mean, so Megatron's own code still decides where they are in torch_dist.
 CASES = {"megatron-tp2": ("llama", "megatron", "torch", "tp2pp1", 2, 1, 1, 1),
          "megatron-pp2": ("llama", "megatron", "torch", "tp1pp2", 1, 2, 1, 1),
          "torch_dist-tp2": ("llama", "torch_dist", "torch_dist", "tp1pp2", 2, 1, 1, 1),
@@ -46,15 +47,33 @@ CASES = {"megatron-tp2": ("llama", "megatron", "torch", "tp2pp1", 2, 1, 1, 1),
          "fused-experts-megatron-ep2": ("mixtral", "megatron", "torch", "tp1pp2ep2", 1, 2, 2, 2),
          "fused-experts-torch_dist-ep2": ("mixtral", "torch_dist", "torch_dist", "tp2pp2ep4", 1, 1, 2, 2),
          "distributed-fused-megatron-tp2dp2": ("llama", "megatron", "torch", "tp2pp1dp2", 2, 1, 2, 1),
-         "distributed-fused-torch_dist-dp2": ("llama", "torch_dist", "torch_dist", "tp1pp2", 1, 1, 2, 1)}
+         "distributed-fused-torch_dist-dp2": ("llama", "torch_dist", "torch_dist", "tp1pp2", 1, 1, 2, 1),
+         "engine-megatron-tp2": ("llama", "megatron", "torch", "tp2pp1", 2, 1, 1, 1),
+         "engine-megatron-pp2": ("qwen3", "megatron", "torch", "tp1pp2", 1, 2, 1, 1),
+         "engine-megatron-vpp2": ("deep", "megatron", "torch", "tp1pp2vpp2", 1, 2, 1, 1),
+         "engine-gpt2-megatron-tp2": ("gpt2", "megatron", "torch", "tp2pp1", 2, 1, 1, 1),
+         "engine-experts-megatron-tp2ep2": ("mixtral", "megatron", "torch", "tp2pp1ep2", 2, 1, 2, 2),
+         "engine-experts-megatron-pp2": ("mixtral", "megatron", "torch", "tp1pp2", 1, 2, 1, 1),
+         "engine-sequential-megatron-pp2ep2": ("mixtral", "megatron", "torch", "tp1pp2ep2", 1, 2, 2, 2),
+         "engine-torch_dist-tp2": ("qwen3", "torch_dist", "torch_dist", "tp1pp2", 2, 1, 1, 1),
+         "engine-experts-torch_dist-ep2": ("mixtral", "torch_dist", "torch_dist", "tp2pp2ep4", 1, 1, 2, 2),
+         "distributed-megatron-engine-tp2dp2": ("qwen3", "megatron", "torch", "tp2pp1dp2", 2, 1, 2, 1),
+         "distributed-megatron-engine-pp2dp2": ("gpt2", "megatron", "torch", "tp1pp2", 1, 2, 2, 1),
+         "distributed-megatron-engine-tp2pp2-vpp2": ("deep", "megatron", "torch", "tp2pp2vpp2", 2, 2, 1, 1),
+         "distributed-megatron-engine-experts-pp2ep2": ("mixtral", "megatron", "torch", "tp1pp2ep2", 1, 2, 2, 2),
+         "distributed-megatron-engine-experts-tp2": ("mixtral", "megatron", "torch", "tp2pp1", 2, 1, 1, 1),
+         "distributed-megatron-engine-sequential-ep2": ("mixtral", "megatron", "torch", "tp1pp1ep2", 1, 1, 2, 2),
+         "distributed-engine-experts-torch_dist-dp2": ("mixtral", "torch_dist", "torch_dist", "tp2pp1", 1, 1, 2, 1)}
 # Cases that are saved in other ways too: as dp_reshardable, dp_zero_gather_scatter, and as folders with distrib_optim.pt.
 FLAT = ("dp_reshardable", "dp_zero_gather_scatter", "torch")
-FLAT_CASES = ("distributed-experts-dp2", "distributed-experts-pp2ep2", "distributed-stacked-tp2ep2")
-# Without experts, Megatron's logits are compared.
-FORWARD = [name for name, case in CASES.items() if case[0] != "mixtral"]
+FLAT_CASES = ("distributed-experts-dp2", "distributed-experts-pp2ep2", "distributed-stacked-tp2ep2",
+              "distributed-engine-experts-torch_dist-dp2")
+# Megatron's logits are compared, but for experts in local modules, whose router Megatron-core cannot compute without its extension.
+FORWARD = [name for name, case in CASES.items() if case[0] != "mixtral" or "engine" in name]
 TOKENS = torch.arange(3, 35).reshape(2, 16) * 7 % 250
 BLOCK = 16  # three of gate on each of two ranks
-CHANGES = {"llama": {}, "deep": dict(num_hidden_layers=4), "mixtral": dict(
+CHANGES = {"llama": {}, "deep": dict(num_hidden_layers=4), "qwen3": dict(
+    architectures=["Qwen3ForCausalLM"], model_type="qwen3"), "mixtral": dict(
     architectures=["MixtralForCausalLM"], model_type="mixtral", num_local_experts=4, num_experts_per_tok=2), "gpt2": dict(
         architectures=["GPT2LMHeadModel"], model_type="gpt2", n_embd=64, n_layer=2, n_head=8, n_inner=96, n_positions=64,
         num_key_value_heads=8, tie_word_embeddings=True, hidden_act=None, activation_function="gelu_new")}
@@ -65,22 +84,27 @@ GROUPS = {"master": "param", "exp_avg": "exp_avg", "exp_avg_sq": "exp_avg_sq"}
 def ran(tmp_path_factory):
     """({model: tensors that were exported}, {case: job}) after Megatron-core's ranks have run."""
     folder = tmp_path_factory.mktemp("megatron")
-    trained, jobs = {}, {}
+    trained, jobs, impls = {}, {}, {"local": [], "transformer_engine": []}
     for model, changes in CHANGES.items():
         path = harness.write_config(folder / model, **changes)
         harness.train(path, folder / model / "ckpt", steps=STEPS, layout="tp2pp2", dtype="bf16")
         trained[model] = tensors(folder / model / "ckpt", folder / model / "all.npz")
     for name, (model, ours, theirs, layout, tp, pp, dp, ep) in CASES.items():
-        distributed, fused = name.startswith("distributed"), "fused" in name
+        distributed, engine = name.startswith("distributed"), "engine" in name
+        grouped, fused = ("experts" in name and "sequential" not in name) if engine else "stacked" in name, engine or "fused" in name
         harness.ok("tp-ckpt", "export", folder / model / "ckpt", "--format", ours, "-o", folder / name, "--layout", layout,
-                   *["--distributed-optimizer"] * distributed, *["--megatron-adam", "torch"] * (not distributed and not fused))
+                   *["--distributed-optimizer"] * distributed, *["--megatron-adam", "torch"] * (not distributed and not fused),
+                   *["--transformer-impl", "local"] * (ours == "megatron" and not engine),
+                   *["--moe-experts", "sequential"] * ("sequential" in name))
         (folder / name / "out").mkdir()
-        jobs[name] = dict(format=theirs, tp=tp, pp=pp, vpp=2 if "vpp2" in name else 1, dp=dp, ep=ep, distributed=distributed, fused=fused, load=str(folder / name),
-                          save=str(folder / name / "saved"), flat=FLAT if name in FLAT_CASES else (), out=str(folder / name / "out"), stacked="stacked" in name,
-                          block=BLOCK if "blocks" in name else 0,
+        jobs[name] = dict(format=theirs, tp=tp, pp=pp, vpp=2 if "vpp2" in name else 1, dp=dp, ep=ep, distributed=distributed,
+                          fused=fused, load=str(folder / name), save=str(folder / name / "saved"), out=str(folder / name / "out"),
+                          flat=FLAT if name in FLAT_CASES else (), grouped=grouped, block=BLOCK if "blocks" in name else 0,
                           config=json.loads((folder / model / "config.json").read_text()))
-    (folder / "jobs").write_text(json.dumps(list(jobs.values())))
-    frameworks.run("megatron_ranks.py", folder / "jobs")
+        impls["transformer_engine" if engine else "local"].append(jobs[name])
+    for impl, of_impl in impls.items():
+        (folder / impl).write_text(json.dumps(of_impl))
+        frameworks.run("megatron_ranks.py", folder / impl, impl)
     return trained, jobs
 
 
@@ -148,6 +172,8 @@ def join(job, when, group):
                     job["block"] if when == "saved" else 0)
         else:
             mlp(found, theirs + "mlp.", ours + "mlp.%s_proj.weight", ("gate", "up", "down"), take)
+        for name in "qk" if config["model_type"] == "qwen3" else "":
+            found[ours + "self_attn.%s_norm.weight" % name] = one(theirs + "self_attention.%s_layernorm.weight" % name)
         found[ours + "input_layernorm.weight"] = one(theirs + "input_layernorm.weight")
         found[ours + "post_attention_layernorm.weight"] = one(theirs + "pre_mlp_layernorm.weight")
     return found
@@ -190,7 +216,7 @@ def test_transformers_has_megatrons_logits(case, ran, tmp_path):
     job = ran[1][case]
     harness.ok("tp-ckpt", "import", job["save"], "--layout", "tp2pp2", "-o", tmp_path / "ckpt")
     harness.ok("tp-ckpt", "export", tmp_path / "ckpt", "-o", tmp_path / "hf")
-    last = range((job["pp"] - 1) * job["tp"], job["pp"] * job["tp"])
+    last = range((job["pp"] - 1) * job["ep"] * job["tp"], ((job["pp"] - 1) * job["ep"] + 1) * job["tp"])
     theirs = torch.cat([torch.load(pathlib.Path(job["out"]) / ("%d.pt" % r))["logits"] for r in last], -1)
     with torch.no_grad():
         ours = AutoModelForCausalLM.from_pretrained(tmp_path / "hf", dtype=torch.float32)(TOKENS).logits

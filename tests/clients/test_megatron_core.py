@@ -41,7 +41,7 @@ def ran(request, trained, tmp_path_factory):
         harness.ok("tp-ckpt", "export", source / "ckpt", "--format", "torch_dist", "-o", folder / name, "--layout", layout,
                    "--distributed-optimizer", "--megatron-core", request.param)
         (folder / name / "out").mkdir()
-        jobs[name] = dict(tp=tp, pp=pp, dp=dp, ep=ep, load=str(folder / name), save=str(folder / name / "saved"), stacked=False,
+        jobs[name] = dict(tp=tp, pp=pp, dp=dp, ep=ep, load=str(folder / name), save=str(folder / name / "saved"),
                           block=0, out=str(folder / name / "out"), config=json.loads((source / "config.json").read_text()))
     (folder / "jobs").write_text(json.dumps(list(jobs.values())))
     frameworks.run("megatron_core_ranks.py", folder / "jobs", megatron=request.param)

@@ -40,7 +40,7 @@ def ran(request, trained, tmp_path_factory):
         source = trained[model][0]
         harness.ok("tp-ckpt", "export", source / "ckpt", "--format", "torch_dist", "-o", folder / (name + "-export"), "--layout",
                    "tp2pp1" + ("ep%d" % ep if ep > 1 else ""), "--distributed-optimizer", "--megatron-core", request.param)
-        jobs[name] = dict(tp=tp, pp=pp, dp=dp, ep=ep, load=str(folder / (name + "-export")), save=str(folder / name), stacked=False,
+        jobs[name] = dict(tp=tp, pp=pp, dp=dp, ep=ep, load=str(folder / (name + "-export")), save=str(folder / name),
                           block=0, form=form, config=json.loads((source / "config.json").read_text()))
     (folder / "jobs").write_text(json.dumps(list(jobs.values())))
     frameworks.run("nemo_ranks.py", folder / "jobs", megatron=request.param)

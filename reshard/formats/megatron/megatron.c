@@ -8,6 +8,7 @@
 #include "reshard/formats/megatron/megatron_config.h"
 #include "reshard/formats/megatron/megatron_extras.h"
 #include "reshard/formats/megatron/megatron_folder.h"
+#include "reshard/formats/megatron/megatron_impl.h"
 #include "reshard/formats/megatron/megatron_rank.h"
 #include "storage/missing_files.h"
 #include "storage/object.h"
@@ -92,6 +93,16 @@ static tp_status read_sizes(struct megatron_rank *r, const struct torch_pieces *
     return st ? st : megatron_rank_stages(r, path, err);
 }
 
+/* The names of the first rank's parameters prove which modules it had. */
+static void read_modules(struct megatron_rank *r)
+{
+    struct export_modules modules = piece_source_modules(r->source);
+
+    for (int i = 0; i < r->n_params; i++)
+        megatron_impl_prove(&modules, r->params[i].name);
+    piece_source_set_modules(r->source, modules);
+}
+
 static tp_status read_rank(struct megatron_rank *r, bool first, struct tp_err *err)
 {
     struct torch_pieces x = { .source = r->source };
@@ -110,6 +121,8 @@ static tp_status read_rank(struct megatron_rank *r, bool first, struct tp_err *e
     if (pickle_int(&iteration, pickle_get(x.root, "iteration")) && iteration >= 0)
         TP_TRY(piece_source_set_iteration(r->source, iteration, path, err));
     TP_TRY(megatron_rank_weights(r, &x, err));
+    if (first)
+        read_modules(r);
     TP_TRY(megatron_optimizer_add(r, &x, err));
     TP_TRY(megatron_optimizer_add_distributed(r, err));
 done:

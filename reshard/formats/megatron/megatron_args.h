@@ -63,7 +63,8 @@ struct megatron_args_sizes {
     int64_t padded_vocab;
     bool has_optimizer; /* state of one is written */
     bool distributed_optimizer;
-    bool model_space; /* as fully_sharded_model_space (megatron_version.h) */
+    bool model_space;              /* as fully_sharded_model_space (megatron_version.h) */
+    struct export_modules modules; /* what is unknown of them is not said */
     int dp, cp; /* data-parallel and context-parallel ranks; 0: the files do not depend on them */
 };
 

@@ -4,6 +4,7 @@
 
 #include "layout/family.h"
 #include "reshard/formats/megatron/megatron_extras.h"
+#include "reshard/formats/megatron/megatron_impl.h"
 #include "reshard/formats/megatron/megatron_rope.h"
 
 #define SCHEDULE "opt_param_scheduler"
@@ -152,6 +153,7 @@ void megatron_args_write(struct pickle_writer *w, const struct export_contents *
         pickle_write_key_none(w, "virtual_pipeline_model_parallel_size");
     if (q->model->experts > 0)
         push_experts_args(w, q->model, sizes);
+    megatron_impl_write(w, &sizes->modules);
     if (sizes->dp > 0) {
         pickle_write_key_int(w, "data_parallel_size", sizes->dp);
         pickle_write_key_int(w, "context_parallel_size", sizes->cp);

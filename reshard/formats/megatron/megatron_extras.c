@@ -7,6 +7,7 @@
 #include "core/text.h"
 #include "reshard/formats/megatron/bridge_files.h"
 #include "reshard/formats/megatron/megatron_args.h"
+#include "reshard/formats/megatron/megatron_impl.h"
 #include "reshard/formats/torch/torch_pieces.h"
 #include "torch/torch_tensor.h"
 
@@ -236,6 +237,7 @@ tp_status megatron_extras_read(struct piece_source *s, const struct pickle_value
     if (!st)
         st = megatron_extras_adamw(
             &found, s, pickle_get(megatron_extras_optimizer(root), "param_groups"), err);
+    piece_source_set_modules(s, megatron_impl_read(pickle_get(root, ARGS)));
     for (int64_t i = 0; i < pickle_entries(root) && !st; i++) {
         const char *key = pickle_text(pickle_key(root, i));
 

@@ -9,19 +9,21 @@
 #define EMBEDDING "embedding.word_embeddings.weight"
 #define HEAD      "output_layer.weight"
 
-/* The modules of a layer, in the order in which PyTorch lists their parameters. */
+/* The modules of a layer, in the order in which PyTorch lists their parameters. Transformer Engine
+ * has a norm in the linear layer after it, which is made after linear_proj. */
 static const struct megatron_layer_module {
     const char *name;
     bool linear;
-} layer_modules[] = { { "input_layernorm", false },
-                      { "self_attention.linear_proj", true },
-                      { "self_attention.linear_qkv", true },
-                      { "self_attention.q_layernorm", false },
-                      { "self_attention.k_layernorm", false },
-                      { "pre_mlp_layernorm", false },
-                      { "mlp.linear_fc1", true },
-                      { "mlp.linear_fc2", true },
-                      { "mlp.router", false } };
+    const char *in; /* the linear layer that has it there */
+} layer_modules[] = { { "input_layernorm", false, "self_attention.linear_qkv" },
+                      { "self_attention.linear_proj", true, NULL },
+                      { "self_attention.linear_qkv", true, NULL },
+                      { "self_attention.q_layernorm", false, NULL },
+                      { "self_attention.k_layernorm", false, NULL },
+                      { "pre_mlp_layernorm", false, "mlp.linear_fc1" },
+                      { "mlp.linear_fc1", true, NULL },
+                      { "mlp.linear_fc2", true, NULL },
+                      { "mlp.router", false, NULL } };
 
 enum {
     LAYER_MODULES = sizeof layer_modules / sizeof *layer_modules,
@@ -139,9 +141,21 @@ static tp_status add_last(struct megatron_param_list *l, bool first, struct tp_e
     return st;
 }
 
+static bool is_engine(const struct megatron_param_list *l)
+{
+    return l->at->modules.impl == EXPORT_IMPL_ENGINE;
+}
+
+/* Whether a norm is in the linear layer after it. Experts have no norm in them. */
+static bool is_inside(const struct megatron_param_list *l, const struct megatron_layer_module *m)
+{
+    return is_engine(l) && m->in &&
+           (l->map->model->experts == 0 || strncmp(m->in, "mlp.", strlen("mlp.")) != 0);
+}
+
 /* Add weight and bias of a module of a layer, whose number in its chunk is `local`. */
 static tp_status add_module(struct megatron_param_list *l, const struct megatron_layer_module *m,
-                            int layer, int local, int expert, struct tp_err *err)
+                            int layer, int local, struct tp_err *err)
 {
     struct arena *arena = l->map->arena;
     tp_status st = TP_OK;
@@ -149,10 +163,13 @@ static tp_status add_module(struct megatron_param_list *l, const struct megatron
     for (int k = 0; k < KINDS && !st; k++) {
         const char *as = arena_printf(arena, "%s.%s", m->name, kinds[k]);
         const struct megatron_param p = {
-            .name = as ? arena_printf(arena, "decoder.layers.%d.%s", local, as) : NULL,
+            .name = is_inside(l, m)
+                        ? arena_printf(arena, "decoder.layers.%d.%s.layer_norm_%s", local, m->in,
+                                       kinds[k])
+                        : arena_printf(arena, "decoder.layers.%d.%s.%s", local, m->name, kinds[k]),
             .layer = layer,
             .linear = m->linear && k == 0,
-            .expert = expert,
+            .expert = -1,
         };
 
         st = as ? add(l, as, p, err) : no_memory(err);
@@ -160,24 +177,52 @@ static tp_status add_module(struct megatron_param_list *l, const struct megatron
     return st;
 }
 
-static tp_status add_layer(struct megatron_param_list *l, int layer, int local, struct tp_err *err)
+/* Add matrix `fc`, from 1 on, of expert e of this rank. */
+static tp_status add_expert(struct megatron_param_list *l, int layer, int local, int e, int fc,
+                            struct tp_err *err)
 {
     const int experts = l->map->model->experts / l->map->ep;
+    const bool grouped = l->at->modules.experts == EXPORT_EXPERTS_GROUPED;
+    struct arena *arena = l->map->arena;
+    const char *as =
+        arena_printf(arena, MEGATRON_EXPERTS "local_experts.%d.linear_fc%d.weight", e, fc);
+    const struct megatron_param p = {
+        .name = grouped ? arena_printf(arena,
+                                       "decoder.layers.%d." MEGATRON_EXPERTS "linear_fc%d.weight%d",
+                                       local, fc, e)
+                        : arena_printf(arena, "decoder.layers.%d.%s", local, as ? as : ""),
+        .layer = layer,
+        .linear = true,
+        .expert = l->map->ep_rank * experts + e,
+    };
+
+    return as ? add(l, as, p, err) : no_memory(err);
+}
+
+/* The matrices of this rank's experts: of each in turn, or all first ones, then all second ones. */
+static tp_status add_experts(struct megatron_param_list *l, int layer, int local,
+                             struct tp_err *err)
+{
+    const int n = l->map->model->experts / l->map->ep;
+    const bool grouped = l->at->modules.experts == EXPORT_EXPERTS_GROUPED;
     tp_status st = TP_OK;
 
-    for (int i = 0; i < LAYER_MODULES && !st; i++)
-        st = add_module(l, &layer_modules[i], layer, local, -1, err);
-    for (int i = 0; i < experts * EXPERT_MODULES && !st; i++) {
-        const int e = i / EXPERT_MODULES;
-        const char *name =
-            arena_printf(l->map->arena, MEGATRON_EXPERTS "local_experts.%d.linear_fc%d", e,
-                         1 + i % EXPERT_MODULES);
-        const struct megatron_layer_module module = { name, true };
-
-        st = name ? add_module(l, &module, layer, local, l->map->ep_rank * experts + e, err)
-                  : no_memory(err);
-    }
+    for (int i = 0; i < n * EXPERT_MODULES && !st; i++)
+        st = add_expert(l, layer, local, grouped ? i % n : i / EXPERT_MODULES,
+                        1 + (grouped ? i / n : i % EXPERT_MODULES), err);
     return st;
+}
+
+static tp_status add_layer(struct megatron_param_list *l, int layer, int local, struct tp_err *err)
+{
+    tp_status st = TP_OK;
+
+    for (int i = 0; i < LAYER_MODULES && !st; i++) {
+        const int at = is_engine(l) && i < 2 ? 1 - i : i; /* linear_proj, then input_layernorm */
+
+        st = add_module(l, &layer_modules[at], layer, local, err);
+    }
+    return st ? st : add_experts(l, layer, local, err);
 }
 
 static tp_status check_divides(const struct megatron_map *map, const struct megatron_chunk *at,

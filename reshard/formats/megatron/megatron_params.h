@@ -6,13 +6,16 @@
 #define RESHARD_FORMATS_MEGATRON_MEGATRON_PARAMS_H
 
 #include "layout/layout.h"
+#include "reshard/formats/export_writer.h"
 #include "reshard/formats/megatron/megatron_map.h"
 #include "reshard/formats/torch/torch_target.h"
 
-/* A model chunk of a rank. Sizes of the job are pp and vpp; tp is map->tp. */
+/* A model chunk of a rank. Sizes of the job are pp and vpp; tp is map->tp. Modules that are unknown
+ * are Megatron-LM's own. */
 struct megatron_chunk {
     int pp, vpp;
     int tp_rank, pp_rank, chunk;
+    struct export_modules modules;
 };
 
 struct megatron_param {
@@ -22,7 +25,7 @@ struct megatron_param {
     int64_t shape[2]; /* of the rank's tensor, with the padding of the vocabulary */
     struct megatron_rows *rows;
     int n_rows;
-    bool linear; /* of a linear layer, which has an _extra_state */
+    bool linear; /* the weight of a linear layer */
     int expert;  /* of the model; -1: of none */
 };
 

@@ -23,6 +23,7 @@ struct megatron_target {
     struct megatron_map map;
     struct megatron_numbers numbers;
     int pp, vpp;
+    struct export_modules modules;
     enum dtype gradients;         /* of the distributed optimizer */
     int64_t bucket_size, buckets; /* as in struct megatron_args */
 };

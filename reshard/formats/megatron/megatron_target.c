@@ -12,6 +12,7 @@
 #include "reshard/formats/megatron/megatron.h"
 #include "reshard/formats/megatron/megatron_args.h"
 #include "reshard/formats/megatron/megatron_extras.h"
+#include "reshard/formats/megatron/megatron_impl.h"
 #include "reshard/formats/megatron/megatron_rank_target.h"
 
 enum { NAME_BYTES = 64 };
@@ -37,6 +38,39 @@ tp_status megatron_rank_target_push(struct megatron_rank_target *r, const struct
     return st;
 }
 
+/* Push the _extra_state of a module, which says nothing, as without FP8. `of` is the name of a
+ * parameter whose module has n parts less, and then those of `more`. */
+static void push_state(struct megatron_rank_target *r, const char *of, int n, const char *more)
+{
+    struct pickle_writer *w = &r->x.save.pickle;
+    size_t length = strlen(of);
+    const char *name;
+
+    for (; n > 0; n--)
+        while (of[--length] != '.')
+            ;
+    name = arena_printf(r->t->map.arena, "%.*s%s._extra_state", (int)length, of, more);
+    pickle_write_text(w, name ? name : "");
+    w->failed |= !name;
+    pickle_write_op(w, PICKLE_OP_NONE);
+}
+
+/* Push what modules ask for when they load: linear layers, and of Transformer Engine (2.0 and
+ * later) also norms that are modules of their own, and attention, which has no parameters. Experts
+ * in a grouped layer have one for all. */
+static void push_states(struct megatron_rank_target *r, const struct megatron_param *p)
+{
+    const bool engine = r->t->modules.impl == EXPORT_IMPL_ENGINE;
+    const char *kind = strrchr(p->name, '.') + 1;
+
+    if (strcmp(kind, "weight") != 0 && strcmp(kind, "weight0") != 0)
+        return;
+    if (p->linear || (engine && strstr(p->name, "layernorm.")))
+        push_state(r, p->name, 1, "");
+    if (engine && strstr(p->name, ".self_attention.linear_proj."))
+        push_state(r, p->name, 2, ".core_attention");
+}
+
 static tp_status push_model(struct megatron_rank_target *r, int chunk, struct tp_err *err)
 {
     struct pickle_writer *w = &r->x.save.pickle;
@@ -48,17 +82,10 @@ static tp_status push_model(struct megatron_rank_target *r, int chunk, struct tp
     pickle_write_op(w, PICKLE_OP_MARK);
     for (int i = 0; i < r->n[chunk] && !st; i++) {
         const struct megatron_param *p = &r->params[chunk][i];
-        const char *extra;
 
         pickle_write_text(w, p->name);
         st = megatron_rank_target_push(r, p, MEGATRON_PARAM, err);
-        if (!p->linear)
-            continue;
-        extra = arena_printf(r->t->map.arena, "%.*s._extra_state",
-                             (int)(strlen(p->name) - strlen(".weight")), p->name);
-        pickle_write_text(w, extra ? extra : "");
-        w->failed |= !extra;
-        pickle_write_op(w, PICKLE_OP_NONE);
+        push_states(r, p);
     }
     pickle_write_op(w, PICKLE_OP_SETITEMS);
     return st;
@@ -78,6 +105,7 @@ static tp_status push_root(struct megatron_rank_target *r, struct tp_err *err)
                                                .padded_vocab = t->map.padded_vocab,
                                                .has_optimizer = t->numbers.has[MEGATRON_EXP_AVG],
                                                .distributed_optimizer = distributed,
+                                               .modules = t->modules,
                                                .dp = distributed ? spec->dp : 0,
                                                .cp = spec->cp };
     struct pickle_writer *w = &r->x.save.pickle;
@@ -138,7 +166,7 @@ static tp_status write_rank(struct megatron_rank_target *r, struct tp_err *err)
     tp_status st = TP_OK;
 
     for (int c = 0; c < t->vpp && !st; c++) {
-        const struct megatron_chunk at = { t->pp, t->vpp, r->tp_rank, r->pp_rank, c };
+        const struct megatron_chunk at = { t->pp, t->vpp, r->tp_rank, r->pp_rank, c, t->modules };
 
         st = megatron_params_list(&r->params[c], &r->n[c], &t->map, &at, err);
     }
@@ -212,6 +240,7 @@ tp_status megatron_export_create(struct export_writer *w, const struct export_co
         return tp_fail(err, TP_E_USAGE,
                        "%s: a model of an unknown architecture cannot be written in this format",
                        q->source);
+    TP_TRY(megatron_impl_choose(&t.modules, q, err));
     TP_TRY(piece_target_new(&t.pieces, q->dir, q->tensors, q->n, err));
     TP_TRY(megatron_map_make(&t.map, q->model, piece_target_arena(t.pieces), err));
     t.map.tp = spec->tp;
@@ -224,9 +253,7 @@ tp_status megatron_export_create(struct export_writer *w, const struct export_co
     TP_TRY(megatron_write_latest(q, err));
     bridge_files_leave(q);
     TP_TRY(piece_target_plan(t.pieces, err));
-    progress_note(q->progress,
-                  "the folders have the names of Megatron-LM's --transformer-impl local; for "
-                  "Transformer Engine's layers write --format torch_dist");
+    megatron_impl_note(&t.modules, q);
     *w = piece_target_writer(t.pieces);
     t.pieces = NULL;
 done:

@@ -259,8 +259,10 @@ static tp_status add_ranks(struct torch_dist_target *t, struct tp_err *err)
     tp_status st = TP_OK;
 
     for (int rank = 0; rank < t->pp * t->map.ep * t->map.tp && !st; rank++) {
-        const struct megatron_chunk at = { t->pp, 1, (int)(rank % t->map.tp),
-                                           (int)(rank / t->map.tp / t->map.ep), 0 };
+        const struct megatron_chunk at = { .pp = t->pp,
+                                           .vpp = 1,
+                                           .tp_rank = (int)(rank % t->map.tp),
+                                           .pp_rank = (int)(rank / t->map.tp / t->map.ep) };
         struct megatron_param *params = NULL;
         int n = 0;
 
@@ -285,6 +287,7 @@ static struct megatron_args_sizes sizes_of(const struct torch_dist_target *t)
                                          .vpp = 1,
                                          .ep = t->map.ep,
                                          .padded_vocab = t->map.padded_vocab,
+                                         .modules.impl = t->q->modules.impl,
                                          .has_optimizer = t->numbers.has[MEGATRON_EXP_AVG],
                                          .distributed_optimizer = t->q->distributed_optimizer,
                                          .model_space = t->q->distributed_optimizer &&

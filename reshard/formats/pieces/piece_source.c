@@ -249,6 +249,16 @@ bool piece_source_has_tensor_steps(const struct piece_source *s)
     return s->tensor_steps;
 }
 
+void piece_source_set_modules(struct piece_source *s, struct export_modules modules)
+{
+    s->modules = modules;
+}
+
+struct export_modules piece_source_modules(const struct piece_source *s)
+{
+    return s->modules;
+}
+
 void piece_source_set_old_form(struct piece_source *s, const char *form)
 {
     s->old_form = form;

@@ -40,6 +40,7 @@ struct piece_source {
     bool distributed;     /* the optimizer's state is of Megatron-LM's distributed optimizer */
     const char *old_form; /* of that */
     bool tensor_steps;    /* AdamW has counted the steps of each tensor */
+    struct export_modules modules; /* of Megatron-LM */
     struct piece_tensor *tensors;
     int n_tensors;
 
