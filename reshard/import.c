@@ -1,6 +1,7 @@
 /* reshard/import.c - see reshard/import.h. */
 #include "reshard/import.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -184,6 +185,24 @@ static const char *dtype_of(const struct layout *l)
     return "fp32";
 }
 
+/* AdamW's options, as tp-train notes them: a later export gives them to the optimizer. *out is NULL
+ * where there are none. */
+static tp_status options_of(const char **out, struct import_job *x, struct tp_err *err)
+{
+    struct export_adamw a = { .lr = -1 };
+
+    *out = NULL;
+    if (x->source.pieces && x->source.n_tensors > x->source.n_params)
+        piece_source_adamw(x->source.pieces, &a);
+    if (a.lr < 0 || !isfinite(a.lr + a.beta1 + a.beta2 + a.eps + a.weight_decay))
+        return TP_OK;
+    *out = arena_printf(&x->arena,
+                        "{\"lr\": %.17g, \"beta1\": %.17g, \"beta2\": %.17g, \"eps\": %.17g, "
+                        "\"weight_decay\": %.17g}",
+                        a.lr, a.beta1, a.beta2, a.eps, a.weight_decay);
+    return *out ? TP_OK : tp_fail(err, TP_E_NOMEM, "no memory for the manifest");
+}
+
 static tp_status write_step(struct import_job *x, struct tp_err *err)
 {
     const int64_t step = x->source.step;
@@ -198,7 +217,10 @@ static tp_status write_step(struct import_job *x, struct tp_err *err)
     struct store_job store = {
         x->request->out, &m, &x->layout, x->target, &x->copy, &x->arena, NULL
     };
+    tp_status st = options_of(&m.state.options, x, err);
 
+    if (st)
+        return st;
     return location_is_remote(x->request->out) ? store_job_run(&store, err)
                                                : write_local_step(x, &m, err);
 }
@@ -222,6 +244,7 @@ static tp_status take_request(struct import_job *x, const struct import_request 
 
     x->own = *q;
     x->own.out = x->out;
+    x->own.keeps_adamw = !q->no_optim;
     x->request = &x->own;
     TP_TRY(output_root_name(x->out, q->out, q->source, NULL, NULL, err));
     if (location_kind(x->out) != LOCATION_S3)

@@ -310,6 +310,13 @@ static tp_status open_pieces(struct import_source *s, const struct import_reques
     s->title = format->title;
     TP_TRY(
         foreign_open(&s->pieces, format, q->source, m, memory_budget_tables(q->memory_bytes), err));
+    if (!piece_source_has(s->pieces, GROUP_PARAM) && !piece_source_has(s->pieces, GROUP_MASTER)) {
+        st = tp_fail(err, TP_E_NOTFOUND,
+                     "%s: has the state of an optimizer and no weights; name the folder that has "
+                     "both, with Accelerate the one above",
+                     q->source);
+        goto done;
+    }
     TP_TRY(list_params(s, &params, &n_params, q, m, arena, err));
     if (format->check && !q->no_optim)
         TP_TRY(format->check(s->pieces, err));
@@ -394,7 +401,7 @@ tp_status import_source_open(struct import_source *s, const struct import_reques
     if (format && format->fused && q->rules)
         return tp_fail(err, TP_E_USAGE,
                        "--rules: %s is %s, whose tensors are not those of a model; rules are for "
-                       "safetensors, bin, dcp, torchtitan and deepspeed",
+                       "safetensors, bin, dcp, accelerate, torchtitan and deepspeed",
                        q->source, format->title);
     if (!q->rules)
         st = tied_head_check(q->source, format, m, &q->ignore,

@@ -26,6 +26,7 @@ static const char intro[] =
     "    gguf         model.gguf, weights and tokenizer for llama.cpp\n"
     "    dcp          a torch.distributed.checkpoint with AdamW's state, which FSDP2 and other\n"
     "                 programs load at any layout\n"
+    "    accelerate   the same in the folders that Accelerate and the Trainer load with FSDP\n"
     "    torchtitan   the same for torchtitan: a Llama, under torchtitan's names\n"
     "    megatron     Megatron-LM, a folder for each rank, with AdamW's state and masters\n"
     "    torch_dist   Megatron-core's torch_dist, with the same\n"
@@ -47,10 +48,12 @@ static bool parse(struct export_request *q, struct export_options *o, int *exit_
     const struct opt opts[] = {
         OPT_ARG("CKPT", &q->ckpt, "checkpoint root (its newest complete step) or step directory"),
         OPT_STR('o', "out", "DIR", &q->out, "folder to create, or s3://BUCKET/PREFIX"),
-        OPT_STR(0, "format", "safetensors|gguf|dcp|torchtitan|megatron|torch_dist|deepspeed",
+        OPT_STR(0, "format",
+                "safetensors|gguf|dcp|accelerate|torchtitan|megatron|torch_dist|deepspeed",
                 &q->format, "format to write (default safetensors)"),
         OPT_STR(0, "layout", "SPEC", &q->layout,
-                "dcp, torchtitan, megatron, torch_dist: layout of the files\n(default: CKPT's)"),
+                "dcp, accelerate, torchtitan, megatron, torch_dist: layout of the files\n(default: "
+                "CKPT's)"),
         OPT_FLAG(0, "no-optim", &q->no_optim, "write the weights only"),
         OPT_FLAG(0, "distributed-optimizer", &q->distributed_optimizer,
                  "megatron, torch_dist: write the optimizer as\n--use-distributed-optimizer of "

@@ -54,6 +54,10 @@ static const char tail[] =
     "exit codes: 0 done; 2 the request is wrong; 3 it failed (after 2 and 3 nothing was\n"
     "committed); 75 interrupted: run the same command again to resume.";
 
+/* Those that rules are for; those that are both read and written. */
+#define RULES_FORMATS "safetensors, bin, dcp, accelerate, torchtitan and\ndeepspeed"
+#define FORMATS       "dcp|accelerate|torchtitan|megatron|torch_dist|deepspeed"
+
 /* False: *exit_code is what to return. */
 static bool parse(struct reshard_options *o, int *exit_code, int argc, char **argv)
 {
@@ -72,10 +76,10 @@ static bool parse(struct reshard_options *o, int *exit_code, int argc, char **ar
         OPT_SIZE(0, "mem", "SIZE", &o->copy.memory_bytes,
                  "limit on the resident memory of each process (default 1G)"),
         OPT_INT('j', "jobs", "N", &o->copy.threads, "threads (default: processors)"),
-        OPT_STR(0, "from-format", "safetensors|bin|dcp|torchtitan|megatron|torch_dist|deepspeed",
-                &o->from_format, "format of CKPT (default: detected from its files)"),
-        OPT_STR(0, "format", "tp|safetensors|gguf|dcp|torchtitan|megatron|torch_dist|deepspeed",
-                &o->format, "format to write (default: that of CKPT)"),
+        OPT_STR(0, "from-format", "safetensors|bin|" FORMATS, &o->from_format,
+                "format of CKPT (default: detected from its files)"),
+        OPT_STR(0, "format", "tp|safetensors|gguf|" FORMATS, &o->format,
+                "format to write (default: that of CKPT)"),
         OPT_STR(0, "config", "FILE", &o->config,
                 "config.json of the model, if CKPT is of another framework and\nhas none (of "
                 "Megatron-LM, one is made from its arguments)"),
@@ -83,8 +87,8 @@ static bool parse(struct reshard_options *o, int *exit_code, int argc, char **ar
                 "another framework's format: copy tokenizer, chat templates and\n"
                 "generation_config.json from this folder (default: CKPT)"),
         OPT_STR(0, "rules", "FILE", &o->rules,
-                "how tensors are cut, if the model of CKPT has an unknown\narchitecture; for "
-                "safetensors, bin, dcp, torchtitan and\ndeepspeed; --format is then tp by default"),
+                "how tensors are cut, if CKPT's architecture is unknown; for\n" RULES_FORMATS
+                "; --format is then tp by default"),
         OPT_LIST(
             0, "ignore", "NAME", &o->ignore,
             "another framework's CKPT: leave out this tensor, which the model\ndoes not have; * "

@@ -11,6 +11,7 @@
 #include "reshard/formats/megatron/torch_dist.h"
 #include "reshard/formats/megatron/torch_dist_root.h"
 #include "reshard/formats/safetensors/safetensors_pieces.h"
+#include "reshard/formats/torch/accelerate.h"
 #include "reshard/formats/torch/dcp.h"
 #include "reshard/formats/torch/torch_bin.h"
 #include "storage/object.h"
@@ -29,6 +30,8 @@ static const struct foreign_format formats[] = {
       torch_dist_check, torch_dist_root_config, true, METADATA "; " FLAT },
     { "deepspeed", "DeepSpeed, ZeRO or Universal", deepspeed_detect, deepspeed_read, NULL, NULL,
       false, ONE_SAVE },
+    { "accelerate", "Hugging Face Accelerate, FSDP", accelerate_detect, accelerate_read,
+      accelerate_check, NULL, false, METADATA "; " ONE_SAVE },
     { "torchtitan", "torchtitan", torchtitan_detect, torchtitan_read, NULL, NULL, true, METADATA },
     { "dcp", "PyTorch distributed checkpoint", dcp_detect, dcp_read, NULL, NULL, false, METADATA },
     { "bin", "pytorch_model.bin", torch_bin_detect, torch_bin_read, NULL, NULL, false, NULL },

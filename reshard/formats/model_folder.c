@@ -13,8 +13,12 @@ enum { NAMES_SHOWN = 3, NAME_SHOWN = 64, NAMES_TEXT = (NAMES_SHOWN + 1) * NAME_S
 /* Files that only a folder with weights has, at its top. */
 static bool is_weights(const char *name)
 {
-    static const char *const names[] = { ".metadata", "latest_checkpointed_iteration.txt",
-                                         "latest_universal", "latest", NULL };
+    static const char *const names[] = { ".metadata",
+                                         "pytorch_model_fsdp_0",
+                                         "latest_checkpointed_iteration.txt",
+                                         "latest_universal",
+                                         "latest",
+                                         NULL };
 
     return text_is_one_of(name, names) || text_ends_with(name, ".safetensors") ||
            text_ends_with(name, ".gguf") ||

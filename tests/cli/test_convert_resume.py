@@ -26,7 +26,8 @@ SEED = int(os.environ.get("TP_SEED", random.SystemRandom().randrange(10 ** 9)))
 CONFIG = {"num_hidden_layers": 2, "vocab_size": 261}
 EACH = ["--journal", 0, "--jobs", 1]
 CASES = [("megatron", "megatron", "tp2pp2"), ("megatron", "tp", "tp4"), ("safetensors", "safetensors", "tp1"),
-         ("dcp", "deepspeed", "tp1"), ("tp", "torchtitan", "tp1dp3zero3"), ("tp", "torch_dist", "tp2pp2")]
+         ("dcp", "deepspeed", "tp1"), ("tp", "torchtitan", "tp1dp3zero3"), ("tp", "torch_dist", "tp2pp2"),
+         ("tp", "accelerate", "tp2dp2zero3"), ("accelerate", "accelerate", "tp2")]
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +35,7 @@ def sources(tmp_path_factory):
     """{format: a checkpoint in it}."""
     root = tmp_path_factory.mktemp("sources")
     made = {"tp": make(root / "own", "tp2", CONFIG, dtype="f32")}
-    for fmt in ("megatron", "safetensors", "dcp"):
+    for fmt in ("megatron", "safetensors", "dcp", "accelerate"):
         made[fmt] = root / fmt
         harness.ok("tp-ckpt", "export", made["tp"], "-o", made[fmt], "--format", fmt)  # at tp2, as the source
     return made

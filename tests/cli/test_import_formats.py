@@ -143,9 +143,13 @@ def dcp_tensors(state, parts, head="model.", tail="optim.state."):
 @pytest.mark.parametrize("parts,head,tail", [(1, "model.", "optim.state."), (3, "", "optimizer.state."),
                                              (5, "net.", "app.optim.state."), (2, "app.model.", "app.optim.state.")])
 def test_dcp_with_the_optimizer(parts, head, tail, f32, tmp_path):
-    torch_files.dcp(tmp_path / "dcp", dcp_tensors(f32, parts, head, tail), {"optim.param_groups.0.lr": 0.1})
+    options = {"lr": 0.1, "betas": (0.5, 0.75), "eps": 1e-6, "weight_decay": 0.25, "foreach": None}
+    torch_files.dcp(tmp_path / "dcp", dcp_tensors(f32, parts, head, tail),
+                    {"optim.param_groups.0." + k: v for k, v in options.items()})
     r = imported(f32, tmp_path / "dcp", tmp_path / "ckpt", "--layout", "tp2dp2zero1")
-    assert "step 3" in r.out and "left out 1, optim.param_groups.*.lr" in r.out, repr(r)
+    assert "step 3" in r.out and "left out 1, optim.param_groups.*.foreach" in r.out, repr(r)
+    kept = json.loads(ok("tp-ckpt", "show", tmp_path / "ckpt", "--json").out)["options"]
+    assert kept == {"lr": 0.1, "beta1": 0.5, "beta2": 0.75, "eps": 1e-6, "weight_decay": 0.25}
     assert digests(tmp_path / "ckpt") == digests(f32.root)
 
 

@@ -7,8 +7,10 @@
 #include <unistd.h>
 
 #include "core/file.h"
+#include "core/text.h"
 #include "layout/family.h"
 #include "reshard/formats/pieces/compiled_name.h"
+#include "reshard/formats/torch/accelerate_names.h"
 #include "reshard/formats/torch/dcp_extras.h"
 #include "reshard/formats/torch/dcp_prefix.h"
 #include "reshard/formats/torch/torch_pieces.h"
@@ -82,14 +84,11 @@ static void add_name(const char **list, int *n, const char *name)
         list[(*n)++] = name;
 }
 
-/* Leave out the prefix that the program gave all weights. */
-static tp_status strip_prefix(struct dcp_name *names, int n, struct arena *arena,
-                              struct tp_err *err)
+/* Find what the program put in front of the names of all weights. */
+static tp_status find_prefix(const char **out, const struct dcp_name *names, int n,
+                             struct arena *arena, struct tp_err *err)
 {
     struct dcp_prefix_names list = { .n_weights = 0 };
-    const char *prefix;
-    size_t length;
-    tp_status st;
 
     list.weights = arena_array(arena, (size_t)n + 1, sizeof *list.weights);
     list.moments = arena_array(arena, (size_t)n + 1, sizeof *list.moments);
@@ -101,14 +100,16 @@ static tp_status strip_prefix(struct dcp_name *names, int n, struct arena *arena
         if (strcmp(names[i].group, GROUP_EXP_AVG) == 0)
             add_name(list.moments, &list.n_moments, names[i].name);
     }
-    st = dcp_prefix_find(&prefix, &list, arena, err);
-    if (st)
-        return st;
-    length = strlen(prefix);
+    return dcp_prefix_find(out, &list, arena, err);
+}
+
+static void strip_prefix(struct dcp_name *names, int n, const char *prefix)
+{
+    const size_t length = strlen(prefix);
+
     for (int i = 0; i < n; i++)
         if (strcmp(names[i].group, GROUP_PARAM) == 0 && strncmp(names[i].name, prefix, length) == 0)
             names[i].name += length;
-    return TP_OK;
 }
 
 /* State of a program that is not part of a model stays behind. */
@@ -149,7 +150,8 @@ struct dcp_reader {
 static int by_file(const void *a, const void *b)
 {
     const struct dcp_item *const *x = a, *const *y = b;
-    int order = strcmp((*x)->file, (*y)->file);
+    const int order =
+        ((*x)->file_number > (*y)->file_number) - ((*x)->file_number < (*y)->file_number);
 
     return order ? order : ((*x)->begin > (*y)->begin) - ((*x)->begin < (*y)->begin);
 }
@@ -250,7 +252,7 @@ static bool is_again(const struct dcp_reader *r, const struct dcp_item *const *i
 {
     const struct dcp_name *a = &names[item[-1] - r->items], *b = &names[item[0] - r->items];
 
-    return item[0]->begin == item[-1]->begin && strcmp(item[0]->file, item[-1]->file) == 0 &&
+    return item[0]->begin == item[-1]->begin && item[0]->file_number == item[-1]->file_number &&
            (item[0]->is_object || (a->group && b->group && strcmp(a->group, b->group) == 0 &&
                                    strcmp(a->name, b->name) == 0));
 }
@@ -284,8 +286,37 @@ done:
     return st;
 }
 
-static tp_status read_folder(struct piece_source *s, const struct model *m, int64_t head_dim,
-                             struct tp_err *err)
+/* Add the items of a folder to those of the folders before it. */
+static tp_status add_folder(struct dcp_item **items, int *n, struct piece_source *s,
+                            const char *dir, struct tp_err *err)
+{
+    struct dcp_item *found = NULL, *all;
+    int n_found = 0;
+    tp_status st;
+
+    TP_TRY(dcp_metadata_read(&found, &n_found, dir, piece_source_arena(s), err));
+    TP_TRY(dcp_metadata_add_files(found, n_found, dir, piece_source_files(s), err));
+    if (*n == 0) {
+        *items = found;
+        *n = n_found;
+        return TP_OK;
+    }
+    all = arena_array(piece_source_arena(s), (size_t)*n + (size_t)n_found + 1, sizeof *all);
+    if (!all)
+        return tp_fail(err, TP_E_NOMEM, "%s: no memory for its index", dir);
+    memcpy(all, *items, (size_t)*n * sizeof *all);
+    if (n_found)
+        memcpy(all + *n, found, (size_t)n_found * sizeof *all);
+    *items = all;
+    *n += n_found;
+done:
+    return st;
+}
+
+/* Read all folders as one checkpoint. prefix: NULL: it is to be found. */
+static tp_status read_folders(struct piece_source *s, const struct model *m,
+                              const char *const *dirs, int n_dirs, const char *prefix,
+                              int64_t head_dim, struct tp_err *err)
 {
     struct arena *arena = piece_source_arena(s);
     struct dcp_item *items = NULL;
@@ -293,28 +324,62 @@ static tp_status read_folder(struct piece_source *s, const struct model *m, int6
                             .head_dim = head_dim,
                             .known = m && m->family != MODEL_OF_RULES };
     struct dcp_name *names;
-    tp_status st;
+    tp_status st = TP_OK;
 
-    TP_TRY(dcp_metadata_read(&items, &r.n, piece_source_path(s), arena, err));
+    for (int i = 0; i < n_dirs; i++)
+        TP_TRY(add_folder(&items, &r.n, s, dirs[i], err));
     r.items = items;
     names = arena_array(arena, (size_t)r.n + 1, sizeof *names);
     if (!names)
         return tp_fail(err, TP_E_NOMEM, "%s: no memory for its index", piece_source_path(s));
     for (int i = 0; i < r.n; i++)
         TP_TRY(name_of(&names[i], items[i].name, arena, err));
-    TP_TRY(strip_prefix(names, r.n, arena, err));
+    if (!prefix)
+        TP_TRY(find_prefix(&prefix, names, r.n, arena, err));
+    strip_prefix(names, r.n, prefix);
     leave_others(names, r.n);
     if (head_dim)
         TP_TRY(translate(names, r.n, arena, err));
-    TP_TRY(dcp_metadata_add_files(items, r.n, piece_source_path(s), piece_source_files(s), err));
     TP_TRY(add_items(&r, names, err));
 done:
     return st;
 }
 
+tp_status dcp_read_folders(struct piece_source *s, const struct model *m, const char *const *dirs,
+                           int n, const char *prefix, struct tp_err *err)
+{
+    return read_folders(s, m, dirs, n, prefix, 0, err);
+}
+
+static tp_status read_folder(struct piece_source *s, const struct model *m, int64_t head_dim,
+                             struct tp_err *err)
+{
+    const char *dir = piece_source_path(s);
+
+    return read_folders(s, m, &dir, 1, NULL, head_dim, err);
+}
+
+/* People may name a half of Accelerate's folder: say that the optimizer is beside it. */
+static tp_status leave_other_half(struct piece_source *s, struct tp_err *err)
+{
+    const char *path = piece_source_path(s), *half = "/" ACCELERATE_WEIGHTS;
+    const size_t n = text_path_length(path), n_half = strlen(half);
+    const char *other;
+
+    if (n <= n_half || strncmp(path + n - n_half, half, n_half) != 0)
+        return TP_OK;
+    other =
+        arena_printf(piece_source_arena(s), "%.*s/" ACCELERATE_OPTIMIZER, (int)(n - n_half), path);
+    if (!other)
+        return tp_fail(err, TP_E_NOMEM, "%s: no memory for its path", path);
+    return dcp_detect(other) ? piece_source_leave(s, other, err) : TP_OK;
+}
+
 tp_status dcp_read(struct piece_source *s, const struct model *m, struct tp_err *err)
 {
-    return read_folder(s, m, 0, err);
+    tp_status st = read_folder(s, m, 0, err);
+
+    return st ? st : leave_other_half(s, err);
 }
 
 /* ---- torchtitan ---- */

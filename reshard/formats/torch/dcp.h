@@ -20,6 +20,11 @@ bool dcp_detect(const char *path);
  * is not needed. */
 tp_status dcp_read(struct piece_source *s, const struct model *m, struct tp_err *err);
 
+/* The same of a checkpoint that lies in n folders, each with a .metadata, whose weights have this
+ * prefix: "model.". */
+tp_status dcp_read_folders(struct piece_source *s, const struct model *m, const char *const *dirs,
+                           int n, const char *prefix, struct tp_err *err);
+
 /* The same of torchtitan: a Llama with the names and the order of rows of torchtitan_map.h, and
  * "optimizer.state.NAME.exp_avg". TP_E_USAGE: there is no model, or it is not a Llama. */
 bool torchtitan_detect(const char *path);
@@ -33,6 +38,10 @@ tp_status torchtitan_check_model(const struct model *m, const char *path, struct
  * of torch.distributed.checkpoint.state_dict.get_state_dict. */
 tp_status dcp_export_create(struct export_writer *w, const struct export_contents *q,
                             struct tp_err *err);
+
+/* The same as Accelerate saves it (reshard/formats/torch/accelerate.h). */
+tp_status accelerate_export_create(struct export_writer *w, const struct export_contents *q,
+                                   struct tp_err *err);
 
 /* The same as torchtitan saves it, by both of its names where it has two. */
 tp_status torchtitan_export_create(struct export_writer *w, const struct export_contents *q,

@@ -12,6 +12,11 @@
 tp_status dcp_adamw_add_group(struct dcp_items *d, const struct export_contents *q,
                               struct tp_err *err);
 
+/* Two groups, as the Trainer of transformers makes them: norms and biases are in the second one,
+ * without weight decay. They have what a schedule adds. */
+tp_status dcp_adamw_add_groups(struct dcp_items *d, const struct export_contents *q,
+                               const char *optimizer, struct tp_err *err);
+
 /* torchtitan has the options of each parameter: "optimizer.param_groups.NAME.lr", and with them
  * what its schedule adds. They are the same for all, so they are stored once: *stored is -1 at
  * first, and then the number of the first item. */

@@ -7,6 +7,7 @@
 
 /* The words of a DCP extra. */
 struct dcp_extra {
+    bool is_file; /* a file beside the tensors, and nothing below is set */
     int file;
     int64_t begin, size;
     const void *planner; /* lives as long as the source */
@@ -92,8 +93,8 @@ tp_status dcp_extras_read(struct piece_source *s, int file, const struct dcp_ite
 {
     const char *option = option_of(item->name),
                *key = strstr(item->name, GROUPS) ? adamw_key(s, item->name) : NULL;
-    const struct dcp_extra x = { file, item->begin, item->size, item->planner,
-                                 item->planner_bytes };
+    const struct dcp_extra x = { false,      file,          item->begin,
+                                 item->size, item->planner, item->planner_bytes };
     bool taken = false;
     tp_status st;
 
@@ -113,10 +114,17 @@ done:
     return st;
 }
 
+tp_status dcp_extras_leave_file(struct piece_source *s, const char *name, struct tp_err *err)
+{
+    const struct dcp_extra x = { .is_file = true };
+
+    return piece_source_leave_extra(s, name, &x, sizeof x, err);
+}
+
 /* ---- writing ---- */
 
-/* The target's optimizer is "optim", whatever the source's is. */
-static struct dcp_new_item name_item(struct dcp_items *d, const char *name,
+/* The target's optimizer has its own name, whatever the source's is. */
+static struct dcp_new_item name_item(struct dcp_items *d, const char *optimizer, const char *name,
                                      const struct dcp_extra *x)
 {
     const char *option = option_of(name);
@@ -124,9 +132,9 @@ static struct dcp_new_item name_item(struct dcp_items *d, const char *name,
                                            .is_object = true,
                                            .planner = x->planner,
                                            .planner_bytes = x->planner_bytes } };
-    char *path =
-        option ? arena_printf(d->arena, "optim" DCP_BELOW "param_groups" DCP_BELOW "%s", option)
-               : NULL;
+    char *path = option ? arena_printf(d->arena, "%s" DCP_BELOW "param_groups" DCP_BELOW "%s",
+                                       optimizer, option)
+                        : NULL;
     char *dot = path ? strrchr(path, '.') : NULL;
 
     if (!option)
@@ -136,8 +144,26 @@ static struct dcp_new_item name_item(struct dcp_items *d, const char *name,
     return dcp_items_object(d, path);
 }
 
-tp_status dcp_extras_write(struct dcp_items *d, bool *groups, struct piece_source *from,
-                           struct tp_err *err)
+bool dcp_extras_is_file(const struct piece_source *s, int i)
+{
+    const struct piece_extra *found = piece_source_left_extra(s, i);
+    struct dcp_extra x = { 0 };
+
+    if (found)
+        memcpy(&x, found->bytes, sizeof x);
+    return x.is_file;
+}
+
+/* Whether an item has a name of the optimizer. */
+static bool is_of_optimizer(const char *name, const char *optimizer)
+{
+    const size_t n = strlen(optimizer);
+
+    return strncmp(name, optimizer, n) == 0 && name[n] == '.';
+}
+
+tp_status dcp_extras_write(const struct dcp_extras_target *to, bool *groups,
+                           struct piece_source *from, struct tp_err *err)
 {
     tp_status st = TP_OK;
 
@@ -146,12 +172,14 @@ tp_status dcp_extras_write(struct dcp_items *d, bool *groups, struct piece_sourc
         const struct piece_extra *found = piece_source_left_extra(from, i);
         const char *name = piece_source_left_name(from, i);
         struct dcp_new_item item;
+        struct dcp_items *d;
         struct dcp_extra x;
 
-        if (!found)
+        if (!found || dcp_extras_is_file(from, i))
             continue;
         memcpy(&x, found->bytes, sizeof x);
-        item = name_item(d, name, &x);
+        d = is_of_optimizer(name, to->optimizer) ? to->state : to->weights;
+        item = name_item(d, to->optimizer, name, &x);
         *groups |= option_of(name) != NULL;
         st = torch_pieces_check(from, x.file, x.begin, x.size, err);
         if (st)

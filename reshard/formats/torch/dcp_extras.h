@@ -1,6 +1,7 @@
 /*
  * reshard/formats/torch/dcp_extras.h - objects of a DCP checkpoint, which mean the same at every
- * layout: a schedule's state, counters, options of the optimizer. A DCP target gets their bytes.
+ * layout: a schedule's state, counters, options of the optimizer; and such files beside it. A DCP
+ * target gets their bytes.
  * Inside reshard/formats/torch/ only.
  */
 #ifndef RESHARD_FORMATS_TORCH_DCP_EXTRAS_H
@@ -14,9 +15,21 @@
 tp_status dcp_extras_read(struct piece_source *s, int file, const struct dcp_item *item,
                           struct tp_err *err);
 
-/* Add those of `from`, which may be NULL, to the file of rank 0. *groups says whether the options
- * of the optimizer are among them. */
-tp_status dcp_extras_write(struct dcp_items *d, bool *groups, struct piece_source *from,
-                           struct tp_err *err);
+/* Note a file beside the tensors, which is copied, as an extra; and whether number i of what was
+ * left behind is one. */
+tp_status dcp_extras_leave_file(struct piece_source *s, const char *name, struct tp_err *err);
+bool dcp_extras_is_file(const struct piece_source *s, int i);
+
+/* Where objects go: with the weights, or with the optimizer's state, which may be the same items.
+ */
+struct dcp_extras_target {
+    struct dcp_items *weights, *state;
+    const char *optimizer; /* how its names begin: "optim" */
+};
+
+/* Add the objects of `from`, which may be NULL, to the file of rank 0. *groups says whether the
+ * options of the optimizer are among them. */
+tp_status dcp_extras_write(const struct dcp_extras_target *to, bool *groups,
+                           struct piece_source *from, struct tp_err *err);
 
 #endif

@@ -1,22 +1,40 @@
 /* reshard/formats/torch/dcp_target.c - writes a DCP checkpoint; see reshard/formats/torch/dcp.h. */
+#include <limits.h>
 #include <string.h>
 
+#include "core/file.h"
 #include "layout/model_tensors.h"
+#include "reshard/formats/torch/accelerate.h"
+#include "reshard/formats/torch/accelerate_names.h"
 #include "reshard/formats/torch/dcp.h"
 #include "reshard/formats/torch/dcp_adamw.h"
 #include "reshard/formats/torch/dcp_extras.h"
 #include "reshard/formats/torch/dcp_items.h"
 #include "reshard/formats/torch/torchtitan_map.h"
 
+/* Whose names, and which folders. */
+enum dcp_program { DCP_PLAIN, DCP_TORCHTITAN, DCP_ACCELERATE };
+
+/* The items of one .metadata. */
+enum { DCP_FOLDERS_MAX = 2 };
+
 struct dcp_target {
     const struct export_contents *q;
-    struct dcp_items items;
+    struct dcp_items folders[DCP_FOLDERS_MAX];
+    int n_folders;
     struct arena *arena;
-    bool torchtitan; /* by its names and in its order of rows */
-    bool headed;     /* names have MODEL_HEAD already */
+    const char *optimizer; /* how its names begin */
+    bool torchtitan;       /* by its names and in its order of rows */
+    bool headed;           /* names have MODEL_HEAD already */
 };
 
 #define MODEL_HEAD "model."
+
+/* Where weights are, or state of the optimizer. */
+static struct dcp_items *items_of(struct dcp_target *t, bool is_state)
+{
+    return &t->folders[is_state ? t->n_folders - 1 : 0];
+}
 
 static tp_status no_memory(const struct dcp_target *t, struct tp_err *err)
 {
@@ -48,19 +66,19 @@ static const char *path_of(const struct dcp_target *t, const char *name, const c
                              : arena_printf(t->arena, "model" DCP_BELOW "%s",
                                             name + (t->headed ? strlen(MODEL_HEAD) : 0));
     return arena_printf(t->arena,
-                        t->torchtitan ? "optimizer" DCP_BELOW "state.%s.%s"
-                                      : "optim" DCP_BELOW "state" DCP_BELOW "%s" DCP_BELOW "%s",
-                        name, state);
+                        t->torchtitan ? "%s" DCP_BELOW "state.%s.%s"
+                                      : "%s" DCP_BELOW "state" DCP_BELOW "%s" DCP_BELOW "%s",
+                        t->optimizer, name, state);
 }
 
 /* The items from `first` on once more by another name: a second entry for the same bytes. */
-static tp_status add_again(struct dcp_target *t, int first, const char *path, struct tp_err *err)
+static tp_status add_again(struct dcp_items *d, int first, const char *path, struct tp_err *err)
 {
-    const int n = t->items.n;
+    const int n = d->n;
     tp_status st = TP_OK;
 
     for (int i = first; i < n && !st; i++)
-        st = dcp_items_again(&t->items, i, path, err);
+        st = dcp_items_again(d, i, path, err);
     return st;
 }
 
@@ -68,15 +86,16 @@ static tp_status add_again(struct dcp_target *t, int first, const char *path, st
 static tp_status add_other_names(struct dcp_target *t, int first, const char *param,
                                  const char *state, struct tp_err *err)
 {
-    const int n = t->items.n;
+    struct dcp_items *d = items_of(t, state);
+    const int n = d->n;
     tp_status st = TP_OK;
 
     for (int which = 1; which < TORCHTITAN_NAMES && !st; which++) {
         struct torchtitan_map_name other;
 
         st = name_of(&other, t, param, which, err);
-        if (!st && other.name && t->items.n == n)
-            st = add_again(t, first, path_of(t, other.name, state), err);
+        if (!st && other.name && d->n == n)
+            st = add_again(d, first, path_of(t, other.name, state), err);
     }
     return st;
 }
@@ -109,7 +128,8 @@ static tp_status add_box(struct dcp_target *t, int rank, int tensor, const char 
                          const struct box *box, struct tp_err *err)
 {
     const struct tensor *from = &t->q->tensors[tensor];
-    struct dcp_new_item item = dcp_items_object(&t->items, path);
+    struct dcp_items *d = items_of(t, strcmp(from->group, GROUP_PARAM) != 0);
+    struct dcp_new_item item = dcp_items_object(d, path);
     struct torch_target x;
     tp_status st;
 
@@ -118,13 +138,13 @@ static tp_status add_box(struct dcp_target *t, int rank, int tensor, const char 
     item.item.ndim = from->ndim;
     memcpy(item.item.shape, from->shape, sizeof item.item.shape);
     item.item.box = *box;
-    TP_TRY(dcp_items_begin(&x, &t->items, rank, &item, err));
+    TP_TRY(dcp_items_begin(&x, d, rank, &item, err));
     st = pairs ? push_pairs(&x, t, tensor, box, err)
                : torch_target_box(&x, tensor, from->dtype, box, err);
     if (st)
         torch_target_free(&x);
     else
-        st = dcp_items_end(&x, &t->items, rank, err);
+        st = dcp_items_end(&x, d, rank, err);
 done:
     return st;
 }
@@ -147,7 +167,7 @@ static tp_status add_tensor(struct dcp_target *t, int tensor, struct tp_err *err
     const struct layout *l = t->q->layout;
     const struct tensor *from = &l->tensors[tensor];
     const char *state = strcmp(from->group, GROUP_PARAM) == 0 ? NULL : from->group, *path;
-    const int first = t->items.n;
+    const int first = items_of(t, state)->n;
     const struct box whole = box_whole(from->ndim, from->shape);
     struct box boxes[TENSOR_BOXES_MAX];
     struct torchtitan_map_name name;
@@ -191,12 +211,13 @@ static tp_status find_embedding(const char **name, struct dcp_target *t, struct 
 /* A tied head has no tensor here, but a program's state dict has both names. */
 static tp_status add_tied_head(struct dcp_target *t, int first, struct tp_err *err)
 {
-    const int n = t->items.n;
+    struct dcp_items *d = items_of(t, false);
+    const int n = d->n;
     struct torchtitan_map_name name;
     tp_status st;
 
     TP_TRY(name_of(&name, t, "lm_head.weight", 0, err));
-    TP_TRY(add_again(t, first, path_of(t, name.name, NULL), err));
+    TP_TRY(add_again(d, first, path_of(t, name.name, NULL), err));
     st = add_other_names(t, n, "lm_head.weight", NULL, err);
 done:
     return st;
@@ -205,19 +226,20 @@ done:
 /* The step of a parameter, a tensor of no axes, in the file of rank 0. */
 static tp_status add_step(struct dcp_target *t, const struct tensor *param, struct tp_err *err)
 {
-    const int first = t->items.n;
+    struct dcp_items *d = items_of(t, true);
+    const int first = d->n;
     struct torchtitan_map_name name;
     struct dcp_new_item item;
     struct torch_target x;
     tp_status st;
 
     TP_TRY(name_of(&name, t, param->name, 0, err));
-    item = dcp_items_object(&t->items, path_of(t, name.name, "step"));
+    item = dcp_items_object(d, path_of(t, name.name, "step"));
     item.item.is_object = false;
     item.item.dtype = torch_save_number_dtype(t->q->optimizer_step);
-    TP_TRY(dcp_items_begin(&x, &t->items, 0, &item, err));
+    TP_TRY(dcp_items_begin(&x, d, 0, &item, err));
     torch_save_number(&x.save, t->q->optimizer_step);
-    TP_TRY(dcp_items_end(&x, &t->items, 0, err));
+    TP_TRY(dcp_items_end(&x, d, 0, err));
     st = add_other_names(t, first, param->name, "step", err);
 done:
     return st;
@@ -236,15 +258,25 @@ static tp_status add_all_options(struct dcp_target *t, struct tp_err *err)
             if (strcmp(t->q->tensors[i].group, GROUP_PARAM) == 0)
                 st = name_of(&name, t, t->q->tensors[i].name, which, err);
             if (!st && name.name)
-                st = dcp_adamw_add_param(&t->items, t->q, name.name, &first, err);
+                st = dcp_adamw_add_param(items_of(t, true), t->q, name.name, &first, err);
         }
     return st;
 }
 
 /* ---- as a format of tp-ckpt export ---- */
 
-static tp_status add_all(struct dcp_target *t, struct tp_err *err)
+static tp_status add_options(struct dcp_target *t, enum dcp_program program, struct tp_err *err)
 {
+    if (program == DCP_TORCHTITAN)
+        return add_all_options(t, err);
+    if (program == DCP_ACCELERATE)
+        return dcp_adamw_add_groups(items_of(t, true), t->q, t->optimizer, err);
+    return dcp_adamw_add_group(items_of(t, true), t->q, err);
+}
+
+static tp_status add_all(struct dcp_target *t, enum dcp_program program, struct tp_err *err)
+{
+    const struct dcp_extras_target to = { items_of(t, false), items_of(t, true), t->optimizer };
     const struct export_contents *q = t->q;
     const char *embedding;
     bool moments = false, groups = false;
@@ -252,7 +284,7 @@ static tp_status add_all(struct dcp_target *t, struct tp_err *err)
 
     TP_TRY(find_embedding(&embedding, t, err));
     for (int i = 0; i < q->n; i++) {
-        const int first = t->items.n;
+        const int first = items_of(t, false)->n;
 
         TP_TRY(add_tensor(t, i, err));
         if (strcmp(q->tensors[i].group, GROUP_PARAM) != 0)
@@ -264,9 +296,9 @@ static tp_status add_all(struct dcp_target *t, struct tp_err *err)
         if (strcmp(q->tensors[i].group, GROUP_PARAM) == 0 &&
             layout_find(q->layout, GROUP_EXP_AVG, q->tensors[i].name) >= 0)
             TP_TRY(add_step(t, &q->tensors[i], err));
-    TP_TRY(dcp_extras_write(&t->items, &groups, q->extras, err));
+    TP_TRY(dcp_extras_write(&to, &groups, q->extras, err));
     if (moments && !groups)
-        TP_TRY(t->torchtitan ? add_all_options(t, err) : dcp_adamw_add_group(&t->items, t->q, err));
+        TP_TRY(add_options(t, program, err));
 done:
     return st;
 }
@@ -284,23 +316,49 @@ static bool has_headed_names(const struct export_contents *q)
     return true;
 }
 
-static tp_status create(struct export_writer *w, const struct export_contents *q, bool torchtitan,
-                        struct tp_err *err)
+/* Write .metadata of each folder that has anything. */
+static tp_status write_metadata(struct dcp_target *t, struct tp_err *err)
 {
-    struct dcp_target t = { .q = q, .torchtitan = torchtitan, .headed = has_headed_names(q) };
+    tp_status st = TP_OK;
+
+    for (int i = 0; i < t->n_folders && !st; i++) {
+        const struct dcp_items *d = &t->folders[i];
+        char dir[PATH_MAX];
+
+        st = file_join(dir, t->q->dir, d->folder, err);
+        if (!st && d->n > 0)
+            st = dcp_items_write(d, d->folder[0] ? dir : t->q->dir, err);
+    }
+    return st;
+}
+
+static tp_status create(struct export_writer *w, const struct export_contents *q,
+                        enum dcp_program program, struct tp_err *err)
+{
+    static const char *const folders[] = { ACCELERATE_WEIGHTS "/", ACCELERATE_OPTIMIZER "/" };
+    struct dcp_target t = { .q = q,
+                            .n_folders = program == DCP_ACCELERATE ? 2 : 1,
+                            .torchtitan = program == DCP_TORCHTITAN,
+                            .optimizer = program == DCP_PLAIN ? "optim" : "optimizer",
+                            .headed = has_headed_names(q) };
     struct piece_target *pieces = NULL;
     tp_status st;
 
     TP_TRY(piece_target_new(&pieces, q->dir, q->tensors, q->n, err));
     t.arena = piece_target_arena(pieces);
-    TP_TRY(dcp_items_make(&t.items, pieces, "", spec_world(&q->layout->spec), err));
-    TP_TRY(add_all(&t, err));
-    TP_TRY(dcp_items_write(&t.items, q->dir, err));
+    for (int i = 0; i < t.n_folders; i++)
+        TP_TRY(dcp_items_make(&t.folders[i], pieces, program == DCP_ACCELERATE ? folders[i] : "",
+                              spec_world(&q->layout->spec), err));
+    TP_TRY(add_all(&t, program, err));
+    TP_TRY(write_metadata(&t, err));
+    if (program == DCP_ACCELERATE)
+        TP_TRY(accelerate_write_files(pieces, q, err));
     TP_TRY(piece_target_plan(pieces, err));
     *w = piece_target_writer(pieces);
     pieces = NULL;
 done:
-    dcp_items_free(&t.items);
+    for (int i = 0; i < t.n_folders; i++)
+        dcp_items_free(&t.folders[i]);
     piece_target_close(pieces);
     return st;
 }
@@ -308,7 +366,13 @@ done:
 tp_status dcp_export_create(struct export_writer *w, const struct export_contents *q,
                             struct tp_err *err)
 {
-    return create(w, q, false, err);
+    return create(w, q, DCP_PLAIN, err);
+}
+
+tp_status accelerate_export_create(struct export_writer *w, const struct export_contents *q,
+                                   struct tp_err *err)
+{
+    return create(w, q, DCP_ACCELERATE, err);
 }
 
 tp_status torchtitan_export_create(struct export_writer *w, const struct export_contents *q,
@@ -318,5 +382,5 @@ tp_status torchtitan_export_create(struct export_writer *w, const struct export_
 
     if (q->model->family != MODEL_OF_RULES)
         st = torchtitan_check_model(q->model, q->source, err);
-    return st ? st : create(w, q, true, err);
+    return st ? st : create(w, q, DCP_TORCHTITAN, err);
 }

@@ -1,0 +1,238 @@
+/* reshard/formats/torch/accelerate.c - see reshard/formats/torch/accelerate.h. */
+#include "reshard/formats/torch/accelerate.h"
+
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "core/file.h"
+#include "core/progress.h"
+#include "reshard/formats/torch/accelerate_names.h"
+#include "reshard/formats/torch/dcp.h"
+#include "reshard/formats/torch/dcp_extras.h"
+#include "reshard/formats/torch/torch_target.h"
+#include "storage/object.h"
+
+#define METADATA         ".metadata"
+#define FIRST_FILE       "__0_0.distcp"
+#define TRAINER_STATE    "trainer_state.json"
+#define TRAINER_SCHEDULE "scheduler.pt"
+#define SCHEDULE         "scheduler.bin"
+
+enum { SMALL_FILE_BYTES_MAX = 256 << 20, STATE_TEXT = 512 };
+
+/* Whether a file of the folder is there. */
+static bool has(const char *path, const char *name)
+{
+    struct tp_err ignored = { 0 };
+    char file[PATH_MAX];
+
+    return !file_join(file, path, name, &ignored) && object_is_there(file);
+}
+
+bool accelerate_detect(const char *path)
+{
+    return has(path, ACCELERATE_WEIGHTS "/" METADATA) ||
+           has(path, ACCELERATE_OPTIMIZER "/" METADATA);
+}
+
+/* ---- what is beside the tensors ---- */
+
+/* They mean the same at every layout. */
+static const char *const kept[] = { TRAINER_STATE, TRAINER_SCHEDULE, SCHEDULE, "scaler.pt" };
+
+/* They belong to ranks or to a program; the first of several is enough to say so. */
+static const struct {
+    const char *name, *all;
+} left[] = {
+    { "rng_state.pth", "rng_state.pth" },
+    { "rng_state_0.pth", "rng_state_*.pth" },
+    { "random_states_0.pkl", "random_states_*.pkl" },
+    { "sampler.bin", "sampler*.bin" },
+    { "dl_state_dict.bin", "dl_state_dict*.bin" },
+    { "custom_checkpoint_0.pkl", "custom_checkpoint_*.pkl" },
+    { "training_args.bin", "training_args.bin" },
+    { "pytorch_model_fsdp_1/" METADATA, "pytorch_model_fsdp_1" },
+    { "optimizer_1/" METADATA, "optimizer_1" },
+};
+
+/* Note the small files. Those that are kept are in the table of files, so that a change of them is
+ * noticed when an interrupted run continues. */
+static tp_status note_files(struct piece_source *s, struct tp_err *err)
+{
+    const char *dir = piece_source_path(s);
+    char path[PATH_MAX];
+    tp_status st = TP_OK;
+    int file;
+
+    for (size_t i = 0; i < sizeof kept / sizeof *kept; i++) {
+        if (!has(dir, kept[i]))
+            continue;
+        TP_TRY(file_join(path, dir, kept[i], err));
+        TP_TRY(file_table_add(piece_source_files(s), &file, path, err));
+        TP_TRY(dcp_extras_leave_file(s, kept[i], err));
+    }
+    for (size_t i = 0; i < sizeof left / sizeof *left; i++)
+        if (has(dir, left[i].name))
+            TP_TRY(piece_source_leave(s, left[i].all, err));
+done:
+    return st;
+}
+
+/* ---- reading ---- */
+
+/* The folder of this name, if it has a .metadata. NULL: it does not. TP_E_CORRUPT: it has other
+ * files. */
+static tp_status find_folder(const char **dir, struct piece_source *s, const char *name,
+                             struct tp_err *err)
+{
+    const char *path = arena_printf(piece_source_arena(s), "%s/%s", piece_source_path(s), name);
+
+    *dir = NULL;
+    if (!path)
+        return tp_fail(err, TP_E_NOMEM, "%s: no memory for its path", piece_source_path(s));
+    if (has(path, METADATA))
+        *dir = path;
+    else if (has(path, FIRST_FILE))
+        return tp_fail(err, TP_E_CORRUPT,
+                       "%s: has no .metadata, which rank 0 writes last; it was not copied, or the "
+                       "save was interrupted",
+                       path);
+    return TP_OK;
+}
+
+tp_status accelerate_read(struct piece_source *s, const struct model *m, struct tp_err *err)
+{
+    const char *dirs[2];
+    tp_status st;
+
+    TP_TRY(find_folder(&dirs[0], s, ACCELERATE_WEIGHTS, err));
+    TP_TRY(find_folder(&dirs[1], s, ACCELERATE_OPTIMIZER, err));
+    if (!dirs[0]) {
+        st = tp_fail(err, TP_E_CORRUPT,
+                     "%s: has an optimizer (" ACCELERATE_OPTIMIZER ") and no weights; copy "
+                     "its folder " ACCELERATE_WEIGHTS " too",
+                     piece_source_path(s));
+        goto done;
+    }
+    TP_TRY(dcp_read_folders(s, m, dirs, dirs[1] ? 2 : 1, ACCELERATE_WEIGHTS_HEAD ".", err));
+    st = note_files(s, err);
+done:
+    return st;
+}
+
+tp_status accelerate_check(struct piece_source *s, struct tp_err *err)
+{
+    const char *path = piece_source_path(s);
+
+    for (int i = 0; i < piece_source_count(s); i++) {
+        const struct piece *p = piece_source_tensor(s, i).pieces;
+
+        if (strcmp(p->group, GROUP_EXP_AVG) == 0 && !p->name[strspn(p->name, "0123456789")])
+            return tp_fail(
+                err, TP_E_USAGE,
+                "%s: the optimizer in " ACCELERATE_OPTIMIZER " has numbers in place of "
+                "the names of parameters (%s), as Accelerate 1.6 saved it with FSDP2, so it "
+                "is not known whose state it is; take the weights alone by --no-optim",
+                path, p->name);
+    }
+    if (!piece_source_has(s, GROUP_EXP_AVG) &&
+        (has(path, TRAINER_SCHEDULE) || has(path, SCHEDULE)) &&
+        !has(path, ACCELERATE_OPTIMIZER "/" METADATA))
+        return tp_fail(err, TP_E_CORRUPT,
+                       "%s: has %s and no optimizer, which are saved together; copy its "
+                       "folder " ACCELERATE_OPTIMIZER
+                       " too, or take the weights alone by --no-optim",
+                       path, has(path, SCHEDULE) ? SCHEDULE : TRAINER_SCHEDULE);
+    return TP_OK;
+}
+
+/* ---- writing ---- */
+
+static tp_status copy_file(const char *from, const char *to, const char *name, struct tp_err *err)
+{
+    char source[PATH_MAX], target[PATH_MAX], *data;
+    struct arena arena = { 0 };
+    size_t size;
+    tp_status st;
+
+    TP_TRY(file_join(source, from, name, err));
+    TP_TRY(file_join(target, to, name, err));
+    TP_TRY(object_read_any(&data, &size, source, SMALL_FILE_BYTES_MAX, &arena, err));
+    st = file_write_new(target, data, size, err);
+done:
+    arena_free(&arena);
+    return st;
+}
+
+/* What depends on the program is null or as the Trainer has it, and people fill it in. */
+static const char state_format[] = "{\n"
+                                   "  \"epoch\": 0.0,\n"
+                                   "  \"eval_steps\": 500,\n"
+                                   "  \"global_step\": %lld,\n"
+                                   "  \"logging_steps\": 500,\n"
+                                   "  \"save_steps\": 500,\n"
+                                   "  \"stateful_callbacks\": {\n"
+                                   "    \"TrainerControl\": { \"args\": {}, \"attributes\": {} }\n"
+                                   "  },\n"
+                                   "  \"train_batch_size\": null\n"
+                                   "}\n";
+
+static tp_status write_state(const struct export_contents *q, struct tp_err *err)
+{
+    char path[PATH_MAX], text[STATE_TEXT];
+    tp_status st = file_join(path, q->dir, TRAINER_STATE, err);
+    const int n = snprintf(text, sizeof text, state_format, (long long)q->step);
+
+    if (st)
+        return st;
+    progress_note(q->progress,
+                  "before the Trainer resumes from it, set train_batch_size (of a device), "
+                  "save_steps, logging_steps and eval_steps in its " TRAINER_STATE
+                  " to those of your program");
+    return file_write_new(path, text, (size_t)n, err);
+}
+
+/* A LambdaLR, which the Trainer's schedules are, computes everything else from its step. */
+static tp_status write_schedule(struct piece_target *pieces, int64_t step, struct tp_err *err)
+{
+    struct torch_target x;
+    struct pickle_writer *w = &x.save.pickle;
+    int64_t bytes;
+    tp_status st;
+    int file;
+
+    TP_TRY(piece_target_file(pieces, &file, TRAINER_SCHEDULE, err));
+    torch_target_begin(&x, pieces, file, 0);
+    pickle_write_op(w, PICKLE_OP_EMPTY_DICT);
+    pickle_write_op(w, PICKLE_OP_MARK);
+    pickle_write_key_int(w, "last_epoch", step);
+    pickle_write_key_int(w, "_step_count", step + 1);
+    pickle_write_text(w, "lr_lambdas");
+    pickle_write_op(w, PICKLE_OP_EMPTY_LIST);
+    pickle_write_op(w, PICKLE_OP_SETITEMS);
+    st = torch_target_end(&x, &bytes, err);
+    torch_target_free(&x);
+done:
+    return st;
+}
+
+tp_status accelerate_write_files(struct piece_target *pieces, const struct export_contents *q,
+                                 struct tp_err *err)
+{
+    bool moments = false;
+    tp_status st = TP_OK;
+
+    for (int i = 0; q->extras && i < piece_source_left(q->extras); i++)
+        if (dcp_extras_is_file(q->extras, i))
+            TP_TRY(copy_file(piece_source_path(q->extras), q->dir,
+                             piece_source_left_name(q->extras, i), err));
+    for (int i = 0; i < q->n; i++)
+        moments |= strcmp(q->tensors[i].group, GROUP_EXP_AVG) == 0;
+    if (moments && !q->extras) {
+        TP_TRY(write_state(q, err));
+        st = write_schedule(pieces, q->step, err);
+    }
+done:
+    return st;
+}
