@@ -1,7 +1,8 @@
-"""Checkpoints of Hugging Face Accelerate and of transformers' Trainer with FSDP: two DCP folders, and small files beside them.
+"""Checkpoints of Hugging Face Accelerate and of transformers' Trainer with FSDP: two DCP folders, or a file of the
+weights and one of the optimizer, and small files beside them.
 
 needs: tp-train tp-ckpt tp-reshard
-covers: reshard/formats/torch/accelerate
+covers: reshard/formats/torch/accelerate reshard/formats/torch/named_adamw
 """
 import json
 import re
@@ -235,3 +236,48 @@ def test_a_model_of_another_size_is_refused(f32, tmp_path):
     assert r.rc == 2 and "model.layers." in r.err, repr(r)
     r = run("tp-ckpt", "import", folder, "-o", tmp_path / "ckpt")
     assert r.rc != 0 and "--config" in r.err, "the Trainer saves no config.json: %r" % r
+
+
+# ---- FULL_STATE_DICT ----
+
+def write_whole(folder, state, numbers=False):
+    """One file of the weights, and one of the optimizer, by names."""
+    weights = state.group("param")
+    key = {n: i if numbers else n for i, n in enumerate(weights)}
+    torch_files.save(folder / "pytorch_model_fsdp.bin", {k: torch_files.Tensor(v) for k, v in weights.items()})
+    torch_files.save(folder / "optimizer.bin", {
+        "state": {key[n]: {**{g: torch_files.Tensor(state.group(g)[n]) for g in GROUPS},
+                           "step": torch_files.Tensor(np.array(3, np.float32))} for n in weights},
+        "param_groups": [dict(DECAYING, params=[key[n] for n in weights if n not in norms(weights)]),
+                         dict(DECAYING, params=[key[n] for n in norms(weights)], weight_decay=0.0)]})
+
+
+def test_whole_state_dicts_are_read_with_the_optimizer(f32, tmp_path):
+    """Also beside model.safetensors, which the Trainer writes too, and which has no optimizer."""
+    folder = tmp_path / "checkpoint-3"
+    write_whole(folder, f32)
+    ok("tp-ckpt", "export", f32.root, "-o", tmp_path / "hf")
+    for name in "model.safetensors", "config.json":
+        shutil.copy(tmp_path / "hf" / name, folder / name)
+    torch_files.save(folder / "scheduler.pt", SCHEDULE)
+    r = ok("tp-ckpt", "import", folder, "-o", tmp_path / "ckpt", "--layout", "tp2")
+    assert "Accelerate" in r.out and "step 3" in r.out and "every checksum" in r.out, repr(r)
+    assert digests(tmp_path / "ckpt") == digests(folder) == digests(f32.root)
+    assert json.loads(ok("tp-ckpt", "show", tmp_path / "ckpt", "--json").out)["options"]["weight_decay"] == 0.3
+    ok("tp-reshard", folder, "--to", "tp2", "-o", tmp_path / "out")
+    assert digests(tmp_path / "out") == digests(f32.root) and (tmp_path / "out" / OPTIMIZER / ".metadata").exists()
+    assert (tmp_path / "out/scheduler.pt").read_bytes() == (folder / "scheduler.pt").read_bytes()
+
+
+def test_whole_state_dicts_that_are_damaged_are_refused(f32, tmp_path):
+    folder = tmp_path / "checkpoint-3"
+    write_whole(folder, f32, numbers=True)
+    refused(f32, folder, tmp_path, "numbers in place of the names", rc=2)
+    imported(f32, folder, tmp_path / "weights", "--no-optim")
+    assert digests(tmp_path / "weights") == f32.digests("param")
+    torch_files.save(folder / "scheduler.bin", SCHEDULE)
+    (folder / "optimizer.bin").unlink()
+    refused(f32, folder, tmp_path, "has scheduler.bin and no optimizer", "optimizer.bin")
+    for wrong in {"state": [1]}, {"state": {None: {}}}, {"state": {"a": {"step": torch_files.Tensor(np.zeros(2, np.float32))}}}:
+        torch_files.save(folder / "optimizer.bin", wrong)
+        refused(f32, folder, tmp_path, "optimizer.bin" if "a" not in wrong["state"] else "a")

@@ -17,7 +17,9 @@ from test_formats import tensors  # noqa: E402
 
 JOB = dict(ranks=2, version=2, kind="SHARDED_STATE_DICT", groups=2, tied=False, load=None, trainer=False)
 SAVES = {"untied": {}, "tied": dict(tied=True, groups=1), "fsdp1": dict(version=1), "fsdp1-tied": dict(version=1, tied=True),
-         "trainer": dict(trainer=True), "trainer-tied": dict(trainer=True, tied=True)}
+         "full": dict(kind="FULL_STATE_DICT"), "full-tied": dict(kind="FULL_STATE_DICT", tied=True, groups=1),
+         "trainer": dict(trainer=True), "trainer-tied": dict(trainer=True, tied=True),
+         "trainer-full": dict(trainer=True, kind="FULL_STATE_DICT")}
 WAYS = "resharded", "exported"
 MORE_RANKS = "untied-exported-3", "tied-resharded-3"
 
@@ -57,7 +59,7 @@ def ran(tmp_path_factory):
         (folder / ("tied.json" if tied else "untied.json")).write_text(json.dumps(
             dict(CONFIG, model_type="llama", tie_word_embeddings=tied, rms_norm_eps=1e-6, rope_theta=10000.0)))
     jobs = {name: dict(JOB, **more, save=str(folder / name)) for name, more in SAVES.items()}
-    loads = {"%s-%s" % (name, way): dict(jobs[name], save=str(folder / (name + way)), load=str(folder / ("%s-%s" % (name, way))))
+    loads = {"%s-%s" % (name, way): dict(jobs[name], kind=JOB["kind"], save=str(folder / (name + way)), load=str(folder / ("%s-%s" % (name, way))))
              for name in SAVES for way in WAYS}
     loads.update((name, dict(loads[name[:-2]], ranks=3)) for name in MORE_RANKS)
     for name, job in {**jobs, **loads}.items():

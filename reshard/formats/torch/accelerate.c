@@ -10,11 +10,15 @@
 #include "reshard/formats/torch/accelerate_names.h"
 #include "reshard/formats/torch/dcp.h"
 #include "reshard/formats/torch/dcp_extras.h"
+#include "reshard/formats/torch/named_adamw.h"
+#include "reshard/formats/torch/torch_bin.h"
 #include "reshard/formats/torch/torch_target.h"
 #include "storage/object.h"
 
 #define METADATA         ".metadata"
 #define FIRST_FILE       "__0_0.distcp"
+#define WHOLE_WEIGHTS    "pytorch_model_fsdp.bin"
+#define WHOLE_OPTIMIZER  "optimizer.bin"
 #define TRAINER_STATE    "trainer_state.json"
 #define TRAINER_SCHEDULE "scheduler.pt"
 #define SCHEDULE         "scheduler.bin"
@@ -33,7 +37,16 @@ static bool has(const char *path, const char *name)
 bool accelerate_detect(const char *path)
 {
     return has(path, ACCELERATE_WEIGHTS "/" METADATA) ||
-           has(path, ACCELERATE_OPTIMIZER "/" METADATA);
+           has(path, ACCELERATE_OPTIMIZER "/" METADATA) || has(path, WHOLE_WEIGHTS);
+}
+
+/* Add a file of the folder to the table of files. */
+static tp_status add_file(int *file, struct piece_source *s, const char *name, struct tp_err *err)
+{
+    char path[PATH_MAX];
+    tp_status st = file_join(path, piece_source_path(s), name, err);
+
+    return st ? st : file_table_add(piece_source_files(s), file, path, err);
 }
 
 /* ---- what is beside the tensors ---- */
@@ -61,15 +74,13 @@ static const struct {
 static tp_status note_files(struct piece_source *s, struct tp_err *err)
 {
     const char *dir = piece_source_path(s);
-    char path[PATH_MAX];
     tp_status st = TP_OK;
     int file;
 
     for (size_t i = 0; i < sizeof kept / sizeof *kept; i++) {
         if (!has(dir, kept[i]))
             continue;
-        TP_TRY(file_join(path, dir, kept[i], err));
-        TP_TRY(file_table_add(piece_source_files(s), &file, path, err));
+        TP_TRY(add_file(&file, s, kept[i], err));
         TP_TRY(dcp_extras_leave_file(s, kept[i], err));
     }
     for (size_t i = 0; i < sizeof left / sizeof *left; i++)
@@ -101,6 +112,23 @@ static tp_status find_folder(const char **dir, struct piece_source *s, const cha
     return TP_OK;
 }
 
+/* FULL_STATE_DICT. */
+static tp_status read_whole(struct piece_source *s, struct tp_err *err)
+{
+    int file;
+    tp_status st;
+
+    TP_TRY(add_file(&file, s, WHOLE_WEIGHTS, err));
+    TP_TRY(torch_bin_read_file(s, file, err));
+    if (has(piece_source_path(s), WHOLE_OPTIMIZER)) {
+        TP_TRY(add_file(&file, s, WHOLE_OPTIMIZER, err));
+        TP_TRY(named_adamw_read(s, file, err));
+    }
+    st = note_files(s, err);
+done:
+    return st;
+}
+
 tp_status accelerate_read(struct piece_source *s, const struct model *m, struct tp_err *err)
 {
     const char *dirs[2];
@@ -108,6 +136,8 @@ tp_status accelerate_read(struct piece_source *s, const struct model *m, struct 
 
     TP_TRY(find_folder(&dirs[0], s, ACCELERATE_WEIGHTS, err));
     TP_TRY(find_folder(&dirs[1], s, ACCELERATE_OPTIMIZER, err));
+    if (!dirs[0] && !dirs[1])
+        return read_whole(s, err);
     if (!dirs[0]) {
         st = tp_fail(err, TP_E_CORRUPT,
                      "%s: has an optimizer (" ACCELERATE_OPTIMIZER ") and no weights; copy "
@@ -131,19 +161,19 @@ tp_status accelerate_check(struct piece_source *s, struct tp_err *err)
         if (strcmp(p->group, GROUP_EXP_AVG) == 0 && !p->name[strspn(p->name, "0123456789")])
             return tp_fail(
                 err, TP_E_USAGE,
-                "%s: the optimizer in " ACCELERATE_OPTIMIZER " has numbers in place of "
+                "%s: the optimizer has numbers in place of "
                 "the names of parameters (%s), as Accelerate 1.6 saved it with FSDP2, so it "
                 "is not known whose state it is; take the weights alone by --no-optim",
                 path, p->name);
     }
     if (!piece_source_has(s, GROUP_EXP_AVG) &&
         (has(path, TRAINER_SCHEDULE) || has(path, SCHEDULE)) &&
-        !has(path, ACCELERATE_OPTIMIZER "/" METADATA))
-        return tp_fail(err, TP_E_CORRUPT,
-                       "%s: has %s and no optimizer, which are saved together; copy its "
-                       "folder " ACCELERATE_OPTIMIZER
-                       " too, or take the weights alone by --no-optim",
-                       path, has(path, SCHEDULE) ? SCHEDULE : TRAINER_SCHEDULE);
+        !has(path, ACCELERATE_OPTIMIZER "/" METADATA) && !has(path, WHOLE_OPTIMIZER))
+        return tp_fail(
+            err, TP_E_CORRUPT,
+            "%s: has %s and no optimizer, which are saved together; copy " ACCELERATE_OPTIMIZER
+            " (or " WHOLE_OPTIMIZER ") too, or take the weights alone by --no-optim",
+            path, has(path, SCHEDULE) ? SCHEDULE : TRAINER_SCHEDULE);
     return TP_OK;
 }
 

@@ -1,8 +1,9 @@
 /*
- * reshard/formats/torch/accelerate.h - a checkpoint of Hugging Face Accelerate with FSDP and
- * sharded state dicts, of `accelerator.save_state` or of the Trainer of transformers: a folder with
- * two DCP checkpoints (reshard/formats/torch/dcp.h), pytorch_model_fsdp_0/ of the weights and
- * optimizer_0/, and small files beside them.
+ * reshard/formats/torch/accelerate.h - a checkpoint of Hugging Face Accelerate with FSDP, of
+ * `accelerator.save_state` or of the Trainer of transformers. Of sharded state dicts it is a folder
+ * with two DCP checkpoints (reshard/formats/torch/dcp.h), pytorch_model_fsdp_0/ of the weights and
+ * optimizer_0/, which are read and written; of whole ones, which are read, the files
+ * pytorch_model_fsdp.bin and optimizer.bin. Small files are beside them.
  */
 #ifndef RESHARD_FORMATS_TORCH_ACCELERATE_H
 #define RESHARD_FORMATS_TORCH_ACCELERATE_H

@@ -65,7 +65,7 @@ done:
     return st;
 }
 
-static tp_status read_file(struct piece_source *s, int file, struct tp_err *err)
+tp_status torch_bin_read_file(struct piece_source *s, int file, struct tp_err *err)
 {
     struct torch_pieces x = { .source = s };
     tp_status st;
@@ -94,7 +94,7 @@ tp_status torch_bin_read(struct piece_source *s, const struct model *m, struct t
     for (int i = 0; i < files.n; i++)
         TP_TRY(add_file(s, files.names[i], err));
     for (int i = 0; i < file_table_count(piece_source_files(s)); i++)
-        TP_TRY(read_file(s, i, err));
+        TP_TRY(torch_bin_read_file(s, i, err));
 done:
     return st;
 }
