@@ -150,6 +150,21 @@ def test_to_and_from_another_format(f32, tmp_path):
     assert load(tmp_path / "b")[0]["optimizer.param_groups.0.weight_decay"] == 0.3, repr(r)
 
 
+def test_groups_in_one_object_are_read(f32, tmp_path):
+    """As torch before 2.4 saved them."""
+    folder = tmp_path / "checkpoint-3"
+    write(folder, f32)
+    state = {k: v for k, v in dcp_tensors(f32, 2, "model.", "optimizer.state.").items() if k.startswith("optimizer.")}
+    groups = [dict(DECAYING, params=["a"]), dict(DECAYING, weight_decay=0.0, params=[])]
+    torch_files.dcp(folder / OPTIMIZER, state, {"optimizer.param_groups": groups}, paths={"optimizer.param_groups": ("optimizer", "param_groups")})
+    imported(f32, folder, tmp_path / "ckpt")
+    assert json.loads(ok("tp-ckpt", "show", tmp_path / "ckpt", "--json").out)["options"]["weight_decay"] == 0.3
+    ok("tp-reshard", folder, "--to", "tp2", "--config", f32.config, "-o", tmp_path / "out")
+    found, _ = load(tmp_path / "out")
+    assert found["optimizer.param_groups"] == groups, "for the same torch"
+    assert found["optimizer.param_groups.0.weight_decay"] == 0.3 and found["optimizer.param_groups.1.weight_decay"] == 0
+
+
 def test_force_replaces_such_a_folder(f32, tmp_path):
     argv = "tp-ckpt", "export", f32.root, "--format", "accelerate", "-o", tmp_path / "out"
     ok(*argv)

@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+#include "core/text.h"
+
 #define GROUPS "param_groups."
 
 /* The words of a DCP extra. */
@@ -59,6 +61,26 @@ static tp_status read_option(bool *taken, struct piece_source *s, int file,
     return TP_OK;
 }
 
+/* All groups are one object, a list, as torch before 2.4 saved them. What cannot be read is not
+ * needed. */
+static tp_status read_groups(struct piece_source *s, int file, const struct dcp_item *item,
+                             struct tp_err *err)
+{
+    struct export_adamw a = EXPORT_ADAMW_DEFAULT;
+    struct torch_pieces x = { .source = s };
+    struct tp_err ignored = { 0 };
+    tp_status st = torch_pieces_check(s, file, item->begin, item->size, err);
+
+    if (st)
+        return tp_fail_in(err, "%s", item->name);
+    if (!torch_pieces_open(&x, s, file, item->begin, item->size, &ignored) &&
+        torch_pieces_adamw(&a, pickle_item(x.root, 0)) &&
+        piece_source_adamw_is_of(s, item->name, 0))
+        piece_source_set_adamw(s, &a);
+    torch_pieces_close(&x);
+    return TP_OK;
+}
+
 /* Whether another optimizer has left the same option, which would get the same name. */
 static bool is_again(const struct piece_source *s, const char *option)
 {
@@ -102,6 +124,8 @@ tp_status dcp_extras_read(struct piece_source *s, int file, const struct dcp_ite
         return piece_source_leave(s, item->name, err);
     if (key)
         TP_TRY(read_option(&taken, s, file, item, key, err));
+    if (text_ends_with(item->name, ".param_groups"))
+        TP_TRY(read_groups(s, file, item, err));
     /* With flatten_optimizer_state_dict options have the names of parameters, which are other ones
      * in the target. */
     st = strstr(item->name, GROUPS) && !option
