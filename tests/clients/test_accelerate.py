@@ -8,9 +8,14 @@ import sys
 
 import pytest
 import torch
+import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
+from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
+from transformers import Trainer
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "cli"))
+import family_models  # noqa: E402
 import harness  # noqa: E402
 from accelerate_ranks import ALL_STEPS, CONFIG, STEPS  # noqa: E402
 from test_formats import tensors  # noqa: E402
@@ -120,3 +125,36 @@ def test_the_trainer_resumes(name, way, ran):
     assert {k: resumed["log"][k][0] for k in last} == {k: whole["log"][k][0] for k in last}
     assert {k: resumed["log"][k][1] for k in last[1:]} == {k: whole["log"][k][1] for k in last[1:]}
     assert_equal(without_initial_lr(resumed["after"]), without_initial_lr(whole["after"]))
+
+
+IN_MEMORY = {"mixtral": "experts.gate_up_proj", "qwen3-moe": "experts.gate_up_proj", "gpt-neox": "lm_head.weight"}
+
+
+@pytest.mark.parametrize("family", IN_MEMORY)
+def test_names_that_transformers_has_only_in_memory_are_refused(family, tmp_path):
+    """Its files have others: transformers 5 renames and stacks tensors when it loads them."""
+    model = family_models.make(family, tmp_path / "model")
+    dcp.save({"model": model.state_dict()}, checkpoint_id=tmp_path / "c/pytorch_model_fsdp_0", no_dist=True)
+    r = harness.run("tp-ckpt", "import", tmp_path / "c", "--config", tmp_path / "model", "-o", tmp_path / "ckpt")
+    assert r.rc in (2, 3) and not (tmp_path / "ckpt").exists() and (IN_MEMORY[family] in r.err or "experts.0." in r.err), repr(r)
+
+
+@pytest.mark.parametrize("family", [f for f in family_models.FAMILIES if f not in IN_MEMORY])
+def test_groups_are_those_of_the_trainer_in_every_family(family, tmp_path):
+    """Also by way of a checkpoint of ours."""
+    model = family_models.make(family, tmp_path / "model")
+    optimizer = torch.optim.AdamW(model.parameters())
+    model(input_ids=torch.arange(16)[None], labels=torch.arange(16)[None]).loss.backward()
+    optimizer.step()
+    folder = tmp_path / "checkpoint-1"
+    dcp.save({"model": model.state_dict()}, checkpoint_id=folder / "pytorch_model_fsdp_0", no_dist=True)
+    dcp.save({"optimizer": {"state": get_optimizer_state_dict(model, optimizer)["state"]}}, checkpoint_id=folder / "optimizer_0", no_dist=True)
+    harness.ok("tp-reshard", folder, "--to", "tp2", "--config", tmp_path / "model", "-o", tmp_path / "a")
+    harness.ok("tp-ckpt", "import", folder, "--config", tmp_path / "model", "-o", tmp_path / "ckpt")
+    harness.ok("tp-ckpt", "export", tmp_path / "ckpt", "--format", "accelerate", "-o", tmp_path / "b")
+    decaying = set(Trainer.get_decay_parameter_names(None, model))
+    names = [n for n, _ in model.named_parameters()]
+    for out in tmp_path / "a", tmp_path / "b":
+        dcp_to_torch_save(out / "optimizer_0", tmp_path / "whole.pt")
+        groups = torch.load(tmp_path / "whole.pt", weights_only=False)["optimizer"]["param_groups"]
+        assert [sorted(g["params"]) for g in groups] == [sorted(n for n in names if (n in decaying) == d) for d in (True, False)]

@@ -18,7 +18,9 @@ enum adamw_part { ADAMW_ALL, ADAMW_DECAYING, ADAMW_OTHERS };
  * knows by their modules and names. */
 static bool decays(const struct tensor *t)
 {
-    static const char *const parts[] = { "bias", "layernorm", "rmsnorm", "_norm.", ".norm." };
+    static const char *const parts[] = {
+        "bias", "layernorm", "rmsnorm", "_norm.", ".norm.", ".ln_"
+    };
     char name[NAME_MAX_BYTES];
     size_t n = 0;
 
