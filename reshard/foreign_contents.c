@@ -156,19 +156,23 @@ static tp_status open_source(struct foreign_contents *out, const char *path,
                                                     .memory_bytes =
                                                         memory_budget_tables(q->memory_bytes) };
     /* a model of an unknown architecture is not an obstacle where it is not needed */
-    const bool has_model = (q->config || q->format->fused) && foreign_model_exists(&model_of);
+    bool has_model = (q->config || q->format->fused) && foreign_model_exists(&model_of);
     bool config_missing = q->config != NULL; /* until it has been read */
     struct model model;
+    struct tp_err ignored = { 0 };
     tp_status st;
 
     if (has_model)
         TP_TRY(foreign_model_read(&model, &out->note, &model_of, &out->arena, err));
+    else if (q->format->ordered && foreign_model_exists(&model_of))
+        has_model = !foreign_model_config(&model, path, true, &out->arena, &ignored);
     config_missing = false;
     TP_TRY(foreign_open(&out->source, q->format, path, has_model ? &model : NULL,
                         memory_budget_tables(q->memory_bytes), err));
     if (q->format->check)
         TP_TRY(q->format->check(out->source, err));
     TP_TRY(list_tensors(out, err));
+    out->refused = piece_source_refused_state(out->source);
 done:
     out->incomplete = st == TP_E_NOTFOUND && !config_missing;
     return st;
@@ -272,6 +276,10 @@ tp_status foreign_contents_verify(struct foreign_contents *c, int64_t *checked, 
 {
     tp_status st = check_coverage(c, err);
 
+    if (!st && c->refused && c->refused->status == TP_E_CORRUPT) {
+        *err = *c->refused;
+        return TP_E_CORRUPT;
+    }
     return st ? st : piece_source_verify(c->source, checked, unchecked, err);
 }
 
@@ -281,6 +289,8 @@ tp_status foreign_contents_need_all(const struct foreign_contents *c, struct tp_
 {
     char more[MORE_TEXT] = "";
 
+    if (c->refused)
+        return tp_fail(err, TP_E_CORRUPT, "%s", c->refused->msg);
     if (!c->n_unread)
         return TP_OK;
     if (c->n_unread > 1)

@@ -19,7 +19,9 @@ struct foreign_contents {
     const char *note;   /* what to tell people of the model that was chosen; NULL: nothing */
     int n_unread;       /* tensors of other types, which are not read */
     const char *unread; /* the first of them, with its group */
-    bool incomplete;    /* it was not opened, because a file of the checkpoint is missing */
+    const struct tp_err *refused; /* why the optimizer's state is not read; NULL: it is, or none is
+                                     there */
+    bool incomplete; /* it was not opened, because a file of the checkpoint is missing */
 };
 
 /* What is opened, and how. */

@@ -12,8 +12,9 @@
 #include "reshard/unknown_tensors.h"
 
 /* What can be read. */
-#define IMPORT_FORMATS \
-    "safetensors, bin, dcp, accelerate, torchtitan, megatron, torch_dist, deepspeed"
+#define IMPORT_FORMATS                                                               \
+    "safetensors, bin, trainer, dcp, accelerate, torchtitan, megatron, torch_dist, " \
+    "deepspeed"
 
 struct import_request {
     const char *source; /* folder */

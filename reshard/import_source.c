@@ -298,6 +298,21 @@ done:
     return st;
 }
 
+/* State of an optimizer that was not added must not be lost in silence. */
+static tp_status check_refused(const struct import_source *s, const struct import_request *q,
+                               struct tp_err *err)
+{
+    const struct tp_err *why = piece_source_refused_state(s->pieces);
+
+    if (q->no_optim || !why)
+        return TP_OK;
+    if (why->status == TP_E_NO) {
+        progress_note(q->progress, "%s", why->msg);
+        return TP_OK;
+    }
+    return tp_fail(err, why->status, "%s; with --no-optim the weights alone are taken", why->msg);
+}
+
 static tp_status open_pieces(struct import_source *s, const struct import_request *q,
                              const struct foreign_format *format, const struct model *m,
                              struct arena *arena, struct tp_err *err)
@@ -317,6 +332,7 @@ static tp_status open_pieces(struct import_source *s, const struct import_reques
                      q->source);
         goto done;
     }
+    TP_TRY(check_refused(s, q, err));
     TP_TRY(list_params(s, &params, &n_params, q, m, arena, err));
     if (format->check && !q->no_optim)
         TP_TRY(format->check(s->pieces, err));

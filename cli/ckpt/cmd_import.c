@@ -16,6 +16,7 @@ static const char intro[] =
     "\n"
     "    safetensors  model.safetensors or its parts, of Hugging Face\n"
     "    bin          pytorch_model.bin or its parts, of Hugging Face\n"
+    "    trainer      checkpoint-N of transformers' Trainer, with optimizer.pt\n"
     "    dcp          a torch.distributed.checkpoint, of FSDP2, DTensor and other programs\n"
     "    accelerate   Hugging Face Accelerate or Trainer, FSDP with SHARDED_STATE_DICT\n"
     "    torchtitan   a Llama of torchtitan\n"
@@ -44,9 +45,10 @@ static bool parse(struct import_request *q, struct copy_options *copy, struct op
         OPT_ARG("SRC", &q->source, "folder that the framework wrote, also https:// or s3://"),
         OPT_STR('o', "out", "ROOT", &q->out, "checkpoint root to which the step is added"),
         OPT_STR(0, "layout", "SPEC", &q->layout, "layout to write (default tp1)"),
-        OPT_STR(0, "format",
-                "auto|safetensors|bin|dcp|accelerate|torchtitan|megatron|torch_dist|deepspeed",
-                &q->format, "format of SRC (default auto: detected from its files)"),
+        OPT_STR(
+            0, "format",
+            "auto|safetensors|bin|trainer|dcp|accelerate|torchtitan|megatron|torch_dist|deepspeed",
+            &q->format, "format of SRC (default auto: detected from its files)"),
         OPT_STR(0, "config", "FILE", &q->config,
                 "config.json of the model (default: SRC's; of Megatron-LM, one\nthat is made from "
                 "its arguments)"),

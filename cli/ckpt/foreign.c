@@ -21,6 +21,8 @@ tp_status foreign_open_noted(struct foreign_contents *c, const struct foreign_co
 
     if (!st && c->note)
         report_note("tp-ckpt", "%s", c->note);
+    if (!st && c->refused)
+        report_note("tp-ckpt", "left out here: %s", c->refused->msg);
     if (!st && c->n_unread)
         report_note(
             "tp-ckpt",
@@ -247,6 +249,8 @@ done:
 /* What is so of all formats: a folder is read without its model, too. */
 #define UNPROVED_ANYWHERE "that the model has no other tensors, which tp-ckpt import compares"
 
+#define UNPROVED_OPTIMIZER "anything of the optimizer's state, which is not read"
+
 #define UNPROVED_TYPES "anything of the tensors whose types are not read"
 
 /* Where no config.json of a known family has all weights. */
@@ -260,6 +264,8 @@ static json_t *unproved_json(const struct foreign_contents *c, bool shapes)
         json_array_append_new(list, json_string(c->format->unproved));
     if (!shapes)
         json_array_append_new(list, json_string(UNPROVED_SHAPES));
+    if (c->refused)
+        json_array_append_new(list, json_string(UNPROVED_OPTIMIZER));
     if (c->n_unread)
         json_array_append_new(list, json_string(UNPROVED_TYPES));
     json_array_append_new(list, json_string(UNPROVED_ANYWHERE));
@@ -302,9 +308,10 @@ static void print_verified(const struct foreign_contents *c, const char *path,
     print_safe(path);
     printf(": %d tensors, each element once; %s agree with their CRC-32, %s have no checksum\n",
            c->n_tensors, size_format(size, v->checked), size_format(other, v->unchecked));
-    printf("not proved: %s%s%s%s" UNPROVED_ANYWHERE "\n",
+    printf("not proved: %s%s%s%s%s" UNPROVED_ANYWHERE "\n",
            c->format->unproved ? c->format->unproved : "", c->format->unproved ? "; " : "",
-           v->shapes ? "" : UNPROVED_SHAPES "; ", c->n_unread ? UNPROVED_TYPES "; " : "");
+           v->shapes ? "" : UNPROVED_SHAPES "; ", c->refused ? UNPROVED_OPTIMIZER "; " : "",
+           c->n_unread ? UNPROVED_TYPES "; " : "");
 }
 
 tp_status foreign_verify(const struct foreign_contents_request *q, bool json, struct tp_err *err)

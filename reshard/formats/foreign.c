@@ -6,6 +6,7 @@
 
 #include "core/file.h"
 #include "reshard/formats/deepspeed/deepspeed.h"
+#include "reshard/formats/hf_trainer/hf_trainer.h"
 #include "reshard/formats/megatron/master_check.h"
 #include "reshard/formats/megatron/megatron.h"
 #include "reshard/formats/megatron/torch_dist.h"
@@ -20,21 +21,29 @@
 #define FLAT                                                                                       \
     "where parameters begin in flat buffers of the distributed optimizer, beyond a comparison of " \
     "some masters with the weights"
+#define ORDER                                                                                      \
+    "that no bit of safetensors changed, which have no checksums; which state of optimizer.pt is " \
+    "of which parameter, beyond their shapes and the order of transformers' modules"
 #define METADATA "the names and places in .metadata, which has no checksum"
 
 /* Formats with an optimizer come first: trainers leave the weights alone beside it. */
 static const struct foreign_format formats[] = {
     { "megatron", "Megatron-LM, a folder for each rank", megatron_detect, megatron_read,
-      master_check, megatron_config, true, ONE_SAVE "; " FLAT },
+      master_check, megatron_config, true, false, ONE_SAVE "; " FLAT },
     { "torch_dist", "Megatron-core torch_dist", torch_dist_detect, torch_dist_read,
-      torch_dist_check, torch_dist_root_config, true, METADATA "; " FLAT },
+      torch_dist_check, torch_dist_root_config, true, false, METADATA "; " FLAT },
     { "deepspeed", "DeepSpeed, ZeRO or Universal", deepspeed_detect, deepspeed_read, NULL, NULL,
-      false, ONE_SAVE },
+      false, false, ONE_SAVE },
     { "accelerate", "Hugging Face Accelerate, FSDP", accelerate_detect, accelerate_read,
-      accelerate_check, NULL, false, METADATA "; " ONE_SAVE },
-    { "torchtitan", "torchtitan", torchtitan_detect, torchtitan_read, NULL, NULL, true, METADATA },
-    { "dcp", "PyTorch distributed checkpoint", dcp_detect, dcp_read, NULL, NULL, false, METADATA },
-    { "bin", "pytorch_model.bin", torch_bin_detect, torch_bin_read, NULL, NULL, false, NULL },
+      accelerate_check, NULL, false, false, METADATA "; " ONE_SAVE },
+    { "torchtitan", "torchtitan", torchtitan_detect, torchtitan_read, NULL, NULL, true, false,
+      METADATA },
+    { "dcp", "PyTorch distributed checkpoint", dcp_detect, dcp_read, NULL, NULL, false, false,
+      METADATA },
+    { "trainer", "transformers' Trainer", hf_trainer_detect, hf_trainer_read, NULL, NULL, false,
+      true, ORDER },
+    { "bin", "pytorch_model.bin", torch_bin_detect, torch_bin_read, NULL, NULL, false, false,
+      NULL },
 };
 
 enum { FORMATS = sizeof formats / sizeof *formats };
@@ -74,6 +83,7 @@ const struct foreign_format *foreign_format_safetensors(void)
                                                        safetensors_pieces_read,
                                                        NULL,
                                                        NULL,
+                                                       false,
                                                        false,
                                                        "that no bit changed, because the files "
                                                        "have no checksums" };

@@ -23,7 +23,8 @@ struct foreign_format {
      * was chosen; both live as long as s. NULL: the format does not say enough. */
     tp_status (*config)(const char **text, const char **note, struct piece_source *s,
                         struct tp_err *err);
-    bool fused; /* its tensors are not those of a model, so `read` needs one of a known family */
+    bool fused;   /* its tensors are not those of a model, so `read` needs one of a known family */
+    bool ordered; /* `read` finds more where it has a model of a known family */
     const char *unproved; /* what its files cannot prove, for tp-ckpt verify; NULL: nothing more
                              than what is so of all formats */
 };

@@ -8,12 +8,13 @@ import sys
 HERE = pathlib.Path(__file__).resolve().parent
 
 
-def run(program, *argv, megatron=None):
-    """Run it and return what it printed. The end of a failure's output is shown. megatron: the version of Megatron-core, if it is
-    another than that of requirements-frameworks.txt."""
+def run(program, *argv, megatron=None, transformers=None):
+    """Run it and return what it printed. The end of a failure's output is shown. megatron, transformers: the version of Megatron-core
+    or transformers, if it is another than that of requirements-frameworks.txt or requirements.txt."""
     folders = [os.environ["TP_FRAMEWORKS"]]
-    if megatron:
-        folders.insert(0, os.path.join(folders[0], "megatron-core", megatron))
+    for name, version in (("megatron-core", megatron), ("transformers", transformers)):
+        if version:
+            folders.insert(0, os.path.join(os.environ["TP_FRAMEWORKS"], name, version))
     env = dict(os.environ, PYTHONPATH=os.pathsep.join(folders), PYTHONWARNINGS="ignore", OMP_NUM_THREADS="1")
     r = subprocess.run([sys.executable, "-B", HERE / program, *map(str, argv)], env=env, text=True, timeout=1200,
                        stdout=subprocess.PIPE, stderr=subprocess.STDOUT)

@@ -133,6 +133,13 @@ void piece_source_left_in_adamw(struct piece_source *s);
 bool piece_source_left_is_in_adamw(const struct piece_source *s, int i);
 const char *piece_source_left_name(const struct piece_source *s, int i);
 
+/* Note that the state of an optimizer which the files have is not added, and why: a sentence that
+ * begins with the file. TP_E_NO: it is of another optimizer than AdamW and stays behind; other
+ * statuses: who needs the optimizer fails with this. */
+void piece_source_refuse_state(struct piece_source *s, const struct tp_err *why);
+/* NULL: nothing was refused. */
+const struct tp_err *piece_source_refused_state(const struct piece_source *s);
+
 /* After all pieces were added: gather them into tensors. TP_E_CORRUPT: two pieces of a tensor
  * differ in shape or type. */
 tp_status piece_source_finish(struct piece_source *s, struct tp_err *err);

@@ -229,6 +229,16 @@ bool piece_source_left_is_in_adamw(const struct piece_source *s, int i)
     return s->left[i].in_adamw;
 }
 
+void piece_source_refuse_state(struct piece_source *s, const struct tp_err *why)
+{
+    s->refused = *why;
+}
+
+const struct tp_err *piece_source_refused_state(const struct piece_source *s)
+{
+    return s->refused.status ? &s->refused : NULL;
+}
+
 void piece_source_set_distributed(struct piece_source *s)
 {
     s->distributed = true;

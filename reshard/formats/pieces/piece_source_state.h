@@ -36,10 +36,11 @@ struct piece_source {
     struct export_adamw adamw;
     const char *adamw_owner;
     bool has_adamw;
-    bool frozen;          /* weights are only of parameters that are not trained */
-    bool distributed;     /* the optimizer's state is of Megatron-LM's distributed optimizer */
-    const char *old_form; /* of that */
-    bool tensor_steps;    /* AdamW has counted the steps of each tensor */
+    bool frozen;           /* weights are only of parameters that are not trained */
+    bool distributed;      /* the optimizer's state is of Megatron-LM's distributed optimizer */
+    const char *old_form;  /* of that */
+    bool tensor_steps;     /* AdamW has counted the steps of each tensor */
+    struct tp_err refused; /* state of an optimizer that is not added; its status is TP_OK: none */
     struct export_modules modules; /* of Megatron-LM */
     struct piece_tensor *tensors;
     int n_tensors;

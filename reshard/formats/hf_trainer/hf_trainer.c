@@ -1,0 +1,219 @@
+/* reshard/formats/hf_trainer/hf_trainer.c - see reshard/formats/hf_trainer/hf_trainer.h. */
+#include "reshard/formats/hf_trainer/hf_trainer.h"
+
+#include <limits.h>
+#include <string.h>
+
+#include "core/file.h"
+#include "reshard/formats/hf_trainer/hf_trainer_params.h"
+#include "reshard/formats/safetensors/safetensors_pieces.h"
+#include "reshard/formats/torch/torch_bin.h"
+#include "storage/object.h"
+
+#define OPTIMIZER "optimizer.pt"
+
+static bool has_file(const char *path, const char *name)
+{
+    struct tp_err ignored;
+    char file[PATH_MAX];
+
+    return !file_join(file, path, name, &ignored) && object_is_there(file);
+}
+
+bool hf_trainer_detect(const char *path)
+{
+    return has_file(path, OPTIMIZER);
+}
+
+static tp_status read_weights(struct piece_source *s, const struct model *m, struct tp_err *err)
+{
+    const char *path = piece_source_path(s);
+
+    if (safetensors_pieces_detect(path))
+        return safetensors_pieces_read(s, m, err);
+    if (torch_bin_detect(path))
+        return torch_bin_read(s, m, err);
+    if (has_file(path, "adapter_model.safetensors") || has_file(path, "adapter_model.bin"))
+        return tp_fail(err, TP_E_NOTFOUND,
+                       "%s: has an adapter of PEFT and its " OPTIMIZER
+                       ", but not the model; merge the adapter into the model, and save that",
+                       path);
+    return tp_fail(err, TP_E_NOTFOUND,
+                   "%s: has an " OPTIMIZER " of transformers' Trainer, but neither "
+                   "model.safetensors nor pytorch_model.bin, nor their index",
+                   path);
+}
+
+/* ---- AdamW's state ---- */
+
+/* Add a tensor of a parameter's state; of stacked experts, the parts of each. */
+static tp_status add_tensor(struct piece_source *s, const struct piece *whole,
+                            const struct parameter_order_item *param, struct tp_err *err)
+{
+    const int64_t bytes = dtype_bytes(whole->dtype);
+    tp_status st = TP_OK;
+
+    if (!param->experts)
+        return piece_source_add(s, whole, err);
+    for (int e = 0; e < param->experts && !st; e++) {
+        int64_t row = 0;
+
+        for (int half = 0; half < (param->up ? 2 : 1) && !st; half++) {
+            const struct tensor *t = (half ? param->up : param->tensor) + e;
+            struct piece p = { .group = whole->group, .name = t->name, .dtype = whole->dtype };
+
+            p.file = whole->file;
+            p.sum = whole->sum;
+            p.ndim = t->ndim;
+            memcpy(p.shape, t->shape, sizeof p.shape);
+            p.box = box_whole(t->ndim, t->shape);
+            p.begin = whole->begin + (e * whole->stride[0] + row * whole->stride[1]) * bytes;
+            p.stride[0] = whole->stride[1];
+            p.stride[1] = whole->stride[2];
+            row += t->shape[0];
+            st = piece_source_add(s, &p, err);
+        }
+    }
+    return st;
+}
+
+/* Whether a piece has the shape of a parameter. */
+static bool has_shape(const struct piece *p, const struct parameter_order_item *param)
+{
+    int64_t shape[BOX_NDIM_MAX];
+    const int ndim = parameter_order_shape(shape, param);
+
+    return p->ndim == ndim && p->dtype != DTYPE_COUNT &&
+           memcmp(p->shape, shape, sizeof *shape * (size_t)ndim) == 0;
+}
+
+/* Note an entry of a state that stays behind. */
+static tp_status leave_entry(struct hf_trainer_optimizer *o, int number, const char *key,
+                             struct tp_err *err)
+{
+    const char *name = arena_printf(&o->file.arena, OPTIMIZER ".state.%d.%s", number, key);
+
+    return name ? piece_source_leave(o->file.source, name, err)
+                : tp_fail(err, TP_E_NOMEM, "%s: no memory for its index", o->path);
+}
+
+/* Add an entry of a state: the moments, another tensor of their shape (amsgrad's), or the step. */
+static tp_status add_entry(struct hf_trainer_optimizer *o, int number, int64_t entry,
+                           const struct parameter_order_item *param, struct tp_err *err)
+{
+    struct piece_source *s = o->file.source;
+    const struct pickle_value *state = o->states[number].value, *v = pickle_entry(state, entry);
+    const char *key = pickle_text(pickle_key(state, entry)), *name = param->tensor->name, *group;
+    struct piece p;
+    int64_t step;
+    tp_status st = TP_OK;
+
+    if (key && strcmp(key, "step") == 0 && torch_pieces_is_number(v)) {
+        st = torch_pieces_number(&step, &o->file, v, name, err);
+        return st ? st : piece_source_set_step(s, step, name, err);
+    }
+    if (!key || strcmp(key, GROUP_PARAM) == 0 || strcmp(key, GROUP_MASTER) == 0 ||
+        !torch_tensor_is(v))
+        return leave_entry(o, number, key ? key : "?", err);
+    group = strcmp(key, GROUP_EXP_AVG) == 0      ? GROUP_EXP_AVG
+            : strcmp(key, GROUP_EXP_AVG_SQ) == 0 ? GROUP_EXP_AVG_SQ
+                                                 : arena_strdup(o->arena, key);
+    if (!group)
+        return tp_fail(err, TP_E_NOMEM, "%s: no memory for its index", o->path);
+    st = torch_pieces_tensor(&p, &o->file, v, group, name, err);
+    if (st)
+        return st;
+    return has_shape(&p, param) ? add_tensor(s, &p, param, err) : leave_entry(o, number, key, err);
+}
+
+/* Take AdamW's options of the group with weight decay, and say whether other groups, which have
+ * other ones, make them a part of what there is. Apex's AdamW has the step there. */
+static tp_status add_groups(struct hf_trainer_optimizer *o, struct tp_err *err)
+{
+    struct piece_source *s = o->file.source;
+    struct export_adamw first = EXPORT_ADAMW_DEFAULT, other = EXPORT_ADAMW_DEFAULT;
+    bool known = torch_pieces_adamw(&first, pickle_item(o->groups, 0)), equal = known;
+    tp_status st = TP_OK;
+
+    for (int64_t g = 0; g < pickle_count(o->groups) && !st; g++) {
+        const struct pickle_value *group = pickle_item(o->groups, g),
+                                  *step = pickle_get(group, "step");
+        int64_t n;
+
+        other = first;
+        if (pickle_count(pickle_get(group, "params")) > 0)
+            equal &= torch_pieces_adamw(&other, group) && other.lr == first.lr &&
+                     other.beta1 == first.beta1 && other.beta2 == first.beta2 &&
+                     other.eps == first.eps && other.weight_decay == first.weight_decay;
+        if (torch_pieces_is_number(step)) {
+            st = torch_pieces_number(&n, &o->file, step, "step", err);
+            if (!st)
+                st = piece_source_set_step(s, n, "param_groups", err);
+        }
+    }
+    if (known)
+        piece_source_set_adamw(s, &first);
+    if (!st)
+        st = piece_source_leave(s, OPTIMIZER ".param_groups", err);
+    if (!st && equal)
+        piece_source_left_in_adamw(s);
+    return st;
+}
+
+static tp_status add_states(struct hf_trainer_optimizer *o,
+                            const struct parameter_order_item *params, struct tp_err *err)
+{
+    tp_status st = add_groups(o, err);
+
+    for (int i = 0; i < o->n && !st; i++)
+        for (int64_t k = 0; k < pickle_entries(o->states[i].value) && !st; k++)
+            st = add_entry(o, i, k, &params[i], err);
+    return st;
+}
+
+static tp_status read_optimizer(struct piece_source *s, const struct model *m, struct tp_err *err)
+{
+    const struct parameter_order_item *params = NULL;
+    struct hf_trainer_optimizer o = { .file = { .source = s } };
+    struct tp_err why = { 0 };
+    char path[PATH_MAX];
+    int file;
+    tp_status st;
+
+    TP_TRY(file_join(path, piece_source_path(s), OPTIMIZER, err));
+    TP_TRY(file_table_add(piece_source_files(s), &file, path, err));
+    TP_TRY(hf_trainer_optimizer_open(&o, s, file, &why, err));
+    if (!why.status)
+        TP_TRY(hf_trainer_params_find(&params, &o, m, &why, err));
+    if (!why.status) {
+        st = add_states(&o, params, err);
+        goto done;
+    }
+    piece_source_refuse_state(s, &why);
+    st = piece_source_leave(s, OPTIMIZER, err);
+done:
+    hf_trainer_optimizer_close(&o);
+    return st;
+}
+
+/* Note what else Trainer has saved. */
+static tp_status leave_others(struct piece_source *s, struct tp_err *err)
+{
+    static const char *const names[] = { "scheduler.pt", "scaler.pt", "rng_state.pth",
+                                         "rng_state_0.pth", "trainer_state.json" };
+    tp_status st = TP_OK;
+
+    for (size_t i = 0; i < sizeof names / sizeof *names && !st; i++)
+        if (has_file(piece_source_path(s), names[i]))
+            st = piece_source_leave(s, names[i], err);
+    return st;
+}
+
+tp_status hf_trainer_read(struct piece_source *s, const struct model *m, struct tp_err *err)
+{
+    tp_status st = read_weights(s, m, err);
+
+    if (!st)
+        st = read_optimizer(s, m, err);
+    return st ? st : leave_others(s, err);
+}

@@ -1,0 +1,36 @@
+/*
+ * reshard/formats/hf_trainer/hf_trainer_optimizer.h - optimizer.pt: the state_dict() of an
+ * optimizer of PyTorch, which knows parameters by numbers. Inside reshard/formats/hf_trainer/ only.
+ */
+#ifndef RESHARD_FORMATS_HF_TRAINER_HF_TRAINER_OPTIMIZER_H
+#define RESHARD_FORMATS_HF_TRAINER_HF_TRAINER_OPTIMIZER_H
+
+#include "reshard/formats/torch/torch_pieces.h"
+
+/* The state of a parameter. */
+struct hf_trainer_state {
+    const struct pickle_value *value; /* a dict; NULL: the parameter has none */
+    const char *name;                 /* of the parameter; NULL: the file has no names */
+    int group;
+    int ndim; /* of its moments; -1: it does not have both */
+    int64_t shape[BOX_NDIM_MAX];
+};
+
+struct hf_trainer_optimizer {
+    struct torch_pieces file;
+    const char *path;
+    const struct pickle_value *groups; /* param_groups, a list */
+    struct hf_trainer_state *states;   /* by number: those of the first group come first */
+    int n;
+    bool named;          /* all have names */
+    bool adamw;          /* some have both moments */
+    struct arena *arena; /* the source's */
+};
+
+/* Read the pickle of a file of the source's table. Close also after a failure. *why: the file is
+ * intact, but no optimizer's, or not AdamW's; its status is TP_OK otherwise. */
+tp_status hf_trainer_optimizer_open(struct hf_trainer_optimizer *o, struct piece_source *s,
+                                    int file, struct tp_err *why, struct tp_err *err);
+void hf_trainer_optimizer_close(struct hf_trainer_optimizer *o);
+
+#endif

@@ -1,0 +1,32 @@
+/*
+ * reshard/formats/hf_trainer/hf_trainer_params.h - which state of optimizer.pt is of which
+ * parameter. Inside reshard/formats/hf_trainer/ only.
+ *
+ * Trainer makes two groups: first the parameters with weight decay, then those without. Both have
+ * the order of named_parameters(), which is that of transformers' classes
+ * (layout/parameter_order.h). Which parameters have no weight decay depends on the version:
+ *
+ *     before 4.50    biases, and norms whose class is nn.LayerNorm or is registered as one
+ *                    (Llama's, and in some versions Granite's)
+ *     4.50 to 4.5x   these, and what has "layernorm" in its name
+ *     since          biases, and all norms
+ *
+ * Each of these sets contains the one before it, so the sizes of the groups tell which it is. A
+ * program's own optimizer may have one group of all parameters. All shapes must fit. Where two
+ * orders fit, the version in config.json decides.
+ */
+#ifndef RESHARD_FORMATS_HF_TRAINER_HF_TRAINER_PARAMS_H
+#define RESHARD_FORMATS_HF_TRAINER_HF_TRAINER_PARAMS_H
+
+#include "layout/model.h"
+#include "layout/parameter_order.h"
+#include "reshard/formats/hf_trainer/hf_trainer_optimizer.h"
+
+/* Find the parameter of each state: (*out)[i] is that of o->states[i], in the arena, with the shape
+ * of the state's moments. m is NULL where the model is not known: then the file must have names.
+ * *why: it is not known; TP_E_CORRUPT: the file does not fit the model. */
+tp_status hf_trainer_params_find(const struct parameter_order_item **out,
+                                 const struct hf_trainer_optimizer *o, const struct model *m,
+                                 struct tp_err *why, struct tp_err *err);
+
+#endif
