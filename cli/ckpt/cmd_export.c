@@ -23,6 +23,7 @@ static const char intro[] =
     "    safetensors  weights as whole tensors under their Hugging Face names, which "
     "transformers,\n"
     "                 vLLM and other programs load\n"
+    "    trainer      the same with AdamW's state, from which transformers' Trainer continues\n"
     "    gguf         model.gguf, weights and tokenizer for llama.cpp\n"
     "    dcp          a torch.distributed.checkpoint with AdamW's state, which FSDP2 and other\n"
     "                 programs load at any layout\n"
@@ -49,7 +50,7 @@ static bool parse(struct export_request *q, struct export_options *o, int *exit_
         OPT_ARG("CKPT", &q->ckpt, "checkpoint root (its newest complete step) or step directory"),
         OPT_STR('o', "out", "DIR", &q->out, "folder to create, or s3://BUCKET/PREFIX"),
         OPT_STR(0, "format",
-                "safetensors|gguf|dcp|accelerate|torchtitan|megatron|torch_dist|deepspeed",
+                "safetensors|trainer|gguf|dcp|accelerate|torchtitan|megatron|torch_dist|deepspeed",
                 &q->format, "format to write (default safetensors)"),
         OPT_STR(0, "layout", "SPEC", &q->layout,
                 "dcp, accelerate, torchtitan, megatron, torch_dist: layout of the files\n(default: "
@@ -64,7 +65,7 @@ static bool parse(struct export_request *q, struct export_options *o, int *exit_
                 "the moments without masters); f32 is taken from the masters where\n"
                 "there are any, and so is q8_0 (GGUF only)"),
         { OPT_KIND_SIZE, 0, "max-shard-size", "SIZE", &q->max_shard_bytes,
-          "safetensors: limit on the bytes of tensors in a file (default 5GB)",
+          "safetensors, trainer: limit on the bytes of tensors in a file (default 5GB)",
           &o->max_shard_given },
         OPT_STR(0, "assets", "DIR", &q->assets,
                 "copy tokenizer, chat templates and generation_config.json\n"

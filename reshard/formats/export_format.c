@@ -7,6 +7,7 @@
 #include "reshard/formats/deepspeed/deepspeed.h"
 #include "reshard/formats/foreign.h"
 #include "reshard/formats/gguf/gguf.h"
+#include "reshard/formats/hf_trainer/hf_trainer.h"
 #include "reshard/formats/megatron/megatron.h"
 #include "reshard/formats/megatron/torch_dist.h"
 #include "reshard/formats/pieces/piece_target.h"
@@ -24,6 +25,13 @@ static const struct export_format formats[] = {
       .state = EXPORT_WEIGHTS,
       .shards = true,
       .create = safetensors_export_create,
+      PIECES },
+    { .name = "trainer",
+      .title = "transformers' Trainer",
+      .state = EXPORT_MOMENTS,
+      .shards = true,
+      .extras = "trainer",
+      .create = hf_trainer_export_create,
       PIECES },
     { .name = "gguf",
       .title = "GGUF of llama.cpp",

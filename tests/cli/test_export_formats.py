@@ -58,7 +58,8 @@ def saved_at(root, state, step, **train):
     return root
 
 
-EXACT = {"dcp": (), "accelerate": (), "torchtitan": (), "deepspeed": (), "megatron": (), "torch_dist": (), "torch_dist distributed": ("--distributed-optimizer",)}
+EXACT = {"dcp": (), "trainer": (), "accelerate": (), "torchtitan": (), "deepspeed": (), "megatron": (),
+         "torch_dist": (), "torch_dist distributed": ("--distributed-optimizer",)}
 
 
 @pytest.mark.parametrize("fmt", EXACT)
@@ -486,7 +487,7 @@ def test_zero3_becomes_universal(bf16, tmp_path):
 
 # ---- all formats ----
 
-@pytest.mark.parametrize("fmt", ["safetensors", "gguf", "dcp", "accelerate", "torchtitan", "megatron", "torch_dist", "deepspeed"])
+@pytest.mark.parametrize("fmt", ["safetensors", "trainer", "gguf", "dcp", "accelerate", "torchtitan", "megatron", "torch_dist", "deepspeed"])
 def test_force_replaces_an_export_of_any_format(fmt, f32, tmp_path):
     export(f32, tmp_path / "out", fmt)
     (tmp_path / "out/README.md").write_text("mine")

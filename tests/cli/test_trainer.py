@@ -5,7 +5,7 @@ checkpoint. tests/clients has the Trainer itself write them.
 
 needs: tp-train tp-ckpt tp-reshard
 covers: reshard/formats/hf_trainer/hf_trainer reshard/formats/hf_trainer/hf_trainer_optimizer reshard/formats/hf_trainer/hf_trainer_params
-    layout/parameter_order
+    reshard/formats/hf_trainer/hf_trainer_target layout/parameter_order
 """
 import collections
 import json
@@ -171,7 +171,7 @@ def test_it_becomes_another_frameworks(f32, tmp_path):
     assert "optimizer.pt.param_groups" in r.out, repr(r)  # the second group has no weight decay there
     found, _ = torch_files.load_dcp(tmp_path / "dcp")
     assert np.array_equal(found["optim.state.lm_head.weight.exp_avg"], f32.group("exp_avg")["lm_head.weight"])
-    assert torch_files.load(_bytes(found, "optim.param_groups.0.betas")) == (0.8, 0.9)
+    assert found["optim.param_groups.0.betas"] == (0.8, 0.9)
     optimizer = optimizer_of(f32, order_of(config_of(f32)))
     optimizer["param_groups"][1]["weight_decay"] = 0.1
     source = save(tmp_path / "equal", f32, optimizer)
@@ -179,10 +179,6 @@ def test_it_becomes_another_frameworks(f32, tmp_path):
     assert "param_groups" not in r.out, repr(r)
     ok("tp-reshard", source, "--to", "tp4", "--format", "tp", "-o", tmp_path / "ours")
     assert digests(tmp_path / "ours") == digests(f32.root)
-
-
-def _bytes(found, name):
-    return torch_files.saved(found[name])
 
 
 # ---- two orders ----
@@ -285,6 +281,12 @@ def test_a_state_that_cannot_be_assigned_is_refused_and_never_dropped_in_silence
     assert digests(tmp_path / "weights") == f32.digests("param") and "optimizer.pt" in r.out, repr(r)
 
 
+def write_rules(path, state):
+    """A file of rules that cuts no tensor. Returns its path."""
+    path.write_text("".join("%s -\n" % n for n in order_of(config_of(state))))
+    return path
+
+
 def test_without_a_known_model_numbers_are_refused(f32, tmp_path):
     source = save(tmp_path / "checkpoint-3", f32)
     (source / "config.json").rename(tmp_path / "config.json")
@@ -293,8 +295,7 @@ def test_without_a_known_model_numbers_are_refused(f32, tmp_path):
     assert digests_with(source, tmp_path / "config.json") == digests(f32.root)
     assert_imported(f32, source, tmp_path / "ckpt", "--config", tmp_path / "config.json")
     source = save(tmp_path / "unknown", f32, None, {"architectures": ["UnheardOf"], "model_type": "unheard"})
-    rules = tmp_path / "rules"
-    rules.write_text("model.embed_tokens.weight vocabulary\nlm_head.weight vocabulary\n* replicated\n")
+    rules = write_rules(tmp_path / "rules", f32)
     r = run("tp-ckpt", "import", source, "--rules", rules, "-o", tmp_path / "no")
     assert r.rc == 2 and "is not known for this architecture" in r.err and "--no-optim" in r.err, repr(r)
 
@@ -371,3 +372,77 @@ def test_hostile_contents_are_refused_in_one_sentence(content, f32, tmp_path):
     r = run("tp-ckpt", "import", source, "-o", tmp_path / "ckpt")
     assert r.rc == 0 or (r.rc == 2 and len(r.lines) == 1), repr(r)
     assert "optimizer.pt" in r.out + r.err, repr(r)
+
+
+# ---- what is written ----
+
+def load(file):
+    return torch_files.load(file.read_bytes())
+
+
+def written_names(optimizer, config):
+    """The names by their numbers, which must be those of Trainer: with weight decay, then without."""
+    order = order_of(config)
+    want = [n for n in order if "norm" not in n], [n for n in order if "norm" in n]
+    assert [g["param_names"] for g in optimizer["param_groups"]] == list(want)
+    assert [g["params"] for g in optimizer["param_groups"]] == [list(range(len(want[0]))),
+                                                                list(range(len(want[0]), len(order)))]
+    return [*want[0], *want[1]]
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+def test_an_export_has_the_state_that_trainer_loads(dtype, f32, bf16, tmp_path):
+    """Moments by number, the step, AdamW's options, and no step with a learning rate that no program chose."""
+    state = bf16 if dtype == "bf16" else f32
+    r = ok("tp-ckpt", "export", state.root, "--format", "trainer", "-o", tmp_path / "out")
+    assert '"train_batch_size": 0' in r.err, repr(r)
+    optimizer = load(tmp_path / "out/optimizer.pt")
+    for i, name in enumerate(written_names(optimizer, config_of(state))):
+        assert float(optimizer["state"][i]["step"]) == STEP
+        for group in MOMENTS:
+            assert np.array_equal(optimizer["state"][i][group], state.group(group)[name]), name
+    weights = oracle_numpy.load_safetensors(tmp_path / "out/model.safetensors")
+    for name, want in state.group("master" if dtype == "bf16" else "param").items():
+        assert np.array_equal(weights[name], want), name
+    first, second = optimizer["param_groups"]
+    assert first["betas"] == (0.9, 0.95) and first["lr"] == second["lr"] == 0 and second["weight_decay"] == 0 < first["weight_decay"]
+    schedule = load(tmp_path / "out/scheduler.pt")
+    assert schedule["last_epoch"] == STEP and schedule["lr_lambdas"] == [None, None]
+    run_state = json.loads((tmp_path / "out/trainer_state.json").read_text())
+    assert run_state["global_step"] == STEP and run_state["train_batch_size"] == 0
+    ok("tp-ckpt", "verify", tmp_path / "out")
+    ok("tp-ckpt", "import", tmp_path / "out", "-o", tmp_path / "again")
+    if dtype == "fp32":
+        assert digests(tmp_path / "again") == digests(state.root)
+
+
+def test_what_trainer_saved_besides_comes_along_from_trainer_to_trainer(f32, tmp_path):
+    source = save(tmp_path / "checkpoint-3", f32)
+    torch_files.save(source / "rng_state.pth", {"cpu": 1})
+    r = ok("tp-reshard", source, "--to", "tp1", "-o", tmp_path / "out")  # the format stays
+    assert "left out" not in r.out and "train_batch_size" not in r.err, repr(r)
+    for name in ("scheduler.pt", "trainer_state.json", "rng_state.pth"):
+        assert (tmp_path / "out" / name).read_bytes() == (source / name).read_bytes(), name
+    optimizer = load(tmp_path / "out/optimizer.pt")
+    assert optimizer["param_groups"][0]["lr"] == 0.01 and optimizer["param_groups"][0]["betas"] == (0.8, 0.9)
+    assert [g["weight_decay"] for g in optimizer["param_groups"]] == [0.1, 0.0]
+    assert digests(tmp_path / "out") == digests(f32.root)
+    r = ok("tp-reshard", source, "--to", "tp1", "--step", 9, "-o", tmp_path / "later")
+    assert json.loads((tmp_path / "later/trainer_state.json").read_text())["global_step"] == 9, repr(r)
+    assert load(tmp_path / "later/scheduler.pt")["last_epoch"] == 9
+    assert float(load(tmp_path / "later/optimizer.pt")["state"][0]["step"]) == STEP
+
+
+def test_an_export_without_the_optimizer_is_refused(f32, tmp_path):
+    r = run("tp-ckpt", "export", f32.root, "--format", "trainer", "--no-optim", "-o", tmp_path / "out")
+    assert r.rc == 2 and "has no exp_avg/" in r.err and "export safetensors" in r.err and len(r.lines) == 1, repr(r)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_model_of_rules_has_no_order_that_is_known(f32, tmp_path):
+    source = save(tmp_path / "unknown", f32, None, {"architectures": ["UnheardOf"], "model_type": "unheard"})
+    (source / "optimizer.pt").unlink()
+    write_rules(tmp_path / "rules", f32)
+    ok("tp-ckpt", "import", source, "--rules", tmp_path / "rules", "-o", tmp_path / "ckpt")
+    r = run("tp-ckpt", "export", tmp_path / "ckpt", "--format", "trainer", "-o", tmp_path / "out")
+    assert r.rc == 2 and "order of this architecture's parameters is not known" in r.err and not (tmp_path / "out").exists(), repr(r)

@@ -2,7 +2,8 @@
 optimizer, parameter by parameter.
 
 covers: reshard/formats/hf_trainer/hf_trainer reshard/formats/hf_trainer/hf_trainer_optimizer reshard/formats/hf_trainer/hf_trainer_params
-covers: layout/parameter_order"""
+covers: reshard/formats/hf_trainer/hf_trainer_target layout/parameter_order"""
+import json
 import logging
 import pathlib
 import re
@@ -179,3 +180,51 @@ def test_another_optimizer_is_listed(optim, keys, tmp_path):
     r = harness.ok("tp-ckpt", "import", tmp_path / "run/checkpoint-2", "-o", tmp_path / "ckpt")
     assert ", optimizer.pt, scheduler.pt" in r.out and (keys or "has no state of parameters") in r.err, repr(r)
     assert_equal(state_of(tmp_path / "ckpt", tmp_path), live_state(model, None, "llama"))
+
+
+# ---- what is written ----
+
+def load(folder):
+    return transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_trainer_continues_as_if_it_had_never_stopped(name, tmp_path):
+    """Four steps, and two, a move through tp2 of DCP or a copy in parts, and two more: equal weights, moments and steps."""
+    model = family_models.make(name, tmp_path / "model")
+    undisturbed = train(model, tmp_path / "run", steps=4)
+    saved = tmp_path / "run/checkpoint-2"
+    if name in ("llama", "mixtral"):
+        harness.ok("tp-reshard", saved, "--to", "tp2", "--format", "dcp", "-o", tmp_path / "dcp")
+        saved = tmp_path / "dcp"
+    harness.ok("tp-reshard", saved, "--to", "tp1", "--format", "trainer", "-o", tmp_path / "moved")
+    moved = load(tmp_path / "moved")
+    resumed = train(moved, tmp_path / "again", steps=4, resume=tmp_path / "moved")
+    assert resumed.state.global_step == 4
+    assert_equal(live_state(moved, resumed.optimizer, name), live_state(model, undisturbed.optimizer, name))
+    assert {float(x["step"]) for x in resumed.optimizer.state.values()} == {4}
+    for group, want in zip(resumed.optimizer.param_groups, undisturbed.optimizer.param_groups):
+        assert {k: v for k, v in group.items() if k in ("lr", "betas", "eps", "weight_decay")} == {
+            k: v for k, v in want.items() if k in ("lr", "betas", "eps", "weight_decay")}
+
+
+@pytest.mark.parametrize("version", ["4.50.3", "4.57.6", None])
+def test_trainer_has_the_state_of_a_checkpoint_of_ours(version, tmp_path):
+    """tp-train at tp2pp2, then Trainer: the moments of each parameter, and the step, which has no update where the checkpoint
+    does not know the learning rate."""
+    config = harness.write_config(tmp_path / "model")
+    harness.train(config, tmp_path / "ckpt", steps=3, layout="tp2pp2")
+    harness.ok("tp-ckpt", "export", tmp_path / "ckpt", "--format", "trainer", "--max-shard-size", "100K", "-o", tmp_path / "out")
+    assert (tmp_path / "out/model.safetensors.index.json").exists()
+    state = json.loads((tmp_path / "out/trainer_state.json").read_text())
+    if version:  # it trains with this batch size, and stops where it is not known
+        with pytest.raises(AssertionError, match="Error"):
+            frameworks.run("trainer_load.py", tmp_path / "out", tmp_path / "live.safetensors", transformers=version)
+        state["train_batch_size"] = 8
+        (tmp_path / "out/trainer_state.json").write_text(json.dumps(state))
+    out = frameworks.run("trainer_load.py", tmp_path / "out", tmp_path / "live.safetensors", transformers=version)
+    want = state_of(tmp_path / "ckpt", tmp_path)
+    got = load_file(tmp_path / "live.safetensors")
+    assert_equal(got, want)
+    assert "steps {3.0}, global_step 3, lr [0.0, 0.0]" in out, out
+    harness.ok("tp-ckpt", "diff", tmp_path / "out", tmp_path / "ckpt")

@@ -126,45 +126,70 @@ static tp_status add_entry(struct hf_trainer_optimizer *o, int number, int64_t e
     return has_shape(&p, param) ? add_tensor(s, &p, param, err) : leave_entry(o, number, key, err);
 }
 
-/* Take AdamW's options of the group with weight decay, and say whether other groups, which have
- * other ones, make them a part of what there is. Apex's AdamW has the step there. */
-static tp_status add_groups(struct hf_trainer_optimizer *o, struct tp_err *err)
+/* Whether a group has the options of the first one; of weight decay also none, as Trainer gives it
+ * to the second. */
+static bool has_options(const struct pickle_value *group, const struct export_adamw *first,
+                        bool no_decay)
+{
+    struct export_adamw own = *first;
+
+    return torch_pieces_adamw(&own, group) && own.lr == first->lr && own.beta1 == first->beta1 &&
+           own.beta2 == first->beta2 && own.eps == first->eps &&
+           (own.weight_decay == first->weight_decay || (no_decay && own.weight_decay == 0));
+}
+
+/* Take AdamW's options of the group with weight decay. They are all that the groups say, or what
+ * another checkpoint of Trainer says too, or else stay behind in part. */
+static tp_status add_options(struct hf_trainer_optimizer *o, struct tp_err *err)
 {
     struct piece_source *s = o->file.source;
-    struct export_adamw first = EXPORT_ADAMW_DEFAULT, other = EXPORT_ADAMW_DEFAULT;
-    bool known = torch_pieces_adamw(&first, pickle_item(o->groups, 0)), equal = known;
-    tp_status st = TP_OK;
+    struct export_adamw first = EXPORT_ADAMW_DEFAULT;
+    const bool known = torch_pieces_adamw(&first, pickle_item(o->groups, 0));
+    bool equal = known, as_trainer = known;
+    tp_status st;
 
-    for (int64_t g = 0; g < pickle_count(o->groups) && !st; g++) {
-        const struct pickle_value *group = pickle_item(o->groups, g),
-                                  *step = pickle_get(group, "step");
-        int64_t n;
+    for (int64_t g = 1; g < pickle_count(o->groups); g++) {
+        const struct pickle_value *group = pickle_item(o->groups, g);
 
-        other = first;
-        if (pickle_count(pickle_get(group, "params")) > 0)
-            equal &= torch_pieces_adamw(&other, group) && other.lr == first.lr &&
-                     other.beta1 == first.beta1 && other.beta2 == first.beta2 &&
-                     other.eps == first.eps && other.weight_decay == first.weight_decay;
-        if (torch_pieces_is_number(step)) {
-            st = torch_pieces_number(&n, &o->file, step, "step", err);
-            if (!st)
-                st = piece_source_set_step(s, n, "param_groups", err);
-        }
+        if (pickle_count(pickle_get(group, "params")) == 0)
+            continue;
+        equal &= has_options(group, &first, false);
+        as_trainer &= g == 1 && has_options(group, &first, true);
     }
     if (known)
         piece_source_set_adamw(s, &first);
-    if (!st)
-        st = piece_source_leave(s, OPTIMIZER ".param_groups", err);
+    st = as_trainer ? piece_source_leave_extra(s, OPTIMIZER ".param_groups", NULL, 0, err)
+                    : piece_source_leave(s, OPTIMIZER ".param_groups", err);
     if (!st && equal)
         piece_source_left_in_adamw(s);
+    return st;
+}
+
+/* Apex's AdamW has the step of a group. */
+static tp_status add_group_steps(struct hf_trainer_optimizer *o, struct tp_err *err)
+{
+    tp_status st = TP_OK;
+
+    for (int64_t g = 0; g < pickle_count(o->groups) && !st; g++) {
+        const struct pickle_value *step = pickle_get(pickle_item(o->groups, g), "step");
+        int64_t n;
+
+        if (!torch_pieces_is_number(step))
+            continue;
+        st = torch_pieces_number(&n, &o->file, step, "step", err);
+        if (!st)
+            st = piece_source_set_step(o->file.source, n, "param_groups", err);
+    }
     return st;
 }
 
 static tp_status add_states(struct hf_trainer_optimizer *o,
                             const struct parameter_order_item *params, struct tp_err *err)
 {
-    tp_status st = add_groups(o, err);
+    tp_status st = add_options(o, err);
 
+    if (!st)
+        st = add_group_steps(o, err);
     for (int i = 0; i < o->n && !st; i++)
         for (int64_t k = 0; k < pickle_entries(o->states[i].value) && !st; k++)
             st = add_entry(o, i, k, &params[i], err);
@@ -196,16 +221,22 @@ done:
     return st;
 }
 
-/* Note what else Trainer has saved. */
+/* Note what else Trainer has saved. The state of random numbers is that of one process, which of
+ * several (rng_state_0.pth) is not all. */
 static tp_status leave_others(struct piece_source *s, struct tp_err *err)
 {
-    static const char *const names[] = { "scheduler.pt", "scaler.pt", "rng_state.pth",
-                                         "rng_state_0.pth", "trainer_state.json" };
+    static const struct {
+        const char *name;
+        bool extra;
+    } files[] = { { "scheduler.pt", true },       { "scaler.pt", true },
+                  { "rng_state.pth", true },      { "rng_state_0.pth", false },
+                  { "trainer_state.json", true }, { "training_args.bin", true } };
     tp_status st = TP_OK;
 
-    for (size_t i = 0; i < sizeof names / sizeof *names && !st; i++)
-        if (has_file(piece_source_path(s), names[i]))
-            st = piece_source_leave(s, names[i], err);
+    for (size_t i = 0; i < sizeof files / sizeof *files && !st; i++)
+        if (has_file(piece_source_path(s), files[i].name))
+            st = files[i].extra ? piece_source_leave_extra(s, files[i].name, NULL, 0, err)
+                                : piece_source_leave(s, files[i].name, err);
     return st;
 }
 

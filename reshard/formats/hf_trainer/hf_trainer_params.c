@@ -237,26 +237,32 @@ static tp_status find_by_order(const struct parameter_order_item **out,
 
 /* ---- by names ---- */
 
-/* Whether a parameter of a live model has this name. Files have the names of before transformers 5:
- * for the head of GPT-NeoX, and in mixtures of experts. */
-static bool has_name(const struct parameter_order_item *p, const char *name)
+/* Files have the names of before transformers 5: for the head of GPT-NeoX, and in mixtures of
+ * experts. */
+const char *hf_trainer_params_name(char name[HF_TRAINER_NAME_MAX],
+                                   const struct parameter_order_item *p)
 {
     const struct tensor *t = p->tensor;
-    const char *leaf = NULL;
-    char live[128];
+    const char *leaf = p->experts ? "experts.down_proj" : "gate.weight";
 
-    if (!p->experts && strcmp(t->name, name) == 0)
-        return true;
+    if (p->up)
+        leaf = "experts.gate_up_proj";
     if (t->role == ROLE_HEAD)
-        return strcmp(name, "lm_head.weight") == 0;
-    if (t->role == ROLE_ROUTER)
-        leaf = "gate.weight";
-    else if (p->experts)
-        leaf = p->up ? "experts.gate_up_proj" : "experts.down_proj";
-    if (!leaf)
-        return false;
-    snprintf(live, sizeof live, "model.layers.%d.mlp.%s", t->layer, leaf);
-    return strcmp(live, name) == 0;
+        snprintf(name, HF_TRAINER_NAME_MAX, "lm_head.weight");
+    else if (p->experts || t->role == ROLE_ROUTER)
+        snprintf(name, HF_TRAINER_NAME_MAX, "model.layers.%d.mlp.%s", t->layer, leaf);
+    else
+        snprintf(name, HF_TRAINER_NAME_MAX, "%s", t->name);
+    return name;
+}
+
+/* Whether a parameter has this name in a live model of some version. */
+static bool has_name(const struct parameter_order_item *p, const char *name)
+{
+    char live[HF_TRAINER_NAME_MAX];
+
+    return (!p->experts && strcmp(p->tensor->name, name) == 0) ||
+           strcmp(hf_trainer_params_name(live, p), name) == 0;
 }
 
 /* The parameter of this name, looked for from `at` on, where it usually is; n: there is none. */
@@ -387,4 +393,21 @@ tp_status hf_trainer_params_find(const struct parameter_order_item **out,
         refuse_state(&s, misfit, &(*out)[misfit]);
 done:
     return st;
+}
+
+tp_status hf_trainer_params_list(struct parameter_order_item **out, int *n_out, int *n_decayed,
+                                 const struct model *m, const struct tensor *tensors, int n,
+                                 struct arena *arena, struct tp_err *err)
+{
+    struct parameter_order_item *params;
+    tp_status st = parameter_order_list(&params, n_out, parameter_order_of(m->family, 0), tensors,
+                                        n, arena, err);
+
+    if (st)
+        return st;
+    *out = arena_array(arena, (size_t)n + 1, sizeof **out);
+    if (!*out)
+        return tp_fail(err, TP_E_NOMEM, "no memory for a list of %d tensors", n);
+    *n_decayed = group_params(*out, params, *n_out, DECAY_NO_NORM, m);
+    return TP_OK;
 }

@@ -29,4 +29,18 @@ tp_status hf_trainer_params_find(const struct parameter_order_item **out,
                                  const struct hf_trainer_optimizer *o, const struct model *m,
                                  struct tp_err *why, struct tp_err *err);
 
+/* ---- as transformers 5 has them ---- */
+
+/* The parameters in the order of the newest version, in two groups: the first *n_decayed have
+ * weight decay, norms and biases have none. `tensors` are the n of model_params. */
+tp_status hf_trainer_params_list(struct parameter_order_item **out, int *n_out, int *n_decayed,
+                                 const struct model *m, const struct tensor *tensors, int n,
+                                 struct arena *arena, struct tp_err *err);
+
+enum { HF_TRAINER_NAME_MAX = 256 };
+
+/* The name of a parameter in named_parameters() of that version. */
+const char *hf_trainer_params_name(char name[HF_TRAINER_NAME_MAX],
+                                   const struct parameter_order_item *p);
+
 #endif

@@ -55,6 +55,12 @@ tp_status safetensors_create(struct piece_target **out, const char *dir,
                              const struct tensor *tensors, int n, int64_t max_shard_bytes,
                              struct tp_err *err);
 
+/* Add such files to a target that has other tensors, too: of its tensors those with the n numbers
+ * ids, which ascend; NULL: the first n. It is planned by the caller. */
+tp_status safetensors_add_files(struct piece_target *t, const char *dir,
+                                const struct tensor *tensors, const int *ids, int n,
+                                int64_t max_shard_bytes, struct tp_err *err);
+
 /* The same as a row of reshard/formats/export_format.h. */
 tp_status safetensors_export_create(struct export_writer *w, const struct export_contents *q,
                                     struct tp_err *err);

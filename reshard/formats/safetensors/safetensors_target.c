@@ -13,11 +13,17 @@
 /* Which tensors go to which files. */
 struct safetensors_files_plan {
     const char *dir;
-    const struct tensor *tensors;      /* [n] */
+    const struct tensor *tensors;      /* of the target */
+    const int *ids;                    /* [n] which of them; NULL: the first n */
     struct safetensors_entry *entries; /* [n] */
     int *file_of;                      /* [n] ascending */
     int n, n_files;
 };
+
+static int id_of(const struct safetensors_files_plan *p, int i)
+{
+    return p->ids ? p->ids[i] : i;
+}
 
 static int64_t tensor_bytes(const struct safetensors_tensor *t)
 {
@@ -33,7 +39,7 @@ static void assign_files(struct safetensors_files_plan *p, int64_t max_bytes)
 
     p->n_files = 1;
     for (int i = 0; i < p->n; i++) {
-        const struct tensor *t = &p->tensors[i];
+        const struct tensor *t = &p->tensors[id_of(p, i)];
         struct safetensors_tensor *entry = &p->entries[i].tensor;
         int64_t bytes;
 
@@ -92,7 +98,7 @@ static tp_status add_file(struct piece_target *t, struct safetensors_files_plan 
     TP_TRY(write_header(t, file, p->entries + first, end - first, err));
     for (int k = first; k < end; k++) {
         const struct safetensors_entry *e = &p->entries[k];
-        const struct piece_place place = { .tensor = k,
+        const struct piece_place place = { .tensor = id_of(p, k),
                                            .box = box_whole(e->tensor.ndim, e->tensor.shape),
                                            .file = file,
                                            .begin = e->begin };
@@ -155,29 +161,35 @@ static tp_status write_files(struct piece_target *t, struct safetensors_files_pl
         first = end;
     }
     if (p->n_files > 1)
-        TP_TRY(write_index(p, err));
-    st = piece_target_plan(t, err);
+        st = write_index(p, err);
 done:
     return st;
+}
+
+tp_status safetensors_add_files(struct piece_target *t, const char *dir,
+                                const struct tensor *tensors, const int *ids, int n,
+                                int64_t max_shard_bytes, struct tp_err *err)
+{
+    struct safetensors_files_plan p = { .dir = dir, .tensors = tensors, .ids = ids, .n = n };
+
+    p.entries = arena_array(piece_target_arena(t), (size_t)n + 1, sizeof *p.entries);
+    p.file_of = arena_array(piece_target_arena(t), (size_t)n + 1, sizeof *p.file_of);
+    if (!p.entries || !p.file_of)
+        return tp_fail(err, TP_E_NOMEM, "%s: no memory for %d tensors", dir, n);
+    assign_files(&p, max_shard_bytes);
+    return write_files(t, &p, err);
 }
 
 tp_status safetensors_create(struct piece_target **out, const char *dir,
                              const struct tensor *tensors, int n, int64_t max_shard_bytes,
                              struct tp_err *err)
 {
-    struct safetensors_files_plan p = { .dir = dir, .tensors = tensors, .n = n };
     struct piece_target *t = NULL;
     tp_status st;
 
     TP_TRY(piece_target_new(&t, dir, tensors, n, err));
-    p.entries = arena_array(piece_target_arena(t), (size_t)n + 1, sizeof *p.entries);
-    p.file_of = arena_array(piece_target_arena(t), (size_t)n + 1, sizeof *p.file_of);
-    if (!p.entries || !p.file_of) {
-        st = tp_fail(err, TP_E_NOMEM, "%s: no memory for %d tensors", dir, n);
-        goto done;
-    }
-    assign_files(&p, max_shard_bytes);
-    TP_TRY(write_files(t, &p, err));
+    TP_TRY(safetensors_add_files(t, dir, tensors, NULL, n, max_shard_bytes, err));
+    TP_TRY(piece_target_plan(t, err));
     *out = t;
     t = NULL;
 done:

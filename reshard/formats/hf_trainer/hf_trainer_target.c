@@ -1,0 +1,327 @@
+/* reshard/formats/hf_trainer/hf_trainer_target.c - writes checkpoints of transformers' Trainer; see
+ * reshard/formats/hf_trainer/hf_trainer.h.
+ */
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "core/file.h"
+#include "layout/model_tensors.h"
+#include "reshard/formats/hf_trainer/hf_trainer.h"
+#include "reshard/formats/hf_trainer/hf_trainer_params.h"
+#include "reshard/formats/safetensors/safetensors.h"
+#include "reshard/formats/torch/torch_target.h"
+#include "storage/object.h"
+
+#define OPTIMIZER "optimizer.pt"
+#define SCHEDULER "scheduler.pt"
+#define STATE     "trainer_state.json"
+
+enum { STATE_TEXT = 256, FILE_BYTES_MAX = 64 << 20 };
+
+struct hf_trainer_target {
+    const struct export_contents *q;
+    struct piece_target *pieces;
+    struct parameter_order_item *params; /* in the order of the groups */
+    int n, n_decayed;
+    double lr; /* of the next step */
+};
+
+static void push_dict(struct pickle_writer *w)
+{
+    pickle_write_op(w, PICKLE_OP_EMPTY_DICT);
+    pickle_write_op(w, PICKLE_OP_MARK);
+}
+
+static void push_list(struct pickle_writer *w)
+{
+    pickle_write_op(w, PICKLE_OP_EMPTY_LIST);
+    pickle_write_op(w, PICKLE_OP_MARK);
+}
+
+static tp_status begin_file(struct torch_target *x, struct hf_trainer_target *t, const char *name,
+                            struct tp_err *err)
+{
+    int file = 0;
+    tp_status st = piece_target_file(t->pieces, &file, name, err);
+
+    if (!st)
+        torch_target_begin(x, t->pieces, file, 0);
+    return st;
+}
+
+static tp_status end_file(struct torch_target *x, tp_status st, struct tp_err *err)
+{
+    int64_t bytes;
+
+    if (!st)
+        st = torch_target_end(x, &bytes, err);
+    torch_target_free(x);
+    return st;
+}
+
+/* ---- optimizer.pt ---- */
+
+/* Put a moment of one tensor into a storage, from element `at` of it on. */
+static tp_status add_moment(struct torch_target *x, const struct hf_trainer_target *t, int storage,
+                            const char *group, const struct tensor *of, int64_t at,
+                            struct tp_err *err)
+{
+    const int id = layout_find(t->q->layout, group, of->name);
+    const struct box whole = box_whole(of->ndim, of->shape);
+
+    if (id < 0)
+        return tp_fail(err, TP_E_USAGE,
+                       "%s: has no %s/%s, which a checkpoint of Trainer needs; without the "
+                       "optimizer's state export safetensors",
+                       t->q->source, group, of->name);
+    return torch_target_add(x, storage, id, &whole, at * dtype_bytes(DTYPE_F32), err);
+}
+
+/* Push a moment of a parameter; of stacked experts they lie one after the other. */
+static tp_status push_moment(struct torch_target *x, const struct hf_trainer_target *t,
+                             const struct parameter_order_item *p, const char *group,
+                             struct tp_err *err)
+{
+    int64_t shape[BOX_NDIM_MAX], at = 0;
+    const int ndim = parameter_order_shape(shape, p), experts = p->experts ? p->experts : 1;
+    int storage;
+    tp_status st = TP_OK;
+
+    pickle_write_text(&x->save.pickle, group);
+    storage = torch_save_tensor(&x->save, DTYPE_F32, ndim, shape);
+    for (int e = 0; e < experts && !st; e++)
+        for (int half = 0; half < (p->up ? 2 : 1) && !st; half++) {
+            const struct tensor *of = (half ? p->up : p->tensor) + e;
+            const struct box whole = box_whole(of->ndim, of->shape);
+
+            st = add_moment(x, t, storage, group, of, at, err);
+            at += box_elements(&whole);
+        }
+    return st;
+}
+
+static tp_status push_states(struct torch_target *x, const struct hf_trainer_target *t,
+                             struct tp_err *err)
+{
+    struct pickle_writer *w = &x->save.pickle;
+    tp_status st = TP_OK;
+
+    pickle_write_text(w, "state");
+    push_dict(w);
+    for (int i = 0; i < t->n && !st; i++) {
+        pickle_write_int(w, i);
+        push_dict(w);
+        pickle_write_text(w, "step");
+        torch_save_number(&x->save, t->q->optimizer_step);
+        st = push_moment(x, t, &t->params[i], GROUP_EXP_AVG, err);
+        if (!st)
+            st = push_moment(x, t, &t->params[i], GROUP_EXP_AVG_SQ, err);
+        pickle_write_op(w, PICKLE_OP_SETITEMS);
+    }
+    pickle_write_op(w, PICKLE_OP_SETITEMS);
+    return st;
+}
+
+/* Push the group of parameters first .. end - 1. */
+static void push_group(struct pickle_writer *w, const struct hf_trainer_target *t, int first,
+                       int end, double decay)
+{
+    const struct export_adamw *a = &t->q->adamw;
+    char name[HF_TRAINER_NAME_MAX];
+
+    push_dict(w);
+    pickle_write_key_float(w, "lr", t->lr);
+    pickle_write_key_floats(w, "betas", a->beta1, a->beta2);
+    pickle_write_key_float(w, "eps", a->eps);
+    pickle_write_key_float(w, "weight_decay", decay);
+    pickle_write_key_bool(w, "amsgrad", false);
+    pickle_write_key_bool(w, "maximize", false);
+    pickle_write_key_none(w, "foreach");
+    pickle_write_key_bool(w, "capturable", false);
+    pickle_write_key_bool(w, "differentiable", false);
+    pickle_write_key_none(w, "fused");
+    pickle_write_key_bool(w, "decoupled_weight_decay", true);
+    pickle_write_key_float(w, "initial_lr", a->max_lr >= 0 ? a->max_lr : t->lr);
+    pickle_write_text(w, "params");
+    push_list(w);
+    for (int i = first; i < end; i++)
+        pickle_write_int(w, i);
+    pickle_write_op(w, PICKLE_OP_APPENDS);
+    pickle_write_text(w, "param_names");
+    push_list(w);
+    for (int i = first; i < end; i++)
+        pickle_write_text(w, hf_trainer_params_name(name, &t->params[i]));
+    pickle_write_op(w, PICKLE_OP_APPENDS);
+    pickle_write_op(w, PICKLE_OP_SETITEMS);
+}
+
+static tp_status write_optimizer(struct hf_trainer_target *t, struct tp_err *err)
+{
+    struct torch_target x;
+    struct pickle_writer *w = &x.save.pickle;
+    tp_status st = begin_file(&x, t, OPTIMIZER, err);
+
+    if (st)
+        return st;
+    push_dict(w);
+    st = push_states(&x, t, err);
+    pickle_write_text(w, "param_groups");
+    push_list(w);
+    push_group(w, t, 0, t->n_decayed, t->q->adamw.weight_decay);
+    push_group(w, t, t->n_decayed, t->n, 0);
+    pickle_write_op(w, PICKLE_OP_APPENDS);
+    pickle_write_op(w, PICKLE_OP_SETITEMS);
+    return end_file(&x, st, err);
+}
+
+/* ---- the other files ---- */
+
+/* What a LambdaLR needs to continue; the program's own learning rates and functions stay. Trainer
+ * loads the optimizer only where this file is there. */
+static tp_status write_scheduler(struct hf_trainer_target *t, struct tp_err *err)
+{
+    struct torch_target x;
+    struct pickle_writer *w = &x.save.pickle;
+    tp_status st = begin_file(&x, t, SCHEDULER, err);
+
+    if (st)
+        return st;
+    push_dict(w);
+    pickle_write_key_int(w, "last_epoch", t->q->step);
+    pickle_write_key_int(w, "_step_count", t->q->step + 1);
+    pickle_write_text(w, "_last_lr");
+    push_list(w);
+    pickle_write_float(w, t->lr);
+    pickle_write_float(w, t->lr);
+    pickle_write_op(w, PICKLE_OP_APPENDS);
+    pickle_write_text(w, "lr_lambdas");
+    push_list(w);
+    pickle_write_op(w, PICKLE_OP_NONE);
+    pickle_write_op(w, PICKLE_OP_NONE);
+    pickle_write_op(w, PICKLE_OP_APPENDS);
+    pickle_write_op(w, PICKLE_OP_SETITEMS);
+    return end_file(&x, TP_OK, err);
+}
+
+/* Trainer adds to the states of callbacks when it saves, so those that it has must be there. */
+#define STATE_FORMAT                                                 \
+    "{\n  \"global_step\": %lld,\n  \"log_history\": [],\n"          \
+    "  \"stateful_callbacks\": {\n"                                  \
+    "    \"EarlyStoppingCallback\": [],\n"                           \
+    "    \"TrainerControl\": { \"args\": {}, \"attributes\": {} }\n" \
+    "  },\n  \"train_batch_size\": 0\n}\n"
+
+/* Trainer needs a batch size there, and transformers 4 and 5.0 train with it. 0 makes these stop,
+ * which is better than another batch size than the program's. */
+static tp_status write_state(const struct hf_trainer_target *t, struct tp_err *err)
+{
+    char path[PATH_MAX], text[STATE_TEXT];
+    tp_status st = file_join(path, t->q->dir, STATE, err);
+
+    if (st)
+        return st;
+    snprintf(text, sizeof text, STATE_FORMAT, (long long)t->q->step);
+    progress_note(t->q->progress,
+                  STATE " has \"train_batch_size\": 0, because the source does not say it; "
+                        "transformers 4 and 5.0 need the program's there");
+    return file_write_new(path, text, strlen(text), err);
+}
+
+/* Write a file of the source, which is a checkpoint of Trainer, too. */
+static tp_status copy_file(const struct hf_trainer_target *t, const char *name, struct tp_err *err)
+{
+    struct arena arena = { 0 };
+    char from[PATH_MAX], to[PATH_MAX], *bytes;
+    size_t n;
+    tp_status st;
+
+    TP_TRY(file_join(from, piece_source_path(t->q->extras), name, err));
+    TP_TRY(file_join(to, t->q->dir, name, err));
+    TP_TRY(object_read_all(&bytes, &n, from, FILE_BYTES_MAX, &arena, err));
+    TP_TRY(file_write_new(to, bytes, n, err));
+done:
+    arena_free(&arena);
+    return st;
+}
+
+/* The schedule and the state of the run: those of a source of Trainer, if the step stays the same;
+ * else new ones. */
+static tp_status write_run(struct hf_trainer_target *t, struct tp_err *err)
+{
+    struct piece_source *from = t->q->extras;
+    bool schedule = false, state = false;
+    tp_status st = TP_OK;
+
+    for (int i = 0; from && piece_source_step(from) == t->q->step && i < piece_source_left(from);
+         i++) {
+        const char *name = piece_source_left_name(from, i);
+
+        if (!piece_source_left_extra(from, i) || strncmp(name, OPTIMIZER, strlen(OPTIMIZER)) == 0)
+            continue;
+        schedule |= strcmp(name, SCHEDULER) == 0;
+        state |= strcmp(name, STATE) == 0;
+        TP_TRY(copy_file(t, name, err));
+    }
+    if (!schedule)
+        TP_TRY(write_scheduler(t, err));
+    if (!state)
+        TP_TRY(write_state(t, err));
+done:
+    return st;
+}
+
+static tp_status write_weights(struct hf_trainer_target *t, struct tp_err *err)
+{
+    const struct export_contents *q = t->q;
+    int *ids = arena_array(piece_target_arena(t->pieces), (size_t)q->n + 1, sizeof *ids), n = 0;
+
+    if (!ids)
+        return tp_fail(err, TP_E_NOMEM, "%s: no memory for %d tensors", q->dir, q->n);
+    for (int i = 0; i < q->n; i++)
+        if (strcmp(q->tensors[i].group, GROUP_PARAM) == 0)
+            ids[n++] = i;
+    return safetensors_add_files(t->pieces, q->dir, q->tensors, ids, n, q->max_shard_bytes, err);
+}
+
+/* List the parameters. */
+static tp_status list_params(struct hf_trainer_target *t, struct tp_err *err)
+{
+    const struct export_contents *q = t->q;
+    struct arena *arena = piece_target_arena(t->pieces);
+    struct tensor *tensors;
+    int n;
+    tp_status st;
+
+    if (q->model->family == MODEL_OF_RULES)
+        return tp_fail(err, TP_E_USAGE,
+                       "%s: the order of this architecture's parameters is not known, by which "
+                       "Trainer's optimizer.pt knows them; export dcp or safetensors",
+                       q->source);
+    st = model_params(&tensors, &n, q->model, DTYPE_F32, arena, err);
+    return st ? st
+              : hf_trainer_params_list(&t->params, &t->n, &t->n_decayed, q->model, tensors, n,
+                                       arena, err);
+}
+
+tp_status hf_trainer_export_create(struct export_writer *w, const struct export_contents *q,
+                                   struct tp_err *err)
+{
+    struct hf_trainer_target t = { .q = q };
+    tp_status st;
+
+    /* Checkpoints of tp-train record the largest learning rate of the schedule, with which a step
+     * could do harm; the schedule of the program gives all later ones. */
+    t.lr = q->from_format ? q->adamw.lr : 0;
+    TP_TRY(piece_target_new(&t.pieces, q->dir, q->tensors, q->n, err));
+    TP_TRY(list_params(&t, err));
+    TP_TRY(write_weights(&t, err));
+    TP_TRY(write_optimizer(&t, err));
+    TP_TRY(write_run(&t, err));
+    TP_TRY(piece_target_plan(t.pieces, err));
+    *w = piece_target_writer(t.pieces);
+    t.pieces = NULL;
+done:
+    piece_target_close(t.pieces);
+    return st;
+}
