@@ -189,9 +189,21 @@ def namespace(**members):
     return hostile_torch.name("argparse", "Namespace") + b")\x81" + value(members) + b"b"
 
 
+def trainer(layer, decayed, norms, names=None):
+    """optimizer.pt of Trainer: the shapes of the parameters of a layer that have weight decay, before and after the two layers, and
+    the number of vectors. A weight is beside it, because the file is the model's too."""
+    shapes = [decayed[0], *layer, *layer, decayed[1]] + norms * [(4,)]
+    state = {i: {"step": 3, "exp_avg": array(*s), "exp_avg_sq": array(*s)} for i, s in enumerate(shapes)}
+    split = len(shapes) - norms
+    groups = [{"lr": 0.1, "betas": [1, 2], "params": list(range(split))}, {"params": list(range(split, len(shapes))), "step": 3}]
+    if names:
+        groups = [{"params": list(range(len(shapes))), "param_names": names}]
+    return {"state": state, "param_groups": groups, "model.norm.weight": array(4)}
+
+
 def foreign(folder, root, experts=False):
     """An input of foreign_checkpoint: the folder's number, whether the model has experts, the pickle."""
-    return bytes([folder + 6 * experts]) + hostile_torch.P2 + value(root) + b"."
+    return bytes([folder + 7 * experts]) + hostile_torch.P2 + value(root) + b"."
 
 
 ARGS = {"num_layers": 2, "hidden_size": 4, "ffn_hidden_size": 4, "num_attention_heads": 2, "num_query_groups": 1,
@@ -323,6 +335,10 @@ SEEDS = {
         "zero3": foreign(3, deepspeed(True)), "zero3-ranks": foreign(3, deepspeed(True, dp_world_size=2)),
         "universal": foreign(4, {**deepspeed(), "param_shapes": [{"w": size_of(8, 4)}], "param": array(8, 4)}),
         "universal-bare": foreign(4, array(8, 4)), "bin": foreign(5, {"w": array(8, 4), "model.norm.weight": array(4)}),
+        "trainer": foreign(6, trainer([(4, 4), (2, 4), (2, 4), (4, 4), (4, 4), (4, 4), (4, 4)], [(8, 4), (8, 4)], 5)),
+        "trainer-stacked": foreign(6, trainer([(4, 4), (2, 4), (2, 4), (4, 4), (2, 4), (2, 8, 4), (2, 4, 4)], [(8, 4), (8, 4)], 5), True),
+        "trainer-named": foreign(6, trainer([], [(8, 4), (8, 4)], 1, ["model.embed_tokens.weight", "lm_head.weight", "model.norm.weight"])),
+        "trainer-sgd": foreign(6, {"state": {0: {"momentum_buffer": array(8, 4)}}, "param_groups": [{"params": [0]}]}),
     },
     "http_reply": {
         "range": b"HTTP/1.1 206 Partial Content\r\nETag: \"a\"\r\nContent-Range: bytes 5-9/100\r\n\r\n",

@@ -47,6 +47,7 @@ static const struct folder {
       { "mp_rank_00_model_states.pt", "zero/w/fp32.pt", "zero/w/exp_avg.pt", "zero/w/exp_avg_sq.pt",
         "zero/w/step.pt" } },
     { "bin", "bin", { "pytorch_model.bin" } },
+    { "trainer", "trainer", { "pytorch_model.bin", "optimizer.pt" } },
 };
 
 enum { FOLDERS = sizeof folders / sizeof *folders };
@@ -154,7 +155,8 @@ static void write_folder(const struct folder *f, const struct archive *a)
     }
 }
 
-/* The last byte of every piece that can be read is in its file. */
+/* The last byte of every piece that can be read is in its file. Only a tensor without elements has
+ * an empty one. */
 static void check(struct piece_source *s, size_t file_bytes)
 {
     for (int i = 0; i < piece_source_count(s); i++) {
@@ -162,17 +164,19 @@ static void check(struct piece_source *s, size_t file_bytes)
 
         for (int k = 0; k < t.n; k++) {
             const struct piece *p = &t.pieces[k];
+            const struct box whole = box_whole(p->ndim, p->shape);
             int64_t last = 0;
 
             fuzz_must(p->ndim >= 0 && p->ndim <= BOX_NDIM_MAX && p->box.ndim == p->ndim,
                       "a piece of another number of axes");
+            fuzz_must(!box_is_empty(&p->box) || box_elements(&whole) == 0, "an empty piece");
             for (int d = 0; d < p->ndim; d++) {
-                fuzz_must(p->box.lo[d] >= 0 && p->box.len[d] > 0 &&
+                fuzz_must(p->box.lo[d] >= 0 && p->box.len[d] >= 0 &&
                               p->box.len[d] <= p->shape[d] - p->box.lo[d],
                           "a piece outside of its tensor");
                 last += (p->box.len[d] - 1) * p->stride[d];
             }
-            if (p->dtype != DTYPE_COUNT)
+            if (p->dtype != DTYPE_COUNT && !box_is_empty(&p->box))
                 fuzz_must(p->begin >= 0 &&
                               p->begin + (last + 1) * dtype_bytes(p->dtype) <= (int64_t)file_bytes,
                           "a piece outside of its file");

@@ -87,6 +87,13 @@ static bool has_shape(const struct piece *p, const struct parameter_order_item *
            memcmp(p->shape, shape, sizeof *shape * (size_t)ndim) == 0;
 }
 
+/* Whether a key of a state may be the name of a group of tensors. */
+static bool is_group(const char *key)
+{
+    return *key && key[strspn(key, "abcdefghijklmnopqrstuvwxyz0123456789_")] == 0 &&
+           strcmp(key, GROUP_PARAM) != 0 && strcmp(key, GROUP_MASTER) != 0;
+}
+
 /* Note an entry of a state that stays behind. */
 static tp_status leave_entry(struct hf_trainer_optimizer *o, int number, const char *key,
                              struct tp_err *err)
@@ -112,8 +119,7 @@ static tp_status add_entry(struct hf_trainer_optimizer *o, int number, int64_t e
         st = torch_pieces_number(&step, &o->file, v, name, err);
         return st ? st : piece_source_set_step(s, step, name, err);
     }
-    if (!key || strcmp(key, GROUP_PARAM) == 0 || strcmp(key, GROUP_MASTER) == 0 ||
-        !torch_tensor_is(v))
+    if (!key || !is_group(key) || !torch_tensor_is(v))
         return leave_entry(o, number, key ? key : "?", err);
     group = strcmp(key, GROUP_EXP_AVG) == 0      ? GROUP_EXP_AVG
             : strcmp(key, GROUP_EXP_AVG_SQ) == 0 ? GROUP_EXP_AVG_SQ
