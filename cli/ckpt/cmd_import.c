@@ -23,6 +23,7 @@ static const char intro[] =
     "    megatron     Megatron-LM, a folder for each rank\n"
     "    torch_dist   Megatron-core's torch_dist\n"
     "    deepspeed    ZeRO-1, ZeRO-2, ZeRO-3, Universal\n"
+    "    verl         verl's files of each rank, of FSDP2 and FSDP1\n"
     "\n"
     "config.json says which model it is; --config names it when it is not in SRC. Where SRC has "
     "the\n"
@@ -45,10 +46,10 @@ static bool parse(struct import_request *q, struct copy_options *copy, struct op
         OPT_ARG("SRC", &q->source, "folder that the framework wrote, also https:// or s3://"),
         OPT_STR('o', "out", "ROOT", &q->out, "checkpoint root to which the step is added"),
         OPT_STR(0, "layout", "SPEC", &q->layout, "layout to write (default tp1)"),
-        OPT_STR(
-            0, "format",
-            "auto|safetensors|bin|trainer|dcp|accelerate|torchtitan|megatron|torch_dist|deepspeed",
-            &q->format, "format of SRC (default auto: detected from its files)"),
+        OPT_STR(0, "format",
+                "auto|safetensors|bin|trainer|dcp|accelerate|torchtitan|megatron|torch_dist|"
+                "deepspeed|verl",
+                &q->format, "format of SRC (default auto: detected from its files)"),
         OPT_STR(0, "config", "FILE", &q->config,
                 "config.json of the model (default: SRC's; of Megatron-LM, one\nthat is made from "
                 "its arguments)"),

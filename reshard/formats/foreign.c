@@ -15,6 +15,7 @@
 #include "reshard/formats/torch/accelerate.h"
 #include "reshard/formats/torch/dcp.h"
 #include "reshard/formats/torch/torch_bin.h"
+#include "reshard/formats/verl/verl.h"
 #include "storage/object.h"
 
 #define ONE_SAVE "that the files of all ranks are of one save, beyond their equal steps"
@@ -34,6 +35,7 @@ static const struct foreign_format formats[] = {
       torch_dist_check, torch_dist_root_config, true, false, METADATA "; " FLAT },
     { "deepspeed", "DeepSpeed, ZeRO or Universal", deepspeed_detect, deepspeed_read, NULL, NULL,
       false, false, ONE_SAVE },
+    { "verl", "verl, FSDP", verl_detect, verl_read, NULL, verl_config, false, false, ONE_SAVE },
     { "accelerate", "Hugging Face Accelerate, FSDP", accelerate_detect, accelerate_read,
       accelerate_check, NULL, false, false, METADATA "; " ONE_SAVE },
     { "torchtitan", "torchtitan", torchtitan_detect, torchtitan_read, NULL, NULL, true, false,

@@ -1,0 +1,80 @@
+"""FSDP checkpoints of verl, which verl_ranks.py saves and loads by the same calls: what is imported is what torch gathers, bit for bit, for
+FSDP2 and FSDP1, HSDP, uneven and empty parts, and tied heads.
+
+needs: tp-ckpt tp-reshard
+"""
+import json
+import pathlib
+import subprocess
+import sys
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "cli"))
+import harness  # noqa: E402
+from test_formats import tensors  # noqa: E402
+
+RANKS = pathlib.Path(__file__).with_name("verl_ranks.py")
+STEPS = 2
+GROUPS = "param", "exp_avg", "exp_avg_sq"
+# No number of ranks divides all sizes, and 9 rows on 4 ranks are 3, 3, 3 and none.
+SIZES = dict(vocab_size=251, hidden_size=40, num_attention_heads=4, num_key_value_heads=2, head_dim=10, intermediate_size=9)
+# kind of FSDP, ranks, fsdp_size, and more of the job
+SAVED = {"fsdp2": ("fsdp2", 4, -1), "hsdp2": ("fsdp2", 4, 2), "tied2": ("fsdp2", 3, -1, "tied"), "dims2": ("fsdp2", 3, -1, "rule"),
+         "fsdp1": ("fsdp1", 4, -1), "hsdp1": ("fsdp1", 4, 2), "tied1": ("fsdp1", 3, -1, "tied"), "orig1": ("fsdp1-orig", 3, -1),
+         "one2": ("fsdp2", 1, -1)}
+
+
+def make_job(folder, name, kind, ranks, fsdp_size, *more, load=None):
+    config = json.loads(harness.write_config(folder / "model", **SIZES, tie_word_embeddings="tied" in more).read_text())
+    return dict(kind=kind, ranks=ranks, fsdp_size=fsdp_size, rule="rule" in more, config=config, load=load and str(load),
+                save=str(folder / name / "actor"), out=str(folder / (name + ".pt")))
+
+
+def run_jobs(folder, name, jobs):
+    path = folder / name
+    path.write_text(json.dumps(list(jobs.values())))
+    r = subprocess.run([sys.executable, "-B", RANKS, path], text=True, timeout=1200, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    assert r.returncode == 0, r.stdout[-6000:]
+    return {name: torch.load(job["out"]) for name, job in jobs.items()}
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory):
+    """(folder, {job: what rank 0 said})"""
+    folder = tmp_path_factory.mktemp("verl")
+    return folder, run_jobs(folder, "jobs", {name: make_job(folder, name, *how) for name, how in SAVED.items()})
+
+
+def assert_equal(found, state):
+    for group in GROUPS:
+        assert {k for k in found if k.startswith(group + "/")} == {"%s/%s" % (group, name) for name in state}
+        for name, x in state.items():
+            assert torch.equal(found["%s/%s" % (group, name)], x[group]), (group, name)
+
+
+@pytest.mark.parametrize("case", SAVED)
+def test_what_verl_saves_is_imported(case, ran, tmp_path):
+    folder, said = ran
+    state = said[case]["saved"]
+    assert {float(x["step"]) for x in state.values()} == {STEPS}
+    assert all(x["exp_avg"].count_nonzero() for x in state.values())
+    r = harness.ok("tp-ckpt", "import", folder / case, "-o", tmp_path / "ckpt")
+    assert "huggingface/config.json" in r.out + r.err
+    assert [p.name for p in harness.steps(tmp_path / "ckpt")] == ["step-%08d" % STEPS]
+    assert_equal(tensors(tmp_path / "ckpt", tmp_path / "all.npz"), state)
+
+
+def test_transformers_computes_with_an_export(ran, tmp_path):
+    from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
+    folder, said = ran
+    harness.ok("tp-reshard", folder / "fsdp2", "--to", "tp1", "--format", "safetensors", "-o", tmp_path / "hf")
+    state = {name: x["param"] for name, x in said["fsdp2"]["saved"].items()}
+    assert set(load_file(tmp_path / "hf/model.safetensors")) == set(state)
+    model = LlamaForCausalLM(LlamaConfig.from_dict(make_job(folder, "x", "fsdp2", 1, -1)["config"]))
+    model.load_state_dict(state)
+    ids = torch.arange(24).reshape(2, 12)
+    with torch.no_grad():
+        assert torch.equal(AutoModelForCausalLM.from_pretrained(tmp_path / "hf")(ids).logits, model(ids).logits)
