@@ -2,6 +2,7 @@
 #include "reshard/export.h"
 
 #include <limits.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -12,6 +13,7 @@
 #include "reshard/copy_job.h"
 #include "reshard/export_source.h"
 #include "reshard/export_store.h"
+#include "reshard/formats/foreign.h"
 #include "reshard/formats/hf_assets.h"
 #include "reshard/formats/hf_config.h"
 #include "reshard/formats/megatron/megatron_version.h"
@@ -310,14 +312,14 @@ done:
     return st;
 }
 
-static tp_status write_config(struct export_job *x, struct tp_err *err)
+static tp_status write_config(struct export_job *x, const char *dir, struct tp_err *err)
 {
     char path[PATH_MAX], *text = NULL;
     tp_status st = hf_config_make(&text, &x->source.model, x->source.layout.tensors[0].dtype, err);
 
     if (st)
         return st;
-    st = file_join(path, folder_of(x), CONFIG_FILE, err);
+    st = file_join(path, dir, CONFIG_FILE, err);
     if (!st)
         st = file_write_new(path, text, strlen(text), err);
     free(text);
@@ -328,10 +330,26 @@ static tp_status write_config(struct export_job *x, struct tp_err *err)
 static tp_status write_small_files(struct export_job *x, struct tp_err *err)
 {
     const struct export_request *q = x->request;
+    const struct foreign_format *from =
+        q->foreign && q->from_format ? foreign_format_find(q->from_format) : NULL;
     const char *assets = q->assets ? q->assets : q->foreign ? q->ckpt : NULL;
-    tp_status st = write_config(x, err);
+    char dir[PATH_MAX], beside[PATH_MAX];
+    tp_status st;
 
-    return st || !assets ? st : hf_assets_copy(assets, folder_of(x), err);
+    snprintf(dir, sizeof dir, "%s", folder_of(x));
+    if (x->format->model_folder) {
+        TP_TRY(file_join(dir, folder_of(x), x->format->model_folder, err));
+        TP_TRY(file_make_dirs(dir, err));
+    }
+    if (!q->assets && from && from->assets) {
+        TP_TRY(from->assets(beside, q->ckpt, err));
+        assets = beside;
+    }
+    TP_TRY(write_config(x, dir, err));
+    if (assets)
+        st = hf_assets_copy(assets, dir, err);
+done:
+    return st;
 }
 
 static tp_status write_folder(struct export_job *x, struct tp_err *err)
@@ -361,6 +379,11 @@ static tp_status write_store(struct export_job *x, struct tp_err *err)
     int64_t parts = 0;
     tp_status st;
 
+    if (x->format->model_folder)
+        return tp_fail(err, TP_E_USAGE,
+                       "%s: %s is written to folders, not to a store; write it to a folder, and "
+                       "copy that",
+                       q->out, x->format->title);
     if (q->force)
         return tp_fail(err, TP_E_USAGE,
                        "%s: a store cannot replace several objects in one go, so --force is not "

@@ -120,6 +120,24 @@ void torch_save_number(struct torch_save *s, int64_t value)
         memcpy(s->storages[storage].data, &f64, sizeof f64);
 }
 
+void torch_save_range(struct torch_save *s, int ndim, const int64_t *shape)
+{
+    const int storage = torch_save_tensor(s, DTYPE_I32, ndim, shape);
+    int64_t n = 1;
+    int32_t *numbers;
+
+    for (int d = 0; d < ndim; d++)
+        n *= shape[d];
+    numbers = arena_array(&s->arena, (size_t)n, sizeof *numbers);
+    if (!numbers)
+        s->pickle.failed = true;
+    if (s->pickle.failed)
+        return;
+    for (int64_t i = 0; i < n; i++)
+        numbers[i] = (int32_t)i;
+    s->storages[storage].more = (const char *)numbers;
+}
+
 tp_status torch_save_place(struct torch_save *s, struct tp_err *err)
 {
     static const char little[] = "little", version[] = "3\n";
@@ -137,7 +155,11 @@ tp_status torch_save_place(struct torch_save *s, struct tp_err *err)
 
         if (!name)
             return tp_fail(err, TP_E_NOMEM, "no memory for a list of tensors");
-        TP_TRY(zip_plan_add(&s->zip, name, t->known ? t->data : NULL, t->bytes, err));
+        TP_TRY(zip_plan_add(&s->zip, name,
+                            t->more    ? t->more
+                            : t->known ? t->data
+                                       : NULL,
+                            t->bytes, err));
     }
     TP_TRY(zip_plan_add(&s->zip, "archive/version", version, sizeof version - 1, err));
     zip_plan_place(&s->zip);

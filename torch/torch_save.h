@@ -22,6 +22,7 @@ struct torch_save_storage {
     int64_t bytes;
     bool known; /* `data` has the bytes */
     char data[8];
+    const char *more; /* instead of `data`, in the arena */
 };
 
 /* All zeroes can be freed. */
@@ -50,6 +51,9 @@ enum dtype torch_save_number_dtype(int64_t value);
 
 /* The largest number up to which f64 has all. */
 #define TORCH_SAVE_NUMBER_MAX (1LL << 53)
+
+/* Push an i32 tensor of this shape with the numbers 0, 1, 2, ..., as a mesh of ranks is. */
+void torch_save_range(struct torch_save *s, int ndim, const int64_t *shape);
 
 /* End the pickle and compute where everything lies. TP_E_NOMEM. */
 tp_status torch_save_place(struct torch_save *s, struct tp_err *err);

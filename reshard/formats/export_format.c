@@ -13,6 +13,7 @@
 #include "reshard/formats/pieces/piece_target.h"
 #include "reshard/formats/safetensors/safetensors.h"
 #include "reshard/formats/torch/dcp.h"
+#include "reshard/formats/verl/verl.h"
 
 /* What formats of pieces have in common. */
 #define PIECES                                                              \
@@ -83,6 +84,14 @@ static const struct export_format formats[] = {
       .title = "DeepSpeed Universal",
       .state = EXPORT_MASTERS,
       .create = deepspeed_export_create,
+      PIECES },
+    { .name = "verl",
+      .title = "verl, FSDP2",
+      .state = EXPORT_MOMENTS,
+      .cuts = true,
+      .model_folder = "huggingface",
+      .extras = "verl",
+      .create = verl_export_create,
       PIECES },
 };
 

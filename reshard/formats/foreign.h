@@ -6,6 +6,8 @@
 #ifndef RESHARD_FORMATS_FOREIGN_H
 #define RESHARD_FORMATS_FOREIGN_H
 
+#include <limits.h>
+
 #include "layout/model.h"
 #include "reshard/formats/pieces/piece.h"
 
@@ -25,6 +27,8 @@ struct foreign_format {
                         struct tp_err *err);
     bool fused;   /* its tensors are not those of a model, so `read` needs one of a known family */
     bool ordered; /* `read` finds more where it has a model of a known family */
+    /* The folder of the tokenizer of what is at `path`; NULL: `path` itself. */
+    tp_status (*assets)(char dir[PATH_MAX], const char *path, struct tp_err *err);
     const char *unproved; /* what its files cannot prove, for tp-ckpt verify; NULL: nothing more
                              than what is so of all formats */
 };

@@ -18,6 +18,7 @@ static bool is_weights(const char *name)
                                          "latest_checkpointed_iteration.txt",
                                          "latest_universal",
                                          "latest",
+                                         "fsdp_config.json",
                                          NULL };
 
     return text_is_one_of(name, names) || text_ends_with(name, ".safetensors") ||
@@ -64,7 +65,8 @@ tp_status model_folder_replaceable(const char *dir, struct tp_err *err)
             "replace it; name another place",
             dir);
     for (int i = 0; i < n; i++) {
-        has_config |= strcmp(entries[i].name, "config.json") == 0;
+        has_config |= strcmp(entries[i].name, "config.json") == 0 ||
+                      strcmp(entries[i].name, "fsdp_config.json") == 0;
         has_weights |= is_weights(entries[i].name);
     }
     format_names(names, entries, n);

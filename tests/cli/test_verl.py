@@ -1,8 +1,8 @@
 """FSDP checkpoints of verl are read, of FSDP2 and FSDP1, with the optimizer: tensors have the digests of the checkpoint that they were made
-from. Damaged and incomplete folders are errors that name the file. tests/clients/test_verl.py has files of real FSDP.
+from. tp-reshard writes FSDP2's for other numbers of ranks: what Python's pickle finds in them is what verl_files.py writes. Damaged and incomplete folders are errors that name the file. tests/clients/test_verl.py has files of real FSDP.
 
 needs: tp-train tp-ckpt tp-reshard
-covers: reshard/formats/verl/verl reshard/formats/verl/verl_folder reshard/formats/verl/verl_tensor reshard/formats/verl/verl_units
+covers: reshard/formats/verl/verl_target reshard/formats/verl/verl_form reshard/formats/verl/verl reshard/formats/verl/verl_folder reshard/formats/verl/verl_tensor reshard/formats/verl/verl_units
     reshard/formats/verl/verl_optimizer reshard/formats/verl/verl_extra
 """
 import pathlib
@@ -111,6 +111,89 @@ def test_files_of_another_number_of_ranks_beside_them_do_not_count(state, tmp_pa
     Save(other, 3).write_rank(folder, 0)
     ok("tp-ckpt", "import", folder, "-o", tmp_path / "ckpt")
     assert digests(tmp_path / "ckpt") == digests(state.root)
+
+
+# ---- writing ----
+
+def plain(v):
+    """What a pickle contains, with the objects of other classes as tuples; arrays as lists. Hashes are not compared."""
+    if isinstance(v, np.ndarray):
+        return v.shape, v.astype(np.float64).tobytes()
+    if isinstance(v, torch_files._Named):
+        return "object", plain(getattr(v, "args", ())), plain(getattr(v, "state", None))
+    if isinstance(v, dict):
+        return [(k, plain(x)) for k, x in v.items() if k != "_hash"]
+    return tuple(map(plain, v)) if isinstance(v, (list, tuple)) else v
+
+
+def hashes(v):
+    """All values of keys _hash."""
+    if isinstance(v, torch_files._Named):
+        return hashes(getattr(v, "args", ())) | hashes(getattr(v, "state", None))
+    if isinstance(v, dict):
+        return {x for k, x in v.items() if k == "_hash"}.union(*map(hashes, v.values()))
+    return set().union(*map(hashes, v)) if isinstance(v, (list, tuple)) else set()
+
+
+def assert_same_files(found, want):
+    assert sorted(p.name for p in found.glob("*.pt")) == sorted(p.name for p in want.glob("*.pt"))
+    for path in want.glob("*.pt"):
+        a, b = (torch_files.load((d / path.name).read_bytes()) for d in (found, want))
+        if path.name.startswith("extra"):
+            assert b.pop("rng")
+        assert plain(a) == plain(b), path.name
+        assert path.name.startswith("extra") or hashes(a) == {None}
+
+
+WRITTEN = {"%d to %d, %s" % (a, b, form): (dict(ranks=a, form=form), dict(ranks=b, form=form))
+           for a, b, form in ((4, 3, "2.8"), (4, 2, "2.6"), (2, 5, "2.11"), (3, 2, "2.15"), (3, 1, "2.15"), (1, 2, "2.8"))}
+WRITTEN.update({"hsdp, " + form: (dict(ranks=4, replicas=2, form=form), dict(ranks=6, replicas=3, form=form)) for form in ("2.6", "2.8", "2.11", "2.15")})
+# of verl 0.6 and 0.7: the first axis that divides
+WRITTEN["dims"] = dict(ranks=3, dims="3"), dict(ranks=4, dims="4")
+
+
+def dims_of(state, how):
+    """get_shard_placement_fn of verl."""
+    if "dims" not in how:
+        return how
+    dims = {n: next((d for d, size in enumerate(v.shape) if size % int(how["dims"]) == 0), 0) for n, v in state.group("param").items()}
+    assert set(dims.values()) == {0, 1}
+    return {**how, "dims": dims}
+
+
+@pytest.mark.parametrize("case", WRITTEN)
+def test_what_is_written_for_other_ranks_is_what_they_would_save(case, state, tmp_path):
+    before, after = (dims_of(state, how) for how in WRITTEN[case])
+    folder = save(state, **before).write(tmp_path / "actor", config_of(state))
+    (folder / "huggingface/tokenizer.json").write_text("{}")
+    r = ok("tp-reshard", folder, "--to", "dp%d" % after["ranks"], "-o", tmp_path / "to", "--mem", "64M")
+    assert "left out rng" in r.out and ("verl 0.6" in r.err) == (before["ranks"] == 1), repr(r)
+    assert_same_files(tmp_path / "to", save(state, **after).write(tmp_path / "want"))
+    assert (tmp_path / "to/fsdp_config.json").read_text() == '{\n    "FSDP_version": 2,\n    "world_size": %d\n}' % after["ranks"]
+    assert sorted(p.name for p in (tmp_path / "to/huggingface").iterdir()) == ["config.json", "tokenizer.json"]
+    ok("tp-ckpt", "diff", folder, tmp_path / "to")
+    ok("tp-ckpt", "verify", tmp_path / "to")
+    r = run("tp-reshard", folder, "--to", "dp2", "-o", tmp_path / "to", "--force")
+    assert before.get("replicas") or r.rc == 0, repr(r)
+
+
+def test_a_tied_head_is_written_under_both_names(tied, tmp_path):
+    folder = save(tied, 3, tied=True).write(tmp_path / "actor", config_of(tied))
+    ok("tp-reshard", folder, "--to", "dp2", "-o", tmp_path / "to")
+    assert_same_files(tmp_path / "to", save(tied, 2, tied=True).write(tmp_path / "want"))
+
+
+def test_weights_alone_are_written_too(state, tmp_path):
+    folder = save(state, 3).write(tmp_path / "actor", config_of(state))
+    for path in [*folder.glob("optim*"), *folder.glob("extra*")]:
+        path.unlink()
+    ok("tp-reshard", folder, "--to", "dp2", "-o", tmp_path / "to")
+    assert {p.name for p in (tmp_path / "to").glob("*.pt")} == {"model_world_size_2_rank_0.pt", "model_world_size_2_rank_1.pt"}
+
+
+def test_where_cuts_may_be_those_of_two_versions_a_note_says_so(state, tmp_path):
+    folder = save(state, 1).write(tmp_path / "actor", config_of(state))
+    assert "verl 0.6 and 0.7" in ok("tp-reshard", folder, "--to", "dp4", "-o", tmp_path / "to").err
 
 
 # ---- damage ----
@@ -252,3 +335,43 @@ def test_a_flat_parameter_of_another_length_is_refused(state, tmp_path):
     found["state"][1]["exp_avg"] = torch_files.Tensor(found["state"][1]["exp_avg"].storage[:-1])
     torch_files.save(s.path(folder, "optim", 1), found)
     refused(folder, state, "optim_world_size_3_rank_1.pt", "number 1")
+
+
+class Evil:
+    """A call that a form does not have."""
+
+    def __reduce__(self):
+        return print, ("called",)
+
+
+NOT_WRITTEN = {
+    "pp": ("only dp", "pp2", {}, {}),
+    "fsdp1": ("FSDP1", "dp2", dict(kind="fsdp1"), {}),
+    "sharded": ("not a DTensor", "dp2", dict(kind="sharded"), {}),
+    "replicas": ("multiples of 2", "dp3", dict(ranks=4, replicas=2), {}),
+    "one replica": ("multiples of 2", "dp2", dict(ranks=4, replicas=2), {}),
+    "call": ("form of torch", "dp2", {}, dict(mesh=lambda m: _set(m, _new=Evil()))),
+    "call in a placement": ("form of torch", "dp2", {}, dict(placements=lambda p: (_make(_PLACES.Shard, dim=0, more=Evil()),))),
+    "options": ("plain values", "dp2", {}, dict(optimizer=lambda o: o["param_groups"][0].update(lr=Evil()))),
+    "amsgrad": ("max_exp_avg_sq", "dp2", {}, dict(optimizer=lambda o: o["state"][0].update(max_exp_avg_sq=o["state"][0]["exp_avg"]))),
+}
+
+
+@pytest.mark.parametrize("case", NOT_WRITTEN)
+def test_what_cannot_be_written_is_refused(case, state, tmp_path):
+    words, to, how, change = NOT_WRITTEN[case]
+    folder = Changed(state, change, **{"ranks": 4, **how}).write(tmp_path / "actor", config_of(state))
+    r = run("tp-reshard", folder, "--to", to, "-o", tmp_path / "no")
+    assert r.rc == 2 and words in r.err and "called" not in r.out + r.err, repr(r)
+    assert not (tmp_path / "no").exists()
+
+
+def test_verl_is_written_only_from_verl(state, tmp_path):
+    folder = save(state, 4).write(tmp_path / "actor", config_of(state))
+    for argv in (["tp-reshard", folder, "--to", "dp2", "--no-optim"], ["tp-ckpt", "export", state.root, "--format", "verl", "--layout", "dp2"],
+                 ["tp-reshard", folder, "--to", "dp2", "--dtype", "bf16"]):
+        r = run(*argv, "-o", tmp_path / "no")
+        assert r.rc == 2 and ("only from files of verl" in r.err or "loads the types" in r.err), repr(r)
+        assert not (tmp_path / "no").exists()
+    r = run("tp-reshard", folder, "--to", "dp2", "-o", "s3://bucket/prefix")
+    assert r.rc == 2 and "not to a store" in r.err, repr(r)

@@ -190,7 +190,7 @@ def columns(array, parts):
 
 # ---- reading, by Python's zipfile and pickle ----
 
-NUMPY = {"FloatStorage": "f4", "DoubleStorage": "f8", "BFloat16Storage": "u2", "HalfStorage": "f2", "LongStorage": "i8", "ByteStorage": "u1"}
+NUMPY = {"FloatStorage": "f4", "DoubleStorage": "f8", "BFloat16Storage": "u2", "HalfStorage": "f2", "LongStorage": "i8", "IntStorage": "i4", "ByteStorage": "u1"}
 
 
 class _Named:

@@ -56,7 +56,7 @@ def cut(array, parts, part, dim=0):
 
 
 class Save:
-    """What one save has. ranks = replicas * shards; form: how torch pickles a mesh ("2.8", "2.11", "2.15"); kind: "fsdp2", "fsdp1" (flat
+    """What one save has. ranks = replicas * shards; form: how torch pickles a mesh ("2.6", "2.8", "2.11", "2.15"); kind: "fsdp2", "fsdp1" (flat
     parameters of units), "orig" (FSDP1 with use_orig_params), "sharded" ("fsdp1" with ShardedTensors). dims: {name: dim that is cut}.
     tied: the head is the embedding, so the model has it and the optimizer does not."""
 
@@ -70,15 +70,21 @@ class Save:
         strides, place = (1,) if len(sizes) == 1 else (sizes[1], 1), np.unravel_index(rank, sizes)
         ranks = np.arange(self.ranks, dtype=np.int64)
         names, place = ("fsdp",) if len(sizes) == 1 else ("ddp", "fsdp"), [int(p) for p in place]
-        if self.form == "2.8":
-            return _make(_MESH.DeviceMesh, device_type="cuda", mesh=Tensor(ranks.reshape(sizes)), mesh_dim_names=names,
-                         _flatten_mesh_list=tuple(range(self.ranks)), _thread_id=None, _dim_group_names=["0"], _coordinate_on_dim=place)
+        groups = ["0"] if len(sizes) == 1 else [str(1 + place[1]), str(1 + sizes[1] + place[0])]  # as torch numbers them
+        if self.form in ("2.6", "2.8"):
+            near = ranks.reshape(sizes)
+            near = [list(map(int, near[:, place[1]] if d == 0 and len(sizes) > 1 else near[place[0]] if d else near)) for d in range(len(sizes))]
+            infos = [("ptd:" + g, n, g) for g, n in zip(groups, near)]
+            said = {"_dim_group_infos": infos} if self.form == "2.6" else {"_dim_group_names": groups}
+            return _make(_MESH.DeviceMesh, device_type="cuda", mesh=Tensor(ranks.reshape(sizes)), mesh_dim_names=names, _hash=rank + 3,
+                         _flatten_mesh_list=tuple(range(self.ranks)), _thread_id=None, **said, _coordinate_on_dim=place)
         if self.form == "2.11":
             layout = _make(_LAYOUT._MeshLayout, shape=sizes if len(sizes) > 1 else sizes[0], stride=strides)
         else:
             layout = _make(_LAYOUT._MeshLayout, axes=tuple(_make(_LAYOUT._FlatLayout, shape=(n,) if n > 1 else (), stride=(s,) if n > 1 else ())
                                                            for n, s in zip(sizes, strides)))
         return _make(_MESH.DeviceMesh, _device_type="cuda", _layout=layout, _rank_map=Tensor(ranks), _mesh_dim_names=names,
+                     _root_mesh=None, _flatten_mapping={}, _dim_group_names=groups, _rank=rank, _hash=rank + 3,
                      _flatten_rank_map=tuple(range(self.ranks)), _coordinate_on_dim=tuple(place))
 
     def placements(self, name):
@@ -87,7 +93,7 @@ class Save:
 
     def dtensor(self, name, array, rank, mesh):
         part = Tensor(cut(array, self.shards, rank % self.shards, self.dims.get(name, 0)))
-        spec = _make(_SPEC.DTensorSpec, mesh=mesh, placements=self.placements(name))
+        spec = _make(_SPEC.DTensorSpec, mesh=mesh, placements=self.placements(name), _hash=5)
         return _wrapped(_DTENSOR.DTensor, array, (None, {"_local_tensor": part, "_spec": spec}))
 
     def sharded(self, array, rank):

@@ -1,5 +1,6 @@
 """FSDP checkpoints of verl, which verl_ranks.py saves and loads by the same calls: what is imported is what torch gathers, bit for bit, for
-FSDP2 and FSDP1, HSDP, uneven and empty parts, and tied heads.
+FSDP2 and FSDP1, HSDP, uneven and empty parts, and tied heads. What tp-reshard writes for other numbers of ranks is loaded by them, and their
+next step is that of the run that was not resharded, bit for bit.
 
 needs: tp-ckpt tp-reshard
 """
@@ -26,6 +27,10 @@ SAVED = {"fsdp2": ("fsdp2", 4, -1), "hsdp2": ("fsdp2", 4, 2), "tied2": ("fsdp2",
          "fsdp1": ("fsdp1", 4, -1), "hsdp1": ("fsdp1", 4, 2), "tied1": ("fsdp1", 3, -1, "tied"), "orig1": ("fsdp1-orig", 3, -1),
          "one2": ("fsdp2", 1, -1)}
 
+# tp-reshard writes these for other numbers of ranks: name in SAVED, ranks, and the argument of --to
+LOADED = {"fsdp2-2": ("fsdp2", 2), "fsdp2-3": ("fsdp2", 3), "fsdp2-1": ("fsdp2", 1), "fsdp2-5": ("fsdp2", 5), "hsdp2-6": ("hsdp2", 6),
+          "tied2-2": ("tied2", 2), "dims2-4": ("dims2", 4), "one2-3": ("one2", 3)}
+
 
 def make_job(folder, name, kind, ranks, fsdp_size, *more, load=None):
     config = json.loads(harness.write_config(folder / "model", **SIZES, tie_word_embeddings="tied" in more).read_text())
@@ -48,6 +53,19 @@ def ran(tmp_path_factory):
     return folder, run_jobs(folder, "jobs", {name: make_job(folder, name, *how) for name, how in SAVED.items()})
 
 
+@pytest.fixture(scope="module")
+def loaded(ran):
+    """{case of LOADED: what rank 0 said}"""
+    folder, _ = ran
+    jobs = {}
+    for case, (name, ranks) in LOADED.items():
+        r = harness.ok("tp-reshard", folder / name / "actor", "--to", "dp%d" % ranks, "-o", folder / "to" / case)
+        assert [line.split()[-1] for line in r.out.splitlines() if line.startswith("left out")] == ["rng"], repr(r)
+        kind, _, fsdp_size, *more = SAVED[name]
+        jobs[case] = make_job(folder, "again-" + case, kind, ranks, fsdp_size, *more, load=folder / "to" / case)
+    return run_jobs(folder, "loads", jobs)
+
+
 def assert_equal(found, state):
     for group in GROUPS:
         assert {k for k in found if k.startswith(group + "/")} == {"%s/%s" % (group, name) for name in state}
@@ -65,6 +83,20 @@ def test_what_verl_saves_is_imported(case, ran, tmp_path):
     assert "huggingface/config.json" in r.out + r.err
     assert [p.name for p in harness.steps(tmp_path / "ckpt")] == ["step-%08d" % STEPS]
     assert_equal(tensors(tmp_path / "ckpt", tmp_path / "all.npz"), state)
+
+
+@pytest.mark.parametrize("case", LOADED)
+def test_another_number_of_ranks_continues_as_if_nothing_had_happened(case, ran, loaded, tmp_path):
+    folder, said = ran
+    before, after = said[LOADED[case][0]], loaded[case]
+    for key in "saved", "next":
+        assert before[key].keys() == after[key].keys()
+        for name, x in before[key].items():
+            assert all(torch.equal(v, after[key][name][k]) for k, v in x.items()), (key, name)
+    assert (before["lr"], before["epoch"]) == (after["lr"], after["epoch"]) and before["lr"] != 1e-3
+    assert not torch.equal(before["saved"]["model.norm.weight"]["param"], before["next"]["model.norm.weight"]["param"])
+    harness.ok("tp-ckpt", "import", folder / ("again-" + case), "-o", tmp_path / "ckpt")  # of what they save then
+    assert_equal(tensors(tmp_path / "ckpt", tmp_path / "all.npz"), before["saved"])
 
 
 def test_transformers_computes_with_an_export(ran, tmp_path):

@@ -187,7 +187,15 @@ done:
     return st;
 }
 
-/* ---- config.json ---- */
+/* ---- huggingface/ ---- */
+
+tp_status verl_assets(char dir[PATH_MAX], const char *path, struct tp_err *err)
+{
+    char found[PATH_MAX];
+    tp_status st = verl_folder_find(found, path, err);
+
+    return st ? st : file_join(dir, found, "huggingface", err);
+}
 
 tp_status verl_config(const char **text, const char **note, struct piece_source *s,
                       struct tp_err *err)

@@ -14,6 +14,8 @@
 #ifndef RESHARD_FORMATS_VERL_VERL_H
 #define RESHARD_FORMATS_VERL_VERL_H
 
+#include <limits.h>
+
 #include "layout/model.h"
 #include "reshard/formats/pieces/piece.h"
 
@@ -27,5 +29,13 @@ tp_status verl_read(struct piece_source *s, const struct model *m, struct tp_err
 /* The text of huggingface/config.json. */
 tp_status verl_config(const char **text, const char **note, struct piece_source *s,
                       struct tp_err *err);
+
+/* The folder with the tokenizer, huggingface/. */
+tp_status verl_assets(char dir[PATH_MAX], const char *path, struct tp_err *err);
+
+/* As `create` of reshard/formats/export_format.h. The source is of verl too, with FSDP2: what is
+ * written has its form. TP_E_USAGE: it is not, or the layout has other axes than dp. */
+tp_status verl_export_create(struct export_writer *w, const struct export_contents *q,
+                             struct tp_err *err);
 
 #endif

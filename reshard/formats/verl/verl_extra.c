@@ -2,7 +2,10 @@
  * reshard/formats/verl/verl_extra.c - extra_state of each rank: the schedule and the random state;
  * see reshard/formats/verl/verl_state.h.
  */
+#include <string.h>
+
 #include "reshard/formats/verl/verl_state.h"
+#include "torch/pickle_copy.h"
 
 static tp_status add_rank(const struct verl_state *d, int64_t *epoch, int rank, struct tp_err *err)
 {
@@ -22,10 +25,14 @@ static tp_status add_rank(const struct verl_state *d, int64_t *epoch, int rank, 
                      file_table_path(piece_source_files(d->source), r.x.file), (long long)is,
                      (long long)*epoch);
     for (int64_t i = 0; rank == 0 && i < pickle_entries(r.x.root) && !st; i++) {
+        const struct pickle_value *v = pickle_entry(r.x.root, i);
         const char *key = pickle_text(pickle_key(r.x.root, i));
 
-        if (key && !pickle_is(pickle_entry(r.x.root, i), PICKLE_NONE))
-            st = piece_source_leave(d->source, key, err);
+        if (!key || pickle_is(v, PICKLE_NONE))
+            continue;
+        st = strcmp(key, "lr_scheduler") == 0 && pickle_copy_can(v)
+                 ? piece_source_leave_extra(d->source, key, epoch, sizeof *epoch, err)
+                 : piece_source_leave(d->source, key, err);
     }
 done:
     torch_pieces_close(&r.x);

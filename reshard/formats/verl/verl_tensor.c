@@ -205,9 +205,7 @@ static tp_status read_mesh(struct verl_rank *r, const struct pickle_value *v, co
 
 /* ---- DTensor ---- */
 
-/* What is left of a box where `parts` ranks share its axis, as torch.chunk cuts it: the last parts
- * are shorter, or empty. */
-static void cut(struct box *b, int axis, int64_t parts, int64_t part)
+void verl_tensor_cut(struct box *b, int axis, int64_t parts, int64_t part)
 {
     const int64_t rows = b->len[axis] / parts + (b->len[axis] % parts != 0),
                   from = rows > 0 && part > b->len[axis] / rows ? b->len[axis] : rows * part,
@@ -241,30 +239,46 @@ static tp_status place_box(struct verl_tensor *t, const struct verl_rank *r,
                            path_of(r), name, *is ? is : "of an unknown class");
         if (!pickle_int(&axis, attribute(p, "dim")) || axis < 0 || axis >= t->ndim)
             return refuse(r, name, "is sharded along an axis that it does not have", err);
-        cut(&t->box, (int)axis, m->size[d], at[d]);
+        verl_tensor_cut(&t->box, (int)axis, m->size[d], at[d]);
     }
     return TP_OK;
+}
+
+/* An entry of the state of a DTensor, which is a dict, or (None, dict). */
+static const struct pickle_value *state_of(const struct pickle_value *args, const char *key)
+{
+    const struct pickle_value *state = pickle_item(args, 3), *found = pickle_get(state, key);
+
+    for (int i = 0; i < 2 && !found; i++)
+        found = pickle_get(pickle_item(state, i), key);
+    return found;
 }
 
 static tp_status read_dtensor(struct verl_tensor *t, struct verl_rank *r,
                               const struct pickle_value *args, const char *name, struct tp_err *err)
 {
-    const struct pickle_value *state = pickle_item(args, 3), *spec = NULL;
+    const struct pickle_value *spec = state_of(args, "_spec");
     tp_status st;
 
-    t->local = NULL;
-    for (int i = -1; i < 2 && !t->local; i++) {
-        const struct pickle_value *of = i < 0 ? state : pickle_item(state, i);
-
-        t->local = pickle_get(of, "_local_tensor");
-        spec = pickle_get(of, "_spec");
-    }
+    t->local = state_of(args, "_local_tensor");
     if (!t->local)
         return refuse(r, name, "is a DTensor without its part", err);
     TP_TRY(read_mesh(r, attribute(spec, "mesh"), name, err));
-    TP_TRY(place_box(t, r, attribute(spec, "placements"), name, err));
+    st = place_box(t, r, attribute(spec, "placements"), name, err);
 done:
     return st;
+}
+
+int verl_tensor_axis(const struct pickle_value *v)
+{
+    const struct pickle_value *placements =
+        attribute(state_of(wrapped(v, "DTensor"), "_spec"), "placements");
+    int64_t axis = -1;
+
+    for (int64_t i = 0; i < pickle_count(placements); i++)
+        if (pickle_int(&axis, attribute(pickle_item(placements, i), "dim")))
+            return (int)axis;
+    return -1;
 }
 
 /* ---- ShardedTensor ---- */

@@ -39,6 +39,13 @@ bool verl_tensor_is(const struct pickle_value *v);
 tp_status verl_tensor_read(struct verl_tensor *out, struct verl_rank *r,
                            const struct pickle_value *v, const char *name, struct tp_err *err);
 
+/* What is left of a box where `parts` ranks share its axis, as torch.chunk cuts it: the last parts
+ * are shorter, or empty. */
+void verl_tensor_cut(struct box *b, int axis, int64_t parts, int64_t part);
+
+/* The axis of a DTensor that is cut; -1: none. */
+int verl_tensor_axis(const struct pickle_value *v);
+
 /* Make the rank's part a piece of `group`. Both texts are borrowed. TP_E_CORRUPT: it has another
  * shape than its box. */
 tp_status verl_tensor_piece(struct piece *out, struct verl_rank *r, const struct verl_tensor *t,
