@@ -95,7 +95,9 @@ def test_the_sizes_of_the_groups_say_which_rule_of_weight_decay_it_is(rule, grou
     optimizer = optimizer_of(f32, order_of(config_of(f32)), RULES[rule], groups)
     source = save(tmp_path / "checkpoint-3", f32, optimizer, weights=weights)
     r = assert_imported(f32, source, tmp_path / "ckpt", "--layout", "tp2pp2")
-    assert "left out 3, optimizer.pt.param_groups, scheduler.pt, trainer_state.json" in r.out, repr(r)
+    # The checkpoint notes AdamW's options, which are those of all groups where none is without weight decay.
+    left = "left out 2, " if rule == "none" else "left out 3, optimizer.pt.param_groups, "
+    assert left + "scheduler.pt, trainer_state.json" in r.out, repr(r)
 
 
 def test_it_is_read_by_every_verb(f32, tmp_path):
