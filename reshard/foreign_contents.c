@@ -201,6 +201,7 @@ tp_status foreign_contents_open(struct foreign_contents *out,
 
     memset(out, 0, sizeof *out);
     out->format = q->format;
+    out->weights = q->weights;
     /* before the tables are read, which fit into nothing where the program fills the limit */
     TP_TRY(memory_budget_make(&budget, q->memory_bytes, later_bytes, 1, err));
     if (location_is_remote(q->path))
@@ -289,7 +290,7 @@ tp_status foreign_contents_need_all(const struct foreign_contents *c, struct tp_
 {
     char more[MORE_TEXT] = "";
 
-    if (c->refused)
+    if (c->refused && !c->weights)
         return tp_fail(err, TP_E_CORRUPT, "%s", c->refused->msg);
     if (!c->n_unread)
         return TP_OK;

@@ -21,6 +21,7 @@ struct foreign_contents {
     const char *unread; /* the first of them, with its group */
     const struct tp_err *refused; /* why the optimizer's state is not read; NULL: it is, or none is
                                      there */
+    bool weights;                 /* as in the request */
     bool incomplete; /* it was not opened, because a file of the checkpoint is missing */
 };
 
@@ -33,6 +34,8 @@ struct foreign_contents_request {
     const struct foreign_format *format; /* what foreign_contents_find found */
     int64_t step;                        /* it must be this one, if it has a number; -1: any */
     int64_t memory_bytes;                /* the most that may be resident */
+    bool weights;                        /* nothing else is looked at: an optimizer's state that is
+                                            not read is no obstacle */
     int64_t buffer_bytes;                /* of it, what the caller needs for buffers later */
 };
 
@@ -62,7 +65,8 @@ void foreign_contents_close(struct foreign_contents *c);
 tp_status foreign_contents_verify(struct foreign_contents *c, int64_t *checked, int64_t *unchecked,
                                   struct tp_err *err);
 
-/* TP_E_CORRUPT: there are tensors that are not read, so its values cannot be compared. */
+/* TP_E_CORRUPT: there are tensors that are not read, or state of an optimizer and the request is
+ * not for weights alone, so its values cannot be compared. */
 tp_status foreign_contents_need_all(const struct foreign_contents *c, struct tp_err *err);
 
 /* Read everything: digests[i] is that of tensors[i]. TP_E_CORRUPT: as foreign_contents_verify, and

@@ -441,6 +441,7 @@ int cmd_diff(int argc, char **argv)
 
     if (!report_options(&code, "tp-ckpt diff", opts, argc, argv, intro, tail))
         return code;
+    a.from.weights = o.group && strcmp(o.group, GROUP_PARAM) == 0;
     b.from = a.from;
     b.from.path = other;
     tol.exact = !atol_given && !rtol_given;

@@ -274,6 +274,7 @@ def test_a_state_that_cannot_be_assigned_is_refused_and_never_dropped_in_silence
     for verb in ("digest", "diff"):  # they would compare the weights alone
         r = run("tp-ckpt", verb, source, *[f32.root] * (verb == "diff"))
         assert r.rc == 3 and text in r.err, repr(r)
+    ok("tp-ckpt", "diff", source, f32.root, "--group", "param")
     r = ok("tp-ckpt", "ls", source)
     assert text in r.err and "left out here" in r.err, repr(r)
     r = run("tp-ckpt", "verify", source)
