@@ -83,15 +83,24 @@ def train_state(step, dtype=np.int64):
     return {k: torch_files.Tensor(np.array(v, dtype)) for k, v in numbers.items()}
 
 
-def bridge(folder, state, tp=1, pp=1, kind=None, step=STEP, dtype=np.int64, config=None, job=None, **changes):
-    """Write FOLDER as Bridge does. job: more of how Megatron's ranks shared the work."""
+def bridge(folder, state, tp=1, pp=1, kind=None, step=STEP, dtype=np.int64, config=None, job=None, core_019=False, **changes):
+    """Write FOLDER as Bridge does. job: more of how Megatron's ranks shared the work. core_019: as with Megatron-core 0.19."""
     m = foreign_files.Megatron(config_of(state), tp, pp, **job or {})
-    m.torch_dist(folder, groups_of(state), STEP, kind, change=options if kind else None)
-    inside = folder / ("iter_%07d" % STEP)
     own = {} if kind else {"optimizer": {"param_groups": [{"wd_mult": 0, "lr": 9.0}, GROUP]}}
-    torch_files.save(inside / "common.pt", {"checkpoint_version": 3.0, "iteration": STEP, "opt_param_scheduler": SCHEDULE,
-                                            "rerun_state_machine": {"mode": 1}, "optimizer": own,
-                                            "content_metadata": {"singleton_local_shards": False}})
+    root = {"checkpoint_version": 3.0, "iteration": STEP, "opt_param_scheduler": SCHEDULE, "rerun_state_machine": {"mode": 1},
+            "optimizer": own, "content_metadata": {"singleton_local_shards": False}}
+
+    def change(tensors, objects):
+        if kind:
+            options(tensors, objects)
+        if core_019:
+            objects["common_state/shard_0_1"] = [root]
+
+    m.torch_dist(folder, groups_of(state), STEP, kind, change=change)
+    inside = folder / ("iter_%07d" % STEP)
+    torch_files.save(inside / "common.pt", root)
+    if core_019:
+        (inside / "common.pt").unlink()
     (inside / "run_config.yaml").write_text(text_of(config or run_config(config_of(state), tp, pp, **changes)))
     for path in (inside / "train_state.pt", folder / "latest_train_state.pt"):
         torch_files.save(path, train_state(step, dtype))
@@ -119,6 +128,25 @@ def test_the_run_config_takes_the_place_of_arguments(kind, tp, pp, llama, tmp_pa
         ok("tp-ckpt", "verify", path)
     r = ok("tp-ckpt", "import", tmp_path / "m", "-o", tmp_path / "ckpt", "--layout", "tp2")
     assert digests(tmp_path / "ckpt") == digests(llama.root) and "step 3" in r.out, repr(r)
+
+
+@pytest.mark.parametrize("kind,tp,pp", [(None, 1, 1), ("dp_reshardable", 2, 2)])
+def test_the_common_state_may_be_an_object_among_the_tensors(kind, tp, pp, llama, tmp_path):
+    """Megatron-core 0.19 writes no common.pt."""
+    inside = bridge(tmp_path / "m", llama, tp, pp, kind, core_019=True)
+    r = ok("tp-reshard", inside, "--to", "tp4", "-o", tmp_path / "out")
+    assert digests(inside) == digests(tmp_path / "out") == digests(llama.root) and "common_state/shard" not in r.out, repr(r)
+    ok("tp-ckpt", "verify", inside)
+    root = common_of(tmp_path / "out")
+    group = root["optimizer"]["optimizer"]["param_groups"][0]
+    assert {k: group[k] for k in GROUP} == GROUP and root["opt_param_scheduler"] == SCHEDULE and root["iteration"] == STEP
+
+
+def test_without_a_common_state_the_error_names_both_places(llama, tmp_path):
+    inside = bridge(tmp_path / "m", llama)
+    (inside / "common.pt").unlink()
+    r = run("tp-ckpt", "import", tmp_path / "m", "-o", tmp_path / "ckpt")
+    assert r.rc == 3 and "has no common.pt, and .metadata no common_state/shard_0_1" in r.err, repr(r)
 
 
 @pytest.mark.parametrize("bucket,vpp,engine,layout", [

@@ -301,8 +301,9 @@ static tp_status add_item(struct torch_dist *d, const struct dcp_item *item, str
     if (!name.group)
         return tp_fail(err, TP_E_NOMEM, "%s: no memory for its optimizer", d->dir);
     if (item->is_object)
-        return strstr(item->name, "_extra_state") ? TP_OK
-                                                  : piece_source_leave(d->source, item->name, err);
+        return strstr(item->name, "_extra_state") || torch_dist_root_is(item->name)
+                   ? TP_OK
+                   : piece_source_leave(d->source, item->name, err);
     TP_TRY(torch_pieces_open(&x, d->source, item->file_number, item->begin, item->size, err));
     TP_TRY(torch_pieces_tensor(&p, &x, x.root, name.group, item->name, err));
     TP_TRY(check_chunk(d, item, &p, err));

@@ -13,19 +13,54 @@
 #include "storage/object.h"
 
 #define MODULE "module." /* before NeMo's names */
+#define OBJECT "common_state/shard_0_1"
 
-/* Open common.pt, and set `path` to it. */
-static tp_status open_common(struct torch_pieces *x, char path[PATH_MAX], const char *dir,
-                             struct tp_err *err)
+/* Open the object of .metadata that Megatron-core writes since 0.19 in place of common.pt, and set
+ * `path` to the file that has it: a list of one dict. */
+static tp_status open_object(struct torch_dist_root *r, const char *dir, struct tp_err *err)
+{
+    struct piece_source *s = r->x.source;
+    struct dcp_item *items = NULL, *found = NULL;
+    int n = 0;
+    tp_status st;
+
+    TP_TRY(dcp_metadata_read(&items, &n, dir, piece_source_arena(s), err));
+    for (int i = 0; i < n; i++)
+        if (items[i].is_object && torch_dist_root_is(items[i].name))
+            found = &items[i];
+    if (!found) {
+        st = tp_fail(err, TP_E_CORRUPT, "%s: has no common.pt, and .metadata no " OBJECT, dir);
+        goto done;
+    }
+    TP_TRY(dcp_metadata_add_files(found, 1, dir, piece_source_files(s), err));
+    TP_TRY(file_join(r->path, dir, found->file, err));
+    TP_TRY(torch_pieces_open(&r->x, s, found->file_number, found->begin, found->size, err));
+    r->root = pickle_item(r->x.root, 0);
+    if (!pickle_is(r->root, PICKLE_DICT))
+        st = tp_fail(err, TP_E_CORRUPT, "%s: " OBJECT " is not a list with a dict", r->path);
+done:
+    return st;
+}
+
+/* Open the common state, and set `path` to the file that has it. */
+static tp_status open_common(struct torch_dist_root *r, const char *dir, struct tp_err *err)
 {
     int file = 0;
     tp_status st;
 
-    TP_TRY(file_join(path, dir, "common.pt", err));
-    TP_TRY(file_table_add(piece_source_files(x->source), &file, path, err));
-    TP_TRY(torch_pieces_open(x, x->source, file, 0, -1, err));
+    TP_TRY(file_join(r->path, dir, "common.pt", err));
+    if (!object_is_there(r->path))
+        return open_object(r, dir, err);
+    TP_TRY(file_table_add(piece_source_files(r->x.source), &file, r->path, err));
+    TP_TRY(torch_pieces_open(&r->x, r->x.source, file, 0, -1, err));
+    r->root = r->x.root;
 done:
     return st;
+}
+
+bool torch_dist_root_is(const char *name)
+{
+    return strcmp(name, OBJECT) == 0;
 }
 
 /* A dict with one more entry; NULL: memory is out. */
@@ -60,8 +95,7 @@ tp_status torch_dist_root_open(struct torch_dist_root *r, const char *dir, int64
     struct arena *arena = piece_source_arena(r->x.source);
     tp_status st;
 
-    TP_TRY(open_common(&r->x, r->path, dir, err));
-    r->root = r->x.root;
+    TP_TRY(open_common(r, dir, err));
     if (pickle_get(r->root, "args") || !pickle_is(r->root, PICKLE_DICT))
         return TP_OK;
     TP_TRY(bridge_args_read(&r->bridge, dir, rows, r->x.source, err));

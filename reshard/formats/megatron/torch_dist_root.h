@@ -1,7 +1,8 @@
 /*
- * reshard/formats/megatron/torch_dist_root.h - common.pt of a torch_dist checkpoint that is read,
- * with the arguments of the program: those of Megatron-LM are in it, and those of Megatron-Bridge
- * and NeMo beside it (bridge_args.h).
+ * reshard/formats/megatron/torch_dist_root.h - the common state of a torch_dist checkpoint that is
+ * read, with the arguments of the program: those of Megatron-LM are in it, and those of
+ * Megatron-Bridge and NeMo beside it (bridge_args.h). It is common.pt, and since Megatron-core 0.19
+ * an object among the tensors.
  */
 #ifndef RESHARD_FORMATS_MEGATRON_TORCH_DIST_ROOT_H
 #define RESHARD_FORMATS_MEGATRON_TORCH_DIST_ROOT_H
@@ -21,6 +22,9 @@ struct torch_dist_root {
 /* Open it in the folder `dir`; `rows` as in bridge_args_read. Close r->x also after a failure. */
 tp_status torch_dist_root_open(struct torch_dist_root *r, const char *dir, int64_t rows,
                                struct tp_err *err);
+
+/* Whether the object of .metadata with this name is the common state. */
+bool torch_dist_root_is(const char *name);
 
 /* As foreign_format's config: make a config.json of the arguments in common.pt, or of what Bridge
  * and NeMo have instead (megatron_config.h). */
