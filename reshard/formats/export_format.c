@@ -86,7 +86,7 @@ static const struct export_format formats[] = {
       .create = deepspeed_export_create,
       PIECES },
     { .name = "verl",
-      .title = "verl, FSDP2",
+      .title = "verl, FSDP",
       .state = EXPORT_MOMENTS,
       .cuts = true,
       .model_folder = "huggingface",

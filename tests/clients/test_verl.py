@@ -29,7 +29,8 @@ SAVED = {"fsdp2": ("fsdp2", 4, -1), "hsdp2": ("fsdp2", 4, 2), "tied2": ("fsdp2",
 
 # tp-reshard writes these for other numbers of ranks: name in SAVED, ranks, and the argument of --to
 LOADED = {"fsdp2-2": ("fsdp2", 2), "fsdp2-3": ("fsdp2", 3), "fsdp2-1": ("fsdp2", 1), "fsdp2-5": ("fsdp2", 5), "hsdp2-6": ("hsdp2", 6),
-          "tied2-2": ("tied2", 2), "dims2-4": ("dims2", 4), "one2-3": ("one2", 3)}
+          "tied2-2": ("tied2", 2), "dims2-4": ("dims2", 4), "one2-3": ("one2", 3),
+          "fsdp1-2": ("fsdp1", 2), "fsdp1-3": ("fsdp1", 3), "hsdp1-6": ("hsdp1", 6), "tied1-4": ("tied1", 4)}
 
 
 def make_job(folder, name, kind, ranks, fsdp_size, *more, load=None):

@@ -108,8 +108,8 @@ def load(job, folder, model, optimizer, scheduler):
 # ---- training --------------------------------------------------------------------------------
 
 def step(job, model, optimizer, scheduler, number):
-    """With gradients that are the same at every number of ranks, bit for bit, where parameters are DTensors; AdamW computes each element by
-    itself. With FSDP1 those of the model, all ranks with the same tokens."""
+    """With gradients that are the same at every number of ranks, bit for bit; AdamW computes each element by itself. Those of the model would
+    be rounded in other ways."""
     g = torch.Generator().manual_seed(number)
     ids = torch.randint(0, job["config"]["vocab_size"], (BATCH, TOKENS), generator=g)
     loss = model(input_ids=ids, labels=ids, use_cache=False).loss
@@ -118,6 +118,10 @@ def step(job, model, optimizer, scheduler, number):
     for name, p in model.named_parameters() if job["kind"] == "fsdp2" else ():
         whole = torch.randn(p.shape, generator=g) * 0.1
         p.grad = distribute_tensor(whole, p.device_mesh, p.placements)
+    for p in model.parameters() if job["kind"] == "fsdp1" else ():  # flat, of a unit; the end is padding
+        whole, size = torch.randn(p._unpadded_unsharded_size, generator=g) * 0.1, job["fsdp_size"]
+        shard = dist.get_rank() % (size if 0 < size < job["ranks"] else job["ranks"]) * p.numel()
+        p.grad = torch.nn.functional.pad(whole[shard:shard + p.numel()], (0, max(0, shard + p.numel() - max(shard, whole.numel()))))
     optimizer.step()
     scheduler.step()
     optimizer.zero_grad()

@@ -33,8 +33,8 @@ tp_status verl_config(const char **text, const char **note, struct piece_source 
 /* The folder with the tokenizer, huggingface/. */
 tp_status verl_assets(char dir[PATH_MAX], const char *path, struct tp_err *err);
 
-/* As `create` of reshard/formats/export_format.h. The source is of verl too, with FSDP2: what is
- * written has its form. TP_E_USAGE: it is not, or the layout has other axes than dp. */
+/* As `create` of reshard/formats/export_format.h. The source is of verl too: what is written has
+ * its form. TP_E_USAGE: it is not, or the layout has other axes than dp. */
 tp_status verl_export_create(struct export_writer *w, const struct export_contents *q,
                              struct tp_err *err);
 

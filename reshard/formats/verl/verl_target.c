@@ -1,5 +1,5 @@
 /*
- * reshard/formats/verl/verl_target.c - writes FSDP2's files of verl for another number of ranks;
+ * reshard/formats/verl/verl_target.c - writes files of verl for another number of ranks;
  * see reshard/formats/verl/verl.h. Everything but tensors and meshes is as in the files of the
  * source's rank 0, which are open meanwhile.
  */
@@ -9,6 +9,7 @@
 #include "core/file.h"
 #include "reshard/formats/pieces/compiled_name.h"
 #include "reshard/formats/verl/verl.h"
+#include "reshard/formats/verl/verl_flat.h"
 #include "reshard/formats/verl/verl_form.h"
 #include "reshard/formats/verl/verl_state.h"
 #include "torch/pickle_copy.h"
@@ -36,6 +37,10 @@ struct verl_target {
     int n;
     int *numbers; /* entries by their numbers in the optimizer */
     int n_numbers;
+    bool flat; /* the optimizer has FSDP1's units */
+    struct verl_state d;
+    struct verl_units units;
+    int *moments[GROUPS - 1]; /* of each entry: numbers in the transfer */
 };
 
 static tp_status no_memory(const struct verl_target *t, struct tp_err *err)
@@ -67,8 +72,22 @@ static tp_status open_source(struct verl_rank *r, const struct verl_target *t, c
     return TP_OK;
 }
 
+/* Whether two entries are one tensor: FSDP2's share their bytes, and of FSDP1's a tied head has a
+ * copy, which was compared. */
+static bool is_tied(const struct verl_target *t, const struct verl_entry *a,
+                    const struct verl_entry *b, const struct verl_tensor *as)
+{
+    const struct tensor *tensor = &t->q->tensors[b->tensors[0]];
+
+    return a->begin == b->begin ||
+           (t->q->model->family != MODEL_OF_RULES && t->q->model->tied &&
+            strcmp(a->key, "lm_head.weight") == 0 && tensor->ndim == as->ndim &&
+            memcmp(tensor->shape, as->shape, sizeof *as->shape * (size_t)as->ndim) == 0);
+}
+
 /* The tensor that an entry is. One that is tied to an entry before it has no tensor of its own. */
-static tp_status find_tensor(struct verl_target *t, struct verl_entry *e, struct tp_err *err)
+static tp_status find_tensor(struct verl_target *t, struct verl_entry *e,
+                             const struct verl_tensor *as, struct tp_err *err)
 {
     const struct layout *l = t->q->layout;
     const char *plain = compiled_name_plain(piece_target_arena(t->pieces), e->key);
@@ -78,7 +97,7 @@ static tp_status find_tensor(struct verl_target *t, struct verl_entry *e, struct
     for (int g = 0; g < GROUPS; g++)
         e->tensors[g] = layout_find(l, groups[g], plain);
     for (const struct verl_entry *b = t->entries; b < e && e->tensors[0] < 0; b++)
-        if (b->begin == e->begin && b->tensors[0] >= 0)
+        if (b->tensors[0] >= 0 && is_tied(t, e, b, as))
             memcpy(e->tensors, b->tensors, sizeof e->tensors);
     if (e->tensors[0] < 0)
         return tp_fail(err, TP_E_USAGE,
@@ -107,7 +126,7 @@ static tp_status add_entry(struct verl_target *t, const char *key, const struct 
     }
     TP_TRY(torch_tensor_read(&local, &t->model.x.torch, tensor.local, key, err));
     e->begin = local.begin;
-    TP_TRY(find_tensor(t, e, err));
+    TP_TRY(find_tensor(t, e, &tensor, err));
     t->n++;
     if (t->q->tensors[e->tensors[0]].dtype != local.dtype)
         st = tp_fail(err, TP_E_USAGE,
@@ -154,16 +173,84 @@ static tp_status number_entries(struct verl_target *t, struct tp_err *err)
         if (!tied && t->entries[i].axis >= 0)
             t->numbers[t->n_numbers++] = i;
     }
-    if (t->optim.x.root && pickle_count(pickle_get(group, "params")) != t->n_numbers)
-        return tp_fail(err, TP_E_USAGE,
-                       "%s: is of FSDP1, whose files are read, but not written; export another "
-                       "format, as dcp",
-                       t->q->source);
     if (t->optim.x.root && !pickle_copy_can(group))
         return tp_fail(err, TP_E_USAGE,
                        "%s: the optimizer's options are not plain values, which alone are written",
                        t->q->source);
     return TP_OK;
+}
+
+/* ---- FSDP1's optimizer ---- */
+
+/* The length of the flat moment of number 0; -1: it is none. */
+static int64_t first_length(const struct verl_target *t)
+{
+    const struct pickle_value *state = pickle_get(t->optim.x.root, "state"),
+                              *v = pickle_get(pickle_get_number(state, 0), GROUP_EXP_AVG);
+    struct tp_err ignored = { 0 };
+    struct torch_tensor flat;
+
+    return torch_tensor_is(v) &&
+                   !torch_tensor_read(&flat, &t->optim.x.torch, v, GROUP_EXP_AVG, &ignored) &&
+                   flat.ndim == 1
+               ? flat.shape[0]
+               : -1;
+}
+
+/* The parameters and moments by their numbers in the model. */
+static tp_status list_params(struct verl_target *t, struct tp_err *err)
+{
+    struct arena *arena = piece_target_arena(t->pieces);
+
+    t->d = (struct verl_state){ .source = t->q->extras, .n_params = t->n };
+    t->d.params = arena_array(arena, (size_t)t->n + 1, sizeof *t->d.params);
+    for (int g = 0; g < GROUPS - 1; g++)
+        t->moments[g] = arena_array(arena, (size_t)t->n + 1, sizeof *t->moments[g]);
+    if (!t->d.params || !t->moments[0] || !t->moments[1])
+        return no_memory(t, err);
+    for (int i = 0; i < t->n; i++) {
+        const struct verl_entry *e = &t->entries[i];
+        const struct tensor *tensor = &t->q->tensors[e->tensors[0]];
+
+        t->d.params[i] = (struct verl_param){ .name = e->key,
+                                              .ndim = tensor->ndim,
+                                              .distributed = e->axis >= 0 };
+        memcpy(t->d.params[i].shape, tensor->shape, sizeof t->d.params[i].shape);
+        for (int g = 0; g < GROUPS - 1; g++)
+            t->moments[g][i] = e->tensors[g + 1];
+    }
+    return verl_units_make(&t->units, &t->d, err);
+}
+
+/* Whether the source's rank 0 has these units, which have been compared with all ranks. */
+static bool has_units(struct verl_target *t, int64_t count, enum verl_units_kind kind, bool tied)
+{
+    t->d.shards = (int)t->model.mesh.size[t->model.mesh.ndim - 1];
+    verl_units_set(&t->units, kind, tied);
+    return t->units.n == count && first_length(t) == verl_units_part(&t->units, 0);
+}
+
+/* Find the units, if the optimizer's state is flat. */
+static tp_status find_units(struct verl_target *t, struct tp_err *err)
+{
+    const struct pickle_value *group = pickle_item(pickle_get(t->optim.x.root, "param_groups"), 0);
+    const int64_t count = pickle_count(pickle_get(group, "params"));
+    tp_status st;
+
+    t->flat = pickle_is(t->optim.x.root, PICKLE_DICT) && first_length(t) >= 0;
+    if (!t->flat)
+        return TP_OK;
+    TP_TRY(list_params(t, err));
+    if (has_units(t, count, VERL_UNITS_LAYERS, false) ||
+        has_units(t, count, VERL_UNITS_LAYERS, true) ||
+        has_units(t, count, VERL_UNITS_ONE, false) || has_units(t, count, VERL_UNITS_ONE, true))
+        return TP_OK;
+    st = tp_fail(err, TP_E_USAGE,
+                 "%s: has an optimizer of FSDP1 with use_orig_params, which is read, but not "
+                 "written; export another format, as dcp",
+                 t->q->source);
+done:
+    return st;
 }
 
 /* ---- the new mesh ---- */
@@ -178,6 +265,11 @@ static tp_status make_mesh(struct verl_target *t, struct tp_err *err)
     t->world = s->dp;
     if (spec_world(s) != s->dp)
         return tp_fail(err, TP_E_USAGE, "verl's FSDP has only dp: give --to dp%d", spec_world(s));
+    if (from->ndim == 0 || (t->flat && t->world == 1))
+        return tp_fail(err, TP_E_USAGE,
+                       "%s: FSDP1 does not shard on one rank, which is read, but not written: "
+                       "export another format, as dcp",
+                       t->q->source);
     t->mesh = (struct verl_mesh){ .ndim = from->ndim };
     if (from->ndim == 1) {
         t->mesh.size[0] = t->world;
@@ -326,6 +418,12 @@ static tp_status push_state(const struct verl_target *t, struct verl_form *f, in
         if (key && strcmp(key, "step") == 0) {
             pickle_write_text(w, key);
             torch_save_number(&f->x->save, t->q->optimizer_step);
+        } else if (t->flat && number >= 0 && number < t->units.n && g && torch_tensor_is(v)) {
+            const int *tensors = t->moments[g - 1], first = tensors[t->units.list[number].first];
+
+            pickle_write_text(w, key);
+            st = verl_flat_push(f->x, &t->units, (int)number, f->rank % t->shards, tensors,
+                                t->q->tensors[first].dtype, err);
         } else if (e && g && e->tensors[g] >= 0 && verl_tensor_is(v)) {
             pickle_write_text(w, key);
             st = push_tensor(t, f, e, g, v, err);
@@ -391,7 +489,8 @@ static tp_status write_config(const struct verl_target *t, struct tp_err *err)
     char path[PATH_MAX], text[JSON_TEXT];
     tp_status st = file_join(path, t->q->dir, "fsdp_config.json", err);
 
-    snprintf(text, sizeof text, "{\n    \"FSDP_version\": 2,\n    \"world_size\": %d\n}", t->world);
+    snprintf(text, sizeof text, "{\n    \"FSDP_version\": %d,\n    \"world_size\": %d\n}",
+             t->flat ? 1 : 2, t->world);
     return st ? st : file_write_new(path, text, strlen(text), err);
 }
 
@@ -410,7 +509,9 @@ static tp_status read_source(struct verl_target *t, struct tp_err *err)
     TP_TRY(open_source(&t->extra, t, "extra_state", world, err));
     TP_TRY(read_entries(t, err));
     TP_TRY(number_entries(t, err));
+    TP_TRY(find_units(t, err));
     TP_TRY(make_mesh(t, err));
+    t->d.shards = t->shards;
     choose_axes(t);
 done:
     return st;
