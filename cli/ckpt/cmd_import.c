@@ -18,7 +18,7 @@ static const char intro[] =
     "    bin          pytorch_model.bin or its parts, of Hugging Face\n"
     "    trainer      checkpoint-N of transformers' Trainer, with optimizer.pt\n"
     "    dcp          a torch.distributed.checkpoint, of FSDP2, DTensor and other programs\n"
-    "    accelerate   Hugging Face Accelerate or Trainer, FSDP with SHARDED_STATE_DICT\n"
+    "    accelerate   Hugging Face Accelerate or Trainer, with FSDP\n"
     "    torchtitan   a Llama of torchtitan\n"
     "    megatron     Megatron-LM, a folder for each rank\n"
     "    torch_dist   Megatron-core's torch_dist\n"
