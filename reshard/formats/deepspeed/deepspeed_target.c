@@ -50,16 +50,6 @@ static tp_status begin_file(struct torch_target *x, struct deepspeed_target *t, 
     return st;
 }
 
-static tp_status end_file(struct torch_target *x, tp_status st, struct tp_err *err)
-{
-    int64_t bytes;
-
-    if (!st)
-        st = torch_target_end(x, &bytes, err);
-    torch_target_free(x);
-    return st;
-}
-
 /* Push a whole tensor. */
 static tp_status push_tensor(struct torch_target *x, const struct deepspeed_target *t, int tensor,
                              struct tp_err *err)
@@ -89,7 +79,7 @@ static tp_status write_tensor(struct deepspeed_target *t, const char *name, cons
     pickle_write_text(&x.save.pickle, "param");
     st = push_tensor(&x, t, tensor, err);
     pickle_write_op(&x.save.pickle, PICKLE_OP_SETITEMS);
-    return end_file(&x, st, err);
+    return torch_target_finish(&x, st, err);
 }
 
 static tp_status write_step(struct deepspeed_target *t, const char *name, struct tp_err *err)
@@ -103,7 +93,7 @@ static tp_status write_step(struct deepspeed_target *t, const char *name, struct
     if (st)
         return st;
     torch_save_number(&x.save, t->q->optimizer_step);
-    return end_file(&x, TP_OK, err);
+    return torch_target_finish(&x, TP_OK, err);
 }
 
 /* Weights in f32 are their own masters: they are in fp32.pt and in the module. */
@@ -208,7 +198,7 @@ static tp_status write_model_states(struct deepspeed_target *t, struct tp_err *e
     push_shapes(w, t);
     push_engine(w, t);
     pickle_write_op(w, PICKLE_OP_SETITEMS);
-    return end_file(&x, st, err);
+    return torch_target_finish(&x, st, err);
 }
 
 /* ZeRO-3 has a file for each rank, without weights. All ranks that load Universal read that of
@@ -228,7 +218,7 @@ static tp_status write_rank_states(struct deepspeed_target *t, struct tp_err *er
     push_shapes(w, t);
     push_engine(w, t);
     pickle_write_op(w, PICKLE_OP_SETITEMS);
-    return end_file(&x, TP_OK, err);
+    return torch_target_finish(&x, TP_OK, err);
 }
 
 static void push_groups(struct pickle_writer *w, const struct export_adamw *a)
@@ -276,7 +266,7 @@ static tp_status write_optimizer(struct deepspeed_target *t, struct tp_err *err)
     push_groups(w, &t->q->adamw);
     pickle_write_op(w, PICKLE_OP_SETITEMS);
     pickle_write_op(w, PICKLE_OP_SETITEMS);
-    return end_file(&x, TP_OK, err);
+    return torch_target_finish(&x, TP_OK, err);
 }
 
 static tp_status write_latest(const struct deepspeed_target *t, struct tp_err *err)

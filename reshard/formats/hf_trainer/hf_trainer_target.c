@@ -50,16 +50,6 @@ static tp_status begin_file(struct torch_target *x, struct hf_trainer_target *t,
     return st;
 }
 
-static tp_status end_file(struct torch_target *x, tp_status st, struct tp_err *err)
-{
-    int64_t bytes;
-
-    if (!st)
-        st = torch_target_end(x, &bytes, err);
-    torch_target_free(x);
-    return st;
-}
-
 /* ---- optimizer.pt ---- */
 
 /* Put a moment of one tensor into a storage, from element `at` of it on. */
@@ -172,7 +162,7 @@ static tp_status write_optimizer(struct hf_trainer_target *t, struct tp_err *err
     push_group(w, t, t->n_decayed, t->n, 0);
     pickle_write_op(w, PICKLE_OP_APPENDS);
     pickle_write_op(w, PICKLE_OP_SETITEMS);
-    return end_file(&x, st, err);
+    return torch_target_finish(&x, st, err);
 }
 
 /* ---- the other files ---- */
@@ -201,7 +191,7 @@ static tp_status write_scheduler(struct hf_trainer_target *t, struct tp_err *err
     pickle_write_op(w, PICKLE_OP_NONE);
     pickle_write_op(w, PICKLE_OP_APPENDS);
     pickle_write_op(w, PICKLE_OP_SETITEMS);
-    return end_file(&x, TP_OK, err);
+    return torch_target_finish(&x, TP_OK, err);
 }
 
 /* Trainer adds to the states of callbacks when it saves, so those that it has must be there. */

@@ -139,7 +139,6 @@ static tp_status write_file(struct megatron_rank_target *r, const char *file_nam
 {
     const struct megatron_target *t = r->t;
     char stage[NAME_BYTES] = "", expert[NAME_BYTES] = "", name[PATH_MAX];
-    int64_t bytes;
     int file = 0;
     tp_status st;
 
@@ -153,11 +152,7 @@ static tp_status write_file(struct megatron_rank_target *r, const char *file_nam
     if (st)
         return st;
     torch_target_begin(&r->x, t->pieces, file, 0);
-    st = push(r, err);
-    if (!st)
-        st = torch_target_end(&r->x, &bytes, err);
-    torch_target_free(&r->x);
-    return st;
+    return torch_target_finish(&r->x, push(r, err), err);
 }
 
 static tp_status write_rank(struct megatron_rank_target *r, struct tp_err *err)

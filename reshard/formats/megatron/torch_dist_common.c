@@ -107,7 +107,6 @@ tp_status torch_dist_common_write(const struct torch_dist_common *c, struct piec
 {
     struct torch_target x;
     struct pickle_writer *w = &x.save.pickle;
-    int64_t bytes;
     int file = 0;
     tp_status st;
 
@@ -120,8 +119,7 @@ tp_status torch_dist_common_write(const struct torch_dist_common *c, struct piec
         push_optimizers(&x.save, c);
     push_content(w, c);
     pickle_write_op(w, PICKLE_OP_SETITEMS);
-    st = torch_target_end(&x, &bytes, err);
-    torch_target_free(&x);
+    st = torch_target_finish(&x, TP_OK, err);
 done:
     return st;
 }

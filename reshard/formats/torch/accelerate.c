@@ -228,7 +228,6 @@ static tp_status write_schedule(struct piece_target *pieces, int64_t step, struc
 {
     struct torch_target x;
     struct pickle_writer *w = &x.save.pickle;
-    int64_t bytes;
     tp_status st;
     int file;
 
@@ -241,8 +240,7 @@ static tp_status write_schedule(struct piece_target *pieces, int64_t step, struc
     pickle_write_text(w, "lr_lambdas");
     pickle_write_op(w, PICKLE_OP_EMPTY_LIST);
     pickle_write_op(w, PICKLE_OP_SETITEMS);
-    st = torch_target_end(&x, &bytes, err);
-    torch_target_free(&x);
+    st = torch_target_finish(&x, TP_OK, err);
 done:
     return st;
 }

@@ -119,3 +119,13 @@ done:
     free(sums);
     return st;
 }
+
+tp_status torch_target_finish(struct torch_target *x, tp_status st, struct tp_err *err)
+{
+    int64_t bytes;
+
+    if (!st)
+        st = torch_target_end(x, &bytes, err);
+    torch_target_free(x);
+    return st;
+}

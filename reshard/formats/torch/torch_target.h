@@ -5,9 +5,8 @@
  *
  *     torch_target_begin(&x, target, file, begin);
  *     storage = torch_save_tensor(&x.save, ...);             the pickle is the caller's to write
- *     TP_TRY(torch_target_add(&x, storage, i, &box, 0, err));   what it holds
- *     TP_TRY(torch_target_end(&x, &bytes, err));
- *     torch_target_free(&x);
+ *     st = torch_target_add(&x, storage, i, &box, 0, err);   what it holds
+ *     st = torch_target_finish(&x, st, err);
  */
 #ifndef RESHARD_FORMATS_TORCH_TORCH_TARGET_H
 #define RESHARD_FORMATS_TORCH_TORCH_TARGET_H
@@ -52,5 +51,9 @@ tp_status torch_target_box(struct torch_target *x, int tensor, enum dtype dtype,
 /* Write everything but the tensors, and give the target their places and sums. *bytes is the length
  * of this torch.save file. */
 tp_status torch_target_end(struct torch_target *x, int64_t *bytes, struct tp_err *err);
+
+/* End the file if st, which is what became of its pickle, is TP_OK; free x in any case. Returns st,
+ * or why it cannot be ended. */
+tp_status torch_target_finish(struct torch_target *x, tp_status st, struct tp_err *err);
 
 #endif

@@ -345,16 +345,6 @@ static tp_status begin_file(struct torch_target *x, struct verl_form *f,
     return TP_OK;
 }
 
-static tp_status end_file(struct torch_target *x, tp_status st, struct tp_err *err)
-{
-    int64_t bytes;
-
-    if (!st)
-        st = torch_target_end(x, &bytes, err);
-    torch_target_free(x);
-    return st;
-}
-
 /* Push the rank's part of a tensor, in the form of the source's value v. */
 static tp_status push_tensor(const struct verl_target *t, struct verl_form *f,
                              const struct verl_entry *e, int g, const struct pickle_value *v,
@@ -394,7 +384,7 @@ static tp_status write_model(const struct verl_target *t, int rank, struct tp_er
         st = push_tensor(t, &f, &t->entries[i], 0, t->entries[i].v, err);
     }
     pickle_write_op(&x.save.pickle, PICKLE_OP_SETITEMS);
-    return end_file(&x, st, err);
+    return torch_target_finish(&x, st, err);
 }
 
 /* What the optimizer has of a number. */
@@ -460,7 +450,7 @@ static tp_status write_optimizer(const struct verl_target *t, int rank, struct t
     pickle_write_text(&x.save.pickle, "param_groups");
     pickle_copy(&x.save.pickle, pickle_get(root, "param_groups"));
     pickle_write_op(&x.save.pickle, PICKLE_OP_SETITEMS);
-    return end_file(&x, st, err);
+    return torch_target_finish(&x, st, err);
 }
 
 /* The schedule, without the random state: each rank has its own, so that of another number of ranks
@@ -481,7 +471,7 @@ static tp_status write_extra(const struct verl_target *t, int rank, struct tp_er
     else
         pickle_write_op(&x.save.pickle, PICKLE_OP_NONE);
     pickle_write_op(&x.save.pickle, PICKLE_OP_SETITEMS);
-    return end_file(&x, TP_OK, err);
+    return torch_target_finish(&x, TP_OK, err);
 }
 
 static tp_status write_config(const struct verl_target *t, struct tp_err *err)
