@@ -12,12 +12,15 @@ import random
 import shutil
 import signal
 import subprocess
+import sys
 import time
 import zipfile
 
+import numpy as np
 import pytest
 
 import harness
+import verl_files
 from test_faults import Shim, died
 from test_reshard import make
 from test_reshard_resume import resumed_tiles
@@ -27,7 +30,8 @@ CONFIG = {"num_hidden_layers": 2, "vocab_size": 261}
 EACH = ["--journal", 0, "--jobs", 1]
 CASES = [("megatron", "megatron", "tp2pp2"), ("megatron", "tp", "tp4"), ("safetensors", "safetensors", "tp1"),
          ("dcp", "deepspeed", "tp1"), ("dcp", "trainer", "tp1"), ("tp", "torchtitan", "tp1dp3zero3"),
-         ("tp", "torch_dist", "tp2pp2"), ("tp", "accelerate", "tp2dp2zero3"), ("accelerate", "accelerate", "tp2")]
+         ("tp", "torch_dist", "tp2pp2"), ("tp", "accelerate", "tp2dp2zero3"), ("accelerate", "accelerate", "tp2"),
+         ("verl", "verl", "dp3")]
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +42,19 @@ def sources(tmp_path_factory):
     for fmt in ("megatron", "safetensors", "dcp", "accelerate"):
         made[fmt] = root / fmt
         harness.ok("tp-ckpt", "export", made["tp"], "-o", made[fmt], "--format", fmt)  # at tp2, as the source
+    made["verl"] = verl(root / "verl", made["tp"], made["dcp"] / "config.json")
     return made
+
+
+def verl(folder, ckpt, config):
+    """The same tensors as FSDP1's of verl, on two ranks."""
+    path = folder.with_suffix(".npz")
+    subprocess.run([sys.executable, harness.REPO / "tests/reader/read_ckpt.py", harness.steps(ckpt)[-1], path], check=True, stdout=subprocess.DEVNULL)
+    state = {g: {} for g in ("param", "exp_avg", "exp_avg_sq")}
+    for key, array in np.load(path).items():
+        group, name = key.split("/", 1)
+        state[group][name] = array
+    return verl_files.Save(state, 2, kind="fsdp1").write(folder, config)
 
 
 class Job:
