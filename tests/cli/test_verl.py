@@ -204,6 +204,8 @@ def test_weights_alone_are_written_too(state, tmp_path):
 def test_where_cuts_may_be_those_of_two_versions_a_note_says_so(state, tmp_path):
     folder = save(state, 1).write(tmp_path / "actor", config_of(state))
     assert "verl 0.6 and 0.7" in ok("tp-reshard", folder, "--to", "dp4", "-o", tmp_path / "to").err
+    flat = save(state, 4, kind="fsdp1").write(tmp_path / "flat", config_of(state))  # FSDP1 cuts the first axis in all versions
+    assert "verl 0.6" not in ok("tp-reshard", flat, "--to", "dp3", "-o", tmp_path / "flat3").err
 
 
 # ---- damage ----

@@ -312,7 +312,7 @@ static void choose_axes(struct verl_target *t)
     for (int i = 0; i < t->n && dividing; i++)
         if (t->entries[i].axis >= 0)
             t->entries[i].axis = dividing_axis(t, &t->q->tensors[t->entries[i].tensors[0]]);
-    if (!dividing && !told && differ)
+    if (!dividing && !told && differ && !t->flat)
         progress_note(
             t->q->progress,
             "tensors are cut along their first axis; verl 0.6 and 0.7 with FSDP2 cut some "
