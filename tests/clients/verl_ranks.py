@@ -132,8 +132,8 @@ def whole_tensor(x):
 
 
 def gathered(model, optimizer, weights):
-    """Each rank has an interval of each flattened moment, or nothing. FSDP.optim_state_dict of torch 2.15 exchanges exp_avg and exp_avg_sq
-    of parameters that some ranks have nothing of."""
+    """Each rank has an interval of each flattened moment, or nothing. For parameters that some ranks have nothing of, exp_avg of
+    FSDP.optim_state_dict of torch 2.15 was not that of the ranks, so it is not asked."""
     mine = {name.replace("_fsdp_wrapped_module.", ""): optimizer.state.get(p, {}) for name, p in model.named_parameters()}
     every = [None] * dist.get_world_size()
     dist.all_gather_object(every, mine)
