@@ -130,6 +130,14 @@ struct family_tensor {
                                  0: there always is. A tied head is absent in any case */
 };
 
+/* A tensor that transformers 5 has in a module by another name than its files have, which a program
+ * that saves the modules' state dict writes. That of experts has an axis for these and, where it is
+ * two tensors of each, the rows of the first and then of the second. */
+struct family_module {
+    const char *name;          /* `*` stands for the layer's number */
+    enum tensor_role roles[2]; /* what it is; ROLE_NONE: no more */
+};
+
 /* The last column of a row whose tensor only some models of the family have. */
 #define FAMILY_IF(m) offsetof(struct model, m)
 
@@ -165,6 +173,8 @@ struct family {
                                       computed anyway; ends with NULL */
     const struct family_key *keys; /* ends with FAMILY_KEYS_END */
     const struct family_tensor *tensors; /* in the order of the model; ends with ROLE_NONE */
+    const struct family_module
+        *modules; /* ends with a name that is NULL; NULL: all are as in files */
 };
 
 /* The table of a model's family, and of a number below MODEL_FAMILIES. */

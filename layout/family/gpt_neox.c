@@ -36,6 +36,11 @@ static const struct family_tensor tensors[] = {
 };
 /* clang-format on */
 
+static const struct family_module modules[] = {
+    { "lm_head.weight", { ROLE_HEAD } },
+    { NULL, { ROLE_NONE } },
+};
+
 const struct family family_gpt_neox = {
     .architecture = "GPTNeoXForCausalLM",
     .model_type = "gpt_neox",
@@ -47,4 +52,5 @@ const struct family family_gpt_neox = {
     .buffers = { ".inv_freq", ".attention.bias", ".attention.masked_bias" },
     .keys = keys,
     .tensors = tensors,
+    .modules = modules,
 };

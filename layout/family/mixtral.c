@@ -44,6 +44,13 @@ static const struct family_tensor tensors[] = {
 };
 /* clang-format on */
 
+static const struct family_module modules[] = {
+    { "model.layers.*.mlp.gate.weight", { ROLE_ROUTER } },
+    { "model.layers.*.mlp.experts.gate_up_proj", { ROLE_EXPERT_GATE, ROLE_EXPERT_UP } },
+    { "model.layers.*.mlp.experts.down_proj", { ROLE_EXPERT_DOWN } },
+    { NULL, { ROLE_NONE } },
+};
+
 const struct family family_mixtral = {
     .architecture = "MixtralForCausalLM",
     .model_type = "mixtral",
@@ -53,4 +60,5 @@ const struct family family_mixtral = {
     .buffers = { ".inv_freq" },
     .keys = keys,
     .tensors = tensors,
+    .modules = modules,
 };

@@ -49,6 +49,12 @@ static const struct family_tensor tensors[] = {
 };
 /* clang-format on */
 
+static const struct family_module modules[] = {
+    { "model.layers.*.mlp.experts.gate_up_proj", { ROLE_EXPERT_GATE, ROLE_EXPERT_UP } },
+    { "model.layers.*.mlp.experts.down_proj", { ROLE_EXPERT_DOWN } },
+    { NULL, { ROLE_NONE } },
+};
+
 const struct family family_qwen3_moe = {
     .architecture = "Qwen3MoeForCausalLM",
     .model_type = "qwen3_moe",
@@ -58,4 +64,5 @@ const struct family family_qwen3_moe = {
     .buffers = { ".inv_freq" },
     .keys = keys,
     .tensors = tensors,
+    .modules = modules,
 };

@@ -79,6 +79,31 @@ Test(family, tensors_have_one_row_for_each_role_and_a_cut_that_the_role_allows)
     }
 }
 
+/* What modules have by another name is a tensor of the family, which has not that name. */
+Test(family, modules_name_tensors_that_the_family_has)
+{
+    for (int i = 0; i < MODEL_FAMILIES; i++) {
+        const struct family *f = family_at((enum model_family)i);
+
+        for (const struct family_module *m = f->modules; m && m->name; m++) {
+            const char *star = strchr(m->name, '*');
+
+            cr_expect_eq(star != NULL, tensor_role_is_of_layer(m->roles[0]), "%s", m->name);
+            cr_expect_not(star && strchr(star + 1, '*'), "%s", m->name);
+            cr_expect(m->roles[1] == ROLE_NONE || tensor_role_is_of_expert(m->roles[0]), "%s",
+                      m->name);
+            for (int k = 0; k < 2 && m->roles[k]; k++) {
+                const struct family_tensor *t = family_tensor_find(f, m->roles[k]);
+
+                cr_assert(t, "%s", m->name);
+                cr_expect_str_neq(t->name, m->name);
+                cr_expect_eq(tensor_role_is_of_expert(t->role),
+                             tensor_role_is_of_expert(m->roles[0]), "%s", m->name);
+            }
+        }
+    }
+}
+
 /* The kinds of norm, MLP and position of a layer need certain tensors. */
 Test(family, has_the_tensors_that_its_arithmetic_needs)
 {

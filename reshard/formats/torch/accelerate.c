@@ -113,16 +113,16 @@ static tp_status find_folder(const char **dir, struct piece_source *s, const cha
 }
 
 /* FULL_STATE_DICT. */
-static tp_status read_whole(struct piece_source *s, struct tp_err *err)
+static tp_status read_whole(struct piece_source *s, const struct model *m, struct tp_err *err)
 {
     int file;
     tp_status st;
 
     TP_TRY(add_file(&file, s, WHOLE_WEIGHTS, err));
-    TP_TRY(torch_bin_read_file(s, file, err));
+    TP_TRY(torch_bin_read_file(s, m, file, err));
     if (has(piece_source_path(s), WHOLE_OPTIMIZER)) {
         TP_TRY(add_file(&file, s, WHOLE_OPTIMIZER, err));
-        TP_TRY(named_adamw_read(s, file, err));
+        TP_TRY(named_adamw_read(s, m, file, err));
     }
     st = note_files(s, err);
 done:
@@ -137,7 +137,7 @@ tp_status accelerate_read(struct piece_source *s, const struct model *m, struct 
     TP_TRY(find_folder(&dirs[0], s, ACCELERATE_WEIGHTS, err));
     TP_TRY(find_folder(&dirs[1], s, ACCELERATE_OPTIMIZER, err));
     if (!dirs[0] && !dirs[1])
-        return read_whole(s, err);
+        return read_whole(s, m, err);
     if (!dirs[0]) {
         st = tp_fail(err, TP_E_CORRUPT,
                      "%s: has an optimizer (" ACCELERATE_OPTIMIZER ") and no weights; copy "

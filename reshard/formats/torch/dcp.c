@@ -10,6 +10,7 @@
 #include "core/text.h"
 #include "layout/family.h"
 #include "reshard/formats/pieces/compiled_name.h"
+#include "reshard/formats/pieces/module_piece.h"
 #include "reshard/formats/torch/accelerate_names.h"
 #include "reshard/formats/torch/dcp_extras.h"
 #include "reshard/formats/torch/dcp_prefix.h"
@@ -143,8 +144,9 @@ struct dcp_reader {
     struct piece_source *source;
     const struct dcp_item *items;
     int n;
-    int64_t head_dim; /* of torchtitan's queries and keys; 0: another program's */
-    bool known;       /* the model, none of whose tensors is without elements */
+    const struct model *model; /* NULL: not known */
+    int64_t head_dim;          /* of torchtitan's queries and keys; 0: another program's */
+    bool known;                /* the model, none of whose tensors is without elements */
 };
 
 static int by_file(const void *a, const void *b)
@@ -222,7 +224,7 @@ static tp_status add_item(struct dcp_reader *r, int file, const struct dcp_item 
     if (name->pairs && r->head_dim && p.ndim == 2 && p.dtype != DTYPE_COUNT)
         st = add_pairs(r, &p, path, err);
     else
-        st = piece_source_add(r->source, &p, err);
+        st = module_piece_add(r->source, r->model, &p, err);
 done:
     torch_pieces_close(&x);
     return st;
@@ -320,9 +322,9 @@ static tp_status read_folders(struct piece_source *s, const struct model *m,
 {
     struct arena *arena = piece_source_arena(s);
     struct dcp_item *items = NULL;
-    struct dcp_reader r = { .source = s,
-                            .head_dim = head_dim,
-                            .known = m && m->family != MODEL_OF_RULES };
+    struct dcp_reader r = {
+        .source = s, .model = m, .head_dim = head_dim, .known = m && m->family != MODEL_OF_RULES
+    };
     struct dcp_name *names;
     tp_status st = TP_OK;
 

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "reshard/formats/pieces/compiled_name.h"
+#include "reshard/formats/pieces/module_piece.h"
 #include "reshard/formats/torch/torch_pieces.h"
 
 static const char *path_of(const struct torch_pieces *x)
@@ -44,8 +45,8 @@ static tp_status leave(const struct torch_pieces *x, const char *name, const cha
 
 /* What an optimizer keeps of a parameter: "exp_avg", "step". State of other optimizers has groups
  * of its own. */
-static tp_status add_value(struct torch_pieces *x, const char *name, const char *key,
-                           const struct pickle_value *v, struct tp_err *err)
+static tp_status add_value(struct torch_pieces *x, const struct model *m, const char *name,
+                           const char *key, const struct pickle_value *v, struct tp_err *err)
 {
     const char *group = key ? arena_strdup(piece_source_arena(x->source), key) : NULL;
     struct piece p;
@@ -63,10 +64,10 @@ static tp_status add_value(struct torch_pieces *x, const char *name, const char 
     if (!torch_tensor_is(v) || strcmp(key, GROUP_PARAM) == 0 || strcmp(key, GROUP_MASTER) == 0)
         return leave(x, name, key, err);
     st = torch_pieces_tensor(&p, x, v, group, name, err);
-    return st ? st : piece_source_add(x->source, &p, err);
+    return st ? st : module_piece_add(x->source, m, &p, err);
 }
 
-static tp_status add_state(struct torch_pieces *x, struct tp_err *err)
+static tp_status add_state(struct torch_pieces *x, const struct model *m, struct tp_err *err)
 {
     const struct pickle_value *state = pickle_get(x->root, "state");
     tp_status st = TP_OK;
@@ -79,8 +80,8 @@ static tp_status add_state(struct torch_pieces *x, struct tp_err *err)
 
         st = name_of(&name, x, pickle_key(state, i), err);
         for (int64_t k = 0; k < pickle_entries(of_param) && !st; k++)
-            st = add_value(x, name, pickle_text(pickle_key(of_param, k)), pickle_entry(of_param, k),
-                           err);
+            st = add_value(x, m, name, pickle_text(pickle_key(of_param, k)),
+                           pickle_entry(of_param, k), err);
     }
     return st;
 }
@@ -95,13 +96,14 @@ static tp_status add_options(struct torch_pieces *x, struct tp_err *err)
     return piece_source_leave(x->source, "optimizer.param_groups", err);
 }
 
-tp_status named_adamw_read(struct piece_source *s, int file, struct tp_err *err)
+tp_status named_adamw_read(struct piece_source *s, const struct model *m, int file,
+                           struct tp_err *err)
 {
     struct torch_pieces x = { .source = s };
     tp_status st;
 
     TP_TRY(torch_pieces_open(&x, s, file, 0, -1, err));
-    TP_TRY(add_state(&x, err));
+    TP_TRY(add_state(&x, m, err));
     st = add_options(&x, err);
 done:
     torch_pieces_close(&x);

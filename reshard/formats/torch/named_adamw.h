@@ -8,7 +8,9 @@
 
 #include "reshard/formats/pieces/piece.h"
 
-/* Add the state in file number `file` of s. A number in place of a name becomes its digits. */
-tp_status named_adamw_read(struct piece_source *s, int file, struct tp_err *err);
+/* Add the state in file number `file` of s, of a model, which may be NULL. A number in place of a
+ * name becomes its digits. */
+tp_status named_adamw_read(struct piece_source *s, const struct model *m, int file,
+                           struct tp_err *err);
 
 #endif

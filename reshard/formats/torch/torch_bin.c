@@ -5,6 +5,7 @@
 
 #include "core/file.h"
 #include "reshard/formats/pieces/compiled_name.h"
+#include "reshard/formats/pieces/module_piece.h"
 #include "reshard/formats/safetensors/safetensors_index.h"
 #include "reshard/formats/safetensors/safetensors_pieces.h"
 #include "reshard/formats/torch/torch_pieces.h"
@@ -25,7 +26,7 @@ bool torch_bin_detect(const char *path)
     return false;
 }
 
-static tp_status add_tensors(struct torch_pieces *x, struct tp_err *err)
+static tp_status add_tensors(struct torch_pieces *x, const struct model *m, struct tp_err *err)
 {
     const char *path = file_table_path(piece_source_files(x->source), x->file);
     tp_status st = TP_OK;
@@ -48,7 +49,7 @@ static tp_status add_tensors(struct torch_pieces *x, struct tp_err *err)
             return tp_fail(err, TP_E_NOMEM, "%s: no memory for its index", path);
         st = torch_pieces_tensor(&p, x, v, GROUP_PARAM, name, err);
         if (!st)
-            st = piece_source_add(x->source, &p, err);
+            st = module_piece_add(x->source, m, &p, err);
     }
     return st;
 }
@@ -65,13 +66,14 @@ done:
     return st;
 }
 
-tp_status torch_bin_read_file(struct piece_source *s, int file, struct tp_err *err)
+tp_status torch_bin_read_file(struct piece_source *s, const struct model *m, int file,
+                              struct tp_err *err)
 {
     struct torch_pieces x = { .source = s };
     tp_status st;
 
     TP_TRY(torch_pieces_open(&x, s, file, 0, -1, err));
-    TP_TRY(add_tensors(&x, err));
+    TP_TRY(add_tensors(&x, m, err));
 done:
     torch_pieces_close(&x);
     return st;
@@ -83,7 +85,6 @@ tp_status torch_bin_read(struct piece_source *s, const struct model *m, struct t
     char path[PATH_MAX];
     tp_status st;
 
-    (void)m;
     TP_TRY(file_join(path, piece_source_path(s), ONE_FILE, err));
     if (object_is_there(path)) {
         TP_TRY(add_file(s, ONE_FILE, err));
@@ -94,7 +95,7 @@ tp_status torch_bin_read(struct piece_source *s, const struct model *m, struct t
     for (int i = 0; i < files.n; i++)
         TP_TRY(add_file(s, files.names[i], err));
     for (int i = 0; i < file_table_count(piece_source_files(s)); i++)
-        TP_TRY(torch_bin_read_file(s, i, err));
+        TP_TRY(torch_bin_read_file(s, m, i, err));
 done:
     return st;
 }

@@ -13,10 +13,11 @@
  * leaves a .bin of earlier weights in its folder. */
 bool torch_bin_detect(const char *path);
 
-/* Add everything of the folder to s. A model is not needed. */
+/* Add everything of the folder to s. m may be NULL. */
 tp_status torch_bin_read(struct piece_source *s, const struct model *m, struct tp_err *err);
 
 /* Add the tensors of file number `file` of s, which is a dict from names to tensors. */
-tp_status torch_bin_read_file(struct piece_source *s, int file, struct tp_err *err);
+tp_status torch_bin_read_file(struct piece_source *s, const struct model *m, int file,
+                              struct tp_err *err);
 
 #endif

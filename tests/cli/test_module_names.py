@@ -1,0 +1,179 @@
+"""Checkpoints with the names of transformers 5's modules: the experts of a layer stacked in one tensor, and other names of a
+router or a head, where a model's files have a tensor for each expert. Both are made of the same random tensors with the shapes
+of tests/fixture/families.json; tests/clients/test_module_names.py asks transformers itself.
+
+needs: tp-ckpt tp-reshard
+covers: reshard/formats/pieces/module_piece
+"""
+import json
+import random
+import re
+
+import numpy as np
+import pytest
+
+import harness
+import torch_files
+from harness import ok, run
+from state import digests
+from test_import_formats import GROUPS
+
+FAMILIES = json.loads((harness.REPO / "tests/fixture/families.json").read_text())
+NAMES = {"mixtral": ("block_sparse_moe.experts", "w1", "w3", "w2"), "qwen3-moe": ("mlp.experts", "gate_proj", "up_proj", "down_proj")}
+STACKED = list(NAMES)
+ALL = STACKED + ["gpt-neox"]
+
+
+def in_memory(family, tensors):
+    """The tensors of the files as transformers 5 has them in memory."""
+    if family == "gpt-neox":
+        return {k.replace("embed_out.", "lm_head."): v for k, v in tensors.items()}
+    experts, gate, up, down = NAMES[family]
+    out = {k.replace("block_sparse_moe.gate", "mlp.gate"): v for k, v in tensors.items() if ".experts." not in k}
+    for layer in range(FAMILIES[family]["config"]["num_hidden_layers"]):
+        head = "model.layers.%d." % layer
+        n = sum(k.startswith(head + experts) for k in tensors) // 3
+        of = lambda name: [tensors["%s%s.%d.%s.weight" % (head, experts, e, name)] for e in range(n)]
+        out[head + "mlp.experts.gate_up_proj"] = np.stack([np.concatenate(both) for both in zip(of(gate), of(up))])
+        out[head + "mlp.experts.down_proj"] = np.stack(of(down))
+    return out
+
+
+class Made:
+    """Random tensors of a family, by the names of its files and of its modules, and its config.json."""
+
+    def __init__(self, family, folder, **changes):
+        numbers = np.random.default_rng(7)
+        shapes = FAMILIES[family]["tensors"]
+        self.family, self.config = family, folder / "config.json"
+        self.config.write_text(json.dumps({**FAMILIES[family]["config"], **changes}))
+        self.files = {g: {k: numbers.standard_normal(s).astype(np.float32) for k, s in shapes.items()} for g in ("param",) + GROUPS}
+        self.modules = {g: in_memory(family, tensors) for g, tensors in self.files.items()}
+
+    def write(self, folder, groups, cut, split=False):
+        """As a program of FSDP2 saves it; split: the optimizer in a folder of its own, as Accelerate has it."""
+        weights = {"model." + k: (v, cut(v)) for k, v in groups["param"].items()}
+        state = {"optimizer.state.%s.%s" % (k, g): (v, cut(v)) for g in GROUPS for k, v in groups[g].items()}
+        state.update(("optimizer.state.%s.step" % k, (np.array(3, np.float32), [((), ())])) for k in groups["param"])
+        options = {"optimizer.param_groups.0.lr": 0.5, "optimizer.param_groups.0.params": list(groups["param"])}
+        if split:
+            torch_files.dcp(folder / "pytorch_model_fsdp_0", weights)
+            torch_files.dcp(folder / "optimizer_0", state, options)
+        else:
+            torch_files.dcp(folder, {**weights, **state}, options)
+        return folder
+
+    def import_(self, source, root, *more):
+        return run("tp-ckpt", "import", source, "--config", self.config, "-o", root, *more)
+
+
+@pytest.fixture(scope="module", params=ALL)
+def made(request, tmp_path_factory):
+    return Made(request.param, tmp_path_factory.mktemp("made"))
+
+
+@pytest.fixture(scope="module")
+def mixtral(tmp_path_factory):
+    return Made("mixtral", tmp_path_factory.mktemp("mixtral"))
+
+
+@pytest.fixture(scope="module")
+def truth(made, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("truth")
+    made.write(folder / "dcp", made.files, lambda v: torch_files.rows(v, 1))
+    assert made.import_(folder / "dcp", folder / "ckpt").rc == 0
+    return digests(folder / "ckpt")
+
+
+def whole(array):
+    return torch_files.rows(array, 1)
+
+
+def random_grid(seed):
+    """Each axis is cut at random, whatever experts, gate and up are."""
+    chosen = random.Random(seed)
+
+    def cut(array):
+        boxes = [((), ())]
+        for n in array.shape:
+            at = sorted(chosen.sample(range(1, n), min(n - 1, chosen.randrange(3)))) if n > 1 else []
+            boxes = [(lo + (a,), sizes + (b - a,)) for lo, sizes in boxes for a, b in zip([0] + at, at + [n])]
+        return boxes
+    return cut
+
+
+@pytest.mark.parametrize("cut", [lambda v: torch_files.rows(v, 3), *(random_grid(seed) for seed in range(3))],
+                         ids=["rows", "grid-0", "grid-1", "grid-2"])
+def test_dcp_with_the_optimizer(cut, made, truth, tmp_path):
+    source = made.write(tmp_path / "dcp", made.modules, cut)
+    r = made.import_(source, tmp_path / "ckpt", "--layout", "tp2")
+    assert r.rc == 0 and "step 3" in r.out, repr(r)
+    assert digests(tmp_path / "ckpt") == truth
+    assert "intact" in ok("tp-ckpt", "verify", source, "--config", made.config).out
+
+
+def test_accelerate(made, truth, tmp_path):
+    source = made.write(tmp_path / "c", made.modules, lambda v: torch_files.rows(v, 3), split=True)
+    r = made.import_(source, tmp_path / "ckpt")
+    assert r.rc == 0 and "Accelerate" in r.out, repr(r)
+    assert digests(tmp_path / "ckpt") == truth
+
+
+def test_whole_state_dicts(made, truth, tmp_path):
+    """FULL_STATE_DICT."""
+    tensors = {g: {k: torch_files.Tensor(v) for k, v in made.modules[g].items()} for g in made.modules}
+    torch_files.save(tmp_path / "c/pytorch_model_fsdp.bin", tensors["param"])
+    torch_files.save(tmp_path / "c/optimizer.bin", {"param_groups": [], "state": {
+        k: {"step": torch_files.Tensor(np.array(3, np.float32)), **{g: tensors[g][k] for g in GROUPS}} for k in tensors["param"]}})
+    r = made.import_(tmp_path / "c", tmp_path / "ckpt")
+    assert r.rc == 0, repr(r)
+    assert digests(tmp_path / "ckpt") == truth
+    torch_files.save(tmp_path / "hf/pytorch_model.bin", tensors["param"])
+    r = made.import_(tmp_path / "hf", tmp_path / "weights")
+    assert r.rc == 0, repr(r)
+    assert digests(tmp_path / "weights") == [line for line in truth if " param/" in line]
+
+
+# ---- errors ----
+
+@pytest.mark.parametrize("change", [dict(num_local_experts=5), dict(intermediate_size=41), dict(hidden_size=96)])
+def test_experts_of_another_model_are_refused_by_shape(change, mixtral, tmp_path):
+    other = Made("mixtral", tmp_path, **change)
+    other.write(tmp_path / "dcp", mixtral.modules, whole)
+    r = other.import_(tmp_path / "dcp", tmp_path / "ckpt")
+    assert r.rc == 3 and re.search(r"distcp: tensor model.layers.\d.mlp.experts.\w+ is \[4, \d+, \d+\], but .* has \[", r.err), repr(r)
+    assert not (tmp_path / "ckpt").exists()
+
+
+def test_an_expert_that_is_missing_is_named(mixtral, tmp_path):
+    def without_the_third(array):
+        boxes = torch_files.rows(array, array.shape[0])
+        return boxes[:2] + boxes[3:] if array.ndim == 3 else boxes
+    mixtral.write(tmp_path / "dcp", mixtral.modules, without_the_third)
+    r = mixtral.import_(tmp_path / "dcp", tmp_path / "ckpt")
+    assert r.rc == 3 and "experts.2.w" in r.err and not (tmp_path / "ckpt").exists(), repr(r)
+
+
+def test_experts_that_are_stored_in_both_ways_are_refused(mixtral, tmp_path):
+    both = {g: {**mixtral.files[g], **mixtral.modules[g]} for g in mixtral.files}
+    mixtral.write(tmp_path / "dcp", both, whole)
+    r = mixtral.import_(tmp_path / "dcp", tmp_path / "ckpt")
+    assert r.rc == 3 and "block_sparse_moe" in r.err and not (tmp_path / "ckpt").exists(), repr(r)
+
+
+@pytest.mark.parametrize("name", ["model.layers.2.mlp.gate.weight", "model.layers.00.mlp.gate.weight", "model.layers.x.mlp.gate.weight",
+                                  "model.layers.0.mlp.experts.gate_up_proj.weight"])
+def test_a_name_that_is_only_like_that_of_a_module_is_unknown(name, mixtral, tmp_path):
+    groups = {g: dict(mixtral.modules[g]) for g in mixtral.modules}
+    groups["param"][name] = np.ones((4, 48), np.float32)
+    mixtral.write(tmp_path / "dcp", groups, whole)
+    r = mixtral.import_(tmp_path / "dcp", tmp_path / "ckpt", "--no-optim")
+    assert r.rc == 2 and re.sub(r"\.\d+\.", ".*.", name) in r.err and not (tmp_path / "ckpt").exists(), repr(r)
+
+
+def test_a_part_out_of_its_tensor_is_refused(mixtral, tmp_path):
+    def beyond(array):
+        return [((0, 0, 0), (5,) + array.shape[1:])] if array.ndim == 3 else whole(array)
+    mixtral.write(tmp_path / "dcp", mixtral.modules, beyond)
+    r = mixtral.import_(tmp_path / "dcp", tmp_path / "ckpt")
+    assert r.rc == 3 and "mlp.experts." in r.err, repr(r)
