@@ -46,9 +46,9 @@ struct copy_options {
                "seconds between records of progress, from which an\n" \
                "interrupted run resumes (default 2)")
 
-/* The options of Megatron's formats, for an option table. `o` points to a struct with a text for
- * each; `otherwise` comes before their defaults. */
-#define COPY_OPTIONS_MEGATRON(o, otherwise)                                              \
+/* The options that say which modules a program of Megatron-LM or transformers has, for an option
+ * table. `o` points to a struct with a text for each; `otherwise` comes before their defaults. */
+#define COPY_OPTIONS_MODULES(o, otherwise)                                               \
     OPT_STR(0, "transformer-impl", "local|transformer_engine", &(o)->transformer_impl,   \
             "megatron: write the names that Megatron-LM loads with this option\n"        \
             "(default: " otherwise "transformer_engine)"),                               \
@@ -62,7 +62,11 @@ struct copy_options {
                 "uses without them (default: " otherwise "fused)"),                      \
         OPT_STR(0, "megatron-core", "VERSION", &(o)->megatron_core,                      \
                 "torch_dist: write the optimizer in the form that this version of\n"     \
-                "Megatron-core loads, 0.8 or later (default: that of 0.15)")
+                "Megatron-core loads, 0.8 or later (default: that of 0.15)"),            \
+        OPT_STR(0, "transformers", "4|5", &(o)->transformers,                            \
+                "dcp, accelerate: write the names that the modules of this version of\n" \
+                "transformers have; 5 stacks the experts of a layer in one tensor\n"     \
+                "(default: " otherwise "4, which has the names of files)")
 
 /* The defaults: a record each 2 s, 1 GiB, a thread for each processor, no cast. */
 struct copy_options copy_options_default(void);

@@ -160,6 +160,7 @@ static tp_status make_folder(struct convert_report *r, const struct convert_requ
                                            .megatron_adam = q->megatron_adam,
                                            .transformer_impl = q->transformer_impl,
                                            .moe_experts = q->moe_experts,
+                                           .transformers = q->transformers,
                                            .megatron_core = q->megatron_core,
                                            .out = r->out,
                                            .scratch = q->scratch,

@@ -37,7 +37,7 @@ struct convert_request {
     bool ordinary_optimizer;    /* not so, although the source is */
     const char *megatron_adam;  /* as of struct export_request */
     const char *transformer_impl, *moe_experts; /* as of struct export_request */
-    const char *megatron_core;                  /* as of struct export_request */
+    const char *transformers, *megatron_core;   /* as of struct export_request */
     int zstd;             /* level with which a checkpoint is compressed; 0: it is not */
     int64_t memory_bytes; /* the most resident memory */
     int threads;

@@ -100,6 +100,15 @@ static struct export_modules modules_of(const struct export_job *x)
     return m;
 }
 
+/* Whether names of transformers 5's modules are written: as the source has them, unless a version
+ * is chosen. */
+static bool has_module_names(const struct export_job *x)
+{
+    const char *chosen = x->request->transformers;
+
+    return x->format->module_names && (chosen ? strcmp(chosen, "5") == 0 : x->source.module_names);
+}
+
 /* Create the files in `dir`, which exists. */
 static tp_status create(struct export_job *x, const char *dir, struct tp_err *err)
 {
@@ -118,6 +127,7 @@ static tp_status create(struct export_job *x, const char *dir, struct tp_err *er
                                               .distributed_optimizer = is_distributed(x),
                                               .torch_adam = is_torch_adam(x),
                                               .modules = modules_of(x),
+                                              .module_names = has_module_names(x),
                                               .megatron_core = q->megatron_core,
                                               .max_shard_bytes = q->max_shard_bytes,
                                               .q8_0 = q->q8_0,
@@ -270,6 +280,8 @@ static tp_status identify(struct export_job *x, struct tp_err *err)
         job_identity_text(h, q->moe_experts);
     if (q->megatron_core)
         job_identity_text(h, q->megatron_core);
+    if (has_module_names(x))
+        job_identity_text(h, "names of modules");
     job_identity_text(h, from->model.config);
     st = export_source_identify(from, q, h, err);
     sha256_end(h, x->resume.head.identity_sha256);
@@ -479,6 +491,12 @@ static tp_status check_options(const struct export_job *x, struct tp_err *err)
     if (q->megatron_core && !x->format->megatron_core)
         return tp_fail(err, TP_E_USAGE, "--megatron-core is for --format torch_dist, not %s",
                        q->format);
+    if (q->transformers && !x->format->module_names)
+        return tp_fail(err, TP_E_USAGE, "--transformers is for --format dcp or accelerate, not %s",
+                       q->format);
+    if (find_word(q->transformers, "4", "5") < 0)
+        return tp_fail(err, TP_E_USAGE, "--transformers takes 4 or 5, not '%.40s'",
+                       q->transformers);
     st = check_modules(x, err);
     return st ? st : megatron_version_find(&ignored, q->megatron_core, err);
 }

@@ -310,6 +310,7 @@ static tp_status open_foreign(struct export_source *s, const struct export_reque
     if (s->import.pieces) {
         piece_source_adamw(s->import.pieces, &s->adamw);
         s->modules = piece_source_modules(s->import.pieces);
+        s->module_names = piece_source_has_module_names(s->import.pieces);
     }
     if (s->request.keeps_extras)
         s->extras = s->import.pieces;

@@ -30,9 +30,10 @@ struct export_source {
     struct import_request request; /* of another framework */
     struct import_source import;
     struct piece_source *extras; /* whose extras are written; NULL: none are */
-    bool distributed; /* it has Megatron's distributed optimizer, and the format has a place for it
-                       */
-    bool torch_adam;  /* it has Megatron's ordinary one, which is torch.optim.AdamW, and so on */
+    bool distributed;  /* it has Megatron's distributed optimizer, and the format has a place for it
+                        */
+    bool torch_adam;   /* it has Megatron's ordinary one, which is torch.optim.AdamW, and so on */
+    bool module_names; /* it has those of transformers 5 */
     struct export_modules modules; /* of Megatron-LM, if it is that */
 };
 

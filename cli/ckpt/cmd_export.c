@@ -59,7 +59,7 @@ static bool parse(struct export_request *q, struct export_options *o, int *exit_
         OPT_FLAG(0, "distributed-optimizer", &q->distributed_optimizer,
                  "megatron, torch_dist: write the optimizer as\n--use-distributed-optimizer of "
                  "Megatron-LM loads it (default: the\nordinary optimizer)"),
-        COPY_OPTIONS_MEGATRON(q, ""),
+        COPY_OPTIONS_MODULES(q, ""),
         OPT_STR(0, "dtype", "f32|bf16|f16|q8_0", &copy->dtype_text,
                 "cast the weights (default: as trained, but f32 where a format has\n"
                 "the moments without masters); f32 is taken from the masters where\n"

@@ -22,8 +22,8 @@ struct reshard_options {
     struct reshard_request request;
     struct copy_options copy;
     const char *device, *model;
-    const char *from_format, *format, *config, *rules, *assets, *megatron_core, *megatron_adam,
-        *transformer_impl, *moe_experts;
+    const char *from_format, *format, *config, *rules, *assets, *transformers, *megatron_core,
+        *megatron_adam, *transformer_impl, *moe_experts;
     struct opt_list ignore;
     enum reshard_device_kind device_kind;
     int64_t device_memory_bytes;
@@ -106,7 +106,7 @@ static bool parse(struct reshard_options *o, int *exit_code, int argc, char **ar
                  "Megatron-LM loads it (default: the\nkind that CKPT has)"),
         OPT_FLAG(0, "ordinary-optimizer", &o->ordinary_optimizer,
                  "megatron, torch_dist: write the ordinary optimizer"),
-        COPY_OPTIONS_MEGATRON(o, "CKPT's, else "),
+        COPY_OPTIONS_MODULES(o, "CKPT's, else "),
         OPT_STR(0, "dtype", "f32|bf16|f16", &o->copy.dtype_text,
                 "cast the weights; between formats f32 is taken from the masters"),
         COPY_OPTION_ZSTD(&o->copy.zstd),
@@ -223,6 +223,8 @@ static tp_status check_foreign(const struct reshard_options *o, struct tp_err *e
                        o->transformer_impl ? "transformer-impl" : "moe-experts");
     if (o->megatron_core && !writes_foreign(o))
         return tp_fail(err, TP_E_USAGE, "--megatron-core is for --format torch_dist");
+    if (o->transformers && !writes_foreign(o))
+        return tp_fail(err, TP_E_USAGE, "--transformers is for --format dcp or accelerate");
     return TP_OK;
 }
 
@@ -288,6 +290,7 @@ static tp_status convert(struct reshard_options *o, struct comm_control *control
                                  .megatron_adam = o->megatron_adam,
                                  .transformer_impl = o->transformer_impl,
                                  .moe_experts = o->moe_experts,
+                                 .transformers = o->transformers,
                                  .megatron_core = o->megatron_core,
                                  .zstd = q->zstd,
                                  .memory_bytes = q->memory_bytes,

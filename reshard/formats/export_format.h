@@ -27,6 +27,7 @@ struct export_format {
     bool q8_0;                  /* it has ggml's Q8_0 */
     bool distributed_optimizer; /* it has the state of Megatron-LM's */
     bool modules;               /* its names depend on Megatron-LM's --transformer-impl */
+    bool module_names;          /* it has those of transformers' modules */
     bool megatron_core;         /* its optimizer depends on the version of Megatron-core */
     const char *model_folder;   /* of config.json and tokenizer; NULL: the format's folder itself */
     const char *extras;         /* formats with the same text here write each other's extras

@@ -49,6 +49,8 @@ struct export_contents {
                         the steps of each tensor; else FusedAdam of Transformer Engine or
                         Apex, which counts those of a group */
     struct export_modules modules; /* Megatron-LM's, that were chosen or that the source has */
+    bool module_names; /* transformers 5's, where the format has names of modules; else those of a
+                          model's files */
     const char *megatron_core; /* the version that is to load it, where the format has a form for
                                   each; NULL: the newest */
     int64_t max_shard_bytes;   /* the most bytes of tensors in a file; 0: no limit */

@@ -3,7 +3,7 @@ router or a head, where a model's files have a tensor for each expert. Both are 
 of tests/fixture/families.json; tests/clients/test_module_names.py asks transformers itself.
 
 needs: tp-ckpt tp-reshard
-covers: reshard/formats/pieces/module_piece
+covers: reshard/formats/pieces/module_piece reshard/formats/pieces/module_name
 """
 import json
 import random
@@ -177,3 +177,99 @@ def test_a_part_out_of_its_tensor_is_refused(mixtral, tmp_path):
     mixtral.write(tmp_path / "dcp", mixtral.modules, beyond)
     r = mixtral.import_(tmp_path / "dcp", tmp_path / "ckpt")
     assert r.rc == 3 and "mlp.experts." in r.err, repr(r)
+
+
+# ---- what is written ----
+
+def load(folder, kind):
+    """{name: array or object} with "model." and "optim." in front."""
+    if kind == "dcp":
+        return torch_files.load_dcp(folder)[0]
+    found = {**torch_files.load_dcp(folder / "pytorch_model_fsdp_0")[0], **torch_files.load_dcp(folder / "optimizer_0")[0]}
+    return {k.replace("optimizer.", "optim."): v for k, v in found.items()}
+
+
+def assert_has(folder, kind, groups):
+    """Weights, moments, steps and the names of parameters."""
+    found = load(folder, kind)
+    want = {"model." + k: v for k, v in groups["param"].items()}
+    want.update(("optim.state.%s.%s" % (k, g), v) for g in GROUPS for k, v in groups[g].items())
+    want.update(("optim.state.%s.step" % k, np.array(3, np.float32)) for k in groups["param"])
+    assert {k for k in found if "param_groups" not in k} == set(want)
+    for name, array in want.items():
+        assert found[name].dtype == array.dtype and np.array_equal(found[name], array), name
+    params = [n for k, v in found.items() if k.endswith(".params") for n in v]
+    assert sorted(params) == sorted(groups["param"])
+
+
+@pytest.mark.parametrize("kind", ["dcp", "accelerate"])
+@pytest.mark.parametrize("to", ["tp1", "tp2ep2dp2", "tp4dp3zero1"])
+def test_reshard_keeps_the_names_of_the_source(kind, to, made, tmp_path):
+    cut = lambda v: torch_files.rows(v, 3)
+    if made.family == "gpt-neox" and "ep" in to:
+        to = "tp2dp2"
+    for groups in made.modules, made.files:
+        source, out = tmp_path / ("c%d" % (groups is made.files)), tmp_path / ("out%d" % (groups is made.files))
+        made.write(source, groups, cut, split=kind == "accelerate")
+        ok("tp-reshard", source, "--to", to, "--config", made.config, "-o", out)
+        assert_has(out, kind, groups)
+        assert "equal" in ok("tp-ckpt", "diff", source, out, "--config", made.config).out
+    assert "equal" in ok("tp-ckpt", "diff", tmp_path / "c0", tmp_path / "out1", "--config", made.config).out
+
+
+@pytest.mark.parametrize("kind", ["dcp", "accelerate"])
+def test_a_version_of_transformers_chooses_the_names(kind, made, tmp_path):
+    """Also from a checkpoint of ours, and against the names of the source, whose groups name its parameters."""
+    ways = {"4": made.files, "5": made.modules}
+    for version, other in ("4", "5"), ("5", "4"):
+        source = made.write(tmp_path / ("c" + version), ways[version], whole, split=kind == "accelerate")
+        ok("tp-reshard", source, "--to", "tp2", "--config", made.config, "--transformers", other, "-o", tmp_path / ("to" + other))
+        assert_has(tmp_path / ("to" + other), kind, ways[other])
+        assert load(tmp_path / ("to" + other), kind)["optim.param_groups.0.lr"] == 0.5
+    assert made.import_(tmp_path / "c5", tmp_path / "ckpt").rc == 0
+    for version, groups in (None, made.files), ("4", made.files), ("5", made.modules):
+        out = tmp_path / ("export%s" % version)
+        ok("tp-ckpt", "export", tmp_path / "ckpt", "--format", kind, *(["--transformers", version] if version else []), "-o", out)
+        assert_has(out, kind, groups)
+
+
+def test_a_version_of_transformers_that_means_nothing_is_refused(mixtral, tmp_path):
+    mixtral.write(tmp_path / "c", mixtral.modules, whole)
+    for more, message in ((["--format", "dcp", "--transformers", "6"], "--transformers takes 4 or 5, not '6'"),
+                          (["--format", "safetensors", "--transformers", "5"], "--transformers is for --format dcp or accelerate, not safetensors"),
+                          (["--format", "tp", "--transformers", "5"], "--transformers is for --format dcp or accelerate")):
+        r = run("tp-reshard", tmp_path / "c", "--to", "tp1", "--config", mixtral.config, *more, "-o", tmp_path / "out")
+        assert r.rc == 2 and message in r.err and not (tmp_path / "out").exists(), repr(r)
+
+
+def test_the_copy_of_a_tied_head(tmp_path):
+    tied = Made("gpt-neox", tmp_path, tie_word_embeddings=True)
+    groups = {g: {k: v for k, v in tied.modules[g].items() if k != "lm_head.weight"} for g in tied.modules}
+    source = tied.write(tmp_path / "alone", groups, whole)
+    embedding = groups["param"]["gpt_neox.embed_in.weight"]
+    weights = {"model." + k: (v, whole(v)) for k, v in {**groups["param"], "lm_head.weight": embedding}.items()}
+    torch_files.dcp(tmp_path / "both", weights)
+    for name in "alone", "both":
+        assert tied.import_(tmp_path / name, tmp_path / (name + "-ckpt"), "--no-optim").rc == 0
+    assert digests(tmp_path / "alone-ckpt") == digests(tmp_path / "both-ckpt")
+    weights["model.lm_head.weight"] = (embedding + 1, whole(embedding))
+    torch_files.dcp(tmp_path / "other", weights)
+    r = tied.import_(tmp_path / "other", tmp_path / "other-ckpt")
+    assert r.rc == 2 and "tie_word_embeddings" in r.err, repr(r)
+    ok("tp-reshard", source, "--to", "tp2", "--config", tied.config, "--transformers", "5", "-o", tmp_path / "out")
+    assert np.array_equal(load(tmp_path / "out", "dcp")["model.lm_head.weight"], embedding)
+
+
+@pytest.mark.parametrize("source, kind", [("bin", "dcp"), ("dcp", "accelerate"), ("accelerate", "dcp")])
+def test_the_names_stay_in_another_format(source, kind, mixtral, tmp_path):
+    if source == "bin":
+        torch_files.save(tmp_path / "c/pytorch_model.bin", {k: torch_files.Tensor(v) for k, v in mixtral.modules["param"].items()})
+    else:
+        mixtral.write(tmp_path / "c", mixtral.modules, lambda v: torch_files.rows(v, 3), split=source == "accelerate")
+    ok("tp-reshard", tmp_path / "c", "--to", "tp2", "--config", mixtral.config, "--format", kind, "-o", tmp_path / "out")
+    if source == "bin":
+        found = torch_files.load_dcp(tmp_path / "out")[0]
+        assert set(found) == {"model." + k for k in mixtral.modules["param"]}
+        assert all(np.array_equal(found["model." + k], v) for k, v in mixtral.modules["param"].items())
+    else:
+        assert_has(tmp_path / "out", kind, mixtral.modules)

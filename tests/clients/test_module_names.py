@@ -1,6 +1,6 @@
 """FSDP2 with AdamW saves models whose modules have other names in transformers 5 than their files (module_ranks.py): experts of
 Mixtral and Qwen3-MoE in one tensor, GPT-NeoX's head. What is imported is what transformers itself makes of weights and moments
-when it writes them to files, bit for bit.
+when it writes them to files, and what is made of it at other layouts the program loads and continues from, bit for bit.
 """
 import json
 import os
@@ -22,6 +22,7 @@ from test_formats import tensors  # noqa: E402
 IN_MEMORY = {"mixtral": "model.layers.0.mlp.experts.gate_up_proj", "qwen3-moe": "model.layers.0.mlp.experts.gate_up_proj",
              "gpt-neox": "lm_head.weight"}
 KINDS = "dcp", "accelerate"
+WAYS = "resharded", "exported"
 CASES = [(family, kind) for family in IN_MEMORY for kind in KINDS]
 
 
@@ -70,3 +71,30 @@ def test_what_fsdp2_saves_is_imported(family, kind, saved, tmp_path):
     assert_equal(tensors(tmp_path / "ckpt", tmp_path / "all.npz"), want)
     assert harness.steps(tmp_path / "ckpt")[-1].name == "step-%08d" % STEPS
     assert "equal" in harness.ok("tp-ckpt", "diff", source, tmp_path / "ckpt", "--config", tmp_path / "config").out
+
+
+@pytest.fixture(scope="module")
+def loaded(saved):
+    """{"case-way": what two ranks have after they have loaded it}, by way of another layout, and of a checkpoint of ours."""
+    folder, _ = saved
+    jobs = []
+    for family, kind in CASES:
+        source, config = folder / ("%s-%s" % (family, kind)), folder / ("config-" + family)
+        family_models.make(family, config)
+        out = {way: "%s-%s" % (source, way) for way in WAYS}
+        harness.ok("tp-reshard", source, "--to", "tp2pp2", "--config", config, "-o", out["resharded"])
+        harness.ok("tp-ckpt", "import", source, "--config", config, "-o", "%s-ckpt" % source)
+        harness.ok("tp-ckpt", "export", "%s-ckpt" % source, "--format", kind, "--transformers", "5", "--layout", "tp4dp2zero1",
+                   "-o", out["exported"])
+        jobs += [dict(name="%s-%s-%s" % (family, kind, way), ranks=2, family=family, load=out[way], save=None,
+                      accelerate=kind == "accelerate") for way in WAYS]
+    return run_jobs(folder, jobs)
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("family,kind", CASES)
+def test_fsdp2_loads_it_at_other_ranks_and_continues(family, kind, way, saved, loaded):
+    want, found = saved[1]["%s-%s" % (family, kind)], loaded["%s-%s-%s" % (family, kind, way)]
+    for group in "param", "exp_avg", "exp_avg_sq":
+        assert_equal(found[group], want[group])
+    assert found["step"] == want["step"] and found["loss"] == want["loss"]

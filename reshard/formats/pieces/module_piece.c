@@ -1,13 +1,12 @@
 /* reshard/formats/pieces/module_piece.c - see reshard/formats/pieces/module_piece.h. */
 #include "reshard/formats/pieces/module_piece.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 #include "layout/family.h"
-#include "layout/parallel_plan.h"
+#include "reshard/formats/pieces/module_name.h"
 
-enum { STACKED_NDIM = 3, LAYER_DIGITS_MAX = 9 };
+enum { STACKED_NDIM = 3 };
 
 /* A module's tensor in a model. */
 struct module_tensor {
@@ -15,35 +14,18 @@ struct module_tensor {
     int layer; /* 0 where layers have none */
 };
 
-/* Whether a name is a pattern with the number of a layer for its star. */
-static bool is_of(int *layer, const char *pattern, const char *name, int layers)
-{
-    const char *star = strchr(pattern, '*');
-    size_t digits;
-
-    *layer = 0;
-    if (!star)
-        return strcmp(pattern, name) == 0;
-    if (strncmp(pattern, name, (size_t)(star - pattern)) != 0)
-        return false;
-    name += star - pattern;
-    digits = strspn(name, "0123456789");
-    if (digits == 0 || digits > LAYER_DIGITS_MAX || (*name == '0' && digits > 1))
-        return false;
-    *layer = (int)strtol(name, NULL, 10);
-    return *layer < layers && strcmp(star + 1, name + digits) == 0;
-}
-
 /* row NULL: the name is none of a module. */
 static struct module_tensor find(const struct model *m, const char *name)
 {
     struct module_tensor t = { NULL, 0 };
+    int numbers[2];
 
-    if (!m || m->family >= MODEL_FAMILIES || !family_of(m)->modules)
+    if (!m || !module_names_differ(m))
         return t;
     for (const struct family_module *row = family_of(m)->modules; row->name; row++)
-        if (is_of(&t.layer, row->name, name, m->layers)) {
+        if (module_name_matches(numbers, row->name, name) && numbers[0] < m->layers) {
             t.row = row;
+            t.layer = numbers[0];
             break;
         }
     return t;
@@ -65,10 +47,8 @@ static bool is_whole_group(const char *group)
 static const char *name_of(struct piece_source *s, const struct model *m, enum tensor_role role,
                            int layer, int expert)
 {
-    const struct parallel_plan plan = parallel_plan_of(m);
-    const struct parallel_plan_entry *e = parallel_plan_find(&plan, role);
-    const char *pattern = e ? e->pattern : family_tensor_find(family_of(m), role)->name;
-    const char *star = strchr(pattern, '*'), *second = star ? strchr(star + 1, '*') : NULL;
+    const char *pattern = module_name_pattern(m, role), *star = strchr(pattern, '*'),
+               *second = star ? strchr(star + 1, '*') : NULL;
     struct arena *arena = piece_source_arena(s);
 
     if (!star)
@@ -168,6 +148,7 @@ tp_status module_piece_add(struct piece_source *s, const struct model *m, const 
 
     if (!t.row || p->dtype == DTYPE_COUNT || !is_whole_group(p->group))
         return piece_source_add(s, p, err);
+    piece_source_set_module_names(s);
     if (tensor_role_is_of_expert(t.row->roles[0])) {
         tp_status st = check_shape(s, m, t.row, p, err);
 

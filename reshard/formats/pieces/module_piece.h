@@ -11,9 +11,10 @@
 #include "layout/model.h"
 #include "reshard/formats/pieces/piece.h"
 
-/* Add a piece, by the name that the model's files have if its name is that of a module, and of
- * stacked experts as a piece of each tensor of each. m NULL: it is added as it is. TP_E_CORRUPT: as
- * piece_source_add, or stacked experts have another shape than the model's. */
+/* Add a piece (and piece_source_set_module_names), by the name that the model's files have if its
+ * name is that of a module, and of stacked experts as a piece of each tensor of each. m NULL: it is
+ * added as it is. TP_E_CORRUPT: as piece_source_add, or stacked experts have another shape than the
+ * model's. */
 tp_status module_piece_add(struct piece_source *s, const struct model *m, const struct piece *p,
                            struct tp_err *err);
 

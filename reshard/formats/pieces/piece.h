@@ -98,6 +98,10 @@ bool piece_source_has_tensor_steps(const struct piece_source *s);
 void piece_source_set_modules(struct piece_source *s, struct export_modules modules);
 struct export_modules piece_source_modules(const struct piece_source *s);
 
+/* Whether its tensors have the names of transformers 5's modules (module_piece.h). */
+void piece_source_set_module_names(struct piece_source *s);
+bool piece_source_has_module_names(const struct piece_source *s);
+
 /* The name of that state's form, where Megatron-core loads it only before version 0.15; NULL: it is
  * another one. `form` is borrowed. */
 void piece_source_set_old_form(struct piece_source *s, const char *form);

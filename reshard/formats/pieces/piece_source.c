@@ -269,6 +269,16 @@ struct export_modules piece_source_modules(const struct piece_source *s)
     return s->modules;
 }
 
+void piece_source_set_module_names(struct piece_source *s)
+{
+    s->module_names = true;
+}
+
+bool piece_source_has_module_names(const struct piece_source *s)
+{
+    return s->module_names;
+}
+
 void piece_source_set_old_form(struct piece_source *s, const char *form)
 {
     s->old_form = form;

@@ -42,6 +42,7 @@ struct piece_source {
     bool tensor_steps;     /* AdamW has counted the steps of each tensor */
     struct tp_err refused; /* state of an optimizer that is not added; its status is TP_OK: none */
     struct export_modules modules; /* of Megatron-LM */
+    bool module_names;             /* of transformers 5 */
     struct piece_tensor *tensors;
     int n_tensors;
 

@@ -4,6 +4,8 @@
 #include <ctype.h>
 #include <string.h>
 
+#include "reshard/formats/pieces/module_name.h"
+
 enum { NAME_MAX_BYTES = 512 };
 
 static tp_status no_memory(struct tp_err *err)
@@ -43,16 +45,25 @@ static bool is_in(enum adamw_part part, const struct tensor *t)
 }
 
 /* The names of its parameters, a list. What is not trained is in no optimizer. */
-static void push_names(struct pickle_writer *w, const struct export_contents *q,
-                       enum adamw_part part)
+static tp_status push_names(struct pickle_writer *w, const struct export_contents *q,
+                            enum adamw_part part, struct arena *arena, struct tp_err *err)
 {
+    tp_status st = TP_OK;
+
     pickle_write_op(w, PICKLE_OP_EMPTY_LIST);
     pickle_write_op(w, PICKLE_OP_MARK);
-    for (int i = 0; i < q->n; i++)
+    for (int i = 0; i < q->n && !st; i++)
         if (strcmp(q->tensors[i].group, GROUP_PARAM) == 0 && is_in(part, &q->tensors[i]) &&
-            (part == ADAMW_ALL || layout_find(q->layout, GROUP_EXP_AVG, q->tensors[i].name) >= 0))
-            pickle_write_text(w, q->tensors[i].name);
+            (part == ADAMW_ALL || layout_find(q->layout, GROUP_EXP_AVG, q->tensors[i].name) >= 0)) {
+            struct module_name n = { .name = q->tensors[i].name, .is_first = true };
+
+            if (q->module_names)
+                st = module_name_of(&n, q->model, &q->tensors[i], arena, err);
+            if (!st && n.is_first)
+                pickle_write_text(w, n.name);
+        }
     pickle_write_op(w, PICKLE_OP_APPENDS);
+    return st;
 }
 
 static void push_betas(struct pickle_writer *w, const struct export_contents *q)
@@ -141,7 +152,11 @@ static tp_status add_names(struct dcp_items *d, const struct export_contents *q,
 
     if (st)
         return st;
-    push_names(&x.save.pickle, q, part);
+    st = push_names(&x.save.pickle, q, part, d->arena, err);
+    if (st) {
+        torch_target_free(&x);
+        return st;
+    }
     return dcp_items_end(&x, d, 0, err);
 }
 

@@ -199,7 +199,7 @@ tp_status dcp_extras_write(const struct dcp_extras_target *to, bool *groups,
         struct dcp_items *d;
         struct dcp_extra x;
 
-        if (!found || dcp_extras_is_file(from, i))
+        if (!found || dcp_extras_is_file(from, i) || (to->renames && option_of(name)))
             continue;
         memcpy(&x, found->bytes, sizeof x);
         d = is_of_optimizer(name, to->optimizer) ? to->state : to->weights;

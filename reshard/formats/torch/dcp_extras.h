@@ -25,6 +25,8 @@ bool dcp_extras_is_file(const struct piece_source *s, int i);
 struct dcp_extras_target {
     struct dcp_items *weights, *state;
     const char *optimizer; /* how its names begin: "optim" */
+    bool renames;          /* parameters have other names than in the source, so the options of
+                              groups, which name them, are not written */
 };
 
 /* Add the objects of `from`, which may be NULL, to the file of rank 0. *groups says whether the

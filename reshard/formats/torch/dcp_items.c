@@ -3,6 +3,7 @@
 
 #include <limits.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "core/file.h"
 
@@ -153,6 +154,23 @@ tp_status dcp_items_copy(struct dcp_items *d, int rank, const struct dcp_new_ite
     file_table_release(from->files, from->file);
     end_item(d, rank);
     return st;
+}
+
+static int compare_items(const void *a, const void *b)
+{
+    const struct dcp_item *x = &((const struct dcp_new_item *)a)->item,
+                          *y = &((const struct dcp_new_item *)b)->item;
+    int order = strcmp(x->name, y->name);
+
+    for (int d = 0; d < x->ndim && d < y->ndim && order == 0; d++)
+        order = (x->box.lo[d] > y->box.lo[d]) - (x->box.lo[d] < y->box.lo[d]);
+    return order;
+}
+
+void dcp_items_sort(struct dcp_items *d)
+{
+    if (d->n > 0)
+        qsort(d->items, (size_t)d->n, sizeof *d->items, compare_items);
 }
 
 tp_status dcp_items_write(const struct dcp_items *d, const char *dir, struct tp_err *err)

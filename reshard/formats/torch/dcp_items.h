@@ -58,6 +58,10 @@ struct dcp_items_bytes {
 tp_status dcp_items_copy(struct dcp_items *d, int rank, const struct dcp_new_item *item,
                          const struct dcp_items_bytes *from, struct tp_err *err);
 
+/* Order the items by name and place, when all are there: the boxes of a tensor become
+ * neighbours. */
+void dcp_items_sort(struct dcp_items *d);
+
 /* Write .metadata into the folder `dir`. */
 tp_status dcp_items_write(const struct dcp_items *d, const char *dir, struct tp_err *err);
 

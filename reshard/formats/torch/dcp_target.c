@@ -4,6 +4,7 @@
 
 #include "core/file.h"
 #include "layout/model_tensors.h"
+#include "reshard/formats/pieces/module_name.h"
 #include "reshard/formats/torch/accelerate.h"
 #include "reshard/formats/torch/accelerate_names.h"
 #include "reshard/formats/torch/dcp.h"
@@ -123,13 +124,31 @@ static tp_status push_pairs(struct torch_target *x, const struct dcp_target *t, 
     return st;
 }
 
+/* Push a box of a tensor of an expert as a box of the stacked one. */
+static tp_status push_stacked(struct torch_target *x, int tensor, enum dtype dtype,
+                              const struct dcp_item *item, const struct box *box,
+                              struct tp_err *err)
+{
+    const int storage = torch_save_tensor(&x->save, dtype, item->ndim, item->box.len);
+
+    return torch_target_add(x, storage, tensor, box, 0, err);
+}
+
+/* The name of a tensor, and where it is. */
+struct dcp_tensor_name {
+    const char *path;
+    bool pairs;
+    struct module_name module; /* not set where names are those of files */
+};
+
 /* A box of tensor number `tensor`, which the rank stores. */
-static tp_status add_box(struct dcp_target *t, int rank, int tensor, const char *path, bool pairs,
-                         const struct box *box, struct tp_err *err)
+static tp_status add_box(struct dcp_target *t, int rank, int tensor,
+                         const struct dcp_tensor_name *name, const struct box *box,
+                         struct tp_err *err)
 {
     const struct tensor *from = &t->q->tensors[tensor];
     struct dcp_items *d = items_of(t, strcmp(from->group, GROUP_PARAM) != 0);
-    struct dcp_new_item item = dcp_items_object(d, path);
+    struct dcp_new_item item = dcp_items_object(d, name->path);
     struct torch_target x;
     tp_status st;
 
@@ -138,9 +157,17 @@ static tp_status add_box(struct dcp_target *t, int rank, int tensor, const char 
     item.item.ndim = from->ndim;
     memcpy(item.item.shape, from->shape, sizeof item.item.shape);
     item.item.box = *box;
+    if (name->module.is_stacked) {
+        memcpy(item.item.shape, name->module.shape, sizeof item.item.shape);
+        item.item.box = module_name_box(&name->module, box);
+        item.item.ndim = item.item.box.ndim;
+    }
     TP_TRY(dcp_items_begin(&x, d, rank, &item, err));
-    st = pairs ? push_pairs(&x, t, tensor, box, err)
-               : torch_target_box(&x, tensor, from->dtype, box, err);
+    if (name->module.is_stacked)
+        st = push_stacked(&x, tensor, from->dtype, &item.item, box, err);
+    else
+        st = name->pairs ? push_pairs(&x, t, tensor, box, err)
+                         : torch_target_box(&x, tensor, from->dtype, box, err);
     if (st)
         torch_target_free(&x);
     else
@@ -162,30 +189,45 @@ static bool is_writer(const struct layout *l, const struct tensor *t, int rank)
            layout_first_holder(t, s, at.tp) == at.tp;
 }
 
+/* Name a tensor, or what `state` names of its state in the optimizer. */
+static tp_status name_tensor(struct dcp_tensor_name *out, struct dcp_target *t,
+                             const struct tensor *from, const char *state, struct tp_err *err)
+{
+    struct torchtitan_map_name name;
+    tp_status st;
+
+    *out = (struct dcp_tensor_name){ .module = { .name = from->name, .is_first = true } };
+    if (t->q->module_names)
+        TP_TRY(module_name_of(&out->module, t->q->model, from, t->arena, err));
+    TP_TRY(name_of(&name, t, out->module.name, 0, err));
+    out->pairs = name.pairs;
+    out->path = path_of(t, name.name, state);
+    st = out->path ? TP_OK : no_memory(t, err);
+done:
+    return st;
+}
+
 static tp_status add_tensor(struct dcp_target *t, int tensor, struct tp_err *err)
 {
     const struct layout *l = t->q->layout;
     const struct tensor *from = &l->tensors[tensor];
-    const char *state = strcmp(from->group, GROUP_PARAM) == 0 ? NULL : from->group, *path;
+    const char *state = strcmp(from->group, GROUP_PARAM) == 0 ? NULL : from->group;
     const int first = items_of(t, state)->n;
     const struct box whole = box_whole(from->ndim, from->shape);
     struct box boxes[TENSOR_BOXES_MAX];
-    struct torchtitan_map_name name;
-    tp_status st = name_of(&name, t, from->name, 0, err);
+    struct dcp_tensor_name name;
+    tp_status st = name_tensor(&name, t, from, state, err);
 
     if (st)
         return st;
-    path = path_of(t, name.name, state);
-    if (!path)
-        return no_memory(t, err);
     for (int rank = 0; rank < spec_world(&l->spec) && !st; rank++) {
         const int n = is_writer(l, from, rank) ? layout_boxes(l, tensor, rank, boxes) : 0;
 
         for (int i = 0; i < n && !st; i++)
-            st = add_box(t, rank, tensor, path, name.pairs, &boxes[i], err);
+            st = add_box(t, rank, tensor, &name, &boxes[i], err);
     }
     if (!st && box_is_empty(&whole)) /* no rank stores any of it */
-        st = add_box(t, 0, tensor, path, false, &whole, err);
+        st = add_box(t, 0, tensor, &name, &whole, err);
     return st ? st : add_other_names(t, first, from->name, state, err);
 }
 
@@ -228,13 +270,15 @@ static tp_status add_step(struct dcp_target *t, const struct tensor *param, stru
 {
     struct dcp_items *d = items_of(t, true);
     const int first = d->n;
-    struct torchtitan_map_name name;
+    struct dcp_tensor_name name;
     struct dcp_new_item item;
     struct torch_target x;
     tp_status st;
 
-    TP_TRY(name_of(&name, t, param->name, 0, err));
-    item = dcp_items_object(d, path_of(t, name.name, "step"));
+    TP_TRY(name_tensor(&name, t, param, "step", err));
+    if (!name.module.is_first)
+        goto done;
+    item = dcp_items_object(d, name.path);
     item.item.is_object = false;
     item.item.dtype = torch_save_number_dtype(t->q->optimizer_step);
     TP_TRY(dcp_items_begin(&x, d, 0, &item, err));
@@ -276,8 +320,11 @@ static tp_status add_options(struct dcp_target *t, enum dcp_program program, str
 
 static tp_status add_all(struct dcp_target *t, enum dcp_program program, struct tp_err *err)
 {
-    const struct dcp_extras_target to = { items_of(t, false), items_of(t, true), t->optimizer };
     const struct export_contents *q = t->q;
+    const struct dcp_extras_target to = { items_of(t, false), items_of(t, true), t->optimizer,
+                                          q->extras && module_names_differ(q->model) &&
+                                              q->module_names !=
+                                                  piece_source_has_module_names(q->extras) };
     const char *embedding;
     bool moments = false, groups = false;
     tp_status st;
@@ -322,10 +369,12 @@ static tp_status write_metadata(struct dcp_target *t, struct tp_err *err)
     tp_status st = TP_OK;
 
     for (int i = 0; i < t->n_folders && !st; i++) {
-        const struct dcp_items *d = &t->folders[i];
+        struct dcp_items *d = &t->folders[i];
         char dir[PATH_MAX];
 
         st = file_join(dir, t->q->dir, d->folder, err);
+        if (t->q->module_names)
+            dcp_items_sort(d);
         if (!st && d->n > 0)
             st = dcp_items_write(d, d->folder[0] ? dir : t->q->dir, err);
     }
