@@ -465,6 +465,7 @@ check-deps: build/uses.mk | $(BUILD)/.tools
 	@$(PYTHON) -B tests/check/calls.py
 	@$(PYTHON) -B tests/check/tags.py
 	@$(PYTHON) -B tests/check/readmes.py
+	@$(PYTHON) -B tests/check/links.py
 	@$(PYTHON) -B tests/check/modules.py
 	@CC='$(CC)' $(PYTHON) -B tests/check/headers.py
 

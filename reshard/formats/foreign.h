@@ -1,7 +1,7 @@
 /*
  * reshard/formats/foreign.h - the formats of other frameworks that are read as pieces: a table.
  *
- * docs/FORMATS.md explains how to add one.
+ * docs/formats/adding.md explains how to add one.
  */
 #ifndef RESHARD_FORMATS_FOREIGN_H
 #define RESHARD_FORMATS_FOREIGN_H
