@@ -4,9 +4,23 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { LINE_WIDTH = 80 };
+enum { LINE_WIDTH = 80, OPEN_MAX = 1000 };
 
 /* ---- reading ---- */
+
+/* Whether too many brackets are open at one place. For each token libyaml 0.2.5 looks at all that
+ * are open, so it needs minutes for a megabyte of them. Quotes and comments count too. */
+static bool is_too_deep(const char *text, size_t size)
+{
+    long open = 0;
+
+    for (size_t i = 0; i < size && open <= OPEN_MAX; i++) {
+        open += text[i] == '[' || text[i] == '{';
+        if (open > 0)
+            open -= text[i] == ']' || text[i] == '}';
+    }
+    return open > OPEN_MAX;
+}
 
 tp_status yaml_tree_parse(struct yaml_tree *out, const char *text, size_t size, const char *path,
                           struct tp_err *err)
@@ -16,6 +30,9 @@ tp_status yaml_tree_parse(struct yaml_tree *out, const char *text, size_t size, 
     tp_status st = TP_OK;
 
     out->is_open = false;
+    if (is_too_deep(text, size))
+        return tp_fail(err, TP_E_CORRUPT, "%s: has more than %d brackets that are not closed", path,
+                       OPEN_MAX);
     if (!yaml_parser_initialize(&parser))
         return tp_fail(err, TP_E_NOMEM, "%s: no memory to read it", path);
     yaml_parser_set_input_string(&parser, (const unsigned char *)text, size);
