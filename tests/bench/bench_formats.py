@@ -28,7 +28,9 @@ import tempfile
 from bench_reshard import BIN, BUILD, CHECKPOINT, LIB, arguments, du, print_times, run_counted, shell
 
 CONVERSIONS = [("tp", "safetensors"), ("safetensors", "tp"), ("safetensors", "safetensors"),
+               ("tp", "trainer"), ("trainer", "tp"), ("trainer", "trainer"),
                ("tp", "dcp"), ("dcp", "tp"), ("dcp", "deepspeed"),
+               ("tp", "accelerate"), ("accelerate", "tp"), ("accelerate", "accelerate"),
                ("tp", "megatron"), ("megatron", "tp"), ("megatron", "megatron"), ("megatron", "dcp"),
                ("tp", "torch_dist"), ("torch_dist", "tp"), ("torch_dist", "torch_dist"),
                ("tp", "deepspeed"), ("deepspeed", "tp"), ("zero", "tp"), ("zero", "deepspeed")]
@@ -92,7 +94,7 @@ def print_others(folder, source, target, args, cp):
 def measure(folder, source, target, args):
     make(folder, source, args)
     new, copied = folder / "new", folder / "copied"
-    ours = [BIN / "tp-reshard", folder / source, "--to", "tp1" if target == "safetensors" else "tp4", "--format", target,
+    ours = [BIN / "tp-reshard", folder / source, "--to", "tp1" if target in ("safetensors", "trainer") else "tp4", "--format", target,
             "--mem", "64M", "--json", "-o"]
     run_counted([*ours, copied])
     name, times, peak = f"{source} to {target}", {}, 0
