@@ -227,10 +227,10 @@ def longest_first(files):
 
 
 def order(files):
-    """The longest first. Under a sanitizer the time may be over before the last (TP_TESTS_UNTIL), so each
-    run begins with another file, and several runs reach all of them."""
+    """The longest first. Under a sanitizer and in FOLDER the time may be over before the last (TP_TESTS_UNTIL), so
+    each run begins with another file, and several runs reach all of them."""
     files = longest_first(files)
-    first = int(UNTIL * 0.618 % 1 * len(files)) if SANITIZE else 0
+    first = int(UNTIL * 0.618 % 1 * len(files)) if SANITIZE or FOLDER else 0
     return files[first:] + files[:first]
 
 
@@ -374,7 +374,7 @@ def main():
     shutil.rmtree(OUT, ignore_errors=True)
     os.makedirs(OUT)
     if FOLDER:
-        outcomes = [run_pytest([FOLDER], PATTERN, 1)]
+        outcomes = [run_pytest(sorted(glob.glob(FOLDER + "/test_*.py")), PATTERN, 1)]
     else:
         outcomes = run_all(selection.Selection.load(SELECTED))
     print_failures(outcomes)
