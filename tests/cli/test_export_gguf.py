@@ -443,7 +443,7 @@ def test_a_tokenizer_that_is_cut_off_is_refused(cut, small, tmp_path):
 def test_memory_stays_within_the_limit(tmp_path, figure):
     weights, _ = resized("llama", tmp_path, dict(vocab_size=20000, hidden_size=512, head_dim=64, intermediate_size=1024),
                          {131: 20000, 48: 512, 40: 1024})
-    r = json.loads(export(tmp_path / "ckpt", tmp_path / "g", "--dtype", "q8_0", "--mem", "40M", "--json").out)
+    r = json.loads(export(tmp_path / "ckpt", tmp_path / "g", "--dtype", "q8_0", "--mem", "80M" if harness.SANITIZE else "40M", "--json").out)  # a sanitizer makes programs larger
     figure("memory of a GGUF export, MiB", "%.1f with --mem 40M, of %.0f MiB of weights" % (
         r["peak_rss_bytes"] / 2 ** 20, sum(w.nbytes for w in weights.values()) / 2 ** 20))
     assert harness.SANITIZE or r["peak_rss_bytes"] < 40 << 20
