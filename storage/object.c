@@ -66,11 +66,36 @@ bool object_is_there(const char *path)
     return object_exists(&exists, path, &ignored) == TP_OK && exists;
 }
 
+bool object_is_in(const char *dir, const char *name)
+{
+    struct tp_err ignored = { 0 };
+    char path[PATH_MAX];
+
+    return !file_join(path, dir, name, &ignored) && object_is_there(path);
+}
+
 tp_status object_read_any(char **data, size_t *size, const char *path, size_t max_bytes,
                           struct arena *arena, struct tp_err *err)
 {
     return location_is_remote(path) ? object_read_all(data, size, path, max_bytes, arena, err)
                                     : file_read_all(data, size, path, max_bytes, arena, err);
+}
+
+tp_status object_copy_file(const char *from, const char *to, const char *name, size_t max_bytes,
+                           struct tp_err *err)
+{
+    char source[PATH_MAX], target[PATH_MAX], *data;
+    struct arena arena = { 0 };
+    size_t size;
+    tp_status st;
+
+    TP_TRY(file_join(source, from, name, err));
+    TP_TRY(file_join(target, to, name, err));
+    TP_TRY(object_read_any(&data, &size, source, max_bytes, &arena, err));
+    st = file_write_new(target, data, size, err);
+done:
+    arena_free(&arena);
+    return st;
 }
 
 static tp_status read_json(const void *ctx, const char *path, int64_t offset, void *buf, size_t n,

@@ -61,9 +61,17 @@ tp_status object_open_any(struct object *out, int64_t *size, const char *path, s
 /* Whether there is something at a path. False also when that cannot be known. */
 bool object_is_there(const char *path);
 
+/* The same of `name` in the folder `dir`. */
+bool object_is_in(const char *dir, const char *name);
+
 /* As object_read_all, but a local path may be a symbolic link to a file. */
 tp_status object_read_any(char **data, size_t *size, const char *path, size_t max_bytes,
                           struct arena *arena, struct tp_err *err);
+
+/* Copy `name` of the folder `from` into the local folder `to`, where it is new. TP_E_CORRUPT: it is
+ * longer than max_bytes, and is held in memory. */
+tp_status object_copy_file(const char *from, const char *to, const char *name, size_t max_bytes,
+                           struct tp_err *err);
 
 /* size bytes at `begin` of an open object, as JSON. o and path are borrowed. */
 struct json_scan_input object_json(const struct object *o, int64_t begin, int64_t size,

@@ -14,12 +14,8 @@
 
 static bool has_file(const struct foreign_model_request *q)
 {
-    struct tp_err ignored;
-    char file[PATH_MAX];
-
-    return q->config ||
-           ((location_is_remote(q->path) || file_is_dir(q->path)) &&
-            !file_join(file, q->path, "config.json", &ignored) && object_is_there(file));
+    return q->config || ((location_is_remote(q->path) || file_is_dir(q->path)) &&
+                         object_is_in(q->path, "config.json"));
 }
 
 static bool can_make(const struct foreign_model_request *q)

@@ -22,19 +22,6 @@ static const char *const names[] = {
     "chat_template.jinja", "chat_template.json", "generation_config.json"
 };
 
-static tp_status copy_file(const char *from, const char *to, struct tp_err *err)
-{
-    struct arena arena = { 0 };
-    char *data;
-    size_t size;
-    tp_status st = object_read_any(&data, &size, from, ASSET_MAX_BYTES, &arena, err);
-
-    if (!st)
-        st = file_write_new(to, data, size, err);
-    arena_free(&arena);
-    return st;
-}
-
 tp_status hf_assets_check(const char *from, struct tp_err *err)
 {
     char source[PATH_MAX];
@@ -62,7 +49,6 @@ static bool is_template(const struct folder_entry *e)
 /* The templates of `from` go to the folder `to`, which is created for the first one. */
 static tp_status copy_templates(const char *from, const char *to, struct tp_err *err)
 {
-    char source[PATH_MAX], target[PATH_MAX];
     struct folder_entry *entries = NULL;
     int n = 0;
     tp_status st = folder_list(&entries, &n, from, err);
@@ -73,9 +59,7 @@ static tp_status copy_templates(const char *from, const char *to, struct tp_err 
         if (!is_template(&entries[i]))
             continue;
         TP_TRY(file_make_dirs(to, err));
-        TP_TRY(file_join(source, from, entries[i].name, err));
-        TP_TRY(file_join(target, to, entries[i].name, err));
-        TP_TRY(copy_file(source, target, err));
+        TP_TRY(object_copy_file(from, to, entries[i].name, ASSET_MAX_BYTES, err));
     }
     if (file_is_dir(to))
         st = file_sync_dir(to, err);
@@ -89,15 +73,10 @@ tp_status hf_assets_copy(const char *from, const char *to, struct tp_err *err)
     char templates[PATH_MAX], copies[PATH_MAX];
     tp_status st;
 
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        char source[PATH_MAX], target[PATH_MAX];
-
-        if ((st = file_join(source, from, names[i], err)) ||
-            (st = file_join(target, to, names[i], err)))
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (object_is_in(from, names[i]) &&
+            (st = object_copy_file(from, to, names[i], ASSET_MAX_BYTES, err)))
             return st;
-        if (object_is_there(source) && (st = copy_file(source, target, err)))
-            return st;
-    }
     if (location_kind(from) == LOCATION_HTTP) /* whose folders cannot be listed */
         return TP_OK;
     st = file_join(templates, from, TEMPLATES, err);

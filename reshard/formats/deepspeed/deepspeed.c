@@ -23,17 +23,10 @@ enum {
 
 /* ---- the folder ---- */
 
-static bool has(const struct deepspeed_state *d, const char *name)
-{
-    struct tp_err err = { 0 };
-    char path[PATH_MAX];
-
-    return !file_join(path, d->dir, name, &err) && object_is_there(path);
-}
-
 static bool has_model_states(const struct deepspeed_state *d)
 {
-    return has(d, MODEL_STATES) || has(d, MODEL_STATES_ZERO3) || has(d, MODEL_STATES_RANK1);
+    return object_is_in(d->dir, MODEL_STATES) || object_is_in(d->dir, MODEL_STATES_ZERO3) ||
+           object_is_in(d->dir, MODEL_STATES_RANK1);
 }
 
 /* The step of a tag: "global_step100", "global_step100_universal". */
@@ -103,7 +96,7 @@ static bool has_optimizer(const struct deepspeed_state *d)
                                         "fp16_zero_pp_rank_0_mp_rank_00_optim_states.pt" };
 
     for (int i = 0; i < 3; i++)
-        if (has(d, zero[i]))
+        if (object_is_in(d->dir, zero[i]))
             return true;
     return false;
 }
@@ -117,10 +110,11 @@ static bool find_folder(struct deepspeed_state *d, const char *path)
 
     if (find_tag(d, path, &err))
         return false;
-    found = has(d, MODEL_STATES);
-    d->zero3 = !found && (has(d, MODEL_STATES_ZERO3) || has(d, MODEL_STATES_RANK1));
+    found = object_is_in(d->dir, MODEL_STATES);
+    d->zero3 = !found && (object_is_in(d->dir, MODEL_STATES_ZERO3) ||
+                          object_is_in(d->dir, MODEL_STATES_RANK1));
     optimizer = has_optimizer(d);
-    d->universal = location_is_remote(d->dir) ? !optimizer : has(d, "zero");
+    d->universal = location_is_remote(d->dir) ? !optimizer : object_is_in(d->dir, "zero");
     return found || d->zero3 || optimizer;
 }
 
@@ -233,7 +227,7 @@ static tp_status open_model_states(struct torch_pieces *x, const struct deepspee
     const char *name = d->zero3 ? MODEL_STATES_ZERO3 : MODEL_STATES;
     tp_status st = deepspeed_state_open(x, d, name, err);
 
-    if (!st || has(d, name))
+    if (!st || object_is_in(d->dir, name))
         return st;
     return tp_fail(err, TP_E_CORRUPT,
                    "%s/%s: no such file%s; it is read first; were the files of all ranks copied?",

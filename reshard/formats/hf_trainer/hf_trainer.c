@@ -12,17 +12,9 @@
 
 #define OPTIMIZER "optimizer.pt"
 
-static bool has_file(const char *path, const char *name)
-{
-    struct tp_err ignored;
-    char file[PATH_MAX];
-
-    return !file_join(file, path, name, &ignored) && object_is_there(file);
-}
-
 bool hf_trainer_detect(const char *path)
 {
-    return has_file(path, OPTIMIZER);
+    return object_is_in(path, OPTIMIZER);
 }
 
 static tp_status read_weights(struct piece_source *s, const struct model *m, struct tp_err *err)
@@ -33,7 +25,7 @@ static tp_status read_weights(struct piece_source *s, const struct model *m, str
         return safetensors_pieces_read(s, m, err);
     if (torch_bin_detect(path))
         return torch_bin_read(s, m, err);
-    if (has_file(path, "adapter_model.safetensors") || has_file(path, "adapter_model.bin"))
+    if (object_is_in(path, "adapter_model.safetensors") || object_is_in(path, "adapter_model.bin"))
         return tp_fail(err, TP_E_NOTFOUND,
                        "%s: has an adapter of PEFT and its " OPTIMIZER
                        ", but not the model; merge the adapter into the model, and save that",
@@ -240,7 +232,7 @@ static tp_status leave_others(struct piece_source *s, struct tp_err *err)
     tp_status st = TP_OK;
 
     for (size_t i = 0; i < sizeof files / sizeof *files && !st; i++)
-        if (has_file(piece_source_path(s), files[i].name))
+        if (object_is_in(piece_source_path(s), files[i].name))
             st = files[i].extra ? piece_source_leave_extra(s, files[i].name, NULL, 0, err)
                                 : piece_source_leave(s, files[i].name, err);
     return st;

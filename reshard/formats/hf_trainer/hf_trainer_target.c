@@ -121,17 +121,7 @@ static void push_group(struct pickle_writer *w, const struct hf_trainer_target *
     char name[HF_TRAINER_NAME_MAX];
 
     push_dict(w);
-    pickle_write_key_float(w, "lr", t->lr);
-    pickle_write_key_floats(w, "betas", a->beta1, a->beta2);
-    pickle_write_key_float(w, "eps", a->eps);
-    pickle_write_key_float(w, "weight_decay", decay);
-    pickle_write_key_bool(w, "amsgrad", false);
-    pickle_write_key_bool(w, "maximize", false);
-    pickle_write_key_none(w, "foreach");
-    pickle_write_key_bool(w, "capturable", false);
-    pickle_write_key_bool(w, "differentiable", false);
-    pickle_write_key_none(w, "fused");
-    pickle_write_key_bool(w, "decoupled_weight_decay", true);
+    torch_target_push_adamw(w, a, t->lr, decay);
     pickle_write_key_float(w, "initial_lr", a->max_lr >= 0 ? a->max_lr : t->lr);
     pickle_write_text(w, "params");
     push_list(w);
@@ -218,23 +208,6 @@ static tp_status write_state(const struct hf_trainer_target *t, struct tp_err *e
     return file_write_new(path, text, strlen(text), err);
 }
 
-/* Write a file of the source, which is a checkpoint of Trainer, too. */
-static tp_status copy_file(const struct hf_trainer_target *t, const char *name, struct tp_err *err)
-{
-    struct arena arena = { 0 };
-    char from[PATH_MAX], to[PATH_MAX], *bytes;
-    size_t n;
-    tp_status st;
-
-    TP_TRY(file_join(from, piece_source_path(t->q->extras), name, err));
-    TP_TRY(file_join(to, t->q->dir, name, err));
-    TP_TRY(object_read_all(&bytes, &n, from, FILE_BYTES_MAX, &arena, err));
-    TP_TRY(file_write_new(to, bytes, n, err));
-done:
-    arena_free(&arena);
-    return st;
-}
-
 /* The schedule and the state of the run: those of a source of Trainer, if the step stays the same;
  * else new ones. */
 static tp_status write_run(struct hf_trainer_target *t, struct tp_err *err)
@@ -251,7 +224,7 @@ static tp_status write_run(struct hf_trainer_target *t, struct tp_err *err)
             continue;
         schedule |= strcmp(name, SCHEDULER) == 0;
         state |= strcmp(name, STATE) == 0;
-        TP_TRY(copy_file(t, name, err));
+        TP_TRY(object_copy_file(piece_source_path(from), t->q->dir, name, FILE_BYTES_MAX, err));
     }
     if (!schedule)
         TP_TRY(write_scheduler(t, err));

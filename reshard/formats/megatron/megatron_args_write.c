@@ -6,6 +6,7 @@
 #include "reshard/formats/megatron/megatron_extras.h"
 #include "reshard/formats/megatron/megatron_impl.h"
 #include "reshard/formats/megatron/megatron_rope.h"
+#include "reshard/formats/torch/torch_target.h"
 
 #define SCHEDULE "opt_param_scheduler"
 
@@ -187,17 +188,7 @@ void megatron_args_begin_group(struct pickle_writer *w, const struct export_adam
     pickle_write_key_bool(w, "default_config", true);
     pickle_write_key_float(w, "max_lr", adamw->max_lr >= 0 ? adamw->max_lr : adamw->lr);
     pickle_write_key_float(w, "min_lr", adamw->min_lr >= 0 ? adamw->min_lr : adamw->lr);
-    pickle_write_key_float(w, "lr", adamw->lr);
-    pickle_write_key_floats(w, "betas", adamw->beta1, adamw->beta2);
-    pickle_write_key_float(w, "eps", adamw->eps);
-    pickle_write_key_float(w, "weight_decay", weight_decay ? adamw->weight_decay : 0);
-    pickle_write_key_bool(w, "amsgrad", false);
-    pickle_write_key_bool(w, "maximize", false);
-    pickle_write_key_none(w, "foreach");
-    pickle_write_key_bool(w, "capturable", false);
-    pickle_write_key_bool(w, "differentiable", false);
-    pickle_write_key_none(w, "fused");
-    pickle_write_key_bool(w, "decoupled_weight_decay", true);
+    torch_target_push_adamw(w, adamw, adamw->lr, weight_decay ? adamw->weight_decay : 0);
     pickle_write_key_bool(w, "bias_correction", true);
 }
 

@@ -12,14 +12,6 @@
 
 enum { LATEST_BYTES_MAX = 64, NAME_BYTES = 32 };
 
-static bool has_file(const char *dir, const char *name)
-{
-    struct tp_err ignored = { 0 };
-    char path[PATH_MAX];
-
-    return !file_join(path, dir, name, &ignored) && object_is_there(path);
-}
-
 /* The folder that the file LATEST in `path` names, or `path`. */
 static tp_status find_iteration(char dir[PATH_MAX], const char *path, struct tp_err *err)
 {
@@ -55,10 +47,10 @@ tp_status megatron_folder_find(char dir[PATH_MAX], const char *path, struct tp_e
     char weights[PATH_MAX];
     tp_status st;
 
-    if (has_file(path, LATEST) || has_file(path, "metadata.json"))
+    if (object_is_in(path, LATEST) || object_is_in(path, "metadata.json"))
         return find_iteration(dir, path, err);
     TP_TRY(file_join(weights, path, "weights", err));
-    if (has_file(weights, LATEST) || has_file(weights, "metadata.json"))
+    if (object_is_in(weights, LATEST) || object_is_in(weights, "metadata.json"))
         path = weights;
     st = find_iteration(dir, path, err);
 done:

@@ -45,21 +45,13 @@ struct torch_dist_name {
 
 enum { EXPERT_NAME_BYTES = 128 };
 
-static bool has_file(const char *dir, const char *name)
-{
-    struct tp_err err = { 0 };
-    char path[PATH_MAX];
-
-    return !file_join(path, dir, name, &err) && object_is_there(path);
-}
-
 bool torch_dist_detect(const char *path)
 {
     struct tp_err err = { 0 };
     char dir[PATH_MAX];
 
-    return !megatron_folder_find(dir, path, &err) && has_file(dir, "metadata.json") &&
-           has_file(dir, ".metadata");
+    return !megatron_folder_find(dir, path, &err) && object_is_in(dir, "metadata.json") &&
+           object_is_in(dir, ".metadata");
 }
 
 /* Go beyond `head`, if *at begins with it. */

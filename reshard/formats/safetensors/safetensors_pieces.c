@@ -14,11 +14,9 @@
 bool safetensors_pieces_detect(const char *path)
 {
     static const char *const names[] = { "model.safetensors", "model.safetensors.index.json" };
-    struct tp_err err = { 0 };
-    char file[PATH_MAX];
 
     for (int i = 0; i < 2; i++)
-        if (!file_join(file, path, names[i], &err) && object_is_there(file))
+        if (object_is_in(path, names[i]))
             return true;
     return text_ends_with(path, ".safetensors") && object_is_there(path) && !file_is_dir(path);
 }

@@ -25,19 +25,11 @@
 
 enum { SMALL_FILE_BYTES_MAX = 256 << 20, STATE_TEXT = 512 };
 
-/* Whether a file of the folder is there. */
-static bool has(const char *path, const char *name)
-{
-    struct tp_err ignored = { 0 };
-    char file[PATH_MAX];
-
-    return !file_join(file, path, name, &ignored) && object_is_there(file);
-}
-
 bool accelerate_detect(const char *path)
 {
-    return has(path, ACCELERATE_WEIGHTS "/" METADATA) ||
-           has(path, ACCELERATE_OPTIMIZER "/" METADATA) || has(path, WHOLE_WEIGHTS);
+    return object_is_in(path, ACCELERATE_WEIGHTS "/" METADATA) ||
+           object_is_in(path, ACCELERATE_OPTIMIZER "/" METADATA) ||
+           object_is_in(path, WHOLE_WEIGHTS);
 }
 
 /* Add a file of the folder to the table of files. */
@@ -78,13 +70,13 @@ static tp_status note_files(struct piece_source *s, struct tp_err *err)
     int file;
 
     for (size_t i = 0; i < sizeof kept / sizeof *kept; i++) {
-        if (!has(dir, kept[i]))
+        if (!object_is_in(dir, kept[i]))
             continue;
         TP_TRY(add_file(&file, s, kept[i], err));
         TP_TRY(dcp_extras_leave_file(s, kept[i], err));
     }
     for (size_t i = 0; i < sizeof left / sizeof *left; i++)
-        if (has(dir, left[i].name))
+        if (object_is_in(dir, left[i].name))
             TP_TRY(piece_source_leave(s, left[i].all, err));
 done:
     return st;
@@ -102,9 +94,9 @@ static tp_status find_folder(const char **dir, struct piece_source *s, const cha
     *dir = NULL;
     if (!path)
         return tp_fail(err, TP_E_NOMEM, "%s: no memory for its path", piece_source_path(s));
-    if (has(path, METADATA))
+    if (object_is_in(path, METADATA))
         *dir = path;
-    else if (has(path, FIRST_FILE))
+    else if (object_is_in(path, FIRST_FILE))
         return tp_fail(err, TP_E_CORRUPT,
                        "%s: has no .metadata, which rank 0 writes last; it was not copied, or the "
                        "save was interrupted",
@@ -120,7 +112,7 @@ static tp_status read_whole(struct piece_source *s, const struct model *m, struc
 
     TP_TRY(add_file(&file, s, WHOLE_WEIGHTS, err));
     TP_TRY(torch_bin_read_file(s, m, file, err));
-    if (has(piece_source_path(s), WHOLE_OPTIMIZER)) {
+    if (object_is_in(piece_source_path(s), WHOLE_OPTIMIZER)) {
         TP_TRY(add_file(&file, s, WHOLE_OPTIMIZER, err));
         TP_TRY(named_adamw_read(s, m, file, err));
     }
@@ -167,33 +159,18 @@ tp_status accelerate_check(struct piece_source *s, struct tp_err *err)
                 path, p->name);
     }
     if (!piece_source_has(s, GROUP_EXP_AVG) &&
-        (has(path, TRAINER_SCHEDULE) || has(path, SCHEDULE)) &&
-        !has(path, ACCELERATE_OPTIMIZER "/" METADATA) && !has(path, WHOLE_OPTIMIZER))
+        (object_is_in(path, TRAINER_SCHEDULE) || object_is_in(path, SCHEDULE)) &&
+        !object_is_in(path, ACCELERATE_OPTIMIZER "/" METADATA) &&
+        !object_is_in(path, WHOLE_OPTIMIZER))
         return tp_fail(
             err, TP_E_CORRUPT,
             "%s: has %s and no optimizer, which are saved together; copy " ACCELERATE_OPTIMIZER
             " (or " WHOLE_OPTIMIZER ") too, or take the weights alone by --no-optim",
-            path, has(path, SCHEDULE) ? SCHEDULE : TRAINER_SCHEDULE);
+            path, object_is_in(path, SCHEDULE) ? SCHEDULE : TRAINER_SCHEDULE);
     return TP_OK;
 }
 
 /* ---- writing ---- */
-
-static tp_status copy_file(const char *from, const char *to, const char *name, struct tp_err *err)
-{
-    char source[PATH_MAX], target[PATH_MAX], *data;
-    struct arena arena = { 0 };
-    size_t size;
-    tp_status st;
-
-    TP_TRY(file_join(source, from, name, err));
-    TP_TRY(file_join(target, to, name, err));
-    TP_TRY(object_read_any(&data, &size, source, SMALL_FILE_BYTES_MAX, &arena, err));
-    st = file_write_new(target, data, size, err);
-done:
-    arena_free(&arena);
-    return st;
-}
 
 /* What depends on the program is null or as the Trainer has it, and people fill it in. */
 static const char state_format[] = "{\n"
@@ -253,8 +230,9 @@ tp_status accelerate_write_files(struct piece_target *pieces, const struct expor
 
     for (int i = 0; q->extras && i < piece_source_left(q->extras); i++)
         if (dcp_extras_is_file(q->extras, i))
-            TP_TRY(copy_file(piece_source_path(q->extras), q->dir,
-                             piece_source_left_name(q->extras, i), err));
+            TP_TRY(object_copy_file(piece_source_path(q->extras), q->dir,
+                                    piece_source_left_name(q->extras, i), SMALL_FILE_BYTES_MAX,
+                                    err));
     for (int i = 0; i < q->n; i++)
         moments |= strcmp(q->tensors[i].group, GROUP_EXP_AVG) == 0;
     if (moments && !q->extras) {

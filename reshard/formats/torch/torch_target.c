@@ -129,3 +129,19 @@ tp_status torch_target_finish(struct torch_target *x, tp_status st, struct tp_er
     torch_target_free(x);
     return st;
 }
+
+void torch_target_push_adamw(struct pickle_writer *w, const struct export_adamw *a, double lr,
+                             double weight_decay)
+{
+    pickle_write_key_float(w, "lr", lr);
+    pickle_write_key_floats(w, "betas", a->beta1, a->beta2);
+    pickle_write_key_float(w, "eps", a->eps);
+    pickle_write_key_float(w, "weight_decay", weight_decay);
+    pickle_write_key_bool(w, "amsgrad", false);
+    pickle_write_key_bool(w, "maximize", false);
+    pickle_write_key_none(w, "foreach");
+    pickle_write_key_bool(w, "capturable", false);
+    pickle_write_key_bool(w, "differentiable", false);
+    pickle_write_key_none(w, "fused");
+    pickle_write_key_bool(w, "decoupled_weight_decay", true);
+}

@@ -11,6 +11,7 @@
 #ifndef RESHARD_FORMATS_TORCH_TORCH_TARGET_H
 #define RESHARD_FORMATS_TORCH_TORCH_TARGET_H
 
+#include "reshard/formats/export_writer.h"
 #include "reshard/formats/pieces/piece_target.h"
 #include "torch/torch_save.h"
 
@@ -51,6 +52,10 @@ tp_status torch_target_box(struct torch_target *x, int tensor, enum dtype dtype,
 /* Write everything but the tensors, and give the target their places and sums. *bytes is the length
  * of this torch.save file. */
 tp_status torch_target_end(struct torch_target *x, int64_t *bytes, struct tp_err *err);
+
+/* Push the keys and values of a group that torch.optim.AdamW has, all but its parameters. */
+void torch_target_push_adamw(struct pickle_writer *w, const struct export_adamw *a, double lr,
+                             double weight_decay);
 
 /* End the file if st, which is what became of its pickle, is TP_OK; free x in any case. Returns st,
  * or why it cannot be ended. */

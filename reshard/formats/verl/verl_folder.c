@@ -23,14 +23,6 @@ void verl_file_name(char name[VERL_NAME_BYTES], const char *kind, int world, int
     snprintf(name, VERL_NAME_BYTES, "%s_world_size_%d_rank_%d.pt", kind, world, rank);
 }
 
-static bool has(const char *dir, const char *name)
-{
-    struct tp_err ignored = { 0 };
-    char path[PATH_MAX];
-
-    return !file_join(path, dir, name, &ignored) && object_is_there(path);
-}
-
 /* The number of ranks in the name of a file of weights; 0: it is none. */
 static int world_of(const char *name)
 {
@@ -65,11 +57,11 @@ static void list_worlds(int *first, int *other, const char *dir)
     free(entries);
 }
 
-bool verl_folder_is(const char *dir)
+static bool is_folder(const char *dir)
 {
     int world, other;
 
-    if (has(dir, FSDP_CONFIG))
+    if (object_is_in(dir, FSDP_CONFIG))
         return true;
     list_worlds(&world, &other, dir);
     return world > 0;
@@ -81,7 +73,7 @@ static bool find_below(char dir[PATH_MAX], const char *path)
     struct tp_err ignored = { 0 };
 
     snprintf(dir, PATH_MAX, "%s", path);
-    return verl_folder_is(dir) || (!file_join(dir, path, "actor", &ignored) && verl_folder_is(dir));
+    return is_folder(dir) || (!file_join(dir, path, "actor", &ignored) && is_folder(dir));
 }
 
 tp_status verl_folder_find(char dir[PATH_MAX], const char *path, struct tp_err *err)

@@ -36,9 +36,6 @@ void verl_file_name(char name[VERL_NAME_BYTES], const char *kind, int world, int
 /* Find the folder with the files at or below `path`. */
 tp_status verl_folder_find(char dir[PATH_MAX], const char *path, struct tp_err *err);
 
-/* Whether a folder has such files. */
-bool verl_folder_is(const char *dir);
-
 /* How many ranks have saved it. TP_E_CORRUPT: fsdp_config.json and names of files differ. */
 tp_status verl_folder_world(int *world, const char *dir, struct tp_err *err);
 
