@@ -23,7 +23,7 @@ enum {
     AGAIN_PAUSE_NS = 500 * 1000,
     SWEEP_PAUSE_NS = 20 * 1000 * 1000
 };
-static const double AGAIN_S = 1;
+static const double AGAIN_S = 1, READY_S = 10;
 
 int process_pidfd(pid_t pid)
 {
@@ -78,7 +78,12 @@ struct process_mark {
     bool lengths_told; /* the kernel says how long environments are; some sandboxes do not */
 };
 
-enum process_look { LOOK_IS, LOOK_IS_NOT, LOOK_AGAIN };
+enum process_look {
+    LOOK_IS,
+    LOOK_IS_NOT,
+    LOOK_AGAIN,      /* it could not be judged */
+    LOOK_AGAIN_READY /* the same: it executes a program, and needs only a processor to go on */
+};
 
 /* Read the environment that a process was started with into buf. Returns its bytes; -1: the process
  * is another user's. 0 also when there is no such process, or it executes a program. */
@@ -130,7 +135,9 @@ static enum process_look look_at(const struct process_mark *m, pid_t pid)
         return LOOK_IS;
     if (!m->lengths_told || !process_stat_read(&stat, pid) || !stat.has_program)
         return LOOK_IS_NOT;
-    return n == ENVIRON_MAX || n == stat.env_bytes ? LOOK_IS_NOT : LOOK_AGAIN;
+    if (n == ENVIRON_MAX || n == stat.env_bytes)
+        return LOOK_IS_NOT;
+    return stat.env_bytes < 0 && stat.state == 'R' ? LOOK_AGAIN_READY : LOOK_AGAIN;
 }
 
 /* A sweep over all processes. */
@@ -141,6 +148,7 @@ struct process_sweep_state {
     int found;
     pid_t again[AGAIN_MAX]; /* processes that could not be judged */
     int n_again;
+    bool ready_only; /* the others of these are skipped */
 };
 
 static void sweep_one(struct process_sweep_state *s, pid_t pid)
@@ -154,24 +162,27 @@ static void sweep_one(struct process_sweep_state *s, pid_t pid)
         if (!s->first)
             s->first = pid;
         s->found++;
-    } else if (look == LOOK_AGAIN && s->n_again < AGAIN_MAX) {
+    } else if ((look == LOOK_AGAIN_READY || (look == LOOK_AGAIN && !s->ready_only)) &&
+               s->n_again < AGAIN_MAX) {
         s->again[s->n_again++] = pid;
     }
     if (fd >= 0)
         close(fd);
 }
 
-/* Look again at those that could not be judged. One that stays so for AGAIN_S is skipped. */
+/* Look again at those that could not be judged. One that stays so for AGAIN_S is skipped; one that
+ * waits for a processor, which takes long where many processes run, for READY_S. */
 static void sweep_again(struct process_sweep_state *s)
 {
     const struct timespec pause = { .tv_nsec = AGAIN_PAUSE_NS };
-    const double until = clock_seconds() + AGAIN_S;
+    const double begin = clock_seconds();
 
-    while (s->n_again > 0 && clock_seconds() < until) {
+    while (s->n_again > 0 && clock_seconds() < begin + READY_S) {
         int n = s->n_again;
 
         nanosleep(&pause, NULL);
         s->n_again = 0;
+        s->ready_only = clock_seconds() >= begin + AGAIN_S;
         for (int i = 0; i < n; i++)
             sweep_one(s, s->again[i]);
     }

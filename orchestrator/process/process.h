@@ -38,7 +38,8 @@ char process_state(pid_t pid);
 /* Send sig (0: none) to every process whose environment has `env`=`id`; an id that ends in '.'
  * matches every attempt of a run. Zombies do not count. Returns the number of processes. A process
  * that executes a program at this moment has no environment to read: the sweep looks at it again
- * until it has one, for a second at most. So 0 means that there is none. */
+ * until it has one, for a second at most, or ten while it waits for a processor. So 0 means that
+ * there is none. */
 int process_sweep(const char *env, const char *id, int sig);
 
 /* Kill all processes that process_sweep finds for one of these variables, of which the last is
