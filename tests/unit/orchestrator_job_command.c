@@ -45,7 +45,7 @@ Test(job_command, the_command_gets_layout_checkpoint_and_resume)
 }
 
 /* If each character copied the text before it, half a terabyte would be copied, in minutes. */
-Test(job_command, a_long_word_is_filled_in_one_pass, .timeout = 20)
+Test(job_command, a_long_word_is_filled_in_one_pass, .timeout = 60)
 {
     enum { N = 1000000 };
     char *text = calloc(1, N + 10);

@@ -299,7 +299,7 @@ Test(slurm_command, scancel_is_repeated_while_slurm_does_not_answer)
     file_tree_remove(dir, &err);
 }
 
-Test(slurm_command, a_program_that_hangs_is_killed, .timeout = 20)
+Test(slurm_command, a_program_that_hangs_is_killed, .timeout = 60)
 {
     char dir[] = "/tmp/tp-slurm-XXXXXX", *answer = NULL;
     struct arena arena = { 0 };
