@@ -2,10 +2,9 @@
 #include "reshard/formats/hf_trainer/hf_trainer.h"
 
 #include <limits.h>
-#include <string.h>
 
 #include "core/file.h"
-#include "reshard/formats/hf_trainer/hf_trainer_params.h"
+#include "reshard/formats/hf_trainer/numbered_adamw.h"
 #include "reshard/formats/safetensors/safetensors_pieces.h"
 #include "reshard/formats/torch/torch_bin.h"
 #include "storage/object.h"
@@ -36,186 +35,21 @@ static tp_status read_weights(struct piece_source *s, const struct model *m, str
                    path);
 }
 
-/* ---- AdamW's state ---- */
-
-/* Add a tensor of a parameter's state; of stacked experts, the parts of each. */
-static tp_status add_tensor(struct piece_source *s, const struct piece *whole,
-                            const struct parameter_order_item *param, struct tp_err *err)
-{
-    const int64_t bytes = dtype_bytes(whole->dtype);
-    tp_status st = TP_OK;
-
-    if (!param->experts)
-        return piece_source_add(s, whole, err);
-    for (int e = 0; e < param->experts && !st; e++) {
-        int64_t row = 0;
-
-        for (int half = 0; half < (param->up ? 2 : 1) && !st; half++) {
-            const struct tensor *t = (half ? param->up : param->tensor) + e;
-            struct piece p = { .group = whole->group, .name = t->name, .dtype = whole->dtype };
-
-            p.file = whole->file;
-            p.sum = whole->sum;
-            p.ndim = t->ndim;
-            memcpy(p.shape, t->shape, sizeof p.shape);
-            p.box = box_whole(t->ndim, t->shape);
-            p.begin = whole->begin + (e * whole->stride[0] + row * whole->stride[1]) * bytes;
-            p.stride[0] = whole->stride[1];
-            p.stride[1] = whole->stride[2];
-            row += t->shape[0];
-            st = piece_source_add(s, &p, err);
-        }
-    }
-    return st;
-}
-
-/* Whether a piece has the shape of a parameter. */
-static bool has_shape(const struct piece *p, const struct parameter_order_item *param)
-{
-    int64_t shape[BOX_NDIM_MAX];
-    const int ndim = parameter_order_shape(shape, param);
-
-    return p->ndim == ndim && p->dtype != DTYPE_COUNT &&
-           memcmp(p->shape, shape, sizeof *shape * (size_t)ndim) == 0;
-}
-
-/* Whether a key of a state may be the name of a group of tensors. */
-static bool is_group(const char *key)
-{
-    return *key && key[strspn(key, "abcdefghijklmnopqrstuvwxyz0123456789_")] == 0 &&
-           strcmp(key, GROUP_PARAM) != 0 && strcmp(key, GROUP_MASTER) != 0;
-}
-
-/* Note an entry of a state that stays behind. */
-static tp_status leave_entry(struct hf_trainer_optimizer *o, int number, const char *key,
-                             struct tp_err *err)
-{
-    const char *name = arena_printf(&o->file.arena, OPTIMIZER ".state.%d.%s", number, key);
-
-    return name ? piece_source_leave(o->file.source, name, err)
-                : tp_fail(err, TP_E_NOMEM, "%s: no memory for its index", o->path);
-}
-
-/* Add an entry of a state: the moments, another tensor of their shape (amsgrad's), or the step. */
-static tp_status add_entry(struct hf_trainer_optimizer *o, int number, int64_t entry,
-                           const struct parameter_order_item *param, struct tp_err *err)
-{
-    struct piece_source *s = o->file.source;
-    const struct pickle_value *state = o->states[number].value, *v = pickle_entry(state, entry);
-    const char *key = pickle_text(pickle_key(state, entry)), *name = param->tensor->name, *group;
-    struct piece p;
-    int64_t step;
-    tp_status st = TP_OK;
-
-    if (key && strcmp(key, "step") == 0 && torch_pieces_is_number(v)) {
-        st = torch_pieces_number(&step, &o->file, v, name, err);
-        return st ? st : piece_source_set_step(s, step, name, err);
-    }
-    if (!key || !is_group(key) || !torch_tensor_is(v))
-        return leave_entry(o, number, key ? key : "?", err);
-    group = strcmp(key, GROUP_EXP_AVG) == 0      ? GROUP_EXP_AVG
-            : strcmp(key, GROUP_EXP_AVG_SQ) == 0 ? GROUP_EXP_AVG_SQ
-                                                 : arena_strdup(o->arena, key);
-    if (!group)
-        return tp_fail(err, TP_E_NOMEM, "%s: no memory for its index", o->path);
-    st = torch_pieces_tensor(&p, &o->file, v, group, name, err);
-    if (st)
-        return st;
-    return has_shape(&p, param) ? add_tensor(s, &p, param, err) : leave_entry(o, number, key, err);
-}
-
-/* Whether a group has the options of the first one; of weight decay also none, as Trainer gives it
- * to the second. */
-static bool has_options(const struct pickle_value *group, const struct export_adamw *first,
-                        bool no_decay)
-{
-    struct export_adamw own = *first;
-
-    return torch_pieces_adamw(&own, group) && own.lr == first->lr && own.beta1 == first->beta1 &&
-           own.beta2 == first->beta2 && own.eps == first->eps &&
-           (own.weight_decay == first->weight_decay || (no_decay && own.weight_decay == 0));
-}
-
-/* Take AdamW's options of the group with weight decay. They are all that the groups say, or what
- * another checkpoint of Trainer says too, or else stay behind in part. */
-static tp_status add_options(struct hf_trainer_optimizer *o, struct tp_err *err)
-{
-    struct piece_source *s = o->file.source;
-    struct export_adamw first = EXPORT_ADAMW_DEFAULT;
-    const bool known = torch_pieces_adamw(&first, pickle_item(o->groups, 0));
-    bool equal = known, as_trainer = known;
-    tp_status st;
-
-    for (int64_t g = 1; g < pickle_count(o->groups); g++) {
-        const struct pickle_value *group = pickle_item(o->groups, g);
-
-        if (pickle_count(pickle_get(group, "params")) == 0)
-            continue;
-        equal &= has_options(group, &first, false);
-        as_trainer &= g == 1 && has_options(group, &first, true);
-    }
-    if (known)
-        piece_source_set_adamw(s, &first);
-    st = as_trainer ? piece_source_leave_extra(s, OPTIMIZER ".param_groups", NULL, 0, err)
-                    : piece_source_leave(s, OPTIMIZER ".param_groups", err);
-    if (!st && equal)
-        piece_source_left_in_adamw(s);
-    return st;
-}
-
-/* Apex's AdamW has the step of a group. */
-static tp_status add_group_steps(struct hf_trainer_optimizer *o, struct tp_err *err)
-{
-    tp_status st = TP_OK;
-
-    for (int64_t g = 0; g < pickle_count(o->groups) && !st; g++) {
-        const struct pickle_value *step = pickle_get(pickle_item(o->groups, g), "step");
-        int64_t n;
-
-        if (!torch_pieces_is_number(step))
-            continue;
-        st = torch_pieces_number(&n, &o->file, step, "step", err);
-        if (!st)
-            st = piece_source_set_step(o->file.source, n, "param_groups", err);
-    }
-    return st;
-}
-
-static tp_status add_states(struct hf_trainer_optimizer *o,
-                            const struct parameter_order_item *params, struct tp_err *err)
-{
-    tp_status st = add_options(o, err);
-
-    if (!st)
-        st = add_group_steps(o, err);
-    for (int i = 0; i < o->n && !st; i++)
-        for (int64_t k = 0; k < pickle_entries(o->states[i].value) && !st; k++)
-            st = add_entry(o, i, k, &params[i], err);
-    return st;
-}
-
 static tp_status read_optimizer(struct piece_source *s, const struct model *m, struct tp_err *err)
 {
-    const struct parameter_order_item *params = NULL;
-    struct hf_trainer_optimizer o = { .file = { .source = s } };
-    struct tp_err why = { 0 };
+    struct torch_pieces x = { .source = s };
+    struct numbered_adamw optimizer = { .title = OPTIMIZER };
     char path[PATH_MAX];
     int file;
     tp_status st;
 
     TP_TRY(file_join(path, piece_source_path(s), OPTIMIZER, err));
     TP_TRY(file_table_add(piece_source_files(s), &file, path, err));
-    TP_TRY(hf_trainer_optimizer_open(&o, s, file, &why, err));
-    if (!why.status)
-        TP_TRY(hf_trainer_params_find(&params, &o, m, &why, err));
-    if (!why.status) {
-        st = add_states(&o, params, err);
-        goto done;
-    }
-    piece_source_refuse_state(s, &why);
-    st = piece_source_leave(s, OPTIMIZER, err);
+    TP_TRY(torch_pieces_open(&x, s, file, 0, -1, err));
+    optimizer.root = x.root;
+    st = numbered_adamw_read(&x, &optimizer, m, err);
 done:
-    hf_trainer_optimizer_close(&o);
+    torch_pieces_close(&x);
     return st;
 }
 

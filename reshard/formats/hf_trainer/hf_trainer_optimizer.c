@@ -61,7 +61,7 @@ static tp_status read_shape(struct hf_trainer_optimizer *o, struct hf_trainer_st
 
         if (!torch_tensor_is(v))
             return TP_OK;
-        TP_TRY(torch_tensor_read(&found[i], &o->file.torch, v, moments[i], err));
+        TP_TRY(torch_tensor_read(&found[i], &o->file->torch, v, moments[i], err));
     }
     if (found[0].ndim != found[1].ndim ||
         memcmp(found[0].shape, found[1].shape, sizeof *t->shape * (size_t)found[0].ndim) != 0)
@@ -95,28 +95,25 @@ static void refuse_other(const struct hf_trainer_optimizer *o, struct tp_err *wh
         tp_fail(why, TP_E_NO, "%s: has no state of parameters", o->path);
 }
 
-tp_status hf_trainer_optimizer_open(struct hf_trainer_optimizer *o, struct piece_source *s,
-                                    int file, struct tp_err *why, struct tp_err *err)
+tp_status hf_trainer_optimizer_read(struct hf_trainer_optimizer *o, const struct pickle_value *root,
+                                    struct tp_err *why, struct tp_err *err)
 {
+    const struct pickle_value *state = pickle_get(root, "state");
     struct pickle_numbers numbers;
-    const struct pickle_value *state;
     int64_t n;
-    tp_status st;
+    tp_status st = TP_OK;
 
     why->status = TP_OK;
-    *o = (struct hf_trainer_optimizer){ .file = { .source = s },
-                                        .path = file_table_path(piece_source_files(s), file),
-                                        .arena = piece_source_arena(s) };
-    TP_TRY(torch_pieces_open(&o->file, s, file, 0, -1, err));
-    state = pickle_get(o->file.root, "state");
-    o->groups = pickle_get(o->file.root, "param_groups");
+    o->path = file_table_path(piece_source_files(o->file->source), o->file->file);
+    o->arena = piece_source_arena(o->file->source);
+    o->groups = pickle_get(root, "param_groups");
     n = count_params(o->groups);
     if (n < 0 || !pickle_is(state, PICKLE_DICT)) {
         tp_fail(why, TP_E_USAGE, "%s: is not the state_dict() of an optimizer of PyTorch", o->path);
         return TP_OK;
     }
-    o->states = arena_array(&o->file.arena, (size_t)n, sizeof *o->states);
-    if (!o->states || !pickle_numbers_make(&numbers, state, &o->file.arena))
+    o->states = arena_array(&o->file->arena, (size_t)n, sizeof *o->states);
+    if (!o->states || !pickle_numbers_make(&numbers, state, &o->file->arena))
         return tp_fail(err, TP_E_NOMEM, "%s: no memory for its %lld parameters", o->path,
                        (long long)n);
     if (!list_params(o, &numbers)) {
@@ -131,9 +128,4 @@ tp_status hf_trainer_optimizer_open(struct hf_trainer_optimizer *o, struct piece
         refuse_other(o, why);
 done:
     return st;
-}
-
-void hf_trainer_optimizer_close(struct hf_trainer_optimizer *o)
-{
-    torch_pieces_close(&o->file);
 }

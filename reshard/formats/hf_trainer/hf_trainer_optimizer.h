@@ -1,6 +1,7 @@
 /*
- * reshard/formats/hf_trainer/hf_trainer_optimizer.h - optimizer.pt: the state_dict() of an
- * optimizer of PyTorch, which knows parameters by numbers. Inside reshard/formats/hf_trainer/ only.
+ * reshard/formats/hf_trainer/hf_trainer_optimizer.h - the state_dict() of an optimizer of PyTorch,
+ * which knows parameters by numbers, as optimizer.pt has it. Inside reshard/formats/hf_trainer/
+ * only.
  */
 #ifndef RESHARD_FORMATS_HF_TRAINER_HF_TRAINER_OPTIMIZER_H
 #define RESHARD_FORMATS_HF_TRAINER_HF_TRAINER_OPTIMIZER_H
@@ -17,8 +18,8 @@ struct hf_trainer_state {
 };
 
 struct hf_trainer_optimizer {
-    struct torch_pieces file;
-    const char *path;
+    struct torch_pieces *file;
+    const char *path, *title;          /* of the file, and of the optimizer in it */
     const struct pickle_value *groups; /* param_groups, a list */
     struct hf_trainer_state *states;   /* by number: those of the first group come first */
     int n;
@@ -27,10 +28,9 @@ struct hf_trainer_optimizer {
     struct arena *arena; /* the source's */
 };
 
-/* Read the pickle of a file of the source's table. Close also after a failure. *why: the file is
- * intact, but no optimizer's, or not AdamW's; its status is TP_OK otherwise. */
-tp_status hf_trainer_optimizer_open(struct hf_trainer_optimizer *o, struct piece_source *s,
-                                    int file, struct tp_err *why, struct tp_err *err);
-void hf_trainer_optimizer_close(struct hf_trainer_optimizer *o);
+/* Read `root`, a value of o->file. *why: the file is intact, but no optimizer's, or not AdamW's;
+ * its status is TP_OK otherwise. */
+tp_status hf_trainer_optimizer_read(struct hf_trainer_optimizer *o, const struct pickle_value *root,
+                                    struct tp_err *why, struct tp_err *err);
 
 #endif
