@@ -12,6 +12,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "core/text.h"
+
 /* Most bytes of one system call; Linux transfers at most 0x7ffff000. */
 enum { TRANSFER_MAX = 1 << 30 };
 
@@ -267,6 +269,18 @@ static tp_status make_dir(const char *path, struct tp_err *err)
     if (access(parent, R_OK) != 0) /* a directory that cannot be read cannot be synced */
         return TP_OK;
     return file_sync_dir(parent, err);
+}
+
+void file_parent(char out[PATH_MAX], const char *path)
+{
+    char *slash;
+
+    snprintf(out, PATH_MAX, "%.*s", (int)text_path_length(path), path);
+    slash = strrchr(out, '/');
+    if (slash && slash != out)
+        *slash = 0;
+    else
+        snprintf(out, PATH_MAX, "%s", slash ? "/" : ".");
 }
 
 tp_status file_make_dirs(const char *path, struct tp_err *err)

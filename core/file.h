@@ -65,6 +65,10 @@ tp_status file_sync(int fd, const char *path, bool data_only, struct tp_err *err
 /* fsync a directory, so that new and renamed entries survive a crash. */
 tp_status file_sync_dir(const char *path, struct tp_err *err);
 
+/* The folder of a path or URL, without what is below it; "." of a plain name. Longer paths than
+ * PATH_MAX are cut. */
+void file_parent(char out[PATH_MAX], const char *path);
+
 /* Create a directory and its parents, as mkdir -p. */
 tp_status file_make_dirs(const char *path, struct tp_err *err);
 

@@ -57,7 +57,7 @@ static tp_status read_model(struct import_job *x, struct tp_err *err)
     const struct import_request *q = x->request;
     tp_status st;
 
-    if (!location_is_remote(q->source) && !file_is_dir(q->source))
+    if (!location_is_remote(q->source) && !file_exists(q->source))
         return tp_fail(err, TP_E_NOTFOUND, "%s: no such folder", q->source);
     /* before the tables are read, which fit into nothing where the program fills the limit */
     st = memory_budget_make(&x->copy.memory, q->memory_bytes, LATER_BYTES + x->remote_bytes,
@@ -254,8 +254,17 @@ done:
     return st;
 }
 
+/* Whether a file is a source by itself. What is found to be a part of a checkpoint is refused
+ * later, with the name of that. */
+static bool is_file_of(const char *name, const char *path)
+{
+    const struct foreign_format *f = foreign_format_find(name);
+
+    return f ? f->is_file : strcmp(name, "auto") == 0 && foreign_format_find("pt")->detect(path);
+}
+
 /* What people name by mistake: a file of the folder, or a checkpoint that needs no import. */
-static tp_status check_source(const char *source, struct tp_err *err)
+static tp_status check_source(const char *source, const char *format, struct tp_err *err)
 {
     const struct foreign_format *beside;
     tp_status st = location_check(source, err);
@@ -266,7 +275,7 @@ static tp_status check_source(const char *source, struct tp_err *err)
         st = foreign_reach(source, err);
     else if (!file_exists(source))
         return TP_OK;
-    else if (!file_is_dir(source))
+    else if (!file_is_dir(source) && !is_file_of(format, source))
         st = tp_fail(err, TP_E_USAGE, "%s: is not a folder; name the folder that has this file",
                      source);
     if (st || !foreign_contents_has_steps(source))
@@ -294,7 +303,7 @@ tp_status import_run(struct import_report *report, const struct import_request *
         return tp_fail(err, TP_E_NOMEM, "no memory to import");
     TP_TRY(take_request(x, request, err));
     TP_TRY(import_check_format(request->format, err));
-    TP_TRY(check_source(request->source, err));
+    TP_TRY(check_source(request->source, request->format, err));
     x->remote_bytes = memory_budget_remote(request->source, request->memory_bytes);
     TP_TRY(read_model(x, err));
     TP_TRY(lay_out(x, err));

@@ -14,7 +14,7 @@
 /* What can be read. */
 #define IMPORT_FORMATS                                                               \
     "safetensors, bin, trainer, dcp, accelerate, torchtitan, megatron, torch_dist, " \
-    "deepspeed, verl"
+    "deepspeed, verl, pt"
 
 struct import_request {
     const char *source; /* folder */

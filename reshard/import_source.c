@@ -417,7 +417,7 @@ tp_status import_source_open(struct import_source *s, const struct import_reques
     if (format && format->fused && q->rules)
         return tp_fail(err, TP_E_USAGE,
                        "--rules: %s is %s, whose tensors are not those of a model; rules are for "
-                       "safetensors, bin, dcp, accelerate, torchtitan, deepspeed and verl",
+                       "safetensors, bin, dcp, accelerate, torchtitan, deepspeed, verl and pt",
                        q->source, format->title);
     if (!q->rules)
         st = tied_head_check(q->source, format, m, &q->ignore,

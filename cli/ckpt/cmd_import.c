@@ -24,6 +24,7 @@ static const char intro[] =
     "    torch_dist   Megatron-core's torch_dist\n"
     "    deepspeed    ZeRO-1, ZeRO-2, ZeRO-3, Universal\n"
     "    verl         verl's files of each rank, of FSDP2 and FSDP1\n"
+    "    pt           a file: what a program has given to torch.save, or Lightning's .ckpt\n"
     "\n"
     "config.json says which model it is; --config names it when it is not in SRC. Where SRC has "
     "the\n"
@@ -43,12 +44,13 @@ static bool parse(struct import_request *q, struct copy_options *copy, struct op
                   bool *json, int *exit_code, int argc, char **argv)
 {
     const struct opt opts[] = {
-        OPT_ARG("SRC", &q->source, "folder that the framework wrote, also https:// or s3://"),
+        OPT_ARG("SRC", &q->source,
+                "folder that the framework wrote (or a file: pt), also https:// or s3://"),
         OPT_STR('o', "out", "ROOT", &q->out, "checkpoint root to which the step is added"),
         OPT_STR(0, "layout", "SPEC", &q->layout, "layout to write (default tp1)"),
         OPT_STR(0, "format",
                 "auto|safetensors|bin|trainer|dcp|accelerate|torchtitan|megatron|torch_dist|"
-                "deepspeed|verl",
+                "deepspeed|verl|pt",
                 &q->format, "format of SRC (default auto: detected from its files)"),
         OPT_STR(0, "config", "FILE", &q->config,
                 "config.json of the model (default: SRC's; of Megatron-LM, one\nthat is made from "

@@ -11,6 +11,7 @@
 #include "reshard/formats/megatron/megatron.h"
 #include "reshard/formats/megatron/torch_dist.h"
 #include "reshard/formats/megatron/torch_dist_root.h"
+#include "reshard/formats/pt/pt.h"
 #include "reshard/formats/safetensors/safetensors_pieces.h"
 #include "reshard/formats/torch/accelerate.h"
 #include "reshard/formats/torch/dcp.h"
@@ -25,6 +26,10 @@
 #define ORDER                                                                                      \
     "that no bit of safetensors changed, which have no checksums; which state of optimizer.pt is " \
     "of which parameter, beyond their shapes and the order of transformers' modules"
+#define PT_ORDER                                                                                \
+    "which state of an optimizer without names is of which parameter, beyond their shapes and " \
+    "the "                                                                                      \
+    "order of transformers' modules"
 #define METADATA "the names and places in .metadata, which has no checksum"
 
 /* Formats with an optimizer come first: trainers leave the weights alone beside it. */
@@ -84,6 +89,14 @@ static const struct foreign_format formats[] = {
       .title = "pytorch_model.bin",
       .detect = torch_bin_detect,
       .read = torch_bin_read },
+    { .name = "pt",
+      .title = "a file of torch.save",
+      .detect = pt_detect,
+      .read = pt_read,
+      .assets = pt_assets,
+      .is_file = true,
+      .ordered = true,
+      .unproved = PT_ORDER },
 };
 
 enum { FORMATS = sizeof formats / sizeof *formats };
@@ -107,11 +120,25 @@ const struct foreign_format *foreign_format_find(const char *name)
     return NULL;
 }
 
+/* Whether a file is a part of the checkpoint in its folder, or in the folder above those of ranks.
+ */
+static bool is_part(const char *path)
+{
+    char above[PATH_MAX], part[PATH_MAX];
+
+    file_parent(above, path);
+    if (foreign_format_detect_any(above))
+        return true;
+    memcpy(part, above, sizeof part);
+    file_parent(above, part);
+    return megatron_detect(above) || deepspeed_detect(above);
+}
+
 const struct foreign_format *foreign_format_detect(const char *path)
 {
     for (int i = 0; i < FORMATS; i++)
         if (formats[i].detect(path))
-            return &formats[i];
+            return formats[i].is_file && is_part(path) ? NULL : &formats[i];
     return NULL;
 }
 

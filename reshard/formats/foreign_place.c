@@ -13,6 +13,7 @@
 #include "core/file.h"
 #include "core/text.h"
 #include "reshard/formats/foreign.h"
+#include "reshard/formats/pt/pt.h"
 #include "storage/folder.h"
 #include "storage/location.h"
 
@@ -175,19 +176,6 @@ static tp_status name_found(const struct place_search *s, const char *path, stru
                                       : "; name this folder");
 }
 
-/* The folder of a path, "." for a plain name. */
-static void parent_of(char out[PATH_MAX], const char *path)
-{
-    char *slash;
-
-    snprintf(out, PATH_MAX, "%.*s", (int)text_path_length(path), path);
-    slash = strrchr(out, '/');
-    if (slash && slash != out)
-        *slash = 0;
-    else
-        snprintf(out, PATH_MAX, "%s", slash ? "/" : ".");
-}
-
 static bool is_named(const char *path, const char *pattern)
 {
     const char *slash = strrchr(path, '/');
@@ -202,13 +190,17 @@ static tp_status check_above(const char *path, bool is_file, struct tp_err *err)
 
     snprintf(part, sizeof part, "%s", path);
     for (int level = 0; level < 3; level++) {
-        parent_of(above, part);
+        file_parent(above, part);
         if (!is_file && level == 0 && !is_named(part, "mp_rank_*") && !is_named(part, "zero") &&
             !is_named(above, "zero"))
             return TP_OK;
         if (foreign_format_detect_any(above))
             return tp_fail(err, TP_E_NOTFOUND,
-                           "%s: is a part of the checkpoint in %s; name that folder", path, above);
+                           "%s: is a part of the checkpoint in %s; name that folder%s", path, above,
+                           is_file && pt_detect(path)
+                               ? " (or the format pt, if this file alone has "
+                                 "the model)"
+                               : "");
         memcpy(part, above, sizeof part);
     }
     return TP_OK;

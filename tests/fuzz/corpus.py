@@ -203,7 +203,7 @@ def trainer(layer, decayed, norms, names=None):
 
 def foreign(folder, root, experts=False):
     """An input of foreign_checkpoint: the folder's number, whether the model has experts, the pickle."""
-    return bytes([folder + 7 * experts]) + hostile_torch.P2 + value(root) + b"."
+    return bytes([folder + 8 * experts]) + hostile_torch.P2 + value(root) + b"."
 
 
 ARGS = {"num_layers": 2, "hidden_size": 4, "ffn_hidden_size": 4, "num_attention_heads": 2, "num_query_groups": 1,
@@ -338,6 +338,13 @@ SEEDS = {
         "trainer": foreign(6, trainer([(4, 4), (2, 4), (2, 4), (4, 4), (4, 4), (4, 4), (4, 4)], [(8, 4), (8, 4)], 5)),
         "trainer-stacked": foreign(6, trainer([(4, 4), (2, 4), (2, 4), (4, 4), (2, 4), (2, 8, 4), (2, 4, 4)], [(8, 4), (8, 4)], 5), True),
         "trainer-named": foreign(6, trainer([], [(8, 4), (8, 4)], 1, ["model.embed_tokens.weight", "lm_head.weight", "model.norm.weight"])),
+        "pt": foreign(7, {"model": {"w.x": array(8, 4), "v.x": array(4)}, "optimizer": {
+            "state": {0: {"step": 3, "exp_avg": array(8, 4), "exp_avg_sq": array(8, 4)}, 1: {"step": 3, "exp_avg": array(4), "exp_avg_sq": array(4)}},
+            "param_groups": [{"lr": 0.1, "betas": [1, 2], "params": [0, 1]}]}, "epoch": 1}),
+        "pt-model": foreign(7, {"state": {"ema": {"w.x": array(8, 4)}, "model": {"module.model.embed_tokens.weight": array(8, 4)}},
+                                "optimizer_states": [{"state": {"model.embed_tokens.weight": {"step": 3, "exp_avg": array(8, 4)}},
+                                                      "param_groups": [{"lr": 0.1}]}, {"state": {}, "param_groups": []}]}),
+        "pt-weights": foreign(7, {"model.norm.weight": array(4), "rng": array(4)}),
         "trainer-sgd": foreign(6, {"state": {0: {"momentum_buffer": array(8, 4)}}, "param_groups": [{"params": [0]}]}),
     },
     "http_reply": {

@@ -48,6 +48,7 @@ static const struct folder {
         "zero/w/step.pt" } },
     { "bin", "bin", { "pytorch_model.bin" } },
     { "trainer", "trainer", { "pytorch_model.bin", "optimizer.pt" } },
+    { "pt", "pt", { "whole.pt" } },
 };
 
 enum { FOLDERS = sizeof folders / sizeof *folders };
@@ -190,14 +191,16 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     const struct folder *f = &folders[what % FOLDERS];
     const struct foreign_format *format = foreign_format_find(f->format);
     struct archive a = make_archive(data, size);
+    char path[PATH_MAX];
     struct piece_source *s = NULL;
     const char *text = NULL, *note = NULL;
     struct tp_err err = { 0 };
     tp_status st;
 
     write_folder(f, &a);
-    fuzz_must(format->detect(fuzz_path(f->name)), "a folder that is not known");
-    st = foreign_open(&s, format, fuzz_path(f->name), model(what / FOLDERS % 2), MEMORY, &err);
+    snprintf(path, sizeof path, "%s", fuzz_path(format->is_file ? "pt/whole.pt" : f->name));
+    fuzz_must(format->detect(path), "a folder that is not known");
+    st = foreign_open(&s, format, path, model(what / FOLDERS % 2), MEMORY, &err);
     fuzz_check_error(st, &err);
     if (st == TP_OK) {
         check(s, a.n);
@@ -205,7 +208,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
             fuzz_check_error(format->check(s, &err), &err);
         piece_source_close(s);
     }
-    if (format->config && piece_source_new(&s, fuzz_path(f->name), &err) == TP_OK) {
+    if (format->config && piece_source_new(&s, path, &err) == TP_OK) {
         st = format->config(&text, &note, s, &err);
         fuzz_check_error(st, &err);
         if (st == TP_OK) {

@@ -190,3 +190,17 @@ Test(file, plain_names_have_no_path_and_no_control_characters)
               !file_name_is_plain("a/b") && !file_name_is_plain("a\nb") &&
               !file_name_is_plain("\x7f") && !file_name_is_plain(text));
 }
+
+Test(file, the_folder_of_a_path)
+{
+    static const char *const cases[][2] = { { "a/b.pt", "a" },    { "/b.pt", "/" },
+                                            { "b.pt", "." },      { "a/b//", "a" },
+                                            { "./b", "." },       { "/", "/" },
+                                            { "/a/b/c", "/a/b" }, { "s3://b/k/x.pt", "s3://b/k" } };
+    char dir[PATH_MAX];
+
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        file_parent(dir, cases[i][0]);
+        cr_expect_str_eq(dir, cases[i][1], "%s", cases[i][0]);
+    }
+}

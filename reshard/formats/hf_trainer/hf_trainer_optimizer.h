@@ -19,7 +19,9 @@ struct hf_trainer_state {
 
 struct hf_trainer_optimizer {
     struct torch_pieces *file;
-    const char *path, *title;          /* of the file, and of the optimizer in it */
+    const char *path, *title;           /* of the file, and of the optimizer in it */
+    const struct pickle_value *weights; /* as of struct numbered_adamw */
+    const char *prefix;
     const struct pickle_value *groups; /* param_groups, a list */
     struct hf_trainer_state *states;   /* by number: those of the first group come first */
     int n;

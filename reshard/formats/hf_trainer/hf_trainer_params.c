@@ -104,6 +104,45 @@ static int first_misfit(const struct hf_trainer_optimizer *o,
     return i;
 }
 
+/* ---- names ---- */
+
+/* Files have the names of before transformers 5: for the head of GPT-NeoX, and in mixtures of
+ * experts. */
+const char *hf_trainer_params_name(char name[HF_TRAINER_NAME_MAX],
+                                   const struct parameter_order_item *p)
+{
+    const struct tensor *t = p->tensor;
+    const char *leaf = p->experts ? "experts.down_proj" : "gate.weight";
+
+    if (p->up)
+        leaf = "experts.gate_up_proj";
+    if (t->role == ROLE_HEAD)
+        snprintf(name, HF_TRAINER_NAME_MAX, "lm_head.weight");
+    else if (p->experts || t->role == ROLE_ROUTER)
+        snprintf(name, HF_TRAINER_NAME_MAX, "model.layers.%d.mlp.%s", t->layer, leaf);
+    else
+        snprintf(name, HF_TRAINER_NAME_MAX, "%s", t->name);
+    return name;
+}
+
+/* Whether a parameter has this name in a live model of some version. */
+static bool has_name(const struct parameter_order_item *p, const char *name)
+{
+    char live[HF_TRAINER_NAME_MAX];
+
+    return (!p->experts && strcmp(p->tensor->name, name) == 0) ||
+           strcmp(hf_trainer_params_name(live, p), name) == 0;
+}
+
+/* The parameter of this name, looked for from `at` on, where it usually is; n: there is none. */
+static int find_name(const struct parameter_order_item *params, int n, int at, const char *name)
+{
+    for (int i = 0; i < n; i++)
+        if (has_name(&params[(at + i) % n], name))
+            return (at + i) % n;
+    return n;
+}
+
 /* ---- by order ---- */
 
 /* 445 of config.json's "4.45.2"; 0: it has none. */
@@ -129,6 +168,52 @@ static int first_group_size(const struct hf_trainer_optimizer *o)
     return n;
 }
 
+/* The name here of entry i of the model's state_dict(); NULL: it is no tensor of the model. */
+static tp_status weight_name(const char **out, const struct hf_trainer_optimizer *o, int64_t i,
+                             struct tp_err *err)
+{
+    const char *key = pickle_text(pickle_key(o->weights, i)), *name;
+    const size_t n = strlen(o->prefix);
+
+    *out = NULL;
+    if (!key || !torch_tensor_is(pickle_entry(o->weights, i)))
+        return TP_OK;
+    name = compiled_name_plain(o->arena, key);
+    if (!name)
+        return no_memory(o, err);
+    if (strncmp(name, o->prefix, n) == 0)
+        *out = name + n;
+    return TP_OK;
+}
+
+/* Bring parameters into the order of the model's state_dict(), which also has buffers, and shared
+ * tensors twice. What it does not have is left out. */
+static tp_status order_as_weights(struct parameter_order_item *params, int *n,
+                                  const struct hf_trainer_optimizer *o, struct tp_err *err)
+{
+    struct parameter_order_item *found = arena_array(o->arena, (size_t)*n + 1, sizeof *found);
+    bool *taken = arena_array(o->arena, (size_t)*n + 1, sizeof *taken);
+    int n_found = 0, at = 0;
+
+    if (!found || !taken)
+        return no_memory(o, err);
+    for (int64_t i = 0; i < pickle_entries(o->weights); i++) {
+        const char *name;
+        tp_status st = weight_name(&name, o, i, err);
+
+        if (st)
+            return st;
+        at = name ? find_name(params, *n, at % *n, name) : *n;
+        if (at < *n && !taken[at]) {
+            taken[at] = true;
+            found[n_found++] = params[at];
+        }
+    }
+    memcpy(params, found, sizeof *params * (size_t)n_found);
+    *n = n_found;
+    return TP_OK;
+}
+
 /* An order, and how well it fits. */
 struct params_order {
     const struct parameter_order *order;
@@ -146,6 +231,8 @@ static tp_status try_order(struct params_order *out, const struct params_search 
     tp_status st = parameter_order_list(&params, &out->n, out->order, s->tensors, s->n_tensors,
                                         s->o->arena, err);
 
+    if (!st && s->o->weights)
+        st = order_as_weights(params, &out->n, s->o, err);
     if (st)
         return st;
     out->fit = out->n == s->o->n ? FIT_COUNT : FIT_NOT;
@@ -237,43 +324,6 @@ static tp_status find_by_order(const struct parameter_order_item **out,
 
 /* ---- by names ---- */
 
-/* Files have the names of before transformers 5: for the head of GPT-NeoX, and in mixtures of
- * experts. */
-const char *hf_trainer_params_name(char name[HF_TRAINER_NAME_MAX],
-                                   const struct parameter_order_item *p)
-{
-    const struct tensor *t = p->tensor;
-    const char *leaf = p->experts ? "experts.down_proj" : "gate.weight";
-
-    if (p->up)
-        leaf = "experts.gate_up_proj";
-    if (t->role == ROLE_HEAD)
-        snprintf(name, HF_TRAINER_NAME_MAX, "lm_head.weight");
-    else if (p->experts || t->role == ROLE_ROUTER)
-        snprintf(name, HF_TRAINER_NAME_MAX, "model.layers.%d.mlp.%s", t->layer, leaf);
-    else
-        snprintf(name, HF_TRAINER_NAME_MAX, "%s", t->name);
-    return name;
-}
-
-/* Whether a parameter has this name in a live model of some version. */
-static bool has_name(const struct parameter_order_item *p, const char *name)
-{
-    char live[HF_TRAINER_NAME_MAX];
-
-    return (!p->experts && strcmp(p->tensor->name, name) == 0) ||
-           strcmp(hf_trainer_params_name(live, p), name) == 0;
-}
-
-/* The parameter of this name, looked for from `at` on, where it usually is; n: there is none. */
-static int find_name(const struct parameter_order_item *params, int n, int at, const char *name)
-{
-    for (int i = 0; i < n; i++)
-        if (has_name(&params[(at + i) % n], name))
-            return (at + i) % n;
-    return n;
-}
-
 /* Find the parameters in one order of the model, which differ in what they stack. *missing is the
  * first state whose name it does not have; o->n: it has all. */
 static tp_status take_names(const struct parameter_order_item **out, int *missing,
@@ -349,6 +399,57 @@ static tp_status take_all_names(const struct parameter_order_item **out,
     return TP_OK;
 }
 
+/* ---- by the model's state_dict() alone ---- */
+
+/* The tensors of the model's state_dict(). One that begins where the first of its storage does is
+ * that again: a tied head. */
+static tp_status list_weights(struct tensor *tensors, int *n, const struct hf_trainer_optimizer *o,
+                              struct tp_err *err)
+{
+    const struct zip *zip = &o->file->torch.zip;
+    int64_t *first = arena_array(o->arena, (size_t)zip->n, sizeof *first); /* byte; 0: none yet */
+    tp_status st = first ? TP_OK : no_memory(o, err);
+
+    *n = 0;
+    for (int64_t i = 0; i < pickle_entries(o->weights) && !st; i++) {
+        struct torch_tensor t;
+        const char *name;
+        int64_t *begin;
+
+        TP_TRY(weight_name(&name, o, i, err));
+        if (!name)
+            continue;
+        TP_TRY(torch_tensor_read(&t, &o->file->torch, pickle_entry(o->weights, i), name, err));
+        begin = &first[t.storage - zip->members];
+        if (*begin == t.begin)
+            continue;
+        *begin = *begin ? *begin : t.begin;
+        tensors[*n] = (struct tensor){ .name = name, .ndim = t.ndim };
+        memcpy(tensors[(*n)++].shape, t.shape, sizeof t.shape);
+    }
+done:
+    return st;
+}
+
+/* A program whose only group has all tensors of its model. *out stays NULL if this is another. */
+static tp_status take_weights(const struct parameter_order_item **out,
+                              const struct hf_trainer_optimizer *o, struct tp_err *err)
+{
+    const size_t entries = (size_t)pickle_entries(o->weights) + 1;
+    struct parameter_order_item *found = arena_array(o->arena, entries, sizeof *found);
+    struct tensor *tensors = arena_array(o->arena, entries, sizeof *tensors);
+    int n = 0;
+    tp_status st = found && tensors ? list_weights(tensors, &n, o, err) : no_memory(o, err);
+
+    if (st || n != o->n || first_group_size(o) != n)
+        return st;
+    for (int i = 0; i < n; i++)
+        found[i].tensor = &tensors[i];
+    if (first_misfit(o, found, true) == n)
+        *out = found;
+    return TP_OK;
+}
+
 /* ---- both ---- */
 
 static void refuse_unknown(const struct hf_trainer_optimizer *o, const struct model *m,
@@ -379,8 +480,10 @@ tp_status hf_trainer_params_find(const struct parameter_order_item **out,
     if (!m || m->family == MODEL_OF_RULES) {
         if (o->named)
             return take_all_names(out, o, err);
-        refuse_unknown(o, m, why);
-        return TP_OK;
+        st = o->weights ? take_weights(out, o, err) : TP_OK;
+        if (!st && !*out)
+            refuse_unknown(o, m, why);
+        return st;
     }
     s.version = version_of(m);
     TP_TRY(model_params(&tensors, &s.n_tensors, m, DTYPE_F32, o->arena, err));

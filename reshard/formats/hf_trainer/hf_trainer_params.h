@@ -13,7 +13,8 @@
  *
  * Each of these sets contains the one before it, so the sizes of the groups tell which it is. A
  * program's own optimizer may have one group of all parameters. All shapes must fit. Where two
- * orders fit, the version in config.json decides.
+ * orders fit, the version in config.json decides. Where a file has the model's state_dict() too,
+ * the order is that of this.
  */
 #ifndef RESHARD_FORMATS_HF_TRAINER_HF_TRAINER_PARAMS_H
 #define RESHARD_FORMATS_HF_TRAINER_HF_TRAINER_PARAMS_H
@@ -23,7 +24,8 @@
 #include "reshard/formats/hf_trainer/hf_trainer_optimizer.h"
 
 /* Find the parameter of each state: (*out)[i] is that of o->states[i], in the arena, with the shape
- * of the state's moments. m is NULL where the model is not known: then the file must have names.
+ * of the state's moments. m is NULL where the model is not known: then the file must have names,
+ * or the model's state_dict() and one group of all its tensors.
  * *why: it is not known; TP_E_CORRUPT: the file does not fit the model. */
 tp_status hf_trainer_params_find(const struct parameter_order_item **out,
                                  const struct hf_trainer_optimizer *o, const struct model *m,

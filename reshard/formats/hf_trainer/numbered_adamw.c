@@ -171,7 +171,9 @@ tp_status numbered_adamw_read(struct torch_pieces *x, const struct numbered_adam
                               const struct model *m, struct tp_err *err)
 {
     const struct parameter_order_item *params = NULL;
-    struct hf_trainer_optimizer o = { .file = x, .title = q->title };
+    struct hf_trainer_optimizer o = {
+        .file = x, .title = q->title, .weights = q->weights, .prefix = q->prefix
+    };
     struct tp_err why = { 0 };
     tp_status st = hf_trainer_optimizer_read(&o, q->root, &why, err);
 

@@ -14,6 +14,9 @@
 struct numbered_adamw {
     const struct pickle_value *root; /* what state_dict() has returned, in the file */
     const char *title;               /* of it, in what is listed as left behind: "optimizer.pt" */
+    const struct pickle_value *weights; /* state_dict() of its model in the same file, which has the
+                                           order of named_parameters(); NULL: another file has it */
+    const char *prefix;                 /* of its names, that tensors here do not have */
 };
 
 /* Add AdamW's state if it is known whose it is, which needs the model (NULL: there is none); else

@@ -104,6 +104,23 @@ static tp_status find_folder(const char **dir, struct piece_source *s, const cha
     return TP_OK;
 }
 
+static tp_status read_whole_optimizer(struct piece_source *s, const struct model *m,
+                                      struct tp_err *err)
+{
+    struct torch_pieces x = { .source = s };
+    struct named_adamw optimizer = { .title = "optimizer", .prefix = "" };
+    int file;
+    tp_status st;
+
+    TP_TRY(add_file(&file, s, WHOLE_OPTIMIZER, err));
+    TP_TRY(torch_pieces_open(&x, s, file, 0, -1, err));
+    optimizer.root = x.root;
+    st = named_adamw_read(&x, &optimizer, m, err);
+done:
+    torch_pieces_close(&x);
+    return st;
+}
+
 /* FULL_STATE_DICT. */
 static tp_status read_whole(struct piece_source *s, const struct model *m, struct tp_err *err)
 {
@@ -112,10 +129,8 @@ static tp_status read_whole(struct piece_source *s, const struct model *m, struc
 
     TP_TRY(add_file(&file, s, WHOLE_WEIGHTS, err));
     TP_TRY(torch_bin_read_file(s, m, file, err));
-    if (object_is_in(piece_source_path(s), WHOLE_OPTIMIZER)) {
-        TP_TRY(add_file(&file, s, WHOLE_OPTIMIZER, err));
-        TP_TRY(named_adamw_read(s, m, file, err));
-    }
+    if (object_is_in(piece_source_path(s), WHOLE_OPTIMIZER))
+        TP_TRY(read_whole_optimizer(s, m, err));
     st = note_files(s, err);
 done:
     return st;

@@ -18,10 +18,11 @@ static tp_status no_memory(const struct torch_pieces *x, struct tp_err *err)
 }
 
 /* The name of a parameter, or its number in digits. *out lives as long as the source. */
-static tp_status name_of(const char **out, const struct torch_pieces *x,
+static tp_status name_of(const char **out, const struct torch_pieces *x, const char *prefix,
                          const struct pickle_value *key, struct tp_err *err)
 {
     struct arena *arena = piece_source_arena(x->source);
+    const size_t n = strlen(prefix);
     const char *text = pickle_text(key);
     int64_t number;
 
@@ -31,22 +32,25 @@ static tp_status name_of(const char **out, const struct torch_pieces *x,
         *out = arena_printf(arena, "%lld", (long long)number);
     else
         return tp_fail(err, TP_E_CORRUPT, "%s: the name of a parameter is not text", path_of(x));
+    if (*out && strncmp(*out, prefix, n) == 0)
+        *out += n;
     return *out ? TP_OK : no_memory(x, err);
 }
 
-static tp_status leave(const struct torch_pieces *x, const char *name, const char *key,
-                       struct tp_err *err)
+static tp_status leave(const struct torch_pieces *x, const struct named_adamw *q, const char *name,
+                       const char *key, struct tp_err *err)
 {
     const char *left =
-        arena_printf(piece_source_arena(x->source), "optimizer.state.%s.%s", name, key);
+        arena_printf(piece_source_arena(x->source), "%s.state.%s.%s", q->title, name, key);
 
     return left ? piece_source_leave(x->source, left, err) : no_memory(x, err);
 }
 
 /* What an optimizer keeps of a parameter: "exp_avg", "step". State of other optimizers has groups
  * of its own. */
-static tp_status add_value(struct torch_pieces *x, const struct model *m, const char *name,
-                           const char *key, const struct pickle_value *v, struct tp_err *err)
+static tp_status add_value(struct torch_pieces *x, const struct named_adamw *q,
+                           const struct model *m, const char *name, const char *key,
+                           const struct pickle_value *v, struct tp_err *err)
 {
     const char *group = key ? arena_strdup(piece_source_arena(x->source), key) : NULL;
     struct piece p;
@@ -62,14 +66,15 @@ static tp_status add_value(struct torch_pieces *x, const struct model *m, const 
         return st ? st : piece_source_set_step(x->source, step, name, err);
     }
     if (!torch_tensor_is(v) || strcmp(key, GROUP_PARAM) == 0 || strcmp(key, GROUP_MASTER) == 0)
-        return leave(x, name, key, err);
+        return leave(x, q, name, key, err);
     st = torch_pieces_tensor(&p, x, v, group, name, err);
     return st ? st : module_piece_add(x->source, m, &p, err);
 }
 
-static tp_status add_state(struct torch_pieces *x, const struct model *m, struct tp_err *err)
+static tp_status add_state(struct torch_pieces *x, const struct named_adamw *q,
+                           const struct model *m, struct tp_err *err)
 {
-    const struct pickle_value *state = pickle_get(x->root, "state");
+    const struct pickle_value *state = pickle_get(q->root, "state");
     tp_status st = TP_OK;
 
     if (!pickle_is(state, PICKLE_DICT))
@@ -78,34 +83,32 @@ static tp_status add_state(struct torch_pieces *x, const struct model *m, struct
         const struct pickle_value *of_param = pickle_entry(state, i);
         const char *name = NULL;
 
-        st = name_of(&name, x, pickle_key(state, i), err);
+        st = name_of(&name, x, q->prefix, pickle_key(state, i), err);
         for (int64_t k = 0; k < pickle_entries(of_param) && !st; k++)
-            st = add_value(x, m, name, pickle_text(pickle_key(of_param, k)),
+            st = add_value(x, q, m, name, pickle_text(pickle_key(of_param, k)),
                            pickle_entry(of_param, k), err);
     }
     return st;
 }
 
 /* The options of the first group are those of the optimizer. */
-static tp_status add_options(struct torch_pieces *x, struct tp_err *err)
+static tp_status add_options(struct torch_pieces *x, const struct named_adamw *q,
+                             struct tp_err *err)
 {
+    const char *left = arena_printf(piece_source_arena(x->source), "%s.param_groups", q->title);
     struct export_adamw a = EXPORT_ADAMW_DEFAULT;
 
-    if (torch_pieces_adamw(&a, pickle_item(pickle_get(x->root, "param_groups"), 0)))
+    if (!left)
+        return no_memory(x, err);
+    if (torch_pieces_adamw(&a, pickle_item(pickle_get(q->root, "param_groups"), 0)))
         piece_source_set_adamw(x->source, &a);
-    return piece_source_leave(x->source, "optimizer.param_groups", err);
+    return piece_source_leave(x->source, left, err);
 }
 
-tp_status named_adamw_read(struct piece_source *s, const struct model *m, int file,
-                           struct tp_err *err)
+tp_status named_adamw_read(struct torch_pieces *x, const struct named_adamw *q,
+                           const struct model *m, struct tp_err *err)
 {
-    struct torch_pieces x = { .source = s };
-    tp_status st;
+    tp_status st = add_state(x, q, m, err);
 
-    TP_TRY(torch_pieces_open(&x, s, file, 0, -1, err));
-    TP_TRY(add_state(&x, m, err));
-    st = add_options(&x, err);
-done:
-    torch_pieces_close(&x);
-    return st;
+    return st ? st : add_options(x, q, err);
 }

@@ -1,16 +1,22 @@
 /*
- * reshard/formats/torch/named_adamw.h - the whole state of an optimizer in one file of torch.save,
- * by the names of parameters, as FSDP.optim_state_dict and get_optimizer_state_dict return it.
- * Inside reshard/formats/torch/ only.
+ * reshard/formats/torch/named_adamw.h - the whole state of an optimizer in a file of torch.save, by
+ * the names of parameters, as FSDP.optim_state_dict and get_optimizer_state_dict return it. Inside
+ * reshard/formats/ only.
  */
 #ifndef RESHARD_FORMATS_TORCH_NAMED_ADAMW_H
 #define RESHARD_FORMATS_TORCH_NAMED_ADAMW_H
 
-#include "reshard/formats/pieces/piece.h"
+#include "layout/model.h"
+#include "reshard/formats/torch/torch_pieces.h"
 
-/* Add the state in file number `file` of s, of a model, which may be NULL. A number in place of a
- * name becomes its digits. */
-tp_status named_adamw_read(struct piece_source *s, const struct model *m, int file,
-                           struct tp_err *err);
+struct named_adamw {
+    const struct pickle_value *root; /* what such a function has returned, in the file */
+    const char *title;               /* of it, in what is listed as left behind: "optimizer" */
+    const char *prefix;              /* that names may have, and tensors here do not */
+};
+
+/* Add the state, of a model, which may be NULL. A number in place of a name becomes its digits. */
+tp_status named_adamw_read(struct torch_pieces *x, const struct named_adamw *q,
+                           const struct model *m, struct tp_err *err);
 
 #endif

@@ -2,13 +2,13 @@
 #include "reshard/formats/torch/torch_bin.h"
 
 #include <limits.h>
+#include <string.h>
 
 #include "core/file.h"
 #include "reshard/formats/pieces/compiled_name.h"
 #include "reshard/formats/pieces/module_piece.h"
 #include "reshard/formats/safetensors/safetensors_index.h"
 #include "reshard/formats/safetensors/safetensors_pieces.h"
-#include "reshard/formats/torch/torch_pieces.h"
 #include "storage/object.h"
 
 #define ONE_FILE "pytorch_model.bin"
@@ -26,27 +26,37 @@ bool torch_bin_detect(const char *path)
     return false;
 }
 
-static tp_status add_tensors(struct torch_pieces *x, const struct model *m, struct tp_err *err)
+/* What a name is behind the prefix; NULL: it has another one. */
+static const char *behind(const char *name, const char *prefix)
+{
+    const size_t n = strlen(prefix);
+
+    return strncmp(name, prefix, n) == 0 ? name + n : NULL;
+}
+
+tp_status torch_bin_read_dict(struct torch_pieces *x, const struct pickle_value *dict,
+                              const char *prefix, const struct model *m, struct tp_err *err)
 {
     const char *path = file_table_path(piece_source_files(x->source), x->file);
     tp_status st = TP_OK;
 
-    if (!pickle_is(x->root, PICKLE_DICT))
+    if (!pickle_is(dict, PICKLE_DICT))
         return tp_fail(err, TP_E_CORRUPT, "%s: is not a dict from names to tensors", path);
-    for (int64_t i = 0; i < pickle_entries(x->root) && !st; i++) {
-        const char *key = pickle_text(pickle_key(x->root, i)), *name;
-        const struct pickle_value *v = pickle_entry(x->root, i);
+    for (int64_t i = 0; i < pickle_entries(dict) && !st; i++) {
+        const char *key = pickle_text(pickle_key(dict, i)), *name;
+        const struct pickle_value *v = pickle_entry(dict, i);
         struct piece p;
 
         if (!key)
             return tp_fail(err, TP_E_CORRUPT, "%s: the name of a tensor is not text", path);
-        if (!torch_tensor_is(v)) {
-            st = piece_source_leave(x->source, key, err);
-            continue;
-        }
         name = compiled_name_plain(piece_source_arena(x->source), key);
         if (!name)
             return tp_fail(err, TP_E_NOMEM, "%s: no memory for its index", path);
+        name = behind(name, prefix);
+        if (!name || !torch_tensor_is(v)) {
+            st = piece_source_leave(x->source, key, err);
+            continue;
+        }
         st = torch_pieces_tensor(&p, x, v, GROUP_PARAM, name, err);
         if (!st)
             st = module_piece_add(x->source, m, &p, err);
@@ -73,7 +83,7 @@ tp_status torch_bin_read_file(struct piece_source *s, const struct model *m, int
     tp_status st;
 
     TP_TRY(torch_pieces_open(&x, s, file, 0, -1, err));
-    TP_TRY(add_tensors(&x, m, err));
+    TP_TRY(torch_bin_read_dict(&x, x.root, "", m, err));
 done:
     torch_pieces_close(&x);
     return st;
