@@ -59,6 +59,15 @@ static json_t *type_of(json_t *object)
     return is_absent(type) ? json_object_get(object, "type") : type;
 }
 
+/* Early files of Phi-3 call longrope "su" or "yarn". No other type has factors of their own for
+ * short sequences. */
+static const char *word_of(const struct rope_object *o, json_t *type)
+{
+    bool is_longrope = json_is_array(json_object_get(o->object, "short_factor"));
+
+    return is_longrope ? "longrope" : json_string_value(type);
+}
+
 static tp_status read_type(struct rope_config *out, const struct rope_object *o, struct tp_err *err)
 {
     json_t *type = type_of(o->object);
@@ -68,11 +77,11 @@ static tp_status read_type(struct rope_config *out, const struct rope_object *o,
     if (!json_is_string(type))
         return fail(o, "rope_type", type, "a word", err);
     for (int i = 0; i < ROPE_SCALING_COUNT; i++)
-        if (strcmp(json_string_value(type), rope_scaling_name((enum rope_scaling_type)i)) == 0) {
+        if (strcmp(word_of(o, type), rope_scaling_name((enum rope_scaling_type)i)) == 0) {
             out->scaling.type = (enum rope_scaling_type)i;
             return TP_OK;
         }
-    snprintf(out->unknown, sizeof out->unknown, "%s", json_string_value(type));
+    snprintf(out->unknown, sizeof out->unknown, "%s", word_of(o, type));
     return TP_OK;
 }
 

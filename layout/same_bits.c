@@ -3,6 +3,7 @@
 
 #include <stdbool.h>
 
+#include "layout/family.h"
 #include "layout/parallel_plan.h"
 
 static bool is_power_of_two(int64_t n)
@@ -35,12 +36,19 @@ static bool vocabulary_nests(int64_t vocab, int n)
     return (vocab + unit - 1) / unit >= n - 1;
 }
 
+/* Whether shards may hold the same key-value heads: not those of a tensor with the queries, which
+ * no two shards share. */
+static bool replicates_kv_heads(const struct model *m)
+{
+    return !family_tensor_find(family_of(m), ROLE_QKV);
+}
+
 /* What n shards cannot share, with its number in *count; NULL: nothing. */
 static const char *indivisible(const struct model *m, int n, int64_t *count)
 {
     if ((*count = m->heads) % n)
         return "attention heads";
-    if ((*count = m->kv_heads) % n && n % m->kv_heads)
+    if ((*count = m->kv_heads) % n && (n % m->kv_heads || !replicates_kv_heads(m)))
         return "key-value heads";
     if ((*count = m->ffn) % n)
         return "features of the MLP";

@@ -12,6 +12,10 @@ static const struct family_key keys[] = {
     FAMILY_FLAG("tie_word_embeddings", tied, false),
     FAMILY_ROPE(10000),
     FAMILY_WINDOW("sliding_window", sliding_window, 0),
+    FAMILY_TRAINS("hidden_act", "\"silu\""),
+    FAMILY_TRAINS("attention_dropout", "0"),
+    FAMILY_TRAINS("resid_pdrop", "0"),
+    FAMILY_TRAINS("is_causal", "true"),
     FAMILY_KEYS_END,
 };
 
@@ -37,7 +41,6 @@ const struct family family_phi3 = {
     .norm = FAMILY_RMS_NORM,
     .mlp = FAMILY_SWIGLU,
     .position = FAMILY_ROTARY,
-    .untrained = "fused gate and up",
     .buffers = { ".inv_freq" },
     .keys = keys,
     .tensors = tensors,

@@ -88,10 +88,17 @@ def test_olmo_3s_rotary_embeddings_are_exported_as_they_were(rope, tmp_path):
     assert {k: v for k, v in got.items() if k in names} == rope
 
 
-@pytest.mark.parametrize("name,words", [
-    ("olmo2", "norms after its blocks"), ("olmo3", "norms after its blocks"), ("opt", "relu"), ("granite", "factors of embedding")])
-def test_training_a_family_that_only_moves_is_refused(name, words, tmp_path):
-    write(tmp_path / "model", name)
+LONGROPE = dict(rope_type="longrope", rope_theta=1e4, short_factor=[1.0, 1.0, 1.0], long_factor=[1.0, 2.0, 4.0])
+
+
+@pytest.mark.parametrize("name,changes,words", [
+    ("olmo2", {}, "norms after its blocks"), ("olmo3", {}, "norms after its blocks"), ("opt", {}, "relu"),
+    ("granite", {}, "factors of embedding"), ("phi3", dict(rope_parameters=LONGROPE), "longrope"),
+    ("phi3", dict(rope_parameters=None, rope_scaling=dict(LONGROPE, rope_type="su")), "longrope"),
+    ("phi3", dict(rope_parameters=dict(rope_type="default", partial_rotary_factor=0.75)), "partial_rotary_factor"),
+    ("phi3", dict(hidden_act="gelu"), "hidden_act"), ("phi3", dict(resid_pdrop=0.1), "resid_pdrop")])
+def test_training_what_only_moves_is_refused_by_name(name, changes, words, tmp_path):
+    write(tmp_path / "model", name, **changes)
     r = run("tp-train", "--model", tmp_path / "model", "--data", harness.TEXT, "--steps", 1, "--seq", 16)
     assert r.rc == 2 and words in r.err and "exported" in r.err and len(r.lines) == 1, repr(r)
 

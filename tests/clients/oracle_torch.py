@@ -1,4 +1,4 @@
-"""The oracle: trains a Llama with transformers and torch.optim by the rules of docs/TRAINING.md.
+"""The oracle: trains a model with transformers and torch.optim by the rules of docs/TRAINING.md.
 
 The numbers that tp-train logs must be the same at every layout, up to fp32 rounding:
 
@@ -17,7 +17,7 @@ import json
 import math
 
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
 DEFAULTS = dict(steps=20, batch=8, seq=64, lr=1e-3, min_lr=1e-4, warmup=5, beta1=0.9, beta2=0.95,
                 eps=1e-8, weight_decay=0.1, clip=1.0)
@@ -73,8 +73,8 @@ def train(folder, data_path, **options):
     o = {**DEFAULTS, **options}
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
-    model = LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32,
-                                             attn_implementation="eager").train()
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32,
+                                                 attn_implementation="eager").train()
     params = list(model.parameters())
     optimizer = torch.optim.AdamW(
         [{"params": [p for p in params if p.dim() >= 2], "weight_decay": o["weight_decay"]},

@@ -13,6 +13,8 @@ from safetensors.torch import load_file
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "cli"))
 import family_models  # noqa: E402
 import harness  # noqa: E402
+import oracle_torch  # noqa: E402
+from test_training import assert_same  # noqa: E402
 from test_transformers import LOGITS_WITHIN, assert_bits, load, tensors  # noqa: E402
 
 FIXTURE = pathlib.Path(__file__).resolve().parents[1] / "fixture" / "families.json"
@@ -28,7 +30,8 @@ def test_the_fixture_has_what_transformers_writes(tmp_path):
 
 TRAINED = {"llama": "tp8", "llama-biases": "tp4", "llama-linear": "tp2", "llama-dynamic": "cp2",
            "llama-yarn": "tp2", "llama-llama3": "tp2cp2", "mistral": "tp4", "qwen2": "tp8", "qwen3": "tp4sp", "gemma": "tp2",
-           "gemma2": "tp4sp", "gemma3": "tp2pp2", "smollm3": "tp2pp2", "mixtral": "tp4sp", "qwen3-moe": "tp2ep2dp2"}
+           "gemma2": "tp4sp", "gemma3": "tp2pp2", "smollm3": "tp2pp2", "phi3": "tp4sp",
+           "mixtral": "tp4sp", "qwen3-moe": "tp2ep2dp2"}
 # Values that change the logits of models as small as these.
 CHANGES = {"gemma2": dict(sliding_window=16, query_pre_attn_scalar=24, attn_logit_softcapping=3.0,
                           final_logit_softcapping=1.0),
@@ -38,7 +41,8 @@ CHANGES = {"gemma2": dict(sliding_window=16, query_pre_attn_scalar=24, attn_logi
                               sliding_attention=dict(rope_type="default", rope_theta=500.0))),
            "smollm3": dict(sliding_window=16, use_sliding_window=True, no_rope_layers=[0, 1, 1, 0], layer_types=[
                "full_attention", "sliding_attention", "full_attention", "sliding_attention"], rope_parameters=dict(
-                   rope_type="yarn", factor=4.0, original_max_position_embeddings=16, rope_theta=500.0))}
+                   rope_type="yarn", factor=4.0, original_max_position_embeddings=16, rope_theta=500.0)),
+           "phi3": dict(sliding_window=16)}
 
 
 @pytest.mark.parametrize("layout", ["tp1", "its own"])
@@ -55,6 +59,18 @@ def test_logits_are_those_of_transformers(name, layout, tmp_path, figure):
     worst = (ours["logits"] - want).abs().max().item()
     figure("largest difference of logits", "%.1e, of up to %.1f" % (worst, want.abs().max()))
     assert worst <= LOGITS_WITHIN
+
+
+@pytest.mark.parametrize("name", ["phi3"])
+def test_losses_and_gradient_norms_are_those_of_transformers(name, tmp_path, figure):
+    """Of a run at a layout with every axis, whose restart from a checkpoint is at another one."""
+    family_models.make(name, tmp_path / "model", vocab_size=256, **CHANGES.get(name, {}))
+    want = oracle_torch.train(tmp_path / "model", harness.TEXT, steps=8)
+    argv = ["tp-train", "--model", tmp_path / "model", "--data", harness.TEXT, "--steps", 8, "--seq", 64, "--batch", 8,
+            "--micro", 2, "--log", tmp_path / "log", "--ckpt", tmp_path / "ckpt"]
+    assert harness.run(*argv, "--layout", "tp2pp2dp2spzero1", "--exit-step", 4).rc == 75
+    harness.ok(*argv, "--layout", "tp2cp2dp2zero3", "--resume=must")
+    assert_same(harness.read_log(tmp_path / "log"), want, figure)
 
 
 @pytest.mark.parametrize("name", ["mixtral", "qwen3-moe"])

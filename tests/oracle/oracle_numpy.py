@@ -101,10 +101,19 @@ def layer_types(c):
         return c.get("layer_types") or [
             ("sliding" if windows and not has_rope(c, i) else "full") + "_attention" for i in range(n)]
     if not has_post_norms(c):
-        has_window = c["model_type"] in ("mistral", "mixtral") and c["sliding_window"]
+        has_window = c["model_type"] in ("mistral", "mixtral", "phi3") and c.get("sliding_window")
         return n * ["sliding_attention" if has_window else "full_attention"]
     every = 2 if c["model_type"] == "gemma2" else 6
     return c.get("layer_types") or [("sliding" if (i + 1) % every else "full") + "_attention" for i in range(n)]
+
+
+def fused_parts(c, p):
+    """{name of a tensor: those of a Llama that it has one after the other} of the layer with the prefix p."""
+    if c["model_type"] != "phi3":
+        return {}
+    return {p + fused + ".weight": [p + part + ".weight" for part in parts] for fused, parts in (
+        ("self_attn.qkv_proj", ["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"]),
+        ("mlp.gate_up_proj", ["mlp.gate_proj", "mlp.up_proj"]))}
 
 
 def shapes(c):
@@ -142,6 +151,8 @@ def shapes(c):
             s[p + "mlp.down_proj.bias"] = (dim,)
         if c["model_type"] in ("qwen3", "qwen3_moe", "gemma3_text"):
             s[p + "self_attn.q_norm.weight"] = s[p + "self_attn.k_norm.weight"] = (width,)
+        for fused, parts in fused_parts(c, p).items():
+            s[fused] = (sum(s.pop(part)[0] for part in parts), dim)
     s["model.norm.weight"] = (dim,)
     if not c.get("tie_word_embeddings", is_tied_by_default(c)):
         s["lm_head.weight"] = (vocab, dim)
@@ -255,7 +266,8 @@ def frequencies(c, width, layer_type):
 
 class Llama:
     """Also Mistral (a sliding window), Qwen2 (biases), Qwen3 (norms of each head's queries and keys), Gemma 1 to 3,
-    SmolLM3 (layers without a rotary embedding), and Mixtral and Qwen3-MoE (mixtures of experts)."""
+    SmolLM3 (layers without a rotary embedding), Phi-3 (fused tensors), and Mixtral and Qwen3-MoE (mixtures of
+    experts)."""
 
     def __init__(self, config, seq):
         c = self.c = config
@@ -410,8 +422,23 @@ class Llama:
         counts, sums = self.load(saved[1])
         return self.balance_factor(saved[0]) * float((counts * sums).sum())
 
+    def fused(self):
+        """{name of a fused tensor: (the names of its parts, the rows where all but the first begin)}"""
+        c = self.c
+        q, kv, ffn = self.heads * self.width, self.kv * self.width, c["intermediate_size"]
+        return {name: (parts, [q, q + kv] if len(parts) == 3 else [ffn]) for i in range(c["num_hidden_layers"])
+                for name, parts in fused_parts(c, "model.layers.%d." % i).items()}
+
+    def apart(self, w):
+        """The weights with the names of a Llama."""
+        w = dict(w)
+        for name, (parts, at) in self.fused().items():
+            w.update(zip(parts, np.split(w.pop(name), at)))
+        return w
+
     def forward(self, w, ids):
         """(logits, values for backward)"""
+        w = self.apart(w)
         x, saved = w["model.embed_tokens.weight"][ids], []
         if self.is_gemma:
             x = x * math.sqrt(x.shape[-1])
@@ -453,7 +480,7 @@ class Llama:
     def backward(self, w, dlogits, saved):
         """{name: gradient}"""
         ids, layers, x, r, n, slope = saved
-        dlogits = dlogits * slope
+        w, dlogits = self.apart(w), dlogits * slope
         balance = self.balance_factor(ids) * self.load(layers)[0][:, None] if self.balances else 0.0
         g, dhead = {}, outer(dlogits, n)
         d, g["model.norm.weight"] = norm_backward(dlogits @ self.head(w), x,
@@ -477,6 +504,8 @@ class Llama:
         else:
             g["lm_head.weight"] = dhead
         g["model.embed_tokens.weight"] = table
+        for name, (parts, _) in self.fused().items():
+            g[name] = np.concatenate([g.pop(part) for part in parts])
         return g
 
 

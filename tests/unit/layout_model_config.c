@@ -168,6 +168,7 @@ Test(model_config, keeps_what_cannot_be_trained_by_name)
         { BASE, ", \"attention_dropout\": 0.1", "attention_dropout" },
         { BASE, ", \"partial_rotary_factor\": 0.5", "partial_rotary_factor" },
         { BASE, ", \"rope_scaling\": {\"type\": \"longrope\", \"factor\": 2}", "longrope" },
+        { BASE, ", \"rope_scaling\": {\"type\": \"yarn\", \"short_factor\": [1]}", "longrope" },
         { GPT2, ", \"activation_function\": \"relu\"", "activation_function" },
         { GPT2, ", \"scale_attn_weights\": false", "scale_attn_weights" },
         { GPT2, ", \"scale_attn_by_inverse_layer_idx\": true", "scale_attn_by_inverse_layer_idx" },

@@ -40,6 +40,9 @@ static void random_job(struct rng *r, struct model *m, struct train_config *c)
     c->same_bits = 2;
     while (c->same_bits < m->heads && rng_int(r, 0, 2))
         c->same_bits *= 2;
+    if (m->family == MODEL_LLAMA && !m->head_norms && m->kv_heads % c->same_bits == 0 &&
+        rng_int(r, 0, 1))
+        m->family = MODEL_PHI3;
     c->seq_length = 8 * rng_int(r, 1, 2);
     c->micro_batch_size = rng_int(r, 1, 2);
     c->global_batch_size = c->micro_batch_size * (rng_int(r, 0, 3) ? 4 : 12);

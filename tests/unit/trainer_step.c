@@ -81,12 +81,22 @@ static void random_gemma(struct rng *r, struct model *m)
     m->logit_cap = rng_int(r, 0, 1) ? 0.5 : 0;
 }
 
-/* What relatives of Llama have and a Llama may have: biases, norms of heads, norms of
- * 1 + weight. */
-static void random_relative(struct rng *r, struct model *m)
+/* Whether the Llama can be a Phi-3, whose key-value heads no two ranks share. */
+static bool can_be_fused(const struct model *m, const struct train_config *c)
+{
+    return m->kv_heads % (c->same_bits ? c->same_bits : c->spec.tp) == 0;
+}
+
+/* What relatives of Llama have and a Llama may have: fused tensors, biases, norms of heads, norms
+ * of 1 + weight. */
+static void random_relative(struct rng *r, struct model *m, const struct train_config *c)
 {
     if (m->family != MODEL_LLAMA || m->plan)
         return;
+    if (can_be_fused(m, c) && rng_int(r, 0, 3) == 0) {
+        m->family = MODEL_PHI3;
+        return;
+    }
     m->qkv_bias = rng_int(r, 0, 1);
     m->out_bias = rng_int(r, 0, 1);
     m->mlp_bias = rng_int(r, 0, 1);
@@ -139,7 +149,7 @@ static void random_run(struct rng *r, struct model *m, struct train_config *c, i
         want_same_bits(r, m, c);
     else if (rng_int(r, 0, 2) == 0)
         want_plan(r, m, c);
-    random_relative(r, m);
+    random_relative(r, m, c);
     random_experts(r, m, c);
     c->recompute = (enum recompute)rng_int(r, 0, RECOMPUTE_COUNT - 1);
     c->spec.sp = c->spec.sp && c->seq_length / c->spec.cp * c->micro_batch_size % c->spec.tp == 0 &&

@@ -148,6 +148,13 @@ static int64_t stride_of(const struct source *s, const struct param *p)
     return params_stride(s->params, (int)(p - s->params->list));
 }
 
+/* Matrices of a layer, whose outputs are side by side. Where outputs come first, those of fused
+ * parts follow each other in memory and are one matrix. */
+static int parts_of(const struct source *s, const struct param *w, enum tensor_role role)
+{
+    return role == ROLE_QKV && family_of(s->net->model)->in_out && is_cut(s, w) ? 3 : 1;
+}
+
 /* A linear layer of this rank; bias: its role, or ROLE_NONE. */
 static tp_status bind_linear(struct linear *out, const struct source *s, enum tensor_role role,
                              enum tensor_role bias, int64_t width, int64_t in, struct tp_err *err)
@@ -164,7 +171,7 @@ static tp_status bind_linear(struct linear *out, const struct source *s, enum te
                             .out = width,
                             .in = in,
                             .in_out = family_of(s->net->model)->in_out && s->layer >= 0,
-                            .parts = role == ROLE_QKV && is_cut(s, w) ? 3 : 1,
+                            .parts = parts_of(s, w, role),
                             .shards = s->net->same_bits ? s->net->shards : 0,
                             .stride = stride_of(s, w),
                             .sums = s->net->sums,
@@ -212,6 +219,14 @@ static tp_status bind_experts(struct linear *out, const struct source *s, enum t
     return st;
 }
 
+/* The tensor, or the first one, that the MLP multiplies its input by. */
+static enum tensor_role up_role(const struct family *f)
+{
+    if (family_tensor_find(f, ROLE_GATE_UP))
+        return ROLE_GATE_UP;
+    return f->mlp == FAMILY_GELU ? ROLE_UP : ROLE_GATE;
+}
+
 static tp_status bind_mlp(struct network_layer *y, const struct source *s, struct tp_err *err)
 {
     const struct network *n = s->net;
@@ -226,7 +241,7 @@ static tp_status bind_mlp(struct network_layer *y, const struct source *s, struc
         TP_TRY(bind_experts(&y->down, s, ROLE_EXPERT_DOWN, h, n->ffn, err));
         return TP_OK;
     }
-    TP_TRY(bind_linear(&y->up, s, gated ? ROLE_GATE : ROLE_UP,
+    TP_TRY(bind_linear(&y->up, s, up_role(family_of(n->model)),
                        gated ? ROLE_GATE_BIAS : ROLE_UP_BIAS, n->up_width, h, err));
     TP_TRY(bind_linear(&y->down, s, ROLE_DOWN, ROLE_DOWN_BIAS, h, n->ffn, err));
 done:
