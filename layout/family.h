@@ -214,7 +214,6 @@ extern const struct family family_llama, family_gpt2, family_mistral, family_qwe
     family_opt, family_mixtral, family_qwen3_moe, family_granite, family_olmo3, family_smollm3;
 
 /* Tables that several families share. */
-extern const struct family_key family_llama_keys[];
 extern const struct family_tensor family_llama_tensors[], family_gemma2_tensors[],
     family_olmo2_tensors[];
 

@@ -54,6 +54,10 @@ struct model {
     const bool *nope_layers;        /* [layers] without a rotary embedding; NULL: none */
     double attention_scalar;        /* products of queries and keys are divided by its root; 0:
                                        head_dim */
+    double attention_multiplier;    /* what they are multiplied by instead; 0: they are divided */
+    double embedding_multiplier;    /* of the embedding, where the residual begins; 0: 1 */
+    double residual_multiplier;     /* of what a block adds to the residual; 0: 1 */
+    double logits_scaling;          /* what logits are divided by; 0: 1 */
     double attention_cap;           /* scores s become cap tanh(s / cap), as do logits by the next
                                        one; 0: they stay */
     double logit_cap;

@@ -88,6 +88,10 @@ static void add_model(struct sentence *s, const struct manifest *m, const struct
     if (!add_number(s, "sliding_window", (double)was.sliding_window, (double)now->sliding_window))
         add_layer(s, "sliding window", family_layer_has_window, &was, now);
     add_number(s, "query_pre_attn_scalar", was.attention_scalar, now->attention_scalar);
+    add_number(s, "attention_multiplier", was.attention_multiplier, now->attention_multiplier);
+    add_number(s, "embedding_multiplier", was.embedding_multiplier, now->embedding_multiplier);
+    add_number(s, "residual_multiplier", was.residual_multiplier, now->residual_multiplier);
+    add_number(s, "logits_scaling", was.logits_scaling, now->logits_scaling);
     add_number(s, "attn_logit_softcapping", was.attention_cap, now->attention_cap);
     add_number(s, "final_logit_softcapping", was.logit_cap, now->logit_cap);
     add_number(s, "rope_local_base_freq", was.local_rope_theta, now->local_rope_theta);

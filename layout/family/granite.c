@@ -1,7 +1,28 @@
 /* layout/family/granite.c - Granite 3 (Granite Team 2024) as transformers stores it: a Llama whose
  * config.json has factors of the embedding, the scores, what blocks add to the residual, and the
- * logits. No tensor depends on them, so llama.c has its table. */
+ * logits. No tensor depends on them. */
 #include "layout/family.h"
+
+static const struct family_key keys[] = {
+    FAMILY_SIZES,
+    FAMILY_COUNT("num_key_value_heads", kv_heads, FAMILY_WIDTH_MAX, 0),
+    FAMILY_COUNT("head_dim", head_dim, FAMILY_WIDTH_MAX, 0),
+    FAMILY_COUNT("max_position_embeddings", max_positions, FAMILY_POSITIONS_MAX, 2048),
+    FAMILY_POSITIVE("rms_norm_eps", norm_eps, 1e-6),
+    FAMILY_POSITIVE("initializer_range", init_std, 0.02),
+    FAMILY_ROPE(10000),
+    FAMILY_FLAG("tie_word_embeddings", tied, false),
+    FAMILY_ATTENTION_BIAS,
+    FAMILY_FLAG("mlp_bias", mlp_bias, false),
+    FAMILY_POSITIVE("embedding_multiplier", embedding_multiplier, 1),
+    FAMILY_POSITIVE("attention_multiplier", attention_multiplier, 1),
+    FAMILY_POSITIVE("residual_multiplier", residual_multiplier, 1),
+    FAMILY_POSITIVE("logits_scaling", logits_scaling, 1),
+    FAMILY_DROPOUT("attention_dropout", dropout, 0),
+    FAMILY_TRAINS("hidden_act", "\"silu\""),
+    FAMILY_TRAINS("is_causal", "true"),
+    FAMILY_KEYS_END,
+};
 
 const struct family family_granite = {
     .architecture = "GraniteForCausalLM",
@@ -9,9 +30,8 @@ const struct family family_granite = {
     .norm = FAMILY_RMS_NORM,
     .mlp = FAMILY_SWIGLU,
     .position = FAMILY_ROTARY,
-    .untrained = "factors of embedding, scores, residual and logits",
     .beyond_megatron = "factors of embedding, scores, residual and logits",
     .buffers = { ".inv_freq" },
-    .keys = family_llama_keys,
+    .keys = keys,
     .tensors = family_llama_tensors,
 };

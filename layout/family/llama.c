@@ -1,8 +1,8 @@
 /* layout/family/llama.c - Llama 1 to 3.3 (Touvron et al. 2023) as transformers stores it. Mistral,
- * Qwen2, Qwen3, Gemma, Granite and SmolLM3 have its tensors, and Granite its keys. */
+ * Qwen2, Qwen3, Gemma, Granite and SmolLM3 have its tensors. */
 #include "layout/family.h"
 
-const struct family_key family_llama_keys[] = {
+static const struct family_key keys[] = {
     FAMILY_SIZES,
     FAMILY_COUNT("num_key_value_heads", kv_heads, FAMILY_WIDTH_MAX, 0),
     FAMILY_COUNT("head_dim", head_dim, FAMILY_WIDTH_MAX, 0),
@@ -49,6 +49,6 @@ const struct family family_llama = {
     .mlp = FAMILY_SWIGLU,
     .position = FAMILY_ROTARY,
     .buffers = { ".inv_freq" },
-    .keys = family_llama_keys,
+    .keys = keys,
     .tensors = family_llama_tensors,
 };

@@ -16,7 +16,7 @@ TOLERANCE = {"fp32": 1e-5, "bf16": 2e-2}  # of losses; gradient norms: ten times
 MORE = [("llama", "tp2cp2pp2", []), ("llama", "pp4", ["--micro", "1"]), ("llama", "cp4", []), ("gpt2", "cp3", []),
         ("llama", "cp2pp2dp2zero3", []), ("llama", "pp2vpp2dp2zero3", ["--micro", "1"])]
 # Families that attend in a window, have norms of each head or after blocks, biases, GeGLU, caps of scores and logits,
-# a scaled rotary embedding, layers without one, or fused tensors.
+# a scaled rotary embedding, layers without one, fused tensors, or factors.
 FAMILIES = {
     "mistral": {"architectures": ["MistralForCausalLM"], "model_type": "mistral", "sliding_window": 6},
     "qwen2": {"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2"},
@@ -29,6 +29,9 @@ FAMILIES = {
                "query_pre_attn_scalar": 3, "sliding_window_pattern": 2},
     "smollm3": {"architectures": ["SmolLM3ForCausalLM"], "model_type": "smollm3", "no_rope_layer_interval": 2},
     "phi3": {"architectures": ["Phi3ForCausalLM"], "model_type": "phi3", "sliding_window": 6},
+    "granite": {"architectures": ["GraniteForCausalLM"], "model_type": "granite", "embedding_multiplier": 3.0,
+                "attention_multiplier": 0.7, "residual_multiplier": 0.3, "logits_scaling": 0.4, "tie_word_embeddings": True,
+                "attention_bias": True},
     "llama3": {"rope_scaling": {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
                                 "original_max_position_embeddings": 32}},
 }

@@ -20,7 +20,7 @@ FAMILIES = json.loads((harness.REPO / "tests/fixture/families.json").read_text()
 BYTES = dict(vocab_size=256, hidden_size=32)
 MODELS = {name: dict(FAMILIES[name]["config"], **BYTES) for name in (
     "llama-biases", "llama-linear", "llama-dynamic", "llama-yarn", "llama-llama3", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3",
-    "smollm3", "phi3", "mixtral", "qwen3-moe")}
+    "smollm3", "phi3", "granite", "mixtral", "qwen3-moe")}
 for _name in ("llama-biases", "mistral", "qwen2"):
     MODELS[_name].update(tie_word_embeddings=_name == "mistral", head_dim=8)
 MODELS["qwen3-moe"]["norm_topk_prob"] = True
@@ -42,6 +42,10 @@ MODELS["smollm3-period"] = {**{k: v for k, v in MODELS["smollm3"].items() if k n
     "attention_bias": True, "num_hidden_layers": 3}
 MODELS["phi3"].update(sliding_window=9, num_hidden_layers=3, rope_parameters=dict(
     rope_type="linear", factor=2.0, rope_theta=100.0, partial_rotary_factor=1.0))
+# An eps that matters, because the trainer divides it by the square of residual_multiplier.
+MODELS["granite"].update(rms_norm_eps=1e-3, embedding_multiplier=3.0, attention_multiplier=0.7, residual_multiplier=0.3,
+                         logits_scaling=0.4, num_hidden_layers=3)
+MODELS["granite-biases"] = dict(MODELS["granite"], attention_bias=True, mlp_bias=True, tie_word_embeddings=False)
 MODELS["mixtral-balanced"] = dict(MODELS["mixtral"], output_router_logits=True, router_aux_loss_coef=0.02,
                                   num_hidden_layers=4)
 MODELS["qwen3-moe-balanced"] = dict(MODELS["qwen3-moe"], output_router_logits=True, router_aux_loss_coef=0.05,
@@ -60,6 +64,8 @@ LAYOUTS = {
     "smollm3": [("tp1", 0), ("tp4sp", 4), ("tp2pp2dp2zero3", 2), ("cp4", 4)],
     "smollm3-period": [("tp1", 0), ("tp2pp3dp2spzero1", 2)],
     "phi3": [("tp1", 0), ("tp4", 4), ("tp2pp3dp2spzero1", 2), ("tp2dp2zero3", 2), ("cp4", 2), ("pp3", 4), ("dp4zero1", 0)],
+    "granite": [("tp1", 0), ("tp8", 4), ("tp2pp3dp2spzero1", 2), ("cp4", 2), ("pp3", 4), ("tp2dp2zero3", 2)],
+    "granite-biases": [("tp4sp", 0), ("pp3dp2zero3", 2), ("tp2dp2zero3", 2)],
     "mixtral": [("tp1", 0), ("tp2pp2dp2spzero1", 2), ("tp4", 0), ("pp2cp2", 4), ("ep2dp2", 4), ("tp2spep4dp4", 2),
                 ("pp2ep2dp4zero1", 1), ("tp2pp2ep2dp4zero3", 2)],
     "mixtral-balanced": [("tp1", 0), ("pp2vpp2dp2", 2)],
@@ -74,7 +80,8 @@ LAYOUTS = {
     "llama-dynamic": [("tp2", 0)],
 }
 CASES = [(name, layout, micro, ()) for name, some in LAYOUTS.items() for layout, micro in some]
-CASES += [(name, "tp2sp", 4, ("--recompute", how)) for name in ("llama-biases", "qwen3", "gemma2-biases", "gemma3", "smollm3", "phi3")
+CASES += [(name, "tp2sp", 4, ("--recompute", how)) for name in ("llama-biases", "qwen3", "gemma2-biases", "gemma3", "smollm3", "phi3", "granite",
+                                                             "granite-biases")
           for how in ("full", "selective")]
 CASES += [("mixtral-balanced", "ep2dp2zero1", 2, ("--recompute", how)) for how in ("full", "selective")]
 CASES += [(name, layout, micro, ()) for name in MODELS for layout, micro in EVERYWHERE
@@ -94,7 +101,7 @@ def test_the_curve_is_the_oracles_at_every_layout(name, layout, micro, more, ref
 
 
 @pytest.mark.parametrize("name", ["llama-biases", "mistral", "qwen3", "gemma", "gemma2-biases", "gemma3",
-                                  "smollm3", "phi3", "qwen3-moe-balanced"])
+                                  "smollm3", "phi3", "granite", "qwen3-moe-balanced"])
 def test_bf16_is_near_the_oracle(name, reference, tmp_path):
     _, log, trace = reference.train(name, "tp2", tmp_path / "log", "--dtype", "bf16")
     assert oracle.deviation(log, trace)[0] <= 2e-2
@@ -104,6 +111,8 @@ def test_bf16_is_near_the_oracle(name, reference, tmp_path):
                                           ("gemma2-biases", ("tp2pp3", "tp8sp")), ("gemma3", ("tp1", "tp2sp")),
                                           ("smollm3", ("tp1", "tp4pp2sp")),
                                           ("phi3", ("tp1", "tp2sp", "tp4pp3", "tp2dp2zero3")),
+                                          ("granite", ("tp1", "tp4pp3", "tp8sp")),
+                                          ("granite-biases", ("tp2pp3", "tp4spdp2zero3")),
                                           ("qwen3", ("tp8", "tp1", "tp4spdp2", "tp2pp2dp2zero3"))])
 def test_same_bits_at_every_layout(name, layouts, reference, tmp_path):
     logs, shards = [], 4 if name == "phi3" else 8  # key-value heads of a fused tensor are not shared
@@ -116,7 +125,8 @@ def test_same_bits_at_every_layout(name, layouts, reference, tmp_path):
 
 
 @pytest.mark.parametrize("name,first,then", [("mixtral", "tp4sp", "dp2zero3"), ("qwen3-moe-balanced", "tp2pp2zero1", "tp1pp1cp2ep2zero0"),
-                                             ("phi3", "tp4dp2zero1", "pp3dp2zero3"), ("mixtral", "ep2dp4zero1", "tp2ep2dp2"), ("mixtral", "pp2ep2dp2", "tp4pp1ep1dp1"),
+                                             ("phi3", "tp4dp2zero1", "pp3dp2zero3"),
+                                             ("granite", "tp2cp2", "pp3dp2zero1"), ("mixtral", "ep2dp4zero1", "tp2ep2dp2"), ("mixtral", "pp2ep2dp2", "tp4pp1ep1dp1"),
                                              ("mixtral", "tp2ep2dp4zero3", "pp2ep4dp4zero1"), ("mixtral", "tp2", "tp1cp2ep4dp4zero3")])
 def test_a_run_continues_at_another_layout(name, first, then, reference, tmp_path):
     """Once after tp-reshard, once directly."""
@@ -129,6 +139,25 @@ def test_a_run_continues_at_another_layout(name, first, then, reference, tmp_pat
         log.write_bytes((tmp_path / "log").read_bytes())
         ok(*reference.argv(name, then, log, "--ckpt", tmp_path / root, "--micro", 2, "--resume=must"))
         curves.assert_same(harness.read_log(log), reference.trace(name), root)
+
+
+def test_factors_that_change_are_reported(reference, tmp_path):
+    ok(*reference.argv("granite", "tp1", tmp_path / "log", "--ckpt", tmp_path / "ckpt", "--steps", 1))
+    (tmp_path / "other").mkdir()
+    changes = dict(embedding_multiplier=4.0, attention_multiplier=0.5, residual_multiplier=1.0, logits_scaling=2.0)
+    (tmp_path / "other/config.json").write_text(json.dumps(dict(MODELS["granite"], **changes)))
+    argv = reference.argv("granite", "tp1", tmp_path / "log", "--ckpt", tmp_path / "ckpt", "--steps", 2, "--resume=must",
+                          model=tmp_path / "other")
+    err = ok(*argv).err
+    for key, now in changes.items():
+        assert "%s was %g, now %g" % (key, MODELS["granite"][key], now) in err
+
+
+def test_a_dropout_that_is_not_computed_is_announced(reference, tmp_path):
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model/config.json").write_text(json.dumps(dict(MODELS["granite"], attention_dropout=0.1)))
+    err = ok(*reference.argv("granite", "tp1", tmp_path / "log", "--steps", 1, model=tmp_path / "model/config.json")).err
+    assert "dropout 0.1, but tp-train has no dropout" in err
 
 
 def test_layers_that_change_are_reported(reference, tmp_path):
@@ -151,7 +180,7 @@ def test_experts_on_several_ranks_become_a_dcp_checkpoint(layout, reference, tmp
 
 
 @pytest.mark.parametrize("name,layout", [("llama-biases", "tp2sp"), ("qwen3", "tp2dp2zero3"), ("llama-yarn", "cp2"),
-                                         ("gemma", "tp2pp2"), ("gemma2-biases", "tp2sp"), ("gemma3", "tp2pp2"), ("mistral", "cp4"), ("phi3", "tp2dp2zero3"),
+                                         ("gemma", "tp2pp2"), ("gemma2-biases", "tp2sp"), ("gemma3", "tp2pp2"), ("mistral", "cp4"), ("phi3", "tp2dp2zero3"), ("granite-biases", "tp2pp3"),
                                          ("mixtral-balanced", "tp2pp2"),
                                          ("qwen3-moe-balanced", "dp2zero3"), ("mixtral", "tp2ep2dp2"),
                                          ("mixtral", "cp2ep2dp4zero3")])
@@ -170,7 +199,7 @@ def test_a_late_device_has_the_same_bits(name, layout, reference, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["llama-biases", "llama-yarn", "llama-llama3", "mistral", "qwen3", "gemma", "gemma2", "gemma3",
-                                  "smollm3", "phi3", "mixtral-balanced", "qwen3-moe", "qwen3-moe-balanced"])
+                                  "smollm3", "phi3", "granite-biases", "mixtral-balanced", "qwen3-moe", "qwen3-moe-balanced"])
 def test_the_oracles_gradients_are_slopes(name):
     config = dict(MODELS[name], num_hidden_layers=1, sliding_window=3)
     if "layer_types" in config:

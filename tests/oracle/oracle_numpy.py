@@ -266,7 +266,7 @@ def frequencies(c, width, layer_type):
 
 class Llama:
     """Also Mistral (a sliding window), Qwen2 (biases), Qwen3 (norms of each head's queries and keys), Gemma 1 to 3,
-    SmolLM3 (layers without a rotary embedding), Phi-3 (fused tensors), and Mixtral and Qwen3-MoE (mixtures of
+    SmolLM3 (layers without a rotary embedding), Phi-3 (fused tensors), Granite (factors), and Mixtral and Qwen3-MoE (mixtures of
     experts)."""
 
     def __init__(self, config, seq):
@@ -280,6 +280,13 @@ class Llama:
         self.post_norms = has_post_norms(c)
         self.kinds = [(kind, has_rope(c, i)) for i, kind in enumerate(layer_types(c))]
         self.root = math.sqrt(c["query_pre_attn_scalar"] if self.post_norms else self.width)
+        is_granite = c["model_type"] == "granite"
+        self.embedding, self.residual, self.scores, self.divisor = (is_granite and c.get(key, 1.0) or 1.0 for key in (
+            "embedding_multiplier", "residual_multiplier", "attention_multiplier", "logits_scaling"))
+        if self.is_gemma:
+            self.embedding = math.sqrt(c["hidden_size"])
+        if is_granite:
+            self.root = 1 / self.scores
         self.score_cap = c.get("attn_logit_softcapping") if c["model_type"] == "gemma2" else None
         self.logit_cap = c.get("final_logit_softcapping") if self.post_norms else None
         self.tables, self.masks = {}, {}
@@ -439,23 +446,21 @@ class Llama:
     def forward(self, w, ids):
         """(logits, values for backward)"""
         w = self.apart(w)
-        x, saved = w["model.embed_tokens.weight"][ids], []
-        if self.is_gemma:
-            x = x * math.sqrt(x.shape[-1])
+        x, saved = w["model.embed_tokens.weight"][ids] * self.embedding, []
         for i in range(self.c["num_hidden_layers"]):
             p = "model.layers.%d." % i
             n, r = norm_forward(x, self.unit(w[p + "input_layernorm.weight"]), self.eps)
             y, attention = self.attention_forward(n, w, p + "self_attn.", self.kinds[i])
             y, attention_post = self.post_norm(y, w, p + "post_attention_layernorm.weight")
-            mid = x + y
+            mid = x + y * self.residual
             n, r2 = norm_forward(mid, self.unit(w[p + self.mlp_norm()]), self.eps)
             y, mlp = self.experts_forward(n, w, p) if experts_of(self.c) else self.mlp_forward(n, w, p + "mlp.")
             y, mlp_post = self.post_norm(y, w, p + "post_feedforward_layernorm.weight")
             saved.append((x, r, attention, attention_post, mid, r2, mlp_post, mlp))
-            x = mid + y
+            x = mid + y * self.residual
         n, r = norm_forward(x, self.unit(w["model.norm.weight"]), self.eps)
-        logits, slope = capped(product(n, self.head(w)), self.logit_cap)
-        return logits, (ids, saved, x, r, n, slope)
+        logits, slope = capped(product(n, self.head(w)) / self.divisor, self.logit_cap)
+        return logits, (ids, saved, x, r, n, slope / self.divisor)
 
     def mlp_norm(self):
         return "pre_feedforward_layernorm.weight" if self.post_norms else "post_attention_layernorm.weight"
@@ -493,10 +498,10 @@ class Llama:
                      else self.mlp_backward(d, mlp, w, p + "mlp.", g), mid, r2),
                     ("input_layernorm.weight", attention_post,
                      lambda d: self.attention_backward(d, attention, w, p + "self_attn.", g), x, r)):
-                dn = inner(self.post_norm_backward(d, post, w, g))
+                dn = inner(self.post_norm_backward(d * self.residual, post, w, g))
                 dx, g[p + norm] = norm_backward(dn, residual, self.unit(w[p + norm]), rr)
                 d = d + dx
-        d = d * math.sqrt(d.shape[-1]) if self.is_gemma else d
+        d = d * self.embedding
         table = np.zeros_like(w["model.embed_tokens.weight"])
         np.add.at(table, ids.reshape(-1), d.reshape(-1, d.shape[-1]))
         if self.tied:

@@ -190,6 +190,34 @@ Test(model_config, keeps_what_cannot_be_trained_by_name)
     }
 }
 
+Test(model_config, reads_the_factors_of_granite)
+{
+    struct arena arena = { 0 };
+    struct tp_err err = { 0 };
+    struct model m;
+    static const char granite[] = "{\"architectures\": [\"GraniteForCausalLM\"], "
+                                  "\"vocab_size\": 9, \"hidden_size\": 8, "
+                                  "\"intermediate_size\": 8, \"num_hidden_layers\": 1, "
+                                  "\"num_attention_heads\": 2%s}";
+    char text[512];
+
+    snprintf(text, sizeof text, granite, "");
+    cr_assert_eq(parse(&m, text, &arena, &err), TP_OK, "%s", err.msg);
+    cr_expect(m.embedding_multiplier == 1 && m.attention_multiplier == 1 &&
+              m.residual_multiplier == 1 && m.logits_scaling == 1 && m.dropout == 0);
+    snprintf(text, sizeof text, granite,
+             ", \"embedding_multiplier\": 12, \"attention_multiplier\": 0.015625, "
+             "\"residual_multiplier\": 0.22, \"logits_scaling\": 8, \"attention_dropout\": 0.1");
+    cr_assert_eq(parse(&m, text, &arena, &err), TP_OK, "%s", err.msg);
+    cr_expect(m.embedding_multiplier == 12 && m.attention_multiplier == 0.015625 &&
+              m.residual_multiplier == 0.22 && m.logits_scaling == 8 && m.dropout == 0.1);
+    cr_expect_null(m.untrained);
+    snprintf(text, sizeof text, granite, ", \"residual_multiplier\": 0");
+    cr_expect_eq(parse(&m, text, &arena, &err), TP_E_USAGE);
+    cr_expect(strstr(err.msg, "residual_multiplier"), "%s", err.msg);
+    arena_free(&arena);
+}
+
 /* rope_scaling, as older versions wrote it, takes precedence, as in transformers. */
 Test(model_config, reads_how_the_rotary_embedding_is_scaled)
 {

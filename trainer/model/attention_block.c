@@ -5,6 +5,14 @@
 
 #include <math.h>
 
+/* What products of queries and keys are multiplied by. */
+static double score_factor(const struct model *m)
+{
+    double scalar = m->attention_scalar > 0 ? m->attention_scalar : (double)m->head_dim;
+
+    return m->attention_multiplier > 0 ? m->attention_multiplier : 1 / sqrt(scalar);
+}
+
 /* The kernel's view of a slot: each row has q, k and v side by side. */
 static struct attention view(const struct pass *p, const struct network_layer *y,
                              const struct activations_layer *s)
@@ -12,7 +20,6 @@ static struct attention view(const struct pass *p, const struct network_layer *y
     const struct network *n = p->net;
     const struct model *m = n->model;
     int64_t e = dtype_bytes(n->dtype);
-    double scalar = m->attention_scalar > 0 ? m->attention_scalar : (double)m->head_dim;
     const char *qkv = s->qkv;
 
     return (struct attention){ .batch = p->sequences * n->shards,
@@ -32,7 +39,7 @@ static struct attention view(const struct pass *p, const struct network_layer *y
                                .ldo = n->q_width,
                                .lse = s->lse,
                                .window = y->window,
-                               .scale = (float)(1 / sqrt(scalar)),
+                               .scale = (float)score_factor(m),
                                .cap = (float)m->attention_cap };
 }
 

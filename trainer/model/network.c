@@ -1,6 +1,7 @@
 /* trainer/model/network.c - see trainer/model/network.h. */
 #include "trainer/model/network.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "layout/family.h"
@@ -97,6 +98,26 @@ int64_t network_vocab_rows_of(const struct network_vocab_rows *v, int shard, int
     return left < 0 ? 0 : left < v->per_shard ? left : v->per_shard;
 }
 
+static double or_one(double factor)
+{
+    return factor > 0 ? factor : 1;
+}
+
+/* With residual_multiplier r a block adds r times what it computes. If the residual is kept divided
+ * by r, the block adds what it computes, so that nothing needs to be multiplied in a pass of its
+ * own. An RMS norm, which alone reads the residual, has the same result if its eps is divided by
+ * r^2. */
+static void scale_residual(struct network *n)
+{
+    const struct model *m = n->model;
+    double r = or_one(m->residual_multiplier);
+    double embedding =
+        family_of(m)->scaled_embedding ? sqrt((double)m->hidden) : or_one(m->embedding_multiplier);
+
+    n->embedding_factor = (float)(embedding / r);
+    n->residual_eps = (float)(m->norm_eps / (r * r));
+}
+
 tp_status network_init(struct network *n, const struct model *m, const struct layout *l,
                        const struct params *p, const struct rank_dims *d, int rank,
                        struct arena *arena, struct tp_err *err)
@@ -134,6 +155,7 @@ tp_status network_init(struct network *n, const struct model *m, const struct la
     n->layers = arena_array(arena, (size_t)m->layers, sizeof *n->layers);
     if (!n->vstages || !n->layer_numbers || !n->layers)
         return tp_fail(err, TP_E_NOMEM, "no memory for %d layers", m->layers);
+    scale_residual(n);
     list_layers(n, l, rank);
     find_units(n, p);
     count_vocabulary(n, l, p);
@@ -427,6 +449,7 @@ tp_status network_bind(struct network *n, const struct layout *l, const struct p
         TP_TRY(bind_linear(&n->head, m->tied ? &first : &last, m->tied ? ROLE_EMBEDDING : ROLE_HEAD,
                            ROLE_NONE, n->logit.per_shard, m->hidden, err));
         n->head.all_out = n->logit.total;
+        n->head.divisor = (float)or_one(m->logits_scaling);
         if (p->head.n && !p->sharded)
             n->head.grad = p->grad + p->head.at;
     }

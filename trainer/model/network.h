@@ -99,8 +99,11 @@ struct network {
     struct linear head;                     /* its weight is the embedding when tied */
     struct pairwise_range before, after[2]; /* gradients before and after the layers */
     const struct pairwise_sum *pairwise;    /* borrowed */
-    float *rope;       /* kernels/rope.h's table for the rank's seq positions */
-    float *local_rope; /* that of layers with a sliding window; NULL: the same */
+    float embedding_factor; /* what the embedding is multiplied by, where the residual begins */
+    float residual_eps;     /* of the norms that read the residual, which is the model's divided by
+                               residual_multiplier */
+    float *rope;            /* kernels/rope.h's table for the rank's seq positions */
+    float *local_rope;      /* that of layers with a sliding window; NULL: the same */
 };
 
 /* Find this rank's layers and tokens, and its rows of the vocabulary from the boxes of `p`. d: the

@@ -37,7 +37,7 @@ void residual_norm(const struct pass *p, const struct network_norm *norm, void *
 {
     const struct kernel_queue *k = &p->net->k;
     int64_t rows = p->residual_rows, cols = p->net->model->hidden;
-    float eps = (float)p->net->model->norm_eps;
+    float eps = p->net->residual_eps;
     const float *residual = in->residual;
     const uint16_t *block = in->block;
 

@@ -1,10 +1,6 @@
 /* trainer/model/vocab_parallel_embedding.c - see trainer/model/vocab_parallel_embedding.h. */
 #include "trainer/model/vocab_parallel_embedding.h"
 
-#include <math.h>
-
-#include "layout/family.h"
-
 /* Rows first .. first + n - 1 of the microbatch; x is where the first of them is. */
 struct rows {
     int64_t first, n;
@@ -90,15 +86,14 @@ static void look_up(const struct pass *p, float *x, const int32_t *ids)
         n->k.ops->sum_tree(n->k.queue, &(struct sum_tree){ x, n->sums, n->shards, each, each });
 }
 
-/* Multiply rows of the residual, or of its gradient, where the family does so. */
+/* Multiply rows of the residual, or of its gradient, by the model's factor. */
 static void scale(const struct pass *p, float *x)
 {
     const struct network *n = p->net;
-    int64_t h = n->model->hidden;
+    int64_t count = p->residual_rows * n->model->hidden;
 
-    if (family_of(n->model)->scaled_embedding)
-        n->k.ops->scale(n->k.queue,
-                        &(struct scale){ x, p->residual_rows * h, (float)sqrt((double)h), 0 });
+    if (n->embedding_factor != 1)
+        n->k.ops->scale(n->k.queue, &(struct scale){ x, count, n->embedding_factor, 0 });
 }
 
 void vocab_parallel_embedding_forward(const struct pass *p, float *x, const int32_t *ids)

@@ -139,7 +139,7 @@ void vocab_parallel_loss_backward(const struct pass *p, struct activations *s, f
                                                          .first = x.first,
                                                          .rows = p->rows,
                                                          .cols = x.cols,
-                                                         .scale = scale,
+                                                         .scale = scale / n->head.divisor,
                                                          .cap = (float)n->model->logit_cap,
                                                          .row_max = w->row_max });
     }

@@ -31,6 +31,8 @@ struct linear {
                         * over ranks */
     const uint16_t *rounded_bias; /* the same in bf16, if the parameters have it; else NULL */
     float *bias_grad;
+    float divisor; /* of y: the head's; 0: 1. The gradient that backward passes read is that of the
+                    * product before it is divided */
     bool bias_by_norm; /* of a row layer: the backward pass of the norm above sums bias_grad */
     enum dtype type;   /* of weight, x and dy: f32 or bf16 */
     enum dtype inner;  /* of a column layer's y and of a row layer's dx: f32, or type on a device

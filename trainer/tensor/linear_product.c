@@ -34,7 +34,6 @@ static void run(const struct linear *l, const struct gemm *product, const struct
 {
     struct gemm g = *product;
 
-    g.alpha = 1;
     g.type = l->type;
     if (l->shards) {
         g.batch = *shards;
@@ -69,6 +68,7 @@ void linear_output(const struct linear *l, const struct linear_operands *o)
                                 .m = o->rows,
                                 .n = w.n,
                                 .k = l->in,
+                                .alpha = l->divisor > 0 ? 1 / l->divisor : 1,
                                 .a = o->x,
                                 .lda = l->in,
                                 .b = w.weight,
@@ -99,6 +99,7 @@ void linear_input_gradient(const struct linear *l, const struct linear_operands 
                                 .m = o->rows,
                                 .n = l->in,
                                 .k = w.n,
+                                .alpha = 1,
                                 .a = columns(l, o->dy, w.at),
                                 .lda = l->out,
                                 .b = w.weight,
@@ -127,6 +128,7 @@ void linear_weight_gradient(const struct linear *l, const struct linear_operands
                                 .m = l->in_out ? l->in : w.n,
                                 .n = l->in_out ? w.n : l->in,
                                 .k = o->rows,
+                                .alpha = 1,
                                 .a = l->in_out ? o->x : dy,
                                 .lda = l->in_out ? l->in : l->out,
                                 .b = l->in_out ? dy : o->x,
