@@ -426,7 +426,7 @@ def _frozen(state, part=lambda array: array):
 
 def _groups(tensors):
     """Two groups of the optimizer: matrices and vectors."""
-    return [{k: v for k, v in sorted(tensors.items()) if v.ndim == n} for n in (2, 1)]
+    return [{k: v for k, v in sorted(tensors.items()) if min(v.ndim, 2) == n} for n in (2, 1)]
 
 
 def _step(step, count):

@@ -12,11 +12,13 @@ import re
 import numpy as np
 import pytest
 
+import foreign_files
 import harness
 import torch_files
 from harness import ok, run
 from state import digests
 from test_import_formats import GROUPS
+from verl_files import Save
 
 FAMILIES = json.loads((harness.REPO / "tests/fixture/families.json").read_text())
 NAMES = {"mixtral": ("block_sparse_moe.experts", "w1", "w3", "w2"), "qwen3-moe": ("mlp.experts", "gate_proj", "up_proj", "down_proj")}
@@ -273,3 +275,77 @@ def test_the_names_stay_in_another_format(source, kind, mixtral, tmp_path):
         assert all(np.array_equal(found["model." + k], v) for k, v in mixtral.modules["param"].items())
     else:
         assert_has(tmp_path / "out", kind, mixtral.modules)
+
+
+# ---- DeepSpeed ----
+
+def zero1(folder, groups):
+    """A model in f32."""
+    foreign_files.zero1(folder, groups, 3, 3)
+
+
+def zero3(folder, groups, write=lambda folder, state: foreign_files.zero3(folder, state, 3, 5)):
+    """The masters of a model in bf16, whose weights are in no file."""
+    write(folder, {**groups, "master": groups["param"]})
+
+
+def bare_universal(folder, groups):
+    zero3(folder, groups, lambda folder, state: foreign_files.universal(folder, state, 3, bare=True))
+
+
+def universal(folder, groups):
+    foreign_files.universal(folder, {**groups, "master": groups["param"]}, 3, bare=False)
+
+
+WAYS = {"zero1": zero1, "zero3": zero3, "universal": universal, "universal of zero3": bare_universal}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_deepspeed(way, made, tmp_path):
+    for name, groups in ("modules", made.modules), ("files", made.files):
+        WAYS[way](tmp_path / name, groups)
+        r = made.import_(tmp_path / name, tmp_path / (name + "-ckpt"), "--layout", "tp2")
+        assert r.rc == 0 and "step 3" in r.out, repr(r)
+    assert digests(tmp_path / "modules-ckpt") == digests(tmp_path / "files-ckpt")
+    assert "intact" in ok("tp-ckpt", "verify", tmp_path / "modules", "--config", made.config).out
+
+
+def test_frozen_parameters_of_zero3(mixtral, tmp_path):
+    """Each rank has a part of a stacked tensor that is not trained."""
+    for name, groups in ("modules", mixtral.modules), ("files", mixtral.files):
+        trained = {g: {k: v for k, v in groups[g].items() if "experts" not in k} for g in groups}
+        foreign_files.zero3(tmp_path / name, {**trained, "master": trained["param"], "param": groups["param"]}, 3, 5)
+        assert mixtral.import_(tmp_path / name, tmp_path / (name + "-ckpt"), "--no-optim").rc == 0
+    assert digests(tmp_path / "modules-ckpt") == digests(tmp_path / "files-ckpt")
+
+
+def test_experts_of_another_model_in_deepspeed_are_refused_by_shape(mixtral, tmp_path):
+    zero3(tmp_path / "zero3", mixtral.modules)
+    for change in {"num_local_experts": 5}, {"intermediate_size": 41}:
+        other = Made("mixtral", tmp_path, **change)
+        r = other.import_(tmp_path / "zero3", tmp_path / "ckpt")
+        assert r.rc == 3 and "optim_states.pt: tensor model.layers.0.mlp.experts." in r.err and "one tensor" in r.err, repr(r)
+        assert not (tmp_path / "ckpt").exists()
+
+
+# ---- verl ----
+
+VERL = {"fsdp2": (dict(ranks=3), dict(ranks=2)), "more": (dict(ranks=2, form="2.15"), dict(ranks=7, form="2.15")),
+        "hsdp": (dict(ranks=4, replicas=2), dict(ranks=6, replicas=3)), "fsdp1": (dict(ranks=3, kind="fsdp1"), dict(ranks=5, kind="fsdp1")),
+        "axes": (dict(ranks=3, dims=3), dict(ranks=5, dims=5))}
+
+
+def save_verl(groups, how, folder, config=None):
+    """dims: the first axis that so many ranks divide is cut."""
+    if "dims" in how:
+        how = {**how, "dims": {k: next((d for d, n in enumerate(v.shape) if n % how["dims"] == 0), 0) for k, v in groups["param"].items()}}
+    return Save(groups, **how).write(folder, config)
+
+
+@pytest.mark.parametrize("case", [*VERL, "orig", "sharded"])
+def test_verl(case, made, truth, tmp_path):
+    how = VERL[case][0] if case in VERL else dict(ranks=3, kind=case)
+    folder = save_verl(made.modules, how, tmp_path / "actor", made.config)
+    ok("tp-ckpt", "import", folder, "-o", tmp_path / "ckpt")
+    assert digests(tmp_path / "ckpt") == truth
+    assert "proved" in ok("tp-ckpt", "verify", folder).out

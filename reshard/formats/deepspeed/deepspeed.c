@@ -8,6 +8,7 @@
 #include "core/file.h"
 #include "reshard/formats/deepspeed/deepspeed_extras.h"
 #include "reshard/formats/pieces/compiled_name.h"
+#include "reshard/formats/pieces/module_piece.h"
 #include "storage/location.h"
 #include "storage/object.h"
 
@@ -208,7 +209,7 @@ static tp_status add_weights(struct deepspeed_state *d, struct torch_pieces *x, 
         }
         dtype = p.dtype;
         if (!d->zero3 && d->mp == 1)
-            st = piece_source_add(d->source, &p, err);
+            st = module_piece_add(d->source, d->model, &p, err);
     }
     if ((d->zero3 || d->mp > 1) && dtype == DTYPE_F32)
         d->masters = GROUP_PARAM;
@@ -264,10 +265,9 @@ done:
 
 tp_status deepspeed_read(struct piece_source *s, const struct model *m, struct tp_err *err)
 {
-    struct deepspeed_state d = { .source = s, .masters = GROUP_MASTER, .steps = -1 };
+    struct deepspeed_state d = { .source = s, .model = m, .masters = GROUP_MASTER, .steps = -1 };
     tp_status st;
 
-    (void)m;
     if (!find_folder(&d, piece_source_path(s)))
         return tp_fail(err, TP_E_NOTFOUND, "%s: has no " MODEL_STATES " nor " MODEL_STATES_ZERO3,
                        piece_source_path(s));

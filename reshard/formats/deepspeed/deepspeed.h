@@ -16,7 +16,8 @@
 
 bool deepspeed_detect(const char *path);
 
-/* Add everything of the folder to s. A model is not needed. */
+/* Add everything of the folder to s. m NULL: names of modules stay as they are
+ * (reshard/formats/pieces/module_piece.h). */
 tp_status deepspeed_read(struct piece_source *s, const struct model *m, struct tp_err *err);
 
 /* Write a Universal checkpoint: a row of reshard/formats/export_format.h. Each parameter has a

@@ -60,7 +60,8 @@ tp_status deepspeed_rank_add_frozen(struct deepspeed_state *d, struct torch_piec
         p.sum = flat.sum;
         p.begin = flat.begin;
         if (first < n || (n == 0 && rank == 0))
-            st = flat_pieces_add(d->source, &p, first, n - first < part ? n - first : part, err);
+            st = flat_pieces_add(d->source, d->model, &p, first,
+                                 n - first < part ? n - first : part, err);
     }
 done:
     return st;

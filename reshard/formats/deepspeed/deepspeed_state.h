@@ -21,7 +21,8 @@ struct deepspeed_state_param {
 
 struct deepspeed_state {
     struct piece_source *source;
-    char dir[PATH_MAX]; /* of the tag */
+    const struct model *model; /* NULL: it is not known */
+    char dir[PATH_MAX];        /* of the tag */
     bool zero3, universal;
     int dp, mp;          /* sizes */
     const char *masters; /* the group of the flat f32 weights: GROUP_MASTER, or GROUP_PARAM when the

@@ -6,6 +6,7 @@
 #include "core/file.h"
 #include "reshard/formats/deepspeed/deepspeed_extras.h"
 #include "reshard/formats/pieces/flat_pieces.h"
+#include "reshard/formats/pieces/module_piece.h"
 #include "storage/object.h"
 
 /* ---- model parallelism ---- */
@@ -75,7 +76,7 @@ static tp_status add_tensor(const struct deepspeed_state *d, struct torch_pieces
         take_shape(param, &p);
     whole = deepspeed_state_piece(param, group);
     if (box_equal(&p.box, &whole.box))
-        return piece_source_add(d->source, &p, err);
+        return module_piece_add(d->source, d->model, &p, err);
     if (p.ndim != 1 || p.shape[0] != box_elements(&whole.box) || !flat_pieces_is_dense(&p))
         return tp_fail(err, TP_E_CORRUPT, "%s: tensor %s is %s, but param_shapes says %s",
                        file_table_path(piece_source_files(d->source), x->file), param->name,
@@ -84,7 +85,7 @@ static tp_status add_tensor(const struct deepspeed_state *d, struct torch_pieces
     whole.file = p.file;
     whole.sum = p.sum;
     whole.begin = p.begin;
-    st = flat_pieces_add(d->source, &whole, 0, p.shape[0], err);
+    st = flat_pieces_add(d->source, d->model, &whole, 0, p.shape[0], err);
 done:
     return st;
 }

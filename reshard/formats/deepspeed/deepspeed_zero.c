@@ -94,7 +94,7 @@ static tp_status add_interval(const struct deepspeed_state *d, const struct deep
         p.file = flat->file;
         p.sum = flat->sum;
         p.begin = flat->begin + at * dtype_bytes(p.dtype);
-        st = flat_pieces_add(d->source, &p, first, n, err);
+        st = flat_pieces_add(d->source, d->model, &p, first, n, err);
     }
     return st;
 }

@@ -124,7 +124,7 @@ tp_status megatron_rank_add(struct megatron_rank *r, const struct megatron_rank_
         part.box = megatron_rows_box(rows, 0, columns);
         part.begin = p->begin + (from - first) * dtype_bytes(p->dtype);
         st = rows->transposed ? add_transposed(r, rows, &part, columns, from - at, to - from, err)
-                              : flat_pieces_add(r->source, &part, from - at, to - from, err);
+                              : flat_pieces_add(r->source, NULL, &part, from - at, to - from, err);
     }
     return st;
 }

@@ -1,6 +1,8 @@
 /* reshard/formats/pieces/flat_pieces.c - see reshard/formats/pieces/flat_pieces.h. */
 #include "reshard/formats/pieces/flat_pieces.h"
 
+#include "reshard/formats/pieces/module_piece.h"
+
 /* Single indices on the axes before one axis, a range on that axis, all of the later ones. */
 struct box flat_pieces_box(const struct box *whole, const int64_t *stride, int64_t at, int64_t end)
 {
@@ -32,20 +34,20 @@ int64_t flat_pieces_strides(int64_t *stride, const struct box *whole)
     return elements;
 }
 
-tp_status flat_pieces_add(struct piece_source *s, const struct piece *p, int64_t first, int64_t n,
-                          struct tp_err *err)
+tp_status flat_pieces_add(struct piece_source *s, const struct model *m, const struct piece *p,
+                          int64_t first, int64_t n, struct tp_err *err)
 {
     struct piece part = *p;
     tp_status st = TP_OK;
 
     if (flat_pieces_strides(part.stride, &p->box) ==
         0) /* a tensor without elements, which is one piece */
-        return piece_source_add(s, &part, err);
+        return module_piece_add(s, m, &part, err);
     for (int64_t at = first; at < first + n && !st;) {
         part.box = flat_pieces_box(&p->box, part.stride, at, first + n);
         part.begin =
             p->begin + (at - first) * (p->dtype == DTYPE_COUNT ? 0 : dtype_bytes(p->dtype));
-        st = piece_source_add(s, &part, err);
+        st = module_piece_add(s, m, &part, err);
         at += box_elements(&part.box);
     }
     return st;

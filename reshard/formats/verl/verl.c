@@ -7,6 +7,7 @@
 #include "core/file.h"
 #include "layout/model_config.h"
 #include "reshard/formats/pieces/compiled_name.h"
+#include "reshard/formats/pieces/module_piece.h"
 #include "reshard/formats/verl/verl_state.h"
 #include "storage/object.h"
 
@@ -97,7 +98,7 @@ static tp_status add_tensor(struct verl_state *d, struct verl_rank *r, int at, c
         return TP_OK;
     TP_TRY(verl_tensor_piece(&p, r, &t, GROUP_PARAM, d->params[at].plain, err));
     if (!t.copy)
-        st = piece_source_add(d->source, &p, err);
+        st = module_piece_add(d->source, d->model, &p, err);
 done:
     return st;
 }
@@ -162,11 +163,10 @@ static tp_status take_iteration(struct verl_state *d, struct tp_err *err)
 
 tp_status verl_read(struct piece_source *s, const struct model *m, struct tp_err *err)
 {
-    struct verl_state d = { .source = s };
+    struct verl_state d = { .source = s, .model = m };
     bool has_model = false;
     tp_status st;
 
-    (void)m;
     TP_TRY(verl_folder_find(d.dir, piece_source_path(s), err));
     TP_TRY(verl_folder_world(&d.world, d.dir, err));
     d.shards = d.world;

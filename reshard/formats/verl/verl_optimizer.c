@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "reshard/formats/pieces/flat_pieces.h"
+#include "reshard/formats/pieces/module_piece.h"
 #include "reshard/formats/verl/verl_units.h"
 
 enum { MOMENTS = 2, NAME_BYTES = 160 };
@@ -186,7 +187,7 @@ static tp_status add_dtensor(const struct verl_units *u, struct optimizer_file *
                        path_of(&f->r), group, number, p->name);
     TP_TRY(verl_tensor_piece(&piece, &f->r, &t, group, p->plain, err));
     if (!t.copy)
-        st = piece_source_add(u->d->source, &piece, err);
+        st = module_piece_add(u->d->source, u->d->model, &piece, err);
 done:
     return st;
 }
@@ -243,7 +244,7 @@ static tp_status add_flat(const struct verl_units *u, struct optimizer_file *f, 
         if (flat.dtype != DTYPE_COUNT)
             piece.begin = flat.begin + (at + from - first) * dtype_bytes(flat.dtype);
         if (from < to || (n == 0 && f->r.rank == 0))
-            st = flat_pieces_add(u->d->source, &piece, from, to - from, err);
+            st = flat_pieces_add(u->d->source, u->d->model, &piece, from, to - from, err);
         at += n;
     }
 done:

@@ -21,6 +21,7 @@ struct verl_param {
 
 struct verl_state {
     struct piece_source *source;
+    const struct model *model; /* NULL: it is not known */
     char dir[PATH_MAX];
     int world;  /* ranks */
     int shards; /* ranks that have a tensor together: less than all of HSDP */
