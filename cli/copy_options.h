@@ -64,8 +64,9 @@ struct copy_options {
                 "torch_dist: write the optimizer in the form that this version of\n"     \
                 "Megatron-core loads, 0.8 or later (default: that of 0.15)"),            \
         OPT_STR(0, "transformers", "4|5", &(o)->transformers,                            \
-                "dcp, accelerate: write the names that the modules of this version of\n" \
-                "transformers have; 5 stacks the experts of a layer in one tensor\n"     \
+                "dcp, accelerate, deepspeed: write the names that the modules of this\n" \
+                "version of transformers have; 5 stacks the experts of a layer in one\n" \
+                "tensor "                                                                \
                 "(default: " otherwise "4, which has the names of files)")
 
 /* The defaults: a record each 2 s, 1 GiB, a thread for each processor, no cast. */

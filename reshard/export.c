@@ -492,7 +492,8 @@ static tp_status check_options(const struct export_job *x, struct tp_err *err)
         return tp_fail(err, TP_E_USAGE, "--megatron-core is for --format torch_dist, not %s",
                        q->format);
     if (q->transformers && !x->format->module_names)
-        return tp_fail(err, TP_E_USAGE, "--transformers is for --format dcp or accelerate, not %s",
+        return tp_fail(err, TP_E_USAGE,
+                       "--transformers is for --format dcp, accelerate or deepspeed, not %s",
                        q->format);
     if (find_word(q->transformers, "4", "5") < 0)
         return tp_fail(err, TP_E_USAGE, "--transformers takes 4 or 5, not '%.40s'",

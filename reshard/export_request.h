@@ -38,8 +38,8 @@ struct export_request {
                                      names are written; NULL: the source's, else the latter */
     const char *moe_experts;      /* megatron: "sequential" or "grouped"; NULL: the source's, else
                                      grouped with transformer_engine */
-    const char *transformers;     /* dcp, accelerate: the version whose modules' names are written,
-                                     "4" or "5"; NULL: the source's, else 4 */
+    const char *transformers;     /* dcp, accelerate, deepspeed: the version whose modules' names
+                                     are written, "4" or "5"; NULL: the source's, else 4 */
     const char *megatron_core;    /* torch_dist: the version of Megatron-core that is to load the
                                      optimizer; NULL: 0.15 or later */
     int64_t max_shard_bytes;      /* the most bytes of tensors in a file; 0: no limit */

@@ -224,7 +224,8 @@ static tp_status check_foreign(const struct reshard_options *o, struct tp_err *e
     if (o->megatron_core && !writes_foreign(o))
         return tp_fail(err, TP_E_USAGE, "--megatron-core is for --format torch_dist");
     if (o->transformers && !writes_foreign(o))
-        return tp_fail(err, TP_E_USAGE, "--transformers is for --format dcp or accelerate");
+        return tp_fail(err, TP_E_USAGE,
+                       "--transformers is for --format dcp, accelerate or deepspeed");
     return TP_OK;
 }
 

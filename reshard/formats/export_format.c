@@ -85,6 +85,7 @@ static const struct export_format formats[] = {
     { .name = "deepspeed",
       .title = "DeepSpeed Universal",
       .state = EXPORT_MASTERS,
+      .module_names = true,
       .create = deepspeed_export_create,
       PIECES },
     { .name = "verl",

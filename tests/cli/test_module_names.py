@@ -1,9 +1,10 @@
 """Checkpoints with the names of transformers 5's modules: the experts of a layer stacked in one tensor, and other names of a
 router or a head, where a model's files have a tensor for each expert. Both are made of the same random tensors with the shapes
-of tests/fixture/families.json; tests/clients/test_module_names.py asks transformers itself.
+of tests/fixture/families.json; tests/clients/test_module_names.py, test_deepspeed_modules.py and
+test_verl.py ask transformers, DeepSpeed and FSDP themselves.
 
 needs: tp-ckpt tp-reshard
-covers: reshard/formats/pieces/module_piece reshard/formats/pieces/module_name
+covers: reshard/formats/pieces/module_piece reshard/formats/pieces/module_name reshard/formats/torch/module_param
 """
 import json
 import random
@@ -18,6 +19,7 @@ import torch_files
 from harness import ok, run
 from state import digests
 from test_import_formats import GROUPS
+from test_verl import assert_same_files
 from verl_files import Save
 
 FAMILIES = json.loads((harness.REPO / "tests/fixture/families.json").read_text())
@@ -238,8 +240,8 @@ def test_a_version_of_transformers_chooses_the_names(kind, made, tmp_path):
 def test_a_version_of_transformers_that_means_nothing_is_refused(mixtral, tmp_path):
     mixtral.write(tmp_path / "c", mixtral.modules, whole)
     for more, message in ((["--format", "dcp", "--transformers", "6"], "--transformers takes 4 or 5, not '6'"),
-                          (["--format", "safetensors", "--transformers", "5"], "--transformers is for --format dcp or accelerate, not safetensors"),
-                          (["--format", "tp", "--transformers", "5"], "--transformers is for --format dcp or accelerate")):
+                          (["--format", "safetensors", "--transformers", "5"], "--transformers is for --format dcp, accelerate or deepspeed, not safetensors"),
+                          (["--format", "tp", "--transformers", "5"], "--transformers is for --format dcp, accelerate or deepspeed")):
         r = run("tp-reshard", tmp_path / "c", "--to", "tp1", "--config", mixtral.config, *more, "-o", tmp_path / "out")
         assert r.rc == 2 and message in r.err and not (tmp_path / "out").exists(), repr(r)
 
@@ -328,6 +330,58 @@ def test_experts_of_another_model_in_deepspeed_are_refused_by_shape(mixtral, tmp
         assert not (tmp_path / "ckpt").exists()
 
 
+def assert_is_universal(folder, groups, dtype):
+    (tag,) = folder.glob("global_step*_universal")
+    states = torch_files.load((tag / "mp_rank_00_model_states.pt").read_bytes())
+    rank = torch_files.load((tag / "zero_pp_rank_0_mp_rank_00_model_states.pt").read_bytes())
+    shapes = {k: v.shape for k, v in groups["param"].items()}
+    for root in states, rank:
+        assert {k: tuple(v) for k, v in root["param_shapes"][0].items()} == shapes
+    assert {k: (v.shape, v.dtype) for k, v in states["module"].items()} == {k: (v, np.dtype(dtype)) for k, v in shapes.items()}
+    assert {p.name for p in (tag / "zero").iterdir() if p.is_dir()} == set(shapes)
+    for name in shapes:
+        for file, group in (("fp32", "param"), *((g, g) for g in GROUPS)):
+            found = torch_files.load((tag / "zero" / name / (file + ".pt")).read_bytes())["param"]
+            assert found.dtype == np.float32 and np.array_equal(found, groups[group][name]), (name, file)
+        if dtype == "f4":
+            assert np.array_equal(states["module"][name], groups["param"][name]), name
+        assert torch_files.load((tag / "zero" / name / "step.pt").read_bytes()) == 3
+
+
+@pytest.mark.parametrize("way, dtype", [("zero1", "f4"), ("zero3", "u2")])
+def test_universal_has_the_names_of_its_source_or_of_a_version(way, dtype, made, tmp_path):
+    for name, groups, other in ("modules", made.modules, made.files), ("files", made.files, made.modules):
+        WAYS[way](tmp_path / name, groups)
+        reshard = ["tp-reshard", tmp_path / name, "--to", "tp1", "--config", made.config]
+        ok(*reshard, "-o", tmp_path / (name + "-kept"))
+        assert_is_universal(tmp_path / (name + "-kept"), groups, dtype)
+        ok(*reshard, "--transformers", "4" if name == "modules" else "5", "-o", tmp_path / (name + "-other"))
+        assert_is_universal(tmp_path / (name + "-other"), other, dtype)
+        assert "equal" in ok("tp-ckpt", "diff", tmp_path / (name + "-kept"), tmp_path / (name + "-other"), "--config", made.config).out
+    assert made.import_(tmp_path / "modules", tmp_path / "ckpt").rc == 0
+    for version, groups in (None, made.files), ("4", made.files), ("5", made.modules):
+        out = tmp_path / ("export%s" % version)
+        ok("tp-ckpt", "export", tmp_path / "ckpt", "--format", "deepspeed", *(["--transformers", version] if version else []), "-o", out)
+        assert_is_universal(out, groups, dtype)
+
+
+def test_the_names_of_dcp_stay_in_universal(made, tmp_path):
+    source = made.write(tmp_path / "dcp", made.modules, lambda v: torch_files.rows(v, 3))
+    ok("tp-reshard", source, "--to", "tp1", "--config", made.config, "--format", "deepspeed", "-o", tmp_path / "u")
+    assert_is_universal(tmp_path / "u", made.modules, "f4")
+
+
+def test_experts_of_different_types_do_not_become_one_tensor(mixtral, tmp_path):
+    name = "model.layers.0.block_sparse_moe.experts.1.w2.weight"
+    groups = {g: dict(mixtral.files[g]) for g in mixtral.files}
+    groups["param"][name] = groups["param"][name].astype(np.float16)
+    mixtral.write(tmp_path / "dcp", groups, whole)
+    argv = ["tp-reshard", tmp_path / "dcp", "--to", "tp1", "--config", mixtral.config, "--format", "deepspeed", "--transformers"]
+    r = run(*argv, "5", "-o", tmp_path / "u")
+    assert r.rc == 2 and name in r.err and "mlp.experts.down_proj" in r.err and "--dtype" in r.err, repr(r)
+    assert not (tmp_path / "u").exists()
+
+
 # ---- verl ----
 
 VERL = {"fsdp2": (dict(ranks=3), dict(ranks=2)), "more": (dict(ranks=2, form="2.15"), dict(ranks=7, form="2.15")),
@@ -349,3 +403,21 @@ def test_verl(case, made, truth, tmp_path):
     ok("tp-ckpt", "import", folder, "-o", tmp_path / "ckpt")
     assert digests(tmp_path / "ckpt") == truth
     assert "proved" in ok("tp-ckpt", "verify", folder).out
+
+
+@pytest.mark.parametrize("case", VERL)
+def test_verl_is_written_with_the_names_of_its_source(case, made, tmp_path):
+    before, after = VERL[case]
+    for name, groups in ("modules", made.modules), ("files", made.files):
+        source = save_verl(groups, before, tmp_path / name / "actor", made.config)
+        ok("tp-reshard", source, "--to", "dp%d" % after["ranks"], "-o", tmp_path / name / "to")
+        assert_same_files(tmp_path / name / "to", save_verl(groups, after, tmp_path / name / "want"))
+        ok("tp-ckpt", "diff", source, tmp_path / name / "to")
+
+
+def test_verl_does_not_change_its_names(mixtral, tmp_path):
+    source = save_verl(mixtral.modules, dict(ranks=2), tmp_path / "actor", mixtral.config)
+    r = run("tp-reshard", source, "--to", "dp3", "--transformers", "4", "-o", tmp_path / "to")
+    assert r.rc == 2 and "--transformers is for --format dcp, accelerate or deepspeed, not verl" in r.err, repr(r)
+    ok("tp-reshard", source, "--to", "tp1", "--format", "dcp", "-o", tmp_path / "dcp")
+    assert_has(tmp_path / "dcp", "dcp", mixtral.modules)

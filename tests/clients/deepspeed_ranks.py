@@ -1,12 +1,14 @@
-"""Ranks of DeepSpeed on CPUs: train a Llama or load a checkpoint, say what they hold, make a step, say it again, and save.
+"""Ranks of DeepSpeed on CPUs: train a model or load a checkpoint, say what they hold, make a step, say it again, and save.
 
     deepspeed_ranks.py JOBS.json
 
 A job is {"stage", "ranks", "load", "save", "out", "config", "bf16", "frozen"}: ZeRO's stage, folders, and the config.json of a
-Llama. "load" is a Universal checkpoint, or null: the model starts from random weights and makes a step more. Parameters whose
+model. "load" is a Universal checkpoint, or null: the model starts from random weights and makes a step more. Parameters whose
 names have "frozen" in them are not trained. Rank 0 writes OUT: {"loaded": state, "saved": state}; a state is {name: {"master",
 "exp_avg", "exp_avg_sq", "step"}}, or {name: {"weight"}} where it is not trained, whole tensors as DeepSpeed's own functions gather
-them.
+them. The step between the two has the tokens number "first" (1). With "alike" all ranks have the same tokens and gradients are
+not clipped, so that a power of two of ranks gives the same bits as one, and the steps after it are made too, up to LAST. OUT has
+the "losses" by these numbers.
 """
 import json
 import os
@@ -21,21 +23,22 @@ import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
 from deepspeed.runtime.zero.muon import muon_optimizer  # noqa: E402, F401 else each rank imports it, for many seconds
 from deepspeed.utils import safe_get_full_fp32_param, safe_get_full_optimizer_state  # noqa: E402
-from transformers import LlamaConfig, LlamaForCausalLM  # noqa: E402
+from transformers import AutoConfig, AutoModelForCausalLM  # noqa: E402
 
-BATCH, TOKENS = 2, 16
+BATCH, TOKENS, LAST = 2, 16, 3
 # Its communication through shared memory would be compiled for minutes; gloo does without.
 sys.modules["deepspeed.comm.torch"].build_shm_op = lambda: None
 
 
 def make_engine(job):
     torch.manual_seed(1)
-    config = LlamaConfig.from_dict(job["config"])
-    model = LlamaForCausalLM(config)
+    config = AutoConfig.for_model(**job["config"])
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     for name, p in model.named_parameters():
         p.requires_grad_(not job["frozen"] or job["frozen"] not in name)
     optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-3, betas=(0.9, 0.95), weight_decay=0.1)
-    settings = {"train_micro_batch_size_per_gpu": BATCH, "bf16": {"enabled": job["bf16"]}, "gradient_clipping": 1.0,
+    settings = {"train_micro_batch_size_per_gpu": BATCH, "bf16": {"enabled": job["bf16"]},
+                "gradient_clipping": 0.0 if job.get("alike") else 1.0,
                 "zero_optimization": {"stage": job["stage"], "stage3_param_persistence_threshold": 0},
                 "checkpoint": {"load_universal": job["load"] is not None}}
     engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=settings, dist_init_required=False)
@@ -43,10 +46,12 @@ def make_engine(job):
 
 
 def step(job, engine, number):
-    random = torch.Generator().manual_seed(100 * number + dist.get_rank())
+    random = torch.Generator().manual_seed(100 * number + (0 if job.get("alike") else dist.get_rank()))
     ids = torch.randint(0, job["config"]["vocab_size"], (BATCH, TOKENS), generator=random)
-    engine.backward(engine(input_ids=ids, labels=ids, use_cache=False).loss)
+    loss = engine(input_ids=ids, labels=ids, use_cache=False).loss
+    engine.backward(loss)
     engine.step()
+    return loss.item()
 
 
 def state_of(engine):
@@ -73,9 +78,11 @@ def rank_main(job, rank, world, port):
     else:
         step(job, engine, 0)
     out = {"loaded": state_of(engine)}
-    step(job, engine, 1)
+    first = job.get("first", 1)
+    out["losses"] = {first: step(job, engine, first)}
     out["saved"] = state_of(engine)
     engine.save_checkpoint(job["save"])
+    out["losses"].update((number, step(job, engine, number)) for number in range(first + 1, LAST + 1) if job.get("alike"))
     if rank == 0:
         torch.save(out, job["out"])
     dist.barrier()

@@ -10,6 +10,7 @@ import sys
 import torch
 import transformers
 from safetensors import safe_open
+from safetensors.torch import load_file
 
 NO_TOKENS = dict(bos_token_id=None, eos_token_id=None, pad_token_id=None)
 LLAMA = dict(vocab_size=131, hidden_size=48, intermediate_size=40, num_hidden_layers=2,
@@ -56,6 +57,10 @@ FAMILIES = {
                                          moe_intermediate_size=24, mlp_only_layers=[])),
 }
 
+# Families whose modules have other names in transformers 5 than their files, and one of these.
+IN_MEMORY = {"mixtral": "model.layers.0.mlp.experts.gate_up_proj", "qwen3-moe": "model.layers.0.mlp.experts.gate_up_proj",
+             "gpt-neox": "lm_head.weight"}
+
 
 def make(name, folder, seed=1, **changes):
     """Write the model with random weights to folder: norms near 1, queries and keys large, so that
@@ -73,6 +78,16 @@ def make(name, folder, seed=1, **changes):
                 p.mul_(8)
     model.save_pretrained(folder)
     return model.eval()
+
+
+def in_files(model, groups, folder):
+    """{"group/name": tensor} of {group: {name of a module: tensor}}, by transformers' own way from modules to files."""
+    out = {}
+    for group, state in groups.items():
+        model.load_state_dict(state)
+        model.save_pretrained(folder / group)
+        out.update(("%s/%s" % (group, k), v) for k, v in load_file(folder / group / "model.safetensors").items())
+    return out
 
 
 def entry(folder):

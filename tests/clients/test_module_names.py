@@ -10,17 +10,15 @@ import sys
 
 import pytest
 import torch
-from safetensors.torch import load_file
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "cli"))
 import family_models  # noqa: E402
 import harness  # noqa: E402
+from family_models import IN_MEMORY  # noqa: E402
 from module_ranks import STEPS  # noqa: E402
 from test_formats import tensors  # noqa: E402
 
-IN_MEMORY = {"mixtral": "model.layers.0.mlp.experts.gate_up_proj", "qwen3-moe": "model.layers.0.mlp.experts.gate_up_proj",
-             "gpt-neox": "lm_head.weight"}
 KINDS = "dcp", "accelerate"
 WAYS = "resharded", "exported"
 CASES = [(family, kind) for family in IN_MEMORY for kind in KINDS]
@@ -45,16 +43,6 @@ def saved(tmp_path_factory):
     return folder, run_jobs(folder, jobs)
 
 
-def in_files(family, said, folder):
-    """{"group/name": tensor}, by transformers' own way from modules to files."""
-    out, model = {}, family_models.make(family, folder / "config")
-    for group in "param", "exp_avg", "exp_avg_sq":
-        model.load_state_dict(said[group])
-        model.save_pretrained(folder / group)
-        out.update(("%s/%s" % (group, k), v) for k, v in load_file(folder / group / "model.safetensors").items())
-    return out
-
-
 def assert_equal(found, want):
     assert found.keys() == want.keys()
     for name, x in found.items():
@@ -66,7 +54,8 @@ def test_what_fsdp2_saves_is_imported(family, kind, saved, tmp_path):
     folder, said = saved
     source, said = folder / ("%s-%s" % (family, kind)), said["%s-%s" % (family, kind)]
     assert IN_MEMORY[family] in said["param"] and said["step"] == {STEPS}
-    want = in_files(family, said, tmp_path)
+    groups = {group: said[group] for group in ("param", "exp_avg", "exp_avg_sq")}
+    want = family_models.in_files(family_models.make(family, tmp_path / "config"), groups, tmp_path)
     harness.ok("tp-ckpt", "import", source, "--config", tmp_path / "config", "--layout", "tp2", "-o", tmp_path / "ckpt")
     assert_equal(tensors(tmp_path / "ckpt", tmp_path / "all.npz"), want)
     assert harness.steps(tmp_path / "ckpt")[-1].name == "step-%08d" % STEPS

@@ -14,7 +14,9 @@ import torch
 from safetensors.torch import load_file
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "cli"))
+import family_models  # noqa: E402
 import harness  # noqa: E402
+from family_models import IN_MEMORY  # noqa: E402
 from test_formats import tensors  # noqa: E402
 
 RANKS = pathlib.Path(__file__).with_name("verl_ranks.py")
@@ -25,16 +27,25 @@ SIZES = dict(vocab_size=251, hidden_size=40, num_attention_heads=4, num_key_valu
 # kind of FSDP, ranks, fsdp_size, and more of the job
 SAVED = {"fsdp2": ("fsdp2", 4, -1), "hsdp2": ("fsdp2", 4, 2), "tied2": ("fsdp2", 3, -1, "tied"), "dims2": ("fsdp2", 3, -1, "rule"),
          "fsdp1": ("fsdp1", 4, -1), "hsdp1": ("fsdp1", 4, 2), "tied1": ("fsdp1", 3, -1, "tied"), "orig1": ("fsdp1-orig", 3, -1),
-         "one2": ("fsdp2", 1, -1)}
+         "one2": ("fsdp2", 1, -1),
+         # their modules have the experts of a layer in one tensor
+         "qwen3-moe2": ("fsdp2", 3, -1, "qwen3-moe"), "mixtral2": ("fsdp2", 4, 2, "mixtral"), "mixtral-dims2": ("fsdp2", 3, -1, "mixtral", "rule"),
+         "qwen3-moe1": ("fsdp1", 3, -1, "qwen3-moe"), "mixtral1": ("fsdp1", 4, 2, "mixtral"), "mixtral-orig1": ("fsdp1-orig", 3, -1, "mixtral")}
 
 # tp-reshard writes these for other numbers of ranks: name in SAVED, ranks, and the argument of --to
 LOADED = {"fsdp2-2": ("fsdp2", 2), "fsdp2-3": ("fsdp2", 3), "fsdp2-1": ("fsdp2", 1), "fsdp2-5": ("fsdp2", 5), "hsdp2-6": ("hsdp2", 6),
           "tied2-2": ("tied2", 2), "dims2-4": ("dims2", 4), "one2-3": ("one2", 3),
-          "fsdp1-2": ("fsdp1", 2), "fsdp1-3": ("fsdp1", 3), "hsdp1-6": ("hsdp1", 6), "tied1-4": ("tied1", 4)}
+          "fsdp1-2": ("fsdp1", 2), "fsdp1-3": ("fsdp1", 3), "hsdp1-6": ("hsdp1", 6), "tied1-4": ("tied1", 4),
+          "qwen3-moe2-5": ("qwen3-moe2", 5), "mixtral2-6": ("mixtral2", 6), "mixtral-dims2-4": ("mixtral-dims2", 4),
+          "qwen3-moe1-2": ("qwen3-moe1", 2), "mixtral1-6": ("mixtral1", 6)}
 
 
 def make_job(folder, name, kind, ranks, fsdp_size, *more, load=None):
-    config = json.loads(harness.write_config(folder / "model", **SIZES, tie_word_embeddings="tied" in more).read_text())
+    path = harness.write_config(folder / "model", **SIZES, tie_word_embeddings="tied" in more)
+    for family in IN_MEMORY.keys() & set(more):
+        family_models.make(family, folder / family)
+        path = folder / family / "config.json"
+    config = json.loads(path.read_text())
     return dict(kind=kind, ranks=ranks, fsdp_size=fsdp_size, rule="rule" in more, config=config, load=load and str(load),
                 save=str(folder / name / "actor"), out=str(folder / (name + ".pt")))
 
@@ -67,11 +78,21 @@ def loaded(ran):
     return run_jobs(folder, "loads", jobs)
 
 
-def assert_equal(found, state):
-    for group in GROUPS:
-        assert {k for k in found if k.startswith(group + "/")} == {"%s/%s" % (group, name) for name in state}
-        for name, x in state.items():
-            assert torch.equal(found["%s/%s" % (group, name)], x[group]), (group, name)
+def assert_equal(found, state, family, folder):
+    """Of a family whose modules have other names than files, what transformers makes of them."""
+    groups = {group: {name: x[group] for name, x in state.items()} for group in GROUPS}
+    if family:
+        assert IN_MEMORY[family] in state
+        want = family_models.in_files(family_models.make(family, folder / family), groups, folder)
+    else:
+        want = {"%s/%s" % (group, name): x for group in GROUPS for name, x in groups[group].items()}
+    assert found.keys() == want.keys()
+    for name, x in want.items():
+        assert torch.equal(found[name], x), name
+
+
+def family_of(name):
+    return next((word for word in SAVED[name][3:] if word in IN_MEMORY), None)
 
 
 @pytest.mark.parametrize("case", SAVED)
@@ -83,7 +104,7 @@ def test_what_verl_saves_is_imported(case, ran, tmp_path):
     r = harness.ok("tp-ckpt", "import", folder / case, "-o", tmp_path / "ckpt")
     assert "huggingface/config.json" in r.out + r.err
     assert [p.name for p in harness.steps(tmp_path / "ckpt")] == ["step-%08d" % STEPS]
-    assert_equal(tensors(tmp_path / "ckpt", tmp_path / "all.npz"), state)
+    assert_equal(tensors(tmp_path / "ckpt", tmp_path / "all.npz"), state, family_of(case), tmp_path)
 
 
 @pytest.mark.parametrize("case", LOADED)
@@ -97,7 +118,7 @@ def test_another_number_of_ranks_continues_as_if_nothing_had_happened(case, ran,
     assert (before["lr"], before["epoch"]) == (after["lr"], after["epoch"]) and before["lr"] != 1e-3
     assert not torch.equal(before["saved"]["model.norm.weight"]["param"], before["next"]["model.norm.weight"]["param"])
     harness.ok("tp-ckpt", "import", folder / ("again-" + case), "-o", tmp_path / "ckpt")  # of what they save then
-    assert_equal(tensors(tmp_path / "ckpt", tmp_path / "all.npz"), before["saved"])
+    assert_equal(tensors(tmp_path / "ckpt", tmp_path / "all.npz"), before["saved"], family_of(LOADED[case][0]), tmp_path)
 
 
 def test_transformers_computes_with_an_export(ran, tmp_path):

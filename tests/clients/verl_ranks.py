@@ -1,4 +1,4 @@
-"""Ranks that train a Llama under FSDP on CPUs and save and load it by the calls of verl's FSDPCheckpointManager.
+"""Ranks that train a model under FSDP on CPUs and save and load it by the calls of verl's FSDPCheckpointManager.
 
     verl_ranks.py JOBS.json
 
@@ -30,8 +30,7 @@ from torch.distributed.fsdp import (FullyShardedDataParallel as FSDP, ShardedOpt
                                     StateDictType, fully_shard)
 from torch.distributed.fsdp.wrap import transformer_auto_wrap_policy
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
-from transformers import LlamaConfig, LlamaForCausalLM
-from transformers.models.llama.modeling_llama import LlamaDecoderLayer
+from transformers import AutoConfig, AutoModelForCausalLM
 
 BATCH, TOKENS = 2, 16
 
@@ -49,17 +48,18 @@ def dividing_dim(ranks, param):
 
 def wrap(job, model):
     mesh = mesh_of(job)
+    layers = {type(m) for m in model.modules() if type(m).__name__ in model._no_split_modules}
     if job["kind"] == "fsdp2":
         options = {"mesh": mesh, "reshard_after_forward": True}
         if job["rule"]:
             options["shard_placement_fn"] = functools.partial(dividing_dim, mesh.shape[-1])
         tied = model.config.tie_word_embeddings
-        for module in [m for m in model.modules() if isinstance(m, LlamaDecoderLayer) or (isinstance(m, torch.nn.Embedding) and not tied)]:
+        for module in [m for m in model.modules() if type(m) in layers or (isinstance(m, torch.nn.Embedding) and not tied)]:
             fully_shard(module, **options)
         if not tied:
             fully_shard(model.lm_head, **options)
         return fully_shard(model, **options)
-    policy = functools.partial(transformer_auto_wrap_policy, transformer_layer_cls={LlamaDecoderLayer})
+    policy = functools.partial(transformer_auto_wrap_policy, transformer_layer_cls=layers)
     strategy = ShardingStrategy.FULL_SHARD if mesh.ndim == 1 else ShardingStrategy.HYBRID_SHARD
     return FSDP(model, auto_wrap_policy=policy, device_id=torch.device("cpu"), sharding_strategy=strategy, device_mesh=mesh,
                 use_orig_params=job["kind"] == "fsdp1-orig")
@@ -161,7 +161,7 @@ def rank_main(job, rank, world, port):
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     torch.manual_seed(2 if job["load"] else 1)
-    model = wrap(job, LlamaForCausalLM(LlamaConfig.from_dict(job["config"])))
+    model = wrap(job, AutoModelForCausalLM.from_config(AutoConfig.for_model(**job["config"]), dtype=torch.float32))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, betas=(0.9, 0.95), weight_decay=0.1)
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda n: min(1, (n + 1) / 8))
     if job["load"]:

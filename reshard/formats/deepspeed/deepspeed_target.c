@@ -7,7 +7,7 @@
 
 #include "core/file.h"
 #include "reshard/formats/deepspeed/deepspeed.h"
-#include "reshard/formats/torch/torch_target.h"
+#include "reshard/formats/torch/module_param.h"
 
 /* The version whose keys are written; readers want one that is not old. */
 #define DS_VERSION "0.19.8"
@@ -17,6 +17,7 @@ enum { TAG_BYTES = 48, NAME_BYTES = PATH_MAX };
 struct deepspeed_target {
     const struct export_contents *q;
     struct piece_target *pieces;
+    struct module_param_list list;
     char tag[TAG_BYTES]; /* "global_step100_universal" */
 };
 
@@ -50,34 +51,33 @@ static tp_status begin_file(struct torch_target *x, struct deepspeed_target *t, 
     return st;
 }
 
-/* Push a whole tensor. */
-static tp_status push_tensor(struct torch_target *x, const struct deepspeed_target *t, int tensor,
-                             struct tp_err *err)
+/* Push a whole parameter. */
+static tp_status push_param(struct torch_target *x, const struct module_param *p, const char *group,
+                            struct tp_err *err)
 {
-    const struct tensor *from = &t->q->tensors[tensor];
-    const struct box whole = box_whole(from->ndim, from->shape);
+    const struct box whole = box_whole(p->ndim, p->shape);
 
-    return torch_target_box(x, tensor, from->dtype, &whole, err);
+    return module_param_push(x, p, group, &whole, err);
 }
 
 /* ---- a folder for each parameter ---- */
 
 /* zero/NAME/FILE: {"cat_dim": 0, "param": tensor}, where cat_dim is of parts that there are not. */
-static tp_status write_tensor(struct deepspeed_target *t, const char *name, const char *file,
-                              int tensor, struct tp_err *err)
+static tp_status write_tensor(struct deepspeed_target *t, const struct module_param *p,
+                              const char *file, const char *group, struct tp_err *err)
 {
     char path[NAME_BYTES];
     struct torch_target x;
     tp_status st;
 
-    snprintf(path, sizeof path, "zero/%s/%s", name, file);
+    snprintf(path, sizeof path, "zero/%s/%s", p->name, file);
     st = begin_file(&x, t, path, err);
     if (st)
         return st;
     push_dict(&x.save.pickle);
     pickle_write_key_int(&x.save.pickle, "cat_dim", 0);
     pickle_write_text(&x.save.pickle, "param");
-    st = push_tensor(&x, t, tensor, err);
+    st = push_param(&x, p, group, err);
     pickle_write_op(&x.save.pickle, PICKLE_OP_SETITEMS);
     return torch_target_finish(&x, st, err);
 }
@@ -97,14 +97,15 @@ static tp_status write_step(struct deepspeed_target *t, const char *name, struct
 }
 
 /* Weights in f32 are their own masters: they are in fp32.pt and in the module. */
-static tp_status write_param(struct deepspeed_target *t, int param, struct tp_err *err)
+static tp_status write_param(struct deepspeed_target *t, const struct module_param *p,
+                             struct tp_err *err)
 {
     static const struct {
         const char *group, *file;
     } files[] = { { GROUP_MASTER, "fp32.pt" },
                   { GROUP_EXP_AVG, "exp_avg.pt" },
                   { GROUP_EXP_AVG_SQ, "exp_avg_sq.pt" } };
-    const struct tensor *p = &t->q->tensors[param];
+    const struct tensor *tensors = t->q->tensors;
     tp_status st = TP_OK;
 
     if (!file_name_is_plain(p->name))
@@ -114,26 +115,24 @@ static tp_status write_param(struct deepspeed_target *t, int param, struct tp_er
                        t->q->source, p->name);
 
     for (int i = 0; i < 3 && !st; i++) {
-        int at = layout_find(t->q->layout, files[i].group, p->name);
+        const char *group = files[i].group;
+        int missing = module_param_missing(p, group);
 
-        if (at < 0 && i == 0 && p->dtype == DTYPE_F32)
-            at = param;
-        if (at < 0)
+        if (missing >= 0 && i == 0 && tensors[p->parts[missing].tensor].dtype == DTYPE_F32) {
+            group = GROUP_PARAM;
+            missing = -1;
+        }
+        if (missing >= 0)
             return tp_fail(err, TP_E_USAGE,
                            "%s: has no %s/%s, which DeepSpeed Universal needs; without the "
                            "optimizer's state export another format",
-                           t->q->source, files[i].group, p->name);
-        st = write_tensor(t, p->name, files[i].file, at, err);
+                           t->q->source, group, tensors[p->parts[missing].tensor].name);
+        st = write_tensor(t, p, files[i].file, group, err);
     }
     return st ? st : write_step(t, p->name, err);
 }
 
 /* ---- files of all parameters ---- */
-
-static bool is_param(const struct deepspeed_target *t, int i)
-{
-    return strcmp(t->q->tensors[i].group, GROUP_PARAM) == 0;
-}
 
 static void push_shapes(struct pickle_writer *w, const struct deepspeed_target *t)
 {
@@ -141,15 +140,14 @@ static void push_shapes(struct pickle_writer *w, const struct deepspeed_target *
     pickle_write_op(w, PICKLE_OP_EMPTY_LIST);
     pickle_write_op(w, PICKLE_OP_MARK);
     push_ordered(w);
-    for (int i = 0; i < t->q->n; i++)
-        if (is_param(t, i)) {
-            pickle_write_text(w, t->q->tensors[i].name);
-            pickle_write_global(w, "torch", "Size");
-            pickle_write_op(w, PICKLE_OP_MARK);
-            pickle_write_ints(w, t->q->tensors[i].shape, t->q->tensors[i].ndim);
-            pickle_write_op(w, PICKLE_OP_TUPLE);
-            pickle_write_op(w, PICKLE_OP_REDUCE);
-        }
+    for (int i = 0; i < t->list.n; i++) {
+        pickle_write_text(w, t->list.params[i].name);
+        pickle_write_global(w, "torch", "Size");
+        pickle_write_op(w, PICKLE_OP_MARK);
+        pickle_write_ints(w, t->list.params[i].shape, t->list.params[i].ndim);
+        pickle_write_op(w, PICKLE_OP_TUPLE);
+        pickle_write_op(w, PICKLE_OP_REDUCE);
+    }
     pickle_write_op(w, PICKLE_OP_SETITEMS);
     pickle_write_op(w, PICKLE_OP_APPENDS);
 }
@@ -189,11 +187,10 @@ static tp_status write_model_states(struct deepspeed_target *t, struct tp_err *e
     push_dict(w);
     pickle_write_text(w, "module");
     push_ordered(w);
-    for (int i = 0; i < t->q->n && !st; i++)
-        if (is_param(t, i)) {
-            pickle_write_text(w, t->q->tensors[i].name);
-            st = push_tensor(&x, t, i, err);
-        }
+    for (int i = 0; i < t->list.n && !st; i++) {
+        pickle_write_text(w, t->list.params[i].name);
+        st = push_param(&x, &t->list.params[i], GROUP_PARAM, err);
+    }
     pickle_write_op(w, PICKLE_OP_SETITEMS);
     push_shapes(w, t);
     push_engine(w, t);
@@ -285,9 +282,9 @@ tp_status deepspeed_export_create(struct export_writer *w, const struct export_c
 
     snprintf(t.tag, sizeof t.tag, "global_step%lld_universal", (long long)q->step);
     TP_TRY(piece_target_new(&t.pieces, q->dir, q->tensors, q->n, err));
-    for (int i = 0; i < q->n; i++)
-        if (is_param(&t, i))
-            TP_TRY(write_param(&t, i, err));
+    TP_TRY(module_param_list(&t.list, q, piece_target_arena(t.pieces), err));
+    for (int i = 0; i < t.list.n; i++)
+        TP_TRY(write_param(&t, &t.list.params[i], err));
     TP_TRY(write_model_states(&t, err));
     TP_TRY(write_rank_states(&t, err));
     TP_TRY(write_optimizer(&t, err));

@@ -5,12 +5,19 @@
 #ifndef RESHARD_FORMATS_VERL_VERL_FLAT_H
 #define RESHARD_FORMATS_VERL_VERL_FLAT_H
 
-#include "reshard/formats/torch/torch_target.h"
+#include "reshard/formats/torch/module_param.h"
 #include "reshard/formats/verl/verl_units.h"
 
-/* Push the part that shard number `shard` has of a unit, padded with zeroes: a tensor of one axis.
- * tensors[i] is the number of parameter i in the transfer; all have this type. */
-tp_status verl_flat_push(struct torch_target *x, const struct verl_units *u, int unit, int shard,
-                         const int *tensors, enum dtype dtype, struct tp_err *err);
+/* What units are made of: params[i] is parameter i, and the group is a moment. */
+struct verl_flat {
+    const struct verl_units *units;
+    const struct module_param *const *params;
+    const char *group;
+};
+
+/* Push the part that shard number `shard` has of a unit, padded with zeroes: a tensor of one
+ * axis. */
+tp_status verl_flat_push(struct torch_target *x, const struct verl_flat *flat, int unit, int shard,
+                         struct tp_err *err);
 
 #endif

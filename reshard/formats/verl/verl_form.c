@@ -399,8 +399,8 @@ static bool copy(struct verl_form *f, const struct pickle_value *v, int axis)
 
 /* {"_local_tensor": part, "_spec": spec}. */
 static tp_status push_state(bool *known, struct verl_form *f, const struct pickle_value *state,
-                            int tensor, enum dtype dtype, int axis, const struct box *box,
-                            struct tp_err *err)
+                            const struct module_param *p, const char *group, int axis,
+                            const struct box *box, struct tp_err *err)
 {
     tp_status st = TP_OK;
 
@@ -414,7 +414,7 @@ static tp_status push_state(bool *known, struct verl_form *f, const struct pickl
             break;
         pickle_write_text(out(f), key);
         if (strcmp(key, "_local_tensor") == 0)
-            st = torch_target_box(f->x, tensor, dtype, box, err);
+            st = module_param_push(f->x, p, group, box, err);
         else
             *known = copy(f, pickle_entry(state, i), axis);
     }
@@ -422,8 +422,9 @@ static tp_status push_state(bool *known, struct verl_form *f, const struct pickl
     return st;
 }
 
-tp_status verl_form_push(bool *known, struct verl_form *f, const struct pickle_value *v, int tensor,
-                         enum dtype dtype, int axis, const struct box *box, struct tp_err *err)
+tp_status verl_form_push(bool *known, struct verl_form *f, const struct pickle_value *v,
+                         const struct module_param *p, const char *group, int axis,
+                         const struct box *box, struct tp_err *err)
 {
     const struct pickle_value *args = v->object.args, *state = pickle_item(args, 3);
     const bool slots = pickle_is(state, PICKLE_TUPLE);
@@ -441,8 +442,7 @@ tp_status verl_form_push(bool *known, struct verl_form *f, const struct pickle_v
             *known && pickle_count(state) == 2 && pickle_is(pickle_item(state, 0), PICKLE_NONE);
     }
     if (*known)
-        st = push_state(known, f, slots ? pickle_item(state, 1) : state, tensor, dtype, axis, box,
-                        err);
+        st = push_state(known, f, slots ? pickle_item(state, 1) : state, p, group, axis, box, err);
     if (slots)
         pickle_write_op(out(f), PICKLE_OP_TUPLE);
     pickle_write_op(out(f), PICKLE_OP_TUPLE);

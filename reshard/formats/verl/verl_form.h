@@ -6,7 +6,7 @@
 #ifndef RESHARD_FORMATS_VERL_VERL_FORM_H
 #define RESHARD_FORMATS_VERL_VERL_FORM_H
 
-#include "reshard/formats/torch/torch_target.h"
+#include "reshard/formats/torch/module_param.h"
 #include "reshard/formats/verl/verl_tensor.h"
 
 /* A rank's file that is being written. */
@@ -17,10 +17,11 @@ struct verl_form {
     int memo;              /* of the mesh; -1: it was not written yet */
 };
 
-/* Push box `box` of tensor number `tensor` as the part of a DTensor that is cut along `axis`. `v`
- * is the source's. What the form has beside the known is copied if it is plain, and nothing that a
+/* Push box `box` of what `group` has of p as the part of a DTensor that is cut along `axis`. `v` is
+ * the source's. What the form has beside the known is copied if it is plain, and nothing that a
  * program would call. *known: false when there is something else in it. */
-tp_status verl_form_push(bool *known, struct verl_form *f, const struct pickle_value *v, int tensor,
-                         enum dtype dtype, int axis, const struct box *box, struct tp_err *err);
+tp_status verl_form_push(bool *known, struct verl_form *f, const struct pickle_value *v,
+                         const struct module_param *p, const char *group, int axis,
+                         const struct box *box, struct tp_err *err);
 
 #endif

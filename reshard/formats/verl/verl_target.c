@@ -14,17 +14,15 @@
 #include "reshard/formats/verl/verl_state.h"
 #include "torch/pickle_copy.h"
 
-enum { GROUPS = 3, JSON_TEXT = 96 };
-
-static const char *const groups[GROUPS] = { GROUP_PARAM, GROUP_EXP_AVG, GROUP_EXP_AVG_SQ };
+enum { JSON_TEXT = 96 };
 
 /* A tensor of model.state_dict(). */
 struct verl_entry {
     const char *key;
     const struct pickle_value *v;
-    int tensors[GROUPS]; /* numbers in the transfer; -1: none */
-    int axis;            /* that is cut; -1: a buffer, which all ranks have */
-    int64_t begin;       /* of the part in the source's file, which tied tensors share */
+    const struct module_param *param;
+    int axis;      /* that is cut; -1: a buffer, which all ranks have */
+    int64_t begin; /* of the part in the source's file, which tied tensors share */
 };
 
 struct verl_target {
@@ -32,6 +30,8 @@ struct verl_target {
     struct piece_target *pieces;
     struct verl_rank model, optim, extra; /* of the source; without a root: there is none */
     struct verl_mesh mesh;
+    struct export_contents contents; /* q with the names that the source has */
+    struct module_param_list list;
     int world, shards;
     struct verl_entry *entries;
     int n;
@@ -40,7 +40,7 @@ struct verl_target {
     bool flat; /* the optimizer has FSDP1's units */
     struct verl_state d;
     struct verl_units units;
-    int *moments[GROUPS - 1]; /* of each entry: numbers in the transfer */
+    const struct module_param **params; /* of each entry */
 };
 
 static tp_status no_memory(const struct verl_target *t, struct tp_err *err)
@@ -77,29 +77,27 @@ static tp_status open_source(struct verl_rank *r, const struct verl_target *t, c
 static bool is_tied(const struct verl_target *t, const struct verl_entry *a,
                     const struct verl_entry *b, const struct verl_tensor *as)
 {
-    const struct tensor *tensor = &t->q->tensors[b->tensors[0]];
+    const struct module_param *p = b->param;
 
     return a->begin == b->begin ||
            (t->q->model->family != MODEL_OF_RULES && t->q->model->tied &&
-            strcmp(a->key, "lm_head.weight") == 0 && tensor->ndim == as->ndim &&
-            memcmp(tensor->shape, as->shape, sizeof *as->shape * (size_t)as->ndim) == 0);
+            strcmp(a->key, "lm_head.weight") == 0 && p->ndim == as->ndim &&
+            memcmp(p->shape, as->shape, sizeof *as->shape * (size_t)as->ndim) == 0);
 }
 
-/* The tensor that an entry is. One that is tied to an entry before it has no tensor of its own. */
-static tp_status find_tensor(struct verl_target *t, struct verl_entry *e,
-                             const struct verl_tensor *as, struct tp_err *err)
+/* The parameter that an entry is. One that is tied to an entry before it has none of its own. */
+static tp_status find_param(struct verl_target *t, struct verl_entry *e,
+                            const struct verl_tensor *as, struct tp_err *err)
 {
-    const struct layout *l = t->q->layout;
     const char *plain = compiled_name_plain(piece_target_arena(t->pieces), e->key);
 
     if (!plain)
         return no_memory(t, err);
-    for (int g = 0; g < GROUPS; g++)
-        e->tensors[g] = layout_find(l, groups[g], plain);
-    for (const struct verl_entry *b = t->entries; b < e && e->tensors[0] < 0; b++)
-        if (b->tensors[0] >= 0 && is_tied(t, e, b, as))
-            memcpy(e->tensors, b->tensors, sizeof e->tensors);
-    if (e->tensors[0] < 0)
+    e->param = module_param_find(&t->list, plain);
+    for (const struct verl_entry *b = t->entries; b < e && !e->param; b++)
+        if (is_tied(t, e, b, as))
+            e->param = b->param;
+    if (!e->param)
         return tp_fail(err, TP_E_USAGE,
                        "%s: tensor %s is not written, and verl loads only complete models; export "
                        "another format",
@@ -113,6 +111,7 @@ static tp_status add_entry(struct verl_target *t, const char *key, const struct 
     struct verl_entry *e = &t->entries[t->n];
     struct verl_tensor tensor = { .local = v };
     struct torch_tensor local;
+    enum dtype dtype;
     tp_status st;
 
     *e = (struct verl_entry){ .key = key, .v = v, .axis = verl_tensor_axis(v) };
@@ -126,14 +125,15 @@ static tp_status add_entry(struct verl_target *t, const char *key, const struct 
     }
     TP_TRY(torch_tensor_read(&local, &t->model.x.torch, tensor.local, key, err));
     e->begin = local.begin;
-    TP_TRY(find_tensor(t, e, &tensor, err));
+    TP_TRY(find_param(t, e, &tensor, err));
     t->n++;
-    if (t->q->tensors[e->tensors[0]].dtype != local.dtype)
+    dtype = module_param_dtype(e->param, GROUP_PARAM);
+    if (dtype != local.dtype)
         st = tp_fail(err, TP_E_USAGE,
                      "%s: tensor %s is %s there and would be %s; verl loads the types that it saved"
                      ": give --dtype %s",
-                     t->q->source, key, dtype_name(local.dtype),
-                     dtype_name(t->q->tensors[e->tensors[0]].dtype), dtype_name(local.dtype));
+                     t->q->source, key, dtype_name(local.dtype), dtype_name(dtype),
+                     dtype_name(local.dtype));
 done:
     return st;
 }
@@ -169,7 +169,7 @@ static tp_status number_entries(struct verl_target *t, struct tp_err *err)
         bool tied = false;
 
         for (int b = 0; b < i && !tied; b++)
-            tied = t->entries[b].tensors[0] == t->entries[i].tensors[0];
+            tied = t->entries[b].param == t->entries[i].param;
         if (!tied && t->entries[i].axis >= 0)
             t->numbers[t->n_numbers++] = i;
     }
@@ -197,27 +197,24 @@ static int64_t first_length(const struct verl_target *t)
                : -1;
 }
 
-/* The parameters and moments by their numbers in the model. */
+/* The parameters by their numbers in the model. */
 static tp_status list_params(struct verl_target *t, struct tp_err *err)
 {
     struct arena *arena = piece_target_arena(t->pieces);
 
     t->d = (struct verl_state){ .source = t->q->extras, .n_params = t->n };
     t->d.params = arena_array(arena, (size_t)t->n + 1, sizeof *t->d.params);
-    for (int g = 0; g < GROUPS - 1; g++)
-        t->moments[g] = arena_array(arena, (size_t)t->n + 1, sizeof *t->moments[g]);
-    if (!t->d.params || !t->moments[0] || !t->moments[1])
+    t->params = arena_array(arena, (size_t)t->n + 1, sizeof *t->params);
+    if (!t->d.params || !t->params)
         return no_memory(t, err);
     for (int i = 0; i < t->n; i++) {
         const struct verl_entry *e = &t->entries[i];
-        const struct tensor *tensor = &t->q->tensors[e->tensors[0]];
 
         t->d.params[i] = (struct verl_param){ .name = e->key,
-                                              .ndim = tensor->ndim,
+                                              .ndim = e->param->ndim,
                                               .distributed = e->axis >= 0 };
-        memcpy(t->d.params[i].shape, tensor->shape, sizeof t->d.params[i].shape);
-        for (int g = 0; g < GROUPS - 1; g++)
-            t->moments[g][i] = e->tensors[g + 1];
+        memcpy(t->d.params[i].shape, e->param->shape, sizeof t->d.params[i].shape);
+        t->params[i] = e->param;
     }
     return verl_units_make(&t->units, &t->d, err);
 }
@@ -288,10 +285,10 @@ static tp_status make_mesh(struct verl_target *t, struct tp_err *err)
 
 /* verl 0.6 and 0.7 cut the first axis that divides (get_shard_placement_fn), and other versions the
  * first. Only an axis other than the first one tells them apart. */
-static int dividing_axis(const struct verl_target *t, const struct tensor *tensor)
+static int dividing_axis(const struct verl_target *t, const struct module_param *p)
 {
-    for (int d = 0; d < tensor->ndim; d++)
-        if (tensor->shape[d] % t->shards == 0)
+    for (int d = 0; d < p->ndim; d++)
+        if (p->shape[d] % t->shards == 0)
             return d;
     return 0;
 }
@@ -302,16 +299,16 @@ static void choose_axes(struct verl_target *t)
     const int64_t shards = t->model.mesh.size[t->model.mesh.ndim - 1];
 
     for (int i = 0; i < t->n; i++) {
-        const struct tensor *tensor = &t->q->tensors[t->entries[i].tensors[0]];
+        const struct module_param *p = t->entries[i].param;
 
         dividing |= t->entries[i].axis > 0;
-        differ |= t->entries[i].axis >= 0 && dividing_axis(t, tensor) > 0;
-        for (int d = 1; d < tensor->ndim && tensor->shape[0] % shards != 0; d++)
-            told |= tensor->shape[d] % shards == 0;
+        differ |= t->entries[i].axis >= 0 && dividing_axis(t, p) > 0;
+        for (int d = 1; d < p->ndim && p->shape[0] % shards != 0; d++)
+            told |= p->shape[d] % shards == 0;
     }
     for (int i = 0; i < t->n && dividing; i++)
         if (t->entries[i].axis >= 0)
-            t->entries[i].axis = dividing_axis(t, &t->q->tensors[t->entries[i].tensors[0]]);
+            t->entries[i].axis = dividing_axis(t, t->entries[i].param);
     if (!dividing && !told && differ && !t->flat)
         progress_note(
             t->q->progress,
@@ -347,18 +344,17 @@ static tp_status begin_file(struct torch_target *x, struct verl_form *f,
 
 /* Push the rank's part of a tensor, in the form of the source's value v. */
 static tp_status push_tensor(const struct verl_target *t, struct verl_form *f,
-                             const struct verl_entry *e, int g, const struct pickle_value *v,
-                             struct tp_err *err)
+                             const struct verl_entry *e, const char *group,
+                             const struct pickle_value *v, struct tp_err *err)
 {
-    const struct tensor *tensor = &t->q->tensors[e->tensors[g]];
-    struct box box = box_whole(tensor->ndim, tensor->shape);
+    struct box box = box_whole(e->param->ndim, e->param->shape);
     bool known = false;
     tp_status st;
 
     if (e->axis < 0)
-        return torch_target_box(f->x, e->tensors[g], tensor->dtype, &box, err);
+        return module_param_push(f->x, e->param, group, &box, err);
     verl_tensor_cut(&box, e->axis, t->shards, f->rank % t->shards);
-    st = verl_form_push(&known, f, v, e->tensors[g], tensor->dtype, e->axis, &box, err);
+    st = verl_form_push(&known, f, v, e->param, group, e->axis, &box, err);
     if (!st && !known)
         st = tp_fail(err, TP_E_USAGE,
                      "%s: %s is a DTensor in a form of torch that is not known, so it cannot be "
@@ -381,7 +377,7 @@ static tp_status write_model(const struct verl_target *t, int rank, struct tp_er
     pickle_write_op(&x.save.pickle, PICKLE_OP_MARK);
     for (int i = 0; i < t->n && !st; i++) {
         pickle_write_text(&x.save.pickle, t->entries[i].key);
-        st = push_tensor(t, &f, &t->entries[i], 0, t->entries[i].v, err);
+        st = push_tensor(t, &f, &t->entries[i], GROUP_PARAM, t->entries[i].v, err);
     }
     pickle_write_op(&x.save.pickle, PICKLE_OP_SETITEMS);
     return torch_target_finish(&x, st, err);
@@ -401,22 +397,21 @@ static tp_status push_state(const struct verl_target *t, struct verl_form *f, in
     for (int64_t i = 0; i < pickle_entries(state) && !st; i++) {
         const char *key = pickle_text(pickle_key(state, i));
         const struct pickle_value *v = pickle_entry(state, i);
-        const int g = key && strcmp(key, GROUP_EXP_AVG) == 0      ? 1
-                      : key && strcmp(key, GROUP_EXP_AVG_SQ) == 0 ? 2
-                                                                  : 0;
+        const char *group = key && strcmp(key, GROUP_EXP_AVG) == 0      ? GROUP_EXP_AVG
+                            : key && strcmp(key, GROUP_EXP_AVG_SQ) == 0 ? GROUP_EXP_AVG_SQ
+                                                                        : NULL;
 
         if (key && strcmp(key, "step") == 0) {
             pickle_write_text(w, key);
             torch_save_number(&f->x->save, t->q->optimizer_step);
-        } else if (t->flat && number >= 0 && number < t->units.n && g && torch_tensor_is(v)) {
-            const int *tensors = t->moments[g - 1], first = tensors[t->units.list[number].first];
+        } else if (t->flat && number >= 0 && number < t->units.n && group && torch_tensor_is(v)) {
+            const struct verl_flat flat = { &t->units, t->params, group };
 
             pickle_write_text(w, key);
-            st = verl_flat_push(f->x, &t->units, (int)number, f->rank % t->shards, tensors,
-                                t->q->tensors[first].dtype, err);
-        } else if (e && g && e->tensors[g] >= 0 && verl_tensor_is(v)) {
+            st = verl_flat_push(f->x, &flat, (int)number, f->rank % t->shards, err);
+        } else if (e && group && verl_tensor_is(v) && module_param_missing(e->param, group) < 0) {
             pickle_write_text(w, key);
-            st = push_tensor(t, f, e, g, v, err);
+            st = push_tensor(t, f, e, group, v, err);
         } else {
             st = tp_fail(err, TP_E_USAGE,
                          "%s: the optimizer has %.60s of parameter %lld, which is not AdamW's, and "
@@ -494,6 +489,8 @@ static tp_status read_source(struct verl_target *t, struct tp_err *err)
 
     TP_TRY(verl_folder_find(dir, piece_source_path(t->q->extras), err));
     TP_TRY(verl_folder_world(&world, dir, err));
+    t->contents.module_names = piece_source_has_module_names(t->q->extras);
+    TP_TRY(module_param_list(&t->list, &t->contents, piece_target_arena(t->pieces), err));
     TP_TRY(open_source(&t->model, t, "model", world, err));
     TP_TRY(open_source(&t->optim, t, "optim", world, err));
     TP_TRY(open_source(&t->extra, t, "extra_state", world, err));
@@ -525,7 +522,7 @@ static tp_status write_all(struct verl_target *t, struct tp_err *err)
 tp_status verl_export_create(struct export_writer *w, const struct export_contents *q,
                              struct tp_err *err)
 {
-    struct verl_target t = { .q = q };
+    struct verl_target t = { .q = q, .contents = *q };
     tp_status st;
 
     if (!q->extras)
