@@ -162,10 +162,11 @@ def test_a_tied_head_is_one_parameter(tmp_path):
     assert json.loads(ok("tp-ckpt", "ls", path, "--json").out)[0]["tensors"] == 3 * len(order) + 1
 
 
-@pytest.mark.parametrize("prefix", ["", "model."])
-def test_an_optimizer_by_names(prefix, f32, tmp_path):
+@pytest.mark.parametrize("prefix,inside", [("", ""), ("model.", "model."), ("model.", ""), ("module.", "")])
+def test_an_optimizer_by_names(prefix, inside, f32, tmp_path):
+    """It may be that of the model inside the program's module, and Hugging Face's own names begin with "model."."""
     order = order_of(f32)
-    path = save(tmp_path / "full.pt", {"state": {"model": weights(f32, order, prefix), "optim": named(f32, order[::-1], prefix)}})
+    path = save(tmp_path / "full.pt", {"state": {"model": weights(f32, order, prefix), "optim": named(f32, order[::-1], inside)}})
     assert_imported(f32, path, tmp_path / "ckpt")
 
 
@@ -272,6 +273,22 @@ def test_a_part_of_a_checkpoint_is_not_taken_for_it(f32, tmp_path):
 def test_a_file_without_weights(content, says, f32, tmp_path):
     path = save(tmp_path / "m.pt", content)
     refused("tp-ckpt", "import", path, "-o", tmp_path / "no", "--config", f32.config, says=says)
+
+
+def test_a_module_itself_is_named(f32, tmp_path):
+    """What torch.save(model) saves is read, never executed, and has no names of weights."""
+    class Llama:
+        def __init__(self):
+            self.training, self._modules = True, {"model": None}
+    torch_files._module("own_models", Llama=Llama)
+    for content in (Llama(), {"epoch": 1, "model": Llama()}, [Llama()]):
+        refused("tp-ckpt", "import", save(tmp_path / "m.pt", content), "-o", tmp_path / "no", "--config", f32.config,
+                says="a module of class Llama itself in place of its state_dict()")
+
+
+def test_a_list_of_state_dicts(f32, tmp_path):
+    order = order_of(f32)
+    assert_imported(f32, save(tmp_path / "m.pt", [weights(f32, order), {"lr": 1}, numbered(f32, order)]), tmp_path / "ckpt")
 
 
 def test_other_files(f32, tmp_path):

@@ -88,6 +88,11 @@ static tp_status refuse_model(const struct pt_contents *c, const char *path, str
                        "%s: has several dicts of weights (%s), and none has a usual key, such as "
                        "model_state_dict; save that of the model in a file of its own",
                        path, pt_contents_titles(titles, c->weights, c->n_weights));
+    if (c->module)
+        return tp_fail(err, TP_E_NOTFOUND,
+                       "%s: has a module of class %.100s itself in place of its state_dict(); load "
+                       "it in its program, and save model.state_dict()",
+                       path, c->module);
     return tp_fail(err, TP_E_NOTFOUND,
                    "%s: has %s and no weights, that is no dict from names such as "
                    "model.norm.weight to tensors",
@@ -96,19 +101,50 @@ static tp_status refuse_model(const struct pt_contents *c, const char *path, str
 
 /* ---- the optimizer ---- */
 
+/* Whether weights have a name behind a prefix. */
+static bool has_weight(const struct pickle_value *weights, const char *prefix, const char *name,
+                       struct arena *arena)
+{
+    const size_t n = strlen(prefix);
+
+    for (int64_t i = 0; i < pickle_entries(weights); i++) {
+        const char *key = pickle_text(pickle_key(weights, i));
+        const char *plain = key ? compiled_name_plain(arena, key) : NULL;
+
+        if (plain && strncmp(plain, prefix, n) == 0 && strcmp(plain + n, name) == 0)
+            return true;
+    }
+    return false;
+}
+
+/* What the names of an optimizer have in front of those of Hugging Face: what weights have, or
+ * nothing, where the optimizer is that of a module inside the program's. */
+static const char *prefix_of_names(const struct pickle_value *state,
+                                   const struct pickle_value *weights, const char *prefix,
+                                   struct arena *arena)
+{
+    const char *key = pickle_text(pickle_key(state, 0));
+    const char *name = key ? compiled_name_plain(arena, key) : NULL;
+
+    return name && has_weight(weights, prefix, name, arena) ? "" : prefix;
+}
+
 static tp_status add_optimizer(struct torch_pieces *x, const struct pt_part *part,
                                const struct pt_part *weights, const char *prefix,
                                const struct model *m, struct tp_err *err)
 {
     const char *title = *part->title ? part->title : "optimizer";
+    const struct pickle_value *state = pickle_get(part->value, "state");
     const struct numbered_adamw numbered = {
         .root = part->value, .title = title, .weights = weights->value, .prefix = prefix
     };
-    const struct named_adamw named = { .root = part->value, .title = title, .prefix = prefix };
+    const struct named_adamw named = { .root = part->value,
+                                       .title = title,
+                                       .prefix = prefix_of_names(state, weights->value, prefix,
+                                                                 &x->arena) };
 
-    return pickle_text(pickle_key(pickle_get(part->value, "state"), 0))
-               ? named_adamw_read(x, &named, m, err)
-               : numbered_adamw_read(x, &numbered, m, err);
+    return pickle_text(pickle_key(state, 0)) ? named_adamw_read(x, &named, m, err)
+                                             : numbered_adamw_read(x, &numbered, m, err);
 }
 
 /* Of several optimizers none is taken. */

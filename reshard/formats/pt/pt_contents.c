@@ -33,6 +33,15 @@ static bool is_optimizer(const struct pickle_value *v)
            pickle_is(pickle_get(v, "param_groups"), PICKLE_LIST);
 }
 
+/* The class of an nn.Module, which torch.save(model) saves with all of its attributes; NULL: it is
+ * none. */
+static const char *module_class(const struct pickle_value *v)
+{
+    if (!pickle_is(v, PICKLE_OBJECT) || !pickle_get(v->object.state, "_modules"))
+        return NULL;
+    return pickle_is(v->object.callable, PICKLE_GLOBAL) ? v->object.callable->global.name : "?";
+}
+
 /* The title of what is in `title` under a key, or at a place of a list. */
 static const char *join(struct pt_search *s, const char *title, const struct pickle_value *key,
                         int64_t i)
@@ -62,13 +71,15 @@ static void search(struct pt_search *s, const struct pickle_value *v, const char
         add(s->out->weights, &s->out->n_weights, v, title);
         return;
     }
+    if (!s->out->module)
+        s->out->module = module_class(v);
     if (depth == DEPTH_MAX)
         return;
     for (int64_t i = 0; i < pickle_entries(v); i++)
         if (pickle_text(pickle_key(v, i)) && pickle_entry(v, i)->depth > 0)
             search(s, pickle_entry(v, i), join(s, title, pickle_key(v, i), i), depth + 1);
     for (int64_t i = 0; i < pickle_count(v) && pickle_is(v, PICKLE_LIST); i++)
-        if (is_optimizer(pickle_item(v, i)))
+        if (pickle_item(v, i)->depth > 0)
             search(s, pickle_item(v, i), join(s, title, NULL, i), depth + 1);
 }
 

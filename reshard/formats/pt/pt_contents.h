@@ -25,6 +25,7 @@ struct pt_part {
 struct pt_contents {
     struct pt_part weights[PT_PARTS_MAX], optimizers[PT_PARTS_MAX];
     int n_weights, n_optimizers;
+    const char *module; /* class of an nn.Module that was saved itself; NULL: there is none */
 };
 
 /* Look for weights and optimizers. Further ones than PT_PARTS_MAX are not listed. Titles live in
