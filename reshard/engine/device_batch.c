@@ -98,8 +98,7 @@ static bool add_cast(struct device_batch *b, const struct transfer_plan *p, int 
 
     if (from == to || !p->cast_digests)
         return true;
-    if (!transfer_counts_cast(p, tensor, targets,
-                              extent_index_find(p->to, tensor, &run->box, targets)))
+    if (!transfer_counts(p, tensor, targets, extent_index_find(p->to, tensor, &run->box, targets)))
         return true;
     if (!(it = add_sum(b, DEVICE_BATCH_CAST, tensor)))
         return false;

@@ -17,6 +17,8 @@
 #include "layout/box.h"
 #include "layout/dtype.h"
 
+struct comm_control;
+
 /* A tensor that is transferred. Its number is its index in struct transfer. */
 struct reshard_tensor {
     const char *name; /* "exp_avg/model.norm.weight", for messages; borrowed */
@@ -116,6 +118,10 @@ struct reshard_endpoint {
     void (*add_digest)(void *ctx, int tensor, const struct digest *part);
     tp_status (*write_digested)(void *ctx, int extent, const struct box *run, const void *buf,
                                 struct digest *written, struct tp_err *err);
+    /* As `read`, but adds to no checksum: of several processes that read a run, another one counts
+     * it. NULL: `read` may be called for a run by any number of processes. Thread safe. */
+    tp_status (*read_uncounted)(void *ctx, int extent, const struct box *run, void *buf,
+                                struct tp_err *err);
     /* Source: a run will be read, after those that were named before; about ahead_bytes are named
      * ahead of what is read. NULL: it need not know, because its files are local. Thread safe. */
     void (*will_read)(void *ctx, int extent, const struct box *run);
@@ -135,6 +141,11 @@ struct reshard_endpoint {
      * and after the last write, while no thread writes. NULL: never. */
     tp_status (*flush)(void *ctx, struct tp_err *err);
     int64_t flush_bytes;
+    /* Several processes, each of which adds up checksums of what it read or wrote: the sums of all
+     * become those of rank 0, and a source's also those of the others where `check` needs them.
+     * Called once, after all tiles and before `check`, by every process. NULL: there are none, or
+     * they are combined elsewhere. Collective. */
+    tp_status (*combine)(void *ctx, struct comm_control *control, struct tp_err *err);
     /* Source: compare the checksums of what was read. Called once, after all reads, by every
      * process of the transfer. NULL: there are no checksums. */
     tp_status (*check)(void *ctx, struct tp_err *err);

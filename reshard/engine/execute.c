@@ -8,6 +8,7 @@
 #include "core/thread_pool.h"
 #include "reshard/engine/device_ring.h"
 #include "reshard/engine/device_start.h"
+#include "reshard/engine/reduce_sums.h"
 #include "reshard/engine/transfer_run.h"
 
 /* ---- all tiles ---- */
@@ -284,29 +285,20 @@ static tp_status check_source(const struct transfer_plan *p, struct tp_err *err)
     return agree(p, from->check ? from->check(from->ctx, err) : TP_OK, err);
 }
 
-/* Several processes: rank 0 gets the sums of all. */
-static tp_status combine_casts(struct transfer_plan *p, struct tp_err *err)
+/* Several processes: rank 0 gets the sums of all, and a source may need them for its check. */
+static tp_status combine(struct transfer_plan *p, struct tp_err *err)
 {
+    const struct reshard_endpoint *ends[] = { p->transfer.from, p->transfer.to };
     struct comm_control *c = p->transfer.control;
-    const int64_t n_words = 2 * (int64_t)p->transfer.n_tensors;
-    int64_t *sizes = calloc((size_t)control_size(c), sizeof *sizes);
-    void *all = NULL;
-    tp_status st = sizes ? TP_OK : tp_fail(err, TP_E_NOMEM, "no memory to combine digests");
+    tp_status st = TP_OK;
 
-    TP_TRY(control_agree(c, st, err));
-    TP_TRY(control_gather(c, p->cast_digests, n_words * (int64_t)sizeof *p->cast_digests, &all,
-                          sizes, err));
-    for (int64_t i = n_words; all && i < control_size(c) * n_words; i += 2) {
-        uint64_t *into = &p->cast_digests[i % n_words];
-        const uint64_t *from = (const uint64_t *)all + i;
-        struct digest sum = { { into[0], into[1] } }, part = { { from[0], from[1] } };
-
-        digest_add(&sum, &part);
-        memcpy(into, sum.d, sizeof sum.d);
-    }
-done:
-    free(all);
-    free(sizes);
+    if (!c)
+        return TP_OK;
+    for (int i = 0; i < 2 && !st; i++)
+        if (ends[i]->combine)
+            st = ends[i]->combine(ends[i]->ctx, c, err);
+    if (!st && p->cast_digests)
+        st = reduce_digests(c, p->cast_digests, 2 * (int64_t)p->transfer.n_tensors, err);
     return st;
 }
 
@@ -333,9 +325,8 @@ tp_status transfer_end(struct transfer_run *run, tp_status st, struct transfer_s
     stats->device_rate = run->choice.device_rate;
     transfer_cancel(run); /* before the check, which allocates memory too */
     TP_TRY(agree(p, st, err));
-    TP_TRY(check_source(p, err));
-    if (p->cast_digests && p->transfer.control)
-        st = combine_casts(p, err);
+    TP_TRY(combine(p, err));
+    st = check_source(p, err);
 done:
     return st;
 }

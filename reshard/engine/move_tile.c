@@ -39,10 +39,14 @@ static tp_status read_run(struct transfer_run *r, const struct transfer_worker *
 {
     const struct reshard_endpoint *from = r->plan->transfer.from;
     const bool digested = !from->read_undigested || !(w->is_direct || proves_cast(r, o));
+    tp_status (*read)(void *, int, const struct box *, void *, struct tp_err *) =
+        digested ? from->read : from->read_undigested;
 
+    if (!w->counts && from->read_uncounted)
+        read = from->read_uncounted;
     atomic_fetch_add(&r->bytes_read, bytes_of(&o->from_run, o->from_type));
-    return (digested ? from->read : from->read_undigested)(
-        from->ctx, extent_index_number(r->plan->from, o->tensor, o->from), &o->from_run, buf, err);
+    return read(from->ctx, extent_index_number(r->plan->from, o->tensor, o->from), &o->from_run,
+                buf, err);
 }
 
 static tp_status write_run(struct transfer_run *r, struct transfer_worker *w,
@@ -170,7 +174,7 @@ static tp_status cast_run(struct transfer_run *r, struct transfer_worker *w,
     tp_status st = cast_run_of(r, o, w->cast, w->read, box_elements(&o->from_run), err);
 
     w->is_cast = true;
-    if (st || !p->cast_digests || !w->counts_cast)
+    if (st || !p->cast_digests || !w->counts)
         return st;
     words = &p->cast_digests[2 * (int64_t)o->tensor];
     part = digest_box(w->cast, &o->from_run, t->ndim, t->shape, dtype_bytes(o->to_type));
@@ -219,7 +223,7 @@ static tp_status move_source(struct transfer_run *r, struct transfer_worker *w,
 
     o->from_run = run_of(r->plan->from, tile, o->from);
     n = extent_index_find(r->plan->to, tile->tensor, &o->from_run, w->targets);
-    w->counts_cast = transfer_counts_cast(r->plan, tile->tensor, w->targets, n);
+    w->counts = transfer_counts(r->plan, tile->tensor, w->targets, n);
     n = transfer_keep_mine(r->plan, tile->tensor, w->targets, n);
     if (n == 1) {
         o->to = w->targets[0];

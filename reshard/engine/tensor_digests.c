@@ -1,6 +1,8 @@
 /* reshard/engine/tensor_digests.c - see reshard/engine/tensor_digests.h. */
 #include "reshard/engine/tensor_digests.h"
 
+#include "reshard/engine/reduce_sums.h"
+
 void tensor_digests_init(struct tensor_digests *d)
 {
     *d = (struct tensor_digests){ .n = 0 };
@@ -33,6 +35,12 @@ void tensor_digests_add(struct tensor_digests *d, int tensor, const struct diges
 struct digest tensor_digests_of(const struct tensor_digests *d, int tensor)
 {
     return d->sums[tensor];
+}
+
+tp_status tensor_digests_combine(struct tensor_digests *d, struct comm_control *control,
+                                 struct tp_err *err)
+{
+    return reduce_digests(control, d->sums->d, 2 * (int64_t)d->n, err);
 }
 
 struct reshard_sums tensor_digests_words(const struct tensor_digests *d)

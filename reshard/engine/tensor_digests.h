@@ -29,6 +29,11 @@ void tensor_digests_add(struct tensor_digests *d, int tensor, const struct diges
 /* The digest of what was added of a tensor. While no thread adds. */
 struct digest tensor_digests_of(const struct tensor_digests *d, int tensor);
 
+/* The `combine` of an endpoint (reshard/engine/endpoint.h): rank 0 gets the digests of what all
+ * processes added. Collective. */
+tp_status tensor_digests_combine(struct tensor_digests *d, struct comm_control *control,
+                                 struct tp_err *err);
+
 /* All of them, for a journal (reshard/resume.h). */
 struct reshard_sums tensor_digests_words(const struct tensor_digests *d);
 

@@ -96,7 +96,7 @@ static bool is_mine(const struct transfer_plan *p, int tensor, int position)
     return !p->transfer.mine || p->transfer.mine[extent_index_number(p->to, tensor, position)];
 }
 
-bool transfer_counts_cast(const struct transfer_plan *p, int tensor, const int *positions, int n)
+bool transfer_counts(const struct transfer_plan *p, int tensor, const int *positions, int n)
 {
     return n > 0 && is_mine(p, tensor, positions[0]);
 }

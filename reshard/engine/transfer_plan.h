@@ -72,10 +72,10 @@ int transfer_tile_tensor(const struct transfer_plan *p, int64_t number);
 /* Keep those of n positions of target extents that this process writes; returns how many. */
 int transfer_keep_mine(const struct transfer_plan *p, int tensor, int *positions, int n);
 
-/* Whether this process adds a run that it read to the digests of what was cast: of the processes
- * that read it, the one that writes the first of the n target extents that want it, at
- * `positions`. */
-bool transfer_counts_cast(const struct transfer_plan *p, int tensor, const int *positions, int n);
+/* Whether this process adds a run that it read to the source's checksums and to the digests of what
+ * was cast: of the processes that read it, the one that writes the first of the n target extents
+ * that want it, at `positions`. */
+bool transfer_counts(const struct transfer_plan *p, int tensor, const int *positions, int n);
 
 /* Allocate a tile's arrays, which transfer_tile_free frees, also after a failure. TP_E_NOMEM. */
 tp_status transfer_tile_make(struct transfer_tile *tile, const struct transfer_plan *p,

@@ -27,7 +27,7 @@ struct transfer_worker {
     char *read, *cast;     /* parts of the buffer, for this tile */
     char *free;            /* the rest of it */
     bool is_cast;          /* `cast` holds the run that was read */
-    bool counts_cast;      /* of the processes that read the run, this one adds it to the digests */
+    bool counts;           /* of the processes that read the run, this one adds it to the sums */
     bool is_direct;        /* every run of the tile is written as it was read */
     struct digest written; /* of a direct tile, so far */
 };

@@ -18,7 +18,8 @@
 /* What formats of pieces have in common. */
 #define PIECES                                                              \
     .send = piece_target_export_send, .finish = piece_target_export_finish, \
-    .close = piece_target_export_close, .keep = piece_target_export_keep
+    .close = piece_target_export_close, .keep = piece_target_export_keep,   \
+    .share = piece_target_export_share
 
 static const struct export_format formats[] = {
     { .name = "safetensors",

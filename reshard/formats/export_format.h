@@ -7,6 +7,7 @@
 #ifndef RESHARD_FORMATS_EXPORT_FORMAT_H
 #define RESHARD_FORMATS_EXPORT_FORMAT_H
 
+#include "comm/control.h"
 #include "core/err.h"
 #include "reshard/formats/export_writer.h"
 #include "reshard/formats/upload_set.h"
@@ -40,6 +41,12 @@ struct export_format {
     /* The tensors go to a store: name the files and what will be written to them, before the first
      * write. The set is borrowed, and outlives the writer. TP_E_USAGE: this model cannot. */
     tp_status (*send)(struct export_writer *w, struct upload_set *to, struct tp_err *err);
+    /* Several processes write the files that `create` has made on rank 0: the others get a writer
+     * of the same ones. q->dir is the same folder everywhere. After all writes each process syncs
+     * what it wrote (`resumable` of the endpoint); only rank 0 calls `finish`. After a failure
+     * nothing needs to be closed but rank 0's writer. Collective. NULL: one process writes. */
+    tp_status (*share)(struct export_writer *w, const struct export_contents *q,
+                       struct comm_control *control, struct tp_err *err);
     /* After all writes, once. */
     tp_status (*finish)(struct export_writer *w, struct tp_err *err);
     /* Free it; also without finish. */

@@ -5,7 +5,7 @@
  * covers: reshard/formats/checkpoint/checkpoint_source reshard/formats/checkpoint/checkpoint_target
  *     reshard/formats/checkpoint/target_resume reshard/formats/checkpoint/target_shards
  *     reshard/formats/checkpoint/chunk_extents reshard/formats/checkpoint/shard_parts
- *     reshard/formats/checkpoint/reduce_sums
+ *     reshard/engine/reduce_sums
  */
 #include "reshard/formats/checkpoint/checkpoint.h"
 
@@ -17,7 +17,7 @@
 
 #include "ckpt/transaction.h"
 #include "core/stop.h"
-#include "reshard/formats/checkpoint/reduce_sums.h"
+#include "reshard/engine/reduce_sums.h"
 #include "tests/unit/ranks.h"
 #include "tests/unit/temp_dir.h"
 #include "tests/unit/tiny_ckpt.h"

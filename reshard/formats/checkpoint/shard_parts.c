@@ -4,7 +4,7 @@
 #include <stdlib.h>
 
 #include "ckpt/crc.h"
-#include "reshard/formats/checkpoint/reduce_sums.h"
+#include "reshard/engine/reduce_sums.h"
 
 /* The smallest range that contains everything this process read of a chunk. */
 struct shard_parts_range {

@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "reshard/formats/checkpoint/reduce_sums.h"
+#include "reshard/engine/reduce_sums.h"
 #include "storage/upload.h"
 
 enum { PIECE_GROUP = 16 }; /* words, so that a slice of reduce_sums is 512 KiB */

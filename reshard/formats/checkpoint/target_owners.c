@@ -5,8 +5,8 @@
  * writer, which appends its chunks as if it worked alone: the file has the same bytes whatever the
  * number of processes.
  */
+#include "reshard/engine/reduce_sums.h"
 #include "reshard/formats/checkpoint/checkpoint_target.h"
-#include "reshard/formats/checkpoint/reduce_sums.h"
 
 /* Neighbouring ranks go to the same process, because they need neighbouring parts of the source.
  * A process ends where it has its fraction of all bytes; a shard goes where its middle is. */
@@ -61,30 +61,13 @@ int checkpoint_target_idle(const struct checkpoint_target *t)
     return idle;
 }
 
-/* A reduce_sums_fn. */
-static void add_digests(uint64_t *into, const uint64_t *from, int64_t n)
-{
-    for (int64_t i = 0; i < n; i += 2) {
-        struct digest sum = { { into[i], into[i + 1] } };
-        const struct digest part = { { from[i], from[i + 1] } };
-
-        digest_add(&sum, &part);
-        into[i] = sum.d[0];
-        into[i + 1] = sum.d[1];
-    }
-}
-
 tp_status checkpoint_target_combine(struct checkpoint_target *t, struct shard_info *found,
                                     struct tp_err *err)
 {
-    struct reduce_sums sums = { .words = t->digests->d,
-                                .n = 2 * (int64_t)t->layout->n_tensors,
-                                .group = 2,
-                                .add = add_digests };
     tp_status st;
     int n = 0;
 
-    TP_TRY(reduce_sums(t->control, &sums, err));
+    TP_TRY(reduce_digests(t->control, t->digests->d, 2 * (int64_t)t->layout->n_tensors, err));
     TP_TRY(control_sum_i64(t->control, &t->stored_bytes, 1, err));
     for (int rank = 0; rank < t->world; rank++) {
         if (t->owners[rank] < 0)

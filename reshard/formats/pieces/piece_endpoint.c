@@ -150,16 +150,16 @@ static tp_status read_run(struct piece_run *r, const struct piece_source *s, str
     return st;
 }
 
-static tp_status source_read_undigested(void *ctx, int extent, const struct box *run, void *buf,
-                                        struct tp_err *err)
+/* Read a run, and add it to the CRC-32 of its file's range if it counts. */
+static tp_status read_piece(struct piece_source *s, int extent, const struct box *run, void *buf,
+                            bool counts, struct tp_err *err)
 {
-    struct piece_source *s = ctx;
     const struct piece *p = s->extents[extent];
     struct piece_run r = { .piece = p,
                            .box = *run,
                            .buf = buf,
                            .elem = dtype_bytes(p->dtype),
-                           .sums = s->read.added[extent] ? &s->read : NULL };
+                           .sums = counts && s->read.added[extent] ? &s->read : NULL };
     tp_status st;
 
     if (box_is_empty(run))
@@ -173,6 +173,18 @@ static tp_status source_read_undigested(void *ctx, int extent, const struct box 
         pthread_mutex_unlock(&s->lock);
     }
     return TP_OK;
+}
+
+static tp_status source_read_undigested(void *ctx, int extent, const struct box *run, void *buf,
+                                        struct tp_err *err)
+{
+    return read_piece(ctx, extent, run, buf, true, err);
+}
+
+static tp_status source_read_uncounted(void *ctx, int extent, const struct box *run, void *buf,
+                                       struct tp_err *err)
+{
+    return read_piece(ctx, extent, run, buf, false, err);
 }
 
 /* Only what is contiguous in the file is named; the rest is fetched when it is read. */
@@ -217,6 +229,14 @@ static tp_status source_read(void *ctx, int extent, const struct box *run, void 
 static struct digest source_digest(const void *ctx, int tensor)
 {
     return tensor_digests_of(&((const struct piece_source *)ctx)->digests, tensor);
+}
+
+static tp_status source_combine(void *ctx, struct comm_control *control, struct tp_err *err)
+{
+    struct piece_source *s = ctx;
+    tp_status st = tensor_digests_combine(&s->digests, control, err);
+
+    return st ? st : piece_sums_combine(&s->read, control, err);
 }
 
 static tp_status source_check(void *ctx, struct tp_err *err)
@@ -298,8 +318,10 @@ static tp_status add_extents(struct piece_source *s, const int *chosen, int n, i
                                              .ctx = s,
                                              .read = source_read,
                                              .read_undigested = source_read_undigested,
+                                             .read_uncounted = source_read_uncounted,
                                              .add_digest = source_add_digest,
                                              .resumable = &source_resumable,
+                                             .combine = source_combine,
                                              .check = source_check,
                                              .digest = source_digest };
     if (location_is_remote(s->path)) {

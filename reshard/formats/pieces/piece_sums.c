@@ -3,6 +3,7 @@
 
 #include <stdlib.h>
 
+#include "reshard/engine/reduce_sums.h"
 #include "torch/crc32.h"
 #include "torch/zip.h"
 
@@ -120,6 +121,26 @@ void piece_sums_add(struct piece_sums *s, int sum, uint32_t parts, int64_t n)
     s->words[2 * (size_t)sum + 1] += (uint64_t)n;
 }
 
+/* A reduce_sums_fn. */
+static void add_words(uint64_t *into, const uint64_t *from, int64_t n)
+{
+    for (int64_t i = 0; i < n; i += 2) {
+        into[i] ^= from[i];
+        into[i + 1] += from[i + 1];
+    }
+}
+
+tp_status piece_sums_combine(struct piece_sums *s, struct comm_control *control, struct tp_err *err)
+{
+    const struct reduce_sums sums = { s->words, 2 * (int64_t)s->n, 2, add_words };
+    tp_status st = reduce_sums(control, &sums, err);
+
+    s->first = control_rank(control);
+    s->step = control_size(control);
+    return st ? st
+              : control_broadcast(control, s->words, sums.n * (int64_t)sizeof *s->words, 0, err);
+}
+
 /* ---- the end ---- */
 
 /* Read bytes from .. to - 1 of a file, which no piece has. */
@@ -191,7 +212,7 @@ tp_status piece_sums_check(const struct piece_sums *s, struct tp_err *err)
 
         for (; end < s->n_ranges && s->ranges[end].sum == i; end++)
             bytes += (uint64_t)(s->ranges[end].end - s->ranges[end].begin);
-        if (s->wanted[i])
+        if (s->wanted[i] && (s->step == 0 || i % s->step == s->first))
             st = s->separate[i] || bytes != s->words[2 * (size_t)i + 1]
                      ? piece_sums_separate(&s->sums[i], s->files, err)
                      : compare(s, i, s->ranges + first, end - first, err);

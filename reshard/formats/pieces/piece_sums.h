@@ -9,6 +9,7 @@
 #ifndef RESHARD_FORMATS_PIECES_PIECE_SUMS_H
 #define RESHARD_FORMATS_PIECES_PIECE_SUMS_H
 
+#include "comm/control.h"
 #include "reshard/formats/pieces/piece.h"
 
 /* Bytes of a file that one extent reads. */
@@ -27,6 +28,7 @@ struct piece_sums {
     bool *wanted;    /* [n] an extent has bytes of it */
     bool *separate;  /* [n] it is read a second time */
     uint64_t *words; /* [2 * n] exclusive or of the parts, and how many bytes they have */
+    int first, step; /* of several processes, this one compares every step-th sum; 0: all */
 };
 
 /* For these extents. Tables live in the arena. */
@@ -40,7 +42,12 @@ uint32_t piece_sums_part(const struct piece_sums *s, const struct piece *p, int6
 /* Add the exclusive or of parts with n bytes together to a sum. Not thread safe. */
 void piece_sums_add(struct piece_sums *s, int sum, uint32_t parts, int64_t n);
 
-/* After all reads: compare all wanted sums. TP_E_CORRUPT: one differs. */
+/* Several processes, each of which has read a part: all get the words of all, and divide the
+ * comparison. Collective. */
+tp_status piece_sums_combine(struct piece_sums *s, struct comm_control *control,
+                             struct tp_err *err);
+
+/* After all reads: compare the wanted sums. TP_E_CORRUPT: one differs. */
 tp_status piece_sums_check(const struct piece_sums *s, struct tp_err *err);
 
 /* Read all bytes of a sum and compare it. */

@@ -15,6 +15,7 @@
 #ifndef RESHARD_FORMATS_PIECES_PIECE_TARGET_H
 #define RESHARD_FORMATS_PIECES_PIECE_TARGET_H
 
+#include "comm/control.h"
 #include "core/arena.h"
 #include "layout/tensor.h"
 #include "reshard/engine/endpoint.h"
@@ -62,6 +63,13 @@ tp_status piece_target_finish(struct piece_target *t, struct tp_err *err);
 /* After the plan: tensors are sent to a store, as `send` of reshard/formats/export_format.h. */
 tp_status piece_target_send(struct piece_target *t, struct upload_set *to, struct tp_err *err);
 
+/* Several processes write the files that rank 0 has created: *t is its target, after the plan; on
+ * the other ranks it is new, with the same tensors and the same folder, and is planned too. After
+ * the transfer each process syncs what it wrote (the endpoint's `resumable`), and then rank 0
+ * finishes. Collective. */
+tp_status piece_target_share(struct piece_target *t, struct comm_control *control,
+                             struct tp_err *err);
+
 /* The same as a row of reshard/formats/export_format.h. */
 struct export_writer piece_target_writer(struct piece_target *t);
 tp_status piece_target_export_send(struct export_writer *w, struct upload_set *to,
@@ -69,6 +77,8 @@ tp_status piece_target_export_send(struct export_writer *w, struct upload_set *t
 tp_status piece_target_export_finish(struct export_writer *w, struct tp_err *err);
 tp_status piece_target_export_keep(struct export_writer *w, const char *dir, const char *journal,
                                    struct tp_err *err);
+tp_status piece_target_export_share(struct export_writer *w, const struct export_contents *q,
+                                    struct comm_control *control, struct tp_err *err);
 void piece_target_export_close(struct export_writer *w);
 
 #endif

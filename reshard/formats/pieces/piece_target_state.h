@@ -1,7 +1,8 @@
 /*
  * reshard/formats/pieces/piece_target_state.h - what a target of pieces contains: inside
  * reshard/formats/pieces/ only. piece_target.c writes the pieces, piece_upload.c sends them to a
- * store, piece_resume.c continues what an interrupted run wrote.
+ * store, piece_resume.c continues what an interrupted run wrote, piece_share.c lets several
+ * processes write them.
  */
 #ifndef RESHARD_FORMATS_PIECES_PIECE_TARGET_STATE_H
 #define RESHARD_FORMATS_PIECES_PIECE_TARGET_STATE_H

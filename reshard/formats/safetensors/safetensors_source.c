@@ -88,6 +88,11 @@ static tp_status source_read(void *ctx, int extent, const struct box *run, void 
     return TP_OK;
 }
 
+static tp_status source_combine(void *ctx, struct comm_control *control, struct tp_err *err)
+{
+    return tensor_digests_combine(&((struct safetensors_source *)ctx)->digests, control, err);
+}
+
 static struct digest source_digest(const void *ctx, int tensor)
 {
     return tensor_digests_of(&((const struct safetensors_source *)ctx)->digests, tensor);
@@ -353,8 +358,10 @@ tp_status safetensors_select(struct safetensors_source *s, const struct reshard_
         .ctx = s,
         .read = source_read,
         .read_undigested = source_read_undigested,
+        .read_uncounted = source_read_undigested,
         .add_digest = source_add_digest,
         .resumable = &source_resumable,
+        .combine = source_combine,
         .digest = source_digest,
     };
     if (location_is_remote(s->path)) {

@@ -1,8 +1,8 @@
 /*
- * reshard/formats/checkpoint/reduce_sums.h - combines the checksums of several processes on rank 0.
+ * reshard/engine/reduce_sums.h - combines the checksums of several processes on rank 0.
  */
-#ifndef RESHARD_FORMATS_CHECKPOINT_REDUCE_SUMS_H
-#define RESHARD_FORMATS_CHECKPOINT_REDUCE_SUMS_H
+#ifndef RESHARD_ENGINE_REDUCE_SUMS_H
+#define RESHARD_ENGINE_REDUCE_SUMS_H
 
 #include "comm/control.h"
 
@@ -20,5 +20,8 @@ struct reduce_sums {
 /* On rank 0 the words become the sum over all processes; elsewhere they stay. Collective, with the
  * same n and group everywhere. Works in slices, so the memory it needs does not grow with n. */
 tp_status reduce_sums(struct comm_control *c, const struct reduce_sums *sums, struct tp_err *err);
+
+/* The same for n / 2 digests (ckpt/digest.h). */
+tp_status reduce_digests(struct comm_control *c, uint64_t *words, int64_t n, struct tp_err *err);
 
 #endif

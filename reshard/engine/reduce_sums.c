@@ -1,7 +1,9 @@
-/* reshard/formats/checkpoint/reduce_sums.c - see reshard/formats/checkpoint/reduce_sums.h. */
-#include "reshard/formats/checkpoint/reduce_sums.h"
+/* reshard/engine/reduce_sums.c - see reshard/engine/reduce_sums.h. */
+#include "reshard/engine/reduce_sums.h"
 
 #include <stdlib.h>
+
+#include "ckpt/digest.h"
 
 enum { SLICE_GROUPS = 4096 };
 
@@ -41,4 +43,24 @@ tp_status reduce_sums(struct comm_control *c, const struct reduce_sums *s, struc
 done:
     free(sizes);
     return st;
+}
+
+/* A reduce_sums_fn. */
+static void add_digests(uint64_t *into, const uint64_t *from, int64_t n)
+{
+    for (int64_t i = 0; i < n; i += 2) {
+        struct digest sum = { { into[i], into[i + 1] } };
+        const struct digest part = { { from[i], from[i + 1] } };
+
+        digest_add(&sum, &part);
+        into[i] = sum.d[0];
+        into[i + 1] = sum.d[1];
+    }
+}
+
+tp_status reduce_digests(struct comm_control *c, uint64_t *words, int64_t n, struct tp_err *err)
+{
+    const struct reduce_sums sums = { .words = words, .n = n, .group = 2, .add = add_digests };
+
+    return reduce_sums(c, &sums, err);
 }
