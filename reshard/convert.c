@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "ckpt/root.h"
+#include "comm/control.h"
 #include "core/clock.h"
 #include "core/file.h"
 #include "core/text.h"
@@ -131,7 +132,8 @@ static tp_status make_checkpoint(struct convert_report *r, const struct convert_
                                            .threads = q->threads,
                                            .journal_s = q->journal_s,
                                            .force = q->force,
-                                           .progress = q->progress };
+                                           .progress = q->progress,
+                                           .control = q->control };
     struct import_report done;
     tp_status st = import_run(&done, &import, err);
 
@@ -171,7 +173,8 @@ static tp_status make_folder(struct convert_report *r, const struct convert_requ
                                            .threads = q->threads,
                                            .journal_s = q->journal_s,
                                            .force = q->force,
-                                           .progress = q->progress };
+                                           .progress = q->progress,
+                                           .control = q->control };
     struct export_report done;
     tp_status st = export_run(&done, &export, err);
 
@@ -182,23 +185,22 @@ static tp_status make_folder(struct convert_report *r, const struct convert_requ
     return TP_OK;
 }
 
-tp_status convert_run(struct convert_report *report, const struct convert_request *q,
-                      struct tp_err *err)
+/* Find out the formats, and check the request. */
+static tp_status prepare(struct convert_report *r, const struct convert_request *q, bool *foreign,
+                         struct tp_err *err)
 {
-    const double begin = clock_seconds();
     const struct export_format *ignored;
-    struct convert_report r = { .from = q->from_format ? q->from_format : detect(q->source) };
-    bool foreign;
     tp_status st;
 
-    if (!r.from)
-        r.from = CONVERT_OWN;
-    foreign = strcmp(r.from, CONVERT_OWN) != 0;
-    r.format = q->format ? q->format : r.from;
-    if (foreign)
-        TP_TRY(import_check_format(r.from, err));
-    if (strcmp(r.format, CONVERT_OWN) != 0) {
-        st = export_format_find(&ignored, r.format, err);
+    r->from = q->from_format ? q->from_format : detect(q->source);
+    if (!r->from)
+        r->from = CONVERT_OWN;
+    *foreign = strcmp(r->from, CONVERT_OWN) != 0;
+    r->format = q->format ? q->format : r->from;
+    if (*foreign)
+        TP_TRY(import_check_format(r->from, err));
+    if (strcmp(r->format, CONVERT_OWN) != 0) {
+        st = export_format_find(&ignored, r->format, err);
         if (st) {
             const struct tp_err why = *err;
 
@@ -206,20 +208,31 @@ tp_status convert_run(struct convert_report *report, const struct convert_reques
                            why.msg);
         }
     }
-    if (q->rules && !foreign) {
-        st = tp_fail(err, TP_E_USAGE,
-                     "--rules: a checkpoint of tp-train knows how its tensors are cut; leave "
-                     "--rules out");
-        goto done;
-    }
-    if (q->ignore.n && !foreign) {
-        st = tp_fail(
+    if (q->rules && !*foreign)
+        return tp_fail(err, TP_E_USAGE,
+                       "--rules: a checkpoint of tp-train knows how its tensors are cut; leave "
+                       "--rules out");
+    if (q->ignore.n && !*foreign)
+        return tp_fail(
             err, TP_E_USAGE,
             "--ignore: a checkpoint of tp-train has no tensors that its model does not have; "
             "leave --ignore out");
-        goto done;
-    }
-    TP_TRY(name_out(r.out, q, foreign, err));
+    st = name_out(r->out, q, *foreign, err);
+done:
+    return st;
+}
+
+tp_status convert_run(struct convert_report *report, const struct convert_request *q,
+                      struct tp_err *err)
+{
+    const double begin = clock_seconds();
+    struct convert_report r = { .from = NULL };
+    bool foreign = false;
+    tp_status st = prepare(&r, q, &foreign, err);
+
+    if (q->control)
+        st = control_agree(q->control, st, err);
+    TP_TRY(st);
     if (strcmp(r.format, CONVERT_OWN) == 0)
         TP_TRY(make_checkpoint(&r, q, err));
     else

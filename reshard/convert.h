@@ -41,9 +41,11 @@ struct convert_request {
     int zstd;             /* level with which a checkpoint is compressed; 0: it is not */
     int64_t memory_bytes; /* the most resident memory */
     int threads;
-    double journal_s;          /* seconds between records of progress; 0: after each tile */
-    bool force;                /* replace what is there when it is the same kind of thing */
-    struct progress *progress; /* counts bytes written; NULL: none */
+    double journal_s;             /* seconds between records of progress; 0: after each tile */
+    bool force;                   /* replace what is there when it is the same kind of thing */
+    struct progress *progress;    /* counts bytes written; NULL: none */
+    struct comm_control *control; /* processes that share the work, with the same request but for
+                                     progress; NULL: this one alone */
 };
 
 struct convert_report {
@@ -67,7 +69,8 @@ tp_status convert_check_place(const char *path, const char *from_format, struct 
 tp_status convert_explain(tp_status st, const char *path, const char *from_format,
                           struct tp_err *err);
 
-/* Convert. The new folder or step appears complete or not at all. TP_E_USAGE: a format is not
+/* Convert. The new folder or step appears complete or not at all. Collective over control: all
+ * processes get the same status, and rank 0 the report. TP_E_USAGE: a format is not
  * known or cannot be written, the request does not fit the source, or rules or names to ignore are
  * given for a checkpoint. */
 tp_status convert_run(struct convert_report *report, const struct convert_request *request,

@@ -7,6 +7,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "comm/control.h"
 #include "layout/spec.h"
 
 struct copy_totals {
@@ -20,6 +21,12 @@ struct copy_totals {
     int64_t tiles; /* that the tensors were cut into */
     int64_t resumed_tiles;  /* completed by interrupted runs */
     int64_t damaged_chunks; /* of those; they were written again */
+    int processes;          /* that shared the work */
 };
+
+/* Add up what the processes did (NULL: this one alone): bytes and tiles are of all, peak_bytes of
+ * the process that needed most. Collective. */
+tp_status copy_totals_add_up(struct copy_totals *t, struct comm_control *control,
+                             struct tp_err *err);
 
 #endif

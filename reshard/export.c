@@ -11,14 +11,15 @@
 #include "core/stop.h"
 #include "reshard/atomic_folder.h"
 #include "reshard/copy_job.h"
+#include "reshard/export_options.h"
 #include "reshard/export_source.h"
 #include "reshard/export_store.h"
 #include "reshard/formats/foreign.h"
 #include "reshard/formats/hf_assets.h"
 #include "reshard/formats/hf_config.h"
-#include "reshard/formats/megatron/megatron_version.h"
 #include "reshard/formats/model_folder.h"
 #include "reshard/resume.h"
+#include "reshard/shared_step.h"
 #include "storage/location.h"
 #include "storage/remote.h"
 #include "storage/upload_sender.h"
@@ -42,7 +43,18 @@ struct export_job {
     struct copy_job copy;
     int64_t remote_bytes; /* resident later for a source that is not local */
     struct resume resume;
+    struct comm_control *control; /* NULL: this process alone */
 };
+
+static bool is_root(const struct export_job *x)
+{
+    return !x->control || control_rank(x->control) == 0;
+}
+
+static tp_status agree(const struct export_job *x, tp_status st, struct tp_err *err)
+{
+    return x->control ? control_agree(x->control, st, err) : st;
+}
 
 static struct resume_job resume_job_of(struct export_job *x)
 {
@@ -79,19 +91,14 @@ static bool is_torch_adam(const struct export_job *x)
     return chosen ? strcmp(chosen, "torch") == 0 : x->source.torch_adam;
 }
 
-/* 1 or 2: the word is the first or the second one; 0: it is NULL; -1: it is another one. */
-static int find_word(const char *word, const char *first, const char *second)
-{
-    return !word ? 0 : strcmp(word, first) == 0 ? 1 : strcmp(word, second) == 0 ? 2 : -1;
-}
-
 /* The modules of Megatron-LM that are written: those that are chosen, else the source's. How the
  * source's experts were stored counts only for the same kind of modules. */
 static struct export_modules modules_of(const struct export_job *x)
 {
     const struct export_modules from = x->source.modules;
-    const int impl = find_word(x->request->transformer_impl, "local", "transformer_engine"),
-              experts = find_word(x->request->moe_experts, "sequential", "grouped");
+    const int impl =
+                  export_options_word(x->request->transformer_impl, "local", "transformer_engine"),
+              experts = export_options_word(x->request->moe_experts, "sequential", "grouped");
     struct export_modules m = { impl ? (enum export_impl)impl : from.impl,
                                 (enum export_experts)experts };
 
@@ -109,31 +116,38 @@ static bool has_module_names(const struct export_job *x)
     return x->format->module_names && (chosen ? strcmp(chosen, "5") == 0 : x->source.module_names);
 }
 
-/* Create the files in `dir`, which exists. */
-static tp_status create(struct export_job *x, const char *dir, struct tp_err *err)
+/* What is written to `dir`, which exists. */
+static struct export_contents contents_of(const struct export_job *x, const char *dir)
 {
     const struct export_request *q = x->request;
     const struct export_source *from = &x->source;
-    const struct export_contents contents = { .dir = dir,
-                                              .source = from->path,
-                                              .from_format = q->foreign ? q->from_format : NULL,
-                                              .model = &from->model,
-                                              .tensors = from->layout.tensors,
-                                              .n = from->layout.n_tensors,
-                                              .layout = &from->layout,
-                                              .step = from->step,
-                                              .optimizer_step = from->optimizer_step,
-                                              .adamw = from->adamw,
-                                              .distributed_optimizer = is_distributed(x),
-                                              .torch_adam = is_torch_adam(x),
-                                              .modules = modules_of(x),
-                                              .module_names = has_module_names(x),
-                                              .megatron_core = q->megatron_core,
-                                              .max_shard_bytes = q->max_shard_bytes,
-                                              .q8_0 = q->q8_0,
-                                              .assets = q->assets,
-                                              .progress = q->progress,
-                                              .extras = from->extras };
+
+    return (struct export_contents){ .dir = dir,
+                                     .source = from->path,
+                                     .from_format = q->foreign ? q->from_format : NULL,
+                                     .model = &from->model,
+                                     .tensors = from->layout.tensors,
+                                     .n = from->layout.n_tensors,
+                                     .layout = &from->layout,
+                                     .step = from->step,
+                                     .optimizer_step = from->optimizer_step,
+                                     .adamw = from->adamw,
+                                     .distributed_optimizer = is_distributed(x),
+                                     .torch_adam = is_torch_adam(x),
+                                     .modules = modules_of(x),
+                                     .module_names = has_module_names(x),
+                                     .megatron_core = q->megatron_core,
+                                     .max_shard_bytes = q->max_shard_bytes,
+                                     .q8_0 = q->q8_0,
+                                     .assets = q->assets,
+                                     .progress = q->progress,
+                                     .extras = from->extras };
+}
+
+/* Create the files. */
+static tp_status create(struct export_job *x, const char *dir, struct tp_err *err)
+{
+    const struct export_contents contents = contents_of(x, dir);
 
     return x->format->create(&x->writer, &contents, err);
 }
@@ -181,6 +195,7 @@ static tp_status plan(struct export_job *x, struct tp_err *err)
                                           .tensors = from->transferred,
                                           .from = from->endpoint,
                                           .to = x->writer.endpoint,
+                                          .control = x->control,
                                           .threads = q->threads,
                                           .progress = q->progress };
     return resume_plan(&x->resume, &x->copy, q->memory_bytes, later, err);
@@ -384,7 +399,82 @@ done:
     return st;
 }
 
-/* The same in a store. */
+/* ---- several processes ----
+ *
+ * Rank 0 does everything that one process does, without a journal; the others only copy tensors.
+ */
+
+/* Rank 0 begins the folder and creates the files, and the others open them. */
+static tp_status begin_together(struct export_job *x, struct tp_err *err)
+{
+    const struct export_request *q = x->request;
+    struct export_contents contents;
+    tp_status st = TP_OK;
+
+    if (is_root(x)) {
+        st = check_source(q, err);
+        if (!st)
+            st = atomic_folder_begin(&x->folder, q->out, q->force, model_folder_replaceable, NULL,
+                                     err);
+        if (!st)
+            st = create(x, x->folder.tmp, err);
+    }
+    TP_TRY(control_agree(x->control, st, err));
+    TP_TRY(shared_step_folder(x->control, x->folder.tmp, err));
+    contents = contents_of(x, x->folder.tmp);
+    st = x->format->share(&x->writer, &contents, x->control, err);
+done:
+    return st;
+}
+
+/* Put what this process wrote on the disk. */
+static tp_status sync_own(const struct export_job *x, struct tp_err *err)
+{
+    const struct reshard_endpoint *to = x->writer.endpoint;
+
+    return control_agree(x->control, to->resumable->sync(to->ctx, err), err);
+}
+
+/* On rank 0, when all processes have written. */
+static tp_status complete(struct export_job *x, struct tp_err *err)
+{
+    tp_status st;
+
+    TP_TRY(copy_job_prove(&x->copy, err));
+    TP_TRY(x->format->finish(&x->writer, err));
+    TP_TRY(write_small_files(x, err));
+    TP_TRY(atomic_folder_commit(&x->folder, err));
+done:
+    return st;
+}
+
+static tp_status write_together(struct export_job *x, struct tp_err *err)
+{
+    tp_status st;
+
+    TP_TRY(begin_together(x, err));
+    TP_TRY(plan(x, err));
+    TP_TRY(copy_job_run(&x->copy, err));
+    TP_TRY(sync_own(x, err));
+    st = control_agree(x->control, is_root(x) ? complete(x, err) : TP_OK, err);
+done:
+    if (is_root(x))
+        atomic_folder_abort(&x->folder);
+    return st;
+}
+
+/* Several processes must read the same files. */
+static tp_status compare_sources(struct export_job *x, struct tp_err *err)
+{
+    tp_status st = control_agree(x->control, identify(x, err), err);
+
+    return st ? st
+              : job_identity_compare(x->resume.head.identity_sha256, x->source.path, x->control,
+                                     err);
+}
+
+/* ---- to a store ---- */
+
 static tp_status write_store(struct export_job *x, struct tp_err *err)
 {
     const struct export_request *q = x->request;
@@ -425,7 +515,8 @@ done:
     return st;
 }
 
-static void fill_report(struct export_report *r, const struct export_job *x)
+static tp_status fill_report(struct export_report *r, const struct export_job *x,
+                             struct tp_err *err)
 {
     const struct export_source *from = &x->source;
 
@@ -440,66 +531,46 @@ static void fill_report(struct export_report *r, const struct export_job *x)
     memcpy(r->dir, from->path, sizeof r->dir);
     memcpy(r->out, to_store(x) ? x->store.to : x->folder.dir, sizeof r->out);
     memcpy(r->left_out, from->left_out, sizeof r->left_out);
+    if (x->control)
+        r->totals.tiles = x->copy.planned.tiles;
+    return copy_totals_add_up(&r->totals, x->control, err);
 }
 
-/* The options of Megatron-LM's modules. */
-static tp_status check_modules(const struct export_job *x, struct tp_err *err)
+/* What one process does alone. */
+static tp_status check_shared(const struct export_job *x, struct tp_err *err)
 {
-    const struct export_request *q = x->request;
-
-    if ((q->transformer_impl || q->moe_experts) && !x->format->modules)
-        return tp_fail(err, TP_E_USAGE, "--%s is for --format megatron, not %s%s",
-                       q->transformer_impl ? "transformer-impl" : "moe-experts", q->format,
-                       x->format->distributed_optimizer ? ", which has the same names for all"
-                                                        : "");
-    if (find_word(q->transformer_impl, "local", "transformer_engine") < 0)
+    if (!x->control)
+        return TP_OK;
+    if (!x->format->share)
         return tp_fail(err, TP_E_USAGE,
-                       "--transformer-impl takes local or transformer_engine, not '%.40s'",
-                       q->transformer_impl);
-    if (find_word(q->moe_experts, "sequential", "grouped") < 0)
-        return tp_fail(err, TP_E_USAGE, "--moe-experts takes grouped or sequential, not '%.40s'",
-                       q->moe_experts);
+                       "--format %s: %s is written by one process; start it without mpirun",
+                       x->format->name, x->format->title);
+    if (to_store(x))
+        return tp_fail(err, TP_E_USAGE,
+                       "%s: the files of other frameworks are written to a store by one process; "
+                       "start it without mpirun, or write to a folder, and copy that",
+                       x->request->out);
     return TP_OK;
 }
 
-/* What only some formats have. */
-static tp_status check_options(const struct export_job *x, struct tp_err *err)
+/* Everything before the first collective. */
+static tp_status open_job(struct export_job *x, struct tp_err *err)
 {
     const struct export_request *q = x->request;
-    struct megatron_version ignored;
     tp_status st;
 
-    if (q->q8_0 && !x->format->q8_0)
-        return tp_fail(err, TP_E_USAGE, "--dtype q8_0 is for --format gguf, not %s", q->format);
-    if ((q->distributed_optimizer || q->ordinary_optimizer) && !x->format->distributed_optimizer)
-        return tp_fail(err, TP_E_USAGE,
-                       "--%s-optimizer is for --format megatron or torch_dist, not %s",
-                       q->distributed_optimizer ? "distributed" : "ordinary", q->format);
-    if (q->distributed_optimizer && (q->no_optim || q->ordinary_optimizer))
-        return tp_fail(err, TP_E_USAGE, "--distributed-optimizer and --%s exclude each other",
-                       q->no_optim ? "no-optim" : "ordinary-optimizer");
-    if (q->megatron_adam && !x->format->distributed_optimizer)
-        return tp_fail(err, TP_E_USAGE,
-                       "--megatron-adam is for --format megatron or torch_dist, not %s", q->format);
-    if (q->megatron_adam && (q->no_optim || q->distributed_optimizer))
-        return tp_fail(err, TP_E_USAGE, "--megatron-adam and --%s exclude each other",
-                       q->no_optim ? "no-optim" : "distributed-optimizer");
-    if (q->megatron_adam && strcmp(q->megatron_adam, "fused") != 0 &&
-        strcmp(q->megatron_adam, "torch") != 0)
-        return tp_fail(err, TP_E_USAGE, "--megatron-adam takes fused or torch, not '%.40s'",
-                       q->megatron_adam);
-    if (q->megatron_core && !x->format->megatron_core)
-        return tp_fail(err, TP_E_USAGE, "--megatron-core is for --format torch_dist, not %s",
-                       q->format);
-    if (q->transformers && !x->format->module_names)
-        return tp_fail(err, TP_E_USAGE,
-                       "--transformers is for --format dcp, accelerate or deepspeed, not %s",
-                       q->format);
-    if (find_word(q->transformers, "4", "5") < 0)
-        return tp_fail(err, TP_E_USAGE, "--transformers takes 4 or 5, not '%.40s'",
-                       q->transformers);
-    st = check_modules(x, err);
-    return st ? st : megatron_version_find(&ignored, q->megatron_core, err);
+    TP_TRY(export_format_find(&x->format, q->format, err));
+    TP_TRY(export_options_check(q, x->format, err));
+    TP_TRY(check_shared(x, err));
+    x->remote_bytes = memory_budget_remote(q->ckpt, q->memory_bytes);
+    TP_TRY(export_source_open(&x->source, q, x->format, &x->arena, err));
+    if (q->moe_experts && x->source.model.experts == 0)
+        TP_TRY(tp_fail(err, TP_E_USAGE, "--moe-experts %s: the model of %s has no experts",
+                       q->moe_experts, x->source.path));
+    if (q->assets)
+        TP_TRY(hf_assets_check(q->assets, err));
+done:
+    return st;
 }
 
 tp_status export_run(struct export_report *report, const struct export_request *request,
@@ -511,17 +582,16 @@ tp_status export_run(struct export_report *report, const struct export_request *
     if (!x)
         return tp_fail(err, TP_E_NOMEM, "no memory to export");
     x->request = request;
-    TP_TRY(export_format_find(&x->format, request->format, err));
-    TP_TRY(check_options(x, err));
-    x->remote_bytes = memory_budget_remote(request->ckpt, request->memory_bytes);
-    TP_TRY(export_source_open(&x->source, request, x->format, &x->arena, err));
-    if (request->moe_experts && x->source.model.experts == 0)
-        TP_TRY(tp_fail(err, TP_E_USAGE, "--moe-experts %s: the model of %s has no experts",
-                       request->moe_experts, x->source.path));
-    if (request->assets)
-        TP_TRY(hf_assets_check(request->assets, err));
-    TP_TRY(to_store(x) ? write_store(x, err) : write_folder(x, err));
-    fill_report(report, x);
+    if (request->control && control_size(request->control) > 1)
+        x->control = request->control;
+    TP_TRY(agree(x, open_job(x, err), err));
+    if (x->control && !location_is_remote(request->ckpt))
+        TP_TRY(compare_sources(x, err));
+    if (x->control)
+        TP_TRY(write_together(x, err));
+    else
+        TP_TRY(to_store(x) ? write_store(x, err) : write_folder(x, err));
+    st = fill_report(report, x, err);
 done:
     resume_free(&x->resume);
     copy_job_free(&x->copy);

@@ -11,6 +11,8 @@
 #include "layout/dtype.h"
 #include "reshard/unknown_tensors.h"
 
+struct comm_control;
+
 struct export_request {
     const char *ckpt;        /* root or step directory; foreign: folder */
     bool foreign;            /* another framework wrote it */
@@ -46,9 +48,11 @@ struct export_request {
     const char *assets;           /* folder with tokenizer and so on to copy, or NULL */
     int64_t memory_bytes;         /* the most resident memory */
     int threads;
-    double journal_s;          /* seconds between records of progress; 0: after each tile */
-    bool force;                /* replace OUT when it is a model's folder */
-    struct progress *progress; /* counts bytes written and receives notes; NULL: none */
+    double journal_s;             /* seconds between records of progress; 0: after each tile */
+    bool force;                   /* replace OUT when it is a model's folder */
+    struct progress *progress;    /* counts bytes written and receives notes; NULL: none */
+    struct comm_control *control; /* processes that share the work, with the same request but for
+                                     progress; NULL: this one alone */
 };
 
 #endif

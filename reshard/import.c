@@ -18,6 +18,7 @@
 #include "reshard/output_root.h"
 #include "reshard/resume.h"
 #include "reshard/root_model.h"
+#include "reshard/shared_step.h"
 #include "reshard/store_job.h"
 #include "storage/location.h"
 
@@ -35,8 +36,14 @@ struct import_job {
     struct checkpoint_target *target;
     struct copy_job copy;
     struct resume resume;
-    int64_t remote_bytes; /* resident later for a source that is not local */
+    int64_t remote_bytes;         /* resident later for a source that is not local */
+    struct comm_control *control; /* NULL: this process alone */
 };
+
+static tp_status agree(const struct import_job *x, tp_status st, struct tp_err *err)
+{
+    return x->control ? control_agree(x->control, st, err) : st;
+}
 
 static struct resume_job resume_job_of(struct import_job *x)
 {
@@ -86,10 +93,10 @@ done:
     return st;
 }
 
-/* Look for what an interrupted run of this import left. */
-static tp_status find_interrupted(struct import_job *x, struct tp_err *err)
+/* SHA-256 of what this import does. */
+static tp_status identify(char identity[SHA256_TEXT], struct import_job *x, struct tp_err *err)
 {
-    char identity[SHA256_TEXT], spec[SPEC_TEXT_MAX], zstd[24];
+    char spec[SPEC_TEXT_MAX], zstd[24];
     struct sha256 *h;
     tp_status st = job_identity_new(&h, "import", err);
 
@@ -103,8 +110,44 @@ static tp_status find_interrupted(struct import_job *x, struct tp_err *err)
     }
     st = import_source_identify(&x->source, x->request, h, err);
     sha256_end(h, identity);
+    return st;
+}
+
+/* Look for what an interrupted run of this import left. */
+static tp_status find_interrupted(struct import_job *x, struct tp_err *err)
+{
+    char identity[SHA256_TEXT];
+    tp_status st = identify(identity, x, err);
+
     return st ? st
               : resume_find(&x->resume, identity, x->request->out, x->source.step, &x->arena, err);
+}
+
+/* Several processes must read the same files. */
+static tp_status compare_sources(struct import_job *x, struct tp_err *err)
+{
+    char identity[SHA256_TEXT] = "";
+    tp_status st = identify(identity, x, err);
+
+    st = control_agree(x->control, st, err);
+    return st ? st : job_identity_compare(identity, x->request->source, x->control, err);
+}
+
+static tp_status plan_target(struct import_job *x, struct tp_err *err)
+{
+    const struct import_request *q = x->request;
+    tp_status st;
+
+    TP_TRY(checkpoint_target_plan(&x->target, &x->layout, x->control, err));
+    if (q->zstd)
+        TP_TRY(checkpoint_target_compress(x->target, q->zstd, q->threads, err));
+    if (q->zstd && x->control && checkpoint_target_idle(x->target) > 0)
+        progress_note(q->progress,
+                      "--zstd: each shard is compressed by one process, so %d of %d processes have "
+                      "nothing to do",
+                      checkpoint_target_idle(x->target), control_size(x->control));
+done:
+    return st;
 }
 
 static tp_status plan(struct import_job *x, struct tp_err *err)
@@ -113,24 +156,24 @@ static tp_status plan(struct import_job *x, struct tp_err *err)
     int64_t later =
         LATER_BYTES + x->remote_bytes + resume_memory_bytes(x->source.endpoint, &x->arena);
     int64_t chunks, parts = 0;
-    tp_status st;
+    tp_status st = TP_OK;
 
-    TP_TRY(checkpoint_target_plan(&x->target, &x->layout, NULL, err));
-    if (q->zstd)
-        TP_TRY(checkpoint_target_compress(x->target, q->zstd, q->threads, err));
     x->copy.transfer = (struct transfer){ .n_tensors = x->layout.n_tensors,
                                           .tensors = x->source.transferred,
                                           .from = x->source.endpoint,
                                           .to = checkpoint_target_endpoint(x->target),
+                                          .mine = checkpoint_target_mine(x->target),
+                                          .control = x->control,
                                           .threads = q->threads,
                                           .progress = q->progress };
     if (location_is_remote(q->out)) {
-        TP_TRY(
-            store_job_bytes(&parts, x->target, &x->layout, q->zstd ? q->threads : 0, false, err));
+        st = store_job_bytes(&parts, x->target, &x->layout, q->zstd ? q->threads : 0,
+                             x->control != NULL, err);
         parts += memory_budget_connections();
-    } else {
-        TP_TRY(find_interrupted(x, err));
+    } else if (!x->control) {
+        st = find_interrupted(x, err);
     }
+    TP_TRY(agree(x, st, err));
     chunks = checkpoint_target_chunks(x->target);
     later += CHUNK_BYTES * chunks + resume_chunk_bytes(chunks) + parts;
     later += copy_job_collect(x->target, q->memory_bytes, later, q->threads);
@@ -153,12 +196,25 @@ done:
     return st;
 }
 
-static tp_status write_local_step(struct import_job *x, struct manifest *m, struct tp_err *err)
+static struct ckpt_begin_request begin_request_of(const struct import_job *x)
 {
-    struct ckpt_begin_request begin = { .root = x->request->out,
+    return (struct ckpt_begin_request){ .root = x->request->out,
                                         .step = x->source.step,
                                         .force = x->request->force,
                                         .wait = { progress_say, x->request->progress, 0 } };
+}
+
+/* Several processes. */
+static tp_status write_together(struct import_job *x, struct manifest *m, struct tp_err *err)
+{
+    struct shared_step step = { begin_request_of(x), x->target, &x->copy, &x->arena, x->control };
+
+    return shared_step_run(&step, m, err);
+}
+
+static tp_status write_local_step(struct import_job *x, struct manifest *m, struct tp_err *err)
+{
+    struct ckpt_begin_request begin = begin_request_of(x);
     struct ckpt_transaction t = { .tmp.lock_fd = -1 };
     tp_status st;
 
@@ -214,18 +270,19 @@ static tp_status write_step(struct import_job *x, struct tp_err *err)
                    .optimizer_start = step - x->source.optimizer_step,
                    .dtype = dtype_of(&x->layout) },
     };
-    struct store_job store = {
-        x->request->out, &m, &x->layout, x->target, &x->copy, &x->arena, NULL
-    };
-    tp_status st = options_of(&m.state.options, x, err);
+    struct store_job store = { x->request->out, &m,        &x->layout, x->target,
+                               &x->copy,        &x->arena, x->control };
+    tp_status st = agree(x, options_of(&m.state.options, x, err), err);
 
     if (st)
         return st;
-    return location_is_remote(x->request->out) ? store_job_run(&store, err)
-                                               : write_local_step(x, &m, err);
+    if (location_is_remote(x->request->out))
+        return store_job_run(&store, err);
+    return x->control ? write_together(x, &m, err) : write_local_step(x, &m, err);
 }
 
-static void fill_report(struct import_report *r, const struct import_job *x)
+static tp_status fill_report(struct import_report *r, const struct import_job *x,
+                             struct tp_err *err)
 {
     *r = (struct import_report){ .totals = resume_totals(&x->resume, &x->copy),
                                  .format = x->source.title,
@@ -234,6 +291,9 @@ static void fill_report(struct import_report *r, const struct import_job *x)
     r->totals.spec = x->layout.spec;
     r->totals.step = x->source.step;
     r->totals.checksums = x->source.checksums;
+    if (x->control)
+        r->totals.tiles = x->copy.planned.tiles;
+    return copy_totals_add_up(&r->totals, x->control, err);
 }
 
 /* Before anything is read. */
@@ -293,6 +353,23 @@ static tp_status check_source(const char *source, const char *format, struct tp_
                    source);
 }
 
+/* Everything before the first collective. */
+static tp_status open_job(struct import_job *x, const struct import_request *request,
+                          struct tp_err *err)
+{
+    tp_status st;
+
+    TP_TRY(take_request(x, request, err));
+    TP_TRY(import_check_format(request->format, err));
+    TP_TRY(check_source(request->source, request->format, err));
+    x->remote_bytes = memory_budget_remote(request->source, request->memory_bytes);
+    TP_TRY(read_model(x, err));
+    TP_TRY(lay_out(x, err));
+    TP_TRY(plan_target(x, err));
+done:
+    return st;
+}
+
 tp_status import_run(struct import_report *report, const struct import_request *request,
                      struct tp_err *err)
 {
@@ -301,15 +378,14 @@ tp_status import_run(struct import_report *report, const struct import_request *
 
     if (!x)
         return tp_fail(err, TP_E_NOMEM, "no memory to import");
-    TP_TRY(take_request(x, request, err));
-    TP_TRY(import_check_format(request->format, err));
-    TP_TRY(check_source(request->source, request->format, err));
-    x->remote_bytes = memory_budget_remote(request->source, request->memory_bytes);
-    TP_TRY(read_model(x, err));
-    TP_TRY(lay_out(x, err));
+    if (request->control && control_size(request->control) > 1)
+        x->control = request->control;
+    TP_TRY(agree(x, open_job(x, request, err), err));
+    if (x->control && !location_is_remote(request->source))
+        TP_TRY(compare_sources(x, err));
     TP_TRY(plan(x, err));
     TP_TRY(write_step(x, err));
-    fill_report(report, x);
+    st = fill_report(report, x, err);
 done:
     resume_free(&x->resume);
     copy_job_free(&x->copy);

@@ -11,6 +11,8 @@
 #include "layout/dtype.h"
 #include "reshard/unknown_tensors.h"
 
+struct comm_control;
+
 /* What can be read. */
 #define IMPORT_FORMATS                                                               \
     "safetensors, bin, trainer, dcp, accelerate, torchtitan, megatron, torch_dist, " \
@@ -35,9 +37,11 @@ struct import_request {
     int zstd;                             /* level of compression; 0: none */
     int64_t memory_bytes;                 /* the most resident memory */
     int threads;
-    double journal_s;          /* seconds between records of progress; 0: after each tile */
-    bool force;                /* replace the step when it exists */
-    struct progress *progress; /* counts bytes written; NULL: none */
+    double journal_s;             /* seconds between records of progress; 0: after each tile */
+    bool force;                   /* replace the step when it exists */
+    struct progress *progress;    /* counts bytes written; NULL: none */
+    struct comm_control *control; /* processes that share the work, with the same request but for
+                                     progress; NULL: this one alone */
 };
 
 #endif

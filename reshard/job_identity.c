@@ -78,3 +78,22 @@ tp_status job_identity_file(struct sha256 *h, const char *path, struct tp_err *e
     job_identity_number(h, sb.st_mtim.tv_nsec);
     return TP_OK;
 }
+
+tp_status job_identity_compare(const char identity[SHA256_TEXT], const char *source,
+                               struct comm_control *control, struct tp_err *err)
+{
+    char first[SHA256_TEXT];
+    tp_status st;
+
+    memcpy(first, identity, SHA256_TEXT);
+    TP_TRY(control_broadcast(control, first, SHA256_TEXT, 0, err));
+    if (memcmp(first, identity, SHA256_TEXT) != 0)
+        st = tp_fail(err, TP_E_USAGE,
+                     "%s: rank %d finds other files there than rank 0, by their sizes, times or "
+                     "contents; all nodes need the same files, on a file system that they share, "
+                     "and no program may write to them",
+                     source, control_rank(control));
+    st = control_agree(control, st, err);
+done:
+    return st;
+}

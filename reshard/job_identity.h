@@ -1,6 +1,7 @@
 /*
  * reshard/job_identity.h - a hash of what an import or an export does, by which a later run
- * recognizes what an interrupted run of the same job left. Inside reshard/ only.
+ * recognizes what an interrupted run of the same job left, and several processes that they do the
+ * same. Inside reshard/ only.
  *
  *     TP_TRY(job_identity_new(&h, "import", err));
  *     job_identity_text(h, "layout tp4");
@@ -13,6 +14,7 @@
 #include <stdint.h>
 
 #include "ckpt/sha256.h"
+#include "comm/control.h"
 #include "layout/tensor.h"
 
 /* Begin with what is done, and the version of the program. */
@@ -27,5 +29,10 @@ void job_identity_tensors(struct sha256 *h, const struct tensor *tensors, int n)
 
 /* Add a file of the source: path, size and time of the last change. */
 tp_status job_identity_file(struct sha256 *h, const char *path, struct tp_err *err);
+
+/* TP_E_USAGE: this process has another identity than rank 0; `source` is for the message.
+ * Collective. */
+tp_status job_identity_compare(const char identity[SHA256_TEXT], const char *source,
+                               struct comm_control *control, struct tp_err *err);
 
 #endif

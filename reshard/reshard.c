@@ -10,8 +10,10 @@
 #include "core/file.h"
 #include "core/stop.h"
 #include "reshard/clone_job.h"
+#include "reshard/job_identity.h"
 #include "reshard/linked_shards.h"
 #include "reshard/output_root.h"
+#include "reshard/shared_step.h"
 #include "reshard/store_job.h"
 #include "reshard/target_layout.h"
 #include "storage/location.h"
@@ -202,18 +204,23 @@ static tp_status agree(const struct reshard_job *job, tp_status st, struct tp_er
     return job->control ? control_agree(job->control, st, err) : st;
 }
 
-/* Several processes: rank 0 begins the step and sends the others its path; all open the shards. */
-static tp_status begin_together(struct reshard_job *job, const struct ckpt_begin_request *request,
-                                struct tp_err *err)
+/* Several processes must read the same step. */
+static tp_status compare_sources(const struct reshard_job *job, struct tp_err *err)
 {
-    struct ckpt_transaction *t = &job->transaction;
-    tp_status st = is_root(job) ? ckpt_begin(t, request, err) : TP_OK;
+    char identity[SHA256_TEXT] = "";
+    tp_status st = control_agree(job->control, identify(identity, job, err), err);
 
-    TP_TRY(control_agree(job->control, st, err));
-    TP_TRY(control_broadcast(job->control, t->tmp.path, sizeof t->tmp.path, 0, err));
-    TP_TRY(checkpoint_target_create(job->target, t->tmp.path, err));
-done:
-    return st;
+    return st ? st : job_identity_compare(identity, job->request->ckpt, job->control, err);
+}
+
+static struct ckpt_begin_request begin_request_of(const struct reshard_job *job)
+{
+    const struct reshard_request *q = job->request;
+
+    return (struct ckpt_begin_request){ .root = job->out,
+                                        .step = job->from.manifest.step,
+                                        .force = q->force,
+                                        .wait = { progress_say, q->progress, 0 } };
 }
 
 /* Begin OUT's step and copy everything into it. */
@@ -221,17 +228,10 @@ static tp_status copy(struct reshard_job *job, struct tp_err *err)
 {
     const struct reshard_request *q = job->request;
     const struct resume_job resume = resume_job_of(job);
-    struct ckpt_begin_request begin = { .root = job->out,
-                                        .step = job->from.manifest.step,
-                                        .force = q->force,
-                                        .wait = { progress_say, q->progress, 0 } };
-    tp_status st = is_root(job) ? ckpt_epoch(&begin.epoch, job->out, err) : TP_OK;
+    struct ckpt_begin_request begin = begin_request_of(job);
+    tp_status st;
 
-    TP_TRY(agree(job, st, err));
-    if (job->control) {
-        TP_TRY(begin_together(job, &begin, err));
-        return copy_job_run(&job->copy, err);
-    }
+    TP_TRY(ckpt_epoch(&begin.epoch, job->out, err));
     stop_listen_all();
     job->resume.interval_s = q->journal_s;
     TP_TRY(resume_begin(&job->resume, &job->transaction, &begin, &resume, job->target, err));
@@ -249,29 +249,32 @@ static tp_status commit(struct reshard_job *job, struct tp_err *err)
 
     m.layout = job->to.layout;
     TP_TRY(checkpoint_target_finish(job->target, &m, job->arena, err));
-    if (is_root(job)) {
-        st = copy_job_prove(&job->copy, err);
-        if (!st)
-            st = ckpt_commit(&job->transaction, &m, err);
-    }
-    st = agree(job, st, err);
+    TP_TRY(copy_job_prove(&job->copy, err));
+    TP_TRY(ckpt_commit(&job->transaction, &m, err));
 done:
     return st;
+}
+
+/* The same of several processes. */
+static tp_status copy_together(struct reshard_job *job, struct tp_err *err)
+{
+    struct shared_step step = { begin_request_of(job), job->target, &job->copy, job->arena,
+                                job->control };
+    struct manifest m = job->from.manifest;
+
+    m.layout = job->to.layout;
+    return shared_step_run(&step, &m, err);
 }
 
 /* Commit a step that consists of the source's files. Without a journal, so that no later run
  * continues it and writes into them; processes other than rank 0 have nothing to do. */
 static tp_status link_step(struct reshard_job *job, struct tp_err *err)
 {
-    const struct reshard_request *q = job->request;
     struct manifest m = job->from.manifest; /* with its shards */
-    struct ckpt_begin_request begin = { .root = job->out,
-                                        .step = job->from.manifest.step,
-                                        .force = q->force,
-                                        .exclusive = true,
-                                        .wait = { progress_say, q->progress, 0 } };
+    struct ckpt_begin_request begin = begin_request_of(job);
     tp_status st = TP_OK;
 
+    begin.exclusive = true;
     m.layout = job->to.layout;
     if (is_root(job)) {
         TP_TRY(ckpt_epoch(&begin.epoch, job->out, err));
@@ -304,6 +307,8 @@ static tp_status execute(struct reshard_job *job, struct tp_err *err)
 
     if (location_is_remote(job->out))
         return store_job_run(&store, err);
+    if (job->control && !job->linked_rank_bytes)
+        return copy_together(job, err);
     st = job->linked_rank_bytes ? link_step(job, err) : copy(job, err);
     if (!st && !job->linked_rank_bytes)
         st = commit(job, err);
@@ -349,6 +354,8 @@ tp_status reshard_run(struct reshard_report *report, const struct reshard_reques
     job->arena = &r.arena;
     job->transaction.tmp.lock_fd = -1;
     TP_TRY(agree(job, open_endpoints(job, err), err));
+    if (job->control && !location_is_remote(job->from.dir))
+        TP_TRY(compare_sources(job, err));
     TP_TRY(plan(job, err));
     if (!request->dry_run) {
         TP_TRY(await_device(job, err));

@@ -24,7 +24,8 @@ tp_status convert_print(const struct convert_report *r, const char *source, stru
     printf("bytes    %s read, %s written in %.2f s (%s/s)\n", size_format(a, t->bytes_read),
            size_format(b, t->bytes_written), r->seconds,
            size_format(c, (int64_t)((double)t->bytes_written / seconds)));
-    printf("memory   %s at its peak\n", size_format(a, t->peak_bytes));
+    printf("memory   %s at its peak%s\n", size_format(a, t->peak_bytes),
+           t->processes > 1 ? ", in the process that needed most" : "");
     if (r->left_out[0])
         print_field("left out ", r->left_out);
     copy_options_print_resumed(t->resumed_tiles, t->tiles, t->damaged_chunks);
@@ -42,9 +43,10 @@ tp_status convert_print_json(const struct convert_report *r, struct tp_err *err)
         t->n_tensors, "boxes", t->boxes, "bytes_read", (json_int_t)t->bytes_read, "bytes_written",
         (json_int_t)t->bytes_written, "seconds", r->seconds, "peak_rss_bytes",
         (json_int_t)t->peak_bytes, "device", "cpu", "out", print_text(r->out));
-    json_t *more = json_pack("{s:s, s:s, s:o, s:i, s:i, s:b}", "from_format", r->from, "format",
-                             r->format, "left_out", print_text(r->left_out), "digests_equal",
-                             t->digests_equal, "casts", t->casts, "checksums", t->checksums);
+    json_t *more =
+        json_pack("{s:s, s:s, s:o, s:i, s:i, s:b, s:i}", "from_format", r->from, "format",
+                  r->format, "left_out", print_text(r->left_out), "digests_equal", t->digests_equal,
+                  "casts", t->casts, "checksums", t->checksums, "processes", t->processes);
 
     json_object_update_new(more, copy_options_resumed_json(t));
     return print_json_joined(o, more, err);

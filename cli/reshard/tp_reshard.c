@@ -39,12 +39,14 @@ static const char intro[] =
 
 static const char tail[] =
     "SPEC is axes and degrees in any order: tp4, tp4pp2, tp=4,pp=2, tp2dp4zero1. Axes that --to\n"
-    "does not name stay as they are in the source. Under `mpirun -n K " PROG " ...` K processes\n"
-    "share the work.\n\n"
+    "does not name stay as they are in the source.\n\n"
+    "Under `mpirun -n K " PROG
+    " ...` K processes share the work, also on several nodes that share\n"
+    "the file system of CKPT and OUT. --mem and --jobs are those of each process. GGUF, and the\n"
+    "files of other frameworks in a store, are written by one process.\n\n"
     "The format tp is a checkpoint of tp-train; tp-ckpt import --help and tp-ckpt export --help\n"
     "explain the others. Most of their checkpoints do not record a layout, so axes that\n"
-    "--to does not name are 1. OUT gets config.json and tokenizer files. One process does\n"
-    "such a conversion.\n\n" REMOTE_ENV_HELP "\n\n"
+    "--to does not name are 1. OUT gets config.json and tokenizer files.\n\n" REMOTE_ENV_HELP "\n\n"
     "Ctrl-C, SIGTERM, SIGHUP (a terminal that closes), a crash or a power failure leaves the\n"
     "unfinished step in OUT, in step-N.tmp-ID (another framework's: OUT.tmp-ID), and the same\n"
     "command resumes it. It starts over when CKPT or the options have changed, under mpirun,\n"
@@ -229,8 +231,7 @@ static tp_status check_foreign(const struct reshard_options *o, struct tp_err *e
     return TP_OK;
 }
 
-static tp_status check_conversion(const struct reshard_options *o, struct comm_control *control,
-                                  struct tp_err *err)
+static tp_status check_conversion(const struct reshard_options *o, struct tp_err *err)
 {
     const struct reshard_request *q = &o->request;
     const struct {
@@ -250,11 +251,6 @@ static tp_status check_conversion(const struct reshard_options *o, struct comm_c
                            "%s: is for checkpoints of tp-train; %s is, or becomes, another "
                            "framework's",
                            refused[i].option, q->ckpt);
-    if (control_size(control) > 1)
-        return tp_fail(err, TP_E_USAGE,
-                       "%s: is, or becomes, another framework's, which one process converts; start "
-                       "it without mpirun",
-                       q->ckpt);
     return TP_OK;
 }
 
@@ -269,10 +265,12 @@ static void note_no_effect(const struct reshard_options *o)
         report_note(PROG, "--device-mem has no effect with --device cpu");
 }
 
+/* Convert, and print the result on rank 0. */
 static tp_status convert(struct reshard_options *o, struct comm_control *control,
                          struct tp_err *err)
 {
     const struct reshard_request *q = &o->request;
+    const bool root = control_rank(control) == 0;
     struct convert_request c = { .source = q->ckpt,
                                  .from_format = o->from_format,
                                  .format = o->format,
@@ -297,22 +295,43 @@ static tp_status convert(struct reshard_options *o, struct comm_control *control
                                  .memory_bytes = q->memory_bytes,
                                  .threads = q->threads,
                                  .journal_s = q->journal_s,
-                                 .force = q->force };
+                                 .force = q->force,
+                                 .control = control };
     struct convert_report report;
-    tp_status st = check_conversion(o, control, err);
+    tp_status st = control_agree(control, check_conversion(o, err), err);
 
     if (st)
         return st;
-    c.progress = copy_options_progress("resharding", o->json);
+    c.progress = root ? copy_options_progress("resharding", o->json) : NULL;
     st = convert_run(&report, &c, err);
     if (st)
         progress_end(c.progress, false);
     else
         progress_erase(c.progress);
-    if (st)
+    if (st || !root)
         return st;
     st = o->json ? convert_print_json(&report, err) : convert_print(&report, q->ckpt, err);
     return print_reported(st, report.out, err);
+}
+
+/* Check the source and options. All processes must find the same kind of source. */
+static tp_status check_together(const struct reshard_options *o, struct comm_control *control,
+                                struct tp_err *err)
+{
+    int64_t found = is_conversion(o), all = found;
+    tp_status st;
+
+    TP_TRY(control_agree(control, check_foreign(o, err), err));
+    TP_TRY(control_sum_i64(control, &all, 1, err));
+    if (all > 0 && !found)
+        st =
+            tp_fail(err, TP_E_USAGE,
+                    "%s: is, or becomes, another framework's for other ranks, but rank %d does not "
+                    "find its files; all nodes must share its file system",
+                    o->request.ckpt, control_rank(control));
+    st = control_agree(control, st, err);
+done:
+    return st;
 }
 
 /* Reshard, and print the result on rank 0. */
@@ -324,7 +343,7 @@ static tp_status run(struct reshard_options *o, struct comm_world *ranks, struct
     struct reshard_report report;
     struct reshard_device device;
     bool root = control_rank(comm_control(ranks)) == 0;
-    tp_status st = check_foreign(o, err);
+    tp_status st = check_together(o, comm_control(ranks), err);
 
     if (st)
         return st;

@@ -2,7 +2,7 @@
 Megatron's, or Transformer Engine's.
 
 needs: tp-train tp-ckpt tp-reshard
-covers: reshard/formats/megatron/megatron_impl
+covers: reshard/formats/megatron/megatron_impl reshard/export_options
 """
 import pytest
 

@@ -1,0 +1,20 @@
+/* reshard/copy_totals.c - see reshard/copy_totals.h. */
+#include "reshard/copy_totals.h"
+
+tp_status copy_totals_add_up(struct copy_totals *t, struct comm_control *control,
+                             struct tp_err *err)
+{
+    int64_t sums[] = { t->bytes_read, t->bytes_written, t->tiles };
+    tp_status st = TP_OK;
+
+    t->processes = control ? control_size(control) : 1;
+    if (!control)
+        return TP_OK;
+    TP_TRY(control_sum_i64(control, sums, 3, err));
+    TP_TRY(control_max_i64(control, &t->peak_bytes, 1, err));
+    t->bytes_read = sums[0];
+    t->bytes_written = sums[1];
+    t->tiles = sums[2];
+done:
+    return st;
+}

@@ -1,0 +1,68 @@
+/* reshard/export_options.c - see reshard/export_options.h. */
+#include "reshard/export_options.h"
+
+#include <string.h>
+
+#include "reshard/formats/megatron/megatron_version.h"
+
+int export_options_word(const char *word, const char *first, const char *second)
+{
+    return !word ? 0 : strcmp(word, first) == 0 ? 1 : strcmp(word, second) == 0 ? 2 : -1;
+}
+
+/* The options of Megatron-LM's modules. */
+static tp_status check_modules(const struct export_request *q, const struct export_format *f,
+                               struct tp_err *err)
+{
+    if ((q->transformer_impl || q->moe_experts) && !f->modules)
+        return tp_fail(err, TP_E_USAGE, "--%s is for --format megatron, not %s%s",
+                       q->transformer_impl ? "transformer-impl" : "moe-experts", q->format,
+                       f->distributed_optimizer ? ", which has the same names for all" : "");
+    if (export_options_word(q->transformer_impl, "local", "transformer_engine") < 0)
+        return tp_fail(err, TP_E_USAGE,
+                       "--transformer-impl takes local or transformer_engine, not '%.40s'",
+                       q->transformer_impl);
+    if (export_options_word(q->moe_experts, "sequential", "grouped") < 0)
+        return tp_fail(err, TP_E_USAGE, "--moe-experts takes grouped or sequential, not '%.40s'",
+                       q->moe_experts);
+    return TP_OK;
+}
+
+tp_status export_options_check(const struct export_request *q, const struct export_format *f,
+                               struct tp_err *err)
+{
+    struct megatron_version ignored;
+    tp_status st;
+
+    if (q->q8_0 && !f->q8_0)
+        return tp_fail(err, TP_E_USAGE, "--dtype q8_0 is for --format gguf, not %s", q->format);
+    if ((q->distributed_optimizer || q->ordinary_optimizer) && !f->distributed_optimizer)
+        return tp_fail(err, TP_E_USAGE,
+                       "--%s-optimizer is for --format megatron or torch_dist, not %s",
+                       q->distributed_optimizer ? "distributed" : "ordinary", q->format);
+    if (q->distributed_optimizer && (q->no_optim || q->ordinary_optimizer))
+        return tp_fail(err, TP_E_USAGE, "--distributed-optimizer and --%s exclude each other",
+                       q->no_optim ? "no-optim" : "ordinary-optimizer");
+    if (q->megatron_adam && !f->distributed_optimizer)
+        return tp_fail(err, TP_E_USAGE,
+                       "--megatron-adam is for --format megatron or torch_dist, not %s", q->format);
+    if (q->megatron_adam && (q->no_optim || q->distributed_optimizer))
+        return tp_fail(err, TP_E_USAGE, "--megatron-adam and --%s exclude each other",
+                       q->no_optim ? "no-optim" : "distributed-optimizer");
+    if (q->megatron_adam && strcmp(q->megatron_adam, "fused") != 0 &&
+        strcmp(q->megatron_adam, "torch") != 0)
+        return tp_fail(err, TP_E_USAGE, "--megatron-adam takes fused or torch, not '%.40s'",
+                       q->megatron_adam);
+    if (q->megatron_core && !f->megatron_core)
+        return tp_fail(err, TP_E_USAGE, "--megatron-core is for --format torch_dist, not %s",
+                       q->format);
+    if (q->transformers && !f->module_names)
+        return tp_fail(err, TP_E_USAGE,
+                       "--transformers is for --format dcp, accelerate or deepspeed, not %s",
+                       q->format);
+    if (export_options_word(q->transformers, "4", "5") < 0)
+        return tp_fail(err, TP_E_USAGE, "--transformers takes 4 or 5, not '%.40s'",
+                       q->transformers);
+    st = check_modules(q, f, err);
+    return st ? st : megatron_version_find(&ignored, q->megatron_core, err);
+}
