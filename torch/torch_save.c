@@ -138,6 +138,21 @@ void torch_save_range(struct torch_save *s, int ndim, const int64_t *shape)
     s->storages[storage].more = (const char *)numbers;
 }
 
+void torch_save_zeros(struct torch_save *s, enum dtype dtype, int ndim, const int64_t *shape)
+{
+    const int storage = torch_save_tensor(s, dtype, ndim, shape);
+    int64_t n = dtype_bytes(dtype);
+    char *zeros;
+
+    for (int d = 0; d < ndim; d++)
+        n *= shape[d];
+    zeros = arena_array(&s->arena, (size_t)n, 1);
+    if (!zeros)
+        s->pickle.failed = true;
+    if (!s->pickle.failed)
+        s->storages[storage].more = zeros;
+}
+
 tp_status torch_save_place(struct torch_save *s, struct tp_err *err)
 {
     static const char little[] = "little", version[] = "3\n";

@@ -55,6 +55,9 @@ enum dtype torch_save_number_dtype(int64_t value);
 /* Push an i32 tensor of this shape with the numbers 0, 1, 2, ..., as a mesh of ranks is. */
 void torch_save_range(struct torch_save *s, int ndim, const int64_t *shape);
 
+/* Push a tensor of this shape, all of whose bytes are zero. */
+void torch_save_zeros(struct torch_save *s, enum dtype dtype, int ndim, const int64_t *shape);
+
 /* End the pickle and compute where everything lies. TP_E_NOMEM. */
 tp_status torch_save_place(struct torch_save *s, struct tp_err *err);
 

@@ -28,7 +28,7 @@ static const char intro[] =
     "    dcp          a torch.distributed.checkpoint with AdamW's state, which FSDP2 and other\n"
     "                 programs load at any layout\n"
     "    accelerate   the same in the folders that Accelerate and the Trainer load with FSDP\n"
-    "    torchtitan   the same for torchtitan: a Llama, under torchtitan's names\n"
+    "    torchtitan   the same for torchtitan: a Llama, Qwen3 or Qwen3-MoE, under its names\n"
     "    megatron     Megatron-LM, a folder for each rank, with AdamW's state and masters\n"
     "    torch_dist   Megatron-core's torch_dist, with the same\n"
     "    deepspeed    DeepSpeed Universal, with the same\n"

@@ -19,7 +19,7 @@ static const char intro[] =
     "    trainer      checkpoint-N of transformers' Trainer, with optimizer.pt\n"
     "    dcp          a torch.distributed.checkpoint, of FSDP2, DTensor and other programs\n"
     "    accelerate   Hugging Face Accelerate or Trainer, with FSDP\n"
-    "    torchtitan   a Llama of torchtitan\n"
+    "    torchtitan   a Llama, Qwen3 or Qwen3-MoE of torchtitan\n"
     "    megatron     Megatron-LM, a folder for each rank\n"
     "    torch_dist   Megatron-core's torch_dist\n"
     "    deepspeed    ZeRO-1, ZeRO-2, ZeRO-3, Universal\n"

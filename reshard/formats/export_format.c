@@ -63,6 +63,7 @@ static const struct export_format formats[] = {
       .title = "torchtitan",
       .state = EXPORT_MOMENTS,
       .cuts = true,
+      .extras = "torchtitan",
       .create = torchtitan_export_create,
       PIECES },
     { .name = "megatron",

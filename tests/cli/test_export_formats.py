@@ -6,7 +6,7 @@ covers: reshard/export_source reshard/convert cli/reshard/convert_print reshard/
     reshard/formats/torch/dcp_metadata_write reshard/formats/export_format
     reshard/formats/megatron/megatron_target reshard/formats/megatron/megatron_params reshard/formats/megatron/megatron_args_write
     reshard/formats/megatron/torch_dist_target reshard/formats/megatron/torch_dist_common
-    reshard/formats/torch/dcp_items reshard/formats/torch/dcp_adamw reshard/formats/torch/torchtitan_map
+    reshard/formats/torch/dcp_items reshard/formats/torch/dcp_adamw
     reshard/formats/deepspeed/deepspeed_target
 """
 import json
@@ -198,88 +198,6 @@ def test_dcp_of_weights_alone_and_casts(bf16, tmp_path):
     found, _ = torch_files.load_dcp(tmp_path / "b")
     name = next(iter(bf16.group("param")))
     assert found["model." + name].dtype == "u2" and found["optim.state.%s.exp_avg" % name].dtype == "f4"
-
-
-# ---- torchtitan ----
-
-TITAN = {"model.embed_tokens": ["tok_embeddings"], "model.norm": ["norm"], "lm_head": ["output", "lm_head"],
-         "input_layernorm": ["attention_norm"], "post_attention_layernorm": ["ffn_norm"], "self_attn.o_proj": ["attention.wo"],
-         **{"self_attn.%s_proj" % x: ["attention.w" + x, "attention.qkv_linear.w" + x] for x in "qkv"},
-         "mlp.gate_proj": ["feed_forward.w1"], "mlp.down_proj": ["feed_forward.w2"], "mlp.up_proj": ["feed_forward.w3"]}
-
-
-def titan_names(name):
-    """All names that torchtitan has for a tensor."""
-    words = name.removesuffix(".weight").split(".")
-    if words[:2] != ["model", "layers"]:
-        return [x + ".weight" for x in TITAN[".".join(words)]]
-    return ["layers.%s.%s.weight" % (words[2], x) for x in TITAN[".".join(words[3:])]]
-
-
-def in_pairs(name, array, head_dim):
-    """Rows of Q and K in torchtitan's order: of each head (half, pair) become (pair, half)."""
-    if not name.endswith(("q_proj.weight", "k_proj.weight")):
-        return array
-    return array.reshape(-1, 2, head_dim // 2, array.shape[1]).swapaxes(1, 2).reshape(array.shape)
-
-
-@pytest.mark.parametrize("layout", ["tp4pp2", "dp5zero3"])  # 5 ranks cut between the rows of a pair
-def test_torchtitan_has_its_names_and_its_order_of_rows(layout, bf16, tmp_path):
-    export(bf16, tmp_path / "t", "torchtitan", "--layout", layout)
-    found, planner = torch_files.load_dcp(tmp_path / "t")
-    head_dim, count = config_of(bf16)["head_dim"], 0
-    for name in bf16.group("param"):
-        for theirs in titan_names(name):
-            state = "optimizer.state.%s." % theirs
-            assert same(found[theirs], in_pairs(name, bf16.tensors["master/" + name], head_dim)), name
-            for group in ("exp_avg", "exp_avg_sq"):
-                assert same(found[state + group], in_pairs(name, bf16.tensors["%s/%s" % (group, name)], head_dim))
-            assert found[state + "step"] == 3 and found[state + "step"].dtype == "f4"
-            options = {k.rsplit(".", 1)[1]: v for k, v in found.items() if "param_groups.%s." % theirs in k}
-            assert options["betas"] == (0.9, 0.95) and options["lr"] == options["initial_lr"] and len(options) == 12
-            assert planner[theirs] == (theirs,) and planner[state + "step"] == ("optimizer", state[10:] + "step")
-            count += 16
-    assert len(found) == count
-
-
-def test_torchtitan_comes_back_as_the_same_checkpoint(bf16, f32, tied, tmp_path):
-    for i, (state, more) in enumerate(((f32, ()), (bf16, ("--dtype", "bf16")), (tied, ()))):
-        out, root = tmp_path / ("t%d" % i), tmp_path / ("again%d" % i)
-        export(state, tmp_path / ("first%d" % i), "torchtitan", "--layout", "tp2dp3zero1")
-        r = ok("tp-reshard", tmp_path / ("first%d" % i), "--to", "dp5zero3", "-o", out)
-        assert "torchtitan -> torchtitan" in r.out
-        assert "intact" in ok("tp-ckpt", "verify", out).out
-        imported(out, root, *more)
-        assert digests(root) == digests(state.root) and harness.steps(root)[-1].name == state.step.name
-
-
-def test_options_of_parameters_are_taken_over(f32, tmp_path):
-    """They are not those of PyTorch's AdamW, which would train on otherwise."""
-    export(f32, tmp_path / "one", "torchtitan")
-    r = ok("tp-reshard", tmp_path / "one", "--to", "tp2", "--config", f32.config, "-o", tmp_path / "two")
-    before, after = (torch_files.load_dcp(tmp_path / f)[0] for f in ("one", "two"))
-    options = {k for k in before if k.startswith("optimizer.param_groups.")}
-    assert options and {k: before[k] for k in options} == {k: after[k] for k in options}
-    assert {v for k, v in after.items() if k.endswith(".betas")} == {(0.9, 0.95)}
-    ok("tp-reshard", tmp_path / "one", "--to", "tp1", "--format", "deepspeed", "--config", f32.config, "-o", tmp_path / "ds")
-    group = torch_files.load((tmp_path / "ds/global_step3_universal/zero/optimizer_state.pt").read_bytes())["param_groups"][0]
-    one = {k.rsplit(".", 1)[1]: v for k, v in before.items() if k.startswith("optimizer.param_groups.norm.weight.")}
-    assert all(group[k] == one[k] for k in ("lr", "betas", "eps", "weight_decay")) and group["betas"] == (0.9, 0.95)
-
-
-def test_torchtitan_needs_a_llama_of_the_same_heads(f32, tmp_path):
-    export(f32, tmp_path / "t", "torchtitan", "--no-optim")
-    config = tmp_path / "t/config.json"
-    text = json.loads(config.read_text())
-    for changes, code, words in (({"model_type": "mistral", "architectures": ["MistralForCausalLM"]}, 2, "only Llama"),
-                                 ({"head_dim": 48}, 3, "not a multiple of config.json's head_dim 48")):
-        config.write_text(json.dumps({**text, **changes}))
-        r = run("tp-ckpt", "import", tmp_path / "t", "-o", tmp_path / "bad")
-        assert r.rc == code and words in r.err, repr(r)
-    config.unlink()
-    r = run("tp-ckpt", "verify", tmp_path / "t")
-    assert r.rc == 2 and "needs a config.json" in r.err, repr(r)
-    assert not (tmp_path / "bad").exists()
 
 
 # ---- Megatron-LM ----

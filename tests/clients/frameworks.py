@@ -8,11 +8,11 @@ import sys
 HERE = pathlib.Path(__file__).resolve().parent
 
 
-def run(program, *argv, megatron=None, transformers=None):
+def run(program, *argv, megatron=None, transformers=None, torchtitan=None):
     """Run it and return what it printed. The end of a failure's output is shown. megatron, transformers: the version of Megatron-core
-    or transformers, if it is another than that of requirements-frameworks.txt or requirements.txt."""
+    or transformers, if it is another than that of requirements-frameworks.txt or requirements.txt; torchtitan: its version."""
     folders = [os.environ["TP_FRAMEWORKS"]]
-    for name, version in (("megatron-core", megatron), ("transformers", transformers)):
+    for name, version in (("megatron-core", megatron), ("transformers", transformers), ("torchtitan", torchtitan)):
         if version:
             folders.insert(0, os.path.join(os.environ["TP_FRAMEWORKS"], name, version))
     env = dict(os.environ, PYTHONPATH=os.pathsep.join(folders), PYTHONWARNINGS="ignore", OMP_NUM_THREADS="1")

@@ -4,7 +4,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "layout/family.h"
 #include "layout/parallel_plan.h"
 
 enum { DIGITS_MAX = 9 };
@@ -72,28 +71,38 @@ static int64_t rows_of(const struct model *m, enum tensor_role role)
     return family_dim_size(family_tensor_find(family_of(m), role)->shape[0], m);
 }
 
+tp_status module_name_of_row(struct module_name *out, const struct model *m,
+                             const struct family_module *row, int which, const int numbers[2],
+                             const struct tensor *t, struct arena *arena, struct tp_err *err)
+{
+    const char *star = strchr(row->name, '*');
+
+    *out = (struct module_name){ .name = row->name, .is_first = true };
+    if (star)
+        out->name = arena_printf(arena, "%.*s%d%s", (int)(star - row->name), row->name, numbers[0],
+                                 star + 1);
+    if (!out->name)
+        return tp_fail(err, TP_E_NOMEM, "no memory for the names of modules");
+    if (!tensor_role_is_of_expert(row->roles[0]))
+        return TP_OK;
+    out->is_stacked = true;
+    out->expert = numbers[1];
+    out->row = which ? rows_of(m, row->roles[0]) : 0;
+    out->is_first = out->expert == 0 && which == 0;
+    out->shape[0] = m->experts;
+    out->shape[1] = rows_of(m, row->roles[0]) + (row->roles[1] ? rows_of(m, row->roles[1]) : 0);
+    out->shape[2] = t->shape[1];
+    return TP_OK;
+}
+
 tp_status module_name_of(struct module_name *out, const struct model *m, const struct tensor *t,
                          struct arena *arena, struct tp_err *err)
 {
     const struct module_part part = find_part(m, t->name);
-    const struct family_module *row = part.row;
-    const char *star = row ? strchr(row->name, '*') : NULL;
 
-    *out = (struct module_name){ .name = row ? row->name : t->name, .is_first = true };
-    if (star)
-        out->name = arena_printf(arena, "%.*s%d%s", (int)(star - row->name), row->name,
-                                 part.numbers[0], star + 1);
-    if (!out->name)
-        return tp_fail(err, TP_E_NOMEM, "no memory for the names of modules");
-    if (!row || !tensor_role_is_of_expert(row->roles[0]))
-        return TP_OK;
-    out->is_stacked = true;
-    out->expert = part.numbers[1];
-    out->row = part.which ? rows_of(m, row->roles[0]) : 0;
-    out->is_first = out->expert == 0 && part.which == 0;
-    out->shape[0] = m->experts;
-    out->shape[1] = rows_of(m, row->roles[0]) + (row->roles[1] ? rows_of(m, row->roles[1]) : 0);
-    out->shape[2] = t->shape[1];
+    if (part.row)
+        return module_name_of_row(out, m, part.row, part.which, part.numbers, t, arena, err);
+    *out = (struct module_name){ .name = t->name, .is_first = true };
     return TP_OK;
 }
 

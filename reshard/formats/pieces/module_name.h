@@ -8,6 +8,7 @@
 
 #include "core/arena.h"
 #include "core/err.h"
+#include "layout/family.h"
 #include "layout/model.h"
 #include "layout/tensor.h"
 
@@ -32,6 +33,12 @@ const char *module_name_pattern(const struct model *m, enum tensor_role role);
 /* Find it. A tensor that has the same name there is its own module's tensor. TP_E_NOMEM. */
 tp_status module_name_of(struct module_name *out, const struct model *m, const struct tensor *t,
                          struct arena *arena, struct tp_err *err);
+
+/* The same by a row of another framework's names, of which it is role number `which`; numbers are
+ * those of its layer and expert. */
+tp_status module_name_of_row(struct module_name *out, const struct model *m,
+                             const struct family_module *row, int which, const int numbers[2],
+                             const struct tensor *t, struct arena *arena, struct tp_err *err);
 
 /* Where a box of a stacked tensor is in its module's tensor. */
 struct box module_name_box(const struct module_name *n, const struct box *b);

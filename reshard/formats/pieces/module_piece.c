@@ -3,7 +3,6 @@
 
 #include <string.h>
 
-#include "layout/family.h"
 #include "reshard/formats/pieces/module_name.h"
 
 enum { STACKED_NDIM = 3 };
@@ -97,6 +96,7 @@ static tp_status add_part(struct piece_source *s, const struct piece *p, const c
 {
     const int64_t begin = p->box.lo[1], end = begin + p->box.len[1], lo = row > begin ? row : begin,
                   hi = row + n_rows < end ? row + n_rows : end;
+    const int64_t element_bytes = p->dtype == DTYPE_COUNT ? 0 : dtype_bytes(p->dtype);
     struct piece part = *p;
 
     part.name = name;
@@ -106,8 +106,8 @@ static tp_status add_part(struct piece_source *s, const struct piece *p, const c
     part.box = (struct box){ .ndim = part.ndim,
                              .lo = { lo - row, p->box.lo[2] },
                              .len = { hi - lo, p->box.len[2] } };
-    part.begin += ((expert - p->box.lo[0]) * p->stride[0] + (lo - begin) * p->stride[1]) *
-                  dtype_bytes(p->dtype);
+    part.begin +=
+        ((expert - p->box.lo[0]) * p->stride[0] + (lo - begin) * p->stride[1]) * element_bytes;
     part.stride[0] = p->stride[1];
     part.stride[1] = p->stride[2];
     return piece_source_add(s, &part, err);
@@ -139,23 +139,32 @@ static tp_status add_experts(struct piece_source *s, const struct model *m,
     return st;
 }
 
-tp_status module_piece_add(struct piece_source *s, const struct model *m, const struct piece *p,
-                           struct tp_err *err)
+tp_status module_piece_add_row(struct piece_source *s, const struct model *m,
+                               const struct family_module *row, int layer, const struct piece *p,
+                               struct tp_err *err)
 {
-    const struct module_tensor t = find(m, p->name);
+    const struct module_tensor t = { row, layer };
     const struct box whole = box_whole(p->ndim, p->shape);
     struct piece renamed = *p;
 
-    if (!t.row || p->dtype == DTYPE_COUNT || !is_whole_group(p->group))
-        return piece_source_add(s, p, err);
-    piece_source_set_module_names(s);
-    if (tensor_role_is_of_expert(t.row->roles[0])) {
-        tp_status st = check_shape(s, m, t.row, p, err);
+    if (tensor_role_is_of_expert(row->roles[0])) {
+        tp_status st = check_shape(s, m, row, p, err);
 
         if (!st && !box_contains(&whole, &p->box))
             st = piece_source_add(s, p, err); /* which says so */
         return st ? st : add_experts(s, m, &t, p, err);
     }
-    renamed.name = name_of(s, m, t.row->roles[0], t.layer, 0);
+    renamed.name = name_of(s, m, row->roles[0], layer, 0);
     return renamed.name ? piece_source_add(s, &renamed, err) : no_memory(s, err);
+}
+
+tp_status module_piece_add(struct piece_source *s, const struct model *m, const struct piece *p,
+                           struct tp_err *err)
+{
+    const struct module_tensor t = find(m, p->name);
+
+    if (!t.row || p->dtype == DTYPE_COUNT || !is_whole_group(p->group))
+        return piece_source_add(s, p, err);
+    piece_source_set_module_names(s);
+    return module_piece_add_row(s, m, t.row, t.layer, p, err);
 }

@@ -8,6 +8,7 @@
 #ifndef RESHARD_FORMATS_PIECES_MODULE_PIECE_H
 #define RESHARD_FORMATS_PIECES_MODULE_PIECE_H
 
+#include "layout/family.h"
 #include "layout/model.h"
 #include "reshard/formats/pieces/piece.h"
 
@@ -17,5 +18,11 @@
  * model's. */
 tp_status module_piece_add(struct piece_source *s, const struct model *m, const struct piece *p,
                            struct tp_err *err);
+
+/* The same of a tensor of another framework whose roles are known, whatever its name is. The family
+ * has tensors of these roles; `layer` is 0 where they have none. */
+tp_status module_piece_add_row(struct piece_source *s, const struct model *m,
+                               const struct family_module *row, int layer, const struct piece *p,
+                               struct tp_err *err);
 
 #endif

@@ -16,6 +16,7 @@
 #include "reshard/formats/torch/dcp_prefix.h"
 #include "reshard/formats/torch/torch_pieces.h"
 #include "reshard/formats/torch/torchtitan_map.h"
+#include "reshard/formats/torch/torchtitan_piece.h"
 #include "storage/object.h"
 
 bool dcp_detect(const char *path)
@@ -33,7 +34,7 @@ struct dcp_name {
     const char *group; /* GROUP_PARAM, or the optimizer's name: "exp_avg", "step"; NULL: it stays
                           behind */
     const char *name;
-    bool pairs; /* its rows are in torchtitan's order */
+    struct torchtitan_map_tensor tensor; /* ROLE_NONE: none that is known as torchtitan's */
 };
 
 /* Whether "HEAD.state.NAME.LEAF" is state of an optimizer, by the names that programs give it. */
@@ -59,7 +60,7 @@ static tp_status name_of(struct dcp_name *out, const char *name, struct arena *a
         return tp_fail(err, TP_E_NOMEM, "no memory for the names of weights");
     state = strstr(name, ".state.");
     dot = strrchr(name, '.');
-    *out = (struct dcp_name){ GROUP_PARAM, name, false };
+    *out = (struct dcp_name){ GROUP_PARAM, name, { ROLE_NONE, 0 } };
     if (!state)
         return TP_OK;
     state += strlen(".state.");
@@ -113,29 +114,24 @@ static void strip_prefix(struct dcp_name *names, int n, const char *prefix)
             names[i].name += length;
 }
 
-/* State of a program that is not part of a model stays behind. */
-static void leave_others(struct dcp_name *names, int n)
+/* State of a program that is not part of a model stays behind. m: of torchtitan; NULL: another
+ * program's. */
+static void leave_others(struct dcp_name *names, int n, const struct model *m)
 {
     for (int i = 0; i < n; i++)
-        if (strcmp(names[i].group, GROUP_PARAM) == 0 && torchtitan_map_is_other(names[i].name))
+        if (strcmp(names[i].group, GROUP_PARAM) == 0 &&
+            (torchtitan_map_is_other(names[i].name) ||
+             (m && m->experts && torchtitan_map_is_balance(names[i].name))))
             names[i].group = NULL;
 }
 
-/* Give torchtitan's tensors their names here. A name that it does not have stays, and is refused as
- * a tensor that the model does not have. */
-static tp_status translate(struct dcp_name *names, int n, struct arena *arena, struct tp_err *err)
+/* Find torchtitan's tensors. A name that it does not have stays, and is refused as a tensor that
+ * the model does not have. */
+static void find_tensors(struct dcp_name *names, int n, const struct model *m)
 {
-    for (int i = 0; i < n; i++) {
-        struct torchtitan_map_name to;
-
-        if (names[i].group && torchtitan_map_ours(&to, names[i].name, arena)) {
-            if (!to.name)
-                return tp_fail(err, TP_E_NOMEM, "no memory for the names of weights");
-            names[i].name = to.name;
-            names[i].pairs = to.pairs;
-        }
-    }
-    return TP_OK;
+    for (int i = 0; i < n; i++)
+        if (names[i].group)
+            torchtitan_map_ours(&names[i].tensor, m, names[i].name);
 }
 
 /* ---- items ---- */
@@ -145,8 +141,8 @@ struct dcp_reader {
     const struct dcp_item *items;
     int n;
     const struct model *model; /* NULL: not known */
-    int64_t head_dim;          /* of torchtitan's queries and keys; 0: another program's */
-    bool known;                /* the model, none of whose tensors is without elements */
+    bool torchtitan;
+    bool known; /* the model, none of whose tensors is without elements */
 };
 
 static int by_file(const void *a, const void *b)
@@ -173,34 +169,6 @@ static tp_status check_chunk(const struct piece *p, const struct dcp_item *item,
     return TP_OK;
 }
 
-/* Add a box whose rows are in torchtitan's order. */
-static tp_status add_pairs(const struct dcp_reader *r, const struct piece *p, const char *path,
-                           struct tp_err *err)
-{
-    const int64_t hd = r->head_dim, begin = p->box.lo[0], end = begin + p->box.len[0];
-    tp_status st = TP_OK;
-
-    if (p->shape[0] % hd != 0)
-        return tp_fail(
-            err, TP_E_CORRUPT,
-            "%s: tensor %s has %lld rows, which is not a multiple of config.json's head_dim "
-            "%lld",
-            path, p->name, (long long)p->shape[0], (long long)hd);
-    for (int64_t i = 2 * (begin / hd); i < 2 * ((end + hd - 1) / hd) && !st; i++) {
-        const struct torchtitan_map_part rows =
-            torchtitan_map_rows(hd, i / 2, (int)(i % 2), begin, end);
-        struct piece part = *p;
-
-        part.box.lo[0] = rows.row;
-        part.box.len[0] = rows.n;
-        part.begin += (rows.at - begin) * p->stride[0] * dtype_bytes(p->dtype);
-        part.stride[0] *= 2;
-        if (rows.n)
-            st = piece_source_add(r->source, &part, err);
-    }
-    return st;
-}
-
 /* Add the stored box of a tensor, or read it when it is a step. */
 static tp_status add_item(struct dcp_reader *r, int file, const struct dcp_item *item,
                           const struct dcp_name *name, struct tp_err *err)
@@ -221,8 +189,8 @@ static tp_status add_item(struct dcp_reader *r, int file, const struct dcp_item 
     TP_TRY(check_chunk(&p, item, path, err));
     memcpy(p.shape, item->shape, sizeof p.shape);
     p.box = item->box;
-    if (name->pairs && r->head_dim && p.ndim == 2 && p.dtype != DTYPE_COUNT)
-        st = add_pairs(r, &p, path, err);
+    if (r->torchtitan)
+        st = torchtitan_piece_add(r->source, r->model, &name->tensor, &p, err);
     else
         st = module_piece_add(r->source, r->model, &p, err);
 done:
@@ -256,7 +224,20 @@ static bool is_again(const struct dcp_reader *r, const struct dcp_item *const *i
 
     return item[0]->begin == item[-1]->begin && item[0]->file_number == item[-1]->file_number &&
            (item[0]->is_object || (a->group && b->group && strcmp(a->group, b->group) == 0 &&
-                                   strcmp(a->name, b->name) == 0));
+                                   torchtitan_map_is_same(&a->tensor, &b->tensor)));
+}
+
+/* Tensors that are not part of the model come first among what stays behind, because options of
+ * parameters are many. */
+static tp_status leave_tensors(const struct dcp_reader *r, const struct dcp_name *names,
+                               struct tp_err *err)
+{
+    tp_status st = TP_OK;
+
+    for (int i = 0; i < r->n && !st; i++)
+        if (!r->items[i].is_object && !names[i].group)
+            st = dcp_extras_leave_tensor(r->source, &r->items[i], err);
+    return st;
 }
 
 /* Read the items file by file, in the order in which they lie. */
@@ -274,11 +255,13 @@ static tp_status add_items(struct dcp_reader *r, const struct dcp_name *names, s
     for (int i = 0; i < r->n; i++) {
         const struct dcp_item *item = order[i];
 
-        if (i > 0 && r->head_dim && is_again(r, &order[i], names))
+        if (i > 0 && r->torchtitan && is_again(r, &order[i], names))
             continue;
         if (item->is_object)
             TP_TRY(add_object(r, item, &names[item - r->items], err));
-        else if (!names[item - r->items].group || (r->known && box_is_empty(&item->box)))
+        else if (!names[item - r->items].group)
+            continue; /* leave_tensors has it */
+        else if (r->known && box_is_empty(&item->box))
             TP_TRY(piece_source_leave(r->source, item->name, err));
         else
             TP_TRY(add_item(r, item->file_number, item, &names[item - r->items], err));
@@ -318,12 +301,12 @@ done:
 /* Read all folders as one checkpoint. prefix: NULL: it is to be found. */
 static tp_status read_folders(struct piece_source *s, const struct model *m,
                               const char *const *dirs, int n_dirs, const char *prefix,
-                              int64_t head_dim, struct tp_err *err)
+                              bool torchtitan, struct tp_err *err)
 {
     struct arena *arena = piece_source_arena(s);
     struct dcp_item *items = NULL;
     struct dcp_reader r = {
-        .source = s, .model = m, .head_dim = head_dim, .known = m && m->family != MODEL_OF_RULES
+        .source = s, .model = m, .torchtitan = torchtitan, .known = m && m->family != MODEL_OF_RULES
     };
     struct dcp_name *names;
     tp_status st = TP_OK;
@@ -339,9 +322,10 @@ static tp_status read_folders(struct piece_source *s, const struct model *m,
     if (!prefix)
         TP_TRY(find_prefix(&prefix, names, r.n, arena, err));
     strip_prefix(names, r.n, prefix);
-    leave_others(names, r.n);
-    if (head_dim)
-        TP_TRY(translate(names, r.n, arena, err));
+    leave_others(names, r.n, torchtitan ? m : NULL);
+    if (torchtitan)
+        find_tensors(names, r.n, m);
+    TP_TRY(leave_tensors(&r, names, err));
     TP_TRY(add_items(&r, names, err));
 done:
     return st;
@@ -350,15 +334,15 @@ done:
 tp_status dcp_read_folders(struct piece_source *s, const struct model *m, const char *const *dirs,
                            int n, const char *prefix, struct tp_err *err)
 {
-    return read_folders(s, m, dirs, n, prefix, 0, err);
+    return read_folders(s, m, dirs, n, prefix, false, err);
 }
 
-static tp_status read_folder(struct piece_source *s, const struct model *m, int64_t head_dim,
+static tp_status read_folder(struct piece_source *s, const struct model *m, bool torchtitan,
                              struct tp_err *err)
 {
     const char *dir = piece_source_path(s);
 
-    return read_folders(s, m, &dir, 1, NULL, head_dim, err);
+    return read_folders(s, m, &dir, 1, NULL, torchtitan, err);
 }
 
 /* People may name a half of Accelerate's folder: say that the optimizer is beside it. */
@@ -379,7 +363,7 @@ static tp_status leave_other_half(struct piece_source *s, struct tp_err *err)
 
 tp_status dcp_read(struct piece_source *s, const struct model *m, struct tp_err *err)
 {
-    tp_status st = read_folder(s, m, 0, err);
+    tp_status st = read_folder(s, m, false, err);
 
     return st ? st : leave_other_half(s, err);
 }
@@ -421,19 +405,21 @@ bool torchtitan_detect(const char *path)
 
 tp_status torchtitan_check_model(const struct model *m, const char *path, struct tp_err *err)
 {
-    if (m && m->family == MODEL_LLAMA && m->head_dim % 2 == 0)
+    if (m && torchtitan_map_has_family(m))
         return TP_OK;
     if (!m)
         return tp_fail(err, TP_E_USAGE,
                        "%s: torchtitan's format needs a config.json; give --config", path);
-    return tp_fail(err, TP_E_USAGE,
-                   "%s: of torchtitan's models only Llama is supported, and config.json is of %s",
-                   path, m->family < MODEL_FAMILIES ? family_of(m)->architecture : "another one");
+    return tp_fail(
+        err, TP_E_USAGE,
+        "%s: of torchtitan's models only Llama and Qwen3 are supported, and config.json is "
+        "of %s; others need --rules",
+        path, m->family < MODEL_FAMILIES ? family_of(m)->architecture : "another one");
 }
 
 tp_status torchtitan_read(struct piece_source *s, const struct model *m, struct tp_err *err)
 {
     tp_status st = torchtitan_check_model(m, piece_source_path(s), err);
 
-    return st ? st : read_folder(s, m, m->head_dim, err);
+    return st ? st : read_folder(s, m, true, err);
 }

@@ -25,8 +25,8 @@ tp_status dcp_read(struct piece_source *s, const struct model *m, struct tp_err 
 tp_status dcp_read_folders(struct piece_source *s, const struct model *m, const char *const *dirs,
                            int n, const char *prefix, struct tp_err *err);
 
-/* The same of torchtitan: a Llama with the names and the order of rows of torchtitan_map.h, and
- * "optimizer.state.NAME.exp_avg". TP_E_USAGE: there is no model, or it is not a Llama. */
+/* The same of torchtitan: a model with the names and the order of rows of torchtitan_map.h, and
+ * "optimizer.state.NAME.exp_avg". TP_E_USAGE: there is no model, or it is of another family. */
 bool torchtitan_detect(const char *path);
 tp_status torchtitan_read(struct piece_source *s, const struct model *m, struct tp_err *err);
 
@@ -43,7 +43,7 @@ tp_status dcp_export_create(struct export_writer *w, const struct export_content
 tp_status accelerate_export_create(struct export_writer *w, const struct export_contents *q,
                                    struct tp_err *err);
 
-/* The same as torchtitan saves it, by both of its names where it has two. */
+/* The same as torchtitan saves it, by all names of its releases. */
 tp_status torchtitan_export_create(struct export_writer *w, const struct export_contents *q,
                                    struct tp_err *err);
 

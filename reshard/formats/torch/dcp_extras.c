@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "core/text.h"
+#include "reshard/formats/torch/torchtitan_map.h"
 
 #define GROUPS "param_groups."
 
@@ -14,6 +15,7 @@ struct dcp_extra {
     int64_t begin, size;
     const void *planner; /* lives as long as the source */
     size_t planner_bytes;
+    const struct dcp_item *tensor; /* the same; NULL: an object */
 };
 
 /* "0.lr" of "optim.param_groups.0.lr"; NULL: a name is none of a group with a number. */
@@ -116,7 +118,8 @@ tp_status dcp_extras_read(struct piece_source *s, int file, const struct dcp_ite
     const char *option = option_of(item->name),
                *key = strstr(item->name, GROUPS) ? adamw_key(s, item->name) : NULL;
     const struct dcp_extra x = { false,      file,          item->begin,
-                                 item->size, item->planner, item->planner_bytes };
+                                 item->size, item->planner, item->planner_bytes,
+                                 NULL };
     bool taken = false;
     tp_status st;
 
@@ -138,6 +141,17 @@ done:
     return st;
 }
 
+tp_status dcp_extras_leave_tensor(struct piece_source *s, const struct dcp_item *item,
+                                  struct tp_err *err)
+{
+    const struct dcp_extra x = {
+        .file = item->file_number, .begin = item->begin, .size = item->size, .tensor = item
+    };
+
+    return item->dtype == DTYPE_COUNT ? piece_source_leave(s, item->name, err)
+                                      : piece_source_leave_extra(s, item->name, &x, sizeof x, err);
+}
+
 tp_status dcp_extras_leave_file(struct piece_source *s, const char *name, struct tp_err *err)
 {
     const struct dcp_extra x = { .is_file = true };
@@ -146,6 +160,23 @@ tp_status dcp_extras_leave_file(struct piece_source *s, const char *name, struct
 }
 
 /* ---- writing ---- */
+
+/* A tensor's path is that of the program's state, "train_state", "step", or of the model, where
+ * names are not cut. */
+static struct dcp_new_item name_tensor(struct dcp_items *d, const struct dcp_item *tensor)
+{
+    const char *dot = strchr(tensor->name, '.');
+    const bool is_other = dot && torchtitan_map_is_other(tensor->name);
+    const char *path = !is_other ? tensor->name
+                                 : arena_printf(d->arena, "%.*s" DCP_BELOW "%s",
+                                                (int)(dot - tensor->name), tensor->name, dot + 1);
+    struct dcp_new_item item = dcp_items_object(d, path);
+    const char *name = item.item.name;
+
+    item.item = *tensor;
+    item.item.name = name;
+    return item;
+}
 
 /* The target's optimizer has its own name, whatever the source's is. */
 static struct dcp_new_item name_item(struct dcp_items *d, const char *optimizer, const char *name,
@@ -203,7 +234,7 @@ tp_status dcp_extras_write(const struct dcp_extras_target *to, bool *groups,
             continue;
         memcpy(&x, found->bytes, sizeof x);
         d = is_of_optimizer(name, to->optimizer) ? to->state : to->weights;
-        item = name_item(d, to->optimizer, name, &x);
+        item = x.tensor ? name_tensor(d, x.tensor) : name_item(d, to->optimizer, name, &x);
         *groups |= option_of(name) != NULL;
         st = torch_pieces_check(from, x.file, x.begin, x.size, err);
         if (st)

@@ -1,7 +1,7 @@
 /*
  * reshard/formats/torch/dcp_extras.h - objects of a DCP checkpoint, which mean the same at every
- * layout: a schedule's state, counters, options of the optimizer; and such files beside it. A DCP
- * target gets their bytes.
+ * layout: a schedule's state, counters, options of the optimizer; tensors that are not part of the
+ * model; and such files beside it. A DCP target gets their bytes.
  * Inside reshard/formats/torch/ only.
  */
 #ifndef RESHARD_FORMATS_TORCH_DCP_EXTRAS_H
@@ -14,6 +14,10 @@
  * AdamW that it has. */
 tp_status dcp_extras_read(struct piece_source *s, int file, const struct dcp_item *item,
                           struct tp_err *err);
+
+/* The same of a box of a tensor that is not part of the model. */
+tp_status dcp_extras_leave_tensor(struct piece_source *s, const struct dcp_item *item,
+                                  struct tp_err *err);
 
 /* Note a file beside the tensors, which is copied, as an extra; and whether number i of what was
  * left behind is one. */

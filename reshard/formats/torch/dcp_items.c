@@ -75,6 +75,18 @@ tp_status dcp_items_again(struct dcp_items *d, int i, const char *path, struct t
     return add_item(d, &item, err);
 }
 
+tp_status dcp_items_again_at(struct dcp_items *d, int i, const char *path, int64_t rows,
+                             int64_t row, struct tp_err *err)
+{
+    tp_status st = dcp_items_again(d, i, path, err);
+
+    if (!st) {
+        d->items[d->n - 1].item.shape[0] = rows;
+        d->items[d->n - 1].item.box.lo[0] = row;
+    }
+    return st;
+}
+
 tp_status dcp_items_begin(struct torch_target *x, struct dcp_items *d, int rank,
                           const struct dcp_new_item *item, struct tp_err *err)
 {

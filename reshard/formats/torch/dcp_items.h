@@ -39,6 +39,10 @@ struct dcp_new_item dcp_items_object(struct dcp_items *d, const char *path);
 /* Add item number i once more by another path: a second entry for the same bytes. */
 tp_status dcp_items_again(struct dcp_items *d, int i, const char *path, struct tp_err *err);
 
+/* The same as rows of another tensor: from row `row` of `rows` on. */
+tp_status dcp_items_again_at(struct dcp_items *d, int i, const char *path, int64_t rows,
+                             int64_t row, struct tp_err *err);
+
 /* Add an item, and begin its bytes at the end of the file of `rank`. Its place is filled in here;
  * its name and path are borrowed. After a failure x is free. */
 tp_status dcp_items_begin(struct torch_target *x, struct dcp_items *d, int rank,

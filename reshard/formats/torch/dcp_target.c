@@ -11,6 +11,7 @@
 #include "reshard/formats/torch/dcp_adamw.h"
 #include "reshard/formats/torch/dcp_extras.h"
 #include "reshard/formats/torch/dcp_items.h"
+#include "reshard/formats/torch/torchtitan_bias.h"
 #include "reshard/formats/torch/torchtitan_map.h"
 
 /* Whose names, and which folders. */
@@ -42,21 +43,29 @@ static tp_status no_memory(const struct dcp_target *t, struct tp_err *err)
     return tp_fail(err, TP_E_NOMEM, "%s: no memory for its index", t->q->dir);
 }
 
-/* What a parameter is called, by the first name of torchtitan or by another one. NULL: it has no
- * such name. */
-static tp_status name_of(struct torchtitan_map_name *out, const struct dcp_target *t,
-                         const char *name, int which, struct tp_err *err)
+/* Whether names and order of rows are torchtitan's, and not those that rules have. */
+static bool is_mapped(const struct dcp_target *t)
 {
-    *out = (struct torchtitan_map_name){ which ? NULL : name, false };
-    if (!t->torchtitan || t->q->model->family == MODEL_OF_RULES) /* whose names are the program's */
-        return TP_OK;
-    out->name = NULL;
-    if (torchtitan_map_theirs(out, name, which, t->arena))
-        return out->name ? TP_OK : no_memory(t, err);
-    if (which)
-        return TP_OK;
-    return tp_fail(err, TP_E_USAGE, "%s: torchtitan has no tensor %s; export another format",
-                   t->q->source, name);
+    return t->torchtitan && t->q->model->family != MODEL_OF_RULES;
+}
+
+/* What a parameter is called, by the first name of torchtitan or by another one. Its name is NULL
+ * where it has no such name. */
+static tp_status name_of(struct torchtitan_map_name *out, const struct dcp_target *t,
+                         const struct tensor *param, int which, struct tp_err *err)
+{
+    tp_status st = TP_OK;
+
+    *out = (struct torchtitan_map_name){ .module = { .name = which ? NULL : param->name,
+                                                     .is_first = true } };
+    if (is_mapped(t))
+        st = torchtitan_map_theirs(out, t->q->model, param, which, t->arena, err);
+    else if (!which && t->q->module_names)
+        st = module_name_of(&out->module, t->q->model, param, t->arena, err);
+    if (!st && !which && !out->module.name)
+        st = tp_fail(err, TP_E_USAGE, "%s: torchtitan has no tensor %s; export another format",
+                     t->q->source, param->name);
+    return st;
 }
 
 /* The path of a parameter, or of what `state` names of its state in the optimizer. */
@@ -84,7 +93,7 @@ static tp_status add_again(struct dcp_items *d, int first, const char *path, str
 }
 
 /* The items from `first` on, which are a parameter or its state, by its other names. */
-static tp_status add_other_names(struct dcp_target *t, int first, const char *param,
+static tp_status add_other_names(struct dcp_target *t, int first, const struct tensor *param,
                                  const char *state, struct tp_err *err)
 {
     struct dcp_items *d = items_of(t, state);
@@ -95,11 +104,57 @@ static tp_status add_other_names(struct dcp_target *t, int first, const char *pa
         struct torchtitan_map_name other;
 
         st = name_of(&other, t, param, which, err);
-        if (!st && other.name && d->n == n)
-            st = add_again(d, first, path_of(t, other.name, state), err);
+        if (!st && other.module.name && d->n == n)
+            st = add_again(d, first, path_of(t, other.module.name, state), err);
     }
     return st;
 }
+
+/* ---- query, key and value as one parameter ---- */
+
+/* Whether a tensor is also a part of one parameter, in torchtitan's optimizer. */
+static bool is_fused(const struct dcp_target *t, const struct torchtitan_map_tensor *tensor,
+                     const char *state)
+{
+    return is_mapped(t) && state &&
+           (tensor->role == ROLE_Q || tensor->role == ROLE_K || tensor->role == ROLE_V);
+}
+
+/* Items first .. n - 1, each of which has rows of one key-value head, as boxes of the one
+ * parameter. */
+static tp_status add_fused(struct dcp_target *t, int first, int n,
+                           const struct torchtitan_map_tensor *tensor, const char *state,
+                           struct tp_err *err)
+{
+    const struct model *m = t->q->model;
+    struct dcp_items *d = items_of(t, true);
+    const char *name = torchtitan_map_fused(tensor->layer, t->arena),
+               *path = name ? path_of(t, name, state) : NULL;
+    tp_status st = path ? TP_OK : no_memory(t, err);
+
+    for (int i = first; i < n && !st; i++) {
+        const int64_t row = d->items[i].item.box.lo[0];
+        const struct torchtitan_map_part rows = torchtitan_map_fused_rows(
+            m, tensor->role, row / torchtitan_map_fused_rows(m, tensor->role, 0).n);
+
+        st = dcp_items_again_at(d, i, path, torchtitan_map_fused_count(m), rows.at + row - rows.row,
+                                err);
+    }
+    return st;
+}
+
+/* The step, or an option, of the query is that of the one parameter. */
+static tp_status name_fused(const char **name, const struct dcp_target *t,
+                            const struct torchtitan_map_tensor *tensor, struct tp_err *err)
+{
+    *name = NULL;
+    if (!is_fused(t, tensor, "") || tensor->role != ROLE_Q)
+        return TP_OK;
+    *name = torchtitan_map_fused(tensor->layer, t->arena);
+    return *name ? TP_OK : no_memory(t, err);
+}
+
+/* ---- tensors ---- */
 
 /* Push a box whose rows get torchtitan's order. */
 static tp_status push_pairs(struct torch_target *x, const struct dcp_target *t, int tensor,
@@ -134,21 +189,15 @@ static tp_status push_stacked(struct torch_target *x, int tensor, enum dtype dty
     return torch_target_add(x, storage, tensor, box, 0, err);
 }
 
-/* The name of a tensor, and where it is. */
-struct dcp_tensor_name {
-    const char *path;
-    bool pairs;
-    struct module_name module; /* not set where names are those of files */
-};
-
 /* A box of tensor number `tensor`, which the rank stores. */
 static tp_status add_box(struct dcp_target *t, int rank, int tensor,
-                         const struct dcp_tensor_name *name, const struct box *box,
-                         struct tp_err *err)
+                         const struct torchtitan_map_name *name, const char *path,
+                         const struct box *box, struct tp_err *err)
 {
     const struct tensor *from = &t->q->tensors[tensor];
     struct dcp_items *d = items_of(t, strcmp(from->group, GROUP_PARAM) != 0);
-    struct dcp_new_item item = dcp_items_object(d, name->path);
+    const bool pairs = is_mapped(t) && torchtitan_map_has_pairs(t->q->model, name->tensor.role);
+    struct dcp_new_item item = dcp_items_object(d, path);
     struct torch_target x;
     tp_status st;
 
@@ -166,13 +215,38 @@ static tp_status add_box(struct dcp_target *t, int rank, int tensor,
     if (name->module.is_stacked)
         st = push_stacked(&x, tensor, from->dtype, &item.item, box, err);
     else
-        st = name->pairs ? push_pairs(&x, t, tensor, box, err)
-                         : torch_target_box(&x, tensor, from->dtype, box, err);
+        st = pairs ? push_pairs(&x, t, tensor, box, err)
+                   : torch_target_box(&x, tensor, from->dtype, box, err);
     if (st)
         torch_target_free(&x);
     else
         st = dcp_items_end(&x, d, rank, err);
 done:
+    return st;
+}
+
+/* The same; of a part of one parameter each key-value head by itself. */
+static tp_status add_boxes(struct dcp_target *t, int rank, int tensor,
+                           const struct torchtitan_map_name *name, const char *path,
+                           const struct box *box, struct tp_err *err)
+{
+    const char *group = t->q->tensors[tensor].group;
+    const struct model *m = t->q->model;
+    tp_status st = TP_OK;
+
+    if (!is_fused(t, &name->tensor, strcmp(group, GROUP_PARAM) == 0 ? NULL : group))
+        return add_box(t, rank, tensor, name, path, box, err);
+    for (int64_t head = 0; head < m->kv_heads && !st; head++) {
+        const struct torchtitan_map_part rows =
+            torchtitan_map_fused_rows(m, name->tensor.role, head);
+        const struct box whole = { .ndim = box->ndim,
+                                   .lo = { rows.row, box->lo[1] },
+                                   .len = { rows.n, box->len[1] } };
+        struct box part;
+
+        if (box_meet(&part, &whole, box))
+            st = add_box(t, rank, tensor, name, path, &part, err);
+    }
     return st;
 }
 
@@ -190,45 +264,45 @@ static bool is_writer(const struct layout *l, const struct tensor *t, int rank)
 }
 
 /* Name a tensor, or what `state` names of its state in the optimizer. */
-static tp_status name_tensor(struct dcp_tensor_name *out, struct dcp_target *t,
-                             const struct tensor *from, const char *state, struct tp_err *err)
+static tp_status name_tensor(struct torchtitan_map_name *out, const char **path,
+                             struct dcp_target *t, const struct tensor *from, const char *state,
+                             struct tp_err *err)
 {
-    struct torchtitan_map_name name;
-    tp_status st;
+    tp_status st = name_of(out, t, from, 0, err);
 
-    *out = (struct dcp_tensor_name){ .module = { .name = from->name, .is_first = true } };
-    if (t->q->module_names)
-        TP_TRY(module_name_of(&out->module, t->q->model, from, t->arena, err));
-    TP_TRY(name_of(&name, t, out->module.name, 0, err));
-    out->pairs = name.pairs;
-    out->path = path_of(t, name.name, state);
-    st = out->path ? TP_OK : no_memory(t, err);
-done:
-    return st;
+    if (st)
+        return st;
+    *path = path_of(t, out->module.name, state);
+    return *path ? TP_OK : no_memory(t, err);
 }
 
 static tp_status add_tensor(struct dcp_target *t, int tensor, struct tp_err *err)
 {
     const struct layout *l = t->q->layout;
     const struct tensor *from = &l->tensors[tensor];
-    const char *state = strcmp(from->group, GROUP_PARAM) == 0 ? NULL : from->group;
+    const char *state = strcmp(from->group, GROUP_PARAM) == 0 ? NULL : from->group, *path;
     const int first = items_of(t, state)->n;
     const struct box whole = box_whole(from->ndim, from->shape);
     struct box boxes[TENSOR_BOXES_MAX];
-    struct dcp_tensor_name name;
-    tp_status st = name_tensor(&name, t, from, state, err);
+    struct torchtitan_map_name name;
+    int end;
+    tp_status st;
 
-    if (st)
-        return st;
-    for (int rank = 0; rank < spec_world(&l->spec) && !st; rank++) {
+    TP_TRY(name_tensor(&name, &path, t, from, state, err));
+    for (int rank = 0; rank < spec_world(&l->spec); rank++) {
         const int n = is_writer(l, from, rank) ? layout_boxes(l, tensor, rank, boxes) : 0;
 
-        for (int i = 0; i < n && !st; i++)
-            st = add_box(t, rank, tensor, &name, &boxes[i], err);
+        for (int i = 0; i < n; i++)
+            TP_TRY(add_boxes(t, rank, tensor, &name, path, &boxes[i], err));
     }
-    if (!st && box_is_empty(&whole)) /* no rank stores any of it */
-        st = add_box(t, 0, tensor, &name, &whole, err);
-    return st ? st : add_other_names(t, first, from->name, state, err);
+    if (box_is_empty(&whole)) /* no rank stores any of it */
+        TP_TRY(add_box(t, 0, tensor, &name, path, &whole, err));
+    end = items_of(t, state)->n;
+    TP_TRY(add_other_names(t, first, from, state, err));
+    if (is_fused(t, &name.tensor, state))
+        st = add_fused(t, first, end, &name.tensor, state, err);
+done:
+    return st;
 }
 
 /* ---- what is not a tensor of the model ---- */
@@ -254,13 +328,14 @@ static tp_status find_embedding(const char **name, struct dcp_target *t, struct 
 static tp_status add_tied_head(struct dcp_target *t, int first, struct tp_err *err)
 {
     struct dcp_items *d = items_of(t, false);
+    const struct tensor head = { .name = "lm_head.weight" };
     const int n = d->n;
     struct torchtitan_map_name name;
     tp_status st;
 
-    TP_TRY(name_of(&name, t, "lm_head.weight", 0, err));
-    TP_TRY(add_again(d, first, path_of(t, name.name, NULL), err));
-    st = add_other_names(t, n, "lm_head.weight", NULL, err);
+    TP_TRY(name_of(&name, t, &head, 0, err));
+    TP_TRY(add_again(d, first, path_of(t, name.module.name, NULL), err));
+    st = add_other_names(t, n, &head, NULL, err);
 done:
     return st;
 }
@@ -270,40 +345,58 @@ static tp_status add_step(struct dcp_target *t, const struct tensor *param, stru
 {
     struct dcp_items *d = items_of(t, true);
     const int first = d->n;
-    struct dcp_tensor_name name;
+    struct torchtitan_map_name name;
+    const char *path, *fused;
     struct dcp_new_item item;
     struct torch_target x;
     tp_status st;
 
-    TP_TRY(name_tensor(&name, t, param, "step", err));
+    TP_TRY(name_tensor(&name, &path, t, param, "step", err));
     if (!name.module.is_first)
         goto done;
-    item = dcp_items_object(d, name.path);
+    item = dcp_items_object(d, path);
     item.item.is_object = false;
     item.item.dtype = torch_save_number_dtype(t->q->optimizer_step);
     TP_TRY(dcp_items_begin(&x, d, 0, &item, err));
     torch_save_number(&x.save, t->q->optimizer_step);
     TP_TRY(dcp_items_end(&x, d, 0, err));
-    st = add_other_names(t, first, param->name, "step", err);
+    TP_TRY(add_other_names(t, first, param, "step", err));
+    TP_TRY(name_fused(&fused, t, &name.tensor, err));
+    if (fused)
+        st = dcp_items_again(d, first, path_of(t, fused, "step"), err);
 done:
     return st;
 }
 
-/* The options of all parameters by all of their names. */
+/* The options of a parameter by all of its names. */
+static tp_status add_param_options(struct dcp_target *t, const struct tensor *param, int *first,
+                                   struct tp_err *err)
+{
+    struct dcp_items *d = items_of(t, true);
+    struct torchtitan_map_name name;
+    const char *fused;
+    tp_status st = TP_OK;
+
+    for (int which = 0; which < TORCHTITAN_NAMES; which++) {
+        TP_TRY(name_of(&name, t, param, which, err));
+        if (name.module.name && name.module.is_first)
+            TP_TRY(dcp_adamw_add_param(d, t->q, name.module.name, first, err));
+    }
+    TP_TRY(name_fused(&fused, t, &name.tensor, err));
+    if (fused)
+        st = dcp_adamw_add_param(d, t->q, fused, first, err);
+done:
+    return st;
+}
+
 static tp_status add_all_options(struct dcp_target *t, struct tp_err *err)
 {
     int first = -1;
     tp_status st = TP_OK;
 
     for (int i = 0; i < t->q->n && !st; i++)
-        for (int which = 0; which < TORCHTITAN_NAMES && !st; which++) {
-            struct torchtitan_map_name name = { NULL, false };
-
-            if (strcmp(t->q->tensors[i].group, GROUP_PARAM) == 0)
-                st = name_of(&name, t, t->q->tensors[i].name, which, err);
-            if (!st && name.name)
-                st = dcp_adamw_add_param(items_of(t, true), t->q, name.name, &first, err);
-        }
+        if (strcmp(t->q->tensors[i].group, GROUP_PARAM) == 0)
+            st = add_param_options(t, &t->q->tensors[i], &first, err);
     return st;
 }
 
@@ -344,6 +437,8 @@ static tp_status add_all(struct dcp_target *t, enum dcp_program program, struct 
             layout_find(q->layout, GROUP_EXP_AVG, q->tensors[i].name) >= 0)
             TP_TRY(add_step(t, &q->tensors[i], err));
     TP_TRY(dcp_extras_write(&to, &groups, q->extras, err));
+    if (is_mapped(t))
+        TP_TRY(torchtitan_bias_add(items_of(t, false), q->model, err));
     if (moments && !groups)
         TP_TRY(add_options(t, program, err));
 done:
@@ -373,7 +468,7 @@ static tp_status write_metadata(struct dcp_target *t, struct tp_err *err)
         char dir[PATH_MAX];
 
         st = file_join(dir, t->q->dir, d->folder, err);
-        if (t->q->module_names)
+        if (t->q->module_names || is_mapped(t))
             dcp_items_sort(d);
         if (!st && d->n > 0)
             st = dcp_items_write(d, d->folder[0] ? dir : t->q->dir, err);

@@ -3,83 +3,110 @@
 
 #include <string.h>
 
+#include "core/text.h"
+#include "layout/family.h"
+
+/* The last name is one that no release has: it is read. */
+enum { ALL_NAMES = TORCHTITAN_NAMES + 1 };
+
+#define FUSED "layers.*.attention.qkv_linear.wqkv.weight"
+
 /* A row is a line. */
 /* clang-format off */
 static const struct name_row {
-    const char *ours, *theirs[TORCHTITAN_NAMES];
-    bool pairs;
+    enum tensor_role role;
+    const char *names[ALL_NAMES];
 } table[] = {
-    { "model.embed_tokens.weight", { "tok_embeddings.weight", NULL }, false },
-    { "model.layers.*.input_layernorm.weight", { "layers.*.attention_norm.weight", NULL }, false },
-    { "model.layers.*.self_attn.q_proj.weight", { "layers.*.attention.wq.weight", "layers.*.attention.qkv_linear.wq.weight" }, true },
-    { "model.layers.*.self_attn.k_proj.weight", { "layers.*.attention.wk.weight", "layers.*.attention.qkv_linear.wk.weight" }, true },
-    { "model.layers.*.self_attn.v_proj.weight", { "layers.*.attention.wv.weight", "layers.*.attention.qkv_linear.wv.weight" }, false },
-    { "model.layers.*.self_attn.o_proj.weight", { "layers.*.attention.wo.weight", NULL }, false },
-    { "model.layers.*.post_attention_layernorm.weight", { "layers.*.ffn_norm.weight", NULL }, false },
-    { "model.layers.*.mlp.gate_proj.weight", { "layers.*.feed_forward.w1.weight", NULL }, false },
-    { "model.layers.*.mlp.up_proj.weight", { "layers.*.feed_forward.w3.weight", NULL }, false },
-    { "model.layers.*.mlp.down_proj.weight", { "layers.*.feed_forward.w2.weight", NULL }, false },
-    { "model.norm.weight", { "norm.weight", NULL }, false },
-    { "lm_head.weight", { "output.weight", "lm_head.weight" }, false },
+    { ROLE_EMBEDDING, { "tok_embeddings.weight" } },
+    { ROLE_ATTENTION_NORM, { "layers.*.attention_norm.weight" } },
+    { ROLE_Q, { "layers.*.attention.wq.weight", "layers.*.attention.qkv_linear.wq.weight" } },
+    { ROLE_K, { "layers.*.attention.wk.weight", "layers.*.attention.qkv_linear.wk.weight" } },
+    { ROLE_V, { "layers.*.attention.wv.weight", "layers.*.attention.qkv_linear.wv.weight" } },
+    { ROLE_Q_NORM, { "layers.*.attention.q_norm.weight" } },
+    { ROLE_K_NORM, { "layers.*.attention.k_norm.weight" } },
+    { ROLE_OUT, { "layers.*.attention.wo.weight" } },
+    { ROLE_MLP_NORM, { "layers.*.ffn_norm.weight" } },
+    { ROLE_GATE, { "layers.*.feed_forward.w1.weight" } },
+    { ROLE_UP, { "layers.*.feed_forward.w3.weight" } },
+    { ROLE_DOWN, { "layers.*.feed_forward.w2.weight" } },
+    { ROLE_ROUTER, { "layers.*.moe.router.gate.weight" } },
+    { ROLE_EXPERT_GATE, { "layers.*.moe.experts.w1", "layers.*.moe.routed_experts.inner_experts.w1_EFD", "layers.*.moe.experts.w1_EFD" } },
+    { ROLE_EXPERT_UP, { "layers.*.moe.experts.w3", "layers.*.moe.routed_experts.inner_experts.w3_EFD", "layers.*.moe.experts.w3_EFD" } },
+    { ROLE_EXPERT_DOWN, { "layers.*.moe.experts.w2", "layers.*.moe.routed_experts.inner_experts.w2_EDF", "layers.*.moe.experts.w2_EDF" } },
+    { ROLE_FINAL_NORM, { "norm.weight" } },
+    { ROLE_HEAD, { "output.weight", "lm_head.weight" } },
 };
 /* clang-format on */
 
 enum { ROWS = sizeof table / sizeof *table };
 
-/* Whether a name is a pattern, of which * is a number: the *digits characters at *number. */
-static bool matches(const char *pattern, const char *name, const char **number, int *digits)
+bool torchtitan_map_has_family(const struct model *m)
 {
-    const char *star = pattern ? strchr(pattern, '*') : NULL;
-
-    *number = "";
-    *digits = 0;
-    if (!star)
-        return pattern && strcmp(pattern, name) == 0;
-    if (strncmp(pattern, name, (size_t)(star - pattern)) != 0)
-        return false;
-    *number = name + (star - pattern);
-    *digits = (int)strspn(*number, "0123456789");
-    return *digits > 0 && strcmp(star + 1, *number + *digits) == 0;
+    return (m->family == MODEL_LLAMA && m->head_dim % 2 == 0) || m->family == MODEL_QWEN3 ||
+           m->family == MODEL_QWEN3_MOE;
 }
 
-static const char *fill(const char *pattern, const char *number, int digits, struct arena *arena)
+static bool matches(int numbers[2], const struct model *m, const char *pattern, const char *name)
 {
-    const char *star = strchr(pattern, '*');
-
-    if (!star)
-        return pattern;
-    return arena_printf(arena, "%.*s%.*s%s", (int)(star - pattern), pattern, digits, number,
-                        star + 1);
+    return pattern && module_name_matches(numbers, pattern, name) && numbers[0] < m->layers;
 }
 
-bool torchtitan_map_ours(struct torchtitan_map_name *out, const char *name, struct arena *arena)
+bool torchtitan_map_ours(struct torchtitan_map_tensor *out, const struct model *m, const char *name)
 {
-    const char *number;
-    int digits;
+    int numbers[2];
 
+    *out = (struct torchtitan_map_tensor){ ROLE_NONE, 0 };
     for (int i = 0; i < ROWS; i++)
-        for (int k = 0; k < TORCHTITAN_NAMES; k++)
-            if (matches(table[i].theirs[k], name, &number, &digits)) {
-                out->name = fill(table[i].ours, number, digits, arena);
-                out->pairs = table[i].pairs;
-                return true;
+        for (int k = 0; k < ALL_NAMES; k++)
+            if (matches(numbers, m, table[i].names[k], name)) {
+                if (family_tensor_find(family_of(m), table[i].role))
+                    *out = (struct torchtitan_map_tensor){ table[i].role, numbers[0] };
+                return out->role != ROLE_NONE;
             }
-    return false;
+    if (!matches(numbers, m, FUSED, name))
+        return false;
+    *out = (struct torchtitan_map_tensor){ ROLE_QKV, numbers[0] };
+    return true;
 }
 
-bool torchtitan_map_theirs(struct torchtitan_map_name *out, const char *name, int which,
-                           struct arena *arena)
+static bool is_qkv(enum tensor_role role)
 {
-    const char *number;
-    int digits;
+    return role == ROLE_Q || role == ROLE_K || role == ROLE_V;
+}
 
-    for (int i = 0; i < ROWS; i++)
-        if (table[i].theirs[which] && matches(table[i].ours, name, &number, &digits)) {
-            out->name = fill(table[i].theirs[which], number, digits, arena);
-            out->pairs = table[i].pairs;
-            return true;
-        }
-    return false;
+bool torchtitan_map_is_same(const struct torchtitan_map_tensor *a,
+                            const struct torchtitan_map_tensor *b)
+{
+    if (a->role == ROLE_NONE || a->layer != b->layer)
+        return false;
+    return a->role == b->role || (a->role == ROLE_QKV && is_qkv(b->role)) ||
+           (b->role == ROLE_QKV && is_qkv(a->role));
+}
+
+tp_status torchtitan_map_theirs(struct torchtitan_map_name *out, const struct model *m,
+                                const struct tensor *t, int which, struct arena *arena,
+                                struct tp_err *err)
+{
+    *out = (struct torchtitan_map_name){ .tensor = { ROLE_NONE, 0 } };
+    for (int i = 0; i < ROWS; i++) {
+        const struct family_module row = { table[i].names[which], { table[i].role } };
+        int numbers[2];
+
+        if (!family_tensor_find(family_of(m), table[i].role) ||
+            !module_name_matches(numbers, module_name_pattern(m, table[i].role), t->name))
+            continue;
+        out->tensor = (struct torchtitan_map_tensor){ table[i].role, numbers[0] };
+        return row.name ? module_name_of_row(&out->module, m, &row, 0, numbers, t, arena, err)
+                        : TP_OK;
+    }
+    return TP_OK;
+}
+
+const char *torchtitan_map_fused(int layer, struct arena *arena)
+{
+    const char *star = strchr(FUSED, '*');
+
+    return arena_printf(arena, "%.*s%d%s", (int)(star - FUSED), FUSED, layer, star + 1);
 }
 
 bool torchtitan_map_is_other(const char *name)
@@ -90,6 +117,29 @@ bool torchtitan_map_is_other(const char *name)
         if (strncmp(name, heads[i], strlen(heads[i])) == 0)
             return true;
     return false;
+}
+
+const char *torchtitan_map_bias(int layer, int which, struct arena *arena)
+{
+    return arena_printf(arena, "layers.%d.moe.expert_bias%s", layer, which ? "_E" : "");
+}
+
+bool torchtitan_map_is_balance(const char *name)
+{
+    static const char *const ends[] = { ".moe.expert_bias", ".moe.expert_bias_E",
+                                        ".moe.tokens_per_expert", ".moe.tokens_per_expert_E" };
+
+    for (size_t i = 0; i < sizeof ends / sizeof *ends; i++)
+        if (text_ends_with(name, ends[i]))
+            return true;
+    return false;
+}
+
+/* ---- rows ---- */
+
+bool torchtitan_map_has_pairs(const struct model *m, enum tensor_role role)
+{
+    return m->family == MODEL_LLAMA && (role == ROLE_Q || role == ROLE_K);
 }
 
 struct torchtitan_map_part torchtitan_map_rows(int64_t head_dim, int64_t head, int half,
@@ -104,4 +154,19 @@ struct torchtitan_map_part torchtitan_map_rows(int64_t head_dim, int64_t head, i
     return (struct torchtitan_map_part){ .row = head * head_dim + half * pairs + first,
                                          .n = last > first ? last - first : 0,
                                          .at = base + 2 * first };
+}
+
+int64_t torchtitan_map_fused_count(const struct model *m)
+{
+    return (m->heads + 2 * (int64_t)m->kv_heads) * m->head_dim;
+}
+
+struct torchtitan_map_part torchtitan_map_fused_rows(const struct model *m, enum tensor_role role,
+                                                     int64_t head)
+{
+    const int64_t q = m->heads / m->kv_heads, hd = m->head_dim, n = role == ROLE_Q ? q * hd : hd;
+    const int64_t before = role == ROLE_Q ? 0 : role == ROLE_K ? q * hd : (q + 1) * hd;
+
+    return (
+        struct torchtitan_map_part){ .row = head * n, .n = n, .at = head * (q + 2) * hd + before };
 }
