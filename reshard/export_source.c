@@ -8,6 +8,7 @@
 #include "core/file.h"
 #include "layout/model_config.h"
 #include "layout/model_tensors.h"
+#include "reshard/formats/foreign.h"
 #include "reshard/memory_budget.h"
 #include "torch/torch_save.h"
 
@@ -265,15 +266,24 @@ done:
 
 /* ---- another framework's ---- */
 
+/* The kind of extras that a source's format has; NULL: none. */
+static const char *extras_of(const char *name)
+{
+    const struct foreign_format *read = foreign_format_find(name);
+    const struct export_format *written;
+    struct tp_err ignored = { 0 };
+
+    if (!export_format_find(&written, name, &ignored))
+        return written->extras;
+    return read ? read->extras : NULL;
+}
+
 /* Whether the source's format has the extras of the target's. */
 static bool keeps_extras(const struct export_request *q, const struct export_format *format)
 {
-    const struct export_format *from;
-    struct tp_err ignored = { 0 };
+    const char *from = q->from_format ? extras_of(q->from_format) : NULL;
 
-    return q->from_format && !q->no_optim && format->extras &&
-           !export_format_find(&from, q->from_format, &ignored) && from->extras &&
-           strcmp(from->extras, format->extras) == 0;
+    return from && !q->no_optim && format->extras && strcmp(from, format->extras) == 0;
 }
 
 static tp_status open_foreign(struct export_source *s, const struct export_request *q,

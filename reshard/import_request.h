@@ -16,7 +16,7 @@ struct comm_control;
 /* What can be read. */
 #define IMPORT_FORMATS                                                               \
     "safetensors, bin, trainer, dcp, accelerate, torchtitan, megatron, torch_dist, " \
-    "deepspeed, verl, pt"
+    "fsdp_dtensor, deepspeed, verl, pt"
 
 struct import_request {
     const char *source; /* folder */

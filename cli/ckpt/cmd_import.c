@@ -22,6 +22,7 @@ static const char intro[] =
     "    torchtitan   a Llama, Qwen3 or Qwen3-MoE of torchtitan\n"
     "    megatron     Megatron-LM, a folder for each rank\n"
     "    torch_dist   Megatron-core's torch_dist\n"
+    "    fsdp_dtensor Megatron-FSDP's, of Megatron-LM and Megatron-Bridge\n"
     "    deepspeed    ZeRO-1, ZeRO-2, ZeRO-3, Universal\n"
     "    verl         verl's files of each rank, of FSDP2 and FSDP1\n"
     "    pt           a file: what a program has given to torch.save, or Lightning's .ckpt\n"
@@ -50,7 +51,7 @@ static bool parse(struct import_request *q, struct copy_options *copy, struct op
         OPT_STR(0, "layout", "SPEC", &q->layout, "layout to write (default tp1)"),
         OPT_STR(0, "format",
                 "auto|safetensors|bin|trainer|dcp|accelerate|torchtitan|megatron|torch_dist|"
-                "deepspeed|verl|pt",
+                "fsdp_dtensor|deepspeed|verl|pt",
                 &q->format, "format of SRC (default auto: detected from its files)"),
         OPT_STR(0, "config", "FILE", &q->config,
                 "config.json of the model (default: SRC's; of Megatron-LM, one\nthat is made from "

@@ -78,7 +78,7 @@ static bool parse(struct reshard_options *o, int *exit_code, int argc, char **ar
         OPT_SIZE(0, "mem", "SIZE", &o->copy.memory_bytes,
                  "limit on the resident memory of each process (default 1G)"),
         OPT_INT('j', "jobs", "N", &o->copy.threads, "threads (default: processors)"),
-        OPT_STR(0, "from-format", "safetensors|bin|pt|" FORMATS, &o->from_format,
+        OPT_STR(0, "from-format", "safetensors|bin|pt|fsdp_dtensor|" FORMATS, &o->from_format,
                 "format of CKPT (default: detected from its files)"),
         OPT_STR(0, "format", "tp|safetensors|gguf|" FORMATS, &o->format,
                 "format to write (default: that of CKPT)"),

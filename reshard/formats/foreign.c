@@ -7,6 +7,7 @@
 #include "core/file.h"
 #include "reshard/formats/deepspeed/deepspeed.h"
 #include "reshard/formats/hf_trainer/hf_trainer.h"
+#include "reshard/formats/megatron/fsdp_dtensor.h"
 #include "reshard/formats/megatron/master_check.h"
 #include "reshard/formats/megatron/megatron.h"
 #include "reshard/formats/megatron/torch_dist.h"
@@ -50,6 +51,14 @@ static const struct foreign_format formats[] = {
       .config = torch_dist_root_config,
       .fused = true,
       .unproved = METADATA "; " FLAT },
+    { .name = "fsdp_dtensor",
+      .title = "Megatron-FSDP",
+      .detect = fsdp_dtensor_detect,
+      .read = fsdp_dtensor_read,
+      .config = torch_dist_root_config,
+      .fused = true,
+      .extras = "megatron",
+      .unproved = METADATA },
     { .name = "deepspeed",
       .title = "DeepSpeed, ZeRO or Universal",
       .detect = deepspeed_detect,

@@ -30,6 +30,8 @@ struct foreign_format {
     bool ordered; /* `read` finds more where it has a model of a known family */
     /* The folder of the tokenizer of what is at `path`; NULL: `path` itself. */
     tp_status (*assets)(char dir[PATH_MAX], const char *path, struct tp_err *err);
+    /* Of a format that is read alone: as in export_format.h. NULL: none. */
+    const char *extras;
     const char *unproved; /* what its files cannot prove, for tp-ckpt verify; NULL: nothing more
                              than what is so of all formats */
 };

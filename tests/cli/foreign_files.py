@@ -351,6 +351,36 @@ class Megatron:
         torch_files.save(inside / "common.pt", {"args": self.args(), "iteration": step, **self.more_root, "optimizer": {
             "optimizer": {"param_groups": list(self.param_groups), **counter}}})
 
+    def fsdp_dtensor(self, folder, state, step, change=None, options=None, joined=False):
+        """Write FOLDER as Megatron-FSDP does with ckpt_format "fsdp_dtensor": whole tensors of each layer and expert, cut between
+        rows by dp; gate and up are apart, but joined: not those of experts. Weights are the masters, if there are any. options: of
+        parameters, by the ends of their names. change: a function that damages tensors and objects."""
+        one = type(self)({**self.config}, 1, 1, 1, 8 * self.tp, engine=self.engine, sequential=not self.grouped_linear)
+        tensors, objects = {}, {"args": self.args(), "iteration": step, "checkpoint_version": 3.0}
+        for key, value in self.more_root.items():
+            inside = isinstance(value, dict)
+            objects.update({"%s.%s" % (key, k): v for k, v in value.items()} if inside else {key: value})
+        groups = {"master" if "master" in state else "param": ("model.module.", "")}
+        groups.update({m: ("optimizer.state.module.module.module.", "." + m) for m in MOMENTS if m in state})
+        for group, (head, tail) in groups.items():
+            for name, array in one.chunk(state[group], 0, 0, 0).items():
+                gated = "linear_fc1.weight" in name and "n_embd" not in self.config and not (joined and "experts" in name)
+                for half, part in dict(zip(("_w", "_v"), np.split(array, 2))).items() if gated else (("", array),):
+                    tensors[head + name + half + tail] = (part, self.uneven(part))
+                own = {"lr": 0.1, "wd_mult": float(array.ndim > 1), "betas": (0.9, 0.95), "step": step}
+                own.update(next((v for k, v in (options or {}).items() if name.endswith(k)), {}))
+                if group in MOMENTS:
+                    objects.update(("optimizer.param_to_group_meta.module.module.module.%s.%s" % (name, k), v) for k, v in own.items())
+        if change:
+            change(tensors, objects)
+        torch_files.dcp(folder / ("iter_%07d" % step), tensors, objects)
+        (folder / "latest_checkpointed_iteration.txt").write_text(str(step))
+
+    def uneven(self, array):
+        """Boxes of whole rows, one less in the first than it should be."""
+        cuts = sorted({0, len(array)} | {max(1, i * len(array) // self.dp - 1) for i in range(1, self.dp)})
+        return [((a,) + (0,) * (array.ndim - 1), (b - a,) + array.shape[1:]) for a, b in zip(cuts, cuts[1:])]
+
     def cut_flat(self, name, array, boxes):
         """A tensor as fully_sharded_model_space has it: a grid of parts, each flat and cut over the data-parallel ranks. The rows
         of gate and of up are parts of their own."""

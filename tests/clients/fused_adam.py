@@ -24,13 +24,14 @@ class FusedAdam(torch.optim.Optimizer):
                 continue
             group["step"] = group["step"] + 1 if "step" in group else 1
             for p in group["params"]:
+                state = self.state[p]
+                if not state:  # also of what has no gradient, as an empty shard of Megatron-FSDP
+                    state.update(exp_avg=torch.zeros_like(p, dtype=torch.float32), exp_avg_sq=torch.zeros_like(p, dtype=torch.float32))
                 if p.grad is not None:
                     self._update(p, group)
 
     def _update(self, p, group):
         state, (beta1, beta2), step = self.state[p], group["betas"], group["step"]
-        if not state:
-            state.update(exp_avg=torch.zeros_like(p, dtype=torch.float32), exp_avg_sq=torch.zeros_like(p, dtype=torch.float32))
         grad = p.grad.float()
         state["exp_avg"].lerp_(grad, 1 - beta1)
         state["exp_avg_sq"].mul_(beta2).addcmul_(grad, grad, value=1 - beta2)

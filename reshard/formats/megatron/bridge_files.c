@@ -155,12 +155,31 @@ static bool set_sizes(struct yaml_tree *t, int model, const struct megatron_args
     return done;
 }
 
+/* What is written is torch_dist, also of a job with Megatron-FSDP. */
+static bool set_format(struct yaml_tree *t)
+{
+    static const struct {
+        const char *section, *key, *value;
+    } values[] = { { "checkpoint", "ckpt_format", "torch_dist" },
+                   { "ddp", "use_megatron_fsdp", "false" },
+                   { "dist", "use_megatron_fsdp", "false" } };
+    bool done = true;
+
+    for (size_t i = 0; i < sizeof values / sizeof *values && done; i++) {
+        const int map = yaml_tree_get(t, yaml_tree_root(t), values[i].section);
+
+        if (yaml_tree_get(t, map, values[i].key))
+            done = yaml_tree_set(t, map, values[i].key, values[i].value);
+    }
+    return done;
+}
+
 static bool set_all(struct yaml_tree *t, const struct megatron_args_sizes *sizes)
 {
     const int root = yaml_tree_root(t), model = yaml_tree_get(t, root, "model"),
               checkpoint = yaml_tree_get(t, root, "checkpoint");
 
-    return set_sizes(t, model, sizes) &&
+    return set_format(t) && set_sizes(t, model, sizes) &&
            set_sizes(t, yaml_tree_get(t, model, "transformer"), sizes) &&
            yaml_tree_set(t, checkpoint, "save_rng", "false") &&
            yaml_tree_set(t, checkpoint, "save_optim", sizes->has_optimizer ? "true" : "false");

@@ -8,6 +8,7 @@
 
 #include "core/file.h"
 #include "reshard/formats/megatron/bridge_files.h"
+#include "reshard/formats/megatron/fused_piece.h"
 #include "reshard/formats/megatron/master_check.h"
 #include "reshard/formats/megatron/megatron_args.h"
 #include "reshard/formats/megatron/megatron_extras.h"
@@ -18,6 +19,7 @@
 #include "reshard/formats/megatron/torch_dist_root.h"
 #include "reshard/formats/pieces/flat_pieces.h"
 #include "reshard/formats/torch/dcp_metadata.h"
+#include "reshard/formats/torch/dcp_piece.h"
 #include "reshard/formats/torch/torch_pieces.h"
 #include "storage/object.h"
 
@@ -109,63 +111,6 @@ static struct torch_dist_name parse_name(const char *name, struct arena *arena)
     return n;
 }
 
-/* Whether the rows that were found are all of the tensor, but for the padding of the vocabulary. */
-static bool fits(const struct piece *p, const char *name, const struct megatron_rows *rows, int n)
-{
-    int64_t all = 0;
-
-    for (int i = 0; i < n; i++) {
-        all += rows[i].n;
-        if (rows[i].tensor->ndim != p->ndim ||
-            (p->ndim == 2 && megatron_rows_columns(&rows[i]) != p->shape[1]))
-            return false;
-    }
-    return all == p->shape[0] || (megatron_map_is_vocabulary(name) && all < p->shape[0]);
-}
-
-/* Add the rows of one layer's fused tensor that a chunk has. `p` is the chunk without the axis of
- * layers: its box is in the fused tensor. */
-static tp_status add_rows(struct torch_dist *d, const struct piece *p, const char *name, int layer,
-                          struct tp_err *err)
-{
-    const int64_t lo = p->box.lo[0], end = lo + p->box.len[0];
-    struct megatron_rows *rows = NULL;
-    int n = 0;
-    enum megatron_found found;
-    tp_status st = TP_OK;
-
-    if (layer < 0 && megatron_map_is_vocabulary(name))
-        d->map.padded_vocab = p->shape[0];
-    found = megatron_map_find(&rows, &n, &d->map, name, layer, 0);
-    if (found == MEGATRON_UNKNOWN)
-        return piece_source_add(d->source, p, err);
-    if (found == MEGATRON_FOUND && !fits(p, name, rows, n))
-        return tp_fail(err, TP_E_CORRUPT, "%s: tensor %s has another shape than the model says",
-                       d->dir, p->name);
-    for (int i = 0; i < n && !st && found == MEGATRON_FOUND; i++) {
-        const int64_t from = rows[i].row > lo ? rows[i].row : lo,
-                      rows_end = rows[i].row + rows[i].n, to = rows_end < end ? rows_end : end;
-        const int out = rows[i].transposed, in = 1 - out;
-        struct piece part = *p;
-
-        if (from >= to)
-            continue;
-        part.name = rows[i].tensor->name;
-        memcpy(part.shape, rows[i].tensor->shape, sizeof part.shape);
-        part.box.lo[out] = rows[i].to + from - rows[i].row;
-        part.box.len[out] = to - from;
-        part.stride[out] = p->stride[0];
-        if (p->ndim == 2) {
-            part.box.lo[in] = p->box.lo[1];
-            part.box.len[in] = p->box.len[1];
-            part.stride[in] = p->stride[1];
-        }
-        part.begin += (from - lo) * p->stride[0] * dtype_bytes(p->dtype);
-        st = piece_source_add(d->source, &part, err);
-    }
-    return st;
-}
-
 /* Index `at` of a chunk's first axis, as a chunk without that axis. */
 static struct piece take_first(const struct piece *p, int64_t at)
 {
@@ -190,13 +135,15 @@ static tp_status add_layer(struct torch_dist *d, const struct piece *p,
     tp_status st = TP_OK;
 
     if (!name->of_experts)
-        return add_rows(d, p, name->name, layer, err);
+        return fused_piece_add(d->source, &d->map, p,
+                               &(struct fused_piece_tensor){ name->name, layer, p->group }, err);
     for (int64_t e = p->box.lo[0]; e < p->box.lo[0] + p->box.len[0] && !st; e++) {
         const struct piece one = take_first(p, e);
 
         snprintf(of_expert, sizeof of_expert, MEGATRON_EXPERTS "local_experts.%lld.%s",
                  (long long)e, name->name);
-        st = add_rows(d, &one, of_expert, layer, err);
+        st = fused_piece_add(d->source, &d->map, &one,
+                             &(struct fused_piece_tensor){ of_expert, layer, p->group }, err);
     }
     return st;
 }
@@ -224,20 +171,6 @@ static tp_status check_axes(const struct torch_dist *d, const struct dcp_item *i
             return tp_fail(err, TP_E_CORRUPT, "%s: tensor %s has a chunk beyond its end", d->dir,
                            item->name);
     return TP_OK;
-}
-
-/* Whether a chunk is stored as .metadata says. */
-static tp_status check_chunk(const struct torch_dist *d, const struct dcp_item *item,
-                             const struct piece *p, struct tp_err *err)
-{
-    const struct box chunk = box_whole(item->ndim, item->box.len);
-
-    if (box_equal(&p->box, &chunk) && p->dtype == item->dtype && p->dtype != DTYPE_COUNT)
-        return TP_OK;
-    return tp_fail(err, TP_E_CORRUPT,
-                   "%s/%s: tensor %s has another shape or type than .metadata "
-                   "says",
-                   d->dir, item->file, item->name);
 }
 
 static tp_status add_chunk(struct torch_dist *d, const struct dcp_item *item,
@@ -286,7 +219,6 @@ static tp_status add_interval(struct torch_dist *d, const struct dcp_item *item,
 static tp_status add_item(struct torch_dist *d, const struct dcp_item *item, struct tp_err *err)
 {
     const struct torch_dist_name name = parse_name(item->name, piece_source_arena(d->source));
-    struct torch_pieces x = { .source = d->source };
     struct piece p;
     tp_status st;
 
@@ -296,14 +228,11 @@ static tp_status add_item(struct torch_dist *d, const struct dcp_item *item, str
         return strstr(item->name, "_extra_state") || torch_dist_root_is(item->name)
                    ? TP_OK
                    : piece_source_leave(d->source, item->name, err);
-    TP_TRY(torch_pieces_open(&x, d->source, item->file_number, item->begin, item->size, err));
-    TP_TRY(torch_pieces_tensor(&p, &x, x.root, name.group, item->name, err));
-    TP_TRY(check_chunk(d, item, &p, err));
-    st = torch_dist_cut_is(item) ? add_interval(d, item, &name, &p, err)
-                                 : add_chunk(d, item, &name, &p, err);
-done:
-    torch_pieces_close(&x);
-    return st;
+    st = dcp_piece_read(&p, d->source, item, name.group, err);
+    if (st)
+        return st;
+    return torch_dist_cut_is(item) ? add_interval(d, item, &name, &p, err)
+                                   : add_chunk(d, item, &name, &p, err);
 }
 
 /* ---- what is beside the tensors ---- */

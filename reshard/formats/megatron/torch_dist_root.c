@@ -7,12 +7,14 @@
 
 #include "core/file.h"
 #include "layout/model_config.h"
+#include "reshard/formats/megatron/fsdp_dtensor_root.h"
 #include "reshard/formats/megatron/megatron_config.h"
 #include "reshard/formats/megatron/megatron_folder.h"
 #include "reshard/formats/torch/dcp_metadata.h"
 #include "storage/object.h"
 
-#define MODULE "module." /* before NeMo's names */
+#define MODEL  "model."  /* before fsdp_dtensor's names */
+#define MODULE "module." /* before NeMo's and fsdp_dtensor's */
 #define OBJECT "common_state/shard_0_1"
 
 /* Open the object of .metadata that Megatron-core writes since 0.19 in place of common.pt, and set
@@ -42,27 +44,6 @@ done:
     return st;
 }
 
-/* Open the common state, and set `path` to the file that has it. */
-static tp_status open_common(struct torch_dist_root *r, const char *dir, struct tp_err *err)
-{
-    int file = 0;
-    tp_status st;
-
-    TP_TRY(file_join(r->path, dir, "common.pt", err));
-    if (!object_is_there(r->path))
-        return open_object(r, dir, err);
-    TP_TRY(file_table_add(piece_source_files(r->x.source), &file, r->path, err));
-    TP_TRY(torch_pieces_open(&r->x, r->x.source, file, 0, -1, err));
-    r->root = r->x.root;
-done:
-    return st;
-}
-
-bool torch_dist_root_is(const char *name)
-{
-    return strcmp(name, OBJECT) == 0;
-}
-
 /* A dict with one more entry; NULL: memory is out. */
 static const struct pickle_value *with_args(const struct pickle_value *dict,
                                             const struct pickle_value *args, struct arena *arena)
@@ -87,6 +68,42 @@ static const struct pickle_value *with_args(const struct pickle_value *dict,
     out->list.items[2 * n + 1] = args;
     out->list.n = out->list.room = 2 * (n + 1);
     return out;
+}
+
+/* fsdp_dtensor has an object for each value. */
+static tp_status open_objects(struct torch_dist_root *r, const char *dir, struct tp_err *err)
+{
+    tp_status st = fsdp_dtensor_root_open(&r->root, &r->x, r->path, dir, err);
+
+    if (!st && r->x.root) {
+        r->root = with_args(r->root, r->x.root, piece_source_arena(r->x.source));
+        if (!r->root)
+            st = tp_fail(err, TP_E_NOMEM, "%s: no memory for its arguments", r->path);
+    }
+    return st;
+}
+
+/* Open the common state, and set `path` to the file that has it. */
+static tp_status open_common(struct torch_dist_root *r, const char *dir, struct tp_err *err)
+{
+    int file = 0;
+    tp_status st;
+
+    if (!object_is_in(dir, "metadata.json"))
+        return open_objects(r, dir, err);
+    TP_TRY(file_join(r->path, dir, "common.pt", err));
+    if (!object_is_there(r->path))
+        return open_object(r, dir, err);
+    TP_TRY(file_table_add(piece_source_files(r->x.source), &file, r->path, err));
+    TP_TRY(torch_pieces_open(&r->x, r->x.source, file, 0, -1, err));
+    r->root = r->x.root;
+done:
+    return st;
+}
+
+bool torch_dist_root_is(const char *name)
+{
+    return strcmp(name, OBJECT) == 0;
 }
 
 tp_status torch_dist_root_open(struct torch_dist_root *r, const char *dir, int64_t rows,
@@ -140,6 +157,8 @@ static tp_status find_rows(int64_t *rows, const char *dir, struct arena *arena, 
     for (int i = 0; i < n && !st; i++) {
         const char *name = items[i].name;
 
+        if (strncmp(name, MODEL, strlen(MODEL)) == 0)
+            name += strlen(MODEL);
         while (strncmp(name, MODULE, strlen(MODULE)) == 0)
             name += strlen(MODULE);
         if (!items[i].is_object && strcmp(name, "embedding.word_embeddings.weight") == 0)
@@ -166,7 +185,7 @@ static tp_status make_config(const char **text, const char **note, struct torch_
     if (!pickle_get(r->root, "args"))
         return tp_fail(
             err, TP_E_USAGE,
-            "%s: has no config.json beside it, nor arguments of Megatron-LM in common.pt, "
+            "%s: has no config.json beside it, nor arguments of Megatron-LM in it, "
             "nor Megatron-Bridge's " BRIDGE_RUN_CONFIG
             ", nor NeMo's ../context/model.yaml to make one from; give one with --config",
             dir);

@@ -2,7 +2,8 @@
  * reshard/formats/megatron/torch_dist_root.h - the common state of a torch_dist checkpoint that is
  * read, with the arguments of the program: those of Megatron-LM are in it, and those of
  * Megatron-Bridge and NeMo beside it (bridge_args.h). It is common.pt, and since Megatron-core 0.19
- * an object among the tensors.
+ * an object among the tensors. A fsdp_dtensor checkpoint, which has no metadata.json, has many
+ * objects instead (fsdp_dtensor_root.h).
  */
 #ifndef RESHARD_FORMATS_MEGATRON_TORCH_DIST_ROOT_H
 #define RESHARD_FORMATS_MEGATRON_TORCH_DIST_ROOT_H

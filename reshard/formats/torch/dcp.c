@@ -77,8 +77,6 @@ static tp_status name_of(struct dcp_name *out, const char *name, struct arena *a
                                    : tp_fail(err, TP_E_NOMEM, "%s: no memory for its name", name);
 }
 
-enum { WINDOW_BYTES = 64 << 10 };
-
 /* Chunks of a tensor follow each other and have the same name. */
 static void add_name(const char **list, int *n, const char *name)
 {
@@ -370,37 +368,9 @@ tp_status dcp_read(struct piece_source *s, const struct model *m, struct tp_err 
 
 /* ---- torchtitan ---- */
 
-/* Whether a file contains a text. */
-static bool contains(const char *path, const char *text)
-{
-    const int64_t length = (int64_t)strlen(text);
-    struct tp_err err = { 0 };
-    char window[WINDOW_BYTES];
-    int64_t size;
-    bool found = false;
-    struct object o;
-
-    if (object_open_any(&o, &size, path, &err))
-        return false;
-    for (int64_t at = 0; at + length <= size && !found; at += WINDOW_BYTES - length + 1) {
-        const int64_t n = size - at < WINDOW_BYTES ? size - at : WINDOW_BYTES;
-
-        if (object_read_at(&o, path, at, window, (size_t)n, &err))
-            break;
-        found = memmem(window, (size_t)n, text, (size_t)length) != NULL;
-    }
-    object_close(&o);
-    return found;
-}
-
-/* Names are plain text in the pickle, so it need not be read as one. */
 bool torchtitan_detect(const char *path)
 {
-    struct tp_err err = { 0 };
-    char file[PATH_MAX];
-
-    return dcp_detect(path) && !file_join(file, path, ".metadata", &err) &&
-           contains(file, "tok_embeddings.weight");
+    return dcp_detect(path) && dcp_metadata_contains(path, "tok_embeddings.weight");
 }
 
 tp_status torchtitan_check_model(const struct model *m, const char *path, struct tp_err *err)

@@ -15,6 +15,8 @@
 
 #define METADATA "torch.distributed.checkpoint.metadata"
 
+enum { WINDOW_BYTES = 64 << 10 };
+
 /* Where an item is stored: a row of storage_data. */
 struct dcp_place {
     const char *name;
@@ -329,4 +331,26 @@ tp_status dcp_metadata_add_files(struct dcp_item *items, int n, const char *dir,
 done:
     free(sorted);
     return st;
+}
+
+bool dcp_metadata_contains(const char *dir, const char *text)
+{
+    const int64_t length = (int64_t)strlen(text);
+    struct tp_err err = { 0 };
+    char path[PATH_MAX], window[WINDOW_BYTES];
+    int64_t size;
+    bool found = false;
+    struct object o;
+
+    if (file_join(path, dir, ".metadata", &err) || object_open_any(&o, &size, path, &err))
+        return false;
+    for (int64_t at = 0; at + length <= size && !found; at += WINDOW_BYTES - length + 1) {
+        const int64_t n = size - at < WINDOW_BYTES ? size - at : WINDOW_BYTES;
+
+        if (object_read_at(&o, path, at, window, (size_t)n, &err))
+            break;
+        found = memmem(window, (size_t)n, text, (size_t)length) != NULL;
+    }
+    object_close(&o);
+    return found;
 }

@@ -39,6 +39,10 @@ struct dcp_item {
 tp_status dcp_metadata_read(struct dcp_item **items, int *n, const char *dir, struct arena *arena,
                             struct tp_err *err);
 
+/* Whether the .metadata of the folder `dir` contains a text, such as the name of an item: names are
+ * plain in the pickle, so it need not be read as one. false: there is no such file. */
+bool dcp_metadata_contains(const char *dir, const char *text);
+
 /* Add each file of the items, which lie in the folder `dir`, to a table once. */
 tp_status dcp_metadata_add_files(struct dcp_item *items, int n, const char *dir,
                                  struct file_table *files, struct tp_err *err);
