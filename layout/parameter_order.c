@@ -64,20 +64,20 @@ static const char opt[] = {
 
 static const struct parameter_order orders[] = {
     { FAMILY(MISTRAL) | FAMILY(QWEN2) | FAMILY(QWEN3) | FAMILY(GEMMA) | FAMILY(GEMMA3) |
-      FAMILY(OLMO2) | FAMILY(OLMO3) | FAMILY(GRANITE) | FAMILY(SMOLLM3), 0, 0, llama, false },
-    { FAMILY(LLAMA), 431, 0, llama, false },
-    { FAMILY(LLAMA), 0, 431, llama_before_431, false },
-    { FAMILY(GEMMA2), 447, 0, llama, false },
-    { FAMILY(GEMMA2), 445, 447, gemma2_of_445, false },
-    { FAMILY(GEMMA2), 0, 445, llama, false },
-    { FAMILY(PHI3), 0, 0, phi3, false },
-    { FAMILY(MIXTRAL), 500, 0, mixtral, true },
-    { FAMILY(MIXTRAL), 0, 500, mixtral_before_5, false },
-    { FAMILY(QWEN3_MOE), 500, 0, qwen3_moe, true },
-    { FAMILY(QWEN3_MOE), 0, 500, qwen3_moe_before_5, false },
-    { FAMILY(GPT2), 0, 0, gpt2, false },
-    { FAMILY(GPT_NEOX), 0, 0, gpt_neox, false },
-    { FAMILY(OPT), 0, 0, opt, false },
+      FAMILY(OLMO2) | FAMILY(OLMO3) | FAMILY(GRANITE) | FAMILY(SMOLLM3), 0, 0, llama },
+    { FAMILY(LLAMA), 431, 0, llama },
+    { FAMILY(LLAMA), 0, 431, llama_before_431 },
+    { FAMILY(GEMMA2), 447, 0, llama },
+    { FAMILY(GEMMA2), 445, 447, gemma2_of_445 },
+    { FAMILY(GEMMA2), 0, 445, llama },
+    { FAMILY(PHI3), 0, 0, phi3 },
+    { FAMILY(MIXTRAL), 500, 0, mixtral },
+    { FAMILY(MIXTRAL), 0, 500, mixtral_before_5 },
+    { FAMILY(QWEN3_MOE), 500, 0, qwen3_moe },
+    { FAMILY(QWEN3_MOE), 0, 500, qwen3_moe_before_5 },
+    { FAMILY(GPT2), 0, 0, gpt2 },
+    { FAMILY(GPT_NEOX), 0, 0, gpt_neox },
+    { FAMILY(OPT), 0, 0, opt },
 };
 /* clang-format on */
 
@@ -99,6 +99,8 @@ bool parameter_order_is_of(const struct parameter_order *o, int version)
 /* What is being listed. */
 struct order_list {
     const struct parameter_order *order;
+    const struct model *model;
+    struct arena *arena;
     struct parameter_order_item *out;
     int n_out;
 };
@@ -113,95 +115,98 @@ static const struct tensor *find(const struct tensor *tensors, int n, int role, 
     return NULL;
 }
 
-static void add(struct order_list *l, const struct tensor *t)
+/* Add a tensor, unless the model does not have it, or it is stacked in a parameter before it. */
+static tp_status add(struct order_list *l, const struct tensor *t, struct tp_err *err)
 {
-    if (t)
-        l->out[l->n_out++] = (struct parameter_order_item){ t, NULL, 0 };
+    struct parameter_order_item item = { .tensor = t };
+    tp_status st = TP_OK;
+
+    if (!t)
+        return TP_OK;
+    item.module = (struct module_name){ .name = t->name, .is_first = true };
+    if (!l->order->before)
+        st = module_name_of(&item.module, l->model, t, l->arena, err);
+    if (!st && item.module.is_first)
+        l->out[l->n_out++] = item;
+    return st;
 }
 
-/* Add the experts of one layer, whose roles begin at `roles`. Returns how many roles these are. */
-static int add_experts(struct order_list *l, const char *roles, const struct tensor *tensors, int n)
+/* Add the experts of one layer, whose roles are roles[0 .. n_roles - 1]. */
+static tp_status add_experts(struct order_list *l, const char *roles, int n_roles,
+                             const struct tensor *tensors, int n, struct tp_err *err)
 {
     const struct tensor *first = find(tensors, n, *roles, 0);
     const int experts = first ? first->placement.experts : 0;
-    int n_roles = 0;
+    tp_status st = TP_OK;
 
-    while (tensor_role_is_of_expert((enum tensor_role)roles[n_roles]))
-        n_roles++;
-    for (int e = 0; e < experts && !l->order->stacked; e++)
-        for (int i = 0; i < n_roles; i++)
-            add(l, find(tensors, n, roles[i], e));
-    for (int i = 0; i < n_roles && experts && l->order->stacked; i++) {
-        const bool gate = roles[i] == ROLE_EXPERT_GATE;
-
-        if (roles[i] != ROLE_EXPERT_UP)
-            l->out[l->n_out++] =
-                (struct parameter_order_item){ find(tensors, n, roles[i], 0),
-                                               gate ? find(tensors, n, ROLE_EXPERT_UP, 0) : NULL,
-                                               experts };
-    }
-    return n_roles;
+    for (int e = 0; e < experts; e++)
+        for (int i = 0; i < n_roles && !st; i++)
+            st = add(l, find(tensors, n, roles[i], e), err);
+    return st;
 }
 
 /* Add what roles[0 .. n_roles - 1] are of one layer. */
-static void add_layer(struct order_list *l, const char *roles, int n_roles,
-                      const struct tensor *tensors, int n)
+static tp_status add_layer(struct order_list *l, const char *roles, int n_roles,
+                           const struct tensor *tensors, int n, struct tp_err *err)
 {
-    for (int i = 0; i < n_roles;) {
-        if (tensor_role_is_of_expert((enum tensor_role)roles[i]))
-            i += add_experts(l, roles + i, tensors, n);
+    tp_status st = TP_OK;
+
+    for (int i = 0, end; i < n_roles && !st; i = end) {
+        for (end = i; tensor_role_is_of_expert((enum tensor_role)roles[end]);)
+            end++;
+        if (end > i)
+            st = add_experts(l, roles + i, end - i, tensors, n, err);
         else
-            add(l, find(tensors, n, roles[i++], 0));
+            st = add(l, find(tensors, n, roles[end++], 0), err);
     }
+    return st;
 }
 
-/* Add the layers, whose tensors are in order. Returns how many roles they have. */
-static int add_layers(struct order_list *l, const char *roles, const struct tensor *tensors, int n)
+/* Add the layers, whose tensors are in order and have the roles roles[0 .. n_roles - 1]. */
+static tp_status add_layers(struct order_list *l, const char *roles, int n_roles,
+                            const struct tensor *tensors, int n, struct tp_err *err)
 {
-    int n_roles = 0, at = 0, end;
+    int at = 0, end;
+    tp_status st = TP_OK;
 
-    while (tensor_role_is_of_layer((enum tensor_role)roles[n_roles]))
-        n_roles++;
     while (at < n && tensors[at].layer < 0)
         at++;
-    for (; at < n && tensors[at].layer >= 0; at = end) {
+    for (; at < n && tensors[at].layer >= 0 && !st; at = end) {
         for (end = at; end < n && tensors[end].layer == tensors[at].layer;)
             end++;
-        add_layer(l, roles, n_roles, tensors + at, end - at);
+        st = add_layer(l, roles, n_roles, tensors + at, end - at, err);
     }
-    return n_roles;
+    return st;
 }
 
 tp_status parameter_order_list(struct parameter_order_item **out, int *n_out,
-                               const struct parameter_order *o, const struct tensor *tensors, int n,
-                               struct arena *arena, struct tp_err *err)
+                               const struct parameter_order *o, const struct model *m,
+                               const struct tensor *tensors, int n, struct arena *arena,
+                               struct tp_err *err)
 {
-    struct order_list l = { .order = o };
+    struct order_list l = { .order = o, .model = m, .arena = arena };
+    tp_status st = TP_OK;
 
     l.out = arena_array(arena, (size_t)n + 1, sizeof *l.out);
     if (!l.out)
         return tp_fail(err, TP_E_NOMEM, "no memory for a list of %d tensors", n);
-    for (const char *r = o->roles; *r != ROLE_NONE;) {
-        if (tensor_role_is_of_layer((enum tensor_role) * r))
-            r += add_layers(&l, r, tensors, n);
+    for (const char *r = o->roles, *end; *r != ROLE_NONE && !st; r = end) {
+        for (end = r; tensor_role_is_of_layer((enum tensor_role) * end);)
+            end++;
+        if (end > r)
+            st = add_layers(&l, r, (int)(end - r), tensors, n, err);
         else
-            add(&l, find(tensors, n, *r++, 0));
+            st = add(&l, find(tensors, n, *end++, 0), err);
     }
     *out = l.out;
     *n_out = l.n_out;
-    return TP_OK;
+    return st;
 }
 
 int parameter_order_shape(int64_t shape[BOX_NDIM_MAX], const struct parameter_order_item *p)
 {
-    const struct tensor *t = p->tensor;
+    const bool stacked = p->module.is_stacked;
 
-    if (!p->experts) {
-        memcpy(shape, t->shape, sizeof t->shape);
-        return t->ndim;
-    }
-    shape[0] = p->experts;
-    shape[1] = t->shape[0] + (p->up ? p->up->shape[0] : 0);
-    shape[2] = t->shape[1];
-    return 3;
+    memcpy(shape, stacked ? p->module.shape : p->tensor->shape, sizeof p->tensor->shape);
+    return p->tensor->ndim + stacked;
 }

@@ -12,6 +12,7 @@
 #include "core/arena.h"
 #include "core/err.h"
 #include "layout/model.h"
+#include "layout/module_name.h"
 #include "layout/tensor.h"
 
 struct parameter_order {
@@ -21,15 +22,13 @@ struct parameter_order {
     const char *const roles; /* enum tensor_role in order, one in each byte; ends with ROLE_NONE.
                                 Those of layers follow one another, and so do those of experts;
                                 what a model does not have is passed over */
-    bool stacked;            /* a layer's experts are two parameters of three axes: gate and up side
-                                by side, [experts, 2 ffn, hidden], and down, [experts, hidden, ffn] */
 };
 
-/* A parameter: one tensor of model_params, or those of all experts of a layer. */
+/* A parameter: a tensor of model_params, or with the newest order what the experts of a layer are
+ * stacked in. */
 struct parameter_order_item {
-    const struct tensor *tensor; /* of stacked experts that of the first; the others follow it */
-    const struct tensor *up;     /* likewise, where gate and up are one parameter; else NULL */
-    int experts;                 /* stacked; else 0 */
+    const struct tensor *tensor; /* of stacked experts the first */
+    struct module_name module;   /* its name there, before transformers 5 that of the file */
 };
 
 /* The orders of a family, the newest first; NULL: there are no more. */
@@ -38,11 +37,12 @@ const struct parameter_order *parameter_order_of(enum model_family family, int i
 /* Whether a version of transformers has this order. */
 bool parameter_order_is_of(const struct parameter_order *o, int version);
 
-/* The parameters in this order. `tensors` are the n of model_params, which *out points into; it
- * lives in the arena. */
+/* The parameters of a model in this order. `tensors` are the n of its model_params, which *out
+ * points into; it lives in the arena. */
 tp_status parameter_order_list(struct parameter_order_item **out, int *n_out,
-                               const struct parameter_order *o, const struct tensor *tensors, int n,
-                               struct arena *arena, struct tp_err *err);
+                               const struct parameter_order *o, const struct model *m,
+                               const struct tensor *tensors, int n, struct arena *arena,
+                               struct tp_err *err);
 
 /* The shape of a parameter; returns its number of axes. */
 int parameter_order_shape(int64_t shape[BOX_NDIM_MAX], const struct parameter_order_item *p);

@@ -4,7 +4,7 @@ of tests/fixture/families.json; tests/clients/test_module_names.py, test_deepspe
 test_verl.py ask transformers, DeepSpeed and FSDP themselves.
 
 needs: tp-ckpt tp-reshard
-covers: reshard/formats/pieces/module_piece reshard/formats/pieces/module_name reshard/formats/torch/module_param
+covers: reshard/formats/pieces/module_piece layout/module_name reshard/formats/torch/module_param
 """
 import json
 import random
@@ -421,3 +421,70 @@ def test_verl_does_not_change_its_names(mixtral, tmp_path):
     assert r.rc == 2 and "--transformers is for --format dcp, accelerate or deepspeed, not verl" in r.err, repr(r)
     ok("tp-reshard", source, "--to", "tp1", "--format", "dcp", "-o", tmp_path / "dcp")
     assert_has(tmp_path / "dcp", "dcp", mixtral.modules)
+
+
+# ---- Trainer ----
+
+ATTENTION = ["self_attn.%s_proj.weight" % x for x in "qkvo"]
+EXPERTS = ["mlp.experts.gate_up_proj", "mlp.experts.down_proj"]
+NORMS = ["input_layernorm.weight", "post_attention_layernorm.weight"]
+# named_parameters() of a layer in transformers 5
+LAYER = {"mixtral": ATTENTION + ["mlp.gate.weight"] + EXPERTS + NORMS,
+         "qwen3-moe": ATTENTION + ["self_attn.q_norm.weight", "self_attn.k_norm.weight"] + EXPERTS + ["mlp.gate.weight"] + NORMS}
+
+
+@pytest.fixture(scope="module", params=STACKED)
+def stacked(request, tmp_path_factory):
+    return Made(request.param, tmp_path_factory.mktemp("stacked"))
+
+
+def trainers_order(made):
+    """Parameters with weight decay come before the norms."""
+    names = ["model.embed_tokens.weight", *("model.layers.%d.%s" % (i, n) for i in range(2) for n in LAYER[made.family]),
+             "model.norm.weight", "lm_head.weight"]
+    assert set(names) == set(made.modules["param"])
+    return [[n for n in names if "norm" not in n], [n for n in names if "norm" in n]]
+
+
+def write_trainer(folder, made, order, named):
+    """The weights have the names of files, and optimizer.pt has numbers."""
+    torch_files.save(folder / "pytorch_model.bin", {k: torch_files.Tensor(v) for k, v in made.files["param"].items()})
+    state, groups = {}, []
+    for names in order:
+        numbers = range(len(state), len(state) + len(names))
+        groups.append({"lr": 0.5, "betas": (0.9, 0.99), "eps": 1e-8, "weight_decay": 0.0, "params": list(numbers),
+                       **({"param_names": names} if named else {})})
+        state.update((i, {"step": torch_files.Tensor(np.array(3, np.float32)), **{g: torch_files.Tensor(made.modules[g][n]) for g in GROUPS}})
+                     for i, n in zip(numbers, names))
+    torch_files.save(folder / "optimizer.pt", {"state": state, "param_groups": groups})
+    return folder
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_trainers_numbers_of_stacked_experts(named, stacked, tmp_path):
+    order = trainers_order(stacked)
+    if named:
+        random.Random(5).shuffle(order[0])
+    source = write_trainer(tmp_path / "checkpoint-3", stacked, order, named)
+    stacked.write(tmp_path / "dcp", stacked.files, whole)
+    for path in source, tmp_path / "dcp":
+        assert stacked.import_(path, tmp_path / (path.name + "-ckpt")).rc == 0
+    assert digests(tmp_path / "checkpoint-3-ckpt") == digests(tmp_path / "dcp-ckpt")
+    for version, groups in (None, stacked.modules), ("4", stacked.files):
+        out = tmp_path / ("to%s" % version)
+        ok("tp-reshard", source, "--to", "tp2", "--config", stacked.config, "--format", "dcp",
+           *(["--transformers", version] if version else []), "-o", out)
+        assert_has(out, "dcp", groups)
+
+
+def test_trainer_gets_stacked_experts_in_its_order(made, tmp_path):
+    made.write(tmp_path / "dcp", made.files, whole)
+    ok("tp-reshard", tmp_path / "dcp", "--to", "tp1", "--config", made.config, "--format", "trainer", "-o", tmp_path / "out")
+    optimizer = torch_files.load((tmp_path / "out/optimizer.pt").read_bytes())
+    names = [n for group in optimizer["param_groups"] for n in group["param_names"]]
+    assert sorted(names) == sorted(made.modules["param"])
+    if made.family in STACKED:
+        assert names == sum(trainers_order(made), [])
+    for i, name in enumerate(names):
+        assert all(np.array_equal(optimizer["state"][i][g], made.modules[g][name]) for g in GROUPS), name
+    ok("tp-ckpt", "diff", tmp_path / "dcp", tmp_path / "out", "--config", made.config)

@@ -29,18 +29,26 @@ static struct model model_of(int family, bool biases, bool tied)
                            .tied = tied };
 }
 
-/* Count what a parameter is made of; returns its elements. */
-static int64_t count(int *seen, const struct tensor *all, const struct parameter_order_item *p)
+/* Count what a parameter is made of: a tensor, or those of all experts of its layer that have its
+ * name in a module. Returns its elements. */
+static int64_t count(int *seen, const struct model *m, const struct tensor *all, int n,
+                     const struct parameter_order_item *p)
 {
+    struct arena arena = { 0 };
+    struct tp_err err = { 0 };
     int64_t shape[BOX_NDIM_MAX];
     const int ndim = parameter_order_shape(shape, p);
     struct box whole = box_whole(ndim, shape);
 
-    for (int e = 0; e < (p->experts ? p->experts : 1); e++) {
-        seen[p->tensor + e - all]++;
-        if (p->up)
-            seen[p->up + e - all]++;
+    for (int i = 0; i < n; i++) {
+        struct module_name name = { .name = all[i].name };
+
+        if (p->module.is_stacked)
+            cr_assert_eq(module_name_of(&name, m, &all[i], &arena, &err), TP_OK);
+        seen[i] +=
+            p->module.is_stacked ? strcmp(name.name, p->module.name) == 0 : &all[i] == p->tensor;
     }
+    arena_free(&arena);
     return box_elements(&whole);
 }
 
@@ -55,10 +63,10 @@ static void check_order(const struct model *m, const struct parameter_order *o)
     int n, n_list, *seen;
 
     cr_assert_eq(model_params(&all, &n, m, DTYPE_F32, &arena, &err), TP_OK, "%s", err.msg);
-    cr_assert_eq(parameter_order_list(&list, &n_list, o, all, n, &arena, &err), TP_OK);
+    cr_assert_eq(parameter_order_list(&list, &n_list, o, m, all, n, &arena, &err), TP_OK);
     seen = arena_array(&arena, (size_t)n, sizeof *seen);
     for (int i = 0; i < n_list; i++)
-        elements += count(seen, all, &list[i]);
+        elements += count(seen, m, all, n, &list[i]);
     for (int i = 0; i < n; i++) {
         struct box whole = box_whole(all[i].ndim, all[i].shape);
 
@@ -117,7 +125,7 @@ Test(parameter_order, opt_has_keys_first_and_its_last_norm_before_the_layers)
     int n, n_list;
 
     cr_assert_eq(model_params(&all, &n, &m, DTYPE_F32, &arena, &err), TP_OK, "%s", err.msg);
-    cr_assert_eq(parameter_order_list(&list, &n_list, parameter_order_of(MODEL_OPT, 0), all, n,
+    cr_assert_eq(parameter_order_list(&list, &n_list, parameter_order_of(MODEL_OPT, 0), &m, all, n,
                                       &arena, &err),
                  TP_OK);
     for (int i = 0; i < 5; i++)

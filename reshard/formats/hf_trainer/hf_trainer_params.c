@@ -106,32 +106,11 @@ static int first_misfit(const struct hf_trainer_optimizer *o,
 
 /* ---- names ---- */
 
-/* Files have the names of before transformers 5: for the head of GPT-NeoX, and in mixtures of
- * experts. */
-const char *hf_trainer_params_name(char name[HF_TRAINER_NAME_MAX],
-                                   const struct parameter_order_item *p)
-{
-    const struct tensor *t = p->tensor;
-    const char *leaf = p->experts ? "experts.down_proj" : "gate.weight";
-
-    if (p->up)
-        leaf = "experts.gate_up_proj";
-    if (t->role == ROLE_HEAD)
-        snprintf(name, HF_TRAINER_NAME_MAX, "lm_head.weight");
-    else if (p->experts || t->role == ROLE_ROUTER)
-        snprintf(name, HF_TRAINER_NAME_MAX, "model.layers.%d.mlp.%s", t->layer, leaf);
-    else
-        snprintf(name, HF_TRAINER_NAME_MAX, "%s", t->name);
-    return name;
-}
-
 /* Whether a parameter has this name in a live model of some version. */
 static bool has_name(const struct parameter_order_item *p, const char *name)
 {
-    char live[HF_TRAINER_NAME_MAX];
-
-    return (!p->experts && strcmp(p->tensor->name, name) == 0) ||
-           strcmp(hf_trainer_params_name(live, p), name) == 0;
+    return strcmp(p->module.name, name) == 0 ||
+           (!p->module.is_stacked && strcmp(p->tensor->name, name) == 0);
 }
 
 /* The parameter of this name, looked for from `at` on, where it usually is; n: there is none. */
@@ -228,8 +207,8 @@ static tp_status try_order(struct params_order *out, const struct params_search 
                            struct tp_err *err)
 {
     struct parameter_order_item *params;
-    tp_status st = parameter_order_list(&params, &out->n, out->order, s->tensors, s->n_tensors,
-                                        s->o->arena, err);
+    tp_status st = parameter_order_list(&params, &out->n, out->order, s->model, s->tensors,
+                                        s->n_tensors, s->o->arena, err);
 
     if (!st && s->o->weights)
         st = order_as_weights(params, &out->n, s->o, err);
@@ -249,7 +228,8 @@ static tp_status try_order(struct params_order *out, const struct params_search 
 static bool same_order(const struct params_order *a, const struct params_order *b)
 {
     for (int i = 0; i < a->n; i++)
-        if (a->params[i].tensor != b->params[i].tensor || a->params[i].up != b->params[i].up)
+        if (a->params[i].tensor != b->params[i].tensor ||
+            a->params[i].module.is_stacked != b->params[i].module.is_stacked)
             return false;
     return true;
 }
@@ -333,8 +313,8 @@ static tp_status take_names(const struct parameter_order_item **out, int *missin
     struct parameter_order_item *params, *found;
     bool *taken;
     int n, at = 0;
-    tp_status st =
-        parameter_order_list(&params, &n, order, s->tensors, s->n_tensors, s->o->arena, err);
+    tp_status st = parameter_order_list(&params, &n, order, s->model, s->tensors, s->n_tensors,
+                                        s->o->arena, err);
 
     if (st)
         return st;
@@ -394,6 +374,7 @@ static tp_status take_all_names(const struct parameter_order_item **out,
         tensors[i].ndim = state->ndim < 0 ? 0 : state->ndim;
         memcpy(tensors[i].shape, state->shape, sizeof state->shape);
         found[i].tensor = &tensors[i];
+        found[i].module.name = tensors[i].name;
     }
     *out = found;
     return TP_OK;
@@ -444,7 +425,8 @@ static tp_status take_weights(const struct parameter_order_item **out,
     if (st || n != o->n || first_group_size(o) != n)
         return st;
     for (int i = 0; i < n; i++)
-        found[i].tensor = &tensors[i];
+        found[i] =
+            (struct parameter_order_item){ .tensor = &tensors[i], .module.name = tensors[i].name };
     if (first_misfit(o, found, true) == n)
         *out = found;
     return TP_OK;
@@ -503,8 +485,8 @@ tp_status hf_trainer_params_list(struct parameter_order_item **out, int *n_out, 
                                  struct arena *arena, struct tp_err *err)
 {
     struct parameter_order_item *params;
-    tp_status st = parameter_order_list(&params, n_out, parameter_order_of(m->family, 0), tensors,
-                                        n, arena, err);
+    tp_status st = parameter_order_list(&params, n_out, parameter_order_of(m->family, 0), m,
+                                        tensors, n, arena, err);
 
     if (st)
         return st;

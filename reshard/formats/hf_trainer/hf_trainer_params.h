@@ -39,10 +39,4 @@ tp_status hf_trainer_params_list(struct parameter_order_item **out, int *n_out, 
                                  const struct model *m, const struct tensor *tensors, int n,
                                  struct arena *arena, struct tp_err *err);
 
-enum { HF_TRAINER_NAME_MAX = 256 };
-
-/* The name of a parameter in named_parameters() of that version. */
-const char *hf_trainer_params_name(char name[HF_TRAINER_NAME_MAX],
-                                   const struct parameter_order_item *p);
-
 #endif

@@ -10,7 +10,7 @@
 #include "reshard/formats/hf_trainer/hf_trainer.h"
 #include "reshard/formats/hf_trainer/hf_trainer_params.h"
 #include "reshard/formats/safetensors/safetensors.h"
-#include "reshard/formats/torch/torch_target.h"
+#include "reshard/formats/torch/module_param.h"
 #include "storage/object.h"
 
 #define OPTIMIZER "optimizer.pt"
@@ -22,6 +22,8 @@ enum { STATE_TEXT = 256, FILE_BYTES_MAX = 64 << 20 };
 struct hf_trainer_target {
     const struct export_contents *q;
     struct piece_target *pieces;
+    struct export_contents contents; /* q with the names of transformers 5's modules */
+    struct module_param_list list;
     struct parameter_order_item *params; /* in the order of the groups */
     int n, n_decayed;
     double lr; /* of the next step */
@@ -52,43 +54,24 @@ static tp_status begin_file(struct torch_target *x, struct hf_trainer_target *t,
 
 /* ---- optimizer.pt ---- */
 
-/* Put a moment of one tensor into a storage, from element `at` of it on. */
-static tp_status add_moment(struct torch_target *x, const struct hf_trainer_target *t, int storage,
-                            const char *group, const struct tensor *of, int64_t at,
-                            struct tp_err *err)
+/* Push a moment of a parameter. */
+static tp_status push_moment(struct torch_target *x, const struct hf_trainer_target *t,
+                             const struct parameter_order_item *param, const char *group,
+                             struct tp_err *err)
 {
-    const int id = layout_find(t->q->layout, group, of->name);
-    const struct box whole = box_whole(of->ndim, of->shape);
+    const struct module_param *p = module_param_find(&t->list, param->module.name);
+    const int missing = p ? module_param_missing(p, group) : 0;
+    struct box whole;
 
-    if (id < 0)
+    if (missing >= 0)
         return tp_fail(err, TP_E_USAGE,
                        "%s: has no %s/%s, which a checkpoint of Trainer needs; without the "
                        "optimizer's state export safetensors",
-                       t->q->source, group, of->name);
-    return torch_target_add(x, storage, id, &whole, at * dtype_bytes(DTYPE_F32), err);
-}
-
-/* Push a moment of a parameter; of stacked experts they lie one after the other. */
-static tp_status push_moment(struct torch_target *x, const struct hf_trainer_target *t,
-                             const struct parameter_order_item *p, const char *group,
-                             struct tp_err *err)
-{
-    int64_t shape[BOX_NDIM_MAX], at = 0;
-    const int ndim = parameter_order_shape(shape, p), experts = p->experts ? p->experts : 1;
-    int storage;
-    tp_status st = TP_OK;
-
+                       t->q->source, group,
+                       p ? t->q->tensors[p->parts[missing].tensor].name : param->tensor->name);
     pickle_write_text(&x->save.pickle, group);
-    storage = torch_save_tensor(&x->save, DTYPE_F32, ndim, shape);
-    for (int e = 0; e < experts && !st; e++)
-        for (int half = 0; half < (p->up ? 2 : 1) && !st; half++) {
-            const struct tensor *of = (half ? p->up : p->tensor) + e;
-            const struct box whole = box_whole(of->ndim, of->shape);
-
-            st = add_moment(x, t, storage, group, of, at, err);
-            at += box_elements(&whole);
-        }
-    return st;
+    whole = box_whole(p->ndim, p->shape);
+    return module_param_push(x, p, group, &whole, err);
 }
 
 static tp_status push_states(struct torch_target *x, const struct hf_trainer_target *t,
@@ -118,7 +101,6 @@ static void push_group(struct pickle_writer *w, const struct hf_trainer_target *
                        int end, double decay)
 {
     const struct export_adamw *a = &t->q->adamw;
-    char name[HF_TRAINER_NAME_MAX];
 
     push_dict(w);
     torch_target_push_adamw(w, a, t->lr, decay);
@@ -131,7 +113,7 @@ static void push_group(struct pickle_writer *w, const struct hf_trainer_target *
     pickle_write_text(w, "param_names");
     push_list(w);
     for (int i = first; i < end; i++)
-        pickle_write_text(w, hf_trainer_params_name(name, &t->params[i]));
+        pickle_write_text(w, t->params[i].module.name);
     pickle_write_op(w, PICKLE_OP_APPENDS);
     pickle_write_op(w, PICKLE_OP_SETITEMS);
 }
@@ -261,16 +243,18 @@ static tp_status list_params(struct hf_trainer_target *t, struct tp_err *err)
                        "%s: the order of this architecture's parameters is not known, by which "
                        "Trainer's optimizer.pt knows them; export dcp or safetensors",
                        q->source);
-    st = model_params(&tensors, &n, q->model, DTYPE_F32, arena, err);
-    return st ? st
-              : hf_trainer_params_list(&t->params, &t->n, &t->n_decayed, q->model, tensors, n,
-                                       arena, err);
+    t->contents.module_names = true;
+    TP_TRY(module_param_list(&t->list, &t->contents, arena, err));
+    TP_TRY(model_params(&tensors, &n, q->model, DTYPE_F32, arena, err));
+    st = hf_trainer_params_list(&t->params, &t->n, &t->n_decayed, q->model, tensors, n, arena, err);
+done:
+    return st;
 }
 
 tp_status hf_trainer_export_create(struct export_writer *w, const struct export_contents *q,
                                    struct tp_err *err)
 {
-    struct hf_trainer_target t = { .q = q };
+    struct hf_trainer_target t = { .q = q, .contents = *q };
     tp_status st;
 
     /* Checkpoints of tp-train record the largest learning rate of the schedule, with which a step

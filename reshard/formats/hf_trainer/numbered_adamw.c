@@ -6,37 +6,7 @@
 
 #include "reshard/formats/hf_trainer/hf_trainer_optimizer.h"
 #include "reshard/formats/hf_trainer/hf_trainer_params.h"
-
-/* Add a tensor of a parameter's state; of stacked experts, the parts of each. */
-static tp_status add_tensor(struct piece_source *s, const struct piece *whole,
-                            const struct parameter_order_item *param, struct tp_err *err)
-{
-    const int64_t bytes = dtype_bytes(whole->dtype);
-    tp_status st = TP_OK;
-
-    if (!param->experts)
-        return piece_source_add(s, whole, err);
-    for (int e = 0; e < param->experts && !st; e++) {
-        int64_t row = 0;
-
-        for (int half = 0; half < (param->up ? 2 : 1) && !st; half++) {
-            const struct tensor *t = (half ? param->up : param->tensor) + e;
-            struct piece p = { .group = whole->group, .name = t->name, .dtype = whole->dtype };
-
-            p.file = whole->file;
-            p.sum = whole->sum;
-            p.ndim = t->ndim;
-            memcpy(p.shape, t->shape, sizeof p.shape);
-            p.box = box_whole(t->ndim, t->shape);
-            p.begin = whole->begin + (e * whole->stride[0] + row * whole->stride[1]) * bytes;
-            p.stride[0] = whole->stride[1];
-            p.stride[1] = whole->stride[2];
-            row += t->shape[0];
-            st = piece_source_add(s, &p, err);
-        }
-    }
-    return st;
-}
+#include "reshard/formats/pieces/module_piece.h"
 
 /* Whether a piece has the shape of a parameter. */
 static bool has_shape(const struct piece *p, const struct parameter_order_item *param)
@@ -66,12 +36,14 @@ static tp_status leave_entry(struct hf_trainer_optimizer *o, int number, const c
 }
 
 /* Add an entry of a state: the moments, another tensor of their shape (amsgrad's), or the step. */
-static tp_status add_entry(struct hf_trainer_optimizer *o, int number, int64_t entry,
-                           const struct parameter_order_item *param, struct tp_err *err)
+static tp_status add_entry(struct hf_trainer_optimizer *o, const struct model *m, int number,
+                           int64_t entry, const struct parameter_order_item *param,
+                           struct tp_err *err)
 {
     struct piece_source *s = o->file->source;
     const struct pickle_value *state = o->states[number].value, *v = pickle_entry(state, entry);
-    const char *key = pickle_text(pickle_key(state, entry)), *name = param->tensor->name, *group;
+    const char *key = pickle_text(pickle_key(state, entry)), *group;
+    const char *name = param->module.is_stacked ? param->module.name : param->tensor->name;
     struct piece p;
     int64_t step;
     tp_status st = TP_OK;
@@ -90,7 +62,8 @@ static tp_status add_entry(struct hf_trainer_optimizer *o, int number, int64_t e
     st = torch_pieces_tensor(&p, o->file, v, group, name, err);
     if (st)
         return st;
-    return has_shape(&p, param) ? add_tensor(s, &p, param, err) : leave_entry(o, number, key, err);
+    return has_shape(&p, param) ? module_piece_add(s, m, &p, err)
+                                : leave_entry(o, number, key, err);
 }
 
 /* Whether a group has the options of the first one; of weight decay also none, as Trainer gives it
@@ -154,7 +127,7 @@ static tp_status add_group_steps(struct hf_trainer_optimizer *o, struct tp_err *
     return st;
 }
 
-static tp_status add_states(struct hf_trainer_optimizer *o,
+static tp_status add_states(struct hf_trainer_optimizer *o, const struct model *m,
                             const struct parameter_order_item *params, struct tp_err *err)
 {
     tp_status st = add_options(o, err);
@@ -163,7 +136,7 @@ static tp_status add_states(struct hf_trainer_optimizer *o,
         st = add_group_steps(o, err);
     for (int i = 0; i < o->n && !st; i++)
         for (int64_t k = 0; k < pickle_entries(o->states[i].value) && !st; k++)
-            st = add_entry(o, i, k, &params[i], err);
+            st = add_entry(o, m, i, k, &params[i], err);
     return st;
 }
 
@@ -182,7 +155,7 @@ tp_status numbered_adamw_read(struct torch_pieces *x, const struct numbered_adam
     if (st)
         return st;
     if (!why.status)
-        return add_states(&o, params, err);
+        return add_states(&o, m, params, err);
     piece_source_refuse_state(x->source, &why);
     return piece_source_leave(x->source, q->title, err);
 }

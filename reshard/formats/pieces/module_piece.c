@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-#include "reshard/formats/pieces/module_name.h"
+#include "layout/module_name.h"
 
 enum { STACKED_NDIM = 3 };
 

@@ -4,7 +4,7 @@
 #include <ctype.h>
 #include <string.h>
 
-#include "reshard/formats/pieces/module_name.h"
+#include "layout/module_name.h"
 
 enum { NAME_MAX_BYTES = 512 };
 

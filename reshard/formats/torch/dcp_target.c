@@ -4,7 +4,7 @@
 
 #include "core/file.h"
 #include "layout/model_tensors.h"
-#include "reshard/formats/pieces/module_name.h"
+#include "layout/module_name.h"
 #include "reshard/formats/torch/accelerate.h"
 #include "reshard/formats/torch/accelerate_names.h"
 #include "reshard/formats/torch/dcp.h"

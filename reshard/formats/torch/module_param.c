@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-#include "reshard/formats/pieces/module_name.h"
+#include "layout/module_name.h"
 
 static tp_status no_memory(const struct module_param_list *l, struct tp_err *err)
 {

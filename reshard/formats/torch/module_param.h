@@ -2,7 +2,7 @@
  * reshard/formats/torch/module_param.h - the parameters of a program, made of the tensors of a
  * transfer, as they are written to files of torch.save. A tensor is one parameter, or with names of
  * transformers 5's modules one of those that are stacked in it
- * (reshard/formats/pieces/module_name.h). Inside reshard/formats/ only.
+ * (layout/module_name.h). Inside reshard/formats/ only.
  */
 #ifndef RESHARD_FORMATS_TORCH_MODULE_PARAM_H
 #define RESHARD_FORMATS_TORCH_MODULE_PARAM_H

@@ -21,8 +21,8 @@
 #include "core/arena.h"
 #include "core/err.h"
 #include "layout/model.h"
+#include "layout/module_name.h"
 #include "layout/tensor.h"
-#include "reshard/formats/pieces/module_name.h"
 
 /* Some tensors have several names. Those of released versions, which are written, come first:
  * number 0 is that of 0.2, and number 1 that of 0.3 where it is another one. */

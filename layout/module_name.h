@@ -1,10 +1,9 @@
 /*
- * reshard/formats/pieces/module_name.h - where a tensor of a model is in the state dict of a
- * program of transformers 5, the other direction of reshard/formats/pieces/module_piece.h: inside
- * reshard/formats/ only.
+ * layout/module_name.h - where a tensor of a model is in the state dict of a program of
+ * transformers 5 (struct family_module, layout/family.h).
  */
-#ifndef RESHARD_FORMATS_PIECES_MODULE_NAME_H
-#define RESHARD_FORMATS_PIECES_MODULE_NAME_H
+#ifndef LAYOUT_MODULE_NAME_H
+#define LAYOUT_MODULE_NAME_H
 
 #include "core/arena.h"
 #include "core/err.h"

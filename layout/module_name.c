@@ -1,5 +1,5 @@
-/* reshard/formats/pieces/module_name.c - see reshard/formats/pieces/module_name.h. */
-#include "reshard/formats/pieces/module_name.h"
+/* layout/module_name.c - see layout/module_name.h. */
+#include "layout/module_name.h"
 
 #include <stdlib.h>
 #include <string.h>
