@@ -46,8 +46,9 @@ struct copy_options {
                "seconds between records of progress, from which an\n" \
                "interrupted run resumes (default 2)")
 
-/* The options that say which modules a program of Megatron-LM or transformers has, for an option
- * table. `o` points to a struct with a text for each; `otherwise` comes before their defaults. */
+/* The options that say which modules and optimizer a program of Megatron-LM, transformers or
+ * Accelerate has, for an option table. `o` points to a struct with a text for each; `otherwise`
+ * comes before their defaults. */
 #define COPY_OPTIONS_MODULES(o, otherwise)                                               \
     OPT_STR(0, "transformer-impl", "local|transformer_engine", &(o)->transformer_impl,   \
             "megatron: write the names that Megatron-LM loads with this option\n"        \
@@ -67,7 +68,12 @@ struct copy_options {
                 "dcp, accelerate, deepspeed: write the names that the modules of this\n" \
                 "version of transformers have; 5 stacks the experts of a layer in one\n" \
                 "tensor "                                                                \
-                "(default: " otherwise "4, which has the names of files)")
+                "(default: " otherwise "4, which has the names of files)"),              \
+        OPT_STR(0, "param-groups", "one|norms|examples", &(o)->param_groups,             \
+                "accelerate-ddp: the groups of the program's optimizer: one of all\n"    \
+                "parameters; two, of which norms and biases are the second, without\n"   \
+                "weight decay; or those of transformers' examples, with biases and\n"    \
+                "layer_norm.weight in the second (default: " otherwise "norms)")
 
 /* The defaults: a record each 2 s, 1 GiB, a thread for each processor, no cast. */
 struct copy_options copy_options_default(void);

@@ -14,6 +14,7 @@
 #include "reshard/foreign_contents.h"
 #include "reshard/formats/export_format.h"
 #include "reshard/formats/foreign.h"
+#include "reshard/formats/foreign_adapter.h"
 #include "reshard/formats/foreign_place.h"
 #include "reshard/import.h"
 #include "storage/location.h"
@@ -163,6 +164,7 @@ static tp_status make_folder(struct convert_report *r, const struct convert_requ
                                            .transformer_impl = q->transformer_impl,
                                            .moe_experts = q->moe_experts,
                                            .transformers = q->transformers,
+                                           .param_groups = q->param_groups,
                                            .megatron_core = q->megatron_core,
                                            .out = r->out,
                                            .scratch = q->scratch,
@@ -197,8 +199,10 @@ static tp_status prepare(struct convert_report *r, const struct convert_request 
         r->from = CONVERT_OWN;
     *foreign = strcmp(r->from, CONVERT_OWN) != 0;
     r->format = q->format ? q->format : r->from;
-    if (*foreign)
+    if (*foreign) {
         TP_TRY(import_check_format(r->from, err));
+        TP_TRY(foreign_adapter_check(q->source, err));
+    }
     if (strcmp(r->format, CONVERT_OWN) != 0) {
         st = export_format_find(&ignored, r->format, err);
         if (st) {

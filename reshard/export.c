@@ -136,6 +136,7 @@ static struct export_contents contents_of(const struct export_job *x, const char
                                      .torch_adam = is_torch_adam(x),
                                      .modules = modules_of(x),
                                      .module_names = has_module_names(x),
+                                     .param_groups = q->param_groups,
                                      .megatron_core = q->megatron_core,
                                      .max_shard_bytes = q->max_shard_bytes,
                                      .q8_0 = q->q8_0,
@@ -295,6 +296,8 @@ static tp_status identify(struct export_job *x, struct tp_err *err)
         job_identity_text(h, q->moe_experts);
     if (q->megatron_core)
         job_identity_text(h, q->megatron_core);
+    if (q->param_groups)
+        job_identity_text(h, q->param_groups);
     if (has_module_names(x))
         job_identity_text(h, "names of modules");
     job_identity_text(h, from->model.config);

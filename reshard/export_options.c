@@ -63,6 +63,13 @@ tp_status export_options_check(const struct export_request *q, const struct expo
     if (export_options_word(q->transformers, "4", "5") < 0)
         return tp_fail(err, TP_E_USAGE, "--transformers takes 4 or 5, not '%.40s'",
                        q->transformers);
+    if (q->param_groups && !f->param_groups)
+        return tp_fail(err, TP_E_USAGE, "--param-groups is for --format accelerate-ddp, not %s",
+                       q->format);
+    if (export_options_word(q->param_groups, "one", "norms") < 0 &&
+        strcmp(q->param_groups, "examples") != 0)
+        return tp_fail(err, TP_E_USAGE, "--param-groups takes one, norms or examples, not '%.40s'",
+                       q->param_groups);
     st = check_modules(q, f, err);
     return st ? st : megatron_version_find(&ignored, q->megatron_core, err);
 }

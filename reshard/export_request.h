@@ -42,6 +42,8 @@ struct export_request {
                                      grouped with transformer_engine */
     const char *transformers;     /* dcp, accelerate, deepspeed: the version whose modules' names
                                      are written, "4" or "5"; NULL: the source's, else 4 */
+    const char *param_groups;     /* accelerate-ddp: "one", "norms" or "examples", which parameters
+                                     have no weight decay; NULL: the source's groups, else norms */
     const char *megatron_core;    /* torch_dist: the version of Megatron-core that is to load the
                                      optimizer; NULL: 0.15 or later */
     int64_t max_shard_bytes;      /* the most bytes of tensors in a file; 0: no limit */

@@ -12,6 +12,7 @@
 #include "core/file.h"
 #include "layout/family.h"
 #include "reshard/engine/extent_index.h"
+#include "reshard/formats/foreign_adapter.h"
 #include "reshard/formats/foreign_model.h"
 #include "reshard/formats/foreign_place.h"
 #include "reshard/memory_budget.h"
@@ -162,6 +163,7 @@ static tp_status open_source(struct foreign_contents *out, const char *path,
     struct tp_err ignored = { 0 };
     tp_status st;
 
+    TP_TRY(foreign_adapter_check(path, err));
     if (has_model)
         TP_TRY(foreign_model_read(&model, &out->note, &model_of, &out->arena, err));
     else if (q->format->ordered && foreign_model_exists(&model_of))

@@ -14,9 +14,9 @@
 struct comm_control;
 
 /* What can be read. */
-#define IMPORT_FORMATS                                                               \
-    "safetensors, bin, trainer, dcp, accelerate, torchtitan, megatron, torch_dist, " \
-    "fsdp_dtensor, deepspeed, verl, pt"
+#define IMPORT_FORMATS                                                                   \
+    "safetensors, bin, trainer, dcp, accelerate, accelerate-ddp, torchtitan, megatron, " \
+    "torch_dist, fsdp_dtensor, deepspeed, verl, pt"
 
 struct import_request {
     const char *source; /* folder */

@@ -6,6 +6,7 @@
 
 #include "layout/family.h"
 #include "layout/model_tensors.h"
+#include "reshard/formats/foreign_adapter.h"
 #include "reshard/formats/foreign_model.h"
 #include "reshard/formats/foreign_place.h"
 #include "reshard/memory_budget.h"
@@ -75,6 +76,8 @@ static tp_status open_safetensors(struct import_source *s, const struct import_r
                      "what is missing (" IMPORT_FORMATS ")",
                      q->source);
     TP_TRY(st);
+    for (int i = 0; i < safetensors_count(s->safetensors) && !q->rules; i++)
+        TP_TRY(foreign_adapter_check_name(q->source, safetensors_name(s->safetensors, i), err));
     TP_TRY(list_params(s, &s->tensors, &s->n_tensors, q, m, arena, err));
     TP_TRY(make_transferred(s, q, arena, err));
     TP_TRY(safetensors_select(s->safetensors, s->transferred, s->n_tensors, err));
@@ -332,6 +335,9 @@ static tp_status open_pieces(struct import_source *s, const struct import_reques
                      q->source);
         goto done;
     }
+    for (int i = 0; i < piece_source_count(s->pieces) && !q->rules; i++)
+        TP_TRY(foreign_adapter_check_name(q->source, piece_source_tensor(s->pieces, i).pieces->name,
+                                          err));
     TP_TRY(check_refused(s, q, err));
     TP_TRY(list_params(s, &params, &n_params, q, m, arena, err));
     if (format->check && !q->no_optim)
@@ -394,9 +400,9 @@ tp_status import_source_model(struct model *out, const struct import_request *q,
                                                 .memory_bytes =
                                                     memory_budget_tables(q->memory_bytes) };
     const char *note = NULL;
-    tp_status st = TP_OK;
+    tp_status st = foreign_adapter_check(q->source, err);
 
-    if (strcmp(q->format, "auto") == 0 && !from.format && !location_is_remote(q->source) &&
+    if (!st && strcmp(q->format, "auto") == 0 && !from.format && !location_is_remote(q->source) &&
         !foreign_format_detect_any(q->source))
         st = foreign_place_check(q->source, err);
     if (!st)

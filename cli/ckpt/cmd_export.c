@@ -20,18 +20,18 @@
 static const char intro[] =
     "Writes a checkpoint in the format of another framework, with config.json, into a new folder:\n"
     "\n"
-    "    safetensors  weights as whole tensors under their Hugging Face names, which "
-    "transformers,\n"
-    "                 vLLM and other programs load\n"
-    "    trainer      the same with AdamW's state, from which transformers' Trainer continues\n"
-    "    gguf         model.gguf, weights and tokenizer for llama.cpp\n"
-    "    dcp          a torch.distributed.checkpoint with AdamW's state, which FSDP2 and other\n"
-    "                 programs load at any layout\n"
-    "    accelerate   the same in the folders that Accelerate and the Trainer load with FSDP\n"
-    "    torchtitan   the same for torchtitan: a Llama, Qwen3 or Qwen3-MoE, under its names\n"
-    "    megatron     Megatron-LM, a folder for each rank, with AdamW's state and masters\n"
-    "    torch_dist   Megatron-core's torch_dist, with the same\n"
-    "    deepspeed    DeepSpeed Universal, with the same\n"
+    "    safetensors     weights as whole tensors under their Hugging Face names, which\n"
+    "                    transformers, vLLM and other programs load\n"
+    "    trainer         the same with AdamW's state, from which transformers' Trainer continues\n"
+    "    accelerate-ddp  the same, which Accelerate loads in one process or with DDP\n"
+    "    gguf            model.gguf, weights and tokenizer for llama.cpp\n"
+    "    dcp             a torch.distributed.checkpoint with AdamW's state, which FSDP2 and other\n"
+    "                    programs load at any layout\n"
+    "    accelerate      the same in the folders that Accelerate and the Trainer load with FSDP\n"
+    "    torchtitan      the same for torchtitan: a Llama, Qwen3 or Qwen3-MoE, under its names\n"
+    "    megatron        Megatron-LM, a folder for each rank, with AdamW's state and masters\n"
+    "    torch_dist      Megatron-core's torch_dist, with the same\n"
+    "    deepspeed       DeepSpeed Universal, with the same\n"
     "\n"
     "The folder appears complete or not at all; in a store, config.json is created last. What is\n"
     "not written is listed. An interrupted export to GGUF or to a store starts over.";
@@ -50,7 +50,8 @@ static bool parse(struct export_request *q, struct export_options *o, int *exit_
         OPT_ARG("CKPT", &q->ckpt, "checkpoint root (its newest complete step) or step directory"),
         OPT_STR('o', "out", "DIR", &q->out, "folder to create, or s3://BUCKET/PREFIX"),
         OPT_STR(0, "format",
-                "safetensors|trainer|gguf|dcp|accelerate|torchtitan|megatron|torch_dist|deepspeed",
+                "safetensors|trainer|gguf|dcp|accelerate|accelerate-ddp|torchtitan|megatron|"
+                "torch_dist|deepspeed",
                 &q->format, "format to write (default safetensors)"),
         OPT_STR(0, "layout", "SPEC", &q->layout,
                 "dcp, accelerate, torchtitan, megatron, torch_dist: layout of the files\n(default: "

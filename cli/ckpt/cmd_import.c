@@ -14,18 +14,19 @@
 static const char intro[] =
     "Makes a checkpoint of what another framework saved:\n"
     "\n"
-    "    safetensors  model.safetensors or its parts, of Hugging Face\n"
-    "    bin          pytorch_model.bin or its parts, of Hugging Face\n"
-    "    trainer      checkpoint-N of transformers' Trainer, with optimizer.pt\n"
-    "    dcp          a torch.distributed.checkpoint, of FSDP2, DTensor and other programs\n"
-    "    accelerate   Hugging Face Accelerate or Trainer, with FSDP\n"
-    "    torchtitan   a Llama, Qwen3 or Qwen3-MoE of torchtitan\n"
-    "    megatron     Megatron-LM, a folder for each rank\n"
-    "    torch_dist   Megatron-core's torch_dist\n"
-    "    fsdp_dtensor Megatron-FSDP's, of Megatron-LM and Megatron-Bridge\n"
-    "    deepspeed    ZeRO-1, ZeRO-2, ZeRO-3, Universal\n"
-    "    verl         verl's files of each rank, of FSDP2 and FSDP1\n"
-    "    pt           a file: what a program has given to torch.save, or Lightning's .ckpt\n"
+    "    safetensors     model.safetensors or its parts, of Hugging Face\n"
+    "    bin             pytorch_model.bin or its parts, of Hugging Face\n"
+    "    trainer         checkpoint-N of transformers' Trainer, with optimizer.pt\n"
+    "    dcp             a torch.distributed.checkpoint, of FSDP2, DTensor and other programs\n"
+    "    accelerate      Hugging Face Accelerate or Trainer, with FSDP\n"
+    "    accelerate-ddp  Hugging Face Accelerate in one process or with DDP\n"
+    "    torchtitan      a Llama, Qwen3 or Qwen3-MoE of torchtitan\n"
+    "    megatron        Megatron-LM, a folder for each rank\n"
+    "    torch_dist      Megatron-core's torch_dist\n"
+    "    fsdp_dtensor    Megatron-FSDP's, of Megatron-LM and Megatron-Bridge\n"
+    "    deepspeed       ZeRO-1, ZeRO-2, ZeRO-3, Universal\n"
+    "    verl            verl's files of each rank, of FSDP2 and FSDP1\n"
+    "    pt              a file: what a program has given to torch.save, or Lightning's .ckpt\n"
     "\n"
     "config.json says which model it is; --config names it when it is not in SRC. Where SRC has "
     "the\n"
@@ -50,8 +51,8 @@ static bool parse(struct import_request *q, struct copy_options *copy, struct op
         OPT_STR('o', "out", "ROOT", &q->out, "checkpoint root to which the step is added"),
         OPT_STR(0, "layout", "SPEC", &q->layout, "layout to write (default tp1)"),
         OPT_STR(0, "format",
-                "auto|safetensors|bin|trainer|dcp|accelerate|torchtitan|megatron|torch_dist|"
-                "fsdp_dtensor|deepspeed|verl|pt",
+                "auto|safetensors|bin|trainer|dcp|accelerate|accelerate-ddp|torchtitan|megatron|"
+                "torch_dist|fsdp_dtensor|deepspeed|verl|pt",
                 &q->format, "format of SRC (default auto: detected from its files)"),
         OPT_STR(0, "config", "FILE", &q->config,
                 "config.json of the model (default: SRC's; of Megatron-LM, one\nthat is made from "

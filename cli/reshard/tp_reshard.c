@@ -22,8 +22,8 @@ struct reshard_options {
     struct reshard_request request;
     struct copy_options copy;
     const char *device, *model;
-    const char *from_format, *format, *config, *rules, *assets, *transformers, *megatron_core,
-        *megatron_adam, *transformer_impl, *moe_experts;
+    const char *from_format, *format, *config, *rules, *assets, *transformers, *param_groups,
+        *megatron_core, *megatron_adam, *transformer_impl, *moe_experts;
     struct opt_list ignore;
     enum reshard_device_kind device_kind;
     int64_t device_memory_bytes;
@@ -58,7 +58,8 @@ static const char tail[] =
 
 /* Those that rules are for; those that are both read and written. */
 #define RULES_FORMATS "safetensors, bin, dcp, accelerate, torchtitan,\ndeepspeed, verl and pt"
-#define FORMATS       "trainer|dcp|accelerate|torchtitan|megatron|torch_dist|deepspeed|verl"
+#define FORMATS \
+    "trainer|dcp|accelerate|accelerate-ddp|torchtitan|megatron|torch_dist|deepspeed|verl"
 
 /* False: *exit_code is what to return. */
 static bool parse(struct reshard_options *o, int *exit_code, int argc, char **argv)
@@ -228,6 +229,8 @@ static tp_status check_foreign(const struct reshard_options *o, struct tp_err *e
     if (o->transformers && !writes_foreign(o))
         return tp_fail(err, TP_E_USAGE,
                        "--transformers is for --format dcp, accelerate or deepspeed");
+    if (o->param_groups && !writes_foreign(o))
+        return tp_fail(err, TP_E_USAGE, "--param-groups is for --format accelerate-ddp");
     return TP_OK;
 }
 
@@ -290,6 +293,7 @@ static tp_status convert(struct reshard_options *o, struct comm_control *control
                                  .transformer_impl = o->transformer_impl,
                                  .moe_experts = o->moe_experts,
                                  .transformers = o->transformers,
+                                 .param_groups = o->param_groups,
                                  .megatron_core = o->megatron_core,
                                  .zstd = q->zstd,
                                  .memory_bytes = q->memory_bytes,

@@ -16,6 +16,7 @@
 #include "kernels/cpu/cpu.h"
 #include "layout/model_config.h"
 #include "layout/train_option.h"
+#include "reshard/formats/foreign_adapter.h"
 #include "reshard/formats/foreign_model.h"
 #include "storage/location.h"
 #include "trainer/data/token_file.h"
@@ -265,6 +266,8 @@ static tp_status read_model(struct train_request *r, struct tp_err *err)
     st = location_clean(clean, r->config.model_path, err);
     if (!st && !(r->config.model_path = arena_strdup(&r->arena, clean)))
         st = tp_fail(err, TP_E_NOMEM, "%s: no memory", clean);
+    if (!st)
+        st = foreign_adapter_check(r->config.model_path, err);
     if (!st)
         st = foreign_model_config(&r->model, r->config.model_path, false, &r->arena, err);
     if (st == TP_E_NOTFOUND)

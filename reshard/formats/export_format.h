@@ -29,6 +29,7 @@ struct export_format {
     bool distributed_optimizer; /* it has the state of Megatron-LM's */
     bool modules;               /* its names depend on Megatron-LM's --transformer-impl */
     bool module_names;          /* it has those of transformers' modules */
+    bool param_groups;          /* its optimizer has the groups that a program makes */
     bool megatron_core;         /* its optimizer depends on the version of Megatron-core */
     const char *model_folder;   /* of config.json and tokenizer; NULL: the format's folder itself */
     const char *extras;         /* formats with the same text here write each other's extras

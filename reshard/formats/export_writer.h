@@ -51,6 +51,8 @@ struct export_contents {
     struct export_modules modules; /* Megatron-LM's, that were chosen or that the source has */
     bool module_names; /* transformers 5's, where the format has names of modules; else those of a
                           model's files */
+    const char *param_groups;  /* Accelerate's without FSDP: "one", "norms" or "examples"; NULL: the
+                                  source's, else norms */
     const char *megatron_core; /* the version that is to load it, where the format has a form for
                                   each; NULL: the newest */
     int64_t max_shard_bytes;   /* the most bytes of tensors in a file; 0: no limit */

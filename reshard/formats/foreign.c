@@ -24,9 +24,9 @@
 #define FLAT                                                                                       \
     "where parameters begin in flat buffers of the distributed optimizer, beyond a comparison of " \
     "some masters with the weights"
-#define ORDER                                                                                      \
-    "that no bit of safetensors changed, which have no checksums; which state of optimizer.pt is " \
-    "of which parameter, beyond their shapes and the order of transformers' modules"
+#define ORDER(optimizer)                                                                     \
+    "that no bit of safetensors changed, which have no checksums; which state of " optimizer \
+    " is of which parameter, beyond their shapes and the order of transformers' modules"
 #define PT_ORDER                                                                                \
     "which state of an optimizer without names is of which parameter, beyond their shapes and " \
     "the "                                                                                      \
@@ -93,7 +93,13 @@ static const struct foreign_format formats[] = {
       .detect = hf_trainer_detect,
       .read = hf_trainer_read,
       .ordered = true,
-      .unproved = ORDER },
+      .unproved = ORDER("optimizer.pt") },
+    { .name = "accelerate-ddp",
+      .title = "Hugging Face Accelerate, one process or DDP",
+      .detect = hf_trainer_accelerate_detect,
+      .read = hf_trainer_accelerate_read,
+      .ordered = true,
+      .unproved = ORDER("optimizer.bin") },
     { .name = "bin",
       .title = "pytorch_model.bin",
       .detect = torch_bin_detect,

@@ -24,8 +24,9 @@ enum { DEPTH_MAX = 3, FOLDERS_MAX = 200, NAMES_SHOWN = 4, TEXT_MAX = 600, TRACKE
 static const struct {
     const char *pattern, *says;
 } evidence[] = {
-    { "adapter_config.json", "it is an adapter (LoRA) and no model; merge it into its base model "
-                             "first, for example with merge_and_unload of PEFT" },
+    { "adapter_config.json",
+      "it is an adapter of PEFT (LoRA) and no model; merge it into its base model with "
+      "merge_and_unload() of peft, save that with save_pretrained(), and name that folder" },
     { "*.gguf", "GGUF can be written, but not read; import the model that it was made from" },
     { "*.distcp", "there is no .metadata, which rank 0 writes last; it was not copied, or the save "
                   "was interrupted" },

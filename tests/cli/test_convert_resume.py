@@ -29,9 +29,9 @@ SEED = int(os.environ.get("TP_SEED", random.SystemRandom().randrange(10 ** 9)))
 CONFIG = {"num_hidden_layers": 2, "vocab_size": 261}
 EACH = ["--journal", 0, "--jobs", 1]
 CASES = [("megatron", "megatron", "tp2pp2"), ("megatron", "tp", "tp4"), ("safetensors", "safetensors", "tp1"),
-         ("dcp", "deepspeed", "tp1"), ("dcp", "trainer", "tp1"), ("tp", "torchtitan", "tp1dp3zero3"),
-         ("tp", "torch_dist", "tp2pp2"), ("tp", "accelerate", "tp2dp2zero3"), ("accelerate", "accelerate", "tp2"),
-         ("verl", "verl", "dp3")]
+         ("dcp", "deepspeed", "tp1"), ("dcp", "trainer", "tp1"), ("tp", "accelerate-ddp", "tp1"),
+         ("tp", "torchtitan", "tp1dp3zero3"), ("tp", "torch_dist", "tp2pp2"), ("tp", "accelerate", "tp2dp2zero3"),
+         ("accelerate", "accelerate", "tp2"), ("verl", "verl", "dp3")]
 
 
 @pytest.fixture(scope="module")

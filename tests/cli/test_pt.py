@@ -135,8 +135,9 @@ def test_two_groups_by_weight_decay(f32, tmp_path):
     order = order_of(f32)
     vectors = [n for n in order if "norm" in n]
     matrices = [n for n in order if n not in vectors]
-    path = save(tmp_path / "ckpt.pt", {"model": weights(f32, order), "optimizer": numbered(f32, matrices, vectors), "iter_num": STEP})
-    assert_imported(f32, path, tmp_path / "ckpt")
+    for name, lists in (("vectors first", (vectors, matrices)), ("matrices first", (matrices, vectors))):
+        path = save(tmp_path / (name + ".pt"), {"model": weights(f32, order), "optimizer": numbered(f32, *lists), "iter_num": STEP})
+        assert_imported(f32, path, tmp_path / name)
     r = ok("tp-ckpt", "ls", path)  # without a config.json it is not known which group has which
     assert "left out here" in r.err and json.loads(ok("tp-ckpt", "ls", path, "--json").out)[0]["tensors"] == len(order), repr(r)
 

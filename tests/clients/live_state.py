@@ -1,11 +1,14 @@
-"""The state of a live model and its AdamW, by the names of model files, and that of what was imported, to compare them."""
+"""The state of a live model and its optimizer by the names of files, and that of a checkpoint of ours, to compare them."""
+import pathlib
 import subprocess
+import sys
 
 import numpy as np
 import torch
 
-import family_models
-import harness
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "cli"))
+import family_models  # noqa: E402
+import harness  # noqa: E402
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
 # One model of each class, and those whose parameters differ from others of their class.

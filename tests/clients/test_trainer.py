@@ -22,6 +22,8 @@ import harness  # noqa: E402
 from live_state import MODELS, assert_equal, live_state, state_of  # noqa: E402
 
 STEPS = 2
+
+
 def train(model, folder, steps=STEPS, resume=None, optimizers=(None, None), trainer=transformers.Trainer, **options):
     """Train it, and save at each second step. Returns the Trainer."""
     logging.disable(logging.WARNING)

@@ -4,48 +4,59 @@
 #include <limits.h>
 
 #include "core/file.h"
+#include "reshard/formats/hf_trainer/hf_trainer_files.h"
 #include "reshard/formats/hf_trainer/numbered_adamw.h"
 #include "reshard/formats/safetensors/safetensors_pieces.h"
 #include "reshard/formats/torch/torch_bin.h"
 #include "storage/object.h"
 
-#define OPTIMIZER "optimizer.pt"
+/* A folder of one of the two programs. */
+struct hf_trainer_folder {
+    struct piece_source *source;
+    const char *path, *optimizer; /* the file of its optimizer */
+    struct hf_trainer_program program;
+};
 
-bool hf_trainer_detect(const char *path)
+/* ---- weights ---- */
+
+static bool has_weights(const char *path)
 {
-    return object_is_in(path, OPTIMIZER);
+    return safetensors_pieces_detect(path) || torch_bin_detect(path);
 }
 
-static tp_status read_weights(struct piece_source *s, const struct model *m, struct tp_err *err)
+static tp_status read_weights(const struct hf_trainer_folder *f, const struct model *m,
+                              struct tp_err *err)
 {
-    const char *path = piece_source_path(s);
-
-    if (safetensors_pieces_detect(path))
-        return safetensors_pieces_read(s, m, err);
-    if (torch_bin_detect(path))
-        return torch_bin_read(s, m, err);
-    if (object_is_in(path, "adapter_model.safetensors") || object_is_in(path, "adapter_model.bin"))
+    if (safetensors_pieces_detect(f->path))
+        return safetensors_pieces_read(f->source, m, err);
+    if (torch_bin_detect(f->path))
+        return torch_bin_read(f->source, m, err);
+    if (!object_is_in(f->path, f->optimizer))
         return tp_fail(err, TP_E_NOTFOUND,
-                       "%s: has an adapter of PEFT and its " OPTIMIZER
-                       ", but not the model; merge the adapter into the model, and save that",
-                       path);
+                       "%s: has neither %s nor model.safetensors nor pytorch_model.bin; of FSDP it "
+                       "is --format accelerate",
+                       f->path, f->optimizer);
     return tp_fail(err, TP_E_NOTFOUND,
-                   "%s: has an " OPTIMIZER " of transformers' Trainer, but neither "
-                   "model.safetensors nor pytorch_model.bin, nor their index",
-                   path);
+                   "%s: has an %s of %s, but neither model.safetensors nor pytorch_model.bin, nor "
+                   "their index",
+                   f->path, f->optimizer,
+                   f->program.own_groups ? "Accelerate" : "transformers' Trainer");
 }
 
-static tp_status read_optimizer(struct piece_source *s, const struct model *m, struct tp_err *err)
+/* ---- AdamW's state ---- */
+
+static tp_status read_optimizer(const struct hf_trainer_folder *f, const struct model *m,
+                                struct tp_err *err)
 {
-    struct torch_pieces x = { .source = s };
-    struct numbered_adamw optimizer = { .title = OPTIMIZER };
+    struct torch_pieces x = { .source = f->source };
+    struct numbered_adamw optimizer = { .title = f->optimizer, .program = f->program };
     char path[PATH_MAX];
     int file;
     tp_status st;
 
-    TP_TRY(file_join(path, piece_source_path(s), OPTIMIZER, err));
-    TP_TRY(file_table_add(piece_source_files(s), &file, path, err));
-    TP_TRY(torch_pieces_open(&x, s, file, 0, -1, err));
+    TP_TRY(file_join(path, f->path, f->optimizer, err));
+    TP_TRY(file_table_add(piece_source_files(f->source), &file, path, err));
+    TP_TRY(torch_pieces_open(&x, f->source, file, 0, -1, err));
     optimizer.root = x.root;
     st = numbered_adamw_read(&x, &optimizer, m, err);
 done:
@@ -53,30 +64,89 @@ done:
     return st;
 }
 
-/* Note what else Trainer has saved. The state of random numbers is that of one process, which of
- * several (rng_state_0.pth) is not all. */
-static tp_status leave_others(struct piece_source *s, struct tp_err *err)
-{
-    static const struct {
-        const char *name;
-        bool extra;
-    } files[] = { { "scheduler.pt", true },       { "scaler.pt", true },
-                  { "rng_state.pth", true },      { "rng_state_0.pth", false },
-                  { "trainer_state.json", true }, { "training_args.bin", true } };
-    tp_status st = TP_OK;
+/* ---- the two programs ---- */
 
-    for (size_t i = 0; i < sizeof files / sizeof *files && !st; i++)
-        if (object_is_in(piece_source_path(s), files[i].name))
-            st = files[i].extra ? piece_source_leave_extra(s, files[i].name, NULL, 0, err)
-                                : piece_source_leave(s, files[i].name, err);
-    return st;
+#define TRAINER_OPTIMIZER "optimizer.pt"
+
+bool hf_trainer_detect(const char *path)
+{
+    return object_is_in(path, TRAINER_OPTIMIZER);
 }
 
+/* The state of random numbers is that of one process, which of several (rng_state_0.pth) is not
+ * all. */
 tp_status hf_trainer_read(struct piece_source *s, const struct model *m, struct tp_err *err)
 {
-    tp_status st = read_weights(s, m, err);
+    static const struct hf_trainer_file files[] = {
+        { .name = "scheduler.pt", .copied = true },
+        { .name = "scaler.pt", .copied = true },
+        { .name = "rng_state.pth", .copied = true },
+        { .name = "rng_state_*.pth" },
+        { .name = "trainer_state.json", .copied = true },
+        { .name = "training_args.bin", .copied = true },
+    };
+    const struct hf_trainer_folder f = { .source = s,
+                                         .path = piece_source_path(s),
+                                         .optimizer = TRAINER_OPTIMIZER };
+    tp_status st = read_weights(&f, m, err);
 
     if (!st)
-        st = read_optimizer(s, m, err);
-    return st ? st : leave_others(s, err);
+        st = read_optimizer(&f, m, err);
+    return st ? st : hf_trainer_files_leave(s, files, sizeof files / sizeof *files, err);
+}
+
+#define ACCELERATE_OPTIMIZER "optimizer.bin"
+#define ACCELERATE_SCHEDULE  "scheduler.bin"
+
+bool hf_trainer_accelerate_detect(const char *path)
+{
+    return object_is_in(path, ACCELERATE_OPTIMIZER) ||
+           (object_is_in(path, ACCELERATE_SCHEDULE) && has_weights(path));
+}
+
+/* An optimizer that was not copied must not be lost in silence. */
+static void refuse_missing(const struct hf_trainer_folder *f)
+{
+    struct tp_err why = { 0 };
+
+    tp_fail(&why, TP_E_CORRUPT,
+            "%s: has " ACCELERATE_SCHEDULE " and no " ACCELERATE_OPTIMIZER
+            ", which Accelerate saves together; copy it too",
+            f->path);
+    piece_source_refuse_state(f->source, &why);
+}
+
+tp_status hf_trainer_accelerate_read(struct piece_source *s, const struct model *m,
+                                     struct tp_err *err)
+{
+    static const struct hf_trainer_file files[] = {
+        { .name = ACCELERATE_SCHEDULE, .copied = true },
+        { .name = "scaler.pt", .copied = true },
+        { .name = "random_states_*.pkl", .copied = true },
+        { .name = "sampler.bin", .copied = true },
+        { .name = "sampler_1.bin", .copied = true },
+        { .name = "dl_state_dict.bin", .copied = true },
+        { .name = "dl_state_dict_1.bin", .copied = true },
+        { .name = "custom_checkpoint_*.pkl" },
+        { .name = "scheduler_1.bin" },
+        { .name = "optimizer_1.bin" },
+        { .name = "model_1.safetensors" },
+        { .name = "pytorch_model_1.bin" },
+    };
+    const char *path = piece_source_path(s);
+    const struct hf_trainer_folder f = {
+        .source = s,
+        .path = path,
+        .optimizer = ACCELERATE_OPTIMIZER,
+        .program = { .own_groups = true, .other_version = !object_is_in(path, "config.json") }
+    };
+    tp_status st = read_weights(&f, m, err);
+
+    if (st)
+        return st;
+    if (object_is_in(path, ACCELERATE_OPTIMIZER))
+        st = read_optimizer(&f, m, err);
+    else
+        refuse_missing(&f);
+    return st ? st : hf_trainer_files_leave(s, files, sizeof files / sizeof *files, err);
 }

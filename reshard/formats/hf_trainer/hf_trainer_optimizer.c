@@ -5,6 +5,8 @@
 #include <limits.h>
 #include <string.h>
 
+#include "torch/pickle_copy.h"
+
 /* The number of all parameters; -1: the groups are no list of groups with parameters. */
 static int64_t count_params(const struct pickle_value *groups)
 {
@@ -73,24 +75,85 @@ done:
     return st;
 }
 
+tp_status hf_trainer_optimizer_groups(struct piece_extra *out, const struct hf_trainer_optimizer *o,
+                                      const struct parameter_order_item *params, struct tp_err *err)
+{
+    struct pickle_writer w = { 0 };
+    size_t n = 1;
+    char *bytes, *at;
+
+    *out = (struct piece_extra){ NULL, 0 };
+    if (!pickle_copy_can(o->groups))
+        return TP_OK;
+    pickle_copy(&w, o->groups);
+    for (int i = 0; i < o->n; i++)
+        n += strlen(params[i].tensor->name) + 1;
+    bytes = w.failed ? NULL : arena_alloc(o->arena, n + w.n);
+    if (!bytes) {
+        pickle_writer_free(&w);
+        return tp_fail(err, TP_E_NOMEM, "%s: no memory for its param_groups", o->path);
+    }
+    at = bytes;
+    for (int i = 0; i < o->n; i++)
+        at = stpcpy(at, params[i].tensor->name) + 1;
+    *at++ = 0;
+    memcpy(at, w.data, w.n);
+    *out = (struct piece_extra){ bytes, n + w.n };
+    pickle_writer_free(&w);
+    return TP_OK;
+}
+
+/* Whether AdamW has such an entry, and in this form. */
+static bool is_of_adamw(const char *key, const struct pickle_value *v)
+{
+    const bool moment = strcmp(key, GROUP_EXP_AVG) == 0 || strcmp(key, GROUP_EXP_AVG_SQ) == 0;
+
+    return strcmp(key, "step") == 0 || (moment && torch_tensor_is(v)) ||
+           strcmp(key, "max_exp_avg_sq") == 0;
+}
+
+/* Packages whose optimizers have names of their own for the same. */
+static const char *owner_of(const char *key, const struct pickle_value *v)
+{
+    if (strcmp(key, "state1") == 0 || strcmp(key, "__bnb_optimizer_quant_state__") == 0)
+        return "bitsandbytes";
+    if (strcmp(key, GROUP_EXP_AVG) == 0 && !torch_tensor_is(v))
+        return "a package that stores it in fewer bits";
+    return "another optimizer than AdamW";
+}
+
+const char *hf_trainer_optimizer_other(const struct hf_trainer_optimizer *o,
+                                       const struct pickle_value *state)
+{
+    const char *keys[2] = { NULL, NULL }, *owner = NULL;
+
+    for (int64_t i = 0, n = 0; i < pickle_entries(state) && n < 2; i++) {
+        const char *key = pickle_text(pickle_key(state, i));
+
+        if (!key || is_of_adamw(key, pickle_entry(state, i)))
+            continue;
+        owner = owner ? owner : owner_of(key, pickle_entry(state, i));
+        keys[n++] = key;
+    }
+    return keys[0] ? arena_printf(o->arena, "%.60s%s%.60s of %s", keys[0], keys[1] ? ", " : "",
+                                  keys[1] ? keys[1] : "", owner)
+                   : NULL;
+}
+
 /* Say which optimizer it may be: by what it has of its first parameter with a state. */
 static void refuse_other(const struct hf_trainer_optimizer *o, struct tp_err *why)
 {
     const struct pickle_value *state = NULL;
-    const char *keys[2] = { NULL, NULL };
+    const char *other;
 
     for (int i = 0; i < o->n && !pickle_entries(state); i++)
         state = o->states[i].value;
-    for (int64_t i = 0, n = 0; i < pickle_entries(state) && n < 2; i++) {
-        const char *key = pickle_text(pickle_key(state, i));
-
-        if (key && strcmp(key, "step") != 0)
-            keys[n++] = key;
-    }
-    if (keys[0])
-        tp_fail(why, TP_E_NO,
-                "%s: has %.60s%s%.60s of another optimizer than AdamW, which is not read", o->path,
-                keys[0], keys[1] ? ", " : "", keys[1] ? keys[1] : "");
+    other = hf_trainer_optimizer_other(o, state);
+    if (other)
+        tp_fail(why, TP_E_NO, "%s: has %s, which is not read", o->path, other);
+    else if (pickle_entries(state))
+        tp_fail(why, TP_E_NO, "%s: has only one of AdamW's moments, so it is of another optimizer",
+                o->path);
     else
         tp_fail(why, TP_E_NO, "%s: has no state of parameters", o->path);
 }

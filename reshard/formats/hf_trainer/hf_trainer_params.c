@@ -14,10 +14,11 @@
 /* What is being looked for. */
 struct params_search {
     const struct hf_trainer_optimizer *o;
+    const struct hf_trainer_program *program;
     const struct model *model;
     const struct tensor *tensors; /* of the model */
     int n_tensors;
-    int version; /* of transformers, from config.json; 0: it does not say */
+    int version; /* of transformers, from config.json; 0: it is not known */
     struct tp_err *why;
 };
 
@@ -29,7 +30,14 @@ static tp_status no_memory(const struct hf_trainer_optimizer *o, struct tp_err *
 /* ---- weight decay ---- */
 
 /* Which parameters have no weight decay, the largest set first. */
-enum decay_rule { DECAY_NO_NORM, DECAY_NO_LAYERNORM, DECAY_NO_BIAS, DECAY_ALL, DECAY_RULES };
+enum decay_rule {
+    DECAY_NO_NORM,
+    DECAY_NO_LAYERNORM,
+    DECAY_NO_LAYER_NORM, /* of transformers' examples for Accelerate */
+    DECAY_NO_BIAS,
+    DECAY_ALL,
+    DECAY_RULES
+};
 
 /* Whether a tensor has weight decay. */
 static bool decays(enum decay_rule rule, const struct model *m, const struct tensor *t)
@@ -38,27 +46,27 @@ static bool decays(enum decay_rule rule, const struct model *m, const struct ten
 
     if (rule == DECAY_ALL || rule == DECAY_NO_BIAS)
         return rule == DECAY_ALL || !bias;
+    if (rule == DECAY_NO_LAYER_NORM)
+        return !bias && !strstr(t->name, "layer_norm.weight");
     if (rule == DECAY_NO_LAYERNORM && norm && family_of(m)->norm != FAMILY_LAYER_NORM)
         return !strstr(t->name, "layernorm");
     return !bias && !norm;
 }
 
-/* Bring parameters into the order of the groups: those with weight decay first. Returns the number
- * of these. */
+/* Bring parameters into the order of the groups: those with weight decay first, or last. Returns
+ * the size of the first group. */
 static int group_params(struct parameter_order_item *out, const struct parameter_order_item *params,
-                        int n, enum decay_rule rule, const struct model *m)
+                        int n, enum decay_rule rule, bool last, const struct model *m)
 {
-    int n_out = 0, n_decayed = 0;
+    int n_out = 0, n_first = 0;
 
-    for (int pass = 0; pass < 2; pass++)
-        for (int i = 0; i < n; i++) {
-            const bool decayed = decays(rule, m, params[i].tensor);
-
-            if (decayed == (pass == 0))
+    for (int pass = 0; pass < 2; pass++) {
+        for (int i = 0; i < n; i++)
+            if (decays(rule, m, params[i].tensor) == ((pass == 0) != last))
                 out[n_out++] = params[i];
-            n_decayed += pass == 0 && decayed;
-        }
-    return n_decayed;
+        n_first = pass ? n_first : n_out;
+    }
+    return n_first;
 }
 
 /* ---- shapes ---- */
@@ -77,14 +85,18 @@ static bool fits(const struct hf_trainer_state *t, const struct parameter_order_
 static void refuse_state(const struct params_search *s, int i, const struct parameter_order_item *p)
 {
     const struct hf_trainer_state *t = &s->o->states[i];
+    const char *other = hf_trainer_optimizer_other(s->o, t->value);
     char has[BOX_TEXT_MAX], wants[BOX_TEXT_MAX];
     int64_t shape[BOX_NDIM_MAX];
     const int ndim = parameter_order_shape(shape, p);
 
     if (t->ndim < 0)
+        tp_fail(s->why, TP_E_USAGE, "%s: has no moments of parameter %d, %s, %s%s", s->o->path, i,
+                p->tensor->name, other ? "but " : "as if it was never trained", other ? other : "");
+    else if (other)
         tp_fail(s->why, TP_E_USAGE,
-                "%s: has no moments of parameter %d, %s, as if it was never trained", s->o->path, i,
-                p->tensor->name);
+                "%s: the moments of parameter %d, %s, have another shape than it, and it has %s",
+                s->o->path, i, p->tensor->name, other);
     else
         tp_fail(s->why, TP_E_CORRUPT,
                 "%s: the moments of parameter %d are %s, but in transformers' order it is %s, "
@@ -193,6 +205,14 @@ static tp_status order_as_weights(struct parameter_order_item *params, int *n,
     return TP_OK;
 }
 
+/* Whether all that are not in the first group are in one. */
+static bool has_two_groups(const struct hf_trainer_optimizer *o)
+{
+    const int first = first_group_size(o);
+
+    return first == o->n || o->states[first].group == o->states[o->n - 1].group;
+}
+
 /* An order, and how well it fits. */
 struct params_order {
     const struct parameter_order *order;
@@ -201,8 +221,8 @@ struct params_order {
     enum params_fit { FIT_NOT, FIT_COUNT, FIT_GROUPS, FIT_SHAPES } fit;
 };
 
-/* Try one order: with each rule of weight decay, of which at most one gives the sizes of the
- * groups. */
+/* Try one order: with each rule of weight decay. Those that give the sizes of the groups have the
+ * same sets, and the shapes tell which group is the first. */
 static tp_status try_order(struct params_order *out, const struct params_search *s,
                            struct tp_err *err)
 {
@@ -218,10 +238,17 @@ static tp_status try_order(struct params_order *out, const struct params_search 
     out->params = arena_array(s->o->arena, (size_t)out->n + 1, sizeof *out->params);
     if (!out->params)
         return no_memory(s->o, err);
-    for (int rule = 0; rule < DECAY_RULES && out->fit == FIT_COUNT; rule++)
-        if (group_params(out->params, params, out->n, (enum decay_rule)rule, s->model) ==
-            first_group_size(s->o))
+    for (int i = 0; i < 2 * DECAY_RULES && out->fit != FIT_NOT && out->fit != FIT_SHAPES; i++) {
+        const enum decay_rule rule = (enum decay_rule)(i % DECAY_RULES);
+        const bool last = i >= DECAY_RULES;
+
+        if (!s->program->own_groups && (last || rule == DECAY_NO_LAYER_NORM))
+            continue;
+        if (group_params(out->params, params, out->n, rule, last, s->model) ==
+                first_group_size(s->o) &&
+            has_two_groups(s->o))
             out->fit = first_misfit(s->o, out->params, false) < s->o->n ? FIT_GROUPS : FIT_SHAPES;
+    }
     return TP_OK;
 }
 
@@ -239,6 +266,10 @@ static void refuse_order(const struct params_search *s, const struct params_orde
 {
     const int first = first_group_size(s->o);
     const int misfit = best->fit == FIT_GROUPS ? first_misfit(s->o, best->params, false) : 0;
+    const char *wants = s->program->own_groups
+                            ? "all parameters, or those with weight decay and those without, which "
+                              "are biases and norms"
+                            : "those of transformers' Trainer, with weight decay and without";
 
     if (best->fit == FIT_NOT)
         tp_fail(s->why, TP_E_USAGE,
@@ -247,9 +278,9 @@ static void refuse_order(const struct params_search *s, const struct params_orde
                 s->o->path, s->o->n, best->n);
     else if (best->fit == FIT_COUNT)
         tp_fail(s->why, TP_E_USAGE,
-                "%s: its groups of %d and %d parameters are not those of transformers' Trainer, "
-                "with weight decay and without; the program chose others",
-                s->o->path, first, s->o->n - first);
+                "%s: its groups of %d and %d%s parameters are not %s; the program chose others",
+                s->o->path, first, s->o->n - first,
+                has_two_groups(s->o) ? "" : " (in several groups)", wants);
     else
         refuse_state(s, misfit, &best->params[misfit]);
 }
@@ -296,8 +327,12 @@ static tp_status find_by_order(const struct parameter_order_item **out,
     if (alike)
         tp_fail(s->why, TP_E_USAGE,
                 "%s: versions of transformers have different orders of this model's parameters, of "
-                "which several fit; add the \"transformers_version\" that wrote it to config.json",
-                s->o->path);
+                "which several fit; %s",
+                s->o->path,
+                s->program->other_version
+                    ? "put a config.json beside it, with the \"transformers_version\" of the "
+                      "program that trained"
+                    : "add the \"transformers_version\" that wrote it to config.json");
     *out = best->params;
     return TP_OK;
 }
@@ -450,10 +485,11 @@ static void refuse_unknown(const struct hf_trainer_optimizer *o, const struct mo
 }
 
 tp_status hf_trainer_params_find(const struct parameter_order_item **out,
-                                 const struct hf_trainer_optimizer *o, const struct model *m,
+                                 const struct hf_trainer_optimizer *o,
+                                 const struct hf_trainer_program *program, const struct model *m,
                                  struct tp_err *why, struct tp_err *err)
 {
-    struct params_search s = { .o = o, .model = m, .why = why };
+    struct params_search s = { .o = o, .program = program, .model = m, .why = why };
     struct tensor *tensors;
     int misfit;
     tp_status st;
@@ -467,7 +503,7 @@ tp_status hf_trainer_params_find(const struct parameter_order_item **out,
             refuse_unknown(o, m, why);
         return st;
     }
-    s.version = version_of(m);
+    s.version = program->other_version ? 0 : version_of(m);
     TP_TRY(model_params(&tensors, &s.n_tensors, m, DTYPE_F32, o->arena, err));
     s.tensors = tensors;
     TP_TRY(o->named ? find_by_name(out, &s, err) : find_by_order(out, &s, err));
@@ -481,9 +517,13 @@ done:
 }
 
 tp_status hf_trainer_params_list(struct parameter_order_item **out, int *n_out, int *n_decayed,
-                                 const struct model *m, const struct tensor *tensors, int n,
-                                 struct arena *arena, struct tp_err *err)
+                                 const struct model *m, enum hf_trainer_groups groups,
+                                 const struct tensor *tensors, int n, struct arena *arena,
+                                 struct tp_err *err)
 {
+    static const enum decay_rule rules[] = { [HF_TRAINER_GROUPS_NORMS] = DECAY_NO_NORM,
+                                             [HF_TRAINER_GROUPS_EXAMPLES] = DECAY_NO_LAYER_NORM,
+                                             [HF_TRAINER_GROUPS_ONE] = DECAY_ALL };
     struct parameter_order_item *params;
     tp_status st = parameter_order_list(&params, n_out, parameter_order_of(m->family, 0), m,
                                         tensors, n, arena, err);
@@ -493,6 +533,6 @@ tp_status hf_trainer_params_list(struct parameter_order_item **out, int *n_out, 
     *out = arena_array(arena, (size_t)n + 1, sizeof **out);
     if (!*out)
         return tp_fail(err, TP_E_NOMEM, "no memory for a list of %d tensors", n);
-    *n_decayed = group_params(*out, params, *n_out, DECAY_NO_NORM, m);
+    *n_decayed = group_params(*out, params, *n_out, rules[groups], false, m);
     return TP_OK;
 }

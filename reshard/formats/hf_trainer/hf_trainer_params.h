@@ -15,6 +15,10 @@
  * program's own optimizer may have one group of all parameters. All shapes must fit. Where two
  * orders fit, the version in config.json decides. Where a file has the model's state_dict() too,
  * the order is that of this.
+ *
+ * A program with Accelerate, or with a loop of its own, makes its groups itself. Those of
+ * transformers' examples have no weight decay for what has "layer_norm.weight" in its name, which
+ * is another set of this chain, and other programs have the group without weight decay first.
  */
 #ifndef RESHARD_FORMATS_HF_TRAINER_HF_TRAINER_PARAMS_H
 #define RESHARD_FORMATS_HF_TRAINER_HF_TRAINER_PARAMS_H
@@ -23,20 +27,36 @@
 #include "layout/parameter_order.h"
 #include "reshard/formats/hf_trainer/hf_trainer_optimizer.h"
 
+/* What is known of the program that saved the optimizer. */
+struct hf_trainer_program {
+    bool own_groups;    /* it makes them itself: it is not Trainer */
+    bool other_version; /* config.json may be of another version of transformers than the program's:
+                           it was saved before */
+};
+
 /* Find the parameter of each state: (*out)[i] is that of o->states[i], in the arena, with the shape
  * of the state's moments. m is NULL where the model is not known: then the file must have names,
  * or the model's state_dict() and one group of all its tensors.
  * *why: it is not known; TP_E_CORRUPT: the file does not fit the model. */
 tp_status hf_trainer_params_find(const struct parameter_order_item **out,
-                                 const struct hf_trainer_optimizer *o, const struct model *m,
+                                 const struct hf_trainer_optimizer *o,
+                                 const struct hf_trainer_program *program, const struct model *m,
                                  struct tp_err *why, struct tp_err *err);
 
 /* ---- as transformers 5 has them ---- */
 
-/* The parameters in the order of the newest version, in two groups: the first *n_decayed have
- * weight decay, norms and biases have none. `tensors` are the n of model_params. */
+/* Which parameters have no weight decay. */
+enum hf_trainer_groups {
+    HF_TRAINER_GROUPS_NORMS,    /* norms and biases */
+    HF_TRAINER_GROUPS_EXAMPLES, /* what has "bias" or "layer_norm.weight" in its name */
+    HF_TRAINER_GROUPS_ONE,      /* none: there is one group */
+};
+
+/* The parameters in the order of the newest version: the first *n_decayed have weight decay.
+ * `tensors` are the n of model_params. */
 tp_status hf_trainer_params_list(struct parameter_order_item **out, int *n_out, int *n_decayed,
-                                 const struct model *m, const struct tensor *tensors, int n,
-                                 struct arena *arena, struct tp_err *err);
+                                 const struct model *m, enum hf_trainer_groups groups,
+                                 const struct tensor *tensors, int n, struct arena *arena,
+                                 struct tp_err *err);
 
 #endif

@@ -7,26 +7,29 @@
 
 #include "core/file.h"
 #include "layout/model_tensors.h"
+#include "layout/module_name.h"
 #include "reshard/formats/hf_trainer/hf_trainer.h"
+#include "reshard/formats/hf_trainer/hf_trainer_files.h"
 #include "reshard/formats/hf_trainer/hf_trainer_params.h"
 #include "reshard/formats/safetensors/safetensors.h"
 #include "reshard/formats/torch/module_param.h"
-#include "storage/object.h"
 
-#define OPTIMIZER "optimizer.pt"
 #define SCHEDULER "scheduler.pt"
 #define STATE     "trainer_state.json"
 
-enum { STATE_TEXT = 256, FILE_BYTES_MAX = 64 << 20 };
+enum { STATE_TEXT = 256 };
 
 struct hf_trainer_target {
     const struct export_contents *q;
     struct piece_target *pieces;
     struct export_contents contents; /* q with the names of transformers 5's modules */
     struct module_param_list list;
+    const char *optimizer; /* the name of its file */
+    enum hf_trainer_groups groups;
     struct parameter_order_item *params; /* in the order of the groups */
     int n, n_decayed;
-    double lr; /* of the next step */
+    struct piece_extra own_groups; /* param_groups of the source; n 0: it has none */
+    double lr;                     /* of the next step */
 };
 
 static void push_dict(struct pickle_writer *w)
@@ -65,10 +68,11 @@ static tp_status push_moment(struct torch_target *x, const struct hf_trainer_tar
 
     if (missing >= 0)
         return tp_fail(err, TP_E_USAGE,
-                       "%s: has no %s/%s, which a checkpoint of Trainer needs; without the "
-                       "optimizer's state export safetensors",
+                       "%s: has no %s/%s, which %s needs; without the optimizer's state export "
+                       "safetensors",
                        t->q->source, group,
-                       p ? t->q->tensors[p->parts[missing].tensor].name : param->tensor->name);
+                       p ? t->q->tensors[p->parts[missing].tensor].name : param->tensor->name,
+                       t->optimizer);
     pickle_write_text(&x->save.pickle, group);
     whole = box_whole(p->ndim, p->shape);
     return module_param_push(x, p, group, &whole, err);
@@ -122,17 +126,22 @@ static tp_status write_optimizer(struct hf_trainer_target *t, struct tp_err *err
 {
     struct torch_target x;
     struct pickle_writer *w = &x.save.pickle;
-    tp_status st = begin_file(&x, t, OPTIMIZER, err);
+    tp_status st = begin_file(&x, t, t->optimizer, err);
 
     if (st)
         return st;
     push_dict(w);
     st = push_states(&x, t, err);
     pickle_write_text(w, "param_groups");
-    push_list(w);
-    push_group(w, t, 0, t->n_decayed, t->q->adamw.weight_decay);
-    push_group(w, t, t->n_decayed, t->n, 0);
-    pickle_write_op(w, PICKLE_OP_APPENDS);
+    if (t->own_groups.n) {
+        pickle_write_pushed(w, t->own_groups.bytes, t->own_groups.n);
+    } else {
+        push_list(w);
+        push_group(w, t, 0, t->n_decayed, t->q->adamw.weight_decay);
+        if (t->groups != HF_TRAINER_GROUPS_ONE)
+            push_group(w, t, t->n_decayed, t->n, 0);
+        pickle_write_op(w, PICKLE_OP_APPENDS);
+    }
     pickle_write_op(w, PICKLE_OP_SETITEMS);
     return torch_target_finish(&x, st, err);
 }
@@ -190,30 +199,38 @@ static tp_status write_state(const struct hf_trainer_target *t, struct tp_err *e
     return file_write_new(path, text, strlen(text), err);
 }
 
-/* The schedule and the state of the run: those of a source of Trainer, if the step stays the same;
- * else new ones. */
-static tp_status write_run(struct hf_trainer_target *t, struct tp_err *err)
+/* Copy the files of a source of the same program, if the step stays the same. */
+static tp_status copy_files(bool *schedule, bool *state, const struct hf_trainer_target *t,
+                            struct tp_err *err)
 {
     struct piece_source *from = t->q->extras;
-    bool schedule = false, state = false;
     tp_status st = TP_OK;
 
+    *schedule = *state = false;
     for (int i = 0; from && piece_source_step(from) == t->q->step && i < piece_source_left(from);
          i++) {
         const char *name = piece_source_left_name(from, i);
 
-        if (!piece_source_left_extra(from, i) || strncmp(name, OPTIMIZER, strlen(OPTIMIZER)) == 0)
+        if (!piece_source_left_extra(from, i) ||
+            strncmp(name, t->optimizer, strlen(t->optimizer)) == 0)
             continue;
-        schedule |= strcmp(name, SCHEDULER) == 0;
-        state |= strcmp(name, STATE) == 0;
-        TP_TRY(object_copy_file(piece_source_path(from), t->q->dir, name, FILE_BYTES_MAX, err));
+        *schedule |= strcmp(name, SCHEDULER) == 0;
+        *state |= strcmp(name, STATE) == 0;
+        TP_TRY(hf_trainer_files_copy(from, name, t->q->dir, err));
     }
-    if (!schedule)
-        TP_TRY(write_scheduler(t, err));
-    if (!state)
-        TP_TRY(write_state(t, err));
 done:
     return st;
+}
+
+/* The schedule and the state of the run: those of a source of Trainer, else new ones. */
+static tp_status write_run(struct hf_trainer_target *t, struct tp_err *err)
+{
+    bool schedule, state;
+    tp_status st = copy_files(&schedule, &state, t, err);
+
+    if (!st && !schedule)
+        st = write_scheduler(t, err);
+    return st || state ? st : write_state(t, err);
 }
 
 static tp_status write_weights(struct hf_trainer_target *t, struct tp_err *err)
@@ -241,20 +258,40 @@ static tp_status list_params(struct hf_trainer_target *t, struct tp_err *err)
     if (q->model->family == MODEL_OF_RULES)
         return tp_fail(err, TP_E_USAGE,
                        "%s: the order of this architecture's parameters is not known, by which "
-                       "Trainer's optimizer.pt knows them; export dcp or safetensors",
-                       q->source);
+                       "%s knows them; export dcp or safetensors",
+                       q->source, t->optimizer);
     t->contents.module_names = true;
     TP_TRY(module_param_list(&t->list, &t->contents, arena, err));
     TP_TRY(model_params(&tensors, &n, q->model, DTYPE_F32, arena, err));
-    st = hf_trainer_params_list(&t->params, &t->n, &t->n_decayed, q->model, tensors, n, arena, err);
+    st = hf_trainer_params_list(&t->params, &t->n, &t->n_decayed, q->model, t->groups, tensors, n,
+                                arena, err);
 done:
     return st;
+}
+
+/* Create what is in the folders of both programs. */
+static tp_status write_tensors(struct hf_trainer_target *t, struct tp_err *err)
+{
+    tp_status st = write_weights(t, err);
+
+    return st ? st : write_optimizer(t, err);
+}
+
+static tp_status finish(struct export_writer *w, struct hf_trainer_target *t, struct tp_err *err)
+{
+    tp_status st = piece_target_plan(t->pieces, err);
+
+    if (st)
+        return st;
+    *w = piece_target_writer(t->pieces);
+    t->pieces = NULL;
+    return TP_OK;
 }
 
 tp_status hf_trainer_export_create(struct export_writer *w, const struct export_contents *q,
                                    struct tp_err *err)
 {
-    struct hf_trainer_target t = { .q = q, .contents = *q };
+    struct hf_trainer_target t = { .q = q, .contents = *q, .optimizer = "optimizer.pt" };
     tp_status st;
 
     /* Checkpoints of tp-train record the largest learning rate of the schedule, with which a step
@@ -262,12 +299,103 @@ tp_status hf_trainer_export_create(struct export_writer *w, const struct export_
     t.lr = q->from_format ? q->adamw.lr : 0;
     TP_TRY(piece_target_new(&t.pieces, q->dir, q->tensors, q->n, err));
     TP_TRY(list_params(&t, err));
-    TP_TRY(write_weights(&t, err));
-    TP_TRY(write_optimizer(&t, err));
+    TP_TRY(write_tensors(&t, err));
     TP_TRY(write_run(&t, err));
-    TP_TRY(piece_target_plan(t.pieces, err));
-    *w = piece_target_writer(t.pieces);
-    t.pieces = NULL;
+    st = finish(w, &t, err);
+done:
+    piece_target_close(t.pieces);
+    return st;
+}
+
+/* ---- Accelerate ---- */
+
+static enum hf_trainer_groups groups_of(const char *text)
+{
+    return !text || strcmp(text, "norms") == 0 ? HF_TRAINER_GROUPS_NORMS
+           : strcmp(text, "one") == 0          ? HF_TRAINER_GROUPS_ONE
+                                               : HF_TRAINER_GROUPS_EXAMPLES;
+}
+
+/* The parameter of this name, looked for from `at` on; NULL: there is none. */
+static const struct parameter_order_item *find_param(const struct hf_trainer_target *t, int at,
+                                                     const char *name)
+{
+    for (int i = 0; i < t->n; i++)
+        if (strcmp(t->params[(at + i) % t->n].tensor->name, name) == 0)
+            return &t->params[(at + i) % t->n];
+    return NULL;
+}
+
+/* Take the groups of a source of Accelerate, and its numbers of parameters. */
+static tp_status take_groups(struct hf_trainer_target *t, const struct piece_extra *x,
+                             struct tp_err *err)
+{
+    struct parameter_order_item *params =
+        arena_array(piece_target_arena(t->pieces), (size_t)t->n + 1, sizeof *params);
+    const char *at = x->bytes;
+
+    if (!params)
+        return tp_fail(err, TP_E_NOMEM, "%s: no memory for %d parameters", t->q->dir, t->n);
+    for (int i = 0; i < t->n; i++, at += strlen(at) + 1) {
+        const struct parameter_order_item *found = *at ? find_param(t, i, at) : NULL;
+
+        if (!found)
+            return tp_fail(err, TP_E_CORRUPT, "%s: its optimizer has %d parameters, not %d",
+                           t->q->source, i, t->n);
+        params[i] = *found;
+    }
+    at++;
+    t->params = params;
+    t->own_groups = (struct piece_extra){ at, x->n - (size_t)(at - (const char *)x->bytes) };
+    return TP_OK;
+}
+
+static tp_status take_own_groups(struct hf_trainer_target *t, struct tp_err *err)
+{
+    const struct piece_source *from = t->q->param_groups ? NULL : t->q->extras;
+    tp_status st = TP_OK;
+
+    for (int i = 0; from && i < piece_source_left(from) && !st; i++) {
+        const struct piece_extra *x = piece_source_left_extra(from, i);
+
+        if (x && x->n &&
+            strncmp(piece_source_left_name(from, i), t->optimizer, strlen(t->optimizer)) == 0)
+            st = take_groups(t, x, err);
+    }
+    return st;
+}
+
+/* Accelerate loads a state_dict(), so all names must be those of modules. */
+static tp_status check_names(const struct export_contents *q, struct tp_err *err)
+{
+    if (q->model->family == MODEL_OF_RULES || !module_names_differ(q->model))
+        return TP_OK;
+    return tp_fail(err, TP_E_USAGE,
+                   "%s: the modules of transformers have other names of its tensors than files, "
+                   "which accelerate-ddp cannot be written with; export trainer, or accelerate",
+                   q->source);
+}
+
+tp_status hf_trainer_accelerate_export_create(struct export_writer *w,
+                                              const struct export_contents *q, struct tp_err *err)
+{
+    struct export_contents one_file = *q;
+    struct hf_trainer_target t = { .q = &one_file,
+                                   .contents = *q,
+                                   .optimizer = "optimizer.bin",
+                                   .groups = groups_of(q->param_groups),
+                                   .lr = q->adamw.lr };
+    bool ignored[2];
+    tp_status st;
+
+    one_file.max_shard_bytes = 0; /* it loads one */
+    TP_TRY(check_names(q, err));
+    TP_TRY(piece_target_new(&t.pieces, q->dir, q->tensors, q->n, err));
+    TP_TRY(list_params(&t, err));
+    TP_TRY(take_own_groups(&t, err));
+    TP_TRY(write_tensors(&t, err));
+    TP_TRY(copy_files(&ignored[0], &ignored[1], &t, err));
+    st = finish(w, &t, err);
 done:
     piece_target_close(t.pieces);
     return st;

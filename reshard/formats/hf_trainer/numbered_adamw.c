@@ -66,8 +66,8 @@ static tp_status add_entry(struct hf_trainer_optimizer *o, const struct model *m
                                 : leave_entry(o, number, key, err);
 }
 
-/* Whether a group has the options of the first one; of weight decay also none, as Trainer gives it
- * to the second. */
+/* Whether a group has the options of the one with weight decay; of weight decay also none, as
+ * Trainer gives it to the second. */
 static bool has_options(const struct pickle_value *group, const struct export_adamw *first,
                         bool no_decay)
 {
@@ -78,32 +78,78 @@ static bool has_options(const struct pickle_value *group, const struct export_ad
            (own.weight_decay == first->weight_decay || (no_decay && own.weight_decay == 0));
 }
 
+/* Whether a key of a group is there, and a bool of this value. */
+static bool is_bool(const struct pickle_value *group, const char *key, bool value)
+{
+    const struct pickle_value *v = pickle_get(group, key);
+
+    return pickle_is(v, PICKLE_BOOL) && (v->number != 0) == value;
+}
+
+/* Whether a group's options make it that of AdamW alone: without amsgrad, and with weight decay as
+ * AdamW has it, which Adam has not. NAdam and RAdam have no amsgrad. */
+static bool is_plain(const struct pickle_value *group, const struct export_adamw *options)
+{
+    const bool coupled = is_bool(group, "decoupled_weight_decay", false);
+
+    return !is_bool(group, "amsgrad", true) && !is_bool(group, "maximize", true) &&
+           !(pickle_get(group, "decoupled_weight_decay") && !pickle_get(group, "amsgrad")) &&
+           !(coupled && options->weight_decay != 0);
+}
+
+/* The number of the group with the largest weight decay; of several the first. */
+static int64_t decayed_group(const struct hf_trainer_optimizer *o)
+{
+    double most = -1;
+    int64_t found = 0;
+
+    for (int64_t g = 0; g < pickle_count(o->groups); g++) {
+        const struct pickle_value *group = pickle_item(o->groups, g);
+        double decay;
+
+        if (pickle_count(pickle_get(group, "params")) > 0 &&
+            pickle_real(&decay, pickle_get(group, "weight_decay")) && decay > most) {
+            most = decay;
+            found = g;
+        }
+    }
+    return found;
+}
+
 /* Take AdamW's options of the group with weight decay. They are all that the groups say, or what
  * another checkpoint of Trainer says too, or else stay behind in part. */
-static tp_status add_options(struct hf_trainer_optimizer *o, struct tp_err *err)
+static tp_status add_options(struct hf_trainer_optimizer *o,
+                             const struct hf_trainer_program *program,
+                             const struct parameter_order_item *params, struct tp_err *err)
 {
     struct piece_source *s = o->file->source;
     struct export_adamw first = EXPORT_ADAMW_DEFAULT;
-    const bool known = torch_pieces_adamw(&first, pickle_item(o->groups, 0));
-    bool equal = known, as_trainer = known;
-    const char *left;
+    const char *name = arena_printf(&o->file->arena, "%s.param_groups", o->title);
+    const int64_t main = decayed_group(o);
+    const bool known = torch_pieces_adamw(&first, pickle_item(o->groups, main));
+    struct piece_extra groups = { NULL, 0 };
+    bool equal = known && is_plain(pickle_item(o->groups, main), &first),
+         as_trainer = equal && main == 0;
     tp_status st;
 
-    for (int64_t g = 1; g < pickle_count(o->groups); g++) {
+    if (!name)
+        return tp_fail(err, TP_E_NOMEM, "%s: no memory for its index", o->path);
+    for (int64_t g = 0; g < pickle_count(o->groups); g++) {
         const struct pickle_value *group = pickle_item(o->groups, g);
 
-        if (pickle_count(pickle_get(group, "params")) == 0)
+        if (g == main || pickle_count(pickle_get(group, "params")) == 0)
             continue;
         equal &= has_options(group, &first, false);
         as_trainer &= g == 1 && has_options(group, &first, true);
     }
     if (known)
         piece_source_set_adamw(s, &first);
-    left = arena_printf(&o->file->arena, "%s.param_groups", o->title);
-    if (!left)
-        return tp_fail(err, TP_E_NOMEM, "%s: no memory for its index", o->path);
-    st = as_trainer ? piece_source_leave_extra(s, left, NULL, 0, err)
-                    : piece_source_leave(s, left, err);
+    st = program->own_groups ? hf_trainer_optimizer_groups(&groups, o, params, err) : TP_OK;
+    if (st)
+        return st;
+    st = (as_trainer && !program->own_groups) || groups.n
+             ? piece_source_leave_extra(s, name, groups.bytes, groups.n, err)
+             : piece_source_leave(s, name, err);
     if (!st && equal)
         piece_source_left_in_adamw(s);
     return st;
@@ -127,10 +173,11 @@ static tp_status add_group_steps(struct hf_trainer_optimizer *o, struct tp_err *
     return st;
 }
 
-static tp_status add_states(struct hf_trainer_optimizer *o, const struct model *m,
-                            const struct parameter_order_item *params, struct tp_err *err)
+static tp_status add_states(struct hf_trainer_optimizer *o, const struct numbered_adamw *q,
+                            const struct model *m, const struct parameter_order_item *params,
+                            struct tp_err *err)
 {
-    tp_status st = add_options(o, err);
+    tp_status st = add_options(o, &q->program, params, err);
 
     if (!st)
         st = add_group_steps(o, err);
@@ -151,11 +198,11 @@ tp_status numbered_adamw_read(struct torch_pieces *x, const struct numbered_adam
     tp_status st = hf_trainer_optimizer_read(&o, q->root, &why, err);
 
     if (!st && !why.status)
-        st = hf_trainer_params_find(&params, &o, m, &why, err);
+        st = hf_trainer_params_find(&params, &o, &q->program, m, &why, err);
     if (st)
         return st;
     if (!why.status)
-        return add_states(&o, m, params, err);
+        return add_states(&o, q, m, params, err);
     piece_source_refuse_state(x->source, &why);
     return piece_source_leave(x->source, q->title, err);
 }

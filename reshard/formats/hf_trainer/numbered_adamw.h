@@ -9,13 +9,14 @@
 #define RESHARD_FORMATS_HF_TRAINER_NUMBERED_ADAMW_H
 
 #include "layout/model.h"
-#include "reshard/formats/torch/torch_pieces.h"
+#include "reshard/formats/hf_trainer/hf_trainer_params.h"
 
 struct numbered_adamw {
     const struct pickle_value *root; /* what state_dict() has returned, in the file */
     const char *title;               /* of it, in what is listed as left behind: "optimizer.pt" */
     const struct pickle_value *weights; /* state_dict() of its model in the same file, which has the
                                            order of named_parameters(); NULL: another file has it */
+    struct hf_trainer_program program;  /* that has saved it */
     const char *prefix;                 /* of its names, that tensors here do not have */
 };
 

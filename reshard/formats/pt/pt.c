@@ -135,9 +135,12 @@ static tp_status add_optimizer(struct torch_pieces *x, const struct pt_part *par
 {
     const char *title = *part->title ? part->title : "optimizer";
     const struct pickle_value *state = pickle_get(part->value, "state");
-    const struct numbered_adamw numbered = {
-        .root = part->value, .title = title, .weights = weights->value, .prefix = prefix
-    };
+    const struct numbered_adamw numbered = { .root = part->value,
+                                             .title = title,
+                                             .weights = weights->value,
+                                             .prefix = prefix,
+                                             .program = { .own_groups = true,
+                                                          .other_version = true } };
     const struct named_adamw named = { .root = part->value,
                                        .title = title,
                                        .prefix = prefix_of_names(state, weights->value, prefix,

@@ -8,6 +8,7 @@
 
 #include "core/file.h"
 #include "core/text.h"
+#include "reshard/formats/pieces/module_piece.h"
 #include "reshard/formats/safetensors/safetensors.h"
 #include "storage/object.h"
 
@@ -21,8 +22,9 @@ bool safetensors_pieces_detect(const char *path)
     return text_ends_with(path, ".safetensors") && object_is_there(path) && !file_is_dir(path);
 }
 
-static tp_status add_tensor(struct piece_source *s, const struct safetensors_source *from, int i,
-                            const int *numbers, struct tp_err *err)
+static tp_status add_tensor(struct piece_source *s, const struct model *m,
+                            const struct safetensors_source *from, int i, const int *numbers,
+                            struct tp_err *err)
 {
     const struct safetensors_tensor *t = safetensors_tensor_at(from, i);
     struct piece p = { .group = GROUP_PARAM, .dtype = t->dtype, .ndim = t->ndim };
@@ -40,7 +42,7 @@ static tp_status add_tensor(struct piece_source *s, const struct safetensors_sou
     }
     file = safetensors_place(from, i, &p.begin);
     p.file = numbers[file];
-    return piece_source_add(s, &p, err);
+    return module_piece_add(s, m, &p, err);
 }
 
 tp_status safetensors_pieces_read(struct piece_source *s, const struct model *m, struct tp_err *err)
@@ -49,7 +51,6 @@ tp_status safetensors_pieces_read(struct piece_source *s, const struct model *m,
     int *numbers = NULL, n;
     tp_status st;
 
-    (void)m;
     TP_TRY(safetensors_open(&from, piece_source_path(s), err));
     n = safetensors_files(from);
     numbers = calloc((size_t)n + 1, sizeof *numbers);
@@ -60,7 +61,7 @@ tp_status safetensors_pieces_read(struct piece_source *s, const struct model *m,
     for (int i = 0; i < n; i++)
         TP_TRY(file_table_add(piece_source_files(s), &numbers[i], safetensors_file(from, i), err));
     for (int i = 0; i < safetensors_count(from); i++)
-        TP_TRY(add_tensor(s, from, i, numbers, err));
+        TP_TRY(add_tensor(s, m, from, i, numbers, err));
 done:
     free(numbers);
     safetensors_source_close(from);

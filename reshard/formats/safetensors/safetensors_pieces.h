@@ -12,7 +12,8 @@
 /* Whether `path` is a file NAME.safetensors, or a folder with model.safetensors or its index. */
 bool safetensors_pieces_detect(const char *path);
 
-/* Add each tensor, under its name in the file, as a weight. m is not needed. */
+/* Add each tensor, under its name in the file, as a weight; with a model also those that have the
+ * names of its modules (reshard/formats/pieces/module_piece.h). m may be NULL. */
 tp_status safetensors_pieces_read(struct piece_source *s, const struct model *m,
                                   struct tp_err *err);
 

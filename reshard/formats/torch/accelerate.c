@@ -127,6 +127,12 @@ static tp_status read_whole(struct piece_source *s, const struct model *m, struc
     int file;
     tp_status st;
 
+    if (!object_is_in(piece_source_path(s), WHOLE_WEIGHTS))
+        return tp_fail(err, TP_E_NOTFOUND,
+                       "%s: has neither " ACCELERATE_WEIGHTS " nor " WHOLE_WEIGHTS
+                       ", which Accelerate saves with FSDP; of one process or DDP it is --format "
+                       "accelerate-ddp",
+                       piece_source_path(s));
     TP_TRY(add_file(&file, s, WHOLE_WEIGHTS, err));
     TP_TRY(torch_bin_read_file(s, m, file, err));
     if (object_is_in(piece_source_path(s), WHOLE_OPTIMIZER))
