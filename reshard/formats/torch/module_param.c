@@ -148,17 +148,17 @@ static bool find_rows(struct box *rows, int64_t *first, const struct module_para
 tp_status module_param_add(struct torch_target *x, const struct module_param *p, const char *group,
                            int storage, const struct box *box, int64_t at, struct tp_err *err)
 {
+    const int elem = dtype_bytes(module_param_dtype(p, group));
     tp_status st = TP_OK;
 
     for (int i = 0; i < p->n && !st; i++) {
-        const int tensor = module_param_tensor(p, i, group);
-        const struct tensor *of = &p->q->tensors[tensor];
+        const struct tensor *of = &p->q->tensors[p->parts[i].tensor];
         struct box rows = *box;
         int64_t first = 0;
 
         if (p->ndim == of->ndim || find_rows(&rows, &first, &p->parts[i], of, box))
-            st = torch_target_add(x, storage, tensor, &rows, at + first * dtype_bytes(of->dtype),
-                                  err);
+            st = torch_target_add(x, storage, module_param_tensor(p, i, group), &rows,
+                                  at + first * elem, err);
     }
     return st;
 }
