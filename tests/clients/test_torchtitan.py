@@ -24,6 +24,7 @@ MODELS = {"llama": dict(SIZES, head_dim=16),
           "qwen3": dict(QWEN, architectures=["Qwen3ForCausalLM"], model_type="qwen3", tie_word_embeddings=True),
           "qwen3_moe": dict(QWEN, architectures=["Qwen3MoeForCausalLM"], model_type="qwen3_moe", num_experts=4, num_experts_per_tok=2,
                             moe_intermediate_size=48, norm_topk_prob=True)}
+PARALLEL = [(2, 1), (2, 2)]  # tp and ep of torchtitan 0.3 on four ranks, the rest by FSDP
 
 
 class Run:
@@ -33,8 +34,8 @@ class Run:
         self.folder, self.version, self.jobs = folder / version, version, {}
         self.folder.mkdir()
 
-    def add(self, name, model, config, ranks, load=None, whole=False, axis=0):
-        self.jobs[name] = dict(ranks=ranks, config=config, load=load and str(load), all=whole, axis=axis,
+    def add(self, name, model, config, ranks, load=None, whole=False, axis=0, tp=1, ep=1):
+        self.jobs[name] = dict(ranks=ranks, config=config, load=load and str(load), all=whole, axis=axis, tp=tp, ep=ep,
                                save=str(self.folder / name), out=str(self.folder / (name + ".pt")), model=model)
 
     def run(self):
@@ -72,10 +73,15 @@ def ran(trained):
             run.add(model, model, config, ranks=3)
             run.add(model + "-exported", model, config, ranks=2, load=folder / model / "exported")
         run.add("cut-experts", "qwen3_moe", configs["qwen3_moe"], ranks=2, axis=1)
+        for tp, ep in PARALLEL if version >= "0.3" else ():
+            name, config = "tp%dep%d" % (tp, ep), configs["qwen3_moe"]
+            run.add(name, "qwen3_moe", config, ranks=4, tp=tp, ep=ep)
+            run.add(name + "-exported", "qwen3_moe", config, ranks=4, load=folder / "qwen3_moe/exported", tp=tp, ep=ep)
         run.run()
     for version, run in runs.items():
         for model in configs:
-            harness.ok("tp-reshard", run.saved(model), "--to", "tp2pp2", "--config", folder / model, "-o", run.folder / (model + "-tp2pp2"))
+            harness.ok("tp-reshard", run.saved(model), "--to", "tp2pp2", "--config", folder / model, "-o",
+                       run.folder / (model + "-tp2pp2"))
     for version, run in runs.items():
         for other, from_run in runs.items():
             for model, config in configs.items():
@@ -105,8 +111,11 @@ def biases(said):
     return [x for k, x in sorted(said["state"].items()) if ".moe.expert_bias" in k]
 
 
-@pytest.mark.parametrize("name", [*MODELS, "cut-experts"])
-@pytest.mark.parametrize("version", VERSIONS)
+PARALLEL_NAMES = ["tp%dep%d" % x for x in PARALLEL]
+
+
+@pytest.mark.parametrize("version,name", [(v, n) for v in VERSIONS
+                                          for n in [*MODELS, "cut-experts", *(PARALLEL_NAMES if v >= "0.3" else ())]])
 def test_what_torchtitan_saves_is_imported(version, name, ran, trained, tmp_path):
     run, (folder, configs) = ran[version], trained
     model = run.jobs[name]["model"]
@@ -135,6 +144,13 @@ def test_torchtitan_loads_the_export(version, model, ran, trained, tmp_path):
     assert (said["logits"] - want).abs().max() < (2e-3 if "moe" in model and version >= "0.3" else 1e-5)
 
 
+@pytest.mark.parametrize("name", PARALLEL_NAMES)
+def test_ranks_with_tensor_and_expert_parallelism_load_the_export(name, ran, trained, tmp_path):
+    loaded = ran["0.3.0"].said(name + "-exported")["loaded"]
+    assert_equal(loaded["hf"], tensors(trained[0] / "qwen3_moe/ckpt", tmp_path / "all.npz"), trained[1]["qwen3_moe"])
+    assert steps_of(loaded) == {STEPS}
+
+
 @pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize("source", VERSIONS)
 @pytest.mark.parametrize("version", VERSIONS)
@@ -153,8 +169,9 @@ def test_torchtitan_loads_what_is_resharded(version, source, model, ran, trained
     assert abs(before["losses"][0] - before["losses"][-1]) > 1e-2, "there was no step"
 
 
-@pytest.mark.parametrize("key,name", [("layers.0.moe.routed_experts.inner_experts.w1_EFD", "model.layers.0.mlp.experts.0.gate_proj.weight"),
-                                      ("layers.1.attention.qkv_linear.wk.weight", "model.layers.1.self_attn.k_proj.weight")])
+@pytest.mark.parametrize("key,name", [
+    ("layers.0.moe.routed_experts.inner_experts.w1_EFD", "model.layers.0.mlp.experts.0.gate_proj.weight"),
+    ("layers.1.attention.qkv_linear.wk.weight", "model.layers.1.self_attn.k_proj.weight")])
 def test_weights_in_fp8_are_refused_by_name(key, name, ran, trained, tmp_path):
     weights = {k: x for k, x in ran["0.3.0"].said("qwen3_moe")["saved"]["state"].items() if not k.startswith("optimizer.")}
     dcp.save({**weights, key: weights[key].to(torch.float8_e4m3fn)}, checkpoint_id=tmp_path / "fp8", no_dist=True)

@@ -2,10 +2,12 @@
 
     torchtitan_ranks.py JOBS.json
 
-A job is {"ranks", "config", "load", "all", "save", "out", "axis"}: the config.json of a Llama, Qwen3 or Qwen3-MoE, a folder that
-is loaded or null, whether its schedule and counters are too, where `step-N` is saved, and by which axis experts are cut. Rank 0
-writes OUT: {"loaded": {"state": {key: whole tensor or object}, "hf": {"group/Hugging Face's name": tensor}}, "logits": of TOKENS,
-"saved": as "loaded", after a step, "step", "last_epoch": that were loaded, "losses"}. Hugging Face's tensors are those of torchtitan's own adapter.
+A job is {"ranks", "config", "load", "all", "save", "out", "axis", "tp", "ep"}: the config.json of a Llama, Qwen3 or Qwen3-MoE, a
+folder that is loaded or null, whether its schedule and counters are too, where `step-N` is saved, and by which axis FSDP cuts
+experts. With tp or ep above 1 torchtitan 0.3 itself cuts a Qwen3-MoE, and gradients are made up, because gloo cannot exchange
+tokens. Rank 0 writes OUT: {"loaded": {"state": {key: whole tensor or object}, "hf": {"group/Hugging Face's name": tensor}},
+"logits": of TOKENS, "saved": as "loaded", after a step, "step", "last_epoch": that were loaded, "losses"}. Hugging Face's tensors
+are those of torchtitan's own adapter.
 """
 import importlib.machinery
 import importlib.metadata
@@ -20,10 +22,13 @@ for name in ("torch.utils.tensorboard", "datasets", "datasets.distributed", "wan
 import forked_ranks  # noqa: E402
 import torch  # noqa: E402
 import torch._dynamo  # noqa: F401,E402 else each rank imports it, for some seconds
+import torch._utils  # noqa: E402
 import torch.distributed as dist  # noqa: E402
 from torch.distributed.device_mesh import init_device_mesh  # noqa: E402
 from torch.distributed.fsdp import fully_shard  # noqa: E402
 from torch.distributed.tensor import DTensor, Shard  # noqa: E402
+
+torch._utils._get_available_device_type = lambda: "cpu"  # of torchtitan's meshes
 
 TOKENS = torch.arange(3, 35).reshape(2, 16) * 7 % 250
 OLD = importlib.metadata.version("torchtitan") < "0.3"
@@ -43,12 +48,15 @@ else:
     from torchtitan.components.checkpointer.dcp import CheckpointManager
     from torchtitan.components.optimizer import default_adamw
     from torchtitan.components.optimizer.lr_scheduler import LRSchedulersContainer
+    from torchtitan.config import CompileConfig, ParallelismConfig, TrainingConfig
+    from torchtitan.distributed import ParallelDims
     from torchtitan.models import llama3, qwen3
     from torchtitan.models.common import ComplexRoPE, CosSinRoPE, Embedding, Linear
     from torchtitan.models.common.attention import FusedQKVLinear, ScaledDotProductAttention
     from torchtitan.models.common.nn_modules import RMSNorm
     from torchtitan.models.llama3.model import Llama3Model
     from torchtitan.models.llama3.state_dict_adapter import Llama3StateDictAdapter
+    from torchtitan.models.qwen3.sharding import set_qwen3_sharding_config
     from torchtitan.models.qwen3.state_dict_adapter import Qwen3StateDictAdapter
 
 
@@ -71,8 +79,9 @@ def old_model(c, sizes):
     return qwen3.Qwen3Model(args), qwen3.Qwen3StateDictAdapter(args, None)
 
 
-def new_model(c, sizes):
-    """A model of torchtitan 0.3, and its adapter. Query, key and value are one parameter, as is its default."""
+def new_model(c, sizes, ep):
+    """A model of torchtitan 0.3, and its adapter. Query, key and value are one parameter, as is its default. ep: 0: it is cut by FSDP
+    alone."""
     kind, dim, vocab, hd = c["model_type"], sizes["dim"], sizes["vocab_size"], c["head_dim"]
     heads = dict(n_layers=sizes["n_layers"], dim=dim, n_heads=sizes["n_heads"], n_kv_heads=sizes["n_kv_heads"], attn_backend="flex")
     module = llama3 if kind == "llama" else qwen3
@@ -93,14 +102,16 @@ def new_model(c, sizes):
         norm=RMSNorm.Config(normalized_shape=dim, eps=c["rms_norm_eps"], param_init=module._NORM_INIT),
         tok_embeddings=Embedding.Config(num_embeddings=vocab, embedding_dim=dim, param_init=module._EMBEDDING_INIT),
         lm_head=Linear.Config(in_features=dim, out_features=vocab, param_init=qwen3._LINEAR_INIT))
+    if ep:
+        set_qwen3_sharding_config(config, enable_sp=True, enable_ep=ep > 1)
     adapter = Llama3StateDictAdapter if kind == "llama" else Qwen3StateDictAdapter
     return config.build(), adapter(config, None)
 
 
-def make(c):
+def make(c, ep):
     sizes = dict(dim=c["hidden_size"], n_layers=c["num_hidden_layers"], n_heads=c["num_attention_heads"],
                  n_kv_heads=c["num_key_value_heads"], vocab_size=c["vocab_size"])
-    model, adapter = (old_model if OLD else new_model)(c, sizes)
+    model, adapter = old_model(c, sizes) if OLD else new_model(c, sizes, ep)
     with torch.no_grad():
         model.init_weights() if OLD else model.init_states()
         for name, b in model.named_buffers():
@@ -109,8 +120,18 @@ def make(c):
     return model, adapter
 
 
-def shard(model, mesh, axis):
-    """As torchtitan does; it cuts experts by their rows where there are more ranks than experts."""
+def shard(model, job, world):
+    """FSDP as torchtitan does it, which cuts experts by their rows where there are more ranks than experts; or all of torchtitan's."""
+    axis, tp, ep = job["axis"], job["tp"], job["ep"]
+    if tp > 1:
+        plan = ParallelismConfig(data_parallel_shard_degree=world // tp, tensor_parallel_degree=tp, expert_parallel_degree=ep,
+                                 spmd_backend="partial_dtensor")
+        dims = ParallelDims.from_config(plan, world)
+        dims.build_mesh()
+        qwen3.parallelize_qwen3(model, parallel_dims=dims, training=TrainingConfig(), parallelism=plan, compile_config=CompileConfig(),
+                                ac_config=None, dump_folder="")
+        return
+    mesh = init_device_mesh("cpu", (world,))
     for layer in model.layers.values():
         fully_shard(layer, mesh=mesh, shard_placement_fn=lambda p: Shard(axis if p.ndim == 3 else 0))
     fully_shard(model, mesh=mesh)
@@ -165,7 +186,12 @@ def logits_of(model):
     return model(TOKENS) if OLD else model(TOKENS, torch.arange(TOKENS.shape[1]).repeat(len(TOKENS), 1))
 
 
-def step(model, optimizers):
+def step(model, optimizers, made_up):
+    if made_up:
+        for p in model.parameters():
+            p.grad = p.detach() * 0.3 + 0.01
+        optimizers.step()
+        return 0
     logits = logits_of(model)
     loss = torch.nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1), TOKENS[:, 1:].flatten())
     loss.backward()
@@ -177,14 +203,15 @@ def step(model, optimizers):
 def rank_main(job, rank, world, port):
     dist.init_process_group("gloo", init_method="tcp://127.0.0.1:%d" % port, rank=rank, world_size=world)
     torch.manual_seed(1)
-    model, adapter = make(job["config"])
-    shard(model, init_device_mesh("cpu", (world,)), job["axis"])
+    made_up = job["tp"] > 1
+    model, adapter = make(job["config"], job["ep"] if made_up else 0)
+    shard(model, job, world)
     optimizers = OptimizersContainer([model], torch.optim.AdamW, ADAMW) if OLD else default_adamw(**{
         k: v for k, v in ADAMW.items() if k not in ("fused", "foreach")}, fused=False, foreach=True).build(model_parts=[model])
     schedule = LRSchedulersContainer(optimizers, lambda n: 1.0 / (1 + n))
     counters, out = Counters(step=0, ntokens_seen=0), {"losses": []}
     if not job["load"]:
-        out["losses"].append(step(model, optimizers))
+        out["losses"].append(step(model, optimizers, made_up))
         schedule.step()
         counters.values = {"step": 1, "ntokens_seen": 32}
     manager = manage(model, optimizers, schedule, counters, job, job["save"])
@@ -193,13 +220,13 @@ def rank_main(job, rank, world, port):
     out["loaded"] = report(model, adapter, optimizers)
     out["step"], out["last_epoch"] = counters.values["step"], schedule.schedulers[0].last_epoch
     with torch.no_grad():
-        out["logits"] = logits_of(model).float()
-    out["losses"].append(step(model, optimizers))
+        out["logits"] = None if made_up else logits_of(model).float()
+    out["losses"].append(step(model, optimizers, made_up))
     schedule.step()
     counters.values = {k: v + 1 for k, v in counters.values.items()}
     out["saved"] = report(model, adapter, optimizers)
     manager.save(1, last_step=True)
-    out["losses"].append(step(model, optimizers))
+    out["losses"].append(step(model, optimizers, made_up))
     if rank == 0:
         torch.save(out, job["out"])
     dist.barrier()
