@@ -5,6 +5,9 @@
  * A row is a token: `heads` heads side by side, ld* elements from one row to the next, so that they
  * can be a part of a row of queries, keys and values. Heads are `type`: f32, or bf16 where the
  * device keeps_bf16 (kernels/ops.h). Arithmetic is in f32.
+ *
+ * A norm of all queries or all keys of a token, as OLMo 2 has it, is that of one wide head. Where
+ * ranks have parts of its columns, head_norm_sums computes what they must add up first.
  */
 #ifndef KERNELS_HEAD_NORM_H
 #define KERNELS_HEAD_NORM_H
@@ -23,6 +26,8 @@ struct head_norm_forward {
     const float *w;
     int64_t rows, heads, head_dim;
     float eps;
+    const float *sums; /* [rows][heads] of x^2 over all ranks' columns; NULL: a head is whole */
+    float columns;     /* with sums: how many columns these are */
 };
 
 /* d has d loss / d y and gets d loss / d x, in its place. dw += d loss / d w, or, with blocks, is
@@ -37,6 +42,18 @@ struct head_norm_backward {
     int64_t rows, heads, head_dim;
     int blocks;
     int64_t block_step;
+    const float *sums; /* [rows][heads] of d w x over all ranks' columns; NULL: a head is whole */
+    float columns;
+};
+
+/* out = the sum over the columns of each head that are here: of x^2, or with d of d w x. */
+struct head_norm_sums {
+    float *out; /* [rows][heads] */
+    const void *x, *d;
+    int64_t ldx, ldd;
+    enum dtype type; /* of x and d */
+    const float *w;
+    int64_t rows, heads, head_dim;
 };
 
 #endif

@@ -47,6 +47,7 @@ struct kernel_ops {
     void (*rms_norm_backward)(struct device_queue *q, const struct rms_norm_backward *a);
     void (*head_norm_forward)(struct device_queue *q, const struct head_norm_forward *a);
     void (*head_norm_backward)(struct device_queue *q, const struct head_norm_backward *a);
+    void (*head_norm_sums)(struct device_queue *q, const struct head_norm_sums *a);
     void (*layer_norm_forward)(struct device_queue *q, const struct layer_norm_forward *a);
     void (*layer_norm_backward)(struct device_queue *q, const struct layer_norm_backward *a);
     void (*gated_forward)(struct device_queue *q, const struct gated_forward *a);

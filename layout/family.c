@@ -65,6 +65,13 @@ bool family_layer_has_rope(const struct model *m, int layer)
     return family_of(m)->position == FAMILY_ROTARY && !(m->nope_layers && m->nope_layers[layer]);
 }
 
+bool family_norms_all_heads(const struct model *m)
+{
+    const struct family_tensor *t = family_tensor_find(family_of(m), ROLE_Q_NORM);
+
+    return t && t->shape[0] == DIM_Q;
+}
+
 const struct family_tensor *family_tensor_find(const struct family *f, enum tensor_role role)
 {
     for (const struct family_tensor *t = f->tensors; t->role != ROLE_NONE; t++)

@@ -190,6 +190,10 @@ bool family_layer_has_window(const struct model *m, int layer);
 /* Whether the layer rotates queries and keys by their positions. */
 bool family_layer_has_rope(const struct model *m, int layer);
 
+/* Whether one norm is of all queries of a token and another of all its keys, with a weight for each
+ * column. */
+bool family_norms_all_heads(const struct model *m);
+
 /* The family with this architecture, or, where `architecture` is NULL, with this model_type.
  * False: none has. */
 bool family_find(enum model_family *out, const char *architecture, const char *model_type);

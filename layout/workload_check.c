@@ -83,6 +83,30 @@ static tp_status check_sp(const struct workload *w, const struct model *m, struc
     return TP_OK;
 }
 
+static bool cuts_columns(const struct parallel_plan *plan, enum tensor_role role)
+{
+    const struct parallel_plan_entry *e = parallel_plan_find(plan, role);
+
+    return e && e->cut == CUT_COLUMN;
+}
+
+/* A rank has the columns of the norms of all queries and of all keys that it has of these. */
+static tp_status check_whole_norms(const struct spec *s, const struct model *m, struct tp_err *err)
+{
+    const struct parallel_plan plan = parallel_plan_of(m);
+    static const enum tensor_role roles[] = { ROLE_Q, ROLE_K, ROLE_Q_NORM, ROLE_K_NORM };
+
+    if (!family_norms_all_heads(m) || s->tp == 1)
+        return TP_OK;
+    for (size_t i = 0; i < sizeof roles / sizeof *roles; i++)
+        if (!cuts_columns(&plan, roles[i]))
+            return tp_fail(err, TP_E_LAYOUT,
+                           "norms of all queries and of all keys need a plan that cuts them and "
+                           "attention by column: %s is not",
+                           tensor_role_name(roles[i]));
+    return TP_OK;
+}
+
 /* A rank has the gradients of its own heads' norms, which are summed over tp. */
 static tp_status check_head_norms(const struct spec *s, const struct model *m, struct tp_err *err)
 {
@@ -133,7 +157,8 @@ tp_status workload_check_mesh(const struct workload *w, const struct spec *s, co
 
     if (m && s->sp && s->tp > 1 && (st = check_sp(w, m, err)))
         return st;
-    if (m && ((st = check_head_norms(s, m, err)) || (st = check_experts(s, m, err))))
+    if (m && ((st = check_head_norms(s, m, err)) || (st = check_whole_norms(s, m, err)) ||
+              (st = check_experts(s, m, err))))
         return st;
     if ((st = check_cp(w, s, err)))
         return st;

@@ -26,6 +26,7 @@ CPU_KERNEL(queue_rms_norm_forward, cpu_run_rms_norm_forward, rms_norm_forward)
 CPU_KERNEL(queue_rms_norm_backward, cpu_run_rms_norm_backward, rms_norm_backward)
 CPU_KERNEL(queue_head_norm_forward, cpu_run_head_norm_forward, head_norm_forward)
 CPU_KERNEL(queue_head_norm_backward, cpu_run_head_norm_backward, head_norm_backward)
+CPU_KERNEL(queue_head_norm_sums, cpu_run_head_norm_sums, head_norm_sums)
 CPU_KERNEL(queue_layer_norm_forward, cpu_run_layer_norm_forward, layer_norm_forward)
 CPU_KERNEL(queue_layer_norm_backward, cpu_run_layer_norm_backward, layer_norm_backward)
 CPU_KERNEL(queue_gated_forward, cpu_run_gated_forward, gated_forward)
@@ -102,6 +103,7 @@ const struct kernel_ops kernels_cpu = {
     .rms_norm_backward = queue_rms_norm_backward,
     .head_norm_forward = queue_head_norm_forward,
     .head_norm_backward = queue_head_norm_backward,
+    .head_norm_sums = queue_head_norm_sums,
     .layer_norm_forward = queue_layer_norm_forward,
     .layer_norm_backward = queue_layer_norm_backward,
     .gated_forward = queue_gated_forward,

@@ -2,6 +2,8 @@
  * kernels/cpu/rms_norm.c are. */
 #include "kernels/head_norm.h"
 
+#include <math.h>
+
 #include "kernels/cpu/column_sums.h"
 #include "kernels/cpu/rms_norm.h"
 #include "kernels/cpu/run.h"
@@ -23,7 +25,12 @@ static void forward_range(void *ctx, int64_t lo, int64_t hi, int thread)
         float *y = (float *)a->y + head_at(i, a->heads, a->head_dim, a->ldy);
         float *x = (float *)a->x + head_at(i, a->heads, a->head_dim, a->ldx);
 
-        a->rstd[i] = rms_norm_row(y, DTYPE_F32, x, NULL, a->w, a->head_dim, a->eps);
+        if (!a->sums) {
+            a->rstd[i] = rms_norm_row(y, DTYPE_F32, x, NULL, a->w, a->head_dim, a->eps);
+            continue;
+        }
+        a->rstd[i] = (float)(1 / sqrt((double)a->sums[i] / (double)a->columns + (double)a->eps));
+        rms_norm_row_scale(y, x, a->w, a->rstd[i], a->head_dim);
     }
 }
 
@@ -58,7 +65,9 @@ static void backward_head(const void *ctx, float *dw, int64_t i)
     const struct head_norm_backward *a = ctx;
     float *d = (float *)a->d + head_at(i, a->heads, a->head_dim, a->ldd);
     const float *x = (const float *)a->x + head_at(i, a->heads, a->head_dim, a->ldx);
-    float along = rms_norm_row_along(d, x, a->w, a->rstd[i], a->head_dim);
+    double s = (double)a->rstd[i];
+    float along = a->sums ? (float)((double)a->sums[i] * s * s * s / (double)a->columns)
+                          : rms_norm_row_along(d, x, a->w, a->rstd[i], a->head_dim);
 
     add_gradients(d, dw, x, a->w, a->rstd[i], along, a->head_dim);
 }
@@ -78,4 +87,34 @@ tp_status cpu_run_head_norm_backward(struct device_queue *q, const struct head_n
     tp_status st = cpu_run_wants_f32(a->type, "the gradient of a norm of heads", err);
 
     return st ? st : column_sums_add(q, &dw, err);
+}
+
+/* ---- sums of heads whose columns are cut ---- */
+
+static void sums_range(void *ctx, int64_t lo, int64_t hi, int thread)
+{
+    const struct head_norm_sums *a = ctx;
+
+    (void)thread;
+    for (int64_t i = lo; i < hi; i++) {
+        const float *x = (const float *)a->x + head_at(i, a->heads, a->head_dim, a->ldx);
+        const float *d = (const float *)a->d;
+
+        if (d)
+            a->out[i] = (float)rms_norm_row_dot(d + head_at(i, a->heads, a->head_dim, a->ldd), x,
+                                                a->w, a->head_dim);
+        else
+            a->out[i] = (float)rms_norm_row_squares(x, a->head_dim);
+    }
+}
+
+tp_status cpu_run_head_norm_sums(struct device_queue *q, const struct head_norm_sums *a,
+                                 struct tp_err *err)
+{
+    struct head_norm_sums rows = *a;
+    tp_status st = cpu_run_wants_f32(a->type, "the sum of a norm of heads", err);
+
+    if (!st)
+        kernels_for(q, a->rows * a->heads, kernels_grain(a->head_dim * 8), sums_range, &rows);
+    return st;
 }

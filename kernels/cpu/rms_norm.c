@@ -58,6 +58,16 @@ float rms_norm_row(void *y, enum dtype type, float *x, const float *residual, co
     return by;
 }
 
+double rms_norm_row_squares(const float *x, int64_t n)
+{
+    return add_and_square((float *)x, NULL, n);
+}
+
+void rms_norm_row_scale(float *y, const float *x, const float *w, float rstd, int64_t n)
+{
+    scale_f32(y, x, w, rstd, n);
+}
+
 static void forward_range(void *ctx, int64_t lo, int64_t hi, int thread)
 {
     const struct rms_norm_forward *a = ctx;
@@ -98,6 +108,11 @@ static KERNEL_CLONES double dot3(const float *a, const float *b, const float *c,
         total += (double)sum;
     }
     return total;
+}
+
+double rms_norm_row_dot(const float *dy, const float *x, const float *w, int64_t n)
+{
+    return dot3(dy, w, x, n);
 }
 
 float rms_norm_row_along(const float *dy, const float *x, const float *w, float rstd, int64_t n)

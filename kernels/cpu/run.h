@@ -40,6 +40,8 @@ tp_status cpu_run_head_norm_forward(struct device_queue *q, const struct head_no
                                     struct tp_err *err);
 tp_status cpu_run_head_norm_backward(struct device_queue *q, const struct head_norm_backward *a,
                                      struct tp_err *err);
+tp_status cpu_run_head_norm_sums(struct device_queue *q, const struct head_norm_sums *a,
+                                 struct tp_err *err);
 tp_status cpu_run_layer_norm_forward(struct device_queue *q, const struct layer_norm_forward *a,
                                      struct tp_err *err);
 tp_status cpu_run_layer_norm_backward(struct device_queue *q, const struct layer_norm_backward *a,

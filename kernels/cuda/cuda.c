@@ -15,6 +15,7 @@ const struct kernel_ops kernels_cuda = {
     .rms_norm_backward = cuda_run_rms_norm_backward,
     .head_norm_forward = cuda_run_head_norm_forward,
     .head_norm_backward = cuda_run_head_norm_backward,
+    .head_norm_sums = cuda_run_head_norm_sums,
     .layer_norm_forward = cuda_run_layer_norm_forward,
     .layer_norm_backward = cuda_run_layer_norm_backward,
     .gated_forward = cuda_run_gated_forward,

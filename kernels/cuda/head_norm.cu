@@ -55,6 +55,39 @@ static void launch_heads(struct device_queue *q, const char *what, int lanes, F 
     launch_warp_rows(q, what, (a.rows * a.heads + of_warp - 1) / of_warp, kernel, a);
 }
 
+/* What a lane adds to the sum of squares of a head that begins at `from`, and to that of d w x. */
+template <enum dtype type, int N, typename A>
+static __device__ inline float squares_of(const A &a, int64_t from, bool in, int lane, int lanes)
+{
+    float sum = 0;
+
+    for (int64_t c = lane * N; in && c < a.head_dim; c += lanes * N) {
+        const struct pack<N> x = pack_load<N>(a.x, type, from + c);
+
+#pragma unroll
+        for (int j = 0; j < N; j++)
+            sum += x.x[j] * x.x[j];
+    }
+    return sum;
+}
+
+template <enum dtype type, int N, typename A>
+static __device__ inline float dot_of(const A &a, int64_t from, int64_t at, bool in, int lane,
+                                      int lanes)
+{
+    float dot = 0;
+
+    for (int64_t c = lane * N; in && c < a.head_dim; c += lanes * N) {
+        const struct pack<N> x = pack_load<N>(a.x, type, from + c);
+        const struct pack<N> dy = pack_load<N>(a.d, type, at + c), w = pack_load<N>(a.w, c);
+
+#pragma unroll
+        for (int j = 0; j < N; j++)
+            dot += dy.x[j] * w.x[j] * x.x[j];
+    }
+    return dot;
+}
+
 /* ---- forward ---- */
 
 template <enum dtype type, int N>
@@ -64,16 +97,10 @@ __global__ void __launch_bounds__(LAUNCH_THREADS)
     for_heads<N>(a.rows * a.heads, a.head_dim, [&](int64_t i, bool in, int lane, int lanes) {
         const int64_t from = head_at(i, a.heads, a.head_dim, a.ldx);
         const int64_t to = head_at(i, a.heads, a.head_dim, a.ldy);
-        float sum = 0;
-
-        for (int64_t c = lane * N; in && c < a.head_dim; c += lanes * N) {
-            const struct pack<N> x = pack_load<N>(a.x, type, from + c);
-
-#pragma unroll
-            for (int j = 0; j < N; j++)
-                sum += x.x[j] * x.x[j];
-        }
-        const float by = 1.0f / sqrtf(sum_of(sum, lanes) / (float)a.head_dim + a.eps);
+        const float mean = a.sums ? a.sums[i] / a.columns
+                                  : sum_of(squares_of<type, N>(a, from, in, lane, lanes), lanes) /
+                                        (float)a.head_dim;
+        const float by = 1.0f / sqrtf(mean + a.eps);
 
         for (int64_t c = lane * N; in && c < a.head_dim; c += lanes * N) {
             struct pack<N> x = pack_load<N>(a.x, type, from + c);
@@ -109,7 +136,8 @@ void cuda_run_head_norm_forward(struct device_queue *q, const struct head_norm_f
 
 /* ---- backward: with n = x rstd: dx = rstd (dy w - n mean(dy w n)) ---- */
 
-template <enum dtype type, int N>
+/* A whole head has a kernel of its own, because the choice would cost it registers. */
+template <enum dtype type, int N, bool is_cut>
 __global__ void __launch_bounds__(LAUNCH_THREADS)
     head_norm_dx_kernel(const __grid_constant__ struct head_norm_backward a)
 {
@@ -117,17 +145,9 @@ __global__ void __launch_bounds__(LAUNCH_THREADS)
         const int64_t from = head_at(i, a.heads, a.head_dim, a.ldx);
         const int64_t at = head_at(i, a.heads, a.head_dim, a.ldd);
         const float rstd = a.rstd[i];
-        float dot = 0;
-
-        for (int64_t c = lane * N; in && c < a.head_dim; c += lanes * N) {
-            const struct pack<N> x = pack_load<N>(a.x, type, from + c);
-            const struct pack<N> dy = pack_load<N>(a.d, type, at + c), w = pack_load<N>(a.w, c);
-
-#pragma unroll
-            for (int j = 0; j < N; j++)
-                dot += dy.x[j] * w.x[j] * x.x[j];
-        }
-        const float along = sum_of(dot, lanes) * rstd * rstd * rstd / (float)a.head_dim;
+        const float dot =
+            is_cut ? a.sums[i] : sum_of(dot_of<type, N>(a, from, at, in, lane, lanes), lanes);
+        const float along = dot * rstd * rstd * rstd / (is_cut ? a.columns : (float)a.head_dim);
 
         for (int64_t c = lane * N; in && c < a.head_dim; c += lanes * N) {
             const struct pack<N> x = pack_load<N>(a.x, type, from + c), w = pack_load<N>(a.w, c);
@@ -176,7 +196,9 @@ static void run_backward(struct device_queue *q, const struct head_norm_backward
     launch(q, what, reduce_plan_grid(p, width), head_norm_dw_kernel<type, width>, *a,
            reduce_plan_parts(p, 0));
     reduce_plan_add(q, p, 0, a->dw, a->block_step, a->blocks > 0);
-    launch_heads(q, what, lanes_of<N>(a->head_dim), head_norm_dx_kernel<type, N>, *a);
+    launch_heads(q, what, lanes_of<N>(a->head_dim),
+                 a->sums ? head_norm_dx_kernel<type, N, true> : head_norm_dx_kernel<type, N, false>,
+                 *a);
 }
 
 void cuda_run_head_norm_backward(struct device_queue *q, const struct head_norm_backward *a)
@@ -189,4 +211,33 @@ void cuda_run_head_norm_backward(struct device_queue *q, const struct head_norm_
     if (reduce_plan_make(&p, q, a->rows * a->heads / blocks, a->head_dim, blocks, 1))
         pack_select(a->type, packs,
                     [=](auto type, auto n) { run_backward<type.value, n.value>(q, a, &p); });
+}
+
+/* ---- sums of heads whose columns are cut ---- */
+
+template <enum dtype type, int N>
+__global__ void __launch_bounds__(LAUNCH_THREADS)
+    head_norm_sums_kernel(const __grid_constant__ struct head_norm_sums a)
+{
+    for_heads<N>(a.rows * a.heads, a.head_dim, [&](int64_t i, bool in, int lane, int lanes) {
+        const int64_t from = head_at(i, a.heads, a.head_dim, a.ldx);
+        const float part =
+            a.d ? dot_of<type, N>(a, from, head_at(i, a.heads, a.head_dim, a.ldd), in, lane, lanes)
+                : squares_of<type, N>(a, from, in, lane, lanes);
+        const float sum = sum_of(part, lanes);
+
+        if (in && lane == 0)
+            a.out[i] = sum;
+    });
+}
+
+void cuda_run_head_norm_sums(struct device_queue *q, const struct head_norm_sums *a)
+{
+    const bool packs = is_packed(a->type, a->head_dim, a->d ? a->ldd : a->ldx, a->ldx) &&
+                       pack_is_aligned(a->x, a->d, a->w);
+
+    pack_select(a->type, packs, [=](auto type, auto n) {
+        launch_heads(q, "the sum of a norm of heads", lanes_of<n.value>(a->head_dim),
+                     head_norm_sums_kernel<type.value, n.value>, *a);
+    });
 }

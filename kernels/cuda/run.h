@@ -44,6 +44,7 @@ void cuda_run_rms_norm_forward(struct device_queue *q, const struct rms_norm_for
 void cuda_run_rms_norm_backward(struct device_queue *q, const struct rms_norm_backward *a);
 void cuda_run_head_norm_forward(struct device_queue *q, const struct head_norm_forward *a);
 void cuda_run_head_norm_backward(struct device_queue *q, const struct head_norm_backward *a);
+void cuda_run_head_norm_sums(struct device_queue *q, const struct head_norm_sums *a);
 void cuda_run_layer_norm_forward(struct device_queue *q, const struct layer_norm_forward *a);
 void cuda_run_layer_norm_backward(struct device_queue *q, const struct layer_norm_backward *a);
 void cuda_run_gated_forward(struct device_queue *q, const struct gated_forward *a);

@@ -17,6 +17,7 @@ NOTHING(rms_norm_forward, rms_norm_forward)
 NOTHING(rms_norm_backward, rms_norm_backward)
 NOTHING(head_norm_forward, head_norm_forward)
 NOTHING(head_norm_backward, head_norm_backward)
+NOTHING(head_norm_sums, head_norm_sums)
 NOTHING(layer_norm_forward, layer_norm_forward)
 NOTHING(layer_norm_backward, layer_norm_backward)
 NOTHING(gated_forward, gated_forward)
@@ -68,6 +69,7 @@ const struct kernel_ops kernels_null = {
     .rms_norm_backward = nothing_rms_norm_backward,
     .head_norm_forward = nothing_head_norm_forward,
     .head_norm_backward = nothing_head_norm_backward,
+    .head_norm_sums = nothing_head_norm_sums,
     .layer_norm_forward = nothing_layer_norm_forward,
     .layer_norm_backward = nothing_layer_norm_backward,
     .gated_forward = nothing_gated_forward,

@@ -12,6 +12,9 @@ static const struct family_key keys[] = {
     FAMILY_FLAG("tie_word_embeddings", tied, false),
     FAMILY_ROPE(10000),
     FAMILY_ATTENTION_BIAS,
+    FAMILY_TRAINS("hidden_act", "\"silu\""),
+    FAMILY_TRAINS("attention_dropout", "0"),
+    FAMILY_TRAINS("is_causal", "true"),
     FAMILY_KEYS_END,
 };
 
@@ -41,7 +44,6 @@ const struct family family_olmo2 = {
     .norm = FAMILY_RMS_NORM,
     .mlp = FAMILY_SWIGLU,
     .position = FAMILY_ROTARY,
-    .untrained = "norms after its blocks",
     .buffers = { ".inv_freq" },
     .keys = keys,
     .tensors = family_olmo2_tensors,

@@ -16,7 +16,7 @@ TOLERANCE = {"fp32": 1e-5, "bf16": 2e-2}  # of losses; gradient norms: ten times
 MORE = [("llama", "tp2cp2pp2", []), ("llama", "pp4", ["--micro", "1"]), ("llama", "cp4", []), ("gpt2", "cp3", []),
         ("llama", "cp2pp2dp2zero3", []), ("llama", "pp2vpp2dp2zero3", ["--micro", "1"])]
 # Families that attend in a window, have norms of each head or after blocks, biases, GeGLU, caps of scores and logits,
-# a scaled rotary embedding, layers without one, fused tensors, or factors.
+# a scaled rotary embedding, layers without one, fused tensors, factors, or no norms before blocks.
 FAMILIES = {
     "mistral": {"architectures": ["MistralForCausalLM"], "model_type": "mistral", "sliding_window": 6},
     "qwen2": {"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2"},
@@ -32,6 +32,7 @@ FAMILIES = {
     "granite": {"architectures": ["GraniteForCausalLM"], "model_type": "granite", "embedding_multiplier": 3.0,
                 "attention_multiplier": 0.7, "residual_multiplier": 0.3, "logits_scaling": 0.4, "tie_word_embeddings": True,
                 "attention_bias": True},
+    "olmo2": {"architectures": ["Olmo2ForCausalLM"], "model_type": "olmo2", "rms_norm_eps": 1e-3},
     "llama3": {"rope_scaling": {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
                                 "original_max_position_embeddings": 32}},
 }
@@ -49,7 +50,7 @@ EXPERT_LAYOUTS = [("tp2", []), ("ep2dp2", []), ("tp2spep2dp4", ["--micro", "1"])
 FAMILIES.update(EXPERTS)
 MODELS = {**compare_builds.MODELS, **{name: {**LLAMA, **more} for name, more in FAMILIES.items()}}
 MORE += [(name, layout, []) for name in FAMILIES if name not in EXPERTS for layout in ("tp2sp", "dp2zero3")]
-MORE += [("mistral", "cp2", []), ("gemma3", "cp2", [])]
+MORE += [("mistral", "cp2", []), ("gemma3", "cp2", []), ("olmo2", "tp4", []), ("olmo2", "pp2", ["--recompute", "full"])]
 MORE += [(name, layout, options) for name in EXPERTS for layout, options in EXPERT_LAYOUTS]
 MATRIX = [run for run in compare_builds.RUNS if "--same-bits" not in run[2]] + MORE
 SEED = int(os.environ.get("TP_SEED", time.time_ns() % 1000000))

@@ -2,7 +2,7 @@
 window, norms of each head's queries and keys, and mixtures of experts.
 
 needs: tp-train tp-train-deferred tp-reshard tp-ckpt
-covers: trainer/model/rotary_table layout/rope_scaling trainer/model/experts trainer/tensor/expert_linear
+covers: trainer/model/rotary_table trainer/model/head_norms layout/rope_scaling trainer/model/experts trainer/tensor/expert_linear
 """
 import json
 import os
@@ -20,7 +20,7 @@ FAMILIES = json.loads((harness.REPO / "tests/fixture/families.json").read_text()
 BYTES = dict(vocab_size=256, hidden_size=32)
 MODELS = {name: dict(FAMILIES[name]["config"], **BYTES) for name in (
     "llama-biases", "llama-linear", "llama-dynamic", "llama-yarn", "llama-llama3", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3",
-    "smollm3", "phi3", "granite", "mixtral", "qwen3-moe")}
+    "smollm3", "phi3", "granite", "olmo2", "mixtral", "qwen3-moe")}
 for _name in ("llama-biases", "mistral", "qwen2"):
     MODELS[_name].update(tie_word_embeddings=_name == "mistral", head_dim=8)
 MODELS["qwen3-moe"]["norm_topk_prob"] = True
@@ -46,6 +46,8 @@ MODELS["phi3"].update(sliding_window=9, num_hidden_layers=3, rope_parameters=dic
 MODELS["granite"].update(rms_norm_eps=1e-3, embedding_multiplier=3.0, attention_multiplier=0.7, residual_multiplier=0.3,
                          logits_scaling=0.4, num_hidden_layers=3)
 MODELS["granite-biases"] = dict(MODELS["granite"], attention_bias=True, mlp_bias=True, tie_word_embeddings=False)
+MODELS["olmo2"].update(num_hidden_layers=3, head_dim=6, rms_norm_eps=1e-3)
+MODELS["olmo2-biases"] = dict(MODELS["olmo2"], attention_bias=True, tie_word_embeddings=True)
 MODELS["mixtral-balanced"] = dict(MODELS["mixtral"], output_router_logits=True, router_aux_loss_coef=0.02,
                                   num_hidden_layers=4)
 MODELS["qwen3-moe-balanced"] = dict(MODELS["qwen3-moe"], output_router_logits=True, router_aux_loss_coef=0.05,
@@ -66,6 +68,9 @@ LAYOUTS = {
     "phi3": [("tp1", 0), ("tp4", 4), ("tp2pp3dp2spzero1", 2), ("tp2dp2zero3", 2), ("cp4", 2), ("pp3", 4), ("dp4zero1", 0)],
     "granite": [("tp1", 0), ("tp8", 4), ("tp2pp3dp2spzero1", 2), ("cp4", 2), ("pp3", 4), ("tp2dp2zero3", 2)],
     "granite-biases": [("tp4sp", 0), ("pp3dp2zero3", 2), ("tp2dp2zero3", 2)],
+    "olmo2": [("tp1", 0), ("tp4sp", 4), ("tp8", 4), ("tp2pp3dp2spzero1", 2), ("tp8dp2zero3", 2), ("cp4", 2), ("tp2cp2", 0),
+              ("pp3", 4), ("dp4zero1", 0)],
+    "olmo2-biases": [("tp1", 0), ("tp8sp", 4), ("tp2pp3", 2), ("dp2zero3", 2)],
     "mixtral": [("tp1", 0), ("tp2pp2dp2spzero1", 2), ("tp4", 0), ("pp2cp2", 4), ("ep2dp2", 4), ("tp2spep4dp4", 2),
                 ("pp2ep2dp4zero1", 1), ("tp2pp2ep2dp4zero3", 2)],
     "mixtral-balanced": [("tp1", 0), ("pp2vpp2dp2", 2)],
@@ -81,7 +86,7 @@ LAYOUTS = {
 }
 CASES = [(name, layout, micro, ()) for name, some in LAYOUTS.items() for layout, micro in some]
 CASES += [(name, "tp2sp", 4, ("--recompute", how)) for name in ("llama-biases", "qwen3", "gemma2-biases", "gemma3", "smollm3", "phi3", "granite",
-                                                             "granite-biases")
+                                                             "granite-biases", "olmo2", "olmo2-biases")
           for how in ("full", "selective")]
 CASES += [("mixtral-balanced", "ep2dp2zero1", 2, ("--recompute", how)) for how in ("full", "selective")]
 CASES += [(name, layout, micro, ()) for name in MODELS for layout, micro in EVERYWHERE
@@ -101,7 +106,7 @@ def test_the_curve_is_the_oracles_at_every_layout(name, layout, micro, more, ref
 
 
 @pytest.mark.parametrize("name", ["llama-biases", "mistral", "qwen3", "gemma", "gemma2-biases", "gemma3",
-                                  "smollm3", "phi3", "granite", "qwen3-moe-balanced"])
+                                  "smollm3", "phi3", "granite", "olmo2", "qwen3-moe-balanced"])
 def test_bf16_is_near_the_oracle(name, reference, tmp_path):
     _, log, trace = reference.train(name, "tp2", tmp_path / "log", "--dtype", "bf16")
     assert oracle.deviation(log, trace)[0] <= 2e-2
@@ -112,6 +117,8 @@ def test_bf16_is_near_the_oracle(name, reference, tmp_path):
                                           ("smollm3", ("tp1", "tp4pp2sp")),
                                           ("phi3", ("tp1", "tp2sp", "tp4pp3", "tp2dp2zero3")),
                                           ("granite", ("tp1", "tp4pp3", "tp8sp")),
+                                          ("olmo2", ("tp1", "tp2pp3", "tp8sp", "tp4spdp2zero3")),
+                                          ("olmo2-biases", ("tp4", "tp2spdp2zero1")),
                                           ("granite-biases", ("tp2pp3", "tp4spdp2zero3")),
                                           ("qwen3", ("tp8", "tp1", "tp4spdp2", "tp2pp2dp2zero3"))])
 def test_same_bits_at_every_layout(name, layouts, reference, tmp_path):
@@ -126,7 +133,7 @@ def test_same_bits_at_every_layout(name, layouts, reference, tmp_path):
 
 @pytest.mark.parametrize("name,first,then", [("mixtral", "tp4sp", "dp2zero3"), ("qwen3-moe-balanced", "tp2pp2zero1", "tp1pp1cp2ep2zero0"),
                                              ("phi3", "tp4dp2zero1", "pp3dp2zero3"),
-                                             ("granite", "tp2cp2", "pp3dp2zero1"), ("mixtral", "ep2dp4zero1", "tp2ep2dp2"), ("mixtral", "pp2ep2dp2", "tp4pp1ep1dp1"),
+                                             ("granite", "tp2cp2", "pp3dp2zero1"), ("olmo2", "tp8", "tp2pp3spzero1"), ("mixtral", "ep2dp4zero1", "tp2ep2dp2"), ("mixtral", "pp2ep2dp2", "tp4pp1ep1dp1"),
                                              ("mixtral", "tp2ep2dp4zero3", "pp2ep4dp4zero1"), ("mixtral", "tp2", "tp1cp2ep4dp4zero3")])
 def test_a_run_continues_at_another_layout(name, first, then, reference, tmp_path):
     """Once after tp-reshard, once directly."""
@@ -180,7 +187,7 @@ def test_experts_on_several_ranks_become_a_dcp_checkpoint(layout, reference, tmp
 
 
 @pytest.mark.parametrize("name,layout", [("llama-biases", "tp2sp"), ("qwen3", "tp2dp2zero3"), ("llama-yarn", "cp2"),
-                                         ("gemma", "tp2pp2"), ("gemma2-biases", "tp2sp"), ("gemma3", "tp2pp2"), ("mistral", "cp4"), ("phi3", "tp2dp2zero3"), ("granite-biases", "tp2pp3"),
+                                         ("gemma", "tp2pp2"), ("gemma2-biases", "tp2sp"), ("gemma3", "tp2pp2"), ("mistral", "cp4"), ("phi3", "tp2dp2zero3"), ("granite-biases", "tp2pp3"), ("olmo2", "tp2sp"),
                                          ("mixtral-balanced", "tp2pp2"),
                                          ("qwen3-moe-balanced", "dp2zero3"), ("mixtral", "tp2ep2dp2"),
                                          ("mixtral", "cp2ep2dp4zero3")])
@@ -199,7 +206,8 @@ def test_a_late_device_has_the_same_bits(name, layout, reference, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["llama-biases", "llama-yarn", "llama-llama3", "mistral", "qwen3", "gemma", "gemma2", "gemma3",
-                                  "smollm3", "phi3", "granite-biases", "mixtral-balanced", "qwen3-moe", "qwen3-moe-balanced"])
+                                  "smollm3", "phi3", "granite-biases", "olmo2-biases", "mixtral-balanced", "qwen3-moe",
+                                  "qwen3-moe-balanced"])
 def test_the_oracles_gradients_are_slopes(name):
     config = dict(MODELS[name], num_hidden_layers=1, sliding_window=3)
     if "layer_types" in config:
@@ -225,6 +233,7 @@ def test_a_plan_that_cuts_no_fused_tensor_has_the_oracles_curve(reference, tmp_p
     ("phi3", "tp1", ["--same-bits", 8], "4 key-value heads do not divide among them; --same-bits 4 would work"),
     ("phi3", "tp8", [], "do not divide by tp 8"),
     ("qwen3", "tp2", ["--plan", "attention"], "plan that cuts attention"),
+    ("olmo2", "tp2", ["--plan", "attention"], "plan that cuts them and attention"),
     ("mixtral", "tp2", ["--plan", "expert"], "plan that cuts the experts"),
     ("mixtral", "ep3dp3", [], "4 experts do not divide by ep 3"),
     ("mixtral", "ep4dp2", [], "ep 4 does not divide the 2 ranks"), ("mistral", "ep2dp2", [], "ep needs a mixture of experts")])

@@ -81,8 +81,12 @@ def is_tied_by_default(c):
     return c["model_type"].startswith("gemma") or c["model_type"] == "smollm3"
 
 
+def is_olmo(c):
+    return c["model_type"] in ("olmo2", "olmo3")
+
+
 def has_post_norms(c):
-    return c["model_type"] in ("gemma2", "gemma3_text")
+    return c["model_type"] in ("gemma2", "gemma3_text") or is_olmo(c)
 
 
 def has_rope(c, layer):
@@ -100,7 +104,7 @@ def layer_types(c):
         windows = c.get("use_sliding_window") and c.get("sliding_window")
         return c.get("layer_types") or [
             ("sliding" if windows and not has_rope(c, i) else "full") + "_attention" for i in range(n)]
-    if not has_post_norms(c):
+    if not has_post_norms(c) or c["model_type"] == "olmo2":
         has_window = c["model_type"] in ("mistral", "mixtral", "phi3") and c.get("sliding_window")
         return n * ["sliding_attention" if has_window else "full_attention"]
     every = 2 if c["model_type"] == "gemma2" else 6
@@ -127,14 +131,19 @@ def shapes(c):
     biases = c.get("attention_bias") or c["model_type"] == "qwen2"
     for i in range(c["num_hidden_layers"]):
         p = "model.layers.%d." % i
-        s[p + "input_layernorm.weight"] = (dim,)
+        if not is_olmo(c):
+            s[p + "input_layernorm.weight"] = (dim,)
         s[p + "self_attn.q_proj.weight"] = (heads * width, dim)
         s[p + "self_attn.k_proj.weight"] = (kv * width, dim)
         s[p + "self_attn.v_proj.weight"] = (kv * width, dim)
         s[p + "self_attn.o_proj.weight"] = (dim, heads * width)
         s[p + "post_attention_layernorm.weight"] = (dim,)
         if has_post_norms(c):
-            s[p + "pre_feedforward_layernorm.weight"] = s[p + "post_feedforward_layernorm.weight"] = (dim,)
+            s[p + "post_feedforward_layernorm.weight"] = (dim,)
+            if not is_olmo(c):
+                s[p + "pre_feedforward_layernorm.weight"] = (dim,)
+            else:
+                s[p + "self_attn.q_norm.weight"], s[p + "self_attn.k_norm.weight"] = (heads * width,), (kv * width,)
         if experts_of(c):
             s.update(expert_shapes(c, p))
         else:
@@ -266,8 +275,8 @@ def frequencies(c, width, layer_type):
 
 class Llama:
     """Also Mistral (a sliding window), Qwen2 (biases), Qwen3 (norms of each head's queries and keys), Gemma 1 to 3,
-    SmolLM3 (layers without a rotary embedding), Phi-3 (fused tensors), Granite (factors), and Mixtral and Qwen3-MoE (mixtures of
-    experts)."""
+    SmolLM3 (layers without a rotary embedding), Phi-3 (fused tensors), Granite (factors), OLMo 2 (no norm before a block, and
+    norms of all queries and of all keys), and Mixtral and Qwen3-MoE (mixtures of experts)."""
 
     def __init__(self, config, seq):
         c = self.c = config
@@ -279,7 +288,7 @@ class Llama:
         self.eps, self.tied = c["rms_norm_eps"], bool(c.get("tie_word_embeddings", is_tied_by_default(c)))
         self.post_norms = has_post_norms(c)
         self.kinds = [(kind, has_rope(c, i)) for i, kind in enumerate(layer_types(c))]
-        self.root = math.sqrt(c["query_pre_attn_scalar"] if self.post_norms else self.width)
+        self.root = math.sqrt(c["query_pre_attn_scalar"] if self.is_gemma and self.post_norms else self.width)
         is_granite = c["model_type"] == "granite"
         self.embedding, self.residual, self.scores, self.divisor = (is_granite and c.get(key, 1.0) or 1.0 for key in (
             "embedding_multiplier", "residual_multiplier", "attention_multiplier", "logits_scaling"))
@@ -288,7 +297,7 @@ class Llama:
         if is_granite:
             self.root = 1 / self.scores
         self.score_cap = c.get("attn_logit_softcapping") if c["model_type"] == "gemma2" else None
-        self.logit_cap = c.get("final_logit_softcapping") if self.post_norms else None
+        self.logit_cap = c.get("final_logit_softcapping") if self.is_gemma and self.post_norms else None
         self.tables, self.masks = {}, {}
         for kind in set(self.kinds):
             each, factor = frequencies(c, self.width, kind[0]) if kind[1] else (np.zeros(self.width // 2), 1.0)
@@ -313,9 +322,9 @@ class Llama:
         return x.swapaxes(1, 2).reshape(x.shape[0], x.shape[2], -1)
 
     def attention_forward(self, n, w, p, kind):
-        q0, k0 = self.split(linear(n, w, p + "q_proj"), self.heads), self.split(linear(n, w, p + "k_proj"), self.kv)
-        q, rq = self.head_norm(q0, w, p + "q_norm.weight")
-        k, rk = self.head_norm(k0, w, p + "k_norm.weight")
+        q0, k0 = linear(n, w, p + "q_proj"), linear(n, w, p + "k_proj")
+        q, rq = self.head_norm(q0, w, p + "q_norm.weight", self.heads)
+        k, rk = self.head_norm(k0, w, p + "k_norm.weight", self.kv)
         q, k, v = self.rotate(q, kind), self.rotate(k, kind), self.split(linear(n, w, p + "v_proj"), self.kv)
         group = self.heads // self.kv
         kk, vv = k.repeat(group, 1), v.repeat(group, 1)
@@ -326,16 +335,25 @@ class Llama:
         o = self.join(a @ vv)
         return linear(o, w, p + "o_proj"), (n, q, kk, vv, a, o, q0, rq, k0, rk, slope, kind)
 
-    def head_norm(self, x, w, name):
-        """(x normed over each head, for backward); x itself where there is no such norm."""
+    def head_norm(self, x, w, name, n):
+        """(the n heads of x, normed over each head, or over all of them in OLMo, for backward); without the norm where
+        there is none."""
+        if name in w and is_olmo(self.c):
+            x, r = norm_forward(x, w[name], self.eps)
+            return self.split(x, n), r
+        x = self.split(x, n)
         return norm_forward(x, self.unit(w[name]), self.eps) if name in w else (x, None)
 
     def head_norm_backward(self, dy, x, w, name, r, g):
+        """The gradient of x, all heads side by side."""
         if r is None:
-            return dy
-        dx, dw = norm_backward(dy, x, self.unit(w[name]), r)
+            return self.join(dy)
+        if is_olmo(self.c):
+            dx, g[name] = norm_backward(self.join(dy), x, w[name], r)
+            return dx
+        dx, dw = norm_backward(dy, self.split(x, dy.shape[1]), self.unit(w[name]), r)
         g[name] = dw.sum(0)
-        return dx
+        return self.join(dx)
 
     def attention_backward(self, d, saved, w, p, g):
         n, q, kk, vv, a, o, q0, rq, k0, rk, slope, kind = saved
@@ -347,8 +365,8 @@ class Llama:
         dk, dv = (x.reshape(b, self.kv, -1, t, self.width).sum(2) for x in (dkk, dvv))
         dq = self.head_norm_backward(self.rotate(dq, kind, -1), q0, w, p + "q_norm.weight", rq, g)
         dk = self.head_norm_backward(self.rotate(dk, kind, -1), k0, w, p + "k_norm.weight", rk, g)
-        return sum(linear_backward(self.join(dx), n, w, p + name + "_proj", g)
-                   for name, dx in (("q", dq), ("k", dk), ("v", dv)))
+        return sum(linear_backward(dx, n, w, p + name + "_proj", g)
+                   for name, dx in (("q", dq), ("k", dk), ("v", self.join(dv))))
 
     def unit(self, w):
         """What a norm with this weight multiplies by."""
@@ -449,11 +467,11 @@ class Llama:
         x, saved = w["model.embed_tokens.weight"][ids] * self.embedding, []
         for i in range(self.c["num_hidden_layers"]):
             p = "model.layers.%d." % i
-            n, r = norm_forward(x, self.unit(w[p + "input_layernorm.weight"]), self.eps)
+            n, r = self.pre_norm(x, w, p + "input_layernorm.weight")
             y, attention = self.attention_forward(n, w, p + "self_attn.", self.kinds[i])
             y, attention_post = self.post_norm(y, w, p + "post_attention_layernorm.weight")
             mid = x + y * self.residual
-            n, r2 = norm_forward(mid, self.unit(w[p + self.mlp_norm()]), self.eps)
+            n, r2 = self.pre_norm(mid, w, p + self.mlp_norm())
             y, mlp = self.experts_forward(n, w, p) if experts_of(self.c) else self.mlp_forward(n, w, p + "mlp.")
             y, mlp_post = self.post_norm(y, w, p + "post_feedforward_layernorm.weight")
             saved.append((x, r, attention, attention_post, mid, r2, mlp_post, mlp))
@@ -461,6 +479,10 @@ class Llama:
         n, r = norm_forward(x, self.unit(w["model.norm.weight"]), self.eps)
         logits, slope = capped(product(n, self.head(w)) / self.divisor, self.logit_cap)
         return logits, (ids, saved, x, r, n, slope / self.divisor)
+
+    def pre_norm(self, x, w, name):
+        """(what a block reads, for backward); x itself where no norm is before the blocks."""
+        return (x, None) if is_olmo(self.c) else norm_forward(x, self.unit(w[name]), self.eps)
 
     def mlp_norm(self):
         return "pre_feedforward_layernorm.weight" if self.post_norms else "post_attention_layernorm.weight"
@@ -499,8 +521,9 @@ class Llama:
                     ("input_layernorm.weight", attention_post,
                      lambda d: self.attention_backward(d, attention, w, p + "self_attn.", g), x, r)):
                 dn = inner(self.post_norm_backward(d * self.residual, post, w, g))
-                dx, g[p + norm] = norm_backward(dn, residual, self.unit(w[p + norm]), rr)
-                d = d + dx
+                if rr is not None:
+                    dn, g[p + norm] = norm_backward(dn, residual, self.unit(w[p + norm]), rr)
+                d = d + dn
         d = d * self.embedding
         table = np.zeros_like(w["model.embed_tokens.weight"])
         np.add.at(table, ids.reshape(-1), d.reshape(-1, d.shape[-1]))

@@ -233,12 +233,15 @@ static void head_norms(struct rng *r, bool is_kept, int64_t cols)
     struct pair w = floats(r, dim, 2), rstd = floats(r, ROWS * heads, 1), dw = floats(r, dim, 1);
 
     BOTH(head_norm_forward, head_norm_forward, AT(y), AT(x), cols, cols, TYPE, AT(rstd), AT(w),
-         ROWS, heads, dim, 1e-5f);
+         ROWS, heads, dim, 1e-5f, .sums = NULL);
     similar(y, is_kept, 1, "norm of heads");
     y = either(r, is_kept, n, 1);
     BOTH(head_norm_backward, head_norm_backward, AT(y), AT(x), cols, cols, TYPE, AT(rstd), AT(w),
-         AT(dw), ROWS, heads, dim, 0, dim);
+         AT(dw), ROWS, heads, dim, 0, dim, .sums = NULL);
     similar(y, is_kept, 10, "dx");
+    BOTH(head_norm_sums, head_norm_sums, AT(rstd), AT(x), NULL, cols, cols, TYPE, AT(w), ROWS,
+         heads, dim);
+    assert_similar(rstd, DTYPE_F32, 1, 1e-5, "sums of squares");
 }
 SHAPES(head_norm, head_norms)
 

@@ -50,7 +50,7 @@ static void forward_case(struct rng *r)
         h.head_dim, 1e-5f, .block = NULL);
     copy_heads(&h, dense, want, true);
     RUN(head_norm_forward, head_norm_forward, y + h.column, x + h.column, h.ld, h.ld, DTYPE_F32,
-        rstd, w, h.rows, h.heads, h.head_dim, 1e-5f);
+        rstd, w, h.rows, h.heads, h.head_dim, 1e-5f, .sums = NULL);
     cr_expect(is_equal(y, want, n), "y");
     cr_expect(is_equal(rstd, want_rstd, count), "rstd");
     free(x), free(y), free(want), free(w), free(rstd), free(dense), free(want_rstd);
@@ -75,7 +75,7 @@ static void backward_case(struct rng *r)
         blocks, STEP, .dy_type = DTYPE_F32);
     copy_heads(&h, dx, want, true);
     RUN(head_norm_backward, head_norm_backward, d + h.column, x + h.column, h.ld, h.ld, DTYPE_F32,
-        rstd, w, dw, h.rows, h.heads, h.head_dim, blocks, STEP);
+        rstd, w, dw, h.rows, h.heads, h.head_dim, blocks, STEP, .sums = NULL);
     cr_expect(is_equal(dw, want_dw, 3 * (int64_t)STEP), "dw");
     cr_expect(is_equal(d, want, n), "dx, in the place of dy");
     free(x), free(d), free(want), free(w), free(rstd), free(dw), free(want_dw);
@@ -101,6 +101,63 @@ Test(head_norm, gradients_have_the_bits_of_a_norm_of_rows)
     }
 }
 
+/* ---- a head whose columns are cut ---- */
+
+/* Run both directions of a norm of rows of n columns, in parts that begin at multiples of `part`.
+ * With dy in y, it becomes dx; the forward pass writes to out. */
+static void norm_in_parts(float *out, float *d, float *dw, const float *x, const float *w,
+                          int64_t rows, int64_t n, int64_t part)
+{
+    float *squares = filled_floats(rows, 0), *dots = filled_floats(rows, 0);
+    float *one = filled_floats(rows, 0), *rstd = filled_floats(rows, 0);
+
+    for (int backward = 0; backward < 2; backward++)
+        for (int64_t c = 0; c < n; c += part) {
+            RUN(head_norm_sums, head_norm_sums, one, x + c, backward ? d + c : NULL, n, n,
+                DTYPE_F32, w + c, rows, 1, n - c < part ? n - c : part);
+            for (int64_t i = 0; i < rows; i++)
+                (backward ? dots : squares)[i] += one[i];
+        }
+    for (int64_t c = 0; c < n; c += part) {
+        int64_t width = n - c < part ? n - c : part;
+
+        RUN(head_norm_forward, head_norm_forward, out + c, x + c, n, n, DTYPE_F32, rstd, w + c,
+            rows, 1, width, 1e-5f, squares, (float)n);
+        RUN(head_norm_backward, head_norm_backward, d + c, x + c, n, n, DTYPE_F32, rstd, w + c,
+            dw + c, rows, 1, width, 0, 0, dots, (float)n);
+    }
+    free(squares), free(dots), free(one), free(rstd);
+}
+
+Test(head_norm, parts_of_a_head_with_their_sums_are_the_whole_head)
+{
+    struct rng r = rng_start("head_norm/parts");
+
+    for (int i = 0; i < 40; i++) {
+        int64_t rows = rng_int(&r, 1, 12), n = rng_int(&r, 2, 90), part = rng_int(&r, 1, (int)n);
+        float *x = random_floats(&r, rows * n, 3), *w = random_floats(&r, n, 2);
+        float *d = random_floats(&r, rows * n, 1), *want_d = filled_floats(rows * n, 0);
+        float *y = filled_floats(rows * n, 0), *want = filled_floats(rows * n, 0);
+        float *dw = filled_floats(n, 0.5f), *want_dw = filled_floats(n, 0.5f);
+        float *rstd = filled_floats(rows, 0);
+
+        memcpy(want_d, d, (size_t)(rows * n) * sizeof *d);
+        norm_in_parts(y, d, dw, x, w, rows, n, part);
+        RUN(head_norm_forward, head_norm_forward, want, x, n, n, DTYPE_F32, rstd, w, rows, 1, n,
+            1e-5f, .sums = NULL);
+        RUN(head_norm_backward, head_norm_backward, want_d, x, n, n, DTYPE_F32, rstd, w, want_dw,
+            rows, 1, n, 0, 0, .sums = NULL);
+        for (int64_t k = 0; k < rows * n; k++) {
+            assert_near(y[k], want[k], 1e-5, "y");
+            assert_near(d[k], want_d[k], 1e-4, "dx");
+        }
+        for (int64_t k = 0; k < n; k++)
+            assert_near(dw[k], want_dw[k], 1e-4, "dw");
+        free(x), free(w), free(d), free(want_d), free(y), free(want), free(dw), free(want_dw);
+        free(rstd);
+    }
+}
+
 Test(head_norm, the_cpu_refuses_bf16)
 {
     struct tp_err err;
@@ -111,6 +168,9 @@ Test(head_norm, the_cpu_refuses_bf16)
     cr_assert(strstr(err.msg, "a norm of heads on the CPU has f32 inputs, not bf16"), "%s",
               err.msg);
     RUN(head_norm_backward, head_norm_backward, .type = DTYPE_BF16);
+    err = take_failure();
+    cr_assert_eq(err.status, TP_E_INTERNAL);
+    RUN(head_norm_sums, head_norm_sums, .type = DTYPE_BF16);
     err = take_failure();
     cr_assert_eq(err.status, TP_E_INTERNAL);
 }

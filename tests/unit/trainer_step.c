@@ -100,6 +100,11 @@ static void random_relative(struct rng *r, struct model *m, const struct train_c
     m->qkv_bias = rng_int(r, 0, 1);
     m->out_bias = rng_int(r, 0, 1);
     m->mlp_bias = rng_int(r, 0, 1);
+    if (rng_int(r, 0, 3) == 0) { /* no norms before blocks, and norms of all heads */
+        m->family = MODEL_OLMO2;
+        m->mlp_bias = false;
+        return;
+    }
     m->head_norms = rng_int(r, 0, 2) == 0;
     m->family = m->head_norms || rng_int(r, 0, 2) ? MODEL_LLAMA : MODEL_GEMMA;
     if (rng_int(r, 0, 3) == 0)

@@ -2,6 +2,7 @@
 #include "trainer/model/attention_block.h"
 
 #include "trainer/context/ring_attention.h"
+#include "trainer/model/head_norms.h"
 
 #include <math.h>
 
@@ -60,105 +61,10 @@ static void rotate(const struct network *n, const struct network_layer *y, void 
     n->k.ops->rope_apply(n->k.queue, &a);
 }
 
-/* ---- norms of each head's queries and keys ---- */
-
-/* The queries, or the keys, of a layer. */
-struct head_part {
-    const struct network_norm *norm;
-    int64_t heads;
-    int64_t column, first; /* the elements and heads of a row that the other part has before it */
-};
-
-static struct head_part part_of(const struct network *n, const struct network_layer *y, bool keys)
-{
-    if (keys)
-        return (struct head_part){ &y->k_norm, n->kv_heads, n->q_width, n->heads };
-    return (struct head_part){ &y->q_norm, n->heads, 0, 0 };
-}
-
 /* Rows of qkv: one for each token and shard. */
 static int64_t parts_of(const struct pass *p)
 {
     return p->rows * p->net->shards;
-}
-
-/* Keep the queries and keys of qkv as s->heads. */
-static void keep_heads(const struct pass *p, const struct activations_layer *s, const void *qkv)
-{
-    const struct network *n = p->net;
-    int64_t e = dtype_bytes(n->inner), width = (n->q_width + n->kv_width) * e;
-    const struct device_copy copy = { s->heads, qkv, parts_of(p), width, width, n->qkv_width * e };
-
-    device_copy_2d(n->k.queue, &copy);
-}
-
-static void norm_heads(const struct pass *p, const struct network_layer *y,
-                       const struct activations_layer *s, void *qkv)
-{
-    const struct network *n = p->net;
-    int64_t rows = parts_of(p), e = dtype_bytes(n->inner);
-
-    keep_heads(p, s, qkv);
-    for (int keys = 0; keys < 2; keys++) {
-        struct head_part h = part_of(n, y, keys);
-
-        n->k.ops->head_norm_forward(
-            n->k.queue,
-            &(struct head_norm_forward){ .y = (char *)qkv + h.column * e,
-                                         .x = (const char *)s->heads + h.column * e,
-                                         .ldy = n->qkv_width,
-                                         .ldx = n->q_width + n->kv_width,
-                                         .type = n->inner,
-                                         .rstd = s->head_stats + h.first * rows,
-                                         .w = residual_norm_weight(p, h.norm, n->model->head_dim),
-                                         .rows = rows,
-                                         .heads = h.heads,
-                                         .head_dim = n->model->head_dim,
-                                         .eps = (float)n->model->norm_eps });
-    }
-}
-
-/* --same-bits: add the shards' gradients of both weights, [shards][2][head_dim], along the tree. */
-static void add_shards(const struct pass *p, const struct network_layer *y)
-{
-    const struct network *n = p->net;
-    int64_t width = n->model->head_dim;
-    float *sum = p->scratch->blocks;
-
-    n->k.ops->sum_tree(n->k.queue, &(struct sum_tree){ sum, sum, n->shards, 2 * width, 2 * width });
-    if (comm_size(n->tp) > 1)
-        comm_all_reduce(n->tp, n->k.queue, sum, 2 * width, DTYPE_F32, COMM_SUM);
-    n->k.ops->sum_add(n->k.queue, &(struct sum_add){ y->q_norm.grad, sum, 1, width, 0, 0 });
-    n->k.ops->sum_add(n->k.queue, &(struct sum_add){ y->k_norm.grad, sum + width, 1, width, 0, 0 });
-}
-
-static void norm_heads_backward(const struct pass *p, const struct network_layer *y,
-                                const struct activations_layer *s, void *dqkv)
-{
-    const struct network *n = p->net;
-    int64_t rows = parts_of(p), width = n->model->head_dim, e = dtype_bytes(n->inner);
-
-    for (int keys = 0; keys < 2; keys++) {
-        struct head_part h = part_of(n, y, keys);
-
-        n->k.ops->head_norm_backward(
-            n->k.queue, &(struct head_norm_backward){
-                            .d = (char *)dqkv + h.column * e,
-                            .x = (const char *)s->heads + h.column * e,
-                            .ldd = n->qkv_width,
-                            .ldx = n->q_width + n->kv_width,
-                            .type = n->inner,
-                            .rstd = s->head_stats + h.first * rows,
-                            .w = residual_norm_weight(p, h.norm, width),
-                            .dw = n->same_bits ? p->scratch->blocks + keys * width : h.norm->grad,
-                            .rows = rows,
-                            .heads = h.heads,
-                            .head_dim = width,
-                            .blocks = n->same_bits ? n->shards : 0,
-                            .block_step = 2 * width });
-    }
-    if (n->same_bits)
-        add_shards(p, y);
 }
 
 static void round_bf16(const struct network *n, void *to, const float *from, int64_t count)
@@ -187,7 +93,7 @@ void attention_block_forward(const struct pass *p, const struct network_layer *y
     residual_norm(p, &y->attn_norm, s->normed, s->stats, s->x, in);
     linear_column_forward(&y->qkv, qkv, s->normed, p->rows);
     if (y->q_norm.weight)
-        norm_heads(p, y, s, qkv);
+        head_norms_forward(p, y, s, qkv);
     if (y->rope)
         rotate(n, y, qkv, n->inner, p->rows, +1);
     if (is_wider)
@@ -227,7 +133,7 @@ void attention_block_backward(const struct pass *p, const struct network_layer *
     if (y->rope)
         rotate(n, y, w->dqkv, n->inner, p->rows, -1);
     if (y->q_norm.weight)
-        norm_heads_backward(p, y, s, w->dqkv);
+        head_norms_backward(p, y, s, w->dqkv);
     if (is_wider) {
         round_bf16(n, w->bf16_scratch, w->dqkv, parts * n->qkv_width);
         dqkv = w->bf16_scratch;

@@ -145,6 +145,7 @@ tp_status network_init(struct network *n, const struct model *m, const struct la
                            .q_width = d->q_width,
                            .kv_width = d->kv_width,
                            .qkv_width = d->qkv_width,
+                           .norms_all_heads = d->has_whole_norms,
                            .up_width = d->up_width,
                            .experts = d->experts,
                            .per_token = d->per_token,
@@ -221,7 +222,9 @@ static tp_status bind_norm(struct network_norm *out, const struct source *s, enu
 
     if (st)
         return st;
-    *out = (struct network_norm){ .weight = params_weight(p, w), .grad = params_grad(p, w) };
+    *out = (struct network_norm){ .weight = params_weight(p, w),
+                                  .grad = params_grad(p, w),
+                                  .stride = stride_of(s, w) };
     if (b) {
         out->bias = params_weight(p, b);
         out->bias_grad = params_grad(p, b);
@@ -275,9 +278,12 @@ static tp_status bind_norms(struct network_layer *y, const struct source *s, str
     const struct family *f = family_of(s->net->model);
     tp_status st;
 
-    TP_TRY(bind_norm(&y->attn_norm, s, ROLE_ATTENTION_NORM, ROLE_ATTENTION_NORM_BIAS, err));
-    TP_TRY(bind_norm(&y->mlp_norm, s, ROLE_MLP_NORM, ROLE_MLP_NORM_BIAS, err));
-    if (s->net->model->head_norms) {
+    st = TP_OK;
+    if (family_tensor_find(f, ROLE_MLP_NORM)) {
+        TP_TRY(bind_norm(&y->attn_norm, s, ROLE_ATTENTION_NORM, ROLE_ATTENTION_NORM_BIAS, err));
+        TP_TRY(bind_norm(&y->mlp_norm, s, ROLE_MLP_NORM, ROLE_MLP_NORM_BIAS, err));
+    }
+    if (s->net->model->head_norms || s->net->norms_all_heads) {
         TP_TRY(bind_norm(&y->q_norm, s, ROLE_Q_NORM, ROLE_NONE, err));
         TP_TRY(bind_norm(&y->k_norm, s, ROLE_K_NORM, ROLE_NONE, err));
     }

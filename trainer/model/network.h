@@ -25,16 +25,17 @@ struct network_norm {
     float *grad;
     const float *bias; /* of a layer norm; NULL: RMS norm */
     float *bias_grad;
+    int64_t stride;       /* of a norm that is cut: elements to the next shard's weight and grad */
     float *row_bias_grad; /* of the row layer below, whose result the norm reads: its bias'
                              gradient, if the norm's backward pass sums it; else NULL */
 };
 
 struct network_layer {
-    struct network_norm attn_norm, mlp_norm;
+    struct network_norm attn_norm, mlp_norm; /* weight NULL: the block reads the residual */
     struct network_norm attn_post_norm, mlp_post_norm; /* of what a block adds to the residual;
                                                           weight NULL: none */
     struct linear qkv, out;                            /* column-parallel, row-parallel */
-    struct network_norm q_norm, k_norm;                /* of each head; weight NULL: none */
+    struct network_norm q_norm, k_norm; /* of each head, or of all heads; weight NULL: none */
     int64_t window;         /* keys that a token sees, itself included; 0: all before it */
     const float *rope;      /* its rotary table; NULL: the layer rotates nothing */
     struct linear up, down; /* column-parallel (in Llama gate and up side by side), row-parallel */
@@ -74,6 +75,7 @@ struct network {
     float *sums;           /* with several shards: [shards][rows][h], terms of a sum */
     int64_t heads, kv_heads, ffn; /* of one shard */
     int64_t q_width, kv_width, qkv_width;
+    bool norms_all_heads;            /* q_norm and k_norm are of all heads, so they are cut */
     int64_t up_width;                /* 2 ffn or ffn */
     int experts, per_token;          /* of a mixture of experts; else 0 and 1 */
     int64_t token_copies;            /* most rows of the MLP for each token */

@@ -32,6 +32,18 @@ const uint16_t *residual_block(const struct pass *p)
     return has_bf16_blocks(p) ? p->scratch->outer : NULL;
 }
 
+/* Without a norm a block reads the residual, in the run's dtype. */
+static void read_residual(const struct pass *p, void *y, float *x,
+                          const struct residual_pending *in)
+{
+    const struct network *n = p->net;
+    int64_t count = p->residual_rows * n->model->hidden;
+
+    residual_finish(p, x, in);
+    if (y != x)
+        n->k.ops->cast(n->k.queue, &(struct cast){ y, n->dtype, x, DTYPE_F32, count });
+}
+
 void residual_norm(const struct pass *p, const struct network_norm *norm, void *y, float *stats,
                    float *x, const struct residual_pending *in)
 {
@@ -41,6 +53,10 @@ void residual_norm(const struct pass *p, const struct network_norm *norm, void *
     const float *residual = in->residual;
     const uint16_t *block = in->block;
 
+    if (!norm->weight) {
+        read_residual(p, y, x, in);
+        return;
+    }
     if (!norm->bias && in->bias) { /* RMS norm adds no bias */
         residual_finish(p, x, in);
         residual = NULL;
@@ -166,6 +182,20 @@ static void rms_norm_backward(const struct pass *p, const struct network_norm *n
     add(n, norm->grad, sum);
 }
 
+/* dx += outer */
+static void add_block_gradient(const struct pass *p)
+{
+    const struct activations_scratch *w = p->scratch;
+    bool is_bf16 = has_bf16_blocks(p);
+
+    p->net->k.ops->bias_residual_add(
+        p->net->k.queue, &(struct bias_residual_add){ .x = w->dx,
+                                                      .residual = is_bf16 ? w->dx : w->outer,
+                                                      .block = is_bf16 ? w->outer : NULL,
+                                                      .rows = p->residual_rows,
+                                                      .cols = p->net->model->hidden });
+}
+
 void residual_norm_backward(const struct pass *p, const struct network_norm *norm, const float *x,
                             const float *stats)
 {
@@ -175,7 +205,9 @@ void residual_norm_backward(const struct pass *p, const struct network_norm *nor
                                           .x = x,
                                           .rounded = rounded_place(p) };
 
-    if (norm->bias)
+    if (!norm->weight)
+        add_block_gradient(p);
+    else if (norm->bias)
         layer_norm_backward(p, norm, x, stats);
     else
         rms_norm_backward(p, norm, stats, &of);

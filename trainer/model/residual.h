@@ -23,7 +23,8 @@ void *residual_block_place(const struct pass *p, float *x);
 /* The result in scratch outer, or NULL. */
 const uint16_t *residual_block(const struct pass *p);
 
-/* x becomes the residual, and y (in the run's dtype) its norm. stats: [2][rows] floats for
+/* x becomes the residual, and y (in the run's dtype) its norm, or the residual itself, which may be
+ * x, where there is none. stats: [2][rows] floats for
  * backward. */
 void residual_norm(const struct pass *p, const struct network_norm *norm, void *y, float *stats,
                    float *x, const struct residual_pending *in);
@@ -51,7 +52,7 @@ const void *residual_block_gradient(const struct pass *p, const float *dout);
 void residual_begin_backward(const struct pass *p);
 
 /* Add to scratch dx the gradient of the residual, from scratch outer, and compute the norm's own
- * gradients, and that of the bias below where norm->row_bias_grad says so. */
+ * gradients if there is one, and that of the bias below where norm->row_bias_grad says so. */
 void residual_norm_backward(const struct pass *p, const struct network_norm *norm, const float *x,
                             const float *stats);
 

@@ -35,6 +35,10 @@ static struct activations_layer layer_of(const struct pass *p, const struct acti
         p->net->recompute == RECOMPUTE_FULL ? p->scratch->layer : s->layers[i];
 
     layer.x = s->layers[i].x;
+    if (!layer.normed) { /* f32, and no norm before a block */
+        layer.normed = layer.x;
+        layer.mid_normed = layer.mid;
+    }
     if (p->net->recompute == RECOMPUTE_SELECTIVE) {
         layer.attended = p->scratch->layer.attended;
         layer.lse = p->scratch->layer.lse;
@@ -135,6 +139,17 @@ static void clear_norm(struct clearing *c, const struct network_norm *norm)
     clear(c, norm->bias_grad, c->net->model->hidden);
 }
 
+/* norm: of queries or keys; width: of all of these in a shard. */
+static void clear_head_norm(struct clearing *c, const struct network_norm *norm, int64_t width)
+{
+    const struct network *n = c->net;
+
+    if (!n->norms_all_heads)
+        clear(c, norm->grad, n->model->head_dim);
+    for (int s = 0; n->norms_all_heads && s < n->shards; s++)
+        clear(c, norm->grad + s * norm->stride, width);
+}
+
 static void clear_linear_bias(struct clearing *c, const struct linear *l)
 {
     for (int s = 0; l->bias_grad && (s == 0 || s < l->shards); s++)
@@ -147,8 +162,8 @@ static void clear_layer(struct clearing *c, const struct network_layer *y)
     clear_norm(c, &y->mlp_norm);
     clear_norm(c, &y->attn_post_norm);
     clear_norm(c, &y->mlp_post_norm);
-    clear(c, y->q_norm.grad, c->net->model->head_dim);
-    clear(c, y->k_norm.grad, c->net->model->head_dim);
+    clear_head_norm(c, &y->q_norm, c->net->q_width);
+    clear_head_norm(c, &y->k_norm, c->net->kv_width);
     clear_linear_bias(c, &y->qkv);
     clear_linear_bias(c, &y->out);
     clear_linear_bias(c, &y->up);

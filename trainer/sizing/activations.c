@@ -101,24 +101,49 @@ static void experts_take(struct activations_experts *e, const struct place *p)
     e->given = take_floats(p, rows * d->token_copies);
 }
 
+/* Whether blocks read the residual as it is: it has their type, and no norm is before them. */
+static bool reads_residual(const struct rank_dims *d)
+{
+    return !d->has_pre_norms && d->dtype == DTYPE_F32;
+}
+
+/* What a block reads, and the statistics of the norm that computes it. */
+static void normed_take(void **normed, float **stats, const struct place *p)
+{
+    const struct rank_dims *d = p->dims;
+    int64_t rows = residual_rows(d);
+
+    if (d->has_pre_norms)
+        *stats = take_floats(p, d->norm_stats * rows);
+    if (!reads_residual(d))
+        *normed = take_typed(p, rows * d->hidden);
+}
+
+/* Queries and keys before their norms, and the statistics of these. */
+static void heads_take(struct activations_layer *s, const struct place *p)
+{
+    const struct rank_dims *d = p->dims;
+    int64_t parts = rows_of(d) * d->shards;
+    int64_t norms = d->has_whole_norms ? 2 : d->heads + d->kv_heads;
+
+    s->heads = take_inner(p, parts * (d->q_width + d->kv_width));
+    s->head_stats = take_floats(p, parts * norms);
+}
+
 /* Everything but x. With selective recomputation the results of attention are not kept. */
 static void layer_take(struct activations_layer *s, const struct place *p)
 {
     const struct rank_dims *d = p->dims;
     int64_t rows = residual_rows(d), parts = rows_of(d) * d->shards;
 
-    s->stats = take_floats(p, d->norm_stats * rows);
-    s->normed = take_typed(p, rows * d->hidden);
+    normed_take(&s->normed, &s->stats, p);
     s->qkv = take_typed(p, parts * d->qkv_width);
-    if (d->has_head_norms) {
-        s->heads = take_inner(p, parts * (d->q_width + d->kv_width));
-        s->head_stats = take_floats(p, parts * (d->heads + d->kv_heads));
-    }
+    if (d->has_head_norms || d->has_whole_norms)
+        heads_take(s, p);
     if (d->recompute != RECOMPUTE_SELECTIVE)
         attended_take(s, p);
     s->mid = take_shared(p, rows * d->hidden);
-    s->mid_stats = take_floats(p, d->norm_stats * rows);
-    s->mid_normed = take_typed(p, rows * d->hidden);
+    normed_take(&s->mid_normed, &s->mid_stats, p);
     if (d->has_post_norms) {
         s->attn_out = take_outer(p, rows * d->hidden);
         s->attn_out_stats = take_floats(p, rows);
@@ -261,6 +286,25 @@ static void loss_take(struct activations_scratch *s, const struct place *p)
         s->part_sums = take_floats(p, 2 * rows_of(d) * d->shards);
 }
 
+/* Sums over tp ranks of norms of all queries and of all keys; --same-bits: of blocks of rows, or of
+ * norms of queries and keys. */
+static void norm_sums_take(struct activations_scratch *s, const struct place *p)
+{
+    const struct rank_dims *d = p->dims;
+    int64_t blocks = d->n_virtual / d->split * d->norm_stats * d->hidden;
+
+    if (d->has_whole_norms && d->n_virtual > 1)
+        s->norm_sums = take_shared(p, 2 * rows_of(d));
+    if (d->has_whole_norms && d->shards > 1)
+        s->norm_parts = take_floats(p, d->shards * 2 * rows_of(d));
+    if (d->has_head_norms)
+        blocks = most(blocks, 2 * d->shards * d->head_dim);
+    if (d->has_whole_norms)
+        blocks = most(blocks, d->q_width);
+    if (d->same_bits)
+        s->blocks = take_shared(p, blocks);
+}
+
 void activations_scratch_take(struct activations_scratch *s, const struct rank_dims *d,
                               struct buffer_pools *pools)
 {
@@ -276,9 +320,7 @@ void activations_scratch_take(struct activations_scratch *s, const struct rank_d
         attended_take(&s->layer, &p);
     ring_attention_take(&s->ring, &p);
     loss_take(s, &p);
-    if (d->same_bits)
-        s->blocks = take_shared(&p, most(d->n_virtual / d->split * d->norm_stats * d->hidden,
-                                         d->has_head_norms ? 2 * d->shards * d->head_dim : 0));
+    norm_sums_take(s, &p);
     if (d->split > 1)
         s->whole = take_shared(&p, whole);
     if (d->shards > 1)

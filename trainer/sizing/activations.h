@@ -44,11 +44,13 @@ struct activations_layer {
     float *x;          /* [rows][h] the residual that enters the layer, then the experts' load of
                           each sequence, if the loss has it; for collectives */
     float *stats;      /* [2][rows] of attn_norm; for RMS norm [1][rows] */
-    void *normed;      /* [rows][h] type: attn_norm(x) */
+    void *normed;      /* [rows][h] type: attn_norm(x); without this norm x, which in f32 has no
+                          copy here. So are mid_stats and mid_normed */
     void *qkv;         /* [rows][qkv_width] type, rotated */
     void *heads;       /* [rows][q_width + kv_width] inner: queries and keys before their norms, of
                           models that have these */
-    float *head_stats; /* [rows][heads], then [rows][kv_heads] of these norms */
+    float *head_stats; /* [rows][heads], then [rows][kv_heads] of these norms; of norms of all
+                          queries and of all keys [2][rows] */
     void *attended;    /* [rows][q_width] type */
     float *lse;        /* [sequences][heads][tokens] */
     float *mid;        /* [rows][h] the residual between the blocks; for collectives */
@@ -118,10 +120,14 @@ struct activations_scratch {
     struct activations_layer layer; /* recomputation: of the current layer, without x; selective:
                                        only attended and lse */
     float *row_max;                 /* [rows] of the loss; for collectives */
-    float *row_sums;  /* [2][rows]: sums of exponentials, logits of targets; for collectives */
-    float *part_sums; /* with several shards: row_sums of each */
-    float *blocks;    /* --same-bits: [blocks][stats][h], gradients of blocks of the residual's
-                         rows, or [shards][2][head_dim] of norms of heads; for collectives */
+    float *row_sums;   /* [2][rows]: sums of exponentials, logits of targets; for collectives */
+    float *part_sums;  /* with several shards: row_sums of each */
+    float *norm_sums;  /* [2][rows] sums of norms of all queries and of all keys, where these are
+                          cut; for collectives */
+    float *norm_parts; /* with several shards: [shards][2][rows], those of each */
+    float *blocks;     /* --same-bits: [blocks][stats][h], gradients of blocks of the residual's
+                          rows, or of norms of queries and keys: [shards][2][head_dim], or [q_width]
+                          of a shard; for collectives */
     struct ring_buffers ring; /* with cp */
     float *whole;             /* with sp: [rows][h] for collectives */
     float *sums;              /* with several shards: [shards][rows][h], terms of a sum */

@@ -102,6 +102,8 @@ struct rank_dims rank_dims_make(const struct model *m, const struct rank_dims_cu
                            .is_rotary = family->position == FAMILY_ROTARY,
                            .has_unit_norms = family->norm == FAMILY_UNIT_RMS_NORM,
                            .has_head_norms = m->head_norms,
+                           .has_whole_norms = family_norms_all_heads(m),
+                           .has_pre_norms = family_tensor_find(family, ROLE_MLP_NORM),
                            .has_post_norms = family_tensor_find(family, ROLE_MLP_POST_NORM),
                            .has_local_rope = m->local_rope_theta > 0,
                            .caps_scores = m->attention_cap > 0,

@@ -37,6 +37,8 @@ struct rank_dims {
     bool is_rotary;           /* positions come from a table, not from weights */
     bool has_unit_norms;      /* norms multiply by 1 + weight */
     bool has_head_norms;      /* of each head's queries and keys */
+    bool has_whole_norms;     /* of all queries and of all keys of a token */
+    bool has_pre_norms;       /* of the residual that a block reads */
     bool has_post_norms;      /* of what a block adds to the residual */
     bool has_local_rope;      /* layers with a sliding window have a rotary table of their own */
     bool caps_scores;         /* of attention */
