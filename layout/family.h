@@ -37,18 +37,19 @@ enum family_value {
     FAMILY_VALUE_FLAG,     /* bool */
     FAMILY_VALUE_DROPOUT,  /* double from 0 to below 1; the largest of such keys is kept */
     FAMILY_VALUE_ROPE,     /* the rotary embedding (layout/rope_config.h) */
-    FAMILY_VALUE_LOCAL,  /* double: theta of the layers with a sliding window, in the same header */
-    FAMILY_VALUE_WINDOW, /* int64_t: a count; null means 0, none */
-    FAMILY_VALUE_NOPE,   /* const bool *: which layers have no rotary embedding; a list with 0 for
-                            these, or N for every Nth layer. Needs the number of layers before it */
-    FAMILY_VALUE_LAYERS, /* const bool *: which layers have no sliding window; a list of types, or
-                            N for every Nth layer, or 0: with use_sliding_window those with a rotary
-                            embedding, else all. Needs the number of layers before it, and for 0
-                            the layers without a rotary embedding */
-    FAMILY_VALUE_CAP,    /* double above 0; null means 0, none */
-    FAMILY_VALUE_FIXED,  /* bool: no key; the member has the same value in the whole family */
-    FAMILY_VALUE_ONLY,   /* no member, because the tensors are known for one value only */
-    FAMILY_VALUE_TRAINS, /* no member, because tp-train implements one value only */
+    FAMILY_VALUE_LOCAL,    /* double: theta of the layers with a sliding window, in the same header;
+                              a fallback of 0: that of the others. Needs that one before it */
+    FAMILY_VALUE_WINDOW,   /* int64_t: a count; null means 0, none */
+    FAMILY_VALUE_NOPE,     /* const bool *: which layers have no rotary embedding; a list with 0 for
+                              these, or N for every Nth layer. Needs the number of layers before it */
+    FAMILY_VALUE_LAYERS,   /* const bool *: which layers have no sliding window; a list of types, or
+                              N for every Nth layer, or 0: with use_sliding_window those with a rotary
+                              embedding, else all. Needs the number of layers before it, and for 0
+                              the layers without a rotary embedding */
+    FAMILY_VALUE_CAP,      /* double above 0; null means 0, none */
+    FAMILY_VALUE_FIXED,    /* bool: no key; the member has the same value in the whole family */
+    FAMILY_VALUE_ONLY,     /* no member, because the tensors are known for one value only */
+    FAMILY_VALUE_TRAINS,   /* no member, because tp-train implements one value only */
 };
 
 struct family_key {

@@ -12,9 +12,13 @@ static const struct family_key keys[] = {
     FAMILY_POSITIVE("initializer_range", init_std, 0.02),
     FAMILY_FLAG("tie_word_embeddings", tied, false),
     FAMILY_ROPE(500000),
+    FAMILY_LOCAL_ROPE(0),
     FAMILY_WINDOW("sliding_window", sliding_window, 4096),
     FAMILY_LAYERS("layer_types", full_layers, 4),
     FAMILY_ATTENTION_BIAS,
+    FAMILY_TRAINS("hidden_act", "\"silu\""),
+    FAMILY_TRAINS("attention_dropout", "0"),
+    FAMILY_TRAINS("is_causal", "true"),
     FAMILY_KEYS_END,
 };
 
@@ -25,7 +29,6 @@ const struct family family_olmo3 = {
     .mlp = FAMILY_SWIGLU,
     .position = FAMILY_ROTARY,
     .keeps_rope = true,
-    .untrained = "rotary embedding, which is scaled in some layers only",
     .buffers = { ".inv_freq" },
     .keys = keys,
     .tensors = family_olmo2_tensors,

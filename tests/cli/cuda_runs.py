@@ -33,6 +33,8 @@ FAMILIES = {
                 "attention_multiplier": 0.7, "residual_multiplier": 0.3, "logits_scaling": 0.4, "tie_word_embeddings": True,
                 "attention_bias": True},
     "olmo2": {"architectures": ["Olmo2ForCausalLM"], "model_type": "olmo2", "rms_norm_eps": 1e-3},
+    "olmo3": {"architectures": ["Olmo3ForCausalLM"], "model_type": "olmo3", "sliding_window": 6, "rope_scaling": {
+        "rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}},
     "llama3": {"rope_scaling": {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
                                 "original_max_position_embeddings": 32}},
 }

@@ -92,7 +92,9 @@ LONGROPE = dict(rope_type="longrope", rope_theta=1e4, short_factor=[1.0, 1.0, 1.
 
 
 @pytest.mark.parametrize("name,changes,words", [
-    ("olmo3", {}, "scaled in some layers only"), ("opt", {}, "relu"), ("phi3", dict(rope_parameters=LONGROPE), "longrope"),
+    ("olmo3", dict(rope_parameters=dict(full_attention=dict(rope_type="default"), sliding_attention=dict(
+        rope_type="linear", factor=2.0))), "scaled rotary embedding of layers with a sliding window"),
+    ("opt", {}, "relu"), ("phi3", dict(rope_parameters=LONGROPE), "longrope"),
     ("phi3", dict(rope_parameters=None, rope_scaling=dict(LONGROPE, rope_type="su")), "longrope"),
     ("phi3", dict(rope_parameters=dict(rope_type="default", partial_rotary_factor=0.75)), "partial_rotary_factor"),
     ("phi3", dict(hidden_act="gelu"), "hidden_act"), ("phi3", dict(resid_pdrop=0.1), "resid_pdrop")])

@@ -20,7 +20,8 @@ FAMILIES = json.loads((harness.REPO / "tests/fixture/families.json").read_text()
 BYTES = dict(vocab_size=256, hidden_size=32)
 MODELS = {name: dict(FAMILIES[name]["config"], **BYTES) for name in (
     "llama-biases", "llama-linear", "llama-dynamic", "llama-yarn", "llama-llama3", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3",
-    "smollm3", "phi3", "granite", "olmo2", "mixtral", "qwen3-moe")}
+    "smollm3", "phi3", "granite", "olmo2", "olmo3", "mixtral",
+    "qwen3-moe")}
 for _name in ("llama-biases", "mistral", "qwen2"):
     MODELS[_name].update(tie_word_embeddings=_name == "mistral", head_dim=8)
 MODELS["qwen3-moe"]["norm_topk_prob"] = True
@@ -48,6 +49,9 @@ MODELS["granite"].update(rms_norm_eps=1e-3, embedding_multiplier=3.0, attention_
 MODELS["granite-biases"] = dict(MODELS["granite"], attention_bias=True, mlp_bias=True, tie_word_embeddings=False)
 MODELS["olmo2"].update(num_hidden_layers=3, head_dim=6, rms_norm_eps=1e-3)
 MODELS["olmo2-biases"] = dict(MODELS["olmo2"], attention_bias=True, tie_word_embeddings=True)
+MODELS["olmo3"].update(rms_norm_eps=1e-3, sliding_window=7, layer_types=None, rope_parameters=dict(
+    full_attention=dict(rope_type="yarn", rope_theta=100.0, factor=4.0, original_max_position_embeddings=8),
+    sliding_attention=dict(rope_type="default", rope_theta=50.0)))
 MODELS["mixtral-balanced"] = dict(MODELS["mixtral"], output_router_logits=True, router_aux_loss_coef=0.02,
                                   num_hidden_layers=4)
 MODELS["qwen3-moe-balanced"] = dict(MODELS["qwen3-moe"], output_router_logits=True, router_aux_loss_coef=0.05,
@@ -70,6 +74,7 @@ LAYOUTS = {
     "granite-biases": [("tp4sp", 0), ("pp3dp2zero3", 2), ("tp2dp2zero3", 2)],
     "olmo2": [("tp1", 0), ("tp4sp", 4), ("tp8", 4), ("tp2pp3dp2spzero1", 2), ("tp8dp2zero3", 2), ("cp4", 2), ("tp2cp2", 0),
               ("pp3", 4), ("dp4zero1", 0)],
+    "olmo3": [("tp1", 0), ("tp4sp", 4), ("tp2pp2dp2spzero1", 2), ("tp2dp2zero3", 2), ("cp4", 4)],
     "olmo2-biases": [("tp1", 0), ("tp8sp", 4), ("tp2pp3", 2), ("dp2zero3", 2)],
     "mixtral": [("tp1", 0), ("tp2pp2dp2spzero1", 2), ("tp4", 0), ("pp2cp2", 4), ("ep2dp2", 4), ("tp2spep4dp4", 2),
                 ("pp2ep2dp4zero1", 1), ("tp2pp2ep2dp4zero3", 2)],
@@ -86,7 +91,7 @@ LAYOUTS = {
 }
 CASES = [(name, layout, micro, ()) for name, some in LAYOUTS.items() for layout, micro in some]
 CASES += [(name, "tp2sp", 4, ("--recompute", how)) for name in ("llama-biases", "qwen3", "gemma2-biases", "gemma3", "smollm3", "phi3", "granite",
-                                                             "granite-biases", "olmo2", "olmo2-biases")
+                                                             "granite-biases", "olmo2", "olmo2-biases", "olmo3")
           for how in ("full", "selective")]
 CASES += [("mixtral-balanced", "ep2dp2zero1", 2, ("--recompute", how)) for how in ("full", "selective")]
 CASES += [(name, layout, micro, ()) for name in MODELS for layout, micro in EVERYWHERE
@@ -118,6 +123,7 @@ def test_bf16_is_near_the_oracle(name, reference, tmp_path):
                                           ("phi3", ("tp1", "tp2sp", "tp4pp3", "tp2dp2zero3")),
                                           ("granite", ("tp1", "tp4pp3", "tp8sp")),
                                           ("olmo2", ("tp1", "tp2pp3", "tp8sp", "tp4spdp2zero3")),
+                                          ("olmo3", ("tp1", "tp4pp2sp")),
                                           ("olmo2-biases", ("tp4", "tp2spdp2zero1")),
                                           ("granite-biases", ("tp2pp3", "tp4spdp2zero3")),
                                           ("qwen3", ("tp8", "tp1", "tp4spdp2", "tp2pp2dp2zero3"))])
@@ -176,6 +182,20 @@ def test_layers_that_change_are_reported(reference, tmp_path):
                           model=tmp_path / "other")
     err = ok(*argv).err
     assert "the rotary embedding of layer 2 was on, now off" in err and "the sliding window of layer 1 was on, now off" in err
+
+
+def test_old_files_of_olmo_3_scale_the_layers_without_a_window_alone(reference, tmp_path):
+    """They have one theta, and scaling that the layers with a window do not have."""
+    rope = dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=8)
+    old = {k: v for k, v in MODELS["olmo3"].items() if k != "rope_parameters"}
+    new = dict(old, rope_parameters=dict(full_attention=dict(rope, rope_theta=100.0),
+                                         sliding_attention=dict(rope_type="default", rope_theta=100.0)))
+    logs = []
+    for i, config in enumerate((dict(old, rope_theta=100.0, rope_scaling=rope), new)):
+        oracle.save_model(tmp_path / str(i), config, reference.weights("olmo3"))
+        ok(*reference.argv("olmo3", "tp1", tmp_path / ("log%d" % i), "--steps", 2, model=tmp_path / str(i)))
+        logs.append([(x["loss"], x["grad_norm"]) for x in harness.read_log(tmp_path / ("log%d" % i))])
+    assert logs[0] == logs[1]
 
 
 @pytest.mark.parametrize("layout", ["ep2dp2", "cp2ep2dp2zero3"])

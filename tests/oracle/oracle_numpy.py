@@ -107,7 +107,7 @@ def layer_types(c):
     if not has_post_norms(c) or c["model_type"] == "olmo2":
         has_window = c["model_type"] in ("mistral", "mixtral", "phi3") and c.get("sliding_window")
         return n * ["sliding_attention" if has_window else "full_attention"]
-    every = 2 if c["model_type"] == "gemma2" else 6
+    every = {"gemma2": 2, "gemma3_text": 6, "olmo3": 4}[c["model_type"]]
     return c.get("layer_types") or [("sliding" if (i + 1) % every else "full") + "_attention" for i in range(n)]
 
 
@@ -275,7 +275,7 @@ def frequencies(c, width, layer_type):
 
 class Llama:
     """Also Mistral (a sliding window), Qwen2 (biases), Qwen3 (norms of each head's queries and keys), Gemma 1 to 3,
-    SmolLM3 (layers without a rotary embedding), Phi-3 (fused tensors), Granite (factors), OLMo 2 (no norm before a block, and
+    SmolLM3 (layers without a rotary embedding), Phi-3 (fused tensors), Granite (factors), OLMo 2 and 3 (no norm before a block, and
     norms of all queries and of all keys), and Mixtral and Qwen3-MoE (mixtures of experts)."""
 
     def __init__(self, config, seq):

@@ -139,7 +139,7 @@ static tp_status check_rope(json_t *config, const struct model *m, const char *p
     if (gguf_model_has_rope_factors(m) && !takes_factors)
         return refuse(path, "a rotary embedding of type llama3",
                       "which llama.cpp does not compute for this architecture", err);
-    if (m->local_rope_theta > 0 && m->local_rope_theta != 10000)
+    if (m->family == MODEL_GEMMA3 && m->local_rope_theta != 10000)
         return refuse(path, "a rope_local_base_freq", "but llama.cpp's Gemma 3 has 10000", err);
     if (!has_known_nope_layers(m))
         return refuse(path, "no_rope_layers",
