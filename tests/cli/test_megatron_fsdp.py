@@ -10,6 +10,7 @@ import pytest
 
 import foreign_files
 import harness
+import test_bridge
 import torch_files
 from harness import ok, run
 from state import State, digests
@@ -102,6 +103,48 @@ def test_what_does_not_depend_on_the_layout_is_carried_to_torch_dist(states, tmp
     group = root["optimizer"]["optimizer"]["param_groups"][0]
     assert {k: group[k] for k in DECAYING} == DECAYING
     assert "left out args.params_dtype, rng_state, rerun_state_machine\n" in r.out, repr(r)
+
+
+@pytest.fixture
+def bridged(states, tmp_path):
+    """What Megatron-Bridge saves: no arguments, but files beside the tensors."""
+    state = states["bf16"]
+    m = megatron_of(state)
+    m.more_root = {"opt_param_scheduler": SCHEDULE}
+    m.fsdp_dtensor(tmp_path / "m", groups_of(state), test_bridge.STEP, lambda tensors, objects: objects.pop("args"))
+    config = test_bridge.run_config(config_of(state), bf16=True)
+    config["checkpoint"]["ckpt_format"], config["ddp"]["use_megatron_fsdp"] = "fsdp_dtensor", True
+    (inside,) = (tmp_path / "m").glob("iter_*")
+    (inside / "run_config.yaml").write_text(test_bridge.text_of(config))
+    torch_files.save(inside / "train_state.pt", test_bridge.train_state(test_bridge.STEP))
+    return tmp_path / "m", state, config
+
+
+def test_bridges_config_takes_the_place_of_arguments(bridged, tmp_path):
+    source, state, _ = bridged
+    r = ok("tp-ckpt", "import", source, "-o", tmp_path / "ckpt")
+    assert "run_config.yaml: there is no config.json, so one is made" in r.err and "LlamaForCausalLM" in r.err, repr(r)
+    assert digests(tmp_path / "ckpt") == digests(state.root)
+
+
+def test_bridges_files_come_along_to_torch_dist(bridged, tmp_path):
+    source, state, config = bridged
+    r = ok("tp-reshard", source, "--to", "tp2", "--format", "torch_dist", "-o", tmp_path / "out")
+    assert "run_config.yaml" not in r.out, repr(r)
+    (inside,) = (tmp_path / "out").glob("iter_*")
+    lines = (inside / "run_config.yaml").read_text().splitlines()
+    assert "  ckpt_format: torch_dist" in lines and "  use_megatron_fsdp: false" in lines and "  tensor_model_parallel_size: 2" in lines
+    assert (inside / "train_state.pt").read_bytes() == next(source.glob("iter_*/train_state.pt")).read_bytes()
+    assert torch_files.load((inside / "common.pt").read_bytes())["opt_param_scheduler"] == SCHEDULE
+
+
+def test_experts_that_bridge_has_in_blocks_are_refused(states, tmp_path):
+    state = states["experts"]
+    megatron_of(state).fsdp_dtensor(tmp_path / "m", groups_of(state), 3, lambda tensors, objects: objects.pop("args"))
+    (inside,) = (tmp_path / "m").glob("iter_*")
+    (inside / "run_config.yaml").write_text(test_bridge.text_of(test_bridge.run_config(config_of(state), num_moe_experts=4)))
+    r = import_(state, tmp_path / "m", tmp_path / "ckpt")
+    assert r.rc == 2 and "moe_mlp_glu_interleave_size" in r.err, repr(r)
 
 
 def drop_half(tensors, objects):

@@ -527,6 +527,7 @@ tp_status bridge_args_read(struct bridge_args *out, const char *dir, int64_t row
     const char *id;
     char *text;
     size_t size;
+    int64_t block;
     tp_status st;
 
     *out = (struct bridge_args){ 0 };
@@ -543,6 +544,7 @@ tp_status bridge_args_read(struct bridge_args *out, const char *dir, int64_t row
     }
     TP_TRY(pickle_read(&out->args, r.w.data, r.w.n, out->path, arena, err));
     id = hf_id_of(&r);
+    out->has_blocks = field_int(&block, &r, "moe_mlp_glu_interleave_size") && block > 0;
     out->hf_id = id ? arena_strdup(arena, id) : NULL;
     st = find_unknown(&out->unknown, &r, arena, err);
 done:

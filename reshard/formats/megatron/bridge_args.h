@@ -20,6 +20,8 @@ struct bridge_args {
     const struct pickle_value *args; /* a dict; NULL: the folder has neither file */
     const char *path;                /* of the file */
     const char *hf_id;   /* of the Hugging Face model that it was made from; NULL: not known */
+    bool has_blocks;     /* experts have blocks of gate and up in memory (MEGATRON_BLOCK_ARG), which
+                            Bridge puts in order when it saves torch_dist */
     const char *unknown; /* why no config.json can be made of the model: "X with layers of Y";
                             NULL: one can */
 };

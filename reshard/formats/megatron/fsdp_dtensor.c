@@ -239,18 +239,20 @@ static tp_status leave(const struct fsdp_dtensor *d, const char *name, struct tp
     return piece_source_leave(d->source, word, err);
 }
 
-static tp_status check_args(const struct fsdp_dtensor *d, const char *path, struct tp_err *err)
+static tp_status check_args(const struct fsdp_dtensor *d, const struct torch_dist_root *r,
+                            struct tp_err *err)
 {
+    const char *path = r->path;
+
     if (d->args.pp > 1)
         return tp_fail(err, TP_E_USAGE,
                        "%s: was saved with %d pipeline stages, which Megatron-FSDP does not have",
                        path, d->args.pp);
-    if (d->args.expert_block > 0)
+    if (d->args.expert_block > 0 || (d->map.model->experts > 0 && r->bridge.has_blocks))
         return tp_fail(err, TP_E_USAGE,
-                       "%s: was saved with " MEGATRON_BLOCK_ARG
-                       " %lld, which is not supported with "
+                       "%s: was saved with " MEGATRON_BLOCK_ARG ", which is not supported with "
                        "Megatron-FSDP",
-                       path, (long long)d->args.expert_block);
+                       path);
     return TP_OK;
 }
 
@@ -278,7 +280,7 @@ static tp_status read_root(struct fsdp_dtensor *d, struct tp_err *err)
 
     TP_TRY(torch_dist_root_open(&r, d->dir, 0, err));
     TP_TRY(megatron_args_read(&d->args, r.root, d->map.model, r.path, d->map.arena, err));
-    TP_TRY(check_args(d, r.path, err));
+    TP_TRY(check_args(d, &r, err));
     choose_weights(d, pickle_get(r.root, "args"));
     TP_TRY(bridge_files_read(&counters, d->source, d->dir, err));
     if (!pickle_int(&iteration, pickle_get(r.root, "iteration")))

@@ -17,6 +17,7 @@
 
 struct root_reader {
     struct piece_source *source;
+    struct arena arena;     /* of the items: each parameter has a dozen objects */
     struct dcp_item *items; /* the objects */
     int n;
     struct pickle_writer w;
@@ -41,8 +42,10 @@ bool fsdp_dtensor_root_has(const char *name)
 static tp_status find_objects(struct root_reader *r, const char *dir, struct tp_err *err)
 {
     int n = 0;
-    tp_status st = dcp_metadata_read(&r->items, &n, dir, piece_source_arena(r->source), err);
+    tp_status st;
 
+    r->arena.limit_bytes = piece_source_memory_left(r->source);
+    st = dcp_metadata_read(&r->items, &n, dir, &r->arena, err);
     if (st)
         return st;
     for (int i = 0; i < n; i++)
@@ -190,5 +193,6 @@ tp_status fsdp_dtensor_root_open(const struct pickle_value **root, struct torch_
     st = open_object(x, &r, args, err);
 done:
     pickle_writer_free(&r.w);
+    arena_free(&r.arena);
     return st;
 }
