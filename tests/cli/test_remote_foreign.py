@@ -20,7 +20,7 @@ WRITTEN = {"safetensors": ("--max-shard-size", "200K"), "trainer": ("--max-shard
            "dcp": (), "accelerate": (), "torchtitan": (),
            "megatron": ("--layout", "tp2pp2"),
            "torch_dist": ("--layout", "tp2"), "deepspeed": ()}
-FORMATS = [*WRITTEN, "bin", "zero1", "zero3"]
+FORMATS = [*WRITTEN, "bin", "zero1", "zero3", "fsdp_dtensor"]
 
 
 def config_of(state):
@@ -43,6 +43,8 @@ def folders(tmp_path_factory, bf16):
     torch_files.save(base / "bin/pytorch_model.bin", {k: torch_files.Tensor(v) for k, v in bf16.group("param").items()})
     foreign_files.zero1(base / "zero1", groups_of(bf16), 3, 2)
     foreign_files.zero3(base / "zero3", groups_of(bf16), 3, 2)
+    foreign_files.Megatron(config_of(bf16), dp=2, engine=True).fsdp_dtensor(base / "fsdp_dtensor", groups_of(bf16), 3)
+    (base / "fsdp_dtensor/config.json").write_bytes(bf16.config.read_bytes())
     return {format: base / format for format in FORMATS}
 
 
