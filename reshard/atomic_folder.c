@@ -195,6 +195,17 @@ static tp_status find_place(struct atomic_folder *f, const char *dir, struct tp_
     return TP_OK;
 }
 
+tp_status atomic_folder_check(const char *dir, bool force, atomic_folder_replaceable *replaceable,
+                              struct tp_err *err)
+{
+    struct atomic_folder f = { .force = force };
+    tp_status st = location_check_local(dir, err);
+
+    if (!st)
+        st = find_place(&f, dir, err);
+    return st ? st : check_place(&f, replaceable, err);
+}
+
 tp_status atomic_folder_begin(struct atomic_folder *f, const char *dir, bool force,
                               atomic_folder_replaceable *replaceable,
                               const struct atomic_folder_heir *heir, struct tp_err *err)

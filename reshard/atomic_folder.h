@@ -44,6 +44,10 @@ tp_status atomic_folder_begin(struct atomic_folder *f, const char *dir, bool for
                               atomic_folder_replaceable *replaceable,
                               const struct atomic_folder_heir *heir, struct tp_err *err);
 
+/* The errors that atomic_folder_begin finds before it creates anything. */
+tp_status atomic_folder_check(const char *dir, bool force, atomic_folder_replaceable *replaceable,
+                              struct tp_err *err);
+
 /* Leave what was begun as it is, for a later process to take over. */
 void atomic_folder_suspend(struct atomic_folder *f);
 

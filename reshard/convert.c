@@ -133,6 +133,7 @@ static tp_status make_checkpoint(struct convert_report *r, const struct convert_
                                            .threads = q->threads,
                                            .journal_s = q->journal_s,
                                            .force = q->force,
+                                           .dry_run = q->dry_run,
                                            .progress = q->progress,
                                            .control = q->control };
     struct import_report done;
@@ -141,6 +142,7 @@ static tp_status make_checkpoint(struct convert_report *r, const struct convert_
     if (st)
         return st;
     r->totals = done.totals;
+    r->files = done.files;
     memcpy(r->left_out, done.left_out.text, sizeof r->left_out);
     return TP_OK;
 }
@@ -175,6 +177,7 @@ static tp_status make_folder(struct convert_report *r, const struct convert_requ
                                            .threads = q->threads,
                                            .journal_s = q->journal_s,
                                            .force = q->force,
+                                           .dry_run = q->dry_run,
                                            .progress = q->progress,
                                            .control = q->control };
     struct export_report done;
@@ -183,6 +186,7 @@ static tp_status make_folder(struct convert_report *r, const struct convert_requ
     if (st)
         return st;
     r->totals = done.totals;
+    r->files = done.files;
     memcpy(r->left_out, done.left_out, sizeof r->left_out);
     return TP_OK;
 }
@@ -230,7 +234,7 @@ tp_status convert_run(struct convert_report *report, const struct convert_reques
                       struct tp_err *err)
 {
     const double begin = clock_seconds();
-    struct convert_report r = { .from = NULL };
+    struct convert_report r = { .dry_run = q->dry_run };
     bool foreign = false;
     tp_status st = prepare(&r, q, &foreign, err);
 

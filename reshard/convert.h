@@ -44,13 +44,16 @@ struct convert_request {
     int threads;
     double journal_s;             /* seconds between records of progress; 0: after each tile */
     bool force;                   /* replace what is there when it is the same kind of thing */
+    bool dry_run;                 /* plan only, and write nothing to `out` */
     struct progress *progress;    /* counts bytes written; NULL: none */
     struct comm_control *control; /* processes that share the work, with the same request but for
                                      progress; NULL: this one alone */
 };
 
 struct convert_report {
-    struct copy_totals totals;
+    struct copy_totals totals; /* of a dry run: what would be read and written */
+    bool dry_run;
+    int files; /* with tensors */
     char out[PATH_MAX];
     const char *from, *format; /* names of formats; constants, or the request's */
     double seconds;

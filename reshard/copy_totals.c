@@ -1,6 +1,14 @@
 /* reshard/copy_totals.c - see reshard/copy_totals.h. */
 #include "reshard/copy_totals.h"
 
+void copy_totals_plan(struct copy_totals *t, const struct copy_job *copy)
+{
+    t->bytes_read = copy->planned.bytes_read;
+    t->bytes_written = copy->planned.bytes_written;
+    t->tiles = copy->planned.tiles;
+    t->peak_bytes = copy->memory.base_bytes + copy->planned.buffer_bytes;
+}
+
 tp_status copy_totals_add_up(struct copy_totals *t, struct comm_control *control,
                              struct tp_err *err)
 {

@@ -9,6 +9,7 @@
 
 #include "comm/control.h"
 #include "layout/spec.h"
+#include "reshard/copy_job.h"
 
 struct copy_totals {
     struct spec spec; /* of what was written */
@@ -23,6 +24,9 @@ struct copy_totals {
     int64_t damaged_chunks; /* of those; they were written again */
     int processes;          /* that shared the work */
 };
+
+/* Of a plan that is not executed: what it would read and write, and the most memory. */
+void copy_totals_plan(struct copy_totals *t, const struct copy_job *copy);
 
 /* Add up what the processes did (NULL: this one alone): bytes and tiles are of all, peak_bytes of
  * the process that needed most. Collective. */

@@ -40,6 +40,7 @@ struct export_job {
     struct export_writer writer; /* open while it has an endpoint */
     struct atomic_folder folder; /* of a local export */
     struct export_store store;   /* of one to a store */
+    char scratch[PATH_MAX];      /* of a dry run; "": none */
     struct copy_job copy;
     int64_t remote_bytes; /* resident later for a source that is not local */
     struct resume resume;
@@ -476,6 +477,47 @@ static tp_status compare_sources(struct export_job *x, struct tp_err *err)
                                      err);
 }
 
+/* ---- a dry run ---- */
+
+/* Create the files in a folder of its own, to learn what goes where. */
+static tp_status create_scratch(struct export_job *x, struct tp_err *err)
+{
+    const struct export_request *q = x->request;
+    const char *above = q->scratch ? q->scratch : "/tmp";
+    tp_status st;
+
+    TP_TRY(check_source(q, err));
+    TP_TRY(atomic_folder_check(q->out, q->force, model_folder_replaceable, err));
+    TP_TRY(file_join(x->scratch, above, "tp-plan-XXXXXX", err));
+    if (!mkdtemp(x->scratch)) {
+        x->scratch[0] = 0;
+        return tp_fail_errno(err, "%s: cannot create a folder for headers in it", above);
+    }
+    st = create(x, x->scratch, err);
+done:
+    return st;
+}
+
+static tp_status plan_only(struct export_job *x, struct tp_err *err)
+{
+    struct export_contents contents;
+    tp_status st = agree(x, is_root(x) ? create_scratch(x, err) : TP_OK, err);
+
+    if (!st && x->control) {
+        contents = contents_of(x, is_root(x) ? x->scratch : x->request->out);
+        st = x->format->share(&x->writer, &contents, x->control, err);
+    }
+    return st ? st : plan(x, err);
+}
+
+static void remove_scratch(struct export_job *x)
+{
+    struct tp_err ignored;
+
+    if (x->scratch[0])
+        file_tree_remove(x->scratch, &ignored);
+}
+
 /* ---- to a store ---- */
 
 static tp_status write_store(struct export_job *x, struct tp_err *err)
@@ -504,6 +546,8 @@ static tp_status write_store(struct export_job *x, struct tp_err *err)
     x->remote_bytes += parts + (q->threads + 1) * x->writer.send_bytes +
                        (location_is_remote(q->ckpt) ? 0 : memory_budget_connections());
     TP_TRY(plan(x, err));
+    if (q->dry_run)
+        goto done;
     upload_sender_limit(upload_sender_usual());
     TP_TRY(upload_set_begin(x->store.files, err));
     TP_TRY(copy_tensors(x, err));
@@ -532,10 +576,15 @@ static tp_status fill_report(struct export_report *r, const struct export_job *x
     r->totals.step = from->has_step ? from->step : -1;
     r->totals.checksums = from->checksums;
     memcpy(r->dir, from->path, sizeof r->dir);
-    memcpy(r->out, to_store(x) ? x->store.to : x->folder.dir, sizeof r->out);
+    snprintf(r->out, sizeof r->out, "%s",
+             to_store(x)           ? x->store.to
+             : x->request->dry_run ? x->request->out
+                                   : x->folder.dir);
     memcpy(r->left_out, from->left_out, sizeof r->left_out);
-    if (x->control)
+    if (r->totals.tiles == 0) /* there was no journal */
         r->totals.tiles = x->copy.planned.tiles;
+    if (x->request->dry_run)
+        copy_totals_plan(&r->totals, &x->copy);
     return copy_totals_add_up(&r->totals, x->control, err);
 }
 
@@ -590,15 +639,19 @@ tp_status export_run(struct export_report *report, const struct export_request *
     TP_TRY(agree(x, open_job(x, err), err));
     if (x->control && !location_is_remote(request->ckpt))
         TP_TRY(compare_sources(x, err));
-    if (x->control)
-        TP_TRY(write_together(x, err));
+    if (to_store(x))
+        st = write_store(x, err);
+    else if (request->dry_run)
+        st = plan_only(x, err);
     else
-        TP_TRY(to_store(x) ? write_store(x, err) : write_folder(x, err));
+        st = x->control ? write_together(x, err) : write_folder(x, err);
+    TP_TRY(st);
     st = fill_report(report, x, err);
 done:
     resume_free(&x->resume);
     copy_job_free(&x->copy);
     close_writer(x);
+    remove_scratch(x);
     export_store_end(&x->store);
     export_source_close(&x->source);
     arena_free(&x->arena);

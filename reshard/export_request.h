@@ -20,17 +20,18 @@ struct export_request {
     const char *config;      /* of a foreign one: config.json or a folder with one; NULL: its own */
     const char *rules;       /* of a foreign one: as of struct import_request */
     struct unknown_tensors_ignore ignore; /* of a foreign one: tensors to leave out on purpose */
-    int64_t step;            /* -1: the newest complete one; foreign: as the optimizer says */
-    const char *layout;      /* spec of the files, for formats that cut tensors; axes that it does
-                                not name, or all when NULL, are as in the source; foreign: 1 */
-    const char *format;      /* of reshard/formats/export_format.h */
-    const char *out;         /* folder to create; or s3://... */
-    const char *scratch;     /* for a store: where headers are made (TMPDIR); NULL: /tmp */
-    const enum dtype *dtype; /* of the weights; NULL: as trained, but f32 where a format has the
-                                optimizer's moments and no masters. f32 is taken from the masters
-                                where there are any */
-    bool q8_0;               /* GGUF: weights become Q8_0; dtype is f32 then */
-    bool no_optim;           /* weights only */
+    int64_t step;        /* -1: the newest complete one; foreign: as the optimizer says */
+    const char *layout;  /* spec of the files, for formats that cut tensors; axes that it does
+                            not name, or all when NULL, are as in the source; foreign: 1 */
+    const char *format;  /* of reshard/formats/export_format.h */
+    const char *out;     /* folder to create; or s3://... */
+    const char *scratch; /* for a store or a dry run: where headers are made (TMPDIR); NULL: /tmp */
+    bool dry_run;        /* plan only, and write nothing to `out` */
+    const enum dtype *dtype;    /* of the weights; NULL: as trained, but f32 where a format has the
+                                   optimizer's moments and no masters. f32 is taken from the masters
+                                   where there are any */
+    bool q8_0;                  /* GGUF: weights become Q8_0; dtype is f32 then */
+    bool no_optim;              /* weights only */
     bool distributed_optimizer; /* Megatron's formats: as with --use-distributed-optimizer */
     bool ordinary_optimizer;    /* not so, although the source is */
     const char *megatron_adam; /* class of the ordinary optimizer: "fused" (FusedAdam of Transformer

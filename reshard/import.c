@@ -291,8 +291,12 @@ static tp_status fill_report(struct import_report *r, const struct import_job *x
     r->totals.spec = x->layout.spec;
     r->totals.step = x->source.step;
     r->totals.checksums = x->source.checksums;
-    if (x->control)
+    for (int rank = 0; rank < spec_world(&x->layout.spec); rank++)
+        r->files += checkpoint_target_rank_bytes(x->target, rank) > 0;
+    if (r->totals.tiles == 0) /* there was no journal */
         r->totals.tiles = x->copy.planned.tiles;
+    if (x->request->dry_run)
+        copy_totals_plan(&r->totals, &x->copy);
     return copy_totals_add_up(&r->totals, x->control, err);
 }
 
@@ -384,7 +388,8 @@ tp_status import_run(struct import_report *report, const struct import_request *
     if (x->control && !location_is_remote(request->source))
         TP_TRY(compare_sources(x, err));
     TP_TRY(plan(x, err));
-    TP_TRY(write_step(x, err));
+    if (!request->dry_run)
+        TP_TRY(write_step(x, err));
     st = fill_report(report, x, err);
 done:
     resume_free(&x->resume);

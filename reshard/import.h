@@ -12,6 +12,7 @@
 struct import_report {
     struct copy_totals totals;
     const char *format;   /* for people; a constant */
+    int files;            /* shards */
     int64_t stored_bytes; /* of payload in the files, when they are compressed */
     struct unknown_tensors left_out;
 };

@@ -39,6 +39,7 @@ struct import_request {
     int threads;
     double journal_s;             /* seconds between records of progress; 0: after each tile */
     bool force;                   /* replace the step when it exists */
+    bool dry_run;                 /* plan only, and write nothing */
     struct progress *progress;    /* counts bytes written; NULL: none */
     struct comm_control *control; /* processes that share the work, with the same request but for
                                      progress; NULL: this one alone */

@@ -243,7 +243,7 @@ static tp_status check_conversion(const struct reshard_options *o, struct tp_err
     } refused[] = { { q->from, "--from" },
                     { q->link, "--link" },
                     { q->no_clone, "--no-clone" },
-                    { q->dry_run, "--dry-run" },
+
                     { o->device_kind == RESHARD_DEVICE_CUDA, "--device cuda" },
                     { o->model, "--model" },
                     { q->zstd && (!o->format || strcmp(o->format, CONVERT_OWN) != 0), "--zstd" } };
@@ -300,6 +300,7 @@ static tp_status convert(struct reshard_options *o, struct comm_control *control
                                  .threads = q->threads,
                                  .journal_s = q->journal_s,
                                  .force = q->force,
+                                 .dry_run = q->dry_run,
                                  .control = control };
     struct convert_report report;
     tp_status st = control_agree(control, check_conversion(o, err), err);
@@ -315,7 +316,7 @@ static tp_status convert(struct reshard_options *o, struct comm_control *control
     if (st || !root)
         return st;
     st = o->json ? convert_print_json(&report, err) : convert_print(&report, q->ckpt, err);
-    return print_reported(st, report.out, err);
+    return q->dry_run ? st : print_reported(st, report.out, err);
 }
 
 /* Check the source and options. All processes must find the same kind of source. */

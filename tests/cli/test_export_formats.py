@@ -515,8 +515,7 @@ def test_reshard_from_a_checkpoint_to_another_format(f32, tmp_path):
     assert digests(tmp_path / "again") == digests(f32.root)
 
 
-@pytest.mark.parametrize("options,word", [(["--dry-run"], "--dry-run"), (["--from", "tp2"], "--from"), (["--link"], "--link"),
-                                          (["--no-clone"], "--no-clone"),
+@pytest.mark.parametrize("options,word", [(["--from", "tp2"], "--from"), (["--link"], "--link"), (["--no-clone"], "--no-clone"),
                                           (["--format", "onnx"], "onnx"), (["--from-format", "onnx"], "onnx"),
                                           (["--to", "tp3"], "tp3")])
 def test_reshard_refuses_what_a_conversion_cannot_do(options, word, f32, tmp_path):
