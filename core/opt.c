@@ -13,6 +13,9 @@
 
 enum { OPT_MAX = 64, LONG_BASE = 256, ID_HELP = 1000, ID_VERSION = 1001, HELP_COLUMN = 26 };
 
+/* In --help, of an option and its value: columns, and bytes. */
+enum { LEFT_MAX = 96, LEFT_BYTES = 512 };
+
 static bool is_positional(const struct opt *o)
 {
     return o->kind == OPT_KIND_ARG || o->kind == OPT_KIND_ARG_OPT;
@@ -243,10 +246,29 @@ tp_status opt_parse(const struct opt *opts, int argc, char **argv, enum opt_resu
     return parse_positionals(opts, argc - optind, argv + optind, err);
 }
 
+/* Print an option with its value. A long list of words continues on the next line, below its first
+ * word. Returns the width of the last line. */
+static int help_left(FILE *f, const char *left)
+{
+    const int indent = (int)strcspn(left, " ") + 3;
+    int width = fprintf(f, "  ");
+
+    while (*left) {
+        int n = (int)strcspn(left, "|");
+
+        n += left[n] == '|';
+        if (width > indent && width + n > LEFT_MAX)
+            width = fprintf(f, "\n%*s", indent, "") - 1;
+        width += fprintf(f, "%.*s", n, left);
+        left += n;
+    }
+    return width;
+}
+
 static void help_line(FILE *f, const char *left, const char *help)
 {
     const char *line = help;
-    int width = fprintf(f, "  %s", left);
+    int width = help_left(f, left);
 
     if (width >= HELP_COLUMN - 1) {
         fputc('\n', f);
@@ -263,7 +285,7 @@ static void help_line(FILE *f, const char *left, const char *help)
 
 static void help_option(FILE *f, const struct opt *o)
 {
-    char left[160], value[112] = "";
+    char left[LEFT_BYTES], value[LEFT_BYTES - 64] = "";
 
     if (o->kind == OPT_KIND_STR_OPT)
         snprintf(value, sizeof value, "[=%s]", o->value);

@@ -206,6 +206,27 @@ Test(opt, help_has_every_row_of_the_table)
     free(text);
 }
 
+Test(opt, help_has_all_words_of_a_long_list)
+{
+    const char *value;
+    const struct opt table[] = { OPT_STR(0, "format",
+                                         "alpha-alpha-alpha|beta-beta-beta-beta|gamma-gamma-gamma|"
+                                         "delta-delta-delta|epsilon-epsilon-epsilon|zeta-zeta|eta",
+                                         &value, "what it is"),
+                                 OPT_END };
+    char *text = NULL;
+    size_t size;
+    FILE *f = open_memstream(&text, &size);
+
+    opt_help(f, "prog", table, NULL, NULL);
+    fclose(f);
+    cr_expect(strstr(text, "  --format alpha-alpha-alpha|beta-beta-beta-beta|gamma-gamma-gamma|"
+                           "delta-delta-delta|\n           epsilon-epsilon-epsilon|zeta-zeta|eta\n"
+                           "                          what it is\n"),
+              "%s", text);
+    free(text);
+}
+
 Test(opt, a_list_keeps_every_value_in_order_up_to_its_room)
 {
     struct tp_err err = { 0 };
