@@ -285,7 +285,7 @@ def job(request, sources, tmp_path):
 def test_when_a_process_dies_all_end_and_the_result_is_absent_or_complete(job, figure):
     calls, rng, absent = job.points(), random.Random(SEED), 0
     print("TP_SEED=%d" % SEED)
-    tried = rng.sample(range(1, len(calls) + 1), min(len(calls), 60 if harness.LONG else 4))
+    tried = rng.sample(range(1, len(calls) + 1), min(len(calls), 60 if harness.LONG else 2 if harness.SANITIZE else 4))
     for at in tried:
         status, err = job.run(at, "kill-self")
         complete = job.is_complete()
@@ -303,7 +303,7 @@ def test_an_error_of_any_process_ends_all_and_leaves_nothing(job, figure):
     calls, rng, failed = job.points(), random.Random(SEED), 0
     print("TP_SEED=%d" % SEED)
     writes = [i + 1 for i, call in enumerate(calls) if call in ("pwrite", "fsync")]
-    tried = rng.sample(writes, min(len(writes), 60 if harness.LONG else 4))
+    tried = rng.sample(writes, min(len(writes), 60 if harness.LONG else 2 if harness.SANITIZE else 4))
     for at in tried:
         status, err = job.run(at, rng.choice(["eio", "enospc"]))
         if status == 0:  # the processes took another order, and the call was one whose failure is only noted
