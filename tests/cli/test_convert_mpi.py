@@ -207,6 +207,18 @@ def test_processes_that_find_different_sources_are_refused(format, sources, tmp_
     assert r.rc == 2 and "rank 1" in r.err and not list(out.parent.iterdir()), repr(r)
 
 
+@pytest.mark.skipif(subprocess.run(["unshare", "-m", "true"], capture_output=True).returncode != 0, reason="needs root, to mount")
+@pytest.mark.parametrize("format", ["megatron", "tp"])
+def test_a_folder_that_nodes_do_not_share_is_refused(format, sources, tmp_path):
+    """A process has another file system where OUT is to be."""
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    script = 'if [ "$OMPI_COMM_WORLD_RANK" = 1 ]; then exec unshare -m sh -c \'mount -t tmpfs none "$0" && exec "$@"\' "%s" "$@"; fi; exec "$@"' % shared
+    r = harness.run(*mpirun(2, "sh", "-c", script, "sh", *harness.command(convert(sources["dcp"], "tp2", format, shared / "out"))))
+    assert r.rc == 2 and "but rank 1 does not have it; write to a file system that all nodes share" in r.err, repr(r)
+    assert not list(shared.iterdir())
+
+
 def test_processes_that_find_different_steps_are_refused(sources, tmp_path):
     """As when a job commits a step while they start."""
     other, out = make(tmp_path / "other", "tp2", CONFIG, seed=2, dtype="f32"), tmp_path / "out"
