@@ -1,7 +1,7 @@
 """tp-reshard between formats under mpirun: processes share the tensors, and the files are those of one process.
 
 needs: tp-reshard tp-ckpt make_ckpt fault/shim.so
-covers: reshard/shared_step reshard/copy_totals reshard/job_identity reshard/formats/pieces/piece_share
+covers: reshard/shared_step reshard/export_shared reshard/copy_totals reshard/job_identity reshard/formats/pieces/piece_share
 """
 import json
 import os

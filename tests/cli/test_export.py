@@ -1,7 +1,7 @@
 """tp-ckpt export and import: the safetensors files hold exactly the tensors of the checkpoint.
 
 needs: tp-train tp-ckpt tp-reshard make_ckpt fault/shim.so
-covers: cli/ckpt/cmd_export cli/ckpt/cmd_import cli/copy_options
+covers: cli/ckpt/cmd_export cli/ckpt/cmd_import cli/copy_options reshard/export_job reshard/export_folder
 """
 import json
 import os
