@@ -207,19 +207,16 @@ tp_status file_write_new(const char *path, const void *data, size_t size, struct
     return st;
 }
 
-/* The directory of path. buf holds PATH_MAX bytes. */
-static const char *parent_of(const char *path, char *buf)
+void file_parent(char out[PATH_MAX], const char *path)
 {
     char *slash;
 
-    snprintf(buf, PATH_MAX, "%s", path);
-    slash = strrchr(buf, '/');
-    if (!slash)
-        return ".";
-    if (slash == buf)
-        slash++;
-    *slash = 0;
-    return buf;
+    snprintf(out, PATH_MAX, "%.*s", (int)text_path_length(path), path);
+    slash = strrchr(out, '/');
+    if (slash && slash != out)
+        *slash = 0;
+    else
+        snprintf(out, PATH_MAX, "%s", slash ? "/" : ".");
 }
 
 tp_status file_replace(const char *path, const void *data, size_t size, struct tp_err *err)
@@ -242,7 +239,8 @@ tp_status file_replace(const char *path, const void *data, size_t size, struct t
         unlink(tmp);
         return TP_E_IO;
     }
-    return file_sync_dir(parent_of(path, dir), err);
+    file_parent(dir, path);
+    return file_sync_dir(dir, err);
 }
 
 tp_status file_sync_dir(const char *path, struct tp_err *err)
@@ -261,26 +259,14 @@ tp_status file_sync_dir(const char *path, struct tp_err *err)
  * lost in a power cut if the name of a directory above it is lost. */
 static tp_status make_dir(const char *path, struct tp_err *err)
 {
-    char buf[PATH_MAX];
-    const char *parent = parent_of(path, buf);
+    char parent[PATH_MAX];
 
+    file_parent(parent, path);
     if (mkdir(path, 0777) != 0)
         return errno == EEXIST ? TP_OK : tp_fail_errno(err, "%s: cannot create directory", path);
     if (access(parent, R_OK) != 0) /* a directory that cannot be read cannot be synced */
         return TP_OK;
     return file_sync_dir(parent, err);
-}
-
-void file_parent(char out[PATH_MAX], const char *path)
-{
-    char *slash;
-
-    snprintf(out, PATH_MAX, "%.*s", (int)text_path_length(path), path);
-    slash = strrchr(out, '/');
-    if (slash && slash != out)
-        *slash = 0;
-    else
-        snprintf(out, PATH_MAX, "%s", slash ? "/" : ".");
 }
 
 tp_status file_make_dirs(const char *path, struct tp_err *err)
