@@ -80,19 +80,15 @@ tp_status private_dir_make(int *fd, const char *path, struct tp_err *err)
 
 tp_status private_dir_ensure(int *fd, const char *path, struct tp_err *err)
 {
-    char parent[PATH_MAX], *slash;
+    char parent[PATH_MAX];
     int f = -1;
     tp_status st = private_dir_open(fd, path, err);
 
     if (st != TP_E_NOTFOUND)
         return st;
-    if (snprintf(parent, sizeof parent, "%s", path) >= (int)sizeof parent)
+    if (strlen(path) >= PATH_MAX)
         return tp_fail(err, TP_E_USAGE, "%.200s...: the path is too long", path);
-    slash = strrchr(parent, '/');
-    if (!slash)
-        snprintf(parent, sizeof parent, ".");
-    else
-        slash[slash == parent] = 0;
+    file_parent(parent, path);
     if ((st = file_make_dirs(parent, err)))
         return st;
     st = private_dir_make(&f, path, err);

@@ -76,16 +76,7 @@ static tp_status check_place(const struct atomic_folder *f, atomic_folder_replac
 /* The folder that contains dir, created if necessary. */
 static tp_status make_parent(const char *dir, char parent[PATH_MAX], struct tp_err *err)
 {
-    char *slash;
-
-    snprintf(parent, PATH_MAX, "%s", dir);
-    slash = strrchr(parent, '/');
-    if (!slash)
-        snprintf(parent, PATH_MAX, ".");
-    else if (slash == parent)
-        slash[1] = 0;
-    else
-        *slash = 0;
+    file_parent(parent, dir);
     return file_make_dirs(parent, err);
 }
 
