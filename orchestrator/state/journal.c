@@ -9,13 +9,19 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "core/arena.h"
+#include "core/clock.h"
 #include "core/file.h"
 #include "core/private_dir.h"
+#include "core/process_stat.h"
 
 enum { JOURNAL_MAX = 256 << 20, RENEW_AT = 4 << 20, FRAME = 20 }; /* "%08x %010zu " */
+
+/* For how long a lock of a tp-run that has ended may be kept. */
+enum { LOCK_S = 5, LOCK_PAUSE_NS = 10 * 1000 * 1000 };
 
 struct journal {
     int dir, fd, lock;
@@ -94,22 +100,36 @@ static tp_status read_last(json_t **last, size_t *good, int64_t *records, int di
     return st;
 }
 
+/* Whether the process that the lock names is there. A tp-run that was killed while it started a
+ * program has left a process that keeps the lock until it executes that. */
+static bool is_alive(const char *pid)
+{
+    struct process_stat stat;
+
+    return process_stat_read(&stat, (pid_t)strtol(pid, NULL, 10)) && stat.state != 'Z' &&
+           stat.state != 'X';
+}
+
 static tp_status take_lock(struct journal *j, const char *state, struct tp_err *err)
 {
+    const struct timespec pause = { .tv_nsec = LOCK_PAUSE_NS };
+    const double until = clock_seconds() + LOCK_S;
     char pid[32] = "";
     ssize_t n;
     tp_status st = private_dir_file(&j->lock, j->dir, state, LOCK, O_RDWR | O_CREAT, err);
 
     if (st)
         return st;
-    if (flock(j->lock, LOCK_EX | LOCK_NB) != 0) {
+    while (flock(j->lock, LOCK_EX | LOCK_NB) != 0) {
         if (errno != EWOULDBLOCK)
             return tp_fail_errno(err, "%s/lock: cannot lock", state);
         n = pread(j->lock, pid, sizeof pid - 1, 0);
         pid[n > 0 ? n : 0] = 0;
-        return tp_fail(err, TP_E_EXISTS,
-                       "%s: another tp-run (pid %s) runs this job; see tp-run status", state,
-                       pid[0] ? pid : "unknown");
+        if (is_alive(pid) || clock_seconds() > until)
+            return tp_fail(err, TP_E_EXISTS,
+                           "%s: another tp-run (pid %s) runs this job; see tp-run status", state,
+                           pid[0] ? pid : "unknown");
+        nanosleep(&pause, NULL);
     }
     n = snprintf(pid, sizeof pid, "%d", (int)getpid());
     if (ftruncate(j->lock, 0) != 0 || pwrite(j->lock, pid, (size_t)n, 0) != n)

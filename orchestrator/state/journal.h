@@ -21,7 +21,8 @@ struct journal;
 
 /* Open STATE/journal for writing, and create it if it does not exist. *last gets the last record,
  * NULL when there is none; the caller decrefs it. TP_E_EXISTS: another tp-run has it (err has its
- * pid). TP_E_USAGE: STATE is not a folder of this user alone (core/private_dir.h). */
+ * pid); of one that has ended, for more than five seconds. TP_E_USAGE: STATE is not a folder of
+ * this user alone (core/private_dir.h). */
 tp_status journal_open(struct journal **out, json_t **last, const char *state, struct tp_err *err);
 
 /* Append one record; takes over the reference. It is durable on return. */

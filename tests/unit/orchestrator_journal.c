@@ -165,6 +165,29 @@ Test(journal, only_one_process_can_open_it)
     journal_close(j);
 }
 
+/* A tp-run that was killed between fork and exec leaves a process that has its lock for a moment.
+ */
+Test(journal, it_waits_for_what_a_process_that_was_killed_has_left)
+{
+    struct journal *j = NULL;
+    json_t *last;
+    int status = -1;
+    pid_t pid = fork();
+
+    if (pid == 0) {
+        if (journal_open(&j, &last, temp_dir, &err) != TP_OK)
+            _exit(1);
+        if (fork() == 0)
+            usleep(500 * 1000);
+        _exit(0);
+    }
+    cr_assert_eq(waitpid(pid, &status, 0), pid);
+    cr_assert(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    cr_assert_eq(journal_open(&j, &last, temp_dir, &err), TP_OK, "%s", err.msg);
+    json_decref(last);
+    journal_close(j);
+}
+
 Test(journal, the_run_record_of_an_earlier_version_is_found)
 {
     json_t *now = json_pack("{s:{s:i}}", "record", "a", 1);
