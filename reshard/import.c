@@ -14,6 +14,7 @@
 #include "reshard/foreign_contents.h"
 #include "reshard/formats/checkpoint/checkpoint.h"
 #include "reshard/formats/foreign.h"
+#include "reshard/formats/pt/pt.h"
 #include "reshard/import_source.h"
 #include "reshard/output_root.h"
 #include "reshard/resume.h"
@@ -139,13 +140,10 @@ static tp_status plan_target(struct import_job *x, struct tp_err *err)
     tp_status st;
 
     TP_TRY(checkpoint_target_plan(&x->target, &x->layout, x->control, err));
-    if (q->zstd)
+    if (q->zstd) {
         TP_TRY(checkpoint_target_compress(x->target, q->zstd, q->threads, err));
-    if (q->zstd && x->control && checkpoint_target_idle(x->target) > 0)
-        progress_note(q->progress,
-                      "--zstd: each shard is compressed by one process, so %d of %d processes have "
-                      "nothing to do",
-                      checkpoint_target_idle(x->target), control_size(x->control));
+        shared_step_note_idle(x->target, x->control, q->progress);
+    }
 done:
     return st;
 }
@@ -324,7 +322,7 @@ static bool is_file_of(const char *name, const char *path)
 {
     const struct foreign_format *f = foreign_format_find(name);
 
-    return f ? f->is_file : strcmp(name, "auto") == 0 && foreign_format_find("pt")->detect(path);
+    return f ? f->is_file : strcmp(name, "auto") == 0 && pt_detect(path);
 }
 
 /* What people name by mistake: a file of the folder, or a checkpoint that needs no import. */

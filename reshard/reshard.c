@@ -115,11 +115,8 @@ static tp_status compress_target(struct reshard_job *job, struct tp_err *err)
     if (q->link)
         return tp_fail(err, TP_E_USAGE, "--link keeps files as they are, so it excludes --zstd");
     st = checkpoint_target_compress(job->target, q->zstd, q->threads, err);
-    if (!st && is_root(job) && checkpoint_target_idle(job->target) > 0)
-        progress_note(q->progress,
-                      "--zstd: each shard is compressed by one process, so %d of %d processes have "
-                      "nothing to do",
-                      checkpoint_target_idle(job->target), control_size(job->control));
+    if (!st)
+        shared_step_note_idle(job->target, job->control, q->progress);
     return st;
 }
 

@@ -16,6 +16,18 @@ tp_status shared_step_folder(struct comm_control *control, char path[PATH_MAX], 
     return control_agree(control, st, err);
 }
 
+void shared_step_note_idle(const struct checkpoint_target *target, struct comm_control *control,
+                           struct progress *progress)
+{
+    const int idle = checkpoint_target_idle(target);
+
+    if (control && control_rank(control) == 0 && idle > 0)
+        progress_note(progress,
+                      "--zstd: each shard is compressed by one process, so %d of %d processes have "
+                      "nothing to do",
+                      idle, control_size(control));
+}
+
 /* Rank 0 begins the step; all open the shards. */
 static tp_status begin(struct shared_step *s, struct ckpt_transaction *t, struct tp_err *err)
 {

@@ -27,4 +27,8 @@ tp_status shared_step_run(struct shared_step *s, struct manifest *m, struct tp_e
  * does not have it. Collective. */
 tp_status shared_step_folder(struct comm_control *control, char path[PATH_MAX], struct tp_err *err);
 
+/* Rank 0 notes how many processes have no shard to compress, if there are any. */
+void shared_step_note_idle(const struct checkpoint_target *target, struct comm_control *control,
+                           struct progress *progress);
+
 #endif
