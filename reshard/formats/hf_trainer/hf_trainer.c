@@ -1,9 +1,6 @@
 /* reshard/formats/hf_trainer/hf_trainer.c - see reshard/formats/hf_trainer/hf_trainer.h. */
 #include "reshard/formats/hf_trainer/hf_trainer.h"
 
-#include <limits.h>
-
-#include "core/file.h"
 #include "reshard/formats/hf_trainer/hf_trainer_files.h"
 #include "reshard/formats/hf_trainer/numbered_adamw.h"
 #include "reshard/formats/safetensors/safetensors_pieces.h"
@@ -50,12 +47,10 @@ static tp_status read_optimizer(const struct hf_trainer_folder *f, const struct 
 {
     struct torch_pieces x = { .source = f->source };
     struct numbered_adamw optimizer = { .title = f->optimizer, .program = f->program };
-    char path[PATH_MAX];
     int file;
     tp_status st;
 
-    TP_TRY(file_join(path, f->path, f->optimizer, err));
-    TP_TRY(file_table_add(piece_source_files(f->source), &file, path, err));
+    TP_TRY(piece_source_add_file(f->source, f->optimizer, &file, err));
     TP_TRY(torch_pieces_open(&x, f->source, file, 0, -1, err));
     optimizer.root = x.root;
     st = numbered_adamw_read(&x, &optimizer, m, err);

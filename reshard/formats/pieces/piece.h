@@ -56,6 +56,10 @@ size_t piece_source_memory_left(struct piece_source *s);
 struct arena *piece_source_arena(struct piece_source *s);
 struct file_table *piece_source_files(struct piece_source *s);
 
+/* Add a file of the folder piece_source_path to its table; *file is its number there. */
+tp_status piece_source_add_file(struct piece_source *s, const char *name, int *file,
+                                struct tp_err *err);
+
 /* Add a piece; an empty box adds nothing. TP_E_CORRUPT: the box does not fit its tensor. */
 tp_status piece_source_add(struct piece_source *s, const struct piece *p, struct tp_err *err);
 

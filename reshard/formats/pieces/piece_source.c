@@ -2,9 +2,11 @@
  * reshard/formats/pieces/piece.h. piece_endpoint.c reads them. */
 #include "reshard/formats/pieces/piece_source_state.h"
 
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/file.h"
 #include "storage/location.h"
 #include "storage/remote_object.h"
 
@@ -68,6 +70,15 @@ struct arena *piece_source_arena(struct piece_source *s)
 struct file_table *piece_source_files(struct piece_source *s)
 {
     return s->files;
+}
+
+tp_status piece_source_add_file(struct piece_source *s, const char *name, int *file,
+                                struct tp_err *err)
+{
+    char path[PATH_MAX];
+    tp_status st = file_join(path, piece_source_path(s), name, err);
+
+    return st ? st : file_table_add(piece_source_files(s), file, path, err);
 }
 
 /* ---- adding ---- */

@@ -32,15 +32,6 @@ bool accelerate_detect(const char *path)
            object_is_in(path, WHOLE_WEIGHTS);
 }
 
-/* Add a file of the folder to the table of files. */
-static tp_status add_file(int *file, struct piece_source *s, const char *name, struct tp_err *err)
-{
-    char path[PATH_MAX];
-    tp_status st = file_join(path, piece_source_path(s), name, err);
-
-    return st ? st : file_table_add(piece_source_files(s), file, path, err);
-}
-
 /* ---- what is beside the tensors ---- */
 
 /* They mean the same at every layout. */
@@ -72,7 +63,7 @@ static tp_status note_files(struct piece_source *s, struct tp_err *err)
     for (size_t i = 0; i < sizeof kept / sizeof *kept; i++) {
         if (!object_is_in(dir, kept[i]))
             continue;
-        TP_TRY(add_file(&file, s, kept[i], err));
+        TP_TRY(piece_source_add_file(s, kept[i], &file, err));
         TP_TRY(dcp_extras_leave_file(s, kept[i], err));
     }
     for (size_t i = 0; i < sizeof left / sizeof *left; i++)
@@ -112,7 +103,7 @@ static tp_status read_whole_optimizer(struct piece_source *s, const struct model
     int file;
     tp_status st;
 
-    TP_TRY(add_file(&file, s, WHOLE_OPTIMIZER, err));
+    TP_TRY(piece_source_add_file(s, WHOLE_OPTIMIZER, &file, err));
     TP_TRY(torch_pieces_open(&x, s, file, 0, -1, err));
     optimizer.root = x.root;
     st = named_adamw_read(&x, &optimizer, m, err);
@@ -133,7 +124,7 @@ static tp_status read_whole(struct piece_source *s, const struct model *m, struc
                        ", which Accelerate saves with FSDP; of one process or DDP it is --format "
                        "accelerate-ddp",
                        piece_source_path(s));
-    TP_TRY(add_file(&file, s, WHOLE_WEIGHTS, err));
+    TP_TRY(piece_source_add_file(s, WHOLE_WEIGHTS, &file, err));
     TP_TRY(torch_bin_read_file(s, m, file, err));
     if (object_is_in(piece_source_path(s), WHOLE_OPTIMIZER))
         TP_TRY(read_whole_optimizer(s, m, err));

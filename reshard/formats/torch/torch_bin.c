@@ -64,18 +64,6 @@ tp_status torch_bin_read_dict(struct torch_pieces *x, const struct pickle_value 
     return st;
 }
 
-static tp_status add_file(struct piece_source *s, const char *name, struct tp_err *err)
-{
-    char path[PATH_MAX];
-    int ignored;
-    tp_status st;
-
-    TP_TRY(file_join(path, piece_source_path(s), name, err));
-    TP_TRY(file_table_add(piece_source_files(s), &ignored, path, err));
-done:
-    return st;
-}
-
 tp_status torch_bin_read_file(struct piece_source *s, const struct model *m, int file,
                               struct tp_err *err)
 {
@@ -93,17 +81,18 @@ tp_status torch_bin_read(struct piece_source *s, const struct model *m, struct t
 {
     struct safetensors_files files = { .n = 0 };
     char path[PATH_MAX];
+    int ignored;
     tp_status st;
 
     TP_TRY(file_join(path, piece_source_path(s), ONE_FILE, err));
     if (object_is_there(path)) {
-        TP_TRY(add_file(s, ONE_FILE, err));
+        TP_TRY(piece_source_add_file(s, ONE_FILE, &ignored, err));
     } else {
         TP_TRY(file_join(path, piece_source_path(s), INDEX, err));
         TP_TRY(safetensors_index_read(&files, path, piece_source_arena(s), err));
     }
     for (int i = 0; i < files.n; i++)
-        TP_TRY(add_file(s, files.names[i], err));
+        TP_TRY(piece_source_add_file(s, files.names[i], &ignored, err));
     for (int i = 0; i < file_table_count(piece_source_files(s)); i++)
         TP_TRY(torch_bin_read_file(s, m, i, err));
 done:
