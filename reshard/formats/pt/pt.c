@@ -168,24 +168,14 @@ static tp_status refuse_optimizers(const struct pt_contents *c, struct piece_sou
     return st;
 }
 
-static bool has_state(const struct pt_contents *c)
-{
-    for (int i = 0; i < c->n_optimizers; i++)
-        if (pickle_entries(pickle_get(c->optimizers[i].value, "state")) > 0)
-            return true;
-    return false;
-}
-
 /* ---- what else there is ---- */
 
-/* Whether something is under a key of the file: 1: it is the value; 2: it is inside. */
-static int is_under(const struct pt_part *part, const char *key)
+/* Whether a part is the value of a key of the file, or inside of it. */
+static bool is_under(const struct pt_part *part, const char *key)
 {
     const size_t n = strlen(key);
 
-    if (strncmp(part->title, key, n) != 0)
-        return 0;
-    return part->title[n] == 0 ? 1 : part->title[n] == '.' ? 2 : 0;
+    return strncmp(part->title, key, n) == 0 && (part->title[n] == 0 || part->title[n] == '.');
 }
 
 /* List what is neither the model nor its optimizer. */
@@ -224,7 +214,7 @@ static tp_status read_contents(struct torch_pieces *x, const struct model *m, st
     TP_TRY(torch_bin_read_dict(x, model->value, prefix, m, err));
     if (optimizer)
         TP_TRY(add_optimizer(x, optimizer, model, prefix, m, err));
-    else if (has_state(&c))
+    else if (pt_contents_has_state(&c))
         TP_TRY(refuse_optimizers(&c, s, err));
     st = leave_others(x, model, optimizer, err);
 done:

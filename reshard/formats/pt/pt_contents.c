@@ -125,17 +125,31 @@ const struct pt_part *pt_contents_model(const struct pt_contents *c)
     return NULL;
 }
 
-const struct pt_part *pt_contents_optimizer(const struct pt_contents *c)
+/* How many optimizers have state; *found is the last one. */
+static int find_state(const struct pt_part **found, const struct pt_contents *c)
 {
-    const struct pt_part *found = NULL;
     int n = 0;
 
     for (int i = 0; i < c->n_optimizers; i++)
         if (pickle_entries(pickle_get(c->optimizers[i].value, "state")) > 0) {
-            found = &c->optimizers[i];
+            *found = &c->optimizers[i];
             n++;
         }
-    return n == 1 ? found : NULL;
+    return n;
+}
+
+bool pt_contents_has_state(const struct pt_contents *c)
+{
+    const struct pt_part *ignored;
+
+    return find_state(&ignored, c) > 0;
+}
+
+const struct pt_part *pt_contents_optimizer(const struct pt_contents *c)
+{
+    const struct pt_part *found = NULL;
+
+    return find_state(&found, c) == 1 ? found : NULL;
 }
 
 const char *pt_contents_titles(char text[PT_TITLES_TEXT], const struct pt_part *parts, int n)

@@ -10,6 +10,8 @@
 #ifndef RESHARD_FORMATS_PT_PT_CONTENTS_H
 #define RESHARD_FORMATS_PT_PT_CONTENTS_H
 
+#include <stdbool.h>
+
 #include "core/arena.h"
 #include "core/err.h"
 #include "torch/pickle_value.h"
@@ -36,6 +38,9 @@ tp_status pt_contents_find(struct pt_contents *out, const struct pickle_value *r
 /* The weights of the model: the only ones, or those with the usual key, where a program keeps an
  * average of them too. NULL: there are none, or that is not clear. */
 const struct pt_part *pt_contents_model(const struct pt_contents *c);
+
+/* Whether an optimizer has state. */
+bool pt_contents_has_state(const struct pt_contents *c);
 
 /* The optimizer: the only one that has state. NULL: there is none, or several. */
 const struct pt_part *pt_contents_optimizer(const struct pt_contents *c);
