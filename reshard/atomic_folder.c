@@ -247,6 +247,8 @@ static void undo_rename(struct atomic_folder *f, bool exchanged)
         f->tmp[0] = 0;
 }
 
+/* Right before the rename, and not synced: a crash in between leaves a folder that cannot be
+ * resumed. */
 static tp_status remove_scratch(const struct atomic_folder *f, struct tp_err *err)
 {
     char path[PATH_MAX];
@@ -266,9 +268,9 @@ tp_status atomic_folder_commit(struct atomic_folder *f, struct tp_err *err)
     bool exchanged;
     tp_status st;
 
-    TP_TRY(remove_scratch(f, err));
     TP_TRY(file_sync_dir(f->tmp, err));
     TP_TRY(make_parent(f->dir, parent, err));
+    TP_TRY(remove_scratch(f, err));
     TP_TRY(rename_to_dir(f, &exchanged, err));
     st = file_sync_dir(parent, err);
     if (st) {

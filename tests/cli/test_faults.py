@@ -75,6 +75,14 @@ class Shim:
         """[call, ...]: the calls of the last run, in order."""
         return [line.split(" ", 2)[1] for line in self.log.read_text().splitlines()]
 
+    def calls_from(self, call, path, last):
+        """The calls of the last run from the only `call` of a path that ends so up to the next `last`."""
+        lines = [line.split(" ", 2) for line in self.log.read_text().splitlines()]
+        at = [i for i, line in enumerate(lines) if line[1] == call and line[2].endswith(path)]
+        assert len(at) == 1, (call, path, lines)
+        calls = [line[1] for line in lines[at[0]:]]
+        return calls[:calls.index(last)]
+
 
 class Save:
     """tp-train resumes at step 1 and saves step 2."""

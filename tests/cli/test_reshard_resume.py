@@ -193,6 +193,14 @@ def test_it_resumes_when_it_was_killed_at_any_change_of_a_file(job, tmp_path, fi
     figure("killed at points, resumed", "%d, %d" % kill_at_changes(job, Shim(tmp_path, job.out), random.Random(SEED), 200))
 
 
+def test_nothing_slow_comes_between_the_removal_of_the_journal_and_the_step(job, tmp_path):
+    """A kill there loses the work of a run that was complete, so it must not wait for a disk."""
+    shim = Shim(tmp_path, job.out)
+    status, err = shim.run(job.argv)
+    assert status == 0, err
+    assert set(shim.calls_from("unlink", "/progress", "rename")) == {"unlink"}
+
+
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_stops_it_with_75_and_the_same_command_resumes(job, how):
     stop_and_resume(job, how)
