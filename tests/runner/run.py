@@ -146,8 +146,10 @@ def run_unit(name, test_filter):
     tap = "%s/%s.tap" % (OUT, name)
     command = ["%s/tests/%s" % (BUILD, name), "--jobs", "1", "--tap=" + tap]
     command += ["--filter=" + test_filter] if test_filter else []
-    status, _ = execute(name, command, 900, environment(name))
+    status, whole = execute(name, command, 900, environment(name))
     o = read_tap(tap, name, test_filter) if os.path.exists(tap) else Outcome(name, 0, 0)
+    for test in o.tests:  # Criterion's times are of a clock that a test may set
+        test[0] = min(test[0], whole)
     if not o.failed and (status or sanitizer_reports(name) or not (o.passed or o.skipped)):
         o.failed = 1
     return o
