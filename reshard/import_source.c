@@ -9,6 +9,7 @@
 #include "reshard/formats/foreign_adapter.h"
 #include "reshard/formats/foreign_model.h"
 #include "reshard/formats/foreign_place.h"
+#include "reshard/formats/hf_config.h"
 #include "reshard/memory_budget.h"
 #include "reshard/ruled_tensors.h"
 #include "reshard/tied_head.h"
@@ -76,6 +77,7 @@ static tp_status open_safetensors(struct import_source *s, const struct import_r
                      "what is missing (" IMPORT_FORMATS ")",
                      q->source);
     TP_TRY(st);
+    TP_TRY(safetensors_decode_fp8(s->safetensors, &s->decoded, err));
     for (int i = 0; i < safetensors_count(s->safetensors) && !q->rules; i++)
         TP_TRY(foreign_adapter_check_name(q->source, safetensors_name(s->safetensors, i), err));
     TP_TRY(list_params(s, &s->tensors, &s->n_tensors, q, m, arena, err));
@@ -370,7 +372,6 @@ static tp_status read_model_of_rules(struct model *out, const struct import_requ
                                      struct arena *arena, struct tp_err *err)
 {
     const char *config = q->config ? q->config : q->source;
-    char method[QUANT_METHOD_MAX];
     tp_status st = foreign_model_config(out, config, true, arena, err);
 
     if (!st && out->family != MODEL_OF_RULES)
@@ -378,13 +379,6 @@ static tp_status read_model_of_rules(struct model *out, const struct import_requ
                        "--rules: %s says %s, whose tensors are known; leave --rules out, or give "
                        "the model an architecture of its own in config.json",
                        config, family_of(out)->architecture);
-    if (!st && foreign_model_is_quantized(method, out))
-        return tp_fail(
-            err, TP_E_USAGE,
-            "--rules: %s says that the weights are quantized (%s), which is not supported; "
-            "convert the model to bf16 first, and remove quantization_config from its "
-            "config.json",
-            config, method);
     if (!st && q->ignore.n)
         return tp_fail(err, TP_E_USAGE,
                        "--ignore cannot be used with --rules, which have a line for every tensor");
@@ -413,11 +407,42 @@ tp_status import_source_model(struct model *out, const struct import_request *q,
     return memory_budget_explain(st, q->memory_bytes, err);
 }
 
+/* After the source was opened, or not: weights that are quantized in a way that cannot be decoded
+ * are named as the reason of what is missing, and those that were decoded leave the config. */
+static tp_status explain_quantized(tp_status st, const struct import_source *s,
+                                   const struct import_request *q, struct model *m,
+                                   struct arena *arena, struct tp_err *err)
+{
+    char method[QUANT_METHOD_MAX];
+
+    if (!foreign_model_is_quantized(method, m))
+        return st;
+    if (!st && s->decoded > 0) {
+        progress_note(
+            q->progress,
+            "%d weights in FP8 are imported as bf16, and config.json without quantization_config",
+            s->decoded);
+        return hf_config_remove(m, "quantization_config", arena, err);
+    }
+    if (q->rules && s->decoded == 0)
+        return tp_fail(
+            err, TP_E_USAGE,
+            "--rules: %s says that the weights are quantized (%s), which is not supported; "
+            "convert the model to bf16 first, and remove quantization_config from its "
+            "config.json",
+            q->config ? q->config : q->source, method);
+    if (st == TP_E_CORRUPT)
+        st = tp_fail_in(err,
+                        "config.json says that the weights are quantized (%s), which is not "
+                        "supported; convert the model to bf16 first",
+                        method);
+    return st;
+}
+
 tp_status import_source_open(struct import_source *s, const struct import_request *q,
-                             const struct model *m, struct arena *arena, struct tp_err *err)
+                             struct model *m, struct arena *arena, struct tp_err *err)
 {
     const struct foreign_format *format = format_of(q);
-    char method[QUANT_METHOD_MAX];
     tp_status st = TP_OK;
 
     if (format && format->fused && q->rules)
@@ -431,11 +456,7 @@ tp_status import_source_open(struct import_source *s, const struct import_reques
     if (!st)
         st = format ? open_pieces(s, q, format, m, arena, err)
                     : open_safetensors(s, q, m, arena, err);
-    if (st == TP_E_CORRUPT && foreign_model_is_quantized(method, m))
-        st = tp_fail_in(err,
-                        "config.json says that the weights are quantized (%s), which is not "
-                        "supported; convert the model to bf16 first",
-                        method);
+    st = explain_quantized(st, s, q, m, arena, err);
     return memory_budget_explain(st, q->memory_bytes, err);
 }
 

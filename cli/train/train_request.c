@@ -18,6 +18,7 @@
 #include "layout/train_option.h"
 #include "reshard/formats/foreign_adapter.h"
 #include "reshard/formats/foreign_model.h"
+#include "reshard/formats/hf_config.h"
 #include "storage/location.h"
 #include "trainer/data/token_file.h"
 #include "trainer/pipeline/schedule_diagram.h"
@@ -259,7 +260,7 @@ static tp_status read_saved_model(struct train_request *r, struct tp_err *err)
 
 static tp_status read_model(struct train_request *r, struct tp_err *err)
 {
-    char clean[PATH_MAX];
+    char clean[PATH_MAX], method[QUANT_METHOD_MAX];
     tp_status st;
 
     if (!r->config.model_path)
@@ -271,6 +272,8 @@ static tp_status read_model(struct train_request *r, struct tp_err *err)
         st = foreign_adapter_check(r->config.model_path, err);
     if (!st)
         st = foreign_model_config(&r->model, r->config.model_path, false, &r->arena, err);
+    if (!st && foreign_model_is_quantized(method, &r->model)) /* what tp-train saves is not */
+        st = hf_config_remove(&r->model, "quantization_config", &r->arena, err);
     if (st == TP_E_NOTFOUND)
         st = model_place_explain(r->config.model_path, err);
     return st ? tp_fail_in(err, "--model") : TP_OK;

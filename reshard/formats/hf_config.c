@@ -104,16 +104,43 @@ static char *dump(const json_t *root)
     return text;
 }
 
-tp_status hf_config_make(char **text, const struct model *m, enum dtype dtype, struct tp_err *err)
+/* Parse a model's config.json. */
+static tp_status load(json_t **root, const struct model *m, struct tp_err *err)
 {
     json_error_t why;
-    json_t *root = json_loads(m->config, JSON_REJECT_DUPLICATES, &why);
-    int failed;
 
-    if (!json_is_object(root)) {
-        json_decref(root);
-        return tp_fail(err, TP_E_CORRUPT, "the config.json in the checkpoint is not a JSON object");
-    }
+    *root = json_loads(m->config, JSON_REJECT_DUPLICATES, &why);
+    if (json_is_object(*root))
+        return TP_OK;
+    json_decref(*root);
+    return tp_fail(err, TP_E_CORRUPT, "the config.json in the checkpoint is not a JSON object");
+}
+
+tp_status hf_config_remove(struct model *m, const char *key, struct arena *arena,
+                           struct tp_err *err)
+{
+    json_t *root;
+    char *text;
+    tp_status st = load(&root, m, err);
+
+    if (st)
+        return st;
+    json_object_del(root, key);
+    text = dump(root);
+    json_decref(root);
+    m->config = text ? arena_strdup(arena, text) : NULL;
+    free(text);
+    return m->config ? TP_OK : tp_fail(err, TP_E_NOMEM, "no memory for config.json");
+}
+
+tp_status hf_config_make(char **text, const struct model *m, enum dtype dtype, struct tp_err *err)
+{
+    json_t *root;
+    int failed;
+    tp_status st = load(&root, m, err);
+
+    if (st)
+        return st;
     failed = json_object_set_new(root, "dtype", json_string(torch_name(dtype)));
     failed |= json_object_set_new(root, "torch_dtype", json_string(torch_name(dtype)));
     failed |= set_rope(root, m);

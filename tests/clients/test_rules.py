@@ -3,6 +3,7 @@ moved has the same bits and logits, and modules of transformers that have only w
 
 covers: reshard/ruled_tensors layout/cut_rules"""
 import copy
+import json
 import pathlib
 import sys
 
@@ -10,6 +11,7 @@ import pytest
 import torch
 import transformers
 from safetensors.torch import save_file
+from transformers.integrations.finegrained_fp8 import Fp8Dequantize
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "cli"))
 import harness  # noqa: E402
@@ -156,6 +158,39 @@ def test_a_model_survives_import_reshard_and_export(model, tmp_path):
     harness.ok("tp-ckpt", "export", tmp_path / "one", "--format", "safetensors", "-o", tmp_path / "hf")
     assert_bits(tensors(tmp_path / "hf"), tensors(model[1]))
     assert torch.equal(logits(load(tmp_path / "hf")), logits(load(model[1])))
+
+
+def quantize(w, block):
+    """A matrix as FP8 with a scale for each block, as DeepSeek publishes its models, and what transformers makes of that."""
+    rows, cols = (-(-n // b) for n, b in zip(w.shape, block))
+    spread = [n.repeat_interleave(b)[:size] for n, b, size in zip((torch.arange(rows), torch.arange(cols)), block, w.shape)]
+    index = spread[0][:, None] * cols + spread[1][None]
+    largest = torch.zeros(rows * cols).scatter_reduce(0, index.flatten(), w.abs().flatten(), "amax")
+    scales = largest / torch.finfo(torch.float8_e4m3fn).max
+    elements = (w / scales[index]).to(torch.float8_e4m3fn)
+    scales = scales.reshape(rows, cols)
+    if all(n % b == 0 for n, b in zip(w.shape, block)):
+        return elements, scales, Fp8Dequantize(None)._dequantize_one(elements, scales, torch.bfloat16)
+    # It refuses a block that is cut off, as in DeepSeek-V3's kv_a_proj_with_mqa; DeepSeek's fp8_cast_bf16.py does not.
+    return elements, scales, (elements.float() * scales.flatten()[index]).to(torch.bfloat16)
+
+
+def test_a_model_in_fp8_becomes_what_transformers_makes_of_it(tmp_path):
+    source = make("deepseek-v3", tmp_path / "source")
+    stored, want = {}, {}
+    for name, w in tensors(source).items():
+        if w.dim() == 2 and name.endswith("proj.weight") or name.endswith("proj_with_mqa.weight"):
+            stored[name], stored[name + "_scale_inv"], want[name] = quantize(w, (128, 128))
+        else:
+            stored[name] = want[name] = w.to(torch.bfloat16)
+    config = json.loads((source / "config.json").read_text())
+    config["quantization_config"] = {"quant_method": "fp8", "fmt": "e4m3", "weight_block_size": [128, 128]}
+    (source / "config.json").write_text(json.dumps(config))
+    save_file(stored, source / "model.safetensors", metadata={"format": "pt"})
+    import_(("deepseek-v3", source), "tp2pp2", tmp_path / "ckpt")
+    harness.ok("tp-ckpt", "export", tmp_path / "ckpt", "--format", "safetensors", "-o", tmp_path / "hf")
+    assert_bits(tensors(tmp_path / "hf"), want)
+    load(tmp_path / "hf")
 
 
 @pytest.mark.parametrize("tp", [2, 4])

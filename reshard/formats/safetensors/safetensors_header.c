@@ -46,13 +46,20 @@ static int unsupported_bytes(const char *dtype)
     static const struct {
         const char *name;
         int bytes;
-    } types[] = { { "BOOL", 1 }, { "I8", 1 },  { "F8_E4M3", 1 }, { "F8_E5M2", 1 }, { "I16", 2 },
-                  { "U16", 2 },  { "U32", 4 }, { "U64", 8 },     { "C64", 8 } };
+    } types[] = { { "BOOL", 1 }, { "I8", 1 },  { "F8_E4M3", 1 }, { "F8_E5M2", 1 }, { "F8_E8M0", 1 },
+                  { "I16", 2 },  { "U16", 2 }, { "U32", 4 },     { "U64", 8 },     { "C64", 8 } };
 
     for (size_t i = 0; i < sizeof types / sizeof *types; i++)
         if (strcmp(dtype, types[i].name) == 0)
             return types[i].bytes;
     return 0;
+}
+
+static enum fp8_type fp8_type_of(const char *dtype)
+{
+    if (strcmp(dtype, "F8_E4M3") == 0)
+        return FP8_E4M3;
+    return strcmp(dtype, "F8_E8M0") == 0 ? FP8_E8M0 : FP8_NONE;
 }
 
 static tp_status read_shape(struct safetensors_tensor *t, int64_t *elements, const json_t *shape,
@@ -112,6 +119,7 @@ static tp_status read_entry(struct safetensors_entry *e, const char *name, const
         return bad_tensor(r, name, "has no dtype");
     if (!dtype_parse(&t->dtype, dtype) || strcmp(dtype_safetensors(t->dtype), dtype) != 0)
         t->dtype = DTYPE_COUNT;
+    e->fp8 = fp8_type_of(dtype);
     if ((st = read_shape(t, &elements, json_object_get(value, "shape"), r)))
         return st;
     if ((st = read_offsets(e, json_object_get(value, "data_offsets"), r)))

@@ -12,11 +12,13 @@
 #define RESHARD_FORMATS_SAFETENSORS_SAFETENSORS_HEADER_H
 
 #include "core/arena.h"
+#include "reshard/formats/safetensors/fp8.h"
 #include "reshard/formats/safetensors/safetensors.h"
 #include "storage/object.h"
 
 struct safetensors_entry {
     struct safetensors_tensor tensor; /* dtype DTYPE_COUNT: a type that is not supported here */
+    enum fp8_type fp8;                /* which of these types it is */
     int64_t begin, end;               /* bytes in the file */
 };
 

@@ -9,7 +9,7 @@
 #include "core/file.h"
 #include "core/text.h"
 #include "reshard/engine/tensor_digests.h"
-#include "reshard/formats/safetensors/safetensors_header.h"
+#include "reshard/formats/safetensors/fp8_scales.h"
 #include "reshard/formats/safetensors/safetensors_index.h"
 #include "storage/location.h"
 #include "storage/missing_files.h"
@@ -24,6 +24,8 @@ struct safetensors_source_file {
 struct safetensors_found {
     struct safetensors_entry entry;
     int file;
+    const struct fp8_scales *scales; /* what is stored is FP8, and its dtype what it becomes; NULL:
+                                        it is what its dtype says */
 };
 
 struct safetensors_source {
@@ -43,29 +45,39 @@ static tp_status no_memory(const struct safetensors_source *s, struct tp_err *er
     return tp_fail(err, TP_E_NOMEM, "%s: no memory for its index", s->path);
 }
 
+/* What is stored of a run. */
+static struct safetensors_bytes bytes_of(const struct safetensors_source *s,
+                                         const struct safetensors_found *f, const struct box *run)
+{
+    const struct box whole = box_whole(f->entry.tensor.ndim, f->entry.tensor.shape);
+    const struct safetensors_source_file *file = &s->files[f->file];
+    const int elem = f->scales ? 1 : dtype_bytes(f->entry.tensor.dtype);
+
+    return (struct safetensors_bytes){ &file->object, file->path,
+                                       f->entry.begin + box_offset_in(&whole, run) * elem,
+                                       box_elements(run) * elem };
+}
+
 static tp_status source_read_undigested(void *ctx, int extent, const struct box *run, void *buf,
                                         struct tp_err *err)
 {
     const struct safetensors_source *s = ctx;
     const struct safetensors_found *f = s->selected[extent];
-    const struct safetensors_source_file *file = &s->files[f->file];
-    struct box whole = box_whole(f->entry.tensor.ndim, f->entry.tensor.shape);
-    int elem = dtype_bytes(f->entry.tensor.dtype);
-    int64_t at = f->entry.begin + box_offset_in(&whole, run) * elem;
+    const struct safetensors_bytes stored = bytes_of(s, f, run);
 
-    return object_read_at(&file->object, file->path, at, buf, (size_t)(box_elements(run) * elem),
-                          err);
+    return f->scales && !box_is_empty(run) ? fp8_scales_read(f->scales, &stored, run, buf, err)
+                                           : safetensors_bytes_read(&stored, buf, err);
 }
 
 static void source_will_read(void *ctx, int extent, const struct box *run)
 {
     const struct safetensors_source *s = ctx;
     const struct safetensors_found *f = s->selected[extent];
-    const struct box whole = box_whole(f->entry.tensor.ndim, f->entry.tensor.shape);
-    const int elem = dtype_bytes(f->entry.tensor.dtype);
+    const struct safetensors_bytes stored = bytes_of(s, f, run);
 
-    object_will_read(&s->files[f->file].object, f->entry.begin + box_offset_in(&whole, run) * elem,
-                     box_elements(run) * elem);
+    if (f->scales && !box_is_empty(run))
+        fp8_scales_will_read(f->scales, run);
+    safetensors_bytes_will_read(&stored);
 }
 
 static void source_add_digest(void *ctx, int tensor, const struct digest *part)
@@ -133,7 +145,7 @@ static tp_status add_file(struct safetensors_source *s, const char *path, struct
         return no_memory(s, err);
     s->found = grown;
     for (int i = 0; i < n; i++)
-        s->found[s->n_found++] = (struct safetensors_found){ entries[i], s->n_files - 1 };
+        s->found[s->n_found++] = (struct safetensors_found){ entries[i], s->n_files - 1, NULL };
 done:
     return st;
 }
@@ -306,6 +318,75 @@ static const struct safetensors_found *find_with_prefix(const struct safetensors
         f = find(s, name + sizeof prefix - 1);
     return f;
 }
+
+/* ---- FP8 ---- */
+
+static const struct safetensors_found *find_scales(const struct safetensors_source *s,
+                                                   const char *name, struct arena *arena)
+{
+    static const char *const suffixes[] = { "_scale_inv", "_scale" };
+    const struct safetensors_found *f = NULL;
+
+    for (int i = 0; i < 2 && !f; i++) {
+        const char *scales = arena_printf(arena, "%s%s", name, suffixes[i]);
+
+        f = scales ? find(s, scales) : NULL;
+    }
+    return f;
+}
+
+/* Remove the tensors that are scales of others. */
+static void remove_scales(struct safetensors_source *s, const bool *are_scales)
+{
+    int kept = 0;
+
+    for (int i = 0; i < s->n_found; i++)
+        if (!are_scales[i])
+            s->found[kept++] = s->found[i];
+    s->n_found = kept;
+}
+
+tp_status safetensors_decode_fp8(struct safetensors_source *s, int *n, struct tp_err *err)
+{
+    bool *are_scales = calloc((size_t)s->n_found + 1, sizeof *are_scales);
+    struct arena arena = { 0 };
+    int decoded = 0;
+    tp_status st = TP_OK;
+
+    if (!are_scales)
+        return no_memory(s, err);
+    for (int i = 0; i < s->n_found; i++) {
+        struct safetensors_found *f = &s->found[i];
+        const struct safetensors_found *scales =
+            f->entry.fp8 == FP8_E4M3 ? find_scales(s, f->entry.tensor.name, &arena) : NULL;
+        struct fp8_scales *made = scales ? arena_array(&s->arena, 1, sizeof *made) : NULL;
+        struct safetensors_bytes all;
+
+        if (!scales)
+            continue;
+        if (!made) {
+            st = no_memory(s, err);
+            goto done;
+        }
+        all = (struct safetensors_bytes){ &s->files[scales->file].object,
+                                          s->files[scales->file].path, scales->entry.begin,
+                                          scales->entry.end - scales->entry.begin };
+        TP_TRY(fp8_scales_make(made, &f->entry.tensor, &scales->entry, &all, err));
+        f->scales = made;
+        f->entry.tensor.dtype = DTYPE_BF16;
+        are_scales[scales - s->found] = true;
+        decoded++;
+    }
+    remove_scales(s, are_scales);
+    if (n)
+        *n = decoded;
+done:
+    arena_free(&arena);
+    free(are_scales);
+    return st;
+}
+
+/* ---- what was found, as tensors of the transfer ---- */
 
 static tp_status match(const struct safetensors_found **out, const struct safetensors_source *s,
                        const struct reshard_tensor *want, struct tp_err *err)
