@@ -83,6 +83,10 @@ def assert_imported(state, path, root, *more, rules=None):
     return r
 
 
+def left_out(path):
+    return sorted(json.loads(ok("tp-ckpt", "show", path, "--json").out)["others"])
+
+
 def refused(*argv, says, code=2):
     r = run(*argv)
     assert r.rc == code and len(r.lines) == 1 and says in r.err, repr(r)
@@ -218,6 +222,10 @@ def test_an_average_beside_the_model_is_left_out(f32, tmp_path):
     path = save(tmp_path / "ema.pt", {"ema": other, "model": weights(f32, order), "optimizer": numbered(f32, order)})
     r = assert_imported(f32, path, tmp_path / "ckpt")
     assert "ema" in r.out, repr(r)
+    path = save(tmp_path / "deeper.pt", {"step": 1, "state": {"ema": other, "model": weights(f32, order), "optimizer": numbered(f32, order),
+                                                              7: [1, 2]}})
+    assert left_out(path) == ["state.7", "state.ema", "state.optimizer.param_groups", "step"]
+    assert_imported(f32, path, tmp_path / "deeper")
     path = save(tmp_path / "two.pt", {"student": weights(f32, order), "teacher": other})
     refused("tp-ckpt", "import", path, "-o", tmp_path / "no", "--config", f32.config, says="several dicts of weights (student, teacher)")
 
@@ -229,6 +237,7 @@ def test_of_several_optimizers_none_is_guessed(f32, tmp_path):
     refused("tp-ckpt", "import", path, "-o", tmp_path / "no", "--config", f32.config,
             says="several optimizers (optimizer_states.0, optimizer_states.1)")
     r = ok("tp-ckpt", "import", path, "-o", tmp_path / "ckpt", "--config", f32.config, "--no-optim")
+    assert left_out(path) == ["optimizer_states"]
     assert digests(tmp_path / "ckpt") == f32.digests("param"), repr(r)
     path = save(tmp_path / "new.ckpt", {"state_dict": weights(f32, order), "optimizer_states": [
         numbered(f32, order), {"state": {}, "param_groups": [{**OPTIONS, "params": []}]}]})

@@ -52,31 +52,42 @@ tp_status pt_assets(char dir[PATH_MAX], const char *path, struct tp_err *err)
 
 /* ---- the model ---- */
 
+/* The model of the file. */
+struct pt_model {
+    const struct pt_part *part;
+    struct dcp_prefix_names names;
+    const char *prefix; /* that the program has in front of Hugging Face's names: "model." of a
+                           LightningModule, "module." of DistributedDataParallel */
+};
+
 static tp_status no_memory(const struct torch_pieces *x, struct tp_err *err)
 {
     return tp_fail(err, TP_E_NOMEM, "%s: no memory for its index", piece_source_path(x->source));
 }
 
-/* What a program has in front of the names of Hugging Face's: "model." of a LightningModule,
- * "module." of DistributedDataParallel. */
-static tp_status find_prefix(const char **out, struct torch_pieces *x,
-                             const struct pickle_value *weights, struct tp_err *err)
+/* The name of an entry, without what torch.compile puts into it. "": it is no text. */
+static tp_status plain_name(const char **out, struct torch_pieces *x,
+                            const struct pickle_value *dict, int64_t i, struct tp_err *err)
 {
-    struct dcp_prefix_names names = { .n_weights = 0 };
+    const char *key = pickle_text(pickle_key(dict, i));
 
-    names.weights =
-        arena_array(&x->arena, (size_t)pickle_entries(weights) + 1, sizeof *names.weights);
-    if (!names.weights)
+    *out = key ? compiled_name_plain(&x->arena, key) : "";
+    return *out ? TP_OK : no_memory(x, err);
+}
+
+static tp_status find_names(struct pt_model *out, struct torch_pieces *x, struct tp_err *err)
+{
+    const struct pickle_value *weights = out->part->value;
+    const char **names = arena_array(&x->arena, (size_t)pickle_entries(weights) + 1, sizeof *names);
+    tp_status st = TP_OK;
+
+    if (!names)
         return no_memory(x, err);
-    for (int64_t i = 0; i < pickle_entries(weights); i++) {
-        const char *key = pickle_text(pickle_key(weights, i));
-        const char *name = key ? compiled_name_plain(&x->arena, key) : "";
-
-        if (!name)
-            return no_memory(x, err);
-        names.weights[names.n_weights++] = name;
-    }
-    return dcp_prefix_find(out, &names, piece_source_arena(x->source), err);
+    for (int64_t i = 0; i < pickle_entries(weights) && !st; i++)
+        st = plain_name(&names[i], x, weights, i, err);
+    out->names =
+        (struct dcp_prefix_names){ .weights = names, .n_weights = (int)pickle_entries(weights) };
+    return st ? st : dcp_prefix_find(&out->prefix, &out->names, piece_source_arena(x->source), err);
 }
 
 static tp_status refuse_model(const struct pt_contents *c, const char *path, struct tp_err *err)
@@ -101,98 +112,62 @@ static tp_status refuse_model(const struct pt_contents *c, const char *path, str
 
 /* ---- the optimizer ---- */
 
-/* Whether weights have a name behind a prefix. */
-static bool has_weight(const struct pickle_value *weights, const char *prefix, const char *name,
-                       struct arena *arena)
+/* Whether a model has a weight of a name, behind its prefix. */
+static bool has_weight(const struct pt_model *of, const char *name)
 {
-    const size_t n = strlen(prefix);
+    const size_t n = strlen(of->prefix);
 
-    for (int64_t i = 0; i < pickle_entries(weights); i++) {
-        const char *key = pickle_text(pickle_key(weights, i));
-        const char *plain = key ? compiled_name_plain(arena, key) : NULL;
+    for (int i = 0; i < of->names.n_weights; i++) {
+        const char *weight = of->names.weights[i];
 
-        if (plain && strncmp(plain, prefix, n) == 0 && strcmp(plain + n, name) == 0)
+        if (strncmp(weight, of->prefix, n) == 0 && strcmp(weight + n, name) == 0)
             return true;
     }
     return false;
 }
 
-/* What the names of an optimizer have in front of those of Hugging Face: what weights have, or
- * nothing, where the optimizer is that of a module inside the program's. */
-static const char *prefix_of_names(const struct pickle_value *state,
-                                   const struct pickle_value *weights, const char *prefix,
-                                   struct arena *arena)
+/* Names of an optimizer have in front of those of Hugging Face what weights have, or nothing, where
+ * the optimizer is that of a module inside the program's. */
+static tp_status add_named(struct torch_pieces *x, struct named_adamw *q,
+                           const struct pickle_value *state, const struct pt_model *of,
+                           const struct model *m, struct tp_err *err)
 {
-    const char *key = pickle_text(pickle_key(state, 0));
-    const char *name = key ? compiled_name_plain(arena, key) : NULL;
+    const char *name;
+    tp_status st = plain_name(&name, x, state, 0, err);
 
-    return name && has_weight(weights, prefix, name, arena) ? "" : prefix;
+    if (st)
+        return st;
+    q->prefix = has_weight(of, name) ? "" : of->prefix;
+    return named_adamw_read(x, q, m, err);
 }
 
 static tp_status add_optimizer(struct torch_pieces *x, const struct pt_part *part,
-                               const struct pt_part *weights, const char *prefix,
-                               const struct model *m, struct tp_err *err)
+                               const struct pt_model *of, const struct model *m, struct tp_err *err)
 {
     const char *title = *part->title ? part->title : "optimizer";
     const struct pickle_value *state = pickle_get(part->value, "state");
     const struct numbered_adamw numbered = { .root = part->value,
                                              .title = title,
-                                             .weights = weights->value,
-                                             .prefix = prefix,
+                                             .weights = of->part->value,
+                                             .prefix = of->prefix,
                                              .program = { .own_groups = true,
                                                           .other_version = true } };
-    const struct named_adamw named = { .root = part->value,
-                                       .title = title,
-                                       .prefix = prefix_of_names(state, weights->value, prefix,
-                                                                 &x->arena) };
+    struct named_adamw named = { .root = part->value, .title = title };
 
-    return pickle_text(pickle_key(state, 0)) ? named_adamw_read(x, &named, m, err)
+    return pickle_text(pickle_key(state, 0)) ? add_named(x, &named, state, of, m, err)
                                              : numbered_adamw_read(x, &numbered, m, err);
 }
 
 /* Of several optimizers none is taken. */
-static tp_status refuse_optimizers(const struct pt_contents *c, struct piece_source *s,
-                                   struct tp_err *err)
+static void refuse_optimizers(const struct pt_contents *c, struct piece_source *s)
 {
     char titles[PT_TITLES_TEXT];
     struct tp_err why = { 0 };
-    tp_status st = TP_OK;
 
     tp_fail(&why, TP_E_USAGE,
-            "%s: has several optimizers (%s), and which is the model's is not "
-            "known",
+            "%s: has several optimizers (%s), and which is the model's is not known",
             piece_source_path(s), pt_contents_titles(titles, c->optimizers, c->n_optimizers));
     piece_source_refuse_state(s, &why);
-    for (int i = 0; i < c->n_optimizers && !st; i++)
-        st = piece_source_leave(s, c->optimizers[i].title, err);
-    return st;
-}
-
-/* ---- what else there is ---- */
-
-/* Whether a part is the value of a key of the file, or inside of it. */
-static bool is_under(const struct pt_part *part, const char *key)
-{
-    const size_t n = strlen(key);
-
-    return strncmp(part->title, key, n) == 0 && (part->title[n] == 0 || part->title[n] == '.');
-}
-
-/* List what is neither the model nor its optimizer. */
-static tp_status leave_others(struct torch_pieces *x, const struct pt_part *model,
-                              const struct pt_part *optimizer, struct tp_err *err)
-{
-    tp_status st = TP_OK;
-
-    if (!*model->title)
-        return TP_OK;
-    for (int64_t i = 0; i < pickle_entries(x->root) && !st; i++) {
-        const char *key = pickle_text(pickle_key(x->root, i));
-
-        if (key && !is_under(model, key) && !(optimizer && is_under(optimizer, key)))
-            st = piece_source_leave(x->source, key, err);
-    }
-    return st;
 }
 
 /* ---- both ---- */
@@ -200,23 +175,23 @@ static tp_status leave_others(struct torch_pieces *x, const struct pt_part *mode
 static tp_status read_contents(struct torch_pieces *x, const struct model *m, struct tp_err *err)
 {
     struct piece_source *s = x->source;
-    const struct pt_part *model, *optimizer;
-    const char *prefix;
+    struct pt_model model = { .part = NULL };
+    const struct pt_part *optimizer;
     struct pt_contents c;
     tp_status st;
 
     TP_TRY(pt_contents_find(&c, x->root, &x->arena, err));
-    model = pt_contents_model(&c);
+    model.part = pt_contents_model(&c);
     optimizer = pt_contents_optimizer(&c);
-    if (!model)
+    if (!model.part)
         return refuse_model(&c, piece_source_path(s), err);
-    TP_TRY(find_prefix(&prefix, x, model->value, err));
-    TP_TRY(torch_bin_read_dict(x, model->value, prefix, m, err));
+    TP_TRY(find_names(&model, x, err));
+    TP_TRY(torch_bin_read_dict(x, model.part->value, model.prefix, m, err));
     if (optimizer)
-        TP_TRY(add_optimizer(x, optimizer, model, prefix, m, err));
+        TP_TRY(add_optimizer(x, optimizer, &model, m, err));
     else if (pt_contents_has_state(&c))
-        TP_TRY(refuse_optimizers(&c, s, err));
-    st = leave_others(x, model, optimizer, err);
+        refuse_optimizers(&c, s);
+    st = pt_contents_leave(s, x->root, model.part, optimizer, err);
 done:
     return st;
 }

@@ -6,14 +6,17 @@
 
 #include "torch/torch_tensor.h"
 
-/* How deep parts may be: {"state": {"model": ...}}. */
-enum { DEPTH_MAX = 2 };
-
 struct pt_search {
     struct pt_contents *out;
     struct arena *arena;
+    int64_t path[PT_DEPTH_MAX]; /* to the value that is looked at */
     bool no_memory;
 };
+
+static tp_status no_memory(struct tp_err *err)
+{
+    return tp_fail(err, TP_E_NOMEM, "no memory for the keys of a file");
+}
 
 /* Tensors of a program's own, such as a random state, have names without dots. */
 static bool has_weights(const struct pickle_value *v)
@@ -42,45 +45,68 @@ static const char *module_class(const struct pickle_value *v)
     return pickle_is(v->object.callable, PICKLE_GLOBAL) ? v->object.callable->global.name : "?";
 }
 
-/* The title of what is in `title` under a key, or at a place of a list. */
-static const char *join(struct pt_search *s, const char *title, const struct pickle_value *key,
-                        int64_t i)
+/* How many values a dict or a list has. */
+static int64_t count_inside(const struct pickle_value *v)
 {
-    const char *dot = *title ? "." : "", *text = pickle_text(key);
-    const char *joined = text ? arena_printf(s->arena, "%s%s%s", title, dot, text)
-                              : arena_printf(s->arena, "%s%s%lld", title, dot, (long long)i);
-
-    s->no_memory |= !joined;
-    return joined ? joined : "";
+    return pickle_is(v, PICKLE_LIST) ? pickle_count(v) : pickle_entries(v);
 }
 
-static void add(struct pt_part *parts, int *n, const struct pickle_value *v, const char *title)
+static const struct pickle_value *inside(const struct pickle_value *v, int64_t i)
 {
+    return pickle_is(v, PICKLE_LIST) ? pickle_item(v, i) : pickle_entry(v, i);
+}
+
+/* The title of value i inside of a dict or list that has a title: with its key, or its place. NULL:
+ * memory is out. */
+static const char *title_inside(struct arena *arena, const char *title,
+                                const struct pickle_value *v, int64_t i)
+{
+    const struct pickle_value *key = pickle_is(v, PICKLE_LIST) ? NULL : pickle_key(v, i);
+    const char *dot = *title ? "." : "", *text = pickle_text(key);
+    int64_t number = i;
+
+    if (key && !text && !pickle_int(&number, key))
+        text = "?";
+    return text ? arena_printf(arena, "%s%s%s", title, dot, text)
+                : arena_printf(arena, "%s%s%lld", title, dot, (long long)number);
+}
+
+static void add(struct pt_search *s, struct pt_part *parts, int *n, const struct pickle_value *v,
+                const char *title, int depth)
+{
+    struct pt_part part = { .value = v, .title = title, .depth = depth };
+
+    memcpy(part.path, s->path, sizeof part.path);
     if (*n < PT_PARTS_MAX)
-        parts[(*n)++] = (struct pt_part){ v, title };
+        parts[(*n)++] = part;
 }
 
 /* Of what is a part itself, nothing further. */
 static void search(struct pt_search *s, const struct pickle_value *v, const char *title, int depth)
 {
     if (is_optimizer(v)) {
-        add(s->out->optimizers, &s->out->n_optimizers, v, title);
+        add(s, s->out->optimizers, &s->out->n_optimizers, v, title, depth);
         return;
     }
     if (has_weights(v)) {
-        add(s->out->weights, &s->out->n_weights, v, title);
+        add(s, s->out->weights, &s->out->n_weights, v, title, depth);
         return;
     }
     if (!s->out->module)
         s->out->module = module_class(v);
-    if (depth == DEPTH_MAX)
+    if (depth == PT_DEPTH_MAX)
         return;
-    for (int64_t i = 0; i < pickle_entries(v); i++)
-        if (pickle_text(pickle_key(v, i)) && pickle_entry(v, i)->depth > 0)
-            search(s, pickle_entry(v, i), join(s, title, pickle_key(v, i), i), depth + 1);
-    for (int64_t i = 0; i < pickle_count(v) && pickle_is(v, PICKLE_LIST); i++)
-        if (pickle_item(v, i)->depth > 0)
-            search(s, pickle_item(v, i), join(s, title, NULL, i), depth + 1);
+    for (int64_t i = 0; i < count_inside(v); i++) {
+        const char *name;
+
+        if (inside(v, i)->depth == 0 ||
+            !(pickle_is(v, PICKLE_LIST) || pickle_text(pickle_key(v, i))))
+            continue;
+        name = title_inside(s->arena, title, v, i);
+        s->no_memory |= !name;
+        s->path[depth] = i;
+        search(s, inside(v, i), name ? name : "", depth + 1);
+    }
 }
 
 tp_status pt_contents_find(struct pt_contents *out, const struct pickle_value *root,
@@ -90,7 +116,7 @@ tp_status pt_contents_find(struct pt_contents *out, const struct pickle_value *r
 
     *out = (struct pt_contents){ .n_weights = 0 };
     search(&s, root, "", 0);
-    return s.no_memory ? tp_fail(err, TP_E_NOMEM, "no memory for the keys of a file") : TP_OK;
+    return s.no_memory ? no_memory(err) : TP_OK;
 }
 
 /* ---- choosing ---- */
@@ -161,4 +187,54 @@ const char *pt_contents_titles(char text[PT_TITLES_TEXT], const struct pt_part *
         used += (size_t)snprintf(text + used, PT_TITLES_TEXT - used, "%s%.60s", i ? ", " : "",
                                  parts[i].title);
     return text;
+}
+
+/* ---- what is beside them ---- */
+
+/* A dict or list with a part inside of it. */
+struct level {
+    const struct pickle_value *value;
+    const char *title;
+    int depth;
+    const struct pt_part *model, *optimizer; /* NULL: not inside of this */
+};
+
+/* The part if it is value i of a level, or inside of that; else NULL. */
+static const struct pt_part *at(const struct pt_part *part, const struct level *l, int64_t i)
+{
+    return part && part->path[l->depth] == i ? part : NULL;
+}
+
+static tp_status leave_beside(struct piece_source *s, const struct level *l, struct tp_err *err)
+{
+    tp_status st = TP_OK;
+
+    for (int64_t i = 0; i < count_inside(l->value) && !st; i++) {
+        const struct level next = { .value = inside(l->value, i),
+                                    .title =
+                                        title_inside(piece_source_arena(s), l->title, l->value, i),
+                                    .depth = l->depth + 1,
+                                    .model = at(l->model, l, i),
+                                    .optimizer = at(l->optimizer, l, i) };
+
+        if (!next.title)
+            return no_memory(err);
+        if (!next.model && !next.optimizer)
+            st = piece_source_leave(s, next.title, err);
+        else if (!(next.model && next.model->depth == next.depth) &&
+                 !(next.optimizer && next.optimizer->depth == next.depth))
+            st = leave_beside(s, &next, err);
+    }
+    return st;
+}
+
+tp_status pt_contents_leave(struct piece_source *s, const struct pickle_value *root,
+                            const struct pt_part *model, const struct pt_part *optimizer,
+                            struct tp_err *err)
+{
+    const struct level whole = {
+        .value = root, .title = "", .model = model, .optimizer = optimizer
+    };
+
+    return model->depth ? leave_beside(s, &whole, err) : TP_OK;
 }

@@ -14,14 +14,18 @@
 
 #include "core/arena.h"
 #include "core/err.h"
+#include "reshard/formats/pieces/piece.h"
 #include "torch/pickle_value.h"
 
-enum { PT_PARTS_MAX = 16 };
+/* How deep parts may be: {"state": {"model": ...}}. */
+enum { PT_PARTS_MAX = 16, PT_DEPTH_MAX = 2 };
 
 /* A part of the file. */
 struct pt_part {
     const struct pickle_value *value;
-    const char *title; /* its keys: "model", "optimizer_states.0"; "": the whole file */
+    const char *title;          /* its keys: "model", "optimizer_states.0"; "": the whole file */
+    int64_t path[PT_DEPTH_MAX]; /* which entries of dicts and items of lists lead to it */
+    int depth;                  /* how many: 0, the whole file */
 };
 
 struct pt_contents {
@@ -44,6 +48,12 @@ bool pt_contents_has_state(const struct pt_contents *c);
 
 /* The optimizer: the only one that has state. NULL: there is none, or several. */
 const struct pt_part *pt_contents_optimizer(const struct pt_contents *c);
+
+/* Note what is neither the model nor its optimizer (NULL: there is none) as left behind: of the
+ * file whose root this is, by titles, and of what has one of them inside, what is beside it. */
+tp_status pt_contents_leave(struct piece_source *s, const struct pickle_value *root,
+                            const struct pt_part *model, const struct pt_part *optimizer,
+                            struct tp_err *err);
 
 enum { PT_TITLES_TEXT = 400 };
 
