@@ -19,7 +19,8 @@ int control_rank(const struct comm_control *c);
 int control_size(const struct comm_control *c);
 
 /* Agree on a status. If any rank passes a failure, every rank gets the failure of the lowest such
- * rank and its message; the other ranks get the message with "rank 3: " before it. */
+ * rank and its message; the other ranks get the message with "rank 3: " before it. c is NULL where
+ * one process works alone: the status is its own. */
 tp_status control_agree(struct comm_control *c, tp_status st, struct tp_err *err);
 
 /* After a failure that control_agree returned on every rank: the ranks continue. Clears *err. Every

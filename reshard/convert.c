@@ -236,11 +236,9 @@ tp_status convert_run(struct convert_report *report, const struct convert_reques
     const double begin = clock_seconds();
     struct convert_report r = { .dry_run = q->dry_run };
     bool foreign = false;
-    tp_status st = prepare(&r, q, &foreign, err);
+    tp_status st;
 
-    if (q->control)
-        st = control_agree(q->control, st, err);
-    TP_TRY(st);
+    TP_TRY(control_agree(q->control, prepare(&r, q, &foreign, err), err));
     if (strcmp(r.format, CONVERT_OWN) == 0)
         TP_TRY(make_checkpoint(&r, q, err));
     else

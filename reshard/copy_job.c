@@ -16,8 +16,7 @@ tp_status copy_job_plan(struct copy_job *job, int64_t memory_bytes, int64_t late
     struct transfer *t = &job->transfer;
     tp_status st = memory_budget_make(&job->memory, memory_bytes, later_bytes, t->threads, err);
 
-    if (t->control)
-        st = control_agree(t->control, st, err);
+    st = control_agree(t->control, st, err);
     if (st)
         return st;
     t->memory_bytes = job->memory.buffer_bytes;

@@ -43,7 +43,8 @@ done:
 static tp_status plan_only(struct export_job *x, struct tp_err *err)
 {
     struct export_contents contents;
-    tp_status st = export_job_agree(x, export_job_is_root(x) ? create_scratch(x, err) : TP_OK, err);
+    tp_status st =
+        control_agree(x->control, export_job_is_root(x) ? create_scratch(x, err) : TP_OK, err);
 
     if (!st && x->control) {
         contents = export_job_contents(x, export_job_is_root(x) ? x->scratch : x->request->out);
@@ -161,7 +162,7 @@ tp_status export_run(struct export_report *report, const struct export_request *
     x->request = request;
     if (request->control && control_size(request->control) > 1)
         x->control = request->control;
-    TP_TRY(export_job_agree(x, open_job(x, err), err));
+    TP_TRY(control_agree(x->control, open_job(x, err), err));
     if (x->control && !location_is_remote(request->ckpt))
         TP_TRY(export_shared_compare(x, err));
     if (export_job_to_store(x))

@@ -22,11 +22,6 @@ bool export_job_is_root(const struct export_job *x)
     return !x->control || control_rank(x->control) == 0;
 }
 
-tp_status export_job_agree(const struct export_job *x, tp_status st, struct tp_err *err)
-{
-    return x->control ? control_agree(x->control, st, err) : st;
-}
-
 struct resume_job export_job_resume(struct export_job *x)
 {
     return (struct resume_job){ &x->copy, &x->arena, x->request->progress };

@@ -34,9 +34,6 @@ struct export_job {
 /* Whether it is rank 0 of several processes, or the only one. */
 bool export_job_is_root(const struct export_job *x);
 
-/* The status on which all processes agree (control_agree). */
-tp_status export_job_agree(const struct export_job *x, tp_status st, struct tp_err *err);
-
 struct resume_job export_job_resume(struct export_job *x);
 
 bool export_job_to_store(const struct export_job *x);

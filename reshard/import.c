@@ -41,11 +41,6 @@ struct import_job {
     struct comm_control *control; /* NULL: this process alone */
 };
 
-static tp_status agree(const struct import_job *x, tp_status st, struct tp_err *err)
-{
-    return x->control ? control_agree(x->control, st, err) : st;
-}
-
 static struct resume_job resume_job_of(struct import_job *x)
 {
     return (struct resume_job){ &x->copy, &x->arena, x->request->progress };
@@ -171,7 +166,7 @@ static tp_status plan(struct import_job *x, struct tp_err *err)
     } else if (!x->control) {
         st = find_interrupted(x, err);
     }
-    TP_TRY(agree(x, st, err));
+    TP_TRY(control_agree(x->control, st, err));
     chunks = checkpoint_target_chunks(x->target);
     later += CHUNK_BYTES * chunks + resume_chunk_bytes(chunks) + parts;
     later += copy_job_collect(x->target, q->memory_bytes, later, q->threads);
@@ -270,7 +265,7 @@ static tp_status write_step(struct import_job *x, struct tp_err *err)
     };
     struct store_job store = { x->request->out, &m,        &x->layout, x->target,
                                &x->copy,        &x->arena, x->control };
-    tp_status st = agree(x, options_of(&m.state.options, x, err), err);
+    tp_status st = control_agree(x->control, options_of(&m.state.options, x, err), err);
 
     if (st)
         return st;
@@ -382,7 +377,7 @@ tp_status import_run(struct import_report *report, const struct import_request *
         return tp_fail(err, TP_E_NOMEM, "no memory to import");
     if (request->control && control_size(request->control) > 1)
         x->control = request->control;
-    TP_TRY(agree(x, open_job(x, request, err), err));
+    TP_TRY(control_agree(x->control, open_job(x, request, err), err));
     if (x->control && !location_is_remote(request->source))
         TP_TRY(compare_sources(x, err));
     TP_TRY(plan(x, err));

@@ -196,11 +196,6 @@ done:
 
 /* ---- the work ---- */
 
-static tp_status agree(const struct reshard_job *job, tp_status st, struct tp_err *err)
-{
-    return job->control ? control_agree(job->control, st, err) : st;
-}
-
 /* Several processes must read the same step. */
 static tp_status compare_sources(const struct reshard_job *job, struct tp_err *err)
 {
@@ -280,7 +275,7 @@ static tp_status link_step(struct reshard_job *job, struct tp_err *err)
         TP_TRY(ckpt_commit(&job->transaction, &m, err));
     }
 done:
-    return agree(job, st, err);
+    return control_agree(job->control, st, err);
 }
 
 /* A new local step is begun while the device is being opened, and removed if that fails. What an
@@ -350,7 +345,7 @@ tp_status reshard_run(struct reshard_report *report, const struct reshard_reques
     job->control = request->control && control_size(request->control) > 1 ? request->control : NULL;
     job->arena = &r.arena;
     job->transaction.tmp.lock_fd = -1;
-    TP_TRY(agree(job, open_endpoints(job, err), err));
+    TP_TRY(control_agree(job->control, open_endpoints(job, err), err));
     if (job->control && !location_is_remote(job->from.dir))
         TP_TRY(compare_sources(job, err));
     TP_TRY(plan(job, err));

@@ -72,18 +72,13 @@ static bool is_root(const struct store_job *job)
     return !job->control || control_rank(job->control) == 0;
 }
 
-static tp_status agree(const struct store_job *job, tp_status st, struct tp_err *err)
-{
-    return job->control ? control_agree(job->control, st, err) : st;
-}
-
 /* Begin the step, and create or join its shards. */
 static tp_status begin(struct store_job *job, struct store_step *step, struct tp_err *err)
 {
     tp_status st =
         is_root(job) ? store_step_begin(step, job->root, job->from->step, false, err) : TP_OK;
 
-    TP_TRY(agree(job, st, err));
+    TP_TRY(control_agree(job->control, st, err));
     if (job->control)
         TP_TRY(control_broadcast(job->control, step->dir, sizeof step->dir, 0, err));
     TP_TRY(checkpoint_target_create(job->target, step->dir, err));
@@ -102,12 +97,12 @@ static tp_status commit(struct store_job *job, const struct store_step *step, st
 
     if (!st && is_root(job))
         st = store_step_clear(step, err);
-    TP_TRY(agree(job, st, err));
+    TP_TRY(control_agree(job->control, st, err));
     if (each || is_root(job))
         st = checkpoint_target_appear(job->target, err);
     if (!st && is_root(job))
         st = store_step_commit(step, m, err);
-    st = agree(job, st, err);
+    st = control_agree(job->control, st, err);
     remove = st && st != TP_E_COMM && is_root(job) && store_step_owns(step);
     if (st && st != TP_E_COMM && each) {
         struct tp_err ignored = { 0 };

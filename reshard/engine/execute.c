@@ -78,11 +78,6 @@ static tp_status move_tile(void *ctx, int64_t item, int worker, struct tp_err *e
     return transfer_move_tile(r, interleave(r, r->next + item), worker, err);
 }
 
-static tp_status agree(const struct transfer_plan *p, tp_status st, struct tp_err *err)
-{
-    return p->transfer.control ? control_agree(p->transfer.control, st, err) : st;
-}
-
 /* For look_ahead.c. */
 static tp_status make_ahead(struct transfer_ahead *a, const struct transfer_plan *p,
                             struct tp_err *err)
@@ -120,7 +115,7 @@ tp_status transfer_begin(struct transfer_run **out, struct transfer_plan *p, str
         if (!st && p->transfer.device && !(run->start = device_start_new(p)))
             st = tp_fail(err, TP_E_NOMEM, "no memory for a transfer");
     }
-    st = agree(p, st, err);
+    st = control_agree(p->transfer.control, st, err);
     if (st) {
         transfer_cancel(run);
         return st;
@@ -282,7 +277,8 @@ static tp_status check_source(const struct transfer_plan *p, struct tp_err *err)
 {
     const struct reshard_endpoint *from = p->transfer.from;
 
-    return agree(p, from->check ? from->check(from->ctx, err) : TP_OK, err);
+    return control_agree(p->transfer.control, from->check ? from->check(from->ctx, err) : TP_OK,
+                         err);
 }
 
 /* Several processes: rank 0 gets the sums of all, and a source may need them for its check. */
@@ -324,7 +320,7 @@ tp_status transfer_end(struct transfer_run *run, tp_status st, struct transfer_s
     stats->host_rate = run->choice.host_rate;
     stats->device_rate = run->choice.device_rate;
     transfer_cancel(run); /* before the check, which allocates memory too */
-    TP_TRY(agree(p, st, err));
+    TP_TRY(control_agree(p->transfer.control, st, err));
     TP_TRY(combine(p, err));
     st = check_source(p, err);
 done:

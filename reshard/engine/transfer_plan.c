@@ -311,8 +311,7 @@ tp_status transfer_plan_make(struct transfer_plan **out, const struct transfer *
     st = agree_on_limits(&p->transfer, err);
     if (!st)
         st = build(p, err);
-    if (t->control)
-        st = control_agree(t->control, st, err);
+    st = control_agree(t->control, st, err);
     if (!st && transfer_is_shared(p))
         st = transfer_kinds_add_up(p, err);
     if (st) {

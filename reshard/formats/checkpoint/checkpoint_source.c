@@ -118,8 +118,8 @@ static tp_status source_check(void *ctx, struct tp_err *err)
     for (int i = 0; i < s->n_shards && !st; i++) {
         if (s->shards[i].reader)
             st = shard_parts_check(&s->shards[i], s->control, &buf, &s->other_bytes, err);
-        if (s->control) /* so that all processes enter the next shard's collective, or none */
-            st = control_agree(s->control, st, err);
+        /* So that all processes enter the next shard's collective, or none. */
+        st = control_agree(s->control, st, err);
     }
     free(buf);
     return st;

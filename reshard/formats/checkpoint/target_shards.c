@@ -18,11 +18,6 @@ static bool is_root(const struct checkpoint_target *t)
     return !t->control || control_rank(t->control) == 0;
 }
 
-static tp_status agree(const struct checkpoint_target *t, tp_status st, struct tp_err *err)
-{
-    return t->control ? control_agree(t->control, st, err) : st;
-}
-
 /* shard_create, shard_join or shard_recreate. */
 typedef tp_status (*open_shard)(struct shard_writer **out, const struct shard_plan *plan,
                                 struct tp_err *err);
@@ -92,14 +87,14 @@ tp_status checkpoint_target_create(struct checkpoint_target *t, const char *dir,
 
     if (!st && (is_root(t) || t->owners))
         st = open_writers(t, dir, shard_create, err);
-    st = agree(t, st, err);
+    st = control_agree(t->control, st, err);
     if (t->owners)
         return st;
     if (!st && t->control && location_is_remote(dir))
         st = join_uploads(t, dir, err);
     else if (!st && !is_root(t))
         st = open_writers(t, dir, shard_join, err);
-    return agree(t, st, err);
+    return control_agree(t->control, st, err);
 }
 
 tp_status checkpoint_target_recreate(struct checkpoint_target *t, const char *dir,
@@ -180,7 +175,7 @@ static tp_status finish_divided(struct checkpoint_target *t, struct shard_info *
     }
     if (!st)
         st = wait_for_own(t, err);
-    TP_TRY(agree(t, st, err));
+    TP_TRY(control_agree(t->control, st, err));
     TP_TRY(checkpoint_target_combine(t, shards, err));
 done:
     return st;
@@ -192,7 +187,7 @@ static tp_status finish_shard(struct checkpoint_target *t, int rank, struct shar
     struct reduce_sums sums = { .group = CHUNK_SUM_WORDS, .add = chunk_sums_add };
     tp_status st;
 
-    TP_TRY(agree(t, checkpoint_target_check_stop(t, err), err));
+    TP_TRY(control_agree(t->control, checkpoint_target_check_stop(t, err), err));
     sums.words = shard_sums(t->writers[rank], &sums.n);
     if (t->control)
         TP_TRY(reduce_sums(t->control, &sums, err));
@@ -202,7 +197,7 @@ static tp_status finish_shard(struct checkpoint_target *t, int rank, struct shar
         t->stored_bytes += shard_pack_stored_bytes(t->writers[rank]);
     }
 done:
-    return agree(t, st, err);
+    return control_agree(t->control, st, err);
 }
 
 /* Wait until all shards are on the disk or sent. Local ones are rank 0's. */
@@ -211,7 +206,7 @@ static tp_status wait_for_all(struct checkpoint_target *t, struct tp_err *err)
     tp_status st = TP_OK;
 
     if (!t->control || !location_is_remote(t->dir))
-        return agree(t, is_root(t) ? wait_for_own(t, err) : TP_OK, err);
+        return control_agree(t->control, is_root(t) ? wait_for_own(t, err) : TP_OK, err);
     for (int rank = 0; rank < t->world && !st; rank++)
         if (t->writers[rank])
             st = shared_upload_settle(t->control, shard_upload_of(t->writers[rank]), err);
@@ -227,7 +222,7 @@ tp_status checkpoint_target_finish(struct checkpoint_target *t, struct manifest 
 
     if (!shards)
         st = tp_fail(err, TP_E_NOMEM, "no memory for a list of %d shards", t->world);
-    TP_TRY(agree(t, st, err));
+    TP_TRY(control_agree(t->control, st, err));
     m->shards = shards;
     if (t->owners) {
         TP_TRY(finish_divided(t, shards, &n, err));
@@ -278,10 +273,10 @@ tp_status checkpoint_target_appear(struct checkpoint_target *t, struct tp_err *e
     tp_status st = appear(t, first_shard(t), err);
 
     if (t->owners)
-        st = agree(t, st, err);
+        st = control_agree(t->control, st, err);
     if (!st)
         st = thread_pool_run(appear_other, t, t->world, threads, err);
-    return t->owners ? agree(t, st, err) : st;
+    return t->owners ? control_agree(t->control, st, err) : st;
 }
 
 void checkpoint_target_remove(struct checkpoint_target *t)
