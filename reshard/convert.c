@@ -14,7 +14,6 @@
 #include "reshard/foreign_contents.h"
 #include "reshard/formats/export_format.h"
 #include "reshard/formats/foreign.h"
-#include "reshard/formats/foreign_adapter.h"
 #include "reshard/formats/foreign_place.h"
 #include "reshard/import.h"
 #include "storage/location.h"
@@ -203,10 +202,8 @@ static tp_status prepare(struct convert_report *r, const struct convert_request 
         r->from = CONVERT_OWN;
     *foreign = strcmp(r->from, CONVERT_OWN) != 0;
     r->format = q->format ? q->format : r->from;
-    if (*foreign) {
+    if (*foreign)
         TP_TRY(import_check_format(r->from, err));
-        TP_TRY(foreign_adapter_check(q->source, err));
-    }
     if (strcmp(r->format, CONVERT_OWN) != 0) {
         st = export_format_find(&ignored, r->format, err);
         if (st) {
