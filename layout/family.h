@@ -83,7 +83,8 @@ struct family_key {
 #define FAMILY_TRAINS(k, json)      { k, FAMILY_VALUE_TRAINS, 0, 0, 0, 0, json, 0 }
 #define FAMILY_KEYS_END             { 0, FAMILY_VALUE_END, 0, 0, 0, 0, 0, 0 }
 
-/* Rows that most families have: their sizes, and one key for the biases of attention. */
+/* Rows that several families have: their sizes; one key for the biases of attention; all of Llama's
+ * that say what its tensors are; and what tp-train implements of layers such as Llama's. */
 #define FAMILY_SIZES \
     FAMILY_NEED("vocab_size", vocab, FAMILY_VOCAB_MAX), \
     FAMILY_NEED("hidden_size", hidden, FAMILY_WIDTH_MAX), \
@@ -93,6 +94,21 @@ struct family_key {
 #define FAMILY_ATTENTION_BIAS \
     FAMILY_FLAG("attention_bias", qkv_bias, false), \
     FAMILY_FLAG("attention_bias", out_bias, false)
+#define FAMILY_LLAMA_KEYS \
+    FAMILY_SIZES, \
+    FAMILY_COUNT("num_key_value_heads", kv_heads, FAMILY_WIDTH_MAX, 0), \
+    FAMILY_COUNT("head_dim", head_dim, FAMILY_WIDTH_MAX, 0), \
+    FAMILY_COUNT("max_position_embeddings", max_positions, FAMILY_POSITIONS_MAX, 2048), \
+    FAMILY_POSITIVE("rms_norm_eps", norm_eps, 1e-6), \
+    FAMILY_POSITIVE("initializer_range", init_std, 0.02), \
+    FAMILY_ROPE(10000), \
+    FAMILY_FLAG("tie_word_embeddings", tied, false), \
+    FAMILY_ATTENTION_BIAS, \
+    FAMILY_FLAG("mlp_bias", mlp_bias, false)
+#define FAMILY_LLAMA_TRAINS \
+    FAMILY_TRAINS("hidden_act", "\"silu\""), \
+    FAMILY_TRAINS("attention_dropout", "0"), \
+    FAMILY_TRAINS("is_causal", "true")
 /* clang-format on */
 
 /* Limits that keep all products of dimensions within 64 bits. */

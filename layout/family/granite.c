@@ -4,16 +4,7 @@
 #include "layout/family.h"
 
 static const struct family_key keys[] = {
-    FAMILY_SIZES,
-    FAMILY_COUNT("num_key_value_heads", kv_heads, FAMILY_WIDTH_MAX, 0),
-    FAMILY_COUNT("head_dim", head_dim, FAMILY_WIDTH_MAX, 0),
-    FAMILY_COUNT("max_position_embeddings", max_positions, FAMILY_POSITIONS_MAX, 2048),
-    FAMILY_POSITIVE("rms_norm_eps", norm_eps, 1e-6),
-    FAMILY_POSITIVE("initializer_range", init_std, 0.02),
-    FAMILY_ROPE(10000),
-    FAMILY_FLAG("tie_word_embeddings", tied, false),
-    FAMILY_ATTENTION_BIAS,
-    FAMILY_FLAG("mlp_bias", mlp_bias, false),
+    FAMILY_LLAMA_KEYS,
     FAMILY_POSITIVE("embedding_multiplier", embedding_multiplier, 1),
     FAMILY_POSITIVE("attention_multiplier", attention_multiplier, 1),
     FAMILY_POSITIVE("residual_multiplier", residual_multiplier, 1),

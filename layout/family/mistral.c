@@ -12,9 +12,7 @@ static const struct family_key keys[] = {
     FAMILY_FLAG("tie_word_embeddings", tied, false),
     FAMILY_ROPE(10000),
     FAMILY_WINDOW("sliding_window", sliding_window, 4096),
-    FAMILY_TRAINS("hidden_act", "\"silu\""),
-    FAMILY_TRAINS("attention_dropout", "0"),
-    FAMILY_TRAINS("is_causal", "true"),
+    FAMILY_LLAMA_TRAINS,
     FAMILY_KEYS_END,
 };
 

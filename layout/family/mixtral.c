@@ -18,9 +18,7 @@ static const struct family_key keys[] = {
     FAMILY_FLAG("output_router_logits", balances_experts, false),
     FAMILY_AMOUNT("router_aux_loss_coef", balance_factor, 0.001),
     FAMILY_TRAINS("router_jitter_noise", "0"),
-    FAMILY_TRAINS("hidden_act", "\"silu\""),
-    FAMILY_TRAINS("attention_dropout", "0"),
-    FAMILY_TRAINS("is_causal", "true"),
+    FAMILY_LLAMA_TRAINS,
     FAMILY_KEYS_END,
 };
 

@@ -16,9 +16,7 @@ static const struct family_key keys[] = {
     FAMILY_WINDOW("sliding_window", sliding_window, 4096),
     FAMILY_LAYERS("layer_types", full_layers, 4),
     FAMILY_ATTENTION_BIAS,
-    FAMILY_TRAINS("hidden_act", "\"silu\""),
-    FAMILY_TRAINS("attention_dropout", "0"),
-    FAMILY_TRAINS("is_causal", "true"),
+    FAMILY_LLAMA_TRAINS,
     FAMILY_KEYS_END,
 };
 

@@ -14,9 +14,7 @@ static const struct family_key keys[] = {
     FAMILY_FIXED(head_norms, true),
     FAMILY_ATTENTION_BIAS,
     FAMILY_TRAINS("use_sliding_window", "false"),
-    FAMILY_TRAINS("hidden_act", "\"silu\""),
-    FAMILY_TRAINS("attention_dropout", "0"),
-    FAMILY_TRAINS("is_causal", "true"),
+    FAMILY_LLAMA_TRAINS,
     FAMILY_KEYS_END,
 };
 

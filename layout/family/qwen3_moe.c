@@ -22,9 +22,7 @@ static const struct family_key keys[] = {
     FAMILY_ONLY("decoder_sparse_step", "1", "layers without experts are not supported"),
     FAMILY_ONLY("mlp_only_layers", "[]", "layers without experts are not supported"),
     FAMILY_TRAINS("use_sliding_window", "false"),
-    FAMILY_TRAINS("hidden_act", "\"silu\""),
-    FAMILY_TRAINS("attention_dropout", "0"),
-    FAMILY_TRAINS("is_causal", "true"),
+    FAMILY_LLAMA_TRAINS,
     FAMILY_KEYS_END,
 };
 

@@ -16,9 +16,7 @@ static const struct family_key keys[] = {
     FAMILY_LAYERS("layer_types", full_layers, 0),
     FAMILY_ATTENTION_BIAS,
     FAMILY_FLAG("mlp_bias", mlp_bias, false),
-    FAMILY_TRAINS("hidden_act", "\"silu\""),
-    FAMILY_TRAINS("attention_dropout", "0"),
-    FAMILY_TRAINS("is_causal", "true"),
+    FAMILY_LLAMA_TRAINS,
     FAMILY_KEYS_END,
 };
 
