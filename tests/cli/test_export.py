@@ -324,6 +324,24 @@ def test_an_export_whose_new_name_may_not_be_on_the_disk_keeps_what_was_there(tm
     assert harness.tree(work) == before
 
 
+def test_a_sync_of_a_file_or_folder_that_fails_leaves_nothing(tmp_path):
+    """Of a format with a folder for each tensor: its files and folders are synced by several threads."""
+    work, rng = tmp_path / "work", random.Random(SEED)
+    print("TP_SEED=%d" % SEED)
+    work.mkdir()
+    argv = ["tp-ckpt", "export", make(tmp_path, "tp2"), "-o", work / "out", "--format", "deepspeed"]
+    shim = Shim(tmp_path, work)
+    assert shim.run(argv)[0] == 0
+    calls = [line.split(" ", 2) for line in shim.log.read_text().splitlines()]
+    syncs = {path: int(number) for number, call, path in calls if call == "fsync"}
+    folders = {os.path.dirname(path) for path in syncs if path.endswith(".pt")}
+    assert len(folders) > 5 and folders < set(syncs), "each folder of a file is synced"
+    for path in (rng.choice(sorted(set(syncs) - folders)), rng.choice(sorted(folders))):
+        harness.ok("rm", "-rf", work / "out")
+        status, err = shim.run(argv, syncs[path], "eio")
+        assert status == 3 and "fsync failed" in err and not list(work.iterdir()), (path, err)
+
+
 def test_every_checked_line_says_what_was_proved(tmp_path):
     root = make(tmp_path, "tp2", dtype="bf16")
     n = len(weights(root))

@@ -1,10 +1,12 @@
 /* tests/unit/reshard_file_table.c - more files than may be open: each is synced before it is
- * closed. */
+ * closed, many at once. */
 #include "reshard/formats/pieces/file_table.h"
 
 #include <errno.h>
+#include <stdatomic.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 
 #include "tests/unit/temp_dir.h"
@@ -14,13 +16,18 @@ TestSuite(file_table, .init = temp_dir_make, .fini = temp_dir_remove);
 enum { OPEN = 128, FILES = 200, FDS = 256 };
 
 static bool unsynced[FDS]; /* descriptors that were written to */
-static int n_syncs, fails_at = -1, n_lost;
+static atomic_int n_syncs;
+static ino_t fails_on; /* the file whose sync fails; 0: none */
+static int n_lost;
 
 /* In the place of the C library's. A descriptor that is closed before a sync has lost the error of
  * its bytes. */
 int fsync(int fd)
 {
-    if (n_syncs++ == fails_at) {
+    struct stat sb;
+
+    n_syncs++;
+    if (fails_on && fstat(fd, &sb) == 0 && sb.st_ino == fails_on) {
         errno = EIO;
         return -1;
     }
@@ -38,6 +45,14 @@ int close(int fd)
     return (int)syscall(SYS_close, fd);
 }
 
+static const char *name_of(int file)
+{
+    static char name[16];
+
+    snprintf(name, sizeof name, "%03d", file);
+    return name;
+}
+
 /* A process that may open 256 files, so that a table has 128 of them open. */
 static struct file_table *table(void)
 {
@@ -48,12 +63,10 @@ static struct file_table *table(void)
     t = file_table_new_writable();
     cr_assert_not_null(t);
     for (int i = 0; i < FILES; i++) {
-        char name[16];
         struct tp_err err;
         int number;
 
-        snprintf(name, sizeof name, "%03d", i);
-        cr_assert_eq(file_table_add(t, &number, temp_path(name), &err), TP_OK);
+        cr_assert_eq(file_table_add(t, &number, temp_path(name_of(i)), &err), TP_OK);
     }
     return t;
 }
@@ -86,16 +99,62 @@ Test(file_table, no_file_is_closed_between_its_last_write_and_a_sync)
     cr_expect_eq(n_lost, 0, "%d files were closed before they were synced", n_lost);
 }
 
-Test(file_table, a_sync_that_fails_before_a_file_is_closed_is_reported_with_its_name)
+Test(file_table, files_are_synced_together_before_one_is_opened_beyond_the_limit)
 {
     struct file_table *t = table();
     struct tp_err err = { 0 };
 
-    fails_at = 0;
     for (int i = 0; i < OPEN; i++)
         cr_assert_eq(write_to(t, i, &err), TP_OK, "%s", err.msg);
     cr_assert_eq(n_syncs, 0, "few files stay open");
-    cr_expect_eq(write_to(t, OPEN, &err), TP_E_IO);
-    cr_expect_not_null(strstr(err.msg, temp_path("000")), "%s", err.msg);
+    for (int i = OPEN; i < FILES; i++) {
+        cr_assert_eq(write_to(t, i, &err), TP_OK, "%s", err.msg);
+        cr_assert_eq(n_syncs, OPEN, "%d syncs when file %d is opened", n_syncs, i);
+    }
+    cr_assert_eq(file_table_sync(t, &err), TP_OK, "%s", err.msg);
+    cr_expect_eq(n_syncs, FILES, "each file is synced once");
     file_table_free(t);
+}
+
+Test(file_table, a_file_in_use_is_neither_synced_nor_closed)
+{
+    struct file_table *t = table();
+    struct tp_err err = { 0 };
+    struct file_part part;
+
+    cr_assert_eq(file_table_use(t, 5, &part, &err), TP_OK, "%s", err.msg);
+    for (int i = 0; i < FILES; i++)
+        if (i != 5)
+            cr_assert_eq(write_to(t, i, &err), TP_OK, "%s", err.msg);
+    cr_expect_eq(n_syncs, OPEN - 1);
+    cr_assert_eq(pwrite(part.object.fd, "x", 1, 0), 1, "it is open");
+    unsynced[part.object.fd] = true;
+    file_table_release(t, 5);
+    cr_assert_eq(file_table_sync(t, &err), TP_OK, "%s", err.msg);
+    file_table_free(t);
+    cr_expect_eq(n_lost, 0);
+}
+
+/* Each of them, wherever it is among those that are synced together. */
+Test(file_table, a_sync_that_fails_before_files_are_closed_is_reported_with_the_name)
+{
+    static const int bad[] = { 0, 1, 77, OPEN - 1 };
+
+    for (int k = 0; k < 4; k++) {
+        struct file_table *t = table();
+        struct tp_err err = { 0 };
+        struct stat sb;
+
+        fails_on = 0;
+        n_syncs = 0;
+        for (int i = 0; i < OPEN; i++)
+            cr_assert_eq(write_to(t, i, &err), TP_OK, "%s", err.msg);
+        cr_assert_eq(n_syncs, 0, "few files stay open");
+        cr_assert_eq(stat(temp_path(name_of(bad[k])), &sb), 0);
+        fails_on = sb.st_ino;
+        cr_expect_eq(write_to(t, OPEN, &err), TP_E_IO);
+        cr_expect_not_null(strstr(err.msg, temp_path(name_of(bad[k]))), "%s", err.msg);
+        memset(unsynced, 0, sizeof unsynced);
+        file_table_free(t);
+    }
 }

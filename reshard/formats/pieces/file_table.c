@@ -45,7 +45,8 @@ struct file_table *file_table_new(void)
     return t;
 }
 
-/* To close a file costs an fsync, so half of the files that the process may open stay open. */
+/* Before they are closed, files are synced, so half of the files that the process may open stay
+ * open. */
 struct file_table *file_table_new_writable(void)
 {
     struct file_table *t = file_table_new();
@@ -116,25 +117,54 @@ static tp_status sync_one(struct file_entry *f, struct tp_err *err)
     return st;
 }
 
-/* Close one file that is not in use, when many are open. It is synced first: once a file is closed,
- * the system may forget that its bytes could not be written. */
-static tp_status close_one(struct file_table *t, struct tp_err *err)
+/* A thread_pool_fn. */
+static tp_status sync_item(void *files, int64_t item, int worker, struct tp_err *err)
 {
-    tp_status st = TP_OK;
+    struct file_entry *f = (struct file_entry *)files + item;
 
-    for (int i = 0; i < t->n && !st && t->n_open >= t->most_open; i++) {
+    (void)worker;
+    return f->users ? TP_OK : sync_one(f, err);
+}
+
+tp_status file_table_sync(struct file_table *t, struct tp_err *err)
+{
+    /* Begin to write the pages of all files, so that the fsync of each finds little to do. It is
+     * only a hint: a failure shows in the fsync. */
+    for (int i = 0; i < t->n; i++)
+        if (t->files[i].changed)
+            (void)sync_file_range(t->files[i].object.fd, 0, 0, SYNC_FILE_RANGE_WRITE);
+    return thread_pool_run(sync_item, t->files, t->n, FILE_SYNC_THREADS, err);
+}
+
+/* Close files that are not in use, until fewer than `most` are open. */
+static void close_unused(struct file_table *t, int most)
+{
+    for (int i = 0; i < t->n && t->n_open >= most; i++) {
         struct file_entry *f = &t->files[t->next];
 
         t->next = (t->next + 1) % t->n;
         if (!f->open || f->users > 0)
             continue;
-        st = sync_one(f, err);
-        if (st)
-            break;
         object_close(&f->object);
         f->open = false;
         t->n_open--;
     }
+}
+
+/* Before another file is opened: close some when many are open. Files that were written are synced
+ * first: once a file is closed, the system may forget that its bytes could not be written. That is
+ * done for all at once, because a file system commits together what waits for it, while each of
+ * thousands of small files, one after the other, would wait for a commit of its own. */
+static tp_status make_room(struct file_table *t, struct tp_err *err)
+{
+    tp_status st = TP_OK;
+
+    if (t->n_open < t->most_open)
+        return TP_OK;
+    if (t->writable)
+        st = file_table_sync(t, err);
+    if (!st)
+        close_unused(t, t->writable ? 1 : t->most_open);
     return st;
 }
 
@@ -166,7 +196,7 @@ tp_status file_table_use(struct file_table *t, int number, struct file_part *par
 
     pthread_mutex_lock(&t->lock);
     if (!f->open) {
-        st = close_one(t, err);
+        st = make_room(t, err);
         if (!st)
             st = t->writable ? open_new(f, err)
                              : object_open_any(&f->object, &f->size, f->path, err);
@@ -189,21 +219,4 @@ void file_table_release(struct file_table *t, int number)
     pthread_mutex_lock(&t->lock);
     t->files[number].users--;
     pthread_mutex_unlock(&t->lock);
-}
-
-/* A thread_pool_fn. */
-static tp_status sync_item(void *files, int64_t item, int worker, struct tp_err *err)
-{
-    (void)worker;
-    return sync_one((struct file_entry *)files + item, err);
-}
-
-tp_status file_table_sync(struct file_table *t, struct tp_err *err)
-{
-    /* Begin to write the pages of all files, so that the fsync of each finds little to do. It is
-     * only a hint: a failure shows in the fsync. */
-    for (int i = 0; i < t->n; i++)
-        if (t->files[i].changed)
-            (void)sync_file_range(t->files[i].object.fd, 0, 0, SYNC_FILE_RANGE_WRITE);
-    return thread_pool_run(sync_item, t->files, t->n, FILE_SYNC_THREADS, err);
 }

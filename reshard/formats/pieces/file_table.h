@@ -28,14 +28,14 @@ const char *file_table_path(const struct file_table *t, int number);
 
 /* Open a file, unless it is open; *part is all of it. It stays open until file_table_release, and
  * for as long afterwards as few files are open. TP_E_NOTFOUND: there is no such file; the message
- * also names others of the table that are missing. TP_E_IO also when another file, which is closed
- * in its place, could not be synced. Both are thread safe. */
+ * also names others of the table that are missing. TP_E_IO also when others, which are closed in
+ * its place, could not be synced. Both are thread safe. */
 tp_status file_table_use(struct file_table *t, int number, struct file_part *part,
                          struct tp_err *err);
 void file_table_release(struct file_table *t, int number);
 
-/* fsync all files of a writable table that were used since the last sync. Not while others use
- * them. */
+/* fsync the files of a writable table that were used since the last sync and are not in use,
+ * several at the same time. Not while other threads use the table. */
 tp_status file_table_sync(struct file_table *t, struct tp_err *err);
 
 #endif

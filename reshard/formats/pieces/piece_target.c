@@ -1,12 +1,15 @@
 /* reshard/formats/pieces/piece_target.c - see reshard/formats/pieces/piece_target.h. */
 #include "reshard/formats/pieces/piece_target.h"
 
+#include <errno.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "core/file.h"
+#include "core/thread_pool.h"
 #include "reshard/formats/pieces/piece_resume.h"
 #include "torch/crc32.h"
 
@@ -58,16 +61,28 @@ struct arena *piece_target_arena(struct piece_target *t)
 
 /* ---- files ---- */
 
+/* Make the folders of a file below the target's own. They are synced at the end, all together:
+ * a format may have one for each tensor. */
+static tp_status make_folders(const struct piece_target *t, const char *file, struct tp_err *err)
+{
+    char path[PATH_MAX];
+
+    snprintf(path, sizeof path, "%s", file);
+    for (char *p = path + strlen(t->dir) + 1; (p = strchr(p, '/')); *p++ = '/') {
+        *p = 0;
+        if (mkdir(path, 0777) != 0 && errno != EEXIST)
+            return tp_fail_errno(err, "%s: cannot create directory", path);
+    }
+    return TP_OK;
+}
+
 tp_status piece_target_file(struct piece_target *t, int *file, const char *name, struct tp_err *err)
 {
-    char path[PATH_MAX], *slash;
+    char path[PATH_MAX];
     tp_status st;
 
     TP_TRY(file_join(path, t->dir, name, err));
-    slash = strrchr(path, '/');
-    *slash = 0;
-    TP_TRY(file_make_dirs(path, err));
-    *slash = '/';
+    TP_TRY(make_folders(t, path, err));
     TP_TRY(file_table_add(t->files, file, path, err));
     t->n_files++;
 done:
@@ -342,6 +357,16 @@ static tp_status sync_folders(const struct piece_target *t, const char *file, co
     return st;
 }
 
+/* A thread_pool_fn: the folders of a file. */
+static tp_status sync_folders_of(void *target, int64_t file, int worker, struct tp_err *err)
+{
+    const struct piece_target *t = target;
+
+    (void)worker;
+    return sync_folders(t, file_table_path(t->files, (int)file),
+                        file + 1 < t->n_files ? file_table_path(t->files, (int)file + 1) : "", err);
+}
+
 tp_status piece_target_finish(struct piece_target *t, struct tp_err *err)
 {
     tp_status st = TP_OK;
@@ -352,9 +377,8 @@ tp_status piece_target_finish(struct piece_target *t, struct tp_err *err)
         st = piece_target_write_sum(t, i, err);
     if (!st)
         st = file_table_sync(t->files, err);
-    for (int i = 0; i < t->n_files && !st; i++)
-        st = sync_folders(t, file_table_path(t->files, i),
-                          i + 1 < t->n_files ? file_table_path(t->files, i + 1) : "", err);
+    if (!st)
+        st = thread_pool_run(sync_folders_of, t, t->n_files, FILE_SYNC_THREADS, err);
     return st;
 }
 
