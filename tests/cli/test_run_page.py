@@ -20,6 +20,7 @@ import urllib.request
 import pytest
 
 import harness
+from free_port import free_port
 from run_job import fake_job, train_job
 
 
@@ -239,8 +240,8 @@ def test_a_wrong_address_is_an_error_at_the_start(tmp_path, keys, sentence):
 
 
 def test_a_busy_port_is_an_error_at_the_start_but_not_at_a_takeover(tmp_path):
-    with socket.create_server(("127.0.0.1", 0)) as busy:
-        port = busy.getsockname()[1]
+    port = free_port()
+    with socket.create_server(("127.0.0.1", port)):
         with fake_job(tmp_path / "start", "--steps", 3, page={"listen": "127.0.0.1:%d" % port}) as job:
             assert job.start().wait() == 2
             assert "another program listens on 127.0.0.1:%d" % port in job.output.read_text()
