@@ -14,7 +14,8 @@
 
 struct comm_control;
 
-/* This rank, 0 .. size - 1, and the number of ranks of the job. */
+/* This rank, 0 .. size - 1, and the number of ranks of the job. c is NULL where one process works
+ * alone: it is rank 0 of 1. */
 int control_rank(const struct comm_control *c);
 int control_size(const struct comm_control *c);
 

@@ -15,7 +15,7 @@ tp_status copy_totals_add_up(struct copy_totals *t, struct comm_control *control
     int64_t sums[] = { t->bytes_read, t->bytes_written, t->tiles };
     tp_status st = TP_OK;
 
-    t->processes = control ? control_size(control) : 1;
+    t->processes = control_size(control);
     if (!control)
         return TP_OK;
     TP_TRY(control_sum_i64(control, sums, 3, err));

@@ -160,7 +160,7 @@ tp_status export_run(struct export_report *report, const struct export_request *
     if (!x)
         return tp_fail(err, TP_E_NOMEM, "no memory to export");
     x->request = request;
-    if (request->control && control_size(request->control) > 1)
+    if (control_size(request->control) > 1)
         x->control = request->control;
     TP_TRY(control_agree(x->control, open_job(x, err), err));
     if (x->control && !location_is_remote(request->ckpt))

@@ -19,7 +19,7 @@ enum { LATER_BYTES = 4 << 20 };
 
 bool export_job_is_root(const struct export_job *x)
 {
-    return !x->control || control_rank(x->control) == 0;
+    return control_rank(x->control) == 0;
 }
 
 struct resume_job export_job_resume(struct export_job *x)

@@ -255,8 +255,7 @@ static tp_status open_checkpoint(struct export_source *s, const struct export_re
     TP_TRY(choose_tensors(s, &ids, q, state, arena, err));
     TP_TRY(make_transferred(s, state, arena, err));
     TP_TRY(checkpoint_source_open(&s->checkpoint, &s->found, ids, s->layout.n_tensors,
-                                  q->control && control_size(q->control) > 1 ? q->control : NULL,
-                                  err));
+                                  control_size(q->control) > 1 ? q->control : NULL, err));
     s->endpoint = checkpoint_source_endpoint(s->checkpoint);
     s->layout.spec = m->layout.spec;
     s->layout.n_layers = m->layout.n_layers;

@@ -375,7 +375,7 @@ tp_status import_run(struct import_report *report, const struct import_request *
 
     if (!x)
         return tp_fail(err, TP_E_NOMEM, "no memory to import");
-    if (request->control && control_size(request->control) > 1)
+    if (control_size(request->control) > 1)
         x->control = request->control;
     TP_TRY(control_agree(x->control, open_job(x, request, err), err));
     if (x->control && !location_is_remote(request->source))

@@ -50,7 +50,7 @@ static struct resume_job resume_job_of(struct reshard_job *job)
 
 static bool is_root(const struct reshard_job *job)
 {
-    return !job->control || control_rank(job->control) == 0;
+    return control_rank(job->control) == 0;
 }
 
 /* ---- the plan ---- */
@@ -342,7 +342,7 @@ tp_status reshard_run(struct reshard_report *report, const struct reshard_reques
     if (!job)
         return tp_fail(err, TP_E_NOMEM, "no memory to reshard");
     job->request = request;
-    job->control = request->control && control_size(request->control) > 1 ? request->control : NULL;
+    job->control = control_size(request->control) > 1 ? request->control : NULL;
     job->arena = &r.arena;
     job->transaction.tmp.lock_fd = -1;
     TP_TRY(control_agree(job->control, open_endpoints(job, err), err));

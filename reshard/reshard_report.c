@@ -18,7 +18,7 @@ static tp_status add_up(struct reshard_report *r, const struct transfer_stats *s
     r->bytes_read = sums[0];
     r->bytes_written = sums[1];
     r->tiles = sums[2];
-    r->processes = control ? control_size(control) : 1;
+    r->processes = control_size(control);
 done:
     return st;
 }

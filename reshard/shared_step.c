@@ -21,7 +21,7 @@ void shared_step_note_idle(const struct checkpoint_target *target, struct comm_c
 {
     const int idle = checkpoint_target_idle(target);
 
-    if (control && control_rank(control) == 0 && idle > 0)
+    if (control_rank(control) == 0 && idle > 0)
         progress_note(progress,
                       "--zstd: each shard is compressed by one process, so %d of %d processes have "
                       "nothing to do",

@@ -69,7 +69,7 @@ tp_status store_job_bytes(int64_t *out, const struct checkpoint_target *target,
 
 static bool is_root(const struct store_job *job)
 {
-    return !job->control || control_rank(job->control) == 0;
+    return control_rank(job->control) == 0;
 }
 
 /* Begin the step, and create or join its shards. */

@@ -86,7 +86,7 @@ bool transfer_is_shared(const struct transfer_plan *p)
 {
     const struct transfer *t = &p->transfer;
 
-    return t->control && control_size(t->control) > 1 && !t->partial && !t->mine;
+    return control_size(t->control) > 1 && !t->partial && !t->mine;
 }
 
 bool transfer_share_counts(const struct transfer_plan *p, int t)

@@ -114,7 +114,9 @@ static inline int control_prop_agree(const struct control_prop *p, struct rng *r
     if (me == first || me == second)
         st = tp_fail(&err, me % 2 ? TP_E_CORRUPT : TP_E_IO, "call %llu failed",
                      (unsigned long long)call);
-    PROP_EXPECT(control_agree(NULL, st, &err) == st, "agree: a process alone has another status");
+    PROP_EXPECT(control_agree(NULL, st, &err) == st && control_rank(NULL) == 0 &&
+                    control_size(NULL) == 1,
+                "agree: a process alone is not rank 0 of 1 with its own status");
     got = control_agree(p->control, st, &err);
     first = first < second ? first : second;
     if (first == size) {

@@ -147,7 +147,7 @@ tp_status shard_parts_check(struct shard_parts *p, struct comm_control *control,
 
     if (control)
         TP_TRY(reduce_sums(control, &sums, err));
-    if (control && control_rank(control) != 0)
+    if (control_rank(control) != 0)
         return TP_OK;
     for (int64_t k = 0; k < p->n_chunks; k++)
         TP_TRY(check_chunk(p, k, buf, more_bytes, err));

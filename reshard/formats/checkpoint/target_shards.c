@@ -15,7 +15,7 @@
 
 static bool is_root(const struct checkpoint_target *t)
 {
-    return !t->control || control_rank(t->control) == 0;
+    return control_rank(t->control) == 0;
 }
 
 /* shard_create, shard_join or shard_recreate. */
