@@ -320,6 +320,9 @@ void config_key_read(struct config_key_reader *r, const struct family_key *k, st
     case FAMILY_VALUE_FIXED:
         *(bool *)member = k->fallback != 0;
         break;
+    case FAMILY_VALUE_CONSTANT:
+        *(double *)member = k->fallback;
+        break;
     case FAMILY_VALUE_ONLY:
         if (!has_only(r, k, v) && !r->st)
             refuse_other(r, k, v);

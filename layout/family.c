@@ -65,6 +65,11 @@ bool family_layer_has_rope(const struct model *m, int layer)
     return family_of(m)->position == FAMILY_ROTARY && !(m->nope_layers && m->nope_layers[layer]);
 }
 
+bool family_is_gated(const struct family *f)
+{
+    return f->mlp == FAMILY_SWIGLU || f->mlp == FAMILY_GEGLU;
+}
+
 bool family_norms_all_heads(const struct model *m)
 {
     const struct family_tensor *t = family_tensor_find(family_of(m), ROLE_Q_NORM);

@@ -22,7 +22,7 @@ enum family_norm {
     FAMILY_UNIT_RMS_NORM, /* multiplies by 1 + weight */
     FAMILY_LAYER_NORM,
 };
-enum family_mlp { FAMILY_SWIGLU, FAMILY_GEGLU, FAMILY_GELU };
+enum family_mlp { FAMILY_SWIGLU, FAMILY_GEGLU, FAMILY_GELU, FAMILY_RELU };
 enum family_position { FAMILY_ROTARY, FAMILY_LEARNED };
 
 /* ---- config.json ---- */
@@ -48,6 +48,7 @@ enum family_value {
                               the layers without a rotary embedding */
     FAMILY_VALUE_CAP,      /* double above 0; null means 0, none */
     FAMILY_VALUE_FIXED,    /* bool: no key; the member has the same value in the whole family */
+    FAMILY_VALUE_CONSTANT, /* double: the same */
     FAMILY_VALUE_ONLY,     /* no member, because the tensors are known for one value only */
     FAMILY_VALUE_TRAINS,   /* no member, because tp-train implements one value only */
 };
@@ -79,6 +80,7 @@ struct family_key {
 #define FAMILY_NOPE(k, m, f)        { k, FAMILY_VALUE_NOPE, FAMILY_MEMBER(m), FAMILY_LAYERS_MAX, f, 0, 0 }
 #define FAMILY_CAP(k, m, f)         { k, FAMILY_VALUE_CAP, FAMILY_MEMBER(m), 0, f, 0, 0 }
 #define FAMILY_FIXED(m, v)          { "-", FAMILY_VALUE_FIXED, FAMILY_MEMBER(m), 0, v, 0, 0 }
+#define FAMILY_CONSTANT(m, v)       { "-", FAMILY_VALUE_CONSTANT, FAMILY_MEMBER(m), 0, v, 0, 0 }
 #define FAMILY_ONLY(k, json, other) { k, FAMILY_VALUE_ONLY, 0, 0, 0, 0, json, other }
 #define FAMILY_TRAINS(k, json)      { k, FAMILY_VALUE_TRAINS, 0, 0, 0, 0, json, 0 }
 #define FAMILY_KEYS_END             { 0, FAMILY_VALUE_END, 0, 0, 0, 0, 0, 0 }
@@ -206,6 +208,9 @@ bool family_layer_has_window(const struct model *m, int layer);
 
 /* Whether the layer rotates queries and keys by their positions. */
 bool family_layer_has_rope(const struct model *m, int layer);
+
+/* Whether the MLP multiplies its input by two matrices, a gate and up, instead of one. */
+bool family_is_gated(const struct family *f);
 
 /* Whether one norm is of all queries of a token and another of all its keys, with a weight for each
  * column. */

@@ -26,7 +26,7 @@
 #include "trainer/suggestions.h"
 
 static const char INTRO[] =
-    "Train a Llama, Mistral, Mixtral, Qwen2, Qwen3, Gemma, Phi-3, Granite, OLMo or GPT-2 on\n"
+    "Train a Llama, Mistral, Mixtral, Qwen2, Qwen3, Gemma, Phi-3, Granite, OLMo, GPT-2 or OPT on\n"
     "many ranks: tensor, sequence, context, pipeline, expert and data parallel, on CPUs or NVIDIA\n"
     "GPUs.\n"
     "It needs --data and --steps, and --model or a checkpoint to resume from.\n"

@@ -59,6 +59,10 @@ tp_status cpu_run_gelu_forward(struct device_queue *q, const struct gelu_forward
                                struct tp_err *err);
 tp_status cpu_run_gelu_backward(struct device_queue *q, const struct gelu_backward *a,
                                 struct tp_err *err);
+tp_status cpu_run_relu_forward(struct device_queue *q, const struct relu_forward *a,
+                               struct tp_err *err);
+tp_status cpu_run_relu_backward(struct device_queue *q, const struct relu_backward *a,
+                                struct tp_err *err);
 tp_status cpu_run_bias_residual_add(struct device_queue *q, const struct bias_residual_add *a,
                                     struct tp_err *err);
 tp_status cpu_run_bias_gradient(struct device_queue *q, const struct bias_gradient *a,

@@ -28,6 +28,7 @@ extern "C" {
 #include "kernels/loss.h"
 #include "kernels/part_sums.h"
 #include "kernels/permute.h"
+#include "kernels/relu.h"
 #include "kernels/rms_norm.h"
 #include "kernels/rope.h"
 #include "kernels/router.h"
@@ -51,6 +52,8 @@ void cuda_run_gated_forward(struct device_queue *q, const struct gated_forward *
 void cuda_run_gated_backward(struct device_queue *q, const struct gated_backward *a);
 void cuda_run_gelu_forward(struct device_queue *q, const struct gelu_forward *a);
 void cuda_run_gelu_backward(struct device_queue *q, const struct gelu_backward *a);
+void cuda_run_relu_forward(struct device_queue *q, const struct relu_forward *a);
+void cuda_run_relu_backward(struct device_queue *q, const struct relu_backward *a);
 void cuda_run_bias_residual_add(struct device_queue *q, const struct bias_residual_add *a);
 void cuda_run_bias_gradient(struct device_queue *q, const struct bias_gradient *a);
 void cuda_run_embedding_forward(struct device_queue *q, const struct embedding_forward *a);

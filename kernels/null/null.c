@@ -24,6 +24,8 @@ NOTHING(gated_forward, gated_forward)
 NOTHING(gated_backward, gated_backward)
 NOTHING(gelu_forward, gelu_forward)
 NOTHING(gelu_backward, gelu_backward)
+NOTHING(relu_forward, relu_forward)
+NOTHING(relu_backward, relu_backward)
 NOTHING(bias_residual_add, bias_residual_add)
 NOTHING(bias_gradient, bias_gradient)
 NOTHING(embedding_forward, embedding_forward)
@@ -76,6 +78,8 @@ const struct kernel_ops kernels_null = {
     .gated_backward = nothing_gated_backward,
     .gelu_forward = nothing_gelu_forward,
     .gelu_backward = nothing_gelu_backward,
+    .relu_forward = nothing_relu_forward,
+    .relu_backward = nothing_relu_backward,
     .bias_residual_add = nothing_bias_residual_add,
     .bias_gradient = nothing_bias_gradient,
     .embedding_forward = nothing_embedding_forward,

@@ -16,7 +16,7 @@ TOLERANCE = {"fp32": 1e-5, "bf16": 2e-2}  # of losses; gradient norms: ten times
 MORE = [("llama", "tp2cp2pp2", []), ("llama", "pp4", ["--micro", "1"]), ("llama", "cp4", []), ("gpt2", "cp3", []),
         ("llama", "cp2pp2dp2zero3", []), ("llama", "pp2vpp2dp2zero3", ["--micro", "1"])]
 # Families that attend in a window, have norms of each head or after blocks, biases, GeGLU, caps of scores and logits,
-# a scaled rotary embedding, layers without one, fused tensors, factors, or no norms before blocks.
+# a scaled rotary embedding, layers without one, fused tensors, factors, no norms before blocks, or ReLU.
 FAMILIES = {
     "mistral": {"architectures": ["MistralForCausalLM"], "model_type": "mistral", "sliding_window": 6},
     "qwen2": {"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2"},
@@ -35,6 +35,7 @@ FAMILIES = {
     "olmo2": {"architectures": ["Olmo2ForCausalLM"], "model_type": "olmo2", "rms_norm_eps": 1e-3},
     "olmo3": {"architectures": ["Olmo3ForCausalLM"], "model_type": "olmo3", "sliding_window": 6, "rope_scaling": {
         "rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}},
+    "opt": {"architectures": ["OPTForCausalLM"], "model_type": "opt", "ffn_dim": 160, "dropout": 0.0},
     "llama3": {"rope_scaling": {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
                                 "original_max_position_embeddings": 32}},
 }
@@ -52,14 +53,14 @@ EXPERT_LAYOUTS = [("tp2", []), ("ep2dp2", []), ("tp2spep2dp4", ["--micro", "1"])
 FAMILIES.update(EXPERTS)
 MODELS = {**compare_builds.MODELS, **{name: {**LLAMA, **more} for name, more in FAMILIES.items()}}
 MORE += [(name, layout, []) for name in FAMILIES if name not in EXPERTS for layout in ("tp2sp", "dp2zero3")]
-MORE += [("mistral", "cp2", []), ("gemma3", "cp2", []), ("olmo2", "tp4", []), ("olmo2", "pp2", ["--recompute", "full"])]
+MORE += [("mistral", "cp2", []), ("gemma3", "cp2", []), ("olmo2", "tp4", []), ("olmo2", "pp2", ["--recompute", "full"]), ("opt", "tp2", ["--recompute", "full"])]
 MORE += [(name, layout, options) for name in EXPERTS for layout, options in EXPERT_LAYOUTS]
 MATRIX = [run for run in compare_builds.RUNS if "--same-bits" not in run[2]] + MORE
 SEED = int(os.environ.get("TP_SEED", time.time_ns() % 1000000))
 # The sizes are as small as the layouts, and attention on tensor cores, allow; the models of compare_builds take minutes
 # here. Only tp8 needs eight heads.
 SMALL = {"hidden_size": 16, "intermediate_size": 24, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8,
-         "n_embd": 16, "n_inner": 32, "n_head": 4, "vocab_size": 128}
+         "ffn_dim": 24, "n_embd": 16, "n_inner": 32, "n_head": 4, "vocab_size": 128}
 EVERY = [(*run, dtype) for run in MATRIX for dtype in compare_builds.DTYPES]
 SEQ = {"cp3": 12}
 

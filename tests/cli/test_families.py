@@ -94,7 +94,7 @@ LONGROPE = dict(rope_type="longrope", rope_theta=1e4, short_factor=[1.0, 1.0, 1.
 @pytest.mark.parametrize("name,changes,words", [
     ("olmo3", dict(rope_parameters=dict(full_attention=dict(rope_type="default"), sliding_attention=dict(
         rope_type="linear", factor=2.0))), "scaled rotary embedding of layers with a sliding window"),
-    ("opt", {}, "relu"), ("phi3", dict(rope_parameters=LONGROPE), "longrope"),
+    ("opt", dict(activation_function="gelu"), "activation_function"), ("opt", dict(layerdrop=0.1), "layerdrop"), ("phi3", dict(rope_parameters=LONGROPE), "longrope"),
     ("phi3", dict(rope_parameters=None, rope_scaling=dict(LONGROPE, rope_type="su")), "longrope"),
     ("phi3", dict(rope_parameters=dict(rope_type="default", partial_rotary_factor=0.75)), "partial_rotary_factor"),
     ("phi3", dict(hidden_act="gelu"), "hidden_act"), ("phi3", dict(resid_pdrop=0.1), "resid_pdrop")])
@@ -116,7 +116,7 @@ def test_what_megatron_does_not_record_is_not_lost(name, words, fmt, tmp_path):
 
 
 @pytest.mark.parametrize("name,key,value", [
-    ("opt", "do_layer_norm_before", False), ("opt", "enable_bias", False),
+    ("opt", "do_layer_norm_before", False), ("opt", "word_embed_proj_dim", 24), ("opt", "enable_bias", False),
     ("qwen3-moe", "mlp_only_layers", [0]), ("qwen3-moe", "decoder_sparse_step", 2),
     ("mistral", "num_key_value_heads", None), ("mixtral", "num_local_experts", 0),
     ("mixtral", "num_experts_per_tok", 5), ("qwen3-moe", "router_aux_loss_coef", -1),

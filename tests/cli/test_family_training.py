@@ -20,7 +20,7 @@ FAMILIES = json.loads((harness.REPO / "tests/fixture/families.json").read_text()
 BYTES = dict(vocab_size=256, hidden_size=32)
 MODELS = {name: dict(FAMILIES[name]["config"], **BYTES) for name in (
     "llama-biases", "llama-linear", "llama-dynamic", "llama-yarn", "llama-llama3", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3",
-    "smollm3", "phi3", "granite", "olmo2", "olmo3", "mixtral",
+    "smollm3", "phi3", "granite", "olmo2", "olmo3", "opt", "mixtral",
     "qwen3-moe")}
 for _name in ("llama-biases", "mistral", "qwen2"):
     MODELS[_name].update(tie_word_embeddings=_name == "mistral", head_dim=8)
@@ -52,6 +52,8 @@ MODELS["olmo2-biases"] = dict(MODELS["olmo2"], attention_bias=True, tie_word_emb
 MODELS["olmo3"].update(rms_norm_eps=1e-3, sliding_window=7, layer_types=None, rope_parameters=dict(
     full_attention=dict(rope_type="yarn", rope_theta=100.0, factor=4.0, original_max_position_embeddings=8),
     sliding_attention=dict(rope_type="default", rope_theta=50.0)))
+MODELS["opt"].update(word_embed_proj_dim=32, num_hidden_layers=4, dropout=0.0, max_position_embeddings=32)
+MODELS["opt-untied"] = dict(MODELS["opt"], tie_word_embeddings=False)
 MODELS["mixtral-balanced"] = dict(MODELS["mixtral"], output_router_logits=True, router_aux_loss_coef=0.02,
                                   num_hidden_layers=4)
 MODELS["qwen3-moe-balanced"] = dict(MODELS["qwen3-moe"], output_router_logits=True, router_aux_loss_coef=0.05,
@@ -76,6 +78,8 @@ LAYOUTS = {
               ("pp3", 4), ("dp4zero1", 0)],
     "olmo3": [("tp1", 0), ("tp4sp", 4), ("tp2pp2dp2spzero1", 2), ("tp2dp2zero3", 2), ("cp4", 4)],
     "olmo2-biases": [("tp1", 0), ("tp8sp", 4), ("tp2pp3", 2), ("dp2zero3", 2)],
+    "opt": EVERYWHERE[:1] + [("tp8", 4), ("tp4sp", 4), ("tp2pp3dp2spzero1", 2), ("tp2dp2zero3", 2), ("cp4", 2), ("pp2vpp2dp2", 2), ("dp4zero1", 0)],
+    "opt-untied": [("tp1", 0), ("tp2spcp2", 2), ("pp3dp2zero3", 2), ("tp2sppp3", 4)],
     "mixtral": [("tp1", 0), ("tp2pp2dp2spzero1", 2), ("tp4", 0), ("pp2cp2", 4), ("ep2dp2", 4), ("tp2spep4dp4", 2),
                 ("pp2ep2dp4zero1", 1), ("tp2pp2ep2dp4zero3", 2)],
     "mixtral-balanced": [("tp1", 0), ("pp2vpp2dp2", 2)],
@@ -91,7 +95,7 @@ LAYOUTS = {
 }
 CASES = [(name, layout, micro, ()) for name, some in LAYOUTS.items() for layout, micro in some]
 CASES += [(name, "tp2sp", 4, ("--recompute", how)) for name in ("llama-biases", "qwen3", "gemma2-biases", "gemma3", "smollm3", "phi3", "granite",
-                                                             "granite-biases", "olmo2", "olmo2-biases", "olmo3")
+                                                             "granite-biases", "olmo2", "olmo2-biases", "olmo3", "opt")
           for how in ("full", "selective")]
 CASES += [("mixtral-balanced", "ep2dp2zero1", 2, ("--recompute", how)) for how in ("full", "selective")]
 CASES += [(name, layout, micro, ()) for name in MODELS for layout, micro in EVERYWHERE
@@ -111,7 +115,7 @@ def test_the_curve_is_the_oracles_at_every_layout(name, layout, micro, more, ref
 
 
 @pytest.mark.parametrize("name", ["llama-biases", "mistral", "qwen3", "gemma", "gemma2-biases", "gemma3",
-                                  "smollm3", "phi3", "granite", "olmo2", "qwen3-moe-balanced"])
+                                  "smollm3", "phi3", "granite", "olmo2", "opt", "qwen3-moe-balanced"])
 def test_bf16_is_near_the_oracle(name, reference, tmp_path):
     _, log, trace = reference.train(name, "tp2", tmp_path / "log", "--dtype", "bf16")
     assert oracle.deviation(log, trace)[0] <= 2e-2
@@ -125,6 +129,7 @@ def test_bf16_is_near_the_oracle(name, reference, tmp_path):
                                           ("olmo2", ("tp1", "tp2pp3", "tp8sp", "tp4spdp2zero3")),
                                           ("olmo3", ("tp1", "tp4pp2sp")),
                                           ("olmo2-biases", ("tp4", "tp2spdp2zero1")),
+                                          ("opt", ("tp1", "tp2sp", "tp4pp3", "tp8dp2zero3", "tp2spdp2zero1")),
                                           ("granite-biases", ("tp2pp3", "tp4spdp2zero3")),
                                           ("qwen3", ("tp8", "tp1", "tp4spdp2", "tp2pp2dp2zero3"))])
 def test_same_bits_at_every_layout(name, layouts, reference, tmp_path):
@@ -139,7 +144,7 @@ def test_same_bits_at_every_layout(name, layouts, reference, tmp_path):
 
 @pytest.mark.parametrize("name,first,then", [("mixtral", "tp4sp", "dp2zero3"), ("qwen3-moe-balanced", "tp2pp2zero1", "tp1pp1cp2ep2zero0"),
                                              ("phi3", "tp4dp2zero1", "pp3dp2zero3"),
-                                             ("granite", "tp2cp2", "pp3dp2zero1"), ("olmo2", "tp8", "tp2pp3spzero1"), ("mixtral", "ep2dp4zero1", "tp2ep2dp2"), ("mixtral", "pp2ep2dp2", "tp4pp1ep1dp1"),
+                                             ("granite", "tp2cp2", "pp3dp2zero1"), ("opt", "tp4dp2spzero1", "cp2dp2zero3"), ("olmo2", "tp8", "tp2pp3spzero1"), ("mixtral", "ep2dp4zero1", "tp2ep2dp2"), ("mixtral", "pp2ep2dp2", "tp4pp1ep1dp1"),
                                              ("mixtral", "tp2ep2dp4zero3", "pp2ep4dp4zero1"), ("mixtral", "tp2", "tp1cp2ep4dp4zero3")])
 def test_a_run_continues_at_another_layout(name, first, then, reference, tmp_path):
     """Once after tp-reshard, once directly."""
@@ -166,10 +171,11 @@ def test_factors_that_change_are_reported(reference, tmp_path):
         assert "%s was %g, now %g" % (key, MODELS["granite"][key], now) in err
 
 
-def test_a_dropout_that_is_not_computed_is_announced(reference, tmp_path):
+@pytest.mark.parametrize("name,key", [("granite", "attention_dropout"), ("opt", "dropout")])
+def test_a_dropout_that_is_not_computed_is_announced(name, key, reference, tmp_path):
     (tmp_path / "model").mkdir()
-    (tmp_path / "model/config.json").write_text(json.dumps(dict(MODELS["granite"], attention_dropout=0.1)))
-    err = ok(*reference.argv("granite", "tp1", tmp_path / "log", "--steps", 1, model=tmp_path / "model/config.json")).err
+    (tmp_path / "model/config.json").write_text(json.dumps({**MODELS[name], key: 0.1}))
+    err = ok(*reference.argv(name, "tp1", tmp_path / "log", "--steps", 1, model=tmp_path / "model/config.json")).err
     assert "dropout 0.1, but tp-train has no dropout" in err
 
 
@@ -207,7 +213,7 @@ def test_experts_on_several_ranks_become_a_dcp_checkpoint(layout, reference, tmp
 
 
 @pytest.mark.parametrize("name,layout", [("llama-biases", "tp2sp"), ("qwen3", "tp2dp2zero3"), ("llama-yarn", "cp2"),
-                                         ("gemma", "tp2pp2"), ("gemma2-biases", "tp2sp"), ("gemma3", "tp2pp2"), ("mistral", "cp4"), ("phi3", "tp2dp2zero3"), ("granite-biases", "tp2pp3"), ("olmo2", "tp2sp"),
+                                         ("gemma", "tp2pp2"), ("gemma2-biases", "tp2sp"), ("gemma3", "tp2pp2"), ("mistral", "cp4"), ("phi3", "tp2dp2zero3"), ("granite-biases", "tp2pp3"), ("olmo2", "tp2sp"), ("opt", "tp2pp3sp"),
                                          ("mixtral-balanced", "tp2pp2"),
                                          ("qwen3-moe-balanced", "dp2zero3"), ("mixtral", "tp2ep2dp2"),
                                          ("mixtral", "cp2ep2dp4zero3")])
@@ -226,13 +232,13 @@ def test_a_late_device_has_the_same_bits(name, layout, reference, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["llama-biases", "llama-yarn", "llama-llama3", "mistral", "qwen3", "gemma", "gemma2", "gemma3",
-                                  "smollm3", "phi3", "granite-biases", "olmo2-biases", "mixtral-balanced", "qwen3-moe",
-                                  "qwen3-moe-balanced"])
+                                  "smollm3", "phi3", "granite-biases", "olmo2-biases", "opt", "opt-untied", "mixtral-balanced",
+                                  "qwen3-moe", "qwen3-moe-balanced"])
 def test_the_oracles_gradients_are_slopes(name):
     config = dict(MODELS[name], num_hidden_layers=1, sliding_window=3)
     if "layer_types" in config:
         config["layer_types"] = ["sliding_attention"]
-    curves.assert_gradient_is_slope(oracle.Llama, config, 3)
+    curves.assert_gradient_is_slope(oracle.model_class(config), config, 3)
 
 
 def replicated(plan, what):

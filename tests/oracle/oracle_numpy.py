@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""The losses and norms that tp-train must print, computed independently: Llama and GPT-2 in numpy, in
+"""The losses and norms that tp-train must print, computed independently: Llama, GPT-2 and OPT in numpy, in
 float64, in one process, with backward passes written by hand.
 
 The rules:
@@ -38,6 +38,9 @@ def is_gpt2(c):
     return c["architectures"] == ["GPT2LMHeadModel"]
 
 
+OPT = "model.decoder."
+
+
 def gpt2_shapes(c):
     """{name: shape} of a GPT-2. Its matrices are [in, out] (Conv1D)."""
     dim, ffn = c["n_embd"], c.get("n_inner") or 4 * c["n_embd"]
@@ -50,6 +53,22 @@ def gpt2_shapes(c):
                             ("mlp.c_fc", (dim, ffn)), ("mlp.c_proj", (ffn, dim))):
             s[p + name + ".weight"], s[p + name + ".bias"] = shape, shape[-1:]
     s["transformer.ln_f.weight"] = s["transformer.ln_f.bias"] = (dim,)
+    return s
+
+
+def opt_shapes(c):
+    """{name: shape} of an OPT. Its table of positions has two rows that no token uses."""
+    dim, ffn = c["hidden_size"], c["ffn_dim"]
+    s = {OPT + "embed_tokens.weight": (c["vocab_size"], dim),
+         OPT + "embed_positions.weight": (c["max_position_embeddings"] + 2, dim)}
+    for i in range(c["num_hidden_layers"]):
+        p = OPT + "layers.%d." % i
+        for name, shape in [("self_attn." + x, (dim, dim)) for x in ("q_proj", "k_proj", "v_proj", "out_proj")] + [
+                ("self_attn_layer_norm", (dim,)), ("final_layer_norm", (dim,)), ("fc1", (ffn, dim)), ("fc2", (dim, ffn))]:
+            s[p + name + ".weight"], s[p + name + ".bias"] = shape, shape[:1]
+    s[OPT + "final_layer_norm.weight"] = s[OPT + "final_layer_norm.bias"] = (dim,)
+    if not c.get("tie_word_embeddings", True):
+        s["lm_head.weight"] = (c["vocab_size"], dim)
     return s
 
 
@@ -124,6 +143,8 @@ def shapes(c):
     """{name: shape} of the model with this config.json."""
     if is_gpt2(c):
         return gpt2_shapes(c)
+    if c["model_type"] == "opt":
+        return opt_shapes(c)
     dim, ffn, vocab = c["hidden_size"], c["intermediate_size"], c["vocab_size"]
     heads, kv = c["num_attention_heads"], c["num_key_value_heads"]
     width = c.get("head_dim") or dim // heads
@@ -540,12 +561,16 @@ class Llama:
 class GPT2:
     """LayerNorm with bias, learned positions, q k v in one matrix, gelu_new, a tied head."""
 
+    names = dict(embedding="transformer.wte.weight", positions="transformer.wpe.weight", layer="transformer.h.%d.", norm="ln_1",
+                 attention="attn.", norm2="ln_2", mlp="mlp.", last="transformer.ln_f", out="c_proj", up="c_fc", down="c_proj")
+    unused = 0  # rows at the beginning of the table of positions
+
     @staticmethod
     def extra_loss(saved):
         return 0.0
 
     def __init__(self, config, seq):
-        self.c, self.seq = config, seq
+        self.c, self.seq, self.layers, self.head = config, seq, config["n_layer"], "transformer.wte.weight"
         self.heads, self.width = config["n_head"], config["n_embd"] // config["n_head"]
         self.eps = config["layer_norm_epsilon"]
         self.mask = np.triu(np.ones((seq, seq), bool), 1)
@@ -574,66 +599,109 @@ class GPT2:
     def split(self, x):
         return x.reshape(*x.shape[:2], self.heads, self.width).swapaxes(1, 2)
 
+    def qkv(self, n, w, p):
+        return np.split(self.linear(n, w, p + "c_attn"), 3, -1)
+
+    def qkv_backward(self, parts, n, w, p, g):
+        return self.linear_backward(np.concatenate(parts, -1), n, w, p + "c_attn", g)
+
     def attention(self, n, w, p):
-        q, k, v = (self.split(x) for x in np.split(self.linear(n, w, p + "c_attn"), 3, -1))
+        q, k, v = (self.split(x) for x in self.qkv(n, w, p))
         s = np.where(self.mask, -np.inf, q @ k.swapaxes(2, 3) / math.sqrt(self.width))
         e = np.exp(s - s.max(-1, keepdims=True))
         a = e / e.sum(-1, keepdims=True)
         o = Llama.join(a @ v)
-        return self.linear(o, w, p + "c_proj"), (n, q, k, v, a, o)
+        return self.linear(o, w, p + self.names["out"]), (n, q, k, v, a, o)
 
     def attention_backward(self, d, saved, w, p, g):
         n, q, k, v, a, o = saved
-        do = self.split(self.linear_backward(d, o, w, p + "c_proj", g))
+        do = self.split(self.linear_backward(d, o, w, p + self.names["out"], g))
         da = do @ v.swapaxes(2, 3)
         ds = a * (da - (da * a).sum(-1, keepdims=True)) / math.sqrt(self.width)
         parts = ds @ k, ds.swapaxes(2, 3) @ q, a.swapaxes(2, 3) @ do
-        return self.linear_backward(np.concatenate([Llama.join(x) for x in parts], -1), n, w,
-                                    p + "c_attn", g)
+        return self.qkv_backward([Llama.join(x) for x in parts], n, w, p, g)
+
+    @staticmethod
+    def activation(u):
+        """gelu_new, and its slope."""
+        t = np.tanh(math.sqrt(2 / math.pi) * (u + 0.044715 * u ** 3))
+        inner = math.sqrt(2 / math.pi) * (1 + 3 * 0.044715 * u ** 2)
+        return 0.5 * u * (1 + t), 0.5 * (1 + t + u * (1 - t * t) * inner)
 
     def mlp(self, n, w, p):
-        u = self.linear(n, w, p + "c_fc")
-        t = np.tanh(math.sqrt(2 / math.pi) * (u + 0.044715 * u ** 3))
-        return self.linear(0.5 * u * (1 + t), w, p + "c_proj"), (n, u, t)
+        y, slope = self.activation(self.linear(n, w, p + self.names["up"]))
+        return self.linear(y, w, p + self.names["down"]), (n, y, slope)
 
     def mlp_backward(self, d, saved, w, p, g):
-        n, u, t = saved
-        dh = self.linear_backward(d, 0.5 * u * (1 + t), w, p + "c_proj", g)
-        inner = math.sqrt(2 / math.pi) * (1 + 3 * 0.044715 * u ** 2)
-        return self.linear_backward(dh * 0.5 * (1 + t + u * (1 - t * t) * inner), n, w, p + "c_fc",
-                                    g)
+        n, y, slope = saved
+        dh = self.linear_backward(d, y, w, p + self.names["down"], g)
+        return self.linear_backward(dh * slope, n, w, p + self.names["up"], g)
 
     def forward(self, w, ids):
         """(logits, values for backward)"""
-        x = w["transformer.wte.weight"][ids] + w["transformer.wpe.weight"][:self.seq]
+        names = self.names
+        x = w[names["embedding"]][ids] + w[names["positions"]][self.unused:self.unused + self.seq]
         saved = []
-        for i in range(self.c["n_layer"]):
-            p = "transformer.h.%d." % i
-            n, norm = self.norm(x, w, p + "ln_1")
-            y, attention = self.attention(n, w, p + "attn.")
+        for i in range(self.layers):
+            p = names["layer"] % i
+            n, norm = self.norm(x, w, p + names["norm"])
+            y, attention = self.attention(n, w, p + names["attention"])
             x = x + y
-            n, norm2 = self.norm(x, w, p + "ln_2")
-            y, mlp = self.mlp(n, w, p + "mlp.")
+            n, norm2 = self.norm(x, w, p + names["norm2"])
+            y, mlp = self.mlp(n, w, p + names["mlp"])
             saved.append((norm, attention, norm2, mlp))
             x = x + y
-        n, norm = self.norm(x, w, "transformer.ln_f")
-        return product(n, w["transformer.wte.weight"]), (ids, saved, norm, n)
+        n, norm = self.norm(x, w, names["last"])
+        return product(n, w[self.head]), (ids, saved, norm, n)
 
     def backward(self, w, dlogits, saved):
         """{name: gradient}"""
         ids, layers, norm, n = saved
-        g = {"transformer.wte.weight": outer(dlogits, n)}
-        d = self.norm_backward(dlogits @ w["transformer.wte.weight"], norm, w, "transformer.ln_f", g)
+        names = self.names
+        g = {self.head: outer(dlogits, n)}
+        d = self.norm_backward(dlogits @ w[self.head], norm, w, names["last"], g)
         for i in reversed(range(len(layers))):
-            p, (norm, attention, norm2, mlp) = "transformer.h.%d." % i, layers[i]
-            dn = self.mlp_backward(d, mlp, w, p + "mlp.", g)
-            d = d + self.norm_backward(dn, norm2, w, p + "ln_2", g)
-            dn = self.attention_backward(d, attention, w, p + "attn.", g)
-            d = d + self.norm_backward(dn, norm, w, p + "ln_1", g)
-        np.add.at(g["transformer.wte.weight"], ids.reshape(-1), d.reshape(-1, d.shape[-1]))
-        g["transformer.wpe.weight"] = np.zeros_like(w["transformer.wpe.weight"])
-        g["transformer.wpe.weight"][:self.seq] = d.sum(0)
+            p, (norm, attention, norm2, mlp) = names["layer"] % i, layers[i]
+            dn = self.mlp_backward(d, mlp, w, p + names["mlp"], g)
+            d = d + self.norm_backward(dn, norm2, w, p + names["norm2"], g)
+            dn = self.attention_backward(d, attention, w, p + names["attention"], g)
+            d = d + self.norm_backward(dn, norm, w, p + names["norm"], g)
+        embedding = g.setdefault(names["embedding"], np.zeros_like(w[names["embedding"]]))
+        np.add.at(embedding, ids.reshape(-1), d.reshape(-1, d.shape[-1]))
+        g[names["positions"]] = np.zeros_like(w[names["positions"]])
+        g[names["positions"]][self.unused:self.unused + self.seq] = d.sum(0)
         return g
+
+
+class Opt(GPT2):
+    """A GPT-2 with relu, linear layers [out, in], q k v apart, and positions that begin in the third row of their table."""
+
+    names = dict(embedding=OPT + "embed_tokens.weight", positions=OPT + "embed_positions.weight", layer=OPT + "layers.%d.",
+                 norm="self_attn_layer_norm", attention="self_attn.", norm2="final_layer_norm", mlp="",
+                 last=OPT + "final_layer_norm", out="out_proj", up="fc1", down="fc2")
+    unused = 2
+
+    def __init__(self, config, seq):
+        self.c, self.seq, self.layers = config, seq, config["num_hidden_layers"]
+        self.heads, self.width = config["num_attention_heads"], config["hidden_size"] // config["num_attention_heads"]
+        self.eps, self.mask = 1e-5, np.triu(np.ones((seq, seq), bool), 1)
+        self.head = OPT + "embed_tokens.weight" if config.get("tie_word_embeddings", True) else "lm_head.weight"
+
+    linear, linear_backward = staticmethod(linear), staticmethod(linear_backward)
+
+    def qkv(self, n, w, p):
+        return [linear(n, w, p + x) for x in ("q_proj", "k_proj", "v_proj")]
+
+    def qkv_backward(self, parts, n, w, p, g):
+        return sum(linear_backward(d, n, w, p + x, g) for d, x in zip(parts, ("q_proj", "k_proj", "v_proj")))
+
+    @staticmethod
+    def activation(u):
+        return np.maximum(u, 0), u > 0
+
+
+def model_class(c):
+    return GPT2 if is_gpt2(c) else Opt if c["model_type"] == "opt" else Llama
 
 
 def outer(dy, x):
@@ -683,7 +751,7 @@ def adamw(o, s, rate, w, g, m, v):
 def train(config, weights, data, **options):
     """([{step, loss, grad_norm, lr}], final weights)"""
     o = {**OPTIONS, **options}
-    model = (GPT2 if is_gpt2(config) else Llama)(config, o["seq"])
+    model = model_class(config)(config, o["seq"])
     w = {k: x.astype(np.float64) for k, x in weights.items()}
     m, v = ({k: np.zeros_like(x) for k, x in w.items()} for _ in range(2))
     trace = []

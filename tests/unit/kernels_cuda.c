@@ -351,6 +351,20 @@ CASES(gelu_kept, 20)
     assert_similar_kept(u, 1, 2e-6, "gelu gradient in place");
 }
 
+CASES(relu, 20)
+{
+    int64_t n = rng_int(r, 0, 3000);
+    enum dtype type = any_type(r);
+    struct pair u = floats(r, n, 4), y = numbers(r, type, n, 1), dy = floats(r, n, 1);
+
+    BOTH(relu_forward, relu_forward, AT(y), type, AT(u), n, DTYPE_F32);
+    assert_similar(y, type, 1, 0, "relu");
+    BOTH(relu_backward, relu_backward, AT(y), type, AT(dy), AT(u), n, DTYPE_F32);
+    assert_similar(y, type, 1, 0, "relu gradient");
+    BOTH(relu_backward, relu_backward, AT(u), DTYPE_F32, AT(dy), AT(u), n, DTYPE_F32);
+    assert_similar(u, DTYPE_F32, 1, 0, "relu gradient in place");
+}
+
 CASES(bias, 20)
 {
     int64_t rows, cols;

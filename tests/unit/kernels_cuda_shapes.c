@@ -124,6 +124,10 @@ static void gates(struct rng *r, bool is_kept, int64_t cols)
     BOTH(gelu_backward, gelu_backward, AT(y), TYPE, AT(dy), AT(h), ROWS * cols, TYPE);
     BOTH(soft_cap, soft_cap, AT(dy), ROWS * cols, 2, TYPE);
     similar(y, is_kept, 1, "gelu gradient");
+    BOTH(relu_forward, relu_forward, AT(y), TYPE, AT(dy), ROWS * cols, TYPE);
+    similar(y, is_kept, 1, "relu");
+    BOTH(relu_backward, relu_backward, AT(y), TYPE, AT(dy), AT(h), ROWS * cols, TYPE);
+    similar(y, is_kept, 1, "relu gradient");
     similar(dy, is_kept, 1, "capped");
 }
 SHAPES(gates_and_activations, gates)

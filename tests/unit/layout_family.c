@@ -40,6 +40,7 @@ Test(family, keys_fit_the_members_that_they_set)
         [FAMILY_VALUE_LAYERS] = sizeof(bool *),
         [FAMILY_VALUE_CAP] = sizeof(double),
         [FAMILY_VALUE_FIXED] = sizeof(bool),
+        [FAMILY_VALUE_CONSTANT] = sizeof(double),
         [FAMILY_VALUE_ONLY] = 0,
         [FAMILY_VALUE_TRAINS] = 0,
     };
@@ -113,7 +114,7 @@ Test(family, has_the_tensors_that_its_arithmetic_needs)
         bool has_gate = family_tensor_find(f, ROLE_GATE) || family_tensor_find(f, ROLE_GATE_UP) ||
                         family_tensor_find(f, ROLE_EXPERT_GATE);
 
-        cr_expect_eq(has_gate, f->mlp != FAMILY_GELU, "%s", f->architecture);
+        cr_expect_eq(has_gate, family_is_gated(f), "%s", f->architecture);
         cr_expect_eq(family_tensor_find(f, ROLE_POSITIONS) != NULL, f->position == FAMILY_LEARNED);
         cr_expect_eq(family_tensor_find(f, ROLE_FINAL_NORM_BIAS) != NULL,
                      f->norm == FAMILY_LAYER_NORM);

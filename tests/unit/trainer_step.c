@@ -88,9 +88,13 @@ static bool can_be_fused(const struct model *m, const struct train_config *c)
 }
 
 /* What relatives of Llama have and a Llama may have: fused tensors, biases, norms of heads, norms
- * of 1 + weight. */
+ * of 1 + weight. A relative of GPT-2 is OPT. */
 static void random_relative(struct rng *r, struct model *m, const struct train_config *c)
 {
+    if (m->family == MODEL_GPT2 && !m->plan && rng_int(r, 0, 1)) {
+        m->family = MODEL_OPT;
+        m->tied = rng_int(r, 0, 1);
+    }
     if (m->family != MODEL_LLAMA || m->plan)
         return;
     if (can_be_fused(m, c) && rng_int(r, 0, 3) == 0) {

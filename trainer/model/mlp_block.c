@@ -13,7 +13,7 @@ static enum gated_kind gated_kind_of(const struct network *n)
 /* Whether the products around GELU compute it and its gradient. */
 static bool is_gelu_fused(const struct network *n)
 {
-    return n->up_width == n->ffn && n->inner == DTYPE_BF16;
+    return family_of(n->model)->mlp == FAMILY_GELU && n->inner == DTYPE_BF16;
 }
 
 /* The first row of `up` in rows that have gate and up side by side. */
@@ -22,12 +22,24 @@ static void *after_gate(const struct network *n, void *rows, enum dtype type)
     return (char *)rows + n->ffn * dtype_bytes(type);
 }
 
+static int64_t rows_of(const struct pass *p)
+{
+    return p->rows * p->net->shards * p->net->token_copies;
+}
+
 static void activate(const struct pass *p, struct activations_layer *s)
 {
     const struct network *n = p->net;
-    int64_t rows = p->rows * n->shards * n->token_copies;
+    enum family_mlp mlp = family_of(n->model)->mlp;
+    int64_t rows = rows_of(p);
 
-    if (n->up_width == n->ffn)
+    if (mlp == FAMILY_RELU)
+        n->k.ops->relu_forward(n->k.queue, &(struct relu_forward){ .y = s->hidden,
+                                                                   .type = n->dtype,
+                                                                   .u = s->up,
+                                                                   .n = rows * n->ffn,
+                                                                   .in_type = n->inner });
+    else if (mlp == FAMILY_GELU)
         n->k.ops->gelu_forward(n->k.queue, &(struct gelu_forward){ .y = s->hidden,
                                                                    .type = n->dtype,
                                                                    .u = s->up,
@@ -52,9 +64,17 @@ static void activate_backward(const struct pass *p, void *dup, const void *dy,
                               const struct activations_layer *s)
 {
     const struct network *n = p->net;
-    int64_t rows = p->rows * n->shards * n->token_copies;
+    enum family_mlp mlp = family_of(n->model)->mlp;
+    int64_t rows = rows_of(p);
 
-    if (n->up_width == n->ffn)
+    if (mlp == FAMILY_RELU)
+        n->k.ops->relu_backward(n->k.queue, &(struct relu_backward){ .du = dup,
+                                                                     .type = n->dtype,
+                                                                     .dy = dy,
+                                                                     .u = s->up,
+                                                                     .n = rows * n->ffn,
+                                                                     .in_type = n->inner });
+    else if (mlp == FAMILY_GELU)
         n->k.ops->gelu_backward(n->k.queue, &(struct gelu_backward){ .du = dup,
                                                                      .type = n->dtype,
                                                                      .dy = dy,

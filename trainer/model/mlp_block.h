@@ -1,6 +1,6 @@
 /*
  * trainer/model/mlp_block.h - the feed-forward half of a layer: norm; gate and up side by side
- * (column-parallel), SwiGLU or GeGLU, down (row-parallel); or up, gelu, down; or a
+ * (column-parallel), SwiGLU or GeGLU, down (row-parallel); or up, gelu or relu, down; or a
  * mixture of experts, which are of the first form (trainer/model/experts.h).
  */
 #ifndef TRAINER_MODEL_MLP_BLOCK_H

@@ -249,13 +249,13 @@ static enum tensor_role up_role(const struct family *f)
 {
     if (family_tensor_find(f, ROLE_GATE_UP))
         return ROLE_GATE_UP;
-    return f->mlp == FAMILY_GELU ? ROLE_UP : ROLE_GATE;
+    return family_is_gated(f) ? ROLE_GATE : ROLE_UP;
 }
 
 static tp_status bind_mlp(struct network_layer *y, const struct source *s, struct tp_err *err)
 {
     const struct network *n = s->net;
-    bool gated = family_of(n->model)->mlp != FAMILY_GELU;
+    bool gated = family_is_gated(family_of(n->model));
     int64_t h = n->model->hidden;
     tp_status st;
 

@@ -95,7 +95,8 @@ struct network {
     float *embedding_grad;
     int64_t embedding_stride;  /* elements to the next shard's */
     struct comm *embedding_tp; /* NULL: not cut, every rank has all rows */
-    const float *positions;    /* [max_positions][h] f32, learned; NULL: rotary */
+    const float *positions;    /* [max_positions, and the family's extra ones before them][h]
+                                  f32, learned; NULL: rotary */
     float *positions_grad;
     struct network_norm final_norm;
     struct linear head;                     /* its weight is the embedding when tied */

@@ -3,6 +3,7 @@
 
 #include <stddef.h>
 
+#include "layout/family.h"
 #include "trainer/data_parallel/fsdp_units.h"
 #include "trainer/data_parallel/grad_reduction.h"
 #include "trainer/model/attention_block.h"
@@ -177,7 +178,7 @@ static void clear_before(struct clearing *c)
     const struct network *n = c->net;
     int64_t hidden = n->model->hidden, first;
 
-    clear(c, n->positions_grad, n->model->max_positions * hidden);
+    clear(c, n->positions_grad, family_dim_size(DIM_POSITIONS, n->model) * hidden);
     if (n->model->tied && n->is_last && !n->same_bits)
         return;
     for (int s = 0; s < n->shards; s++)

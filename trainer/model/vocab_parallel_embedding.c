@@ -1,6 +1,8 @@
 /* trainer/model/vocab_parallel_embedding.c - see trainer/model/vocab_parallel_embedding.h. */
 #include "trainer/model/vocab_parallel_embedding.h"
 
+#include "layout/family.h"
+
 /* Rows first .. first + n - 1 of the microbatch; x is where the first of them is. */
 struct rows {
     int64_t first, n;
@@ -33,18 +35,25 @@ static struct rows rows_of(const struct pass *p)
                           p->residual_rows };
 }
 
+/* Where the row of a position is in the table of positions, or in its gradient. */
+static int64_t row_of_position(const struct network *n, int64_t position)
+{
+    return (family_of(n->model)->extra_positions + position) * n->model->hidden;
+}
+
 static void add_positions(const struct network *n, struct rows rows, float *x)
 {
     int64_t h = n->model->hidden;
 
     for (struct embedding_run r = run_at(n, rows, 0); r.row < rows.n / r.sequences;
          r = run_at(n, rows, r.row + r.n))
-        n->k.ops->sum_add(n->k.queue, &(struct sum_add){ .y = x + r.row * h,
-                                                         .x = n->positions + r.position * h,
-                                                         .rows = r.sequences,
-                                                         .cols = r.n * h,
-                                                         .ldy = n->seq * h,
-                                                         .ldx = 0 });
+        n->k.ops->sum_add(n->k.queue,
+                          &(struct sum_add){ .y = x + r.row * h,
+                                             .x = n->positions + row_of_position(n, r.position),
+                                             .rows = r.sequences,
+                                             .cols = r.n * h,
+                                             .ldy = n->seq * h,
+                                             .ldx = 0 });
 }
 
 /* Sequences are added one after the other. */
@@ -54,12 +63,13 @@ static void positions_backward(const struct network *n, struct rows rows, const 
 
     for (struct embedding_run r = run_at(n, rows, 0); r.row < rows.n / r.sequences;
          r = run_at(n, rows, r.row + r.n))
-        n->k.ops->sum_add(n->k.queue, &(struct sum_add){ .y = n->positions_grad + r.position * h,
-                                                         .x = dx + r.row * h,
-                                                         .rows = r.sequences,
-                                                         .cols = r.n * h,
-                                                         .ldy = 0,
-                                                         .ldx = n->seq * h });
+        n->k.ops->sum_add(
+            n->k.queue, &(struct sum_add){ .y = n->positions_grad + row_of_position(n, r.position),
+                                           .x = dx + r.row * h,
+                                           .rows = r.sequences,
+                                           .cols = r.n * h,
+                                           .ldy = 0,
+                                           .ldx = n->seq * h });
 }
 
 /* Look up the ids in this rank's part of the vocabulary; rows of other ids are zero. */

@@ -63,7 +63,7 @@ struct activations_layer {
                                            for each copy of a token, sorted by expert */
     void *up;     /* [rows][up_width] inner: gate and up, or up; where that is `type` backward
                      overwrites them with their gradients */
-    void *hidden; /* [rows][ffn] type: silu(gate) * up, or gelu(up) */
+    void *hidden; /* [rows][ffn] type: silu(gate) * up, gelu(up) or relu(up) */
 };
 
 /* With full recomputation a slot keeps only x of its layers, and scratch has one of everything

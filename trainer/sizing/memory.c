@@ -54,7 +54,8 @@ static const struct param_units *find_units(struct memory_model *mm, const struc
 static bool is_countable(const struct model *m, const struct workload *w, const struct spec *s)
 {
     double heads = m->heads + 2.0 * m->kv_heads + 2.0 * w->same_bits;
-    double positions = family_of(m)->position == FAMILY_LEARNED ? (double)m->max_positions : 0;
+    double positions =
+        family_of(m)->position == FAMILY_LEARNED ? (double)family_dim_size(DIM_POSITIONS, m) : 0;
     double ffn = (double)family_dim_size(m->experts ? DIM_EXPERT_FFN : DIM_FFN, m);
     double widths = (double)m->hidden + heads * (double)m->head_dim + (double)m->vocab + positions +
                     3.0 * ffn * (m->experts ? m->experts : 1) +

@@ -62,7 +62,7 @@ static void count_layers(struct rank_dims *d, const struct model *m, const struc
 static void count_widths(struct rank_dims *d, const struct model *m,
                          const struct rank_dims_cuts *cuts)
 {
-    bool is_gated = family_of(m)->mlp != FAMILY_GELU;
+    bool is_gated = family_is_gated(family_of(m));
 
     d->heads = part_of(m->heads, cuts->attention, d->n_virtual);
     d->kv_heads = part_of(m->kv_heads, cuts->attention, d->n_virtual);
