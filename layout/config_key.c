@@ -103,7 +103,7 @@ static void read_rope(struct config_key_reader *r, const struct family_key *k, s
 {
     struct rope_config c;
 
-    r->st = rope_config_read(&c, r->root, k->fallback, r->path, r->err);
+    r->st = rope_config_read(&c, r->root, k->fallback, r->path, r->arena, r->err);
     if (r->st)
         return;
     m->rope_theta = c.theta;

@@ -63,6 +63,8 @@ struct model {
     double logit_cap;
     double norm_eps, rope_theta, init_std;
     struct rope_scaling rope_scaling;
+    int64_t original_positions;        /* Phi-3's, which its longrope takes; 0: what rope_scaling
+                                          says */
     double local_rope_theta;           /* of layers with the window, which nothing scales; 0: these
                                           are as the others */
     bool qkv_bias, out_bias, mlp_bias; /* linear layers that have biases, where families differ */

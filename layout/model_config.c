@@ -83,6 +83,29 @@ static void derive(struct config_key_reader *r, struct model *m)
                         r->path, m->heads, (long long)m->head_dim, FAMILY_WIDTH_MAX);
 }
 
+/* What longrope has from other keys. */
+static void derive_longrope(struct config_key_reader *r, struct model *m)
+{
+    struct rope_scaling *s = &m->rope_scaling;
+    const int64_t pairs = m->head_dim / 2;
+
+    if (m->original_positions > 0)
+        s->original_positions = (double)m->original_positions;
+    if (!(s->original_positions > 0))
+        s->original_positions = (double)m->max_positions;
+    if (!(s->factor > 0))
+        s->factor = (double)m->max_positions / s->original_positions;
+    if (s->n_short != pairs || s->n_long != pairs)
+        config_key_untrained(
+            r, m,
+            "rope_scaling of type \"longrope\" without short_factor and long_factor "
+            "of %lld numbers above 0 each",
+            (long long)pairs);
+    if (!(s->original_positions > 1) && s->factor > 1)
+        config_key_untrained(r, m, "longrope from original_max_position_embeddings %g",
+                             s->original_positions);
+}
+
 static void read_model(struct config_key_reader *r, struct model *m, bool takes_any)
 {
     const struct family *f;
@@ -95,6 +118,8 @@ static void read_model(struct config_key_reader *r, struct model *m, bool takes_
         config_key_read(r, k, m);
     if (!r->st)
         derive(r, m);
+    if (!r->st && m->rope_scaling.type == ROPE_SCALING_LONGROPE)
+        derive_longrope(r, m);
     if (!r->st && f->untrained)
         config_key_untrained(r, m, "%s", f->untrained);
 }

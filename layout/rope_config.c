@@ -102,13 +102,49 @@ done:
     return st;
 }
 
+/* Read a list of numbers above 0. With anything else *n stays 0: the model can be moved, though not
+ * trained. */
+static tp_status read_factors(const double **out, int *n, const struct rope_object *o,
+                              const char *key, struct arena *arena, struct tp_err *err)
+{
+    json_t *list = json_object_get(o->object, key);
+    const size_t length = json_array_size(list);
+    double *factors = arena_array(arena, length, sizeof *factors);
+
+    if (!factors)
+        return tp_fail(err, TP_E_NOMEM, "%s: no memory", o->path);
+    for (size_t i = 0; i < length; i++) {
+        factors[i] = json_number_value(json_array_get(list, i));
+        if (!(factors[i] > 0) || !isfinite(factors[i]))
+            return TP_OK;
+    }
+    *out = factors;
+    *n = (int)length;
+    return TP_OK;
+}
+
+static tp_status read_longrope(struct rope_scaling *s, const struct rope_object *o,
+                               struct arena *arena, struct tp_err *err)
+{
+    tp_status st;
+
+    TP_TRY(read_optional(&s->factor, o, "factor", err));
+    TP_TRY(read_optional(&s->attention_factor, o, "attention_factor", err));
+    TP_TRY(read_factors(&s->short_factor, &s->n_short, o, "short_factor", arena, err));
+    TP_TRY(read_factors(&s->long_factor, &s->n_long, o, "long_factor", arena, err));
+done:
+    return st;
+}
+
 static tp_status read_scaling(struct rope_scaling *s, const struct rope_object *o,
-                              struct tp_err *err)
+                              struct arena *arena, struct tp_err *err)
 {
     tp_status st = TP_OK;
 
     if (s->type == ROPE_SCALING_NONE)
         return TP_OK;
+    if (s->type == ROPE_SCALING_LONGROPE)
+        return read_longrope(s, o, arena, err);
     TP_TRY(read_needed(&s->factor, o, "factor", err));
     if (s->type == ROPE_SCALING_YARN)
         TP_TRY(read_yarn(s, o, err));
@@ -171,7 +207,7 @@ done:
 }
 
 tp_status rope_config_read(struct rope_config *out, json_t *root, double fallback, const char *path,
-                           struct tp_err *err)
+                           struct arena *arena, struct tp_err *err)
 {
     const struct rope_object top = { root, "", path };
     struct rope_object o = { json_object_get(root, "rope_scaling"), "rope_scaling", path };
@@ -190,7 +226,7 @@ tp_status rope_config_read(struct rope_config *out, json_t *root, double fallbac
     TP_TRY(read_optional(&c.theta, &o, "rope_theta", err));
     TP_TRY(read_optional(&part, &top, "partial_rotary_factor", err));
     TP_TRY(read_optional(&part, &o, "partial_rotary_factor", err));
-    TP_TRY(read_scaling(&c.scaling, &o, err));
+    TP_TRY(read_scaling(&c.scaling, &o, arena, err));
     TP_TRY(read_original(&c.scaling, &top, &o, err));
     c.is_partial = part < 1;
     *out = c;

@@ -8,6 +8,7 @@
 
 #include <jansson.h>
 
+#include "core/arena.h"
 #include "core/err.h"
 #include "layout/rope_scaling.h"
 
@@ -18,10 +19,11 @@ struct rope_config {
     bool is_partial;  /* only a part of each head is rotated */
 };
 
-/* Read it from the object `root`; theta is `fallback` when there is none. `path` is for messages.
- * TP_E_USAGE: a value is not what it must be; the message names it. */
+/* Read it from the object `root`; theta is `fallback` when there is none. Lists of longrope are in
+ * the arena; its factor is 0 where config.json has none. `path` is for messages. TP_E_USAGE: a
+ * value is not what it must be; the message names it. */
 tp_status rope_config_read(struct rope_config *out, json_t *root, double fallback, const char *path,
-                           struct tp_err *err);
+                           struct arena *arena, struct tp_err *err);
 
 /* Read theta of the layers with a sliding window of a model where these have their own;
  * *is_scaled: it has a type of scaling too. The rest as rope_config_read. */

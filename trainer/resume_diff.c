@@ -69,6 +69,30 @@ static void add_layer(struct sentence *s, const char *name, bool (*has)(const st
         }
 }
 
+static void add_factors(struct sentence *s, const char *name, const double *was, const double *now,
+                        int n)
+{
+    for (int i = 0; i < n; i++)
+        if (was[i] != now[i]) {
+            add(s, "%snumber %d of %s was %.9g, now %.9g", separator(s), i, name, was[i], now[i]);
+            return;
+        }
+}
+
+/* longrope, which both models have. */
+static void add_longrope(struct sentence *s, const struct rope_scaling *was,
+                         const struct rope_scaling *now)
+{
+    add_number(s, "original_max_position_embeddings", was->original_positions,
+               now->original_positions);
+    add_number(s, "the factor of longrope's cos and sin", rope_scaling_attention_factor(was),
+               rope_scaling_attention_factor(now));
+    if (was->n_short == now->n_short)
+        add_factors(s, "short_factor", was->short_factor, now->short_factor, now->n_short);
+    if (was->n_long == now->n_long)
+        add_factors(s, "long_factor", was->long_factor, now->long_factor, now->n_long);
+}
+
 /* Constants of the model that no shape of a tensor depends on. */
 static void add_model(struct sentence *s, const struct manifest *m, const struct model *now,
                       struct arena *arena)
@@ -84,6 +108,9 @@ static void add_model(struct sentence *s, const struct manifest *m, const struct
         add_number(s, "rope_theta", was.rope_theta, now->rope_theta);
     add_number(s, "the type of rope_scaling", was.rope_scaling.type, now->rope_scaling.type);
     add_number(s, "rope_scaling's factor", was.rope_scaling.factor, now->rope_scaling.factor);
+    if (was.rope_scaling.type == ROPE_SCALING_LONGROPE &&
+        now->rope_scaling.type == ROPE_SCALING_LONGROPE)
+        add_longrope(s, &was.rope_scaling, &now->rope_scaling);
     add_layer(s, "rotary embedding", family_layer_has_rope, &was, now);
     if (!add_number(s, "sliding_window", (double)was.sliding_window, (double)now->sliding_window))
         add_layer(s, "sliding window", family_layer_has_window, &was, now);

@@ -7,6 +7,8 @@ static const struct family_key keys[] = {
     FAMILY_COUNT("num_key_value_heads", kv_heads, FAMILY_WIDTH_MAX, 0),
     FAMILY_COUNT("head_dim", head_dim, FAMILY_WIDTH_MAX, 0),
     FAMILY_COUNT("max_position_embeddings", max_positions, FAMILY_POSITIONS_MAX, 4096),
+    FAMILY_COUNT("original_max_position_embeddings", original_positions, FAMILY_POSITIONS_MAX,
+                 4096),
     FAMILY_POSITIVE("rms_norm_eps", norm_eps, 1e-5),
     FAMILY_POSITIVE("initializer_range", init_std, 0.02),
     FAMILY_FLAG("tie_word_embeddings", tied, false),

@@ -33,6 +33,28 @@ static json_t *type_parameters(json_t *parameters, const char *type, json_t *oth
     return json_object_set_new(parameters, type, rope) == 0 ? rope : NULL;
 }
 
+/* Whether something scales the rotary embedding that is written for transformers 4 as for 5. */
+static bool is_scaled(const struct model *m)
+{
+    return m->rope_scaling.type != ROPE_SCALING_NONE &&
+           m->rope_scaling.type != ROPE_SCALING_LONGROPE;
+}
+
+/* Set what transformers 4 reads of longrope: a type and two lists, and no more. Where there is
+ * more, it cannot have it, and transformers 5 would not look for it elsewhere. */
+static int set_old_longrope(json_t *root, json_t *rope)
+{
+    json_t *shorter = json_object_get(rope, "short_factor");
+    json_t *longer = json_object_get(rope, "long_factor");
+
+    if (!shorter || !longer || json_object_get(rope, "factor") ||
+        json_object_get(rope, "attention_factor"))
+        return 0;
+    return json_object_set_new(root, "rope_scaling",
+                               json_pack("{s:s,s:O,s:O}", "type", "longrope", "short_factor",
+                                         shorter, "long_factor", longer));
+}
+
 /* Set both rotary embeddings of a model whose layers with a sliding window have their own. */
 static int set_two_ropes(json_t *root, const struct model *m)
 {
@@ -47,8 +69,7 @@ static int set_two_ropes(json_t *root, const struct model *m)
     local = type_parameters(parameters, "sliding_attention", NULL);
     if (!full || !local)
         return -1;
-    if (m->rope_scaling.type != ROPE_SCALING_NONE &&
-        json_object_set_new(root, "rope_scaling", json_deep_copy(full)) != 0)
+    if (is_scaled(m) && json_object_set_new(root, "rope_scaling", json_deep_copy(full)) != 0)
         return -1;
     return json_object_set_new(full, "rope_theta", json_real(m->rope_theta)) |
            json_object_set_new(local, "rope_theta", json_real(m->local_rope_theta)) |
@@ -72,7 +93,10 @@ static int set_rope(json_t *root, const struct model *m)
         rope = json_copy(scaling);
         if (json_object_set_new(root, "rope_parameters", rope) != 0)
             return -1;
-    } else if (json_is_object(rope) && m->rope_scaling.type != ROPE_SCALING_NONE) {
+    } else if (json_is_object(rope) && m->rope_scaling.type == ROPE_SCALING_LONGROPE) {
+        if (set_old_longrope(root, rope) != 0)
+            return -1;
+    } else if (json_is_object(rope) && is_scaled(m)) {
         if (json_object_set_new(root, "rope_scaling", json_deep_copy(rope)) != 0)
             return -1;
     } else if (!json_is_object(rope)) {

@@ -184,6 +184,7 @@ DEFAULT = dict(rope_type="default", rope_theta=500.0)
     ("gemma", dict(hidden_activation="relu"), "another activation"), ("mistral", dict(is_causal=False), "is_causal false"),
     ("qwen2", dict(use_sliding_window=True), "use_sliding_window true"),
     ("gpt2", dict(scale_attn_by_inverse_layer_idx=True), "scale_attn_by_inverse_layer_idx true"),
+    ("phi3", dict(rope_parameters=test_families.LONGROPE), "rotary embedding"),
     ("llama", dict(rope_parameters=dict(rope_type="longrope", rope_theta=1e4, factor=2.0)), "rotary embedding")])
 def test_what_llama_cpp_does_not_compute_is_refused(name, change, word, tmp_path):
     _, _, ckpt = made(name, tmp_path, "tp1", **change)

@@ -88,14 +88,31 @@ def test_olmo_3s_rotary_embeddings_are_exported_as_they_were(rope, tmp_path):
     assert {k: v for k, v in got.items() if k in names} == rope
 
 
-LONGROPE = dict(rope_type="longrope", rope_theta=1e4, short_factor=[1.0, 1.0, 1.0], long_factor=[1.0, 2.0, 4.0])
+LONGROPE = dict(rope_type="longrope", rope_theta=7.0, short_factor=[1.0, 1.0, 1.0], long_factor=[1.0, 2.0, 4.0])
+
+
+def test_longrope_is_exported_for_old_and_new_transformers(tmp_path):
+    """In rope_scaling transformers 4 takes a type and the two lists, and nothing else. With more it cannot have the model."""
+    old = dict(type="longrope", short_factor=LONGROPE["short_factor"], long_factor=LONGROPE["long_factor"])
+    for name, rope in (("new", dict(rope_parameters=LONGROPE)),
+                       ("old", dict(rope_parameters=None, rope_scaling=old, rope_theta=7.0))):
+        write(tmp_path / name, "phi3", **rope)
+        _, config = moved(tmp_path / name, tmp_path / (name + "-out"), "tp1", "tp2")
+        assert config["rope_scaling"] == old and config["rope_theta"] == 7.0
+        assert config["original_max_position_embeddings"] == 4096
+        assert config["rope_parameters"] == {**(LONGROPE if name == "new" else old), "rope_theta": 7.0}
+    write(tmp_path / "more", "phi3", rope_parameters=dict(LONGROPE, attention_factor=1.5))
+    _, config = moved(tmp_path / "more", tmp_path / "more-out", "tp1", "tp2")
+    assert "rope_scaling" not in config and config["rope_parameters"] == dict(LONGROPE, attention_factor=1.5)
+
+
 
 
 @pytest.mark.parametrize("name,changes,words", [
     ("olmo3", dict(rope_parameters=dict(full_attention=dict(rope_type="default"), sliding_attention=dict(
         rope_type="linear", factor=2.0))), "scaled rotary embedding of layers with a sliding window"),
-    ("opt", dict(activation_function="gelu"), "activation_function"), ("opt", dict(layerdrop=0.1), "layerdrop"), ("phi3", dict(rope_parameters=LONGROPE), "longrope"),
-    ("phi3", dict(rope_parameters=None, rope_scaling=dict(LONGROPE, rope_type="su")), "longrope"),
+    ("opt", dict(activation_function="gelu"), "activation_function"), ("opt", dict(layerdrop=0.1), "layerdrop"), ("phi3", dict(rope_parameters=dict(LONGROPE, long_factor=[1.0, 2.0])), "long_factor of 3 numbers"),
+    ("phi3", dict(rope_parameters=None, rope_scaling=dict(LONGROPE, rope_type="su", short_factor=[1.0])), "longrope"),
     ("phi3", dict(rope_parameters=dict(rope_type="default", partial_rotary_factor=0.75)), "partial_rotary_factor"),
     ("phi3", dict(hidden_act="gelu"), "hidden_act"), ("phi3", dict(resid_pdrop=0.1), "resid_pdrop")])
 def test_training_what_only_moves_is_refused_by_name(name, changes, words, tmp_path):

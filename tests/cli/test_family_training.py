@@ -43,6 +43,12 @@ MODELS["smollm3-period"] = {**{k: v for k, v in MODELS["smollm3"].items() if k n
     "attention_bias": True, "num_hidden_layers": 3}
 MODELS["phi3"].update(sliding_window=9, num_hidden_layers=3, rope_parameters=dict(
     rope_type="linear", factor=2.0, rope_theta=100.0, partial_rotary_factor=1.0))
+# Sequences of 32 tokens are long ones, or short ones, or as long as the shorter of both kinds may be.
+LONGROPE = dict(rope_type="longrope", rope_theta=100.0, partial_rotary_factor=1.0, short_factor=[1.5, 1.0],
+                long_factor=[2.5, 7.0])
+MODELS["phi3-long"] = dict(MODELS["phi3"], sliding_window=None, original_max_position_embeddings=16, rope_parameters=LONGROPE)
+MODELS["phi3-short"] = dict(MODELS["phi3-long"], original_max_position_embeddings=32, rope_parameters=dict(LONGROPE, factor=3.0))
+MODELS["phi3-factors"] = dict(MODELS["phi3-long"], rope_parameters=dict(LONGROPE, attention_factor=1.7))
 # An eps that matters, because the trainer divides it by the square of residual_multiplier.
 MODELS["granite"].update(rms_norm_eps=1e-3, embedding_multiplier=3.0, attention_multiplier=0.7, residual_multiplier=0.3,
                          logits_scaling=0.4, num_hidden_layers=3)
@@ -72,6 +78,9 @@ LAYOUTS = {
     "smollm3": [("tp1", 0), ("tp4sp", 4), ("tp2pp2dp2zero3", 2), ("cp4", 4)],
     "smollm3-period": [("tp1", 0), ("tp2pp3dp2spzero1", 2)],
     "phi3": [("tp1", 0), ("tp4", 4), ("tp2pp3dp2spzero1", 2), ("tp2dp2zero3", 2), ("cp4", 2), ("pp3", 4), ("dp4zero1", 0)],
+    "phi3-long": [("tp1", 0), ("tp2pp3dp2spzero1", 2), ("cp4", 2), ("tp2dp2zero3", 2)],
+    "phi3-short": [("tp1", 0), ("cp2pp3", 2)],
+    "phi3-factors": [("tp4", 0)],
     "granite": [("tp1", 0), ("tp8", 4), ("tp2pp3dp2spzero1", 2), ("cp4", 2), ("pp3", 4), ("tp2dp2zero3", 2)],
     "granite-biases": [("tp4sp", 0), ("pp3dp2zero3", 2), ("tp2dp2zero3", 2)],
     "olmo2": [("tp1", 0), ("tp4sp", 4), ("tp8", 4), ("tp2pp3dp2spzero1", 2), ("tp8dp2zero3", 2), ("cp4", 2), ("tp2cp2", 0),
@@ -94,12 +103,12 @@ LAYOUTS = {
     "llama-dynamic": [("tp2", 0)],
 }
 CASES = [(name, layout, micro, ()) for name, some in LAYOUTS.items() for layout, micro in some]
-CASES += [(name, "tp2sp", 4, ("--recompute", how)) for name in ("llama-biases", "qwen3", "gemma2-biases", "gemma3", "smollm3", "phi3", "granite",
+CASES += [(name, "tp2sp", 4, ("--recompute", how)) for name in ("llama-biases", "qwen3", "gemma2-biases", "gemma3", "smollm3", "phi3", "phi3-long", "granite",
                                                              "granite-biases", "olmo2", "olmo2-biases", "olmo3", "opt")
           for how in ("full", "selective")]
 CASES += [("mixtral-balanced", "ep2dp2zero1", 2, ("--recompute", how)) for how in ("full", "selective")]
 CASES += [(name, layout, micro, ()) for name in MODELS for layout, micro in EVERYWHERE
-          if LONG and (layout, micro) not in LAYOUTS[name] and (name, layout) != ("phi3", "tp8")]
+          if LONG and (layout, micro) not in LAYOUTS[name] and not (name.startswith("phi3") and layout == "tp8")]
 
 
 @pytest.fixture(scope="module")
@@ -125,6 +134,7 @@ def test_bf16_is_near_the_oracle(name, reference, tmp_path):
                                           ("gemma2-biases", ("tp2pp3", "tp8sp")), ("gemma3", ("tp1", "tp2sp")),
                                           ("smollm3", ("tp1", "tp4pp2sp")),
                                           ("phi3", ("tp1", "tp2sp", "tp4pp3", "tp2dp2zero3")),
+                                          ("phi3-long", ("tp1", "tp2pp3sp")),
                                           ("granite", ("tp1", "tp4pp3", "tp8sp")),
                                           ("olmo2", ("tp1", "tp2pp3", "tp8sp", "tp4spdp2zero3")),
                                           ("olmo3", ("tp1", "tp4pp2sp")),
@@ -133,7 +143,7 @@ def test_bf16_is_near_the_oracle(name, reference, tmp_path):
                                           ("granite-biases", ("tp2pp3", "tp4spdp2zero3")),
                                           ("qwen3", ("tp8", "tp1", "tp4spdp2", "tp2pp2dp2zero3"))])
 def test_same_bits_at_every_layout(name, layouts, reference, tmp_path):
-    logs, shards = [], 4 if name == "phi3" else 8  # key-value heads of a fused tensor are not shared
+    logs, shards = [], 4 if name.startswith("phi3") else 8  # key-value heads of a fused tensor are not shared
     for i, layout in enumerate(layouts):
         _, log, trace = reference.train(name, layout, tmp_path / str(i), "--same-bits", shards, "--micro", 4)
         # Rounding in f32 depends on the processor's vector units: with AVX2 alone a norm of Gemma 3 is off by 2.01e-6.
@@ -143,7 +153,7 @@ def test_same_bits_at_every_layout(name, layouts, reference, tmp_path):
 
 
 @pytest.mark.parametrize("name,first,then", [("mixtral", "tp4sp", "dp2zero3"), ("qwen3-moe-balanced", "tp2pp2zero1", "tp1pp1cp2ep2zero0"),
-                                             ("phi3", "tp4dp2zero1", "pp3dp2zero3"),
+                                             ("phi3", "tp4dp2zero1", "pp3dp2zero3"), ("phi3-long", "tp2cp2", "pp3dp2zero3"),
                                              ("granite", "tp2cp2", "pp3dp2zero1"), ("opt", "tp4dp2spzero1", "cp2dp2zero3"), ("olmo2", "tp8", "tp2pp3spzero1"), ("mixtral", "ep2dp4zero1", "tp2ep2dp2"), ("mixtral", "pp2ep2dp2", "tp4pp1ep1dp1"),
                                              ("mixtral", "tp2ep2dp4zero3", "pp2ep4dp4zero1"), ("mixtral", "tp2", "tp1cp2ep4dp4zero3")])
 def test_a_run_continues_at_another_layout(name, first, then, reference, tmp_path):
@@ -190,6 +200,26 @@ def test_layers_that_change_are_reported(reference, tmp_path):
     assert "the rotary embedding of layer 2 was on, now off" in err and "the sliding window of layer 1 was on, now off" in err
 
 
+def test_factors_of_longrope_that_change_are_reported(reference, tmp_path):
+    ok(*reference.argv("phi3-long", "tp1", tmp_path / "log", "--ckpt", tmp_path / "ckpt", "--steps", 1))
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other/config.json").write_text(json.dumps(dict(
+        MODELS["phi3-long"], original_max_position_embeddings=8, rope_parameters=dict(LONGROPE, long_factor=[2.5, 4.0]))))
+    argv = reference.argv("phi3-long", "tp1", tmp_path / "log", "--ckpt", tmp_path / "ckpt", "--steps", 2, "--resume=must",
+                          model=tmp_path / "other")
+    err = ok(*argv).err
+    assert "original_max_position_embeddings was 16, now 8" in err and "number 1 of long_factor was 7, now 4" in err
+    assert "short_factor" not in err
+
+
+def test_the_rotary_embedding_of_early_files_of_phi_3_is_longrope(reference, tmp_path):
+    old = {k: v for k, v in MODELS["phi3-long"].items() if k != "rope_parameters"}
+    old.update(rope_theta=100.0, rope_scaling=dict(type="su", short_factor=[1.5, 1.0], long_factor=[2.5, 7.0]))
+    oracle.save_model(tmp_path / "old", old, reference.weights("phi3-long"))
+    ok(*reference.argv("phi3-long", "tp1", tmp_path / "log", model=tmp_path / "old"))
+    curves.assert_same(harness.read_log(tmp_path / "log"), reference.trace("phi3-long"), "su")
+
+
 def test_old_files_of_olmo_3_scale_the_layers_without_a_window_alone(reference, tmp_path):
     """They have one theta, and scaling that the layers with a window do not have."""
     rope = dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=8)
@@ -232,7 +262,7 @@ def test_a_late_device_has_the_same_bits(name, layout, reference, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["llama-biases", "llama-yarn", "llama-llama3", "mistral", "qwen3", "gemma", "gemma2", "gemma3",
-                                  "smollm3", "phi3", "granite-biases", "olmo2-biases", "opt", "opt-untied", "mixtral-balanced",
+                                  "smollm3", "phi3", "phi3-factors", "granite-biases", "olmo2-biases", "opt", "opt-untied", "mixtral-balanced",
                                   "qwen3-moe", "qwen3-moe-balanced"])
 def test_the_oracles_gradients_are_slopes(name):
     config = dict(MODELS[name], num_hidden_layers=1, sliding_window=3)

@@ -30,7 +30,7 @@ def test_the_fixture_has_what_transformers_writes(tmp_path):
 
 TRAINED = {"llama": "tp8", "llama-biases": "tp4", "llama-linear": "tp2", "llama-dynamic": "cp2",
            "llama-yarn": "tp2", "llama-llama3": "tp2cp2", "mistral": "tp4", "qwen2": "tp8", "qwen3": "tp4sp", "gemma": "tp2",
-           "gemma2": "tp4sp", "gemma3": "tp2pp2", "smollm3": "tp2pp2", "phi3": "tp4sp", "granite": "tp2pp2", "olmo2": "tp8",
+           "gemma2": "tp4sp", "gemma3": "tp2pp2", "smollm3": "tp2pp2", "phi3": "tp4sp", "phi3 longrope": "tp2cp2", "granite": "tp2pp2", "olmo2": "tp8",
            "olmo3": "tp2pp2", "opt": "tp4sp",
            "mixtral": "tp4sp", "qwen3-moe": "tp2ep2dp2"}
 # Values that change the logits of models as small as these.
@@ -43,14 +43,16 @@ CHANGES = {"gemma2": dict(sliding_window=16, query_pre_attn_scalar=24, attn_logi
            "smollm3": dict(sliding_window=16, use_sliding_window=True, no_rope_layers=[0, 1, 1, 0], layer_types=[
                "full_attention", "sliding_attention", "full_attention", "sliding_attention"], rope_parameters=dict(
                    rope_type="yarn", factor=4.0, original_max_position_embeddings=16, rope_theta=500.0)),
-           "phi3": dict(sliding_window=16), "granite": dict(rms_norm_eps=1e-3),
+           "phi3": dict(sliding_window=16), "phi3 longrope": dict(original_max_position_embeddings=16, rope_parameters=dict(
+               rope_type="longrope", rope_theta=500.0, short_factor=[1.0, 1.5, 2.0], long_factor=[1.0, 2.5, 9.0])),
+           "granite": dict(rms_norm_eps=1e-3),
            "olmo2": dict(rms_norm_eps=1e-3), "olmo3": dict(sliding_window=16), "opt": dict(dropout=0.0)}
 
 
 @pytest.mark.parametrize("layout", ["tp1", "its own"])
 @pytest.mark.parametrize("name", TRAINED)
 def test_logits_are_those_of_transformers(name, layout, tmp_path, figure):
-    theirs = family_models.make(name, tmp_path / "model", vocab_size=256, **CHANGES.get(name, {}))
+    theirs = family_models.make(name.split()[0], tmp_path / "model", vocab_size=256, **CHANGES.get(name, {}))
     theirs.set_attn_implementation("eager")  # sdpa has no cap of scores
     harness.ok("tp-train", "--model", tmp_path / "model", "--data", harness.TEXT, "--steps", 1, "--batch", 4,
                "--seq", 64, "--layout", TRAINED[name] if layout == "its own" else layout,
@@ -63,10 +65,10 @@ def test_logits_are_those_of_transformers(name, layout, tmp_path, figure):
     assert worst <= LOGITS_WITHIN
 
 
-@pytest.mark.parametrize("name", ["phi3", "granite", "olmo2", "olmo3", "opt"])
+@pytest.mark.parametrize("name", ["phi3", "phi3 longrope", "granite", "olmo2", "olmo3", "opt"])
 def test_losses_and_gradient_norms_are_those_of_transformers(name, tmp_path, figure):
     """Of a run at a layout with every axis, whose restart from a checkpoint is at another one."""
-    family_models.make(name, tmp_path / "model", vocab_size=256, **CHANGES.get(name, {}))
+    family_models.make(name.split()[0], tmp_path / "model", vocab_size=256, **CHANGES.get(name, {}))
     want = oracle_torch.train(tmp_path / "model", harness.TEXT, steps=8)
     argv = ["tp-train", "--model", tmp_path / "model", "--data", harness.TEXT, "--steps", 8, "--seq", 64, "--batch", 8,
             "--micro", 2, "--log", tmp_path / "log", "--ckpt", tmp_path / "ckpt"]

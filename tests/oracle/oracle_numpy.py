@@ -272,14 +272,20 @@ def linear_backward(dy, x, w, p, g):
     return dy @ w[p + ".weight"]
 
 
-def frequencies(c, width, layer_type):
-    """(angle per position of each pair, factor of cos and sin), as transformers' rope_parameters say."""
+def frequencies(c, width, layer_type, seq):
+    """(angle per position of each pair, factor of cos and sin), as transformers' rope_parameters say, in sequences of this
+    length."""
     r = c.get("rope_parameters", c)
     r = r.get(layer_type, r)
     theta, kind = r.get("rope_theta", 10000.0), r.get("rope_type", "default")
     f = theta ** (-np.arange(0, width, 2) / width)
     if kind in ("default", "dynamic"):
         return f, 1.0
+    if kind == "longrope":
+        before = c["original_max_position_embeddings"]
+        s = r.get("factor", c["max_position_embeddings"] / before)
+        f = f / np.array(r["long_factor" if seq > before else "short_factor"])
+        return f, r.get("attention_factor") or (math.sqrt(1 + math.log(s) / math.log(before)) if s > 1 else 1.0)
     s, before = r["factor"], r.get("original_max_position_embeddings", c["max_position_embeddings"])
     if kind == "linear":
         return f / s, 1.0
@@ -321,7 +327,7 @@ class Llama:
         self.logit_cap = c.get("final_logit_softcapping") if self.is_gemma and self.post_norms else None
         self.tables, self.masks = {}, {}
         for kind in set(self.kinds):
-            each, factor = frequencies(c, self.width, kind[0]) if kind[1] else (np.zeros(self.width // 2), 1.0)
+            each, factor = frequencies(c, self.width, kind[0], seq) if kind[1] else (np.zeros(self.width // 2), 1.0)
             angle = np.arange(seq)[:, None] * each
             self.tables[kind] = factor * np.cos(angle), factor * np.sin(angle)
             self.masks[kind] = np.triu(np.ones((seq, seq), bool), 1)

@@ -245,6 +245,42 @@ Test(model_config, reads_how_the_rotary_embedding_is_scaled)
     arena_free(&arena);
 }
 
+#define PHI3                                                                                     \
+    "{\"architectures\": [\"Phi3ForCausalLM\"], \"vocab_size\": 9, \"hidden_size\": 8, "         \
+    "\"intermediate_size\": 8, \"num_hidden_layers\": 1, \"num_attention_heads\": 2, "           \
+    "\"max_position_embeddings\": 8192, \"rope_scaling\": {\"type\": \"su\", \"short_factor\": " \
+    "[1, 2], \"long_factor\": "
+
+/* As transformers, where Phi-3 has 4096 positions at first unless config.json says it. */
+Test(model_config, reads_longrope)
+{
+    struct arena arena = { 0 };
+    struct tp_err err = { 0 };
+    static const char *const bad[] = { "[1]}}", "[1, 0]}}", "[1, \"2\"]}}", "2}}", "[1, 2, 3]}}" };
+    struct model m;
+    const struct rope_scaling *s = &m.rope_scaling;
+
+    cr_assert_eq(parse(&m, PHI3 "[3, 4.5]}}", &arena, &err), TP_OK, "%s", err.msg);
+    cr_assert_null(m.untrained, "%s", m.untrained);
+    cr_assert(s->type == ROPE_SCALING_LONGROPE && s->original_positions == 4096 && s->factor == 2);
+    cr_assert(s->n_short == 2 && s->short_factor[1] == 2 && s->long_factor[1] == 4.5);
+    cr_assert_eq(parse(&m, PHI3 "[3, 4], \"factor\": 7}, \"original_max_position_embeddings\": 64}",
+                       &arena, &err),
+                 TP_OK, "%s", err.msg);
+    cr_assert(s->original_positions == 64 && s->factor == 7 && !m.untrained);
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        char text[1024];
+
+        snprintf(text, sizeof text, "%s%s", PHI3, bad[i]);
+        cr_assert_eq(parse(&m, text, &arena, &err), TP_OK, "%s", err.msg);
+        cr_expect(m.untrained && strstr(m.untrained, "long_factor of 2 numbers"), "%s", bad[i]);
+    }
+    cr_assert_eq(parse(&m, PHI3 "[3, 4]}, \"original_max_position_embeddings\": 1}", &arena, &err),
+                 TP_OK, "%s", err.msg);
+    cr_assert(m.untrained && strstr(m.untrained, "original_max_position_embeddings 1"));
+    arena_free(&arena);
+}
+
 /* In Mistral's config null means no window, and an absent key 4096. */
 Test(model_config, tells_null_from_an_absent_window)
 {

@@ -107,3 +107,35 @@ Test(rope_scaling, yarn_takes_its_options)
     expect_frequencies(&f, want);
     expect_near(rope_scaling_attention_factor(&f.scaling), 1.03889298, "attention factor");
 }
+
+Test(rope_scaling, longrope_has_a_factor_for_each_pair_of_short_and_of_long_sequences)
+{
+    static const double short_factor[8] = { 1, 1.05, 1.1, 1.2, 1.25, 1.5, 1.75, 2 };
+    static const double long_factor[8] = { 1.08, 1.5, 2.25, 4, 9.5, 18, 33, 64.5 };
+    static const double want[2][8] = { { 1, 0.301169306, 0.0909090936, 0.0263523124, 0.00800000038,
+                                         0.00210818532, 0.000571428565, 0.000158113893 },
+                                       { 0.92592591, 0.210818499, 0.0444444455, 0.00790569466,
+                                         0.00105263153, 0.0001756821, 3.03030301e-05,
+                                         4.90275625e-06 } };
+    struct rope_scaling_embedding f = { .head_dim = 16,
+                                        .theta = 10000,
+                                        .scaling = {
+                                            .type = ROPE_SCALING_LONGROPE,
+                                            .factor = 32,
+                                            .original_positions = 4096,
+                                            .short_factor = short_factor,
+                                            .long_factor = long_factor,
+                                            .n_short = 8,
+                                            .n_long = 8,
+                                        } };
+
+    for (int is_long = 0; is_long <= 1; is_long++) {
+        f.seq = 4096 + is_long;
+        expect_frequencies(&f, want[is_long]);
+    }
+    expect_near(rope_scaling_attention_factor(&f.scaling), 1.19023807, "attention factor");
+    f.scaling.factor = 1;
+    expect_near(rope_scaling_attention_factor(&f.scaling), 1, "attention factor");
+    f.scaling.attention_factor = 1.3;
+    expect_near(rope_scaling_attention_factor(&f.scaling), 1.3, "attention factor");
+}

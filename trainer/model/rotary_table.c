@@ -44,7 +44,8 @@ static tp_status fill_on_host(const struct rotary_table *t, const struct kernel_
                               struct tp_err *err)
 {
     const struct model *m = t->model;
-    const struct rope_scaling_embedding e = { m->head_dim, theta_of(t), m->rope_scaling };
+    const struct rope_scaling_embedding e = { m->head_dim, theta_of(t), m->rope_scaling,
+                                              t->tokens->seq };
     int64_t bytes = m->head_dim * (int64_t)sizeof(float), run;
     struct staging staging;
     void *row;

@@ -133,7 +133,8 @@ static tp_status check_rope(json_t *config, const struct model *m, const char *p
         m->family != MODEL_OLMO2 && m->family != MODEL_OLMO3 && m->family != MODEL_SMOLLM3;
 
     if (kind && strcmp(kind, "default") != 0 && strcmp(kind, "dynamic") != 0 &&
-        m->rope_scaling.type == ROPE_SCALING_NONE)
+        (m->rope_scaling.type == ROPE_SCALING_NONE ||
+         m->rope_scaling.type == ROPE_SCALING_LONGROPE))
         return refuse(path, "another rotary embedding than linear, yarn or llama3",
                       "which is not supported in GGUF here", err);
     if (gguf_model_has_rope_factors(m) && !takes_factors)
@@ -335,7 +336,8 @@ float gguf_model_rope_factor(const struct model *m, int64_t i)
 {
     struct rope_scaling_embedding plain = { m->head_dim,
                                             m->rope_theta,
-                                            { .type = ROPE_SCALING_NONE } },
+                                            { .type = ROPE_SCALING_NONE },
+                                            0 },
                                   scaled = plain;
 
     scaled.scaling = m->rope_scaling;
