@@ -75,6 +75,26 @@ void pickle_write_op(struct pickle_writer *w, enum pickle_op op)
     append_byte(w, (int)op);
 }
 
+void pickle_write_dict(struct pickle_writer *w)
+{
+    pickle_write_op(w, PICKLE_OP_EMPTY_DICT);
+    pickle_write_op(w, PICKLE_OP_MARK);
+}
+
+void pickle_write_ordered_dict(struct pickle_writer *w)
+{
+    pickle_write_global(w, "collections", "OrderedDict");
+    pickle_write_op(w, PICKLE_OP_EMPTY_TUPLE);
+    pickle_write_op(w, PICKLE_OP_REDUCE);
+    pickle_write_op(w, PICKLE_OP_MARK);
+}
+
+void pickle_write_list(struct pickle_writer *w)
+{
+    pickle_write_op(w, PICKLE_OP_EMPTY_LIST);
+    pickle_write_op(w, PICKLE_OP_MARK);
+}
+
 void pickle_write_int(struct pickle_writer *w, int64_t v)
 {
     if (v >= 0 && v <= UINT8_MAX) {

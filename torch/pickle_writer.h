@@ -3,8 +3,7 @@
  *
  * The caller knows the machine: an instruction pushes a value, or takes what is on the stack.
  *
- *     pickle_write_op(w, PICKLE_OP_EMPTY_DICT);
- *     pickle_write_op(w, PICKLE_OP_MARK);
+ *     pickle_write_dict(w);
  *     pickle_write_text(w, "lr");
  *     pickle_write_float(w, 1e-3);
  *     pickle_write_op(w, PICKLE_OP_SETITEMS);
@@ -50,6 +49,11 @@ void pickle_writer_free(struct pickle_writer *w);
 /* The first instruction. */
 void pickle_write_begin(struct pickle_writer *w);
 void pickle_write_op(struct pickle_writer *w, enum pickle_op op);
+/* Begin a dict, or an OrderedDict, which PICKLE_OP_SETITEMS ends after its keys and values; or a
+ * list, which PICKLE_OP_APPENDS ends after its values. */
+void pickle_write_dict(struct pickle_writer *w);
+void pickle_write_ordered_dict(struct pickle_writer *w);
+void pickle_write_list(struct pickle_writer *w);
 void pickle_write_int(struct pickle_writer *w, int64_t v);
 void pickle_write_float(struct pickle_writer *w, double v);
 void pickle_write_text(struct pickle_writer *w, const char *text); /* UTF-8 */

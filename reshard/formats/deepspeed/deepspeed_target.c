@@ -21,20 +21,6 @@ struct deepspeed_target {
     char tag[TAG_BYTES]; /* "global_step100_universal" */
 };
 
-static void push_dict(struct pickle_writer *w)
-{
-    pickle_write_op(w, PICKLE_OP_EMPTY_DICT);
-    pickle_write_op(w, PICKLE_OP_MARK);
-}
-
-static void push_ordered(struct pickle_writer *w)
-{
-    pickle_write_global(w, "collections", "OrderedDict");
-    pickle_write_op(w, PICKLE_OP_EMPTY_TUPLE);
-    pickle_write_op(w, PICKLE_OP_REDUCE);
-    pickle_write_op(w, PICKLE_OP_MARK);
-}
-
 /* Begin a file of the checkpoint's folder. */
 static tp_status begin_file(struct torch_target *x, struct deepspeed_target *t, const char *name,
                             struct tp_err *err)
@@ -74,7 +60,7 @@ static tp_status write_tensor(struct deepspeed_target *t, const struct module_pa
     st = begin_file(&x, t, path, err);
     if (st)
         return st;
-    push_dict(&x.save.pickle);
+    pickle_write_dict(&x.save.pickle);
     pickle_write_key_int(&x.save.pickle, "cat_dim", 0);
     pickle_write_text(&x.save.pickle, "param");
     st = push_param(&x, p, group, err);
@@ -137,9 +123,8 @@ static tp_status write_param(struct deepspeed_target *t, const struct module_par
 static void push_shapes(struct pickle_writer *w, const struct deepspeed_target *t)
 {
     pickle_write_text(w, "param_shapes");
-    pickle_write_op(w, PICKLE_OP_EMPTY_LIST);
-    pickle_write_op(w, PICKLE_OP_MARK);
-    push_ordered(w);
+    pickle_write_list(w);
+    pickle_write_ordered_dict(w);
     for (int i = 0; i < t->list.n; i++) {
         pickle_write_text(w, t->list.params[i].name);
         pickle_write_global(w, "torch", "Size");
@@ -184,9 +169,9 @@ static tp_status write_model_states(struct deepspeed_target *t, struct tp_err *e
 
     if (st)
         return st;
-    push_dict(w);
+    pickle_write_dict(w);
     pickle_write_text(w, "module");
-    push_ordered(w);
+    pickle_write_ordered_dict(w);
     for (int i = 0; i < t->list.n && !st; i++) {
         pickle_write_text(w, t->list.params[i].name);
         st = push_param(&x, &t->list.params[i], GROUP_PARAM, err);
@@ -208,9 +193,9 @@ static tp_status write_rank_states(struct deepspeed_target *t, struct tp_err *er
 
     if (st)
         return st;
-    push_dict(w);
+    pickle_write_dict(w);
     pickle_write_text(w, "module");
-    push_dict(w);
+    pickle_write_dict(w);
     pickle_write_op(w, PICKLE_OP_SETITEMS);
     push_shapes(w, t);
     push_engine(w, t);
@@ -223,9 +208,8 @@ static void push_groups(struct pickle_writer *w, const struct export_adamw *a)
     const int64_t params[] = { 0 };
 
     pickle_write_text(w, "param_groups");
-    pickle_write_op(w, PICKLE_OP_EMPTY_LIST);
-    pickle_write_op(w, PICKLE_OP_MARK);
-    push_dict(w);
+    pickle_write_list(w);
+    pickle_write_dict(w);
     pickle_write_key_float(w, "lr", a->lr);
     pickle_write_key_floats(w, "betas", a->beta1, a->beta2);
     pickle_write_key_float(w, "eps", a->eps);
@@ -246,16 +230,16 @@ static tp_status write_optimizer(struct deepspeed_target *t, struct tp_err *err)
 
     if (st)
         return st;
-    push_dict(w);
+    pickle_write_dict(w);
     pickle_write_text(w, "ds_version");
     pickle_write_text(w, DS_VERSION);
     push_groups(w, &t->q->adamw);
     pickle_write_text(w, "optimizer_state_dict");
-    push_dict(w);
+    pickle_write_dict(w);
     pickle_write_text(w, "state");
-    push_dict(w);
+    pickle_write_dict(w);
     pickle_write_int(w, 0);
-    push_dict(w);
+    pickle_write_dict(w);
     pickle_write_text(w, "step");
     torch_save_number(&x.save, t->q->optimizer_step);
     pickle_write_op(w, PICKLE_OP_SETITEMS);

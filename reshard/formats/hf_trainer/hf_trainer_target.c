@@ -32,18 +32,6 @@ struct hf_trainer_target {
     double lr;                     /* of the next step */
 };
 
-static void push_dict(struct pickle_writer *w)
-{
-    pickle_write_op(w, PICKLE_OP_EMPTY_DICT);
-    pickle_write_op(w, PICKLE_OP_MARK);
-}
-
-static void push_list(struct pickle_writer *w)
-{
-    pickle_write_op(w, PICKLE_OP_EMPTY_LIST);
-    pickle_write_op(w, PICKLE_OP_MARK);
-}
-
 static tp_status begin_file(struct torch_target *x, struct hf_trainer_target *t, const char *name,
                             struct tp_err *err)
 {
@@ -85,10 +73,10 @@ static tp_status push_states(struct torch_target *x, const struct hf_trainer_tar
     tp_status st = TP_OK;
 
     pickle_write_text(w, "state");
-    push_dict(w);
+    pickle_write_dict(w);
     for (int i = 0; i < t->n && !st; i++) {
         pickle_write_int(w, i);
-        push_dict(w);
+        pickle_write_dict(w);
         pickle_write_text(w, "step");
         torch_save_number(&x->save, t->q->optimizer_step);
         st = push_moment(x, t, &t->params[i], GROUP_EXP_AVG, err);
@@ -106,16 +94,16 @@ static void push_group(struct pickle_writer *w, const struct hf_trainer_target *
 {
     const struct export_adamw *a = &t->q->adamw;
 
-    push_dict(w);
+    pickle_write_dict(w);
     torch_target_push_adamw(w, a, t->lr, decay);
     pickle_write_key_float(w, "initial_lr", a->max_lr >= 0 ? a->max_lr : t->lr);
     pickle_write_text(w, "params");
-    push_list(w);
+    pickle_write_list(w);
     for (int i = first; i < end; i++)
         pickle_write_int(w, i);
     pickle_write_op(w, PICKLE_OP_APPENDS);
     pickle_write_text(w, "param_names");
-    push_list(w);
+    pickle_write_list(w);
     for (int i = first; i < end; i++)
         pickle_write_text(w, t->params[i].module.name);
     pickle_write_op(w, PICKLE_OP_APPENDS);
@@ -130,13 +118,13 @@ static tp_status write_optimizer(struct hf_trainer_target *t, struct tp_err *err
 
     if (st)
         return st;
-    push_dict(w);
+    pickle_write_dict(w);
     st = push_states(&x, t, err);
     pickle_write_text(w, "param_groups");
     if (t->own_groups.n) {
         pickle_write_pushed(w, t->own_groups.bytes, t->own_groups.n);
     } else {
-        push_list(w);
+        pickle_write_list(w);
         push_group(w, t, 0, t->n_decayed, t->q->adamw.weight_decay);
         if (t->groups != HF_TRAINER_GROUPS_ONE)
             push_group(w, t, t->n_decayed, t->n, 0);
@@ -158,16 +146,16 @@ static tp_status write_scheduler(struct hf_trainer_target *t, struct tp_err *err
 
     if (st)
         return st;
-    push_dict(w);
+    pickle_write_dict(w);
     pickle_write_key_int(w, "last_epoch", t->q->step);
     pickle_write_key_int(w, "_step_count", t->q->step + 1);
     pickle_write_text(w, "_last_lr");
-    push_list(w);
+    pickle_write_list(w);
     pickle_write_float(w, t->lr);
     pickle_write_float(w, t->lr);
     pickle_write_op(w, PICKLE_OP_APPENDS);
     pickle_write_text(w, "lr_lambdas");
-    push_list(w);
+    pickle_write_list(w);
     pickle_write_op(w, PICKLE_OP_NONE);
     pickle_write_op(w, PICKLE_OP_NONE);
     pickle_write_op(w, PICKLE_OP_APPENDS);

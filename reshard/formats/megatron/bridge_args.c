@@ -101,8 +101,7 @@ static void push(struct bridge_reader *r, int node, int nested)
     } else if (yaml_tree_entries(&r->tree, node) > 0) {
         pickle_write_text(&r->w, name_of(r, node) ? name_of(r, node) : "a mapping");
     } else if (n > 0) {
-        pickle_write_op(&r->w, PICKLE_OP_EMPTY_LIST);
-        pickle_write_op(&r->w, PICKLE_OP_MARK);
+        pickle_write_list(&r->w);
         for (int i = 0; i < n && r->values <= VALUES_MAX; i++)
             push(r, yaml_tree_item(&r->tree, node, i), nested + 1);
         pickle_write_op(&r->w, PICKLE_OP_APPENDS);
@@ -481,8 +480,7 @@ static tp_status find_model(struct bridge_reader *r, const char *path, struct tp
 static void push_all(struct bridge_reader *r, int64_t rows)
 {
     pickle_write_begin(&r->w);
-    pickle_write_op(&r->w, PICKLE_OP_EMPTY_DICT);
-    pickle_write_op(&r->w, PICKLE_OP_MARK);
+    pickle_write_dict(&r->w);
     push_fields(r, r->transformer);
     push_fields(r, r->model);
     push_renamed(r);

@@ -25,14 +25,11 @@ static void push_groups(struct megatron_rank_target *r, enum megatron_part part)
     struct pickle_writer *w = &r->x.save.pickle;
     const struct export_contents *q = r->t->q;
 
-    pickle_write_op(w, PICKLE_OP_EMPTY_DICT);
-    pickle_write_op(w, PICKLE_OP_MARK);
+    pickle_write_dict(w);
     pickle_write_text(w, "optimizer");
-    pickle_write_op(w, PICKLE_OP_EMPTY_DICT);
-    pickle_write_op(w, PICKLE_OP_MARK);
+    pickle_write_dict(w);
     pickle_write_text(w, "param_groups");
-    pickle_write_op(w, PICKLE_OP_EMPTY_LIST);
-    pickle_write_op(w, PICKLE_OP_MARK);
+    pickle_write_list(w);
     for (int vectors = 0; vectors < megatron_part_groups(part); vectors++) {
         megatron_args_begin_group(w, &q->adamw, vectors == 0, part == PARAMS_OF_EXPERTS);
         pickle_write_key_int(w, "step", q->optimizer_step);
@@ -51,8 +48,7 @@ void distributed_target_push(struct megatron_rank_target *r)
         push_groups(r, ALL_PARAMS);
         return;
     }
-    pickle_write_op(w, PICKLE_OP_EMPTY_LIST);
-    pickle_write_op(w, PICKLE_OP_MARK);
+    pickle_write_list(w);
     push_groups(r, PARAMS_OF_LAYERS);
     push_groups(r, PARAMS_OF_EXPERTS);
     pickle_write_op(w, PICKLE_OP_APPENDS);
@@ -141,14 +137,12 @@ static tp_status push_buffer(struct megatron_rank_target *r, const struct flat_b
     struct pickle_writer *w = &r->x.save.pickle;
     tp_status st = TP_OK;
 
-    pickle_write_op(w, PICKLE_OP_EMPTY_DICT);
-    pickle_write_op(w, PICKLE_OP_MARK);
+    pickle_write_dict(w);
     pickle_write_op(w, PICKLE_OP_MARK);
     pickle_write_global(w, "torch", torch_save_dtype(weights));
     pickle_write_global(w, "torch", torch_save_dtype(r->t->gradients));
     pickle_write_op(w, PICKLE_OP_TUPLE);
-    pickle_write_op(w, PICKLE_OP_EMPTY_DICT);
-    pickle_write_op(w, PICKLE_OP_MARK);
+    pickle_write_dict(w);
     for (int i = 0; i < 3 && !st; i++) {
         pickle_write_text(w, keys[i]);
         st = push_flat(r, b, groups[i], err);
@@ -168,8 +162,7 @@ static tp_status push_part(struct megatron_rank_target *r, enum megatron_part pa
     tp_status st = TP_OK;
 
     r->part = part;
-    pickle_write_op(w, PICKLE_OP_EMPTY_DICT);
-    pickle_write_op(w, PICKLE_OP_MARK);
+    pickle_write_dict(w);
     pickle_write_key_bool(w, "buckets_coalesced", true);
     for (int c = 0; c < r->t->vpp; c++) {
         struct flat_buffer b;
@@ -192,8 +185,7 @@ tp_status distributed_target_push_buffers(struct megatron_rank_target *r, struct
 
     if (r->t->map.ep == 1)
         return push_part(r, ALL_PARAMS, err);
-    pickle_write_op(w, PICKLE_OP_EMPTY_LIST);
-    pickle_write_op(w, PICKLE_OP_MARK);
+    pickle_write_list(w);
     if (r->t->map.ep_rank == 0)
         st = push_part(r, PARAMS_OF_LAYERS, err);
     else

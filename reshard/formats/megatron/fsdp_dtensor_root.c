@@ -84,8 +84,7 @@ static tp_status push_below(struct root_reader *r, const char *prefix, size_t n,
 {
     tp_status st = TP_OK;
 
-    pickle_write_op(&r->w, PICKLE_OP_EMPTY_DICT);
-    pickle_write_op(&r->w, PICKLE_OP_MARK);
+    pickle_write_dict(&r->w);
     for (int i = 0; i < r->n && !st; i++) {
         const char *name = r->items[i].name;
 
@@ -129,11 +128,9 @@ static tp_status push_optimizer(struct root_reader *r, const char *option, struc
     tp_status st;
 
     pickle_write_text(w, "optimizer");
-    pickle_write_op(w, PICKLE_OP_EMPTY_DICT);
-    pickle_write_op(w, PICKLE_OP_MARK);
+    pickle_write_dict(w);
     pickle_write_text(w, "param_groups");
-    pickle_write_op(w, PICKLE_OP_EMPTY_LIST);
-    pickle_write_op(w, PICKLE_OP_MARK);
+    pickle_write_list(w);
     st = push_below(r, option, strlen(option) - strlen(OF_OPTION), err);
     pickle_write_op(w, PICKLE_OP_APPENDS);
     pickle_write_op(w, PICKLE_OP_SETITEMS);
@@ -147,8 +144,7 @@ static tp_status push_root(struct root_reader *r, struct tp_err *err)
     tp_status st = TP_OK;
 
     pickle_write_begin(&r->w);
-    pickle_write_op(&r->w, PICKLE_OP_EMPTY_DICT);
-    pickle_write_op(&r->w, PICKLE_OP_MARK);
+    pickle_write_dict(&r->w);
     for (int i = 0; i < r->n && !st; i++)
         if (is_of_root(r->items[i].name))
             st = push_object(r, &r->items[i], r->items[i].name, err);

@@ -115,8 +115,7 @@ static void push_schedule(struct pickle_writer *w, const struct export_contents 
     const struct export_adamw *a = &q->adamw;
 
     pickle_write_text(w, SCHEDULE);
-    pickle_write_op(w, PICKLE_OP_EMPTY_DICT);
-    pickle_write_op(w, PICKLE_OP_MARK);
+    pickle_write_dict(w);
     pickle_write_key_float(w, "max_lr", a->max_lr >= 0 ? a->max_lr : a->lr);
     pickle_write_key_float(w, "min_lr", a->min_lr >= 0 ? a->min_lr : a->lr);
     pickle_write_key_int(w, "lr_warmup_steps", 0);
@@ -137,8 +136,7 @@ void megatron_args_write(struct pickle_writer *w, const struct export_contents *
     pickle_write_global(w, "argparse", "Namespace");
     pickle_write_op(w, PICKLE_OP_EMPTY_TUPLE);
     pickle_write_op(w, PICKLE_OP_NEWOBJ);
-    pickle_write_op(w, PICKLE_OP_EMPTY_DICT);
-    pickle_write_op(w, PICKLE_OP_MARK);
+    pickle_write_dict(w);
     pickle_write_key_int(w, "consumed_train_samples", 0);
     pickle_write_key_int(w, "consumed_valid_samples", 0);
     megatron_extras_write_args(w, q->extras); /* of a key that is repeated, the last one holds */
@@ -179,8 +177,7 @@ void megatron_args_write(struct pickle_writer *w, const struct export_contents *
 void megatron_args_begin_group(struct pickle_writer *w, const struct export_adamw *adamw,
                                bool weight_decay, bool experts)
 {
-    pickle_write_op(w, PICKLE_OP_EMPTY_DICT);
-    pickle_write_op(w, PICKLE_OP_MARK);
+    pickle_write_dict(w);
     pickle_write_key_float(w, "wd_mult", weight_decay ? 1 : 0);
     pickle_write_key_float(w, "lr_mult", 1);
     pickle_write_key_bool(w, "is_expert_parallel", experts);

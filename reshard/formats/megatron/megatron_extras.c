@@ -296,8 +296,7 @@ tp_status megatron_extras_args(const struct pickle_value **out, const struct pie
     tp_status st;
 
     pickle_write_begin(&w);
-    pickle_write_op(&w, PICKLE_OP_EMPTY_DICT);
-    pickle_write_op(&w, PICKLE_OP_MARK);
+    pickle_write_dict(&w);
     megatron_extras_write_args(&w, from);
     pickle_write_op(&w, PICKLE_OP_SETITEMS);
     pickle_write_op(&w, PICKLE_OP_STOP);

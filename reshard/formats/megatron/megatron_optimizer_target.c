@@ -36,8 +36,7 @@ static tp_status push_state(struct megatron_rank_target *r, int number,
     tp_status st;
 
     pickle_write_int(w, number);
-    pickle_write_op(w, PICKLE_OP_EMPTY_DICT);
-    pickle_write_op(w, PICKLE_OP_MARK);
+    pickle_write_dict(w);
     if (r->t->q->torch_adam) {
         pickle_write_text(w, "step");
         torch_save_number(&r->x.save, r->t->q->optimizer_step);
@@ -76,25 +75,21 @@ static tp_status push_adamw(struct megatron_rank_target *r, struct tp_err *err)
     int number = 0;
     tp_status st = TP_OK;
 
-    pickle_write_op(w, PICKLE_OP_EMPTY_DICT);
-    pickle_write_op(w, PICKLE_OP_MARK);
+    pickle_write_dict(w);
     pickle_write_text(w, "state");
-    pickle_write_op(w, PICKLE_OP_EMPTY_DICT);
-    pickle_write_op(w, PICKLE_OP_MARK);
+    pickle_write_dict(w);
     for (int vectors = 0; vectors < megatron_part_groups(r->part); vectors++)
         TP_TRY(visit_group(r, vectors, &number, push_state, err));
     pickle_write_op(w, PICKLE_OP_SETITEMS);
     pickle_write_text(w, "param_groups");
-    pickle_write_op(w, PICKLE_OP_EMPTY_LIST);
-    pickle_write_op(w, PICKLE_OP_MARK);
+    pickle_write_list(w);
     number = 0;
     for (int vectors = 0; vectors < megatron_part_groups(r->part); vectors++) {
         megatron_args_begin_group(w, &r->t->q->adamw, vectors == 0, r->part == PARAMS_OF_EXPERTS);
         if (!r->t->q->torch_adam)
             pickle_write_key_int(w, "step", r->t->q->optimizer_step);
         pickle_write_text(w, "params");
-        pickle_write_op(w, PICKLE_OP_EMPTY_LIST);
-        pickle_write_op(w, PICKLE_OP_MARK);
+        pickle_write_list(w);
         TP_TRY(visit_group(r, vectors, &number, push_number, err));
         pickle_write_op(w, PICKLE_OP_APPENDS);
         megatron_args_end_group(w);
@@ -114,16 +109,13 @@ static tp_status push_part(struct megatron_rank_target *r, struct tp_err *err)
 
     if (!r->t->numbers.has[MEGATRON_MASTER])
         return push_adamw(r, err);
-    pickle_write_op(w, PICKLE_OP_EMPTY_DICT);
-    pickle_write_op(w, PICKLE_OP_MARK);
+    pickle_write_dict(w);
     pickle_write_text(w, "optimizer");
     TP_TRY(push_adamw(r, err));
     pickle_write_text(w, "fp32_from_fp16_params");
-    pickle_write_op(w, PICKLE_OP_EMPTY_LIST);
-    pickle_write_op(w, PICKLE_OP_MARK);
+    pickle_write_list(w);
     for (int vectors = 0; vectors < megatron_part_groups(r->part); vectors++) {
-        pickle_write_op(w, PICKLE_OP_EMPTY_LIST);
-        pickle_write_op(w, PICKLE_OP_MARK);
+        pickle_write_list(w);
         TP_TRY(visit_group(r, vectors, &number, push_master, err));
         pickle_write_op(w, PICKLE_OP_APPENDS);
     }
@@ -141,8 +133,7 @@ tp_status megatron_optimizer_target_push(struct megatron_rank_target *r, struct 
     r->part = ALL_PARAMS;
     if (r->t->map.ep == 1)
         return push_part(r, err);
-    pickle_write_op(w, PICKLE_OP_EMPTY_LIST);
-    pickle_write_op(w, PICKLE_OP_MARK);
+    pickle_write_list(w);
     r->part = PARAMS_OF_LAYERS;
     TP_TRY(push_part(r, err));
     r->part = PARAMS_OF_EXPERTS;

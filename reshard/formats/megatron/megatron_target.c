@@ -76,10 +76,7 @@ static tp_status push_model(struct megatron_rank_target *r, int chunk, struct tp
     struct pickle_writer *w = &r->x.save.pickle;
     tp_status st = TP_OK;
 
-    pickle_write_global(w, "collections", "OrderedDict");
-    pickle_write_op(w, PICKLE_OP_EMPTY_TUPLE);
-    pickle_write_op(w, PICKLE_OP_REDUCE);
-    pickle_write_op(w, PICKLE_OP_MARK);
+    pickle_write_ordered_dict(w);
     for (int i = 0; i < r->n[chunk] && !st; i++) {
         const struct megatron_param *p = &r->params[chunk][i];
 
@@ -112,8 +109,7 @@ static tp_status push_root(struct megatron_rank_target *r, struct tp_err *err)
     char key[NAME_BYTES] = "model";
     tp_status st = TP_OK;
 
-    pickle_write_op(w, PICKLE_OP_EMPTY_DICT);
-    pickle_write_op(w, PICKLE_OP_MARK);
+    pickle_write_dict(w);
     megatron_args_write(w, t->q, &sizes);
     for (int c = 0; c < t->vpp && !st; c++) {
         if (t->vpp > 1)

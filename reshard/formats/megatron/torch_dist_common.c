@@ -15,8 +15,7 @@ static void push_param_groups(struct pickle_writer *w, const struct export_conte
                               bool experts)
 {
     pickle_write_text(w, "param_groups");
-    pickle_write_op(w, PICKLE_OP_EMPTY_LIST);
-    pickle_write_op(w, PICKLE_OP_MARK);
+    pickle_write_list(w);
     for (int vectors = 0; vectors < (experts ? 1 : 2); vectors++) {
         megatron_args_begin_group(w, &q->adamw, vectors == 0, experts);
         if (q->distributed_optimizer || !q->torch_adam)
@@ -30,12 +29,10 @@ static void push_adamw(struct torch_save *s, const struct export_contents *q, bo
 {
     struct pickle_writer *w = &s->pickle;
 
-    pickle_write_op(w, PICKLE_OP_EMPTY_DICT);
-    pickle_write_op(w, PICKLE_OP_MARK);
+    pickle_write_dict(w);
     if (!q->distributed_optimizer) {
         pickle_write_text(w, "state");
-        pickle_write_op(w, PICKLE_OP_EMPTY_DICT);
-        pickle_write_op(w, PICKLE_OP_MARK);
+        pickle_write_dict(w);
         if (q->torch_adam) { /* the others have the step in their groups */
             pickle_write_text(w, "common_step");
             torch_save_number(s, q->optimizer_step);
@@ -53,8 +50,7 @@ static void push_optimizer(struct torch_save *s, const struct torch_dist_common 
                wrapped = distributed || c->has_masters; /* around the masters */
 
     if (wrapped) {
-        pickle_write_op(w, PICKLE_OP_EMPTY_DICT);
-        pickle_write_op(w, PICKLE_OP_MARK);
+        pickle_write_dict(w);
         pickle_write_text(w, "optimizer");
     }
     push_adamw(s, c->contents, experts);
@@ -76,8 +72,7 @@ static void push_optimizers(struct torch_save *s, const struct torch_dist_common
         push_optimizer(s, c, false);
         return;
     }
-    pickle_write_op(w, PICKLE_OP_EMPTY_DICT);
-    pickle_write_op(w, PICKLE_OP_MARK);
+    pickle_write_dict(w);
     for (int experts = 0; experts < 2; experts++) {
         pickle_write_int(w, experts);
         push_optimizer(s, c, experts == 1);
@@ -89,8 +84,7 @@ static void push_optimizers(struct torch_save *s, const struct torch_dist_common
 static void push_content(struct pickle_writer *w, const struct torch_dist_common *c)
 {
     pickle_write_text(w, "content_metadata");
-    pickle_write_op(w, PICKLE_OP_EMPTY_DICT);
-    pickle_write_op(w, PICKLE_OP_MARK);
+    pickle_write_dict(w);
     pickle_write_key_bool(w, "singleton_local_shards", false);
     pickle_write_key_bool(w, "chained_optim_avoid_prefix", !c->version.chained_names);
     if (c->contents->distributed_optimizer) {
@@ -112,8 +106,7 @@ tp_status torch_dist_common_write(const struct torch_dist_common *c, struct piec
 
     TP_TRY(piece_target_file(pieces, &file, name, err));
     torch_target_begin(&x, pieces, file, 0);
-    pickle_write_op(w, PICKLE_OP_EMPTY_DICT);
-    pickle_write_op(w, PICKLE_OP_MARK);
+    pickle_write_dict(w);
     megatron_args_write(w, c->contents, &c->sizes);
     if (c->sizes.has_optimizer)
         push_optimizers(&x.save, c);

@@ -193,8 +193,7 @@ static tp_status add_extra_state(struct torch_dist_target *t, int rank,
     st = dcp_items_begin(&x, &t->items, rank, &item, err);
     if (st)
         return st;
-    pickle_write_op(&x.save.pickle, PICKLE_OP_EMPTY_LIST);
-    pickle_write_op(&x.save.pickle, PICKLE_OP_MARK);
+    pickle_write_list(&x.save.pickle);
     pickle_write_op(&x.save.pickle, PICKLE_OP_NONE);
     pickle_write_op(&x.save.pickle, PICKLE_OP_APPENDS);
     return dcp_items_end(&x, &t->items, rank, err);

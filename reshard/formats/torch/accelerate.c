@@ -222,8 +222,7 @@ static tp_status write_schedule(struct piece_target *pieces, int64_t step, struc
 
     TP_TRY(piece_target_file(pieces, &file, TRAINER_SCHEDULE, err));
     torch_target_begin(&x, pieces, file, 0);
-    pickle_write_op(w, PICKLE_OP_EMPTY_DICT);
-    pickle_write_op(w, PICKLE_OP_MARK);
+    pickle_write_dict(w);
     pickle_write_key_int(w, "last_epoch", step);
     pickle_write_key_int(w, "_step_count", step + 1);
     pickle_write_text(w, "lr_lambdas");

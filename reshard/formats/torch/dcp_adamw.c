@@ -50,8 +50,7 @@ static tp_status push_names(struct pickle_writer *w, const struct export_content
 {
     tp_status st = TP_OK;
 
-    pickle_write_op(w, PICKLE_OP_EMPTY_LIST);
-    pickle_write_op(w, PICKLE_OP_MARK);
+    pickle_write_list(w);
     for (int i = 0; i < q->n && !st; i++)
         if (strcmp(q->tensors[i].group, GROUP_PARAM) == 0 && is_in(part, &q->tensors[i]) &&
             (part == ADAMW_ALL || layout_find(q->layout, GROUP_EXP_AVG, q->tensors[i].name) >= 0)) {

@@ -69,8 +69,7 @@ static void begin_object(struct dcp_pickle *p, enum dcp_class c)
     push_class(p, c);
     pickle_write_op(&p->w, PICKLE_OP_EMPTY_TUPLE);
     pickle_write_op(&p->w, PICKLE_OP_NEWOBJ);
-    pickle_write_op(&p->w, PICKLE_OP_EMPTY_DICT);
-    pickle_write_op(&p->w, PICKLE_OP_MARK);
+    pickle_write_dict(&p->w);
 }
 
 static void end_object(struct dcp_pickle *p)
@@ -117,8 +116,7 @@ static void push_tensor(struct dcp_pickle *p, const struct dcp_new_item *items, 
     pickle_write_text(w, "size");
     push_size(p, items->item.shape, items->item.ndim);
     pickle_write_text(w, "chunks");
-    pickle_write_op(w, PICKLE_OP_EMPTY_LIST);
-    pickle_write_op(w, PICKLE_OP_MARK);
+    pickle_write_list(w);
     for (int i = 0; i < n; i++) {
         begin_object(p, DCP_CHUNK);
         pickle_write_text(w, "offsets");
@@ -146,8 +144,7 @@ static void push_state(struct dcp_pickle *p, const struct dcp_new_item *items, i
     struct pickle_writer *w = &p->w;
 
     pickle_write_text(w, "state_dict_metadata");
-    pickle_write_op(w, PICKLE_OP_EMPTY_DICT);
-    pickle_write_op(w, PICKLE_OP_MARK);
+    pickle_write_dict(w);
     for (int i = 0, boxes; i < n; i += boxes) {
         boxes = count_boxes(items, i, n);
         pickle_write_text(w, items[i].item.name);
@@ -175,14 +172,12 @@ static void push_cuts(struct dcp_pickle *p, const struct dcp_new_item *items, in
     struct pickle_writer *w = &p->w;
 
     pickle_write_text(w, DCP_CUTS);
-    pickle_write_op(w, PICKLE_OP_EMPTY_DICT);
-    pickle_write_op(w, PICKLE_OP_MARK);
+    pickle_write_dict(w);
     for (int i = 0; i < n; i += count_boxes(items, i, n)) {
         if (items[i].item.is_object)
             continue;
         pickle_write_text(w, items[i].item.name);
-        pickle_write_op(w, PICKLE_OP_EMPTY_DICT);
-        pickle_write_op(w, PICKLE_OP_MARK);
+        pickle_write_dict(w);
         if (items[i].item.cut_ndim > 0) {
             pickle_write_text(w, DCP_CUT_SHAPE);
             pickle_write_ints(w, items[i].item.cut_shape, items[i].item.cut_ndim);
@@ -219,8 +214,7 @@ static void push_planner(struct dcp_pickle *p, const struct dcp_new_item *items,
     struct pickle_writer *w = &p->w;
 
     pickle_write_text(w, "planner_data");
-    pickle_write_op(w, PICKLE_OP_EMPTY_DICT);
-    pickle_write_op(w, PICKLE_OP_MARK);
+    pickle_write_dict(w);
     for (int i = 0; i < n; i += count_boxes(items, i, n))
         if (items[i].path) {
             pickle_write_text(w, items[i].item.name);
@@ -267,8 +261,7 @@ static void push_storage(struct dcp_pickle *p, const struct dcp_new_item *items,
     int index = 0;
 
     pickle_write_text(w, "storage_data");
-    pickle_write_op(w, PICKLE_OP_EMPTY_DICT);
-    pickle_write_op(w, PICKLE_OP_MARK);
+    pickle_write_dict(w);
     for (int i = 0; i < n; i++) {
         index = i > 0 && strcmp(items[i - 1].item.name, items[i].item.name) == 0 ? index + 1 : 0;
         push_place(p, &items[i].item, index);
@@ -287,8 +280,7 @@ tp_status dcp_metadata_write(const char *path, const struct dcp_new_item *items,
     pickle_write_global(w, METADATA, "Metadata");
     pickle_write_op(w, PICKLE_OP_EMPTY_TUPLE);
     pickle_write_op(w, PICKLE_OP_NEWOBJ);
-    pickle_write_op(w, PICKLE_OP_EMPTY_DICT);
-    pickle_write_op(w, PICKLE_OP_MARK);
+    pickle_write_dict(w);
     push_state(&p, items, n);
     push_planner(&p, items, n);
     push_storage(&p, items, n);

@@ -95,8 +95,7 @@ static void push_new(const struct verl_form *f, const struct pickle_value *class
     push_global(f, class);
     pickle_write_op(out(f), PICKLE_OP_EMPTY_TUPLE);
     pickle_write_op(out(f), PICKLE_OP_NEWOBJ);
-    pickle_write_op(out(f), PICKLE_OP_EMPTY_DICT);
-    pickle_write_op(out(f), PICKLE_OP_MARK);
+    pickle_write_dict(out(f));
 }
 
 static void push_built(const struct verl_form *f)
@@ -211,8 +210,7 @@ static void push_neighbours(const struct verl_form *f, int axis)
     const int64_t stride = stride_of(f, axis), n = f->mesh.size[axis],
                   first = f->rank - f->rank / stride % n * stride;
 
-    pickle_write_op(out(f), PICKLE_OP_EMPTY_LIST);
-    pickle_write_op(out(f), PICKLE_OP_MARK);
+    pickle_write_list(out(f));
     for (int64_t i = 0; i < n; i++)
         pickle_write_int(out(f), first + i * stride);
     pickle_write_op(out(f), PICKLE_OP_APPENDS);
@@ -222,8 +220,7 @@ static void push_groups(const struct verl_form *f, const struct pickle_value *gr
 {
     char name[GROUP_NAME_BYTES] = "", tag[GROUP_NAME_BYTES + 8];
 
-    pickle_write_op(out(f), PICKLE_OP_EMPTY_LIST);
-    pickle_write_op(out(f), PICKLE_OP_MARK);
+    pickle_write_list(out(f));
     for (int d = 0; d < f->mesh.ndim; d++) {
         const bool named = make_group_name(name, f, groups, d);
 
@@ -404,8 +401,7 @@ static tp_status push_state(bool *known, struct verl_form *f, const struct pickl
 {
     tp_status st = TP_OK;
 
-    pickle_write_op(out(f), PICKLE_OP_EMPTY_DICT);
-    pickle_write_op(out(f), PICKLE_OP_MARK);
+    pickle_write_dict(out(f));
     for (int64_t i = 0; i < pickle_entries(state) && *known && !st; i++) {
         const char *key = pickle_text(pickle_key(state, i));
 

@@ -319,12 +319,6 @@ static void choose_axes(struct verl_target *t)
 
 /* ---- files ---- */
 
-static void push_dict(struct pickle_writer *w)
-{
-    pickle_write_op(w, PICKLE_OP_EMPTY_DICT);
-    pickle_write_op(w, PICKLE_OP_MARK);
-}
-
 static tp_status begin_file(struct torch_target *x, struct verl_form *f,
                             const struct verl_target *t, const char *kind, int rank,
                             struct tp_err *err)
@@ -371,10 +365,7 @@ static tp_status write_model(const struct verl_target *t, int rank, struct tp_er
 
     if (st)
         return st;
-    pickle_write_global(&x.save.pickle, "collections", "OrderedDict");
-    pickle_write_op(&x.save.pickle, PICKLE_OP_EMPTY_TUPLE);
-    pickle_write_op(&x.save.pickle, PICKLE_OP_REDUCE);
-    pickle_write_op(&x.save.pickle, PICKLE_OP_MARK);
+    pickle_write_ordered_dict(&x.save.pickle);
     for (int i = 0; i < t->n && !st; i++) {
         pickle_write_text(&x.save.pickle, t->entries[i].key);
         st = push_tensor(t, &f, &t->entries[i], GROUP_PARAM, t->entries[i].v, err);
@@ -393,7 +384,7 @@ static tp_status push_state(const struct verl_target *t, struct verl_form *f, in
     tp_status st = TP_OK;
 
     pickle_write_int(w, number);
-    push_dict(w);
+    pickle_write_dict(w);
     for (int64_t i = 0; i < pickle_entries(state) && !st; i++) {
         const char *key = pickle_text(pickle_key(state, i));
         const struct pickle_value *v = pickle_entry(state, i);
@@ -432,9 +423,9 @@ static tp_status write_optimizer(const struct verl_target *t, int rank, struct t
 
     if (st)
         return st;
-    push_dict(&x.save.pickle);
+    pickle_write_dict(&x.save.pickle);
     pickle_write_text(&x.save.pickle, "state");
-    push_dict(&x.save.pickle);
+    pickle_write_dict(&x.save.pickle);
     for (int64_t i = 0; i < pickle_entries(state) && !st; i++) {
         int64_t number = -1;
 
@@ -459,7 +450,7 @@ static tp_status write_extra(const struct verl_target *t, int rank, struct tp_er
 
     if (st)
         return st;
-    push_dict(&x.save.pickle);
+    pickle_write_dict(&x.save.pickle);
     pickle_write_text(&x.save.pickle, "lr_scheduler");
     if (schedule && pickle_copy_can(schedule))
         pickle_copy(&x.save.pickle, schedule);
