@@ -80,7 +80,6 @@ static bool has_module_names(const struct export_job *x)
     return x->format->module_names && (chosen ? strcmp(chosen, "5") == 0 : x->source.module_names);
 }
 
-/* What is written to `dir`, which exists. */
 struct export_contents export_job_contents(const struct export_job *x, const char *dir)
 {
     const struct export_request *q = x->request;
@@ -109,7 +108,6 @@ struct export_contents export_job_contents(const struct export_job *x, const cha
                                      .extras = from->extras };
 }
 
-/* Create the files. */
 tp_status export_job_create(struct export_job *x, const char *dir, struct tp_err *err)
 {
     const struct export_contents contents = export_job_contents(x, dir);
@@ -224,7 +222,6 @@ static tp_status write_config(struct export_job *x, const char *dir, struct tp_e
     return st;
 }
 
-/* What is beside the tensors. */
 tp_status export_job_write_small_files(struct export_job *x, struct tp_err *err)
 {
     const struct export_request *q = x->request;

@@ -81,7 +81,6 @@ done:
     return st;
 }
 
-/* Several processes must read the same files. */
 tp_status export_shared_compare(struct export_job *x, struct tp_err *err)
 {
     tp_status st = control_agree(x->control, export_job_identify(x, err), err);

@@ -54,7 +54,7 @@ tp_status torchtitan_bias_add(struct dcp_items *d, const struct model *m, struct
     int zeros = -1;
     tp_status st = TP_OK;
 
-    for (int layer = 0; m->experts && layer < m->layers; layer++) {
+    for (int layer = 0; m->experts && layer < m->layers && !st; layer++) {
         const char *names[TORCHTITAN_NAMES];
         int found[TORCHTITAN_NAMES], source = -1;
 
@@ -66,16 +66,13 @@ tp_status torchtitan_bias_add(struct dcp_items *d, const struct model *m, struct
             if (found[k] >= 0)
                 source = found[k];
         }
-        for (int k = 0; k < TORCHTITAN_NAMES; k++)
+        for (int k = 0; k < TORCHTITAN_NAMES && !st; k++) {
             if (found[k] >= 0)
                 continue;
-            else if (source >= 0)
-                TP_TRY(add_again(d, n, source, names[k], err));
-            else if (zeros < 0)
-                TP_TRY(add_zeros(&zeros, d, m, names[k], err));
-            else
-                TP_TRY(dcp_items_again(d, zeros, names[k], err));
+            st = source >= 0 ? add_again(d, n, source, names[k], err)
+                 : zeros < 0 ? add_zeros(&zeros, d, m, names[k], err)
+                             : dcp_items_again(d, zeros, names[k], err);
+        }
     }
-done:
     return st;
 }
