@@ -93,6 +93,20 @@ bool torch_tensor_is(const struct pickle_value *v)
     return find_rebuild(&r, v);
 }
 
+bool torch_tensor_is_part(const struct pickle_value *v)
+{
+    static const char head[] = "torch.distributed.";
+    const struct pickle_value *type;
+
+    if (is_parameter(v))
+        v = pickle_item(v->object.args, 0);
+    if (!pickle_is_call(v, "torch._tensor", "_rebuild_from_type_v2"))
+        return false;
+    type = pickle_item(v->object.args, 1);
+    return pickle_is(type, PICKLE_GLOBAL) &&
+           strncmp(type->global.module, head, sizeof head - 1) == 0;
+}
+
 static const struct torch_type *find_type(const struct pickle_value *v, bool storage)
 {
     for (size_t i = 0; i < sizeof types / sizeof *types; i++) {

@@ -21,6 +21,10 @@ struct torch_tensor {
 /* Whether a value is a tensor. */
 bool torch_tensor_is(const struct pickle_value *v);
 
+/* Whether a value is a tensor of which this file has the part of one rank: a DTensor, or a
+ * ShardedTensor. */
+bool torch_tensor_is_part(const struct pickle_value *v);
+
 /* Read one. `name` is for messages. TP_E_CORRUPT: it is not a tensor, or it reaches out of its
  * storage; the message says how. */
 tp_status torch_tensor_read(struct torch_tensor *out, const struct torch_file *f,

@@ -22,6 +22,7 @@ from object_store import ObjectStore
 from object_store import ok as ok_there
 from state import State, digests
 from torch_files import Tensor
+from verl_files import Save
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
 STEP = 3
@@ -175,6 +176,38 @@ def test_an_optimizer_by_names(prefix, inside, f32, tmp_path):
     assert_imported(f32, path, tmp_path / "ckpt")
 
 
+@pytest.mark.parametrize("prefix,inside", [("module.", "module."), ("model.", "model."), ("model.", ""), ("", "module."),
+                                           ("module._orig_mod.", "_orig_mod.")])
+def test_an_optimizer_with_names_beside_numbers(prefix, inside, f32, tmp_path):
+    """Of AdamW(model.named_parameters()); the names tell the order, which is another one here."""
+    order = order_of(f32)
+    optimizer = numbered(f32, order[::-1])
+    optimizer["param_groups"][0]["param_names"] = [inside + n for n in order[::-1]]
+    path = save(tmp_path / "names.pt", {"model": weights(f32, order, prefix), "optimizer": optimizer})
+    assert_imported(f32, path, tmp_path / "ckpt")
+    assert digests(path) == digests(f32.root)
+
+
+@pytest.mark.parametrize("prefix,inside", [("", ""), ("model.", ""), ("", "module.")])
+def test_a_flat_optimizer(prefix, inside, f32, tmp_path):
+    """get_optimizer_state_dict with flatten_optimizer_state_dict: its keys look like names of weights."""
+    order = order_of(f32)
+    flat = {"state.%s%s.%s" % (inside, n, k): v for n in order for k, v in of_parameter(f32, n).items()}
+    flat.update(("param_groups.%s%s.%s" % (inside, n, k), v) for n in order for k, v in OPTIONS.items())
+    for key in ("model", "student"):
+        path = save(tmp_path / (key + ".pt"), {key: weights(f32, order, prefix), "optim": flat})
+        assert_imported(f32, path, tmp_path / key)
+    assert json.loads((harness.steps(tmp_path / "model")[-1] / "manifest.json").read_text())["train"]["options"] == {
+        "lr": 0.01, "beta1": 0.8, "beta2": 0.9, "eps": 1e-7, "weight_decay": 0.1}
+
+
+@pytest.mark.parametrize("whole", [lambda m, o: (m, o), lambda m, o: {"m": m, "o": (o,)}, lambda m, o: {"m": m, "o": {0: o}},
+                                   lambda m, o: {0: m, 1: o}], ids=["tuple", "in a tuple", "by a number", "both by numbers"])
+def test_keys_that_are_numbers_and_tuples(whole, f32, tmp_path):
+    order = order_of(f32)
+    assert_imported(f32, save(tmp_path / "m.pt", whole(weights(f32, order), numbered(f32, order))), tmp_path / "ckpt")
+
+
 def test_a_model_of_rules_has_the_order_of_its_weights(f32, tmp_path):
     """A program's own architecture, with one group."""
     order = order_of(f32)
@@ -228,6 +261,48 @@ def test_an_average_beside_the_model_is_left_out(f32, tmp_path):
     assert_imported(f32, path, tmp_path / "deeper")
     path = save(tmp_path / "two.pt", {"student": weights(f32, order), "teacher": other})
     refused("tp-ckpt", "import", path, "-o", tmp_path / "no", "--config", f32.config, says="several dicts of weights (student, teacher)")
+
+
+def test_of_several_models_in_one_dict_none_is_guessed(f32, tmp_path):
+    """A LightningModule may have a teacher too; only a usual name tells which is meant, not the shorter one."""
+    order = order_of(f32)
+    other = {n: Tensor(np.zeros_like(a)) for n, a in f32.group("param").items()}
+    for one, two in (("policy.", "ref."), ("ref.", "policy."), ("student.", "teacher."), ("a.model.", "b.model.")):
+        both = {**weights(f32, order, one), **{two + n: t for n, t in other.items()}}
+        path = save(tmp_path / (one + "ckpt"), {"state_dict": both, "optimizer_states": [numbered(f32, order)]})
+        refused("tp-ckpt", "import", path, "-o", tmp_path / "no", "--config", f32.config, says="weights of several models in one dict")
+    both = {**{"ema." + n: t for n, t in other.items()}, **weights(f32, order, "model.")}
+    path = save(tmp_path / "ema.ckpt", {"state_dict": both, "optimizer_states": [numbered(f32, order)]})
+    assert "ema.model.norm.weight" in assert_imported(f32, path, tmp_path / "ckpt").out
+
+
+@pytest.mark.parametrize("of", [numbered, named], ids=["numbers", "names"])
+def test_parts_of_one_rank_are_refused(of, f32, tmp_path):
+    """What torch.save writes of FSDP's DTensors; an optimizer's are not lost in silence."""
+    order, fsdp = order_of(f32), Save({g: f32.group(g) for g in ("param", *MOMENTS)}, 2)
+
+    def part(name, array):
+        return fsdp.dtensor(name, array, 0, fsdp.mesh(0))
+
+    path = save(tmp_path / "m.pt", {"model": {n: part(n, a) for n, a in f32.group("param").items()}})
+    refused("tp-ckpt", "import", path, "-o", tmp_path / "no", "--config", f32.config, says="is a DTensor, of which this file has the part")
+    optimizer = of(f32, order)
+    for n, entry in zip(order, optimizer["state"].values()):
+        entry.update((g, part(n, f32.group(g)[n])) for g in MOMENTS)
+    path = save(tmp_path / "o.pt", {"model": weights(f32, order), "optimizer": optimizer})
+    refused("tp-ckpt", "import", path, "-o", tmp_path / "no", "--config", f32.config, says="DTensor")
+    ok("tp-ckpt", "import", path, "-o", tmp_path / "ckpt", "--config", f32.config, "--no-optim")
+
+
+@pytest.mark.parametrize("some", [1, 1000])
+def test_moments_of_other_types_are_not_lost_in_silence(some, f32, tmp_path):
+    """As a program may cast them, to fp8 or int8."""
+    order = order_of(f32)
+    optimizer = numbered(f32, order)
+    for n, entry in list(zip(order, optimizer["state"].values()))[:some]:
+        entry["exp_avg"] = Tensor(np.zeros(f32.group("exp_avg")[n].shape, np.int8))
+    path = save(tmp_path / "m.pt", {"model": weights(f32, order), "optimizer": optimizer})
+    refused("tp-ckpt", "import", path, "-o", tmp_path / "no", "--config", f32.config, says="its moments have a type that is not read")
 
 
 def test_of_several_optimizers_none_is_guessed(f32, tmp_path):

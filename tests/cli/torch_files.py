@@ -27,9 +27,10 @@ def _class(*_, base=object):
     return type("_", (base,), {})
 
 
-STORAGES = {"f32": "FloatStorage", "bf16": "BFloat16Storage", "f16": "HalfStorage", "i64": "LongStorage", "i32": "IntStorage"}
-DTYPES = {"f32": "float32", "bf16": "bfloat16", "f16": "float16", "i64": "int64", "i32": "int32"}
-ITEM = {"f32": 4, "bf16": 2, "f16": 2, "i64": 8, "i32": 4}
+STORAGES = {"f32": "FloatStorage", "bf16": "BFloat16Storage", "f16": "HalfStorage", "i64": "LongStorage", "i32": "IntStorage",
+            "i8": "CharStorage"}
+DTYPES = {"f32": "float32", "bf16": "bfloat16", "f16": "float16", "i64": "int64", "i32": "int32", "i8": "int8"}
+ITEM = {"f32": 4, "bf16": 2, "f16": 2, "i64": 8, "i32": 4, "i8": 1}
 
 torch = _module("torch", Size=_class(base=tuple), Tensor=_class(), **{s: _class() for s in STORAGES.values()},
                 **{d: _class() for d in DTYPES.values()})
@@ -46,7 +47,7 @@ for _name in ("torch.distributed", "torch.distributed.checkpoint"):
 
 def kind_of(array):
     """The type of a numpy array: bf16 is held as u16."""
-    return {"float32": "f32", "uint16": "bf16", "float16": "f16", "int64": "i64", "int32": "i32"}[str(array.dtype)]
+    return {"float32": "f32", "uint16": "bf16", "float16": "f16", "int64": "i64", "int32": "i32", "int8": "i8"}[str(array.dtype)]
 
 
 class Tensor:

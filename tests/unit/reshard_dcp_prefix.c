@@ -1,6 +1,6 @@
 /* tests/unit/reshard_dcp_prefix.c - what a program puts in front of the names of weights.
  *
- * covers: reshard/formats/torch/dcp_prefix
+ * covers: reshard/formats/torch/dcp_prefix reshard/formats/torch/model_key
  */
 #include <criterion/criterion.h>
 #include <string.h>
@@ -53,6 +53,36 @@ Test(dcp_prefix, a_name_that_is_the_end_of_another_one_is_no_prefix)
 Test(dcp_prefix, of_several_that_explain_as_much_the_shortest_counts)
 {
     expect("a.", LIST("ema.a.x", "ema.a.y", "a.x", "a.y"), LIST("x", "y"));
+}
+
+Test(dcp_prefix, of_several_models_the_usual_key_counts)
+{
+    expect("model.", LIST("ema.x", "ema.y", "model.x", "model.y"), LIST("x", "y"));
+    expect("app.model.",
+           LIST("app.ema.model.embed_tokens.weight", "app.model.model.embed_tokens.weight"), NONE);
+    expect("", LIST("model.embed_tokens.weight", "vision.model.model.norm.weight"), NONE);
+}
+
+/* Whether the prefix is that of the only model; else the other one's. */
+static const char *rival_of(const char *prefix, const char **weights, int n)
+{
+    static char rival[DCP_PREFIX_TEXT];
+    const struct dcp_prefix_names names = { .weights = weights, .n_weights = n };
+
+    return dcp_prefix_is_clear(rival, &names, prefix) ? "" : rival;
+}
+
+Test(dcp_prefix, another_model_beside_it_is_named)
+{
+    const char *two[] = { "policy.model.embed_tokens.weight", "ref.model.embed_tokens.weight" };
+    const char *average[] = { "ema.model.embed_tokens.weight", "model.model.embed_tokens.weight" };
+    const char *inside[] = { "model.embed_tokens.weight", "vision.model.model.norm.weight" };
+
+    cr_expect_str_eq(rival_of("ref.", two, 2), "policy.");
+    cr_expect_str_eq(rival_of("policy.", two, 2), "ref.");
+    cr_expect_str_eq(rival_of("policy.", two, 1), "");
+    cr_expect_str_eq(rival_of("model.", average, 2), "");
+    cr_expect_str_eq(rival_of("", inside, 2), ""); /* it is part of the whole, and unknown there */
 }
 
 Test(dcp_prefix, without_an_optimizer_it_is_before_the_names_of_known_models)

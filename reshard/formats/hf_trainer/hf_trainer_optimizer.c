@@ -61,9 +61,16 @@ static tp_status read_shape(struct hf_trainer_optimizer *o, struct hf_trainer_st
     for (int i = 0; i < 2; i++) {
         const struct pickle_value *v = pickle_get(t->value, moments[i]);
 
+        if (torch_tensor_is_part(v))
+            o->unread = "are DTensors, of which this file has the parts of one rank; save what "
+                        "get_optimizer_state_dict() gives with full_state_dict";
         if (!torch_tensor_is(v))
             return TP_OK;
         TP_TRY(torch_tensor_read(&found[i], &o->file->torch, v, moments[i], err));
+        if (found[i].dtype == DTYPE_COUNT) {
+            o->unread = "have a type that is not read; load them, and save them in f32 or bf16";
+            return TP_OK;
+        }
     }
     if (found[0].ndim != found[1].ndim ||
         memcmp(found[0].shape, found[1].shape, sizeof *t->shape * (size_t)found[0].ndim) != 0)
@@ -187,7 +194,9 @@ tp_status hf_trainer_optimizer_read(struct hf_trainer_optimizer *o, const struct
     }
     for (int i = 0; i < o->n; i++)
         TP_TRY(read_shape(o, &o->states[i], err));
-    if (!o->adamw)
+    if (o->unread)
+        tp_fail(why, TP_E_USAGE, "%s: its moments %s", o->path, o->unread);
+    else if (!o->adamw)
         refuse_other(o, why);
 done:
     return st;

@@ -28,6 +28,7 @@ struct hf_trainer_optimizer {
     int n;
     bool named;          /* all have names */
     bool adamw;          /* some have both moments */
+    const char *unread;  /* why moments are not read, "are ..."; NULL: they are */
     struct arena *arena; /* the source's */
 };
 

@@ -6,6 +6,7 @@
 
 #include "reshard/formats/hf_trainer/hf_trainer_optimizer.h"
 #include "reshard/formats/hf_trainer/hf_trainer_params.h"
+#include "reshard/formats/pieces/compiled_name.h"
 #include "reshard/formats/pieces/module_piece.h"
 
 /* Whether a piece has the shape of a parameter. */
@@ -187,6 +188,21 @@ static tp_status add_states(struct hf_trainer_optimizer *o, const struct numbere
     return st;
 }
 
+/* Leave out what names of parameters have in front of those of tensors here. */
+static tp_status strip_names(struct hf_trainer_optimizer *o, const char *prefix, struct tp_err *err)
+{
+    const size_t n = prefix ? strlen(prefix) : 0;
+
+    for (int i = 0; i < o->n && n > 0 && o->named; i++) {
+        const char *name = compiled_name_plain(o->arena, o->states[i].name);
+
+        if (!name)
+            return tp_fail(err, TP_E_NOMEM, "%s: no memory for its %d parameters", o->path, o->n);
+        o->states[i].name = strncmp(name, prefix, n) == 0 ? name + n : name;
+    }
+    return TP_OK;
+}
+
 tp_status numbered_adamw_read(struct torch_pieces *x, const struct numbered_adamw *q,
                               const struct model *m, struct tp_err *err)
 {
@@ -197,6 +213,8 @@ tp_status numbered_adamw_read(struct torch_pieces *x, const struct numbered_adam
     struct tp_err why = { 0 };
     tp_status st = hf_trainer_optimizer_read(&o, q->root, &why, err);
 
+    if (!st && !why.status)
+        st = strip_names(&o, q->names_prefix, err);
     if (!st && !why.status)
         st = hf_trainer_params_find(&params, &o, &q->program, m, &why, err);
     if (st)

@@ -18,6 +18,7 @@ struct numbered_adamw {
                                            order of named_parameters(); NULL: another file has it */
     struct hf_trainer_program program;  /* that has saved it */
     const char *prefix;                 /* of its names, that tensors here do not have */
+    const char *names_prefix; /* the same of the optimizer's param_names; NULL: they have none */
 };
 
 /* Add AdamW's state if it is known whose it is, which needs the model (NULL: there is none); else

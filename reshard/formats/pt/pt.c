@@ -10,6 +10,7 @@
 #include "reshard/formats/pieces/compiled_name.h"
 #include "reshard/formats/pt/pt_contents.h"
 #include "reshard/formats/torch/dcp_prefix.h"
+#include "reshard/formats/torch/model_key.h"
 #include "reshard/formats/torch/named_adamw.h"
 #include "reshard/formats/torch/torch_bin.h"
 #include "storage/location.h"
@@ -79,6 +80,7 @@ static tp_status find_names(struct pt_model *out, struct torch_pieces *x, struct
 {
     const struct pickle_value *weights = out->part->value;
     const char **names = arena_array(&x->arena, (size_t)pickle_entries(weights) + 1, sizeof *names);
+    char rival[DCP_PREFIX_TEXT];
     tp_status st = TP_OK;
 
     if (!names)
@@ -87,7 +89,15 @@ static tp_status find_names(struct pt_model *out, struct torch_pieces *x, struct
         st = plain_name(&names[i], x, weights, i, err);
     out->names =
         (struct dcp_prefix_names){ .weights = names, .n_weights = (int)pickle_entries(weights) };
-    return st ? st : dcp_prefix_find(&out->prefix, &out->names, piece_source_arena(x->source), err);
+    if (!st)
+        st = dcp_prefix_find(&out->prefix, &out->names, piece_source_arena(x->source), err);
+    if (!st && !dcp_prefix_is_clear(rival, &out->names, out->prefix))
+        st =
+            tp_fail(err, TP_E_USAGE,
+                    "%s: has weights of several models in one dict (%.200s* and %s*), and which is "
+                    "meant is not known; save the state_dict() of that in a file of its own",
+                    piece_source_path(x->source), out->prefix, rival);
+    return st;
 }
 
 static tp_status refuse_model(const struct pt_contents *c, const char *path, struct tp_err *err)
@@ -112,50 +122,80 @@ static tp_status refuse_model(const struct pt_contents *c, const char *path, str
 
 /* ---- the optimizer ---- */
 
-/* Whether a model has a weight of a name, behind its prefix. */
-static bool has_weight(const struct pt_model *of, const char *name)
+/* The first name that an optimizer has for a parameter, also beside numbers (param_names); NULL:
+ * there is none. */
+static const char *first_name(const struct pickle_value *optimizer, struct arena *arena)
 {
-    const size_t n = strlen(of->prefix);
+    const struct pickle_value *groups = pickle_get(optimizer, "param_groups");
+    const char *name = named_adamw_first_name(optimizer, arena);
 
-    for (int i = 0; i < of->names.n_weights; i++) {
-        const char *weight = of->names.weights[i];
-
-        if (strncmp(weight, of->prefix, n) == 0 && strcmp(weight + n, name) == 0)
-            return true;
-    }
-    return false;
+    for (int64_t g = 0; g < pickle_count(groups) && !name; g++)
+        name = pickle_text(pickle_item(pickle_get(pickle_item(groups, g), "param_names"), 0));
+    return name;
 }
 
-/* Names of an optimizer have in front of those of Hugging Face what weights have, or nothing, where
- * the optimizer is that of a module inside the program's. */
-static tp_status add_named(struct torch_pieces *x, struct named_adamw *q,
-                           const struct pickle_value *state, const struct pt_model *of,
-                           const struct model *m, struct tp_err *err)
+/* What is in front of `end` in a name, at its beginning or after a dot, and as a program may wrap
+ * its model: nothing, or "module." -1: `end` is not the end of this name, or it is wrapped in
+ * something else. */
+static int64_t wrapped_in(const char *name, const char *end)
 {
-    const char *name;
-    tp_status st = plain_name(&name, x, state, 0, err);
+    const size_t n = strlen(name), m = strlen(end);
+    const size_t before = n >= m ? n - m : 0;
 
-    if (st)
-        return st;
-    q->prefix = has_weight(of, name) ? "" : of->prefix;
-    return named_adamw_read(x, q, m, err);
+    if (n < m || m == 0 || strcmp(name + before, end) != 0)
+        return -1;
+    if (before == 0)
+        return 0;
+    return name[before - 1] == '.' && model_key_rank(name, before - 1) != MODEL_KEY_OTHER
+               ? (int64_t)before
+               : -1;
+}
+
+/* What the names of an optimizer have in front of those of Hugging Face, *out: mostly what weights
+ * have, but it may be the optimizer of a module inside the program's, or around it. */
+static tp_status prefix_of_names(const char **out, struct torch_pieces *x,
+                                 const struct pickle_value *optimizer, const struct pt_model *of,
+                                 struct tp_err *err)
+{
+    const char *key = first_name(optimizer, &x->arena);
+    const char *first = key ? compiled_name_plain(&x->arena, key) : "";
+    const size_t n = strlen(of->prefix);
+    size_t longest = 0;
+
+    *out = of->prefix;
+    for (int i = 0; first && i < of->names.n_weights; i++) {
+        const char *weight = of->names.weights[i];
+        int64_t before;
+
+        if (strncmp(weight, of->prefix, n) != 0 || strlen(weight + n) <= longest ||
+            (before = wrapped_in(first, weight + n)) < 0)
+            continue;
+        longest = strlen(weight + n);
+        *out = arena_printf(piece_source_arena(x->source), "%.*s", (int)before, first);
+        if (!*out)
+            return no_memory(x, err);
+    }
+    return first ? TP_OK : no_memory(x, err);
 }
 
 static tp_status add_optimizer(struct torch_pieces *x, const struct pt_part *part,
                                const struct pt_model *of, const struct model *m, struct tp_err *err)
 {
     const char *title = *part->title ? part->title : "optimizer";
-    const struct pickle_value *state = pickle_get(part->value, "state");
-    const struct numbered_adamw numbered = { .root = part->value,
-                                             .title = title,
-                                             .weights = of->part->value,
-                                             .prefix = of->prefix,
-                                             .program = { .own_groups = true,
-                                                          .other_version = true } };
+    struct numbered_adamw numbered = { .root = part->value,
+                                       .title = title,
+                                       .weights = of->part->value,
+                                       .prefix = of->prefix,
+                                       .program = { .own_groups = true, .other_version = true } };
     struct named_adamw named = { .root = part->value, .title = title };
+    tp_status st = prefix_of_names(&named.prefix, x, part->value, of, err);
 
-    return pickle_text(pickle_key(state, 0)) ? add_named(x, &named, state, of, m, err)
-                                             : numbered_adamw_read(x, &numbered, m, err);
+    if (st)
+        return st;
+    numbered.names_prefix = named.prefix;
+    return named_adamw_first_name(part->value, &x->arena)
+               ? named_adamw_read(x, &named, m, err)
+               : numbered_adamw_read(x, &numbered, m, err);
 }
 
 /* Of several optimizers none is taken. */

@@ -4,6 +4,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "reshard/formats/torch/model_key.h"
+#include "reshard/formats/torch/named_adamw.h"
 #include "torch/torch_tensor.h"
 
 struct pt_search {
@@ -23,8 +25,9 @@ static bool has_weights(const struct pickle_value *v)
 {
     for (int64_t i = 0; i < pickle_entries(v); i++) {
         const char *key = pickle_text(pickle_key(v, i));
+        const struct pickle_value *value = pickle_entry(v, i);
 
-        if (key && strchr(key, '.') && torch_tensor_is(pickle_entry(v, i)))
+        if (key && strchr(key, '.') && (torch_tensor_is(value) || torch_tensor_is_part(value)))
             return true;
     }
     return false;
@@ -32,8 +35,9 @@ static bool has_weights(const struct pickle_value *v)
 
 static bool is_optimizer(const struct pickle_value *v)
 {
-    return pickle_is(pickle_get(v, "state"), PICKLE_DICT) &&
-           pickle_is(pickle_get(v, "param_groups"), PICKLE_LIST);
+    return (pickle_is(pickle_get(v, "state"), PICKLE_DICT) &&
+            pickle_is(pickle_get(v, "param_groups"), PICKLE_LIST)) ||
+           named_adamw_is_flat(v);
 }
 
 /* The class of an nn.Module, which torch.save(model) saves with all of its attributes; NULL: it is
@@ -45,15 +49,20 @@ static const char *module_class(const struct pickle_value *v)
     return pickle_is(v->object.callable, PICKLE_GLOBAL) ? v->object.callable->global.name : "?";
 }
 
+static bool is_list(const struct pickle_value *v)
+{
+    return pickle_is(v, PICKLE_LIST) || pickle_is(v, PICKLE_TUPLE);
+}
+
 /* How many values a dict or a list has. */
 static int64_t count_inside(const struct pickle_value *v)
 {
-    return pickle_is(v, PICKLE_LIST) ? pickle_count(v) : pickle_entries(v);
+    return is_list(v) ? pickle_count(v) : pickle_entries(v);
 }
 
 static const struct pickle_value *inside(const struct pickle_value *v, int64_t i)
 {
-    return pickle_is(v, PICKLE_LIST) ? pickle_item(v, i) : pickle_entry(v, i);
+    return is_list(v) ? pickle_item(v, i) : pickle_entry(v, i);
 }
 
 /* The title of value i inside of a dict or list that has a title: with its key, or its place. NULL:
@@ -61,7 +70,7 @@ static const struct pickle_value *inside(const struct pickle_value *v, int64_t i
 static const char *title_inside(struct arena *arena, const char *title,
                                 const struct pickle_value *v, int64_t i)
 {
-    const struct pickle_value *key = pickle_is(v, PICKLE_LIST) ? NULL : pickle_key(v, i);
+    const struct pickle_value *key = is_list(v) ? NULL : pickle_key(v, i);
     const char *dot = *title ? "." : "", *text = pickle_text(key);
     int64_t number = i;
 
@@ -69,6 +78,13 @@ static const char *title_inside(struct arena *arena, const char *title,
         text = "?";
     return text ? arena_printf(arena, "%s%s%s", title, dot, text)
                 : arena_printf(arena, "%s%s%lld", title, dot, (long long)number);
+}
+
+static bool is_key(const struct pickle_value *key)
+{
+    int64_t ignored;
+
+    return pickle_text(key) || pickle_int(&ignored, key);
 }
 
 static void add(struct pt_search *s, struct pt_part *parts, int *n, const struct pickle_value *v,
@@ -99,8 +115,7 @@ static void search(struct pt_search *s, const struct pickle_value *v, const char
     for (int64_t i = 0; i < count_inside(v); i++) {
         const char *name;
 
-        if (inside(v, i)->depth == 0 ||
-            !(pickle_is(v, PICKLE_LIST) || pickle_text(pickle_key(v, i))))
+        if (inside(v, i)->depth == 0 || !(is_list(v) || is_key(pickle_key(v, i))))
             continue;
         name = title_inside(s->arena, title, v, i);
         s->no_memory |= !name;
@@ -121,34 +136,29 @@ tp_status pt_contents_find(struct pt_contents *out, const struct pickle_value *r
 
 /* ---- choosing ---- */
 
-/* Whether the last key of a title is this one. */
-static bool ends_with(const char *title, const char *key)
-{
-    const size_t n = strlen(title), k = strlen(key);
-
-    return n >= k && strcmp(title + n - k, key) == 0 && (n == k || title[n - k - 1] == '.');
-}
-
 const struct pt_part *pt_contents_model(const struct pt_contents *c)
 {
-    static const char *const usual[] = { "model_state_dict", "state_dict", "model", "module", "net",
-                                         "weights",          "params" };
+    const struct pt_part *found = NULL;
+    int best = MODEL_KEY_OTHER;
 
     if (c->n_weights == 1)
         return &c->weights[0];
-    for (size_t k = 0; k < sizeof usual / sizeof *usual; k++) {
-        const struct pt_part *found = NULL;
-        int n = 0;
+    for (int i = 0; i < c->n_weights; i++) {
+        const char *title = c->weights[i].title;
+        const int rank = model_key_rank(title, strlen(title));
 
-        for (int i = 0; i < c->n_weights; i++)
-            if (ends_with(c->weights[i].title, usual[k])) {
-                found = &c->weights[i];
-                n++;
-            }
-        if (n > 0)
-            return n == 1 ? found : NULL;
+        if (rank < best)
+            found = &c->weights[i];
+        else if (rank == best)
+            found = NULL;
+        best = rank < best ? rank : best;
     }
-    return NULL;
+    return found;
+}
+
+static bool has_state(const struct pickle_value *optimizer)
+{
+    return pickle_entries(pickle_get(optimizer, "state")) > 0 || named_adamw_is_flat(optimizer);
 }
 
 /* How many optimizers have state; *found is the last one. */
@@ -157,7 +167,7 @@ static int find_state(const struct pt_part **found, const struct pt_contents *c)
     int n = 0;
 
     for (int i = 0; i < c->n_optimizers; i++)
-        if (pickle_entries(pickle_get(c->optimizers[i].value, "state")) > 0) {
+        if (has_state(c->optimizers[i].value)) {
             *found = &c->optimizers[i];
             n++;
         }

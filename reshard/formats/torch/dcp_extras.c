@@ -49,15 +49,7 @@ static tp_status read_option(bool *taken, struct piece_source *s, int file,
     if (torch_pieces_open(&x, s, file, item->begin, item->size, &ignored))
         x.root = NULL;
     piece_source_adamw(s, &a);
-    if (strcmp(key, "lr") == 0)
-        *taken = pickle_real(&a.lr, x.root);
-    else if (strcmp(key, "eps") == 0)
-        *taken = pickle_real(&a.eps, x.root);
-    else if (strcmp(key, "weight_decay") == 0)
-        *taken = pickle_real(&a.weight_decay, x.root);
-    else
-        *taken = pickle_real(&a.beta1, pickle_item(x.root, 0)) &&
-                 pickle_real(&a.beta2, pickle_item(x.root, 1));
+    *taken = torch_pieces_adamw_option(&a, key, x.root);
     piece_source_set_adamw(s, &a);
     torch_pieces_close(&x);
     return TP_OK;

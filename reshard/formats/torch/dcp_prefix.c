@@ -3,10 +3,12 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "core/text.h"
+#include "reshard/formats/torch/model_key.h"
 
 enum { MOMENTS_TRIED = 16, PREFIXES_MAX = 32 };
 
@@ -34,6 +36,29 @@ static void add(struct prefixes *to, const struct prefix *p)
             return;
     if (to->n < PREFIXES_MAX)
         to->list[to->n++] = *p;
+}
+
+static bool begins_with(const struct prefix *p, const struct prefix *beginning)
+{
+    return p->length >= beginning->length &&
+           memcmp(p->text, beginning->text, beginning->length) == 0;
+}
+
+/* How usual its last key is for the model; the dot at its end is none of a key. */
+static int rank_of(const struct prefix *p)
+{
+    return model_key_rank(p->text, p->length ? p->length - 1 : 0);
+}
+
+/* Whether a prefix is rather that of the model than another: that of the whole before that of a
+ * part of it, then that with the usual key, then the shorter one. */
+static bool is_better(const struct prefix *p, const struct prefix *other)
+{
+    const int rank = rank_of(p), other_rank = rank_of(other);
+
+    if (begins_with(other, p) || begins_with(p, other))
+        return p->length < other->length;
+    return rank != other_rank ? rank < other_rank : p->length < other->length;
 }
 
 /* ---- with an optimizer ---- */
@@ -100,7 +125,7 @@ static struct prefix of_optimizer(bool *found, const struct dcp_prefix_names *na
         const struct prefix *p = &tried.list[i];
         const int n = count_weights(p, names);
 
-        if (n > most || (n == most && p->length < best.length)) {
+        if (n > most || (n == most && is_better(p, &best))) {
             most = n;
             best = *p;
         }
@@ -145,14 +170,13 @@ static bool of_weight(struct prefix *out, const char *weight)
     return false;
 }
 
-/* The shortest one. */
 static struct prefix of_weights(const struct dcp_prefix_names *names)
 {
     struct prefix best = { "", 0 }, p;
     bool found = false;
 
     for (int i = 0; i < names->n_weights; i++)
-        if (of_weight(&p, names->weights[i]) && (!found || p.length < best.length)) {
+        if (of_weight(&p, names->weights[i]) && (!found || is_better(&p, &best))) {
             found = true;
             best = p;
         }
@@ -174,4 +198,20 @@ tp_status dcp_prefix_find(const char **out, struct dcp_prefix_names *names, stru
         p = of_weights(names);
     *out = arena_printf(arena, "%.*s", (int)p.length, p.text);
     return *out ? TP_OK : tp_fail(err, TP_E_NOMEM, "no memory for the prefix of weights");
+}
+
+bool dcp_prefix_is_clear(char rival[DCP_PREFIX_TEXT], const struct dcp_prefix_names *names,
+                         const char *prefix)
+{
+    const struct prefix chosen = { prefix, strlen(prefix) };
+    const int rank = rank_of(&chosen);
+    struct prefix p;
+
+    for (int i = 0; i < names->n_weights; i++)
+        if (of_weight(&p, names->weights[i]) && !begins_with(&p, &chosen) &&
+            (rank == MODEL_KEY_OTHER || rank_of(&p) == rank)) {
+            snprintf(rival, DCP_PREFIX_TEXT, "%.*s", (int)p.length, p.text);
+            return false;
+        }
+    return true;
 }

@@ -6,6 +6,8 @@
 #ifndef RESHARD_FORMATS_TORCH_DCP_PREFIX_H
 #define RESHARD_FORMATS_TORCH_DCP_PREFIX_H
 
+#include <stdbool.h>
+
 #include "core/arena.h"
 #include "core/err.h"
 
@@ -16,10 +18,18 @@ struct dcp_prefix_names {
 };
 
 /* The prefix; "": none. The optimizer names parameters as their module does, so it is the prefix
- * with which most of its names are those of weights; the shortest of several. Without an optimizer,
- * it is what is in front of the names that Hugging Face's models have. *out lives as long as the
+ * with which most of its names are those of weights. Without an optimizer, it is what is in front
+ * of the names that Hugging Face's models have. Of several it is that of the whole program, or that
+ * whose last key is usual for the model (model_key.h), or the shortest. *out lives as long as the
  * arena. TP_E_NOMEM. */
 tp_status dcp_prefix_find(const char **out, struct dcp_prefix_names *names, struct arena *arena,
                           struct tp_err *err);
+
+enum { DCP_PREFIX_TEXT = 200 };
+
+/* Whether no other model is beside that with this prefix, which might as well be meant, as
+ * "reference." beside "policy."; else `rival` is the prefix of such a one. */
+bool dcp_prefix_is_clear(char rival[DCP_PREFIX_TEXT], const struct dcp_prefix_names *names,
+                         const char *prefix);
 
 #endif

@@ -53,6 +53,12 @@ tp_status torch_bin_read_dict(struct torch_pieces *x, const struct pickle_value 
         if (!name)
             return tp_fail(err, TP_E_NOMEM, "%s: no memory for its index", path);
         name = behind(name, prefix);
+        if (name && torch_tensor_is_part(v))
+            return tp_fail(err, TP_E_USAGE,
+                           "%s: tensor %s is a DTensor, of which this file has the part of one "
+                           "rank; save whole tensors, as get_model_state_dict() gives them with "
+                           "full_state_dict, or a folder by torch.distributed.checkpoint",
+                           path, name);
         if (!name || !torch_tensor_is(v)) {
             st = piece_source_leave(x->source, key, err);
             continue;

@@ -177,16 +177,26 @@ tp_status torch_pieces_number(int64_t *out, struct torch_pieces *x, const struct
     return st;
 }
 
+bool torch_pieces_adamw_option(struct export_adamw *out, const char *key,
+                               const struct pickle_value *v)
+{
+    if (strcmp(key, "lr") == 0)
+        return pickle_real(&out->lr, v);
+    if (strcmp(key, "eps") == 0)
+        return pickle_real(&out->eps, v);
+    if (strcmp(key, "weight_decay") == 0)
+        return pickle_real(&out->weight_decay, v);
+    return strcmp(key, "betas") == 0 && pickle_real(&out->beta1, pickle_item(v, 0)) &&
+           pickle_real(&out->beta2, pickle_item(v, 1));
+}
+
 bool torch_pieces_adamw(struct export_adamw *out, const struct pickle_value *group)
 {
-    const struct pickle_value *betas = pickle_get(group, "betas");
+    static const char *const keys[] = { "lr", "betas", "eps", "weight_decay" };
 
     if (!pickle_get(group, "lr"))
         return false;
-    pickle_real(&out->lr, pickle_get(group, "lr"));
-    pickle_real(&out->beta1, pickle_item(betas, 0));
-    pickle_real(&out->beta2, pickle_item(betas, 1));
-    pickle_real(&out->eps, pickle_get(group, "eps"));
-    pickle_real(&out->weight_decay, pickle_get(group, "weight_decay"));
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
+        torch_pieces_adamw_option(out, keys[i], pickle_get(group, keys[i]));
     return true;
 }

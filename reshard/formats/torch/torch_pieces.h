@@ -43,6 +43,11 @@ bool torch_pieces_is_number(const struct pickle_value *v);
 tp_status torch_pieces_number(int64_t *out, struct torch_pieces *x, const struct pickle_value *v,
                               const char *name, struct tp_err *err);
 
+/* Take the option of this key, of lr, betas, eps and weight_decay. False: it is none of these, or
+ * no number. */
+bool torch_pieces_adamw_option(struct export_adamw *out, const char *key,
+                               const struct pickle_value *v);
+
 /* Take lr, betas, eps and weight decay from one of torch.optim's param_groups, as far as it has
  * them. false: it has no lr, and *out stays as it is. */
 bool torch_pieces_adamw(struct export_adamw *out, const struct pickle_value *group);
