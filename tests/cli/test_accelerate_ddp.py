@@ -375,6 +375,24 @@ def test_reshard_keeps_groups_numbers_and_files(kind, f32, tmp_path):
                                                                                         sum("norm" in n for n in order)]
 
 
+@pytest.mark.parametrize("more,state", [({"amsgrad": True}, "max_exp_avg_sq"), ({"momentum_decay": 0.004}, "mu_product")])
+def test_groups_that_need_state_which_is_not_written_are_new_ones(more, state, f32, tmp_path):
+    """With them torch.optim would load the file, and fail in the next step."""
+    order = order_of(config_of(f32))
+    optimizer = optimizer_of(f32, order, RULES["none"], 1)
+    optimizer["param_groups"][0].update(more)
+    for entry in optimizer["state"].values():
+        entry[state] = Tensor(np.ones(entry["exp_avg"].shape if "max" in state else (), np.float32))
+    source = save(tmp_path / "source", f32, optimizer)
+    r = ok("tp-reshard", source, "--to", "tp1", "--config", f32.config, "--param-groups", "one", "-o", tmp_path / "out")
+    assert state in r.out and "optimizer.bin.param_groups" in r.out, repr(r)
+    found = written(tmp_path / "out")
+    assert_state(found, order, f32)
+    assert len(found["param_groups"]) == 1 and not found["param_groups"][0]["amsgrad"] and "momentum_decay" not in found["param_groups"][0]
+    r = ok("tp-reshard", source, "--to", "tp1", "--config", f32.config, "-o", tmp_path / "norms")
+    assert not any(g["amsgrad"] for g in written(tmp_path / "norms")["param_groups"]), repr(r)
+
+
 def test_a_tied_head_is_no_parameter(tmp_path):
     tied = State(tmp_path, harness.write_config(tmp_path / "model", tie_word_embeddings=True))
     ok("tp-ckpt", "export", tied.root, "--format", "accelerate-ddp", "-o", tmp_path / "out")

@@ -87,13 +87,20 @@ static bool is_bool(const struct pickle_value *group, const char *key, bool valu
     return pickle_is(v, PICKLE_BOOL) && (v->number != 0) == value;
 }
 
+/* Whether a group's optimizer needs state that no target has: AdamW's maxima with amsgrad, or
+ * NAdam's product. */
+static bool needs_more_state(const struct pickle_value *group)
+{
+    return is_bool(group, "amsgrad", true) || pickle_get(group, "momentum_decay");
+}
+
 /* Whether a group's options make it that of AdamW alone: without amsgrad, and with weight decay as
  * AdamW has it, which Adam has not. NAdam and RAdam have no amsgrad. */
 static bool is_plain(const struct pickle_value *group, const struct export_adamw *options)
 {
     const bool coupled = is_bool(group, "decoupled_weight_decay", false);
 
-    return !is_bool(group, "amsgrad", true) && !is_bool(group, "maximize", true) &&
+    return !needs_more_state(group) && !is_bool(group, "maximize", true) &&
            !(pickle_get(group, "decoupled_weight_decay") && !pickle_get(group, "amsgrad")) &&
            !(coupled && options->weight_decay != 0);
 }
@@ -130,7 +137,7 @@ static tp_status add_options(struct hf_trainer_optimizer *o,
     const bool known = torch_pieces_adamw(&first, pickle_item(o->groups, main));
     struct piece_extra groups = { NULL, 0 };
     bool equal = known && is_plain(pickle_item(o->groups, main), &first),
-         as_trainer = equal && main == 0;
+         as_trainer = equal && main == 0, more_state = false;
     tp_status st;
 
     if (!name)
@@ -138,6 +145,7 @@ static tp_status add_options(struct hf_trainer_optimizer *o,
     for (int64_t g = 0; g < pickle_count(o->groups); g++) {
         const struct pickle_value *group = pickle_item(o->groups, g);
 
+        more_state |= needs_more_state(group);
         if (g == main || pickle_count(pickle_get(group, "params")) == 0)
             continue;
         equal &= has_options(group, &first, false);
@@ -145,7 +153,8 @@ static tp_status add_options(struct hf_trainer_optimizer *o,
     }
     if (known)
         piece_source_set_adamw(s, &first);
-    st = program->own_groups ? hf_trainer_optimizer_groups(&groups, o, params, err) : TP_OK;
+    st = program->own_groups && !more_state ? hf_trainer_optimizer_groups(&groups, o, params, err)
+                                            : TP_OK;
     if (st)
         return st;
     st = (as_trainer && !program->own_groups) || groups.n
