@@ -119,8 +119,8 @@ static void read_local_rope(struct config_key_reader *r, const struct family_key
 {
     bool is_scaled;
 
-    r->st = rope_config_read_local(&m->local_rope_theta, &is_scaled, r->root,
-                                   k->fallback > 0 ? k->fallback : m->rope_theta, r->path, r->err);
+    r->st = rope_config_read_local(&m->local_rope_theta, &is_scaled, r->root, k->fallback,
+                                   k->max ? m->rope_theta : k->fallback, r->path, r->err);
     if (!r->st && is_scaled)
         config_key_untrained(r, m, "scaled rotary embedding of layers with a sliding window");
 }

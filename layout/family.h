@@ -38,7 +38,8 @@ enum family_value {
     FAMILY_VALUE_DROPOUT,  /* double from 0 to below 1; the largest of such keys is kept */
     FAMILY_VALUE_ROPE,     /* the rotary embedding (layout/rope_config.h) */
     FAMILY_VALUE_LOCAL,    /* double: theta of the layers with a sliding window, in the same header;
-                              a fallback of 0: that of the others. Needs that one before it */
+                              a max of 1: that of the others where files do not tell layers apart.
+                              Needs that one before it */
     FAMILY_VALUE_WINDOW,   /* int64_t: a count; null means 0, none */
     FAMILY_VALUE_NOPE,     /* const bool *: which layers have no rotary embedding; a list with 0 for
                               these, or N for every Nth layer. Needs the number of layers before it */
@@ -76,6 +77,7 @@ struct family_key {
 #define FAMILY_ROPE(f)              { "rope_theta", FAMILY_VALUE_ROPE, FAMILY_MEMBER(rope_theta), 0, f, 0, 0 }
 #define FAMILY_WINDOW(k, m, f)      { k, FAMILY_VALUE_WINDOW, FAMILY_MEMBER(m), FAMILY_POSITIONS_MAX, f, 0, 0 }
 #define FAMILY_LOCAL_ROPE(f)        { "rope_local_base_freq", FAMILY_VALUE_LOCAL, FAMILY_MEMBER(local_rope_theta), 0, f, 0, 0 }
+#define FAMILY_COMMON_ROPE(f)       { "rope_local_base_freq", FAMILY_VALUE_LOCAL, FAMILY_MEMBER(local_rope_theta), 1, f, 0, 0 }
 #define FAMILY_LAYERS(k, m, f)      { k, FAMILY_VALUE_LAYERS, FAMILY_MEMBER(m), FAMILY_LAYERS_MAX, f, 0, 0 }
 #define FAMILY_NOPE(k, m, f)        { k, FAMILY_VALUE_NOPE, FAMILY_MEMBER(m), FAMILY_LAYERS_MAX, f, 0, 0 }
 #define FAMILY_CAP(k, m, f)         { k, FAMILY_VALUE_CAP, FAMILY_MEMBER(m), 0, f, 0, 0 }

@@ -184,13 +184,20 @@ static void select_type(struct rope_object *o, const char *type, const char *nam
     }
 }
 
+/* Whether types of layers have objects of their own. */
+static bool has_types(json_t *parameters)
+{
+    return json_is_object(json_object_get(parameters, "full_attention")) ||
+           json_is_object(json_object_get(parameters, "sliding_attention"));
+}
+
 tp_status rope_config_read_local(double *theta, bool *is_scaled, json_t *root, double fallback,
-                                 const char *path, struct tp_err *err)
+                                 double common, const char *path, struct tp_err *err)
 {
     const struct rope_object top = { root, "", path };
     struct rope_object o = { json_object_get(root, "rope_parameters"), "rope_parameters", path };
-    struct rope_config c = { .theta = fallback };
     json_t *parameters = o.object;
+    struct rope_config c = { .theta = has_types(parameters) ? fallback : common };
     tp_status st;
 
     TP_TRY(read_optional(&c.theta, &top, "rope_local_base_freq", err));

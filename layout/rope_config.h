@@ -26,8 +26,10 @@ tp_status rope_config_read(struct rope_config *out, json_t *root, double fallbac
                            struct arena *arena, struct tp_err *err);
 
 /* Read theta of the layers with a sliding window of a model where these have their own;
- * *is_scaled: it has a type of scaling too. The rest as rope_config_read. */
+ * *is_scaled: it has a type of scaling too. Without one, theta is `fallback` where rope_parameters
+ * has objects for types of layers, as transformers 5 writes it, else `common`. The rest as
+ * rope_config_read. */
 tp_status rope_config_read_local(double *theta, bool *is_scaled, json_t *root, double fallback,
-                                 const char *path, struct tp_err *err);
+                                 double common, const char *path, struct tp_err *err);
 
 #endif

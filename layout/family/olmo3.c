@@ -12,7 +12,7 @@ static const struct family_key keys[] = {
     FAMILY_POSITIVE("initializer_range", init_std, 0.02),
     FAMILY_FLAG("tie_word_embeddings", tied, false),
     FAMILY_ROPE(500000),
-    FAMILY_LOCAL_ROPE(0),
+    FAMILY_COMMON_ROPE(500000),
     FAMILY_WINDOW("sliding_window", sliding_window, 4096),
     FAMILY_LAYERS("layer_types", full_layers, 4),
     FAMILY_ATTENTION_BIAS,

@@ -401,6 +401,36 @@ Test(model_config, finds_the_layers_without_a_rotary_embedding)
     expect_windows("{" OLMO3 ", \"sliding_window\": null}", "----");
 }
 
+static void expect_thetas(const char *text, double full, double local)
+{
+    struct arena arena = { 0 };
+    struct tp_err err = { 0 };
+    struct model m;
+
+    cr_assert_eq(parse(&m, text, &arena, &err), TP_OK, "%s", err.msg);
+    cr_expect(m.rope_theta == full && m.local_rope_theta == local && !m.untrained, "%s: %g and %g",
+              text, m.rope_theta, m.local_rope_theta);
+    arena_free(&arena);
+}
+
+/* As transformers' Olmo3Config says: in the older form layers share theta; in the newer one those
+ * with a window that say none have the default. */
+Test(model_config, layers_with_a_window_have_the_theta_of_their_form)
+{
+    expect_thetas("{" OLMO3 "}", 500000, 500000);
+    expect_thetas("{" OLMO3 ", \"rope_theta\": 70}", 70, 70);
+    expect_thetas("{" OLMO3 ", \"rope_parameters\": {\"full_attention\": {\"rope_theta\": 70}, "
+                  "\"sliding_attention\": {\"rope_theta\": 30}}}",
+                  70, 30);
+    expect_thetas("{" OLMO3 ", \"rope_parameters\": {\"full_attention\": {\"rope_theta\": 70}}}",
+                  70, 500000);
+    expect_thetas("{" OLMO3 ", \"rope_parameters\": {\"full_attention\": {\"rope_theta\": 70}, "
+                  "\"sliding_attention\": {\"rope_type\": \"default\"}}}",
+                  70, 500000);
+    expect_thetas("{" OLMO3 ", \"rope_parameters\": {\"sliding_attention\": {\"rope_theta\": 30}}}",
+                  500000, 30);
+}
+
 /* A cap that is null is none; an absent one has the family's value. */
 Test(model_config, reads_caps_and_the_scale_of_attention)
 {

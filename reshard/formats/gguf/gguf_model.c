@@ -116,7 +116,8 @@ static tp_status check_olmo3_rope(json_t *config, const struct model *m, const c
 {
     double theta;
     bool is_scaled;
-    tp_status st = rope_config_read_local(&theta, &is_scaled, config, m->rope_theta, path, err);
+    tp_status st =
+        rope_config_read_local(&theta, &is_scaled, config, m->rope_theta, m->rope_theta, path, err);
 
     if (!st && (is_scaled || theta != m->rope_theta))
         st = refuse(path, "rope_parameters for sliding_attention with another theta or a type",
