@@ -54,9 +54,10 @@ def test_a_loop_of_ones_own(name, tmp_path):
         torch.save({"epoch": 1, "model_state_dict": model.state_dict(), "optimizer_state_dict": optimizer.state_dict(),
                     "rng": torch.get_rng_state()}, path)
         assert_equal(imported(path, tmp_path / "model", tmp_path, groups), want)
-    whole = get_optimizer_state_dict(model, optimizer, options=StateDictOptions(full_state_dict=True))
-    torch.save({"model": torch.compile(model).state_dict(), "optim": whole}, tmp_path / "names.pt")
-    assert_equal(imported(tmp_path / "names.pt", tmp_path / "model", tmp_path, "names"), want)
+    for flat in (False, True):
+        whole = get_optimizer_state_dict(model, optimizer, options=StateDictOptions(full_state_dict=True, flatten_optimizer_state_dict=flat))
+        torch.save({"model": torch.compile(model).state_dict(), "optim": whole}, tmp_path / "names.pt")
+        assert_equal(imported(tmp_path / "names.pt", tmp_path / "model", tmp_path, "names %s" % flat), want)
 
 
 def test_lightning(tmp_path):
