@@ -101,6 +101,7 @@ void config_key_untrained(struct config_key_reader *r, struct model *m, const ch
 
 static void read_rope(struct config_key_reader *r, const struct family_key *k, struct model *m)
 {
+    const double part = family_of(m)->rotary_part;
     struct rope_config c;
 
     r->st = rope_config_read(&c, r->root, k->fallback, r->path, r->arena, r->err);
@@ -110,8 +111,9 @@ static void read_rope(struct config_key_reader *r, const struct family_key *k, s
     m->rope_scaling = c.scaling;
     if (*c.unknown)
         config_key_untrained(r, m, "rope_scaling of type \"%s\"", c.unknown);
-    if (c.is_partial)
-        config_key_untrained(r, m, "partial_rotary_factor");
+    m->rotary_part = c.part > 0 ? c.part : part > 0 ? part : 1;
+    if (m->rotary_part > 1 || (m->rotary_part < 1 && !(part > 0)))
+        config_key_untrained(r, m, "partial_rotary_factor of %g", m->rotary_part);
 }
 
 static void read_local_rope(struct config_key_reader *r, const struct family_key *k,

@@ -187,7 +187,9 @@ struct family {
                               form has the same meaning in transformers 4 and 5 */
     bool qkv_by_head;      /* a fused query, key and value has these three head by head */
     int extra_positions;   /* rows of a table of positions beyond max_positions */
-    const char *untrained; /* what tp-train does not compute; NULL: nothing */
+    double rotary_part; /* of each head that is rotated, where config.json does not say it; 0: all
+                           of each head */
+    const char *untrained;         /* what tp-train does not compute; NULL: nothing */
     const char *beyond_megatron;   /* what Megatron-LM's arguments, as they are written here, do not
                                       say, although the tensors fit; NULL: nothing */
     const char *buffers[4];        /* ends of the names of tensors that files may have and that are

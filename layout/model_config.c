@@ -83,11 +83,22 @@ static void derive(struct config_key_reader *r, struct model *m)
                         r->path, m->heads, (long long)m->head_dim, FAMILY_WIDTH_MAX);
 }
 
+/* How many elements of a head are rotated, as transformers rounds it. */
+static void derive_rotary(struct config_key_reader *r, struct model *m)
+{
+    double elements = (double)m->head_dim * m->rotary_part;
+
+    m->rotary_dim = elements < (double)m->head_dim ? (int64_t)elements : m->head_dim;
+    if (m->rotary_dim < 2 || m->rotary_dim % 2 != 0)
+        config_key_untrained(r, m, "rotary embedding of %lld of the %lld elements of a head",
+                             (long long)m->rotary_dim, (long long)m->head_dim);
+}
+
 /* What longrope has from other keys. */
 static void derive_longrope(struct config_key_reader *r, struct model *m)
 {
     struct rope_scaling *s = &m->rope_scaling;
-    const int64_t pairs = m->head_dim / 2;
+    const int64_t pairs = m->rotary_dim / 2;
 
     if (m->original_positions > 0)
         s->original_positions = (double)m->original_positions;
@@ -118,6 +129,8 @@ static void read_model(struct config_key_reader *r, struct model *m, bool takes_
         config_key_read(r, k, m);
     if (!r->st)
         derive(r, m);
+    if (!r->st && m->rotary_part > 0)
+        derive_rotary(r, m);
     if (!r->st && m->rope_scaling.type == ROPE_SCALING_LONGROPE)
         derive_longrope(r, m);
     if (!r->st && f->untrained)

@@ -219,7 +219,6 @@ tp_status rope_config_read(struct rope_config *out, json_t *root, double fallbac
     const struct rope_object top = { root, "", path };
     struct rope_object o = { json_object_get(root, "rope_scaling"), "rope_scaling", path };
     struct rope_config c = { .theta = fallback };
-    double part = 1;
     tp_status st;
 
     if (is_absent(o.object))
@@ -231,11 +230,10 @@ tp_status rope_config_read(struct rope_config *out, json_t *root, double fallbac
     TP_TRY(read_type(&c, &o, err));
     TP_TRY(read_optional(&c.theta, &top, "rope_theta", err));
     TP_TRY(read_optional(&c.theta, &o, "rope_theta", err));
-    TP_TRY(read_optional(&part, &top, "partial_rotary_factor", err));
-    TP_TRY(read_optional(&part, &o, "partial_rotary_factor", err));
+    TP_TRY(read_optional(&c.part, &top, "partial_rotary_factor", err));
+    TP_TRY(read_optional(&c.part, &o, "partial_rotary_factor", err));
     TP_TRY(read_scaling(&c.scaling, &o, arena, err));
     TP_TRY(read_original(&c.scaling, &top, &o, err));
-    c.is_partial = part < 1;
     *out = c;
 done:
     return st;

@@ -16,7 +16,7 @@ struct rope_config {
     double theta;
     struct rope_scaling scaling;
     char unknown[48]; /* a type of scaling that is not known here; "" */
-    bool is_partial;  /* only a part of each head is rotated */
+    double part;      /* of each head that is rotated; 0: it is not said */
 };
 
 /* Read it from the object `root`; theta is `fallback` when there is none. Lists of longrope are in

@@ -32,9 +32,9 @@ static double llama3_frequency(const struct rope_scaling *s, double frequency)
 /* The pair, as a fraction, that turns `turns` times over the original positions. */
 static double yarn_pair(const struct rope_scaling_embedding *f, double turns)
 {
-    double head_dim = (double)f->head_dim;
+    double rotary_dim = (double)f->rotary_dim;
 
-    return head_dim * log(f->scaling.original_positions / (turns * TWO_PI)) / (2 * log(f->theta));
+    return rotary_dim * log(f->scaling.original_positions / (turns * TWO_PI)) / (2 * log(f->theta));
 }
 
 /* Pairs below `low` are kept, those above `high` are divided by the factor. */
@@ -48,7 +48,7 @@ static double yarn_frequency(const struct rope_scaling_embedding *f, int64_t i, 
         high = ceil(high);
     }
     low = fmax(low, 0);
-    high = fmin(high, (double)f->head_dim - 1);
+    high = fmin(high, (double)f->rotary_dim - 1);
     if (low == high)
         high += 0.001;
     divided = fmin(fmax(((double)i - low) / (high - low), 0), 1);
@@ -67,7 +67,7 @@ static double longrope_frequency(const struct rope_scaling_embedding *f, int64_t
 
 double rope_scaling_frequency(const struct rope_scaling_embedding *f, int64_t i)
 {
-    double frequency = pow(f->theta, -2.0 * (double)i / (double)f->head_dim);
+    double frequency = pow(f->theta, -2.0 * (double)i / (double)f->rotary_dim);
 
     switch (f->scaling.type) {
     case ROPE_SCALING_LINEAR:

@@ -39,13 +39,13 @@ const char *rope_scaling_name(enum rope_scaling_type type);
 
 /* What frequencies depend on. */
 struct rope_scaling_embedding {
-    int64_t head_dim;
+    int64_t rotary_dim; /* elements of a head that are rotated */
     double theta;
     struct rope_scaling scaling;
     int64_t seq; /* longrope: tokens of a sequence, which say whether it is a long one */
 };
 
-/* The angle between two neighbouring positions of pair i < head_dim / 2, in radians. */
+/* The angle between two neighbouring positions of pair i < rotary_dim / 2, in radians. */
 double rope_scaling_frequency(const struct rope_scaling_embedding *f, int64_t i);
 
 /* What cos and sin are multiplied by: 1, except for yarn and longrope. */

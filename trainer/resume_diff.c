@@ -106,6 +106,7 @@ static void add_model(struct sentence *s, const struct manifest *m, const struct
     add_number(s, "the norms' eps", was.norm_eps, now->norm_eps);
     if (family_of(now)->position == FAMILY_ROTARY)
         add_number(s, "rope_theta", was.rope_theta, now->rope_theta);
+    add_number(s, "partial_rotary_factor", was.rotary_part, now->rotary_part);
     add_number(s, "the type of rope_scaling", was.rope_scaling.type, now->rope_scaling.type);
     add_number(s, "rope_scaling's factor", was.rope_scaling.factor, now->rope_scaling.factor);
     if (was.rope_scaling.type == ROPE_SCALING_LONGROPE &&

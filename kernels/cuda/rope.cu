@@ -6,15 +6,15 @@
 __global__ void __launch_bounds__(LAUNCH_THREADS)
     rope_table_kernel(const __grid_constant__ struct rope_table a)
 {
-    const int64_t half = a.head_dim / 2;
+    const int64_t half = a.rotary_dim / 2;
 
     for (int64_t t = blockIdx.x; t < a.n_positions; t += gridDim.x)
         for (int64_t i = threadIdx.x; i < half; i += LAUNCH_THREADS) {
-            double frequency = pow(a.theta, -2.0 * (double)i / (double)a.head_dim);
+            double frequency = pow(a.theta, -2.0 * (double)i / (double)a.rotary_dim);
             double angle = (double)(a.first + t) * frequency;
 
-            a.cos_sin[t * a.head_dim + i] = (float)cos(angle);
-            a.cos_sin[t * a.head_dim + half + i] = (float)sin(angle);
+            a.cos_sin[t * a.rotary_dim + i] = (float)cos(angle);
+            a.cos_sin[t * a.rotary_dim + half + i] = (float)sin(angle);
         }
 }
 
@@ -28,11 +28,11 @@ template <enum dtype type, int N>
 __global__ void __launch_bounds__(LAUNCH_THREADS)
     rope_apply_kernel(const __grid_constant__ struct rope_apply a)
 {
-    const int half = (int)(a.head_dim / 2), pairs = (int)a.heads * half;
+    const int half = (int)(a.rotary_dim / 2), pairs = (int)a.heads * half;
     const float sign = a.sign < 0 ? -1.0f : 1.0f;
 
     for (int64_t r = blockIdx.x; r < a.rows; r += gridDim.x) {
-        const float *cos_sin = a.cos_sin + r % a.n_positions * a.head_dim;
+        const float *cos_sin = a.cos_sin + r % a.n_positions * a.rotary_dim;
 
         for (int k = (int)threadIdx.x * N; k < pairs; k += LAUNCH_THREADS * N) {
             int head = k / half, i = k % half;
@@ -56,8 +56,8 @@ __global__ void __launch_bounds__(LAUNCH_THREADS)
 void cuda_run_rope_apply(struct device_queue *q, const struct rope_apply *a)
 {
     const int width = pack_most(a->type);
-    const bool is_packed = a->head_dim % (2 * width) == 0 && a->stride % width == 0 &&
-                           pack_is_aligned(a->x, a->cos_sin);
+    const bool is_packed = a->rotary_dim % (2 * width) == 0 && a->head_dim % width == 0 &&
+                           a->stride % width == 0 && pack_is_aligned(a->x, a->cos_sin);
 
     pack_select(a->type, is_packed, [=](auto type, auto n) {
         launch_rows(q, "a rotation of positions", a->rows, rope_apply_kernel<type.value, n.value>,

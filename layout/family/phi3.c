@@ -43,6 +43,7 @@ const struct family family_phi3 = {
     .norm = FAMILY_RMS_NORM,
     .mlp = FAMILY_SWIGLU,
     .position = FAMILY_ROTARY,
+    .rotary_part = 1,
     .buffers = { ".inv_freq" },
     .keys = keys,
     .tensors = tensors,

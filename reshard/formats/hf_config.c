@@ -77,6 +77,15 @@ static int set_two_ropes(json_t *root, const struct model *m)
            json_object_set_new(root, "rope_local_base_freq", json_real(m->local_rope_theta));
 }
 
+/* The part of each head that is rotated: transformers 4 reads it from the top level. */
+static int set_rotary_part(json_t *root, json_t *rope, const struct model *m)
+{
+    if (m->rotary_part == 1 || !(family_of(m)->rotary_part > 0))
+        return 0;
+    return json_object_set_new(rope, "partial_rotary_factor", json_real(m->rotary_part)) |
+           json_object_set_new(root, "partial_rotary_factor", json_real(m->rotary_part));
+}
+
 /* Set rope_theta both at the top level and in rope_parameters, whose other members stay. What
  * scales it is in both rope_parameters and rope_scaling. Nothing is read of GPT-2, so nothing is
  * set; nor is anything for a family that keeps what it has. */
@@ -104,7 +113,8 @@ static int set_rope(json_t *root, const struct model *m)
         if (json_object_set_new(root, "rope_parameters", rope) != 0)
             return -1;
     }
-    return json_object_set_new(rope, "rope_theta", json_real(m->rope_theta)) |
+    return set_rotary_part(root, rope, m) |
+           json_object_set_new(rope, "rope_theta", json_real(m->rope_theta)) |
            json_object_set_new(root, "rope_theta", json_real(m->rope_theta));
 }
 

@@ -195,7 +195,7 @@ static void run_rope(struct bench *b, const void *arg)
 
     (void)arg;
     RUN(rope_apply, rope_apply, b->x, b->w, (int64_t)b->batch * b->seq, b->seq, heads, head_dim,
-        (heads + b->kv_heads) * head_dim, 1, DTYPE_F32);
+        head_dim, (heads + b->kv_heads) * head_dim, 1, DTYPE_F32);
 }
 
 static void run_swiglu(struct bench *b, const void *arg)

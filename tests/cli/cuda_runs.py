@@ -28,7 +28,7 @@ FAMILIES = {
     "gemma3": {"architectures": ["Gemma3ForCausalLM"], "model_type": "gemma3_text", "sliding_window": 6,
                "query_pre_attn_scalar": 3, "sliding_window_pattern": 2},
     "smollm3": {"architectures": ["SmolLM3ForCausalLM"], "model_type": "smollm3", "no_rope_layer_interval": 2},
-    "phi3": {"architectures": ["Phi3ForCausalLM"], "model_type": "phi3", "sliding_window": 6},
+    "phi3": {"architectures": ["Phi3ForCausalLM"], "model_type": "phi3", "sliding_window": 6, "partial_rotary_factor": 0.5},
     "phi3-longrope": {"architectures": ["Phi3ForCausalLM"], "model_type": "phi3", "original_max_position_embeddings": 4,
                       "rope_scaling": {"type": "longrope", "short_factor": 4 * [1.5], "long_factor": [1.5, 2.0, 4.0, 5.0]}},
     "granite": {"architectures": ["GraniteForCausalLM"], "model_type": "granite", "embedding_multiplier": 3.0,

@@ -60,6 +60,15 @@ def test_a_scaled_rotary_embedding_is_exported_for_old_and_new_transformers(tmp_
         assert {**config["rope_scaling"], "rope_theta": 0} == {**parameters, "rope_theta": 0}
 
 
+def test_a_partial_rotary_embedding_is_exported_for_old_and_new_transformers(tmp_path):
+    write(tmp_path / "new", "phi3", rope_parameters=dict(rope_type="default", rope_theta=7.0, partial_rotary_factor=0.75))
+    write(tmp_path / "old", "phi3", rope_parameters=None, rope_theta=7.0, partial_rotary_factor=0.75)
+    for folder in ("new", "old"):
+        _, config = moved(tmp_path / folder, tmp_path / (folder + "-out"), "tp1", "tp2")
+        assert config["rope_parameters"] == dict(rope_type="default", rope_theta=7.0, partial_rotary_factor=0.75)
+        assert config["rope_theta"] == 7.0 and config["partial_rotary_factor"] == 0.75
+
+
 def test_both_rotary_embeddings_are_exported_for_old_and_new_transformers(tmp_path):
     full, local = dict(rope_type="linear", factor=8.0, rope_theta=7.0), dict(rope_type="default", rope_theta=5.0)
     parameters = dict(full_attention=full, sliding_attention=local)
@@ -113,7 +122,8 @@ def test_longrope_is_exported_for_old_and_new_transformers(tmp_path):
         rope_type="linear", factor=2.0))), "scaled rotary embedding of layers with a sliding window"),
     ("opt", dict(activation_function="gelu"), "activation_function"), ("opt", dict(layerdrop=0.1), "layerdrop"), ("phi3", dict(rope_parameters=dict(LONGROPE, long_factor=[1.0, 2.0])), "long_factor of 3 numbers"),
     ("phi3", dict(rope_parameters=None, rope_scaling=dict(LONGROPE, rope_type="su", short_factor=[1.0])), "longrope"),
-    ("phi3", dict(rope_parameters=dict(rope_type="default", partial_rotary_factor=0.75)), "partial_rotary_factor"),
+    ("phi3", dict(rope_parameters=dict(rope_type="default", partial_rotary_factor=0.9)), "5 of the 6 elements of a head"),
+    ("llama", dict(partial_rotary_factor=0.75), "partial_rotary_factor of 0.75"),
     ("phi3", dict(hidden_act="gelu"), "hidden_act"), ("phi3", dict(resid_pdrop=0.1), "resid_pdrop")])
 def test_training_what_only_moves_is_refused_by_name(name, changes, words, tmp_path):
     write(tmp_path / "model", name, **changes)

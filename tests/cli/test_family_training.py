@@ -41,10 +41,10 @@ MODELS["smollm3"].update(head_dim=8, no_rope_layers=[0, 1, 1, 0, 1], sliding_win
 MODELS["smollm3-period"] = {**{k: v for k, v in MODELS["smollm3"].items() if k not in (
     "no_rope_layers", "layer_types", "tie_word_embeddings")}, "no_rope_layer_interval": 3, "use_sliding_window": True,
     "attention_bias": True, "num_hidden_layers": 3}
-MODELS["phi3"].update(sliding_window=9, num_hidden_layers=3, rope_parameters=dict(
-    rope_type="linear", factor=2.0, rope_theta=100.0, partial_rotary_factor=1.0))
+MODELS["phi3"].update(sliding_window=9, num_hidden_layers=3, head_dim=10, rope_parameters=dict(
+    rope_type="linear", factor=2.0, rope_theta=100.0, partial_rotary_factor=0.65))
 # Sequences of 32 tokens are long ones, or short ones, or as long as the shorter of both kinds may be.
-LONGROPE = dict(rope_type="longrope", rope_theta=100.0, partial_rotary_factor=1.0, short_factor=[1.5, 1.0],
+LONGROPE = dict(rope_type="longrope", rope_theta=100.0, partial_rotary_factor=0.4, short_factor=[1.5, 1.0],
                 long_factor=[2.5, 7.0])
 MODELS["phi3-long"] = dict(MODELS["phi3"], sliding_window=None, original_max_position_embeddings=16, rope_parameters=LONGROPE)
 MODELS["phi3-short"] = dict(MODELS["phi3-long"], original_max_position_embeddings=32, rope_parameters=dict(LONGROPE, factor=3.0))

@@ -43,8 +43,11 @@ CHANGES = {"gemma2": dict(sliding_window=16, query_pre_attn_scalar=24, attn_logi
            "smollm3": dict(sliding_window=16, use_sliding_window=True, no_rope_layers=[0, 1, 1, 0], layer_types=[
                "full_attention", "sliding_attention", "full_attention", "sliding_attention"], rope_parameters=dict(
                    rope_type="yarn", factor=4.0, original_max_position_embeddings=16, rope_theta=500.0)),
-           "phi3": dict(sliding_window=16), "phi3 longrope": dict(original_max_position_embeddings=16, rope_parameters=dict(
-               rope_type="longrope", rope_theta=500.0, short_factor=[1.0, 1.5, 2.0], long_factor=[1.0, 2.5, 9.0])),
+           "phi3": dict(sliding_window=16, rope_parameters=dict(
+               rope_type="default", rope_theta=500.0, partial_rotary_factor=0.75)),
+           "phi3 longrope": dict(original_max_position_embeddings=16, rope_parameters=dict(
+               rope_type="longrope", rope_theta=500.0, partial_rotary_factor=0.75, short_factor=[1.0, 1.5],
+               long_factor=[1.0, 9.0])),
            "granite": dict(rms_norm_eps=1e-3),
            "olmo2": dict(rms_norm_eps=1e-3), "olmo3": dict(sliding_window=16), "opt": dict(dropout=0.0)}
 

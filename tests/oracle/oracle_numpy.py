@@ -272,6 +272,11 @@ def linear_backward(dy, x, w, p, g):
     return dy @ w[p + ".weight"]
 
 
+def rotary_width(c, width):
+    """How many elements of a head are rotated: in some models only the first ones."""
+    return int(width * c.get("rope_parameters", c).get("partial_rotary_factor", 1.0))
+
+
 def frequencies(c, width, layer_type, seq):
     """(angle per position of each pair, factor of cos and sin), as transformers' rope_parameters say, in sequences of this
     length."""
@@ -327,7 +332,8 @@ class Llama:
         self.logit_cap = c.get("final_logit_softcapping") if self.is_gemma and self.post_norms else None
         self.tables, self.masks = {}, {}
         for kind in set(self.kinds):
-            each, factor = frequencies(c, self.width, kind[0], seq) if kind[1] else (np.zeros(self.width // 2), 1.0)
+            turned = rotary_width(c, self.width)
+            each, factor = frequencies(c, turned, kind[0], seq) if kind[1] else (np.zeros(turned // 2), 1.0)
             angle = np.arange(seq)[:, None] * each
             self.tables[kind] = factor * np.cos(angle), factor * np.sin(angle)
             self.masks[kind] = np.triu(np.ones((seq, seq), bool), 1)
@@ -335,11 +341,12 @@ class Llama:
                 self.masks[kind] |= np.tril(np.ones((seq, seq), bool), -c["sliding_window"])
 
     def rotate(self, x, kind, sign=1):
-        """RoPE rotates element i of a head together with element i + width / 2."""
-        a, b = np.split(x, 2, -1)
+        """RoPE rotates element i of a head together with element i + n / 2 of the n that it rotates."""
         cos, sin = self.tables[kind]
+        half = cos.shape[-1]
+        a, b, rest = x[..., :half], x[..., half:2 * half], x[..., 2 * half:]
         s = sign * sin
-        return np.concatenate((a * cos - b * s, b * cos + a * s), -1)
+        return np.concatenate((a * cos - b * s, b * cos + a * s, rest), -1)
 
     def split(self, x, n):
         return x.reshape(*x.shape[:2], n, self.width).swapaxes(1, 2)

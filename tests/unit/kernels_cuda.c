@@ -395,7 +395,8 @@ CASES(rope, 20)
 {
     int64_t half = rng_int(r, 1, 20), positions = rng_int(r, 1, 12), heads = rng_int(r, 1, 5);
     int64_t first = rng_int(r, 0, 1000), rows = positions * rng_int(r, 1, 3);
-    int64_t stride = heads * half * 2 + rng_int(r, 0, 5);
+    int64_t head_dim = half * 2 + (rng_int(r, 0, 1) ? 4 * rng_int(r, 0, 5) : rng_int(r, 0, 20));
+    int64_t stride = heads * head_dim + (rng_int(r, 0, 1) ? 4 : 1) * rng_int(r, 0, 5);
     struct pair table = floats(r, positions * half * 2, 1), x = floats(r, rows * stride, 1);
     int sign = rng_int(r, 0, 1) ? 1 : -1;
 
@@ -403,8 +404,8 @@ CASES(rope, 20)
     if (fake)
         assert_same_bits(table, "table of positions");
     assert_similar(table, DTYPE_F32, 1, 1e-7, "table of positions"); /* a GPU has its own cos */
-    BOTH(rope_apply, rope_apply, AT(x), AT(table), rows, positions, heads, half * 2, stride, sign,
-         DTYPE_F32);
+    BOTH(rope_apply, rope_apply, AT(x), AT(table), rows, positions, heads, head_dim, half * 2,
+         stride, sign, DTYPE_F32);
     assert_similar(x, DTYPE_F32, 1, 1e-6, "rotation");
 }
 
@@ -414,12 +415,13 @@ CASES(rope_kept, 20)
     bool is_packed = rng_int(r, 0, 1);
     int64_t half = is_packed ? 8 * rng_int(r, 1, 3) : rng_int(r, 1, 20), heads = rng_int(r, 1, 5);
     int64_t positions = rng_int(r, 1, 12), rows = positions * rng_int(r, 1, 3);
-    int64_t stride = heads * half * 2 + (is_packed ? 8 : 1) * rng_int(r, 0, 5);
+    int64_t head_dim = half * 2 + (is_packed ? 8 : 1) * rng_int(r, 0, 3);
+    int64_t stride = heads * head_dim + (is_packed ? 8 : 1) * rng_int(r, 0, 5);
     struct pair table = floats(r, positions * half * 2, 1), x = numbers_kept(r, rows * stride, 1);
     int sign = rng_int(r, 0, 1) ? 1 : -1;
 
-    BOTH(rope_apply, rope_apply, AT(x), AT(table), rows, positions, heads, half * 2, stride, sign,
-         KEPT);
+    BOTH(rope_apply, rope_apply, AT(x), AT(table), rows, positions, heads, head_dim, half * 2,
+         stride, sign, KEPT);
     assert_similar_kept(x, 1, 1e-6, "rotation");
 }
 

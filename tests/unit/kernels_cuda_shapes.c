@@ -183,8 +183,8 @@ static void rotations(struct rng *r, bool is_kept, int64_t cols)
     struct pair table = floats(r, ROWS * head_dim, 1), x = either(r, is_kept, ROWS * cols, 1);
 
     BOTH(rope_table, rope_table, AT(table), 0, ROWS, head_dim, 10000.0);
-    BOTH(rope_apply, rope_apply, AT(x), AT(table), ROWS, ROWS, cols / head_dim, head_dim, cols, 1,
-         TYPE);
+    BOTH(rope_apply, rope_apply, AT(x), AT(table), ROWS, ROWS, cols / head_dim, head_dim, head_dim,
+         cols, 1, TYPE);
     similar(x, is_kept, 1, "rotation");
 }
 SHAPES(rope, rotations)

@@ -190,6 +190,45 @@ Test(model_config, keeps_what_cannot_be_trained_by_name)
     }
 }
 
+/* In rope_parameters, at the top level, or not at all: the elements of a head of 24 that rotate. */
+Test(model_config, reads_the_part_of_a_head_that_is_rotated)
+{
+    static const struct {
+        const char *extra;
+        int64_t rotary_dim;
+        bool is_trained;
+    } cases[] = {
+        { "", 24, true },
+        { ", \"partial_rotary_factor\": 0.75", 18, true },
+        { ", \"partial_rotary_factor\": 0.7", 16, true },
+        { ", \"partial_rotary_factor\": 0.8", 19, false },
+        { ", \"partial_rotary_factor\": 0.05", 1, false },
+        { ", \"partial_rotary_factor\": 2", 24, false },
+        { ", \"rope_parameters\": {\"partial_rotary_factor\": 0.5}", 12, true },
+        { ", \"rope_scaling\": {\"rope_type\": \"linear\", \"factor\": 2}, "
+          "\"partial_rotary_factor\": 0.5",
+          12, true },
+    };
+
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct arena arena = { 0 };
+        struct tp_err err = { 0 };
+        struct model m;
+        char text[1024];
+
+        snprintf(text, sizeof text,
+                 "{\"architectures\": [\"Phi3ForCausalLM\"], \"vocab_size\": 9, "
+                 "\"hidden_size\": 96, \"intermediate_size\": 8, \"num_hidden_layers\": 1, "
+                 "\"num_attention_heads\": 4%s}",
+                 cases[i].extra);
+        cr_assert_eq(parse(&m, text, &arena, &err), TP_OK, "%s", err.msg);
+        cr_expect_eq(m.rotary_dim, cases[i].rotary_dim, "%s: %lld", cases[i].extra,
+                     (long long)m.rotary_dim);
+        cr_expect_eq(!m.untrained, cases[i].is_trained, "%s", cases[i].extra);
+        arena_free(&arena);
+    }
+}
+
 Test(model_config, reads_the_factors_of_granite)
 {
     struct arena arena = { 0 };

@@ -21,7 +21,7 @@ Test(rope_scaling, linear_divides_all_frequencies)
 {
     static const double want[8] = { 0.25,          0.079056941,    0.0250000004,   0.00790569466,
                                     0.00249999994, 0.000790569466, 0.000250000012, 7.90569466e-05 };
-    const struct rope_scaling_embedding f = { .head_dim = 16,
+    const struct rope_scaling_embedding f = { .rotary_dim = 16,
                                               .theta = 10000,
                                               .scaling = {
                                                   .type = ROPE_SCALING_LINEAR,
@@ -42,7 +42,7 @@ Test(rope_scaling, llama3_divides_low_frequencies)
                                     3.42810235e-05,
                                     6.64786967e-06,
                                     1.28917316e-06 };
-    const struct rope_scaling_embedding f = { .head_dim = 16,
+    const struct rope_scaling_embedding f = { .rotary_dim = 16,
                                               .theta = 500000,
                                               .scaling = {
                                                   .type = ROPE_SCALING_LLAMA3,
@@ -66,7 +66,7 @@ Test(rope_scaling, yarn_divides_low_frequencies_and_scales_logits)
                                     0.000395284733,
                                     0.000125000006,
                                     3.95284733e-05 };
-    const struct rope_scaling_embedding f = { .head_dim = 16,
+    const struct rope_scaling_embedding f = { .rotary_dim = 16,
                                               .theta = 10000,
                                               .scaling = {
                                                   .type = ROPE_SCALING_YARN,
@@ -91,7 +91,7 @@ Test(rope_scaling, yarn_takes_its_options)
                                     4.44569851e-05,
                                     7.90569356e-06,
                                     1.40585337e-06 };
-    const struct rope_scaling_embedding f = { .head_dim = 16,
+    const struct rope_scaling_embedding f = { .rotary_dim = 16,
                                               .theta = 1e+06,
                                               .scaling = {
                                                   .type = ROPE_SCALING_YARN,
@@ -117,7 +117,7 @@ Test(rope_scaling, longrope_has_a_factor_for_each_pair_of_short_and_of_long_sequ
                                        { 0.92592591, 0.210818499, 0.0444444455, 0.00790569466,
                                          0.00105263153, 0.0001756821, 3.03030301e-05,
                                          4.90275625e-06 } };
-    struct rope_scaling_embedding f = { .head_dim = 16,
+    struct rope_scaling_embedding f = { .rotary_dim = 16,
                                         .theta = 10000,
                                         .scaling = {
                                             .type = ROPE_SCALING_LONGROPE,

@@ -54,6 +54,7 @@ static void rotate(const struct network *n, const struct network_layer *y, void 
                                   .n_positions = n->seq,
                                   .heads = n->heads + n->kv_heads,
                                   .head_dim = n->model->head_dim,
+                                  .rotary_dim = n->model->rotary_dim,
                                   .stride = n->qkv_width,
                                   .sign = sign,
                                   .type = type };

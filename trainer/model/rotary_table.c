@@ -13,12 +13,12 @@ static double theta_of(const struct rotary_table *t)
 
 static void fill_on_device(const struct rotary_table *t, const struct kernel_queue *k)
 {
-    int64_t head_dim = t->model->head_dim, run;
+    int64_t width = t->model->rotary_dim, run;
 
     for (int64_t i = 0; i < t->n; i += run) {
-        struct rope_table table = { .cos_sin = t->cos_sin + i * head_dim,
+        struct rope_table table = { .cos_sin = t->cos_sin + i * width,
                                     .first = zigzag_position(t->tokens, i, &run),
-                                    .head_dim = head_dim,
+                                    .rotary_dim = width,
                                     .theta = theta_of(t) };
 
         table.n_positions = run;
@@ -26,11 +26,11 @@ static void fill_on_device(const struct rotary_table *t, const struct kernel_que
     }
 }
 
-/* The row of a position: [2][head_dim / 2]. */
+/* The row of a position: [2][rotary_dim / 2]. */
 static void fill_row(float *row, const struct rope_scaling_embedding *e, int64_t position)
 {
     double factor = rope_scaling_attention_factor(&e->scaling);
-    int64_t half = e->head_dim / 2;
+    int64_t half = e->rotary_dim / 2;
 
     for (int64_t i = 0; i < half; i++) {
         double angle = (double)position * rope_scaling_frequency(e, i);
@@ -44,9 +44,9 @@ static tp_status fill_on_host(const struct rotary_table *t, const struct kernel_
                               struct tp_err *err)
 {
     const struct model *m = t->model;
-    const struct rope_scaling_embedding e = { m->head_dim, theta_of(t), m->rope_scaling,
+    const struct rope_scaling_embedding e = { m->rotary_dim, theta_of(t), m->rope_scaling,
                                               t->tokens->seq };
-    int64_t bytes = m->head_dim * (int64_t)sizeof(float), run;
+    int64_t bytes = m->rotary_dim * (int64_t)sizeof(float), run;
     struct staging staging;
     void *row;
     tp_status st;
@@ -55,7 +55,7 @@ static tp_status fill_on_host(const struct rotary_table *t, const struct kernel_
     for (int64_t i = 0; i < t->n; i++) {
         TP_TRY(staging_buffer(&staging, &row, err));
         fill_row(row, &e, zigzag_position(t->tokens, i, &run));
-        staging_send(&staging, t->cos_sin + i * m->head_dim, bytes);
+        staging_send(&staging, t->cos_sin + i * m->rotary_dim, bytes);
     }
     st = staging_finish(&staging, err);
 done:

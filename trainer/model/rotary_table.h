@@ -11,7 +11,7 @@
 #include "trainer/context/zigzag.h"
 
 struct rotary_table {
-    float *cos_sin; /* [n][head_dim], to be filled */
+    float *cos_sin; /* [n][rotary_dim], to be filled */
     const struct model *model;
     bool is_local; /* of the model's layers with a sliding window, which have their own */
     const struct zigzag *tokens;

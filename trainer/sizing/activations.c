@@ -328,7 +328,7 @@ void activations_scratch_take(struct activations_scratch *s, const struct rank_d
     if (d->has_unit_norms)
         s->unit_weight = take_floats(&p, most(d->hidden, d->head_dim));
     if (d->is_rotary)
-        s->rope = take_floats(&p, d->seq * d->head_dim);
+        s->rope = take_floats(&p, d->seq * d->rotary_dim);
     if (d->has_local_rope)
-        s->local_rope = take_floats(&p, d->seq * d->head_dim);
+        s->local_rope = take_floats(&p, d->seq * d->rotary_dim);
 }

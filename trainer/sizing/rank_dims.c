@@ -98,6 +98,7 @@ struct rank_dims rank_dims_make(const struct model *m, const struct rank_dims_cu
                            .seq = w->seq_length / s->cp,
                            .hidden = m->hidden,
                            .head_dim = m->head_dim,
+                           .rotary_dim = m->rotary_dim,
                            .norm_stats = family->norm == FAMILY_LAYER_NORM ? 2 : 1,
                            .is_rotary = family->position == FAMILY_ROTARY,
                            .has_unit_norms = family->norm == FAMILY_UNIT_RMS_NORM,

@@ -33,6 +33,7 @@ struct rank_dims {
     int64_t sequences;        /* of a microbatch */
     int64_t seq;              /* tokens of a sequence; with cp those of this rank */
     int64_t hidden, head_dim; /* of the model */
+    int64_t rotary_dim;       /* elements of a head that are rotated */
     int norm_stats;           /* floats that a norm keeps for each row */
     bool is_rotary;           /* positions come from a table, not from weights */
     bool has_unit_norms;      /* norms multiply by 1 + weight */
