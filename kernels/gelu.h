@@ -1,6 +1,7 @@
 /*
- * kernels/gelu.h - GPT-2's activation function "gelu_new" (Hendrycks and Gimpel 2016, the form with
- * tanh): y = u / 2 (1 + tanh(sqrt(2 / pi) (u + 0.044715 u^3))).
+ * kernels/gelu.h - GELU (Hendrycks and Gimpel 2016): y = u / 2 (1 + erf(u / sqrt(2))), "gelu" in
+ * config.json, or the form with tanh, GPT-2's "gelu_new":
+ * y = u / 2 (1 + tanh(sqrt(2 / pi) (u + 0.044715 u^3))).
  */
 #ifndef KERNELS_GELU_H
 #define KERNELS_GELU_H
@@ -8,6 +9,8 @@
 #include <stdint.h>
 
 #include "layout/dtype.h"
+
+enum gelu_kind { GELU_TANH, GELU_ERF };
 
 /* y[n] is `type` (f32 or bf16), u[n] `in_type`: f32, or bf16 where type is bf16 and the device
  * keeps_bf16 (kernels/ops.h). */
@@ -17,6 +20,7 @@ struct gelu_forward {
     const void *u;
     int64_t n;
     enum dtype in_type;
+    enum gelu_kind kind;
 };
 
 /* du (`type`; may be u itself where that has the same type) from dy and u (`in_type`, as above). */
@@ -26,6 +30,7 @@ struct gelu_backward {
     const void *dy, *u;
     int64_t n;
     enum dtype in_type;
+    enum gelu_kind kind;
 };
 
 #endif

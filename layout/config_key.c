@@ -225,6 +225,23 @@ static void read_window(struct config_key_reader *r, const struct family_key *k,
         read_count(r, k, v, member);
 }
 
+/* The name of an activation function in transformers. */
+static void read_gelu(struct config_key_reader *r, const struct family_key *k, json_t *v,
+                      struct model *m, bool *member)
+{
+    static const char *const with_tanh[] = { "gelu_new", "gelu_fast", "gelu_pytorch_tanh" };
+    const char *name = json_string_value(v);
+
+    *member = is_absent(v) ? k->fallback != 0 : name && strcmp(name, "gelu") == 0;
+    if (is_absent(v) || *member)
+        return;
+    for (size_t i = 0; name && i < sizeof with_tanh / sizeof *with_tanh; i++)
+        if (strcmp(name, with_tanh[i]) == 0)
+            return;
+    config_key_untrained(r, m, "\"%s\" of \"%.60s\" (only kinds of GELU are implemented)", k->key,
+                         name ? name : "?");
+}
+
 /* Whether the values are equal; 0 and 0.0 are. */
 static bool is_equal(json_t *a, json_t *b)
 {
@@ -318,6 +335,9 @@ void config_key_read(struct config_key_reader *r, const struct family_key *k, st
         break;
     case FAMILY_VALUE_WINDOW:
         read_window(r, k, v, member);
+        break;
+    case FAMILY_VALUE_GELU:
+        read_gelu(r, k, v, m, member);
         break;
     case FAMILY_VALUE_FIXED:
         *(bool *)member = k->fallback != 0;

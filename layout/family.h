@@ -48,6 +48,8 @@ enum family_value {
                               embedding, else all. Needs the number of layers before it, and for 0
                               the layers without a rotary embedding */
     FAMILY_VALUE_CAP,      /* double above 0; null means 0, none */
+    FAMILY_VALUE_GELU,     /* bool: whether the activation is GELU with erf, not with tanh; tp-train
+                              implements no other */
     FAMILY_VALUE_FIXED,    /* bool: no key; the member has the same value in the whole family */
     FAMILY_VALUE_CONSTANT, /* double: the same */
     FAMILY_VALUE_ONLY,     /* no member, because the tensors are known for one value only */
@@ -81,6 +83,7 @@ struct family_key {
 #define FAMILY_LAYERS(k, m, f)      { k, FAMILY_VALUE_LAYERS, FAMILY_MEMBER(m), FAMILY_LAYERS_MAX, f, 0, 0 }
 #define FAMILY_NOPE(k, m, f)        { k, FAMILY_VALUE_NOPE, FAMILY_MEMBER(m), FAMILY_LAYERS_MAX, f, 0, 0 }
 #define FAMILY_CAP(k, m, f)         { k, FAMILY_VALUE_CAP, FAMILY_MEMBER(m), 0, f, 0, 0 }
+#define FAMILY_GELU_KIND(k, m, f)   { k, FAMILY_VALUE_GELU, FAMILY_MEMBER(m), 0, f, 0, 0 }
 #define FAMILY_FIXED(m, v)          { "-", FAMILY_VALUE_FIXED, FAMILY_MEMBER(m), 0, v, 0, 0 }
 #define FAMILY_CONSTANT(m, v)       { "-", FAMILY_VALUE_CONSTANT, FAMILY_MEMBER(m), 0, v, 0, 0 }
 #define FAMILY_ONLY(k, json, other) { k, FAMILY_VALUE_ONLY, 0, 0, 0, 0, json, other }

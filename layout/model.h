@@ -73,6 +73,8 @@ struct model {
     bool qkv_bias, out_bias, mlp_bias; /* linear layers that have biases, where families differ */
     bool head_norms;                   /* norms of each head's queries and keys */
     double dropout;                   /* the largest that config.json asks for; tp-train has none */
+    bool exact_gelu;                  /* the MLP's GELU has erf, not tanh */
+    bool parallel_residual;           /* both blocks of a layer read the residual before it */
     bool tied;                        /* the head uses the embedding's weights */
     const struct parallel_plan *plan; /* names and cuts of the tensors; NULL: the family's own */
     const char *untrained; /* what tp-train does not compute of this model, which can still be

@@ -229,8 +229,10 @@ tp_status rope_config_read(struct rope_config *out, json_t *root, double fallbac
     select_type(&o, "full_attention", "rope_parameters.full_attention");
     TP_TRY(read_type(&c, &o, err));
     TP_TRY(read_optional(&c.theta, &top, "rope_theta", err));
+    TP_TRY(read_optional(&c.theta, &top, "rotary_emb_base", err));
     TP_TRY(read_optional(&c.theta, &o, "rope_theta", err));
     TP_TRY(read_optional(&c.part, &top, "partial_rotary_factor", err));
+    TP_TRY(read_optional(&c.part, &top, "rotary_pct", err));
     TP_TRY(read_optional(&c.part, &o, "partial_rotary_factor", err));
     TP_TRY(read_scaling(&c.scaling, &o, arena, err));
     TP_TRY(read_original(&c.scaling, &top, &o, err));

@@ -123,6 +123,8 @@ static void add_model(struct sentence *s, const struct manifest *m, const struct
     add_number(s, "attn_logit_softcapping", was.attention_cap, now->attention_cap);
     add_number(s, "final_logit_softcapping", was.logit_cap, now->logit_cap);
     add_number(s, "rope_local_base_freq", was.local_rope_theta, now->local_rope_theta);
+    add_number(s, "use_parallel_residual", was.parallel_residual, now->parallel_residual);
+    add_number(s, "whether the GELU has erf", was.exact_gelu, now->exact_gelu);
     add_number(s, "num_experts_per_tok", was.experts_per_token, now->experts_per_token);
     add_number(s, "norm_topk_prob", was.normalized_experts, now->normalized_experts);
     add_number(s, "output_router_logits", was.balances_experts, now->balances_experts);

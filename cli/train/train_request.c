@@ -26,9 +26,10 @@
 #include "trainer/suggestions.h"
 
 static const char INTRO[] =
-    "Train a Llama, Mistral, Mixtral, Qwen2, Qwen3, Gemma, Phi-3, Granite, OLMo, GPT-2 or OPT on\n"
-    "many ranks: tensor, sequence, context, pipeline, expert and data parallel, on CPUs or NVIDIA\n"
-    "GPUs.\n"
+    "Train a Llama, Mistral, Mixtral, Qwen2, Qwen3, Gemma, Phi-3, Granite, OLMo, GPT-NeoX,\n"
+    "GPT-2 or OPT on many ranks: tensor, sequence, context, pipeline, expert and data parallel, "
+    "on\n"
+    "CPUs or NVIDIA GPUs.\n"
     "It needs --data and --steps, and --model or a checkpoint to resume from.\n"
     "It starts its own ranks. Under mpirun or srun it needs one process per rank of the layout.";
 static const char TAIL[] =

@@ -1,6 +1,7 @@
 /* kernels/cpu/gelu.c - see kernels/gelu.h. */
 #include "kernels/gelu.h"
 
+#include "kernels/cpu/gelu_body.h"
 #include "kernels/cpu/run.h"
 #include "kernels/cpu/thread.h"
 #include "kernels/cpu/vec.h"
@@ -16,10 +17,27 @@
     GELU_TERMS;       \
     float d = s + x * s * (1.0f - s) * two_root * (1.0f + 3 * 0.044715f * x * x)
 
+#define GELU_ERF_TERMS             \
+    float x = u[i];                \
+    float bell = gelu_erf_bell(x); \
+    float s = gelu_erf_share(x, bell)
+
+#define GELU_ERF_GRADIENT \
+    GELU_ERF_TERMS;       \
+    float d = gelu_erf_slope(x, s, bell)
+
 static KERNEL_CLONES void forward_f32(float *restrict y, const float *restrict u, int64_t n)
 {
     for (int64_t i = 0; i < n; i++) {
         GELU_TERMS;
+        y[i] = x * s;
+    }
+}
+
+static KERNEL_CLONES void erf_forward_f32(float *restrict y, const float *restrict u, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) {
+        GELU_ERF_TERMS;
         y[i] = x * s;
     }
 }
@@ -32,6 +50,14 @@ static KERNEL_CLONES void forward_bf16(uint16_t *restrict y, const float *restri
     }
 }
 
+static KERNEL_CLONES void erf_forward_bf16(uint16_t *restrict y, const float *restrict u, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) {
+        GELU_ERF_TERMS;
+        y[i] = vec_to_bf16(x * s);
+    }
+}
+
 static void forward_range(void *ctx, int64_t lo, int64_t hi, int thread)
 {
     const struct gelu_forward *a = ctx;
@@ -39,9 +65,10 @@ static void forward_range(void *ctx, int64_t lo, int64_t hi, int thread)
 
     (void)thread;
     if (a->type == DTYPE_F32)
-        forward_f32((float *)a->y + lo, u + lo, hi - lo);
+        (a->kind == GELU_ERF ? erf_forward_f32 : forward_f32)((float *)a->y + lo, u + lo, hi - lo);
     else
-        forward_bf16((uint16_t *)a->y + lo, u + lo, hi - lo);
+        (a->kind == GELU_ERF ? erf_forward_bf16 : forward_bf16)((uint16_t *)a->y + lo, u + lo,
+                                                                hi - lo);
 }
 
 tp_status cpu_run_gelu_forward(struct device_queue *q, const struct gelu_forward *a,
@@ -65,11 +92,29 @@ static KERNEL_CLONES void backward_f32(float *du, const float *dy, const float *
     }
 }
 
+static KERNEL_CLONES void erf_backward_f32(float *du, const float *dy, const float *u, int64_t n)
+{
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) {
+        GELU_ERF_GRADIENT;
+        du[i] = dy[i] * d;
+    }
+}
+
 static KERNEL_CLONES void backward_bf16(uint16_t *restrict du, const float *restrict dy,
                                         const float *restrict u, int64_t n)
 {
     for (int64_t i = 0; i < n; i++) {
         GELU_GRADIENT;
+        du[i] = vec_to_bf16(dy[i] * d);
+    }
+}
+
+static KERNEL_CLONES void erf_backward_bf16(uint16_t *restrict du, const float *restrict dy,
+                                            const float *restrict u, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) {
+        GELU_ERF_GRADIENT;
         du[i] = vec_to_bf16(dy[i] * d);
     }
 }
@@ -81,9 +126,11 @@ static void backward_range(void *ctx, int64_t lo, int64_t hi, int thread)
 
     (void)thread;
     if (a->type == DTYPE_F32)
-        backward_f32((float *)a->du + lo, dy + lo, u + lo, hi - lo);
+        (a->kind == GELU_ERF ? erf_backward_f32 : backward_f32)((float *)a->du + lo, dy + lo,
+                                                                u + lo, hi - lo);
     else
-        backward_bf16((uint16_t *)a->du + lo, dy + lo, u + lo, hi - lo);
+        (a->kind == GELU_ERF ? erf_backward_bf16 : backward_bf16)((uint16_t *)a->du + lo, dy + lo,
+                                                                  u + lo, hi - lo);
 }
 
 tp_status cpu_run_gelu_backward(struct device_queue *q, const struct gelu_backward *a,

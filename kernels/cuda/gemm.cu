@@ -58,10 +58,10 @@ static void one_product(struct device_queue *q, const struct gemm *g);
 /* GELU, or its gradient, in a kernel of its own. */
 static void multiply_apart(struct device_queue *q, const struct gemm *g)
 {
-    const struct gelu_forward forward = { g->c, DTYPE_BF16, g->gelu_input, g->m * g->n,
-                                          DTYPE_BF16 };
-    const struct gelu_backward backward = { g->c,          DTYPE_BF16,  g->c,
-                                            g->gelu_input, g->m * g->n, DTYPE_BF16 };
+    const struct gelu_forward forward = { g->c,        DTYPE_BF16, g->gelu_input,
+                                          g->m * g->n, DTYPE_BF16, GELU_TANH };
+    const struct gelu_backward backward = { g->c,        DTYPE_BF16, g->c,     g->gelu_input,
+                                            g->m * g->n, DTYPE_BF16, GELU_TANH };
     struct gemm one = *g;
 
     one.epilogue = GEMM_EPILOGUE_NONE;

@@ -8,8 +8,13 @@ static const struct family_key keys[] = {
     FAMILY_POSITIVE("layer_norm_eps", norm_eps, 1e-5),
     FAMILY_POSITIVE("initializer_range", init_std, 0.02),
     FAMILY_FLAG("tie_word_embeddings", tied, false),
+    FAMILY_ROPE(10000),
     FAMILY_FLAG("attention_bias", qkv_bias, true),
     FAMILY_FLAG("attention_bias", out_bias, true),
+    FAMILY_FLAG("use_parallel_residual", parallel_residual, true),
+    FAMILY_GELU_KIND("hidden_act", exact_gelu, true),
+    FAMILY_DROPOUT("attention_dropout", dropout, 0),
+    FAMILY_DROPOUT("hidden_dropout", dropout, 0),
     FAMILY_KEYS_END,
 };
 
@@ -48,7 +53,7 @@ const struct family family_gpt_neox = {
     .mlp = FAMILY_GELU,
     .position = FAMILY_ROTARY,
     .qkv_by_head = true,
-    .untrained = "rotary embedding of a part of each head",
+    .rotary_part = 0.25,
     .buffers = { ".inv_freq", ".attention.bias", ".attention.masked_bias" },
     .keys = keys,
     .tensors = tensors,

@@ -77,9 +77,14 @@ static int set_two_ropes(json_t *root, const struct model *m)
            json_object_set_new(root, "rope_local_base_freq", json_real(m->local_rope_theta));
 }
 
-/* The part of each head that is rotated: transformers 4 reads it from the top level. */
+/* The part of each head that is rotated: transformers 4 reads it from the top level, and has names
+ * of its own in GPT-NeoX. */
 static int set_rotary_part(json_t *root, json_t *rope, const struct model *m)
 {
+    if (m->family == MODEL_GPT_NEOX)
+        return json_object_set_new(rope, "partial_rotary_factor", json_real(m->rotary_part)) |
+               json_object_set_new(root, "rotary_pct", json_real(m->rotary_part)) |
+               json_object_set_new(root, "rotary_emb_base", json_real(m->rope_theta));
     if (m->rotary_part == 1 || !(family_of(m)->rotary_part > 0))
         return 0;
     return json_object_set_new(rope, "partial_rotary_factor", json_real(m->rotary_part)) |

@@ -16,7 +16,8 @@ TOLERANCE = {"fp32": 1e-5, "bf16": 2e-2}  # of losses; gradient norms: ten times
 MORE = [("llama", "tp2cp2pp2", []), ("llama", "pp4", ["--micro", "1"]), ("llama", "cp4", []), ("gpt2", "cp3", []),
         ("llama", "cp2pp2dp2zero3", []), ("llama", "pp2vpp2dp2zero3", ["--micro", "1"])]
 # Families that attend in a window, have norms of each head or after blocks, biases, GeGLU, caps of scores and logits,
-# a scaled rotary embedding, layers without one, fused tensors, factors, no norms before blocks, or ReLU.
+# a scaled rotary embedding, one of a part of a head, layers without one, fused tensors, factors, no norms before blocks, ReLU,
+# or parallel blocks.
 FAMILIES = {
     "mistral": {"architectures": ["MistralForCausalLM"], "model_type": "mistral", "sliding_window": 6},
     "qwen2": {"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2"},
@@ -37,6 +38,8 @@ FAMILIES = {
     "olmo2": {"architectures": ["Olmo2ForCausalLM"], "model_type": "olmo2", "rms_norm_eps": 1e-3},
     "olmo3": {"architectures": ["Olmo3ForCausalLM"], "model_type": "olmo3", "sliding_window": 6, "rope_scaling": {
         "rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}},
+    "gpt-neox": {"architectures": ["GPTNeoXForCausalLM"], "model_type": "gpt_neox", "hidden_act": "gelu", "rotary_pct": 0.5,
+                 "rotary_emb_base": 100},
     "opt": {"architectures": ["OPTForCausalLM"], "model_type": "opt", "ffn_dim": 160, "dropout": 0.0},
     "llama3": {"rope_scaling": {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
                                 "original_max_position_embeddings": 32}},
@@ -55,7 +58,8 @@ EXPERT_LAYOUTS = [("tp2", []), ("ep2dp2", []), ("tp2spep2dp4", ["--micro", "1"])
 FAMILIES.update(EXPERTS)
 MODELS = {**compare_builds.MODELS, **{name: {**LLAMA, **more} for name, more in FAMILIES.items()}}
 MORE += [(name, layout, []) for name in FAMILIES if name not in EXPERTS for layout in ("tp2sp", "dp2zero3")]
-MORE += [("mistral", "cp2", []), ("gemma3", "cp2", []), ("olmo2", "tp4", []), ("olmo2", "pp2", ["--recompute", "full"]), ("opt", "tp2", ["--recompute", "full"])]
+MORE += [("mistral", "cp2", []), ("gemma3", "cp2", []), ("olmo2", "tp4", []), ("olmo2", "pp2", ["--recompute", "full"]), ("opt", "tp2", ["--recompute", "full"]),
+         ("gpt-neox", "cp2pp2", ["--recompute", "selective"])]
 MORE += [(name, layout, options) for name in EXPERTS for layout, options in EXPERT_LAYOUTS]
 MATRIX = [run for run in compare_builds.RUNS if "--same-bits" not in run[2]] + MORE
 SEED = int(os.environ.get("TP_SEED", time.time_ns() % 1000000))

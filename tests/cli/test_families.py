@@ -63,10 +63,14 @@ def test_a_scaled_rotary_embedding_is_exported_for_old_and_new_transformers(tmp_
 def test_a_partial_rotary_embedding_is_exported_for_old_and_new_transformers(tmp_path):
     write(tmp_path / "new", "phi3", rope_parameters=dict(rope_type="default", rope_theta=7.0, partial_rotary_factor=0.75))
     write(tmp_path / "old", "phi3", rope_parameters=None, rope_theta=7.0, partial_rotary_factor=0.75)
-    for folder in ("new", "old"):
+    write(tmp_path / "neox", "gpt-neox", rope_parameters=None, rotary_emb_base=7, rotary_pct=0.75)
+    for folder in ("new", "old", "neox"):
         _, config = moved(tmp_path / folder, tmp_path / (folder + "-out"), "tp1", "tp2")
         assert config["rope_parameters"] == dict(rope_type="default", rope_theta=7.0, partial_rotary_factor=0.75)
-        assert config["rope_theta"] == 7.0 and config["partial_rotary_factor"] == 0.75
+        if folder == "neox":
+            assert config["rotary_emb_base"] == 7.0 and config["rotary_pct"] == 0.75
+        else:
+            assert config["rope_theta"] == 7.0 and config["partial_rotary_factor"] == 0.75
 
 
 def test_both_rotary_embeddings_are_exported_for_old_and_new_transformers(tmp_path):
@@ -124,6 +128,7 @@ def test_longrope_is_exported_for_old_and_new_transformers(tmp_path):
     ("phi3", dict(rope_parameters=None, rope_scaling=dict(LONGROPE, rope_type="su", short_factor=[1.0])), "longrope"),
     ("phi3", dict(rope_parameters=dict(rope_type="default", partial_rotary_factor=0.9)), "5 of the 6 elements of a head"),
     ("llama", dict(partial_rotary_factor=0.75), "partial_rotary_factor of 0.75"),
+    ("gpt-neox", dict(hidden_act="relu"), '"hidden_act" of "relu" (only kinds of GELU are implemented)'),
     ("phi3", dict(hidden_act="gelu"), "hidden_act"), ("phi3", dict(resid_pdrop=0.1), "resid_pdrop")])
 def test_training_what_only_moves_is_refused_by_name(name, changes, words, tmp_path):
     write(tmp_path / "model", name, **changes)

@@ -20,7 +20,7 @@ FAMILIES = json.loads((harness.REPO / "tests/fixture/families.json").read_text()
 BYTES = dict(vocab_size=256, hidden_size=32)
 MODELS = {name: dict(FAMILIES[name]["config"], **BYTES) for name in (
     "llama-biases", "llama-linear", "llama-dynamic", "llama-yarn", "llama-llama3", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3",
-    "smollm3", "phi3", "granite", "olmo2", "olmo3", "opt", "mixtral",
+    "smollm3", "phi3", "granite", "olmo2", "olmo3", "opt", "gpt-neox", "mixtral",
     "qwen3-moe")}
 for _name in ("llama-biases", "mistral", "qwen2"):
     MODELS[_name].update(tie_word_embeddings=_name == "mistral", head_dim=8)
@@ -60,6 +60,10 @@ MODELS["olmo3"].update(rms_norm_eps=1e-3, sliding_window=7, layer_types=None, ro
     sliding_attention=dict(rope_type="default", rope_theta=50.0)))
 MODELS["opt"].update(word_embed_proj_dim=32, num_hidden_layers=4, dropout=0.0, max_position_embeddings=32)
 MODELS["opt-untied"] = dict(MODELS["opt"], tie_word_embeddings=False)
+MODELS["gpt-neox"].update(hidden_size=48, num_hidden_layers=3, layer_norm_eps=1e-3, intermediate_size=40, rope_parameters=dict(
+    rope_type="default", rope_theta=100.0, partial_rotary_factor=0.7))
+MODELS["gpt-neox-sequential"] = dict(MODELS["gpt-neox"], use_parallel_residual=False, hidden_act="gelu_fast",
+                                     tie_word_embeddings=True, attention_bias=False)
 MODELS["mixtral-balanced"] = dict(MODELS["mixtral"], output_router_logits=True, router_aux_loss_coef=0.02,
                                   num_hidden_layers=4)
 MODELS["qwen3-moe-balanced"] = dict(MODELS["qwen3-moe"], output_router_logits=True, router_aux_loss_coef=0.05,
@@ -89,6 +93,9 @@ LAYOUTS = {
     "olmo2-biases": [("tp1", 0), ("tp8sp", 4), ("tp2pp3", 2), ("dp2zero3", 2)],
     "opt": EVERYWHERE[:1] + [("tp8", 4), ("tp4sp", 4), ("tp2pp3dp2spzero1", 2), ("tp2dp2zero3", 2), ("cp4", 2), ("pp2vpp2dp2", 2), ("dp4zero1", 0)],
     "opt-untied": [("tp1", 0), ("tp2spcp2", 2), ("pp3dp2zero3", 2), ("tp2sppp3", 4)],
+    "gpt-neox": [("tp1", 0), ("tp8sp", 4), ("tp2pp3dp2spzero1", 2), ("tp2dp2zero3", 2), ("cp4", 2), ("tp2cp2", 0),
+                 ("pp3", 4), ("dp4zero1", 0)],
+    "gpt-neox-sequential": [("tp8", 4), ("tp2pp3", 2), ("dp2zero3", 2)],
     "mixtral": [("tp1", 0), ("tp2pp2dp2spzero1", 2), ("tp4", 0), ("pp2cp2", 4), ("ep2dp2", 4), ("tp2spep4dp4", 2),
                 ("pp2ep2dp4zero1", 1), ("tp2pp2ep2dp4zero3", 2)],
     "mixtral-balanced": [("tp1", 0), ("pp2vpp2dp2", 2)],
@@ -104,7 +111,7 @@ LAYOUTS = {
 }
 CASES = [(name, layout, micro, ()) for name, some in LAYOUTS.items() for layout, micro in some]
 CASES += [(name, "tp2sp", 4, ("--recompute", how)) for name in ("llama-biases", "qwen3", "gemma2-biases", "gemma3", "smollm3", "phi3", "phi3-long", "granite",
-                                                             "granite-biases", "olmo2", "olmo2-biases", "olmo3", "opt")
+                                                             "granite-biases", "olmo2", "olmo2-biases", "olmo3", "opt", "gpt-neox")
           for how in ("full", "selective")]
 CASES += [("mixtral-balanced", "ep2dp2zero1", 2, ("--recompute", how)) for how in ("full", "selective")]
 CASES += [(name, layout, micro, ()) for name in MODELS for layout, micro in EVERYWHERE
@@ -124,7 +131,7 @@ def test_the_curve_is_the_oracles_at_every_layout(name, layout, micro, more, ref
 
 
 @pytest.mark.parametrize("name", ["llama-biases", "mistral", "qwen3", "gemma", "gemma2-biases", "gemma3",
-                                  "smollm3", "phi3", "granite", "olmo2", "opt", "qwen3-moe-balanced"])
+                                  "smollm3", "phi3", "granite", "olmo2", "opt", "gpt-neox", "qwen3-moe-balanced"])
 def test_bf16_is_near_the_oracle(name, reference, tmp_path):
     _, log, trace = reference.train(name, "tp2", tmp_path / "log", "--dtype", "bf16")
     assert oracle.deviation(log, trace)[0] <= 2e-2
@@ -138,6 +145,7 @@ def test_bf16_is_near_the_oracle(name, reference, tmp_path):
                                           ("granite", ("tp1", "tp4pp3", "tp8sp")),
                                           ("olmo2", ("tp1", "tp2pp3", "tp8sp", "tp4spdp2zero3")),
                                           ("olmo3", ("tp1", "tp4pp2sp")),
+                                          ("gpt-neox", ("tp1", "tp2pp3", "tp8sp", "tp4spdp2zero3")),
                                           ("olmo2-biases", ("tp4", "tp2spdp2zero1")),
                                           ("opt", ("tp1", "tp2sp", "tp4pp3", "tp8dp2zero3", "tp2spdp2zero1")),
                                           ("granite-biases", ("tp2pp3", "tp4spdp2zero3")),
@@ -154,7 +162,8 @@ def test_same_bits_at_every_layout(name, layouts, reference, tmp_path):
 
 @pytest.mark.parametrize("name,first,then", [("mixtral", "tp4sp", "dp2zero3"), ("qwen3-moe-balanced", "tp2pp2zero1", "tp1pp1cp2ep2zero0"),
                                              ("phi3", "tp4dp2zero1", "pp3dp2zero3"), ("phi3-long", "tp2cp2", "pp3dp2zero3"),
-                                             ("granite", "tp2cp2", "pp3dp2zero1"), ("opt", "tp4dp2spzero1", "cp2dp2zero3"), ("olmo2", "tp8", "tp2pp3spzero1"), ("mixtral", "ep2dp4zero1", "tp2ep2dp2"), ("mixtral", "pp2ep2dp2", "tp4pp1ep1dp1"),
+                                             ("granite", "tp2cp2", "pp3dp2zero1"), ("opt", "tp4dp2spzero1", "cp2dp2zero3"), ("olmo2", "tp8", "tp2pp3spzero1"),
+                                             ("gpt-neox", "tp8zero1", "tp2pp3dp2zero3"), ("mixtral", "ep2dp4zero1", "tp2ep2dp2"), ("mixtral", "pp2ep2dp2", "tp4pp1ep1dp1"),
                                              ("mixtral", "tp2ep2dp4zero3", "pp2ep4dp4zero1"), ("mixtral", "tp2", "tp1cp2ep4dp4zero3")])
 def test_a_run_continues_at_another_layout(name, first, then, reference, tmp_path):
     """Once after tp-reshard, once directly."""
@@ -243,7 +252,7 @@ def test_experts_on_several_ranks_become_a_dcp_checkpoint(layout, reference, tmp
 
 
 @pytest.mark.parametrize("name,layout", [("llama-biases", "tp2sp"), ("qwen3", "tp2dp2zero3"), ("llama-yarn", "cp2"),
-                                         ("gemma", "tp2pp2"), ("gemma2-biases", "tp2sp"), ("gemma3", "tp2pp2"), ("mistral", "cp4"), ("phi3", "tp2dp2zero3"), ("granite-biases", "tp2pp3"), ("olmo2", "tp2sp"), ("opt", "tp2pp3sp"),
+                                         ("gemma", "tp2pp2"), ("gemma2-biases", "tp2sp"), ("gemma3", "tp2pp2"), ("mistral", "cp4"), ("phi3", "tp2dp2zero3"), ("granite-biases", "tp2pp3"), ("olmo2", "tp2sp"), ("opt", "tp2pp3sp"), ("gpt-neox", "tp2pp3"),
                                          ("mixtral-balanced", "tp2pp2"),
                                          ("qwen3-moe-balanced", "dp2zero3"), ("mixtral", "tp2ep2dp2"),
                                          ("mixtral", "cp2ep2dp4zero3")])
@@ -262,7 +271,7 @@ def test_a_late_device_has_the_same_bits(name, layout, reference, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["llama-biases", "llama-yarn", "llama-llama3", "mistral", "qwen3", "gemma", "gemma2", "gemma3",
-                                  "smollm3", "phi3", "phi3-factors", "granite-biases", "olmo2-biases", "opt", "opt-untied", "mixtral-balanced",
+                                  "smollm3", "phi3", "phi3-factors", "granite-biases", "olmo2-biases", "opt", "opt-untied", "gpt-neox", "gpt-neox-sequential", "mixtral-balanced",
                                   "qwen3-moe", "qwen3-moe-balanced"])
 def test_the_oracles_gradients_are_slopes(name):
     config = dict(MODELS[name], num_hidden_layers=1, sliding_window=3)

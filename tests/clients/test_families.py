@@ -31,7 +31,7 @@ def test_the_fixture_has_what_transformers_writes(tmp_path):
 TRAINED = {"llama": "tp8", "llama-biases": "tp4", "llama-linear": "tp2", "llama-dynamic": "cp2",
            "llama-yarn": "tp2", "llama-llama3": "tp2cp2", "mistral": "tp4", "qwen2": "tp8", "qwen3": "tp4sp", "gemma": "tp2",
            "gemma2": "tp4sp", "gemma3": "tp2pp2", "smollm3": "tp2pp2", "phi3": "tp4sp", "phi3 longrope": "tp2cp2", "granite": "tp2pp2", "olmo2": "tp8",
-           "olmo3": "tp2pp2", "opt": "tp4sp",
+           "olmo3": "tp2pp2", "opt": "tp4sp", "gpt-neox": "tp4sp",
            "mixtral": "tp4sp", "qwen3-moe": "tp2ep2dp2"}
 # Values that change the logits of models as small as these.
 CHANGES = {"gemma2": dict(sliding_window=16, query_pre_attn_scalar=24, attn_logit_softcapping=3.0,
@@ -49,7 +49,9 @@ CHANGES = {"gemma2": dict(sliding_window=16, query_pre_attn_scalar=24, attn_logi
                rope_type="longrope", rope_theta=500.0, partial_rotary_factor=0.75, short_factor=[1.0, 1.5],
                long_factor=[1.0, 9.0])),
            "granite": dict(rms_norm_eps=1e-3),
-           "olmo2": dict(rms_norm_eps=1e-3), "olmo3": dict(sliding_window=16), "opt": dict(dropout=0.0)}
+           "olmo2": dict(rms_norm_eps=1e-3), "olmo3": dict(sliding_window=16), "opt": dict(dropout=0.0),
+           "gpt-neox": dict(layer_norm_eps=1e-3, rope_parameters=dict(
+               rope_type="default", rope_theta=500.0, partial_rotary_factor=0.5))}
 
 
 @pytest.mark.parametrize("layout", ["tp1", "its own"])
@@ -68,7 +70,7 @@ def test_logits_are_those_of_transformers(name, layout, tmp_path, figure):
     assert worst <= LOGITS_WITHIN
 
 
-@pytest.mark.parametrize("name", ["phi3", "phi3 longrope", "granite", "olmo2", "olmo3", "opt"])
+@pytest.mark.parametrize("name", ["phi3", "phi3 longrope", "granite", "olmo2", "olmo3", "opt", "gpt-neox"])
 def test_losses_and_gradient_norms_are_those_of_transformers(name, tmp_path, figure):
     """Of a run at a layout with every axis, whose restart from a checkpoint is at another one."""
     family_models.make(name.split()[0], tmp_path / "model", vocab_size=256, **CHANGES.get(name, {}))

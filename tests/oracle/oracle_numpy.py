@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""The losses and norms that tp-train must print, computed independently: Llama, GPT-2 and OPT in numpy, in
+"""The losses and norms that tp-train must print, computed independently: Llama, GPT-2, GPT-NeoX and OPT in numpy, in
 float64, in one process, with backward passes written by hand.
 
 The rules:
@@ -69,6 +69,30 @@ def opt_shapes(c):
     s[OPT + "final_layer_norm.weight"] = s[OPT + "final_layer_norm.bias"] = (dim,)
     if not c.get("tie_word_embeddings", True):
         s["lm_head.weight"] = (c["vocab_size"], dim)
+    return s
+
+
+def is_neox(c):
+    return c["model_type"] == "gpt_neox"
+
+
+def neox_shapes(c):
+    """{name: shape} of a GPT-NeoX."""
+    dim, ffn = c["hidden_size"], c["intermediate_size"]
+    s = {"gpt_neox.embed_in.weight": (c["vocab_size"], dim)}
+    for i in range(c["num_hidden_layers"]):
+        p = "gpt_neox.layers.%d." % i
+        biases = c.get("attention_bias", True)
+        for name, shape, has_bias in (
+                ("input_layernorm", (dim,), True), ("post_attention_layernorm", (dim,), True),
+                ("attention.query_key_value", (3 * dim, dim), biases), ("attention.dense", (dim, dim), biases),
+                ("mlp.dense_h_to_4h", (ffn, dim), True), ("mlp.dense_4h_to_h", (dim, ffn), True)):
+            s[p + name + ".weight"] = shape
+            if has_bias:
+                s[p + name + ".bias"] = shape[:1]
+    s["gpt_neox.final_layer_norm.weight"] = s["gpt_neox.final_layer_norm.bias"] = (dim,)
+    if not c.get("tie_word_embeddings"):
+        s["embed_out.weight"] = (c["vocab_size"], dim)
     return s
 
 
@@ -145,6 +169,8 @@ def shapes(c):
         return gpt2_shapes(c)
     if c["model_type"] == "opt":
         return opt_shapes(c)
+    if is_neox(c):
+        return neox_shapes(c)
     dim, ffn, vocab = c["hidden_size"], c["intermediate_size"], c["vocab_size"]
     heads, kv = c["num_attention_heads"], c["num_key_value_heads"]
     width = c.get("head_dim") or dim // heads
@@ -577,6 +603,7 @@ class GPT2:
     names = dict(embedding="transformer.wte.weight", positions="transformer.wpe.weight", layer="transformer.h.%d.", norm="ln_1",
                  attention="attn.", norm2="ln_2", mlp="mlp.", last="transformer.ln_f", out="c_proj", up="c_fc", down="c_proj")
     unused = 0  # rows at the beginning of the table of positions
+    is_parallel = False  # the MLP reads the same residual as attention
 
     @staticmethod
     def extra_loss(saved):
@@ -653,17 +680,17 @@ class GPT2:
     def forward(self, w, ids):
         """(logits, values for backward)"""
         names = self.names
-        x = w[names["embedding"]][ids] + w[names["positions"]][self.unused:self.unused + self.seq]
-        saved = []
+        x, saved = w[names["embedding"]][ids], []
+        if names["positions"]:
+            x = x + w[names["positions"]][self.unused:self.unused + self.seq]
         for i in range(self.layers):
             p = names["layer"] % i
             n, norm = self.norm(x, w, p + names["norm"])
             y, attention = self.attention(n, w, p + names["attention"])
-            x = x + y
-            n, norm2 = self.norm(x, w, p + names["norm2"])
-            y, mlp = self.mlp(n, w, p + names["mlp"])
+            n, norm2 = self.norm(x if self.is_parallel else x + y, w, p + names["norm2"])
+            z, mlp = self.mlp(n, w, p + names["mlp"])
             saved.append((norm, attention, norm2, mlp))
-            x = x + y
+            x = x + y + z
         n, norm = self.norm(x, w, names["last"])
         return product(n, w[self.head]), (ids, saved, norm, n)
 
@@ -676,11 +703,13 @@ class GPT2:
         for i in reversed(range(len(layers))):
             p, (norm, attention, norm2, mlp) = names["layer"] % i, layers[i]
             dn = self.mlp_backward(d, mlp, w, p + names["mlp"], g)
-            d = d + self.norm_backward(dn, norm2, w, p + names["norm2"], g)
-            dn = self.attention_backward(d, attention, w, p + names["attention"], g)
-            d = d + self.norm_backward(dn, norm, w, p + names["norm"], g)
+            mid = d + self.norm_backward(dn, norm2, w, p + names["norm2"], g)
+            dn = self.attention_backward(d if self.is_parallel else mid, attention, w, p + names["attention"], g)
+            d = mid + self.norm_backward(dn, norm, w, p + names["norm"], g)
         embedding = g.setdefault(names["embedding"], np.zeros_like(w[names["embedding"]]))
         np.add.at(embedding, ids.reshape(-1), d.reshape(-1, d.shape[-1]))
+        if not names["positions"]:
+            return g
         g[names["positions"]] = np.zeros_like(w[names["positions"]])
         g[names["positions"]][self.unused:self.unused + self.seq] = d.sum(0)
         return g
@@ -713,8 +742,52 @@ class Opt(GPT2):
         return np.maximum(u, 0), u > 0
 
 
+class NeoX(GPT2):
+    """A GPT-2 with linear layers [out, in], q k v of each head side by side, a rotary embedding of a part of each head, gelu
+    with erf or with tanh, and by default an MLP that reads the same residual as attention."""
+
+    names = dict(embedding="gpt_neox.embed_in.weight", positions=None, layer="gpt_neox.layers.%d.", norm="input_layernorm",
+                 attention="attention.", norm2="post_attention_layernorm", mlp="mlp.", last="gpt_neox.final_layer_norm",
+                 out="dense", up="dense_h_to_4h", down="dense_4h_to_h")
+
+    def __init__(self, config, seq):
+        c = self.c = config
+        self.layers, self.heads = c["num_hidden_layers"], c["num_attention_heads"]
+        self.width = c["hidden_size"] // self.heads
+        self.eps, self.mask = c["layer_norm_eps"], np.triu(np.ones((seq, seq), bool), 1)
+        self.head = self.names["embedding"] if c.get("tie_word_embeddings") else "embed_out.weight"
+        self.is_parallel = c.get("use_parallel_residual", True)
+        each, factor = frequencies(c, rotary_width(c, self.width), None, seq)
+        angle = np.arange(seq)[:, None] * each
+        self.tables = {None: (factor * np.cos(angle), factor * np.sin(angle))}
+
+    linear, linear_backward = staticmethod(linear), staticmethod(linear_backward)
+
+    def rotate(self, x, sign=1):
+        """x has all heads side by side."""
+        return Llama.join(Llama.rotate(self, self.split(x), None, sign))
+
+    def qkv(self, n, w, p):
+        x = self.linear(n, w, p + "query_key_value")
+        q, k, v = np.moveaxis(x.reshape(*x.shape[:2], self.heads, 3, self.width), 3, 0).reshape(3, *n.shape[:2], -1)
+        return self.rotate(q), self.rotate(k), v
+
+    def qkv_backward(self, parts, n, w, p, g):
+        dq, dk, dv = parts
+        d = np.stack([x.reshape(*x.shape[:2], self.heads, self.width) for x in (self.rotate(dq, -1), self.rotate(dk, -1), dv)], 3)
+        return self.linear_backward(d.reshape(*n.shape[:2], -1), n, w, p + "query_key_value", g)
+
+    def activation(self, u):
+        if self.c["hidden_act"] != "gelu":
+            return GPT2.activation(u)
+        share = (1 + np.vectorize(math.erf, otypes=[float])(u / math.sqrt(2))) / 2
+        return u * share, share + u * np.exp(-u * u / 2) / math.sqrt(2 * math.pi)
+
+
 def model_class(c):
-    return GPT2 if is_gpt2(c) else Opt if c["model_type"] == "opt" else Llama
+    """The class of the model with this config.json."""
+    kinds = {"gpt2": GPT2, "opt": Opt, "gpt_neox": NeoX}
+    return GPT2 if is_gpt2(c) else kinds.get(c["model_type"], Llama)
 
 
 def outer(dy, x):

@@ -322,14 +322,15 @@ CASES(soft_cap, 10)
 CASES(gelu, 20)
 {
     int64_t n = rng_int(r, 0, 3000);
+    enum gelu_kind kind = rng_int(r, 0, 1) ? GELU_ERF : GELU_TANH;
     enum dtype type = any_type(r);
     struct pair u = floats(r, n, 4), y = numbers(r, type, n, 1), dy = floats(r, n, 1);
 
-    BOTH(gelu_forward, gelu_forward, AT(y), type, AT(u), n, DTYPE_F32);
+    BOTH(gelu_forward, gelu_forward, AT(y), type, AT(u), n, DTYPE_F32, kind);
     assert_similar(y, type, 1e-1, 2e-6, "gelu");
-    BOTH(gelu_backward, gelu_backward, AT(y), type, AT(dy), AT(u), n, DTYPE_F32);
+    BOTH(gelu_backward, gelu_backward, AT(y), type, AT(dy), AT(u), n, DTYPE_F32, kind);
     assert_similar(y, type, 1, 2e-6, "gelu gradient");
-    BOTH(gelu_backward, gelu_backward, AT(u), DTYPE_F32, AT(dy), AT(u), n, DTYPE_F32);
+    BOTH(gelu_backward, gelu_backward, AT(u), DTYPE_F32, AT(dy), AT(u), n, DTYPE_F32, kind);
     assert_similar(u, DTYPE_F32, 1, 2e-6, "gelu gradient in place");
 }
 
@@ -339,15 +340,16 @@ CASES(gelu_kept, 20)
     int64_t at = rng_int(r, 0, 2) ? 0 : 1, n = rng_int(r, 0, 3000) / (at ? 1 : 8) * (at ? 1 : 8);
     struct pair u = numbers_kept(r, n + at, 4), y = numbers_kept(r, n + at, 1);
     struct pair dy = numbers_kept(r, n + at, 1);
+    enum gelu_kind kind = rng_int(r, 0, 1) ? GELU_ERF : GELU_TANH;
 
     n += at ? 0 : -(n > 8 && rng_int(r, 0, 1));
-    BOTH(gelu_forward, gelu_forward, AT_KEPT(y, at), KEPT, AT_KEPT(u, at), n, KEPT);
+    BOTH(gelu_forward, gelu_forward, AT_KEPT(y, at), KEPT, AT_KEPT(u, at), n, KEPT, kind);
     assert_similar_kept(y, 1e-1, 2e-6, "gelu");
     BOTH(gelu_backward, gelu_backward, AT_KEPT(y, at), KEPT, AT_KEPT(dy, at), AT_KEPT(u, at), n,
-         KEPT);
+         KEPT, kind);
     assert_similar_kept(y, 1, 2e-6, "gelu gradient");
     BOTH(gelu_backward, gelu_backward, AT_KEPT(u, at), KEPT, AT_KEPT(dy, at), AT_KEPT(u, at), n,
-         KEPT);
+         KEPT, kind);
     assert_similar_kept(u, 1, 2e-6, "gelu gradient in place");
 }
 

@@ -120,10 +120,12 @@ static void gates(struct rng *r, bool is_kept, int64_t cols)
         similar(dh, is_kept, 1, "gated gradient");
     }
 #undef PART
-    BOTH(gelu_forward, gelu_forward, AT(y), TYPE, AT(dy), ROWS * cols, TYPE);
-    BOTH(gelu_backward, gelu_backward, AT(y), TYPE, AT(dy), AT(h), ROWS * cols, TYPE);
+    for (int kind = GELU_TANH; kind <= GELU_ERF; kind++) {
+        BOTH(gelu_forward, gelu_forward, AT(y), TYPE, AT(dy), ROWS * cols, TYPE, kind);
+        BOTH(gelu_backward, gelu_backward, AT(y), TYPE, AT(dy), AT(h), ROWS * cols, TYPE, kind);
+        similar(y, is_kept, 1, "gelu gradient");
+    }
     BOTH(soft_cap, soft_cap, AT(dy), ROWS * cols, 2, TYPE);
-    similar(y, is_kept, 1, "gelu gradient");
     BOTH(relu_forward, relu_forward, AT(y), TYPE, AT(dy), ROWS * cols, TYPE);
     similar(y, is_kept, 1, "relu");
     BOTH(relu_backward, relu_backward, AT(y), TYPE, AT(dy), AT(h), ROWS * cols, TYPE);

@@ -1,4 +1,4 @@
-/* tests/unit/kernels_gelu.c - gelu_new and its gradient, against double. */
+/* tests/unit/kernels_gelu.c - both forms of GELU and their gradients, against double. */
 #include "kernels/gelu.h"
 
 #include "tests/unit/kernels_support.h"
@@ -21,28 +21,49 @@ static double gelu_slope(double u)
     return 0.5 * (1 + t) + 0.5 * u * (1 - t * t) * sqrt(2 / M_PI) * (1 + 3 * 0.044715 * u * u);
 }
 
-static void gelu_case(struct rng *r, enum dtype type, int64_t n)
+static double erf_gelu(double u)
+{
+    return u / 2 * erfc(-u / sqrt(2));
+}
+
+static double erf_gelu_slope(double u)
+{
+    return erfc(-u / sqrt(2)) / 2 + u * exp(-u * u / 2) / sqrt(2 * M_PI);
+}
+
+struct one {
+    enum gelu_kind kind;
+    double e, u, dy;
+};
+
+/* e: the error that the type allows; that of an exponential grows with its argument. */
+static void check_one(const struct one *a, float y, float du)
+{
+    bool has_erf = a->kind == GELU_ERF;
+    double want = has_erf ? erf_gelu(a->u) : gelu(a->u);
+    double slope = has_erf ? erf_gelu_slope(a->u) : gelu_slope(a->u);
+    double exponent = fmax(fabs(inner(a->u)), a->u * a->u / 2);
+
+    assert_near(y, want, a->e * fabs(want) * (1 + exponent) + 1e-37, "y");
+    assert_near(du, a->dy * slope, 3 * a->e + a->e * fabs(slope), "du");
+}
+
+static void gelu_case(struct rng *r, enum gelu_kind kind, enum dtype type, int64_t n)
 {
     float *u = random_floats(r, n, rng_int(r, 0, 1) ? 3 : 30), *dy = random_floats(r, n, 1);
     void *y = calloc((size_t)n, 4), *du = calloc((size_t)n, 4);
     float *got_y, *got_du, *in_place = malloc((size_t)n * sizeof *in_place);
     double e = type == DTYPE_F32 ? 1e-6 : 0x1p-8;
 
-    RUN(gelu_forward, gelu_forward, y, type, u, n, DTYPE_F32);
-    RUN(gelu_backward, gelu_backward, du, type, dy, u, n, DTYPE_F32);
+    RUN(gelu_forward, gelu_forward, y, type, u, n, DTYPE_F32, kind);
+    RUN(gelu_backward, gelu_backward, du, type, dy, u, n, DTYPE_F32, kind);
     got_y = as_floats(type, y, n);
     got_du = as_floats(type, du, n);
-    for (int64_t i = 0; i < n; i++) {
-        double x = (double)u[i];
-
-        /* an exponential's relative error grows with its argument */
-        assert_near(got_y[i], gelu(x), e * fabs(gelu(x)) * (1 + fabs(inner(x))) + 1e-37, "y");
-        assert_near(got_du[i], (double)dy[i] * gelu_slope(x), 3 * e + e * fabs(gelu_slope(x)),
-                    "du");
-    }
+    for (int64_t i = 0; i < n; i++)
+        check_one(&(struct one){ kind, e, (double)u[i], (double)dy[i] }, got_y[i], got_du[i]);
     memcpy(in_place, u, (size_t)n * sizeof *u);
-    RUN(gelu_backward, gelu_backward, in_place, DTYPE_F32, dy, in_place, n, DTYPE_F32);
-    RUN(gelu_backward, gelu_backward, du, DTYPE_F32, dy, u, n, DTYPE_F32);
+    RUN(gelu_backward, gelu_backward, in_place, DTYPE_F32, dy, in_place, n, DTYPE_F32, kind);
+    RUN(gelu_backward, gelu_backward, du, DTYPE_F32, dy, u, n, DTYPE_F32, kind);
     cr_assert_eq(memcmp(in_place, du, (size_t)n * 4), 0, "in place");
     free(u), free(dy), free(y), free(du), free(got_y), free(got_du), free(in_place);
 }
@@ -53,7 +74,8 @@ Test(gelu, agrees_with_double_arithmetic)
 
     for (int i = 0; i < 60; i++) {
         use_threads((int)rng_int(&r, 1, 3));
-        gelu_case(&r, i % 2 ? DTYPE_F32 : DTYPE_BF16, rng_int(&r, 1, 20000));
+        gelu_case(&r, i / 2 % 2 ? GELU_TANH : GELU_ERF, i % 2 ? DTYPE_F32 : DTYPE_BF16,
+                  rng_int(&r, 1, 20000));
     }
 }
 
@@ -63,11 +85,14 @@ Test(gelu, large_inputs_do_not_overflow)
     float y[6], du[6];
     const float want[6] = { 100, 0, 3e10f, 0, 0, -5e-31f }, slope[6] = { 1, 0, 1, 0, 0.5f, 0.5f };
 
-    RUN(gelu_forward, gelu_forward, y, DTYPE_F32, u, 6, DTYPE_F32);
-    RUN(gelu_backward, gelu_backward, du, DTYPE_F32, dy, u, 6, DTYPE_F32);
-    for (int i = 0; i < 6; i++) {
-        assert_near(y[i], want[i], 1e-6 * fabs((double)want[i]), "y");
-        assert_near(du[i], slope[i], 1e-6, "du");
+    for (int i = 0; i < 2 * 6; i++) {
+        enum gelu_kind kind = i < 6 ? GELU_TANH : GELU_ERF;
+        int k = i % 6;
+
+        RUN(gelu_forward, gelu_forward, y, DTYPE_F32, u, 6, DTYPE_F32, kind);
+        RUN(gelu_backward, gelu_backward, du, DTYPE_F32, dy, u, 6, DTYPE_F32, kind);
+        assert_near(y[k], want[k], 1e-6 * fabs((double)want[k]), "y");
+        assert_near(du[k], slope[k], 1e-6, "du");
     }
 }
 

@@ -5,6 +5,29 @@
 
 #include "tests/unit/kernels_support.h"
 
+/* Of its head_dim elements 2 half are rotated. */
+struct head {
+    int64_t head_dim, half;
+    double theta;
+    int64_t position;
+};
+
+static void check_head(const float *x, const float *before, const struct head *h)
+{
+    int64_t half = h->half;
+
+    for (int64_t i = 0; i < half; i++) {
+        double angle = (double)h->position / pow(h->theta, (double)i / (double)half);
+        double complex z = (double)before[i] + (double)before[i + half] * I;
+
+        z *= cexp(angle * I);
+        for (int k = 0; k < 2; k++)
+            assert_near(x[i + k * half], k ? cimag(z) : creal(z), 2.5e-7, "rotated");
+    }
+    for (int64_t i = 2 * half; i < h->head_dim; i++)
+        cr_assert_eq(x[i], before[i], "what stays");
+}
+
 static void one_case(struct rng *r)
 {
     int64_t head_dim = 2 * rng_int(r, 1, 40), heads = rng_int(r, 1, 4), seq = rng_int(r, 1, 20);
@@ -20,18 +43,14 @@ static void one_case(struct rng *r)
     RUN(rope_apply, rope_apply, x, table, rows, seq, heads, head_dim, 2 * half, stride, 1,
         DTYPE_F32);
     for (int64_t row = 0; row < rows; row++)
-        for (int64_t c = 0; c < stride; c++) {
-            int64_t i = c % head_dim % half, at = row * stride + c / head_dim * head_dim + i;
-            if (c >= heads * head_dim || c % head_dim >= 2 * half) {
-                cr_assert_eq(x[row * stride + c], before[row * stride + c], "what stays");
-                continue;
-            }
-            double angle = (double)(first + row % seq) / pow(theta, (double)i / (double)half);
-            double complex z = (double)before[at] + (double)before[at + half] * I;
-            z *= cexp(angle * I);
-            assert_near(x[row * stride + c], c % head_dim < half ? creal(z) : cimag(z), 2.5e-7,
-                        "rotated");
-        }
+        for (int64_t head = 0; head < heads; head++)
+            check_head(x + row * stride + head * head_dim, before + row * stride + head * head_dim,
+                       &(struct head){ head_dim, half, theta, first + row % seq });
+    for (int64_t row = 0; row < rows; row++)
+        cr_assert_eq(memcmp(x + row * stride + heads * head_dim,
+                            before + row * stride + heads * head_dim,
+                            (size_t)(stride - heads * head_dim) * sizeof *x),
+                     0, "between the rows");
     RUN(rope_apply, rope_apply, x, table, rows, seq, heads, head_dim, 2 * half, stride, -1,
         DTYPE_F32);
     for (int64_t i = 0; i < rows * stride; i++)

@@ -39,6 +39,7 @@ Test(family, keys_fit_the_members_that_they_set)
         [FAMILY_VALUE_NOPE] = sizeof(bool *),
         [FAMILY_VALUE_LAYERS] = sizeof(bool *),
         [FAMILY_VALUE_CAP] = sizeof(double),
+        [FAMILY_VALUE_GELU] = sizeof(bool),
         [FAMILY_VALUE_FIXED] = sizeof(bool),
         [FAMILY_VALUE_CONSTANT] = sizeof(double),
         [FAMILY_VALUE_ONLY] = 0,

@@ -3,6 +3,7 @@
 
 #include "trainer/context/ring_attention.h"
 #include "trainer/model/head_norms.h"
+#include "trainer/model/mlp_block.h"
 
 #include <math.h>
 
@@ -68,6 +69,55 @@ static int64_t parts_of(const struct pass *p)
     return p->rows * p->net->shards;
 }
 
+/* Whether query, key and value of each head are copied to all queries, all keys and all values, or
+ * back. */
+enum regroup { REGROUP_BY_PART, REGROUP_BY_HEAD };
+
+/* Both have rows of inner: `by_head` [heads][3][head_dim], `by_part` [3][heads][head_dim]. */
+static void regroup(const struct pass *p, enum regroup to, char *by_head, char *by_part)
+{
+    const struct network *n = p->net;
+    const int64_t d = n->model->head_dim, rows = parts_of(p), e = dtype_bytes(n->inner);
+    const struct box head_box = { 3, { 0 }, { rows, n->heads, 3 * d } },
+                     part_box = { 3, { 0 }, { rows, 3 * n->heads, d } };
+    struct copy_box copy = { .region = { 3, { 0 }, { rows, n->heads, d } }, .elem_bytes = (int)e };
+
+    for (int64_t part = 0; part < 3; part++) {
+        char *in_heads = by_head + part * d * e, *in_parts = by_part + part * n->heads * d * e;
+
+        copy.dst = to == REGROUP_BY_PART ? in_parts : in_heads;
+        copy.dst_box = to == REGROUP_BY_PART ? part_box : head_box;
+        copy.src = to == REGROUP_BY_PART ? in_heads : in_parts;
+        copy.src_box = to == REGROUP_BY_PART ? head_box : part_box;
+        n->k.ops->copy_box(n->k.queue, &copy);
+    }
+}
+
+/* All queries, all keys and all values of a row side by side. */
+static void qkv_forward(const struct pass *p, const struct network_layer *y, void *qkv,
+                        const void *x)
+{
+    void *by_head = p->scratch->ffn_scratch;
+
+    if (!p->net->has_qkv_by_head) {
+        linear_column_forward(&y->qkv, qkv, x, p->rows);
+        return;
+    }
+    linear_column_forward(&y->qkv, by_head, x, p->rows);
+    regroup(p, REGROUP_BY_PART, by_head, qkv);
+}
+
+/* The gradient of what the product computes, inner, from that of its parts. */
+static void *qkv_gradient(const struct pass *p)
+{
+    struct activations_scratch *w = p->scratch;
+
+    if (!p->net->has_qkv_by_head)
+        return w->dqkv;
+    regroup(p, REGROUP_BY_HEAD, (char *)w->ffn_scratch, w->dqkv);
+    return w->ffn_scratch;
+}
+
 static void round_bf16(const struct network *n, void *to, const float *from, int64_t count)
 {
     n->k.ops->cast(n->k.queue, &(struct cast){ to, DTYPE_BF16, from, DTYPE_F32, count });
@@ -92,7 +142,7 @@ void attention_block_forward(const struct pass *p, const struct network_layer *y
     void *block = residual_block_place(p, s->mid);
 
     residual_norm(p, &y->attn_norm, s->normed, s->stats, s->x, in);
-    linear_column_forward(&y->qkv, qkv, s->normed, p->rows);
+    qkv_forward(p, y, qkv, s->normed);
     if (y->q_norm.weight)
         head_norms_forward(p, y, s, qkv);
     if (y->rope)
@@ -116,8 +166,7 @@ void attention_block_backward(const struct pass *p, const struct network_layer *
     struct attention a = view(p, y, s);
     const float *dout =
         residual_post_norm_backward(p, &y->attn_post_norm, s->attn_out, s->attn_out_stats);
-    const void *dy = residual_block_gradient(p, dout), *d_attended = w->ffn_scratch,
-               *dqkv = w->dqkv;
+    const void *dy = residual_block_gradient(p, dout), *d_attended = w->ffn_scratch, *dqkv;
     int64_t parts = parts_of(p);
     const struct ring_gradients to = { w->dqkv, n->inner,
                                        n->inner == DTYPE_F32 ? w->dqkv : w->dqkv_sums };
@@ -126,6 +175,8 @@ void attention_block_backward(const struct pass *p, const struct network_layer *
         attend(p, y, s);
     residual_bias_backward(p, &y->out, dout);
     linear_row_backward(&y->out, w->ffn_scratch, dy, s->attended, p->rows, p->add);
+    if (n->is_parallel) /* now the gradient of the residual above the layer is read no more */
+        mlp_block_norm_backward(p, y, s);
     if (is_wider) {
         round_bf16(n, w->bf16_scratch, w->ffn_scratch, parts * n->q_width);
         d_attended = w->bf16_scratch;
@@ -135,8 +186,9 @@ void attention_block_backward(const struct pass *p, const struct network_layer *
         rotate(n, y, w->dqkv, n->inner, p->rows, -1);
     if (y->q_norm.weight)
         head_norms_backward(p, y, s, w->dqkv);
+    dqkv = qkv_gradient(p);
     if (is_wider) {
-        round_bf16(n, w->bf16_scratch, w->dqkv, parts * n->qkv_width);
+        round_bf16(n, w->bf16_scratch, dqkv, parts * n->qkv_width);
         dqkv = w->bf16_scratch;
     }
     linear_bias_backward(&y->qkv, dqkv, p->rows);

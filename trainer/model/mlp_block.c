@@ -5,15 +5,21 @@
 #include "trainer/model/experts.h"
 #include "trainer/model/residual.h"
 
+static enum gelu_kind gelu_kind_of(const struct network *n)
+{
+    return n->model->exact_gelu ? GELU_ERF : GELU_TANH;
+}
+
 static enum gated_kind gated_kind_of(const struct network *n)
 {
     return family_of(n->model)->mlp == FAMILY_GEGLU ? GATED_GEGLU : GATED_SWIGLU;
 }
 
-/* Whether the products around GELU compute it and its gradient. */
+/* Whether the products around GELU compute it and its gradient: that with tanh. */
 static bool is_gelu_fused(const struct network *n)
 {
-    return family_of(n->model)->mlp == FAMILY_GELU && n->inner == DTYPE_BF16;
+    return family_of(n->model)->mlp == FAMILY_GELU && n->inner == DTYPE_BF16 &&
+           !n->model->exact_gelu;
 }
 
 /* The first row of `up` in rows that have gate and up side by side. */
@@ -44,7 +50,8 @@ static void activate(const struct pass *p, struct activations_layer *s)
                                                                    .type = n->dtype,
                                                                    .u = s->up,
                                                                    .n = rows * n->ffn,
-                                                                   .in_type = n->inner });
+                                                                   .in_type = n->inner,
+                                                                   .kind = gelu_kind_of(n) });
     else
         n->k.ops->gated_forward(n->k.queue,
                                 &(struct gated_forward){ .kind = gated_kind_of(n),
@@ -80,7 +87,8 @@ static void activate_backward(const struct pass *p, void *dup, const void *dy,
                                                                      .dy = dy,
                                                                      .u = s->up,
                                                                      .n = rows * n->ffn,
-                                                                     .in_type = n->inner });
+                                                                     .in_type = n->inner,
+                                                                     .kind = gelu_kind_of(n) });
     else
         n->k.ops->gated_backward(n->k.queue,
                                  &(struct gated_backward){ .kind = gated_kind_of(n),
@@ -97,15 +105,36 @@ static void activate_backward(const struct pass *p, void *dup, const void *dy,
                                                            .in_type = n->inner });
 }
 
+/* s->mid becomes the residual that the MLP adds to, and s->mid_normed what it reads. */
+static void norm_forward(const struct pass *p, const struct network_layer *y,
+                         struct activations_layer *s, bool needs_residual)
+{
+    const struct residual_pending none = { 0 },
+                                  in = { .residual = s->x,
+                                         .bias = y->attn_post_norm.weight ? NULL : y->out.bias,
+                                         .block = residual_block(p) };
+
+    if (!p->net->is_parallel) {
+        residual_norm(p, &y->mlp_norm, s->mid_normed, s->mid_stats, s->mid, &in);
+        return;
+    }
+    if (needs_residual)
+        residual_finish(p, s->mid, &in);
+    residual_norm(p, &y->mlp_norm, s->mid_normed, s->mid_stats, s->x, &none);
+}
+
+void mlp_block_norm_backward(const struct pass *p, const struct network_layer *y,
+                             const struct activations_layer *s)
+{
+    residual_norm_backward(p, &y->mlp_norm, p->net->is_parallel ? s->x : s->mid, s->mid_stats);
+}
+
 void mlp_block_forward(const struct pass *p, const struct network_layer *y,
                        struct activations_layer *s, float *out)
 {
-    const struct residual_pending in = { .residual = s->x,
-                                         .bias = y->attn_post_norm.weight ? NULL : y->out.bias,
-                                         .block = residual_block(p) };
     void *block = out ? residual_block_place(p, out) : NULL;
 
-    residual_norm(p, &y->mlp_norm, s->mid_normed, s->mid_stats, s->mid, &in);
+    norm_forward(p, y, s, block != NULL);
     if (p->net->experts)
         experts_up_forward(p, y, s);
     else if (is_gelu_fused(p->net))
@@ -160,5 +189,6 @@ void mlp_block_backward(const struct pass *p, const struct network_layer *y,
         linear_bias_backward(&y->up, dup, p->rows);
         linear_column_backward(&y->up, w->outer, dup, s->mid_normed, p->rows, p->add);
     }
-    residual_norm_backward(p, &y->mlp_norm, s->mid, s->mid_stats);
+    if (!n->is_parallel)
+        mlp_block_norm_backward(p, y, s);
 }

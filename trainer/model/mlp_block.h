@@ -12,7 +12,8 @@
 /* s->mid (or scratch outer: residual_block_place) has what the attention block adds to s->x, and
  * s->mid becomes the residual. out (memory for collectives; or scratch outer) gets what this block
  * adds to it, without the bias of its row-parallel layer unless a norm follows; NULL: only fill the
- * slot. */
+ * slot. Where blocks are parallel this one reads s->x, not s->mid, which is then only the residual
+ * that its result is added to, and without `out` not computed. */
 void mlp_block_forward(const struct pass *p, const struct network_layer *y,
                        struct activations_layer *s, float *out);
 
@@ -20,8 +21,12 @@ void mlp_block_forward(const struct pass *p, const struct network_layer *y,
 struct residual_pending mlp_block_pending(const struct pass *p, const struct network_layer *y,
                                           const struct activations_layer *s);
 
-/* scratch dx has the gradient of the layer's output, and gets that of s->mid, both as residuals. */
+/* scratch dx has the gradient of the layer's output, and gets that of s->mid, both as residuals.
+ * Where blocks are parallel it keeps that of the output, and scratch outer has that of the norm's
+ * result: mlp_block_norm_backward adds it when the attention block has read dx. */
 void mlp_block_backward(const struct pass *p, const struct network_layer *y,
                         struct activations_layer *s);
+void mlp_block_norm_backward(const struct pass *p, const struct network_layer *y,
+                             const struct activations_layer *s);
 
 #endif

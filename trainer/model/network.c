@@ -145,6 +145,8 @@ tp_status network_init(struct network *n, const struct model *m, const struct la
                            .q_width = d->q_width,
                            .kv_width = d->kv_width,
                            .qkv_width = d->qkv_width,
+                           .has_qkv_by_head = d->has_qkv_by_head,
+                           .is_parallel = m->parallel_residual,
                            .norms_all_heads = d->has_whole_norms,
                            .up_width = d->up_width,
                            .experts = d->experts,
@@ -390,7 +392,8 @@ static void join_bias(const struct network *n, struct network_norm *above, struc
 }
 
 /* Which norms sum the gradients of biases: not of the last layer of a virtual stage, unless the
- * model ends there, because the norm above is another stage's. With zero3 only in the same layer:
+ * model ends there, because the norm above is another stage's. Not the MLP's norm where it does not
+ * read what attention adds. With zero3 only in the same layer:
  * gradients of another layer are not in memory yet. */
 static void join_biases(struct network *n)
 {
@@ -404,7 +407,7 @@ static void join_biases(struct network *n)
                                          : is_last    ? &n->final_norm
                                                       : NULL;
 
-            if (!y->attn_post_norm.weight)
+            if (!y->attn_post_norm.weight && !n->is_parallel)
                 join_bias(n, &y->mlp_norm, &y->out);
             if (above && !n->is_sharded && !y->mlp_post_norm.weight)
                 join_bias(n, above, &y->down);

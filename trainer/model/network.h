@@ -75,6 +75,8 @@ struct network {
     float *sums;           /* with several shards: [shards][rows][h], terms of a sum */
     int64_t heads, kv_heads, ffn; /* of one shard */
     int64_t q_width, kv_width, qkv_width;
+    bool has_qkv_by_head;            /* qkv computes query, key and value head by head */
+    bool is_parallel;                /* both blocks of a layer read the residual before it */
     bool norms_all_heads;            /* q_norm and k_norm are of all heads, so they are cut */
     int64_t up_width;                /* 2 ffn or ffn */
     int experts, per_token;          /* of a mixture of experts; else 0 and 1 */

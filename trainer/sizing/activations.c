@@ -219,11 +219,12 @@ static void residual_grads_take(struct activations_scratch *s, const struct plac
         s->dblock = take_floats(p, residual_rows(d) * d->hidden);
 }
 
-/* The widest row of logits, or of gradients of a row-parallel layer's input. */
+/* The widest row of logits, of gradients of a row-parallel layer's input, or of query, key and
+ * value head by head. */
 static int64_t ffn_floats(const struct rank_dims *d)
 {
     int64_t width = most(d->logit_rows, most(d->token_copies * d->ffn, d->q_width));
-    int64_t bytes = width * dtype_bytes(d->inner);
+    int64_t bytes = most(width, d->has_qkv_by_head ? d->qkv_width : 0) * dtype_bytes(d->inner);
     int64_t floats = (bytes + (int64_t)sizeof(float) - 1) / (int64_t)sizeof(float);
 
     if (d->is_ring) /* sums over the ranks' keys */

@@ -109,7 +109,9 @@ struct activations_scratch {
                              also what a block computes, until it is added to the residual */
     float *dblock;        /* [rows][h] gradient of what a block computes, before the norm of it */
     void *ffn_scratch;    /* [rows][max(ffn, q_width, vocab)]: logits, inner; gradients of a
-                             row-parallel layer's input, inner; with cp sums of attention in f32 */
+                             row-parallel layer's input, inner; with cp sums of attention in f32;
+                             where query, key and value are head by head also these, and their
+                             gradients: [rows][qkv_width], inner */
     void *dqkv; /* [rows][qkv_width] inner; also qkv before it is rounded, where the product
                    did not write it in bf16 */
     float

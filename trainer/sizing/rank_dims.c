@@ -102,6 +102,7 @@ struct rank_dims rank_dims_make(const struct model *m, const struct rank_dims_cu
                            .norm_stats = family->norm == FAMILY_LAYER_NORM ? 2 : 1,
                            .is_rotary = family->position == FAMILY_ROTARY,
                            .has_unit_norms = family->norm == FAMILY_UNIT_RMS_NORM,
+                           .has_qkv_by_head = family->qkv_by_head,
                            .has_head_norms = m->head_norms,
                            .has_whole_norms = family_norms_all_heads(m),
                            .has_pre_norms = family_tensor_find(family, ROLE_MLP_NORM),

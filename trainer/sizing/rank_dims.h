@@ -37,6 +37,7 @@ struct rank_dims {
     int norm_stats;           /* floats that a norm keeps for each row */
     bool is_rotary;           /* positions come from a table, not from weights */
     bool has_unit_norms;      /* norms multiply by 1 + weight */
+    bool has_qkv_by_head;     /* a fused query, key and value has these three head by head */
     bool has_head_norms;      /* of each head's queries and keys */
     bool has_whole_norms;     /* of all queries and of all keys of a token */
     bool has_pre_norms;       /* of the residual that a block reads */
