@@ -157,14 +157,17 @@ static tp_status read_layout(struct megatron_args *out, const struct pickle_valu
     return st;
 }
 
-/* Transformer Engine's grouped layers, or Megatron's own. */
+/* Transformer Engine's grouped layers, or Megatron's own, which Megatron-core has before 0.17;
+ * since then its own modules are separate ones with the option too. */
 static enum megatron_experts read_experts(const struct pickle_value *args, bool local_modules)
 {
-    if (!is_true(pickle_get(args, "moe_grouped_gemm")))
+    const char *legacy = "moe_use_legacy_grouped_gemm";
+    const bool since_017 = !pickle_get(args, legacy) && pickle_get(args, "async_strategy");
+
+    if (!is_true(pickle_get(args, "moe_grouped_gemm")) || (local_modules && since_017))
         return MEGATRON_EXPERTS_SEQUENTIAL;
-    return local_modules || is_true(pickle_get(args, "moe_use_legacy_grouped_gemm"))
-               ? MEGATRON_EXPERTS_STACKED
-               : MEGATRON_EXPERTS_GROUPED;
+    return local_modules || is_true(pickle_get(args, legacy)) ? MEGATRON_EXPERTS_STACKED
+                                                              : MEGATRON_EXPERTS_GROUPED;
 }
 
 /* Blocks of gate and up in turn. Only Transformer Engine's grouped layers have them; in other
