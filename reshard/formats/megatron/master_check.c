@@ -71,6 +71,9 @@ static const struct piece *choose(int64_t *at, const struct piece_tensor *master
     return p;
 }
 
+/* Where buckets are padded, to a multiple of 128 and of the data-parallel ranks, Megatron-core
+ * takes the tensors of fully_reshardable out of buffers without padding, at the places that they
+ * have in those with it: what follows the first bucket is moved. */
 static tp_status check_tensor(struct piece_source *s, const struct piece_tensor *masters,
                               const struct piece_tensor *weights, struct tp_err *err)
 {
@@ -92,8 +95,9 @@ static tp_status check_tensor(struct piece_source *s, const struct piece_tensor 
     if (2 * different > compared)
         st = tp_fail(err, TP_E_CORRUPT,
                      "%s: the optimizer's masters of %s are not those of the weights: %d of %d "
-                     "elements differ; its buffers have the parameters in an unknown order. Give "
-                     "--no-optim to import the weights alone",
+                     "elements differ; its buffers have the parameters in an unknown order, or "
+                     "Megatron-core saved them moved, as it does with fully_reshardable and padded "
+                     "buckets. Give --no-optim to import the weights alone",
                      piece_source_path(s), masters->pieces->name, different, compared);
 done:
     return st;
