@@ -49,30 +49,36 @@ struct copy_options {
 /* The options that say which modules and optimizer a program of Megatron-LM, transformers or
  * Accelerate has, for an option table. `o` points to a struct with a text for each; `otherwise`
  * comes before their defaults. */
-#define COPY_OPTIONS_MODULES(o, otherwise)                                               \
-    OPT_STR(0, "transformer-impl", "local|transformer_engine", &(o)->transformer_impl,   \
-            "megatron: write the names that Megatron-LM loads with this option\n"        \
-            "(default: " otherwise "transformer_engine)"),                               \
-        OPT_STR(0, "moe-experts", "grouped|sequential", &(o)->moe_experts,               \
-                "megatron: write experts for Megatron-LM with --moe-grouped-gemm, or\n"  \
-                "without it (default: " otherwise                                        \
-                "grouped with\ntransformer_engine, sequential with local)"),             \
-        OPT_STR(0, "megatron-adam", "fused|torch", &(o)->megatron_adam,                  \
-                "megatron, torch_dist: class of the ordinary optimizer: FusedAdam of\n"  \
-                "Transformer Engine and Apex, or torch.optim.AdamW, which Megatron-LM\n" \
-                "uses without them (default: " otherwise "fused)"),                      \
-        OPT_STR(0, "megatron-core", "VERSION", &(o)->megatron_core,                      \
-                "torch_dist: write the optimizer in the form that this version of\n"     \
-                "Megatron-core loads, 0.8 or later (default: that of 0.15)"),            \
-        OPT_STR(0, "transformers", "4|5", &(o)->transformers,                            \
-                "dcp, accelerate, deepspeed: write the names that the modules of this\n" \
-                "version of transformers have; 5 stacks the experts of a layer in one\n" \
-                "tensor "                                                                \
-                "(default: " otherwise "4, which has the names of files)"),              \
-        OPT_STR(0, "param-groups", "one|norms|examples", &(o)->param_groups,             \
-                "accelerate-ddp: the groups of the program's optimizer: one of all\n"    \
-                "parameters; two, of which norms and biases are the second, without\n"   \
-                "weight decay; or those of transformers' examples, with biases and\n"    \
+#define COPY_OPTIONS_MODULES(o, otherwise)                                                  \
+    OPT_STR(0, "transformer-impl", "local|transformer_engine", &(o)->transformer_impl,      \
+            "megatron: write the names that Megatron-LM loads with this option\n"           \
+            "(default: " otherwise "transformer_engine)"),                                  \
+        OPT_STR(0, "moe-experts", "grouped|sequential", &(o)->moe_experts,                  \
+                "megatron: write experts for Megatron-LM with --moe-grouped-gemm, or\n"     \
+                "without it (default: " otherwise                                           \
+                "grouped with\ntransformer_engine, sequential with local)"),                \
+        OPT_STR(0, "megatron-adam", "fused|torch", &(o)->megatron_adam,                     \
+                "megatron, torch_dist: class of the ordinary optimizer: FusedAdam of\n"     \
+                "Transformer Engine and Apex, or torch.optim.AdamW, which Megatron-LM\n"    \
+                "uses without them (default: " otherwise "fused)"),                         \
+        OPT_STR(0, "megatron-core", "VERSION", &(o)->megatron_core,                         \
+                "torch_dist: write the optimizer in the form that this version of\n"        \
+                "Megatron-core loads, 0.8 or later (default: that of 0.15)"),               \
+        OPT_STR(0, "lr", "X", &(o)->lr,                                                     \
+                "megatron, torch_dist: --lr of the program that loads it, for a schedule\n" \
+                "of its own (default: " otherwise "the optimizer's rate)"),                 \
+        OPT_STR(0, "min-lr", "X", &(o)->min_lr,                                             \
+                "megatron, torch_dist: its --min-lr (default: " otherwise "0 with --lr,\n"  \
+                "else the optimizer's rate)"),                                              \
+        OPT_STR(0, "transformers", "4|5", &(o)->transformers,                               \
+                "dcp, accelerate, deepspeed: write the names that the modules of this\n"    \
+                "version of transformers have; 5 stacks the experts of a layer in one\n"    \
+                "tensor "                                                                   \
+                "(default: " otherwise "4, which has the names of files)"),                 \
+        OPT_STR(0, "param-groups", "one|norms|examples", &(o)->param_groups,                \
+                "accelerate-ddp: the groups of the program's optimizer: one of all\n"       \
+                "parameters; two, of which norms and biases are the second, without\n"      \
+                "weight decay; or those of transformers' examples, with biases and\n"       \
                 "layer_norm.weight in the second (default: " otherwise "norms)")
 
 /* The defaults: a record each 2 s, 1 GiB, a thread for each processor, no cast. */

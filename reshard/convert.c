@@ -167,6 +167,8 @@ static tp_status make_folder(struct convert_report *r, const struct convert_requ
                                            .transformers = q->transformers,
                                            .param_groups = q->param_groups,
                                            .megatron_core = q->megatron_core,
+                                           .lr = q->lr,
+                                           .min_lr = q->min_lr,
                                            .out = r->out,
                                            .scratch = q->scratch,
                                            .dtype = q->dtype,

@@ -39,6 +39,7 @@ struct convert_request {
     const char *transformer_impl, *moe_experts; /* as of struct export_request */
     const char *transformers, *megatron_core;   /* as of struct export_request */
     const char *param_groups;                   /* as of struct export_request */
+    const char *lr, *min_lr;                    /* as of struct export_request */
     int zstd;             /* level with which a checkpoint is compressed; 0: it is not */
     int64_t memory_bytes; /* the most resident memory */
     int threads;

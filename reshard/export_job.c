@@ -80,6 +80,20 @@ static bool has_module_names(const struct export_job *x)
     return x->format->module_names && (chosen ? strcmp(chosen, "5") == 0 : x->source.module_names);
 }
 
+/* AdamW's options, with the rates that were chosen for a schedule. */
+static struct export_adamw adamw_of(const struct export_job *x)
+{
+    struct export_adamw a = x->source.adamw;
+
+    if (x->request->lr)
+        export_options_rate(&a.max_lr, x->request->lr);
+    if (x->request->min_lr)
+        export_options_rate(&a.min_lr, x->request->min_lr);
+    else if (x->request->lr && a.min_lr < 0) /* Megatron-LM's default */
+        a.min_lr = 0;
+    return a;
+}
+
 struct export_contents export_job_contents(const struct export_job *x, const char *dir)
 {
     const struct export_request *q = x->request;
@@ -94,7 +108,7 @@ struct export_contents export_job_contents(const struct export_job *x, const cha
                                      .layout = &from->layout,
                                      .step = from->step,
                                      .optimizer_step = from->optimizer_step,
-                                     .adamw = from->adamw,
+                                     .adamw = adamw_of(x),
                                      .distributed_optimizer = is_distributed(x),
                                      .torch_adam = is_torch_adam(x),
                                      .modules = modules_of(x),
@@ -162,6 +176,7 @@ tp_status export_job_identify(struct export_job *x, struct tp_err *err)
 {
     const struct export_request *q = x->request;
     const struct export_source *from = &x->source;
+    const struct export_adamw adamw = adamw_of(x);
     char spec[SPEC_TEXT_MAX];
     struct sha256 *h;
     tp_status st = job_identity_new(&h, "export", err);
@@ -172,7 +187,7 @@ tp_status export_job_identify(struct export_job *x, struct tp_err *err)
     job_identity_text(h, spec_format(spec, &from->layout.spec));
     job_identity_number(h, q->max_shard_bytes);
     job_identity_number(h, from->step);
-    sha256_add(h, &from->adamw, sizeof from->adamw);
+    sha256_add(h, &adamw, sizeof adamw);
     if (is_distributed(x))
         job_identity_text(h, "distributed optimizer");
     if (is_torch_adam(x))

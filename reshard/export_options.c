@@ -1,6 +1,8 @@
 /* reshard/export_options.c - see reshard/export_options.h. */
 #include "reshard/export_options.h"
 
+#include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "reshard/formats/megatron/megatron_version.h"
@@ -8,6 +10,39 @@
 int export_options_word(const char *word, const char *first, const char *second)
 {
     return !word ? 0 : strcmp(word, first) == 0 ? 1 : strcmp(word, second) == 0 ? 2 : -1;
+}
+
+bool export_options_rate(double *out, const char *text)
+{
+    char *end;
+
+    *out = strtod(text, &end);
+    return end != text && *end == '\0' && isfinite(*out) && *out >= 0;
+}
+
+/* The rates of a schedule of Megatron-LM's. */
+static tp_status check_rates(const struct export_request *q, const struct export_format *f,
+                             struct tp_err *err)
+{
+    const char *name = q->lr ? "lr" : "min-lr";
+    double max = 0, min = 0;
+
+    if (!q->lr && !q->min_lr)
+        return TP_OK;
+    if (!f->distributed_optimizer)
+        return tp_fail(err, TP_E_USAGE, "--%s is for --format megatron or torch_dist, not %s", name,
+                       q->format);
+    if (q->no_optim)
+        return tp_fail(err, TP_E_USAGE, "--%s and --no-optim exclude each other", name);
+    if (q->lr && !export_options_rate(&max, q->lr))
+        return tp_fail(err, TP_E_USAGE, "--lr takes a learning rate, such as 3e-4, not '%.40s'",
+                       q->lr);
+    if (q->min_lr && !export_options_rate(&min, q->min_lr))
+        return tp_fail(err, TP_E_USAGE, "--min-lr takes a learning rate, such as 3e-5, not '%.40s'",
+                       q->min_lr);
+    if (q->lr && min > max)
+        return tp_fail(err, TP_E_USAGE, "--min-lr %.40s is above --lr %.40s", q->min_lr, q->lr);
+    return TP_OK;
 }
 
 /* The options of Megatron-LM's modules. */
@@ -71,5 +106,7 @@ tp_status export_options_check(const struct export_request *q, const struct expo
         return tp_fail(err, TP_E_USAGE, "--param-groups takes one, norms or examples, not '%.40s'",
                        q->param_groups);
     st = check_modules(q, f, err);
+    if (!st)
+        st = check_rates(q, f, err);
     return st ? st : megatron_version_find(&ignored, q->megatron_core, err);
 }

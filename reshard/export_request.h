@@ -47,9 +47,12 @@ struct export_request {
                                      have no weight decay; NULL: the source's groups, else norms */
     const char *megatron_core;    /* torch_dist: the version of Megatron-core that is to load the
                                      optimizer; NULL: 0.15 or later */
-    int64_t max_shard_bytes;      /* the most bytes of tensors in a file; 0: no limit */
-    const char *assets;           /* folder with tokenizer and so on to copy, or NULL */
-    int64_t memory_bytes;         /* the most resident memory */
+    const char *lr, *min_lr; /* Megatron's formats: rates of the schedule of the program that is
+                                to load the optimizer; NULL: the source's, else AdamW's rate;
+                                min_lr NULL with lr: the source's, else 0 */
+    int64_t max_shard_bytes; /* the most bytes of tensors in a file; 0: no limit */
+    const char *assets;      /* folder with tokenizer and so on to copy, or NULL */
+    int64_t memory_bytes;    /* the most resident memory */
     int threads;
     double journal_s;             /* seconds between records of progress; 0: after each tile */
     bool force;                   /* replace OUT when it is a model's folder */

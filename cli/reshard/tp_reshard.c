@@ -23,7 +23,7 @@ struct reshard_options {
     struct copy_options copy;
     const char *device, *model;
     const char *from_format, *format, *config, *rules, *assets, *transformers, *param_groups,
-        *megatron_core, *megatron_adam, *transformer_impl, *moe_experts;
+        *megatron_core, *lr, *min_lr, *megatron_adam, *transformer_impl, *moe_experts;
     struct opt_list ignore;
     enum reshard_device_kind device_kind;
     int64_t device_memory_bytes;
@@ -226,6 +226,9 @@ static tp_status check_foreign(const struct reshard_options *o, struct tp_err *e
                        o->transformer_impl ? "transformer-impl" : "moe-experts");
     if (o->megatron_core && !writes_foreign(o))
         return tp_fail(err, TP_E_USAGE, "--megatron-core is for --format torch_dist");
+    if ((o->lr || o->min_lr) && !writes_foreign(o))
+        return tp_fail(err, TP_E_USAGE, "--%slr is for --format megatron or torch_dist",
+                       o->lr ? "" : "min-");
     if (o->transformers && !writes_foreign(o))
         return tp_fail(err, TP_E_USAGE,
                        "--transformers is for --format dcp, accelerate or deepspeed");
@@ -295,6 +298,8 @@ static tp_status convert(struct reshard_options *o, struct comm_control *control
                                  .transformers = o->transformers,
                                  .param_groups = o->param_groups,
                                  .megatron_core = o->megatron_core,
+                                 .lr = o->lr,
+                                 .min_lr = o->min_lr,
                                  .zstd = q->zstd,
                                  .memory_bytes = q->memory_bytes,
                                  .threads = q->threads,

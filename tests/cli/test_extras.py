@@ -54,6 +54,49 @@ def test_what_does_not_depend_on_the_layout_is_carried(kind, to, megatron, bf16,
     assert left[kind] in r.out, repr(r)
 
 
+def test_a_rate_that_a_source_of_megatron_does_not_have_is_not_invented(bf16, tmp_path):
+    """Megatron-core 0.19 finds groups by their rates: None, of a program without --min-lr, is None again."""
+    megatron = foreign_files.Megatron(config_of(bf16), 2)
+    megatron.param_groups = [{**GROUP, "min_lr": None}]
+    megatron.torch_dist(tmp_path / "m", groups_of(bf16), 3)
+    r = ok("tp-reshard", tmp_path / "m", "--to", "pp2", "--config", bf16.config, "-o", tmp_path / "out")
+    for group in root_of(tmp_path / "out", "torch_dist")["optimizer"]["optimizer"]["param_groups"]:
+        assert group["max_lr"] == GROUP["max_lr"] and group.get("min_lr") is None, group
+    assert "--min-lr" not in r.err, repr(r)
+
+
+@pytest.mark.parametrize("options,rates", [((), (0.001, 0.001)), (("--lr", "0.02"), (0.02, 0)), (("--lr", "3e-4", "--min-lr", "3e-5"), (3e-4, 3e-5))],
+                         ids=["none", "lr", "both"])
+@pytest.mark.parametrize("kind", ["torch_dist", "megatron"])
+def test_the_rates_of_a_schedule_are_those_that_are_chosen(options, rates, kind, bf16, tmp_path):
+    r = ok("tp-ckpt", "export", bf16.root, "--format", kind, "--layout", "pp2", "-o", tmp_path / "out", *options)
+    root = root_of(tmp_path / "out", kind)
+    groups = root["optimizer"]["optimizer"]["param_groups"]
+    assert groups and all((g["max_lr"], g["min_lr"]) == rates for g in groups), groups
+    assert tuple(root["opt_param_scheduler"][k] for k in ("max_lr", "min_lr")) == rates
+    assert ("for a schedule give both of that program here too" in r.err) == (not options), repr(r)
+
+
+def test_rates_that_are_none_are_refused(bf16, tmp_path):
+    for options, word in ((("--lr", "x"), "such as 3e-4"), (("--min-lr", "-1"), "such as 3e-5"), (("--lr", "1e-4", "--min-lr", "1e-3"), "is above"),
+                          (("--lr", "1", "--no-optim"), "exclude each other"), (("--lr", "1", "--format", "dcp"), "not dcp")):
+        r = run("tp-ckpt", "export", bf16.root, "--format", "torch_dist", "-o", tmp_path / "out", *options)
+        assert r.rc == 2 and word in r.err and not (tmp_path / "out").exists(), repr(r)
+
+
+@pytest.mark.parametrize("kind", ["torch_dist", "dp_reshardable", "megatron"])
+def test_another_optimizer_is_refused_by_its_name(kind, bf16, tmp_path):
+    megatron = foreign_files.Megatron(config_of(bf16), 2)
+    megatron.more_args["optimizer"] = "muon"
+    if kind == "megatron":
+        megatron.legacy(tmp_path / "m", groups_of(bf16), 3)
+    else:
+        megatron.torch_dist(tmp_path / "m", groups_of(bf16), 3, *[] if kind == "torch_dist" else [kind])
+    r = run("tp-ckpt", "import", tmp_path / "m", "--config", bf16.config, "-o", tmp_path / "ckpt")
+    assert r.rc == 2 and "--optimizer muon" in r.err and "--no-optim" in r.err and not (tmp_path / "ckpt").exists(), repr(r)
+    ok("tp-ckpt", "import", tmp_path / "m", "--config", bf16.config, "--no-optim", "-o", tmp_path / "ckpt")
+
+
 def test_another_format_and_weights_alone_get_nothing(megatron, bf16, tmp_path):
     megatron.legacy(tmp_path / "m", groups_of(bf16), 3)
     r = ok("tp-reshard", tmp_path / "m", "--to", "tp1", "--format", "deepspeed", "--config", bf16.config, "-o", tmp_path / "other")

@@ -123,8 +123,10 @@ static tp_status read_rank(struct megatron_rank *r, bool first, struct tp_err *e
     TP_TRY(megatron_rank_weights(r, &x, err));
     if (first)
         read_modules(r);
-    TP_TRY(megatron_optimizer_add(r, &x, err));
-    TP_TRY(megatron_optimizer_add_distributed(r, err));
+    if (!piece_source_refused_state(r->source)) {
+        TP_TRY(megatron_optimizer_add(r, &x, err));
+        TP_TRY(megatron_optimizer_add_distributed(r, err));
+    }
 done:
     torch_pieces_close(&x);
     return st;

@@ -75,6 +75,9 @@ int64_t megatron_args_padded_vocab(const struct model *m, int tp);
 void megatron_args_write(struct pickle_writer *w, const struct export_contents *q,
                          const struct megatron_args_sizes *sizes);
 
+/* Say what the groups have as the rates of a schedule, where the source has none. */
+void megatron_args_note_rate(const struct export_contents *q, bool has_optimizer);
+
 /* Push a parameter group of the optimizer, which Megatron finds by its multipliers and by whether
  * it is that of experts on several ranks. Keys and values that are pushed between the two calls
  * belong to it too. */

@@ -2,6 +2,8 @@
  * options of its optimizer; see reshard/formats/megatron/megatron_args.h. */
 #include "reshard/formats/megatron/megatron_args.h"
 
+#include <math.h>
+
 #include "layout/family.h"
 #include "reshard/formats/megatron/megatron_extras.h"
 #include "reshard/formats/megatron/megatron_impl.h"
@@ -129,6 +131,17 @@ static void push_schedule(struct pickle_writer *w, const struct export_contents 
     pickle_write_op(w, PICKLE_OP_SETITEMS);
 }
 
+void megatron_args_note_rate(const struct export_contents *q, bool has_optimizer)
+{
+    if (has_optimizer && q->adamw.max_lr < 0)
+        progress_note(
+            q->progress,
+            "%s: has no learning rate schedule, so its rate %g is written as the highest and the "
+            "lowest one, which Megatron-LM prefers to its own --lr and --min-lr; for a schedule "
+            "give both of that program here too",
+            q->source, q->adamw.lr);
+}
+
 void megatron_args_write(struct pickle_writer *w, const struct export_contents *q,
                          const struct megatron_args_sizes *sizes)
 {
@@ -174,6 +187,14 @@ void megatron_args_write(struct pickle_writer *w, const struct export_contents *
     megatron_extras_write_others(w, q->extras);
 }
 
+/* By these rates, too, Megatron-core since 0.19 finds a group; none is there as None is. */
+static void push_rate(struct pickle_writer *w, const char *key, double rate,
+                      const struct export_adamw *adamw)
+{
+    if (!isnan(rate))
+        pickle_write_key_float(w, key, rate >= 0 ? rate : adamw->lr);
+}
+
 void megatron_args_begin_group(struct pickle_writer *w, const struct export_adamw *adamw,
                                bool weight_decay, bool experts)
 {
@@ -183,8 +204,8 @@ void megatron_args_begin_group(struct pickle_writer *w, const struct export_adam
     pickle_write_key_bool(w, "is_expert_parallel", experts);
     pickle_write_key_bool(w, "is_decoupled_lr", false);
     pickle_write_key_bool(w, "default_config", true);
-    pickle_write_key_float(w, "max_lr", adamw->max_lr >= 0 ? adamw->max_lr : adamw->lr);
-    pickle_write_key_float(w, "min_lr", adamw->min_lr >= 0 ? adamw->min_lr : adamw->lr);
+    push_rate(w, "max_lr", adamw->max_lr, adamw);
+    push_rate(w, "min_lr", adamw->min_lr, adamw);
     torch_target_push_adamw(w, adamw, adamw->lr, weight_decay ? adamw->weight_decay : 0);
     pickle_write_key_bool(w, "bias_correction", true);
 }

@@ -1,6 +1,7 @@
 /* reshard/formats/megatron/megatron_extras.c - see reshard/formats/megatron/megatron_extras.h. */
 #include "reshard/formats/megatron/megatron_extras.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -89,6 +90,17 @@ static const struct pickle_value *find_group(const struct pickle_value *groups)
     return NULL;
 }
 
+/* A rate of the schedule. A program without --min-lr has None. */
+static void read_rate(double *out, const struct pickle_value *group, const char *key)
+{
+    const struct pickle_value *rate = pickle_get(group, key);
+
+    if (pickle_is(rate, PICKLE_NONE))
+        *out = NAN;
+    else
+        pickle_real(out, rate);
+}
+
 /* Adam of Transformer Engine and of Apex, and so the distributed optimizer, count the steps of
  * a group. */
 tp_status megatron_extras_adamw(bool *found, struct piece_source *s,
@@ -104,10 +116,26 @@ tp_status megatron_extras_adamw(bool *found, struct piece_source *s,
     *found = !st && torch_pieces_adamw(&a, group);
     if (!*found)
         return st;
-    pickle_real(&a.max_lr, pickle_get(group, "max_lr"));
-    pickle_real(&a.min_lr, pickle_get(group, "min_lr"));
+    read_rate(&a.max_lr, group, "max_lr");
+    read_rate(&a.min_lr, group, "min_lr");
     piece_source_set_adamw(s, &a);
     return TP_OK;
+}
+
+/* Muon and others, of which each tensor has other state: an error that says so, in place of one
+ * about shapes or names. */
+static void refuse_other_optimizer(struct piece_source *s, const struct pickle_value *root)
+{
+    static const char *const known[] = { "adam", "sgd", NULL };
+    const char *name = pickle_text(pickle_get(pickle_get(root, ARGS), "optimizer"));
+    struct tp_err why = { 0 };
+
+    if (!name || text_is_one_of(name, known) || !pickle_get(root, "optimizer"))
+        return;
+    tp_fail(&why, TP_E_USAGE,
+            "%s: was saved with --optimizer %.40s, and only AdamW's state is read",
+            piece_source_path(s), name);
+    piece_source_refuse_state(s, &why);
 }
 
 /* ---- reading ---- */
@@ -237,6 +265,7 @@ tp_status megatron_extras_read(struct piece_source *s, const struct pickle_value
     tp_status st =
         leave_optimizer(s, lightning ? first_optimizer(root) : pickle_get(root, "optimizer"), err);
 
+    refuse_other_optimizer(s, root);
     if (!st)
         st = megatron_extras_adamw(
             &found, s, pickle_get(megatron_extras_optimizer(root), "param_groups"), err);

@@ -16,8 +16,9 @@
 struct bridge_files_counters;
 
 /* Note the entries of a root dict, model_optim_rng.pt's or common.pt's, as left behind or as
- * extras; and tell s the modules, and the options of AdamW and its step, if they have them. NULL or
- * counters that Megatron-Bridge stores instead of arguments. */
+ * extras; and tell s the modules, and the options of AdamW and its step, if they have them, or that
+ * the state is of another optimizer (piece_source_refuse_state). NULL or counters that
+ * Megatron-Bridge stores instead of arguments. */
 tp_status megatron_extras_read(struct piece_source *s, const struct pickle_value *root,
                                const struct bridge_files_counters *counters, struct tp_err *err);
 

@@ -245,6 +245,7 @@ tp_status megatron_export_create(struct export_writer *w, const struct export_co
     bridge_files_leave(q);
     TP_TRY(piece_target_plan(t.pieces, err));
     megatron_impl_note(&t.modules, q);
+    megatron_args_note_rate(q, t.numbers.has[MEGATRON_EXP_AVG]);
     *w = piece_target_writer(t.pieces);
     t.pieces = NULL;
 done:

@@ -359,7 +359,7 @@ tp_status torch_dist_read(struct piece_source *s, const struct model *m, struct 
         if (!is_flat)
             TP_TRY(add_item(&d, &items[i], err));
     }
-    if (flat)
+    if (flat && !piece_source_refused_state(s))
         TP_TRY(read_flat(&d, items, n, err));
 done:
     return st;

@@ -374,6 +374,7 @@ tp_status torch_dist_export_create(struct export_writer *w, const struct export_
     TP_TRY(megatron_params_number(&t.numbers, &t.map, q->layout, q->source, err));
     TP_TRY(check_optimizer(&t, err));
     note_old_form(q);
+    megatron_args_note_rate(q, t.numbers.has[MEGATRON_EXP_AVG]);
     TP_TRY(write_all(&t, err));
     *w = piece_target_writer(pieces);
     pieces = NULL;
