@@ -19,8 +19,10 @@ import json
 import pathlib
 import sys
 import types
+import typing
 
 import megatron
+import megatron_ranks as ranks  # Megatron-core itself has no empty modules
 
 EMPTY = ("modelopt", "nvidia_resiliency_ext", "wandb", "mlflow", "omegaconf", "tensorboard", "flash_attn", "torch.utils.tensorboard",
          "megatron.bridge.training.tokenizers", "megatron.bridge.data", "megatron.bridge.models.mamba",
@@ -53,9 +55,9 @@ class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 
 sys.meta_path.insert(0, Finder())
+vars(typing).setdefault("override", lambda method: method)  # of Python 3.12, which Bridge 0.4 asks for
 
 import forked_ranks  # noqa: E402
-import megatron_ranks as ranks  # noqa: E402
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
 from megatron.bridge.models.gpt_provider import GPTModelProvider, local_layer_spec  # noqa: E402
@@ -84,6 +86,7 @@ class Config(_ConfigContainerBase):
     dataset: object = None
     peft: object = None
     dist: object = None
+    ft: object = None
 
 
 def without_gpus():

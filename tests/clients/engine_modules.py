@@ -121,9 +121,11 @@ class GroupedLinear(Stateful):
 
 
 class Norm(Stateful):
-    def __init__(self, hidden_size, eps, sequence_parallel, zero_centered_gamma, params_dtype, device):
+    def __init__(self, normalized_shape=None, eps=1e-5, sequence_parallel=None, zero_centered_gamma=False, params_dtype=None, device=None,
+                 hidden_size=None):
         super().__init__()
         assert not zero_centered_gamma
+        hidden_size = normalized_shape or hidden_size
         self.eps, of_all = eps, dict(dtype=params_dtype, device=device, sequence_parallel=sequence_parallel)
         self.weight = new(hidden_size, **of_all)
         if type(self) is LayerNorm:
@@ -175,7 +177,7 @@ PACKAGE = {
     "pytorch": dict(Linear=Linear, LayerNormLinear=LayerNormLinear, GroupedLinear=GroupedLinear, LayerNorm=LayerNorm, RMSNorm=RMSNorm,
                     DotProductAttention=DotProductAttention, cpu_offload=None),
     "pytorch.distributed": dict(CudaRNGStatesTracker=Unused, activation_recompute_forward=Unused),
-    "pytorch.fp8": dict(FP8GlobalStateManager=Unused, fp8_autocast=Unused),
+    "pytorch.fp8": dict(FP8GlobalStateManager=Unused, fp8_autocast=Unused, fp8_model_init=Unused),
     "pytorch.optimizers": dict(FusedAdam=FusedAdam, FusedSGD=torch.optim.SGD),
     "pytorch.ops": dict(Sequential=Unused, FusibleOperation=Unused),
     "pytorch.router": dict(fused_topk_with_score_function=None, fused_compute_score_for_moe_aux_loss=None, fused_moe_aux_loss=None),

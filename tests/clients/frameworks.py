@@ -8,6 +8,15 @@ import sys
 HERE = pathlib.Path(__file__).resolve().parent
 
 
+def megatron_versions():
+    """Those of requirements-megatron.txt, the newest one last."""
+    lines = (HERE / "requirements-megatron.txt").read_text().splitlines()
+    return [line.split()[0].split("==")[1] for line in lines if "==" in line]
+
+
+NEWEST_MEGATRON = megatron_versions()[-1]
+
+
 def run(program, *argv, megatron=None, transformers=None, torchtitan=None):
     """Run it and return what it printed. The end of a failure's output is shown. megatron, transformers: the version of Megatron-core
     or transformers, if it is another than that of requirements-frameworks.txt or requirements.txt; torchtitan: its version."""

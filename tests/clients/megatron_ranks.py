@@ -14,6 +14,7 @@ with the numbers of layer and expert in the model: {"weight", "master", "exp_avg
 data-parallel ranks share it.
 """
 import contextlib
+import importlib.util
 import itertools
 import json
 import multiprocessing.dummy
@@ -45,7 +46,6 @@ from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer  # n
 from megatron.core.optimizer import distrib_optimizer  # noqa: E402
 from megatron.core.optimizer.distrib_optimizer import DistributedOptimizer  # noqa: E402
 from megatron.core.transformer.module import Float16Module  # noqa: E402
-from megatron.core.transformer.moe import grouped_gemm_util  # noqa: E402
 from megatron.core.transformer.transformer_block import TransformerBlock  # noqa: E402
 from megatron.core.transformer.transformer_config import TransformerConfig  # noqa: E402
 
@@ -65,7 +65,9 @@ def adapt():
     param_and_grad_buffer._coalescing_manager = lambda *args, **kwargs: contextlib.nullcontext(Waited())
     # Files are written by threads: a fork of a rank, which has threads, may wait for ever.
     filesystem_async.mp = types.SimpleNamespace(get_context=lambda how: multiprocessing.dummy)
-    grouped_gemm_util.assert_grouped_gemm_is_available = lambda: None  # nothing is computed
+    if importlib.util.find_spec("megatron.core.transformer.moe.grouped_gemm_util"):  # 0.17 has no GroupedMLP any more
+        util = importlib.import_module("megatron.core.transformer.moe.grouped_gemm_util")
+        util.assert_grouped_gemm_is_available = lambda: None  # nothing is computed
 
 
 def keep_steps():
@@ -141,7 +143,7 @@ def make_model(job, args):
         grad_reduce_in_fp32=True, use_distributed_optimizer=job["distributed"]), Float16Module(config, model),
         disable_bucketing=number > 0) for number, model in enumerate(models)]
     optimizer = get_megatron_optimizer(
-        OptimizerConfig(optimizer="adam", lr=1e-3, weight_decay=0.1, bf16=True, params_dtype=torch.bfloat16,
+        OptimizerConfig(optimizer="adam", lr=2e-3, min_lr=5e-4, weight_decay=0.1, bf16=True, params_dtype=torch.bfloat16,
                         clip_grad=0.0, use_distributed_optimizer=job["distributed"]), wrapped)
     for each in chained_of(optimizer) if job["distributed"] else ():
         each._init_optimizer_states_with_dummy_values()

@@ -19,43 +19,44 @@ STEPS = 3
 # is FusedAdam, not torch's. With "engine" layers are of Transformer Engine's modules (engine_modules.py), and so is AdamW; their
 # experts are in grouped layers, but with "sequential". Those of the others are a GroupedMLP with "stacked". With "blocks" the rows
 # that are saved are taken for those of --moe-mlp-glu-interleave-size, which megatron-core 0.16.1 does not have: the option only
-# says what rows mean, so Megatron's own code still decides where they are in torch_dist.
+# says what rows mean, so Megatron's own code still decides where they are in torch_dist. With "newest" Megatron-core is the newest
+# one of requirements-megatron.txt, which finds groups of parameters by RATES too.
 CASES = {"megatron-tp2": ("llama", "megatron", "torch", "tp2pp1", 2, 1, 1, 1),
-         "megatron-pp2": ("llama", "megatron", "torch", "tp1pp2", 1, 2, 1, 1),
+         "megatron-pp2-newest": ("llama", "megatron", "torch", "tp1pp2", 1, 2, 1, 1),
          "torch_dist-tp2": ("llama", "torch_dist", "torch_dist", "tp1pp2", 2, 1, 1, 1),
-         "torch_dist-pp2": ("llama", "torch_dist", "torch_dist", "tp4pp1", 1, 2, 1, 1),
+         "torch_dist-pp2-newest": ("llama", "torch_dist", "torch_dist", "tp4pp1", 1, 2, 1, 1),
          "distributed-tp2dp2": ("llama", "torch_dist", "torch_dist", "tp1pp2", 2, 1, 2, 1),
-         "distributed-pp2dp3": ("llama", "torch_dist", "torch_dist", "tp4pp1", 1, 2, 3, 1),
+         "distributed-pp2dp3-newest": ("llama", "torch_dist", "torch_dist", "tp4pp1", 1, 2, 3, 1),
          "experts-megatron-tp2ep2": ("mixtral", "megatron", "torch", "tp2pp1ep2", 2, 1, 2, 2),
          "experts-megatron-pp2": ("mixtral", "megatron", "torch", "tp1pp2", 1, 2, 1, 1),
          "experts-torch_dist-ep2": ("mixtral", "torch_dist", "torch_dist", "tp2pp2ep4", 1, 1, 2, 2),
          "experts-torch_dist-tp2": ("mixtral", "torch_dist", "torch_dist", "tp1pp2", 2, 1, 1, 1),
          "experts-torch_dist-tp2-blocks": ("mixtral", "torch_dist", "torch_dist", "tp1pp2", 2, 1, 1, 1),
          "distributed-experts-dp2": ("mixtral", "torch_dist", "torch_dist", "tp2pp1", 1, 1, 2, 1),
-         "distributed-experts-pp2ep2": ("mixtral", "torch_dist", "torch_dist", "tp1pp1ep4", 1, 2, 2, 2),
+         "distributed-experts-pp2ep2-newest": ("mixtral", "torch_dist", "torch_dist", "tp1pp1ep4", 1, 2, 2, 2),
          "distributed-stacked-tp2ep2": ("mixtral", "torch_dist", "torch_dist", "tp2pp2ep2", 2, 1, 2, 2),
          "distributed-megatron-tp2dp2": ("llama", "megatron", "torch", "tp2pp1dp2", 2, 1, 2, 1),
          "distributed-megatron-pp2dp2": ("gpt2", "megatron", "torch", "tp1pp2", 1, 2, 2, 1),
-         "distributed-megatron-tp2pp2-vpp2": ("deep", "megatron", "torch", "tp2pp2vpp2", 2, 2, 1, 1),
+         "distributed-megatron-tp2pp2-vpp2-newest": ("deep", "megatron", "torch", "tp2pp2vpp2", 2, 2, 1, 1),
          "distributed-megatron-experts-ep2": ("mixtral", "megatron", "torch", "tp1pp2ep2", 1, 2, 2, 2),
          "megatron-vpp2": ("deep", "megatron", "torch", "tp1pp2vpp2", 1, 2, 1, 1),
          "torch_dist-vpp2": ("deep", "torch_dist", "torch_dist", "tp2pp1", 1, 2, 1, 1),
          "gpt2-megatron-tp2": ("gpt2", "megatron", "torch", "tp2pp1", 2, 1, 1, 1),
-         "gpt2-torch_dist-tp2": ("gpt2", "torch_dist", "torch_dist", "tp1pp2", 2, 1, 1, 1),
+         "gpt2-torch_dist-tp2-newest": ("gpt2", "torch_dist", "torch_dist", "tp1pp2", 2, 1, 1, 1),
          "fused-megatron-tp2": ("llama", "megatron", "torch", "tp2pp1", 2, 1, 1, 1),
          "fused-torch_dist-pp2": ("llama", "torch_dist", "torch_dist", "tp4pp1", 1, 2, 1, 1),
          "fused-experts-megatron-ep2": ("mixtral", "megatron", "torch", "tp1pp2ep2", 1, 2, 2, 2),
-         "fused-experts-torch_dist-ep2": ("mixtral", "torch_dist", "torch_dist", "tp2pp2ep4", 1, 1, 2, 2),
+         "fused-experts-torch_dist-ep2-newest": ("mixtral", "torch_dist", "torch_dist", "tp2pp2ep4", 1, 1, 2, 2),
          "distributed-fused-megatron-tp2dp2": ("llama", "megatron", "torch", "tp2pp1dp2", 2, 1, 2, 1),
          "distributed-fused-torch_dist-dp2": ("llama", "torch_dist", "torch_dist", "tp1pp2", 1, 1, 2, 1),
          "engine-megatron-tp2": ("llama", "megatron", "torch", "tp2pp1", 2, 1, 1, 1),
          "engine-megatron-pp2": ("qwen3", "megatron", "torch", "tp1pp2", 1, 2, 1, 1),
          "engine-megatron-vpp2": ("deep", "megatron", "torch", "tp1pp2vpp2", 1, 2, 1, 1),
          "engine-gpt2-megatron-tp2": ("gpt2", "megatron", "torch", "tp2pp1", 2, 1, 1, 1),
-         "engine-experts-megatron-tp2ep2": ("mixtral", "megatron", "torch", "tp2pp1ep2", 2, 1, 2, 2),
+         "engine-experts-megatron-tp2ep2-newest": ("mixtral", "megatron", "torch", "tp2pp1ep2", 2, 1, 2, 2),
          "engine-experts-megatron-pp2": ("mixtral", "megatron", "torch", "tp1pp2", 1, 2, 1, 1),
          "engine-sequential-megatron-pp2ep2": ("mixtral", "megatron", "torch", "tp1pp2ep2", 1, 2, 2, 2),
-         "engine-torch_dist-tp2": ("qwen3", "torch_dist", "torch_dist", "tp1pp2", 2, 1, 1, 1),
+         "engine-torch_dist-tp2-newest": ("qwen3", "torch_dist", "torch_dist", "tp1pp2", 2, 1, 1, 1),
          "engine-experts-torch_dist-ep2": ("mixtral", "torch_dist", "torch_dist", "tp2pp2ep4", 1, 1, 2, 2),
          "distributed-megatron-engine-tp2dp2": ("qwen3", "megatron", "torch", "tp2pp1dp2", 2, 1, 2, 1),
          "distributed-megatron-engine-pp2dp2": ("gpt2", "megatron", "torch", "tp1pp2", 1, 2, 2, 1),
@@ -63,11 +64,11 @@ CASES = {"megatron-tp2": ("llama", "megatron", "torch", "tp2pp1", 2, 1, 1, 1),
          "distributed-megatron-engine-experts-pp2ep2": ("mixtral", "megatron", "torch", "tp1pp2ep2", 1, 2, 2, 2),
          "distributed-megatron-engine-experts-tp2": ("mixtral", "megatron", "torch", "tp2pp1", 2, 1, 1, 1),
          "distributed-megatron-engine-sequential-ep2": ("mixtral", "megatron", "torch", "tp1pp1ep2", 1, 1, 2, 2),
-         "distributed-engine-experts-torch_dist-dp2": ("mixtral", "torch_dist", "torch_dist", "tp2pp1", 1, 1, 2, 1)}
+         "distributed-engine-experts-torch_dist-dp2-newest": ("mixtral", "torch_dist", "torch_dist", "tp2pp1", 1, 1, 2, 1)}
 # Cases that are saved in other ways too: as dp_reshardable, dp_zero_gather_scatter, and as folders with distrib_optim.pt.
 FLAT = ("dp_reshardable", "dp_zero_gather_scatter", "torch")
-FLAT_CASES = ("distributed-experts-dp2", "distributed-experts-pp2ep2", "distributed-stacked-tp2ep2",
-              "distributed-engine-experts-torch_dist-dp2")
+FLAT_CASES = ("distributed-experts-dp2", "distributed-experts-pp2ep2-newest", "distributed-stacked-tp2ep2",
+              "distributed-engine-experts-torch_dist-dp2-newest")
 # Megatron's logits are compared, but for experts in local modules, whose router Megatron-core cannot compute without its extension.
 FORWARD = [name for name, case in CASES.items() if case[0] != "mixtral" or "engine" in name]
 TOKENS = torch.arange(3, 35).reshape(2, 16) * 7 % 250
@@ -77,6 +78,7 @@ CHANGES = {"llama": {}, "deep": dict(num_hidden_layers=4), "qwen3": dict(
     architectures=["MixtralForCausalLM"], model_type="mixtral", num_local_experts=4, num_experts_per_tok=2), "gpt2": dict(
         architectures=["GPT2LMHeadModel"], model_type="gpt2", n_embd=64, n_layer=2, n_head=8, n_inner=96, n_positions=64,
         num_key_value_heads=8, tie_word_embeddings=True, hidden_act=None, activation_function="gelu_new")}
+RATES = ("--lr", "2e-3", "--min-lr", "5e-4")  # of the programs in megatron_ranks.py
 GROUPS = {"master": "param", "exp_avg": "exp_avg", "exp_avg_sq": "exp_avg_sq"}
 
 
@@ -84,7 +86,7 @@ GROUPS = {"master": "param", "exp_avg": "exp_avg", "exp_avg_sq": "exp_avg_sq"}
 def ran(tmp_path_factory):
     """({model: tensors that were exported}, {case: job}) after Megatron-core's ranks have run."""
     folder = tmp_path_factory.mktemp("megatron")
-    trained, jobs, impls = {}, {}, {"local": [], "transformer_engine": []}
+    trained, jobs, programs = {}, {}, {}
     for model, changes in CHANGES.items():
         path = harness.write_config(folder / model, **changes)
         harness.train(path, folder / model / "ckpt", steps=STEPS, layout="tp2pp2", dtype="bf16")
@@ -95,16 +97,17 @@ def ran(tmp_path_factory):
         harness.ok("tp-ckpt", "export", folder / model / "ckpt", "--format", ours, "-o", folder / name, "--layout", layout,
                    *["--distributed-optimizer"] * distributed, *["--megatron-adam", "torch"] * (not distributed and not fused),
                    *["--transformer-impl", "local"] * (ours == "megatron" and not engine),
-                   *["--moe-experts", "sequential"] * ("sequential" in name))
+                   *["--moe-experts", "sequential"] * ("sequential" in name), *RATES)
         (folder / name / "out").mkdir()
         jobs[name] = dict(format=theirs, tp=tp, pp=pp, vpp=2 if "vpp2" in name else 1, dp=dp, ep=ep, distributed=distributed,
                           fused=fused, load=str(folder / name), save=str(folder / name / "saved"), out=str(folder / name / "out"),
                           flat=FLAT if name in FLAT_CASES else (), grouped=grouped, block=BLOCK if "blocks" in name else 0,
                           config=json.loads((folder / model / "config.json").read_text()))
-        impls["transformer_engine" if engine else "local"].append(jobs[name])
-    for impl, of_impl in impls.items():
-        (folder / impl).write_text(json.dumps(of_impl))
-        frameworks.run("megatron_ranks.py", folder / impl, impl)
+        program = "transformer_engine" if engine else "local", frameworks.NEWEST_MEGATRON if "newest" in name else None
+        programs.setdefault(program, []).append(jobs[name])
+    for (impl, version), of_program in programs.items():
+        (folder / "jobs").write_text(json.dumps(of_program))
+        frameworks.run("megatron_ranks.py", folder / "jobs", impl, megatron=version)
     return trained, jobs
 
 
