@@ -25,8 +25,9 @@ BIN      := $(if $(filter plain,$(FLAVOUR)),bin,$(BUILD)/bin)
 LIB      := $(patsubst %bin,%lib,$(BIN))
 Q        := $(if $(V),,@)
 
-# Use every processor unless -j says otherwise, but make several goals (make clean all) in order.
-ifeq ($(MAKELEVEL)$(word 2,$(MAKECMDGOALS)),0)
+# Use every processor unless -j says otherwise, but make several goals in order (make clean all), if they do more than build.
+MORE_THAN_BUILT := $(if $(word 2,$(MAKECMDGOALS)),$(filter-out all tests unit benches,$(MAKECMDGOALS)))
+ifeq ($(MAKELEVEL)$(MORE_THAN_BUILT),0)
 MAKEFLAGS += -j$(JOBS)
 endif
 MAKEFLAGS += --no-print-directory
