@@ -77,7 +77,7 @@ static tp_status open_safetensors(struct import_source *s, const struct import_r
                      "what is missing (" IMPORT_FORMATS ")",
                      q->source);
     TP_TRY(st);
-    TP_TRY(safetensors_decode_fp8(s->safetensors, &s->decoded, err));
+    TP_TRY(safetensors_dequantize(s->safetensors, &s->decoded, err));
     for (int i = 0; i < safetensors_count(s->safetensors) && !q->rules; i++)
         TP_TRY(foreign_adapter_check_name(q->source, safetensors_name(s->safetensors, i), err));
     TP_TRY(list_params(s, &s->tensors, &s->n_tensors, q, m, arena, err));
@@ -407,31 +407,35 @@ tp_status import_source_model(struct model *out, const struct import_request *q,
     return memory_budget_explain(st, q->memory_bytes, err);
 }
 
+/* Weights were decoded: say so, and leave out of the config that they are quantized. */
+static tp_status note_decoded(const struct import_source *s, const struct import_request *q,
+                              struct model *m, bool says_so, struct arena *arena,
+                              struct tp_err *err)
+{
+    progress_note(q->progress, "%d quantized weights are read as bf16%s", s->decoded,
+                  says_so ? ", and config.json without quantization_config" : "");
+    return says_so ? hf_config_remove(m, "quantization_config", arena, err) : TP_OK;
+}
+
 /* After the source was opened, or not: weights that are quantized in a way that cannot be decoded
- * are named as the reason of what is missing, and those that were decoded leave the config. */
+ * are named as the reason of what is missing. */
 static tp_status explain_quantized(tp_status st, const struct import_source *s,
                                    const struct import_request *q, struct model *m,
                                    struct arena *arena, struct tp_err *err)
 {
     char method[QUANT_METHOD_MAX];
+    const bool says_so = foreign_model_is_quantized(method, m);
 
-    if (!foreign_model_is_quantized(method, m))
-        return st;
-    if (!st && s->decoded > 0) {
-        progress_note(
-            q->progress,
-            "%d weights in FP8 are imported as bf16, and config.json without quantization_config",
-            s->decoded);
-        return hf_config_remove(m, "quantization_config", arena, err);
-    }
-    if (q->rules && s->decoded == 0)
+    if (!st && s->decoded > 0)
+        return note_decoded(s, q, m, says_so, arena, err);
+    if (says_so && q->rules && s->decoded == 0 && (!st || st == TP_E_CORRUPT || st == TP_E_USAGE))
         return tp_fail(
             err, TP_E_USAGE,
             "--rules: %s says that the weights are quantized (%s), which is not supported; "
             "convert the model to bf16 first, and remove quantization_config from its "
             "config.json",
             q->config ? q->config : q->source, method);
-    if (st == TP_E_CORRUPT)
+    if (says_so && s->decoded == 0 && st == TP_E_CORRUPT)
         st = tp_fail_in(err,
                         "config.json says that the weights are quantized (%s), which is not "
                         "supported; convert the model to bf16 first",

@@ -19,7 +19,7 @@ struct import_source {
     struct reshard_tensor *transferred;      /* the same, for the engine */
     int n_tensors;
     int n_params;           /* of one group of them; of safetensors 0 */
-    int decoded;            /* how many of them were in FP8, of safetensors */
+    int decoded;            /* how many of them were quantized, of safetensors */
     int layers;             /* that rules found in the names; without rules 0 */
     int64_t step;           /* of the run: the request's, else the optimizer's, else 0 */
     bool has_step;          /* the request or the source names it */
@@ -34,8 +34,8 @@ struct import_source {
 tp_status import_source_model(struct model *out, const struct import_request *q,
                               struct arena *arena, struct tp_err *err);
 
-/* Open the request's source. If weights in FP8 are decoded, the model's config no longer says that
- * they are quantized. TP_E_NOTFOUND: it is not a folder. TP_E_USAGE: it has no known format, or the
+/* Open the request's source. If weights are decoded, the model's config no longer says that they
+ * are quantized. TP_E_NOTFOUND: it is not a folder. TP_E_USAGE: it has no known format, or the
  * rules do not fit. */
 tp_status import_source_open(struct import_source *s, const struct import_request *q,
                              struct model *m, struct arena *arena, struct tp_err *err);

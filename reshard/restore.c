@@ -101,7 +101,7 @@ tp_status restore_safetensors(const struct restore_request *request, const char 
     tp_status st;
 
     TP_TRY(safetensors_open(&source, path, err));
-    TP_TRY(safetensors_decode_fp8(source, NULL, err));
+    TP_TRY(safetensors_dequantize(source, NULL, err));
     TP_TRY(safetensors_select(source, tensors, request->n_tensors, err));
     TP_TRY(copy_to_memory(request, safetensors_source_endpoint(source), tensors, stats, err));
 done:

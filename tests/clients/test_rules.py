@@ -12,6 +12,7 @@ import torch
 import transformers
 from safetensors.torch import save_file
 from transformers.integrations.finegrained_fp8 import Fp8Dequantize
+from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "cli"))
 import harness  # noqa: E402
@@ -188,6 +189,29 @@ def test_a_model_in_fp8_becomes_what_transformers_makes_of_it(tmp_path):
     (source / "config.json").write_text(json.dumps(config))
     save_file(stored, source / "model.safetensors", metadata={"format": "pt"})
     import_(("deepseek-v3", source), "tp2pp2", tmp_path / "ckpt")
+    harness.ok("tp-ckpt", "export", tmp_path / "ckpt", "--format", "safetensors", "-o", tmp_path / "hf")
+    assert_bits(tensors(tmp_path / "hf"), want)
+    load(tmp_path / "hf")
+
+
+def test_a_model_in_mxfp4_becomes_what_transformers_makes_of_it(tmp_path):
+    """As gpt-oss is published."""
+    source, random = make("gpt-oss", tmp_path / "source"), torch.Generator().manual_seed(2)
+    stored, want = {}, {}
+    for name, w in tensors(source).items():
+        if not name.endswith(("experts.gate_up_proj", "experts.down_proj")):
+            stored[name] = want[name] = w.to(torch.bfloat16)
+            continue
+        experts, columns, rows = w.shape  # each matrix is stored the other way round
+        blocks = torch.randint(0, 256, (experts, rows, columns // 32, 16), generator=random, dtype=torch.uint8)
+        scales = torch.randint(115, 127, blocks.shape[:-1], generator=random, dtype=torch.uint8)
+        stored[name + "_blocks"], stored[name + "_scales"] = blocks, scales
+        want[name] = convert_moe_packed_tensors(blocks, scales).contiguous()
+    config = json.loads((source / "config.json").read_text())
+    config["quantization_config"] = {"quant_method": "mxfp4", "modules_to_not_convert": ["lm_head"]}
+    (source / "config.json").write_text(json.dumps(config))
+    save_file(stored, source / "model.safetensors", metadata={"format": "pt"})
+    import_(("gpt-oss", source), "tp2pp2", tmp_path / "ckpt")
     harness.ok("tp-ckpt", "export", tmp_path / "ckpt", "--format", "safetensors", "-o", tmp_path / "hf")
     assert_bits(tensors(tmp_path / "hf"), want)
     load(tmp_path / "hf")

@@ -24,11 +24,10 @@ struct safetensors_source;
  * TP_E_NOTFOUND: there is no such path, or nothing of this format in it. */
 tp_status safetensors_open(struct safetensors_source **out, const char *path, struct tp_err *err);
 
-/* Before anything else: tensors in FP8 that have scales (fp8.h) are from now on tensors in
- * bf16, and their scales, NAME_scale_inv or NAME_scale, are none. *n: how many; or NULL.
- * TP_E_CORRUPT: scales do not divide their tensor, or have another type than f32, bf16, f16 or
- * E8M0. */
-tp_status safetensors_decode_fp8(struct safetensors_source *s, int *n, struct tp_err *err);
+/* Before anything else: weights in FP8 or MXFP4 that have scales (quantized.h) are from now on
+ * tensors in bf16, and their scales are none. *n: how many; or NULL. TP_E_CORRUPT: scales do not
+ * divide their weight, or have a type that is not supported. */
+tp_status safetensors_dequantize(struct safetensors_source *s, int *n, struct tp_err *err);
 
 /* All tensors of the files, ascending by name. */
 int safetensors_count(const struct safetensors_source *s);

@@ -9,7 +9,7 @@
 #include "core/file.h"
 #include "core/text.h"
 #include "reshard/engine/tensor_digests.h"
-#include "reshard/formats/safetensors/fp8_scales.h"
+#include "reshard/formats/safetensors/quantized.h"
 #include "reshard/formats/safetensors/safetensors_index.h"
 #include "storage/location.h"
 #include "storage/missing_files.h"
@@ -24,8 +24,8 @@ struct safetensors_source_file {
 struct safetensors_found {
     struct safetensors_entry entry;
     int file;
-    const struct fp8_scales *scales; /* what is stored is FP8, and its dtype what it becomes; NULL:
-                                        it is what its dtype says */
+    const struct quantized *quantized; /* how it is stored; its tensor is what it is read as. NULL:
+                                          it is stored as its tensor says */
 };
 
 struct safetensors_source {
@@ -45,13 +45,13 @@ static tp_status no_memory(const struct safetensors_source *s, struct tp_err *er
     return tp_fail(err, TP_E_NOMEM, "%s: no memory for its index", s->path);
 }
 
-/* What is stored of a run. */
+/* Of a run that is stored as it is read. */
 static struct safetensors_bytes bytes_of(const struct safetensors_source *s,
                                          const struct safetensors_found *f, const struct box *run)
 {
     const struct box whole = box_whole(f->entry.tensor.ndim, f->entry.tensor.shape);
     const struct safetensors_source_file *file = &s->files[f->file];
-    const int elem = f->scales ? 1 : dtype_bytes(f->entry.tensor.dtype);
+    const int elem = dtype_bytes(f->entry.tensor.dtype);
 
     return (struct safetensors_bytes){ &file->object, file->path,
                                        f->entry.begin + box_offset_in(&whole, run) * elem,
@@ -63,21 +63,22 @@ static tp_status source_read_undigested(void *ctx, int extent, const struct box 
 {
     const struct safetensors_source *s = ctx;
     const struct safetensors_found *f = s->selected[extent];
-    const struct safetensors_bytes stored = bytes_of(s, f, run);
+    const struct safetensors_bytes b = bytes_of(s, f, run);
 
-    return f->scales && !box_is_empty(run) ? fp8_scales_read(f->scales, &stored, run, buf, err)
-                                           : safetensors_bytes_read(&stored, buf, err);
+    return f->quantized ? quantized_read(f->quantized, run, buf, err)
+                        : safetensors_bytes_read(&b, buf, err);
 }
 
 static void source_will_read(void *ctx, int extent, const struct box *run)
 {
     const struct safetensors_source *s = ctx;
     const struct safetensors_found *f = s->selected[extent];
-    const struct safetensors_bytes stored = bytes_of(s, f, run);
+    const struct safetensors_bytes b = bytes_of(s, f, run);
 
-    if (f->scales && !box_is_empty(run))
-        fp8_scales_will_read(f->scales, run);
-    safetensors_bytes_will_read(&stored);
+    if (f->quantized)
+        quantized_will_read(f->quantized, run);
+    else
+        safetensors_bytes_will_read(&b);
 }
 
 static void source_add_digest(void *ctx, int tensor, const struct digest *part)
@@ -319,69 +320,86 @@ static const struct safetensors_found *find_with_prefix(const struct safetensors
     return f;
 }
 
-/* ---- FP8 ---- */
+/* ---- quantized weights ---- */
 
+/* The scales of a tensor; NULL: it has none. */
 static const struct safetensors_found *find_scales(const struct safetensors_source *s,
-                                                   const char *name, struct arena *arena)
+                                                   const struct safetensors_entry *e,
+                                                   struct arena *arena)
 {
-    static const char *const suffixes[] = { "_scale_inv", "_scale" };
+    const enum quantized_form form = quantized_form_of(e);
     const struct safetensors_found *f = NULL;
+    const char *name;
 
-    for (int i = 0; i < 2 && !f; i++) {
-        const char *scales = arena_printf(arena, "%s%s", name, suffixes[i]);
-
-        f = scales ? find(s, scales) : NULL;
-    }
+    for (int i = 0; !f && (name = quantized_scales_name(form, e->tensor.name, i, arena)); i++)
+        f = find(s, name);
     return f;
 }
 
-/* Remove the tensors that are scales of others. */
-static void remove_scales(struct safetensors_source *s, const bool *are_scales)
+static struct safetensors_bytes all_bytes(const struct safetensors_source *s,
+                                          const struct safetensors_found *f)
+{
+    return (struct safetensors_bytes){ &s->files[f->file].object, s->files[f->file].path,
+                                       f->entry.begin, f->entry.end - f->entry.begin };
+}
+
+static tp_status dequantize(struct safetensors_source *s, struct safetensors_found *f,
+                            const struct safetensors_found *scales, struct tp_err *err)
+{
+    struct quantized *q = arena_array(&s->arena, 1, sizeof *q);
+    const struct safetensors_bytes elements = all_bytes(s, f), scale_bytes = all_bytes(s, scales);
+    tp_status st;
+
+    if (!q)
+        return no_memory(s, err);
+    TP_TRY(quantized_make(q, &f->entry, &elements, &scales->entry, &scale_bytes, &s->arena, err));
+    f->quantized = q;
+done:
+    return st;
+}
+
+/* Remove the tensors that are scales of others, and give these the names of weights. */
+static tp_status replace_quantized(struct safetensors_source *s, const bool *are_scales,
+                                   struct tp_err *err)
 {
     int kept = 0;
 
-    for (int i = 0; i < s->n_found; i++)
+    for (int i = 0; i < s->n_found; i++) {
+        struct safetensors_found *f = &s->found[i];
+
+        if (f->quantized)
+            f->entry.tensor = f->quantized->weight;
         if (!are_scales[i])
-            s->found[kept++] = s->found[i];
+            s->found[kept++] = *f;
+    }
     s->n_found = kept;
+    return sort_found(s, err);
 }
 
-tp_status safetensors_decode_fp8(struct safetensors_source *s, int *n, struct tp_err *err)
+tp_status safetensors_dequantize(struct safetensors_source *s, int *n, struct tp_err *err)
 {
     bool *are_scales = calloc((size_t)s->n_found + 1, sizeof *are_scales);
-    struct arena arena = { 0 };
-    int decoded = 0;
+    struct arena names = { 0 };
+    int found = 0;
     tp_status st = TP_OK;
 
     if (!are_scales)
         return no_memory(s, err);
     for (int i = 0; i < s->n_found; i++) {
-        struct safetensors_found *f = &s->found[i];
-        const struct safetensors_found *scales =
-            f->entry.fp8 == FP8_E4M3 ? find_scales(s, f->entry.tensor.name, &arena) : NULL;
-        struct fp8_scales *made = scales ? arena_array(&s->arena, 1, sizeof *made) : NULL;
-        struct safetensors_bytes all;
+        const struct safetensors_found *scales = find_scales(s, &s->found[i].entry, &names);
 
         if (!scales)
             continue;
-        if (!made) {
-            st = no_memory(s, err);
-            goto done;
-        }
-        all = (struct safetensors_bytes){ &s->files[scales->file].object,
-                                          s->files[scales->file].path, scales->entry.begin,
-                                          scales->entry.end - scales->entry.begin };
-        TP_TRY(fp8_scales_make(made, &f->entry.tensor, &scales->entry, &all, err));
-        f->scales = made;
-        f->entry.tensor.dtype = DTYPE_BF16;
+        TP_TRY(dequantize(s, &s->found[i], scales, err));
         are_scales[scales - s->found] = true;
-        decoded++;
+        found++;
     }
-    remove_scales(s, are_scales);
+    if (found > 0)
+        TP_TRY(replace_quantized(s, are_scales, err));
     if (n)
-        *n = decoded;
+        *n = found;
 done:
-    arena_free(&arena);
+    arena_free(&names);
     free(are_scales);
     return st;
 }

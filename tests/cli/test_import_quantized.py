@@ -1,10 +1,10 @@
-"""Weights in FP8 with scales become bf16 when they are imported, converted or trained.
+"""Weights in FP8 and MXFP4 with scales become bf16 when they are imported, converted or trained.
 
-What must come out follows from the definition of e4m3 (arXiv:2209.05433) and is computed by numpy; tests/clients compares
-with torch and transformers.
+What must come out follows from the definitions of e4m3 (arXiv:2209.05433) and e2m1 (OCP Microscaling Formats) and is computed
+by numpy; tests/clients compares with torch and transformers.
 
 needs: tp-train tp-ckpt tp-reshard make_ckpt
-covers: reshard/formats/safetensors/fp8_scales
+covers: reshard/formats/safetensors/quantized
 """
 import json
 import os
@@ -116,7 +116,7 @@ def test_weights_in_fp8_are_imported_as_bf16(kind, hf, tmp_path):
         words = ("proj",)
     want = quantize(hf, kind, words)
     r = ok("tp-ckpt", "import", hf, "--layout", "tp2", "-o", tmp_path / "ckpt", "--jobs", 2)
-    assert "%d weights in FP8 are imported as bf16, and config.json without quantization_config" % len(want) in r.err, repr(r)
+    assert "%d quantized weights are read as bf16, and config.json without quantization_config" % len(want) in r.err, repr(r)
     ok("tp-ckpt", "export", tmp_path / "ckpt", "-o", tmp_path / "out")
     got = bits(tmp_path / "out", want)
     assert all(np.array_equal(got[n], want[n]) for n in want)
@@ -161,6 +161,7 @@ def test_scales_that_do_not_divide_a_weight_are_refused(hf, tmp_path):
 
 def test_scales_of_integers_are_refused(hf, tmp_path):
     quantize(hf, "block")
+    (hf / "config.json").write_text((hf / "config.json").read_text().replace("quantization_config", "comment"))
     name = "model.layers.0.mlp.up_proj.weight_scale_inv"
     rewrite(hf, lambda tensors: tensors.update({name: ("I32", (4, 2), bytes(32))}))
     r = run("tp-ckpt", "import", hf, "-o", tmp_path / "ckpt")
@@ -175,7 +176,62 @@ def test_rules_take_weights_in_fp8(hf, tmp_path):
     rules = sorted({n.replace("layers.0", "layers.*") for n in names if "layers.1" not in n and "_scale" not in n and n[0] != "_"},
                    key=lambda n: (n == "lm_head.weight" or n == "model.norm.weight", n))
     (tmp_path / "rules").write_text("".join("%s -\n" % n for n in rules))
-    ok("tp-ckpt", "import", hf, "--rules", tmp_path / "rules", "-o", tmp_path / "ckpt")
+    argv = ["tp-ckpt", "import", hf, "--rules", tmp_path / "rules", "-o", tmp_path / "ckpt"]
+    ok(*argv)
+    ok("tp-ckpt", "export", tmp_path / "ckpt", "--format", "safetensors", "-o", tmp_path / "out")
+    got = bits(tmp_path / "out", want)
+    assert all(np.array_equal(got[n], want[n]) for n in want)
+    assert "quantization_config" not in json.loads((tmp_path / "out/config.json").read_text())
+    (tmp_path / "rules").write_text("".join("%s -\n" % n for n in rules[1:]))
+    r = run(*argv, "--force")
+    assert r.rc == 2 and rules[0] in r.err and "quantized" not in r.err, repr(r)
+
+
+# ---- MXFP4, as gpt-oss is published -------------------------------------------------------------------
+
+HALVES = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6] + [-0.0, -0.5, -1, -1.5, -2, -3, -4, -6], np.float32)
+RULES = "embed.weight 0 pad\nlayers.*.experts.up_proj 2 unit=2\nlayers.*.experts.up_proj_bias 1 unit=2\nlayers.*.experts.down_proj 1\n"
+
+
+def pack(rng, experts, rows, groups):
+    """(blocks, scales, bits of bf16 of the weight that they are: [experts, 32 groups, rows])"""
+    blocks = rng.integers(0, 256, (experts, rows, groups, 16)).astype(np.uint8)
+    scales = rng.integers(100, 140, (experts, rows, groups)).astype(np.uint8)
+    halves = np.stack([HALVES[blocks & 15], HALVES[blocks >> 4]], -1).reshape(experts, rows, groups, 32)
+    numbers = halves * (2.0 ** (scales.astype(np.float32) - 127))[..., None]
+    return blocks, scales, bf16(numbers.reshape(experts, rows, groups * 32).transpose(0, 2, 1))
+
+
+def mxfp4_model(folder):
+    """Experts in MXFP4, and other tensors that are not quantized. Returns {name: bits of bf16}."""
+    rng, want, tensors = np.random.default_rng(SEED), {}, {}
+    for layer in range(2):
+        for name, rows, groups in (("up_proj", 40, 3), ("down_proj", 96, 2)):
+            base = "layers.%d.experts.%s" % (layer, name)
+            blocks, scales, want[base] = pack(rng, 3, rows, groups)
+            tensors[base + "_blocks"] = "U8", blocks.shape, blocks.tobytes()
+            tensors[base + "_scales"] = "U8", scales.shape, scales.tobytes()
+        want["layers.%d.experts.up_proj_bias" % layer] = bf16(rng.standard_normal((3, 40)))
+    want["embed.weight"] = bf16(rng.standard_normal((50, 96)))
+    tensors.update({n: ("BF16", want[n].shape, want[n].tobytes()) for n in want if n.endswith(("bias", "weight"))})
+    folder.mkdir()
+    (folder / "model.safetensors").write_bytes((2).to_bytes(8, "little") + b"{}")
+    (folder / "config.json").write_text(json.dumps({"architectures": ["MyModel"], "quantization_config": {"quant_method": "mxfp4"}}))
+    rewrite(folder, lambda t: t.update(tensors))
+    return want
+
+
+@pytest.mark.parametrize("where", ["local", "store"])
+def test_experts_in_mxfp4_are_imported_as_bf16(where, tmp_path):
+    print("TP_SEED=%d" % SEED)
+    want = mxfp4_model(tmp_path / "hf")
+    (tmp_path / "rules").write_text(RULES)
+    with ObjectStore() as store:
+        store.add_tree("models/hf", tmp_path / "hf")
+        source = tmp_path / "hf" if where == "local" else "s3://models/hf"
+        r = ok("tp-ckpt", "import", source, "--rules", tmp_path / "rules", "--layout", "tp2pp2", "-o", tmp_path / "ckpt", "--jobs", 2,
+               env=store.environment())
+    assert "4 quantized weights are read as bf16, and" in r.err, repr(r)
     ok("tp-ckpt", "export", tmp_path / "ckpt", "--format", "safetensors", "-o", tmp_path / "out")
     got = bits(tmp_path / "out", want)
     assert all(np.array_equal(got[n], want[n]) for n in want)
