@@ -40,9 +40,8 @@ struct model {
     enum model_family family;
     int64_t vocab, hidden, ffn; /* rows of the embedding; width; width inside the MLP */
     int layers, heads, kv_heads;
-    int64_t head_dim; /* may differ from hidden / heads */
-    int64_t
-        rotary_dim; /* the first elements of each head, which a rotary embedding rotates; 0: none */
+    int64_t head_dim;   /* may differ from hidden / heads */
+    int64_t rotary_dim; /* the first elements of each head, which are rotated; 0: none are */
     double rotary_part; /* that part of a head, as config.json says it */
     int64_t max_positions;
     int64_t embedding_width; /* OPT's word_embed_proj_dim, which must be hidden; 0: not given */

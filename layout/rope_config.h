@@ -1,8 +1,8 @@
 /*
  * layout/rope_config.h - the rotary embedding of a config.json. transformers 5 writes
  * rope_parameters; older versions write rope_theta, rope_scaling and partial_rotary_factor, in
- * GPT-NeoX rotary_emb_base and rotary_pct. Where layers with a sliding
- * window have their own, rope_parameters has an object for each type of layer.
+ * GPT-NeoX rotary_emb_base and rotary_pct. Where layers with a sliding window have their own,
+ * rope_parameters has an object for each type of layer.
  */
 #ifndef LAYOUT_ROPE_CONFIG_H
 #define LAYOUT_ROPE_CONFIG_H

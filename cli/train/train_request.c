@@ -27,9 +27,8 @@
 
 static const char INTRO[] =
     "Train a Llama, Mistral, Mixtral, Qwen2, Qwen3, Gemma, Phi-3, Granite, OLMo, GPT-NeoX,\n"
-    "GPT-2 or OPT on many ranks: tensor, sequence, context, pipeline, expert and data parallel, "
-    "on\n"
-    "CPUs or NVIDIA GPUs.\n"
+    "GPT-2 or OPT on many ranks: tensor, sequence, context, pipeline, expert and data\n"
+    "parallel, on CPUs or NVIDIA GPUs.\n"
     "It needs --data and --steps, and --model or a checkpoint to resume from.\n"
     "It starts its own ranks. Under mpirun or srun it needs one process per rank of the layout.";
 static const char TAIL[] =

@@ -13,8 +13,7 @@
 /* AdamW's options, for formats that record them. */
 struct export_adamw {
     double lr, beta1, beta2, eps, weight_decay;
-    double max_lr,
-        min_lr; /* of a schedule; negative: as lr; NAN: the source says that there is none */
+    double max_lr, min_lr; /* of a schedule; negative: as lr; NAN: the source has none */
 };
 
 /* Those of torch.optim.AdamW. */

@@ -393,8 +393,8 @@ static void join_bias(const struct network *n, struct network_norm *above, struc
 
 /* Which norms sum the gradients of biases: not of the last layer of a virtual stage, unless the
  * model ends there, because the norm above is another stage's. Not the MLP's norm where it does not
- * read what attention adds. With zero3 only in the same layer:
- * gradients of another layer are not in memory yet. */
+ * read what attention adds. With zero3 only in the same layer: gradients of another layer are not
+ * in memory yet. */
 static void join_biases(struct network *n)
 {
     for (int c = 0; c < n->n_vstages; c++) {
