@@ -223,7 +223,9 @@ def test_factors_of_longrope_that_change_are_reported(reference, tmp_path):
 
 def test_the_rotary_embedding_of_early_files_of_phi_3_is_longrope(reference, tmp_path):
     old = {k: v for k, v in MODELS["phi3-long"].items() if k != "rope_parameters"}
-    old.update(rope_theta=100.0, rope_scaling=dict(type="su", short_factor=[1.5, 1.0], long_factor=[2.5, 7.0]))
+    rope = MODELS["phi3-long"]["rope_parameters"]
+    old.update({k: rope[k] for k in ("rope_theta", "partial_rotary_factor")},
+               rope_scaling=dict(type="su", short_factor=rope["short_factor"], long_factor=rope["long_factor"]))
     oracle.save_model(tmp_path / "old", old, reference.weights("phi3-long"))
     ok(*reference.argv("phi3-long", "tp1", tmp_path / "log", model=tmp_path / "old"))
     curves.assert_same(harness.read_log(tmp_path / "log"), reference.trace("phi3-long"), "su")

@@ -367,6 +367,19 @@ CASES(relu, 20)
     assert_similar(u, DTYPE_F32, 1, 0, "relu gradient in place");
 }
 
+CASES(relu_kept, 20)
+{
+    int64_t at = rng_int(r, 0, 2) ? 0 : 1, n = rng_int(r, 0, 3000);
+    struct pair u = numbers_kept(r, n + at, 4), y = numbers_kept(r, n + at, 1);
+    struct pair dy = numbers_kept(r, n + at, 1);
+
+    BOTH(relu_forward, relu_forward, AT_KEPT(y, at), KEPT, AT_KEPT(u, at), n, KEPT);
+    assert_similar_kept(y, 1, 0, "relu");
+    BOTH(relu_backward, relu_backward, AT_KEPT(y, at), KEPT, AT_KEPT(dy, at), AT_KEPT(u, at), n,
+         KEPT);
+    assert_similar_kept(y, 1, 0, "relu gradient");
+}
+
 CASES(bias, 20)
 {
     int64_t rows, cols;
