@@ -31,7 +31,7 @@ struct mxfp4_part mxfp4_part_of(const struct mxfp4_blocks *b, int64_t at, int64_
 
 /* Stored rows in memory. */
 struct mxfp4_rows {
-    const unsigned char *blocks, *scales; /* of the first group that is read */
+    const unsigned char *blocks, *scales; /* of the first group */
     int64_t block_stride, scale_stride;   /* bytes from one row to the next */
     int64_t rows;
     int64_t skip, count; /* elements of a row: before the first one, and how many */

@@ -198,66 +198,39 @@ static tp_status read_fp8(const struct quantized *q, const struct box *run, void
 
 /* ---- MXFP4 ---- */
 
-/* Stored rows that are read together, counted through all matrices; of each n groups from `first`
- * on. */
-struct group_rows {
-    int64_t row, rows;
-    int64_t first, n;
-};
-
-/* The groups that a part needs. All groups of a row, if it needs half of them, because requests are
- * then longer, and on a server, because only that is announced. */
-static struct group_rows groups_of(const struct quantized *q, const struct mxfp4_part *p)
+/* Bytes of stored rows, counted through all matrices; a row has `unit` bytes for each group. */
+static struct safetensors_bytes rows_of(const struct quantized *q,
+                                        const struct safetensors_bytes *all, int64_t unit,
+                                        int64_t row, int64_t rows)
 {
-    struct group_rows g = { .row = p->matrix * q->blocks.rows + p->row,
-                            .rows = p->rows,
-                            .first = p->first / MXFP4_GROUP };
-
-    g.n = (p->first + p->count - 1) / MXFP4_GROUP - g.first + 1;
-    if (q->elements.object->remote || 2 * g.n >= q->blocks.groups) {
-        g.first = 0;
-        g.n = q->blocks.groups;
-    }
-    return g;
+    return part_of(all, row * q->blocks.groups * unit, rows * q->blocks.groups * unit);
 }
 
-/* Read `unit` bytes for each group. */
-static tp_status read_groups(unsigned char *to, const struct safetensors_bytes *all,
-                             const struct group_rows *g, int64_t groups, int64_t unit,
-                             struct tp_err *err)
-{
-    struct safetensors_bytes b = part_of(all, g->row * groups * unit, g->rows * groups * unit);
-    tp_status st = TP_OK;
-
-    if (g->n == groups)
-        return safetensors_bytes_read(&b, to, err);
-    for (int64_t i = 0; i < g->rows && !st; i++) {
-        b = part_of(all, ((g->row + i) * groups + g->first) * unit, g->n * unit);
-        st = safetensors_bytes_read(&b, to + i * g->n * unit, err);
-    }
-    return st;
-}
-
-/* Decode a part to `to`, where it is contiguous, some rows at a time. */
+/* Decode a part to `to`, where it is contiguous, some rows at a time. A part may need few elements
+ * of each row. Rows are read whole all the same: they have a kilobyte or two, so as many short
+ * requests would take longer. */
 static tp_status read_part(const struct quantized *q, const struct mxfp4_part *p, char *to,
                            struct tp_err *err)
 {
-    struct group_rows g = groups_of(q, p);
-    const int64_t row_bytes = g.n * MXFP4_GROUP_BYTES, most = MXFP4_BATCH / row_bytes;
+    const int64_t groups = q->blocks.groups, row_bytes = groups * MXFP4_GROUP_BYTES;
+    const int64_t most = MXFP4_BATCH / row_bytes, first = p->matrix * q->blocks.rows + p->row;
     const int64_t batch = most < 1 ? 1 : most < p->rows ? most : p->rows;
     unsigned char *blocks = malloc((size_t)(batch * row_bytes));
-    unsigned char *scales = malloc((size_t)(batch * g.n));
-    struct mxfp4_rows rows = { blocks,  scales, row_bytes, g.n, 0, p->first - g.first * MXFP4_GROUP,
-                               p->count };
+    unsigned char *scales = malloc((size_t)(batch * groups));
+    struct mxfp4_rows rows = { blocks, scales, row_bytes, groups, 0, p->first, p->count };
     tp_status st = TP_OK;
 
     if (!blocks || !scales)
         st = tp_fail(err, TP_E_NOMEM, "%s: no memory for MXFP4", q->elements.path);
-    for (int64_t done = 0; done < p->rows && !st; done += g.rows, g.row += g.rows) {
-        rows.rows = g.rows = p->rows - done < batch ? p->rows - done : batch;
-        st = read_groups(scales, &q->scales, &g, q->blocks.groups, 1, err);
+    for (int64_t done = 0; done < p->rows && !st; done += rows.rows) {
+        struct safetensors_bytes b;
+
+        rows.rows = p->rows - done < batch ? p->rows - done : batch;
+        b = rows_of(q, &q->scales, 1, first + done, rows.rows);
+        st = safetensors_bytes_read(&b, scales, err);
+        b = rows_of(q, &q->elements, MXFP4_GROUP_BYTES, first + done, rows.rows);
         if (!st)
-            st = read_groups(blocks, &q->elements, &g, q->blocks.groups, MXFP4_GROUP_BYTES, err);
+            st = safetensors_bytes_read(&b, blocks, err);
         if (!st)
             mxfp4_decode(to + done * (int64_t)sizeof(uint16_t), p->rows, &rows);
     }
@@ -292,11 +265,10 @@ static tp_status for_parts(const struct quantized *q, const struct box *run, cha
 static tp_status will_read_part(const struct quantized *q, const struct mxfp4_part *p, char *to,
                                 struct tp_err *err)
 {
-    const struct group_rows g = groups_of(q, p);
-    const int64_t row = q->blocks.groups;
-    const struct safetensors_bytes scales = part_of(&q->scales, g.row * row, g.rows * row);
+    const int64_t first = p->matrix * q->blocks.rows + p->row;
+    const struct safetensors_bytes scales = rows_of(q, &q->scales, 1, first, p->rows);
     const struct safetensors_bytes blocks =
-        part_of(&q->elements, g.row * row * MXFP4_GROUP_BYTES, g.rows * row * MXFP4_GROUP_BYTES);
+        rows_of(q, &q->elements, MXFP4_GROUP_BYTES, first, p->rows);
 
     (void)to;
     (void)err;
