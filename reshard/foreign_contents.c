@@ -148,6 +148,18 @@ static tp_status list_tensors(struct foreign_contents *c, struct tp_err *err)
     return piece_source_select(c->source, c->tensors, from, c->n_tensors, err);
 }
 
+/* Say so, unless there is more to say of the model, as where a config.json was made. */
+static tp_status note_decoded(struct foreign_contents *c, struct tp_err *err)
+{
+    const int n = piece_source_decoded(c->source);
+
+    if (n == 0 || c->note)
+        return TP_OK;
+    c->note = arena_printf(&c->arena, "%s: %d quantized weights are read as bf16",
+                           piece_source_path(c->source), n);
+    return c->note ? TP_OK : tp_fail(err, TP_E_NOMEM, "no memory for a note");
+}
+
 static tp_status open_source(struct foreign_contents *out, const char *path,
                              const struct foreign_contents_request *q, struct tp_err *err)
 {
@@ -174,6 +186,7 @@ static tp_status open_source(struct foreign_contents *out, const char *path,
     if (q->format->check)
         TP_TRY(q->format->check(out->source, err));
     TP_TRY(list_tensors(out, err));
+    TP_TRY(note_decoded(out, err));
     out->refused = piece_source_refused_state(out->source);
 done:
     out->incomplete = st == TP_E_NOTFOUND && !config_missing;

@@ -84,7 +84,8 @@ tp_status foreign_shapes_check(bool *proved, struct foreign_contents *c,
     if (!foreign_model_exists(&from) ||
         foreign_model_config(&m, from.config ? from.config : from.path, false, &c->arena,
                              &ignored) ||
-        foreign_model_is_quantized(method, &m) || /* its tensors are others */
+        (foreign_model_is_quantized(method, &m) &&
+         piece_source_decoded(c->source) == 0) || /* its tensors are others */
         model_params(&params, &n, &m, DTYPE_F32, &c->arena, &ignored))
         return TP_OK;
     return check_all(proved, c->source, params, n, err);

@@ -349,6 +349,7 @@ static tp_status open_pieces(struct import_source *s, const struct import_reques
     TP_TRY(piece_source_select(s->pieces, s->tensors, from, s->n_tensors, err));
     TP_TRY(make_transferred(s, q, arena, err));
     s->endpoint = piece_source_endpoint(s->pieces);
+    s->decoded = piece_source_decoded(s->pieces);
     s->checksums = piece_source_has_sums(s->pieces);
 done:
     return st;

@@ -19,7 +19,7 @@ struct import_source {
     struct reshard_tensor *transferred;      /* the same, for the engine */
     int n_tensors;
     int n_params;           /* of one group of them; of safetensors 0 */
-    int decoded;            /* how many of them were quantized, of safetensors */
+    int decoded;            /* how many of them were quantized */
     int layers;             /* that rules found in the names; without rules 0 */
     int64_t step;           /* of the run: the request's, else the optimizer's, else 0 */
     bool has_step;          /* the request or the source names it */

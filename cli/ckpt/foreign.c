@@ -184,7 +184,7 @@ static void print_piece(const struct foreign_contents *c, const struct piece *p)
     char box[BOX_TEXT_MAX], stride[SHAPE_TEXT];
 
     printf("%-28s  %12lld  %-16s  ", box_format(box, &p->box), (long long)p->begin,
-           box_format_shape(stride, sizeof stride, p->ndim, p->stride));
+           p->decoder ? "-" : box_format_shape(stride, sizeof stride, p->ndim, p->stride));
     print_safe(file_table_path(piece_source_files(c->source), p->file));
     putchar('\n');
 }
@@ -194,7 +194,8 @@ static json_t *piece_json(const struct foreign_contents *c, const struct piece *
     return json_pack("{s:o, s:o, s:o, s:I, s:o}", "offset", print_int_list(p->box.lo, p->ndim),
                      "shape", print_int_list(p->box.len, p->ndim), "file",
                      print_text(file_table_path(piece_source_files(c->source), p->file)), "byte",
-                     (json_int_t)p->begin, "strides", print_int_list(p->stride, p->ndim));
+                     (json_int_t)p->begin, "strides",
+                     p->decoder ? json_null() : print_int_list(p->stride, p->ndim));
 }
 
 static void show_pieces(const struct foreign_contents *c, int i, bool json)

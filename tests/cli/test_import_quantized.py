@@ -108,6 +108,15 @@ def hf(published, tmp_path):
     return harness.copy(published, tmp_path / "hf")
 
 
+def seen_as_imported(source, ckpt, env=None):
+    """ls, verify, digest and diff see what an import reads."""
+    r = ok("tp-ckpt", "diff", source, ckpt, env=env)
+    assert r.out.startswith("equal: ") and "quantized weights are read as bf16" in r.err and "left out" not in r.err, repr(r)
+    params = [line for line in ok("tp-ckpt", "digest", ckpt).out.splitlines() if "  param/" in line]
+    assert ok("tp-ckpt", "digest", source, env=env).out.splitlines()[:-1] == params
+    assert json.loads(ok("tp-ckpt", "ls", source, "--json", env=env).out)[0]["tensors"] == len(params)
+
+
 @pytest.mark.parametrize("kind", ["block", "row", "tensor", "mx", "bytes", "64"])
 def test_weights_in_fp8_are_imported_as_bf16(kind, hf, tmp_path):
     if kind in ("mx", "bytes", "64"):
@@ -121,6 +130,21 @@ def test_weights_in_fp8_are_imported_as_bf16(kind, hf, tmp_path):
     got = bits(tmp_path / "out", want)
     assert all(np.array_equal(got[n], want[n]) for n in want)
     assert "quantization_config" not in json.loads((tmp_path / "out/config.json").read_text())
+    seen_as_imported(hf, tmp_path / "ckpt")
+
+
+def test_verify_compares_decoded_weights_with_the_config(hf, tmp_path):
+    names = list(quantize(hf, "block"))
+    stored = (hf / "model.safetensors").stat().st_size
+    found = json.loads(ok("tp-ckpt", "verify", hf, "--json").out)
+    assert found["ok"] and not [n for n in found["not_proved"] if "shapes" in n], found
+    assert stored - 2 ** 16 < found["bytes_without_checksum"] < stored, (found, stored)
+    rows = json.loads(ok("tp-ckpt", "show", hf, names[0], "--json").out)
+    assert rows["dtype"] == "bf16" and [p["strides"] for p in rows["pieces"]] == [None], rows
+    assert " - " in ok("tp-ckpt", "show", hf, names[0]).out
+    configure(hf, intermediate_size=400)
+    r = run("tp-ckpt", "verify", hf)
+    assert r.rc == 1 and "[416, 192], but config.json says [400, 192]" in r.out, repr(r)
 
 
 def test_a_conversion_and_the_trainer_decode_them_too(hf, tmp_path):
@@ -141,6 +165,7 @@ def test_a_remote_model_in_fp8_is_read(hf, tmp_path):
     with ObjectStore() as store:
         store.add_tree("models/hf", hf)
         ok("tp-ckpt", "import", "s3://models/hf", "--layout", "tp2", "-o", tmp_path / "ckpt", env=store.environment())
+        seen_as_imported("s3://models/hf", tmp_path / "ckpt", store.environment())
     ok("tp-ckpt", "export", tmp_path / "ckpt", "-o", tmp_path / "out")
     got = bits(tmp_path / "out", want)
     assert all(np.array_equal(got[n], want[n]) for n in want)
@@ -156,7 +181,10 @@ def test_scales_that_do_not_divide_a_weight_are_refused(hf, tmp_path):
     rewrite(hf, spoil)
     r = run("tp-ckpt", "import", hf, "-o", tmp_path / "ckpt")
     assert r.rc == 3 and len(r.lines) == 1 and not (tmp_path / "ckpt").exists(), repr(r)
-    assert "tensor %s is [416, 192] in FP8, and its scales %s_scale_inv are [3, 2]" % (name, name) in r.err, repr(r)
+    words = "tensor %s is [416, 192] in FP8, and its scales %s_scale_inv are [3, 2]" % (name, name)
+    assert words in r.err, repr(r)
+    r = run("tp-ckpt", "verify", hf)
+    assert r.rc == 1 and words in r.out, repr(r)
 
 
 def test_scales_of_integers_are_refused(hf, tmp_path):
@@ -231,6 +259,7 @@ def test_experts_in_mxfp4_are_imported_as_bf16(where, tmp_path):
         source = tmp_path / "hf" if where == "local" else "s3://models/hf"
         r = ok("tp-ckpt", "import", source, "--rules", tmp_path / "rules", "--layout", "tp2pp2", "-o", tmp_path / "ckpt", "--jobs", 2,
                env=store.environment())
+        seen_as_imported(source, tmp_path / "ckpt", store.environment())
     assert "4 quantized weights are read as bf16, and" in r.err, repr(r)
     ok("tp-ckpt", "export", tmp_path / "ckpt", "--format", "safetensors", "-o", tmp_path / "out")
     got = bits(tmp_path / "out", want)

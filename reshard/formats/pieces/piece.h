@@ -17,6 +17,15 @@
 #include "reshard/formats/export_writer.h"
 #include "reshard/formats/pieces/file_table.h"
 
+/* Of a piece whose elements its file has in another form, as of quantized weights. */
+struct piece_decoder {
+    const void *ctx;
+    int64_t stored_bytes; /* which the files were seen to have */
+    /* Read a run of the piece, which is a whole tensor. Thread safe. */
+    tp_status (*read)(const void *ctx, const struct box *run, void *buf, struct tp_err *err);
+    void (*will_read)(const void *ctx, const struct box *run);
+};
+
 struct piece {
     const char *group, *name; /* GROUP_PARAM, "model.norm.weight"; borrowed */
     enum dtype dtype;         /* DTYPE_COUNT: a type that is not supported here */
@@ -27,6 +36,7 @@ struct piece {
     int64_t begin;                /* byte of its first element */
     int64_t stride[BOX_NDIM_MAX]; /* elements */
     int sum;                      /* of the bytes that contain it (piece_source_add_sum); 0: none */
+    const struct piece_decoder *decoder; /* it reads them, and they have no strides; NULL: none */
 };
 
 /* Bytes of a file whose CRC-32 the format records. */
@@ -59,6 +69,9 @@ struct file_table *piece_source_files(struct piece_source *s);
 /* Add a file of the folder piece_source_path to its table; *file is its number there. */
 tp_status piece_source_add_file(struct piece_source *s, const char *name, int *file,
                                 struct tp_err *err);
+
+/* Close something with the source: what decoders read from. */
+void piece_source_own(struct piece_source *s, void *owned, void (*close)(void *owned));
 
 /* Add a piece; an empty box adds nothing. TP_E_CORRUPT: the box does not fit its tensor. */
 tp_status piece_source_add(struct piece_source *s, const struct piece *p, struct tp_err *err);
@@ -161,6 +174,9 @@ struct piece_tensor {
 
 int piece_source_count(const struct piece_source *s);
 struct piece_tensor piece_source_tensor(const struct piece_source *s, int i);
+
+/* How many of them are decoded. */
+int piece_source_decoded(const struct piece_source *s);
 
 /* The tensor of this group and name; -1: there is none. */
 int piece_source_find(const struct piece_source *s, const char *group, const char *name);

@@ -164,7 +164,7 @@ static tp_status read_piece(struct piece_source *s, int extent, const struct box
 
     if (box_is_empty(run))
         return TP_OK;
-    st = read_run(&r, s, err);
+    st = p->decoder ? p->decoder->read(p->decoder->ctx, run, buf, err) : read_run(&r, s, err);
     if (st)
         return tp_fail_in(err, "tensor %s/%s", p->group, p->name);
     if (r.sums) {
@@ -194,11 +194,14 @@ static void source_will_read(void *ctx, int extent, const struct box *run)
     struct piece_run r = { .piece = s->extents[extent],
                            .box = *run,
                            .elem = dtype_bytes(s->extents[extent]->dtype) };
+    const struct piece_decoder *decoder = r.piece->decoder;
     const int64_t at[BOX_NDIM_MAX] = { 0 };
     struct tp_err ignored;
     int first;
-    const int64_t bytes = box_is_empty(run) ? 0 : dense_bytes(&r, &first);
+    const int64_t bytes = decoder || box_is_empty(run) ? 0 : dense_bytes(&r, &first);
 
+    if (decoder)
+        decoder->will_read(decoder->ctx, run);
     if (bytes == 0 || bytes < box_elements(run) * r.elem ||
         file_table_use(s->files, r.piece->file, &r.part, &ignored))
         return;

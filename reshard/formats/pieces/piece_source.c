@@ -37,6 +37,8 @@ void piece_source_close(struct piece_source *s)
     pthread_mutex_destroy(&s->lock);
     tensor_digests_end(&s->digests);
     file_table_free(s->files);
+    if (s->owned)
+        s->close_owned(s->owned);
     free(s->pieces);
     free(s->sums);
     free(s->tensors);
@@ -79,6 +81,12 @@ tp_status piece_source_add_file(struct piece_source *s, const char *name, int *f
     tp_status st = file_join(path, piece_source_path(s), name, err);
 
     return st ? st : file_table_add(piece_source_files(s), file, path, err);
+}
+
+void piece_source_own(struct piece_source *s, void *owned, void (*close)(void *owned))
+{
+    s->owned = owned;
+    s->close_owned = close;
 }
 
 /* ---- adding ---- */
@@ -402,6 +410,15 @@ struct piece_tensor piece_source_tensor(const struct piece_source *s, int i)
     return s->tensors[i];
 }
 
+int piece_source_decoded(const struct piece_source *s)
+{
+    int n = 0;
+
+    for (int i = 0; i < s->n_tensors; i++)
+        n += s->tensors[i].pieces->decoder != NULL;
+    return n;
+}
+
 static int by_tensor(const void *a, const void *b)
 {
     return by_group_and_name(((const struct piece_tensor *)a)->pieces,
@@ -490,8 +507,9 @@ tp_status piece_source_verify(struct piece_source *s, int64_t *checked, int64_t 
         const struct piece *p = &s->pieces[i];
         int bytes = p->dtype == DTYPE_COUNT ? 0 : dtype_bytes(p->dtype);
 
-        *(p->sum ? checked : unchecked) += box_elements(&p->box) * bytes;
-        st = p->sum ? TP_OK : check_there(s, p, err);
+        *(p->sum ? checked : unchecked) +=
+            p->decoder ? p->decoder->stored_bytes : box_elements(&p->box) * bytes;
+        st = p->sum || p->decoder ? TP_OK : check_there(s, p, err);
     }
     return st ? st : check_sums(s, err);
 }

@@ -45,6 +45,8 @@ struct piece_source {
     bool module_names;             /* of transformers 5 */
     struct piece_tensor *tensors;
     int n_tensors;
+    void *owned; /* closed with the source; NULL: nothing */
+    void (*close_owned)(void *owned);
 
     /* chosen */
     struct reshard_endpoint endpoint;

@@ -41,6 +41,10 @@ int safetensors_files(const struct safetensors_source *s);
 const char *safetensors_file(const struct safetensors_source *s, int file);
 int safetensors_place(const struct safetensors_source *s, int i, int64_t *begin);
 
+/* How tensor i is stored, if it was dequantized; else NULL. */
+struct quantized;
+const struct quantized *safetensors_quantized(const struct safetensors_source *s, int i);
+
 /* Choose the tensors of the transfer. TP_E_CORRUPT: one is missing or has another shape; the
  * message names it and both shapes. */
 tp_status safetensors_select(struct safetensors_source *s, const struct reshard_tensor *tensors,

@@ -13,7 +13,8 @@
 bool safetensors_pieces_detect(const char *path);
 
 /* Add each tensor, under its name in the file, as a weight; with a model also those that have the
- * names of its modules (reshard/formats/pieces/module_piece.h). m may be NULL. */
+ * names of its modules (reshard/formats/pieces/module_piece.h). m may be NULL. Those in FP8 and
+ * MXFP4 that have scales are decoded (safetensors_dequantize). */
 tp_status safetensors_pieces_read(struct piece_source *s, const struct model *m,
                                   struct tp_err *err);
 

@@ -298,6 +298,11 @@ int safetensors_place(const struct safetensors_source *s, int i, int64_t *begin)
     return s->found[i].file;
 }
 
+const struct quantized *safetensors_quantized(const struct safetensors_source *s, int i)
+{
+    return s->found[i].quantized;
+}
+
 /* ---- selecting ---- */
 
 static const struct safetensors_found *find(const struct safetensors_source *s, const char *name)
