@@ -99,17 +99,57 @@ char *print_shorten(char *json)
     return json;
 }
 
-static void dump(const json_t *value, size_t flags)
+/* malloc'ed; NULL: there is no memory. */
+static char *text_of(const json_t *value, size_t flags)
 {
     char *text = json_dumps(value, flags | JSON_PRESERVE_ORDER | JSON_ENCODE_ANY);
 
-    puts(text ? print_shorten(text) : "null");
+    return text ? print_shorten(text) : NULL;
+}
+
+static void dump(const json_t *value, size_t flags)
+{
+    char *text = text_of(value, flags);
+
+    puts(text ? text : "null");
     free(text);
 }
 
 void print_json(const json_t *value)
 {
     dump(value, JSON_INDENT(2));
+}
+
+/* Print a value inside a list that is a member of an object. */
+static void print_inside(const json_t *value)
+{
+    char *text = text_of(value, JSON_INDENT(2));
+
+    fputs("\n    ", stdout);
+    for (const char *p = text ? text : "null"; *p; p++) {
+        putchar(*p);
+        if (*p == '\n')
+            fputs("    ", stdout);
+    }
+    free(text);
+}
+
+void print_json_with_list(const json_t *head, const char *name, int n, print_entry_fn entry,
+                          const void *ctx)
+{
+    char *text = text_of(head, JSON_INDENT(2));
+
+    printf("%.*s,\n  \"%s\": [", text ? (int)strlen(text) - 2 : 0, text ? text : "", name);
+    for (int i = 0; i < n; i++) {
+        json_t *value = entry(ctx, i);
+
+        if (i > 0)
+            putchar(',');
+        print_inside(value);
+        json_decref(value);
+    }
+    puts(n > 0 ? "\n  ]\n}" : "]\n}");
+    free(text);
 }
 
 void print_json_line(const json_t *value)

@@ -25,7 +25,16 @@ json_t *print_text(const char *text);
 /* Print a JSON value and a newline. */
 void print_json(const json_t *value);
 
-/* The same in one line without spaces. */
+/* The entry i of a list, to be freed by the caller. */
+typedef json_t *(*print_entry_fn)(const void *ctx, int i);
+
+/* Print an object as print_json does: the members of head, of which there is one at least, and the
+ * list `name` of n entries. Of these one is in memory at a time, because a list of all tensors
+ * needs several times the memory of their table. */
+void print_json_with_list(const json_t *head, const char *name, int n, print_entry_fn entry,
+                          const void *ctx);
+
+/* The same as print_json in one line without spaces. */
 void print_json_line(const json_t *value);
 
 /* Print one JSON object with the members of both, which are freed, and flush stdout. */

@@ -78,27 +78,30 @@ static tp_status digest_all(char out[SHA256_TEXT], const struct digest_line *lin
     return TP_OK;
 }
 
+/* A print_entry_fn. */
+static json_t *line_json(const void *ctx, int i)
+{
+    const struct digest_line *l = (const struct digest_line *)ctx + i;
+
+    return json_pack("{s:s, s:s, s:o}", "digest", l->digest, "group", l->tensor->group, "name",
+                     print_text(l->tensor->name));
+}
+
 static void print_lines(const struct digest_line *lines, int n, const char *all, bool json)
 {
-    json_t *list = json_array(), *root;
+    if (json) {
+        json_t *head = json_pack("{s:s}", "all", all);
 
-    for (int i = 0; i < n && json; i++)
-        json_array_append_new(list, json_pack("{s:s, s:s, s:o}", "digest", lines[i].digest, "group",
-                                              lines[i].tensor->group, "name",
-                                              print_text(lines[i].tensor->name)));
-    for (int i = 0; i < n && !json; i++) {
+        print_json_with_list(head, "tensors", n, line_json, lines);
+        json_decref(head);
+        return;
+    }
+    for (int i = 0; i < n; i++) {
         printf("%s  ", lines[i].digest);
         print_tensor(lines[i].tensor->group, lines[i].tensor->name);
         putchar('\n');
     }
-    if (json) {
-        root = json_pack("{s:s, s:O}", "all", all, "tensors", list);
-        print_json(root);
-        json_decref(root);
-    } else {
-        printf("%s  all\n", all);
-    }
-    json_decref(list);
+    printf("%s  all\n", all);
 }
 
 /* Digests as the indexes of the shards state them; no payload is read. */

@@ -96,8 +96,10 @@ done:
 
 /* ---- show ---- */
 
-static json_t *tensor_json(const struct foreign_contents *c, int i)
+/* A print_entry_fn of the struct foreign_contents. */
+static json_t *tensor_json(const void *ctx, int i)
 {
+    const struct foreign_contents *c = ctx;
     const struct tensor *t = &c->tensors[i];
     const int k = piece_source_find(c->source, t->group, t->name);
 
@@ -109,15 +111,14 @@ static json_t *tensor_json(const struct foreign_contents *c, int i)
 
 static void show_json(const struct foreign_contents *c, const char *path)
 {
-    json_t *root = head_json(c, path), *tensors = json_array(), *left = json_array();
+    json_t *head = head_json(c, path), *left = json_array();
 
-    for (int i = 0; i < c->n_tensors; i++)
-        json_array_append_new(tensors, tensor_json(c, i));
     for (int i = 0; i < piece_source_left(c->source); i++)
         json_array_append_new(left, print_text(piece_source_left_name(c->source, i)));
-    json_object_set_new(root, "tensors", tensors);
-    json_object_set_new(root, "others", left);
-    print_object(root);
+    json_object_del(head, "tensors"); /* which is how many */
+    json_object_set_new(head, "others", left);
+    print_json_with_list(head, "tensors", c->n_tensors, tensor_json, c);
+    json_decref(head);
 }
 
 static void show_text(const struct foreign_contents *c, const char *path)

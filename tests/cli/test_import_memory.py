@@ -2,6 +2,7 @@
 
 needs: tp-train tp-ckpt tp-reshard
 """
+import json
 import struct
 import zipfile
 
@@ -98,3 +99,21 @@ def test_a_limit_below_the_program_itself_is_refused_with_what_is_needed(fmt, ck
         r = harness.run(*argv, "--mem", "1M")
         assert r.rc == 2 and "--mem 1.00 MiB is too little; at least " in r.err, repr(r)
         assert not out.exists()
+
+
+@pytest.mark.parametrize("verb", ["show", "digest"])
+def test_json_of_many_tensors_needs_no_more_memory_than_text(verb, tmp_path, figure):
+    """A model with many experts has as many; --mem holds for both."""
+    folder, n = tmp_path / "many", 40000
+    folder.mkdir()
+    header = json.dumps({"t.%d.w" % i: {"dtype": "U8", "shape": [1], "data_offsets": [i, i + 1]} for i in range(n)}).encode()
+    (folder / "model.safetensors").write_bytes(struct.pack("<Q", len(header)) + header + bytes(n))
+    peaks = []
+    for option in [], ["--json"]:
+        code, peak, _, said = harness.measure(tmp_path, "tp-ckpt", verb, folder, *option)
+        assert code == 0, said[-500:]
+        peaks.append(peak / MIB)
+    assert len(json.JSONDecoder().raw_decode(said)[0]["tensors"]) == n
+    figure("MiB of %s as text, as JSON" % verb, "%d, %d" % tuple(peaks))
+    if not harness.SANITIZE:
+        assert peaks[1] < peaks[0] + 8, peaks

@@ -26,6 +26,27 @@ Test(print, json_keeps_the_order_of_members, .init = cr_redirect_stdout)
     cr_assert_stdout_eq_str("{\n  \"z\": 1,\n  \"a\": \"\xc3\xa4\"\n}\n");
 }
 
+/* A print_entry_fn. */
+static json_t *make_entry(const void *ctx, int i)
+{
+    return i == 0 ? json_pack("{s:s, s:[ii]}", "a\n", (const char *)ctx, "list", 1, 2)
+                  : json_integer(i);
+}
+
+Test(print, json_with_a_long_list_is_printed_as_a_whole_one, .init = cr_redirect_stdout)
+{
+    json_t *head = json_pack("{s:i, s:f}", "z", 1, "real", 0.1);
+
+    print_json_with_list(head, "long", 2, make_entry, "text");
+    print_json_with_list(head, "none", 0, make_entry, NULL);
+    json_decref(head);
+    fflush(stdout);
+    cr_assert_stdout_eq_str("{\n  \"z\": 1,\n  \"real\": 0.1,\n  \"long\": [\n"
+                            "    {\n      \"a\\n\": \"text\",\n      \"list\": [\n        1,\n"
+                            "        2\n      ]\n    },\n    1\n  ]\n}\n"
+                            "{\n  \"z\": 1,\n  \"real\": 0.1,\n  \"none\": []\n}\n");
+}
+
 Test(print, a_text_that_is_not_utf8_is_still_a_json_string, .init = cr_redirect_stdout)
 {
     json_t *list = json_pack("[o, o]", print_text("caf\xe9"), print_text("a\n\xc3\xa4"));
