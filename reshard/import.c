@@ -8,13 +8,11 @@
 
 #include "ckpt/epoch.h"
 #include "ckpt/transaction.h"
-#include "core/file.h"
 #include "core/stop.h"
 #include "reshard/copy_job.h"
 #include "reshard/foreign_contents.h"
 #include "reshard/formats/checkpoint/checkpoint.h"
 #include "reshard/formats/foreign.h"
-#include "reshard/formats/pt/pt.h"
 #include "reshard/import_source.h"
 #include "reshard/output_root.h"
 #include "reshard/resume.h"
@@ -60,8 +58,6 @@ static tp_status read_model(struct import_job *x, struct tp_err *err)
     const struct import_request *q = x->request;
     tp_status st;
 
-    if (!location_is_remote(q->source) && !file_exists(q->source))
-        return tp_fail(err, TP_E_NOTFOUND, "%s: no such folder", q->source);
     /* before the tables are read, which fit into nothing where the program fills the limit */
     st = memory_budget_make(&x->copy.memory, q->memory_bytes, LATER_BYTES + x->remote_bytes,
                             q->threads, err);
@@ -311,17 +307,8 @@ done:
     return st;
 }
 
-/* Whether a file is a source by itself. What is found to be a part of a checkpoint is refused
- * later, with the name of that. */
-static bool is_file_of(const char *name, const char *path)
-{
-    const struct foreign_format *f = foreign_format_find(name);
-
-    return f ? f->is_file : strcmp(name, "auto") == 0 && pt_detect(path);
-}
-
-/* What people name by mistake: a file of the folder, or a checkpoint that needs no import. */
-static tp_status check_source(const char *source, const char *format, struct tp_err *err)
+/* What people name by mistake: a checkpoint that needs no import. */
+static tp_status check_source(const char *source, struct tp_err *err)
 {
     const struct foreign_format *beside;
     tp_status st = location_check(source, err);
@@ -330,11 +317,6 @@ static tp_status check_source(const char *source, const char *format, struct tp_
         return st;
     if (location_is_remote(source))
         st = foreign_reach(source, err);
-    else if (!file_exists(source))
-        return TP_OK;
-    else if (!file_is_dir(source) && !is_file_of(format, source))
-        st = tp_fail(err, TP_E_USAGE, "%s: is not a folder; name the folder that has this file",
-                     source);
     if (st || !foreign_contents_has_steps(source))
         return st;
     beside = foreign_format_detect_any(source);
@@ -358,7 +340,7 @@ static tp_status open_job(struct import_job *x, const struct import_request *req
 
     TP_TRY(take_request(x, request, err));
     TP_TRY(import_check_format(request->format, err));
-    TP_TRY(check_source(request->source, request->format, err));
+    TP_TRY(check_source(request->source, err));
     x->remote_bytes = memory_budget_remote(request->source, request->memory_bytes);
     TP_TRY(read_model(x, err));
     TP_TRY(lay_out(x, err));

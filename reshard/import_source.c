@@ -4,12 +4,14 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/file.h"
 #include "layout/family.h"
 #include "layout/model_tensors.h"
 #include "reshard/formats/foreign_adapter.h"
 #include "reshard/formats/foreign_model.h"
 #include "reshard/formats/foreign_place.h"
 #include "reshard/formats/hf_config.h"
+#include "reshard/formats/pt/pt.h"
 #include "reshard/memory_budget.h"
 #include "reshard/ruled_tensors.h"
 #include "reshard/tied_head.h"
@@ -386,6 +388,28 @@ static tp_status read_model_of_rules(struct model *out, const struct import_requ
     return st;
 }
 
+/* Whether a file is a source by itself. What is found to be a part of a checkpoint is refused
+ * later, with the name of that. */
+static bool is_file_of(const char *name, const char *path)
+{
+    const struct foreign_format *f = foreign_format_find(name);
+
+    return f ? f->is_file : strcmp(name, "auto") == 0 && pt_detect(path);
+}
+
+/* A local source must be there, and is a folder but for some formats. */
+static tp_status check_place(const struct import_request *q, struct tp_err *err)
+{
+    if (location_is_remote(q->source))
+        return TP_OK;
+    if (!file_exists(q->source))
+        return tp_fail(err, TP_E_NOTFOUND, "%s: no such folder", q->source);
+    if (!file_is_dir(q->source) && !is_file_of(q->format, q->source))
+        return tp_fail(err, TP_E_USAGE, "%s: is not a folder; name the folder that has this file",
+                       q->source);
+    return TP_OK;
+}
+
 tp_status import_source_model(struct model *out, const struct import_request *q,
                               struct arena *arena, struct tp_err *err)
 {
@@ -395,8 +419,10 @@ tp_status import_source_model(struct model *out, const struct import_request *q,
                                                 .memory_bytes =
                                                     memory_budget_tables(q->memory_bytes) };
     const char *note = NULL;
-    tp_status st = foreign_adapter_check(q->source, err);
+    tp_status st = check_place(q, err);
 
+    if (!st)
+        st = foreign_adapter_check(q->source, err);
     if (!st && strcmp(q->format, "auto") == 0 && !from.format && !location_is_remote(q->source) &&
         !foreign_format_detect_any(q->source))
         st = foreign_place_check(q->source, err);

@@ -30,7 +30,7 @@ struct import_source {
 
 /* Read the model of the request's source: its config.json, or one that the format makes from the
  * checkpoint, which the request's progress says. Errors as foreign_model_read. With rules it must
- * be of no family, else TP_E_USAGE. */
+ * be of no family, else TP_E_USAGE. TP_E_NOTFOUND: there is no such folder. */
 tp_status import_source_model(struct model *out, const struct import_request *q,
                               struct arena *arena, struct tp_err *err);
 

@@ -98,6 +98,9 @@ def test_what_is_no_checkpoint_of_another_framework_is_refused(hf, trained, tmp_
                           (tmp_path / "absent", "no such folder")):
         r = harness.run("tp-ckpt", "import", source, "-o", tmp_path / "out")
         assert r.rc == 2 and words in r.err and not (tmp_path / "out").exists(), repr(r)
+    for source, words in (tmp_path / "absent", "absent: no such folder"), (hf / "model.safetensors", "is not a folder"):
+        r = harness.run("tp-reshard", source, "--from-format", "safetensors", "--to", "tp1", "-o", tmp_path / "out")
+        assert r.rc == 2 and words in r.err and not (tmp_path / "out").exists(), repr(r)
 
 
 def test_the_folder_of_another_framework_is_no_root(hf, trained, tmp_path):
