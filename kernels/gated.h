@@ -1,6 +1,6 @@
 /*
  * kernels/gated.h - the gated activations y = f(gate) * up (Shazeer 2020): SwiGLU with f = silu,
- * GeGLU with f = gelu, the one of kernels/gelu.h. gate and up have a row stride ld, because
+ * GeGLU with f = GELU_TANH of kernels/activation.h. gate and up have a row stride ld, because
  * one buffer holds them side by side. `in_type` is f32, or bf16 where type is bf16 and the device
  * keeps_bf16 (kernels/ops.h).
  */

@@ -34,9 +34,9 @@ struct gemm_batch {
 
 /* What is done with a product before it is stored, on a device that keeps_bf16 (kernels/ops.h); C
  * is bf16, beta 0, and there is no batch. A GPU does it in the kernel that multiplies, if it can.
- * GELU: C = gelu(gelu_input) (kernels/gelu.h), where gelu_input is the product with its bias; it is
- * written too, for the backward pass. DGELU: C = the product times the derivative of gelu at
- * gelu_input. */
+ * GELU: C = gelu(gelu_input) (GELU_TANH of kernels/activation.h), where gelu_input is the product
+ * with its bias; it is written too, for the backward pass. DGELU: C = the product times the
+ * derivative of gelu at gelu_input. */
 enum gemm_epilogue { GEMM_EPILOGUE_NONE, GEMM_EPILOGUE_GELU, GEMM_EPILOGUE_DGELU };
 
 /* C[m,n] = alpha * op(A)[m,k] * op(B)[k,n] + beta * C, then each row of C += bias, which a GPU does

@@ -13,6 +13,7 @@
 #include <stdbool.h>
 
 #include "device/device.h"
+#include "kernels/activation.h"
 #include "kernels/adamw.h"
 #include "kernels/attention.h"
 #include "kernels/bias.h"
@@ -21,7 +22,6 @@
 #include "kernels/copy.h"
 #include "kernels/embedding.h"
 #include "kernels/gated.h"
-#include "kernels/gelu.h"
 #include "kernels/gemm.h"
 #include "kernels/grad_norm.h"
 #include "kernels/grouped_gemm.h"
@@ -30,7 +30,6 @@
 #include "kernels/loss.h"
 #include "kernels/part_sums.h"
 #include "kernels/permute.h"
-#include "kernels/relu.h"
 #include "kernels/rms_norm.h"
 #include "kernels/rope.h"
 #include "kernels/router.h"
@@ -53,10 +52,8 @@ struct kernel_ops {
     void (*layer_norm_backward)(struct device_queue *q, const struct layer_norm_backward *a);
     void (*gated_forward)(struct device_queue *q, const struct gated_forward *a);
     void (*gated_backward)(struct device_queue *q, const struct gated_backward *a);
-    void (*gelu_forward)(struct device_queue *q, const struct gelu_forward *a);
-    void (*gelu_backward)(struct device_queue *q, const struct gelu_backward *a);
-    void (*relu_forward)(struct device_queue *q, const struct relu_forward *a);
-    void (*relu_backward)(struct device_queue *q, const struct relu_backward *a);
+    void (*activation_forward)(struct device_queue *q, const struct activation_forward *a);
+    void (*activation_backward)(struct device_queue *q, const struct activation_backward *a);
     void (*bias_residual_add)(struct device_queue *q, const struct bias_residual_add *a);
     void (*bias_gradient)(struct device_queue *q, const struct bias_gradient *a);
     void (*embedding_forward)(struct device_queue *q, const struct embedding_forward *a);
@@ -99,7 +96,7 @@ struct kernel_ops {
     bool reads_rows_on_host;
 
     /* Activations of a bf16 run are bf16 wherever a product reads or writes them: C of gemm and
-     * grouped_gemm, inputs of gelu, relu and gated, x of rope_apply and soft_cap, heads of
+     * grouped_gemm, inputs of activation and gated, x of rope_apply and soft_cap, heads of
      * head_norm, gradients of attention, logits of the loss, dhidden of permute_weight_backward, x
      * and y of permute_sum, and what the norms say may be bf16. Other devices refuse that. Their
      * runs keep in f32 what products write. */

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-UNTIL = float(os.environ.get("TP_TESTS_UNTIL", "inf"))  # seconds since 1970
+UNTIL = float(os.environ.get("TP_TESTS_UNTIL") or "inf")  # seconds since 1970
 
 # A shell starts a job in the background with SIGINT ignored, and nohup ignores SIGHUP; what a test starts would ignore them too.
 # What pytest itself starts gets their default effect, because handlers do not outlive exec.

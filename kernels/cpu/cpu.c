@@ -31,10 +31,8 @@ CPU_KERNEL(queue_layer_norm_forward, cpu_run_layer_norm_forward, layer_norm_forw
 CPU_KERNEL(queue_layer_norm_backward, cpu_run_layer_norm_backward, layer_norm_backward)
 CPU_KERNEL(queue_gated_forward, cpu_run_gated_forward, gated_forward)
 CPU_KERNEL(queue_gated_backward, cpu_run_gated_backward, gated_backward)
-CPU_KERNEL(queue_gelu_forward, cpu_run_gelu_forward, gelu_forward)
-CPU_KERNEL(queue_gelu_backward, cpu_run_gelu_backward, gelu_backward)
-CPU_KERNEL(queue_relu_forward, cpu_run_relu_forward, relu_forward)
-CPU_KERNEL(queue_relu_backward, cpu_run_relu_backward, relu_backward)
+CPU_KERNEL(queue_activation_forward, cpu_run_activation_forward, activation_forward)
+CPU_KERNEL(queue_activation_backward, cpu_run_activation_backward, activation_backward)
 CPU_KERNEL(queue_bias_residual_add, cpu_run_bias_residual_add, bias_residual_add)
 CPU_KERNEL(queue_bias_gradient, cpu_run_bias_gradient, bias_gradient)
 CPU_KERNEL(queue_embedding_forward, cpu_run_embedding_forward, embedding_forward)
@@ -110,10 +108,8 @@ const struct kernel_ops kernels_cpu = {
     .layer_norm_backward = queue_layer_norm_backward,
     .gated_forward = queue_gated_forward,
     .gated_backward = queue_gated_backward,
-    .gelu_forward = queue_gelu_forward,
-    .gelu_backward = queue_gelu_backward,
-    .relu_forward = queue_relu_forward,
-    .relu_backward = queue_relu_backward,
+    .activation_forward = queue_activation_forward,
+    .activation_backward = queue_activation_backward,
     .bias_residual_add = queue_bias_residual_add,
     .bias_gradient = queue_bias_gradient,
     .embedding_forward = queue_embedding_forward,

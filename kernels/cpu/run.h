@@ -55,14 +55,10 @@ tp_status cpu_run_copy_table(struct device_queue *q, const struct copy_table *a,
 tp_status cpu_run_part_sums(struct device_queue *q, const struct part_sums *a, struct tp_err *err);
 tp_status cpu_run_scale(struct device_queue *q, const struct scale *a, struct tp_err *err);
 tp_status cpu_run_soft_cap(struct device_queue *q, const struct soft_cap *a, struct tp_err *err);
-tp_status cpu_run_gelu_forward(struct device_queue *q, const struct gelu_forward *a,
-                               struct tp_err *err);
-tp_status cpu_run_gelu_backward(struct device_queue *q, const struct gelu_backward *a,
-                                struct tp_err *err);
-tp_status cpu_run_relu_forward(struct device_queue *q, const struct relu_forward *a,
-                               struct tp_err *err);
-tp_status cpu_run_relu_backward(struct device_queue *q, const struct relu_backward *a,
-                                struct tp_err *err);
+tp_status cpu_run_activation_forward(struct device_queue *q, const struct activation_forward *a,
+                                     struct tp_err *err);
+tp_status cpu_run_activation_backward(struct device_queue *q, const struct activation_backward *a,
+                                      struct tp_err *err);
 tp_status cpu_run_bias_residual_add(struct device_queue *q, const struct bias_residual_add *a,
                                     struct tp_err *err);
 tp_status cpu_run_bias_gradient(struct device_queue *q, const struct bias_gradient *a,

@@ -58,10 +58,11 @@ static void one_product(struct device_queue *q, const struct gemm *g);
 /* GELU, or its gradient, in a kernel of its own. */
 static void multiply_apart(struct device_queue *q, const struct gemm *g)
 {
-    const struct gelu_forward forward = { g->c,        DTYPE_BF16, g->gelu_input,
-                                          g->m * g->n, DTYPE_BF16, GELU_TANH };
-    const struct gelu_backward backward = { g->c,        DTYPE_BF16, g->c,     g->gelu_input,
-                                            g->m * g->n, DTYPE_BF16, GELU_TANH };
+    const struct activation_forward forward = { g->c,        DTYPE_BF16, g->gelu_input,
+                                                g->m * g->n, DTYPE_BF16, ACTIVATION_GELU_TANH };
+    const struct activation_backward backward = {
+        g->c, DTYPE_BF16, g->c, g->gelu_input, g->m * g->n, DTYPE_BF16, ACTIVATION_GELU_TANH
+    };
     struct gemm one = *g;
 
     one.epilogue = GEMM_EPILOGUE_NONE;
@@ -69,9 +70,9 @@ static void multiply_apart(struct device_queue *q, const struct gemm *g)
         one.c = g->gelu_input;
     one_product(q, &one);
     if (g->epilogue == GEMM_EPILOGUE_GELU)
-        cuda_run_gelu_forward(q, &forward);
+        cuda_run_activation_forward(q, &forward);
     else
-        cuda_run_gelu_backward(q, &backward);
+        cuda_run_activation_backward(q, &backward);
 }
 
 static void one_product(struct device_queue *q, const struct gemm *g)

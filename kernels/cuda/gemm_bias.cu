@@ -2,8 +2,8 @@
  * kernels/cuda/gemm_bias.cu - see kernels/cuda/gemm_bias.cuh. As in gemm.cu, cuBLASLt sees the
  * transpose of each matrix, so its bias has an element for each row of its result.
  *
- * cuBLASLt's GELU is the form with tanh, as kernels/gelu.h. It reads and writes its inputs in the
- * type of C.
+ * cuBLASLt's GELU is the form with tanh, as in kernels/activation.h. It reads and writes its inputs
+ * in the type of C.
  *
  * Its epilogues with the gradient of a bias are not used: of cuBLAS 13's kernels for Hopper and
  * bf16, none adds columns. So BGRADA and BGRADB read a matrix again, slower than bias.cu does, and

@@ -10,6 +10,7 @@ extern "C" {
 #endif
 
 #include "device/device.h"
+#include "kernels/activation.h"
 #include "kernels/adamw.h"
 #include "kernels/attention.h"
 #include "kernels/bias.h"
@@ -19,7 +20,6 @@ extern "C" {
 #include "kernels/copy_body.h"
 #include "kernels/embedding.h"
 #include "kernels/gated.h"
-#include "kernels/gelu.h"
 #include "kernels/gemm.h"
 #include "kernels/grad_norm.h"
 #include "kernels/grouped_gemm.h"
@@ -28,7 +28,6 @@ extern "C" {
 #include "kernels/loss.h"
 #include "kernels/part_sums.h"
 #include "kernels/permute.h"
-#include "kernels/relu.h"
 #include "kernels/rms_norm.h"
 #include "kernels/rope.h"
 #include "kernels/router.h"
@@ -50,10 +49,8 @@ void cuda_run_layer_norm_forward(struct device_queue *q, const struct layer_norm
 void cuda_run_layer_norm_backward(struct device_queue *q, const struct layer_norm_backward *a);
 void cuda_run_gated_forward(struct device_queue *q, const struct gated_forward *a);
 void cuda_run_gated_backward(struct device_queue *q, const struct gated_backward *a);
-void cuda_run_gelu_forward(struct device_queue *q, const struct gelu_forward *a);
-void cuda_run_gelu_backward(struct device_queue *q, const struct gelu_backward *a);
-void cuda_run_relu_forward(struct device_queue *q, const struct relu_forward *a);
-void cuda_run_relu_backward(struct device_queue *q, const struct relu_backward *a);
+void cuda_run_activation_forward(struct device_queue *q, const struct activation_forward *a);
+void cuda_run_activation_backward(struct device_queue *q, const struct activation_backward *a);
 void cuda_run_bias_residual_add(struct device_queue *q, const struct bias_residual_add *a);
 void cuda_run_bias_gradient(struct device_queue *q, const struct bias_gradient *a);
 void cuda_run_embedding_forward(struct device_queue *q, const struct embedding_forward *a);

@@ -22,10 +22,8 @@ NOTHING(layer_norm_forward, layer_norm_forward)
 NOTHING(layer_norm_backward, layer_norm_backward)
 NOTHING(gated_forward, gated_forward)
 NOTHING(gated_backward, gated_backward)
-NOTHING(gelu_forward, gelu_forward)
-NOTHING(gelu_backward, gelu_backward)
-NOTHING(relu_forward, relu_forward)
-NOTHING(relu_backward, relu_backward)
+NOTHING(activation_forward, activation_forward)
+NOTHING(activation_backward, activation_backward)
 NOTHING(bias_residual_add, bias_residual_add)
 NOTHING(bias_gradient, bias_gradient)
 NOTHING(embedding_forward, embedding_forward)
@@ -76,10 +74,8 @@ const struct kernel_ops kernels_null = {
     .layer_norm_backward = nothing_layer_norm_backward,
     .gated_forward = nothing_gated_forward,
     .gated_backward = nothing_gated_backward,
-    .gelu_forward = nothing_gelu_forward,
-    .gelu_backward = nothing_gelu_backward,
-    .relu_forward = nothing_relu_forward,
-    .relu_backward = nothing_relu_backward,
+    .activation_forward = nothing_activation_forward,
+    .activation_backward = nothing_activation_backward,
     .bias_residual_add = nothing_bias_residual_add,
     .bias_gradient = nothing_bias_gradient,
     .embedding_forward = nothing_embedding_forward,

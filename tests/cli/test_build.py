@@ -218,7 +218,7 @@ def test_bad():
 
 def run_tests(folder, content, **more):
     """Run a file of tests by a copy of the runner in the folder."""
-    for path in ("tests/runner/run.py", "tests/runner/selection.py", "tests/pytest.ini"):
+    for path in ("tests/runner/run.py", "tests/runner/selection.py", "tests/pytest.ini", "tests/conftest.py"):
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(harness.REPO / path, folder / path)
     (folder / "tests/some").mkdir()
@@ -251,6 +251,11 @@ def test_failed_tests_run_again_although_the_time_is_over(tmp_path):
     p = run_tests(tmp_path, UNTIMED, TP_TESTS_UNTIL="99999999999")
     assert p.returncode == 0 and p.stdout.endswith("\n1 passed, 0 failed\n"), p.stdout
     assert "test_untimed: failed beside other tests, passed alone" in p.stdout
+
+
+def test_an_end_of_the_time_that_is_empty_is_none(tmp_path):
+    p = run_tests(tmp_path, "def test_good():\n    pass\n", TP_TESTS_UNTIL="")
+    assert p.returncode == 0 and p.stdout.endswith("\n1 passed, 0 failed\n"), p.stdout
 
 
 REPORTING = """

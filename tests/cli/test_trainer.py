@@ -5,7 +5,8 @@ checkpoint. tests/clients has the Trainer itself write them.
 
 needs: tp-train tp-ckpt tp-reshard
 covers: reshard/formats/hf_trainer/hf_trainer reshard/formats/hf_trainer/hf_trainer_optimizer reshard/formats/hf_trainer/hf_trainer_params
-    reshard/formats/hf_trainer/hf_trainer_target layout/parameter_order
+    reshard/formats/hf_trainer/hf_trainer_search reshard/formats/hf_trainer/hf_trainer_groups reshard/formats/hf_trainer/hf_trainer_names
+    reshard/formats/hf_trainer/hf_trainer_order reshard/formats/hf_trainer/hf_trainer_target layout/parameter_order
 """
 import collections
 import json

@@ -176,6 +176,18 @@ def quantize(w, block):
     return elements, scales, (elements.float() * scales.flatten()[index]).to(torch.bfloat16)
 
 
+def assert_becomes(want, family, source, stored, quantization, folder):
+    """The model of `source`, stored like this, is imported and exported as `want`, which transformers loads."""
+    config = json.loads((source / "config.json").read_text())
+    config["quantization_config"] = quantization
+    (source / "config.json").write_text(json.dumps(config))
+    save_file(stored, source / "model.safetensors", metadata={"format": "pt"})
+    import_((family, source), "tp2pp2", folder / "ckpt")
+    harness.ok("tp-ckpt", "export", folder / "ckpt", "--format", "safetensors", "-o", folder / "hf")
+    assert_bits(tensors(folder / "hf"), want)
+    load(folder / "hf")
+
+
 def test_a_model_in_fp8_becomes_what_transformers_makes_of_it(tmp_path):
     source = make("deepseek-v3", tmp_path / "source")
     stored, want = {}, {}
@@ -184,14 +196,8 @@ def test_a_model_in_fp8_becomes_what_transformers_makes_of_it(tmp_path):
             stored[name], stored[name + "_scale_inv"], want[name] = quantize(w, (128, 128))
         else:
             stored[name] = want[name] = w.to(torch.bfloat16)
-    config = json.loads((source / "config.json").read_text())
-    config["quantization_config"] = {"quant_method": "fp8", "fmt": "e4m3", "weight_block_size": [128, 128]}
-    (source / "config.json").write_text(json.dumps(config))
-    save_file(stored, source / "model.safetensors", metadata={"format": "pt"})
-    import_(("deepseek-v3", source), "tp2pp2", tmp_path / "ckpt")
-    harness.ok("tp-ckpt", "export", tmp_path / "ckpt", "--format", "safetensors", "-o", tmp_path / "hf")
-    assert_bits(tensors(tmp_path / "hf"), want)
-    load(tmp_path / "hf")
+    quantization = {"quant_method": "fp8", "fmt": "e4m3", "weight_block_size": [128, 128]}
+    assert_becomes(want, "deepseek-v3", source, stored, quantization, tmp_path)
 
 
 def test_a_model_in_mxfp4_becomes_what_transformers_makes_of_it(tmp_path):
@@ -207,14 +213,8 @@ def test_a_model_in_mxfp4_becomes_what_transformers_makes_of_it(tmp_path):
         scales = torch.randint(115, 127, blocks.shape[:-1], generator=random, dtype=torch.uint8)
         stored[name + "_blocks"], stored[name + "_scales"] = blocks, scales
         want[name] = convert_moe_packed_tensors(blocks, scales).contiguous()
-    config = json.loads((source / "config.json").read_text())
-    config["quantization_config"] = {"quant_method": "mxfp4", "modules_to_not_convert": ["lm_head"]}
-    (source / "config.json").write_text(json.dumps(config))
-    save_file(stored, source / "model.safetensors", metadata={"format": "pt"})
-    import_(("gpt-oss", source), "tp2pp2", tmp_path / "ckpt")
-    harness.ok("tp-ckpt", "export", tmp_path / "ckpt", "--format", "safetensors", "-o", tmp_path / "hf")
-    assert_bits(tensors(tmp_path / "hf"), want)
-    load(tmp_path / "hf")
+    quantization = {"quant_method": "mxfp4", "modules_to_not_convert": ["lm_head"]}
+    assert_becomes(want, "gpt-oss", source, stored, quantization, tmp_path)
 
 
 @pytest.mark.parametrize("tp", [2, 4])

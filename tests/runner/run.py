@@ -38,7 +38,7 @@ PYTHON = os.environ.get("PYTHON", "/usr/bin/python3")
 JOBS = int(os.environ.get("JOBS", "2"))
 SANITIZE = os.environ.get("SANITIZE", "")
 LONG = bool(os.environ.get("LONG"))
-UNTIL = int(os.environ.get("TP_TESTS_UNTIL", "0"))
+UNTIL = int(os.environ.get("TP_TESTS_UNTIL") or 0)
 FOLDER = sys.argv[-1] if "--folder" in sys.argv else None
 # Those of several folders may run at the same time.
 OUT = os.path.join(selection.ROOT, BUILD, "-".join(["test-results", *([os.path.basename(FOLDER)] if FOLDER else [])]))

@@ -319,65 +319,48 @@ CASES(soft_cap, 10)
     assert_similar_kept(kept, 1, 1e-6, "capped in bf16");
 }
 
-CASES(gelu, 20)
+/* How exact a kind of activation is. */
+static double activation_tolerance(enum activation_kind kind)
+{
+    return kind == ACTIVATION_RELU ? 0 : 2e-6;
+}
+
+CASES(activation, 40)
 {
     int64_t n = rng_int(r, 0, 3000);
-    enum gelu_kind kind = rng_int(r, 0, 1) ? GELU_ERF : GELU_TANH;
+    enum activation_kind kind = (enum activation_kind)rng_int(r, 0, ACTIVATION_RELU);
     enum dtype type = any_type(r);
     struct pair u = floats(r, n, 4), y = numbers(r, type, n, 1), dy = floats(r, n, 1);
+    double e = activation_tolerance(kind);
 
-    BOTH(gelu_forward, gelu_forward, AT(y), type, AT(u), n, DTYPE_F32, kind);
-    assert_similar(y, type, 1e-1, 2e-6, "gelu");
-    BOTH(gelu_backward, gelu_backward, AT(y), type, AT(dy), AT(u), n, DTYPE_F32, kind);
-    assert_similar(y, type, 1, 2e-6, "gelu gradient");
-    BOTH(gelu_backward, gelu_backward, AT(u), DTYPE_F32, AT(dy), AT(u), n, DTYPE_F32, kind);
-    assert_similar(u, DTYPE_F32, 1, 2e-6, "gelu gradient in place");
+    BOTH(activation_forward, activation_forward, AT(y), type, AT(u), n, DTYPE_F32, kind);
+    assert_similar(y, type, 1e-1, e, "activation");
+    BOTH(activation_backward, activation_backward, AT(y), type, AT(dy), AT(u), n, DTYPE_F32, kind);
+    assert_similar(y, type, 1, e, "its gradient");
+    BOTH(activation_backward, activation_backward, AT(u), DTYPE_F32, AT(dy), AT(u), n, DTYPE_F32,
+         kind);
+    assert_similar(u, DTYPE_F32, 1, e, "its gradient in place");
 }
 
 /* In whole packs, or not; also from an address that is not a multiple of 16. */
-CASES(gelu_kept, 20)
+CASES(activation_kept, 40)
 {
-    int64_t at = rng_int(r, 0, 2) ? 0 : 1, n = rng_int(r, 0, 3000) / (at ? 1 : 8) * (at ? 1 : 8);
+    int64_t at = rng_int(r, 0, 2) ? 0 : 1, pack = rng_int(r, 0, 1) ? 8 : 1;
+    int64_t n = rng_int(r, 0, 3000) / pack * pack;
     struct pair u = numbers_kept(r, n + at, 4), y = numbers_kept(r, n + at, 1);
     struct pair dy = numbers_kept(r, n + at, 1);
-    enum gelu_kind kind = rng_int(r, 0, 1) ? GELU_ERF : GELU_TANH;
+    enum activation_kind kind = (enum activation_kind)rng_int(r, 0, ACTIVATION_RELU);
+    double e = activation_tolerance(kind);
 
-    n += at ? 0 : -(n > 8 && rng_int(r, 0, 1));
-    BOTH(gelu_forward, gelu_forward, AT_KEPT(y, at), KEPT, AT_KEPT(u, at), n, KEPT, kind);
-    assert_similar_kept(y, 1e-1, 2e-6, "gelu");
-    BOTH(gelu_backward, gelu_backward, AT_KEPT(y, at), KEPT, AT_KEPT(dy, at), AT_KEPT(u, at), n,
-         KEPT, kind);
-    assert_similar_kept(y, 1, 2e-6, "gelu gradient");
-    BOTH(gelu_backward, gelu_backward, AT_KEPT(u, at), KEPT, AT_KEPT(dy, at), AT_KEPT(u, at), n,
-         KEPT, kind);
-    assert_similar_kept(u, 1, 2e-6, "gelu gradient in place");
-}
-
-CASES(relu, 20)
-{
-    int64_t n = rng_int(r, 0, 3000);
-    enum dtype type = any_type(r);
-    struct pair u = floats(r, n, 4), y = numbers(r, type, n, 1), dy = floats(r, n, 1);
-
-    BOTH(relu_forward, relu_forward, AT(y), type, AT(u), n, DTYPE_F32);
-    assert_similar(y, type, 1, 0, "relu");
-    BOTH(relu_backward, relu_backward, AT(y), type, AT(dy), AT(u), n, DTYPE_F32);
-    assert_similar(y, type, 1, 0, "relu gradient");
-    BOTH(relu_backward, relu_backward, AT(u), DTYPE_F32, AT(dy), AT(u), n, DTYPE_F32);
-    assert_similar(u, DTYPE_F32, 1, 0, "relu gradient in place");
-}
-
-CASES(relu_kept, 20)
-{
-    int64_t at = rng_int(r, 0, 2) ? 0 : 1, n = rng_int(r, 0, 3000);
-    struct pair u = numbers_kept(r, n + at, 4), y = numbers_kept(r, n + at, 1);
-    struct pair dy = numbers_kept(r, n + at, 1);
-
-    BOTH(relu_forward, relu_forward, AT_KEPT(y, at), KEPT, AT_KEPT(u, at), n, KEPT);
-    assert_similar_kept(y, 1, 0, "relu");
-    BOTH(relu_backward, relu_backward, AT_KEPT(y, at), KEPT, AT_KEPT(dy, at), AT_KEPT(u, at), n,
-         KEPT);
-    assert_similar_kept(y, 1, 0, "relu gradient");
+    BOTH(activation_forward, activation_forward, AT_KEPT(y, at), KEPT, AT_KEPT(u, at), n, KEPT,
+         kind);
+    assert_similar_kept(y, 1e-1, e, "activation");
+    BOTH(activation_backward, activation_backward, AT_KEPT(y, at), KEPT, AT_KEPT(dy, at),
+         AT_KEPT(u, at), n, KEPT, kind);
+    assert_similar_kept(y, 1, e, "its gradient");
+    BOTH(activation_backward, activation_backward, AT_KEPT(u, at), KEPT, AT_KEPT(dy, at),
+         AT_KEPT(u, at), n, KEPT, kind);
+    assert_similar_kept(u, 1, e, "its gradient in place");
 }
 
 CASES(bias, 20)

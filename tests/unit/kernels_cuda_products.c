@@ -278,10 +278,11 @@ Test(cuda_products, gelu_and_its_gradient)
                           .bias = has_bias ? bias.cpu : NULL };
         kernels_cpu.gemm(kernels_on(), &g);
         if (is_back)
-            RUN(gelu_backward, gelu_backward, c.cpu, DTYPE_F32, c.cpu, u.cpu, m * n, DTYPE_F32,
-                GELU_TANH);
+            RUN(activation_backward, activation_backward, c.cpu, DTYPE_F32, c.cpu, u.cpu, m * n,
+                DTYPE_F32, ACTIVATION_GELU_TANH);
         else
-            RUN(gelu_forward, gelu_forward, c.cpu, DTYPE_F32, u.cpu, m * n, DTYPE_F32, GELU_TANH);
+            RUN(activation_forward, activation_forward, c.cpu, DTYPE_F32, u.cpu, m * n, DTYPE_F32,
+                ACTIVATION_GELU_TANH);
         g.a = a.gpu, g.b = b.gpu, g.c = c.gpu, g.gelu_input = u.gpu, g.c_type = DTYPE_BF16;
         g.bias = has_bias ? bias.gpu : NULL;
         g.epilogue = is_back ? GEMM_EPILOGUE_DGELU : GEMM_EPILOGUE_GELU;

@@ -120,16 +120,14 @@ static void gates(struct rng *r, bool is_kept, int64_t cols)
         similar(dh, is_kept, 1, "gated gradient");
     }
 #undef PART
-    for (int kind = GELU_TANH; kind <= GELU_ERF; kind++) {
-        BOTH(gelu_forward, gelu_forward, AT(y), TYPE, AT(dy), ROWS * cols, TYPE, kind);
-        BOTH(gelu_backward, gelu_backward, AT(y), TYPE, AT(dy), AT(h), ROWS * cols, TYPE, kind);
-        similar(y, is_kept, 1, "gelu gradient");
+    for (int kind = ACTIVATION_GELU_TANH; kind <= ACTIVATION_RELU; kind++) {
+        BOTH(activation_forward, activation_forward, AT(y), TYPE, AT(dy), ROWS * cols, TYPE, kind);
+        similar(y, is_kept, 1, "activation");
+        BOTH(activation_backward, activation_backward, AT(y), TYPE, AT(dy), AT(h), ROWS * cols,
+             TYPE, kind);
+        similar(y, is_kept, 1, "activation gradient");
     }
     BOTH(soft_cap, soft_cap, AT(dy), ROWS * cols, 2, TYPE);
-    BOTH(relu_forward, relu_forward, AT(y), TYPE, AT(dy), ROWS * cols, TYPE);
-    similar(y, is_kept, 1, "relu");
-    BOTH(relu_backward, relu_backward, AT(y), TYPE, AT(dy), AT(h), ROWS * cols, TYPE);
-    similar(y, is_kept, 1, "relu gradient");
     similar(dy, is_kept, 1, "capped");
 }
 SHAPES(gates_and_activations, gates)

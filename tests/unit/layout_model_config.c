@@ -17,6 +17,18 @@ static tp_status parse(struct model *m, const char *text, struct arena *arena, s
     return model_config_parse(m, text, strlen(text), "config.json", arena, err);
 }
 
+/* The model of a config with these extra keys. */
+static struct model parse_with(const char *base, const char *extra, struct arena *arena)
+{
+    struct tp_err err = { 0 };
+    struct model m;
+    char text[1024];
+
+    snprintf(text, sizeof text, "{%s%s}", base, extra);
+    cr_assert_eq(parse(&m, text, arena, &err), TP_OK, "%s: %s", extra, err.msg);
+    return m;
+}
+
 /* A config with these extra keys is refused, and the message names `named`. */
 static void expect_refused(const char *base, const char *extra, const char *named)
 {
@@ -176,16 +188,10 @@ Test(model_config, keeps_what_cannot_be_trained_by_name)
 
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         struct arena arena = { 0 };
-        struct tp_err err = { 0 };
-        struct model m;
-        char text[1024];
+        struct model m = parse_with(cases[i].base, cases[i].extra, &arena);
 
-        snprintf(text, sizeof text, "{%s%s}", cases[i].base, cases[i].extra);
-        cr_assert_eq(parse(&m, text, &arena, &err), TP_OK, "%s", err.msg);
         cr_assert(m.untrained && strstr(m.untrained, cases[i].named), "%s", cases[i].extra);
-        snprintf(text, sizeof text, "{%s}", cases[i].base);
-        cr_assert_eq(parse(&m, text, &arena, &err), TP_OK, "%s", err.msg);
-        cr_assert_null(m.untrained);
+        cr_assert_null(parse_with(cases[i].base, "", &arena).untrained);
         arena_free(&arena);
     }
 }
@@ -212,16 +218,11 @@ Test(model_config, reads_the_part_of_a_head_that_is_rotated)
 
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         struct arena arena = { 0 };
-        struct tp_err err = { 0 };
-        struct model m;
-        char text[1024];
+        struct model m = parse_with("\"architectures\": [\"Phi3ForCausalLM\"], \"vocab_size\": 9, "
+                                    "\"hidden_size\": 96, \"intermediate_size\": 8, "
+                                    "\"num_hidden_layers\": 1, \"num_attention_heads\": 4",
+                                    cases[i].extra, &arena);
 
-        snprintf(text, sizeof text,
-                 "{\"architectures\": [\"Phi3ForCausalLM\"], \"vocab_size\": 9, "
-                 "\"hidden_size\": 96, \"intermediate_size\": 8, \"num_hidden_layers\": 1, "
-                 "\"num_attention_heads\": 4%s}",
-                 cases[i].extra);
-        cr_assert_eq(parse(&m, text, &arena, &err), TP_OK, "%s", err.msg);
         cr_expect_eq(m.rotary_dim, cases[i].rotary_dim, "%s: %lld", cases[i].extra,
                      (long long)m.rotary_dim);
         cr_expect_eq(!m.untrained, cases[i].is_trained, "%s", cases[i].extra);
@@ -332,16 +333,12 @@ Test(model_config, tells_null_from_an_absent_window)
 
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         struct arena arena = { 0 };
-        struct tp_err err = { 0 };
-        struct model m;
-        char text[1024];
+        struct model m = parse_with("\"model_type\": \"mistral\", \"vocab_size\": 260, "
+                                    "\"hidden_size\": 128, \"intermediate_size\": 344, "
+                                    "\"num_hidden_layers\": 6, \"num_attention_heads\": 8, "
+                                    "\"num_key_value_heads\": 2",
+                                    cases[i].extra, &arena);
 
-        snprintf(text, sizeof text,
-                 "{\"model_type\": \"mistral\", \"vocab_size\": 260, \"hidden_size\": 128, "
-                 "\"intermediate_size\": 344, \"num_hidden_layers\": 6, "
-                 "\"num_attention_heads\": 8, \"num_key_value_heads\": 2%s}",
-                 cases[i].extra);
-        cr_assert_eq(parse(&m, text, &arena, &err), TP_OK, "%s", err.msg);
         cr_assert_eq(m.sliding_window, cases[i].window);
         arena_free(&arena);
     }

@@ -88,25 +88,45 @@ static uint16_t element(const struct stored *s, int64_t at)
     return rounded;
 }
 
+/* Read a run of the weight and compare each element of it. */
+static void check_run(const struct stored *s, const struct reshard_endpoint *e,
+                      const struct box *run)
+{
+    const struct box whole = box_whole(AXES - 1, s->weight);
+    const int64_t n = box_elements(run), first = box_offset_in(&whole, run);
+    uint16_t *buf = malloc((size_t)n * sizeof *buf);
+    struct tp_err err = { 0 };
+
+    cr_assert_not_null(buf);
+    cr_assert_eq(e->read(e->ctx, 0, run, buf, &err), TP_OK, "%s", err.msg);
+    for (int64_t i = 0; i < n; i++)
+        cr_assert_eq(buf[i], element(s, first + i), "element %lld", (long long)i);
+    free(buf);
+}
+
 static void check_runs(const struct stored *s, const struct reshard_endpoint *e, struct rng *r)
 {
     const struct box whole = box_whole(AXES - 1, s->weight);
     const int64_t most = rng_int(r, 1, box_elements(&whole));
     const int64_t runs = box_run_count(&whole, most);
-    uint16_t *buf = malloc((size_t)most * sizeof *buf);
 
-    cr_assert_not_null(buf);
     for (int k = 0; k < 6; k++) {
-        struct tp_err err = { 0 };
         struct box run;
 
         box_run(&run, &whole, most, rng_int(r, 0, runs - 1));
-        cr_assert_eq(e->read(e->ctx, 0, &run, buf, &err), TP_OK, "%s", err.msg);
-        for (int64_t i = 0; i < box_elements(&run); i++)
-            cr_assert_eq(buf[i], element(s, box_offset_in(&whole, &run) + i), "element %lld",
-                         (long long)i);
+        check_run(s, e, &run);
     }
-    free(buf);
+}
+
+/* Write what is stored, and open it. */
+static struct safetensors_source *source_of(const struct stored *s, int scale_axes)
+{
+    struct safetensors_source *source;
+    struct tp_err err = { 0 };
+
+    stored_write(s, scale_axes);
+    cr_assert_eq(safetensors_open(&source, temp_dir, &err), TP_OK, "%s", err.msg);
+    return source;
 }
 
 Test(quantized, any_run_of_a_weight_in_mxfp4_is_what_its_elements_and_scales_say)
@@ -116,13 +136,11 @@ Test(quantized, any_run_of_a_weight_in_mxfp4_is_what_its_elements_and_scales_say
     for (int i = 0; i < 40; i++) {
         struct stored s = stored_make(&r);
         struct reshard_tensor want = { .name = "a.w", .ndim = AXES - 1 };
-        struct safetensors_source *source;
+        struct safetensors_source *source = source_of(&s, AXES - 1);
         struct tp_err err = { 0 };
         int n;
 
         memcpy(want.shape, s.weight, sizeof s.weight);
-        stored_write(&s, AXES - 1);
-        cr_assert_eq(safetensors_open(&source, temp_dir, &err), TP_OK, "%s", err.msg);
         cr_assert_eq(safetensors_dequantize(source, &n, &err), TP_OK, "%s", err.msg);
         cr_assert(n == 1 && safetensors_count(source) == 1);
         cr_assert_eq(safetensors_select(source, &want, 1, &err), TP_OK, "%s", err.msg);
@@ -137,11 +155,9 @@ Test(quantized, scales_of_another_shape_are_refused)
 {
     struct rng r = rng_start("quantized");
     struct stored s = stored_make(&r);
-    struct safetensors_source *source;
+    struct safetensors_source *source = source_of(&s, 1);
     struct tp_err err = { 0 };
 
-    stored_write(&s, 1);
-    cr_assert_eq(safetensors_open(&source, temp_dir, &err), TP_OK, "%s", err.msg);
     cr_expect_eq(safetensors_dequantize(source, NULL, &err), TP_E_CORRUPT);
     cr_expect_not_null(strstr(err.msg, "a.w_blocks"), "%s", err.msg);
     cr_expect_not_null(strstr(err.msg, "a.w_scales"), "%s", err.msg);

@@ -5,9 +5,11 @@
 #include "trainer/model/experts.h"
 #include "trainer/model/residual.h"
 
-static enum gelu_kind gelu_kind_of(const struct network *n)
+static bool is_gated(const struct network *n)
 {
-    return n->model->exact_gelu ? GELU_ERF : GELU_TANH;
+    enum family_mlp mlp = family_of(n->model)->mlp;
+
+    return mlp == FAMILY_SWIGLU || mlp == FAMILY_GEGLU;
 }
 
 static enum gated_kind gated_kind_of(const struct network *n)
@@ -15,11 +17,17 @@ static enum gated_kind gated_kind_of(const struct network *n)
     return family_of(n->model)->mlp == FAMILY_GEGLU ? GATED_GEGLU : GATED_SWIGLU;
 }
 
+static enum activation_kind activation_kind_of(const struct network *n)
+{
+    if (family_of(n->model)->mlp == FAMILY_RELU)
+        return ACTIVATION_RELU;
+    return n->model->exact_gelu ? ACTIVATION_GELU_ERF : ACTIVATION_GELU_TANH;
+}
+
 /* Whether the products around GELU compute it and its gradient: that with tanh. */
 static bool is_gelu_fused(const struct network *n)
 {
-    return family_of(n->model)->mlp == FAMILY_GELU && n->inner == DTYPE_BF16 &&
-           !n->model->exact_gelu;
+    return !is_gated(n) && activation_kind_of(n) == ACTIVATION_GELU_TANH && n->inner == DTYPE_BF16;
 }
 
 /* The first row of `up` in rows that have gate and up side by side. */
@@ -36,22 +44,16 @@ static int64_t rows_of(const struct pass *p)
 static void activate(const struct pass *p, struct activations_layer *s)
 {
     const struct network *n = p->net;
-    enum family_mlp mlp = family_of(n->model)->mlp;
     int64_t rows = rows_of(p);
 
-    if (mlp == FAMILY_RELU)
-        n->k.ops->relu_forward(n->k.queue, &(struct relu_forward){ .y = s->hidden,
-                                                                   .type = n->dtype,
-                                                                   .u = s->up,
-                                                                   .n = rows * n->ffn,
-                                                                   .in_type = n->inner });
-    else if (mlp == FAMILY_GELU)
-        n->k.ops->gelu_forward(n->k.queue, &(struct gelu_forward){ .y = s->hidden,
+    if (!is_gated(n))
+        n->k.ops->activation_forward(n->k.queue,
+                                     &(struct activation_forward){ .y = s->hidden,
                                                                    .type = n->dtype,
                                                                    .u = s->up,
                                                                    .n = rows * n->ffn,
                                                                    .in_type = n->inner,
-                                                                   .kind = gelu_kind_of(n) });
+                                                                   .kind = activation_kind_of(n) });
     else
         n->k.ops->gated_forward(n->k.queue,
                                 &(struct gated_forward){ .kind = gated_kind_of(n),
@@ -71,24 +73,17 @@ static void activate_backward(const struct pass *p, void *dup, const void *dy,
                               const struct activations_layer *s)
 {
     const struct network *n = p->net;
-    enum family_mlp mlp = family_of(n->model)->mlp;
     int64_t rows = rows_of(p);
 
-    if (mlp == FAMILY_RELU)
-        n->k.ops->relu_backward(n->k.queue, &(struct relu_backward){ .du = dup,
-                                                                     .type = n->dtype,
-                                                                     .dy = dy,
-                                                                     .u = s->up,
-                                                                     .n = rows * n->ffn,
-                                                                     .in_type = n->inner });
-    else if (mlp == FAMILY_GELU)
-        n->k.ops->gelu_backward(n->k.queue, &(struct gelu_backward){ .du = dup,
-                                                                     .type = n->dtype,
-                                                                     .dy = dy,
-                                                                     .u = s->up,
-                                                                     .n = rows * n->ffn,
-                                                                     .in_type = n->inner,
-                                                                     .kind = gelu_kind_of(n) });
+    if (!is_gated(n))
+        n->k.ops->activation_backward(
+            n->k.queue, &(struct activation_backward){ .du = dup,
+                                                       .type = n->dtype,
+                                                       .dy = dy,
+                                                       .u = s->up,
+                                                       .n = rows * n->ffn,
+                                                       .in_type = n->inner,
+                                                       .kind = activation_kind_of(n) });
     else
         n->k.ops->gated_backward(n->k.queue,
                                  &(struct gated_backward){ .kind = gated_kind_of(n),

@@ -2,37 +2,18 @@
  * reshard/formats/hf_trainer/hf_trainer_params.h - which state of optimizer.pt is of which
  * parameter. Inside reshard/formats/hf_trainer/ only.
  *
- * Trainer makes two groups: first the parameters with weight decay, then those without. Both have
- * the order of named_parameters(), which is that of transformers' classes
- * (layout/parameter_order.h). Which parameters have no weight decay depends on the version:
- *
- *     before 4.50    biases, and norms whose class is nn.LayerNorm or is registered as one
- *                    (Llama's, and in some versions Granite's)
- *     4.50 to 4.5x   these, and what has "layernorm" in its name
- *     since          biases, and all norms
- *
- * Each of these sets contains the one before it, so the sizes of the groups tell which it is. A
- * program's own optimizer may have one group of all parameters. All shapes must fit. Where two
- * orders fit, the version in config.json decides. Where a file has the model's state_dict() too,
- * the order is that of this.
- *
- * A program with Accelerate, or with a loop of its own, makes its groups itself. Those of
- * transformers' examples have no weight decay for what has "layer_norm.weight" in its name, which
- * is another set of this chain, and other programs have the group without weight decay first.
+ * Trainer makes two groups: first the parameters with weight decay, then those without
+ * (hf_trainer_groups.h). Both have the order of named_parameters(), which is that of transformers'
+ * classes (layout/parameter_order.h). Each set of parameters without weight decay contains the one
+ * before it, so the sizes of the groups tell which it is. A program's own optimizer may have one
+ * group of all parameters. All shapes must fit. Where two orders fit, the version in config.json
+ * decides. Where a file has the model's state_dict() too, the order is that of this. A program with
+ * Accelerate, or with a loop of its own, makes its groups itself.
  */
 #ifndef RESHARD_FORMATS_HF_TRAINER_HF_TRAINER_PARAMS_H
 #define RESHARD_FORMATS_HF_TRAINER_HF_TRAINER_PARAMS_H
 
-#include "layout/model.h"
-#include "layout/parameter_order.h"
-#include "reshard/formats/hf_trainer/hf_trainer_optimizer.h"
-
-/* What is known of the program that saved the optimizer. */
-struct hf_trainer_program {
-    bool own_groups;    /* it makes them itself: it is not Trainer */
-    bool other_version; /* config.json may be of another version of transformers than the program's:
-                           it was saved before */
-};
+#include "reshard/formats/hf_trainer/hf_trainer_search.h"
 
 /* Find the parameter of each state: (*out)[i] is that of o->states[i], in the arena, with the shape
  * of the state's moments. m is NULL where the model is not known: then the file must have names,

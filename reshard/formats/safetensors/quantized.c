@@ -11,21 +11,20 @@
 
 enum { MXFP4_BATCH = 256 << 10 }; /* bytes of rows that are read at a time */
 
-tp_status safetensors_bytes_read(const struct safetensors_bytes *b, void *to, struct tp_err *err)
-{
-    return object_read_at(b->object, b->path, b->begin, to, (size_t)b->size, err);
-}
-
-void safetensors_bytes_will_read(const struct safetensors_bytes *b)
-{
-    object_will_read(b->object, b->begin, b->size);
-}
-
 /* Some of these bytes. */
-static struct safetensors_bytes part_of(const struct safetensors_bytes *all, int64_t at,
-                                        int64_t size)
+static struct file_part part_of(const struct file_part *all, int64_t at, int64_t size)
 {
-    return (struct safetensors_bytes){ all->object, all->path, all->begin + at, size };
+    return (struct file_part){ all->object, all->path, all->begin + at, size };
+}
+
+static tp_status read_all(const struct file_part *part, void *to, struct tp_err *err)
+{
+    return file_part_read(part, 0, to, part->size, err);
+}
+
+static void will_read_all(const struct file_part *part)
+{
+    object_will_read(&part->object, part->begin, part->size);
 }
 
 /* ---- what there is ---- */
@@ -120,9 +119,9 @@ static tp_status make_mxfp4(struct quantized *q, const struct safetensors_tensor
 
 /* Scales in bytes are E8M0, as in transformers' Fp8Dequantize. */
 tp_status quantized_make(struct quantized *q, const struct safetensors_entry *elements,
-                         const struct safetensors_bytes *element_bytes,
+                         const struct file_part *element_bytes,
                          const struct safetensors_entry *scales,
-                         const struct safetensors_bytes *scale_bytes, struct arena *arena,
+                         const struct file_part *scale_bytes, struct arena *arena,
                          struct tp_err *err)
 {
     const bool are_bytes = scales->tensor.dtype == DTYPE_U8;
@@ -143,8 +142,7 @@ tp_status quantized_make(struct quantized *q, const struct safetensors_entry *el
 
 /* What is stored of a run, and its scales; *first is the row of scales with which they begin. */
 static void find_fp8(const struct quantized *q, const struct box *run, const struct fp8_run *r,
-                     struct safetensors_bytes *elements, struct safetensors_bytes *scales,
-                     int64_t *first)
+                     struct file_part *elements, struct file_part *scales, int64_t *first)
 {
     const struct box whole = box_whole(q->weight.ndim, q->weight.shape);
     const int64_t row = q->grid.cols * (q->scale_type ? 1 : (int64_t)dtype_bytes(q->scale_dtype));
@@ -156,8 +154,8 @@ static void find_fp8(const struct quantized *q, const struct box *run, const str
 }
 
 /* Read scales as f32; *out is malloc'ed. */
-static tp_status read_scales(float **out, const struct quantized *q,
-                             const struct safetensors_bytes *b, struct tp_err *err)
+static tp_status read_scales(float **out, const struct quantized *q, const struct file_part *b,
+                             struct tp_err *err)
 {
     const int64_t n = b->size / (q->scale_type ? 1 : dtype_bytes(q->scale_dtype));
     float *scales = malloc((size_t)n * sizeof *scales);
@@ -166,7 +164,7 @@ static tp_status read_scales(float **out, const struct quantized *q,
 
     *out = scales;
     if (scales && stored)
-        st = safetensors_bytes_read(b, stored, err);
+        st = read_all(b, stored, err);
     else
         st = tp_fail(err, TP_E_NOMEM, "%s: no memory for scales", b->path);
     if (!st && q->scale_type)
@@ -181,7 +179,7 @@ static tp_status read_fp8(const struct quantized *q, const struct box *run, void
                           struct tp_err *err)
 {
     const struct fp8_run r = fp8_run_of(&q->grid, q->weight.ndim, q->weight.shape, run);
-    struct safetensors_bytes elements, scales;
+    struct file_part elements, scales;
     float *factors = NULL;
     int64_t first;
     tp_status st;
@@ -189,7 +187,7 @@ static tp_status read_fp8(const struct quantized *q, const struct box *run, void
     find_fp8(q, run, &r, &elements, &scales, &first);
     st = read_scales(&factors, q, &scales, err);
     if (!st)
-        st = safetensors_bytes_read(&elements, (char *)buf + elements.size, err);
+        st = read_all(&elements, (char *)buf + elements.size, err);
     if (!st)
         fp8_decode(buf, &q->grid, &r, factors, first);
     free(factors);
@@ -199,9 +197,8 @@ static tp_status read_fp8(const struct quantized *q, const struct box *run, void
 /* ---- MXFP4 ---- */
 
 /* Bytes of stored rows, counted through all matrices; a row has `unit` bytes for each group. */
-static struct safetensors_bytes rows_of(const struct quantized *q,
-                                        const struct safetensors_bytes *all, int64_t unit,
-                                        int64_t row, int64_t rows)
+static struct file_part rows_of(const struct quantized *q, const struct file_part *all,
+                                int64_t unit, int64_t row, int64_t rows)
 {
     return part_of(all, row * q->blocks.groups * unit, rows * q->blocks.groups * unit);
 }
@@ -223,14 +220,14 @@ static tp_status read_part(const struct quantized *q, const struct mxfp4_part *p
     if (!blocks || !scales)
         st = tp_fail(err, TP_E_NOMEM, "%s: no memory for MXFP4", q->elements.path);
     for (int64_t done = 0; done < p->rows && !st; done += rows.rows) {
-        struct safetensors_bytes b;
+        struct file_part b;
 
         rows.rows = p->rows - done < batch ? p->rows - done : batch;
         b = rows_of(q, &q->scales, 1, first + done, rows.rows);
-        st = safetensors_bytes_read(&b, scales, err);
+        st = read_all(&b, scales, err);
         b = rows_of(q, &q->elements, MXFP4_GROUP_BYTES, first + done, rows.rows);
         if (!st)
-            st = safetensors_bytes_read(&b, blocks, err);
+            st = read_all(&b, blocks, err);
         if (!st)
             mxfp4_decode(to + done * (int64_t)sizeof(uint16_t), p->rows, &rows);
     }
@@ -266,14 +263,13 @@ static tp_status will_read_part(const struct quantized *q, const struct mxfp4_pa
                                 struct tp_err *err)
 {
     const int64_t first = p->matrix * q->blocks.rows + p->row;
-    const struct safetensors_bytes scales = rows_of(q, &q->scales, 1, first, p->rows);
-    const struct safetensors_bytes blocks =
-        rows_of(q, &q->elements, MXFP4_GROUP_BYTES, first, p->rows);
+    const struct file_part scales = rows_of(q, &q->scales, 1, first, p->rows);
+    const struct file_part blocks = rows_of(q, &q->elements, MXFP4_GROUP_BYTES, first, p->rows);
 
     (void)to;
     (void)err;
-    safetensors_bytes_will_read(&scales);
-    safetensors_bytes_will_read(&blocks);
+    will_read_all(&scales);
+    will_read_all(&blocks);
     return TP_OK;
 }
 
@@ -290,7 +286,7 @@ tp_status quantized_read(const struct quantized *q, const struct box *run, void 
 
 void quantized_will_read(const struct quantized *q, const struct box *run)
 {
-    struct safetensors_bytes elements, scales;
+    struct file_part elements, scales;
     struct tp_err ignored;
     int64_t first;
 
@@ -300,8 +296,8 @@ void quantized_will_read(const struct quantized *q, const struct box *run)
         const struct fp8_run r = fp8_run_of(&q->grid, q->weight.ndim, q->weight.shape, run);
 
         find_fp8(q, run, &r, &elements, &scales, &first);
-        safetensors_bytes_will_read(&scales);
-        safetensors_bytes_will_read(&elements);
+        will_read_all(&scales);
+        will_read_all(&elements);
     } else {
         for_parts(q, run, NULL, will_read_part, &ignored);
     }

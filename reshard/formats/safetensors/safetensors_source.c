@@ -46,16 +46,16 @@ static tp_status no_memory(const struct safetensors_source *s, struct tp_err *er
 }
 
 /* Of a run that is stored as it is read. */
-static struct safetensors_bytes bytes_of(const struct safetensors_source *s,
-                                         const struct safetensors_found *f, const struct box *run)
+static struct file_part bytes_of(const struct safetensors_source *s,
+                                 const struct safetensors_found *f, const struct box *run)
 {
     const struct box whole = box_whole(f->entry.tensor.ndim, f->entry.tensor.shape);
     const struct safetensors_source_file *file = &s->files[f->file];
     const int elem = dtype_bytes(f->entry.tensor.dtype);
 
-    return (struct safetensors_bytes){ &file->object, file->path,
-                                       f->entry.begin + box_offset_in(&whole, run) * elem,
-                                       box_elements(run) * elem };
+    return (struct file_part){ file->object, file->path,
+                               f->entry.begin + box_offset_in(&whole, run) * elem,
+                               box_elements(run) * elem };
 }
 
 static tp_status source_read_undigested(void *ctx, int extent, const struct box *run, void *buf,
@@ -63,22 +63,22 @@ static tp_status source_read_undigested(void *ctx, int extent, const struct box 
 {
     const struct safetensors_source *s = ctx;
     const struct safetensors_found *f = s->selected[extent];
-    const struct safetensors_bytes b = bytes_of(s, f, run);
+    const struct file_part b = bytes_of(s, f, run);
 
     return f->quantized ? quantized_read(f->quantized, run, buf, err)
-                        : safetensors_bytes_read(&b, buf, err);
+                        : file_part_read(&b, 0, buf, b.size, err);
 }
 
 static void source_will_read(void *ctx, int extent, const struct box *run)
 {
     const struct safetensors_source *s = ctx;
     const struct safetensors_found *f = s->selected[extent];
-    const struct safetensors_bytes b = bytes_of(s, f, run);
+    const struct file_part b = bytes_of(s, f, run);
 
     if (f->quantized)
         quantized_will_read(f->quantized, run);
     else
-        safetensors_bytes_will_read(&b);
+        object_will_read(&b.object, b.begin, b.size);
 }
 
 static void source_add_digest(void *ctx, int tensor, const struct digest *part)
@@ -341,18 +341,18 @@ static const struct safetensors_found *find_scales(const struct safetensors_sour
     return f;
 }
 
-static struct safetensors_bytes all_bytes(const struct safetensors_source *s,
-                                          const struct safetensors_found *f)
+static struct file_part all_bytes(const struct safetensors_source *s,
+                                  const struct safetensors_found *f)
 {
-    return (struct safetensors_bytes){ &s->files[f->file].object, s->files[f->file].path,
-                                       f->entry.begin, f->entry.end - f->entry.begin };
+    return (struct file_part){ s->files[f->file].object, s->files[f->file].path, f->entry.begin,
+                               f->entry.end - f->entry.begin };
 }
 
 static tp_status dequantize(struct safetensors_source *s, struct safetensors_found *f,
                             const struct safetensors_found *scales, struct tp_err *err)
 {
     struct quantized *q = arena_array(&s->arena, 1, sizeof *q);
-    const struct safetensors_bytes elements = all_bytes(s, f), scale_bytes = all_bytes(s, scales);
+    const struct file_part elements = all_bytes(s, f), scale_bytes = all_bytes(s, scales);
     tp_status st;
 
     if (!q)
