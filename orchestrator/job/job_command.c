@@ -7,7 +7,7 @@
 #include "core/text.h"
 #include "orchestrator/job/job_option.h"
 
-enum { OPTIONS_ADDED = 8 };
+enum { OPTIONS_ADDED = 8, DEGREE_TEXT = 16 };
 
 /* Write one word with its {names} replaced; replacements are not searched again. Returns the
  * length; out may be NULL. */
@@ -43,21 +43,35 @@ static char *fill(const char *word, const char *const names[][2], struct arena *
     return text;
 }
 
+/* Returns text. */
+static const char *degree(char text[DEGREE_TEXT], int n)
+{
+    snprintf(text, DEGREE_TEXT, "%d", n);
+    return text;
+}
+
 tp_status job_fill(struct job_words *out, const struct job *j, const struct job_words *words,
                    const struct spec *layout, int64_t attempt, struct arena *arena,
                    struct tp_err *err)
 {
-    char spec[SPEC_TEXT_MAX], ranks[16], number[24];
+    char spec[SPEC_TEXT_MAX], attempt_text[24], ranks[DEGREE_TEXT], tp[DEGREE_TEXT],
+        pp[DEGREE_TEXT];
+    char vpp[DEGREE_TEXT], dp[DEGREE_TEXT], cp[DEGREE_TEXT], ep[DEGREE_TEXT];
     const char *const names[][2] = { { "{layout}", spec_format(spec, layout) },
+                                     { "{ranks}", degree(ranks, spec_world(layout)) },
+                                     { "{tp}", degree(tp, layout->tp) },
+                                     { "{pp}", degree(pp, layout->pp) },
+                                     { "{vpp}", degree(vpp, layout->vpp) },
+                                     { "{dp}", degree(dp, layout->dp) },
+                                     { "{cp}", degree(cp, layout->cp) },
+                                     { "{ep}", degree(ep, layout->ep) },
                                      { "{ckpt}", j->ckpt },
-                                     { "{ranks}", ranks },
-                                     { "{attempt}", number },
+                                     { "{attempt}", attempt_text },
                                      { "{state}", j->state },
                                      { NULL, NULL } };
     struct job_words w = { 0 };
 
-    snprintf(ranks, sizeof ranks, "%d", spec_world(layout));
-    snprintf(number, sizeof number, "%lld", (long long)attempt);
+    snprintf(attempt_text, sizeof attempt_text, "%lld", (long long)attempt);
     w.word = arena_array(arena, (size_t)words->n + OPTIONS_ADDED, sizeof *w.word);
     for (; w.word && w.n < words->n; w.n++)
         if (!(w.word[w.n] = fill(words->word[w.n], names, arena)))

@@ -9,7 +9,8 @@
 #include "orchestrator/job/job.h"
 #include "orchestrator/job/run_config.h"
 
-/* `words` of the job with {layout} {ckpt} {ranks} {attempt} {state} replaced. In the arena. */
+/* `words` of the job with {layout} {ckpt} {ranks} {attempt} {state}, and the degrees {tp} {pp}
+ * {vpp} {dp} {cp} {ep} of the layout, replaced. In the arena. */
 tp_status job_fill(struct job_words *out, const struct job *j, const struct job_words *words,
                    const struct spec *layout, int64_t attempt, struct arena *arena,
                    struct tp_err *err);

@@ -14,10 +14,10 @@ static const struct job_key KEYS[] = {
     SHOWN("", "name", STR, name, "job", "shown in messages, on the status page and to the webhook", "gpl"),
     SHOWN("", "command", WORDS, command, NULL,
         "The command line, split into words as a shell does, or a list of words. It runs in this file's\n"
-        "folder. {layout} {ckpt} {ranks} {attempt} {state} are replaced by their values. For tp-train,\n"
-        "tp-run adds --layout, --ckpt, --steps, --resume and --log where they are missing; a --layout in the\n"
-        "command is the only layout that runs. Any other program runs as it is written. It is watched by its exit\n"
-        "and, when it uses libtp-progress, by its heartbeats.",
+        "folder. {layout} {ckpt} {ranks} {attempt} {state}, and the layout's {tp} {pp} {vpp} {dp} {cp} {ep},\n"
+        "are replaced by their values. For tp-train, tp-run adds --layout, --ckpt, --steps, --resume and --log\n"
+        "where they are missing; a --layout in the command is the only layout that runs. Any other program runs\n"
+        "as it is written. It is watched by its exit and, when it uses libtp-progress, by its heartbeats.",
         "tp-train --model model/ --data data.txt --steps 1000 --save-every 50"),
     KEY("", "prepare", WORDS, prepare, "[]",
         "a command to run before each launch, with the same replacements: for example a conversion that\n"

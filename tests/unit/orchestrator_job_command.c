@@ -39,6 +39,11 @@ Test(job_command, the_command_gets_layout_checkpoint_and_resume)
     cr_assert_eq(w.n, 3);
     cr_expect_str_eq(w.word[1], "tp2dp2@4");
     cr_expect_str_eq(w.word[2], "-c/c");
+    cr_assert_eq(parse(&j, "command: [my, '{tp}/{pp}/{vpp}/{dp}/{cp}/{ep}/{x}']\nckpt: /c\n"),
+                 TP_OK);
+    cr_assert_eq(run_config_parse(&s, "tp2pp4vpp3dp5cp7ep35", &err), TP_OK);
+    cr_assert_eq(job_command(&w, &j, &s, 3, true, &arena, &err), TP_OK);
+    cr_expect_str_eq(w.word[1], "2/4/3/5/7/35/{x}");
     cr_assert_eq(parse(&j, "command: tp-train\nckpt: c\nsteps: 9\n"), TP_OK);
     cr_assert_eq(job_command(&w, &j, &s, 3, true, &arena, &err), TP_OK);
     cr_expect_str_eq(w.word[2], "--steps=9");
