@@ -39,6 +39,8 @@ struct parallel_plan; /* layout/parallel_plan.h */
 struct model {
     enum model_family family;
     int64_t vocab, hidden, ffn; /* rows of the embedding; width; width inside the MLP */
+    int64_t vocab_padding;      /* the last of these rows that no token has: 0, but from Megatron to
+                                   Megatron, whose loss counts them */
     int layers, heads, kv_heads;
     int64_t head_dim;   /* may differ from hidden / heads */
     int64_t rotary_dim; /* the first elements of each head, which are rotated; 0: none are */

@@ -285,6 +285,53 @@ static bool keeps_extras(const struct export_request *q, const struct export_for
     return from && !q->no_optim && format->extras && strcmp(from, format->extras) == 0;
 }
 
+/* The layout of the files: what the request names, the rest as `base` has it. */
+static tp_status find_spec(struct spec *out, const struct export_request *q,
+                           const struct spec *base, struct tp_err *err)
+{
+    unsigned named;
+    tp_status st;
+
+    *out = *base;
+    if (!q->layout)
+        return TP_OK;
+    st = spec_parse(out, q->layout, err);
+    if (st)
+        return tp_fail_in(err, "%s", q->foreign ? "--to" : "--layout");
+    named = out->given;
+    spec_fill(out, base);
+    /* Experts are on different data-parallel ranks, of which other formats say nothing. */
+    if (!(named & SPEC_DP) && (int64_t)out->dp * out->cp % out->ep != 0)
+        out->dp = out->ep;
+    return TP_OK;
+}
+
+/* Where both formats have rows of padding after the vocabulary, they are tensors' rows like others,
+ * so that nothing of them is lost: open the source again with them. */
+static tp_status keep_padding(struct export_source *s, const struct export_request *q,
+                              const struct export_format *format, struct arena *arena,
+                              struct tp_err *err)
+{
+    const struct spec base = spec_default();
+    struct spec spec;
+    int64_t rows = 0;
+    tp_status st;
+
+    if (!s->request.keeps_extras || !format->padding || !s->import.pieces)
+        return TP_OK;
+    TP_TRY(find_spec(&spec, q, &base, err));
+    TP_TRY(format->padding(&rows, &s->model, s->import.pieces, &spec, arena, err));
+    if (rows == 0)
+        return TP_OK;
+    import_source_close(&s->import);
+    s->import = (struct import_source){ 0 };
+    s->model.vocab += rows;
+    s->model.vocab_padding = rows;
+    st = import_source_open(&s->import, &s->request, &s->model, arena, err);
+done:
+    return st;
+}
+
 static tp_status open_foreign(struct export_source *s, const struct export_request *q,
                               const struct export_format *format, struct arena *arena,
                               struct tp_err *err)
@@ -312,6 +359,7 @@ static tp_status open_foreign(struct export_source *s, const struct export_reque
     snprintf(s->path, sizeof s->path, "%s", q->ckpt);
     TP_TRY(import_source_model(&s->model, &s->request, arena, err));
     TP_TRY(import_source_open(&s->import, &s->request, &s->model, arena, err));
+    TP_TRY(keep_padding(s, q, format, arena, err));
     s->endpoint = s->import.endpoint;
     s->transferred = s->import.transferred;
     s->step = s->import.step;
@@ -349,25 +397,15 @@ tp_status export_source_open(struct export_source *s, const struct export_reques
                              struct tp_err *err)
 {
     struct spec spec;
-    unsigned named;
     tp_status st;
 
     s->adamw = EXPORT_ADAMW_DEFAULT;
     st = q->foreign ? open_foreign(s, q, format, arena, err)
                     : open_checkpoint(s, q, format, arena, err);
+    if (!st)
+        st = find_spec(&spec, q, &s->layout.spec, err);
     if (st)
         return st;
-    spec = s->layout.spec;
-    if (q->layout) {
-        st = spec_parse(&spec, q->layout, err);
-        if (st)
-            return tp_fail_in(err, "%s", q->foreign ? "--to" : "--layout");
-        named = spec.given;
-        spec_fill(&spec, &s->layout.spec);
-        /* Experts are on different data-parallel ranks, of which other formats say nothing. */
-        if (!(named & SPEC_DP) && (int64_t)spec.dp * spec.cp % spec.ep != 0)
-            spec.dp = spec.ep;
-    }
     return layout_make(&s->layout, &spec, s->layout.n_layers, s->layout.tensors,
                        s->layout.n_tensors, arena, err);
 }

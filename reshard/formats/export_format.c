@@ -9,6 +9,7 @@
 #include "reshard/formats/gguf/gguf.h"
 #include "reshard/formats/hf_trainer/hf_trainer.h"
 #include "reshard/formats/megatron/megatron.h"
+#include "reshard/formats/megatron/megatron_args.h"
 #include "reshard/formats/megatron/torch_dist.h"
 #include "reshard/formats/pieces/piece_target.h"
 #include "reshard/formats/safetensors/safetensors.h"
@@ -80,6 +81,7 @@ static const struct export_format formats[] = {
       .distributed_optimizer = true,
       .modules = true,
       .extras = "megatron",
+      .padding = megatron_args_padding,
       .create = megatron_export_create,
       PIECES },
     { .name = "torch_dist",
@@ -89,6 +91,7 @@ static const struct export_format formats[] = {
       .distributed_optimizer = true,
       .megatron_core = true,
       .extras = "megatron",
+      .padding = megatron_args_padding,
       .create = torch_dist_export_create,
       PIECES },
     { .name = "deepspeed",

@@ -12,6 +12,7 @@ import torch_files
 from torch_files import Tensor
 
 FLAT_ALIGN = 64
+LAST_ROW = "last row"  # what padding has when it is written here
 MOMENTS = {"exp_avg": "exp_avg", "exp_avg_sq": "exp_avg_sq"}
 
 
@@ -30,7 +31,7 @@ def _opaque(module, name):
 class Megatron:
     """Megatron's tensors of a model: fused, with padding, for a mesh of tp, pp, vpp and ep."""
 
-    fill = 7  # in padding
+    fill = 7  # in padding, or LAST_ROW
     param_groups = ()  # of the optimizer
     common_step = None  # of torch_dist's
     block = 0  # of gate and up in experts, which are then in turn
@@ -49,8 +50,9 @@ class Megatron:
                           "transformer_impl": "transformer_engine" if engine else "local"}
 
     def padded(self, array):
-        extra = np.full((self.vocab - array.shape[0],) + array.shape[1:], self.fill, array.dtype)
-        return np.concatenate([array, extra])
+        shape = (self.vocab - array.shape[0],) + array.shape[1:]
+        row = array[-1:] if self.fill is LAST_ROW else np.array(self.fill, array.dtype)
+        return np.concatenate([array, np.broadcast_to(row, shape)])
 
     def qkv(self, q, k, v):
         groups, hd = self.config["num_key_value_heads"], self.config["head_dim"]

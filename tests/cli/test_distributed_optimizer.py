@@ -40,9 +40,9 @@ def state_groups(state):
 
 
 def reference_of(state, mesh, **more):
-    """What Megatron's ranks have when the vocabulary is padded as tp-reshard does, with zeros."""
+    """What Megatron's ranks have when the vocabulary is padded as tp-reshard does."""
     reference = foreign_files.Megatron(config_of(state), *mesh, padding=128, **more)
-    reference.fill = 0
+    reference.fill = foreign_files.LAST_ROW
     return reference
 
 

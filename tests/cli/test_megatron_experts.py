@@ -231,7 +231,7 @@ def test_megatrons_ranks_get_their_experts(family, tp, pp, vpp, ep, modules, sta
     assert "with --moe-grouped-gemm" in r.err if modules == "grouped" else "without --moe-grouped-gemm" in r.err, repr(r)
     reference = foreign_files.Megatron(config_of(state), tp, pp, vpp, padding=128, ep=ep, engine=modules != "local",
                                        sequential=modules == "sequential")
-    reference.fill = 0
+    reference.fill = foreign_files.LAST_ROW
     for place in itertools.product(range(tp), range(pp), range(ep)):
         root = torch_files.load((out / "iter_0000003" / reference.folder(*place) / "model_optim_rng.pt").read_bytes())
         chunks = reference.chunks(groups_of(state), *place)

@@ -70,7 +70,7 @@ def test_megatrons_ranks_get_their_gpt2(tp, pp, vpp, engine, gpt2, tmp_path):
     ok("tp-ckpt", "export", gpt2.root, "-o", tmp_path / "m", "--format", "megatron", "--layout", layout, "--mem", MEMORY,
        *modules_of(engine))
     reference = foreign_files.MegatronGpt2(config_of(gpt2), tp, pp, vpp, padding=128, engine=engine)
-    reference.fill = 0
+    reference.fill = foreign_files.LAST_ROW
     for place in itertools.product(range(tp), range(pp)):
         file = tmp_path / "m/iter_0000003" / reference.folder(*place, 0) / "model_optim_rng.pt"
         root, chunks = torch_files.load(file.read_bytes()), reference.chunks(groups_of(gpt2), *place)

@@ -57,10 +57,18 @@ enum dtype megatron_args_gradients(const struct pickle_value *args, enum dtype w
 
 /* ---- writing ---- */
 
+struct megatron_map;
+
+/* Arguments of the vocabulary. */
+struct megatron_args_vocab {
+    int64_t size, padded; /* vocab_size, padded_vocab_size */
+    int64_t divisor;      /* make_vocab_size_divisible_by */
+};
+
 /* Sizes of the job for which a checkpoint is written. */
 struct megatron_args_sizes {
     int tp, pp, vpp, ep;
-    int64_t padded_vocab;
+    struct megatron_args_vocab vocab;
     bool has_optimizer; /* state of one is written */
     bool distributed_optimizer;
     bool model_space;              /* as fully_sharded_model_space (megatron_version.h) */
@@ -68,8 +76,17 @@ struct megatron_args_sizes {
     int dp, cp; /* data-parallel and context-parallel ranks; 0: the files do not depend on them */
 };
 
-/* Rows of the padded vocabulary, as --make-vocab-size-divisible-by 128, Megatron's default. */
-int64_t megatron_args_padded_vocab(const struct model *m, int tp);
+/* Rows of padding of m's vocabulary that the source's arguments say it has, and that what is
+ * written at spec's tp has too: `padding` of reshard/formats/export_format.h. */
+tp_status megatron_args_padding(int64_t *rows, const struct model *m,
+                                const struct piece_source *extras, const struct spec *spec,
+                                struct arena *arena, struct tp_err *err);
+
+/* Pad the vocabulary of a map that has its tp, and is to be written: to a multiple of tp and of
+ * --make-vocab-size-divisible-by in the source's arguments, else of 128, Megatron's default. *out
+ * is what the arguments then say. TP_E_CORRUPT: the source's is not a number of rows. */
+tp_status megatron_args_pad_vocab(struct megatron_map *map, struct megatron_args_vocab *out,
+                                  const struct export_contents *q, struct tp_err *err);
 
 /* Push keys and values of what is beside model and optimizer: args, iteration, versions. */
 void megatron_args_write(struct pickle_writer *w, const struct export_contents *q,

@@ -3,22 +3,72 @@
 #include "reshard/formats/megatron/megatron_args.h"
 
 #include <math.h>
+#include <string.h>
 
 #include "layout/family.h"
 #include "reshard/formats/megatron/megatron_extras.h"
 #include "reshard/formats/megatron/megatron_impl.h"
+#include "reshard/formats/megatron/megatron_map.h"
 #include "reshard/formats/megatron/megatron_rope.h"
 #include "reshard/formats/torch/torch_target.h"
 
 #define SCHEDULE "opt_param_scheduler"
 
-enum { VOCAB_DIVISOR = 128 };
+#define DIVISOR "make_vocab_size_divisible_by"
+#define PADDED  "padded_vocab_size"
 
-int64_t megatron_args_padded_vocab(const struct model *m, int tp)
+enum { DIVISOR_DEFAULT = 128, ROWS_MAX = 1 << 30 };
+
+/* The vocabulary of m at tp, by the source's arguments. */
+static tp_status find_vocab(struct megatron_args_vocab *out, const struct pickle_value *args,
+                            const struct model *m, int64_t tp, struct tp_err *err)
 {
-    const int64_t unit = (int64_t)VOCAB_DIVISOR * tp;
+    const struct pickle_value *divisor = pickle_get(args, DIVISOR);
+    const char *tokenizer = pickle_text(pickle_get(args, "tokenizer_type"));
+    const int64_t rows = m->vocab - m->vocab_padding;
+    int64_t unit;
 
-    return (m->vocab + unit - 1) / unit * unit;
+    *out = (struct megatron_args_vocab){ .size = rows, .divisor = DIVISOR_DEFAULT };
+    if (divisor &&
+        (!pickle_int(&out->divisor, divisor) || out->divisor < 1 || out->divisor > ROWS_MAX))
+        return tp_fail(err, TP_E_CORRUPT, "the arguments in the checkpoint have no valid " DIVISOR);
+    if (tokenizer && strcmp(tokenizer, "NullTokenizer") == 0)
+        out->size--; /* it adds the end of a document */
+    unit = out->divisor * tp;
+    out->padded = (rows + unit - 1) / unit * unit;
+    return TP_OK;
+}
+
+tp_status megatron_args_padding(int64_t *rows, const struct model *m,
+                                const struct piece_source *extras, const struct spec *spec,
+                                struct arena *arena, struct tp_err *err)
+{
+    const struct pickle_value *args;
+    struct megatron_args_vocab vocab;
+    int64_t found = 0;
+    tp_status st;
+
+    *rows = 0;
+    TP_TRY(megatron_extras_args(&args, extras, arena, err));
+    TP_TRY(find_vocab(&vocab, args, m, spec->tp, err));
+    if (pickle_int(&found, pickle_get(args, PADDED)) && found > m->vocab && found < ROWS_MAX)
+        *rows = (found < vocab.padded ? found : vocab.padded) - m->vocab;
+done:
+    return st;
+}
+
+tp_status megatron_args_pad_vocab(struct megatron_map *map, struct megatron_args_vocab *out,
+                                  const struct export_contents *q, struct tp_err *err)
+{
+    const struct pickle_value *args;
+    tp_status st;
+
+    TP_TRY(megatron_extras_args(&args, q->extras, map->arena, err));
+    TP_TRY(find_vocab(out, args, map->model, map->tp, err));
+    map->padded_vocab = out->padded;
+    map->repeats_last_row = true;
+done:
+    return st ? tp_fail_in(err, "%s", q->source) : TP_OK;
 }
 
 static void push_model_args(struct pickle_writer *w, const struct model *m)
@@ -32,7 +82,6 @@ static void push_model_args(struct pickle_writer *w, const struct model *m)
     pickle_write_key_bool(w, "group_query_attention", m->kv_heads != m->heads);
     pickle_write_key_int(w, "num_query_groups", m->kv_heads);
     pickle_write_key_int(w, "kv_channels", m->head_dim);
-    pickle_write_key_int(w, "vocab_size", m->vocab);
     pickle_write_key_int(w, "max_position_embeddings", m->max_positions);
     pickle_write_key_float(w, "norm_epsilon", m->norm_eps);
     pickle_write_key_float(w, "layernorm_epsilon", m->norm_eps); /* since January 2026 */
@@ -155,8 +204,9 @@ void megatron_args_write(struct pickle_writer *w, const struct export_contents *
     megatron_extras_write_args(w, q->extras); /* of a key that is repeated, the last one holds */
     push_model_args(w, q->model);
     push_family_args(w, q->model);
-    pickle_write_key_int(w, "padded_vocab_size", sizes->padded_vocab);
-    pickle_write_key_int(w, "make_vocab_size_divisible_by", VOCAB_DIVISOR);
+    pickle_write_key_int(w, "vocab_size", sizes->vocab.size);
+    pickle_write_key_int(w, PADDED, sizes->vocab.padded);
+    pickle_write_key_int(w, DIVISOR, sizes->vocab.divisor);
     pickle_write_key_int(w, "tensor_model_parallel_size", sizes->tp);
     pickle_write_key_int(w, "pipeline_model_parallel_size", sizes->pp);
     if (sizes->vpp > 1)

@@ -167,6 +167,23 @@ static void add_rows(struct row_list *l, const struct tensor *t, int64_t at, int
             (struct megatron_rows){ t, begin - l->begin, end - begin, to + begin - at, 0, false };
 }
 
+/* Padding has logits, too, and Megatron's loss counts them. Zero may be far above a model's own
+ * logits (those of GPT-2 are about -35), so when it is written it has what the last token has, as
+ * in Megatron-LM's own converter (tools/checkpoint/saver_base.py). */
+static void add_vocabulary(struct row_list *l, const struct megatron_map *map,
+                           const struct tensor *t)
+{
+    const int64_t last = map->model->vocab - 1;
+
+    if (!map->repeats_last_row || map->padded_vocab == map->model->vocab) {
+        add_rows(l, t, 0, map->model->vocab, 0);
+        return;
+    }
+    add_rows(l, t, 0, last, 0);
+    for (int64_t at = last; at < map->padded_vocab; at++)
+        add_rows(l, t, at, 1, last);
+}
+
 static void add_qkv(struct row_list *l, const struct megatron_map *map,
                     const struct megatron_name *name)
 {
@@ -316,6 +333,8 @@ static size_t room_of(const struct megatron_map *map, const struct megatron_modu
 
     if (module && module->role == ROLE_EXPERT_UP && map->expert_block > 0)
         room += 2 * (size_t)(ffn / map->expert_block);
+    if (module && module->cut == MEGATRON_VOCAB && map->repeats_last_row)
+        room += (size_t)(map->padded_vocab / map->tp);
     return room;
 }
 
@@ -340,7 +359,7 @@ enum megatron_found megatron_map_find(struct megatron_rows **rows, int *n,
     case MEGATRON_VOCAB:
         l.begin = tp_rank * (map->padded_vocab / map->tp);
         l.end = l.begin + map->padded_vocab / map->tp;
-        add_rows(&l, t, 0, m->vocab, 0);
+        add_vocabulary(&l, map, t);
         break;
     case MEGATRON_QKV:
         l.begin = tp_rank * (qkv / map->tp);

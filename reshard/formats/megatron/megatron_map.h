@@ -35,6 +35,7 @@ struct megatron_map {
     int n_params;
     int *first;               /* the tensor of each layer and role, counted from 1; 0: none */
     int64_t tp, padded_vocab; /* of the checkpoint */
+    bool repeats_last_row;    /* rows of padding are found, each as the vocabulary's last row */
     int ep, ep_rank;          /* ranks that have different experts; whose names are asked for */
     int64_t expert_block;     /* rows of gate, then as many of up, in turn, in experts; 0: all of
                                  gate, then all of up */

@@ -8,6 +8,7 @@
 #define RESHARD_FORMATS_MEGATRON_MEGATRON_RANK_TARGET_H
 
 #include "reshard/formats/export_writer.h"
+#include "reshard/formats/megatron/megatron_args.h"
 #include "reshard/formats/megatron/megatron_params.h"
 
 /* Groups of an optimizer: matrices, which have weight decay, and vectors. Experts have no
@@ -24,6 +25,7 @@ struct megatron_target {
     struct megatron_numbers numbers;
     int pp, vpp;
     struct export_modules modules;
+    struct megatron_args_vocab vocab;
     enum dtype gradients;         /* of the distributed optimizer */
     int64_t bucket_size, buckets; /* as in struct megatron_args */
 };

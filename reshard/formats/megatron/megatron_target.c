@@ -99,7 +99,7 @@ static tp_status push_root(struct megatron_rank_target *r, struct tp_err *err)
                                                .pp = t->pp,
                                                .vpp = t->vpp,
                                                .ep = t->map.ep,
-                                               .padded_vocab = t->map.padded_vocab,
+                                               .vocab = t->vocab,
                                                .has_optimizer = t->numbers.has[MEGATRON_EXP_AVG],
                                                .distributed_optimizer = distributed,
                                                .modules = t->modules,
@@ -236,7 +236,7 @@ tp_status megatron_export_create(struct export_writer *w, const struct export_co
     TP_TRY(megatron_map_make(&t.map, q->model, piece_target_arena(t.pieces), err));
     t.map.tp = spec->tp;
     t.map.ep = spec->ep;
-    t.map.padded_vocab = megatron_args_padded_vocab(q->model, spec->tp);
+    TP_TRY(megatron_args_pad_vocab(&t.map, &t.vocab, q, err));
     TP_TRY(megatron_params_check(&t.map, err));
     TP_TRY(megatron_params_number(&t.numbers, &t.map, q->layout, q->source, err));
     TP_TRY(read_buffers(&t, err));

@@ -35,6 +35,7 @@ struct torch_dist_target {
     struct megatron_map map;
     struct megatron_numbers numbers;
     struct megatron_version version; /* that is to load it */
+    struct megatron_args_vocab vocab;
     int pp;
     char folder[FOLDER_BYTES]; /* "iter_0000100/" */
 };
@@ -285,7 +286,7 @@ static struct megatron_args_sizes sizes_of(const struct torch_dist_target *t)
                                          .pp = t->pp,
                                          .vpp = 1,
                                          .ep = t->map.ep,
-                                         .padded_vocab = t->map.padded_vocab,
+                                         .vocab = t->vocab,
                                          .modules.impl = t->q->modules.impl,
                                          .has_optimizer = t->numbers.has[MEGATRON_EXP_AVG],
                                          .distributed_optimizer = t->q->distributed_optimizer,
@@ -369,7 +370,7 @@ tp_status torch_dist_export_create(struct export_writer *w, const struct export_
     TP_TRY(megatron_map_make(&t.map, q->model, t.items.arena, err));
     t.map.tp = spec->tp;
     t.map.ep = spec->ep;
-    t.map.padded_vocab = megatron_args_padded_vocab(q->model, spec->tp);
+    TP_TRY(megatron_args_pad_vocab(&t.map, &t.vocab, q, err));
     TP_TRY(megatron_params_check(&t.map, err));
     TP_TRY(megatron_params_number(&t.numbers, &t.map, q->layout, q->source, err));
     TP_TRY(check_optimizer(&t, err));
