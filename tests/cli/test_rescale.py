@@ -1,7 +1,7 @@
 """examples/rescale.sh, which tp-run starts before trainers of other frameworks: the newest checkpoint is at the layout of the launch,
 whatever was there before, and wherever it was killed.
 
-needs: tp-train tp-ckpt tp-reshard
+needs: tp-run tp-train tp-ckpt tp-reshard
 """
 import os
 import shutil
@@ -87,3 +87,9 @@ def test_what_cannot_be_converted_is_an_error_and_nothing_changes(saved, tmp_pat
     assert r.returncode == 3 and "mp_rank_01" in r.stderr, r
     assert harness.tree(tmp_path) == before
     assert subprocess.run([SCRIPT], capture_output=True, check=False).returncode == 2
+
+
+@pytest.mark.parametrize("job, ranks", [("deepspeed", 4), ("megatron", 8)])
+def test_the_jobs_of_the_examples_can_be_read(job, ranks, tmp_path):
+    folder = harness.copy(harness.REPO / "examples", tmp_path / "examples") / job
+    assert "for up to %d ranks" % ranks in harness.ok("tp-run", "plan", folder / "job.yaml").out
