@@ -176,6 +176,7 @@ Test(model_config, keeps_what_cannot_be_trained_by_name)
     static const struct {
         const char *base, *extra, *named;
     } cases[] = {
+        { BASE, ", \"model_type\": \"mistral\"", "model_type" },
         { BASE, ", \"hidden_act\": \"gelu\"", "hidden_act" },
         { BASE, ", \"attention_dropout\": 0.1", "attention_dropout" },
         { BASE, ", \"partial_rotary_factor\": 0.5", "partial_rotary_factor" },
