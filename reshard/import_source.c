@@ -439,8 +439,9 @@ static tp_status note_decoded(const struct import_source *s, const struct import
                               struct model *m, bool says_so, struct arena *arena,
                               struct tp_err *err)
 {
-    progress_note(q->progress, "%d quantized weights are read as bf16%s", s->decoded,
-                  says_so ? ", and config.json without quantization_config" : "");
+    char note[DEQUANTIZED_NOTE_MAX];
+
+    progress_note(q->progress, "%s", safetensors_dequantized_note(note, s->decoded));
     return says_so ? hf_config_remove(m, "quantization_config", arena, err) : TP_OK;
 }
 

@@ -264,7 +264,7 @@ static tp_status check_unknown(const struct trainer *t, struct restore_report *r
     TP_TRY(tied_head_check(t->config->model_path, NULL, t->model, &nothing, 0, err));
     TP_TRY(model_params(&params, &n, t->model, DTYPE_F32, a, err));
     TP_TRY(safetensors_open(&source, t->config->model_path, err));
-    TP_TRY(safetensors_dequantize(source, NULL, err));
+    TP_TRY(safetensors_dequantize(source, &r->dequantized, err));
     TP_TRY(unknown_tensors_check(&r->left_out, source, t->model, params, n, &nothing, err));
 done:
     safetensors_source_close(source);
