@@ -463,12 +463,7 @@ static tp_status explain_quantized(tp_status st, const struct import_source *s,
             "convert the model to bf16 first, and remove quantization_config from its "
             "config.json",
             q->config ? q->config : q->source, method);
-    if (says_so && s->decoded == 0 && st == TP_E_CORRUPT)
-        st = tp_fail_in(err,
-                        "config.json says that the weights are quantized (%s), which is not "
-                        "supported; convert the model to bf16 first",
-                        method);
-    return st;
+    return st == TP_E_CORRUPT && s->decoded == 0 ? foreign_model_explain_quantized(st, m, err) : st;
 }
 
 tp_status import_source_open(struct import_source *s, const struct import_request *q,

@@ -11,6 +11,7 @@
 #include "layout/model_config.h"
 #include "layout/model_diff.h"
 #include "layout/model_tensors.h"
+#include "reshard/formats/foreign_model.h"
 #include "reshard/restore.h"
 #include "reshard/tied_head.h"
 #include "storage/location.h"
@@ -271,6 +272,21 @@ done:
     return st ? advise_model(t->config->model_path, err) : TP_OK;
 }
 
+/* The model of the run no longer says that its weights are quantized. */
+static tp_status explain_quantized(tp_status st, const struct trainer *t,
+                                   const struct restore_report *r, struct arena *a,
+                                   struct tp_err *err)
+{
+    struct tp_err ignored = { 0 };
+    struct model m;
+
+    if ((st != TP_E_CORRUPT && st != TP_E_USAGE) || r->dequantized ||
+        control_rank(t->parallel.control) != 0 ||
+        foreign_model_config(&m, t->config->model_path, false, a, &ignored))
+        return st;
+    return foreign_model_explain_quantized(st, &m, err);
+}
+
 static tp_status read_safetensors(struct trainer *t, struct restore_report *r, struct arena *a,
                                   struct tp_err *err)
 {
@@ -294,7 +310,7 @@ static tp_status read_safetensors(struct trainer *t, struct restore_report *r, s
     r->bytes_read = stats.bytes_read;
     r->bytes_needed = stats.bytes_wanted;
 done:
-    return st;
+    return explain_quantized(st, t, r, a, err);
 }
 
 /* Whether a model is a folder with weights, and not a config.json alone. A folder on a web server
