@@ -11,6 +11,18 @@
 #include "layout/config_key.h"
 #include "layout/family.h"
 
+/* transformers goes by model_type alone, and others, such as vLLM, by architectures. */
+static void check_model_type(struct config_key_reader *r, struct model *m, json_t *type)
+{
+    enum model_family other;
+
+    if (family_find(&other, NULL, json_string_value(type)) && other != m->family)
+        config_key_untrained(r, m,
+                             "\"architectures\" of \"%s\" with the \"model_type\" \"%s\" of "
+                             "another (correct the one that is wrong)",
+                             family_of(m)->architecture, family_at(other)->model_type);
+}
+
 static void read_family(struct config_key_reader *r, struct model *m, bool takes_any)
 {
     json_t *list = json_object_get(r->root, "architectures");
@@ -19,8 +31,10 @@ static void read_family(struct config_key_reader *r, struct model *m, bool takes
     size_t used = 0;
 
     if (family_find(&m->family, json_string_value(json_array_get(list, 0)),
-                    json_string_value(type)))
+                    json_string_value(type))) {
+        check_model_type(r, m, type);
         return;
+    }
     if (takes_any) {
         m->family = MODEL_OF_RULES;
         return;

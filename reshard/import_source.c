@@ -439,8 +439,9 @@ static tp_status note_decoded(const struct import_source *s, const struct import
                               struct model *m, bool says_so, struct arena *arena,
                               struct tp_err *err)
 {
-    progress_note(q->progress, "%d quantized weights are read as bf16%s", s->decoded,
-                  says_so ? ", and config.json without quantization_config" : "");
+    char note[DEQUANTIZED_NOTE_MAX];
+
+    progress_note(q->progress, "%s", safetensors_dequantized_note(note, s->decoded));
     return says_so ? hf_config_remove(m, "quantization_config", arena, err) : TP_OK;
 }
 
@@ -462,12 +463,7 @@ static tp_status explain_quantized(tp_status st, const struct import_source *s,
             "convert the model to bf16 first, and remove quantization_config from its "
             "config.json",
             q->config ? q->config : q->source, method);
-    if (says_so && s->decoded == 0 && st == TP_E_CORRUPT)
-        st = tp_fail_in(err,
-                        "config.json says that the weights are quantized (%s), which is not "
-                        "supported; convert the model to bf16 first",
-                        method);
-    return st;
+    return st == TP_E_CORRUPT && s->decoded == 0 ? foreign_model_explain_quantized(st, m, err) : st;
 }
 
 tp_status import_source_open(struct import_source *s, const struct import_request *q,

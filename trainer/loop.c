@@ -113,7 +113,7 @@ static void print_start(const struct loop *l, const struct restore_report *r)
 {
     const struct train_config *c = l->t->config;
     char bytes[SIZE_TEXT_MAX], needed[SIZE_TEXT_MAX], spec[SPEC_TEXT_MAX];
-    char all[SIZE_TEXT_MAX], all_needed[SIZE_TEXT_MAX];
+    char all[SIZE_TEXT_MAX], all_needed[SIZE_TEXT_MAX], note[DEQUANTIZED_NOTE_MAX];
 
     print_damaged(l, &r->chosen);
     if (r->root_was_empty)
@@ -131,6 +131,8 @@ static void print_start(const struct loop *l, const struct restore_report *r)
               r->left_out.text);
     else
         print(l, false, "start: random weights, seed %lld", (long long)c->seed);
+    if (r->dequantized)
+        print(l, false, "%s", safetensors_dequantized_note(note, r->dequantized));
     if (r->kind == RESTORE_CKPT)
         print_resumed(l, r);
     if (r->warning[0])

@@ -11,6 +11,7 @@
 #include "layout/model_config.h"
 #include "layout/model_diff.h"
 #include "layout/model_tensors.h"
+#include "reshard/formats/foreign_model.h"
 #include "reshard/restore.h"
 #include "reshard/tied_head.h"
 #include "storage/location.h"
@@ -264,11 +265,26 @@ static tp_status check_unknown(const struct trainer *t, struct restore_report *r
     TP_TRY(tied_head_check(t->config->model_path, NULL, t->model, &nothing, 0, err));
     TP_TRY(model_params(&params, &n, t->model, DTYPE_F32, a, err));
     TP_TRY(safetensors_open(&source, t->config->model_path, err));
-    TP_TRY(safetensors_dequantize(source, NULL, err));
+    TP_TRY(safetensors_dequantize(source, &r->dequantized, err));
     TP_TRY(unknown_tensors_check(&r->left_out, source, t->model, params, n, &nothing, err));
 done:
     safetensors_source_close(source);
     return st ? advise_model(t->config->model_path, err) : TP_OK;
+}
+
+/* The model of the run no longer says that its weights are quantized. */
+static tp_status explain_quantized(tp_status st, const struct trainer *t,
+                                   const struct restore_report *r, struct arena *a,
+                                   struct tp_err *err)
+{
+    struct tp_err ignored = { 0 };
+    struct model m;
+
+    if ((st != TP_E_CORRUPT && st != TP_E_USAGE) || r->dequantized ||
+        control_rank(t->parallel.control) != 0 ||
+        foreign_model_config(&m, t->config->model_path, false, a, &ignored))
+        return st;
+    return foreign_model_explain_quantized(st, &m, err);
 }
 
 static tp_status read_safetensors(struct trainer *t, struct restore_report *r, struct arena *a,
@@ -294,7 +310,7 @@ static tp_status read_safetensors(struct trainer *t, struct restore_report *r, s
     r->bytes_read = stats.bytes_read;
     r->bytes_needed = stats.bytes_wanted;
 done:
-    return st;
+    return explain_quantized(st, t, r, a, err);
 }
 
 /* Whether a model is a folder with weights, and not a config.json alone. A folder on a web server

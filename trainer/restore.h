@@ -26,6 +26,7 @@ struct restore_report {
     char warning[RESUME_DIFF_MAX];            /* differences from the run that saved it, or "" */
     struct resume_step chosen;                /* the step, and the damaged ones that were skipped */
     struct unknown_tensors left_out;          /* rank 0: tensors of the folder that are not used */
+    int dequantized;                          /* rank 0: weights of the folder in FP8 or MXFP4 */
     bool new_optimizer;                       /* from a checkpoint, but the moments are zero */
 };
 

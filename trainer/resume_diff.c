@@ -79,14 +79,24 @@ static void add_factors(struct sentence *s, const char *name, const double *was,
         }
 }
 
-/* longrope, which both models have. */
-static void add_longrope(struct sentence *s, const struct rope_scaling *was,
-                         const struct rope_scaling *now)
+/* Members that a type does not have are 0 in both, but the original positions are in all. */
+static void add_rope_scaling(struct sentence *s, const struct rope_scaling *was,
+                             const struct rope_scaling *now)
 {
+    bool differs = add_number(s, "the type of rope_scaling", was->type, now->type);
+
+    add_number(s, "rope_scaling's factor", was->factor, now->factor);
+    if (differs || now->type < ROPE_SCALING_YARN)
+        return;
     add_number(s, "original_max_position_embeddings", was->original_positions,
                now->original_positions);
-    add_number(s, "the factor of longrope's cos and sin", rope_scaling_attention_factor(was),
+    add_number(s, "the factor of cos and sin", rope_scaling_attention_factor(was),
                rope_scaling_attention_factor(now));
+    add_number(s, "low_freq_factor", was->low_freq_factor, now->low_freq_factor);
+    add_number(s, "high_freq_factor", was->high_freq_factor, now->high_freq_factor);
+    add_number(s, "beta_fast", was->beta_fast, now->beta_fast);
+    add_number(s, "beta_slow", was->beta_slow, now->beta_slow);
+    add_number(s, "truncate", was->truncate, now->truncate);
     if (was->n_short == now->n_short)
         add_factors(s, "short_factor", was->short_factor, now->short_factor, now->n_short);
     if (was->n_long == now->n_long)
@@ -107,11 +117,7 @@ static void add_model(struct sentence *s, const struct manifest *m, const struct
     if (family_of(now)->position == FAMILY_ROTARY)
         add_number(s, "rope_theta", was.rope_theta, now->rope_theta);
     add_number(s, "partial_rotary_factor", was.rotary_part, now->rotary_part);
-    add_number(s, "the type of rope_scaling", was.rope_scaling.type, now->rope_scaling.type);
-    add_number(s, "rope_scaling's factor", was.rope_scaling.factor, now->rope_scaling.factor);
-    if (was.rope_scaling.type == ROPE_SCALING_LONGROPE &&
-        now->rope_scaling.type == ROPE_SCALING_LONGROPE)
-        add_longrope(s, &was.rope_scaling, &now->rope_scaling);
+    add_rope_scaling(s, &was.rope_scaling, &now->rope_scaling);
     add_layer(s, "rotary embedding", family_layer_has_rope, &was, now);
     if (!add_number(s, "sliding_window", (double)was.sliding_window, (double)now->sliding_window))
         add_layer(s, "sliding window", family_layer_has_window, &was, now);

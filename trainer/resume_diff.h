@@ -12,7 +12,7 @@
 #include "core/arena.h"
 #include "trainer/config.h"
 
-enum { RESUME_DIFF_MAX = 512 };
+enum { RESUME_DIFF_MAX = 960 };
 
 /* Write one sentence to buf: differences in arithmetic, masters that were lost to a cast,
  * constants of the model, options of optimizer and data. "" when nothing differs. now: this run's

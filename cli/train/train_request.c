@@ -26,9 +26,9 @@
 #include "trainer/suggestions.h"
 
 static const char INTRO[] =
-    "Train a Llama, Mistral, Mixtral, Qwen2, Qwen3, Gemma, Phi-3, Granite, OLMo, GPT-NeoX,\n"
-    "GPT-2 or OPT on many ranks: tensor, sequence, context, pipeline, expert and data\n"
-    "parallel, on CPUs or NVIDIA GPUs.\n"
+    "Train a transformer, such as Llama, Qwen3, Gemma or GPT-2 (docs/MODELS.md has all), on many\n"
+    "ranks: tensor, sequence, context, pipeline, expert and data parallel, on CPUs or NVIDIA "
+    "GPUs.\n"
     "It needs --data and --steps, and --model or a checkpoint to resume from.\n"
     "It starts its own ranks. Under mpirun or srun it needs one process per rank of the layout.";
 static const char TAIL[] =

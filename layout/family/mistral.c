@@ -1,5 +1,5 @@
 /* layout/family/mistral.c - Mistral (Jiang et al. 2023) as transformers stores it: a Llama with a
- * sliding window of attention. */
+ * sliding window of attention. With layer_types it is what transformers computes as Ministral. */
 #include "layout/family.h"
 
 static const struct family_key keys[] = {
@@ -12,6 +12,7 @@ static const struct family_key keys[] = {
     FAMILY_FLAG("tie_word_embeddings", tied, false),
     FAMILY_ROPE(10000),
     FAMILY_WINDOW("sliding_window", sliding_window, 4096),
+    FAMILY_LAYERS("layer_types", full_layers, FAMILY_LAYERS_MAX + 1), /* all have the window */
     FAMILY_LLAMA_TRAINS,
     FAMILY_KEYS_END,
 };

@@ -97,3 +97,15 @@ bool foreign_model_is_quantized(char method[QUANT_METHOD_MAX], const struct mode
     json_decref(root);
     return is;
 }
+
+tp_status foreign_model_explain_quantized(tp_status st, const struct model *m, struct tp_err *err)
+{
+    char method[QUANT_METHOD_MAX];
+
+    if (!foreign_model_is_quantized(method, m))
+        return st;
+    return tp_fail_in(err,
+                      "config.json says that the weights are quantized (%s), which is not "
+                      "supported; convert the model to bf16 first",
+                      method);
+}

@@ -32,6 +32,10 @@ enum { QUANT_METHOD_MAX = 32 };
 /* Whether config.json says that the weights are quantized; how, in `method`. */
 bool foreign_model_is_quantized(char method[QUANT_METHOD_MAX], const struct model *m);
 
+/* Weights cannot be read, and none could be decoded: put before err's message that they are
+ * quantized, if config.json says so. Return st. */
+tp_status foreign_model_explain_quantized(tp_status st, const struct model *m, struct tp_err *err);
+
 /* Whether there is one, of whatever kind. */
 bool foreign_model_exists(const struct foreign_model_request *q);
 

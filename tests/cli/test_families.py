@@ -137,11 +137,12 @@ def test_training_what_only_moves_is_refused_by_name(name, changes, words, tmp_p
 
 
 @pytest.mark.parametrize("fmt", ["megatron", "torch_dist"])
-@pytest.mark.parametrize("name,words", [
-    ("granite", ["GraniteForCausalLM", "factors"]), ("olmo3", ["post_attention_layernorm", "no place"]),
-    ("smollm3", ["SmolLM3ForCausalLM", "layers without a rotary embedding"])])
-def test_what_megatron_does_not_record_is_not_lost(name, words, fmt, tmp_path):
-    write(tmp_path / "model", name)
+@pytest.mark.parametrize("name,changes,words", [
+    ("granite", {}, ["GraniteForCausalLM", "factors"]), ("olmo3", {}, ["post_attention_layernorm", "no place"]),
+    ("smollm3", {}, ["SmolLM3ForCausalLM", "layers without a rotary embedding"]),
+    ("mistral", dict(layer_types=["full_attention", "sliding_attention"]), ["MistralForCausalLM", "layers without a sliding window"])])
+def test_what_megatron_does_not_record_is_not_lost(name, changes, words, fmt, tmp_path):
+    write(tmp_path / "model", name, **changes)
     ok("tp-ckpt", "import", tmp_path / "model", "-o", tmp_path / "ckpt")
     r = run("tp-ckpt", "export", tmp_path / "ckpt", "--format", fmt, "-o", tmp_path / "out")
     assert r.rc == 2 and all(word in r.err for word in words) and not (tmp_path / "out").exists(), repr(r)

@@ -209,16 +209,25 @@ def test_layers_that_change_are_reported(reference, tmp_path):
     assert "the rotary embedding of layer 2 was on, now off" in err and "the sliding window of layer 1 was on, now off" in err
 
 
-def test_factors_of_longrope_that_change_are_reported(reference, tmp_path):
-    ok(*reference.argv("phi3-long", "tp1", tmp_path / "log", "--ckpt", tmp_path / "ckpt", "--steps", 1))
+ROPE_CHANGES = [
+    ("phi3-long", dict(original_max_position_embeddings=8), dict(long_factor=[2.5, 4.0]),
+     ["original_max_position_embeddings was 16, now 8", "number 1 of long_factor was 7, now 4"], "short_factor"),
+    ("llama-llama3", {}, dict(high_freq_factor=3.0), ["high_freq_factor was 4, now 3"], "low_freq_factor"),
+    ("llama-yarn", {}, dict(beta_fast=16, mscale=2.0, mscale_all_dim=1.0),
+     ["beta_fast was 32, now 16", "the factor of cos and sin was 1.13862944, now 1.12175114"], "beta_slow"),
+]
+
+
+@pytest.mark.parametrize("name,changes,rope,words,same", ROPE_CHANGES, ids=[c[0] for c in ROPE_CHANGES])
+def test_a_scaled_rotary_embedding_that_changes_is_reported(name, changes, rope, words, same, reference, tmp_path):
+    ok(*reference.argv(name, "tp1", tmp_path / "log", "--ckpt", tmp_path / "ckpt", "--steps", 1))
     (tmp_path / "other").mkdir()
     (tmp_path / "other/config.json").write_text(json.dumps(dict(
-        MODELS["phi3-long"], original_max_position_embeddings=8, rope_parameters=dict(LONGROPE, long_factor=[2.5, 4.0]))))
-    argv = reference.argv("phi3-long", "tp1", tmp_path / "log", "--ckpt", tmp_path / "ckpt", "--steps", 2, "--resume=must",
+        MODELS[name], **changes, rope_parameters=dict(MODELS[name]["rope_parameters"], **rope))))
+    argv = reference.argv(name, "tp1", tmp_path / "log", "--ckpt", tmp_path / "ckpt", "--steps", 2, "--resume=must",
                           model=tmp_path / "other")
     err = ok(*argv).err
-    assert "original_max_position_embeddings was 16, now 8" in err and "number 1 of long_factor was 7, now 4" in err
-    assert "short_factor" not in err
+    assert all(w in err for w in words) and same not in err, err
 
 
 def test_the_rotary_embedding_of_early_files_of_phi_3_is_longrope(reference, tmp_path):

@@ -256,7 +256,8 @@ def test_quantized_weights_are_refused(method, hf, published, tmp_path):
     if method:
         configure(hf, quantization_config={"quant_method": method})
     for argv in (["tp-ckpt", "import", hf, "-o", tmp_path / "ckpt"],
-                 ["tp-reshard", hf, "--to", "tp2", "-o", tmp_path / "ckpt"]):
+                 ["tp-reshard", hf, "--to", "tp2", "-o", tmp_path / "ckpt"],
+                 train_args(hf, tmp_path / "ckpt", steps=1, layout="tp2")):
         r = run(*argv)
         assert r.rc == 3 and QUANTIZED in r.err and len(r.lines) == 1, repr(r)
         assert not method or "weights are quantized (fp8), which is not supported; convert the model to bf16 first" in r.err, repr(r)

@@ -154,7 +154,9 @@ def test_a_conversion_and_the_trainer_decode_them_too(hf, tmp_path):
     got = bits(tmp_path / "out", want)
     assert all(np.array_equal(got[n], want[n]) for n in want)
     for folder, name in ((hf, "a"), (tmp_path / "out", "b")):
-        ok(*train_args(folder, tmp_path / name, steps=2, layout="tp2", log=tmp_path / (name + ".log")))
+        r = ok(*train_args(folder, tmp_path / name, steps=2, layout="tp2", log=tmp_path / (name + ".log")))
+        told = "tp-train: %d quantized weights are read as bf16, and config.json without quantization_config\n" % len(want)
+        assert (r.out + r.err).count(told) == (1 if name == "a" else 0), repr(r)
     assert harness.losses(tmp_path / "a.log") == harness.losses(tmp_path / "b.log")
     ok("tp-ckpt", "export", tmp_path / "a", "-o", tmp_path / "trained")
     assert "quantization_config" not in json.loads((tmp_path / "trained/config.json").read_text())

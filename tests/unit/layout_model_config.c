@@ -176,6 +176,7 @@ Test(model_config, keeps_what_cannot_be_trained_by_name)
     static const struct {
         const char *base, *extra, *named;
     } cases[] = {
+        { BASE, ", \"model_type\": \"mistral\"", "model_type" },
         { BASE, ", \"hidden_act\": \"gelu\"", "hidden_act" },
         { BASE, ", \"attention_dropout\": 0.1", "attention_dropout" },
         { BASE, ", \"partial_rotary_factor\": 0.5", "partial_rotary_factor" },
@@ -357,8 +358,9 @@ Test(model_config, refuses_an_embedding_of_another_width)
     "\"vocab_size\": 260, \"hidden_size\": 128, \"intermediate_size\": 344, "            \
     "\"num_hidden_layers\": 4, \"num_attention_heads\": 8, \"num_key_value_heads\": 2, " \
     "\"head_dim\": 16"
-#define GEMMA2 "\"model_type\": \"gemma2\", " GEMMA
-#define GEMMA3 "\"model_type\": \"gemma3_text\", " GEMMA
+#define GEMMA2  "\"model_type\": \"gemma2\", " GEMMA
+#define GEMMA3  "\"model_type\": \"gemma3_text\", " GEMMA
+#define MISTRAL "\"model_type\": \"mistral\", " GEMMA
 
 /* Which layers have the window, as text: w or -. */
 static void expect_windows(const char *text, const char *windows)
@@ -382,6 +384,10 @@ Test(model_config, finds_the_layers_with_a_window)
     expect_windows("{" GEMMA3 ", \"sliding_window_pattern\": 3}", "ww-w");
     expect_windows("{" GEMMA3 ", \"layer_types\": [\"full_attention\", \"sliding_attention\", "
                    "\"sliding_attention\", \"full_attention\"], \"sliding_window_pattern\": 2}",
+                   "-ww-");
+    expect_windows("{" MISTRAL "}", "wwww");
+    expect_windows("{" MISTRAL ", \"layer_types\": [\"full_attention\", \"sliding_attention\", "
+                   "\"sliding_attention\", \"full_attention\"], \"sliding_window\": 8}",
                    "-ww-");
     expect_refused(GEMMA2, ", \"layer_types\": [\"full_attention\"]", "layer_types");
     expect_refused(GEMMA2,

@@ -91,11 +91,14 @@ static int window_period(const struct model *m)
     }
 }
 
-/* Whether the layers that llama.cpp gives a sliding window are those of the model. */
+/* Whether the layers that llama.cpp gives a sliding window are those of the model. Mistral has none
+ * there, and a note says so. */
 static bool has_known_windows(const struct model *m)
 {
     const int period = window_period(m);
 
+    if (m->family == MODEL_MISTRAL)
+        return true;
     for (int i = 0; m->full_layers && i < m->layers; i++)
         if (m->full_layers[i] != ((i + 1) % period == 0))
             return false;

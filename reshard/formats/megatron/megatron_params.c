@@ -340,9 +340,26 @@ tp_status megatron_params_number(struct megatron_numbers *out, const struct mega
     return TP_OK;
 }
 
+static tp_status fail_beyond(const struct model *m, const char *what, struct tp_err *err)
+{
+    return tp_fail(err, TP_E_USAGE,
+                   "%s: the arguments written for Megatron-LM do not say its %s, so Megatron-LM "
+                   "would compute another model; export another format",
+                   family_of(m)->architecture, what);
+}
+
+/* window_size is of all layers. */
+static tp_status check_windows(const struct model *m, struct tp_err *err)
+{
+    for (int i = 0; m->sliding_window > 0 && i < m->layers; i++)
+        if (!family_layer_has_window(m, i))
+            return fail_beyond(m, "layers without a sliding window", err);
+    return TP_OK;
+}
+
 tp_status megatron_params_check(const struct megatron_map *map, struct tp_err *err)
 {
-    const struct family *f = family_of(map->model);
+    const char *beyond = family_of(map->model)->beyond_megatron;
     const struct megatron_chunk all = { .pp = 1, .vpp = 1 };
     struct megatron_map whole = *map;
     struct megatron_param *params = NULL;
@@ -352,11 +369,8 @@ tp_status megatron_params_check(const struct megatron_map *map, struct tp_err *e
 
     if (!seen)
         return no_memory(err);
-    if (f->beyond_megatron) {
-        st = tp_fail(err, TP_E_USAGE,
-                     "%s: the arguments written for Megatron-LM do not say its %s, so Megatron-LM "
-                     "would compute another model; export another format",
-                     f->architecture, f->beyond_megatron);
+    if (beyond) {
+        st = fail_beyond(map->model, beyond, err);
         goto done;
     }
     whole.tp = whole.ep = 1;
@@ -370,6 +384,8 @@ tp_status megatron_params_check(const struct megatron_map *map, struct tp_err *e
                          "tensor %s of this model has no place in Megatron-LM's format, as it is "
                          "written here",
                          map->params[i].name);
+    if (!st)
+        st = check_windows(map->model, err);
 done:
     free(seen);
     return st;

@@ -29,6 +29,11 @@ tp_status safetensors_open(struct safetensors_source **out, const char *path, st
  * divide their weight, or have a type that is not supported. */
 tp_status safetensors_dequantize(struct safetensors_source *s, int *n, struct tp_err *err);
 
+enum { DEQUANTIZED_NOTE_MAX = 128 };
+
+/* What to tell people when n is above 0. Return note. */
+const char *safetensors_dequantized_note(char note[DEQUANTIZED_NOTE_MAX], int n);
+
 /* All tensors of the files, ascending by name. */
 int safetensors_count(const struct safetensors_source *s);
 const char *safetensors_name(const struct safetensors_source *s, int i);

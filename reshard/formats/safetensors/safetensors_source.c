@@ -381,6 +381,14 @@ static tp_status replace_quantized(struct safetensors_source *s, const bool *are
     return sort_found(s, err);
 }
 
+const char *safetensors_dequantized_note(char note[DEQUANTIZED_NOTE_MAX], int n)
+{
+    snprintf(note, DEQUANTIZED_NOTE_MAX,
+             "%d quantized weight%s read as bf16, and config.json without quantization_config", n,
+             n == 1 ? " is" : "s are");
+    return note;
+}
+
 tp_status safetensors_dequantize(struct safetensors_source *s, int *n, struct tp_err *err)
 {
     bool *are_scales = calloc((size_t)s->n_found + 1, sizeof *are_scales);
