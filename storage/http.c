@@ -204,6 +204,7 @@ static struct curl_slist *header_list(const struct http_request *q)
 static void explain(struct http_exchange *x, CURLcode code)
 {
     struct http_reply *r = x->reply;
+    long redirects = 0;
 
     if (x->refused)
         return; /* there is a reply, and its status says what it is */
@@ -211,11 +212,15 @@ static void explain(struct http_exchange *x, CURLcode code)
         return;
     r->status = 0;
     r->may_retry = may_retry(code);
+    curl_easy_getinfo(x->curl, CURLINFO_REDIRECT_COUNT, &redirects);
     if (code == CURLE_PEER_FAILED_VERIFICATION)
         snprintf(
             r->problem, sizeof r->problem,
             "the server's certificate is not valid for this host, or no known authority has signed "
             "it; if it is your own, name its authority in AWS_CA_BUNDLE or CURL_CA_BUNDLE");
+    else if (code == CURLE_UNSUPPORTED_PROTOCOL && redirects == 0)
+        snprintf(r->problem, sizeof r->problem,
+                 "the server's answer is not HTTP; if it uses TLS, write https://");
     else if (code == CURLE_UNSUPPORTED_PROTOCOL)
         snprintf(r->problem, sizeof r->problem,
                  "the server redirects to another kind of URL; from https:// only https:// is "

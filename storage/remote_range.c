@@ -56,7 +56,11 @@ static tp_status check_reply(const struct http_reply *r, const struct remote_obj
                        "%s: another program replaced it while it was read (its ETag has changed); "
                        "it is not damaged; run this again",
                        o->path);
-    if (r->first == begin && r->last == begin + n - 1 && r->total == o->size && !r->too_long)
+    if (r->too_long)
+        return tp_fail(err, TP_E_IO,
+                       "%s: the server sends more than the %lld bytes that were requested", o->path,
+                       (long long)n);
+    if (r->first == begin && r->last == begin + n - 1 && r->total == o->size)
         return TP_OK;
     return tp_fail(err, TP_E_IO,
                    "%s: the server answers with the bytes %lld to %lld of %lld; %lld to %lld of "

@@ -231,6 +231,13 @@ def test_a_web_server_may_redirect_to_another_host(web, root, digest):
         assert not any(n.lower() in ("authorization", "cookie") for _, _, h in web.requests for n in h)
 
 
+def test_advice_about_a_web_server_is_not_that_about_a_store(web):
+    """It named credentials and AWS_ENDPOINT_URL."""
+    for status, says in (403, "403 .*to GET; it is not there, or not public"), (302, "302 .*to GET$"):
+        web.faults[:] = [Fault(status, times=9999, path="rank")]
+        assert "AWS" not in fails(web, "tp-ckpt", "digest", web.url + "/runs/ckpt", says=says).err
+
+
 def test_a_redirect_from_https_to_http_is_not_followed(web):
     with ObjectStore(tls=CERTIFICATE, public=True) as secure:
         secure.faults.append(Fault("redirect", times=9999, location=web.url))
@@ -288,6 +295,8 @@ LASTING = {
     "truncate": (Fault("truncate", after=1), r"sent \d+ bytes, expected \d+"),
     "etag": (Fault("etag", after=1), "ETag has changed"),
     "range": (Fault("wrong range", after=1), "were requested"),
+    "longer": (Fault("longer", after=1), "sends more than the .* bytes that were requested"),
+    "garbage": (Fault("garbage"), "not HTTP; if it uses TLS, write https://"),
     "no_ranges": (Fault("ignore range"), "does not support ranges"),
     "error200": (Fault("error200"), "answers 200"),
     "gone": (Fault(404, code="NoSuchKey", after=1), "removed or replaced"),
