@@ -406,6 +406,14 @@ def test_a_conversion_of_a_foreign_folder_writes_to_a_store(store, foreign):
     assert ".metadata" in store.tree("bucket/runs/out2/")
 
 
+def test_the_default_place_is_never_another_bucket(store, root):
+    """BUCKET-SPEC may be anyone's."""
+    ok(store, "tp-reshard", root, "--to", "tp1", "--out", "s3://bucket")
+    for ckpt in "s3://bucket", "s3://bucket/", "s3://bucket/step-00000001":
+        fails(store, "tp-reshard", ckpt, "--to", "tp2", says="--out is missing.*the whole bucket bucket", code=2)
+    assert all(key.startswith("bucket/") for key in store.objects)
+
+
 def test_places_that_cannot_be_written_to_are_refused(root, tmp_path):
     with ObjectStore(public=True) as web:
         url = web.url + "/out"
