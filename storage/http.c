@@ -24,7 +24,6 @@ struct http_exchange {
     const struct http_request *q;
     struct http_reply *reply;
     CURL *curl;
-    size_t text_bytes;
     double begin;
     curl_off_t moved; /* bytes of both bodies */
     bool refused;     /* the body of a reply was not wanted */
@@ -95,10 +94,10 @@ static size_t on_body(char *data, size_t size, size_t count, void *ctx)
         r->bytes += n;
         return n;
     }
-    room = sizeof r->text - 1 - x->text_bytes;
-    memcpy(r->text + x->text_bytes, data, n < room ? n : room);
-    x->text_bytes += n < room ? n : room;
-    r->text[x->text_bytes] = 0;
+    room = sizeof r->text - 1 - r->text_bytes;
+    memcpy(r->text + r->text_bytes, data, n < room ? n : room);
+    r->text_bytes += n < room ? n : room;
+    r->text[r->text_bytes] = 0;
     if (n > room && status / 100 == 2) { /* the whole object instead of a range: do not fetch it */
         x->refused = true;
         return CURL_WRITEFUNC_ERROR;

@@ -33,7 +33,8 @@ tp_status remote_range_examine(struct remote_object *o, int64_t offset, int64_t 
     *got = 0;
     format_range(range, offset, n);
     st = remote_send(&reply, &q, err);
-    if (st || reply.status == 416) /* an object without bytes, or one that ends before `offset` */
+    /* An object without bytes, or one that ends before `offset`. Of the former nginx sends all. */
+    if (st || reply.status == 416 || (reply.status == 200 && reply.text_bytes == 0))
         return st;
     if (reply.status != 206)
         return remote_fail(&q, &reply, err);
