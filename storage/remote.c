@@ -165,12 +165,13 @@ static bool is_error_document(struct http_reply *r, const struct remote_request 
     return true;
 }
 
+static const char conflict[] = "ConditionalRequestConflict";
+
 static bool code_is_transient(const char *code)
 {
-    static const char *const codes[] = {
-        "InternalError", "SlowDown",         "ServiceUnavailable",        "RequestTimeout",
-        "Throttling",    "OperationAborted", "ConditionalRequestConflict"
-    };
+    static const char *const codes[] = { "InternalError",  "SlowDown",   "ServiceUnavailable",
+                                         "RequestTimeout", "Throttling", "OperationAborted",
+                                         conflict };
 
     for (size_t i = 0; i < sizeof codes / sizeof *codes; i++)
         if (strcmp(code, codes[i]) == 0)
@@ -331,6 +332,7 @@ tp_status remote_send(struct http_reply *reply, const struct remote_request *q, 
                  limit = most_s + (double)(q->room + q->body_bytes) / HTTP_SLOWEST_BYTES_PER_S;
     double since = begin; /* time in which bytes moved does not count */
     const int most_tries = q->most_tries > 0 ? q->most_tries : TRIES_MAX;
+    bool conflicted = false;
     struct http_client *http = NULL;
     tp_status st = TP_OK;
 
@@ -343,6 +345,7 @@ tp_status remote_send(struct http_reply *reply, const struct remote_request *q, 
     TP_TRY(client(&http, err));
     for (int tries = 1;; tries++) {
         enum renewal renewal;
+        char code[HTTP_CODE_MAX];
         bool is_transient, is_last;
         double wait;
 
@@ -351,6 +354,8 @@ tp_status remote_send(struct http_reply *reply, const struct remote_request *q, 
         reply->tries = tries;
         since += reply->moving_s;
         is_transient = explain(reply, q);
+        conflicted = conflicted || strcmp(http_reply_code(code, reply->text), conflict) == 0;
+        reply->conflicted = conflicted;
         renewal = renew(t, reply);
         if (renewal == RENEWAL_NEW) {
             tries--; /* what was refused had no effect */

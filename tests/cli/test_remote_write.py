@@ -266,6 +266,20 @@ def test_a_shard_of_another_writer_is_not_taken_for_this_ones(store, root, expec
     assert "manifest.json" not in store.tree(KEY) and store.uploads == {}
 
 
+def test_an_upload_that_a_conflict_has_ended_is_not_taken_for_complete(store, root, expected):
+    """Amazon's documentation says that a conflict ends it. Another writer's shard has the same length."""
+    last = max(expected)
+
+    def end(s):
+        s.uploads.clear()
+        s.put(KEY + last, bytes(len(expected[last])))
+
+    store.faults += [Fault(409, method="POST", path=last + ".uploadId", code="ConditionalRequestConflict"),
+                     Fault(end, method="POST", path=last + ".uploadId")]
+    fails(store, *argv(root), says="NoSuchUpload")
+    assert "manifest.json" not in store.tree(KEY) and not any(store.tree(KEY)[last])
+
+
 def test_a_store_that_ignores_the_condition_of_a_completion_keeps_what_appeared_before(store, root):
     store.is_old_ceph = True
     store.faults.append(Fault(lambda s: s.put(KEY + "rank-00000.h5", b"of another writer"),
