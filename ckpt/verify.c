@@ -274,6 +274,16 @@ static tp_status prepare(struct verify_scan *s, struct arena *arena, struct tp_e
     return TP_OK;
 }
 
+/* Whether nothing is left of a step. */
+static bool is_gone(const char *dir)
+{
+    struct tp_err ignored;
+    bool exists = true;
+
+    return location_is_remote(dir) ? !folder_exists(&exists, dir, &ignored) && !exists
+                                   : !file_exists(dir);
+}
+
 tp_status ckpt_verify(struct verify *v, struct arena *arena, struct tp_err *err)
 {
     struct verify_scan s = { .v = v, .lock = PTHREAD_MUTEX_INITIALIZER };
@@ -281,7 +291,7 @@ tp_status ckpt_verify(struct verify *v, struct arena *arena, struct tp_err *err)
 
     v->findings = 0;
     v->bytes = 0;
-    if (st == TP_E_NOTFOUND && !location_is_remote(v->dir) && !file_exists(v->dir))
+    if (st == TP_E_NOTFOUND && is_gone(v->dir))
         return step_fail_removed(v->dir, err);
     if (st)
         return add_finding(&s, st, err);

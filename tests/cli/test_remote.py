@@ -349,6 +349,15 @@ def test_damage_and_missing_shards_are_found(store, root):
     fails(store, "tp-ckpt", "show", CKPT, "--step", "2", says="missing")
 
 
+def test_a_step_that_is_being_saved_or_removed_is_no_damage(store, root):
+    """Its shards are in the store, and no manifest."""
+    store.put("bucket/runs/ckpt/step-00000003/rank-00000.h5", b"of a save")
+    assert "intact: %s/step-00000002:" % CKPT in ok(store, "tp-ckpt", "verify", CKPT).out
+    for step in 1, 2:
+        del store.objects["bucket/runs/ckpt/step-%08d/manifest.json" % step]
+    fails(store, "tp-ckpt", "verify", CKPT, says="no complete checkpoint, only what an interrupted save left", code=2)
+
+
 def test_an_unreachable_store_is_an_error_soon(store):
     fails(store, "tp-ckpt", "ls", CKPT, AWS_ENDPOINT_URL="http://127.0.0.1:1", TP_REMOTE_TIMEOUT="1", says="tries in")
     r = fails(store, "tp-ckpt", "ls", CKPT, AWS_ENDPOINT_URL="http://127.0.0.1:1", TP_REMOTE_TIMEOUT="7", says="tries in")
