@@ -274,16 +274,6 @@ static tp_status prepare(struct verify_scan *s, struct arena *arena, struct tp_e
     return TP_OK;
 }
 
-/* Whether nothing is left of a step. */
-static bool is_gone(const char *dir)
-{
-    struct tp_err ignored;
-    bool exists = true;
-
-    return location_is_remote(dir) ? !folder_exists(&exists, dir, &ignored) && !exists
-                                   : !file_exists(dir);
-}
-
 tp_status ckpt_verify(struct verify *v, struct arena *arena, struct tp_err *err)
 {
     struct verify_scan s = { .v = v, .lock = PTHREAD_MUTEX_INITIALIZER };
@@ -291,7 +281,12 @@ tp_status ckpt_verify(struct verify *v, struct arena *arena, struct tp_err *err)
 
     v->findings = 0;
     v->bytes = 0;
-    if (st == TP_E_NOTFOUND && is_gone(v->dir))
+    if (st == TP_E_NOTFOUND && location_is_remote(v->dir))
+        return tp_fail(err, TP_E_NOTFOUND,
+                       "%s: has no " MANIFEST_FILE ", so it is not a complete checkpoint; it is "
+                       "being saved or removed, or a save was interrupted",
+                       v->dir);
+    if (st == TP_E_NOTFOUND && !file_exists(v->dir))
         return step_fail_removed(v->dir, err);
     if (st)
         return add_finding(&s, st, err);

@@ -353,6 +353,8 @@ def test_a_step_that_is_being_saved_or_removed_is_no_damage(store, root):
     """Its shards are in the store, and no manifest."""
     store.put("bucket/runs/ckpt/step-00000003/rank-00000.h5", b"of a save")
     assert "intact: %s/step-00000002:" % CKPT in ok(store, "tp-ckpt", "verify", CKPT).out
+    for step in 3, 4:  # of the latter there is nothing
+        fails(store, "tp-ckpt", "verify", "%s/step-%08d" % (CKPT, step), says="has no manifest.json, so it is not a complete", code=2)
     for step in 1, 2:
         del store.objects["bucket/runs/ckpt/step-%08d/manifest.json" % step]
     fails(store, "tp-ckpt", "verify", CKPT, says="no complete checkpoint, only what an interrupted save left", code=2)
