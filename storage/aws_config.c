@@ -1,6 +1,7 @@
 /* storage/aws_config.c - see storage/aws_config.h. */
 #include "storage/aws_config.h"
 
+#include <ctype.h>
 #include <limits.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -264,6 +265,21 @@ static tp_status check_endpoint(struct aws_config *c, struct tp_err *err)
     return TP_OK;
 }
 
+/* Without an endpoint the region is a part of the host's name, and with a '/' in it all that
+ * follows is not: the request would go to another host. */
+static tp_status check_region(const struct aws_config *c, struct tp_err *err)
+{
+    const char *region = c->credentials.region;
+
+    for (const char *at = region; *at; at++)
+        if (!isalnum((unsigned char)*at) && *at != '-' && !c->endpoint[0])
+            return tp_fail(err, TP_E_USAGE,
+                           "the region for S3 (AWS_REGION, or region of the profile) is '%s', "
+                           "expected letters, digits and '-', such as us-east-1",
+                           region);
+    return TP_OK;
+}
+
 /* What the environment does not say comes from the profile's files. */
 static tp_status from_files(struct aws_config *c, const struct aws_config_environment *env,
                             struct arena *arena, struct tp_err *err)
@@ -309,6 +325,7 @@ tp_status aws_config_find(struct aws_config *out, const struct aws_config_enviro
     if (!c.credentials.region[0])
         memcpy(c.credentials.region, default_region, sizeof default_region);
     TP_TRY(check_endpoint(&c, err));
+    TP_TRY(check_region(&c, err));
     *out = c;
 done:
     explicit_bzero(&c, sizeof c);

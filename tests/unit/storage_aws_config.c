@@ -154,6 +154,10 @@ Test(aws_config, what_is_missing_or_malformed_is_named)
                                                     .secret_key = "B",
                                                     .endpoint = "host" },
                   "http:// or https://");
+    check_refused(&(struct aws_config_environment){ .access_key = "A",
+                                                    .secret_key = "B",
+                                                    .region = "x@other/" },
+                  "expected letters, digits");
     check_refused(&(struct aws_config_environment){ .home = temp_dir, .config_file = "/absent" },
                   "/absent: there is no such AWS config file");
     cr_expect_eq(
