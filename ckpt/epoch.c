@@ -81,7 +81,8 @@ static tp_status claim_in_store(int64_t *epoch, const char *root, struct tp_err 
         TP_TRY(ckpt_epoch(&last, root, err));
         snprintf(before, sizeof before, "%lld\n", (long long)last);
         snprintf(after, sizeof after, "%lld\n", (long long)(last + 1));
-        st = store_object_swap(path, last > 0 ? before : NULL, after, err);
+        /* 0 is no epoch yet, or what someone wrote into a root whose manifests have no other one */
+        st = store_object_swap(path, last > 0 || i > 0 ? before : NULL, after, err);
         *epoch = last + 1;
         if (st != TP_E_EXISTS)
             break;

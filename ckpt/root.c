@@ -267,7 +267,31 @@ static tp_status check_number_of(const char *dir, int64_t asked, struct tp_err *
     return check_number(dir, number, asked, err);
 }
 
-tp_status ckpt_locate(char dir[PATH_MAX], const char *path, int64_t step, struct tp_err *err)
+/* In a store, a step without a manifest is being saved or removed, or was never saved: find the
+ * newest one that has one. */
+static tp_status pass_unsaved(int *newest, const char *root, const struct ckpt_step *steps,
+                              struct tp_err *err)
+{
+    char dir[PATH_MAX], path[PATH_MAX];
+    bool exists = false;
+    tp_status st;
+
+    for (int i = *newest; i >= 0; i--) {
+        TP_TRY(file_join(dir, root, steps[i].name, err));
+        TP_TRY(file_join(path, dir, MANIFEST_FILE, err));
+        TP_TRY(object_exists(&exists, path, err));
+        if (exists) {
+            *newest = i;
+            return TP_OK;
+        }
+    }
+    st = fail_unfinished(root, strlen(root), steps[*newest].name, err);
+done:
+    return st;
+}
+
+static tp_status locate(char dir[PATH_MAX], const char *path, int64_t step, bool saved,
+                        struct tp_err *err)
 {
     struct ckpt_step *steps = NULL;
     char clean[PATH_MAX];
@@ -281,6 +305,8 @@ tp_status ckpt_locate(char dir[PATH_MAX], const char *path, int64_t step, struct
         newest--;
     if (n == 0 && step >= 0)
         TP_TRY(check_number_of(clean, step, err));
+    if (n > 0 && step < 0 && saved && location_kind(clean) == LOCATION_S3)
+        TP_TRY(pass_unsaved(&newest, clean, steps, err));
     if (n == 0)
         memcpy(dir, clean, sizeof clean);
     else if (step >= 0)
@@ -292,10 +318,15 @@ done:
     return st;
 }
 
+tp_status ckpt_locate(char dir[PATH_MAX], const char *path, int64_t step, struct tp_err *err)
+{
+    return locate(dir, path, step, false, err);
+}
+
 tp_status ckpt_locate_saved(char dir[PATH_MAX], const char *path, int64_t step, struct tp_err *err)
 {
     int64_t number;
-    tp_status st = ckpt_locate(dir, path, step, err);
+    tp_status st = locate(dir, path, step, true, err);
     const char *name = text_base_name(dir);
 
     if (st || strlen(dir) == text_path_length(path) || step_parse_name(&number, name) != STEP_TMP)

@@ -50,7 +50,8 @@ tp_status ckpt_open(struct ckpt_found *out, const char *path, int64_t step, stru
 tp_status ckpt_locate(char dir[PATH_MAX], const char *path, int64_t step, struct tp_err *err);
 
 /* The same, but TP_E_NOTFOUND for a root that has temporary directories only: its first save is at
- * work or was interrupted, and nothing in it is damaged. */
+ * work or was interrupted, and nothing in it is damaged. In a store, steps without a manifest are
+ * passed over for the same reasons. */
 tp_status ckpt_locate_saved(char dir[PATH_MAX], const char *path, int64_t step, struct tp_err *err);
 
 /* Check that steps can be added to a root, which need not exist. TP_E_USAGE: it is a step itself (a

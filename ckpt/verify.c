@@ -281,7 +281,12 @@ tp_status ckpt_verify(struct verify *v, struct arena *arena, struct tp_err *err)
 
     v->findings = 0;
     v->bytes = 0;
-    if (st == TP_E_NOTFOUND && !location_is_remote(v->dir) && !file_exists(v->dir))
+    if (st == TP_E_NOTFOUND && location_is_remote(v->dir))
+        return tp_fail(err, TP_E_NOTFOUND,
+                       "%s: has no " MANIFEST_FILE ", so it is not a complete checkpoint; it is "
+                       "being saved or removed, or a save was interrupted",
+                       v->dir);
+    if (st == TP_E_NOTFOUND && !file_exists(v->dir))
         return step_fail_removed(v->dir, err);
     if (st)
         return add_finding(&s, st, err);

@@ -33,7 +33,8 @@ struct verify {
 };
 
 /* Verify v->dir. TP_OK: complete; v->findings counts what is wrong. TP_E_NOMEM, TP_E_IO: it could
- * not be completed, for example because another program removed the step meanwhile. */
+ * not be completed, for example because another program removed the step meanwhile. TP_E_NOTFOUND:
+ * v->dir is remote and has no manifest, so it is no step. */
 tp_status ckpt_verify(struct verify *v, struct arena *arena, struct tp_err *err);
 
 #endif

@@ -26,9 +26,14 @@ static tp_status root_of(char root[PATH_MAX], const char *dir, struct tp_err *er
 static tp_status name_beside(char out[PATH_MAX], const char *dir, const struct spec *spec,
                              struct tp_err *err)
 {
+    char bucket[LOCATION_BUCKET_MAX], to[SPEC_TEXT_MAX];
     const char *slash = strrchr(dir, '/');
-    char to[SPEC_TEXT_MAX];
 
+    if (location_split(bucket, dir) > slash) /* another bucket may be anyone's */
+        return tp_fail(err, TP_E_USAGE,
+                       "--out is missing: s3://BUCKET/PREFIX to write to; there is no default when "
+                       "CKPT is the whole bucket %s",
+                       bucket);
     if (snprintf(out, PATH_MAX, "%.*s-%s", (int)(slash - dir), dir, spec_format(to, spec)) <
         PATH_MAX)
         return TP_OK;

@@ -16,7 +16,7 @@
  * as `from`. The default is CKPT-SPEC, where SPEC is the whole layout that results: CKPT as given,
  * without trailing slashes, when it is the root; the absolute path of its root when it is a step
  * directory. For a source in a store it is in that store. TP_E_USAGE: there is no default, because
- * the source is on a web server. */
+ * the source is on a web server, or a whole bucket. */
 tp_status output_root_name(char out[PATH_MAX], const char *given, const char *ckpt,
                            const struct ckpt_found *from, const struct spec *spec,
                            struct tp_err *err);

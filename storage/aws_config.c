@@ -1,10 +1,13 @@
 /* storage/aws_config.c - see storage/aws_config.h. */
 #include "storage/aws_config.h"
 
+#include <ctype.h>
 #include <limits.h>
 #include <stdbool.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <string.h>
+#include <strings.h>
 
 #include "core/arena.h"
 #include "core/file.h"
@@ -128,40 +131,66 @@ static tp_status open_profile(struct aws_profile_file *f, const char *given, con
     return TP_OK;
 }
 
+/* The value in this line of a section, if the line is of this key; its length without the blanks
+ * around it. NULL: it is of another key. Names of keys have no case. */
+static const char *value_of(const char *line, const char *key, size_t *length)
+{
+    const size_t n = strlen(key);
+    const char *at = line + n;
+
+    if (strncasecmp(line, key, n) != 0)
+        return NULL;
+    at += strspn(at, " \t");
+    if (*at != '=' && *at != ':')
+        return NULL;
+    at += 1 + strspn(at + 1, " \t");
+    *length = strcspn(at, "\r\n");
+    while (*length > 0 && (at[*length - 1] == ' ' || at[*length - 1] == '\t'))
+        --*length;
+    return at;
+}
+
+/* The value of a key of the profile, or NULL. All lines of a section may be indented; one that is
+ * indented more than the key before it belongs to that key's value. */
+static const char *find_value(const char *section, const char *key, size_t *length)
+{
+    size_t key_indent = SIZE_MAX;
+
+    for (const char *line = section; line && *line; line = next_line(line)) {
+        const size_t indent = strspn(line, " \t");
+        const char *value;
+
+        if (!line[indent] || strchr("\r\n#;", line[indent]) || indent > key_indent)
+            continue;
+        if (line[indent] == '[')
+            return NULL;
+        if ((value = value_of(line + indent, key, length)))
+            return value;
+        key_indent = indent;
+    }
+    return NULL;
+}
+
 /* Copy the value of a key of the profile, when it has that key and out is still empty. */
 static tp_status from_profile(char *out, size_t size, const struct aws_profile_file *f,
                               const char *key, struct tp_err *err)
 {
-    const char *line = out[0] ? NULL : f->section;
+    char value[sizeof((struct sigv4_credentials *)0)->token], name[PATH_MAX + 64];
+    size_t length;
+    const char *at = out[0] ? NULL : find_value(f->section, key, &length);
 
-    for (; line && *line && *line != '['; line = next_line(line)) {
-        const size_t n = strlen(key);
-        const char *at = line + n;
-        char value[sizeof((struct sigv4_credentials *)0)->token], name[PATH_MAX + 64];
-        size_t length;
-
-        if (strncmp(line, key, n) != 0)
-            continue;
-        at += strspn(at, " \t");
-        if (*at != '=')
-            continue;
-        at += 1 + strspn(at + 1, " \t");
-        length = strcspn(at, "\r\n");
-        while (length > 0 && (at[length - 1] == ' ' || at[length - 1] == '\t'))
-            length--;
-        snprintf(name, sizeof name, "%s: %s", f->path, key);
-        if (length >= sizeof value)
-            return tp_fail(err, TP_E_USAGE, "%s is too long", name);
-        if (*at == '"' || *at == '\'')
-            return tp_fail(
-                err, TP_E_USAGE,
-                "%s is in quotes, and the AWS tools take quotes for a part of the value; "
-                "remove them",
-                name);
-        snprintf(value, sizeof value, "%.*s", (int)length, at);
-        return keep(out, size, value, name, err);
-    }
-    return TP_OK;
+    if (!at)
+        return TP_OK;
+    snprintf(name, sizeof name, "%s: %s", f->path, key);
+    if (length >= sizeof value)
+        return tp_fail(err, TP_E_USAGE, "%s is too long", name);
+    if (*at == '"' || *at == '\'')
+        return tp_fail(err, TP_E_USAGE,
+                       "%s is in quotes, and the AWS tools take quotes for a part of the value; "
+                       "remove them",
+                       name);
+    snprintf(value, sizeof value, "%.*s", (int)length, at);
+    return keep(out, size, value, name, err);
 }
 
 /* ---- everything ---- */
@@ -236,6 +265,21 @@ static tp_status check_endpoint(struct aws_config *c, struct tp_err *err)
     return TP_OK;
 }
 
+/* Without an endpoint the region is a part of the host's name, and with a '/' in it all that
+ * follows is not: the request would go to another host. */
+static tp_status check_region(const struct aws_config *c, struct tp_err *err)
+{
+    const char *region = c->credentials.region;
+
+    for (const char *at = region; *at; at++)
+        if (!isalnum((unsigned char)*at) && *at != '-' && !c->endpoint[0])
+            return tp_fail(err, TP_E_USAGE,
+                           "the region for S3 (AWS_REGION, or region of the profile) is '%s', "
+                           "expected letters, digits and '-', such as us-east-1",
+                           region);
+    return TP_OK;
+}
+
 /* What the environment does not say comes from the profile's files. */
 static tp_status from_files(struct aws_config *c, const struct aws_config_environment *env,
                             struct arena *arena, struct tp_err *err)
@@ -254,9 +298,12 @@ static tp_status from_files(struct aws_config *c, const struct aws_config_enviro
                        profile));
     TP_TRY(keys_of(&c->credentials, &keys, err));
     TP_TRY(keys_of(&c->credentials, &config, err));
-    TP_TRY(
-        from_profile(c->credentials.region, sizeof c->credentials.region, &config, "region", err));
-    TP_TRY(from_profile(c->endpoint, sizeof c->endpoint, &config, "endpoint_url", err));
+    for (int i = 0; i < 2; i++) {
+        const struct aws_profile_file *f = i == 0 ? &keys : &config;
+
+        TP_TRY(from_profile(c->credentials.region, sizeof c->credentials.region, f, "region", err));
+        TP_TRY(from_profile(c->endpoint, sizeof c->endpoint, f, "endpoint_url", err));
+    }
 done:
     return st;
 }
@@ -278,6 +325,7 @@ tp_status aws_config_find(struct aws_config *out, const struct aws_config_enviro
     if (!c.credentials.region[0])
         memcpy(c.credentials.region, default_region, sizeof default_region);
     TP_TRY(check_endpoint(&c, err));
+    TP_TRY(check_region(&c, err));
     *out = c;
 done:
     explicit_bzero(&c, sizeof c);

@@ -24,7 +24,6 @@ struct http_exchange {
     const struct http_request *q;
     struct http_reply *reply;
     CURL *curl;
-    size_t text_bytes;
     double begin;
     curl_off_t moved; /* bytes of both bodies */
     bool refused;     /* the body of a reply was not wanted */
@@ -95,10 +94,10 @@ static size_t on_body(char *data, size_t size, size_t count, void *ctx)
         r->bytes += n;
         return n;
     }
-    room = sizeof r->text - 1 - x->text_bytes;
-    memcpy(r->text + x->text_bytes, data, n < room ? n : room);
-    x->text_bytes += n < room ? n : room;
-    r->text[x->text_bytes] = 0;
+    room = sizeof r->text - 1 - r->text_bytes;
+    memcpy(r->text + r->text_bytes, data, n < room ? n : room);
+    r->text_bytes += n < room ? n : room;
+    r->text[r->text_bytes] = 0;
     if (n > room && status / 100 == 2) { /* the whole object instead of a range: do not fetch it */
         x->refused = true;
         return CURL_WRITEFUNC_ERROR;
@@ -204,6 +203,7 @@ static struct curl_slist *header_list(const struct http_request *q)
 static void explain(struct http_exchange *x, CURLcode code)
 {
     struct http_reply *r = x->reply;
+    long redirects = 0;
 
     if (x->refused)
         return; /* there is a reply, and its status says what it is */
@@ -211,11 +211,15 @@ static void explain(struct http_exchange *x, CURLcode code)
         return;
     r->status = 0;
     r->may_retry = may_retry(code);
+    curl_easy_getinfo(x->curl, CURLINFO_REDIRECT_COUNT, &redirects);
     if (code == CURLE_PEER_FAILED_VERIFICATION)
         snprintf(
             r->problem, sizeof r->problem,
             "the server's certificate is not valid for this host, or no known authority has signed "
             "it; if it is your own, name its authority in AWS_CA_BUNDLE or CURL_CA_BUNDLE");
+    else if (code == CURLE_UNSUPPORTED_PROTOCOL && redirects == 0)
+        snprintf(r->problem, sizeof r->problem,
+                 "the server's answer is not HTTP; if it uses TLS, write https://");
     else if (code == CURLE_UNSUPPORTED_PROTOCOL)
         snprintf(r->problem, sizeof r->problem,
                  "the server redirects to another kind of URL; from https:// only https:// is "

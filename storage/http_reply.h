@@ -21,7 +21,9 @@ struct http_reply {
     double retry_after_s;         /* what Retry-After says, from now on; 0: nothing */
     double moving_s;              /* from the request until the last byte of a body moved */
     char text[HTTP_ERROR_BYTES];  /* the body of any other reply, or its beginning */
+    size_t text_bytes;            /* of `text` */
     int tries;                    /* requests that were sent until this reply; remote_send */
+    bool conflicted;              /* one of these had a conflict with another program's */
     bool may_retry;               /* there was no reply, and there may be one next time */
     char problem[HTTP_VALUE_MAX]; /* why there was none: a part of a sentence */
 };

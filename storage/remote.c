@@ -165,12 +165,13 @@ static bool is_error_document(struct http_reply *r, const struct remote_request 
     return true;
 }
 
+static const char conflict[] = "ConditionalRequestConflict";
+
 static bool code_is_transient(const char *code)
 {
-    static const char *const codes[] = {
-        "InternalError", "SlowDown",         "ServiceUnavailable",        "RequestTimeout",
-        "Throttling",    "OperationAborted", "ConditionalRequestConflict"
-    };
+    static const char *const codes[] = { "InternalError",  "SlowDown",   "ServiceUnavailable",
+                                         "RequestTimeout", "Throttling", "OperationAborted",
+                                         conflict };
 
     for (size_t i = 0; i < sizeof codes / sizeof *codes; i++)
         if (strcmp(code, codes[i]) == 0)
@@ -209,6 +210,8 @@ static bool explain(struct http_reply *r, const struct remote_request *q)
 tp_status remote_fail(const struct remote_request *q, const struct http_reply *r,
                       struct tp_err *err)
 {
+    const bool is_s3 = location_kind(q->path) == LOCATION_S3;
+    const char *advice = "";
     char code[HTTP_CODE_MAX];
 
     http_reply_code(code, r->text);
@@ -220,11 +223,11 @@ tp_status remote_fail(const struct remote_request *q, const struct http_reply *r
                        "%s: another program replaced it while it was used; it is not damaged; run "
                        "this again",
                        q->path);
-    if (r->status / 100 == 3 && isalnum((unsigned char)r->region[0]))
+    if (is_s3 && r->status / 100 == 3 && isalnum((unsigned char)r->region[0]))
         return tp_fail(err, TP_E_IO, "%s: the bucket is in the region %.*s; set AWS_REGION to it",
                        q->path, (int)strspn(r->region, "abcdefghijklmnopqrstuvwxyz-0123456789"),
                        r->region);
-    if (r->status / 100 == 3)
+    if (is_s3 && r->status / 100 == 3)
         return tp_fail(err, TP_E_IO,
                        "%s: the store answers %ld: it redirects the request to another host, and "
                        "credentials are not sent there; check AWS_ENDPOINT_URL and AWS_REGION",
@@ -234,9 +237,12 @@ tp_status remote_fail(const struct remote_request *q, const struct http_reply *r
                        "%s: the server does not support ranges (it answers 200 instead of 206), so "
                        "parts of a file cannot be read from it",
                        q->path);
+    if (is_s3)
+        advice = http_reply_advice(r, code);
+    else if (r->status == 401 || r->status == 403)
+        advice = "; it is not there, or not public: web servers get no credentials";
     return tp_fail(err, TP_E_IO, "%s: the server answers %ld%s%s%s to %s%s", q->path, r->status,
-                   code[0] ? " (" : "", code, code[0] ? ")" : "", q->method,
-                   http_reply_advice(r, code));
+                   code[0] ? " (" : "", code, code[0] ? ")" : "", q->method, advice);
 }
 
 /* ---- trying again ---- */
@@ -326,6 +332,7 @@ tp_status remote_send(struct http_reply *reply, const struct remote_request *q, 
                  limit = most_s + (double)(q->room + q->body_bytes) / HTTP_SLOWEST_BYTES_PER_S;
     double since = begin; /* time in which bytes moved does not count */
     const int most_tries = q->most_tries > 0 ? q->most_tries : TRIES_MAX;
+    bool conflicted = false;
     struct http_client *http = NULL;
     tp_status st = TP_OK;
 
@@ -338,6 +345,7 @@ tp_status remote_send(struct http_reply *reply, const struct remote_request *q, 
     TP_TRY(client(&http, err));
     for (int tries = 1;; tries++) {
         enum renewal renewal;
+        char code[HTTP_CODE_MAX];
         bool is_transient, is_last;
         double wait;
 
@@ -346,6 +354,8 @@ tp_status remote_send(struct http_reply *reply, const struct remote_request *q, 
         reply->tries = tries;
         since += reply->moving_s;
         is_transient = explain(reply, q);
+        conflicted = conflicted || strcmp(http_reply_code(code, reply->text), conflict) == 0;
+        reply->conflicted = conflicted;
         renewal = renew(t, reply);
         if (renewal == RENEWAL_NEW) {
             tries--; /* what was refused had no effect */

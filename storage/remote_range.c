@@ -33,7 +33,8 @@ tp_status remote_range_examine(struct remote_object *o, int64_t offset, int64_t 
     *got = 0;
     format_range(range, offset, n);
     st = remote_send(&reply, &q, err);
-    if (st || reply.status == 416) /* an object without bytes, or one that ends before `offset` */
+    /* An object without bytes, or one that ends before `offset`. Of the former nginx sends all. */
+    if (st || reply.status == 416 || (reply.status == 200 && reply.text_bytes == 0))
         return st;
     if (reply.status != 206)
         return remote_fail(&q, &reply, err);
@@ -56,7 +57,11 @@ static tp_status check_reply(const struct http_reply *r, const struct remote_obj
                        "%s: another program replaced it while it was read (its ETag has changed); "
                        "it is not damaged; run this again",
                        o->path);
-    if (r->first == begin && r->last == begin + n - 1 && r->total == o->size && !r->too_long)
+    if (r->too_long)
+        return tp_fail(err, TP_E_IO,
+                       "%s: the server sends more than the %lld bytes that were requested", o->path,
+                       (long long)n);
+    if (r->first == begin && r->last == begin + n - 1 && r->total == o->size)
         return TP_OK;
     return tp_fail(err, TP_E_IO,
                    "%s: the server answers with the bytes %lld to %lld of %lld; %lld to %lld of "

@@ -130,7 +130,10 @@ bool s3_list_parse(struct folder_entry **entries, int *n, char token[S3_TOKEN_MA
         token[length] = 0;
         decode(token);
     }
-    return !value || length < S3_TOKEN_MAX;
+    if (value && length >= S3_TOKEN_MAX)
+        return false;
+    value = element(text, end, "IsTruncated", &length);
+    return token[0] || !value || length != 4 || memcmp(value, "true", 4) != 0;
 }
 
 /* The query for a page. Parameters are sorted by name, as they are signed. */
@@ -181,7 +184,10 @@ static tp_status list_page(struct folder_entry **entries, int *n, char token[S3_
         return st;
     page[reply.bytes] = 0;
     if (!s3_list_parse(entries, n, token, page))
-        return tp_fail(err, TP_E_IO, "%s: what the store answers is not a listing", dir);
+        return tp_fail(err, TP_E_IO,
+                       "%s: what the store answers is no listing, or a part of one without the "
+                       "token of the next part",
+                       dir);
     return TP_OK;
 }
 

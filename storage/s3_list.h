@@ -15,7 +15,7 @@
 tp_status s3_list(struct folder_entry **entries, int *n, const char *dir, struct tp_err *err);
 
 /* Add the entries of one page of a listing. *token: where the next page begins, or "". False: it is
- * not a listing, or there is no memory. */
+ * not a listing, or has no token although it is truncated, or there is no memory. */
 enum { S3_TOKEN_MAX = 2048 };
 bool s3_list_parse(struct folder_entry **entries, int *n, char token[S3_TOKEN_MAX],
                    const char *text);

@@ -205,8 +205,9 @@ static bool is_completed(const struct http_reply *reply, const char *text)
            memmem(text, reply->bytes, completed, strlen(completed));
 }
 
-/* Whether the store knows the upload no longer: then it was completed, because nobody else ends it.
- * While it does, an object of this name is another writer's, even one of the same length. */
+/* Whether the store knows the upload no longer: then it was completed, because nobody else ends it,
+ * except Amazon's store after a conflict. While it does, an object of this name is another
+ * writer's, even one of the same length. */
 static bool is_gone(const struct upload *u)
 {
     char query[QUERY_MAX], text[REPLY_BYTES];
@@ -281,7 +282,8 @@ tp_status upload_complete(struct upload *u, struct tp_err *err)
         return st;
     is_unclear = reply.status == 200 || (reply.tries > 1 && reply.status == 412);
     if (is_completed(&reply, reply_text) ||
-        (((reply.tries > 1 && reply.status == 404) || (is_unclear && is_gone(u))) && is_there(u))) {
+        (!reply.conflicted &&
+         ((reply.tries > 1 && reply.status == 404) || (is_unclear && is_gone(u))) && is_there(u))) {
         u->completed = true;
         return TP_OK;
     }

@@ -5,7 +5,7 @@ text as `tp-ckpt import --rules` reads; without rules, every tp rank holds their
 """
 import re
 
-from .errors import UnsupportedError
+from .errors import CheckpointError, UnsupportedError
 from .manifest import rule
 
 FIRST, LAST = -1, -2  # before and after the layers
@@ -41,17 +41,25 @@ def layer_number(name):
     return int(m[1]) if m and int(m[1][:20]) < LAYERS_MAX else None
 
 
+def _member(config, key, least=0):
+    """A number of a config, or None. CheckpointError: it is not a whole number."""
+    value = config.get(key)
+    if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < least):
+        raise CheckpointError(f"config: '{key}' is {value!r:.60}, expected a whole number from {least} on")
+    return value
+
+
 class FamilyCuts:
     """The cuts of a known architecture."""
 
     def __init__(self, config, architecture):
         self.architecture = architecture
-        heads = config.get("num_attention_heads", config.get("n_head", 12))
-        hidden = config.get("hidden_size", config.get("n_embd", 768))
-        self.head_dim = config.get("head_dim") or _HEAD_DIM.get(architecture) or hidden // heads
+        heads = _member(config, "num_attention_heads", 1) or _member(config, "n_head", 1) or 12
+        hidden = _member(config, "hidden_size", 1) or _member(config, "n_embd", 1) or 768
+        self.head_dim = _member(config, "head_dim") or _HEAD_DIM.get(architecture) or hidden // heads
         self.q_rows = heads * self.head_dim
-        self.experts = config.get("num_local_experts") or config.get("num_experts")
-        self.few_kv = (config.get("num_key_value_heads") or heads) != heads
+        self.experts = _member(config, "num_local_experts") or _member(config, "num_experts")
+        self.few_kv = (_member(config, "num_key_value_heads") or heads) != heads
 
     def layer(self, name):
         number = layer_number(name)

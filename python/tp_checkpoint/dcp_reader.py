@@ -149,4 +149,4 @@ class LoadPlanner(DefaultLoadPlanner):
     def create_local_plan(self):
         state = {fqn: value for fqn, value in self.state_dict.items()
                  if isinstance(value, torch.Tensor) or fqn in self.metadata.state_dict_metadata}
-        return create_default_local_load_plan(state, self.metadata)
+        return create_default_local_load_plan(state, self.metadata, not self.allow_partial_load)

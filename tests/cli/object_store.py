@@ -40,7 +40,7 @@ class Fault:
     kind: a status (503), "reset", "drop" (the connection ends in the middle of the body),
     "truncate" (a shorter body, of the length that its header says), "stall", "etag" (another ETag
     than before), "error200" (200 with an error document), "page200" (200 with a page of some proxy), "redirect" (to `location`), "ignore range",
-    "wrong range", "same page" (of a listing), "lost reply" (the request is served, but not answered); or a function that is called with the store before the request is served.
+    "wrong range", "longer" (a body with one byte more), "garbage" (no HTTP), "same page" (of a listing), "lost reply" (the request is served, but not answered); or a function that is called with the store before the request is served.
     """
 
     def __init__(self, kind, times=1, method="GET", path="", after=0, seconds=0, headers=None,
@@ -85,6 +85,7 @@ class ObjectStore(http.server.ThreadingHTTPServer):
         self.in_flight = self.most_in_flight = 0
         self.delay = self.n_uploads = 0
         self.page = 1000
+        self.is_nginx = False  # a range of an object without bytes gets all of it
         self.checks_condition_first = False  # of a completion; stores differ
         self.is_old_ceph = False  # it ignores the condition of a completion, and wants If-Match without quotes
         scheme = "http"
@@ -245,6 +246,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self.reply(200, b"<html>log in here</html>")
         elif fault.kind == "redirect":
             self.reply(307, b"", {"location": fault.location + self.path})
+        elif fault.kind == "garbage":
+            self.wfile.write(b"\x15\x03\x01\x00\x02\x02\x46")
+            self.close_connection = True
         elif fault.kind == "stall":
             time.sleep(fault.seconds)
             self.close_connection = True
@@ -312,7 +316,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         found = re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("range", ""))
         if kind == "etag":
             etag = '"another"'
-        if not found or kind == "ignore range":
+        if not found or kind == "ignore range" or (self.server.is_nginx and not data):
             return self.reply(200, data, {"etag": etag})
         first, last = int(found[1]), min(int(found[2]), len(data) - 1)
         if first >= len(data):
@@ -320,6 +324,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if kind == "wrong range":
             first, last = first - 1, last - 1
         part = data[first:last + 1]
+        if kind == "longer":
+            part += b"x"
         if kind == "truncate":
             part = part[:len(part) // 2]
         self.reply(206, part, {"etag": etag, "content-range": "bytes %d-%d/%d" % (first, last, len(data))})

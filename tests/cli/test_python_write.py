@@ -576,6 +576,8 @@ def test_a_child_that_is_forked_while_a_thread_claims_can_save(saved, monkeypatc
     ({"x": np.zeros(2)}, {"config": {"a": "\0"}}, "has a zero byte"),
     ({"x": np.zeros(2)}, {"config": {"a": "\udc80"}}, "surrogates not allowed"),
     ({"x": np.zeros(2)}, {"config": '{"a": 1, "a": 2}'}, "has a member twice"),
+    *(({"x": np.zeros(2)}, {"config": {"model_type": "llama", key: value}}, "config: '%s' is .*, expected a whole number" % key)
+      for key, value in (("num_attention_heads", "8"), ("num_attention_heads", 0), ("head_dim", -1), ("hidden_size", [64]))),
     ({"a\ud800b": np.zeros(2)}, {}, "no tensor can have these names: UTF-8 of 1 to 1024 bytes"),
     ({("g\udcff", "x"): np.zeros(2)}, {}, "no tensor can have these names"),
     ({5: np.zeros(2)}, {}, "no tensor can have these names"),

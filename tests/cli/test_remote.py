@@ -231,6 +231,13 @@ def test_a_web_server_may_redirect_to_another_host(web, root, digest):
         assert not any(n.lower() in ("authorization", "cookie") for _, _, h in web.requests for n in h)
 
 
+def test_advice_about_a_web_server_is_not_that_about_a_store(web):
+    """It named credentials and AWS_ENDPOINT_URL."""
+    for status, says in (403, "403 .*to GET; it is not there, or not public"), (302, "302 .*to GET$"):
+        web.faults[:] = [Fault(status, times=9999, path="rank")]
+        assert "AWS" not in fails(web, "tp-ckpt", "digest", web.url + "/runs/ckpt", says=says).err
+
+
 def test_a_redirect_from_https_to_http_is_not_followed(web):
     with ObjectStore(tls=CERTIFICATE, public=True) as secure:
         secure.faults.append(Fault("redirect", times=9999, location=web.url))
@@ -288,6 +295,8 @@ LASTING = {
     "truncate": (Fault("truncate", after=1), r"sent \d+ bytes, expected \d+"),
     "etag": (Fault("etag", after=1), "ETag has changed"),
     "range": (Fault("wrong range", after=1), "were requested"),
+    "longer": (Fault("longer", after=1), "sends more than the .* bytes that were requested"),
+    "garbage": (Fault("garbage"), "not HTTP; if it uses TLS, write https://"),
     "no_ranges": (Fault("ignore range"), "does not support ranges"),
     "error200": (Fault("error200"), "answers 200"),
     "gone": (Fault(404, code="NoSuchKey", after=1), "removed or replaced"),
@@ -338,6 +347,17 @@ def test_damage_and_missing_shards_are_found(store, root):
     r = ok(store, "tp-ckpt", "show", CKPT)  # the older step is intact
     assert "the shard of rank 1 is missing; falling back to step-00000001" in r.err
     fails(store, "tp-ckpt", "show", CKPT, "--step", "2", says="missing")
+
+
+def test_a_step_that_is_being_saved_or_removed_is_no_damage(store, root):
+    """Its shards are in the store, and no manifest."""
+    store.put("bucket/runs/ckpt/step-00000003/rank-00000.h5", b"of a save")
+    assert "intact: %s/step-00000002:" % CKPT in ok(store, "tp-ckpt", "verify", CKPT).out
+    for step in 3, 4:  # of the latter there is nothing
+        fails(store, "tp-ckpt", "verify", "%s/step-%08d" % (CKPT, step), says="has no manifest.json, so it is not a complete", code=2)
+    for step in 1, 2:
+        del store.objects["bucket/runs/ckpt/step-%08d/manifest.json" % step]
+    fails(store, "tp-ckpt", "verify", CKPT, says="no complete checkpoint, only what an interrupted save left", code=2)
 
 
 def test_an_unreachable_store_is_an_error_soon(store):

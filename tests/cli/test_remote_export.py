@@ -238,6 +238,16 @@ def test_a_gguf_gets_its_tokenizer_from_a_url_too(place, kind, store, tmp_path):
     assert not (tmp_path / "forbidden").exists()
 
 
+def test_a_file_without_bytes_is_read(store, small, tmp_path):
+    """A store says 416 to any range of it, and nginx 200."""
+    for name, data in (("tokenizer.json", b"{}"), ("merges.txt", b"")):
+        store.put("bucket/tok/" + name, data)
+    ok(store, "tp-ckpt", "export", small, "--assets", "s3://bucket/tok", "-o", tmp_path / "store")
+    store.public = store.is_nginx = True
+    ok(store, "tp-ckpt", "export", small, "--assets", store.url + "/bucket/tok", "-o", tmp_path / "nginx")
+    assert files(tmp_path / "nginx") == files(tmp_path / "store") and files(tmp_path / "store")["merges.txt"] == b""
+
+
 def test_what_cannot_be_read_is_said(store, small, tmp_path):
     argv = "tp-ckpt", "import", OUT, "-o", tmp_path / "ckpt"
     fails(store, *argv, says="config.json", code=2)

@@ -110,6 +110,13 @@ def test_two_jobs_that_claim_a_root_at_once_have_different_epochs(store, tiny, b
     assert store.tree(KEY)["epoch"] == b"%d\n" % (int(others) + 1)
 
 
+def test_a_root_whose_epoch_is_zero_can_be_claimed(store, tiny):
+    """Whoever writes the highest epoch of the manifests into a damaged file, as the message says, may write 0."""
+    store.put(KEY + "epoch", b"0\n")
+    ok(store, *argv(tiny))
+    assert store.tree(KEY)["epoch"] == b"1\n"
+
+
 def test_a_claim_whose_reply_is_lost_is_a_claim(store, tiny):
     store.faults.append(Fault("lost reply", method="PUT", path="epoch"))
     ok(store, *argv(tiny))

@@ -266,6 +266,20 @@ def test_a_shard_of_another_writer_is_not_taken_for_this_ones(store, root, expec
     assert "manifest.json" not in store.tree(KEY) and store.uploads == {}
 
 
+def test_an_upload_that_a_conflict_has_ended_is_not_taken_for_complete(store, root, expected):
+    """Amazon's documentation says that a conflict ends it. Another writer's shard has the same length."""
+    last = max(expected)
+
+    def end(s):
+        s.uploads.clear()
+        s.put(KEY + last, bytes(len(expected[last])))
+
+    store.faults += [Fault(409, method="POST", path=last + ".uploadId", code="ConditionalRequestConflict"),
+                     Fault(end, method="POST", path=last + ".uploadId")]
+    fails(store, *argv(root), says="NoSuchUpload")
+    assert "manifest.json" not in store.tree(KEY) and not any(store.tree(KEY)[last])
+
+
 def test_a_store_that_ignores_the_condition_of_a_completion_keeps_what_appeared_before(store, root):
     store.is_old_ceph = True
     store.faults.append(Fault(lambda s: s.put(KEY + "rank-00000.h5", b"of another writer"),
@@ -404,6 +418,14 @@ def test_a_conversion_of_a_foreign_folder_writes_to_a_store(store, foreign):
     assert ok(store, "tp-ckpt", "verify", OUT).rc == 0
     ok(store, "tp-reshard", foreign / "foreign", "--to", "tp2", "--format", "dcp", "--no-optim", "--out", OUT + "2")
     assert ".metadata" in store.tree("bucket/runs/out2/")
+
+
+def test_the_default_place_is_never_another_bucket(store, root):
+    """BUCKET-SPEC may be anyone's."""
+    ok(store, "tp-reshard", root, "--to", "tp1", "--out", "s3://bucket")
+    for ckpt in "s3://bucket", "s3://bucket/", "s3://bucket/step-00000001":
+        fails(store, "tp-reshard", ckpt, "--to", "tp2", says="--out is missing.*the whole bucket bucket", code=2)
+    assert all(key.startswith("bucket/") for key in store.objects)
 
 
 def test_places_that_cannot_be_written_to_are_refused(root, tmp_path):

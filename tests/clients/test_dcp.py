@@ -266,6 +266,9 @@ def test_what_cannot_be_loaded_is_named(tmp_path):
     dcp.save({"model": {"x": torch.zeros(2)}}, tmp_path / "ckpt", 1)
     with pytest.raises(Failed, match="Missing key in checkpoint state_dict: model.y"):
         dcp.load({"model": {"y": torch.zeros(2)}}, tmp_path / "ckpt")
+    part = {"model": {"x": torch.ones(2), "y": torch.ones(2)}}
+    dcp.load(part, tmp_path / "ckpt", planner=dcp.LoadPlanner(allow_partial_load=True))
+    assert same(part, {"model": {"x": torch.zeros(2), "y": torch.ones(2)}})
     with pytest.raises(Failed, match="Size mismatch"):
         dcp.load({"model": {"x": torch.zeros(3)}}, tmp_path / "ckpt")
     with pytest.raises(tp_checkpoint.NotFoundError, match="has no step 2"):

@@ -108,6 +108,27 @@ Test(aws_config, a_profile_of_the_config_file_may_be_in_quotes)
     check_region("[profile \"job]\nregion = a\n", "jo", NULL);
 }
 
+/* As botocore's parser does. */
+Test(aws_config, lines_may_be_indented_and_names_of_keys_have_no_case)
+{
+    struct aws_config_environment env = { .credentials_file = temp_path("keys"),
+                                          .config_file = temp_path("config") };
+
+    write_text("keys", "[default]\n  aws_access_key_id = A\n\n  # comment\n"
+                       "  AWS_SECRET_ACCESS_KEY: B\n  [next]\n  aws_session_token = no\n");
+    write_text("config", "[default]\n  s3 =\n    region = no\n\n    [x]\n  Region = ap-1\n");
+    cr_assert_eq(aws_config_find(&config, &env, &err), TP_OK, "%s", err.msg);
+    cr_expect_str_eq(config.credentials.access_key, "A");
+    cr_expect_str_eq(config.credentials.secret_key, "B");
+    cr_expect_str_eq(config.credentials.token, "");
+    cr_expect_str_eq(config.credentials.region, "ap-1");
+    write_text("keys", "[default]\naws_access_key_id = A\naws_secret_access_key = B\n"
+                       "region = eu-1\nendpoint_url = http://h\n");
+    cr_assert_eq(aws_config_find(&config, &env, &err), TP_OK, "%s", err.msg);
+    cr_expect_str_eq(config.credentials.region, "eu-1", "the file of credentials comes first");
+    cr_expect_str_eq(config.endpoint, "http://h");
+}
+
 Test(aws_config, quotes_around_a_value_are_named)
 {
     struct aws_config_environment env = { .credentials_file = temp_path("keys") };
@@ -133,6 +154,10 @@ Test(aws_config, what_is_missing_or_malformed_is_named)
                                                     .secret_key = "B",
                                                     .endpoint = "host" },
                   "http:// or https://");
+    check_refused(&(struct aws_config_environment){ .access_key = "A",
+                                                    .secret_key = "B",
+                                                    .region = "x@other/" },
+                  "expected letters, digits");
     check_refused(&(struct aws_config_environment){ .home = temp_dir, .config_file = "/absent" },
                   "/absent: there is no such AWS config file");
     cr_expect_eq(

@@ -57,6 +57,9 @@ Test(s3_list, many_pages_are_added_up)
         cr_assert(s3_list_parse(&e, &n, token, text));
     }
     cr_assert_eq(n, 1000);
+    cr_assert(s3_list_parse(&e, &n, token,
+                            "<ListBucketResult><IsTruncated>false</IsTruncated>"
+                            "</ListBucketResult>"));
     cr_expect_str_eq(e[777].name, "k777");
     cr_expect_eq(e[777].size, 777);
     cr_expect_str_eq(token, "");
@@ -70,6 +73,8 @@ Test(s3_list, other_texts_are_refused)
         "<html>",
         "<ListBucketResult><Contents><Key>k</Key></Contents></ListBucketResult>",
         "<ListBucketResult><Contents><Key>k</Key><Size>1</Size></Contents>",
+        "<ListBucketResult><IsTruncated>true</IsTruncated><NextMarker>k</NextMarker>"
+        "</ListBucketResult>",
     };
     struct folder_entry *e = NULL;
     char token[S3_TOKEN_MAX];
