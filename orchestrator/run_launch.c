@@ -168,6 +168,8 @@ static void report_launch(struct run *r)
         json_pack("{s:i,s:I,s:I}", "ranks", r->attempt.world, "resumed_at",
                   (json_int_t)r->record.resumed_at, "epoch", (json_int_t)r->record.epoch);
 
+    if (r->job->checkpoints != JOB_CKPT_TP) /* the command knows where it begins */
+        json_object_set_new(more, "checkpoints", json_string("none"));
     if (c->micro)
         json_object_set_new(more, "micro", json_integer(c->micro));
     if (c->recompute)

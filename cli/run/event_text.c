@@ -77,12 +77,12 @@ static void print_launch(FILE *f, const json_t *e)
 {
     long long from = integer(e, "resumed_at");
 
-    fprintf(f, "attempt %lld starts: %s, %lld rank%s, from ", integer(e, "attempt"),
-            text(e, "layout"), integer(e, "ranks"), integer(e, "ranks") == 1 ? "" : "s");
+    fprintf(f, "attempt %lld starts: %s, %lld rank%s", integer(e, "attempt"), text(e, "layout"),
+            integer(e, "ranks"), integer(e, "ranks") == 1 ? "" : "s");
     if (from >= 0)
-        fprintf(f, "step %lld", from);
-    else
-        fputs("the beginning", f);
+        fprintf(f, ", from step %lld", from);
+    else if (!text(e, "checkpoints")[0])
+        fputs(", from the beginning", f);
 }
 
 static void print_training(FILE *f, const json_t *e)

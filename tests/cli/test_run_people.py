@@ -109,6 +109,7 @@ def test_the_live_line_fits_the_terminal(tmp_path):
         live = [l for l in re.findall(r"\r\x1b\[K([^\r\n]*)(?=\r\x1b)", text) if l]
         assert live and all(len(l) <= 39 for l in live), text
         assert "status page: http://127.0.0.1" in re.sub(r"[^\n]*\r\x1b\[K", "", text), "the line is erased"
+        assert "attempt 1 starts: " in text and "from the beginning" not in text, "only the command knows"
 
 
 def test_on_a_terminal_events_are_sentences(tmp_path, tiny):
