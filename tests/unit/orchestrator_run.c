@@ -528,24 +528,38 @@ Test(run, a_command_that_is_asked_to_stop_and_exits_with_0_is_not_done)
     has_reason("stopped", "saved");
 }
 
-static void resize_when_it_runs(struct fake *f)
+/* Whether the script runs and the test has not acted yet. */
+static bool runs(struct fake *f)
 {
     struct stat sb;
     char path[64];
-    json_t *request, *answer;
-    tp_status st = TP_OK;
 
     snprintf(path, sizeof path, "%s/up", dir);
-    if (f->calls > 0 || stat(path, &sb) != 0)
-        return;
-    f->calls++;
-    request = json_pack("{s:s,s:s}", "verb", "resize", "to", "dp1");
+    return stat(path, &sb) == 0 && f->calls++ == 0;
+}
+
+/* Ask for a layout, which the second attempt gets. */
+static void resize(const char *to, const char *layout)
+{
+    json_t *request = json_pack("{s:s,s:s}", "verb", "resize", "to", to), *answer;
+    tp_status st = TP_OK;
+
     answer = run_answer(the_run(), request, &st);
     cr_assert(json_is_true(json_object_get(answer, "ok")) && st == TP_OK);
-    cr_expect_str_eq(json_string_value(json_object_get(answer, "layout")), "tp1");
+    cr_expect_str_eq(json_string_value(json_object_get(answer, "layout")), layout);
     cr_expect_eq(json_integer_value(json_object_get(answer, "attempt")), 2);
+    cr_expect(!strstr(json_string_value(json_object_get(answer, "text")), "already"));
     json_decref(answer);
     json_decref(request);
+}
+
+static void resize_when_it_runs(struct fake *f)
+{
+    if (!runs(f))
+        return;
+    resize("dp1", "tp1");
+    resize("dp2", "tp1dp2"); /* what runs until it has saved and stopped */
+    resize("dp1", "tp1");
 }
 
 Test(run, a_resize_costs_no_restart_whatever_the_exit_code)
