@@ -123,10 +123,13 @@ static tp_status after_unasked_save(struct run *r, bool *decided)
 }
 
 /* The command was asked to stop and ended before its last step. Programs other than tp-train may
- * report that with any exit code, and torchrun does not pass on that of its ranks. */
+ * report that with any exit code, and torchrun does not pass on that of its ranks. tp-train ends by
+ * the signal itself if that comes before it has a handler. */
 static bool has_obeyed(const struct run *r)
 {
-    return run_drain_obeyed(r) && !r->job->is_tp_train && r->attempt.fault.kind == FAULT_NONE &&
+    return run_drain_obeyed(r) &&
+           (!r->job->is_tp_train || r->attempt.outcome.signal == run_drain_signal(r)) &&
+           r->attempt.fault.kind == FAULT_NONE &&
            !(r->job->steps > 0 && r->record.best_step >= r->job->steps);
 }
 
@@ -140,7 +143,7 @@ static void finish_stopped(struct run *r, bool saved)
         snprintf(by, sizeof by, " by SIG%s", sigabbrev_np(sig));
     if (saved)
         snprintf(text, sizeof text, "saved and stopped%s", by);
-    else if (has_obeyed(r))
+    else if (has_obeyed(r) && !r->job->is_tp_train)
         snprintf(text, sizeof text, "stopped%s; its exit code does not say that it has saved", by);
     else
         snprintf(text, sizeof text, "stopped%s; it had not saved%s%.500s", by,
