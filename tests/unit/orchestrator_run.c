@@ -349,8 +349,9 @@ Test(run, after_a_lost_node_the_next_layout_starts_at_once)
 
     fake.tick = lose_b;
     snprintf(script, sizeof script, "[ -e %s/once ] && exit 0; touch %s/once; sleep 50", dir, dir);
-    cr_assert_eq(run(script, "", LAYOUTS), TP_OK, "%s", err.msg);
+    cr_assert_eq(run(script, "restart: {no_progress: 1}\n", LAYOUTS), TP_OK, "%s", err.msg);
     cr_expect_lt(clock_seconds() - begin, 40, "the ranks on other nodes are killed");
+    cr_expect_eq(json_integer_value(field("restart", "fails_in_row")), 0);
     has_reason("node_lost", "no_power");
     has_reason("restart", "node_lost");
     cr_expect_eq(json_integer_value(field("rescale", "ranks")), 1);
