@@ -233,6 +233,26 @@ static tp_status decide(struct run *r, const char *log)
     return run_restart_after_fault(r);
 }
 
+/* While ranks save and stop, the loss of a node kills some of them and is no fault at once, because
+ * the save may be complete. It was not: the exit code is that of a rank that was killed. */
+static void find_lost_node(struct run *r)
+{
+    const struct attempt *a = &r->attempt;
+
+    for (int i = 0; i < a->world && a->fault.kind == FAULT_NONE; i++) {
+        struct node *node = a->rank[i].node;
+        struct attempt_fault f;
+
+        if (!node || !node->down)
+            continue;
+        f = attempt_fault(FAULT_NODE, REASON_NODE_LOST,
+                          "node %s was lost before its ranks had saved and ended", node->name);
+        f.node = node;
+        f.step = run_attempt_step(r);
+        attempt_set_fault(&r->attempt, &f);
+    }
+}
+
 /* Read how the attempt ended, and account for its time. */
 static void conclude(struct run *r, bool planned)
 {
@@ -247,6 +267,8 @@ static void conclude(struct run *r, bool planned)
     if (!attempt_read_outcome(&r->attempt) && r->attempt.fault.kind == FAULT_NONE)
         attempt_set_fault(&r->attempt, &lost);
     fine = o->started && o->exit_code == 0;
+    if (!fine && o->exit_code != tp_exit_code(TP_E_STOPPED))
+        find_lost_node(r);
     if (!planned && r->attempt.fault.kind == FAULT_NONE && r->record.fault_at <= 0 && !fine)
         r->record.fault_at = now;
     if (r->record.state != RUN_DRAIN)

@@ -577,6 +577,30 @@ Test(run, a_resize_costs_no_restart_whatever_the_exit_code)
     cr_expect_eq(count("launch"), 2);
 }
 
+static void resize_and_lose_b(struct fake *f)
+{
+    const struct backend_cause cause = { "no_power", "the node has no power" };
+
+    if (!runs(f))
+        return;
+    resize("dp1", "tp1");
+    cr_assert_eq(f->host->node_lost(the_run(), node_list_find(f->host->nodes, "b"), &cause), TP_OK);
+}
+
+Test(run, a_node_that_is_lost_while_ranks_stop_is_the_reason_for_the_restart)
+{
+    char script[200];
+
+    fake.tick = resize_and_lose_b;
+    snprintf(
+        script, sizeof script,
+        "[ -e %s/up ] && exit 0; trap \"exit 3\" TERM; touch %s/up; while :; do sleep 0.02; done",
+        dir, dir);
+    cr_assert_eq(run(script, "restart: {no_progress: 1}\n", LAYOUTS), TP_OK, "%s", err.msg);
+    has_reason("restart", "node_lost");
+    cr_expect_eq(count("rank_exit"), 0);
+}
+
 /* ---- the scheduler takes the nodes away ---- */
 
 Test(run, ranks_that_saved_because_the_nodes_are_taken_away_continue_elsewhere)
