@@ -12,6 +12,7 @@
 #include "core/file.h"
 #include "orchestrator/backends.h"
 #include "orchestrator/job/job_file.h"
+#include "orchestrator/run.h"
 #include "orchestrator/state/journal.h"
 #include "orchestrator/state/state_owner.h"
 #include "orchestrator/web/control.h"
@@ -153,6 +154,11 @@ static tp_status ask(json_t **answer, struct run_context *c, const json_t *reque
         st = tp_fail(err, TP_E_NOTFOUND,
                      "%s: no tp-run listens on this host; it was started on host %s", c->job.path,
                      home.host);
+    else if (st == TP_E_NOTFOUND && run_leaves_ranks(&c->job))
+        st = tp_fail(err, TP_E_NOTFOUND,
+                     "%s: no tp-run is running this job, but its ranks run on; tp-run with the job "
+                     "file takes them over",
+                     c->job.state);
     return st;
 }
 

@@ -246,12 +246,14 @@ def test_status_says_how_tp_run_itself_has_ended(tmp_path):
         s = job.status()
         assert s["tp_run"] == "killed" and s["running"] is False and s["state"] in ("train", "save")
         assert s["tp_run_message"] == "it was killed; the ranks run on; the same command takes them over"
+        assert job.verb("stop").rc == 2 and "but its ranks run on" in job.verb("stop").err
         while job.processes():
             for pid in job.processes():
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
         text = job.verb("status").out
         assert "\ntp-run      it was killed; the same command continues the job\n" in text, text
+        assert job.verb("stop").err.endswith("no tp-run is running this job\n")
         home = job.state / "home"
         home.write_text(home.read_text().replace(os.uname().nodename, "elsewhere"))
         text = job.verb("status").out
