@@ -104,6 +104,7 @@ tp_status run_context_open_state(struct run_context *c, const char *path, struct
         *err = why;
         return st;
     }
+    c->job.n_nodes = 0; /* not known: those of find_state are a default */
     if (!file_is_dir(path))
         report_note("tp-run", "warning: %.500s; using the state folder %.400s", err->msg,
                     c->job.state);

@@ -407,7 +407,8 @@ def test_without_its_job_file_a_job_is_shown_and_stopped(tmp_path, state):
             r = harness.run("tp-run", verb, folder if state else job.path)
             assert r.rc == 0 and (not state or not r.err), repr(r)
         assert job.wait() == 75
-        assert "stopped" in harness.ok("tp-run", "status", folder).out
+        over = harness.ok("tp-run", "status", folder).out
+        assert "stopped" in over and "nodes" not in over, "only the job file names them"
 
 
 # ---- after the job is done ----
