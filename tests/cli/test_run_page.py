@@ -239,6 +239,17 @@ def test_a_wrong_address_is_an_error_at_the_start(tmp_path, keys, sentence):
         assert sentence in job.output.read_text() and not job.events("launch")
 
 
+@pytest.mark.parametrize("address", ["::1", "[::1]"])
+def test_the_url_of_an_ipv6_address_has_brackets(tmp_path, address):
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        pytest.skip("this host has no IPv6")
+    with fake_job(tmp_path, "--steps", 3, page={"listen": '"%s:0"' % address}) as job:
+        assert job.start().wait() == 0
+        assert re.search(r"http://\[::1\]:\d+/\n", job.output.read_text())
+
+
 def test_a_busy_port_is_an_error_at_the_start_but_not_at_a_takeover(tmp_path):
     port = free_port()
     with socket.create_server(("127.0.0.1", port)):
