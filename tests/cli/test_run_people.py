@@ -2,7 +2,7 @@
 job is done, and with trainers that print any bytes before they end.
 
 needs: tp-run tp-train tp-ckpt
-covers: cli/run/event_text
+covers: cli/run/event_text cli/run/output_queue
 """
 import contextlib
 import fcntl
@@ -137,6 +137,51 @@ def test_tp_run_continues_when_the_reader_of_its_output_ends(tmp_path):
                             str(job.path)], capture_output=True, timeout=60)
         assert r.returncode == 0
         assert job.events("done")
+
+
+def stand_still(kind):
+    """A stream whose reader does not read: (the reader's end, the writer's end, what lets the writer go on)."""
+    if kind == "terminal":
+        reader, writer = pty.openpty()
+        termios.tcflow(writer, termios.TCOOFF)  # Ctrl-S
+        return reader, writer, lambda: termios.tcflow(writer, termios.TCOON)
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            os.write(writer, b"\n" * 4096)
+    os.set_blocking(writer, True)
+    return reader, writer, lambda: None
+
+
+@pytest.mark.parametrize("kind", ["terminal", "pipe", "json"])
+def test_a_reader_that_stands_still_does_not_stop_tp_run(tmp_path, kind):
+    reader, writer, go_on = stand_still(kind)
+    options = ["--json", "--quiet"] if kind == "json" else []
+    with fake_job(tmp_path, "--steps", 100000) as job:
+        job.process = subprocess.Popen([TP_RUN, str(job.path), *options], stdin=subprocess.DEVNULL,
+                                       stdout=writer if kind == "json" else subprocess.DEVNULL,
+                                       stderr=subprocess.DEVNULL if kind == "json" else writer,
+                                       env={**os.environ, "TERM": "xterm"})
+        job.await_event("training", timeout=20)
+        os.kill(job.rank_pid(1), signal.SIGKILL)
+        job.await_event("training", 2)
+        assert job.verb("stop").rc == 0
+        job.await_event("stopped")
+        if kind == "pipe":
+            assert job.process.wait(30) == 75, "it waits some seconds for the reader"
+        go_on()
+        os.close(writer)
+        out = b""
+        with contextlib.suppress(OSError):  # EIO: the terminal has no writer any more
+            while data := os.read(reader, 65536):
+                out += data
+        assert job.process.wait() == 75
+        if kind == "json":
+            assert [json.loads(l) for l in out.splitlines() if l] == [*job.events(), {"error": "saved and stopped", "exit": 75}]
+        elif kind == "terminal":
+            assert b"the job starts again: " in out and out.rstrip().endswith(b"saved and stopped"), out
+        os.close(reader)
 
 
 def test_an_event_that_a_crash_has_cut_does_not_damage_the_next(tmp_path):
