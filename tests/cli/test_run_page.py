@@ -193,6 +193,22 @@ def test_a_receiver_that_does_not_answer_delays_no_restart(tmp_path):
             assert failed["lost"] == 3 and "3 events could not be sent before tp-run ended" in failed["message"]
 
 
+def test_a_name_server_that_does_not_answer_does_not_delay_the_end(tmp_path):
+    """It would for minutes, because libcurl waits for its thread that resolves the name, also in tp-run's loop."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as silent, \
+            fake_job(tmp_path, "--steps", 5, webhook="http://hook.example/") as job:
+        try:
+            silent.bind(("127.0.0.77", 53))
+            subprocess.run(["unshare", "-m", "true"], check=True)
+        except (OSError, subprocess.CalledProcessError):
+            pytest.skip("needs root, for another /etc/resolv.conf")
+        (tmp_path / "resolv.conf").write_text("nameserver 127.0.0.77\noptions timeout:30 attempts:5\n")
+        r = subprocess.run(["unshare", "-m", "sh", "-c", 'mount --bind "$1" /etc/resolv.conf && exec "$2" "$3"', "sh",
+                            tmp_path / "resolv.conf", harness.BIN / "tp-run", job.path], timeout=60, capture_output=True)
+        assert r.returncode == 0, r
+        assert "1 events could not be sent before tp-run ended" in job.events("webhook_failed")[0]["message"]
+
+
 def test_every_kind_of_end_is_sent_to_the_webhook(tmp_path):
     for args, keys, end, rc in ((["--steps", 5], {}, "done", 0),
                                 (["--exit-at", 3, 7], {"restart": {"no_progress": 1}}, "failed", 3),
