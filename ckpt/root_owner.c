@@ -169,15 +169,22 @@ static enum owner_process look_at(int64_t pid, int64_t start)
     return kill((pid_t)pid, 0) != 0 && errno == ESRCH ? PROCESS_DEAD : PROCESS_HIDDEN;
 }
 
+/* Whether the owner's pids are those of this process. */
+static bool is_here(const struct owner_record *o)
+{
+    struct owner_record here;
+
+    describe_place(&here);
+    return strcmp(o->boot, here.boot) == 0 && strcmp(o->pid_space, here.pid_space) == 0;
+}
+
 /* now: the time of the file server. */
 static bool is_live(const struct owner_record *o, double set_at, double now)
 {
     bool beats = now - set_at < ROOT_OWNER_LEASE_S;
     enum owner_process owner, child;
-    struct owner_record here;
 
-    describe_place(&here);
-    if (strcmp(o->boot, here.boot) != 0 || strcmp(o->pid_space, here.pid_space) != 0)
+    if (!is_here(o))
         return beats;
     owner = look_at(o->pid, o->pid_start);
     child = look_at(o->child, o->child_start);
@@ -190,15 +197,18 @@ static tp_status refuse(const struct owner_record *o, const char *root, struct t
 {
     static const double year_10000 = 253402300800;
     const time_t since = o->since > 0 && o->since < year_10000 ? (time_t)o->since : 0;
-    char when[32] = "?";
+    char when[32] = "?", ranks[80] = "";
     struct tm t;
 
     if (since > 0 && localtime_r(&since, &t))
         strftime(when, sizeof when, "%Y-%m-%d %H:%M:%S", &t);
+    if (is_here(o) && look_at(o->pid, o->pid_start) == PROCESS_DEAD)
+        snprintf(ranks, sizeof ranks, ", was killed, and its ranks run on under pid %lld",
+                 (long long)o->child);
     return tp_fail(err, TP_E_EXISTS,
-                   "%s: belongs to job \"%s\" of user %s on host %s (tp-run has pid %lld, since "
+                   "%s: belongs to job \"%s\" of user %s on host %s (tp-run has pid %lld%s, since "
                    "%s); stop that job, or use another root",
-                   root, o->job, o->user, o->host, (long long)o->pid, when);
+                   root, o->job, o->user, o->host, (long long)o->pid, ranks, when);
 }
 
 tp_status root_owner_check(const char *root, const char *run, struct tp_err *err)

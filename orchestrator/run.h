@@ -35,4 +35,7 @@ tp_status run_job(const struct job *job, const struct run_setup *setup, struct t
 tp_status run_status_stored(json_t **out, const struct job *job, const struct backend *backend,
                             struct tp_err *err);
 
+/* Whether ranks of the job run although its tp-run was killed. */
+bool run_leaves_ranks(const struct job *job);
+
 #endif

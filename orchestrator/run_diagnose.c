@@ -123,10 +123,13 @@ static tp_status after_unasked_save(struct run *r, bool *decided)
 }
 
 /* The command was asked to stop and ended before its last step. Programs other than tp-train may
- * report that with any exit code, and torchrun does not pass on that of its ranks. */
+ * report that with any exit code, and torchrun does not pass on that of its ranks. tp-train ends by
+ * the signal itself if that comes before it has a handler. */
 static bool has_obeyed(const struct run *r)
 {
-    return run_drain_obeyed(r) && !r->job->is_tp_train && r->attempt.fault.kind == FAULT_NONE &&
+    return run_drain_obeyed(r) &&
+           (!r->job->is_tp_train || r->attempt.outcome.signal == run_drain_signal(r)) &&
+           r->attempt.fault.kind == FAULT_NONE &&
            !(r->job->steps > 0 && r->record.best_step >= r->job->steps);
 }
 
@@ -140,7 +143,7 @@ static void finish_stopped(struct run *r, bool saved)
         snprintf(by, sizeof by, " by SIG%s", sigabbrev_np(sig));
     if (saved)
         snprintf(text, sizeof text, "saved and stopped%s", by);
-    else if (has_obeyed(r))
+    else if (has_obeyed(r) && !r->job->is_tp_train)
         snprintf(text, sizeof text, "stopped%s; its exit code does not say that it has saved", by);
     else
         snprintf(text, sizeof text, "stopped%s; it had not saved%s%.500s", by,
@@ -230,6 +233,26 @@ static tp_status decide(struct run *r, const char *log)
     return run_restart_after_fault(r);
 }
 
+/* While ranks save and stop, the loss of a node kills some of them and is no fault at once, because
+ * the save may be complete. It was not: the exit code is that of a rank that was killed. */
+static void find_lost_node(struct run *r)
+{
+    const struct attempt *a = &r->attempt;
+
+    for (int i = 0; i < a->world && a->fault.kind == FAULT_NONE; i++) {
+        struct node *node = a->rank[i].node;
+        struct attempt_fault f;
+
+        if (!node || !node->down)
+            continue;
+        f = attempt_fault(FAULT_NODE, REASON_NODE_LOST,
+                          "node %s was lost before its ranks had saved and ended", node->name);
+        f.node = node;
+        f.step = run_attempt_step(r);
+        attempt_set_fault(&r->attempt, &f);
+    }
+}
+
 /* Read how the attempt ended, and account for its time. */
 static void conclude(struct run *r, bool planned)
 {
@@ -244,6 +267,8 @@ static void conclude(struct run *r, bool planned)
     if (!attempt_read_outcome(&r->attempt) && r->attempt.fault.kind == FAULT_NONE)
         attempt_set_fault(&r->attempt, &lost);
     fine = o->started && o->exit_code == 0;
+    if (!fine && o->exit_code != tp_exit_code(TP_E_STOPPED))
+        find_lost_node(r);
     if (!planned && r->attempt.fault.kind == FAULT_NONE && r->record.fault_at <= 0 && !fine)
         r->record.fault_at = now;
     if (r->record.state != RUN_DRAIN)

@@ -25,12 +25,17 @@ struct run_drain {
     double stuck_since; /* since when processes remain; 0: none */
 };
 
-/* Ask the ranks to save and stop. Relays get SIGUSR1 through the launcher, and translate it. */
+/* Relays get SIGUSR1 through the launcher, and translate it. */
+int run_drain_signal(const struct run *r)
+{
+    return r->backend.table->has_relays ? SIGUSR1 : job_signal(r->job);
+}
+
+/* Ask the ranks to save and stop. */
 static void ask(const struct run *r)
 {
     r->drain->asked = true;
-    supervisor_ask_to_stop(&r->attempt.supervisor,
-                           r->backend.table->has_relays ? SIGUSR1 : job_signal(r->job));
+    supervisor_ask_to_stop(&r->attempt.supervisor, run_drain_signal(r));
 }
 
 tp_status run_drain_open(struct run *r)

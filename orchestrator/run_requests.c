@@ -80,7 +80,8 @@ static json_t *resize(struct run *r, const json_t *request, tp_status *st)
         return refuse(err.msg, tp_exit_code(err.status));
     snprintf(r->record.resize, sizeof r->record.resize, "%s", to);
     spec_format(spec, &c.config.spec);
-    if (r->record.open && run_config_same(&c.config, &r->record.config)) {
+    if (r->record.open && r->record.state != RUN_DRAIN &&
+        run_config_same(&c.config, &r->record.config)) {
         snprintf(text, sizeof text, "it runs at %s already", spec);
         *st = run_transition(r, r->record.state, event_reason_name(REASON_RESIZE));
         if (*st)

@@ -151,7 +151,10 @@ tp_status run_restart_after_fault(struct run *r)
         st = after_bad_loss(r);
     if (st || r->end.over)
         return st;
-    r->record.fails_in_row = progress ? 0 : r->record.fails_in_row + 1;
+    if (progress)
+        r->record.fails_in_row = 0;
+    else if (f->kind != FAULT_NODE) /* which says nothing about the program */
+        r->record.fails_in_row++;
     if (!run_gpus_refuse_layout(r) && run_count_fault(r, f) && run_gpus_is_fault(r, f) &&
         run_usable_nodes(r) > 0)
         r->record.fails_in_row = 0; /* the next start does without this GPU */

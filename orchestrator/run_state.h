@@ -348,6 +348,8 @@ tp_status run_drain_tick(struct run *r);
 void run_drain_reset(struct run *r);
 /* Whether the attempt was asked to save and stop, and has not been killed. */
 bool run_drain_obeyed(const struct run *r);
+/* The signal that asks the supervisor's command to save and stop. */
+int run_drain_signal(const struct run *r);
 /* The second request to stop: kill now. False: the attempt is not being ended. */
 bool run_drain_hurry(struct run *r);
 /* Give the attempt more time; repeat the request to save. */

@@ -216,6 +216,21 @@ tp_status run_status_stored(json_t **out, const struct job *job, const struct ba
     return st;
 }
 
+bool run_leaves_ranks(const struct job *job)
+{
+    struct run_record *b = calloc(1, sizeof *b);
+    json_t *last = NULL;
+    struct tp_err ignored;
+    const bool live = b && journal_peek(&last, job->state, &ignored) == TP_OK &&
+                      run_record_read(b, journal_run_record(last), job->state, clock_seconds(),
+                                      &ignored) == TP_OK &&
+                      supervisor_lives(b);
+
+    json_decref(last);
+    free(b);
+    return live;
+}
+
 /* Append to a text; what does not fit is cut. */
 static void append(char *text, size_t size, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));

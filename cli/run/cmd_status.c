@@ -136,10 +136,11 @@ static void print_status(const json_t *s)
     }
     if (text(s, "page")[0])
         printf("page        %s\n", text(s, "page"));
-    printf("nodes      ");
     json_array_foreach(json_object_get(s, "nodes"), i, v)
-        printf(" %s:%lld %s", text(v, "node"), integer(v, "slots"), text(v, "state"));
-    putchar('\n');
+        printf("%s %s:%lld %s", i ? "" : "nodes      ", text(v, "node"), integer(v, "slots"),
+               text(v, "state"));
+    if (json_array_size(json_object_get(s, "nodes")))
+        putchar('\n');
     json_array_foreach(json_object_get(s, "ranks"), i, v) print_rank(v);
 }
 

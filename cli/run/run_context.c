@@ -12,6 +12,7 @@
 #include "core/file.h"
 #include "orchestrator/backends.h"
 #include "orchestrator/job/job_file.h"
+#include "orchestrator/run.h"
 #include "orchestrator/state/journal.h"
 #include "orchestrator/state/state_owner.h"
 #include "orchestrator/web/control.h"
@@ -103,6 +104,7 @@ tp_status run_context_open_state(struct run_context *c, const char *path, struct
         *err = why;
         return st;
     }
+    c->job.n_nodes = 0; /* not known: those of find_state are a default */
     if (!file_is_dir(path))
         report_note("tp-run", "warning: %.500s; using the state folder %.400s", err->msg,
                     c->job.state);
@@ -153,6 +155,11 @@ static tp_status ask(json_t **answer, struct run_context *c, const json_t *reque
         st = tp_fail(err, TP_E_NOTFOUND,
                      "%s: no tp-run listens on this host; it was started on host %s", c->job.path,
                      home.host);
+    else if (st == TP_E_NOTFOUND && run_leaves_ranks(&c->job))
+        st = tp_fail(err, TP_E_NOTFOUND,
+                     "%s: no tp-run is running this job, but its ranks run on; tp-run with the job "
+                     "file takes them over",
+                     c->job.state);
     return st;
 }
 

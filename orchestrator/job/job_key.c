@@ -68,7 +68,7 @@ static const struct job_key KEYS[] = {
     KEY("restart", "backoff_max", SECONDS, restart.backoff_max, "60s", "the longest such wait"),
     KEY("restart", "no_progress", INT, restart.no_progress, "3",
         "the job has failed after this many starts in a row without progress. A start made progress when it trained, "
-        "unless the program failed at the same step as before"),
+        "unless the program failed at the same step as before; one that a lost node ended does not count"),
     KEY("restart", "blame", INT, restart.blame, "3", "a node is excluded after this many faults of its ranks, unless no layout fits the others"),
     KEY("restart", "exclude_for", SECONDS, restart.exclude_for, "10m", "how long a node is excluded"),
     KEY("restart", "spares", INT, restart.spares, "0", "nodes held back to replace lost ones"),

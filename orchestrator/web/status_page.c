@@ -247,6 +247,7 @@ static tp_status start(struct status_page *p, const struct listen_address *a, st
 {
     unsigned flags = MHD_USE_EPOLL | (a->a.any.sa_family == AF_INET6 ? MHD_USE_IPv6 : 0);
     const char *colon = strrchr(a->text, ':');
+    const bool bare = a->a.any.sa_family == AF_INET6 && a->text[0] != '[';
     int fd = -1;
     tp_status st = listen_address_open(&fd, a, FULL, err);
 
@@ -260,8 +261,8 @@ static tp_status start(struct status_page *p, const struct listen_address *a, st
         close(fd);
         return tp_fail(err, TP_E_IO, "page.listen: cannot serve on %s", a->text);
     }
-    snprintf(p->url, sizeof p->url, "http://%.*s:%u/", (int)(colon - a->text), a->text,
-             listen_address_port(fd));
+    snprintf(p->url, sizeof p->url, "http://%s%.*s%s:%u/", bare ? "[" : "", (int)(colon - a->text),
+             a->text, bare ? "]" : "", listen_address_port(fd));
     return TP_OK;
 }
 

@@ -78,6 +78,7 @@ tp_status webhook_open(struct webhook **out, const char *url, struct tp_err *err
     curl_easy_setopt(w->easy, CURLOPT_WRITEFUNCTION, swallow);
     curl_easy_setopt(w->easy, CURLOPT_TIMEOUT, (long)TIMEOUT_S);
     curl_easy_setopt(w->easy, CURLOPT_NOSIGNAL, 1L);
+    curl_easy_setopt(w->easy, CURLOPT_QUICK_EXIT, 1L); /* do not join a thread that waits for DNS */
     curl_easy_setopt(w->easy, CURLOPT_PROTOCOLS_STR, "http,https");
     curl_easy_setopt(w->easy, CURLOPT_USERAGENT, "tp-run/" TP_VERSION);
     *out = w;

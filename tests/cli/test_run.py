@@ -143,6 +143,18 @@ def test_a_layout_that_changes_while_prepare_runs_is_prepared_again(tmp_path, as
         assert (job.state / "prepare.log").read_text().split() == ["tp1dp2", "tp1"]
 
 
+def test_a_request_that_comes_before_tp_train_handles_the_signal_is_no_fault(tmp_path):
+    program = tmp_path / "tp-train"
+    program.write_text("#!/bin/sh\n[ -e began ] && exit 0\ntouch began\nexec sleep 1000\n")
+    program.chmod(0o755)
+    with Job(tmp_path, [program, "--steps", 5], nodes="[a, b]", allow="[dp2, dp1]", restart={"no_progress": 1}) as job:
+        job.start()
+        await_file(job, "began")
+        assert job.verb("resize", "dp1").rc == 0
+        assert job.wait() == 0, job.story()
+        assert [e["layout"] for e in job.events("launch")] == ["tp1dp2", "tp1"] and not job.events("restart")
+
+
 def test_the_second_interrupt_ends_prepare_at_once_also_after_a_restart(tmp_path):
     script = "if [ {attempt} = 2 ]; then trap '' INT TERM; echo > began; while :; do sleep 0.1; done; fi"
     with fake_job(tmp_path, "--steps", 100000, grace="60s", prepare=json.dumps(["sh", "-c", script])) as job:

@@ -193,6 +193,22 @@ def test_a_receiver_that_does_not_answer_delays_no_restart(tmp_path):
             assert failed["lost"] == 3 and "3 events could not be sent before tp-run ended" in failed["message"]
 
 
+def test_a_name_server_that_does_not_answer_does_not_delay_the_end(tmp_path):
+    """It would for minutes, because libcurl waits for its thread that resolves the name, also in tp-run's loop."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as silent, \
+            fake_job(tmp_path, "--steps", 5, webhook="http://hook.example/") as job:
+        try:
+            silent.bind(("127.0.0.77", 53))
+            subprocess.run(["unshare", "-m", "true"], check=True)
+        except (OSError, subprocess.CalledProcessError):
+            pytest.skip("needs root, for another /etc/resolv.conf")
+        (tmp_path / "resolv.conf").write_text("nameserver 127.0.0.77\noptions timeout:30 attempts:5\n")
+        r = subprocess.run(["unshare", "-m", "sh", "-c", 'mount --bind "$1" /etc/resolv.conf && exec "$2" "$3"', "sh",
+                            tmp_path / "resolv.conf", harness.BIN / "tp-run", job.path], timeout=60, capture_output=True)
+        assert r.returncode == 0, r
+        assert "1 events could not be sent before tp-run ended" in job.events("webhook_failed")[0]["message"]
+
+
 def test_every_kind_of_end_is_sent_to_the_webhook(tmp_path):
     for args, keys, end, rc in ((["--steps", 5], {}, "done", 0),
                                 (["--exit-at", 3, 7], {"restart": {"no_progress": 1}}, "failed", 3),
@@ -237,6 +253,17 @@ def test_a_wrong_address_is_an_error_at_the_start(tmp_path, keys, sentence):
     with fake_job(tmp_path, "--steps", 3, **keys) as job:
         assert job.start().wait() == 2
         assert sentence in job.output.read_text() and not job.events("launch")
+
+
+@pytest.mark.parametrize("address", ["::1", "[::1]"])
+def test_the_url_of_an_ipv6_address_has_brackets(tmp_path, address):
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        pytest.skip("this host has no IPv6")
+    with fake_job(tmp_path, "--steps", 3, page={"listen": '"%s:0"' % address}) as job:
+        assert job.start().wait() == 0
+        assert re.search(r"http://\[::1\]:\d+/\n", job.output.read_text())
 
 
 def test_a_busy_port_is_an_error_at_the_start_but_not_at_a_takeover(tmp_path):

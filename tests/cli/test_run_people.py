@@ -2,7 +2,7 @@
 job is done, and with trainers that print any bytes before they end.
 
 needs: tp-run tp-train tp-ckpt
-covers: cli/run/event_text
+covers: cli/run/event_text cli/run/output_queue
 """
 import contextlib
 import fcntl
@@ -140,6 +140,51 @@ def test_tp_run_continues_when_the_reader_of_its_output_ends(tmp_path):
         assert job.events("done")
 
 
+def stand_still(kind):
+    """A stream whose reader does not read: (the reader's end, the writer's end, what lets the writer go on)."""
+    if kind == "terminal":
+        reader, writer = pty.openpty()
+        termios.tcflow(writer, termios.TCOOFF)  # Ctrl-S
+        return reader, writer, lambda: termios.tcflow(writer, termios.TCOON)
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            os.write(writer, b"\n" * 4096)
+    os.set_blocking(writer, True)
+    return reader, writer, lambda: None
+
+
+@pytest.mark.parametrize("kind", ["terminal", "pipe", "json"])
+def test_a_reader_that_stands_still_does_not_stop_tp_run(tmp_path, kind):
+    reader, writer, go_on = stand_still(kind)
+    options = ["--json", "--quiet"] if kind == "json" else []
+    with fake_job(tmp_path, "--steps", 100000) as job:
+        job.process = subprocess.Popen([TP_RUN, str(job.path), *options], stdin=subprocess.DEVNULL,
+                                       stdout=writer if kind == "json" else subprocess.DEVNULL,
+                                       stderr=subprocess.DEVNULL if kind == "json" else writer,
+                                       env={**os.environ, "TERM": "xterm"})
+        job.await_event("training", timeout=20)
+        os.kill(job.rank_pid(1), signal.SIGKILL)
+        job.await_event("training", 2)
+        assert job.verb("stop").rc == 0
+        job.await_event("stopped")
+        if kind == "pipe":
+            assert job.process.wait(30) == 75, "it waits some seconds for the reader"
+        go_on()
+        os.close(writer)
+        out = b""
+        with contextlib.suppress(OSError):  # EIO: the terminal has no writer any more
+            while data := os.read(reader, 65536):
+                out += data
+        assert job.process.wait() == 75
+        if kind == "json":
+            assert [json.loads(l) for l in out.splitlines() if l] == [*job.events(), {"error": "saved and stopped", "exit": 75}]
+        elif kind == "terminal":
+            assert b"the job starts again: " in out and out.rstrip().endswith(b"saved and stopped"), out
+        os.close(reader)
+
+
 def test_an_event_that_a_crash_has_cut_does_not_damage_the_next(tmp_path):
     with fake_job(tmp_path, "--steps", 5) as job:
         job.state.mkdir()
@@ -247,12 +292,14 @@ def test_status_says_how_tp_run_itself_has_ended(tmp_path):
         s = job.status()
         assert s["tp_run"] == "killed" and s["running"] is False and s["state"] in ("train", "save")
         assert s["tp_run_message"] == "it was killed; the ranks run on; the same command takes them over"
+        assert job.verb("stop").rc == 2 and "but its ranks run on" in job.verb("stop").err
         while job.processes():
             for pid in job.processes():
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
         text = job.verb("status").out
         assert "\ntp-run      it was killed; the same command continues the job\n" in text, text
+        assert job.verb("stop").err.endswith("no tp-run is running this job\n")
         home = job.state / "home"
         home.write_text(home.read_text().replace(os.uname().nodename, "elsewhere"))
         text = job.verb("status").out
@@ -406,7 +453,8 @@ def test_without_its_job_file_a_job_is_shown_and_stopped(tmp_path, state):
             r = harness.run("tp-run", verb, folder if state else job.path)
             assert r.rc == 0 and (not state or not r.err), repr(r)
         assert job.wait() == 75
-        assert "stopped" in harness.ok("tp-run", "status", folder).out
+        over = harness.ok("tp-run", "status", folder).out
+        assert "stopped" in over and "nodes" not in over, "only the job file names them"
 
 
 # ---- after the job is done ----

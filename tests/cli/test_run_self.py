@@ -358,9 +358,11 @@ def test_a_second_job_with_the_same_root_is_refused_while_the_first_lives(tmp_pa
         is_refused()
         first.await_step(first.status()["step"] + 20)
         assert len(first.events("launch")) == 1 and not first.events("drain"), "the first is not disturbed"
+        supervisor = set(first.processes()) - set(first.processes(supervisors=False))
         first.process.kill()
         first.process.wait()
         is_refused()
+        assert "run on under pid %d," % supervisor.pop() in harness.run("tp-run", second.path).err
         for pid in first.processes():
             os.kill(pid, signal.SIGKILL)
         end = time.monotonic() + 20

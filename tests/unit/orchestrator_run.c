@@ -349,8 +349,9 @@ Test(run, after_a_lost_node_the_next_layout_starts_at_once)
 
     fake.tick = lose_b;
     snprintf(script, sizeof script, "[ -e %s/once ] && exit 0; touch %s/once; sleep 50", dir, dir);
-    cr_assert_eq(run(script, "", LAYOUTS), TP_OK, "%s", err.msg);
+    cr_assert_eq(run(script, "restart: {no_progress: 1}\n", LAYOUTS), TP_OK, "%s", err.msg);
     cr_expect_lt(clock_seconds() - begin, 40, "the ranks on other nodes are killed");
+    cr_expect_eq(json_integer_value(field("restart", "fails_in_row")), 0);
     has_reason("node_lost", "no_power");
     has_reason("restart", "node_lost");
     cr_expect_eq(json_integer_value(field("rescale", "ranks")), 1);
@@ -528,24 +529,38 @@ Test(run, a_command_that_is_asked_to_stop_and_exits_with_0_is_not_done)
     has_reason("stopped", "saved");
 }
 
-static void resize_when_it_runs(struct fake *f)
+/* Whether the script runs and the test has not acted yet. */
+static bool runs(struct fake *f)
 {
     struct stat sb;
     char path[64];
-    json_t *request, *answer;
-    tp_status st = TP_OK;
 
     snprintf(path, sizeof path, "%s/up", dir);
-    if (f->calls > 0 || stat(path, &sb) != 0)
-        return;
-    f->calls++;
-    request = json_pack("{s:s,s:s}", "verb", "resize", "to", "dp1");
+    return stat(path, &sb) == 0 && f->calls++ == 0;
+}
+
+/* Ask for a layout, which the second attempt gets. */
+static void resize(const char *to, const char *layout)
+{
+    json_t *request = json_pack("{s:s,s:s}", "verb", "resize", "to", to), *answer;
+    tp_status st = TP_OK;
+
     answer = run_answer(the_run(), request, &st);
     cr_assert(json_is_true(json_object_get(answer, "ok")) && st == TP_OK);
-    cr_expect_str_eq(json_string_value(json_object_get(answer, "layout")), "tp1");
+    cr_expect_str_eq(json_string_value(json_object_get(answer, "layout")), layout);
     cr_expect_eq(json_integer_value(json_object_get(answer, "attempt")), 2);
+    cr_expect(!strstr(json_string_value(json_object_get(answer, "text")), "already"));
     json_decref(answer);
     json_decref(request);
+}
+
+static void resize_when_it_runs(struct fake *f)
+{
+    if (!runs(f))
+        return;
+    resize("dp1", "tp1");
+    resize("dp2", "tp1dp2"); /* what runs until it has saved and stopped */
+    resize("dp1", "tp1");
 }
 
 Test(run, a_resize_costs_no_restart_whatever_the_exit_code)
@@ -560,6 +575,30 @@ Test(run, a_resize_costs_no_restart_whatever_the_exit_code)
     cr_assert_eq(run(script, "restart: {no_progress: 1}\n", LAYOUTS), TP_OK, "%s", err.msg);
     cr_expect_eq(count("restart"), 0);
     cr_expect_eq(count("launch"), 2);
+}
+
+static void resize_and_lose_b(struct fake *f)
+{
+    const struct backend_cause cause = { "no_power", "the node has no power" };
+
+    if (!runs(f))
+        return;
+    resize("dp1", "tp1");
+    cr_assert_eq(f->host->node_lost(the_run(), node_list_find(f->host->nodes, "b"), &cause), TP_OK);
+}
+
+Test(run, a_node_that_is_lost_while_ranks_stop_is_the_reason_for_the_restart)
+{
+    char script[200];
+
+    fake.tick = resize_and_lose_b;
+    snprintf(
+        script, sizeof script,
+        "[ -e %s/up ] && exit 0; trap \"exit 3\" TERM; touch %s/up; while :; do sleep 0.02; done",
+        dir, dir);
+    cr_assert_eq(run(script, "restart: {no_progress: 1}\n", LAYOUTS), TP_OK, "%s", err.msg);
+    has_reason("restart", "node_lost");
+    cr_expect_eq(count("rank_exit"), 0);
 }
 
 /* ---- the scheduler takes the nodes away ---- */
