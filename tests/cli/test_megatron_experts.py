@@ -280,6 +280,18 @@ def test_torch_dist_has_an_axis_of_experts(family, layout, states, tmp_path):
     assert list(common["optimizer"]) == ([0, 1] if "ep2" in layout else ["optimizer"])
 
 
+@pytest.mark.parametrize("engine", [False, True], ids=["local", "engine"])
+def test_the_norm_before_experts_has_the_name_of_the_sources_modules(engine, states, tmp_path):
+    """Megatron-core's local modules save it in torch_dist under a name that Transformer Engine's have for dense layers only."""
+    state, names = states["mixtral"], ["decoder.layers.mlp.linear_fc1.layer_norm_weight", "decoder.layers.pre_mlp_layernorm.weight"]
+    foreign_files.Megatron(config_of(state), 2, engine=engine).torch_dist(tmp_path / "m", groups_of(state), 3)
+    ok("tp-reshard", tmp_path / "m", "--to", "ep2", "--config", state.config, "-o", tmp_path / "there", "--mem", MEMORY)
+    found, _ = torch_files.load_dcp(tmp_path / "there/iter_0000003")
+    assert [name in found for name in names] == [not engine, engine]
+    assert any("pre_mlp_layernorm._extra_state" in k for k in found) == engine
+    assert digests(tmp_path / "there") == digests(state.root)
+
+
 def test_experts_from_one_layout_of_megatron_to_another(states, tmp_path):
     state, at = states["qwen3-moe"], tmp_path / "m"
     ok("tp-ckpt", "export", state.root, "-o", at, "--format", "megatron", "--layout", "tp2pp2")

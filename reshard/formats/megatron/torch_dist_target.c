@@ -72,8 +72,15 @@ static const char *head_of(const struct torch_dist_target *t, const struct megat
     return heads[group];
 }
 
+/* Whether the norm before the MLP has a name of its own: before experts, but Megatron's own modules
+ * give it the name of a norm that is fused with the MLP there too. */
+static bool has_own_norm(const struct torch_dist_target *t)
+{
+    return t->map.model->experts > 0 && t->q->modules.impl != EXPORT_IMPL_LOCAL;
+}
+
 /* "decoder.layers.3.input_layernorm.weight" is "decoder.layers." and the norm that Transformer
- * Engine fuses with the linear layer after it; before experts there is none.
+ * Engine fuses with the linear layer after it.
  * "mlp.experts.local_experts.2.linear_fc1.weight" is "mlp.experts.experts.linear_fc1.weight". */
 static const char *name_of(struct torch_dist_target *t, const struct megatron_param *p,
                            enum megatron_group group)
@@ -94,7 +101,7 @@ static const char *name_of(struct torch_dist_target *t, const struct megatron_pa
         return arena_printf(t->map.arena, "%s" LAYERS MEGATRON_EXPERTS "experts%s", head,
                             strchr(name, '.'));
     }
-    for (int i = 0; i < (t->map.model->experts > 0 ? 1 : 2); i++)
+    for (int i = 0; i < (has_own_norm(t) ? 1 : 2); i++)
         if (strncmp(name, norms[i].from, strlen(norms[i].from)) == 0)
             return arena_printf(t->map.arena, "%s" LAYERS "%s%s", head, norms[i].to,
                                 name + strlen(norms[i].from));
@@ -170,7 +177,7 @@ static bool has_extra_state(const struct torch_dist_target *t, const struct mega
     if (!strstr(p->name, "layernorm.weight"))
         return p->linear && p->layer >= 0;
     return !strstr(p->name, ".input_layernorm.") &&
-           (t->map.model->experts > 0 || !strstr(p->name, ".pre_mlp_layernorm."));
+           (has_own_norm(t) || !strstr(p->name, ".pre_mlp_layernorm."));
 }
 
 /* An object for each layer, a list with nothing in it. */
