@@ -26,7 +26,7 @@ def state(tmp_path_factory):
 def source(state, folder, kind, **args):
     """What Megatron saves at tp2, and the config.json of its vocabulary."""
     megatron = foreign_files.Megatron(config_of(state), 2, padding=DIVISOR)
-    megatron.more_args.update(padded_vocab_size=ROWS, make_vocab_size_divisible_by=DIVISOR, **args)
+    megatron.more_args.update({"padded_vocab_size": ROWS, "make_vocab_size_divisible_by": DIVISOR, **args})
     getattr(megatron, "legacy" if kind == "megatron" else "torch_dist")(folder / "m", groups_of(state), 3)
     return harness.write_config(folder / "model", num_hidden_layers=2, vocab_size=VOCAB)
 
@@ -97,11 +97,11 @@ def test_null_tokenizers_end_of_document_is_not_counted_twice(state, tmp_path):
     assert args_of(tmp_path / "there", "torch_dist", 4).vocab_size == VOCAB - 1
 
 
-@pytest.mark.parametrize("divisor", [0, -8, "many", 2 ** 40])
-def test_a_divisor_that_is_no_number_of_rows_is_an_error(divisor, state, tmp_path):
-    config = source(state, tmp_path, "torch_dist")
-    common = foreign_files.Megatron(config_of(state), 2, padding=DIVISOR)
-    common.more_args.update(padded_vocab_size=ROWS, make_vocab_size_divisible_by=divisor)
-    common.torch_dist(tmp_path / "bad", groups_of(state), 3)
-    r = run("tp-reshard", tmp_path / "bad", "--to", "tp4", "--config", config, "-o", tmp_path / "there")
-    assert r.rc == 3 and "make_vocab_size_divisible_by" in r.err and not (tmp_path / "there").exists(), repr(r)
+@pytest.mark.parametrize("divisor, rc, message", [
+    (0, 3, "no valid make_vocab_size_divisible_by"), (-8, 3, "no valid"), ("many", 3, "no valid"), (2 ** 40, 3, "no valid"),
+    # each row of padding needs memory for its place
+    (2 ** 29, 2, "make_vocab_size_divisible_by 536870912 at tp4 would pad the vocabulary of 259 rows by 2147483389")])
+def test_a_divisor_that_cannot_be_is_an_error(divisor, rc, message, state, tmp_path):
+    config = source(state, tmp_path, "torch_dist", make_vocab_size_divisible_by=divisor)
+    r = run("tp-reshard", tmp_path / "m", "--to", "tp4", "--config", config, "-o", tmp_path / "there")
+    assert r.rc == rc and message in r.err and not (tmp_path / "there").exists(), repr(r)

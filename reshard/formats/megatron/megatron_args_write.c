@@ -17,7 +17,8 @@
 #define DIVISOR "make_vocab_size_divisible_by"
 #define PADDED  "padded_vocab_size"
 
-enum { DIVISOR_DEFAULT = 128, ROWS_MAX = 1 << 30 };
+/* Each row of padding is a place for the bytes of the last one: 128 * 1024 ranks need no more. */
+enum { DIVISOR_DEFAULT = 128, ROWS_MAX = 1 << 30, PADDING_MAX = 1 << 17 };
 
 /* The vocabulary of m at tp, by the source's arguments. */
 static tp_status find_vocab(struct megatron_args_vocab *out, const struct pickle_value *args,
@@ -36,6 +37,12 @@ static tp_status find_vocab(struct megatron_args_vocab *out, const struct pickle
         out->size--; /* it adds the end of a document */
     unit = out->divisor * tp;
     out->padded = (rows + unit - 1) / unit * unit;
+    if (out->padded - rows > PADDING_MAX)
+        return tp_fail(err, TP_E_USAGE,
+                       DIVISOR " %lld at tp%lld would pad the vocabulary of %lld rows by %lld, and "
+                               "at most %d are written",
+                       (long long)out->divisor, (long long)tp, (long long)rows,
+                       (long long)(out->padded - rows), PADDING_MAX);
     return TP_OK;
 }
 

@@ -324,8 +324,18 @@ bool megatron_map_is_expert(const char *name)
     return strncmp(name, MEGATRON_EXPERTS, strlen(MEGATRON_EXPERTS)) == 0;
 }
 
-/* The most runs of rows that a module's tensor can have. */
-static size_t room_of(const struct megatron_map *map, const struct megatron_module *module)
+/* Rows of padding, and the one that they repeat, on this rank. */
+static int64_t repeated_rows(const struct megatron_map *map, int64_t tp_rank)
+{
+    const int64_t of_rank = map->padded_vocab / map->tp, end = (tp_rank + 1) * of_rank;
+    const int64_t rows = end - (map->model->vocab - 1);
+
+    return rows < 0 ? 0 : rows < of_rank ? rows : of_rank;
+}
+
+/* The most runs of rows that a module's tensor can have on a rank. */
+static size_t room_of(const struct megatron_map *map, const struct megatron_module *module,
+                      int64_t tp_rank)
 {
     const struct model *m = map->model;
     const int64_t ffn = m->expert_ffn ? m->expert_ffn : m->ffn;
@@ -334,7 +344,7 @@ static size_t room_of(const struct megatron_map *map, const struct megatron_modu
     if (module && module->role == ROLE_EXPERT_UP && map->expert_block > 0)
         room += 2 * (size_t)(ffn / map->expert_block);
     if (module && module->cut == MEGATRON_VOCAB && map->repeats_last_row)
-        room += (size_t)(map->padded_vocab / map->tp);
+        room += (size_t)repeated_rows(map, tp_rank);
     return room;
 }
 
@@ -348,7 +358,8 @@ enum megatron_found megatron_map_find(struct megatron_rows **rows, int *n,
     const bool known = parse(&parsed, map, name, layer);
     const struct megatron_module *module = parsed.module;
     const struct tensor *t = known ? find_tensor(map, &parsed) : NULL;
-    struct row_list l = { arena_array(map->arena, room_of(map, module), sizeof *l.rows), 0, 0, 0 };
+    struct row_list l = { arena_array(map->arena, room_of(map, module, tp_rank), sizeof *l.rows), 0,
+                          0, 0 };
 
     *rows = l.rows;
     if (!known || !l.rows || (module->role == ROLE_HEAD && m->tied))
