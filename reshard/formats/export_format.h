@@ -36,8 +36,8 @@ struct export_format {
     const char *extras;         /* formats with the same text here write each other's extras
                                    (reshard/formats/pieces/piece.h); NULL: it writes none */
 
-    /* How many rows after the vocabulary's the source has, and what is written at the layout
-     * `spec` too: its extras say so. NULL: the format has no such rows. */
+    /* How many rows after the vocabulary's the source of the extras has, and what is written at
+     * the layout `spec` too. NULL: the format has no such rows. */
     tp_status (*padding)(int64_t *rows, const struct model *m, const struct piece_source *extras,
                          const struct spec *spec, struct arena *arena, struct tp_err *err);
     /* Create the files. All borrowed parts of q outlive the writer. After a failure nothing needs

@@ -91,6 +91,14 @@ def test_padding_goes_along_as_far_as_the_new_layout_has_it(kind, tp, rows, stat
         assert all(same(back[g][n], a) for g, tensors in of_vocabulary(groups_of(state), ROWS).items() for n, a in tensors.items())
 
 
+@pytest.mark.parametrize("kind", ["megatron", "torch_dist"])
+def test_the_tensors_say_how_much_padding_there_is(kind, state, tmp_path):
+    config = source(state, tmp_path, kind, padded_vocab_size=1000, make_vocab_size_divisible_by=None)
+    ok("tp-reshard", tmp_path / "m", "--to", "tp4", "--config", config, "-o", tmp_path / "there")
+    found = found_in(tmp_path / "there", kind, 4)
+    assert all(same(found[g][n], a) for g, tensors in of_vocabulary(groups_of(state), 512).items() for n, a in tensors.items())
+
+
 def test_null_tokenizers_end_of_document_is_not_counted_twice(state, tmp_path):
     config = source(state, tmp_path, "torch_dist", tokenizer_type="NullTokenizer")
     ok("tp-reshard", tmp_path / "m", "--to", "tp4", "--config", config, "-o", tmp_path / "there")

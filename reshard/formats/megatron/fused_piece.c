@@ -26,8 +26,10 @@ tp_status fused_piece_add(struct piece_source *s, struct megatron_map *map, cons
     enum megatron_found found;
     tp_status st = TP_OK;
 
-    if (t->layer < 0 && megatron_map_is_vocabulary(t->name))
+    if (t->layer < 0 && megatron_map_is_vocabulary(t->name)) {
         map->padded_vocab = p->shape[0];
+        piece_source_set_vocab_rows(s, map->padded_vocab);
+    }
     found = megatron_map_find(&rows, &n, map, t->name, t->layer, 0);
     if (found == MEGATRON_UNKNOWN) {
         struct piece unknown = *p;

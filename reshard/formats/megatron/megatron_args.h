@@ -76,8 +76,8 @@ struct megatron_args_sizes {
     int dp, cp; /* data-parallel and context-parallel ranks; 0: the files do not depend on them */
 };
 
-/* Rows of padding of m's vocabulary that the source's arguments say it has, and that what is
- * written at spec's tp has too: `padding` of reshard/formats/export_format.h. */
+/* Rows of padding of m's vocabulary that the source has, and that what is written at spec's tp has
+ * too: `padding` of reshard/formats/export_format.h. */
 tp_status megatron_args_padding(int64_t *rows, const struct model *m,
                                 const struct piece_source *extras, const struct spec *spec,
                                 struct arena *arena, struct tp_err *err);

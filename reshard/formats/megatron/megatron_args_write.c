@@ -15,10 +15,9 @@
 #define SCHEDULE "opt_param_scheduler"
 
 #define DIVISOR "make_vocab_size_divisible_by"
-#define PADDED  "padded_vocab_size"
 
 /* Each row of padding is a place for the bytes of the last one: 128 * 1024 ranks need no more. */
-enum { DIVISOR_DEFAULT = 128, ROWS_MAX = 1 << 30, PADDING_MAX = 1 << 17 };
+enum { DIVISOR_DEFAULT = 128, DIVISOR_MAX = 1 << 30, PADDING_MAX = 1 << 17 };
 
 /* The vocabulary of m at tp, by the source's arguments. */
 static tp_status find_vocab(struct megatron_args_vocab *out, const struct pickle_value *args,
@@ -30,8 +29,8 @@ static tp_status find_vocab(struct megatron_args_vocab *out, const struct pickle
     int64_t unit;
 
     *out = (struct megatron_args_vocab){ .size = rows, .divisor = DIVISOR_DEFAULT };
-    if (divisor &&
-        (!pickle_int(&out->divisor, divisor) || out->divisor < 1 || out->divisor > ROWS_MAX))
+    if (divisor && !pickle_is(divisor, PICKLE_NONE) &&
+        (!pickle_int(&out->divisor, divisor) || out->divisor < 1 || out->divisor > DIVISOR_MAX))
         return tp_fail(err, TP_E_CORRUPT, "the arguments in the checkpoint have no valid " DIVISOR);
     if (tokenizer && strcmp(tokenizer, "NullTokenizer") == 0)
         out->size--; /* it adds the end of a document */
@@ -52,13 +51,13 @@ tp_status megatron_args_padding(int64_t *rows, const struct model *m,
 {
     const struct pickle_value *args;
     struct megatron_args_vocab vocab;
-    int64_t found = 0;
+    const int64_t found = piece_source_vocab_rows(extras);
     tp_status st;
 
     *rows = 0;
     TP_TRY(megatron_extras_args(&args, extras, arena, err));
     TP_TRY(find_vocab(&vocab, args, m, spec->tp, err));
-    if (pickle_int(&found, pickle_get(args, PADDED)) && found > m->vocab && found < ROWS_MAX)
+    if (found > m->vocab)
         *rows = (found < vocab.padded ? found : vocab.padded) - m->vocab;
 done:
     return st;
@@ -212,7 +211,7 @@ void megatron_args_write(struct pickle_writer *w, const struct export_contents *
     push_model_args(w, q->model);
     push_family_args(w, q->model);
     pickle_write_key_int(w, "vocab_size", sizes->vocab.size);
-    pickle_write_key_int(w, PADDED, sizes->vocab.padded);
+    pickle_write_key_int(w, "padded_vocab_size", sizes->vocab.padded);
     pickle_write_key_int(w, DIVISOR, sizes->vocab.divisor);
     pickle_write_key_int(w, "tensor_model_parallel_size", sizes->tp);
     pickle_write_key_int(w, "pipeline_model_parallel_size", sizes->pp);

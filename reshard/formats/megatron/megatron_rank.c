@@ -223,8 +223,10 @@ static tp_status add_param(struct megatron_rank *r, struct torch_pieces *x, int 
     name = find_layer(&layer, r, chunk, key);
     if (!name)
         return refuse(r, x, key, "is of a layer that the model does not have", err);
-    if (layer < 0 && p->ndim == 2 && megatron_map_is_vocabulary(name))
+    if (layer < 0 && p->ndim == 2 && megatron_map_is_vocabulary(name)) {
         r->map.padded_vocab = p->shape[0] * r->args.tp;
+        piece_source_set_vocab_rows(r->source, r->map.padded_vocab);
+    }
     p->shared = r->map.model->tied && r->args.pp > 1 && megatron_map_is_vocabulary(name);
     p->expert = layer >= 0 && megatron_map_is_expert(name);
     if (layer >= 0 && megatron_stacked_is(name))

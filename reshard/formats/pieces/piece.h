@@ -106,6 +106,10 @@ bool piece_source_has_frozen(const struct piece_source *s);
 void piece_source_set_distributed(struct piece_source *s);
 bool piece_source_is_distributed(const struct piece_source *s);
 
+/* Rows of the tensors of the vocabulary in a format that may fill them up; 0: it is not known. */
+void piece_source_set_vocab_rows(struct piece_source *s, int64_t rows);
+int64_t piece_source_vocab_rows(const struct piece_source *s);
+
 /* Whether AdamW has counted the steps of each tensor, as torch's does. Those of Transformer Engine
  * and Apex count the steps of a group. */
 void piece_source_set_tensor_steps(struct piece_source *s);

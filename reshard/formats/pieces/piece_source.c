@@ -263,6 +263,16 @@ void piece_source_set_distributed(struct piece_source *s)
     s->distributed = true;
 }
 
+void piece_source_set_vocab_rows(struct piece_source *s, int64_t rows)
+{
+    s->vocab_rows = rows;
+}
+
+int64_t piece_source_vocab_rows(const struct piece_source *s)
+{
+    return s->vocab_rows;
+}
+
 bool piece_source_is_distributed(const struct piece_source *s)
 {
     return s->distributed;

@@ -38,6 +38,7 @@ struct piece_source {
     bool has_adamw;
     bool frozen;           /* weights are only of parameters that are not trained */
     bool distributed;      /* the optimizer's state is of Megatron-LM's distributed optimizer */
+    int64_t vocab_rows;    /* 0: it is not known */
     const char *old_form;  /* of that */
     bool tensor_steps;     /* AdamW has counted the steps of each tensor */
     struct tp_err refused; /* state of an optimizer that is not added; its status is TP_OK: none */
