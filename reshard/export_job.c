@@ -64,7 +64,7 @@ static struct export_modules modules_of(const struct export_job *x)
                   export_options_word(x->request->transformer_impl, "local", "transformer_engine"),
               experts = export_options_word(x->request->moe_experts, "sequential", "grouped");
     struct export_modules m = { impl ? (enum export_impl)impl : from.impl,
-                                (enum export_experts)experts };
+                                (enum export_experts)experts, from.fused_mlp_norm };
 
     if (!experts && m.impl == from.impl)
         m.experts = from.experts;

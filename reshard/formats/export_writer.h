@@ -28,6 +28,8 @@ enum export_experts { EXPORT_EXPERTS_UNKNOWN, EXPORT_EXPERTS_SEQUENTIAL, EXPORT_
 struct export_modules {
     enum export_impl impl;
     enum export_experts experts;
+    bool fused_mlp_norm; /* torch_dist: the norm before experts has the name of one that is fused
+                            with the MLP, as Megatron's own modules save it */
 };
 
 struct piece_source;

@@ -22,7 +22,7 @@ struct export_modules megatron_impl_read(const struct pickle_value *args)
 {
     const char *impl = pickle_text(pickle_get(args, IMPL_ARG));
     const struct pickle_value *grouped = pickle_get(args, GROUPED_ARG);
-    struct export_modules found = { EXPORT_IMPL_UNKNOWN, EXPORT_EXPERTS_UNKNOWN };
+    struct export_modules found = { .impl = EXPORT_IMPL_UNKNOWN };
 
     for (int i = EXPORT_IMPL_LOCAL; impl && i <= EXPORT_IMPL_ENGINE; i++)
         if (strcmp(impl, impls[i]) == 0)

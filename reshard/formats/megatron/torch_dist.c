@@ -127,6 +127,17 @@ static struct piece take_first(const struct piece *p, int64_t at)
     return one;
 }
 
+/* What the name of a tensor in a layer says of the modules. */
+static void note_modules(const struct torch_dist *d, const char *name)
+{
+    struct export_modules modules = piece_source_modules(d->source);
+
+    if (d->map.model->experts == 0 || strcmp(name, "mlp.linear_fc1.layer_norm_weight") != 0)
+        return;
+    modules.fused_mlp_norm = true;
+    piece_source_set_modules(d->source, modules);
+}
+
 /* Add what a chunk has of one layer. */
 static tp_status add_layer(struct torch_dist *d, const struct piece *p,
                            const struct torch_dist_name *name, int layer, struct tp_err *err)
@@ -134,6 +145,7 @@ static tp_status add_layer(struct torch_dist *d, const struct piece *p,
     char of_expert[EXPERT_NAME_BYTES];
     tp_status st = TP_OK;
 
+    note_modules(d, name->name);
     if (!name->of_experts)
         return fused_piece_add(d->source, &d->map, p,
                                &(struct fused_piece_tensor){ name->name, layer, p->group }, err);

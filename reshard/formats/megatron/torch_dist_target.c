@@ -72,11 +72,11 @@ static const char *head_of(const struct torch_dist_target *t, const struct megat
     return heads[group];
 }
 
-/* Whether the norm before the MLP has a name of its own: before experts, but Megatron's own modules
- * give it the name of a norm that is fused with the MLP there too. */
+/* Whether the norm before the MLP has a name of its own: before experts, as of Transformer Engine's
+ * modules, unless the source has none there. */
 static bool has_own_norm(const struct torch_dist_target *t)
 {
-    return t->map.model->experts > 0 && t->q->modules.impl != EXPORT_IMPL_LOCAL;
+    return t->map.model->experts > 0 && !t->q->modules.fused_mlp_norm;
 }
 
 /* "decoder.layers.3.input_layernorm.weight" is "decoder.layers." and the norm that Transformer
