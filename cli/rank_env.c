@@ -1,12 +1,13 @@
 /* cli/rank_env.c - see cli/rank_env.h. */
 #include "cli/rank_env.h"
 
-#include <fcntl.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
 #include <unistd.h>
+
+#include "cli/report.h"
 
 /* The number in an environment variable if it is greater than 0, else 0. */
 static int env_int(const char *name)
@@ -52,12 +53,10 @@ bool rank_env_is_echo(void)
 /* Redirect stream to /dev/null. Returns the argument for restore; -1: it failed. */
 static int silence(FILE *stream)
 {
-    int saved = dup(fileno(stream)), null = open("/dev/null", O_WRONLY | O_CLOEXEC);
+    int saved = dup(fileno(stream));
 
-    if (saved >= 0 && null >= 0)
-        dup2(null, fileno(stream));
-    if (null >= 0)
-        close(null);
+    if (saved >= 0)
+        report_discard(stream);
     return saved;
 }
 

@@ -38,6 +38,16 @@ void report_outlive_reader(void)
     signal(SIGPIPE, SIG_IGN);
 }
 
+void report_discard(FILE *stream)
+{
+    int null = open("/dev/null", O_WRONLY | O_CLOEXEC);
+
+    if (null < 0)
+        return;
+    dup2(null, fileno(stream));
+    close(null);
+}
+
 int report(const char *prog, tp_status st, const struct tp_err *err)
 {
     if (st != TP_OK && err->msg[0])

@@ -5,6 +5,7 @@
 #define CLI_REPORT_H
 
 #include <stdbool.h>
+#include <stdio.h>
 
 #include "core/err.h"
 #include "core/opt.h"
@@ -23,6 +24,9 @@ void report_begin(void);
  * (`| head`, a log collector that crashes) must not kill it in the middle, nor before it has said
  * that its result is complete. Writing to the pipe is then an error, which print_done returns. */
 void report_outlive_reader(void);
+
+/* What is printed to a stream from now on goes to /dev/null, if that can be opened. */
+void report_discard(FILE *stream);
 
 /* What `main` returns for st: the contract's exit code. A failure is printed on stderr first, as
  * "PROG: sentence"; control characters (names come from files) are escaped

@@ -1,6 +1,5 @@
 /* cli/run/cmd_job.c - tp-run JOB.yaml: run a job to its end. */
 #include <errno.h>
-#include <fcntl.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -138,12 +137,9 @@ static void on_note(void *ctx, const char *text)
 static bool close_queue(struct output_queue *q, FILE *stream, int *error)
 {
     bool all = output_queue_close(q, END_PATIENCE_S, error);
-    int nowhere = !all && *error == EAGAIN ? open("/dev/null", O_WRONLY | O_CLOEXEC) : -1;
 
-    if (nowhere >= 0) {
-        dup2(nowhere, fileno(stream));
-        close(nowhere);
-    }
+    if (!all && *error == EAGAIN)
+        report_discard(stream);
     return all;
 }
 
