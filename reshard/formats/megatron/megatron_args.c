@@ -248,3 +248,17 @@ tp_status megatron_args_read(struct megatron_args *out, const struct pickle_valu
         st = read_layout(out, args, path, arena, err);
     return st ? st : check_sizes(args, m, path, err);
 }
+
+int megatron_args_added_tokens(const struct pickle_value *args)
+{
+    const char *tokenizer = pickle_text(pickle_get(args, "tokenizer_type"));
+
+    return tokenizer && strcmp(tokenizer, "NullTokenizer") == 0;
+}
+
+int64_t megatron_args_padded_rows(int64_t rows, int64_t divisor, int64_t tp)
+{
+    const int64_t unit = divisor * tp;
+
+    return (rows + unit - 1) / unit * unit;
+}

@@ -55,6 +55,12 @@ bool megatron_args_read_buckets(struct megatron_args *out, const struct pickle_v
  * what Megatron-LM chooses. */
 enum dtype megatron_args_gradients(const struct pickle_value *args, enum dtype weights);
 
+/* Tokens that Megatron's tokenizer adds to vocab_size: NullTokenizer the end of a document. */
+int megatron_args_added_tokens(const struct pickle_value *args);
+
+/* Rows of a vocabulary when it is filled up, with make_vocab_size_divisible_by, at tp. */
+int64_t megatron_args_padded_rows(int64_t rows, int64_t divisor, int64_t tp);
+
 /* ---- writing ---- */
 
 struct megatron_map;

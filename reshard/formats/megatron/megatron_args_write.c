@@ -3,7 +3,6 @@
 #include "reshard/formats/megatron/megatron_args.h"
 
 #include <math.h>
-#include <string.h>
 
 #include "layout/family.h"
 #include "reshard/formats/megatron/megatron_extras.h"
@@ -24,18 +23,14 @@ static tp_status find_vocab(struct megatron_args_vocab *out, const struct pickle
                             const struct model *m, int64_t tp, struct tp_err *err)
 {
     const struct pickle_value *divisor = pickle_get(args, DIVISOR);
-    const char *tokenizer = pickle_text(pickle_get(args, "tokenizer_type"));
     const int64_t rows = m->vocab - m->vocab_padding;
-    int64_t unit;
 
-    *out = (struct megatron_args_vocab){ .size = rows, .divisor = DIVISOR_DEFAULT };
+    *out = (struct megatron_args_vocab){ .size = rows - megatron_args_added_tokens(args),
+                                         .divisor = DIVISOR_DEFAULT };
     if (divisor && !pickle_is(divisor, PICKLE_NONE) &&
         (!pickle_int(&out->divisor, divisor) || out->divisor < 1 || out->divisor > DIVISOR_MAX))
         return tp_fail(err, TP_E_CORRUPT, "the arguments in the checkpoint have no valid " DIVISOR);
-    if (tokenizer && strcmp(tokenizer, "NullTokenizer") == 0)
-        out->size--; /* it adds the end of a document */
-    unit = out->divisor * tp;
-    out->padded = (rows + unit - 1) / unit * unit;
+    out->padded = megatron_args_padded_rows(rows, out->divisor, tp);
     if (out->padded - rows > PADDING_MAX)
         return tp_fail(err, TP_E_USAGE,
                        DIVISOR " %lld at tp%lld would pad the vocabulary of %lld rows by %lld, and "

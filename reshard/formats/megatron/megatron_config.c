@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "reshard/formats/megatron/config_maker.h"
+#include "reshard/formats/megatron/megatron_args.h"
 #include "reshard/formats/megatron/megatron_rope.h"
 
 enum { NOTE_PART = 128 };
@@ -83,22 +84,20 @@ static void check_options(struct config_maker *m)
  * 0: the arguments do not say how. */
 static int64_t padded(const struct config_maker *m, int64_t vocab)
 {
-    int64_t divisor, tp, unit;
+    int64_t divisor, tp;
 
     if (!pickle_int(&divisor, config_maker_get(m, "make_vocab_size_divisible_by")) || divisor < 1 ||
         !pickle_int(&tp, config_maker_get(m, "tensor_model_parallel_size")) || tp < 1 ||
         divisor > 1 << 20 || tp > 1 << 20 || vocab > INT32_MAX)
         return 0;
-    unit = divisor * tp;
-    return (vocab + unit - 1) / unit * unit;
+    return megatron_args_padded_rows(vocab, divisor, tp);
 }
 
 /* vocab_size is what the user gave, and most tokenizers do not need it: it is only the vocabulary
  * if padding it gives the rows that there are. All rows are kept otherwise. */
 static int64_t find_vocab(struct config_maker *m, char *note, size_t room)
 {
-    /* Megatron's NullTokenizer has one more token, the end of a document. */
-    const int more = config_maker_is_text(m, "tokenizer_type", "NullTokenizer") ? 1 : 0;
+    const int more = megatron_args_added_tokens(m->args);
     int64_t given, rows;
 
     if (!config_maker_get(m, "padded_vocab_size")) {
