@@ -563,16 +563,23 @@ static void resize_when_it_runs(struct fake *f)
     resize("dp1", "tp1");
 }
 
-Test(run, a_resize_costs_no_restart_whatever_the_exit_code)
+/* The first attempt runs until it is asked to stop, and exits with this code; the next one is done.
+ */
+static void run_until_asked(int code)
 {
     char script[200];
 
-    fake.tick = resize_when_it_runs;
     snprintf(
         script, sizeof script,
-        "[ -e %s/up ] && exit 0; trap \"exit 1\" TERM; touch %s/up; while :; do sleep 0.02; done",
-        dir, dir);
+        "[ -e %s/up ] && exit 0; trap \"exit %d\" TERM; touch %s/up; while :; do sleep 0.02; done",
+        dir, code, dir);
     cr_assert_eq(run(script, "restart: {no_progress: 1}\n", LAYOUTS), TP_OK, "%s", err.msg);
+}
+
+Test(run, a_resize_costs_no_restart_whatever_the_exit_code)
+{
+    fake.tick = resize_when_it_runs;
+    run_until_asked(1);
     cr_expect_eq(count("restart"), 0);
     cr_expect_eq(count("launch"), 2);
 }
@@ -589,14 +596,8 @@ static void resize_and_lose_b(struct fake *f)
 
 Test(run, a_node_that_is_lost_while_ranks_stop_is_the_reason_for_the_restart)
 {
-    char script[200];
-
     fake.tick = resize_and_lose_b;
-    snprintf(
-        script, sizeof script,
-        "[ -e %s/up ] && exit 0; trap \"exit 3\" TERM; touch %s/up; while :; do sleep 0.02; done",
-        dir, dir);
-    cr_assert_eq(run(script, "restart: {no_progress: 1}\n", LAYOUTS), TP_OK, "%s", err.msg);
+    run_until_asked(3);
     has_reason("restart", "node_lost");
     cr_expect_eq(count("rank_exit"), 0);
 }
