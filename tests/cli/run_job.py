@@ -48,6 +48,13 @@ class Job:
                 text += "%s: %s\n" % (key, value)
         self.path.write_text(text)
 
+    @classmethod
+    def of_file(cls, path, folder):
+        """The job of a job file that exists. `folder` gets what tp-run prints."""
+        job = cls(folder, ["true"], name="unused")
+        job.path, job.state, job.output = path, path.with_suffix(".run"), job.folder / "job.out"
+        return job
+
     def __enter__(self):
         return self
 

@@ -122,9 +122,7 @@ def test_the_other_programs_use_its_checkpoints(folder, whole):
 def test_the_job_of_the_example_is_resized(tmp_path):
     """job.yaml as it is, and what README.md says of it."""
     folder = harness.copy(harness.REPO / "examples", tmp_path / "examples") / "fsdp2"
-    job = Job(tmp_path / "unused", ["true"])  # its helpers, for the job file of the example
-    job.path, job.state, job.output = folder / "job.yaml", folder / "job.run", tmp_path / "job.out"
-    with job:
+    with Job.of_file(folder / "job.yaml", tmp_path) as job:
         job.start(env={**{k: ENV[k] for k in ("PYTHONPATH", "OMP_NUM_THREADS", "PYTHONDONTWRITEBYTECODE")},
                        "PATH": "%s:%s" % (TORCHRUN.parent, os.environ["PATH"])})
         job.await_step(3, timeout=200)

@@ -22,8 +22,7 @@ def example(folder, name, nodes, losses):
     assert "nodes: [a, b, c, d]" in text and " --save-every 10" in text
     text = text.replace("nodes: [a, b, c, d]", "nodes: %s" % nodes).replace(" --save-every 10", " --save-every 10 --losses %s" % losses)
     (top / "job.yaml").write_text(text + "watch: {floor: 60s}\nrestart: {settle: 0.2s}\n")
-    job = Job(folder / "unused", ["true"])  # its helpers, for the job file of the example
-    job.path, job.state, job.output, job.ckpt = top / "job.yaml", top / "job.run", folder / "job.out", top / "ckpt"
+    job = Job.of_file(top / "job.yaml", folder)
     paths = os.pathsep.join([os.environ["TP_FRAMEWORKS"], str(harness.REPO / "progress")])
     return job, {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1",
                  "PATH": "%s:%s:%s" % (harness.BIN, BIN, os.environ["PATH"])}
