@@ -29,9 +29,10 @@ newest=$root/$layout
 step=$(step_of "$newest")
 for folder in "$root"/*/; do
     folder=${folder%/}
-    if [ "$(step_of "$folder")" -gt "$step" ]; then
+    saved=$(step_of "$folder")
+    if [ "$saved" -gt "$step" ]; then
         newest=$folder
-        step=$(step_of "$folder")
+        step=$saved
     fi
 done
 [ "$newest" != "$root/$layout" ] || exit 0
