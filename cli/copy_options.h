@@ -47,8 +47,8 @@ struct copy_options {
                "interrupted run resumes (default 2)")
 
 /* The options that say which modules and optimizer a program of Megatron-LM, transformers or
- * Accelerate has, for an option table. `o` points to a struct with a text for each; `otherwise`
- * comes before their defaults. */
+ * Accelerate has, for an option table. `o` points to a struct export_options; `otherwise` comes
+ * before their defaults. */
 #define COPY_OPTIONS_MODULES(o, otherwise)                                                  \
     OPT_STR(0, "transformer-impl", "local|transformer_engine", &(o)->transformer_impl,      \
             "megatron: write the names that Megatron-LM loads with this option\n"           \

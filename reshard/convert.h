@@ -13,6 +13,7 @@
 #include "core/progress.h"
 #include "layout/dtype.h"
 #include "reshard/copy_totals.h"
+#include "reshard/export_options.h"
 #include "reshard/unknown_tensors.h"
 
 /* The name of the format of checkpoints here. */
@@ -33,15 +34,9 @@ struct convert_request {
     int64_t step;            /* -1: the newest complete one, or as the optimizer says */
     const enum dtype *dtype; /* cast the weights; NULL: no cast */
     bool no_optim;           /* weights only */
-    bool distributed_optimizer; /* Megatron's formats: as with --use-distributed-optimizer */
-    bool ordinary_optimizer;    /* not so, although the source is */
-    const char *megatron_adam;  /* as of struct export_request */
-    const char *transformer_impl, *moe_experts; /* as of struct export_request */
-    const char *transformers, *megatron_core;   /* as of struct export_request */
-    const char *param_groups;                   /* as of struct export_request */
-    const char *lr, *min_lr;                    /* as of struct export_request */
-    int zstd;             /* level with which a checkpoint is compressed; 0: it is not */
-    int64_t memory_bytes; /* the most resident memory */
+    struct export_options options; /* where another framework's format is written */
+    int zstd;                      /* level with which a checkpoint is compressed; 0: it is not */
+    int64_t memory_bytes;          /* the most resident memory */
     int threads;
     double journal_s;             /* seconds between records of progress; 0: after each tile */
     bool force;                   /* replace what is there when it is the same kind of thing */

@@ -138,13 +138,15 @@ static tp_status open_job(struct export_job *x, struct tp_err *err)
     tp_status st;
 
     TP_TRY(export_format_find(&x->format, q->format, err));
-    TP_TRY(export_options_check(q, x->format, err));
+    if (q->q8_0 && !x->format->q8_0)
+        TP_TRY(tp_fail(err, TP_E_USAGE, "--dtype q8_0 is for --format gguf, not %s", q->format));
+    TP_TRY(export_options_check(&q->options, x->format, q->no_optim, err));
     TP_TRY(export_shared_check(x, err));
     x->remote_bytes = memory_budget_remote(q->ckpt, q->memory_bytes);
     TP_TRY(export_source_open(&x->source, q, x->format, &x->arena, err));
-    if (q->moe_experts && x->source.model.experts == 0)
+    if (q->options.moe_experts && x->source.model.experts == 0)
         TP_TRY(tp_fail(err, TP_E_USAGE, "--moe-experts %s: the model of %s has no experts",
-                       q->moe_experts, x->source.path));
+                       q->options.moe_experts, x->source.path));
     if (q->assets)
         TP_TRY(hf_assets_check(q->assets, err));
 done:

@@ -42,15 +42,15 @@ static const char *folder_of(const struct export_job *x)
  * chosen. */
 static bool is_distributed(const struct export_job *x)
 {
-    return x->request->distributed_optimizer ||
-           (x->source.distributed && !x->request->ordinary_optimizer);
+    return x->request->options.distributed_optimizer ||
+           (x->source.distributed && !x->request->options.ordinary_optimizer);
 }
 
 /* Whether Megatron's ordinary optimizer is written as torch.optim.AdamW: as the source has it,
  * unless a class is chosen. */
 static bool is_torch_adam(const struct export_job *x)
 {
-    const char *chosen = x->request->megatron_adam;
+    const char *chosen = x->request->options.megatron_adam;
 
     return chosen ? strcmp(chosen, "torch") == 0 : x->source.torch_adam;
 }
@@ -60,9 +60,10 @@ static bool is_torch_adam(const struct export_job *x)
 static struct export_modules modules_of(const struct export_job *x)
 {
     const struct export_modules from = x->source.modules;
-    const int impl =
-                  export_options_word(x->request->transformer_impl, "local", "transformer_engine"),
-              experts = export_options_word(x->request->moe_experts, "sequential", "grouped");
+    const int impl = export_options_word(x->request->options.transformer_impl, "local",
+                                         "transformer_engine"),
+              experts =
+                  export_options_word(x->request->options.moe_experts, "sequential", "grouped");
     struct export_modules m = { impl ? (enum export_impl)impl : from.impl,
                                 (enum export_experts)experts, from.fused_mlp_norm };
 
@@ -75,7 +76,7 @@ static struct export_modules modules_of(const struct export_job *x)
  * is chosen. */
 static bool has_module_names(const struct export_job *x)
 {
-    const char *chosen = x->request->transformers;
+    const char *chosen = x->request->options.transformers;
 
     return x->format->module_names && (chosen ? strcmp(chosen, "5") == 0 : x->source.module_names);
 }
@@ -85,11 +86,11 @@ static struct export_adamw adamw_of(const struct export_job *x)
 {
     struct export_adamw a = x->source.adamw;
 
-    if (x->request->lr)
-        export_options_rate(&a.max_lr, x->request->lr);
-    if (x->request->min_lr)
-        export_options_rate(&a.min_lr, x->request->min_lr);
-    else if (x->request->lr && a.min_lr < 0) /* Megatron-LM's default */
+    if (x->request->options.lr)
+        export_options_rate(&a.max_lr, x->request->options.lr);
+    if (x->request->options.min_lr)
+        export_options_rate(&a.min_lr, x->request->options.min_lr);
+    else if (x->request->options.lr && a.min_lr < 0) /* Megatron-LM's default */
         a.min_lr = 0;
     return a;
 }
@@ -113,8 +114,8 @@ struct export_contents export_job_contents(const struct export_job *x, const cha
                                      .torch_adam = is_torch_adam(x),
                                      .modules = modules_of(x),
                                      .module_names = has_module_names(x),
-                                     .param_groups = q->param_groups,
-                                     .megatron_core = q->megatron_core,
+                                     .param_groups = q->options.param_groups,
+                                     .megatron_core = q->options.megatron_core,
                                      .max_shard_bytes = q->max_shard_bytes,
                                      .q8_0 = q->q8_0,
                                      .assets = q->assets,
@@ -192,14 +193,14 @@ tp_status export_job_identify(struct export_job *x, struct tp_err *err)
         job_identity_text(h, "distributed optimizer");
     if (is_torch_adam(x))
         job_identity_text(h, "torch's AdamW");
-    if (q->transformer_impl)
-        job_identity_text(h, q->transformer_impl);
-    if (q->moe_experts)
-        job_identity_text(h, q->moe_experts);
-    if (q->megatron_core)
-        job_identity_text(h, q->megatron_core);
-    if (q->param_groups)
-        job_identity_text(h, q->param_groups);
+    if (q->options.transformer_impl)
+        job_identity_text(h, q->options.transformer_impl);
+    if (q->options.moe_experts)
+        job_identity_text(h, q->options.moe_experts);
+    if (q->options.megatron_core)
+        job_identity_text(h, q->options.megatron_core);
+    if (q->options.param_groups)
+        job_identity_text(h, q->options.param_groups);
     if (has_module_names(x))
         job_identity_text(h, "names of modules");
     job_identity_text(h, from->model.config);

@@ -9,6 +9,7 @@
 
 #include "core/progress.h"
 #include "layout/dtype.h"
+#include "reshard/export_options.h"
 #include "reshard/unknown_tensors.h"
 
 struct comm_control;
@@ -27,32 +28,15 @@ struct export_request {
     const char *out;     /* folder to create; or s3://... */
     const char *scratch; /* for a store or a dry run: where headers are made (TMPDIR); NULL: /tmp */
     bool dry_run;        /* plan only, and write nothing to `out` */
-    const enum dtype *dtype;    /* of the weights; NULL: as trained, but f32 where a format has the
-                                   optimizer's moments and no masters. f32 is taken from the masters
-                                   where there are any */
-    bool q8_0;                  /* GGUF: weights become Q8_0; dtype is f32 then */
-    bool no_optim;              /* weights only */
-    bool distributed_optimizer; /* Megatron's formats: as with --use-distributed-optimizer */
-    bool ordinary_optimizer;    /* not so, although the source is */
-    const char *megatron_adam; /* class of the ordinary optimizer: "fused" (FusedAdam of Transformer
-                                  Engine or Apex) or "torch" (torch.optim.AdamW); NULL: the
-                                  source's, else fused */
-    const char *transformer_impl; /* megatron: "local" or "transformer_engine": the modules whose
-                                     names are written; NULL: the source's, else the latter */
-    const char *moe_experts;      /* megatron: "sequential" or "grouped"; NULL: the source's, else
-                                     grouped with transformer_engine */
-    const char *transformers;     /* dcp, accelerate, deepspeed: the version whose modules' names
-                                     are written, "4" or "5"; NULL: the source's, else 4 */
-    const char *param_groups;     /* accelerate-ddp: "one", "norms" or "examples", which parameters
-                                     have no weight decay; NULL: the source's groups, else norms */
-    const char *megatron_core;    /* torch_dist: the version of Megatron-core that is to load the
-                                     optimizer; NULL: 0.15 or later */
-    const char *lr, *min_lr; /* Megatron's formats: rates of the schedule of the program that is
-                                to load the optimizer; NULL: the source's, else AdamW's rate;
-                                min_lr NULL with lr: the source's, else 0 */
-    int64_t max_shard_bytes; /* the most bytes of tensors in a file; 0: no limit */
-    const char *assets;      /* folder with tokenizer and so on to copy, or NULL */
-    int64_t memory_bytes;    /* the most resident memory */
+    const enum dtype *dtype; /* of the weights; NULL: as trained, but f32 where a format has the
+                                optimizer's moments and no masters. f32 is taken from the masters
+                                where there are any */
+    bool q8_0;               /* GGUF: weights become Q8_0; dtype is f32 then */
+    bool no_optim;           /* weights only */
+    struct export_options options; /* of the program that is to load it */
+    int64_t max_shard_bytes;       /* the most bytes of tensors in a file; 0: no limit */
+    const char *assets;            /* folder with tokenizer and so on to copy, or NULL */
+    int64_t memory_bytes;          /* the most resident memory */
     int threads;
     double journal_s;             /* seconds between records of progress; 0: after each tile */
     bool force;                   /* replace OUT when it is a model's folder */

@@ -37,12 +37,12 @@ static const char intro[] =
     "not written is listed. An interrupted export to GGUF or to a store starts over.";
 
 /* Options that are not those of the request. */
-struct export_options {
+struct export_command {
     struct copy_options copy;
     bool max_shard_given, json;
 };
 
-static bool parse(struct export_request *q, struct export_options *o, int *exit_code, int argc,
+static bool parse(struct export_request *q, struct export_command *o, int *exit_code, int argc,
                   char **argv)
 {
     struct copy_options *copy = &o->copy;
@@ -57,10 +57,10 @@ static bool parse(struct export_request *q, struct export_options *o, int *exit_
                 "dcp, accelerate, torchtitan, megatron, torch_dist: layout of the files\n(default: "
                 "CKPT's)"),
         OPT_FLAG(0, "no-optim", &q->no_optim, "write the weights only"),
-        OPT_FLAG(0, "distributed-optimizer", &q->distributed_optimizer,
+        OPT_FLAG(0, "distributed-optimizer", &q->options.distributed_optimizer,
                  "megatron, torch_dist: write the optimizer as\n--use-distributed-optimizer of "
                  "Megatron-LM loads it (default: the\nordinary optimizer)"),
-        COPY_OPTIONS_MODULES(q, ""),
+        COPY_OPTIONS_MODULES(&q->options, ""),
         OPT_STR(0, "dtype", "f32|bf16|f16|q8_0", &copy->dtype_text,
                 "cast the weights (default: as trained, but f32 where a format has\n"
                 "the moments without masters); f32 is taken from the masters where\n"
@@ -134,7 +134,7 @@ static tp_status check_source(const struct export_request *q, struct tp_err *err
 
 /* An option that the format has no use for is a mistake. --max-shard-size, which scripts give with
  * any format, is only said to have no effect. */
-static tp_status check_format(const struct export_request *q, const struct export_options *o,
+static tp_status check_format(const struct export_request *q, const struct export_command *o,
                               struct tp_err *err)
 {
     const struct export_format *format;
@@ -156,7 +156,7 @@ int cmd_export(int argc, char **argv)
     struct export_request q = { .format = "safetensors",
                                 .step = -1,
                                 .max_shard_bytes = INT64_C(5) << 30 };
-    struct export_options o = { .copy = copy_options_default() };
+    struct export_command o = { .copy = copy_options_default() };
     struct copy_options *copy = &o.copy;
     struct export_report r;
     struct tp_err err = { 0 };

@@ -22,13 +22,13 @@ struct reshard_options {
     struct reshard_request request;
     struct copy_options copy;
     const char *device, *model;
-    const char *from_format, *format, *config, *rules, *assets, *transformers, *param_groups,
-        *megatron_core, *lr, *min_lr, *megatron_adam, *transformer_impl, *moe_experts;
+    const char *from_format, *format, *config, *rules, *assets;
+    struct export_options export;
     struct opt_list ignore;
     enum reshard_device_kind device_kind;
     int64_t device_memory_bytes;
     bool device_memory_given;
-    bool distributed_optimizer, ordinary_optimizer, no_compress, json;
+    bool no_compress, json;
 };
 
 static const char intro[] =
@@ -104,12 +104,12 @@ static bool parse(struct reshard_options *o, int *exit_code, int argc, char **ar
           "limit on the GPU memory of each process for buffers (default 1G)",
           &o->device_memory_given },
         OPT_FLAG(0, "no-optim", &q->no_optim, "write the weights only"),
-        OPT_FLAG(0, "distributed-optimizer", &o->distributed_optimizer,
+        OPT_FLAG(0, "distributed-optimizer", &o->export.distributed_optimizer,
                  "megatron, torch_dist: write the optimizer as\n--use-distributed-optimizer of "
                  "Megatron-LM loads it (default: the\nkind that CKPT has)"),
-        OPT_FLAG(0, "ordinary-optimizer", &o->ordinary_optimizer,
+        OPT_FLAG(0, "ordinary-optimizer", &o->export.ordinary_optimizer,
                  "megatron, torch_dist: write the ordinary optimizer"),
-        COPY_OPTIONS_MODULES(o, "CKPT's, else "),
+        COPY_OPTIONS_MODULES(&o->export, "CKPT's, else "),
         OPT_STR(0, "dtype", "f32|bf16|f16", &o->copy.dtype_text,
                 "cast the weights; between formats f32 is taken from the masters"),
         COPY_OPTION_ZSTD(&o->copy.zstd),
@@ -216,25 +216,7 @@ static tp_status check_foreign(const struct reshard_options *o, struct tp_err *e
         return tp_fail(err, TP_E_USAGE,
                        "--assets is for formats of other frameworks; a checkpoint of tp-train has "
                        "no tokenizer");
-    if ((o->distributed_optimizer || o->ordinary_optimizer) && !writes_foreign(o))
-        return tp_fail(err, TP_E_USAGE, "--%s-optimizer is for --format megatron or torch_dist",
-                       o->distributed_optimizer ? "distributed" : "ordinary");
-    if (o->megatron_adam && !writes_foreign(o))
-        return tp_fail(err, TP_E_USAGE, "--megatron-adam is for --format megatron or torch_dist");
-    if ((o->transformer_impl || o->moe_experts) && !writes_foreign(o))
-        return tp_fail(err, TP_E_USAGE, "--%s is for --format megatron",
-                       o->transformer_impl ? "transformer-impl" : "moe-experts");
-    if (o->megatron_core && !writes_foreign(o))
-        return tp_fail(err, TP_E_USAGE, "--megatron-core is for --format torch_dist");
-    if ((o->lr || o->min_lr) && !writes_foreign(o))
-        return tp_fail(err, TP_E_USAGE, "--%slr is for --format megatron or torch_dist",
-                       o->lr ? "" : "min-");
-    if (o->transformers && !writes_foreign(o))
-        return tp_fail(err, TP_E_USAGE,
-                       "--transformers is for --format dcp, accelerate or deepspeed");
-    if (o->param_groups && !writes_foreign(o))
-        return tp_fail(err, TP_E_USAGE, "--param-groups is for --format accelerate-ddp");
-    return TP_OK;
+    return writes_foreign(o) ? TP_OK : export_options_check_format(&o->export, NULL, err);
 }
 
 static tp_status check_conversion(const struct reshard_options *o, struct tp_err *err)
@@ -290,16 +272,7 @@ static tp_status convert(struct reshard_options *o, struct comm_control *control
                                  .step = q->step,
                                  .dtype = q->dtype,
                                  .no_optim = q->no_optim,
-                                 .distributed_optimizer = o->distributed_optimizer,
-                                 .ordinary_optimizer = o->ordinary_optimizer,
-                                 .megatron_adam = o->megatron_adam,
-                                 .transformer_impl = o->transformer_impl,
-                                 .moe_experts = o->moe_experts,
-                                 .transformers = o->transformers,
-                                 .param_groups = o->param_groups,
-                                 .megatron_core = o->megatron_core,
-                                 .lr = o->lr,
-                                 .min_lr = o->min_lr,
+                                 .options = o->export,
                                  .zstd = q->zstd,
                                  .memory_bytes = q->memory_bytes,
                                  .threads = q->threads,
