@@ -32,6 +32,8 @@ static const char intro[] =
     "    megatron        Megatron-LM, a folder for each rank, with AdamW's state and masters\n"
     "    torch_dist      Megatron-core's torch_dist, with the same\n"
     "    deepspeed       DeepSpeed Universal, with the same\n"
+    "    meta            Meta's params.json and consolidated.NN.pth, a file for each tp rank: a\n"
+    "                    Llama's weights\n"
     "\n"
     "The folder appears complete or not at all; in a store, config.json is created last. What is\n"
     "not written is listed. An interrupted export to GGUF or to a store starts over.";
@@ -51,10 +53,11 @@ static bool parse(struct export_request *q, struct export_command *o, int *exit_
         OPT_STR('o', "out", "DIR", &q->out, "folder to create, or s3://BUCKET/PREFIX"),
         OPT_STR(0, "format",
                 "safetensors|trainer|gguf|dcp|accelerate|accelerate-ddp|torchtitan|megatron|"
-                "torch_dist|deepspeed",
+                "torch_dist|deepspeed|meta",
                 &q->format, "format to write (default safetensors)"),
         OPT_STR(0, "layout", "SPEC", &q->layout,
-                "dcp, accelerate, torchtitan, megatron, torch_dist: layout of the files\n(default: "
+                "dcp, accelerate, torchtitan, megatron, torch_dist, meta: layout of the\nfiles "
+                "(default: "
                 "CKPT's)"),
         OPT_FLAG(0, "no-optim", &q->no_optim, "write the weights only"),
         OPT_FLAG(0, "distributed-optimizer", &q->options.distributed_optimizer,

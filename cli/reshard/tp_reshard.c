@@ -59,7 +59,7 @@ static const char tail[] =
 /* Those that rules are for; those that are both read and written. */
 #define RULES_FORMATS "safetensors, bin, dcp, accelerate, torchtitan,\ndeepspeed, verl and pt"
 #define FORMATS \
-    "trainer|dcp|accelerate|accelerate-ddp|torchtitan|megatron|torch_dist|deepspeed|verl"
+    "trainer|dcp|accelerate|accelerate-ddp|torchtitan|megatron|torch_dist|deepspeed|verl|meta"
 
 /* False: *exit_code is what to return. */
 static bool parse(struct reshard_options *o, int *exit_code, int argc, char **argv)
@@ -85,7 +85,7 @@ static bool parse(struct reshard_options *o, int *exit_code, int argc, char **ar
                 "format to write (default: that of CKPT)"),
         OPT_STR(0, "config", "FILE", &o->config,
                 "config.json of the model, if CKPT is of another framework and\nhas none (of "
-                "Megatron-LM, one is made from its arguments)"),
+                "Megatron-LM, one is made from its arguments, of meta from\nparams.json)"),
         OPT_STR(0, "assets", "DIR", &o->assets,
                 "another framework's format: copy tokenizer, chat templates and\n"
                 "generation_config.json from this folder (default: CKPT)"),

@@ -11,6 +11,7 @@
 #include "reshard/formats/megatron/megatron.h"
 #include "reshard/formats/megatron/megatron_args.h"
 #include "reshard/formats/megatron/torch_dist.h"
+#include "reshard/formats/meta/meta.h"
 #include "reshard/formats/pieces/piece_target.h"
 #include "reshard/formats/safetensors/safetensors.h"
 #include "reshard/formats/torch/dcp.h"
@@ -107,6 +108,12 @@ static const struct export_format formats[] = {
       .model_folder = "huggingface",
       .extras = "verl",
       .create = verl_export_create,
+      PIECES },
+    { .name = "meta",
+      .title = "Meta's consolidated files",
+      .state = EXPORT_WEIGHTS,
+      .cuts = true,
+      .create = meta_export_create,
       PIECES },
 };
 

@@ -12,6 +12,7 @@
 #include "reshard/formats/megatron/megatron.h"
 #include "reshard/formats/megatron/torch_dist.h"
 #include "reshard/formats/megatron/torch_dist_root.h"
+#include "reshard/formats/meta/meta.h"
 #include "reshard/formats/pt/pt.h"
 #include "reshard/formats/safetensors/safetensors_pieces.h"
 #include "reshard/formats/torch/accelerate.h"
@@ -104,6 +105,14 @@ static const struct foreign_format formats[] = {
       .title = "pytorch_model.bin",
       .detect = torch_bin_detect,
       .read = torch_bin_read },
+    { .name = "meta",
+      .title = "Meta's consolidated files",
+      .detect = meta_detect,
+      .read = meta_read,
+      .config = meta_config,
+      .fused = true,
+      .unproved = "that the files of all ranks are of one save; that all have the norms of the "
+                  "first, which are read" },
     { .name = "pt",
       .title = "a file of torch.save",
       .detect = pt_detect,

@@ -40,8 +40,11 @@ static const struct {
                                   "part has which tensor" },
     { "pytorch_model-*-of-*.bin", "there is no pytorch_model.bin.index.json, which says which "
                                   "part has which tensor" },
-    { "consolidated.*", "these are Meta's or Mistral's own files; import the model's files of "
-                        "Hugging Face (model.safetensors)" },
+    { "consolidated.*.pth",
+      "there is no consolidated.00.pth, which is read first; were the files of "
+      "all ranks copied?" },
+    { "consolidated*", "of Mistral's own files only consolidated.safetensors is read; import the "
+                       "model's files of Hugging Face (model.safetensors)" },
 };
 
 /* A walk through the folders below. */

@@ -155,7 +155,8 @@ def test_a_file_that_was_not_copied(kind, lost, words, written, tmp_path):
 
 @pytest.mark.parametrize("name, words", [
     ("adapter_config.json", "merge it into its base model"), ("model.gguf", "GGUF can be written, but not read"),
-    ("consolidated.00.pth", "import the model's files of Hugging Face")])
+    ("consolidated.01.pth", "there is no consolidated.00.pth"),
+    ("consolidated-00001-of-00005.safetensors", "import the model's files of Hugging Face")])
 def test_what_is_no_checkpoint(name, words, tiny, tmp_path):
     folder = tmp_path / "model"
     folder.mkdir()

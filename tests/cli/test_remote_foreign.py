@@ -19,7 +19,7 @@ KEY = "bucket/runs/model"
 WRITTEN = {"safetensors": ("--max-shard-size", "200K"), "trainer": ("--max-shard-size", "200K"),
            "dcp": (), "accelerate": (), "torchtitan": (),
            "megatron": ("--layout", "tp2pp2"),
-           "torch_dist": ("--layout", "tp2"), "deepspeed": ()}
+           "torch_dist": ("--layout", "tp2"), "deepspeed": (), "meta": ("--layout", "tp2")}
 FORMATS = [*WRITTEN, "bin", "zero1", "zero3", "fsdp_dtensor"]
 
 

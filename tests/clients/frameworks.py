@@ -17,11 +17,11 @@ def megatron_versions():
 NEWEST_MEGATRON = megatron_versions()[-1]
 
 
-def run(program, *argv, megatron=None, transformers=None, torchtitan=None):
+def run(program, *argv, megatron=None, transformers=None, torchtitan=None, meta=None):
     """Run it and return what it printed. The end of a failure's output is shown. megatron, transformers: the version of Megatron-core
-    or transformers, if it is another than that of requirements-frameworks.txt or requirements.txt; torchtitan: its version."""
+    or transformers, if it is another than that of requirements-frameworks.txt or requirements.txt; torchtitan, meta: its version."""
     folders = [os.environ["TP_FRAMEWORKS"]]
-    for name, version in (("megatron-core", megatron), ("transformers", transformers), ("torchtitan", torchtitan)):
+    for name, version in (("megatron-core", megatron), ("transformers", transformers), ("torchtitan", torchtitan), ("meta", meta)):
         if version:
             folders.insert(0, os.path.join(os.environ["TP_FRAMEWORKS"], name, version))
     env = dict(os.environ, PYTHONPATH=os.pathsep.join(folders), PYTHONWARNINGS="ignore", OMP_NUM_THREADS="1")

@@ -7,8 +7,8 @@
 # Makes a virtual environment in .venv/ (or in TP_VENV) with the packages of requirements.txt from
 # PyPI, in its folder frameworks/ those of requirements-frameworks.txt, and in that one's folder
 # megatron-core/ the versions of requirements-megatron.txt, in its folder transformers/ those of
-# requirements-transformers.txt, in torchtitan/ those of requirements-torchtitan.txt, and runs the
-# tests of this folder in it.
+# requirements-transformers.txt, in torchtitan/ those of requirements-torchtitan.txt, in meta/ those
+# of requirements-meta.txt, and runs the tests of this folder in it.
 # T is an expression of pytest -k. The last line is `N passed, N failed`.
 set -uo pipefail
 cd "$(dirname "$0")/../.." || exit 1
@@ -56,12 +56,14 @@ if ! cmp -s "$cores" "$venv/frameworks/megatron-core/requirements.txt"; then
 fi
 
 # Versions that have a folder each: NAME==VERSION, and what it needs in that folder.
-for name in transformers torchtitan; do
+for name in transformers torchtitan meta; do
+    how=(--only-binary :all:)
+    [ $name != meta ] || how=(--no-build-isolation)
     olds=tests/clients/requirements-$name.txt
     if ! cmp -s "$olds" "$venv/frameworks/$name/requirements.txt"; then
         rm -rf "$venv/frameworks/$name"
         while read -ra old; do
-            "$venv/bin/python" -m pip install -q --disable-pip-version-check --no-deps --only-binary :all: \
+            "$venv/bin/python" -m pip install -q --disable-pip-version-check --no-deps "${how[@]}" \
                 --target "$venv/frameworks/$name/${old[0]#*==}" "${old[@]}" </dev/null || {
                 echo "clients: pip could not install ${old[*]}; its output is above" >&2
                 exit 1

@@ -139,7 +139,8 @@ bool torchtitan_map_is_balance(const char *name)
 
 bool torchtitan_map_has_pairs(const struct model *m, enum tensor_role role)
 {
-    return m->family == MODEL_LLAMA && (role == ROLE_Q || role == ROLE_K);
+    return (m->family == MODEL_LLAMA || m->family == MODEL_MISTRAL) &&
+           (role == ROLE_Q || role == ROLE_K);
 }
 
 struct torchtitan_map_part torchtitan_map_rows(int64_t head_dim, int64_t head, int half,

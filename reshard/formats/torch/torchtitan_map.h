@@ -72,7 +72,8 @@ bool torchtitan_map_is_balance(const char *name);
 
 /* ---- rows ---- */
 
-/* Whether the rows of a tensor's heads are in torchtitan's order. */
+/* Whether the rows of a tensor's heads are in torchtitan's order, which is that of Meta's Llama and
+ * of Mistral's own files. */
 bool torchtitan_map_has_pairs(const struct model *m, enum tensor_role role);
 
 /* Rows of a head that lie in one order: row `row` + i of the tensor here is torchtitan's row `at` +

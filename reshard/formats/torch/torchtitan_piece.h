@@ -1,6 +1,6 @@
 /*
  * reshard/formats/torch/torchtitan_piece.h - pieces of torchtitan's tensors, which become those of
- * the model's. Inside reshard/formats/torch/ only.
+ * the model's; Meta's own have the same names.
  */
 #ifndef RESHARD_FORMATS_TORCH_TORCHTITAN_PIECE_H
 #define RESHARD_FORMATS_TORCH_TORCHTITAN_PIECE_H
