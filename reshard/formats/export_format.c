@@ -113,6 +113,7 @@ static const struct export_format formats[] = {
       .title = "Meta's consolidated files",
       .state = EXPORT_WEIGHTS,
       .cuts = true,
+      .extras = "meta",
       .create = meta_export_create,
       PIECES },
 };

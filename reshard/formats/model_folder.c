@@ -19,6 +19,7 @@ static bool is_weights(const char *name)
                                          "latest_universal",
                                          "latest",
                                          "fsdp_config.json",
+                                         "consolidated.00.pth",
                                          NULL };
 
     return text_is_one_of(name, names) || text_ends_with(name, ".safetensors") ||

@@ -31,7 +31,7 @@ EACH = ["--journal", 0, "--jobs", 1]
 CASES = [("megatron", "megatron", "tp2pp2"), ("megatron", "tp", "tp4"), ("safetensors", "safetensors", "tp1"),
          ("dcp", "deepspeed", "tp1"), ("dcp", "trainer", "tp1"), ("tp", "accelerate-ddp", "tp1"),
          ("tp", "torchtitan", "tp1dp3zero3"), ("tp", "torch_dist", "tp2pp2"), ("tp", "accelerate", "tp2dp2zero3"),
-         ("accelerate", "accelerate", "tp2"), ("verl", "verl", "dp3")]
+         ("accelerate", "accelerate", "tp2"), ("verl", "verl", "dp3"), ("tp", "meta", "tp1")]
 
 
 @pytest.fixture(scope="module")
@@ -104,7 +104,7 @@ class Job:
 
     def files(self):
         """The files that hold tensors, in the temporary folder."""
-        return sorted(p for p in self.tmp().rglob("*") if p.suffix in (".pt", ".distcp", ".safetensors", ".h5"))
+        return sorted(p for p in self.tmp().rglob("*") if p.suffix in (".pt", ".pth", ".distcp", ".safetensors", ".h5"))
 
     def result(self, root):
         return {os.path.relpath(p, root): content for p, content in harness.tree(root).items()

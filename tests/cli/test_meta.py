@@ -193,6 +193,8 @@ def test_files_of_hugging_face_come_first(rng, tmp_path):
     write(tmp_path / "m", theirs(w, PARAMS, 2), PARAMS)
     write_safetensors(tmp_path / "m/model.safetensors", w, config_of(PARAMS))
     assert json.loads(ok("tp-ckpt", "ls", tmp_path / "m", "--json").out)[0]["format"] == "safetensors"
+    assert ", Meta's consolidated files" in ok("tp-ckpt", "import", tmp_path / "m", "--format", "meta", "-o", tmp_path / "ckpt").out
+    assert [d.split()[0] for d in digest(tmp_path / "ckpt")] == [d.split()[0] for d in digest(tmp_path / "m")]
 
 
 # ---- written ----
@@ -229,6 +231,18 @@ def test_the_embedding_of_llama_2_is_cut_by_columns(rng, tmp_path):
     assert "cut by columns" in r.err, repr(r)
     same(read(tmp_path / "out"), theirs(w, NARROW, 4, columns=True))
     assert "rope_theta" not in json.loads((tmp_path / "out/params.json").read_text())  # which its code does not know
+
+
+def test_the_embedding_stays_cut_as_it_is(rng, tmp_path):
+    """From Meta's format to itself, whatever the vocabulary: rows where its size says columns, and the other way."""
+    for i, (params, columns) in enumerate([(NARROW, False), (dict(NARROW, vocab_size=96), True)]):
+        w = weights(params, rng)
+        folder = write(tmp_path / str(i), theirs(w, params, 2, columns), params)
+        ok("tp-reshard", folder, "--to", "tp4", "-o", tmp_path / ("out%d" % i))
+        same(read(tmp_path / ("out%d" % i)), theirs(w, params, 4, columns))
+        assert ("rope_theta" in json.loads((tmp_path / ("out%d" % i) / "params.json").read_text())) == (not columns)
+        ok("tp-reshard", folder, "--to", "tp2", "-o", tmp_path / ("out%d" % i), "--force")
+        same(read(tmp_path / ("out%d" % i)), theirs(w, params, 2, columns))
 
 
 def test_arguments_are_found_that_give_the_mlp_its_width(rng, tmp_path):

@@ -22,7 +22,7 @@ KEY = "bucket/runs/hf/"
 FORMATS = {"safetensors": ("--max-shard-size", "2M"), "trainer": ("--max-shard-size", "2M"),
            "dcp": (), "accelerate": (), "torchtitan": (),
            "megatron": ("--layout", "tp2pp2"),
-           "torch_dist": ("--layout", "tp2"), "deepspeed": (), "gguf": ()}
+           "torch_dist": ("--layout", "tp2"), "deepspeed": (), "gguf": (), "meta": ("--layout", "tp2")}
 
 
 @pytest.fixture(scope="module")

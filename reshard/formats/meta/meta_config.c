@@ -219,20 +219,20 @@ static const char *note_text(const struct meta_config_maker *m, struct arena *ar
     char cut[NOTE_TEXT] = "", rope[NOTE_TEXT] = "", factor[META_REAL];
 
     if (m->ranks > 1)
-        snprintf(cut, sizeof cut, " of %d ranks, its embedding cut by %s", m->ranks,
-                 m->columns ? "columns, as in Llama 1 and 2" : "rows, as since Llama 3");
+        snprintf(cut, sizeof cut, ", %d ranks, the embedding cut by %s", m->ranks,
+                 m->columns ? "columns (Llama 1 and 2)" : "rows (since Llama 3)");
     if (m->params.scaled_rope)
-        snprintf(rope, sizeof rope, ", rope_scaling by %s, as of Llama 3.%s",
+        snprintf(rope, sizeof rope, ", rope_scaling by %s (Llama 3.%s)",
                  meta_params_real(factor, meta_params_rope_factor(m->tied)),
                  m->tied ? "2" : "1 and 3.3");
-    return arena_printf(arena,
-                        "%.200s: there is no config.json, so one is made from it and the shapes of "
-                        "the tensors: %s%s, with a vocabulary of %lld, %s head%s, "
-                        "max_position_embeddings %lld; --config FILE gives another",
-                        m->params.path,
-                        m->params.mistral ? "MistralForCausalLM" : "LlamaForCausalLM", cut,
-                        (long long)m->vocab, m->tied ? "a tied" : "its own", rope,
-                        (long long)positions(m, theta_of(&m->params)));
+    return arena_printf(
+        arena,
+        "%.200s: there is no config.json, so one is made of this file and the shapes "
+        "of the tensors: %s%s, vocabulary %lld, %s head%s, "
+        "max_position_embeddings %lld; --config FILE gives another",
+        m->params.path, m->params.mistral ? "MistralForCausalLM" : "LlamaForCausalLM", cut,
+        (long long)m->vocab, m->tied ? "a tied" : "its own", rope,
+        (long long)positions(m, theta_of(&m->params)));
 }
 
 tp_status meta_config(const char **text, const char **note, struct piece_source *s,

@@ -244,14 +244,15 @@ static tp_status check_model(const struct model *m, const char *source, struct t
                    source, what);
 }
 
-tp_status meta_params_make(const char **text, const struct model *m, int ranks, const char *source,
+tp_status meta_params_make(const char **text, const struct meta_params_request *q,
                            struct arena *arena, struct tp_err *err)
 {
+    const struct model *m = q->model;
     char eps[META_REAL], number[META_REAL], width_text[2 * META_REAL] = "",
                                                            rope[2 * META_REAL] = "";
     int64_t multiple_of = 0;
     double multiplier = 0;
-    tp_status st = check_model(m, source, err);
+    tp_status st = check_model(m, q->source, err);
 
     if (st)
         return st;
@@ -259,19 +260,19 @@ tp_status meta_params_make(const char **text, const struct model *m, int ranks, 
         return tp_fail(err, TP_E_USAGE,
                        "%s: no arguments of Meta's params.json give its MLP the width %lld; export "
                        "another format",
-                       source, (long long)m->ffn);
+                       q->source, (long long)m->ffn);
     if (multiplier > 0)
         snprintf(width_text, sizeof width_text, ", \"ffn_dim_multiplier\": %s",
                  meta_params_real(number, multiplier));
-    if (!meta_params_is_old(m) || m->rope_theta != 10000) /* Llama 2's code has no such argument */
+    if (!q->old || m->rope_theta != 10000)
         snprintf(rope, sizeof rope, ", \"rope_theta\": %s",
                  meta_params_real(number, m->rope_theta));
     *text = arena_printf(
         arena,
         "{\"dim\": %lld, \"n_layers\": %d, \"n_heads\": %d, \"n_kv_heads\": %d, "
         "\"vocab_size\": %lld, \"multiple_of\": %lld%s, \"norm_eps\": %s%s%s}\n",
-        (long long)m->hidden, m->layers, m->heads, m->kv_heads < ranks ? ranks : m->kv_heads,
+        (long long)m->hidden, m->layers, m->heads, m->kv_heads < q->ranks ? q->ranks : m->kv_heads,
         (long long)m->vocab, (long long)multiple_of, width_text, meta_params_real(eps, m->norm_eps),
         rope, m->rope_scaling.type == ROPE_SCALING_LLAMA3 ? ", \"use_scaled_rope\": true" : "");
-    return *text ? TP_OK : tp_fail(err, TP_E_NOMEM, "%s: no memory for its params.json", source);
+    return *text ? TP_OK : tp_fail(err, TP_E_NOMEM, "%s: no memory for its params.json", q->source);
 }

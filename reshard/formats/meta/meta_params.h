@@ -27,8 +27,16 @@ tp_status meta_params_read(struct meta_params *out, const char *dir, struct aren
 /* The width of the MLP that Meta's model computes from its arguments; 0: they do not say. */
 int64_t meta_params_ffn(const struct meta_params *p);
 
-/* The text for a model that is cut over `ranks`. TP_E_USAGE: it cannot be said there. */
-tp_status meta_params_make(const char **text, const struct model *m, int ranks, const char *source,
+struct meta_params_request {
+    const struct model *model;
+    int ranks;          /* it is cut over so many */
+    bool old;           /* for Meta's code of before Llama 3, which has theta 10000 alone and no
+                           argument for it, but in Code Llama's */
+    const char *source; /* for messages */
+};
+
+/* The text for a model. TP_E_USAGE: it cannot be said there. */
+tp_status meta_params_make(const char **text, const struct meta_params_request *q,
                            struct arena *arena, struct tp_err *err);
 
 /* Whether it is a model of Meta's code of before Llama 3: the vocabulary of Llama 1, Llama 2 or

@@ -10,6 +10,8 @@
 #include "reshard/formats/torch/torch_target.h"
 #include "reshard/formats/torch/torchtitan_map.h"
 
+#define EMBEDDING "model.embed_tokens.weight"
+
 struct meta_target {
     const struct export_contents *q;
     struct piece_target *pieces;
@@ -145,12 +147,14 @@ static tp_status write_rank(const struct meta_target *t, int rank, struct tp_err
 
 static tp_status write_params(const struct meta_target *t, struct tp_err *err)
 {
+    const struct meta_params_request q = {
+        .model = t->q->model, .ranks = t->ranks, .old = t->columns, .source = t->q->source
+    };
     const char *text = NULL;
     char path[PATH_MAX];
     tp_status st;
 
-    TP_TRY(meta_params_make(&text, t->q->model, t->ranks, t->q->source,
-                            piece_target_arena(t->pieces), err));
+    TP_TRY(meta_params_make(&text, &q, piece_target_arena(t->pieces), err));
     TP_TRY(file_join(path, t->q->dir, "params.json", err));
     st = file_write_new(path, text, strlen(text), err);
 done:
@@ -176,12 +180,21 @@ static void note(const struct meta_target *t)
                       t->q->model->kv_heads, t->ranks, t->ranks);
 }
 
+/* Whether to cut the embedding by columns: as the source does, if that is of this format and of
+ * several ranks. */
+static bool takes_columns(const struct export_contents *q)
+{
+    const int i = q->extras ? piece_source_find(q->extras, GROUP_PARAM, EMBEDDING) : -1;
+    const struct piece_tensor t =
+        i < 0 ? (struct piece_tensor){ .n = 0 } : piece_source_tensor(q->extras, i);
+
+    return t.n > 1 ? t.pieces->box.len[0] == t.pieces->shape[0] : meta_params_is_old(q->model);
+}
+
 tp_status meta_export_create(struct export_writer *w, const struct export_contents *q,
                              struct tp_err *err)
 {
-    struct meta_target t = { .q = q,
-                             .ranks = q->layout->spec.tp,
-                             .columns = meta_params_is_old(q->model) };
+    struct meta_target t = { .q = q, .ranks = q->layout->spec.tp, .columns = takes_columns(q) };
     tp_status st;
 
     TP_TRY(piece_target_new(&t.pieces, q->dir, q->tensors, q->n, err));
