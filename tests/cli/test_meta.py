@@ -159,18 +159,21 @@ def test_a_folder_without_config_json_is_imported(kind, rng, tmp_path):
     assert ("rope_scaling" in mine) == bool(want["rope_scaling"])
 
 
-def test_one_storage_of_all_tensors_is_read(rng, tmp_path):
-    """Files of Llama 1 have views of one storage."""
-    params = {k: v for k, v in PARAMS.items() if k != "rope_theta"}
-    w = weights(params, rng)
-    parts = theirs(w, params, 2, True)
+@pytest.mark.parametrize("tied", [False, True])
+def test_one_storage_of_all_tensors_is_read(tied, rng, tmp_path):
+    """Files of Llama 1 have views of one storage, and no CRC-32 of a tensor alone."""
+    w = weights(SCALED, rng, tied)
+    parts = theirs(w, SCALED, 2, not tied)
     for tensors in parts:
+        if tied:
+            tensors["output.weight"] = tensors["tok_embeddings.weight"]
         whole, at = np.concatenate([x.reshape(-1) for x in tensors.values()]), 0
         for k, x in tensors.items():
             tensors[k] = torch_files.Tensor(None, whole, at, x.shape, [s // 2 for s in x.strides])
             at += x.size
-    folder = write(tmp_path / "m", parts, params)
-    assert digest(folder) == digest(write_safetensors(tmp_path / "hf/model.safetensors", w, config_of(params)))
+    folder = write(tmp_path / "m", parts, SCALED)
+    ok("tp-ckpt", "import", folder, "-o", tmp_path / "ckpt")
+    assert digest(tmp_path / "ckpt") == digest(write_safetensors(tmp_path / "hf/model.safetensors", w, config_of(SCALED, tied)))
 
 
 def test_mistrals_own_file_is_read(rng, tmp_path):
@@ -305,6 +308,7 @@ DAMAGED = {
     "none": (lambda parts, params: params.pop("n_layers"), 2, "has no n_layers"),
     "experts": (set_param("moe", {"num_experts": 8}), 2, "import its files of Hugging Face"),
     "vision": (set_param("vision_chunk_size", 448), 2, "import its files of Hugging Face"),
+    "windows": (set_param("_sliding_window", [None, 4]), 2, "import its files of Hugging Face"),
     "quantized": (set_param("quantization_args", {"spinquant": True}), 2, "import its files of Hugging Face"),
     "vision's tensors": (add_tensor("vision_model.conv1.weight"), 2, "this is a model with vision"),
     "experts' tensors": (add_tensor("layers.0.feed_forward.experts.moe_w_in_eD_F"), 2, "this is a mixture of experts"),

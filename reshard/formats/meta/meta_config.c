@@ -7,7 +7,7 @@
 #include "reshard/formats/meta/meta_params.h"
 #include "reshard/formats/meta/meta_rank.h"
 
-enum { CONFIG_TEXT = 512, NOTE_TEXT = 128, LLAMA3_VOCAB = 128256 };
+enum { CONFIG_TEXT = 512, NOTE_TEXT = 128, LLAMA3_VOCAB = 128256, COMPARED_BYTES = 1 << 17 };
 
 struct meta_config_maker {
     struct meta_params params;
@@ -105,21 +105,66 @@ done:
     return st;
 }
 
-/* Whether the head is the embedding: it has no tensor, or one with the same bytes. */
-static bool is_tied(const struct meta_rank_tensor *head, const struct meta_rank_tensor *embedding)
+/* Read the first bytes of a matrix without gaps; *n: how many, 0 of another one. */
+static tp_status read_begin(char *buf, int64_t *n, struct piece_source *s, const struct piece *p,
+                            struct tp_err *err)
 {
+    struct file_part part;
+    tp_status st;
+
+    *n = p->stride[1] == 1 && p->stride[0] == p->shape[1] && p->dtype != DTYPE_COUNT
+             ? p->shape[0] * p->shape[1] * dtype_bytes(p->dtype)
+             : 0;
+    *n = *n < COMPARED_BYTES ? *n : COMPARED_BYTES;
+    st = file_table_use(piece_source_files(s), p->file, &part, err);
+    if (st)
+        return st;
+    st = file_part_read(&part, p->begin, buf, (size_t)*n, err);
+    file_table_release(piece_source_files(s), p->file);
+    return st;
+}
+
+/* Whether two matrices of one type and shape begin with the same bytes. Where config.json then says
+ * that they are tied, all of them are compared (reshard/tied_head.h). */
+static tp_status begin_equal(bool *equal, struct piece_source *s, const struct piece *a,
+                             const struct piece *b, struct tp_err *err)
+{
+    char *buf = arena_array(piece_source_arena(s), 2, COMPARED_BYTES);
+    int64_t n = 0, other = 0;
+    tp_status st;
+
+    if (!buf)
+        return tp_fail(err, TP_E_NOMEM, "%s: no memory to read tensors", piece_source_path(s));
+    TP_TRY(read_begin(buf, &n, s, a, err));
+    TP_TRY(read_begin(buf + COMPARED_BYTES, &other, s, b, err));
+    *equal = n > 0 && n == other && memcmp(buf, buf + COMPARED_BYTES, (size_t)n) == 0;
+done:
+    return st;
+}
+
+/* Whether the head is the embedding: it has no tensor, or one with the same bytes, as far as the
+ * CRC-32 or the first bytes say. */
+static tp_status find_tied(struct meta_config_maker *m, struct piece_source *s, struct tp_err *err)
+{
+    const struct meta_rank_tensor *head = meta_rank_find(&m->first, "output.weight"),
+                                  *embedding = meta_rank_find(&m->first, "tok_embeddings.weight");
     const struct piece *a, *b;
 
+    m->tied = !head;
     if (!head)
-        return true;
+        return TP_OK;
     a = &head->piece;
     b = &embedding->piece;
-    return a->shape[0] == b->shape[0] && a->shape[1] == b->shape[1] && a->dtype == b->dtype &&
-           (a->begin == b->begin || (head->crc && head->crc == embedding->crc));
+    if (a->shape[0] != b->shape[0] || a->shape[1] != b->shape[1] || a->dtype != b->dtype)
+        return TP_OK;
+    if (!head->crc || !embedding->crc)
+        return begin_equal(&m->tied, s, a, b, err);
+    m->tied = head->crc == embedding->crc;
+    return TP_OK;
 }
 
 /* The vocabulary, and how the embedding is cut: one of its axes is then the model's. */
-static tp_status find_ends(struct meta_config_maker *m, struct tp_err *err)
+static tp_status find_ends(struct meta_config_maker *m, struct piece_source *s, struct tp_err *err)
 {
     const struct meta_params *a = &m->params;
     const struct piece *p = NULL, *head = NULL;
@@ -136,10 +181,9 @@ static tp_status find_ends(struct meta_config_maker *m, struct tp_err *err)
             return differs(m, "vocabulary by tok_embeddings.weight is", m->vocab, head,
                            head->shape[0] * m->ranks, err);
     }
-    m->tied = is_tied(meta_rank_find(&m->first, "output.weight"),
-                      meta_rank_find(&m->first, "tok_embeddings.weight"));
     if (a->vocab && a->vocab != m->vocab)
         return differs(m, "vocab_size is", a->vocab, p, m->vocab, err);
+    st = find_tied(m, s, err);
 done:
     return st;
 }
@@ -247,7 +291,7 @@ tp_status meta_config(const char **text, const char **note, struct piece_source 
     TP_TRY(find_ranks(&m, err));
     TP_TRY(check_layers(&m, err));
     TP_TRY(find_layer(&m, err));
-    TP_TRY(find_ends(&m, err));
+    TP_TRY(find_ends(&m, s, err));
     *text = config_text(&m, arena);
     *note = note_text(&m, arena);
     if (!*text || !*note)

@@ -82,6 +82,8 @@ static void check_others(struct params_reader *r)
         refuse(r, "vision_chunk_size", unread);
     if (json_is_true(json_object_get(r->root, "use_qk_norm")))
         refuse(r, "use_qk_norm", unread);
+    if (json_is_array(json_object_get(r->root, "_sliding_window"))) /* of each layer */
+        refuse(r, "_sliding_window", unread);
     if (json_is_number(json_object_get(r->root, "rope_scaling_factor")))
         refuse(r, "rope_scaling_factor", unread);
 }
