@@ -88,6 +88,24 @@ static tp_status check_byte_order(const struct torch_file *f, struct tp_err *err
     return st;
 }
 
+/* The archive was not read: whether because torch before 1.6 wrote the file, or a newer one when it
+ * was asked to, which begins with a number in a pickle. */
+static tp_status explain_old(tp_status st, const struct file_part *part, struct tp_err *err)
+{
+    static const char old[] = "\x80\x02\x8a\nl\xfc\x9c\x46\xf9 j\xa8P\x19.";
+    char head[sizeof old - 1];
+    struct tp_err ignored;
+
+    if (st != TP_E_CORRUPT || part->size < (int64_t)sizeof head ||
+        file_part_read(part, 0, head, sizeof head, &ignored) || memcmp(head, old, sizeof head) != 0)
+        return st;
+    return tp_fail(
+        err, TP_E_CORRUPT,
+        "%s: is in the format of torch.save of before torch 1.6, which is not read; load "
+        "it with torch and save it again",
+        part->path);
+}
+
 tp_status torch_file_read(struct torch_file *out, const struct file_part *part, struct arena *arena,
                           struct tp_err *err)
 {
@@ -95,7 +113,8 @@ tp_status torch_file_read(struct torch_file *out, const struct file_part *part, 
     const struct zip_member *pickle = NULL;
     tp_status st;
 
-    TP_TRY(zip_read(&f.zip, part, arena, err));
+    st = zip_read(&f.zip, part, arena, err);
+    TP_TRY(explain_old(st, part, err));
     TP_TRY(find_pickle(&pickle, &f, arena, err));
     TP_TRY(check_byte_order(&f, err));
     TP_TRY(zip_check(&f.zip, pickle, err));
