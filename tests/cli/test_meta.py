@@ -337,7 +337,7 @@ def test_files_that_are_missing_or_too_many_are_named(rng, tmp_path):
     folder = write(tmp_path / "m", theirs(weights(PARAMS, rng), PARAMS, 8), PARAMS)
     (folder / "consolidated.03.pth").rename(tmp_path / "3")
     r = run("tp-ckpt", "import", folder, "-o", tmp_path / "out")
-    assert r.rc == 3 and "consolidated.03.pth" in r.err, repr(r)
+    assert r.rc == 3 and "the shapes in consolidated.00.pth are those of 8 files: " in r.err and "consolidated.03.pth" in r.err, repr(r)
     (folder / "consolidated.05.pth").unlink()
     r = run("tp-ckpt", "import", folder, "-o", tmp_path / "out")
     assert r.rc == 3 and "2 files of this checkpoint are missing: consolidated.03.pth, consolidated.05.pth" in r.err, repr(r)

@@ -135,6 +135,17 @@ static tp_status add_files(const struct meta_reader *r, struct tp_err *err)
     return st;
 }
 
+/* Read another rank's file. Why there should be one is not plain where it is missing. */
+static tp_status read_rank(struct meta_rank *from, const struct meta_reader *r, int rank,
+                           struct tp_err *err)
+{
+    tp_status st = meta_rank_read(from, r->source, rank, err);
+
+    if (st == TP_E_CORRUPT && !object_is_there(from->path))
+        return tp_fail_in(err, "the shapes in " META_FIRST " are those of %d files", r->ranks);
+    return st;
+}
+
 /* A file too many is of another save, or the model is another one. */
 static tp_status check_end(const struct meta_reader *r, struct tp_err *err)
 {
@@ -169,7 +180,7 @@ tp_status meta_read(struct piece_source *s, const struct model *m, struct tp_err
     TP_TRY(check_end(&r, err));
     for (int rank = 0; rank < r.ranks; rank++) {
         if (rank > 0)
-            TP_TRY(meta_rank_read(&from, s, rank, err));
+            TP_TRY(read_rank(&from, &r, rank, err));
         for (int i = 0; i < from.n; i++)
             TP_TRY(add_tensor(&r, rank, &from, i, err));
     }

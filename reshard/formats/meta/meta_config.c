@@ -57,7 +57,10 @@ static tp_status find_ranks(struct meta_config_maker *m, struct tp_err *err)
     m->ranks = 1;
     TP_TRY(find(&norm, m, "norm.weight", 1, err));
     if (norm->shape[0] != a->dim)
-        return differs(m, "dim is", a->dim, norm, norm->shape[0], err);
+        return tp_fail(err, TP_E_CORRUPT,
+                       "%s: its dim is %lld, but tensor norm.weight of %s has %lld elements; is "
+                       "this the params.json of another model?",
+                       a->path, (long long)a->dim, m->first.path, (long long)norm->shape[0]);
     st = meta_rank_count(&m->ranks, &m->first, a->heads * a->head_dim, a->path, err);
 done:
     return st;
