@@ -24,7 +24,7 @@ static const char intro[] =
     "    megatron        Megatron-LM, a folder for each rank\n"
     "    torch_dist      Megatron-core's torch_dist\n"
     "    fsdp_dtensor    Megatron-FSDP's, of Megatron-LM and Megatron-Bridge\n"
-    "    deepspeed       ZeRO-1, ZeRO-2, ZeRO-3, Universal\n"
+    "    deepspeed       ZeRO-1, ZeRO-2, ZeRO-3, Universal; GPT-NeoX, Megatron-DeepSpeed\n"
     "    verl            verl's files of each rank, of FSDP2 and FSDP1\n"
     "    meta            Meta's params.json and consolidated.NN.pth; Mistral's\n"
     "                    consolidated.safetensors\n"

@@ -458,7 +458,8 @@ def _frozen(state, part=lambda array: array):
 
 def _groups(tensors):
     """Two groups of the optimizer: matrices and vectors."""
-    return [{k: v for k, v in sorted(tensors.items()) if min(v.ndim, 2) == n} for n in (2, 1)]
+    groups = [{k: v for k, v in sorted(tensors.items()) if min(v.ndim, 2) == n} for n in (2, 1)]
+    return [g for g in groups if g]
 
 
 def _step(step, count):
@@ -466,12 +467,13 @@ def _step(step, count):
     return Tensor(np.array(step, np.float32)) if count is None else count
 
 
-def zero1(folder, state, step, dp, count=None, elastic=False):
-    """ZeRO-1: each group flattened, padded, cut into dp intervals. elastic: with "elastic_checkpoint", moments have no padding."""
+def zero1(folder, state, step, dp, count=None, elastic=False, mp_rank=0, **more):
+    """ZeRO-1: each group flattened, padded, cut into dp intervals. elastic: with "elastic_checkpoint", moments have no padding.
+    mp_rank: whose state it is; more: of its model states."""
     tag = folder / ("global_step%d" % step)
     masters = state.get("master", state["param"])
-    torch_files.save(tag / "mp_rank_00_model_states.pt", _model_states(
-        {k: Tensor(v) for k, v in state["param"].items()}, _groups(masters), step, dp, _frozen(state)))
+    torch_files.save(tag / ("mp_rank_%02d_model_states.pt" % mp_rank), {**_model_states(
+        {k: Tensor(v) for k, v in state["param"].items()}, _groups(masters), step, dp, _frozen(state)), **more})
     fragment = _opaque("deepspeed_tensor_fragment", "fragment_address")
     flats = {g: [np.concatenate([a.reshape(-1) for a in group.values()]) for group in _groups(t)]
              for g, t in (("fp32", masters), *((m, state[m]) for m in MOMENTS))}
@@ -492,7 +494,7 @@ def zero1(folder, state, step, dp, count=None, elastic=False):
             mappings.append(mapping)
         base = {i: {"step": _step(step, count), **{m: Tensor(parts[m][i]) for m in MOMENTS}}
                 for i in range(len(mappings))}
-        torch_files.save(tag / ("zero_pp_rank_%d_mp_rank_00_optim_states.pt" % rank), {"optimizer_state_dict": {
+        torch_files.save(tag / ("zero_pp_rank_%d_mp_rank_%02d_optim_states.pt" % (rank, mp_rank)), {"optimizer_state_dict": {
             "single_partition_of_fp32_groups": [Tensor(p) for p in parts["fp32"]],
             "base_optimizer_state": list(base.values()) if elastic else {"state": base, "param_groups": []}, "param_slice_mappings": mappings}})
     (folder / "latest").write_text(tag.name)

@@ -7,6 +7,7 @@
 
 #include "core/file.h"
 #include "reshard/formats/deepspeed/deepspeed_extras.h"
+#include "reshard/formats/deepspeed/model_parallel.h"
 #include "reshard/formats/pieces/compiled_name.h"
 #include "reshard/formats/pieces/module_piece.h"
 #include "storage/location.h"
@@ -90,18 +91,6 @@ done:
     return st;
 }
 
-static bool has_optimizer(const struct deepspeed_state *d)
-{
-    static const char *const zero[] = { "zero_pp_rank_0_mp_rank_00_optim_states.pt",
-                                        "bf16_zero_pp_rank_0_mp_rank_00_optim_states.pt",
-                                        "fp16_zero_pp_rank_0_mp_rank_00_optim_states.pt" };
-
-    for (int i = 0; i < 3; i++)
-        if (object_is_in(d->dir, zero[i]))
-            return true;
-    return false;
-}
-
 /* Without its first file it is still DeepSpeed's, and damaged. Universal has a folder "zero". A web
  * server shows no folders, so there it is what is not ZeRO. */
 static bool find_folder(struct deepspeed_state *d, const char *path)
@@ -114,7 +103,7 @@ static bool find_folder(struct deepspeed_state *d, const char *path)
     found = object_is_in(d->dir, MODEL_STATES);
     d->zero3 = !found && (object_is_in(d->dir, MODEL_STATES_ZERO3) ||
                           object_is_in(d->dir, MODEL_STATES_RANK1));
-    optimizer = has_optimizer(d);
+    optimizer = deepspeed_zero_is_in(d->dir);
     d->universal = location_is_remote(d->dir) ? !optimizer : object_is_in(d->dir, "zero");
     return found || d->zero3 || optimizer;
 }
@@ -208,10 +197,10 @@ static tp_status add_weights(struct deepspeed_state *d, struct torch_pieces *x, 
             continue;
         }
         dtype = p.dtype;
-        if (!d->zero3 && d->mp == 1)
+        if (!d->zero3 && d->mp == 1 && !model_parallel_names(d))
             st = module_piece_add(d->source, d->model, &p, err);
     }
-    if ((d->zero3 || d->mp > 1) && dtype == DTYPE_F32)
+    if ((d->zero3 || d->mp > 1 || model_parallel_names(d)) && dtype == DTYPE_F32)
         d->masters = GROUP_PARAM;
     else if (dtype == DTYPE_F16)
         piece_source_set_weights(d->source, DTYPE_F16);
@@ -246,17 +235,19 @@ static tp_status read_model_states(struct deepspeed_state *d, struct tp_err *err
         st = refuse(&x, "has no dp_world_size or mp_world_size", err);
         goto done;
     }
-    if (d->mp > 1 && !d->universal) {
+    if (d->mp > 1 && d->zero3 && !d->universal) {
         st = tp_fail(err, TP_E_USAGE,
-                     "%s: was saved with a model-parallel size of %d; convert it with DeepSpeed's "
-                     "ds_to_universal first",
+                     "%s: was saved by ZeRO-3 with a model-parallel size of %d; convert it with "
+                     "DeepSpeed's ds_to_universal first",
                      d->dir, d->mp);
         goto done;
     }
     if (pickle_int(&d->steps, pickle_get(x.root, "global_steps")) && d->steps >= 0)
         TP_TRY(piece_source_set_iteration(d->source, d->steps, "global_steps", err));
     TP_TRY(read_shapes(d, &x, err));
-    TP_TRY(add_weights(d, &x, err));
+    d->is_parallel = model_parallel_is(d);
+    if (!d->is_parallel)
+        TP_TRY(add_weights(d, &x, err));
     TP_TRY(deepspeed_extras_model(d, x.root, err));
 done:
     torch_pieces_close(&x);
@@ -274,7 +265,9 @@ tp_status deepspeed_read(struct piece_source *s, const struct model *m, struct t
     TP_TRY(read_model_states(&d, err));
     for (int rank = 1; rank < d.dp && d.universal && d.n_frozen > 0; rank++)
         TP_TRY(deepspeed_rank_read(&d, rank, err));
-    st = d.universal ? deepspeed_universal_add(&d, err) : deepspeed_zero_add(&d, err);
+    st = d.universal     ? deepspeed_universal_add(&d, err)
+         : d.is_parallel ? model_parallel_read(&d, err)
+                         : deepspeed_zero_add(&d, err);
 done:
     return st;
 }

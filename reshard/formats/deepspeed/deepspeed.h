@@ -5,6 +5,8 @@
  *     latest, global_step100/mp_rank_00_model_states.pt                  weights (ZeRO-1, ZeRO-2)
  *                           /zero_pp_rank_D_mp_rank_00_model_states.pt   shapes only (ZeRO-3)
  *                           /[bf16_]zero_pp_rank_D_mp_rank_00_optim_states.pt    flat partitions
+ *                           /layer_XX-model_YY-model_states.pt           with pipeline stages:
+ *                                                                        model_parallel.h
  *     latest_universal, TAG/zero/NAME/{fp32,exp_avg,exp_avg_sq,step}.pt  Universal
  */
 #ifndef RESHARD_FORMATS_DEEPSPEED_DEEPSPEED_H

@@ -19,15 +19,20 @@ struct deepspeed_state_param {
     int64_t done; /* elements that the ranks before have had (ZeRO-1, ZeRO-2) */
 };
 
+struct deepspeed_ranks;
+
 struct deepspeed_state {
     struct piece_source *source;
-    const struct model *model; /* NULL: it is not known */
-    char dir[PATH_MAX];        /* of the tag */
-    bool zero3, universal;
-    int dp, mp;          /* sizes */
+    const struct model *model;          /* NULL: it is not known */
+    char dir[PATH_MAX];                 /* of the tag */
+    bool zero3, universal, is_parallel; /* is_parallel: model_parallel.c reads it */
+    int dp, mp;                         /* sizes */
     const char *masters; /* the group of the flat f32 weights: GROUP_MASTER, or GROUP_PARAM when the
                             model is in f32 and they are all there is */
-    int64_t steps;       /* global_steps; -1: it is not there */
+    struct deepspeed_ranks *parallel; /* of ranks that have parts of the parameters; NULL: each
+                                        parameter is whole */
+    int mp_rank;                      /* whose optimizer is read */
+    int64_t steps;                    /* global_steps; -1: it is not there */
     struct deepspeed_state_param *params;
     int n_params;
     struct deepspeed_state_param *frozen; /* of ZeRO-3: not trained, so not in the flat buffers */
@@ -89,7 +94,10 @@ tp_status deepspeed_zero_missing(const struct deepspeed_state *d, const char *na
 enum { DEEPSPEED_NAME_BYTES = 96 };
 void deepspeed_rank_name(char name[DEEPSPEED_NAME_BYTES], int rank);
 
-/* Add the partitions of all ranks. */
+/* Whether a tag has a file of ZeRO's optimizer, that of the first rank. */
+bool deepspeed_zero_is_in(const char *dir);
+
+/* Add the partitions of all ranks; of several model-parallel ranks, those of d->mp_rank. */
 tp_status deepspeed_zero_add(struct deepspeed_state *d, struct tp_err *err);
 
 /* What the base optimizer of ZeRO has of group `g`: an entry of its "state", or with

@@ -5,6 +5,8 @@
 
 #include "core/file.h"
 #include "reshard/formats/deepspeed/deepspeed_extras.h"
+#include "reshard/formats/deepspeed/model_parallel.h"
+#include "reshard/formats/deepspeed/parallel_param.h"
 #include "reshard/formats/pieces/flat_pieces.h"
 #include "reshard/formats/pieces/module_piece.h"
 #include "storage/object.h"
@@ -72,11 +74,12 @@ static tp_status add_tensor(const struct deepspeed_state *d, struct torch_pieces
 
     TP_TRY(torch_pieces_tensor(&p, x, bare ? x->root : pickle_get(x->root, "param"), group,
                                param->plain, err));
-    if (d->mp > 1 && group == d->masters)
+    if ((d->mp > 1 || d->parallel) && group == d->masters)
         take_shape(param, &p);
     whole = deepspeed_state_piece(param, group);
     if (box_equal(&p.box, &whole.box))
-        return module_piece_add(d->source, d->model, &p, err);
+        return d->parallel ? parallel_param_add_whole(d, param, &p, err)
+                           : module_piece_add(d->source, d->model, &p, err);
     if (p.ndim != 1 || p.shape[0] != box_elements(&whole.box) || !flat_pieces_is_dense(&p))
         return tp_fail(err, TP_E_CORRUPT, "%s: tensor %s is %s, but param_shapes says %s",
                        file_table_path(piece_source_files(d->source), x->file), param->name,
@@ -139,6 +142,7 @@ tp_status deepspeed_universal_add(struct deepspeed_state *d, struct tp_err *err)
     tp_status st;
 
     TP_TRY(read_ranks(d, err));
+    TP_TRY(model_parallel_open_universal(d, err));
     TP_TRY(deepspeed_extras_universal(d, err));
     avg = has_file(d, "exp_avg.pt");
     avg_sq = has_file(d, "exp_avg_sq.pt");

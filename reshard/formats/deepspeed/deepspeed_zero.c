@@ -12,6 +12,7 @@
 
 #include "core/file.h"
 #include "reshard/formats/deepspeed/deepspeed_extras.h"
+#include "reshard/formats/deepspeed/parallel_param.h"
 #include "reshard/formats/pieces/flat_pieces.h"
 #include "storage/missing_files.h"
 #include "storage/object.h"
@@ -71,7 +72,8 @@ static tp_status read_flat(struct deepspeed_flat *f, const struct deepspeed_stat
     f->numel = f->tensors[0].shape[0];
     if (torch_pieces_is_number(step)) {
         TP_TRY(torch_pieces_number(&at, x, step, "step", err));
-        TP_TRY(piece_source_set_step(d->source, at, "the optimizer", err));
+        TP_TRY(piece_source_set_step(d->source, at,
+                                     file_table_path(piece_source_files(d->source), x->file), err));
     }
 done:
     return st;
@@ -94,7 +96,8 @@ static tp_status add_interval(const struct deepspeed_state *d, const struct deep
         p.file = flat->file;
         p.sum = flat->sum;
         p.begin = flat->begin + at * dtype_bytes(p.dtype);
-        st = flat_pieces_add(d->source, d->model, &p, first, n, err);
+        st = d->parallel ? parallel_param_add_interval(d, param, &p, first, n, err)
+                         : flat_pieces_add(d->source, d->model, &p, first, n, err);
     }
     return st;
 }
@@ -194,6 +197,18 @@ done:
 
 /* ---- ranks ---- */
 
+bool deepspeed_zero_is_in(const char *dir)
+{
+    static const char *const zero[] = { "zero_pp_rank_0_mp_rank_00_optim_states.pt",
+                                        "bf16_zero_pp_rank_0_mp_rank_00_optim_states.pt",
+                                        "fp16_zero_pp_rank_0_mp_rank_00_optim_states.pt" };
+
+    for (int i = 0; i < 3; i++)
+        if (object_is_in(dir, zero[i]))
+            return true;
+    return false;
+}
+
 /* The path of a rank's optimizer states, whose name depends on the type. *found: it is there. */
 static tp_status rank_file(bool *found, char name[DEEPSPEED_NAME_BYTES],
                            const struct deepspeed_state *d, int rank, struct tp_err *err)
@@ -206,12 +221,12 @@ static tp_status rank_file(bool *found, char name[DEEPSPEED_NAME_BYTES],
     for (int i = 0; i < 3 && !*found; i++) {
         bool first = false;
 
-        snprintf(name, DEEPSPEED_NAME_BYTES, "%szero_pp_rank_0_mp_rank_00_optim_states.pt",
-                 heads[i]);
+        snprintf(name, DEEPSPEED_NAME_BYTES, "%szero_pp_rank_0_mp_rank_%02d_optim_states.pt",
+                 heads[i], d->mp_rank);
         TP_TRY(file_join(path, d->dir, name, err));
         first = object_is_there(path);
-        snprintf(name, DEEPSPEED_NAME_BYTES, "%szero_pp_rank_%d_mp_rank_00_optim_states.pt",
-                 heads[i], rank);
+        snprintf(name, DEEPSPEED_NAME_BYTES, "%szero_pp_rank_%d_mp_rank_%02d_optim_states.pt",
+                 heads[i], rank, d->mp_rank);
         TP_TRY(file_join(path, d->dir, name, err));
         *found = object_is_there(path);
         if (first) /* one that is missing has such a name too */
@@ -272,7 +287,7 @@ tp_status deepspeed_zero_add(struct deepspeed_state *d, struct tp_err *err)
 
         st = open_rank(&x, d, rank, err);
         state = st ? NULL : pickle_get(x.root, "optimizer_state_dict");
-        if (!st && rank == 0)
+        if (!st && rank == 0 && d->mp_rank == 0)
             st = deepspeed_extras_optimizer(d, state, err);
         if (!st)
             st = d->zero3 ? add_rank_zero3(d, &x, state, rank, err)

@@ -106,17 +106,19 @@ static const struct tensor *find_role(const struct megatron_map *map, enum tenso
 }
 
 /* The tensor of a module, or one of its tensors. GPT-2 has query, key and value in one, each as a
- * block; other families that fuse them have more that Megatron does not have. OPT's table of
+ * block, and GPT-NeoX head by head; other families that fuse them have more that Megatron does not
+ * have. OPT's table of
  * positions begins with rows that are none. */
 static const struct tensor *find_tensor(const struct megatron_map *map,
                                         const struct megatron_name *name)
 {
     const enum tensor_role role = name->module->role;
     const struct family *family = family_of(map->model);
+    const bool is_fused = family->in_out || (map->is_neox && family->qkv_by_head);
 
     if (role == ROLE_POSITIONS && family->extra_positions > 0)
         return NULL;
-    return find_role(map, role == ROLE_Q && family->in_out ? ROLE_QKV : role, name);
+    return find_role(map, role == ROLE_Q && is_fused ? ROLE_QKV : role, name);
 }
 
 /* ---- rows ---- */
@@ -184,8 +186,22 @@ static void add_vocabulary(struct row_list *l, const struct megatron_map *map,
         add_rows(l, t, at, 1, last);
 }
 
+/* A rank's queries, then its keys, then its values. */
+static void add_blocks_of_rank(struct row_list *l, const struct model *m,
+                               const struct tensor *const *qkv, int64_t tp, int64_t tp_rank)
+{
+    int64_t at = l->begin;
+
+    for (int i = 0; i < 3; i++) {
+        const int64_t n = (i == 0 ? m->heads : m->kv_heads) / tp * m->head_dim;
+
+        add_rows(l, qkv[i], at, n, tp_rank * n);
+        at += n;
+    }
+}
+
 static void add_qkv(struct row_list *l, const struct megatron_map *map,
-                    const struct megatron_name *name)
+                    const struct megatron_name *name, int64_t tp_rank)
 {
     const struct model *m = map->model;
     const struct tensor *q = find_role(map, ROLE_Q, name), *k = find_role(map, ROLE_K, name),
@@ -198,7 +214,14 @@ static void add_qkv(struct row_list *l, const struct megatron_map *map,
         k_at = m->heads * hd;
         v_at = k_at + m->kv_heads * hd;
     }
-
+    if (q && family_of(m)->qkv_by_head) {
+        add_rows(l, q, 0, outputs_of(map, q), 0);
+        return;
+    }
+    if (q && k && v && map->is_neox && m->kv_heads < m->heads) {
+        add_blocks_of_rank(l, m, (const struct tensor *[]){ q, k, v }, map->tp, tp_rank);
+        return;
+    }
     for (int g = 0; g < m->kv_heads && q && k && v; g++) {
         const int64_t at = g * (per_group + 2 * hd);
 
@@ -240,8 +263,11 @@ static void add_fc1(struct row_list *l, const struct megatron_map *map, const st
         return;
     }
     if (gate)
-        l->rows[l->n++] = (struct megatron_rows){ gate, 0, rows, tp_rank * rows, 0, false };
-    l->rows[l->n++] = (struct megatron_rows){ up, gate ? rows : 0, rows, tp_rank * rows, 0, false };
+        l->rows[l->n++] =
+            (struct megatron_rows){ gate, map->is_neox ? rows : 0, rows, tp_rank * rows, 0, false };
+    l->rows[l->n++] = (struct megatron_rows){ up,   gate && !map->is_neox ? rows : 0,
+                                              rows, tp_rank * rows,
+                                              0,    false };
 }
 
 /* ---- names ---- */
@@ -333,13 +359,21 @@ static int64_t repeated_rows(const struct megatron_map *map, int64_t tp_rank)
     return rows < 0 ? 0 : rows < of_rank ? rows : of_rank;
 }
 
+/* Whether query, key and value of a rank are in one run of rows, or in three. */
+static bool has_blocks(const struct megatron_map *map)
+{
+    return map->is_neox &&
+           (family_of(map->model)->qkv_by_head || map->model->kv_heads < map->model->heads);
+}
+
 /* The most runs of rows that a module's tensor can have on a rank. */
 static size_t room_of(const struct megatron_map *map, const struct megatron_module *module,
                       int64_t tp_rank)
 {
     const struct model *m = map->model;
     const int64_t ffn = m->expert_ffn ? m->expert_ffn : m->ffn;
-    size_t room = 3 * (size_t)m->kv_heads + 2;
+    size_t room =
+        module && module->cut == MEGATRON_QKV ? 3 * (size_t)(has_blocks(map) ? 1 : m->kv_heads) : 2;
 
     if (module && module->role == ROLE_EXPERT_UP && map->expert_block > 0)
         room += 2 * (size_t)(ffn / map->expert_block);
@@ -375,7 +409,7 @@ enum megatron_found megatron_map_find(struct megatron_rows **rows, int *n,
     case MEGATRON_QKV:
         l.begin = tp_rank * (qkv / map->tp);
         l.end = l.begin + qkv / map->tp;
-        add_qkv(&l, map, &parsed);
+        add_qkv(&l, map, &parsed, tp_rank);
         break;
     case MEGATRON_FC1:
         add_fc1(&l, map, t, &parsed, tp_rank);

@@ -168,8 +168,7 @@ static tp_status refuse(const struct megatron_rank *r, const struct torch_pieces
                    file_table_path(piece_source_files(r->source), x->file), name, what);
 }
 
-/* Whether the rank's tensor has the rows that were found, and as many columns. */
-static bool fits(const struct megatron_rank *r, const struct megatron_rank_param *p)
+bool megatron_rank_fits(const struct megatron_rank *r, const struct megatron_rank_param *p)
 {
     int64_t rows = 0;
 
@@ -236,7 +235,7 @@ static tp_status add_param(struct megatron_rank *r, struct torch_pieces *x, int 
         p->n_rows = 0;             /* the first expert-parallel rank has the same */
     if (found == MEGATRON_UNKNOWN) /* the import decides: it may be left out on purpose */
         return piece_source_add(r->source, &piece, err);
-    if (!fits(r, p))
+    if (!megatron_rank_fits(r, p))
         return refuse(r, x, key, "has another shape than the model says", err);
     if (found == MEGATRON_FOUND)
         st = megatron_rank_add_tensor(r, p, &piece, err);

@@ -79,6 +79,9 @@ bool megatron_stacked_find(struct megatron_rank_param *p, const struct megatron_
 tp_status megatron_stacked_add(struct megatron_rank *r, const struct megatron_rank_param *param,
                                const struct piece *p, int64_t first, int64_t n, struct tp_err *err);
 
+/* Whether the rank's tensor has the rows that were found, and as many columns. */
+bool megatron_rank_fits(const struct megatron_rank *r, const struct megatron_rank_param *p);
+
 /* Elements of a parameter on its rank. */
 int64_t megatron_rank_elements(const struct megatron_rank_param *param);
 

@@ -17,13 +17,17 @@
 #include "reshard/formats/export_writer.h"
 #include "reshard/formats/pieces/file_table.h"
 
-/* Of a piece whose elements its file has in another form, as of quantized weights. */
+/* Of a piece whose elements its files have in another form, as of quantized weights, or several
+ * times, as ranks have copies of a tensor. */
 struct piece_decoder {
     const void *ctx;
     int64_t stored_bytes; /* which the files were seen to have */
     /* Read a run of the piece, which is a whole tensor. Thread safe. */
     tp_status (*read)(const void *ctx, const struct box *run, void *buf, struct tp_err *err);
     void (*will_read)(const void *ctx, const struct box *run);
+    bool is_of_copies; /* it is not quantized */
+    const int *sums;   /* [n_sums] of all bytes that are stored (piece_source_add_sum) */
+    int n_sums;        /* 0: there are none */
 };
 
 struct piece {
@@ -179,7 +183,7 @@ struct piece_tensor {
 int piece_source_count(const struct piece_source *s);
 struct piece_tensor piece_source_tensor(const struct piece_source *s, int i);
 
-/* How many of them are decoded. */
+/* How many of them were quantized. */
 int piece_source_decoded(const struct piece_source *s);
 
 /* The tensor of this group and name; -1: there is none. */

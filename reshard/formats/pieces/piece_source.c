@@ -425,7 +425,7 @@ int piece_source_decoded(const struct piece_source *s)
     int n = 0;
 
     for (int i = 0; i < s->n_tensors; i++)
-        n += s->tensors[i].pieces->decoder != NULL;
+        n += s->tensors[i].pieces->decoder && !s->tensors[i].pieces->decoder->is_of_copies;
     return n;
 }
 
@@ -517,7 +517,7 @@ tp_status piece_source_verify(struct piece_source *s, int64_t *checked, int64_t 
         const struct piece *p = &s->pieces[i];
         int bytes = p->dtype == DTYPE_COUNT ? 0 : dtype_bytes(p->dtype);
 
-        *(p->sum ? checked : unchecked) +=
+        *(p->sum || (p->decoder && p->decoder->n_sums > 0) ? checked : unchecked) +=
             p->decoder ? p->decoder->stored_bytes : box_elements(&p->box) * bytes;
         st = p->sum || p->decoder ? TP_OK : check_there(s, p, err);
     }

@@ -50,6 +50,10 @@ static void choose(struct piece_sums *s, const struct piece *const *extents, int
     for (int i = 0; i < n_extents; i++) {
         const struct piece *p = extents[i];
 
+        for (int k = 0; p->decoder && k < p->decoder->n_sums; k++) {
+            s->wanted[p->decoder->sums[k] - 1] = true;
+            s->separate[p->decoder->sums[k] - 1] = true;
+        }
         if (!p->sum || box_is_empty(&p->box))
             continue;
         s->wanted[p->sum - 1] = true;

@@ -4,7 +4,7 @@
  *
  * A transfer reads each piece once. What no piece has, such as padding, is read at the end. A range
  * of which pieces overlap, or lie apart, is read a second time at the end instead, and so is one of
- * which not everything was read.
+ * which not everything was read, or of which a decoder reads.
  */
 #ifndef RESHARD_FORMATS_PIECES_PIECE_SUMS_H
 #define RESHARD_FORMATS_PIECES_PIECE_SUMS_H

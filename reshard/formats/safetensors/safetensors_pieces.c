@@ -39,8 +39,10 @@ static const struct piece_decoder *make_decoder(const struct quantized *q, struc
     struct piece_decoder *d = arena_array(arena, 1, sizeof *d);
 
     if (d)
-        *d = (struct piece_decoder){ q, q->elements.size + q->scales.size, read_decoded,
-                                     will_read_decoded };
+        *d = (struct piece_decoder){ .ctx = q,
+                                     .stored_bytes = q->elements.size + q->scales.size,
+                                     .read = read_decoded,
+                                     .will_read = will_read_decoded };
     return d;
 }
 

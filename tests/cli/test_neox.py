@@ -1,0 +1,220 @@
+"""tp-ckpt import of DeepSpeed's checkpoints with tensor and pipeline parallelism, as GPT-NeoX and Megatron-DeepSpeed save them: of
+random sizes of the job, with the tensors of a file of ZeRO-1 without them; and what is missing or of another save. Ranks have
+other copies of norms and biases, whose mean, or sum, is the model's. tests/clients/test_neox.py asks DeepSpeed itself.
+
+needs: tp-ckpt tp-reshard
+covers: reshard/formats/deepspeed/model_parallel reshard/formats/deepspeed/parallel_param reshard/formats/deepspeed/layer_name reshard/formats/deepspeed/rank_copies
+"""
+import json
+import random
+
+import numpy as np
+import pytest
+
+import foreign_files
+import harness
+import neox_files
+import torch_files
+from harness import ok, run
+from state import digests
+
+FAMILIES = json.loads((harness.REPO / "tests/fixture/families.json").read_text())
+GQA = {"num_key_value_heads": 4, "hidden_size": 48}
+# the model, the names, with a pipeline, what is changed in config.json
+CASES = {"neox": ("gpt-neox", "neox", True, {}), "neox-serial": ("gpt-neox", "neox", True, {"use_parallel_residual": False}),
+         "neox-sequential": ("gpt-neox", "neox", False, {}), "neox-llama": ("llama", "neox", True, {}), "neox-gqa": ("llama", "neox", True, GQA),
+         "megatron-gqa": ("llama", "megatron", True, GQA), "megatron-nested": ("llama", "megatron", False, GQA), "megatron-gpt2": ("gpt2", "megatron", True, {}),
+         "megatron-gpt2-nested": ("gpt2", "megatron", False, {})}
+STEP = 3
+
+
+class Made:
+    """Random tensors of a family. Vectors are multiples of 1/8, so that means and sums of copies are exact."""
+
+    def __init__(self, family, folder, seed, fp16=False, **changes):
+        self.config = {**FAMILIES[family]["config"], **changes}
+        self.path = folder / "config.json"
+        self.path.write_text(json.dumps(self.config))
+        numbers = np.random.default_rng(seed)
+        shapes = {k: [24, 48] if "num_key_value_heads" in changes and k.split(".")[-2] in ("k_proj", "v_proj") else s
+                  for k, s in FAMILIES[family]["tensors"].items()}
+
+        def make(name, shape):
+            vector = len(shape) == 1 or "wpe" in name
+            return numbers.integers(-80, 80, shape).astype(np.float32) / 8 if vector else numbers.standard_normal(shape).astype(np.float32)
+
+        self.state = {g: {k: make(k, s) for k, s in shapes.items()} for g in ("master", "exp_avg", "exp_avg_sq")}
+        self.state["param"] = {k: make(k, s).astype(np.float16) if fp16 else (make(k, s).view(np.uint32) >> 16).astype(np.uint16)
+                               for k, s in shapes.items()}
+
+    def import_(self, source, root, *more):
+        return run("tp-ckpt", "import", source, "--config", self.path, "-o", root, *more)
+
+    def plain(self, folder):
+        """The digests of the same without model parallelism."""
+        foreign_files.zero1(folder / "plain", self.state, STEP, 1)
+        assert self.import_(folder / "plain", folder / "of-plain").rc == 0
+        return digests(folder / "of-plain")
+
+
+def sizes(seed, pipeline=True):
+    pick = random.Random(seed)
+    return pick.choice([1, 2, 4]), pick.choice([1, 2, 3]) if pipeline else 1, pick.choice([1, 2, 3])
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_ranks_of_tensor_and_pipeline_parallelism_are_one_model(case, tmp_path):
+    family, names, pipeline, changes = CASES[case]
+    seed = random.randrange(10 ** 6)
+    made = Made(family, tmp_path, seed, **changes)
+    want = made.plain(tmp_path)
+    for more in range(3):
+        tp, pp, dp = sizes(seed + more, pipeline) if more else (2, 2 if pipeline else 1, 2)
+        print("seed %d, tp%d pp%d dp%d" % (seed + more, tp, pp, dp))
+        folder = tmp_path / ("ds%d" % more)
+        neox_files.Save(made.config, made.state, tp, pp, dp, names, pipeline).write(folder, STEP)
+        r = made.import_(folder, tmp_path / ("ckpt%d" % more))
+        assert r.rc == 0 and "every checksum of the source" in r.out, repr(r)
+        assert digests(tmp_path / ("ckpt%d" % more)) == want
+
+
+def test_weights_in_fp16_are_joined_too(tmp_path):
+    made = Made("gpt-neox", tmp_path, 3, fp16=True)
+    neox_files.Save(made.config, made.state, 2, 2, 1).write(tmp_path / "ds", STEP)
+    assert made.import_(tmp_path / "ds", tmp_path / "ckpt").rc == 0
+    assert digests(tmp_path / "ckpt") == made.plain(tmp_path)
+    shown = json.loads(ok("tp-ckpt", "show", tmp_path / "ckpt", "--json").out)["tensors"]
+    assert {t["dtype"] for t in shown if t["group"] == "param"} == {"f16"}
+
+
+# ---- what is damaged, or is not read ----
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory):
+    return Made("gpt-neox", tmp_path_factory.mktemp("small"), 5)
+
+
+@pytest.fixture
+def saved(small, tmp_path):
+    """The folder of the step of tp2pp2dp2."""
+    neox_files.Save(small.config, small.state, 2, 2, 2).write(tmp_path / "ds", STEP)
+    return tmp_path / "ds/global_step3"
+
+
+def rank_state(small, tmp_path, **more):
+    """Files of the same job, of another save."""
+    neox_files.Save(small.config, small.state, 2, 2, 2).write(tmp_path / "other", more.pop("step", STEP), **more)
+    return next(p for p in (tmp_path / "other").iterdir() if p.is_dir())
+
+
+def refused(small, folder, tmp_path, *words, rc=3, more=()):
+    r = small.import_(folder, tmp_path / "no", *more)
+    assert r.rc == rc and all(w in r.err for w in words) and len(r.lines) == 1 and not (tmp_path / "no").exists(), repr(r)
+
+
+@pytest.mark.parametrize("name", ["layer_03-model_01-model_states.pt", "layer_00-model_00-model_states.pt", "mp_rank_03_model_states.pt",
+                                  "zero_pp_rank_1_mp_rank_02_optim_states.pt", "zero_pp_rank_0_mp_rank_03_optim_states.pt"])
+def test_a_file_that_is_missing_is_named(name, small, saved, tmp_path):
+    (saved / name).unlink()
+    refused(small, saved, tmp_path, name, "no such file")
+
+
+@pytest.mark.parametrize("name", ["mp_rank_02_model_states.pt", "zero_pp_rank_1_mp_rank_02_optim_states.pt"])
+def test_ranks_of_different_steps_are_no_checkpoint(name, small, saved, tmp_path):
+    other = rank_state(small, tmp_path, step=4)
+    (saved / name).write_bytes((other / name).read_bytes())
+    refused(small, saved, tmp_path, name, "3", "4")
+
+
+def test_ranks_with_other_parameters_are_no_checkpoint(small, saved, tmp_path):
+    name = "mp_rank_%02d_model_states.pt"
+    (saved / (name % 3)).write_bytes((saved / (name % 0)).read_bytes())
+    refused(small, saved, tmp_path, name % 3, "other parameters than rank 2")
+
+
+def test_a_partition_of_another_length_is_no_partition(small, saved, tmp_path):
+    neox_files.Save(small.config, small.state, 2, 2, 3).write(tmp_path / "other", STEP)
+    name = "zero_pp_rank_1_mp_rank_00_optim_states.pt"
+    (saved / name).write_bytes((tmp_path / "other/global_step3" / name).read_bytes())
+    r = small.import_(saved, tmp_path / "no")
+    assert r.rc == 3 and len(r.lines) == 1 and not (tmp_path / "no").exists(), repr(r)
+
+
+def test_copies_that_are_not_whole_are_refused(small, saved, tmp_path):
+    """The rank has fewer partitions than its model states say, of vectors that each rank has."""
+    states = neox_files.Save({**small.config, "hidden_size": 32}, {g: {k: v[:32] if v.ndim == 1 and "norm" in k else v for k, v in t.items()}
+                                                                  for g, t in small.state.items()}, 2, 2, 2)
+    states.write(tmp_path / "other", STEP)
+    for path in (tmp_path / "other/global_step3").glob("*mp_rank_01*"):
+        (saved / path.name).write_bytes(path.read_bytes())
+    refused(small, saved, tmp_path, "input_layernorm", "another shape", "rank 1 of 2")
+
+
+def test_bytes_of_copies_are_compared_with_their_checksum(small, saved, tmp_path):
+    """Of the second rank too, although all are read as one tensor."""
+    path = saved / "layer_02-model_01-model_states.pt"
+    data = bytearray(path.read_bytes())
+    array = neox_files.Save(small.config, small.state, 2, 2, 2).layer(small.state["param"], "param", 0)["input_layernorm.weight"][1]
+    at = data.index(array.tobytes())
+    data[at] ^= 1
+    path.write_bytes(data)
+    refused(small, saved, tmp_path, path.name, "CRC-32")
+    r = run("tp-ckpt", "verify", saved, "--config", small.path)
+    assert r.rc == 1 and path.name in r.out and "damaged" in r.out, repr(r)
+
+
+@pytest.mark.parametrize("changes,word", [({"num_hidden_layers": 3}, "layers"), ({"num_attention_heads": 4}, "num_attention_heads 8"),
+                                          ({"hidden_size": 32}, "shape"), ({"vocab_size": 200}, "embed")])
+def test_the_model_must_be_that_of_the_files(changes, word, small, saved, tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps({**small.config, **changes}))
+    r = run("tp-ckpt", "import", saved, "--config", tmp_path / "config.json", "-o", tmp_path / "no")
+    assert r.rc in (2, 3) and word in r.err and len(r.lines) == 1 and not (tmp_path / "no").exists(), repr(r)
+
+
+def test_without_the_model_nothing_is_read(saved, tmp_path):
+    r = run("tp-ckpt", "ls", saved)
+    assert r.rc == 2 and "--config" in r.err and len(r.lines) == 1, repr(r)
+
+
+def test_other_names_are_not_read(small, tmp_path):
+    for rank in range(2):
+        foreign_files.zero1(tmp_path / "ds", {g: {k: v for k, v in t.items()} for g, t in small.state.items()}, STEP, 1, mp_rank=rank, mp_world_size=2)
+    refused(small, tmp_path / "ds", tmp_path, "GPT-NeoX and Megatron-DeepSpeed", rc=2)
+
+
+def test_orders_of_before_version_2_are_not_read(small, tmp_path):
+    refused(small, rank_state(small, tmp_path, checkpoint_version=1.0), tmp_path, "checkpoint_version", rc=2)
+
+
+def test_weights_alone_are_read_without_the_optimizer(small, saved, tmp_path):
+    for path in saved.glob("zero_*"):
+        path.unlink()
+    refused(small, saved, tmp_path, "optim_states.pt", "--no-optim", rc=2)
+    assert small.import_(saved, tmp_path / "ckpt", "--no-optim").rc == 0
+    assert digests(tmp_path / "ckpt") == [d for d in small.plain(tmp_path) if d.split()[1].startswith("param/")]
+
+
+# ---- where it goes ----
+
+def test_it_is_listed_and_compared(small, saved, tmp_path):
+    config = ("--config", small.path)
+    want = small.plain(tmp_path)
+    assert ok("tp-ckpt", "digest", saved, *config).out.splitlines()[:-1] == want
+    assert "DeepSpeed" in ok("tp-ckpt", "ls", saved, *config).out
+    assert "0 B have no checksum" in ok("tp-ckpt", "verify", saved, *config).out
+    assert "equal" in ok("tp-ckpt", "diff", saved, tmp_path / "of-plain", *config).out
+
+
+@pytest.mark.parametrize("form", ["deepspeed", "safetensors", "dcp", "trainer"])
+def test_it_becomes_other_formats(form, small, saved, tmp_path):
+    """The Universal checkpoint has Hugging Face's names, and is imported again."""
+    ok("tp-reshard", saved, "--to", "tp1", "--format", form, "--config", small.path, "-o", tmp_path / "out")
+    assert small.import_(tmp_path / "out", tmp_path / "ckpt").rc == 0
+    want = small.plain(tmp_path)
+    if form == "deepspeed":  # which makes weights of the masters
+        want = [d for d in want if "param/" not in d]
+        assert [d for d in digests(tmp_path / "ckpt") if "param/" not in d] == want
+    elif form == "safetensors":
+        assert digests(tmp_path / "ckpt") == [d for d in want if "param/" in d]
+    else:
+        assert [d for d in digests(tmp_path / "ckpt") if "exp_avg" in d] == [d for d in want if "exp_avg" in d]
