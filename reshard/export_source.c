@@ -285,13 +285,17 @@ static bool keeps_extras(const struct export_request *q, const struct export_for
     return from && !q->no_optim && format->extras && strcmp(from, format->extras) == 0;
 }
 
-/* The layout of the files: what the request names, the rest as `base` has it. */
+/* The layout of the files: what the request names, the rest as `source` has it. */
 static tp_status find_spec(struct spec *out, const struct export_request *q,
-                           const struct spec *base, struct tp_err *err)
+                           const struct export_format *format, const struct spec *source,
+                           struct tp_err *err)
 {
+    struct spec tp_only = spec_default();
+    const struct spec *base = format->tp_only ? &tp_only : source;
     unsigned named;
     tp_status st;
 
+    tp_only.tp = source->tp;
     *out = *base;
     if (!q->layout)
         return TP_OK;
@@ -319,7 +323,7 @@ static tp_status keep_padding(struct export_source *s, const struct export_reque
 
     if (!s->request.keeps_extras || !format->padding || !s->import.pieces)
         return TP_OK;
-    TP_TRY(find_spec(&spec, q, &base, err));
+    TP_TRY(find_spec(&spec, q, format, &base, err));
     TP_TRY(format->padding(&rows, &s->model, s->import.pieces, &spec, arena, err));
     if (rows == 0)
         return TP_OK;
@@ -403,7 +407,7 @@ tp_status export_source_open(struct export_source *s, const struct export_reques
     st = q->foreign ? open_foreign(s, q, format, arena, err)
                     : open_checkpoint(s, q, format, arena, err);
     if (!st)
-        st = find_spec(&spec, q, &s->layout.spec, err);
+        st = find_spec(&spec, q, format, &s->layout.spec, err);
     if (st)
         return st;
     return layout_make(&s->layout, &spec, s->layout.n_layers, s->layout.tensors,

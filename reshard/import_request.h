@@ -16,7 +16,7 @@ struct comm_control;
 /* What can be read. */
 #define IMPORT_FORMATS                                                                   \
     "safetensors, bin, trainer, dcp, accelerate, accelerate-ddp, torchtitan, megatron, " \
-    "torch_dist, fsdp_dtensor, deepspeed, verl, meta, pt"
+    "torch_dist, fsdp_dtensor, deepspeed, verl, vllm, meta, pt"
 
 struct import_request {
     const char *source; /* folder */

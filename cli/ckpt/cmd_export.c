@@ -22,6 +22,9 @@ static const char intro[] =
     "\n"
     "    safetensors     weights as whole tensors under their Hugging Face names, which\n"
     "                    transformers, vLLM and other programs load\n"
+    "    vllm            the same cut for each tensor-parallel rank: vLLM's sharded state, from "
+    "which\n"
+    "                    each rank loads only its part\n"
     "    trainer         the same with AdamW's state, from which transformers' Trainer continues\n"
     "    accelerate-ddp  the same, which Accelerate loads in one process or with DDP\n"
     "    gguf            model.gguf, weights and tokenizer for llama.cpp\n"
@@ -52,13 +55,14 @@ static bool parse(struct export_request *q, struct export_command *o, int *exit_
         OPT_ARG("CKPT", &q->ckpt, "checkpoint root (its newest complete step) or step directory"),
         OPT_STR('o', "out", "DIR", &q->out, "folder to create, or s3://BUCKET/PREFIX"),
         OPT_STR(0, "format",
-                "safetensors|trainer|gguf|dcp|accelerate|accelerate-ddp|torchtitan|megatron|"
+                "safetensors|vllm|trainer|gguf|dcp|accelerate|accelerate-ddp|torchtitan|megatron|"
                 "torch_dist|deepspeed|meta",
                 &q->format, "format to write (default safetensors)"),
-        OPT_STR(0, "layout", "SPEC", &q->layout,
-                "dcp, accelerate, torchtitan, megatron, torch_dist, meta: layout of the\nfiles "
-                "(default: "
-                "CKPT's)"),
+        OPT_STR(
+            0, "layout", "SPEC", &q->layout,
+            "vllm, dcp, accelerate, torchtitan, megatron, torch_dist, meta: layout of the\nfiles "
+            "(default: "
+            "CKPT's)"),
         OPT_FLAG(0, "no-optim", &q->no_optim, "write the weights only"),
         OPT_FLAG(0, "distributed-optimizer", &q->options.distributed_optimizer,
                  "megatron, torch_dist: write the optimizer as\n--use-distributed-optimizer of "
@@ -69,7 +73,7 @@ static bool parse(struct export_request *q, struct export_command *o, int *exit_
                 "the moments without masters); f32 is taken from the masters where\n"
                 "there are any, and so is q8_0 (GGUF only)"),
         { OPT_KIND_SIZE, 0, "max-shard-size", "SIZE", &q->max_shard_bytes,
-          "safetensors, trainer: limit on the bytes of tensors in a file (default 5GB)",
+          "safetensors, vllm, trainer: limit on the bytes of tensors in a file (default 5GB)",
           &o->max_shard_given },
         OPT_STR(0, "assets", "DIR", &q->assets,
                 "copy tokenizer, chat templates and generation_config.json\n"

@@ -28,6 +28,7 @@ static const char intro[] =
     "    verl            verl's files of each rank, of FSDP2 and FSDP1\n"
     "    meta            Meta's params.json and consolidated.NN.pth; Mistral's\n"
     "                    consolidated.safetensors\n"
+    "    vllm            vLLM's sharded state, files of each tensor-parallel rank\n"
     "    pt              a file: what a program has given to torch.save, or Lightning's .ckpt\n"
     "\n"
     "config.json says which model it is; --config names it when it is not in SRC. Where SRC has "
@@ -54,7 +55,7 @@ static bool parse(struct import_request *q, struct copy_options *copy, struct op
         OPT_STR(0, "layout", "SPEC", &q->layout, "layout to write (default tp1)"),
         OPT_STR(0, "format",
                 "auto|safetensors|bin|trainer|dcp|accelerate|accelerate-ddp|torchtitan|megatron|"
-                "torch_dist|fsdp_dtensor|deepspeed|verl|meta|pt",
+                "torch_dist|fsdp_dtensor|deepspeed|verl|vllm|meta|pt",
                 &q->format, "format of SRC (default auto: detected from its files)"),
         OPT_STR(0, "config", "FILE", &q->config,
                 "config.json of the model (default: SRC's; of Megatron-LM, one\nthat is made from "

@@ -58,8 +58,9 @@ static const char tail[] =
 
 /* Those that rules are for; those that are both read and written. */
 #define RULES_FORMATS "safetensors, bin, dcp, accelerate, torchtitan,\ndeepspeed, verl and pt"
-#define FORMATS \
-    "trainer|dcp|accelerate|accelerate-ddp|torchtitan|megatron|torch_dist|deepspeed|verl|meta"
+#define FORMATS                                                                                 \
+    "trainer|dcp|accelerate|accelerate-ddp|torchtitan|megatron|torch_dist|deepspeed|verl|vllm|" \
+    "meta"
 
 /* False: *exit_code is what to return. */
 static bool parse(struct reshard_options *o, int *exit_code, int argc, char **argv)

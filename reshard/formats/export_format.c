@@ -16,6 +16,7 @@
 #include "reshard/formats/safetensors/safetensors.h"
 #include "reshard/formats/torch/dcp.h"
 #include "reshard/formats/verl/verl.h"
+#include "reshard/formats/vllm/vllm.h"
 
 /* What formats of pieces have in common. */
 #define PIECES                                                              \
@@ -36,6 +37,14 @@ static const struct export_format formats[] = {
       .shards = true,
       .extras = "trainer",
       .create = hf_trainer_export_create,
+      PIECES },
+    { .name = "vllm",
+      .title = "vLLM's sharded state",
+      .state = EXPORT_WEIGHTS,
+      .cuts = true,
+      .tp_only = true,
+      .shards = true,
+      .create = vllm_export_create,
       PIECES },
     { .name = "gguf",
       .title = "GGUF of llama.cpp",

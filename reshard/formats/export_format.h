@@ -25,6 +25,7 @@ struct export_format {
     const char *title; /* for people */
     enum export_state state;
     bool cuts;                  /* its files depend on the layout */
+    bool tp_only;               /* on its tp alone; the source's other axes are not kept */
     bool shards;                /* its files are limited by max_shard_bytes */
     bool q8_0;                  /* it has ggml's Q8_0 */
     bool distributed_optimizer; /* it has the state of Megatron-LM's */

@@ -19,6 +19,7 @@
 #include "reshard/formats/torch/dcp.h"
 #include "reshard/formats/torch/torch_bin.h"
 #include "reshard/formats/verl/verl.h"
+#include "reshard/formats/vllm/vllm.h"
 #include "storage/object.h"
 
 #define ONE_SAVE "that the files of all ranks are of one save, beyond their equal steps"
@@ -101,6 +102,13 @@ static const struct foreign_format formats[] = {
       .read = hf_trainer_accelerate_read,
       .ordered = true,
       .unproved = ORDER("optimizer.bin") },
+    { .name = "vllm",
+      .title = "vLLM's sharded state",
+      .detect = vllm_detect,
+      .read = vllm_read,
+      .fused = true,
+      .unproved = "that the files of all ranks are of one save, and their copies of one tensor "
+                  "equal; that no bit changed, because the files have no checksums" },
     { .name = "bin",
       .title = "pytorch_model.bin",
       .detect = torch_bin_detect,
@@ -127,7 +135,9 @@ enum { FORMATS = sizeof formats / sizeof *formats };
 
 const char *foreign_format_name(const char *name)
 {
-    static const char *const other[][2] = { { "torch", "bin" }, { "megatron-dist", "torch_dist" } };
+    static const char *const other[][2] = { { "torch", "bin" },
+                                            { "megatron-dist", "torch_dist" },
+                                            { "sharded_state", "vllm" } };
 
     for (size_t i = 0; i < sizeof other / sizeof *other; i++)
         if (strcmp(other[i][0], name) == 0)

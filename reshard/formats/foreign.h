@@ -36,8 +36,8 @@ struct foreign_format {
                              than what is so of all formats */
 };
 
-/* Formats have second names: "torch" is "bin", "megatron-dist" is "torch_dist". The first name, or
- * `name` itself. */
+/* Formats have second names: "torch" is "bin", "megatron-dist" is "torch_dist", "sharded_state" is
+ * "vllm". The first name, or `name` itself. */
 const char *foreign_format_name(const char *name);
 
 /* The format of this name, or of what is at `path`; NULL: none. */

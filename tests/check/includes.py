@@ -40,7 +40,7 @@ LAYERS = {
     "comm": ["env", "host/", ".", "cuda/"],
     "kernels": [".", "cpu/ null/", "cuda/"],
     "reshard": ["engine/", "formats/export_writer formats/upload_set", "formats/checkpoint/ formats/pieces/", "formats/safetensors/",
-                "formats/torch/", "formats/gguf/ formats/megatron/ formats/hf_trainer/ formats/meta/ formats/verl/", "formats/deepspeed/",
+                "formats/torch/", "formats/gguf/ formats/megatron/ formats/hf_trainer/ formats/meta/ formats/verl/ formats/vllm/", "formats/deepspeed/",
                 "formats/pt/", "formats/", "."],
     "trainer": ["sizing/", "config pipeline/ process_groups",
                 "context/ data_parallel/ tensor/", "data/ model/ same_bits/", "."],

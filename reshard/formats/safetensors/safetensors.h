@@ -75,6 +75,12 @@ tp_status safetensors_add_files(struct piece_target *t, const char *dir,
                                 const struct tensor *tensors, const int *ids, int n,
                                 int64_t max_shard_bytes, struct tp_err *err);
 
+/* Begin one file of a target with these n tensors, in this order: write its header, and set its
+ * length. The data of tensors[i], which the caller places, begin at byte begins[i]. */
+tp_status safetensors_begin_file(struct piece_target *t, int file,
+                                 const struct safetensors_tensor *tensors, int n, int64_t *begins,
+                                 struct tp_err *err);
+
 /* The same as a row of reshard/formats/export_format.h. */
 tp_status safetensors_export_create(struct export_writer *w, const struct export_contents *q,
                                     struct tp_err *err);

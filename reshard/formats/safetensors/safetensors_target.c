@@ -85,6 +85,24 @@ done:
     return st;
 }
 
+tp_status safetensors_begin_file(struct piece_target *t, int file,
+                                 const struct safetensors_tensor *tensors, int n, int64_t *begins,
+                                 struct tp_err *err)
+{
+    struct safetensors_entry *entries =
+        arena_array(piece_target_arena(t), (size_t)n + 1, sizeof *entries);
+    tp_status st;
+
+    if (!entries)
+        return tp_fail(err, TP_E_NOMEM, "no memory for a file of %d tensors", n);
+    for (int i = 0; i < n; i++)
+        entries[i].tensor = tensors[i];
+    st = write_header(t, file, entries, n, err);
+    for (int i = 0; i < n; i++)
+        begins[i] = entries[i].begin;
+    return st;
+}
+
 /* File number i has tensors first .. end - 1. */
 static tp_status add_file(struct piece_target *t, struct safetensors_files_plan *p, int i,
                           int first, int end, struct tp_err *err)
