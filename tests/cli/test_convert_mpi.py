@@ -22,8 +22,8 @@ from test_reshard import make, mpirun, random_config
 
 SEED = int(os.environ.get("TP_SEED", random.SystemRandom().randrange(10 ** 9)))
 CONFIG = {"num_hidden_layers": 2, "vocab_size": 261}
-WRITTEN = ["safetensors", "trainer", "dcp", "accelerate", "torchtitan", "megatron", "torch_dist", "deepspeed"]
-CUT = {"dcp": "tp2dp2zero3", "accelerate": "dp3zero3", "torchtitan": "dp4zero3", "megatron": "tp2pp2", "torch_dist": "tp4pp2", "tp": "tp4pp2"}
+WRITTEN = ["safetensors", "trainer", "dcp", "accelerate", "torchtitan", "megatron", "torch_dist", "deepspeed", "vllm"]
+CUT = {"vllm": "tp4", "dcp": "tp2dp2zero3", "accelerate": "dp3zero3", "torchtitan": "dp4zero3", "megatron": "tp2pp2", "torch_dist": "tp4pp2", "tp": "tp4pp2"}
 SAME = ["bytes_read", "bytes_written", "tensors", "boxes", "windows", "digests_equal", "casts", "checksums", "left_out", "step"]
 
 
@@ -75,7 +75,7 @@ def large(tmp_path_factory):
 
 def target_of(rng, source):
     """A format and a layout that this source can become."""
-    choices = {"safetensors": ["safetensors", "tp", "dcp", "megatron"], "verl": ["verl", "verl", "tp", "dcp"], "tp": WRITTEN}
+    choices = {"safetensors": ["safetensors", "tp", "dcp", "megatron"], "vllm": ["vllm", "safetensors", "tp"], "verl": ["verl", "verl", "tp", "dcp"], "tp": WRITTEN}
     format = rng.choice(choices.get(source, [*WRITTEN, "tp", "tp"]))
     if format == "verl":
         return format, "dp%d" % rng.randint(2, 5)

@@ -31,7 +31,7 @@ EACH = ["--journal", 0, "--jobs", 1]
 CASES = [("megatron", "megatron", "tp2pp2"), ("megatron", "tp", "tp4"), ("safetensors", "safetensors", "tp1"),
          ("dcp", "deepspeed", "tp1"), ("dcp", "trainer", "tp1"), ("tp", "accelerate-ddp", "tp1"),
          ("tp", "torchtitan", "tp1dp3zero3"), ("tp", "torch_dist", "tp2pp2"), ("tp", "accelerate", "tp2dp2zero3"),
-         ("accelerate", "accelerate", "tp2"), ("verl", "verl", "dp3"), ("tp", "meta", "tp1")]
+         ("accelerate", "accelerate", "tp2"), ("verl", "verl", "dp3"), ("vllm", "vllm", "tp4"), ("tp", "meta", "tp1")]
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +39,7 @@ def sources(tmp_path_factory):
     """{format: a checkpoint in it}."""
     root = tmp_path_factory.mktemp("sources")
     made = {"tp": make(root / "own", "tp2", CONFIG, dtype="f32")}
-    for fmt in ("megatron", "safetensors", "dcp", "accelerate"):
+    for fmt in ("megatron", "safetensors", "dcp", "accelerate", "vllm"):
         made[fmt] = root / fmt
         harness.ok("tp-ckpt", "export", made["tp"], "-o", made[fmt], "--format", fmt)  # at tp2, as the source
     made["verl"] = verl(root / "verl", made["tp"], made["dcp"] / "config.json")

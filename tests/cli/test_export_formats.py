@@ -403,7 +403,7 @@ def test_zero3_becomes_universal(bf16, tmp_path):
 
 # ---- all formats ----
 
-@pytest.mark.parametrize("fmt", ["safetensors", "trainer", "gguf", "dcp", "accelerate", "torchtitan", "megatron", "torch_dist", "deepspeed", "meta"])
+@pytest.mark.parametrize("fmt", ["safetensors", "trainer", "gguf", "vllm", "dcp", "accelerate", "torchtitan", "megatron", "torch_dist", "deepspeed", "meta"])
 def test_force_replaces_an_export_of_any_format(fmt, f32, tmp_path):
     export(f32, tmp_path / "out", fmt)
     (tmp_path / "out/README.md").write_text("mine")

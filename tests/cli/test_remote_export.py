@@ -20,7 +20,7 @@ from object_store import Fault, fails, interrupt, ok, run
 OUT = "s3://bucket/runs/hf"
 KEY = "bucket/runs/hf/"
 FORMATS = {"safetensors": ("--max-shard-size", "2M"), "trainer": ("--max-shard-size", "2M"),
-           "dcp": (), "accelerate": (), "torchtitan": (),
+           "vllm": (), "dcp": (), "accelerate": (), "torchtitan": (),
            "megatron": ("--layout", "tp2pp2"),
            "torch_dist": ("--layout", "tp2"), "deepspeed": (), "gguf": (), "meta": ("--layout", "tp2")}
 

@@ -17,7 +17,7 @@ from object_store import Fault, ObjectStore, fails, ok, run
 URL = "s3://bucket/runs/model"
 KEY = "bucket/runs/model"
 WRITTEN = {"safetensors": ("--max-shard-size", "200K"), "trainer": ("--max-shard-size", "200K"),
-           "dcp": (), "accelerate": (), "torchtitan": (),
+           "vllm": (), "dcp": (), "accelerate": (), "torchtitan": (),
            "megatron": ("--layout", "tp2pp2"),
            "torch_dist": ("--layout", "tp2"), "deepspeed": (), "meta": ("--layout", "tp2")}
 FORMATS = [*WRITTEN, "bin", "zero1", "zero3", "fsdp_dtensor"]
