@@ -35,6 +35,8 @@ WIDE = {"gpt2": dict(n_embd=256), "opt": dict(hidden_size=256, word_embed_proj_d
 MODULES = ["llama", "llama-biases", "mistral", "qwen2", "qwen2 shared", "qwen3", "gemma", "gemma2", "gemma3", "phi3", "granite",
            "gpt2", "opt"]
 
+LOADED = ["llama", "qwen2 shared", "gemma2", "gpt2"]  # what is equal, is loaded alike
+
 
 class Model:
     def __init__(self, folder, name, **changes):
@@ -110,6 +112,6 @@ def test_vllm_saves_what_is_written_here_and_loads_it(name, tp, tmp_path, figure
         assert sorted(got) == sorted(want)
         for key, value in want.items():
             assert got[key].dtype == value.dtype and got[key].shape == value.shape and torch.equal(got[key], value), key
-    if tp == 2:
+    if tp == 2 and name in LOADED:
         figure("largest difference of log probabilities", assert_same(model, ask(ours, tp=tp, load_format="sharded_state")))
     harness.ok("tp-ckpt", "diff", tmp_path / "theirs", tmp_path / "ckpt", "--config", ours)
