@@ -23,7 +23,8 @@ struct export_request {
     struct unknown_tensors_ignore ignore; /* of a foreign one: tensors to leave out on purpose */
     int64_t step;        /* -1: the newest complete one; foreign: as the optimizer says */
     const char *layout;  /* spec of the files, for formats that cut tensors; axes that it does
-                            not name, or all when NULL, are as in the source; foreign: 1 */
+                            not name, or all when NULL, are as in the source, but 1 where the
+                            format has only tp; foreign: 1 */
     const char *format;  /* of reshard/formats/export_format.h */
     const char *out;     /* folder to create; or s3://... */
     const char *scratch; /* for a store or a dry run: where headers are made (TMPDIR); NULL: /tmp */
