@@ -22,11 +22,10 @@ static const char intro[] =
     "\n"
     "    safetensors     weights as whole tensors under their Hugging Face names, which\n"
     "                    transformers, vLLM and other programs load\n"
-    "    vllm            the same cut for each tensor-parallel rank: vLLM's sharded state, from "
-    "which\n"
-    "                    each rank loads only its part\n"
     "    trainer         the same with AdamW's state, from which transformers' Trainer continues\n"
     "    accelerate-ddp  the same, which Accelerate loads in one process or with DDP\n"
+    "    vllm            weights cut and named for the tensor-parallel ranks of vLLM, each of\n"
+    "                    which loads its own file (load_format sharded_state)\n"
     "    gguf            model.gguf, weights and tokenizer for llama.cpp\n"
     "    dcp             a torch.distributed.checkpoint with AdamW's state, which FSDP2 and other\n"
     "                    programs load at any layout\n"
@@ -55,14 +54,12 @@ static bool parse(struct export_request *q, struct export_command *o, int *exit_
         OPT_ARG("CKPT", &q->ckpt, "checkpoint root (its newest complete step) or step directory"),
         OPT_STR('o', "out", "DIR", &q->out, "folder to create, or s3://BUCKET/PREFIX"),
         OPT_STR(0, "format",
-                "safetensors|vllm|trainer|gguf|dcp|accelerate|accelerate-ddp|torchtitan|megatron|"
+                "safetensors|trainer|vllm|gguf|dcp|accelerate|accelerate-ddp|torchtitan|megatron|"
                 "torch_dist|deepspeed|meta",
                 &q->format, "format to write (default safetensors)"),
-        OPT_STR(
-            0, "layout", "SPEC", &q->layout,
-            "vllm, dcp, accelerate, torchtitan, megatron, torch_dist, meta: layout of the\nfiles "
-            "(default: "
-            "CKPT's)"),
+        OPT_STR(0, "layout", "SPEC", &q->layout,
+                "vllm, dcp, accelerate, torchtitan, megatron, torch_dist, meta: layout of\nthe "
+                "files (default: CKPT's)"),
         OPT_FLAG(0, "no-optim", &q->no_optim, "write the weights only"),
         OPT_FLAG(0, "distributed-optimizer", &q->options.distributed_optimizer,
                  "megatron, torch_dist: write the optimizer as\n--use-distributed-optimizer of "
