@@ -285,6 +285,20 @@ static bool keeps_extras(const struct export_request *q, const struct export_for
     return from && !q->no_optim && format->extras && strcmp(from, format->extras) == 0;
 }
 
+/* The files of some formats are cut by tp, and by nothing else. */
+static tp_status check_tp_only(const struct spec *spec, const struct export_request *q,
+                               const struct export_format *format, struct tp_err *err)
+{
+    char text[SPEC_TEXT_MAX];
+
+    if (!format->tp_only ||
+        (spec_world(spec) == spec->tp && spec->ep == 1 && spec->zero == 0 && !spec->sp))
+        return TP_OK;
+    return tp_fail(err, TP_E_USAGE,
+                   "the format %s is written for tp alone, not for %s; give %s tp%d", format->name,
+                   spec_format(text, spec), q->foreign ? "--to" : "--layout", spec->tp);
+}
+
 /* The layout of the files: what the request names, the rest as `source` has it. */
 static tp_status find_spec(struct spec *out, const struct export_request *q,
                            const struct export_format *format, const struct spec *source,
@@ -307,7 +321,7 @@ static tp_status find_spec(struct spec *out, const struct export_request *q,
     /* Experts are on different data-parallel ranks, of which other formats say nothing. */
     if (!(named & SPEC_DP) && (int64_t)out->dp * out->cp % out->ep != 0)
         out->dp = out->ep;
-    return TP_OK;
+    return check_tp_only(out, q, format, err);
 }
 
 /* Where both formats have rows of padding after the vocabulary, they are tensors' rows like others,

@@ -122,6 +122,7 @@ static const struct export_format formats[] = {
       .title = "Meta's consolidated files",
       .state = EXPORT_WEIGHTS,
       .cuts = true,
+      .tp_only = true,
       .extras = "meta",
       .create = meta_export_create,
       PIECES },

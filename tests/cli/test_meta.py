@@ -261,6 +261,7 @@ def test_arguments_are_found_that_give_the_mlp_its_width(rng, tmp_path):
 @pytest.mark.parametrize("changes, to, words", [
     ({}, "tp3", "its 8 heads of 8 on axis 0 do not divide by tp 3"), ({}, "tp16", "do not divide by tp 16"),
     ({"vocab_size": 97}, "tp2", "vocab_size 97 cannot be divided among tp2"),
+    ({}, "tp2pp2", "give --to tp2"),
     ({"rope_scaling": {"rope_type": "linear", "factor": 2.0}}, "tp1", "another rope_scaling"),
     ({"attention_bias": True}, "tp1", "biases"), ({"head_dim": 16}, "tp1", "not as wide together"),
     ({"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2"}, "tp1", "Llama alone")])

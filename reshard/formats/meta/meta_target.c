@@ -164,10 +164,6 @@ done:
 /* What people should know of the files. */
 static void note(const struct meta_target *t)
 {
-    if (spec_world(&t->q->layout->spec) != t->ranks)
-        progress_note(t->q->progress,
-                      "Meta's format has tp alone: %d file%s, whatever other axes the layout has",
-                      t->ranks, t->ranks == 1 ? "" : "s");
     if (t->ranks > 1)
         progress_note(t->q->progress, "the embedding is cut by %s, as %s loads it",
                       t->columns ? "columns" : "rows",

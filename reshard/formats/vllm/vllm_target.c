@@ -136,19 +136,6 @@ static tp_status write_rank(struct vllm_target *t, struct tp_err *err)
     return st ? st : write_part(t, part, first, t->n, err);
 }
 
-static tp_status check_layout(const struct export_contents *q, struct tp_err *err)
-{
-    const struct spec *spec = &q->layout->spec;
-    char text[SPEC_TEXT_MAX];
-
-    if (spec_world(spec) == spec->tp && spec->ep == 1 && spec->zero == 0 && !spec->sp)
-        return TP_OK;
-    return tp_fail(err, TP_E_USAGE,
-                   "vLLM's sharded state is written for tp alone, not for %s; give --layout tp%d "
-                   "(tp-reshard: --to tp%d)",
-                   spec_format(text, spec), spec->tp, spec->tp);
-}
-
 tp_status vllm_export_create(struct export_writer *w, const struct export_contents *q,
                              struct tp_err *err)
 {
@@ -157,7 +144,6 @@ tp_status vllm_export_create(struct export_writer *w, const struct export_conten
     tp_status st;
 
     TP_TRY(vllm_map_check_model(q->model, q->source, err));
-    TP_TRY(check_layout(q, err));
     TP_TRY(piece_target_new(&t.pieces, q->dir, q->tensors, q->n, err));
     t.rank = (struct vllm_rank){ .model = q->model, .tp = q->layout->spec.tp };
     TP_TRY(model_params(&params, &t.rank.n_params, q->model, DTYPE_F32,
