@@ -9,6 +9,7 @@
 #include "reshard/formats/meta/meta_rank.h"
 #include "reshard/formats/torch/torch_target.h"
 #include "reshard/formats/torch/torchtitan_map.h"
+#include "reshard/formats/torch/torchtitan_piece.h"
 
 #define EMBEDDING "model.embed_tokens.weight"
 
@@ -74,29 +75,6 @@ static struct box part_of(const struct meta_target *t, const struct tensor *from
     return part;
 }
 
-/* Push a box of whole heads whose rows get Meta's order. */
-static tp_status push_pairs(struct torch_target *x, const struct meta_target *t, int tensor,
-                            const struct box *box, struct tp_err *err)
-{
-    const struct tensor *from = &t->q->tensors[tensor];
-    const int64_t hd = t->q->model->head_dim, begin = box->lo[0], end = begin + box->len[0];
-    const int64_t row_bytes = box->len[1] * dtype_bytes(from->dtype);
-    const int storage = torch_save_tensor(&x->save, from->dtype, box->ndim, box->len);
-    tp_status st = TP_OK;
-
-    for (int64_t i = 2 * (begin / hd); i < 2 * (end / hd) && !st; i++) {
-        const struct torchtitan_map_part rows =
-            torchtitan_map_rows(hd, i / 2, (int)(i % 2), begin, end);
-        struct box part = *box;
-
-        part.lo[0] = rows.row;
-        part.len[0] = rows.n;
-        st = torch_target_add_rows(x, storage, tensor, &part, (rows.at - begin) * row_bytes,
-                                   2 * row_bytes, err);
-    }
-    return st;
-}
-
 static tp_status push_tensor(struct torch_target *x, const struct meta_target *t, int tensor,
                              int rank, struct tp_err *err)
 {
@@ -115,7 +93,7 @@ static tp_status push_tensor(struct torch_target *x, const struct meta_target *t
     part = part_of(t, from, name.tensor.role, rank);
     pickle_write_text(&x->save.pickle, name.module.name);
     st = torchtitan_map_has_pairs(m, name.tensor.role)
-             ? push_pairs(x, t, tensor, &part, err)
+             ? torchtitan_piece_push_pairs(x, tensor, from->dtype, &part, m->head_dim, err)
              : torch_target_box(x, tensor, from->dtype, &part, err);
     if (st || name.tensor.role != ROLE_EMBEDDING || !m->tied)
         goto done;

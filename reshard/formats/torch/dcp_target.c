@@ -13,6 +13,7 @@
 #include "reshard/formats/torch/dcp_items.h"
 #include "reshard/formats/torch/torchtitan_bias.h"
 #include "reshard/formats/torch/torchtitan_map.h"
+#include "reshard/formats/torch/torchtitan_piece.h"
 
 /* Whose names, and which folders. */
 enum dcp_program { DCP_PLAIN, DCP_TORCHTITAN, DCP_ACCELERATE };
@@ -156,29 +157,6 @@ static tp_status name_fused(const char **name, const struct dcp_target *t,
 
 /* ---- tensors ---- */
 
-/* Push a box whose rows get torchtitan's order. */
-static tp_status push_pairs(struct torch_target *x, const struct dcp_target *t, int tensor,
-                            const struct box *box, struct tp_err *err)
-{
-    const struct tensor *from = &t->q->tensors[tensor];
-    const int64_t hd = t->q->model->head_dim, begin = box->lo[0], end = begin + box->len[0];
-    const int64_t row_bytes = box->len[1] * dtype_bytes(from->dtype);
-    const int storage = torch_save_tensor(&x->save, from->dtype, box->ndim, box->len);
-    tp_status st = TP_OK;
-
-    for (int64_t i = 2 * (begin / hd); i < 2 * ((end + hd - 1) / hd) && !st; i++) {
-        const struct torchtitan_map_part rows =
-            torchtitan_map_rows(hd, i / 2, (int)(i % 2), begin, end);
-        struct box part = *box;
-
-        part.lo[0] = rows.row;
-        part.len[0] = rows.n;
-        st = torch_target_add_rows(x, storage, tensor, &part, (rows.at - begin) * row_bytes,
-                                   2 * row_bytes, err);
-    }
-    return st;
-}
-
 /* Push a box of a tensor of an expert as a box of the stacked one. */
 static tp_status push_stacked(struct torch_target *x, int tensor, enum dtype dtype,
                               const struct dcp_item *item, const struct box *box,
@@ -215,7 +193,8 @@ static tp_status add_box(struct dcp_target *t, int rank, int tensor,
     if (name->module.is_stacked)
         st = push_stacked(&x, tensor, from->dtype, &item.item, box, err);
     else
-        st = pairs ? push_pairs(&x, t, tensor, box, err)
+        st = pairs ? torchtitan_piece_push_pairs(&x, tensor, from->dtype, box,
+                                                 t->q->model->head_dim, err)
                    : torch_target_box(&x, tensor, from->dtype, box, err);
     if (st)
         torch_target_free(&x);

@@ -119,3 +119,25 @@ tp_status torchtitan_piece_add(struct piece_source *s, const struct model *m,
         return piece_source_add(s, p, err); /* which says so */
     return add_one(s, m, t, p, err);
 }
+
+tp_status torchtitan_piece_push_pairs(struct torch_target *x, int tensor, enum dtype dtype,
+                                      const struct box *box, int64_t head_dim, struct tp_err *err)
+{
+    const int64_t begin = box->lo[0], end = begin + box->len[0];
+    const int64_t first = begin / head_dim, last = (end + head_dim - 1) / head_dim;
+    const int64_t row_bytes = box->len[1] * dtype_bytes(dtype);
+    const int storage = torch_save_tensor(&x->save, dtype, box->ndim, box->len);
+    tp_status st = TP_OK;
+
+    for (int64_t i = 2 * first; i < 2 * last && !st; i++) {
+        const struct torchtitan_map_part rows =
+            torchtitan_map_rows(head_dim, i / 2, (int)(i % 2), begin, end);
+        struct box part = *box;
+
+        part.lo[0] = rows.row;
+        part.len[0] = rows.n;
+        st = torch_target_add_rows(x, storage, tensor, &part, (rows.at - begin) * row_bytes,
+                                   2 * row_bytes, err);
+    }
+    return st;
+}
