@@ -20,10 +20,14 @@ mkdir -p "$source"
 tar -c --exclude-vcs --exclude=./build --exclude=./bin --exclude=./lib --exclude=./demo \
     --exclude=./.venv --exclude=__pycache__ . | tar -x -C "$source"
 cp -r "$source/packaging/debian" "$source/debian"
+# nvcc's objects, which Debian's flags do not change: make compiles those again that are older than their sources.
+if [ -e build/plain/cuda/.flags ]; then
+    tar -c --exclude='*.keep' build/plain/cuda/.flags build/plain/cuda/kernels | tar -x -C "$source"
+fi
 
 # make's own variables are for the outer build
 unset MAKEFLAGS MFLAGS MAKELEVEL MAKEOVERRIDES
-(cd "$source" && dpkg-buildpackage --build=binary --no-sign >"$out/build.log" 2>&1) || {
+(cd "$source" && dpkg-buildpackage --build=binary --no-pre-clean --no-sign >"$out/build.log" 2>&1) || {
     tail -n 30 "$out/build.log" >&2
     echo "deb: dpkg-buildpackage failed; all of its output is in $out/build.log" >&2
     exit 1
