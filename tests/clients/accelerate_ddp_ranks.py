@@ -3,7 +3,7 @@ save_state and load_state.
 
     accelerate_ddp_ranks.py JOBS.json
 
-A job is {"family", "groups": one of GROUPS, "safe": whether weights are safetensors, "compiled", "schedule", "steps": to train before it
+A job is {"ranks", "family", "groups": one of GROUPS, "safe": whether weights are safetensors, "compiled", "schedule", "steps": to train before it
 saves, "model", "load", "save": folders or null, "more": steps to train after that, "automatic": names of folders, "out"}. Rank 0 writes
 OUT: {"saved" or "loaded": the state, "after": the same after the steps of "more"}, or {"error"} of load_state.
 """
@@ -19,6 +19,7 @@ from accelerate import Accelerator
 from accelerate.utils import ProjectConfiguration
 
 import family_models
+import forked_ranks
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
 OPTIONS = dict(lr=1e-2, betas=(0.9, 0.95), eps=1e-7)
@@ -92,8 +93,17 @@ def run(job):
     accelerator.free_memory()
 
 
+def rank_main(job, rank, world, port):
+    os.environ.update(RANK=str(rank), WORLD_SIZE=str(world), LOCAL_RANK=str(rank), LOCAL_WORLD_SIZE=str(world),
+                      MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+    run(job)
+    dist.destroy_process_group()
+
+
 if __name__ == "__main__":
-    for each in json.loads(pathlib.Path(sys.argv[1]).read_text()):
-        run(each)
-    if "RANK" in os.environ:
-        dist.destroy_process_group()
+    jobs = json.loads(pathlib.Path(sys.argv[1]).read_text())
+    for each in sorted(jobs, key=lambda job: -job["ranks"]):  # a process that has trained cannot be forked
+        if each["ranks"] > 1:
+            forked_ranks.run(rank_main, each, each["ranks"])
+        else:
+            run(each)

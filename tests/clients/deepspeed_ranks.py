@@ -18,6 +18,7 @@ import sys
 import forked_ranks
 
 os.environ.update(DS_ACCELERATOR="cpu", DS_BUILD_OPS="0", LOCAL_RANK="0")
+import accelerate  # noqa: E402, F401 as muon below
 import deepspeed  # noqa: E402
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402

@@ -1,4 +1,5 @@
 """Ranks of a framework as processes that share what this one has imported, which takes seconds."""
+import gc
 import os
 import pathlib
 import signal
@@ -13,6 +14,8 @@ from free_port import free_port  # noqa: E402
 def run(main, job, world):
     """Run main(job, rank, world, port) in each. When one fails, the others would wait for it for ever, so they end."""
     port, children = free_port(), []
+    gc.collect()
+    gc.freeze()  # else each collection of a rank visits all that was imported, and copies those pages
     for rank in range(world):
         children.append(os.fork())
         if children[-1] == 0:

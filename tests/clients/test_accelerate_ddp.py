@@ -23,23 +23,22 @@ HERE = pathlib.Path(__file__).resolve().parent
 STEPS, MORE = 3, 2
 STACKED = "mixtral", "qwen3-moe"
 OTHER_NAMES = *STACKED, "gpt-neox"  # of the modules of transformers 5
-JOB = dict(family="llama", groups="one", safe=True, compiled=False, schedule=True, first=0, steps=STEPS, more=MORE, model=None, load=None,
+JOB = dict(ranks=1, family="llama", groups="one", safe=True, compiled=False, schedule=True, first=0, steps=STEPS, more=MORE, model=None, load=None,
            save=None, automatic=False)
 # Groups that programs make, with weights as files of pickle, compiled, and in folders that Accelerate names.
 KINDS = {"dims": dict(groups="dims"), "examples": dict(groups="examples"), "first": dict(groups="no decay first"),
          "opt-examples": dict(family="opt", groups="examples"), "bin": dict(safe=False), "compiled": dict(compiled=True),
          "automatic": dict(automatic=True, groups="dims"), "tied-bin": dict(family="qwen3", safe=False, groups="dims")}
-DDP = {"ddp": dict(groups="dims"), "ddp-tied": dict(family="qwen3", groups="one")}
+DDP = {"ddp": dict(ranks=2, groups="dims"), "ddp-tied": dict(ranks=2, family="qwen3", groups="one")}
 EXPORTS = {"one": "one", "dims": "norms", "examples": "examples"}  # what --param-groups calls them
 
 
-def run_jobs(folder, jobs, ranks=1):
+def run_jobs(folder, jobs):
     for name, job in jobs.items():
         job["out"] = str(folder / (name + ".pt"))
     (folder / "jobs").write_text(json.dumps(list(jobs.values())))
     env = dict(os.environ, PYTHONWARNINGS="ignore", OMP_NUM_THREADS="1", CUDA_VISIBLE_DEVICES="")
-    launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=%d" % ranks] if ranks > 1 else []
-    r = subprocess.run([sys.executable, "-B", *launch, HERE / "accelerate_ddp_ranks.py", folder / "jobs"], env=env, text=True,
+    r = subprocess.run([sys.executable, "-B", HERE / "accelerate_ddp_ranks.py", folder / "jobs"], env=env, text=True,
                        timeout=900, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     assert r.returncode == 0, r.stdout[-6000:]
     return {name: torch.load(job["out"], weights_only=False) for name, job in jobs.items()}
@@ -64,8 +63,7 @@ def saved(tmp_path_factory):
     make_models(folder, {job["family"] for job in jobs.values()})
     for name, job in jobs.items():
         job.update(model=str(folder / "model" / job["family"]), save=str(folder / name))
-    said = run_jobs(folder, {n: j for n, j in jobs.items() if n not in DDP})
-    said.update(run_jobs(folder, {n: jobs[n] for n in DDP}, ranks=2))
+    said = run_jobs(folder, jobs)
     for name, job in jobs.items():
         if job["family"] == "gemma2":  # of which transformers has had two orders
             shutil.copy(folder / "model/gemma2/config.json", folder / name)
@@ -115,8 +113,7 @@ def resumed(saved):
         out = folder / (name + "-moved")
         harness.ok("tp-reshard", folder_of(folder, name), "--to", "tp1", "--config", jobs[name]["model"] + "/config.json", "-o", out)
         again[name] = dict(jobs[name], load=str(out), save=None, automatic=False, compiled=False, first=STEPS, steps=0)
-    return {**run_jobs(folder, {n: j for n, j in again.items() if n not in DDP}),
-            **run_jobs(folder, {n: j for n, j in again.items() if n in DDP}, ranks=2)}
+    return run_jobs(folder, again)
 
 
 @pytest.mark.parametrize("name", RESHARDED)
@@ -136,19 +133,31 @@ def test_where_modules_have_other_names_it_is_refused(name, saved, tmp_path):
     assert r.rc == 2 and "the modules of transformers have other names" in r.err and not (tmp_path / "out").exists(), repr(r)
 
 
+@pytest.fixture(scope="module")
+def regrouped(saved, tmp_path_factory):
+    """{(groups, way): what a program had that loaded it} by way of a checkpoint at tp2pp2, and of FSDP's."""
+    folder, jobs, _ = saved
+    config, loads = folder / "model/llama/config.json", {}
+    for groups, theirs in EXPORTS.items():
+        top, name = tmp_path_factory.mktemp(groups), source_of(groups)
+        harness.ok("tp-ckpt", "import", folder / name, "--config", config, "-o", top / "ckpt", "--layout", "tp2pp2")
+        harness.ok("tp-ckpt", "export", top / "ckpt", "--format", "accelerate-ddp", "--param-groups", theirs, "-o", top / "a")
+        harness.ok("tp-reshard", folder / name, "--to", "tp2", "--format", "accelerate", "--config", config, "-o", top / "fsdp")
+        harness.ok("tp-reshard", top / "fsdp", "--to", "tp1", "--format", "accelerate-ddp", "--param-groups", theirs, "-o", top / "b")
+        loads.update({"%s-%s" % (groups, x): dict(jobs[name], load=str(top / x), save=None, first=STEPS, steps=0, more=1, schedule=False)
+                      for x in "ab"})
+    return run_jobs(tmp_path_factory.mktemp("regrouped"), loads)
+
+
+def source_of(groups):
+    return "llama" if groups == "one" else groups
+
+
+@pytest.mark.parametrize("way", "ab")
 @pytest.mark.parametrize("groups", EXPORTS)
-def test_by_way_of_another_framework_the_groups_are_chosen(groups, saved, tmp_path):
-    """Of a checkpoint at tp2pp2, and of FSDP's: weights, moments, steps and options; the schedule stays behind."""
-    folder, jobs, said = saved
-    name = "llama" if groups == "one" else groups
-    source, config = folder / name, folder / "model/llama/config.json"
-    harness.ok("tp-ckpt", "import", source, "--config", config, "-o", tmp_path / "ckpt", "--layout", "tp2pp2")
-    harness.ok("tp-ckpt", "export", tmp_path / "ckpt", "--format", "accelerate-ddp", "--param-groups", EXPORTS[groups], "-o", tmp_path / "a")
-    harness.ok("tp-reshard", source, "--to", "tp2", "--format", "accelerate", "--config", config, "-o", tmp_path / "fsdp")
-    harness.ok("tp-reshard", tmp_path / "fsdp", "--to", "tp1", "--format", "accelerate-ddp", "--param-groups", EXPORTS[groups], "-o", tmp_path / "b")
-    loads = {x: dict(jobs[name], load=str(tmp_path / x), save=None, first=STEPS, steps=0, more=1, schedule=False) for x in "ab"}
-    want = {k: v for k, v in said[name]["saved"].items() if k != "options"}
-    options = [{k: g[k] for k in ("betas", "eps", "weight_decay", "lr")} for g in said[name]["saved"]["options"]]
-    for load in run_jobs(tmp_path, loads).values():
-        assert_same({k: v for k, v in load["loaded"].items() if k != "options"}, want)
-        assert [{k: g[k] for k in ("betas", "eps", "weight_decay", "lr")} for g in load["loaded"]["options"]] == options
+def test_by_way_of_another_framework_the_groups_are_chosen(groups, way, regrouped, saved):
+    """Weights, moments, steps and options; the schedule stays behind."""
+    before, loaded = saved[2][source_of(groups)]["saved"], regrouped["%s-%s" % (groups, way)]["loaded"]
+    assert_same({k: v for k, v in loaded.items() if k != "options"}, {k: v for k, v in before.items() if k != "options"})
+    had, has = ([{k: g[k] for k in ("betas", "eps", "weight_decay", "lr")} for g in x["options"]] for x in (before, loaded))
+    assert has == had
