@@ -109,23 +109,34 @@ def test_builds_with_and_without_werror_share_objects_without_warnings(tmp_path)
     assert "CC " not in make()[1]
 
 
-@pytest.mark.parametrize("pattern,targets", [
-    ("layout_box", ["tests/layout_box"]),
-    ("box/formats_as*", ["tests/layout_box"]),
-    ("mpi-comm_plain", ["tests/mpi/comm_plain"]),
-    ("check-deps", []),
-    ("no test has this in its name", None),
-], ids=["program", "criterion", "mpirun", "check", "wrong"])
-def test_a_pattern_builds_what_its_tests_need_and_nothing_else(tmp_path, pattern, targets):
-    env = {**os.environ, "T": pattern, "BUILD": str(tmp_path), "BIN": str(tmp_path / "bin")}
-    p = subprocess.run(["/usr/bin/python3", "-B", "tests/runner/run.py", "--targets"], cwd=harness.REPO,
+@pytest.fixture
+def tree(tmp_path):
+    """A tree with the unit tests and one file of pytest."""
+    (tmp_path / "tests/cli").mkdir(parents=True)
+    for path in ("cli", "tests/runner", "tests/unit", "tests/mpi", "tests/pytest.ini"):
+        (harness.copy if path == "tests/runner" else lambda a, b: b.symlink_to(a))(harness.REPO / path, tmp_path / path)
+    (tmp_path / "tests/cli/test_few.py").write_text('"""Tests.\n\nneeds: tp-run make_ckpt\n"""\ndef test_a_few():\n    pass\n')
+    return tmp_path
+
+
+@pytest.mark.parametrize("pattern,targets,files", [
+    ("layout_box", ["build/tests/layout_box"], []),
+    ("box/formats_as*", ["build/tests/layout_box"], []),
+    ("mpi-comm_plain", ["build/tests/mpi/comm_plain"], []),
+    ("check-deps", [], []),
+    ("a_few", ["bin/tp-run", "build/tests/make_ckpt"], ["tests/cli/test_few.py"]),
+    ("no test has this in its name", None, []),
+], ids=["program", "criterion", "mpirun", "check", "pytest", "wrong"])
+def test_a_pattern_builds_what_its_tests_need_and_nothing_else(tree, pattern, targets, files):
+    env = {**os.environ, "T": pattern, "BUILD": "build", "BIN": "bin"}
+    p = subprocess.run(["/usr/bin/python3", "-B", "tests/runner/run.py", "--targets"], cwd=tree,
                        env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, check=False)
     if targets is None:
         assert p.returncode == 1 and p.stderr == "no test matches T='%s'\n" % pattern
         return
-    assert p.stdout.split() == ["%s/%s" % (tmp_path, t) for t in targets]
-    selected = json.loads((tmp_path / "selected-tests.json").read_text())
-    assert not selected["pytest"]
+    assert p.stdout.split() == targets, p.stderr
+    selected = json.loads((tree / "build/selected-tests.json").read_text())
+    assert selected["pytest"] == files
 
 
 @pytest.mark.parametrize("more,left_out", [({"SANITIZE": "address"}, True), ({"SANITIZE": "address", "LONG": "1"}, False), ({}, False)],
@@ -135,7 +146,7 @@ def test_with_a_sanitizer_the_fake_device_is_not_tested_again(tmp_path, more, le
     env = {**os.environ, "BUILD": str(tmp_path), "BIN": str(tmp_path / "bin"), "T": "", "SANITIZE": "", "LONG": "", **more}
     subprocess.run(["/usr/bin/python3", "-B", "tests/runner/run.py", "--targets"], cwd=harness.REPO, env=env, stdout=subprocess.PIPE, check=True)
     selected = json.loads((tmp_path / "selected-tests.json").read_text())
-    again = {"kernels_cuda", "kernels_cuda_shapes", "tests/cli/test_fakecuda.py", "tests/cli/test_kernel_traffic.py", "tests/cli/test_build.py"}
+    again = {"kernels_cuda", "kernels_cuda_products", "tests/cli/test_fakecuda.py", "tests/cli/test_kernel_traffic.py", "tests/cli/test_build.py"}
     kept = {"device_cuda", "device_cuda_graph", "tests/cli/test_cuda.py", "tests/cli/test_gpu_check.py"}
     names = {*selected["units"], *selected["pytest"]}
     assert kept <= names and names & again == (set() if left_out else again), again - names

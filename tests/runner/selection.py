@@ -31,6 +31,9 @@ CHECKS = [
 # kernels itself. So what runs nothing else, or no program of ours at all, would only repeat the plain tests.
 UNSANITIZED = ["libtp-cuda.so", "fakecuda_planted*", "kernels_cuda*"]
 
+# Programs that a test of pytest runs, with all their tests, and counts what they do.
+RUN_BY_PYTEST = ["kernels_cuda_shapes"]  # test_kernel_traffic.py
+
 
 @dataclasses.dataclass
 class Selection:
@@ -155,7 +158,8 @@ def select(pattern, long, python, build, bin_folder):
     checks = [name for name, _, only_long in CHECKS if long or not only_long]
     if not pattern:
         files = sorted(glob.glob("tests/cli/test_*.py", root_dir=ROOT))
-        return Selection(dict.fromkeys(programs("unit"), ""), select_mpi(""), checks, files, "",
+        units = dict.fromkeys((name for name in programs("unit") if name not in RUN_BY_PYTEST), "")
+        return Selection(units, select_mpi(""), checks, files, "",
                          ["tests"])
     filters = {name: unit_filter(name, pattern) for name in programs("unit")}
     s = Selection({name: f for name, f in filters.items() if f is not None}, select_mpi(pattern),
