@@ -94,13 +94,14 @@ static tp_status make_chunks(struct shard_writer *w, struct tp_err *err)
 
 static tp_status name_file(struct shard_writer *w, const char *dir, struct tp_err *err)
 {
+    char path[PATH_MAX];
+
     snprintf(w->file, sizeof w->file, "rank-%05d.h5", w->rank);
-    if (strlen(dir) + 1 + strlen(w->file) >= PATH_MAX)
+    if (snprintf(path, sizeof path, "%s/%s", dir, w->file) >= (int)sizeof path)
         return tp_fail(err, TP_E_USAGE, "%.200s...: the path is too long", dir);
-    if (asprintf(&w->path, "%s/%s", dir, w->file) < 0) {
-        w->path = NULL;
+    w->path = strdup(path);
+    if (!w->path)
         return tp_fail(err, TP_E_NOMEM, "no memory for the shard of rank %d", w->rank);
-    }
     return TP_OK;
 }
 

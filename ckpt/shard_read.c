@@ -29,16 +29,16 @@ static tp_status open_file(struct shard_reader *r, const char *dir, struct tp_er
 {
     const struct shard_info *info = &r->info;
     int64_t size = 0, index_bytes;
+    char path[PATH_MAX];
     tp_status st;
 
     if (!file_name_is_plain(info->file))
         return tp_fail(err, TP_E_CORRUPT, "%s: '%s' is not a plain file name", dir, info->file);
-    if (strlen(dir) + 1 + strlen(info->file) >= PATH_MAX)
+    if (snprintf(path, sizeof path, "%s/%s", dir, info->file) >= (int)sizeof path)
         return tp_fail(err, TP_E_USAGE, "%.200s...: the path is too long", dir);
-    if (asprintf(&r->path, "%s/%s", dir, info->file) < 0) {
-        r->path = NULL;
+    r->path = strdup(path);
+    if (!r->path)
         return tp_fail(err, TP_E_NOMEM, "no memory to open %s", info->file);
-    }
     if (info->index_rows < 1 || info->index_rows > SHARD_CHUNKS_MAX)
         return tp_fail(err, TP_E_CORRUPT,
                        "%s: the manifest says that /index has %lld rows, expected 1 to %d", r->path,

@@ -73,11 +73,10 @@ class Outcome:
 
 # ---- one program -----------------------------------------------------------------------------
 
-def environment(name, whole_stacks=False):
+def environment(name):
     """The environment of a test; a sanitizer writes its reports into OUT."""
     reports = "log_path=%s/%s.san" % (OUT, name)
-    asan = reports + ":detect_leaks=1:abort_on_error=0"
-    env = dict(os.environ, ASAN_OPTIONS=asan,
+    env = dict(os.environ, ASAN_OPTIONS=reports + ":detect_leaks=1:abort_on_error=0",
                TSAN_OPTIONS=reports + ":suppressions=%s/tests/tsan.supp" % selection.ROOT,
                UBSAN_OPTIONS=reports + ":print_stacktrace=1",
                LSAN_OPTIONS="suppressions=%s/tests/lsan.supp:print_suppressions=0" % selection.ROOT,
@@ -86,8 +85,6 @@ def environment(name, whole_stacks=False):
                OMPI_MCA_btl_vader_single_copy_mechanism="none", OMP_WAIT_POLICY="passive",
                PYTHONDONTWRITEBYTECODE="1", TP_BIN=os.path.abspath(BIN),
                TP_BUILD=os.path.abspath(BUILD), TP_SANITIZE=SANITIZE)
-    if whole_stacks:  # leaks of MPI's plugins are recognized by the libraries that called them
-        env["ASAN_OPTIONS"] = asan + ":fast_unwind_on_malloc=0"
     if os.geteuid() == 0:
         env.update(OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
     if LONG:
@@ -159,7 +156,7 @@ def run_mpi(program, ranks):
     name = "mpi-%s-%d" % (program, ranks)
     status, seconds = execute(
         name, ["mpirun", "-n", str(ranks), "%s/tests/mpi/%s" % (BUILD, program)], 300,
-        environment(name, whole_stacks=True))
+        environment(name))
     good = not status and not sanitizer_reports(name)
     return Outcome(name, int(good), int(not good), tests=[[seconds, name]])
 
@@ -239,9 +236,6 @@ def order(files):
 def run_pytest(files, keywords, jobs):
     report = OUT + "/pytest.xml"
     env = environment("pytest")
-    if SANITIZE:  # whole stacks for the ranks of mpirun; for all programs they would take too long
-        env["OMPI_MCA_mca_base_env_list"] = "ASAN_OPTIONS=%s:fast_unwind_on_malloc=0" % \
-            env["ASAN_OPTIONS"]
     pytest = ["timeout", str(LIMIT), PYTHON, "-m", "pytest", "-q", "-rs", *selection.PYTEST]
     command = [*pytest, "--junitxml=" + report]
     command += ["-n", str(jobs), "--dist", "loadgroup"] if jobs > 1 else []
