@@ -24,6 +24,7 @@ import warnings
 import forked_ranks
 import numpy as np
 import torch
+import torch._dynamo  # noqa: F401 else each rank imports it, for some seconds
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import (FullyShardedDataParallel as FSDP, ShardedOptimStateDictConfig, ShardedStateDictConfig, ShardingStrategy,
