@@ -46,11 +46,13 @@ static struct resume_job resume_job_of(struct import_job *x)
 
 tp_status import_check_format(const char *format, struct tp_err *err)
 {
+    char list[FOREIGN_LIST_TEXT];
+
     if (strcmp(format, "auto") == 0 || strcmp(format, "safetensors") == 0 ||
         foreign_format_find(format))
         return TP_OK;
-    return tp_fail(err, TP_E_USAGE, "--format %s: is not known; this version reads " IMPORT_FORMATS,
-                   format);
+    return tp_fail(err, TP_E_USAGE, "--format %s: is not known; this version reads %s", format,
+                   foreign_format_list(list));
 }
 
 static tp_status read_model(struct import_job *x, struct tp_err *err)

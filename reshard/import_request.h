@@ -13,14 +13,9 @@
 
 struct comm_control;
 
-/* What can be read. */
-#define IMPORT_FORMATS                                                                   \
-    "safetensors, bin, trainer, dcp, accelerate, accelerate-ddp, torchtitan, megatron, " \
-    "torch_dist, fsdp_dtensor, deepspeed, verl, vllm, meta, pt"
-
 struct import_request {
     const char *source; /* folder */
-    const char *format; /* one of IMPORT_FORMATS, or "auto" */
+    const char *format; /* of reshard/formats/foreign.h, or "auto" */
     const char *config; /* config.json, or a folder that has one; NULL: the source's */
     const char *layout; /* spec */
     const char *out;    /* checkpoint root; a step is added to it: the optimizer's, else 0 */

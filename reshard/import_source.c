@@ -66,6 +66,7 @@ static tp_status list_params(struct import_source *s, struct tensor **out, int *
 static tp_status open_safetensors(struct import_source *s, const struct import_request *q,
                                   const struct model *m, struct arena *arena, struct tp_err *err)
 {
+    char list[FOREIGN_LIST_TEXT];
     tp_status st;
 
     s->title = "safetensors";
@@ -76,8 +77,8 @@ static tp_status open_safetensors(struct import_source *s, const struct import_r
         !foreign_format_detect_any(q->source))
         st = tp_fail(err, TP_E_NOTFOUND,
                      "%s: its files are of no known format; with --format FORMAT the message says "
-                     "what is missing (" IMPORT_FORMATS ")",
-                     q->source);
+                     "what is missing (%s)",
+                     q->source, foreign_format_list(list));
     TP_TRY(st);
     TP_TRY(safetensors_dequantize(s->safetensors, &s->decoded, err));
     for (int i = 0; i < safetensors_count(s->safetensors) && !q->rules; i++)

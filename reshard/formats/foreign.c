@@ -2,6 +2,7 @@
 #include "reshard/formats/foreign.h"
 
 #include <limits.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "core/file.h"
@@ -152,6 +153,15 @@ const struct foreign_format *foreign_format_find(const char *name)
         if (strcmp(formats[i].name, name) == 0)
             return &formats[i];
     return NULL;
+}
+
+const char *foreign_format_list(char text[FOREIGN_LIST_TEXT])
+{
+    size_t n = (size_t)snprintf(text, FOREIGN_LIST_TEXT, "%s", foreign_format_safetensors()->name);
+
+    for (int i = 0; i < FORMATS && n < FOREIGN_LIST_TEXT; i++)
+        n += (size_t)snprintf(text + n, FOREIGN_LIST_TEXT - n, ", %s", formats[i].name);
+    return text;
 }
 
 /* Whether a file is a part of the checkpoint in its folder, or in the folder above those of ranks.

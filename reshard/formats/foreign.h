@@ -44,6 +44,10 @@ const char *foreign_format_name(const char *name);
 const struct foreign_format *foreign_format_find(const char *name);
 const struct foreign_format *foreign_format_detect(const char *path);
 
+/* The names of all that can be read, safetensors first, for messages: "safetensors, bin, ...". */
+enum { FOREIGN_LIST_TEXT = 256 };
+const char *foreign_format_list(char text[FOREIGN_LIST_TEXT]);
+
 /* Safetensors as pieces; imports read them in another way. */
 const struct foreign_format *foreign_format_safetensors(void);
 
