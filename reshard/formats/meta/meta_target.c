@@ -159,9 +159,11 @@ static void note(const struct meta_target *t)
 static bool takes_columns(const struct export_contents *q)
 {
     const int i = q->extras ? piece_source_find(q->extras, GROUP_PARAM, EMBEDDING) : -1;
-    const struct piece_tensor t =
-        i < 0 ? (struct piece_tensor){ .n = 0 } : piece_source_tensor(q->extras, i);
+    struct piece_tensor t;
 
+    if (i < 0)
+        return meta_params_is_old(q->model);
+    t = piece_source_tensor(q->extras, i);
     return t.n > 1 ? t.pieces->box.len[0] == t.pieces->shape[0] : meta_params_is_old(q->model);
 }
 
