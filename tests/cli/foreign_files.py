@@ -530,14 +530,14 @@ def zero3(folder, state, step, dp, count=None):
     (folder / "latest").write_text(tag.name)
 
 
-def universal(folder, state, step, bare, count=None):
-    """A folder for each parameter. bare: as it is made from ZeRO-3, flat and without steps."""
+def universal(folder, state, step, bare, count=None, **more):
+    """A folder for each parameter. bare: as it is made from ZeRO-3, flat and without steps. more: of the model states else."""
     tag = folder / ("global_step%d_universal" % step)
     if bare:
         _zero3_model_states(tag, state, [state["master"]], step, 2)
     else:
-        torch_files.save(tag / "mp_rank_00_model_states.pt", _model_states(
-            {k: Tensor(v) for k, v in state["param"].items()}, [state["master"]], step, 2, _frozen(state)))
+        torch_files.save(tag / "mp_rank_00_model_states.pt", {**_model_states(
+            {k: Tensor(v) for k, v in state["param"].items()}, [state["master"]], step, 2, _frozen(state)), **more})
     for key in state["master"]:
         for file, group in (("fp32", "master"), *((m, m) for m in MOMENTS)):
             array = state[group][key]

@@ -19,23 +19,33 @@ def split(array, n, axis=0):
 
 class Save:
     """A job of tp x pp x dp. names: "neox" or "megatron"; pipeline: False without PipelineModule. The model is GPT-NeoX, Llama or
-    GPT-2."""
+    GPT-2. qkv_ranks: of Megatron-DeepSpeed since December 2024, where each of so many ranks has its queries, then its keys, then its
+    values; 0: before."""
 
-    def __init__(self, config, state, tp, pp, dp, names="neox", pipeline=True):
+    def __init__(self, config, state, tp, pp, dp, names="neox", pipeline=True, qkv_ranks=0, **more_args):
         self.config, self.state, self.tp, self.pp, self.dp = config, state, tp, pp, dp
         self.neox, self.pipeline, self.kind = names == "neox", pipeline, config["model_type"]
         self.layers = config.get("num_hidden_layers", config.get("n_layer"))
         self.heads = config.get("num_attention_heads", config.get("n_head"))
         self.kv_heads = config.get("num_key_value_heads", self.heads)
+        self.qkv_ranks = tp if self.neox and self.kv_heads < self.heads else qkv_ranks
         self.tied = config["tie_word_embeddings"]
         self.first = 2 if pipeline or self.neox else 0  # module of the first layer
         self.vocab = -(-config["vocab_size"] // (8 * tp)) * 8 * tp
+        self.args = {"num_layers": self.layers, "num_attention_heads": self.heads, **more_args}
+        if qkv_ranks:
+            self.args.update(ds_sequence_parallel_fpdt=False, tensor_model_parallel_size=qkv_ranks)
 
     # ---- how a tensor is cut: an array for each tensor-parallel rank ----
 
     def padded(self, array):
         fill = np.full((self.vocab - array.shape[0],) + array.shape[1:], PADDING, array.dtype)
         return split(np.concatenate([array, fill]), self.tp)
+
+    def fused(self, q, k, v):
+        """Of all ranks."""
+        parts = zip(*(split(x, self.qkv_ranks or self.kv_heads) for x in (q, k, v)))
+        return np.concatenate([x for part in parts for x in part])
 
     def copies(self, array, group, total=False):
         """Copies whose mean is the array, or whose sum. Values of vectors are multiples of 1/8."""
@@ -69,11 +79,7 @@ class Save:
         head = "model.layers.%d." % at
         q, k, v = (t["%sself_attn.%s_proj.weight" % (head, x)] for x in "qkv")
         gate, up = (split(t["%smlp.%s_proj.weight" % (head, x)], self.tp) for x in ("gate", "up"))
-        if self.neox and self.kv_heads < self.heads:
-            qkv = [np.concatenate(x) for x in zip(*(split(a, self.tp) for a in (q, k, v)))]
-        else:
-            groups = zip(*(split(a, self.kv_heads) for a in (q, k, v)))
-            qkv = split(np.concatenate([part for g in groups for part in g]), self.tp)
+        qkv = split(self.fused(q, k, v), self.tp)
         norm = "scale" if self.neox else "weight"
         first, second = ("linear1", "linear2") if self.neox else ("dense_h_to_4h", "dense_4h_to_h")
         return {"input_layernorm." + norm: self.copies(t[head + "input_layernorm.weight"], group),
@@ -90,8 +96,7 @@ class Save:
             for kind in ("weight", "bias"):
                 array = t["transformer.h.%d.%s.%s" % (at, ours, kind)].T  # Conv1D has [in, out]
                 if "c_attn" in ours:
-                    rows = array.reshape((3, self.heads, -1) + array.shape[1:])
-                    array = np.swapaxes(rows, 0, 1).reshape(array.shape)
+                    array = self.fused(*split(array, 3))
                 if "ln" in ours or ("c_proj" in ours and kind == "bias"):
                     out["%s.%s" % (name, kind)] = self.copies(array, group)
                 else:
@@ -161,8 +166,16 @@ class Save:
                         for g, modules in groups.items()}
                 foreign_files.zero1(folder, mine, step, self.dp, mp_rank=stage * self.tp + rank, mp_world_size=self.tp * self.pp,
                                     module=None if self.pipeline else self.nested(mine["param"]),
-                                    args={"num_layers": self.layers, "num_attention_heads": self.heads}, **more)
+                                    args=self.args, **more)
         for module in numbers if self.pipeline else ():
             for rank in range(self.tp):
                 path = folder / ("global_step%d" % step) / ("layer_%02d-model_%02d-model_states.pt" % (module, rank))
                 torch_files.save(path, collections.OrderedDict((k, Tensor(arrays[rank])) for k, arrays in groups["param"][module].items()))
+
+    def write_universal(self, folder, step):
+        """What ds_to_universal makes of a job, joined: tp is 1, and the vocabulary has no padding."""
+        self.vocab = self.config["vocab_size"]
+        groups = {g: self.modules(g) for g in self.state}
+        last = max(groups["param"])
+        foreign_files.universal(folder, {g: {self.name(m, k, last): arrays[0] for m, module in modules.items() for k, arrays in module.items()}
+                                         for g, modules in groups.items()}, step, False, args=self.args)

@@ -78,6 +78,40 @@ def test_ranks_of_tensor_and_pipeline_parallelism_are_one_model(case, tmp_path):
         assert digests(tmp_path / ("ckpt%d" % more)) == want
 
 
+ORDERED = [("llama", True), ("llama", False), ("gpt2", True), ("gpt2", False)]
+
+
+@pytest.mark.parametrize("family,pipeline", ORDERED)
+def test_a_rank_has_its_queries_then_its_keys_then_its_values(family, pipeline, tmp_path):
+    """As Megatron-DeepSpeed has them since it has FPDT."""
+    made = Made(family, tmp_path, 7)
+    want = made.plain(tmp_path)
+    for tp in (1, 2, 4):
+        neox_files.Save(made.config, made.state, tp, 2 if pipeline else 1, 2, "megatron", pipeline, qkv_ranks=tp).write(tmp_path / ("ds%d" % tp), STEP)
+        r = made.import_(tmp_path / ("ds%d" % tp), tmp_path / ("ckpt%d" % tp))
+        assert r.rc == 0, repr(r)
+        assert digests(tmp_path / ("ckpt%d" % tp)) == want
+
+
+@pytest.mark.parametrize("family,pipeline", ORDERED)
+@pytest.mark.parametrize("ranks", [0, 1, 4])
+def test_universal_has_the_order_of_the_ranks_that_saved(family, pipeline, ranks, tmp_path):
+    made = Made(family, tmp_path, 8)
+    neox_files.Save(made.config, made.state, 1, 1, 1, "megatron", pipeline, qkv_ranks=ranks).write_universal(tmp_path / "ds", STEP)
+    r = made.import_(tmp_path / "ds", tmp_path / "ckpt")
+    assert r.rc == 0, repr(r)
+    assert [d for d in digests(tmp_path / "ckpt") if "param/" not in d] == [d for d in made.plain(tmp_path) if "param/" not in d]
+
+
+@pytest.mark.parametrize("ranks", [3, 16])
+def test_ranks_that_do_not_divide_the_heads_are_refused(ranks, tmp_path):
+    made = Made("gpt2", tmp_path, 9)
+    save = neox_files.Save(made.config, made.state, 1, 1, 1, "megatron", qkv_ranks=1)
+    save.args["tensor_model_parallel_size"] = ranks
+    save.write_universal(tmp_path / "ds", STEP)
+    refused(made, tmp_path / "ds", tmp_path, "%d tensor-parallel ranks" % ranks, "heads")
+
+
 def test_weights_in_fp16_are_joined_too(tmp_path):
     made = Made("gpt-neox", tmp_path, 3, fp16=True)
     neox_files.Save(made.config, made.state, 2, 2, 1).write(tmp_path / "ds", STEP)

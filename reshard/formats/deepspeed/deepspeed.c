@@ -246,6 +246,7 @@ static tp_status read_model_states(struct deepspeed_state *d, struct tp_err *err
         TP_TRY(piece_source_set_iteration(d->source, d->steps, "global_steps", err));
     TP_TRY(read_shapes(d, &x, err));
     d->is_parallel = model_parallel_is(d);
+    model_parallel_order(d, x.root);
     if (!d->is_parallel)
         TP_TRY(add_weights(d, &x, err));
     TP_TRY(deepspeed_extras_model(d, x.root, err));

@@ -32,7 +32,9 @@ struct deepspeed_state {
     struct deepspeed_ranks *parallel; /* of ranks that have parts of the parameters; NULL: each
                                         parameter is whole */
     int mp_rank;                      /* whose optimizer is read */
-    int64_t steps;                    /* global_steps; -1: it is not there */
+    int qkv_ranks; /* ranks that each have their queries, then their keys, then their values; 0:
+                      groups of heads, or the names of the parameters say it */
+    int64_t steps; /* global_steps; -1: it is not there */
     struct deepspeed_state_param *params;
     int n_params;
     struct deepspeed_state_param *frozen; /* of ZeRO-3: not trained, so not in the flat buffers */

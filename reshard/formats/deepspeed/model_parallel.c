@@ -214,6 +214,36 @@ static tp_status check_model(const struct deepspeed_ranks *m, struct tp_err *err
     return TP_OK;
 }
 
+void model_parallel_order(struct deepspeed_state *d, const struct pickle_value *root)
+{
+    const struct pickle_value *args = pickle_get(root, "args");
+
+    if (pickle_get(args, "ds_sequence_parallel_fpdt") &&
+        !deepspeed_state_count(&d->qkv_ranks, args, "tensor_model_parallel_size"))
+        d->qkv_ranks = d->mp;
+}
+
+/* The ranks whose rows of query, key and value are not in groups of heads. The Megatron-DeepSpeed
+ * that has them cannot compute with heads that share keys, so such weights were never trained, and
+ * are what its converter makes of a model: groups. */
+static tp_status find_qkv_ranks(struct deepspeed_ranks *m, struct tp_err *err)
+{
+    const struct model *model = m->state->model;
+    const int64_t saved = m->state->universal ? m->state->qkv_ranks : m->tp;
+    int64_t *n = &m->rank.map.qkv_ranks;
+
+    if (m->is_neox)
+        *n = model->kv_heads < model->heads ? m->tp : 0;
+    else if (m->state->qkv_ranks > 0 && model->kv_heads == model->heads)
+        *n = saved;
+    if (*n == 0 || model->heads % *n == 0)
+        return TP_OK;
+    return tp_fail(err, TP_E_CORRUPT,
+                   "%s: was saved by %lld tensor-parallel ranks, which do not divide the %d heads "
+                   "of config.json's model",
+                   m->state->dir, (long long)*n, model->heads);
+}
+
 static tp_status make_map(struct deepspeed_ranks *m, struct tp_err *err)
 {
     struct deepspeed_state *d = m->state;
@@ -225,6 +255,7 @@ static tp_status make_map(struct deepspeed_ranks *m, struct tp_err *err)
     TP_TRY(megatron_map_make(&m->rank.map, d->model, piece_source_arena(d->source), err));
     m->rank.map.tp = m->tp;
     m->rank.map.is_neox = m->is_neox;
+    TP_TRY(find_qkv_ranks(m, err));
     if (rows > 0) {
         m->rank.map.padded_vocab = rows;
         piece_source_set_vocab_rows(d->source, rows);

@@ -22,6 +22,10 @@ bool model_parallel_names(const struct deepspeed_state *d);
 /* Whether the folder is of such a program, or of another one with model parallelism. */
 bool model_parallel_is(const struct deepspeed_state *d);
 
+/* Set d->qkv_ranks by the arguments that are in the model states. Megatron-DeepSpeed has that order
+ * since it has FPDT (December 2024), and says checkpoint_version 3.0 in both. */
+void model_parallel_order(struct deepspeed_state *d, const struct pickle_value *root);
+
 /* Add everything of the folder. TP_E_USAGE: the model is not known, or it has other sizes.
  * TP_E_CORRUPT: ranks disagree. */
 tp_status model_parallel_read(struct deepspeed_state *d, struct tp_err *err);

@@ -186,22 +186,25 @@ static void add_vocabulary(struct row_list *l, const struct megatron_map *map,
         add_rows(l, t, at, 1, last);
 }
 
-/* A rank's queries, then its keys, then its values. */
-static void add_blocks_of_rank(struct row_list *l, const struct model *m,
-                               const struct tensor *const *qkv, int64_t tp, int64_t tp_rank)
+/* Each rank's queries, then its keys, then its values. first: of all queries, keys and values, in
+ * their tensors. */
+static void add_blocks_of_ranks(struct row_list *l, const struct megatron_map *map,
+                                const struct tensor *const *qkv, const int64_t *first)
 {
-    int64_t at = l->begin;
+    const struct model *m = map->model;
+    int64_t at = 0;
 
-    for (int i = 0; i < 3; i++) {
-        const int64_t n = (i == 0 ? m->heads : m->kv_heads) / tp * m->head_dim;
+    for (int64_t rank = 0; rank < map->qkv_ranks; rank++)
+        for (int i = 0; i < 3; i++) {
+            const int64_t n = (i == 0 ? m->heads : m->kv_heads) / map->qkv_ranks * m->head_dim;
 
-        add_rows(l, qkv[i], at, n, tp_rank * n);
-        at += n;
-    }
+            add_rows(l, qkv[i], at, n, first[i] + rank * n);
+            at += n;
+        }
 }
 
 static void add_qkv(struct row_list *l, const struct megatron_map *map,
-                    const struct megatron_name *name, int64_t tp_rank)
+                    const struct megatron_name *name)
 {
     const struct model *m = map->model;
     const struct tensor *q = find_role(map, ROLE_Q, name), *k = find_role(map, ROLE_K, name),
@@ -218,8 +221,9 @@ static void add_qkv(struct row_list *l, const struct megatron_map *map,
         add_rows(l, q, 0, outputs_of(map, q), 0);
         return;
     }
-    if (q && k && v && map->is_neox && m->kv_heads < m->heads) {
-        add_blocks_of_rank(l, m, (const struct tensor *[]){ q, k, v }, map->tp, tp_rank);
+    if (q && k && v && map->qkv_ranks > 0) {
+        add_blocks_of_ranks(l, map, (const struct tensor *[]){ q, k, v },
+                            (const int64_t[]){ 0, k_at, v_at });
         return;
     }
     for (int g = 0; g < m->kv_heads && q && k && v; g++) {
@@ -359,21 +363,14 @@ static int64_t repeated_rows(const struct megatron_map *map, int64_t tp_rank)
     return rows < 0 ? 0 : rows < of_rank ? rows : of_rank;
 }
 
-/* Whether query, key and value of a rank are in one run of rows, or in three. */
-static bool has_blocks(const struct megatron_map *map)
-{
-    return map->is_neox &&
-           (family_of(map->model)->qkv_by_head || map->model->kv_heads < map->model->heads);
-}
-
 /* The most runs of rows that a module's tensor can have on a rank. */
 static size_t room_of(const struct megatron_map *map, const struct megatron_module *module,
                       int64_t tp_rank)
 {
     const struct model *m = map->model;
     const int64_t ffn = m->expert_ffn ? m->expert_ffn : m->ffn;
-    size_t room =
-        module && module->cut == MEGATRON_QKV ? 3 * (size_t)(has_blocks(map) ? 1 : m->kv_heads) : 2;
+    const int64_t blocks = map->qkv_ranks > 0 ? map->qkv_ranks : m->kv_heads;
+    size_t room = module && module->cut == MEGATRON_QKV ? 3 * (size_t)blocks : 2;
 
     if (module && module->role == ROLE_EXPERT_UP && map->expert_block > 0)
         room += 2 * (size_t)(ffn / map->expert_block);
@@ -409,7 +406,7 @@ enum megatron_found megatron_map_find(struct megatron_rows **rows, int *n,
     case MEGATRON_QKV:
         l.begin = tp_rank * (qkv / map->tp);
         l.end = l.begin + qkv / map->tp;
-        add_qkv(&l, map, &parsed, tp_rank);
+        add_qkv(&l, map, &parsed);
         break;
     case MEGATRON_FC1:
         add_fc1(&l, map, t, &parsed, tp_rank);

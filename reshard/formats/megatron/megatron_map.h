@@ -39,8 +39,9 @@ struct megatron_map {
     int ep, ep_rank;          /* ranks that have different experts; whose names are asked for */
     int64_t expert_block;     /* rows of gate, then as many of up, in turn, in experts; 0: all of
                                  gate, then all of up */
-    bool is_neox;        /* the orders of EleutherAI's GPT-NeoX: up is before gate; a rank has its
-                            queries, then its keys, then its values, where heads share keys */
+    bool is_neox;             /* up is before gate, as in EleutherAI's GPT-NeoX */
+    int64_t qkv_ranks;   /* ranks that each have their queries, then their keys, then their values;
+                            0: groups of heads, one after the other */
     int64_t expert_cuts; /* ranks whose rows a tensor of torch_dist has; 1 in a rank's own */
     struct arena *arena;
 };
