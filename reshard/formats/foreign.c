@@ -66,6 +66,7 @@ static const struct foreign_format formats[] = {
       .title = "DeepSpeed, ZeRO or Universal",
       .detect = deepspeed_detect,
       .read = deepspeed_read,
+      .config = deepspeed_config,
       .unproved = ONE_SAVE },
     { .name = "verl",
       .title = "verl, FSDP",

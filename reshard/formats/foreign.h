@@ -22,7 +22,8 @@ struct foreign_format {
      * so. */
     tp_status (*check)(struct piece_source *s, struct tp_err *err);
     /* Make the text of a config.json from what else piece_source_path(s) has, and a note of what
-     * was chosen; both live as long as s. NULL: the format does not say enough. */
+     * was chosen; both live as long as s. *text NULL: this checkpoint does not say what model it
+     * is. NULL: none of the format does. */
     tp_status (*config)(const char **text, const char **note, struct piece_source *s,
                         struct tp_err *err);
     bool fused;   /* its tensors are not those of a model, so `read` needs one of a known family */

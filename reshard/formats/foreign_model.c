@@ -28,6 +28,14 @@ bool foreign_model_exists(const struct foreign_model_request *q)
     return has_file(q) || can_make(q);
 }
 
+static tp_status refuse_missing(const char *path, struct tp_err *err)
+{
+    return tp_fail(err, TP_E_NOTFOUND,
+                   "%s: has no config.json, which says what model it is; name the model's with "
+                   "--config FILE",
+                   path);
+}
+
 static tp_status make(struct model *out, const char **note, const struct foreign_model_request *q,
                       struct arena *arena, struct tp_err *err)
 {
@@ -38,6 +46,10 @@ static tp_status make(struct model *out, const char **note, const struct foreign
     TP_TRY(piece_source_new(&s, q->path, err));
     piece_source_limit(s, q->memory_bytes);
     TP_TRY(q->format->config(&text, &said, s, err));
+    if (!text) {
+        st = refuse_missing(q->path, err);
+        goto done;
+    }
     path = arena_printf(arena, "%s (its arguments as a config.json)", q->path);
     *note = arena_strdup(arena, said);
     if (!path || !*note) {
@@ -79,10 +91,7 @@ tp_status foreign_model_read(struct model *out, const char **note,
     if (!has_file(q) && can_make(q))
         return make(out, note, q, arena, err);
     if (!q->config && !has_file(q))
-        return tp_fail(err, TP_E_NOTFOUND,
-                       "%s: has no config.json, which says what model it is; name the model's with "
-                       "--config FILE",
-                       q->path);
+        return refuse_missing(q->path, err);
     return foreign_model_config(out, q->config ? q->config : q->path, false, arena, err);
 }
 

@@ -79,6 +79,10 @@ def test_ranks_of_tensor_and_pipeline_parallelism_are_one_model(case, tmp_path):
 
 
 ORDERED = [("llama", True), ("llama", False), ("gpt2", True), ("gpt2", False)]
+ARGS = {"hidden_size": 48, "ffn_hidden_size": 192, "num_key_value_heads": 8, "kv_channels": 6, "num_experts": [1], "layernorm_epsilon": 1e-5,
+        "normalization": "layernorm", "add_position_embedding": True, "use_rotary_position_embeddings": False, "max_position_embeddings": 32,
+        "add_bias_linear": True, "untie_embeddings_and_output_weights": False, "padded_vocab_size": 144, "vocab_size": 130,
+        "tokenizer_type": "NullTokenizer", "make_vocab_size_divisible_by": 8, "bias_gelu_fusion": True}
 
 
 @pytest.mark.parametrize("family,pipeline", ORDERED)
@@ -101,6 +105,26 @@ def test_universal_has_the_order_of_the_ranks_that_saved(family, pipeline, ranks
     r = made.import_(tmp_path / "ds", tmp_path / "ckpt")
     assert r.rc == 0, repr(r)
     assert [d for d in digests(tmp_path / "ckpt") if "param/" not in d] == [d for d in made.plain(tmp_path) if "param/" not in d]
+
+
+@pytest.mark.parametrize("kind", ["zero", "universal"])
+def test_megatron_deepspeeds_arguments_say_what_the_model_is(kind, tmp_path):
+    made = Made("gpt2", tmp_path, 10)
+    save = neox_files.Save(made.config, made.state, 2 if kind == "zero" else 1, 1, 1, "megatron", qkv_ranks=2, **ARGS)
+    save.write(tmp_path / "ds", STEP) if kind == "zero" else save.write_universal(tmp_path / "ds", STEP)
+    r = run("tp-ckpt", "import", tmp_path / "ds", "-o", tmp_path / "ckpt")
+    assert r.rc == 0 and "GPT2LMHeadModel, with a vocabulary of 131, without the 13 rows of padding" in r.err, repr(r)
+    assert made.import_(tmp_path / "ds", tmp_path / "named").rc == 0
+    assert digests(tmp_path / "ckpt") == digests(tmp_path / "named")
+    r = ok("tp-reshard", tmp_path / "ds", "--to", "tp1", "--format", "safetensors", "-o", tmp_path / "hf")
+    config = json.loads((tmp_path / "hf/config.json").read_text())
+    assert {k: config[k] for k in ("n_embd", "n_head", "n_layer", "n_positions", "vocab_size", "activation_function")} == {
+        k: made.config[k] for k in ("n_embd", "n_head", "n_layer", "n_positions", "vocab_size", "activation_function")}
+
+
+def test_gpt_neoxs_arguments_do_not(saved, tmp_path):
+    r = run("tp-ckpt", "import", saved, "-o", tmp_path / "no")
+    assert r.rc in (2, 3) and "has no config.json" in r.err and "--config" in r.err and len(r.lines) == 1 and not (tmp_path / "no").exists(), repr(r)
 
 
 @pytest.mark.parametrize("ranks", [3, 16])

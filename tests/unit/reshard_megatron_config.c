@@ -34,11 +34,25 @@ enum { ARGS_TEXT = 2048 };
     "swiglu=False add_bias_linear=True untie_embeddings_and_output_weights=False vocab_size=35 " \
     "hidden_dropout=0.1 attention_dropout=0.0 "
 
-/* ---- arguments as text: "a=1 b=True c=text d=(3,0)"; a later one replaces an earlier one ---- */
+/* What Megatron-DeepSpeed says in other words. */
+#define DEEPSPEED_OF(heads)                                                                \
+    "group_query_attention=None num_query_groups=None position_embedding_type=None "       \
+    "norm_epsilon=None layernorm_epsilon=1e-06 num_experts=(1) num_key_value_heads=" heads \
+    " rotary_base=None rope_theta=500000 vocab_size=35 padded_vocab_size=40 "              \
+    "make_vocab_size_divisible_by=4 tensor_model_parallel_size=2 "
+#define DEEPSPEED_LLAMA                                                                  \
+    LLAMA DEEPSPEED_OF("4") "normalization=rmsnorm use_rotary_position_embeddings=True " \
+                            "add_position_embedding=False "
+#define DEEPSPEED_GPT2                                                                     \
+    GPT2 DEEPSPEED_OF("4") "normalization=layernorm use_rotary_position_embeddings=False " \
+                           "add_position_embedding=True "
+
+/* ---- arguments as text: "a=1 b=True c=text d=(3,0) e=(1)"; a later one replaces an earlier one
+ * ---- */
 
 static void push_value(struct pickle_writer *w, const char *v)
 {
-    int64_t pair[2];
+    int64_t pair[2] = { 0 };
     char *end;
 
     if (strcmp(v, "None") == 0) {
@@ -47,8 +61,9 @@ static void push_value(struct pickle_writer *w, const char *v)
         pickle_write_op(w, *v == 'T' ? PICKLE_OP_TRUE : PICKLE_OP_FALSE);
     } else if (*v == '(') {
         pair[0] = strtoll(v + 1, &end, 10);
-        pair[1] = strtoll(end + 1, NULL, 10);
-        pickle_write_ints(w, pair, 2);
+        if (*end == ',')
+            pair[1] = strtoll(end + 1, NULL, 10);
+        pickle_write_ints(w, pair, strchr(v, ',') ? 2 : 1);
     } else if (strtoll(v, &end, 10) || !*end) {
         if (*end)
             pickle_write_float(w, strtod(v, NULL));
@@ -241,6 +256,33 @@ Test(megatron_config, rope_scaling_is_that_of_llama_3_or_linear)
     done(m);
 }
 
+Test(megatron_config, megatron_deepspeed_says_it_in_other_words)
+{
+    static const char *const llamas[] = {
+        "", "ds_sequence_parallel_fpdt=False ds_sequence_parallel_size=2",
+        "ds_sequence_parallel_fpdt=False force_ds_sequence_parallel=True"
+    };
+    struct made *m;
+
+    for (size_t i = 0; i < sizeof llamas / sizeof *llamas; i++) {
+        char args[ARGS_TEXT];
+
+        snprintf(args, sizeof args, "%s%s", DEEPSPEED_LLAMA, llamas[i]);
+        m = make(args);
+        cr_assert_eq(m->st, TP_OK, "%s", m->err.msg);
+        cr_expect_eq(m->model.family, MODEL_LLAMA);
+        cr_expect(m->model.kv_heads == 4 && m->model.heads == 8 && m->model.experts == 0);
+        cr_expect(m->model.rope_theta == 500000 && m->model.norm_eps == 1e-6);
+        cr_expect(m->model.vocab == 35 && !m->model.tied);
+        done(m);
+    }
+    m = make(DEEPSPEED_GPT2 "ds_sequence_parallel_fpdt=False ds_sequence_parallel_size=1");
+    cr_assert_eq(m->st, TP_OK, "%s", m->err.msg);
+    cr_expect_eq(m->model.family, MODEL_GPT2);
+    cr_expect(m->model.heads == 4 && m->model.vocab == 35 && m->model.tied);
+    done(m);
+}
+
 Test(megatron_config, learned_positions_make_a_gpt2)
 {
     struct made *m = make(GPT2);
@@ -343,6 +385,12 @@ Test(megatron_config, an_argument_that_no_family_has_is_named)
           "vocab_size 9223372036854775807" },
         { "padded_vocab_size=-1", "padded_vocab_size -1" },
         { GPT2 "num_experts=8", "num_experts 8" },
+        { DEEPSPEED_LLAMA "num_experts=(8)", "num_experts" },
+        { DEEPSPEED_LLAMA "num_experts=(1,4)", "num_experts" },
+        { DEEPSPEED_LLAMA "ds_sequence_parallel_fpdt=False ds_sequence_parallel_size=1",
+          "use_rotary_position_embeddings True" },
+        { DEEPSPEED_GPT2 "num_key_value_heads=2", "num_key_value_heads 2" },
+        { DEEPSPEED_GPT2 "add_position_embedding=False", "no position_embedding_type" },
         { GPT2 "kv_channels=16", "kv_channels 16" },
         { GPT2 "untie_embeddings_and_output_weights=True", "untie_embeddings_and_output_weights" },
         { GPT2 "add_bias_linear=False", "add_bias_linear False" },

@@ -8,6 +8,7 @@
 #include "core/file.h"
 #include "reshard/formats/deepspeed/deepspeed_extras.h"
 #include "reshard/formats/deepspeed/model_parallel.h"
+#include "reshard/formats/megatron/megatron_config.h"
 #include "reshard/formats/pieces/compiled_name.h"
 #include "reshard/formats/pieces/module_piece.h"
 #include "storage/location.h"
@@ -250,6 +251,28 @@ static tp_status read_model_states(struct deepspeed_state *d, struct tp_err *err
     if (!d->is_parallel)
         TP_TRY(add_weights(d, &x, err));
     TP_TRY(deepspeed_extras_model(d, x.root, err));
+done:
+    torch_pieces_close(&x);
+    return st;
+}
+
+tp_status deepspeed_config(const char **text, const char **note, struct piece_source *s,
+                           struct tp_err *err)
+{
+    struct deepspeed_state d = { .source = s };
+    struct torch_pieces x = { .source = s };
+    const struct pickle_value *args;
+    tp_status st;
+
+    *text = NULL;
+    if (!find_folder(&d, piece_source_path(s)))
+        return tp_fail(err, TP_E_NOTFOUND, "%s: has no " MODEL_STATES " nor " MODEL_STATES_ZERO3,
+                       piece_source_path(s));
+    TP_TRY(open_model_states(&x, &d, err));
+    args = pickle_get(x.root, "args");
+    if (pickle_get(args, "add_position_embedding"))
+        st = megatron_config_make(text, note, args, file_table_path(piece_source_files(s), x.file),
+                                  piece_source_arena(s), err);
 done:
     torch_pieces_close(&x);
     return st;

@@ -22,6 +22,10 @@ bool deepspeed_detect(const char *path);
  * (reshard/formats/pieces/module_piece.h). */
 tp_status deepspeed_read(struct piece_source *s, const struct model *m, struct tp_err *err);
 
+/* A config.json from the arguments of Megatron-DeepSpeed: a row of reshard/formats/foreign.h. */
+tp_status deepspeed_config(const char **text, const char **note, struct piece_source *s,
+                           struct tp_err *err);
+
 /* Write a Universal checkpoint: a row of reshard/formats/export_format.h. Each parameter has a
  * folder, whatever the layout. TP_E_USAGE: there are no moments. */
 tp_status deepspeed_export_create(struct export_writer *w, const struct export_contents *q,

@@ -4,6 +4,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include <strings.h>
 
 #define COUNT_MAX (INT64_C(1) << 40)
 
@@ -27,7 +28,7 @@ bool config_maker_is_text(const struct config_maker *m, const char *name, const 
 {
     const char *found = pickle_text(config_maker_get(m, name));
 
-    return found && strcmp(found, text) == 0;
+    return found && strcasecmp(found, text) == 0;
 }
 
 const char *config_maker_text(char buf[CONFIG_MAKER_TEXT], const struct pickle_value *v)

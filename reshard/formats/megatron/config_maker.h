@@ -28,7 +28,7 @@ struct config_maker {
 /* An argument; NULL when it is absent or None. */
 const struct pickle_value *config_maker_get(const struct config_maker *m, const char *name);
 
-/* Whether an argument is True, or this text. */
+/* Whether an argument is True, or this text in capitals or not. */
 bool config_maker_is(const struct config_maker *m, const char *name);
 bool config_maker_is_text(const struct config_maker *m, const char *name, const char *text);
 

@@ -158,7 +158,8 @@ static void set_family(struct config_maker *m, const struct config_family *f)
 
 static void set_rope(struct config_maker *m)
 {
-    const double theta = config_maker_number(m, "rotary_base", 10000),
+    const double theta = config_maker_number(
+                     m, config_maker_get(m, "rope_theta") ? "rope_theta" : "rotary_base", 10000),
                  linear = config_maker_number(m, "rotary_seq_len_interpolation_factor", 0);
 
     config_maker_set_number(m, "rope_theta", theta);
@@ -194,9 +195,37 @@ static int64_t find_window(struct config_maker *m)
     return left + 1;
 }
 
+/* Megatron-DeepSpeed has a list of how many, which is [1] for none. */
 static bool has_experts(const struct config_maker *m)
 {
-    return config_maker_get(m, "num_experts") != NULL;
+    const struct pickle_value *v = config_maker_get(m, "num_experts");
+    int64_t n = 0;
+
+    return v && (pickle_count(v) != 1 || !pickle_int(&n, pickle_item(v, 0)) || n != 1);
+}
+
+/* Heads of keys and values, which Megatron-DeepSpeed always says. */
+static int64_t find_kv_heads(struct config_maker *m)
+{
+    if (config_maker_get(m, "num_key_value_heads"))
+        return config_maker_count(m, "num_key_value_heads");
+    return config_maker_count(m, config_maker_is(m, "group_query_attention")
+                                     ? "num_query_groups"
+                                     : "num_attention_heads");
+}
+
+/* Since it has FPDT, Megatron-DeepSpeed takes the cosines and sines of angles for the angles,
+ * except where ranks have parts of a sequence. */
+static void check_rope(struct config_maker *m)
+{
+    int64_t n = 1;
+
+    if (pickle_get(m->args, "ds_sequence_parallel_fpdt") &&
+        !config_maker_is(m, "force_ds_sequence_parallel") &&
+        (!pickle_int(&n, config_maker_get(m, "ds_sequence_parallel_size")) || n <= 1))
+        config_maker_refuse(m, "use_rotary_position_embeddings",
+                            "which this version of Megatron-DeepSpeed computes in a way that no "
+                            "model of transformers does");
 }
 
 /* Of the families with experts, one has norms of heads, and the other may have a window. */
@@ -258,17 +287,14 @@ static void set_mlp(struct config_maker *m, const struct config_family *f)
 
 static void make_rotary(struct config_maker *m)
 {
-    const int64_t window = find_window(m), heads = config_maker_count(m, "num_attention_heads");
+    const int64_t window = find_window(m);
     const struct config_family *f = find_rotary(m, window);
 
     set_family(m, f);
     config_maker_set_int(m, "hidden_size", config_maker_count(m, "hidden_size"));
     config_maker_set_int(m, "num_hidden_layers", config_maker_count(m, "num_layers"));
-    config_maker_set_int(m, "num_attention_heads", heads);
-    config_maker_set_int(m, "num_key_value_heads",
-                         config_maker_is(m, "group_query_attention")
-                             ? config_maker_count(m, "num_query_groups")
-                             : heads);
+    config_maker_set_int(m, "num_attention_heads", config_maker_count(m, "num_attention_heads"));
+    config_maker_set_int(m, "num_key_value_heads", find_kv_heads(m));
     config_maker_set_int(m, "head_dim", config_maker_count(m, "kv_channels"));
     config_maker_set_int(m, "max_position_embeddings",
                          config_maker_count(m, "max_position_embeddings"));
@@ -291,11 +317,12 @@ static void make_gpt2(struct config_maker *m)
                   hidden = config_maker_count(m, "hidden_size"),
                   width = config_maker_count(m, "kv_channels");
     const double hidden_dropout = config_maker_number(m, "hidden_dropout", 0);
-    int64_t groups;
 
-    if (config_maker_is(m, "group_query_attention") &&
-        (!pickle_int(&groups, config_maker_get(m, "num_query_groups")) || groups != heads))
-        config_maker_refuse(m, "num_query_groups", "which GPT-2 does not have");
+    if (find_kv_heads(m) != heads)
+        config_maker_refuse(m,
+                            config_maker_get(m, "num_key_value_heads") ? "num_key_value_heads"
+                                                                       : "num_query_groups",
+                            "which GPT-2 does not have");
     if (!m->st && (hidden % heads != 0 || hidden / heads != width))
         config_maker_refuse(m, "kv_channels",
                             "which is not GPT-2's hidden_size / num_attention_heads");
@@ -334,6 +361,8 @@ static void make(struct config_maker *m)
     const bool rotary = config_maker_is(m, "use_rotary_position_embeddings") ||
                         (position && strcmp(position, "rope") == 0);
 
+    if (!position && config_maker_is(m, "add_position_embedding"))
+        position = "learned_absolute";
     check_options(m);
     if (!rotary && (!position || strcmp(position, "learned_absolute") != 0)) {
         if (position)
@@ -346,6 +375,7 @@ static void make(struct config_maker *m)
             config_maker_refuse(m, "normalization", "where families with rope have RMSNorm");
         if (!config_maker_is(m, "swiglu"))
             config_maker_refuse(m, "swiglu", "where families with rope have True");
+        check_rope(m);
         make_rotary(m);
     } else {
         if (config_maker_get(m, "normalization") &&

@@ -1,6 +1,7 @@
 /*
  * reshard/formats/megatron/megatron_config.h - a config.json made from the arguments of the
- * Megatron-LM program that saved, for checkpoints that have none beside them.
+ * program that saved, Megatron-LM or Megatron-DeepSpeed, for checkpoints that have none beside
+ * them.
  *
  * Megatron-LM has no families: its arguments say what the layers compute, and this is written as
  * the family of transformers that computes the same.
