@@ -222,11 +222,19 @@ def test_bytes_of_copies_are_compared_with_their_checksum(small, saved, tmp_path
 
 
 @pytest.mark.parametrize("changes,word", [({"num_hidden_layers": 3}, "layers"), ({"num_attention_heads": 4}, "num_attention_heads 8"),
-                                          ({"hidden_size": 32}, "shape"), ({"vocab_size": 200}, "embed")])
+                                          ({"hidden_size": 32}, "it is [72, 64], and gpt_neox.embed_in.weight is [131, 32]"), ({"vocab_size": 200}, "embed")])
 def test_the_model_must_be_that_of_the_files(changes, word, small, saved, tmp_path):
     (tmp_path / "config.json").write_text(json.dumps({**small.config, **changes}))
     r = run("tp-ckpt", "import", saved, "--config", tmp_path / "config.json", "-o", tmp_path / "no")
     assert r.rc in (2, 3) and word in r.err and len(r.lines) == 1 and not (tmp_path / "no").exists(), repr(r)
+
+
+def test_a_head_that_config_json_says_is_tied_is_not_lost(tmp_path):
+    made = Made("llama", tmp_path, 7, tie_word_embeddings=True)
+    neox_files.Save({**made.config, "tie_word_embeddings": False}, made.state, 2, 2, 1).write(tmp_path / "ds", STEP)
+    refused(made, tmp_path / "ds", tmp_path, "lm_head.weight differs", "tie_word_embeddings", rc=2)
+    r = made.import_(tmp_path / "ds", tmp_path / "ckpt", "--ignore", "lm_head.weight")
+    assert r.rc == 0 and "master/lm_head.weight" in r.out and not any("lm_head" in d for d in digests(tmp_path / "ckpt")), repr(r)
 
 
 def test_without_the_model_nothing_is_read(saved, tmp_path):

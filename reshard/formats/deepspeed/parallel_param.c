@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-#include "layout/family.h"
+#include "layout/parallel_plan.h"
 #include "reshard/formats/deepspeed/layer_name.h"
 #include "reshard/formats/pieces/flat_pieces.h"
 
@@ -11,6 +11,23 @@
 static bool is_embedding(const char *core)
 {
     return strncmp(core, "embedding.", strlen("embedding.")) == 0;
+}
+
+/* Rows of the head where config.json says that it is tied. These programs have a head only where
+ * it is not, so it is not lost here: the import compares it with the embedding. */
+static enum megatron_found find_tied_head(struct megatron_rank_param *p, struct deepspeed_ranks *m)
+{
+    const struct model *model = m->rank.map.model;
+    const enum megatron_found found =
+        megatron_map_find(&p->rows, &p->n_rows, &m->rank.map, "embedding.word_embeddings.weight",
+                          -1, m->rank.tp_rank);
+
+    for (int i = 0; i < p->n_rows; i++) {
+        m->head = *p->rows[i].tensor;
+        m->head.name = parallel_plan_end_name(model, ROLE_HEAD);
+        p->rows[i].tensor = &m->head;
+    }
+    return found;
 }
 
 /* Whether each tensor-parallel rank has all of the model's tensor. */
@@ -21,6 +38,21 @@ static bool is_whole(const struct megatron_rank_param *p)
 
     return !megatron_map_is_vocabulary(p->name) && p->n_rows == 1 &&
            megatron_rank_elements(p) == box_elements(&whole);
+}
+
+/* p->rows has the first tensor of the model that it should have rows of, if any. */
+static tp_status refuse_shape(const struct deepspeed_ranks *m, const char *name,
+                              const struct megatron_rank_param *p, struct tp_err *err)
+{
+    const struct tensor *t = p->n_rows > 0 ? p->rows[0].tensor : NULL;
+    char is[BOX_TEXT_MAX], whole[BOX_TEXT_MAX];
+
+    return tp_fail(err, TP_E_CORRUPT,
+                   "%s: tensor %s of tensor-parallel rank %d of %d has another shape than "
+                   "config.json's model says: it is %s, and %s is %s before it is cut",
+                   m->state->dir, name, m->rank.tp_rank, m->tp,
+                   box_format_shape(is, sizeof is, p->ndim, p->shape), t ? t->name : "the model's",
+                   t ? box_format_shape(whole, sizeof whole, t->ndim, t->shape) : "another");
 }
 
 tp_status parallel_param_find(struct parallel_param *out, struct deepspeed_ranks *m,
@@ -42,7 +74,9 @@ tp_status parallel_param_find(struct parallel_param *out, struct deepspeed_ranks
     p->name = parsed.core;
     p->ndim = ndim;
     memcpy(p->shape, shape, (size_t)ndim * sizeof *shape);
-    found = megatron_map_find(&p->rows, &p->n_rows, map, parsed.core, layer, m->rank.tp_rank);
+    found = map->model->tied && strcmp(parsed.core, "output_layer.weight") == 0
+                ? find_tied_head(p, m)
+                : megatron_map_find(&p->rows, &p->n_rows, map, parsed.core, layer, m->rank.tp_rank);
     if (found == MEGATRON_COPY && m->rank.tp_rank > 0)
         found = megatron_map_find(&p->rows, &p->n_rows, map, parsed.core, layer, 0);
     if (!p->rows)
@@ -50,13 +84,10 @@ tp_status parallel_param_find(struct parallel_param *out, struct deepspeed_ranks
     if (found == MEGATRON_UNKNOWN)
         return TP_OK;
     out->kind = PARALLEL_SHARED;
-    if (found == MEGATRON_COPY || (m->rank.pp_rank > 0 && is_embedding(parsed.core)))
+    if (m->rank.pp_rank > 0 && is_embedding(parsed.core))
         return TP_OK;
     if (!megatron_rank_fits(&m->rank, p))
-        return tp_fail(err, TP_E_CORRUPT,
-                       "%s: tensor %s of tensor-parallel rank %d of %d has another shape than "
-                       "config.json's model says",
-                       m->state->dir, name, m->rank.tp_rank, m->tp);
+        return refuse_shape(m, name, p, err);
     out->kind = m->tp > 1 && p->n_rows > 0 && is_whole(p) ? PARALLEL_COPY : PARALLEL_PART;
     return TP_OK;
 }
