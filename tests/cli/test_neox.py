@@ -237,6 +237,37 @@ def test_a_head_that_config_json_says_is_tied_is_not_lost(tmp_path):
     assert r.rc == 0 and "master/lm_head.weight" in r.out and not any("lm_head" in d for d in digests(tmp_path / "ckpt")), repr(r)
 
 
+@pytest.mark.parametrize("shape", [[2 ** 63 - 1, 2], [2 ** 62, 64], [2 ** 63 - 1, 0]])
+def test_shapes_that_no_tensor_has_are_refused(shape, small, tmp_path, monkeypatch):
+    states = foreign_files._model_states
+
+    def hostile(*args):
+        out = states(*args)
+        return {**out, "param_shapes": [{k: foreign_files._size(shape) if k.endswith("_embeddings.weight") else v for k, v in g.items()}
+                                        for g in out["param_shapes"]]}
+
+    monkeypatch.setattr(foreign_files, "_model_states", hostile)
+    neox_files.Save(small.config, small.state, 2, 1, 1).write(tmp_path / "ds", STEP)
+    refused(small, tmp_path / "ds", tmp_path, "mp_rank_00_model_states.pt", "param_shapes has a shape that is wrong")
+
+
+class Renamed(neox_files.Save):
+    """With names of parameters as rename(name)."""
+
+    rename = None
+
+    def name(self, module, key, last):
+        return self.rename(super().name(module, key, last))
+
+
+def test_a_module_far_behind_the_layers_is_refused(small, tmp_path):
+    """And not looked for."""
+    save = Renamed(small.config, small.state, 2, 1, 1)
+    save.rename = lambda name: name.replace("5.norm", "1048576.norm")
+    save.write(tmp_path / "ds", STEP)
+    refused(small, tmp_path / "ds", tmp_path, "modules 2 to 3", "1048576")
+
+
 def test_without_the_model_nothing_is_read(saved, tmp_path):
     r = run("tp-ckpt", "ls", saved)
     assert r.rc == 2 and "--config" in r.err and len(r.lines) == 1, repr(r)

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "layout/tensor.h"
 #include "reshard/formats/pieces/compiled_name.h"
 
 enum { COUNT_MAX = 1 << 20 };
@@ -113,7 +114,7 @@ static bool read_size(struct deepspeed_state_param *p, const struct pickle_value
     for (int d = 0; d < p->ndim; d++)
         if (!pickle_int(&p->shape[d], pickle_item(v, d)) || p->shape[d] < 0)
             return false;
-    return true;
+    return tensor_shape_is_possible(p->ndim, p->shape);
 }
 
 /* A dict of shapes for each group of the optimizer, or one dict. */

@@ -8,7 +8,12 @@
 #include "reshard/formats/deepspeed/parallel_param.h"
 #include "storage/object.h"
 
-enum { NAME_ROOM = 64, KEY_ROOM = 512, DEPTH_MAX = 8 };
+enum {
+    NAME_ROOM = 64,
+    KEY_ROOM = 512,
+    DEPTH_MAX = 8,
+    OTHER_MODULES_MAX = 64, /* before the layers, and after them: each is looked for */
+};
 
 static const char *path_of(const struct torch_pieces *x)
 {
@@ -18,7 +23,7 @@ static const char *path_of(const struct torch_pieces *x)
 bool model_parallel_names(const struct deepspeed_state *d)
 {
     for (int i = 0; i < d->n_params; i++)
-        if (layer_name_is_qkv(d->params[i].name))
+        if (layer_name_is_qkv(d->params[i].plain))
             return true;
     return false;
 }
@@ -140,7 +145,8 @@ static tp_status read_names(struct deepspeed_ranks *m, const struct deepspeed_sh
             m->is_neox |= name.is_neox;
             if (name.module > m->last_module)
                 m->last_module = name.module;
-            if (megatron_map_is_vocabulary(name.core) && p->ndim == 2)
+            if (megatron_map_is_vocabulary(name.core) && p->ndim == 2 &&
+                p->shape[0] <= INT64_MAX / m->tp)
                 m->rank.map.padded_vocab = p->shape[0] * m->tp;
             if (!name.of_layer)
                 continue;
@@ -209,8 +215,15 @@ static tp_status check_model(const struct deepspeed_ranks *m, struct tp_err *err
                        "known; name its config.json with --config",
                        d->dir);
     if (layers != d->model->layers)
-        return tp_fail(err, TP_E_USAGE, "%s: has %d layers, but config.json's model has %d", d->dir,
-                       layers, d->model->layers);
+        return tp_fail(err, TP_E_USAGE,
+                       "%s: has %d layer%s, but config.json's model has %d; is it the config.json "
+                       "of another model?",
+                       d->dir, layers, layers == 1 ? "" : "s", d->model->layers);
+    if (m->first_layer > OTHER_MODULES_MAX || m->last_module - m->last_layer > OTHER_MODULES_MAX)
+        return tp_fail(err, TP_E_CORRUPT,
+                       "%s: its layers are modules %d to %d, and the last module is %d; these "
+                       "programs have no more than a few modules beside the layers",
+                       d->dir, m->first_layer, m->last_layer, m->last_module);
     return TP_OK;
 }
 

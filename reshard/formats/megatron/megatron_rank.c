@@ -174,11 +174,12 @@ bool megatron_rank_fits(const struct megatron_rank *r, const struct megatron_ran
 
     for (int i = 0; i < p->n_rows; i++) {
         const struct megatron_rows *x = &p->rows[i];
+        const int64_t columns = megatron_rows_columns(x);
 
         rows += x->n;
         if (x->tensor->ndim != p->ndim || x->to + x->n > x->tensor->shape[x->transposed] ||
-            (p->ndim == 2 && p->shape[1] != megatron_rows_columns(x) &&
-             p->shape[1] * r->map.tp != megatron_rows_columns(x)))
+            (p->ndim == 2 && p->shape[1] != columns &&
+             (columns % r->map.tp != 0 || p->shape[1] != columns / r->map.tp)))
             return false;
     }
     return p->n_rows == 0 || rows == p->shape[0] ||
