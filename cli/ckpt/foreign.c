@@ -204,6 +204,8 @@ static void show_pieces(const struct foreign_contents *c, int i, bool json)
     const struct tensor *t = &c->tensors[i];
     const struct piece_tensor pieces =
         piece_source_tensor(c->source, piece_source_find(c->source, t->group, t->name));
+    const struct piece_decoder *decoder = pieces.pieces->decoder;
+    const char *joined = decoder ? decoder->joined : NULL;
     json_t *root = tensor_json(c, i), *list = json_array();
     char shape[SHAPE_TEXT];
 
@@ -219,6 +221,10 @@ static void show_pieces(const struct foreign_contents *c, int i, bool json)
         if (!json)
             print_piece(c, &pieces.pieces[k]);
     }
+    if (joined && !json)
+        printf("\nit is %s\n", joined);
+    if (joined)
+        json_object_set_new(root, "joined", json_string(joined));
     json_object_set_new(root, "pieces", list);
     if (json)
         print_json(root);

@@ -237,6 +237,15 @@ def test_a_head_that_config_json_says_is_tied_is_not_lost(tmp_path):
     assert r.rc == 0 and "master/lm_head.weight" in r.out and not any("lm_head" in d for d in digests(tmp_path / "ckpt")), repr(r)
 
 
+def test_a_copy_that_a_rank_has_twice_is_refused(small, saved, tmp_path):
+    """GPT-NeoX calls the weights of a norm "weight", or "scale". With both, that rank would count twice in the mean."""
+    path = saved / "layer_02-model_01-model_states.pt"
+    layer = neox_files.Save(small.config, small.state, 2, 2, 2).layer(small.state["param"], "param", 0)
+    tensors = {k: torch_files.Tensor(v[1]) for k, v in layer.items()}
+    torch_files.save(path, {**tensors, "input_layernorm.scale": tensors["input_layernorm.weight"]})
+    refused(small, saved, tmp_path, path.name, "input_layernorm.weight twice")
+
+
 @pytest.mark.parametrize("shape", [[2 ** 63 - 1, 2], [2 ** 62, 64], [2 ** 63 - 1, 0]])
 def test_shapes_that_no_tensor_has_are_refused(shape, small, tmp_path, monkeypatch):
     states = foreign_files._model_states
@@ -299,6 +308,10 @@ def test_it_is_listed_and_compared(small, saved, tmp_path):
     assert ok("tp-ckpt", "digest", saved, *config).out.splitlines()[:-1] == want
     assert "DeepSpeed" in ok("tp-ckpt", "ls", saved, *config).out
     assert "0 B have no checksum" in ok("tp-ckpt", "verify", saved, *config).out
+    for name, rule in (("attention.dense.bias", "sum"), ("input_layernorm.bias", "mean")):
+        argv = ["tp-ckpt", "show", saved, "gpt_neox.layers.1." + name, *config]
+        assert "it is the %s of the copies of 2 tensor-parallel ranks" % rule in ok(*argv).out
+        assert rule in json.loads(ok(*argv, "--json").out)["joined"]
     assert "equal" in ok("tp-ckpt", "diff", saved, tmp_path / "of-plain", *config).out
 
 

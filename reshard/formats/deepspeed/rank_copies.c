@@ -106,47 +106,28 @@ static tp_status read_part(const struct copies_vector *v, const struct copies_pa
     return st;
 }
 
-static tp_status refuse_other(const struct copies_vector *v, const struct copies_part *part,
-                              struct tp_err *err)
-{
-    return tp_fail(err, TP_E_CORRUPT,
-                   "%s: tensor-parallel rank %d has other values than rank 0, but the tensor must "
-                   "be the same on all; take the files of one save",
-                   file_table_path(piece_source_files(v->all->source), part->file), part->rank);
-}
-
 /* Join the copies of elements at .. at + n - 1, n at most CHUNK. */
 static tp_status read_chunk(const struct copies_vector *v, int64_t at, int64_t n, void *out,
                             struct tp_err *err)
 {
     const enum dtype type = v->piece.dtype;
-    const int64_t bytes = dtype_bytes(type);
     double sum[CHUNK] = { 0 }, values[CHUNK];
     char stored[CHUNK * sizeof(double)];
-    tp_status st = TP_OK;
 
-    for (const struct copies_part *p = v->parts; p && !st; p = p->next) {
+    for (const struct copies_part *p = v->parts; p; p = p->next) {
         const int64_t lo = p->first > at ? p->first : at,
                       hi = p->first + p->n < at + n ? p->first + p->n : at + n;
+        tp_status st;
 
         if (lo >= hi)
             continue;
         st = read_part(v, p, lo, hi - lo, stored, err);
-        if (st || v->rule == RANK_COPIES_EQUAL) {
-            char *to = (char *)out + (lo - at) * bytes;
-
-            if (!st && p->rank > 0 && memcmp(to, stored, (size_t)((hi - lo) * bytes)) != 0)
-                st = refuse_other(v, p, err);
-            else if (!st)
-                memcpy(to, stored, (size_t)((hi - lo) * bytes));
-            continue;
-        }
+        if (st)
+            return st;
         cast(values, DTYPE_F64, stored, type, hi - lo);
         for (int64_t i = lo; i < hi; i++)
             sum[i - at] = p->rank > 0 ? sum[i - at] + values[i - lo] : values[i - lo];
     }
-    if (st || v->rule == RANK_COPIES_EQUAL)
-        return st;
     for (int64_t i = 0; i < n && v->rule == RANK_COPIES_MEAN; i++)
         sum[i] /= v->all->ranks;
     cast(out, type, sum, DTYPE_F64, n);
@@ -201,6 +182,11 @@ static tp_status check_parts(const struct copies_vector *v, struct tp_err *err)
                            piece_source_path(v->all->source), rank, (long long)at, (long long)all,
                            v->piece.group, v->piece.name);
     }
+    if (p)
+        return tp_fail(err, TP_E_CORRUPT,
+                       "%s: tensor-parallel rank %d has tensor %s/%s twice, here too",
+                       file_table_path(piece_source_files(v->all->source), p->file), p->rank,
+                       v->piece.group, v->piece.name);
     return TP_OK;
 }
 
@@ -227,16 +213,23 @@ static tp_status find_sums(struct copies_vector *v, struct tp_err *err)
 
 static tp_status add_vector(struct copies_vector *v, struct tp_err *err)
 {
+    static const char *const rules[] = { [RANK_COPIES_MEAN] = "mean", [RANK_COPIES_SUM] = "sum" };
     struct piece whole = v->piece;
+    const char *joined = arena_printf(piece_source_arena(v->all->source),
+                                      "the %s of the copies of %d tensor-parallel ranks, of which "
+                                      "rank 0's is named",
+                                      rules[v->rule], v->all->ranks);
     tp_status st;
 
+    if (!joined)
+        return no_memory(v->all, err);
     TP_TRY(check_parts(v, err));
     v->decoder = (struct piece_decoder){ .ctx = v,
                                          .stored_bytes = v->all->ranks * box_elements(&whole.box) *
                                                          dtype_bytes(whole.dtype),
                                          .read = read_copies,
                                          .will_read = will_read_copies,
-                                         .is_of_copies = true };
+                                         .joined = joined };
     TP_TRY(find_sums(v, err));
     whole.sum = 0;
     whole.decoder = &v->decoder;

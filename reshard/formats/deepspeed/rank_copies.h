@@ -15,7 +15,6 @@
 enum rank_copies_rule {
     RANK_COPIES_MEAN,
     RANK_COPIES_SUM,
-    RANK_COPIES_EQUAL, /* they must be: what differs fails when it is read */
 };
 
 /* Which tensor it is, of so many. */

@@ -25,9 +25,9 @@ struct piece_decoder {
     /* Read a run of the piece, which is a whole tensor. Thread safe. */
     tp_status (*read)(const void *ctx, const struct box *run, void *buf, struct tp_err *err);
     void (*will_read)(const void *ctx, const struct box *run);
-    bool is_of_copies; /* it is not quantized */
-    const int *sums;   /* [n_sums] of all bytes that are stored (piece_source_add_sum) */
-    int n_sums;        /* 0: there are none */
+    const char *joined; /* "the mean of the copies of 2 ranks"; NULL: it is quantized */
+    const int *sums;    /* [n_sums] of all bytes that are stored (piece_source_add_sum) */
+    int n_sums;         /* 0: there are none */
 };
 
 struct piece {

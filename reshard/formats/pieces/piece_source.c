@@ -425,7 +425,7 @@ int piece_source_decoded(const struct piece_source *s)
     int n = 0;
 
     for (int i = 0; i < s->n_tensors; i++)
-        n += s->tensors[i].pieces->decoder && !s->tensors[i].pieces->decoder->is_of_copies;
+        n += s->tensors[i].pieces->decoder && !s->tensors[i].pieces->decoder->joined;
     return n;
 }
 
