@@ -277,6 +277,14 @@ def test_a_module_far_behind_the_layers_is_refused(small, tmp_path):
     refused(small, tmp_path / "ds", tmp_path, "modules 2 to 3", "1048576")
 
 
+def test_names_of_compiled_modules_are_read(small, tmp_path):
+    save = Renamed(small.config, small.state, 2, 1, 2, pipeline=False)
+    save.rename = lambda name: "_orig_mod." + name
+    save.write(tmp_path / "ds", STEP)
+    assert small.import_(tmp_path / "ds", tmp_path / "ckpt").rc == 0
+    assert digests(tmp_path / "ckpt") == small.plain(tmp_path)
+
+
 def test_without_the_model_nothing_is_read(saved, tmp_path):
     r = run("tp-ckpt", "ls", saved)
     assert r.rc == 2 and "--config" in r.err and len(r.lines) == 1, repr(r)

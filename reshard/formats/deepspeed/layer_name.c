@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "core/text.h"
+#include "reshard/formats/pieces/compiled_name.h"
 
 #define QKV "query_key_value.weight"
 
@@ -94,7 +95,8 @@ bool layer_name_parse(struct layer_name *out, const char *name, struct arena *ar
     size_t n;
 
     *out = (struct layer_name){ .core = NULL };
-    if (!take_head(&name, &out->module, &encoder))
+    name = compiled_name_plain(arena, name);
+    if (!name || !take_head(&name, &out->module, &encoder))
         return false;
     dot = strrchr(name, '.');
     n = dot ? (size_t)(dot - name) : 0;
