@@ -178,6 +178,14 @@ def test_an_embedding_under_its_own_name_is_read(tmp_path):
     ok("tp-ckpt", "diff", src, model.folder)
 
 
+def test_files_of_a_vllm_with_fewer_scales_are_read(tmp_path):
+    model = Model(tmp_path, "llama")
+    src = model.save(tmp_path / "src", 2)
+    for file in src.glob("model-rank*"):
+        save_safetensors(file, {k: v for k, v in load_safetensors(file).items() if not k.endswith("_scale")})
+    ok("tp-ckpt", "diff", src, model.folder)
+
+
 # ---- refused ----
 
 def change(rank, what):
@@ -206,6 +214,8 @@ QKV = "model.layers.1.self_attn.qkv_proj.weight"
     (change(1, put("model.layers.0.extra", (2, 2, 2))), 2, ["model.layers.*.extra of rank 1"]),
     (lambda src: (src / "model-rank-1-part-0.safetensors").write_bytes(b"\0" * 4), 3, ["model-rank-1-part-0.safetensors"]),
     (lambda src: shutil.copy(src / "model-rank-1-part-0.safetensors", src / "model-rank-1-part-1.safetensors"), 3, ["twice"]),
+    (lambda src: shutil.copy(src / "model-rank-1-part-0.safetensors", src / "model-rank-2-part-0.safetensors"), 3,
+     ["model-rank-2-part-0", "tp2", "two folders"]),
     (lambda src: (src / "config.json").unlink(), 2, ["--config"])])
 def test_a_damaged_folder_is_refused_by_name(damage, rc, words, tmp_path):
     model = Model(tmp_path, "qwen2")
@@ -213,6 +223,20 @@ def test_a_damaged_folder_is_refused_by_name(damage, rc, words, tmp_path):
     r = run("tp-ckpt", "import", tmp_path / "src", "-o", tmp_path / "ckpt")
     assert r.rc == rc and len(r.lines) == 1 and all(w in r.err for w in words), repr(r)
     assert not (tmp_path / "ckpt").exists()
+
+
+def test_an_embedding_and_a_head_are_not_one(tmp_path):
+    model = Model(tmp_path, "gemma")
+    change(0, put("model.embed_tokens.weight", (96, 48)))(model.save(tmp_path / "src", 2))
+    r = run("tp-ckpt", "import", tmp_path / "src", "-o", tmp_path / "ckpt")
+    assert r.rc == 3 and "twice, as the embedding and as the head" in r.err and "tie_word_embeddings" in r.err, repr(r)
+
+
+def test_files_of_pipeline_stages_are_not_read(tmp_path):
+    src = Model(tmp_path, "llama").save(tmp_path / "src", 1)
+    (src / "model-rank-0-part-0.safetensors").rename(src / "model-pp-0-tp-0-part-0.safetensors")
+    r = run("tp-ckpt", "import", src, "-o", tmp_path / "ckpt")
+    assert r.rc == 2 and len(r.lines) == 1 and "model-pp-P-tp-T-part-N.safetensors) are not read" in r.err, repr(r)
 
 
 def test_scales_of_a_quantized_cache_are_listed_as_left_out(tmp_path):

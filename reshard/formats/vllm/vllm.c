@@ -11,6 +11,9 @@
 #include "reshard/formats/vllm/vllm_map.h"
 #include "storage/object.h"
 
+/* Of jobs with pp or ep: such a folder is known, and refused. */
+#define FIRST_OF_STAGES "model-pp-0-tp-0-part-0.safetensors"
+
 char *vllm_file_name(char buf[VLLM_FILE_MAX], int tp_rank, int part)
 {
     snprintf(buf, VLLM_FILE_MAX, "model-rank-%d-part-%d.safetensors", tp_rank, part);
@@ -21,7 +24,7 @@ bool vllm_detect(const char *path)
 {
     char name[VLLM_FILE_MAX];
 
-    return object_is_in(path, vllm_file_name(name, 0, 0));
+    return object_is_in(path, vllm_file_name(name, 0, 0)) || object_is_in(path, FIRST_OF_STAGES);
 }
 
 struct vllm_reader {
@@ -116,14 +119,44 @@ static tp_status add_tensor(struct vllm_reader *r, const struct safetensors_tens
                        box_format_shape(want, sizeof want, p->ndim, shape), r->rank.tp_rank,
                        r->rank.tp);
     if (r->found[p - r->list])
-        return tp_fail(err, TP_E_CORRUPT, "%s: rank %d has tensor %s twice",
+        return tp_fail(err, TP_E_CORRUPT, "%s: rank %d has tensor %s twice%s",
                        file_table_path(piece_source_files(r->source), whole->file), r->rank.tp_rank,
-                       t->name);
+                       t->name,
+                       m->tied && vllm_map_is_embedding(m, t->name)
+                           ? ", as the embedding and as the head, which are one because "
+                             "config.json says \"tie_word_embeddings\" true (or leaves it out)"
+                           : "");
     r->found[p - r->list] = true;
     return p->n_parts ? add_parts(r, p, whole, err) : look_at_scale(r, t, whole, err);
 }
 
 /* ---- files ---- */
+
+/* The first file of a rank. */
+static tp_status missing(const struct vllm_reader *r, const char *path, struct tp_err *err)
+{
+    if (r->rank.tp == 0)
+        return tp_fail(err, TP_E_NOTFOUND,
+                       "%s: is missing, the first file of vLLM's sharded state; files of vLLM's "
+                       "jobs with pp or ep (model-pp-P-tp-T-part-N.safetensors) are not read",
+                       path);
+    return tp_fail(err, TP_E_NOTFOUND,
+                   "%s: is missing; the rows of rank 0's embedding say that the folder is of tp%d",
+                   path, r->rank.tp);
+}
+
+/* A rank too many is of another folder. */
+static tp_status check_end(const struct vllm_reader *r, struct tp_err *err)
+{
+    char name[VLLM_FILE_MAX];
+
+    if (!object_is_in(piece_source_path(r->source), vllm_file_name(name, r->rank.tp, 0)))
+        return TP_OK;
+    return tp_fail(err, TP_E_CORRUPT,
+                   "%s: has %s, but the rows of rank 0's embedding say that the folder is of tp%d; "
+                   "are files of two folders in this one?",
+                   piece_source_path(r->source), name, r->rank.tp);
+}
 
 /* Call `use` with each part of the rank. TP_E_NOTFOUND: there is none. */
 static tp_status each_part(struct vllm_reader *r,
@@ -141,10 +174,7 @@ static tp_status each_part(struct vllm_reader *r,
                          vllm_file_name(name, r->rank.tp_rank, part), err));
         TP_TRY(object_exists(&more, path, err));
         if (!more && part == 0)
-            st = tp_fail(err, TP_E_NOTFOUND,
-                         "%s: is missing; the rows of rank 0's embedding say that the folder is of "
-                         "tp%d",
-                         path, r->rank.tp);
+            st = missing(r, path, err);
         if (!more)
             break;
         TP_TRY(safetensors_open(&from, path, err));
@@ -212,7 +242,7 @@ static tp_status read_rank(struct vllm_reader *r, struct tp_err *err)
                        piece_source_path(r->source));
     st = each_part(r, add_part, err);
     for (int i = 0; i < r->n && !st; i++)
-        if (!r->found[i])
+        if (!r->found[i] && r->list[i].n_parts > 0) /* earlier versions of vLLM have fewer scales */
             st = tp_fail(err, TP_E_CORRUPT,
                          "%s: the files of rank %d lack tensor %s, which vLLM has of config.json's "
                          "model; is a part missing?",
@@ -235,6 +265,7 @@ tp_status vllm_read(struct piece_source *s, const struct model *m, struct tp_err
                      piece_source_path(s), vllm_map_embedding(m));
         goto done;
     }
+    TP_TRY(check_end(&r, err));
     for (; r.rank.tp_rank < r.rank.tp; r.rank.tp_rank++)
         TP_TRY(read_rank(&r, err));
 done:

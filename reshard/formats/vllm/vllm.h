@@ -12,7 +12,7 @@
 #include "reshard/formats/export_writer.h"
 #include "reshard/formats/pieces/piece.h"
 
-/* Whether a folder has the first file of rank 0. */
+/* Whether a folder has the first file of rank 0, or of the first stage, which vllm_read refuses. */
 bool vllm_detect(const char *path);
 
 /* Add the weights of all ranks. How many there are follows from the rows of rank 0's embedding.
