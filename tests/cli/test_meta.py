@@ -314,6 +314,8 @@ DAMAGED = {
     "vision's tensors": (add_tensor("vision_model.conv1.weight"), 2, "this is a model with vision"),
     "experts' tensors": (add_tensor("layers.0.feed_forward.experts.moe_w_in_eD_F"), 2, "this is a mixture of experts"),
     "unknown": (add_tensor("layers.0.attention.other.weight"), 2, "layers.*.attention.other.weight"),
+    "of one rank": (lambda parts, params: parts[1].__setitem__("layers.2.attention.wq.weight", parts[1][WQ]), 3,
+                    "consolidated.01.pth: has tensor layers.2.attention.wq.weight, which neither"),
     "lost in a rank": (lambda parts, params: parts[1].pop(W1), 3, "gate_proj"),
     "lost": (lambda parts, params: [x.pop(W1) for x in parts], 3, "gate_proj"),
     "another rank": (set_tensor(W1, lambda x: x[:-1], [1]), 3, "consolidated.01.pth: tensor " + W1 + " is [95, 64]"),
@@ -332,6 +334,16 @@ def test_what_does_not_fit_is_refused_by_name(kind, rng, tmp_path):
     for argv in (["tp-ckpt", "import", folder], ["tp-reshard", folder, "--to", "tp4"]):
         r = run(*argv, "-o", tmp_path / "out")
         assert r.rc == rc and words in r.err and not list((tmp_path / "out").glob("*")), repr(r)
+
+
+def test_a_config_json_of_other_heads_is_refused(rng, tmp_path):
+    """Shapes do not say how many there are, and rows of Q and K would be in another order."""
+    folder = write(tmp_path / "m", theirs(weights(PARAMS, rng), PARAMS, 2), PARAMS)
+    (tmp_path / "config.json").write_text(json.dumps(config_of(dict(PARAMS, n_heads=4, n_kv_heads=2))))
+    r = run("tp-ckpt", "import", folder, "--config", tmp_path / "config.json", "-o", tmp_path / "out")
+    assert r.rc == 3 and "params.json: has 8 heads of 8, but config.json's model has 4 of 16" in r.err and len(r.lines) == 1, repr(r)
+    (folder / "params.json").unlink()
+    ok("tp-ckpt", "import", folder, "--config", tmp_path / "config.json", "-o", tmp_path / "out")
 
 
 def test_files_that_are_missing_or_too_many_are_named(rng, tmp_path):

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "layout/family.h"
+#include "reshard/formats/meta/meta_params.h"
 #include "reshard/formats/meta/meta_rank.h"
 #include "reshard/formats/safetensors/safetensors_pieces.h"
 #include "reshard/formats/torch/torch_bin.h"
@@ -20,6 +21,7 @@ struct meta_reader {
     struct piece_source *source;
     const struct model *model;
     int ranks;
+    struct meta_rank first; /* rank 0's file */
     uint32_t *crcs; /* [2 layers] of the key and the value that were read last; 0: not known */
 };
 
@@ -99,6 +101,23 @@ static tp_status skip_copy(bool *is, struct meta_reader *r, const struct torchti
     return TP_OK;
 }
 
+/* A tensor that the model does not have. That of the first rank is enough for the import to decide,
+ * and all ranks must have it. */
+static tp_status add_unknown(struct meta_reader *r, int rank, const struct meta_rank *from,
+                             const struct piece *p, struct tp_err *err)
+{
+    if (strcmp(p->name, "rope.freqs") == 0)
+        return TP_OK;
+    if (rank == 0)
+        return piece_source_add(r->source, p, err);
+    if (meta_rank_find(&r->first, p->name))
+        return TP_OK;
+    return tp_fail(err, TP_E_CORRUPT,
+                   "%s: has tensor %s, which neither the model nor %s has; are files of two "
+                   "checkpoints in this folder?",
+                   from->path, p->name, r->first.path);
+}
+
 /* Every rank has the norms; those of the first one are read. */
 static tp_status add_tensor(struct meta_reader *r, int rank, const struct meta_rank *from, int i,
                             struct tp_err *err)
@@ -109,8 +128,7 @@ static tp_status add_tensor(struct meta_reader *r, int rank, const struct meta_r
     tp_status st;
 
     if (!torchtitan_map_ours(&t, r->model, p.name))
-        return rank > 0 || strcmp(p.name, "rope.freqs") == 0 ? TP_OK
-                                                             : piece_source_add(r->source, &p, err);
+        return add_unknown(r, rank, from, &p, err);
     TP_TRY(place(&p, r, t.role, rank, from->path, err));
     if (is_repeated(r, t.role))
         TP_TRY(skip_copy(&is_copy, r, &t, rank, from, i, err));
@@ -146,6 +164,25 @@ static tp_status read_rank(struct meta_rank *from, const struct meta_reader *r, 
     return st;
 }
 
+/* The order of rows of Q and K is that of heads, of which the shapes say nothing: where there is a
+ * params.json too, it must have as many as config.json's model. */
+static tp_status check_heads(const struct meta_reader *r, struct tp_err *err)
+{
+    const struct model *m = r->model;
+    struct meta_params p;
+    struct tp_err unread;
+
+    if (meta_params_read(&p, piece_source_path(r->source), piece_source_arena(r->source),
+                         &unread) ||
+        (p.heads == m->heads && p.head_dim == m->head_dim))
+        return TP_OK;
+    return tp_fail(err, TP_E_CORRUPT,
+                   "%s: has %lld heads of %lld, but config.json's model has %d of %lld; name "
+                   "the config.json of this model with --config, or none",
+                   p.path, (long long)p.heads, (long long)p.head_dim, m->heads,
+                   (long long)m->head_dim);
+}
+
 /* A file too many is of another save, or the model is another one. */
 static tp_status check_end(const struct meta_reader *r, struct tp_err *err)
 {
@@ -163,7 +200,6 @@ static tp_status check_end(const struct meta_reader *r, struct tp_err *err)
 tp_status meta_read(struct piece_source *s, const struct model *m, struct tp_err *err)
 {
     struct meta_reader r = { .source = s, .model = m };
-    struct meta_rank from;
     tp_status st;
 
     if (!m || (m->family != MODEL_LLAMA && m->family != MODEL_MISTRAL))
@@ -174,11 +210,14 @@ tp_status meta_read(struct piece_source *s, const struct model *m, struct tp_err
     r.crcs = arena_array(piece_source_arena(s), 2 * (size_t)m->layers, sizeof *r.crcs);
     if (!r.crcs)
         return tp_fail(err, TP_E_NOMEM, "%s: no memory for its index", piece_source_path(s));
-    TP_TRY(meta_rank_first(&from, s, err));
-    TP_TRY(meta_rank_count(&r.ranks, &from, m->heads * m->head_dim, "config.json", err));
+    TP_TRY(meta_rank_first(&r.first, s, err));
+    TP_TRY(check_heads(&r, err));
+    TP_TRY(meta_rank_count(&r.ranks, &r.first, m->heads * m->head_dim, "config.json", err));
     TP_TRY(add_files(&r, err));
     TP_TRY(check_end(&r, err));
     for (int rank = 0; rank < r.ranks; rank++) {
+        struct meta_rank from = r.first;
+
         if (rank > 0)
             TP_TRY(read_rank(&from, &r, rank, err));
         for (int i = 0; i < from.n; i++)
