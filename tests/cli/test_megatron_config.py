@@ -111,6 +111,16 @@ def test_arguments_that_no_family_has_are_an_error(llama, tmp_path):
     ok("tp-ckpt", "import", tmp_path / "m", "-o", tmp_path / "ckpt", "--config", llama.config)
 
 
+@pytest.mark.parametrize("form", ["megatron", "torch_dist"])
+def test_a_head_that_config_json_says_is_tied_is_not_lost(form, llama, tmp_path):
+    ok("tp-ckpt", "export", llama.root, "-o", tmp_path / "m", "--format", form)
+    config = json.loads((tmp_path / "m/config.json").read_text())
+    (tmp_path / "m/config.json").write_text(json.dumps({**config, "tie_word_embeddings": True}))
+    r = run("tp-ckpt", "import", tmp_path / "m", "-o", tmp_path / "ckpt")
+    assert r.rc == 2 and "untie_embeddings_and_output_weights" in r.err and "tie_word_embeddings" in r.err, repr(r)
+    assert len(r.lines) == 1 and not (tmp_path / "ckpt").exists()
+
+
 def test_norms_of_gemma_are_centred_at_zero(tmp_path):
     """Its weights are those of Megatron-LM with such norms; an export says so, and an import of them is not refused."""
     config = harness.write_config(tmp_path / "model", architectures=["GemmaForCausalLM"], model_type="gemma", tie_word_embeddings=True,

@@ -53,6 +53,20 @@ static tp_status check_sizes(const struct pickle_value *args, const struct model
     return TP_OK;
 }
 
+/* Stages of a tied model have a copy of the embedding as output_layer, which is not read: a head
+ * must not be taken for one. */
+static tp_status check_head(const struct pickle_value *args, const struct model *m,
+                            const char *path, struct tp_err *err)
+{
+    if (!m->tied || !is_true(pickle_get(args, "untie_embeddings_and_output_weights")))
+        return TP_OK;
+    return tp_fail(err, TP_E_USAGE,
+                   "%s: was saved with untie_embeddings_and_output_weights, so it has a head of "
+                   "its own, but config.json says \"tie_word_embeddings\" true (or leaves it out); "
+                   "with false there, the head is read",
+                   path);
+}
+
 /* Norms that are centred at zero: the argument's name until 2025, and since then. Only of families
  * that multiply by 1 + weight do the files have the same weights as Hugging Face's. */
 static tp_status check_norms(const struct pickle_value *args, const struct model *m,
@@ -215,6 +229,8 @@ tp_status megatron_args_read(struct megatron_args *out, const struct pickle_valu
 
     if (!st)
         st = check_norms(args, m, path, err);
+    if (!st)
+        st = check_head(args, m, path, err);
     if (st)
         return st;
     *out = (struct megatron_args){ .local_modules = impl && strcmp(impl, "local") == 0 };
