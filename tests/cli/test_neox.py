@@ -14,8 +14,10 @@ import pytest
 import foreign_files
 import harness
 import neox_files
+import object_store
 import torch_files
 from harness import ok, run
+from object_store import ObjectStore
 from state import digests
 
 FAMILIES = json.loads((harness.REPO / "tests/fixture/families.json").read_text())
@@ -306,6 +308,19 @@ def test_weights_alone_are_read_without_the_optimizer(small, saved, tmp_path):
     refused(small, saved, tmp_path, "optim_states.pt", "--no-optim", rc=2)
     assert small.import_(saved, tmp_path / "ckpt", "--no-optim").rc == 0
     assert digests(tmp_path / "ckpt") == [d for d in small.plain(tmp_path) if d.split()[1].startswith("param/")]
+
+
+@pytest.mark.parametrize("public", [True, False])
+def test_weights_alone_are_read_from_servers(public, small, saved, tmp_path):
+    """Which show no folders, so Universal is not told by zero/."""
+    for path in saved.glob("zero_*"):
+        path.unlink()
+    assert small.import_(saved, tmp_path / "ckpt", "--no-optim").rc == 0
+    with ObjectStore(public=public) as store:
+        store.add_tree("bucket/ds", saved.parent)
+        url = store.url + "/bucket/ds" if public else "s3://bucket/ds"
+        r = object_store.run(store, "tp-ckpt", "import", url, "--config", small.path, "--no-optim", "-o", tmp_path / "there")
+        assert r.rc == 0 and digests(tmp_path / "there") == digests(tmp_path / "ckpt"), repr(r)
 
 
 # ---- where it goes ----

@@ -93,7 +93,7 @@ done:
 }
 
 /* Without its first file it is still DeepSpeed's, and damaged. Universal has a folder "zero". A web
- * server shows no folders, so there it is what is not ZeRO. */
+ * server shows no folders, so there it may be what is not ZeRO, until its parameters are known. */
 static bool find_folder(struct deepspeed_state *d, const char *path)
 {
     struct tp_err err = { 0 };
@@ -246,6 +246,8 @@ static tp_status read_model_states(struct deepspeed_state *d, struct tp_err *err
     if (pickle_int(&d->steps, pickle_get(x.root, "global_steps")) && d->steps >= 0)
         TP_TRY(piece_source_set_iteration(d->source, d->steps, "global_steps", err));
     TP_TRY(read_shapes(d, &x, err));
+    if (d->universal && location_is_remote(d->dir))
+        d->universal = deepspeed_universal_is_in(d);
     d->is_parallel = model_parallel_is(d);
     model_parallel_order(d, x.root);
     if (!d->is_parallel)

@@ -78,8 +78,8 @@ static tp_status other_save(const struct torch_pieces *x, const char *what, cons
                    path_of(x), what, is, should);
 }
 
-static tp_status check_number(const struct torch_pieces *x, const char *key, int64_t should,
-                              struct tp_err *err)
+tp_status deepspeed_rank_check(const struct torch_pieces *x, const char *key, int64_t should,
+                               struct tp_err *err)
 {
     char is[SHAPE_TEXT] = "missing", text[SHAPE_TEXT] = "missing";
     int64_t n = -1;
@@ -140,9 +140,9 @@ static tp_status check_rank(const struct deepspeed_state *d, struct torch_pieces
                                   frozen = { d->frozen, d->n_frozen };
     tp_status st;
 
-    TP_TRY(check_number(x, "dp_world_size", d->dp, err));
-    TP_TRY(check_number(x, "mp_world_size", d->mp, err));
-    TP_TRY(check_number(x, "global_steps", d->steps, err));
+    TP_TRY(deepspeed_rank_check(x, "dp_world_size", d->dp, err));
+    TP_TRY(deepspeed_rank_check(x, "mp_world_size", d->mp, err));
+    TP_TRY(deepspeed_rank_check(x, "global_steps", d->steps, err));
     TP_TRY(check_shapes(x, "param_shapes", &params, err));
     st = check_shapes(x, "frozen_param_shapes", &frozen, err);
 done:

@@ -83,6 +83,11 @@ tp_status deepspeed_state_open(struct torch_pieces *x, const struct deepspeed_st
 tp_status deepspeed_rank_add_frozen(struct deepspeed_state *d, struct torch_pieces *x, int rank,
                                     struct tp_err *err);
 
+/* A number that all ranks' model states have as the first rank's, -1 where it is missing.
+ * TP_E_CORRUPT: this file has another one. */
+tp_status deepspeed_rank_check(const struct torch_pieces *x, const char *key, int64_t should,
+                               struct tp_err *err);
+
 /* Read the model states of a rank of ZeRO-3 after the first one, which must say the same as those
  * of the first. */
 tp_status deepspeed_rank_read(struct deepspeed_state *d, int rank, struct tp_err *err);
@@ -105,6 +110,9 @@ tp_status deepspeed_zero_add(struct deepspeed_state *d, struct tp_err *err);
 /* What the base optimizer of ZeRO has of group `g`: an entry of its "state", or with
  * "elastic_checkpoint" of a list. */
 const struct pickle_value *deepspeed_zero_group(const struct pickle_value *base, int64_t g);
+
+/* Whether the first or the last parameter has a folder zero/NAME with masters. */
+bool deepspeed_universal_is_in(const struct deepspeed_state *d);
 
 /* Add the folders zero/NAME. */
 tp_status deepspeed_universal_add(struct deepspeed_state *d, struct tp_err *err);

@@ -109,6 +109,11 @@ static bool has_file(const struct deepspeed_state *d, const char *file)
     return found;
 }
 
+bool deepspeed_universal_is_in(const struct deepspeed_state *d)
+{
+    return has_file(d, "fp32.pt");
+}
+
 static tp_status add_file(const struct deepspeed_state *d, struct deepspeed_state_param *param,
                           const char *file, const char *group, struct tp_err *err)
 {

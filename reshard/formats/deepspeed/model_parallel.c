@@ -40,15 +40,6 @@ static void rank_file(char name[DEEPSPEED_NAME_BYTES], int rank)
     snprintf(name, DEEPSPEED_NAME_BYTES, "mp_rank_%02d_model_states.pt", rank);
 }
 
-static tp_status refuse_number(const struct torch_pieces *x, const char *key, int64_t is,
-                               int64_t should, struct tp_err *err)
-{
-    return tp_fail(err, TP_E_CORRUPT,
-                   "%s: %s is %lld, but %lld in the file of rank 0; the two are of different "
-                   "saves: take all files of one",
-                   path_of(x), key, (long long)is, (long long)should);
-}
-
 /* Open the model states of a model-parallel rank, which are of the same save as rank 0's. */
 static tp_status open_rank(struct torch_pieces *x, const struct deepspeed_state *d, int rank,
                            struct tp_err *err)
@@ -66,14 +57,8 @@ static tp_status open_rank(struct torch_pieces *x, const struct deepspeed_state 
                        "ranks",
                        d->dir, name, d->mp);
     TP_TRY(deepspeed_state_open(x, d, name, err));
-    for (int i = 0; i < 3; i++) {
-        int64_t is = -1;
-
-        if (!pickle_int(&is, pickle_get(x->root, keys[i])))
-            is = -1;
-        if (is != should[i])
-            return refuse_number(x, keys[i], is, should[i], err);
-    }
+    for (int i = 0; i < 3; i++)
+        TP_TRY(deepspeed_rank_check(x, keys[i], should[i], err));
 done:
     return st;
 }
