@@ -8,7 +8,7 @@ static const struct {
     int bytes;
     bool is_float;
     const char *name, *safetensors, *aliases[3];
-} types[DTYPE_COUNT] = {
+} types[DTYPE_COUNT + 1] = {
     [DTYPE_F32] = { 4, true, "f32", "F32", { "fp32", "float32" } },
     [DTYPE_BF16] = { 2, true, "bf16", "BF16", { "bfloat16" } },
     [DTYPE_F16] = { 2, true, "f16", "F16", { "fp16", "float16" } },

@@ -17,7 +17,7 @@ enum dtype {
     DTYPE_COUNT,
 };
 
-/* Bytes of one element. */
+/* Bytes of one element; 0 of DTYPE_COUNT, which stands for a type that is not read. */
 int dtype_bytes(enum dtype t);
 
 /* The name in manifests and messages: "f32", "bf16", ... */

@@ -292,6 +292,14 @@ def test_without_the_model_nothing_is_read(saved, tmp_path):
     assert r.rc == 2 and "--config" in r.err and len(r.lines) == 1, repr(r)
 
 
+def test_a_type_that_is_not_read_is_named(small, saved, tmp_path):
+    for rank in range(2):
+        layer = neox_files.Save(small.config, small.state, 2, 2, 2).layer(small.state["param"], "param", 0)
+        torch_files.save(saved / ("layer_02-model_%02d-model_states.pt" % rank),
+                         {k: torch_files.Tensor(v[rank].astype(np.int8) if v[rank].ndim == 2 else v[rank]) for k, v in layer.items()})
+    refused(small, saved, tmp_path, "layer_02-model_00-model_states.pt", "dtype that is not supported")
+
+
 def test_other_names_are_not_read(small, tmp_path):
     for rank in range(2):
         foreign_files.zero1(tmp_path / "ds", {g: {k: v for k, v in t.items()} for g, t in small.state.items()}, STEP, 1, mp_rank=rank, mp_world_size=2)

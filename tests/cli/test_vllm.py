@@ -247,6 +247,19 @@ def test_scales_of_a_quantized_cache_are_listed_as_left_out(tmp_path):
     assert "left out 1, model.layers.*.self_attn.attn._k_scale" in ok("tp-ckpt", "import", src, "-o", tmp_path / "b").out
 
 
+def test_a_type_that_is_not_read_is_named(tmp_path):
+    src = Model(tmp_path, "llama").save(tmp_path / "src", 2)
+    for file in src.glob("model-rank*"):
+        head, at = {}, 0
+        for name, a in load_safetensors(file).items():
+            head[name] = {"dtype": "F8_E4M3", "shape": a.shape, "data_offsets": [at, at + a.size]}
+            at += a.size
+        text = json.dumps(head).encode()
+        file.write_bytes(len(text).to_bytes(8, "little") + text + bytes(at))
+    r = run("tp-ckpt", "import", src, "-o", tmp_path / "ckpt")
+    assert r.rc == 3 and len(r.lines) == 1 and "model-rank-0-part-0" in r.err and "dtype that is not supported" in r.err, repr(r)
+
+
 @pytest.mark.parametrize("name", ["gpt-neox", "olmo2", "mixtral"])
 def test_a_model_whose_names_are_not_known_is_refused(name, tmp_path):
     model = Model(tmp_path, name)

@@ -34,4 +34,5 @@ Test(dtype, reads_the_names_of_pytorch)
     }
     cr_expect_not(dtype_parse(&t, "float8"));
     cr_expect_not(dtype_parse(&t, ""));
+    cr_expect_eq(dtype_bytes(DTYPE_COUNT), 0);
 }
