@@ -179,6 +179,14 @@ def test_a_file_that_is_missing_is_named(name, small, saved, tmp_path):
     refused(small, saved, tmp_path, name, "no such file")
 
 
+def test_a_file_that_is_missing_has_the_name_of_its_type(small, saved, tmp_path):
+    for path in saved.glob("zero_*"):
+        path.rename(saved / ("bf16_" + path.name))
+    ok("tp-ckpt", "verify", saved, "--config", small.path)
+    (saved / "bf16_zero_pp_rank_0_mp_rank_01_optim_states.pt").unlink()
+    refused(small, saved, tmp_path, "/bf16_zero_pp_rank_0_mp_rank_01_optim_states.pt", "no such file")
+
+
 @pytest.mark.parametrize("name", ["mp_rank_02_model_states.pt", "zero_pp_rank_1_mp_rank_02_optim_states.pt"])
 def test_ranks_of_different_steps_are_no_checkpoint(name, small, saved, tmp_path):
     other = rank_state(small, tmp_path, step=4)

@@ -221,8 +221,8 @@ static tp_status rank_file(bool *found, char name[DEEPSPEED_NAME_BYTES],
     for (int i = 0; i < 3 && !*found; i++) {
         bool first = false;
 
-        snprintf(name, DEEPSPEED_NAME_BYTES, "%szero_pp_rank_0_mp_rank_%02d_optim_states.pt",
-                 heads[i], d->mp_rank);
+        snprintf(name, DEEPSPEED_NAME_BYTES, "%szero_pp_rank_0_mp_rank_00_optim_states.pt",
+                 heads[i]);
         TP_TRY(file_join(path, d->dir, name, err));
         first = object_is_there(path);
         snprintf(name, DEEPSPEED_NAME_BYTES, "%szero_pp_rank_%d_mp_rank_%02d_optim_states.pt",
