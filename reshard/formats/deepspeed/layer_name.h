@@ -5,8 +5,8 @@
  *     2.attention.query_key_value.weight                       GPT-NeoX; module 2 of the pipeline
  *     sequential.2.mlp.linear1.bias                            GPT-NeoX without a pipeline
  *     2.self_attention.query_key_value.weight                  Megatron-DeepSpeed
- *     language_model.encoder.layers.0.input_layernorm.weight   Megatron-DeepSpeed without a
- * pipeline tied_modules.embed.word_embeddings.weight                what two modules share
+ *     language_model.encoder.layers.0.input_layernorm.weight   Megatron-DeepSpeed without one
+ *     tied_modules.embed.word_embeddings.weight                what two modules share
  */
 #ifndef RESHARD_FORMATS_DEEPSPEED_LAYER_NAME_H
 #define RESHARD_FORMATS_DEEPSPEED_LAYER_NAME_H

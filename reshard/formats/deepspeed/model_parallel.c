@@ -421,7 +421,6 @@ static tp_status add_ranks(struct deepspeed_ranks *m, struct tp_err *err)
 
     if (!has_optimizer)
         refuse_optimizer(m);
-
     for (int rank = 0; rank < m->state->mp && !st; rank++) {
         st = choose_rank(m, &of, rank, err);
         if (!st)

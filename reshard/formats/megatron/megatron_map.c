@@ -107,8 +107,7 @@ static const struct tensor *find_role(const struct megatron_map *map, enum tenso
 
 /* The tensor of a module, or one of its tensors. GPT-2 has query, key and value in one, each as a
  * block, and GPT-NeoX head by head; other families that fuse them have more that Megatron does not
- * have. OPT's table of
- * positions begins with rows that are none. */
+ * have. OPT's table of positions begins with rows that are none. */
 static const struct tensor *find_tensor(const struct megatron_map *map,
                                         const struct megatron_name *name)
 {
