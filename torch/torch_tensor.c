@@ -43,6 +43,10 @@ struct rebuild {
 
 enum { WRAPPERS_MAX = 8 }; /* a parameter of a subclass of ... */
 
+/* More than any file has, so that readers may multiply a length by a number of ranks: a tensor
+ * without elements may claim any. */
+#define LENGTH_MAX (INT64_C(1) << 42)
+
 /* Unpack a call that makes a tensor from a storage. False: it is none. */
 static bool unpack(struct rebuild *r, const struct pickle_value *callable,
                    const struct pickle_value *args)
@@ -198,6 +202,8 @@ static tp_status read_shape(struct torch_tensor *t, int64_t *last, int64_t *elem
         if (!pickle_int(&length, pickle_item(r->size, i)) || length < 0 ||
             !pickle_int(&stride, pickle_item(r->stride, i)) || stride < 0)
             return refuse(x, "has a negative length or stride");
+        if (length > LENGTH_MAX)
+            return refuse(x, "has an axis that is longer than any file");
         repeats |= length > 1 && stride == 0;
         t->shape[i] = length;
         t->stride[i] = stride;

@@ -346,6 +346,16 @@ def test_a_config_json_of_other_heads_is_refused(rng, tmp_path):
     ok("tp-ckpt", "import", folder, "--config", tmp_path / "config.json", "-o", tmp_path / "out")
 
 
+@pytest.mark.parametrize("name", ["tok_embeddings.weight", "output.weight", WQ, W1])
+def test_lengths_of_empty_tensors_cause_no_overflow(name, rng, tmp_path):
+    def change(parts, params):
+        for tensors in parts:
+            tensors[name] = torch_files.Tensor(None, np.zeros(0, np.uint16), 0, (2 ** 62, 0), (1, 1))
+    folder = write(tmp_path / "m", theirs(weights(PARAMS, rng), PARAMS, 2), PARAMS, change)
+    r = run("tp-ckpt", "import", folder, "-o", tmp_path / "out")
+    assert r.rc == 3 and "consolidated.00.pth" in r.err and name in r.err and "longer than any file" in r.err, repr(r)
+
+
 def test_files_that_are_missing_or_too_many_are_named(rng, tmp_path):
     folder = write(tmp_path / "m", theirs(weights(PARAMS, rng), PARAMS, 8), PARAMS)
     (folder / "consolidated.03.pth").rename(tmp_path / "3")
