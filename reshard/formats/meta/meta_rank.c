@@ -7,6 +7,7 @@
 #include "core/file.h"
 #include "core/text.h"
 #include "reshard/formats/pieces/compiled_name.h"
+#include "reshard/formats/pieces/flat_pieces.h"
 #include "reshard/formats/safetensors/safetensors.h"
 #include "reshard/formats/torch/torch_pieces.h"
 #include "storage/object.h"
@@ -126,7 +127,6 @@ static tp_status add_safetensors(struct meta_rank *out, struct piece_source *s,
 {
     const struct safetensors_tensor *t = safetensors_tensor_at(from, i);
     struct piece *p = &out->tensors[out->n].piece;
-    int64_t stride = 1;
     tp_status st = check_name(out->path, t->name, err);
 
     if (st)
@@ -137,10 +137,7 @@ static tp_status add_safetensors(struct meta_rank *out, struct piece_source *s,
         return no_memory(s, err);
     memcpy(p->shape, t->shape, sizeof p->shape);
     p->box = box_whole(t->ndim, t->shape);
-    for (int d = t->ndim - 1; d >= 0; d--) {
-        p->stride[d] = stride;
-        stride *= t->shape[d];
-    }
+    flat_pieces_strides(p->stride, &p->box);
     safetensors_place(from, i, &p->begin);
     out->n++;
     return TP_OK;

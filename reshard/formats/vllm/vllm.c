@@ -7,6 +7,7 @@
 
 #include "core/file.h"
 #include "layout/model_tensors.h"
+#include "reshard/formats/pieces/flat_pieces.h"
 #include "reshard/formats/safetensors/safetensors.h"
 #include "reshard/formats/vllm/vllm_map.h"
 #include "storage/object.h"
@@ -67,7 +68,6 @@ static tp_status add_unknown(struct vllm_reader *r, const struct safetensors_ten
 {
     struct arena *arena = piece_source_arena(r->source);
     struct piece piece = *whole;
-    int64_t stride = 1;
 
     piece.name = r->rank.tp_rank ? arena_printf(arena, "%s of rank %d", t->name, r->rank.tp_rank)
                                  : arena_strdup(arena, t->name);
@@ -77,10 +77,7 @@ static tp_status add_unknown(struct vllm_reader *r, const struct safetensors_ten
     piece.ndim = t->ndim;
     memcpy(piece.shape, t->shape, sizeof piece.shape);
     piece.box = box_whole(t->ndim, t->shape);
-    for (int d = t->ndim - 1; d >= 0; d--) {
-        piece.stride[d] = stride;
-        stride *= t->shape[d];
-    }
+    flat_pieces_strides(piece.stride, &piece.box);
     return piece_source_add(r->source, &piece, err);
 }
 
