@@ -318,6 +318,14 @@ def test_orders_of_before_version_2_are_not_read(small, tmp_path):
     refused(small, rank_state(small, tmp_path, checkpoint_version=1.0), tmp_path, "checkpoint_version", rc=2)
 
 
+@pytest.mark.parametrize("args", [{"apply_layernorm_1p": True}, {"hidden_size": 32}, {"ffn_hidden_size": 100}])
+def test_arguments_of_another_model_are_refused(args, small, tmp_path):
+    """Norms that are centred at zero multiply by 1 + weight, and shapes do not say so."""
+    key = next(iter(args))
+    neox_files.Save(small.config, small.state, 2, 1, 1, **args).write(tmp_path / "ds", STEP)
+    refused(small, tmp_path / "ds", tmp_path, "mp_rank_00_model_states.pt: was saved with " + key, rc=2)
+
+
 def test_weights_alone_are_read_without_the_optimizer(small, saved, tmp_path):
     for path in saved.glob("zero_*"):
         path.unlink()

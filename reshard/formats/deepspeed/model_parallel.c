@@ -6,6 +6,7 @@
 
 #include "reshard/formats/deepspeed/layer_name.h"
 #include "reshard/formats/deepspeed/parallel_param.h"
+#include "reshard/formats/megatron/megatron_args.h"
 #include "storage/object.h"
 
 enum {
@@ -151,29 +152,6 @@ static tp_status read_names(struct deepspeed_ranks *m, const struct deepspeed_sh
 }
 
 /* ---- what the model says ---- */
-
-/* Arguments of the program that saved: GPT-NeoX has a dict, Megatron-DeepSpeed an object. */
-static tp_status check_args(const struct deepspeed_ranks *m, const struct torch_pieces *x,
-                            struct tp_err *err)
-{
-    const struct model *model = m->state->model;
-    const struct pickle_value *args = pickle_get(x->root, "args");
-    const struct {
-        const char *key;
-        int64_t value;
-    } sizes[] = { { "num_layers", model->layers },
-                  { "hidden_size", model->hidden },
-                  { "num_attention_heads", model->heads } };
-
-    for (int i = 0; i < 3; i++) {
-        int64_t is;
-
-        if (pickle_int(&is, pickle_get(args, sizes[i].key)) && is != sizes[i].value)
-            return tp_fail(err, TP_E_USAGE, "%s: was saved with %s %lld, but config.json says %lld",
-                           path_of(x), sizes[i].key, (long long)is, (long long)sizes[i].value);
-    }
-    return TP_OK;
-}
 
 /* Megatron has had other orders of the rows of query, key and value, which DeepSpeed's files of
  * before version 2.0 have. */
@@ -389,7 +367,8 @@ static tp_status add_rank_weights(struct deepspeed_ranks *m, const struct deepsp
 
     TP_TRY(open_rank(&x, of, of->mp_rank, err));
     if (of->mp_rank == 0) {
-        TP_TRY(check_args(m, &x, err));
+        /* GPT-NeoX has a dict of some, Megatron-DeepSpeed an object */
+        TP_TRY(megatron_args_check(pickle_get(x.root, "args"), m->state->model, path_of(&x), err));
         TP_TRY(check_version(&x, err));
     }
     module = pickle_get(x.root, "module");

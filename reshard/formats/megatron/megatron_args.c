@@ -218,6 +218,18 @@ static tp_status read_blocks(struct megatron_args *out, const struct pickle_valu
     return TP_OK;
 }
 
+tp_status megatron_args_check(const struct pickle_value *args, const struct model *m,
+                              const char *path, struct tp_err *err)
+{
+    tp_status st = check_options(args, path, err);
+
+    if (!st)
+        st = check_norms(args, m, path, err);
+    if (!st)
+        st = check_head(args, m, path, err);
+    return st ? st : check_sizes(args, m, path, err);
+}
+
 tp_status megatron_args_read(struct megatron_args *out, const struct pickle_value *root,
                              const struct model *m, const char *path, struct arena *arena,
                              struct tp_err *err)
@@ -225,12 +237,8 @@ tp_status megatron_args_read(struct megatron_args *out, const struct pickle_valu
     const struct pickle_value *args = pickle_get(root, "args");
     const char *impl = pickle_text(pickle_get(args, "transformer_impl"));
     int64_t tp, pp, vpp, ep, expert_tp, first_layers, last_layers;
-    tp_status st = check_options(args, path, err);
+    tp_status st = megatron_args_check(args, m, path, err);
 
-    if (!st)
-        st = check_norms(args, m, path, err);
-    if (!st)
-        st = check_head(args, m, path, err);
     if (st)
         return st;
     *out = (struct megatron_args){ .local_modules = impl && strcmp(impl, "local") == 0 };
@@ -260,9 +268,7 @@ tp_status megatron_args_read(struct megatron_args *out, const struct pickle_valu
     out->expert_tp = (int)expert_tp;
     out->experts = read_experts(args, out->local_modules);
     st = read_blocks(out, root, m, path, err);
-    if (!st)
-        st = read_layout(out, args, path, arena, err);
-    return st ? st : check_sizes(args, m, path, err);
+    return st ? st : read_layout(out, args, path, arena, err);
 }
 
 int megatron_args_added_tokens(const struct pickle_value *args)

@@ -39,9 +39,14 @@ struct megatron_args {
     int64_t buckets;      /* --ddp-num-buckets: how many instead; 0: not given */
 };
 
-/* Read the args of `root`, the file at `path`, and compare them with m. TP_E_USAGE: a size differs,
- * or the program used an option that changes what tensors mean. TP_E_CORRUPT: a parallel size is
- * not a number. Arguments that are absent are not compared. `out` lives as long as the arena. */
+/* Compare the arguments of Megatron-LM, or of a program made of it, in the file at `path`, with m.
+ * TP_E_USAGE: a size differs, or the program used an option that changes what tensors mean.
+ * Arguments that are absent are not compared. */
+tp_status megatron_args_check(const struct pickle_value *args, const struct model *m,
+                              const char *path, struct tp_err *err);
+
+/* Read the args of `root`, the file at `path`, and compare them with m, as megatron_args_check
+ * does. TP_E_CORRUPT: a parallel size is not a number. `out` lives as long as the arena. */
 tp_status megatron_args_read(struct megatron_args *out, const struct pickle_value *root,
                              const struct model *m, const char *path, struct arena *arena,
                              struct tp_err *err);
