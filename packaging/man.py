@@ -56,11 +56,8 @@ def sentences(text):
 
 
 def value_of(option):
-    value = option["value"]
-    if not value:
-        return ""
-    return "\\fI%s\\fR" % escape(value) if not re.fullmatch(r"[a-z0-9|]+", value) \
-        else "\\fI%s\\fR" % escape(value).replace("|", "\\fR|\\fI")
+    """Alternatives are separate words, and a line may end behind each."""
+    return "|\\:".join("\\fI%s\\fR" % escape(v) for v in option["value"].split("|")) if option["value"] else ""
 
 
 def option_term(option):
