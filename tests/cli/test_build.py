@@ -115,7 +115,7 @@ def tree(tmp_path):
     (tmp_path / "tests/cli").mkdir(parents=True)
     for path in ("cli", "tests/runner", "tests/unit", "tests/mpi", "tests/pytest.ini"):
         (harness.copy if path == "tests/runner" else lambda a, b: b.symlink_to(a))(harness.REPO / path, tmp_path / path)
-    (tmp_path / "tests/cli/test_few.py").write_text('"""Tests.\n\nneeds: tp-run make_ckpt\n"""\ndef test_a_few():\n    pass\n')
+    (tmp_path / "tests/cli/test_few.py").write_text('"""Tests.\n\nneeds: tp-run make_ckpt bench/bench_few\n"""\ndef test_a_few():\n    pass\n')
     return tmp_path
 
 
@@ -124,9 +124,10 @@ def tree(tmp_path):
     ("box/formats_as*", ["build/tests/layout_box"], []),
     ("mpi-comm_plain", ["build/tests/mpi/comm_plain"], []),
     ("check-deps", [], []),
-    ("a_few", ["bin/tp-run", "build/tests/make_ckpt"], ["tests/cli/test_few.py"]),
+    ("a_few", ["bin/tp-run", "build/bench/bench_few", "build/tests/make_ckpt"], ["tests/cli/test_few.py"]),
+    ("", ["tests", "build/bench/bench_few"], ["tests/cli/test_few.py"]),
     ("no test has this in its name", None, []),
-], ids=["program", "criterion", "mpirun", "check", "pytest", "wrong"])
+], ids=["program", "criterion", "mpirun", "check", "pytest", "all", "wrong"])
 def test_a_pattern_builds_what_its_tests_need_and_nothing_else(tree, pattern, targets, files):
     env = {**os.environ, "T": pattern, "BUILD": "build", "BIN": "bin"}
     p = subprocess.run(["/usr/bin/python3", "-B", "tests/runner/run.py", "--targets"], cwd=tree,

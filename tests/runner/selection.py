@@ -159,8 +159,10 @@ def select(pattern, long, python, build, bin_folder):
     if not pattern:
         files = sorted(glob.glob("tests/cli/test_*.py", root_dir=ROOT))
         units = dict.fromkeys((name for name in programs("unit") if name not in RUN_BY_PYTEST), "")
-        return Selection(units, select_mpi(""), checks, files, "",
-                         ["tests"])
+        s = Selection(units, select_mpi(""), checks, files, "", [])
+        benches = [path for path in targets_of(s, build, bin_folder) if path.startswith(build + "/bench/")]
+        s.targets = ["tests", *benches]  # benchmarks are no part of `make tests`
+        return s
     filters = {name: unit_filter(name, pattern) for name in programs("unit")}
     s = Selection({name: f for name, f in filters.items() if f is not None}, select_mpi(pattern),
                   [name for name in checks if pattern in "check-" + name], [],
