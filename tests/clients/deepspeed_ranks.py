@@ -11,24 +11,18 @@ not clipped, so that a power of two of ranks gives the same bits as one, and the
 the "losses" by these numbers.
 """
 import json
-import os
 import pathlib
 import sys
 
 import forked_ranks
-
-os.environ.update(DS_ACCELERATOR="cpu", DS_BUILD_OPS="0", LOCAL_RANK="0")
-import accelerate  # noqa: E402, F401 as muon below
-import deepspeed  # noqa: E402
-import torch  # noqa: E402
-import torch.distributed as dist  # noqa: E402
-from deepspeed.runtime.zero.muon import muon_optimizer  # noqa: E402, F401 else each rank imports it, for many seconds
-from deepspeed.utils import safe_get_full_fp32_param, safe_get_full_optimizer_state  # noqa: E402
-from transformers import AutoConfig, AutoModelForCausalLM  # noqa: E402
+import deepspeed_engine  # before deepspeed, for which it sets variables
+import accelerate  # noqa: F401 else each rank imports it
+import deepspeed
+import torch
+import torch.distributed as dist
+from transformers import AutoConfig, AutoModelForCausalLM
 
 BATCH, TOKENS, LAST = 2, 16, 3
-# Its communication through shared memory would be compiled for minutes; gloo does without.
-sys.modules["deepspeed.comm.torch"].build_shm_op = lambda: None
 
 
 def make_engine(job):
@@ -56,23 +50,18 @@ def step(job, engine, number):
 
 
 def state_of(engine):
-    (at,) = {float(s["step"]) for s in engine.optimizer.optimizer.state.values() if "step" in s}
-    found = {}
+    at, found = deepspeed_engine.step_of(engine), {}
     for name, p in engine.module.named_parameters():
         if not p.requires_grad:
             with deepspeed.zero.GatheredParameters([p]):
                 found[name] = {"weight": p.detach().clone()}
             continue
-        groups = {"master": safe_get_full_fp32_param(p)}
-        groups.update((k, safe_get_full_optimizer_state(p, k)) for k in ("exp_avg", "exp_avg_sq"))
-        found[name] = {**{k: x.detach().clone() for k, x in groups.items()}, "step": at}
+        found[name] = {**deepspeed_engine.state_of(p), "step": at}
     return found
 
 
 def rank_main(job, rank, world, port):
-    os.environ.update(RANK=str(rank), WORLD_SIZE=str(world), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
-    torch.set_num_threads(1)
-    deepspeed.init_distributed(dist_backend="gloo", auto_mpi_discovery=False, verbose=False)
+    deepspeed_engine.start(rank, world, port)
     engine = make_engine(job)
     if job["load"]:
         assert engine.load_checkpoint(job["load"])[0]

@@ -11,27 +11,22 @@ taken.
 """
 import argparse
 import json
-import os
 import pathlib
 import sys
 
 import forked_ranks
-
-os.environ.update(DS_ACCELERATOR="cpu", DS_BUILD_OPS="0", LOCAL_RANK="0")
-import deepspeed  # noqa: E402
-import torch  # noqa: E402
-import torch.distributed as dist  # noqa: E402
-from deepspeed.checkpoint import ds_to_universal  # noqa: E402
-from deepspeed.pipe import LayerSpec, PipelineModule, TiedLayerSpec  # noqa: E402
-from deepspeed.runtime.pipe.topology import PipelineParallelGrid, PipeModelDataParallelTopology  # noqa: E402
-from deepspeed.runtime.zero.muon import muon_optimizer  # noqa: E402, F401 else each rank imports it, for many seconds
-from deepspeed.utils import safe_get_full_fp32_param, safe_get_full_optimizer_state  # noqa: E402
-from torch import nn  # noqa: E402
-from torch.nn import functional  # noqa: E402
+import deepspeed_engine  # before deepspeed, for which it sets variables
+import deepspeed
+import torch
+import torch.distributed as dist
+from deepspeed.checkpoint import ds_to_universal
+from deepspeed.pipe import LayerSpec, PipelineModule, TiedLayerSpec
+from deepspeed.runtime.pipe.topology import PipelineParallelGrid, PipeModelDataParallelTopology
+from torch import nn
+from torch.nn import functional
 
 BATCH, TOKENS, STEPS, ACCUMULATED = 2, 8, 2, 2
 ARGS = {"num_layers": "num_hidden_layers", "hidden_size": "hidden_size", "num_attention_heads": "num_attention_heads"}
-sys.modules["deepspeed.comm.torch"].build_shm_op = lambda: None
 TP = {}  # size, rank and group of tensor parallelism
 
 
@@ -278,19 +273,12 @@ def state_of(engine):
     if hasattr(optimizer, "_lazy_init_hp_params_optimizer_state"):  # it was done after the step of the first group alone
         optimizer._hp_optimizer_states_linked = False
         optimizer._lazy_init_hp_params_optimizer_state()
-    (at,) = {float(s["step"]) for s in optimizer.optimizer.state.values() if "step" in s}
-    found = {}
-    for name, p in engine.module.named_parameters():
-        groups = {"weight": p, "master": safe_get_full_fp32_param(p)}
-        groups.update((k, safe_get_full_optimizer_state(p, k)) for k in ("exp_avg", "exp_avg_sq"))
-        found[name] = {**{k: x.detach().clone() for k, x in groups.items()}, "step": at}
-    return found
+    at = deepspeed_engine.step_of(engine)
+    return {name: {"weight": p.detach().clone(), **deepspeed_engine.state_of(p), "step": at} for name, p in engine.module.named_parameters()}
 
 
 def rank_main(job, rank, world, port):
-    os.environ.update(RANK=str(rank), WORLD_SIZE=str(world), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
-    torch.set_num_threads(1)
-    deepspeed.init_distributed(dist_backend="gloo", auto_mpi_discovery=False, verbose=False)
+    deepspeed_engine.start(rank, world, port)
     for first in range(0, world, job["tp"]):
         group = dist.new_group(list(range(first, first + job["tp"])))
         if first <= rank < first + job["tp"]:
