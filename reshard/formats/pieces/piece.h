@@ -53,6 +53,9 @@ struct piece_sum {
 
 struct piece_source;
 
+/* Whether a checksum covers all bytes that are stored of it. */
+bool piece_has_sum(const struct piece *p);
+
 /* A source without pieces; `path` is the folder or file that people named. */
 tp_status piece_source_new(struct piece_source **out, const char *path, struct tp_err *err);
 void piece_source_close(struct piece_source *s);

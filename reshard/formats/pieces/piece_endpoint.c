@@ -354,15 +354,10 @@ done:
     return st;
 }
 
-static bool has_sum(const struct piece *p)
-{
-    return p->sum || (p->decoder && p->decoder->n_sums > 0);
-}
-
 bool piece_source_has_sums(const struct piece_source *s)
 {
     for (int i = 0; i < s->endpoint.n_extents; i++)
-        if (!has_sum(s->extents[i]) && !box_is_empty(&s->extents[i]->box))
+        if (!piece_has_sum(s->extents[i]) && !box_is_empty(&s->extents[i]->box))
             return false;
     return true;
 }

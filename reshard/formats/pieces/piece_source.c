@@ -507,6 +507,11 @@ static tp_status check_there(const struct piece_source *s, const struct piece *p
     return st;
 }
 
+bool piece_has_sum(const struct piece *p)
+{
+    return p->sum || (p->decoder && p->decoder->n_sums > 0);
+}
+
 tp_status piece_source_verify(struct piece_source *s, int64_t *checked, int64_t *unchecked,
                               struct tp_err *err)
 {
@@ -517,7 +522,7 @@ tp_status piece_source_verify(struct piece_source *s, int64_t *checked, int64_t 
         const struct piece *p = &s->pieces[i];
         int bytes = p->dtype == DTYPE_COUNT ? 0 : dtype_bytes(p->dtype);
 
-        *(p->sum || (p->decoder && p->decoder->n_sums > 0) ? checked : unchecked) +=
+        *(piece_has_sum(p) ? checked : unchecked) +=
             p->decoder ? p->decoder->stored_bytes : box_elements(&p->box) * bytes;
         st = p->sum || p->decoder ? TP_OK : check_there(s, p, err);
     }
