@@ -178,6 +178,7 @@ done:
 static tp_status add_weights(struct deepspeed_state *d, struct torch_pieces *x, struct tp_err *err)
 {
     const struct pickle_value *module = pickle_get(x->root, "module");
+    const bool has_all = !d->zero3 && d->mp == 1 && !model_parallel_names(d);
     enum dtype dtype = DTYPE_F32;
     tp_status st = TP_OK;
 
@@ -198,10 +199,10 @@ static tp_status add_weights(struct deepspeed_state *d, struct torch_pieces *x, 
             continue;
         }
         dtype = p.dtype;
-        if (!d->zero3 && d->mp == 1 && !model_parallel_names(d))
+        if (has_all)
             st = module_piece_add(d->source, d->model, &p, err);
     }
-    if ((d->zero3 || d->mp > 1 || model_parallel_names(d)) && dtype == DTYPE_F32)
+    if (!has_all && dtype == DTYPE_F32)
         d->masters = GROUP_PARAM;
     else if (dtype == DTYPE_F16)
         piece_source_set_weights(d->source, DTYPE_F16);
