@@ -50,16 +50,10 @@ json_t *print_text(const char *text)
 /* The fewest digits that read back as v; it stays a number with a fraction or exponent. */
 static int format_real(char *buf, size_t size, double v)
 {
-    int n = 0;
+    char real[TEXT_REAL_MAX];
 
-    for (int digits = 15; digits <= 17; digits++) {
-        n = snprintf(buf, size, "%.*g", digits, v);
-        if (strtod(buf, NULL) == v)
-            break;
-    }
-    if (!strpbrk(buf, ".en"))
-        n += snprintf(buf + n, size - (size_t)n, ".0");
-    return n;
+    text_real(real, v);
+    return snprintf(buf, size, "%s%s", real, strpbrk(real, ".en") ? "" : ".0");
 }
 
 /* Length of the number at p; 0: there is none with a fraction or exponent. */

@@ -3,6 +3,7 @@
 
 #include <stdbool.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 static int sequence_length(unsigned char first)
@@ -216,6 +217,16 @@ bool text_is_one_of(const char *text, const char *const *names)
         if (strcmp(text, *names) == 0)
             return true;
     return false;
+}
+
+char *text_real(char text[TEXT_REAL_MAX], double v)
+{
+    for (int digits = 15; digits <= 17; digits++) {
+        snprintf(text, TEXT_REAL_MAX, "%.*g", digits, v);
+        if (strtod(text, NULL) == v)
+            break;
+    }
+    return text;
 }
 
 int text_compare(const void *a, const void *b)

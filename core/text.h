@@ -51,6 +51,10 @@ bool text_ends_with(const char *text, const char *end);
 /* Whether `text` is one of these names, of which the last is NULL. */
 bool text_is_one_of(const char *text, const char *const *names);
 
+/* The fewest digits that read back as v: "0.1", "1e-05", "8". Returns text. */
+enum { TEXT_REAL_MAX = 32 };
+char *text_real(char text[TEXT_REAL_MAX], double v);
+
 /* For qsort and bsearch of an array of texts: the order of strcmp. */
 int text_compare(const void *a, const void *b);
 

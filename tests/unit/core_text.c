@@ -169,3 +169,13 @@ Test(text, a_name_is_compared_as_a_whole)
     cr_expect_not(text_is_one_of("", names));
     cr_expect_not(text_is_one_of("lr", &names[2]));
 }
+
+Test(text, a_real_has_the_fewest_digits_that_read_back_as_it)
+{
+    char text[TEXT_REAL_MAX];
+
+    cr_expect_str_eq(text_real(text, 1e-5), "1e-05");
+    cr_expect_str_eq(text_real(text, 0.1), "0.1");
+    cr_expect_str_eq(text_real(text, 500000), "500000");
+    cr_expect_str_eq(text_real(text, 0.1 + 0.2), "0.30000000000000004");
+}

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "core/text.h"
 #include "reshard/formats/meta/meta.h"
 #include "reshard/formats/meta/meta_params.h"
 #include "reshard/formats/meta/meta_rank.h"
@@ -219,7 +220,7 @@ static double theta_of(const struct meta_params *a)
 /* The members that some models have. */
 static void more_text(char text[CONFIG_TEXT], const struct meta_config_maker *m)
 {
-    char factor[META_REAL];
+    char factor[TEXT_REAL_MAX];
     int n = 0;
 
     text[0] = 0;
@@ -235,15 +236,15 @@ static void more_text(char text[CONFIG_TEXT], const struct meta_config_maker *m)
                  ", \"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": %s, "
                  "\"low_freq_factor\": %.1f, \"high_freq_factor\": %.1f, "
                  "\"original_max_position_embeddings\": %d}",
-                 meta_params_real(factor, meta_params_rope_factor(m->tied)), META_LOW_FREQ,
-                 META_HIGH_FREQ, META_POSITIONS);
+                 text_real(factor, meta_params_rope_factor(m->tied)), META_LOW_FREQ, META_HIGH_FREQ,
+                 META_POSITIONS);
 }
 
 static const char *config_text(const struct meta_config_maker *m, struct arena *arena)
 {
     const struct meta_params *a = &m->params;
     const double theta = theta_of(a);
-    char more[CONFIG_TEXT], eps[META_REAL], base[META_REAL];
+    char more[CONFIG_TEXT], eps[TEXT_REAL_MAX], base[TEXT_REAL_MAX];
 
     more_text(more, m);
     return arena_printf(
@@ -256,22 +257,21 @@ static const char *config_text(const struct meta_config_maker *m, struct arena *
         a->mistral ? "MistralForCausalLM" : "LlamaForCausalLM", a->mistral ? "mistral" : "llama",
         (long long)m->vocab, (long long)a->dim, (long long)m->ffn, (long long)a->layers,
         (long long)a->heads, (long long)m->kv_heads, (long long)a->head_dim,
-        (long long)positions(m, theta), meta_params_real(eps, a->norm_eps > 0 ? a->norm_eps : 1e-5),
-        meta_params_real(base, theta), m->tied ? "true" : "false", more);
+        (long long)positions(m, theta), text_real(eps, a->norm_eps > 0 ? a->norm_eps : 1e-5),
+        text_real(base, theta), m->tied ? "true" : "false", more);
 }
 
 /* What was decided, for people. */
 static const char *note_text(const struct meta_config_maker *m, struct arena *arena)
 {
-    char cut[NOTE_TEXT] = "", rope[NOTE_TEXT] = "", factor[META_REAL];
+    char cut[NOTE_TEXT] = "", rope[NOTE_TEXT] = "", factor[TEXT_REAL_MAX];
 
     if (m->ranks > 1)
         snprintf(cut, sizeof cut, ", %d ranks, the embedding cut by %s", m->ranks,
                  m->columns ? "columns (Llama 1 and 2)" : "rows (since Llama 3)");
     if (m->params.scaled_rope)
         snprintf(rope, sizeof rope, ", rope_scaling by %s (Llama 3.%s)",
-                 meta_params_real(factor, meta_params_rope_factor(m->tied)),
-                 m->tied ? "2" : "1 and 3.3");
+                 text_real(factor, meta_params_rope_factor(m->tied)), m->tied ? "2" : "1 and 3.3");
     return arena_printf(
         arena,
         "%.200s: there is no config.json, so one is made of this file and the shapes "

@@ -10,6 +10,7 @@
 
 #include "core/file.h"
 #include "core/json_scan.h"
+#include "core/text.h"
 #include "storage/object.h"
 
 enum { PARAMS_BYTES_MAX = 1 << 20, SIZE_MAX_ALLOWED = 1 << 30 };
@@ -34,7 +35,7 @@ static void refuse(struct params_reader *r, const char *key, const char *why)
     free(value);
 }
 
-/* A whole number; `absent` also where it is -1, as vocab_size is in Llama 1 and 2. */
+/* A whole number. One that is not needed may also be -1, as vocab_size is in Llama 1 and 2: 0. */
 static int64_t count(struct params_reader *r, const char *key, bool needed)
 {
     const json_t *v = json_object_get(r->root, key);
@@ -173,16 +174,6 @@ int64_t meta_params_ffn(const struct meta_params *p)
 
 /* ---- written ---- */
 
-const char *meta_params_real(char buf[META_REAL], double v)
-{
-    for (int digits = 6; digits <= 17; digits++) {
-        snprintf(buf, META_REAL, "%.*g", digits, v);
-        if (strtod(buf, NULL) == v)
-            break;
-    }
-    return buf;
-}
-
 double meta_params_rope_factor(bool tied)
 {
     return tied ? 32 : 8;
@@ -250,8 +241,8 @@ tp_status meta_params_make(const char **text, const struct meta_params_request *
                            struct arena *arena, struct tp_err *err)
 {
     const struct model *m = q->model;
-    char eps[META_REAL], number[META_REAL], width_text[2 * META_REAL] = "",
-                                                           rope[2 * META_REAL] = "";
+    char eps[TEXT_REAL_MAX], number[TEXT_REAL_MAX], width_text[2 * TEXT_REAL_MAX] = "",
+                                                                   rope[2 * TEXT_REAL_MAX] = "";
     int64_t multiple_of = 0;
     double multiplier = 0;
     tp_status st = check_model(m, q->source, err);
@@ -265,16 +256,15 @@ tp_status meta_params_make(const char **text, const struct meta_params_request *
                        q->source, (long long)m->ffn);
     if (multiplier > 0)
         snprintf(width_text, sizeof width_text, ", \"ffn_dim_multiplier\": %s",
-                 meta_params_real(number, multiplier));
+                 text_real(number, multiplier));
     if (!q->old || m->rope_theta != 10000)
-        snprintf(rope, sizeof rope, ", \"rope_theta\": %s",
-                 meta_params_real(number, m->rope_theta));
+        snprintf(rope, sizeof rope, ", \"rope_theta\": %s", text_real(number, m->rope_theta));
     *text = arena_printf(
         arena,
         "{\"dim\": %lld, \"n_layers\": %d, \"n_heads\": %d, \"n_kv_heads\": %d, "
         "\"vocab_size\": %lld, \"multiple_of\": %lld%s, \"norm_eps\": %s%s%s}\n",
         (long long)m->hidden, m->layers, m->heads, m->kv_heads < q->ranks ? q->ranks : m->kv_heads,
-        (long long)m->vocab, (long long)multiple_of, width_text, meta_params_real(eps, m->norm_eps),
-        rope, m->rope_scaling.type == ROPE_SCALING_LLAMA3 ? ", \"use_scaled_rope\": true" : "");
+        (long long)m->vocab, (long long)multiple_of, width_text, text_real(eps, m->norm_eps), rope,
+        m->rope_scaling.type == ROPE_SCALING_LLAMA3 ? ", \"use_scaled_rope\": true" : "");
     return *text ? TP_OK : tp_fail(err, TP_E_NOMEM, "%s: no memory for its params.json", q->source);
 }

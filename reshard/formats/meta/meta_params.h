@@ -43,11 +43,6 @@ tp_status meta_params_make(const char **text, const struct meta_params_request *
  * Code Llama, 32000 to 32016. */
 bool meta_params_is_old(const struct model *m);
 
-enum { META_REAL = 32 };
-
-/* A number with the fewest digits that read back as the same: 1e-05. Returns buf. */
-const char *meta_params_real(char buf[META_REAL], double v);
-
 /* Llama 3.1 divides low frequencies by 8, Llama 3.2, whose head is tied, by 32. */
 double meta_params_rope_factor(bool tied);
 
