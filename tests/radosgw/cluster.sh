@@ -29,6 +29,7 @@ admin socket = $D/run/\$name.asok
 log file = $D/log/\$name.log
 mon cluster log file = $D/log/cluster.log
 mon data = $D/mon
+mon data avail crit = 0
 mon allow pool size one = true
 osd data = $D/osd
 osd objectstore = memstore
@@ -58,31 +59,48 @@ start() { # NAME COMMAND...
     echo $! >"$D/run/$1.pid"
 }
 
+# Run a command that ends at once, or, while the monitor does not answer, never.
+limited() { # COMMAND...
+    timeout -k 5 60 "$@"
+}
+
+# Each step needs the one before it, so the first that fails is the last.
+start_all() { # ACCESS_KEY SECRET_KEY
+    write_keyring &&
+        monmaptool --create --addv a "$MONITOR" --fsid $FSID "$D/monmap" &&
+        limited ceph-mon -i a --mkfs --monmap "$D/monmap" &&
+        start mon ceph-mon -i a -f &&
+        limited ceph osd new $OSD &&
+        limited ceph-osd -i 0 --mkfs --osd-uuid $OSD &&
+        start osd ceph-osd -i 0 -f &&
+        limited radosgw-admin user create --uid tests --display-name tests --access-key "$1" --secret-key "$2" &&
+        start rgw radosgw -n client.rgw -f &&
+        limited curl -s -o /dev/null --retry 300 --retry-delay 1 --retry-connrefused "http://127.0.0.1:$PORT/"
+}
+
+# The last lines of each log, which say what did not start.
+show_logs() {
+    tail -n 5 "$D/log/up" "$D"/log/*.out "$D"/log/*.log >&2 || true
+}
+
 up() { # ACCESS_KEY SECRET_KEY
-    local p end
+    local p attempt
     for p in ceph-mon ceph-osd radosgw radosgw-admin ceph ceph-authtool monmaptool curl; do
         command -v $p >/dev/null || { echo "needs $p" >&2; exit 77; }
     done
-    down
-    mkdir -p "$D"/{mon,osd,rgw,log,run}
-    write_conf
-    {
-        write_keyring
-        monmaptool --create --addv a "$MONITOR" --fsid $FSID "$D/monmap"
-        ceph-mon -i a --mkfs --monmap "$D/monmap"
-        start mon ceph-mon -i a -f
-        timeout 90 ceph osd new $OSD
-        ceph-osd -i 0 --mkfs --osd-uuid $OSD
-        start osd ceph-osd -i 0 -f
-        timeout 90 radosgw-admin user create --uid tests --display-name tests --access-key "$1" --secret-key "$2"
-        start rgw radosgw -n client.rgw -f
-    } >"$D/log/up" 2>&1 || { tail -n 5 "$D/log/up" >&2; exit 1; }
-    end=$((SECONDS + 60))
-    until curl -s -o /dev/null "http://127.0.0.1:$PORT/"; do
-        [ $SECONDS -lt $end ] || { echo "radosgw does not answer; see $D/log" >&2; exit 1; }
-        sleep 0.2
+    # On a busy machine the monitor once did not answer at all, and then nothing else starts: begin again once.
+    for attempt in 1 2; do
+        down
+        mkdir -p "$D"/{mon,osd,rgw,log,run}
+        write_conf
+        if start_all "$1" "$2" >"$D/log/up" 2>&1; then
+            echo "http://127.0.0.1:$PORT"
+            return
+        fi
+        echo "Ceph did not start, attempt $attempt of 2:" >&2
+        show_logs
     done
-    echo "http://127.0.0.1:$PORT"
+    exit 1
 }
 
 down() {
