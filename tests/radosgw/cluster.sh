@@ -12,8 +12,7 @@
 set -euo pipefail
 
 D=${TP_RADOSGW_DIR:-/var/tmp/tp-radosgw}
-PORT=${TP_RADOSGW_PORT:-16780} # of the gateway; the monitor has the two after it
-MONITOR="[v2:127.0.0.1:$((PORT + 1)),v1:127.0.0.1:$((PORT + 2))]"
+PORT=${TP_RADOSGW_PORT:-16780} # of the gateway; the monitor has the two after it, and a second attempt the three after these
 FSID=7d9e2a10-8f3e-4d3c-9f51-1c3b6d1f5a01
 OSD=5c1f0a7e-53d3-4ff5-9a90-9f7e8e6cbb01
 export CEPH_CONF=$D/ceph.conf
@@ -66,7 +65,7 @@ limited() { # COMMAND...
 
 # Each step needs the one before it, so the first that fails is the last.
 start_all() { # ACCESS_KEY SECRET_KEY
-    write_keyring &&
+    mkdir -p "$D"/{mon,osd,rgw,log,run} && write_conf && write_keyring &&
         monmaptool --create --addv a "$MONITOR" --fsid $FSID "$D/monmap" &&
         limited ceph-mon -i a --mkfs --monmap "$D/monmap" &&
         start mon ceph-mon -i a -f &&
@@ -88,17 +87,18 @@ up() { # ACCESS_KEY SECRET_KEY
     for p in ceph-mon ceph-osd radosgw radosgw-admin ceph ceph-authtool monmaptool curl; do
         command -v $p >/dev/null || { echo "needs $p" >&2; exit 77; }
     done
-    # On a busy machine the monitor once did not answer at all, and then nothing else starts: begin again once.
+    # On a busy machine the monitor once did not answer at all, and then nothing else starts.
     for attempt in 1 2; do
         down
-        mkdir -p "$D"/{mon,osd,rgw,log,run}
-        write_conf
+        mkdir -p "$D/log"
+        MONITOR="[v2:127.0.0.1:$((PORT + 1)),v1:127.0.0.1:$((PORT + 2))]"
         if start_all "$1" "$2" >"$D/log/up" 2>&1; then
             echo "http://127.0.0.1:$PORT"
             return
         fi
         echo "Ceph did not start, attempt $attempt of 2:" >&2
         show_logs
+        PORT=$((PORT + 3)) # another program may have one of these
     done
     exit 1
 }
