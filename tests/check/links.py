@@ -2,7 +2,8 @@
 """tests/check/links.py - links between the documents lead somewhere.
 
 Every relative link of a Markdown file names a file of the tree, and what follows a # is one of that file's headings, by
-GitHub's rule, or the id of an <a>. Prints each breach as FILE:LINE: sentence. Exit 1 when there is any.
+GitHub's rule, or the id of an <a>. A link is in one line, where this script sees it. Prints each breach as FILE:LINE: sentence.
+Exit 1 when there is any.
 """
 import functools
 import os
@@ -13,6 +14,7 @@ import source
 BUILT = {"build", "bin", "lib", "demo"}  # and what begins with a dot
 
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+BROKEN = re.compile(r"\[[^\[\]\n]*\n[^\[\]]*\]\(")  # across lines
 
 
 @functools.lru_cache(None)
@@ -48,6 +50,9 @@ def check(path):
                 yield "%s:%d: links to %s, which is not there" % (path, number, target)
             elif heading and target.endswith(".md") and heading not in headings(target):
                 yield "%s:%d: %s has no heading #%s" % (path, number, target, heading)
+    text = "\n".join(lines(path))
+    for m in BROKEN.finditer(text):
+        yield "%s:%d: a link is broken across lines" % (path, text.count("\n", 0, m.start()) + 1)
 
 
 def documents_of(root):
