@@ -276,6 +276,7 @@ static tp_status fill_report(struct import_report *r, const struct import_job *x
                              struct tp_err *err)
 {
     *r = (struct import_report){ .totals = resume_totals(&x->resume, &x->copy),
+                                 .name = x->source.name,
                                  .format = x->source.title,
                                  .stored_bytes = checkpoint_target_stored_bytes(x->target),
                                  .left_out = x->source.left_out };

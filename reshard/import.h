@@ -11,7 +11,8 @@
 
 struct import_report {
     struct copy_totals totals;
-    const char *format;   /* for people; a constant */
+    const char *name;     /* of the format; a constant */
+    const char *format;   /* the same for people */
     int files;            /* shards */
     int64_t stored_bytes; /* of payload in the files, when they are compressed */
     struct unknown_tensors left_out;

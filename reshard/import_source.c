@@ -69,7 +69,7 @@ static tp_status open_safetensors(struct import_source *s, const struct import_r
     char list[FOREIGN_LIST_TEXT];
     tp_status st;
 
-    s->title = "safetensors";
+    s->name = s->title = "safetensors";
     s->step = s->optimizer_step = q->step >= 0 ? q->step : 0;
     s->has_step = q->step >= 0;
     st = safetensors_open(&s->safetensors, q->source, err);
@@ -330,6 +330,7 @@ static tp_status open_pieces(struct import_source *s, const struct import_reques
     int n_params = 0;
     tp_status st;
 
+    s->name = format->name;
     s->title = format->title;
     TP_TRY(
         foreign_open(&s->pieces, format, q->source, m, memory_budget_tables(q->memory_bytes), err));

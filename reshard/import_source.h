@@ -14,7 +14,7 @@ struct import_source {
     struct safetensors_source *safetensors; /* one of these two */
     struct piece_source *pieces;
     const struct reshard_endpoint *endpoint; /* tensor i is tensors[i] */
-    const char *title;                       /* of the format */
+    const char *name, *title;                /* of the format */
     struct tensor *tensors;                  /* of the checkpoint, in the arena */
     struct reshard_tensor *transferred;      /* the same, for the engine */
     int n_tensors;

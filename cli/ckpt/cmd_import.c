@@ -91,12 +91,13 @@ static void print_result(const struct import_report *r, const struct import_requ
     spec_format(spec, &t->spec);
     if (json) {
         json_t *root = json_pack(
-            "{s:o, s:s, s:s, s:I, s:I, s:i, s:i, s:i, s:i, s:I, s:I, s:I}", "out",
-            print_text(q->out), "format", r->format, "layout", spec, "step", (json_int_t)t->step,
-            "tensors", (json_int_t)t->n_tensors, "boxes", t->boxes, "left_out", r->left_out.n,
-            "digests_equal", t->digests_equal, "casts", t->casts, "bytes_written",
-            (json_int_t)t->bytes_written, "peak_rss_bytes", (json_int_t)t->peak_bytes,
-            "bytes_stored", (json_int_t)(q->zstd ? r->stored_bytes : t->bytes_written));
+            "{s:o, s:s, s:s, s:s, s:I, s:I, s:i, s:i, s:o, s:i, s:i, s:I, s:I, s:I}", "out",
+            print_text(q->out), "format", r->format, "from_format", r->name, "layout", spec, "step",
+            (json_int_t)t->step, "tensors", (json_int_t)t->n_tensors, "boxes", t->boxes, "left_out",
+            r->left_out.n, "left_out_names", print_text(r->left_out.text), "digests_equal",
+            t->digests_equal, "casts", t->casts, "bytes_written", (json_int_t)t->bytes_written,
+            "peak_rss_bytes", (json_int_t)t->peak_bytes, "bytes_stored",
+            (json_int_t)(q->zstd ? r->stored_bytes : t->bytes_written));
 
         json_object_update_new(root, copy_options_resumed_json(t));
         print_json(root);
