@@ -2,7 +2,7 @@
 loads that.
 
 vLLM is large (6 GB with its own PyTorch), so it is not among what `make test-clients` installs. TP_VLLM=PYTHON names an
-interpreter that has it; docs/formats/vllm.md says how to make one, and what has run.
+interpreter that has it; docs/formats/tested.md says how to make one, and what has run.
 
 needs: tp-ckpt tp-reshard
 covers: reshard/formats/vllm/vllm_target
