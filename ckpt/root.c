@@ -184,9 +184,22 @@ static tp_status open_newest(struct ckpt_found *out, bool *gone, const char *roo
     return err->status;
 }
 
-/* Find out what a path is: a step directory (*n = 0), or a root with entries (malloc'ed). */
+/* The list of the one step that is asked for. */
+static tp_status list_asked(struct ckpt_step **steps, int *n, int64_t step, struct tp_err *err)
+{
+    *steps = calloc(1, sizeof **steps);
+    if (!*steps)
+        return tp_fail(err, TP_E_NOMEM, "no memory for a list of steps");
+    step_name((*steps)->name, step);
+    *n = 1;
+    return TP_OK;
+}
+
+/* Find out what a path is: a step directory (*n = 0), or a root with entries (malloc'ed). A web
+ * server has no listings, so if a step is asked for there (`step` is not negative), it is the only
+ * entry. */
 static tp_status examine(char clean[PATH_MAX], struct ckpt_step **steps, int *n, const char *path,
-                         struct tp_err *err)
+                         int64_t step, struct tp_err *err)
 {
     bool is_step = false;
     tp_status st;
@@ -197,6 +210,8 @@ static tp_status examine(char clean[PATH_MAX], struct ckpt_step **steps, int *n,
     TP_TRY(is_step_dir(&is_step, clean, err));
     if (is_step)
         return TP_OK;
+    if (step >= 0 && location_kind(clean) == LOCATION_HTTP)
+        return list_asked(steps, n, step, err);
     TP_TRY(step_scan(steps, n, clean, err));
     if (*n == 0)
         st = tp_fail(err, TP_E_NOTFOUND,
@@ -236,7 +251,7 @@ tp_status ckpt_open(struct ckpt_found *out, const char *path, int64_t step, stru
         free(steps);
         steps = NULL;
         gone = false;
-        TP_TRY(examine(clean, &steps, &n, path, err));
+        TP_TRY(examine(clean, &steps, &n, path, step, err));
         if (n == 0) {
             st = open_step_dir(out, clean, step, arena, err);
         } else if (step < 0) {
@@ -299,7 +314,7 @@ static tp_status locate(char dir[PATH_MAX], const char *path, int64_t step, bool
     int n = 0, newest;
     tp_status st;
 
-    TP_TRY(examine(clean, &steps, &n, path, err));
+    TP_TRY(examine(clean, &steps, &n, path, step, err));
     newest = n - 1;
     while (newest > 0 && step_parse_name(&number, steps[newest].name) != STEP_DIR)
         newest--;

@@ -10,6 +10,7 @@
 #include "core/file.h"
 #include "reshard/export_options.h"
 #include "reshard/formats/foreign.h"
+#include "reshard/formats/foreign_model.h"
 #include "reshard/formats/hf_assets.h"
 #include "reshard/formats/hf_config.h"
 #include "storage/location.h"
@@ -243,7 +244,7 @@ tp_status export_job_write_small_files(struct export_job *x, struct tp_err *err)
     const struct export_request *q = x->request;
     const struct foreign_format *from =
         q->foreign && q->from_format ? foreign_format_find(q->from_format) : NULL;
-    const char *assets = q->assets ? q->assets : q->foreign ? q->ckpt : NULL;
+    const char *assets = q->assets;
     char dir[PATH_MAX], beside[PATH_MAX];
     tp_status st;
 
@@ -252,8 +253,11 @@ tp_status export_job_write_small_files(struct export_job *x, struct tp_err *err)
         TP_TRY(file_join(dir, folder_of(x), x->format->model_folder, err));
         TP_TRY(file_make_dirs(dir, err));
     }
-    if (!q->assets && from && from->assets) {
-        TP_TRY(from->assets(beside, q->ckpt, err));
+    if (!assets && q->foreign) {
+        if (from && from->assets)
+            TP_TRY(from->assets(beside, q->ckpt, err));
+        else
+            foreign_model_folder(beside, q->ckpt);
         assets = beside;
     }
     TP_TRY(write_config(x, dir, err));

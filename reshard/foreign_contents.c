@@ -44,11 +44,12 @@ static bool is_step_name(const char *path)
 /* Looking for formats takes many requests, and treats files that cannot be reached as missing. So
  * first comes one whose answer says that the server can be reached. A server may forbid what is not
  * there, or listings (public buckets do): then files beside a config.json are looked for. */
-static tp_status find_remote(const struct foreign_format **format, const char *path,
+static tp_status find_remote(const struct foreign_format **format, const char *path, int64_t step,
                              struct tp_err *err)
 {
-    char dir[PATH_MAX], url[PATH_MAX];
+    char dir[PATH_MAX], url[PATH_MAX], name[STEP_NAME_MAX];
     bool is_own = false, has_config = false;
+    struct tp_err ignored = { 0 };
     tp_status st;
 
     TP_TRY(location_clean(url, path, err));
@@ -62,10 +63,15 @@ static tp_status find_remote(const struct foreign_format **format, const char *p
     st = ckpt_locate(dir, url, -1, err);
     if (!st) /* also when other files are beside the steps */
         return st;
+    if (st == TP_E_NOTFOUND && step >= 0 && !file_join(dir, url, step_name(name, step), &ignored) &&
+        !has_file(&is_own, dir, MANIFEST_FILE, &ignored) && is_own)
+        return TP_OK;
     if ((has_config || st == TP_E_NOTFOUND) && (*format = foreign_format_detect_any(url)))
         return TP_OK;
+    if (st == TP_E_NOTFOUND && step >= 0 && location_kind(url) == LOCATION_HTTP)
+        st = tp_fail(err, st, "%s/%s: has no " MANIFEST_FILE, url, step_name(name, step));
     if (st == TP_E_NOTFOUND)
-        st = tp_fail_in(err, "no checkpoint of this project, nor of another framework");
+        st = tp_fail_in(err, "no checkpoint of tp-train, nor of another framework");
 done:
     return st;
 }
@@ -107,11 +113,11 @@ bool foreign_contents_has_steps(const char *path)
 }
 
 tp_status foreign_contents_find(const struct foreign_format **format, const char *path,
-                                struct tp_err *err)
+                                int64_t step, struct tp_err *err)
 {
     *format = NULL;
     if (location_is_remote(path))
-        return find_remote(format, path, err);
+        return find_remote(format, path, step, err);
     if (foreign_contents_has_steps(path))
         return TP_OK; /* also when other files are beside the steps */
     *format = foreign_format_detect_any(path);
@@ -173,13 +179,14 @@ static tp_status open_source(struct foreign_contents *out, const char *path,
     bool config_missing = q->config != NULL; /* until it has been read */
     struct model model;
     struct tp_err ignored = { 0 };
+    char dir[PATH_MAX];
     tp_status st;
 
     TP_TRY(foreign_adapter_check(path, err));
     if (has_model)
         TP_TRY(foreign_model_read(&model, &out->note, &model_of, &out->arena, err));
-    else if (q->format->ordered && foreign_model_exists(&model_of))
-        has_model = !foreign_model_config(&model, path, true, &out->arena, &ignored);
+    else if (q->format->ordered && foreign_model_folder(dir, path))
+        has_model = !foreign_model_config(&model, dir, true, &out->arena, &ignored);
     config_missing = false;
     TP_TRY(foreign_open(&out->source, q->format, path, has_model ? &model : NULL,
                         memory_budget_tables(q->memory_bytes), err));

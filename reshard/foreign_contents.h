@@ -45,9 +45,10 @@ struct foreign_contents_request {
  * this project's if it has a manifest, a folder of this name also if it has no known format.
  * TP_E_NOTFOUND: neither is there, and for a local path the message says where one is
  * (foreign_place_check). Other errors are of URLs only, as object_exists. A server that forbids to
- * look for steps (403) is asked for the formats where it has a config.json. */
+ * look for steps (403) is asked for the formats where it has a config.json. `step` is the one that
+ * people name, or -1: a web server without a link to the newest step is asked for it. */
 tp_status foreign_contents_find(const struct foreign_format **format, const char *path,
-                                struct tp_err *err);
+                                int64_t step, struct tp_err *err);
 
 /* Whether there are steps of this project at `path`, or it is one. False also when a server does
  * not say it. */

@@ -72,18 +72,16 @@ static tp_status check_all(bool *proved, const struct piece_source *s, const str
 tp_status foreign_shapes_check(bool *proved, struct foreign_contents *c,
                                const struct foreign_contents_request *q, struct tp_err *err)
 {
-    const struct foreign_model_request from = { .path = piece_source_path(c->source),
-                                                .config = q->config };
+    const char *path = piece_source_path(c->source);
     struct tp_err ignored = { 0 };
-    char method[QUANT_METHOD_MAX];
+    char dir[PATH_MAX], method[QUANT_METHOD_MAX];
     struct tensor *params;
     struct model m;
     int n;
 
     *proved = false;
-    if (!foreign_model_exists(&from) ||
-        foreign_model_config(&m, from.config ? from.config : from.path, false, &c->arena,
-                             &ignored) ||
+    if ((!q->config && !foreign_model_folder(dir, path)) ||
+        foreign_model_config(&m, q->config ? q->config : dir, false, &c->arena, &ignored) ||
         (foreign_model_is_quantized(method, &m) &&
          piece_source_decoded(c->source) == 0) || /* its tensors are others */
         model_params(&params, &n, &m, DTYPE_F32, &c->arena, &ignored))

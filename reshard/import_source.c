@@ -63,10 +63,19 @@ static tp_status list_params(struct import_source *s, struct tensor **out, int *
     return st;
 }
 
+static tp_status refuse_unknown(const struct import_request *q, struct tp_err *err)
+{
+    char list[FOREIGN_LIST_TEXT];
+
+    return tp_fail(err, TP_E_NOTFOUND,
+                   "%s: its files are of no known format; if they are of one of these, give it as "
+                   "--format, and the message says which file is missing: %s",
+                   q->source, foreign_format_list(list));
+}
+
 static tp_status open_safetensors(struct import_source *s, const struct import_request *q,
                                   const struct model *m, struct arena *arena, struct tp_err *err)
 {
-    char list[FOREIGN_LIST_TEXT];
     tp_status st;
 
     s->name = s->title = "safetensors";
@@ -75,10 +84,7 @@ static tp_status open_safetensors(struct import_source *s, const struct import_r
     st = safetensors_open(&s->safetensors, q->source, err);
     if (st == TP_E_NOTFOUND && strcmp(q->format, "auto") == 0 &&
         !foreign_format_detect_any(q->source))
-        st = tp_fail(err, TP_E_NOTFOUND,
-                     "%s: its files are of no known format; with --format FORMAT the message says "
-                     "what is missing (%s)",
-                     q->source, foreign_format_list(list));
+        st = refuse_unknown(q, err);
     TP_TRY(st);
     TP_TRY(safetensors_dequantize(s->safetensors, &s->decoded, err));
     for (int i = 0; i < safetensors_count(s->safetensors) && !q->rules; i++)
@@ -412,6 +418,18 @@ static tp_status check_place(const struct import_request *q, struct tp_err *err)
     return TP_OK;
 }
 
+/* A file is missing: say so if the folder has another format than the one that was given. */
+static tp_status explain_format(tp_status st, const struct import_request *q, struct tp_err *err)
+{
+    const struct foreign_format *found = NULL;
+
+    if (st == TP_E_NOTFOUND && strcmp(q->format, "auto") != 0 && !location_is_remote(q->source))
+        found = foreign_format_detect_any(q->source);
+    return found && strcmp(found->name, foreign_format_name(q->format)) != 0
+               ? tp_fail_in(err, "%s has the format %s, not %s", q->source, found->name, q->format)
+               : st;
+}
+
 tp_status import_source_model(struct model *out, const struct import_request *q,
                               struct arena *arena, struct tp_err *err)
 {
@@ -426,13 +444,16 @@ tp_status import_source_model(struct model *out, const struct import_request *q,
     if (!st)
         st = foreign_adapter_check(q->source, err);
     if (!st && strcmp(q->format, "auto") == 0 && !from.format && !location_is_remote(q->source) &&
-        !foreign_format_detect_any(q->source))
+        !foreign_format_detect_any(q->source)) {
         st = foreign_place_check(q->source, err);
+        st = st ? st : refuse_unknown(q, err);
+    }
     if (!st)
         st = q->rules ? read_model_of_rules(out, q, arena, err)
                       : foreign_model_read(out, &note, &from, arena, err);
     if (!st && note)
         progress_note(q->progress, "%s", note);
+    st = explain_format(st, q, err);
     return memory_budget_explain(st, q->memory_bytes, err);
 }
 
@@ -486,6 +507,7 @@ tp_status import_source_open(struct import_source *s, const struct import_reques
         st = format ? open_pieces(s, q, format, m, arena, err)
                     : open_safetensors(s, q, m, arena, err);
     st = explain_quantized(st, s, q, m, arena, err);
+    st = explain_format(st, q, err);
     return memory_budget_explain(st, q->memory_bytes, err);
 }
 

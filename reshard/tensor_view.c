@@ -114,7 +114,7 @@ tp_status tensor_view_open(struct tensor_view **out, const struct foreign_conten
 
     if (!v)
         return tp_fail(err, TP_E_NOMEM, "no memory to open %s", q->path);
-    st = foreign_contents_find(&found.format, q->path, err);
+    st = foreign_contents_find(&found.format, q->path, q->step, err);
     if (!st)
         st = found.format ? open_foreign(v, &found, err) : open_own(v, q->path, q->step, err);
     if (!st)

@@ -242,7 +242,7 @@ int cmd_digest(int argc, char **argv)
 
     if (!report_options(&code, "tp-ckpt digest", opts, argc, argv, intro, tail))
         return code;
-    st = foreign_contents_find(&from.format, from.path, &err);
+    st = foreign_contents_find(&from.format, from.path, from.step, &err);
     if (!st)
         st = from.format ? digest_foreign(&from, json, &err)
                          : digest(from.path, from.step, jobs, index, json, &err);

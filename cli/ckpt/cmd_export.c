@@ -125,7 +125,7 @@ static tp_status check_source(const struct export_request *q, struct tp_err *err
     tp_status st = TP_OK;
 
     if (!location_is_remote(q->ckpt))
-        st = foreign_contents_find(&found, q->ckpt, err);
+        st = foreign_contents_find(&found, q->ckpt, q->step, err);
     if (!st && found)
         st = tp_fail(
             err, TP_E_USAGE,

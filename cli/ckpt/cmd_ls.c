@@ -177,7 +177,7 @@ int cmd_ls(int argc, char **argv)
 
     if (!report_options(&code, "tp-ckpt ls", opts, argc, argv, intro, NULL))
         return code;
-    st = foreign_contents_find(&from.format, from.path, &err);
+    st = foreign_contents_find(&from.format, from.path, -1, &err);
     if (!st)
         st = from.format ? foreign_ls(&from, json, &err) : list(from.path, json, &err);
     return report_json(json, "tp-ckpt", st, &err);

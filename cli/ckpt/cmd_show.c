@@ -355,7 +355,7 @@ int cmd_show(int argc, char **argv)
 
     if (!report_options(&code, "tp-ckpt show", opts, argc, argv, intro, tail))
         return code;
-    st = foreign_contents_find(&from.format, from.path, &err);
+    st = foreign_contents_find(&from.format, from.path, from.step, &err);
     if (!st && !from.format)
         st = show(from.path, name, from.step, json, &err);
     else if (!st && name)

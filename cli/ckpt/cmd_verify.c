@@ -120,7 +120,7 @@ int cmd_verify(int argc, char **argv)
 
     if (!report_options(&code, "tp-ckpt verify", opts, argc, argv, intro, tail))
         return code;
-    st = foreign_contents_find(&from.format, from.path, &err);
+    st = foreign_contents_find(&from.format, from.path, from.step, &err);
     if (!st)
         st = from.format ? foreign_verify(&from, json, &err)
                          : verify(from.path, from.step, jobs, json, &err);

@@ -135,6 +135,9 @@ static const struct foreign_format formats[] = {
 
 enum { FORMATS = sizeof formats / sizeof *formats };
 
+const char *const foreign_trackers[FOREIGN_TRACKERS] = { "latest_checkpointed_iteration.txt",
+                                                         "latest_universal", "latest" };
+
 const char *foreign_format_name(const char *name)
 {
     static const char *const other[][2] = { { "torch", "bin" },

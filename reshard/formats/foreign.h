@@ -45,6 +45,10 @@ const char *foreign_format_name(const char *name);
 const struct foreign_format *foreign_format_find(const char *name);
 const struct foreign_format *foreign_format_detect(const char *path);
 
+/* Files of a folder of steps that name its newest step: of Megatron-LM, of DeepSpeed. */
+enum { FOREIGN_TRACKERS = 3 };
+extern const char *const foreign_trackers[FOREIGN_TRACKERS];
+
 /* The names of all that can be read, safetensors first, for messages: "safetensors, bin, ...". */
 enum { FOREIGN_LIST_TEXT = 256 };
 const char *foreign_format_list(char text[FOREIGN_LIST_TEXT]);

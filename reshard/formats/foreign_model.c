@@ -12,10 +12,29 @@
 #include "storage/location.h"
 #include "storage/object.h"
 
+bool foreign_model_folder(char dir[PATH_MAX], const char *path)
+{
+    bool is_step = false;
+
+    snprintf(dir, PATH_MAX, "%s", path);
+    if (!location_is_remote(path) && !file_is_dir(path))
+        return false;
+    if (object_is_in(dir, "config.json"))
+        return true;
+    file_parent(dir, path);
+    for (int i = 0; i < FOREIGN_TRACKERS && !is_step; i++)
+        is_step = object_is_in(dir, foreign_trackers[i]);
+    if (is_step && object_is_in(dir, "config.json"))
+        return true;
+    snprintf(dir, PATH_MAX, "%s", path);
+    return false;
+}
+
 static bool has_file(const struct foreign_model_request *q)
 {
-    return q->config || ((location_is_remote(q->path) || file_is_dir(q->path)) &&
-                         object_is_in(q->path, "config.json"));
+    char dir[PATH_MAX];
+
+    return q->config || foreign_model_folder(dir, q->path);
 }
 
 static bool can_make(const struct foreign_model_request *q)
@@ -30,6 +49,10 @@ bool foreign_model_exists(const struct foreign_model_request *q)
 
 static tp_status refuse_missing(const char *path, struct tp_err *err)
 {
+    tp_status st = location_is_remote(path) ? foreign_reach(path, err) : TP_OK;
+
+    if (st)
+        return st;
     return tp_fail(err, TP_E_NOTFOUND,
                    "%s: has no config.json, which says what model it is; name the model's with "
                    "--config FILE",
@@ -87,12 +110,14 @@ tp_status foreign_model_read(struct model *out, const char **note,
                              const struct foreign_model_request *q, struct arena *arena,
                              struct tp_err *err)
 {
+    char dir[PATH_MAX];
+
     *note = NULL;
-    if (!has_file(q) && can_make(q))
-        return make(out, note, q, arena, err);
-    if (!q->config && !has_file(q))
-        return refuse_missing(q->path, err);
-    return foreign_model_config(out, q->config ? q->config : q->path, false, arena, err);
+    if (q->config)
+        return foreign_model_config(out, q->config, false, arena, err);
+    if (foreign_model_folder(dir, q->path))
+        return foreign_model_config(out, dir, false, arena, err);
+    return can_make(q) ? make(out, note, q, arena, err) : refuse_missing(q->path, err);
 }
 
 bool foreign_model_is_quantized(char method[QUANT_METHOD_MAX], const struct model *m)

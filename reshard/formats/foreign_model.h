@@ -9,15 +9,21 @@
 
 struct foreign_model_request {
     const char *path;                    /* the checkpoint */
-    const char *config;                  /* config.json, or a folder that has one; NULL: that in
-                                            `path`, or one that is made */
+    const char *config;                  /* config.json, or a folder that has one; NULL: that of
+                                            foreign_model_folder, or one that is made */
     const struct foreign_format *format; /* of the checkpoint; NULL: safetensors */
     int64_t memory_bytes;                /* the most for what is read; 0: no limit */
 };
 
-/* Read the config.json that is named, else the one in the folder, else one that the format makes
- * from the checkpoint. *note is what to tell people then; else NULL. Strings live in the arena.
- * TP_E_NOTFOUND: there is none, and the format makes none. Other errors as model_config_read. */
+/* The folder with the config.json of the checkpoint at `path`: that folder itself, or the one above
+ * it if a tracker file is there, which says that `path` is one of its steps (iter_0000100,
+ * global_step100). False: neither has one, and `dir` is `path`. */
+bool foreign_model_folder(char dir[PATH_MAX], const char *path);
+
+/* Read the config.json that is named, else that of foreign_model_folder, else one that the format
+ * makes from the checkpoint. *note is what to tell people then; else NULL. Strings live in the
+ * arena. TP_E_NOTFOUND: there is none, and the format makes none. Other errors as
+ * model_config_read. */
 tp_status foreign_model_read(struct model *out, const char **note,
                              const struct foreign_model_request *q, struct arena *arena,
                              struct tp_err *err);

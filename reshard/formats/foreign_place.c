@@ -27,7 +27,7 @@ static const struct {
     { "adapter_config.json",
       "it is an adapter of PEFT (LoRA) and no model; merge it into its base model with "
       "merge_and_unload() of peft, save that with save_pretrained(), and name that folder" },
-    { "*.gguf", "GGUF can be written, but not read; import the model that it was made from" },
+    { "*.gguf", "GGUF is written and not read; import the model that it was made from" },
     { "*.distcp", "there is no .metadata, which rank 0 writes last; it was not copied, or the save "
                   "was interrupted" },
     { "mp_rank_*", "there is no complete mp_rank_00, which is read first; were the folders "
@@ -141,22 +141,20 @@ static void search(struct place_search *s, bool *own, const char *dir, int depth
 /* ", although latest says global_step99"; "" without such a file. */
 static void tracker_text(char text[TEXT_MAX], const char *dir)
 {
-    static const char *const names[] = { "latest_checkpointed_iteration.txt", "latest_universal",
-                                         "latest" };
     struct arena arena = { 0 };
     struct tp_err ignored;
 
     text[0] = 0;
-    for (int i = 0; i < 3 && !text[0]; i++) {
+    for (int i = 0; i < FOREIGN_TRACKERS && !text[0]; i++) {
         char path[PATH_MAX], *data = NULL;
         size_t size = 0;
 
-        if (file_join(path, dir, names[i], &ignored) || file_is_dir(path) ||
+        if (file_join(path, dir, foreign_trackers[i], &ignored) || file_is_dir(path) ||
             file_read_all(&data, &size, path, TRACKER_BYTES, &arena, &ignored))
             continue;
         data[strcspn(data, "\r\n")] = 0;
         text_clean(data);
-        snprintf(text, TEXT_MAX, ", although its %s says %s", names[i], data);
+        snprintf(text, TEXT_MAX, ", although its %s says %s", foreign_trackers[i], data);
     }
     arena_free(&arena);
 }

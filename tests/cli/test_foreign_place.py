@@ -57,6 +57,31 @@ def test_a_tracker_that_names_no_iteration(kind, tracker, written, tmp_path):
     ok("tp-reshard", folder / "iter_0000002", "--to", "tp1", "--config", folder / "config.json", "-o", tmp_path / "out")
 
 
+@pytest.mark.parametrize("kind, step", [
+    ("megatron", "iter_0000002"), ("torch_dist", "iter_0000002"), ("deepspeed", "global_step2_universal")])
+def test_a_step_has_the_config_and_the_tokenizer_of_the_folder_above(kind, step, written, tmp_path):
+    folder = shutil.copytree(written / kind, tmp_path / kind)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "from_above": 1}))
+    (folder / "tokenizer.json").write_text("{}")
+    ok("tp-reshard", folder / step, "--to", "tp1", "--format", "safetensors", "-o", tmp_path / "hf")
+    assert json.loads((tmp_path / "hf/config.json").read_text())["from_above"] == 1
+    assert (tmp_path / "hf/tokenizer.json").read_text() == "{}"
+    assert "shapes are those of a config.json" not in ok("tp-ckpt", "verify", folder / step).out
+    for tracker in folder.glob("latest*"):
+        tracker.unlink()
+    r = run("tp-reshard", folder / step, "--to", "tp1", "--format", "safetensors", "-o", tmp_path / "other")
+    assert "there is no config.json" in r.err or r.rc == 2 and "has no config.json" in r.err, repr(r)
+
+
+def test_a_format_that_is_not_the_folder_s(written, tmp_path):
+    r = run("tp-reshard", written / "dcp", "--from-format", "megatron", "--to", "tp1", "-o", tmp_path / "out")
+    assert r.rc == 2 and "dcp has the format dcp, not megatron: " in r.err, repr(r)
+    (tmp_path / "empty").mkdir()
+    r = run("tp-ckpt", "import", tmp_path / "empty", "-o", tmp_path / "out")
+    assert r.rc == 2 and "empty: its files are of no known format" in r.err, repr(r)
+
+
 @pytest.mark.parametrize("kind", ["safetensors", "dcp", "megatron", "torch_dist", "deepspeed"])
 def test_a_folder_that_is_called_like_a_step_is_known_by_its_files(kind, written, tmp_path):
     """Other programs call theirs so, too."""
@@ -154,7 +179,7 @@ def test_a_file_that_was_not_copied(kind, lost, words, written, tmp_path):
 
 
 @pytest.mark.parametrize("name, words", [
-    ("adapter_config.json", "merge it into its base model"), ("model.gguf", "GGUF can be written, but not read"),
+    ("adapter_config.json", "merge it into its base model"), ("model.gguf", "GGUF is written and not read"),
     ("consolidated.01.pth", "there is no consolidated.00.pth"),
     ("consolidated-00001-of-00005.safetensors", "import the model's files of Hugging Face")])
 def test_what_is_no_checkpoint(name, words, tiny, tmp_path):
@@ -213,9 +238,9 @@ def test_weights_without_a_step_are_resharded_without_one(written, tmp_path):
     """Safetensors have no step; one that is given, or that is written, is named."""
     source = written / "safetensors"
     r = ok("tp-reshard", source, "--to", "tp1", "-o", tmp_path / "a")
-    assert r.out.splitlines()[0] == "resharded safetensors -> safetensors at tp1", repr(r)
+    assert r.out.splitlines()[0] == "resharded safetensors -> safetensors", repr(r)
     assert json.loads(ok("tp-reshard", source, "--to", "tp1", "-o", tmp_path / "b", "--json").out)["step"] == 0
     r = ok("tp-reshard", source, "--to", "tp1", "-o", tmp_path / "c", "--step", 7)
-    assert r.out.splitlines()[0] == "resharded safetensors -> safetensors at tp1, step 7", repr(r)
+    assert r.out.splitlines()[0] == "resharded safetensors -> safetensors, step 7", repr(r)
     r = ok("tp-reshard", source, "--to", "tp1", "-o", tmp_path / "d", "--format", "tp")
     assert r.out.splitlines()[0] == "resharded safetensors -> tp at tp1, step 0", repr(r)

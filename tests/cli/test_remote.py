@@ -166,6 +166,13 @@ def test_a_web_server_needs_no_listing(web, root, digest):
     assert not any("Authorization" in h for _, _, h in web.requests)
     fails(web, "tp-ckpt", "show", web.url + "/nothing", says="latest/manifest.json", code=2)
     fails(web, "tp-ckpt", "show", url, "--step", "9", says="step-00000009", code=2)
+    for key in [k for k in web.objects if "/latest/" in k]:
+        del web.objects[key]
+    for verb in "show", "verify", "digest":
+        assert ok(web, "tp-ckpt", verb, url, "--step", "1").out == ok(web, "tp-ckpt", verb, url + "/step-00000001").out
+    ok(web, "tp-reshard", url, "--step", "1", "--to", "tp1", "--dry-run", "-o", "nowhere")
+    fails(web, "tp-ckpt", "verify", url, says="or --step N", code=2)
+    fails(web, "tp-ckpt", "verify", url, "--step", "9", says="step-00000009: has no manifest.json", code=2)
 
 
 def test_urls_with_secrets_are_refused_and_not_repeated(web):

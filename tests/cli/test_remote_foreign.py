@@ -182,7 +182,7 @@ def test_damage_is_found(folders, store):
 
 def test_what_cannot_be_read_is_said(folders, store):
     for verb in ("ls", "show", "verify", "digest"):
-        fails(store, "tp-ckpt", verb, URL, says="no checkpoint of this project, nor of another framework", code=2)
+        fails(store, "tp-ckpt", verb, URL, says="no checkpoint of tp-train, nor of another framework", code=2)
         fails(store, "tp-ckpt", verb, URL, says="AWS_ACCESS_KEY_ID is not", code=2, AWS_ACCESS_KEY_ID="")
     fails(store, "tp-ckpt", "diff", URL, folders["dcp"], says="nor of another framework", code=2)
     store.add_tree(KEY, folders["dcp"])
