@@ -203,8 +203,7 @@ static tp_status parse_positionals(const struct opt *opts, int n, char **args, s
         }
     }
     if (n > 0)
-        return tp_fail(err, TP_E_USAGE, "'%s' is one argument too many; --help shows the usage",
-                       *args);
+        return tp_fail(err, TP_E_USAGE, "unexpected argument '%s'; --help shows the usage", *args);
     return TP_OK;
 }
 

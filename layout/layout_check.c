@@ -22,12 +22,12 @@ static bool refuses_tp(const struct tensor *t, int tp, char *why, size_t size)
     if (p->uneven || units % tp == 0 || (p->replicate && units > 0 && tp % units == 0))
         return false;
     if (p->unit > 1)
-        snprintf(why, size, "its %lld %sheads of %lld on axis %d do not divide by tp %d",
+        snprintf(why, size, "its %lld %sheads of %lld on axis %d are not divisible by tp %d",
                  (long long)units, p->replicate ? "key-value " : "", (long long)p->unit, p->dim,
                  tp);
     else
-        snprintf(why, size, "its %lld features on axis %d do not divide by tp %d", (long long)units,
-                 p->dim, tp);
+        snprintf(why, size, "its %lld features on axis %d are not divisible by tp %d",
+                 (long long)units, p->dim, tp);
     return true;
 }
 
@@ -54,7 +54,7 @@ static tp_status check_ep(const struct spec *spec, const struct tensor_kinds *ki
         if (kinds->tensors[i].placement.experts)
             experts = kinds->tensors[i].placement.experts;
     if (experts && experts % spec->ep)
-        snprintf(why, sizeof why, "its %d experts do not divide by ep %d", experts, spec->ep);
+        snprintf(why, sizeof why, "its %d experts are not divisible by ep %d", experts, spec->ep);
     else if (spec->dp * spec->cp % spec->ep)
         snprintf(why, sizeof why, "ep %d does not divide the %d ranks of dp x cp", spec->ep,
                  spec->dp * spec->cp);

@@ -8,7 +8,7 @@
 #include "layout/spec.h"
 #include "layout/tensor_kinds.h"
 
-/* TP_E_LAYOUT: a tensor does not divide by tp, or there are fewer layers than stages; the message
+/* TP_E_LAYOUT: a tensor is not divisible by tp, or there are fewer layers than stages; the message
  * names the tensor, the axis and the numbers. */
 tp_status layout_check(const struct spec *spec, int n_layers, const struct tensor_kinds *kinds,
                        struct tp_err *err);

@@ -8,6 +8,7 @@
 
 #include "core/file.h"
 #include "core/json_scan.h"
+#include "core/text.h"
 #include "layout/config_key.h"
 #include "layout/family.h"
 
@@ -230,6 +231,10 @@ static tp_status read_file(struct model *out, const char *path, bool takes_any, 
 
     if (!file)
         return tp_fail(err, TP_E_NOMEM, "%s: no memory", path);
+    if (text_ends_with(file, ".safetensors"))
+        return tp_fail(err, TP_E_USAGE,
+                       "%s: has weights, and is not a config.json; name the folder that has both",
+                       path);
     st = file_read_argument(&text, &size, file, MODEL_CONFIG_BYTES_MAX, arena, err);
     return st ? st : parse(out, &(struct config_text){ text, size, file }, takes_any, arena, err);
 }

@@ -123,7 +123,7 @@ tp_status same_bits_check_micro(const struct workload *w, const struct spec *s, 
         return tp_fail(
             err, TP_E_LAYOUT,
             "--same-bits %d sums the tokens of a microbatch in %d blocks: %lld tokens (--micro "
-            "%lld x --seq %lld) do not divide by %d; --seq %lld would",
+            "%lld x --seq %lld) are not divisible by %d; --seq %lld would",
             w->same_bits, w->same_bits, (long long)rows, (long long)micro, (long long)w->seq_length,
             w->same_bits,
             (long long)((w->seq_length + w->same_bits - 1) / w->same_bits * w->same_bits));

@@ -72,7 +72,8 @@ static tp_status set_degree(struct spec *s, const struct spec_axis *axis, int v,
 {
     if (axis->bit == SPEC_ZERO) {
         if (v < 0 || v > 3)
-            return tp_fail(err, TP_E_USAGE, "layout '%s': zero takes 0, 1 or 3", text);
+            return tp_fail(err, TP_E_USAGE, "layout '%s': zero takes 0, 1, 2 (the same as 1) or 3",
+                           text);
         s->zero = v == 2 ? 1 : v;
         return TP_OK;
     }
@@ -112,8 +113,9 @@ tp_status spec_parse(struct spec *out, const char *text, struct tp_err *err)
         axis = axis_at(p);
         if (!axis)
             return tp_fail(err, TP_E_USAGE,
-                           "layout '%s': '%s' is not an axis and degree; write for example tp8 or "
-                           "tp4pp2dp2 (axes: tp pp vpp dp cp ep sp zero)",
+                           "layout '%s': '%s' is not an axis with its degree; write for example "
+                           "tp8 or tp4pp2dp2 (axes: tp pp vpp dp cp ep sp zero; FSDP over 4 "
+                           "ranks is dp4zero3)",
                            text, p);
         p += strlen(axis->name);
         if (s.given & axis->bit)

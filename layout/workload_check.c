@@ -146,7 +146,7 @@ static tp_status check_cp(const struct workload *w, const struct spec *s, struct
         snprintf(lengths, sizeof lengths, "; --seq %lld would", (long long)below);
     return tp_fail(err, TP_E_LAYOUT,
                    "context parallelism (cp %d) cuts a sequence into %lld equal blocks, two per "
-                   "rank, but --seq %lld does not divide by that%s",
+                   "rank, but --seq %lld is not divisible by that%s",
                    s->cp, (long long)blocks, (long long)w->seq_length, lengths);
 }
 
@@ -164,7 +164,7 @@ tp_status workload_check_mesh(const struct workload *w, const struct spec *s, co
         return st;
     if (w->global_batch_size % s->dp)
         return tp_fail(err, TP_E_LAYOUT,
-                       "--batch %lld does not divide by the %d data-parallel ranks",
+                       "--batch %lld is not divisible by the %d data-parallel ranks",
                        (long long)w->global_batch_size, s->dp);
     return w->same_bits ? same_bits_check_mesh(w, s, err) : TP_OK;
 }
@@ -198,7 +198,7 @@ static tp_status check_batch(const struct workload *w, const struct spec *s, str
     if (s->vpp > 1 && micros % s->pp)
         return tp_fail(err, TP_E_LAYOUT,
                        "interleaved pipelines (vpp %d) run microbatches in groups of pp (%d), but "
-                       "a step has %lld, which does not divide by that; change --batch or --micro",
+                       "a step has %lld, which is not divisible by that; change --batch or --micro",
                        s->vpp, s->pp, (long long)micros);
     return TP_OK;
 }
@@ -215,7 +215,7 @@ static tp_status check_rows(const struct workload *w, const struct spec *s, stru
         snprintf(cp, sizeof cp, " / cp %d", s->cp);
     return tp_fail(err, TP_E_LAYOUT,
                    "sequence parallelism (sp) splits the tokens of a microbatch over tp: %lld "
-                   "(--micro %lld x --seq %lld%s) do not divide by tp %d",
+                   "(--micro %lld x --seq %lld%s) are not divisible by tp %d",
                    (long long)rows, (long long)micro, (long long)w->seq_length, cp, s->tp);
 }
 

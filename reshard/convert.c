@@ -202,7 +202,7 @@ static tp_status prepare(struct convert_report *r, const struct convert_request 
         if (st) {
             const struct tp_err why = *err;
 
-            return tp_fail(err, why.status, "%s: %s; tp is a checkpoint of tp-train", q->source,
+            return tp_fail(err, why.status, "%s: %s; or tp, a checkpoint of tp-train", q->source,
                            why.msg);
         }
     }

@@ -51,7 +51,7 @@ tp_status import_check_format(const char *format, struct tp_err *err)
     if (strcmp(format, "auto") == 0 || strcmp(format, "safetensors") == 0 ||
         foreign_format_find(format))
         return TP_OK;
-    return tp_fail(err, TP_E_USAGE, "--format %s: is not known; this version reads %s", format,
+    return tp_fail(err, TP_E_USAGE, "unknown format '%s'; it is one of %s", format,
                    foreign_format_list(list));
 }
 

@@ -137,7 +137,7 @@ static void line_bytes(char *buf, const struct trainer *t)
     if (t->params.sharded)
         snprintf(unsharded, sizeof unsharded, ", unsharded %s", size_format(a, s->unsharded));
     snprintf(buf, RUN_SUMMARY_MAX,
-             "bytes of a rank: weights %s, gradients %s%s, optimizer %s, activations %s; together "
+             "memory per rank: weights %s, gradients %s%s, optimizer %s, activations %s; total "
              "%s",
              size_format(a, s->params), size_format(b, s->grads), unsharded,
              size_format(c, s->moments), size_format(d, s->activations),
@@ -218,17 +218,17 @@ static void line_messages(char *buf, const struct trainer *t, const struct step_
     size_t at;
 
     if (spec_world(&t->config->spec) == 1) {
-        snprintf(buf, RUN_SUMMARY_MAX, "messages of a step: none, there is one rank");
+        snprintf(buf, RUN_SUMMARY_MAX, "communication per step: none, because there is one rank");
         return;
     }
-    snprintf(buf, RUN_SUMMARY_MAX, "messages of a step of rank 0: ");
+    snprintf(buf, RUN_SUMMARY_MAX, "communication per step of rank 0: ");
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
         append_calls(buf, kinds[i].calls, kinds[i].bytes, kinds[i].what);
         calls += kinds[i].calls;
         bytes += kinds[i].bytes;
     }
     at = strlen(buf);
-    snprintf(buf + at, RUN_SUMMARY_MAX - at, "%lld of a few numbers; together %lld (%s)",
+    snprintf(buf + at, RUN_SUMMARY_MAX - at, "%lld of scalars; total %lld (%s)",
              (long long)m->few_words_calls, (long long)calls, size_format(size, bytes));
 }
 

@@ -1,6 +1,6 @@
 /*
  * trainer/run_summary.h - what a run will do, in a few lines of text: model, mesh, batch, data,
- * bytes of a rank, messages of a step, how a GPU gets it.
+ * memory per rank, communication per step, how a GPU gets it.
  */
 #ifndef TRAINER_RUN_SUMMARY_H
 #define TRAINER_RUN_SUMMARY_H

@@ -113,7 +113,7 @@ static void print_result(const struct import_report *r, const struct import_requ
     copy_options_print_stored(q->zstd, r->stored_bytes, t->bytes_written);
     if (r->left_out.n) {
         printf("left out %d", r->left_out.n);
-        print_field(", ", r->left_out.text);
+        print_field(": ", r->left_out.text);
     }
     copy_options_print_resumed(t->resumed_tiles, t->tiles, t->damaged_chunks);
     copy_options_print_proof(t->digests_equal, t->casts, t->checksums);

@@ -84,8 +84,8 @@ tp_status foreign_ls(const struct foreign_contents_request *q, bool json, struct
         json_array_append_new(list, head_json(&c, q->path));
         print_object(list);
     } else {
-        printf("%-12s  %10s  %8s  %10s  %s\n", "FORMAT", "STEP", "TENSORS", "SIZE", "WRITTEN BY");
-        printf("%-12s  %10s  %8d  %10s  %s\n", c.format->name, step_text(step, &c), c.n_tensors,
+        printf("%-14s  %8s  %8s  %10s  %s\n", "FORMAT", "STEP", "TENSORS", "SIZE", "WRITTEN BY");
+        printf("%-14s  %8s  %8d  %10s  %s\n", c.format->name, step_text(step, &c), c.n_tensors,
                size_format(size, all_bytes(&c)), c.format->title);
     }
     st = print_done(err);

@@ -7,13 +7,18 @@
 #include "cli/copy_options.h"
 #include "cli/print.h"
 #include "core/size.h"
+#include "reshard/formats/export_format.h"
 
 static void print_head(const struct convert_report *r, const char *source)
 {
     const struct copy_totals *t = &r->totals;
+    const struct export_format *format = NULL;
+    struct tp_err ignored = { 0 };
     char to[SPEC_TEXT_MAX];
 
-    printf("%s -> %s at %s", r->from, r->format, spec_format(to, &t->spec));
+    printf("%s -> %s", r->from, r->format);
+    if (export_format_find(&format, r->format, &ignored) || format->cuts)
+        printf(" at %s", spec_format(to, &t->spec));
     if (t->step >= 0)
         printf(", step %lld", (long long)t->step);
     putchar('\n');

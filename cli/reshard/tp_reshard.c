@@ -237,8 +237,8 @@ static tp_status check_conversion(const struct reshard_options *o, struct tp_err
     for (size_t i = 0; i < sizeof refused / sizeof *refused; i++)
         if (refused[i].given)
             return tp_fail(err, TP_E_USAGE,
-                           "%s: is for checkpoints of tp-train; %s is, or becomes, another "
-                           "framework's",
+                           "%s is for checkpoints of tp-train, and %s is, or becomes, another "
+                           "framework's; leave it out",
                            refused[i].option, q->ckpt);
     return TP_OK;
 }

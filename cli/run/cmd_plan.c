@@ -108,7 +108,8 @@ static void print_people(const struct plan_candidate *c, int n, int ranks, const
 
     printf("for up to %d rank%s, the best first (*: what tp-run would run; m: measured)\n\n"
            "  %-26s %5s  %9s %11s\n",
-           ranks, ranks == 1 ? "" : "s", "layout", "ranks", "step", on_gpus ? "a GPU" : "a rank");
+           ranks, ranks == 1 ? "" : "s", "layout", "ranks", "step",
+           on_gpus ? "memory/GPU" : "memory/rank");
     for (int i = 0; i < n; i++) {
         if (variants && variants[i] && &c[i] != best) {
             hidden++;

@@ -144,8 +144,7 @@ tp_status export_format_find(const struct export_format **out, const char *name,
         snprintf(list + n, sizeof list - n, "%s%s", i ? ", " : "", formats[i].name);
     }
     if (foreign_format_find(name))
-        return tp_fail(err, TP_E_USAGE,
-                       "%s can be read, but not written; give --format and one of %s", name, list);
-    return tp_fail(err, TP_E_USAGE, "--format %s: is not known; this version writes %s", name,
-                   list);
+        return tp_fail(err, TP_E_USAGE, "%s is read and not written; give --format with one of %s",
+                       name, list);
+    return tp_fail(err, TP_E_USAGE, "unknown format '%s'; it is one of %s", name, list);
 }

@@ -183,7 +183,7 @@ def test_a_half_is_named(f32, tmp_path):
     folder = tmp_path / "runs/checkpoint-3"
     write(folder, f32)
     r = imported(f32, folder / WEIGHTS, tmp_path / "weights")
-    assert "left out 1, " in r.out and "checkpoint-3/optimizer_0" in r.out, repr(r)
+    assert "left out 1: " in r.out and "checkpoint-3/optimizer_0" in r.out, repr(r)
     refused(f32, folder / OPTIMIZER, tmp_path, "optimizer_0: has the state of an optimizer and no weights", "the one above", rc=2)
     refused(f32, tmp_path / "runs", tmp_path, "name this folder", str(folder), rc=2)
 

@@ -77,7 +77,7 @@ def test_the_groups_that_programs_make_are_read(kind, weights, f32, tmp_path):
     one, two = optimizer_of(f32, order, RULES["none"], 1), optimizer_of(f32, order)
     optimizer = {"one": one, "two": two, "no decay first": no_decay_first(two), "empty": an_empty_group(one)}[kind]
     r = assert_imported(f32, save(tmp_path / "checkpoint_0", f32, optimizer, weights), tmp_path / "ckpt", "--layout", "tp2pp2")
-    left = "left out 2, " if kind in ("one", "empty") else "left out 3, optimizer.bin.param_groups, "
+    left = "left out 2: " if kind in ("one", "empty") else "left out 3: optimizer.bin.param_groups, "
     assert left + "scheduler.bin, random_states_*.pkl" in r.out, repr(r)
     noted = json.loads(ok("tp-ckpt", "show", tmp_path / "ckpt", "--json").out)["options"]
     assert noted["beta1"] == 0.8 and noted["weight_decay"] == 0.1, "of the group with weight decay, wherever it is"
@@ -114,7 +114,7 @@ def test_names_of_compiled_models_and_of_several_processes(f32, tmp_path):
     shutil.copy(source / "model.safetensors", source / "model_1.safetensors")
     shutil.copy(source / "optimizer.bin", source / "optimizer_1.bin")
     r = assert_imported(f32, source, tmp_path / "ckpt")
-    assert "left out 5, random_states_*.pkl, sampler.bin, custom_checkpoint_*.pkl, optimizer_1.bin, model_1.safetensors" in r.out, repr(r)
+    assert "left out 5: random_states_*.pkl, sampler.bin, custom_checkpoint_*.pkl, optimizer_1.bin, model_1.safetensors" in r.out, repr(r)
 
 
 def test_it_becomes_another_frameworks(f32, tmp_path):

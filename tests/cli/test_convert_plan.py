@@ -47,7 +47,8 @@ def test_a_plan_has_the_numbers_of_the_conversion_and_writes_nothing(case, sourc
         assert plan[key] == done[key], key
     if not harness.SANITIZE:
         assert done["peak_rss_bytes"] <= plan["peak_rss_bytes"] <= 1 << 30
-    assert text.startswith("plan     %s -> %s at %s" % (case[0], case[1], done["to"])) and "nothing was written" in text
+    at = "" if case[1] in ("safetensors", "gguf", "trainer", "accelerate-ddp", "deepspeed") else " at " + done["to"]
+    assert text.startswith("plan     %s -> %s%s" % (case[0], case[1], at)) and "nothing was written" in text
     assert "in %d file" % done["files"] in text
     if case[1] == "tp":
         assert done["files"] == len(list(harness.steps(out)[0].glob("*.h5")))

@@ -380,7 +380,7 @@ def test_ep_deals_the_experts_of_lines_that_say_expert(model, tmp_path):
     got = oracle_numpy.load_safetensors(tmp_path / "hf/model.safetensors")
     assert sorted(got) == sorted(weights) and all(np.array_equal(got[k], weights[k]) for k in weights)
     r = run("tp-reshard", tmp_path / "ckpt", "--to", "dp4ep4", "-o", tmp_path / "no")
-    assert r.rc == 2 and "its 2 experts do not divide by ep 4" in r.err, repr(r)
+    assert r.rc == 2 and "its 2 experts are not divisible by ep 4" in r.err, repr(r)
 
 
 def test_a_number_that_is_no_layer_is_on_the_last_stage(model, tmp_path):

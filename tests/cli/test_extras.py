@@ -74,7 +74,7 @@ def test_the_rates_of_a_schedule_are_those_that_are_chosen(options, rates, kind,
     groups = root["optimizer"]["optimizer"]["param_groups"]
     assert groups and all((g["max_lr"], g["min_lr"]) == rates for g in groups), groups
     assert tuple(root["opt_param_scheduler"][k] for k in ("max_lr", "min_lr")) == rates
-    assert ("for a schedule give both of that program here too" in r.err) == (not options), repr(r)
+    assert ("give its --lr and --min-lr here too" in r.err) == (not options), repr(r)
 
 
 def test_rates_that_are_none_are_refused(bf16, tmp_path):

@@ -308,11 +308,11 @@ def test_a_plan_that_cuts_no_fused_tensor_has_the_oracles_curve(name, n, referen
 @pytest.mark.parametrize("name,layout,more,words", [
     ("mixtral", "tp2", ["--same-bits", 2], "products"),
     ("phi3", "tp1", ["--same-bits", 8], "4 key-value heads do not divide among them; --same-bits 4 would work"),
-    ("phi3", "tp8", [], "do not divide by tp 8"),
+    ("phi3", "tp8", [], "are not divisible by tp 8"),
     ("qwen3", "tp2", ["--plan", "attention"], "plan that cuts attention"),
     ("olmo2", "tp2", ["--plan", "attention"], "plan that cuts them and attention"),
     ("mixtral", "tp2", ["--plan", "expert"], "plan that cuts the experts"),
-    ("mixtral", "ep3dp3", [], "4 experts do not divide by ep 3"),
+    ("mixtral", "ep3dp3", [], "4 experts are not divisible by ep 3"),
     ("mixtral", "ep4dp2", [], "ep 4 does not divide the 2 ranks"), ("mistral", "ep2dp2", [], "ep needs a mixture of experts")])
 def test_what_does_not_fit_is_refused(name, layout, more, words, reference, tmp_path):
     if more[0:1] == ["--plan"]:

@@ -135,7 +135,7 @@ def test_a_hundred_unknown_tensors_are_listed_in_one_sentence(hf, tmp_path):
 def test_ignore_leaves_them_out_on_purpose(hf, published, tmp_path):
     add_tensors(hf, EXTRA)
     r = import_(hf, tmp_path / "ckpt", "--ignore", "foo.bar", "--ignore", "*.self_attn.?_norm.weight")
-    assert r.rc == 0 and "left out 4, " in r.out and "foo.bar" in r.out, repr(r)
+    assert r.rc == 0 and "left out 4: " in r.out and "foo.bar" in r.out, repr(r)
     r = import_(hf, tmp_path / "part", "--ignore", "foo.bar")
     assert r.rc == 2 and "3 tensors" in r.err and "foo.bar" not in r.err, repr(r)
     import_(published, tmp_path / "plain")
@@ -168,7 +168,7 @@ def test_buffers_that_are_computed_are_left_out_and_announced(hf, tmp_path):
     add_tensors(hf, [BUFFER % 0, BUFFER % 1])
     r = import_(hf, tmp_path / "ckpt")
     assert r.rc == 0, repr(r)
-    assert "left out 2, model.layers.*.self_attn.rotary_emb.inv_freq (2)" in r.out, repr(r)
+    assert "left out 2: model.layers.*.self_attn.rotary_emb.inv_freq (2)" in r.out, repr(r)
     assert json.loads(import_(hf, tmp_path / "json", "--json").out)["left_out"] == 2
     r = ok(*train_args(hf, tmp_path / "new"))
     assert "left out: model.layers.*.self_attn.rotary_emb.inv_freq (2)" in r.err, repr(r)
@@ -185,7 +185,7 @@ def test_the_causal_mask_is_a_buffer_of_gpt2_alone(hf, tmp_path):
     add_tensors(tmp_path / "hf2", ["transformer.h.0.attn.bias", "h.1.attn.masked_bias"], (1, 1, 4, 4))
     add_copy(tmp_path / "hf2", "lm_head.weight", "transformer.wte.weight")
     r = import_(tmp_path / "hf2", tmp_path / "imported")
-    assert r.rc == 0 and "left out 3, " in r.out and "lm_head.weight" in r.out, repr(r)
+    assert r.rc == 0 and "left out 3: " in r.out and "lm_head.weight" in r.out, repr(r)
 
 
 @pytest.fixture(scope="module")
@@ -202,7 +202,7 @@ def test_a_tied_head_that_is_a_copy_is_left_out(tied, tmp_path):
     hf = harness.copy(tied, tmp_path / "hf")
     add_copy(hf, "lm_head.weight", "model.embed_tokens.weight")
     r = import_(hf, tmp_path / "ckpt")
-    assert r.rc == 0 and "left out 1, lm_head.weight" in r.out, repr(r)
+    assert r.rc == 0 and "left out 1: lm_head.weight" in r.out, repr(r)
     import_(tied, tmp_path / "plain")
     assert harness.digest(tmp_path / "ckpt") == harness.digest(tmp_path / "plain")
 
@@ -217,7 +217,7 @@ def test_a_tied_head_that_is_no_copy_is_refused(tied, tmp_path):
         assert r.rc == 2 and "lm_head.weight differs from model.embed_tokens.weight" in r.err, repr(r)
         assert "tie_word_embeddings" in r.err and not (tmp_path / "ckpt").exists(), repr(r)
     r = import_(hf, tmp_path / "ckpt", "--ignore", "lm_head.weight")
-    assert r.rc == 0 and "left out 1, lm_head.weight" in r.out, repr(r)
+    assert r.rc == 0 and "left out 1: lm_head.weight" in r.out, repr(r)
     configure(hf, tie_word_embeddings=False)
     import_(hf, tmp_path / "own")
     assert "param/lm_head.weight" in ok("tp-ckpt", "digest", tmp_path / "own").out

@@ -147,7 +147,7 @@ def test_dcp_with_the_optimizer(parts, head, tail, f32, tmp_path):
     torch_files.dcp(tmp_path / "dcp", dcp_tensors(f32, parts, head, tail),
                     {"optim.param_groups.0." + k: v for k, v in options.items()})
     r = imported(f32, tmp_path / "dcp", tmp_path / "ckpt", "--layout", "tp2dp2zero1")
-    assert "step 3" in r.out and "left out 1, optim.param_groups.*.foreach" in r.out, repr(r)
+    assert "step 3" in r.out and "left out 1: optim.param_groups.*.foreach" in r.out, repr(r)
     kept = json.loads(ok("tp-ckpt", "show", tmp_path / "ckpt", "--json").out)["options"]
     assert kept == {"lr": 0.1, "beta1": 0.5, "beta2": 0.75, "eps": 1e-6, "weight_decay": 0.25}
     assert digests(tmp_path / "ckpt") == digests(f32.root)
@@ -201,7 +201,7 @@ def test_dcp_with_an_optimizer_that_counts_in_int(f32, tmp_path):
     noise = {"scheduler.state.x.step": 7, "loader.state.step": 8}
     torch_files.dcp(tmp_path / "dcp", {k: v for k, v in tensors.items() if k not in objects}, {**objects, **noise})
     r = imported(f32, tmp_path / "dcp", tmp_path / "ckpt")
-    assert "step 3" in r.out and "left out 2, scheduler.state.x.step, loader.state.step" in r.out, repr(r)
+    assert "step 3" in r.out and "left out 2: scheduler.state.x.step, loader.state.step" in r.out, repr(r)
     assert digests(tmp_path / "ckpt") == digests(f32.root)
     ok("tp-reshard", tmp_path / "dcp", "--config", f32.config, "--to", "tp2", "-o", tmp_path / "again")
     assert digests(tmp_path / "again") == digests(f32.root)
@@ -285,7 +285,7 @@ def test_megatron_with_the_optimizer(mesh, distributed, deep, tmp_path):
     megatron = foreign_files.Megatron(config_of(deep), *mesh)
     megatron.legacy(tmp_path / "m", groups_of(deep), 3, distributed)
     r = imported(deep, tmp_path / "m", tmp_path / "ckpt", "--layout", "tp2pp2")
-    assert "Megatron-LM" in r.out and "step 3" in r.out and "left out 2, args, rng_state" in r.out, repr(r)
+    assert "Megatron-LM" in r.out and "step 3" in r.out and "left out 2: args, rng_state" in r.out, repr(r)
     assert digests(tmp_path / "ckpt") == digests(deep.root)
 
 
@@ -386,7 +386,7 @@ def test_flat_buffers_of_an_untied_model(deep, tmp_path):
     megatron = foreign_files.Megatron(config_of(deep), 2, 2, dp=2, bucket_size=5000, engine=True)
     megatron.torch_dist(tmp_path / "m", groups_of(deep), 3, "dp_reshardable")
     r = imported(deep, tmp_path / "m", tmp_path / "ckpt", "--layout", "tp4")
-    assert "left out 3, args" in r.out and "dp_group_idx_0.optimizer/shard_0_1" in r.out, repr(r)
+    assert "left out 3: args" in r.out and "dp_group_idx_0.optimizer/shard_0_1" in r.out, repr(r)
     assert digests(tmp_path / "ckpt") == digests(deep.root)
 
 

@@ -149,7 +149,7 @@ def test_a_folder_without_config_json_is_imported(kind, rng, tmp_path):
     folder = write(tmp_path / "m", parts, said)
     r = ok("tp-ckpt", "import", folder, "-o", tmp_path / "ckpt")
     assert ", Meta's consolidated files\n" in r.out, repr(r)
-    assert ("left out 1, lm_head.weight" in r.out) == (kind in ("tied", "same storage")) == ("left out" in r.out), repr(r)
+    assert ("left out 1: lm_head.weight" in r.out) == (kind in ("tied", "same storage")) == ("left out" in r.out), repr(r)
     assert ranks == 1 or ("cut by %s" % ("columns" if columns else "rows")) in r.err, repr(r)
     hf = write_safetensors(tmp_path / "hf/model.safetensors", w, config_of(params, tied))
     assert digest(tmp_path / "ckpt") == digest(hf)
@@ -259,7 +259,7 @@ def test_arguments_are_found_that_give_the_mlp_its_width(rng, tmp_path):
 
 
 @pytest.mark.parametrize("changes, to, words", [
-    ({}, "tp3", "its 8 heads of 8 on axis 0 do not divide by tp 3"), ({}, "tp16", "do not divide by tp 16"),
+    ({}, "tp3", "its 8 heads of 8 on axis 0 are not divisible by tp 3"), ({}, "tp16", "are not divisible by tp 16"),
     ({"vocab_size": 97}, "tp2", "vocab_size 97 cannot be divided among tp2"),
     ({}, "tp2pp2", "give --to tp2"),
     ({"rope_scaling": {"rope_type": "linear", "factor": 2.0}}, "tp1", "another rope_scaling"),

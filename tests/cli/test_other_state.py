@@ -22,7 +22,7 @@ def left_out(source, config, tmp_path):
     text = ok("tp-ckpt", "import", source, "--config", config, "-o", tmp_path / "ckpt").out
     line, = [line for line in text.splitlines() if line.startswith("left out ")]
     again = ok("tp-reshard", source, "--config", config, "--to", "tp1", "--format", "tp", "-o", tmp_path / "again").out
-    assert "left out " + line.split(", ", 1)[1] in again
+    assert "left out " + line.split(": ", 1)[1] in again
     return line, digests(tmp_path / "ckpt")
 
 
@@ -46,7 +46,7 @@ def test_the_state_of_another_optimizer_in_dcp_is_listed(rename, groups, f32, tm
     source, tensors = dcp_of(f32, tmp_path / "dcp", rename)
     line, found = left_out(source, f32.config, tmp_path)
     n = len(f32.group("param"))
-    assert line == "left out %d, %s/* (%d)" % (n, groups[0], n) and found == f32.digests("param")
+    assert line == "left out %d: %s/* (%d)" % (n, groups[0], n) and found == f32.digests("param")
     shown = json.loads(ok("tp-ckpt", "show", source, "--config", f32.config, "--json").out)["tensors"]
     assert len(shown) == 2 * n and {t["group"] for t in shown} == {"param", *groups}
     ok("tp-ckpt", "import", source, "--config", f32.config, "--ignore", groups[0] + "/*", "-o", tmp_path / "ignored")
@@ -175,7 +175,7 @@ def test_what_deepspeed_has_besides_adamw_is_listed(kind, write_files, deepspeed
     zero3 = bool(list(folder.rglob("bf16_*")))
     line, found = left_out(folder, bf16.config, tmp_path)
     for text in ("lr_scheduler", "epoch", "torch_rng", "optimizer.loss_scaler", *["model.rotary.scale"] * zero3):
-        assert ", " + text in line
+        assert " " + text in line
     assert not any(text in line for text in ("data_sampler", "random_ltd", "overflow", "ds_version", "param_shapes"))
     n = len(bf16.group("param"))
     text = {"sgd": "optimizer.state.momentum_buffer", "lion": "exp_avg/* (%d)" % n, "amsgrad": "optimizer.state.max_exp_avg_sq"}

@@ -374,7 +374,7 @@ def test_megatrons_token_files_train_a_large_vocabulary(tmp_path):
     ("pp6", (), "its 5 layers are fewer than its 6 stages"),
     ("vpp2", (), "vpp needs pp"),
     ("pp2vpp2", ("--micro", 16), "in groups of pp (2), but a step has 1,"),
-    ("tp8sp", ("--micro", 1, "--seq", 31), "do not divide by tp 8"),
+    ("tp8sp", ("--micro", 1, "--seq", 31), "are not divisible by tp 8"),
     ("tp3pp2", (), "tp 3"),
 ])
 def test_a_layout_that_cannot_run_is_refused_with_a_sentence(reference, layout, more, message, tmp_path):

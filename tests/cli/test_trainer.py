@@ -97,7 +97,7 @@ def test_the_sizes_of_the_groups_say_which_rule_of_weight_decay_it_is(rule, grou
     source = save(tmp_path / "checkpoint-3", f32, optimizer, weights=weights)
     r = assert_imported(f32, source, tmp_path / "ckpt", "--layout", "tp2pp2")
     # The checkpoint notes AdamW's options, which are those of all groups where none is without weight decay.
-    left = "left out 2, " if rule == "none" else "left out 3, optimizer.pt.param_groups, "
+    left = "left out 2: " if rule == "none" else "left out 3: optimizer.pt.param_groups, "
     assert left + "scheduler.pt, trainer_state.json" in r.out, repr(r)
 
 
@@ -314,7 +314,7 @@ def test_another_optimizer_is_listed_as_left_out(f32, tmp_path):
              for i, n in enumerate(order)}  # Adafactor's
     source = save(tmp_path / "checkpoint-3", f32, {"state": state, "param_groups": [{**options(0), "params": list(range(len(order)))}]})
     r = ok("tp-ckpt", "import", source, "-o", tmp_path / "ckpt")
-    assert "left out 3, optimizer.pt, scheduler.pt, trainer_state.json" in r.out, repr(r)
+    assert "left out 3: optimizer.pt, scheduler.pt, trainer_state.json" in r.out, repr(r)
     assert "has exp_avg_sq_row, RMS of another optimizer than AdamW" in r.err, repr(r)
     assert digests(tmp_path / "ckpt") == f32.digests("param")
     r = ok("tp-ckpt", "ls", source)

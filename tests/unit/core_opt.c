@@ -144,7 +144,7 @@ Test(opt, names_what_is_wrong)
         const char *line, *says;
     } bad[] = {
         { "", "CKPT is missing" },
-        { "a b c", "'c' is one argument too many" },
+        { "a b c", "unexpected argument 'c'" },
         { "a --stpes 3", "did you mean --steps?" },
         { "a --frobnicate", "unknown option '--frobnicate'; --help" },
         { "a --jsno", "did you mean --json?" },

@@ -115,7 +115,7 @@ Test(job_option, an_option_that_tp_train_does_not_have_is_refused)
         { "-m m --stps=9", "unknown option '--stps=9'; did you mean --steps?" },
         { "-m m -x 3", "unknown option '-x'" },
         { "-m m --reset-optim=1", "takes no value" },
-        { "m --steps 3", "'m' is one argument too many" },
+        { "m --steps 3", "unexpected argument 'm'" },
         { "-m m --steps", "'--steps' needs a value" },
         { "-m m --data --steps 3", "--data needs a value, but '--steps' follows" },
     };

@@ -186,9 +186,9 @@ void megatron_args_note_rate(const struct export_contents *q, bool has_optimizer
     if (has_optimizer && q->adamw.max_lr < 0)
         progress_note(
             q->progress,
-            "%s: has no learning rate schedule, so its rate %g is written as the highest and the "
-            "lowest one, which Megatron-LM prefers to its own --lr and --min-lr; for a schedule "
-            "give both of that program here too",
+            "%s: has no learning rate schedule, so its rate %g is written as max_lr and min_lr, "
+            "which Megatron-LM uses in place of its own --lr and --min-lr; if that program has a "
+            "schedule, give its --lr and --min-lr here too",
             q->source, q->adamw.lr);
 }
 

@@ -82,8 +82,8 @@ void megatron_impl_note(const struct export_modules *modules, const struct expor
     };
 
     progress_note(q->progress,
-                  "the folders have the names of Megatron-LM's --transformer-impl %s%s: load them "
-                  "with these options, else Megatron-LM leaves out what has another name; "
+                  "parameters have the names of Megatron-LM's --transformer-impl %s%s: load them "
+                  "with these options, because Megatron-LM skips parameters of other names; "
                   "--transformer-impl %s writes the other names",
                   impls[modules->impl], experts[modules->experts],
                   impls[EXPORT_IMPL_LOCAL + EXPORT_IMPL_ENGINE - modules->impl]);

@@ -72,13 +72,13 @@ class Run:
     @property
     def sent(self):
         """(messages, bytes as text) of a step of rank 0, which tp-train prints at its start."""
-        found = re.search(r"messages of a step.* together (\d+) \((.*?)\)", self.report)
+        found = re.search(r"communication per step.* total (\d+) \((.*?)\)", self.report)
         return (int(found.group(1)), found.group(2)) if found else (0, "0 B")
 
     @property
     def said(self):
-        """The bytes of a rank that tp-train printed, as text."""
-        return re.search(r"bytes of a rank:.*together (\S+ \w+)", self.report).group(1)
+        """The memory per rank that tp-train printed, as text."""
+        return re.search(r"memory per rank:.*total (\S+ \w+)", self.report).group(1)
 
 
 class Bench:
