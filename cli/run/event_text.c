@@ -73,6 +73,22 @@ static const char *meaning(const json_t *event)
     return found ? found : code;
 }
 
+static void print_selected(FILE *f, const json_t *e)
+{
+    fprintf(f, "selected %s: %lld of %lld free ranks", text(e, "layout"), integer(e, "ranks"),
+            integer(e, "free_ranks"));
+    if (integer(e, "checkpoint") >= 0)
+        fprintf(f, ", checkpoint %lld", integer(e, "checkpoint"));
+}
+
+static void print_reshard(FILE *f, const json_t *e)
+{
+    const bool converts = strcmp(text(e, "how"), "convert") == 0;
+
+    fprintf(f, "checkpoint %lld of layout %s is %s %s", integer(e, "checkpoint"), text(e, "from"),
+            converts ? "converted to" : "read directly at", text(e, "to"));
+}
+
 static void print_launch(FILE *f, const json_t *e)
 {
     long long from = integer(e, "resumed_at");
@@ -118,6 +134,10 @@ static bool print_subject(FILE *f, const json_t *e)
 {
     if (is(e, "launch"))
         print_launch(f, e);
+    else if (is(e, "plan") && strcmp(text(e, "result"), "launch") == 0)
+        print_selected(f, e);
+    else if (is(e, "reshard"))
+        print_reshard(f, e);
     else if (is(e, "training"))
         print_training(f, e);
     else if (is(e, "save"))
@@ -202,8 +222,8 @@ static void print_sentence(FILE *f, const json_t *event)
     }
     if (message[0])
         fprintf(f, ": %s", message);
-    if (!is(event, "launch") && !is(event, "save") && integer(event, "step") >= 0 &&
-        json_object_get(event, "step"))
+    if (!is(event, "launch") && !is(event, "save") && !json_object_get(event, "checkpoint") &&
+        integer(event, "step") >= 0 && json_object_get(event, "step"))
         fprintf(f, " (step %lld)", integer(event, "step"));
 }
 

@@ -181,7 +181,7 @@ def test_processes_read_from_a_store_and_write_a_checkpoint_to_it(sources, tmp_p
 @pytest.mark.parametrize("options,text", [
     (["--format", "gguf"], "gguf: GGUF of llama.cpp is written by one process; start it without mpirun"),
     (["--format", "dcp", "-o", "s3://127.0.0.1/bucket/x"], "by one process; start it without mpirun, or write to a folder"),
-    (["--format", "dcp", "--link"], "--link"), (["--format", "dcp", "--zstd"], "--zstd"), (["--format", "x"], "is not known"),
+    (["--format", "dcp", "--link"], "--link"), (["--format", "dcp", "--zstd"], "--zstd"), (["--format", "x"], "unknown format"),
     (["--format", "tp", "--mem", "8M"], "at least")])
 def test_what_processes_cannot_do_is_said_once(options, text, sources, tmp_path):
     argv = ["tp-reshard", sources["dcp"], "--to", "tp1", *options]

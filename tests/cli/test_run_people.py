@@ -115,7 +115,7 @@ def test_the_live_line_fits_the_terminal(tmp_path):
 def test_on_a_terminal_events_are_sentences(tmp_path, tiny):
     with train_job(tmp_path, tiny, steps=400) as job:
         text = on_terminal(job, 200, "xterm")
-        assert "attempt 1 starts: tp4, 4 ranks, from the beginning" in text
+        assert "selected tp4: 4 of 4 free ranks" in text and "attempt 1 starts: tp4, 4 ranks, from the beginning" in text
         assert "every rank trains" in text and "done: all steps are done" in text
         assert "saved step" not in text, "a save is shown by the live line"
         live = [l for l in re.findall(r"\r\x1b\[K([^\r\n]*)", text) if "step" in l]

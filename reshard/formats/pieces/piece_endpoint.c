@@ -276,16 +276,18 @@ static tp_status match(int *out, const struct piece_source *s, const struct tens
         return tp_fail(err, TP_E_CORRUPT, "%s: tensor %s/%s is missing%s", s->path, group,
                        want->name,
                        strcmp(want->group, GROUP_PARAM) == 0
-                           ? ""
+                           ? ", which the model of config.json has; --config names another one"
                            : "; --no-optim takes the weights alone, without the optimizer");
     p = s->tensors[i].pieces;
     found_box = box_whole(p->ndim, p->shape);
     if (!box_equal(&want_box, &found_box))
-        return tp_fail(err, TP_E_CORRUPT,
-                       "%s: tensor %s/%s is %s, but the model of config.json has %s",
-                       file_table_path(s->files, p->file), group, want->name,
-                       box_format_shape(found_text, sizeof found_text, p->ndim, p->shape),
-                       box_format_shape(want_text, sizeof want_text, want->ndim, want->shape));
+        return tp_fail(
+            err, TP_E_CORRUPT,
+            "%s: tensor %s/%s is %s, but the model of config.json has %s; --config names "
+            "another one",
+            file_table_path(s->files, p->file), group, want->name,
+            box_format_shape(found_text, sizeof found_text, p->ndim, p->shape),
+            box_format_shape(want_text, sizeof want_text, want->ndim, want->shape));
     if (p->dtype == DTYPE_COUNT)
         return tp_fail(err, TP_E_CORRUPT,
                        "%s: tensor %s/%s has a dtype that is not supported; supported are f32, "

@@ -427,7 +427,9 @@ static tp_status match(const struct safetensors_found **out, const struct safete
     struct box want_box = box_whole(want->ndim, want->shape), found_box;
 
     if (!f)
-        return tp_fail(err, TP_E_CORRUPT, "%s: tensor %s is missing", s->path, want->name);
+        return tp_fail(err, TP_E_CORRUPT,
+                       "%s: tensor %s is missing, which the model of config.json has", s->path,
+                       want->name);
     found_box = box_whole(f->entry.tensor.ndim, f->entry.tensor.shape);
     if (!box_equal(&want_box, &found_box))
         return tp_fail(err, TP_E_CORRUPT,
