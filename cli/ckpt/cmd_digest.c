@@ -145,8 +145,8 @@ static tp_status sum_bytes(struct digest **sums, const char *dir, int jobs, bool
     progress_end(v.progress, st == TP_OK && v.findings == 0);
     if (!st && v.findings) {
         *err = first;
-        return tp_fail_in(err, "it is damaged (%d findings; tp-ckpt verify lists them)",
-                          v.findings);
+        return tp_fail_in(err, "it is damaged (%d finding%s; tp-ckpt verify lists them)",
+                          v.findings, v.findings == 1 ? "" : "s");
     }
     *sums = v.digests;
     return st;

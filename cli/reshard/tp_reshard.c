@@ -38,8 +38,9 @@ static const char intro[] =
     "format, or that of --format.";
 
 static const char tail[] =
-    "SPEC is axes and degrees in any order: tp4, tp4pp2, tp=4,pp=2, tp2dp4zero1. Axes that --to\n"
-    "does not name stay as they are in the source.\n\n"
+    "SPEC is axes and degrees in any order: tp4, tp4pp2, tp=4,pp=2, tp2dp4zero1. The axes are tp,\n"
+    "pp, vpp (virtual pipeline stages of a rank), dp, cp, ep, sp and zero (0, 1 or 3; FSDP over 4\n"
+    "ranks is dp4zero3). Axes that --to does not name stay as they are in the source.\n\n"
     "Under `mpirun -n K " PROG
     " ...` K processes share the work, also on several nodes that share\n"
     "the file system of CKPT and OUT. --mem and --jobs are those of each process. GGUF, and the\n"

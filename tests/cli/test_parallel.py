@@ -370,7 +370,7 @@ def test_megatrons_token_files_train_a_large_vocabulary(tmp_path):
 @pytest.mark.parametrize("layout, more, message", [
     ("cp3", (), "--seq 30 would; nearest that would run: tp1cp2"),
     ("cp32", (), "nearest that would run: tp1cp16"),
-    ("tp8cp2sp", ("--micro", 1, "--seq", 12), "6 (--micro 1 x --seq 12 / cp 2) do not divide"),
+    ("tp8cp2sp", ("--micro", 1, "--seq", 12), "6 (--micro 1 x --seq 12 / cp 2) are not divisible by"),
     ("pp6", (), "its 5 layers are fewer than its 6 stages"),
     ("vpp2", (), "vpp needs pp"),
     ("pp2vpp2", ("--micro", 16), "in groups of pp (2), but a step has 1,"),
