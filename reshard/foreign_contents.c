@@ -166,30 +166,46 @@ static tp_status note_decoded(struct foreign_contents *c, struct tp_err *err)
     return c->note ? TP_OK : tp_fail(err, TP_E_NOMEM, "no memory for a note");
 }
 
+/* Find the model as imports do. Where it is neither named nor needed it may be of an unknown
+ * architecture, or not be known: *why is the reason then. */
+static tp_status find_model(bool *found, struct model *out, const char **note,
+                            const struct foreign_model_request *from, struct arena *arena,
+                            struct tp_err *why, struct tp_err *err)
+{
+    tp_status st;
+
+    *found = false;
+    if (!foreign_model_exists(from))
+        return TP_OK;
+    st = foreign_model_read(out, note, from, arena, from->takes_any ? why : err);
+    *found = !st;
+    if (st)
+        *note = NULL;
+    return from->takes_any ? TP_OK : st;
+}
+
 static tp_status open_source(struct foreign_contents *out, const char *path,
                              const struct foreign_contents_request *q, struct tp_err *err)
 {
-    const struct foreign_model_request model_of = { .path = path,
-                                                    .config = q->config,
-                                                    .format = q->format,
-                                                    .memory_bytes =
-                                                        memory_budget_tables(q->memory_bytes) };
-    /* a model of an unknown architecture is not an obstacle where it is not needed */
-    bool has_model = (q->config || q->format->fused) && foreign_model_exists(&model_of);
-    bool config_missing = q->config != NULL; /* until it has been read */
+    const struct foreign_model_request from = { .path = path,
+                                                .config = q->config,
+                                                .format = q->format,
+                                                .memory_bytes =
+                                                    memory_budget_tables(q->memory_bytes),
+                                                .takes_any = !q->config && !q->format->fused };
+    bool has_model, config_missing = q->config != NULL; /* until it has been read */
     struct model model;
-    struct tp_err ignored = { 0 };
-    char dir[PATH_MAX];
+    struct tp_err why = { 0 };
     tp_status st;
 
     TP_TRY(foreign_adapter_check(path, err));
-    if (has_model)
-        TP_TRY(foreign_model_read(&model, &out->note, &model_of, &out->arena, err));
-    else if (q->format->ordered && foreign_model_folder(dir, path))
-        has_model = !foreign_model_config(&model, dir, true, &out->arena, &ignored);
+    TP_TRY(find_model(&has_model, &model, &out->note, &from, &out->arena, &why, err));
     config_missing = false;
-    TP_TRY(foreign_open(&out->source, q->format, path, has_model ? &model : NULL,
-                        memory_budget_tables(q->memory_bytes), err));
+    st = foreign_open(&out->source, q->format, path, has_model ? &model : NULL,
+                      memory_budget_tables(q->memory_bytes), err);
+    if (st == TP_E_USAGE && why.status == TP_E_USAGE) /* it needs the model */
+        *err = why;
+    TP_TRY(st);
     if (q->format->check)
         TP_TRY(q->format->check(out->source, err));
     TP_TRY(list_tensors(out, err));

@@ -29,7 +29,8 @@ struct foreign_contents {
 struct foreign_contents_request {
     const char *path; /* a folder, or its URL */
     /* config.json or its URL; NULL: that of the folder, or one that is made from the checkpoint
-     * (foreign_model.h); formats that need none are read without. */
+     * (foreign_model.h). Formats that need none are read without if this is NULL and the model is
+     * not known. */
     const char *config;
     const struct foreign_format *format; /* what foreign_contents_find found */
     int64_t step;                        /* it must be this one, if it has a number; -1: any */

@@ -13,8 +13,8 @@
 /* The options --config and --mem of these verbs. */
 #define FOREIGN_OPTIONS(q)                                                           \
     OPT_STR(0, "config", "FILE", &(q)->config,                                       \
-            "config.json, for a checkpoint of Megatron-LM (default: CKPT's,\n"       \
-            "or one that is made from its arguments)"),                              \
+            "config.json, for a checkpoint of another framework (default:\n"         \
+            "CKPT's, or one that is made from its arguments)"),                      \
         OPT_SIZE(0, "mem", "SIZE", &(q)->memory_bytes,                               \
                  "limit on resident memory, for a checkpoint of another framework\n" \
                  "(default 1G)")

@@ -96,13 +96,11 @@ static const struct foreign_format formats[] = {
       .title = "transformers' Trainer",
       .detect = hf_trainer_detect,
       .read = hf_trainer_read,
-      .ordered = true,
       .unproved = ORDER("optimizer.pt") },
     { .name = "accelerate-ddp",
       .title = "Hugging Face Accelerate, one process or DDP",
       .detect = hf_trainer_accelerate_detect,
       .read = hf_trainer_accelerate_read,
-      .ordered = true,
       .unproved = ORDER("optimizer.bin") },
     { .name = "vllm",
       .title = "vLLM's sharded state",
@@ -129,7 +127,6 @@ static const struct foreign_format formats[] = {
       .read = pt_read,
       .assets = pt_assets,
       .is_file = true,
-      .ordered = true,
       .unproved = PT_ORDER },
 };
 

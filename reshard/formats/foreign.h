@@ -28,7 +28,6 @@ struct foreign_format {
                         struct tp_err *err);
     bool fused;   /* its tensors are not those of a model, so `read` needs one of a known family */
     bool is_file; /* the path is that of a file, which a checkpoint of another format may have */
-    bool ordered; /* `read` finds more where it has a model of a known family */
     /* The folder of the tokenizer of what is at `path`; NULL: `path` itself. */
     tp_status (*assets)(char dir[PATH_MAX], const char *path, struct tp_err *err);
     /* Of a format that is read alone: as in export_format.h. NULL: none. */

@@ -79,7 +79,8 @@ static tp_status make(struct model *out, const char **note, const struct foreign
         st = tp_fail(err, TP_E_NOMEM, "%s: no memory for a config.json", q->path);
         goto done;
     }
-    st = model_config_parse(out, text, strlen(text), path, arena, err);
+    st = q->takes_any ? model_config_parse_any(out, text, strlen(text), path, arena, err)
+                      : model_config_parse(out, text, strlen(text), path, arena, err);
 done:
     piece_source_close(s);
     return st;
@@ -114,9 +115,9 @@ tp_status foreign_model_read(struct model *out, const char **note,
 
     *note = NULL;
     if (q->config)
-        return foreign_model_config(out, q->config, false, arena, err);
+        return foreign_model_config(out, q->config, q->takes_any, arena, err);
     if (foreign_model_folder(dir, q->path))
-        return foreign_model_config(out, dir, false, arena, err);
+        return foreign_model_config(out, dir, q->takes_any, arena, err);
     return can_make(q) ? make(out, note, q, arena, err) : refuse_missing(q->path, err);
 }
 

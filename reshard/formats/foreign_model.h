@@ -13,6 +13,7 @@ struct foreign_model_request {
                                             foreign_model_folder, or one that is made */
     const struct foreign_format *format; /* of the checkpoint; NULL: safetensors */
     int64_t memory_bytes;                /* the most for what is read; 0: no limit */
+    bool takes_any;                      /* the model may be of no family */
 };
 
 /* The folder with the config.json of the checkpoint at `path`: that folder itself, or the one above

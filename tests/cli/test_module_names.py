@@ -114,6 +114,8 @@ def test_dcp_with_the_optimizer(cut, made, truth, tmp_path):
     assert r.rc == 0 and "step 3" in r.out, repr(r)
     assert digests(tmp_path / "ckpt") == truth
     assert "intact" in ok("tp-ckpt", "verify", source, "--config", made.config).out
+    (source / "config.json").write_text(made.config.read_text())
+    assert digests(source) == truth
 
 
 def test_accelerate(made, truth, tmp_path):
@@ -401,7 +403,7 @@ def test_verl(case, made, truth, tmp_path):
     how = VERL[case][0] if case in VERL else dict(ranks=3, kind=case)
     folder = save_verl(made.modules, how, tmp_path / "actor", made.config)
     ok("tp-ckpt", "import", folder, "-o", tmp_path / "ckpt")
-    assert digests(tmp_path / "ckpt") == truth
+    assert digests(tmp_path / "ckpt") == digests(folder) == truth
     assert "proved" in ok("tp-ckpt", "verify", folder).out
 
 

@@ -124,6 +124,30 @@ def test_megatron_deepspeeds_arguments_say_what_the_model_is(kind, tmp_path):
         k: made.config[k] for k in ("n_embd", "n_head", "n_layer", "n_positions", "vocab_size", "activation_function")}
 
 
+LOOKS = (("ls", "--json"), ("show",), ("digest",), ("verify",))
+
+
+@pytest.mark.parametrize("place", ["arguments", "folder"])
+def test_every_verb_finds_the_model_as_an_import_does(place, tmp_path):
+    made = Made("gpt2", tmp_path, 11)
+    neox_files.Save(made.config, made.state, 2, 2, 1, "megatron", qkv_ranks=2, **ARGS if place == "arguments" else {}).write(tmp_path / "ds", STEP)
+    step = tmp_path / "ds/global_step3"
+    if place == "folder":
+        (step / "config.json").write_text(made.path.read_text())
+    for look, *more in LOOKS:
+        found = ok("tp-ckpt", look, step, *more).out.replace(" that shapes are those of a config.json;", "")
+        assert found == ok("tp-ckpt", look, step, *more, "--config", made.path).out
+    assert "equal" in ok("tp-ckpt", "diff", step, step).out
+
+
+def test_what_the_arguments_lack_is_said_of_every_verb(tmp_path):
+    made = Made("gpt2", tmp_path, 12)
+    neox_files.Save(made.config, made.state, 2, 1, 1, "megatron", qkv_ranks=2, **{**ARGS, "multi_latent_attention": True}).write(tmp_path / "ds", STEP)
+    for look, *more in LOOKS:
+        r = run("tp-ckpt", look, tmp_path / "ds", *more)
+        assert r.rc == 2 and "multi_latent_attention" in r.err and len(r.err.splitlines()) == 1, repr(r)
+
+
 def test_gpt_neoxs_arguments_do_not(saved, tmp_path):
     r = run("tp-ckpt", "import", saved, "-o", tmp_path / "no")
     assert r.rc in (2, 3) and "has no config.json" in r.err and "--config" in r.err and len(r.lines) == 1 and not (tmp_path / "no").exists(), repr(r)
