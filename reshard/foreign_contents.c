@@ -167,17 +167,13 @@ static tp_status note_decoded(struct foreign_contents *c, struct tp_err *err)
 }
 
 /* Find the model as imports do. Where it is neither named nor needed it may be of an unknown
- * architecture, or not be known: *why is the reason then. */
+ * architecture, or not be known; *why is the reason then. */
 static tp_status find_model(bool *found, struct model *out, const char **note,
                             const struct foreign_model_request *from, struct arena *arena,
                             struct tp_err *why, struct tp_err *err)
 {
-    tp_status st;
+    tp_status st = foreign_model_read(out, note, from, arena, from->takes_any ? why : err);
 
-    *found = false;
-    if (!foreign_model_exists(from))
-        return TP_OK;
-    st = foreign_model_read(out, note, from, arena, from->takes_any ? why : err);
     *found = !st;
     if (st)
         *note = NULL;
@@ -193,7 +189,7 @@ static tp_status open_source(struct foreign_contents *out, const char *path,
                                                 .memory_bytes =
                                                     memory_budget_tables(q->memory_bytes),
                                                 .takes_any = !q->config && !q->format->fused };
-    bool has_model, config_missing = q->config != NULL; /* until it has been read */
+    bool has_model, config_missing = q->config || (!from.takes_any && !foreign_model_exists(&from));
     struct model model;
     struct tp_err why = { 0 };
     tp_status st;

@@ -16,7 +16,7 @@ struct foreign_format {
     const char *title; /* for people */
     bool (*detect)(const char *path);
     /* Add the pieces of all tensors in piece_source_path(s), under their names here. `m` is NULL
-     * when there is no config.json, and none can be made. */
+     * when there is no config.json, and none can be made; not if `fused`. */
     tp_status (*read)(struct piece_source *s, const struct model *m, struct tp_err *err);
     /* Whether the optimizer's state that was opened belongs to the weights; NULL: its names say
      * so. */

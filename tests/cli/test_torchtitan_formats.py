@@ -243,5 +243,5 @@ def test_torchtitan_needs_a_model_that_it_has(f32, tmp_path):
         assert r.rc == code and words in r.err, repr(r)
     config.unlink()
     r = run("tp-ckpt", "verify", tmp_path / "t")
-    assert r.rc == 2 and "needs a config.json" in r.err, repr(r)
+    assert r.rc == 2 and "has no config.json" in r.err and "--config" in r.err, repr(r)
     assert not (tmp_path / "bad").exists()

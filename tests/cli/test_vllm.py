@@ -225,6 +225,15 @@ def test_a_damaged_folder_is_refused_by_name(damage, rc, words, tmp_path):
     assert not (tmp_path / "ckpt").exists()
 
 
+@pytest.mark.parametrize("verb", ["ls", "show", "verify", "digest"])
+def test_every_verb_needs_the_model(verb, tmp_path):
+    src = Model(tmp_path, "qwen2").save(tmp_path / "src", 2)
+    (src / "config.json").rename(tmp_path / "config.json")
+    r = run("tp-ckpt", verb, src)
+    assert r.rc == 2 and len(r.lines) == 1 and "--config" in r.err, repr(r)
+    ok("tp-ckpt", verb, src, "--config", tmp_path)
+
+
 def test_an_embedding_and_a_head_are_not_one(tmp_path):
     model = Model(tmp_path, "gemma")
     change(0, put("model.embed_tokens.weight", (96, 48)))(model.save(tmp_path / "src", 2))

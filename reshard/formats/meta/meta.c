@@ -202,7 +202,7 @@ tp_status meta_read(struct piece_source *s, const struct model *m, struct tp_err
     struct meta_reader r = { .source = s, .model = m };
     tp_status st;
 
-    if (!m || (m->family != MODEL_LLAMA && m->family != MODEL_MISTRAL))
+    if (m->family != MODEL_LLAMA && m->family != MODEL_MISTRAL)
         return tp_fail(err, TP_E_USAGE,
                        "%s: Meta's format is read for Llama and Mistral, and config.json is of "
                        "another model",

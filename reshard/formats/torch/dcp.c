@@ -375,11 +375,8 @@ bool torchtitan_detect(const char *path)
 
 tp_status torchtitan_check_model(const struct model *m, const char *path, struct tp_err *err)
 {
-    if (m && torchtitan_map_has_family(m))
+    if (torchtitan_map_has_family(m))
         return TP_OK;
-    if (!m)
-        return tp_fail(err, TP_E_USAGE,
-                       "%s: torchtitan's format needs a config.json; give --config", path);
     return tp_fail(
         err, TP_E_USAGE,
         "%s: of torchtitan's models only Llama and Qwen3 are supported, and config.json is "
