@@ -309,8 +309,13 @@ done:
 tp_status foreign_contents_verify(struct foreign_contents *c, int64_t *checked, int64_t *unchecked,
                                   struct tp_err *err)
 {
-    tp_status st = check_coverage(c, err);
+    tp_status st;
 
+    if (c->n_tensors == 0)
+        return tp_fail(err, TP_E_USAGE,
+                       "%s: has no tensor of a type that is read, so nothing of it can be verified",
+                       piece_source_path(c->source));
+    st = check_coverage(c, err);
     if (!st && c->refused && c->refused->status == TP_E_CORRUPT) {
         *err = *c->refused;
         return TP_E_CORRUPT;

@@ -63,7 +63,7 @@ void foreign_contents_close(struct foreign_contents *c);
 
 /* Prove that the pieces hold each element of each tensor once, and that the bytes of all ranges
  * that have a checksum agree with it. *unchecked is the number of bytes without one. TP_E_CORRUPT
- * is the first finding. */
+ * is the first finding. TP_E_USAGE: no tensor is of a type that is read. */
 tp_status foreign_contents_verify(struct foreign_contents *c, int64_t *checked, int64_t *unchecked,
                                   struct tp_err *err);
 

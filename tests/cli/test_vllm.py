@@ -267,6 +267,8 @@ def test_a_type_that_is_not_read_is_named(tmp_path):
         file.write_bytes(len(text).to_bytes(8, "little") + text + bytes(at))
     r = run("tp-ckpt", "import", src, "-o", tmp_path / "ckpt")
     assert r.rc == 3 and len(r.lines) == 1 and "model-rank-0-part-0" in r.err and "dtype that is not supported" in r.err, repr(r)
+    r = run("tp-ckpt", "verify", src)
+    assert r.rc == 2 and "intact" not in r.out and "nothing of it can be verified" in r.err, repr(r)
 
 
 @pytest.mark.parametrize("name", ["gpt-neox", "olmo2", "mixtral"])
