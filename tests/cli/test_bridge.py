@@ -320,6 +320,24 @@ def test_without_any_record_of_the_model_the_error_says_where_it_could_be(llama,
     assert digests(tmp_path / "ckpt") == digests(llama.root)
 
 
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_head_that_config_json_says_is_tied_is_compared(tied, llama, tmp_path):
+    """Nothing else says which it is."""
+    inside = bridge(tmp_path / "m", llama, 2, 1)
+    (inside / "run_config.yaml").unlink()
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps({**config_of(llama), "tie_word_embeddings": tied}))
+    argv = ("tp-ckpt", "import", tmp_path / "m", "--config", config, "-o")
+    r = run(*argv, tmp_path / "ckpt")
+    if not tied:
+        assert r.rc == 0 and digests(tmp_path / "ckpt") == digests(llama.root), repr(r)
+        return
+    assert r.rc == 2 and "lm_head.weight differs" in r.err and "tie_word_embeddings" in r.err and len(r.lines) == 1, repr(r)
+    assert not (tmp_path / "ckpt").exists()
+    assert "lm_head.weight" in ok(*argv, tmp_path / "without", "--ignore", "lm_head.weight").out
+    assert digests(tmp_path / "without") == [d for d in digests(llama.root) if "lm_head" not in d]
+
+
 def test_flat_buffers_need_the_layout_of_the_job(llama, tmp_path):
     inside = bridge(tmp_path / "m", llama, 2, 2, "dp_reshardable")
     (inside / "run_config.yaml").unlink()

@@ -3,7 +3,6 @@
 
 #include <string.h>
 
-#include "layout/parallel_plan.h"
 #include "reshard/formats/deepspeed/layer_name.h"
 #include "reshard/formats/pieces/flat_pieces.h"
 
@@ -11,23 +10,6 @@
 static bool is_embedding(const char *core)
 {
     return strncmp(core, "embedding.", strlen("embedding.")) == 0;
-}
-
-/* Rows of the head where config.json says that it is tied. These programs have a head only where
- * it is not, so it is not lost here: the import compares it with the embedding. */
-static enum megatron_found find_tied_head(struct megatron_rank_param *p, struct deepspeed_ranks *m)
-{
-    const struct model *model = m->rank.map.model;
-    const enum megatron_found found =
-        megatron_map_find(&p->rows, &p->n_rows, &m->rank.map, "embedding.word_embeddings.weight",
-                          -1, m->rank.tp_rank);
-
-    for (int i = 0; i < p->n_rows; i++) {
-        m->head = *p->rows[i].tensor;
-        m->head.name = parallel_plan_end_name(model, ROLE_HEAD);
-        p->rows[i].tensor = &m->head;
-    }
-    return found;
 }
 
 /* Whether each tensor-parallel rank has all of the model's tensor. */
@@ -74,9 +56,7 @@ tp_status parallel_param_find(struct parallel_param *out, struct deepspeed_ranks
     p->name = parsed.core;
     p->ndim = ndim;
     memcpy(p->shape, shape, (size_t)ndim * sizeof *shape);
-    found = map->model->tied && strcmp(parsed.core, "output_layer.weight") == 0
-                ? find_tied_head(p, m)
-                : megatron_map_find(&p->rows, &p->n_rows, map, parsed.core, layer, m->rank.tp_rank);
+    found = megatron_map_find_own(&p->rows, &p->n_rows, map, parsed.core, layer, m->rank.tp_rank);
     if (found == MEGATRON_COPY && m->rank.tp_rank > 0)
         found = megatron_map_find(&p->rows, &p->n_rows, map, parsed.core, layer, 0);
     if (!p->rows)

@@ -31,7 +31,6 @@ struct deepspeed_ranks {
     bool is_neox;
     int first_layer, last_layer, last_module; /* of the pipeline */
     struct rank_copies *copies;
-    struct tensor head; /* one that the files have, although the model's is tied */
 };
 
 /* Find out what a tensor of this name and shape of the rank m->rank is. TP_E_CORRUPT: the model's

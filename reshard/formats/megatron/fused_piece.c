@@ -30,7 +30,10 @@ tp_status fused_piece_add(struct piece_source *s, struct megatron_map *map, cons
         map->padded_vocab = p->shape[0];
         piece_source_set_vocab_rows(s, map->padded_vocab);
     }
-    found = megatron_map_find(&rows, &n, map, t->name, t->layer, 0);
+    found = megatron_map_find_own(&rows, &n, map, t->name, t->layer, 0);
+    if (!rows)
+        return tp_fail(err, TP_E_NOMEM, "%s: no memory for the rows of its tensors",
+                       piece_source_path(s));
     if (found == MEGATRON_UNKNOWN) {
         struct piece unknown = *p;
 

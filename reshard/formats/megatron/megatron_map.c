@@ -7,6 +7,10 @@
 
 #include "layout/family.h"
 #include "layout/model_tensors.h"
+#include "layout/parallel_plan.h"
+
+#define EMBEDDING "embedding.word_embeddings.weight"
+#define HEAD      "output_layer.weight"
 
 /* How tensor parallelism cuts a tensor of Megatron. */
 enum megatron_cut {
@@ -344,8 +348,7 @@ static bool parse(struct megatron_name *out, const struct megatron_map *map, con
 
 bool megatron_map_is_vocabulary(const char *name)
 {
-    return strcmp(name, "embedding.word_embeddings.weight") == 0 ||
-           strcmp(name, "output_layer.weight") == 0;
+    return strcmp(name, EMBEDDING) == 0 || strcmp(name, HEAD) == 0;
 }
 
 bool megatron_map_is_expert(const char *name)
@@ -423,4 +426,25 @@ enum megatron_found megatron_map_find(struct megatron_rows **rows, int *n,
         l.rows[i].transposed = is_transposed(map, l.rows[i].tensor);
     *n = l.n;
     return MEGATRON_FOUND;
+}
+
+enum megatron_found megatron_map_find_own(struct megatron_rows **rows, int *n,
+                                          const struct megatron_map *map, const char *name,
+                                          int layer, int64_t tp_rank)
+{
+    struct tensor *head;
+    enum megatron_found found;
+
+    if (!map->model->tied || layer >= 0 || strcmp(name, HEAD) != 0)
+        return megatron_map_find(rows, n, map, name, layer, tp_rank);
+    found = megatron_map_find(rows, n, map, EMBEDDING, -1, tp_rank);
+    head = arena_array(map->arena, 1, sizeof *head);
+    if (!head)
+        *rows = NULL;
+    for (int i = 0; found == MEGATRON_FOUND && *rows && i < *n; i++) {
+        *head = *(*rows)[i].tensor;
+        head->name = parallel_plan_end_name(map->model, ROLE_HEAD);
+        (*rows)[i].tensor = head;
+    }
+    return found;
 }

@@ -80,4 +80,11 @@ enum megatron_found megatron_map_find(struct megatron_rows **rows, int *n,
                                       const struct megatron_map *map, const char *name, int layer,
                                       int64_t tp_rank);
 
+/* The same in files that have a head only where it is not tied. If config.json says that it is, it
+ * is found too, as a tensor of the head's name with the rows of the embedding: it is not lost so,
+ * and imports compare the two. */
+enum megatron_found megatron_map_find_own(struct megatron_rows **rows, int *n,
+                                          const struct megatron_map *map, const char *name,
+                                          int layer, int64_t tp_rank);
+
 #endif
