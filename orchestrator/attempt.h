@@ -38,7 +38,7 @@ enum attempt_fault_kind {
     FAULT_NODE,       /* a node was lost */
     FAULT_EXIT,       /* the command ended by itself, with an error */
     FAULT_SUPERVISOR, /* the supervisor was killed */
-    FAULT_RESHARD,    /* tp-reshard failed before the launch */
+    FAULT_RESHARD,    /* a program failed before the launch */
 };
 
 struct attempt_fault {

@@ -5,6 +5,7 @@
  * been proved equal, one rename replaces the old step by the converted one. If tp-reshard is
  * killed, the next one continues from the files that it left in .tmp.
  */
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -181,15 +182,28 @@ tp_status run_converted(struct run *r, int exit_code, double seconds)
     return prepare(r);
 }
 
+/* A command that was killed, by the kernel for its memory perhaps, or whose layout or nodes have
+ * changed meanwhile, may do better. One that ends with an error would do so again. A shell ends
+ * with 128 and the signal when its command was killed. */
 tp_status run_prepared(struct run *r, int exit_code)
 {
-    char text[300];
+    const bool killed = exit_code > 128 && exit_code <= 128 + SIGRTMAX;
+    char log[PATH_MAX], text[300];
+    struct attempt_fault f;
 
     if (exit_code == 0)
         return launch(r);
-    snprintf(text, sizeof text,
-             "the prepare command ended with exit code %d; see %.100s/prepare.log", exit_code,
-             r->job->state);
+    f = attempt_fault(FAULT_RESHARD, REASON_PREPARE_FAILED, "the prepare command %s %d",
+                      killed ? "was killed by signal" : "ended with exit code",
+                      killed ? exit_code - 128 : exit_code);
+    if (!run_plan_holds(r)) {
+        run_note(r, f.message);
+        return run_plan_begin(r);
+    }
+    log_path(r, log, "prepare");
+    if (killed)
+        return run_retry(r, &f, log);
+    snprintf(text, sizeof text, "%.60s; see %.200s", f.message, log);
     run_finish(r, RUN_FAILED, TP_E_IO, event_reason_name(REASON_PREPARE_FAILED), text);
     return TP_OK;
 }

@@ -22,7 +22,8 @@ static const struct job_key KEYS[] = {
     KEY("", "prepare", WORDS, prepare, "[]",
         "a command to run before each launch, with the same replacements: for example a conversion that\n"
         "`reshard` does not do. Processes that it leaves in the background are killed when it ends. When the\n"
-        "layout changes while it runs, it is run again"),
+        "layout changes while it runs, it is run again. When a signal kills it, it is run again, within the\n"
+        "limits of `restart`; when it ends with an error, the job has failed"),
     SHOWN("", "ckpt", PLACE, ckpt, NULL, "the checkpoint root: a folder, or s3://BUCKET/PREFIX", "ckpt"),
     ONE_OF("", "checkpoints", checkpoints, "auto|tp|none", "auto",
         "tp: the root has checkpoints of this toolkit. They are verified before a restart, bad ones are\n"

@@ -128,12 +128,33 @@ def test_a_program_before_the_launch_that_is_stopped_is_killed_and_run_again(tmp
         assert job.events("restart")[0]["reason"] == "helper_stuck"
 
 
+@pytest.mark.parametrize("who", ["the command", "what a shell has started"])
+def test_prepare_that_is_killed_runs_again(who, tmp_path):
+    kill = "kill -9 $$" if who == "the command" else "sh -c 'kill -9 $$'"
+    with fake_job(tmp_path, "--steps", 5, prepare=json.dumps(["sh", "-c", "[ -e again ] || { touch again; %s; }" % kill])) as job:
+        assert job.start().wait() == 0, job.story()
+        restart, = job.events("restart")
+        assert restart["reason"] == "prepare_failed" and "the prepare command was killed by signal 9" in restart["message"], restart
+
+
+@pytest.mark.parametrize("end,words,restarts", [("kill -9 $$", ["2 starts", "was killed by signal 9", "prepare.log"], 1),
+                                                ("exit 7", ["the prepare command ended with exit code 7; see ", "prepare.log"], 0),
+                                                ("exit 255", ["exit code 255"], 0)])
+def test_prepare_that_fails_ends_the_job(end, words, restarts, tmp_path):
+    with fake_job(tmp_path, "--steps", 5, prepare=json.dumps(["sh", "-c", end]), restart={"no_progress": 2}) as job:
+        assert job.start().wait() == 3, job.story()
+        failed, = job.events("failed")
+        assert all(w in failed["message"] for w in words) and len(job.events("restart")) == restarts, job.story()
+        assert not job.events("launch")
+
+
 WAITS_ONCE = "touch began; while [ ! -e go ]; do sleep 0.02; done"
 
 
 @pytest.mark.parametrize("asked", [["resize", "dp1"], ["node", "down", "b"]], ids=["resize", "node"])
-def test_a_layout_that_changes_while_prepare_runs_is_prepared_again(tmp_path, asked):
-    with fake_job(tmp_path, "--steps", 5, prepare=json.dumps(["sh", "-c", "echo {layout}; " + WAITS_ONCE])) as job:
+@pytest.mark.parametrize("end", ["exit 0", "[ {layout} = tp1 ]"], ids=["done", "failed"])
+def test_a_layout_that_changes_while_prepare_runs_is_prepared_again(tmp_path, asked, end):
+    with fake_job(tmp_path, "--steps", 5, prepare=json.dumps(["sh", "-c", "echo {layout}; %s; %s" % (WAITS_ONCE, end)])) as job:
         job.start()
         await_file(job, "began")
         assert job.verb(*asked).rc == 0
