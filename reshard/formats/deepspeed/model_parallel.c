@@ -80,6 +80,7 @@ static tp_status read_ranks(struct deepspeed_ranks *m, struct tp_err *err)
         st = open_rank(&x, d, rank, err);
         if (!st)
             st = deepspeed_shapes_read(&m->ranks[rank], &x, "param_shapes", arena, err);
+        m->has_weights |= !st && pickle_is(pickle_get(x.root, "module"), PICKLE_DICT);
         torch_pieces_close(&x);
     }
     return st;
@@ -402,7 +403,7 @@ static tp_status add_ranks(struct deepspeed_ranks *m, struct tp_err *err)
         refuse_optimizer(m);
     for (int rank = 0; rank < m->state->mp && !st; rank++) {
         st = choose_rank(m, &of, rank, err);
-        if (!st)
+        if (!st && (rank == 0 || m->has_weights))
             st = add_rank_weights(m, &of, &found, err);
         if (!st && has_optimizer)
             st = deepspeed_zero_add(&of, err);

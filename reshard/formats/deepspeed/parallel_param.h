@@ -29,6 +29,7 @@ struct deepspeed_ranks {
     struct parallel_param *params;  /* [of state->params] of that rank */
     int tp;
     bool is_neox;
+    bool has_weights;                         /* model states of ranks after the first have them */
     int first_layer, last_layer, last_module; /* of the pipeline */
     struct rank_copies *copies;
 };
