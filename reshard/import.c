@@ -52,7 +52,7 @@ tp_status import_check_format(const char *format, struct tp_err *err)
         foreign_format_find(format))
         return TP_OK;
     return tp_fail(err, TP_E_USAGE, "unknown format '%s'; it is one of %s", format,
-                   foreign_format_list(list));
+                   foreign_format_list(list, "", ", "));
 }
 
 static tp_status read_model(struct import_job *x, struct tp_err *err)

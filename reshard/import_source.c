@@ -70,7 +70,7 @@ static tp_status refuse_unknown(const struct import_request *q, struct tp_err *e
     return tp_fail(err, TP_E_NOTFOUND,
                    "%s: its files are of no known format; if they are of one of these, give it as "
                    "--format, and the message says which file is missing: %s",
-                   q->source, foreign_format_list(list));
+                   q->source, foreign_format_list(list, "", ", "));
 }
 
 static tp_status open_safetensors(struct import_source *s, const struct import_request *q,

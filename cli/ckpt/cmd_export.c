@@ -50,13 +50,12 @@ static bool parse(struct export_request *q, struct export_command *o, int *exit_
                   char **argv)
 {
     struct copy_options *copy = &o->copy;
+    char formats[EXPORT_LIST_TEXT];
     const struct opt opts[] = {
         OPT_ARG("CKPT", &q->ckpt, "checkpoint root (its newest complete step) or step directory"),
         OPT_STR('o', "out", "DIR", &q->out, "folder to create, or s3://BUCKET/PREFIX"),
-        OPT_STR(0, "format",
-                "safetensors|trainer|vllm|gguf|dcp|accelerate|accelerate-ddp|torchtitan|megatron|"
-                "torch_dist|deepspeed|meta",
-                &q->format, "format to write (default safetensors)"),
+        OPT_STR(0, "format", export_format_list(formats, "", "|", true), &q->format,
+                "format to write (default safetensors)"),
         OPT_STR(0, "layout", "SPEC", &q->layout,
                 "vllm, dcp, accelerate, torchtitan, megatron, torch_dist, meta: layout of\nthe "
                 "files (default: CKPT's)"),

@@ -7,6 +7,7 @@
 #include "cli/print.h"
 #include "cli/report.h"
 #include "core/size.h"
+#include "reshard/formats/foreign.h"
 #include "reshard/import.h"
 
 #define PROG "tp-ckpt"
@@ -48,15 +49,14 @@ static const char intro[] =
 static bool parse(struct import_request *q, struct copy_options *copy, struct opt_list *ignore,
                   bool *json, int *exit_code, int argc, char **argv)
 {
+    char formats[FOREIGN_LIST_TEXT];
     const struct opt opts[] = {
         OPT_ARG("SRC", &q->source,
                 "folder that the framework wrote (or a file: pt), also https:// or s3://"),
         OPT_STR('o', "out", "ROOT", &q->out, "checkpoint root to which the step is added"),
         OPT_STR(0, "layout", "SPEC", &q->layout, "layout to write (default tp1)"),
-        OPT_STR(0, "format",
-                "auto|safetensors|bin|trainer|dcp|accelerate|accelerate-ddp|torchtitan|megatron|"
-                "torch_dist|fsdp_dtensor|deepspeed|verl|vllm|meta|pt",
-                &q->format, "format of SRC (default auto: detected from its files)"),
+        OPT_STR(0, "format", foreign_format_list(formats, "auto|", "|"), &q->format,
+                "format of SRC (default auto: detected from its files)"),
         OPT_STR(0, "config", "FILE", &q->config,
                 "config.json of the model (default: SRC's; of Megatron-LM, one\nthat is made from "
                 "its arguments, of meta from params.json)"),

@@ -13,6 +13,8 @@
 #include "cli/reshard/reshard_print.h"
 #include "comm/control.h"
 #include "comm/world.h"
+#include "reshard/formats/export_format.h"
+#include "reshard/formats/foreign.h"
 #include "reshard/model_plan.h"
 #include "reshard/reshard.h"
 
@@ -57,16 +59,15 @@ static const char tail[] =
     "exit codes: 0 done; 2 the request is wrong; 3 it failed (after 2 and 3 nothing was\n"
     "committed); 75 interrupted: run the same command again to resume.";
 
-/* Those that rules are for; those that are both read and written. */
-#define RULES_FORMATS "safetensors, bin, dcp, accelerate, torchtitan,\ndeepspeed, verl and pt"
-#define FORMATS                                                                                 \
-    "trainer|dcp|accelerate|accelerate-ddp|torchtitan|megatron|torch_dist|deepspeed|verl|vllm|" \
-    "meta"
+#define RULES_HELP                                                                         \
+    "how tensors are cut, if CKPT's architecture is unknown; for\nsafetensors, bin, dcp, " \
+    "accelerate, torchtitan,\ndeepspeed, verl and pt; --format is then tp by default"
 
 /* False: *exit_code is what to return. */
 static bool parse(struct reshard_options *o, int *exit_code, int argc, char **argv)
 {
     struct reshard_request *q = &o->request;
+    char sources[FOREIGN_LIST_TEXT], targets[EXPORT_LIST_TEXT];
     const struct opt opts[] = {
         OPT_ARG_OPT("CKPT", &q->ckpt,
                     "checkpoint root (its newest complete step) or step directory"),
@@ -81,9 +82,9 @@ static bool parse(struct reshard_options *o, int *exit_code, int argc, char **ar
         OPT_SIZE(0, "mem", "SIZE", &o->copy.memory_bytes,
                  "limit on the resident memory of each process (default 1G)"),
         OPT_INT('j', "jobs", "N", &o->copy.threads, "threads (default: processors)"),
-        OPT_STR(0, "from-format", "safetensors|bin|pt|fsdp_dtensor|" FORMATS, &o->from_format,
+        OPT_STR(0, "from-format", foreign_format_list(sources, "", "|"), &o->from_format,
                 "format of CKPT (default: detected from its files)"),
-        OPT_STR(0, "format", "tp|safetensors|gguf|" FORMATS, &o->format,
+        OPT_STR(0, "format", export_format_list(targets, "tp|", "|", false), &o->format,
                 "format to write (default: that of CKPT)"),
         OPT_STR(0, "config", "FILE", &o->config,
                 "config.json of the model, if CKPT is of another framework and\nhas none (of "
@@ -91,9 +92,7 @@ static bool parse(struct reshard_options *o, int *exit_code, int argc, char **ar
         OPT_STR(0, "assets", "DIR", &o->assets,
                 "another framework's format: copy tokenizer, chat templates and\n"
                 "generation_config.json from this folder (default: CKPT)"),
-        OPT_STR(0, "rules", "FILE", &o->rules,
-                "how tensors are cut, if CKPT's architecture is unknown; for\n" RULES_FORMATS
-                "; --format is then tp by default"),
+        OPT_STR(0, "rules", "FILE", &o->rules, RULES_HELP),
         OPT_LIST(
             0, "ignore", "NAME", &o->ignore,
             "another framework's CKPT: leave out this tensor, which the model\ndoes not have; * "

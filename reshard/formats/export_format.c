@@ -114,6 +114,7 @@ static const struct export_format formats[] = {
       .title = "verl, FSDP",
       .state = EXPORT_MOMENTS,
       .cuts = true,
+      .from_itself = true,
       .model_folder = "huggingface",
       .extras = "verl",
       .create = verl_export_create,
@@ -128,21 +129,30 @@ static const struct export_format formats[] = {
       PIECES },
 };
 
-enum { FORMATS = sizeof formats / sizeof *formats, LIST_TEXT = 256 };
+enum { FORMATS = sizeof formats / sizeof *formats };
+
+const char *export_format_list(char text[EXPORT_LIST_TEXT], const char *first,
+                               const char *separator, bool of_own)
+{
+    size_t n = (size_t)snprintf(text, EXPORT_LIST_TEXT, "%s", first);
+
+    for (int i = 0; i < FORMATS && n < EXPORT_LIST_TEXT; i++)
+        if (!of_own || !formats[i].from_itself)
+            n += (size_t)snprintf(text + n, EXPORT_LIST_TEXT - n, "%s%s", i ? separator : "",
+                                  formats[i].name);
+    return text;
+}
 
 tp_status export_format_find(const struct export_format **out, const char *name, struct tp_err *err)
 {
-    char list[LIST_TEXT] = "";
+    char list[EXPORT_LIST_TEXT];
 
-    for (int i = 0; i < FORMATS; i++) {
-        const size_t n = strlen(list);
-
+    for (int i = 0; i < FORMATS; i++)
         if (strcmp(formats[i].name, foreign_format_name(name)) == 0) {
             *out = &formats[i];
             return TP_OK;
         }
-        snprintf(list + n, sizeof list - n, "%s%s", i ? ", " : "", formats[i].name);
-    }
+    export_format_list(list, "", ", ", false);
     if (foreign_format_find(name))
         return tp_fail(err, TP_E_USAGE, "%s is read and not written; give --format with one of %s",
                        name, list);

@@ -33,6 +33,7 @@ struct export_format {
     bool module_names;          /* it has those of transformers' modules */
     bool param_groups;          /* its optimizer has the groups that a program makes */
     bool megatron_core;         /* its optimizer depends on the version of Megatron-core */
+    bool from_itself;           /* it is written only from files of this format */
     const char *model_folder;   /* of config.json and tokenizer; NULL: the format's folder itself */
     const char *extras;         /* formats with the same text here write each other's extras
                                    (reshard/formats/pieces/piece.h); NULL: it writes none */
@@ -64,6 +65,12 @@ struct export_format {
     tp_status (*keep)(struct export_writer *w, const char *dir, const char *journal,
                       struct tp_err *err);
 };
+
+/* The names of all that can be written, for messages and --help, as foreign_format_list; of_own:
+ * of a checkpoint of this project. */
+enum { EXPORT_LIST_TEXT = 256 };
+const char *export_format_list(char text[EXPORT_LIST_TEXT], const char *first,
+                               const char *separator, bool of_own);
 
 /* The format of a name; TP_E_USAGE: there is none, and the message lists them. */
 tp_status export_format_find(const struct export_format **out, const char *name,

@@ -156,12 +156,14 @@ const struct foreign_format *foreign_format_find(const char *name)
     return NULL;
 }
 
-const char *foreign_format_list(char text[FOREIGN_LIST_TEXT])
+const char *foreign_format_list(char text[FOREIGN_LIST_TEXT], const char *first,
+                                const char *separator)
 {
-    size_t n = (size_t)snprintf(text, FOREIGN_LIST_TEXT, "%s", foreign_format_safetensors()->name);
+    size_t n = (size_t)snprintf(text, FOREIGN_LIST_TEXT, "%s%s", first,
+                                foreign_format_safetensors()->name);
 
     for (int i = 0; i < FORMATS && n < FOREIGN_LIST_TEXT; i++)
-        n += (size_t)snprintf(text + n, FOREIGN_LIST_TEXT - n, ", %s", formats[i].name);
+        n += (size_t)snprintf(text + n, FOREIGN_LIST_TEXT - n, "%s%s", separator, formats[i].name);
     return text;
 }
 

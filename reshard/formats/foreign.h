@@ -48,9 +48,11 @@ const struct foreign_format *foreign_format_detect(const char *path);
 enum { FOREIGN_TRACKERS = 3 };
 extern const char *const foreign_trackers[FOREIGN_TRACKERS];
 
-/* The names of all that can be read, safetensors first, for messages: "safetensors, bin, ...". */
+/* The names of all that can be read, safetensors first, for messages ("safetensors, bin, ...") and
+ * --help ("auto|safetensors|bin|..."): `first` is put before them, "" or with its separator. */
 enum { FOREIGN_LIST_TEXT = 256 };
-const char *foreign_format_list(char text[FOREIGN_LIST_TEXT]);
+const char *foreign_format_list(char text[FOREIGN_LIST_TEXT], const char *first,
+                                const char *separator);
 
 /* Safetensors as pieces; imports read them in another way. */
 const struct foreign_format *foreign_format_safetensors(void);

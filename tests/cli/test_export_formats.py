@@ -11,6 +11,7 @@ covers: reshard/export_source reshard/convert cli/reshard/convert_print reshard/
 """
 import json
 import random
+import re
 import sys
 
 import numpy as np
@@ -504,6 +505,15 @@ def test_what_cannot_be_written_names_the_source(f32, tmp_path):
     r = run("tp-reshard", tmp_path / "hf", "--to", "tp1", "--format", "nope", "-o", tmp_path / "no")
     assert r.rc == 2 and "unknown format 'nope'; it is one of safetensors, " in r.err, repr(r)
     assert "; or tp, a checkpoint of tp-train" in r.err, repr(r)
+
+
+@pytest.mark.parametrize("verb", ["import", "export"])
+def test_help_has_a_line_for_each_format(verb):
+    """Their names come from the tables of formats."""
+    text = ok("tp-ckpt", verb, "--help").out
+    names = re.sub(r"\s", "", re.search(r"--format ([\w|\s-]*?)\s+format (of|to)", text)[1]).split("|")
+    assert {"safetensors", "meta", "torch_dist"} <= set(names) and ("verl" in names) == (verb == "import")
+    assert not [n for n in names if n != "auto" and "\n    %s " % n not in text]
 
 
 def test_reshard_from_a_checkpoint_to_another_format(f32, tmp_path):
