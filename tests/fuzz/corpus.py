@@ -201,8 +201,8 @@ def trainer(layer, decayed, norms, names=None):
     return {"state": state, "param_groups": groups, "model.norm.weight": array(4)}
 
 
-def foreign(folder, root, experts=False):
-    """An input of foreign_checkpoint: the folder's number, whether the model has experts, the pickle."""
+def foreign(folder, root, experts=0):
+    """An input of foreign_checkpoint: the folder's number, whether the model has experts (2: it is not known), the pickle."""
     return bytes([folder + 8 * experts]) + hostile_torch.P2 + value(root) + b"."
 
 
@@ -345,6 +345,8 @@ SEEDS = {
                                 "optimizer_states": [{"state": {"model.embed_tokens.weight": {"step": 3, "exp_avg": array(8, 4)}},
                                                       "param_groups": [{"lr": 0.1}]}, {"state": {}, "param_groups": []}]}),
         "pt-weights": foreign(7, {"model.norm.weight": array(4), "rng": array(4)}),
+        "zero1-bare": foreign(2, deepspeed(), 2), "zero3-bare": foreign(3, deepspeed(True), 2),
+        "pt-bare": foreign(7, {"model.norm.weight": array(4), "rng": array(4)}, 2),
         "trainer-sgd": foreign(6, {"state": {0: {"momentum_buffer": array(8, 4)}}, "param_groups": [{"params": [0]}]}),
     },
     "http_reply": {
