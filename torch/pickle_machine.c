@@ -15,14 +15,17 @@ tp_status pickle_refuse(struct pickle_machine *m, const char *what)
 
 tp_status pickle_no_memory(struct pickle_machine *m)
 {
-    char has[SIZE_TEXT_MAX], left[SIZE_TEXT_MAX];
+    char has[SIZE_TEXT_MAX], left[SIZE_TEXT_MAX], all[SIZE_TEXT_MAX];
 
+    /* what has been read of the pickle says what the rest needs */
     if (m->limit_bytes > 0)
         return tp_fail(
             m->err, TP_E_BUDGET,
-            "%s: the values of its pickle, which has %s, need more than the %s that are left of "
-            "--mem; give more, unless the file is hostile",
+            "%s: the values of its pickle, which has %s, need about %s, more than the "
+            "%s that are left of --mem; give more, unless the file is hostile",
             m->path, size_format(has, m->end - m->begin),
+            size_format(all, (int64_t)((double)m->limit_bytes * (double)(m->end - m->begin) /
+                                       (double)(m->at - m->begin + 1))),
             size_format(left, (int64_t)m->limit_bytes));
     return tp_fail(m->err, TP_E_NOMEM, "%s: no memory for the values of its pickle", m->path);
 }

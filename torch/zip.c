@@ -9,6 +9,7 @@
 enum {
     END_BYTES = 22, /* end of central directory, without its comment */
     COMMENT_MAX = 65535,
+    TAIL_BYTES = 4096,  /* at the end, where the last record of an archive without a comment is */
     LOCATOR_BYTES = 20, /* ZIP64 end of central directory locator */
     END64_BYTES = 56,   /* ZIP64 end of central directory */
     ENTRY_BYTES = 46,   /* entry of the central directory, without name, extra and comment */
@@ -64,11 +65,10 @@ static tp_status no_memory(const struct file_part *part, const struct arena *are
     return tp_fail(err, TP_E_NOMEM, "%s: no memory for its directory", part->path);
 }
 
-/* Find the record that ends the archive; *at is its offset. */
-static tp_status find_end(int64_t *at, unsigned char end[END_BYTES], const struct file_part *part,
-                          struct tp_err *err)
+/* Find the record that ends the archive in its last n bytes; *at is its offset. */
+static tp_status find_end_in(int64_t *at, unsigned char end[END_BYTES],
+                             const struct file_part *part, int64_t n, struct tp_err *err)
 {
-    int64_t n = part->size < END_BYTES + COMMENT_MAX ? part->size : END_BYTES + COMMENT_MAX;
     unsigned char *tail = malloc((size_t)n + 1);
     tp_status st;
 
@@ -88,6 +88,21 @@ static tp_status find_end(int64_t *at, unsigned char end[END_BYTES], const struc
 done:
     free(tail);
     return st;
+}
+
+/* Find the record that ends the archive; *at is its offset. torch.save writes no comment behind it.
+ * A checkpoint of a thousand ranks has a million archives, so what is read of each counts. */
+static tp_status find_end(int64_t *at, unsigned char end[END_BYTES], const struct file_part *part,
+                          struct tp_err *err)
+{
+    const int64_t most = END_BYTES + COMMENT_MAX;
+    tp_status st = TP_E_CORRUPT;
+
+    if (part->size > TAIL_BYTES)
+        st = find_end_in(at, end, part, TAIL_BYTES, err);
+    return st == TP_E_CORRUPT
+               ? find_end_in(at, end, part, part->size < most ? part->size : most, err)
+               : st;
 }
 
 /* The ZIP64 record in front of the end at `at`, which has the numbers that do not fit. An archive
@@ -170,18 +185,15 @@ static bool read_extra(int64_t *size, int64_t *stored, int64_t *local, const uns
 static tp_status read_local(struct zip_member *m, int64_t local, int64_t directory,
                             const struct file_part *part, struct tp_err *err)
 {
-    unsigned char head[LOCAL_BYTES] = { 0 };
-    char name[NAME_MAX_BYTES];
-    size_t n = strlen(m->name);
+    unsigned char head[LOCAL_BYTES + NAME_MAX_BYTES];
+    const size_t n = strlen(m->name);
     tp_status st;
 
-    if (local < 0 || local > directory - LOCAL_BYTES)
+    if (local < 0 || local > directory - LOCAL_BYTES - (int64_t)n)
         return damaged(part, "a member lies outside the file", err);
-    TP_TRY(file_part_read(part, local, head, sizeof head, err));
-    if (get32(head) != ZIP_LOCAL || get16(head + 8) != 0 || get16(head + 26) != n)
-        return damaged(part, "a local header differs from the central directory", err);
-    TP_TRY(file_part_read(part, local + LOCAL_BYTES, name, (int64_t)n, err));
-    if (memcmp(name, m->name, n) != 0)
+    TP_TRY(file_part_read(part, local, head, LOCAL_BYTES + (int64_t)n, err));
+    if (get32(head) != ZIP_LOCAL || get16(head + 8) != 0 || get16(head + 26) != n ||
+        memcmp(head + LOCAL_BYTES, m->name, n) != 0)
         return damaged(part, "a local header differs from the central directory", err);
     m->begin = local + LOCAL_BYTES + (int64_t)n + get16(head + 28);
     if (m->begin > directory || m->size > directory - m->begin)

@@ -289,6 +289,13 @@ def test_megatron_with_the_optimizer(mesh, distributed, deep, tmp_path):
     assert digests(tmp_path / "ckpt") == digests(deep.root)
 
 
+def test_the_file_of_a_ranks_distributed_optimizer_that_is_missing_is_named(deep, tmp_path):
+    foreign_files.Megatron(config_of(deep), 2, 2).legacy(tmp_path / "m", groups_of(deep), 3, distributed=True)
+    (tmp_path / "m/iter_0000003/mp_rank_01_001/distrib_optim.pt").unlink()
+    r = import_(deep, tmp_path / "m", tmp_path / "ckpt")
+    assert r.rc == 3 and "mp_rank_01_001/distrib_optim.pt: no such file" in r.err and not (tmp_path / "ckpt").exists(), repr(r)
+
+
 @pytest.mark.parametrize("tp", [1, 4])
 def test_torch_dist_with_the_optimizer(tp, deep, tmp_path):
     foreign_files.Megatron(config_of(deep), tp).torch_dist(tmp_path / "m", groups_of(deep), 3)

@@ -132,7 +132,7 @@ class Save:
                 lo, hi = bounds[shard], bounds[shard + 1]
             else:
                 lo, hi = shard * part, (shard + 1) * part
-            parts = {m: np.concatenate([f, np.zeros(part, f.dtype)])[lo:hi] if self.kind != "orig" else f[lo:hi] for m, f in flats.items()}
+            parts = {m: np.concatenate([f, np.zeros(part * self.shards, f.dtype)])[lo:hi] if self.kind != "orig" else f[lo:hi] for m, f in flats.items()}
             if hi > lo:
                 found[i] = {"step": step, **{m: Tensor(p) for m, p in parts.items()}}
         return found

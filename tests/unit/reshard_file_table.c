@@ -1,5 +1,5 @@
-/* tests/unit/reshard_file_table.c - more files than may be open: each is synced before it is
- * closed, many at once. */
+/* tests/unit/reshard_file_table.c - more files than may be open: each that was written is synced
+ * before it is closed, many at once; few that are read are opened again. */
 #include "reshard/formats/pieces/file_table.h"
 
 #include <errno.h>
@@ -13,12 +13,12 @@
 
 TestSuite(file_table, .init = temp_dir_make, .fini = temp_dir_remove);
 
-enum { OPEN = 128, FILES = 200, FDS = 256 };
+enum { OPEN = 128, FILES = 200, FDS = 256, OPEN_TO_READ = 42 };
 
 static bool unsynced[FDS]; /* descriptors that were written to */
 static atomic_int n_syncs;
 static ino_t fails_on; /* the file whose sync fails; 0: none */
-static int n_lost;
+static int n_lost, n_closed;
 
 /* In the place of the C library's. A descriptor that is closed before a sync has lost the error of
  * its bytes. */
@@ -38,6 +38,7 @@ int fsync(int fd)
 
 int close(int fd)
 {
+    n_closed++;
     if (fd >= 0 && fd < FDS && unsynced[fd]) {
         n_lost++;
         unsynced[fd] = false;
@@ -157,4 +158,75 @@ Test(file_table, a_sync_that_fails_before_files_are_closed_is_reported_with_the_
         memset(unsynced, 0, sizeof unsynced);
         file_table_free(t);
     }
+}
+
+/* Make the first n files. */
+static void write_files(int n)
+{
+    struct file_table *t = table();
+    struct tp_err err = { 0 };
+
+    for (int i = 0; i < n; i++)
+        cr_assert_eq(write_to(t, i, &err), TP_OK, "%s", err.msg);
+    cr_assert_eq(file_table_sync(t, &err), TP_OK, "%s", err.msg);
+    file_table_free(t);
+}
+
+/* A table of n files to read, of a process that may open 256 files. */
+static struct file_table *table_to_read(int n)
+{
+    struct file_table *t;
+    struct tp_err err = { 0 };
+
+    write_files(n);
+    t = file_table_new();
+    cr_assert_not_null(t);
+    for (int i = 0, number; i < n; i++)
+        cr_assert_eq(file_table_add(t, &number, temp_path(name_of(i)), &err), TP_OK);
+    n_closed = 0;
+    return t;
+}
+
+/* Read a byte of each file in turn, `passes` times, as of tensors that are cut among ranks. */
+static void read_in_turn(struct file_table *t, int n, int passes)
+{
+    for (int i = 0; i < n * passes; i++) {
+        const struct file_table_range byte = { t, i % n, 0, 1 };
+        struct tp_err err = { 0 };
+        char x = 0;
+
+        cr_assert_eq(file_table_range_read(&byte, 0, &x, 1, &err), TP_OK, "%s", err.msg);
+        cr_assert_eq(x, 'x');
+    }
+}
+
+Test(file_table, files_that_may_be_open_together_are_opened_once)
+{
+    struct file_table *t = table_to_read(OPEN_TO_READ);
+
+    read_in_turn(t, OPEN_TO_READ, 10);
+    cr_expect_eq(n_closed, 0);
+    file_table_free(t);
+}
+
+Test(file_table, of_more_files_that_are_read_in_turn_most_stay_open)
+{
+    enum { N = OPEN_TO_READ + 8, PASSES = 50 };
+    struct file_table *t = table_to_read(N);
+
+    read_in_turn(t, N, PASSES);
+    cr_expect_geq(n_closed, N - OPEN_TO_READ);
+    cr_expect_lt(n_closed, N * PASSES / 2, "%d of %d reads opened a file", n_closed, N * PASSES);
+    file_table_free(t);
+}
+
+Test(file_table, a_range_that_reaches_beyond_its_end_is_refused)
+{
+    struct file_table *t = table_to_read(1);
+    const struct file_table_range byte = { t, 0, 0, 1 };
+    struct tp_err err = { 0 };
+    char two[2];
+
+    cr_expect_eq(file_table_range_read(&byte, 0, two, 2, &err), TP_E_CORRUPT);
+    file_table_free(t);
 }

@@ -7,6 +7,7 @@
 
 #include <fcntl.h>
 #include <string.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "core/file.h"
@@ -14,6 +15,17 @@
 #include "tests/unit/temp_dir.h"
 #include "torch/crc32.h"
 #include "torch/torch_tensor.h"
+
+static int n_reads;
+static int64_t n_read; /* bytes */
+
+/* In the place of the C library's. */
+ssize_t pread(int fd, void *buf, size_t n, off_t offset)
+{
+    n_reads++;
+    n_read += (int64_t)n;
+    return (ssize_t)syscall(SYS_pread64, fd, buf, n, offset);
+}
 
 TestSuite(torch_save, .init = temp_dir_make, .fini = temp_dir_remove);
 TestSuite(zip_plan, .init = temp_dir_make, .fini = temp_dir_remove);
@@ -206,6 +218,33 @@ Test(zip_plan, members_and_archives_beyond_4_gib_come_back)
         cr_expect_eq(m->begin, p.members[i].begin);
     }
     cr_expect_eq(zip_find(&z, "a/0")->crc, crc32_of("abc", 3));
+    zip_plan_free(&p);
+    arena_free(&arena);
+    close(fd);
+}
+
+/* A checkpoint of a thousand ranks has a million archives with one tensor each. */
+Test(zip_plan, little_of_an_archive_is_read_to_find_its_members)
+{
+    static const char *const names[] = { "a/data.pkl", "a/byteorder", "a/data/0", "a/version" };
+    enum { N = 4, MEMBER_BYTES = 1 << 20 };
+    struct zip_plan p = { 0 };
+    struct zip z;
+    struct arena arena = { 0 };
+    struct file_part part;
+    struct tp_err err;
+    int fd = new_file("one");
+
+    for (int i = 0; i < N; i++)
+        cr_assert_eq(zip_plan_add(&p, names[i], NULL, MEMBER_BYTES, &err), TP_OK);
+    zip_plan_place(&p);
+    cr_assert_eq(zip_plan_write(&p, fd, "one", 0, &err), TP_OK, "%s", err.msg);
+    part = part_of(fd, 0);
+    n_reads = 0;
+    n_read = 0;
+    cr_assert_eq(zip_read(&z, &part, &arena, &err), TP_OK, "%s", err.msg);
+    cr_expect_leq(n_reads, N + 2, "%d reads", n_reads);
+    cr_expect_leq(n_read, 5000, "%lld bytes", (long long)n_read);
     zip_plan_free(&p);
     arena_free(&arena);
     close(fd);

@@ -184,13 +184,16 @@ static tp_status add_rank_zero3(struct deepspeed_state *d, struct torch_pieces *
             at = 0;
         }
         if (part > f.numel - at)
-            return refuse(x, "its flat tensors are shorter than the parameters", err);
+            return refuse(
+                x, "its flat tensors are shorter than the parameters, as of a save of more ranks",
+                err);
         if (first < n || (n == 0 && rank == 0))
             TP_TRY(add_interval(d, &f, p, first, n - first < part ? n - first : part, at, err));
         at += part;
     }
     if (at != f.numel || next != n_flat)
-        st = refuse(x, "its flat tensors are longer than the parameters", err);
+        st = refuse(
+            x, "its flat tensors are longer than the parameters, as of a save of fewer ranks", err);
 done:
     return st;
 }

@@ -274,8 +274,8 @@ tp_status megatron_optimizer_add_distributed(struct megatron_rank *r, struct tp_
     tp_status st;
 
     TP_TRY(megatron_rank_path(path, r, "distrib_optim.pt", err));
-    if (!object_is_there(path))
-        return TP_OK;
+    if (!object_is_there(path) && !piece_source_is_distributed(r->source))
+        return TP_OK; /* if the ranks before it have one, opening it says that it is missing */
     piece_source_set_distributed(r->source);
     TP_TRY(file_table_add(piece_source_files(r->source), &file, path, err));
     TP_TRY(torch_pieces_open(&x, r->source, file, 0, -1, err));

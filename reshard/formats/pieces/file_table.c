@@ -14,7 +14,7 @@
 #include "core/thread_pool.h"
 #include "storage/missing_files.h"
 
-enum { OPEN_FILES = 128 };
+enum { OPEN_FILES = 128, OPEN_FILES_MIN = 8 };
 
 struct file_entry {
     char *path;
@@ -30,34 +30,45 @@ struct file_table {
     int n, room, n_open;
     int most_open;
     bool writable;
-    int next; /* where the search for a file to close begins */
+    uint32_t chance; /* decides where the search for a file to close begins */
     pthread_mutex_t lock;
 };
 
-struct file_table *file_table_new(void)
+/* 1/part of the files that this process may open. Tensors that are cut among thousands of ranks are
+ * read and written rank by rank, one tensor after the other: with fewer open files than ranks, a
+ * file would be opened, or synced, again for each of its pieces. */
+static int most_open(rlim_t part)
+{
+    struct rlimit limit;
+    rlim_t n = OPEN_FILES;
+
+    if (getrlimit(RLIMIT_NOFILE, &limit) == 0)
+        n = limit.rlim_cur / part;
+    return n < OPEN_FILES_MIN ? OPEN_FILES_MIN : n < INT_MAX ? (int)n : INT_MAX;
+}
+
+static struct file_table *new_table(bool writable, rlim_t part)
 {
     struct file_table *t = calloc(1, sizeof *t);
 
     if (t) {
         pthread_mutex_init(&t->lock, NULL);
-        t->most_open = OPEN_FILES;
+        t->writable = writable;
+        t->most_open = most_open(part);
     }
     return t;
 }
 
-/* Before they are closed, files are synced, so half of the files that the process may open stay
- * open. */
+/* A source that quantized weights are read from has a table besides that of its pieces. All
+ * together, five sixths are open; the rest is for everything else. */
+struct file_table *file_table_new(void)
+{
+    return new_table(false, 6);
+}
+
 struct file_table *file_table_new_writable(void)
 {
-    struct file_table *t = file_table_new();
-    struct rlimit limit;
-
-    if (!t)
-        return NULL;
-    t->writable = true;
-    if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur / 2 > OPEN_FILES)
-        t->most_open = limit.rlim_cur / 2 < INT_MAX ? (int)(limit.rlim_cur / 2) : INT_MAX;
-    return t;
+    return new_table(true, 2);
 }
 
 void file_table_free(struct file_table *t)
@@ -140,13 +151,19 @@ tp_status file_table_sync(struct file_table *t, struct tp_err *err)
     return thread_pool_run(sync_item, t->files, t->n, FILE_SYNC_THREADS, err);
 }
 
-/* Close files that are not in use, until fewer than `most` are open. */
+/* Close files that are not in use, until fewer than `most` are open. The first one is any: readers
+ * go through the files of all ranks again and again, so the file that was used first is the one
+ * that is needed next. */
 static void close_unused(struct file_table *t, int most)
 {
-    for (int i = 0; i < t->n && t->n_open >= most; i++) {
-        struct file_entry *f = &t->files[t->next];
+    int next;
 
-        t->next = (t->next + 1) % t->n;
+    t->chance = t->chance * 1664525 + 1013904223; /* Numerical Recipes' generator */
+    next = (int)((uint64_t)t->chance * (uint64_t)t->n >> 32);
+    for (int i = 0; i < t->n && t->n_open >= most; i++) {
+        struct file_entry *f = &t->files[next];
+
+        next = (next + 1) % t->n;
         if (!f->open || f->users > 0)
             continue;
         object_close(&f->object);
@@ -223,4 +240,30 @@ void file_table_release(struct file_table *t, int number)
     pthread_mutex_lock(&t->lock);
     t->files[number].users--;
     pthread_mutex_unlock(&t->lock);
+}
+
+tp_status file_table_range_read(const struct file_table_range *r, int64_t at, void *buf, int64_t n,
+                                struct tp_err *err)
+{
+    struct file_part part;
+    tp_status st = file_table_use(r->files, r->file, &part, err);
+
+    if (st)
+        return st;
+    part.begin = r->begin;
+    part.size = r->size;
+    st = file_part_read(&part, at, buf, n, err);
+    file_table_release(r->files, r->file);
+    return st;
+}
+
+void file_table_range_will_read(const struct file_table_range *r)
+{
+    struct file_part part;
+    struct tp_err ignored;
+
+    if (file_table_use(r->files, r->file, &part, &ignored))
+        return;
+    object_will_read(&part.object, r->begin, r->size);
+    file_table_release(r->files, r->file);
 }

@@ -1,7 +1,8 @@
 /*
  * reshard/formats/pieces/file_table.h - the files of a source or target, of which only some are
- * open at a time. A checkpoint of a large job has thousands of files, and a process may open about
- * a thousand. A file that was written is synced before it is closed.
+ * open at a time: a sixth of the files that the process may open when they are read, half of them
+ * when they are written. A checkpoint of a large job has thousands of files, and some systems let a
+ * process open about a thousand. A file that was written is synced before it is closed.
  */
 #ifndef RESHARD_FORMATS_PIECES_FILE_TABLE_H
 #define RESHARD_FORMATS_PIECES_FILE_TABLE_H
@@ -33,6 +34,20 @@ const char *file_table_path(const struct file_table *t, int number);
 tp_status file_table_use(struct file_table *t, int number, struct file_part *part,
                          struct tp_err *err);
 void file_table_release(struct file_table *t, int number);
+
+/* Bytes of a file of a table to read. */
+struct file_table_range {
+    struct file_table *files;
+    int file;
+    int64_t begin, size;
+};
+
+/* Read n bytes at `at` of the range. TP_E_CORRUPT: they are not all in it, or not in the file. */
+tp_status file_table_range_read(const struct file_table_range *r, int64_t at, void *buf, int64_t n,
+                                struct tp_err *err);
+
+/* Say that the range will be read (object_will_read). */
+void file_table_range_will_read(const struct file_table_range *r);
 
 /* fsync the files of a writable table that were used since the last sync and are not in use,
  * several at the same time. Not while other threads use the table. */

@@ -96,20 +96,23 @@ static tp_status no_memory(const struct piece_source *s, struct tp_err *err)
     return tp_fail(err, TP_E_NOMEM, "%s: no memory for its index", s->path);
 }
 
-/* Make room for one more element of a list. */
-static tp_status grow(const struct piece_source *s, void *list, int n, int *room, size_t size,
+/* Make room for one more element of a list, which counts as memory of the tables. */
+static tp_status grow(struct piece_source *s, void *list, int n, int *room, size_t size,
                       struct tp_err *err)
 {
     void **p = list, *grown;
-    int larger = *room ? 2 * *room : 64;
+    const int larger = *room + *room / 4 + 64;
+    const size_t more = (size_t)(larger - *room) * size;
 
     if (n < *room)
         return TP_OK;
-    if (n > (1 << 29))
+    if (n > (1 << 29) || (s->arena.limit_bytes > 0 && more >= piece_source_memory_left(s)))
         return no_memory(s, err);
     grown = realloc(*p, (size_t)larger * size);
     if (!grown)
         return no_memory(s, err);
+    if (s->arena.limit_bytes > 0)
+        s->arena.limit_bytes -= more;
     *p = grown;
     *room = larger;
     return TP_OK;

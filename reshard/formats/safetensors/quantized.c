@@ -12,19 +12,20 @@
 enum { MXFP4_BATCH = 256 << 10 }; /* bytes of rows that are read at a time */
 
 /* Some of these bytes. */
-static struct file_part part_of(const struct file_part *all, int64_t at, int64_t size)
+static struct file_table_range part_of(const struct file_table_range *all, int64_t at, int64_t size)
 {
-    return (struct file_part){ all->object, all->path, all->begin + at, size };
+    return (struct file_table_range){ all->files, all->file, all->begin + at, size };
 }
 
-static tp_status read_all(const struct file_part *part, void *to, struct tp_err *err)
+static tp_status read_all(const struct file_table_range *part, void *to, struct tp_err *err)
 {
-    return file_part_read(part, 0, to, part->size, err);
+    return file_table_range_read(part, 0, to, part->size, err);
 }
 
-static void will_read_all(const struct file_part *part)
+/* The file of bytes, for messages. */
+static const char *path_of(const struct file_table_range *part)
 {
-    object_will_read(&part->object, part->begin, part->size);
+    return file_table_path(part->files, part->file);
 }
 
 /* ---- what there is ---- */
@@ -67,7 +68,7 @@ static tp_status refuse_shapes(const struct quantized *q, const struct safetenso
 
     return tp_fail(
         err, TP_E_CORRUPT, "%s: tensor %s is %s in %s, and its scales %s are %s; expected is %s",
-        q->scales.path, elements->name,
+        path_of(&q->scales), elements->name,
         box_format_shape(shape, sizeof shape, elements->ndim, elements->shape),
         q->form == QUANTIZED_FP8 ? "FP8" : "MXFP4", scales->name,
         box_format_shape(scale_shape, sizeof scale_shape, scales->ndim, scales->shape), expected);
@@ -82,7 +83,7 @@ static tp_status make_fp8(struct quantized *q, const struct safetensors_tensor *
         return tp_fail(err, TP_E_CORRUPT,
                        "%s: tensor %s, the scales of a weight in FP8, has a dtype that is not "
                        "supported; supported are F32, BF16, F16, F64, F8_E8M0 and U8",
-                       q->scales.path, scales->name);
+                       path_of(&q->scales), scales->name);
     if (!fp8_grid_make(&q->grid, t->ndim, t->shape, scales->ndim, scales->shape))
         return refuse_shapes(q, t, scales,
                              "one scale for all, one for each row, or one for each block, of 128 "
@@ -106,7 +107,7 @@ static tp_status make_mxfp4(struct quantized *q, const struct safetensors_tensor
                                           arena_printf(arena, "%.*s", length_of(t->name), t->name),
                                       .ndim = n };
     if (!w->name)
-        return tp_fail(err, TP_E_NOMEM, "%s: no memory for its index", q->elements.path);
+        return tp_fail(err, TP_E_NOMEM, "%s: no memory for its index", path_of(&q->elements));
     q->blocks = (struct mxfp4_blocks){ 1, t->shape[leading], t->shape[leading + 1] };
     for (int d = 0; d < leading; d++) {
         w->shape[d] = t->shape[d];
@@ -119,9 +120,9 @@ static tp_status make_mxfp4(struct quantized *q, const struct safetensors_tensor
 
 /* Scales in bytes are E8M0, as in transformers' Fp8Dequantize. */
 tp_status quantized_make(struct quantized *q, const struct safetensors_entry *elements,
-                         const struct file_part *element_bytes,
+                         const struct file_table_range *element_bytes,
                          const struct safetensors_entry *scales,
-                         const struct file_part *scale_bytes, struct arena *arena,
+                         const struct file_table_range *scale_bytes, struct arena *arena,
                          struct tp_err *err)
 {
     const bool are_bytes = scales->tensor.dtype == DTYPE_U8;
@@ -142,7 +143,8 @@ tp_status quantized_make(struct quantized *q, const struct safetensors_entry *el
 
 /* What is stored of a run, and its scales; *first is the row of scales with which they begin. */
 static void find_fp8(const struct quantized *q, const struct box *run, const struct fp8_run *r,
-                     struct file_part *elements, struct file_part *scales, int64_t *first)
+                     struct file_table_range *elements, struct file_table_range *scales,
+                     int64_t *first)
 {
     const struct box whole = box_whole(q->weight.ndim, q->weight.shape);
     const int64_t row = q->grid.cols * (q->scale_type ? 1 : (int64_t)dtype_bytes(q->scale_dtype));
@@ -154,8 +156,8 @@ static void find_fp8(const struct quantized *q, const struct box *run, const str
 }
 
 /* Read scales as f32; *out is malloc'ed. */
-static tp_status read_scales(float **out, const struct quantized *q, const struct file_part *b,
-                             struct tp_err *err)
+static tp_status read_scales(float **out, const struct quantized *q,
+                             const struct file_table_range *b, struct tp_err *err)
 {
     const int64_t n = b->size / (q->scale_type ? 1 : dtype_bytes(q->scale_dtype));
     float *scales = malloc((size_t)n * sizeof *scales);
@@ -166,7 +168,7 @@ static tp_status read_scales(float **out, const struct quantized *q, const struc
     if (scales && stored)
         st = read_all(b, stored, err);
     else
-        st = tp_fail(err, TP_E_NOMEM, "%s: no memory for scales", b->path);
+        st = tp_fail(err, TP_E_NOMEM, "%s: no memory for scales", path_of(b));
     if (!st && q->scale_type)
         fp8_scales_from_e8m0(scales, stored, n);
     else if (!st)
@@ -179,7 +181,7 @@ static tp_status read_fp8(const struct quantized *q, const struct box *run, void
                           struct tp_err *err)
 {
     const struct fp8_run r = fp8_run_of(&q->grid, q->weight.ndim, q->weight.shape, run);
-    struct file_part elements, scales;
+    struct file_table_range elements, scales;
     float *factors = NULL;
     int64_t first;
     tp_status st;
@@ -197,8 +199,9 @@ static tp_status read_fp8(const struct quantized *q, const struct box *run, void
 /* ---- MXFP4 ---- */
 
 /* Bytes of stored rows, counted through all matrices; a row has `unit` bytes for each group. */
-static struct file_part rows_of(const struct quantized *q, const struct file_part *all,
-                                int64_t unit, int64_t row, int64_t rows)
+static struct file_table_range rows_of(const struct quantized *q,
+                                       const struct file_table_range *all, int64_t unit,
+                                       int64_t row, int64_t rows)
 {
     return part_of(all, row * q->blocks.groups * unit, rows * q->blocks.groups * unit);
 }
@@ -218,9 +221,9 @@ static tp_status read_part(const struct quantized *q, const struct mxfp4_part *p
     tp_status st = TP_OK;
 
     if (!blocks || !scales)
-        st = tp_fail(err, TP_E_NOMEM, "%s: no memory for MXFP4", q->elements.path);
+        st = tp_fail(err, TP_E_NOMEM, "%s: no memory for MXFP4", path_of(&q->elements));
     for (int64_t done = 0; done < p->rows && !st; done += rows.rows) {
-        struct file_part b;
+        struct file_table_range b;
 
         rows.rows = p->rows - done < batch ? p->rows - done : batch;
         b = rows_of(q, &q->scales, 1, first + done, rows.rows);
@@ -263,13 +266,14 @@ static tp_status will_read_part(const struct quantized *q, const struct mxfp4_pa
                                 struct tp_err *err)
 {
     const int64_t first = p->matrix * q->blocks.rows + p->row;
-    const struct file_part scales = rows_of(q, &q->scales, 1, first, p->rows);
-    const struct file_part blocks = rows_of(q, &q->elements, MXFP4_GROUP_BYTES, first, p->rows);
+    const struct file_table_range scales = rows_of(q, &q->scales, 1, first, p->rows);
+    const struct file_table_range blocks =
+        rows_of(q, &q->elements, MXFP4_GROUP_BYTES, first, p->rows);
 
     (void)to;
     (void)err;
-    will_read_all(&scales);
-    will_read_all(&blocks);
+    file_table_range_will_read(&scales);
+    file_table_range_will_read(&blocks);
     return TP_OK;
 }
 
@@ -286,7 +290,7 @@ tp_status quantized_read(const struct quantized *q, const struct box *run, void 
 
 void quantized_will_read(const struct quantized *q, const struct box *run)
 {
-    struct file_part elements, scales;
+    struct file_table_range elements, scales;
     struct tp_err ignored;
     int64_t first;
 
@@ -296,8 +300,8 @@ void quantized_will_read(const struct quantized *q, const struct box *run)
         const struct fp8_run r = fp8_run_of(&q->grid, q->weight.ndim, q->weight.shape, run);
 
         find_fp8(q, run, &r, &elements, &scales, &first);
-        will_read_all(&scales);
-        will_read_all(&elements);
+        file_table_range_will_read(&scales);
+        file_table_range_will_read(&elements);
     } else {
         for_parts(q, run, NULL, will_read_part, &ignored);
     }

@@ -11,18 +11,18 @@
 
 #include "core/arena.h"
 #include "core/err.h"
+#include "reshard/formats/pieces/file_table.h"
 #include "reshard/formats/safetensors/mxfp4.h"
 #include "reshard/formats/safetensors/safetensors_header.h"
-#include "torch/file_part.h"
 
 enum quantized_form { QUANTIZED_NOT, QUANTIZED_FP8, QUANTIZED_MXFP4 };
 
 struct quantized {
     struct safetensors_tensor weight; /* what it is read as */
     enum quantized_form form;
-    struct file_part elements, scales; /* all that is stored */
-    enum fp8_type scale_type;          /* how scales are stored: as this, or, if it is FP8_NONE, as
-                                          scale_dtype */
+    struct file_table_range elements, scales; /* all that is stored */
+    enum fp8_type scale_type; /* how scales are stored: as this, or, if it is FP8_NONE, as
+                                 scale_dtype */
     enum dtype scale_dtype;
     struct fp8_grid grid;       /* of FP8 */
     struct mxfp4_blocks blocks; /* of MXFP4 */
@@ -39,9 +39,9 @@ const char *quantized_scales_name(enum quantized_form form, const char *name, in
 /* A weight from what is stored of it. Its name is in the arena. TP_E_CORRUPT: the scales do not
  * divide it, or have a type that is not supported. */
 tp_status quantized_make(struct quantized *q, const struct safetensors_entry *elements,
-                         const struct file_part *element_bytes,
+                         const struct file_table_range *element_bytes,
                          const struct safetensors_entry *scales,
-                         const struct file_part *scale_bytes, struct arena *arena,
+                         const struct file_table_range *scale_bytes, struct arena *arena,
                          struct tp_err *err);
 
 /* Read a run of the weight as bf16. Thread safe. */

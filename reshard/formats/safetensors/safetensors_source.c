@@ -9,16 +9,11 @@
 #include "core/file.h"
 #include "core/text.h"
 #include "reshard/engine/tensor_digests.h"
+#include "reshard/formats/pieces/file_table.h"
 #include "reshard/formats/safetensors/quantized.h"
 #include "reshard/formats/safetensors/safetensors_index.h"
 #include "storage/location.h"
-#include "storage/missing_files.h"
 #include "storage/remote_object.h"
-
-struct safetensors_source_file {
-    struct object object;
-    const char *path;
-};
 
 /* An entry of one of the files. */
 struct safetensors_found {
@@ -32,8 +27,7 @@ struct safetensors_source {
     struct reshard_endpoint endpoint;
     struct arena arena;
     const char *path;
-    struct safetensors_source_file *files;
-    int n_files;
+    struct file_table *files;
     struct safetensors_found *found; /* sorted by name */
     int n_found;
     const struct safetensors_found **selected; /* [endpoint.n_extents] */
@@ -46,16 +40,15 @@ static tp_status no_memory(const struct safetensors_source *s, struct tp_err *er
 }
 
 /* Of a run that is stored as it is read. */
-static struct file_part bytes_of(const struct safetensors_source *s,
-                                 const struct safetensors_found *f, const struct box *run)
+static struct file_table_range bytes_of(const struct safetensors_source *s,
+                                        const struct safetensors_found *f, const struct box *run)
 {
     const struct box whole = box_whole(f->entry.tensor.ndim, f->entry.tensor.shape);
-    const struct safetensors_source_file *file = &s->files[f->file];
     const int elem = dtype_bytes(f->entry.tensor.dtype);
 
-    return (struct file_part){ file->object, file->path,
-                               f->entry.begin + box_offset_in(&whole, run) * elem,
-                               box_elements(run) * elem };
+    return (struct file_table_range){ s->files, f->file,
+                                      f->entry.begin + box_offset_in(&whole, run) * elem,
+                                      box_elements(run) * elem };
 }
 
 static tp_status source_read_undigested(void *ctx, int extent, const struct box *run, void *buf,
@@ -63,22 +56,22 @@ static tp_status source_read_undigested(void *ctx, int extent, const struct box 
 {
     const struct safetensors_source *s = ctx;
     const struct safetensors_found *f = s->selected[extent];
-    const struct file_part b = bytes_of(s, f, run);
+    const struct file_table_range b = bytes_of(s, f, run);
 
     return f->quantized ? quantized_read(f->quantized, run, buf, err)
-                        : file_part_read(&b, 0, buf, b.size, err);
+                        : file_table_range_read(&b, 0, buf, b.size, err);
 }
 
 static void source_will_read(void *ctx, int extent, const struct box *run)
 {
     const struct safetensors_source *s = ctx;
     const struct safetensors_found *f = s->selected[extent];
-    const struct file_part b = bytes_of(s, f, run);
+    const struct file_table_range b = bytes_of(s, f, run);
 
     if (f->quantized)
         quantized_will_read(f->quantized, run);
     else
-        object_will_read(&b.object, b.begin, b.size);
+        file_table_range_will_read(&b);
 }
 
 static void source_add_digest(void *ctx, int tensor, const struct digest *part)
@@ -122,46 +115,31 @@ static const struct reshard_resumable source_resumable = { .sums = source_sums }
 
 /* ---- opening ---- */
 
-/* Open a file and append its tensors to s->found, in file order. */
-static tp_status add_file(struct safetensors_source *s, const char *path, struct tp_err *err)
+/* Append the tensors of a file to s->found, in file order. */
+static tp_status read_file(struct safetensors_source *s, int file, struct tp_err *err)
 {
     struct safetensors_entry *entries;
-    struct safetensors_source_file *file = &s->files[s->n_files];
     struct safetensors_header_file header;
-    int64_t size;
+    struct file_part part;
     void *grown;
     int n;
-    tp_status st = object_open_any(&file->object, &size, path, err);
+    tp_status st = file_table_use(s->files, file, &part, err);
 
     if (st)
         return st;
-    s->n_files++; /* from now on it is closed with s */
-    file->path = arena_strdup(&s->arena, path);
-    if (!file->path)
-        return no_memory(s, err);
-    header = (struct safetensors_header_file){ file->object, size, file->path };
+    header = (struct safetensors_header_file){ part.object, part.size, part.path };
     TP_TRY(safetensors_header_read(&entries, &n, &header, &s->arena, err));
     grown = realloc(s->found, (size_t)(s->n_found + n + 1) * sizeof *s->found);
-    if (!grown)
-        return no_memory(s, err);
+    if (!grown) {
+        st = no_memory(s, err);
+        goto done;
+    }
     s->found = grown;
     for (int i = 0; i < n; i++)
-        s->found[s->n_found++] = (struct safetensors_found){ entries[i], s->n_files - 1, NULL };
+        s->found[s->n_found++] = (struct safetensors_found){ entries[i], file, NULL };
 done:
+    file_table_release(s->files, file);
     return st;
-}
-
-/* A file of the index was not found: say which others are missing too. */
-static tp_status fail_missing(const struct safetensors_source *s,
-                              const struct safetensors_files *files, struct arena *arena,
-                              struct tp_err *err)
-{
-    const char **paths = arena_array(arena, (size_t)files->n, sizeof *paths);
-
-    for (int i = 0; paths && i < files->n; i++)
-        if (!(paths[i] = arena_printf(arena, "%s/%s", s->path, files->names[i])))
-            paths = NULL;
-    return missing_files_fail(err, paths, paths ? files->n : 0);
 }
 
 static tp_status add_indexed(struct safetensors_source *s, const char *index, struct tp_err *err)
@@ -171,21 +149,14 @@ static tp_status add_indexed(struct safetensors_source *s, const char *index, st
     tp_status st;
 
     TP_TRY(safetensors_index_read(&files, index, &arena, err));
-    s->files = calloc((size_t)files.n + 1, sizeof *s->files);
-    if (!s->files) {
-        st = no_memory(s, err);
-        goto done;
-    }
-    for (int i = 0; i < files.n; i++) {
+    for (int i = 0, file; i < files.n; i++) {
         char path[PATH_MAX];
 
         TP_TRY(file_join(path, s->path, files.names[i], err));
-        st = add_file(s, path, err);
-        if (st == TP_E_NOTFOUND)
-            st = fail_missing(s, &files, &arena, err);
-        if (st)
-            goto done;
+        TP_TRY(file_table_add(s->files, &file, path, err));
     }
+    for (int i = 0; i < files.n; i++)
+        TP_TRY(read_file(s, i, err));
 done:
     arena_free(&arena);
     return st;
@@ -202,13 +173,14 @@ static tp_status add_files(struct safetensors_source *s, struct tp_err *err)
     char one[PATH_MAX], index[PATH_MAX];
     const bool is_dir = is_folder(s->path);
     bool is_one, is_indexed;
+    int file;
     tp_status st;
 
     TP_TRY(file_join(one, s->path, "model.safetensors", err));
     TP_TRY(file_join(index, s->path, "model.safetensors.index.json", err));
-    if (!is_dir && !location_is_remote(s->path) && !file_exists(s->path))
-        return tp_fail(err, TP_E_NOTFOUND, "%s: no such file or folder", s->path);
     TP_TRY(object_exists(&is_one, is_dir ? one : s->path, err));
+    if (!is_dir && !is_one)
+        return tp_fail(err, TP_E_NOTFOUND, "%s: no such file or folder", s->path);
     TP_TRY(object_exists(&is_indexed, index, err));
     if (is_dir && !is_one && is_indexed)
         return add_indexed(s, index, err);
@@ -216,10 +188,8 @@ static tp_status add_files(struct safetensors_source *s, struct tp_err *err)
         return tp_fail(err, TP_E_NOTFOUND,
                        "%s: contains neither model.safetensors nor model.safetensors.index.json",
                        s->path);
-    s->files = calloc(1, sizeof *s->files);
-    if (!s->files)
-        return no_memory(s, err);
-    st = add_file(s, is_dir ? one : s->path, err);
+    TP_TRY(file_table_add(s->files, &file, is_dir ? one : s->path, err));
+    st = read_file(s, file, err);
 done:
     return st;
 }
@@ -239,7 +209,8 @@ static tp_status sort_found(struct safetensors_source *s, struct tp_err *err)
         if (by_name(&s->found[i - 1], &s->found[i]) == 0)
             return tp_fail(err, TP_E_CORRUPT, "%s: tensor %s occurs twice, in %s and in %s",
                            s->path, s->found[i].entry.tensor.name,
-                           s->files[s->found[i - 1].file].path, s->files[s->found[i].file].path);
+                           file_table_path(s->files, s->found[i - 1].file),
+                           file_table_path(s->files, s->found[i].file));
     return TP_OK;
 }
 
@@ -248,11 +219,15 @@ tp_status safetensors_open(struct safetensors_source **out, const char *path, st
     struct safetensors_source *s = calloc(1, sizeof *s);
     tp_status st = TP_OK;
 
-    if (!s || !(s->path = arena_strdup(&s->arena, path))) {
-        free(s);
+    if (!s)
         return tp_fail(err, TP_E_NOMEM, "%s: no memory for its index", path);
-    }
     tensor_digests_init(&s->digests);
+    s->path = arena_strdup(&s->arena, path);
+    s->files = file_table_new();
+    if (!s->path || !s->files) {
+        st = tp_fail(err, TP_E_NOMEM, "%s: no memory for its index", path);
+        goto done;
+    }
     TP_TRY(add_files(s, err));
     TP_TRY(sort_found(s, err));
     *out = s;
@@ -284,12 +259,12 @@ const char *safetensors_path(const struct safetensors_source *s)
 
 int safetensors_files(const struct safetensors_source *s)
 {
-    return s->n_files;
+    return file_table_count(s->files);
 }
 
 const char *safetensors_file(const struct safetensors_source *s, int file)
 {
-    return s->files[file].path;
+    return file_table_path(s->files, file);
 }
 
 int safetensors_place(const struct safetensors_source *s, int i, int64_t *begin)
@@ -341,18 +316,18 @@ static const struct safetensors_found *find_scales(const struct safetensors_sour
     return f;
 }
 
-static struct file_part all_bytes(const struct safetensors_source *s,
-                                  const struct safetensors_found *f)
+static struct file_table_range all_bytes(const struct safetensors_source *s,
+                                         const struct safetensors_found *f)
 {
-    return (struct file_part){ s->files[f->file].object, s->files[f->file].path, f->entry.begin,
-                               f->entry.end - f->entry.begin };
+    return (struct file_table_range){ s->files, f->file, f->entry.begin,
+                                      f->entry.end - f->entry.begin };
 }
 
 static tp_status dequantize(struct safetensors_source *s, struct safetensors_found *f,
                             const struct safetensors_found *scales, struct tp_err *err)
 {
     struct quantized *q = arena_array(&s->arena, 1, sizeof *q);
-    const struct file_part elements = all_bytes(s, f), scale_bytes = all_bytes(s, scales);
+    const struct file_table_range elements = all_bytes(s, f), scale_bytes = all_bytes(s, scales);
     tp_status st;
 
     if (!q)
@@ -496,9 +471,7 @@ void safetensors_source_close(struct safetensors_source *s)
 {
     if (!s)
         return;
-    for (int i = 0; i < s->n_files; i++)
-        object_close(&s->files[i].object);
-    free(s->files);
+    file_table_free(s->files);
     free(s->found);
     tensor_digests_end(&s->digests);
     arena_free(&s->arena);

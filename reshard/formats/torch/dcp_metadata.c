@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "core/file.h"
+#include "core/size.h"
 #include "torch/pickle_copy.h"
 #include "torch/torch_tensor.h"
 
@@ -41,7 +42,7 @@ struct dcp_metadata {
     int64_t n_paths;
     const struct pickle_value *megatron; /* DCP_CUTS */
     struct dcp_item *items;
-    int n, room;
+    int64_t n, most;
 };
 
 static tp_status damaged(const struct dcp_metadata *x, const char *name, const char *what,
@@ -175,21 +176,12 @@ static tp_status add_item(struct dcp_metadata *x, const struct dcp_item *item, s
     file = pickle_text(pickle_get(p->info, "relative_path"));
     if (!file || !file_name_is_plain(file))
         return damaged(x, item->name, "is stored outside the folder", err);
-    if (x->n == x->room) {
-        int room = x->room ? 2 * x->room : 256;
-        struct dcp_item *grown =
-            room > 1 << 28 ? NULL : realloc(x->items, (size_t)room * sizeof *grown);
-
-        if (!grown)
-            return no_memory(x, err);
-        x->items = grown;
-        x->room = room;
-    }
+    if (x->n == x->most)
+        return damaged(x, item->name, "it has more boxes than were counted", err);
     to = &x->items[x->n++];
     *to = *item;
-    to->name = arena_strdup(x->arena, item->name);
     to->file = arena_strdup(x->arena, file);
-    if (!to->name || !to->file)
+    if (!to->file)
         return no_memory(x, err);
     if (!pickle_int(&to->begin, pickle_get(p->info, "offset")) ||
         !pickle_int(&to->size, pickle_get(p->info, "length")) || to->begin < 0 || to->size < 0)
@@ -245,6 +237,10 @@ static tp_status add_entry(struct dcp_metadata *x, const char *name, const struc
 
     if (!name || !*name)
         return damaged(x, NULL, "its name is not text", err);
+    name = arena_strdup(x->arena, name); /* that of all its items */
+    object.name = name;
+    if (!name)
+        return no_memory(x, err);
     if (pickle_is_call(v, METADATA, "TensorStorageMetadata"))
         return add_tensor(x, name, v, err);
     if (pickle_is_call(v, METADATA, "BytesStorageMetadata")) {
@@ -272,10 +268,40 @@ static tp_status read_root(const struct pickle_value **root, struct dcp_metadata
     return st;
 }
 
+/* Make room for all items. There are as many as boxes and objects: a million for a model of a
+ * thousand ranks, so the table does not grow to twice its size, nor is it copied. */
+static tp_status make_items(struct dcp_metadata *x, const struct pickle_value *entries,
+                            struct tp_err *err)
+{
+    char bytes[SIZE_TEXT_MAX];
+
+    for (int64_t i = 0; i < pickle_entries(entries); i++) {
+        const struct pickle_value *v = pickle_entry(entries, i);
+
+        x->most += pickle_is_call(v, METADATA, "TensorStorageMetadata")
+                       ? pickle_count(pickle_get(v, "chunks"))
+                       : 1;
+    }
+    if (x->most <= INT_MAX)
+        x->items = arena_array(x->arena, (size_t)x->most + 1, sizeof *x->items);
+    return x->items ? TP_OK
+                    : tp_fail(err, TP_E_NOMEM, "%s: no memory for its %lld entries, which need %s",
+                              x->path, (long long)x->most,
+                              size_format(bytes, x->most * (int64_t)sizeof *x->items));
+}
+
+/* Of the arena's limit, what others have left. */
+static size_t limit_beside(size_t limit, size_t others)
+{
+    return limit == 0 ? 0 : limit > others ? limit - others : 1;
+}
+
 tp_status dcp_metadata_read(struct dcp_item **items, int *n, const char *dir, struct arena *arena,
                             struct tp_err *err)
 {
-    struct dcp_metadata x = { .arena = arena, .values.limit_bytes = arena->limit_bytes };
+    const size_t limit = arena->limit_bytes;
+    struct dcp_metadata x = { .arena = arena,
+                              .values.limit_bytes = limit_beside(limit, arena->used_bytes) };
     const struct pickle_value *root = NULL, *entries;
     char path[PATH_MAX];
     tp_status st;
@@ -287,18 +313,14 @@ tp_status dcp_metadata_read(struct dcp_item **items, int *n, const char *dir, st
     TP_TRY(read_paths(&x, pickle_get(root, "planner_data"), err));
     x.megatron = pickle_get(root, DCP_CUTS);
     entries = pickle_get(root, "state_dict_metadata");
+    arena->limit_bytes = limit_beside(limit, x.values.used_bytes);
+    TP_TRY(make_items(&x, entries, err));
     for (int64_t i = 0; i < pickle_entries(entries); i++)
         TP_TRY(add_entry(&x, pickle_text(pickle_key(entries, i)), pickle_entry(entries, i), err));
-    *items = arena_array(arena, (size_t)x.n + 1, sizeof **items);
-    if (!*items) {
-        st = no_memory(&x, err);
-        goto done;
-    }
-    if (x.n)
-        memcpy(*items, x.items, (size_t)x.n * sizeof **items);
-    *n = x.n;
+    *items = x.items;
+    *n = (int)x.n;
 done:
-    free(x.items);
+    arena->limit_bytes = limit;
     arena_free(&x.values);
     return st;
 }
