@@ -4,6 +4,7 @@ Small files that the parsers accept, from which libFuzzer makes others, and inpu
 defect.
 """
 import json
+import math
 import pathlib
 import struct
 import sys
@@ -178,11 +179,11 @@ def value(v):
 
 
 def array(*size):
-    """A tensor of the storage of 64 floats, contiguous."""
+    """A tensor of the storage of 256 floats, contiguous."""
     stride = [1] * len(size)
     for d in range(len(size) - 2, -1, -1):
         stride[d] = stride[d + 1] * size[d + 1]
-    return hostile_torch.tensor(numel=64, size=size, stride=stride)
+    return hostile_torch.tensor(numel=256, size=size, stride=stride)
 
 
 def namespace(**members):
@@ -201,9 +202,23 @@ def trainer(layer, decayed, norms, names=None):
     return {"state": state, "param_groups": groups, "model.norm.weight": array(4)}
 
 
+FOLDERS = 14  # of foreign_checkpoint.c
+
+
 def foreign(folder, root, experts=0):
     """An input of foreign_checkpoint: the folder's number, whether the model has experts (2: it is not known), the pickle."""
-    return bytes([folder + 8 * experts]) + hostile_torch.P2 + value(root) + b"."
+    return bytes([folder + FOLDERS * experts]) + hostile_torch.P2 + value(root) + b"."
+
+
+def tensors(folder, shapes, kind="BF16", experts=0, **more):
+    """The same with the header of a safetensors file. shapes: {name: shape}, or (type, shape) with another type than `kind`."""
+    header, at = dict(more), 0
+    for name, shape in shapes.items():
+        dtype, shape = shape if shape and isinstance(shape[0], str) else (kind, shape)
+        size = math.prod(shape) * {"F8_E4M3": 1, "U8": 1, "BF16": 2, "F32": 4}[dtype]
+        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [at, at + size]}
+        at += size
+    return bytes([folder + FOLDERS * experts, at >> 8, at & 255]) + text(header)
 
 
 ARGS = {"num_layers": 2, "hidden_size": 4, "ffn_hidden_size": 4, "num_attention_heads": 2, "num_query_groups": 1,
@@ -235,8 +250,8 @@ def megatron(args, optimizer, layers=2, experts=0, **more):
             "optimizer": optimizer, "opt_param_scheduler": {}, **more}
 
 
-MOMENTS = {"exp_avg": array(8, 4), "exp_avg_sq": array(8, 4), "step": hostile_torch.tensor(numel=64, size=(), stride=())}
-FLAT = {"exp_avg": array(40), "exp_avg_sq": array(40), "step": hostile_torch.tensor(numel=64, size=(), stride=())}
+MOMENTS = {"exp_avg": array(8, 4), "exp_avg_sq": array(8, 4), "step": hostile_torch.tensor(numel=256, size=(), stride=())}
+FLAT = {"exp_avg": array(40), "exp_avg_sq": array(40), "step": hostile_torch.tensor(numel=256, size=(), stride=())}
 
 
 def size_of(*numbers):
@@ -251,6 +266,52 @@ def deepspeed(zero3=False, **more):
         state = {"fp32_flat_groups": [array(40)], "optimizer_state_dict": {"state": {0: FLAT}}}
     return {"dp_world_size": 1, "mp_world_size": 1, "global_steps": 5, "param_shapes": [{"w": size_of(8, 4), "v": size_of(8)}],
             "module": {"w": array(8, 4), "v": array(8)}, "optimizer_state_dict": state, **more}
+
+
+NEOX = {"input_layernorm.scale": (4,), "attention.query_key_value.weight": (4, 4), "attention.dense.weight": (4, 2),
+        "post_attention_layernorm.scale": (4,), "mlp.linear1.weight": (4, 4), "mlp.linear2.weight": (4, 2)}
+
+
+def neox_layer(head):
+    return {head + name: array(*s) for name, s in NEOX.items()}
+
+
+def parallel(pipeline=False):
+    """Files of two tensor-parallel ranks of GPT-NeoX's Llama."""
+    shapes = {"sequential.0.word_embeddings.weight": (4, 4), **{"sequential.%d.%s" % (i + 2, n): s for i in range(2) for n, s in NEOX.items()},
+              "sequential.5.norm.scale": (4,), "sequential.6.final_linear.weight": (4, 4)}
+    if pipeline:
+        shapes = {n.removeprefix("sequential."): s for n, s in shapes.items()}
+    at, slices = 0, {}
+    for name, s in shapes.items():
+        n = math.prod(s)
+        slices[name] = namespace(start=at, numel=n)
+        at += n
+    return {**deepspeed(mp_world_size=2), "param_shapes": [{n: size_of(*s) for n, s in shapes.items()}],
+            "module": None if pipeline else {n: array(*s) for n, s in shapes.items()}, "args": {"num_layers": 2},
+            "optimizer_state_dict": {"single_partition_of_fp32_groups": [array(at)], "param_slice_mappings": [slices],
+                                     "base_optimizer_state": {"state": {0: {"exp_avg": array(at), "exp_avg_sq": array(at)}}}}}
+
+
+def meta(ranks, kv=2):
+    """{name: shape} of a rank of Meta's, with so many rows of keys."""
+    out = {"tok_embeddings.weight": (8 // ranks, 4), "norm.weight": (4,), "output.weight": (8 // ranks, 4)}
+    for i in range(2):
+        out.update({"layers.%d.%s.weight" % (i, n): s for n, s in {
+            "attention.wq": (4 // ranks, 4), "attention.wk": (kv, 4), "attention.wv": (kv, 4), "attention.wo": (4, 4 // ranks),
+            "feed_forward.w1": (4 // ranks, 4), "feed_forward.w2": (4, 4 // ranks), "feed_forward.w3": (4 // ranks, 4),
+            "attention_norm": (4,), "ffn_norm": (4,)}.items()})
+    return out
+
+
+def vllm(tp):
+    out = {"model.embed_tokens.weight": (64 // tp, 4), "model.norm.weight": (4,), "lm_head.weight": (64 // tp, 4)}
+    for i in range(2):
+        out.update({"model.layers.%d.%s" % (i, n): s for n, s in {
+            "self_attn.qkv_proj.weight": (4 // tp + 4, 4), "self_attn.o_proj.weight": (4, 4 // tp), "mlp.gate_up_proj.weight": (8 // tp, 4),
+            "mlp.down_proj.weight": (4, 4 // tp), "input_layernorm.weight": (4,), "post_attention_layernorm.weight": (4,),
+            "self_attn.attn._k_scale": ("F32", ())}.items()})
+    return out
 
 
 def beat(step, phase=2, entered=0, left=0, loss=2.5, history=0):
@@ -310,6 +371,10 @@ SEEDS = {
     "bridge_args": {"llama": BRIDGE, "builder": BRIDGE.replace(b"model:\n", b"model:\n  transformer: {num_layers: 2, window_size: [3, 0]}\n"),
                     "layout": BRIDGE + b"  pipeline_model_parallel_layout: [[embedding, decoder], [decoder, loss]]\n",
                     "aliases": b"a: &a [1, 2]\nmodel: {a: *a, b: [*a, *a], num_layers: 2}\n"},
+    "meta_params": {"llama": text({"dim": 4, "n_layers": 2, "n_heads": 2, "n_kv_heads": 1, "vocab_size": 8, "multiple_of": 4,
+                                   "ffn_dim_multiplier": 0.4, "norm_eps": 1e-5, "rope_theta": 500000.0, "use_scaled_rope": True}),
+                    "mistral": text({"model": {"dim": 4, "n_layers": 2, "head_dim": 2, "hidden_dim": 4, "n_heads": 2, "sliding_window": 8,
+                                               "vocab_size": -1}})},
     "job_file": {"job": JOB, "empty": b"{}", "alias": b"a: &x [1, 2]\nb: *x\n", "slurm": b"backend: slurm\n" + JOB},
     "torch_file": {
         **{name: b"\0" + data for name, data in hostile_torch.cases().items()},
@@ -347,6 +412,16 @@ SEEDS = {
         "pt-weights": foreign(7, {"model.norm.weight": array(4), "rng": array(4)}),
         "zero1-bare": foreign(2, deepspeed(), 2), "zero3-bare": foreign(3, deepspeed(True), 2),
         "pt-bare": foreign(7, {"model.norm.weight": array(4), "rng": array(4)}, 2),
+        "parallel": foreign(8, parallel()), "parallel-layers": foreign(8, {**parallel(pipeline=True), **neox_layer("")}),
+        "verl": foreign(9, {"model.norm.weight": array(4), "state": {0: {"exp_avg": array(4), "exp_avg_sq": array(4), "step": 3}},
+                            "param_groups": [{"params": [0]}]}),
+        "verl-only-layers": foreign(9, {"model.layers.0.norm.weight": array(4), "state": {0: {"step": 3}}, "param_groups": [{"params": [0, 1]}]}),
+        "meta": foreign(10, {n: array(*s) for n, s in meta(2).items()}), "meta-copies": foreign(10, {n: array(*s) for n, s in meta(2, 4).items()}),
+        "mistral": tensors(11, meta(1)), "vllm": tensors(12, vllm(2)), "vllm-one": tensors(12, vllm(1)),
+        "fp8": tensors(13, {"model.norm.weight": (4,), "model.embed_tokens.weight": ("F8_E4M3", (8, 4)),
+                            "model.embed_tokens.weight_scale_inv": ("F32", (1, 1)), "lm_head.weight": ("F8_E4M3", (8, 4)),
+                            "lm_head.weight_scale": ("F32", (8, 1)), "b.weight": ("F8_E4M3", (8, 4)), "b.weight_scale": ("BF16", ())}),
+        "mxfp4": tensors(13, {"e_blocks": ("U8", (2, 3, 1, 16)), "e_scales": ("U8", (2, 3, 1)), "model.norm.weight": (4,)}),
         "trainer-sgd": foreign(6, {"state": {0: {"momentum_buffer": array(8, 4)}}, "param_groups": [{"params": [0]}]}),
     },
     "http_reply": {

@@ -1,16 +1,19 @@
-/* tests/fuzz/foreign_checkpoint.c - checkpoints of Megatron-LM, DeepSpeed and PyTorch: what their
- * readers make of the values in a pickle. The first byte of the input is the format, and the rest
- * is the pickle of every file of torch.save in the folder, which also have a storage of 256 bytes.
- * (The pickle itself is the subject of torch_file.c, and .metadata of dcp_metadata.c.) Every tensor
- * that is accepted lies in the files. */
+/* tests/fuzz/foreign_checkpoint.c - checkpoints of other frameworks: what their readers make of the
+ * values in a pickle, or in the header of a safetensors file. The first byte of the input is the
+ * format, and the rest is in every file of the folder: the pickle of a file of torch.save, with a
+ * storage of 1 KiB; or how many zeros follow the header of a safetensors file, in two bytes, and
+ * the header. (The pickle itself is the subject of torch_file.c, the header of
+ * safetensors_header.c, and .metadata of dcp_metadata.c.) Every tensor that is accepted lies in the
+ * files. */
 #include <sys/stat.h>
 
+#include "core/text.h"
 #include "layout/model_config.h"
 #include "reshard/formats/foreign.h"
 #include "tests/fuzz/fuzz.h"
 #include "torch/crc32.h"
 
-enum { MEMORY = 64 << 20, STORAGE = 256, FILES_MAX = 6 };
+enum { MEMORY = 64 << 20, STORAGE = 1 << 10, FILES_MAX = 6 };
 
 #define CONFIG(family, more)                                                        \
     "{\"architectures\":[\"" family "\"],\"hidden_act\":\"silu\",\"vocab_size\":8," \
@@ -28,7 +31,11 @@ static const char *const configs[] = {
            "\"model_type\":\"mixtral\",\"num_local_experts\":2,\"num_experts_per_tok\":1")
 };
 
-/* A folder of each kind, and its files with the pickle. */
+static const char params[] =
+    "{\"dim\":4,\"n_layers\":2,\"n_heads\":2,\"n_kv_heads\":1,\"vocab_size\":8,"
+    "\"multiple_of\":4,\"ffn_dim_multiplier\":0.4,\"norm_eps\":1e-5}";
+
+/* A folder of each kind, and its files with the input. */
 static const struct folder {
     const char *format, *name, *files[FILES_MAX];
 } folders[] = {
@@ -51,6 +58,16 @@ static const struct folder {
     { "bin", "bin", { "pytorch_model.bin" } },
     { "trainer", "trainer", { "pytorch_model.bin", "optimizer.pt" } },
     { "pt", "pt", { "whole.pt" } },
+    { "deepspeed",
+      "parallel",
+      { "mp_rank_00_model_states.pt", "mp_rank_01_model_states.pt",
+        "zero_pp_rank_0_mp_rank_00_optim_states.pt", "zero_pp_rank_0_mp_rank_01_optim_states.pt",
+        "layer_02-model_00-model_states.pt", "layer_02-model_01-model_states.pt" } },
+    { "verl", "verl", { "model_world_size_1_rank_0.pt", "optim_world_size_1_rank_0.pt" } },
+    { "meta", "meta", { "consolidated.00.pth", "consolidated.01.pth" } },
+    { "meta", "mistral", { "consolidated.safetensors" } },
+    { "vllm", "vllm", { "model-rank-0-part-0.safetensors", "model-rank-1-part-0.safetensors" } },
+    { "safetensors", "quantized", { "model.safetensors" } },
 };
 
 enum { FOLDERS = sizeof folders / sizeof *folders };
@@ -72,7 +89,7 @@ static const struct model *model(int number, bool needed)
     return m;
 }
 
-/* ---- the archive: three members that are stored, with their sums ---- */
+/* ---- a file of torch.save: three members that are stored, with their sums ---- */
 
 struct archive {
     uint8_t *bytes;
@@ -119,7 +136,7 @@ static struct archive make_archive(const uint8_t *pickle, size_t size)
     } members[] = { { "a/data.pkl", pickle, size },
                     { "a/byteorder", "little", 6 },
                     { "a/data/0", zeros, STORAGE } };
-    struct archive a = { malloc(size + 1024), 0 };
+    struct archive a = { malloc(size + STORAGE + 1024), 0 };
     size_t at[3], directory;
 
     fuzz_must(a.bytes != NULL, "no memory");
@@ -143,6 +160,20 @@ static struct archive make_archive(const uint8_t *pickle, size_t size)
     return a;
 }
 
+/* ---- a safetensors file ---- */
+
+static struct archive make_safetensors(const uint8_t *header, size_t size)
+{
+    const size_t tensors = (size_t)fuzz_take(&header, &size) << 8 | fuzz_take(&header, &size);
+    struct archive a = { calloc(1, 8 + size + tensors), 0 };
+
+    fuzz_must(a.bytes != NULL, "no memory");
+    put(&a, size, 8);
+    put_bytes(&a, header, size);
+    a.n += tensors;
+    return a;
+}
+
 /* ---- the folder ---- */
 
 static void write_folder(const struct folder *f, const struct archive *a)
@@ -159,6 +190,8 @@ static void write_folder(const struct folder *f, const struct archive *a)
         }
         fuzz_write(name, a->bytes, a->n);
     }
+    snprintf(name, sizeof name, "%s/params.json", f->name); /* of Meta's formats */
+    fuzz_write(name, params, strlen(params));
 }
 
 /* The last byte of every piece that can be read is in its file. Only a tensor without elements has
@@ -182,7 +215,7 @@ static void check(struct piece_source *s, size_t file_bytes)
                           "a piece outside of its tensor");
                 last += (p->box.len[d] - 1) * p->stride[d];
             }
-            if (p->dtype != DTYPE_COUNT && !box_is_empty(&p->box))
+            if (p->dtype != DTYPE_COUNT && !p->decoder && !box_is_empty(&p->box))
                 fuzz_must(p->begin >= 0 &&
                               p->begin + (last + 1) * dtype_bytes(p->dtype) <= (int64_t)file_bytes,
                           "a piece outside of its file");
@@ -194,8 +227,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     const uint8_t what = fuzz_take(&data, &size);
     const struct folder *f = &folders[what % FOLDERS];
-    const struct foreign_format *format = foreign_format_find(f->format);
-    struct archive a = make_archive(data, size);
+    const struct foreign_format *format = strcmp(f->format, "safetensors") == 0
+                                              ? foreign_format_safetensors()
+                                              : foreign_format_find(f->format);
+    struct archive a = text_ends_with(f->files[0], ".safetensors") ? make_safetensors(data, size)
+                                                                   : make_archive(data, size);
     char path[PATH_MAX];
     struct piece_source *s = NULL;
     const char *text = NULL, *note = NULL;

@@ -91,7 +91,8 @@ static tp_status flat_length(int64_t *n, struct optimizer_file *f, int64_t numbe
     return st;
 }
 
-/* Whether the flat moments of rank 0 have the lengths of the units. */
+/* Whether the flat moments of rank 0 have the lengths of the units, and no unit is empty, as that
+ * before the layers is of a file that has only layers. */
 static tp_status units_fit(bool *fit, const struct verl_units *u, struct optimizer_file *f,
                            struct tp_err *err)
 {
@@ -102,7 +103,7 @@ static tp_status units_fit(bool *fit, const struct verl_units *u, struct optimiz
         int64_t n = -1;
 
         st = flat_length(&n, f, i, err);
-        *fit = n < 0 || n == verl_units_part(u, i);
+        *fit = u->list[i].first >= 0 && (n < 0 || n == verl_units_part(u, i));
     }
     return st;
 }
