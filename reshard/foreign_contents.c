@@ -167,17 +167,23 @@ static tp_status note_decoded(struct foreign_contents *c, struct tp_err *err)
 }
 
 /* Find the model as imports do. Where it is neither named nor needed it may be of an unknown
- * architecture, or not be known; *why is the reason then. */
+ * architecture, or not be known; *why is the reason then. But names may depend on it, so an I/O
+ * error of a file that is there is one. */
 static tp_status find_model(bool *found, struct model *out, const char **note,
                             const struct foreign_model_request *from, struct arena *arena,
                             struct tp_err *why, struct tp_err *err)
 {
+    char dir[PATH_MAX];
+    const bool has_file = from->takes_any && foreign_model_folder(dir, from->path);
     tp_status st = foreign_model_read(out, note, from, arena, from->takes_any ? why : err);
 
     *found = !st;
     if (st)
         *note = NULL;
-    return from->takes_any ? TP_OK : st;
+    if (st != TP_E_IO || !has_file)
+        return from->takes_any ? TP_OK : st;
+    *err = *why;
+    return st;
 }
 
 static tp_status open_source(struct foreign_contents *out, const char *path,

@@ -242,6 +242,7 @@ WRONG_LINES = [
     (["tp-ckpt", "show"], "CKPT"),
     (["tp-ckpt", "show", ""], "CKPT is empty"),
     (["tp-ckpt", "import", "", "-o", "OUT"], "SRC is empty"),
+    (["tp-reshard", "CKPT", "--to", "tp1", "--from-format", "nope", "-o", "OUT"], "unknown format 'nope'"),
     (["tp-ckpt", "verify", "CKPT", "--quickly"], "--quickly"),
     (["tp-ckpt", "export", "CKPT", "-o", "OUT", "--format", "pickle"], "pickle"),
     (["tp-ckpt", "export", "CKPT", "--format", "safetensors"], "-o"),

@@ -20,8 +20,12 @@ import numpy as np
 import pytest
 
 import harness
+import neox_files
+import torch_files
 import verl_files
 from test_faults import Shim, died
+from test_import_quantized import quantize
+from test_neox import Made
 from test_reshard import make
 from test_reshard_resume import resumed_tiles
 
@@ -31,7 +35,8 @@ EACH = ["--journal", 0, "--jobs", 1]
 CASES = [("megatron", "megatron", "tp2pp2"), ("megatron", "tp", "tp4"), ("safetensors", "safetensors", "tp1"),
          ("dcp", "deepspeed", "tp1"), ("dcp", "trainer", "tp1"), ("tp", "accelerate-ddp", "tp1"),
          ("tp", "torchtitan", "tp1dp3zero3"), ("tp", "torch_dist", "tp2pp2"), ("tp", "accelerate", "tp2dp2zero3"),
-         ("accelerate", "accelerate", "tp2"), ("verl", "verl", "dp3"), ("vllm", "vllm", "tp4"), ("tp", "meta", "tp1")]
+         ("accelerate", "accelerate", "tp2"), ("verl", "verl", "dp3"), ("vllm", "vllm", "tp4"), ("tp", "meta", "tp1"),
+         ("neox", "tp", "tp2"), ("pt", "vllm", "tp2"), ("fp8", "meta", "tp2")]
 
 
 @pytest.fixture(scope="module")
@@ -39,22 +44,32 @@ def sources(tmp_path_factory):
     """{format: a checkpoint in it}."""
     root = tmp_path_factory.mktemp("sources")
     made = {"tp": make(root / "own", "tp2", CONFIG, dtype="f32")}
-    for fmt in ("megatron", "safetensors", "dcp", "accelerate", "vllm"):
+    even = make(root / "even", "tp2", {**CONFIG, "vocab_size": 264}, dtype="f32")  # Meta's files have equal parts
+    for fmt in ("megatron", "safetensors", "dcp", "accelerate", "vllm", "fp8"):
         made[fmt] = root / fmt
-        harness.ok("tp-ckpt", "export", made["tp"], "-o", made[fmt], "--format", fmt)  # at tp2, as the source
-    made["verl"] = verl(root / "verl", made["tp"], made["dcp"] / "config.json")
+        harness.ok("tp-ckpt", "export", even if fmt == "fp8" else made["tp"], "-o", made[fmt],
+                   "--format", "safetensors" if fmt == "fp8" else fmt)  # at tp2, as the source
+    quantize(made["fp8"], "block")
+    state, config = tensors_of(made["tp"]), made["dcp"] / "config.json"
+    made["verl"] = verl_files.Save(state, 2, kind="fsdp1").write(root / "verl", config)
+    made["pt"] = root / "pt/model.pt"
+    torch_files.save(made["pt"], {"model": {k: torch_files.Tensor(v) for k, v in state["param"].items()}})
+    neox = Made("gpt-neox", root, SEED)
+    neox_files.Save(neox.config, neox.state, 2, 2, 1).write(root / "neox", 3)
+    made["neox"] = root / "neox/global_step3"
+    shutil.copy(neox.path, made["neox"])
     return made
 
 
-def verl(folder, ckpt, config):
-    """The same tensors as FSDP1's of verl, on two ranks."""
-    path = folder.with_suffix(".npz")
+def tensors_of(ckpt):
+    """{group: {name: array}}"""
+    path = ckpt.with_suffix(".npz")
     subprocess.run([sys.executable, harness.REPO / "tests/reader/read_ckpt.py", harness.steps(ckpt)[-1], path], check=True, stdout=subprocess.DEVNULL)
     state = {g: {} for g in ("param", "exp_avg", "exp_avg_sq")}
     for key, array in np.load(path).items():
         group, name = key.split("/", 1)
         state[group][name] = array
-    return verl_files.Save(state, 2, kind="fsdp1").write(folder, config)
+    return state
 
 
 class Job:
@@ -62,7 +77,7 @@ class Job:
 
     def __init__(self, folder, sources, case, more=()):
         start, self.format, self.to = case
-        self.more = more
+        self.more = more or (["--config", sources["safetensors"] / "config.json"] if start == "pt" else [])
         self.source, self.work = sources[start], folder / "work"
         self.out, self.whole = self.work / "out", folder / "whole"
         self.work.mkdir(parents=True)

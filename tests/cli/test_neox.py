@@ -7,6 +7,7 @@ covers: reshard/formats/deepspeed/model_parallel reshard/formats/deepspeed/paral
 """
 import json
 import random
+import shutil
 
 import numpy as np
 import pytest
@@ -118,6 +119,9 @@ def test_megatron_deepspeeds_arguments_say_what_the_model_is(kind, tmp_path):
     assert r.rc == 0 and "GPT2LMHeadModel, with a vocabulary of 131, without the 13 rows of padding" in r.err, repr(r)
     assert made.import_(tmp_path / "ds", tmp_path / "named").rc == 0
     assert digests(tmp_path / "ckpt") == digests(tmp_path / "named")
+    r = run("tp-ckpt", "digest", tmp_path / "ds")
+    assert r.rc == 0 and "GPT2LMHeadModel" in r.err, repr(r)
+    assert [d for d in r.out.splitlines()[:-1] if "param/" not in d] == [d for d in digests(tmp_path / "ckpt") if "param/" not in d]
     r = ok("tp-reshard", tmp_path / "ds", "--to", "tp1", "--format", "safetensors", "-o", tmp_path / "hf")
     config = json.loads((tmp_path / "hf/config.json").read_text())
     assert {k: config[k] for k in ("n_embd", "n_head", "n_layer", "n_positions", "vocab_size", "activation_function")} == {
@@ -384,6 +388,8 @@ def test_it_is_listed_and_compared(small, saved, tmp_path):
         assert "it is the %s of the copies of 2 tensor-parallel ranks" % rule in ok(*argv).out
         assert rule in json.loads(ok(*argv, "--json").out)["joined"]
     assert "equal" in ok("tp-ckpt", "diff", saved, tmp_path / "of-plain", *config).out
+    shutil.copy(small.path, saved)
+    assert ok("tp-ckpt", "digest", saved).out.splitlines()[:-1] == want  # with the config.json beside the files
 
 
 @pytest.mark.parametrize("form", ["deepspeed", "safetensors", "dcp", "trainer"])

@@ -11,6 +11,7 @@ import pytest
 
 import foreign_files
 import harness
+import neox_files
 import torch_files
 from object_store import Fault, ObjectStore, fails, ok, run
 
@@ -20,7 +21,7 @@ WRITTEN = {"safetensors": ("--max-shard-size", "200K"), "trainer": ("--max-shard
            "vllm": (), "dcp": (), "accelerate": (), "torchtitan": (),
            "megatron": ("--layout", "tp2pp2"),
            "torch_dist": ("--layout", "tp2"), "deepspeed": (), "meta": ("--layout", "tp2")}
-FORMATS = [*WRITTEN, "bin", "zero1", "zero3", "fsdp_dtensor"]
+FORMATS = [*WRITTEN, "bin", "zero1", "zero3", "parallel", "fsdp_dtensor"]
 
 
 def config_of(state):
@@ -44,6 +45,8 @@ def folders(tmp_path_factory, bf16):
     (base / "meta/config.json").unlink()  # as Meta publishes it
     foreign_files.zero1(base / "zero1", groups_of(bf16), 3, 2)
     foreign_files.zero3(base / "zero3", groups_of(bf16), 3, 2)
+    neox_files.Save(config_of(bf16), groups_of(bf16), 2, 2, 1).write(base / "parallel", 3)
+    (base / "parallel/config.json").write_bytes(bf16.config.read_bytes())
     foreign_files.Megatron(config_of(bf16), dp=2, engine=True).fsdp_dtensor(base / "fsdp_dtensor", groups_of(bf16), 3)
     (base / "fsdp_dtensor/config.json").write_bytes(bf16.config.read_bytes())
     return {format: base / format for format in FORMATS}
@@ -124,7 +127,7 @@ def test_tp_reshard_names_the_format_that_must_be_given(place, folders, bf16, tm
             url = "s3://" + KEY if place == "store" else store.url + "/" + KEY
             argv = "tp-reshard", url, "--to", "tp1", "-o", tmp_path / "out"
             for more in ((), ("--format", "dcp")):
-                name = {"zero1": "deepspeed", "zero3": "deepspeed"}.get(format, format)
+                name = {"zero1": "deepspeed", "zero3": "deepspeed", "parallel": "deepspeed"}.get(format, format)
                 fails(store, *argv, *more, says="give --from-format %s" % name, code=2)
             fails(store, "tp-reshard", url + "/none", "--to", "tp1", "-o", tmp_path / "out", says="another framework, give --from-format", code=2)
     with serve(bf16.root) as store:
@@ -193,6 +196,12 @@ def test_what_cannot_be_read_is_said(folders, store):
     fails(store, "tp-ckpt", "digest", URL, says="another program replaced it")
     store.faults[:] = [Fault(403, times=99, path="config.json", code="AccessDenied")]
     fails(store, "tp-ckpt", "ls", URL, says="AccessDenied")
+    store.faults.clear()
+    del store.requests[:]
+    ok(store, "tp-ckpt", "digest", URL)
+    asked = sum(path.endswith("/config.json") for _, path, _ in store.requests)
+    store.faults.append(Fault(403, times=99, path="/config.json", after=asked - 1, code="AccessDenied"))  # names depend on the model
+    fails(store, "tp-ckpt", "digest", URL, says="/config.json: .*AccessDenied")
     fails(store, "tp-ckpt", "ls", URL, AWS_ENDPOINT_URL="http://127.0.0.1:1", TP_REMOTE_TIMEOUT="1", says="tries in")
 
 
