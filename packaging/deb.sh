@@ -17,8 +17,9 @@ if [ "$packaged" != "$VERSION" ]; then
 fi
 rm -rf "$out"
 mkdir -p "$source"
-tar -c --exclude-vcs --exclude=./build --exclude=./bin --exclude=./lib --exclude=./demo \
-    --exclude=./.venv --exclude=__pycache__ . | tar -x -C "$source"
+# Its folders one by one: other goals of make may change the folder above them meanwhile, of which tar complains.
+find . -mindepth 1 -maxdepth 1 '!' -name build '!' -name bin '!' -name lib '!' -name demo '!' -name .venv -print0 |
+    tar -c --exclude-vcs --exclude=__pycache__ --null -T - | tar -x -C "$source"
 cp -r "$source/packaging/debian" "$source/debian"
 # nvcc's objects, which Debian's flags do not change: make compiles those again that are older than their sources.
 if [ -e build/plain/cuda/.flags ]; then

@@ -14,9 +14,10 @@ import time
 import pytest
 
 import harness
+import verl_files
 from object_store import ObjectStore, ok as remote_ok
 from test_comm_mpi import remaining
-from test_convert_resume import storages, verl
+from test_convert_resume import storages, tensors_of
 from test_faults import Shim
 from test_reshard import make, mpirun, random_config
 
@@ -61,7 +62,7 @@ def sources(tmp_path_factory):
     made = write_all(root, make(root / "own", "tp2", CONFIG, dtype="f32"),
                      {"safetensors": ["--max-shard-size", "100K"], "trainer": ["--max-shard-size", "100K"],
                       "megatron": ["--layout", "tp4pp2", "--distributed-optimizer"]})
-    made["verl"] = verl(root / "verl", made["tp"], made["dcp"] / "config.json")
+    made["verl"] = verl_files.Save(tensors_of(made["tp"]), 2, kind="fsdp1").write(root / "verl", made["dcp"] / "config.json")
     return made
 
 
