@@ -12,19 +12,24 @@
 #include "storage/location.h"
 #include "storage/object.h"
 
+/* Whether the folder has steps, and a file that says which is the newest. */
+static bool has_steps(const char *dir)
+{
+    for (int i = 0; i < FOREIGN_TRACKERS; i++)
+        if (object_is_in(dir, foreign_trackers[i]))
+            return true;
+    return false;
+}
+
 bool foreign_model_folder(char dir[PATH_MAX], const char *path)
 {
-    bool is_step = false;
-
     snprintf(dir, PATH_MAX, "%s", path);
     if (!location_is_remote(path) && !file_is_dir(path))
         return false;
     if (object_is_in(dir, "config.json"))
         return true;
     file_parent(dir, path);
-    for (int i = 0; i < FOREIGN_TRACKERS && !is_step; i++)
-        is_step = object_is_in(dir, foreign_trackers[i]);
-    if (is_step && object_is_in(dir, "config.json"))
+    if (has_steps(dir) && object_is_in(dir, "config.json") && !has_steps(path))
         return true;
     snprintf(dir, PATH_MAX, "%s", path);
     return false;

@@ -17,7 +17,7 @@ struct foreign_model_request {
 };
 
 /* The folder with the config.json of the checkpoint at `path`: that folder itself, or the one above
- * it if a tracker file is there, which says that `path` is one of its steps (iter_0000100,
+ * it if a tracker file is there, and none in `path`, which is one of its steps then (iter_0000100,
  * global_step100). False: neither has one, and `dir` is `path`. */
 bool foreign_model_folder(char dir[PATH_MAX], const char *path);
 

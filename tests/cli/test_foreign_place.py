@@ -74,6 +74,16 @@ def test_a_step_has_the_config_and_the_tokenizer_of_the_folder_above(kind, step,
     assert "there is no config.json" in r.err or r.rc == 2 and "has no config.json" in r.err, repr(r)
 
 
+@pytest.mark.parametrize("kind", ["megatron", "torch_dist"])
+def test_a_run_below_another_run_has_a_config_of_its_own(kind, written, tmp_path):
+    above = shutil.copytree(written / kind, tmp_path / kind)
+    (above / "config.json").write_text("{}")
+    below = shutil.copytree(written / kind, above / "again")
+    (below / "config.json").unlink()
+    r = ok("tp-ckpt", "import", below, "-o", tmp_path / "out")
+    assert "there is no config.json" in r.err, repr(r)
+
+
 def test_a_format_that_is_not_the_folder_s(written, tmp_path):
     r = run("tp-reshard", written / "dcp", "--from-format", "megatron", "--to", "tp1", "-o", tmp_path / "out")
     assert r.rc == 2 and "dcp has the format dcp, not megatron: " in r.err, repr(r)

@@ -134,7 +134,7 @@ def test_another_optimizer_is_listed(optim, keys, tmp_path):
     model = family_models.make("llama", tmp_path / "model")
     train(model, tmp_path / "run", optim=optim)
     r = harness.ok("tp-ckpt", "import", tmp_path / "run/checkpoint-2", "-o", tmp_path / "ckpt")
-    assert ", optimizer.pt, scheduler.pt" in r.out and (keys or "has no state of parameters") in r.err, repr(r)
+    assert ": optimizer.pt, scheduler.pt" in r.out and (keys or "has no state of parameters") in r.err, repr(r)
     assert_equal(state_of(tmp_path / "ckpt", tmp_path), live_state(model, None, "llama"))
 
 
