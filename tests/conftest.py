@@ -1,5 +1,6 @@
 """What all pytest files share: figures, signals, and the end of the time that a run may take."""
 import os
+import shutil
 import signal
 import time
 
@@ -18,6 +19,14 @@ def pytest_runtest_setup():
     """.ci/run has a limit of its own on a slow machine. What has not begun by then is counted as skipped."""
     if time.time() > UNTIL:
         pytest.skip("the time for tests is over (TP_TESTS_UNTIL)")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session, exitstatus):
+    """If all passed, remove the files of all workers: 20 GB of a whole run. pytest itself keeps those of three runs."""
+    config = session.config
+    if exitstatus == 0 and not hasattr(config, "workerinput") and not config.option.basetemp:
+        shutil.rmtree(config._tmp_path_factory.getbasetemp(), ignore_errors=True)
 
 
 @pytest.fixture
