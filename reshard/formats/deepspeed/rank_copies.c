@@ -94,16 +94,10 @@ tp_status rank_copies_add(struct rank_copies *c, const struct rank_copies_of *of
 static tp_status read_part(const struct copies_vector *v, const struct copies_part *part,
                            int64_t from, int64_t n, void *to, struct tp_err *err)
 {
-    struct file_table *files = piece_source_files(v->all->source);
     const int64_t bytes = dtype_bytes(v->piece.dtype);
-    struct file_part file;
-    tp_status st = file_table_use(files, part->file, &file, err);
 
-    if (st)
-        return st;
-    st = file_part_read(&file, part->begin + (from - part->first) * bytes, to, n * bytes, err);
-    file_table_release(files, part->file);
-    return st;
+    return file_table_read(piece_source_files(v->all->source), part->file,
+                           part->begin + (from - part->first) * bytes, to, n * bytes, err);
 }
 
 /* Join the copies of elements at .. at + n - 1, n at most CHUNK. */

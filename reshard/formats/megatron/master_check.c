@@ -22,17 +22,13 @@ static tp_status read_element(float *out, struct piece_source *s, const struct p
 {
     const int size = dtype_bytes(p->dtype);
     char bytes[sizeof(double)];
-    struct file_part part;
     int64_t offset = 0;
     tp_status st;
 
     for (int d = 0; d < p->ndim; d++)
         offset += (at[d] - p->box.lo[d]) * p->stride[d];
-    st = file_table_use(piece_source_files(s), p->file, &part, err);
-    if (st)
-        return st;
-    st = file_part_read(&part, p->begin + offset * size, bytes, size, err);
-    file_table_release(piece_source_files(s), p->file);
+    st =
+        file_table_read(piece_source_files(s), p->file, p->begin + offset * size, bytes, size, err);
     if (!st)
         cast(out, DTYPE_F32, bytes, p->dtype, 1);
     return st;

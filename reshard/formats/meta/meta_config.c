@@ -113,19 +113,11 @@ done:
 static tp_status read_begin(char *buf, int64_t *n, struct piece_source *s, const struct piece *p,
                             struct tp_err *err)
 {
-    struct file_part part;
-    tp_status st;
-
     *n = p->stride[1] == 1 && p->stride[0] == p->shape[1] && p->dtype != DTYPE_COUNT
              ? p->shape[0] * p->shape[1] * dtype_bytes(p->dtype)
              : 0;
     *n = *n < COMPARED_BYTES ? *n : COMPARED_BYTES;
-    st = file_table_use(piece_source_files(s), p->file, &part, err);
-    if (st)
-        return st;
-    st = file_part_read(&part, p->begin, buf, (size_t)*n, err);
-    file_table_release(piece_source_files(s), p->file);
-    return st;
+    return file_table_read(piece_source_files(s), p->file, p->begin, buf, *n, err);
 }
 
 /* Whether two matrices of one type and shape begin with the same bytes. Where config.json then says

@@ -242,6 +242,19 @@ void file_table_release(struct file_table *t, int number)
     pthread_mutex_unlock(&t->lock);
 }
 
+tp_status file_table_read(struct file_table *t, int number, int64_t at, void *buf, int64_t n,
+                          struct tp_err *err)
+{
+    struct file_part part;
+    tp_status st = file_table_use(t, number, &part, err);
+
+    if (st)
+        return st;
+    st = file_part_read(&part, at, buf, n, err);
+    file_table_release(t, number);
+    return st;
+}
+
 tp_status file_table_range_read(const struct file_table_range *r, int64_t at, void *buf, int64_t n,
                                 struct tp_err *err)
 {

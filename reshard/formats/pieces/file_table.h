@@ -35,6 +35,10 @@ tp_status file_table_use(struct file_table *t, int number, struct file_part *par
                          struct tp_err *err);
 void file_table_release(struct file_table *t, int number);
 
+/* Use a file to read n bytes at `at`. TP_E_CORRUPT: they are not all in it. */
+tp_status file_table_read(struct file_table *t, int number, int64_t at, void *buf, int64_t n,
+                          struct tp_err *err);
+
 /* Bytes of a file of a table to read. */
 struct file_table_range {
     struct file_table *files;

@@ -196,17 +196,17 @@ static void source_will_read(void *ctx, int extent, const struct box *run)
                            .elem = dtype_bytes(s->extents[extent]->dtype) };
     const struct piece_decoder *decoder = r.piece->decoder;
     const int64_t at[BOX_NDIM_MAX] = { 0 };
-    struct tp_err ignored;
+    struct file_table_range range = { .files = s->files, .file = r.piece->file };
     int first;
     const int64_t bytes = decoder || box_is_empty(run) ? 0 : dense_bytes(&r, &first);
 
     if (decoder)
         decoder->will_read(decoder->ctx, run);
-    if (bytes == 0 || bytes < box_elements(run) * r.elem ||
-        file_table_use(s->files, r.piece->file, &r.part, &ignored))
+    if (bytes == 0 || bytes < box_elements(run) * r.elem)
         return;
-    object_will_read(&r.part.object, file_offset(&r, at), bytes);
-    file_table_release(s->files, r.piece->file);
+    range.begin = file_offset(&r, at);
+    range.size = bytes;
+    file_table_range_will_read(&range);
 }
 
 static void source_add_digest(void *ctx, int tensor, const struct digest *part)

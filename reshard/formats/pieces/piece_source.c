@@ -455,18 +455,6 @@ bool piece_source_has(const struct piece_source *s, const char *group)
     return false;
 }
 
-/* Say that the bytes of a sum will be read. */
-static void name_sum(const struct piece_source *s, const struct piece_sum *sum)
-{
-    struct file_part part;
-    struct tp_err ignored;
-
-    if (file_table_use(s->files, sum->file, &part, &ignored))
-        return;
-    object_will_read(&part.object, sum->begin, sum->size);
-    file_table_release(s->files, sum->file);
-}
-
 /* Compare all sums. A remote source gets the next ranges in advance. */
 static tp_status check_sums(const struct piece_source *s, struct tp_err *err)
 {
@@ -477,8 +465,11 @@ static tp_status check_sums(const struct piece_source *s, struct tp_err *err)
 
     for (int i = 0; i < s->n_sums && !st; i++) {
         for (; named < s->n_sums && named_bytes < most; named++) {
-            name_sum(s, &s->sums[named]);
-            named_bytes += s->sums[named].size;
+            const struct piece_sum *sum = &s->sums[named];
+            const struct file_table_range r = { s->files, sum->file, sum->begin, sum->size };
+
+            file_table_range_will_read(&r);
+            named_bytes += sum->size;
         }
         st = piece_sums_separate(&s->sums[i], s->files, err);
         named_bytes -= s->sums[i].size;

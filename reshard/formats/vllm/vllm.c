@@ -85,16 +85,12 @@ static tp_status add_unknown(struct vllm_reader *r, const struct safetensors_ten
 static tp_status look_at_scale(struct vllm_reader *r, const struct safetensors_tensor *t,
                                const struct piece *whole, struct tp_err *err)
 {
-    struct file_table *files = piece_source_files(r->source);
-    struct file_part part;
     float scale = 0;
-    tp_status st = file_table_use(files, whole->file, &part, err);
+    tp_status st = TP_OK;
 
-    if (st)
-        return st;
     if (t->dtype == DTYPE_F32)
-        st = file_part_read(&part, whole->begin, &scale, sizeof scale, err);
-    file_table_release(files, whole->file);
+        st = file_table_read(piece_source_files(r->source), whole->file, whole->begin, &scale,
+                             sizeof scale, err);
     return st || scale == 1 ? st : piece_source_leave(r->source, t->name, err);
 }
 
