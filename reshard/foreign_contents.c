@@ -173,10 +173,14 @@ static tp_status find_model(bool *found, struct model *out, const char **note,
                             const struct foreign_model_request *from, struct arena *arena,
                             struct tp_err *why, struct tp_err *err)
 {
+    struct foreign_model_request q = *from;
     char dir[PATH_MAX];
     const bool has_file = from->takes_any && foreign_model_folder(dir, from->path);
-    tp_status st = foreign_model_read(out, note, from, arena, from->takes_any ? why : err);
+    tp_status st;
 
+    if (has_file)
+        q.config = dir; /* it is not looked for again */
+    st = foreign_model_read(out, note, &q, arena, from->takes_any ? why : err);
     *found = !st;
     if (st)
         *note = NULL;
